@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// conditions keeps what is not as it should be, with the time since when.
+// conditions is the list of conditions, each with the time since when it is so.
 type conditions struct {
 	now func() time.Time
 
@@ -17,14 +17,14 @@ type conditions struct {
 	all map[conditionKey]api.Condition
 }
 
-// newConditions makes an empty list.
+// newConditions returns an empty list.
 func newConditions(now func() time.Time) *conditions {
 	return &conditions{now: now, all: map[conditionKey]api.Condition{}}
 }
 
 type conditionKey struct{ kind, about string }
 
-// set adds or renews a condition.
+// Set adds or renews a condition.
 func (c *conditions) Set(kind, about, message, hint string) {
 	c.put(about, api.Condition{Kind: kind, Message: message, Hint: hint})
 }
@@ -40,14 +40,14 @@ func (c *conditions) put(about string, cond api.Condition) {
 	c.all[key] = cond
 }
 
-// clear takes one away.
+// Clear removes a condition.
 func (c *conditions) Clear(kind, about string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, conditionKey{kind, about})
 }
 
-// replace makes these all there are of a kind.
+// Replace replaces all conditions of a kind.
 func (c *conditions) Replace(kind string, now map[string]api.Condition) {
 	c.mu.Lock()
 	for key := range c.all {
@@ -62,7 +62,7 @@ func (c *conditions) Replace(kind string, now map[string]api.Condition) {
 	}
 }
 
-// list gives them in a stable order.
+// List returns the conditions in a stable order.
 func (c *conditions) List() []api.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()

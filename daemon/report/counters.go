@@ -4,14 +4,14 @@ import (
 	"sync/atomic"
 )
 
-// counters count what the daemon did, so that "nothing" can be proved.
+// counters count what the daemon did, so that a test can prove that it did nothing.
 type counters struct {
 	Converges    atomic.Uint64 // runs of the converge loop
 	SliceWrites  atomic.Uint64 // changes of slices
-	FilterWrites atomic.Uint64 // changes of guards for a lease that came or went
+	FilterWrites atomic.Uint64 // changes of login filters for the start or end of a lease
 	Steps        atomic.Uint64 // steps carried out
-	CDIWrites    atomic.Uint64 // files for container runtimes, written or removed
+	CDIWrites    atomic.Uint64 // CDI specs written or removed
 	Freezes      atomic.Uint64
-	Drifts       atomic.Uint64 // things that somebody else changed and that were set again
+	Drifts       atomic.Uint64 // differences that were made outside gpushare and corrected
 	Renders      atomic.Uint64 // of the status
 }

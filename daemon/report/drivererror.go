@@ -7,12 +7,12 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// settingsPath is where the settings of a packaged daemon are.
+// settingsPath is the settings file of the packages.
 const settingsPath = "/etc/gpushare/gpushared.yaml"
 
-// DriverError says what to do about a driver that does not answer.
+// DriverError is the error for a driver that does not answer, with a hint what to do.
 func DriverError(err error) *api.Error {
-	e := &api.Error{Kind: api.KindUnavailable, Message: "the GPUs cannot be seen: " + err.Error()}
+	e := &api.Error{Kind: api.KindUnavailable, Message: "cannot read the GPUs: " + err.Error()}
 	switch {
 	case errors.Is(err, gpu.ErrNotLoaded):
 		e.Hint = "load the driver: 'modprobe nvidia', and see 'dmesg' when that fails"
@@ -23,7 +23,7 @@ func DriverError(err error) *api.Error {
 	case errors.Is(err, gpu.ErrStuck), errors.Is(err, gpu.ErrTimeout):
 		e.Hint = "the driver hangs: see 'dmesg' for NVRM lines; a reboot may be needed"
 	default:
-		e.Hint = "'gpushare doctor' says more"
+		e.Hint = "see 'gpushare doctor'"
 	}
 	return e
 }

@@ -11,7 +11,7 @@ import (
 // subscriberQueue is how many events a slow reader may fall behind before it gets a gap.
 const subscriberQueue = 256
 
-// broker hands events to everyone who listens and never waits for any of them.
+// broker passes events to all subscribers and never waits for one.
 type broker struct {
 	now func() time.Time
 
@@ -23,15 +23,15 @@ type broker struct {
 // subscriber is one reader of events.
 type subscriber struct {
 	C      chan api.Event
-	missed uint64 // since the last event that it got; guarded by the broker's mutex
+	missed uint64 // events since the last one that it got; guarded by the mutex of the broker
 }
 
-// NewBroker makes one that nobody listens to yet.
+// NewBroker returns a broker without subscribers.
 func NewBroker(now func() time.Time) *broker {
 	return &broker{now: now, Subs: map[*subscriber]struct{}{}}
 }
 
-// publish numbers an event and offers it to everyone.
+// Publish numbers an event and offers it to all subscribers.
 func (b *broker) Publish(e api.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,7 +60,7 @@ func (b *broker) offerLocked(s *subscriber, e api.Event) {
 	}
 }
 
-// subscribe starts a reader; the function ends it.
+// Subscribe adds a subscriber; the function removes it.
 func (b *broker) Subscribe() (*subscriber, func()) {
 	s := &subscriber{C: make(chan api.Event, subscriberQueue)}
 	b.mu.Lock()

@@ -14,7 +14,7 @@ func TestSlowReaderGetsAGap(t *testing.T) {
 	quick, stopQuick := b.Subscribe()
 	defer stopQuick()
 	const more = 10
-	// Nobody reads for the slow one: this would hang if the broker waited for it.
+	// The slow subscriber does not read: this would hang if the broker waited for it.
 	for i := range subscriberQueue + more {
 		b.Publish(api.Event{Kind: "x"})
 		if e := <-quick.C; e.Kind != "x" || e.Seq != uint64(i+1) {
@@ -35,11 +35,11 @@ func TestSlowReaderGetsAGap(t *testing.T) {
 	}
 	b.Publish(api.Event{Kind: "z"})
 	if e := <-slow.C; e.Kind != "z" {
-		t.Errorf("a gap is told twice: %+v", e)
+		t.Errorf("a gap is reported twice: %+v", e)
 	}
 }
 
-// A gap that itself finds no room counts every event that it stands for.
+// A gap event that does not fit in the queue counts every missed event.
 func TestGapCountsAll(t *testing.T) {
 	b := NewBroker(time.Now)
 	s, stop := b.Subscribe()
@@ -47,7 +47,7 @@ func TestGapCountsAll(t *testing.T) {
 	for range subscriberQueue + 3 {
 		b.Publish(api.Event{Kind: "x"})
 	}
-	<-s.C // Room for one: the gap takes it, and the event itself is missed again.
+	<-s.C // One place: the gap event takes it, and the event itself is missed.
 	b.Publish(api.Event{Kind: "x"})
 	for range subscriberQueue - 1 {
 		<-s.C
@@ -71,6 +71,6 @@ func TestAnEndedSubscriptionGetsNothing(t *testing.T) {
 	stop()
 	b.Publish(api.Event{Kind: "x"})
 	if len(s.C) != 0 || len(b.Subs) != 0 {
-		t.Errorf("%d events for a reader that left, %d readers", len(s.C), len(b.Subs))
+		t.Errorf("%d events after the end of the subscription, %d subscribers", len(s.C), len(b.Subs))
 	}
 }

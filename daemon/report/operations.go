@@ -9,10 +9,10 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
-// keptOperations is how many ended operations can still be looked at.
+// keptOperations is how many ended operations can still be read.
 const keptOperations = 64
 
-// operations remembers what is and was under way. Its values are copies.
+// operations keeps the running and the ended operations. It returns copies.
 type operations struct {
 	now func() time.Time
 
@@ -25,12 +25,12 @@ type operation struct {
 	wake chan struct{} // closed at the next change
 }
 
-// begin registers one that runs.
+// Begin adds a running operation.
 func (o *operations) Begin(id, kind, by string, plan api.Plan) api.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
-	plan.Steps = slices.Clone(plan.Steps) // It is shown to whoever asked while the steps move on.
+	plan.Steps = slices.Clone(plan.Steps) // The caller sends its plan while the steps change here.
 	for i := range plan.Steps {
 		plan.Steps[i].State = "pending"
 	}
@@ -44,14 +44,14 @@ func (o *operations) Begin(id, kind, by string, plan api.Plan) api.Operation {
 	return copyOf(op)
 }
 
-// copyOf shares nothing that is written later.
+// copyOf returns a copy that shares no changing part.
 func copyOf(p *operation) api.Operation {
 	c := p.op
 	c.Plan.Steps = slices.Clone(c.Plan.Steps)
 	return c
 }
 
-// update changes one and wakes everyone who waits for it.
+// Update changes an operation and wakes all callers that wait for it.
 func (o *operations) Update(id string, f func(*api.Operation)) api.Operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +66,7 @@ func (o *operations) Update(id string, f func(*api.Operation)) api.Operation {
 	return copyOf(p)
 }
 
-// end closes one.
+// End ends an operation.
 func (o *operations) End(id, state string, err *api.Error) api.Operation {
 	return o.Update(id, func(op *api.Operation) {
 		now := o.now()
@@ -83,7 +83,7 @@ func (o *operations) findLocked(id string) *operation {
 	return nil
 }
 
-// get reads one, after its version is past after, it ended, or ctx is over.
+// Get returns an operation when its version is greater than after, when it has ended, or when ctx ends.
 func (o *operations) Get(ctx context.Context, id string, after uint64) (api.Operation, bool) {
 	for {
 		o.mu.Lock()

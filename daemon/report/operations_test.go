@@ -38,14 +38,14 @@ func TestOperationIsWaitedFor(t *testing.T) {
 		if began.Plan.Steps[0].State != "pending" {
 			t.Error("a copy that was given out was changed")
 		}
-		// What is past already is not waited for.
+		// An older version is returned at once.
 		if op, ok := o.Get(t.Context(), "apply-1", 0); !ok || op.Version == 0 {
-			t.Errorf("an old version is waited for: %+v", op)
+			t.Errorf("the call waits for an older version: %+v", op)
 		}
 		o.End("apply-1", "degraded", &api.Error{Kind: api.KindDegraded, Message: "why"})
 		op, ok := o.Get(t.Context(), "apply-1", 1<<60)
 		if !ok || op.Finished == nil || op.State != "degraded" || op.Error.Message != "why" {
-			t.Errorf("the end is waited past: %+v", op)
+			t.Errorf("the call waits after the end: %+v", op)
 		}
 	})
 }

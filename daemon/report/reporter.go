@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/gpushare/internal/ledger"
 )
 
-// Reporter is where everything is told: the log, the conditions, the events, the operations, the counters and the audit
-// ledger. It is shared by all parts of the daemon.
+// Reporter has the log, the conditions, the events, the operations, the counters and the audit ledger. All parts of the daemon
+// share it.
 type Reporter struct {
 	Log *slog.Logger
 	Now func() time.Time
@@ -21,28 +21,28 @@ type Reporter struct {
 	Events     *broker
 	Operations *operations
 	Counters   *counters
-	Audits     *ledger.Ledger // nil: nothing is kept
+	Audits     *ledger.Ledger // nil: no audit
 
 	stale atomic.Bool // something that status shows has changed
 }
 
-// NewReporter makes one that keeps no audit yet.
+// NewReporter returns a Reporter without an audit ledger.
 func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	return &Reporter{
 		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{},
 	}
 }
 
-// Invalidate says that something which status shows has changed. It may be called with any lock held.
+// Invalidate marks the rendered status as stale. It may be called with any lock held.
 func (r *Reporter) Invalidate() { r.stale.Store(true) }
 
-// IsStale tells whether something has changed since the last call of fresh.
+// IsStale reports whether Invalidate was called since the last MarkFresh.
 func (r *Reporter) IsStale() bool { return r.stale.Load() }
 
-// MarkFresh says that what is shown is about to be read again.
+// MarkFresh is called before the status is rendered again.
 func (r *Reporter) MarkFresh() { r.stale.Store(false) }
 
-// Audit writes who did what. A full disk never blocks it, and it never blocks anybody.
+// Audit records an action and who caused it. It does not wait for the disk.
 func (r *Reporter) Audit(by, what, text string) {
 	var generation uint64
 	if r.Generation != nil {
@@ -56,7 +56,7 @@ func (r *Reporter) Audit(by, what, text string) {
 	r.Log.Info("changed", "who", by, "what", what, "text", text)
 }
 
-// Close ends the audit ledger.
+// Close closes the audit ledger.
 func (r *Reporter) Close() {
 	if r.Audits == nil {
 		return

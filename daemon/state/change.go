@@ -5,16 +5,16 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// OpenChange is the change under way.
+// OpenChange is the change that is carried out now.
 type OpenChange struct {
 	Operation string
-	GPUs      map[gpu.UUID]bool // that it touches: they admit no lease
+	GPUs      map[gpu.UUID]bool // that it changes: they admit no lease
 
-	Brief     bool                    // it only makes and takes away instances on demand: others wait for it
-	Ended     chan struct{}           // closed when it is over; nil where nobody waits
-	Pending   []lease.PendingInstance // that requests wait for
-	Failed    map[gpu.UUID]bool       // GPUs on which it could not even be planned
-	Durations []stepDuration          // its steps so far; only its own progress touches it
+	Brief     bool                    // it only creates and removes instances on demand: other changes wait for it
+	Ended     chan struct{}           // closed when it ends; nil when no change waits for it
+	Pending   []lease.PendingInstance // the instances that requests wait for
+	Failed    map[gpu.UUID]bool       // GPUs without a plan
+	Durations []stepDuration          // of its steps so far; only its progress hook changes it
 }
 
 // KindUnmanage is the kind of change that ends the management of the node.

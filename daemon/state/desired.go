@@ -18,13 +18,13 @@ type Desired struct {
 	Spec       *api.Spec
 	GPUs       map[gpu.UUID]*api.GPUSpec
 	Grants     map[GrantKey][]gpu.UUID // the GPUs that a grant may use
-	Unmanaged  *api.Unmanaged          // the node was given back with this; nil otherwise
+	Unmanaged  *api.Unmanaged          // when and by whom the node was unmanaged; nil otherwise
 }
 
-// Enforcing tells whether anything may be written to the node.
+// Enforcing reports whether the node may be changed.
 func (d *Desired) Enforcing() bool { return d.Spec != nil && d.Spec.Node.Enforce == "on" }
 
-// Enforce is the word for status.
+// Enforce is "on" or "observe", for status.
 func (d *Desired) Enforce() string {
 	if d.Enforcing() {
 		return "on"
@@ -32,7 +32,7 @@ func (d *Desired) Enforce() string {
 	return "observe"
 }
 
-// Mode is what a GPU is used for.
+// Mode is the mode of a GPU.
 func (d *Desired) Mode(id gpu.UUID) string {
 	if e, ok := d.GPUs[id]; ok {
 		return e.Mode
@@ -40,19 +40,19 @@ func (d *Desired) Mode(id gpu.UUID) string {
 	return api.ModeUnmanaged
 }
 
-// Manages tells whether a GPU is ours to share out: neither left to others nor named by nobody.
+// Manages reports whether gpushare manages a GPU: its mode is neither external nor unmanaged.
 func (d *Desired) Manages(id gpu.UUID) bool {
 	m := d.Mode(id)
 	return m != api.ModeUnmanaged && m != api.ModeExternal
 }
 
-// Dynamic tells whether instances are made on demand on a GPU.
+// Dynamic reports whether instances are created on demand on a GPU.
 func (d *Desired) Dynamic(id gpu.UUID) bool {
 	e := d.GPUs[id]
 	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
 }
 
-// GPUMemoryReserve is the GPU memory of one GPU that is never granted.
+// GPUMemoryReserve is the GPU memory of one GPU that is never granted, in bytes.
 func (d *Desired) GPUMemoryReserve(id gpu.UUID) uint64 {
 	if m := d.Mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.Spec.Node.GPUMemoryReserve == nil {
 		return 0
@@ -60,7 +60,7 @@ func (d *Desired) GPUMemoryReserve(id gpu.UUID) uint64 {
 	return uint64(*d.Spec.Node.GPUMemoryReserve)
 }
 
-// Tenant finds a tenant.
+// Tenant returns a tenant by name.
 func (d *Desired) Tenant(name string) (*api.TenantSpec, bool) {
 	if d.Spec == nil {
 		return nil, false
@@ -73,24 +73,24 @@ func (d *Desired) Tenant(name string) (*api.TenantSpec, bool) {
 	return nil, false
 }
 
-// Adopts tells whether a unit of this name may be adopted; an empty name stands for any.
+// Adopts reports whether a unit of this name may be adopted; an empty name means any unit.
 func (d *Desired) Adopts(unit string) bool {
 	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && (unit == "" || t.Adopt.Units[unit] != "")
 	})
 }
 
-// QuiescesDCGM tells whether the spec has DCGM stopped around MIG changes, by whatever name its unit has here.
+// QuiescesDCGM reports whether the spec quiesces DCGM, whose unit has different names on different hosts.
 func (d *Desired) QuiescesDCGM() bool {
 	return d.Spec != nil && slices.ContainsFunc(d.Spec.Node.Quiesce, func(unit string) bool {
 		return strings.Contains(unit, "dcgm") || strings.Contains(unit, "hostengine")
 	})
 }
 
-// KindDynamic is the kind of change that makes instances for requests, and takes away those that nobody needs.
+// KindDynamic is the kind of change that creates instances for requests and removes idle ones.
 const KindDynamic = "dynamic"
 
-// Keep is how long an instance that nobody needs stays on a GPU.
+// Keep is how long an idle instance stays on a GPU.
 func (d *Desired) Keep(id gpu.UUID) time.Duration {
 	if e := d.GPUs[id]; e != nil && e.MIG != nil && e.MIG.Keep != nil {
 		return time.Duration(*e.MIG.Keep)
@@ -98,7 +98,7 @@ func (d *Desired) Keep(id gpu.UUID) time.Duration {
 	return time.Duration(api.DefaultKeep)
 }
 
-// AnyDynamic tells whether instances are made on demand anywhere.
+// AnyDynamic reports whether instances are created on demand on any GPU.
 func (d *Desired) AnyDynamic() bool {
 	for id := range d.GPUs {
 		if d.Dynamic(id) {
@@ -108,10 +108,10 @@ func (d *Desired) AnyDynamic() bool {
 	return false
 }
 
-// FiltersLogins tells whether logins are to be kept from managed GPUs.
+// FiltersLogins reports whether logins are denied managed GPUs outside a lease.
 func (d *Desired) FiltersLogins() bool { return d.isolation().Logins == api.LoginsClosed }
 
-// Managed is the GPUs that are ours to give.
+// Managed lists the managed GPUs.
 func (d *Desired) Managed() []gpu.UUID {
 	var ids []gpu.UUID
 	for id := range d.GPUs {
@@ -123,24 +123,24 @@ func (d *Desired) Managed() []gpu.UUID {
 	return ids
 }
 
-// Quiesces tells whether the spec has a unit stopped around MIG changes.
+// Quiesces reports whether the spec stops a unit around MIG changes.
 func (d *Desired) Quiesces(unit string) bool {
 	return unit != "" && d.Spec != nil && slices.Contains(d.Spec.Node.Quiesce, unit)
 }
 
-// StrictNUMA tells whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
+// StrictNUMA reports whether the memory of the tenant's leases is bound to the NUMA nodes of their GPUs.
 func (d *Desired) StrictNUMA(tenant string) bool {
 	return d.Spec != nil && slices.ContainsFunc(d.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Name == tenant && t.CPU != nil && t.CPU.NUMA == api.NUMAStrict
 	})
 }
 
-// DeniesMigration tells whether moving processes out of leases is to be denied, and not only detected.
+// DeniesMigration reports whether moving processes out of leases is denied, and not only detected.
 func (d *Desired) DeniesMigration() bool {
 	return d.isolation().Migration == api.MigrationDeny
 }
 
-// StopsUnattributed tells whether processes on managed GPUs that are in no lease are stopped.
+// StopsUnattributed reports whether processes on managed GPUs that are in no lease are stopped.
 func (d *Desired) StopsUnattributed() bool {
 	return d.isolation().Unattributed == api.UnattributedStop
 }
@@ -153,7 +153,7 @@ func (d *Desired) isolation() api.IsolationSpec {
 	return *d.Spec.Node.Isolation
 }
 
-// Limits tells whether a tenant's logins have a limit.
+// Limits reports whether the logins of a tenant have a memory limit.
 func (d *Desired) Limits(tenant string) bool {
 	t, ok := d.Tenant(tenant)
 	return ok && d.Enforcing() && t.PerLogin != nil && t.PerLogin.Memory != nil

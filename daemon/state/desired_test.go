@@ -17,10 +17,10 @@ func TestReserveIsOfSharedGPUs(t *testing.T) {
 	for mode, want := range map[string]uint64{api.ModeTimeslice: 1 << 30, api.ModeMPS: 1 << 30, api.ModeMIG: 0, api.ModeExclusive: 0, api.ModeExternal: 0} {
 		d.GPUs[observetest.One].Mode = mode
 		if got := d.GPUMemoryReserve(observetest.One); got != want {
-			t.Errorf("of a GPU in mode %s %d bytes are reserved, want %d", mode, got, want)
+			t.Errorf("in mode %s the reserve is %d bytes, want %d", mode, got, want)
 		}
 	}
 	if got := (&Desired{}).GPUMemoryReserve(observetest.One); got != 0 {
-		t.Errorf("without a spec %d bytes are reserved", got)
+		t.Errorf("without a spec the reserve is %d bytes", got)
 	}
 }

@@ -1,3 +1,3 @@
-// Package state is what the node should be, what was reached of it, and the change under way: values, and the questions
-// one may ask them. It plans nothing and changes no hardware.
+// Package state is the desired state of the node, the achieved state, and the open change: values and queries on them. It
+// plans nothing and changes no hardware.
 package state

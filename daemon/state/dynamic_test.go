@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// What others made stays others', and what is made again is another one.
+// dynamicSpec is a GPU with instances on demand.
 func dynamicSpec(keep time.Duration) *api.GPUSpec {
 	d := api.Duration(keep)
 	return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true, Keep: &d}}
@@ -44,14 +44,14 @@ func TestManagedLayout(t *testing.T) {
 		steps []step.Step
 		want  []store.InstanceRecord
 	}{
-		{"nothing of it is ours", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
-		{"the layout has it", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
-		{"it was ours", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.InstanceRecord{record(4, 4, 5)}},
-		{"it is made", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{stepAt(mig.KindCreate, small)}, []store.InstanceRecord{record(4, 4, 5), record(0, 1, 11)}},
-		{"it is made again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{stepAt(mig.KindDestroy, three), stepAt(mig.KindCreate, three)}, []store.InstanceRecord{record(4, 4, 11)}},
+		{"nothing is managed", dynamicSpec(0), observetest.Device(true, three, small), store.Achieved{}, here, nil, nil},
+		{"it is in the layout", fixed, observetest.Device(true, three, small), store.Achieved{}, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
+		{"it was managed", dynamicSpec(0), observetest.Device(true, three, small), had, here, nil, []store.InstanceRecord{record(4, 4, 5)}},
+		{"it is created", dynamicSpec(0), observetest.Device(true, three, small), had, here, []step.Step{stepAt(mig.KindCreate, small)}, []store.InstanceRecord{record(4, 4, 5), record(0, 1, 11)}},
+		{"it is created again", dynamicSpec(0), observetest.Device(true, three), had, here, []step.Step{stepAt(mig.KindDestroy, three), stepAt(mig.KindCreate, three)}, []store.InstanceRecord{record(4, 4, 11)}},
 		{"another boot", dynamicSpec(0), observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, nil},
-		{"another boot, and the layout has it", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.InstanceRecord{record(4, 4, 11)}},
-		{"it was gone", fixed, observetest.Device(true, three), missing, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
+		{"another boot, and it is in the layout", fixed, observetest.Device(true, three), had, store.Epoch{Boot: "c", Driver: "d"}, nil, []store.InstanceRecord{record(4, 4, 11)}},
+		{"it was missing", fixed, observetest.Device(true, three), missing, here, nil, []store.InstanceRecord{record(4, 4, 11)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := store.State{LastInstanceGeneration: 10}
@@ -60,13 +60,13 @@ func TestManagedLayout(t *testing.T) {
 				t.Error(diff)
 			}
 			if len(layout) != len(records) {
-				t.Errorf("%d instances with %d marks", len(layout), len(records))
+				t.Errorf("%d instances with %d records", len(layout), len(records))
 			}
 		})
 	}
 }
 
-// What is adopted is told by a step's arguments, whatever its reason says, and a record without that says no.
+// The arguments of a step, not its reason, say whether the instance is imported. A step without the argument imports none.
 func TestImportedBySteps(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	placed := mig.Placed{ProfileID: 9, Placement: at}
@@ -75,9 +75,9 @@ func TestImportedBySteps(t *testing.T) {
 		args json.RawMessage
 		want bool
 	}{
-		{"adopted", step.Must(mig.InstanceArgs{Placed: placed, Imported: true}), true},
-		{"made", step.Must(mig.InstanceArgs{Placed: placed}), false},
-		{"of a record before", json.RawMessage(`{"profile_id":9,"placement":{"start":4,"size":4}}`), false},
+		{"imported", step.Must(mig.InstanceArgs{Placed: placed, Imported: true}), true},
+		{"created", step.Must(mig.InstanceArgs{Placed: placed}), false},
+		{"without the argument", json.RawMessage(`{"profile_id":9,"placement":{"start":4,"size":4}}`), false},
 	} {
 		var args mig.InstanceArgs
 		if err := json.Unmarshal(c.args, &args); err != nil || args.Placement != at {
@@ -85,7 +85,7 @@ func TestImportedBySteps(t *testing.T) {
 		}
 		stepAt, imported := CreatedBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is imported, and compute instances are missing"}}, observetest.One)
 		if !stepAt[at] || imported[at] != c.want {
-			t.Errorf("%s: made %v, adopted %v", c.name, stepAt[at], imported[at])
+			t.Errorf("%s: created %v, imported %v", c.name, stepAt[at], imported[at])
 		}
 	}
 }
@@ -102,16 +102,16 @@ func TestEstimate(t *testing.T) {
 		return p
 	}
 	if p := plan(); p.EstimatedSeconds != 0 {
-		t.Errorf("of nothing that was measured it says %v s", p.EstimatedSeconds)
+		t.Errorf("without measurements the estimate is %v s", p.EstimatedSeconds)
 	}
 	NoteTimes(s, node, steps, []stepDuration{{1, 1}, {2, 4}, {3, 2}, {4, 4}})
 	if p := plan(); p.EstimatedSeconds != 1+4+3 || p.Steps[2].EstimatedSeconds != 3 {
-		t.Errorf("it takes %v s, a creation %v s", p.EstimatedSeconds, p.Steps[2].EstimatedSeconds)
+		t.Errorf("the estimate is %v s, of a creation %v s", p.EstimatedSeconds, p.Steps[2].EstimatedSeconds)
 	}
-	for range 100 { // A driver's update.
+	for range 100 { // An update of the driver made it faster.
 		NoteTimes(s, node, steps, []stepDuration{{3, 1}})
 	}
 	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Kind != mig.KindCreate || got[1].Count != 102 || got[1].MeanSeconds > 1.01 {
-		t.Errorf("known is %+v", got)
+		t.Errorf("the step times are %+v", got)
 	}
 }

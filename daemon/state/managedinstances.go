@@ -14,18 +14,18 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// ManagesInstance tells whether an instance is ours: we made it, the layout in force has it, or an administrator said so.
+// ManagesInstance reports whether gpushare manages an instance: it created it, or it is in the layout, or it was imported.
 func (x *State) ManagesInstance(id gpu.UUID, in *gpu.Instance) bool {
 	a := x.Stored().Achieved[id]
 	return IsManaged(&a, in)
 }
 
-// IsManaged tells whether an instance is among those that were recorded as ours.
+// IsManaged reports whether an instance is recorded as managed.
 func IsManaged(a *store.Achieved, in *gpu.Instance) bool {
 	return slices.ContainsFunc(a.Layout, func(b gpu.Instance) bool { return b.Placement == in.Placement && b.ProfileID == in.ProfileID })
 }
 
-// InstanceRecordOf is what is kept of the instance of ours at a placement; nil when nothing is.
+// InstanceRecordOf is the record of the managed instance at a placement; nil without one.
 func InstanceRecordOf(a *store.Achieved, at gpu.Placement) *store.InstanceRecord {
 	if i := slices.IndexFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == at }); i >= 0 {
 		return &a.Instances[i]
@@ -33,7 +33,7 @@ func InstanceRecordOf(a *store.Achieved, at gpu.Placement) *store.InstanceRecord
 	return nil
 }
 
-// InstanceGeneration is the generation of the instance of ours at a placement; 0 when it has none.
+// InstanceGeneration is the generation of the managed instance at a placement; 0 without one.
 func InstanceGeneration(a *store.Achieved, at gpu.Placement) uint64 {
 	if m := InstanceRecordOf(a, at); m != nil && !m.Missing {
 		return m.Generation
@@ -41,8 +41,8 @@ func InstanceGeneration(a *store.Achieved, at gpu.Placement) uint64 {
 	return 0
 }
 
-// ManagedLayout gives, of what is on a GPU, the instances that are ours after these steps, with their marks. Those of others
-// stay others', however often a layout is reached beside them. e is what the GPU is wanted to be, was what it had.
+// ManagedLayout returns the instances of a GPU that are managed after these steps, with their records. Foreign instances stay
+// foreign, also when the layout is reached next to them. e is the desired state of the GPU, was the achieved one.
 func ManagedLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, records []store.InstanceRecord) {
 	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
 	changedAt, imported := CreatedBy(steps, g.Identity.UUID)
@@ -61,14 +61,14 @@ func ManagedLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Ac
 			m.Generation, m.Missing = s.LastInstanceGeneration, false
 		}
 		m.Imported = m.Imported || imported[in.Placement]
-		in.Memory = gpu.Memory{} // What makes it come back is what and where it is, not what it used.
+		in.Memory = gpu.Memory{} // A restore needs profile and placement, not the memory use.
 		layout, records = append(layout, in), append(records, m)
 	}
 	return layout, records
 }
 
-// CreatedBy gives the placements of a GPU at which steps make or destroy instances: true where one is made. adopted are
-// those that were completed because somebody said that they are ours.
+// CreatedBy returns the placements of a GPU at which steps create (true) or destroy instances. imported are those of instances
+// that were completed for an import.
 func CreatedBy(steps []step.Step, id gpu.UUID) (changedAt, imported map[gpu.Placement]bool) {
 	changedAt, imported = map[gpu.Placement]bool{}, map[gpu.Placement]bool{}
 	for i := range steps {
@@ -82,7 +82,7 @@ func CreatedBy(steps []step.Step, id gpu.UUID) (changedAt, imported map[gpu.Plac
 	return changedAt, imported
 }
 
-// OpenSteps are those of the change under way.
+// OpenSteps are the steps of the open change.
 func OpenSteps(st *store.State) []step.Step {
 	var r engine.Record
 	if len(st.Change) == 0 || json.Unmarshal(st.Change, &r) != nil {
@@ -91,13 +91,13 @@ func OpenSteps(st *store.State) []step.Step {
 	return r.Steps
 }
 
-// IsPending tells whether an instance is one that these steps make: it is ours, and recorded so when the change has ended.
+// IsPending reports whether these steps create an instance: it is managed, and recorded when the change has ended.
 func IsPending(steps []step.Step, id gpu.UUID, at gpu.Placement) bool {
 	created, _ := CreatedBy(steps, id)
 	return created[at]
 }
 
-// LayoutPlacements gives the placements of those instances that the layout has, whoever made them.
+// LayoutPlacements returns the placements of the instances that the layout contains, managed and foreign ones.
 func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placement {
 	if e == nil || e.MIG == nil || len(e.MIG.Layout) == 0 || g.Profiles == nil {
 		return nil
@@ -108,7 +108,7 @@ func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu
 	}
 	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), mig.Options{})
 	if err != nil {
-		return nil // It is not as wanted: then only what we made is ours.
+		return nil // The layout is not possible now: only created instances are managed.
 	}
 	var out []gpu.Placement
 	for _, p := range slices.Concat(r.Keep, r.Complete) {
@@ -117,11 +117,11 @@ func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu
 	return out
 }
 
-// Stale tells whether a lease's instance is gone. One that was made in its place since has the same UUIDs and device
-// numbers, and is none of its business.
+// Stale reports whether the instance of a lease was removed. An instance that was created in its place has the same UUIDs and
+// device numbers, and the lease has no access to it.
 func (x *State) Stale(l *lease.Lease) bool { return StaleIn(x.Stored(), l) }
 
-// StaleIn tells by a state on disk whether a lease's instance is gone; see State.Stale.
+// StaleIn is Stale for a stored state.
 func StaleIn(s *store.State, l *lease.Lease) bool {
 	if l.Place.Instance == nil || l.Place.Generation == 0 || len(l.Place.GPUs) != 1 {
 		return false

@@ -6,11 +6,11 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// ManagedSlices are the slices as read back that a spec of ours asked for, and those that are wanted now. An administrator may
-// have made others of such a name: they are shown and left alone. When nobody kept which are ours, all are taken to be.
+// ManagedSlices divides the observed slices: managed are those that a spec had or that are desired now. An administrator may
+// have created others with such a name: they are reported and not changed. Without a record all are managed.
 func (x *State) ManagedSlices(node *observe.Node, want []cgroup.Slice) (managed, foreign []cgroup.SliceState) {
 	st := x.Stored()
-	desired := map[cgroup.SliceName]bool{{}: true} // The one of all tenants is the package's.
+	desired := map[cgroup.SliceName]bool{{}: true} // The slice of all tenants is part of the package.
 	for _, s := range want {
 		desired[s.Name] = true
 	}
@@ -25,7 +25,7 @@ func (x *State) ManagedSlices(node *observe.Node, want []cgroup.Slice) (managed,
 	return managed, foreign
 }
 
-// RecordSlices keeps which slices are ours: those that the spec asks for, and of those before it what is still there.
+// RecordSlices records the managed slices: those of the spec, and existing ones of previous specs.
 func (x *State) RecordSlices(s *store.State, want *Desired, node *observe.Node) {
 	managed, _ := x.ManagedSlices(node, nil)
 	s.CreatedSlices = map[string]bool{}

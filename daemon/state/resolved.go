@@ -35,13 +35,13 @@ func DesiredOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
 	return w
 }
 
-// SameResolved tells whether the selectors mean the same GPUs as when the spec in force was accepted.
+// SameResolved reports whether the selectors select the same GPUs as when the spec in force was accepted.
 func SameResolved(a, b *Desired) bool {
 	return maps.EqualFunc(a.Grants, b.Grants, slices.Equal[[]gpu.UUID]) &&
 		maps.EqualFunc(a.GPUs, b.GPUs, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
 }
 
-// UnmanagedOf says when and by whom the node was given back; nil when a spec was applied since.
+// UnmanagedOf is when and by whom the node was unmanaged; nil when a spec was applied since.
 func UnmanagedOf(acc *store.Accepted) *api.Unmanaged {
 	if acc.Unmanaged == "" {
 		return nil

@@ -8,17 +8,17 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// State is the spec in force, what was reached of it, and the change under way. Readers get values that do not change;
-// the spec and the change are set by who carries changes out, and by nobody else.
+// State is the spec in force, the achieved state, and the open change. Readers get values that do not change; only package
+// change sets the spec and the change.
 type State struct {
 	Store *store.Store
-	// Lost tells that what an earlier life kept could not be read.
+	// Lost means that the state of previous runs could not be read.
 	Lost bool
 
-	correcting locks.Mutex[locks.Correction] // no change begins while the converge loop mends
+	correcting locks.Mutex[locks.Correction] // no change opens while the converge loop corrects
 	desired    atomic.Pointer[Desired]
 	changing   atomic.Pointer[OpenChange]
-	// lastChangeSeq is the observation with which the last change ended: what older ones lack was not taken by others.
+	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
 	lastChangeSeq atomic.Uint64
 }
 
@@ -35,17 +35,17 @@ func (x *State) Desired() *Desired { return x.desired.Load() }
 // SetDesired puts a spec in force.
 func (x *State) SetDesired(d *Desired) { x.desired.Store(d) }
 
-// Changing is the change under way; nil when there is none.
+// Changing is the open change; nil without one.
 func (x *State) Changing() *OpenChange { return x.changing.Load() }
 
-// SetChanging says that a change is under way. It waits for what is being mended.
+// SetChanging opens a change. It waits for a running correction.
 func (x *State) SetChanging(c *OpenChange) {
 	x.correcting.Lock()
 	defer x.correcting.Unlock()
 	x.changing.Store(c)
 }
 
-// Correct calls f unless a change is under way, and lets none begin meanwhile.
+// Correct calls f unless a change is open, and no change opens meanwhile.
 func (x *State) Correct(f func() error) error {
 	x.correcting.Lock()
 	defer x.correcting.Unlock()
@@ -55,22 +55,22 @@ func (x *State) Correct(f func() error) error {
 	return f()
 }
 
-// EndChange says that none is any more, and gives the one that was.
+// EndChange closes the open change and returns it.
 func (x *State) EndChange() *OpenChange { return x.changing.Swap(nil) }
 
-// Withdraw says that a change is no longer under way, unless another one is by now.
+// Withdraw closes a change, unless another one took its place.
 func (x *State) Withdraw(c *OpenChange) bool { return x.changing.CompareAndSwap(c, nil) }
 
 // LastChangeSeq is the number of the observation with which the last change ended.
 func (x *State) LastChangeSeq() uint64 { return x.lastChangeSeq.Load() }
 
-// SetLastChangeSeq says with which observation a change ended.
+// SetLastChangeSeq sets the observation with which a change ended.
 func (x *State) SetLastChangeSeq(seq uint64) { x.lastChangeSeq.Store(seq) }
 
-// Stored is what is on disk. It is not changed after it was read.
+// Stored is the state on disk. The returned value does not change.
 func (x *State) Stored() *store.State { return x.Store.State() }
 
-// Held gives the GPUs that are left alone, and why.
+// Held returns the GPUs that no change touches, with the reasons.
 func (x *State) Held() map[gpu.UUID]string {
 	out := map[gpu.UUID]string{}
 	for id, h := range x.Stored().Held {

@@ -12,23 +12,23 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// recentSteps is how many steps of a kind the mean is about of: a driver's update shows after so many.
+// recentSteps is the approximate number of latest steps in the mean, so that it follows an update of the driver.
 const recentSteps = 8
 
-// stepDuration is how long one step took.
+// stepDuration is the duration of one step.
 type stepDuration struct {
 	id      int
 	seconds float64
 }
 
-// NoteDuration keeps how long a step took that did something. Progress is told by one lane at a time.
+// NoteDuration records the duration of a step that was carried out. Progress is reported by one goroutine at a time.
 func (ch *OpenChange) NoteDuration(p *engine.Progress) {
 	if p.State == engine.Done && !p.Skipped {
 		ch.Durations = append(ch.Durations, stepDuration{p.Step, p.Duration.Seconds()})
 	}
 }
 
-// NoteTimes adds what the steps of a change took to what is known of their kinds.
+// NoteTimes adds the durations of the steps of a change to the means of their kinds.
 func NoteTimes(s *store.State, node *observe.Node, steps []step.Step, durations []stepDuration) {
 	for _, t := range durations {
 		i := slices.IndexFunc(steps, func(st step.Step) bool { return st.ID == t.id })
@@ -49,7 +49,7 @@ func NoteTimes(s *store.State, node *observe.Node, steps []step.Step, durations 
 	}
 }
 
-// modelOf is the model of the GPU that a step is about; empty for the host's.
+// modelOf is the model of the GPU of a step; empty for steps of the host.
 func modelOf(node *observe.Node, id string) string {
 	if g, ok := node.GPU(gpu.UUID(id)); ok {
 		return g.Identity.Model
@@ -57,8 +57,8 @@ func modelOf(node *observe.Node, id string) string {
 	return ""
 }
 
-// estimate says how long the steps of a plan take by what is known of their kinds: those of the host one after the
-// other, GPUs side by side. It says nothing of the whole where it knows nothing of a step that takes a GPU's time.
+// estimate computes the duration of a plan from the means of the step kinds: steps of the host one after the other, GPUs in
+// parallel. Without a mean for a step of a GPU the plan has no estimate.
 func estimate(times map[string]map[string]store.Duration, node *observe.Node, p *api.Plan) {
 	host, slowest, known := 0.0, 0.0, true
 	perGPU := map[string]float64{}
@@ -79,12 +79,12 @@ func estimate(times map[string]map[string]store.Duration, node *observe.Node, p 
 	}
 }
 
-// Estimate adds to a plan how long it takes.
+// Estimate adds the estimated duration to a plan.
 func (x *State) Estimate(node *observe.Node, p *api.Plan) {
 	estimate(x.Stored().StepDurations, node, p)
 }
 
-// WireTimes lists what is known, by model and kind.
+// WireTimes lists the means, by model and kind.
 func WireTimes(times map[string]map[string]store.Duration) []api.StepTime {
 	var out []api.StepTime
 	for model, kinds := range times {

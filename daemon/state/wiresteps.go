@@ -5,7 +5,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// WireSteps are steps as the API shows them.
+// WireSteps are steps in the form of the API.
 func WireSteps(steps []step.Step) []api.PlanStep {
 	out := make([]api.PlanStep, len(steps))
 	for i, s := range steps {
