@@ -1,6 +1,6 @@
-// Command gpushare-start becomes a program of a tenant's, once it stands behind the walls of its lease and the daemon
-// gives the word. With --keep it is, where no service manager is, the parent of such a one: it keeps the output and the
-// exit code. Nobody but gpushared starts it.
+// Command gpushare-start executes a detached program of a tenant, inside the isolation of its lease, when the daemon sends
+// the program. With --supervise it is the parent of such a process, on hosts without a service manager: it keeps the output
+// and the exit code. Only gpushared starts it.
 package main
 
 import (
@@ -26,6 +26,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case args[0] == "--supervise" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
 		return launch.Supervise(args[1], args[2], len(args) == 4)
 	}
-	fmt.Fprintln(stderr, "gpushare-start: it is started by gpushared, with a connection to it; see gpushare run --detach")
+	fmt.Fprintln(stderr, "gpushare-start: only gpushared starts this program; see gpushare run --detach")
 	return 2
 }

@@ -1,4 +1,4 @@
-// Command gpushared is the daemon. It is wiring only: see package daemon.
+// Command gpushared is the daemon. It only connects the parts: see package daemon.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-// exitConfig tells systemd that a restart does not help (EX_CONFIG).
+// exitConfig: a restart by systemd does not help (EX_CONFIG).
 const exitConfig = 78
 
 func main() {

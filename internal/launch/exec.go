@@ -16,20 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit codes, as a shell tells why it could not run something.
+// Exit codes, as those of a shell that cannot run a program.
 const (
-	ExitWaiting  = 125 // the daemon went away before it said what to start
+	ExitWaiting  = 125 // the connection ended before the program arrived
 	ExitCannot   = 126
 	ExitNotFound = 127
 )
 
-// greeting is the first word, of the one that waits.
+// greeting is the first message, from gpushare-start.
 type greeting struct {
 	Process
 	Failure *Failure `json:"failure,omitempty"`
 }
 
-// Failure is why the program could not be started.
+// Failure is the reason why the program was not started.
 type Failure struct {
 	Code    int    `json:"code"` // ExitCannot or ExitNotFound
 	Message string `json:"message"`
@@ -37,8 +37,8 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Message }
 
-// Exec is gpushare-start: it says that it is there, waits on its standard input for what to become, and becomes it. Of
-// one that is kept the keeper says first that it is written down. It returns only when that failed, with the exit code.
+// Exec is gpushare-start: it sends a greeting, waits on its standard input for the program, and executes it. A supervised one
+// first waits until its record is written. It returns only on failure, with the exit code.
 func Exec(supervised bool) int {
 	if supervised && !recorded() {
 		return ExitWaiting
@@ -53,27 +53,26 @@ func Exec(supervised bool) int {
 		return ExitWaiting
 	}
 	var p Program
-	// The whole line is read: what was left unread would reach the daemon as a broken connection.
+	// The whole line is read: unread data would reset the connection at the daemon.
 	message, err := bufio.NewReader(io.LimitReader(conn, 8*maxBytes)).ReadBytes('\n')
 	if err != nil || json.Unmarshal(message, &p) != nil {
 		return ExitWaiting
 	}
 	f := execProgram(&p)
-	_ = json.NewEncoder(outcome).Encode(f) // The daemon went away: the exit code tells it too.
+	_ = json.NewEncoder(outcome).Encode(f) // If the daemon has ended, the exit code reports it too.
 	return f.Code
 }
 
-// recorded waits for the keeper's word. There is none when the keeper could not write, or was killed.
+// recorded waits until the supervisor has written the record. It is false when the supervisor could not write, or was killed.
 func recorded() bool {
-	f := os.NewFile(recordedFD, "the keeper")
+	f := os.NewFile(recordedFD, "the supervisor")
 	defer f.Close()
 	n, _ := f.Read(make([]byte, 1))
 	return n == 1
 }
 
-// greet says that we are there, and hands over the end of a pipe of which only we hold the other: that it closes is how the
-// daemon learns that the program runs. The connection cannot tell it: a service manager keeps a copy of the standard input
-// that it gave us.
+// greet sends the greeting with one end of a pipe. This process alone has the other end: when it closes, the daemon learns
+// that the program runs. The connection cannot report that, because a service manager keeps a copy of the standard input.
 func greet(conn *os.File) (outcome *os.File, err error) {
 	me, err := self()
 	if err != nil {
@@ -95,11 +94,12 @@ func greet(conn *os.File) (outcome *os.File, err error) {
 	return os.NewFile(uintptr(ends[1]), "the outcome"), nil
 }
 
-// takeConnection takes the connection from the standard input, so that the program does not get it, and leaves nothing there.
+// takeConnection moves the connection away from the standard input, which becomes /dev/null, so that the program does not
+// get the connection.
 func takeConnection() (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(0, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, errors.New("the standard input is no connection to gpushared")
+		return nil, errors.New("the standard input is not a connection to gpushared")
 	}
 	fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -116,8 +116,7 @@ func takeConnection() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "the daemon"), closeOnExec(3)
 }
 
-// closeOnExec keeps every descriptor from a number on from what is executed: whoever started us may have had some open
-// without knowing.
+// closeOnExec closes the descriptors from a number on when the program is executed: the parent may have left some open.
 func closeOnExec(from int) error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -131,7 +130,7 @@ func closeOnExec(from int) error {
 	return nil
 }
 
-// execProgram returns only when it failed.
+// execProgram returns only on failure.
 func execProgram(p *Program) *Failure {
 	cannot := func(what string, err error) *Failure {
 		return &Failure{ExitCannot, fmt.Sprintf("cannot %s: %v", what, reason(err))}
@@ -140,9 +139,9 @@ func execProgram(p *Program) *Failure {
 		return &Failure{ExitCannot, err.Error()}
 	}
 	if here, err := os.Readlink("/proc/self/ns/mnt"); err != nil || p.Credentials.Mounts != "" && here != p.Credentials.Mounts {
-		return &Failure{ExitCannot, fmt.Sprintf("cannot start %s: whoever asks lives among other mounts, as in a container, so that its paths mean something else here", p.Path)}
+		return &Failure{ExitCannot, fmt.Sprintf("cannot start %s: the caller is in another mount namespace, such as a container, so that its paths are different here", p.Path)}
 	}
-	// What the kernel keeps for each thread is set on the one that executes.
+	// Attributes that the kernel has for each thread must be set on the thread that executes.
 	runtime.LockOSThread()
 	if err := p.Credentials.apply(); err != nil {
 		return cannot("start for user "+strconv.Itoa(p.Credentials.UID), err)
@@ -162,7 +161,7 @@ func execProgram(p *Program) *Failure {
 	return f
 }
 
-// reason is an error without the path, which its reader has been told.
+// reason is an error without the path, which the message has already.
 func reason(err error) error {
 	var e *fs.PathError
 	if errors.As(err, &e) {
@@ -171,19 +170,19 @@ func reason(err error) error {
 	return err
 }
 
-// apply makes this process the owner's. The order matters: what needs privilege comes before it is given up.
+// apply takes the credentials. The order matters: what needs privileges comes before they are dropped.
 func (o *Credentials) apply() error {
 	if os.Geteuid() != 0 && os.Geteuid() != o.UID {
-		return fmt.Errorf("gpushared runs as user %d, and only root can start programs of others", os.Geteuid())
+		return fmt.Errorf("gpushared runs as user %d, and only root can start programs of other users", os.Geteuid())
 	}
 	if b := strconv.Itoa(o.OOMScore); os.WriteFile("/proc/self/oom_score_adj", []byte(b), 0) != nil {
-		// Lower than what it is takes privilege. Without it we have the daemon's, which is the owner's own.
+		// A lower value needs privileges. Without them the daemon and the program have the same user, and the daemon's value.
 		if os.Geteuid() == 0 {
 			return errors.New("its oom_score_adj cannot be set")
 		}
 	}
 	for number, l := range o.Limits {
-		// Not by prlimit: only this call keeps the runtime from putting back its own limit of open files.
+		// Not prlimit: only after this call does the Go runtime not restore its own limit of open files at exec.
 		if err := syscall.Setrlimit(number, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil && os.Geteuid() == 0 {
 			return fmt.Errorf("resource limit %d cannot be set: %w", number, err)
 		}
@@ -199,7 +198,7 @@ func (o *Credentials) apply() error {
 			return os.NewSyscallError("setresuid", err)
 		}
 	}
-	// The keys of whoever started us are not the owner's. A kernel without keys has none to keep from him.
+	// The session keyring of the parent is not the user's. A kernel without keyrings needs nothing.
 	_, _ = unix.KeyctlJoinSessionKeyring("")
 	if o.NoNewPrivs {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

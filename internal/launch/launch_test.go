@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// The test binary is gpushare-start too.
+// The test binary is also gpushare-start.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 1:
@@ -49,7 +49,7 @@ func supervisors(t *testing.T) *Supervisors {
 	return &Supervisors{Dir: filepath.Join(t.TempDir(), "output"), Program: self}
 }
 
-// shellProgram is a shell script as a program of this test's own.
+// shellProgram is a shell script as a program with the credentials of the test.
 func shellProgram(t *testing.T, script string) *Program {
 	t.Helper()
 	o, err := CredentialsOf(os.Getpid())
@@ -60,7 +60,7 @@ func shellProgram(t *testing.T, script string) *Program {
 	return &Program{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "WHO=tenant"}, Dir: "/tmp", UMask: 0o027, Credentials: o}
 }
 
-// begin starts the program and gives the word.
+// begin starts the program.
 func begin(t *testing.T, k *Supervisors, id string, p *Program) error {
 	t.Helper()
 	w, err := k.Start(deadline(t), id, nil)
@@ -70,7 +70,7 @@ func begin(t *testing.T, k *Supervisors, id string, p *Program) error {
 	defer w.Close()
 	main, err := k.Main(id)
 	if err != nil || main != w.Process {
-		t.Errorf("the record says %+v (%v), it is %+v", main, err, w.Process)
+		t.Errorf("the record has %+v (%v), it is %+v", main, err, w.Process)
 	}
 	return w.Start(deadline(t), p)
 }
@@ -104,9 +104,9 @@ func TestExecsTheProgram(t *testing.T) {
 	soft := parseLimits(string(asked))[unix.RLIMIT_NOFILE].Soft
 	lines := strings.Split(output(t, k, "a", -1), "\n")
 	if want := fmt.Sprintf("tenant /tmp 0027 %d /usr/bin:/bin", soft); lines[0] != want {
-		t.Errorf("it says %q, want %q", lines[0], want)
+		t.Errorf("it printed %q, want %q", lines[0], want)
 	}
-	if lines[1] != "/dev/null" || lines[2] != "4" { // 0, 1, 2 and the one that lists
+	if lines[1] != "/dev/null" || lines[2] != "4" { // 0, 1, 2 and the one for listing
 		t.Errorf("it has the input %s and %s descriptors", lines[1], lines[2])
 	}
 	if lines[3] != "bad" || lines[4] != lines[5] {
@@ -149,7 +149,7 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 				t.Fatalf("got %v, want %d and %q", err, c.code, c.says)
 			}
 			if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != c.code {
-				t.Errorf("the keeper tells %+v: %v", r, err)
+				t.Errorf("the result is %+v: %v", r, err)
 			}
 			if got := output(t, k, "a", -1); got != "" {
 				t.Errorf("it printed %q", got)
@@ -158,10 +158,10 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 	}
 }
 
-// Root starts programs of others: with exactly what they have, and nothing of root's.
+// Root starts programs of other users: with their credentials, and nothing of root's.
 func TestExecsAsAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("becoming another user needs root")
+		t.Skip("to run as another user needs root")
 	}
 	k := supervisors(t)
 	p := shellProgram(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
@@ -180,7 +180,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 	}
 }
 
-// A program that nobody gives the word never runs: the daemon was killed in between.
+// Without a message of the daemon no program runs: the daemon was killed in between.
 func TestEndsWithoutAProgram(t *testing.T) {
 	k := supervisors(t)
 	w, err := k.Start(deadline(t), "a", nil)
@@ -193,7 +193,7 @@ func TestEndsWithoutAProgram(t *testing.T) {
 	}
 }
 
-// A signal to the keeper's group does not end what it keeps, and killing it costs the output only.
+// A signal to the supervisor's group does not end the program, and killing the supervisor only costs the output.
 func TestSupervisorIgnoresSignals(t *testing.T) {
 	k := supervisors(t)
 	if err := begin(t, k, "a", shellProgram(t, "exec sleep 60")); err != nil {
@@ -205,21 +205,21 @@ func TestSupervisorIgnoresSignals(t *testing.T) {
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGKILL} {
 		if err := syscall.Kill(r.Supervisor.PID, sig); err != nil {
-			t.Fatalf("the keeper is gone before %v: %v", sig, err)
+			t.Fatalf("the supervisor ended before %v: %v", sig, err)
 		}
 	}
 	if !procfs.Alive(r.Main.PID, r.Main.Start) {
-		t.Error("the program ended with its keeper")
+		t.Error("the program ended with its supervisor")
 	}
 	if err := syscall.Kill(r.Main.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.Result(deadline(t), "a"); !errors.Is(err, ErrUnknown) {
-		t.Errorf("nobody saw its end, and Result says %v", err)
+		t.Errorf("the result is not known, and Result returns %v", err)
 	}
 }
 
-// Who follows sees all that is written until the end, also when the files change under it.
+// A follower gets all that is written until the end, also across rotations.
 func TestFollowsTheOutput(t *testing.T) {
 	k := supervisors(t)
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -258,11 +258,11 @@ func TestFollowsTheOutput(t *testing.T) {
 	}
 	k.Prune(func(string) bool { return false })
 	if left, err := os.ReadDir(k.Dir); err != nil || len(left) > 0 {
-		t.Errorf("a sweep leaves %v: %v", left, err)
+		t.Errorf("pruning leaves %v: %v", left, err)
 	}
 }
 
-// The two files hold the last of what was written, and a reader joins them.
+// The two files contain the last output, and a reader joins them.
 func TestRotatingFile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "ring")
@@ -347,7 +347,7 @@ func (l *lines) await(t *testing.T, text string) {
 		select {
 		case <-more:
 		case <-ctx.Done():
-			t.Fatalf("%q does not come: %q", text, got)
+			t.Fatalf("%q does not arrive: %q", text, got)
 		}
 	}
 }
@@ -359,7 +359,7 @@ func TestStandardInputIsDuplicated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer remote.Close() // and not before
+	defer remote.Close() // not earlier
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

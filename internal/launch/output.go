@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Output copies what is kept of a program's output, only its last lines when those are not negative. With ended it then
-// follows the output until ended is closed, and copies what was written by then.
+// Output copies the kept output of a program, only the last lines if lines is not negative. With ended it then follows the
+// output until ended is closed, and copies what was written by then.
 func (k *Supervisors) Output(ctx context.Context, id string, lines int, ended <-chan struct{}, to io.Writer) error {
 	f := &follower{path: outputPath(k.Dir, id), to: to}
 	defer f.close()
-	// The watch comes before the first look: what is written between the two wakes it.
+	// The watch is created before the first reading, so that nothing written in between is missed.
 	watch, err := newWatch(k.Dir)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (k *Supervisors) Output(ctx context.Context, id string, lines int, ended <-
 	return nil
 }
 
-// follower reads an output over the moments at which its file is put aside.
+// follower reads an output across rotations of its file.
 type follower struct {
 	path string
 	to   io.Writer
@@ -56,7 +56,7 @@ func (f *follower) close() {
 	}
 }
 
-// begin copies what is there, but for what comes before the last lines.
+// begin copies the existing output from the last lines on.
 func (f *follower) begin(lines int) error {
 	skip := int64(0)
 	if lines >= 0 {
@@ -95,7 +95,7 @@ func (f *follower) begin(lines int) error {
 
 // before counts the bytes before the last lines of both files.
 func (f *follower) before(lines int) (int64, error) {
-	ends := make([]int64, lines+1) // the ends of the last lines, in a circle
+	ends := make([]int64, lines+1) // the ends of the last lines, as a ring
 	var at, n int64
 	for _, path := range []string{older(f.path), f.path} {
 		file, err := os.Open(path)
@@ -120,7 +120,7 @@ func (f *follower) before(lines int) (int64, error) {
 	if n <= int64(lines) {
 		return 0, nil
 	}
-	return ends[n%int64(len(ends))], nil // the oldest that is left: the end of the line before those
+	return ends[n%int64(len(ends))], nil // the oldest entry: the end of the line before them
 }
 
 // rest copies what was written since.
@@ -132,21 +132,21 @@ func (f *follower) rest() error {
 		own, err1 := f.f.Stat()
 		now, err2 := os.Stat(f.path)
 		if err1 != nil || err2 != nil || os.SameFile(own, now) {
-			return nil // A moment between putting aside and beginning anew ends with another event.
+			return nil // During a rotation the file is missing: the next event follows.
 		}
-		if _, err := io.Copy(f.to, f.f); err != nil { // What was written before it was put aside.
+		if _, err := io.Copy(f.to, f.f); err != nil { // What was written before the rotation.
 			return err
 		}
 		next, err := os.Open(f.path)
 		if err != nil {
-			return nil //nolint:nilerr // put aside again: the next event finds it
+			return nil //nolint:nilerr // rotated again: the next event finds it
 		}
 		f.f.Close()
 		f.f = next
 	}
 }
 
-// watch tells that something was written into a folder.
+// watch waits for writes in a directory.
 type watch struct{ *os.File }
 
 func newWatch(dir string) (watch, error) {
@@ -174,7 +174,7 @@ func (w watch) wait(ctx context.Context, ended <-chan struct{}) error {
 		case <-done:
 			return
 		}
-		_ = w.SetReadDeadline(time.Unix(1, 0)) // It is a file that can wait.
+		_ = w.SetReadDeadline(time.Unix(1, 0)) // The file supports deadlines.
 	}()
 	_, err := w.Read(make([]byte, 4096))
 	close(done)

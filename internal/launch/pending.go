@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pending is a gpushare-start that waits for the word. Close it whatever happens: one that was told nothing then ends.
+// Pending is a gpushare-start that waits for its program. Close it in any case: without a program it then ends.
 type Pending struct {
 	Process Process
 	conn    net.Conn
-	outcome *os.File // closes when the program runs, or carries the reason why it does not
+	outcome *os.File // closes when the program runs, or carries the reason of the failure
 }
 
-// Pair makes the connection to a gpushare-start: our end, and the file that becomes its standard input. Both are closed by
-// the caller, the second once it was passed on.
+// Pair creates the connection to a gpushare-start: the daemon's end, and the file that becomes its standard input. The
+// caller closes both, the second after passing it on.
 func Pair() (local net.Conn, remote *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -33,12 +33,12 @@ func Pair() (local net.Conn, remote *os.File, err error) {
 	defer f.Close()
 	if local, err = net.FileConn(f); err != nil {
 		remote.Close()
-		return nil, nil, fmt.Errorf("cannot make a connection: %w", err)
+		return nil, nil, fmt.Errorf("cannot create a connection: %w", err)
 	}
 	return local, remote, nil
 }
 
-// Await waits until gpushare-start is there at the other end. It takes the connection over, also when it fails.
+// Await waits until gpushare-start sends its greeting. It takes over the connection, also when it fails.
 func Await(ctx context.Context, conn net.Conn) (*Pending, error) {
 	w := &Pending{conn: conn}
 	var h greeting
@@ -47,11 +47,11 @@ func Await(ctx context.Context, conn net.Conn) (*Pending, error) {
 	case err == nil && h.Failure != nil:
 		err = h.Failure
 	case err == nil && w.outcome == nil:
-		err = errors.New("cannot start it: gpushare-start is of another version")
+		err = errors.New("cannot start it: gpushare-start has another version")
 	case errors.Is(err, io.EOF):
-		err = errors.New("cannot start it: gpushare-start ended before it said a word")
+		err = errors.New("cannot start it: gpushare-start ended without a message")
 	case err != nil:
-		err = fmt.Errorf("cannot start it: gpushare-start says nothing: %w", err)
+		err = fmt.Errorf("cannot start it: no message from gpushare-start: %w", err)
 	}
 	if err != nil {
 		w.Close()
@@ -61,7 +61,7 @@ func Await(ctx context.Context, conn net.Conn) (*Pending, error) {
 	return w, nil
 }
 
-// Start gives the word and returns when the program runs, or a *Failure that says why it does not.
+// Start sends the program and returns when it runs, or returns a *Failure with the reason why it does not.
 func (w *Pending) Start(ctx context.Context, p *Program) error {
 	var f Failure
 	err := within(ctx, func() error {
@@ -72,14 +72,14 @@ func (w *Pending) Start(ctx context.Context, p *Program) error {
 	}, w.conn, w.outcome)
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil // It executed: its end of the pipe is closed by that.
+		return nil // The program was executed, which closed its end of the pipe.
 	case err != nil:
 		return fmt.Errorf("cannot start %s: %w", p.Path, err)
 	}
 	return &f
 }
 
-// Close lets go of the connection.
+// Close closes the connection.
 func (w *Pending) Close() {
 	w.conn.Close()
 	if w.outcome != nil {
@@ -87,7 +87,7 @@ func (w *Pending) Close() {
 	}
 }
 
-// readGreeting reads the first word, and takes the pipe that comes with it.
+// readGreeting reads the greeting, and receives the pipe that comes with it.
 func (w *Pending) readGreeting(h *greeting) error {
 	uc, ok := w.conn.(*net.UnixConn)
 	if !ok {
@@ -107,16 +107,16 @@ func (w *Pending) readGreeting(h *greeting) error {
 			return err
 		}
 		if message = append(message, buf[:n]...); len(message) > maxGreeting {
-			return errors.New("its first word has no end")
+			return errors.New("its greeting is too long")
 		}
 	}
 	return json.Unmarshal(message, h)
 }
 
-// maxGreeting bounds the first word.
+// maxGreeting bounds the greeting.
 const maxGreeting = 64 << 10
 
-// receivePipe takes the pipe out of a message.
+// receivePipe receives the pipe of a message.
 func (w *Pending) receivePipe(oob []byte) error {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -138,11 +138,11 @@ func (w *Pending) receivePipe(oob []byte) error {
 	return nil
 }
 
-// within bounds a conversation by the context.
+// within bounds the exchange of messages by the context.
 func within(ctx context.Context, talk func() error, ends ...interface{ SetDeadline(time.Time) error }) error {
 	stop := context.AfterFunc(ctx, func() {
 		for _, e := range ends {
-			_ = e.SetDeadline(time.Unix(1, 0)) // One that is closed ends by itself.
+			_ = e.SetDeadline(time.Unix(1, 0)) // A closed end needs no deadline.
 		}
 	})
 	defer stop()

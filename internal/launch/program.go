@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Program is what is started, and as whom. Nothing of it passes through a service manager or a command line, where other
-// users could read it.
+// Program is the program to start, with its credentials. It does not pass through a service manager or a command line, where
+// other users could read it.
 type Program struct {
 	Path        string      `json:"path"` // absolute
 	Argv        []string    `json:"argv"`
@@ -24,7 +24,7 @@ type Program struct {
 	Credentials Credentials `json:"credentials"`
 }
 
-// Credentials is whose program it is, as the kernel tells it of the process that asked.
+// Credentials are the attributes of the calling process that the program gets.
 type Credentials struct {
 	UID    int   `json:"uid"`
 	GID    int   `json:"gid"`
@@ -36,31 +36,31 @@ type Credentials struct {
 	Mounts     string        `json:"mounts,omitempty"` // its mount namespace: paths mean nothing in another
 }
 
-// Limit is a soft and a hard resource limit; unix.RLIM_INFINITY is none.
+// Limit is a soft and a hard resource limit; unix.RLIM_INFINITY is no limit.
 type Limit struct {
 	Soft uint64 `json:"soft"`
 	Hard uint64 `json:"hard"`
 }
 
-// Limits of what is asked for, above what anybody needs: execve(2) itself takes 2 MiB or a quarter of the stack.
+// Limits of arguments and environment: execve(2) accepts 2 MiB or a quarter of the stack.
 const (
 	maxArguments = 16 << 10
 	maxBytes     = 1 << 20
 )
 
-// Check refuses what could not be executed, before anything is made for it.
+// Check refuses what cannot be executed, before a lease is started for it.
 func (p *Program) Check() error {
 	switch {
 	case len(p.Argv) == 0 || p.Argv[0] == "":
-		return errors.New("cannot start nothing: no command is named")
+		return errors.New("cannot start a program: there is no command")
 	case !filepath.IsAbs(p.Path):
 		return fmt.Errorf("cannot start %q: the program's path is not absolute", p.Path)
 	case !filepath.IsAbs(p.Dir):
-		return fmt.Errorf("cannot start in %q: the folder's path is not absolute", p.Dir)
+		return fmt.Errorf("cannot start in %q: the path of the directory is not absolute", p.Dir)
 	case p.UMask < 0 || p.UMask > 0o777:
 		return fmt.Errorf("cannot start with umask %o: it has bits beyond 777", p.UMask)
 	case len(p.Argv)+len(p.Env) > maxArguments:
-		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d will do", p.Path, len(p.Argv)+len(p.Env), maxArguments)
+		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d are allowed", p.Path, len(p.Argv)+len(p.Env), maxArguments)
 	}
 	size := 0
 	for _, message := range append([]string{p.Path, p.Dir}, p.Argv...) {
@@ -76,34 +76,34 @@ func (p *Program) Check() error {
 		}
 	}
 	if size > maxBytes {
-		return fmt.Errorf("cannot start %s: its arguments and environment are %d bytes, at most %d will do", p.Path, size, maxBytes)
+		return fmt.Errorf("cannot start %s: its arguments and environment are %d bytes, at most %d are allowed", p.Path, size, maxBytes)
 	}
 	return nil
 }
 
-// CredentialsOf reads what the kernel tells of a process beyond its socket credentials.
+// CredentialsOf reads what the kernel reports of a process in addition to its socket credentials.
 func CredentialsOf(pid int) (Credentials, error) {
 	var o Credentials
 	if root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid)); err != nil || root != "/" {
-		return o, fmt.Errorf("cannot start for process %d: its root folder is %q (%w): the paths that it names mean something else here", pid, root, orDifferent(err))
+		return o, fmt.Errorf("cannot start a program for pid %d: its root directory is %q (%w), so that its paths are different here", pid, root, orDifferent(err))
 	}
 	var err error
 	if o.Mounts, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil {
-		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
 	}
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
-		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
 	}
 	o.Limits = parseLimits(string(limits))
 	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
 	if err != nil {
-		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
 	}
 	o.OOMScore, _ = strconv.Atoi(strings.TrimSpace(string(score))) // The kernel writes numbers.
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return o, fmt.Errorf("cannot look at process %d: %w", pid, err)
+		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
 	}
 	o.NoNewPrivs = strings.Contains(string(status), "\nNoNewPrivs:\t1\n")
 	return o, nil
@@ -124,7 +124,7 @@ func parseLimits(text string) map[int]Limit {
 		"locked memory": unix.RLIMIT_MEMLOCK, "address space": unix.RLIMIT_AS, "file locks": unix.RLIMIT_LOCKS, "pending signals": unix.RLIMIT_SIGPENDING,
 		"msgqueue size": unix.RLIMIT_MSGQUEUE, "nice priority": unix.RLIMIT_NICE, "realtime priority": unix.RLIMIT_RTPRIO, "realtime timeout": unix.RLIMIT_RTTIME,
 	}
-	const wide = 26 // of the names' column
+	const wide = 26 // width of the column of names
 	out := map[int]Limit{}
 	for line := range strings.Lines(text) {
 		if len(line) <= wide {
@@ -151,7 +151,7 @@ func parseLimit(s string) (uint64, error) {
 	return strconv.ParseUint(s, 10, 64)
 }
 
-// Process is one process for as long as it lives.
+// Process identifies one process: a pid with its start time.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`

@@ -19,7 +19,7 @@ type Result struct {
 	At     time.Time `json:"at"`
 }
 
-// String says it in words.
+// String describes it.
 func (r Result) String() string {
 	if r.Exited {
 		return fmt.Sprintf("exited with %d", r.Code)
@@ -30,7 +30,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("killed by signal %d", r.Code)
 }
 
-// ExitCode is the result as a shell tells it.
+// ExitCode is the exit code as a shell reports it.
 func (r Result) ExitCode() int {
 	if r.Exited {
 		return r.Code
@@ -38,8 +38,8 @@ func (r Result) ExitCode() int {
 	return 128 + r.Code
 }
 
-// record is what a keeper writes down of its program. It is there before the program is, so that a start that was cut
-// short is found again.
+// record is what a supervisor records of its program. It is written before the program starts, so that an interrupted start
+// can be recovered.
 type record struct {
 	Boot       string  `json:"boot"`
 	Supervisor Process `json:"supervisor"`
@@ -65,7 +65,7 @@ func readRecord(dir, id string) (*record, error) {
 	return r, nil
 }
 
-// write replaces the record as a whole. It is not synced: it is of use only until the next boot.
+// write replaces the record atomically. It is not synced, because it is only used until the next boot.
 func (r *record) write(dir, id string) error {
 	b, err := json.Marshal(r)
 	if err != nil {

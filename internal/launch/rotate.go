@@ -5,11 +5,11 @@ import (
 	"os"
 )
 
-// maxFileSize is how large one of the two files of a program's output becomes before the older is dropped.
+// maxFileSize is the size of one of the two files of a program's output.
 const maxFileSize = 8 << 20
 
-// rotatingFile is a file that grows to a size, is then put aside, and begins anew: at least one size of the last output is kept,
-// at most two.
+// rotatingFile is a file that is rotated at a size limit. One older file is kept, so that at least one limit of the last
+// output is kept, at most two.
 type rotatingFile struct {
 	path  string
 	limit int64
@@ -23,7 +23,7 @@ func newRotatingFile(path string, limit int64) (*rotatingFile, error) {
 }
 
 func (r *rotatingFile) open() error {
-	// Appending: the daemon puts its notices into the same file.
+	// Appending: the daemon writes notices to the same file.
 	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -35,8 +35,8 @@ func (r *rotatingFile) open() error {
 	return nil
 }
 
-// fill writes all that is read, until nobody can write any more. What cannot be written, because the disk is full, is
-// dropped: the program must not stop for its output.
+// fill writes all that is read, until no process can write any more. When the disk is full, output is dropped: the program
+// must not block on its output.
 func (r *rotatingFile) fill(from io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -46,7 +46,7 @@ func (r *rotatingFile) fill(from io.Reader) {
 			r.size += int64(n)
 		}
 		if r.size >= r.limit && os.Rename(r.path, older(r.path)) == nil {
-			_ = r.open() // Without a new file the old one goes on.
+			_ = r.open() // Without a new file the old one is used.
 		}
 		if err != nil {
 			return

@@ -13,24 +13,24 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// The keeper's descriptors beyond the usual ones.
+// The supervisor's descriptors after the standard ones.
 const (
-	supervisorConnFD   = 3 // the daemon's word, for the program
-	supervisorCgroupFD = 4 // the directory of the cgroup that it is born in; not open without one
+	supervisorConnFD   = 3 // the connection to the daemon, for the program
+	supervisorCgroupFD = 4 // the directory of the cgroup to start the program in; not open without one
 )
 
-// recordedFD is the descriptor on which one that is kept hears that it is written down.
+// recordedFD is the descriptor on which a supervised program gets one byte when its record is written.
 const recordedFD = 3
 
-// Supervise is gpushare-start --keep DIR ID: the parent of a program where no service manager is. It writes the program's
-// output to files of bounded size and its end to the record, and ends when nobody can write output any more.
+// Supervise is gpushare-start --supervise DIR ID: the parent of a program on hosts without a service manager. It writes the
+// program's output to files of bounded size and its result to the record, and ends when no process can write output.
 func Supervise(dir, id string, inCgroup bool) int {
-	// It ends with what it keeps and not before: an init script that ends everybody else does not end it. The signals are
-	// caught and not ignored: the program would inherit that.
+	// It must not end before the program, not even when an init script stops all processes. The signals are caught and not
+	// ignored, because the program would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	conn := os.NewFile(supervisorConnFD, "the daemon")
 	if err := supervise(dir, id, conn, inCgroup); err != nil {
-		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{ExitCannot, "cannot keep the program: " + err.Error()}}) // Or nobody is there.
+		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{ExitCannot, "cannot supervise the program: " + err.Error()}}) // The daemon may have ended.
 		return 1
 	}
 	return 0
@@ -75,16 +75,16 @@ func supervise(dir, id string, conn *os.File, inCgroup bool) error {
 		err = r.write(dir, id)
 	}
 	if err == nil {
-		// It says nothing to the daemon before this: whoever hears of it finds the record.
+		// The program sends nothing to the daemon before this, so that the record exists when the daemon gets its message.
 		_, err = recordedEnd.Write([]byte{1})
 	}
 	if err != nil {
-		_ = cmd.Process.Kill() // It has not been told what to become.
+		_ = cmd.Process.Kill() // It has no program yet.
 		_ = cmd.Wait()
 		return err
 	}
 	recordedEnd.Close()
-	conn.Close() // From here the other end is the program's alone.
+	conn.Close() // From now on only the program has this end.
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -103,10 +103,10 @@ func supervise(dir, id string, conn *os.File, inCgroup bool) error {
 	return nil
 }
 
-// SupervisedFlag is the argument of a gpushare-start whose parent is a keeper.
+// SupervisedFlag is the argument of a gpushare-start whose parent is a supervisor.
 const SupervisedFlag = "--supervised"
 
-// pendingCommand is the program that will be told what to become.
+// pendingCommand is a gpushare-start that will wait for its program.
 func pendingCommand(conn, out, recordedPipe *os.File, inCgroup bool) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// ErrUnknown means that nothing is kept under this id.
-var ErrUnknown = errors.New("nothing is kept of it")
+// ErrUnknown: there is no record of this id.
+var ErrUnknown = errors.New("there is no record of it")
 
-// Supervisors starts programs under keepers, and reads what those wrote down. Set the fields before the first use. What it
-// knows is in the folder: another one, after a restart, goes on where this ended.
+// Supervisors starts programs under supervisors, and reads their records. Set the fields before the first use. Its state is
+// in the directory, so it can be used after a restart of the daemon.
 type Supervisors struct {
-	Dir     string // of outputs and records; made when it is not there
+	Dir     string // of outputs and records; created if missing
 	Program string // gpushare-start
 }
 
-// Start starts a keeper, and under it what waits for the word. cgroup is the open directory of the cgroup that this is
-// born in, nil for none.
+// Start starts a supervisor, and under it a gpushare-start that waits for its program. cgroup is the open directory of the
+// cgroup to start it in, nil for none.
 func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*Pending, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of outputs: %w", err)
+		return nil, fmt.Errorf("cannot create the directory of outputs: %w", err)
 	}
-	k.Remove(id) // of an id that was given before
+	k.Remove(id) // of an earlier lease with this id
 	local, remote, err := Pair()
 	if err != nil {
 		return nil, err
@@ -46,13 +46,13 @@ func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*P
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		local.Close()
-		return nil, fmt.Errorf("cannot start a keeper: %w", err)
+		return nil, fmt.Errorf("cannot start a supervisor process: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // It outlives us, or is reaped here; how it ended is in its record.
+	go func() { _ = cmd.Wait() }() // It outlives the daemon, or is reaped here; its result is in the record.
 	return Await(ctx, local)
 }
 
-// Main is the program that is kept under the id, of this boot.
+// Main is the supervised program of the id, of this boot.
 func (k *Supervisors) Main(id string) (Process, error) {
 	r, err := k.record(id)
 	if err != nil {
@@ -77,8 +77,8 @@ func (k *Supervisors) record(id string) (*record, error) {
 	return r, nil
 }
 
-// Result tells how the program ended, after all its output was written. ErrUnknown when nobody saw it: its keeper was
-// killed.
+// Result returns how the program ended, after all its output was written. ErrUnknown: its supervisor was killed, and the
+// result is not known.
 func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
 	r, err := k.record(id)
 	if err != nil {
@@ -88,10 +88,10 @@ func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
 		err = supervisor.Wait(ctx)
 		supervisor.Close()
 		if err != nil {
-			return Result{}, fmt.Errorf("cannot tell how %s ended: its keeper still runs: %w", id, err)
+			return Result{}, fmt.Errorf("cannot read how %s ended: its supervisor process still runs: %w", id, err)
 		}
 	}
-	// Only now is what it wrote last there: it may have ended since the record was read.
+	// The supervisor may have written the result after the first reading.
 	if r, err = k.record(id); err != nil {
 		return Result{}, err
 	}
@@ -101,28 +101,28 @@ func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
 	return *r.Result, nil
 }
 
-// Note puts a line of ours into the output.
+// Note writes a line of the daemon to the output.
 func (k *Supervisors) Note(id, line string) error {
 	f, err := os.OpenFile(outputPath(k.Dir, id), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return fmt.Errorf("cannot write into the output of %s: %w", id, err)
+		return fmt.Errorf("cannot write to the output of %s: %w", id, err)
 	}
 	_, err = f.WriteString(line + "\n")
 	return errors.Join(err, f.Close())
 }
 
-// Remove removes what is kept under the id.
+// Remove removes the output and the record of the id.
 func (k *Supervisors) Remove(id string) {
 	for _, path := range []string{recordPath(k.Dir, id), outputPath(k.Dir, id), older(outputPath(k.Dir, id))} {
-		_ = os.Remove(path) // What is not there is removed.
+		_ = os.Remove(path) // Missing files are no error.
 	}
 }
 
-// Prune removes everything that is kept of ids that nobody wants any more.
+// Prune removes the outputs and records of ids that are no longer needed.
 func (k *Supervisors) Prune(needed func(id string) bool) {
 	entries, err := os.ReadDir(k.Dir)
 	if err != nil {
-		return // There is none.
+		return // There is no directory.
 	}
 	for _, e := range entries {
 		id := e.Name()

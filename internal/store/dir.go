@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dir is one directory as the store uses it: names are plain, without slashes. Tests put a directory in its place that
-// loses, tears and refuses what a real one may.
+// dir is the directory of the store: names are plain, without slashes. Tests replace it by a directory that loses and fails
+// operations, as a real one may.
 type dir interface {
 	Open(name string, flag int) (file, error)
 	Rename(from, to string) error
@@ -27,13 +27,13 @@ type file interface {
 	Sync() error
 	Size() (int64, error)
 	Truncate(size int64) error
-	Allocate(size int64) error // takes the blocks now, so that writing later cannot fail for want of them
+	Allocate(size int64) error // allocates the blocks now, so that a later write cannot fail for lack of space
 }
 
 // osDir is a directory of the host.
 type osDir struct{ root *os.Root }
 
-// openDir opens the directory, and makes it when it is missing: only its owner may look inside.
+// openDir opens the directory, and creates it if missing: only its owner may read it.
 func openDir(path string) (osDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return osDir{}, err
@@ -44,7 +44,7 @@ func openDir(path string) (osDir, error) {
 	}
 	info, err := root.Stat(".")
 	if err == nil && info.Mode().Perm()&0o022 != 0 {
-		err = fmt.Errorf("others may write to it (mode %04o): take that away with chmod go-w %s", info.Mode().Perm(), path)
+		err = fmt.Errorf("other users may write to it (mode %04o): run chmod go-w %s", info.Mode().Perm(), path)
 	}
 	if err != nil {
 		return osDir{}, errors.Join(err, root.Close())
@@ -99,12 +99,12 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// isFull tells whether an error means that there is no room, rather than that the disk is sick.
+// isFull reports whether an error means that there is no space, and not that the disk fails.
 func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// readFile reads the whole of a file.
+// readFile reads a whole file.
 func readFile(d dir, name string) (b []byte, err error) {
 	f, err := d.Open(name, os.O_RDONLY)
 	if err != nil {
@@ -114,7 +114,7 @@ func readFile(d dir, name string) (b []byte, err error) {
 	return io.ReadAll(f)
 }
 
-// writeFile writes the whole of a file and waits until it is on the disk.
+// writeFile writes a whole file and waits until it is on the disk.
 func writeFile(d dir, name string, flag int, b []byte) (err error) {
 	f, err := d.Open(name, os.O_WRONLY|flag)
 	if err != nil {
@@ -130,14 +130,14 @@ func writeFile(d dir, name string, flag int, b []byte) (err error) {
 	return f.Sync()
 }
 
-// Replace replaces a file that is of use only until the next boot: a reader, and our death, find the old content or the
-// new and nothing else, a power cut may leave anything, and nobody waits for the disk.
+// Replace atomically replaces a file that is only used until the next boot: a reader and a restarted daemon find the old or
+// the new content. It does not wait for the disk, so a power cut may leave any content.
 func Replace(path string, content []byte, mode os.FileMode) error {
 	where, name := filepath.Split(path)
 	temp := filepath.Join(where, "."+name+".new")
 	err := os.WriteFile(temp, content, mode)
 	if err == nil {
-		err = os.Chmod(temp, mode) // whatever the umask is, or an older one's mode
+		err = os.Chmod(temp, mode) // independent of the umask, and of the mode of an existing file
 	}
 	if err == nil {
 		err = os.Rename(temp, path)

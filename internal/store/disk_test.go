@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// disk is a directory on a disk that can be cut off, fill up and fail, and that knows what a power cut may leave: file
-// content is safe after the file's Sync, names after the directory's.
+// disk is a directory on a disk that can lose power, become full and fail, and that knows what a power cut may leave: the
+// content of a file is safe after the file's Sync, names after the directory's.
 type disk struct {
 	names   map[string]*inode
 	durable map[string]*inode
@@ -20,28 +20,28 @@ type disk struct {
 	op      int      // operations done
 	fail    int      // the operation that fails, from 1; 0: none
 	err     error    // with this
-	dead    bool     // every operation from fail on fails: the power is gone
+	dead    bool     // every operation from fail on fails: the power is off
 }
 
-// inode is one file's content: as a reader sees it, and as it is on the platter.
+// inode is one file's content: as a reader sees it, and as it is on the disk.
 type inode struct {
 	data, safe []byte
 	allocated  int64
 }
 
-// change is one change of names: to gets the inode, from goes.
+// change is one change of names: to refers to the inode, from is removed.
 type change struct {
 	from, to string
 	node     *inode
 }
 
-var errPower = errors.New("the power is gone")
+var errPower = errors.New("the power is off")
 
 func newDisk() *disk {
 	return &disk{names: map[string]*inode{}, durable: map[string]*inode{}, free: -1}
 }
 
-// step counts one operation and says whether it fails.
+// step counts one operation and returns its error.
 func (d *disk) step() error {
 	d.op++
 	if d.dead && d.fail > 0 && d.op >= d.fail {
@@ -66,7 +66,7 @@ func (d *disk) apply(c change) {
 	d.pending = append(d.pending, c)
 }
 
-// freeBlocks gives the blocks back when this was the last name.
+// freeBlocks frees the blocks when this was the last name.
 func (d *disk) freeBlocks(name string, n *inode) {
 	for other, m := range d.names {
 		if other != name && m == n {
@@ -165,7 +165,7 @@ func (h *handle) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// grow allocates up to size bytes in all and says how many there are.
+// grow allocates up to size bytes in total and returns how many are allocated.
 func (h *handle) grow(size int64) int64 {
 	if more := size - h.n.allocated; more > 0 {
 		if h.d.free >= 0 {
@@ -180,7 +180,7 @@ func (h *handle) grow(size int64) int64 {
 func (h *handle) Write(b []byte) (int, error) {
 	err := h.d.step()
 	if err != nil {
-		b = b[:len(b)/2] // what fails has often done half of it
+		b = b[:len(b)/2] // a failed write has often written half
 	}
 	if can := int(h.grow(int64(h.at+len(b)))) - h.at; can < len(b) {
 		b, err = b[:max(can, 0)], syscall.ENOSPC
@@ -232,9 +232,9 @@ func (h *handle) Allocate(size int64) error {
 
 func (h *handle) Close() error { return nil }
 
-// afterPowerCut gives every disk that a power cut now may leave: any part of the pending names, and unsynced content
-// absent, torn, complete or garbage.
-func (d *disk) afterPowerCut(visit func(*disk)) {
+// afterPowerCut calls f with every disk that a power cut now may leave: any subset of the pending names, and unsynced content
+// absent, half, complete or garbage.
+func (d *disk) afterPowerCut(f func(*disk)) {
 	subsets := 1 << min(len(d.pending), 8)
 	for subset := range subsets {
 		names := maps.Clone(d.durable)
@@ -268,7 +268,7 @@ func (d *disk) afterPowerCut(visit func(*disk)) {
 				left.names[name] = copies[n]
 			}
 			left.durable = maps.Clone(left.names)
-			visit(left)
+			f(left)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock takes the directory for this process. The kernel lets go of it when the process dies, however it dies.
+// lock locks the directory for this process. The kernel unlocks it when the process ends.
 func lock(d osDir) (*os.File, error) {
 	f, err := d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -18,18 +18,18 @@ func lock(d osDir) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("%w: %s holds it", ErrLocked, lockedBy(f))
+			err = fmt.Errorf("%w: %s has locked it", ErrLocked, lockedBy(f))
 		}
 		return nil, errors.Join(err, f.Close())
 	}
-	// Who holds it is only for the message above: when it cannot be written the lock holds all the same.
+	// The process is written for the message above only. The lock does not depend on it.
 	if f.Truncate(0) == nil {
-		fmt.Fprintf(f, "process %d (%s)\n", os.Getpid(), programName())
+		fmt.Fprintf(f, "pid %d (%s)\n", os.Getpid(), programName())
 	}
 	return f, nil
 }
 
-// ErrLocked says that another daemon uses the directory.
+// ErrLocked: another daemon uses the directory.
 var ErrLocked = errors.New("another gpushared uses it")
 
 func lockedBy(f *os.File) string {

@@ -23,7 +23,7 @@ const (
 	corrupt  = "state.corrupt-%d"   // quarantined
 )
 
-// Store is the state on disk. Open makes one; Close lets go of the directory.
+// Store is the state on disk. Open opens it; Close unlocks the directory.
 type Store struct {
 	d    dir
 	lock *os.File // nil in tests with a directory of their own
@@ -32,11 +32,11 @@ type Store struct {
 	writes atomic.Uint64
 
 	mu    locks.Mutex[locks.Store] // guards what follows, and that there is one writer
-	file  []byte                   // what state.json holds; nil when it has to be written whatever the state is
-	spare int64                    // how large the reserve is; 0 when there is none
+	file  []byte                   // the content of state.json; nil when it must be written even without a change
+	spare int64                    // the size of the reserve; 0 without one
 }
 
-// Report is what Open met.
+// Report is what Open found.
 type Report struct {
 	Fresh       bool     // there was no state: a new node
 	FellBack    bool     // the state is the one before the last
@@ -45,8 +45,8 @@ type Report struct {
 	Reason      string   // what was wrong, one sentence; empty when nothing was
 }
 
-// Open takes the directory (made when it is missing) and reads the state. ErrLocked: another daemon has it.
-// ErrNewerFormat: a newer version wrote it, and nothing was touched. Damage is no error: it is told in the report.
+// Open locks the directory, which is created if missing, and reads the state. ErrLocked: another daemon uses it.
+// ErrNewerFormat, ErrOlderFormat: another version wrote it, and no file was changed. Damage is no error: it is in the report.
 func Open(path string) (*Store, Report, error) {
 	d, err := openDir(path)
 	if err != nil {
@@ -64,8 +64,8 @@ func Open(path string) (*Store, Report, error) {
 	return s, report, nil
 }
 
-// Peek reads the state without taking the directory and without writing anything: for who must know what a daemon that
-// does not run has left behind. os.ErrNotExist: there was never one. Damage is an error here.
+// Peek reads the state without locking the directory and without writing, while the daemon does not run. os.ErrNotExist:
+// there is no state. Damage is an error here.
 func Peek(path string) (*State, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -83,7 +83,7 @@ func Peek(path string) (*State, error) {
 	return found, nil
 }
 
-// Close lets another daemon have the directory. The store must not be used afterwards.
+// Close unlocks the directory. The store must not be used afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// open reads the newest state that is whole.
+// open reads the newest undamaged state.
 func open(d dir) (*Store, Report, error) {
 	s := &Store{d: d}
 	var r Report
@@ -112,16 +112,16 @@ func open(d dir) (*Store, Report, error) {
 		switch {
 		case err == nil:
 			found, r.FellBack = before, true
-			r.Reason = fmt.Sprintf("%s could not be used (%v): went back to the state before it", current, lastErr)
+			r.Reason = fmt.Sprintf("%s could not be used (%v): the previous state is used", current, lastErr)
 		case errors.Is(err, os.ErrNotExist) && errors.Is(lastErr, os.ErrNotExist):
 			r.Fresh = true
 		case errors.Is(err, os.ErrNotExist) || errors.Is(err, errCorrupt):
 			r.Lost = true
-			r.Reason = fmt.Sprintf("the state could not be read (%v; the one before it: %v): what the hardware shows is taken as it is", lastErr, err)
+			r.Reason = fmt.Sprintf("the state could not be read (%v; the previous one: %v): the node is taken as it is", lastErr, err)
 		default:
 			return nil, r, err
 		}
-		// Only now: a newer version's file must be found untouched, and so must everything when reading fails.
+		// Only now: no file may be changed when another version wrote one of them, or when reading fails.
 		for _, damaged := range []struct {
 			name string
 			err  error
@@ -149,11 +149,11 @@ func open(d dir) (*Store, Report, error) {
 	return s, r, nil
 }
 
-// findReserve makes sure of the reserve that is there: allocating what is allocated already takes no room.
+// findReserve verifies an existing reserve: allocating allocated blocks again needs no space.
 func (s *Store) findReserve() {
 	f, err := s.d.Open(reserve, os.O_RDONLY)
 	if err != nil {
-		return // the next Update makes one
+		return // the next Update creates one
 	}
 	size, err := f.Size()
 	if err = errors.Join(err, f.Close()); err != nil || size == 0 {
@@ -175,7 +175,7 @@ func (s *Store) read(name string) (*State, error) {
 	return unmarshal(b)
 }
 
-// quarantine puts a damaged file aside for people to look at. It keeps a few; the last place is reused.
+// quarantine renames a damaged file, so that people can inspect it. It keeps five; the last name is reused.
 func (s *Store) quarantine(name string) (string, error) {
 	for i := 1; ; i++ {
 		to := fmt.Sprintf(corrupt, i)
@@ -195,20 +195,20 @@ func (s *Store) quarantine(name string) (string, error) {
 	}
 }
 
-// State is the state as it is on disk. It is shared: nobody may write into it.
+// State is the state on disk. It is shared and must not be changed.
 func (s *Store) State() *State { return s.state.Load() }
 
-// Writes counts the times that the file was written. Converging a second time must not move it.
+// Writes counts the writes of the file. A second converge without changes must not write.
 func (s *Store) Writes() uint64 { return s.writes.Load() }
 
-// Update changes the state: f gets a copy of its own, and when f returns nil the copy is on disk before Update returns.
-// A change that leaves everything as it was writes nothing. On an error the state is as before.
+// Update changes the state: f gets a copy, and when f returns nil the copy is on disk before Update returns. Without a
+// change nothing is written. On an error the state is as before.
 //
-// On a full disk Update refuses, and leaves the reserve for Finish.
+// On a full disk Update fails, and leaves the reserve for Finish.
 func (s *Store) Update(f func(*State) error) error { return s.update(f, false) }
 
-// Finish is Update for the write that closes a change. On a full disk it spends the reserve, so that what was begun can
-// be ended.
+// Finish is Update for the write that closes a change. On a full disk it uses the reserve, so that a change that has begun
+// can be closed.
 func (s *Store) Finish(f func(*State) error) error { return s.update(f, true) }
 
 func (s *Store) update(f func(*State) error, closing bool) error {
@@ -229,7 +229,7 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 		return nil
 	}
 	if !closing {
-		// Whoever begins something must be able to end it.
+		// What begins now must be able to be closed later.
 		if err := s.keepReserveLocked(int64(len(b))); err != nil {
 			return fmt.Errorf("cannot save the state: %w", err)
 		}
@@ -240,20 +240,20 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 		err = s.replace(b, reserve, 0)
 	}
 	if err != nil {
-		// The rename may have happened or not: the next Update writes again even if nothing changed.
+		// Whether the rename happened is not known: the next Update writes even if nothing changed.
 		s.file = nil
 		return fmt.Errorf("cannot save the state: %w", err)
 	}
 	s.file = b
 	s.state.Store(next)
 	if closing {
-		// The disk may have room again. If it has none, the next Update says so.
+		// The disk may have space again. If not, the next Update fails.
 		_ = s.keepReserveLocked(int64(len(b)))
 	}
 	return nil
 }
 
-// copyLocked gives a copy that shares nothing with the state that others read.
+// copyLocked returns a deep copy of the state.
 func (s *Store) copyLocked() (*State, error) {
 	b, err := json.Marshal(s.state.Load())
 	if err != nil {
@@ -266,8 +266,8 @@ func (s *Store) copyLocked() (*State, error) {
 	return next, nil
 }
 
-// replace puts a file with these bytes in the place of the current one, which becomes the previous. At every moment
-// both names lead to a whole file or to none.
+// replace replaces the current file, which becomes the previous one. At every moment both names refer to a complete file or
+// to none.
 func (s *Store) replace(b []byte, through string, flag int) error {
 	faultpoint.Hit("store.before-write")
 	if err := writeFile(s.d, through, flag, b); err != nil {
@@ -299,7 +299,7 @@ func (s *Store) keepPrevious() error {
 	return s.d.Rename(linked, previous)
 }
 
-// keepReserveLocked sees to it that there are blocks for one more state, twice as large as this one.
+// keepReserveLocked allocates a reserve for one more state, twice as large as this one.
 func (s *Store) keepReserveLocked(state int64) error {
 	const unit = 256 << 10
 	want := (2*state + unit - 1) / unit * unit

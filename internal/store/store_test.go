@@ -29,7 +29,7 @@ func accept(yaml string) func(*State) error {
 	}
 }
 
-// with gives a disk on which n specs were accepted, "1" to "n".
+// with returns a disk on which n specs were accepted, "1" to "n".
 func with(t *testing.T, n int) (*disk, *Store) {
 	t.Helper()
 	d := newDisk()
@@ -71,18 +71,18 @@ func TestUpdate(t *testing.T) {
 		t.Error("revision 5 is still there")
 	}
 	if err := s.Update(func(*State) error { return nil }); err != nil || s.Writes() != 0 {
-		t.Errorf("a change of nothing wrote %d times (%v)", s.Writes(), err)
+		t.Errorf("an empty change wrote %d times (%v)", s.Writes(), err)
 	}
 	boom := errors.New("boom")
 	if err := s.Update(func(st *State) error { st.Accepted = nil; st.Revisions[0].YAML = "x"; return boom }); !errors.Is(err, boom) {
-		t.Errorf("the error became %v", err)
+		t.Errorf("the error is %v", err)
 	}
 	if st := s.State(); st.Accepted == nil || st.Revisions[0].YAML == "x" || s.Writes() != 0 {
-		t.Error("a refused change left its traces")
+		t.Error("a failed change left traces")
 	}
 }
 
-// TestPowerCut cuts the power before every operation of a write and looks at everything that may be left.
+// TestPowerCut cuts the power before every operation of a write and checks everything that may be left.
 func TestPowerCut(t *testing.T) {
 	for name, write := range map[string]func(*Store, func(*State) error) error{
 		"update": (*Store).Update, "finish": (*Store).Finish,
@@ -112,7 +112,7 @@ func TestPowerCut(t *testing.T) {
 				})
 			}
 			if images < 20 {
-				t.Errorf("only %d outcomes were seen", images)
+				t.Errorf("only %d outcomes were checked", images)
 			}
 		})
 	}
@@ -135,7 +135,7 @@ func TestFailingOperation(t *testing.T) {
 					t.Fatalf("operation %d: acknowledged, but generation %d", n, generation(s))
 				}
 				if err != nil {
-					// Whatever is on the disk now, what is known must be what is there after the next write.
+					// After the next write the state in memory must be the one on disk.
 					if err := s.Update(func(*State) error { return nil }); err != nil {
 						t.Fatalf("operation %d: the next write gives %v", n, err)
 					}
@@ -173,7 +173,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	d.free = 0
 	if err := s.Update(accept("4")); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("something was begun that cannot be ended: %v", err)
+		t.Errorf("an update succeeded without a reserve: %v", err)
 	}
 	d.free = 10 << 20
 	if err := s.Update(accept("4")); err != nil || s.spare == 0 {
@@ -181,7 +181,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFlippedBits flips every bit of a file: it is found, or it means nothing.
+// TestFlippedBits flips every bit of a file: it is detected, or has no effect.
 func TestFlippedBits(t *testing.T) {
 	d, s := with(t, 2)
 	want := s.State()
@@ -235,7 +235,7 @@ func TestDamage(t *testing.T) {
 			t.Errorf("there are %d files", len(d.names))
 		}
 	})
-	t.Run("the current is gone", func(t *testing.T) {
+	t.Run("the current is missing", func(t *testing.T) {
 		d, _ := with(t, 2)
 		delete(d.names, current)
 		s, r, err := open(d)
@@ -245,7 +245,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// TestFailingOpen lets every operation of opening a directory fail once: it is refused, or what is read is true, and the
+// TestFailingOpen lets every operation of opening a directory fail once: opening fails, or what is read is correct, and the
 // next start finds everything that the first would have found.
 func TestFailingOpen(t *testing.T) {
 	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
@@ -386,7 +386,7 @@ func TestOpen(t *testing.T) {
 	if err := s.Update(accept("1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Open(path); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d (", os.Getpid())) {
+	if _, _, err := Open(path); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d (", os.Getpid())) {
 		t.Errorf("a second daemon gets %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -408,7 +408,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := Open(path); err == nil || !strings.Contains(err.Error(), "chmod go-w") {
-		t.Errorf("a directory that everybody may write to gives %v", err)
+		t.Errorf("a directory that all users may write to returns %v", err)
 	}
 }
 
