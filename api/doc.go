@@ -1,5 +1,4 @@
-// Package api is the v1 wire format: the spec, what the daemon answers, the error kinds and the features.
+// Package api is the v1 wire format: the spec, the answers of the daemon, the error kinds and the features.
 //
-// It holds types with Validate and Normalize and nothing that acts. JSON field names are a promise: they are added to,
-// never changed.
+// It has types with Validate and Normalize, and no behaviour. JSON fields are added, never changed.
 package api

@@ -11,15 +11,15 @@ type Kind string
 
 // The kinds.
 const (
-	KindNotFound    Kind = "not-found"   // what was named does not exist
-	KindConflict    Kind = "conflict"    // somebody else changed or is changing it
-	KindInUse       Kind = "in-use"      // it would disturb somebody
+	KindNotFound    Kind = "not-found"   // the object does not exist
+	KindConflict    Kind = "conflict"    // another request changed it or is changing it
+	KindInUse       Kind = "in-use"      // it would disturb a process or a lease
 	KindInvalid     Kind = "invalid"     // the request or the spec is wrong
 	KindDenied      Kind = "denied"      // the caller may not
 	KindUnavailable Kind = "unavailable" // not now: the driver, the daemon or a capacity is missing
 	KindDegraded    Kind = "degraded"    // it ended, but not all of it was reached
 	KindInfeasible  Kind = "infeasible"  // it can never fit
-	KindInternal    Kind = "internal"    // our own bug
+	KindInternal    Kind = "internal"    // a defect of gpushare
 )
 
 // kinds maps each kind once to its HTTP status and its exit code.
@@ -69,33 +69,32 @@ func (k Kind) ExitCode() int {
 	return ExitFailed
 }
 
-// Error is a refusal or a failure as it crosses the wire: one sentence that says what and where, and a hint that says
-// what to do instead.
+// Error is a refusal or a failure in JSON: one sentence that says what and where, and a hint that says what to do.
 type Error struct {
 	Kind    Kind         `json:"kind"`
 	Message string       `json:"message"`
 	Hint    string       `json:"hint,omitempty"`
 	Fields  []FieldError `json:"fields,omitempty"` // with invalid: every place that is wrong
-	// InUseBy are, with in-use, those on GPUs whose change was refused.
+	// InUseBy has, with in-use, the device users of the GPUs whose change was refused.
 	InUseBy []DeviceUser `json:"in_use_by,omitempty"`
-	// Operation is, with conflict, the one to wait for.
+	// Operation is, with conflict, the id of the operation to wait for.
 	Operation string `json:"operation,omitempty"`
 }
 
-// Error gives the message; the hint is shown beside it, not in it.
+// Error gives the message; the hint is not part of it.
 func (e *Error) Error() string { return e.Message }
 
-// DeviceUser is who keeps a GPU, or an instance of it, in use.
+// DeviceUser is a process or a lease that uses a GPU or one of its instances.
 type DeviceUser struct {
 	GPU            string  `json:"gpu"`
 	Instance       string  `json:"instance,omitempty"` // as in "1g.5gb at 6"; empty: the GPU as a whole
-	PID            int     `json:"pid,omitempty"`      // 0: a lease of which no process is on the GPU yet
+	PID            int     `json:"pid,omitempty"`      // 0: a lease without a process on the GPU
 	Command        string  `json:"command,omitempty"`  // its short name
-	Unit           string  `json:"unit,omitempty"`     // of the service manager's
+	Unit           string  `json:"unit,omitempty"`     // of systemd
 	Tenant         string  `json:"tenant,omitempty"`
 	Lease          string  `json:"lease,omitempty"`
 	RunningSeconds float64 `json:"running_seconds,omitempty"` // since the process started
-	Kept           bool    `json:"kept,omitempty"`            // --force leaves it alone
+	Kept           bool    `json:"kept,omitempty"`            // --force does not stop it
 }
 
 // FieldError is one wrong place in a document.

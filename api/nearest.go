@@ -1,7 +1,7 @@
 package api
 
-// Nearest picks the known word that a mistyped one most likely stands for: at most a third of its letters differ.
-// ok is false when none is near enough to be worth naming.
+// Nearest returns the known word that is most similar to a mistyped one: at most a third of its letters differ. ok is false
+// if no word is that similar.
 func Nearest(word string, known []string) (nearest string, ok bool) {
 	best := len(word)/3 + 1
 	for _, k := range known {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What is meant where a spec says nothing.
+// Defaults of the spec.
 const (
 	DefaultGPUMemoryReserve = Bytes(1 << 30)
 	DefaultKeep             = Duration(5 * time.Minute)
@@ -13,8 +13,8 @@ const (
 	DefaultOveruseGrace     = Duration(10 * time.Second)
 )
 
-// Normalize writes the defaults in and gives values with several spellings their one spelling, so that what reads the
-// spec afterwards need not know either. It is meant for a spec that passed Validate, and doing it twice is doing it once.
+// Normalize sets the defaults and the canonical spelling of each value. The spec must have passed Validate. It is
+// idempotent.
 func (s *Spec) Normalize() {
 	s.Node.normalize()
 	for i := range s.GPUs {

@@ -17,7 +17,7 @@ var byteUnits = []struct {
 	size uint64
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// ParseBytes reads a quantity. Units are B, KiB, MiB, GiB and TiB; a fraction is taken when it comes to whole bytes.
+// ParseBytes reads a quantity. Units are B, KiB, MiB, GiB and TiB; a fraction is accepted if it is a whole number of bytes.
 func ParseBytes(s string) (Bytes, error) {
 	for _, u := range byteUnits {
 		number, ok := strings.CutSuffix(s, u.name)
@@ -83,7 +83,7 @@ func ParsePercent(s string) (Percent, error) {
 	whole, fraction, _ := strings.Cut(number, ".")
 	f, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || len(fraction) > 2 || strings.Trim(whole+fraction, "0123456789") != "" || f > 1e6 {
-		return 0, fmt.Errorf("%q is no share: write a number with a percent sign, as in 40%%", s)
+		return 0, fmt.Errorf("%q is an invalid share: write a number with a percent sign, as in 40%%", s)
 	}
 	return Percent(f), nil
 }

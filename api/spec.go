@@ -47,10 +47,10 @@ const (
 	ModeMPS       = "mps"
 	ModeTimeslice = "timeslice"
 	ModeExternal  = "external"
-	ModeUnmanaged = "unmanaged" // never written: a GPU that no entry names
+	ModeUnmanaged = "unmanaged" // never in a spec: a GPU without an entry
 )
 
-// GPUSpec says what some GPUs are used for.
+// GPUSpec says what the selected GPUs are used for.
 type GPUSpec struct {
 	Select     Selector       `json:"select"`
 	Mode       string         `json:"mode"`
@@ -63,7 +63,7 @@ type GPUSpec struct {
 	Owner      string         `json:"owner,omitempty"` // external: slurm | kubernetes | …
 }
 
-// Selector picks GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then Model, then All.
+// Selector selects GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then Model, then All.
 type Selector struct {
 	UUID  List[string] `json:"uuid,omitempty"`
 	PCI   List[string] `json:"pci,omitempty"`
@@ -112,7 +112,7 @@ type Members struct {
 	Groups []string `json:"groups,omitempty"`
 }
 
-// LoadSpec names what is adopted into which grant.
+// AdoptSpec lists becomes a lease automatically, and of which grant.
 type AdoptSpec struct {
 	Logins string            `json:"logins,omitempty"`
 	Units  map[string]string `json:"units,omitempty"`
@@ -158,7 +158,7 @@ type OveruseSpec struct {
 type GrantSpec struct {
 	Name       string     `json:"name"`
 	MIG        string     `json:"mig,omitempty"`        // a profile name
-	Slices     uint32     `json:"slices,omitempty"`     // or by what it must have
+	Slices     uint32     `json:"slices,omitempty"`     // or by properties
 	GPUMemory  string     `json:"gpu_memory,omitempty"` // with slices: ">=38GiB"
 	Attributes []string   `json:"attributes,omitempty"`
 	Timeslice  *ShareSpec `json:"timeslice,omitempty"`

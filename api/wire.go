@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// SocketPath is where the daemon listens unless it is told otherwise.
+// SocketPath is where the daemon listens by default.
 const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
@@ -21,19 +21,19 @@ type Info struct {
 	Version  string   `json:"version"`
 	Features []string `json:"features"`
 	Driver   string   `json:"driver,omitempty"`  // the driver's version, empty without one
-	Adapter  string   `json:"adapter,omitempty"` // what holds processes: systemd, cgroupfs, processes
+	Adapter  string   `json:"adapter,omitempty"` // systemd, cgroupfs or processes
 	Caller   Caller   `json:"caller"`
 }
 
-// Caller is whom the daemon takes the caller for.
+// Caller is the user that the daemon identified on the socket.
 type Caller struct {
 	UID     int      `json:"uid"`
 	User    string   `json:"user,omitempty"`
-	Role    string   `json:"role"`              // admin | member | observer | nobody
-	Tenants []string `json:"tenants,omitempty"` // of which the caller is a member
+	Role    string   `json:"role"`              // admin | member | observer | none
+	Tenants []string `json:"tenants,omitempty"` // the caller's tenants
 }
 
-// Status answers GET /v1/status: the node as it is seen now.
+// Status answers GET /v1/status: the node as observed now.
 type Status struct {
 	SchemaVersion int            `json:"schema_version"` // 1
 	At            time.Time      `json:"at"`
@@ -50,20 +50,20 @@ type NodeStatus struct {
 	Enforce    string      `json:"enforce"`    // observe | on
 	Driver     string      `json:"driver,omitempty"`
 	Adapter    string      `json:"adapter"`
-	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than asked; empty is healthy
-	Operation  string      `json:"operation,omitempty"`  // the change that is under way
+	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than requested; empty is healthy
+	Operation  string      `json:"operation,omitempty"`  // the running change
 	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since
-	Times      []StepTime  `json:"times,omitempty"`      // how long steps took here
+	Times      []StepTime  `json:"times,omitempty"`      // measured durations of steps
 }
 
 // Unmanaged says that gpushare stopped managing the node.
 type Unmanaged struct {
 	By  string    `json:"by"`
 	At  time.Time `json:"at"`
-	All bool      `json:"all,omitempty"` // GPUs too; otherwise they are cut as they were, and the spec is observed
+	All bool      `json:"all,omitempty"` // GPUs were restored too; otherwise they keep their modes and the spec is observed
 }
 
-// Condition is one thing that is not as it should be.
+// Condition is one thing that is wrong or weaker than requested.
 type Condition struct {
 	Kind    string    `json:"kind"` // "driver", "held", "drift", "not-enforced", "state", "mps", …
 	GPU     string    `json:"gpu,omitempty"`
@@ -79,8 +79,8 @@ type GPUStatus struct {
 	UUID        string          `json:"uuid"`
 	PCI         string          `json:"pci"`
 	Model       string          `json:"model"`
-	Mode        string          `json:"mode"`            // of the spec; unmanaged when nobody names it
-	Owner       string          `json:"owner,omitempty"` // of an external one, as the spec says
+	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
+	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
 	State       string          `json:"state"`           // ok | changing | held | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
@@ -88,7 +88,7 @@ type GPUStatus struct {
 	MIG         *MIGStatus      `json:"mig,omitempty"`
 	MPS         *MPSStatus      `json:"mps,omitempty"`
 	Processes   []ProcessStatus `json:"processes,omitempty"`
-	Granted     []GrantedMemory `json:"granted,omitempty"` // memory that live and reserved grants hold here
+	Granted     []GrantedMemory `json:"granted,omitempty"` // GPU memory that live leases and reserved grants take here
 }
 
 // GPUMemory is in bytes.
@@ -98,19 +98,19 @@ type GPUMemory struct {
 	Free  uint64 `json:"free"`
 }
 
-// GrantedMemory is what one grant holds of a GPU.
+// GrantedMemory is the GPU memory that one grant takes of a GPU.
 type GrantedMemory struct {
 	Tenant string `json:"tenant"`
 	Grant  string `json:"grant"`
 	Bytes  uint64 `json:"bytes"`
 }
 
-// MIGStatus is the MIG side of one GPU.
+// MIGStatus is the MIG state of one GPU.
 type MIGStatus struct {
 	Enabled   bool             `json:"enabled"`
 	Pending   bool             `json:"pending"`
-	Layout    []string         `json:"layout,omitempty"`  // wanted
-	Dynamic   bool             `json:"dynamic,omitempty"` // instances are made on demand
+	Layout    []string         `json:"layout,omitempty"`  // desired
+	Dynamic   bool             `json:"dynamic,omitempty"` // instances are created for leases
 	Instances []InstanceStatus `json:"instances,omitempty"`
 }
 
@@ -121,16 +121,16 @@ type InstanceStatus struct {
 	Placement MIGPlacement `json:"placement"`
 	UUIDs     []string     `json:"uuids,omitempty"` // one for each compute instance; none: an orphan
 	Foreign   bool         `json:"foreign,omitempty"`
-	Imported  bool         `json:"imported,omitempty"` // made by somebody else, and ours because an administrator said so
+	Imported  bool         `json:"imported,omitempty"` // created by another program, and imported by an administrator
 	Memory    GPUMemory    `json:"memory"`
 	Lease     string       `json:"lease,omitempty"`
-	// Generation is our own number of an instance of ours: the UUIDs of one that is made again are the same.
+	// Generation is the number of an instance that gpushare manages. It is never reused; UUIDs are, for the same placement.
 	Generation uint64 `json:"generation,omitempty"`
-	// RemovedAt is when it is taken away if nobody needs it until then; absent where it is needed or stays.
+	// RemovedAt is when an idle dynamic instance is removed; absent if it is in use or stays.
 	RemovedAt *time.Time `json:"removed_at,omitempty"`
 }
 
-// MPSStatus is the MPS side of one GPU.
+// MPSStatus is the MPS state of one GPU.
 type MPSStatus struct {
 	State   string `json:"state"` // running | starting | stopped | failed | unresponsive
 	Unit    string `json:"unit,omitempty"`
@@ -161,7 +161,7 @@ type TenantStatus struct {
 	Leases   int           `json:"leases"`
 }
 
-// LimitStatus is one host limit: as asked, and as read back.
+// LimitStatus is one host limit: as desired, and as read back.
 type LimitStatus struct {
 	Name    string `json:"name"` // cpu.quota, memory.max, …
 	Desired string `json:"desired"`
@@ -179,14 +179,14 @@ type GrantStatus struct {
 	MaxLeases int      `json:"max_leases"` // 0: only GPU memory limits them
 	Queued    int      `json:"queued,omitempty"`
 	Reserved  bool     `json:"reserved,omitempty"`
-	// Container is how a container is started in it; absent where none can be.
+	// Container is how to start a container in it; absent if that is not possible.
 	Container *ContainerUse `json:"container,omitempty"`
 }
 
-// ContainerUse is what a container runtime is told to start a container in a grant.
+// ContainerUse has the options of a container runtime to start a container in a grant.
 type ContainerUse struct {
 	Device       string `json:"device"`        // by its CDI name
-	CgroupParent string `json:"cgroup_parent"` // without it the container is in no lease
+	CgroupParent string `json:"cgroup_parent"` // required: without it the container is in no lease
 	Command      string `json:"command"`       // both, for podman
 }
 
@@ -199,11 +199,11 @@ const (
 	LeaseEnded   = "ended"
 )
 
-// What holds the processes of a lease.
+// Origins of a lease: how its processes came into it.
 const (
-	OriginRun       = "run"       // gpushare run: a scope that the command itself became
+	OriginRun       = "run"       // gpushare run: the calling process became the command
 	OriginDetached  = "detached"  // gpushare run --detach: a service
-	OriginAttached  = "attached"  // gpushare lease attach: a process, a unit or a cgroup that stays where it is
+	OriginAttached  = "attached"  // gpushare lease attach: a process, a unit or a cgroup; it stays in its cgroup
 	OriginLogin     = "login"     // the logins of a user that a tenant adopts
 	OriginUnit      = "unit"      // a unit that a tenant adopts
 	OriginContainer = "container" // a container under the grant's slice
@@ -217,15 +217,15 @@ type Lease struct {
 	Grant      string   `json:"grant"`
 	Kind       string   `json:"kind"`
 	State      string   `json:"state"`
-	Origin     string   `json:"origin"` // what holds its processes
+	Origin     string   `json:"origin"` // how its processes came into it
 	User       string   `json:"user,omitempty"`
 	UID        int      `json:"uid"`
 	Command    []string `json:"command,omitempty"`
 	PID        int      `json:"pid,omitempty"`
 	Processes  int      `json:"processes,omitempty"`
 	GPUs       []string `json:"gpus,omitempty"`    // UUIDs of GPUs
-	Devices    []string `json:"devices,omitempty"` // what CUDA_VISIBLE_DEVICES says: GPU or MIG UUIDs
-	// InstanceGeneration is the generation of its MIG instance: another one at the same place has the same UUIDs.
+	Devices    []string `json:"devices,omitempty"` // CUDA_VISIBLE_DEVICES: GPU or MIG UUIDs
+	// InstanceGeneration is the generation of its MIG instance. Another instance at the same placement has the same UUIDs.
 	InstanceGeneration uint64          `json:"instance_generation,omitempty"`
 	Share              *LeaseShare     `json:"share,omitempty"`
 	GPUMemory          *LeaseMemory    `json:"gpu_memory,omitempty"`
@@ -238,8 +238,8 @@ type Lease struct {
 	Expires            *time.Time      `json:"expires,omitempty"` // max_time
 	Ended              *time.Time      `json:"ended,omitempty"`
 	Reason             string          `json:"reason,omitempty"`    // why it ends or ended
-	Result             string          `json:"result,omitempty"`    // how its command ended, where somebody saw it: "exited with 3"
-	ExitCode           *int            `json:"exit_code,omitempty"` // the same as a shell tells it: 128 and the signal's number when one ended it
+	Result             string          `json:"result,omitempty"`    // how its command ended, if that is known: "exited with 3"
+	ExitCode           *int            `json:"exit_code,omitempty"` // the same as a shell's exit code: 128 plus the number of the signal that ended it
 }
 
 // LeaseList answers GET /v1/leases.
@@ -251,49 +251,49 @@ type LeaseList struct {
 // LeaseShare is a share of a GPU's time or threads.
 type LeaseShare struct {
 	Entitled  float64  `json:"entitled"`            // percent
-	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it held the GPU; absent when not gated
+	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it had the GPU; absent if the share is not enforced
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
 	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
-	Enforced  bool     `json:"enforced"`            // somebody enforces it
+	Enforced  bool     `json:"enforced"`            // the share is enforced
 }
 
 // LeaseMemory is GPU memory in bytes.
 type LeaseMemory struct {
 	Limit   uint64 `json:"limit"`           // of the grant, for all its leases on one GPU
 	Used    uint64 `json:"used"`            // by this lease
-	Backend string `json:"backend"`         // mig | mps | reactive | none: what makes the limit hold
+	Backend string `json:"backend"`         // mig | mps | reactive | none: what enforces the limit
 	Stage   string `json:"stage,omitempty"` // notice | over | stopping
 }
 
-// IsolationStatus says what holds the lease's processes.
+// IsolationStatus is the isolation of a lease, as read back.
 type IsolationStatus struct {
 	Cgroup  string `json:"cgroup,omitempty"`
 	Unit    string `json:"unit,omitempty"`
-	Devices bool   `json:"devices"` // device rules are in force
+	Devices bool   `json:"devices"` // device rules are enforced
 	Freeze  bool   `json:"freeze"`  // it can be frozen
 	// MemoryNodes are the NUMA nodes that its memory comes from (cpu.numa: strict), as "0-1", as read back; empty for all.
 	MemoryNodes string   `json:"memory_nodes,omitempty"`
 	NotEnforced []string `json:"not_enforced,omitempty"` // what is not enforced, and why
-	// DevicesReason is why device rules are not in force; empty where they are, and where an older daemon made the walls.
+	// DevicesReason is why device rules are not enforced; empty if they are, or if an older daemon created the lease.
 	DevicesReason string `json:"devices_reason,omitempty"`
 }
 
-// LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The process that
-// asks is the one that is walled in; it then executes its command.
+// LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The calling
+// process is isolated; it then executes its command.
 type LeaseRequest struct {
 	Tenant  string    `json:"tenant,omitempty"` // empty: the caller's only one
-	Grant   string    `json:"grant,omitempty"`  // empty: chosen
+	Grant   string    `json:"grant,omitempty"`  // empty: selected automatically
 	Kind    string    `json:"kind,omitempty"`   // "mig:2g.10gb", "exclusive", "timeslice", "mps"
 	Command []string  `json:"command"`
-	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once when nothing is free
-	// Key is the caller's own mark of this request. Asked again with it, after the daemon went away, one gets what one
-	// had: the place in the queue, or the lease.
+	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once if nothing is free
+	// Key is the client's own identifier of this request. The same key after a restart of the daemon gets the same
+	// position in the queue, or the same lease.
 	Key string `json:"key,omitempty"`
-	// Detach starts the command as a service that nobody waits for, instead of the process that asks.
+	// Detach starts the command as a service, instead of in the calling process.
 	Detach *Detach `json:"detach,omitempty"`
 }
 
-// Detach is what a command is started with that nobody waits for. As whom is taken from the socket.
+// Detach describes how to start a detached command. Its user is that of the caller on the socket.
 type Detach struct {
 	Path        string   `json:"path"` // of the program, absolute
 	Dir         string   `json:"dir"`  // working directory, absolute
@@ -301,16 +301,16 @@ type Detach struct {
 	UMask       int      `json:"umask"`
 }
 
-// AttachRequest is the body of POST /v1/leases/attach. Exactly one of PID, Unit and Cgroup is set: what is attached stays
-// where it is. The answer is as that to POST /v1/leases.
+// AttachRequest is the body of POST /v1/leases/attach. Exactly one of PID, Unit and Cgroup is set. The
+// processes stay in their cgroup. The answer is that of POST /v1/leases.
 type AttachRequest struct {
 	Tenant string    `json:"tenant,omitempty"`
 	Grant  string    `json:"grant,omitempty"`
 	Kind   string    `json:"kind,omitempty"`
-	PID    int       `json:"pid,omitempty"`    // a process and all that it starts
+	PID    int       `json:"pid,omitempty"`    // a process and its descendants
 	Unit   string    `json:"unit,omitempty"`   // all processes of a unit of the service manager
 	Cgroup string    `json:"cgroup,omitempty"` // all processes in a cgroup and below it
-	Name   string    `json:"name,omitempty"`   // what lists call it; empty: what is attached
+	Name   string    `json:"name,omitempty"`   // name in lists; empty: the attach target
 	Wait   *Duration `json:"wait,omitempty"`   // as in LeaseRequest
 }
 
@@ -320,13 +320,13 @@ type LeaseGrant struct {
 	Lease       *Lease            `json:"lease,omitempty"`
 	Environment map[string]string `json:"environment,omitempty"`
 	Unset       []string          `json:"unset,omitempty"`
-	Selected    string            `json:"selected,omitempty"` // which grant, and why, in one line
+	Selected    string            `json:"selected,omitempty"` // which grant was selected, and why, in one line
 	Warnings    []string          `json:"warnings,omitempty"`
 	Error       *Error            `json:"error,omitempty"`
-	ExitCode    int               `json:"exit_code,omitempty"` // with Error: the command could not be run, and why as a shell tells it (126, 127)
+	ExitCode    int               `json:"exit_code,omitempty"` // with Error: the command could not be run; 126 or 127, as in a shell
 }
 
-// Plan is what would change, or what changed.
+// Plan has the steps of a change.
 type Plan struct {
 	SchemaVersion int        `json:"schema_version"` // 1
 	Generation    uint64     `json:"generation"`     // of the spec that it leads to
@@ -334,19 +334,19 @@ type Plan struct {
 	Steps         []PlanStep `json:"steps"`
 	Warnings      []string   `json:"warnings,omitempty"`
 	Disturbs      []string   `json:"disturbs,omitempty"`
-	Observe       bool       `json:"observe,omitempty"` // enforce: observe - nothing of it would be done
-	Diff          *Diff      `json:"diff,omitempty"`    // when asked for
-	// EstimatedSeconds is how many seconds all of it takes, GPUs side by side, from what was measured here before; absent where a
-	// step of a kind was never measured.
+	Observe       bool       `json:"observe,omitempty"` // enforce: observe; the steps are not carried out
+	Diff          *Diff      `json:"diff,omitempty"`    // if requested
+	// EstimatedSeconds is the expected duration with GPUs in parallel, from measurements on this node; absent if a kind of
+	// step was never measured.
 	EstimatedSeconds float64 `json:"estimated_seconds,omitempty"`
 }
 
-// StepTime is how long steps of one kind took on one model of GPU.
+// StepTime is the measured duration of steps of one kind on one model of GPU.
 type StepTime struct {
 	Model       string  `json:"model,omitempty"` // empty: of the host
 	Kind        string  `json:"kind"`            // "mig.create"
 	Count       uint64  `json:"count"`
-	MeanSeconds float64 `json:"mean_seconds"` // seconds, of the recent ones
+	MeanSeconds float64 `json:"mean_seconds"` // mean of about the last eight
 }
 
 // PlanStep is one step for people and tools.
@@ -358,7 +358,7 @@ type PlanStep struct {
 	Reason           string   `json:"reason,omitempty"`
 	Disruption       string   `json:"disruption"`
 	Disturbs         []string `json:"disturbs,omitempty"`
-	EstimatedSeconds float64  `json:"estimated_seconds,omitempty"` // seconds, from what was measured here before
+	EstimatedSeconds float64  `json:"estimated_seconds,omitempty"` // from measurements on this node
 	State            string   `json:"state,omitempty"`             // of an operation: pending | doing | done | failed | undone
 	Seconds          float64  `json:"seconds,omitempty"`
 	Error            string   `json:"error,omitempty"`
@@ -370,7 +370,7 @@ type Diff struct {
 	After  string `json:"after"`
 }
 
-// ApplyResult answers PUT /v1/spec: 200 with the plan when nothing is left to do (checked, or no changes), 202 with the
+// ApplyResult answers PUT /v1/spec: 200 with the plan if nothing is left to do (checked, or no changes), 202 with the
 // operation otherwise.
 type ApplyResult struct {
 	Generation uint64     `json:"generation"`
@@ -380,12 +380,12 @@ type ApplyResult struct {
 	Operation  *Operation `json:"operation,omitempty"`
 }
 
-// Operation is long work.
+// Operation is a change as the API shows it.
 type Operation struct {
 	ID       string     `json:"id"`
 	Kind     string     `json:"kind"`    // apply | retry | unmanage | resume
 	State    string     `json:"state"`   // running | done | degraded | failed
-	Version  uint64     `json:"version"` // grows with every change of it: wait with ?after=
+	Version  uint64     `json:"version"` // grows with every change of the operation: wait with ?after=
 	By       string     `json:"by"`
 	Plan     Plan       `json:"plan"` // with the states of its steps
 	Error    *Error     `json:"error,omitempty"`
@@ -426,15 +426,15 @@ type Check struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// Explanation answers GET /v1/explain: of a lease or a tenant, what is enforced, by what, and what is not and why.
+// Explanation answers GET /v1/explain: what is enforced for a lease or a tenant, by what, and what is not and why.
 type Explanation struct {
 	SchemaVersion int    `json:"schema_version"` // 1
 	Name          string `json:"name"`
-	Text          string `json:"text"` // what it is
+	Text          string `json:"text"` // description
 	Rules         []Rule `json:"rules"`
 }
 
-// Rule is one promise and whether it is kept.
+// Rule is one restriction and whether it is enforced.
 type Rule struct {
 	What     string `json:"what"`
 	Desired  string `json:"desired,omitempty"`
@@ -450,7 +450,7 @@ type Environment struct {
 	Unset       []string          `json:"unset,omitempty"`
 }
 
-// Over is base as a process of the lease has it: without what is named here, and then what is set, in one order.
+// Over applies the environment to base: it removes Unset and sets Environment, in sorted order.
 func (e *Environment) Over(base []string) []string {
 	out := make([]string, 0, len(base)+len(e.Environment))
 	for _, kv := range base {
@@ -471,7 +471,7 @@ type InstancesRequest struct {
 	Start []uint32 `json:"start"` // the memory slice at which each begins
 }
 
-// MIGList answers GET /v1/mig: what every GPU with MIG can be partitioned into, and what is there.
+// MIGList answers GET /v1/mig: profiles, placements and instances of every GPU with MIG.
 type MIGList struct {
 	SchemaVersion int         `json:"schema_version"`
 	GPUs          []MIGDevice `json:"gpus"`
@@ -482,14 +482,14 @@ type MIGDevice struct {
 	Index     int           `json:"index"`
 	UUID      string        `json:"uuid"`
 	Model     string        `json:"model"`
-	Mode      string        `json:"mode"`    // of the spec; unmanaged when nobody names it
+	Mode      string        `json:"mode"`    // of the spec; unmanaged without an entry
 	Enabled   bool          `json:"enabled"` // MIG mode is on
-	Width     uint32        `json:"width"`   // memory slices; 0 when the driver tells profiles only with MIG mode on
+	Width     uint32        `json:"width"`   // memory slices; 0 if the driver reports profiles only in MIG mode
 	Profiles  []MIGProfile  `json:"profiles"`
 	Instances []MIGInstance `json:"instances"`
 }
 
-// MIGProfile is one profile, as this GPU tells it.
+// MIGProfile is one profile, as this GPU reports it.
 type MIGProfile struct {
 	ID         uint32         `json:"id"`
 	Name       string         `json:"name"`
@@ -507,12 +507,12 @@ type MIGPlacement struct {
 	Size  uint32 `json:"size"`
 }
 
-// MIGInstance is one instance that is there.
+// MIGInstance is one existing instance.
 type MIGInstance struct {
 	ProfileID uint32         `json:"profile_id"`
 	Profile   string         `json:"profile"`
 	Placement MIGPlacement   `json:"placement"`
 	Compute   []MIGPlacement `json:"compute"` // none: an orphan
-	InUse     bool           `json:"in_use"`  // a lease or a process holds it
+	InUse     bool           `json:"in_use"`  // a lease or a process uses it
 	Foreign   bool           `json:"foreign,omitempty"`
 }

@@ -22,11 +22,11 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Client talks to one daemon. Set the fields before the first use and leave them.
+// Client talks to one daemon. Its fields must not change after the first use.
 type Client struct {
 	Socket string // api.SocketPath when empty
-	// Patience is how long a daemon that went away during a request for a lease is waited for, without a wait of the
-	// request's own; 15 s when zero.
+	// Patience is how long Lease waits for a daemon that went away during the request, if the request has no wait of its
+	// own; 15 s if zero.
 	Patience time.Duration
 
 	once sync.Once
@@ -54,14 +54,14 @@ func (c *Client) client() *http.Client {
 	return c.http
 }
 
-// idleTimeout is less than the daemon's, so that a request never meets a connection that the daemon is closing.
+// idleTimeout is shorter than the daemon's, so that no request uses a connection that the daemon is closing.
 const idleTimeout = 30 * time.Second
 
-// Close lets go of connections that nobody uses. The client can be used again afterwards.
+// Close closes idle connections. The client can be used again afterwards.
 func (c *Client) Close() { c.client().CloseIdleConnections() }
 
-// Do sends one request, its path escaped by the caller, and decodes the answer into out (unless nil). Refusals come back as *api.Error, a daemon that
-// cannot be reached as one of kind unavailable.
+// Do sends one request, its path escaped by the caller, and decodes the answer into out (unless nil). A refusal is an *api.Error, an
+// unreachable daemon one of kind unavailable.
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header, out any) error {
 	res, err := c.send(ctx, method, path, query, body, header)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// unreadable tells an answer that was cut off, which may come whole the next time, from one of another language.
+// unreadable distinguishes an incomplete answer, which may be complete the next time, from one that is not JSON.
 func unreadable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -142,12 +142,12 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		e.Message += ": there is no such socket"
 		e.Hint = "start it with 'systemctl start gpushared', or name its socket with --socket"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		e.Message += ": nobody listens on it"
+		e.Message += ": no process listens on it"
 		e.Hint = "see 'systemctl status gpushared' for why it is not running"
 	case errors.Is(err, fs.ErrPermission):
 		e.Kind = api.KindDenied
 		e.Message += ": permission denied"
-		e.Hint = "the socket is meant to be open to all users (0666): see who changed it or its folder"
+		e.Hint = "the socket is meant to be open to all users (0666): check its mode and that of its directory"
 	default:
 		e.Message += ": " + err.Error()
 		e.Hint = "if the daemon was just restarted, try again"
@@ -156,16 +156,16 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	return &noAnswer{e, !ok || op.Op != "dial"}
 }
 
-// noAnswer is that nobody answered a request. One that was on its way may have been carried out.
+// noAnswer is a request without an answer. The daemon may have carried it out.
 type noAnswer struct {
 	e     *api.Error
 	onWay bool
 }
 
-// Error gives the message.
+// Error returns the message.
 func (n *noAnswer) Error() string { return n.e.Message }
 
-// Unwrap gives the error as the API knows it.
+// Unwrap returns the error of the API.
 func (n *noAnswer) Unwrap() error { return n.e }
 
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
@@ -176,12 +176,12 @@ func get[T any](ctx context.Context, c *Client, path string, query url.Values) (
 	return out, nil
 }
 
-// Info says which daemon this is and whom it takes the caller for.
+// Info reads the versions of the daemon and the caller as it identified them.
 func (c *Client) Info(ctx context.Context) (*api.Info, error) {
 	return get[api.Info](ctx, c, "/v1", nil)
 }
 
-// Status reads the node as it is seen now. Its lists are empty rather than nil, so that they encode as lists again.
+// Status reads the node as observed now. Its lists are empty rather than nil, so that they are lists in JSON.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
 	s, err := get[api.Status](ctx, c, "/v1/status", nil)
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *Client) Spec(ctx context.Context) (*api.SpecDocument, error) {
 	return get[api.SpecDocument](ctx, c, "/v1/spec", nil)
 }
 
-// Plan reads what the converge loop and a new apply of the accepted spec would do now.
+// Plan reads how the node differs from the accepted spec.
 func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
 	p, err := get[api.Plan](ctx, c, "/v1/plan", nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
 	return p, nil
 }
 
-// MIG asks what the GPUs can be partitioned into, and what is there.
+// MIG reads profiles, placements and instances of the GPUs.
 func (c *Client) MIG(ctx context.Context) (*api.MIGList, error) {
 	return get[api.MIGList](ctx, c, "/v1/mig", nil)
 }
@@ -233,7 +233,7 @@ func (c *Client) Counters(ctx context.Context) (map[string]uint64, error) {
 	return *m, nil
 }
 
-// Explain says of a lease or a tenant what is enforced, by what, and what is not and why.
+// Explain reads what is enforced for a lease or a tenant, by what, and what is not and why.
 func (c *Client) Explain(ctx context.Context, name string) (*api.Explanation, error) {
 	e, err := get[api.Explanation](ctx, c, "/v1/explain", url.Values{"of": {name}})
 	if err != nil {
@@ -248,7 +248,7 @@ func (c *Client) Environment(ctx context.Context) (*api.Environment, error) {
 	return get[api.Environment](ctx, c, "/v1/env", nil)
 }
 
-// ApplyOptions are the caller's authority and wishes.
+// ApplyOptions are the options of Apply.
 type ApplyOptions struct {
 	File       string // for messages
 	Check      bool   // stop after the plan
@@ -281,14 +281,14 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	return out, nil
 }
 
-// UnmanageOptions are the caller's authority and wishes.
+// UnmanageOptions are the options of Unmanage.
 type UnmanageOptions struct {
-	All   bool // GPUs too, and the spec
+	All   bool // restore the GPUs too, and keep no spec
 	Check bool // stop after the plan
 	Force bool
 }
 
-// Unmanage gives the node back.
+// Unmanage removes every restriction of gpushare from the node.
 func (c *Client) Unmanage(ctx context.Context, o UnmanageOptions) (*api.ApplyResult, error) {
 	q := url.Values{}
 	for name, on := range map[string]bool{"all": o.All, "check": o.Check, "force": o.Force} {
@@ -338,12 +338,12 @@ func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error
 	return out, nil
 }
 
-// ImportInstances says that MIG instances that others made are gpushare's; with check it only tells what would be done.
+// ImportInstances lets gpushare manage foreign MIG instances. With check it only returns the plan.
 func (c *Client) ImportInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
 	return c.instances(ctx, "/v1/mig/import", r, check)
 }
 
-// RemoveInstances takes idle MIG instances away; with check it only tells what would be done.
+// RemoveInstances removes idle MIG instances. With check it only returns the plan.
 func (c *Client) RemoveInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
 	return c.instances(ctx, "/v1/mig/remove", r, check)
 }
@@ -370,13 +370,13 @@ func (c *Client) Reload(ctx context.Context) error {
 	return c.Do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil, nil)
 }
 
-// StopLease ends a lease the polite way and returns when it is gone.
+// StopLease stops a lease (SIGTERM, a grace period, SIGKILL) and returns when it has ended.
 func (c *Client) StopLease(ctx context.Context, id string) error {
 	return c.Do(ctx, http.MethodDelete, "/v1/leases/"+url.PathEscape(id), nil, nil, nil, nil)
 }
 
-// Attach asks for a lease for something that runs already and stays where it is. Otherwise it is as Lease, but that the
-// lease does not end with the calling process.
+// Attach requests a lease for running processes, which stay in their cgroup. It works as Lease, but the lease does not end
+// with the calling process.
 func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	g, err := c.lease(ctx, "/v1/leases/attach", r, progress)
 	if errors.Is(err, errLost) {
@@ -388,12 +388,12 @@ func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(
 	return g, err
 }
 
-// ReleaseLease takes an attached lease from the books. Its processes go on.
+// ReleaseLease ends an attached lease. Its processes continue.
 func (c *Client) ReleaseLease(ctx context.Context, id string) error {
 	return c.Do(ctx, http.MethodPost, "/v1/leases/"+url.PathEscape(id)+"/release", nil, nil, nil, nil)
 }
 
-// Leases lists leases; with all also those that ended lately.
+// Leases lists leases; with all also those that ended recently.
 func (c *Client) Leases(ctx context.Context, all bool) ([]api.Lease, error) {
 	q := url.Values{}
 	if all {
@@ -407,8 +407,8 @@ func (c *Client) Leases(ctx context.Context, all bool) ([]api.Lease, error) {
 	return l.Leases, nil
 }
 
-// Logs copies what a lease printed that nobody waits for: all that is kept, or its last lines when those are not negative.
-// With follow it goes on until the lease ends.
+// Logs copies the output of a detached lease: all that is kept, or the last lines if lines is not negative. With follow it
+// continues until the lease ends.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool, to io.Writer) error {
 	q := url.Values{}
 	if lines >= 0 {
@@ -429,7 +429,7 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool, to
 	return unreadable(ctx, err)
 }
 
-// noted remembers that writing failed, which is not the daemon's.
+// noted remembers an error of the writer, which is not an error of the daemon.
 type noted struct {
 	w   io.Writer
 	err error

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// folder is a short one: the path of a socket may have 107 bytes.
-func folder(t *testing.T) string {
+// shortDir is a directory with a short path: the path of a socket may have 107 bytes.
+func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "client")
 	if err != nil {
@@ -38,7 +38,7 @@ func folder(t *testing.T) string {
 // serve answers on a socket of its own until the test ends.
 func serve(t *testing.T, h http.HandlerFunc) *client.Client {
 	t.Helper()
-	path := filepath.Join(folder(t), "s")
+	path := filepath.Join(shortDir(t), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +84,9 @@ func TestUnreachable(t *testing.T) {
 		says   string
 		hint   string
 	}{
-		"no socket": {func(t *testing.T) string { return filepath.Join(folder(t), "s") }, api.KindUnavailable, "no such socket", "systemctl start"},
-		"nobody listens": {func(t *testing.T) string {
-			path := filepath.Join(folder(t), "s")
+		"no socket": {func(t *testing.T) string { return filepath.Join(shortDir(t), "s") }, api.KindUnavailable, "no such socket", "systemctl start"},
+		"no process listens": {func(t *testing.T) string {
+			path := filepath.Join(shortDir(t), "s")
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 			if err != nil {
 				t.Fatal(err)
@@ -94,14 +94,14 @@ func TestUnreachable(t *testing.T) {
 			l.SetUnlinkOnClose(false)
 			l.Close()
 			return path
-		}, api.KindUnavailable, "nobody listens", "systemctl status"},
+		}, api.KindUnavailable, "no process listens", "systemctl status"},
 		"no socket but a file": {func(t *testing.T) string {
-			path := filepath.Join(folder(t), "s")
+			path := filepath.Join(shortDir(t), "s")
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return path
-		}, api.KindUnavailable, "nobody listens", "systemctl status"},
+		}, api.KindUnavailable, "no process listens", "systemctl status"},
 		"a path that is too long": {func(*testing.T) string { return "/" + strings.Repeat("x", 200) }, api.KindUnavailable, "invalid argument", "try again"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestNoPermission(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may open every socket: this needs an ordinary user")
 	}
-	path := filepath.Join(folder(t), "s")
+	path := filepath.Join(shortDir(t), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -247,13 +247,13 @@ func TestRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != c.want {
-				t.Errorf("asked %q, want %q", got, c.want)
+				t.Errorf("received %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-// A list without elements is a list for whoever encodes it again.
+// A list without elements is a list when it is encoded again.
 func TestListsAreNotNil(t *testing.T) {
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, map[string]any{"gpus": nil}) })
 	s, err := c.Status(t.Context())
@@ -286,9 +286,9 @@ func TestLeaseStream(t *testing.T) {
 	}
 	t.Run("granted after a wait", func(t *testing.T) {
 		c := serve(t, func(w http.ResponseWriter, q *http.Request) {
-			var asked api.LeaseRequest
-			if err := json.NewDecoder(q.Body).Decode(&asked); err != nil || asked.Tenant != "red" || q.Method+q.URL.Path != "POST/v1/leases" {
-				t.Errorf("%s %s of %+v, %v", q.Method, q.URL.Path, asked, err)
+			var received api.LeaseRequest
+			if err := json.NewDecoder(q.Body).Decode(&received); err != nil || received.Tenant != "red" || q.Method+q.URL.Path != "POST/v1/leases" {
+				t.Errorf("%s %s of %+v, %v", q.Method, q.URL.Path, received, err)
 			}
 			queued(w, 2)
 			queued(w, 1)
@@ -345,11 +345,11 @@ func TestLeaseStream(t *testing.T) {
 	t.Run("the daemon comes back", func(t *testing.T) {
 		var keys []string
 		c := serve(t, func(w http.ResponseWriter, q *http.Request) {
-			var asked api.LeaseRequest
-			if err := json.NewDecoder(q.Body).Decode(&asked); err != nil {
+			var received api.LeaseRequest
+			if err := json.NewDecoder(q.Body).Decode(&received); err != nil {
 				t.Error(err)
 			}
-			keys = append(keys, asked.Key)
+			keys = append(keys, received.Key)
 			if len(keys) < 3 {
 				queued(w, 2)
 				panic(http.ErrAbortHandler)
@@ -361,7 +361,7 @@ func TestLeaseStream(t *testing.T) {
 			t.Errorf("granted %+v after %v, %v", g, progress, err)
 		}
 		if len(keys) != 3 || keys[0] == "" || keys[1] != keys[0] || keys[2] != keys[0] {
-			t.Errorf("it asked with the keys %q", keys)
+			t.Errorf("the keys are %q", keys)
 		}
 	})
 	t.Run("what could not be run has its exit code", func(t *testing.T) {
@@ -373,18 +373,18 @@ func TestLeaseStream(t *testing.T) {
 		}
 	})
 	t.Run("the user gives up", func(t *testing.T) {
-		gone := make(chan struct{})
+		ended := make(chan struct{})
 		c := serve(t, func(w http.ResponseWriter, q *http.Request) {
 			queued(w, 1)
 			<-q.Context().Done()
-			close(gone)
+			close(ended)
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := c.Lease(ctx, api.LeaseRequest{}, func(*api.LeaseGrant) { cancel() })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
-		<-gone // The daemon hears of it.
+		<-ended // The daemon notices it.
 	})
 }
 
@@ -453,7 +453,7 @@ func TestFollow(t *testing.T) {
 		}
 	})
 	t.Run("that has ended", func(t *testing.T) {
-		var c client.Client // Nobody is asked.
+		var c client.Client // No request is sent.
 		n := 0
 		if last, err := c.Follow(t.Context(), op(4), func(*api.Operation) { n++ }); err != nil || n != 1 || last.Version != 4 {
 			t.Errorf("seen %d times, %v", n, err)
@@ -473,13 +473,13 @@ func TestFollow(t *testing.T) {
 		}
 	})
 	t.Run("until the user gives up", func(t *testing.T) {
-		asked := make(chan struct{})
+		received := make(chan struct{})
 		c := serve(t, func(_ http.ResponseWriter, q *http.Request) {
-			close(asked)
+			close(received)
 			<-q.Context().Done()
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { <-asked; cancel() }()
+		go func() { <-received; cancel() }()
 		if _, err := c.Follow(ctx, op(1), func(*api.Operation) {}); !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
@@ -520,7 +520,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // A daemon that was restarted is met again by the same client.
 func TestRestart(t *testing.T) {
-	path := filepath.Join(folder(t), "s")
+	path := filepath.Join(shortDir(t), "s")
 	c := client.Client{Socket: path}
 	defer c.Close()
 	for range 3 {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crowded is for how long a connection is waited for while the daemon's backlog is full: somebody floods it.
-const crowded = 10 * time.Second
+// backlogTimeout is how long to wait for a connection while the daemon's backlog is full, because a user floods it.
+const backlogTimeout = 10 * time.Second
 
-// Dial connects to the daemon's socket. While more connections come than the daemon takes the kernel refuses with EAGAIN
-// at once whoever does not wait. This then waits in the kernel's queue, which gives every place that becomes free to the
-// one who waited longest; the daemon refuses those of one user past its cap.
+// Dial connects to the daemon's socket. If the backlog is full, the kernel refuses a non-blocking connect with EAGAIN. Dial
+// then waits in the kernel's queue, which is first come, first served; the daemon refuses connections of a user above the
+// limit.
 func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -54,11 +54,11 @@ func queue(socket string) (net.Conn, error) {
 	}
 	f := os.NewFile(uintptr(fd), socket)
 	defer f.Close()
-	wait := unix.NsecToTimeval(crowded.Nanoseconds())
+	wait := unix.NsecToTimeval(backlogTimeout.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	for end := time.Now().Add(crowded); ; {
+	for end := time.Now().Add(backlogTimeout); ; {
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
 		if !errors.Is(err, unix.EINTR) || time.Now().After(end) {
 			break

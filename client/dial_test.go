@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crowdedSocket is a socket whose backlog is full of connections that nobody accepts.
+// crowdedSocket is a socket whose backlog is full of connections that are not accepted.
 func crowdedSocket(t *testing.T) (string, net.Listener) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "socket")
@@ -73,7 +73,7 @@ func TestDialWaitsForItsPlace(t *testing.T) {
 	}
 }
 
-// Who gives up waiting is told why.
+// A caller that gives up waiting gets the reason.
 func TestDialIsGivenUp(t *testing.T) {
 	path, _ := crowdedSocket(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

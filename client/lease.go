@@ -13,21 +13,22 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Pauses between two attempts to reach a daemon that went away, and how long that is tried for who does not wait anyway.
+// Pauses between two attempts to reach a daemon that went away, and how long to try without a wait of the request.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 	patience   = 15 * time.Second
 )
 
-// errLost means that the daemon took the request and went away before it answered.
+// errLost means that the daemon accepted the request and went away before it answered.
 var errLost = errors.New("the daemon went away")
 
-// Lease asks for a lease and blocks until its command runs or, for the process that asks, until that is walled in. Every
-// line before the last goes to progress. A lease that was granted is never given back by ctx: it ends with its processes.
+// Lease requests a lease. It blocks until the calling process is isolated or, for a detached command, until that runs.
+// Every line before the last goes to progress. ctx never ends a granted lease: a lease ends with its processes.
 //
-// When the daemon goes away meanwhile, it is asked again until the request's wait is over: whoever waited keeps his place,
-// and who had his lease gets it. A command that could not be run is an error with the answer's exit code beside it.
+// If the daemon goes away meanwhile, the request is sent again until its wait is over. It keeps its position in the queue,
+// or gets the lease that it already had. For a command that could not be run, the answer with its exit code is returned
+// next to the error.
 func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	if r.Key == "" {
 		r.Key = rand.Text()
@@ -67,13 +68,13 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 	}
 }
 
-// unreached tells an answer from none.
+// unreached reports whether there was no answer.
 func unreached(err error) bool {
 	_, ok := errors.AsType[*noAnswer](err)
 	return ok
 }
 
-// lease asks once.
+// lease sends the request once.
 func (c *Client) lease(ctx context.Context, path string, r any, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	body, err := json.Marshal(r)
 	if err != nil {

@@ -27,7 +27,7 @@ func newVirtualWithUsers(t *testing.T) *virtual {
 
 // mayUse returns the roles that may use each route of the API. A route that is missing here fails the test.
 func mayUse() map[string][]string {
-	all := []string{"admin", "observer", "member", "nobody"}
+	all := []string{"admin", "observer", "member", "none"}
 	withRole := []string{"admin", "observer", "member"}
 	adminsAndObservers := []string{"admin", "observer"}
 	members := []string{"admin", "member"}

@@ -19,13 +19,13 @@ import (
 	"github.com/gpushare/gpushare/internal/names"
 )
 
-// Settings are the daemon's own, unlike the spec, which is the node's. Every one has a default that works.
+// Settings configure the daemon; the spec configures the node. Every setting has a default that works.
 type Settings struct {
-	File string `yaml:"-"` // where they were read; empty is the usual place
+	File string `yaml:"-"` // the file that was read; empty: SettingsPath
 
 	HostRoot            string           `yaml:"host_root"`     // where proc, sys and dev of the GPUs are; / but for a virtual node
 	Library             string           `yaml:"library"`       // of NVML; empty: the loader's, or host_root's
-	StateDir            string           `yaml:"state_dir"`     // kept for ever
+	StateDir            string           `yaml:"state_dir"`     // persistent
 	RunDir              string           `yaml:"run_dir"`       // kept until reboot
 	CDIDir              string           `yaml:"cdi_dir"`       // where container runtimes look for devices
 	Socket              string           `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
@@ -34,18 +34,18 @@ type Settings struct {
 	Thaw                string           `yaml:"thaw"`          // gpushare-thaw
 	Start               string           `yaml:"start"`         // gpushare-start
 	MPSControl          string           `yaml:"mps_control"`   // nvidia-cuda-mps-control
-	Getent              string           `yaml:"getent"`        // asks the host's directory for names; empty: found, off: only files
+	Getent              string           `yaml:"getent"`        // resolves names through the host's directory; empty: searched, off: only files
 	Systemd             string           `yaml:"systemd"`       // auto | off
 	CgroupRoot          string           `yaml:"cgroup_root"`   // the subtree's name on hosts without systemd
-	LoginsCgroup        string           `yaml:"logins_cgroup"` // that holds every login; empty: /user.slice with systemd, none without
+	LoginsCgroup        string           `yaml:"logins_cgroup"` // contains every login; empty: /user.slice with systemd, none without
 	ConvergeInterval    SettingsDuration `yaml:"converge_interval"`
 	SampleInterval      SettingsDuration `yaml:"sample_interval"`
 	DriverReadTimeout   SettingsDuration `yaml:"driver_read_timeout"`   // a GPU whose reading takes longer counts as stuck
-	DriverChangeTimeout SettingsDuration `yaml:"driver_change_timeout"` // and one that takes longer to be changed
+	DriverChangeTimeout SettingsDuration `yaml:"driver_change_timeout"` // and one whose change takes longer
 	LogLevel            string           `yaml:"log_level"`             // debug | info | warn | error
 }
 
-// SettingsDuration is a span of time in the settings file.
+// SettingsDuration is a duration in the settings file.
 type SettingsDuration time.Duration
 
 // UnmarshalYAML reads "30s".
@@ -61,7 +61,7 @@ func (s *SettingsDuration) UnmarshalYAML(n *yaml.Node) error {
 // String is "30s".
 func (s SettingsDuration) String() string { return time.Duration(s).String() }
 
-// SettingsPath is where the settings are unless the command line says otherwise.
+// SettingsPath is the default path of the settings.
 const SettingsPath = "/etc/gpushare/gpushared.yaml"
 
 // ErrSettings is a mistake in the settings: restarting does not help (exit 78).
@@ -97,11 +97,11 @@ func LoadSettings(file string) (Settings, error) {
 	return s, s.complete()
 }
 
-// complete fills in what depends on other settings and refuses what cannot be.
+// complete sets values that depend on other settings, and refuses invalid ones.
 func (s *Settings) complete() error {
 	for _, dir := range []struct{ name, path string }{{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}, {"cdi_dir", s.CDIDir}} {
 		if !filepath.IsAbs(dir.path) {
-			return fmt.Errorf("%w: %s is %q, which is no absolute path", ErrSettings, dir.name, dir.path)
+			return fmt.Errorf("%w: %s is %q, which is not an absolute path", ErrSettings, dir.name, dir.path)
 		}
 	}
 	if s.Getent != "" && s.Getent != "off" && !filepath.IsAbs(s.Getent) {
@@ -143,14 +143,14 @@ func (s *Settings) complete() error {
 		name string
 	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}, {&s.Start, "gpushare-start"}} {
 		if *p.at == "" {
-			*p.at = besideOr(p.name, "/usr/libexec/gpushare/"+p.name)
+			*p.at = findInstalled(p.name, "/usr/libexec/gpushare/"+p.name)
 		}
 	}
 	return nil
 }
 
-// findProgram finds a program of the driver's where packages put it: the daemon's own PATH is the service manager's. The
-// first place is the answer when it is nowhere, so that the refusal names it.
+// findProgram finds a program of the driver where packages install it: the daemon's PATH is that of the service manager. If
+// it is not installed, the first path is returned, so that the error names it.
 func findProgram(root, name string) string {
 	places := []string{"usr/bin", "usr/sbin", "usr/local/bin", "bin"}
 	for _, dir := range places {
@@ -161,8 +161,8 @@ func findProgram(root, name string) string {
 	return filepath.Join(root, places[0], name)
 }
 
-// besideOr finds a program next to this one, as in a build folder, or where packages put it.
-func besideOr(name, installed string) string {
+// findInstalled finds a program next to this one, as in a build directory, or where packages install it.
+func findInstalled(name, installed string) string {
 	if self, err := os.Executable(); err == nil {
 		if p := filepath.Join(filepath.Dir(self), name); isFile(p) {
 			return p
@@ -185,20 +185,20 @@ func tuningOf(s Settings) *tuning {
 	return &tuning{converge: time.Duration(s.ConvergeInterval), sample: time.Duration(s.SampleInterval)}
 }
 
-// reload reads the settings again. Intervals and the log level change at once; what else is different waits for a
-// restart, and is named. What is wrong is refused, and the old stay in force.
+// reload reads the settings again. Intervals and the log level change at once; other differences need a restart, and are
+// returned. Invalid settings are refused, and the old ones stay in force.
 func (d *Daemon) reload() (waiting []string, err error) {
 	s, err := LoadSettings(d.settings.File)
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the settings that were in force stay so"}
+		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the old settings stay in force"}
 	}
 	if old := d.tuning.Swap(tuningOf(s)); *old != *tuningOf(s) {
 		d.wakeConverge() // The loops take the new intervals up.
 	}
 	if err := d.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
-		return nil, fmt.Errorf("internal error: a log level that was checked is refused: %w", err)
+		return nil, fmt.Errorf("internal error: a valid log level is refused: %w", err)
 	}
-	for _, f := range []struct{ name, is, wanted string }{
+	for _, f := range []struct{ name, is, loaded string }{
 		{"host_root", d.settings.HostRoot, s.HostRoot},
 		{"library", d.settings.Library, s.Library},
 		{"state_dir", d.settings.StateDir, s.StateDir},
@@ -216,7 +216,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"driver_read_timeout", d.settings.DriverReadTimeout.String(), s.DriverReadTimeout.String()},
 		{"driver_change_timeout", d.settings.DriverChangeTimeout.String(), s.DriverChangeTimeout.String()},
 	} {
-		if f.is != f.wanted {
+		if f.is != f.loaded {
 			waiting = append(waiting, f.name)
 		}
 	}

@@ -43,7 +43,7 @@ func (c *Caller) Role() string {
 	case c.Observer:
 		return "observer"
 	}
-	return "nobody"
+	return "none"
 }
 
 // IsMember reports whether the caller is a member of a tenant.

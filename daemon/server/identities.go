@@ -99,7 +99,7 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 }
 
 // HasRole reports whether a peer has any role.
-func (ids *Identities) HasRole(p *Peer) bool { return ids.Caller(p).Role() != "nobody" }
+func (ids *Identities) HasRole(p *Peer) bool { return ids.Caller(p).Role() != "none" }
 
 // TableOf returns what is known of the names in a spec. It does not query the directory.
 func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {

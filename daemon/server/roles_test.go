@@ -25,7 +25,7 @@ func TestRoles(t *testing.T) {
 	}
 	// Groups that this host does not have give no role.
 	r.Table.Store(&server.IdentityTable{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
-	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "nobody" {
+	if c := r.Caller(&server.Peer{UID: 5, GID: -1, Groups: []int{-1}}); c.Role() != "none" {
 		t.Errorf("a group that does not exist gives the role %s", c.Role())
 	}
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# After a job: takes its lease from the books. Whatever of the job still runs goes on; ending it is the batch system's
-# business. A lease whose last process has ended is gone by itself, and that is no error here.
+# After a job: releases its lease. Processes of the job that still run continue; the batch system stops them. A lease whose
+# last process ended has ended already, which is not an error.
 #
-# It takes the same variables as prolog.sh, of which it needs JOB_ID and JOB_NOTES only.
+# It needs the variables JOB_ID and JOB_NOTES of prolog.sh.
 set -eu
 id=${JOB_ID:-${SLURM_JOB_ID:?JOB_ID is not set}}${SLURM_PROCID:+.$SLURM_PROCID}
 notes=${JOB_NOTES:-${XDG_RUNTIME_DIR:-/run/gpushare-prolog}}

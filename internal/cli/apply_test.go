@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// The authority that a person gives is what the daemon is told, and no more.
+// The daemon gets the authority of the options, and no more.
 func TestApplyRequests(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, []byte("version: v1\n"), 0o600); err != nil {
@@ -38,7 +38,7 @@ func TestApplyRequests(t *testing.T) {
 			})}
 			res := run(t, r, "typed\n", strings.Fields(strings.ReplaceAll(args, "FILE", file))...)
 			if res.code != 0 || got != want {
-				t.Errorf("exit code %d, asked %q, want %q\n%s", res.code, got, want, res.err)
+				t.Errorf("exit code %d, requested %q, want %q\n%s", res.code, got, want, res.err)
 			}
 		})
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// nameTimeout is how long names are waited for: they are a courtesy, to a finger on the tab key or to a list.
+// nameTimeout is how long to wait for names: completion and lists also work without them.
 const nameTimeout = time.Second
 
-// completer is what cobra asks for the words that may stand at a place.
+// completer is the type of cobra's completion functions.
 type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// complete offers the names that the daemon knows. It is silent when the daemon cannot be reached: an error in the
-// middle of somebody's command line helps nobody.
+// complete offers the names that the daemon knows. It prints nothing if the daemon cannot be reached: an error in the
+// middle of a command line does not help.
 func (a *app) complete(names func(*api.Status) []string) completer {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		ctx := cmd.Context()
@@ -69,7 +69,7 @@ func tenantsOf(s *api.Status) []string {
 	return out
 }
 
-// grantsOf lists the grants of one tenant, of all when none is named yet. What stands behind the tab is shown beside it.
+// grantsOf lists the grants of one tenant, or of all tenants. The text after the tab is the description.
 func grantsOf(s *api.Status, tenant string) []string {
 	var out []string
 	for _, t := range s.Tenants {

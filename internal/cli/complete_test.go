@@ -35,7 +35,7 @@ func TestCompletion(t *testing.T) {
 		want      []string
 		directive string
 	}{
-		"tenants":                 {[]string{"tenant", "show", ""}, []string{"vision", "speech", "guests"}, noFiles},
+		"tenants":                 {[]string{"tenant", "show", ""}, []string{"vision", "speech", "geology"}, noFiles},
 		"tenants that begin so":   {[]string{"tenant", "show", "s"}, []string{"speech"}, noFiles},
 		"nothing after the first": {[]string{"tenant", "show", "vision", ""}, nil, noFiles},
 		"leases": {[]string{"lease", "stop", "vision-"}, []string{
@@ -44,7 +44,7 @@ func TestCompletion(t *testing.T) {
 		"GPUs by number":     {[]string{"gpu", "retry", "1"}, []string{"1\tA100-SXM4-40GB, ok", "10\tA100-SXM4-40GB, held: cannot create 3g.20gb at 4: in use"}, noFiles},
 		"GPUs by UUID":       {[]string{"gpu", "retry", "GPU-f"}, []string{gpu2 + "\tRTX PRO 6000 Blackwell Server Edition, ok"}, noFiles},
 		"run -t":             {[]string{"run", "-t", "v"}, []string{"vision"}, noFiles},
-		"run --tenant=":      {[]string{"run", "--tenant=g"}, []string{"guests"}, noFiles},
+		"run --tenant=":      {[]string{"run", "--tenant=g"}, []string{"geology"}, noFiles},
 		"grants of all":      {[]string{"run", "--grant", ""}, []string{"train\tvision: MIG 3g.20gb", "dev\tvision: 40% of the time, 30 GiB", "serve\tspeech: 30% of the threads, 16 GiB"}, noFiles},
 		"grants of a tenant": {[]string{"run", "-t", "speech", "--grant", ""}, []string{"serve\tspeech: 30% of the threads, 16 GiB"}, noFiles},
 		"kinds":              {[]string{"run", "--kind", ""}, []string{"mig:3g.20gb", "mps", "timeslice"}, noFiles},
@@ -72,35 +72,35 @@ func TestCompletion(t *testing.T) {
 
 // Completion says nothing when it knows nothing, and never keeps a finger waiting.
 func TestCompletionIsSilent(t *testing.T) {
-	quiet := func(t *testing.T, r result) {
+	silent := func(t *testing.T, r result) {
 		t.Helper()
 		if words, directive := offered(r); r.code != 0 || len(words) != 0 || directive != noFiles || strings.Contains(r.err, "cannot") {
 			t.Errorf("exit code %d: %q, %s\n%s", r.code, words, directive, r.err)
 		}
 	}
 	t.Run("no daemon", func(t *testing.T) {
-		quiet(t, runOn(t.Context(), filepath.Join(t.TempDir(), "s"), "", "__complete", "tenant", "show", ""))
+		silent(t, runOn(t.Context(), filepath.Join(t.TempDir(), "s"), "", "__complete", "tenant", "show", ""))
 	})
 	t.Run("not allowed", func(t *testing.T) {
-		quiet(t, run(t, routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "__complete", "lease", "stop", ""))
+		silent(t, run(t, routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "__complete", "lease", "stop", ""))
 	})
 	t.Run("nothing there", func(t *testing.T) {
-		quiet(t, run(t, routes{"GET /v1/status": emptyNode()}, "", "__complete", "run", "--kind", ""))
+		silent(t, run(t, routes{"GET /v1/status": emptyNode()}, "", "__complete", "run", "--kind", ""))
 	})
 	t.Run("a daemon that hangs", func(t *testing.T) {
 		began := time.Now()
-		quiet(t, run(t, routes{"GET /v1/status": http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })}, "", "__complete", "gpu", "retry", ""))
-		if took := time.Since(began); took < 900*time.Millisecond || took > 5*time.Second {
-			t.Errorf("it took %v, the deadline is one second", took)
+		silent(t, run(t, routes{"GET /v1/status": http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })}, "", "__complete", "gpu", "retry", ""))
+		if duration := time.Since(began); duration < 900*time.Millisecond || duration > 5*time.Second {
+			t.Errorf("it needed %v, the deadline is one second", duration)
 		}
 	})
 }
 
-// The socket of the command line that is being typed is the one that is asked.
-func TestCompletionAsksTheRightDaemon(t *testing.T) {
+// The request goes to the socket of the command line that is being typed.
+func TestCompletionUsesTheSocketOfTheCommandLine(t *testing.T) {
 	socket := fakeDaemon(t, routes{"GET /v1/status": labNode()})
 	words, _ := offered(runOn(t.Context(), "/nowhere", "", "__complete", "--socket", socket, "tenant", "show", "g"))
-	if diff := cmp.Diff([]string{"guests"}, words); diff != "" {
+	if diff := cmp.Diff([]string{"geology"}, words); diff != "" {
 		t.Error(diff)
 	}
 }

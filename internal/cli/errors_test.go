@@ -28,16 +28,16 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("exit code %d, want %d:\n%s%s", r.code, code, r.out, r.err)
 			}
 			r = run(t, routes{"GET /v1/spec": refusal}, "", "get", "--json")
-			var told struct {
+			var reported struct {
 				SchemaVersion int       `json:"schema_version"`
 				ExitCode      int       `json:"exit_code"`
 				Error         api.Error `json:"error"`
 			}
-			if err := json.Unmarshal([]byte(r.err), &told); err != nil || r.out != "" {
-				t.Fatalf("with --json it is told as %v:\n%s%s", err, r.out, r.err)
+			if err := json.Unmarshal([]byte(r.err), &reported); err != nil || r.out != "" {
+				t.Fatalf("with --json it is %v:\n%s%s", err, r.out, r.err)
 			}
-			if r.code != code || told.ExitCode != code || told.SchemaVersion != 1 || told.Error.Kind != kind || told.Error.Hint != "do this" {
-				t.Errorf("with --json the exit code is %d: %+v", r.code, told)
+			if r.code != code || reported.ExitCode != code || reported.SchemaVersion != 1 || reported.Error.Kind != kind || reported.Error.Hint != "do this" {
+				t.Errorf("with --json the exit code is %d: %+v", r.code, reported)
 			}
 		})
 	}
@@ -50,19 +50,19 @@ func TestExitCodesOfVerbs(t *testing.T) {
 		args   string
 		code   int
 	}{
-		"status of a healthy node":       {routes{"GET /v1/status": well}, "status --exit-code", 0},
-		"status of a degraded node":      {routes{"GET /v1/status": ill}, "status --exit-code", 6},
-		"status without being asked":     {routes{"GET /v1/status": ill}, "status", 0},
-		"status as JSON":                 {routes{"GET /v1/status": ill}, "status --json --exit-code", 6},
-		"plan with steps":                {routes{"GET /v1/plan": labPlan(), "GET /v1/status": well}, "plan --exit-code", 10},
-		"plan with steps, not asked":     {routes{"GET /v1/plan": labPlan(), "GET /v1/status": well}, "plan", 0},
-		"plan with steps, as JSON":       {routes{"GET /v1/plan": labPlan()}, "plan --exit-code --json", 10},
-		"plan without steps":             {routes{"GET /v1/plan": api.Plan{Empty: true}}, "plan --exit-code", 0},
-		"apply that ends with a hold":    {applying(operation("degraded", nil)), "apply -f -", 6},
-		"apply that ends so, as JSON":    {applying(operation("degraded", nil)), "apply -f - --json", 6},
-		"apply that fails for a process": {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "in use"})), "apply -f -", 5},
-		"doctor that finds a failure":    {routes{"GET /v1/doctor": labDoctor()}, "doctor --json", 6},
-		"version without a daemon":       {routes{"GET /v1": &api.Error{Kind: api.KindUnavailable, Message: "it starts"}}, "version", 3},
+		"status of a healthy node":             {routes{"GET /v1/status": well}, "status --exit-code", 0},
+		"status of a degraded node":            {routes{"GET /v1/status": ill}, "status --exit-code", 6},
+		"status without --exit-code":           {routes{"GET /v1/status": ill}, "status", 0},
+		"status as JSON":                       {routes{"GET /v1/status": ill}, "status --json --exit-code", 6},
+		"plan with steps":                      {routes{"GET /v1/plan": labPlan(), "GET /v1/status": well}, "plan --exit-code", 10},
+		"plan with steps, without --exit-code": {routes{"GET /v1/plan": labPlan(), "GET /v1/status": well}, "plan", 0},
+		"plan with steps, as JSON":             {routes{"GET /v1/plan": labPlan()}, "plan --exit-code --json", 10},
+		"plan without steps":                   {routes{"GET /v1/plan": api.Plan{Empty: true}}, "plan --exit-code", 0},
+		"apply that ends with a hold":          {applying(operation("degraded", nil)), "apply -f -", 6},
+		"apply that ends so, as JSON":          {applying(operation("degraded", nil)), "apply -f - --json", 6},
+		"apply that fails for a process":       {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "in use"})), "apply -f -", 5},
+		"doctor that finds a failure":          {routes{"GET /v1/doctor": labDoctor()}, "doctor --json", 6},
+		"version without a daemon":             {routes{"GET /v1": &api.Error{Kind: api.KindUnavailable, Message: "it starts"}}, "version", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := run(t, c.routes, "version: v1\n", strings.Fields(c.args)...); r.code != c.code {
@@ -104,7 +104,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What the daemon passes on of a tenant's words cannot steer the terminal of whoever reads it.
+// Text of a tenant cannot control the terminal of the reader.
 func TestHostileWords(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\u202e\u009b31m"
 	s := labNode()

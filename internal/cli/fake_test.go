@@ -97,10 +97,10 @@ const (
 	mig0  = "MIG-0b2e072d-2d98-5231-ac3a-052ac7741b87"
 )
 
-// noon is when everything on the canned node happens.
+// noon is the time of everything on the canned node.
 var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// labNode is a node on which something of every kind is going on.
+// labNode is a node with one example of each kind of state.
 func labNode() *api.Status {
 	const gib = 1 << 30
 	const unknown = "correct the name, or create it; it gives no rights now"
@@ -152,7 +152,7 @@ func labNode() *api.Status {
 				}},
 			}},
 			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, MaxLeases: 4}}},
-			{Name: "guests", Priority: "low"},
+			{Name: "geology", Priority: "low"},
 		},
 		Leases: []api.Lease{
 			{
@@ -174,15 +174,15 @@ func labNode() *api.Status {
 	}
 }
 
-// endedLeases is what lease list --all reads when nobody runs any more.
+// endedLeases is what lease list --all reads when no lease runs.
 func endedLeases() api.LeaseList {
 	over := noon.Add(time.Hour)
 	return api.LeaseList{SchemaVersion: 1, Leases: []api.Lease{
 		{
-			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Origin: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
+			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "ended", Origin: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
 			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", ExitCode: ptr(3), Reason: "its last process ended",
 		},
-		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "gone", Origin: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
+		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "ended", Origin: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
 	}}
 }
 
@@ -199,7 +199,7 @@ func labPlan() api.Plan {
 	return api.Plan{
 		SchemaVersion: 1, Generation: 8,
 		Steps: []api.PlanStep{
-			{ID: 1, Kind: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "the layout has it not", Disruption: "none", EstimatedSeconds: 0.31},
+			{ID: 1, Kind: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "not in the layout", Disruption: "none", EstimatedSeconds: 0.31},
 			{ID: 2, Kind: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "missing instance", Disruption: "none"},
 			{ID: 3, Kind: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is desired but does not run", Disruption: "none", EstimatedSeconds: 2},
 			{ID: 4, Kind: "slice.set", Text: "create the cgroup slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
@@ -276,7 +276,7 @@ func labDoctor() *api.Doctor {
 	}}
 }
 
-// emitting answers with lines and then goes.
+// emitting answers with lines and then closes.
 func emitting(values ...any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		for _, v := range values {

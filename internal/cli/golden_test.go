@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // TestTexts compares everything that a person sees with testdata/NAME.txt. -update writes them: then read the difference.
 func TestTexts(t *testing.T) {
@@ -32,10 +32,10 @@ func TestTexts(t *testing.T) {
 	failed := &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"}
 	infeasible := &api.Error{Kind: api.KindInfeasible, Message: "4 × 3g.20gb cannot fit on GPU 0", Hint: "2 × 3g.20gb fit"}
 	spoilt := &api.Error{
-		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is no mode (and one more mistake)", Hint: "nothing was changed",
+		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is an invalid mode (and one more mistake)", Hint: "nothing was changed",
 		Fields: []api.FieldError{
-			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is no mode", Hint: "did you mean mig?"},
-			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" is no share: write a number with a percent sign, as in 40%"},
+			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is an invalid mode", Hint: "did you mean mig?"},
+			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" is an invalid share: write a number with a percent sign, as in 40%"},
 		},
 	}
 	one := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error(), Hint: "nothing was changed", Fields: spoilt.Fields[:1]}
@@ -107,7 +107,7 @@ func TestTexts(t *testing.T) {
 		"tenant-list":              {routes{"GET /v1/status": labNode()}, "", "tenant list"},
 		"tenant-list-empty":        {routes{"GET /v1/status": emptyNode()}, "", "tenant list"},
 		"tenant-show":              {routes{"GET /v1/status": labNode()}, "", "tenant show vision"},
-		"tenant-show-no-limits":    {routes{"GET /v1/status": labNode()}, "", "tenant show guests"},
+		"tenant-show-no-limits":    {routes{"GET /v1/status": labNode()}, "", "tenant show geology"},
 		"tenant-show-unknown":      {routes{"GET /v1/status": labNode()}, "", "tenant show green"},
 		"lease-list":               {routes{"GET /v1/status": labNode()}, "", "lease list"},
 		"lease-list-empty":         {routes{"GET /v1/status": emptyNode()}, "", "lease list"},
@@ -146,7 +146,7 @@ func TestTexts(t *testing.T) {
 		"unmanage-check":           {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}, "GET /v1/status": labNode()}, "", "unmanage --check"},
 		"unmanage-check-nothing":   {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true}}}, "", "unmanage --check"},
 		"unmanage-nothing":         {routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{Empty: true}}}, "", "unmanage"},
-		"unmanage-in-use":          {routes{"POST /v1/unmanage": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, the polite way, or wait until they end"}}, "", "unmanage"},
+		"unmanage-in-use":          {routes{"POST /v1/unmanage": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, or wait until they end"}}, "", "unmanage"},
 		"status-unmanaged":         {routes{"GET /v1/status": released}, "", "status"},
 		"retry": {routes{
 			"POST /v1/gpus/10/retry": retried[0], "GET /v1/status": labNode(),
@@ -250,7 +250,7 @@ func TestWarningsComeFirst(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // Times are shown in the reader's zone.
-	if code, ours := becomeGpushare(); ours {
+	if code, set := becomeGpushare(); set {
 		os.Exit(code)
 	}
 	os.Exit(m.Run())

@@ -85,7 +85,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 			continue
 		}
 		if len(cases[verb]) == 0 {
-			t.Errorf("nobody looks at the JSON of '%s'", verb)
+			t.Errorf("no test reads the JSON of '%s'", verb)
 		}
 		for _, k := range cases[verb] {
 			t.Run(strings.TrimSpace(verb+" "+k.args), func(t *testing.T) {

@@ -192,8 +192,8 @@ func (q *question) try() (*trial, error) {
 }
 
 // try plans the desired layout.
-func (d *migDevice) try(wanted instances, force bool) (*trial, error) {
-	want, err := wanted.want(d.grid)
+func (d *migDevice) try(desired instances, force bool) (*trial, error) {
+	want, err := desired.want(d.grid)
 	if err != nil {
 		return nil, d.misread(err)
 	}

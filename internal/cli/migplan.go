@@ -55,11 +55,11 @@ func (t *trial) answer() planAnswer {
 	}
 	r := &t.plan
 	out.Destroyed, out.Created, out.Completed, out.Disturbed = len(r.Destroy), len(r.Create), len(r.Complete), len(r.Disturbed)
-	var gone []gpu.Instance
+	var destroyed []gpu.Instance
 	for _, b := range r.Destroy {
-		gone = append(gone, b.Instance)
+		destroyed = append(destroyed, b.Instance)
 	}
-	for _, x := range mig.Record(t.grid, gone) {
+	for _, x := range mig.Record(t.grid, destroyed) {
 		out.Steps = append(out.Steps, stepOf("destroy", x))
 	}
 	for _, x := range r.Complete {

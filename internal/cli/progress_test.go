@@ -43,7 +43,7 @@ func TestProgressLines(t *testing.T) {
 	}
 }
 
-// What stands is taken away before anything else is written, and a pipe gets nothing of it.
+// The lines are removed before other output, and a pipe gets none.
 func TestProgressIsReplaced(t *testing.T) {
 	var out bytes.Buffer
 	p := progress{out: &out, names: gpuNames{byUUID: map[string]string{"GPU-a": "GPU 0"}, width: 5}}

@@ -140,22 +140,22 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	var refused *api.Error
 	var usage usageError
 	var stopped *interruptedError
-	told := &api.Error{Kind: api.KindInternal, Message: err.Error()}
+	shown := &api.Error{Kind: api.KindInternal, Message: err.Error()}
 	code := api.ExitFailed
 	switch {
 	case errors.As(err, &refused):
-		told, code = refused, refused.Kind.ExitCode()
+		shown, code = refused, refused.Kind.ExitCode()
 	case errors.As(err, &usage):
-		told, code = &api.Error{Kind: api.KindInvalid, Message: usage.Error(), Hint: usage.hint}, api.ExitUsage
-		if told.Hint == "" {
-			told.Hint = fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())
+		shown, code = &api.Error{Kind: api.KindInvalid, Message: usage.Error(), Hint: usage.hint}, api.ExitUsage
+		if shown.Hint == "" {
+			shown.Hint = fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())
 		}
 	case strings.HasPrefix(err.Error(), "unknown command"): // of a command that is cobra's own
-		told, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
+		shown, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
 	case errors.Is(err, context.Canceled):
-		told, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
+		shown, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
 		if errors.As(err, &stopped) {
-			told.Hint = stopped.hint
+			shown.Hint = stopped.hint
 		}
 	}
 	if errors.As(err, &exit) {
@@ -164,7 +164,7 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 			return code
 		}
 	}
-	a.refusal(told, code)
+	a.refusal(shown, code)
 	return code
 }
 

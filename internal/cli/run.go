@@ -28,7 +28,7 @@ const (
 func (a *app) runCommand() *cobra.Command {
 	var r api.LeaseRequest
 	var wait time.Duration
-	var quiet, detach bool
+	var silent, detach bool
 	c := &cobra.Command{
 		Use: "run [-t TENANT] [--grant NAME] [--detach] -- COMMAND [ARG…]", Short: "Run a command on a GPU that you are granted",
 		Long: `Run requests a lease and then executes the command in it: same process, same terminal,
@@ -65,9 +65,9 @@ no PAM session, no mounts or keyrings, no terminal. The id of the lease is print
 			}
 			r.Command = args
 			if detach {
-				return a.detach(cmd, path, r, quiet)
+				return a.detach(cmd, path, r, silent)
 			}
-			return a.become(cmd, path, args, r, quiet)
+			return a.become(cmd, path, args, r, silent)
 		},
 	}
 	f := c.Flags()
@@ -78,7 +78,7 @@ no PAM session, no mounts or keyrings, no terminal. The id of the lease is print
 	f.DurationVar(&wait, "wait", 0, "wait in the queue if nothing is free, at most this long (--wait=0: no limit)")
 	f.Lookup("wait").NoOptDefVal = "0s"
 	f.BoolVarP(&detach, "detach", "d", false, "run it as a service in the background, and print the id of its lease")
-	f.BoolVarP(&quiet, "quiet", "q", false, "do not print which grant was selected")
+	f.BoolVarP(&silent, "quiet", "q", false, "do not print which grant was selected")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
 	a.completeFlag(c, "kind", kindsOf)
@@ -107,8 +107,8 @@ func lookPath(name string) (string, error) {
 }
 
 // become turns this process into the command, in its lease.
-func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.LeaseRequest, quiet bool) error {
-	granted, err := a.granted(cmd, r, quiet)
+func (a *app) become(cmd *cobra.Command, path string, argv []string, r api.LeaseRequest, silent bool) error {
+	granted, err := a.granted(cmd, r, silent)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 }
 
 // granted requests a lease and prints its progress in the queue.
-func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.LeaseGrant, error) {
+func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api.LeaseGrant, error) {
 	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
 	if errors.Is(err, context.Canceled) {
 		return nil, err // The user ended the wait: this is not a refusal.
@@ -159,14 +159,14 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, quiet bool) (*api.
 	for _, w := range granted.Warnings {
 		fmt.Fprintln(a.io.Err, "gpushare: warning: "+w)
 	}
-	if !quiet && granted.Selected != "" {
+	if !silent && granted.Selected != "" {
 		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Selected)
 	}
 	return granted, nil
 }
 
 // detach starts the command as a service.
-func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet bool) error {
+func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent bool) error {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: %w", path, err)}
@@ -178,7 +178,7 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet 
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
 	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: mask}
-	granted, err := a.granted(cmd, r, quiet)
+	granted, err := a.granted(cmd, r, silent)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, quiet 
 			*api.Lease
 		}{1, granted.Lease})
 	}
-	if !quiet {
+	if !silent {
 		fmt.Fprintf(a.io.Err, "gpushare: started; 'gpushare lease logs %s' shows its output\n", granted.Lease.ID)
 	}
 	fmt.Fprintln(a.io.Out, granted.Lease.ID)

@@ -24,9 +24,9 @@ import (
 // asGpushare makes the test binary the command line: run becomes another program, which a test cannot.
 const asGpushare = "GPUSHARE_TEST_ARGS"
 
-func becomeGpushare() (code int, ours bool) {
-	args, ours := os.LookupEnv(asGpushare)
-	if !ours {
+func becomeGpushare() (code int, set bool) {
+	args, set := os.LookupEnv(asGpushare)
+	if !set {
 		return 0, false
 	}
 	var argv []string
@@ -61,7 +61,7 @@ func granted() http.HandlerFunc {
 		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 1, Waiting: "its one lease is in use"}},
 		api.LeaseGrant{
 			Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "HIDDEN": "no"},
-			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant part of red", Warnings: []string{"nothing is walled"},
+			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant part of red", Warnings: []string{"nothing is isolated"},
 		},
 	)
 }
@@ -97,7 +97,7 @@ func TestRunBecomesTheCommand(t *testing.T) {
 		t.Errorf("the environment is %q, want %q", rest, want)
 	}
 	if cmd.Process == nil || pid != strconv.Itoa(cmd.Process.Pid) {
-		t.Errorf("the command is process %s: it should be the process that asked", pid)
+		t.Errorf("the command is process %s: it should be the calling process", pid)
 	}
 	golden(t, "run", "$ gpushare run -t red --wait -- sh -c …\n── standard error\n"+errs.String())
 }
@@ -105,7 +105,7 @@ func TestRunBecomesTheCommand(t *testing.T) {
 func TestRunQuietly(t *testing.T) {
 	cmd := gpushare(t, fakeDaemon(t, routes{"POST /v1/leases": granted()}), nil, "run", "-q", "true")
 	out, err := cmd.CombinedOutput()
-	if err != nil || strings.Contains(string(out), "grant part") || !strings.Contains(string(out), "nothing is walled") {
+	if err != nil || strings.Contains(string(out), "grant part") || !strings.Contains(string(out), "nothing is isolated") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
@@ -122,7 +122,7 @@ func TestRunExitCodes(t *testing.T) {
 	plain, script := file("plain", "text", 0o600), file("script", "echo hello\n", 0o700)
 	refusal := func(e *api.Error) any { return emitting(api.LeaseGrant{Error: e}) }
 	for name, c := range map[string]struct {
-		answer any // nil: the daemon must not be asked
+		answer any // nil: the daemon must get no request
 		args   []string
 		code   int
 		says   string
@@ -130,7 +130,7 @@ func TestRunExitCodes(t *testing.T) {
 		"not found":          {nil, []string{"no-such-program"}, 127, "cannot run no-such-program: executable file not found in $PATH\n"},
 		"no such path":       {nil, []string{"/no/such/program"}, 127, "cannot run /no/such/program: no such file or directory\n"},
 		"not executable":     {nil, []string{plain}, 126, "cannot run " + plain + ": permission denied\n"},
-		"a folder":           {nil, []string{dir}, 126, "is a directory\n"},
+		"a directory":        {nil, []string{dir}, 126, "is a directory\n"},
 		"no program":         {granted(), []string{script}, 126, "exec format error\nhint: a script needs a first line"},
 		"refused":            {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
 		"denied at once":     {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
@@ -144,7 +144,7 @@ func TestRunExitCodes(t *testing.T) {
 				r["POST /v1/leases"] = c.answer
 			}
 			cmd := gpushare(t, fakeDaemon(t, r), nil, append([]string{"run"}, c.args...)...)
-			out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+			out, _ := cmd.CombinedOutput() // The exit code is what is tested.
 			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
 				t.Errorf("exit code %d, want %d, and %q in:\n%s", code, c.code, c.says, out)
 			}
@@ -152,7 +152,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 }
 
-// What is asked for is what was written, and an absent --wait is another thing than one without end.
+// The request has what was written; an absent --wait differs from one without limit.
 func TestRunRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
@@ -175,21 +175,21 @@ func TestRunRequests(t *testing.T) {
 				t.Fatalf("%v:\n%s", err, out)
 			}
 			if g := regexp.MustCompile(`,"key":"[A-Z2-7]{26}"`).ReplaceAllString(<-got, ""); g != c.want {
-				t.Errorf("asked %s\nwant  %s", g, c.want)
+				t.Errorf("requested %s\nwant  %s", g, c.want)
 			}
 		})
 	}
 }
 
-// What nobody waits for is started with what its caller has: program, folder, environment and umask.
+// A detached command gets the program, directory, environment and umask of its caller.
 func TestRunDetached(t *testing.T) {
-	asked := make(chan api.LeaseRequest, 1)
+	requested := make(chan api.LeaseRequest, 1)
 	r := routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		var got api.LeaseRequest
 		if err := json.NewDecoder(q.Body).Decode(&got); err != nil {
 			t.Error(err)
 		}
-		asked <- got
+		requested <- got
 		granted()(w, q)
 	})}
 	cmd := gpushare(t, fakeDaemon(t, r), []string{"A=b"}, "run", "-d", "--wait", "--", "sh", "-c", "exit 7")
@@ -199,7 +199,7 @@ func TestRunDetached(t *testing.T) {
 	if err := cmd.Run(); err != nil || out.String() != "red-1\n" {
 		t.Errorf("%v, it prints %q: %s", err, out.String(), errs.String())
 	}
-	got := <-asked
+	got := <-requested
 	sh, err := exec.LookPath("sh")
 	if err != nil {
 		t.Fatal(err)
@@ -207,13 +207,13 @@ func TestRunDetached(t *testing.T) {
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
 	if d := got.Detach; d == nil || d.Path != sh || d.Dir != cmd.Dir || d.UMask != mask || !slices.Contains(d.Environment, "A=b") || !slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
-		t.Errorf("it asked %+v, %+v", got, got.Detach)
+		t.Errorf("it requested %+v, %+v", got, got.Detach)
 	}
 	golden(t, "run-detached", "$ gpushare run -d --wait -- sh -c …\n"+out.String()+"── standard error\n"+errs.String())
 	for code, message := range map[int]string{126: "cannot run /x: permission denied", 127: "cannot run /x: no such file or directory"} {
 		r := routes{"POST /v1/leases": emitting(api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: message}, ExitCode: code})}
 		cmd := gpushare(t, fakeDaemon(t, r), nil, "run", "--detach", "--", "sh")
-		out, _ := cmd.CombinedOutput() // The exit code is what is looked at.
+		out, _ := cmd.CombinedOutput() // The exit code is what is tested.
 		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), message) {
 			t.Errorf("exit code %d, want %d: %s", got, code, out)
 		}
@@ -222,12 +222,12 @@ func TestRunDetached(t *testing.T) {
 
 // Ctrl-C in the queue ends the wait, and the daemon hears of it.
 func TestRunInterrupted(t *testing.T) {
-	waiting, gone := make(chan struct{}), make(chan struct{})
+	waiting, ended := make(chan struct{}), make(chan struct{})
 	socket := fakeDaemon(t, routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		emitting(api.LeaseGrant{Lease: &api.Lease{ID: "red-1", Position: 1, Waiting: "busy"}})(w, q)
 		close(waiting)
 		<-q.Context().Done()
-		close(gone)
+		close(ended)
 	})})
 	cmd := gpushare(t, socket, nil, "run", "--wait", "true")
 	var errs bytes.Buffer
@@ -239,8 +239,8 @@ func TestRunInterrupted(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // The exit code is what is looked at.
-	<-gone
+	_ = cmd.Wait() // The exit code is what is tested.
+	<-ended
 	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "gpushare: interrupted\n") {
 		t.Errorf("exit code %d:\n%s", code, errs.String())
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// MaxSize is the largest spec that is read, in bytes. A node's spec has a few kilobytes; more is a mistake or an attack.
+// MaxSize is the largest spec that is read, in bytes. A spec has a few kilobytes; more is a mistake or an attack.
 const MaxSize = 1 << 20
 
-// maxFindings is how many mistakes are told apart: enough to correct a file by, and no way to make us work for a hostile one.
+// maxFindings is how many mistakes are reported: enough to correct a file, and a limit for the work on a hostile one.
 const maxFindings = 100
 
 // Decode reads a spec from YAML or JSON text, strictly: an unknown or repeated key, an alias, a second document, a value
@@ -76,8 +76,7 @@ func refusal(file string, found api.FieldErrors) error {
 	}
 }
 
-// underived leaves out what is only wrong because something else could not be read: a field whose neighbour has an
-// unknown key is not missing, it is misspelt.
+// underived removes findings that follow from another mistake: a field next to an unknown key is misspelt, not missing.
 func underived(findings, readErrors api.FieldErrors) api.FieldErrors {
 	var left api.FieldErrors
 next:
@@ -139,7 +138,7 @@ func decode(data []byte) (*api.Spec, *decoder) {
 	var second yaml.Node
 	if err := y.Decode(&second); !errors.Is(err, io.EOF) {
 		line := second.Line
-		d.found = append(d.found, api.FieldError{Line: line, Message: "the file goes on with another document: write one spec, without --- in the middle"})
+		d.found = append(d.found, api.FieldError{Line: line, Message: "the file has a second document: write one spec, without --- in the middle"})
 	}
 	top := document.Content[0]
 	if top.Kind == yaml.ScalarNode && top.ShortTag() == "!!null" {
@@ -154,7 +153,7 @@ func (d *decoder) wrong(n *yaml.Node, path, format string, args ...any) {
 	d.found = append(d.found, api.FieldError{Line: n.Line, Column: n.Column, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// place gives findings the position of their path, or of the nearest thing around it that was written.
+// place gives findings the position of their path, or of the nearest enclosing value.
 func (d *decoder) place(findings api.FieldErrors) api.FieldErrors {
 	placed := append(api.FieldErrors(nil), findings...)
 	for i := range placed {
@@ -214,7 +213,7 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 	case reflect.String:
 		if d.scalar(n, path, "text") {
 			if tag := n.ShortTag(); tag == "!!int" || tag == "!!float" || tag == "!!bool" {
-				d.wrong(n, path, "%s is %s here, text is wanted: put it in quotes", short(n.Value), kinds[tag])
+				d.wrong(n, path, "%s is %s here, text is required: put it in quotes", short(n.Value), kinds[tag])
 				return
 			}
 			v.SetString(n.Value)
@@ -234,17 +233,17 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 	}
 }
 
-// kinds name what YAML took a value for.
+// kinds name the type that YAML read.
 var kinds = map[string]string{
 	"!!int": "a number", "!!float": "a number", "!!bool": "true or false", "!!str": "text",
 	"!!map": "a mapping", "!!seq": "a list", "!!timestamp": "a date", "!!binary": "binary",
 }
 
-func (d *decoder) scalar(n *yaml.Node, path, wanted string) bool {
+func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	if n.Kind == yaml.ScalarNode {
 		return true
 	}
-	d.wrong(n, path, "is %s, %s is wanted", kinds[n.ShortTag()], wanted)
+	d.wrong(n, path, "is %s, must be %s", kinds[n.ShortTag()], required)
 	return false
 }
 
@@ -266,7 +265,7 @@ func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
 		return
 	}
 	if n.ShortTag() != "!!int" {
-		d.wrong(n, path, "%s is no whole number", quoted(n))
+		d.wrong(n, path, "%s is not a whole number", quoted(n))
 		return
 	}
 	if v.Kind() == reflect.Int {
@@ -288,7 +287,7 @@ func (d *decoder) list(v reflect.Value, n *yaml.Node, path string) {
 	if n.Kind != yaml.SequenceNode {
 		_, either := v.Addr().Interface().(interface{ UnmarshalJSON([]byte) error })
 		if !either || n.Kind != yaml.ScalarNode {
-			d.wrong(n, path, "is %s, a list is wanted: write [first, second], or each on a line of its own after a dash", kinds[n.ShortTag()])
+			d.wrong(n, path, "is %s, must be a list: write [first, second], or each on a line of its own after a dash", kinds[n.ShortTag()])
 			return
 		}
 		items, single = []*yaml.Node{n}, true
@@ -316,7 +315,7 @@ func (d *decoder) structure(v reflect.Value, n *yaml.Node, path string) {
 	d.members(n, path, func(key, value *yaml.Node, p string) {
 		i, ok := index[key.Value]
 		if !ok {
-			message := fmt.Sprintf("%s is not known here", quoted(key))
+			message := fmt.Sprintf("unknown key %s", quoted(key))
 			if near, ok := api.Nearest(key.Value, names); ok {
 				message += ": did you mean " + near + "?"
 			} else {
@@ -349,12 +348,12 @@ func (d *decoder) mapping(n *yaml.Node, path string) bool {
 	if n.Kind == yaml.MappingNode {
 		return true
 	}
-	d.wrong(n, path, "is %s, a mapping is wanted: write name: value", kinds[n.ShortTag()])
+	d.wrong(n, path, "is %s, must be a mapping: write name: value", kinds[n.ShortTag()])
 	return false
 }
 
-// members visits a mapping's members, each key once.
-func (d *decoder) members(n *yaml.Node, path string, visit func(key, value *yaml.Node, path string)) {
+// members calls f for each member of a mapping, each key once.
+func (d *decoder) members(n *yaml.Node, path string, f func(key, value *yaml.Node, path string)) {
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
@@ -363,7 +362,7 @@ func (d *decoder) members(n *yaml.Node, path string, visit func(key, value *yaml
 			p = path + "." + p
 		}
 		if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0 {
-			d.wrong(key, path, "a key is wanted here, as plain text")
+			d.wrong(key, path, "must be a key, as plain text")
 			continue
 		}
 		if first, ok := seen[key.Value]; ok {
@@ -371,7 +370,7 @@ func (d *decoder) members(n *yaml.Node, path string, visit func(key, value *yaml
 			continue
 		}
 		seen[key.Value] = key.Line
-		visit(key, value, p)
+		f(key, value, p)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/spec"
 )
 
-var update = flag.Bool("update", false, "write the golden files of this package anew")
+var update = flag.Bool("update", false, "write the golden files of this package again")
 
 // golden compares with a file, or writes it with -update.
 func golden(t *testing.T, path, got string) {

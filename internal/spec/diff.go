@@ -55,7 +55,7 @@ func hunk(out *strings.Builder, edits []edit, a, b []string) {
 			added++
 		}
 	}
-	fmt.Fprintf(out, "@@ -%s +%s @@\n", span(edits[0].i, removed), span(edits[0].j, added))
+	fmt.Fprintf(out, "@@ -%s +%s @@\n", lineRange(edits[0].i, removed), lineRange(edits[0].j, added))
 	for _, e := range edits {
 		line := ""
 		if e.op == '+' {
@@ -71,8 +71,8 @@ func hunk(out *strings.Builder, edits []edit, a, b []string) {
 	}
 }
 
-// span is "first line,count" as diff writes it: an empty span names the line before it.
-func span(before, count int) string {
+// lineRange is "first line,count" in a unified diff: an empty range names the line before it.
+func lineRange(before, count int) string {
 	switch count {
 	case 0:
 		return fmt.Sprintf("%d,0", before)

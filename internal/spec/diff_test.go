@@ -66,6 +66,6 @@ func TestDiffOfStrangersIsBounded(t *testing.T) {
 	after := strings.Repeat("after\n", 100_000)
 	got := spec.Diff(before, after)
 	if strings.Count(got, "\n-before") != 100_000 || strings.Count(got, "\n+after") != 100_000 {
-		t.Errorf("the diff of two strangers has %d bytes", len(got))
+		t.Errorf("the diff of two different texts has %d bytes", len(got))
 	}
 }

@@ -89,7 +89,7 @@ func encode(v reflect.Value) (*yaml.Node, error) {
 	}
 	switch v.Interface().(type) {
 	case api.Spec, api.NodeSpec, api.GPUSpec, api.TenantSpec:
-		return n, nil // what people look for stands on lines of its own
+		return n, nil // important keys are on lines of their own
 	}
 	if small(n) {
 		n.Style = yaml.FlowStyle

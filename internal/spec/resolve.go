@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Resolved is what the selectors of a spec mean on one node. It is decided once, when the spec is applied, and kept with
-// it: an index names another GPU after a card was pulled, its UUID does not.
+// Resolved has the GPUs that the selectors of a spec select on one node. It is decided once, at apply, and stored with the
+// spec: after a card is removed an index may name another GPU, a UUID does not.
 type Resolved struct {
 	// GPUs gives for each GPU that an entry names the place of that entry in the spec. Any other GPU is unmanaged.
 	GPUs map[gpu.UUID]int `json:"gpus"`
@@ -25,7 +25,7 @@ func GrantKey(tenant, grant string) string { return tenant + "/" + grant }
 // Resolve finds out which GPUs the selectors mean. The more exact selector wins: a UUID or a PCI address before an
 // index, before a model, before all; two of the same kind for one GPU are a tie, which is an error.
 //
-// The warnings are findings that do not stand in the way. The error is an *api.Error of kind invalid. Findings have a
+// Warnings do not prevent an apply. The error is an *api.Error of kind invalid. Findings have a
 // path but no position: Locate gives them one.
 func Resolve(s *api.Spec, gpus []gpu.Identity) (Resolved, []api.FieldError, error) {
 	gpus = slices.Clone(gpus)
@@ -167,7 +167,7 @@ func (r *resolver) entries() {
 		}
 		id, entry := r.gpus[g], r.spec.GPUs[c.entry]
 		if id.Display && !entry.Graphics && entry.Mode != api.ModeExternal {
-			r.fail(c.match.path, "GPU %s drives a display: write graphics: true in gpus[%d] if it shall be shared all the same", name(id), c.entry)
+			r.fail(c.match.path, "GPU %s drives a display: write graphics: true in gpus[%d] to share it anyway", name(id), c.entry)
 		}
 		if id.UUID != "" {
 			r.out.GPUs[id.UUID] = c.entry
@@ -188,7 +188,7 @@ func (r *resolver) grants() {
 			switch kind := grant.Kind(); {
 			case len(r.errors) > mistakes: // said already, and more exactly
 			case len(may) == 0:
-				r.warn(at, "no GPU here is in mode %s for this grant: nobody can use it", kind)
+				r.warn(at, "no GPU here is in mode %s for this grant: no user can use it", kind)
 			case grant.Exclusive > len(may):
 				r.warn(at+".exclusive", "only %d GPUs are in mode exclusive for this grant: a lease of %d never fits", len(may), grant.Exclusive)
 			}
@@ -198,10 +198,10 @@ func (r *resolver) grants() {
 
 func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 	kind := grant.Kind()
-	wanted := make([]bool, len(r.gpus))
+	selected := make([]bool, len(r.gpus))
 	if grant.GPUs == nil {
-		for i := range wanted {
-			wanted[i] = true
+		for i := range selected {
+			selected[i] = true
 		}
 	} else {
 		for _, m := range r.matches(grant.GPUs, at+".gpus") {
@@ -212,7 +212,7 @@ func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 				r.warn(m.path, "no GPU here has %s (%s)", m.text, r.present())
 			}
 			for _, g := range m.gpus {
-				wanted[g] = true
+				selected[g] = true
 				if mode := r.mode(g); mode != kind && m.rank >= rankIndex {
 					r.fail(m.path, "GPU %s is in mode %s, this grant needs %s: name a GPU of that mode, or change the mode", name(r.gpus[g]), mode, kind)
 				}
@@ -221,7 +221,7 @@ func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 	}
 	may := []gpu.UUID{}
 	for g, id := range r.gpus {
-		if wanted[g] && r.mode(g) == kind && id.UUID != "" {
+		if selected[g] && r.mode(g) == kind && id.UUID != "" {
 			may = append(may, id.UUID)
 		}
 	}

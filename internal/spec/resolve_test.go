@@ -61,7 +61,7 @@ func TestResolve(t *testing.T) {
 			text:   text("{select: {index: 0}, mode: timeslice}", "{name: g, mps: {share: 10%}, gpus: {index: 0}}"),
 			errors: []string{"tenants[0].grants[0].gpus.index: GPU 0 (GPU-0) is in mode timeslice, this grant needs mps: name a GPU of that mode, or change the mode"},
 		},
-		"a grant's GPU that nobody manages": {
+		"a grant's GPU that is unmanaged": {
 			text:   text("", "{name: g, mps: {share: 10%}, gpus: {index: 0}}"),
 			errors: []string{"tenants[0].grants[0].gpus.index: GPU 0 (GPU-0) is in mode unmanaged, this grant needs mps: name a GPU of that mode, or change the mode"},
 		},
@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 			text:     text("", "{name: g, exclusive: 1}"),
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: no user can use it"},
 		},
 		"a grant of more GPUs than there are": {
 			text:     text("{select: {index: 0}, mode: exclusive}", "{name: g, exclusive: 2}"),
@@ -94,14 +94,14 @@ func TestResolve(t *testing.T) {
 			text:     text("{select: {index: 8}, mode: exclusive, optional: true}, {select: {model: H200}, mode: external, optional: true}", "{name: g, exclusive: 1, gpus: {index: 8}}"),
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"tenants[0].grants[0].gpus.index: no GPU here has index 8 (there are 8, index 0 to 7)", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"tenants[0].grants[0].gpus.index: no GPU here has index 8 (there are 8, index 0 to 7)", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: no user can use it"},
 		},
 		"no GPUs at all": {
 			text:     text("{select: {all: true}, mode: exclusive}", "{name: g, exclusive: 1}"),
 			gpus:     []gpu.Identity{},
 			entries:  map[gpu.UUID]int{},
 			grant:    []gpu.UUID{},
-			warnings: []string{"gpus[0].select.all: there are no GPUs here: write optional: true if that is meant", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: nobody can use it"},
+			warnings: []string{"gpus[0].select.all: there are no GPUs here: write optional: true if that is meant", "tenants[0].grants[0]: no GPU here is in mode exclusive for this grant: no user can use it"},
 		},
 		"a tie": {
 			text:   text("{select: {uuid: GPU-3}, mode: exclusive}, {select: {pci: '00000000:0A:00.0'}, mode: mps}, {select: {model: '*A100*'}, mode: external}, {select: {model: 'NVIDIA A100*'}, mode: external}", "{name: g, exclusive: 1}"),
@@ -110,7 +110,7 @@ func TestResolve(t *testing.T) {
 		"a display": {
 			text:   text("{select: {all: true}, mode: exclusive}", "{name: g, exclusive: 1}"),
 			gpus:   eight(display),
-			errors: []string{"gpus[0].select.all: GPU 7 (GPU-7) drives a display: write graphics: true in gpus[0] if it shall be shared all the same"},
+			errors: []string{"gpus[0].select.all: GPU 7 (GPU-7) drives a display: write graphics: true in gpus[0] to share it anyway"},
 		},
 		"a display that may be shared": {
 			text:    text("{select: {index: 7}, mode: exclusive, graphics: true}", "{name: g, exclusive: 1}"),

@@ -54,7 +54,7 @@ func Roles() map[string]string {
 	return map[string]string{
 		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
 		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
-		"without a role": "nobody", "root in a namespace": "nobody",
+		"without a role": "none", "root in a namespace": "none",
 	}
 }
 
