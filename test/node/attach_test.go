@@ -237,7 +237,7 @@ func TestAttachedCgroupUsesTooMuch(t *testing.T) {
 	if !idle.living() || !small.living() {
 		t.Error("more than the one process was stopped")
 	}
-	if notices := strings.Join(leaseByID(s, id).Notices, "\n"); !strings.Contains(notices, fmt.Sprintf("process %d", large.pid())) {
+	if notices := strings.Join(leaseByID(s, id).Notices, "\n"); !strings.Contains(notices, fmt.Sprintf("pid %d", large.pid())) {
 		t.Errorf("no notice names the process: %s", notices)
 	}
 	for _, o := range []*outside{idle, small} {

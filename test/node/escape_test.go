@@ -175,7 +175,7 @@ func TestEscape(t *testing.T) {
 		roots := x.job.PID() // It runs as root.
 		x.move(roots)
 		e := x.events.await(t, "lease.escaped", x.id)
-		if !strings.Contains(e.Message, "root's") {
+		if !strings.Contains(e.Message, "belongs to root") {
 			t.Errorf("the event is %+v", e)
 		}
 		// Two more scans.
