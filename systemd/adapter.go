@@ -185,7 +185,7 @@ func (a *Adapter) Abilities() cgroup.Abilities {
 // Hierarchy returns the hierarchy of systemd's cgroups, for reading statistics.
 func (a *Adapter) Hierarchy() cgroup.Hierarchy { return a.h }
 
-// Members lists the processes in the scope now. Processes that another service manager took away are not among them:
+// Members lists the processes that are in the scope now, without those that another service manager moved out:
 // see cgroup.ErrWrongCgroup.
 func (a *Adapter) Members(_ context.Context, id string) ([]cgroup.Process, error) {
 	scope, err := a.scope(id)

@@ -593,6 +593,6 @@ func TestSilentBus(t *testing.T) {
 		t.Errorf("a silent bus: %v", err)
 	}
 	if d := time.Since(begin); d > 5*time.Second {
-		t.Errorf("it took %v to give up", d)
+		t.Errorf("it gave up after %v", d)
 	}
 }

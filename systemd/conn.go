@@ -45,7 +45,7 @@ type link struct {
 	signals chan *dbus.Signal
 }
 
-func (l *link) alive() bool           { return l.units.Connected() && l.raw.Connected() }
+func (l *link) connected() bool       { return l.units.Connected() && l.raw.Connected() }
 func (l *link) done() <-chan struct{} { return l.raw.Context().Done() }
 func (l *link) close() {
 	l.units.Close()
@@ -106,7 +106,7 @@ func (s *supervisor) get(ctx context.Context) (*link, error) {
 		s.mu.Lock()
 		l, up := s.link, s.up
 		s.mu.Unlock()
-		if l != nil && l.alive() {
+		if l != nil && l.connected() {
 			return l, nil
 		}
 		if l != nil {
@@ -136,7 +136,7 @@ func (s *supervisor) do(ctx context.Context, op func(context.Context, *link) err
 			return err
 		}
 		// Calls on a lost connection fail with the error of its last read. Only the state of the connection is reliable.
-		if !errors.Is(err, errLost) && l.alive() {
+		if !errors.Is(err, errLost) && l.connected() {
 			return err
 		}
 		l.close()
@@ -178,7 +178,7 @@ func (s *supervisor) listen(l *link) {
 		case <-l.done():
 			return
 		case <-check.C:
-			if !l.alive() {
+			if !l.connected() {
 				return
 			}
 		case sig, ok := <-l.signals:
@@ -277,7 +277,7 @@ func (s *supervisor) dial(ctx context.Context) (l *link, err error) {
 	return l, err
 }
 
-// dialBus makes one connection that lives as long as the supervisor. ctx bounds only the connecting.
+// dialBus makes one connection that is kept until the supervisor is closed. ctx bounds only the connecting.
 func (s *supervisor) dialBus(ctx context.Context) (*dbus.Conn, error) {
 	own, cancel := context.WithCancel(s.ctx)
 	conn, err := s.connect(own)

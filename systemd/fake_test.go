@@ -572,9 +572,9 @@ func startFake(t *testing.T, h *cgroup.Hierarchy) (*fake, string) {
 	t.Helper()
 	address := privateBus(t)
 	// A bus that does not answer must fail the test, not block it.
-	alive := time.AfterFunc(20*time.Second, func() { panic("the private bus does not answer") })
+	timeout := time.AfterFunc(20*time.Second, func() { panic("the private bus does not answer") })
 	conn, err := dbus.Connect(address)
-	alive.Stop()
+	timeout.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// attachEnv makes this test program call for processes to be moved.
+// attachEnv is set for the test program that calls for a process to be moved.
 const attachEnv = "GPUSHARE_TEST_ATTACH"
 
 // TestAttachAsUser is no test: TestMigrationPolicy runs it as another user.

@@ -122,7 +122,7 @@ func TestLimitsRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want.Canonical(), limitsOf(values)); d != "" {
-			t.Errorf("(-wanted +read):\n%s", d)
+			t.Errorf("(-want +got):\n%s", d)
 		}
 	})
 }

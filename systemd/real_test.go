@@ -25,7 +25,7 @@ import (
 func openHost(t *testing.T, onReload func()) *Adapter {
 	t.Helper()
 	if os.Getenv("GPUSHARE_TEST_SYSTEMD") == "" {
-		t.Skip("needs a machine of its own with systemd, and GPUSHARE_TEST_SYSTEMD set to say so")
+		t.Skip("needs a machine of its own with systemd, and GPUSHARE_TEST_SYSTEMD set")
 	}
 	a := open(t, Options{Prefix: "gpusharetest", OnReload: onReload})
 	t.Logf("%+v", a.Info())
@@ -335,7 +335,7 @@ func TestHostDriftIsCorrected(t *testing.T) {
 func TestHostManySlices(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 140*time.Second)
-	tenants, grants := 6, 3 // 64 times 3 take minutes to make in an emulator, and cost the same for each
+	tenants, grants := 6, 3 // 64 times 3 take minutes to create in an emulator, and cost the same for each
 	root := a.roots[0]
 	var units []string
 	for i := range tenants {

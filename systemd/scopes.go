@@ -169,7 +169,7 @@ func (a *Adapter) finishInner(run string, p cgroup.Process) error {
 	return a.h.Verify(p, run)
 }
 
-// Recover takes up a scope that was started by an earlier life of the daemon.
+// Recover registers a scope that an earlier run of the daemon started.
 func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // No scope has such a name.
@@ -184,10 +184,10 @@ func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeStat
 		}
 	}
 	if err != nil {
-		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, err)
+		return cgroup.ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, err)
 	}
 	if busy, err := a.h.Populated(scope); err != nil || !busy {
-		return cgroup.ScopeState{}, fmt.Errorf("cannot adopt scope %s: %w", s.ID, errors.Join(err, cgroup.ErrNotFound))
+		return cgroup.ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, errors.Join(err, cgroup.ErrNotFound))
 	}
 	a.register(s.ID, scope)
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil

@@ -67,8 +67,8 @@ func TestUnitCgroup(t *testing.T) {
 		"active": true, "activating": true, "reloading": true, "refreshing": true, "deactivating": false, "inactive": false, "failed": false,
 	} {
 		f.set(func() { f.unitLocked(scope).active, f.unitLocked(service).active = state, state })
-		for unit, ask := range map[string]func(context.Context, string) (string, error){scope: a.scopeCgroup, service: a.UnitCgroup} {
-			if cg, err := ask(ctx, unit); runs && (err != nil || cg != "/x/"+unit) || !runs && !errors.Is(err, cgroup.ErrNotFound) {
+		for unit, query := range map[string]func(context.Context, string) (string, error){scope: a.scopeCgroup, service: a.UnitCgroup} {
+			if cg, err := query(ctx, unit); runs && (err != nil || cg != "/x/"+unit) || !runs && !errors.Is(err, cgroup.ErrNotFound) {
 				t.Errorf("%s that is %s: %q, %v", unit, state, cg, err)
 			}
 		}

@@ -256,7 +256,7 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 		return r.failed(s, duration, errors.Join(doErr, fmt.Errorf("cannot read back whether it worked: %w", err)))
 	case applied:
 		r.report(Progress{Step: s.ID, GPU: s.GPU, State: Done, Duration: duration})
-		r.log(slog.LevelInfo, "step done", s, slog.Duration("took", duration))
+		r.log(slog.LevelInfo, "step done", s, slog.Duration("duration", duration))
 		return nil
 	case doErr != nil:
 		return r.failed(s, duration, doErr)
@@ -300,7 +300,7 @@ func (r *running) undoSteps(ctx context.Context, steps []step.Step) error {
 			return r.failed(s, duration, fmt.Errorf("cannot undo %q: %w", s.Text, err))
 		}
 		r.report(Progress{Step: s.ID, GPU: s.GPU, State: StepUndone, Duration: duration})
-		r.log(slog.LevelInfo, "step undone", s, slog.Duration("took", duration))
+		r.log(slog.LevelInfo, "step undone", s, slog.Duration("duration", duration))
 	}
 	return nil
 }
@@ -350,7 +350,7 @@ func (r *running) limit(ctx context.Context, s step.Step) (context.Context, cont
 
 func (r *running) failed(s *step.Step, duration time.Duration, err error) error {
 	r.report(Progress{Step: s.ID, GPU: s.GPU, State: Failed, Duration: duration, Err: err})
-	r.log(slog.LevelError, "step failed", s, slog.Duration("took", duration), slog.String("error", err.Error()))
+	r.log(slog.LevelError, "step failed", s, slog.Duration("duration", duration), slog.String("error", err.Error()))
 	return err
 }
 
@@ -368,7 +368,7 @@ func (r *running) log(level slog.Level, message string, s *step.Step, more ...sl
 	if r.Log == nil {
 		return
 	}
-	attrs := append([]slog.Attr{slog.Int("step", s.ID), slog.String("op", s.Kind), slog.String("gpu", s.GPU), slog.String("text", s.Text)}, more...)
+	attrs := append([]slog.Attr{slog.Int("step", s.ID), slog.String("kind", s.Kind), slog.String("gpu", s.GPU), slog.String("text", s.Text)}, more...)
 	r.Log.LogAttrs(context.Background(), level, message, attrs...)
 }
 

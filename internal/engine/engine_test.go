@@ -144,7 +144,7 @@ func TestRefusals(t *testing.T) {
 				w.engine().Resume(t.Context(), &engine.Record{Steps: c.steps, Authority: c.authority}, store.Epoch{}, engine.Hooks{}),
 			} {
 				if out["A"].Reason != c.want || c.want != "" && (w.writes > 0 || out["A"].State != engine.Undone) {
-					t.Errorf("it gives %+v", out)
+					t.Errorf("it returns %+v", out)
 				}
 			}
 		})
@@ -365,7 +365,7 @@ func TestProgress(t *testing.T) {
 	}})
 	want := []string{"4 doing", "4 done", "2 doing", "2 done", "3 doing", "3 failed", "3 undoing", "3 undone", "2 undoing", "2 undone", "4 undoing", "4 undone"}
 	if d := cmp.Diff(want, reported); d != "" || out["A"].Step != 3 {
-		t.Errorf("told (-want +got):\n%s\n%+v", d, out)
+		t.Errorf("reported (-want +got):\n%s\n%+v", d, out)
 	}
 }
 
@@ -433,7 +433,7 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 				}
 				out := <-ended
 				if out.State() != engine.Interrupted || len(s.begun) != 0 {
-					t.Errorf("it ends %+v", out)
+					t.Errorf("it ended as %+v", out)
 				}
 				if free != (time.Since(began) == 0) || time.Since(began) > 5*time.Second {
 					t.Errorf("it needed %v", time.Since(began))
@@ -468,7 +468,7 @@ func TestGPUsInParallel(t *testing.T) {
 			close(s.free)
 		}
 		if out := <-ended; out.State() != engine.Reached || len(out) != 8 {
-			t.Errorf("it ends %+v", out)
+			t.Errorf("it ended as %+v", out)
 		}
 	})
 }

@@ -26,7 +26,7 @@ type fakeNode struct {
 	down     bool
 	broken   map[string]bool // "do key" and "undo key" that always fail
 	lying    map[string]bool // keys whose writes succeed and change nothing
-	late     map[string]bool // keys whose writes happen and answer with an error
+	late     map[string]bool // keys whose writes take effect and return an error
 	wrong    []string        // breaches of the rule
 }
 

@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// State says how a change ended on one GPU.
+// State is how a change ended on one GPU.
 type State string
 
 // The states, from the best to the worst.

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// lossy is a handler whose calls are lost on the way so many times.
+// lossy is a handler that loses a number of calls.
 type lossy struct {
 	lose  int
 	with  error
@@ -30,7 +30,7 @@ func (h *lossy) Do(context.Context, step.Step) error {
 
 func (h *lossy) Undo(context.Context, step.Step) error { return nil }
 
-// A call that was lost although the GPU answers is made once more, and no more than that; what was refused is not.
+// A call that was lost although the GPU answers is repeated once; a refused call is not repeated.
 func TestLostCallIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -97,11 +97,11 @@ func TestExecsTheProgram(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	asked, err := os.ReadFile("/proc/self/limits")
+	text, err := os.ReadFile("/proc/self/limits")
 	if err != nil {
 		t.Fatal(err)
 	}
-	soft := parseLimits(string(asked))[unix.RLIMIT_NOFILE].Soft
+	soft := parseLimits(string(text))[unix.RLIMIT_NOFILE].Soft
 	lines := strings.Split(output(t, k, "a", -1), "\n")
 	if want := fmt.Sprintf("tenant /tmp 0027 %d /usr/bin:/bin", soft); lines[0] != want {
 		t.Errorf("it printed %q, want %q", lines[0], want)
@@ -127,13 +127,13 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 		name   string
 		change func(p *Program)
 		code   int
-		says   string
+		want   string
 	}{
 		{"not there", func(p *Program) { p.Path = "/no/such/program" }, 127, "cannot run /no/such/program: no such file or directory"},
 		{"not executable", func(p *Program) { p.Path = write("plain", "x", 0o644) }, 126, "permission denied"},
-		{"a folder", func(p *Program) { p.Path = dir }, 126, "permission denied"},
+		{"a directory", func(p *Program) { p.Path = dir }, 126, "permission denied"},
 		{"no first line", func(p *Program) { p.Path = write("script", "echo\n", 0o755) }, 126, "first line"},
-		{"no such folder", func(p *Program) { p.Dir = "/no/such/folder" }, 126, "cannot start in /no/such/folder: no such file"},
+		{"no such directory", func(p *Program) { p.Dir = "/no/such/directory" }, 126, "cannot start in /no/such/directory: no such file"},
 		{"a relative path", func(p *Program) { p.Path = "sh" }, 126, "not absolute"},
 		{"other mounts", func(p *Program) { p.Credentials.Mounts = "mnt:[1]" }, 126, "container"},
 		{"a bad environment", func(p *Program) { p.Env = []string{"=x"} }, 126, "NAME=value"},
@@ -145,8 +145,8 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 			c.change(p)
 			err := begin(t, k, "a", p)
 			f, ok := errors.AsType[*Failure](err)
-			if !ok || f.Code != c.code || !strings.Contains(f.Message, c.says) {
-				t.Fatalf("got %v, want %d and %q", err, c.code, c.says)
+			if !ok || f.Code != c.code || !strings.Contains(f.Message, c.want) {
+				t.Fatalf("got %v, want %d and %q", err, c.code, c.want)
 			}
 			if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != c.code {
 				t.Errorf("the result is %+v: %v", r, err)
@@ -353,7 +353,7 @@ func (l *lines) await(t *testing.T, text string) {
 }
 
 // TestStandardInputIsDuplicated: a service manager keeps the connection that it gave as the standard input for as long as the
-// unit lives.
+// unit exists.
 func TestStandardInputIsDuplicated(t *testing.T) {
 	local, remote, err := Pair()
 	if err != nil {

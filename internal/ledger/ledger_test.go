@@ -92,7 +92,7 @@ func TestAppendAndRead(t *testing.T) {
 	}
 	var first []int
 	if _, err := ledger.Read(dir, "audit", func(json.RawMessage) bool { first = append(first, 0); return len(first) < 2 }); err != nil || len(first) != 2 {
-		t.Errorf("told to stop after two, it went on to %d (%v)", len(first), err)
+		t.Errorf("stopped after two, it read %d (%v)", len(first), err)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills a real filesystem: lines are lost and counted, nobody waits, and later lines are whole again.
+// TestFullDisk fills a real filesystem: lines are lost and counted, Append never waits, and later lines are complete.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k,mode=0700"); err != nil {
@@ -200,19 +200,19 @@ func TestFullDisk(t *testing.T) {
 	if lost == 0 || len(ns)+int(lost) != 600 || skipped != 0 {
 		t.Fatalf("%d entries, %d lost, %d skipped", len(ns), lost, skipped)
 	}
-	// Somebody makes room.
+	// Space is freed.
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=1m,mode=0700"); err != nil {
 		t.Fatal(err)
 	}
 	add(t, l, 1000)
 	if ns, skipped := read(t, dir); ns[len(ns)-1] != 1000 || skipped != 0 || l.Lost() != lost {
-		t.Errorf("with room again: last %d, %d skipped, %d lost", ns[len(ns)-1], skipped, l.Lost())
+		t.Errorf("with space again: last %d, %d skipped, %d lost", ns[len(ns)-1], skipped, l.Lost())
 	}
 }
 
-// TestAppendNeverWaits: the directory is gone, and still nothing blocks or fails.
+// TestAppendNeverWaits: without its directory the ledger neither blocks nor fails.
 func TestAppendNeverWaits(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "gone")
+	dir := filepath.Join(t.TempDir(), "removed")
 	l := open(t, dir, ledger.Options{Queue: 4})
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"strconv"
 )
 
-// Read visits the entries, the oldest first, until visit says false. It skips lines that are not as they were written
-// (a kill tears the last one) and counts them. No ledger yet is no error.
-func Read(dir, name string, visit func(json.RawMessage) bool) (skipped int, err error) {
+// Read visits the entries, the oldest first, until each returns false. It skips damaged lines (a kill can leave half a line) and
+// counts them. A missing ledger is no error.
+func Read(dir, name string, each func(json.RawMessage) bool) (skipped int, err error) {
 	have, err := numbers(dir, name)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -23,9 +23,9 @@ func Read(dir, name string, visit func(json.RawMessage) bool) (skipped int, err 
 		return 0, fmt.Errorf("cannot read the %s ledger: %w", name, err)
 	}
 	for _, n := range have {
-		more, s, err := readFile(path(dir, name, n), visit)
+		more, s, err := readFile(path(dir, name, n), each)
 		skipped += s
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // the writer may have forgotten it meanwhile
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the writer may have removed it in the meantime
 			return skipped, fmt.Errorf("cannot read the %s ledger: %w", name, err)
 		}
 		if err == nil && !more {
@@ -35,12 +35,12 @@ func Read(dir, name string, visit func(json.RawMessage) bool) (skipped int, err 
 	return skipped, nil
 }
 
-func readFile(path string, visit func(json.RawMessage) bool) (more bool, skipped int, err error) {
+func readFile(path string, each func(json.RawMessage) bool) (more bool, skipped int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return false, 0, err
 	}
-	defer f.Close() // it was only read
+	defer f.Close() // the file was only read
 	r := bufio.NewReader(f)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -48,7 +48,7 @@ func readFile(path string, visit func(json.RawMessage) bool) (more bool, skipped
 			value, ok := decode(line[:len(line)-1])
 			if !ok {
 				skipped++
-			} else if !visit(value) {
+			} else if !each(value) {
 				return false, skipped, nil
 			}
 			continue
@@ -63,7 +63,7 @@ func readFile(path string, visit func(json.RawMessage) bool) (more bool, skipped
 	}
 }
 
-// decode gives the value of a line without its newline; ok is false when the line is not as it was written.
+// decode returns the value of a line without its newline; ok is false for a damaged line.
 func decode(line []byte) (value json.RawMessage, ok bool) {
 	if len(line) < digits+2 || line[digits] != ' ' {
 		return nil, false

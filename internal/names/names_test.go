@@ -232,10 +232,10 @@ func TestNumberIsQueriedAlone(t *testing.T) {
 
 // A failure of the directory is reported, and what was known is kept.
 func TestDirectoryThatFails(t *testing.T) {
-	for _, c := range []struct{ name, script, says string }{
+	for _, c := range []struct{ name, script, want string }{
 		{"it ends with an error", "exit 3", "getent failed"},
 		{"it is killed", "kill -9 $$", "getent failed"},
-		{"it says too much", "exec cat /dev/zero", "getent"},
+		{"too much output", "exec cat /dev/zero", "getent"},
 		{"it hangs", "exec sleep 60", "did not answer within"},
 		{"it hangs and its child too", "sleep 60 & wait", "did not answer within"},
 		{"it ignores what ends it", "trap '' TERM; while :; do sleep 60; done", "did not answer within"},
@@ -250,11 +250,11 @@ func TestDirectoryThatFails(t *testing.T) {
 			}
 			began := time.Now()
 			err := h.Refresh(t.Context(), []string{"alice", "bob", "local"}, []string{"vision"}, true)
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("the error is %v, want %q", err, c.says)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the error is %v, want %q", err, c.want)
 			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("it took %v", took)
+			if elapsed := time.Since(began); elapsed > 5*time.Second {
+				t.Errorf("it needed %v", elapsed)
 			}
 			h.user(t, "alice", 5001, Present)
 			h.group(t, "vision", 6001, Present)
@@ -402,7 +402,7 @@ func TestParse(t *testing.T) {
 		}
 		got := map[string]int{}
 		for _, e := range parse([]byte(strings.Join(lines, "\n"))) {
-			if _, ours := want[e.name]; ours {
+			if _, listed := want[e.name]; listed {
 				got[e.name] = e.id
 			}
 			if e.id < 0 || e.id >= 1<<32-1 || !queryable(e.name) {

@@ -46,7 +46,7 @@ type Epoch struct {
 	Driver string `json:"driver"` // when the driver module was loaded; empty without one
 }
 
-// String gives both parts.
+// String returns both parts.
 func (e Epoch) String() string { return e.Boot + "/" + e.Driver }
 
 // GPU finds a GPU by its UUID.

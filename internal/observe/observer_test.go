@@ -154,7 +154,7 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 		t.Error("there is an observation before the first one")
 	}
 	first := o.Observe(t.Context())
-	expect(t, "the first asks for everything", everything, f.takeCalls())
+	expect(t, "the first queries everything", everything, f.takeCalls())
 	second := o.Observe(t.Context())
 	expect(t, "the second reads each GPU once", snapshots, f.takeCalls())
 	if o.Last() != second || second == first {
@@ -171,7 +171,7 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 		if capable := g.Identity.UUID != "GPU-c"; (g.Profiles != nil) != capable {
 			t.Errorf("%s has profiles %v", g.Identity.UUID, g.Profiles)
 		}
-		if wanted := g.Identity.UUID == "GPU-c"; (g.MPS != nil) != wanted {
+		if want := g.Identity.UUID == "GPU-c"; (g.MPS != nil) != want {
 			t.Errorf("%s has MPS %v", g.Identity.UUID, g.MPS)
 		}
 	}
@@ -211,7 +211,7 @@ func TestWhatIsQueriedAgain(t *testing.T) {
 			f.takeCalls()
 			c.change(t, o, f, root)
 			o.Observe(t.Context())
-			expect(t, "asked", c.want, f.takeCalls())
+			expect(t, "queries", c.want, f.takeCalls())
 		})
 	}
 }
@@ -235,7 +235,7 @@ func TestProfilesThatFail(t *testing.T) {
 	f.takeCalls()
 	f.set(func() { f.noLayout = nil })
 	n = o.Observe(t.Context())
-	expect(t, "asked", append([]string{"profiles GPU-a", "profiles GPU-b"}, snapshots...), f.takeCalls())
+	expect(t, "queries", append([]string{"profiles GPU-a", "profiles GPU-b"}, snapshots...), f.takeCalls())
 	if g, _ := n.GPU("GPU-a"); g.Profiles == nil {
 		t.Error("they are still missing")
 	}
@@ -296,9 +296,9 @@ func TestAGPUThatNeverAnswered(t *testing.T) {
 func TestADriverErrorKeepsTheGPUs(t *testing.T) {
 	o, f, _ := start(t)
 	o.Observe(t.Context())
-	gone := &gpu.Error{Op: "start", Err: gpu.ErrNotLoaded}
+	notLoaded := &gpu.Error{Op: "start", Err: gpu.ErrNotLoaded}
 	o.Invalidate()
-	f.set(func() { f.noNode = gone })
+	f.set(func() { f.noNode = notLoaded })
 	n := o.Observe(t.Context())
 	if !errors.Is(n.DriverErr, gpu.ErrNotLoaded) || n.Driver.DriverVersion != "580.95.05" || len(n.GPUs) != 3 {
 		t.Fatalf("it is observed as %+v", n)
@@ -314,7 +314,7 @@ func TestADriverErrorKeepsTheGPUs(t *testing.T) {
 	if n.DriverErr != nil || n.GPUs[0].Err != nil {
 		t.Errorf("after the driver came back: %v, %v", n.DriverErr, n.GPUs[0].Err)
 	}
-	expect(t, "asked when it came back", everything, f.takeCalls())
+	expect(t, "queries after the driver came back", everything, f.takeCalls())
 }
 
 func TestADriverThatNeverAnswered(t *testing.T) {

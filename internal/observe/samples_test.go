@@ -22,9 +22,9 @@ func TestSamplesOverAnObservation(t *testing.T) {
 	if n.GPUs[0].Memory.Used != 1 {
 		t.Error("the observation itself was changed")
 	}
-	s.PutLease("gone", LeaseSample{Memory: 1})
+	s.PutLease("ended", LeaseSample{Memory: 1})
 	s.Retain(nil, func(gpu.UUID) bool { return false })
-	if s.Overlay(n) != n || s.Lease("gone").Memory != 0 {
+	if s.Overlay(n) != n || s.Lease("ended").Memory != 0 {
 		t.Error("readings of ended leases are kept")
 	}
 }

@@ -28,7 +28,7 @@ func TestMergeSubjects(t *testing.T) {
 		in   []Subject
 		want []string
 	}{
-		{"nobody", nil, nil},
+		{"no subjects", nil, nil},
 		{"a lease that is stopped, and what it has", []Subject{LeaseOf("red-1", "alice"), LeaseOf("red-1", "")}, []string{"red-1 of alice"}},
 		{"the other way round", []Subject{LeaseOf("red-1", ""), LeaseOf("blue-1", ""), LeaseOf("red-1", "alice")}, []string{"red-1 of alice", "blue-1"}},
 		{"a lease whose name begins like another's", []Subject{LeaseOf("red-1 of a", ""), LeaseOf("red-1", "")}, []string{"red-1 of a", "red-1"}},

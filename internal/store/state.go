@@ -21,9 +21,9 @@ type State struct {
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
 	Change json.RawMessage `json:"change,omitempty"`
-	// LastInstanceGeneration is the highest generation that an instance was given. None is given twice.
+	// LastInstanceGeneration is the highest generation of an instance. No generation is used twice.
 	LastInstanceGeneration uint64 `json:"last_instance_generation,omitempty"`
-	// StepDurations is how long steps took, by the model of GPU and the kind of step.
+	// StepDurations are the durations of steps, by the model of GPU and the kind of step.
 	StepDurations map[string]map[string]Duration `json:"step_durations,omitempty"`
 	// LastOperation is the number of the last operation. No number is used twice.
 	LastOperation uint64 `json:"last_operation,omitempty"`
@@ -31,7 +31,7 @@ type State struct {
 	StoppedUnits []string `json:"stopped_units,omitempty"`
 	// ActiveRestrictions: a spec was enforced since the node was last unmanaged, so restrictions may be active.
 	ActiveRestrictions bool `json:"active_restrictions,omitempty"`
-	// CreatedSlices are the cgroup slices that a spec asked for and that may exist. Other slices are never removed. nil: it
+	// CreatedSlices are the cgroup slices that a spec requested and that may exist. Other slices are never removed. nil: it
 	// was not recorded.
 	CreatedSlices map[string]bool `json:"created_slices"`
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
@@ -86,7 +86,7 @@ type Achieved struct {
 // InstanceRecord is what the driver does not report of a MIG instance that gpushare manages.
 type InstanceRecord struct {
 	Placement gpu.Placement `json:"placement"`
-	// Generation is never given twice. An instance that is created again has the UUIDs of the one before, and another
+	// Generation is never used twice. An instance that is created again has the UUIDs of the one before, and another
 	// generation.
 	Generation uint64 `json:"generation"`
 	Imported   bool   `json:"imported,omitempty"` // another tool created it, and an administrator imported it

@@ -177,7 +177,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	d.free = 10 << 20
 	if err := s.Update(accept("4")); err != nil || s.spare == 0 {
-		t.Errorf("with room again: %v, reserve %d", err, s.spare)
+		t.Errorf("with space again: %v, reserve %d", err, s.spare)
 	}
 }
 
@@ -445,7 +445,7 @@ func TestFullFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Update(accept("3")); err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("with space again: %v", err)
 	}
 }
 
