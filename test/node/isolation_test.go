@@ -11,13 +11,13 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// openNodes prints the device nodes that the process is let through to, one a line.
+// openNodes prints the device nodes that the process can open, one on each line.
 const openNodes = `cd %s/dev && for n in nvidia[0-9]* nvidiactl nvidia-uvm* nvidia-modeset nvidia-caps/*; do
 	if [ ! -c $n ]; then continue; fi
 	case $( (exec 3<$n) 2>&1) in *permitted*) ;; *) echo "open $n";; esac
 done`
 
-// startWithDeviceNodes starts a node whose GPUs are real device nodes, or skips.
+// startWithDeviceNodes starts a node whose GPUs are real device nodes, or skips the test.
 func startWithDeviceNodes(t *testing.T) *harness.Node {
 	t.Helper()
 	n := start(t, quick)
@@ -33,7 +33,7 @@ func startWithDeviceNodes(t *testing.T) *harness.Node {
 	return n
 }
 
-// opened is what a lease's process is let through to.
+// opened returns the device nodes that a process of a lease can open.
 func opened(t *testing.T, n *harness.Node, grant string) []string {
 	t.Helper()
 	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "sh", "-c", fmt.Sprintf(openNodes, n.Root()))
@@ -48,7 +48,7 @@ func opened(t *testing.T, n *harness.Node, grant string) []string {
 	return nodes
 }
 
-// A lease opens the nodes of its own GPU or instance, whatever its environment says, and no other.
+// A lease can open the nodes of its own GPU or instance and no others, with any environment.
 func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
 	t.Parallel()
 	n := startWithDeviceNodes(t)
@@ -66,14 +66,14 @@ func TestLeaseOpensItsOwnDevicesOnly(t *testing.T) {
 	awaitStatus(t, n, "leases of commands that ended are still there", func(s *api.Status) bool { return len(s.Leases) == 0 })
 }
 
-// The walls of the slices are read back from the kernel: there is nothing to mend, and nothing is said to be missing.
+// The device rules of the slices are read back from the kernel: nothing is corrected or reported as missing.
 func TestDeviceRulesAreReadBack(t *testing.T) {
 	t.Parallel()
 	n := startWithDeviceNodes(t)
 	job, id := begin(t, n, "red", "whole", "sleep", "60")
 	l := leaseByID(status(t, n), id)
 	if !l.Isolation.Devices || slices.ContainsFunc(l.Isolation.NotEnforced, func(s string) bool { return strings.Contains(s, "device") }) {
-		t.Errorf("the lease's walls: %+v", l.Isolation)
+		t.Errorf("the isolation of the lease: %+v", l.Isolation)
 	}
 	if r := n.CLIIn(soon(t), shared, "apply", "-f", "-"); r.Code != api.ExitOK || !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)

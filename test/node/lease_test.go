@@ -42,7 +42,7 @@ tenants:
       - {name: whole, exclusive: 1}
 `
 
-// begin starts a job and waits until its command runs: the command prints its lease first.
+// begin starts a job and waits until its command runs. The command first prints its lease.
 func begin(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
 	t.Helper()
 	script := `echo "lease=$GPUSHARE_LEASE."; exec ` + strings.Join(command, " ")
@@ -59,7 +59,7 @@ func begin(t *testing.T, n *harness.Node, tenant, grant string, command ...strin
 	return job, id
 }
 
-// awaitEnd waits for a job's end and gives its exit code.
+// awaitEnd waits for the end of a job and returns its exit code.
 func awaitEnd(t *testing.T, job *harness.Job) int {
 	t.Helper()
 	select {
@@ -70,7 +70,7 @@ func awaitEnd(t *testing.T, job *harness.Job) int {
 	return job.Code()
 }
 
-// awaitStatus waits until the status is as wanted.
+// awaitStatus waits until condition returns true for the status.
 func awaitStatus(t *testing.T, n *harness.Node, what string, condition func(*api.Status) bool) *api.Status {
 	t.Helper()
 	var last *api.Status
@@ -176,7 +176,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 	})
 }
 
-// Whoever waits gets the GPU when it is free, the more important first, and whoever gives up is forgotten.
+// A waiting request gets the GPU when it is free, the higher priority first. A cancelled request is removed from the queue.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -203,16 +203,16 @@ func TestQueue(t *testing.T) {
 		awaitStatus(t, n, tenant+" does not queue", func(s *api.Status) bool { return len(s.Leases) > queued })
 		return job
 	}
-	red := wait("red", "whole")       // one lease of this grant is held: it waits for two things
-	blue := wait("blue", "whole")     // came later, and is more important
-	cancelled := wait("red", "whole") // gives up
+	red := wait("red", "whole")       // one lease of this grant runs: the request waits for two conditions
+	blue := wait("blue", "whole")     // later, with a higher priority
+	cancelled := wait("red", "whole") // is cancelled
 	s := status(t, n)
 	for _, l := range s.Leases {
 		if l.ID != id && (l.State != api.LeaseQueued || l.Waiting == "" || l.Position == 0) {
 			t.Errorf("lease %s is %s, place %d: %q", l.ID, l.State, l.Position, l.Waiting)
 		}
 		if l.State == api.LeaseQueued && l.Tenant == "blue" && l.Position != 1 {
-			t.Errorf("the lease of the more important tenant has place %d", l.Position)
+			t.Errorf("the request with the higher priority has position %d", l.Position)
 		}
 	}
 	if err := cancelled.AwaitLine(soon(t), "waiting, position"); err != nil {
@@ -222,9 +222,9 @@ func TestQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := awaitEnd(t, cancelled); code == 0 {
-		t.Error("giving up looks like success")
+		t.Error("a cancelled run exits with 0")
 	}
-	awaitStatus(t, n, "whoever gave up is still in the queue", func(s *api.Status) bool { return len(s.Leases) == 3 })
+	awaitStatus(t, n, "the cancelled request is still in the queue", func(s *api.Status) bool { return len(s.Leases) == 3 })
 
 	first.Kill()
 	for name, job := range map[string]*harness.Job{"blue": blue, "red": red} {
@@ -265,7 +265,7 @@ func TestLeaseStop(t *testing.T) {
 	}
 }
 
-// Whoever runs out of time is warned on his terminal and in the events, and is then asked to end, with the reason.
+// A lease near its max_time gets a warning on its terminal and an event. At max_time it gets SIGTERM, with the reason.
 func TestMaxTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -280,14 +280,14 @@ func TestMaxTime(t *testing.T) {
 	l := harness.Lease(s, "red", "short")
 	id = l.ID
 	if l.Expires == nil || l.Started == nil || l.Expires.Sub(*l.Started) != time.Second {
-		t.Fatalf("the lease does not say when it ends: %+v", l)
+		t.Fatalf("the lease does not show its end: %+v", l)
 	}
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {
 		t.Errorf("the job ended with %d, not by SIGTERM", code)
 	}
 	for _, want := range []string{"lease.max-time", "lease.stopping", "lease.ended"} {
 		if e := events.await(t, want, id); e.Kind == "lease.stopping" && !strings.Contains(e.Message, "max_time") {
-			t.Errorf("the reason is not told: %q", e.Message)
+			t.Errorf("the event lacks the reason: %q", e.Message)
 		}
 	}
 	for _, want := range []string{"gpushare: lease " + id + ": its max_time of 1s ends in 100ms", "it is being stopped: its max_time has passed"} {
@@ -296,19 +296,19 @@ func TestMaxTime(t *testing.T) {
 		}
 	}
 	if got := strings.Count(screen.String(), "its max_time of"); got != 1 {
-		t.Errorf("the warning came %d times:\n%s", got, screen.String())
+		t.Errorf("%d warnings, want 1:\n%s", got, screen.String())
 	}
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }
 
-// A grant's memory is watched: whoever is only told runs on, whoever is to be stopped is, and nobody else.
+// The GPU memory of a grant is sampled. With overuse notify the lease runs on, with kill it is stopped, and no other lease.
 func TestMemoryOveruse(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
 	innocent, _ := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
 	events, burnerID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
-	s := awaitStatus(t, n, "nobody is told", func(s *api.Status) bool {
+	s := awaitStatus(t, n, "the overuse is not reported", func(s *api.Status) bool {
 		l := leaseByID(s, burnerID)
 		return l != nil && len(l.Notices) > 0 && l.GPUMemory != nil && l.GPUMemory.Stage == "over"
 	})
@@ -318,7 +318,7 @@ func TestMemoryOveruse(t *testing.T) {
 	stopped, stoppedID := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
 	began := time.Now()
 	code := awaitEnd(t, stopped)
-	if code != 128+int(syscall.SIGTERM) { // It is asked first, and says that it was.
+	if code != 128+int(syscall.SIGTERM) { // SIGTERM comes first, and the job handles it.
 		t.Errorf("the lease that uses too much ended with %d: %s", code, stopped.Output())
 	}
 	if elapsed := time.Since(began); elapsed < 400*time.Millisecond {
@@ -326,7 +326,7 @@ func TestMemoryOveruse(t *testing.T) {
 	}
 	s = awaitStatus(t, n, "the stopped lease is still there", func(s *api.Status) bool { return leaseByID(s, stoppedID) == nil })
 	if leaseByID(s, burnerID) == nil {
-		t.Error("who was only to be told was stopped")
+		t.Error("the lease with overuse notify was stopped")
 	}
 	for name, job := range map[string]*harness.Job{"innocent": innocent, "told": events} {
 		select {
@@ -337,7 +337,7 @@ func TestMemoryOveruse(t *testing.T) {
 	}
 }
 
-// On a node that only observes a plan is shown, nothing is written, and commands run with a warning.
+// With enforce: observe a plan is shown, nothing is written, and commands run with a warning.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -357,27 +357,27 @@ func TestObserve(t *testing.T) {
 		l := leaseByID(s, id)
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used > 3<<30
 	})
-	// Its grace is half a second; a short one that ends shows that time has passed and that nobody is stopped for it.
+	// Its grace is 0.5 s. A short job that ends shows that this time has passed and that no lease is stopped.
 	select {
 	case <-job.Done():
-		t.Errorf("a node that only observes stopped somebody: %s", job.Output())
+		t.Errorf("a lease was stopped with enforce: observe: %s", job.Output())
 	case <-time.After(1500 * time.Millisecond):
 	}
 	if got := writes(t, n); got != 0 {
-		t.Errorf("%d writes on a node that only observes", got)
+		t.Errorf("%d writes with enforce: observe", got)
 	}
 	if os.Geteuid() == 0 {
 		top := filepath.Join(unified(t), n.Subtree())
 		created, err := filepath.Glob(filepath.Join(top, "*red*"))
 		if err != nil || len(created) > 0 {
-			t.Errorf("cgroups were made on a node that only observes: %v %v", created, err)
+			t.Errorf("cgroups were created with enforce: observe: %v %v", created, err)
 		}
 	}
 	job.Kill()
 	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 }
 
-// as runs gpushare as the user nobody, who is a member of blue.
+// as runs gpushare as the user nobody, a member of blue.
 func as(t *testing.T, n *harness.Node, args ...string) harness.Result {
 	t.Helper()
 	cmd := exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), args...)
@@ -389,7 +389,7 @@ func as(t *testing.T, n *harness.Node, args ...string) harness.Result {
 	return harness.Result{Code: cmd.ProcessState.ExitCode(), Out: out.String(), Err: errs.String()}
 }
 
-// A tenant's member uses his own grants, sees his own, and stops his own.
+// A member uses the grants of their tenant, sees its leases, and stops their own leases.
 func TestMember(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -408,7 +408,7 @@ func TestMember(t *testing.T) {
 	}
 	for _, victim := range []string{id, wholeID} {
 		if r := as(t, n, "lease", "stop", victim); r.Code == 0 {
-			t.Errorf("he stopped another tenant's lease")
+			t.Errorf("a member stopped a lease of another tenant")
 		}
 	}
 	for _, args := range [][]string{{"get"}, {"plan"}, {"doctor"}, {"config", "reload"}, {"gpu", "retry", "0"}} {
@@ -416,7 +416,7 @@ func TestMember(t *testing.T) {
 			t.Errorf("%v exits with %d: %s", args, r.Code, r.Err)
 		}
 	}
-	// The GPU that he waits for is held by another, whom the words do not name.
+	// The GPU is in use by another tenant, whose name must not be shown.
 	r := as(t, n, "run", "--grant", "whole", "--", "true")
 	if r.Code != 125 || strings.Contains(r.Err, "red") {
 		t.Errorf("waiting for another tenant's GPU exits with %d: %s", r.Code, r.Err)
@@ -434,7 +434,7 @@ func TestMember(t *testing.T) {
 	}
 }
 
-// After a boot the layout is there again, at its places, before anybody gets a lease on it.
+// After a boot the layout is restored at its placements before a lease uses it.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	n := start(t, slow)
@@ -447,7 +447,7 @@ func TestReboot(t *testing.T) {
 	if got := truth(t, n); got != "" {
 		t.Fatalf("instances outlived the boot: %s", got)
 	}
-	// What lives until the next boot is gone; the thawer is not, because this host was not booted.
+	// The runtime directory is emptied as at a boot. The thawer runs on, because the host was not booted.
 	if err := os.Remove(filepath.Join(n.Dir, "run", "leases.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -458,7 +458,7 @@ func TestReboot(t *testing.T) {
 	var r harness.Result
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	err := harness.Await(ctx, time.Millisecond, "nobody is admitted after a boot", func() (bool, error) {
+	err := harness.Await(ctx, time.Millisecond, "no lease starts after a boot", func() (bool, error) {
 		r = n.CLI(ctx, "run", "-q", "-t", "red", "--grant", "cut", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 		return r.Code == 0, nil
 	})
@@ -466,7 +466,7 @@ func TestReboot(t *testing.T) {
 		t.Fatalf("%v: %s\n%s", err, r.Err, daemonLog(n))
 	}
 	if got := truth(t, n); got != was {
-		t.Errorf("somebody was admitted and the node has\n got %s\nwant %s", got, was)
+		t.Errorf("a lease started and the node has\n got %s\nwant %s", got, was)
 	}
 	t.Logf("admitted after %s", time.Since(began))
 	explained(t, awaitChange(t, n), "after a boot")

@@ -16,20 +16,19 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// many is how many leases are started and stopped at once.
+// many is the number of leases that are started and stopped at once.
 const many = 200
 
-// firstAct is what every job does before anything else: it writes where it is and, where devices have walls, whether one
-// that is not its own lets it through.
+// firstAct is the first action of every job: it prints its cgroup and, with device rules, whether it can open the GPU of another
+// lease.
 const firstAct = `grep ^0:: /proc/self/cgroup
-case $( (exec 3<%s/dev/nvidia3) 2>&1) in *permitted*|*denied*) echo walled;; *) echo open;; esac
+case $( (exec 3<%s/dev/nvidia3) 2>&1) in *permitted*|*denied*) echo denied;; *) echo open;; esac
 echo "lease=$GPUSHARE_LEASE."
 exec sleep 600`
 
-// sampler looks at the jobs' processes from outside for as long as they run: whoever has become his command must be where
-// his lease's walls are.
+// sampler reads the cgroups of the jobs while they run: a process that executes its command must be in the cgroup of its lease.
 type sampler struct {
-	under string // what every cgroup of a lease is below; empty where there are none
+	under string // the parent of the cgroups of leases; empty without cgroups
 
 	mu      sync.Mutex // guards the fields below
 	pids    map[int]bool
@@ -56,12 +55,12 @@ func (s *sampler) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Millisecond): // It is how often one looks.
+		case <-time.After(time.Millisecond): // The sample interval.
 		}
 	}
 }
 
-// sample reads what the process is before where it is: one that has become its command was moved before that.
+// sample reads the executable of a process before its cgroup: the process is moved before it executes its command.
 func (s *sampler) sample(pid int) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil || filepath.Base(exe) == "gpushare" {
@@ -79,7 +78,7 @@ func (s *sampler) sample(pid int) {
 	}
 }
 
-// unifiedPath is the path in the version 2 hierarchy, of the text of a cgroup file.
+// unifiedPath returns the path in the version 2 hierarchy from the text of /proc/PID/cgroup.
 func unifiedPath(text string) string {
 	for line := range strings.Lines(text) {
 		if at, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
@@ -89,7 +88,7 @@ func unifiedPath(text string) string {
 	return ""
 }
 
-// All start at once, run at once and end at once: none is lost, none is ever outside its walls, and nothing is left.
+// Many leases start, run and end concurrently: none is lost, none is ever outside its cgroup, and nothing is left.
 func TestManyLeasesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts 200 processes")
@@ -152,10 +151,10 @@ func TestManyLeasesAtOnce(t *testing.T) {
 		}
 		at := unifiedPath(job.Output())
 		if cgroups && at != l.Isolation.Cgroup {
-			t.Errorf("the first act of lease %s was in %s, its walls are %s", l.ID, at, l.Isolation.Cgroup)
+			t.Errorf("the first act of lease %s was in %s, its cgroup is %s", l.ID, at, l.Isolation.Cgroup)
 		}
-		if devices && !strings.Contains(job.Output(), "\nwalled\n") {
-			t.Errorf("the first act of lease %s opened another's GPU: %s", l.ID, job.Output())
+		if devices && !strings.Contains(job.Output(), "\ndenied\n") {
+			t.Errorf("the first act of lease %s opened the GPU of another lease: %s", l.ID, job.Output())
 		}
 	}
 
@@ -172,25 +171,25 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	}
 	stopping.Wait()
 	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
-	t.Logf("they are gone after %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("they ended after %s", time.Since(began).Round(time.Millisecond))
 	stopSampling()
 	sampler.Wait()
 	if cgroups {
 		if len(s.outside) > 0 || s.samples < many {
-			t.Errorf("of %d looks %d saw somebody outside: %v", s.samples, len(s.outside), s.outside[:min(5, len(s.outside))])
+			t.Errorf("%d samples, and %d processes outside their cgroup: %v", s.samples, len(s.outside), s.outside[:min(5, len(s.outside))])
 		}
 		left, err := filepath.Glob(filepath.Join(unified(t), s.under, "*.scope"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("cgroups are left: %v, %v", left, err)
 		}
-		t.Logf("%d looks from outside", s.samples)
+		t.Logf("%d samples", s.samples)
 	}
 	if all, err := n.Client().Leases(ctx, true); err != nil || len(all) != many {
-		t.Errorf("%d leases are remembered, %v", len(all), err)
+		t.Errorf("%d leases are on record, %v", len(all), err)
 	}
 }
 
-// isolationHere tells whether leases have walls of devices here, and below which cgroup they are, if any.
+// isolationHere reports whether leases have device rules here, and the parent of their cgroups.
 func isolationHere(t *testing.T, n *harness.Node) (devices bool, under string) {
 	t.Helper()
 	job, id := begin(t, n, "red", "part", "sleep", "60")
@@ -206,7 +205,7 @@ func isolationHere(t *testing.T, n *harness.Node) (devices bool, under string) {
 	return l.Isolation.Devices && n.RealNodes, filepath.Dir(scope) + "/"
 }
 
-// Those that nobody waits for, many at once, and the daemon killed in the middle: whoever was told an id finds it.
+// Many detached leases start while the daemon is killed: every id that a client got is a running lease.
 func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts many processes")
@@ -221,7 +220,7 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 		starting.Go(func() {
 			args := []string{"run", "-q", "--detach", "-t", "red", "--grant", "part", "--", "sh", "-c", fmt.Sprintf("echo x >>%s/%d; exec sleep 600", dir, i)}
 			r := n.CLI(soon(t), args...)
-			for strings.Contains(r.Err, "cannot reach") { // It came while nobody listened: nothing was asked.
+			for strings.Contains(r.Err, "cannot reach") { // No daemon was running: nothing was requested.
 				r = n.CLI(soon(t), args...)
 			}
 			if r.Code != 0 {
@@ -231,7 +230,7 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 		})
 	}
 	for range 3 {
-		if err := harness.Await(soon(t), time.Millisecond, "nobody starts", func() (bool, error) {
+		if err := harness.Await(soon(t), time.Millisecond, "no job starts", func() (bool, error) {
 			entries, err := os.ReadDir(dir)
 			return len(entries) > 0, err
 		}); err != nil {

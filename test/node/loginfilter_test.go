@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// closedLogins is the node of the other tests with GPU 1 named by nobody.
+// closedLogins is the spec of the other tests with closed logins and GPU 1 unmanaged.
 const closedLogins = `version: v1
 node: {enforce: on, isolation: {logins: closed}}
 gpus:
@@ -39,7 +39,7 @@ const (
 	games  = 5 // another user
 )
 
-// logins is a cgroup of the test's own in the place of user.slice, and a node whose settings name it.
+// logins is a node whose settings name a cgroup of the test in place of user.slice.
 type logins struct {
 	*harness.Node
 	dir string // of the cgroup
@@ -49,7 +49,7 @@ type logins struct {
 func newLogins(t *testing.T) *logins {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to guard logins")
+		t.Skip("the login filter needs root")
 	}
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
@@ -82,7 +82,7 @@ func newLogins(t *testing.T) *logins {
 	return l
 }
 
-// command is a command of a user in a session of his.
+// command is a command of a user in a session.
 func (l *logins) command(t *testing.T, uid uint32, session string, argv ...string) *exec.Cmd {
 	t.Helper()
 	dir := filepath.Join(l.dir, session)
@@ -99,13 +99,13 @@ func (l *logins) command(t *testing.T, uid uint32, session string, argv ...strin
 	return cmd
 }
 
-// opens is what a user's login is let through to now.
+// opens returns the GPUs that a login of the user can open.
 func (l *logins) opens(t *testing.T, uid uint32) []string {
 	t.Helper()
 	return l.opensIn(t, uid, fmt.Sprintf("user-%d", uid))
 }
 
-// opensIn is the same for a place of its own among the logins.
+// opensIn is opens for a cgroup below the logins.
 func (l *logins) opensIn(t *testing.T, uid uint32, place string) []string {
 	t.Helper()
 	out, err := l.command(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
@@ -137,12 +137,12 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	l.expectOpens(t, "before", nobody, allFour...)
 	r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-", "--check")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "to logins ("+l.cg+")") {
-		t.Errorf("the plan does not show the guard: %s%s", r.Out, r.Err)
+		t.Errorf("the plan does not show the login filter: %s%s", r.Out, r.Err)
 	}
 	l.expectOpens(t, "after --check", nobody, allFour...)
 	apply(t, l.Node, closedLogins)
-	l.expectOpens(t, "with the guard", nobody, "nvidia1")
-	l.expectOpens(t, "with the guard", 0, allFour...)
+	l.expectOpens(t, "with the login filter", nobody, "nvidia1")
+	l.expectOpens(t, "with the login filter", 0, allFour...)
 	if r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)
 	}
@@ -159,12 +159,12 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 		}
 	}
 
-	// A lease has its GPU all the same: it is not in a login.
+	// A lease opens its GPU, because it is outside the logins.
 	if got, want := opened(t, l.Node, "whole"), []string{"nvidia-uvm", "nvidia3", "nvidiactl"}; !slices.Equal(got, want) {
 		t.Errorf("a lease opens %v, want %v", got, want)
 	}
 
-	// While the daemon is dead the guard stays, and the next one has nothing to do.
+	// The login filter stays active without the daemon, and the next daemon changes nothing.
 	l.KillDaemon()
 	l.expectOpens(t, "with the daemon dead", nobody, "nvidia1")
 	if err := l.StartDaemon(soon(t)); err != nil {
@@ -175,11 +175,11 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 		t.Errorf("the next daemon wrote %v", after)
 	}
 
-	// Somebody takes the program away: it comes back.
+	// A program that is detached from outside is attached again.
 	if removed, err := device.RemoveLoginFilter(l.dir); err != nil || !removed {
 		t.Fatalf("%v, %v", removed, err)
 	}
-	l.expectOpens(t, "with the program gone", nobody, allFour...)
+	l.expectOpens(t, "with the program detached", nobody, allFour...)
 	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
 		t.Fatal(r.Err)
 	}
@@ -201,8 +201,8 @@ func counters(t *testing.T, n *harness.Node) map[string]uint64 {
 	return c
 }
 
-// What runs in a login and is attached to a lease may open the lease's GPU, its user's other logins may, others not, and
-// only for as long as the lease lives.
+// With a lease of a process in a login, all logins of its user can open the GPU of the lease until the lease ends. Logins of
+// other users cannot.
 func TestLoginFilterAllowsALeasedGPU(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
@@ -239,7 +239,8 @@ func TestLoginFilterAllowsALeasedGPU(t *testing.T) {
 	l.expectOpens(t, "released", nobody, "nvidia1")
 }
 
-// The boot: the program is there before the daemon and the driver, closes everything, and is narrowed when the GPUs are known.
+// At boot the program is attached before the daemon and the driver, and denies all GPUs. The daemon then restricts it to the
+// managed GPUs.
 func TestLoginFilterAtBoot(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
@@ -277,7 +278,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	}
 	awaitOpens(t, l, nobody, "nvidia1")
 
-	// A state that nobody can read may have asked for a guard.
+	// A damaged state may have requested the login filter.
 	l.StopDaemon()
 	if _, err := device.RemoveLoginFilter(l.dir); err != nil {
 		t.Fatal(err)
@@ -294,7 +295,7 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	if err := l.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	awaitStatus(t, l.Node, "the guard that nobody asks for is not said", func(s *api.Status) bool {
+	awaitStatus(t, l.Node, "a login filter that the spec does not request is not reported", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "login-filter" })
 	})
 }
@@ -313,7 +314,7 @@ func TestMissingLoginFilterIsReported(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, closedLogins)
-	awaitStatus(t, n, "a guard that cannot be is not said", func(s *api.Status) bool {
+	awaitStatus(t, n, "a missing login filter is not reported", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 			return c.Kind == "login-filter" && strings.Contains(c.Message, "logins have access to managed GPUs")
 		})
@@ -323,7 +324,8 @@ func TestMissingLoginFilterIsReported(t *testing.T) {
 	}
 }
 
-// The cgroup of logins may come later than the spec: then it is guarded as soon as it is seen, and until then that is said.
+// The cgroup of logins may be created after the spec is applied: the login filter is attached when it exists, and until then a
+// condition reports it.
 func TestLoginFilterOfALaterCgroup(t *testing.T) {
 	t.Parallel()
 	l := newLogins(t)
@@ -331,7 +333,7 @@ func TestLoginFilterOfALaterCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, l.Node, closedLogins)
-	awaitStatus(t, l.Node, "the missing cgroup is not said", func(s *api.Status) bool {
+	awaitStatus(t, l.Node, "the missing cgroup is not reported", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 			return c.Kind == "login-filter" && strings.Contains(c.Message, "there is no cgroup "+l.cg)
 		})
@@ -342,7 +344,7 @@ func TestLoginFilterOfALaterCgroup(t *testing.T) {
 	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
 		t.Fatal(r.Err)
 	}
-	l.expectOpens(t, "with its cgroup", nobody, "nvidia1")
+	l.expectOpens(t, "after its cgroup was created", nobody, "nvidia1")
 	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "a login filter is active on "+l.cg) {
 		t.Errorf("doctor: %s%s", r.Out, r.Err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// roomy is a node with two time-sliced GPUs, whose tenant is stopped when it uses too much.
+// roomy is a spec with two time-sliced GPUs and overuse kill.
 const roomy = `version: v1
 node: {enforce: on}
 gpus:
@@ -21,7 +21,8 @@ tenants:
       - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}, gpus: {index: 2}, max_leases: 2}
 `
 
-// What is renamed or moved away from under a lease is in use; how many leases may come is no matter of those that came.
+// A tenant or grant with a lease cannot be renamed, moved or removed without --force. New limits for later leases do not affect
+// running leases.
 func TestChangedUnderALease(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -29,10 +30,10 @@ func TestChangedUnderALease(t *testing.T) {
 	_, id := begin(t, n, "red", "part", "sleep", "60")
 	_, other := begin(t, n, "red", "part", "sleep", "60")
 	for name, spec := range map[string]string{
-		"the tenant is renamed":   strings.Replace(roomy, "name: red", "name: rouge", 1),
-		"the grant is renamed":    strings.Replace(roomy, "name: part", "name: piece", 1),
-		"the grant is elsewhere":  strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: 3}", 1),
-		"the tenant is not there": roomy[:strings.Index(roomy, "tenants:")],
+		"the tenant is renamed":       strings.Replace(roomy, "name: red", "name: rouge", 1),
+		"the grant is renamed":        strings.Replace(roomy, "name: part", "name: piece", 1),
+		"the grant is on another GPU": strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: 3}", 1),
+		"the tenant is removed":       roomy[:strings.Index(roomy, "tenants:")],
 	} {
 		r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
 		if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
@@ -40,21 +41,21 @@ func TestChangedUnderALease(t *testing.T) {
 		}
 	}
 	for name, spec := range map[string]string{
-		"fewer leases":      strings.Replace(roomy, "max_leases: 2", "max_leases: 1", 1),
-		"a shorter time":    strings.Replace(roomy, "max_leases: 2", "max_leases: 2, max_time: 1s", 1),
-		"another priority":  strings.Replace(roomy, "name: red", "name: red\n    priority: low", 1),
-		"more that is free": strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: [2, 3]}", 1),
+		"fewer leases":     strings.Replace(roomy, "max_leases: 2", "max_leases: 1", 1),
+		"a shorter time":   strings.Replace(roomy, "max_leases: 2", "max_leases: 2, max_time: 1s", 1),
+		"another priority": strings.Replace(roomy, "name: red", "name: red\n    priority: low", 1),
+		"more capacity":    strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: [2, 3]}", 1),
 	} {
 		if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
 			t.Errorf("%s: apply exits with %d: %s%s", name, r.Code, r.Out, r.Err)
 		}
 	}
 	if s := awaitChange(t, n); leaseByID(s, id) == nil || leaseByID(s, other) == nil {
-		t.Errorf("a lease was ended by a change that is not of its terms: %+v", s.Leases)
+		t.Errorf("a change outside its terms ended a lease: %+v", s.Leases)
 	}
 }
 
-// GPU memory that is lowered below what is in use takes nobody's life at once: the whole grace begins now.
+// A GPU memory limit that is lowered below use stops no lease at once: the full grace begins with the change.
 func TestGPUMemoryBelowUse(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -66,7 +67,7 @@ func TestGPUMemoryBelowUse(t *testing.T) {
 	})
 	began := time.Now()
 	apply(t, n, strings.Replace(roomy, "memory: 8GiB", "memory: 4GiB", 1)) // Without force.
-	s := awaitStatus(t, n, "it is not told that it has too much", func(s *api.Status) bool {
+	s := awaitStatus(t, n, "the overuse is not reported", func(s *api.Status) bool {
 		l := leaseByID(s, id)
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Limit == 4<<30 && l.GPUMemory.Stage == "over" && len(l.Notices) > 0
 	})

@@ -14,13 +14,13 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Somebody whom only a directory knows, and no file of the host.
+// A user that only the directory service knows.
 const (
 	remoteUID = 471100
 	remoteGID = 471101
 )
 
-// directory writes the getent that the node's daemon asks, and replaces it as a whole.
+// directory atomically replaces the getent program that the daemon runs.
 func directory(t *testing.T, n *harness.Node, script string) {
 	t.Helper()
 	file := n.Settings["getent"]
@@ -32,7 +32,7 @@ func directory(t *testing.T, n *harness.Node, script string) {
 	}
 }
 
-// answers knows the users and groups of these lines, and nobody else.
+// answers is a getent script that knows only the users and groups of these lines.
 func answers(lines ...string) string {
 	s := "shift; missing=2\nfor key; do case $key in\n"
 	for _, l := range lines {
@@ -42,7 +42,7 @@ func answers(lines ...string) string {
 	return s + "esac; done; exit $missing"
 }
 
-// inDirectory prepares a node whose daemon asks a directory of the test's own.
+// inDirectory prepares a node whose daemon uses the getent of the test.
 func inDirectory(t *testing.T) *harness.Node {
 	t.Helper()
 	n := newNode(t, quick)
@@ -50,7 +50,7 @@ func inDirectory(t *testing.T) *harness.Node {
 	return n
 }
 
-// open lets other users into a folder of the test's own.
+// open gives other users access to a directory of the test.
 func open(t *testing.T, dir string) {
 	t.Helper()
 	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
@@ -60,7 +60,7 @@ func open(t *testing.T, dir string) {
 	}
 }
 
-// asUID runs gpushare as a user who has these groups beside his own.
+// asUID runs gpushare as a user with these supplementary groups.
 func asUID(t *testing.T, n *harness.Node, uid, gid uint32, groups []uint32, args ...string) harness.Result {
 	t.Helper()
 	cmd := exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), args...)
@@ -82,7 +82,7 @@ tenants:
     grants: [{name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}]
 `
 
-// hasCondition tells whether the status has one of a kind that says text.
+// hasCondition reports whether the status has a condition of a kind that contains text.
 func hasCondition(s *api.Status, kind, text string) bool {
 	for _, c := range s.Node.Conditions {
 		if c.Kind == kind && strings.Contains(c.Message, text) {
@@ -92,7 +92,7 @@ func hasCondition(s *api.Status, kind, text string) bool {
 	return false
 }
 
-// A member whom only the directory knows is known by name, and one who is added there later needs no restart.
+// A member that only the directory knows is identified, and a member that is added there later needs no restart.
 func TestMembersOfADirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -107,7 +107,7 @@ func TestMembersOfADirectory(t *testing.T) {
 	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "does not know user remote of tenant far") {
 		t.Errorf("apply exits with %d and does not warn: %s%s", r.Code, r.Out, r.Err)
 	}
-	awaitStatus(t, n, "nobody says that remote is not known", func(s *api.Status) bool { return hasCondition(s, "unknown-member", "user remote") })
+	awaitStatus(t, n, "no condition reports that remote is unknown", func(s *api.Status) bool { return hasCondition(s, "unknown-member", "user remote") })
 	if r := asUID(t, n, remoteUID, remoteGID, nil, "status"); r.Code != api.ExitDenied || !strings.Contains(r.Err, "uid 471100 may not") {
 		t.Errorf("an unknown user's status exits with %d: %s", r.Code, r.Err)
 	}
@@ -124,7 +124,7 @@ func TestMembersOfADirectory(t *testing.T) {
 	}
 }
 
-// A directory that hangs delays nobody, takes nothing from those who are known, and is a condition until it answers.
+// A hanging directory delays no request and removes no known user. A condition reports it until it answers.
 func TestDirectoryHangs(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -140,8 +140,8 @@ func TestDirectoryHangs(t *testing.T) {
 	if r := n.CLI(soon(t), "config", "reload"); r.Code != 0 {
 		t.Fatalf("reload exits with %d: %s", r.Code, r.Err)
 	}
-	awaitStatus(t, n, "nobody says that the directory hangs", func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") })
-	for range 3 { // While it is asked all the time.
+	awaitStatus(t, n, "no condition reports that the directory hangs", func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") })
+	for range 3 { // While it is queried all the time.
 		began := time.Now()
 		r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true")
 		if elapsed := time.Since(began); r.Code != 0 || elapsed > 1500*time.Millisecond {
@@ -150,14 +150,14 @@ func TestDirectoryHangs(t *testing.T) {
 		began = time.Now()
 		r = asUID(t, n, 471109, remoteGID, nil, "status")
 		if elapsed := time.Since(began); r.Code != api.ExitDenied || elapsed > 1500*time.Millisecond {
-			t.Errorf("a stranger's status exits with %d after %v: %s", r.Code, elapsed, r.Err)
+			t.Errorf("status without a role exits with %d after %v: %s", r.Code, elapsed, r.Err)
 		}
 	}
 	apply(t, n, strings.Replace(remoteSpec, "[remote]", "[remote, later]", 1))
-	awaitStatus(t, n, "nobody says that later is not known yet", func(s *api.Status) bool {
+	awaitStatus(t, n, "no condition reports that later is unknown", func(s *api.Status) bool {
 		return hasCondition(s, "unknown-member", "has not answered about user later")
 	})
-	// A start does not wait for ever for it either; who was known is so only by the files until it answers.
+	// The start of the daemon waits for it only up to a deadline. Until it answers only users of local files are known.
 	n.StopDaemon()
 	began := time.Now()
 	if err := n.StartDaemon(soon(t)); err != nil {
@@ -167,7 +167,7 @@ func TestDirectoryHangs(t *testing.T) {
 		t.Errorf("the start took %v", elapsed)
 	}
 	directory(t, n, answers("remote:*:471100:471101::/:/bin/sh", "club:*:471102:", "later:*:471105:1::/:/bin/sh"))
-	awaitStatus(t, n, "the directory answers and nobody sees it", func(s *api.Status) bool {
+	awaitStatus(t, n, "the condition stays although the directory answers", func(s *api.Status) bool {
 		return !hasCondition(s, "names", "") && !hasCondition(s, "unknown-member", "")
 	})
 	if r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true"); r.Code != 0 {

@@ -31,7 +31,7 @@ func bin(t *testing.T) string {
 	return dir
 }
 
-// soon is a context for things that take moments.
+// soon is a context with a short timeout.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -62,7 +62,7 @@ func newNode(t *testing.T, file string) *harness.Node {
 	return n
 }
 
-// startHasty starts a node on which a GPU counts as stuck as soon as it does by itself, for a test in which one hangs.
+// startHasty starts a node with a short driver timeout, for tests with a hanging GPU.
 func startHasty(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
@@ -73,7 +73,7 @@ func startHasty(t *testing.T, file string) *harness.Node {
 	return n
 }
 
-// start starts it whole.
+// start starts the virtual GPUs and the daemon.
 func start(t *testing.T, file string) *harness.Node {
 	t.Helper()
 	n := newNode(t, file)
@@ -94,7 +94,7 @@ func status(t *testing.T, n *harness.Node) *api.Status {
 	return s
 }
 
-// apply applies a spec that has to work.
+// apply applies a spec that must succeed.
 func apply(t *testing.T, n *harness.Node, spec string) {
 	t.Helper()
 	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
@@ -102,7 +102,7 @@ func apply(t *testing.T, n *harness.Node, spec string) {
 	}
 }
 
-// writes is how many calls that change a GPU the node has seen.
+// writes is the number of calls that changed a virtual GPU.
 func writes(t *testing.T, n *harness.Node) uint64 {
 	t.Helper()
 	var s struct {
@@ -116,7 +116,7 @@ func writes(t *testing.T, n *harness.Node) uint64 {
 	return s.Counters.Writes
 }
 
-// quick is a node of two partitioned GPUs without latencies, and two that are not.
+// quick is a node without latencies: two GPUs in MIG mode and two others.
 const quick = `driver: "580"
 gpus:
   - {model: A100-SXM4-40GB, count: 2, mig: true}
@@ -149,7 +149,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 	n := start(t, quick)
 	r := n.CLIIn(soon(t), small, "apply", "-f", "-", "--check", "--diff")
 	if r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at 4") && !strings.Contains(r.Out, "3g.20gb at 0") {
-		t.Fatalf("--check exited with %d and said:\n%s%s", r.Code, r.Out, r.Err)
+		t.Fatalf("--check exited with %d and printed:\n%s%s", r.Code, r.Out, r.Err)
 	}
 	if got := writes(t, n); got != 0 {
 		t.Fatalf("--check made %d writes", got)
@@ -161,7 +161,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 	}
 	r = n.CLIIn(soon(t), small, "apply", "-f", "-")
 	if r.Code != 0 || !strings.Contains(r.Out, "no changes") {
-		t.Errorf("the second apply exited with %d and said:\n%s%s", r.Code, r.Out, r.Err)
+		t.Errorf("the second apply exited with %d and printed:\n%s%s", r.Code, r.Out, r.Err)
 	}
 	if r := n.CLI(soon(t), "plan", "--exit-code"); r.Code != 0 {
 		t.Errorf("plan --exit-code exited with %d after an apply:\n%s", r.Code, r.Out)
@@ -202,7 +202,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 	}
 }
 
-// buildWithFaults builds the programs that can be told to die at a named place. They also check the order of their locks.
+// buildWithFaults builds the programs with fault points, at which they can be killed. They also check the order of locks.
 func buildWithFaults(t *testing.T) string {
 	t.Helper()
 	shipped := bin(t)

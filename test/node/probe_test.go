@@ -21,18 +21,18 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// probeEnv makes this binary somebody who makes one request: what stands in it is a probe.
+// probeEnv holds a probe in JSON. With it this test binary makes one request and exits.
 const probeEnv = "GPUSHARE_TEST_PROBE"
 
-// probe is one request, and where to.
+// probe is one request and its socket.
 type probe struct {
 	Socket             string `json:",omitempty"`
 	Method, Path, Body string
 
-	Flood string // many of a kind instead, until it is killed
+	Flood string // instead: many requests of a kind, until it is killed
 }
 
-// reply is what came of it. Of an answer that does not end only the beginning is kept.
+// reply is the answer. Of an endless answer only the beginning is kept.
 type reply struct {
 	Status int
 	Body   string
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 		} else {
 			r = p.make()
 		}
-		_ = json.NewEncoder(os.Stdout).Encode(r) // Whoever reads it says that there is none.
+		_ = json.NewEncoder(os.Stdout).Encode(r) // The reader reports a missing reply.
 		os.Exit(0)
 	}
 	code := m.Run()
@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serve makes requests as they come, until there are no more.
+// serve makes each request of its input.
 func serve(socket string) {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -93,7 +93,7 @@ func (p *probe) make() reply {
 		if strings.HasPrefix(p.Path, "/v1/events") {
 			return reply{Status: w.StatusCode}
 		}
-		// The last line is what became of it.
+		// The last line is the result.
 		last := ""
 		for s := bufio.NewScanner(w.Body); s.Scan(); {
 			last = s.Text()
@@ -107,17 +107,17 @@ func (p *probe) make() reply {
 	return reply{Status: w.StatusCode, Body: string(b)}
 }
 
-// person is somebody by the kernel's credentials.
+// person is a caller, by credentials of the kernel.
 type person struct {
 	uid, gid int
 	groups   []string
-	inside   bool // as root of a user namespace of his own
+	inside   bool // as root of a new user namespace
 }
 
-// copied is the folder of prober's copy, once there is one.
+// copied is the directory of the copy of prober, if it was made.
 var copied string
 
-// prober is a copy of this binary that everybody can run: the folder where it was built is closed to others.
+// prober is a copy of this binary that all users can run: other users cannot read the build directory.
 var prober = sync.OnceValues(func() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -139,7 +139,7 @@ var prober = sync.OnceValues(func() (string, error) {
 	return file, os.Chmod(dir, 0o755)
 })
 
-// request makes one request as somebody, from a process of his own.
+// request makes one request as a person, from a new process.
 func (who person) request(t *testing.T, n *harness.Node, method, path, body string) reply {
 	t.Helper()
 	program, err := prober()
@@ -155,7 +155,7 @@ func (who person) request(t *testing.T, n *harness.Node, method, path, body stri
 	cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %s is not asked: %v: %s", method, path, err, errs.String())
+		t.Fatalf("%s %s is not sent: %v: %s", method, path, err, errs.String())
 	}
 	var r reply
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Error != "" {
@@ -164,13 +164,13 @@ func (who person) request(t *testing.T, n *harness.Node, method, path, body stri
 	return r
 }
 
-// requester is a process of somebody's that makes one request after the other.
+// requester is a process of a person that makes one request after the other.
 type requester struct {
 	in  *json.Encoder
 	out *json.Decoder
 }
 
-// requester starts one. It ends with the test.
+// requester starts a requester. It ends with the test.
 func (who person) requester(t *testing.T, n *harness.Node) *requester {
 	t.Helper()
 	program, err := prober()
@@ -203,11 +203,11 @@ func (who person) requester(t *testing.T, n *harness.Node) *requester {
 	return &requester{in: json.NewEncoder(in), out: json.NewDecoder(out)}
 }
 
-// request makes one request. The process bounds its time itself.
+// request makes one request. The process has its own timeout.
 func (a *requester) request(t *testing.T, method, path, body string) reply {
 	t.Helper()
 	if err := a.in.Encode(probe{Method: method, Path: path, Body: body}); err != nil {
-		t.Fatalf("%s %s is not asked: %v", method, path, err)
+		t.Fatalf("%s %s is not sent: %v", method, path, err)
 	}
 	var r reply
 	if err := a.out.Decode(&r); err != nil || r.Error != "" {
@@ -216,7 +216,7 @@ func (a *requester) request(t *testing.T, method, path, body string) reply {
 	return r
 }
 
-// command is a program that somebody runs.
+// command is a program that runs as the person.
 func (who person) command(ctx context.Context, args ...string) *exec.Cmd {
 	if who.uid != 0 {
 		groups := "--clear-groups"

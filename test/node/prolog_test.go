@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// The example of a job prolog and epilog does what it says.
+// The example of a job prolog and epilog works.
 func TestPrologAndEpilog(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -45,20 +45,20 @@ func TestPrologAndEpilog(t *testing.T) {
 		}
 	}
 
-	// The next job finds nothing free, and its epilog has nothing to do.
+	// The next job finds no free GPU, and its epilog does nothing.
 	other := startOutside(t, n, 0, "sleep", "60")
 	next := []string{"JOB_ID=43", "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", other.pid())}
 	if code, _, errs := run("prolog.sh", next...); code != api.ExitUnreachable {
-		t.Errorf("a prolog that finds nothing free exits with %d: %s", code, errs)
+		t.Errorf("a prolog without a free GPU exits with %d: %s", code, errs)
 	}
 	if code, _, errs := run("epilog.sh", "JOB_ID=43"); code != 0 {
 		t.Errorf("its epilog exits with %d: %s", code, errs)
 	}
 	if code, _, _ := run("prolog.sh", "JOB_TENANT=red"); code == 0 {
-		t.Error("a prolog without a job looks like success")
+		t.Error("a prolog without a job exits with 0")
 	}
 
-	for range 2 { // The second time the lease is long gone.
+	for range 2 { // The second time the lease has already ended.
 		if code, _, errs := run("epilog.sh", "JOB_ID=42"); code != 0 {
 			t.Errorf("the epilog exits with %d: %s", code, errs)
 		}

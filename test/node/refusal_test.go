@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Every refusal is one sentence that says what, where and what to do, has its exit code, and changes nothing.
+// A refusal is one sentence with the object, the place and a hint. It has its own exit code and changes nothing.
 func TestRefusedSpecs(t *testing.T) {
 	n := start(t, quick)
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestRefusedSpecs(t *testing.T) {
 			}
 			for _, s := range c.says {
 				if !strings.Contains(r.Err, s) {
-					t.Errorf("the refusal does not say %q:\n%s", s, r.Err)
+					t.Errorf("the refusal lacks %q:\n%s", s, r.Err)
 				}
 			}
 			if strings.Contains(r.Err, "cannot: cannot") || strings.Count(r.Err, "cannot ") > 2 {
@@ -59,7 +59,7 @@ func TestRefusedSpecs(t *testing.T) {
 func TestDriverTroubles(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
-		says       []string // by doctor
+		says       []string // in the output of doctor
 		code       int      // of apply
 	}{
 		{"driver not loaded", "no-driver.yaml", []string{"not loaded", "modprobe"}, api.ExitUnreachable},
@@ -71,7 +71,7 @@ func TestDriverTroubles(t *testing.T) {
 			r := n.CLI(soon(t), "doctor")
 			for _, s := range c.says {
 				if !strings.Contains(r.Out, s) {
-					t.Errorf("doctor does not say %q:\n%s", s, r.Out)
+					t.Errorf("doctor does not report %q:\n%s", s, r.Out)
 				}
 			}
 			if r := n.CLI(soon(t), "status"); r.Code != 0 {
@@ -84,7 +84,7 @@ func TestDriverTroubles(t *testing.T) {
 	}
 }
 
-// One hung GPU does not hang the others.
+// A hanging GPU does not block the others.
 func TestHungCall(t *testing.T) {
 	n := startHasty(t, quick)
 	apply(t, n, small)
@@ -141,7 +141,7 @@ func TestCallerWithoutARoleIsRefused(t *testing.T) {
 			want = 125
 		}
 		if code := cmd.ProcessState.ExitCode(); code != want || !strings.Contains(string(out), "may not") {
-			t.Errorf("%v as a stranger exited with %d: %s", args, code, out)
+			t.Errorf("%v without a role exited with %d: %s", args, code, out)
 		}
 	}
 }
@@ -195,10 +195,10 @@ func TestOneDaemonANode(t *testing.T) {
 	err := second.StartDaemon(soon(t))
 	if err == nil {
 		second.KillDaemon()
-		t.Fatal("two daemons share a node")
+		t.Fatal("a second daemon starts on the same state")
 	}
 	if !strings.Contains(err.Error(), "another gpushared") {
-		t.Errorf("the refusal does not say why: %v", err)
+		t.Errorf("the refusal has no reason: %v", err)
 	}
 	if r := n.CLI(soon(t), "status"); r.Code != 0 {
 		t.Errorf("the first daemon does not answer any more: %s", r.Err)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// script runs a script of the package on a node, as a package manager would. systemctl is not the host's.
+// script runs a script of the package on a node, as a package manager would, with a stub for systemctl.
 func script(t *testing.T, n *harness.Node, env []string, name string, args ...string) (code int, out string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(root, "packaging", name))

@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// What a reload of the driver or a reset takes within one boot comes again at the same places, and what somebody takes away
-// by hand does not.
+// A layout that is lost by a driver reload or a reset within one boot is restored at the same placements. An instance that is
+// destroyed by hand is not.
 func TestLayoutsComeBack(t *testing.T) {
 	t.Parallel()
 	n := patient(t, strings.Replace(quick, "gpus:", "monitors_block_reset: false\ngpus:", 1))
@@ -19,7 +19,7 @@ func TestLayoutsComeBack(t *testing.T) {
 	was := truth(t, n)
 	back := func(what string) {
 		t.Helper()
-		err := harness.Await(soon(t), 20*time.Millisecond, "after "+what+" the layout does not come back", func() (bool, error) {
+		err := harness.Await(soon(t), 20*time.Millisecond, "after "+what+" the layout is not restored", func() (bool, error) {
 			return truth(t, n) == was, nil
 		})
 		if err != nil {
@@ -27,7 +27,7 @@ func TestLayoutsComeBack(t *testing.T) {
 		}
 		explained(t, awaitChange(t, n), "after "+what)
 		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
-			t.Errorf("after %s nobody gets an instance: %s", what, r.Err)
+			t.Errorf("after %s no lease gets an instance: %s", what, r.Err)
 		}
 	}
 	order := func(words ...string) {
@@ -51,31 +51,31 @@ func TestLayoutsComeBack(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	back("a reset while the daemon was away")
+	back("a reset while the daemon did not run")
 
 	order("fault", "add", "DeviceGetMemoryInfo*", "fail", "--code", "15", "--gpu", "0", "--times", "-1")
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	awaitStatus(t, n, "the GPU is not seen to be lost", func(s *api.Status) bool { return s.GPUs[0].State == "lost" })
+	awaitStatus(t, n, "the GPU is not reported as lost", func(s *api.Status) bool { return s.GPUs[0].State == "lost" })
 	order("fault", "clear")
 	order("reset", "0")
 	if r := n.CLI(soon(t), "gpu", "retry", "0"); r.Code != 0 {
-		t.Logf("gpu retry exits with %d: %s", r.Code, r.Err) // It may be on its way back already.
+		t.Logf("gpu retry exits with %d: %s", r.Code, r.Err) // It may already be restored.
 	}
 	back("a reset of a GPU that was lost")
 
-	order("reset", "0") // Under its eyes, as an administrator takes instances away by hand.
+	order("reset", "0") // While the daemon runs, as an administrator destroys instances by hand.
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	s := awaitStatus(t, n, "nobody is told of what was taken away", func(s *api.Status) bool { return hasCondition(s, "drift", "GPU 0") })
+	s := awaitStatus(t, n, "the missing instance is not reported", func(s *api.Status) bool { return hasCondition(s, "drift", "GPU 0") })
 	if got := onGPU(truth(t, n), 0); got != "" {
-		t.Errorf("what somebody took away was made again: %s, %+v", got, s.Node.Conditions)
+		t.Errorf("an instance that was destroyed by hand was created again: %s, %+v", got, s.Node.Conditions)
 	}
 }
 
-// A GPU that hangs when the host boots keeps nobody from his layout on the others, and the daemon from nothing.
+// A GPU that hangs at boot blocks neither the layouts of the other GPUs nor the daemon.
 func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	t.Parallel()
 	n := startHasty(t, quick)
@@ -91,7 +91,7 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	err := harness.Await(soon(t), 20*time.Millisecond, "the other GPU's layout does not come back", func() (bool, error) {
+	err := harness.Await(soon(t), 20*time.Millisecond, "the layout of the other GPU is not restored", func() (bool, error) {
 		return onGPU(truth(t, n), 0) == onGPU(was, 0), nil
 	})
 	if err != nil {
@@ -99,9 +99,9 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	}
 	awaitChange(t, n)
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
-		t.Errorf("nobody gets an instance of the GPU that answers: %s", r.Err)
+		t.Errorf("no lease gets an instance of the GPU that answers: %s", r.Err)
 	}
-	s := awaitStatus(t, n, "the GPU that hangs is not told of", func(s *api.Status) bool {
+	s := awaitStatus(t, n, "the GPU that hangs is not reported", func(s *api.Status) bool {
 		return slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.State == "stuck" })
 	})
 	for _, g := range s.GPUs {
@@ -110,7 +110,7 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 		}
 	}
 	if !hasCondition(s, "gpu", "GPU "+hung) {
-		t.Errorf("nobody is told how to try it again: %+v", s.Node.Conditions)
+		t.Errorf("the retry command is not named: %+v", s.Node.Conditions)
 	}
 	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	if r := n.CLI(soon(t), "gpu", "retry", hung); r.Code != 0 {
 		t.Errorf("gpu retry exits with %d: %s", r.Code, r.Err)
 	}
-	err = harness.Await(soon(t), 20*time.Millisecond, "its layout does not come back when it answers", func() (bool, error) {
+	err = harness.Await(soon(t), 20*time.Millisecond, "its layout is not restored when it answers", func() (bool, error) {
 		return truth(t, n) == was, nil
 	})
 	if err != nil {
@@ -126,7 +126,8 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	}
 }
 
-// A guest whose GPU only its host can reset: the change is taken back, typed, and no pending mode is left behind.
+// In a virtual machine whose GPU only the host can reset, the change is undone with its own error kind, and no pending mode is
+// left.
 func TestResetThatCannotBeDone(t *testing.T) {
 	t.Parallel()
 	n := patient(t, strings.Replace(quick, "gpus:", "no_reset: true\ngpus:", 1))
@@ -144,7 +145,7 @@ func TestResetThatCannotBeDone(t *testing.T) {
 	}
 }
 
-// Before a reset it is said which GPUs a bridge joins with that one, and who uses them now; and only that one is reset.
+// Before a reset the GPUs on the same NVLink bridge and their leases are named. Only the one GPU is reset.
 func TestWhatABridgeJoins(t *testing.T) {
 	t.Parallel()
 	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {bridges: [[0, 1], [2, 3]]}\ngpus:", 1))
@@ -170,7 +171,7 @@ func TestWhatABridgeJoins(t *testing.T) {
 	_, id := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
 	awaitChange(t, n)
 	if calls := links(); calls != 0 {
-		t.Errorf("links were asked for %d times, and nothing was to be reset", calls)
+		t.Errorf("links were queried %d times without a reset", calls)
 	}
 	gpus := gpusOf(t, n)
 	joined := "NVLink joins it with GPU 3 (" + string(gpus[3].Identity.UUID) + "), which must be idle too; no fabric manager runs"
@@ -191,12 +192,12 @@ func TestWhatABridgeJoins(t *testing.T) {
 	}
 	s := awaitChange(t, n)
 	if leaseByID(s, id) == nil {
-		t.Errorf("the lease on the other end of the bridge is gone\n%s", daemonLog(n))
+		t.Errorf("the lease on the other GPU of the bridge has ended\n%s", daemonLog(n))
 	}
 	explained(t, s, "after the reset of a GPU on a bridge")
 }
 
-// Where NVSwitches join all GPUs, that is said, and what is missing for them to work again.
+// If NVSwitches join all GPUs, the message says so and names what is missing for the reset.
 func TestWhatSwitchesJoin(t *testing.T) {
 	t.Parallel()
 	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {switches: 6}\ngpus:", 1))

@@ -6,7 +6,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// A GPU that answers again is taken back although its neighbour still does not.
+// A GPU that answers again is used after a retry, while another GPU is still unresponsive.
 func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
 	t.Parallel()
 	n := startHasty(t, quick)
@@ -20,12 +20,12 @@ func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	s := awaitStatus(t, n, "the sick GPUs are not seen", func(s *api.Status) bool { return s.GPUs[2].State == "lost" && s.GPUs[3].State == "stuck" })
+	s := awaitStatus(t, n, "the unresponsive GPUs are not reported", func(s *api.Status) bool { return s.GPUs[2].State == "lost" && s.GPUs[3].State == "stuck" })
 	if s.GPUs[0].State != "ok" {
 		t.Errorf("GPU 0 is %s: %s", s.GPUs[0].State, s.GPUs[0].Reason)
 	}
 	if r := n.CLI(soon(t), "gpu", "retry", "3"); r.Code == 0 {
-		t.Error("a GPU that still hangs is taken back")
+		t.Error("a GPU that still hangs is used")
 	}
 	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
 		t.Fatal(err)
@@ -38,9 +38,9 @@ func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
 		t.Errorf("GPU 3 is %s: %s, and GPU 2 %s", s.GPUs[3].State, s.GPUs[3].Reason, s.GPUs[2].State)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 {
-		t.Errorf("nobody gets the GPU that was taken back: %s", r.Err)
+		t.Errorf("no lease gets the GPU after the retry: %s", r.Err)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 {
-		t.Errorf("somebody gets the GPU that is lost: exit code %d: %s", r.Code, r.Err)
+		t.Errorf("a lease gets the lost GPU: exit code %d: %s", r.Code, r.Err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Groups and people of the directory of these tests.
+// Groups of the directory of these tests.
 const (
 	gidAdmins    = 471201
 	gidObservers = 471202
@@ -30,15 +30,15 @@ const (
 	adminGroup
 	observerGroup
 	member
-	colleague // of the same tenant, and not the lease's owner
+	colleague // of the same tenant; the lease belongs to member
 	anothers  // a member of another tenant
 	withoutRole
-	namespaceRoot // a stranger who is root in a user namespace of his own
+	namespaceRoot // no role; root in a user namespace
 	columns
 )
 
 func columnNames() [columns]string {
-	return [columns]string{"root", "admin group", "observer group", "member", "colleague", "another tenant's member", "stranger", "root in a user namespace"}
+	return [columns]string{"root", "admin group", "observer group", "member", "colleague", "another tenant's member", "no role", "root in a user namespace"}
 }
 
 func callers() [columns]person {
@@ -76,13 +76,13 @@ tenants:
 // cell is one route as one request, with the status that each column gets, in their order.
 type cell struct {
 	route string
-	path  string // {red} stands for a running lease of member's; empty: that of the route
+	path  string // {red} is replaced by a running lease of member; empty: the path of the route
 	body  string
 	want  [columns]int
 }
 
-// table is who may what, for real: root, admin group, observer group, member, colleague, another tenant's member,
-// stranger, root in a user namespace. A route without a row fails.
+// table has the expected status of each route for each column: root, admin group, observer group, member, colleague, member
+// of another tenant, no role, root in a user namespace. A route without a row fails.
 func table() []cell {
 	const invalid, forbidden, missing = 400, 403, 404
 	admins := func(ok int) [columns]int {
@@ -117,7 +117,7 @@ func table() []cell {
 			want: [columns]int{200, 200, forbidden, 200, 200, forbidden, forbidden, forbidden},
 		},
 		{
-			route: "POST /v1/leases", body: `{"tenant":"none","command":["true"]}`, // No answer tells which tenants there are.
+			route: "POST /v1/leases", body: `{"tenant":"none","command":["true"]}`, // No answer shows which tenants exist.
 			want: [columns]int{missing, missing, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
 		},
 		{
@@ -129,12 +129,12 @@ func table() []cell {
 			want: [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
 		},
 		{
-			// The first process is root's, so nobody else's to attach, and no lease's, whoever asks.
+			// Only root may attach the first process, and it can be in no lease.
 			route: "POST /v1/leases/attach", body: `{"tenant":"red","pid":1}`,
 			want: [columns]int{400, 400, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
 		},
 		{
-			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // It runs: it was not attached.
+			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // A lease of run: it was not attached.
 			want: [columns]int{400, 400, forbidden, 400, 400, missing, forbidden, forbidden},
 		},
 		{
@@ -147,7 +147,7 @@ func table() []cell {
 			want: [columns]int{invalid, invalid, forbidden, invalid, invalid, invalid, forbidden, forbidden},
 		},
 		{
-			route: "POST /v1/leases/attach", body: `{"pid":1}`, // Root's process is nobody's to attach. Admins name a tenant.
+			route: "POST /v1/leases/attach", body: `{"pid":1}`, // A process of root, which members may not attach. Admins name a tenant.
 			want: [columns]int{invalid, invalid, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
 		},
 		{
@@ -170,7 +170,7 @@ func table() []cell {
 		},
 		{route: "GET /v1/mig", want: adminsAndObservers(200)},
 		{
-			route: "GET /v1/env", // Nobody here runs in a lease.
+			route: "GET /v1/env", // No caller runs in a lease.
 			want:  [columns]int{missing, missing, forbidden, missing, missing, missing, forbidden, forbidden},
 		},
 	}
@@ -216,20 +216,20 @@ func TestEveryRouteHasRoles(t *testing.T) {
 	}
 	for _, r := range routes {
 		if !slices.ContainsFunc(rows, func(c cell) bool { return c.route == r }) {
-			t.Errorf("%s has no row in the table of this file: write down which status each kind of caller gets", r)
+			t.Errorf("%s has no row in the table of this file: add the status of each kind of caller", r)
 		}
 	}
 	for _, c := range rows {
 		if !slices.Contains(routes, c.route) {
-			t.Errorf("%s is no route of the daemon any more", c.route)
+			t.Errorf("%s is not a route of the daemon", c.route)
 		}
 		if slices.Contains(c.want[:], 0) {
-			t.Errorf("%s says nothing of some callers", c.route)
+			t.Errorf("%s has no status for some callers", c.route)
 		}
 	}
 }
 
-// Everybody tries everything, as processes of their own with real credentials, and nobody reads of another tenant.
+// Every caller requests every route from a process with real credentials, and no answer contains data of another tenant.
 func TestRolesOnTheSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming other users needs root")
@@ -250,7 +250,7 @@ func TestRolesOnTheSocket(t *testing.T) {
 		t.Skipf("this host gives no user namespace to users: %s %v", out, err)
 	}
 	jobs := map[int]*harness.Job{}
-	// lease gives a running lease of a column's, with a command that tells whose it is.
+	// lease starts a lease of a column, with a command that identifies its tenant.
 	lease := func(column int, secret string) string {
 		t.Helper()
 		job := jobs[column]
@@ -287,7 +287,7 @@ func TestRolesOnTheSocket(t *testing.T) {
 				path = strings.ReplaceAll(c.path, "{red}", red)
 			}
 			var r reply
-			if c.route == "POST /v1/leases" { // Who asks for a lease goes into it.
+			if c.route == "POST /v1/leases" { // The caller of this request becomes the lease.
 				r = p.request(t, n, method, path, c.body)
 			} else {
 				r = askers[column].request(t, method, path, c.body)
@@ -306,7 +306,7 @@ func TestRolesOnTheSocket(t *testing.T) {
 				withoutRole: {"secret-of-", "red", "blue"}, namespaceRoot: {"secret-of-", "red", "blue"},
 			}[column]
 			for _, word := range hidden {
-				if strings.Contains(r.Body, word) && !strings.Contains(path+c.body, word) { // What he said himself is told him back.
+				if strings.Contains(r.Body, word) && !strings.Contains(path+c.body, word) { // It repeats the text of the request.
 					t.Errorf("%s %s tells %s of %q: %s", method, path, names[column], word, r.Body)
 				}
 			}
@@ -317,7 +317,7 @@ func TestRolesOnTheSocket(t *testing.T) {
 		t.Errorf("the other tenant's lease did not survive: %+v", s.Leases)
 	}
 	if !slices.ContainsFunc(s.Tenants, func(t api.TenantStatus) bool { return t.Name == "red" }) {
-		t.Error("somebody changed the spec")
+		t.Error("the spec was changed")
 	}
 }
 

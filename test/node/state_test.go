@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A state that cannot be read is put aside and told of. Nothing is destroyed for it, and nobody is stopped.
+// A damaged state file is set aside and reported. No instance is destroyed, and no process is stopped.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -25,7 +25,7 @@ func TestDamagedState(t *testing.T) {
 		keeps bool     // the spec before the last is in force
 	}{
 		{"the newest", []string{"state.json"}, true},
-		{"the one before it too", []string{"state.previous.json"}, false}, // there is no other now
+		{"the one before it too", []string{"state.previous.json"}, false}, // there is no other state file now
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n.KillDaemon()
@@ -50,7 +50,7 @@ func TestDamagedState(t *testing.T) {
 				reported = reported || cond.Kind == "state" && cond.Hint != ""
 			}
 			if !reported {
-				t.Errorf("nobody is told: %+v", s.Node.Conditions)
+				t.Errorf("no condition reports it: %+v", s.Node.Conditions)
 			}
 			if (s.Node.Generation > 0) != c.keeps {
 				t.Errorf("generation %d is in force", s.Node.Generation)
@@ -59,17 +59,17 @@ func TestDamagedState(t *testing.T) {
 				t.Errorf("the layout was changed\n got %s\nwant %s", got, was)
 			}
 			if leaseByID(s, id) == nil {
-				t.Errorf("the lease is forgotten: %+v", s.Leases)
+				t.Errorf("the lease is lost: %+v", s.Leases)
 			}
 			select {
 			case <-job.Done():
-				t.Errorf("somebody was stopped: %s", job.Output())
+				t.Errorf("a process was stopped: %s", job.Output())
 			default:
 			}
 		})
 	}
 	if r := n.CLIIn(soon(t), shared, "apply", "-f", "-"); r.Code != 0 {
-		t.Errorf("to apply again exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("a second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if got := truth(t, n); got != was {
 		t.Errorf("applying again changed the layout\n got %s\nwant %s", got, was)

@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/gpushare/client"
 )
 
-// The daemon is killed before and after it stops a process of no lease by force: the next one goes on with the authority that
-// was given, and stops nobody twice.
+// The daemon is killed before and after it stops an unattributed process with --force. The next daemon resumes the change with
+// its authority and stops no process twice.
 func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -46,13 +46,13 @@ func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 			}
 			explained(t, awaitChange(t, n), "after the kill")
 			if got := truth(t, n); m.alive() || got == was {
-				t.Errorf("the change was not gone on with: the monitor runs: %v, the node has %s\n%s", m.alive(), got, daemonLog(n))
+				t.Errorf("the change was not resumed: the monitor runs: %v, the node has %s\n%s", m.alive(), got, daemonLog(n))
 			}
 		})
 	}
 }
 
-// Without a service manager nothing stops units: the plan says so where it matters, and doctor always.
+// Without a service manager units cannot be stopped. The plan says so if it matters, and doctor always.
 func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -65,6 +65,6 @@ func TestQuiesceWithoutAServiceManager(t *testing.T) {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
 	if r := n.CLIIn(soon(t), strings.Replace(spec, "share: 30%", "share: 20%", 1), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stopping units") {
-		t.Errorf("a change that is none of MIG exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("a change without MIG steps exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

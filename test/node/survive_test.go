@@ -18,10 +18,10 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// crowd is many leases that start and end, so that whatever happens to the daemon happens in the middle of something.
+// crowd starts and ends many leases, so that the daemon is killed during many kinds of work.
 type crowd struct {
 	n *harness.Node
-	// pause is held for reading by each member while it starts or ends a lease, and for writing by whoever counts them.
+	// pause is held for reading while a lease starts or ends, and for writing while leases are counted.
 	pause   sync.RWMutex
 	mu      sync.Mutex // guards the fields below
 	started map[string]*harness.Job
@@ -38,7 +38,7 @@ func (c *crowd) member(ctx context.Context, tenant string, random *rand.Rand) er
 	return nil
 }
 
-// one is one lease that burns for so long. A daemon that is dead refuses it, which is no error.
+// one is one lease that runs for this time. Without a daemon it is refused, which is no error.
 func (c *crowd) one(ctx context.Context, tenant string, life time.Duration) error {
 	script := `echo "lease=$GPUSHARE_LEASE."; exec ` + strings.Join(c.n.Burn("--memory", "64MiB", "--kernel", "2ms", "--queue", "8"), " ")
 	c.pause.RLock()
@@ -60,7 +60,7 @@ func (c *crowd) one(ctx context.Context, tenant string, life time.Duration) erro
 	}
 	c.pause.RUnlock()
 	select {
-	case <-time.After(life): // It is the load, not a wait for anything.
+	case <-time.After(life): // This is the load, not a wait.
 	case <-job.Done():
 	case <-ctx.Done():
 	}
@@ -76,7 +76,7 @@ func (c *crowd) one(ctx context.Context, tenant string, life time.Duration) erro
 	return nil
 }
 
-// living are the leases that somebody was told of and whose processes live, by their ids.
+// living returns the pids of the running leases whose id a client got, by id.
 func (c *crowd) living() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +91,8 @@ func (c *crowd) living() map[string]int {
 	return out
 }
 
-// The daemon is killed again and again while leases start, run, are frozen and end. Everybody who was told of a lease
-// runs on and is known again, whoever ended is not, and nobody stays frozen.
+// The daemon is killed repeatedly while leases start, run, are frozen and end. Every lease whose id a client got runs on and is
+// recovered, ended leases are not, and no process stays frozen.
 func TestLeasesSurviveKills(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -102,7 +102,7 @@ func TestLeasesSurviveKills(t *testing.T) {
 	ctx, stop := context.WithCancel(soon(t))
 	c := &crowd{n: n, started: map[string]*harness.Job{}}
 	var group sync.WaitGroup
-	// Two that stay for the whole time share the GPU, so that somebody is frozen more often than not.
+	// Two leases share the GPU for the whole test, so that one is frozen most of the time.
 	for _, tenant := range []string{"red", "blue"} {
 		group.Go(func() {
 			if err := c.one(ctx, tenant, time.Minute); err != nil {
@@ -125,13 +125,13 @@ func TestLeasesSurviveKills(t *testing.T) {
 		rounds = 3
 	}
 	for round := range rounds {
-		<-time.After(time.Duration(100+random.IntN(500)) * time.Millisecond) // A random moment is what is asked for.
+		<-time.After(time.Duration(100+random.IntN(500)) * time.Millisecond) // A random delay before the kill.
 		if counters, err := n.Client().Counters(soon(t)); err == nil {
 			freezes += counters["freezes"]
 		}
 		n.KillDaemon()
 		if round%2 == 1 {
-			thawed(t, n) // The daemon is dead and stays so: others must see to it.
+			thawed(t, n) // The daemon does not run: gpushare-thaw must thaw.
 		}
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatal(err)
@@ -153,18 +153,18 @@ func TestLeasesSurviveKills(t *testing.T) {
 	c.counted(t)
 	t.Logf("%d leases, %d freezes", c.count, freezes)
 	if freezes == 0 && os.Geteuid() == 0 {
-		t.Error("nobody was ever frozen: that no one stays so means nothing")
+		t.Error("no process was ever frozen, so the test shows nothing")
 	}
 	if c.count < rounds {
-		t.Errorf("only %d leases were ever begun: that is no load", c.count)
+		t.Errorf("only %d leases were started: the load is too low", c.count)
 	}
 }
 
-// counted waits until the daemon's leases are exactly those that live.
+// counted waits until the leases of the daemon are exactly the running ones.
 func (c *crowd) counted(t *testing.T) {
 	t.Helper()
 	want := c.living()
-	err := harness.Await(soon(t), 10*time.Millisecond, "the leases are not those that live", func() (bool, error) {
+	err := harness.Await(soon(t), 10*time.Millisecond, "the leases differ from the running processes", func() (bool, error) {
 		s, err := c.n.Client().Status(soon(t))
 		if err != nil {
 			return false, err
@@ -177,7 +177,7 @@ func (c *crowd) counted(t *testing.T) {
 		}
 		for id, pid := range want {
 			if have[id] != pid {
-				return false, fmt.Errorf("pid %d was told of lease %s and is not known by it: %v", pid, id, have)
+				return false, fmt.Errorf("pid %d got lease %s, and the daemon does not know it: %v", pid, id, have)
 			}
 		}
 		if len(s.Leases) != len(want) {
@@ -194,14 +194,14 @@ func (c *crowd) counted(t *testing.T) {
 func thawed(t *testing.T, n *harness.Node) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		return // Nobody was ever frozen.
+		return // Nothing is frozen without cgroups.
 	}
 	top := filepath.Join(unified(t), n.Subtree())
-	err := harness.Await(soon(t), 20*time.Millisecond, "somebody stays frozen", func() (bool, error) {
+	err := harness.Await(soon(t), 20*time.Millisecond, "a process stays frozen", func() (bool, error) {
 		var frozen []string
 		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.Name() != "cgroup.freeze" {
-				return nil // Cgroups go while they are looked at.
+				return nil // Cgroups are removed meanwhile.
 			}
 			if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) != "0" {
 				frozen = append(frozen, path)

@@ -20,11 +20,11 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// screen is what a pseudo terminal shows.
+// screen records the output of a pseudo terminal.
 type screen struct {
 	mu   sync.Mutex // guards the fields below
 	b    []byte
-	more chan struct{} // closed when there is more
+	more chan struct{} // closed at new output
 }
 
 func (s *screen) String() string {
@@ -62,7 +62,7 @@ func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harnes
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("there are no pseudo terminals here: %v", err)
+		t.Skipf("this host has no pseudo terminals: %v", err)
 	}
 	master := os.NewFile(uintptr(fd), "ptmx")
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
@@ -123,7 +123,7 @@ func follow(t *testing.T, n *harness.Node) *eventStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The answer begins once the events that follow are heard. What happened before is told to nobody.
+	// The answer begins when the subscription exists. Earlier events are not delivered.
 	w, err := c.Do(q)
 	if err != nil || w.StatusCode != http.StatusOK {
 		t.Fatalf("cannot follow events: %v, %+v", err, w)
@@ -134,7 +134,7 @@ func follow(t *testing.T, n *harness.Node) *eventStream {
 		for in := json.NewDecoder(w.Body); ; {
 			var x api.Event
 			if in.Decode(&x) != nil {
-				return // Its end is the test's, or the daemon's.
+				return // The test or the daemon has ended.
 			}
 			e.mu.Lock()
 			e.events = append(e.events, x)

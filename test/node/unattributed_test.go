@@ -13,15 +13,15 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Whoever uses a managed GPU in no lease is told of, and stopped the polite way where the spec says so; root's processes
-// and those of leases are not.
+// An unattributed process on a managed GPU is reported, and stopped gracefully if the spec says so. Processes of root and of
+// leases are not stopped.
 func TestUnattributedIsStopped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
 	t.Parallel()
 	n := newNode(t, quick)
-	n.Settings = map[string]string{"converge_interval": "1h"} // It is not found by looking at the whole node.
+	n.Settings = map[string]string{"converge_interval": "1h"} // The scan does not need a full observation.
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Logf("it ended after %.1f s: %v", time.Since(began).Seconds(), err)
-		if user.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // as one that was asked to end says
+		if user.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) { // its exit code after SIGTERM
 			t.Errorf("SIGTERM was not sent to it: %v", err)
 		}
 		if elapsed := time.Since(began); elapsed < 20*time.Second {
@@ -67,7 +67,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 		}
 	}
 	var s *api.Status
-	if err := harness.Await(soon(t), 100*time.Millisecond, "root's process is not told of, or the other still is", func() (bool, error) {
+	if err := harness.Await(soon(t), 100*time.Millisecond, "root's process is not reported, or the other still is", func() (bool, error) {
 		s = status(t, n)
 		count := 0
 		for _, c := range s.Node.Conditions {

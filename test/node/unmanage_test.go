@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// everything is a node with something of everything that can be given back.
+// everything is a spec with all that unmanage can remove.
 const everything = `version: v1
 node: {enforce: on}
 gpus:
@@ -33,7 +33,7 @@ tenants:
       - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
 `
 
-// slicesOf lists the slices that the node's part of the cgroup hierarchy has; nil where there are none to have.
+// slicesOf lists the slices in the subtree of the node; nil if the node has no slices.
 func slicesOf(t *testing.T, n *harness.Node) []string {
 	t.Helper()
 	h, err := cgroup.FindHierarchy()
@@ -49,7 +49,7 @@ func slicesOf(t *testing.T, n *harness.Node) []string {
 	return append(found, inner...)
 }
 
-// computeModes are what the GPUs have, whatever the daemon says.
+// computeModes are the compute modes of the virtual GPUs.
 func computeModes(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	var v struct {
@@ -65,7 +65,7 @@ func computeModes(t *testing.T, n *harness.Node) string {
 	return strings.Join(out, " ")
 }
 
-// unmanaged checks that nobody is held by anything any more, and that nothing is done to the node by itself.
+// unmanaged checks that no restriction is active, and that the daemon does not change the node.
 func unmanaged(t *testing.T, n *harness.Node) {
 	t.Helper()
 	if found := slicesOf(t, n); len(found) != 0 {
@@ -75,7 +75,7 @@ func unmanaged(t *testing.T, n *harness.Node) {
 		t.Errorf("MPS is left: %q, %v", left, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(n.Dir, "cdi", "gpushare-*")); err != nil || len(left) != 0 {
-		t.Errorf("container runtimes are still told of %q, %v", left, err)
+		t.Errorf("CDI files are left: %q, %v", left, err)
 	}
 	if r := n.CLI(soon(t), "unmanage", "--check"); r.Code != 0 || !strings.Contains(r.Out, "no active restrictions") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
@@ -96,11 +96,12 @@ func unmanaged(t *testing.T, n *harness.Node) {
 		t.Fatal(err)
 	}
 	if first["writes"] != last["writes"] || writes(t, n) != seen {
-		t.Errorf("after the release the daemon made %d writes", last["writes"]-first["writes"])
+		t.Errorf("after unmanage the daemon made %d writes", last["writes"]-first["writes"])
 	}
 }
 
-// Who lives is named and not stopped without force; with it walls and MPS go, and GPUs stay cut.
+// Without --force running leases are named and not stopped. With --force restrictions and MPS are removed, and GPUs stay
+// partitioned.
 func TestUnmanage(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -110,17 +111,17 @@ func TestUnmanage(t *testing.T) {
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	r := n.CLI(soon(t), "unmanage")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
-		t.Errorf("release while %s lives exits with %d: %s%s", id, r.Code, r.Out, r.Err)
+		t.Errorf("unmanage while %s runs exits with %d: %s%s", id, r.Code, r.Out, r.Err)
 	}
 	r = n.CLI(soon(t), "unmanage", "--check")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Out, id) || !strings.Contains(r.Out, "stop MPS") {
 		t.Errorf("--check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if s := status(t, n); s.Node.Generation != 1 || s.Node.Enforce != "on" || s.Node.Unmanaged != nil || leaseByID(s, id) == nil {
-		t.Errorf("a refused release changed something: %+v", s.Node)
+		t.Errorf("a refused unmanage changed the node: %+v", s.Node)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 0 {
-		t.Errorf("a refused release lets nobody in any more: %s", r.Err)
+		t.Errorf("after a refused unmanage no lease starts: %s", r.Err)
 	}
 	r = n.CLI(soon(t), "unmanage", "--force")
 	if r.Code != 0 || !strings.Contains(r.Out, "unmanaged") {
@@ -147,7 +148,7 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("get says:\n%s%s", r.Out, r.Err)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 || !strings.Contains(r.Out, "no changes") {
-		t.Errorf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Errorf("a second unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	n.KillDaemon()
 	if err := n.StartDaemon(soon(t)); err != nil {
@@ -165,17 +166,18 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("after an apply the GPUs are partitioned as\n     %s\nwant %s", got, cut)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 0 {
-		t.Errorf("after an apply nobody gets in: %s", r.Err)
+		t.Errorf("after an apply no lease starts: %s", r.Err)
 	}
 }
 
-// With --all instances of ours go as well, those of others stay, and no spec is in force: not even the settings' own.
+// With --all the instances of gpushare are removed, foreign instances stay, and no spec is in force, not even that of the
+// settings.
 func TestUnmanageAll(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 1}, mode: mig, mig: {layout: [2g.10gb]}}\n")
 	n.StopDaemon()
-	if err := os.RemoveAll(filepath.Join(n.Dir, "state")); err != nil { // Now nobody knows who made it.
+	if err := os.RemoveAll(filepath.Join(n.Dir, "state")); err != nil { // Now it is a foreign instance.
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
@@ -192,7 +194,7 @@ func TestUnmanageAll(t *testing.T) {
 	}
 	unmanaged(t, n)
 	if got := truth(t, n); strings.Contains(got, "GPU 0") || !strings.Contains(got, "GPU 1") {
-		t.Errorf("the GPUs are partitioned as %q: what is ours goes, and nothing else", got)
+		t.Errorf("the GPUs are partitioned as %q: want only the foreign instance", got)
 	}
 	for range 2 {
 		if s := status(t, n); s.Node.Unmanaged == nil || !s.Node.Unmanaged.All || len(s.Tenants) != 0 || s.Node.Generation != 2 {
@@ -212,8 +214,7 @@ func TestUnmanageAll(t *testing.T) {
 	}
 }
 
-// The daemon is killed at every place that a release passes. Whoever asked was told that it was taken, or nothing is
-// changed; and what was taken is gone on with.
+// The daemon is killed at every fault point of an unmanage. Either it was acknowledged and is resumed, or nothing is changed.
 func TestKilledWhileUnmanaging(t *testing.T) {
 	t.Parallel()
 	n, _ := crashNode(t, buildWithFaults(t))
@@ -226,7 +227,7 @@ func TestKilledWhileUnmanaging(t *testing.T) {
 		taken, done := false, false
 		if err := n.StartDaemon(soon(t)); err == nil {
 			if taken, done, err = unmanageOn(t, n); err != nil && !ended(n) {
-				t.Fatalf("%s: the release failed and the daemon lives: %v\n%s", where, err, daemonLog(n))
+				t.Fatalf("%s: unmanage failed and the daemon runs: %v\n%s", where, err, daemonLog(n))
 			}
 		}
 		if !done {
@@ -246,10 +247,10 @@ func TestKilledWhileUnmanaging(t *testing.T) {
 		case s.Node.Unmanaged != nil:
 			unmanaged(t, n)
 			if got := truth(t, n); strings.Contains(got, "GPU 0") {
-				t.Errorf("%s: the node was given back, and has %s", where, got)
+				t.Errorf("%s: the node is unmanaged and has %s", where, got)
 			}
 		case taken:
-			t.Errorf("%s: the release was taken, and forgotten", where)
+			t.Errorf("%s: unmanage was acknowledged and not resumed", where)
 		}
 		if t.Failed() {
 			t.Fatal(daemonLog(n))
@@ -264,7 +265,7 @@ func TestKilledWhileUnmanaging(t *testing.T) {
 	t.Logf("%d kills", kills)
 }
 
-// unmanageOn gives everything back. taken is whether the daemon said that it took it, done whether all was reached.
+// unmanageOn unmanages the node. taken reports that the daemon accepted it, done that the operation succeeded.
 func unmanageOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 	t.Helper()
 	c := n.Client()
@@ -283,7 +284,7 @@ func unmanageOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 	return true, err == nil, err
 }
 
-// Without the daemon --check answers from what it left, and says no only when it knows.
+// Without the daemon --check answers from the saved state, and exits with 0 only if that is certain.
 func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
@@ -322,22 +323,23 @@ func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
-		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+		t.Fatalf("unmanage exits with %d: %s", r.Code, r.Err)
 	}
 	n.StopDaemon()
 	if r := check(); r.Code != 0 {
-		t.Errorf("after a release it exits with %d: %s", r.Code, r.Err)
+		t.Errorf("after unmanage it exits with %d: %s", r.Code, r.Err)
 	}
 }
 
-// A process of no lease inside a slice is never stopped: the slice is opened around it, and goes when it has ended.
+// A process outside a lease in a slice is never stopped: the restrictions of the slice are removed, and the slice itself after
+// the process has ended.
 func TestUnmanageAroundOtherProcesses(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, everything)
 	found := slicesOf(t, n)
 	if len(found) == 0 {
-		t.Skip("there are no slices here: it takes root and a cgroup v2 hierarchy")
+		t.Skip("slices need root and a cgroup v2 hierarchy")
 	}
 	inside := filepath.Join(found[0], "theirs")
 	if err := os.Mkdir(inside, 0o755); err != nil {
@@ -356,10 +358,10 @@ func TestUnmanageAroundOtherProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
-		t.Fatalf("release exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Fatalf("unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if err := other.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the stranger was stopped: %v", err)
+		t.Errorf("the other process was stopped: %v", err)
 	}
 	onlyOneSlice(t, n, filepath.Base(found[0]))
 	if err := other.Kill(); err != nil {
@@ -368,17 +370,17 @@ func TestUnmanageAroundOtherProcesses(t *testing.T) {
 	if _, err := other.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	err = harness.Await(soon(t), 10*time.Millisecond, "their cgroup stays", func() (bool, error) { return os.Remove(inside) == nil, nil })
+	err = harness.Await(soon(t), 10*time.Millisecond, "its cgroup is not removed", func() (bool, error) { return os.Remove(inside) == nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {
-		t.Fatalf("a second release exits with %d: %s%s", r.Code, r.Out, r.Err)
+		t.Fatalf("a second unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	unmanaged(t, n)
 }
 
-// onlyOneSlice checks that of all slices only the one that strangers are in is left.
+// onlyOneSlice checks that only the slice with the other process is left.
 func onlyOneSlice(t *testing.T, n *harness.Node, theirs string) {
 	t.Helper()
 	for _, s := range slicesOf(t, n) {
