@@ -40,13 +40,13 @@ func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) 
 	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
 		h.Decision = planner.Own
 	case want.Quiesces(h.Unit) && !attr.CanStopUnits:
-		h.Decision, h.Why = planner.Keep, "node.quiesce names its unit, and nothing here can stop units"
+		h.Decision, h.Reason = planner.Keep, "node.quiesce names its unit, and nothing here can stop units"
 	case want.Quiesces(h.Unit):
 		h.Decision = planner.Quiesce
 	case may == stop.IsRoot && login:
-		h.Decision, h.Why = planner.Keep, "root's, which --force leaves alone: end it"
+		h.Decision, h.Reason = planner.Keep, "root's, which --force leaves alone: end it"
 	case may != stop.MayStop:
-		h.Decision, h.Why = planner.Keep, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
+		h.Decision, h.Reason = planner.Keep, "the system's, which --force leaves alone: stop it, or name its unit in node.quiesce"
 	}
 	return h
 }

@@ -199,11 +199,11 @@ func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation stri
 	}
 	if out.State() == engine.Interrupted {
 		cs.startStoppedUnits(ctx, &r)
-		why := "the daemon was stopped during the change"
+		reason := "the daemon was stopped during the change"
 		if cs.Tasks.Context().Err() == nil {
-			why = fmt.Sprintf("it took longer than %s", changeTimeout)
+			reason = fmt.Sprintf("it took longer than %s", changeTimeout)
 		}
-		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + why, Hint: "it continues when the daemon is started again"})
+		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + reason, Hint: "it continues when the daemon is started again"})
 		return // The record stays open, and the next run resumes it.
 	}
 	cs.closeChange(ctx, r, operation, out)
@@ -248,13 +248,13 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		}
 		for id := range gpus {
 			g, ok := node.GPU(id)
-			why, bad := failed[id]
+			reason, bad := failed[id]
 			switch {
 			case bad:
 				if s.Held == nil {
 					s.Held = map[gpu.UUID]store.Held{}
 				}
-				s.Held[id] = store.Held{Generation: want.Generation, Reason: why, Since: cs.Now()}
+				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason, Since: cs.Now()}
 			case out[string(id)].Dropped > 0:
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
@@ -425,11 +425,11 @@ func (cs *Changes) Restore(node *observe.Node) {
 		busy := gpusOf(steps)
 		for id := range lost {
 			g, ok := node.GPU(id)
-			if why, bad := problems[id]; bad {
+			if reason, bad := problems[id]; bad {
 				if s.Held == nil {
 					s.Held = map[gpu.UUID]store.Held{}
 				}
-				s.Held[id] = store.Held{Generation: want.Generation, Reason: why.Error(), Since: cs.Now()}
+				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason.Error(), Since: cs.Now()}
 			} else if ok && g.Err == nil && !busy[id] {
 				recordAchieved(s, want, g, state.Epoch(node), nil)
 			}

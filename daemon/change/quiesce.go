@@ -168,16 +168,16 @@ func (cs *Changes) startStoppedUnits(ctx context.Context, r *engine.Record) {
 
 // RestartUnits retries to start the units that a change stopped and could not start.
 func (cs *Changes) RestartUnits(ctx context.Context) {
-	left := cs.State.Stored().StoppedUnits
+	units := cs.State.Stored().StoppedUnits
 	conditions := map[string]api.Condition{}
 	defer func() { cs.Conditions.Replace("quiesce", conditions) }()
-	if len(left) == 0 || cs.State.Changing() != nil {
+	if len(units) == 0 || cs.State.Changing() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	var still []string
-	for _, unit := range left {
+	var failing []string
+	for _, unit := range units {
 		err := errors.New("systemd does not run")
 		if cs.Services != nil {
 			err = cs.Services.StartUnit(ctx, unit)
@@ -185,16 +185,16 @@ func (cs *Changes) RestartUnits(ctx context.Context) {
 		if err == nil || errors.Is(err, cgroup.ErrNotFound) {
 			continue
 		}
-		still = append(still, unit)
+		failing = append(failing, unit)
 		conditions[unit] = api.Condition{
 			Message: unit + " was stopped for a change and does not start again: " + err.Error(),
 			Hint:    "the start is retried with every pass; see 'systemctl status " + unit + "'",
 		}
 	}
-	if len(still) == len(left) {
+	if len(failing) == len(units) {
 		return
 	}
-	if err := cs.State.Store.Update(func(s *store.State) error { s.StoppedUnits = still; return nil }); err != nil {
+	if err := cs.State.Store.Update(func(s *store.State) error { s.StoppedUnits = failing; return nil }); err != nil {
 		cs.Log.Error("cannot record that units were started", "error", err)
 	}
 }

@@ -71,7 +71,7 @@ const dcgm, exporter = "nvidia-dcgm.service", "exporter.service"
 
 func TestPlanQuiesce(t *testing.T) {
 	units := map[int]string{10: dcgm, 11: exporter, 12: "slurmd.service"}
-	makes := []step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One)}}
+	createSteps := []step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One)}}
 	for _, c := range []struct {
 		name    string
 		quiesce []string
@@ -81,19 +81,19 @@ func TestPlanQuiesce(t *testing.T) {
 		want    []string
 		warns   string
 	}{
-		{name: "the spec quiesces nothing", runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: makes},
-		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, Instances: map[planner.InstanceKey][]int{{GPU: observetest.One, GI: 3}: {10}}}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: makes},
+		{name: "the spec quiesces nothing", runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: createSteps},
+		{name: "it has the GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 12}}}, steps: createSteps, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has an instance open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, Instances: map[planner.InstanceKey][]int{{GPU: observetest.One, GI: 3}: {10}}}, steps: createSteps, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "it has another GPU open", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{"GPU-2": {10}}}, steps: createSteps},
 		{name: "the change has no MIG step", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10}}}, steps: []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One)}}},
-		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: makes, want: []string{"stop " + exporter, "start " + exporter + " again"}},
-		{name: "not every process was read", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
-		{name: "an unknown unit", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: makes, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
+		{name: "it does not run", quiesce: []string{dcgm, exporter}, runs: map[string]bool{dcgm: false, exporter: true}, open: planner.OpenDevices{Complete: true, GPUs: map[gpu.UUID][]int{observetest.One: {10, 11}}}, steps: createSteps, want: []string{"stop " + exporter, "start " + exporter + " again"}},
+		{name: "not every process was read", quiesce: []string{dcgm}, runs: map[string]bool{dcgm: true}, steps: createSteps, want: []string{"stop " + dcgm, "start " + dcgm + " again"}},
+		{name: "an unknown unit", quiesce: []string{dcgm, "gone.service"}, runs: map[string]bool{dcgm: true}, steps: createSteps, want: []string{"stop " + dcgm, "start " + dcgm + " again"}, warns: "there is no unit gone.service"},
 		{
-			name: "a unit that starts them is stopped first and started last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: makes,
+			name: "a unit that starts them is stopped first and started last", quiesce: []string{dcgm, exporter, "exporter.timer"}, runs: map[string]bool{dcgm: true, exporter: true, "exporter.timer": true}, steps: createSteps,
 			want: []string{"stop exporter.timer", "stop " + dcgm, "stop " + exporter, "start " + exporter + " again", "start " + dcgm + " again", "start exporter.timer again"},
 		},
-		{name: "a unit that starts no service in use keeps running", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.OpenDevices{Complete: true}, steps: makes},
+		{name: "a unit that starts no service in use keeps running", quiesce: []string{dcgm, "exporter.timer"}, runs: map[string]bool{dcgm: true, "exporter.timer": true}, open: planner.OpenDevices{Complete: true}, steps: createSteps},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &Changes{Services: &unitHost{runs: c.runs}}
@@ -124,7 +124,7 @@ func TestPlanQuiesce(t *testing.T) {
 	}
 	t.Run("no service manager", func(t *testing.T) {
 		want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
-		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.NoUsage(), makes)
+		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.NoUsage(), createSteps)
 		if err != nil || len(q.Stop)+len(q.Start) != 0 || len(q.Warnings) != 1 {
 			t.Errorf("it gives %+v, %v", q, err)
 		}

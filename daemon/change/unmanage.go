@@ -29,12 +29,12 @@ const noSpec = "version: v1\n"
 func (cs *Changes) PostUnmanage(c *server.Call) error {
 	q := c.R.URL.Query()
 	a := planner.Authority{Force: q.Get("force") != ""}
-	check, what := q.Get("check") != "", store.UnmanagedRestrictions
+	check, extent := q.Get("check") != "", store.UnmanagedRestrictions
 	if q.Get("all") != "" {
-		what = store.UnmanagedAll
+		extent = store.UnmanagedAll
 	}
 	if check {
-		p, err := cs.proposeUnmanage(c.Ctx(), what, c.Caller.Name)
+		p, err := cs.proposeUnmanage(c.Ctx(), extent, c.Caller.Name)
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 	defer done()
 	// The GPUs are closed to new leases before the current ones are read.
 	open := cs.closeGPUs()
-	out, err := cs.unmanage(c, what, a)
+	out, err := cs.unmanage(c, extent, a)
 	if err != nil || out.Operation == nil {
 		open()
 	}
@@ -60,9 +60,9 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-func (cs *Changes) unmanage(c *server.Call, what string, a planner.Authority) (*api.ApplyResult, error) {
+func (cs *Changes) unmanage(c *server.Call, extent string, a planner.Authority) (*api.ApplyResult, error) {
 	caller := c.Caller.Name
-	p, err := cs.proposeUnmanage(c.Ctx(), what, caller)
+	p, err := cs.proposeUnmanage(c.Ctx(), extent, caller)
 	if err != nil {
 		return nil, err
 	}
@@ -100,42 +100,42 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 }
 
 // proposeUnmanage plans to unmanage the node. It changes nothing.
-func (cs *Changes) proposeUnmanage(ctx context.Context, what, caller string) (*proposal, error) {
+func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (*proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	now, acc := cs.State.Desired(), cs.State.Stored().Accepted
-	p := &proposal{node: cs.Observer.Observe(ctx), want: now, unmanage: what}
-	p.same = acc == nil || acc.Unmanaged == what || acc.Unmanaged == store.UnmanagedAll
+	p := &proposal{node: cs.Observer.Observe(ctx), want: now, unmanage: extent}
+	p.same = acc == nil || acc.Unmanaged == extent || acc.Unmanaged == store.UnmanagedAll
 	if !p.same {
 		var err error
-		if p.yaml, p.want, err = unmanagedSpec(acc, what); err != nil {
+		if p.yaml, p.want, err = unmanagedSpec(acc, extent); err != nil {
 			return nil, err
 		}
-		if what != store.UnmanagedAll {
+		if extent != store.UnmanagedAll {
 			p.resolved = spec.Resolved(acc.Resolved)
 		}
 		p.want.Generation = acc.Generation + 1
-		p.want.Unmanaged = &api.Unmanaged{By: caller, At: cs.Now(), All: what == store.UnmanagedAll}
+		p.want.Unmanaged = &api.Unmanaged{By: caller, At: cs.Now(), All: extent == store.UnmanagedAll}
 	}
-	left, err := cs.remaining(p.node, what)
+	rest, err := cs.remaining(p.node, extent)
 	if err != nil {
 		return nil, err
 	}
-	quiesce, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), left.steps)
+	quiesce, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), rest.steps)
 	if err != nil {
 		return nil, err
 	}
-	left.warnings = append(left.warnings, quiesce.Warnings...)
-	p.steps = planner.Number(slices.Concat(quiesce.Stop, left.steps, quiesce.Start))
-	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: left.warnings}
+	rest.warnings = append(rest.warnings, quiesce.Warnings...)
+	p.steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
+	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: rest.warnings}
 	cs.State.Estimate(p.node, &p.plan)
 	p.plan.Disturbs = planner.Disturbs(p.steps)
 	return p, nil
 }
 
 // unmanagedSpec is the spec of an unmanaged node: the one that was in force, with enforce: observe; or none.
-func unmanagedSpec(acc *store.Accepted, what string) (yaml string, want *state.Desired, err error) {
-	if what == store.UnmanagedAll {
+func unmanagedSpec(acc *store.Accepted, extent string) (yaml string, want *state.Desired, err error) {
+	if extent == store.UnmanagedAll {
 		return noSpec, &state.Desired{}, nil
 	}
 	s, err := spec.Decode("state.json", []byte(acc.YAML))
@@ -158,14 +158,14 @@ type remainder struct {
 }
 
 // remaining returns the steps that are left to unmanage the node. It needs no spec: it reads what is active.
-func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error) {
+func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, error) {
 	var out remainder
 	if node.SlicesErr != nil {
 		return out, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
 	}
 	live := cs.Table.Live()
 	var hardware []step.Step
-	if what == store.UnmanagedAll {
+	if extent == store.UnmanagedAll {
 		found, uses := cs.State.Stored().OriginalModes, cs.Attribution.Usage()
 		for i := range node.GPUs {
 			steps, warnings := planner.PlanUnmanageGPU(&node.GPUs[i], found[node.GPUs[i].Identity.UUID], uses)
@@ -194,7 +194,7 @@ func (cs *Changes) remaining(node *observe.Node, what string) (remainder, error)
 	if err != nil {
 		return out, err
 	}
-	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, what), isolationSteps, rest, stop, hardware)
+	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, extent), isolationSteps, rest, stop, hardware)
 	return out, nil
 }
 
@@ -255,10 +255,10 @@ func (cs *Changes) RemainingSteps(node *observe.Node) (n int, first string, err 
 
 // nothingRemains reports whether the node is unmanaged completely.
 func (cs *Changes) nothingRemains(node *observe.Node, want *state.Desired) bool {
-	what := store.UnmanagedRestrictions
+	extent := store.UnmanagedRestrictions
 	if want.Unmanaged != nil && want.Unmanaged.All {
-		what = store.UnmanagedAll
+		extent = store.UnmanagedAll
 	}
-	l, err := cs.remaining(node, what)
+	l, err := cs.remaining(node, extent)
 	return err == nil && len(l.steps) == 0
 }

@@ -13,25 +13,25 @@ import (
 
 // updateIsolationConditions reports what of the isolation and of MPS is not enforced.
 func (cv *Converger) updateIsolationConditions(want *state.Desired, node *observe.Node) {
-	lacks := map[string]api.Condition{}
+	conditions := map[string]api.Condition{}
 	if want.Enforcing() && node.DriverErr == nil {
-		cv.addIsolationConditions(want, node, lacks)
+		cv.addIsolationConditions(want, node, conditions)
 	}
-	cv.addMigrationConditions(want, lacks)
-	cv.Conditions.Replace("not-enforced", lacks)
+	cv.addMigrationConditions(want, conditions)
+	cv.Conditions.Replace("not-enforced", conditions)
 	cv.updateLoginFilterConditions(want, node)
 	cv.updateMPSConditions(want, node)
 }
 
-func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.Node, lacks map[string]api.Condition) {
+func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.Node, conditions map[string]api.Condition) {
 	info := cv.Port.Info()
 	w, err := cv.Policy.DesiredSlices(want, node, nil)
 	if err != nil {
-		lacks["host"] = api.Condition{Message: err.Error()}
+		conditions["host"] = api.Condition{Message: err.Error()}
 		return
 	}
 	for _, m := range w.Missing {
-		lacks[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
+		conditions[m.Slice.String()+m.Text] = api.Condition{Tenant: m.Slice.Tenant, Message: m.Text}
 	}
 	// One condition for the node: one for each tenant would hide the others.
 	var names []string
@@ -47,20 +47,20 @@ func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.N
 	}
 	where := " on " + devicepolicy.AdapterText(cv.Port.Info())
 	if len(names) > 0 {
-		lacks["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' lists them; systemd with cgroup v2 enforces all of them"}
+		conditions["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' lists them; systemd with cgroup v2 enforces all of them"}
 	}
 	if len(w.Slices) > 0 && !info.Devices {
 		how := where
 		if info.NoDevices != "" {
 			how += ": " + info.NoDevices
 		}
-		lacks["devices"] = api.Condition{Message: "device rules are not enforced" + how, Hint: "only the environment restricts a tenant to its GPUs; run gpushared as root on a host with cgroup v2"}
+		conditions["devices"] = api.Condition{Message: "device rules are not enforced" + how, Hint: "only the environment restricts a tenant to its GPUs; run gpushared as root on a host with cgroup v2"}
 	}
 	timesliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
 	if err := cv.ThawReady(); timesliced && !info.Freeze {
-		lacks["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "no lease can be frozen: run gpushared as root on a host with cgroup v2"}
+		conditions["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "no lease can be frozen: run gpushared as root on a host with cgroup v2"}
 	} else if timesliced && err != nil {
-		lacks["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
+		conditions["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
 	}
 }
 

@@ -87,7 +87,7 @@ func TestUnmetReservedGrantIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(withReserved, 2)
-	refresh("another has its place", node, 1, "reserved.unmet")
+	refresh("another lease has its place", node, 1, "reserved.unmet")
 	refresh("still", node, 1, "")
 	if err := w.Table.Ended(t.Context(), ticket.ID(), "a test"); err != nil {
 		t.Fatal(err)
@@ -97,9 +97,9 @@ func TestUnmetReservedGrantIsReported(t *testing.T) {
 	refresh("a change is under way", empty, 0, "")
 	w.State.EndChange()
 	refresh("it is over", node, 0, "")
-	refresh("the GPU is gone", empty, 1, "reserved.unmet")
+	refresh("the GPU is missing", empty, 1, "reserved.unmet")
 	refresh("it is back", node, 0, "reserved.kept")
-	refresh("it is gone again", empty, 1, "reserved.unmet")
+	refresh("it is missing again", empty, 1, "reserved.unmet")
 	want(withoutReserved, 3)
 	refresh("nothing is reserved any more", empty, 0, "reserved.kept")
 }

@@ -24,11 +24,11 @@ func CountLeading(steps []step.Step, kind string) int {
 
 // Disturbs names the leases and processes that the steps disturb, each once.
 func Disturbs(steps []step.Step) []string {
-	var who []step.Subject
+	var users []step.Subject
 	for i := range steps {
-		who = step.Merge(who, steps[i].Disturbs)
+		users = step.Merge(users, steps[i].Disturbs)
 	}
-	return step.Texts(who)
+	return step.Texts(users)
 }
 
 // Admit refuses steps that disturb a lease or a process without authority. The planners refuse them too: this is the last check.
@@ -52,16 +52,16 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 	ids := slices.Sorted(maps.Keys(problems))
 	err := problems[ids[0]]
 	e := &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
-	var none *mig.NoProfile
-	var not *mig.Infeasible
+	var noProfile *mig.NoProfile
+	var infeasible *mig.Infeasible
 	switch {
 	case errors.Is(err, gpu.ErrResetRequired):
 		e.Hint = "nothing was changed; --allow-reset lets the driver reset that GPU, which must be idle then"
 	case errors.Is(err, gpu.ErrInUse):
 		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them (SIGTERM, then SIGKILL)"
-	case errors.As(err, &none), errors.As(err, &not):
+	case errors.As(err, &noProfile), errors.As(err, &infeasible):
 	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
-		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; 'gpushare gpu retry' tries the GPU again, 'gpushare doctor' says more"
+		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; try the GPU again with 'gpushare gpu retry', or see 'gpushare doctor'"
 	}
 	if len(ids) > 1 {
 		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)

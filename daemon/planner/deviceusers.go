@@ -32,7 +32,7 @@ type DeviceUser struct {
 	Lease    string
 	Age      time.Duration
 	Decision Decision
-	Why      string // the reason for Keep
+	Reason   string // the reason for Keep
 }
 
 // String describes the process: "pid 812 (dcgm-exporter, dcgm-exporter.service, for 3h)".
@@ -57,8 +57,8 @@ func (h *DeviceUser) subject() step.Subject {
 		words = append(words, "for "+ageText(h.Age))
 	}
 	s := strings.Join(words, ", ")
-	if h.Why != "" {
-		s += "; " + h.Why
+	if h.Reason != "" {
+		s += "; " + h.Reason
 	}
 	return step.ProcessOf(h.PID, s)
 }
@@ -105,7 +105,7 @@ func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser
 
 // inUseBy names the users of an instance, or with nil of the GPU: leases first, then processes of no lease. Processes whose
 // unit is stopped for the change do not count. kept are the processes that are not stopped even with --force.
-func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, kept []step.Subject) {
+func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (users []step.Subject, kept []step.Subject) {
 	var leases []string
 	if in != nil {
 		leases = use.Instance(g.Identity.UUID, in.Placement)
@@ -113,18 +113,18 @@ func inUseBy(g *observe.GPU, in *gpu.Instance, use Usage) (who []step.Subject, k
 		leases = use.GPU(g.Identity.UUID)
 	}
 	for _, id := range leases {
-		who = append(who, step.LeaseOf(id, ""))
+		users = append(users, step.LeaseOf(id, ""))
 	}
 	for _, h := range BlockingProcesses(g, in, use) {
 		if h.Decision == Quiesce || h.Lease != "" && slices.Contains(leases, h.Lease) {
 			continue // It ends with its unit, or with its lease.
 		}
-		who = append(who, h.subject())
+		users = append(users, h.subject())
 		if h.Decision == Keep && !use.IgnoreKept {
 			kept = append(kept, h.subject())
 		}
 	}
-	return who, kept
+	return users, kept
 }
 
 // deviceUsers lists the users of the instances of a GPU, or of the GPU when it has none. It is the machine-readable part of

@@ -21,7 +21,7 @@ func TestDeviceUsersAreNamed(t *testing.T) {
 		"pid 7 (it has ended)":     {PID: 7},
 		"pid 7 (python, for 12 s)": {PID: 7, Name: "python", Age: 12 * time.Second},
 		"pid 7 (python, tenant red, lease red-1, a.scope, for 5 min)":     {PID: 7, Name: "python", Tenant: "red", Lease: "red-1", Unit: "a.scope", Age: 5 * time.Minute},
-		"pid 7 (dcgm-exporter, exporter.service, for 3 days; left alone)": {PID: 7, Name: "dcgm-exporter", Unit: "exporter.service", Age: 80 * time.Hour, Why: "left alone"},
+		"pid 7 (dcgm-exporter, exporter.service, for 3 days; left alone)": {PID: 7, Name: "dcgm-exporter", Unit: "exporter.service", Age: 80 * time.Hour, Reason: "left alone"},
 	} {
 		if got := h.String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -49,8 +49,8 @@ func TestMonitorsInAPlan(t *testing.T) {
 	}{
 		{name: "a reset, with a monitor", have: observetest.Device(false), open: openGPU, kind: api.KindInUse, says: "pid 42 (nvtop)"},
 		{name: "a reset, with a monitor, by force", have: observetest.Device(false), open: openGPU, force: true, stops: []string{"stop pid 42 (nvtop)"}},
-		{name: "a reset, with a system process", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "kept"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
-		{name: "a reset, with a system process, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Why: "kept"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
+		{name: "a reset, with a system process", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Reason: "kept"}, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
+		{name: "a reset, with a system process, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Reason: "kept"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
 		{name: "a reset, with a quiesced unit", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Quiesce}},
 		{name: "a reset, with a process of gpushare", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Own}},
 		{name: "no reset, with a monitor", have: hopper, open: openGPU},

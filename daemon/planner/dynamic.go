@@ -28,18 +28,18 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 	case g.Profiles == nil || !g.MIG.Current:
 		return nil, fmt.Errorf("cannot create an instance on GPU %d: its MIG mode is off", g.Identity.Index)
 	}
-	there := Present(e, g, use)
-	for i := range there {
-		there[i].Keepable = !slices.Contains(remove, there[i].Placement)
-		if there[i].InUse && !there[i].Keepable {
-			there[i].Keepable = true // It is in use again.
+	present := Present(e, g, use)
+	for i := range present {
+		present[i].Keepable = !slices.Contains(remove, present[i].Placement)
+		if present[i].InUse && !present[i].Keepable {
+			present[i].Keepable = true // It is in use again.
 		}
 	}
-	wants := make([]mig.Request, len(create))
+	requests := make([]mig.Request, len(create))
 	for i, r := range create {
-		wants[i] = mig.Request{Name: r.Name, At: &r.Placement}
+		requests[i] = mig.Request{Name: r.Name, At: &r.Placement}
 	}
-	r, err := mig.Plan(*g.Profiles, there, wants, mig.Options{})
+	r, err := mig.Plan(*g.Profiles, present, requests, mig.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func dynamicSpec(keep time.Duration) *api.GPUSpec {
 }
 
 func TestPlanOnDemand(t *testing.T) {
-	room := func(name string, start, size uint32) lease.InstanceSlot {
+	slot := func(name string, start, size uint32) lease.InstanceSlot {
 		return lease.InstanceSlot{Name: name, Placement: gpu.Placement{Start: start, Size: size}}
 	}
 	foreign := NoUsage()
@@ -37,17 +37,17 @@ func TestPlanOnDemand(t *testing.T) {
 		want   []string
 		fails  string
 	}{
-		{name: "one on an empty GPU", have: observetest.Device(true), use: NoUsage(), create: []lease.InstanceSlot{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones that do not overlap stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: NoUsage(), create: []lease.InstanceSlot{room("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
-		{name: "idle ones that overlap are removed", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: NoUsage(), create: []lease.InstanceSlot{room("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
+		{name: "one on an empty GPU", have: observetest.Device(true), use: NoUsage(), create: []lease.InstanceSlot{slot("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones that do not overlap stay", have: observetest.Device(true, observetest.Instance(19, 0)), use: NoUsage(), create: []lease.InstanceSlot{slot("2g.10gb", 4, 2)}, want: []string{"create 2g.10gb at 4"}},
+		{name: "idle ones that overlap are removed", have: observetest.Device(true, observetest.Instance(19, 4), observetest.Instance(19, 6)), use: NoUsage(), create: []lease.InstanceSlot{slot("2g.10gb", 4, 2)}, want: []string{"destroy 1g.5gb at 4", "create 2g.10gb at 4"}},
 		{name: "what is due is removed", have: observetest.Device(true, observetest.Instance(19, 0), observetest.Instance(14, 4)), use: NoUsage(), remove: []gpu.Placement{{Start: 4, Size: 2}}, want: []string{"destroy 2g.10gb at 4"}},
 		{name: "it is in use again", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), remove: []gpu.Placement{{Start: 4, Size: 2}}},
-		{name: "an instance in use overlaps", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), create: []lease.InstanceSlot{room("3g.20gb", 4, 4)}, fails: "red-cut-1"},
-		{name: "a foreign instance overlaps", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, create: []lease.InstanceSlot{room("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
-		{name: "it exists", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), create: []lease.InstanceSlot{room("3g.20gb", 4, 4)}},
-		{name: "its compute instance is missing", have: observetest.Device(true, withoutCompute), use: NoUsage(), create: []lease.InstanceSlot{room("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
-		{name: "largest first", have: observetest.Device(true), use: NoUsage(), create: []lease.InstanceSlot{room("1g.5gb", 0, 1), room("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
-		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), create: []lease.InstanceSlot{room("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
+		{name: "an instance in use overlaps", have: observetest.Device(true, observetest.Instance(14, 4)), use: leaseAt(4), create: []lease.InstanceSlot{slot("3g.20gb", 4, 4)}, fails: "red-cut-1"},
+		{name: "a foreign instance overlaps", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, create: []lease.InstanceSlot{slot("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
+		{name: "it exists", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), create: []lease.InstanceSlot{slot("3g.20gb", 4, 4)}},
+		{name: "its compute instance is missing", have: observetest.Device(true, withoutCompute), use: NoUsage(), create: []lease.InstanceSlot{slot("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
+		{name: "largest first", have: observetest.Device(true), use: NoUsage(), create: []lease.InstanceSlot{slot("1g.5gb", 0, 1), slot("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
+		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), create: []lease.InstanceSlot{slot("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			steps, err := PlanOnDemand(dynamicSpec(time.Minute), &c.have, c.use, c.create, c.remove)

@@ -98,9 +98,9 @@ func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []st
 		g, _ := node.GPU(id)
 		peer := *g
 		peer.MIG.Resetless = nil // A process that only has it open blocks the reset too.
-		if who, _ := inUseBy(&peer, nil, use); len(who) > 0 {
+		if users, _ := inUseBy(&peer, nil, use); len(users) > 0 {
 			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse the reset, or those processes may fail",
-				gpuName(g), step.Join(who), joinWords(joined[id])))
+				gpuName(g), step.Join(users), joinWords(joined[id])))
 		}
 	}
 	return out

@@ -10,8 +10,8 @@ import (
 
 // RestoreGPU plans a recorded layout at the recorded placements.
 func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage) ([]step.Step, error) {
-	who, _ := inUseBy(g, nil, use)
-	mode, err := mig.PlanMode(g.MIG, true, who, mig.Options{})
+	users, _ := inUseBy(g, nil, use)
+	mode, err := mig.PlanMode(g.MIG, true, users, mig.Options{})
 	if err != nil {
 		return nil, err
 	}

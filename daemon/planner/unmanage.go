@@ -16,17 +16,17 @@ import (
 
 // AdmitUnmanage refuses to stop leases and processes without authority, and names all of them.
 func AdmitUnmanage(steps []step.Step, a Authority) error {
-	var who []step.Subject
+	var users []step.Subject
 	for i := range steps {
 		if steps[i].Disruption == step.Running {
-			who = step.Merge(who, steps[i].Disturbs)
+			users = step.Merge(users, steps[i].Disturbs)
 		}
 	}
-	if len(who) == 0 || a.Force {
+	if len(users) == 0 || a.Force {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindInUse, Message: "the node is in use by " + step.Join(who),
+		Kind: api.KindInUse, Message: "the node is in use by " + step.Join(users),
 		Hint: "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
 	}
 }

@@ -26,12 +26,12 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	expect("at first")
-	c.Set("state", "close", "disk full", "make room")
+	c.Set("state", "close", "disk full", "free space")
 	now = now.Add(time.Minute)
 	c.Replace("gpu", map[string]api.Condition{"b": {GPU: "b", Message: "b is lost"}, "a": {GPU: "a", Message: "a is lost"}})
 	expect("sorted, each with its time", "gpu: a is lost since 17:40", "gpu: b is lost since 17:40", "state: disk full since 16:40")
 	now = now.Add(time.Minute)
-	c.Set("state", "close", "disk fuller", "make room")
+	c.Set("state", "close", "disk fuller", "free space")
 	c.Replace("gpu", map[string]api.Condition{"b": {GPU: "b", Message: "b is still lost"}, "c": {GPU: "c", Message: "c is lost"}})
 	expect("renewed keeps since when it is so", "gpu: b is still lost since 17:40", "gpu: c is lost since 18:40", "state: disk fuller since 16:40")
 	c.Clear("state", "close")

@@ -53,7 +53,7 @@ func (r *Reporter) Audit(by, what, text string) {
 			r.Log.Warn("cannot write the audit ledger", "error", err)
 		}
 	}
-	r.Log.Info("changed", "who", by, "what", what, "text", text)
+	r.Log.Info("changed", "by", by, "what", what, "text", text)
 }
 
 // Close closes the audit ledger.
