@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,29 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(f), m[1])); err != nil {
 				t.Errorf("%s links to %s, which is not there", f, m[1])
 			}
+		}
+	}
+}
+
+// The install lines of the README enable every unit that the preset enables.
+func TestReadmeEnablesEveryUnit(t *testing.T) {
+	enabled := regexp.MustCompile(`(?m)^\$ systemctl enable --now (.*)$`).FindStringSubmatch(read(t, "README.md"))
+	if enabled == nil {
+		t.Fatal("README.md has no line '$ systemctl enable --now …'")
+	}
+	units := strings.Fields(enabled[1])
+	for i, u := range units {
+		if !strings.Contains(u, ".") {
+			units[i] = u + ".service"
+		}
+	}
+	preset := regexp.MustCompile(`(?m)^enable (\S+)$`).FindAllStringSubmatch(read(t, "packaging/preset/90-gpushare.preset"), -1)
+	if len(preset) < 4 {
+		t.Fatalf("only %d units were found in the preset", len(preset))
+	}
+	for _, m := range preset {
+		if !slices.Contains(units, m[1]) {
+			t.Errorf("the preset enables %s, and the install lines of README.md do not", m[1])
 		}
 	}
 }

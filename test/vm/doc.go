@@ -1,6 +1,6 @@
 // Package vm is the lab: it boots Debian 12 and Debian 13 in emulated machines with their own kernel and their own
 // systemd, and runs checks inside that no container or fake can run, such as a reboot. The checks are the shell functions
-// under guest/; each of them becomes a subtest: TestDebian12/first/detach/walls.
+// under guest/; each of them becomes a subtest: TestDebian12/first/detach/isolation.
 //
 // It is not part of make test, because it needs root, qemu and a mirror of Debian: the machines live behind the build
 // tag vm (make test-vm). Only the reading of the guest's report is here without it. It never uses KVM, so that it runs

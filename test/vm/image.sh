@@ -1,15 +1,15 @@
 #!/bin/bash
-# image.sh FOLDER SUITE builds a guest of the VM lab: the root file system of a
-# Debian (bookworm, trixie) as FOLDER/root.img, its own kernel (FOLDER/vmlinuz)
-# and its initrd.
+# image.sh DIRECTORY SUITE builds a guest image of the VM lab: the root file
+# system of a Debian (bookworm, trixie) as DIRECTORY/root.img, its kernel
+# (DIRECTORY/vmlinuz) and its initrd.
 #
-# Nothing of gpushare is in it. Binaries and checks travel on a second disk, so
-# the image is built once for each version of this very file, which is why the
-# caller keys its cache with a hash of it.
+# It contains nothing of gpushare. Binaries and checks are on a second disk, so
+# the image is built once for each version of this file: the caller keys its
+# cache with a hash of it.
 #
-# Packages come from where the host's own apt gets them, with the same proxy
-# and the same attitude to stale mirrors; without a Debian mirror in the host's
-# configuration mmdebstrap's own default is used.
+# Packages come from the mirror of the host's apt, with its proxy and its
+# setting for stale mirrors. Without a Debian mirror there, mmdebstrap's default
+# is used.
 set -euo pipefail
 out=$1
 suite=$2
@@ -17,15 +17,15 @@ size=2000M
 
 packages=(
 	systemd systemd-sysv udev dbus
-	libpam-systemd    # Without it user@.service fails and the checks of leaving a lease pass for the wrong reason.
-	dbus-user-session # The way that leads out of a lease.
+	libpam-systemd    # Without it user@.service fails, and the checks of escapes pass for the wrong reason.
+	dbus-user-session # A user manager can move processes out of a lease.
 	linux-image-cloud-amd64
 	kmod procps iproute2
 	busybox-static cpio xz-utils # For the initrd below.
-	gojq                       # The product speaks JSON, and so must the checks. (It starts in a tenth of the time that jq 1.6 takes.)
-	openssh-server openssh-client cron # How people and their jobs come in.
+	gojq                       # The checks read JSON. It starts ten times faster than jq 1.6.
+	openssh-server openssh-client cron # Logins and their jobs.
 	podman crun uidmap         # Containers, rootless ones too.
-	bpftool strace             # What is attached where; and the attacker's tool.
+	bpftool strace             # Lists attached programs; and a tool of the attacker.
 )
 
 if [ "$(id -u)" != 0 ]; then
@@ -67,11 +67,11 @@ echo "127.0.0.1 localhost gpushare-lab" >"$root/etc/hosts"
 echo 6770757368617265676775657374766d >"$root/etc/machine-id"
 echo "LABEL=labroot / ext4 defaults 0 0" >"$root/etc/fstab"
 
-# Ordinary people of the checks, and a password nobody has.
+# Ordinary users of the checks, without a valid password.
 for person in alice:2001 bob:2002 carol:2003; do
 	chroot "$root" useradd --create-home --shell /bin/bash --uid "${person#*:}" "${person%:*}"
 done
-# They come in by ssh with one key, which is root's.
+# They log in by ssh with one key, which belongs to root.
 ssh-keygen -q -t ed25519 -N "" -C lab -f "$work/key"
 install -D -m 0600 "$work/key" "$root/root/.ssh/id_ed25519"
 for person in alice bob carol; do
@@ -90,7 +90,7 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 
-# Nor may every reload and every login start what nobody here asks for.
+# No reload and no login may start a unit that no check needs.
 mkdir -p "$root/etc/systemd/system-generators" "$root/etc/systemd/user-generators"
 for generator in podman-system-generator systemd-ssh-generator systemd-gpt-auto-generator systemd-cryptsetup-generator \
 	systemd-getty-generator systemd-hibernate-resume-generator systemd-integritysetup-generator systemd-rc-local-generator \
@@ -115,14 +115,14 @@ for unit in modprobe@drm.service modprobe@efi_pstore.service systemd-pstore.serv
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 
-# Opening a node whose driver is absent makes the kernel call modprobe each time.
+# The kernel calls modprobe each time a device node without a driver is opened.
 echo "kernel.modprobe =" >"$root/etc/sysctl.d/90-lab.conf"
 
-# A power-off that waits 90 s for a frozen process must be seen, not waited for.
+# A power-off that waits 90 s for a frozen process must fail, not wait.
 mkdir -p "$root/etc/systemd/system.conf.d"
 printf '[Manager]\nDefaultTimeoutStopSec=30s\n' >"$root/etc/systemd/system.conf.d/lab.conf"
 
-# The second disk brings the checks; what they say goes out by a virtio port.
+# The second disk has the checks; their report leaves through a virtio port.
 cat >"$root/usr/local/sbin/gpushare-lab" <<'LAB'
 #!/bin/bash
 set -u
@@ -154,7 +154,7 @@ UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -sf ../gpushare-lab.service "$root/etc/systemd/system/multi-user.target.wants/gpushare-lab.service"
 
-# The initrd is ours: three modules and one command, where the distribution's looks for every disk there might be.
+# A minimal initrd: three modules and one command. The distribution's searches for every possible disk.
 kernel=$(basename "$root"/lib/modules/*)
 early=$work/early
 mkdir -p "$early/bin" "$early/dev" "$early/proc" "$early/sys" "$early/root"

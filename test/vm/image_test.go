@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// system is one that the lab runs: what is proved on it is proved for its systemd and its kernel.
+// system is a system that the lab boots: its results are for its systemd and its kernel.
 type system struct {
 	name, suite string
 }
@@ -30,10 +30,10 @@ type image struct {
 	root, kernel, initrd string
 }
 
-// builds is where images, logs and disks are kept, relative to this folder.
+// builds is where images, logs and disks are kept, relative to this directory.
 const builds = "../../build/vm"
 
-// need skips the test, saying what is missing, where the lab cannot run.
+// need skips the test if the lab cannot run, and names what is missing.
 func need(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
@@ -87,7 +87,7 @@ func baseImage(t *testing.T, sys system) image {
 	return img
 }
 
-// newDisk lays an empty overlay over the image, so that one test's boots share what they write and no other test sees it.
+// newDisk creates an empty overlay over the image. The boots of one test share what they write; other tests do not see it.
 func newDisk(t *testing.T, img image) string {
 	t.Helper()
 	disk := filepath.Join(t.TempDir(), "root.qcow2")

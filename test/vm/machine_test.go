@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// bootDeadline is for one whole boot, checks and power-off included: three times what the longest takes on two idle cores.
+// bootDeadline is for one whole boot with checks and power-off: three times the longest on two idle cores.
 const bootDeadline = 35 * time.Minute
 
-// wordDeadline is for the guest's first word: a kernel that got stuck in the emulator never says one.
+// wordDeadline is for the guest's first line: a kernel that is stuck in the emulator reports nothing.
 const wordDeadline = 4 * time.Minute
 
 // machine is one guest with its disks. Booting it twice is a reboot.
@@ -32,10 +32,9 @@ type machine struct {
 	payload string
 }
 
-// boot starts the machine, lets it run the phases and returns its report and how long it took from the last check to
-// the power going off.
+// boot starts the machine, runs the phases, and returns the report and the duration from the last check to the power-off.
 //
-// A kernel that dies or gets stuck in the emulator before the guest said a word is booted again: nothing of ours ran. One
+// A kernel that dies or gets stuck in the emulator before the first line is booted again: nothing of gpushare ran. One
 // that dies later is a failure.
 func (m machine) boot(t *testing.T, name string, phases []string) (Report, time.Duration) {
 	t.Helper()
@@ -112,8 +111,8 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off audit=0 psi=0 noautogroup nowatchdog "+
 			// The end of a cgroup waits for a grace period, and that for the next tick unless it is hurried.
 			"rcupdate.rcu_expedited=1 "+
-			// The emulator translates a program anew wherever it lies: at the same place each time, a process starts in 40 % of
-			// the time. Nothing is asked here about where programs lie.
+			// The emulator translates a program again at each new address. At a fixed address a process starts in 40 % of the time.
+			// No check is about addresses.
 			"norandmaps transparent_hugepage=never "+
 			// What Debian turns on, but for AppArmor, which nothing here has a profile for, and bpf, which costs seconds.
 			"lsm=landlock,lockdown,yama,integrity gpushare.lab="+strings.Join(phases, ","),

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// payload packs folders into the second disk: the guest unpacks it into /opt/lab at each boot. It is a bare tar file,
+// payload packs directories into the second disk: the guest unpacks it into /opt/lab at each boot. It is a bare tar file,
 // which a block device carries as it is.
-func payload(t *testing.T, folders map[string]string) string {
+func payload(t *testing.T, directories map[string]string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "payload.tar")
 	f, err := os.Create(file)
@@ -22,7 +22,7 @@ func payload(t *testing.T, folders map[string]string) string {
 		t.Fatal(err)
 	}
 	w := tar.NewWriter(f)
-	for target, source := range folders {
+	for target, source := range directories {
 		if err := pack(w, target, source); err != nil {
 			t.Fatalf("cannot pack %s for the guest: %v", source, err)
 		}
@@ -67,7 +67,7 @@ func pack(w *tar.Writer, target, source string) error {
 		}
 		h.Name = path.Join(target, filepath.ToSlash(rel))
 		if rel == "." {
-			h.Mode = 0o755 // A test's own folder is closed to others, what the guest makes of it must not be.
+			h.Mode = 0o755 // The directory of a test is closed to others; its copy in the guest must not be.
 		}
 		h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "root", "root"
 		if err := w.WriteHeader(h); err != nil || !info.Mode().IsRegular() {

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// bin is where make build puts the programs.
+// bin is the directory of the built programs.
 const bin = "../../bin"
 
-// stage installs the product, as make install does, into a folder that the guest copies over its root.
+// stage installs the product, as make install does, into a directory that the guest copies over its root.
 func stage(t *testing.T) string {
 	t.Helper()
 	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start")

@@ -12,8 +12,7 @@ import (
 // State is how a check ended.
 type State string
 
-// The ends of a check. Unfinished is a check that was announced and never reported on: the guest died under it or
-// before it.
+// The outcomes of a check. An unfinished check was announced and not reported: the guest ended before its end.
 const (
 	Passed     State = "passed"
 	Failed     State = "failed"
@@ -27,19 +26,19 @@ type Outcome struct {
 	State    State
 	Duration time.Duration // in the guest, to a tenth of a second
 	Why      string        // of a failure or a skip
-	Log      []string      // what a failed check said, and the end of the journal
+	Log      []string      // output of a failed check, and the end of the journal
 }
 
-// Report is what one boot of the guest said.
+// Report is the report of one boot of the guest.
 type Report struct {
 	Outcomes []Outcome // in the order announced
 	Notes    []string
-	Stuck    bool // the guest was ended because it never said a word
-	Done     bool // the guest reached its end; without it nothing that is missing may count as good
+	Stuck    bool // the guest was ended because it reported nothing
+	Done     bool // the guest reached its end; otherwise missing checks count as failed
 }
 
-// ReadReport reads lines until r ends, and hands each to heard as it comes (nil: nobody listens). A line that is not of
-// the protocol is an error: a check that writes on the report's port spoils it.
+// ReadReport reads lines until r ends, and calls each with every line, if it is not nil. A line outside the protocol is an
+// error: a check must not write to the port of the report.
 //
 //	plan NAME...    run NAME    ok NAME SECONDS    fail NAME WHY    skip NAME WHY    note TEXT    log NAME TEXT    done
 func ReadReport(r io.Reader, each func(line string)) (Report, error) {

@@ -39,7 +39,7 @@ func TestReadReport(t *testing.T) {
 			}},
 		},
 		{name: "the guest says nothing", in: "", want: Report{}},
-		{name: "a check nobody announced", in: "plan a\nok b 1\n", err: `"ok b 1" is no line about a check that was announced`},
+		{name: "an unannounced check", in: "plan a\nok b 1\n", err: `"ok b 1" is no line about a check that was announced`},
 		{name: "noise on the port", in: "plan a\nhello a\n", err: `unknown line "hello a"`},
 		{name: "no time", in: "plan a\nok a\n", err: `"ok a" has no time`},
 	} {
@@ -59,7 +59,7 @@ func TestReadReport(t *testing.T) {
 				t.Errorf("report (-want +got):\n%s", d)
 			}
 			if n := strings.Count(c.in, "\n"); len(each) != n {
-				t.Errorf("heard %d lines of %d", len(each), n)
+				t.Errorf("got %d lines of %d", len(each), n)
 			}
 		})
 	}
