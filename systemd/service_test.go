@@ -133,7 +133,7 @@ func TestPassedSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer passed.Close()
-	s := group([]*os.File{renamed(t, passed, "gpushared.socket"), renamed(t, passed, "stray")})
+	s := group([]*os.File{renamed(t, passed, "gpushared.socket"), renamed(t, passed, "unused")})
 
 	if l, err := s.Listener("metrics"); l != nil || err != nil {
 		t.Errorf("a socket that was not passed: %v, %v", l, err)
@@ -156,7 +156,7 @@ func TestPassedSockets(t *testing.T) {
 	if _, err := os.Stat(name); err != nil {
 		t.Errorf("closing the listener removed the unit's socket: %v", err)
 	}
-	if left := s.Close(); !cmp.Equal(left, []string{"stray"}) {
+	if left := s.Close(); !cmp.Equal(left, []string{"unused"}) {
 		t.Errorf("left %v", left)
 	}
 	if l, err := s.Listener("gpushared.socket"); l != nil || err != nil {

@@ -98,8 +98,8 @@ func statesOf(o engine.Outcome) map[string]engine.State {
 	return m
 }
 
-// TestHeldStaysRevoked: where the hardware is neither old nor new, no tenant has access.
-func TestHeldStaysRevoked(t *testing.T) {
+// TestHeldKeepsAccessRevoked: where the hardware is neither old nor new, no tenant has access.
+func TestHeldKeepsAccessRevoked(t *testing.T) {
 	w := newFakeNode("A")
 	w.broken["do A/hw2"], w.broken["undo A/hw2"] = true, true
 	w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, engine.Hooks{})

@@ -183,7 +183,7 @@ func (o *Credentials) apply() error {
 	}
 	for number, l := range o.Limits {
 		// Not prlimit: only after this call does the Go runtime not restore its own limit of open files at exec.
-		if err := syscall.Setrlimit(number, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil && os.Geteuid() == 0 {
+		if err := syscall.Setrlimit(number, &syscall.Rlimit{Cur: l.Cur, Max: l.Max}); err != nil && os.Geteuid() == 0 {
 			return fmt.Errorf("resource limit %d cannot be set: %w", number, err)
 		}
 	}

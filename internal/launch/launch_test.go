@@ -101,9 +101,9 @@ func TestExecsTheProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soft := parseLimits(string(text))[unix.RLIMIT_NOFILE].Soft
+	openFiles := parseLimits(string(text))[unix.RLIMIT_NOFILE].Cur
 	lines := strings.Split(output(t, k, "a", -1), "\n")
-	if want := fmt.Sprintf("tenant /tmp 0027 %d /usr/bin:/bin", soft); lines[0] != want {
+	if want := fmt.Sprintf("tenant /tmp 0027 %d /usr/bin:/bin", openFiles); lines[0] != want {
 		t.Errorf("it printed %q, want %q", lines[0], want)
 	}
 	if lines[1] != "/dev/null" || lines[2] != "4" { // 0, 1, 2 and the one for listing
@@ -308,7 +308,7 @@ func TestLimitsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := parseLimits(string(b))
-	if got[unix.RLIMIT_NOFILE].Soft != 77 || got[unix.RLIMIT_CORE].Soft != 0 || len(got) != 16 {
+	if got[unix.RLIMIT_NOFILE].Cur != 77 || got[unix.RLIMIT_CORE].Cur != 0 || len(got) != 16 {
 		t.Errorf("%d limits: %v", len(got), got)
 	}
 }

@@ -36,10 +36,10 @@ type Credentials struct {
 	Mounts     string        `json:"mounts,omitempty"` // its mount namespace: paths mean nothing in another
 }
 
-// Limit is a soft and a hard resource limit; unix.RLIM_INFINITY is no limit.
+// Limit is a resource limit as in getrlimit(2); unix.RLIM_INFINITY is no limit.
 type Limit struct {
-	Soft uint64 `json:"soft"`
-	Hard uint64 `json:"hard"`
+	Cur uint64 `json:"cur"`
+	Max uint64 `json:"max"`
 }
 
 // Limits of arguments and environment: execve(2) accepts 2 MiB or a quarter of the stack.
@@ -135,10 +135,10 @@ func parseLimits(text string) map[int]Limit {
 		if !ok || len(f) < 2 {
 			continue
 		}
-		soft, err1 := parseLimit(f[0])
-		hard, err2 := parseLimit(f[1])
+		cur, err1 := parseLimit(f[0])
+		ceiling, err2 := parseLimit(f[1])
 		if err1 == nil && err2 == nil {
-			out[number] = Limit{soft, hard}
+			out[number] = Limit{cur, ceiling}
 		}
 	}
 	return out

@@ -5,7 +5,7 @@ import "time"
 // Audit is one entry of the audit ledger: a change of the node, or an attempt.
 type Audit struct {
 	At         time.Time `json:"at"`
-	By         string    `json:"who"`                  // the user's name, or the daemon itself
+	By         string    `json:"by"`                   // the user's name, or the daemon itself
 	UID        int       `json:"uid"`                  // -1: the daemon itself
 	PID        int       `json:"pid,omitempty"`        // of the caller
 	What       string    `json:"what"`                 // "apply", "run", "unmanage", "retry", "rollback", …

@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// Read visits the entries, the oldest first, until each returns false. It skips damaged lines (a kill can leave half a line) and
+// Read calls each with the entries, the oldest first, until each returns false. It skips damaged lines (a kill can leave half a line) and
 // counts them. A missing ledger is no error.
 func Read(dir, name string, each func(json.RawMessage) bool) (skipped int, err error) {
 	have, err := numbers(dir, name)

@@ -147,7 +147,7 @@ func TestFilesAlone(t *testing.T) {
 		t.Errorf("the groups of local are %v, %v", got, err)
 	}
 	if _, err := h.GroupsOf(t.Context(), "alice"); !errors.Is(err, ErrUnknown) {
-		t.Errorf("the groups of nobody: %v", err)
+		t.Errorf("the groups of alice: %v", err)
 	}
 }
 
@@ -378,7 +378,7 @@ func TestTheHostsOwnGetent(t *testing.T) {
 	id, s := d.UserID("root")
 	expect(t, "root", id, s, 0, Present)
 	id, s = d.UserID("no-such-user-here")
-	expect(t, "nobody", id, s, -1, Absent)
+	expect(t, "no-such-user-here", id, s, -1, Absent)
 	if n := d.UserName(0); n != "root" {
 		t.Errorf("uid 0 is %q", n)
 	}
