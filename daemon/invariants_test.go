@@ -68,7 +68,7 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 	s.Helper()
 	for i := range s.Boards {
 		g := &st.GPUs[i]
-		names, expected := s.namesOf(i), s.Wanted(i, s.foreign)
+		names, expected := s.namesOf(i), s.Desired(i, s.foreign)
 		if s.refused {
 			if now := s.layoutOf(i); now != s.before[i] {
 				report("I2", "it was refused, and GPU %d has %s, had %s", i, now, s.before[i])

@@ -13,21 +13,21 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Of how many processes the figure is made: 10 000 would take gigabytes, and the time grows in proportion.
+// The number of processes of the figure: 10 000 would need gigabytes, and the time is proportional.
 const (
 	attributedLeases = 100
 	processesOfEach  = 20
 )
 
-// attribution measures whose every process is, on cgroups of its own. It needs root and cgroup v2.
+// attribution measures the attribution of processes to leases, in cgroups of its own. It needs root and cgroup v2.
 func attribution(ctx context.Context, _ *harness.Node) (figures []Figure, err error) {
 	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "bench: left out, needs root: PID to tenant")
+		fmt.Fprintln(os.Stderr, "bench: skipped, needs root: PID to tenant")
 		return nil, nil
 	}
 	tree, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: fmt.Sprint("gpushare-bench-", os.Getpid())})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: left out, needs cgroup v2: PID to tenant:", err)
+		fmt.Fprintln(os.Stderr, "bench: skipped, needs cgroup v2: PID to tenant:", err)
 		return nil, nil
 	}
 	defer func() {
@@ -56,21 +56,21 @@ func attribution(ctx context.Context, _ *harness.Node) (figures []Figure, err er
 	return []Figure{lower("PID to tenant, per 10 000 processes, median of 21", median(durations)*10_000/(attributedLeases*processesOfEach), "ms", 20)}, nil
 }
 
-// crowd starts a scope with its processes, which end with leave.
+// crowd starts a scope with processes, which end when leave is called.
 func crowd(ctx context.Context, tree *cgroup.Tree, id string) (leave func(), err error) {
 	script := fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", processesOfEach)
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe: %w", err)
+		return nil, fmt.Errorf("cannot create a pipe: %w", err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe: %w", err)
+		return nil, fmt.Errorf("cannot create a pipe: %w", err)
 	}
-	r, w, err := os.Pipe() // They wait for its other end.
+	r, w, err := os.Pipe() // They wait for data from its other end.
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe: %w", err)
+		return nil, fmt.Errorf("cannot create a pipe: %w", err)
 	}
 	defer r.Close()
 	cmd.ExtraFiles = []*os.File{r}
@@ -79,7 +79,7 @@ func crowd(ctx context.Context, tree *cgroup.Tree, id string) (leave func(), err
 	}
 	leave = func() {
 		w.Close()
-		_ = cmd.Wait() // They end, or are killed with the tree.
+		_ = cmd.Wait() // They exit, or are killed with the tree.
 	}
 	defer func() {
 		if err != nil {
@@ -96,7 +96,7 @@ func crowd(ctx context.Context, tree *cgroup.Tree, id string) (leave func(), err
 	if err != nil {
 		return nil, err
 	}
-	in.Close() // Now they are started, inside.
+	in.Close() // They start in the cgroup.
 	if _, err := out.Read(make([]byte, 8)); err != nil {
 		return nil, fmt.Errorf("the processes were not started: %w", err)
 	}

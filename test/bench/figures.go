@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// bench is one run. The node is the largest that the targets speak of: 8 GPUs with 7 instances each and 64 tenants.
+// bench is one run. The node is the largest of the targets: 8 GPUs with 7 instances each, and 64 tenants.
 type bench struct {
 	bin string
 }
@@ -46,7 +46,7 @@ func (b *bench) all(ctx context.Context) ([]Figure, error) {
 	}
 	r := n.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-")
 	if r.Code != 0 {
-		return nil, fmt.Errorf("cannot take the large spec back: %s", r.Err)
+		return nil, fmt.Errorf("cannot remove the large spec: %s", r.Err)
 	}
 	return figures, nil
 }
@@ -76,7 +76,7 @@ func startToReady(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	return []Figure{lower("start to ready, median of 7", median(durations), "ms", 300)}, nil
 }
 
-// convergeAgain makes the loop run when nothing changed. A reload converges once before it answers.
+// convergeAgain runs the converge loop without a change. A reload converges once before it answers.
 func convergeAgain(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	c := n.Client()
 	if err := c.Reload(ctx); err != nil {
@@ -140,7 +140,7 @@ func statusLoad(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	}, nil
 }
 
-// commandLine is a whole process, from its start to its end.
+// commandLine measures a whole process, from its start to its exit.
 func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	var durations []float64
 	for range 30 {
@@ -153,8 +153,8 @@ func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	return []Figure{lower("gpushare status, whole process, median of 30", median(durations), "ms", 25)}, nil
 }
 
-// runToExec is how long a tenant waits from typing gpushare run until his command runs, with 8 who do it again and again.
-// The command is date, which prints when it runs: its own start is part of the figure.
+// runToExec measures the time from the start of gpushare run until its command runs, with 8 concurrent loops. The command is
+// date, which prints the time: its own start is part of the figure.
 func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	const at, rounds = 8, 50
 	durations := make([][]float64, at)
@@ -186,7 +186,7 @@ func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	}, nil
 }
 
-// memoryAndIdle looks at the daemon and its worker while nothing happens.
+// memoryAndIdle measures the idle daemon and its worker.
 func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	pids, err := withWorkers(n.DaemonPID())
 	if err != nil {
@@ -203,7 +203,7 @@ func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	}
 	const idle = 60 * time.Second
 	select {
-	case <-time.After(idle): // The measurement is of this time itself.
+	case <-time.After(idle): // The measured period.
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -225,13 +225,13 @@ func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	}, nil
 }
 
-// cpuTime is what all threads of a process used so far, those that ended too, in steps of 10 ms (proc_pid_stat(5)).
+// cpuTime is the CPU time of all threads of a process, ended ones included, in steps of 10 ms (proc_pid_stat(5)).
 func cpuTime(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the CPU time of process %d: %w", pid, err)
 	}
-	// Fields are counted from 1, and the second, the name, may hold anything: 14 is the user's time, 15 the kernel's.
+	// Fields count from 1, and the second, the name, may contain spaces: 14 is user time, 15 kernel time.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("the state of process %d is too short", pid)
@@ -258,7 +258,7 @@ func residentMiB(pid int) (float64, error) {
 	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
-// withWorkers gives the daemon and the processes that it started.
+// withWorkers returns the daemon and its child processes.
 func withWorkers(daemon int) ([]int, error) {
 	pids := []int{daemon}
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", daemon))

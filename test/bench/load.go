@@ -17,7 +17,7 @@ import (
 
 var statusRequest = []byte("GET /v1/status HTTP/1.1\r\nHost: gpushare\r\n\r\n")
 
-// conn is one keep-alive connection. It reads as little of HTTP as it needs, because it shares the cores with the daemon.
+// conn is one keep-alive connection. It parses only the necessary part of HTTP, because it shares the cores with the daemon.
 type conn struct {
 	c net.Conn
 	r *bufio.Reader
@@ -71,7 +71,7 @@ type openResult struct {
 	rate float64
 }
 
-// openLoop sends at fixed times whatever the answers do: a late answer counts from when its request was due.
+// openLoop sends requests at fixed times, independent of the answers. The latency counts from the time when a request is due.
 func openLoop(ctx context.Context, socket string, conns, perSecond int, duration time.Duration) (openResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, duration+10*time.Second)
 	defer cancel()
@@ -90,7 +90,7 @@ func openLoop(ctx context.Context, socket string, conns, perSecond int, duration
 			due := began.Add(every * time.Duration(i) / time.Duration(conns))
 			for ; due.Before(began.Add(duration)) && ctx.Err() == nil; due = due.Add(every) {
 				if d := time.Until(due); d > 0 {
-					time.Sleep(d) // The load is a clock: this is when the request is due.
+					time.Sleep(d) // The request is due at this time.
 				}
 				if errs[i] = c.roundTrip(); errs[i] != nil {
 					return
@@ -109,7 +109,7 @@ func openLoop(ctx context.Context, socket string, conns, perSecond int, duration
 	return openResult{all[len(all)*99/100], float64(len(all)) / elapsed.Seconds()}, nil
 }
 
-// closedLoop sends the next request when the last was answered.
+// closedLoop sends the next request after the answer to the last.
 func closedLoop(ctx context.Context, socket string, conns int, duration time.Duration) (float64, error) {
 	var done atomic.Int64
 	errs := make([]error, conns)

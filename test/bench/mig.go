@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// planner measures the MIG planner: every board, every layout it can have, to layouts drawn from all of them, with one
-// instance in use; and the requests of a replay that find a place. It needs no node.
+// planner measures the MIG planner: from every layout of every board to random layouts, with one instance in use; and the
+// number of requests of a replay that are placed. It needs no node.
 func planner(ctx context.Context) ([]Figure, error) {
 	all, err := board.All()
 	if err != nil {
@@ -28,7 +28,7 @@ func planner(ctx context.Context) ([]Figure, error) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			// Two targets a layout, far apart in the list: what is there is never nearly what is wanted by design.
+			// Two targets for each layout, far apart in the list, so that they differ much.
 			for _, to := range [][]mig.Present{states[(i*7919+1)%len(states)], states[(i*104729+5)%len(states)]} {
 				present := slices.Clone(from)
 				if len(present) > 0 {
@@ -39,13 +39,13 @@ func planner(ctx context.Context) ([]Figure, error) {
 					want = append(want, mig.Request{Name: name(p, x)})
 				}
 				best := time.Hour
-				for range 3 { // The best of three: what else runs on this machine is not the planner's.
+				for range 3 { // The best of three, because other programs run on this machine.
 					began := time.Now()
-					_, _ = mig.Plan(p, present, want, mig.Options{}) // What cannot be done is answered too, with the nearest that can.
+					_, _ = mig.Plan(p, present, want, mig.Options{}) // An infeasible request has an answer too: the nearest feasible layout.
 					best = min(best, time.Since(began))
 				}
 				durations = append(durations, best)
-				if i%16 == 0 { // It stops the world: not for each.
+				if i%16 == 0 { // It stops all goroutines, so not for each plan.
 					most = max(most, allocated(func() { _, _ = mig.Plan(p, present, want, mig.Options{}) }))
 				}
 			}
@@ -63,7 +63,7 @@ func planner(ctx context.Context) ([]Figure, error) {
 	for _, load := range mixes {
 		n := accepted[load.name]
 		figures = append(figures, higher(fmt.Sprintf("MIG requests accepted of %d, %s, mean of %d seeds (first fit %.1f, best fit %.1f)",
-			replayRequests, load.name, replaySeeds, n["first fit"], n["best fit"]), n["ours"], "", max(n["first fit"], n["best fit"])))
+			replayRequests, load.name, replaySeeds, n["first fit"], n["best fit"]), n["gpushare"], "", max(n["first fit"], n["best fit"])))
 	}
 	return figures, nil
 }
@@ -80,7 +80,7 @@ func name(p gpu.Profiles, x mig.Present) string {
 	return p.GI[slices.IndexFunc(p.GI, func(q gpu.Profile) bool { return q.ID == x.ProfileID })].Name
 }
 
-// layouts lists what a GPU can have, by adding one instance after the other wherever one more can be placed.
+// layouts lists all layouts of a GPU by adding one instance after the other at every free placement.
 func layouts(p gpu.Profiles) [][]mig.Present {
 	var out [][]mig.Present
 	var grow func(have []mig.Present, from int)
@@ -88,7 +88,7 @@ func layouts(p gpu.Profiles) [][]mig.Present {
 		out = append(out, have)
 		for i, q := range p.GI {
 			for j, at := range q.Placements {
-				rank := i<<8 | j // Each set once: in rising order.
+				rank := i<<8 | j // Each set once: in ascending order.
 				if rank < from {
 					continue
 				}

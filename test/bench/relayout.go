@@ -10,9 +10,8 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// relayout compares the full re-layout of eight GPUs at once with that of one GPU alone, the slowest of the eight: GPUs do
-// not wait for each other. A call that makes or destroys an instance takes 50 ms here; what is measured is the whole
-// command, from typing it to its end.
+// relayout compares the full re-layout of eight GPUs with that of the slowest of them alone: GPUs change in parallel. A call
+// that creates or destroys an instance takes 50 ms here. The measured time is that of the whole command.
 func relayout(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	const boards = 8
 	for _, calls := range []string{"*Create*", "*Destroy"} {
@@ -29,7 +28,7 @@ func relayout(ctx context.Context, n *harness.Node) ([]Figure, error) {
 		}
 		began := time.Now()
 		if r := n.CLIIn(ctx, b.String(), "apply", "-f", "-"); r.Code != 0 {
-			return 0, fmt.Errorf("cannot lay GPUs out anew: %s", r.Err)
+			return 0, fmt.Errorf("cannot change the layouts: %s", r.Err)
 		}
 		return time.Since(began), nil
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// policy finds a place for one more instance of a profile on GPUs where nothing may move; gpu is -1 when there is none.
+// policy finds a placement for one more instance of a profile on GPUs where nothing may move; gpu is -1 if there is none.
 type policy struct {
 	name  string
 	place func(p gpu.Profiles, gpus [][]mig.Present, profile int) (on int, at gpu.Placement)
 }
 
 var policies = []policy{
-	{"ours", func(p gpu.Profiles, gpus [][]mig.Present, profile int) (int, gpu.Placement) {
+	{"gpushare", func(p gpu.Profiles, gpus [][]mig.Present, profile int) (int, gpu.Placement) {
 		list := make([]mig.Candidate, len(gpus))
 		for i := range gpus {
 			list[i] = mig.Candidate{Profiles: p, Present: gpus[i]}
@@ -54,7 +54,7 @@ var policies = []policy{
 	}},
 }
 
-// lowest is the first placement of a profile that is free, as first fit and best fit take it.
+// lowest is the lowest free placement of a profile, which first fit and best fit use.
 func lowest(p gpu.Profiles, present []mig.Present, profile int) (gpu.Placement, bool) {
 	q := &p.GI[profile]
 	same := uint32(0)
@@ -74,7 +74,7 @@ func lowest(p gpu.Profiles, present []mig.Present, profile int) (gpu.Placement, 
 	return gpu.Placement{}, false
 }
 
-// mix is what is asked for, how often, and how long it stays: as long as makes the node a little too small.
+// mix is a distribution of requests and the mean duration of an instance, chosen so that the node is a little too small.
 type mix struct {
 	name     string
 	weight   map[string]float64
@@ -87,8 +87,8 @@ var mixes = []mix{
 	{"halves and less", map[string]float64{"1g.5gb": 3, "1g.10gb": 1, "2g.10gb": 3, "3g.20gb": 2}, 30},
 }
 
-// replay lets requests come and go at random on a node of 8 A100 and counts those that found a place at once: others are
-// turned away, as a queue would hide the difference. One comes on average every time unit.
+// replay simulates random requests on a node of 8 A100 and counts those that are placed at once. The others are refused, because
+// a queue would hide the difference. On average one arrives in each time unit.
 func replay(p gpu.Profiles, place policy, load mix, seed uint64, requests int) (accepted int) {
 	r := rand.New(rand.NewPCG(seed, 0x6d6967))
 	type running struct {
@@ -106,7 +106,7 @@ func replay(p gpu.Profiles, place policy, load mix, seed uint64, requests int) (
 	var live []running
 	now := 0.0
 	for range requests {
-		// The same numbers are drawn whatever was placed, so that every policy sees the same requests.
+		// The random numbers do not depend on the placements, so that every policy gets the same requests.
 		now += r.ExpFloat64()
 		draw, duration := r.Float64()*total, r.ExpFloat64()*load.duration
 		live = slices.DeleteFunc(live, func(x running) bool {
@@ -137,7 +137,7 @@ const (
 	replayRequests = 2000
 )
 
-// replays is how many requests found a place, mean of so many seeds, by mix and policy.
+// replays is the mean number of placed requests over a number of seeds, by mix and policy.
 func replays(seeds uint64) (map[string]map[string]float64, error) {
 	b, err := board.Find("a100-40")
 	if err != nil {

@@ -26,7 +26,7 @@ func (s *show) start(ctx context.Context) error {
 	}
 	switch info.Adapter {
 	case "processes":
-		s.say("Without root: leases are followed by their processes; nothing is walled or frozen here.")
+		s.say("Without root: leases are process trees, without isolation and freezing.")
 	default:
 		s.say("Processes are held by: %s", info.Adapter)
 	}
@@ -116,7 +116,7 @@ func (s *show) runJobs(ctx context.Context) error {
 	return err
 }
 
-// allMeasured tells whether there are so many leases and the memory of each was seen.
+// allMeasured reports whether there is this number of leases, each with its memory.
 func (s *show) allMeasured(ctx context.Context, leases int) (bool, error) {
 	st, err := s.node.Client().Status(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *show) allMeasured(ctx context.Context, leases int) (bool, error) {
 	return len(st.Leases) == leases, nil
 }
 
-// find gives the job and the lease of a tenant's grant.
+// find returns the job and the lease of a grant.
 func (s *show) lease(ctx context.Context, tenant, grant string) (*api.Lease, error) {
 	st, err := s.node.Client().Status(ctx)
 	if err != nil {
@@ -143,9 +143,9 @@ func (s *show) lease(ctx context.Context, tenant, grant string) (*api.Lease, err
 	return l, nil
 }
 
-// isolation lets a tenant reach for a GPU that is not its own, by the simplest way there is: asking for it.
+// isolation runs a job that tries to use a GPU of another tenant by naming it.
 func (s *show) isolation(ctx context.Context) error {
-	s.title("A tenant reaches for another's GPU")
+	s.title("A tenant tries to use another tenant's GPU")
 	other, err := s.lease(ctx, "speech", "dev")
 	if err != nil {
 		return err
@@ -160,21 +160,21 @@ func (s *show) isolation(ctx context.Context) error {
 	select {
 	case <-j.Done():
 	case <-ctx.Done():
-		return fmt.Errorf("the job that reaches for another GPU does not end: %w", ctx.Err())
+		return fmt.Errorf("the job that tries to use another GPU does not end: %w", ctx.Err())
 	}
 	if !s.node.RealNodes || !other.Isolation.Devices {
-		s.say("Nothing stopped it (exit code %d): there are no device walls here, as 'gpushare doctor' says.", j.Code())
+		s.say("It was not denied (exit code %d): device rules are not enforced here, as 'gpushare doctor' reports.", j.Code())
 		return nil
 	}
 	if j.Code() != deniedDevice {
-		return fmt.Errorf("the job that reaches for another GPU ended with %d, want %d: %s", j.Code(), deniedDevice, j.Output())
+		return fmt.Errorf("the job that tries to use another GPU ended with %d, want %d: %s", j.Code(), deniedDevice, j.Output())
 	}
 	for line := range strings.Lines(j.Output()) {
 		if strings.Contains(line, "denied") {
 			fmt.Fprint(s.out, "  "+line)
 		}
 	}
-	s.say("The kernel did not open that device for it; %s, whose GPU it is, did not notice.", other.ID)
+	s.say("The kernel denied the device; %s, which uses that GPU, was not affected.", other.ID)
 	return nil
 }
 
@@ -187,7 +187,7 @@ func (s *show) overuse(ctx context.Context) error {
 	follow, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	go func() {
-		_ = s.node.Client().Events(follow, func(e api.Event) { // Its end is follow's: the loop below sees that.
+		_ = s.node.Client().Events(follow, func(e api.Event) { // The loop below waits for its end.
 			select {
 			case events <- e:
 			default:
@@ -224,7 +224,7 @@ func (s *show) overuse(ctx context.Context) error {
 	return nil
 }
 
-// truth is what the virtual GPUs themselves know.
+// truth is the state of the virtual GPUs.
 type truth struct {
 	GPUs []struct {
 		Identity struct {
@@ -248,9 +248,9 @@ func (s *show) shares(ctx context.Context) error {
 		return nil
 	}
 	const window = 10 * time.Second
-	s.say("Two tenants keep the GPU's queues full; ten seconds are measured.")
+	s.say("Two tenants keep the queues of the GPU full; the measurement takes ten seconds.")
 	select {
-	case <-time.After(window + 2*time.Second): // The measurement is of this time itself.
+	case <-time.After(window + 2*time.Second): // The measured period.
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -272,7 +272,7 @@ func (s *show) shares(ctx context.Context) error {
 	return nil
 }
 
-// busyShare is vision's part of the busy time that both had.
+// busyShare is the part of vision of the busy time of both.
 func (s *show) busyShare(ctx context.Context, t *truth) (float64, error) {
 	st, err := s.node.Client().Status(ctx)
 	if err != nil {
@@ -338,7 +338,7 @@ func (s *show) crash(ctx context.Context) error {
 	return s.layout(ctx)
 }
 
-// moves waits until a process used the GPU again after now: then it runs and is not frozen.
+// moves waits until a process uses the GPU after now: then it runs and is not frozen.
 func (s *show) moves(ctx context.Context, pid int) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -346,13 +346,13 @@ func (s *show) moves(ctx context.Context, pid int) error {
 	if err != nil {
 		return err
 	}
-	return harness.Await(ctx, 100*time.Millisecond, "it used its GPU no more", func() (bool, error) {
+	return harness.Await(ctx, 100*time.Millisecond, "it does not use its GPU any more", func() (bool, error) {
 		now, err := s.used(ctx, pid)
 		return now > first+0.02, err
 	})
 }
 
-// used is for how many seconds a process has had a GPU.
+// used is the GPU time of a process in seconds.
 func (s *show) used(ctx context.Context, pid int) (float64, error) {
 	var t truth
 	if err := s.node.Ctl(ctx, &t, "status"); err != nil {
@@ -366,7 +366,7 @@ func (s *show) used(ctx context.Context, pid int) (float64, error) {
 	return 0, fmt.Errorf("process %d is on no GPU", pid)
 }
 
-// writes is how many calls that change a GPU the virtual node has seen.
+// writes is the number of calls that changed a virtual GPU.
 func (s *show) writes(ctx context.Context) (uint64, error) {
 	var t truth
 	err := s.node.Ctl(ctx, &t, "status")

@@ -1,7 +1,6 @@
 // Command demo shows the whole product on a virtual DGX A100: the shipped daemon, command line and worker, with real
-// processes on virtual GPUs. It prints what a person would want to read, and exits non-zero when anything is not as it
-// says. It is a demonstration that checks itself, not a benchmark. With -shell it plays nothing and gives a shell on that
-// node instead.
+// processes on virtual GPUs. It prints what a reader wants to see, checks each statement, and exits non-zero if one is
+// false. It is not a benchmark. With -shell it starts a shell on that node instead.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 const deadline = 90 * time.Second
 
 func main() {
-	shell := flag.Bool("shell", false, "give a shell on the virtual node")
+	shell := flag.Bool("shell", false, "start a shell on the virtual node")
 	flag.Parse()
 	bin, err := filepath.Abs("bin")
 	if err != nil {
@@ -60,7 +59,7 @@ func (s *show) run(ctx context.Context, out, errs io.Writer) int {
 		fmt.Fprintf(errs, "\nthe demo failed: %v\n", err)
 		return 1
 	}
-	fmt.Fprintf(out, "\nAll of this was so. It took %.0f seconds.\n", time.Since(began).Seconds())
+	fmt.Fprintf(out, "\nAll statements were checked. The demo took %.0f seconds.\n", time.Since(began).Seconds())
 	return 0
 }
 
@@ -91,7 +90,7 @@ func (s *show) title(format string, args ...any) {
 
 func (s *show) say(format string, args ...any) { fmt.Fprintf(s.out, "   "+format+"\n", args...) }
 
-// cli runs a command as a person would type it and shows it with its output.
+// cli runs a command and shows it with its output.
 func (s *show) cli(ctx context.Context, args ...string) harness.Result {
 	fmt.Fprintf(s.out, "$ gpushare %s\n", strings.Join(args, " "))
 	r := s.node.CLI(ctx, args...)
@@ -103,7 +102,7 @@ func (s *show) cli(ctx context.Context, args ...string) harness.Result {
 	return r
 }
 
-// must is cli that has to exit with 0.
+// must is cli for a command that must exit with 0.
 func (s *show) must(ctx context.Context, args ...string) (harness.Result, error) {
 	r := s.cli(ctx, args...)
 	if r.Code != 0 {
@@ -135,7 +134,7 @@ func (s *show) close() error {
 	if s.node.Dir == "" {
 		return nil
 	}
-	// An empty spec takes back what was made: MPS, slices, walls. The context of the demo may be over.
+	// An empty spec removes MPS, slices and device rules. The context of the demo may have ended.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	r := s.node.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-", "--force")

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// shell is a shell of the caller's on a virtual DGX A100 whose daemon knows no spec yet. The node ends with it. How the
-// shell's last command ended is nobody's business here.
+// shell starts a shell on a virtual DGX A100 whose daemon has no spec. The node ends with it. The exit code of the shell is
+// ignored.
 func (s *show) shell(ctx context.Context) error {
-	// Ctrl-C is for what runs in the shell; the node's programs are in groups of their own.
+	// Ctrl-C goes to the program in the shell; the programs of the node are in other process groups.
 	mine := make(chan os.Signal, 1)
 	signal.Notify(mine, os.Interrupt)
 	defer signal.Stop(mine)

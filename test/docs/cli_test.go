@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/cli"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md anew")
+var update = flag.Bool("update", false, "write docs/cli.md")
 
 const cliHead = `# The command line
 
@@ -33,11 +33,11 @@ func TestCommandLineIsCurrent(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(b.String(), read(t, "docs/cli.md")); diff != "" {
-		t.Errorf("docs/cli.md is not what the commands say; write it with 'go test ./test/docs -update' (-want +got):\n%s", diff)
+		t.Errorf("docs/cli.md differs from the commands; write it with 'go test ./test/docs -update' (-want +got):\n%s", diff)
 	}
 }
 
-// command writes one command and those below it.
+// command writes one command and its subcommands.
 func command(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "## %s\n\n%s.\n", c.CommandPath(), c.Short)
 	if c.Long != "" {
@@ -59,7 +59,7 @@ func command(b *strings.Builder, c *cobra.Command) {
 	}
 }
 
-// usages is a set of flags. The command line's own type is not named: its module is cobra's business.
+// usages is a set of flags. Its concrete type is in a module that this one does not import directly.
 type usages interface {
 	HasAvailableFlags() bool
 	FlagUsages() string
@@ -71,7 +71,7 @@ func flags(b *strings.Builder, title string, set usages) {
 	}
 }
 
-// dedent takes the two spaces that cobra wants away.
+// dedent removes the two spaces of indentation that cobra expects.
 func dedent(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {

@@ -1,3 +1,3 @@
-// Package docs tests that the documents are true: commands in them run, every key, route and error kind is in them, and
-// what is generated is current. It judges no prose.
+// Package docs tests the documentation: its commands run, it has every key, route and error kind, and generated pages are
+// current. It does not check prose.
 package docs

@@ -45,17 +45,17 @@ func TestEveryKeyOfTheSpecIsDocumented(t *testing.T) {
 	}
 	for _, k := range real {
 		if !slices.Contains(written, k) {
-			t.Errorf("%s is a key of the spec and has no row in docs/spec.md", k)
+			t.Errorf("the key %s of the spec has no row in docs/spec.md", k)
 		}
 	}
 	for _, k := range written {
 		if !slices.Contains(real, k) {
-			t.Errorf("docs/spec.md has a row for %s, which is no key of the spec", k)
+			t.Errorf("docs/spec.md has a row for %s, which the spec does not have", k)
 		}
 	}
 }
 
-// Defaults that are written in the tables are those of the code.
+// The defaults in the tables are those of the code.
 func TestDefaultsAreCurrent(t *testing.T) {
 	text := read(t, "docs/spec.md")
 	for key, value := range map[string]string{

@@ -33,7 +33,7 @@ type block struct {
 	commands []string
 }
 
-// blocks finds the console blocks. One after a comment "real host" needs what a virtual node has not.
+// blocks finds the console blocks. A block after a comment "real host" does not run on the virtual node.
 func blocks(text string) []block {
 	var out []block
 	var in *block
@@ -76,8 +76,8 @@ func TestReadmeCommandsWork(t *testing.T) {
 			t.Skipf("%s is missing: run 'make build' first", p)
 		}
 	}
-	t.Chdir(root) // The README speaks from there.
-	// Whether a GPU hangs is no matter of the README's, and everything else is tested beside this.
+	t.Chdir(root) // The paths in the README are relative to the root.
+	// The driver does not hang here, so the default timeouts are used.
 	n := &harness.Node{Bin: bin, File: "testdata/nodes/dgx-a100.yaml"}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -121,7 +121,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 	}
 }
 
-// Links between documents lead somewhere.
+// The targets of links between pages exist.
 func TestLinksLeadSomewhere(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(string(b), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(f), m[1])); err != nil {
-				t.Errorf("%s links to %s, which is not there", f, m[1])
+				t.Errorf("%s links to %s, which does not exist", f, m[1])
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every test that a page names is there, so that a claim cannot outlive its proof.
+// Every test that a page names exists.
 func TestNamedTestsExist(t *testing.T) {
 	var named [][]string
 	for _, document := range []string{"docs/robustness.md", "docs/security.md"} {
@@ -35,7 +35,7 @@ func TestNamedTestsExist(t *testing.T) {
 			found = found || strings.Contains(string(b), "\nfunc "+m[2]+"(")
 		}
 		if !found {
-			t.Errorf("a page names %s of %s, which is not there", m[2], m[1])
+			t.Errorf("a page names %s of %s, which does not exist", m[2], m[1])
 		}
 	}
 }
@@ -50,7 +50,7 @@ func TestInvariantsAreListed(t *testing.T) {
 	}
 }
 
-// Every launcher says whether it was seen or only read about.
+// Every launcher says whether its row was observed or comes from documentation.
 func TestEveryLauncherSaysHowItIsKnown(t *testing.T) {
 	rows := 0
 	for _, line := range strings.Split(read(t, "docs/access-by-launcher.md"), "\n") {
@@ -64,7 +64,7 @@ func TestEveryLauncherSaysHowItIsKnown(t *testing.T) {
 			continue
 		}
 		if !regexp.MustCompile(`^(lab|here|documentation)\b`).MatchString(cells[4]) {
-			t.Errorf("%s is known by %q: write lab, here or documentation", cells[0], cells[4])
+			t.Errorf("%s has the source %q: write lab, here or documentation", cells[0], cells[4])
 		}
 	}
 	if rows < 15 {

@@ -1,5 +1,5 @@
-// Package harness runs the shipped programs on a virtual node: it starts and ends them, waits for what they say, and
-// cleans up after itself. The demo, the tests of whole programs and the benchmark stand on it. It asserts nothing.
+// Package harness runs the shipped programs on a virtual node: it starts and stops them, waits for their output, and
+// cleans up. The demo, the tests of whole programs and the benchmark use it. It asserts nothing.
 package harness
 
 import (
@@ -32,18 +32,18 @@ import (
 type Node struct {
 	Bin      string            // where the programs are
 	File     string            // the node file
-	Dir      string            // everything of this node; a new temporary folder when empty
+	Dir      string            // everything of this node; a new temporary directory if empty
 	Settings map[string]string // more lines for gpushared.yaml
 	Env      []string          // more environment for the daemon
 
-	RealNodes bool // set by StartSim: the virtual GPUs are device nodes, which device walls act on
+	RealNodes bool // set by StartSim: the virtual GPUs are device nodes, which device rules apply to
 
-	own    bool // Dir is ours to remove
+	own    bool // Close removes Dir
 	sim    *process
 	daemon *process
 }
 
-// process is a child with its end.
+// process is a child process and its exit.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -84,10 +84,10 @@ func (p *process) end(sig syscall.Signal, wait time.Duration) {
 // Root is the host root of the virtual node.
 func (n *Node) Root() string { return filepath.Join(n.Dir, "root") }
 
-// Socket is the daemon's.
+// Socket is the path of the daemon's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "gpushare.sock") }
 
-// Client talks to the daemon.
+// Client is a client of the daemon.
 func (n *Node) Client() *client.Client { return &client.Client{Socket: n.Socket()} }
 
 // Start starts the virtual GPUs and then the daemon.
@@ -95,12 +95,12 @@ func (n *Node) Start(ctx context.Context) error {
 	if n.Dir == "" {
 		dir, err := os.MkdirTemp("", "gpushare-")
 		if err != nil {
-			return fmt.Errorf("cannot make a folder: %w", err)
+			return fmt.Errorf("cannot create a directory: %w", err)
 		}
 		n.Dir, n.own = dir, true
-		// Tenants who are other users reach the virtual devices through here.
+		// Tenants with other uids need access to the virtual devices below.
 		if err := os.Chmod(dir, 0o755); err != nil {
-			return fmt.Errorf("cannot open the folder: %w", err)
+			return fmt.Errorf("cannot change the mode of the directory: %w", err)
 		}
 	}
 	if err := n.StartSim(ctx); err != nil {
@@ -109,7 +109,7 @@ func (n *Node) Start(ctx context.Context) error {
 	return n.StartDaemon(ctx)
 }
 
-// StartSim starts the virtual GPUs and waits until they are there.
+// StartSim starts the virtual GPUs and waits until they are ready.
 func (n *Node) StartSim(ctx context.Context) error {
 	args := []string{"serve", "--node", n.File, "--root", n.Root()}
 	if n.RealNodes = canMknod(n.Dir); n.RealNodes {
@@ -120,14 +120,14 @@ func (n *Node) StartSim(ctx context.Context) error {
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("cannot make a pipe: %w", err)
+		return fmt.Errorf("cannot create a pipe: %w", err)
 	}
 	p, err := spawn(cmd)
 	if err != nil {
 		return err
 	}
 	n.sim = p
-	ready := make(chan bool, 2) // its readiness and its end
+	ready := make(chan bool, 2) // its readiness and its exit
 	go func() {
 		s := bufio.NewScanner(out)
 		for s.Scan() {
@@ -161,7 +161,7 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	defer notify.Close()
 	cmd := exec.Command(n.program("gpushared"), "--settings", settings)
 	cmd.Env = append(append(os.Environ(), n.Env...), "NOTIFY_SOCKET="+filepath.Join(n.Dir, "notify"))
-	// A file and not a pipe: what outlives the daemon has it open too, and a pipe would make its end wait for them.
+	// A file and not a pipe: processes that outlive the daemon have it open too, and Wait would wait for them.
 	log, err := os.OpenFile(n.LogFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("cannot open the daemon's log: %w", err)
@@ -183,15 +183,14 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 	}
 }
 
-// Subtree is this node's own part of the cgroup hierarchy. Two folders may have the same last name, as those of tests
-// that run side by side do.
+// Subtree is the part of the cgroup hierarchy of this node. Directories of parallel tests may have the same base name.
 func (n *Node) Subtree() string {
 	h := fnv.New32a()
 	h.Write([]byte(n.Dir))
 	return fmt.Sprintf("gpushare-%s-%08x", strings.TrimPrefix(filepath.Base(n.Dir), "gpushare-"), h.Sum32())
 }
 
-// dropSubtree kills what is left in it and removes it.
+// dropSubtree kills the processes in it and removes it.
 func (n *Node) dropSubtree() error {
 	h, err := cgroup.FindHierarchy()
 	if err != nil || !h.Exists(n.Subtree()) {
@@ -206,7 +205,7 @@ func (n *Node) dropSubtree() error {
 	return t.Destroy(ctx)
 }
 
-// LogFile is what the daemon wrote, over all its lives.
+// LogFile is the log of the daemon, over all its runs.
 func (n *Node) LogFile() string { return filepath.Join(n.Dir, "gpushared.log") }
 
 func (n *Node) logTail() string {
@@ -221,7 +220,7 @@ func (n *Node) writeSettings() (string, error) {
 	all := map[string]string{
 		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"), "cdi_dir": filepath.Join(n.Dir, "cdi"),
 		"systemd": "off", "cgroup_root": n.Subtree(),
-		// A host with many more tests than processors lets a virtual driver wait for seconds, and then a GPU counts as stuck.
+		// With many more tests than CPUs a virtual driver may wait for seconds, after which a GPU counts as stuck.
 		"driver_read_timeout": "20s",
 	}
 	for k, v := range n.Settings {
@@ -239,7 +238,7 @@ func (n *Node) writeSettings() (string, error) {
 }
 
 func listenNotify(path string) (*net.UnixConn, error) {
-	_ = os.Remove(path) // Of an earlier start, if at all.
+	_ = os.Remove(path) // Of an earlier start, if it exists.
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for the daemon's notices: %w", err)
@@ -262,13 +261,13 @@ func awaitReady(c *net.UnixConn) error {
 	}
 }
 
-// DaemonPID is the daemon's process.
+// DaemonPID is the pid of the daemon.
 func (n *Node) DaemonPID() int { return n.daemon.cmd.Process.Pid }
 
-// SimPID is the virtual GPUs' process.
+// SimPID is the pid of gpusim.
 func (n *Node) SimPID() int { return n.sim.cmd.Process.Pid }
 
-// DaemonDone is closed when the daemon ended.
+// DaemonDone is closed when the daemon has exited.
 func (n *Node) DaemonDone() <-chan struct{} { return n.daemon.done }
 
 // DaemonExit is its exit code; only after DaemonDone.
@@ -280,7 +279,7 @@ func (n *Node) KillDaemon() { n.daemon.end(syscall.SIGKILL, time.Second) }
 // StopDaemon ends the daemon as systemd would.
 func (n *Node) StopDaemon() { n.daemon.end(syscall.SIGTERM, 10*time.Second) }
 
-// Close ends everything of this node and removes its folder when it was made by Start.
+// Close stops all programs of this node and removes its directory if Start created it.
 func (n *Node) Close() error {
 	var errs []error
 	if n.daemon != nil {
@@ -296,7 +295,7 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// endThaw ends the thawer, a process of its own that outlives the daemon, by the pid in its lock file.
+// endThaw stops the thawer, which outlives the daemon, by the pid in its lock file.
 func (n *Node) endThaw() error {
 	b, err := os.ReadFile(filepath.Join(n.Dir, "run", "thaw.lock"))
 	pid, convErr := strconv.Atoi(strings.TrimSpace(string(b)))
@@ -319,7 +318,7 @@ func (n *Node) endThaw() error {
 	return nil
 }
 
-// endServices ends what the daemon started beside itself to outlive it, such as MPS.
+// endServices stops the services of the daemon that outlive it, such as MPS.
 func (n *Node) endServices() error {
 	dir := filepath.Join(n.Dir, "run", "units")
 	records, err := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -338,13 +337,13 @@ func (n *Node) endServices() error {
 
 func (n *Node) program(name string) string { return filepath.Join(n.Bin, name) }
 
-// Environ is what a shell on this node has.
+// Environ is the environment of a shell on this node.
 func (n *Node) Environ() []string {
 	return append(os.Environ(), "GPUSHARE_SOCKET="+n.Socket(), "GPUSIM_ROOT="+n.Root(),
 		"PATH="+n.Bin+":"+os.Getenv("PATH"))
 }
 
-// Result is how a command ended.
+// Result is the output and the exit code of a command.
 type Result struct {
 	Code         int
 	Out, Err     string
@@ -389,7 +388,7 @@ func (n *Node) Ctl(ctx context.Context, out any, args ...string) error {
 		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return fmt.Errorf("cannot read what gpusim ctl says: %w", err)
+		return fmt.Errorf("cannot read the output of gpusim ctl: %w", err)
 	}
 	return nil
 }
@@ -400,10 +399,10 @@ type Job struct {
 	lines *lastLines
 }
 
-// PID is the job's process: gpushare run becomes the command.
+// PID is the pid of the job: gpushare run executes the command.
 func (j *Job) PID() int { return j.cmd.Process.Pid }
 
-// Done is closed when it ended.
+// Done is closed when the job has ended.
 func (j *Job) Done() <-chan struct{} { return j.done }
 
 // Code is its exit code, or -signal; only after Done.
@@ -414,10 +413,10 @@ func (j *Job) Code() int {
 	return j.cmd.ProcessState.ExitCode()
 }
 
-// Output is the last of what it printed.
+// Output is the end of its output.
 func (j *Job) Output() string { return j.lines.String() }
 
-// AwaitLine waits until it printed a line that holds text.
+// AwaitLine waits until its output contains text.
 func (j *Job) AwaitLine(ctx context.Context, text string) error {
 	for {
 		changed := j.lines.changed()
@@ -430,17 +429,17 @@ func (j *Job) AwaitLine(ctx context.Context, text string) error {
 			if strings.Contains(j.lines.String(), text) {
 				return nil
 			}
-			return fmt.Errorf("it ended before it said %q: %s", text, j.Output())
+			return fmt.Errorf("it ended before it printed %q: %s", text, j.Output())
 		case <-ctx.Done():
-			return fmt.Errorf("it did not say %q: %w: %s", text, ctx.Err(), j.Output())
+			return fmt.Errorf("it did not print %q: %w: %s", text, ctx.Err(), j.Output())
 		}
 	}
 }
 
-// Stop ends it with SIGTERM, then SIGKILL.
+// Stop stops the job with SIGTERM, then SIGKILL.
 func (j *Job) Stop() { j.end(syscall.SIGTERM, 5*time.Second) }
 
-// Kill ends it at once.
+// Kill kills the job.
 func (j *Job) Kill() { j.end(syscall.SIGKILL, time.Second) }
 
 // Run starts gpushare run with these arguments.
@@ -478,7 +477,7 @@ func (n *Node) Burn(args ...string) []string {
 	return append([]string{n.program("gpusim-burn")}, args...)
 }
 
-// Await polls a condition of another process that gives no event, until it holds or ctx ends.
+// Await polls a condition of another process that sends no event, until it is true or ctx ends.
 func Await(ctx context.Context, every time.Duration, what string, condition func() (bool, error)) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -505,9 +504,9 @@ func Lease(s *api.Status, tenant, grant string) *api.Lease {
 	return nil
 }
 
-// lastLines keeps the last of what is written to it.
+// lastLines keeps the end of the text that is written to it.
 type lastLines struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	b    []byte
 	wake chan struct{}
 }
@@ -529,14 +528,14 @@ func (l *lastLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String gives what is kept.
+// String returns the kept text.
 func (l *lastLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.b)
 }
 
-// changed gives a channel that is closed at the next write.
+// changed returns a channel that is closed at the next write.
 func (l *lastLines) changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canMknod tells whether the virtual GPUs in a folder can be real device nodes, which is what device walls act on: that
-// takes root, a file system that lets nodes be opened, and a host without the vendor's driver, for opening a node of its
-// numbers would open the real GPU, or have the kernel load the driver.
+// canMknod reports whether the virtual GPUs in a directory can be real device nodes, to which device rules apply. That needs
+// root, a file system without nodev, and a host without the NVIDIA driver: an open of a node with its numbers would open the
+// real GPU or load the driver.
 func canMknod(dir string) bool {
 	if os.Geteuid() != 0 || vendorDriver() {
 		return false
@@ -28,7 +28,7 @@ func canMknod(dir string) bool {
 	return errors.Is(err, unix.ENXIO)
 }
 
-// vendorDriver tells whether a driver for the GPUs' major is loaded or could be.
+// vendorDriver reports whether a driver for the major number of the GPUs is loaded or can be.
 func vendorDriver() bool {
 	if b, err := os.ReadFile("/proc/devices"); err != nil || strings.Contains(string(b), "195 nvidia") {
 		return true

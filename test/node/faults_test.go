@@ -298,8 +298,8 @@ func (p *changeFixture) reboot() {
 func (p *changeFixture) applied(where string) {
 	p.Helper()
 	for i, g := range status(p.T, p.Node).GPUs {
-		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Wanted(i, p.foreign)) {
-			p.Errorf("%s: GPU %d is %s (%s) and has %v, want %v", where, i, g.State, g.Reason, names, p.Wanted(i, p.foreign))
+		if names := p.namesOf(i); g.State != "ok" || !slices.Equal(names, p.Desired(i, p.foreign)) {
+			p.Errorf("%s: GPU %d is %s (%s) and has %v, want %v", where, i, g.State, g.Reason, names, p.Desired(i, p.foreign))
 		}
 	}
 	for _, profile := range strings.Fields(p.To[0]) {

@@ -85,7 +85,7 @@ func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 		}
 		switch g.State {
 		case "ok":
-			if desired := p.Wanted(i, p.foreign); !slices.Equal(names, desired) {
+			if desired := p.Desired(i, p.foreign); !slices.Equal(names, desired) {
 				report("I2", "GPU %d is ok and has %v, want %v", i, names, desired)
 			}
 		case "held":

@@ -1,6 +1,5 @@
-// Package scenarios is the changes of a node in which tests make calls of the driver fail: what there is before, what is
-// wanted, and who is in the way. It is a description only: a test in one process carries it out under virtual time, another
-// on the shipped programs.
+// Package scenarios describes the changes of a node in which tests let driver calls fail: the state before, the desired state,
+// and what is in use. One test runs them in one process under virtual time, another on the shipped programs.
 package scenarios
 
 import (
@@ -19,17 +18,16 @@ type Board struct {
 type Scenario struct {
 	Name   string
 	Boards []Board
-	// From and To say for each GPU which instances it has, between spaces; "off": none and no MIG mode; "": the GPU is
-	// nobody's business yet.
+	// From and To list the instances of each GPU, separated by spaces. "off": no MIG mode; "": the GPU is unmanaged.
 	From, To   []string
 	AllowReset bool   // the request may reset a GPU
-	Force      bool   // and may stop who is in the way
-	Busy       string // the profile of an instance of GPU 0 that somebody is in
-	Foreign    string // the profile of an instance of GPU 0 that somebody else makes beside ours
-	Boots      bool   // what happens is a boot, and no request
-	Reloads    bool   // it is not the host but the driver that is loaded anew
+	Force      bool   // and may stop leases in the way
+	Busy       string // the profile of an instance of GPU 0 that is in use
+	Foreign    string // the profile of a foreign instance of GPU 0
+	Boots      bool   // a boot instead of a request
+	Reloads    bool   // the boot is only a reload of the driver
 
-	// Changes is how many calls change GPU 0 when none fails. The tests count them.
+	// Changes is the number of calls that change GPU 0 if none fails. The tests check it.
 	Changes int
 }
 
@@ -39,28 +37,28 @@ func All() []Scenario {
 	a100Off, h100Off := Board{"a100-40", false}, Board{"h100-80", false}
 	one := func(s string) []string { return []string{s} }
 	return []Scenario{
-		{Name: "one more beside what is there", Boards: []Board{a100}, From: one("3g.20gb"), To: one("3g.20gb 1g.5gb"), Changes: 2},
+		{Name: "one more instance", Boards: []Board{a100}, From: one("3g.20gb"), To: one("3g.20gb 1g.5gb"), Changes: 2},
 		{
-			Name: "one more beside somebody who works", Boards: []Board{a100}, Changes: 2,
+			Name: "one more with one in use", Boards: []Board{a100}, Changes: 2,
 			From: one("3g.20gb 1g.5gb 1g.5gb 1g.5gb"), To: one("3g.20gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb"), Busy: "3g.20gb",
 		},
 		{Name: "seven from nothing", Boards: []Board{a100}, From: one(""), To: one(strings.Repeat("1g.5gb ", 7)), Changes: 14},
 		{Name: "seven become one", Boards: []Board{a100}, From: one(strings.Repeat("1g.5gb ", 7)), To: one("7g.40gb"), Changes: 16},
 		{Name: "one becomes four", Boards: []Board{a100}, From: one("7g.40gb"), To: one("3g.20gb 2g.10gb 1g.5gb 1g.5gb"), Changes: 10},
-		{Name: "round somebody who works", Boards: []Board{a100}, From: one("1g.5gb 3g.20gb 1g.10gb"), To: one("1g.5gb 2g.10gb 2g.10gb"), Busy: "1g.5gb", Changes: 8},
-		{Name: "round somebody else's", Boards: []Board{a100}, From: one("3g.20gb"), To: one("2g.10gb 1g.5gb"), Foreign: "1g.10gb", Changes: 6},
-		{Name: "over somebody who is stopped", Boards: []Board{a100}, From: one("3g.20gb 1g.5gb"), To: one("7g.40gb"), Busy: "3g.20gb", Force: true, Changes: 6},
+		{Name: "around one in use", Boards: []Board{a100}, From: one("1g.5gb 3g.20gb 1g.10gb"), To: one("1g.5gb 2g.10gb 2g.10gb"), Busy: "1g.5gb", Changes: 8},
+		{Name: "around a foreign one", Boards: []Board{a100}, From: one("3g.20gb"), To: one("2g.10gb 1g.5gb"), Foreign: "1g.10gb", Changes: 6},
+		{Name: "over a stopped lease", Boards: []Board{a100}, From: one("3g.20gb 1g.5gb"), To: one("7g.40gb"), Busy: "3g.20gb", Force: true, Changes: 6},
 		{Name: "two GPUs at once", Boards: []Board{a100, a100}, From: []string{"7g.40gb", "3g.20gb 3g.20gb"}, To: []string{"4g.20gb 3g.20gb", "2g.10gb 2g.10gb 1g.5gb"}, Changes: 6},
-		{Name: "the mode and two", Boards: []Board{h100Off}, From: one("off"), To: one("3g.40gb 1g.10gb"), Changes: 5},
-		{Name: "two go, and the mode", Boards: []Board{h100}, From: one("3g.40gb 4g.40gb"), To: one("off"), Changes: 5},
-		{Name: "the mode by a reset", Boards: []Board{a100Off, a100}, From: []string{"off", "3g.20gb"}, To: []string{"3g.20gb", "3g.20gb"}, AllowReset: true, Changes: 3},
+		{Name: "MIG mode and two", Boards: []Board{h100Off}, From: one("off"), To: one("3g.40gb 1g.10gb"), Changes: 5},
+		{Name: "none and no MIG mode", Boards: []Board{h100}, From: one("3g.40gb 4g.40gb"), To: one("off"), Changes: 5},
+		{Name: "MIG mode by a reset", Boards: []Board{a100Off, a100}, From: []string{"off", "3g.20gb"}, To: []string{"3g.20gb", "3g.20gb"}, AllowReset: true, Changes: 3},
 		{Name: "compute instances that share", Boards: []Board{a100}, From: one("1c.3g.20gb 2c.3g.20gb"), To: one("1c.3g.20gb 1c.3g.20gb 1c.3g.20gb"), Changes: 7},
 		{Name: "after a boot", Boards: []Board{a100, a100}, From: []string{"3g.20gb 2g.10gb", "1g.5gb 4g.20gb"}, To: []string{"3g.20gb 2g.10gb", "1g.5gb 4g.20gb"}, Boots: true, Changes: 4},
 		{Name: "after a reload of the driver", Boards: []Board{a100}, From: one("3g.20gb 1g.10gb"), To: one("3g.20gb 1g.10gb"), Boots: true, Reloads: true, Changes: 4},
 	}
 }
 
-// Query is the authority of the request, as it stands in its address.
+// Query is the authority of the request, in the query of its URL.
 func (s *Scenario) Query() string {
 	var words []string
 	if s.AllowReset {
@@ -75,16 +73,16 @@ func (s *Scenario) Query() string {
 	return "?" + strings.Join(words, "&")
 }
 
-// The memory limit of the tenant in GiB, before and after: walls change with the hardware.
+// The memory limit of the tenant in GiB, before and after: limits change together with the hardware.
 const (
 	MemoryFrom = 8
 	MemoryTo   = 9
 )
 
-// SpecFrom is what holds before.
+// SpecFrom is the spec before the change.
 func (s *Scenario) SpecFrom() string { return spec(s.From, MemoryFrom) }
 
-// SpecTo is what is wanted. A boot changes nothing of that.
+// SpecTo is the desired spec. A boot does not change it.
 func (s *Scenario) SpecTo() string {
 	if s.Boots {
 		return s.SpecFrom()
@@ -134,14 +132,14 @@ func sorted(m map[string]bool) []string {
 // Grant is the name of the tenant's grant of a profile.
 func Grant(profile string) string { return "g" + strings.ReplaceAll(profile, ".", "-") }
 
-// Wanted is which instances a GPU has after the change, by name in order; beside are those of others on GPU 0.
-func (s *Scenario) Wanted(i int, beside []string) []string {
+// Desired is the sorted names of the instances of a GPU after the change; foreign are the foreign ones of GPU 0.
+func (s *Scenario) Desired(i int, foreign []string) []string {
 	var out []string
 	if s.To[i] != "off" {
 		out = strings.Fields(s.To[i])
 	}
 	if i == 0 {
-		out = append(out, beside...)
+		out = append(out, foreign...)
 	}
 	slices.Sort(out)
 	return out

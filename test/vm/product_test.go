@@ -23,7 +23,7 @@ func stage(t *testing.T) string {
 	return dir
 }
 
-// simulator gathers the programs and libraries of the virtual node.
+// simulator collects the programs and libraries of the virtual node.
 func simulator(t *testing.T) string {
 	t.Helper()
 	built(t, "gpusim", "gpusim-burn")
@@ -65,7 +65,7 @@ func tests(t *testing.T) string {
 	return dir
 }
 
-// next builds the daemon once more under another version, for an upgrade.
+// next builds the daemon with another version, for an upgrade.
 func next(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func next(t *testing.T) string {
 		"-ldflags", "-s -w -X github.com/gpushare/gpushare/internal/version.Version=lab-next", "github.com/gpushare/gpushare/cmd/gpushared")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the daemon that comes next: %v\n%s", err, out)
+		t.Fatalf("cannot build the next version of the daemon: %v\n%s", err, out)
 	}
 	return dir
 }

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// boot is one life of a machine: the phases that it runs, in their order, before the power goes off.
+// boot is one boot of a machine: the phases that it runs in order before the power-off.
 type boot struct {
 	name   string
 	phases []string
 }
 
-// boots is what every system lives through on one disk. Phases of one boot see what those before them left.
+// boots are the boots of every system on one disk. A phase depends on the phases before it.
 func boots() []boot {
 	return []boot{
 		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "attack", "attach", "detach", "escape", "login-filter", "keep"}},
@@ -24,7 +24,7 @@ func boots() []boot {
 	}
 }
 
-// The same story on each system. One machine has one processor, so the two run side by side.
+// The same boots on each system. A machine has one CPU, so both run in parallel.
 
 func TestDebian12(t *testing.T) { runBoots(t, debian12) }
 func TestDebian13(t *testing.T) { runBoots(t, debian13) }
@@ -58,8 +58,8 @@ func runBoots(t *testing.T, sys system) {
 		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], elapsed.Round(time.Second))
 }
 
-// chosen leaves of the story what VM_PHASES names (with spaces), for who works on one phase: it must name the phases that
-// the wanted one builds upon, too. Nothing is all.
+// chosen returns the phases that VM_PHASES names (separated by spaces), to run a single phase: it must also name the phases
+// that it builds upon. Empty means all.
 func chosen(all []boot) []boot {
 	only := strings.Fields(os.Getenv("VM_PHASES"))
 	if len(only) == 0 {
