@@ -20,8 +20,8 @@ func (r *unmetReserved) swap(now map[lease.Key]bool) (before map[lease.Key]bool)
 	return before
 }
 
-// updateReserved reports reserved grants (reserved: true) whose places cannot be kept free, and when they are again. No lease is
-// stopped for them. An open change closes GPUs for a short time: that is not reported.
+// updateReserved reports reserved grants (reserved: true) whose places cannot be kept free, and when they are again. No lease
+// is stopped for them. An open change closes GPUs for a short time: that is not reported.
 func (cv *Converger) updateReserved() {
 	if cv.State.Changing() != nil {
 		return

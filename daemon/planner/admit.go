@@ -31,7 +31,7 @@ func Disturbs(steps []step.Step) []string {
 	return step.Texts(users)
 }
 
-// Admit refuses steps that disturb a lease or a process without authority. The planners refuse them too: this is the last check.
+// Admit refuses steps that disturb a lease or a process without authority. It is the last check: the planners refuse them too.
 func Admit(steps []step.Step, a Authority) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// Authority is what the administrator allowed for one change. The zero value, which the converge loop uses, allows no disruption.
+// Authority is what the administrator allowed for one change. The zero value allows no disruption; the converge loop uses it.
 type Authority struct {
 	Force      bool `json:"force,omitempty"`
 	AllowReset bool `json:"allow_reset,omitempty"`
@@ -101,11 +101,11 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 	out := make([]mig.Present, 0, len(g.Instances))
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		h, stay := inUseBy(g, in, use)
+		users, kept := inUseBy(g, in, use)
 		// Instances created on demand are removed when they were idle for long, imported ones on request.
-		spare := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
+		keepable := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(h) > 0, InUseBy: h, Pinned: len(stay) > 0, Keepable: spare, Foreign: !use.Managed(g.Identity.UUID, in),
+			Instance: *in, InUse: len(users) > 0, InUseBy: users, Pinned: len(kept) > 0, Keepable: keepable, Foreign: !use.Managed(g.Identity.UUID, in),
 		})
 	}
 	return out

@@ -36,11 +36,11 @@ func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 // Invalidate marks the rendered status as stale. It may be called with any lock held.
 func (r *Reporter) Invalidate() { r.stale.Store(true) }
 
-// IsStale reports whether Invalidate was called since the last MarkFresh.
+// IsStale reports whether Invalidate was called since the last SetFresh.
 func (r *Reporter) IsStale() bool { return r.stale.Load() }
 
-// MarkFresh is called before the status is rendered again.
-func (r *Reporter) MarkFresh() { r.stale.Store(false) }
+// SetFresh is called before the status is rendered again.
+func (r *Reporter) SetFresh() { r.stale.Store(false) }
 
 // Audit records an action and who caused it. It does not wait for the disk.
 func (r *Reporter) Audit(by, what, text string) {

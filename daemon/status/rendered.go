@@ -45,7 +45,7 @@ func (v *Viewer) currentStatus() *renderedStatus {
 	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
 		return p
 	}
-	v.MarkFresh() // Before reading: after a change during it the next request renders again.
+	v.SetFresh() // Before reading: after a change during it the next request renders again.
 	p := &renderedStatus{status: v.inputs().render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
 	v.rendered.last.Store(p)

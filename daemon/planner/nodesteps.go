@@ -128,7 +128,8 @@ func asObserved(s *cgroup.SliceState) cgroup.Slice {
 	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-// PlanLoginFilter plans the desired login filters. When the active ones cannot be read nothing is changed; a condition reports it.
+// PlanLoginFilter plans the desired login filters. When the active ones cannot be read nothing is planned; a condition
+// reports it.
 func PlanLoginFilter(node *observe.Node, in NodeInput) (NodeSteps, error) {
 	var p NodeSteps
 	if node.LoginFiltersErr != nil {
