@@ -38,7 +38,7 @@ func TestRun(t *testing.T) {
 		unit    string
 		reasons map[string]string
 	}{
-		"all goes well": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
+		"success": {want: states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up"},
 		"a step fails": {
 			inject: func(w *fakeNode) { w.broken["do A/hw2"] = true },
 			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
@@ -159,7 +159,7 @@ func TestKillAtEveryBoundary(t *testing.T) {
 		a      string
 		held   bool
 	}{
-		"all goes well":   {a: "new"},
+		"success":         {a: "new"},
 		"a step fails":    {inject: func(w *fakeNode) { w.broken["do A/hw2"] = true }, a: "old"},
 		"a step lies":     {inject: func(w *fakeNode) { w.lying["A/hw2"] = true }, a: "old"},
 		"undo fails, too": {inject: func(w *fakeNode) { w.broken["do A/hw2"] = true; w.broken["undo A/hw2"] = true }, held: true},

@@ -22,7 +22,7 @@ type Host struct {
 	GresFile   string     // the file that configures it
 	Kubelet    int        // its pid
 	Plugins    []string   // sockets of device plugins for NVIDIA
-	HostEngine int        // pid of DCGM's
+	HostEngine int        // pid of DCGM's host engine
 	// FabricManager is its pid: without it the GPUs behind NVSwitches cannot be used.
 	FabricManager int
 	MIGManager    bool    // nvidia-mig-manager is enabled: it partitions at boot

@@ -156,7 +156,7 @@ func execProgram(p *Program) *Failure {
 	case errors.Is(err, fs.ErrNotExist):
 		f.Code = ExitNotFound
 	case errors.Is(err, syscall.ENOEXEC):
-		f.Message += ": a script needs a first line that names what runs it, such as #!/bin/sh"
+		f.Message += ": a script needs a first line with its interpreter, such as #!/bin/sh"
 	}
 	return f
 }

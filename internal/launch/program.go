@@ -60,7 +60,7 @@ func (p *Program) Check() error {
 	case p.UMask < 0 || p.UMask > 0o777:
 		return fmt.Errorf("cannot start with umask %o: it has bits beyond 777", p.UMask)
 	case len(p.Argv)+len(p.Env) > maxArguments:
-		return fmt.Errorf("cannot start %s: its arguments and environment are %d words, at most %d are allowed", p.Path, len(p.Argv)+len(p.Env), maxArguments)
+		return fmt.Errorf("cannot start %s: its arguments and environment have %d entries, at most %d are allowed", p.Path, len(p.Argv)+len(p.Env), maxArguments)
 	}
 	size := 0
 	for _, message := range append([]string{p.Path, p.Dir}, p.Argv...) {

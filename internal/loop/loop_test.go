@@ -19,8 +19,8 @@ func TestSleepEndsByWhatComesFirst(t *testing.T) {
 		after     time.Duration
 	}{
 		{"the timer", func(Wake, context.CancelFunc) {}, false, true, time.Second},
-		{"a word that came before", func(w Wake, _ context.CancelFunc) { w.Set() }, true, true, 0},
-		{"a word meanwhile", func(w Wake, _ context.CancelFunc) { time.AfterFunc(time.Millisecond, w.Set) }, true, true, time.Millisecond},
+		{"a wake-up before the wait", func(w Wake, _ context.CancelFunc) { w.Set() }, true, true, 0},
+		{"a wake-up during the wait", func(w Wake, _ context.CancelFunc) { time.AfterFunc(time.Millisecond, w.Set) }, true, true, time.Millisecond},
 		{"the end", func(_ Wake, stop context.CancelFunc) { time.AfterFunc(time.Millisecond, stop) }, false, false, time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		{name: "this node", text: "NodeName=lab[1-4] Name=gpu File=/dev/nvidia0\nNodeName=lab[5-9] Name=gpu File=/dev/nvidia1\n", want: GPUs{Minors: []int{0}, Settings: []string{"File=/dev/nvidia0"}}},
 		{name: "this node, found by the driver", text: "NodeName=lab2,lab3 AutoDetect=nvml Name=gpu Type=a100\n", want: GPUs{Auto: true, Settings: []string{"AutoDetect=nvml"}}},
 		{name: "other nodes", text: "NodeName=big[01-10] AutoDetect=nvml\nNodeName=lab02 Name=gpu File=/dev/nvidia0\n"},
-		{name: "a line that goes on", text: "NodeName=lab2 Name=gpu \\\n  File=/dev/nvidia[0-1] \\\n  Cores=0-7\n", want: GPUs{Minors: []int{0, 1}, Settings: []string{"File=/dev/nvidia[0-1]"}}},
+		{name: "a continued line", text: "NodeName=lab2 Name=gpu \\\n  File=/dev/nvidia[0-1] \\\n  Cores=0-7\n", want: GPUs{Minors: []int{0, 1}, Settings: []string{"File=/dev/nvidia[0-1]"}}},
 		{name: "quoted", text: "Name=gpu File=\"/dev/nvidia4\"", want: GPUs{Minors: []int{4}, Settings: []string{"File=/dev/nvidia4"}}},
 		{name: "included", text: "include /etc/slurm/gres.d/lab.conf\nName=gpu\n", includes: []string{"/etc/slurm/gres.d/lab.conf"}},
 		{name: "half a range", text: "Name=gpu File=/dev/nvidia[0-\nName=gpu File=/dev/nvidia[3-1]\nName=gpu File=/dev/nvidia[x]\n"},
