@@ -61,7 +61,7 @@ func TestDiffApplies(t *testing.T) {
 	})
 }
 
-func TestDiffOfStrangersIsBounded(t *testing.T) {
+func TestDiffOfUnrelatedTextsIsBounded(t *testing.T) {
 	before := strings.Repeat("before\n", 100_000)
 	after := strings.Repeat("after\n", 100_000)
 	got := spec.Diff(before, after)

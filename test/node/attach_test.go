@@ -335,7 +335,7 @@ func TestExplain(t *testing.T) {
 	if r := rules("red"); r["devices of part"].What == "" || r["devices of cut"].What == "" {
 		t.Errorf("a tenant is explained as %+v", r)
 	}
-	if r := n.CLI(soon(t), "explain", "nobody"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "no tenant") {
+	if r := n.CLI(soon(t), "explain", "unknown"); r.Code != api.ExitFailed || !strings.Contains(r.Err, "no tenant") {
 		t.Errorf("explain of an unknown name exits with %d: %s", r.Code, r.Err)
 	}
 	if os.Geteuid() == 0 {

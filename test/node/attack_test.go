@@ -112,7 +112,7 @@ func (b *attackFixture) attack(t *testing.T, script string) {
 	}
 	for _, l := range lines {
 		if l != "it ran" {
-			t.Errorf("he %s", l)
+			t.Errorf("the attacker %s", l)
 		}
 	}
 	b.unharmed(t)
@@ -233,11 +233,11 @@ for inside in "setsid" "unshare --user --map-root-user" "unshare --user --map-ro
 done
 ( ( ( case $( (exec 3<$DEV/nvidia3) 2>&1 ) in *[Pp]ermitted*) ;; *) echo "is let through after three forks" ;; esac ) ) )
 exec 2>/dev/null
-may $DEV/nvidia2 > /tmp/own.$$; [ -s /tmp/own.$$ ] || echo "is kept from his own GPU: the test shows nothing"; rm -f /tmp/own.$$`)
+may $DEV/nvidia2 > /tmp/own.$$; [ -s /tmp/own.$$ ] || echo "is denied the own GPU: the test shows nothing"; rm -f /tmp/own.$$`)
 }
 
 // All processes that a process starts, by any means, stay in the lease and end with it.
-func TestForkedProcessesStayInTheLease(t *testing.T) {
+func TestForkedProcessesAreInTheLease(t *testing.T) {
 	t.Parallel()
 	b := newAttackFixture(t)
 	tag := 70000 + os.Getpid()%10000

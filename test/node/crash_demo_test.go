@@ -38,7 +38,7 @@ func TestDaemonKilledInTheDemosPlan(t *testing.T) {
 		workers = 2 // Each worker has its own node, whose start is half of the work with few kills.
 	}
 	for worker := range workers {
-		t.Run(fmt.Sprintf("lane-%d", worker), func(t *testing.T) {
+		t.Run(fmt.Sprintf("worker-%d", worker), func(t *testing.T) {
 			t.Parallel()
 			stride := workers * enumeration.Stride(18)
 			n := newNode(t, board)

@@ -179,7 +179,7 @@ func TestDaemonKilled(t *testing.T) {
 	})
 	const workers = 2
 	for worker := range workers {
-		t.Run(fmt.Sprintf("lane-%d", worker), func(t *testing.T) {
+		t.Run(fmt.Sprintf("worker-%d", worker), func(t *testing.T) {
 			t.Parallel()
 			stride, first := workers, worker+1
 			stride *= enumeration.Stride(9)

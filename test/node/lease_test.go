@@ -147,7 +147,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 	}
 	for _, c := range []struct{ grant, device string }{{"cut", instance}, {"part", s.GPUs[2].UUID}, {"whole", s.GPUs[3].UUID}} {
 		t.Run(c.grant, func(t *testing.T) {
-			t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/of-somebody-else")
+			t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/of-another-user")
 			t.Setenv("NVIDIA_VISIBLE_DEVICES", "all")
 			r := n.CLI(soon(t), "run", "-t", "red", "--grant", c.grant, "--", "env")
 			lines := strings.Split(r.Out, "\n")

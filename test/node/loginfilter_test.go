@@ -183,7 +183,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
 		t.Fatal(r.Err)
 	}
-	l.expectOpens(t, "mended", nobody, "nvidia1")
+	l.expectOpens(t, "corrected", nobody, "nvidia1")
 
 	r = l.CLIIn(soon(t), strings.Replace(closedLogins, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "remove the login filter of logins") {
@@ -257,9 +257,9 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	}
 	apply(t, l.Node, closedLogins)
 	if out := attach(); !strings.Contains(out, "is active already") {
-		t.Errorf("beside a daemon: %s", out)
+		t.Errorf("with a running daemon: %s", out)
 	}
-	l.expectOpens(t, "beside a daemon", nobody, "nvidia1")
+	l.expectOpens(t, "with a running daemon", nobody, "nvidia1")
 
 	l.StopDaemon()
 	if _, err := device.RemoveLoginFilter(l.dir); err != nil { // as a boot does

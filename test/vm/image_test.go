@@ -52,7 +52,7 @@ func need(t *testing.T) {
 	}
 }
 
-// baseImage builds the system's image unless this version of its recipe was built before.
+// baseImage builds the image of the system unless one of this recipe exists.
 func baseImage(t *testing.T, sys system) image {
 	t.Helper()
 	recipe, err := os.ReadFile("image.sh")
@@ -93,7 +93,7 @@ func newDisk(t *testing.T, img image) string {
 	disk := filepath.Join(t.TempDir(), "root.qcow2")
 	out, err := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.root, "-F", "raw", disk).CombinedOutput()
 	if err != nil {
-		t.Fatal(fmt.Errorf("cannot make the guest's disk: %w\n%s", err, out))
+		t.Fatal(fmt.Errorf("cannot create the guest's disk: %w\n%s", err, out))
 	}
 	return disk
 }

@@ -77,7 +77,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	}
 	consoleFile := filepath.Join(logs, m.sys.name+"-"+name+".console")
 
-	// Not t.TempDir, which has the test in its name: the path of a socket may not be longer than about a hundred bytes.
+	// Not t.TempDir, whose path contains the test name: a socket path has at most 107 bytes.
 	run, err := os.MkdirTemp("", "gpushare-vm")
 	if err != nil {
 		t.Fatal(err)
@@ -92,29 +92,29 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=multi,tb-size=512",
-		// An old processor: what the newest can do is emulated, and slowly (a quarter of all time). Without cx16, for qemu 7.2:
+		// An old CPU model: newer features are emulated slowly (a quarter of all time). Without cx16, for qemu 7.2:
 		// that instruction spoils the flags, with several processors at least, and the kernel dies in its allocator in one
 		// boot of three.
 		"-cpu", "Nehalem,-cx16",
-		// One processor. With two, each on a host thread of its own, one of them now and then runs into a breakpoint that
-		// the other has already taken back while it patches the kernel's code, and the guest dies of it (qemu 7.2). Two on
-		// one host thread take turns of a tenth of a second, in which every message between processes waits.
+		// One CPU. With two on separate host threads, one sometimes hits a breakpoint that the other has already removed while it
+		// patches kernel code, and the guest crashes (qemu 7.2). Two on one host thread alternate every 0.1 s, in which every
+		// message between processes waits.
 		"-smp", "1", "-m", "1024", "-M", "q35", "-nodefaults", "-nographic", "-no-reboot",
 		"-kernel", m.img.kernel, "-initrd", m.img.initrd,
 		"-append", "console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service panic=-1 mitigations=off cryptomgr.notests "+
-			// An emulator that gets no processor for a moment looks like a board whose timer does not tick.
+			// An emulator without CPU time for a moment looks like a board with a broken timer.
 			"no_timer_check tsc=reliable "+
-			// Timers that tick at 250 Hz and no finer: every Go program's watcher asks for 20 µs, and an emulated clock that keeps
-			// up with all of them takes a third of the processor.
+			// No high-resolution timers: every Go program requests 20 µs, and an emulated clock with that resolution takes a third of
+			// the CPU.
 			"highres=off "+
-			// What guards or measures a kernel and is paid for at each page, call or switch. Nothing here asks for it.
+			// Hardening and accounting that cost time at each page, call or switch. No check needs them.
 			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off audit=0 psi=0 noautogroup nowatchdog "+
-			// The end of a cgroup waits for a grace period, and that for the next tick unless it is hurried.
+			// The removal of a cgroup waits for an RCU grace period, which otherwise waits for the next tick.
 			"rcupdate.rcu_expedited=1 "+
 			// The emulator translates a program again at each new address. At a fixed address a process starts in 40 % of the time.
 			// No check is about addresses.
 			"norandmaps transparent_hugepage=never "+
-			// What Debian turns on, but for AppArmor, which nothing here has a profile for, and bpf, which costs seconds.
+			// The modules of Debian without AppArmor, for which no profile is installed, and bpf, which takes seconds.
 			"lsm=landlock,lockdown,yama,integrity gpushare.lab="+strings.Join(phases, ","),
 		"-drive", "file="+m.disk+",if=none,id=root,cache=unsafe", "-device", "virtio-blk-pci,drive=root",
 		"-drive", "file="+m.payload+",format=raw,if=none,id=payload,readonly=on",
@@ -126,7 +126,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// A test that is killed leaves no machine behind. The signal comes with the end of the thread that started it.
+	// No machine outlives a killed test. The signal comes with the end of the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -162,7 +162,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	}()
 	exit := cmd.Wait()
 	ended := time.Now()
-	// Qemu holds the other end of the port, so its end is the report's end; a qemu that never connected is woken so.
+	// Qemu has the other end of the port, so the report ends with qemu. This also ends the wait for a qemu that never connected.
 	listener.Close()
 	got := <-read
 	t.Logf("%s: the boot took %s, and %s of a processor", m.sys.name, ended.Sub(start).Round(time.Second),
@@ -175,7 +175,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	got.rep.Stuck = stuck.Load()
 	switch {
 	case got.rep.Stuck:
-		t.Logf("the guest had not said a word after %s", wordDeadline)
+		t.Logf("the guest had no output after %s", wordDeadline)
 	case ctx.Err() != nil:
 		t.Errorf("the guest was still running after %s", bootDeadline)
 	case exit != nil:
@@ -191,7 +191,7 @@ func tail(b []byte, lines int) []byte {
 	return bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))
 }
 
-// publish makes a subtest of every check of a report.
+// publish runs a subtest for every check of a report.
 func publish(t *testing.T, rep Report) {
 	t.Helper()
 	if len(rep.Outcomes) == 0 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// State is how a check ended.
+// State is the result of a check.
 type State string
 
 // The outcomes of a check. An unfinished check was announced and not reported: the guest ended before its end.
@@ -80,7 +80,7 @@ func (rep *Report) take(line string, index map[string]int) error {
 	name, text, _ := strings.Cut(rest, " ")
 	i, ok := index[name]
 	if !ok {
-		return fmt.Errorf("cannot read the guest's report: %q is no line about a check that was announced", line)
+		return fmt.Errorf("cannot read the guest's report: %q is not about an announced check", line)
 	}
 	o := &rep.Outcomes[i]
 	switch verb {

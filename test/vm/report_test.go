@@ -16,7 +16,7 @@ func TestReadReport(t *testing.T) {
 		err  string
 	}{
 		{
-			name: "all kinds of ends",
+			name: "all kinds of results",
 			in: "plan a b c d\nnote systemd 257\nrun a\nok a 1.5\nrun b\nfail b memory.max is 'max', want '1'\r\nlog b line  two\n" +
 				"run c\nskip c no such thing here\nrun d\nok d 0.0\ndone\n",
 			want: Report{
@@ -31,14 +31,14 @@ func TestReadReport(t *testing.T) {
 			},
 		},
 		{
-			name: "the guest dies in the middle",
+			name: "the guest crashes in the middle",
 			in:   "plan a b\nrun a\n",
 			want: Report{Outcomes: []Outcome{
 				{Name: "a", State: Unfinished, Why: "the guest ended in the middle of it"},
 				{Name: "b", State: Unfinished, Why: "the guest ended before it"},
 			}},
 		},
-		{name: "the guest says nothing", in: "", want: Report{}},
+		{name: "the guest has no output", in: "", want: Report{}},
 		{name: "an unannounced check", in: "plan a\nok b 1\n", err: `"ok b 1" is no line about a check that was announced`},
 		{name: "noise on the port", in: "plan a\nhello a\n", err: `unknown line "hello a"`},
 		{name: "no time", in: "plan a\nok a\n", err: `"ok a" has no time`},
@@ -48,7 +48,7 @@ func TestReadReport(t *testing.T) {
 			got, err := ReadReport(strings.NewReader(c.in), func(line string) { each = append(each, line) })
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("error %v, want one that says %s", err, c.err)
+					t.Fatalf("error %v, want one with %s", err, c.err)
 				}
 				return
 			}

@@ -192,7 +192,7 @@ func split(text string, line int) []word {
 			if unicode.IsSpace(r) && ends {
 				out = append(out, word{line: line})
 			}
-			ends = strings.ContainsRune(".;:!?|", r)
+			ends = strings.ContainsRune(".;!?|", r)
 			i++
 			continue
 		}

@@ -129,7 +129,7 @@ func TestSplit(t *testing.T) {
 		{"ask2nd", "ask nd"},
 		{"firewall", "firewall"},
 		{"gpushare-login-filter.service", "gpushare login filter service"},
-		{"It is told. Nobody asks: why?\nYes", "it is told ␤ nobody asks ␤ why ␤ yes"},
+		{"It is told. Nobody asks: why?\nYes", "it is told ␤ nobody asks why ␤ yes"},
 		{"he's, or his", "he s or his"},
 		{"a  b\tc", "a b c"},
 		{"µs and Größe", "µs and größe"},

@@ -36,6 +36,6 @@ start_member() { # start_member SCRIPT leaves its process id in $pid
 }
 # within one process-list period, and what an emulated processor adds
 want_ended() { # want_ended WHAT PID SINCE_MS
-	until_true 20 gone "$2"
+	until_true 20 ended "$2"
 	note "$1 was ended $(($(uptime_ms) - $3)) ms after it escaped"
 }

@@ -109,9 +109,9 @@ start_lease() {
 in_unit() { [[ $(unit_of "$1") == */$2 ]]; }
 end_lease() { # end_lease PID LEAF
 	echo 1 >"$cgroot$2/cgroup.kill" 2>/dev/null || true
-	until_true 10 gone "$1"
+	until_true 10 ended "$1"
 }
-gone() { [ ! -d "/proc/$1" ]; }
+ended() { [ ! -d "/proc/$1" ]; }
 frozen() { grep -q '^frozen 1$' "$cgroot$1/cgroup.events"; }
 thawed() { grep -q '^frozen 0$' "$cgroot$1/cgroup.events"; }
 freeze() {

@@ -29,7 +29,7 @@ start_job() {
 }
 ready() {
 	# After a refusal there is nothing to wait for.
-	gone "$(job "$1" "$2")" && die "the job of $1/$2 ended: $(cat "/run/lab/job-$1-$2.out")"
+	ended "$(job "$1" "$2")" && die "the job of $1/$2 ended: $(cat "/run/lab/job-$1-$2.out")"
 	grep -qs '^ready' "/run/lab/job-$1-$2.out"
 }
 job() { cat "$state/job-$1-$2"; }

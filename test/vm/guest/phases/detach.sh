@@ -50,6 +50,6 @@ check_stop() {
 	local before
 	before=$(main)
 	as alice gpushare lease stop "$(id)"
-	until_true 30 gone "$before"
+	until_true 30 ended "$before"
 	want "what it said at its end" "$(as alice gpushare lease logs "$(id)" | grep -c '^ending$')" 1
 }

@@ -39,7 +39,7 @@ check_sibling() {
 	want_ended "the one that was moved" "$child" "$began"
 	[ -d "/proc/$pid" ] || die "its sibling, which did not move, was stopped too"
 	kill -KILL "$pid"
-	until_true 10 gone "$pid"
+	until_true 10 ended "$pid"
 }
 
 # From a service of the user manager: user@.service makes the call.
@@ -75,7 +75,7 @@ check_deny() {
 	gpushare doctor >/run/lab/doctor.out || true
 	grep -q "rootless podman" /run/lab/doctor.out || die "doctor does not name what stops working: $(cat /run/lab/doctor.out)"
 	kill -KILL "$pid"
-	until_true 10 gone "$pid"
+	until_true 10 ended "$pid"
 }
 
 check_allow() {

@@ -49,7 +49,7 @@ check_below_use_by_force() {
 	want "memory.oom.group" "$(cat "$cgroot$(unit_of "$(job extra big)")/memory.oom.group")" 1
 	with_extra 16MiB 100 | gpushare apply -f - --force
 	want "memory.max" "$(cat "$slice/memory.max")" $((16 << 20))
-	until_true 20 gone "$(job extra big)"
+	until_true 20 ended "$(job extra big)"
 	until_true 20 no_lease
 	want "why the lease ended" "$(gpushare lease list --all --json | gojq -r '[.leases[] | select(.tenant == "extra") | .reason] | last')" "the kernel killed it: out of memory"
 	gpushare apply -f "$extended"
@@ -103,7 +103,7 @@ check_in_use_is_reported() {
 
 check_spec_back() {
 	gpushare apply -f "$spec" --force
-	until_true 20 gone "$(job extra big)"
+	until_true 20 ended "$(job extra big)"
 	[ ! -d "$slice" ] || die "the slice is left"
 	want "its drop-ins" "$(find /etc/systemd/system.control /run/systemd/system.control -name '*extra*' 2>/dev/null)" ""
 }

@@ -107,16 +107,16 @@ check_stop_frozen() {
 	start_lease lab-stop0.scope "$grant" "/dev/nvidia0" 30
 	freeze "$leaf"
 	default_ms=$(stop_ms lab-stop0.scope)
-	gone "$pid" || die "the frozen process outlived its scope"
+	ended "$pid" || die "the frozen process outlived its scope"
 	start_lease lab-stop1.scope "$grant" "/dev/nvidia0" 3 "$handles_term"
 	freeze "$leaf"
 	frozen_ms=$(stop_ms lab-stop1.scope)
-	gone "$pid" || die "the frozen process outlived its scope"
+	ended "$pid" || die "the frozen process outlived its scope"
 	start_lease lab-stop2.scope "$grant" "/dev/nvidia0" 30 "$handles_term"
 	freeze "$leaf"
 	thaw "$leaf"
 	thawed_ms=$(stop_ms lab-stop2.scope)
-	gone "$pid" || die "the thawed process outlived its scope"
+	ended "$pid" || die "the thawed process outlived its scope"
 	note "stop: frozen without a handler $default_ms ms, frozen with one and 3 s of timeout $frozen_ms ms, thawed first $thawed_ms ms"
 	[ "$default_ms" -lt 10000 ] || die "a frozen job without a handler took $default_ms ms to stop"
 	[ "$frozen_ms" -ge 2900 ] || die "a frozen job stopped in $frozen_ms ms: this is no longer a reason to thaw first"
@@ -133,7 +133,7 @@ check_kill_frozen() {
 	start_lease lab-kill.scope "$grant" "/dev/nvidia0"
 	freeze "$leaf"
 	echo 1 >"$cgroot$leaf/cgroup.kill"
-	until_true 5 gone "$pid"
+	until_true 5 ended "$pid"
 	until_true 5 no_unit lab-kill.scope
 }
 no_unit() { [ "$(property "$1" LoadState)" = not-found ] || [ "$(property "$1" ActiveState)" = inactive ]; }
@@ -141,7 +141,7 @@ no_unit() { [ "$(property "$1" LoadState)" = not-found ] || [ "$(property "$1" A
 check_natural_end() {
 	start_lease lab-end.scope "$grant" "/dev/nvidia0"
 	kill -TERM "$pid"
-	until_true 5 gone "$pid"
+	until_true 5 ended "$pid"
 	until_true 5 no_unit lab-end.scope
 	until_true 5 test ! -d "$cgroot$leaf"
 }
@@ -191,7 +191,7 @@ check_escape() {
 	until_true 10 left "$pid" "$leaf"
 	note "the process went to $(unit_of "$pid") and is no longer frozen"
 	kill -KILL "$pid"
-	until_true 5 gone "$pid"
+	until_true 5 ended "$pid"
 	loginctl disable-linger alice
 }
 left() { [ "$(unit_of "$1")" != "$2" ]; }

@@ -139,7 +139,7 @@ check_stop_lease() {
 	local id
 	id=$(lease_of speech dev | cut -d' ' -f1)
 	gpushare lease stop "$id"
-	until_true 20 gone "$(job speech dev)"
+	until_true 20 ended "$(job speech dev)"
 	until_true 10 no_lease "$id"
 	[ -d "/proc/$(job vision dev)" ] || die "the lease of another tenant was stopped too"
 }

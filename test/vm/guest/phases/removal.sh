@@ -29,7 +29,7 @@ check_needs_force() {
 
 check_unmanage_all() {
 	gpushare unmanage --all --force
-	until_true 30 gone "$(job vision train)"
+	until_true 30 ended "$(job vision train)"
 	local code=0
 	gpushare unmanage --check || code=$?
 	want "the exit code of unmanage --check" "$code" 0

@@ -125,7 +125,7 @@ corrected() { [ "$(cat "$cgroot$(cgroup_of gpushare-speech.slice)/pids.max")" = 
 
 check_end() {
 	touch $opens.stop $samples.stop
-	until_true 30 gone "$(cat "$state/opener")"
+	until_true 30 ended "$(cat "$state/opener")"
 	note "$(rounds) opens of each kind, $(cat $samples.samples) samples of the limits"
 	[ "$(rounds)" -ge 30 ] || die "only $(rounds) rounds of opens"
 	[ "$(cat $samples.samples)" -ge 50 ] || die "only $(cat $samples.samples) samples"

@@ -27,7 +27,7 @@ check_refused_in_use() {
 check_unmanage() {
 	placements >"$state/placements-before-unmanage"
 	gpushare unmanage --force
-	until_true 20 gone "$(job speech dev)"
+	until_true 20 ended "$(job speech dev)"
 	want "instances" "$(placements)" "$(cat "$state/placements-before-unmanage")"
 	want "enforce" "$(field .node.enforce)" observe
 	[ "$(field .node.unmanaged.by)" = root ] || die "status does not report the user who unmanaged it"
