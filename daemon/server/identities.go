@@ -189,7 +189,7 @@ func (ids *Identities) UpdateTable() {
 	unknown := map[string]api.Condition{}
 	for i := range r.Unknown {
 		u := &r.Unknown[i]
-		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create it; it gives no rights now, and it does without a restart as soon as it is known"}
+		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create the user or group; until then the name gives no rights"}
 	}
 	ids.Conditions.Replace("unknown-member", unknown)
 	failing := map[string]api.Condition{}

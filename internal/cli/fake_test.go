@@ -103,7 +103,7 @@ var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 // labNode is a node with one example of each kind of state.
 func labNode() *api.Status {
 	const gib = 1 << 30
-	const unknown = "correct the name, or create it; it gives no rights now"
+	const unknown = "correct the name, or create the user or group; until then the name gives no rights"
 	return &api.Status{
 		SchemaVersion: 1, At: noon,
 		Node: api.NodeStatus{
@@ -270,8 +270,8 @@ func releasing(versions []*api.Operation) routes {
 func labDoctor() *api.Doctor {
 	return &api.Doctor{SchemaVersion: 1, Checks: []api.Check{
 		{Name: "driver", Result: "ok", Message: "version 580.95.05, 4 GPUs"},
-		{Name: "unknown-member", Result: "warn", Message: "this host does not know user alice", Hint: "correct the name, or create it"},
-		{Name: "unknown-member", Result: "warn", Message: "this host does not know user bob", Hint: "correct the name, or create it"},
+		{Name: "unknown-member", Result: "warn", Message: "this host does not know user alice", Hint: "correct the name, or create the user or group"},
+		{Name: "unknown-member", Result: "warn", Message: "this host does not know user bob", Hint: "correct the name, or create the user or group"},
 		{Name: "held", Result: "fail", Message: "GPU 10: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
 	}}
 }
