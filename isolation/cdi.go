@@ -60,8 +60,8 @@ func CDI(c Container) (*specs.Spec, error) {
 	return s, err
 }
 
-// environ is sorted, so that an unchanged environment gives an unchanged spec. NVIDIA_VISIBLE_DEVICES=void tells
-// NVIDIA's own hook, where it is installed, to add nothing: it would open every GPU.
+// environ is sorted, so that an unchanged environment gives an unchanged spec. With NVIDIA_VISIBLE_DEVICES=void
+// the hook of NVIDIA, where it is installed, adds nothing. Otherwise it would open every GPU.
 func environ(set map[string]string) []string {
 	out := []string{"NVIDIA_VISIBLE_DEVICES=void"}
 	for _, k := range slices.Sorted(maps.Keys(set)) {

@@ -34,7 +34,7 @@ func manyProcesses() *fakeHost {
 // read of each process: in the first case nothing.
 func BenchmarkTracker(b *testing.B) {
 	for _, started := range []int{0, 100} {
-		b.Run(fmt.Sprintf("born=%d", started), func(b *testing.B) {
+		b.Run(fmt.Sprintf("started=%d", started), func(b *testing.B) {
 			w, r := manyProcesses(), tracker{}
 			first := w.snapshot()
 			r.observe(first)

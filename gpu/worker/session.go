@@ -106,7 +106,7 @@ func (s *session) write(r request) error {
 	return writeFrame(s.conn, r)
 }
 
-// cancel tells the worker that no caller waits for p. The worker does not start it if it has not started yet.
+// cancel notifies the worker that no caller waits for p. The worker does not start it if it has not started yet.
 func (s *session) cancel(p *pending) {
 	_ = s.write(request{ID: p.id, Op: opCancel}) // the reader notices a broken connection
 }

@@ -22,7 +22,7 @@ const (
 	exitRunRefused  = 125
 	exitRunCannot   = 126
 	exitRunNotFound = 127
-	exitInterrupted = 130 // as a shell tells of SIGINT
+	exitInterrupted = 130 // as a shell reports SIGINT
 )
 
 func (a *app) runCommand() *cobra.Command {

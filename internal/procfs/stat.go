@@ -28,7 +28,7 @@ type Stat struct {
 }
 
 // Dead reports whether the process has exited and only waits to be reaped. An exit of the first thread is not enough: the
-// other threads may go on, shortly while the process exits, or for ever when the program intends it. A process is reaped
+// other threads may continue, shortly while the process exits, or indefinitely if the program intends it. A process is reaped
 // after its last thread has exited.
 func (s Stat) Dead() bool {
 	return s.State == 'Z' && s.Threads <= 1 || s.State == 'X' || s.State == 'x'

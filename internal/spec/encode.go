@@ -108,7 +108,7 @@ func scalar(s string) *yaml.Node {
 	return n
 }
 
-// isJust tells whether [s] was read as one plain text.
+// isJust reports whether [s] was read as one plain text.
 func isJust(document *yaml.Node, s string) bool {
 	list := document.Content[0]
 	if list.Kind != yaml.SequenceNode || len(list.Content) != 1 {
@@ -118,7 +118,7 @@ func isJust(document *yaml.Node, s string) bool {
 	return n.Kind == yaml.ScalarNode && n.Style == 0 && n.Value == s && n.ShortTag() == "!!str" && n.Anchor == ""
 }
 
-// small tells what fits on one line: a list of words, or up to four short members.
+// small reports whether a value fits on one line: a list of words, or up to four short members.
 func small(n *yaml.Node) bool {
 	width := 0
 	for _, c := range n.Content {

@@ -180,7 +180,7 @@ func TestContainers(t *testing.T) {
 	}
 	events.await(t, "lease.ended", l.ID)
 	if p.living() || !monitor.living() {
-		t.Errorf("after a stop the container lives: %v, its monitor: %v", p.living(), monitor.living())
+		t.Errorf("after a stop the container runs: %v, its monitor: %v", p.living(), monitor.living())
 	}
 
 	// A grant whose one lease is in use has no capacity for another container: a condition reports it.

@@ -228,7 +228,7 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died 
 		}
 		acknowledged, done, err = applyOn(soon(t), n, spec)
 		if err != nil && !ended(n) {
-			t.Fatalf("%s: the apply failed and the daemon lives: %v\n%s", where, err, daemonLog(n))
+			t.Fatalf("%s: the apply failed and the daemon runs: %v\n%s", where, err, daemonLog(n))
 		}
 	}
 	if died = !done; died {

@@ -211,7 +211,7 @@ func TestSliceOfAnother(t *testing.T) {
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	expectPresent("a look")
+	expectPresent("a converge")
 	s := status(t, n)
 	if !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
 		return c.Kind == "foreign" && strings.Contains(c.Message, "theirs")

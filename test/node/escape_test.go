@@ -64,7 +64,7 @@ func (x *escapeFixture) move(pid int) {
 // emulated or busy machine.
 func (x *escapeFixture) awaitEnded(what string, pid int, since time.Time) {
 	x.t.Helper()
-	err := harness.Await(soon(x.t), 5*time.Millisecond, what+" lives on", func() (bool, error) {
+	err := harness.Await(soon(x.t), 5*time.Millisecond, what+" still runs", func() (bool, error) {
 		st, err := procfs.Read(pid)
 		return err != nil || st.Dead(), nil
 	})

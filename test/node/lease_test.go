@@ -307,12 +307,12 @@ func TestMemoryOveruse(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, shared)
 	innocent, _ := begin(t, n, "red", "whole", n.Burn("--memory", "1GiB", "--hold")...)
-	events, burnerID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
+	notified, notifiedID := begin(t, n, "red", "part", n.Burn("--memory", "9GiB", "--hold")...)
 	s := awaitStatus(t, n, "the overuse is not reported", func(s *api.Status) bool {
-		l := leaseByID(s, burnerID)
+		l := leaseByID(s, notifiedID)
 		return l != nil && len(l.Notices) > 0 && l.GPUMemory != nil && l.GPUMemory.Stage == "over"
 	})
-	if l := leaseByID(s, burnerID); l.GPUMemory.Used < 9<<30 || l.GPUMemory.Limit != 8<<30 {
+	if l := leaseByID(s, notifiedID); l.GPUMemory.Used < 9<<30 || l.GPUMemory.Limit != 8<<30 {
 		t.Errorf("the lease shows %+v", l.GPUMemory)
 	}
 	stopped, stoppedID := begin(t, n, "blue", "part", n.Burn("--memory", "3GiB", "--hold")...)
@@ -325,10 +325,10 @@ func TestMemoryOveruse(t *testing.T) {
 		t.Errorf("it was stopped after %s, its grace is 500ms", elapsed)
 	}
 	s = awaitStatus(t, n, "the stopped lease is still there", func(s *api.Status) bool { return leaseByID(s, stoppedID) == nil })
-	if leaseByID(s, burnerID) == nil {
+	if leaseByID(s, notifiedID) == nil {
 		t.Error("the lease with overuse notify was stopped")
 	}
-	for name, job := range map[string]*harness.Job{"innocent": innocent, "told": events} {
+	for name, job := range map[string]*harness.Job{"innocent": innocent, "notified": notified} {
 		select {
 		case <-job.Done():
 			t.Errorf("%s ended: %s", name, job.Output())

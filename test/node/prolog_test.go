@@ -64,6 +64,6 @@ func TestPrologAndEpilog(t *testing.T) {
 		}
 	}
 	if s := status(t, n); len(s.Leases) != 0 || !job.living() {
-		t.Errorf("after the epilog: leases %+v, the job lives: %v", s.Leases, job.living())
+		t.Errorf("after the epilog: leases %+v, the job runs: %v", s.Leases, job.living())
 	}
 }

@@ -307,7 +307,7 @@ func TestRolesOnTheSocket(t *testing.T) {
 			}[column]
 			for _, word := range hidden {
 				if strings.Contains(r.Body, word) && !strings.Contains(path+c.body, word) { // It repeats the text of the request.
-					t.Errorf("%s %s tells %s of %q: %s", method, path, names[column], word, r.Body)
+					t.Errorf("%s %s shows %s the word %q: %s", method, path, names[column], word, r.Body)
 				}
 			}
 		}

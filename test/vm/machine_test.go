@@ -34,8 +34,8 @@ type machine struct {
 
 // boot starts the machine, runs the phases, and returns the report and the duration from the last check to the power-off.
 //
-// A kernel that dies or gets stuck in the emulator before the first line is booted again: nothing of gpushare ran. One
-// that dies later is a failure.
+// A kernel that crashes or gets stuck in the emulator before the first line is booted again: nothing of gpushare ran. One
+// that crashes later is a failure.
 func (m machine) boot(t *testing.T, name string, phases []string) (Report, time.Duration) {
 	t.Helper()
 	for try := 1; ; try++ {

@@ -56,7 +56,7 @@ check_unit() {
 	gpushare lease attach -t vision --grant dev --unit lab-attached -- hub >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
 	note "$(cat /run/lab/attach)"
 	id=$(lease_at "$cg")
-	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.isolation.unit) \(.user)\"")" "attached lab-attached.service alice"
+	want "its origin" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.isolation.unit) \(.user)\"")" "attached lab-attached.service alice"
 	want "the cgroup of its process" "$(unit_of "$main")" "$cg"
 	systemctl daemon-reload
 	systemctl restart gpushared.service
@@ -97,7 +97,7 @@ check_container() {
 	cg=${cg%%.scope*}.scope
 	until_true 20 has_lease "$cg"
 	id=$(lease_at "$cg")
-	want "what holds it" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.tenant)/\(.grant)\"")" "container vision/dev"
+	want "its origin" "$(field ".leases[] | select(.id == \"$id\") | \"\(.origin) \(.tenant)/\(.grant)\"")" "container vision/dev"
 	note "$(field ".leases[] | select(.id == \"$id\") | .isolation.not_enforced | join(\"; \")")"
 	want "its environment" "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -c -e '^CUDA_VISIBLE_DEVICES=GPU-' -e '^GPUSHARE_GRANT=dev$' -e '^NVIDIA_VISIBLE_DEVICES=void$')" 3
 	note "its GPU nodes: $(ls "/proc/$pid/root/dev" | grep nvidia | xargs)"

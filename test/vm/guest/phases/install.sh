@@ -65,7 +65,7 @@ check_daemon_starts() {
 check_worker_is_a_unit() {
 	local unit
 	unit=$(unit_of "$(pgrep -f -o gpushare-nvml)")
-	note "the worker lives in $unit"
+	note "the worker runs in $unit"
 	[ "$unit" != "$(cgroup_of gpushared.service)" ] || die "the NVML worker is a child of gpushared.service"
 	want "processes in the daemon's unit" "$(wc -w <"$cgroot$(cgroup_of gpushared.service)/cgroup.procs")" 1
 }

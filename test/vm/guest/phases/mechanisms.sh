@@ -30,7 +30,7 @@ check_lease() {
 	want "owner of run" "$(stat -c %U "$cgroot$leaf")" root
 	want "controllers in run" "$(cat "$cgroot$leaf/cgroup.controllers" | tr ' ' '\n' | grep -cE '^(cpu|memory)$' || true)" \
 		"$(cat "$cgroot$leaf/../cgroup.subtree_control" | tr ' ' '\n' | grep -cE '^(cpu|memory)$' || true)"
-	case $leaf in /lab.slice/lab-acme.slice/lab-acme-train.slice/lab-lease.scope/run) ;; *) die "the lease lives at $leaf" ;; esac
+	case $leaf in /lab.slice/lab-acme.slice/lab-acme-train.slice/lab-lease.scope/run) ;; *) die "the lease is at $leaf" ;; esac
 	end_lease "$pid" "$leaf"
 }
 

@@ -16,7 +16,7 @@ check_refused_in_use() {
 	start_job bob speech dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	id=$(lease_of speech dev | cut -d' ' -f1)
 	out=$(gpushare unmanage 2>&1) || code=$?
-	want "the exit code while a lease lives" "$code" 5
+	want "the exit code while a lease runs" "$code" 5
 	[[ $out == *"$id"* ]] || die "it does not name $id: $out"
 	! gpushare unmanage --check || die "unmanage --check reports that nothing is active"
 	[ -d "/proc/$(job speech dev)" ] || die "the job has ended"
