@@ -109,7 +109,7 @@ check_per_login() {
 	until_true 20 test -f "$cgroot/user.slice/user-2002.slice/memory.max"
 	want "bob's limit" "$(memory_of 2002)" max
 	gpushare tenant show vision >/run/lab/tenant.out
-	grep -q "per_login.memory.*do not add up" /run/lab/tenant.out || die "tenant show says: $(cat /run/lab/tenant.out)"
+	grep -q "per_login.memory.*each applies by itself" /run/lab/tenant.out || die "tenant show says: $(cat /run/lab/tenant.out)"
 	systemctl set-property --runtime user-2001.slice MemoryMax=1G
 	until_true 30 has_memory 2001 536870912
 	systemctl daemon-reload
