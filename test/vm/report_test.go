@@ -39,7 +39,7 @@ func TestReadReport(t *testing.T) {
 			}},
 		},
 		{name: "the guest has no output", in: "", want: Report{}},
-		{name: "an unannounced check", in: "plan a\nok b 1\n", err: `"ok b 1" is no line about a check that was announced`},
+		{name: "an unannounced check", in: "plan a\nok b 1\n", err: `"ok b 1" is not about an announced check`},
 		{name: "noise on the port", in: "plan a\nhello a\n", err: `unknown line "hello a"`},
 		{name: "no time", in: "plan a\nok a\n", err: `"ok a" has no time`},
 	} {
