@@ -79,7 +79,7 @@ func TestGrantInUse(t *testing.T) {
 	if g := status(t, n).Node.Generation; g != 1 {
 		t.Errorf("generation %d after refusals", g)
 	}
-	r := n.CLIIn(soon(t), strings.Replace(shared, "share: 30%, memory: 8GiB", "share: 50%, memory: 8GiB", 1), "apply", "-f", "-")
+	r := n.CLIIn(soon(t), strings.Replace(shared, "share: 30%, gpu_memory: 8GiB", "share: 50%, gpu_memory: 8GiB", 1), "apply", "-f", "-")
 	if r.Code != 0 {
 		t.Errorf("a change of the share exits with %d: %s", r.Code, r.Err)
 	}

@@ -120,7 +120,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"unknown grant", []string{"-t", "red", "--grant", "parts", "--", "true"}, 125, "part"},
 		{"unknown tenant", []string{"-t", "green", "--", "true"}, 125, "green"},
 		{"no such kind", []string{"-t", "red", "--kind", "mps", "--", "true"}, 125, "mps"},
-		{"no command", []string{"-t", "red"}, api.ExitUsage, "which command"},
+		{"no command", []string{"-t", "red"}, api.ExitUsage, "no command given"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := n.CLI(soon(t), append([]string{"run"}, c.args...)...)
