@@ -94,7 +94,7 @@ func TestManyLeasesAtOnce(t *testing.T) {
 		t.Skip("it starts 200 processes")
 	}
 	n := start(t, quick)
-	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "memory: 8GiB}, max_leases: 200}"))
+	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "gpu_memory: 8GiB}, max_leases: 200}"))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	devices, under := isolationHere(t, n)
@@ -211,7 +211,7 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 		t.Skip("it starts many processes")
 	}
 	n := start(t, quick)
-	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "memory: 8GiB}, max_leases: 200}"))
+	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "gpu_memory: 8GiB}, max_leases: 200}"))
 	dir := t.TempDir()
 	const count = 40
 	ids := make([]string, count)
