@@ -40,7 +40,7 @@ func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) 
 	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
 		h.Decision = planner.Own
 	case want.Quiesces(h.Unit) && !attr.CanStopUnits:
-		h.Decision, h.Reason = planner.Keep, "node.quiesce names its unit, and nothing here can stop units"
+		h.Decision, h.Reason = planner.Keep, "node.quiesce names its unit, and stopping units needs systemd"
 	case want.Quiesces(h.Unit):
 		h.Decision = planner.Quiesce
 	case may == stop.IsRoot && login:
