@@ -87,7 +87,7 @@ func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
 		return false, nil
 	}
-	if !set.Strict {
+	if !set.DenyBypass {
 		return true, nil
 	}
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
@@ -105,16 +105,16 @@ func (h *Handler) start(ctx context.Context, set Settings) error {
 		return err
 	}
 	switch {
-	case set.Strict && previous == "":
+	case set.DenyBypass && previous == "":
 		previous = snap.ComputeMode
-	case !set.Strict && previous != "":
-		// It was strict until now.
+	case !set.DenyBypass && previous != "":
+		// Bypass was denied until now.
 		if err := h.mode(ctx, set.GPU, snap.ComputeMode, previous); err != nil {
 			return err
 		}
 		previous = ""
 	}
-	if set.Strict {
+	if set.DenyBypass {
 		if err := h.Supervisor.recordPrevious(set, previous); err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
 	return h.restore(ctx, id)
 }
 
-// restore restores the compute mode from before strict MPS, and then removes the record of it.
+// restore restores the compute mode from before bypass was denied, and then removes the record of it.
 func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
 	if previous := h.Supervisor.Previous(id); previous != "" {
 		snap, err := h.Driver.Snapshot(ctx, id)

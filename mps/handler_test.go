@@ -83,12 +83,12 @@ func TestStepsDoAndUndo(t *testing.T) {
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
-	strict, report := Settings{GPU: gpuA, Strict: true}, Settings{GPU: gpuA}
+	deny, report := Settings{GPU: gpuA, DenyBypass: true}, Settings{GPU: gpuA}
 
-	start := onlyStep(t, h, &strict)
+	start := onlyStep(t, h, &deny)
 	do(t, h, start)
 	if m.mode != gpu.ComputeExclusiveProcess {
-		t.Errorf("strict, and the compute mode is %s", m.mode)
+		t.Errorf("with deny the compute mode is %s", m.mode)
 	}
 	pid := r.running(t).PID
 	if err := h.Do(t.Context(), start); err != nil || m.sets != 1 {
@@ -97,11 +97,11 @@ func TestStepsDoAndUndo(t *testing.T) {
 
 	relax := onlyStep(t, h, &report)
 	if relax.Disruption != step.None {
-		t.Errorf("the change to not strict disturbs %s", relax.Disruption)
+		t.Errorf("the change to report disturbs %s", relax.Disruption)
 	}
 	do(t, h, relax)
 	if m.mode != gpu.ComputeDefault || r.running(t).PID != pid {
-		t.Errorf("not strict: mode %s, pid %d, before %d", m.mode, r.running(t).PID, pid)
+		t.Errorf("without deny: mode %s, pid %d, before %d", m.mode, r.running(t).PID, pid)
 	}
 	if err := h.Undo(t.Context(), relax); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeProhibited}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
-	set := Settings{GPU: gpuA, Strict: true}
+	set := Settings{GPU: gpuA, DenyBypass: true}
 	if err := r.recordPrevious(set, m.mode); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestFailedStartRestoresMode(t *testing.T) {
 		if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
 			t.Fatal(err)
 		}
-		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, Strict: true}))
+		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, DenyBypass: true}))
 		if err == nil || !strings.Contains(err.Error(), "no usable GPU") {
 			t.Errorf("got %v", err)
 		}
@@ -163,7 +163,7 @@ func TestFailedStartRestoresMode(t *testing.T) {
 	t.Run("mode refused", func(t *testing.T) {
 		r := newFixture(t)
 		h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault, fail: gpu.ErrDenied}}
-		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, Strict: true}))
+		err := h.Do(t.Context(), onlyStep(t, h, &Settings{GPU: gpuA, DenyBypass: true}))
 		if !errors.Is(err, gpu.ErrDenied) {
 			t.Errorf("got %v", err)
 		}

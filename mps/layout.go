@@ -90,7 +90,7 @@ func (l layout) restrictLog() error {
 // record is what the next run of gpushared must know of a control daemon. It is written before the start.
 type record struct {
 	Settings Settings `json:"settings"`
-	// Previous is the compute mode to restore, when Settings are strict.
+	// Previous is the compute mode to restore, if Settings.DenyBypass was set.
 	Previous gpu.ComputeMode `json:"previous,omitempty"`
 }
 

@@ -94,7 +94,7 @@ func startReason(set Settings, s *State) (reason string, keepsServer bool) {
 
 func startStep(set Settings, o Observed, reason string, keepsServer bool) step.Step {
 	text := "start MPS"
-	if set.Strict {
+	if set.DenyBypass {
 		text += " and set the compute mode to exclusive-process"
 	}
 	var undo StartUndo

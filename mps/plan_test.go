@@ -12,7 +12,7 @@ import (
 func TestPlan(t *testing.T) {
 	set := Settings{GPU: gpuA}
 	capped := Settings{GPU: gpuA, Threads: 30}
-	strict := Settings{GPU: gpuA, Strict: true}
+	deny := Settings{GPU: gpuA, DenyBypass: true}
 	running := func(s *Settings, change func(*State)) *State {
 		st := &State{GPU: gpuA, Phase: Running, PID: 10, Settings: s}
 		if change != nil {
@@ -35,7 +35,7 @@ func TestPlan(t *testing.T) {
 	}{
 		{"nothing", nil, Observed{}, nil},
 		{"new", &set, Observed{}, &planned{KindStart, "start MPS", step.GrantAccess, step.None, nil}},
-		{"new and strict", &strict, Observed{}, &planned{KindStart, "start MPS and set the compute mode to exclusive-process", step.GrantAccess, step.None, nil}},
+		{"new and deny", &deny, Observed{}, &planned{KindStart, "start MPS and set the compute mode to exclusive-process", step.GrantAccess, step.None, nil}},
 		{"as desired", &set, Observed{State: running(&set, nil), Processes: client}, nil},
 		{"a greeting was missed", &set, Observed{State: running(&set, func(s *State) { s.MissedGreetings, s.Reason = 1, "no greeting" })}, nil},
 		{"unresponsive", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.MissedGreetings, s.Reason = Unresponsive, 3, "no greeting" }), Processes: client}, nil},
@@ -44,7 +44,7 @@ func TestPlan(t *testing.T) {
 		{"drifted", &capped, Observed{State: running(&capped, func(s *State) { s.Reason, s.Drift = "drift", true }), Processes: client}, &planned{KindStart, "set the MPS defaults again", step.GrantAccess, step.None, nil}},
 		{"other limits, in use", &capped, Observed{State: running(&set, func(s *State) { s.Clients = []int{9, 7} }), Processes: client}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Running, []string{"pid 7", "pid 9"}}},
 		{"other limits, idle", &capped, Observed{State: running(&set, nil)}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Idle, nil}},
-		{"changed to strict, in use", &strict, Observed{State: running(&set, nil), Processes: client}, &planned{KindStart, "set the MPS defaults again", step.GrantAccess, step.None, nil}},
+		{"changed to deny, in use", &deny, Observed{State: running(&set, nil), Processes: client}, &planned{KindStart, "set the MPS defaults again", step.GrantAccess, step.None, nil}},
 		{"failed", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.PID = Failed, 0 })}, &planned{KindStart, "start MPS", step.GrantAccess, step.None, nil}},
 		{"failed with a leftover server in use", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} }), Processes: client}, &planned{KindStart, "start MPS", step.GrantAccess, step.Running, []string{"pid 7"}}},
 		{"failed with an idle leftover server", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} })}, &planned{KindStart, "start MPS", step.GrantAccess, step.Idle, nil}},

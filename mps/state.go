@@ -22,8 +22,8 @@ const (
 // Settings are the desired settings of MPS on one GPU.
 type Settings struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Strict sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
-	Strict bool `json:"strict,omitempty"`
+	// DenyBypass sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
+	DenyBypass bool `json:"deny_bypass,omitempty"`
 	// Threads is the default active thread percentage of every client, above 0 up to 100; 0 for all.
 	Threads float64 `json:"threads,omitempty"`
 	// Memory is the default pinned memory limit of every client in bytes, whole MiB; 0 for none. It is enforced for each

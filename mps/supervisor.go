@@ -305,7 +305,7 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 		}
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
-	s.Log.Info("MPS started", "gpu", set.GPU, "unit", name, "strict", set.Strict)
+	s.Log.Info("MPS started", "gpu", set.GPU, "unit", name, "deny_bypass", set.DenyBypass)
 	return nil
 }
 
@@ -449,9 +449,9 @@ func (s *Supervisor) quit(ctx context.Context, l layout) error {
 	return err
 }
 
-// Previous is the compute mode from before strict MPS, empty when none is recorded.
+// Previous is the compute mode from before bypass was denied, empty when none is recorded.
 func (s *Supervisor) Previous(id gpu.UUID) gpu.ComputeMode {
-	if rec := s.layout(id).readRecord(); rec != nil && rec.Settings.Strict {
+	if rec := s.layout(id).readRecord(); rec != nil && rec.Settings.DenyBypass {
 		return rec.Previous
 	}
 	return ""
@@ -490,7 +490,7 @@ func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) erro
 	if rec := l.readRecord(); rec != nil {
 		// The running daemon has the old settings until it is replaced; only the previous mode is new.
 		set = rec.Settings
-		set.Strict = true
+		set.DenyBypass = true
 	}
 	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)

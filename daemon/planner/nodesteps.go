@@ -193,7 +193,7 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			desired[id] = mps.Settings{GPU: id, Strict: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
+			desired[id] = mps.Settings{GPU: id, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
 		}
 		if g.MPS != nil || desired[id].GPU != "" {
 			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
