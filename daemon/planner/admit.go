@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -64,7 +65,7 @@ func ProblemError(problems map[gpu.UUID]error) *api.Error {
 		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; try the GPU again with 'gpushare gpu retry', or see 'gpushare doctor'"
 	}
 	if len(ids) > 1 {
-		e.Message += fmt.Sprintf(" (and %d more GPUs)", len(ids)-1)
+		e.Message += " (and " + text.Count(len(ids)-1, "more GPU") + ")"
 	}
 	return e
 }
