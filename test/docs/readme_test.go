@@ -162,3 +162,10 @@ func TestReadmeEnablesEveryUnit(t *testing.T) {
 		}
 	}
 }
+
+// A new reader reads the whole README: details belong in docs/.
+func TestReadmeIsShort(t *testing.T) {
+	if n := strings.Count(read(t, "README.md"), "\n"); n > 200 {
+		t.Errorf("README.md has %d lines, at most 200: move details to docs/", n)
+	}
+}
