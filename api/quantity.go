@@ -125,11 +125,11 @@ func (d *Duration) UnmarshalText(t []byte) error {
 	return nil
 }
 
-// Switch is on or off. YAML 1.1 tools write them as true and false: both are read.
-type Switch string
+// OnOff is on or off. YAML 1.1 tools write them as true and false: both are read.
+type OnOff string
 
 // UnmarshalJSON reads "on", "off", true and false; anything else is kept for Validate to refuse.
-func (s *Switch) UnmarshalJSON(b []byte) error {
+func (s *OnOff) UnmarshalJSON(b []byte) error {
 	var v any
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (s *Switch) UnmarshalJSON(b []byte) error {
 			*s = "on"
 		}
 	case string:
-		*s = Switch(v)
+		*s = OnOff(v)
 	default:
 		return fmt.Errorf("%s is neither a word nor true or false", b)
 	}

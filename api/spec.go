@@ -11,7 +11,7 @@ type Spec struct {
 
 // NodeSpec is policy for the whole node.
 type NodeSpec struct {
-	Enforce          Switch         `json:"enforce,omitempty"` // observe | on (off is read as observe)
+	Enforce          OnOff          `json:"enforce,omitempty"` // observe | on (off is read as observe)
 	Isolation        *IsolationSpec `json:"isolation,omitempty"`
 	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
 	Quiesce          []string       `json:"quiesce,omitempty"`            // units

@@ -229,7 +229,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 }
 
 // enforce puts a spec in force.
-func (w *fixture) enforce(enforce api.Switch, mode string) {
+func (w *fixture) enforce(enforce api.OnOff, mode string) {
 	w.State.SetDesired(&state.Desired{
 		Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce}}, GPUs: map[gpu.UUID]*api.GPUSpec{testGPU: {Mode: mode}},
 	})

@@ -25,7 +25,7 @@ func TestAboveTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		overuse string
-		enforce api.Switch
+		enforce api.OnOff
 		use     func(at time.Duration) (uint64, error)
 		noFreezer,
 		unfreezable bool

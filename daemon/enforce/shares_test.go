@@ -10,7 +10,7 @@ import (
 )
 
 // twoTimeSlicedLeases returns a time-sliced GPU with two busy leases that have run for 10 s.
-func twoTimeSlicedLeases(t *testing.T, enforce api.Switch, change func(*fixture)) (w *fixture, blue string) {
+func twoTimeSlicedLeases(t *testing.T, enforce api.OnOff, change func(*fixture)) (w *fixture, blue string) {
 	t.Helper()
 	w = newFixture(t, "notify")
 	w.enforce(enforce, api.ModeTimeslice)
@@ -47,7 +47,7 @@ func TestTimeIsShared(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		enforce api.Switch
+		enforce api.OnOff
 		change  func(*fixture)
 		freezes bool // the freezer is called
 		frozen  int  // how many leases take turns

@@ -17,7 +17,7 @@ func TestUnattributed(t *testing.T) {
 	d := &Escapes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return now })}
 	sub, stop := d.Events.Subscribe()
 	defer stop()
-	want := func(enforce api.Switch, policy string) *state.Desired {
+	want := func(enforce api.OnOff, policy string) *state.Desired {
 		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Isolation: &api.IsolationSpec{Unattributed: policy}}}}
 	}
 	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}

@@ -192,7 +192,7 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 		v = v.Elem()
 	}
 	switch read := v.Addr().Interface().(type) {
-	case *api.Switch:
+	case *api.OnOff:
 		d.onOff(read, n, path)
 		return
 	case interface{ UnmarshalText([]byte) error }:
@@ -247,11 +247,11 @@ func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	return false
 }
 
-func (d *decoder) onOff(s *api.Switch, n *yaml.Node, path string) {
+func (d *decoder) onOff(s *api.OnOff, n *yaml.Node, path string) {
 	if !d.scalar(n, path, "a word") {
 		return
 	}
-	*s = api.Switch(n.Value)
+	*s = api.OnOff(n.Value)
 	if n.ShortTag() == "!!bool" {
 		*s = "off"
 		if strings.EqualFold(n.Value, "true") {

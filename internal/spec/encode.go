@@ -40,7 +40,7 @@ func encode(v reflect.Value) (*yaml.Node, error) {
 	case encoding.TextMarshaler:
 		t, err := x.MarshalText()
 		return scalar(string(t)), err
-	case api.Switch:
+	case api.OnOff:
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(x)}, nil
 	}
 	n := &yaml.Node{}
