@@ -12,7 +12,4 @@
 //
 // To add a word, add its line, run 'go test ./test/words' and correct each place that it reports. Where the word is right,
 // add the phrase in which it is right to exceptions.txt. An exception that excepts nothing fails the test.
-//
-// remaining.txt, if present, lists how often each word may still occur. The numbers may only become smaller;
-// 'go test ./test/words -update' writes the lower ones. Without the file no private word may occur.
 package words
