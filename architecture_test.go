@@ -78,7 +78,7 @@ var rules = map[string]rule{
 	"cmd/gpushare":      {own: []string{"internal/cli"}, why: "main is wiring"},
 	"cmd/gpushared":     {own: []string{"daemon", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-nvml": {own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
-	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thawer must outlive every other program: it has the fewest dependencies"},
+	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thaw watchdog must outlive every other program: it has the fewest dependencies"},
 
 	"internal/cli/migparted": {own: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
 	"internal/launch":        {own: []string{"internal/procfs"}, why: "launch executes a tenant's program as root until then: it must be small and know no lease"},

@@ -70,19 +70,19 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	}, nil
 }
 
-// Ready returns nil when gpushare-thaw runs, and ErrNoThawer when it does not.
+// Ready returns nil when gpushare-thaw runs, and ErrNoThawWatchdog when it does not.
 func (f *Freezer) Ready() error {
 	held, err := lockHeld(f.lock)
 	if err != nil {
 		return err
 	}
 	if !held {
-		return ErrNoThawer
+		return ErrNoThawWatchdog
 	}
 	return nil
 }
 
-// Freeze stops the scope's processes until Thaw or the deadline. ErrNoThawer when gpushare-thaw does not run.
+// Freeze stops the scope's processes until Thaw or the deadline. ErrNoThawWatchdog when gpushare-thaw does not run.
 func (f *Freezer) Freeze(ctx context.Context, id string) error {
 	cg, err := f.freezer.Leaf(id)
 	if err != nil {

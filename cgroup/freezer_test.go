@@ -34,21 +34,21 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// runThawer runs a Thawer until the returned function stops it, and waits until it has its lock.
-func runThawer(t *testing.T, runDir string, freezer KernelFreezer, log io.Writer) (stop func()) {
+// runThawWatchdog runs a ThawWatchdog until the returned function stops it, and waits until it has its lock.
+func runThawWatchdog(t *testing.T, runDir string, freezer KernelFreezer, log io.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	th := &Thawer{RunDir: runDir, Freezer: freezer, Log: slog.New(slog.NewTextHandler(log, nil))}
+	th := &ThawWatchdog{RunDir: runDir, Freezer: freezer, Log: slog.New(slog.NewTextHandler(log, nil))}
 	go func() { done <- th.Run(ctx) }()
-	eventually(t, "the thawer has its lock", func() bool {
+	eventually(t, "the thaw watchdog has its lock", func() bool {
 		held, err := lockHeld(filepath.Join(runDir, lockFile))
 		return err == nil && held
 	})
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the thawer ended: %v", err)
+			t.Errorf("the thaw watchdog ended: %v", err)
 		}
 	})
 	t.Cleanup(stop)
@@ -78,19 +78,19 @@ func deadlines(t *testing.T, runDir string) int {
 	return len(names)
 }
 
-func TestFreezerNeedsTheThawer(t *testing.T) {
+func TestFreezerNeedsTheThawWatchdog(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
 	g := newTestFreezer(t, tree, dir, time.Minute)
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawer) {
+	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawWatchdog) {
 		t.Fatalf("a freeze without gpushare-thaw: %v", err)
 	}
 	if frozen, err := g.Frozen("l-1"); err != nil || frozen {
 		t.Errorf("frozen %v, %v", frozen, err)
 	}
-	stop := runThawer(t, dir, tree.freezer, io.Discard)
+	stop := runThawWatchdog(t, dir, tree.freezer, io.Discard)
 	for range 3 { // the second and third move the deadline
 		if err := g.Freeze(t.Context(), "l-1"); err != nil {
 			t.Fatal(err)
@@ -106,15 +106,15 @@ func TestFreezerNeedsTheThawer(t *testing.T) {
 		t.Errorf("%d deadlines when no scope is frozen", n)
 	}
 	stop()
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawer) {
+	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawWatchdog) {
 		t.Errorf("a freeze after gpushare-thaw ended: %v", err)
 	}
 }
 
-func TestThawerThawsWhatExpired(t *testing.T) {
+func TestThawWatchdogThawsWhatExpired(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	var log syncBuffer
-	runThawer(t, dir, tree.freezer, &log)
+	runThawWatchdog(t, dir, tree.freezer, &log)
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
@@ -131,11 +131,11 @@ func TestThawerThawsWhatExpired(t *testing.T) {
 	}
 }
 
-func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
+func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	ctx := t.Context()
 	var log syncBuffer
-	stop := runThawer(t, dir, tree.freezer, &log)
+	stop := runThawWatchdog(t, dir, tree.freezer, &log)
 	daemon := spawn(t, "sleep", "60")
 	mine, theirs := newTestFreezer(t, tree, dir, time.Hour), newTestFreezer(t, tree, dir, time.Hour)
 	theirs.self = daemon
@@ -159,7 +159,7 @@ func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
 	}
 	stop()
 	if frozen, err := tree.Frozen("l-1"); err != nil || frozen {
-		t.Errorf("after the thawer ended: frozen %v, %v", frozen, err)
+		t.Errorf("after the thaw watchdog ended: frozen %v, %v", frozen, err)
 	}
 	if n := deadlines(t, dir); n != 0 {
 		t.Errorf("%d deadlines left", n)
@@ -171,7 +171,7 @@ func TestThawerThawsTheDeadsAndAtItsEnd(t *testing.T) {
 	}
 }
 
-func TestThawerAtStart(t *testing.T) {
+func TestThawWatchdogAtStart(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	ctx := t.Context()
 	frozen := filepath.Join(dir, frozenDir)
@@ -215,7 +215,7 @@ func TestThawerAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log syncBuffer
-	runThawer(t, dir, tree.freezer, &log)
+	runThawWatchdog(t, dir, tree.freezer, &log)
 	eventually(t, "the scope is thawed", func() bool {
 		is, err := tree.Frozen("l-1")
 		return err == nil && !is
@@ -233,19 +233,19 @@ func TestThawerAtStart(t *testing.T) {
 	}
 }
 
-func TestOnlyOneThawer(t *testing.T) {
+func TestOnlyOneThawWatchdog(t *testing.T) {
 	dir := t.TempDir()
-	runThawer(t, dir, KernelFreezer{Root: t.TempDir()}, io.Discard)
-	second := &Thawer{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
+	runThawWatchdog(t, dir, KernelFreezer{Root: t.TempDir()}, io.Discard)
+	second := &ThawWatchdog{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another gpushare-thaw") {
-		t.Errorf("a second thawer: %v", err)
+		t.Errorf("a second thaw watchdog: %v", err)
 	}
 }
 
-func TestThawerEndsWithItsDirectory(t *testing.T) {
+func TestThawWatchdogEndsWithItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	done := make(chan error, 1)
-	th := &Thawer{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
+	th := &ThawWatchdog{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	go func() { done <- th.Run(t.Context()) }()
 	eventually(t, "it has its lock", func() bool {
 		held, err := lockHeld(filepath.Join(dir, lockFile))
@@ -263,6 +263,6 @@ func TestThawerEndsWithItsDirectory(t *testing.T) {
 		t.Error("it continues without its directory")
 	}
 	if held, err := lockHeld(filepath.Join(dir, lockFile)); err != nil || held {
-		t.Errorf("the lock of the ended thawer: locked %v, %v", held, err)
+		t.Errorf("the lock of the ended thaw watchdog: locked %v, %v", held, err)
 	}
 }

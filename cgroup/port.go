@@ -8,11 +8,11 @@ import (
 
 // Errors of the port.
 var (
-	ErrNotFound     = errors.New("no such cgroup")
-	ErrNotSupported = errors.New("not supported here")
-	ErrWrongCgroup  = errors.New("the process is in another cgroup")
-	ErrInUse        = errors.New("it still contains processes")
-	ErrNoThawer     = errors.New("gpushare-thaw does not run: frozen processes would stay frozen if the daemon exited")
+	ErrNotFound       = errors.New("no such cgroup")
+	ErrNotSupported   = errors.New("not supported here")
+	ErrWrongCgroup    = errors.New("the process is in another cgroup")
+	ErrInUse          = errors.New("it still contains processes")
+	ErrNoThawWatchdog = errors.New("gpushare-thaw does not run: frozen processes would stay frozen if the daemon exited")
 )
 
 // Port is what an adapter implements. Methods are safe for concurrent use, and idempotent where their comment says so.

@@ -154,8 +154,8 @@ func (c *Client) shutdownLocked() Ret {
 	return Success
 }
 
-// library returns the library version for a driver version: the CUDA major version and the driver version.
-func (cfg Config) library() string {
+// libraryVersion returns the library version for a driver version: the CUDA major version and the driver version.
+func (cfg Config) libraryVersion() string {
 	return fmt.Sprintf("%d.%s", cfg.CUDAVersion/1000, cfg.DriverVersion)
 }
 
@@ -164,7 +164,7 @@ func (q *call) system() (Ret, bool) {
 	case "SystemGetDriverVersion":
 		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.DriverVersion) }), true
 	case "SystemGetNVMLVersion":
-		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.library()) }), true
+		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.libraryVersion()) }), true
 	case "SystemGetCudaDriverVersion":
 		return q.node(func(n *Node) Ret { return q.out.put(uint64(n.cfg.CUDAVersion)) }), true
 	case "DeviceGetCount":

@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		}
 		*mount = h.Mount
 	}
-	t := &cgroup.Thawer{RunDir: *runDir, Freezer: cgroup.KernelFreezer{Root: *mount}, Log: log}
+	t := &cgroup.ThawWatchdog{RunDir: *runDir, Freezer: cgroup.KernelFreezer{Root: *mount}, Log: log}
 	if err := t.Run(ctx); err != nil {
 		fmt.Fprintf(stderr, "gpushare-thaw: %v\n", err)
 		return 1

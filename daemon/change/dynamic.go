@@ -165,8 +165,8 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 		return
 	}
 	// The GPUs are closed to new leases before their current use is read.
-	placeholder := &state.OpenChange{Operation: state.KindDynamic, GPUs: gpus, Brief: true, Ended: make(chan struct{})}
-	cs.State.SetChanging(placeholder)
+	provisional := &state.OpenChange{Operation: state.KindDynamic, GPUs: gpus, Brief: true, Ended: make(chan struct{})}
+	cs.State.SetChanging(provisional)
 	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
 	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
@@ -187,11 +187,11 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 		cs.State.EndChange()
 		cs.Converger.Refresh(ctx, cs.Observer.Last())
 		cs.Table.FinishPendingInstances(pending, failed)
-		close(placeholder.Ended)
+		close(provisional.Ended)
 		return
 	}
 	op := cs.Operations.Begin(record.ID, record.Kind, record.By, plan)
-	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: gpus, Brief: true, Ended: placeholder.Ended, Pending: pending, Failed: failed})
+	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: gpus, Brief: true, Ended: provisional.Ended, Pending: pending, Failed: failed})
 	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)

@@ -80,11 +80,11 @@ func (cs *Changes) unmanage(c *server.Call, extent string, a planner.Authority) 
 // closeGPUs keeps new leases out of every GPU until open is called or a change takes its place.
 func (cs *Changes) closeGPUs() (open func()) {
 	node := cs.Observer.Last()
-	placeholder := &state.OpenChange{Operation: state.KindUnmanage, GPUs: everyGPU(node)}
-	cs.State.SetChanging(placeholder)
+	provisional := &state.OpenChange{Operation: state.KindUnmanage, GPUs: everyGPU(node)}
+	cs.State.SetChanging(provisional)
 	cs.Table.Update(planner.View(cs.State, node))
 	return func() {
-		if cs.State.Withdraw(placeholder) {
+		if cs.State.Withdraw(provisional) {
 			cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
 			cs.Invalidate()
 		}

@@ -295,7 +295,7 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// endThaw stops the thawer, which outlives the daemon, by the pid in its lock file.
+// endThaw stops the thaw watchdog, which outlives the daemon, by the pid in its lock file.
 func (n *Node) endThaw() error {
 	b, err := os.ReadFile(filepath.Join(n.Dir, "run", "thaw.lock"))
 	pid, convErr := strconv.Atoi(strings.TrimSpace(string(b)))

@@ -447,7 +447,7 @@ func TestReboot(t *testing.T) {
 	if got := truth(t, n); got != "" {
 		t.Fatalf("instances outlived the boot: %s", got)
 	}
-	// The runtime directory is emptied as at a boot. The thawer runs on, because the host was not booted.
+	// The runtime directory is emptied as at a boot. The thaw watchdog runs on, because the host was not booted.
 	if err := os.Remove(filepath.Join(n.Dir, "run", "leases.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}

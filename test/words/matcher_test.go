@@ -33,7 +33,6 @@ func (p phrase) at(words []word, i int) bool {
 
 // An entry is a line of private.txt.
 type entry struct {
-	key           string // the scope and the words, as they are written in the table
 	phrase        phrase
 	names, prose  bool
 	write, reason string
@@ -99,7 +98,7 @@ func newMatcher(private, exceptions [][]string) (*matcher, error) {
 	seen := map[string]bool{}
 	for _, row := range private {
 		scope, key := row[0], row[0]+" "+row[1]
-		e := &entry{key: key, phrase: newPhrase(row[1]), names: scope != "prose", prose: scope != "name", write: row[2], reason: row[3]}
+		e := &entry{phrase: newPhrase(row[1]), names: scope != "prose", prose: scope != "name", write: row[2], reason: row[3]}
 		if !slices.Contains([]string{"any", "name", "prose"}, scope) {
 			return nil, fmt.Errorf("%q has an unknown scope: write any, name or prose", key)
 		}

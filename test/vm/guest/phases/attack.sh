@@ -47,7 +47,7 @@ check_systemctl() {
 	denied "open the own slice" systemctl --no-ask-password set-property --runtime gpushare-vision.slice DevicePolicy=auto
 	denied "open the own lease" systemctl --no-ask-password set-property --runtime "$own_unit" "DeviceAllow=char-* rw"
 	denied "stop the daemon" systemctl --no-ask-password stop gpushared.service
-	denied "stop the thawer" systemctl --no-ask-password stop gpushare-thaw.service
+	denied "stop the thaw watchdog" systemctl --no-ask-password stop gpushare-thaw.service
 	denied "start a unit in a neighbour's slice" systemd-run --no-ask-password --slice=gpushare-speech.slice true
 	denied "start a scope in the own slice" systemd-run --no-ask-password --scope --slice=gpushare-vision.slice true
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Thawer thaws scopes whose deadline has passed and scopes that were frozen by a process that has exited. It is the whole
+// ThawWatchdog thaws scopes whose deadline has passed and scopes that were frozen by a process that has exited. It is the whole
 // of gpushare-thaw. It runs in a process of its own, so that a bug of the daemon cannot stop it.
-type Thawer struct {
+type ThawWatchdog struct {
 	RunDir  string // where Freezer writes its deadlines
 	Freezer KernelFreezer
 	Log     *slog.Logger
@@ -36,7 +36,7 @@ const (
 
 // Run takes the lock and thaws until ctx ends. Then it releases the lock, so that no daemon freezes any more, and thaws
 // everything. It fails when another gpushare-thaw runs.
-func (t *Thawer) Run(ctx context.Context) error {
+func (t *ThawWatchdog) Run(ctx context.Context) error {
 	if t.Root == "" {
 		t.Root = "/"
 	}
@@ -81,7 +81,7 @@ func (t *Thawer) Run(ctx context.Context) error {
 
 // thawDue thaws what is due, or everything. It returns the time until the next pass (0: when a file changes) and the
 // processes whose exit must start a pass earlier.
-func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next time.Duration, frozenBy []Process, err error) {
+func (t *ThawWatchdog) thawDue(ctx context.Context, dir string, everything bool) (next time.Duration, frozenBy []Process, err error) {
 	// The directory is not kept open: the kernel reports its removal only when no process has it open.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -134,7 +134,7 @@ func (t *Thawer) thawDue(ctx context.Context, dir string, everything bool) (next
 }
 
 // reasonToThaw is why the cgroup must be thawed now; empty when it must not.
-func (t *Thawer) reasonToThaw(d deadline) string {
+func (t *ThawWatchdog) reasonToThaw(d deadline) string {
 	switch {
 	case d.Boot != t.boot:
 		return "it was frozen before this boot"
@@ -148,7 +148,7 @@ func (t *Thawer) reasonToThaw(d deadline) string {
 }
 
 // thaw thaws one cgroup and removes its deadline file. False means to try again.
-func (t *Thawer) thaw(ctx context.Context, root *os.Root, name string, d deadline, reason string) bool {
+func (t *ThawWatchdog) thaw(ctx context.Context, root *os.Root, name string, d deadline, reason string) bool {
 	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
 	defer cancel()
 	err := t.Freezer.Thaw(ctx, d.Cgroup)
