@@ -16,13 +16,11 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/host"
+	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/server"
-	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/systemd"
 )
 
@@ -151,19 +149,11 @@ func (x *adoptionFixture) login(uid int, name string) {
 // apply puts tenants in force, each with one grant "serve" on the one GPU.
 func (x *adoptionFixture) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
-	old := x.state.Desired()
-	want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants}, Grants: map[state.GrantKey][]gpu.UUID{}, GPUs: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}}}
-	if old != nil {
-		want.Generation = old.Generation + 1
+	generation := uint64(0)
+	if old := x.state.Desired(); old != nil {
+		generation = old.Generation + 1
 	}
-	view := lease.View{Generation: want.Generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
-	for i := range tenants {
-		t := &tenants[i]
-		for j := range t.Grants {
-			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}] = []gpu.UUID{"GPU-a"}
-			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.Grants[j]})
-		}
-	}
+	want, view := plannertest.OneGPU(generation, tenants...)
 	x.state.SetDesired(want)
 	x.identities.UpdateTable()
 	x.table.Update(view)

@@ -18,10 +18,10 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -299,18 +299,7 @@ func (x *fixture) logout(uid int) {
 // apply applies a spec with these tenants, each with its grants on the one GPU.
 func (x *fixture) apply(tenants ...api.TenantSpec) {
 	x.t.Helper()
-	want := &state.Desired{
-		Generation: x.State.Desired().Generation + 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}, Tenants: tenants},
-		Grants: map[state.GrantKey][]gpu.UUID{}, GPUs: map[gpu.UUID]*api.GPUSpec{"GPU-a": {Mode: api.ModeTimeslice}},
-	}
-	view := lease.View{Generation: want.Generation, GPUs: []lease.GPUView{{UUID: "GPU-a", Mode: api.ModeTimeslice, Capacity: 8 << 30}}}
-	for i := range tenants {
-		t := &tenants[i]
-		for j := range t.Grants {
-			want.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}] = []gpu.UUID{"GPU-a"}
-			view.Grants = append(view.Grants, lease.Grant{Tenant: t.Name, Spec: t.Grants[j]})
-		}
-	}
+	want, view := plannertest.OneGPU(x.State.Desired().Generation+1, tenants...)
 	x.State.SetDesired(want)
 	x.Identities.UpdateTable()
 	x.Table.Update(view)
