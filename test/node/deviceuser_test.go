@@ -106,7 +106,7 @@ func TestMonitorsBlockAReset(t *testing.T) {
 	apply(t, n, shared)
 	_, id := begin(t, n, "red", "cut", n.Burn("--memory", "1GiB", "--hold")...)
 	was := truth(t, n)
-	spec := strings.Replace(shared, "{select: {index: 3}, mode: exclusive}", "{select: {index: 3}, mode: mig, mig: {layout: [3g.20gb]}}", 1)
+	spec := replaced(t, shared, "{select: {index: 3}, mode: exclusive}", "{select: {index: 3}, mode: mig, mig: {layout: [3g.20gb]}}")
 	spec = strings.ReplaceAll(spec, "      - {name: whole, exclusive: 1}\n", "")
 
 	system := watch(t, n, 0, "nvidia3")
@@ -137,7 +137,7 @@ func TestMonitorsBlockAReset(t *testing.T) {
 		t.Errorf("it was stopped, or the node changed: %s", truth(t, n))
 	}
 	if strings.HasSuffix(named, ", for ") { // Without a service manager the unit cannot be stopped.
-		quiesced := strings.Replace(spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]", 1)
+		quiesced := replaced(t, spec, "enforce: on", "enforce: on, quiesce: ["+strings.TrimSuffix(named, ", for ")+"]")
 		r := n.CLIIn(soon(t), quiesced, "apply", "-f", "-", "--allow-reset", "--force")
 		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "stopping units needs systemd") {
 			t.Errorf("with its unit in node.quiesce apply exits with %d: %s%s", r.Code, r.Out, r.Err)
@@ -208,14 +208,14 @@ func TestOpenInstanceIsInUse(t *testing.T) {
 	n := patient(t, quick)
 	apply(t, n, shared)
 	m := watch(t, n, 65534, capabilityOf(t, n, "3g.20gb"))
-	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
-	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	other := replaced(t, shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]")
+	other = replaced(t, other, "mig: 3g.20gb}", "mig: 7g.40gb}")
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, m.pid) {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	// Other instances of the GPU may change.
-	another := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]", 1)
+	another := replaced(t, shared, "layout: [3g.20gb, 1g.5gb]", "layout: [3g.20gb, 2g.10gb]")
 	if r := n.CLIIn(soon(t), another, "apply", "-f", "-"); r.Code != 0 || !m.alive() {
 		t.Errorf("a change of another instance exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}

@@ -142,7 +142,7 @@ func TestDriftIsCorrected(t *testing.T) {
 		}
 	}
 	// A change of the spec is not drift.
-	apply(t, n, strings.Replace(everything, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", "", 1))
+	apply(t, n, replaced(t, everything, "      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}\n", ""))
 	reload()
 	if got := counter("drift.corrected"); got != uint64(len(dirs)) {
 		t.Errorf("a change of the spec is reported as drift: %q", events.of("drift.corrected"))
@@ -218,7 +218,7 @@ func TestSliceOfAnother(t *testing.T) {
 	}) {
 		t.Errorf("no condition reports it: %+v", s.Node.Conditions)
 	}
-	apply(t, n, strings.Replace(everything, "name: red", "name: rouge", 1))
+	apply(t, n, replaced(t, everything, "name: red", "name: rouge"))
 	expectPresent("an apply")
 	if now := slicesOf(t, n); slices.ContainsFunc(now, func(s string) bool { return strings.HasSuffix(s, "/red.slice") }) {
 		t.Errorf("a slice of gpushare is left: %q", now)

@@ -302,7 +302,7 @@ func TestImportAndRemoveInstances(t *testing.T) {
 	if r.Code != 125 || !strings.Contains(r.Err, "is in the way: it is not managed by gpushare") {
 		t.Errorf("with foreign instances in the way run exits with %d: %s", r.Code, r.Err)
 	}
-	layout := strings.Replace(spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}", 1)
+	layout := replaced(t, spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}")
 	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
 		t.Errorf("a layout that they block: exit code %d, %s", r.Code, r.Err)
 	}

@@ -23,7 +23,7 @@ tenants:
 func TestExternalIsNeverTouched(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	apply(t, n, strings.Replace(everything, "select: {index: 0}", "select: {index: [0]}", 1))
+	apply(t, n, replaced(t, everything, "select: {index: 0}", "select: {index: [0]}"))
 	cut, modes := truth(t, n), computeModes(t, n)
 	if !strings.Contains(cut, "GPU 0") {
 		t.Fatalf("no instance was created: %s", cut)
@@ -65,7 +65,7 @@ func TestExternalIsNeverTouched(t *testing.T) {
 			t.Errorf("run %v exits with %d: %s", args, r.Code, r.Err)
 		}
 	}
-	grab := strings.Replace(external, "    members: {users: [root]}\n", "    grants: [{name: grab, exclusive: 1, gpus: {index: 0}}]\n", 1)
+	grab := replaced(t, external, "    members: {users: [root]}\n", "    grants: [{name: grab, exclusive: 1, gpus: {index: 0}}]\n")
 	if r := n.CLIIn(soon(t), grab, "apply", "-f", "-"); r.Code == 0 || strings.Contains(r.Err, "unknown key") {
 		t.Errorf("a grant on an external GPU is accepted, or the spec is wrong: %s%s", r.Out, r.Err)
 	}

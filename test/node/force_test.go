@@ -22,8 +22,8 @@ func TestForce(t *testing.T) {
 	victim, id := begin(t, n, "red", "cut", n.Burn("--memory", "1GiB", "--hold")...)
 	neighbour, neighbourID := begin(t, n, "red", "part", n.Burn("--memory", "1GiB", "--hold")...)
 	was := truth(t, n)
-	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
-	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	other := replaced(t, shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]")
+	other = replaced(t, other, "mig: 3g.20gb}", "mig: 7g.40gb}")
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-")
 	if r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "--force") {
 		t.Errorf("without force apply exits with %d: %s", r.Code, r.Err)
@@ -64,9 +64,9 @@ func TestGrantInUse(t *testing.T) {
 	apply(t, n, shared)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	for name, spec := range map[string]string{
-		"the grant is removed": strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1),
-		"its GPU is exclusive": strings.Replace(shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}", 1),
-		"its GPU is unmanaged": strings.Replace(shared, "  - {select: {index: 2}, mode: timeslice}\n", "", 1),
+		"the grant is removed": replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""),
+		"its GPU is exclusive": replaced(t, shared, "{select: {index: 2}, mode: timeslice}", "{select: {index: 2}, mode: exclusive}"),
+		"its GPU is unmanaged": replaced(t, shared, "  - {select: {index: 2}, mode: timeslice}\n", ""),
 	} {
 		if spec == shared {
 			t.Fatalf("%s: nothing was replaced", name)
@@ -79,7 +79,7 @@ func TestGrantInUse(t *testing.T) {
 	if g := status(t, n).Node.Generation; g != 1 {
 		t.Errorf("generation %d after refusals", g)
 	}
-	r := n.CLIIn(soon(t), strings.Replace(shared, "share: 30%, gpu_memory: 8GiB", "share: 50%, gpu_memory: 8GiB", 1), "apply", "-f", "-")
+	r := n.CLIIn(soon(t), replaced(t, shared, "share: 30%, gpu_memory: 8GiB", "share: 50%, gpu_memory: 8GiB"), "apply", "-f", "-")
 	if r.Code != 0 {
 		t.Errorf("a change of the share exits with %d: %s", r.Code, r.Err)
 	}
@@ -87,7 +87,7 @@ func TestGrantInUse(t *testing.T) {
 		l := leaseByID(s, id)
 		return l != nil && l.Share != nil && l.Share.Entitled == 50
 	})
-	r = n.CLIIn(soon(t), strings.Replace(shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", "", 1), "apply", "-f", "-", "--force")
+	r = n.CLIIn(soon(t), replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
 	if r.Code != 0 {
 		t.Errorf("with force apply exits with %d: %s", r.Code, r.Err)
 	}
@@ -133,8 +133,8 @@ func TestForceStopsAnUnattributedProcess(t *testing.T) {
 		t.Cleanup(kill)
 		return fmt.Sprint("pid ", cmd.Process.Pid), done, kill
 	}
-	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
-	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	other := replaced(t, shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]")
+	other = replaced(t, other, "mig: 3g.20gb}", "mig: 7g.40gb}")
 	refused := func(what, who string, code int, args ...string) {
 		t.Helper()
 		var r harness.Result

@@ -342,7 +342,7 @@ func TestObserve(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	for _, enforce := range []string{"node: {enforce: observe}\n", ""} {
-		spec := strings.Replace(shared, "node: {enforce: on}\n", enforce, 1)
+		spec := replaced(t, shared, "node: {enforce: on}\n", enforce)
 		r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
 		if r.Code != 0 || !strings.Contains(r.Out, "enforce: observe") || enforce != "" && !strings.Contains(r.Out, "3g.20gb") {
 			t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)

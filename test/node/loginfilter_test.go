@@ -185,7 +185,7 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	}
 	l.expectOpens(t, "corrected", nobody, "nvidia1")
 
-	r = l.CLIIn(soon(t), strings.Replace(closedLogins, "isolation: {logins: closed}", "isolation: {logins: open}", 1), "apply", "-f", "-")
+	r = l.CLIIn(soon(t), replaced(t, closedLogins, "isolation: {logins: closed}", "isolation: {logins: open}"), "apply", "-f", "-")
 	if r.Code != api.ExitOK || !strings.Contains(r.Out, "remove the login filter of logins") {
 		t.Errorf("isolation.logins: open: %s%s", r.Out, r.Err)
 	}

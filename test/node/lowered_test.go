@@ -30,9 +30,9 @@ func TestChangedUnderALease(t *testing.T) {
 	_, id := begin(t, n, "red", "part", "sleep", "60")
 	_, other := begin(t, n, "red", "part", "sleep", "60")
 	for name, spec := range map[string]string{
-		"the tenant is renamed":       strings.Replace(roomy, "name: red", "name: rouge", 1),
-		"the grant is renamed":        strings.Replace(roomy, "name: part", "name: piece", 1),
-		"the grant is on another GPU": strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: 3}", 1),
+		"the tenant is renamed":       replaced(t, roomy, "name: red", "name: rouge"),
+		"the grant is renamed":        replaced(t, roomy, "name: part", "name: piece"),
+		"the grant is on another GPU": replaced(t, roomy, "gpus: {index: 2}", "gpus: {index: 3}"),
 		"the tenant is removed":       roomy[:strings.Index(roomy, "tenants:")],
 	} {
 		r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
@@ -41,10 +41,10 @@ func TestChangedUnderALease(t *testing.T) {
 		}
 	}
 	for name, spec := range map[string]string{
-		"fewer leases":     strings.Replace(roomy, "max_leases: 2", "max_leases: 1", 1),
-		"a shorter time":   strings.Replace(roomy, "max_leases: 2", "max_leases: 2, max_time: 1s", 1),
-		"another priority": strings.Replace(roomy, "name: red", "name: red\n    priority: low", 1),
-		"more capacity":    strings.Replace(roomy, "gpus: {index: 2}", "gpus: {index: [2, 3]}", 1),
+		"fewer leases":     replaced(t, roomy, "max_leases: 2", "max_leases: 1"),
+		"a shorter time":   replaced(t, roomy, "max_leases: 2", "max_leases: 2, max_time: 1s"),
+		"another priority": replaced(t, roomy, "name: red", "name: red\n    priority: low"),
+		"more capacity":    replaced(t, roomy, "gpus: {index: 2}", "gpus: {index: [2, 3]}"),
 	} {
 		if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 {
 			t.Errorf("%s: apply exits with %d: %s%s", name, r.Code, r.Out, r.Err)
@@ -66,7 +66,7 @@ func TestGPUMemoryBelowUse(t *testing.T) {
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used > 5<<30
 	})
 	began := time.Now()
-	apply(t, n, strings.Replace(roomy, "memory: 8GiB", "memory: 4GiB", 1)) // Without force.
+	apply(t, n, replaced(t, roomy, "memory: 8GiB", "memory: 4GiB")) // Without force.
 	s := awaitStatus(t, n, "the overuse is not reported", func(s *api.Status) bool {
 		l := leaseByID(s, id)
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Limit == 4<<30 && l.GPUMemory.Stage == "over" && len(l.Notices) > 0

@@ -153,7 +153,7 @@ func TestDirectoryHangs(t *testing.T) {
 			t.Errorf("status without a role exits with %d after %v: %s", r.Code, elapsed, r.Err)
 		}
 	}
-	apply(t, n, strings.Replace(remoteSpec, "[remote]", "[remote, later]", 1))
+	apply(t, n, replaced(t, remoteSpec, "[remote]", "[remote, later]"))
 	awaitStatus(t, n, "no condition reports that later is unknown", func(s *api.Status) bool {
 		return hasCondition(s, "unknown-member", "has not answered about user later")
 	})

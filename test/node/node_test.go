@@ -227,3 +227,13 @@ func buildWithFaults(t *testing.T) string {
 	}
 	return dir
 }
+
+// replaced returns the text with the first old replaced by with. A text without it fails the test: a spec that did not
+// change proves nothing.
+func replaced(tb testing.TB, text, old, with string) string {
+	tb.Helper()
+	if !strings.Contains(text, old) {
+		tb.Fatalf("the text has no %q to replace:\n%s", old, text)
+	}
+	return strings.Replace(text, old, with, 1)
+}

@@ -14,7 +14,7 @@ import (
 // destroyed by hand is not.
 func TestLayoutsComeBack(t *testing.T) {
 	t.Parallel()
-	n := patient(t, strings.Replace(quick, "gpus:", "monitors_block_reset: false\ngpus:", 1))
+	n := patient(t, replaced(t, quick, "gpus:", "monitors_block_reset: false\ngpus:"))
 	apply(t, n, shared)
 	was := truth(t, n)
 	back := func(what string) {
@@ -79,7 +79,7 @@ func TestLayoutsComeBack(t *testing.T) {
 func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	t.Parallel()
 	n := startHasty(t, quick)
-	spec := strings.Replace(shared, "tenants:", "  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}\ntenants:", 1)
+	spec := replaced(t, shared, "tenants:", "  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}\ntenants:")
 	apply(t, n, spec)
 	was, hung := truth(t, n), status(t, n).GPUs[1].UUID
 	n.StopDaemon()
@@ -130,7 +130,7 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 // left.
 func TestResetThatCannotBeDone(t *testing.T) {
 	t.Parallel()
-	n := patient(t, strings.Replace(quick, "gpus:", "no_reset: true\ngpus:", 1))
+	n := patient(t, replaced(t, quick, "gpus:", "no_reset: true\ngpus:"))
 	spec := "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
 	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "reset") {
@@ -148,7 +148,7 @@ func TestResetThatCannotBeDone(t *testing.T) {
 // Before a reset the GPUs on the same NVLink bridge and their leases are named. Only the one GPU is reset.
 func TestWhatABridgeJoins(t *testing.T) {
 	t.Parallel()
-	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {bridges: [[0, 1], [2, 3]]}\ngpus:", 1))
+	n := patient(t, replaced(t, quick, "gpus:", "nvlink: {bridges: [[0, 1], [2, 3]]}\ngpus:"))
 	const before = "version: v1\nnode: {enforce: on}\ntenants: [{name: red, grants: [{name: whole, exclusive: 1}]}]\ngpus:\n  - {select: {index: 3}, mode: exclusive}\n"
 	const after = before + "  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	links := func() (calls uint64) {
@@ -200,7 +200,7 @@ func TestWhatABridgeJoins(t *testing.T) {
 // If NVSwitches join all GPUs, the message says so and names what is missing for the reset.
 func TestWhatSwitchesJoin(t *testing.T) {
 	t.Parallel()
-	n := patient(t, strings.Replace(quick, "gpus:", "nvlink: {switches: 6}\ngpus:", 1))
+	n := patient(t, replaced(t, quick, "gpus:", "nvlink: {switches: 6}\ngpus:"))
 	const spec = "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--check")
 	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "6 NVSwitches of this host join it with every other GPU") || !strings.Contains(r.Out+r.Err, "the fabric manager does not run") {

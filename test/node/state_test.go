@@ -15,7 +15,7 @@ func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	apply(t, n, strings.Replace(shared, "share: 30%", "share: 31%", 1))
+	apply(t, n, replaced(t, shared, "share: 30%", "share: 31%"))
 	was := truth(t, n)
 	job, id := begin(t, n, "red", "part", "sleep", "60")
 	state := filepath.Join(n.Dir, "state")

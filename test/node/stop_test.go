@@ -16,8 +16,8 @@ func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 		t.Skip("becoming another user needs root")
 	}
 	binaries := buildWithFaults(t)
-	other := strings.Replace(shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]", 1)
-	other = strings.Replace(other, "mig: 3g.20gb}", "mig: 7g.40gb}", 1)
+	other := replaced(t, shared, "layout: [3g.20gb, 1g.5gb]", "layout: [7g.40gb]")
+	other = replaced(t, other, "mig: 3g.20gb}", "mig: 7g.40gb}")
 	for _, place := range []string{"engine.before-do.process.stop", "engine.after-do.process.stop"} {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +56,7 @@ func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
-	spec := strings.Replace(shared, "enforce: on", "enforce: on, quiesce: [nvidia-dcgm.service]", 1)
+	spec := replaced(t, shared, "enforce: on", "enforce: on, quiesce: [nvidia-dcgm.service]")
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-")
 	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "stopping units needs systemd") {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
@@ -64,7 +64,7 @@ func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-dcgm.service") || !strings.Contains(r.Out, "this needs systemd") {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
-	if r := n.CLIIn(soon(t), strings.Replace(spec, "share: 30%", "share: 20%", 1), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stopping units") {
+	if r := n.CLIIn(soon(t), replaced(t, spec, "share: 30%", "share: 20%"), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stopping units") {
 		t.Errorf("a change without MIG steps exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,7 +24,7 @@ func TestUnattributedIsStopped(t *testing.T) {
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n, strings.Replace(shared, "enforce: on", "enforce: on, isolation: {unattributed: stop}", 1))
+	apply(t, n, replaced(t, shared, "enforce: on", "enforce: on, isolation: {unattributed: stop}"))
 	events := follow(t, n)
 	burn := func(uid uint32) *exec.Cmd {
 		argv := n.Burn("--gpu", "3", "--memory", "64MiB", "--hold")
