@@ -82,6 +82,9 @@ func (t *TenantSpec) normalize() {
 		if g.GPUs != nil {
 			g.GPUs.normalize()
 		}
+		if g.Idle != nil {
+			orElse(&g.Idle.Do, IdleNotify)
+		}
 	}
 }
 

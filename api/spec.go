@@ -14,7 +14,14 @@ type NodeSpec struct {
 	Enforce          OnOff          `json:"enforce,omitempty"` // observe | on (off is read as observe)
 	Isolation        *IsolationSpec `json:"isolation,omitempty"`
 	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
-	Quiesce          []string       `json:"quiesce,omitempty"`            // units
+	PerUser          *PerUserSpec   `json:"per_user,omitempty"`
+	Quiesce          []string       `json:"quiesce,omitempty"` // units
+}
+
+// PerUserSpec limits what one user may have at once, over all tenants and grants.
+type PerUserSpec struct {
+	Leases    *int   `json:"leases,omitempty"`     // 1 or more
+	GPUMemory *Bytes `json:"gpu_memory,omitempty"` // of the grants that the user has leases of; above 0
 }
 
 // IsolationSpec is policy for processes outside a lease.
@@ -101,6 +108,7 @@ type TenantSpec struct {
 	Tasks    *uint64      `json:"tasks,omitempty"`
 	IO       *IOSpec      `json:"io,omitempty"`
 	Priority string       `json:"priority,omitempty"` // low | normal | high
+	Preempt  string       `json:"preempt,omitempty"`  // stop; default: its leases are not stopped for others
 	Devices  []string     `json:"devices,omitempty"`  // classes: rdma | fuse | dri
 	Overuse  *OveruseSpec `json:"overuse,omitempty"`
 	Grants   []GrantSpec  `json:"grants,omitempty"`
@@ -154,6 +162,9 @@ type OveruseSpec struct {
 	Grace     *Duration `json:"grace,omitempty"`      // default 10s
 }
 
+// What happens to the leases of a tenant when a request of a tenant with a higher priority waits.
+const PreemptStop = "stop" // they may be stopped to make room
+
 // GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set.
 type GrantSpec struct {
 	Name       string     `json:"name"`
@@ -167,8 +178,25 @@ type GrantSpec struct {
 	GPUs       *Selector  `json:"gpus,omitempty"`
 	MaxLeases  *int       `json:"max_leases,omitempty"`
 	MaxTime    *Duration  `json:"max_time,omitempty"`
+	Idle       *IdleSpec  `json:"idle,omitempty"`
 	Reserved   bool       `json:"reserved,omitempty"`
+	Accept     string     `json:"accept,omitempty"` // best-effort: a GPU-memory limit that is not hard
 }
+
+// AcceptBestEffort accepts a GPU-memory limit that a process can exceed until it is found.
+const AcceptBestEffort = "best-effort"
+
+// IdleSpec says what happens to a lease that does not use its GPU.
+type IdleSpec struct {
+	After Duration `json:"after"`        // 10s … 720h
+	Do    string   `json:"do,omitempty"` // notify | stop; default notify
+}
+
+// What happens to a lease that was idle for the time that its grant allows.
+const (
+	IdleNotify = "notify"
+	IdleStop   = "stop"
+)
 
 // ShareSpec is a part of a GPU: of its time under timeslice, of its threads under mps.
 type ShareSpec struct {

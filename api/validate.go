@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -125,6 +126,9 @@ func (n *NodeSpec) validate(c *checker) {
 		c.word("node.isolation.migration", i.Migration, MigrationDeny, MigrationDetect)
 		c.word("node.isolation.unattributed", i.Unattributed, UnattributedReport, UnattributedStop)
 	}
+	if p := n.PerUser; p != nil {
+		p.validate(c, "node.per_user")
+	}
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)
@@ -137,6 +141,16 @@ func (n *NodeSpec) validate(c *checker) {
 			c.add(at, "gpushare's own units cannot be stopped by gpushare: remove %s from the list", unit)
 		}
 	}
+}
+
+func (p *PerUserSpec) validate(c *checker, at string) {
+	if p.Leases == nil && p.GPUMemory == nil {
+		c.add(at, "says nothing: write per_user: {leases: 4, gpu_memory: 40GiB}, one of the two, or remove it")
+	}
+	if p.Leases != nil && *p.Leases < 1 {
+		c.add(at+".leases", "%d is out of range: write 1 or more, or remove it for no limit", *p.Leases)
+	}
+	c.positive(at+".gpu_memory", p.GPUMemory)
 }
 
 // unitSuffixes are the kinds of unit that can be stopped and started, or hold processes.
@@ -325,6 +339,10 @@ func (t *TenantSpec) validate(c *checker, at string) {
 		c.weight(at+".io.weight", t.IO.Weight)
 	}
 	c.word(at+".priority", t.Priority, "low", "normal", "high")
+	c.word(at+".preempt", t.Preempt, PreemptStop)
+	if t.Preempt == PreemptStop && t.Priority == "high" {
+		c.add(at+".preempt", "has no effect with priority: high, because no tenant has a higher priority: remove it")
+	}
 	seen := map[string]bool{}
 	for i, d := range t.Devices {
 		p := fmt.Sprintf("%s.devices[%d]", at, i)
@@ -455,6 +473,29 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.MaxTime != nil && *g.MaxTime <= 0 {
 		c.add(at+".max_time", "0 would end every lease at once: write a duration such as 24h, or remove it for no limit")
 	}
+	if g.Idle != nil {
+		g.Idle.validate(c, at+".idle")
+	}
+	c.word(at+".accept", g.Accept, AcceptBestEffort)
+	if s := cmp.Or(g.Timeslice, g.MPS); g.Accept != "" && len(kinds) == 1 && (s == nil || s.GPUMemory == nil) {
+		c.add(at+".accept", "is only read for a limit of GPU memory under timeslice or mps: write gpu_memory there, or remove it")
+	}
+}
+
+// The range of idle.after: shorter, a pause between two steps of a program would count as idle.
+const (
+	leastIdle = 10 * time.Second
+	mostIdle  = 30 * 24 * time.Hour
+)
+
+func (i *IdleSpec) validate(c *checker, at string) {
+	switch after := time.Duration(i.After); {
+	case after == 0:
+		c.add(at+".after", "is missing or 0: write how long a lease may be idle, %s to %s", Duration(leastIdle), Duration(mostIdle))
+	case after < leastIdle || after > mostIdle:
+		c.add(at+".after", "%s is out of range: write %s to %s", i.After, Duration(leastIdle), Duration(mostIdle))
+	}
+	c.word(at+".do", i.Do, IdleNotify, IdleStop)
 }
 
 func (s *ShareSpec) validate(c *checker, at string) {

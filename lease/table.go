@@ -110,18 +110,23 @@ func (t *Table) Update(v View) {
 	t.evaluateLocked()
 }
 
-// reviseTermsLocked copies what changes live from the grants to the leases' terms: share, cap, priority, and memory if
-// it fits. The rest of the terms stays the same.
+// reviseTermsLocked copies what changes live from the grants to the leases' terms: share, cap, priority, preemption, what
+// follows from overuse and idleness, and memory if it fits. The rest of the terms stays the same.
 func (t *Table) reviseTermsLocked() {
 	o := t.liveLocked()
 	for _, e := range t.sortedLocked() {
+		// What the tenant decides also holds for a lease whose grant was removed or is of another kind now.
+		if i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Tenant == e.Terms.Tenant }); i >= 0 {
+			g := &t.view.Grants[i]
+			t.version++
+			e.Terms.Priority, e.Terms.Preempt, e.Terms.Overuse = g.Priority, g.Preempt, g.Overuse
+		}
 		i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Key() == e.Terms.Key() })
 		if i < 0 || t.view.Grants[i].Kind() != e.Terms.Kind() {
 			continue
 		}
 		g := &t.view.Grants[i]
-		t.version++
-		e.Terms.Priority, e.Terms.Overuse = g.Priority, g.Overuse
+		e.Terms.Spec.Idle = g.Spec.Idle
 		old, now := e.Terms.share(), g.share()
 		if old == nil || now == nil {
 			continue

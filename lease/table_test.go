@@ -556,6 +556,28 @@ func TestSpecChanges(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("what the tenant and the grant decide changes live", func(t *testing.T) {
+		tab, _ := table(t, lab())
+		mustSubmit(t, tab, "vision", "dev")
+		v := lab()
+		v.Generation = 2
+		for i := range v.Grants {
+			v.Grants[i].Priority, v.Grants[i].Preempt, v.Grants[i].Overuse = "low", api.PreemptStop, &api.OveruseSpec{GPUMemory: "freeze"}
+		}
+		v.Grants[1].Spec.Idle = &api.IdleSpec{After: api.Duration(time.Hour)}
+		tab.Update(v)
+		if got := tab.Live()[0].Terms; got.Priority != "low" || got.Preempt != api.PreemptStop || got.Overuse.GPUMemory != "freeze" || got.Spec.Idle == nil {
+			t.Errorf("got %+v", got)
+		}
+		// The lease keeps what its grant said last; the tenant still decides after the grant was removed.
+		w := lab()
+		w.Generation, w.Grants = 3, w.Grants[:1]
+		w.Grants[0].Priority = "high"
+		tab.Update(w)
+		if got := tab.Live()[0].Terms; got.Priority != "high" || got.Preempt != "" || got.Spec.Idle == nil {
+			t.Errorf("after the grant was removed: %+v", got)
+		}
+	})
 	t.Run("two grants do not grow into the same memory", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)}}
 		tab, _ := table(t, v)

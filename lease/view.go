@@ -77,6 +77,7 @@ type Key struct {
 type Grant struct {
 	Tenant   string           `json:"tenant"`
 	Priority string           `json:"priority,omitempty"` // low | normal | high; empty is normal
+	Preempt  string           `json:"preempt,omitempty"`  // stop: its leases may be stopped for a higher priority
 	Spec     api.GrantSpec    `json:"spec"`
 	GPUs     []gpu.UUID       `json:"gpus,omitempty"` // what Spec.GPUs resolved to; not read without a selector
 	Overuse  *api.OveruseSpec `json:"overuse,omitempty"`

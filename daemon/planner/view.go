@@ -70,7 +70,7 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 	for i := range d.Spec.Tenants {
 		t := &d.Spec.Tenants[i]
 		for j := range t.Grants {
-			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Spec: t.Grants[j], Overuse: t.Overuse}
+			g := lease.Grant{Tenant: t.Name, Priority: t.Priority, Preempt: t.Preempt, Spec: t.Grants[j], Overuse: t.Overuse}
 			if t.Grants[j].GPUs != nil {
 				g.GPUs = d.Grants[state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}]
 			}
