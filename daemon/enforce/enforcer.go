@@ -27,6 +27,7 @@ type Enforcer struct {
 	SampleInterval func() time.Duration
 	Attribution    *attribution.Attribution
 	Stopper        *stop.Stopper
+	Recorder       Recorder // nil: no account is kept
 
 	Wake         loop.Wake // a lease started: the next sample is due
 	Shares       Shares
