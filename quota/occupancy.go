@@ -128,6 +128,9 @@ type Status struct {
 	Enforced bool
 	Current  string // the lease whose slice runs
 	Reason   string // why the shares are not enforced
+	// IdleWhileWaiting is the time for which a GPU was idle while a lease that uses it was frozen, in total. It counts for no
+	// lease. It is 0 without ObserveUtilization.
+	IdleWhileWaiting time.Duration
 }
 
 // Status returns the status as of the last Next.

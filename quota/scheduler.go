@@ -31,18 +31,6 @@ type Config struct {
 	Rand func() float64
 }
 
-// Member is one lease on the GPU, or on a group of GPUs whose leases are frozen together.
-type Member struct {
-	Lease string
-	Grant string   // leases of one grant divide its Share and Cap
-	Share float64  // of the grant, in any unit: shares are relative
-	Cap   *float64 // of the grant, 0…1: never more of the GPU's time than this, even when it is idle; nil: no cap
-	// Active: it has a process that has the GPU open.
-	Active bool
-	// NeverFreeze: it must never be frozen (a login, an adopted unit). It runs at any time and is not accounted.
-	NeverFreeze bool
-}
-
 // Kind is what to do next.
 type Kind string
 
@@ -51,14 +39,17 @@ const (
 	Wait   Kind = "wait"
 	Freeze Kind = "freeze"
 	Thaw   Kind = "thaw"
+	// Renew moves the thaw deadline of a lease that stays frozen. It needs no report.
+	Renew Kind = "renew"
 )
 
 // Action is the next thing to do. Carry it out, report it with Froze or Thawed, and call Next again.
 type Action struct {
 	Kind  Kind
-	Lease string // freeze, thaw
-	// Until is the latest time for the next call of Next (wait), or the deadline at which the lease must be thawed in any case
-	// (freeze): it must be stored with the freeze before freezing.
+	Lease string // freeze, thaw, renew
+	// Until is the latest time for the next call of Next (wait), or the thaw deadline of the lease (freeze, renew): the time at
+	// which it must be thawed even if the scheduler is never called again. It must be stored before the freeze. It is at most
+	// 1.5 s ahead; the scheduler thaws the lease or renews the deadline half a second before it.
 	Until  time.Duration
 	Reason string
 	// ReadSamples (with a thaw): read the driver's samples now and call Observe, because samples from this lease's freeze are
@@ -205,7 +196,7 @@ func (s *Scheduler) updateWeights() {
 
 // participates reports whether a lease gets slices.
 func (s *Scheduler) participates(m *member) bool {
-	return m.Active && !m.NeverFreeze && !m.idle && !m.removed && s.last >= m.unfreezableUntil
+	return m.Active && !m.NeverFreeze && !m.Held && !m.idle && !m.removed && s.last >= m.unfreezableUntil
 }
 
 func (s *Scheduler) participants() []*member {

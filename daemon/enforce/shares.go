@@ -113,7 +113,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue
-		case quota.Wait:
+		case quota.Renew, quota.Wait:
 		}
 		timer.Reset(max(a.Until-now, time.Millisecond))
 		select {
