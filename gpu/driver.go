@@ -29,6 +29,11 @@ type Driver interface {
 	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all) and returns the
 	// newest timestamp. It is not an error if there are no samples. ErrNotSupported with MIG mode on.
 	Utilization(ctx context.Context, id UUID, since uint64) ([]UtilSample, uint64, error)
+	// UtilizationSeries reads the GPU's own utilisation samples newer than since (the driver's clock, µs; 0 for all). An
+	// idle GPU adds no samples, so it is not an error if there are none. The driver keeps about the last 100 samples, some
+	// 17 s of a busy GPU: read it at least every 10 s. ErrNotSupported with MIG mode on and on boards without this series,
+	// ErrMissing when the library lacks the function.
+	UtilizationSeries(ctx context.Context, id UUID, since uint64) (Series, error)
 	// NVLinks reads the peers of the NVLinks of one GPU; the zero value means that it has none. It needs dozens of calls,
 	// and the result does not change while the host runs: call it before a reset, not in every observation. ErrMissing
 	// when the driver lacks the functions.
@@ -214,6 +219,21 @@ type UtilSample struct {
 	Time uint64 `json:"time"` // µs, the driver's clock
 	SM   int    `json:"sm"`   // percent
 	Mem  int    `json:"mem"`  // percent
+}
+
+// Series are utilisation samples of one GPU (NVML_GPU_UTILIZATION_SAMPLES): how much of each period of the driver's
+// sampler something ran, whichever process it was.
+type Series struct {
+	Samples []SeriesSample `json:"samples,omitempty"` // ascending by time
+	Newest  uint64         `json:"newest"`            // the time of the last sample; the argument since when there is none
+}
+
+// SeriesSample is the utilisation of the period that ends at its time. A period in which nothing ran has no sample on
+// most boards, and one of 0 % on others. Periods of 1/6 s to 1 s by product are documented (nvml.h, nvmlUtilization_t);
+// the driver does not report the length.
+type SeriesSample struct {
+	Time    uint64 `json:"time"`    // µs, the driver's clock: since 1970, or since boot, by board and driver
+	Percent int    `json:"percent"` // 0…100
 }
 
 // ComputeMode is the compute mode of one GPU.

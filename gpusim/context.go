@@ -13,8 +13,6 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-func newEngine(n *Node) *engine.Engine { return engine.New(n.clock) }
-
 // ContextSpec is a process's request for a CUDA context.
 type ContextSpec struct {
 	PID int

@@ -114,7 +114,7 @@ func (g *device) clearLocked() {
 	if g.engine != nil {
 		g.engine.Close()
 	}
-	g.engine = engine.New(g.node.clock)
+	g.engine = g.newEngine()
 }
 
 // sortedLocked returns the instances by placement.

@@ -262,6 +262,23 @@ func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return out, newest, err
 }
 
+// UtilizationSeries reads the GPU's samples newer than since.
+func (d *Driver) UtilizationSeries(ctx context.Context, id gpu.UUID, since uint64) (gpu.Series, error) {
+	out := gpu.Series{Newest: since}
+	err := d.on(ctx, "read utilization series", id, step{"DeviceGetSamples", func(g *device) Ret {
+		samples, ret := g.seriesLocked(since)
+		for _, s := range samples {
+			out.Samples = append(out.Samples, gpu.SeriesSample{Time: s.Time, Percent: s.Percent})
+			out.Newest = max(out.Newest, s.Time)
+		}
+		if ret == NotFound {
+			return Success
+		}
+		return ret
+	}})
+	return out, err
+}
+
 // NVLinks reads the peers of the NVLinks of one GPU.
 func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (out gpu.NVLinks, err error) {
 	err = d.on(ctx, "read the NVLinks", id, step{"DeviceGetNvLinkState", func(g *device) Ret { out = g.linksLocked(); return Success }})

@@ -136,7 +136,7 @@ func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, R
 	g.node.serial++
 	gi := &instance{
 		dev: g, id: instanceID(g.model.Grid, place), serial: g.node.serial, profile: p, placement: place,
-		compute: map[uint32]*compute{}, engine: newEngine(g.node),
+		compute: map[uint32]*compute{}, engine: g.newEngine(),
 	}
 	g.instances[gi.id] = gi
 	g.node.changes++

@@ -47,6 +47,10 @@ type Config struct {
 	ResetUnavailable bool
 	// HideProcessMemory: process lists report memory as "not available".
 	HideProcessMemory bool
+	// Sampling says how the driver samples utilisation. Its seed is mixed with the index of the GPU.
+	Sampling engine.Sampling
+	// Series is whether the driver has the GPU's own utilisation samples.
+	Series SeriesSupport
 	// RawSamples: utilisation is reported sample by sample, not added up per process.
 	RawSamples bool
 	// Bridges are the sets of GPUs, by index, that a bridge connects.
@@ -120,6 +124,14 @@ func New(cfg Config, clock Clock) (*Node, error) {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return nil, fmt.Errorf("cannot use latency of %q: %w", pattern, err)
 		}
+	}
+	if err := cfg.Sampling.Validate(); err != nil {
+		return nil, fmt.Errorf("cannot use the sampler: %w", err)
+	}
+	switch cfg.Series {
+	case SeriesPresent, SeriesMissing, SeriesUnsupported:
+	default:
+		return nil, fmt.Errorf("cannot use the sampler: series must be %s or %s, not %q", SeriesMissing, SeriesUnsupported, cfg.Series)
 	}
 	for i, g := range cfg.GPUs {
 		if g.Model == nil {

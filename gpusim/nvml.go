@@ -318,6 +318,8 @@ func (q *call) device() (Ret, bool) {
 		}), true
 	case "DeviceGetProcessUtilization", "DeviceGetProcessesUtilizationInfo":
 		return q.on(q.utilization), true
+	case "DeviceGetSamples":
+		return q.gpu(q.series), true
 	case "DeviceGetName":
 		return q.on(func(t target) Ret {
 			if t.ci != nil {
@@ -447,50 +449,6 @@ func (q *call) processes(k gpu.ProcessKind) Ret {
 		}
 		return Success
 	})
-}
-
-// utilization answers with the samples newer than the second argument: per process, in percent of those samples, or one
-// by one.
-func (q *call) utilization(t target) Ret {
-	if t.g.migCurrent {
-		return NotSupported
-	}
-	samples := t.g.utilizationLocked(q.args[1])
-	if len(samples) == 0 {
-		return NotFound
-	}
-	for _, s := range samples {
-		q.out.put(uint64(s.PID), s.Time, uint64(s.SM), uint64(s.Mem))
-	}
-	return Success
-}
-
-// utilizationLocked returns the ring as the library reports it: one row per process, with the time of its newest sample
-// and its mean over all samples. A sample that names another process counts as 0.
-func (g *device) utilizationLocked(since uint64) []gpu.UtilSample {
-	ring := g.engine.Samples(since)
-	var out []gpu.UtilSample
-	if g.node.cfg.RawSamples {
-		for _, s := range ring {
-			out = append(out, gpu.UtilSample{PID: s.PID, Time: s.Time, SM: s.SM})
-		}
-		return out
-	}
-	at := map[int]int{}
-	for _, s := range ring {
-		i, ok := at[s.PID]
-		if !ok {
-			i = len(out)
-			at[s.PID] = i
-			out = append(out, gpu.UtilSample{PID: s.PID})
-		}
-		out[i].Time = max(out[i].Time, s.Time)
-		out[i].SM += s.SM
-	}
-	for i := range out {
-		out[i].SM /= len(ring)
-	}
-	return out
 }
 
 // The supported fields.

@@ -569,14 +569,39 @@ func TestSimProcesses(t *testing.T) {
 			if _, _, err := n.Utilization(ctx, id, 0); !errors.Is(err, gpu.ErrNotSupported) {
 				t.Errorf("utilisation with MIG: %v; want ErrNotSupported", err)
 			}
+			if _, err := n.UtilizationSeries(ctx, id, 0); !errors.Is(err, gpu.ErrNotSupported) {
+				t.Errorf("utilisation series with MIG: %v; want ErrNotSupported", err)
+			}
 			continue
 		}
 		if s, newest, err := n.Utilization(ctx, id, 5); err != nil || len(s) != 0 || newest != 5 {
 			t.Errorf("idle: samples %v, newest %d, %v; want none and no error", s, newest, err)
 		}
+		if s, err := n.UtilizationSeries(ctx, id, 5); err != nil || len(s.Samples) != 0 || s.Newest != 5 {
+			t.Errorf("idle: series %+v, %v; want none and no error", s, err)
+		}
+		start := time.Now()
 		c.send("QUEUE 100")
 		c.send("LAUNCH 20000 50") // 1 s of work
 		c.send("SYNC")
+		end := time.Now()
+		series, err := n.UtilizationSeries(ctx, id, 0)
+		if err != nil || len(series.Samples) < 6 || len(series.Samples) > 9 {
+			t.Fatalf("busy: series %+v, %v; want 7 or 8 samples", series, err)
+		}
+		for i, x := range series.Samples {
+			at := time.UnixMicro(int64(x.Time))
+			if at.Before(start.Add(-time.Millisecond)) || at.After(end.Add(time.Second)) || x.Percent < 0 || x.Percent > 100 {
+				t.Errorf("sample %+v of work from %v to %v", x, start, end)
+			}
+			if middle := i > 0 && i < len(series.Samples)-1; middle && x.Percent != 100 {
+				t.Errorf("sample %d of a busy second is %d %%", i, x.Percent)
+			}
+		}
+		second := series.Samples[1].Time
+		if s, err := n.UtilizationSeries(ctx, id, second); err != nil || len(s.Samples) < len(series.Samples)-2 || s.Samples[0] != series.Samples[2] {
+			t.Errorf("newer than the second sample: %+v, %v; want those after it of %+v", s, err, series)
+		}
 		s, newest, err := n.Utilization(ctx, id, 0)
 		if err != nil || len(s) == 0 || newest == 0 {
 			t.Fatalf("busy: samples %v, newest %d, %v; want some", s, newest, err)

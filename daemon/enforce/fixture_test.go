@@ -86,6 +86,10 @@ func (d *fakeDriver) Utilization(context.Context, gpu.UUID, uint64) ([]gpu.UtilS
 	return nil, 0, gpu.ErrNotSupported
 }
 
+func (d *fakeDriver) UtilizationSeries(context.Context, gpu.UUID, uint64) (gpu.Series, error) {
+	return gpu.Series{}, gpu.ErrNotSupported
+}
+
 // fakePort assigns processes to leases by pid. It is the freezer too.
 type fakePort struct {
 	cgroup.Port // What no test calls.

@@ -92,3 +92,13 @@ int gpushare_samples_old(void *fn, void *device, uint64_t since, uint32_t *count
 	free(rows);
 	return ret;
 }
+
+enum { utilization_samples = 1 }; // NVML_GPU_UTILIZATION_SAMPLES
+
+int gpushare_series(void *fn, void *device, uint64_t since, uint32_t *count, int *type, gpushare_value *out)
+{
+	// nvmlSample_t is the time and a union of eight bytes, as gpushare_value is.
+	int (*call)(void *, int, unsigned long long, int *, unsigned int *, gpushare_value *) =
+		(int (*)(void *, int, unsigned long long, int *, unsigned int *, gpushare_value *))fn;
+	return call(device, utilization_samples, since, type, count, out);
+}

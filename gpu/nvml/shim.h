@@ -23,4 +23,12 @@ int gpushare_processes(void *fn, void *device, uint32_t *count, void *rows);
 int gpushare_samples(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
 int gpushare_samples_old(void *fn, void *device, uint64_t since, uint32_t *count, gpushare_sample *out);
 
+// One sample of nvmlDeviceGetSamples. bits is the union of the value; the type of the value says how to read it.
+typedef struct {
+	uint64_t time, bits;
+} gpushare_value;
+
+// Reads the GPU's utilisation samples. *count is the capacity, and after the call the number of samples that were written.
+int gpushare_series(void *fn, void *device, uint64_t since, uint32_t *count, int *type, gpushare_value *out);
+
 #endif

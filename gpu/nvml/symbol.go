@@ -39,6 +39,7 @@ const (
 	graphicsProcesses
 	mpsProcesses
 	processUtilization
+	utilizationSeries
 	nvLinks
 	events
 )
@@ -104,6 +105,7 @@ func needs() []need {
 		{graphicsProcesses, []string{"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"}, "graphics processes are not seen"},
 		{mpsProcesses, []string{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"}, "clients of MPS are not seen"},
 		{processUtilization, []string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"}, "the utilisation by process is not known"},
+		{utilizationSeries, []string{"nvmlDeviceGetSamples"}, "idle time between time slices is not measured"},
 
 		{nvLinks, []string{"nvmlDeviceGetNvLinkState"}, "which GPUs NVLink joins is not known"},
 		{nvLinks, []string{"nvmlDeviceGetNvLinkRemoteDeviceType"}, "which GPUs NVLink joins is not known"},

@@ -268,6 +268,11 @@ func (c *Client) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]
 	return r.Samples, r.Newest, err
 }
 
+// UtilizationSeries implements gpu.Driver.
+func (c *Client) UtilizationSeries(ctx context.Context, id gpu.UUID, since uint64) (gpu.Series, error) {
+	return call[gpu.Series](ctx, c, OpSeries, id, utilizationArgs{since})
+}
+
 // NVLinks implements gpu.Driver.
 func (c *Client) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 	return call[gpu.NVLinks](ctx, c, OpNVLinks, id, nil)

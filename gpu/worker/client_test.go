@@ -44,6 +44,8 @@ func TestEveryOperation(t *testing.T) {
 		samples, newest, err := c.Utilization(ctx, gpuA, 41)
 		check("samples", samples, []gpu.UtilSample{{PID: 7, Time: 42}}, err)
 		check("newest", newest, uint64(42), err)
+		series, err := c.UtilizationSeries(ctx, gpuA, 41)
+		check("series", series, gpu.Series{Samples: []gpu.SeriesSample{{Time: 42, Percent: 30}}, Newest: 42}, err)
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
 		gi, err := c.CreateInstance(ctx, gpuA, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}})
@@ -58,8 +60,8 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 5 || st.Messages != 13 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 5 and 13", st.Writes, st.Messages)
+		if st.Writes != 5 || st.Messages != 14 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 5 and 14", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

@@ -135,6 +135,10 @@ func (d *fakeDriver) Utilization(_ context.Context, id gpu.UUID, since uint64) (
 	return []gpu.UtilSample{{PID: 7, Time: since + 1}}, since + 1, d.n.enter(OpUtilization, id)
 }
 
+func (d *fakeDriver) UtilizationSeries(_ context.Context, id gpu.UUID, since uint64) (gpu.Series, error) {
+	return gpu.Series{Samples: []gpu.SeriesSample{{Time: since + 1, Percent: 30}}, Newest: since + 1}, d.n.enter(OpSeries, id)
+}
+
 func (d *fakeDriver) NVLinks(_ context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 	return gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, d.n.enter(OpNVLinks, id)
 }

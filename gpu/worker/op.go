@@ -13,6 +13,7 @@ const (
 	OpMemory           Op = "memory"
 	OpProcesses        Op = "processes"
 	OpUtilization      Op = "utilization"
+	OpSeries           Op = "utilization-series"
 	OpNVLinks          Op = "nvlinks"
 	OpSetMIGMode       Op = "set-mig-mode"
 	OpCreateInstance   Op = "create-instance"
@@ -60,6 +61,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the processes", threadGPU, false, read}, true
 	case OpUtilization:
 		return opInfo{"read the utilisation", threadGPU, false, read}, true
+	case OpSeries:
+		return opInfo{"read the utilisation series", threadGPU, false, read}, true
 	case OpNVLinks:
 		return opInfo{"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
 	case OpSetMIGMode:

@@ -270,6 +270,12 @@ func (s *server) call(j job) (any, error) {
 		}
 		samples, newest, err := d.Utilization(ctx, r.GPU, a.Since)
 		return utilizationResult{samples, newest}, err
+	case OpSeries:
+		a, err := decodeArgs[utilizationArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.UtilizationSeries(ctx, r.GPU, a.Since)
 	case OpNVLinks:
 		return d.NVLinks(ctx, r.GPU)
 	case OpSetMIGMode:

@@ -16,6 +16,7 @@ type Engine struct {
 	// mu guards everything below and the state of every context. No callback runs while it is held.
 	mu      sync.Mutex
 	now     time.Duration // the model is computed up to this time
+	jumped  time.Duration // how far the wall clock was set forward since the start
 	groups  map[string]*group
 	active  []*Context // contexts with work, in the order in which they received it
 	running int        // groups with an active context
@@ -37,15 +38,18 @@ type group struct {
 // never is later than any event, so that no timer is needed.
 const never = time.Duration(math.MaxInt64)
 
-// New returns an idle engine. It starts no goroutine; Close stops its timer.
-func New(clock Clock) *Engine {
+// New returns an idle engine with the default sampling. It starts no goroutine; Close stops its timer.
+func New(clock Clock) *Engine { return NewSampled(clock, Sampling{}) }
+
+// NewSampled is New with another sampling, which must be valid.
+func NewSampled(clock Clock, s Sampling) *Engine {
 	return &Engine{
 		clock:   clock,
 		epoch:   clock.Now(),
 		groups:  map[string]*group{},
 		waiting: map[*Context]struct{}{},
 		pids:    map[int]*account{},
-		sampler: sampler{next: SamplePeriod, seed: 0x9e3779b97f4a7c15},
+		sampler: newSampler(s),
 		due:     -1,
 	}
 }
@@ -168,7 +172,13 @@ func (g *group) distribute(rate float64) {
 
 // advanceLocked computes the model up to now.
 func (e *Engine) advanceLocked() {
-	to := e.clock.Now().Sub(e.epoch)
+	clock := e.clock.Now()
+	to := clock.Sub(e.epoch)
+	// Sub uses the monotonic clock where the times have one; the times of samples follow the wall clock, also when it is
+	// set.
+	if jumped := clock.Round(0).Sub(e.epoch.Round(0)) - to; (jumped - e.jumped).Abs() >= time.Millisecond {
+		e.jumped = jumped
+	}
 	for e.now < to {
 		if len(e.active) == 0 {
 			e.skipLocked(to)
@@ -190,18 +200,6 @@ func (e *Engine) advanceLocked() {
 	}
 }
 
-// skipLocked advances over a time in which nothing runs: only the current period can still produce a sample.
-func (e *Engine) skipLocked(to time.Duration) {
-	if e.sampler.next <= to {
-		e.now = e.sampler.next
-		e.tickLocked()
-	}
-	if e.sampler.next <= to {
-		e.sampler.next += ((to-e.sampler.next)/SamplePeriod + 1) * SamplePeriod
-	}
-	e.now = to
-}
-
 // firstEndLocked returns when the first queue becomes empty at the present rates.
 func (e *Engine) firstEndLocked() time.Duration {
 	first := math.Inf(1)
@@ -221,10 +219,15 @@ func (e *Engine) after(ns float64) time.Duration {
 
 // runLocked runs every active context at its rate.
 func (e *Engine) runLocked(d time.Duration) {
+	s := &e.sampler
+	s.last = s.last[:0]
 	for _, c := range e.active {
-		e.sampler.add(c.acct, c.queue.run(c.rate*float64(d)))
+		s.add(c.acct, c.queue.run(c.rate*float64(d)))
+		if s.o.Naming == NameLast {
+			s.last = append(s.last, part{c.acct, c.rate})
+		}
 	}
-	e.sampler.busy += d
+	s.busy += d
 }
 
 // scheduleLocked wakes the waiters whose condition is true, and sets the timer for the next one. Every public method that

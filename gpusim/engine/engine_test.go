@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -200,6 +201,78 @@ func TestPartlyBusyPeriodSaysItsPercent(t *testing.T) {
 			t.Errorf("mean of the ring is %.1f %%, want 30", mean)
 		}
 	})
+}
+
+// TestSeriesAddsUp runs bursts under every way of sampling: the samples, each over the time since the one before, add up to
+// the true busy time, but for the part of a percent that is rounded down.
+func TestSeriesAddsUp(t *testing.T) {
+	for _, s := range samplings() {
+		t.Run(s.name, func(t *testing.T) {
+			clock := &manualClock{now: time.Unix(1000, 0)}
+			e := engine.NewSampled(clock, s.Sampling)
+			defer e.Close()
+			c := e.AddContext(1, "", engine.Options{Depth: 1000})
+			var since uint64
+			var got, most, unknown time.Duration
+			count := 0
+			period := s.Period
+			if period == 0 {
+				period = engine.SamplePeriod
+			}
+			longest := time.Duration(float64(period) * (1 + s.Jitter))
+			for i := range 600 {
+				c.TryLaunch(time.Duration(i%7)*5*time.Millisecond, 1) // every seventh is idle
+				clock.now = clock.now.Add(50 * time.Millisecond)
+				for _, x := range e.Series(since) {
+					if x.Percent < 0 || x.Percent > 100 || x.Time <= since {
+						t.Fatalf("sample %+v after %d", x, since)
+					}
+					if since > 0 {
+						length := time.Duration(x.Time-since) * time.Microsecond
+						if length > longest { // dry periods before it: its length is known to the jitter
+							length = period
+							unknown += longest - period
+						}
+						got += length * time.Duration(x.Percent) / 100
+						most += length / 100
+						count++
+					}
+					since = x.Time
+				}
+			}
+			busy := e.Busy()[1]
+			// The first period has no sample before it, and the last one has not ended.
+			if got > busy+unknown || got+most+unknown+2*longest < busy {
+				t.Errorf("%d samples add up to %v, want %v within %v", count, got, busy, most+unknown+2*longest)
+			}
+		})
+	}
+}
+
+// sampling is a named way of sampling.
+type sampling struct {
+	name string
+	engine.Sampling
+}
+
+// samplings are the ways of sampling that drivers may have.
+func samplings() []sampling {
+	var out []sampling
+	for _, n := range []engine.Naming{engine.NamePeriod, engine.NameInstant, engine.NameLast} {
+		for _, p := range []time.Duration{0, 168 * time.Millisecond, 200 * time.Millisecond} {
+			for _, j := range []float64{0, 0.1} {
+				for _, c := range []engine.SampleClock{engine.SinceEpoch, engine.SinceBoot} {
+					for _, z := range []bool{false, true} {
+						out = append(out, sampling{
+							fmt.Sprintf("%s %v ±%v since %s zero %v", n, p, j, c, z),
+							engine.Sampling{Naming: n, Period: p, Jitter: j, Clock: c, Uptime: time.Hour, Seed: 7, ZeroWhenIdle: z},
+						})
+					}
+				}
+			}
+		}
+	}
+	return out
 }
 
 // TestTimeIsConserved launches and closes at random: no process runs more than it launched, and together the processes

@@ -1,53 +1,63 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
 
-// The driver's ring of utilisation: 72 entries over ten seconds (NVIDIA's open kernel modules, ctrl2080perf.h).
-const (
-	RingSize     = 72
-	SamplePeriod = 10 * time.Second / RingSize
-)
-
-// historyLength is the longest window of BusyOver, and how long the account of a process without a context is kept.
-const historyLength = 64 * time.Second
-
-// Sample names the process that was on the engine at the time of the sample.
+// Sample is one row of the utilisation by process: it names one process.
 type Sample struct {
 	PID  int
-	Time uint64 // µs since 1970
-	SM   int    // percent of the period in which anything ran, 1…100
+	Time uint64 // µs, on the clock of the samples
+	SM   int    // percent of the period in which anything ran, rounded down, 1…100
 }
 
-// account is the time of one process.
-type account struct {
-	pid        int
-	contexts   int           // open ones
-	lastClosed time.Duration // when the last one closed
-	busy       float64       // ns of a whole engine, since the start
-	period     float64       // the part since the last tick
-	history    []busyPoint   // ascending; only ticks at which busy increased
+// SeriesSample is the utilisation of one period, whichever process ran.
+type SeriesSample struct {
+	Time    uint64 // µs, on the clock of the samples: the end of the period
+	Percent int    // of the period in which anything ran, rounded down, 0…100
 }
 
-// busyPoint is the value of busy at one time.
-type busyPoint struct {
-	at   time.Duration
-	busy float64
-}
-
-// sampler is the ring and the current period.
+// sampler is the two rings and the current period.
 type sampler struct {
-	next   time.Duration // the end of this period
+	o      Sampling
+	random random
+	start  time.Duration // of this period
+	next   time.Duration // its end
 	busy   time.Duration // duration in this period in which anything ran
 	active []*account    // the accounts that ran in this period
-	ring   []Sample      // the oldest first
-	seed   uint64
-	total  float64 // ns of work in this period
+	total  float64       // ns of work in this period
+	last   []part        // who ran last in this period; only with NameLast
+	latest time.Duration // the end of the last period that has a sample in the series
+	rows   ring[Sample]
+	series ring[SeriesSample]
 }
 
+// part is one account with its weight in a choice.
+type part struct {
+	account *account
+	weight  float64
+}
+
+// newSampler returns a sampler whose first period starts now.
+func newSampler(o Sampling) sampler {
+	s := sampler{o: o.withDefaults(), random: newRandom(o.Seed), latest: -1, rows: ring[Sample]{most: RingSize}, series: ring[SeriesSample]{most: SeriesSize}}
+	s.next = s.length()
+	if o.Seed != 0 {
+		s.next = max(time.Duration(s.random.float()*float64(s.next)), 1)
+	}
+	return s
+}
+
+// length returns the length of the next period.
+func (s *sampler) length() time.Duration {
+	if s.o.Jitter == 0 {
+		return s.o.Period
+	}
+	return time.Duration(float64(s.o.Period) * (1 + s.o.Jitter*(2*s.random.float()-1)))
+}
+
+// add charges work to an account.
 func (s *sampler) add(a *account, work float64) {
 	if work <= 0 {
 		return
@@ -60,62 +70,82 @@ func (s *sampler) add(a *account, work float64) {
 	s.total += work
 }
 
-// pick selects one of the active accounts, with a probability equal to its part of the work, as a sample at a random time
-// would.
-func (s *sampler) pick() *account {
-	s.seed ^= s.seed << 13
-	s.seed ^= s.seed >> 7
-	s.seed ^= s.seed << 17
-	at := float64(s.seed>>11) / (1 << 53) * s.total
-	for _, a := range s.active {
-		if at -= a.period; at < 0 {
-			return a
-		}
+// namedLocked returns the account that the row of this period names; nil for none.
+func (e *Engine) namedLocked() *account {
+	s := &e.sampler
+	switch {
+	case s.o.Naming == NamePeriod:
+		return s.active[s.random.choose(len(s.active), func(i int) float64 { return s.active[i].period })]
+	case len(e.active) > 0: // the other two agree: who runs now ran last
+		return e.active[s.random.choose(len(e.active), func(i int) float64 { return e.active[i].rate })].acct
+	case s.o.Naming == NameLast:
+		return s.last[s.random.choose(len(s.last), func(i int) float64 { return s.last[i].weight })].account
 	}
-	return s.active[len(s.active)-1]
+	return nil
 }
 
-// tickLocked ends a period: it adds one sample if anything ran, else none. So the ring of an idle GPU keeps its samples,
-// including those of ended processes.
+// tickLocked ends a period: if anything ran, it adds one row and one sample. So the rings of an idle GPU keep their
+// samples, including those of ended processes.
 func (e *Engine) tickLocked() {
 	s := &e.sampler
+	stamp := e.stamp(s.next)
+	percent := int(100 * s.busy / (s.next - s.start))
+	if len(s.active) > 0 || s.o.ZeroWhenIdle {
+		s.series.put(SeriesSample{Time: stamp, Percent: percent})
+		s.latest = s.next
+	}
 	if len(s.active) > 0 {
-		// A whole percent, as the library reports, and never 0, because 0 is not listed.
-		sm := max(int((s.busy*100+SamplePeriod/2)/SamplePeriod), 1)
-		if len(s.ring) == RingSize {
-			s.ring = append(s.ring[:0], s.ring[1:]...)
+		// A row of 0 % is not listed.
+		if a := e.namedLocked(); a != nil && percent > 0 {
+			s.rows.put(Sample{PID: a.pid, Time: stamp, SM: percent})
 		}
-		s.ring = append(s.ring, Sample{PID: s.pick().pid, Time: uint64(e.epoch.Add(e.now).UnixMicro()), SM: min(sm, 100)})
 	}
 	for _, a := range s.active {
-		a.period = 0
-		a.history = append(a.history, busyPoint{at: e.now, busy: a.busy})
-		// One point older than the window is kept: the start of the window is after it.
-		for len(a.history) > 1 && a.history[1].at < e.now-historyLength {
-			a.history = a.history[1:]
-		}
+		a.tick(s.start, s.next)
 	}
-	s.active, s.total, s.busy = s.active[:0], 0, 0
-	s.next += SamplePeriod
+	s.active, s.total, s.busy, s.last = s.active[:0], 0, 0, s.last[:0]
+	s.start = s.next
+	s.next += s.length()
 	e.forgetLocked()
 }
 
-// forgetLocked drops the accounts of processes that ended long ago.
-func (e *Engine) forgetLocked() {
-	for pid, a := range e.pids {
-		if a.contexts == 0 && e.now-a.lastClosed > historyLength {
-			delete(e.pids, pid)
+// skipLocked ends the periods up to a time in which nothing runs.
+func (e *Engine) skipLocked(to time.Duration) {
+	s := &e.sampler
+	for s.next <= to {
+		e.now = s.next
+		e.tickLocked()
+		if whole := (to - s.start) / s.o.Period; s.o.Jitter == 0 && !s.o.ZeroWhenIdle && whole > 0 {
+			s.start += whole * s.o.Period
+			s.next = s.start + s.o.Period
 		}
 	}
+	e.now = to
 }
 
-// Samples returns the ring's entries newer than since (µs since 1970), the oldest first; 0 for all of them.
+// stamp returns the time of a sample on the clock of the samples.
+func (e *Engine) stamp(at time.Duration) uint64 {
+	if e.sampler.o.Clock == SinceBoot {
+		return uint64((e.sampler.o.Uptime + at).Microseconds())
+	}
+	return uint64(e.epoch.Add(at + e.jumped).UnixMicro())
+}
+
+// Samples returns the rows newer than since (µs on the clock of the samples), the oldest first; 0 for all of them.
 func (e *Engine) Samples(since uint64) []Sample {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advanceLocked()
-	i, _ := slices.BinarySearchFunc(e.sampler.ring, since+1, func(s Sample, t uint64) int { return cmp.Compare(s.Time, t) })
-	return slices.Clone(e.sampler.ring[i:])
+	return slices.DeleteFunc(slices.Clone(e.sampler.rows.list()), func(s Sample) bool { return s.Time <= since })
+}
+
+// Series returns the samples of the whole engine newer than since (µs on the clock of the samples), the oldest first; 0
+// for all of them. It is empty when nothing ran.
+func (e *Engine) Series(since uint64) []SeriesSample {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advanceLocked()
+	return slices.DeleteFunc(slices.Clone(e.sampler.series.list()), func(s SeriesSample) bool { return s.Time <= since })
 }
 
 // Utilization returns the percentage of the last full sample period in which anything ran, 0…100.
@@ -123,58 +153,10 @@ func (e *Engine) Utilization() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advanceLocked()
-	ring := e.sampler.ring
-	if len(ring) == 0 {
+	s := &e.sampler
+	if s.latest != s.start {
 		return 0
 	}
-	last := ring[len(ring)-1]
-	if last.Time < uint64(e.epoch.Add(e.sampler.next-SamplePeriod).UnixMicro()) {
-		return 0
-	}
-	return last.SM
-}
-
-// Busy returns the true time of every process that has or recently had a context, in time of a whole engine: two
-// processes that run concurrently for a second have half a second each.
-func (e *Engine) Busy() map[int]time.Duration {
-	return e.BusyOver(0)
-}
-
-// BusyOver is Busy over the last window, at most 64 s; 0 since the start. The start of the window is exact to one sample
-// period.
-func (e *Engine) BusyOver(window time.Duration) map[int]time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.advanceLocked()
-	e.forgetLocked()
-	out := make(map[int]time.Duration, len(e.pids))
-	for pid, a := range e.pids {
-		b := a.busy
-		if window > 0 {
-			b -= a.at(e.now - min(window, historyLength))
-		}
-		out[pid] = time.Duration(b)
-	}
-	return out
-}
-
-// at returns the value of busy at a time, by linear interpolation between two points.
-func (a *account) at(t time.Duration) float64 {
-	i, _ := slices.BinarySearchFunc(a.history, t, func(m busyPoint, t time.Duration) int { return cmp.Compare(m.at, t) })
-	if i == len(a.history) {
-		// After the last point, busy only increased in the current period.
-		return a.busy - a.period
-	}
-	to := a.history[i]
-	from := busyPoint{at: to.at - SamplePeriod}
-	if i > 0 {
-		from.busy = a.history[i-1].busy
-		// Points exist only where busy increased, so between distant points it was constant until one period before the
-		// second.
-		from.at = max(from.at, a.history[i-1].at)
-	}
-	if t <= from.at {
-		return from.busy
-	}
-	return from.busy + (to.busy-from.busy)*float64(t-from.at)/float64(to.at-from.at)
+	list := s.series.list()
+	return list[len(list)-1].Percent
 }

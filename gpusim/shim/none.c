@@ -42,7 +42,7 @@ NONE(nvmlDeviceGetPcieReplayCounter) NONE(nvmlDeviceGetPcieSpeed) NONE(nvmlDevic
 NONE(nvmlDeviceGetPowerManagementDefaultLimit) NONE(nvmlDeviceGetPowerManagementLimitConstraints)
 NONE(nvmlDeviceGetPowerManagementMode) NONE(nvmlDeviceGetPowerSource) NONE(nvmlDeviceGetPowerState)
 NONE(nvmlDeviceGetRemappedRows) NONE(nvmlDeviceGetRetiredPages) NONE(nvmlDeviceGetRetiredPagesPendingStatus)
-NONE(nvmlDeviceGetRetiredPages_v2) NONE(nvmlDeviceGetRowRemapperHistogram) NONE(nvmlDeviceGetSamples)
+NONE(nvmlDeviceGetRetiredPages_v2) NONE(nvmlDeviceGetRowRemapperHistogram)
 NONE(nvmlDeviceGetSupportedClocksThrottleReasons) NONE(nvmlDeviceGetSupportedGraphicsClocks)
 NONE(nvmlDeviceGetSupportedMemoryClocks) NONE(nvmlDeviceGetSupportedPerformanceStates)
 NONE(nvmlDeviceGetSupportedVgpus) NONE(nvmlDeviceGetTargetFanSpeed) NONE(nvmlDeviceGetThermalSettings)

@@ -279,3 +279,20 @@ FN(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t d, nvmlProcessesUtilizati
 		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = v[1], .pid = (uint)v[0], .smUtil = (uint)v[2], .memUtil = (uint)v[3]};
 	return NVML_SUCCESS;
 }
+
+/* With samples NULL the answer is the size of the buffer that the caller needs. A smaller buffer gets the oldest samples. */
+FN(nvmlDeviceGetSamples, nvmlDevice_t d, nvmlSamplingType_t type, unsigned long long since, nvmlValueType_t *kind, uint *count, nvmlSample_t *out)
+{
+	struct reply r;
+	READY;
+	NEED(kind, count);
+	if (out && *count == 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	OR_RETURN(ASK(__func__, &r, H(d), (uint64_t)type, since));
+	uint n = r.n / 2;
+	*kind = NVML_VALUE_TYPE_UNSIGNED_INT;
+	*count = out && *count < n ? *count : n;
+	for (uint i = 0; out && i < *count; i++)
+		out[i] = (nvmlSample_t){.timeStamp = r.v[2 * i], .sampleValue.uiVal = (uint)r.v[2 * i + 1]};
+	return NVML_SUCCESS;
+}
