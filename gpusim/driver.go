@@ -94,6 +94,9 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	ret := d.c.call(ctx, "DeviceGetCount", nil, func() Ret {
 		cfg := d.n.cfg
 		info = gpu.NodeInfo{DriverVersion: cfg.DriverVersion, LibraryVersion: cfg.libraryVersion(), CUDAVersion: cfg.CUDAVersion, Library: "gpusim"}
+		if cfg.Series == SeriesMissing {
+			info.Missing = []string{"nvmlDeviceGetSamples"}
+		}
 		for _, g := range d.n.devices {
 			info.GPUs = append(info.GPUs, g.identityLocked())
 		}
@@ -248,7 +251,7 @@ func (d *Driver) Processes(ctx context.Context, id gpu.UUID) (out []gpu.Process,
 // Utilization reads the samples newer than since.
 func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
 	var out []gpu.UtilSample
-	err := d.on(ctx, "read utilization", id, step{"DeviceGetProcessUtilization", func(g *device) Ret {
+	err := d.on(ctx, "read utilization", id, step{d.n.utilizationCall(), func(g *device) Ret {
 		if g.migCurrent {
 			return NotSupported
 		}

@@ -57,9 +57,6 @@ type Config struct {
 	Bridges [][]int
 	// Switches is the number of NVSwitches that connect all GPUs without a bridge.
 	Switches int
-	// Symbols reports whether the library has a function ("nvmlDeviceGetMemoryInfo_v2"); nil: every one. Only the port
-	// uses it: clients of the socket look up symbols in the library.
-	Symbols func(name string) bool
 }
 
 // GPUConfig is one GPU of a virtual node.

@@ -3,6 +3,7 @@ package gpusim
 import (
 	"fmt"
 	"hash/fnv"
+	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/engine"
@@ -61,10 +62,20 @@ func (g *device) seriesLocked(since uint64) ([]engine.SeriesSample, Ret) {
 	return samples, Success
 }
 
+// utilizationCall is the call with which the worker reads the utilisation by process: the newer one where the library has
+// it. Branch 535 does not.
+func (n *Node) utilizationCall() string {
+	if strings.HasPrefix(n.cfg.DriverVersion, "535.") {
+		return "DeviceGetProcessUtilization"
+	}
+	return "DeviceGetProcessesUtilizationInfo"
+}
+
 // utilization answers with the rows newer than the second argument: per process, in percent of those samples, or one by
 // one.
 func (q *call) utilization(t target) Ret {
-	if t.g.migCurrent {
+	// The older call is not supported on Blackwell (HAMi-core#218).
+	if t.g.migCurrent || q.name == "DeviceGetProcessUtilization" && t.g.model.Architecture == Blackwell {
 		return NotSupported
 	}
 	samples := t.g.utilizationLocked(q.args[1])

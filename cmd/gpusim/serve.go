@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -73,6 +74,11 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 		return err
 	}
 	defer lock.Close()
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return fmt.Errorf("cannot read the time since boot: %w", err)
+	}
+	file.Config.Sampling.Uptime = time.Duration(up.Nano())
 	node, err := gpusim.New(file.Config, engine.SystemClock{})
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -6,13 +6,23 @@
 //	driver: "580"               the library variant: 535 or 580
 //	driver_version: 580.95.05   the reported driver version
 //	state: ready                ready, absent (no kernel module) or mismatch
-//	seed: lab                   the seed of the UUIDs
+//	seed: lab                   the seed of the UUIDs and of the sampler
 //	context_memory: 300MiB      memory of a CUDA context
 //	server_memory: 30MiB        memory of an MPS server while it has clients
 //	monitors_block_reset: true  a process with a handle of a GPU prevents its reset
 //	no_reset: false             the driver cannot reset: a mode change returns "reset required"
 //	hide_process_memory: false  process lists report memory as "not available"
 //	raw_samples: false          utilisation sample by sample instead of per process
+//	sampler: {naming: period, period: 139ms, jitter: 0.1, clock: epoch, zero_when_idle: false, series: present}
+//	                            how the driver samples utilisation, on every GPU. Drivers differ, or their documentation
+//	                            can be read in several ways:
+//	                            naming: which process a row names: period (one of those that ran in the period, by their
+//	                            work), instant (one that runs when the sample is taken; none when nothing runs) or last
+//	                            (the one that ran last in the period)
+//	                            period: 10ms to 2s; default 10 s/72. jitter: the part of the period, 0 to 0.5, by which
+//	                            its length varies. clock: times since the epoch (1970) or since boot
+//	                            zero_when_idle: the GPU's own samples have a value of 0 while it is idle; otherwise none
+//	                            series: present, missing or unsupported: how the driver answers DeviceGetSamples
 //	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
 //	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 //	                            the sets of GPUs, by index, that a bridge connects, and how many NVSwitches connect all
@@ -74,6 +84,7 @@ type document struct {
 	NoReset            bool              `yaml:"no_reset"`
 	HideMemory         bool              `yaml:"hide_process_memory"`
 	RawSamples         bool              `yaml:"raw_samples"`
+	Sampler            sampler           `yaml:"sampler"`
 	NVLink             nvlink            `yaml:"nvlink"`
 	GPUs               []entry           `yaml:"gpus"`
 }
@@ -154,6 +165,10 @@ func (doc *document) file() (File, error) {
 			return File{}, fmt.Errorf("latency of %s: invalid duration %q", call, text)
 		}
 		cfg.Latency[call] = d
+	}
+	var err error
+	if cfg.Sampling, cfg.Series, err = doc.Sampler.sampling(doc.Seed); err != nil {
+		return File{}, fmt.Errorf("sampler: %w", err)
 	}
 	for i, e := range doc.GPUs {
 		gpus, err := e.gpus(len(cfg.GPUs))

@@ -43,6 +43,7 @@ seed: lab
 context_memory: 1GiB
 latency: {DeviceSetMigMode: 4s}
 monitors_block_reset: false
+sampler: {naming: instant, period: 168ms, jitter: 0.1, clock: boot, zero_when_idle: true, series: unsupported}
 nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 gpus:
   - {model: A100-SXM4-40GB, count: 9}
@@ -56,6 +57,11 @@ gpus:
 		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 ||
 		c.Switches != 6 || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
 		t.Errorf("%+v", c)
+	}
+	if seed := c.Sampling.Seed; seed == 0 || c.Series != gpusim.SeriesUnsupported || c.Sampling != (engine.Sampling{
+		Naming: engine.NameInstant, Period: 168 * time.Millisecond, Jitter: 0.1, Clock: engine.SinceBoot, ZeroWhenIdle: true, Seed: seed,
+	}) {
+		t.Errorf("sampler %+v, series %q", c.Sampling, c.Series)
 	}
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
@@ -78,6 +84,14 @@ func TestInvalidNodeFiles(t *testing.T) {
 		"unknown state":     {"state: asleep", "asleep"},
 		"bad size":          {"context_memory: 3 apples", "3 apples"},
 		"bad duration":      {"latency: {any: soon}", "soon"},
+		"unknown naming":    {"sampler: {naming: anybody}", `sampler: naming must be period, instant or last, not "anybody"`},
+		"no period":         {"sampler: {period: 168}", `sampler: period must be a duration such as 168ms, not "168"`},
+		"short period":      {"sampler: {period: 9ms}", "sampler: period must be 10ms to 2s, not 9ms"},
+		"much jitter":       {"sampler: {jitter: 0.6}", "sampler: jitter must be 0 to 0.5 of the period, not 0.6"},
+		"odd jitter":        {"sampler: {jitter: .nan}", "sampler: jitter must be 0 to 0.5"},
+		"unknown clock":     {"sampler: {clock: lunar}", `sampler: clock must be epoch or boot, not "lunar"`},
+		"unknown series":    {"sampler: {series: none}", `sampler: series must be present, missing or unsupported, not "none"`},
+		"unknown sampler":   {"sampler: {name: x}", "line 1: field name not found"},
 		"count with a uuid": {"gpus: [{model: A30-24GB, count: 2, uuid: GPU-1}]", "count"},
 		"no start":          {"gpus: [{model: A30-24GB, layout: [1g.6gb]}]", "1g.6gb"},
 		"no such profile":   {"gpus: [{model: A30-24GB, layout: [9g@0]}]", "9g"},
