@@ -27,7 +27,7 @@ help:
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
 	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: many minutes of CPU'
 	@echo 'make lint       what must be clean before a commit'
-	@echo 'make bench      figures against their targets, into build/bench.json'
+	@echo 'make bench      figures against their targets, into build/bench.json; BENCHFLAGS=-help: a part of them, several runs'
 	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node'
 	@echo 'make test-vm    the real systemd of Debian 12 and 13 in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
@@ -72,7 +72,7 @@ lint:
 	@sh packaging/lint.sh
 
 bench: build
-	@$(GO) run ./test/bench
+	@$(GO) run ./test/bench $(BENCHFLAGS)
 
 # Clients of NVML from other projects, downloaded once into build/. Without them it fails: nothing is skipped.
 test-tools: build

@@ -17,40 +17,6 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// bench is one run. The node is the largest of the targets: 8 GPUs with 7 instances each, and 64 tenants.
-type bench struct {
-	bin string
-}
-
-func (b *bench) all(ctx context.Context) ([]Figure, error) {
-	figures, err := planner(ctx)
-	if err != nil {
-		return nil, err
-	}
-	n := &harness.Node{Bin: b.bin, File: "testdata/nodes/dgx-a100-mig.yaml"}
-	defer n.Close()
-	if err := n.Start(ctx); err != nil {
-		return nil, err
-	}
-	if r := n.CLIIn(ctx, bigSpec(), "apply", "-f", "-"); r.Code != 0 {
-		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
-	}
-	for _, part := range []func(context.Context, *harness.Node) ([]Figure, error){
-		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle, attribution, relayout,
-	} {
-		f, err := part(ctx, n)
-		if err != nil {
-			return nil, err
-		}
-		figures = append(figures, f...)
-	}
-	r := n.CLIIn(ctx, "version: v1\nnode: {enforce: on}\n", "apply", "-f", "-")
-	if r.Code != 0 {
-		return nil, fmt.Errorf("cannot remove the large spec: %s", r.Err)
-	}
-	return figures, nil
-}
-
 // bigSpec has 8 × 7 instances and 64 tenants.
 func bigSpec() string {
 	var b strings.Builder

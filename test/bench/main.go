@@ -4,86 +4,188 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"text/tabwriter"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
 )
 
-// Figure is one measured value with its target.
-type Figure struct {
-	Name   string  `json:"name"`
-	Value  float64 `json:"value"`
-	Unit   string  `json:"unit"`
-	Target float64 `json:"target"`
-	Better string  `json:"better"` // lower | higher
-	Met    bool    `json:"met"`
+// bench is one run.
+type bench struct {
+	bin    string
+	only   []string      // names of parts; all when empty
+	runs   int           // of each measurement in real time
+	warmUp time.Duration // before a measurement of shares
+	window time.Duration // of a measurement of shares
+	full   bool          // one scenario after the other, over all samplers
+	errs   io.Writer
 }
 
-func lower(name string, value float64, unit string, target float64) Figure {
-	return Figure{name, value, unit, target, "lower", value <= target}
+// part is one group of figures.
+type part struct {
+	name  string
+	about string
+	limit func(b *bench) time.Duration // how long it may take
+	run   func(b *bench, ctx context.Context) ([]Figure, error)
 }
 
-func higher(name string, value float64, unit string, target float64) Figure {
-	return Figure{name, value, unit, target, "higher", value >= target}
+func atMost(d time.Duration) func(*bench) time.Duration {
+	return func(*bench) time.Duration { return d }
+}
+
+// parts are all figures, in the order of the table.
+var parts = []part{
+	{"plan", "the MIG planner and a replay of requests", atMost(2 * time.Minute), (*bench).plan},
+	{"node", "start, converge, status, run, memory, idle CPU, re-layout", atMost(5 * time.Minute), (*bench).node},
+	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
+	{"cost", "CPU time of 64 leases on 8 GPUs, and of 8 that are alone", atMost(4 * time.Minute), (*bench).cost},
+	{"fail-open", "a stopped and a killed daemon: when the last lease is thawed", atMost(3 * time.Minute), (*bench).failOpen},
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	b := &bench{errs: errs}
+	var only string
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.StringVar(&only, "only", "", "measure only these `parts`, separated by commas: "+strings.Join(names(), ", "))
+	flags.IntVar(&b.runs, "runs", 1, "measure shares this `number` of times, each with new leases")
+	flags.DurationVar(&b.window, "for", time.Minute, "measure shares this `long`")
+	flags.DurationVar(&b.warmUp, "warm-up", 20*time.Second, "let leases run this `long` before their shares are measured")
+	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if err := b.check(only, flags.Args()); err != nil {
+		fmt.Fprintln(errs, "bench:", err)
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.limit())
+	defer cancel()
+	r, err := b.all(ctx)
+	if len(r.Figures) > 0 { // A part that failed does not discard the figures of the others.
+		show(out, r.Figures)
+		if e := write("build/bench.json", r); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "bench:", err)
+		return 1
+	}
+	return 0
+}
+
+func names() (out []string) {
+	for _, p := range parts {
+		out = append(out, p.name)
+	}
+	return out
+}
+
+// check reads the list of parts and rejects values without a meaning.
+func (b *bench) check(only string, rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unknown argument %q; see -help", rest[0])
+	}
+	if only != "" {
+		b.only = strings.Split(only, ",")
+	}
+	for _, name := range b.only {
+		if !slices.Contains(names(), name) {
+			return fmt.Errorf("unknown part %q: choose from %s", name, strings.Join(names(), ", "))
+		}
+	}
+	switch {
+	case b.runs < 1 || b.runs > 100:
+		return fmt.Errorf("-runs %d: use 1 to 100", b.runs)
+	case b.window < shortWindow || b.window > time.Hour:
+		return fmt.Errorf("-for %s: use %s to 1h", b.window, shortWindow)
+	case b.warmUp < 0 || b.warmUp > time.Hour:
+		return fmt.Errorf("-warm-up %s: use 0 to 1h", b.warmUp)
+	}
 	bin, err := filepath.Abs("bin")
 	if err != nil {
 		return fmt.Errorf("cannot find the programs: %w", err)
 	}
-	b := &bench{bin: bin}
-	figures, err := b.all(ctx)
-	if err != nil {
-		return err
-	}
-	if err := show(figures); err != nil {
-		return err
-	}
-	return write("build/bench.json", figures)
-}
-
-func show(figures []Figure) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "figure\tvalue\ttarget\t\tmet\t")
-	for _, f := range figures {
-		met, sign := "yes", "≤"
-		if !f.Met {
-			met = "NO"
-		}
-		if f.Better == "higher" {
-			sign = "≥"
-		}
-		fmt.Fprintf(w, "%s\t%.4g %s\t%s %.4g\t\t%s\t\n", f.Name, f.Value, f.Unit, sign, f.Target, met)
-	}
-	return w.Flush()
-}
-
-func write(file string, figures []Figure) error {
-	out, err := json.MarshalIndent(figures, "", "  ")
-	if err != nil {
-		return fmt.Errorf("cannot encode the figures: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return fmt.Errorf("cannot create the directory: %w", err)
-	}
-	if err := os.WriteFile(file, append(out, '\n'), 0o644); err != nil {
-		return fmt.Errorf("cannot write the figures: %w", err)
-	}
+	b.bin = bin
 	return nil
 }
+
+func (b *bench) chosen(p part) bool { return len(b.only) == 0 || slices.Contains(b.only, p.name) }
+
+// limit is the sum of the limits of the chosen parts.
+func (b *bench) limit() time.Duration {
+	total := time.Minute
+	for _, p := range parts {
+		if b.chosen(p) {
+			total += p.limit(b)
+		}
+	}
+	return total
+}
+
+func (b *bench) all(ctx context.Context) (Report, error) {
+	r, err := newReport()
+	if err != nil {
+		return r, err
+	}
+	b.warnIfBusy(r.Machine)
+	for _, p := range parts {
+		if !b.chosen(p) {
+			continue
+		}
+		began := time.Now()
+		figures, err := p.run(b, ctx)
+		r.Figures = append(r.Figures, figures...)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Fprintf(b.errs, "bench: %s: %s\n", p.name, time.Since(began).Round(time.Second))
+	}
+	r.Machine.LoadAfter, err = loadAverage()
+	return r, err
+}
+
+// node measures the daemon on the largest node of the targets: 8 GPUs with 7 instances each, and 64 tenants.
+func (b *bench) node(ctx context.Context) (figures []Figure, err error) {
+	n := &harness.Node{Bin: b.bin, File: "testdata/nodes/dgx-a100-mig.yaml"}
+	defer n.Close()
+	if err := n.Start(ctx); err != nil {
+		return nil, err
+	}
+	if r := n.CLIIn(ctx, bigSpec(), "apply", "-f", "-"); r.Code != 0 {
+		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
+	}
+	for _, measure := range []func(context.Context, *harness.Node) ([]Figure, error){
+		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle, attribution, relayout,
+	} {
+		f, err := measure(ctx, n)
+		if err != nil {
+			return figures, err
+		}
+		figures = append(figures, f...)
+	}
+	if r := n.CLIIn(ctx, emptySpec, "apply", "-f", "-"); r.Code != 0 {
+		return figures, fmt.Errorf("cannot remove the large spec: %s", r.Err)
+	}
+	return figures, nil
+}
+
+func (b *bench) plan(ctx context.Context) ([]Figure, error) { return planner(ctx) }
+
+const emptySpec = "version: v1\nnode: {enforce: on}\n"

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -295,15 +296,33 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// endThaw stops the thaw watchdog, which outlives the daemon, by the pid in its lock file.
-func (n *Node) endThaw() error {
-	b, err := os.ReadFile(filepath.Join(n.Dir, "run", "thaw.lock"))
-	pid, convErr := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || convErr != nil || pid <= 1 {
-		return nil
+// ThawPID is the pid of this node's thaw watchdog, which outlives the daemon; 0 when none runs. It is found by its arguments,
+// because no file has its pid.
+func (n *Node) ThawPID() int {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0
 	}
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(name, []byte("gpushare-thaw")) {
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		argv := strings.Split(string(b), "\x00")
+		if filepath.Base(argv[0]) != "gpushare-thaw" || !slices.Contains(argv, filepath.Join(n.Dir, "run")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
+// endThaw stops the thaw watchdog.
+func (n *Node) endThaw() error {
+	pid := n.ThawPID()
+	if pid == 0 {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(pid, 0)

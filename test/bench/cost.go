@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// costTime is the measured time. The kernel counts CPU time in steps of 10 ms: an error of 0.03 % of a core.
+const costTime = 30 * time.Second
+
+// cost measures the CPU time of the daemon, the thaw watchdog and the worker: with eight leases on each of eight GPUs, and
+// with one.
+func (b *bench) cost(ctx context.Context) ([]Figure, error) {
+	var figures []Figure
+	for _, c := range []struct {
+		name   string
+		leases int
+		target float64
+	}{{"64 leases on 8 GPUs", 8, 3}, {"8 leases alone on 8 GPUs", 1, 0.5}} {
+		percent, err := b.costOf(ctx, c.leases)
+		if err != nil {
+			return figures, err
+		}
+		var total float64
+		for _, v := range percent {
+			total += v
+		}
+		name := fmt.Sprintf("%s: CPU of all programs over %s", c.name, costTime)
+		figures = append(figures, lower(name, total, "% of a core", c.target))
+		for _, program := range slices.Sorted(maps.Keys(percent)) {
+			figures = append(figures, figure(c.name+": of that, "+program, []float64{percent[program]}, "% of a core", "lower", nil))
+		}
+	}
+	return figures, nil
+}
+
+// costOf is the CPU time of each program in percent of a core, with a number of leases on each of eight GPUs.
+func (b *bench) costOf(ctx context.Context, leases int) (percent map[string]float64, err error) {
+	n, err := b.startNode(ctx, samplers[0])
+	if n != nil {
+		defer func() { err = errors.Join(err, n.Close()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []scenario
+	for range virtualGPUs {
+		list = append(list, scenario{name: "cost", loads: equal(leases, queue50)})
+	}
+	all, err := startScenarios(ctx, n, list)
+	defer stopAll(all)
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, b.warmUp); err != nil {
+		return nil, err
+	}
+	pids, err := withWorkers(n.DaemonPID())
+	if err != nil {
+		return nil, err
+	}
+	if thaw := n.ThawPID(); thaw != 0 {
+		pids = append(pids, thaw)
+	} else if b.freezes() {
+		return nil, errors.New("there is no thaw watchdog")
+	}
+	counters, err := n.Client().Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began, before := time.Now(), map[int]time.Duration{}
+	for _, pid := range pids {
+		if before[pid], err = cpuTime(pid); err != nil {
+			return nil, err
+		}
+	}
+	if err := pause(ctx, costTime); err != nil {
+		return nil, err
+	}
+	percent = map[string]float64{}
+	elapsed := time.Since(began)
+	for _, pid := range pids {
+		after, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the name of process %d: %w", pid, err)
+		}
+		percent[strings.TrimSpace(string(name))] += 100 * (after - before[pid]).Seconds() / elapsed.Seconds()
+	}
+	now, err := n.Client().Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if leases > 1 && b.freezes() && now["freezes"] == counters["freezes"] {
+		return nil, errors.New("no lease was frozen: this is not the cost of time shares")
+	}
+	return percent, stillRun(all)
+}
+
+// stillRun fails if a program has ended: the figure would be that of fewer leases.
+func stillRun(all []*running) error {
+	for _, r := range all {
+		for k, j := range r.jobs {
+			select {
+			case <-j.Done():
+				return fmt.Errorf("%s: the program of tenant %d has ended: %s", r.name, k+1, j.Output())
+			default:
+			}
+		}
+	}
+	return nil
+}
+
+func stopAll(all []*running) {
+	var jobs []*harness.Job
+	for _, r := range all {
+		jobs = append(jobs, r.jobs...)
+	}
+	done := make(chan struct{}, len(jobs))
+	for _, j := range jobs {
+		go func() {
+			j.Stop()
+			done <- struct{}{}
+		}()
+	}
+	for range jobs {
+		<-done
+	}
+}
+
+// pause waits for the time of a measurement.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,370 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+const (
+	// shortWindow is the shorter window of the targets. It is the longest error that a user of a GPU notices.
+	shortWindow = 10 * time.Second
+	// readEvery is the distance of two readings of the virtual GPUs, and so the error of the longest wait.
+	readEvery = 50 * time.Millisecond
+	// virtualGPUs is the number of GPUs of the virtual node.
+	virtualGPUs = 8
+)
+
+// load is one tenant of a scenario: its share of the GPU in percent, and the arguments of its program.
+type load struct {
+	share float64
+	burn  string
+}
+
+// scenario is a set of tenants on one GPU.
+type scenario struct {
+	name  string
+	loads []load
+	// gpuBound: every tenant always has queued work, so the GPU need not be idle.
+	gpuBound bool
+}
+
+func equal(n int, burn string) (loads []load) {
+	for range n {
+		loads = append(loads, load{100 / float64(n), burn})
+	}
+	return loads
+}
+
+// The queues of the loads: 50 ms, and 400 ms next to 20 ms.
+const (
+	queue50  = "--kernel 5ms --queue 10"
+	queue400 = "--kernel 5ms --queue 80"
+	queue20  = "--kernel 5ms --queue 4"
+)
+
+var scenarios = []scenario{
+	{"30/70, 50 ms", []load{{30, queue50}, {70, queue50}}, true},
+	{"30/70, 400/20 ms", []load{{30, queue400}, {70, queue20}}, true},
+	{"10/90, 50 ms", []load{{10, queue50}, {90, queue50}}, true},
+	{"10/20/30/40, 50 ms", []load{{10, queue50}, {20, queue50}, {30, queue50}, {40, queue50}}, true},
+	{"eight equal, 50 ms", equal(8, queue50), true},
+	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1"}, {70, queue50}}, false},
+}
+
+// sampler is one way in which a driver samples utilisation, as lines of a node file.
+type sampler struct{ name, lines string }
+
+var samplers = []sampler{{"", ""}}
+
+// outcome is what one run of one scenario measured.
+type outcome struct {
+	rms10, rms60, worst10, bias, busy, wait float64
+	status                                  float64 // the largest mean error of the busy time that status shows, in points
+}
+
+func (b *bench) fairnessLimit() time.Duration {
+	once := b.warmUp + b.window + 30*time.Second
+	if b.full {
+		once *= time.Duration(len(scenarios) * len(samplers))
+	}
+	return time.Duration(b.runs)*once + time.Minute
+}
+
+// fairness measures shares of GPU time with the shipped programs, by the virtual GPUs' own count of busy time. All scenarios run
+// at once, each on a GPU of its own, or one after the other with each sampler.
+func (b *bench) fairness(ctx context.Context) ([]Figure, error) {
+	if !b.freezes() {
+		return b.skip("shares in real time", "root and cgroup v2, to freeze processes")
+	}
+	use := samplers
+	if !b.full {
+		use = samplers[:1]
+	}
+	var figures []Figure
+	for _, s := range use {
+		groups := [][]scenario{scenarios}
+		if b.full {
+			groups = slices.Collect(slices.Chunk(scenarios, 1))
+		}
+		for _, group := range groups {
+			outcomes := make([][]outcome, len(group))
+			for range b.runs {
+				got, err := b.runScenarios(ctx, s, group)
+				if err != nil {
+					return figures, err
+				}
+				for i := range got {
+					outcomes[i] = append(outcomes[i], got[i])
+				}
+			}
+			for i, sc := range group {
+				figures = append(figures, sc.figures(s, outcomes[i])...)
+			}
+		}
+	}
+	return figures, nil
+}
+
+// skip reports a part that cannot be measured here.
+func (b *bench) skip(what, needs string) ([]Figure, error) {
+	fmt.Fprintf(b.errs, "bench: skipped, needs %s: %s\n", needs, what)
+	return nil, nil
+}
+
+// figures are those of one scenario, with the targets that apply to it.
+func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
+	name := sc.name
+	if s.name != "" {
+		name += ", " + s.name
+	}
+	target := func(v float64) *float64 { return &v }
+	var bound10, bound60, bound97 *float64
+	if sc.gpuBound {
+		bound10, bound60, bound97 = target(2), target(1), target(97)
+	}
+	var out []Figure
+	add := func(what, unit, better string, target *float64, value func(outcome) float64) {
+		var values []float64
+		for _, o := range runs {
+			values = append(values, value(o))
+		}
+		if slices.ContainsFunc(values, math.IsNaN) { // the run was shorter than this window
+			return
+		}
+		f := figure(what, values, unit, better, target)
+		f.Scenario = "in real time: " + name
+		out = append(out, f)
+	}
+	add("mean error, points", "points", "lower", target(1), func(o outcome) float64 { return o.bias })
+	add("RMS 10 s", "points", "lower", bound10, func(o outcome) float64 { return o.rms10 })
+	add("RMS 60 s", "points", "lower", bound60, func(o outcome) float64 { return o.rms60 })
+	add("worst 10 s", "points", "lower", nil, func(o outcome) float64 { return o.worst10 })
+	add("GPU busy, %", "%", "higher", bound97, func(o outcome) float64 { return o.busy })
+	add("longest wait, s", "s", "lower", target(5), func(o outcome) float64 { return o.wait })
+	add("error of status, points", "points", "lower", nil, func(o outcome) float64 { return o.status })
+	return out
+}
+
+// running is a scenario that runs on one GPU of a node.
+type running struct {
+	scenario
+	gpu    gpu.UUID
+	jobs   []*harness.Job
+	record record
+	shown  [][]shown // of each tenant
+}
+
+// shown is the busy time of a lease in status, in percent of the last 10 s, and when it was read.
+type shown struct {
+	at   time.Duration
+	busy float64
+}
+
+// runScenarios runs scenarios once, each on a GPU of its own.
+func (b *bench) runScenarios(ctx context.Context, s sampler, list []scenario) (out []outcome, err error) {
+	n, err := b.startNode(ctx, s)
+	if n != nil {
+		defer func() { err = errors.Join(err, n.Close()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := startScenarios(ctx, n, list)
+	defer stopAll(all)
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, b.warmUp); err != nil { // The scheduler learns in this time.
+		return nil, err
+	}
+	if err := read(ctx, n, all, b.window); err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		o, err := r.outcome()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// startNode starts a virtual node of eight GPUs without MIG, and the daemon on it.
+func (b *bench) startNode(ctx context.Context, s sampler) (*harness.Node, error) {
+	dir, err := os.MkdirTemp("", "gpushare-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create a directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "node.yaml")
+	text := fmt.Sprintf("driver: \"580\"\ngpus:\n  - {model: H100-SXM5-80GB, count: %d}\n%s"+
+		"latency: {DeviceGetMemoryInfo: 12us, \"DeviceGet*RunningProcesses\": 4ms}\n", virtualGPUs, s.lines)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return nil, fmt.Errorf("cannot write the node file: %w", err)
+	}
+	n := &harness.Node{Bin: b.bin, File: file}
+	return n, n.Start(ctx)
+}
+
+// tenant is the name of a tenant of a scenario.
+func tenant(scenario, load int) string { return fmt.Sprintf("s%d-t%d", scenario, load) }
+
+// startScenarios applies one spec for all scenarios and starts their programs. What it started is returned also with an error.
+func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*running, error) {
+	var gpus, tenants strings.Builder
+	for i, sc := range list {
+		fmt.Fprintf(&gpus, "  - {select: {index: %d}, mode: timeslice}\n", i)
+		for k, l := range sc.loads {
+			fmt.Fprintf(&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}}]\n", tenant(i, k), l.share, i)
+		}
+	}
+	spec := "version: v1\nnode: {enforce: on}\ngpus:\n" + gpus.String() + "tenants:\n" + tenants.String()
+	if r := n.CLIIn(ctx, spec, "apply", "-f", "-"); r.Code != 0 {
+		return nil, fmt.Errorf("cannot apply the spec: %s", r.Err)
+	}
+	st, err := n.Client().Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*running
+	for i, sc := range list {
+		r := &running{scenario: sc, gpu: gpu.UUID(st.GPUs[i].UUID), shown: make([][]shown, len(sc.loads))}
+		all = append(all, r)
+		for k, l := range sc.loads {
+			args := append([]string{"-q", "-t", tenant(i, k), "--grant", "part", "--"}, n.Burn(append([]string{"--memory", "1GiB"}, strings.Fields(l.burn)...)...)...)
+			j, err := n.Run(args...)
+			if err != nil {
+				return all, err
+			}
+			r.jobs = append(r.jobs, j)
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for _, r := range all {
+		for _, j := range r.jobs {
+			if err := j.AwaitLine(wait, "ready"); err != nil {
+				return all, fmt.Errorf("%s: %w", r.name, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// read reads the busy times of the virtual GPUs, and those in status, for a time.
+func read(ctx context.Context, n *harness.Node, all []*running, window time.Duration) error {
+	tick := time.NewTicker(readEvery)
+	defer tick.Stop()
+	began, nextStatus := time.Now(), shortWindow
+	for {
+		before := time.Since(began)
+		truth, err := server.Control(ctx, n.Root(), server.Command{Do: server.DoStatus})
+		if err != nil {
+			return err
+		}
+		at := (before + time.Since(began)) / 2
+		busy := map[gpu.UUID]map[int]float64{}
+		for i := range truth.Status.GPUs {
+			busy[truth.Status.GPUs[i].Identity.UUID] = truth.Status.GPUs[i].Busy
+		}
+		for _, r := range all {
+			x := reading{at: at}
+			for k, j := range r.jobs {
+				v, ok := busy[r.gpu][j.PID()]
+				if !ok {
+					return fmt.Errorf("%s: the program of tenant %d is not on its GPU: %s", r.name, k+1, j.Output())
+				}
+				x.busy = append(x.busy, v)
+			}
+			r.record = append(r.record, x)
+		}
+		if at >= nextStatus {
+			nextStatus += time.Second
+			if err := readStatus(ctx, n, all, began); err != nil {
+				return err
+			}
+		}
+		if at >= window {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// readStatus reads the busy time of every lease in status.
+func readStatus(ctx context.Context, n *harness.Node, all []*running, began time.Time) error {
+	st, err := n.Client().Status(ctx)
+	if err != nil {
+		return err
+	}
+	at := time.Since(began)
+	for i, r := range all {
+		for k := range r.loads {
+			l := harness.Lease(st, tenant(i, k), "part")
+			if l == nil {
+				return fmt.Errorf("%s: tenant %d has no lease", r.name, k+1)
+			}
+			if l.Share != nil && l.Share.Busy != nil {
+				r.shown[k] = append(r.shown[k], shown{at, *l.Share.Busy})
+			}
+		}
+	}
+	return nil
+}
+
+// outcome evaluates the record.
+func (r *running) outcome() (o outcome, err error) {
+	var targets []float64
+	for _, l := range r.loads {
+		targets = append(targets, l.share/100)
+	}
+	if slices.Contains(r.record.between(0, r.record.end()), 0) {
+		return o, errors.New("a tenant did not use the GPU at all")
+	}
+	o.rms10, o.worst10 = r.record.deviation(targets, shortWindow)
+	o.rms60, _ = r.record.deviation(targets, time.Minute)
+	o.bias, o.busy, o.wait = r.record.bias(targets), r.record.busy(), r.record.longestWait().Seconds()
+	o.status = r.statusError()
+	return o, nil
+}
+
+// statusError is the largest mean difference between the busy time in status and the true one of the same 10 s, in points of
+// the GPU's time. NaN when status showed none.
+func (r *running) statusError() float64 {
+	worst := math.NaN()
+	for k := range r.shown {
+		var total float64
+		n := 0
+		for _, x := range r.shown[k] {
+			if x.at < shortWindow {
+				continue
+			}
+			truth := 100 * r.record.between(x.at-shortWindow, x.at)[k] / shortWindow.Seconds()
+			total += x.busy - truth
+			n++
+		}
+		if n == 0 {
+			continue
+		}
+		if e := math.Abs(total / float64(n)); math.IsNaN(worst) || e > worst {
+			worst = e
+		}
+	}
+	return worst
+}
