@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 )
 
 // A line is eight hexadecimal digits, a space and one JSON value. The digits are the CRC-32C of the value's bytes: they
@@ -18,4 +19,17 @@ func encode(entry any) ([]byte, error) {
 		return nil, err
 	}
 	return fmt.Appendf(nil, "%0*x %s\n", digits, crc32.Checksum(value, castagnoli), value), nil
+}
+
+// check returns the value of a line without its newline; ok is false for a damaged line.
+func check(line []byte) (value json.RawMessage, ok bool) {
+	if len(line) < digits+2 || line[digits] != ' ' {
+		return nil, false
+	}
+	sum, err := strconv.ParseUint(string(line[:digits]), 16, 32)
+	value = line[digits+1:]
+	if err != nil || uint32(sum) != crc32.Checksum(value, castagnoli) {
+		return nil, false
+	}
+	return value, true
 }

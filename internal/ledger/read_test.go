@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
-	"strconv"
 )
 
 // Read calls each with the entries, the oldest first, until each returns false. It skips damaged lines (a kill can leave half a line) and
@@ -45,10 +43,10 @@ func readFile(path string, each func(json.RawMessage) bool) (more bool, skipped 
 	for {
 		line, err := r.ReadBytes('\n')
 		if err == nil {
-			value, ok := decode(line[:len(line)-1])
+			value, ok := check(line[:len(line)-1])
 			if !ok {
 				skipped++
-			} else if !each(value) {
+			} else if !each(bytes.Clone(value)) {
 				return false, skipped, nil
 			}
 			continue
@@ -61,17 +59,4 @@ func readFile(path string, each func(json.RawMessage) bool) (more bool, skipped 
 		}
 		return false, skipped, err
 	}
-}
-
-// decode returns the value of a line without its newline; ok is false for a damaged line.
-func decode(line []byte) (value json.RawMessage, ok bool) {
-	if len(line) < digits+2 || line[digits] != ' ' {
-		return nil, false
-	}
-	sum, err := strconv.ParseUint(string(line[:digits]), 16, 32)
-	value = line[digits+1:]
-	if err != nil || uint32(sum) != crc32.Checksum(value, castagnoli) {
-		return nil, false
-	}
-	return bytes.Clone(value), true
 }
