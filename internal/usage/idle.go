@@ -1,0 +1,80 @@
+package usage
+
+import (
+	"math"
+	"time"
+)
+
+// Window is the time for which a lease is judged idle or busy.
+const Window = 10 * time.Second
+
+// leastBusy is the part of a window that must be busy for the lease not to be idle. It must also be more than its own error.
+const leastBusy = 0.01
+
+// window is what was measured of a lease on one GPU since the last judgement.
+type window struct {
+	known, busy time.Duration
+	variance    float64 // square seconds
+}
+
+func (w *window) add(known, busy time.Duration, variance float64) {
+	w.known, w.busy, w.variance = w.known+known, w.busy+busy, w.variance+variance
+}
+
+// isBusy reports whether kernels ran: at least 1 % of the time, or more than the error of the measurement.
+func (w *window) isBusy() bool {
+	busy := w.busy.Seconds()
+	return w.busy > 0 && (busy >= leastBusy*w.known.Seconds() || busy > math.Sqrt(w.variance))
+}
+
+// idleness is for how long a lease was seen idle without an interruption.
+type idleness struct {
+	total    time.Duration
+	judgedAt time.Duration // since the start of the lease
+	knownAt  time.Duration // since the start of the lease: the end of the last window with a measurement
+}
+
+// Idle is the idle time of a lease.
+type Idle struct {
+	ID         string
+	Generation uint64
+	Time       time.Duration // for how long it was seen idle; what was not measured does not count
+	Known      bool          // its busy time was measured in the last minute, or the lease has not run for a minute
+}
+
+// unknownAfter is after how long without a measurement the idle time is unknown.
+const unknownAfter = time.Minute
+
+// Judge judges the leases whose window is over and returns the idle time of all that run. A window of which less than half was
+// measured on any GPU changes nothing, unless another GPU was busy.
+func (m *Meter) Judge(now Moment) []Idle {
+	var out []Idle
+	for _, l := range m.sorted() {
+		if l.endedAt != 0 {
+			continue
+		}
+		m.advance(l, now)
+		if length := l.elapsed - l.idle.judgedAt; length >= Window {
+			l.judge(length)
+		}
+		out = append(out, Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter})
+	}
+	return out
+}
+
+func (l *metered) judge(length time.Duration) {
+	busy, known := false, length
+	for i := range l.gpus {
+		w := &l.gpus[i].window
+		busy, known = busy || w.isBusy(), min(known, w.known)
+		*w = window{}
+	}
+	l.idle.judgedAt = l.elapsed
+	switch {
+	case busy:
+		l.idle.total, l.idle.knownAt = 0, l.elapsed
+	case known >= length/2:
+		l.idle.total += known
+		l.idle.knownAt = l.elapsed
+	}
+}
