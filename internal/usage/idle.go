@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Window is the time for which a lease is judged idle or busy.
+// Window is the time for which a lease is found idle or busy.
 const Window = 10 * time.Second
 
 // leastBusy is the part of a window that must be busy for the lease not to be idle. It must also be more than its own error.
 const leastBusy = 0.01
 
-// window is what was measured of a lease on one GPU since the last judgement.
+// window is what was measured of a lease on one GPU since the last window.
 type window struct {
 	known, busy time.Duration
 	variance    float64 // square seconds
@@ -29,9 +29,9 @@ func (w *window) isBusy() bool {
 
 // idleness is for how long a lease was seen idle without an interruption.
 type idleness struct {
-	total    time.Duration
-	judgedAt time.Duration // since the start of the lease
-	knownAt  time.Duration // since the start of the lease: the end of the last window with a measurement
+	total     time.Duration
+	updatedAt time.Duration // since the start of the lease
+	knownAt   time.Duration // since the start of the lease: the end of the last window with a measurement
 }
 
 // Idle is the idle time of a lease.
@@ -45,31 +45,31 @@ type Idle struct {
 // unknownAfter is after how long without a measurement the idle time is unknown.
 const unknownAfter = time.Minute
 
-// Judge judges the leases whose window is over and returns the idle time of all that run. A window of which less than half was
+// UpdateIdle updates the leases whose window is over and returns the idle time of all that run. A window of which less than half was
 // measured on any GPU changes nothing, unless another GPU was busy.
-func (m *Meter) Judge(now Moment) []Idle {
+func (m *Meter) UpdateIdle(now Moment) []Idle {
 	var out []Idle
 	for _, l := range m.sorted() {
 		if l.endedAt != 0 {
 			continue
 		}
 		m.advance(l, now)
-		if length := l.elapsed - l.idle.judgedAt; length >= Window {
-			l.judge(length)
+		if length := l.elapsed - l.idle.updatedAt; length >= Window {
+			l.updateIdle(length)
 		}
 		out = append(out, Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter})
 	}
 	return out
 }
 
-func (l *metered) judge(length time.Duration) {
+func (l *metered) updateIdle(length time.Duration) {
 	busy, known := false, length
 	for i := range l.gpus {
 		w := &l.gpus[i].window
 		busy, known = busy || w.isBusy(), min(known, w.known)
 		*w = window{}
 	}
-	l.idle.judgedAt = l.elapsed
+	l.idle.updatedAt = l.elapsed
 	switch {
 	case busy:
 		l.idle.total, l.idle.knownAt = 0, l.elapsed

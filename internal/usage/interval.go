@@ -6,7 +6,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Subject is what an amount is booked to: one lease on one GPU.
+// Subject is what an amount is counted to: one lease on one GPU.
 type Subject struct {
 	Lease      string
 	Generation uint64 // of the lease: ids are used again, generations are not

@@ -9,10 +9,10 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Moment is one instant on two clocks: the wall clock gives the date, the time since boot gives all durations, because nobody
-// sets it.
+// Moment is one instant on two clocks: the wall clock gives the date, the time since boot gives all durations, because no
+// program sets it.
 type Moment struct {
-	Wall time.Time
+	Date time.Time
 	Boot time.Duration
 }
 
@@ -31,7 +31,7 @@ type Lease struct {
 	Facts      Facts
 }
 
-// lateness is how long after its end intervals of a lease are still booked: samples are settled later than they are taken.
+// lateness is how long after its end intervals of a lease are still counted: samples are settled later than they are taken.
 const lateness = 5 * time.Second
 
 // Meter adds up the intervals of the leases that run. It is pure: the caller gives it the time, and writes the records that it
@@ -68,7 +68,7 @@ type meteredGPU struct {
 	id   gpu.UUID
 	part int64
 	seq  int64
-	wall time.Time // the last time of this part
+	date time.Time // the last time of this part
 	sum  fine
 
 	// For how long the lease had each measured, in its whole life: never longer than the lease ran, whatever is reported.
@@ -104,16 +104,16 @@ func (m *Meter) begin(l Lease, now Moment) *metered {
 	x := &metered{Lease: l, at: now.Boot}
 	for _, id := range l.GPUs {
 		g := meteredGPU{id: id}
-		m.newPart(&g, now.Wall)
+		m.newPart(&g, now.Date)
 		x.gpus = append(x.gpus, g)
 	}
 	m.leases[key] = x
 	return x
 }
 
-func (m *Meter) newPart(g *meteredGPU, wall time.Time) {
+func (m *Meter) newPart(g *meteredGPU, date time.Time) {
 	m.parts++
-	g.part, g.seq, g.wall, g.sum = m.parts, 0, wall, g.sum.carry()
+	g.part, g.seq, g.date, g.sum = m.parts, 0, date, g.sum.carry()
 }
 
 // Resume goes on with a lease that runs since a previous run of the daemon. last is its last record, nil if there is none. The
@@ -124,8 +124,8 @@ func (m *Meter) Resume(l Lease, last *Record, now Moment) {
 		return
 	}
 	if last == nil {
-		x.elapsed = max(0, now.Wall.Sub(l.Started))
-		x.idle.judgedAt, x.idle.knownAt = x.elapsed, x.elapsed
+		x.elapsed = max(0, now.Date.Sub(l.Started))
+		x.idle.updatedAt, x.idle.knownAt = x.elapsed, x.elapsed
 		return
 	}
 	gap := max(0, now.Boot-time.Duration(last.Boot)*time.Millisecond)
@@ -133,21 +133,21 @@ func (m *Meter) Resume(l Lease, last *Record, now Moment) {
 	x.elapsed = time.Duration(last.Elapsed) * time.Millisecond
 	// The time before is divided into hours as the wall clock shows them, if both clocks agree about its length.
 	from := last.Time()
-	if apart := now.Wall.Sub(from) - gap; apart.Abs() > time.Minute {
-		from = now.Wall.Add(-min(gap, time.Minute))
+	if apart := now.Date.Sub(from) - gap; apart.Abs() > time.Minute {
+		from = now.Date.Add(-min(gap, time.Minute))
 	}
-	for next := hour(from).Add(time.Hour); gap > 0 && next.Before(now.Wall); next = next.Add(time.Hour) {
+	for next := hour(from).Add(time.Hour); gap > 0 && next.Before(now.Date); next = next.Add(time.Hour) {
 		part := min(gap, next.Sub(from))
 		gap -= part
 		x.pass(part)
 		for i := range x.gpus {
-			x.gpus[i].wall = from
-			m.closePart(x, &x.gpus[i], now.Wall)
+			x.gpus[i].date = from
+			m.closePart(x, &x.gpus[i], now.Date)
 		}
 		from = next
 	}
 	x.pass(gap)
-	x.idle.judgedAt, x.idle.knownAt = x.elapsed, x.elapsed
+	x.idle.updatedAt, x.idle.knownAt = x.elapsed, x.elapsed
 }
 
 // pass counts time that the lease had its GPUs.
@@ -172,21 +172,21 @@ func (m *Meter) advance(l *metered, now Moment) {
 	}
 	for i := range l.gpus {
 		g := &l.gpus[i]
-		if !hour(now.Wall).Equal(hour(g.wall)) {
-			m.closePart(l, g, now.Wall)
+		if !hour(now.Date).Equal(hour(g.date)) {
+			m.closePart(l, g, now.Date)
 		}
-		g.wall = now.Wall
+		g.date = now.Date
 	}
 }
 
 // closePart returns the part as it is and begins another.
-func (m *Meter) closePart(l *metered, g *meteredGPU, wall time.Time) {
+func (m *Meter) closePart(l *metered, g *meteredGPU, date time.Time) {
 	m.ready = append(m.ready, l.use(g, m.run))
-	m.newPart(g, wall)
+	m.newPart(g, date)
 }
 
-// Record books an interval. What is reported for longer than the lease runs, or for more than the interval is long, is not
-// booked.
+// Record counts an interval. What is reported for longer than the lease runs, or for more than the interval is long, is not
+// counted.
 func (m *Meter) Record(i *Interval, now Moment) {
 	l := m.leases[leaseKey{i.Lease, i.Generation}]
 	if l == nil {
@@ -227,7 +227,7 @@ func (m *Meter) Record(i *Interval, now Moment) {
 	}
 }
 
-// fit returns how much of a length is booked, and the part that it is of the length.
+// fit returns how much of a length is counted, and the part that it is of the length.
 func (l *metered) fit(known *time.Duration, length time.Duration) (d time.Duration, part float64) {
 	d = min(length, l.elapsed-*known)
 	if d <= 0 {
@@ -253,7 +253,7 @@ func (m *Meter) End(id string, generation uint64, reason, result string, exitCod
 	m.advance(l, now)
 	l.endedAt = max(now.Boot, 1)
 	l.Facts.Reason, l.Facts.Result, l.Facts.ExitCode = reason, result, exitCode
-	l.end = l.record(KindEnd, now.Wall)
+	l.end = l.record(KindEnd, now.Date)
 	l.end.Boot, l.end.Ends, l.end.Exits, l.end.Facts = now.Boot.Milliseconds(), 1, map[string]int64{exitName(exitCode): 1}, &l.Facts
 }
 
@@ -321,7 +321,7 @@ func (l *metered) record(k Kind, at time.Time) Record {
 
 // use returns the next record of the current part on one GPU.
 func (l *metered) use(g *meteredGPU, run string) Record {
-	r := l.record(KindUse, g.wall)
+	r := l.record(KindUse, g.date)
 	r.Boot, r.Idle = l.at.Milliseconds(), l.idle.total.Milliseconds()
 	r.GPU, r.Run, r.Part, r.Seq, r.Amounts = g.id, run, g.part, g.seq+1, g.sum.amounts()
 	return r

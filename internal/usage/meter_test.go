@@ -16,9 +16,9 @@ var noon = time.Date(2026, 2, 1, 12, 0, 0, 0, time.UTC)
 // clock is the two clocks of a test, and the time that they began at.
 type clock struct{ Moment }
 
-func newClock() *clock { return &clock{Moment{Wall: noon, Boot: time.Hour}} }
+func newClock() *clock { return &clock{Moment{Date: noon, Boot: time.Hour}} }
 
-func (c *clock) pass(d time.Duration) { c.Wall, c.Boot = c.Wall.Add(d), c.Boot+d }
+func (c *clock) pass(d time.Duration) { c.Date, c.Boot = c.Date.Add(d), c.Boot+d }
 
 // The interval's times have no monotonic part: their distance is what counts.
 func (c *clock) interval(l *Lease, id gpu.UUID, length time.Duration) Interval {
@@ -29,13 +29,13 @@ func (c *clock) interval(l *Lease, id gpu.UUID, length time.Duration) Interval {
 func train(c *clock) Lease {
 	return Lease{
 		ID: "vision-train-x7k2", Generation: 7, Tenant: "vision", Grant: "train", User: "alice", GPUs: []gpu.UUID{"GPU-a"},
-		Created: c.Wall.Add(-3 * time.Second), Started: c.Wall, Wait: 3 * time.Second, Facts: Facts{UID: 1000, Command: []string{"python"}},
+		Created: c.Date.Add(-3 * time.Second), Started: c.Date, Wait: 3 * time.Second, Facts: Facts{UID: 1000, Command: []string{"python"}},
 	}
 }
 
-// book gives all records to a book, as reading a file does.
-func book(records ...[]Record) *Book {
-	b := &Book{}
+// distinct returns the records that count, as reading a file does.
+func distinct(records ...[]Record) *Distinct {
+	b := &Distinct{}
 	for _, list := range records {
 		for i := range list {
 			b.Add(&list[i])
@@ -44,7 +44,7 @@ func book(records ...[]Record) *Book {
 	return b
 }
 
-func sum(by By, b *Book) ([]Row, Amounts) {
+func sum(by By, b *Distinct) ([]Row, Amounts) {
 	s := NewSums(by, time.Unix(0, 0), time.Unix(1<<40, 0))
 	for i := range b.Records() {
 		s.Add(&b.Records()[i])
@@ -57,7 +57,7 @@ func TestMeterAddsUp(t *testing.T) {
 	m, l := NewMeter("a"), train(c)
 	m.Start(l, c.Moment)
 	half := 500 * time.Millisecond
-	b := &Book{}
+	b := &Distinct{}
 	for i := range 90 * 60 { // over an end of an hour
 		c.pass(time.Second)
 		x := c.interval(&l, "GPU-a", time.Second)
@@ -120,7 +120,7 @@ func TestWhatIsReportedIsBounded(t *testing.T) {
 			c.give(&x)
 			m.Record(&x, k.Moment)
 			m.Record(&x, k.Moment) // a second time it changes nothing
-			_, got := sum(By{}, book(m.Take(k.Moment)))
+			_, got := sum(By{}, distinct(m.Take(k.Moment)))
 			c.want.Held, c.want.Starts, c.want.Wait, c.want.LongestWait = 10_000, 1, 3000, 3000
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
@@ -136,12 +136,12 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 		m, l := NewMeter("a"), train(c)
 		l.Exclusive = true
 		m.Start(l, c.Moment)
-		b, truth := &Book{}, time.Duration(0)
+		b, truth := &Distinct{}, time.Duration(0)
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			d := time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond
 			c.pass(d)
 			truth += d
-			c.Wall = c.Wall.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 0, -3600, 3600, -1e8, 1e8, 1}).Draw(t, "jump")) * time.Second)
+			c.Date = c.Date.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 0, -3600, 3600, -1e8, 1e8, 1}).Draw(t, "jump")) * time.Second)
 			if rapid.Bool().Draw(t, "interval") {
 				x := c.interval(&l, "GPU-a", d)
 				x.Busy = &Busy{Time: d}
@@ -202,7 +202,7 @@ func TestIdle(t *testing.T) {
 				x := k.interval(&l, "GPU-a", time.Second)
 				x.Busy = c.busy(i)
 				m.Record(&x, k.Moment)
-				last = m.Judge(k.Moment)
+				last = m.UpdateIdle(k.Moment)
 			}
 			if want := (Idle{l.ID, l.Generation, c.idle, c.seen}); len(last) != 1 || last[0] != want {
 				t.Errorf("got %+v, want %+v", last, want)
@@ -235,7 +235,7 @@ func TestIdleOnSeveralGPUs(t *testing.T) {
 					x.Busy = busy
 					m.Record(&x, k.Moment)
 				}
-				last = m.Judge(k.Moment)
+				last = m.UpdateIdle(k.Moment)
 			}
 			if last[0].Time != c.want {
 				t.Errorf("idle for %v, want %v", last[0].Time, c.want)

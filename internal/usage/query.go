@@ -55,7 +55,7 @@ func NewSums(by By, since, until time.Time) *Sums {
 	return &Sums{by: by, since: since, until: until, rows: map[Group]*Amounts{}}
 }
 
-// Add adds a record. It must be given once: see Book.
+// Add adds a record. It must be given once: see Distinct.
 func (s *Sums) Add(r *Record) {
 	length := time.Hour
 	if r.Kind == KindSum {

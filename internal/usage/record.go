@@ -40,7 +40,7 @@ type Record struct {
 	Seq  int64  `json:"n,omitempty"`
 
 	Started int64 `json:"st,omitempty"` // when the lease started, in milliseconds since the epoch
-	Elapsed int64 `json:"el,omitempty"` // since then, by a clock that nobody sets, in milliseconds
+	Elapsed int64 `json:"el,omitempty"` // since then, by a clock that no program sets, in milliseconds
 	Idle    int64 `json:"i,omitempty"`  // for how long the lease was seen idle, up to now, in milliseconds
 	Highest int64 `json:"lp,omitempty"` // the most GPU memory that the lease had on one GPU since its start, in bytes
 
@@ -98,14 +98,14 @@ func (r *Record) identity() identity {
 	return identity{kind: r.Kind, run: r.Run, part: r.Part}
 }
 
-// Book is the records of one day, of which each counts once. The zero value is empty.
-type Book struct {
+// Distinct is the records of one day, of which each counts once. The zero value is empty.
+type Distinct struct {
 	index map[identity]int
 	all   []Record
 }
 
 // Add adds a record, or replaces the one of the same identity if it is newer.
-func (b *Book) Add(r *Record) {
+func (b *Distinct) Add(r *Record) {
 	if b.index == nil {
 		b.index = map[identity]int{}
 	}
@@ -121,4 +121,4 @@ func (b *Book) Add(r *Record) {
 }
 
 // Records returns what counts, in the order in which it was first added. It is valid until the next Add.
-func (b *Book) Records() []Record { return b.all }
+func (b *Distinct) Records() []Record { return b.all }

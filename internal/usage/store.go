@@ -26,7 +26,7 @@ const (
 
 // dayBytes is how large the file of one day may become: a reader holds the records of one day. 64 leases that run all day have
 // less than 1 MiB.
-const dayBytes = 16 << 20
+const dayBytes = 32 << 20
 
 // rewriteAfter is how many lines may be added to a file before those that no longer count are removed from it.
 const rewriteAfter = 8192
@@ -106,7 +106,7 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // dayFor returns the day to whose file a record goes: its own, unless only the sums of that day are left. A clock that was set
-// back by weeks does that; the record is then booked to the next day that is open.
+// back by weeks does that; the record is then counted to the next day that is open.
 func (s *Store) dayFor(r *Record) (string, error) {
 	for {
 		day := r.Day()
@@ -136,7 +136,7 @@ func (s *Store) Recent() ([]Record, error) {
 	}
 	var all []Record
 	for _, day := range newest(days) {
-		b, err := s.book(s.lines, day)
+		b, err := s.read(s.lines, day)
 		if err != nil {
 			return nil, err
 		}
@@ -145,9 +145,9 @@ func (s *Store) Recent() ([]Record, error) {
 	return all, nil
 }
 
-// book reads a day. Lines that cannot be read count as lost records.
-func (s *Store) book(d *ledger.Days, day string) (*Book, error) {
-	b, unread := &Book{}, 0
+// read reads a day. Lines that cannot be read count as lost records.
+func (s *Store) read(d *ledger.Days, day string) (*Distinct, error) {
+	b, unread := &Distinct{}, 0
 	skipped, err := d.Read(day, func(m json.RawMessage) bool {
 		var r Record
 		if json.Unmarshal(m, &r) != nil {
@@ -196,7 +196,7 @@ func (s *Store) Each(since, until time.Time, newer []Record, each func(*Record) 
 		if begin := startOf(day); !begin.Before(until) || !begin.Add(dayLength).After(since) {
 			continue
 		}
-		b, err := s.book(days[day], day)
+		b, err := s.read(days[day], day)
 		if err != nil {
 			return since, err
 		}
@@ -265,7 +265,7 @@ func prune(d *ledger.Days, before string, most int64, remove func(day string) er
 
 // rewrite removes the lines of a day that no longer count.
 func (s *Store) rewrite(day string) error {
-	b, err := s.book(s.lines, day)
+	b, err := s.read(s.lines, day)
 	if err == nil {
 		err = ledger.Replace(s.lines, day, b.Records())
 	}
@@ -282,7 +282,7 @@ func (s *Store) rewrite(day string) error {
 
 // sumUp replaces the records of a day by their sums. Until the records are removed they are what counts.
 func (s *Store) sumUp(day string) error {
-	b, err := s.book(s.lines, day)
+	b, err := s.read(s.lines, day)
 	if err == nil {
 		err = ledger.Replace(s.sums, day, SumDay(startOf(day), b.Records()))
 	}

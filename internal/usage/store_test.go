@@ -52,12 +52,12 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 		}
 		defer os.RemoveAll(dir)
 		c := newClock()
-		c.Wall = c.Wall.Add(time.Duration(rapid.IntRange(0, 12*3600).Draw(t, "begin")) * time.Second)
+		c.Date = c.Date.Add(time.Duration(rapid.IntRange(0, 12*3600).Draw(t, "begin")) * time.Second)
 		var lives []*life
 		boot, runs := 1, 0
 		var s *Store
 		var m *Meter
-		var pending Book
+		var pending Distinct
 		start := func() {
 			s = store(t, dir, Limits{})
 			recent, err := s.Recent()
@@ -65,7 +65,7 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			runs++
-			m, pending = NewMeter(fmt.Sprint(runs)), Book{}
+			m, pending = NewMeter(fmt.Sprint(runs)), Distinct{}
 			var live []Lease
 			for _, l := range lives {
 				if l.live {
@@ -73,7 +73,7 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 				}
 			}
 			same := LastBoot(recent) == fmt.Sprint(boot)
-			pending.Add(&Record{Kind: KindRun, At: c.Wall.UnixMilli(), Run: fmt.Sprint(runs), BootID: fmt.Sprint(boot)})
+			pending.Add(&Record{Kind: KindRun, At: c.Date.UnixMilli(), Run: fmt.Sprint(runs), BootID: fmt.Sprint(boot)})
 			for _, r := range m.Recover(FindUnfinished(recent), live, same, "it ended while the daemon was not running", c.Moment) {
 				pending.Add(&r)
 			}
@@ -85,7 +85,7 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 			if err := s.Write(pending.Records()); err != nil {
 				t.Fatal(err)
 			}
-			pending = Book{}
+			pending = Distinct{}
 		}
 		newLease := func() {
 			l := &life{Lease: train(c), live: true}
@@ -126,8 +126,8 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 				if i%50 == 49 {
 					write()
 					if rapid.IntRange(0, 3).Draw(t, "keep") == 0 {
-						s.added[c.Wall.UTC().Format(time.DateOnly)] = rewriteAfter
-						if err := s.Keep(c.Wall, true); err != nil {
+						s.added[c.Date.UTC().Format(time.DateOnly)] = rewriteAfter
+						if err := s.Keep(c.Date, true); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -140,7 +140,7 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 			case e == "end" && len(live) > 0:
 				end(live[rapid.IntRange(0, len(live)-1).Draw(t, "which")])
 			case e == "kill" || e == "kill in a write" || e == "power":
-				// What was not written for up to 50 s is gone, and of the last write only a part arrived.
+				// What was not written for up to 50 s is lost, and of the last write only a part arrived.
 				if e == "kill in a write" {
 					partOfAWrite(t, m, s, c)
 				}
@@ -207,7 +207,7 @@ func unmeasuredTime(_ *life, busy time.Duration, i int) time.Duration {
 
 // partOfAWrite writes what is due and cuts the file somewhere in it.
 func partOfAWrite(t *rapid.T, m *Meter, s *Store, c *clock) {
-	path := filepath.Join(s.dir, "usage-"+c.Wall.UTC().Format(time.DateOnly)+".log")
+	path := filepath.Join(s.dir, "usage-"+c.Date.UTC().Format(time.DateOnly)+".log")
 	before, _ := os.Stat(path)
 	if err := s.Write(m.Take(c.Moment)); err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestOldDaysAreSummedUpThenDropped(t *testing.T) {
 			k := newClock()
 			for day := range c.days {
 				at := noon.AddDate(0, 0, -day)
-				k.Wall = at
+				k.Date = at
 				m, l := NewMeter(fmt.Sprint(day)), train(k)
 				l.ID, l.Exclusive = fmt.Sprintf("lease-%03d", day), true
 				m.Start(l, k.Moment)
@@ -388,7 +388,7 @@ func TestFilesAreBounded(t *testing.T) {
 		if err := s.Write(m.Take(k.Moment)); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Keep(k.Wall, true); err != nil {
+		if err := s.Keep(k.Date, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -403,7 +403,7 @@ func TestFilesAreBounded(t *testing.T) {
 	if err := os.Truncate(filepath.Join(s.dir, "usage-2026-02-01.log"), dayBytes+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write(m.Take(k.Moment)); err == nil || !strings.Contains(err.Error(), "the most is 16 MiB") {
+	if err := s.Write(m.Take(k.Moment)); err == nil || !strings.Contains(err.Error(), "the most is 32 MiB") {
 		t.Errorf("wrote to a file that is too large: %v", err)
 	}
 }
@@ -454,7 +454,7 @@ func BenchmarkQuery(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := store(b, b.TempDir(), Limits{})
 			k := newClock()
-			k.Wall = k.Wall.Truncate(24 * time.Hour)
+			k.Date = k.Date.Truncate(24 * time.Hour)
 			m := NewMeter("0123abcd")
 			for i := range 64 {
 				l := train(k)
