@@ -299,10 +299,12 @@ func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	return nil, ob
 }
 
-// placeShare chooses the least loaded GPU: by the sum of shares, then by granted memory, then by leases.
+// placeShare chooses the least loaded GPU: by the sum of shares, then by granted memory, then by leases. A reserved grant
+// avoids a GPU whose time other reserved grants need.
 func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	type candidate struct {
 		gpu    *GPUView
+		over   int // 1 if the shares of reserved grants would be more than the GPU's time
 		share  float64
 		memory uint64
 		leases int
@@ -347,6 +349,9 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			continue
 		}
 		c := candidate{gpu: d, share: share, memory: memory}
+		if g.Spec.Reserved && t.oversubscribedBy(g, d) {
+			c.over = 1
+		}
 		for _, s := range t.shares {
 			c.leases += s.leases
 		}
@@ -369,7 +374,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		return nil, ob
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
+		return cmp.Or(cmp.Compare(a.over, b.over), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
 	})
 	return &Place{GPUs: []gpu.UUID{best.gpu.UUID}, Devices: []gpu.UUID{best.gpu.UUID}}, nil
 }

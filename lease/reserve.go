@@ -3,6 +3,7 @@ package lease
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
@@ -47,10 +48,13 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 			}
 		}
 		for i := range before[g.Key()] {
-			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) && placeStillFree(g, p, v, o) {
+			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) && placeStillFree(g, p, v, o) && !oversubscribes(g, p, v, o) {
 				take(g, p)
 			}
 		}
+	}
+	for g, p := range sharedPlaces(v, o, grants, func(g *Grant) bool { return len(now[g.Key()]) == 0 }) {
+		take(g, p)
 	}
 	var unmet []Unmet
 	for _, g := range grants {
@@ -73,6 +77,44 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 		}
 	}
 	return now, unmet
+}
+
+// sharedPlaces chooses places for the grants that have a share, if there are places for all of them: chosen one by one,
+// a grant could take the only GPU that another may use.
+func sharedPlaces(v *View, o *occupancy, grants []*Grant, lacks func(*Grant) bool) iter.Seq2[*Grant, *Place] {
+	return func(yield func(*Grant, *Place) bool) {
+		for _, mode := range []string{api.ModeTimeslice, api.ModeMPS} {
+			var without []*Grant
+			for _, g := range grants {
+				if g.Kind() == mode && lacks(g) {
+					without = append(without, g)
+				}
+			}
+			if len(without) == 0 {
+				continue
+			}
+			var on []sharedCapacity
+			for i := range v.GPUs {
+				if d := &v.GPUs[i]; d.Mode == mode && d.Closed == "" {
+					on = append(on, o.at(d.UUID).capacityForReserved(d))
+				}
+			}
+			chosen, _ := fit(without, on, fitStepsForPlace)
+			for i, j := range chosen {
+				if !yield(without[i], &Place{GPUs: []gpu.UUID{on[j].gpu.UUID}, Devices: []gpu.UUID{on[j].gpu.UUID}}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// capacityForReserved returns what reserved grants that have no place yet may take of a shared GPU. Shares of live leases
+// that are not reserved only count under MPS: time-sliced, they are weights.
+func (t *gpuUsage) capacityForReserved(d *GPUView) sharedCapacity {
+	memory, load := t.granted(Key{}, false)
+	_, share := t.granted(Key{}, d.Mode == api.ModeTimeslice)
+	return sharedCapacity{gpu: d, memory: d.budget() - min(memory, d.budget()), share: fullShare - share, load: load}
 }
 
 // Unmet is a reserved grant whose place could not be kept free, with the reason.
@@ -119,6 +161,19 @@ func placeStillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
 		}
 	}
 	return true
+}
+
+// oversubscribes reports whether the shares of the grant and of the other reserved grants are more than the time of a GPU
+// of the place.
+func oversubscribes(g *Grant, p *Place, v *View, o *occupancy) bool {
+	return slices.ContainsFunc(p.GPUs, func(id gpu.UUID) bool { return o.at(id).oversubscribedBy(g, v.gpu(id)) })
+}
+
+// oversubscribedBy reports whether the shares of the grant and of the other reserved grants here are more than the time
+// of the GPU.
+func (t *gpuUsage) oversubscribedBy(g *Grant, d *GPUView) bool {
+	_, share := t.granted(g.Key(), true)
+	return g.Kind() == api.ModeTimeslice && !d.Overcommit && share+g.percent() > fullShare+shareTolerance
 }
 
 // placeStillFree reports whether a place that was kept free still exists and is free for the grant.

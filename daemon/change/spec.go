@@ -211,6 +211,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
+	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.want, p.node)) {
+		p.plan.Warnings = append(p.plan.Warnings, over.Text())
+	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {

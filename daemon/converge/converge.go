@@ -145,6 +145,7 @@ func prefix(id string) string {
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Table.Update(planner.View(cv.State, node))
 	cv.updateReserved()
+	cv.UpdateShares()
 	cv.updateConditions(node)
 	cv.Policy.WriteCDI(ctx)
 	cv.Invalidate()

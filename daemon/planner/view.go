@@ -53,6 +53,11 @@ func numberInstances(s *state.State, v *lease.View) {
 	}
 }
 
+// ProposedView is the input that the lease table would have with this spec, if all GPUs took leases.
+func ProposedView(d *state.Desired, n *observe.Node) lease.View {
+	return ViewOf(d, n, nil, func(gpu.UUID, *gpu.Instance) bool { return false })
+}
+
 // ViewOf is the input of the lease table. closed has the reason for each GPU that takes no lease now.
 func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
 	v := lease.View{Generation: d.Generation}

@@ -76,6 +76,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	checkExternalSchedulers(&other, v.State.Desired(), node, warn)
 	v.checkQuiesce(observeCtx, v.State.Desired(), warn)
 	v.checkDrift(warn)
+	v.currentStatus() // It brings the conditions up to date.
 	for _, cond := range v.Conditions.List() {
 		if cond.Kind != "driver" {
 			warn(cond.Kind, cond.Message, cond.Hint)

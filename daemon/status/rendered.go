@@ -84,6 +84,7 @@ func (v *Viewer) GetStatus(c *server.Call) error {
 
 // inputs collects what the status is rendered from.
 func (v *Viewer) inputs() *statusInputs {
+	v.Managers.Converge.UpdateShares() // The leases may have changed since the last pass of the converger.
 	want := v.State.Desired()
 	p := &statusInputs{
 		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,

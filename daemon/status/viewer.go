@@ -61,6 +61,7 @@ type Managers struct {
 	}
 	Converge interface {
 		LastDrift() (at time.Time, text string)
+		UpdateShares()
 	}
 	Change interface {
 		IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool)

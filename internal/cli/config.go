@@ -28,6 +28,9 @@ func (a *app) specCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if err := spec.CheckReserved(file, doc, s); err != nil {
+					return err
+				}
 				if a.json {
 					return a.printJSON(s)
 				}

@@ -42,6 +42,16 @@ func Decode(file string, data []byte) (*api.Spec, error) {
 	return s, nil
 }
 
+// CheckReserved refuses reserved grants that name the same one GPU and have more than 100 % of it together. It is no part
+// of Decode: a spec that was accepted before stays readable. For grants that may use several GPUs the daemon checks it,
+// which knows them.
+func CheckReserved(file string, data []byte, s *api.Spec) error {
+	if found := Locate(file, data, s.ReservedTwice()); len(found) > 0 {
+		return refusal(file, found)
+	}
+	return nil
+}
+
 // Locate gives findings that only have a path (of Resolve, of a planner) their file, line and column in the text that
 // the spec was read from.
 func Locate(file string, data []byte, findings api.FieldErrors) api.FieldErrors {

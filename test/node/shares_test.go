@@ -1,0 +1,72 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// heavy has two grants whose shares of GPU 2 are 160 % together; only one is reserved.
+const heavy = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: [2, 3]}, mode: timeslice}
+tenants:
+  - name: red
+    grants:
+      - {name: part, timeslice: {share: 80%}, gpus: {index: 2}, reserved: true}
+  - name: blue
+    grants:
+      - {name: part, timeslice: {share: 80%}, gpus: {index: 2}}
+`
+
+// Reserved shares above 100 % are refused; live ones are reported with what each grant gets.
+func TestSharesAbove100(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, heavy)
+	generation := status(t, n).Node.Generation
+
+	reserved := replaced(t, heavy, "index: 2}}", "index: 2}, reserved: true}")
+	for name, args := range map[string][]string{"apply": {"apply", "-f", "-"}, "plan": {"plan", "-f", "-"}, "validate": {"spec", "validate", "-"}} {
+		r := n.CLIIn(soon(t), reserved, args...)
+		want := api.ExitInfeasible
+		if name == "validate" {
+			want = api.ExitUsage
+		}
+		if r.Code != want || !strings.Contains(r.Err, "tenants[1].grants[0].timeslice.share: the reserved grants on GPU 2 need 160% together") || !strings.Contains(r.Err, ":11:") {
+			t.Errorf("%s exits with %d: %s%s", name, r.Code, r.Out, r.Err)
+		}
+	}
+	if g := status(t, n).Node.Generation; g != generation {
+		t.Fatalf("a refused spec is generation %d", g)
+	}
+	// With another GPU they fit, and with overcommit the sum is only reported.
+	if r := n.CLIIn(soon(t), strings.ReplaceAll(reserved, "gpus: {index: 2}", "gpus: {index: [2, 3]}"), "apply", "--check", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "add up") {
+		t.Errorf("on two GPUs: apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	const report = "shares on GPU 2 add up to 160%: while all have work, blue/part 80% gets 50%, red/part 80% gets 50%"
+	if r := n.CLIIn(soon(t), replaced(t, reserved, "mode: timeslice}", "mode: timeslice, overcommit: true}"), "apply", "--check", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out+r.Err, report) {
+		t.Errorf("with overcommit: apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+
+	job, _ := begin(t, n, "blue", "part", "sleep", "60")
+	has := func(s *api.Status) bool {
+		for _, c := range s.Node.Conditions {
+			if c.Kind == "shares" && c.Message == report && c.Hint != "" {
+				return true
+			}
+		}
+		return false
+	}
+	awaitStatus(t, n, "the condition is missing", has)
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, report) {
+		t.Errorf("doctor does not report it:\n%s", r.Out)
+	}
+	if r := n.CLIIn(soon(t), heavy, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out+r.Err, report) {
+		t.Errorf("a second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	job.Kill()
+	awaitStatus(t, n, "the condition stays", func(s *api.Status) bool { return !has(s) })
+}
