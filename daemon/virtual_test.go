@@ -431,6 +431,17 @@ func (s *fakeWorker) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, err
 	return withDeadline(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
 }
 
+func (s *fakeWorker) MemoryLimit(ctx context.Context, id gpu.UUID, cgroup string) (gpu.MemoryLimit, error) {
+	return withDeadline(s, ctx, "read the memory limit", id, 2*time.Second, func(ctx context.Context) (gpu.MemoryLimit, error) { return s.Driver.MemoryLimit(ctx, id, cgroup) })
+}
+
+func (s *fakeWorker) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup string, hard *uint64) error {
+	_, err := changing(s, ctx, "set the memory limit", id, 2*time.Second, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Driver.SetMemoryLimit(ctx, id, cgroup, hard)
+	})
+	return err
+}
+
 func (s *fakeWorker) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	return changing(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
 }

@@ -39,6 +39,16 @@ type Driver interface {
 	// when the driver lacks the functions.
 	NVLinks(ctx context.Context, id UUID) (NVLinks, error)
 
+	// SetMemoryLimit sets the hard limit, in bytes, of what the processes of a cgroup may allocate on one GPU together, and
+	// removes it if hard is nil. cgroup is the full path of its directory. The soft limit is always 0: a cgroup that is
+	// removed with another one leaves its reservation on the cgroups above. Managed memory is not limited. ErrMissing
+	// before driver R615; ErrNotSupported with MIG mode on or when the driver does not account memory by cgroup;
+	// ErrNotFound when the cgroup lacks the files of the dmem controller; ErrInvalid above the memory of the GPU.
+	SetMemoryLimit(ctx context.Context, id UUID, cgroup string, hard *uint64) error
+	// MemoryLimit reads the limit of one cgroup. A driver may answer ErrNotFound or ErrNotSupported for a cgroup that has
+	// none: only after a successful SetMemoryLimit does an error mean that there is no such limit.
+	MemoryLimit(ctx context.Context, id UUID, cgroup string) (MemoryLimit, error)
+
 	// SetMIGMode requests MIG mode on or off. A nil error does not mean that it is active: read ModeChange.
 	SetMIGMode(ctx context.Context, id UUID, on bool) (ModeChange, error)
 	// CreateInstance creates one GPU instance at exactly this placement, with its compute instances. If a compute
@@ -90,6 +100,12 @@ type Memory struct {
 	Reserved uint64 `json:"reserved"`
 	Used     uint64 `json:"used"`
 	Free     uint64 `json:"free"`
+}
+
+// MemoryLimit is the driver's limit of GPU memory for one cgroup on one GPU.
+type MemoryLimit struct {
+	Hard *uint64 `json:"hard,omitempty"` // bytes; nil: none
+	Used uint64  `json:"used"`           // bytes, of the processes in the cgroup
 }
 
 // Snapshot is one consistent reading of one GPU.

@@ -35,8 +35,10 @@ type Context struct {
 	run   *engine.Context
 	ended chan struct{} // closed by endLocked
 
-	memory uint64 // guarded by the node's mutex
-	closed bool
+	memory  uint64   // guarded by the node's mutex
+	managed uint64   // guarded by the node's mutex: in no process list, and not limited by cgroup
+	charges []charge // guarded by the node's mutex
+	closed  bool
 }
 
 // Devices are the device nodes that a context opens: the minor of /dev/nvidia<minor>, and the capability minors of its
@@ -82,6 +84,11 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 		return nil, errOutOfMemory
 	}
 	c := &Context{node: n, dev: g, ci: ci, pid: spec.PID, spec: spec, memory: n.cfg.ContextMemory, ended: make(chan struct{})}
+	if !n.cfg.MemoryLimits.ContextFree {
+		if err := c.chargeLocked(n.cfg.ContextMemory); err != nil {
+			return nil, err
+		}
+	}
 	c.run = eng.AddContext(spec.PID, group, engine.Options{Share: spec.Share / 100})
 	g.contexts[c] = struct{}{}
 	return c, nil
@@ -153,7 +160,25 @@ func (c *Context) Alloc(bytes uint64) error {
 	case c.dev.memoryLocked(c.gi()).Free < bytes:
 		return errOutOfMemory
 	}
+	if err := c.chargeLocked(bytes); err != nil {
+		return err
+	}
 	c.memory += bytes
+	return nil
+}
+
+// AllocManaged allocates managed memory and moves it to the GPU. The driver attributes it to no process, and no limit of a
+// cgroup or of MPS counts it.
+func (c *Context) AllocManaged(bytes uint64) error {
+	c.node.mu.Lock()
+	defer c.node.mu.Unlock()
+	switch {
+	case c.closed:
+		return errContextDestroyed
+	case c.dev.memoryLocked(c.gi()).Free < bytes:
+		return errOutOfMemory
+	}
+	c.managed += bytes
 	return nil
 }
 
@@ -168,6 +193,7 @@ func (c *Context) Free(bytes uint64) error {
 		return errBadValue
 	}
 	c.memory -= bytes
+	c.unchargeLocked(bytes)
 	return nil
 }
 

@@ -35,6 +35,8 @@ type device struct {
 	persistence bool
 	instances   map[uint32]*instance
 	contexts    map[*Context]struct{}
+	limits      map[string]memoryLimit // of GPU memory, by cgroup
+	leaked      uint64                 // reservations that removed cgroups have left
 	engine      *engine.Engine
 }
 
@@ -85,6 +87,7 @@ func (g *device) loadLocked() {
 		g.mode = g.cfg.ComputeMode
 	}
 	g.persistence = false
+	g.limits, g.leaked = nil, 0 // the driver has forgotten them
 	if !first && !g.model.ModeSurvivesBoot {
 		g.migStored = false
 	}
@@ -184,7 +187,7 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 	}
 	for c := range g.contexts {
 		if gi == nil || c.gi() == gi {
-			m.Used += c.memory
+			m.Used += c.memory + c.managed
 		}
 	}
 	m.Used += g.serverMemoryLocked(gi)

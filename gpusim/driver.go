@@ -288,6 +288,36 @@ func (d *Driver) NVLinks(ctx context.Context, id gpu.UUID) (out gpu.NVLinks, err
 	return out, err
 }
 
+// SetMemoryLimit sets or removes the hard limit of a cgroup.
+func (d *Driver) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup string, hard *uint64) error {
+	const op = "set the memory limit"
+	if d.n.cfg.Cgroups == nil {
+		return &gpu.Error{Op: op, GPU: id, Err: gpu.ErrMissing}
+	}
+	limit := noLimit
+	if hard != nil {
+		limit = *hard
+	}
+	return d.on(ctx, op, id, step{"DeviceSetMemoryLimits", func(g *device) Ret { return g.setLimitLocked(cgroup, 0, limit) }})
+}
+
+// MemoryLimit reads the limit of a cgroup.
+func (d *Driver) MemoryLimit(ctx context.Context, id gpu.UUID, cgroup string) (out gpu.MemoryLimit, err error) {
+	const op = "read the memory limit"
+	if d.n.cfg.Cgroups == nil {
+		return out, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrMissing}
+	}
+	err = d.on(ctx, op, id, step{"DeviceGetMemoryLimits", func(g *device) Ret {
+		_, hard, used, ret := g.limitLocked(cgroup)
+		if hard != noLimit {
+			out.Hard = &hard
+		}
+		out.Used = used
+		return ret
+	}})
+	return out, err
+}
+
 // SetMIGMode requests MIG mode on or off.
 func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	var change gpu.ModeChange

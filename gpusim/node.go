@@ -1,6 +1,7 @@
 package gpusim
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"sort"
@@ -57,6 +58,9 @@ type Config struct {
 	Bridges [][]int
 	// Switches is the number of NVSwitches that connect all GPUs without a bridge.
 	Switches int
+	// MemoryLimits is the behaviour of the memory limits of R615, and Cgroups what they apply to: nil for an older driver.
+	MemoryLimits MemoryLimitConfig
+	Cgroups      Cgroups
 }
 
 // GPUConfig is one GPU of a virtual node.
@@ -145,7 +149,7 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	if len(n.devices) > 32 {
 		return nil, fmt.Errorf("cannot create node: it has %d GPUs, and the driver has capability minors for 32", len(n.devices))
 	}
-	if err := n.checkLinks(); err != nil {
+	if err := errors.Join(n.checkLinks(), n.checkMemoryLimits()); err != nil {
 		return nil, fmt.Errorf("cannot create node: %w", err)
 	}
 	n.bootLocked()

@@ -345,7 +345,7 @@ func (q *call) device() (Ret, bool) {
 		return q.on(q.migDevice), true
 	case "DeviceGetMemoryInfo":
 		return q.on(func(t target) Ret {
-			m := t.g.memoryLocked(t.gi)
+			m := t.g.visibleLocked(t.gi, q.c.pid)
 			return out.put(m.Total, m.Reserved, m.Free, m.Used)
 		}), true
 	case "DeviceGetComputeRunningProcesses":
@@ -358,6 +358,10 @@ func (q *call) device() (Ret, bool) {
 		return q.admin(func(t target) Ret { return t.g.setModeLocked(q.args[1]) }), true
 	case "DeviceSetPersistenceMode":
 		return q.admin(func(t target) Ret { t.g.persistence = q.args[1] != 0; return Success }), true
+	case "DeviceSetMemoryLimits":
+		return q.admin(q.setMemoryLimits), true
+	case "DeviceGetMemoryLimits":
+		return q.gpu(q.getMemoryLimits), true
 	case "DeviceSetMigMode":
 		return q.admin(func(t target) Ret {
 			if q.args[1] > 1 {

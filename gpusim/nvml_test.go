@@ -235,7 +235,7 @@ func TestFieldValues(t *testing.T) {
 
 func TestUnknownFunctions(t *testing.T) {
 	l := library(t, node(t, nil, "A30-24GB"), true)
-	if ret := l.ret("nvmlDeviceSetMemoryLimits_v1"); ret != gpusim.FunctionNotFound {
+	if ret := l.ret("nvmlDeviceGetVgpuUtilization"); ret != gpusim.FunctionNotFound {
 		t.Errorf("%d", ret)
 	}
 }

@@ -23,6 +23,7 @@ const (
 	FunctionNotFound      Ret = 13
 	GPUIsLost             Ret = 15
 	ResetRequired         Ret = 16
+	OperatingSystem       Ret = 17
 	VersionMismatch       Ret = 18
 	InUse                 Ret = 19
 	InsufficientResources Ret = 23
@@ -33,7 +34,7 @@ const (
 // sentinel returns the port's error of a code.
 func (r Ret) sentinel() error {
 	switch r {
-	case InvalidArgument:
+	case InvalidArgument, OperatingSystem: // the one call that returns the latter cannot open its argument
 		return gpu.ErrInvalid
 	case NotSupported:
 		return gpu.ErrNotSupported

@@ -26,6 +26,9 @@ type GPUView struct {
 	Lost     bool   `json:"lost,omitempty"`
 	Recovery int    `json:"recovery,omitempty"` // 0 none, 1 reset, 2 reboot
 	Resets   int    `json:"resets"`
+	// MemoryLimits are those of cgroups; Leaked are the bytes of reservations that removed cgroups have left.
+	MemoryLimits []MemoryLimitView `json:"memory_limits,omitempty"`
+	Leaked       uint64            `json:"leaked,omitempty"`
 	// Busy is the GPU time of each process in seconds over the requested window, including its instances. A GPU instance
 	// counts as a whole GPU.
 	Busy map[int]float64 `json:"busy,omitempty"`
@@ -52,6 +55,7 @@ func (n *Node) View(window time.Duration) View {
 				MIG: g.migStateLocked(), Processes: g.allProcessesLocked(),
 			},
 		}
+		gv.MemoryLimits, gv.Leaked = g.limitViewsLocked(), g.leaked
 		busy := g.engine.BusyOver(window)
 		if !g.migCurrent {
 			u := g.engine.Utilization()

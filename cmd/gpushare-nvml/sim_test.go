@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/gpusim"
 )
 
 // built are the programs for tests on the virtual node, built once.
@@ -68,7 +69,7 @@ var build = sync.OnceValue(func() (b built) {
 			b.err = fmt.Errorf("cannot run %s: %w\n%s", name, err, out)
 		}
 	}
-	for _, v := range []string{"535", "580"} {
+	for _, v := range []string{"535", "580", "615"} {
 		run("gcc", append([]string{
 			"-O1", "-w", "-fPIC", "-shared", "-I" + filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"),
 			"-Wl,-soname,libnvidia-ml.so.1", "-Wl,--version-script=../../gpusim/shim/" + v + ".map",
@@ -961,5 +962,51 @@ func TestSimRebooted(t *testing.T) {
 	}
 	if err != nil || !s.MIG.Current || len(s.Instances) != 0 {
 		t.Errorf("after a reboot: %+v, %v; want MIG mode kept and no instance", s, err)
+	}
+}
+
+// TestSimMemoryLimits sets, reads and removes the limit of a cgroup of this host through the worker, and reads the symbols that an
+// older library lacks.
+func TestSimMemoryLimits(t *testing.T) {
+	const gpus = "gpus: [{model: H100-SXM5-80GB}]\n"
+	old := serve(t, "driver: \"580\"\n"+gpus, worker.Deadlines{})
+	old.readGPUs(testContext(t))
+	info, err := old.Node(testContext(t))
+	if err != nil || !slices.Contains(info.Missing, "nvmlDeviceSetMemoryLimits_v1") || !slices.Contains(info.Missing, "nvmlDeviceGetMemoryLimits_v1") {
+		t.Errorf("missing = %q, %v; want the functions of R615", info.Missing, err)
+	}
+	if _, err := old.MemoryLimit(testContext(t), old.gpus[0], "/"); !errors.Is(err, gpu.ErrMissing) {
+		t.Errorf("580: %v", err)
+	}
+	if err := old.SetMemoryLimit(testContext(t), old.gpus[0], "/", nil); !errors.Is(err, gpu.ErrMissing) {
+		t.Errorf("580: %v", err)
+	}
+
+	root := (&gpusim.HostCgroups{}).Root()
+	if root == "" {
+		t.Skip("no cgroup v2 hierarchy is mounted")
+	}
+	n := serve(t, "driver: \"615\"\nmemory_limits: {accounting: misc}\n"+gpus, worker.Deadlines{})
+	n.readGPUs(testContext(t))
+	ctx, id := testContext(t), n.gpus[0]
+	if info, err := n.Node(ctx); err != nil || slices.Contains(info.Missing, "nvmlDeviceSetMemoryLimits_v1") {
+		t.Errorf("missing = %q, %v", info.Missing, err)
+	}
+	for _, hard := range []*uint64{nil, new(uint64(7 << 30)), nil} {
+		if err := n.SetMemoryLimit(ctx, id, root, hard); err != nil {
+			t.Fatal(err)
+		}
+		is, err := n.MemoryLimit(ctx, id, root)
+		if diff := cmp.Diff(gpu.MemoryLimit{Hard: hard}, is); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	}
+	err = n.SetMemoryLimit(ctx, id, filepath.Join(root, "no-such"), nil)
+	if !errors.Is(err, gpu.ErrInvalid) || !strings.Contains(err.Error(), "cannot open the cgroup") {
+		t.Errorf("a cgroup that does not exist: %v", err)
+	}
+	n.ctl("fault", "add", "DeviceSetMemoryLimits", "fail", "--code", "4")
+	if err := n.SetMemoryLimit(ctx, id, root, new(uint64(1<<30))); !errors.Is(err, gpu.ErrDenied) {
+		t.Errorf("a refused call: %v", err)
 	}
 }

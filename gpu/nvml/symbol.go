@@ -41,6 +41,7 @@ const (
 	processUtilization
 	utilizationSeries
 	nvLinks
+	memoryLimits
 	events
 )
 
@@ -110,6 +111,9 @@ func needs() []need {
 		{nvLinks, []string{"nvmlDeviceGetNvLinkState"}, "which GPUs NVLink joins is not known"},
 		{nvLinks, []string{"nvmlDeviceGetNvLinkRemoteDeviceType"}, "which GPUs NVLink joins is not known"},
 		{nvLinks, []string{"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"}, "which GPUs NVLink joins is not known"},
+
+		{memoryLimits, []string{"nvmlDeviceSetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
+		{memoryLimits, []string{"nvmlDeviceGetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
 
 		{events, []string{"nvmlEventSetCreate"}, "events are not seen"},
 		{events, []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"}, "events are not seen"},

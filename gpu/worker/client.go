@@ -278,6 +278,17 @@ func (c *Client) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) 
 	return call[gpu.NVLinks](ctx, c, OpNVLinks, id, nil)
 }
 
+// MemoryLimit implements gpu.Driver.
+func (c *Client) MemoryLimit(ctx context.Context, id gpu.UUID, cgroup string) (gpu.MemoryLimit, error) {
+	return call[gpu.MemoryLimit](ctx, c, OpMemoryLimit, id, memoryLimitArgs{Cgroup: cgroup})
+}
+
+// SetMemoryLimit implements gpu.Driver.
+func (c *Client) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup string, hard *uint64) error {
+	_, err := c.do(ctx, OpSetMemoryLimit, id, memoryLimitArgs{cgroup, hard})
+	return err
+}
+
 // SetMIGMode implements gpu.Driver.
 func (c *Client) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	m, err := call[modeChange](ctx, c, OpSetMIGMode, id, migModeArgs{on})

@@ -46,6 +46,10 @@ func TestEveryOperation(t *testing.T) {
 		check("newest", newest, uint64(42), err)
 		series, err := c.UtilizationSeries(ctx, gpuA, 41)
 		check("series", series, gpu.Series{Samples: []gpu.SeriesSample{{Time: 42, Percent: 30}}, Newest: 42}, err)
+		limit, err := c.MemoryLimit(ctx, gpuA, "/a/b")
+		check("MemoryLimit", limit, gpu.MemoryLimit{Hard: new(uint64(4)), Used: 5}, err)
+		err = errors.Join(c.SetMemoryLimit(ctx, gpuA, "/a/b", new(uint64(1))), c.SetMemoryLimit(ctx, gpuA, "/none", nil))
+		check("SetMemoryLimit", nil, nil, err)
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
 		gi, err := c.CreateInstance(ctx, gpuA, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}})
@@ -60,8 +64,8 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 5 || st.Messages != 14 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 5 and 14", st.Writes, st.Messages)
+		if st.Writes != 7 || st.Messages != 17 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 7 and 17", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

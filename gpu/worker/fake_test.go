@@ -143,6 +143,17 @@ func (d *fakeDriver) NVLinks(_ context.Context, id gpu.UUID) (gpu.NVLinks, error
 	return gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, d.n.enter(OpNVLinks, id)
 }
 
+func (d *fakeDriver) MemoryLimit(_ context.Context, id gpu.UUID, cgroup string) (gpu.MemoryLimit, error) {
+	return gpu.MemoryLimit{Hard: new(uint64(len(cgroup))), Used: 5}, d.n.enter(OpMemoryLimit, id)
+}
+
+func (d *fakeDriver) SetMemoryLimit(_ context.Context, id gpu.UUID, cgroup string, hard *uint64) error {
+	if cgroup == "/none" != (hard == nil) {
+		return gpu.ErrInvalid
+	}
+	return d.n.enter(OpSetMemoryLimit, id)
+}
+
 func (d *fakeDriver) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	return gpu.ModeChange{Pending: on, Minor: 3, Activation: gpu.ErrInUse}, d.n.enter(OpSetMIGMode, id)
 }

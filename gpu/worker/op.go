@@ -15,6 +15,8 @@ const (
 	OpUtilization      Op = "utilization"
 	OpSeries           Op = "utilization-series"
 	OpNVLinks          Op = "nvlinks"
+	OpMemoryLimit      Op = "memory-limit"
+	OpSetMemoryLimit   Op = "set-memory-limit"
 	OpSetMIGMode       Op = "set-mig-mode"
 	OpCreateInstance   Op = "create-instance"
 	OpCompleteInstance Op = "complete-instance"
@@ -65,6 +67,10 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the utilisation series", threadGPU, false, read}, true
 	case OpNVLinks:
 		return opInfo{"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
+	case OpMemoryLimit:
+		return opInfo{"read the memory limit", threadGPU, false, read}, true
+	case OpSetMemoryLimit:
+		return opInfo{"set the memory limit", threadGPU, true, read}, true
 	case OpSetMIGMode:
 		return opInfo{"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
 	case OpCreateInstance:
@@ -89,7 +95,7 @@ type Deadlines struct {
 	Node     time.Duration // 10 s
 	Snapshot time.Duration // 2 s
 	Profiles time.Duration // 10 s: many calls, some of them privileged; NVLinks too, which are as many
-	Read     time.Duration // memory, processes, utilisation; 2 s
+	Read     time.Duration // memory, processes, utilisation, memory limits; 2 s
 	Change   time.Duration // create, complete, destroy, compute mode; 30 s
 	Mode     time.Duration // the MIG mode, which may reset the GPU; 60 s
 }

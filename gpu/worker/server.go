@@ -278,6 +278,18 @@ func (s *server) call(j job) (any, error) {
 		return d.UtilizationSeries(ctx, r.GPU, a.Since)
 	case OpNVLinks:
 		return d.NVLinks(ctx, r.GPU)
+	case OpMemoryLimit:
+		a, err := decodeArgs[memoryLimitArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.MemoryLimit(ctx, r.GPU, a.Cgroup)
+	case OpSetMemoryLimit:
+		a, err := decodeArgs[memoryLimitArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.SetMemoryLimit(ctx, r.GPU, a.Cgroup, a.Hard)
 	case OpSetMIGMode:
 		a, err := decodeArgs[migModeArgs](r)
 		if err != nil {

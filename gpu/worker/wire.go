@@ -46,6 +46,10 @@ type (
 		Samples []gpu.UtilSample `json:"samples"`
 		Newest  uint64           `json:"newest"`
 	}
+	memoryLimitArgs struct {
+		Cgroup string  `json:"cgroup"`
+		Hard   *uint64 `json:"hard,omitempty"`
+	}
 	migModeArgs struct {
 		On bool `json:"on"`
 	}

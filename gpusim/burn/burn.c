@@ -28,7 +28,7 @@ enum { EXIT_REFUSED = 1, EXIT_OOM = 2, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 
 static struct {
 	const char *root, *gpu;
-	uint64_t memory, grow; /* bytes, bytes per second */
+	uint64_t memory, managed, grow; /* bytes, the last per second */
 	uint64_t kernel;       /* microseconds */
 	long queue;
 	double seconds;
@@ -405,12 +405,12 @@ static int make_context(void)
 	return 0;
 }
 
-/* allocate allocates memory or ends the process. */
-static void allocate(uint64_t bytes)
+/* allocate allocates memory of a kind, ALLOC or MANAGED, or ends the process. */
+static void allocate(const char *kind, uint64_t bytes)
 {
 	if (!bytes)
 		return;
-	const char *a = ask("ALLOC %llu", (unsigned long long)bytes);
+	const char *a = ask("%s %llu", kind, (unsigned long long)bytes);
 	if (strncmp(a, "OK", 2)) {
 		fflush(stdout);
 		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): requested %s in addition to %s\n", human(bytes), human(allocated));
@@ -427,7 +427,7 @@ static void grow(double *last)
 	if (!opt.grow || !bytes)
 		return;
 	*last += (double)bytes / (double)opt.grow;
-	allocate(bytes);
+	allocate("ALLOC", bytes);
 }
 
 __attribute__((noreturn)) static void bad(const char *what, const char *value)
@@ -438,12 +438,13 @@ __attribute__((noreturn)) static void bad(const char *what, const char *value)
 static void usage(FILE *out)
 {
 	fputs("usage: gpusim-burn [--root DIR] [--gpu GPU] [--memory 4GiB] [--kernel 5ms] [--queue 200]\n"
-	      "                   [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
+	      "                   [--managed SIZE] [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
 	      "Uses a virtual GPU: opens its device nodes, allocates memory and keeps a queue of kernels full.\n"
 	      "  --root DIR     the virtual node's host root (default $GPUSIM_ROOT)\n"
 	      "  --gpu GPU      an ordinal among the visible ones, a GPU UUID or a MIG UUID\n"
 	      "                 (default: the first of $CUDA_VISIBLE_DEVICES, or 0)\n"
 	      "  --memory SIZE  GPU memory to allocate at the start\n"
+	      "  --managed SIZE managed memory to allocate at the start: the driver attributes it to no process\n"
 	      "  --kernel TIME  duration of one kernel on the whole GPU (default 5ms)\n"
 	      "  --queue N      number of unfinished kernels to keep queued (default 200)\n"
 	      "  --seconds N    end after N seconds\n"
@@ -459,7 +460,7 @@ static void parse(int argc, char **argv)
 	static const struct option longs[] = {
 	    {"root", 1, 0, 'r'}, {"gpu", 1, 0, 'g'},     {"memory", 1, 0, 'm'},      {"kernel", 1, 0, 'k'}, {"queue", 1, 0, 'q'},
 	    {"grow", 1, 0, 'G'}, {"seconds", 1, 0, 's'}, {"ignore-term", 0, 0, 'i'}, {"hold", 0, 0, 'H'},   {"host-dev", 0, 0, 'D'},
-	    {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+	    {"managed", 1, 0, 'M'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
 	int c;
 	char *end;
 	opt.root = getenv("GPUSIM_ROOT");
@@ -470,6 +471,10 @@ static void parse(int argc, char **argv)
 		case 'm':
 			if (size(optarg, &opt.memory))
 				bad("--memory", optarg);
+			break;
+		case 'M':
+			if (size(optarg, &opt.managed))
+				bad("--managed", optarg);
 			break;
 		case 'k':
 			if (duration(optarg, &opt.kernel))
@@ -518,7 +523,8 @@ int main(int argc, char **argv)
 	if (strncmp(ask("QUEUE %ld", opt.queue), "OK", 2))
 		lost("the virtual node does not accept a queue of this length");
 	began = now();
-	allocate(opt.memory);
+	allocate("ALLOC", opt.memory);
+	allocate("MANAGED", opt.managed);
 	puts("ready");
 	fflush(stdout);
 

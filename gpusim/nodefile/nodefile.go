@@ -3,7 +3,7 @@
 //
 // A node file has these keys, all optional:
 //
-//	driver: "580"               the library variant: 535 or 580
+//	driver: "580"               the library variant: 535, 580 or 615
 //	driver_version: 580.95.05   the reported driver version
 //	state: ready                ready, absent (no kernel module) or mismatch
 //	seed: lab                   the seed of the UUIDs and of the sampler
@@ -24,6 +24,11 @@
 //	                            zero_when_idle: the GPU's own samples have a value of 0 while it is idle; otherwise none
 //	                            series: present, missing or unsupported: how the driver answers DeviceGetSamples
 //	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
+//	memory_limits: {accounting: misc, dmem_files: host, unset: none, context: counts}
+//	                            of driver 615. accounting: misc (inside the driver), dmem (the kernel's controller) or
+//	                            "off"; the default is dmem if this kernel has the controller. dmem_files: host, or every
+//	                            (every cgroup counts as one with them). unset: reading a cgroup without a limit returns
+//	                            none, or fails. context: the memory of a context itself counts, or is free
 //	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 //	                            the sets of GPUs, by index, that a bridge connects, and how many NVSwitches connect all
 //	                            others. The links of GPUs without bridge and switch are down
@@ -51,7 +56,7 @@ import (
 
 // File is a node file: the node and the variant of its library.
 type File struct {
-	Driver string // the library variant: "535" or "580"
+	Driver string // the library variant: "535", "580" or "615"
 	Config gpusim.Config
 }
 
@@ -61,9 +66,11 @@ var variants = map[string]struct {
 	cuda    int
 	// profilesWithoutMIG: profiles can be queried while MIG mode is off.
 	profilesWithoutMIG bool
+	memoryLimits       bool
 }{
-	"535": {"535.183.01", 12020, false},
-	"580": {"580.95.05", 13000, true},
+	"535": {"535.183.01", 12020, false, false},
+	"580": {"580.95.05", 13000, true, false},
+	"615": {"615.10", 13040, true, true}, // the minor number is invented: no release was seen
 }
 
 // The default memory sizes. Both are uncertain, from the range of observed processes on H-class boards.
@@ -85,8 +92,43 @@ type document struct {
 	HideMemory         bool              `yaml:"hide_process_memory"`
 	RawSamples         bool              `yaml:"raw_samples"`
 	Sampler            sampler           `yaml:"sampler"`
+	MemoryLimits       *memoryLimits     `yaml:"memory_limits"`
 	NVLink             nvlink            `yaml:"nvlink"`
 	GPUs               []entry           `yaml:"gpus"`
+}
+
+type memoryLimits struct {
+	Accounting string `yaml:"accounting"`
+	DmemFiles  string `yaml:"dmem_files"`
+	Unset      string `yaml:"unset"`
+	Context    string `yaml:"context"`
+}
+
+// apply sets the limits of a driver that has them.
+func (m memoryLimits) apply(to *gpusim.Config) error {
+	for _, k := range []struct{ key, value, first, second string }{
+		{"dmem_files", m.DmemFiles, "host", "every"}, {"unset", m.Unset, "none", "fails"}, {"context", m.Context, "counts", "free"},
+	} {
+		if k.value != "" && k.value != k.first && k.value != k.second {
+			return fmt.Errorf("memory_limits.%s must be %s or %s, not %q", k.key, k.first, k.second, k.value)
+		}
+	}
+	host := &gpusim.HostCgroups{EveryDmem: m.DmemFiles == "every"}
+	to.Cgroups = host
+	to.MemoryLimits = gpusim.MemoryLimitConfig{UnsetFails: m.Unset == "fails", ContextFree: m.Context == "free"}
+	switch m.Accounting {
+	case "":
+		to.MemoryLimits.Accounting = gpusim.MemoryAccountingMisc
+		if host.HasDmem() || host.EveryDmem {
+			to.MemoryLimits.Accounting = gpusim.MemoryAccountingDmem
+		}
+	case string(gpusim.MemoryAccountingMisc), string(gpusim.MemoryAccountingDmem):
+		to.MemoryLimits.Accounting = gpusim.MemoryAccounting(m.Accounting)
+	case "off":
+	default:
+		return fmt.Errorf("memory_limits.accounting must be misc, dmem or off, not %q", m.Accounting)
+	}
+	return nil
 }
 
 type nvlink struct {
@@ -131,7 +173,7 @@ func (doc *document) file() (File, error) {
 	}
 	v, ok := variants[doc.Driver]
 	if !ok {
-		return File{}, fmt.Errorf("driver must be 535 or 580, not %q", doc.Driver)
+		return File{}, fmt.Errorf("driver must be 535, 580 or 615, not %q", doc.Driver)
 	}
 	f := File{Driver: doc.Driver, Config: gpusim.Config{
 		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
@@ -148,6 +190,17 @@ func (doc *document) file() (File, error) {
 	case "", gpusim.DriverReady, gpusim.DriverAbsent, gpusim.DriverMismatch:
 	default:
 		return File{}, fmt.Errorf("state must be ready, absent or mismatch, not %q", doc.State)
+	}
+	switch {
+	case v.memoryLimits && doc.MemoryLimits == nil:
+		doc.MemoryLimits = &memoryLimits{}
+	case !v.memoryLimits && doc.MemoryLimits != nil:
+		return File{}, fmt.Errorf("memory_limits needs driver 615, not %s", doc.Driver)
+	}
+	if doc.MemoryLimits != nil {
+		if err := doc.MemoryLimits.apply(cfg); err != nil {
+			return File{}, err
+		}
 	}
 	for text, to := range map[string]*uint64{doc.ContextMemory: &cfg.ContextMemory, doc.ServerMemory: &cfg.ServerMemory} {
 		if text == "" {

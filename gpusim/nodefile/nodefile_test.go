@@ -102,3 +102,32 @@ func TestInvalidNodeFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryLimits(t *testing.T) {
+	const gpus = "\ngpus: [{model: A30-24GB}]"
+	for _, c := range []struct {
+		name, file, says string
+		want             gpusim.MemoryLimitConfig
+	}{
+		{"misc", "driver: \"615\"\nmemory_limits: {accounting: misc, unset: fails}", "", gpusim.MemoryLimitConfig{Accounting: gpusim.MemoryAccountingMisc, UnsetFails: true}},
+		{"dmem on any kernel", "driver: \"615\"\nmemory_limits: {dmem_files: every, context: free}", "", gpusim.MemoryLimitConfig{Accounting: gpusim.MemoryAccountingDmem, ContextFree: true}},
+		{"off", "driver: \"615\"\nmemory_limits: {accounting: \"off\"}", "", gpusim.MemoryLimitConfig{}},
+		{"older driver", "driver: \"580\"", "", gpusim.MemoryLimitConfig{}},
+		{"older driver with limits", "driver: \"580\"\nmemory_limits: {}", "needs driver 615", gpusim.MemoryLimitConfig{}},
+		{"no such accounting", "driver: \"615\"\nmemory_limits: {accounting: v1}", "must be misc, dmem or off", gpusim.MemoryLimitConfig{}},
+		{"no such answer", "driver: \"615\"\nmemory_limits: {unset: 0}", "must be none or fails", gpusim.MemoryLimitConfig{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := nodefile.Decode([]byte(c.file + gpus))
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v, want %q", err, c.says)
+				}
+				return
+			}
+			if err != nil || f.Config.MemoryLimits != c.want {
+				t.Errorf("%+v, %v; want %+v", f.Config.MemoryLimits, err, c.want)
+			}
+		})
+	}
+}

@@ -21,7 +21,7 @@ const maxLine = 1024
 //
 //	CTX gpu=<GPU-uuid|MIG-uuid|ordinal> mps=<pipe dir|-> mpspid=<pid|0> limit=<bytes|0> [share=<percent>]
 //	    OK <minor> <GI capability minor|-> <CI capability minor|->
-//	ALLOC <bytes>, FREE <bytes>, QUEUE <kernels>, LAUNCH <µs> <kernels>, SYNC
+//	ALLOC <bytes>, MANAGED <bytes>, FREE <bytes>, QUEUE <kernels>, LAUNCH <µs> <kernels>, SYNC
 //	    OK
 //
 // or, for each of them, ERR <CUDA error number> <text>. LAUNCH is answered when all kernels are in the queue.
@@ -113,6 +113,8 @@ func (c *cudaConn) do(ctx context.Context, line string) (string, error) {
 	switch {
 	case words[0] == "ALLOC" && len(numbers) == 1:
 		return "OK", c.context.Alloc(numbers[0])
+	case words[0] == "MANAGED" && len(numbers) == 1:
+		return "OK", c.context.AllocManaged(numbers[0])
 	case words[0] == "FREE" && len(numbers) == 1:
 		return "OK", c.context.Free(numbers[0])
 	case words[0] == "QUEUE" && len(numbers) == 1 && numbers[0] > 0 && numbers[0] <= math.MaxInt32:

@@ -154,7 +154,7 @@ gpus: [{model: A100-SXM4-40GB, count: 2}]
 `
 
 func TestAClientOfTheLibrary(t *testing.T) {
-	for _, driver := range []string{"535", "580"} {
+	for _, driver := range []string{"535", "580", "615"} {
 		t.Run(driver, func(t *testing.T) {
 			r := serve(t, strings.Replace(twoA100, "580", driver, 1))
 			want := `gpus 2
@@ -258,6 +258,7 @@ func TestVariantsExportWhatTheirDriverDoes(t *testing.T) {
 	for driver, want := range map[string]string{
 		"535": "lacks nvmlDeviceGetProcessesUtilizationInfo\nlacks nvmlDeviceGetRunningProcessDetailList\nlacks nvmlDeviceGetGpuInstanceProfileInfoByIdV\nlacks nvmlDeviceSetMemoryLimits_v1\nlacks gpusim_ask\n",
 		"580": "lacks nvmlDeviceSetMemoryLimits_v1\nlacks gpusim_ask\n",
+		"615": "lacks gpusim_ask\n",
 	} {
 		r := serve(t, strings.Replace(twoA100, "580", driver, 1))
 		if diff := cmp.Diff(want, r.run(t, nil, symbols...)); diff != "" {

@@ -165,6 +165,29 @@ FN(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t d, nvmlMemory_v2_t *out)
 	return NVML_SUCCESS;
 }
 
+FN(nvmlDeviceSetMemoryLimits_v1, nvmlDevice_t d, nvmlSetMemoryLimits_v1_t *in)
+{
+	struct reply r;
+	READY;
+	NEED(in);
+	NEED(in->nameSpace);
+	return gpusim_ask(__func__, &r, in->nameSpace, (const uint64_t[]){H(d), in->softLimit, in->hardLimit}, 3);
+}
+
+FN(nvmlDeviceGetMemoryLimits_v1, nvmlDevice_t d, nvmlGetMemoryLimits_v1_t *out)
+{
+	struct reply r;
+	uint64_t device = H(d);
+	READY;
+	NEED(out);
+	NEED(out->nameSpace);
+	OR_RETURN(gpusim_ask(__func__, &r, out->nameSpace, &device, 1));
+	out->softLimit = r.v[0];
+	out->hardLimit = r.v[1];
+	out->currentUsed = r.v[2];
+	return NVML_SUCCESS;
+}
+
 CALL(nvmlDeviceGetUtilizationRates, (nvmlDevice_t d, nvmlUtilization_t *out), (out), (H(d)),
      *out = (nvmlUtilization_t){.gpu = (uint)v[0], .memory = (uint)v[1]})
 CALL(nvmlDeviceSetComputeMode, (nvmlDevice_t d, nvmlComputeMode_t mode), (""), (H(d), (uint64_t)mode), )
