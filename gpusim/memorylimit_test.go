@@ -229,9 +229,17 @@ func TestMemoryLimitsThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	n := node(t, withMIG, "A100-SXM4-40GB")
+	n := node(t, func(cfg *gpusim.Config) {
+		withMIG(cfg)
+		cfg.Cgroups = &cgroups{ids: map[string]uint64{"/cg": 1, "/cg/a": 2}}
+		cfg.MemoryLimits.Accounting = gpusim.MemoryAccountingMisc
+	}, "A100-SXM4-40GB")
 	d, ids := port(t, n)
 	if err := d.SetMemoryLimit(t.Context(), ids[0], path.Join("/cg", "a"), nil); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Errorf("with MIG mode on: %v", err)
+	}
+	d, ids = port(t, node(t, nil, "A30-24GB"))
+	if err := d.SetMemoryLimit(t.Context(), ids[0], "/cg/a", nil); !errors.Is(err, gpu.ErrMissing) {
+		t.Errorf("a driver before R615: %v", err)
 	}
 }
