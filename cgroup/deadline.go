@@ -1,144 +1,177 @@
 package cgroup
 
 import (
-	"encoding/json"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// Names in the run directory.
-const (
-	frozenDir = "frozen"    // one file for each scope that may be frozen now
-	lockFile  = "thaw.lock" // locked by gpushare-thaw while it runs
-)
+// deadlinesFile is the file of thaw deadlines in the run directory.
+const deadlinesFile = "thaw-deadlines"
 
-// maxDeadlineFile bounds the read of one file. A deadline file has about 300 bytes.
-const maxDeadlineFile = 16 << 10
+// slotSize is the size of a slot of the file. Two slots fill a page: the kernel does not interrupt a write inside a page, so
+// that no slot is left half written by a process that is killed.
+const slotSize = 2048
 
-// deadline is the time until which a process may keep a cgroup frozen. It is one file in <run dir>/frozen, named after
-// the scope and the time: a later deadline is another file, so that removing a passed one never removes its successor.
-// The file exists from before the freeze until after the thaw.
+// headerSlot has the time until which the process that writes the file is known to run. The other slots have one scope each.
+const headerSlot = 0
+
+// deadline is a slot of the file of thaw deadlines: the time until which a process may keep a cgroup frozen. Times are of
+// CLOCK_BOOTTIME, which nobody can set and which continues while the host is suspended. A slot is written before the
+// freeze, in place, and stays valid until after the thaw.
 type deadline struct {
-	Cgroup string  `json:"cgroup"`
-	Until  int64   `json:"until"` // CLOCK_BOOTTIME, in nanoseconds
-	Boot   string  `json:"boot"`  // the boot that the clock belongs to
-	By     Process `json:"by"`    // the process that froze it and will thaw it
+	Until  time.Duration // 0: the slot is free
+	By     Process       // the process that froze it and will thaw it
+	Boot   string        // the boot that the clock belongs to
+	Cgroup string        // empty in the header
+	ID     string        // the scope
 }
 
-func (d deadline) check() error {
-	if err := cleanPath(d.Cgroup); err != nil {
-		return err
+// The parts of a slot. All numbers are little-endian.
+const (
+	slotSum     = 0 // of all that follows
+	slotLengths = 4 // of boot, cgroup and id, 16 bits each
+	slotUntil   = 16
+	slotPID     = 24
+	slotStart   = 32
+	slotText    = 40 // boot, cgroup, id
+)
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+var (
+	errDeadlineLong = errors.New("its cgroup path is too long for a thaw deadline")
+	errSlotSum      = errors.New("its checksum is wrong")
+)
+
+// encode writes the deadline into a slot and returns the part that is used.
+func (d *deadline) encode(slot *[slotSize]byte) ([]byte, error) {
+	n := slotText + len(d.Boot) + len(d.Cgroup) + len(d.ID)
+	if n > slotSize {
+		return nil, errDeadlineLong
 	}
-	if d.Boot == "" || d.By.PID <= 0 {
-		return errors.New("it has no boot id or no process")
+	b := slot[:slotText]
+	clear(b)
+	binary.LittleEndian.PutUint16(b[slotLengths:], uint16(len(d.Boot)))
+	binary.LittleEndian.PutUint16(b[slotLengths+2:], uint16(len(d.Cgroup)))
+	binary.LittleEndian.PutUint16(b[slotLengths+4:], uint16(len(d.ID)))
+	binary.LittleEndian.PutUint64(b[slotUntil:], uint64(d.Until))
+	binary.LittleEndian.PutUint64(b[slotPID:], uint64(d.By.PID))
+	binary.LittleEndian.PutUint64(b[slotStart:], d.By.Start)
+	b = append(append(append(b, d.Boot...), d.Cgroup...), d.ID...) // It stays in the slot: n was checked.
+	binary.LittleEndian.PutUint32(b[slotSum:], crc32.Checksum(b[slotLengths:], crcTable))
+	return b, nil
+}
+
+// decodeDeadline reads a slot.
+func decodeDeadline(b []byte) (deadline, error) {
+	if len(b) < slotText {
+		return deadline{}, io.ErrUnexpectedEOF
+	}
+	boot, cg, id := int(binary.LittleEndian.Uint16(b[slotLengths:])), int(binary.LittleEndian.Uint16(b[slotLengths+2:])), int(binary.LittleEndian.Uint16(b[slotLengths+4:]))
+	sum := binary.LittleEndian.Uint32(b[slotSum:])
+	if sum == 0 && boot == 0 && cg == 0 && id == 0 {
+		return deadline{}, nil // never written
+	}
+	n := slotText + boot + cg + id
+	if n > len(b) {
+		return deadline{}, io.ErrUnexpectedEOF
+	}
+	if crc32.Checksum(b[slotLengths:n], crcTable) != sum {
+		return deadline{}, errSlotSum
+	}
+	text := b[slotText:n]
+	return deadline{
+		Until: time.Duration(binary.LittleEndian.Uint64(b[slotUntil:])),
+		By:    Process{PID: int(binary.LittleEndian.Uint64(b[slotPID:])), Start: binary.LittleEndian.Uint64(b[slotStart:])},
+		Boot:  string(text[:boot]), Cgroup: string(text[boot : boot+cg]), ID: string(text[boot+cg:]),
+	}, nil
+}
+
+// deadlines is the open file. It is in a directory that only root may write.
+type deadlines struct {
+	f    *os.File
+	name string
+	buf  []byte // of the last read
+}
+
+// openDeadlines opens the file in the run directory and creates it when it is missing.
+func openDeadlines(runDir string) (*deadlines, error) {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot create %s: %w", runDir, err)
+	}
+	name := filepath.Join(runDir, deadlinesFile)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the thaw deadlines: %w", err)
+	}
+	return &deadlines{f: f, name: name}, nil
+}
+
+// write puts a deadline into a slot. It does not sync the file: after a power cut no process is frozen.
+func (f *deadlines) write(slot int, d *deadline) error {
+	var b [slotSize]byte
+	used, err := d.encode(&b)
+	if err == nil {
+		_, err = f.f.WriteAt(used, int64(slot)*slotSize)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write a thaw deadline: %w", err)
 	}
 	return nil
 }
 
-// write puts the deadline into its file with a rename, so that no reader sees half of it, and returns the file's name.
-// It does not sync the file: after a power cut no process is frozen.
-func (d deadline) write(dir, id string) (string, error) {
-	b, err := json.Marshal(d)
+// read reads the whole file and calls found with every slot that is not free. A slot that cannot be read has an error. It
+// returns how many slots the file has.
+func (f *deadlines) read(found func(slot int, d deadline, err error)) (int, error) {
+	fi, err := f.f.Stat()
 	if err != nil {
-		return "", err
+		return 0, fmt.Errorf("cannot read the thaw deadlines: %w", err)
 	}
-	name := id + "@" + strconv.FormatInt(d.Until, 10)
-	tmp := filepath.Join(dir, "."+name)
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return "", err
+	if n := int(fi.Size()); cap(f.buf) < n {
+		f.buf = make([]byte, n, 2*n)
 	}
-	return name, os.Rename(tmp, filepath.Join(dir, name))
-}
-
-// scopeOfFile is the scope that a deadline file is named after.
-func scopeOfFile(name string) string {
-	id, _, _ := strings.Cut(name, "@")
-	return id
-}
-
-// readDeadline reads one file.
-func readDeadline(root *os.Root, name string) (deadline, error) {
-	f, err := root.Open(name)
-	if err != nil {
-		return deadline{}, err
+	f.buf = f.buf[:cap(f.buf)]
+	n, err := f.f.ReadAt(f.buf, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, fmt.Errorf("cannot read the thaw deadlines: %w", err)
 	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return deadline{}, err
-	}
-	if !fi.Mode().IsRegular() {
-		return deadline{}, errors.New("it is not a regular file")
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxDeadlineFile))
-	if err != nil {
-		return deadline{}, err
-	}
-	var d deadline
-	if err := json.Unmarshal(b, &d); err != nil {
-		return deadline{}, err
-	}
-	return d, d.check()
-}
-
-// deadlineNames lists the deadline files.
-func deadlineNames(root *os.Root) ([]string, error) {
-	entries, err := fs.ReadDir(root.FS(), ".")
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
-			names = append(names, e.Name())
+	slots := (n + slotSize - 1) / slotSize
+	for i := range slots {
+		d, err := decodeDeadline(f.buf[i*slotSize : min((i+1)*slotSize, n)])
+		for try := 0; err != nil && try < 3; try++ {
+			d, err = f.readSlot(i) // It is being written.
+		}
+		if err != nil || d.Until != 0 {
+			found(i, d, err)
 		}
 	}
-	return names, nil
+	return slots, nil
 }
 
-// takeLock takes the thaw lock until the file is closed. It is a lock of the open file description, so that lockHeld can
-// query it without taking it.
-func takeLock(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+// readSlot reads one slot.
+func (f *deadlines) readSlot(slot int) (deadline, error) {
+	var b [slotSize]byte
+	n, err := f.f.ReadAt(b[:], int64(slot)*slotSize)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return deadline{}, err
+	}
+	return decodeDeadline(b[:n])
+}
+
+// replaced reports whether the name refers to another file now, or to none.
+func (f *deadlines) replaced() bool {
+	open, err := f.f.Stat()
 	if err != nil {
-		return nil, err
+		return true
 	}
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return nil, errors.New("another gpushare-thaw has locked it")
-		}
-		return nil, err
-	}
-	return f, nil
+	named, err := os.Stat(f.name)
+	return err != nil || !os.SameFile(open, named)
 }
 
-// lockHeld reports whether a process has the thaw lock.
-func lockHeld(name string) (bool, error) {
-	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("cannot open %s: %w", name, err)
-	}
-	defer unix.Close(fd)
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock); err != nil {
-		return false, fmt.Errorf("cannot read the lock on %s: %w", name, err)
-	}
-	return lock.Type != unix.F_UNLCK, nil
-}
-
-// left is the duration until the deadline.
-func (d deadline) left(now time.Duration) time.Duration { return time.Duration(d.Until) - now }
+func (f *deadlines) close() error { return f.f.Close() }

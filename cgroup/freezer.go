@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"math"
 	"path/filepath"
 	"sync"
 	"time"
@@ -19,35 +18,89 @@ type LeafFreezer interface {
 	Leaf(id string) (cg string, err error)
 }
 
+// FreezeReason is why a scope is frozen.
+type FreezeReason int
+
+// The reasons to freeze a scope.
+const (
+	ForTimeSlice     FreezeReason = iota // another lease has the GPU's time
+	ForGPUMemory                         // its grant uses too much GPU memory
+	ForAdministrator                     // an administrator froze its tenant
+	ForStop                              // it is killed when its queued GPU work is done
+	freezeReasons
+)
+
+func (r FreezeReason) String() string {
+	return [freezeReasons]string{"time slices", "GPU memory", "an administrator", "its end"}[r]
+}
+
+// Errors of Freeze.
+var (
+	ErrStopping      = errors.New("it is being stopped")
+	ErrFreezerClosed = errors.New("the daemon is stopping")
+)
+
+const (
+	// Forever is a duration for Freeze: until Thaw, or until the daemon does not run.
+	Forever time.Duration = math.MaxInt64
+
+	// aliveTimeout is how long all scopes stay frozen without a sign of the process that froze them. Together with keepInterval
+	// and passInterval it keeps the promise that nobody stays frozen for 2 s after a process was killed, stopped or hung.
+	aliveTimeout = 1200 * time.Millisecond
+	// keepInterval is the time between two such signs, and between two checks of gpushare-thaw.
+	keepInterval = 300 * time.Millisecond
+	// passTimeout is the age of gpushare-thaw's last pass after which it does not count as running.
+	passTimeout = 1200 * time.Millisecond
+	// answerTimeout is how long gpushare-thaw, which sleeps while no scope is frozen, may take to wake up.
+	answerTimeout = 400 * time.Millisecond
+)
+
 // FreezerOptions are for NewFreezer.
 type FreezerOptions struct {
-	RunDir    string        // for the deadlines; gpushare-thaw must use the same
-	ThawAfter time.Duration // from a Freeze call to its deadline; 5 s when zero
-	Root      string        // the directory that contains proc/; "/" when empty
+	RunDir string // for the deadlines; gpushare-thaw must use the same
+	Root   string // the directory that contains proc/; "/" when empty
 }
 
-// Freezer freezes scopes with a thaw deadline. It writes the deadline to a file before each freeze. gpushare-thaw thaws a
-// scope when its deadline has passed or when the process that froze it has exited. Freezer therefore refuses to freeze
-// while gpushare-thaw does not run. Freezing a frozen scope again moves its deadline.
+// Freezer freezes scopes, each for a set of reasons: a scope is frozen while one reason has not passed, so that one part of
+// the daemon does not undo the freeze of another. Nobody stays frozen without the daemon: before each freeze a thaw deadline
+// is written to a file, and gpushare-thaw thaws a scope when its deadline has passed, when the process that froze it has
+// exited, and when that process has not shown for aliveTimeout that it runs. Freezer freezes only while gpushare-thaw
+// answers, and thaws everything when it stops to answer. Run must run.
 type Freezer struct {
-	freezer   LeafFreezer
-	dir       string
-	lock      string
-	thawAfter time.Duration
-	boot      string
-	self      Process
+	freezer LeafFreezer
+	file    *deadlines
+	lock    string
+	boot    string
+	self    Process
+	wake    chan struct{}
 
-	mu    sync.Mutex
-	files map[string]string // deadline file of each scope; guarded by mu
+	mu     sync.Mutex // guards the fields below; taken after a scope's
+	scopes map[string]*freezableScope
+	free   []int         // slots
+	slots  int           // of the file
+	alive  time.Duration // the time that is in the header
+	lapses int           // how often that time had passed when it was written again
+	state  lockState     // of gpushare-thaw, as last read
+	readAt time.Duration // when
+	closed bool
 }
 
-var _ ScopeFreezer = (*Freezer)(nil)
+// freezableScope is a scope that was frozen since it exists.
+type freezableScope struct {
+	id string
+
+	mu       sync.Mutex // guards the fields below; held during a freeze and a thaw
+	until    [freezeReasons]time.Duration
+	slot     int // 0: none yet
+	written  deadline
+	frozen   bool // it was frozen, and not thawed since by this process
+	lapses   int  // Freezer.lapses when it was frozen: when that has changed, gpushare-thaw may have thawed it
+	stopping bool // only ForStop may freeze it
+	removed  bool // it is no longer in Freezer.scopes
+}
 
 // NewFreezer returns a Freezer that freezes with freezer.
 func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
-	if opt.ThawAfter == 0 {
-		opt.ThawAfter = 5 * time.Second
-	}
 	if opt.Root == "" {
 		opt.Root = "/"
 	}
@@ -55,94 +108,245 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	if err != nil {
 		return nil, err
 	}
-	pid := os.Getpid()
-	start, err := procfs.Start(pid)
+	self, err := thisProcess()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read this process's start time: %w", err)
+		return nil, err
 	}
-	dir := filepath.Join(opt.RunDir, frozenDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create the directory for thaw deadlines: %w", err)
+	file, err := openDeadlines(opt.RunDir)
+	if err != nil {
+		return nil, err
 	}
-	return &Freezer{
-		freezer: freezer, dir: dir, lock: filepath.Join(opt.RunDir, lockFile), thawAfter: opt.ThawAfter, boot: boot,
-		self: Process{PID: pid, Start: start}, files: map[string]string{},
-	}, nil
+	// Slots of a previous process are left to gpushare-thaw, which frees them when it has thawed their scopes.
+	used := map[int]bool{headerSlot: true}
+	slots, err := file.read(func(slot int, _ deadline, _ error) { used[slot] = true })
+	if err != nil {
+		return nil, errors.Join(err, file.close())
+	}
+	f := &Freezer{
+		freezer: freezer, file: file, lock: filepath.Join(opt.RunDir, lockFile), boot: boot, self: self,
+		wake: make(chan struct{}, 1), scopes: map[string]*freezableScope{}, slots: max(slots, headerSlot+1),
+	}
+	for slot := slots - 1; slot > headerSlot; slot-- {
+		if !used[slot] {
+			f.free = append(f.free, slot)
+		}
+	}
+	return f, nil
 }
 
-// Ready returns nil when gpushare-thaw runs, and ErrNoThawWatchdog when it does not.
-func (f *Freezer) Ready() error {
-	held, err := lockHeld(f.lock)
-	if err != nil {
-		return err
-	}
-	if !held {
-		return ErrNoThawWatchdog
-	}
-	return nil
-}
+// Close closes the file of deadlines. Nothing may be frozen any more.
+func (f *Freezer) Close() error { return f.file.close() }
 
-// Freeze stops the scope's processes until Thaw or the deadline. ErrNoThawWatchdog when gpushare-thaw does not run.
-func (f *Freezer) Freeze(ctx context.Context, id string) error {
-	cg, err := f.freezer.Leaf(id)
-	if err != nil {
-		return err
+// Freeze stops the scope's processes for a reason, until Thaw for that reason, and for at most d from now. For a scope that
+// is frozen it sets the time of the reason, and writes at most its deadline. After an error the scope is not frozen for this
+// reason. ErrNoThawWatchdog when gpushare-thaw does not answer, ErrStopping after Stopping.
+func (f *Freezer) Freeze(ctx context.Context, id string, reason FreezeReason, d time.Duration) error {
+	s := f.locked(id, true)
+	defer s.mu.Unlock()
+	if s.stopping && reason != ForStop {
+		return fmt.Errorf("cannot freeze %s: %w", id, ErrStopping)
 	}
-	if err := f.Ready(); err != nil {
-		return fmt.Errorf("cannot freeze %s: %w", id, err)
-	}
-	d := deadline{Cgroup: cg, Until: int64(procfs.BootTime() + f.thawAfter), Boot: f.boot, By: f.self}
-	if err := f.writeDeadline(id, d); err != nil {
-		return fmt.Errorf("cannot freeze %s: cannot write its deadline: %w", id, err)
-	}
-	if err := f.freezer.Freeze(ctx, id); err != nil {
-		return err // the deadline remains: some processes may be frozen until the caller thaws them
-	}
-	// gpushare-thaw may have released its lock since the first check. It reads all deadlines once more after the release:
-	// either it saw this one, or this check fails.
-	if err := f.Ready(); err != nil {
-		return errors.Join(fmt.Errorf("cannot freeze %s: %w", id, err), f.Thaw(context.WithoutCancel(ctx), id))
-	}
-	return nil
-}
-
-// Thaw continues the scope's processes.
-func (f *Freezer) Thaw(ctx context.Context, id string) error {
-	if err := f.freezer.Thaw(ctx, id); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	name, ok := f.files[id]
-	delete(f.files, id)
-	f.mu.Unlock()
-	if !ok {
+	now := procfs.BootTime()
+	before := s.until[reason]
+	s.until[reason] = now + min(d, Forever-now)
+	err := f.hold(ctx, s, now)
+	if err == nil {
 		return nil
 	}
-	return f.remove(name)
+	if s.until[reason] = before; s.lapsed(now) {
+		s.until[reason] = 0
+		return errors.Join(err, f.release(context.WithoutCancel(ctx), s))
+	}
+	return err
 }
 
-// writeDeadline writes the scope's deadline and removes the one before.
-func (f *Freezer) writeDeadline(id string, d deadline) error {
-	name, err := d.write(f.dir, id)
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	old, ok := f.files[id]
-	f.files[id] = name
-	f.mu.Unlock()
-	if !ok || old == name {
+// Thaw ends the reason, and continues the scope's processes when no other reason is left. It is idempotent.
+func (f *Freezer) Thaw(ctx context.Context, id string, reason FreezeReason) error {
+	s := f.locked(id, false)
+	if s == nil {
 		return nil
 	}
-	return f.remove(old)
+	defer s.mu.Unlock()
+	s.until[reason] = 0
+	if s.lapsed(procfs.BootTime()) {
+		return f.release(ctx, s)
+	}
+	return f.write(s)
 }
 
-func (f *Freezer) remove(name string) error {
-	if err := os.Remove(filepath.Join(f.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot remove the deadline %s: %w", name, err)
+// Stopping thaws a scope whose processes are about to be stopped, so that SIGTERM reaches them. From then on only ForStop
+// freezes it.
+func (f *Freezer) Stopping(ctx context.Context, id string) error {
+	s := f.locked(id, true)
+	defer s.mu.Unlock()
+	s.until, s.stopping = [freezeReasons]time.Duration{}, true
+	return f.release(ctx, s)
+}
+
+// Retain thaws and forgets all scopes that are not in the list.
+func (f *Freezer) Retain(ctx context.Context, ids map[string]bool) error {
+	var errs []error
+	for _, s := range f.all() {
+		if ids[s.id] {
+			continue
+		}
+		s.mu.Lock()
+		s.until = [freezeReasons]time.Duration{}
+		err := f.release(ctx, s)
+		if err == nil && !s.removed {
+			s.removed = true
+			f.mu.Lock()
+			delete(f.scopes, s.id)
+			if s.slot != 0 {
+				f.free = append(f.free, s.slot)
+			}
+			f.mu.Unlock()
+		}
+		s.mu.Unlock()
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// Reasons returns why the scope is frozen now; none when it is not.
+func (f *Freezer) Reasons(id string) []FreezeReason {
+	s := f.locked(id, false)
+	if s == nil {
+		return nil
+	}
+	defer s.mu.Unlock()
+	var out []FreezeReason
+	now := procfs.BootTime()
+	for r, until := range s.until {
+		if until > now {
+			out = append(out, FreezeReason(r))
+		}
+	}
+	return out
 }
 
 // Frozen reads back whether the scope's processes are stopped.
 func (f *Freezer) Frozen(id string) (bool, error) { return f.freezer.Frozen(id) }
+
+// locked returns the scope with its lock held; nil when it is unknown and make is false.
+func (f *Freezer) locked(id string, create bool) *freezableScope {
+	for {
+		f.mu.Lock()
+		s := f.scopes[id]
+		if s == nil && create {
+			s = &freezableScope{id: id}
+			f.scopes[id] = s
+		}
+		f.mu.Unlock()
+		if s == nil {
+			return nil
+		}
+		s.mu.Lock()
+		if !s.removed {
+			return s
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (f *Freezer) all() []*freezableScope {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]*freezableScope, 0, len(f.scopes))
+	for _, s := range f.scopes {
+		out = append(out, s)
+	}
+	return out
+}
+
+// longest is the time at which the last reason passes.
+func (s *freezableScope) longest() time.Duration {
+	var last time.Duration
+	for _, until := range s.until {
+		last = max(last, until)
+	}
+	return last
+}
+
+// lapsed reports whether no reason is left.
+func (s *freezableScope) lapsed(now time.Duration) bool { return s.longest() <= now }
+
+// hold freezes the scope, or writes its later deadline when it is frozen. The scope's lock is held.
+func (f *Freezer) hold(ctx context.Context, s *freezableScope, now time.Duration) error {
+	f.mu.Lock()
+	trusted, closed := now < f.alive && s.lapses == f.lapses, f.closed
+	f.mu.Unlock()
+	// After a deadline that has passed the scope may be thawed.
+	if s.frozen && trusted && now < s.written.Until {
+		return f.write(s)
+	}
+	if closed {
+		return fmt.Errorf("cannot freeze %s: %w", s.id, ErrFreezerClosed)
+	}
+	cg, err := f.freezer.Leaf(s.id)
+	if err != nil {
+		return err
+	}
+	if err := f.Ready(); err != nil {
+		return fmt.Errorf("cannot freeze %s: %w", s.id, err)
+	}
+	s.frozen = true // from here on it has to be thawed, and its deadline kept
+	s.written.Cgroup = cg
+	if err := f.write(s); err != nil {
+		return fmt.Errorf("cannot freeze %s: %w", s.id, err)
+	}
+	return f.freeze(ctx, s)
+}
+
+// freeze freezes a scope whose deadline is written. The scope's lock is held.
+func (f *Freezer) freeze(ctx context.Context, s *freezableScope) error {
+	f.mu.Lock()
+	s.lapses = f.lapses
+	f.mu.Unlock()
+	return f.freezer.Freeze(ctx, s.id)
+}
+
+// release thaws the scope, and then frees its deadline. After an error Run tries again. The scope's lock is held.
+func (f *Freezer) release(ctx context.Context, s *freezableScope) error {
+	if err := f.freezer.Thaw(ctx, s.id); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrNotSupported) {
+		return err
+	}
+	s.frozen = false
+	return f.write(s)
+}
+
+// write writes the scope's deadline if it differs from that in the file. The scope's lock is held.
+func (f *Freezer) write(s *freezableScope) error {
+	d := deadline{By: f.self, Boot: f.boot, Cgroup: s.written.Cgroup, ID: s.id}
+	if s.frozen {
+		d.Until = s.longest()
+	}
+	if d == s.written || d.Until == 0 && s.written.Until == 0 {
+		return nil
+	}
+	if s.slot == 0 {
+		s.slot = f.takeSlot()
+	}
+	// The sign of life first: gpushare-thaw thaws a scope whose deadline it sees without one.
+	if err := f.showAlive(); err != nil {
+		return err
+	}
+	if err := f.file.write(s.slot, &d); err != nil {
+		return err
+	}
+	s.written = d
+	f.wakeUp()
+	return nil
+}
+
+func (f *Freezer) takeSlot() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.free); n > 0 {
+		slot := f.free[n-1]
+		f.free = f.free[:n-1]
+		return slot
+	}
+	f.slots++
+	return f.slots - 1
+}

@@ -42,8 +42,8 @@ func runThawWatchdog(t *testing.T, runDir string, freezer KernelFreezer, log io.
 	th := &ThawWatchdog{RunDir: runDir, Freezer: freezer, Log: slog.New(slog.NewTextHandler(log, nil))}
 	go func() { done <- th.Run(ctx) }()
 	eventually(t, "the thaw watchdog has its lock", func() bool {
-		held, err := lockHeld(filepath.Join(runDir, lockFile))
-		return err == nil && held
+		state, err := readLock(filepath.Join(runDir, lockFile))
+		return err == nil && state.held
 	})
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -55,27 +55,65 @@ func runThawWatchdog(t *testing.T, runDir string, freezer KernelFreezer, log io.
 	return stop
 }
 
-func newTestFreezer(t *testing.T, tree *Tree, runDir string, thawAfter time.Duration) *Freezer {
+// newTestFreezer makes a freezer. Nothing runs it.
+func newTestFreezer(t *testing.T, freezer LeafFreezer, runDir string) *Freezer {
 	t.Helper()
-	g, err := NewFreezer(tree, FreezerOptions{RunDir: runDir, ThawAfter: thawAfter})
+	g, err := NewFreezer(freezer, FreezerOptions{RunDir: runDir})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { g.Close() })
 	return g
 }
 
-func deadlines(t *testing.T, runDir string) int {
+// runFreezer runs a freezer until the test ends.
+func runFreezer(t *testing.T, g *Freezer) (stop func()) {
 	t.Helper()
-	root, err := os.OpenRoot(filepath.Join(runDir, frozenDir))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.Run(ctx, func(err error) { t.Log(err) })
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+// freezeFor freezes a scope.
+func freezeFor(t *testing.T, g *Freezer, id string, reason FreezeReason, d time.Duration) {
+	t.Helper()
+	if err := g.Freeze(t.Context(), id, reason, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isFrozen reads the state from the kernel.
+func isFrozen(t *testing.T, tree *Tree, id string) bool {
+	t.Helper()
+	frozen, err := tree.Frozen(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
-	names, err := deadlineNames(root)
+	return frozen
+}
+
+// usedDeadlines counts the deadlines in the file.
+func usedDeadlines(t *testing.T, runDir string) (n int) {
+	t.Helper()
+	file, err := openDeadlines(runDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(names)
+	defer file.close()
+	if _, err := file.read(func(slot int, _ deadline, _ error) {
+		if slot != headerSlot {
+			n++
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestFreezerNeedsTheThawWatchdog(t *testing.T) {
@@ -83,53 +121,256 @@ func TestFreezerNeedsTheThawWatchdog(t *testing.T) {
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
-	g := newTestFreezer(t, tree, dir, time.Minute)
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawWatchdog) {
+	g := newTestFreezer(t, tree, dir)
+	if err := g.Freeze(t.Context(), "l-1", ForTimeSlice, time.Minute); !errors.Is(err, ErrNoThawWatchdog) {
 		t.Fatalf("a freeze without gpushare-thaw: %v", err)
 	}
-	if frozen, err := g.Frozen("l-1"); err != nil || frozen {
-		t.Errorf("frozen %v, %v", frozen, err)
+	if isFrozen(t, tree, "l-1") {
+		t.Error("it is frozen")
 	}
 	stop := runThawWatchdog(t, dir, tree.freezer, io.Discard)
 	for range 3 { // the second and third move the deadline
-		if err := g.Freeze(t.Context(), "l-1"); err != nil {
-			t.Fatal(err)
-		}
+		freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
 	}
-	if n := deadlines(t, dir); n != 1 {
+	if n := usedDeadlines(t, dir); n != 1 {
 		t.Errorf("%d deadlines for one frozen scope", n)
 	}
-	if err := g.Thaw(t.Context(), "l-1"); err != nil {
+	if err := g.Thaw(t.Context(), "l-1", ForTimeSlice); err != nil {
 		t.Fatal(err)
 	}
-	if n := deadlines(t, dir); n != 0 {
+	if n := usedDeadlines(t, dir); n != 0 {
 		t.Errorf("%d deadlines when no scope is frozen", n)
 	}
+	runFreezer(t, g)
+	freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
 	stop()
-	if err := g.Freeze(t.Context(), "l-1"); !errors.Is(err, ErrNoThawWatchdog) {
-		t.Errorf("a freeze after gpushare-thaw ended: %v", err)
+	eventually(t, "nothing is frozen after gpushare-thaw ended", func() bool {
+		return errors.Is(g.Freeze(t.Context(), "l-1", ForTimeSlice, time.Minute), ErrNoThawWatchdog)
+	})
+	if isFrozen(t, tree, "l-1") {
+		t.Error("it is frozen")
 	}
 }
 
-func TestThawWatchdogThawsWhatExpired(t *testing.T) {
+// A scope is frozen while one reason is left.
+func TestFreezeReasons(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	runFreezer(t, g)
+	type do struct {
+		thaw   bool
+		reason FreezeReason
+		d      time.Duration
+		frozen bool // afterwards
+	}
+	for _, c := range []struct {
+		name string
+		do   []do
+	}{
+		{"a time slice does not end the administrator's freeze", []do{
+			{reason: ForTimeSlice, d: time.Minute, frozen: true}, {reason: ForAdministrator, d: Forever, frozen: true},
+			{thaw: true, reason: ForTimeSlice, frozen: true}, {thaw: true, reason: ForAdministrator},
+		}},
+		{"the administrator does not end a time slice's", []do{
+			{reason: ForAdministrator, d: Forever, frozen: true}, {reason: ForTimeSlice, d: time.Minute, frozen: true},
+			{thaw: true, reason: ForAdministrator, frozen: true}, {thaw: true, reason: ForTimeSlice},
+		}},
+		{"all reasons, and one twice", []do{
+			{reason: ForGPUMemory, d: time.Minute, frozen: true}, {reason: ForTimeSlice, d: time.Minute, frozen: true}, {reason: ForGPUMemory, d: time.Minute, frozen: true},
+			{reason: ForStop, d: time.Minute, frozen: true}, {thaw: true, reason: ForStop, frozen: true}, {thaw: true, reason: ForGPUMemory, frozen: true},
+			{thaw: true, reason: ForGPUMemory, frozen: true}, {thaw: true, reason: ForTimeSlice}, {thaw: true, reason: ForTimeSlice},
+		}},
+		{"a reason that was not given", []do{{thaw: true, reason: ForTimeSlice}, {reason: ForGPUMemory, d: time.Minute, frozen: true}, {thaw: true, reason: ForAdministrator, frozen: true}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			id := "l-1"
+			if _, err := tree.StartScope(t.Context(), train(id, spawn(t, "sleep", "60"))); err != nil {
+				t.Fatal(err)
+			}
+			for i, x := range c.do {
+				var err error
+				if x.thaw {
+					err = g.Thaw(t.Context(), id, x.reason)
+				} else {
+					err = g.Freeze(t.Context(), id, x.reason, x.d)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := isFrozen(t, tree, id); got != x.frozen || (len(g.Reasons(id)) > 0) != x.frozen {
+					t.Fatalf("after step %d: frozen %v for %v, want %v", i, got, g.Reasons(id), x.frozen)
+				}
+			}
+			if err := tree.KillScope(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Retain(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if n := usedDeadlines(t, dir); n != 0 {
+				t.Errorf("%d deadlines after the end", n)
+			}
+		})
+	}
+}
+
+// A long freeze outlives the time after which a process counts as stopped, and is made again when another program undoes it.
+func TestALongFreezeIsKept(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	runFreezer(t, g)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, g, "l-1", ForAdministrator, Forever)
+	for end := time.Now().Add(2 * aliveTimeout); time.Now().Before(end); pause(5 * time.Millisecond) {
+		if !isFrozen(t, tree, "l-1") {
+			t.Fatal("it was thawed")
+		}
+	}
+	if err := tree.Thaw(t.Context(), "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is frozen again", func() bool { return isFrozen(t, tree, "l-1") })
+}
+
+// A reason passes, and Run thaws: the loop that froze it hangs.
+func TestAReasonPasses(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	runFreezer(t, g)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, g, "l-1", ForTimeSlice, 100*time.Millisecond)
+	freezeFor(t, g, "l-1", ForGPUMemory, 200*time.Millisecond)
+	eventually(t, "it is thawed", func() bool { return !isFrozen(t, tree, "l-1") })
+	eventually(t, "its deadline is removed", func() bool { return usedDeadlines(t, dir) == 0 })
+	if got := g.Reasons("l-1"); len(got) > 0 {
+		t.Errorf("it is frozen for %v", got)
+	}
+}
+
+// What is stopped is thawed for SIGTERM, and frozen again only before SIGKILL.
+func TestStoppingEndsAllReasons(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, g, "l-1", ForAdministrator, Forever)
+	freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
+	if err := g.Stopping(t.Context(), "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	if isFrozen(t, tree, "l-1") {
+		t.Fatal("it is frozen")
+	}
+	for reason := range ForStop {
+		if err := g.Freeze(t.Context(), "l-1", reason, time.Minute); !errors.Is(err, ErrStopping) || isFrozen(t, tree, "l-1") {
+			t.Errorf("a freeze for %v: %v", reason, err)
+		}
+	}
+	freezeFor(t, g, "l-1", ForStop, time.Minute)
+	if !isFrozen(t, tree, "l-1") {
+		t.Error("it is not frozen")
+	}
+}
+
+// When the daemon ends it thaws all, and freezes nothing more.
+func TestTheEndOfRunThawsAll(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	stop := runFreezer(t, g)
+	for _, id := range []string{"l-1", "l-2"} {
+		if _, err := tree.StartScope(t.Context(), train(id, spawn(t, "sleep", "60"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	freezeFor(t, g, "l-1", ForAdministrator, Forever)
+	stop()
+	if isFrozen(t, tree, "l-1") || usedDeadlines(t, dir) != 0 {
+		t.Error("it is frozen after the end")
+	}
+	if err := g.Freeze(t.Context(), "l-2", ForTimeSlice, time.Minute); !errors.Is(err, ErrFreezerClosed) || isFrozen(t, tree, "l-2") {
+		t.Errorf("a freeze after the end: %v", err)
+	}
+}
+
+// A scope that is removed while it is frozen is forgotten.
+func TestAFrozenScopeIsRemoved(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	var log syncBuffer
+	runThawWatchdog(t, dir, tree.freezer, &log)
+	g := newTestFreezer(t, tree, dir)
+	runFreezer(t, g)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, g, "l-1", ForGPUMemory, time.Minute)
+	freezeFor(t, g, "l-1", ForAdministrator, Forever)
+	if err := tree.KillScope(t.Context(), "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its deadline is removed", func() bool { return usedDeadlines(t, dir) == 0 })
+	for reason := range freezeReasons {
+		if err := g.Thaw(t.Context(), "l-1", reason); err != nil {
+			t.Errorf("a thaw for %v: %v", reason, err)
+		}
+	}
+	if err := g.Freeze(t.Context(), "l-1", ForTimeSlice, time.Minute); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a freeze of a removed scope: %v", err)
+	}
+	if n := usedDeadlines(t, dir); n != 0 {
+		t.Errorf("%d deadlines", n)
+	}
+}
+
+// Nobody runs the freezer: the process that froze the scope counts as stopped.
+func TestThawWatchdogThawsAfterAStoppedFreezer(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	var log syncBuffer
 	runThawWatchdog(t, dir, tree.freezer, &log)
 	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
 		t.Fatal(err)
 	}
-	g := newTestFreezer(t, tree, dir, 50*time.Millisecond)
-	if err := g.Freeze(t.Context(), "l-1"); err != nil {
-		t.Fatal(err)
+	g := newTestFreezer(t, tree, dir)
+	began := time.Now()
+	freezeFor(t, g, "l-1", ForAdministrator, Forever)
+	eventually(t, "it is thawed", func() bool { return !isFrozen(t, tree, "l-1") })
+	if d := time.Since(began); d > failOpen {
+		t.Errorf("it was frozen for %v", d)
 	}
-	eventually(t, "the scope is thawed and its deadline removed", func() bool {
-		frozen, err := tree.Frozen("l-1")
-		return err == nil && !frozen && deadlines(t, dir) == 0
+	eventually(t, "the log has the reason", func() bool {
+		return strings.Contains(log.String(), "process that froze it does not run") && strings.Contains(log.String(), "scope=l-1")
 	})
-	if !strings.Contains(log.String(), "deadline has passed") || !strings.Contains(log.String(), "scope=l-1") {
-		t.Errorf("the log says %q", log.String())
+	// The process continues: it knows that the scope may be thawed, and freezes it again.
+	freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
+	if !isFrozen(t, tree, "l-1") {
+		t.Error("it is not frozen again")
 	}
 }
+
+func TestThawWatchdogThawsAfterTheDeadline(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	var log syncBuffer
+	runThawWatchdog(t, dir, tree.freezer, &log)
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	g := newTestFreezer(t, tree, dir)
+	freezeFor(t, g, "l-1", ForTimeSlice, 100*time.Millisecond)
+	eventually(t, "it is thawed", func() bool { return !isFrozen(t, tree, "l-1") })
+	eventually(t, "the log has the reason", func() bool { return strings.Contains(log.String(), "deadline has passed") })
+}
+
+// failOpen is the longest time that a scope may stay frozen after the process that froze it is killed, stopped or hangs.
+const failOpen = 2 * time.Second
 
 func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
@@ -137,32 +378,30 @@ func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	var log syncBuffer
 	stop := runThawWatchdog(t, dir, tree.freezer, &log)
 	daemon := spawn(t, "sleep", "60")
-	mine, theirs := newTestFreezer(t, tree, dir, time.Hour), newTestFreezer(t, tree, dir, time.Hour)
+	theirs := newTestFreezer(t, tree, dir)
 	theirs.self = daemon
-	for id, g := range map[string]*Freezer{"l-1": mine, "l-2": theirs} {
-		if _, err := tree.StartScope(ctx, train(id, spawn(t, "sleep", "60"))); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Freeze(ctx, id); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := tree.StartScope(ctx, train("l-2", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
 	}
+	freezeFor(t, theirs, "l-2", ForAdministrator, Forever)
+	killed := time.Now()
 	if err := signal(daemon, 9); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the scope that the killed daemon froze is thawed", func() bool {
-		frozen, err := tree.Frozen("l-2")
-		return err == nil && !frozen
-	})
-	if frozen, err := tree.Frozen("l-1"); err != nil || !frozen {
-		t.Errorf("the scope that the other daemon froze: frozen %v, %v", frozen, err)
+	eventually(t, "the scope that the killed daemon froze is thawed", func() bool { return !isFrozen(t, tree, "l-2") })
+	if d := time.Since(killed); d > passInterval {
+		t.Errorf("it was thawed after %v: the exit of the process is no event", d)
 	}
+	eventually(t, "its deadline is freed", func() bool { return usedDeadlines(t, dir) == 0 })
+	mine := newTestFreezer(t, tree, dir)
+	runFreezer(t, mine)
+	if _, err := tree.StartScope(ctx, train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, mine, "l-1", ForAdministrator, Forever)
 	stop()
-	if frozen, err := tree.Frozen("l-1"); err != nil || frozen {
-		t.Errorf("after the thaw watchdog ended: frozen %v, %v", frozen, err)
-	}
-	if n := deadlines(t, dir); n != 0 {
-		t.Errorf("%d deadlines left", n)
+	if isFrozen(t, tree, "l-1") {
+		t.Error("it is frozen after the thaw watchdog ended")
 	}
 	for _, want := range []string{"process that froze it has exited", "gpushare-thaw is stopping"} {
 		if !strings.Contains(log.String(), want) {
@@ -171,65 +410,108 @@ func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	}
 }
 
+// What a daemon leaves when it is killed while gpushare-thaw does not run, and invalid slots.
 func TestThawWatchdogAtStart(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	ctx := t.Context()
-	frozen := filepath.Join(dir, frozenDir)
-	if err := os.MkdirAll(frozen, 0o700); err != nil {
-		t.Fatal(err)
+	for _, id := range []string{"l-1", "l-2"} {
+		if _, err := tree.StartScope(ctx, train(id, spawn(t, "sleep", "60"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := tree.Freeze(ctx, id); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := tree.StartScope(ctx, train("l-1", spawn(t, "sleep", "60"))); err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := tree.Leaf("l-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tree.Freeze(ctx, "l-1"); err != nil {
-		t.Fatal(err)
+	leaf := func(id string) string {
+		cg, err := tree.Leaf(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cg
 	}
 	boot, err := procfs.BootID("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a daemon leaves when it is killed while gpushare-thaw does not run, and invalid files.
-	d := deadline{Cgroup: leaf, Until: int64(procfs.BootTime() + time.Hour), Boot: boot, By: Process{PID: 1 << 30, Start: 1}}
-	if _, err := d.write(frozen, "l-1"); err != nil {
+	self, err := thisProcess()
+	if err != nil {
 		t.Fatal(err)
 	}
-	d.Cgroup = "/nowhere/at/all"
-	if _, err := d.write(frozen, "l-2"); err != nil {
+	file, err := openDeadlines(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{
-		"empty": "", "half": `{"cgroup":"/x`, "root": `{"cgroup":"/","boot":"b","by":{"PID":1}}`, "up": `{"cgroup":"/../../etc","boot":"b","by":{"PID":1}}`,
+	defer file.close()
+	later, dead := procfs.BootTime()+time.Hour, Process{PID: 1 << 30, Start: 1}
+	for slot, d := range []deadline{
+		headerSlot: {Until: later, By: dead, Boot: boot},
+		1:          {Until: later, By: dead, Boot: boot, Cgroup: leaf("l-1"), ID: "l-1"},
+		2:          {Until: later, By: self, Boot: "another", Cgroup: leaf("l-2"), ID: "l-2"},
+		3:          {Until: later, By: dead, Boot: boot, Cgroup: "/nowhere/at/all", ID: "l-3"},
+		4:          {Until: later, By: dead, Boot: boot, Cgroup: "/", ID: "root"},
+		5:          {Until: later, By: dead, Boot: boot, Cgroup: "/../../etc", ID: "up"},
+		6:          {Until: later, By: dead, Boot: boot, ID: "empty"},
+		7:          {Until: later, By: dead, Boot: boot, Cgroup: leaf("l-1"), ID: "damaged"},
+		8:          {Until: later, By: dead, Boot: boot, Cgroup: leaf("l-1"), ID: "cut"},
 	} {
-		if err := os.WriteFile(filepath.Join(frozen, name), []byte(content), 0o600); err != nil {
+		if err := file.write(slot, &d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(frozen, "directory"), 0o700); err != nil {
+	if _, err := file.f.WriteAt([]byte{0xff, 0xff}, 7*slotSize+slotText+3); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(frozen, "link")); err != nil {
+	if err := file.f.Truncate(8*slotSize + slotText + 5); err != nil {
 		t.Fatal(err)
 	}
 	var log syncBuffer
 	runThawWatchdog(t, dir, tree.freezer, &log)
-	eventually(t, "the scope is thawed", func() bool {
-		is, err := tree.Frozen("l-1")
-		return err == nil && !is
-	})
-	eventually(t, "only unreadable files are left", func() bool { return deadlines(t, dir) == 6 })
-	warnings := func() int { return strings.Count(log.String(), "the file is ignored") }
-	eventually(t, "there is a warning for each bad file", func() bool { return warnings() >= 6 })
-	// Another pass, because of a valid file, repeats no warning.
-	if _, err := d.write(frozen, "l-3"); err != nil {
+	for _, id := range []string{"l-1", "l-2"} {
+		eventually(t, "it is thawed", func() bool { return !isFrozen(t, tree, id) })
+	}
+	// Two cannot be read, and one is of a process that lives.
+	eventually(t, "the other slots are freed", func() bool { return usedDeadlines(t, dir) == 3 })
+	warnings := func() int { return strings.Count(log.String(), "it is ignored") }
+	eventually(t, "there is a warning for each bad slot", func() bool { return warnings() >= 2 })
+	// Another pass repeats no warning.
+	if err := file.write(9, &deadline{Until: later, By: dead, Boot: boot, Cgroup: "/nowhere", ID: "l-9"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the third deadline is removed", func() bool { return deadlines(t, dir) == 6 })
-	if n := warnings(); n != 6 {
-		t.Errorf("%d warnings for 6 bad files:\n%s", n, log.String())
+	eventually(t, "the new deadline is freed", func() bool { return usedDeadlines(t, dir) == 3 })
+	if n := warnings(); n != 2 {
+		t.Errorf("%d warnings for 2 bad slots:\n%s", n, log.String())
+	}
+	// A new daemon takes no slot that is in use.
+	g := newTestFreezer(t, tree, dir)
+	freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
+	if n := usedDeadlines(t, dir); n != 4 {
+		t.Errorf("%d deadlines, want the 3 from before and a new one", n)
+	}
+}
+
+func TestDeadlineSlots(t *testing.T) {
+	d := deadline{Until: 1<<62 + 3, By: Process{PID: 1 << 22, Start: 1 << 60}, Boot: "b", Cgroup: "/gpushare.slice/run", ID: "l-1"}
+	var slot [slotSize]byte
+	b, err := d.encode(&slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeDeadline(slot[:]); err != nil || got != d {
+		t.Errorf("it was read as %+v, %v", got, err)
+	}
+	for i := range b {
+		b[i] ^= 0x10
+		if got, err := decodeDeadline(slot[:]); err == nil {
+			t.Errorf("byte %d is damaged, and it was read as %+v", i, got)
+		}
+		b[i] ^= 0x10
+		if got, err := decodeDeadline(slot[:i]); err == nil {
+			t.Errorf("only %d bytes, and it was read as %+v", i, got)
+		}
+	}
+	d.Cgroup = strings.Repeat("x", slotSize)
+	if _, err := d.encode(&slot); !errors.Is(err, errDeadlineLong) {
+		t.Errorf("a path that is too long: %v", err)
 	}
 }
 
@@ -242,16 +524,17 @@ func TestOnlyOneThawWatchdog(t *testing.T) {
 	}
 }
 
-func TestThawWatchdogEndsWithItsDirectory(t *testing.T) {
+func TestThawWatchdogEndsWithItsFile(t *testing.T) {
 	dir := t.TempDir()
 	done := make(chan error, 1)
 	th := &ThawWatchdog{RunDir: dir, Freezer: KernelFreezer{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}
 	go func() { done <- th.Run(t.Context()) }()
-	eventually(t, "it has its lock", func() bool {
-		held, err := lockHeld(filepath.Join(dir, lockFile))
-		return err == nil && held
+	lock := filepath.Join(dir, lockFile)
+	eventually(t, "it has made a pass", func() bool {
+		state, err := readLock(lock)
+		return err == nil && state.held && state.pass > 0
 	})
-	if err := os.Remove(filepath.Join(dir, frozenDir)); err != nil {
+	if err := os.Remove(filepath.Join(dir, deadlinesFile)); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -260,9 +543,9 @@ func TestThawWatchdogEndsWithItsDirectory(t *testing.T) {
 			t.Error("it ended without an error")
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("it continues without its directory")
+		t.Error("it continues without its file")
 	}
-	if held, err := lockHeld(filepath.Join(dir, lockFile)); err != nil || held {
-		t.Errorf("the lock of the ended thaw watchdog: locked %v, %v", held, err)
+	if state, err := readLock(lock); err != nil || state.held {
+		t.Errorf("the lock of the ended thaw watchdog: %+v, %v", state, err)
 	}
 }

@@ -4,38 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// ThawWatchdog thaws scopes whose deadline has passed and scopes that were frozen by a process that has exited. It is the whole
-// of gpushare-thaw. It runs in a process of its own, so that a bug of the daemon cannot stop it.
+// ThawWatchdog thaws scopes whose deadline has passed, and scopes that were frozen by a process that has exited, or that has
+// not shown for a while that it runs. It is the whole of gpushare-thaw. It runs in a process of its own, so that a bug of the
+// daemon cannot stop it.
 type ThawWatchdog struct {
 	RunDir  string // where Freezer writes its deadlines
 	Freezer KernelFreezer
 	Log     *slog.Logger
 	Root    string // the directory that contains proc/; "/" when empty
 
-	boot       string
-	unreadable map[string]bool // files whose read error is already in the log
+	boot   string
+	file   *deadlines
+	thawed map[int]deadline // what was thawed and is still in the file: the process that froze it was stopped
+	bad    map[int]bool     // slots whose error is already in the log
 }
 
 const (
-	// thawTimeout bounds one thaw. A thaw needs microseconds, unless another program has frozen a parent cgroup.
-	thawTimeout = time.Second
-	// maxSleep bounds the sleep while a scope is frozen: the clock of the deadlines goes on while the host is suspended.
-	maxSleep = time.Second
+	// passInterval is the time between two passes while a scope is frozen. A deadline that is written after a pass is seen at
+	// the next one.
+	passInterval = 400 * time.Millisecond
+	// retryInterval is the time after which a thaw that failed is tried again.
+	retryInterval = 100 * time.Millisecond
 )
 
 // Run takes the lock and thaws until ctx ends. Then it releases the lock, so that no daemon freezes any more, and thaws
-// everything. It fails when another gpushare-thaw runs.
+// everything. It fails when another gpushare-thaw runs. While no scope is frozen it sleeps.
 func (t *ThawWatchdog) Run(ctx context.Context) error {
 	if t.Root == "" {
 		t.Root = "/"
@@ -44,17 +44,17 @@ func (t *ThawWatchdog) Run(ctx context.Context) error {
 	if t.boot, err = procfs.BootID(t.Root); err != nil {
 		return err
 	}
-	t.unreadable = map[string]bool{}
-	dir := filepath.Join(t.RunDir, frozenDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot create %s: %w", dir, err)
+	t.thawed, t.bad = map[int]deadline{}, map[int]bool{}
+	if t.file, err = openDeadlines(t.RunDir); err != nil {
+		return err
 	}
-	changes, stop, err := watch(dir)
+	defer t.file.close()
+	events, err := newThawEvents(ctx, t.file.name)
 	if err != nil {
 		return err
 	}
-	defer stop()
-	// The lock allows daemons to freeze, so it is taken after the watch works.
+	defer events.close()
+	// The lock allows daemons to freeze, so it is taken after everything else works.
 	name := filepath.Join(t.RunDir, lockFile)
 	lock, err := takeLock(name)
 	if err != nil {
@@ -62,210 +62,138 @@ func (t *ThawWatchdog) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 
-	for {
-		next, frozenBy, err := t.thawDue(ctx, dir, false)
+	for ctx.Err() == nil {
+		next, by, err := t.pass(ctx, "")
 		if err != nil {
 			return err
 		}
-		if err := wait(ctx, next, frozenBy, changes); err != nil {
-			if ctx.Err() == nil {
+		if err := writePass(lock, procfs.BootTime()); err != nil {
+			return fmt.Errorf("cannot write %s: %w", name, err)
+		}
+		if next > 0 {
+			events.ignore() // The next pass is soon.
+		} else if !events.watching() {
+			if err := events.watch(); err != nil {
 				return err
 			}
-			lock.Close()
-			// The last thaw must not end with the context.
-			_, _, err := t.thawDue(context.WithoutCancel(ctx), dir, true)
+			continue // A write before the watch is no event.
+		}
+		if err := events.wait(next, by); err != nil {
 			return err
 		}
 	}
+	lock.Close()
+	_, _, err = t.pass(context.WithoutCancel(ctx), "gpushare-thaw is stopping")
+	return err
 }
 
-// thawDue thaws what is due, or everything. It returns the time until the next pass (0: when a file changes) and the
-// processes whose exit must start a pass earlier.
-func (t *ThawWatchdog) thawDue(ctx context.Context, dir string, everything bool) (next time.Duration, frozenBy []Process, err error) {
-	// The directory is not kept open: the kernel reports its removal only when no process has it open.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0, nil, fmt.Errorf("cannot list the deadlines: %w", err)
+// pass thaws what is due, or everything for a reason. It returns the time until the next pass (0: when the file changes) and
+// the process whose exit must start a pass earlier.
+func (t *ThawWatchdog) pass(ctx context.Context, everything string) (next time.Duration, by Process, err error) {
+	if t.file.replaced() {
+		return 0, by, fmt.Errorf("cannot read the thaw deadlines: %s was removed or replaced", t.file.name)
 	}
-	defer root.Close()
-	names, err := deadlineNames(root)
-	if err != nil {
-		return 0, nil, fmt.Errorf("cannot list the deadlines: %w", err)
-	}
-	listed := make(map[string]bool, len(names))
-	seen := map[Process]bool{}
-	for _, name := range names {
-		listed[name] = true
-		d, err := readDeadline(root, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // thawed by the daemon meanwhile
-		}
-		if err != nil {
-			if !t.unreadable[name] {
-				t.unreadable[name] = true
-				t.Log.Warn("cannot read a thaw deadline; the file is ignored", "file", name, "error", err)
+	var header deadline
+	var due []int
+	var list []deadline // by slot
+	slots, err := t.file.read(func(slot int, d deadline, err error) {
+		switch {
+		case err != nil:
+			if !t.bad[slot] {
+				t.bad[slot] = true
+				t.Log.Warn("cannot read a thaw deadline: it is ignored", "slot", slot, "error", err)
 			}
+			return
+		case slot == headerSlot:
+			header = d
+			return
+		}
+		delete(t.bad, slot)
+		due, list = append(due, slot), append(list, d)
+	})
+	if err != nil {
+		return 0, by, err
+	}
+	now := procfs.BootTime()
+	alive := map[Process]bool{}
+	if header.Until > now && header.Boot == t.boot && procfs.Alive(header.By.PID, header.By.Start) {
+		next, by = passInterval, header.By
+	}
+	listed := map[int]bool{}
+	for i, slot := range due {
+		d := list[i]
+		listed[slot] = true
+		if was, ok := t.thawed[slot]; ok && was == d {
 			continue
 		}
-		delete(t.unreadable, name)
-		reason := t.reasonToThaw(d)
-		if reason == "" && everything {
-			reason = "gpushare-thaw is stopping"
+		delete(t.thawed, slot)
+		if _, ok := alive[d.By]; !ok {
+			alive[d.By] = procfs.Alive(d.By.PID, d.By.Start)
 		}
-		if reason != "" {
-			if t.thaw(ctx, root, name, d, reason) {
-				continue
+		reason := t.reasonToThaw(&d, &header, alive[d.By], now)
+		if reason == "" {
+			reason = everything
+		}
+		if reason == "" {
+			left := d.Until - now
+			if d.By == header.By {
+				left = min(left, header.Until-now)
 			}
-			next = earlier(next, maxSleep)
+			next = earlier(next, min(max(left, time.Millisecond), passInterval))
 			continue
 		}
-		next = earlier(next, min(max(d.left(procfs.BootTime()), time.Millisecond), maxSleep))
-		if !seen[d.By] {
-			seen[d.By] = true
-			frozenBy = append(frozenBy, d.By)
+		if !t.thaw(ctx, slot, d, alive[d.By], reason) {
+			next = earlier(next, retryInterval)
 		}
 	}
-	for name := range t.unreadable {
-		if !listed[name] {
-			delete(t.unreadable, name)
+	for slot := range t.thawed {
+		if slot >= slots || !listed[slot] {
+			delete(t.thawed, slot)
 		}
 	}
-	return next, frozenBy, nil
+	return next, by, nil
 }
 
 // reasonToThaw is why the cgroup must be thawed now; empty when it must not.
-func (t *ThawWatchdog) reasonToThaw(d deadline) string {
+func (t *ThawWatchdog) reasonToThaw(d, header *deadline, alive bool, now time.Duration) string {
 	switch {
 	case d.Boot != t.boot:
 		return "it was frozen before this boot"
-	case !procfs.Alive(d.By.PID, d.By.Start):
+	case !alive:
 		return "the process that froze it has exited"
-	case d.left(procfs.BootTime()) <= 0:
+	case d.Until <= now:
 		return "its deadline has passed"
+	case d.By == header.By && header.Until <= now:
+		return "the process that froze it does not run"
 	default:
 		return ""
 	}
 }
 
-// thaw thaws one cgroup and removes its deadline file. False means to try again.
-func (t *ThawWatchdog) thaw(ctx context.Context, root *os.Root, name string, d deadline, reason string) bool {
+// thaw thaws one cgroup. It frees the slot of a process that has exited; a process that lives owns its slots. False means to
+// try again.
+func (t *ThawWatchdog) thaw(ctx context.Context, slot int, d deadline, alive bool, reason string) bool {
 	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
 	defer cancel()
-	err := t.Freezer.Thaw(ctx, d.Cgroup)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		t.Log.Error("cannot thaw", "scope", scopeOfFile(name), "cgroup", d.Cgroup, "reason", reason, "error", err)
+	// What was read may be old by now: a thaw before this one takes up to a second.
+	if again, err := t.file.readSlot(slot); err != nil || again != d {
 		return false
 	}
-	t.Log.Info("thawed", "scope", scopeOfFile(name), "cgroup", d.Cgroup, "reason", reason)
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Log.Error("cannot remove a thaw deadline", "file", name, "error", err)
+	err := t.Freezer.Thaw(ctx, d.Cgroup)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		t.Log.Error("cannot thaw", "scope", d.ID, "cgroup", d.Cgroup, "reason", reason, "error", err)
+		return false
+	}
+	t.Log.Info("thawed", "scope", d.ID, "cgroup", d.Cgroup, "reason", reason)
+	if alive {
+		t.thawed[slot] = d
+		return true
+	}
+	if err := t.file.write(slot, &deadline{}); err != nil {
+		t.Log.Error("cannot free a thaw deadline", "scope", d.ID, "error", err)
 		return false
 	}
 	return true
-}
-
-// wait returns nil when it is time for the next pass.
-func wait(ctx context.Context, next time.Duration, frozenBy []Process, changes <-chan error) error {
-	var timer <-chan time.Time
-	if next > 0 {
-		tm := time.NewTimer(next)
-		defer tm.Stop()
-		timer = tm.C
-	}
-	died, stop := watchDeaths(ctx, frozenBy)
-	defer stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case err := <-changes:
-		return err
-	case <-timer:
-		return nil
-	case <-died:
-		return nil
-	}
-}
-
-// watchDeaths sends when one of the processes exits. stop ends the watch and returns when its goroutines have ended.
-func watchDeaths(ctx context.Context, ps []Process) (died <-chan struct{}, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	ch := make(chan struct{}, 1)
-	notify := func() {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
-	running := make(chan struct{}, len(ps))
-	started := 0
-	for _, p := range ps {
-		pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
-		if errors.Is(err, procfs.ErrNoProcess) {
-			notify()
-			continue
-		}
-		if err != nil {
-			continue // its deadline applies anyway
-		}
-		started++
-		go func() {
-			defer func() { running <- struct{}{} }()
-			defer pidfd.Close()
-			if pidfd.Wait(ctx) == nil {
-				notify()
-			}
-		}()
-	}
-	return ch, func() {
-		cancel()
-		for range started {
-			<-running
-		}
-	}
-}
-
-// watch sends nil when a file in the directory changes, and an error when it can watch no more.
-func watch(dir string) (<-chan error, func(), error) {
-	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot watch %s: %w", dir, err)
-	}
-	const mask = unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-	if _, err := unix.InotifyAddWatch(fd, dir, mask); err != nil {
-		unix.Close(fd)
-		return nil, nil, fmt.Errorf("cannot watch %s: %w", dir, err)
-	}
-	f := os.NewFile(uintptr(fd), "inotify")
-	changes := make(chan error, 1)
-	quit, done := make(chan struct{}), make(chan struct{})
-	send := func(err error) {
-		select {
-		case changes <- err:
-		case <-quit:
-		}
-	}
-	go func() {
-		defer close(done)
-		var buf [4096]byte
-		for {
-			_, err := f.Read(buf[:])
-			if err != nil {
-				send(fmt.Errorf("cannot watch %s: %w", dir, err))
-				return
-			}
-			// A pass reads all files, so it does not matter which one changed. Only the removal of the directory does.
-			if _, err := os.Stat(dir); err != nil {
-				send(fmt.Errorf("cannot watch %s: %w", dir, err))
-				return
-			}
-			send(nil)
-		}
-	}()
-	return changes, func() {
-		close(quit)
-		f.Close()
-		<-done
-	}, nil
 }
 
 func earlier(a, b time.Duration) time.Duration {
