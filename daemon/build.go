@@ -161,9 +161,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
 		InstancePending: func() { d.changes.Dynamic.Wake() },
 	})
-	freezer, ready := cgroup.ScopeFreezer(nil), func() error { return nil } // Without a freezer another condition reports it.
+	ready := func() error { return nil } // Without a freezer another condition reports it.
 	if h.Freezer != nil {
-		freezer, ready = h.Freezer, h.Freezer.Ready
+		ready = h.Freezer.Ready
 	}
 	samples := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
@@ -186,7 +186,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
-	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, Freezer: freezer, LeaseChanges: leaseChanges}
+	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, LeaseChanges: leaseChanges}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
 		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
@@ -204,7 +204,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Adoption: adoption.Adoption{Wake: adoptionWake},
 	}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Freezer: freezer, Table: d.table,
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
 		Samples: samples, SampleInterval: sampleInterval, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{
@@ -222,8 +222,11 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, Freezer: freezer, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
 		Managers: status.Managers{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
+	}
+	if h.Freezer != nil { // A nil adapter must stay a nil interface.
+		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer = h.Freezer, h.Freezer, h.Freezer
 	}
 	d.server.Routes = d.routes()
 	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout

@@ -89,6 +89,11 @@ func (d *Daemon) run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.HasRole)) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
+	if f := d.host.Freezer; f != nil {
+		d.tasks.Go(func() {
+			f.Run(ctx, func(err error) { d.Log.Error("cannot keep leases frozen", "error", err) })
+		})
+	}
 	d.tasks.Go(func() { d.enforcer.Run(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })
 	d.tasks.Go(func() { d.escapes.Run(ctx) })

@@ -1,6 +1,6 @@
 // Command gpushare-thaw thaws scopes that gpushared did not thaw in time: scopes whose deadline has passed, and all scopes
-// that a daemon left frozen when it exited. It is a unit of its own. It locks a file while it runs; without that lock the
-// daemon freezes nothing.
+// that a daemon left frozen when it exited, was stopped or hangs. It is a unit of its own. It locks a file while it runs and
+// writes there when it last looked; without that the daemon freezes nothing.
 //
 // It knows no tenants and no quotas, opens no socket, and writes only cgroup.freeze.
 package main

@@ -3,7 +3,6 @@ package enforce
 import (
 	"time"
 
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -20,7 +19,7 @@ type Enforcer struct {
 	State    *state.State
 	Driver   gpu.Driver
 	Observer *observe.Observer
-	Freezer  cgroup.ScopeFreezer // freezes only while gpushare-thaw can thaw; nil: nothing can be frozen
+	Freezer  freezer // freezes only while gpushare-thaw can thaw; nil: nothing can be frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
 	// SampleInterval returns the time between two samples.

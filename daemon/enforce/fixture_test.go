@@ -90,7 +90,7 @@ func (d *fakeDriver) UtilizationSeries(context.Context, gpu.UUID, uint64) (gpu.S
 	return gpu.Series{}, gpu.ErrNotSupported
 }
 
-// fakePort assigns processes to leases by pid. It is the freezer too.
+// fakePort assigns processes to leases by pid. It has the state of the freezer too.
 type fakePort struct {
 	cgroup.Port // What no test calls.
 	journal     *journal
@@ -98,10 +98,11 @@ type fakePort struct {
 	freezeErr   error         // of each freeze
 	slow        time.Duration // of each thaw
 
-	mu      sync.Mutex // protects the fields below
-	leaseOf map[int]string
-	frozen  map[string]bool
-	froze   map[string]int // how often
+	mu       sync.Mutex // protects the fields below
+	leaseOf  map[int]string
+	frozen   map[string]map[cgroup.FreezeReason]time.Time // and until when
+	froze    map[string]int                               // how often
+	stopping map[string]bool
 }
 
 func (p *fakePort) ScopeOf(pid int) (string, bool) {
@@ -134,27 +135,70 @@ func (p *fakePort) KillScope(ctx context.Context, id string) error {
 	return nil
 }
 
-func (p *fakePort) Freeze(_ context.Context, id string) error {
+// fakeFreezer freezes leases of a fakePort, each for several reasons.
+type fakeFreezer struct{ *fakePort }
+
+func (f fakeFreezer) Ready() error { return nil }
+
+func (f fakeFreezer) Freeze(_ context.Context, id string, reason cgroup.FreezeReason, d time.Duration) error {
+	p := f.fakePort
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.froze[id]++
 	if p.freezeErr != nil {
 		return p.freezeErr
 	}
-	p.frozen[id] = true
-	p.journal.note("freeze")
+	if p.stopping[id] && reason != cgroup.ForStop {
+		return cgroup.ErrStopping
+	}
+	if len(p.frozen[id]) == 0 {
+		p.frozen[id] = map[cgroup.FreezeReason]time.Time{}
+		p.journal.note("freeze")
+	}
+	p.frozen[id][reason] = time.Now().Add(min(d, time.Hour))
 	return nil
 }
 
-func (p *fakePort) Thaw(_ context.Context, id string) error {
-	time.Sleep(p.slow)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.frozen[id] {
-		delete(p.frozen, id)
-		p.journal.note("thaw")
+func (f fakeFreezer) Thaw(_ context.Context, id string, reason cgroup.FreezeReason) error {
+	time.Sleep(f.slow)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if delete(f.frozen[id], reason); f.frozen[id] != nil && len(f.frozen[id]) == 0 {
+		f.thaw(id)
 	}
 	return nil
+}
+
+func (f fakeFreezer) Stopping(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopping[id] = true
+	if len(f.frozen[id]) > 0 {
+		f.thaw(id)
+	}
+	return nil
+}
+
+func (f fakeFreezer) Reasons(id string) []cgroup.FreezeReason {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.frozen[id]))
+}
+
+func (f fakeFreezer) Retain(_ context.Context, ids map[string]bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.frozen {
+		if !ids[id] {
+			f.thaw(id)
+		}
+	}
+	return nil
+}
+
+func (p *fakePort) thaw(id string) {
+	delete(p.frozen, id)
+	p.journal.note("thaw")
 }
 
 func (p *fakePort) frozenLeases() []string {
@@ -202,7 +246,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	w := &fixture{journal: j, driver: &fakeDriver{}, ended: make(chan struct{})}
 	w.driver.sample = func() ([]gpu.Process, error) { return nil, nil }
-	w.port = &fakePort{journal: j, leaseOf: map[int]string{}, frozen: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
+	w.port = &fakePort{journal: j, leaseOf: map[int]string{}, frozen: map[string]map[cgroup.FreezeReason]time.Time{}, stopping: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
 	wake := loop.NewWake()
 	table := leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
 	w.lease = table.Live()[0].ID
@@ -223,9 +267,9 @@ func newFixture(t *testing.T, overuse string) *fixture {
 		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: observer, Table: table,
 	}
 	w.Enforcer = &Enforcer{
-		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Freezer: w.port, Table: table, Samples: observe.NewSamples(),
+		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Freezer: fakeFreezer{w.port}, Table: table, Samples: observe.NewSamples(),
 		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
-		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: w.port, LeaseChanges: &stop.LeaseChanges{}},
+		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: fakeFreezer{w.port}, LeaseChanges: &stop.LeaseChanges{}},
 		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
 	}
 	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -272,12 +273,12 @@ func (en *Enforcer) actOn(ctx context.Context, id gpu.UUID, a quota.MemoryAction
 		if en.Freezer == nil {
 			return nil // Nothing can be frozen here; the status shows it.
 		}
-		return en.Freezer.Freeze(ctx, l.ID)
+		return en.Freezer.Freeze(ctx, l.ID, cgroup.ForGPUMemory, cgroup.Forever)
 	case quota.MemoryThaw:
 		if en.Freezer == nil {
 			return nil
 		}
-		return en.Freezer.Thaw(ctx, l.ID)
+		return en.Freezer.Thaw(ctx, l.ID, cgroup.ForGPUMemory)
 	case quota.MemoryStop, quota.MemoryKill:
 		if still, err := en.stillOver(ctx, id, a); err != nil || !still {
 			return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
@@ -129,7 +130,7 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
 	began := time.Now()
-	err := d.Freezer.Freeze(ctx, a.Lease)
+	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
 	d.Counters.Freezes.Add(1)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -143,7 +144,7 @@ func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	began := time.Now()
-	err := d.Freezer.Thaw(ctx, id)
+	err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
@@ -162,7 +163,7 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	for id := range sl.members {
-		if err := d.Freezer.Thaw(ctx, id); err != nil {
+		if err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice); err != nil {
 			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 		}
 	}

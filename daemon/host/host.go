@@ -113,8 +113,22 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	// gpushare-thaw is a unit of its own, which the package installs.
-	h.Freezer, err = cgroup.NewFreezer(a, cgroup.FreezerOptions{RunDir: o.RunDir})
-	return h, err
+	if err := h.newFreezer(a, o); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// newFreezer makes the freezer of the scopes of a port.
+func (h *Host) newFreezer(port cgroup.Port, o Options) error {
+	freezer, err := cgroup.NewFreezer(port, cgroup.FreezerOptions{RunDir: o.RunDir})
+	if err != nil {
+		return err
+	}
+	closePort := h.Close
+	h.Freezer, h.Close = freezer, func() { _ = freezer.Close(); closePort() } // Nothing is frozen any more.
+	return nil
 }
 
 // countDevicePrograms returns a function that counts the device programs of a cgroup; nil if the kernel does not allow
@@ -147,7 +161,7 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
-	if h.Freezer, err = cgroup.NewFreezer(t, cgroup.FreezerOptions{RunDir: o.RunDir}); err != nil {
+	if err := h.newFreezer(t, o); err != nil {
 		return nil, err
 	}
 	return h, startThaw(ctx, o, h.Freezer, h.Launcher)

@@ -223,10 +223,22 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		}
 		r.Enforced, r.By = true, "its cgroup's freezer, read back: it runs now"
 		if frozen {
-			r.By = "its cgroup's freezer, read back: it is frozen now, while another lease runs"
+			r.By = "its cgroup's freezer, read back: it is frozen now, for " + frozenFor(v.Freezer.Reasons(l.ID))
 		}
 	}
 	return v.unlessObserving(r)
+}
+
+// frozenFor says for what a lease is frozen.
+func frozenFor(reasons []cgroup.FreezeReason) string {
+	var list []string
+	for _, r := range reasons {
+		list = append(list, r.String())
+	}
+	if len(list) == 0 {
+		return "no reason that gpushare knows"
+	}
+	return strings.Join(list, " and ")
 }
 
 func shareText(w *api.Lease) string {

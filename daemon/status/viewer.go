@@ -45,13 +45,18 @@ type Viewer struct {
 	Logins       *devicepolicy.LoginFilter
 	LimitsLogins bool      // logins can be limited on this host
 	Services     UnitState // nil without systemd
-	Freezer      cgroup.ScopeFreezer
+	Freezer      freezer   // nil: nothing can be frozen
 	FreezerReady func() error
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy
 	Managers     Managers
 
 	rendered renderCache
+}
+
+// freezer says why a lease is frozen.
+type freezer interface {
+	Reasons(id string) []cgroup.FreezeReason
 }
 
 // Managers is what the viewer reads from the managers.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -220,12 +221,15 @@ func TestStopScope(t *testing.T) {
 			if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
 				t.Fatal(err)
 			}
-			// A frozen scope is thawed first, so that SIGTERM reaches it.
-			if err := tree.Freeze(t.Context(), "one"); err != nil {
-				t.Fatal(err)
+			// A frozen scope is thawed first, so that SIGTERM reaches it, whatever it is frozen for.
+			freezer := freezerOf(t, tree)
+			for _, reason := range []cgroup.FreezeReason{cgroup.ForAdministrator, cgroup.ForTimeSlice} {
+				if err := freezer.Freeze(t.Context(), "one", reason, time.Minute); err != nil {
+					t.Fatal(err)
+				}
 			}
 			port := &recordingPort{Port: tree}
-			l := Escalation{Target: &scope{port: port, freezer: tree, id: "one", log: slog.New(slog.DiscardHandler)}}
+			l := Escalation{Target: &scope{port: port, freezer: freezer, id: "one", log: slog.New(slog.DiscardHandler)}}
 			if err := l.Run(t.Context(), c.grace); err != nil {
 				t.Fatal(err)
 			}
@@ -247,13 +251,50 @@ func TestStopScopeWithoutCgroups(t *testing.T) {
 	if _, err := follow.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
 		t.Fatal(err)
 	}
-	l := Escalation{Target: &scope{port: follow, freezer: follow, id: "one", log: slog.New(slog.DiscardHandler)}}
+	l := Escalation{Target: &scope{port: follow, freezer: freezerOf(t, follow), id: "one", log: slog.New(slog.DiscardHandler)}}
 	if err := l.Run(t.Context(), 50*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if got := endedBy(<-ended); got != syscall.SIGKILL {
 		t.Errorf("it exited by %v", got)
 	}
+}
+
+// freezerOf makes a freezer with its thaw watchdog.
+func freezerOf(t *testing.T, port cgroup.Port) *cgroup.Freezer {
+	t.Helper()
+	dir := t.TempDir()
+	freezer, err := cgroup.NewFreezer(port, cgroup.FreezerOptions{RunDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	log := slog.New(slog.DiscardHandler)
+	var mount string
+	if h, err := cgroup.FindHierarchy(); err == nil {
+		mount = h.Mount
+	}
+	watchdog := &cgroup.ThawWatchdog{RunDir: dir, Freezer: cgroup.KernelFreezer{Root: mount}, Log: log}
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := watchdog.Run(ctx); err != nil {
+			t.Errorf("the thaw watchdog ended: %v", err)
+		}
+	})
+	running.Go(func() { freezer.Run(ctx, func(err error) { t.Log(err) }) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if err := freezer.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); freezer.Ready() != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the thaw watchdog does not start")
+		}
+	}
+	return freezer
 }
 
 // treeOf creates a cgroup tree for the test.

@@ -18,20 +18,25 @@ const (
 	// backlogWait is how long the queued kernels of a frozen lease may run before it is killed.
 	backlogWait = 500 * time.Millisecond
 	// freezeTimeout bounds the freeze before that. A scope that does not freeze is killed while it runs.
-	freezeTimeout = 2 * time.Second
+	freezeTimeout = time.Second
 )
 
 // scope is all processes of a lease in a scope of gpushare.
 type scope struct {
 	port    cgroup.Port
-	freezer cgroup.ScopeFreezer // nil if nothing can be frozen
+	freezer freezer // nil if nothing can be frozen
 	id      string
 	log     *slog.Logger
 }
 
-// Thaw lets the scope's processes run.
+// Thaw lets the scope's processes run, and no policy freezes them from then on.
 func (s *scope) Thaw(ctx context.Context) error {
-	err := s.port.Thaw(ctx, s.id)
+	var err error
+	if s.freezer != nil {
+		err = s.freezer.Stopping(ctx, s.id)
+	} else {
+		err = s.port.Thaw(ctx, s.id)
+	}
 	if errors.Is(err, cgroup.ErrNotFound) || errors.Is(err, cgroup.ErrNotSupported) {
 		return nil
 	}
@@ -80,7 +85,7 @@ func (s *scope) AwaitBacklog(ctx context.Context) {
 	}
 	frozen, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
-	if err := s.freezer.Freeze(frozen, s.id); err != nil {
+	if err := s.freezer.Freeze(frozen, s.id, cgroup.ForStop, freezeTimeout+backlogWait); err != nil {
 		s.log.Debug("a lease is killed while it runs: it cannot be frozen", "lease", s.id, "error", err)
 		return
 	}
@@ -93,7 +98,7 @@ func (s *scope) Kill(ctx context.Context) error {
 	if s.freezer != nil {
 		// No process is left to thaw, but this removes the deadline of the freeze from disk. If a process is left, it
 		// must not stay frozen.
-		if err := s.freezer.Thaw(context.WithoutCancel(ctx), s.id); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+		if err := s.freezer.Thaw(context.WithoutCancel(ctx), s.id, cgroup.ForStop); err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 			s.log.Debug("a lease that was killed cannot be thawed", "lease", s.id, "error", err)
 		}
 	}

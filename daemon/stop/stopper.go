@@ -23,8 +23,16 @@ type Stopper struct {
 	Driver       gpu.Driver
 	Table        *lease.Table
 	Attribution  attribution
-	Freezer      cgroup.ScopeFreezer // freezes only while gpushare-thaw runs; nil if nothing can be frozen
+	Freezer      freezer // freezes only while gpushare-thaw runs; nil if nothing can be frozen
 	LeaseChanges *LeaseChanges
+}
+
+// freezer freezes scopes for several reasons.
+type freezer interface {
+	// Stopping ends all of them, so that SIGTERM reaches the processes.
+	Stopping(ctx context.Context, id string) error
+	Freeze(ctx context.Context, id string, reason cgroup.FreezeReason, d time.Duration) error
+	Thaw(ctx context.Context, id string, reason cgroup.FreezeReason) error
 }
 
 // attribution finds the lease of a process, and the port for a lease's processes.
