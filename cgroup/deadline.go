@@ -22,7 +22,7 @@ const slotSize = 2048
 const headerSlot = 0
 
 // deadline is a slot of the file of thaw deadlines: the time until which a process may keep a cgroup frozen. Times are of
-// CLOCK_BOOTTIME, which nobody can set and which continues while the host is suspended. A slot is written before the
+// CLOCK_BOOTTIME, which cannot be set and which continues while the host is suspended. A slot is written before the
 // freeze, in place, and stays valid until after the thaw.
 type deadline struct {
 	Until  time.Duration // 0: the slot is free

@@ -45,7 +45,7 @@ const (
 	Forever time.Duration = math.MaxInt64
 
 	// aliveTimeout is how long all scopes stay frozen without a sign of the process that froze them. Together with keepInterval
-	// and passInterval it keeps the promise that nobody stays frozen for 2 s after a process was killed, stopped or hung.
+	// and passInterval it keeps the promise that no scope stays frozen for 2 s after a process was killed, stopped or hung.
 	aliveTimeout = 1200 * time.Millisecond
 	// keepInterval is the time between two such signs, and between two checks of gpushare-thaw.
 	keepInterval = 300 * time.Millisecond
@@ -62,7 +62,7 @@ type FreezerOptions struct {
 }
 
 // Freezer freezes scopes, each for a set of reasons: a scope is frozen while one reason has not passed, so that one part of
-// the daemon does not undo the freeze of another. Nobody stays frozen without the daemon: before each freeze a thaw deadline
+// the daemon does not undo the freeze of another. No scope stays frozen without the daemon: before each freeze a thaw deadline
 // is written to a file, and gpushare-thaw thaws a scope when its deadline has passed, when the process that froze it has
 // exited, and when that process has not shown for aliveTimeout that it runs. Freezer freezes only while gpushare-thaw
 // answers, and thaws everything when it stops to answer. Run must run.
@@ -149,7 +149,7 @@ func (f *Freezer) Freeze(ctx context.Context, id string, reason FreezeReason, d 
 	now := procfs.BootTime()
 	before := s.until[reason]
 	s.until[reason] = now + min(d, Forever-now)
-	err := f.hold(ctx, s, now)
+	err := f.ensure(ctx, s, now)
 	if err == nil {
 		return nil
 	}
@@ -271,8 +271,8 @@ func (s *freezableScope) longest() time.Duration {
 // lapsed reports whether no reason is left.
 func (s *freezableScope) lapsed(now time.Duration) bool { return s.longest() <= now }
 
-// hold freezes the scope, or writes its later deadline when it is frozen. The scope's lock is held.
-func (f *Freezer) hold(ctx context.Context, s *freezableScope, now time.Duration) error {
+// ensure freezes the scope, or writes its later deadline when it is frozen. The scope's lock is held.
+func (f *Freezer) ensure(ctx context.Context, s *freezableScope, now time.Duration) error {
 	f.mu.Lock()
 	trusted, closed := now < f.alive && s.lapses == f.lapses, f.closed
 	f.mu.Unlock()

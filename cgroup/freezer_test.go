@@ -331,7 +331,7 @@ func TestAFrozenScopeIsRemoved(t *testing.T) {
 	}
 }
 
-// Nobody runs the freezer: the process that froze the scope counts as stopped.
+// The freezer does not run: the process that froze the scope counts as stopped.
 func TestThawWatchdogThawsAfterAStoppedFreezer(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
 	var log syncBuffer
