@@ -11,15 +11,17 @@ import (
 // Engine is the compute engine of one GPU or one GPU instance. Its methods may be called concurrently.
 type Engine struct {
 	clock Clock
+	dated DatedClock // the same clock; nil when its date is never set
 	epoch time.Time // the start of now
 
 	// mu guards everything below and the state of every context. No callback runs while it is held.
 	mu      sync.Mutex
 	now     time.Duration // the model is computed up to this time
-	jumped  time.Duration // how far the wall clock was set forward since the start
+	jumped  time.Duration // how far the date was set forward since the start
 	groups  map[string]*group
 	active  []*Context // contexts with work, in the order in which they received it
 	running int        // groups with an active context
+	shares  uint64     // counts the divisions of the engine's time
 	waiting map[*Context]struct{}
 	pids    map[int]*account
 	sampler sampler
@@ -33,6 +35,7 @@ type group struct {
 	name     string
 	contexts int
 	active   []*Context
+	shared   uint64 // the last division of the engine's time in which the group took part
 }
 
 // never is later than any event, so that no timer is needed.
@@ -43,8 +46,10 @@ func New(clock Clock) *Engine { return NewSampled(clock, Sampling{}) }
 
 // NewSampled is New with another sampling, which must be valid.
 func NewSampled(clock Clock, s Sampling) *Engine {
+	dated, _ := clock.(DatedClock)
 	return &Engine{
 		clock:   clock,
+		dated:   dated,
 		epoch:   clock.Now(),
 		groups:  map[string]*group{},
 		waiting: map[*Context]struct{}{},
@@ -140,10 +145,10 @@ func remove(list []*Context, c *Context) []*Context {
 // shareLocked sets the rate of every active context: groups share equally, and contexts within a group share equally,
 // none above its own share of the group's time.
 func (e *Engine) shareLocked() {
-	done := make(map[*group]bool, e.running)
+	e.shares++
 	for _, c := range e.active {
-		if g := c.group; !done[g] {
-			done[g] = true
+		if g := c.group; g.shared != e.shares {
+			g.shared = e.shares
 			g.distribute(1 / float64(e.running))
 		}
 	}
@@ -172,12 +177,12 @@ func (g *group) distribute(rate float64) {
 
 // advanceLocked computes the model up to now.
 func (e *Engine) advanceLocked() {
-	clock := e.clock.Now()
-	to := clock.Sub(e.epoch)
-	// Sub uses the monotonic clock where the times have one; the times of samples follow the wall clock, also when it is
-	// set.
-	if jumped := clock.Round(0).Sub(e.epoch.Round(0)) - to; (jumped - e.jumped).Abs() >= time.Millisecond {
-		e.jumped = jumped
+	to := e.clock.Now().Sub(e.epoch)
+	if e.dated != nil {
+		// The two clocks are not read at the same time: less than a millisecond is not a step.
+		if jumped := e.dated.Date().Sub(e.epoch.Round(0)) - to; (jumped - e.jumped).Abs() >= time.Millisecond {
+			e.jumped = jumped
+		}
 	}
 	for e.now < to {
 		if len(e.active) == 0 {

@@ -15,6 +15,7 @@ func (b batch) kernels() int { return int(math.Ceil(b.left/b.kernel - 1e-6)) }
 // little as an empty one.
 type queue struct {
 	batches []batch
+	space   []batch // the array of batches, to use it again after the queue was empty
 }
 
 func (q *queue) push(kernel float64, n int) {
@@ -22,7 +23,14 @@ func (q *queue) push(kernel float64, n int) {
 		q.batches[last].left += kernel * float64(n)
 		return
 	}
+	empty := len(q.batches) == 0
+	if empty {
+		q.batches = q.space[:0]
+	}
 	q.batches = append(q.batches, batch{kernel: kernel, left: kernel * float64(n)})
+	if empty {
+		q.space = q.batches
+	}
 }
 
 // run removes work in ns from the queue and returns how much of it was done.
@@ -37,9 +45,6 @@ func (q *queue) run(work float64) float64 {
 		done += head.left
 		work -= head.left
 		q.batches = q.batches[1:]
-	}
-	if len(q.batches) == 0 {
-		q.batches = nil
 	}
 	return done
 }
