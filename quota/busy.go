@@ -43,6 +43,14 @@ func (b *Busy) Add(from, to time.Duration, samples []gpu.UtilSample, lease func(
 	}
 }
 
+// Last returns the parts of the newest result, by lease.
+func (b *Busy) Last() map[string]float64 {
+	if len(b.summaries) == 0 {
+		return nil
+	}
+	return b.summaries[len(b.summaries)-1].parts
+}
+
 // Shares estimates the parts of the window that ends now. Only the last minute is known.
 func (b *Busy) Shares(now, window time.Duration) map[string]Share {
 	out := map[string]Share{}

@@ -6,12 +6,6 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// RawSample is a utilisation sample as the driver returns it.
-type RawSample struct {
-	Time    uint64 // µs on the driver's clock: since 1970 or since the boot
-	Percent int
-}
-
 // Clocks are readings of the clocks of the host at one moment.
 type Clocks struct {
 	Now   time.Duration // the scheduler's
@@ -43,7 +37,7 @@ const jump = 50 * time.Millisecond
 func (c *SampleClock) Since() uint64 { return c.since }
 
 // Convert converts the samples of one query. at are the clocks from just before the query.
-func (c *SampleClock) Convert(id gpu.UUID, at Clocks, samples []RawSample) Utilization {
+func (c *SampleClock) Convert(id gpu.UUID, at Clocks, samples []gpu.SeriesSample) Utilization {
 	epoch := time.Duration(at.Epoch) * time.Microsecond
 	boot := time.Duration(at.Boot) * time.Microsecond
 	offset := at.Now - epoch

@@ -4,29 +4,28 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
-// Config is how one GPU is time-sliced. The zero value works.
+// Config is how one GPU, or one group of GPUs, is time-sliced. The zero value works.
 type Config struct {
 	// Round is the time in which every lease gets its share once. 0: 1 s, or 2 s with more than four leases.
 	Round time.Duration
-	// Dither is the random part by which a slice is longer or shorter. Without it the slices interfere with the driver's
+	// Dither is the random part by which a slice is longer or shorter, 0…0.5. Without it the slices interfere with the driver's
 	// sampling, and the estimates stay wrong by percentage points. 0: 0.15.
 	Dither float64
 	// MinQuantum is the shortest slice. 0: 30 ms. A slice is never shorter than 20 times the measured time of a switch.
 	MinQuantum time.Duration
 	// MaxFrozen is the longest time that a lease is frozen without a break, whatever its share. 0: 5 s.
 	MaxFrozen time.Duration
-	// SamplePeriod is the assumed time between the driver's utilisation samples until it is measured. 0: 139 ms, 72 in ten
-	// seconds.
-	SamplePeriod time.Duration
+	// Floor is the part of the time that all leases below the highest class with work have together, 0…1. 0: 0.05.
+	Floor float64
 	// Concurrent lets all leases run concurrently and only accounts.
 	Concurrent bool
 	// Fallback lets all leases run concurrently for a while when they do not use their slices: exclusive slices of leases
-	// that wait for the host waste the GPU. It needs Raw.
+	// that wait for the host waste the GPU. It needs ObserveUtilization.
 	Fallback bool
-	// Raw: the driver reports all its samples, not the newest of each process.
-	Raw bool
 	// Rand returns numbers in [0, 1); nil: no dither.
 	Rand func() float64
 }
@@ -52,29 +51,34 @@ type Action struct {
 	// 1.5 s ahead; the scheduler thaws the lease or renews the deadline half a second before it.
 	Until  time.Duration
 	Reason string
-	// ReadSamples (with a thaw): read the driver's samples now and call Observe, because samples from this lease's freeze are
-	// replaced soon after the thaw. The thaw need not wait for it, and it may be omitted.
-	ReadSamples bool
 }
 
-// Scheduler shares the time of one GPU by deficit round robin that charges the backlog: the queued work of a frozen lease
-// continues to run, so a slice lasts from the thaw until that work is done, and time beyond the grant is charged to the
-// lease's next slices. The zero value is not usable: call NewScheduler. It is not safe for concurrent use.
+// Scheduler shares the time of one GPU, or of a group of GPUs that leases connect, by deficit round robin that charges the
+// backlog: the queued work of a frozen lease continues to run, so a slice is charged from the thaw until that work is done,
+// and time beyond the share is charged to the lease's next slices. How long the work runs is learned from the idle time of
+// the GPU (ObserveUtilization). The zero value is not usable: call NewScheduler. It is not safe for concurrent use.
 //
 // Times are monotonic and start at any fixed moment.
 type Scheduler struct {
 	cfg        Config
 	members    []*member // sorted by lease
+	in         []*member // those that get slices, sorted by lease; valid unless stale
+	stale      bool
+	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
 	phase      phase
-	current    *member // the lease whose slice it is, in phases sliceRuns and backlogRuns
-	started    bool    // current has been thawed in this slice
+	set        []*member // the leases of this slice: the first was picked, the others use other GPUs
+	started    bool      // the leases of the slice are thawed
+	draining   bool      // in phase backlogRuns: all leases of the slice are frozen
 	start      time.Duration
 	until      time.Duration
 	lastPicked string
+	preempting *member       // a lease of a higher class has work and does not wait for the end of the slice
 	last       time.Duration // accounted up to this time
 	switchTime time.Duration // duration of a freeze or a thaw, smoothed
 	fallback   fallback
-	period     period
+	sensors    sensors
+	tracks     []*track
+	freezes    []*freeze // not yet evaluated, oldest first
 	reason     string
 }
 
@@ -83,33 +87,35 @@ type phase int
 
 const (
 	concurrent  phase = iota // no lease is frozen
-	sliceRuns                // current runs, the others are frozen
-	backlogRuns              // all are frozen, the queued work of current still runs
+	sliceRuns                // the leases of the set run, the others are frozen
+	backlogRuns              // all are frozen, the queued work of the set still runs
 	allCapped                // all are frozen, because all have reached their caps
 )
 
 // member is a lease with the scheduler's state of it.
 type member struct {
 	Member
-	weight  float64 // its part of its grant's share, among the participants
+	weight  float64 // its part of the time among the participants, 0…1
 	deficit time.Duration
+	saved   time.Duration // deficit before a slice that may be extended
 	budget  time.Duration // what is left of its cap
 	cap     float64       // its part of its grant's cap; 0: none
 	removed bool
+	running bool // in the set
+	tracks  []*track
 
 	frozen           bool
 	frozenAt         time.Duration
+	deadline         time.Duration // its thaw deadline as stored
 	freezeFailed     bool          // its state is unknown until it is thawed
 	overdue          bool          // thawed early, because it was frozen for MaxFrozen
 	retryAt          time.Duration // no action on it before this
 	failures         int
 	unfreezableUntil time.Duration // freezing it failed repeatedly: it is not frozen before this
 
-	backlog   backlogEstimate
-	usage     Usage
-	intervals []interval
-	busyAt    time.Duration // the newest sample that names it
-	idle      bool          // it has the GPU open but does nothing
+	backlog backlog
+	own     ownIdle
+	usage   usage
 }
 
 // NewScheduler returns a scheduler without leases.
@@ -121,92 +127,179 @@ func NewScheduler(cfg Config) *Scheduler {
 
 // Configure changes the settings from the next slice on.
 func (s *Scheduler) Configure(cfg Config) {
-	if cfg.Dither == 0 {
-		cfg.Dither = 0.15
-	}
-	if cfg.MinQuantum == 0 {
-		cfg.MinQuantum = 30 * time.Millisecond
-	}
-	if cfg.MaxFrozen == 0 {
-		cfg.MaxFrozen = 5 * time.Second
-	}
-	if cfg.SamplePeriod == 0 {
-		cfg.SamplePeriod = 139 * time.Millisecond
-	}
-	s.cfg = cfg
+	cfg.Dither = cmp.Or(cfg.Dither, 0.15)
+	cfg.MinQuantum = cmp.Or(cfg.MinQuantum, 30*time.Millisecond)
+	cfg.MaxFrozen = cmp.Or(cfg.MaxFrozen, 5*time.Second)
+	cfg.Floor = cmp.Or(cfg.Floor, 0.05)
+	s.cfg, s.stale = cfg, true
 }
 
-// SetMembers sets the leases. A new one, and one that was inactive, starts without credit or debt. A frozen one that is
-// missing from the list is thawed before it is removed.
+// SetMembers sets the leases. A new one starts without credit or debt; one that was inactive keeps only what is left of its
+// debt. A frozen one that is missing from the list is thawed before it is removed.
 func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	s.account(now)
-	seen := map[string]bool{}
 	changed := false
-	for _, m := range list {
-		seen[m.Lease] = true
-		i, ok := slices.BinarySearchFunc(s.members, m.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
-		if !ok {
-			s.members = slices.Insert(s.members, i, &member{Member: m, busyAt: now})
-			changed = true
-			continue
-		}
-		old := s.members[i]
-		if m.Active && !old.Active || old.removed {
-			old.deficit, old.idle, old.busyAt = 0, false, now
-			changed = true
-		}
-		old.Member, old.removed = m, false
-	}
 	for _, m := range s.members {
-		if !seen[m.Lease] && !m.removed {
+		if !slices.ContainsFunc(list, func(x Member) bool { return x.Lease == m.Lease }) && !m.removed {
 			m.removed, m.Active, changed = true, false, true
 		}
 	}
-	s.forget()
-	s.updateWeights()
-	if changed {
-		s.fallback.reset(now)
+	for _, x := range list {
+		i, ok := slices.BinarySearchFunc(s.members, x.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
+		if !ok {
+			s.members = slices.Insert(s.members, i, &member{Member: x, own: ownIdle{since: s.last}})
+			changed = true
+			continue
+		}
+		m := s.members[i]
+		changed = changed || m.Active != x.Active || m.Held != x.Held || m.removed
+		if x.Active && !m.Active || m.removed {
+			s.wakeUp(m)
+		}
+		m.Member, m.removed = x, false
 	}
+	s.forget()
+	s.connect()
+	s.stale = true
+	s.refresh()
+	if changed {
+		s.fallback.reset()
+	}
+}
+
+// wakeUp lets a lease have slices again. It has no credit; its debt has been reduced by the share that it did not use.
+func (s *Scheduler) wakeUp(m *member) {
+	if m.own.idle {
+		m.deficit += time.Duration(m.weight * float64(s.last-m.own.since))
+	}
+	m.deficit = min(m.deficit, 0)
+	m.own.idle, m.own.unused, m.own.since = false, 0, s.last
+	s.stale = true
 }
 
 // forget drops the removed members that are thawed.
 func (s *Scheduler) forget() {
-	s.members = slices.DeleteFunc(s.members, func(m *member) bool { return m.removed && !m.frozen })
-	if s.current != nil && !slices.Contains(s.members, s.current) {
-		s.current, s.phase = nil, concurrent
-	}
+	s.members = slices.DeleteFunc(s.members, func(m *member) bool {
+		if !m.removed || m.frozen {
+			return false
+		}
+		s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool { return f.lease == m })
+		if m.running {
+			s.endSet()
+			s.phase = concurrent
+		}
+		s.stale = true
+		return true
+	})
 }
 
-// updateWeights divides every grant's share and cap among its participants.
-func (s *Scheduler) updateWeights() {
-	n := map[string]int{}
-	for _, m := range s.members {
-		if s.participates(m) {
-			n[m.Grant]++
+// connect gives every GPU of the group its track, and every lease the tracks of its GPUs.
+func (s *Scheduler) connect() {
+	var tracks []*track
+	add := func(id gpu.UUID) {
+		if slices.ContainsFunc(tracks, func(t *track) bool { return t.id == id }) {
+			return
 		}
+		i := slices.IndexFunc(s.tracks, func(t *track) bool { return t.id == id })
+		if i < 0 {
+			tracks = append(tracks, &track{id: id})
+			return
+		}
+		tracks = append(tracks, s.tracks[i])
 	}
 	for _, m := range s.members {
-		k := float64(max(1, n[m.Grant]))
-		m.weight, m.cap = max(m.Share, 1e-6)/k, 0
-		if m.Cap != nil && *m.Cap < 1 {
-			m.cap = max(*m.Cap, 0.001) / k
+		for _, id := range m.GPUs {
+			add(id)
+		}
+	}
+	if len(tracks) == 0 {
+		add("")
+	}
+	s.tracks = tracks
+	for _, m := range s.members {
+		m.tracks = m.tracks[:0]
+		for _, t := range tracks {
+			if len(m.GPUs) == 0 || slices.Contains(m.GPUs, t.id) {
+				m.tracks = append(m.tracks, t)
+			}
 		}
 	}
 }
 
 // participates reports whether a lease gets slices.
 func (s *Scheduler) participates(m *member) bool {
-	return m.Active && !m.NeverFreeze && !m.Held && !m.idle && !m.removed && s.last >= m.unfreezableUntil
+	return m.Active && !m.NeverFreeze && !m.Held && !m.own.idle && !m.removed && s.last >= m.unfreezableUntil
 }
 
-func (s *Scheduler) participants() []*member {
-	var out []*member
+// refresh computes which leases get slices and the weights, when that may have changed.
+func (s *Scheduler) refresh() {
+	if s.recheck != 0 && s.last >= s.recheck {
+		s.stale = true
+	}
+	if !s.stale {
+		return
+	}
+	s.stale, s.recheck = false, 0
+	was := s.in
+	s.in = nil
 	for _, m := range s.members {
 		if s.participates(m) {
-			out = append(out, m)
+			s.in = append(s.in, m)
+		}
+		if m.unfreezableUntil > s.last && (s.recheck == 0 || m.unfreezableUntil < s.recheck) {
+			s.recheck = m.unfreezableUntil
 		}
 	}
-	return out
+	s.weigh()
+	for _, m := range s.in {
+		if s.started && !m.running && len(s.set) != 0 && m.Priority > s.set[0].Priority && !slices.Contains(was, m) {
+			s.preempting = m
+		}
+	}
+	if s.preempting != nil && !slices.Contains(s.in, s.preempting) {
+		s.preempting = nil
+	}
+	s.log()
+}
+
+// weigh divides the time between the classes, and that of a class by the shares of its grants. The leases of a grant divide
+// its share and its cap.
+func (s *Scheduler) weigh() {
+	if len(s.in) == 0 {
+		return
+	}
+	top := s.in[0].Priority
+	for _, m := range s.in {
+		top = max(top, m.Priority)
+	}
+	var upper, lower float64
+	for _, m := range s.in {
+		k := 0
+		for _, x := range s.in {
+			if x.Grant == m.Grant {
+				k++
+			}
+		}
+		m.weight, m.cap = max(m.Share, 1e-6)/float64(k), 0
+		if m.Cap != nil && *m.Cap < 1 {
+			m.cap = max(*m.Cap, 0.001) / float64(k)
+		}
+		if m.Priority == top {
+			upper += m.weight
+		} else {
+			lower += m.weight
+		}
+	}
+	for _, m := range s.in {
+		switch {
+		case lower == 0:
+			m.weight /= upper
+		case m.Priority == top:
+			m.weight *= (1 - s.cfg.Floor) / upper
+		default:
+			m.weight *= s.cfg.Floor / lower
+		}
+	}
 }
 
 // Froze reports a freeze to the scheduler: when it was done, its duration, and whether it failed. After a failure the lease
@@ -218,18 +311,17 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 	if m == nil || m.frozen {
 		return
 	}
-	m.frozen, m.frozenAt = true, now
+	m.frozen, m.frozenAt = true, s.last
 	if err != nil {
 		m.freezeFailed = true
 		if m.failures++; m.failures >= 3 {
-			m.failures, m.unfreezableUntil = 0, now+time.Minute
-			s.updateWeights()
+			m.failures, m.unfreezableUntil, s.stale = 0, s.last+time.Minute, true
 		}
-		return
+	} else {
+		m.failures = 0
+		s.switchTime += (duration - s.switchTime) / 8
 	}
-	m.failures = 0
-	s.switchTime += (duration - s.switchTime) / 8
-	m.backlog.froze(now)
+	s.log()
 }
 
 // Thawed reports a thaw to the scheduler, requested or not, and whether it failed. A lease that no longer exists counts as
@@ -241,21 +333,26 @@ func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error)
 		return
 	}
 	if err != nil {
-		m.retryAt = now + 50*time.Millisecond
+		m.retryAt = s.last + 50*time.Millisecond
 		return
 	}
-	m.usage.Frozen += now - m.frozenAt
+	m.usage.frozen += s.last - m.frozenAt
 	m.frozen, m.freezeFailed = false, false
-	m.backlog.thawed(now)
 	s.switchTime += (duration - s.switchTime) / 8
+	s.endFreezes(m)
 	if m.overdue {
-		// It takes over the slice: the lease that had it is frozen next.
+		// Its slice begins: the leases that had the slice are frozen next.
 		m.overdue = false
-		if s.current != nil && s.current != m {
-			s.chargeSlice(now)
+		if s.started && s.phase == sliceRuns {
+			for _, x := range s.set {
+				x.deficit -= s.last - s.start
+			}
 		}
-		s.beginSlice(m, now, s.quantum())
+		if !m.running && s.participates(m) {
+			s.beginSlice(m, s.last, s.quantum())
+		}
 	}
+	s.log()
 	s.forget()
 }
 
@@ -265,302 +362,4 @@ func (s *Scheduler) find(lease string) *member {
 		return nil
 	}
 	return s.members[i]
-}
-
-// Next returns the next action. It does not return the same freeze or thaw again after that was reported.
-func (s *Scheduler) Next(now time.Duration) Action {
-	now = max(now, s.last)
-	s.account(now)
-	if s.fallback.ended(now) {
-		for _, m := range s.members {
-			m.backlog.halve()
-		}
-	}
-	s.updateWeights()
-	in := s.participants()
-	enforced, why := s.enforced(in)
-	s.reason = why
-	if a, ok := s.thawDue(now, enforced); ok {
-		return a
-	}
-	if !enforced {
-		s.phase, s.current = concurrent, nil
-		until := now + time.Second
-		for _, m := range s.members {
-			m.deficit = 0 // no other lease was delayed
-			if m.frozen {
-				until = min(until, m.retryAt)
-			}
-		}
-		return Action{Kind: Wait, Until: until, Reason: why}
-	}
-	if s.current != nil && !slices.Contains(in, s.current) {
-		s.current, s.phase = nil, concurrent
-	}
-	for {
-		switch s.phase {
-		case concurrent, allCapped:
-			m, q, at := s.pickNext(in, now)
-			if m == nil {
-				s.phase, s.current = allCapped, nil
-				if a, ok := s.freeze(in, nil, now, "it has reached its cap"); ok {
-					return a
-				}
-				return Action{Kind: Wait, Until: s.waitLimit(in, nil, at), Reason: "all leases have reached their caps"}
-			}
-			s.beginSlice(m, now, q)
-		case sliceRuns:
-			if a, ok := s.freeze(in, s.current, now, "another lease has its slice"); ok {
-				return a
-			}
-			if s.current.frozen && now < s.current.retryAt {
-				return Action{Kind: Wait, Until: s.current.retryAt, Reason: "a thaw failed and is repeated"}
-			}
-			if s.current.frozen {
-				return Action{Kind: Thaw, Lease: s.current.Lease, Reason: "its slice begins", ReadSamples: true}
-			}
-			if !s.started {
-				s.started, s.until, s.start = true, now+(s.until-s.start), now
-				s.current.usage.Slices++
-			}
-			// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
-			if end := max(s.waitLimit(in, s.current, s.until), min(s.until, s.start+s.quantum())); now < end {
-				return Action{Kind: Wait, Until: s.thawDeadline(in, end), Reason: "a slice runs"}
-			}
-			if s.extendSlice(in, now) {
-				continue
-			}
-			s.phase = backlogRuns
-		case backlogRuns:
-			if a, ok := s.freeze(in, nil, now, "its slice ends"); ok {
-				return a
-			}
-			if end := s.waitLimit(in, s.current, s.current.frozenAt+s.current.backlog.estimate); now < end {
-				return Action{Kind: Wait, Until: end, Reason: "its queued work still runs"}
-			}
-			s.chargeSlice(now)
-			s.phase = concurrent
-		}
-	}
-}
-
-// enforced reports whether leases are frozen for one another, and if not, why.
-func (s *Scheduler) enforced(in []*member) (bool, string) {
-	switch {
-	case len(in) == 0:
-		return false, "no lease uses the GPU"
-	case s.cfg.Concurrent:
-		return false, "all leases run concurrently: shares are not enforced by configuration"
-	case s.last < s.fallback.until:
-		return false, s.fallback.reason
-	case len(in) == 1 && in[0].cap == 0:
-		return false, "a single lease is never frozen"
-	}
-	var need time.Duration
-	for _, m := range in {
-		need += s.quantum() + m.backlog.estimate + 2*s.switchTime
-	}
-	if need > s.cfg.MaxFrozen+s.shortest(in) {
-		s.fallback.start(s.last, "all leases run concurrently: slices and queued work of all leases take longer than a lease may be frozen")
-		return false, s.fallback.reason
-	}
-	return true, ""
-}
-
-// shortest is the shortest slice with backlog: a lease does not wait for its own.
-func (s *Scheduler) shortest(in []*member) time.Duration {
-	least := in[0].backlog.estimate
-	for _, m := range in {
-		least = min(least, m.backlog.estimate)
-	}
-	return least + s.quantum()
-}
-
-// thawDue thaws leases that must not be frozen: all when shares are not enforced, those that do not participate, and those
-// that have been frozen for MaxFrozen.
-func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
-	for _, m := range s.members {
-		if !m.frozen {
-			continue
-		}
-		why := ""
-		switch {
-		case !enforced || !s.participates(m):
-			why = "it waits for no other lease"
-		case m.freezeFailed:
-			why = "freezing it failed"
-		case now >= m.frozenAt+s.cfg.MaxFrozen && m != s.current:
-			why, m.overdue = "it was frozen for the longest allowed time", true
-		default:
-			continue
-		}
-		if now < m.retryAt {
-			continue
-		}
-		return Action{Kind: Thaw, Lease: m.Lease, Reason: why}, true
-	}
-	return Action{}, false
-}
-
-// freeze returns a freeze of the next lease that runs, except one.
-func (s *Scheduler) freeze(in []*member, but *member, now time.Duration, why string) (Action, bool) {
-	for _, m := range in {
-		if m != but && !m.frozen {
-			return Action{Kind: Freeze, Lease: m.Lease, Until: now + s.cfg.MaxFrozen, Reason: why}, true
-		}
-	}
-	return Action{}, false
-}
-
-// beginSlice starts a slice of a lease. Its time counts from the thaw.
-func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
-	s.phase, s.current, s.started, s.start, s.until, s.lastPicked = sliceRuns, m, false, now, now+q, m.Lease
-}
-
-// extendSlice continues a slice when the same lease would get the next one: a freeze would cost the time of the backlog, and
-// a backlog that is interrupted by a thaw is estimated too short.
-func (s *Scheduler) extendSlice(in []*member, now time.Duration) bool {
-	saved := make([]time.Duration, len(in))
-	for i, m := range in {
-		saved[i] = m.deficit
-	}
-	s.current.deficit -= now - s.start + s.current.backlog.estimate
-	if m, q, _ := s.pickNext(in, now); m == s.current {
-		s.current.deficit += s.current.backlog.estimate // not spent yet
-		s.start, s.until = now, now+q
-		return true
-	}
-	for i, m := range in {
-		m.deficit = saved[i]
-	}
-	return false
-}
-
-// chargeSlice ends the slice and charges the time since its start, with the backlog, to the lease.
-func (s *Scheduler) chargeSlice(now time.Duration) {
-	if s.current != nil && s.started {
-		s.current.deficit -= now - s.start
-		s.current.backlog.contended(now)
-	}
-	s.started = false
-}
-
-// round is the time in which every lease gets its share once.
-func (s *Scheduler) round(n int) time.Duration {
-	switch {
-	case s.cfg.Round != 0:
-		return s.cfg.Round
-	case n > 4:
-		return 2 * time.Second
-	}
-	return time.Second
-}
-
-// quantum is the shortest slice.
-func (s *Scheduler) quantum() time.Duration {
-	return min(max(s.cfg.MinQuantum, 40*s.switchTime), s.cfg.MaxFrozen/8)
-}
-
-// waitLimit moves a time forward so that no lease except one is frozen for too long, with time for the backlog and the switch.
-func (s *Scheduler) waitLimit(in []*member, but *member, t time.Duration) time.Duration {
-	margin := 2*s.switchTime + 5*time.Millisecond
-	if but != nil && !but.frozen {
-		margin += but.backlog.estimate
-	}
-	for _, m := range in {
-		if m != but && m.frozen {
-			t = min(t, m.frozenAt+s.cfg.MaxFrozen-margin)
-		}
-	}
-	return t
-}
-
-// thawDeadline moves a time forward to the first moment at which a lease has been frozen for MaxFrozen.
-func (s *Scheduler) thawDeadline(in []*member, t time.Duration) time.Duration {
-	for _, m := range in {
-		if m.frozen {
-			t = min(t, m.frozenAt+s.cfg.MaxFrozen)
-		}
-	}
-	return t
-}
-
-// pickNext goes through the leases in order, credits each with its part of a round, and takes the first that has enough for a
-// slice. When all have reached their caps it returns nil and the time when the first has budget again.
-func (s *Scheduler) pickNext(in []*member, now time.Duration) (*member, time.Duration, time.Duration) {
-	r, q := s.round(len(in)), s.quantum()
-	var total float64
-	at := now + time.Hour
-	for _, m := range in {
-		if wait := s.capWait(m, len(in), q); wait == 0 {
-			total += m.weight
-		} else {
-			at = min(at, now+wait)
-		}
-	}
-	first := slices.IndexFunc(in, func(m *member) bool { return m.Lease > s.lastPicked })
-	credit := func(m *member) {
-		part := time.Duration(m.weight / total * float64(r))
-		// The limit keeps a lease from saving up for a long slice. Without its second term a lease with a long backlog and a
-		// small share would never run.
-		m.deficit = min(m.deficit+part, max(2*part, m.backlog.estimate+part+q))
-	}
-	if m := s.urgent(in, now, q); m != nil {
-		if total > 0 {
-			credit(m) // its credit comes early
-		}
-		return m, max(q, min(m.deficit-m.backlog.estimate, r)), 0
-	}
-	if total == 0 {
-		return nil, 0, at
-	}
-	// A lease with debt needs several credits to pay it back. The bound is only against a defect.
-	for i := max(first, 0); i < max(first, 0)+100000; i++ {
-		m := in[i%len(in)]
-		if s.capWait(m, len(in), q) != 0 {
-			continue
-		}
-		credit(m)
-		slice := m.deficit - m.backlog.estimate
-		if m.cap != 0 {
-			slice = min(slice, m.budget-m.backlog.estimate)
-		}
-		if slice >= q {
-			if s.cfg.Rand != nil {
-				slice += time.Duration(float64(slice) * s.cfg.Dither * (2*s.cfg.Rand() - 1))
-			}
-			return m, max(slice, q), 0
-		}
-	}
-	return in[max(first, 0)], q, 0
-}
-
-// urgent is the frozen lease that reaches MaxFrozen before another slice could end.
-func (s *Scheduler) urgent(in []*member, now, q time.Duration) *member {
-	var out *member
-	var longest time.Duration
-	for _, m := range in {
-		if m.frozen && (out == nil || m.frozenAt < out.frozenAt) {
-			out = m
-		}
-	}
-	for _, m := range in {
-		if m != out {
-			longest = max(longest, m.backlog.estimate)
-		}
-	}
-	if out == nil || now+q+longest+4*s.switchTime+10*time.Millisecond < out.frozenAt+s.cfg.MaxFrozen {
-		return nil
-	}
-	return out
-}
-
-// capWait is the time until a lease's cap allows a slice. That is once a round, because each of many short slices would have
-// the error of the backlog estimate.
-func (s *Scheduler) capWait(m *member, n int, q time.Duration) time.Duration {
-	lack := max(q+m.backlog.estimate, time.Duration(0.9*m.cap*float64(s.round(n)))) - m.budget
-	if m.cap == 0 || lack <= 0 {
-		return 0
-	}
-	return max(time.Millisecond, time.Duration(float64(lack)/m.cap))
 }

@@ -21,12 +21,3 @@ type Utilization struct {
 	UpTo    time.Duration // when the samples were read
 	Periods []Period
 }
-
-// ObserveUtilization adds the utilisation samples since the last call; once a second and GPU is enough. Without the series
-// of samples from the driver, do not call it, and call ObserveProcesses.
-func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {}
-
-// ObserveProcesses adds what the driver attributes to the processes of each lease: the part of the time between from and to
-// in which each was busy, 0…1, together at most 1. It is needed with and without the series of the whole GPU: it shows that
-// an idle lease has work again. A lease that is missing was not busy.
-func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) {}

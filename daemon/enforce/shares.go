@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
@@ -33,11 +35,12 @@ type Slicer struct {
 	members   map[string]bool
 	busy      quota.Busy    // from the driver's samples
 	sampledAt time.Duration // when the driver was queried for samples
-	since     uint64        // the newest sample's time, on the driver's clock
+	since     uint64        // the newest row's time, on the driver's clock
 	usage     map[string]quota.Usage
 	enforced  bool
 
-	observing locks.Mutex[locks.Sampling] // one query to the driver at a time; taken before mu
+	observing locks.Mutex[locks.Sampling] // one query to the driver at a time; taken before mu; protects samples
+	samples   quota.SampleClock
 }
 
 // busyWindow is the time over which the driver's samples are counted; below leastWindow there are too few.
@@ -66,7 +69,7 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 			usage:     map[string]quota.Usage{},
 		}
 		s.GPUs[id] = sl
-		d.tasks.Go(func() { sl.loop(ctx, d, id) })
+		d.tasks.Go(func() { sl.loop(ctx, d) })
 	}
 	sl.mu.Lock()
 	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Freezer == nil || !d.State.Desired().Enforcing()})
@@ -93,7 +96,7 @@ func (sl *Slicer) wakeUp() {
 }
 
 // loop carries out the decisions of the scheduler, and reports the results to it.
-func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
+func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer sl.thaw(d)
@@ -108,13 +111,12 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer, id gpu.UUID) {
 			sl.freeze(ctx, d, a)
 			continue
 		case quota.Thaw:
-			if a.ReadSamples {
-				// The driver's newest samples are from the freeze, and are overwritten soon after it ends.
-				d.tasks.Go(func() { sl.observe(ctx, d, id) })
-			}
 			sl.thawOne(ctx, d, a.Lease)
 			continue
-		case quota.Renew, quota.Wait:
+		case quota.Renew:
+			sl.renew(ctx, d, a)
+			continue
+		case quota.Wait:
 		}
 		timer.Reset(max(a.Until-now, time.Millisecond))
 		select {
@@ -138,6 +140,20 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	if err != nil {
 		d.Log.Warn("cannot freeze a lease: it continues to run", "lease", a.Lease, "error", err)
 	}
+}
+
+// renew moves the thaw deadline of a lease that stays frozen.
+func (sl *Slicer) renew(ctx context.Context, d *Enforcer, a quota.Action) {
+	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
+	defer cancel()
+	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
+	if err == nil {
+		return
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.scheduler.Thawed(a.Lease, time.Since(sl.epoch), 0, nil) // after an error it is not frozen
+	d.Log.Warn("cannot move the thaw deadline of a lease: it continues to run", "lease", a.Lease, "error", err)
 }
 
 func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
@@ -209,29 +225,39 @@ func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	sl.mu.Lock()
 	since, previous := sl.since, sl.sampledAt
 	sl.mu.Unlock()
-	now := time.Since(sl.epoch)
-	list, newest, err := d.Driver.Utilization(ctx, id, since)
+	clocks, err := sl.clocks()
 	if err != nil {
 		return
 	}
+	now := clocks.Now
+	series, seriesErr := d.Driver.UtilizationSeries(ctx, id, sl.samples.Since())
+	list, newest, err := d.Driver.Utilization(ctx, id, since)
 	leaseOf := d.Attribution.LeaseLookup(len(list))
 	owner := func(pid int) string { lease, _ := leaseOf(pid); return lease }
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	// The driver's timestamps are wall clock time in microseconds.
-	elapsed, clock := time.Since(sl.epoch), time.Now()
-	samples := make([]quota.Sample, 0, len(list))
-	for _, x := range list {
-		if x.SM > 0 {
-			samples = append(samples, quota.Sample{Lease: owner(x.PID), Time: elapsed - clock.Sub(time.UnixMicro(int64(x.Time)))})
-		}
+	elapsed := time.Since(sl.epoch)
+	if seriesErr == nil {
+		sl.scheduler.ObserveUtilization(elapsed, sl.samples.Convert(id, clocks, series.Samples))
 	}
-	sl.since, sl.sampledAt = max(newest, since), now
-	sl.scheduler.Observe(elapsed, now, samples)
-	sl.busy.Add(previous, now, list, owner)
+	if err == nil {
+		sl.since, sl.sampledAt = max(newest, since), now
+		sl.busy.Add(previous, now, list, owner)
+		sl.scheduler.ObserveProcesses(elapsed, previous, now, sl.busy.Last())
+	}
 	for _, u := range sl.scheduler.Usage(elapsed) {
 		sl.usage[u.Lease] = u
 	}
+}
+
+// clocks reads the clocks of the scheduler and of the driver's samples.
+func (sl *Slicer) clocks() (quota.Clocks, error) {
+	var boot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return quota.Clocks{}, err
+	}
+	now := time.Now()
+	return quota.Clocks{Now: now.Sub(sl.epoch), Epoch: uint64(now.UnixMicro()), Boot: uint64(boot.Nano() / 1000)}, nil
 }
 
 // fill adds to a lease what it had of its GPU's time.

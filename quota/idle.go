@@ -1,0 +1,46 @@
+package quota
+
+import "time"
+
+// ownIdle is what a lease leaves idle in its own slices, and whether it does anything at all.
+type ownIdle struct {
+	parts  [20]float64 // of the newest periods that lie in its slices
+	n      int
+	idle   bool          // it has the GPU open but does nothing: it is not frozen, and no other lease waits for it
+	since  time.Duration // idle, or participating, since then
+	unused time.Duration // of its slices, without any work
+	rest   time.Duration // the shortest time that it is idle: longer if it is idle again soon
+}
+
+// idleAfter is how much of a GPU's time a lease has without work in it until it counts as idle.
+const idleAfter = 1500 * time.Millisecond
+
+func (o *ownIdle) add(part float64) {
+	o.parts[o.n%len(o.parts)] = part
+	o.n++
+}
+
+// mean is the idle part of the lease's slices, 0…1; 0 while it is unknown.
+func (o *ownIdle) mean() float64 {
+	n := min(o.n, len(o.parts))
+	if n == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, x := range o.parts[:n] {
+		sum += x
+	}
+	return sum / float64(n)
+}
+
+// rest makes a lease idle.
+func (s *Scheduler) rest(m *member) {
+	o := &m.own
+	if s.last-o.since < 10*time.Second {
+		o.rest = min(max(2*o.rest, 2*time.Second), time.Minute)
+	} else {
+		o.rest = 0
+	}
+	o.idle, o.since, o.unused, o.n = true, s.last, 0, 0
+	s.stale = true
+}

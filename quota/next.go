@@ -1,0 +1,265 @@
+package quota
+
+import (
+	"slices"
+	"time"
+)
+
+// The thaw deadline of a frozen lease: at most deadlineAhead from now, and the scheduler acts deadlineMargin before it.
+const (
+	deadlineAhead  = 1500 * time.Millisecond
+	deadlineMargin = 500 * time.Millisecond
+)
+
+// Next returns the next action. It does not return the same freeze or thaw again after that was reported.
+func (s *Scheduler) Next(now time.Duration) Action {
+	now = max(now, s.last)
+	s.account(now)
+	s.refresh()
+	enforced, why := s.enforced(now)
+	s.reason = why
+	if a, ok := s.thawDue(now, enforced); ok {
+		return a
+	}
+	if !enforced {
+		s.endSet()
+		s.phase = concurrent
+		s.sensors.enforced = false
+		for _, m := range s.members {
+			m.deficit = 0 // no other lease was delayed
+		}
+		return s.wait(now, now+time.Second, why)
+	}
+	s.sensors.enforce(now)
+	if s.phase != concurrent && slices.ContainsFunc(s.set, func(m *member) bool { return !slices.Contains(s.in, m) }) {
+		s.endSet()
+		s.phase = concurrent
+	}
+	for {
+		switch s.phase {
+		case concurrent, allCapped:
+			m, q, at := s.pickNext(now)
+			if m == nil {
+				s.endSet()
+				s.phase = allCapped
+				if a, ok := s.freeze(now, "it has reached its cap"); ok {
+					return a
+				}
+				return s.wait(now, s.waitLimit(at), "all leases have reached their caps")
+			}
+			s.beginSlice(m, now, q)
+		case sliceRuns:
+			if a, ok := s.freeze(now, "another lease has its slice"); ok {
+				return a
+			}
+			if a, ok := s.thaw(now); ok {
+				return a
+			}
+			if !s.started {
+				s.started, s.until, s.start = true, now+(s.until-s.start), now
+				for _, m := range s.set {
+					m.usage.slices++
+				}
+				s.log()
+			}
+			// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
+			end := max(s.waitLimit(s.until), min(s.until, s.start+s.quantum()))
+			if s.preempting != nil {
+				end = now
+			}
+			if now < end {
+				return s.wait(now, s.thawDeadline(end), "a slice runs")
+			}
+			if s.preempting == nil && s.extendSlice(now) {
+				continue
+			}
+			s.phase, s.draining = backlogRuns, false
+		case backlogRuns:
+			if a, ok := s.freezeSet(now); ok {
+				return a
+			}
+			if !s.draining {
+				s.draining, s.until = true, s.startFreezes()
+			}
+			if end := s.waitLimit(s.until); now < end {
+				return s.wait(now, end, "its queued work still runs")
+			}
+			s.endSet()
+			s.phase = concurrent
+		}
+	}
+}
+
+// wait returns a wait, or the renewal of a thaw deadline that comes first.
+func (s *Scheduler) wait(now, until time.Duration, why string) Action {
+	until = min(until, now+time.Second)
+	for _, m := range s.members {
+		if !m.frozen {
+			continue
+		}
+		if m.retryAt > now {
+			until = min(until, m.retryAt)
+		}
+		act := m.deadline - deadlineMargin
+		if act <= now {
+			m.deadline = now + deadlineAhead
+			return Action{Kind: Renew, Lease: m.Lease, Until: m.deadline, Reason: "it stays frozen: " + why}
+		}
+		until = min(until, act)
+	}
+	return Action{Kind: Wait, Until: max(until, now+time.Microsecond), Reason: why}
+}
+
+// enforced reports whether leases are frozen for one another, and if not, why.
+func (s *Scheduler) enforced(now time.Duration) (bool, string) {
+	switch {
+	case len(s.in) == 0:
+		return false, "no lease uses the GPU"
+	case s.cfg.Concurrent:
+		return false, "all leases run concurrently: shares are not enforced by configuration"
+	case s.fallback.on(now):
+		return false, s.fallback.reason
+	case !s.contended() && !slices.ContainsFunc(s.in, func(m *member) bool { return m.cap != 0 }):
+		return false, "a lease without a competitor is never frozen"
+	}
+	var need, longest time.Duration
+	for _, m := range s.in {
+		need += s.quantum() + m.backlog.wait + 2*s.switchTime
+		longest = max(longest, m.backlog.wait)
+	}
+	// A lease does not wait for its own slice.
+	if len(s.in) > 1 && need-s.quantum()-longest > s.cfg.MaxFrozen {
+		for _, m := range s.in {
+			m.backlog.restart(0) // the backlog may be shorter then
+		}
+		s.fallback.start(now, "all leases run concurrently for a while: slices and queued work of all leases take longer than a lease may be frozen")
+		return false, s.fallback.reason
+	}
+	return true, ""
+}
+
+// contended reports whether two leases use the same GPU.
+func (s *Scheduler) contended() bool {
+	for i, m := range s.in {
+		for _, x := range s.in[i+1:] {
+			if m.overlaps(&x.Member) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// thawDue thaws leases that must not be frozen: all when shares are not enforced, those that do not participate, and those
+// that have been frozen for MaxFrozen.
+func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
+	for _, m := range s.members {
+		if !m.frozen || now < m.retryAt {
+			continue
+		}
+		why := ""
+		switch {
+		case !enforced || !s.participates(m):
+			why = "it waits for no other lease"
+		case m.freezeFailed:
+			why = "freezing it failed"
+		case now >= m.frozenAt+s.cfg.MaxFrozen && !m.running:
+			why, m.overdue = "it was frozen for the longest allowed time", true
+		default:
+			continue
+		}
+		return Action{Kind: Thaw, Lease: m.Lease, Reason: why}, true
+	}
+	return Action{}, false
+}
+
+// freeze returns a freeze of the next lease that runs and is not in the set.
+func (s *Scheduler) freeze(now time.Duration, why string) (Action, bool) {
+	for _, m := range s.in {
+		if !m.running && !m.frozen {
+			return s.freezeOne(m, now, why), true
+		}
+	}
+	return Action{}, false
+}
+
+// freezeSet returns a freeze of the next lease of the set that runs, or of another one.
+func (s *Scheduler) freezeSet(now time.Duration) (Action, bool) {
+	for _, m := range s.set {
+		if !m.frozen {
+			return s.freezeOne(m, now, "its slice ends"), true
+		}
+	}
+	return s.freeze(now, "another lease's queued work runs")
+}
+
+func (s *Scheduler) freezeOne(m *member, now time.Duration, why string) Action {
+	m.deadline = now + deadlineAhead
+	return Action{Kind: Freeze, Lease: m.Lease, Until: m.deadline, Reason: why}
+}
+
+// thaw returns a thaw of the next lease of the set that is frozen, or a wait until that can be tried again.
+func (s *Scheduler) thaw(now time.Duration) (Action, bool) {
+	for _, m := range s.set {
+		if !m.frozen {
+			continue
+		}
+		if now < m.retryAt {
+			return s.wait(now, m.retryAt, "a thaw failed and is repeated"), true
+		}
+		return Action{Kind: Thaw, Lease: m.Lease, Reason: "its slice begins"}, true
+	}
+	return Action{}, false
+}
+
+// beginSlice starts a slice of a lease, and of leases that use none of its GPUs. Its time counts from the thaw.
+func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
+	s.endSet()
+	s.phase, s.started, s.start, s.until, s.lastPicked = sliceRuns, false, now, now+q, m.Lease
+	if s.preempting == m {
+		s.preempting = nil
+	}
+	s.set = append(s.set, m)
+	m.running = true
+	if len(s.tracks) == 1 {
+		return
+	}
+	first := slices.Index(s.in, m)
+	for i := range s.in {
+		x := s.in[(first+i)%len(s.in)]
+		if !x.running && s.capWait(x, s.quantum()) == 0 && !slices.ContainsFunc(s.set, func(y *member) bool { return x.overlaps(&y.Member) }) {
+			x.running = true
+			s.set = append(s.set, x)
+		}
+	}
+}
+
+// endSet ends the slice without a charge.
+func (s *Scheduler) endSet() {
+	for _, m := range s.set {
+		m.running = false
+	}
+	s.set = s.set[:0]
+	s.started = false
+}
+
+// extendSlice continues a slice when the same lease would get the next one: a freeze would cost the time of the backlog.
+func (s *Scheduler) extendSlice(now time.Duration) bool {
+	for _, m := range s.in {
+		m.saved = m.deficit
+	}
+	for _, m := range s.set {
+		m.deficit -= now - s.start + m.backlog.mean
+	}
+	if m, q, _ := s.pickNext(now); m == s.set[0] {
+		for _, m := range s.set {
+			m.deficit += m.backlog.mean // not spent yet
+		}
+		s.start, s.until = now, now+q
+		return true
+	}
+	for _, m := range s.in {
+		m.deficit = m.saved
+	}
+	return false
+}

@@ -1,0 +1,201 @@
+package quota
+
+import (
+	"slices"
+	"time"
+)
+
+// freeze is the end of a slice, until its samples are known.
+type freeze struct {
+	lease    *member
+	at       time.Duration // the lease was frozen
+	next     time.Duration // the next lease was thawed; 0: not yet
+	wait     time.Duration // as planned
+	measures bool
+	epoch    int
+	charged  time.Duration // for the backlog, so far
+	after    *member       // the next lease: what the backlog uses of its slice is credited to it
+}
+
+// sensors is which answers the driver gives.
+type sensors struct {
+	enforced  bool
+	since     time.Duration // enforced since then
+	series    bool
+	seriesAt  time.Duration
+	processes bool
+	processAt time.Duration
+}
+
+func (x *sensors) enforce(now time.Duration) {
+	if !x.enforced {
+		x.enforced, x.since = true, now
+	}
+}
+
+// sensorTimeout is how long an answer is expected. One per second is usual.
+const sensorTimeout = 5 * time.Second
+
+// hasSeries reports whether the driver reports the utilisation of the GPU over time. At the start it is expected to.
+func (s *Scheduler) hasSeries() bool {
+	x := &s.sensors
+	if x.series {
+		return s.last-x.seriesAt < sensorTimeout
+	}
+	return !x.processes && s.last-x.since < sensorTimeout/2
+}
+
+// idleBudget is how long the GPU may be idle after a slice: the slices of many leases are short.
+func (s *Scheduler) idleBudget() time.Duration {
+	return min(idleBudget, s.round()/time.Duration(80*max(1, len(s.in))))
+}
+
+// startFreezes begins the wait for the queued work of the leases whose slice has ended, charges it, and returns when it ends.
+func (s *Scheduler) startFreezes() time.Duration {
+	limit := min(longestWait, s.cfg.MaxFrozen*4/5)
+	var until time.Duration
+	for _, m := range s.set {
+		m.deficit -= m.frozenAt - s.start
+		if !s.hasSeries() {
+			m.deficit -= m.backlog.mean
+			until = max(until, m.frozenAt+min(m.backlog.wait, limit))
+			m.usage.pending = m.backlog.mean
+			continue
+		}
+		first := limit
+		if len(m.backlog.sorted) == 0 && m.backlog.first == 0 {
+			// No lease may be frozen for too long while the backlogs of all are unknown.
+			first = max(s.cfg.MaxFrozen/time.Duration(len(s.in))-s.quantum()-10*time.Millisecond, s.quantum())
+		}
+		wait, measures := m.backlog.plan(min(limit, first))
+		f := &freeze{lease: m, at: m.frozenAt, wait: wait, measures: measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		m.deficit -= f.charged
+		if len(s.freezes) == 128 { // ObserveUtilization is not called
+			s.freezes = slices.Delete(s.freezes, 0, 64)
+		}
+		s.freezes = append(s.freezes, f)
+		until = max(until, m.frozenAt+wait)
+	}
+	return until
+}
+
+// endFreezes ends the waits of the GPUs of a lease that was thawed.
+func (s *Scheduler) endFreezes(m *member) {
+	for _, f := range s.freezes {
+		if f.next == 0 && f.lease.overlaps(&m.Member) {
+			f.next = s.last
+			if f.lease != m {
+				f.after = m
+			}
+		}
+	}
+}
+
+// ObserveUtilization adds the utilisation samples since the last call; once a second and GPU is enough. Without the series
+// of samples from the driver, do not call it, and call ObserveProcesses.
+func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
+	s.account(now)
+	s.refresh()
+	i := slices.IndexFunc(s.tracks, func(t *track) bool { return t.id == u.GPU })
+	if i < 0 && len(s.tracks) == 1 {
+		i = 0
+	}
+	if i < 0 {
+		return
+	}
+	t := s.tracks[i]
+	s.sensors.series, s.sensors.seriesAt = true, s.last
+	for _, p := range t.periods[t.add(u):] {
+		s.observe(t, p)
+	}
+	before := t.upTo
+	s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool {
+		before = min(before, f.at)
+		if f.next == 0 || slices.ContainsFunc(f.lease.tracks, func(t *track) bool { return t.upTo < f.next+3*time.Millisecond }) {
+			return false
+		}
+		s.evaluate(f)
+		return true
+	})
+	for _, t := range s.tracks {
+		t.prune(before - 2*time.Second)
+	}
+	if s.cfg.Fallback && s.sensors.enforced {
+		if s.fallback.decide(s.last, s.used()) {
+			for _, m := range s.in {
+				m.own.n = 0
+			}
+		}
+	}
+	s.refresh()
+}
+
+// observe uses one period: the idle time that leases leave in their slices, and the idle time while a lease waits.
+func (s *Scheduler) observe(t *track, p period) {
+	busy := p.to - p.from - p.idle
+	var others time.Duration // in which another than the lease ran
+	for i := len(t.segments) - 1; i >= 0; i-- {
+		g := &t.segments[i]
+		end := t.end(i, s.last)
+		if end <= p.from {
+			break
+		}
+		over := overlap(g.from, end, p.from, p.to)
+		if over == 0 {
+			continue
+		}
+		if g.waiting {
+			t.idle += time.Duration(float64(p.idle) * float64(over) / float64(p.to-p.from))
+			s.fallback.observed += over
+			s.fallback.idle += time.Duration(float64(p.idle) * float64(over) / float64(p.to-p.from))
+		}
+		if g.state != runs {
+			continue
+		}
+		others = p.to - p.from - over
+		if others == 0 {
+			g.lease.own.add(float64(p.idle) / float64(p.to-p.from))
+		}
+		// The lease did nothing if its time was idle and the others explain what was busy.
+		if p.idle >= over*9/10 && busy <= others+(p.to-p.from)/50 {
+			g.lease.own.unused += over
+		} else if over > (p.to-p.from)/10 {
+			g.lease.own.unused = 0
+		}
+		if g.lease.own.unused >= idleAfter && s.participates(g.lease) {
+			s.rest(g.lease)
+		}
+	}
+}
+
+// evaluate computes how long the queued work ran after a freeze, learns from it, and corrects what was charged for it.
+func (s *Scheduler) evaluate(f *freeze) {
+	m, wait := f.lease, f.next-f.at
+	var d time.Duration
+	censored := false
+	for _, t := range m.tracks {
+		idle, length, ok := t.unexplained(f.at, f.next, s.last)
+		if !ok {
+			m.usage.addAt(f.at, f.next, min(f.charged, wait))
+			return // it remains charged with the mean
+		}
+		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.mean()*float64(20*time.Millisecond))
+		if ran := wait - idle; ran >= d {
+			d, censored = ran, idle < noise
+		}
+	}
+	if f.measures {
+		s.fallback.measuring += wait - d
+	}
+	m.backlog.learn(f, d, censored, s.idleBudget())
+	if censored {
+		d = max(m.backlog.above(wait), wait)
+		if f.after != nil {
+			f.after.deficit += d - wait
+			f.after.usage.owe(m, d-wait)
+		}
+	}
+	m.deficit -= d - f.charged
+	m.budget -= min(d, wait)
+	m.usage.addAt(f.at, f.next, min(d, wait))
+}

@@ -1,0 +1,55 @@
+package quota
+
+import "time"
+
+// ObserveProcesses adds what the driver attributes to the processes of each lease: the part of the time between from and to
+// in which each was busy, 0…1, together at most 1. It is needed with and without the series of the whole GPU: it shows that
+// an idle lease has work again. A lease that is missing was not busy.
+func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) {
+	s.account(now)
+	s.sensors.processes, s.sensors.processAt = true, s.last
+	series := s.hasSeries()
+	for _, m := range s.members {
+		part := min(busy[m.Lease], 1)
+		switch {
+		case m.own.idle:
+			if part > 0 && from >= m.own.since && s.last >= m.own.since+m.own.rest {
+				s.wakeUp(m)
+			}
+		case !s.participates(m) || series || !s.sensors.enforced:
+		default:
+			ran := m.usage.occupancy - m.backlog.charged
+			s.integrate(m, time.Duration(part*float64(to-from))-ran)
+			if part > 0 {
+				m.own.unused = 0
+			} else if m.own.unused += ran; m.own.unused >= idleAfter {
+				s.rest(m)
+			}
+		}
+		m.backlog.charged = m.usage.occupancy
+	}
+	s.refresh()
+}
+
+// correction is the part of a difference by which the backlog of a lease is corrected, without the series. The answers of
+// one second are wrong by up to 0.2 s; the error of the sum does not grow.
+const correction = 1.0 / 60
+
+// integrate corrects the backlog by the difference between what the driver attributed to a lease and what it was charged.
+func (s *Scheduler) integrate(m *member, off time.Duration) {
+	b := &m.backlog
+	b.mean = min(max(b.mean+time.Duration(correction*float64(off)), 0), longestWait)
+	b.wait = b.mean
+}
+
+// probe lets idle leases have a slice when nothing reports whether they have work.
+func (s *Scheduler) probe() {
+	if s.sensors.processes && s.last-s.sensors.processAt < sensorTimeout {
+		return
+	}
+	for _, m := range s.members {
+		if m.own.idle && s.last >= m.own.since+max(m.own.rest, sensorTimeout) {
+			s.wakeUp(m)
+		}
+	}
+}
