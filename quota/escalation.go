@@ -2,11 +2,8 @@ package quota
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
-
-	"github.com/gpushare/gpushare/internal/text"
 )
 
 // OverusePolicy is what happens to leases that use more GPU memory than granted.
@@ -16,17 +13,24 @@ type OverusePolicy string
 const (
 	OveruseObserve OverusePolicy = "observe" // it is recorded
 	OveruseNotify  OverusePolicy = "notify"  // the tenant is notified
-	OveruseFreeze  OverusePolicy = "freeze"  // after the grace the lease is frozen repeatedly for at most MaxFrozen: its use stops growing, but no memory is freed
-	OveruseKill    OverusePolicy = "kill"    // after the grace it gets SIGTERM, after another grace it is killed
+	OveruseFreeze  OverusePolicy = "freeze"  // it is frozen, at most MaxFrozen without a break: its use stops growing, but no memory is freed
+	OveruseKill    OverusePolicy = "kill"    // it is frozen in its grace, then gets SIGTERM, after another grace it is killed
 )
 
 // MemoryAccount is one grant on one GPU: its leases share one limit.
 type MemoryAccount struct {
-	ID     string // unique on the GPU; also its name in messages
-	Limit  uint64 // bytes; 0: none
-	Policy OverusePolicy
-	Grace  time.Duration
-	Leases []MemoryUse
+	ID           string // unique on the GPU; also its name in messages
+	Limit        uint64 // bytes; 0: none
+	Policy       OverusePolicy
+	Grace        time.Duration
+	HighPriority bool // its leases are stopped after those of all others
+	DryRun       bool // the node only observes: decisions are returned once, marked, and not followed by others
+	Leases       []MemoryUse
+}
+
+// acts reports whether the leases of the account are frozen or stopped.
+func (a *MemoryAccount) acts() bool {
+	return a.Limit != 0 && (a.Policy == OveruseFreeze || a.Policy == OveruseKill)
 }
 
 // MemoryUse is the use of one lease. A lease is listed until all its processes have ended and all its memory is freed.
@@ -39,69 +43,21 @@ type MemoryUse struct {
 	InPlace bool
 }
 
-// MemoryActionKind is the kind of a memory action.
-type MemoryActionKind string
-
-// The memory actions.
-const (
-	MemoryNotice MemoryActionKind = "notice" // close to the limit
-	MemoryOver   MemoryActionKind = "over"   // above it; Delay is the time until the next stage
-	MemoryClear  MemoryActionKind = "clear"  // well below it again
-	MemoryFreeze MemoryActionKind = "freeze" // at most until Until
-	MemoryThaw   MemoryActionKind = "thaw"
-	MemoryStop   MemoryActionKind = "stop" // thaw, then SIGTERM; killed after Delay
-	MemoryKill   MemoryActionKind = "kill" // kill, in the way that fits the lease
-	MemoryLeak   MemoryActionKind = "leak" // killed, but its memory was not freed
-)
-
-// MemoryAction is one action about GPU memory, with the numbers for its message. Measure again immediately before a stop or
-// a kill, and skip it when the account is no longer above its limit: Evaluate returns it again when needed.
-type MemoryAction struct {
-	Kind    MemoryActionKind
-	Account string
-	Lease   string // freeze, thaw, stop, kill, leak: the lease
-	Used    uint64 // bytes of the whole account, with last known values
-	Limit   uint64
-	InPlace bool          // stop, kill: only the process of the lease that uses most
-	Notify  bool          // notify the tenant, not only the log
-	Delay   time.Duration // over, stop: time until the next stage; 0: there is none
-	Until   time.Duration // freeze: the deadline of the thaw
+// DeviceMemory is the free memory of the whole GPU. The zero value means that it is not known.
+type DeviceMemory struct {
+	Free    *uint64 // bytes
+	Reserve uint64  // bytes that should stay free: gpu_memory_reserve
 }
 
-// String is the message, one sentence without a full stop.
-func (a MemoryAction) String() string {
-	use := fmt.Sprintf("%s uses %s of %s GPU memory", a.Account, text.Bytes(a.Used), text.Bytes(a.Limit))
-	switch a.Kind {
-	case MemoryNotice:
-		return use + ": close to its limit"
-	case MemoryOver:
-		if a.Delay > 0 {
-			return fmt.Sprintf("%s, more than granted: free memory within %v", use, a.Delay)
-		}
-		return use + ", more than granted"
-	case MemoryClear:
-		return use + ": below its limit again"
-	case MemoryFreeze:
-		return fmt.Sprintf("%s: lease %s is frozen temporarily", use, a.Lease)
-	case MemoryThaw:
-		return fmt.Sprintf("lease %s is thawed", a.Lease)
-	case MemoryStop:
-		if a.InPlace {
-			return fmt.Sprintf("%s: the process of lease %s that uses most gets SIGTERM and is killed after %v", use, a.Lease, a.Delay)
-		}
-		return fmt.Sprintf("%s: lease %s gets SIGTERM and is killed after %v", use, a.Lease, a.Delay)
-	case MemoryKill:
-		if a.InPlace {
-			return fmt.Sprintf("%s: the process of lease %s did not end and is killed", use, a.Lease)
-		}
-		return fmt.Sprintf("%s: lease %s did not end and is killed", use, a.Lease)
-	case MemoryLeak:
-		return fmt.Sprintf("the GPU memory of lease %s was not freed after it was killed", a.Lease)
-	}
-	return use
-}
+// short reports whether less is free than the reserve.
+func (d DeviceMemory) short() bool { return d.Free != nil && *d.Free < d.Reserve }
 
 // Escalation decides about the GPU memory of one GPU. The zero value works; it is not safe for concurrent use.
+//
+// A lease above its limit is frozen as soon as it grows, and otherwise after a short time to react, so that it does not take
+// the memory of its neighbours while it waits. A frozen process can free nothing, so it is thawed for short breaks; a lease
+// that frees memory in a break is left running. With OveruseKill, after the grace it is thawed and gets SIGTERM, and SIGKILL
+// only when the caller reported that SIGTERM was sent and another grace is over.
 //
 // A lease is frozen or stopped only on current values from the driver: a last known value keeps a warning active, but does
 // nothing more. Leases are stopped one at a time, the next only after the memory of the last was freed.
@@ -116,29 +72,27 @@ type Escalation struct {
 	accounts map[string]*account
 	victim   *victim
 	nextStop time.Duration // no lease is stopped before this
+	pressure bool          // the GPU has less free than its reserve, and it was reported
 }
 
 // account is the state of one account.
 type account struct {
-	limit     uint64
-	known     map[string]uint64 // last known use by lease
-	high      int               // samples in a row at or above 90 %
-	notice    bool
-	lowSince  *time.Duration // below 85 % since
-	over      *time.Duration // above the limit since
-	frozen    string         // the lease frozen by the freeze policy
-	frozenAt  time.Duration
-	freezeOff time.Duration // not frozen again before this
+	limit    uint64
+	known    map[string]uint64 // last known use by lease
+	high     int               // samples in a row at or above 90 %
+	notice   bool
+	lowSince *time.Duration      // below 85 % since
+	over     *time.Duration      // above the limit since
+	lowered  bool                // it is above its limit because the limit was lowered
+	leases   map[string]*overrun // its leases while it is above the limit
+	dry      map[MemoryActionKind]bool
+	history  []pastUse
 }
 
-// victim is the lease that is being stopped.
-type victim struct {
-	account, lease string
-	since          time.Duration // start of its stage
-	killed         bool
-	again          time.Duration // the kill is repeated then
-	leaked         bool
-	grace          time.Duration
+// pastUse is the use of an account at one time.
+type pastUse struct {
+	at   time.Duration
+	used uint64
 }
 
 // reading is the measured use of one account.
@@ -147,28 +101,69 @@ type reading struct {
 	current   uint64 // only values that the driver reports now
 }
 
-// Evaluate takes one measurement of all accounts of the GPU and returns the actions, in order.
-func (e *Escalation) Evaluate(now time.Duration, list []MemoryAccount) []MemoryAction {
+// Evaluate takes one measurement of the GPU and of all its accounts, and returns the actions, in order.
+func (e *Escalation) Evaluate(now time.Duration, device DeviceMemory, list []MemoryAccount) []MemoryAction {
 	if e.accounts == nil {
 		e.accounts = map[string]*account{}
 	}
 	list = slices.SortedFunc(slices.Values(list), func(a, b MemoryAccount) int { return cmp.Compare(a.ID, b.ID) })
-	var out []MemoryAction
+	out := e.removed(list)
 	readings := make([]reading, len(list))
-	seen := map[string]bool{}
+	order := make([]int, len(list))
 	for i := range list {
-		seen[list[i].ID] = true
+		order[i] = i
 		readings[i] = e.read(&list[i])
+		e.accounts[list[i].ID].remember(now, readings[i].lastKnown)
 		out = append(out, e.warn(now, &list[i], readings[i])...)
-		out = append(out, e.freeze(now, &list[i], readings[i])...)
 	}
-	for id := range e.accounts {
-		if !seen[id] {
+	out = append(out, e.short(now, device, list, readings)...)
+	out = append(out, e.follow(now, list, readings)...)
+	out = append(out, e.choose(now, list, readings)...)
+	// The account that is furthest above its limit is frozen first: it takes most from its neighbours.
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(ratio(readings[b].current, list[b].Limit), ratio(readings[a].current, list[a].Limit))
+	})
+	for _, i := range order {
+		out = append(out, e.freeze(now, device, &list[i], readings[i])...)
+	}
+	return out
+}
+
+// removed forgets the accounts that are not in the list, and thaws their leases: an account has no leases on a GPU any more,
+// or its grant was removed.
+func (e *Escalation) removed(list []MemoryAccount) (out []MemoryAction) {
+	for id, st := range e.accounts {
+		if !slices.ContainsFunc(list, func(a MemoryAccount) bool { return a.ID == id }) {
+			out = append(out, st.thawAll(&MemoryAccount{ID: id, Limit: st.limit}, 0)...)
 			delete(e.accounts, id)
 		}
 	}
-	out = append(out, e.follow(now, list, readings)...)
-	return append(out, e.choose(now, list, readings)...)
+	slices.SortFunc(out, func(a, b MemoryAction) int {
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Lease, b.Lease))
+	})
+	return out
+}
+
+// growthWindow is the time over which the growth of an account is reported and compared.
+const growthWindow = 30 * time.Second
+
+// remember keeps one use a second, for the growth.
+func (st *account) remember(now time.Duration, used uint64) {
+	if n := len(st.history); n != 0 && now < st.history[n-1].at+time.Second {
+		return
+	}
+	st.history = append(st.history, pastUse{now, used})
+	for len(st.history) > 1 && st.history[1].at <= now-growthWindow {
+		st.history = st.history[1:]
+	}
+}
+
+// growth is how much more the account uses than growthWindow before.
+func (st *account) growth(used uint64) int64 {
+	if len(st.history) == 0 {
+		return 0
+	}
+	return int64(used) - int64(st.history[0].used)
 }
 
 // read adds up one account and stores the known values.
@@ -179,7 +174,7 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 		e.accounts[a.ID] = st
 	}
 	if a.Limit < st.limit || st.limit == 0 {
-		st.over = nil // leases within the old limit get the full grace for the new one
+		st.over, st.lowered = nil, true // leases within the old limit get the full grace for the new one
 	}
 	st.limit = a.Limit
 	var r reading
@@ -203,7 +198,7 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out []MemoryAction) {
 	st := e.accounts[a.ID]
 	add := func(kind MemoryActionKind, in time.Duration) {
-		out = append(out, MemoryAction{Kind: kind, Account: a.ID, Used: r.lastKnown, Limit: a.Limit, Notify: a.Policy != OveruseObserve, Delay: in})
+		out = append(out, MemoryAction{Kind: kind, Account: a.ID, Used: r.lastKnown, Limit: a.Limit, Notify: a.Policy != OveruseObserve && !a.DryRun, Delay: in})
 	}
 	if a.Limit == 0 {
 		st.high, st.notice, st.over, st.lowSince = 0, false, nil, nil
@@ -219,7 +214,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		st.over = &now
 		st.notice = true
 		in := a.Grace
-		if a.Policy != OveruseFreeze && a.Policy != OveruseKill {
+		if !a.acts() || a.DryRun {
 			in = 0
 		}
 		add(MemoryOver, in)
@@ -227,8 +222,8 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		st.notice = true
 		add(MemoryNotice, 0)
 	}
-	if st.over != nil && !percent(95) {
-		st.over = nil
+	if !percent(95) {
+		st.over, st.lowered = nil, false
 	}
 	switch {
 	case percent(85):
@@ -240,118 +235,6 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		add(MemoryClear, 0)
 	}
 	return out
-}
-
-// freeze is the freeze policy: frozen while above the limit, with breaks after MaxFrozen.
-func (e *Escalation) freeze(now time.Duration, a *MemoryAccount, r reading) []MemoryAction {
-	st := e.accounts[a.ID]
-	longest := e.MaxFrozen
-	if longest == 0 {
-		longest = 5 * time.Second
-	}
-	over := a.Policy == OveruseFreeze && st.over != nil && a.Limit != 0
-	if st.frozen != "" {
-		if over && now < st.frozenAt+longest && slices.ContainsFunc(a.Leases, func(u MemoryUse) bool { return u.Lease == st.frozen }) {
-			return nil
-		}
-		lease := st.frozen
-		st.frozen, st.freezeOff = "", now+max(a.Grace, time.Second)
-		return []MemoryAction{{Kind: MemoryThaw, Account: a.ID, Lease: lease, Used: r.lastKnown, Limit: a.Limit}}
-	}
-	if !over || r.current <= a.Limit || now < *st.over+a.Grace || now < st.freezeOff {
-		return nil
-	}
-	lease, ok := largest(a.Leases, func(u MemoryUse) bool { return !u.NeverFreeze })
-	if !ok {
-		return nil
-	}
-	st.frozen, st.frozenAt = lease.Lease, now
-	return []MemoryAction{{Kind: MemoryFreeze, Account: a.ID, Lease: lease.Lease, Used: r.lastKnown, Limit: a.Limit, Notify: true, Until: now + longest}}
-}
-
-// follow continues with the lease that is being stopped.
-func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []reading) []MemoryAction {
-	v := e.victim
-	if v == nil {
-		return nil
-	}
-	i := slices.IndexFunc(list, func(a MemoryAccount) bool { return a.ID == v.account })
-	done := func() []MemoryAction {
-		interval := e.StopInterval
-		if interval == 0 {
-			interval = 5 * time.Second
-		}
-		e.victim, e.nextStop = nil, now+interval
-		return nil
-	}
-	if i < 0 || list[i].Policy != OveruseKill && !v.killed {
-		return done()
-	}
-	k := slices.IndexFunc(list[i].Leases, func(u MemoryUse) bool { return u.Lease == v.lease })
-	if k < 0 {
-		return done() // its processes have ended and its memory is freed
-	}
-	act := func(kind MemoryActionKind) []MemoryAction {
-		return []MemoryAction{{Kind: kind, Account: v.account, Lease: v.lease, InPlace: list[i].Leases[k].InPlace, Used: readings[i].lastKnown, Limit: list[i].Limit, Notify: kind == MemoryKill}}
-	}
-	switch {
-	case !v.killed && now >= v.since+v.grace:
-		if readings[i].current <= list[i].Limit {
-			if readings[i].lastKnown <= list[i].Limit {
-				return done() // it freed the memory: it is not killed
-			}
-			return nil // not certain: wait until the driver reports
-		}
-		v.killed, v.since, v.again = true, now, now+5*time.Second
-		return act(MemoryKill)
-	case v.killed && list[i].Leases[k].InPlace:
-		if readings[i].lastKnown <= list[i].Limit || now >= v.since+e.leakAfter() {
-			return done() // its next process gets SIGTERM first, like this one
-		}
-		return nil
-	case v.killed && !v.leaked && now >= v.since+e.leakAfter():
-		v.leaked = true
-		return act(MemoryLeak)
-	case v.killed && now >= v.again:
-		v.again = now + 5*time.Second
-		return act(MemoryKill)
-	}
-	return nil
-}
-
-func (e *Escalation) leakAfter() time.Duration {
-	if e.LeakAfter == 0 {
-		return 15 * time.Second
-	}
-	return e.LeakAfter
-}
-
-// choose selects the lease to stop: in the account that is furthest above its limit in proportion, the lease that uses most.
-// One at a time.
-func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []reading) []MemoryAction {
-	if e.victim != nil || now < e.nextStop {
-		return nil
-	}
-	best := -1
-	for i, a := range list {
-		st := e.accounts[a.ID]
-		if a.Policy != OveruseKill || a.Limit == 0 || st.over == nil || readings[i].current <= a.Limit || now < *st.over+a.Grace {
-			continue
-		}
-		if best < 0 || float64(readings[i].current)/float64(a.Limit) > float64(readings[best].current)/float64(list[best].Limit) {
-			best = i
-		}
-	}
-	if best < 0 {
-		return nil
-	}
-	a := list[best]
-	u, ok := largest(a.Leases, func(MemoryUse) bool { return true })
-	if !ok {
-		return nil
-	}
-	e.victim = &victim{account: a.ID, lease: u.Lease, since: now, grace: a.Grace}
-	return []MemoryAction{{Kind: MemoryStop, Account: a.ID, Lease: u.Lease, InPlace: u.InPlace, Used: readings[best].lastKnown, Limit: a.Limit, Notify: true, Delay: a.Grace}}
 }
 
 // largest is the lease that uses most by the driver's current values.

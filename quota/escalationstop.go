@@ -1,0 +1,171 @@
+package quota
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// stopRetry is the time between two attempts to send a signal that was not reported as sent.
+const stopRetry = time.Second
+
+// killRetry is the time between two SIGKILL.
+const killRetry = 5 * time.Second
+
+// victim is the lease that is being stopped.
+type victim struct {
+	account, lease string
+	grace          time.Duration
+	again          time.Duration  // the next attempt to send the signal that is due
+	terminated     *time.Duration // when SIGTERM was sent; nil: it was not
+	killed         *time.Duration // when SIGKILL was sent; nil: it was not
+	leaked         bool
+}
+
+// Terminated records that SIGTERM was sent to a lease after MemoryStop. Without it MemoryKill is never returned.
+func (e *Escalation) Terminated(lease string, now time.Duration) {
+	if v := e.victim; v != nil && v.lease == lease && v.terminated == nil {
+		v.terminated, v.again = &now, now+v.grace
+	}
+}
+
+// Killed records that SIGKILL was sent to a lease after MemoryKill.
+func (e *Escalation) Killed(lease string, now time.Duration) {
+	if v := e.victim; v != nil && v.lease == lease && v.terminated != nil && v.killed == nil {
+		v.killed, v.again = &now, now+killRetry
+	}
+}
+
+// follow continues with the lease that is being stopped.
+func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []reading) []MemoryAction {
+	v := e.victim
+	if v == nil {
+		return nil
+	}
+	i := slices.IndexFunc(list, func(a MemoryAccount) bool { return a.ID == v.account })
+	if i < 0 || (list[i].Policy != OveruseKill || list[i].DryRun) && v.killed == nil {
+		return e.stopped(now)
+	}
+	k := slices.IndexFunc(list[i].Leases, func(u MemoryUse) bool { return u.Lease == v.lease })
+	if k < 0 {
+		return e.stopped(now) // its processes have ended and its memory is freed
+	}
+	a, r, inPlace := &list[i], readings[i], list[i].Leases[k].InPlace
+	switch {
+	case v.killed == nil && r.lastKnown <= a.Limit:
+		if v.terminated == nil || now >= *v.terminated+v.grace {
+			return e.stopped(now) // it freed the memory: it is not killed
+		}
+		return nil
+	case v.killed == nil && r.current <= a.Limit:
+		return nil // not certain: wait until the driver reports
+	case v.terminated == nil && now >= v.again:
+		v.again = now + stopRetry
+		return e.stop(now, a, r, a.Leases[k])
+	case v.killed == nil && now >= v.again:
+		v.again = now + stopRetry
+		out := []MemoryAction{{Kind: MemoryKill, Account: a.ID, Lease: v.lease, InPlace: inPlace, Used: r.lastKnown, Limit: a.Limit, Notify: true}}
+		return append(out, e.accounts[a.ID].thaw(a, v.lease, r.lastKnown)...)
+	case v.killed == nil:
+		return nil
+	case inPlace:
+		if r.lastKnown <= a.Limit || now >= *v.killed+e.leakAfter() {
+			return e.stopped(now) // its next process gets SIGTERM first, like this one
+		}
+	case !v.leaked && now >= *v.killed+e.leakAfter():
+		v.leaked = true
+		return []MemoryAction{{Kind: MemoryLeak, Account: a.ID, Lease: v.lease, Used: r.lastKnown, Limit: a.Limit}}
+	case now >= v.again:
+		v.again = now + killRetry
+		return []MemoryAction{{Kind: MemoryKill, Account: a.ID, Lease: v.lease, InPlace: inPlace, Used: r.lastKnown, Limit: a.Limit}}
+	}
+	return nil
+}
+
+// stopped ends the stop of a lease. After a signal no other lease is stopped for StopInterval.
+func (e *Escalation) stopped(now time.Duration) []MemoryAction {
+	if e.victim.terminated != nil {
+		interval := e.StopInterval
+		if interval == 0 {
+			interval = 5 * time.Second
+		}
+		e.nextStop = now + interval
+	}
+	e.victim = nil
+	return nil
+}
+
+func (e *Escalation) leakAfter() time.Duration {
+	if e.LeakAfter == 0 {
+		return 15 * time.Second
+	}
+	return e.LeakAfter
+}
+
+// choose selects the lease to stop: that of the first candidate whose grace is over. One at a time.
+func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []reading) (out []MemoryAction) {
+	candidates := e.candidates(now, list, readings)
+	for _, c := range candidates {
+		i := slices.IndexFunc(list, func(a MemoryAccount) bool { return a.ID == c.Account })
+		a := &list[i]
+		if a.Policy != OveruseKill || c.Waits > 0 || c.Lease == "" {
+			continue
+		}
+		if a.DryRun {
+			for _, act := range e.accounts[a.ID].once(MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}) {
+				out = append(out, act)
+			}
+			continue
+		}
+		if e.victim != nil || now < e.nextStop {
+			continue
+		}
+		u := a.Leases[slices.IndexFunc(a.Leases, func(u MemoryUse) bool { return u.Lease == c.Lease })]
+		e.victim = &victim{account: a.ID, lease: u.Lease, grace: a.Grace, again: now + stopRetry}
+		acts := e.stop(now, a, readings[i], u)
+		acts[len(acts)-1].Candidates, acts[len(acts)-1].Notify = candidates, true
+		out = append(out, acts...)
+	}
+	return out
+}
+
+// stop thaws a lease, so that SIGTERM reaches it, and requests SIGTERM.
+func (e *Escalation) stop(now time.Duration, a *MemoryAccount, r reading, u MemoryUse) []MemoryAction {
+	st := e.accounts[a.ID]
+	out := st.thaw(a, u.Lease, r.lastKnown)
+	if o := st.leases[u.Lease]; o != nil {
+		o.runs, o.low = now, use(u)
+	}
+	return append(out, MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: u.Lease, InPlace: u.InPlace, Used: r.lastKnown, Limit: a.Limit, Delay: a.Grace})
+}
+
+// candidates are the accounts whose current use is above their limit: those of high priority last, then the one furthest
+// above its limit in proportion, then the one that grew most.
+func (e *Escalation) candidates(now time.Duration, list []MemoryAccount, readings []reading) (out []MemoryCandidate) {
+	for i := range list {
+		a, st := &list[i], e.accounts[list[i].ID]
+		if a.Limit == 0 || st.over == nil || readings[i].current <= a.Limit {
+			continue
+		}
+		u, _ := largest(a.Leases, func(MemoryUse) bool { return true })
+		out = append(out, MemoryCandidate{
+			Account: a.ID, Lease: u.Lease, Used: readings[i].current, Limit: a.Limit, Growth: st.growth(readings[i].lastKnown),
+			HighPriority: a.HighPriority, Waits: max(0, *st.over+a.Grace-now),
+		})
+	}
+	slices.SortStableFunc(out, func(x, y MemoryCandidate) int {
+		return cmp.Or(compareBool(x.HighPriority, y.HighPriority), cmp.Compare(ratio(y.Used, y.Limit), ratio(x.Used, x.Limit)), cmp.Compare(y.Growth, x.Growth))
+	})
+	return out
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,103 @@
+package quota
+
+import "time"
+
+// Due is the time at which a measurement may lead to an action even if no use changes; ok is false when there is none.
+func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Duration, ok bool) {
+	add := func(t time.Duration) {
+		if !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	if v := e.victim; v != nil {
+		add(v.again)
+	}
+	for i := range list {
+		a, st := &list[i], e.accounts[list[i].ID]
+		if st == nil || st.over == nil || !a.acts() || a.DryRun {
+			continue
+		}
+		for _, o := range st.leases {
+			switch {
+			case o.frozen != nil:
+				add(*o.frozen + e.maxFrozen())
+			case e.pressure:
+				add(max(now, o.runs+o.runTime(a, true)))
+			default:
+				add(max(now, o.runs+o.runTime(a, false)))
+			}
+		}
+		if a.Policy == OveruseKill && e.victim == nil {
+			add(max(now, *st.over+a.Grace, e.nextStop))
+		}
+	}
+	return at, ok
+}
+
+// Headroom is how many bytes may be allocated on the GPU until a lease may have to be frozen or stopped; ok is false when
+// no growth leads to that. moved is by how much the use of the GPU has grown since the uses in the list were measured: any
+// account may have taken it.
+func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, moved uint64) (bytes uint64, ok bool) {
+	add := func(limit, used uint64) {
+		left := uint64(0)
+		if limit > used {
+			left = limit - used
+		}
+		if !ok || left < bytes {
+			bytes, ok = left, true
+		}
+	}
+	for i := range list {
+		a, st := &list[i], e.accounts[list[i].ID]
+		if st == nil || !a.acts() || a.DryRun {
+			continue
+		}
+		var used uint64
+		for _, v := range st.known {
+			used += v
+		}
+		if st.over == nil {
+			add(a.Limit, used+moved)
+			if device.Free != nil && !device.short() {
+				add(*device.Free, device.Reserve)
+			}
+			continue
+		}
+		for lease, o := range st.leases {
+			if o.frozen == nil {
+				add(o.low+growthSlack, st.known[lease]+moved)
+			}
+		}
+	}
+	return bytes, ok
+}
+
+// Close reports whether an account uses at least 90 % of its limit.
+func (e *Escalation) Close(list []MemoryAccount) bool {
+	for i := range list {
+		st := e.accounts[list[i].ID]
+		if st == nil || list[i].Limit == 0 {
+			continue
+		}
+		var used uint64
+		for _, v := range st.known {
+			used += v
+		}
+		if used >= part(list[i].Limit, 90) {
+			return true
+		}
+	}
+	return false
+}
+
+// Frozen lists the leases that the policy has frozen.
+func (e *Escalation) Frozen() (leases []string) {
+	for _, st := range e.accounts {
+		for lease, o := range st.leases {
+			if o.frozen != nil {
+				leases = append(leases, lease)
+			}
+		}
+	}
+	return leases
+}

@@ -1,0 +1,149 @@
+package quota
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const mebi = 1 << 20
+
+// The interval is the time in which the headroom fills, between 20 ms and the longest.
+func TestSamplingInterval(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		headroom uint64
+		known    bool
+		rate     float64 // learned, in GiB/s
+		want     time.Duration
+	}{
+		{"nothing can be exceeded", 0, false, 0, time.Second},
+		{"far away", 100 * gibi, true, 0, time.Second},
+		{"half a second away", 10 * gibi, true, 0, 500 * time.Millisecond},
+		{"close", gibi, true, 0, 50 * time.Millisecond},
+		{"at the limit", 0, true, 0, 20 * time.Millisecond},
+		{"a fast program was seen", 10 * gibi, true, 200, 50 * time.Millisecond},
+		{"a slow program may become fast", 10 * gibi, true, 1, 500 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var s Sampling
+			s.Read(0, 0, false, false)
+			s.Read(100*time.Millisecond, uint64(tc.rate*gibi/10), false, false)
+			if got := s.Next(tc.headroom, tc.known, time.Second).Round(time.Millisecond); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// The processes are listed when the total has moved, while a grant is close to its limit, and at least every few seconds.
+func TestProcessesAreListedWhenTheTotalMoved(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		used  func(at time.Duration) uint64
+		close bool
+		want  int // lists in 30 s, after the first
+	}{
+		{"nothing moves", func(time.Duration) uint64 { return gibi }, false, 10},
+		{"a little moves", func(at time.Duration) uint64 { return gibi + uint64(at.Milliseconds()) }, false, 29},
+		{"one context more", func(at time.Duration) uint64 {
+			if at < 500*time.Millisecond {
+				return gibi
+			}
+			return gibi + 300*mebi
+		}, false, 10},
+		{"a grant is close to its limit", func(time.Duration) uint64 { return gibi }, true, 115},
+		{"it grows by 640 MiB a second", func(at time.Duration) uint64 { return gibi + uint64(at.Seconds()*640)*mebi }, false, 299},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var s Sampling
+			lists := 0
+			for at := time.Duration(0); at < 30*time.Second; at += 20 * time.Millisecond {
+				if s.Read(at, tc.used(at), tc.close, false) {
+					s.Listed(at, tc.used(at))
+					lists++
+				}
+			}
+			if got := lists - 1; got < tc.want-1 || got > tc.want+1 {
+				t.Errorf("%d lists, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// However much a reading costs, the driver's time stays within the budget, but for what may be owed; while memory runs out
+// lists are made at once as long as that credit lasts.
+func TestSamplingKeepsItsBudget(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s Sampling
+		read := time.Duration(rapid.IntRange(5, 100).Draw(t, "µs of a reading")) * time.Microsecond
+		list := time.Duration(rapid.IntRange(100, 9000).Draw(t, "µs of a list")) * time.Microsecond
+		urgent, moving := rapid.Bool().Draw(t, "urgent"), rapid.Bool().Draw(t, "moving")
+		headroom := uint64(100 * gibi)
+		if urgent {
+			headroom = 0
+		}
+		var spent time.Duration
+		at, used := time.Duration(0), uint64(0)
+		s.Spent(at, spent)
+		for at < 2*time.Minute {
+			spent += read
+			if moving {
+				used += 100 * mebi
+			}
+			if s.Read(at, used, urgent, urgent) {
+				spent += list
+				s.Listed(at, used)
+			}
+			s.Spent(at, spent)
+			if most := time.Duration(at.Seconds()*float64(driverBudget)) + 2*driverCredit + list + read; spent > most {
+				t.Fatalf("at %v the driver spent %v, the most is %v", at, spent, most)
+			}
+			next := s.Next(headroom, true, time.Second)
+			if next < shortestInterval || next > costlyInterval {
+				t.Fatalf("the next reading is in %v", next)
+			}
+			at += next
+		}
+		if load, exceeded := s.DriverLoad(at); exceeded && load < driverBudget {
+			t.Fatalf("%v exceeds the budget", load)
+		}
+	})
+}
+
+// The lists of a driver that takes too long are rare but do not end, and the load is reported.
+func TestSamplingWithASlowDriver(t *testing.T) {
+	var s Sampling
+	var spent time.Duration
+	lists := 0
+	at := time.Duration(0)
+	for at < 2*time.Minute {
+		if spent += 100 * time.Microsecond; s.Read(at, gibi, true, true) {
+			spent += 50 * time.Millisecond
+			lists++
+			s.Listed(at, gibi)
+		}
+		s.Spent(at, spent)
+		at += s.Next(0, true, time.Second)
+	}
+	if lists < 20 || lists > 30 {
+		t.Errorf("%d lists of 50 ms in two minutes", lists)
+	}
+	if load, exceeded := s.DriverLoad(at); !exceeded || load < 5*time.Millisecond {
+		t.Errorf("the load of %v a second is not reported", load)
+	}
+}
+
+// A fill rate is forgotten slowly.
+func TestFillRateIsForgotten(t *testing.T) {
+	var s Sampling
+	s.Read(0, 0, false, false)
+	s.Read(100*time.Millisecond, 10*gibi, false, false) // 100 GiB/s
+	for i := range 60 {
+		s.Read(time.Duration(i+1)*time.Second, 10*gibi, false, false)
+	}
+	if got := s.Rate() / gibi; got < 50 || got > 70 {
+		t.Errorf("after a minute the rate is %.0f GiB/s", got)
+	}
+}
