@@ -67,6 +67,7 @@ type driver interface {
 	Retry(ctx context.Context, id gpu.UUID) error
 	Status() worker.Status
 	Stats() worker.Stats
+	ReadingTime(id gpu.UUID) time.Duration
 }
 
 // realEnvironment is the environment on a real host, and with the virtual driver.
@@ -205,7 +206,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.enforcer = &enforce.Enforcer{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
-		Samples: samples, SampleInterval: sampleInterval, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
+		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{

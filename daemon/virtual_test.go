@@ -487,6 +487,8 @@ func (s *fakeWorker) Status() worker.Status {
 }
 
 // Stats counts the writes to the node.
+func (s *fakeWorker) ReadingTime(gpu.UUID) time.Duration { return 0 }
+
 func (s *fakeWorker) Stats() worker.Stats { return worker.Stats{Writes: s.w.node.Counters().Writes} }
 
 // slicesInMemory are cgroups that enforce every rule. Every slice counts as used: none may be without its limits for a

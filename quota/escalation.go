@@ -194,6 +194,9 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 	return r
 }
 
+// clearAfter is how long an account must be below 85 % until its notice ends.
+const clearAfter = 5 * time.Second
+
 // warn returns the notices: close to the limit, above it, and well below it again.
 func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out []MemoryAction) {
 	st := e.accounts[a.ID]
@@ -230,7 +233,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		st.lowSince = nil
 	case st.notice && st.lowSince == nil:
 		st.lowSince = &now
-	case st.notice && now-*st.lowSince >= 5*time.Second:
+	case st.notice && now-*st.lowSince >= clearAfter:
 		st.notice, st.lowSince = false, nil
 		add(MemoryClear, 0)
 	}

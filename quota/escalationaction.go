@@ -35,6 +35,7 @@ type MemoryAction struct {
 	InPlace    bool   // stop, kill: only the process of the lease that uses most
 	Notify     bool   // notify the tenant, not only the log
 	DryRun     bool   // freeze, stop: it would be done, but the node only observes
+	Retry      bool   // stop, kill: the same was returned before, and no signal was reported as sent
 	Reason     string // freeze: what caused it
 	Delay      time.Duration
 	Until      time.Duration     // freeze: when it is thawed for a break

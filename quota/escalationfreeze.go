@@ -30,6 +30,16 @@ type overrun struct {
 	broken bool           // it was frozen before
 	low    uint64         // the least that it used since it runs
 	frozen *time.Duration // since when; nil: it runs
+	retry  time.Duration  // it could not be frozen, and is not tried before this
+}
+
+// NotFrozen records that a lease could not be frozen after MemoryFreeze: it runs, and is tried again later.
+func (e *Escalation) NotFrozen(lease string, now time.Duration) {
+	for _, st := range e.accounts {
+		if o := st.leases[lease]; o != nil && o.frozen != nil {
+			o.frozen, o.runs, o.low, o.retry = nil, now, st.known[lease], now+e.maxFrozen()
+		}
+	}
 }
 
 func (e *Escalation) maxFrozen() time.Duration {
@@ -60,7 +70,7 @@ func (o *overrun) runTime(a *MemoryAccount, short bool) time.Duration {
 // grows.
 func (e *Escalation) freeze(now time.Duration, device DeviceMemory, a *MemoryAccount, r reading) (out []MemoryAction) {
 	st := e.accounts[a.ID]
-	if !a.acts() || st.over == nil || r.lastKnown <= a.Limit || *st.over == now { // Also: its limit was lowered.
+	if !a.acts() || a.DryRun || st.over == nil || r.lastKnown <= a.Limit || *st.over == now { // Also: its limit was lowered.
 		out = st.thawAll(a, r.lastKnown)
 	}
 	if !a.acts() || st.over == nil {
@@ -97,7 +107,7 @@ func (e *Escalation) freezeReason(now time.Duration, device DeviceMemory, a *Mem
 		o = &overrun{runs: now, low: *u.Used}
 		e.accounts[a.ID].leases[u.Lease] = o
 	}
-	if o.frozen != nil {
+	if o.frozen != nil || now < o.retry {
 		return ""
 	}
 	if *u.Used+growthSlack <= o.low {

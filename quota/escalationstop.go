@@ -19,6 +19,7 @@ type victim struct {
 	again          time.Duration  // the next attempt to send the signal that is due
 	terminated     *time.Duration // when SIGTERM was sent; nil: it was not
 	killed         *time.Duration // when SIGKILL was sent; nil: it was not
+	tried          bool           // a kill was returned
 	leaked         bool
 }
 
@@ -61,11 +62,14 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 		return nil // not certain: wait until the driver reports
 	case v.terminated == nil && now >= v.again:
 		v.again = now + stopRetry
-		return e.stop(now, a, r, a.Leases[k])
+		out := e.stop(now, a, r, a.Leases[k])
+		out[len(out)-1].Retry = true
+		return out
 	case v.killed == nil && now >= v.again:
 		v.again = now + stopRetry
-		out := []MemoryAction{{Kind: MemoryKill, Account: a.ID, Lease: v.lease, InPlace: inPlace, Used: r.lastKnown, Limit: a.Limit, Notify: true}}
-		return append(out, e.accounts[a.ID].thaw(a, v.lease, r.lastKnown)...)
+		out := []MemoryAction{{Kind: MemoryKill, Account: a.ID, Lease: v.lease, InPlace: inPlace, Used: r.lastKnown, Limit: a.Limit, Notify: !v.tried, Retry: v.tried}}
+		v.tried = true
+		return out
 	case v.killed == nil:
 		return nil
 	case inPlace:

@@ -14,6 +14,9 @@ func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Durat
 	}
 	for i := range list {
 		a, st := &list[i], e.accounts[list[i].ID]
+		if st != nil && st.lowSince != nil {
+			add(*st.lowSince + clearAfter)
+		}
 		if st == nil || st.over == nil || !a.acts() || a.DryRun {
 			continue
 		}
@@ -21,10 +24,8 @@ func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Durat
 			switch {
 			case o.frozen != nil:
 				add(*o.frozen + e.maxFrozen())
-			case e.pressure:
-				add(max(now, o.runs+o.runTime(a, true)))
 			default:
-				add(max(now, o.runs+o.runTime(a, false)))
+				add(max(now, o.retry, o.runs+o.runTime(a, e.pressure)))
 			}
 		}
 		if a.Policy == OveruseKill && e.victim == nil {
@@ -64,7 +65,7 @@ func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, moved u
 			continue
 		}
 		for lease, o := range st.leases {
-			if o.frozen == nil {
+			if o.frozen == nil && o.retry == 0 {
 				add(o.low+growthSlack, st.known[lease]+moved)
 			}
 		}
@@ -101,3 +102,38 @@ func (e *Escalation) Frozen() (leases []string) {
 	}
 	return leases
 }
+
+// The stages of a lease in the escalation, as they are shown.
+const (
+	StageNotice   = "notice"
+	StageOver     = "over"
+	StageFrozen   = "frozen"
+	StageStopping = "stopping"
+)
+
+// Stage is the stage of one lease of an account; empty: none.
+func (e *Escalation) Stage(a *MemoryAccount, lease string) string {
+	st := e.accounts[a.ID]
+	if st == nil || a.Limit == 0 {
+		return ""
+	}
+	var used uint64
+	for _, v := range st.known {
+		used += v
+	}
+	o := st.leases[lease]
+	switch {
+	case e.victim != nil && e.victim.lease == lease:
+		return StageStopping
+	case o != nil && o.frozen != nil:
+		return StageFrozen
+	case used > a.Limit:
+		return StageOver
+	case used >= part(a.Limit, 90):
+		return StageNotice
+	}
+	return ""
+}
+
+// Short reports whether the GPU has less free memory than its reserve, and that was not reported yet.
+func (e *Escalation) Short(device DeviceMemory) bool { return device.short() && !e.pressure }

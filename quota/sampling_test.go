@@ -97,7 +97,7 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 				s.Listed(at, used)
 			}
 			s.Spent(at, spent)
-			if most := time.Duration(at.Seconds()*float64(driverBudget)) + 2*driverCredit + list + read; spent > most {
+			if most := time.Duration(at.Seconds()*float64(driverBudget)) + 2*driverCredit + list + read + time.Microsecond; spent > most {
 				t.Fatalf("at %v the driver spent %v, the most is %v", at, spent, most)
 			}
 			next := s.Next(headroom, true, time.Second)

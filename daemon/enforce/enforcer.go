@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"context"
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/attribution"
@@ -22,14 +23,57 @@ type Enforcer struct {
 	Freezer  freezer // freezes only while gpushare-thaw can thaw; nil: nothing can be frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
-	// SampleInterval returns the time between two samples.
+	// SampleInterval returns the longest time between two readings of a GPU's memory.
 	SampleInterval func() time.Duration
-	Attribution    *attribution.Attribution
-	Stopper        *stop.Stopper
-	Recorder       Recorder // nil: no account is kept
+	// ReadingTime returns how long readings of a GPU were inside the driver so far; nil: the waits for it are measured.
+	ReadingTime func(gpu.UUID) time.Duration
+	Attribution *attribution.Attribution
+	Stopper     *stop.Stopper
+	Recorder    Recorder // nil: no account is kept
 
-	Wake         loop.Wake // a lease started: the next sample is due
-	Shares       Shares
-	tasks        loop.Group   // the loops that schedule GPU time
-	stopAttempts stopAttempts // only the sample loop uses it
+	Wake   loop.Wake // a lease started: the next sample is due
+	Shares Shares
+	tasks  loop.Group // the loops of the GPUs, and what they started
+	frozen memoryFreezes
+}
+
+// Run samples and schedules GPU time until ctx ends. It returns when its loops have ended and no lease is frozen.
+func (en *Enforcer) Run(ctx context.Context) {
+	en.tasks.Begin(ctx)
+	defer en.tasks.Wait()
+	samplers := map[gpu.UUID]*sampler{}
+	for {
+		if _, ok := en.Wake.Sleep(ctx, en.SampleInterval()); !ok {
+			return
+		}
+		en.assign(ctx, samplers)
+	}
+}
+
+// assign gives each GPU with leases a loop with its leases, and ends the loops of the others. It calls no driver: a GPU that
+// hangs delays no other.
+func (en *Enforcer) assign(ctx context.Context, samplers map[gpu.UUID]*sampler) {
+	byGPU := map[gpu.UUID][]lease.Lease{}
+	var ids []string
+	for _, l := range en.Table.Live() {
+		ids = append(ids, l.ID)
+		for _, id := range l.Place.GPUs {
+			byGPU[id] = append(byGPU[id], l)
+		}
+	}
+	en.Samples.Retain(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
+	for id, s := range samplers {
+		if byGPU[id] == nil {
+			s.stop()
+			delete(samplers, id)
+		}
+	}
+	for id, leases := range byGPU {
+		if samplers[id] == nil {
+			samplers[id] = en.startSampler(ctx, id)
+		}
+		samplers[id].give(leases)
+	}
+	en.Shares.prune(en, byGPU)
+	en.frozen.retain(ctx, en, ids)
 }

@@ -72,7 +72,25 @@ func (d *fakeDriver) Node(context.Context) (gpu.NodeInfo, error) { return gpu.No
 
 func (d *fakeDriver) Snapshot(context.Context, gpu.UUID) (gpu.Snapshot, error) {
 	list, err := d.sample()
-	return gpu.Snapshot{Processes: list}, err
+	return gpu.Snapshot{Processes: list, Memory: d.memoryOf(list)}, err
+}
+
+func (d *fakeDriver) Memory(context.Context, gpu.UUID) (m gpu.Memory, err error) {
+	list, err := d.sample()
+	return d.memoryOf(list), err
+}
+
+func (d *fakeDriver) memoryOf(list []gpu.Process) gpu.Memory {
+	m := gpu.Memory{Total: 1 << 40}
+	seen := map[int]bool{}
+	for _, p := range list {
+		if !seen[p.PID] && p.Memory != nil {
+			m.Used += *p.Memory
+		}
+		seen[p.PID] = true
+	}
+	m.Free = m.Total - m.Used
+	return m
 }
 
 func (d *fakeDriver) Processes(context.Context, gpu.UUID) ([]gpu.Process, error) {

@@ -35,6 +35,7 @@ func TestAboveTheLimit(t *testing.T) {
 		notices int    // lines to its user
 		memory  uint64 // as it is reported; 0: not checked
 		stage   string
+		last    bool // the last known values are reported
 	}{
 		{
 			name: "within", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 2, nil }, until: time.Minute,
@@ -50,7 +51,7 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "close to the limit", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 100 * 95, nil }, until: time.Minute,
-			want: []string{"1.25s memory.notice"}, notices: 1, memory: limit / 100 * 95, stage: "notice",
+			want: []string{"1.26s memory.notice"}, notices: 1, memory: limit / 100 * 95, stage: "notice",
 		},
 		{
 			name: "a node that only observes does nothing", overuse: "kill", enforce: "observe", use: over, until: time.Minute,
@@ -58,7 +59,7 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "frozen, and thawed after the longest time", overuse: "freeze", enforce: "on", use: over, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "8s memory.thaw", "8s thaw"}, notices: 2, memory: 2 * limit, stage: "over",
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "6s memory.thaw", "6s thaw", "8s freeze", "8s memory.freeze", "9s thaw"}, notices: 2, memory: 2 * limit, stage: "frozen",
 		},
 		{
 			name: "frozen, and thawed when it is below its limit", overuse: "freeze", enforce: "on", until: 20 * time.Second,
@@ -68,15 +69,15 @@ func TestAboveTheLimit(t *testing.T) {
 				}
 				return limit / 2, nil
 			},
-			want: []string{"1s memory.over", "3s freeze", "3s memory.freeze", "5s memory.thaw", "5s thaw", "10s memory.clear"}, notices: 3, memory: limit / 2,
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "5s memory.thaw", "5s thaw", "10s memory.clear"}, notices: 3, memory: limit / 2,
 		},
 		{
 			name: "nothing freezes on this host", overuse: "freeze", enforce: "on", use: over, noFreezer: true, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, notices: 2, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
 			name: "it cannot be frozen", overuse: "freeze", enforce: "on", use: over, unfreezable: true, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.freeze", "8s memory.thaw"}, notices: 2, memory: 2 * limit, stage: "over",
+			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
 			// The last known use keeps the warning: it is not zero, which would be "clear". It stops no lease.
@@ -87,17 +88,17 @@ func TestAboveTheLimit(t *testing.T) {
 				}
 				return 0, errNoAnswer
 			},
-			want: []string{"1s memory.over"}, notices: 1,
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "6s memory.thaw", "6s thaw"}, notices: 2, memory: 2 * limit, stage: "over", last: true,
 		},
 		{
-			name: "and freezes none", overuse: "freeze", enforce: "on", until: time.Minute,
+			name: "and leaves none frozen", overuse: "freeze", enforce: "on", until: time.Minute,
 			use: func(at time.Duration) (uint64, error) {
 				if at < 2*time.Second {
 					return 2 * limit, nil
 				}
 				return 0, errNoAnswer
 			},
-			want: []string{"1s memory.over"}, notices: 1,
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "6s memory.thaw", "6s thaw"}, notices: 2, memory: 2 * limit, stage: "over", last: true,
 		},
 		{
 			name: "a driver that never answered", overuse: "kill", enforce: "on", until: time.Minute,
@@ -105,7 +106,7 @@ func TestAboveTheLimit(t *testing.T) {
 		},
 		{
 			name: "a lease that cannot be measured again is not stopped", overuse: "kill", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
-			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill"}, notices: 3, memory: 2 * limit, stage: "over",
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s memory.stop", "3s memory.thaw", "3s thaw"}, notices: 3, memory: 2 * limit, stage: "stopping",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -144,8 +145,8 @@ func TestAboveTheLimit(t *testing.T) {
 				if notices := l.Notices[w.lines:]; len(notices) != c.notices {
 					t.Errorf("its user gets %q, want %d lines", notices, c.notices)
 				}
-				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage {
-					t.Errorf("it is reported with %d bytes, %q; want %d, %q", sample.Memory, sample.Stage, c.memory, c.stage)
+				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage || sample.LastKnown.IsZero() == c.last {
+					t.Errorf("it is reported with %d bytes, %q, of %v; want %d, %q", sample.Memory, sample.Stage, sample.LastKnown, c.memory, c.stage)
 				}
 			})
 		})
@@ -184,27 +185,27 @@ func TestStopped(t *testing.T) {
 	}{
 		{
 			name: "it exits after SIGTERM", script: endsOnTerm, until: 20 * time.Second,
-			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "8s memory.clear"}, by: syscall.SIGTERM, state: lease.Ending,
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s SIGTERM", "3s memory.stop", "3s memory.thaw", "3s thaw", "8s memory.clear"}, by: syscall.SIGTERM, state: lease.Ending,
 		},
 		{
 			name: "it ignores SIGTERM", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			// It is frozen before, so that none of its kernels runs when it is killed.
-			want: []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s freeze", "5s memory.kill", "5.5s SIGKILL", "5.5s thaw"},
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s SIGTERM", "3s memory.stop", "3s memory.thaw", "3s thaw", "5s freeze", "5s memory.kill", "5.5s SIGKILL", "5.5s thaw"},
 		},
 		{
 			name: "it is below its limit before SIGKILL", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at >= 4*time.Second && at < 7*time.Second },
-			want:  []string{"1s memory.over", "3s SIGTERM", "3s memory.stop", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
+			want:  []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s SIGTERM", "3s memory.stop", "3s memory.thaw", "3s thaw", "5s memory.kill", "7s freeze", "7.5s SIGKILL", "7.5s thaw"},
 		},
 		{
 			name: "it is below its limit before SIGTERM", script: ignoresTerm, until: 20 * time.Second, by: syscall.SIGKILL,
 			below: func(at time.Duration) bool { return at < 4*time.Second },
-			want:  []string{"1s memory.over", "3s memory.stop", "5s SIGTERM", "5s memory.kill", "10s freeze", "10s memory.kill", "10.5s SIGKILL", "10.5s thaw"},
+			want:  []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s memory.stop", "3s memory.thaw", "3s thaw", "4s SIGTERM", "6s freeze", "6s memory.kill", "6.5s SIGKILL", "6.5s thaw"},
 		},
 		{
 			name: "it is below its limit each time", script: endsOnTerm, until: 9 * time.Second, state: lease.Running,
 			below: func(time.Duration) bool { return true },
-			want:  []string{"1s memory.over", "3s memory.stop", "5s memory.kill"},
+			want:  []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s memory.stop", "3s memory.thaw", "3s thaw"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -264,8 +265,8 @@ func TestAttachedInPlace(t *testing.T) {
 		want         []string
 		by           syscall.Signal
 	}{
-		{"it exits after SIGTERM", endsOnTerm, []string{"1s memory.over", "3s memory.stop", "8.25s memory.clear"}, syscall.SIGTERM},
-		{"it ignores SIGTERM", ignoresTerm, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "10.25s memory.clear"}, syscall.SIGKILL},
+		{"it exits after SIGTERM", endsOnTerm, []string{"1s memory.over", "3s memory.stop", "9s memory.clear"}, syscall.SIGTERM},
+		{"it ignores SIGTERM", ignoresTerm, []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "11s memory.clear"}, syscall.SIGKILL},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -185,6 +185,9 @@ func (c *Client) Status() Status {
 // Stats reads the counters.
 func (c *Client) Stats() Stats { return c.stats.snapshot() }
 
+// ReadingTime is how long readings of one GPU were inside the driver since the client was created. It never blocks.
+func (c *Client) ReadingTime(id gpu.UUID) time.Duration { return c.stats.readings(id) }
+
 // Retry tries an unresponsive GPU, or the stuck driver, again: the worker is replaced by one that accesses the GPU, and
 // the GPU is read. An empty id means the node. The error is that of the reading. If it hangs, the GPU is unresponsive
 // again.

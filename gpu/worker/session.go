@@ -157,7 +157,7 @@ func (c *Client) receive(s *session) {
 				c.stats.with(func(st *Stats) { st.EventsDropped++ })
 			}
 		default:
-			c.stats.answered(p.op, time.Since(p.began), r.Duration, r.Error != nil)
+			c.stats.answered(p.op, p.info, p.gpu, time.Since(p.began), r.Duration, r.Error != nil)
 			delete(c.crashes, p.gpu)
 			c.finishLocked(s, p, r, nil)
 		}

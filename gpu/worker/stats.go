@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Stats counts the client's operations since its creation.
@@ -21,6 +23,8 @@ type Stats struct {
 	Crashes       uint64 `json:"crashes"`
 	Timeouts      uint64 `json:"timeouts"`
 	EventsDropped uint64 `json:"events_dropped"`
+	// Readings is the time that operations that only read spent inside the driver, by GPU.
+	Readings map[gpu.UUID]time.Duration `json:"readings"`
 }
 
 // OpStats is the latency of one operation, from sending the request to its reply.
@@ -49,7 +53,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{stats: Stats{Bounds: latencyBounds(), Ops: make(map[Op]OpStats)}}
+	return &recorder{stats: Stats{Bounds: latencyBounds(), Ops: make(map[Op]OpStats), Readings: make(map[gpu.UUID]time.Duration)}}
 }
 
 // with changes the counters under the lock.
@@ -70,8 +74,11 @@ func (r *recorder) sent(info opInfo) {
 }
 
 // answered counts one reply.
-func (r *recorder) answered(op Op, elapsed, driver time.Duration, failed bool) {
+func (r *recorder) answered(op Op, info opInfo, id gpu.UUID, elapsed, driver time.Duration, failed bool) {
 	r.with(func(s *Stats) {
+		if !info.write && id != "" {
+			s.Readings[id] += driver
+		}
 		o := s.Ops[op]
 		if o.Buckets == nil {
 			o.Buckets = make([]uint64, len(s.Bounds)+1)
@@ -98,10 +105,16 @@ func (r *recorder) snapshot() Stats {
 	defer r.mu.Unlock()
 	out := r.stats
 	out.Bounds = append([]time.Duration(nil), out.Bounds...)
-	out.Ops = maps.Clone(out.Ops)
+	out.Ops, out.Readings = maps.Clone(out.Ops), maps.Clone(out.Readings)
 	for op, o := range out.Ops {
 		o.Buckets = append([]uint64(nil), o.Buckets...)
 		out.Ops[op] = o
 	}
 	return out
+}
+
+// readings is the time that readings of one GPU spent inside the driver.
+func (r *recorder) readings(id gpu.UUID) (spent time.Duration) {
+	r.with(func(s *Stats) { spent = s.Readings[id] })
+	return spent
 }

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -11,7 +12,7 @@ import (
 type Samples struct {
 	mu     locks.Mutex[locks.Leaf] // guards what follows
 	gpus   map[gpu.UUID]GPUSample
-	leases map[string]LeaseSample
+	leases map[string]map[gpu.UUID]LeaseReading
 }
 
 // GPUSample is one fast reading of a GPU.
@@ -22,16 +23,30 @@ type GPUSample struct {
 	Utilization *int // nil: not queried
 }
 
-// LeaseSample is what a lease was last observed to use.
-type LeaseSample struct {
-	Memory    uint64 // bytes
-	Processes int    // on GPUs
-	Stage     string // of the escalation for GPU memory; empty: none
+// LeaseReading is what a lease was last observed to use of one GPU.
+type LeaseReading struct {
+	Memory    *uint64   // bytes; nil: it was never measured
+	At        time.Time // of the measurement
+	Failed    bool      // newer measurements failed: the other values are the last known ones
+	Processes []int     // pids
+	Stage     string    // of the escalation for GPU memory; empty: none
 }
+
+// LeaseSample is what a lease was last observed to use of all its GPUs.
+type LeaseSample struct {
+	Memory    uint64    // bytes
+	Unknown   bool      // Memory lacks what was never measured
+	LastKnown time.Time // Memory has a value of this time, because newer measurements failed; zero: it is current
+	Processes int       // on GPUs
+	Stage     string    // of the escalation for GPU memory; empty: none
+}
+
+// stages are the stages of the escalation; of two GPUs the later one is shown.
+var stages = []string{"", "notice", "over", "frozen", "stopping"}
 
 // NewSamples returns an empty set.
 func NewSamples() *Samples {
-	return &Samples{gpus: map[gpu.UUID]GPUSample{}, leases: map[string]LeaseSample{}}
+	return &Samples{gpus: map[gpu.UUID]GPUSample{}, leases: map[string]map[gpu.UUID]LeaseReading{}}
 }
 
 // Put keeps the newest reading of a GPU.
@@ -49,11 +64,27 @@ func (s *Samples) Has(id gpu.UUID) bool {
 	return ok
 }
 
-// PutLease keeps what a lease was last observed to use.
-func (s *Samples) PutLease(id string, l LeaseSample) {
+// PutMemory keeps a newer reading of a GPU's memory alone. Without a reading of its processes it does nothing.
+func (s *Samples) PutMemory(id gpu.UUID, m gpu.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leases[id] = l
+	if g, ok := s.gpus[id]; ok {
+		g.Memory = m
+		s.gpus[id] = g
+	}
+}
+
+// PutLease keeps what a lease was last observed to use of one GPU. A measurement that failed keeps the values before.
+func (s *Samples) PutLease(id string, on gpu.UUID, r LeaseReading) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases[id] == nil {
+		s.leases[id] = map[gpu.UUID]LeaseReading{}
+	}
+	if old, ok := s.leases[id][on]; ok && r.Failed {
+		r.Memory, r.At, r.Processes = old.Memory, old.At, old.Processes
+	}
+	s.leases[id][on] = r
 }
 
 // Retain removes the leases that are not in the list, and the GPUs without leases.
@@ -72,11 +103,29 @@ func (s *Samples) Retain(ids []string, gpus func(gpu.UUID) bool) {
 	}
 }
 
-// Lease returns what a lease was last observed to use.
-func (s *Samples) Lease(id string) LeaseSample {
+// Lease returns what a lease was last observed to use of all its GPUs together.
+func (s *Samples) Lease(id string) (out LeaseSample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.leases[id]
+	pids := map[int]bool{}
+	for _, r := range s.leases[id] {
+		for _, pid := range r.Processes {
+			pids[pid] = true
+		}
+		if slices.Index(stages, r.Stage) > slices.Index(stages, out.Stage) {
+			out.Stage = r.Stage
+		}
+		if r.Memory == nil {
+			out.Unknown = true
+			continue
+		}
+		out.Memory += *r.Memory
+		if r.Failed && (out.LastKnown.IsZero() || r.At.Before(out.LastKnown)) {
+			out.LastKnown = r.At
+		}
+	}
+	out.Processes = len(pids)
+	return out
 }
 
 // Overlay returns an observation with the newest readings in it.

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -22,9 +23,31 @@ func TestSamplesOverAnObservation(t *testing.T) {
 	if n.GPUs[0].Memory.Used != 1 {
 		t.Error("the observation itself was changed")
 	}
-	s.PutLease("ended", LeaseSample{Memory: 1})
+	one := uint64(1)
+	s.PutLease("ended", "GPU-1", LeaseReading{Memory: &one})
 	s.Retain(nil, func(gpu.UUID) bool { return false })
 	if s.Overlay(n) != n || s.Lease("ended").Memory != 0 {
 		t.Error("readings of ended leases are kept")
+	}
+}
+
+// The sample of a lease adds up its GPUs. A measurement that failed keeps the last known value, with its time.
+func TestSampleOfALease(t *testing.T) {
+	s := NewSamples()
+	a, b, start := uint64(10), uint64(5), time.Unix(1000, 0)
+	s.PutLease("l", "GPU-1", LeaseReading{Memory: &a, At: start, Processes: []int{1, 2}, Stage: "over"})
+	s.PutLease("l", "GPU-2", LeaseReading{Memory: &b, At: start, Processes: []int{2, 3}})
+	want := LeaseSample{Memory: 15, Processes: 3, Stage: "over"}
+	if got := s.Lease("l"); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	s.PutLease("l", "GPU-1", LeaseReading{Failed: true, Stage: "over"})
+	want = LeaseSample{Memory: 15, Processes: 3, Stage: "over", LastKnown: start}
+	if got := s.Lease("l"); got != want {
+		t.Errorf("after a measurement that failed: got %+v, want %+v", got, want)
+	}
+	s.PutLease("l", "GPU-3", LeaseReading{Failed: true})
+	if got := s.Lease("l"); !got.Unknown || got.Memory != 15 {
+		t.Errorf("with a GPU that was never measured: got %+v", got)
 	}
 }

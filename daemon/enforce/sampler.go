@@ -1,0 +1,305 @@
+package enforce
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/usage"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// readTimeout limits one reading of a GPU.
+const readTimeout = 2 * time.Second
+
+// processesMaxAge is how long the last list of processes is used for time slices after the driver stopped answering.
+const processesMaxAge = 5 * time.Second
+
+// sampler reads one GPU and decides about its memory, in a goroutine of its own: a GPU whose driver calls hang delays only
+// itself.
+type sampler struct {
+	en    *Enforcer
+	id    gpu.UUID
+	began time.Time // times of the decisions count from here
+	wake  loop.Wake
+	stop  context.CancelFunc
+
+	mu     locks.Mutex[locks.Leaf] // guards leases
+	leases []lease.Lease
+
+	// Only the loop uses the fields below.
+	escalation quota.Escalation
+	sampling   quota.Sampling
+	spent      time.Duration // waits for readings, without Enforcer.ReadingTime
+	accounts   []quota.MemoryAccount
+	used       map[string]*leaseUse // by the last list of processes
+	usedAt     time.Duration
+	listedAt   time.Time // zero: not yet, or the last list failed
+	slicedAt   time.Duration
+	total      uint64 // used memory, as shown
+	exceeded   bool   // the budget of the driver's time
+	sending    bool   // a goroutine sends a signal
+	attempt    *stopAttempt
+	sent       chan signalSent
+}
+
+// leaseUse is what the processes of a lease use of the GPU.
+type leaseUse struct {
+	memory    *uint64 // bytes; nil: the driver does not report that of a process
+	processes map[int]bool
+}
+
+func (en *Enforcer) startSampler(ctx context.Context, id gpu.UUID) *sampler {
+	ctx, stop := context.WithCancel(ctx)
+	s := &sampler{en: en, id: id, began: time.Now(), wake: loop.NewWake(), stop: stop, sent: make(chan signalSent, 1)}
+	en.tasks.Go(func() { s.loop(ctx) })
+	return s
+}
+
+// give sets the leases of the GPU and requests a list of its processes.
+func (s *sampler) give(leases []lease.Lease) {
+	s.mu.Lock()
+	changed := !sameLeases(s.leases, leases)
+	s.leases = leases
+	s.mu.Unlock()
+	if changed {
+		s.wake.Set()
+	}
+}
+
+func sameLeases(a, b []lease.Lease) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *sampler) now() time.Duration { return time.Since(s.began) }
+
+// loop takes samples until ctx ends, which is when the GPU has no leases any more or the daemon stops.
+func (s *sampler) loop(ctx context.Context) {
+	defer s.end()
+	timer := time.NewTimer(s.en.SampleInterval())
+	defer timer.Stop()
+	for {
+		list := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.wake.C():
+			list = true
+		case r := <-s.sent:
+			s.noteSignal(r)
+			list = true // What a signal changed is seen at once.
+		}
+		timer.Reset(s.once(ctx, list))
+	}
+}
+
+// end thaws what the loop has frozen.
+func (s *sampler) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, id := range s.escalation.Frozen() {
+		s.report("thaw", id, s.en.frozen.thaw(ctx, s.en, s, id))
+	}
+	s.en.Conditions.Clear(conditionDriverTime, string(s.id))
+	if s.sending {
+		s.noteSignal(<-s.sent) // It has a deadline.
+	}
+	s.forgetAttempt()
+}
+
+// once reads the memory of the GPU, and its processes if that is due. It returns the time until the next reading.
+func (s *sampler) once(ctx context.Context, list bool) time.Duration {
+	s.mu.Lock()
+	leases := s.leases
+	s.mu.Unlock()
+	longest := s.en.SampleInterval()
+	read, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	began := time.Now()
+	memory, err := s.en.Driver.Memory(read, s.id)
+	now := s.now()
+	device := s.device(memory)
+	urgent, _, _ := s.urgent(device, longest)
+	switch {
+	case err != nil:
+		s.failed(ctx, now, leases)
+	case s.sampling.Read(now, memory.Used, s.escalation.Close(s.accounts), urgent) || list || s.due(now, device):
+		s.list(read, ctx, leases)
+	case memory.Used != s.total:
+		s.total = memory.Used
+		s.en.Samples.PutMemory(s.id, memory)
+		s.en.Invalidate()
+	}
+	s.sliceOften(ctx)
+	s.account(time.Since(began))
+	if err != nil {
+		return longest
+	}
+	_, headroom, known := s.urgent(device, longest)
+	now = s.now()
+	next := s.sampling.Next(headroom, known, longest)
+	if at, ok := s.escalation.Due(now, s.accounts); ok {
+		next = min(next, max(at-now, time.Millisecond))
+	}
+	return next
+}
+
+// device is the GPU's free memory and its reserve.
+func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
+	return quota.DeviceMemory{Free: &m.Free, Reserve: s.en.State.Desired().GPUMemoryReserve(s.id)}
+}
+
+func (s *sampler) urgent(device quota.DeviceMemory, longest time.Duration) (urgent bool, headroom uint64, known bool) {
+	headroom, known = s.escalation.Headroom(device, s.accounts, s.sampling.Grown())
+	return known && s.sampling.Urgent(headroom, longest), headroom, known
+}
+
+// due reports whether the escalation needs a list of the processes now: a stage ends, or the GPU runs out of memory.
+func (s *sampler) due(now time.Duration, device quota.DeviceMemory) bool {
+	at, ok := s.escalation.Due(now, s.accounts)
+	return ok && now >= at || s.escalation.Short(device)
+}
+
+// list reads the processes of the GPU, decides and acts. The reading is limited by its context, the actions are not.
+func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
+	sample, err := s.en.readSample(read, s.id)
+	now := s.now()
+	if err != nil {
+		s.failed(ctx, now, leases)
+		return
+	}
+	s.sampling.Listed(now, sample.Memory.Used)
+	s.total = sample.Memory.Used
+	s.en.Samples.Put(s.id, sample)
+	before, at := s.used, s.listedAt
+	s.used, s.usedAt, s.listedAt = s.en.usesOf(leases, sample.Processes), now, time.Now()
+	for i := range leases {
+		s.recordMemory(&leases[i], before, at)
+	}
+	s.decide(ctx, now, s.device(sample.Memory), leases, s.used)
+	s.en.slice(s.id, leases, s.used)
+}
+
+// failed continues with last known values: no lease is frozen or stopped on them, and those that are frozen get their breaks.
+func (s *sampler) failed(ctx context.Context, now time.Duration, leases []lease.Lease) {
+	s.listedAt = time.Time{}
+	s.decide(ctx, now, quota.DeviceMemory{}, leases, nil)
+	if now >= s.usedAt+processesMaxAge {
+		s.used = nil
+	}
+	s.en.slice(s.id, leases, s.used)
+}
+
+// decide makes one step of the escalation, and carries out and shows its decisions. used is nil when nothing was measured.
+func (s *sampler) decide(ctx context.Context, now time.Duration, device quota.DeviceMemory, leases []lease.Lease, used map[string]*leaseUse) {
+	s.accounts = s.en.accounts(leases, used)
+	for _, a := range s.escalation.Evaluate(now, device, s.accounts) {
+		s.act(ctx, a, leases)
+	}
+	for i := range leases {
+		s.show(&leases[i], used)
+	}
+	s.en.Invalidate()
+}
+
+// show puts what a lease uses into the samples.
+func (s *sampler) show(l *lease.Lease, used map[string]*leaseUse) {
+	r := observe.LeaseReading{Failed: true}
+	if u := used[l.ID]; u != nil {
+		r = observe.LeaseReading{Memory: u.memory, At: s.listedAt, Failed: u.memory == nil}
+		for pid := range u.processes {
+			r.Processes = append(r.Processes, pid)
+		}
+	}
+	for i := range s.accounts {
+		if a := &s.accounts[i]; a.ID == accountOf(l) {
+			r.Stage = s.escalation.Stage(a, l.ID)
+		}
+	}
+	s.en.Samples.PutLease(l.ID, s.id, r)
+}
+
+// recordMemory reports to the account what a lease used since the last list.
+func (s *sampler) recordMemory(l *lease.Lease, before map[string]*leaseUse, at time.Time) {
+	a, b := before[l.ID], s.used[l.ID]
+	if at.IsZero() || a == nil || a.memory == nil || b.memory == nil {
+		return
+	}
+	s.en.record(&usage.Interval{
+		Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPU: s.id},
+		From:    at, To: s.listedAt, Memory: &usage.Memory{Mean: *a.memory/2 + *b.memory/2, Peak: max(*a.memory, *b.memory)},
+	})
+}
+
+// conditionDriverTime says that the readings of a GPU take more of the driver's time than intended.
+const conditionDriverTime = "driver-time"
+
+// account charges the driver's time of the readings, and reports when it exceeds the budget.
+func (s *sampler) account(waited time.Duration) {
+	s.spent += waited
+	total := s.spent
+	if s.en.ReadingTime != nil {
+		total = s.en.ReadingTime(s.id)
+	}
+	now := s.now()
+	s.sampling.Spent(now, total)
+	load, exceeded := s.sampling.DriverLoad(now)
+	if exceeded == s.exceeded {
+		return
+	}
+	s.exceeded = exceeded
+	if !exceeded {
+		s.en.Conditions.Clear(conditionDriverTime, string(s.id))
+		return
+	}
+	s.en.Conditions.Set(conditionDriverTime, string(s.id), "readings of GPU "+string(s.id)+" take "+load.Round(100*time.Microsecond).String()+" of the driver's time each second, more than 2ms",
+		"GPU memory is read less often; 'gpushare gpu show "+string(s.id)+"' lists the processes, and a newer driver lists them faster")
+}
+
+// usesOf adds up what each lease uses.
+func (en *Enforcer) usesOf(leases []lease.Lease, processes []gpu.Process) map[string]*leaseUse {
+	used := make(map[string]*leaseUse, len(leases))
+	for i := range leases {
+		used[leases[i].ID] = &leaseUse{memory: new(uint64), processes: map[int]bool{}}
+	}
+	leaseOf := en.Attribution.LeaseLookup(len(processes))
+	for i := range processes {
+		p := &processes[i]
+		id, ok := leaseOf(p.PID)
+		u := used[id]
+		if !ok || u == nil || u.processes[p.PID] {
+			continue // A process may be in two of the driver's lists, with the same memory.
+		}
+		u.processes[p.PID] = true
+		switch {
+		case p.Memory == nil:
+			u.memory = nil
+		case u.memory != nil:
+			*u.memory += *p.Memory
+		}
+	}
+	return used
+}
+
+// sliceOften queries the driver's samples of utilisation once a second.
+func (s *sampler) sliceOften(ctx context.Context) {
+	if now := s.now(); now >= s.slicedAt+time.Second {
+		if sl := s.en.Shares.get(s.id); sl != nil {
+			s.slicedAt = now
+			sl.observe(ctx, s.en, s.id)
+		}
+	}
+}
