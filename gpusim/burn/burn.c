@@ -1,8 +1,12 @@
 /*
  * gpusim-burn: a process that uses a virtual GPU as a CUDA program uses a real one.
  *
- * It opens the device nodes, creates a context, allocates memory and keeps a queue of kernels full. It is a small C
- * program, because tests start thousands of them. It knows nothing about leases or limits.
+ * It opens the device nodes, creates a context, allocates memory and keeps a queue of kernels full, or with --sync and
+ * --think works on the GPU and on the host in turn. It is a small C program, because tests start thousands of them. It knows
+ * nothing about leases or limits.
+ *
+ * Thinking and growing are work of the host, which a frozen process does not do: they take time in which this process ran,
+ * not time that passed (see ran). A freeze delays them by its length, as it delays a program that computes.
  *
  * Exit codes: 0 ended by --seconds, 1 refused or lost, 2 out of GPU memory, 64 usage, 77 denied by the device rules,
  * 130 and 143 ended by SIGINT and SIGTERM.
@@ -29,15 +33,17 @@ enum { EXIT_REFUSED = 1, EXIT_OOM = 2, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 static struct {
 	const char *root, *gpu;
 	uint64_t memory, managed, grow; /* bytes, the last per second */
-	uint64_t kernel;       /* microseconds */
+	uint64_t kernel, think; /* microseconds */
+	uint64_t seed;
 	long queue;
-	double seconds;
-	int ignore_term, hold, host_dev;
-} opt = {.kernel = 5000, .queue = 200};
+	double seconds, jitter;
+	int ignore_term, hold, host_dev, sync;
+} opt = {.kernel = 5000, .queue = 200, .seed = 1};
 
 static int gpu_fd = -1, mps_fd = -1;
 static uint64_t allocated, launched;
 static double began;
+static double ran; /* seconds in which this process waited or thought while it was not frozen */
 static volatile sig_atomic_t got_signal;
 
 static double now(void)
@@ -109,20 +115,28 @@ __attribute__((noreturn)) static void lost(const char *what)
 	finish(EXIT_REFUSED);
 }
 
-/* wait_for blocks until fd is readable, a signal arrives, the time is over, or ms have passed (-1: no limit). It returns 1
- * when fd is readable. */
-static int wait_for(int fd, int ms)
+/* wait_for blocks until fd is readable, a signal arrives, the time is over, or this process has run for some seconds (-1:
+ * no limit). It returns 1 when fd is readable. */
+static int wait_for(int fd, double limit)
 {
-	for (;;) {
+	/* A wait that took longer than it should was interrupted by a freeze, or by other programs on the CPU: in the rest of it
+	 * this process did not run. The shorter the waits, the less of a freeze is counted. */
+	const double step = 0.002, late = 0.001;
+	for (double end = ran + limit;;) {
 		struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = mps_fd, .events = POLLIN}};
-		int t = ms;
+		double t = 1e6, before = now();
 		check();
-		if (opt.seconds > 0 && began > 0) {
-			int left = (int)((opt.seconds - (now() - began)) * 1000) + 1;
-			if (t < 0 || left < t)
-				t = left;
-		}
-		int n = poll(p, 2, t);
+		if (limit >= 0 && ran >= end)
+			return 0;
+		if (opt.grow || limit >= 0)
+			t = limit >= 0 && end - ran < step ? end - ran : step;
+		if (opt.seconds > 0 && began > 0 && opt.seconds - (before - began) < t)
+			t = opt.seconds - (before - began);
+		t = t > 0 ? t : 0;
+		struct timespec ts = {.tv_sec = (time_t)t, .tv_nsec = (long)((t - (double)(time_t)t) * 1e9)};
+		int n = ppoll(p, 2, &ts, NULL);
+		double took = now() - before;
+		ran += took < t + late ? took : t + late;
 		if (n < 0 && errno != EINTR)
 			die(EXIT_REFUSED, "cannot wait: %s", strerror(errno));
 		check();
@@ -130,8 +144,6 @@ static int wait_for(int fd, int ms)
 			lost("the MPS server ended the client (CUDA error 810)");
 		if (n > 0 && p[0].revents)
 			return 1;
-		if (n == 0 && t == ms)
-			return 0;
 	}
 }
 
@@ -412,6 +424,7 @@ static void allocate(const char *kind, uint64_t bytes)
 		return;
 	const char *a = ask("%s %llu", kind, (unsigned long long)bytes);
 	if (strncmp(a, "OK", 2)) {
+		printf("out of memory after %.3f s\n", now() - began);
 		fflush(stdout);
 		fprintf(stderr, "gpusim-burn: out of memory (CUDA error 2): requested %s in addition to %s\n", human(bytes), human(allocated));
 		finish(EXIT_OOM);
@@ -419,15 +432,68 @@ static void allocate(const char *kind, uint64_t bytes)
 	allocated += bytes;
 }
 
-/* grow allocates memory at the rate of --grow since the last call, in steps of a MiB. */
+/* grow allocates memory at the rate of --grow, in small steps as frameworks do. */
 static void grow(double *last)
 {
-	double t = now();
-	uint64_t bytes = (uint64_t)((double)opt.grow * (t - *last)) & ~((1ull << 20) - 1);
-	if (!opt.grow || !bytes)
-		return;
-	*last += (double)bytes / (double)opt.grow;
-	allocate("ALLOC", bytes);
+	const uint64_t small = 1ull << 20, large = 16ull << 20;
+	while (opt.grow) {
+		double due = (double)opt.grow * (ran - *last);
+		if (due < (double)small)
+			return;
+		uint64_t bytes = due < (double)large ? (uint64_t)due & ~(small - 1) : large;
+		*last += (double)bytes / (double)opt.grow;
+		allocate("ALLOC", bytes);
+	}
+}
+
+/* vary returns v, changed at random by up to the part --jitter in both directions, at least 1. */
+static uint64_t vary(uint64_t v)
+{
+	static uint64_t state;
+	if (opt.jitter <= 0)
+		return v;
+	if (!state)
+		state = opt.seed * 0x9e3779b97f4a7c15ull | 1; /* never 0 */
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	double at = (double)(state >> 11) / (double)(1ull << 53); /* in [0, 1) */
+	double out = (double)v * (1 + opt.jitter * (2 * at - 1)) + 0.5;
+	return out < 1 ? 1 : (uint64_t)out;
+}
+
+/* queue_depth sets how many unfinished kernels the GPU accepts. */
+static void queue_depth(uint64_t n)
+{
+	if (strncmp(ask("QUEUE %llu", (unsigned long long)n), "OK", 2))
+		lost("the virtual node does not accept a queue of this length");
+}
+
+static void launch(uint64_t count)
+{
+	if (strncmp(ask("LAUNCH %llu %llu", (unsigned long long)vary(opt.kernel), (unsigned long long)count), "OK", 2))
+		lost("a kernel failed to launch (CUDA error 719)");
+	launched += count;
+}
+
+/* work_and_think fills the queue, waits until the GPU has run it, and thinks on the host. */
+static void work_and_think(void)
+{
+	launch(vary((uint64_t)opt.queue));
+	if (strncmp(ask("SYNC"), "OK", 2))
+		lost("a kernel failed (CUDA error 719)");
+	if (opt.think && wait_for(gpu_fd, (double)vary(opt.think) / 1e6))
+		lost("the GPU is lost (CUDA error 999)");
+}
+
+/* fill keeps the queue full: an eighth of it at a time, so that the request that a frozen process has sent is small
+ * compared with its queue. With --jitter the queue gets another length each time that it was filled. */
+static void fill(void)
+{
+	static uint64_t n;
+	if (opt.jitter > 0 && n++ % 8 == 0)
+		queue_depth(vary((uint64_t)opt.queue));
+	launch(opt.queue / 8 > 0 ? (uint64_t)opt.queue / 8 : 1);
 }
 
 __attribute__((noreturn)) static void bad(const char *what, const char *value)
@@ -438,6 +504,7 @@ __attribute__((noreturn)) static void bad(const char *what, const char *value)
 static void usage(FILE *out)
 {
 	fputs("usage: gpusim-burn [--root DIR] [--gpu GPU] [--memory 4GiB] [--kernel 5ms] [--queue 200]\n"
+	      "                   [--sync] [--think 30ms] [--jitter 0.3] [--seed 1]\n"
 	      "                   [--managed SIZE] [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
 	      "Uses a virtual GPU: opens its device nodes, allocates memory and keeps a queue of kernels full.\n"
 	      "  --root DIR     the virtual node's host root (default $GPUSIM_ROOT)\n"
@@ -447,6 +514,10 @@ static void usage(FILE *out)
 	      "  --managed SIZE managed memory to allocate at the start: the driver attributes it to no process\n"
 	      "  --kernel TIME  duration of one kernel on the whole GPU (default 5ms)\n"
 	      "  --queue N      number of unfinished kernels to keep queued (default 200)\n"
+	      "  --sync         wait for all queued kernels before the next ones are launched\n"
+	      "  --think TIME   the same, and work on the host for this time in between\n"
+	      "  --jitter PART  vary kernels, queue and thinking at random by up to this part (0 to 0.9)\n"
+	      "  --seed N       of the jitter (default 1)\n"
 	      "  --seconds N    end after N seconds\n"
 	      "  --grow RATE    continue to allocate at this rate (SIZE or SIZE/s) until it fails\n"
 	      "  --ignore-term  do not end at SIGTERM\n"
@@ -460,6 +531,7 @@ static void parse(int argc, char **argv)
 	static const struct option longs[] = {
 	    {"root", 1, 0, 'r'}, {"gpu", 1, 0, 'g'},     {"memory", 1, 0, 'm'},      {"kernel", 1, 0, 'k'}, {"queue", 1, 0, 'q'},
 	    {"grow", 1, 0, 'G'}, {"seconds", 1, 0, 's'}, {"ignore-term", 0, 0, 'i'}, {"hold", 0, 0, 'H'},   {"host-dev", 0, 0, 'D'},
+	    {"sync", 0, 0, 'S'}, {"think", 1, 0, 't'},   {"jitter", 1, 0, 'j'},      {"seed", 1, 0, 'e'},
 	    {"managed", 1, 0, 'M'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
 	int c;
 	char *end;
@@ -497,6 +569,23 @@ static void parse(int argc, char **argv)
 			if (size(optarg, &opt.grow))
 				bad("--grow", optarg);
 			break;
+		case 't':
+			if (duration(optarg, &opt.think))
+				bad("--think", optarg);
+			opt.sync = 1;
+			break;
+		case 'j':
+			opt.jitter = strtod(optarg, &end);
+			if (end == optarg || *end || !(opt.jitter >= 0 && opt.jitter <= 0.9))
+				bad("--jitter", optarg);
+			break;
+		case 'e':
+			errno = 0;
+			opt.seed = strtoull(optarg, &end, 10);
+			if (end == optarg || *end || errno || *optarg == '-')
+				bad("--seed", optarg);
+			break;
+		case 'S': opt.sync = 1; break;
 		case 'i': opt.ignore_term = 1; break;
 		case 'H': opt.hold = 1; break;
 		case 'D': opt.host_dev = 1; break;
@@ -520,25 +609,21 @@ int main(int argc, char **argv)
 	sigaction(SIGTERM, &sa, NULL);
 	sigaction(SIGINT, &sa, NULL);
 	make_context();
-	if (strncmp(ask("QUEUE %ld", opt.queue), "OK", 2))
-		lost("the virtual node does not accept a queue of this length");
+	queue_depth((uint64_t)((double)opt.queue * (1 + opt.jitter)) + (opt.jitter > 0)); /* the longest queue that vary returns */
 	began = now();
 	allocate("ALLOC", opt.memory);
 	allocate("MANAGED", opt.managed);
 	puts("ready");
 	fflush(stdout);
 
-	/* An eighth of the queue at a time: the request that a frozen process has sent is small compared with its queue. */
-	long count = opt.queue / 8 > 0 ? opt.queue / 8 : 1;
-	for (last = now();;) {
+	for (last = ran;;) {
 		grow(&last);
 		if (opt.hold) {
-			if (wait_for(gpu_fd, opt.grow ? 50 : -1))
+			if (wait_for(gpu_fd, opt.grow ? 0.02 : -1))
 				lost("the GPU is lost (CUDA error 999)");
-			continue;
-		}
-		if (strncmp(ask("LAUNCH %llu %ld", (unsigned long long)opt.kernel, count), "OK", 2))
-			lost("a kernel failed to launch (CUDA error 719)");
-		launched += (uint64_t)count;
+		} else if (opt.sync)
+			work_and_think();
+		else
+			fill();
 	}
 }

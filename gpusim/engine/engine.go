@@ -12,7 +12,7 @@ import (
 type Engine struct {
 	clock Clock
 	dated DatedClock // the same clock; nil when its date is never set
-	epoch time.Time // the start of now
+	epoch time.Time  // the start of now
 
 	// mu guards everything below and the state of every context. No callback runs while it is held.
 	mu      sync.Mutex

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,6 +87,124 @@ func TestRunsForItsTime(t *testing.T) {
 	}
 }
 
+// requests waits until processes have made n requests of these kinds, and returns them.
+func requests(t *testing.T, node *burntest.Node, n int, kinds ...string) []burntest.Request {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		var out []burntest.Request
+		for _, r := range node.Requests() {
+			if kind, _, _ := strings.Cut(r.Line, " "); slices.Contains(kinds, kind) {
+				out = append(out, r)
+			}
+		}
+		if len(out) >= n {
+			return out[:n]
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d requests of %v within 30 s, want %d: %v", len(out), kinds, n, out)
+		}
+	}
+}
+
+func TestWorksAndThinks(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		args   []string
+		period time.Duration // from launch to launch, at least
+	}{
+		{"synchronous", []string{"--sync", "--kernel", "5ms", "--queue", "2"}, 10 * time.Millisecond},
+		{"host-bound", []string{"--think", "30ms", "--kernel", "5ms", "--queue", "2"}, 40 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := burntest.Start(t)
+			start(t, n, nil, c.args...).line(t, "ready")
+			var last time.Time
+			for i, r := range requests(t, n, 20, "LAUNCH", "SYNC") {
+				if want := []string{"LAUNCH 5000 2", "SYNC"}[i%2]; r.Line != want {
+					t.Fatalf("request %d is %q, want %q", i, r.Line, want)
+				}
+				if i%2 == 0 {
+					if !last.IsZero() && r.At.Sub(last) < c.period {
+						t.Errorf("launched %v after the launch before, want at least %v", r.At.Sub(last), c.period)
+					}
+					last = r.At
+				}
+			}
+		})
+	}
+}
+
+// TestAFrozenProcessDoesNotThinkOrGrow: thinking and growing are work of the host.
+func TestAFrozenProcessDoesNotThinkOrGrow(t *testing.T) {
+	const frozen = 600 * time.Millisecond
+	freeze := func(p *program) (thawed time.Time) {
+		p.cmd.Process.Signal(syscall.SIGSTOP)
+		time.Sleep(frozen) // the time that passes is the subject
+		thawed = time.Now()
+		p.cmd.Process.Signal(syscall.SIGCONT)
+		return thawed
+	}
+	t.Run("thinks", func(t *testing.T) {
+		n := burntest.Start(t)
+		p := start(t, n, nil, "--kernel", "1ms", "--queue", "1", "--think", "400ms")
+		p.line(t, "ready")
+		worked := requests(t, n, 2, "LAUNCH", "SYNC")[1].At // it thinks from then on, or a millisecond later
+		thought := time.Since(worked)
+		thawed := freeze(p)
+		next := requests(t, n, 2, "LAUNCH")[1].At
+		if rest, want := next.Sub(thawed), 400*time.Millisecond-thought; rest < want-50*time.Millisecond {
+			t.Errorf("it thought for %v before a freeze of %v and for %v after it, want 400 ms in all", thought, frozen, rest)
+		}
+	})
+	t.Run("grows", func(t *testing.T) {
+		n := burntest.Start(t)
+		p := start(t, n, nil, "--hold", "--grow", "1GiB/s")
+		p.line(t, "ready")
+		requests(t, n, 4, "ALLOC")
+		thawed := freeze(p)
+		before := n.Used()
+		count := len(n.Requests())
+		for _, r := range requests(t, n, count+20, "QUEUE", "ALLOC")[count:] {
+			if at := r.At.Sub(thawed); at < 0 {
+				t.Errorf("%s %v before the thaw", r.Line, -at)
+			}
+		}
+		grown, passed := n.Used()-before, time.Since(thawed)
+		if most := uint64(passed.Seconds()*float64(1<<30)) + 32<<20; grown > most {
+			t.Errorf("grew by %d MiB in %v after the freeze, want at most %d MiB at 1 GiB/s", grown>>20, passed, most>>20)
+		}
+	})
+}
+
+// TestJitterIsSeeded: the same seed gives the same sequence, another one another, and all stay in the range.
+func TestJitterIsSeeded(t *testing.T) {
+	run := func(args ...string) (lines []string) {
+		n := burntest.Start(t)
+		p := start(t, n, nil, append([]string{"--kernel", "100us", "--queue", "10", "--jitter", "0.3"}, args...)...)
+		p.line(t, "ready")
+		for _, r := range requests(t, n, 40, "QUEUE", "LAUNCH") {
+			lines = append(lines, r.Line)
+			var a, b int
+			if k, _ := fmt.Sscanf(r.Line, "LAUNCH %d %d", &a, &b); k == 2 && (a < 70 || a > 130 || b < 1 || b > 13) {
+				t.Errorf("%s is out of range", r.Line)
+			}
+			if k, _ := fmt.Sscanf(r.Line, "QUEUE %d", &a); k == 1 && (a < 7 || a > 14) {
+				t.Errorf("%s is out of range", r.Line)
+			}
+		}
+		return lines
+	}
+	for _, mode := range [][]string{nil, {"--sync"}} {
+		a, b, c := run(append(mode, "--seed", "5")...), run(append(mode, "--seed", "5")...), run(append(mode, "--seed", "6")...)
+		if !slices.Equal(a, b) {
+			t.Errorf("%v: one seed gave %q and %q", mode, a, b)
+		}
+		if slices.Equal(a, c) || a[3] == a[5] && a[5] == a[7] {
+			t.Errorf("%v: two seeds gave %q and %q", mode, a, c)
+		}
+	}
+}
+
 func TestSignals(t *testing.T) {
 	n := burntest.Start(t)
 	t.Run("SIGTERM ends it", func(t *testing.T) {
@@ -115,7 +235,14 @@ func TestOutOfMemory(t *testing.T) {
 	start(t, n, nil, "--memory", "2GiB").ends(t, 2, "out of memory")
 	p := start(t, n, nil, "--memory", "512MiB", "--grow", "4GiB/s", "--kernel", "1ms", "--queue", "4")
 	p.line(t, "ready")
-	p.ends(t, 2, "out of memory")
+	p.line(t, "out of memory after 0.")
+	p.ends(t, 2, "out of memory (CUDA error 2)")
+	for _, r := range requests(t, n, 8, "ALLOC")[2:] { // the first two are --memory
+		var bytes int
+		if _, err := fmt.Sscanf(r.Line, "ALLOC %d", &bytes); err != nil || bytes < 1<<20 || bytes > 16<<20 {
+			t.Errorf("%s: want 1 to 16 MiB", r.Line)
+		}
+	}
 }
 
 func TestRefused(t *testing.T) {
@@ -137,6 +264,9 @@ func TestRefused(t *testing.T) {
 		}, code: 1, message: "cannot open"},
 		{name: "bad size", args: []string{"--memory", "4 bananas"}, code: 64, message: `bad --memory "4 bananas"`},
 		{name: "bad size followed by a good option", args: []string{"--memory", "x", "--queue", "3"}, code: 64, message: "bad --memory"},
+		{name: "bad think", args: []string{"--think", "30"}, code: 64, message: `bad --think "30"`},
+		{name: "much jitter", args: []string{"--jitter", "1"}, code: 64, message: `bad --jitter "1"`},
+		{name: "negative seed", args: []string{"--seed", "-1"}, code: 64, message: `bad --seed "-1"`},
 		{name: "argument", args: []string{"python"}, code: 64, message: "python"},
 	}
 	for _, test := range tests {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,11 +26,25 @@ type Node struct {
 	ctx    context.Context
 	wait   sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
-	memory uint64
-	used   uint64
-	lines  map[int]string // the CTX line of each process that has a context
-	conns  map[net.Conn]struct{}
+	mu       sync.Mutex // guards what follows
+	memory   uint64
+	used     uint64
+	requests []Request
+	lines    map[int]string // the CTX line of each process that has a context
+	conns    map[net.Conn]struct{}
+}
+
+// Request is one line of a process after its CTX line.
+type Request struct {
+	At   time.Time
+	Line string
+}
+
+// Requests returns the requests of all processes in order.
+func (n *Node) Requests() []Request {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.requests)
 }
 
 // Start serves until the test ends. The device nodes are regular files.
@@ -164,6 +179,13 @@ func (n *Node) serve(c net.Conn) {
 			answer = "OK 0 - -"
 		case cctx == nil:
 			answer = "ERR 201 invalid device context"
+		default:
+			n.mu.Lock()
+			n.requests = append(n.requests, Request{time.Now(), in.Text()})
+			n.mu.Unlock()
+		}
+		switch {
+		case cctx == nil || words[0] == "CTX":
 		case words[0] == "QUEUE":
 			cctx.SetDepth(int(num(1)))
 		case words[0] == "ALLOC":
