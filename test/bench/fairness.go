@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/fairness"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -62,10 +63,16 @@ var scenarios = []scenario{
 	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1"}, {70, queue50}}, false},
 }
 
-// sampler is one way in which a driver samples utilisation, as lines of a node file.
-type sampler struct{ name, lines string }
+// sampler is one way in which a driver samples utilisation, as a line of a node file.
+type sampler struct{ name, line string }
 
-var samplers = []sampler{{"", ""}}
+// The first is the default of the virtual node. No GPU was seen that decides between them.
+var samplers = []sampler{
+	{"", ""},
+	{"names at the instant, 168 ms, clock since boot", "sampler: {naming: instant, period: 168ms, clock: boot}\n"},
+	{"names the last, 200 ms ± 20 %", "sampler: {naming: last, period: 200ms, jitter: 0.2, zero_when_idle: true}\n"},
+	{"no series", "sampler: {series: missing}\n"},
+}
 
 // outcome is what one run of one scenario measured.
 type outcome struct {
@@ -161,7 +168,7 @@ type running struct {
 	scenario
 	gpu    gpu.UUID
 	jobs   []*harness.Job
-	record record
+	record fairness.Record
 	shown  [][]shown // of each tenant
 }
 
@@ -210,7 +217,7 @@ func (b *bench) startNode(ctx context.Context, s sampler) (*harness.Node, error)
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "node.yaml")
 	text := fmt.Sprintf("driver: \"580\"\ngpus:\n  - {model: H100-SXM5-80GB, count: %d}\n%s"+
-		"latency: {DeviceGetMemoryInfo: 12us, \"DeviceGet*RunningProcesses\": 4ms}\n", virtualGPUs, s.lines)
+		"latency: {DeviceGetMemoryInfo: 12us, \"DeviceGet*RunningProcesses\": 4ms}\n", virtualGPUs, s.line)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return nil, fmt.Errorf("cannot write the node file: %w", err)
 	}
@@ -280,13 +287,13 @@ func read(ctx context.Context, n *harness.Node, all []*running, window time.Dura
 			busy[truth.Status.GPUs[i].Identity.UUID] = truth.Status.GPUs[i].Busy
 		}
 		for _, r := range all {
-			x := reading{at: at}
+			x := fairness.Reading{At: at}
 			for k, j := range r.jobs {
 				v, ok := busy[r.gpu][j.PID()]
 				if !ok {
 					return fmt.Errorf("%s: the program of tenant %d is not on its GPU: %s", r.name, k+1, j.Output())
 				}
-				x.busy = append(x.busy, v)
+				x.Busy = append(x.Busy, v)
 			}
 			r.record = append(r.record, x)
 		}
@@ -334,12 +341,12 @@ func (r *running) outcome() (o outcome, err error) {
 	for _, l := range r.loads {
 		targets = append(targets, l.share/100)
 	}
-	if slices.Contains(r.record.between(0, r.record.end()), 0) {
+	if slices.Contains(r.record.Between(0, r.record.End()), 0) {
 		return o, errors.New("a tenant did not use the GPU at all")
 	}
-	o.rms10, o.worst10 = r.record.deviation(targets, shortWindow)
-	o.rms60, _ = r.record.deviation(targets, time.Minute)
-	o.bias, o.busy, o.wait = r.record.bias(targets), r.record.busy(), r.record.longestWait().Seconds()
+	o.rms10, o.worst10 = r.record.Deviation(targets, shortWindow)
+	o.rms60, _ = r.record.Deviation(targets, time.Minute)
+	o.bias, o.busy, o.wait = r.record.Bias(targets), r.record.Busy(), r.record.LongestWait().Seconds()
 	o.status = r.statusError()
 	return o, nil
 }
@@ -355,7 +362,7 @@ func (r *running) statusError() float64 {
 			if x.at < shortWindow {
 				continue
 			}
-			truth := 100 * r.record.between(x.at-shortWindow, x.at)[k] / shortWindow.Seconds()
+			truth := 100 * r.record.Between(x.at-shortWindow, x.at)[k] / shortWindow.Seconds()
 			total += x.busy - truth
 			n++
 		}

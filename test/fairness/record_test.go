@@ -1,4 +1,4 @@
-package main
+package fairness
 
 import (
 	"math"
@@ -7,9 +7,9 @@ import (
 )
 
 // alternating is a record of two tenants that have slices in turn, read every 50 ms.
-func alternating(first, second, end time.Duration) record {
+func alternating(first, second, end time.Duration) Record {
 	const step = 50 * time.Millisecond
-	r := record{{busy: []float64{0, 0}}}
+	r := Record{{Busy: []float64{0, 0}}}
 	busy := []float64{0, 0}
 	for at := step; at <= end; at += step {
 		in := 0
@@ -17,7 +17,7 @@ func alternating(first, second, end time.Duration) record {
 			in = 1
 		}
 		busy[in] += step.Seconds()
-		r = append(r, reading{at, append([]float64(nil), busy...)})
+		r = append(r, Reading{at, append([]float64(nil), busy...)})
 	}
 	return r
 }
@@ -31,35 +31,35 @@ func TestRecord(t *testing.T) {
 	}
 	r := alternating(300*time.Millisecond, 700*time.Millisecond, 60*time.Second)
 	exact := []float64{0.3, 0.7}
-	rms, worst := r.deviation(exact, 10*time.Second)
+	rms, worst := r.Deviation(exact, 10*time.Second)
 	near("RMS of exact shares", rms, 0, 1e-6)
 	near("the worst window of exact shares", worst, 0, 1e-6)
-	near("the bias of exact shares", r.bias(exact), 0, 1e-6)
-	near("busy", r.busy(), 100, 1e-6)
-	near("the longest wait", r.longestWait().Seconds(), 0.7, 0.051)
+	near("the bias of exact shares", r.Bias(exact), 0, 1e-6)
+	near("busy", r.Busy(), 100, 1e-6)
+	near("the longest wait", r.LongestWait().Seconds(), 0.7, 0.051)
 
-	rms, worst = r.deviation([]float64{0.2, 0.8}, 10*time.Second)
+	rms, worst = r.Deviation([]float64{0.2, 0.8}, 10*time.Second)
 	near("RMS of shares 10 points off", rms, 10, 1e-6)
 	near("the worst window 10 points off", worst, 10, 1e-6)
-	near("the bias 10 points off", r.bias([]float64{0.2, 0.8}), 10, 1e-6)
+	near("the bias 10 points off", r.Bias([]float64{0.2, 0.8}), 10, 1e-6)
 
 	// A tenant has nothing in the second half: the mean error of the whole record hides it, the windows do not.
 	half := alternating(time.Second, 0, 30*time.Second)
 	for at := 30*time.Second + 50*time.Millisecond; at <= time.Minute; at += 50 * time.Millisecond {
-		last := half[len(half)-1].busy
-		half = append(half, reading{at, []float64{last[0], last[1] + 0.05}})
+		last := half[len(half)-1].Busy
+		half = append(half, Reading{at, []float64{last[0], last[1] + 0.05}})
 	}
-	near("the bias over both halves", half.bias([]float64{0.5, 0.5}), 0, 1e-6)
-	rms, worst = half.deviation([]float64{0.5, 0.5}, 10*time.Second)
+	near("the bias over both halves", half.Bias([]float64{0.5, 0.5}), 0, 1e-6)
+	rms, worst = half.Deviation([]float64{0.5, 0.5}, 10*time.Second)
 	near("the worst window", worst, 50, 1e-6)
 	if rms < 40 {
 		t.Errorf("RMS is %.1f, want more than 40", rms)
 	}
-	near("the longest wait", half.longestWait().Seconds(), 30, 0.1)
+	near("the longest wait", half.LongestWait().Seconds(), 30, 0.1)
 
-	idle := record{{0, []float64{0}}, {time.Minute, []float64{0}}}
-	if rms, _ := idle.deviation([]float64{1}, 10*time.Second); !math.IsNaN(rms) {
+	idle := Record{{0, []float64{0}}, {time.Minute, []float64{0}}}
+	if rms, _ := idle.Deviation([]float64{1}, 10*time.Second); !math.IsNaN(rms) {
 		t.Errorf("nothing was used, and RMS is %v", rms)
 	}
-	near("busy of an idle GPU", idle.busy(), 0, 0)
+	near("busy of an idle GPU", idle.Busy(), 0, 0)
 }
