@@ -13,8 +13,8 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/server"
-	"github.com/gpushare/gpushare/test/fairness"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/shares"
 )
 
 const (
@@ -129,6 +129,16 @@ func (b *bench) skip(what, needs string) ([]Figure, error) {
 	return nil, nil
 }
 
+// The columns of the table. Errors are in points of what was used.
+const (
+	columnMean  = "mean error"
+	columnRMS10 = "RMS 10 s"
+	columnRMS60 = "RMS 60 s"
+	columnWorst = "worst 10 s"
+	columnBusy  = "GPU busy, %"
+	columnWait  = "longest wait, s"
+)
+
 // figures are those of one scenario, with the targets that apply to it.
 func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
 	name := sc.name
@@ -153,12 +163,12 @@ func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
 		f.Scenario = "in real time: " + name
 		out = append(out, f)
 	}
-	add("mean error, points", "points", "lower", target(1), func(o outcome) float64 { return o.bias })
-	add("RMS 10 s", "points", "lower", bound10, func(o outcome) float64 { return o.rms10 })
-	add("RMS 60 s", "points", "lower", bound60, func(o outcome) float64 { return o.rms60 })
-	add("worst 10 s", "points", "lower", nil, func(o outcome) float64 { return o.worst10 })
-	add("GPU busy, %", "%", "higher", bound97, func(o outcome) float64 { return o.busy })
-	add("longest wait, s", "s", "lower", target(5), func(o outcome) float64 { return o.wait })
+	add(columnMean, "points", "lower", target(1), func(o outcome) float64 { return o.bias })
+	add(columnRMS10, "points", "lower", bound10, func(o outcome) float64 { return o.rms10 })
+	add(columnRMS60, "points", "lower", bound60, func(o outcome) float64 { return o.rms60 })
+	add(columnWorst, "points", "lower", nil, func(o outcome) float64 { return o.worst10 })
+	add(columnBusy, "%", "higher", bound97, func(o outcome) float64 { return o.busy })
+	add(columnWait, "s", "lower", target(5), func(o outcome) float64 { return o.wait })
 	add("error of status, points", "points", "lower", nil, func(o outcome) float64 { return o.status })
 	return out
 }
@@ -168,7 +178,7 @@ type running struct {
 	scenario
 	gpu    gpu.UUID
 	jobs   []*harness.Job
-	record fairness.Record
+	record shares.Record
 	shown  [][]shown // of each tenant
 }
 
@@ -287,7 +297,7 @@ func read(ctx context.Context, n *harness.Node, all []*running, window time.Dura
 			busy[truth.Status.GPUs[i].Identity.UUID] = truth.Status.GPUs[i].Busy
 		}
 		for _, r := range all {
-			x := fairness.Reading{At: at}
+			x := shares.Reading{At: at}
 			for k, j := range r.jobs {
 				v, ok := busy[r.gpu][j.PID()]
 				if !ok {

@@ -45,6 +45,7 @@ func atMost(d time.Duration) func(*bench) time.Duration {
 var parts = []part{
 	{"plan", "the MIG planner and a replay of requests", atMost(2 * time.Minute), (*bench).plan},
 	{"node", "start, converge, status, run, memory, idle CPU, re-layout", atMost(5 * time.Minute), (*bench).node},
+	{"simulated", "the scheduler in virtual time: every scenario with every sampler", atMost(10 * time.Minute), (*bench).simulated},
 	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
 	{"cost", "CPU time of 64 leases on 8 GPUs, and of 8 that are alone", atMost(4 * time.Minute), (*bench).cost},
 	{"fail-open", "a stopped and a killed daemon: when the last lease is thawed", atMost(3 * time.Minute), (*bench).failOpen},
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.IntVar(&b.runs, "runs", 1, "measure shares this `number` of times, each with new leases")
 	flags.DurationVar(&b.window, "for", time.Minute, "measure shares this `long`")
 	flags.DurationVar(&b.warmUp, "warm-up", 20*time.Second, "let leases run this `long` before their shares are measured")
-	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node")
+	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}

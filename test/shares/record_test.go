@@ -1,4 +1,4 @@
-package fairness
+package shares
 
 import (
 	"math"

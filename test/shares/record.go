@@ -1,10 +1,9 @@
-// Package fairness compares the GPU time of tenants, read over a time, with the shares that they should have. It reads nothing
+// Package shares compares the GPU time of tenants, read over a time, with the shares that they should have. It reads nothing
 // itself.
-package fairness
+package shares
 
 import (
 	"math"
-	"slices"
 	"sort"
 	"time"
 )
@@ -49,8 +48,8 @@ func (r Record) Between(from, to time.Duration) []float64 {
 	return out
 }
 
-// Shares divides by the sum; nil when nothing was used.
-func Shares(busy []float64) []float64 {
+// partOf divides by the sum; nil when nothing was used.
+func partOf(busy []float64) []float64 {
 	total := sum(busy)
 	if total <= 0 {
 		return nil
@@ -70,30 +69,31 @@ func sum(v []float64) (total float64) {
 }
 
 // Deviation compares the shares in all windows of one length with the targets. A window begins every second. Both values are
-// in points (percent of what was used), and of the tenant that has the largest.
+// in points (percent of what was used): rms over all tenants and windows, worst of them all. They are no numbers when the record
+// is shorter than a window.
 func (r Record) Deviation(targets []float64, window time.Duration) (rms, worst float64) {
-	squares, n := make([]float64, len(targets)), 0
+	squares, n := 0.0, 0
 	for from := time.Duration(0); from+window <= r.End(); from += time.Second {
-		got := Shares(r.Between(from, from+window))
+		got := partOf(r.Between(from, from+window))
 		if got == nil {
 			continue
 		}
-		n++
 		for i := range targets {
 			d := 100 * (got[i] - targets[i])
-			squares[i] += d * d
+			squares += d * d
 			worst = max(worst, math.Abs(d))
+			n++
 		}
 	}
 	if n == 0 {
 		return math.NaN(), math.NaN()
 	}
-	return math.Sqrt(slices.Max(squares) / float64(n)), worst
+	return math.Sqrt(squares / float64(n)), worst
 }
 
 // Bias is the largest difference between a tenant's share of the whole record and its target, in points.
 func (r Record) Bias(targets []float64) float64 {
-	got := Shares(r.Between(0, r.End()))
+	got := partOf(r.Between(0, r.End()))
 	if got == nil {
 		return math.NaN()
 	}
