@@ -22,6 +22,7 @@ type backlog struct {
 
 	// Without utilisation of the GPU, mean and wait are an integral of what the driver attributes to the processes.
 	charged time.Duration // accounted time at the last answer
+	answers int           // so far
 }
 
 const (
@@ -54,13 +55,22 @@ func (b *backlog) plan(limit time.Duration) (time.Duration, bool) {
 	if b.since++; b.measured < measuringFirst || b.missed > 0 || b.since >= measuringEvery {
 		b.since = 0
 		b.measured++
-		return min(b.sorted[len(b.sorted)-1]+6*time.Millisecond, limit), true
+		return min(b.longest()+6*time.Millisecond, limit), true
 	}
 	return min(b.wait, limit), false
 }
 
+// longest is the longest backlog that was observed.
+func (b *backlog) longest() time.Duration {
+	if len(b.sorted) == 0 {
+		return 0
+	}
+	return b.sorted[len(b.sorted)-1]
+}
+
 // add adds an observation.
 func (b *backlog) add(d time.Duration, budget time.Duration) {
+	b.dropEarly()
 	if len(b.observed) == keptObservations {
 		b.observed = slices.Delete(b.observed, 0, 1)
 	}
@@ -82,6 +92,21 @@ func (b *backlog) add(d time.Duration, budget time.Duration) {
 		if i+1 == len(b.sorted) || b.wait <= b.sorted[i+1] {
 			break
 		}
+	}
+}
+
+// dropEarly drops an observation from the start that is far longer than all others: when time slices begin, the queued work
+// of all leases runs at once.
+func (b *backlog) dropEarly() {
+	if len(b.observed) < 4 || len(b.observed) > 8 {
+		return
+	}
+	n := len(b.sorted)
+	if b.sorted[n-1] < b.sorted[n-2]+2*(b.sorted[n-2]-b.sorted[0])+20*time.Millisecond {
+		return
+	}
+	if i := slices.Index(b.observed, b.sorted[n-1]); i < 2 {
+		b.observed = slices.Delete(b.observed, i, i+1)
 	}
 }
 
@@ -123,9 +148,9 @@ func (b *backlog) learn(f *freeze, d time.Duration, censored bool, budget time.D
 			longer = 2 * wait
 		}
 		b.restart(longer)
-	case !censored && len(b.sorted) != 0 && d < b.sorted[0]-max(10*time.Millisecond, (b.sorted[len(b.sorted)-1]-b.sorted[0])/4):
+	case !censored && len(b.sorted) != 0 && d < b.sorted[0]-max(10*time.Millisecond, (b.longest()-b.sorted[0])/4):
 		// The work is shorter than all before.
-		b.restart(b.sorted[len(b.sorted)-1] + 6*time.Millisecond)
+		b.restart(b.longest() + 6*time.Millisecond)
 		b.add(d, budget)
 	}
 }

@@ -17,7 +17,7 @@ type fallback struct {
 const (
 	leastUsed      = 0.8              // of the slices
 	fallbackAfter  = 30 * time.Second // of observed slices
-	fallbackRetry  = 10 * time.Second // the same, for a retry
+	fallbackRetry  = 5 * time.Second  // the same, for a retry
 	shortestLapse  = time.Minute
 	longestLapse   = 8 * time.Minute
 	fewestOwnIdles = 5 // periods of a lease

@@ -177,6 +177,7 @@ func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 func (s *Scheduler) freeze(now time.Duration, why string) (Action, bool) {
 	for _, m := range s.in {
 		if !m.running && !m.frozen {
+			s.disturbed = true
 			return s.freezeOne(m, now, why), true
 		}
 	}
@@ -215,7 +216,7 @@ func (s *Scheduler) thaw(now time.Duration) (Action, bool) {
 // beginSlice starts a slice of a lease, and of leases that use none of its GPUs. Its time counts from the thaw.
 func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	s.endSet()
-	s.phase, s.started, s.start, s.until, s.lastPicked = sliceRuns, false, now, now+q, m.Lease
+	s.phase, s.started, s.disturbed, s.start, s.until, s.lastPicked = sliceRuns, false, false, now, now+q, m.Lease
 	if s.preempting == m {
 		s.preempting = nil
 	}

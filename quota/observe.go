@@ -50,11 +50,28 @@ func (s *Scheduler) idleBudget() time.Duration {
 	return min(idleBudget, s.round()/time.Duration(80*max(1, len(s.in))))
 }
 
+// longestWait is the longest wait after a slice of a lease that lets no other lease be frozen for too long: each has a slice
+// and a wait, too. Where the backlogs are unknown, all have the same.
+func (s *Scheduler) longestWait(m *member) time.Duration {
+	left, unknown := s.cfg.MaxFrozen-50*time.Millisecond, 1
+	for _, x := range s.in {
+		switch {
+		case x == m:
+		case len(x.backlog.sorted) == 0 && s.hasSeries():
+			unknown++
+			left -= s.quantum() + 2*s.switchTime
+		default:
+			left -= s.quantum() + 2*s.switchTime + max(x.backlog.wait, x.backlog.longest())
+		}
+	}
+	return min(max(left/time.Duration(unknown), m.backlog.wait, s.quantum()), longestWait)
+}
+
 // startFreezes begins the wait for the queued work of the leases whose slice has ended, charges it, and returns when it ends.
 func (s *Scheduler) startFreezes() time.Duration {
-	limit := min(longestWait, s.cfg.MaxFrozen*4/5)
 	var until time.Duration
 	for _, m := range s.set {
+		limit := s.longestWait(m)
 		m.deficit -= m.frozenAt - s.start
 		if !s.hasSeries() {
 			m.deficit -= m.backlog.mean
@@ -62,13 +79,11 @@ func (s *Scheduler) startFreezes() time.Duration {
 			m.usage.pending = m.backlog.mean
 			continue
 		}
-		first := limit
-		if len(m.backlog.sorted) == 0 && m.backlog.first == 0 {
-			// No lease may be frozen for too long while the backlogs of all are unknown.
-			first = max(s.cfg.MaxFrozen/time.Duration(len(s.in))-s.quantum()-10*time.Millisecond, s.quantum())
-		}
-		wait, measures := m.backlog.plan(min(limit, first))
+		wait, measures := m.backlog.plan(limit)
 		f := &freeze{lease: m, at: m.frozenAt, wait: wait, measures: measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		if s.disturbed || m.frozenAt-s.start < 2*s.leftover {
+			f.epoch = -1 // the queued work of other leases ran in the slice, too
+		}
 		m.deficit -= f.charged
 		if len(s.freezes) == 128 { // ObserveUtilization is not called
 			s.freezes = slices.Delete(s.freezes, 0, 64)
@@ -81,11 +96,18 @@ func (s *Scheduler) startFreezes() time.Duration {
 
 // endFreezes ends the waits of the GPUs of a lease that was thawed.
 func (s *Scheduler) endFreezes(m *member) {
+	s.leftover = 0
 	for _, f := range s.freezes {
 		if f.next == 0 && f.lease.overlaps(&m.Member) {
 			f.next = s.last
 			if f.lease != m {
 				f.after = m
+			}
+			switch b, wait := &f.lease.backlog, f.next-f.at; {
+			case len(b.sorted) == 0 && wait < f.wait:
+				s.leftover = max(s.leftover, s.cfg.MaxFrozen)
+			default:
+				s.leftover = max(s.leftover, b.longest()-wait)
 			}
 		}
 	}

@@ -9,6 +9,17 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	s.account(now)
 	s.sensors.processes, s.sensors.processAt = true, s.last
 	series := s.hasSeries()
+	if !series && s.sensors.enforced {
+		var sum float64
+		for _, part := range busy {
+			sum += part
+		}
+		s.fallback.observed += to - from
+		s.fallback.idle += time.Duration(max(0, 1-sum) * float64(to-from))
+		if s.cfg.Fallback {
+			s.fallback.decide(s.last, 1)
+		}
+	}
 	for _, m := range s.members {
 		part := min(busy[m.Lease], 1)
 		switch {
@@ -31,14 +42,18 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	s.refresh()
 }
 
-// correction is the part of a difference by which the backlog of a lease is corrected, without the series. The answers of
-// one second are wrong by up to 0.2 s; the error of the sum does not grow.
-const correction = 1.0 / 60
+// corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one
+// second are wrong by up to 0.2 s; the error of the sum does not grow.
+const (
+	firstCorrections = 8
+	corrections      = 60
+)
 
 // integrate corrects the backlog by the difference between what the driver attributed to a lease and what it was charged.
 func (s *Scheduler) integrate(m *member, off time.Duration) {
 	b := &m.backlog
-	b.mean = min(max(b.mean+time.Duration(correction*float64(off)), 0), longestWait)
+	b.mean = min(max(b.mean+off/time.Duration(min(firstCorrections+b.answers, corrections)), 0), longestWait)
+	b.answers++
 	b.wait = b.mean
 }
 

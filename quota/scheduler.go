@@ -66,9 +66,11 @@ type Scheduler struct {
 	stale      bool
 	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
 	phase      phase
-	set        []*member // the leases of this slice: the first was picked, the others use other GPUs
-	started    bool      // the leases of the slice are thawed
-	draining   bool      // in phase backlogRuns: all leases of the slice are frozen
+	set        []*member     // the leases of this slice: the first was picked, the others use other GPUs
+	started    bool          // the leases of the slice are thawed
+	draining   bool          // in phase backlogRuns: all leases of the slice are frozen
+	disturbed  bool          // a lease that had no slice was frozen in this one
+	leftover   time.Duration // how long the backlog before this slice may have run into it
 	start      time.Duration
 	until      time.Duration
 	lastPicked string

@@ -32,6 +32,9 @@ const recent = 72
 // observed.
 const assumedPeriod = 139 * time.Millisecond
 
+// longestPeriod is the longest period that is expected.
+const longestPeriod = 300 * time.Millisecond
+
 // segment is a part of the time in which the same leases ran.
 type segment struct {
 	from    time.Duration
@@ -112,14 +115,14 @@ func (t *track) add(u Utilization) int {
 		gap := p.End - t.ends
 		if t.ends == 0 {
 			gap = t.period()
-		} else if gap <= 2*assumedPeriod {
+		} else if gap <= longestPeriod {
 			t.gaps[t.sampled%recent] = gap
 		}
 		t.percents[t.sampled%recent] = p.Busy
 		if t.sampled++; t.sampled%8 == 0 {
 			t.measure()
 		}
-		if gap > t.period()*3/2 {
+		if gap > t.longest() {
 			gap = t.period()
 		}
 		from := max(p.End-gap, t.upTo)
@@ -166,6 +169,14 @@ func (t *track) period() time.Duration {
 	return t.length
 }
 
+// longest is the longest period: between samples that are further apart the GPU was idle.
+func (t *track) longest() time.Duration {
+	if t.length == 0 {
+		return longestPeriod
+	}
+	return t.length * 3 / 2
+}
+
 // busy is the value of a sample of a busy GPU.
 func (t *track) busy() float64 {
 	if t.full == 0 {
@@ -178,7 +189,8 @@ func (t *track) busy() float64 {
 func overlap(a, b, c, d time.Duration) time.Duration { return max(0, min(b, d)-max(a, c)) }
 
 // unexplained is the idle time between two moments that no running lease explains by what it usually leaves idle, and the
-// length of the periods that it was measured in. ok is false if a part of the time has no samples.
+// length of the periods that it was measured in. A period may have several waits: each has the idle time after its expected
+// backlog, and they divide the rest. ok is false if a part of the time has no samples.
 func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Duration, ok bool) {
 	var covered time.Duration
 	var sum float64
@@ -189,7 +201,7 @@ func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Dura
 		}
 		covered += part
 		length += p.to - p.from
-		excess, waits := float64(p.idle), time.Duration(0)
+		excess, waits, expected := float64(p.idle), time.Duration(0), time.Duration(0)
 		for i := len(t.segments) - 1; i >= 0; i-- {
 			g := &t.segments[i]
 			end := t.end(i, now)
@@ -200,6 +212,11 @@ func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Dura
 			switch g.state {
 			case drains:
 				waits += over
+				late := overlap(g.from+g.lease.backlog.mean, end, p.from, p.to)
+				excess -= float64(late)
+				if g.from < to && end > from {
+					expected += late
+				}
 			case runs:
 				excess -= g.lease.own.mean() * float64(over)
 			case unused:
@@ -207,7 +224,7 @@ func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Dura
 			case several:
 			}
 		}
-		sum += excess * float64(part) / float64(max(waits, part))
+		sum += float64(expected) + excess*float64(part)/float64(max(waits, part))
 	}
 	return min(max(time.Duration(sum), 0), to-from), length, covered >= to-from-time.Millisecond
 }
