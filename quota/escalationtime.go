@@ -35,30 +35,30 @@ func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Durat
 	return at, ok
 }
 
-// Headroom is how many bytes may be allocated on the GPU until a lease may have to be frozen or stopped; ok is false when
-// no growth leads to that. moved is by how much the use of the GPU has grown since the uses in the list were measured: any
-// account may have taken it.
-func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, moved uint64) (bytes uint64, ok bool) {
+// Room is how much may be allocated on the GPU until a lease may have to be frozen or stopped. grown is by how much the use
+// of the GPU has grown since the uses in the list were measured: any account may have taken it.
+func (e *Escalation) Room(device DeviceMemory, list []MemoryAccount, grown uint64) (room Room) {
 	add := func(limit, used uint64) {
 		left := uint64(0)
 		if limit > used {
 			left = limit - used
 		}
-		if !ok || left < bytes {
-			bytes, ok = left, true
+		if !room.Known || left < room.Bytes {
+			room.Bytes, room.Known = left, true
 		}
 	}
 	for i := range list {
 		a, st := &list[i], e.accounts[list[i].ID]
-		if st == nil || !a.acts() || a.DryRun {
+		if st == nil || a.Limit == 0 {
 			continue
 		}
-		var used uint64
-		for _, v := range st.known {
-			used += v
+		used := st.used()
+		room.Close = room.Close || used >= part(a.Limit, 90)
+		if !a.acts() || a.DryRun {
+			continue
 		}
 		if st.over == nil {
-			add(a.Limit, used+moved)
+			add(a.Limit, used+grown)
 			if device.Free != nil && !device.short() {
 				add(*device.Free, device.Reserve)
 			}
@@ -66,29 +66,19 @@ func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, moved u
 		}
 		for lease, o := range st.leases {
 			if o.frozen == nil && o.retry == 0 {
-				add(o.low+growthSlack, st.known[lease]+moved)
+				add(o.low+growthSlack, st.known[lease]+grown)
 			}
 		}
 	}
-	return bytes, ok
+	return room
 }
 
-// Close reports whether an account uses at least 90 % of its limit.
-func (e *Escalation) Close(list []MemoryAccount) bool {
-	for i := range list {
-		st := e.accounts[list[i].ID]
-		if st == nil || list[i].Limit == 0 {
-			continue
-		}
-		var used uint64
-		for _, v := range st.known {
-			used += v
-		}
-		if used >= part(list[i].Limit, 90) {
-			return true
-		}
+// used is the sum of the last known uses.
+func (st *account) used() (sum uint64) {
+	for _, v := range st.known {
+		sum += v
 	}
-	return false
+	return sum
 }
 
 // Frozen lists the leases that the policy has frozen.
@@ -117,11 +107,7 @@ func (e *Escalation) Stage(a *MemoryAccount, lease string) string {
 	if st == nil || a.Limit == 0 {
 		return ""
 	}
-	var used uint64
-	for _, v := range st.known {
-		used += v
-	}
-	o := st.leases[lease]
+	used, o := st.used(), st.leases[lease]
 	switch {
 	case e.victim != nil && e.victim.lease == lease:
 		return StageStopping

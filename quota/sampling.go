@@ -32,6 +32,8 @@ type Sampling struct {
 	used   uint64  // last reading
 	readAt time.Duration
 	known  bool // there was a reading
+	grew   bool // the total has grown, last at grewAt
+	grewAt time.Duration
 
 	listedUsed uint64 // the total when the processes were listed
 	listedAt   time.Duration
@@ -45,22 +47,39 @@ type Sampling struct {
 	window budgetWindow
 }
 
+// Room is how far a GPU's grants and its reserve are from their limits.
+type Room struct {
+	Bytes uint64 // that may be allocated until a lease may have to be frozen or stopped
+	Known bool   // false: no amount leads to that
+	Close bool   // a grant uses at least 90 % of its limit
+}
+
 // Read takes a reading of the GPU's used memory. It reports whether the processes are to be listed now: the total moved, a
-// grant is close to its limit, or the last list is old. urgent: memory runs out, so that the budget may be owed.
-func (s *Sampling) Read(now time.Duration, used uint64, closeToLimit, urgent bool) (list bool) {
+// grant is close to its limit, or the last list is old.
+func (s *Sampling) Read(now time.Duration, used uint64, room Room, longest time.Duration) (list bool) {
 	s.learn(now, used)
-	age := now - s.listedAt
-	switch {
-	case !s.listed || age >= costlyInterval:
-		return true
-	case s.owed(urgent) > 0:
-		return false
-	case s.Moved() >= movedBytes:
-		return true
-	case closeToLimit && age >= closeInterval, s.Moved() > 0 && age >= changedInterval:
+	age, moved := now-s.listedAt, s.Moved()
+	if !s.listed || age >= costlyInterval {
 		return true
 	}
-	return age >= idleInterval
+	if moved >= movedBytes || room.Close && moved > 0 && age >= closeInterval {
+		return s.owed(s.urgent(now, room, longest)) <= 0
+	}
+	if room.Close && age >= closeInterval || moved > 0 && age >= changedInterval || age >= idleInterval {
+		// Half of the credit is kept for the moment in which memory runs out.
+		return !s.spending || s.credit >= driverCredit/2 || age >= idleInterval && s.credit >= 0
+	}
+	return false
+}
+
+// urgent reports whether memory runs out: it grew within the last second, and the room could be filled before the next
+// reading at the longest interval. Only then driver's time is owed.
+func (s *Sampling) urgent(now time.Duration, room Room, longest time.Duration) bool {
+	return s.near(room, longest) && s.grew && now < s.grewAt+time.Second
+}
+
+func (s *Sampling) near(room Room, longest time.Duration) bool {
+	return room.Known && float64(room.Bytes) < s.Rate()*longest.Seconds()
 }
 
 // learn keeps the largest fill rate of the recent past.
@@ -69,6 +88,7 @@ func (s *Sampling) learn(now time.Duration, used uint64) {
 	if s.known && elapsed > 0 {
 		s.rate *= 1 - min(1, elapsed.Seconds()/rateHalfLife.Seconds()/2)
 		if used > s.used {
+			s.grew, s.grewAt = true, now
 			s.rate = max(s.rate, float64(used-s.used)/elapsed.Seconds())
 		}
 	}
@@ -100,20 +120,13 @@ func (s *Sampling) Listed(now time.Duration, used uint64) {
 // Rate is the fill rate that is assumed, in bytes a second.
 func (s *Sampling) Rate() float64 { return max(s.rate, startRate) }
 
-// Urgent reports whether this many bytes could be filled before the next reading at the longest interval.
-func (s *Sampling) Urgent(headroom uint64, longest time.Duration) bool {
-	return float64(headroom) < s.Rate()*longest.Seconds()
-}
-
-// Next is the time until the next reading. headroom is how much may be allocated until it matters; known is false when no
-// amount matters.
-func (s *Sampling) Next(headroom uint64, known bool, longest time.Duration) time.Duration {
+// Next is the time until the next reading, at most longest unless the budget is exceeded.
+func (s *Sampling) Next(now time.Duration, room Room, longest time.Duration) time.Duration {
 	next := longest
-	if known && s.Urgent(headroom, longest) {
-		next = time.Duration(float64(headroom) / s.Rate() * float64(time.Second))
+	if s.near(room, longest) {
+		next = max(time.Duration(float64(room.Bytes)/s.Rate()*float64(time.Second)), shortestInterval)
 	}
-	next = max(next, shortestInterval)
-	if owed := s.owed(known && s.Urgent(headroom, longest)); owed > 0 { // As long as the budget takes to pay it.
+	if owed := s.owed(s.urgent(now, room, longest)); owed > 0 { // As long as the budget takes to pay it.
 		next = max(next, min(time.Duration(float64(owed)/float64(driverBudget)*float64(time.Second)), costlyInterval))
 	}
 	return next

@@ -132,11 +132,10 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	memory, err := s.en.Driver.Memory(read, s.id)
 	now := s.now()
 	device := s.device(memory)
-	urgent, _, _ := s.urgent(device, longest)
 	switch {
 	case err != nil:
 		s.failed(ctx, now, leases)
-	case s.sampling.Read(now, memory.Used, s.escalation.Close(s.accounts), urgent) || list || s.due(now, device):
+	case s.sampling.Read(now, memory.Used, s.room(device), longest) || list || s.due(now, device):
 		s.list(read, ctx, leases)
 	case memory.Used != s.total:
 		s.total = memory.Used
@@ -148,9 +147,8 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	if err != nil {
 		return longest
 	}
-	_, headroom, known := s.urgent(device, longest)
 	now = s.now()
-	next := s.sampling.Next(headroom, known, longest)
+	next := s.sampling.Next(now, s.room(device), longest)
 	if at, ok := s.escalation.Due(now, s.accounts); ok {
 		next = min(next, max(at-now, time.Millisecond))
 	}
@@ -162,9 +160,8 @@ func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 	return quota.DeviceMemory{Free: &m.Free, Reserve: s.en.State.Desired().GPUMemoryReserve(s.id)}
 }
 
-func (s *sampler) urgent(device quota.DeviceMemory, longest time.Duration) (urgent bool, headroom uint64, known bool) {
-	headroom, known = s.escalation.Headroom(device, s.accounts, s.sampling.Grown())
-	return known && s.sampling.Urgent(headroom, longest), headroom, known
+func (s *sampler) room(device quota.DeviceMemory) quota.Room {
+	return s.escalation.Room(device, s.accounts, s.sampling.Grown())
 }
 
 // due reports whether the escalation needs a list of the processes now: a stage ends, or the GPU runs out of memory.
