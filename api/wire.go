@@ -89,6 +89,9 @@ type GPUStatus struct {
 	MPS         *MPSStatus      `json:"mps,omitempty"`
 	Processes   []ProcessStatus `json:"processes,omitempty"`
 	Granted     []GrantedMemory `json:"granted,omitempty"` // GPU memory that live leases and reserved grants take here
+	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
+	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
+	Unattributed *uint64 `json:"unattributed,omitempty"`
 }
 
 // GPUMemory is in bytes.
@@ -262,7 +265,10 @@ type LeaseMemory struct {
 	Limit   uint64 `json:"limit"`           // of the grant, for all its leases on one GPU
 	Used    uint64 `json:"used"`            // by this lease
 	Backend string `json:"backend"`         // mig | mps | reactive | none: what enforces the limit
-	Stage   string `json:"stage,omitempty"` // notice | over | stopping
+	Stage   string `json:"stage,omitempty"` // notice | over | frozen | stopping
+	// Unknown: Used lacks what was never measured. LastKnown: Used was measured then, and newer measurements failed.
+	Unknown   bool       `json:"unknown,omitempty"`
+	LastKnown *time.Time `json:"last_known,omitempty"`
 }
 
 // IsolationStatus is the isolation of a lease, as read back.

@@ -35,16 +35,16 @@ func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Durat
 	return at, ok
 }
 
-// Room is how much may be allocated on the GPU until a lease may have to be frozen or stopped. grown is by how much the use
+// Headroom is how much may be allocated on the GPU until a lease may have to be frozen or stopped. grown is by how much the use
 // of the GPU has grown since the uses in the list were measured: any account may have taken it.
-func (e *Escalation) Room(device DeviceMemory, list []MemoryAccount, grown uint64) (room Room) {
+func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, grown uint64) (headroom Headroom) {
 	add := func(limit, used uint64) {
 		left := uint64(0)
 		if limit > used {
 			left = limit - used
 		}
-		if !room.Known || left < room.Bytes {
-			room.Bytes, room.Known = left, true
+		if !headroom.Known || left < headroom.Bytes {
+			headroom.Bytes, headroom.Known = left, true
 		}
 	}
 	for i := range list {
@@ -53,7 +53,7 @@ func (e *Escalation) Room(device DeviceMemory, list []MemoryAccount, grown uint6
 			continue
 		}
 		used := st.used()
-		room.Close = room.Close || used >= part(a.Limit, 90)
+		headroom.Close = headroom.Close || used >= part(a.Limit, 90)
 		if !a.acts() || a.DryRun {
 			continue
 		}
@@ -70,7 +70,7 @@ func (e *Escalation) Room(device DeviceMemory, list []MemoryAccount, grown uint6
 			}
 		}
 	}
-	return room
+	return headroom
 }
 
 // used is the sum of the last known uses.

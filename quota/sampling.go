@@ -47,8 +47,8 @@ type Sampling struct {
 	window budgetWindow
 }
 
-// Room is how far a GPU's grants and its reserve are from their limits.
-type Room struct {
+// Headroom is how far a GPU's grants and its reserve are from their limits.
+type Headroom struct {
 	Bytes uint64 // that may be allocated until a lease may have to be frozen or stopped
 	Known bool   // false: no amount leads to that
 	Close bool   // a grant uses at least 90 % of its limit
@@ -56,30 +56,30 @@ type Room struct {
 
 // Read takes a reading of the GPU's used memory. It reports whether the processes are to be listed now: the total moved, a
 // grant is close to its limit, or the last list is old.
-func (s *Sampling) Read(now time.Duration, used uint64, room Room, longest time.Duration) (list bool) {
+func (s *Sampling) Read(now time.Duration, used uint64, headroom Headroom, longest time.Duration) (list bool) {
 	s.learn(now, used)
 	age, moved := now-s.listedAt, s.Moved()
 	if !s.listed || age >= costlyInterval {
 		return true
 	}
-	if moved >= movedBytes || room.Close && moved > 0 && age >= closeInterval {
-		return s.owed(s.urgent(now, room, longest)) <= 0
+	if moved >= movedBytes || headroom.Close && moved > 0 && age >= closeInterval {
+		return s.owed(s.urgent(now, headroom, longest)) <= 0
 	}
-	if room.Close && age >= closeInterval || moved > 0 && age >= changedInterval || age >= idleInterval {
+	if headroom.Close && age >= closeInterval || moved > 0 && age >= changedInterval || age >= idleInterval {
 		// Half of the credit is kept for the moment in which memory runs out.
 		return !s.spending || s.credit >= driverCredit/2 || age >= idleInterval && s.credit >= 0
 	}
 	return false
 }
 
-// urgent reports whether memory runs out: it grew within the last second, and the room could be filled before the next
+// urgent reports whether memory runs out: it grew within the last second, and the headroom could be filled before the next
 // reading at the longest interval. Only then driver's time is owed.
-func (s *Sampling) urgent(now time.Duration, room Room, longest time.Duration) bool {
-	return s.near(room, longest) && s.grew && now < s.grewAt+time.Second
+func (s *Sampling) urgent(now time.Duration, headroom Headroom, longest time.Duration) bool {
+	return s.near(headroom, longest) && s.grew && now < s.grewAt+time.Second
 }
 
-func (s *Sampling) near(room Room, longest time.Duration) bool {
-	return room.Known && float64(room.Bytes) < s.Rate()*longest.Seconds()
+func (s *Sampling) near(headroom Headroom, longest time.Duration) bool {
+	return headroom.Known && float64(headroom.Bytes) < s.Rate()*longest.Seconds()
 }
 
 // learn keeps the largest fill rate of the recent past.
@@ -121,12 +121,12 @@ func (s *Sampling) Listed(now time.Duration, used uint64) {
 func (s *Sampling) Rate() float64 { return max(s.rate, startRate) }
 
 // Next is the time until the next reading, at most longest unless the budget is exceeded.
-func (s *Sampling) Next(now time.Duration, room Room, longest time.Duration) time.Duration {
+func (s *Sampling) Next(now time.Duration, headroom Headroom, longest time.Duration) time.Duration {
 	next := longest
-	if s.near(room, longest) {
-		next = max(time.Duration(float64(room.Bytes)/s.Rate()*float64(time.Second)), shortestInterval)
+	if s.near(headroom, longest) {
+		next = max(time.Duration(float64(headroom.Bytes)/s.Rate()*float64(time.Second)), shortestInterval)
 	}
-	if owed := s.owed(s.urgent(now, room, longest)); owed > 0 { // As long as the budget takes to pay it.
+	if owed := s.owed(s.urgent(now, headroom, longest)); owed > 0 { // As long as the budget takes to pay it.
 		next = max(next, min(time.Duration(float64(owed)/float64(driverBudget)*float64(time.Second)), costlyInterval))
 	}
 	return next

@@ -28,9 +28,9 @@ func TestSamplingInterval(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var s Sampling
-			s.Read(0, 0, Room{}, time.Second)
-			s.Read(100*time.Millisecond, uint64(tc.rate*gibi/10), Room{}, time.Second)
-			if got := s.Next(100*time.Millisecond, Room{Bytes: tc.headroom, Known: tc.known}, time.Second).Round(time.Millisecond); got != tc.want {
+			s.Read(0, 0, Headroom{}, time.Second)
+			s.Read(100*time.Millisecond, uint64(tc.rate*gibi/10), Headroom{}, time.Second)
+			if got := s.Next(100*time.Millisecond, Headroom{Bytes: tc.headroom, Known: tc.known}, time.Second).Round(time.Millisecond); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
@@ -60,7 +60,7 @@ func TestProcessesAreListedWhenTheTotalMoved(t *testing.T) {
 			var s Sampling
 			lists := 0
 			for at := time.Duration(0); at < 30*time.Second; at += 20 * time.Millisecond {
-				if s.Read(at, tc.used(at), Room{Close: tc.close}, time.Second) {
+				if s.Read(at, tc.used(at), Headroom{Close: tc.close}, time.Second) {
 					s.Listed(at, tc.used(at))
 					lists++
 				}
@@ -80,9 +80,9 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 		read := time.Duration(rapid.IntRange(5, 100).Draw(t, "µs of a reading")) * time.Microsecond
 		list := time.Duration(rapid.IntRange(100, 9000).Draw(t, "µs of a list")) * time.Microsecond
 		urgent, moving := rapid.Bool().Draw(t, "urgent"), rapid.Bool().Draw(t, "moving")
-		room := Room{Bytes: 100 * gibi, Known: true, Close: urgent}
+		headroom := Headroom{Bytes: 100 * gibi, Known: true, Close: urgent}
 		if urgent {
-			room.Bytes = 0
+			headroom.Bytes = 0
 		}
 		var spent time.Duration
 		at, used := time.Duration(0), uint64(0)
@@ -92,7 +92,7 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 			if moving {
 				used += 100 * mebi
 			}
-			if s.Read(at, used, room, time.Second) {
+			if s.Read(at, used, headroom, time.Second) {
 				spent += list
 				s.Listed(at, used)
 			}
@@ -100,7 +100,7 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 			if most := time.Duration(at.Seconds()*float64(driverBudget)) + 2*driverCredit + list + read + time.Microsecond; spent > most {
 				t.Fatalf("at %v the driver spent %v, the most is %v", at, spent, most)
 			}
-			next := s.Next(at, room, time.Second)
+			next := s.Next(at, headroom, time.Second)
 			if next < shortestInterval || next > costlyInterval {
 				t.Fatalf("the next reading is in %v", next)
 			}
@@ -119,13 +119,13 @@ func TestSamplingWithASlowDriver(t *testing.T) {
 	lists := 0
 	at := time.Duration(0)
 	for at < 2*time.Minute {
-		if spent += 100 * time.Microsecond; s.Read(at, gibi, Room{Known: true, Close: true}, time.Second) {
+		if spent += 100 * time.Microsecond; s.Read(at, gibi, Headroom{Known: true, Close: true}, time.Second) {
 			spent += 50 * time.Millisecond
 			lists++
 			s.Listed(at, gibi)
 		}
 		s.Spent(at, spent)
-		at += s.Next(at, Room{Known: true, Close: true}, time.Second)
+		at += s.Next(at, Headroom{Known: true, Close: true}, time.Second)
 	}
 	if lists < 20 || lists > 30 {
 		t.Errorf("%d lists of 50 ms in two minutes", lists)
@@ -138,10 +138,10 @@ func TestSamplingWithASlowDriver(t *testing.T) {
 // A fill rate is forgotten slowly.
 func TestFillRateIsForgotten(t *testing.T) {
 	var s Sampling
-	s.Read(0, 0, Room{}, time.Second)
-	s.Read(100*time.Millisecond, 10*gibi, Room{}, time.Second) // 100 GiB/s
+	s.Read(0, 0, Headroom{}, time.Second)
+	s.Read(100*time.Millisecond, 10*gibi, Headroom{}, time.Second) // 100 GiB/s
 	for i := range 60 {
-		s.Read(time.Duration(i+1)*time.Second, 10*gibi, Room{}, time.Second)
+		s.Read(time.Duration(i+1)*time.Second, 10*gibi, Headroom{}, time.Second)
 	}
 	if got := s.Rate() / gibi; got < 50 || got > 70 {
 		t.Errorf("after a minute the rate is %.0f GiB/s", got)
@@ -153,15 +153,15 @@ func TestFillRateIsForgotten(t *testing.T) {
 func TestCreditIsKeptForTheMomentWhenMemoryRunsOut(t *testing.T) {
 	var s Sampling
 	var spent, at time.Duration
-	used, room := uint64(gibi), Room{Bytes: 100 * mebi, Known: true, Close: true}
+	used, headroom := uint64(gibi), Headroom{Bytes: 100 * mebi, Known: true, Close: true}
 	step := func() (listed bool) {
-		if spent += 12 * time.Microsecond; s.Read(at, used, room, time.Second) {
+		if spent += 12 * time.Microsecond; s.Read(at, used, headroom, time.Second) {
 			spent += 4500 * time.Microsecond
 			s.Listed(at, used)
 			listed = true
 		}
 		s.Spent(at, spent)
-		at += s.Next(at, room, time.Second)
+		at += s.Next(at, headroom, time.Second)
 		return listed
 	}
 	for at < 2*time.Minute {

@@ -24,6 +24,9 @@ func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSam
 	if en.State.Desired().Mode(id) != api.ModeMIG {
 		s, err := en.Driver.Snapshot(ctx, id)
 		out.Memory, out.Processes, out.Utilization = s.Memory, s.Processes, s.Utilization
+		if b, ok := quota.Unattributed(&s); ok && err == nil {
+			out.Unattributed = &b
+		}
 		return out, err
 	}
 	memory, err := en.Driver.Memory(ctx, id)

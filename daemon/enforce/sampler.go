@@ -2,8 +2,10 @@ package enforce
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -41,10 +43,13 @@ type sampler struct {
 	listedAt   time.Time // zero: not yet, or the last list failed
 	slicedAt   time.Duration
 	total      uint64 // used memory, as shown
-	exceeded   bool   // the budget of the driver's time
-	sending    bool   // a goroutine sends a signal
-	attempt    *stopAttempt
-	sent       chan signalSent
+	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
+	unattributed *uint64
+	reported     bool
+	exceeded     bool // the budget of the driver's time
+	sending      bool // a goroutine sends a signal
+	attempt      *stopAttempt
+	sent         chan signalSent
 }
 
 // leaseUse is what the processes of a lease use of the GPU.
@@ -135,7 +140,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	switch {
 	case err != nil:
 		s.failed(ctx, now, leases)
-	case s.sampling.Read(now, memory.Used, s.room(device), longest) || list || s.due(now, device):
+	case s.sampling.Read(now, memory.Used, s.headroom(device), longest) || list || s.due(now, device):
 		s.list(read, ctx, leases)
 	case memory.Used != s.total:
 		s.total = memory.Used
@@ -148,7 +153,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 		return longest
 	}
 	now = s.now()
-	next := s.sampling.Next(now, s.room(device), longest)
+	next := s.sampling.Next(now, s.headroom(device), longest)
 	if at, ok := s.escalation.Due(now, s.accounts); ok {
 		next = min(next, max(at-now, time.Millisecond))
 	}
@@ -160,8 +165,8 @@ func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 	return quota.DeviceMemory{Free: &m.Free, Reserve: s.en.State.Desired().GPUMemoryReserve(s.id)}
 }
 
-func (s *sampler) room(device quota.DeviceMemory) quota.Room {
-	return s.escalation.Room(device, s.accounts, s.sampling.Grown())
+func (s *sampler) headroom(device quota.DeviceMemory) quota.Headroom {
+	return s.escalation.Headroom(device, s.accounts, s.sampling.Grown())
 }
 
 // due reports whether the escalation needs a list of the processes now: a stage ends, or the GPU runs out of memory.
@@ -180,6 +185,7 @@ func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
 	}
 	s.sampling.Listed(now, sample.Memory.Used)
 	s.total = sample.Memory.Used
+	s.crossCheck(&sample)
 	s.en.Samples.Put(s.id, sample)
 	before, at := s.used, s.listedAt
 	s.used, s.usedAt, s.listedAt = s.en.usesOf(leases, sample.Processes), now, time.Now()
@@ -188,6 +194,29 @@ func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
 	}
 	s.decide(ctx, now, s.device(sample.Memory), leases, s.used)
 	s.en.slice(s.id, leases, s.used)
+}
+
+// crossCheck reports GPU memory that no process accounts for. No lease is blamed for it. Memory and processes are read one
+// after the other, so that memory which was freed in between appears in one list only: the lower one of two lists counts.
+func (s *sampler) crossCheck(sample *observe.GPUSample) {
+	newest := sample.Unattributed
+	if newest == nil {
+		s.unattributed = nil
+		return
+	}
+	if s.unattributed != nil {
+		sample.Unattributed = new(min(*newest, *s.unattributed))
+	} else {
+		sample.Unattributed = new(uint64)
+	}
+	s.unattributed = newest
+	large := *sample.Unattributed >= quota.UnattributedLarge
+	if large && !s.reported {
+		text := fmt.Sprintf("GPU %s has %s of GPU memory in no process", s.id, api.Bytes(*sample.Unattributed).Short())
+		s.en.Log.Warn(text+": managed memory, a process of another pid namespace, or memory that was not freed", "gpu", s.id, "bytes", *sample.Unattributed)
+		s.en.Events.Publish(api.Event{Kind: "memory.unattributed", GPU: string(s.id), Message: text})
+	}
+	s.reported = large
 }
 
 // failed continues with last known values: no lease is frozen or stopped on them, and those that are frozen get their breaks.
@@ -263,7 +292,7 @@ func (s *sampler) account(waited time.Duration) {
 		return
 	}
 	s.en.Conditions.Set(conditionDriverTime, string(s.id), "readings of GPU "+string(s.id)+" take "+load.Round(100*time.Microsecond).String()+" of the driver's time each second, more than 2ms",
-		"GPU memory is read less often; 'gpushare gpu show "+string(s.id)+"' lists the processes, and a newer driver lists them faster")
+		"their processes are listed less often; a newer driver lists processes faster")
 }
 
 // usesOf adds up what each lease uses.

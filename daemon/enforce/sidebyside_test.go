@@ -107,9 +107,9 @@ func TestHungGPUDelaysNoOther(t *testing.T) {
 	}
 }
 
-// A quiet GPU is read once a second. One with little room until a limit is read more often, and its processes are still only
+// A quiet GPU is read once a second. One with little headroom until a limit is read more often, and its processes are still only
 // listed when its memory moved.
-func TestReadingsFollowTheRoom(t *testing.T) {
+func TestReadingsFollowTheHeadroom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, "kill")

@@ -2,6 +2,7 @@ package status
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/gpushare/gpushare/daemon/server"
 )
@@ -9,10 +10,15 @@ import (
 // GetCounters returns the counters by name. "writes" is the sum of all writes to the node.
 func (v *Viewer) GetCounters(c *server.Call) error {
 	w := v.Driver.Stats()
+	var readings time.Duration
+	for _, d := range w.Readings {
+		readings += d
+	}
 	return c.Reply(http.StatusOK, map[string]uint64{
 		"converge.runs":       v.Counters.Converges.Load(),
 		"worker.messages":     w.Messages,
 		"worker.writes":       w.Writes,
+		"worker.readings.us":  uint64(readings.Microseconds()), // inside the driver
 		"slice.writes":        v.Counters.SliceWrites.Load(),
 		"login-filter.writes": v.Counters.FilterWrites.Load(),
 		"steps":               v.Counters.Steps.Load(),

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // GetDoctor runs the checks. Each returns what it found and, if there is a problem, a hint.
@@ -77,12 +78,29 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	v.checkQuiesce(observeCtx, v.State.Desired(), warn)
 	v.checkDrift(warn)
 	v.currentStatus() // It brings the conditions up to date.
+	v.checkUnattributed(node, warn)
 	for _, cond := range v.Conditions.List() {
 		if cond.Kind != "driver" {
 			warn(cond.Kind, cond.Message, cond.Hint)
 		}
 	}
 	return out
+}
+
+// checkUnattributed reports GPU memory that no process accounts for.
+func (v *Viewer) checkUnattributed(node *observe.Node, warn func(name, message, hint string)) {
+	now := v.Samples.Overlay(node)
+	for i := range now.GPUs {
+		g := &now.GPUs[i]
+		bytes := g.Unattributed
+		if b, ok := quota.Unattributed(&g.Snapshot); ok && bytes == nil && g.Err == nil {
+			bytes = &b
+		}
+		if bytes != nil && *bytes >= quota.UnattributedLarge {
+			warn("GPU memory", fmt.Sprintf("%s of GPU %d are in no process that the driver lists: managed memory, a process of another pid namespace, or memory that was not freed", api.Bytes(*bytes).Short(), g.Identity.Index),
+				"'gpushare status --json' lists the processes of the GPU; no lease is stopped because of this memory")
+		}
+	}
 }
 
 // checkAdapter reports the adapter for processes and what it cannot do.

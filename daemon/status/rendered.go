@@ -90,7 +90,7 @@ func (v *Viewer) inputs() *statusInputs {
 		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
-		command: procfs.Name, servesMPS: attribution.IsServingMPS,
+		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,
 	}
 	st := v.State.Stored()
 	pending := state.OpenSteps(st)
@@ -144,7 +144,10 @@ func (v *Viewer) measure(l *api.Lease) {
 	l.Processes = m.Processes
 	switch {
 	case l.GPUMemory != nil:
-		l.GPUMemory.Used, l.GPUMemory.Stage = m.Memory, m.Stage
+		l.GPUMemory.Used, l.GPUMemory.Stage, l.GPUMemory.Unknown = m.Memory, m.Stage, m.Unknown
+		if !m.LastKnown.IsZero() {
+			l.GPUMemory.LastKnown = &m.LastKnown
+		}
 	case m.Memory > 0:
 		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
 		if l.Kind == api.ModeMIG {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // statusInputs is all that the status is rendered from. It is collected once; rendering reads nothing else.
@@ -31,6 +32,7 @@ type statusInputs struct {
 	busyGPUs       map[gpu.UUID]bool // in a change
 	conditions     []api.Condition
 	limits         map[string][]api.LimitStatus // by tenant
+	sampled        func(gpu.UUID) bool          // its memory and processes are newer than the observation
 	leaseOf        func(pid int) (lease string, ok bool)
 	command        func(pid int) string
 	servesMPS      func(m *mps.State, pid int) bool
@@ -76,6 +78,11 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		Index: g.Identity.Index, UUID: string(id), PCI: g.Identity.PCI, Model: g.Identity.Model, Mode: p.desired.Mode(id),
 		State: "ok", Memory: api.GPUMemory{Total: g.Memory.Total, Used: g.Memory.Used, Free: g.Memory.Free},
 		Utilization: g.Utilization, Granted: p.granted[id],
+	}
+	if out.Unattributed = g.Unattributed; out.Unattributed == nil && g.Err == nil && !p.sampled(id) {
+		if b, ok := quota.Unattributed(&g.Snapshot); ok {
+			out.Unattributed = &b
+		}
 	}
 	if e := p.desired.GPUs[id]; e != nil {
 		out.Owner = e.Owner

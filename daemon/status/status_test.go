@@ -26,7 +26,8 @@ func twoTenants() *statusInputs {
 		"GPU-0": {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}}}, "GPU-1": {Mode: api.ModeTimeslice}, "GPU-2": {Mode: api.ModeExclusive},
 	}, Grants: map[state.GrantKey][]gpu.UUID{}}
 	p := &statusInputs{
-		host: "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
+		sampled: func(gpu.UUID) bool { return false },
+		host:    "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
 		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
 		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: attribution.IsServingMPS,
 	}

@@ -202,9 +202,22 @@ func leaseMemory(m *api.LeaseMemory) string {
 	case m == nil:
 		return "-"
 	case m.Limit == 0:
-		return gib(m.Used)
+		return usedMemory(m)
 	}
-	return gib(m.Used) + " of " + gib(m.Limit)
+	return usedMemory(m) + " of " + gib(m.Limit)
+}
+
+// usedMemory is what a lease uses: "unknown" before the first measurement, and with its time while measurements fail.
+func usedMemory(m *api.LeaseMemory) string {
+	switch {
+	case m.Unknown && m.Used == 0:
+		return "unknown"
+	case m.Unknown:
+		return "at least " + gib(m.Used)
+	case m.LastKnown != nil:
+		return gib(m.Used) + " at " + m.LastKnown.Local().Format(time.TimeOnly)
+	}
+	return gib(m.Used)
 }
 
 // leaseShare shows the share next to what was measured.

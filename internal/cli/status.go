@@ -181,6 +181,9 @@ func gpuNote(g *api.GPUStatus) string {
 		}
 		notes = append(notes, n)
 	}
+	if g.Unattributed != nil && *g.Unattributed > 0 {
+		notes = append(notes, gib(*g.Unattributed)+" in no process")
+	}
 	unattributed := 0
 	for _, p := range g.Processes {
 		if p.Lease == "" && p.Kind != "mps-server" {

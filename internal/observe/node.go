@@ -38,6 +38,9 @@ type GPU struct {
 	Profiles *gpu.Profiles // nil without MIG, or when they could not be read
 	MPS      *mps.State    // nil where MPS was not requested
 	Err      error
+	// Unattributed is the used memory in no process, by a reading of memory and processes together; nil where the GPU is not
+	// sampled, and where it is unknown.
+	Unattributed *uint64
 }
 
 // Epoch makes the hardware part of a change void when it differs: instances do not survive a boot or a driver load.

@@ -21,6 +21,8 @@ type GPUSample struct {
 	Memory      gpu.Memory
 	Processes   []gpu.Process
 	Utilization *int // nil: not queried
+	// Unattributed is the used memory in no process when the processes were listed; nil: unknown.
+	Unattributed *uint64
 }
 
 // LeaseReading is what a lease was last observed to use of one GPU.
@@ -148,7 +150,7 @@ func (s *Samples) Overlay(n *Node) *Node {
 // applyTo replaces the values that the sample has. The memory use of an instance is the sum of its processes, which is the
 // cheapest source.
 func (s *GPUSample) applyTo(g *GPU) {
-	g.Memory, g.Processes = s.Memory, s.Processes
+	g.Memory, g.Processes, g.Unattributed = s.Memory, s.Processes, s.Unattributed
 	if s.Utilization != nil {
 		g.Utilization = s.Utilization
 	}

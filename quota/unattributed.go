@@ -1,0 +1,41 @@
+package quota
+
+import "github.com/gpushare/gpushare/gpu"
+
+const (
+	// unattributedNoise is what a driver uses besides its processes. Drivers that do not report their reserved memory apart
+	// count it as used: several hundred MiB on boards of 80 GiB.
+	unattributedNoise     = 256 << 20
+	unattributedNoReserve = 1 << 30
+	// UnattributedLarge is the unattributed memory from which it is reported as a problem.
+	UnattributedLarge = 1 << 30
+)
+
+// Unattributed is the used memory of a GPU that no process in the driver's list accounts for, in bytes; 0 when it is no more
+// than a driver uses itself. ok is false when it is not known: on a partitioned GPU, and when the driver does not report the
+// memory of a process. Managed memory, processes in other pid namespaces and memory that was not freed are seen in it.
+func Unattributed(s *gpu.Snapshot) (bytes uint64, ok bool) {
+	if s.MIG.Current || s.Memory.Total == 0 {
+		return 0, false
+	}
+	of := map[int]uint64{}
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		if p.Memory == nil {
+			return 0, false
+		}
+		of[p.PID] = max(of[p.PID], *p.Memory) // A process may be in two of the driver's lists.
+	}
+	var sum uint64
+	for _, b := range of {
+		sum += b
+	}
+	noise := uint64(unattributedNoise)
+	if s.Memory.Reserved == 0 {
+		noise = unattributedNoReserve
+	}
+	if s.Memory.Used < sum+noise {
+		return 0, true
+	}
+	return s.Memory.Used - sum, true
+}
