@@ -27,11 +27,12 @@ type Driver interface {
 	// Processes reads the processes that use memory of one GPU, including its MIG instances and MPS clients.
 	Processes(ctx context.Context, id UUID) ([]Process, error)
 	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all) and returns the
-	// newest timestamp. It is not an error if there are no samples. ErrNotSupported with MIG mode on.
+	// newest timestamp. It is not an error if there are no samples. ErrNotSupported with MIG mode on. Drivers keep the
+	// samples of ten seconds, and add them up: see UtilSample.
 	Utilization(ctx context.Context, id UUID, since uint64) ([]UtilSample, uint64, error)
 	// UtilizationSeries reads the GPU's own utilisation samples newer than since (the driver's clock, µs; 0 for all). An
-	// idle GPU adds no samples, so it is not an error if there are none. The driver keeps about the last 100 samples, some
-	// 17 s of a busy GPU: read it at least every 10 s. ErrNotSupported with MIG mode on and on boards without this series,
+	// idle GPU adds no samples, so it is not an error if there are none. The driver keeps the last 100 samples, some 16 s
+	// of a busy GPU (seen by gonvml): read them at least every 10 s. ErrNotSupported with MIG mode on and on boards without this series,
 	// ErrMissing when the library lacks the function.
 	UtilizationSeries(ctx context.Context, id UUID, since uint64) (Series, error)
 	// NVLinks reads the peers of the NVLinks of one GPU; the zero value means that it has none. It needs dozens of calls,
@@ -229,7 +230,11 @@ type Process struct {
 	CI     *uint32     `json:"ci,omitempty"`
 }
 
-// UtilSample is one sample of the compute engine. Each sample names one process.
+// UtilSample is the use of the compute engine by one process. Every sample of the driver names one process, and drivers
+// report one row for each named process: the time of its newest sample, and the mean over all samples newer than since,
+// where a sample that names another process counts as 0 (read from nvtop#110 and go-nvml#51). So the rows of one answer
+// add up to at most 100 %, a row does not say how many samples it has, and the next answer must be for the time since the
+// newest row of this one.
 type UtilSample struct {
 	PID  int    `json:"pid"`
 	Time uint64 `json:"time"` // µs, the driver's clock

@@ -6,7 +6,8 @@ import (
 )
 
 // The rings of the driver. Utilisation by process has 72 rows over ten seconds (NVIDIA's open kernel modules,
-// ctrl2080perf.h); SamplePeriod follows from that. Clients of the GPU's own samples were given about 100.
+// ctrl2080perf.h); SamplePeriod follows from that. Clients found 100 samples of the whole GPU, about 6 a second (gonvml,
+// AverageGPUUtilization).
 const (
 	RingSize     = 72
 	SeriesSize   = 100
@@ -25,7 +26,8 @@ const (
 	NameLast    Naming = "last"    // one of those that ran last in the period, by their rates
 )
 
-// SampleClock is the zero of the samples' times. Drivers of both kinds were seen.
+// SampleClock is the zero of the samples' times. Both were seen: since 1970 in nvtop#110, since boot on a DGX Spark
+// (gpu-metrics-agent#37).
 type SampleClock string
 
 // The clocks of samples.
@@ -34,7 +36,8 @@ const (
 	SinceBoot  SampleClock = "boot"
 )
 
-// The range of the period of the sampler, in nvml.h (nvmlUtilization_t) 1/6 s to 1 s by product; 139 ms were seen.
+// The range of the period of the sampler. In nvml.h (nvmlUtilization_t) it is 1/6 s to 1 s by product; 72 samples in ten
+// seconds are shorter.
 const (
 	minPeriod = 10 * time.Millisecond
 	maxPeriod = 2 * time.Second
@@ -44,7 +47,7 @@ const (
 // 1970.
 type Sampling struct {
 	Naming Naming        // empty: NamePeriod
-	Period time.Duration // of one sample, 10 ms to 2 s; 0: SamplePeriod. 139 (72 in 10 s), 168 and 200 ms were seen
+	Period time.Duration // of one sample, 10 ms to 2 s; 0: SamplePeriod. 167 (nvtop#110), 168 and 200 ms were seen
 	// Jitter is the part of the period by which its length varies, uniformly in both directions: 0 to 0.5.
 	Jitter float64
 	Clock  SampleClock // empty: SinceEpoch

@@ -303,7 +303,8 @@ FN(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t d, nvmlProcessesUtilizati
 	return NVML_SUCCESS;
 }
 
-/* With samples NULL the answer is the size of the buffer that the caller needs. A smaller buffer gets the oldest samples. */
+/* With samples NULL the answer is the size of the driver's buffer, which clients saw as 100. What a smaller buffer gets is not
+ * documented: here the oldest samples. */
 FN(nvmlDeviceGetSamples, nvmlDevice_t d, nvmlSamplingType_t type, unsigned long long since, nvmlValueType_t *kind, uint *count, nvmlSample_t *out)
 {
 	struct reply r;
@@ -314,7 +315,10 @@ FN(nvmlDeviceGetSamples, nvmlDevice_t d, nvmlSamplingType_t type, unsigned long 
 	OR_RETURN(ASK(__func__, &r, H(d), (uint64_t)type, since));
 	uint n = r.n / 2;
 	*kind = NVML_VALUE_TYPE_UNSIGNED_INT;
-	*count = out && *count < n ? *count : n;
+	if (!out)
+		*count = n > 100 ? n : 100;
+	else if (*count > n)
+		*count = n;
 	for (uint i = 0; out && i < *count; i++)
 		out[i] = (nvmlSample_t){.timeStamp = r.v[2 * i], .sampleValue.uiVal = (uint)r.v[2 * i + 1]};
 	return NVML_SUCCESS;

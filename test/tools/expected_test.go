@@ -68,6 +68,9 @@ func (w expected) gpu(g gpu.Snapshot) gpuReading {
 	default:
 		out.ProcessUtilization.Error = "NotFound"
 	}
+	if w.board.Architecture == "blackwell" { // the clients use the older call
+		out.ProcessUtilization = answer[[]utilizationReading]{Error: "NotSupported"}
+	}
 	for _, gi := range g.Instances {
 		in := instanceReading{ID: gi.ID, ProfileID: gi.ProfileID, Placement: gi.Placement}
 		for _, ci := range gi.Compute {
