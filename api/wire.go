@@ -12,7 +12,7 @@ const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
 func Features() []string {
-	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers"}
+	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage"}
 }
 
 // Info answers GET /v1.
@@ -240,9 +240,13 @@ type Lease struct {
 	Started            *time.Time      `json:"started,omitempty"`
 	Expires            *time.Time      `json:"expires,omitempty"` // max_time
 	Ended              *time.Time      `json:"ended,omitempty"`
-	Reason             string          `json:"reason,omitempty"`    // why it ends or ended
-	Result             string          `json:"result,omitempty"`    // how its command ended, if that is known: "exited with 3"
-	ExitCode           *int            `json:"exit_code,omitempty"` // the same as a shell's exit code: 128 plus the number of the signal that ended it
+	// ElapsedSeconds is how long it ran, by a clock that no program sets; of an ended lease that the account knows.
+	ElapsedSeconds *Thousandths `json:"elapsed_seconds,omitempty"`
+	// IdleSeconds is for how long it was seen idle, up to now; only if its grant has idle.
+	IdleSeconds *float64 `json:"idle_seconds,omitempty"`
+	Reason      string   `json:"reason,omitempty"`    // why it ends or ended
+	Result      string   `json:"result,omitempty"`    // how its command ended, if that is known: "exited with 3"
+	ExitCode    *int     `json:"exit_code,omitempty"` // the same as a shell's exit code: 128 plus the number of the signal that ended it
 }
 
 // LeaseList answers GET /v1/leases.
@@ -269,6 +273,8 @@ type LeaseMemory struct {
 	// Unknown: Used lacks what was never measured. LastKnown: Used was measured then, and newer measurements failed.
 	Unknown   bool       `json:"unknown,omitempty"`
 	LastKnown *time.Time `json:"last_known,omitempty"`
+	// Peak is the most on one GPU; only of an ended lease that the account knows.
+	Peak *uint64 `json:"peak,omitempty"`
 }
 
 // IsolationStatus is the isolation of a lease, as read back.

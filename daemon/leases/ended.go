@@ -126,6 +126,14 @@ func (e *endedLeases) encode() ([]byte, error) {
 	return append(all, ']'), nil
 }
 
+// Result returns how the command of a lease that has ended did, if that is known.
+func (ls *Leases) Result(l *lease.Lease) (text string, exitCode *int) {
+	if e, ok := ls.Ended.get(l.ID); ok && e.Lease.Generation == l.Generation && e.Result != nil {
+		return e.Result.String(), new(e.Result.ExitCode())
+	}
+	return "", nil
+}
+
 // restoreEnded reads what the previous run wrote.
 func (ls *Leases) restoreEnded() error {
 	b, err := ls.RunDir.Read("ended.json")

@@ -33,7 +33,7 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
 	left := l.Expires.Sub(ls.Now())
 	if left <= 0 {
-		ls.stopInBackground(ctx, l, "its max_time has passed")
+		ls.StopInBackground(ctx, l, "its max_time has passed")
 		return time.Hour
 	}
 	at, next := warning(time.Duration(*l.Terms.Spec.MaxTime), left)
@@ -70,8 +70,8 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 	return due, left
 }
 
-// stopInBackground stops a lease gracefully (SIGTERM, then SIGKILL) in a goroutine, and tries again until it has ended.
-func (ls *Leases) stopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+// StopInBackground stops a lease gracefully (SIGTERM, then SIGKILL) in a goroutine, and tries again until it has ended.
+func (ls *Leases) StopInBackground(ctx context.Context, l *lease.Lease, reason string) {
 	ls.Tasks.Go(func() {
 		for ctx.Err() == nil {
 			bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.IsolationTimeout)

@@ -57,9 +57,23 @@ func (m *Meter) UpdateIdle(now Moment) []Idle {
 		if length := l.elapsed - l.idle.updatedAt; length >= Window {
 			l.updateIdle(length)
 		}
-		out = append(out, Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter})
+		out = append(out, l.idleTime())
 	}
 	return out
+}
+
+// Idle returns the idle time of a lease, as of the last window.
+func (m *Meter) Idle(id string, generation uint64, now Moment) (Idle, bool) {
+	l := m.leases[leaseKey{id, generation}]
+	if l == nil || l.endedAt != 0 {
+		return Idle{}, false
+	}
+	m.advance(l, now)
+	return l.idleTime(), true
+}
+
+func (l *metered) idleTime() Idle {
+	return Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter}
 }
 
 func (l *metered) updateIdle(length time.Duration) {

@@ -86,6 +86,9 @@ func (m *Meter) Has(id string, generation uint64) bool {
 	return l != nil && l.endedAt == 0
 }
 
+// Len returns how many leases there are to record.
+func (m *Meter) Len() int { return len(m.leases) }
+
 // Start begins the account of a lease. A known lease is not begun again.
 func (m *Meter) Start(l Lease, now Moment) {
 	if x := m.begin(l, now); x != nil {

@@ -120,5 +120,8 @@ func (b *Distinct) Add(r *Record) {
 	}
 }
 
+// Has reports whether there is a record of the same identity.
+func (b *Distinct) Has(r *Record) bool { _, ok := b.index[r.identity()]; return ok }
+
 // Records returns what counts, in the order in which it was first added. It is valid until the next Add.
 func (b *Distinct) Records() []Record { return b.all }

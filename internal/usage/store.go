@@ -127,6 +127,15 @@ func startOf(day string) time.Time {
 	return t
 }
 
+// Newest returns the date of the newest file; the zero time if there is none.
+func (s *Store) Newest() (time.Time, error) {
+	days, err := s.lines.List()
+	if err != nil || len(days) == 0 {
+		return time.Time{}, err
+	}
+	return startOf(days[len(days)-1]), nil
+}
+
 // Recent returns the records of the last two days that have any: those of all leases that had not ended when the previous run
 // of the daemon did are among them.
 func (s *Store) Recent() ([]Record, error) {

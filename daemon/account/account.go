@@ -1,0 +1,219 @@
+package account
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/usage"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Account is the account of the node.
+type Account struct {
+	*report.Reporter
+	State  *state.State
+	Table  *lease.Table
+	Dir    string               // of the files
+	BootID string               // of the kernel
+	Boot   func() time.Duration // since boot; no program can set this clock
+	Leases ender
+
+	wake loop.Wake // a lease started or ended
+	run  string    // the name of this run of the daemon
+	idle idleLeases
+
+	files chan struct{} // one query or one writing at a time; taken before mu
+	store *usage.Store  // nil: it could not be opened yet. It and trust are used by the one that has files
+	trust trust
+
+	mu         locks.Mutex[locks.Leaf] // guards what follows
+	meter      *usage.Meter
+	unfinished []*usage.Unfinished // of the previous run, until Recover
+	recovered  bool
+	pending    usage.Distinct // not on the disk yet
+	lost       int64          // records that were dropped and of which the disk does not know yet
+	lostLines  int64          // how many records of the kind lost there are
+}
+
+// ender stops leases.
+type ender interface {
+	// StopInBackground stops a lease gracefully and tries again until it has ended.
+	StopInBackground(ctx context.Context, l *lease.Lease, reason string)
+}
+
+// mostPending is how many records may wait for the disk; further ones are lost, and counted. 64 leases on 8 GPUs that the disk
+// does not take for a day have about as many.
+const mostPending = 16384
+
+// New returns the account of this run. Its other fields are to be set before Load.
+func New(a *Account) *Account {
+	a.run = rand.Text()[:12]
+	a.wake, a.files, a.meter = loop.NewWake(), make(chan struct{}, 1), usage.NewMeter(a.run)
+	a.idle.warned = map[idleKey]time.Duration{}
+	return a
+}
+
+func (a *Account) now() usage.Moment { return usage.Moment{Date: a.Now(), Boot: a.Boot()} }
+
+// Load reads what the previous run left. It is called before the leases are restored.
+func (a *Account) Load() {
+	a.files <- struct{}{}
+	defer a.releaseFiles()
+	if err := a.open(); err != nil {
+		a.reportTrouble(err)
+		return
+	}
+	recent, err := a.store.Recent()
+	if err != nil {
+		a.reportTrouble(err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unfinished = usage.FindUnfinished(recent)
+	if usage.LastBoot(recent) != a.BootID {
+		a.unfinished = nil
+		for _, u := range usage.FindUnfinished(recent) {
+			r := u.Close("the node was started again", "", nil)
+			a.addLocked(&r)
+		}
+	}
+}
+
+// open opens the files, if that has not succeeded before.
+func (a *Account) open() error {
+	if a.store != nil {
+		return nil
+	}
+	s, err := usage.OpenStore(a.Dir, usage.Limits{})
+	if err != nil {
+		return err
+	}
+	a.store = s
+	if a.trust.date, err = s.Newest(); err != nil {
+		return err
+	}
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.addLocked(&usage.Record{Kind: usage.KindRun, At: now.Date.UnixMilli(), Boot: now.Boot.Milliseconds(), Run: a.run, BootID: a.BootID})
+	return nil
+}
+
+// Recover goes on with the leases that were restored, and ends the others at the last time at which they were seen.
+func (a *Account) Recover() {
+	var live []usage.Lease
+	for _, l := range a.Table.Live() {
+		if l.Started != nil {
+			live = append(live, leaseOf(&l))
+		}
+	}
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.meter.Recover(a.unfinished, live, true, "it ended while the daemon was not running", now) {
+		a.addLocked(&r)
+	}
+	a.unfinished, a.recovered = nil, true
+	a.wake.Set()
+}
+
+// leaseOf returns what the account keeps of a lease that has started.
+func leaseOf(l *lease.Lease) usage.Lease {
+	w := l.Wire()
+	kind := l.Terms.Kind()
+	return usage.Lease{
+		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPUs: l.Place.GPUs,
+		Created: l.Created, Started: *l.Started, Wait: l.Started.Sub(l.Created), Exclusive: kind == api.ModeExclusive || kind == api.ModeMIG,
+		Facts: usage.Facts{Kind: w.Kind, Origin: w.Origin, UID: l.UID, Command: shortCommand(l.Command), GPUs: w.GPUs, Devices: w.Devices},
+	}
+}
+
+// mostCommand bounds what is kept of a command, in bytes.
+const mostCommand = 200
+
+func shortCommand(argv []string) []string {
+	left := mostCommand
+	for i, arg := range argv {
+		if left -= len(arg) + 1; left < 0 {
+			return append(argv[:i:i], "…")
+		}
+	}
+	return argv
+}
+
+// Changed takes a change of a lease's state, with the result of its command if it has ended. It is called with the table's
+// lock held, and does not block.
+func (a *Account) Changed(l *lease.Lease, result string, exitCode *int) {
+	if l.Started == nil {
+		return // It never ran.
+	}
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case l.State == lease.Ended && !a.recovered:
+		a.endUnseenLocked(l, result, exitCode)
+	case !a.recovered: // Recover goes on with it.
+	case l.State == lease.Ended:
+		a.meter.End(l.ID, l.Generation, l.Reason, result, exitCode, now)
+		a.wake.Set()
+	case l.State == lease.Running && !a.meter.Has(l.ID, l.Generation):
+		a.meter.Start(leaseOf(l), now)
+		a.wake.Set()
+	}
+}
+
+// endUnseenLocked ends a lease that ended while the daemon was not running.
+func (a *Account) endUnseenLocked(l *lease.Lease, result string, exitCode *int) {
+	for i, u := range a.unfinished {
+		if u.Last.Lease == l.ID && u.Last.Generation == l.Generation && u.Last.Created == l.Created.UnixMilli() {
+			r := u.Close(l.Reason, result, exitCode)
+			a.addLocked(&r)
+			a.unfinished = append(a.unfinished[:i:i], a.unfinished[i+1:]...)
+			return
+		}
+	}
+}
+
+// Record takes what was measured.
+func (a *Account) Record(i usage.Interval) {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.meter.Record(&i, now)
+}
+
+// addLocked keeps a record until it is on the disk.
+func (a *Account) addLocked(r *usage.Record) {
+	if !a.pending.Has(r) && len(a.pending.Records()) >= mostPending {
+		a.lost++
+		return
+	}
+	a.pending.Add(r)
+}
+
+func (a *Account) releaseFiles() { <-a.files }
+
+// acquireFiles waits for the files until ctx ends: a disk may hang.
+func (a *Account) acquireFiles(ctx context.Context) error {
+	select {
+	case a.files <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cannot read the account: its files are in use: %w", ctx.Err())
+	}
+}
+
+func (a *Account) reportTrouble(err error) {
+	a.Log.Warn("the account cannot be written", "error", err)
+	a.Conditions.Set("account", "disk", "the account of usage cannot be written: "+err.Error(), "free space in "+a.Dir+"; what waits is written then, and leases are not affected")
+	a.Invalidate()
+}

@@ -1,0 +1,159 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/usage"
+)
+
+const (
+	// queryTimeout bounds a query, with the wait for another.
+	queryTimeout = 20 * time.Second
+	// mostRows is how many rows, or ended leases, an answer has at most.
+	mostRows = 100_000
+)
+
+// errTooMany: an answer would have too many rows.
+var errTooMany = &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show more than %d rows", mostRows), Hint: "write a shorter time with --since and --until, or fewer keys with --by"}
+
+// GetUsage answers what leases used. A member reads only their own tenants.
+func (a *Account) GetUsage(c *server.Call) error {
+	q, now := c.R.URL.Query(), a.Now()
+	since, until, err := period(q.Get("since"), q.Get("until"), now)
+	if err != nil {
+		return err
+	}
+	by, keys, err := parseBy(q.Get("by"))
+	if err != nil {
+		return err
+	}
+	sums := usage.NewSums(by, since, until)
+	from, err := a.each(c.Ctx(), since.Truncate(time.Hour), until, func(r *usage.Record) error {
+		switch {
+		case r.Kind == usage.KindLost:
+			sums.Add(r)
+		case c.Caller.Sees(r.Tenant):
+			sums.Add(r)
+		}
+		if sums.Len() > mostRows {
+			return errTooMany
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	out := api.Usage{SchemaVersion: 1, Since: from.UTC(), Until: until.UTC(), By: keys, Rows: []api.UsageRow{}, LostRecords: sums.Lost()}
+	rows, total := sums.Rows()
+	for i := range rows {
+		out.Rows = append(out.Rows, rowOf(&rows[i]))
+	}
+	out.Total = rowOf(&usage.Row{Amounts: total})
+	return c.Reply(http.StatusOK, out)
+}
+
+func rowOf(r *usage.Row) api.UsageRow {
+	if r.Exits == nil {
+		r.Exits = map[string]int64{}
+	}
+	return api.UsageRow{
+		Tenant: r.Tenant, User: r.User, GPU: string(r.GPU), Lease: r.Lease, LeasesStarted: r.Starts, LeasesEnded: r.Ends,
+		HeldSeconds: api.Thousandths(r.Held), OccupancySeconds: api.Thousandths(r.Occupancy), OccupancyMeasuredSeconds: api.Thousandths(r.OccupancyKnown),
+		BusySeconds: api.Thousandths(r.Busy), BusyStdErrorSeconds: api.Thousandths(math.Round(math.Sqrt(float64(max(0, r.BusyVariance))))), BusyMeasuredSeconds: api.Thousandths(r.BusyKnown),
+		GPUMemoryGiBSeconds: api.Thousandths(r.Memory), GPUMemoryMeasuredSeconds: api.Thousandths(r.MemoryKnown), GPUMemoryPeak: uint64(max(0, r.Peak)),
+		QueueWaitSeconds: api.Thousandths(r.Wait), QueueWaitLongestSeconds: api.Thousandths(r.LongestWait), ExitCodes: r.Exits,
+	}
+}
+
+// each calls f with every record of a time, those included that are not on the disk yet.
+func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usage.Record) error) (from time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	if err := a.acquireFiles(ctx); err != nil {
+		return since, &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "try again"}
+	}
+	defer a.releaseFiles()
+	if err := a.open(); err != nil {
+		return since, &api.Error{Kind: api.KindUnavailable, Message: err.Error(), Hint: "see 'gpushare doctor'"}
+	}
+	now := a.now()
+	a.mu.Lock()
+	newer := slices.Concat(a.pending.Records(), a.meter.Peek(now))
+	if a.lost > 0 {
+		newer = append(newer, usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Lost: a.lost})
+	}
+	a.mu.Unlock()
+	from, err = a.store.Each(since, until, newer, func(r *usage.Record) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return f(r)
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return from, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot read the account within %s", queryTimeout), Hint: "write a shorter time with --since and --until"}
+	}
+	return from, err
+}
+
+// parseBy reads the keys of rows.
+func parseBy(s string) (by usage.By, keys []string, err error) {
+	all := []string{api.ByTenant, api.ByUser, api.ByGPU, api.ByLease}
+	wanted := map[string]bool{}
+	for _, key := range strings.Split(s, ",") {
+		switch {
+		case s == "":
+		case !slices.Contains(all, key):
+			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q: the keys are %s", key, strings.Join(all, ", "))}
+		case wanted[key]:
+			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q twice", key)}
+		}
+		wanted[key] = s != ""
+	}
+	keys = slices.DeleteFunc(all, func(key string) bool { return !wanted[key] })
+	return usage.By{Tenant: wanted[api.ByTenant], User: wanted[api.ByUser], GPU: wanted[api.ByGPU], Lease: wanted[api.ByLease]}, keys, nil
+}
+
+// EndedLeases returns the leases that ended since a time, the last first. Since is an age or a date, as in GetUsage.
+func (a *Account) EndedLeases(ctx context.Context, since string, sees func(tenant string) bool) ([]api.Lease, error) {
+	begin, until, err := period(since, "", a.Now())
+	if err != nil {
+		return nil, err
+	}
+	var out []api.Lease
+	// A lease ends on the day of its last use. What is of a later time than now was written before the clock was set back.
+	if _, err := a.each(ctx, begin, until.Add(24*time.Hour), func(r *usage.Record) error {
+		if r.Kind == usage.KindEnd && sees(r.Tenant) && !r.Time().Before(begin) {
+			out = append(out, endedLease(r))
+		}
+		if len(out) > mostRows {
+			return errTooMany
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(out, func(a, b api.Lease) int { return b.Ended.Compare(*a.Ended) })
+	return out, nil
+}
+
+func endedLease(r *usage.Record) api.Lease {
+	f := r.Facts
+	if f == nil {
+		f = &usage.Facts{}
+	}
+	started, ended, elapsed, peak := time.UnixMilli(r.Started), r.Time(), api.Thousandths(r.Elapsed), uint64(max(0, r.Highest))
+	return api.Lease{
+		ID: r.Lease, Generation: r.Generation, Tenant: r.Tenant, Grant: r.Grant, Kind: f.Kind, State: api.LeaseEnded, Origin: f.Origin, User: r.User, UID: f.UID,
+		Command: f.Command, GPUs: f.GPUs, Devices: f.Devices, GPUMemory: &api.LeaseMemory{Peak: &peak}, Created: time.UnixMilli(r.Created),
+		Started: &started, Ended: &ended, ElapsedSeconds: &elapsed, Reason: f.Reason, Result: f.Result, ExitCode: f.ExitCode,
+	}
+}

@@ -1,0 +1,146 @@
+package account
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/usage"
+)
+
+const (
+	// writeInterval is the time between two writings while leases run: with the time that a disk needs, a power cut costs at most
+	// a minute.
+	writeInterval = 50 * time.Second
+	// changeDelay gathers starts and ends of leases in one writing.
+	changeDelay = time.Second
+	// keepInterval is the time between two checks of old files.
+	keepInterval = time.Hour
+	// trustAfter is how long the clock has to be as it is before old files are removed, if it is far from the newest file: a node
+	// may boot with a wrong clock.
+	trustAfter = 24 * time.Hour
+	farAhead   = 30 * 24 * time.Hour
+	// closeTimeout bounds the last writing.
+	closeTimeout = 2 * time.Second
+)
+
+// Run writes the account and finds idle leases until ctx ends; then it writes once more.
+func (a *Account) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { a.idleLoop(ctx) })
+	loops.Go(func() { a.writeLoop(ctx) })
+	loops.Wait()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := a.write(end); err != nil {
+		a.Log.Warn("the last minute of the account was not written", "error", err)
+	}
+}
+
+func (a *Account) writeLoop(ctx context.Context) {
+	kept := time.Duration(-keepInterval)
+	for {
+		err := a.write(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && a.Boot()-kept >= keepInterval {
+			kept, err = a.Boot(), a.keep(ctx)
+		}
+		a.reportResult(err)
+		woken, ok := a.wake.Sleep(ctx, a.nextWrite())
+		if !ok || woken && !loop.Pause(ctx, changeDelay) {
+			return
+		}
+	}
+}
+
+// nextWrite returns the time until the next writing: the end of the hour is one, so that each hour has its own use.
+func (a *Account) nextWrite() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.meter.Len() == 0 && len(a.pending.Records()) == 0 {
+		return keepInterval
+	}
+	now := a.Now()
+	return min(writeInterval, now.Truncate(time.Hour).Add(time.Hour).Sub(now)+time.Millisecond)
+}
+
+// write puts everything on the disk. What fails waits for the next time.
+func (a *Account) write(ctx context.Context) error {
+	if err := a.acquireFiles(ctx); err != nil {
+		return err
+	}
+	defer a.releaseFiles()
+	if err := a.open(); err != nil {
+		return err
+	}
+	now := a.now()
+	a.mu.Lock()
+	for _, r := range a.meter.Take(now) {
+		a.addLocked(&r)
+	}
+	if a.lost > 0 {
+		a.lostLines++
+		a.pending.Add(&usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Part: a.lostLines, Lost: a.lost})
+		a.lost = 0
+	}
+	writing := a.pending.Records()
+	a.pending = usage.Distinct{}
+	a.mu.Unlock()
+	if len(writing) == 0 {
+		return nil
+	}
+	err := a.store.Write(writing)
+	if err == nil {
+		return nil
+	}
+	// A newer record of the same part may have come meanwhile: it counts.
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range writing {
+		a.addLocked(&writing[i])
+	}
+	return err
+}
+
+// keep sums up and removes old days.
+func (a *Account) keep(ctx context.Context) error {
+	if err := a.acquireFiles(ctx); err != nil {
+		return err
+	}
+	defer a.releaseFiles()
+	now := a.now()
+	return a.store.Keep(now.Date, a.trust.believes(now))
+}
+
+// trust decides whether the wall clock is believed. The zero value believes it.
+type trust struct {
+	date    time.Time     // the last one that was believed
+	doubted time.Duration // since boot, since when the clock is far from that; 0: it is not
+}
+
+// believes reports whether the date is near the last one, or is what it is for long enough.
+func (t *trust) believes(now usage.Moment) bool {
+	if !t.date.IsZero() && now.Date.Sub(t.date) > farAhead {
+		if t.doubted == 0 {
+			t.doubted = max(1, now.Boot)
+		}
+		if now.Boot-t.doubted < trustAfter {
+			return false
+		}
+	}
+	t.doubted = 0
+	if now.Date.After(t.date) {
+		t.date = now.Date
+	}
+	return true
+}
+
+func (a *Account) reportResult(err error) {
+	if err == nil {
+		a.Conditions.Clear("account", "disk")
+		return
+	}
+	a.reportTrouble(err)
+}
