@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -405,6 +406,33 @@ func (c *Client) Leases(ctx context.Context, all bool) ([]api.Lease, error) {
 	}
 	notNil(&l.Leases)
 	return l.Leases, nil
+}
+
+// LeasesSince lists the leases with those that ended since then: an age as in 36h or 7d, or a date.
+func (c *Client) LeasesSince(ctx context.Context, since string) ([]api.Lease, error) {
+	l, err := get[api.LeaseList](ctx, c, "/v1/leases", url.Values{"since": {since}})
+	if err != nil {
+		return nil, err
+	}
+	notNil(&l.Leases)
+	return l.Leases, nil
+}
+
+// Usage returns what leases used from since until until: ages as in 36h or 7d, or dates. by are the keys of the rows: tenant,
+// user, gpu, lease. What is empty has the daemon's default: 7d, now, one row.
+func (c *Client) Usage(ctx context.Context, since, until string, by []string) (*api.Usage, error) {
+	q := url.Values{}
+	for name, value := range map[string]string{"since": since, "until": until, "by": strings.Join(by, ",")} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	u, err := get[api.Usage](ctx, c, "/v1/usage", q)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&u.Rows)
+	return u, nil
 }
 
 // Logs copies the output of a detached lease: all that is kept, or the last lines if lines is not negative. With follow it

@@ -44,6 +44,7 @@ func mayUse() map[string][]string {
 		"POST /v1/mig/import":          admins,
 		"POST /v1/mig/remove":          admins,
 		"GET /v1/counters":             adminsAndObservers,
+		"GET /v1/usage":                withRole,
 		"GET /v1/leases":               withRole,
 		"GET /v1/leases/{id}/logs":     members,
 		"POST /v1/leases":              members,

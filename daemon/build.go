@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/account"
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/change"
@@ -34,6 +35,7 @@ import (
 	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
@@ -59,6 +61,7 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 type environment struct {
 	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
+	boot       func() time.Duration // since boot; nil: the kernel's clock
 }
 
 // driver is the GPUs behind the worker, and the state of the worker.
@@ -103,11 +106,11 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The returned error is more important.
 	d = &Daemon{
-		Reporter: report.NewReporter(log, time.Now), settings: s, level: level, notify: notify,
-		state: state.NewState(st, damage.Lost), tasks: &loop.Group{}, tuning: new(atomic.Pointer[tuning]),
+		Reporter: report.NewReporter(log, time.Now), settings: s, notify: notify,
+		state: state.NewState(st, damage.Lost), tasks: &loop.Group{}, live: liveSettings{level: level, tuning: new(atomic.Pointer[tuning])},
 	}
 	d.Generation = func() uint64 { return d.state.Desired().Generation }
-	d.tuning.Store(tuningOf(s))
+	d.live.tuning.Store(tuningOf(s))
 	d.reportDamage(damage)
 	if d.state.Lost { // Restrictions may be active that are not known. Status reports this until the node is unmanaged.
 		if err := st.Update(func(s *store.State) error { s.ActiveRestrictions = true; return nil }); err != nil {
@@ -144,8 +147,21 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
+	d.account = d.newAccount(out.boot)
 	d.compose(h, supervisor, convergeWake, adoptionWake)
 	return d, nil
+}
+
+// newAccount makes the account. It reads and writes nothing yet.
+func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
+	if boot == nil {
+		boot = procfs.BootTime
+	}
+	id, err := procfs.BootID(d.settings.HostRoot)
+	if err != nil {
+		d.Log.Warn("the account cannot tell whether the node was started again", "error", err)
+	}
+	return account.New(&account.Account{Reporter: d.Reporter, State: d.state, Dir: filepath.Join(d.settings.StateDir, "ledger"), BootID: id, Boot: boot})
 }
 
 // compose makes the managers and connects them. It starts nothing.
@@ -168,7 +184,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	samples := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
-	sampleInterval := func() time.Duration { return d.tuning.Load().sample }
+	sampleInterval := func() time.Duration { return d.live.tuning.Load().sample }
 	var units escape.UnitFinder // A nil adapter must stay a nil interface.
 	if h.Sessions != nil {
 		units = h.Sessions
@@ -199,13 +215,14 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases
+	d.account.Table, d.account.Leases = d.table, d.leases
 	d.adopter = &adoption.Adopter{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Attachments: h.Attachments, Table: d.table,
 		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptionWake},
 	}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
+		Reporter: d.Reporter, Recorder: d.account, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
 		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 	}
 	d.changes = &change.Changes{
@@ -218,13 +235,13 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.converger = &converge.Converger{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
 	}
 	d.changes.Converger = d.converger
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
 		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
-		Managers: status.Managers{Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
+		Managers: status.Managers{Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.
 		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer = h.Freezer, h.Freezer, h.Freezer
@@ -260,11 +277,15 @@ func deadlines(answers, changes time.Duration) worker.Deadlines {
 
 // leaseChanged is called with the table's lock held: it only wakes loops.
 func (d *Daemon) leaseChanged(l lease.Lease) {
+	var result string
+	var exitCode *int
 	if l.State == lease.Ended {
 		d.leases.Ended.Add(l)
+		result, exitCode = d.leases.Result(&l)
 		d.escapes.Escaped.Wake.Set()
 		d.adopter.Adoption.Recheck() // Another lease may fit now.
 	}
+	d.account.Changed(&l, result, exitCode)
 	d.leases.LeaseChanges.Report() // Some callers wait for other states too.
 	d.Invalidate()
 	d.policy.CDI.Update()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpushare/gpushare/daemon/account"
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/change"
@@ -31,10 +32,9 @@ import (
 type Daemon struct {
 	*report.Reporter
 	settings Settings
-	level    *slog.LevelVar
 	state    *state.State
 	tasks    *loop.Group
-	tuning   *atomic.Pointer[tuning]
+	live     liveSettings
 	notify   notifier
 
 	driver       driver
@@ -54,7 +54,14 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
+	account     *account.Account
 	viewer      *status.Viewer
+}
+
+// liveSettings are those that a reload changes.
+type liveSettings struct {
+	level  *slog.LevelVar
+	tuning *atomic.Pointer[tuning]
 }
 
 // notifier reports the state of the daemon to the service manager.
@@ -99,6 +106,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.escapes.Run(ctx) })
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
+	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	if err := d.notify.Ready(); err != nil {
@@ -128,11 +136,13 @@ func (d *Daemon) begin(ctx context.Context) {
 	defer cancel()
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
+	d.account.Load()
 	// To restore the leases has no deadline: the time of the observation must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
 		d.Conditions.Set("state", "leases", "the leases of the previous daemon cannot be read: "+err.Error(), "their processes continue to run, without shares and quotas")
 		d.Log.Error("cannot restore the leases", "error", err)
 	}
+	d.account.Recover()
 	d.changes.Resume(first)
 	d.changes.FirstSpec(first)
 	d.converger.Refresh(first, d.observer.Last())

@@ -30,6 +30,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "read the environment of a lease", Handle: d.leases.GetEnv, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: d.viewer.GetEvents},
 		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.AdminOrObserver, What: "run the checks", Handle: d.viewer.GetDoctor, Brief: true},
+		{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Handle: d.account.GetUsage, Brief: true},
 		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.AdminOrObserver, What: "read the counters", Handle: d.viewer.GetCounters, Brief: true},
 		{Method: http.MethodPost, Pattern: "/v1/reload", Access: server.Admin, What: "reload the settings", Handle: d.postReload},
 	}

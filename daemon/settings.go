@@ -192,10 +192,10 @@ func (d *Daemon) reload() (waiting []string, err error) {
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the old settings stay in force"}
 	}
-	if old := d.tuning.Swap(tuningOf(s)); *old != *tuningOf(s) {
+	if old := d.live.tuning.Swap(tuningOf(s)); *old != *tuningOf(s) {
 		d.wakeConverge() // The loops take the new intervals up.
 	}
-	if err := d.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+	if err := d.live.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		return nil, fmt.Errorf("internal error: a valid log level is refused: %w", err)
 	}
 	for _, f := range []struct{ name, is, loaded string }{

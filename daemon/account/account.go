@@ -160,7 +160,7 @@ func (a *Account) Changed(l *lease.Lease, result string, exitCode *int) {
 	defer a.mu.Unlock()
 	switch {
 	case l.State == lease.Ended && !a.recovered:
-		a.endUnseenLocked(l, result, exitCode)
+		a.endUnfinishedLocked(l, result, exitCode)
 	case !a.recovered: // Recover goes on with it.
 	case l.State == lease.Ended:
 		a.meter.End(l.ID, l.Generation, l.Reason, result, exitCode, now)
@@ -171,8 +171,8 @@ func (a *Account) Changed(l *lease.Lease, result string, exitCode *int) {
 	}
 }
 
-// endUnseenLocked ends a lease that ended while the daemon was not running.
-func (a *Account) endUnseenLocked(l *lease.Lease, result string, exitCode *int) {
+// endUnfinishedLocked ends a lease that ended while the daemon was not running.
+func (a *Account) endUnfinishedLocked(l *lease.Lease, result string, exitCode *int) {
 	for i, u := range a.unfinished {
 		if u.Last.Lease == l.ID && u.Last.Generation == l.Generation && u.Last.Created == l.Created.UnixMilli() {
 			r := u.Close(l.Reason, result, exitCode)

@@ -36,8 +36,12 @@ func (a *Account) GetUsage(c *server.Call) error {
 	if err != nil {
 		return err
 	}
+	if end := until.Truncate(time.Hour).Add(time.Hour); !until.Equal(until.Truncate(time.Hour)) && end.Before(now) {
+		until = end
+	}
+	since = since.Truncate(time.Hour) // The records are those of hours.
 	sums := usage.NewSums(by, since, until)
-	from, err := a.each(c.Ctx(), since.Truncate(time.Hour), until, func(r *usage.Record) error {
+	from, err := a.each(c.Ctx(), since, until, func(r *usage.Record) error {
 		switch {
 		case r.Kind == usage.KindLost:
 			sums.Add(r)
@@ -107,19 +111,19 @@ func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usag
 // parseBy reads the keys of rows.
 func parseBy(s string) (by usage.By, keys []string, err error) {
 	all := []string{api.ByTenant, api.ByUser, api.ByGPU, api.ByLease}
-	wanted := map[string]bool{}
+	requested := map[string]bool{}
 	for _, key := range strings.Split(s, ",") {
 		switch {
 		case s == "":
 		case !slices.Contains(all, key):
 			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q: the keys are %s", key, strings.Join(all, ", "))}
-		case wanted[key]:
+		case requested[key]:
 			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q twice", key)}
 		}
-		wanted[key] = s != ""
+		requested[key] = s != ""
 	}
-	keys = slices.DeleteFunc(all, func(key string) bool { return !wanted[key] })
-	return usage.By{Tenant: wanted[api.ByTenant], User: wanted[api.ByUser], GPU: wanted[api.ByGPU], Lease: wanted[api.ByLease]}, keys, nil
+	keys = slices.DeleteFunc(all, func(key string) bool { return !requested[key] })
+	return usage.By{Tenant: requested[api.ByTenant], User: requested[api.ByUser], GPU: requested[api.ByGPU], Lease: requested[api.ByLease]}, keys, nil
 }
 
 // EndedLeases returns the leases that ended since a time, the last first. Since is an age or a date, as in GetUsage.
@@ -150,10 +154,14 @@ func endedLease(r *usage.Record) api.Lease {
 	if f == nil {
 		f = &usage.Facts{}
 	}
-	started, ended, elapsed, peak := time.UnixMilli(r.Started), r.Time(), api.Thousandths(r.Elapsed), uint64(max(0, r.Highest))
-	return api.Lease{
+	started, ended, elapsed := time.UnixMilli(r.Started), r.Time(), api.Thousandths(r.Elapsed)
+	l := api.Lease{
 		ID: r.Lease, Generation: r.Generation, Tenant: r.Tenant, Grant: r.Grant, Kind: f.Kind, State: api.LeaseEnded, Origin: f.Origin, User: r.User, UID: f.UID,
-		Command: f.Command, GPUs: f.GPUs, Devices: f.Devices, GPUMemory: &api.LeaseMemory{Peak: &peak}, Created: time.UnixMilli(r.Created),
+		Command: f.Command, GPUs: f.GPUs, Devices: f.Devices, Created: time.UnixMilli(r.Created),
 		Started: &started, Ended: &ended, ElapsedSeconds: &elapsed, Reason: f.Reason, Result: f.Result, ExitCode: f.ExitCode,
 	}
+	if peak := uint64(max(0, r.Highest)); peak > 0 {
+		l.GPUMemory = &api.LeaseMemory{Peak: &peak}
+	}
+	return l
 }

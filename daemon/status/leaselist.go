@@ -8,10 +8,11 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// GetLeases lists leases; with the query all also those that ended recently.
+// GetLeases lists leases; with the query all also those that ended recently, with since those that ended since then.
 func (v *Viewer) GetLeases(c *server.Call) error {
 	list := restrictTo(v.currentStatus().status, c.Caller).Leases
-	if c.R.URL.Query().Has("all") {
+	q := c.R.URL.Query()
+	if q.Has("all") {
 		list = slices.Clone(list)
 		for _, e := range v.Managers.Leases.EndedLeases() {
 			if c.Caller.Sees(e.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
@@ -19,5 +20,48 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 			}
 		}
 	}
+	if q.Has("since") {
+		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), q.Get("since"), c.Caller.Sees)
+		if err != nil {
+			return err
+		}
+		list = withEnded(list, ended)
+	}
 	return c.Reply(http.StatusOK, api.LeaseList{SchemaVersion: 1, Leases: list})
+}
+
+// withEnded adds what the account knows of ended leases. A lease may be in both lists: it has just ended, or it ended since
+// the last boot. Generations are used again after a boot, and the account has no fractions of a millisecond.
+func withEnded(list, ended []api.Lease) []api.Lease {
+	type key struct {
+		id      string
+		created int64
+	}
+	at := map[key]int{}
+	list = slices.Clone(list)
+	for i := range list {
+		at[key{list[i].ID, list[i].Created.UnixMilli()}] = i
+	}
+	for i := range ended {
+		e := &ended[i]
+		j, ok := at[key{e.ID, e.Created.UnixMilli()}]
+		switch {
+		case !ok:
+			list = append(list, *e)
+		case list[j].State == api.LeaseEnded:
+			l := &list[j]
+			l.ElapsedSeconds = e.ElapsedSeconds
+			if e.GPUMemory != nil {
+				memory := api.LeaseMemory{}
+				if l.GPUMemory != nil {
+					memory = *l.GPUMemory
+				}
+				memory.Peak = e.GPUMemory.Peak
+				l.GPUMemory = &memory
+			}
+		default: // The status was rendered before it ended.
+			list[j] = *e
+		}
+	}
+	return list
 }

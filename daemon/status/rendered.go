@@ -136,6 +136,7 @@ func (v *Viewer) measure(l *api.Lease) {
 	if l.State == api.LeaseQueued {
 		return
 	}
+	v.Managers.Account.Fill(l)
 	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
 	if l.Share != nil && l.Kind == api.ModeMPS {
 		l.Share.Enforced = v.State.Desired().Enforcing() // The MPS server enforces it for every process that joined it.

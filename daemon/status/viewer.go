@@ -78,4 +78,8 @@ type Managers struct {
 	Leases interface {
 		EndedLeases() []api.Lease
 	}
+	Account interface {
+		Fill(l *api.Lease)
+		EndedLeases(ctx context.Context, since string, sees func(tenant string) bool) ([]api.Lease, error)
+	}
 }

@@ -32,11 +32,12 @@ func (a *app) leaseCommand() *cobra.Command {
 
 func (a *app) leaseList() *cobra.Command {
 	var all bool
+	var since string
 	c := &cobra.Command{
 		Use: "list", Short: "List leases", Args: noArgs,
-		Example: "  gpushare lease list\n  gpushare lease list --all",
+		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			leases, err := a.leasesNow(cmd, all)
+			leases, err := a.leasesOf(cmd, all, since)
 			if err != nil {
 				return err
 			}
@@ -47,12 +48,52 @@ func (a *app) leaseList() *cobra.Command {
 				fmt.Fprintln(a.io.Out, "no leases")
 				return nil
 			}
+			if since != "" {
+				a.history(leases)
+				return nil
+			}
 			a.leases(leases)
 			return nil
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
+	c.Flags().StringVar(&since, "since", "", "include leases that ended since then, from the account: 1m to 435d as in 36h or 7d, or a date")
+	c.MarkFlagsMutuallyExclusive("all", "since")
 	return c
+}
+
+// leasesOf reads the live leases, with all or since also those that ended.
+func (a *app) leasesOf(cmd *cobra.Command, all bool, since string) ([]api.Lease, error) {
+	if since != "" {
+		return a.client.LeasesSince(cmd.Context(), since)
+	}
+	return a.leasesNow(cmd, all)
+}
+
+// history prints when leases ran and how they ended.
+func (a *app) history(leases []api.Lease) {
+	rows := [][]string{{"LEASE", "STATE", "USER", "STARTED", "ELAPSED", "EXIT", "PEAK", "COMMAND", ""}}
+	for i := range leases {
+		l := &leases[i]
+		started, elapsed, exit, peak, why := "-", "-", "-", "-", l.Waiting
+		if l.Started != nil {
+			started = l.Started.Local().Format(time.DateTime)
+		}
+		if l.ElapsedSeconds != nil {
+			elapsed = api.Duration(time.Duration(*l.ElapsedSeconds) * time.Millisecond).String()
+		}
+		if l.ExitCode != nil {
+			exit = fmt.Sprint(*l.ExitCode)
+		}
+		if l.GPUMemory != nil && l.GPUMemory.Peak != nil {
+			peak = gib(*l.GPUMemory.Peak)
+		}
+		if l.Ended != nil {
+			why = l.Reason
+		}
+		rows = append(rows, []string{l.ID, l.State, dash(l.User), started, elapsed, exit, peak, command(l.Command), why})
+	}
+	a.table(rows)
 }
 
 // leasesNow reads the live leases, and with all also the recently ended ones.
@@ -87,12 +128,18 @@ last 8 MiB are kept.`,
 	return c
 }
 
+// longAgo is how far back 'lease show' looks for a lease: about as long as the account has leases.
+const longAgo = "36d"
+
 func (a *app) leaseShow() *cobra.Command {
 	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
 		leases, err := a.leasesNow(cmd, false)
 		isIt := func(l api.Lease) bool { return l.ID == args[0] }
 		if err == nil && !slices.ContainsFunc(leases, isIt) {
 			leases, err = a.leasesNow(cmd, true)
+		}
+		if err == nil && !slices.ContainsFunc(leases, isIt) {
+			leases, err = a.leasesOf(cmd, false, longAgo)
 		}
 		if err != nil {
 			return err
@@ -130,6 +177,15 @@ func (a *app) lease(l *api.Lease) {
 	}
 	if l.Ended != nil {
 		line("ended", l.Ended.Local().Format(time.DateTime)+join(", ", l.Result))
+	}
+	if l.ElapsedSeconds != nil {
+		line("elapsed", l.ElapsedSeconds.Fixed()+" s")
+	}
+	if l.GPUMemory != nil && l.GPUMemory.Peak != nil {
+		line("peak", gib(*l.GPUMemory.Peak)+" of GPU memory")
+	}
+	if l.IdleSeconds != nil {
+		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
 	}
 	if l.Reason != "" {
 		line("reason", l.Reason)
@@ -199,7 +255,7 @@ func stage(s string) string {
 
 func leaseMemory(m *api.LeaseMemory) string {
 	switch {
-	case m == nil:
+	case m == nil, m.Backend == "": // Of an ended lease only the peak is known.
 		return "-"
 	case m.Limit == 0:
 		return usedMemory(m)

@@ -108,6 +108,7 @@ func table() []cell {
 		{route: "POST /v1/mig/import", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "POST /v1/mig/remove", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "GET /v1/counters", want: adminsAndObservers(200)},
+		{route: "GET /v1/usage", want: readers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
 		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
