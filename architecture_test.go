@@ -101,6 +101,7 @@ var rules = map[string]rule{
 	"daemon/adoption":     {own: join(shared, "internal/procfs"), why: manager},
 	"daemon/enforce":      {own: join(shared, "internal/procfs", "internal/usage", "quota"), why: manager},
 	"daemon/account":      {own: join(shared, "internal/usage"), why: manager},
+	"daemon/memorylimit":  {own: join(shared, "quota"), why: manager},
 	"daemon/escape":       {own: join(shared, "internal/procfs", "mps"), why: manager},
 	"daemon/status":       {own: join(shared, "cgroup/device", "gpu/worker", "internal/external", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "quota"), why: manager},
 	"daemon/host":         {wiring: true, why: "host says which adapter serves which manager"},

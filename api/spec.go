@@ -180,11 +180,15 @@ type GrantSpec struct {
 	MaxTime    *Duration  `json:"max_time,omitempty"`
 	Idle       *IdleSpec  `json:"idle,omitempty"`
 	Reserved   bool       `json:"reserved,omitempty"`
-	Accept     string     `json:"accept,omitempty"` // best-effort: a GPU-memory limit that is not hard
+	Accept     string     `json:"accept,omitempty"` // hard | best-effort: which GPU-memory limit is enough; default best-effort
 }
 
-// AcceptBestEffort accepts a GPU-memory limit that a process can exceed until it is found.
-const AcceptBestEffort = "best-effort"
+// Which limit of GPU memory is enough for a grant: only one that its processes cannot exceed, or also one that they can
+// exceed until that is measured.
+const (
+	AcceptHard       = "hard"
+	AcceptBestEffort = "best-effort"
+)
 
 // IdleSpec says what happens to a lease that does not use its GPU.
 type IdleSpec struct {

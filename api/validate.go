@@ -476,7 +476,7 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.Idle != nil {
 		g.Idle.validate(c, at+".idle")
 	}
-	c.word(at+".accept", g.Accept, AcceptBestEffort)
+	c.word(at+".accept", g.Accept, AcceptHard, AcceptBestEffort)
 	if s := cmp.Or(g.Timeslice, g.MPS); g.Accept != "" && len(kinds) == 1 && (s == nil || s.GPUMemory == nil) {
 		c.add(at+".accept", "is only read for a limit of GPU memory under timeslice or mps: write gpu_memory there, or remove it")
 	}

@@ -266,10 +266,13 @@ type LeaseShare struct {
 
 // LeaseMemory is GPU memory in bytes.
 type LeaseMemory struct {
-	Limit   uint64 `json:"limit"`           // of the grant, for all its leases on one GPU
-	Used    uint64 `json:"used"`            // by this lease
-	Backend string `json:"backend"`         // mig | mps | reactive | none: what enforces the limit
-	Stage   string `json:"stage,omitempty"` // notice | over | frozen | stopping
+	Limit   uint64 `json:"limit"`   // of the grant, for all its leases on one GPU
+	Used    uint64 `json:"used"`    // by this lease
+	Backend string `json:"backend"` // mig | driver | mps | reactive | observe | none: what enforces the limit
+	Hard    bool   `json:"hard"`    // no process of the grant can allocate more, except as managed memory
+	// Reason is why this backend enforces it, and why no stronger one does.
+	Reason string `json:"reason,omitempty"`
+	Stage  string `json:"stage,omitempty"` // notice | over | frozen | stopping
 	// Unknown: Used lacks what was never measured. LastKnown: Used was measured then, and newer measurements failed.
 	Unknown   bool       `json:"unknown,omitempty"`
 	LastKnown *time.Time `json:"last_known,omitempty"`

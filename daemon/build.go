@@ -23,6 +23,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/memorylimit"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -41,6 +42,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/systemd"
 )
 
@@ -204,6 +206,14 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
 	}
 	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, LeaseChanges: leaseChanges}
+	var hierarchy *cgroup.Hierarchy
+	if h.Port.Info().Slices {
+		hierarchy = h.Port.Abilities().Hierarchy
+	}
+	memory := &memorylimit.Limits{
+		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table, Hierarchy: hierarchy,
+		Overuse: func(l *lease.Lease) quota.OverusePolicy { return d.enforcer.Overuse(l) },
+	}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
 		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
@@ -211,7 +221,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
 		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.wakeConverge, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		Policy: d.policy, Escapes: d.escapes, Memory: memory, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases
@@ -235,13 +245,13 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.converger = &converge.Converger{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes,
+		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
-	d.changes.Converger = d.converger
+	d.changes.Converger, d.changes.Memory = d.converger, memory
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
 		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
-		Managers: status.Managers{Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Leases: d.leases},
+		Managers: status.Managers{Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.
 		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer = h.Freezer, h.Freezer, h.Freezer

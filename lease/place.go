@@ -344,6 +344,10 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 			}
 			continue
 		}
+		if why := g.notHard(d, t); why != "" {
+			lacks = append(lacks, fmt.Sprintf("GPU %d has no hard limit of GPU memory: %s", d.Index, why))
+			continue
+		}
 		if t.claimed && own == nil {
 			lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
 			continue
@@ -393,7 +397,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	}
 	usable, free := 0, 0
 	var most uint64
-	var offered []string
+	var offered, notHard []string
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) {
@@ -423,6 +427,10 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				free++
 			}
 		default:
+			if g.RequiresHardMemory() && d.NoHardMemory != "" {
+				notHard = append(notHard, fmt.Sprintf("GPU %d: %s", d.Index, d.NoHardMemory))
+				continue
+			}
 			memory, share := t.granted(g.Key(), true)
 			if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= fullShare) {
 				return nil
@@ -447,6 +455,8 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 			return nil
 		}
 		return never("ask for fewer GPUs", "%d exclusive GPUs are requested, and %d can be granted", g.Spec.Exclusive, free)
+	case len(notHard) == usable:
+		return never("with accept: best-effort it would have a weaker limit", "its limit of GPU memory must be hard, and would not be: %s", strings.Join(notHard, "; "))
 	case g.memory() > most:
 		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory on one GPU is more than the reserve and the reserved grants leave", api.Bytes(g.memory()).Short())
 	}

@@ -35,6 +35,10 @@ type GPUView struct {
 	Closed string
 	// ReopensSoon: it is closed only while an instance is created or removed on it.
 	ReopensSoon bool
+	// NoHardMemory is why no limit of GPU memory is hard here; empty if it can be, or if that is not known.
+	NoHardMemory string
+	// HardByLease: a hard limit holds for each lease alone, not for the leases of a grant together.
+	HardByLease bool
 	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or
 	// nothing may be created now.
 	DynamicProfiles *gpu.Profiles

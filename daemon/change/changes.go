@@ -19,6 +19,11 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
+// memoryLimits refuses a spec whose limits of GPU memory cannot be as hard as it says.
+type memoryLimits interface {
+	Refuse(want *state.Desired, node *observe.Node) error
+}
+
 // Changes carries changes from their proposal to their end.
 type Changes struct {
 	*report.Reporter
@@ -37,6 +42,7 @@ type Changes struct {
 	Policy      *devicepolicy.Policy
 	Stopper     *stop.Stopper
 	Converger   converger
+	Memory      memoryLimits
 	Leases      leaseStopper
 	Adopter     loginLimiter
 	Wake        func()

@@ -39,6 +39,11 @@ func (c *idleConverger) Correct(context.Context) error          { return nil }
 func (c *idleConverger) Converge(context.Context) error         { c.ends.Add(1); return nil }
 func (c *idleConverger) Refresh(context.Context, *observe.Node) {}
 
+// unlimitedMemory refuses no spec.
+type unlimitedMemory struct{}
+
+func (unlimitedMemory) Refuse(*state.Desired, *observe.Node) error { return nil }
+
 // unlimited has no login with limits.
 type unlimited struct{}
 
@@ -77,7 +82,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	w.Changes = &Changes{
 		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: observer,
-		Table: table, Logins: logins, Attribution: attributed, Converger: w.idleConverger, Adopter: unlimited{}, Wake: func() {}, Dynamic: Dynamic{Signal: loop.NewWake()},
+		Table: table, Logins: logins, Attribution: attributed, Converger: w.idleConverger, Adopter: unlimited{}, Memory: unlimitedMemory{}, Wake: func() {}, Dynamic: Dynamic{Signal: loop.NewWake()},
 		Identities: server.NewIdentities(rep, tasks, "off"),
 		Policy: &devicepolicy.Policy{
 			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: observer, Table: table, Logins: logins, Hosts: attributed.Hosts, SliceUse: attributed.SliceUse,

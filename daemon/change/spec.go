@@ -168,6 +168,9 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if err := planner.FeasibleSpec(p.want, node); err != nil {
 		return nil, located(file, body, err)
 	}
+	if err := cs.Memory.Refuse(p.want, node); err != nil {
+		return nil, err
+	}
 	return p, cs.planProposal(ctx, p, found, a)
 }
 

@@ -143,12 +143,21 @@ func prefix(id string) string {
 // Refresh passes a new observation to the lease table, the conditions, the status and the CDI specs: a client that waited for a
 // change may start a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
-	cv.Table.Update(planner.View(cv.State, node))
+	cv.updateTable(node) // The limits follow the terms of the leases, which it revises.
+	cv.MemoryLimits.Converge(ctx, node, cv.reportCorrected)
+	cv.updateTable(node)
 	cv.updateReserved()
 	cv.UpdateShares()
 	cv.updateConditions(node)
 	cv.Policy.WriteCDI(ctx)
 	cv.Invalidate()
+}
+
+// updateTable passes the observation to the lease table.
+func (cv *Converger) updateTable(node *observe.Node) {
+	v := planner.View(cv.State, node)
+	cv.MemoryLimits.Describe(&v)
+	cv.Table.Update(v)
 }
 
 // updateConditions derives the conditions from an observation.

@@ -37,6 +37,7 @@ type Converger struct {
 	Attribution      *attribution.Attribution
 	Policy           *devicepolicy.Policy
 	Changes          changes
+	MemoryLimits     memoryLimits
 
 	Drift         drift
 	unmetReserved unmetReserved
@@ -44,6 +45,12 @@ type Converger struct {
 
 // watchdog is notified that the loop advances.
 type watchdog interface{ Watchdog() error }
+
+// memoryLimits keeps the driver's limits of GPU memory.
+type memoryLimits interface {
+	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
+	Describe(v *lease.View)
+}
 
 // changes is what the loop needs of package change.
 type changes interface {

@@ -56,6 +56,12 @@ func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err er
 	return 0, "", nil
 }
 
+// noLimits limits no GPU memory.
+type noLimits struct{}
+
+func (noLimits) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
+func (noLimits) Describe(*lease.View)                                                      {}
+
 // countingWatchdog is a watchdog that counts.
 type countingWatchdog struct{ notified atomic.Int64 }
 
@@ -92,7 +98,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		Engine: &engine.Engine{Handlers: engine.Handlers{
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes,
+		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{},
 		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{

@@ -59,12 +59,15 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 }
 
 // startProgram starts the command of a detached lease, isolated, and returns when it runs.
-func (ls *Leases) startProgram(ctx context.Context, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
+func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
 	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated)
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	defer w.Close()
+	if err := ls.Memory.Begin(ctx, l, state.Path); err != nil {
+		return cgroup.ScopeState{}, err
+	}
 	p.Env = (&api.Environment{Environment: result.Environment, Unset: result.Unset}).Over(p.Env)
 	if err := w.Start(ctx, p); err != nil {
 		return cgroup.ScopeState{}, err

@@ -28,6 +28,9 @@ func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Pr
 	if err != nil {
 		return lease.IsolationResult{}, err
 	}
+	if err := ls.Memory.Begin(ctx, l, state.Path); err != nil {
+		return lease.IsolationResult{}, err
+	}
 	// The login filter allows the user to open the GPU from now on. If it cannot be changed a condition reports that
 	// too.
 	attached := *l

@@ -35,6 +35,7 @@ type Leases struct {
 	Stopper     *stop.Stopper
 	Policy      *devicepolicy.Policy
 	Escapes     escapeTracker
+	Memory      memoryLimits
 
 	LeaseChanges *stop.LeaseChanges
 	Ended        endedLeases
@@ -58,6 +59,13 @@ type Detached struct {
 	Programs Programs
 	Outputs  Outputs
 	pending  pendingPrograms
+}
+
+// memoryLimits limits the GPU memory of the cgroups of leases.
+type memoryLimits interface {
+	Prepare(ctx context.Context, l *lease.Lease) error
+	Begin(ctx context.Context, l *lease.Lease, cgroup string) error
+	End(ctx context.Context, l *lease.Lease)
 }
 
 // escapeTracker is notified of leases that start.

@@ -133,6 +133,9 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	if err != nil {
 		return lease.IsolationResult{}, err
 	}
+	if err := d.Memory.Prepare(ctx, &l); err != nil {
+		return lease.IsolationResult{}, err
+	}
 	port := d.Port
 	if !want.Enforcing() {
 		port = cgroup.Port(d.Follow)
@@ -147,9 +150,9 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	}
 	var state cgroup.ScopeState
 	if program := d.Detached.pending.take(l.ID); program != nil {
-		state, err = d.startProgram(ctx, scope, program, &result, want.Enforcing())
-	} else {
-		state, err = port.StartScope(ctx, scope)
+		state, err = d.startProgram(ctx, &l, scope, program, &result, want.Enforcing())
+	} else if state, err = port.StartScope(ctx, scope); err == nil {
+		err = d.Memory.Begin(ctx, &l, state.Path)
 	}
 	if err != nil {
 		return lease.IsolationResult{}, err
@@ -172,6 +175,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 
 // RemoveIsolation kills what is left in the scope. Processes in place continue as before their lease.
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
+	w.Leases.Memory.End(ctx, &l)
 	if l.InPlace() {
 		w.Leases.releaseInPlace(l.ID)
 		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {

@@ -11,7 +11,9 @@ type counters struct {
 	FilterWrites atomic.Uint64 // changes of login filters for the start or end of a lease
 	Steps        atomic.Uint64 // steps carried out
 	CDIWrites    atomic.Uint64 // CDI specs written or removed
-	Freezes      atomic.Uint64
-	Drifts       atomic.Uint64 // differences that were made outside gpushare and corrected
-	Renders      atomic.Uint64 // of the status
+	// MemoryLimitWrites are limits of GPU memory that the driver was asked to set or remove.
+	MemoryLimitWrites atomic.Uint64
+	Freezes           atomic.Uint64
+	Drifts            atomic.Uint64 // differences that were made outside gpushare and corrected
+	Renders           atomic.Uint64 // of the status
 }

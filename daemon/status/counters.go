@@ -19,6 +19,7 @@ func (v *Viewer) GetCounters(c *server.Call) error {
 		"worker.messages":     w.Messages,
 		"worker.writes":       w.Writes,
 		"worker.readings.us":  uint64(readings.Microseconds()), // inside the driver
+		"memory-limit.writes": v.Counters.MemoryLimitWrites.Load(),
 		"slice.writes":        v.Counters.SliceWrites.Load(),
 		"login-filter.writes": v.Counters.FilterWrites.Load(),
 		"steps":               v.Counters.Steps.Load(),

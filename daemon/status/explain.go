@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // GetExplain reports for a lease or a tenant what is enforced and by what, and what is not enforced and why. It reads back.
@@ -168,22 +169,14 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	}
 	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
-	switch do := v.Managers.Enforce.Overuse(l); {
-	case w.GPUMemory.Backend == "mig":
-		r.Enforced, r.By = true, "the MIG instance: its memory is the limit"
+	switch quota.MemoryBackend(w.GPUMemory.Backend) {
+	case quota.BackendMIG:
+		r.Enforced, r.By = true, w.GPUMemory.Reason
 		return r // The hardware enforces it on a node that only observes too.
-	case w.GPUMemory.Backend == "mps" && !l.InPlace():
-		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
-	case do == "kill" && l.InPlace():
-		r.Enforced, r.By = true, "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL"
-	case do == "kill":
-		r.Enforced, r.By = true, "gpushared samples it: the lease gets SIGTERM, then SIGKILL"
-	case do == "freeze" && l.Isolation.Freeze:
-		r.Enforced, r.By = true, "gpushared samples it: the lease is frozen for a while, repeatedly"
-	case do == "freeze":
-		r.Reason = "it is only reported: overuse.gpu_memory is freeze, and this lease is never frozen"
+	case quota.BackendDriver, quota.BackendReactive, quota.BackendMPS:
+		r.Enforced, r.By = true, w.GPUMemory.Reason
 	default:
-		r.Reason = fmt.Sprintf("it is only reported, and nothing is stopped: overuse.gpu_memory is %s", do)
+		r.Reason = w.GPUMemory.Reason
 	}
 	return v.unlessObserving(r)
 }

@@ -149,6 +149,10 @@ func (v *Viewer) measure(l *api.Lease) {
 		if !m.LastKnown.IsZero() {
 			l.GPUMemory.LastKnown = &m.LastKnown
 		}
+		if now, ok := v.Table.Get(l.ID); ok && l.GPUMemory.Limit > 0 {
+			c := v.Managers.Memory.Choice(&now)
+			l.GPUMemory.Backend, l.GPUMemory.Hard, l.GPUMemory.Reason = string(c.Backend), c.Hard, c.Reason
+		}
 	case m.Memory > 0:
 		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
 		if l.Kind == api.ModeMIG {

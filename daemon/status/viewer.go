@@ -75,6 +75,9 @@ type Managers struct {
 		Fill(l *api.Lease, enforced bool)
 		Overuse(l *lease.Lease) quota.OverusePolicy
 	}
+	Memory interface {
+		Choice(l *lease.Lease) quota.MemoryChoice
+	}
 	Leases interface {
 		EndedLeases() []api.Lease
 	}

@@ -1,0 +1,201 @@
+package memorylimit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// leaseTimeout bounds the limits of one lease. A GPU that does not answer is excluded by then.
+const leaseTimeout = 5 * time.Second
+
+// Prepare refuses a lease whose grant accepts only a hard limit, if the driver does not limit the slice of the grant. It is
+// called before the process of the lease is moved: a refusal later would end it.
+func (m *Limits) Prepare(ctx context.Context, l *lease.Lease) error {
+	if !m.requiresHard(l) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	for _, id := range l.Place.GPUs {
+		a := m.abilityOf(id)
+		if s := m.sliceOf(l); s != "" && !(a.known && a.reason != "") {
+			if err := m.limit(ctx, id, &item{cgroup: s, hard: new(limitOn(l, id)), tenant: l.Terms.Tenant}); err != nil {
+				a = ability{known: true, reason: reasonOf(err)}
+			}
+		}
+		if a.known && a.reason != "" {
+			return refusal(l, a.reason)
+		}
+	}
+	return nil
+}
+
+// Begin limits the cgroup of a lease before its command starts, or when it is attached. If the driver cannot, another backend
+// limits the lease; a lease whose grant accepts only a hard limit is refused.
+func (m *Limits) Begin(ctx context.Context, l *lease.Lease, cg string) error {
+	if !m.State.Desired().Enforcing() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	for _, id := range l.Place.GPUs {
+		a, limit := m.abilityOf(id), limitOn(l, id)
+		if limit == 0 || cg == "" || a.known && a.reason != "" {
+			continue
+		}
+		var list []item
+		if s := m.sliceOf(l); s != "" {
+			list = append(list, item{cgroup: s, hard: &limit, tenant: l.Terms.Tenant})
+		}
+		for _, it := range append(list, leaseItem(l, cg, limit)) {
+			if r, ok := m.get(target{id, it.cgroup}); it.lease == "" && ok && r.reason == "" && r.hard == limit {
+				continue // Converge verifies the slices.
+			}
+			if err := m.limit(ctx, id, &it); err != nil {
+				m.Log.Warn("cannot limit the GPU memory of a cgroup", "cgroup", it.cgroup, "lease", l.ID, "gpu", id, "error", err)
+			}
+		}
+	}
+	begun := *l
+	begun.Isolation.Cgroup = cg
+	if c := m.Choice(&begun); m.requiresHard(l) && !c.Hard {
+		return refusal(l, c.Reason)
+	}
+	return nil
+}
+
+func (m *Limits) requiresHard(l *lease.Lease) bool {
+	return m.State.Desired().Enforcing() && l.Terms.RequiresHardMemory()
+}
+
+func refusal(l *lease.Lease, reason string) error {
+	return &api.Error{
+		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot limit the GPU memory of grant %s of %s: %s", l.Terms.Spec.Name, l.Terms.Tenant, reason),
+		Hint: "the grant says accept: hard; with accept: best-effort it would start with a weaker limit",
+	}
+}
+
+// limit brings one limit into force and records it.
+func (m *Limits) limit(ctx context.Context, id gpu.UUID, it *item) error {
+	_, _, err := m.ensure(ctx, id, it)
+	m.record(id, it, err)
+	return err
+}
+
+// sliceOf is the cgroup of the slice of a lease's grant; empty if the lease is not in it.
+func (m *Limits) sliceOf(l *lease.Lease) string {
+	node := m.Observer.Last()
+	if node == nil || l.InPlace() && l.Origin != lease.OriginContainer {
+		return ""
+	}
+	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	if i := slices.IndexFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name }); i >= 0 {
+		return node.Slices[i].Path
+	}
+	return ""
+}
+
+// End removes the limits of a lease's cgroup, which may continue to exist. What fails is tried again by Converge.
+func (m *Limits) End(ctx context.Context, l *lease.Lease) {
+	cg := l.Isolation.Cgroup
+	if m.Hierarchy == nil || cg == "" || !m.Hierarchy.Exists(cg) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	for _, id := range l.Place.GPUs {
+		a := m.abilityOf(id)
+		if _, known := m.get(target{id, cg}); limitOn(l, id) == 0 || !known && (!m.State.Desired().Enforcing() || a.known && a.reason != "") {
+			continue
+		}
+		it := item{cgroup: cg, tenant: l.Terms.Tenant, lease: l.ID}
+		if err := m.limit(ctx, id, &it); err != nil && m.Hierarchy.Exists(cg) {
+			m.Log.Warn("cannot remove the GPU-memory limit of a lease that ended", "lease", l.ID, "gpu", id, "error", err)
+		}
+	}
+}
+
+// Choice returns what enforces the GPU-memory limit of a lease, by what was read back.
+func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
+	in := quota.MemoryBackendInput{
+		MIG: l.Place.Instance != nil, Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
+		Overuse: m.Overuse(l), CanFreeze: l.Isolation.Freeze && !l.InPlace(),
+	}
+	if in.MIG || len(l.Place.GPUs) != 1 {
+		return quota.ChooseMemoryBackend(in)
+	}
+	id := l.Place.GPUs[0]
+	r, ok := m.get(target{id, l.Isolation.Cgroup})
+	switch a := m.abilityOf(id); {
+	case ok && r.reason == "" && r.hard == state.GrantMemory(&l.Terms.Spec):
+		in.Driver.ReadBack = true
+		in.Driver.Together = m.together(l)
+		if !in.Driver.Together {
+			in.Others = m.others(l)
+		}
+	case a.known && a.reason != "":
+		in.Driver.Reason = a.reason
+	case l.Isolation.Cgroup == "":
+		in.Driver.Reason = "its processes have no cgroup of their own"
+	case ok && r.reason != "":
+		in.Driver.Reason = r.reason
+	default:
+		in.Driver.Reason = "it was not read back yet"
+	}
+	return quota.ChooseMemoryBackend(in)
+}
+
+// together reports whether the limit of the grant's slice was read back and also holds for this lease.
+func (m *Limits) together(l *lease.Lease) bool {
+	s := m.sliceOf(l)
+	if s == "" || !cgroup.Below(l.Isolation.Cgroup, s) {
+		return false
+	}
+	r, ok := m.get(target{l.Place.GPUs[0], s})
+	return ok && r.reason == "" && r.dmem
+}
+
+// others counts the further leases of the grant on the GPU of a lease.
+func (m *Limits) others(l *lease.Lease) int {
+	n := 0
+	for _, o := range m.Table.Live() {
+		if o.ID != l.ID && o.Terms.Key() == l.Terms.Key() && slices.Contains(o.Place.GPUs, l.Place.GPUs[0]) {
+			n++
+		}
+	}
+	return n
+}
+
+// Describe adds to the input of the lease table where a limit of GPU memory can be hard.
+func (m *Limits) Describe(v *lease.View) {
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		a := m.abilityOf(g.UUID)
+		g.NoHardMemory, g.HardByLease = a.reason, a.known && !a.together
+	}
+}
+
+// Refuse refuses a spec in which a grant accepts only a hard limit, and no GPU that it may use can have one.
+func (m *Limits) Refuse(want *state.Desired, node *observe.Node) error {
+	v := planner.ProposedView(want, node)
+	m.Describe(&v)
+	if g, reason := lease.NeverHard(&v); g != nil {
+		return &api.Error{
+			Kind:    api.KindInfeasible,
+			Message: fmt.Sprintf("cannot limit the GPU memory of grant %s of %s, which says accept: hard: %s", g.Spec.Name, g.Tenant, reason),
+			Hint:    "nothing was changed; write accept: best-effort to accept a weaker limit, or use a MIG profile",
+		}
+	}
+	return nil
+}
