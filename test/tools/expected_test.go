@@ -62,11 +62,13 @@ func (w expected) gpu(g gpu.Snapshot) gpuReading {
 	switch {
 	case g.MIG.Current:
 		out.Utilization.Error, out.ProcessUtilization.Error = "NotSupported", "NotSupported"
+		out.UtilizationSeries.Error = "NotSupported"
 	case g.Utilization != nil && *g.Utilization > 0:
 		out.Utilization.Value = *g.Utilization
 		out.ProcessUtilization.Value = []utilizationReading{{w.busy, 100}}
+		out.UtilizationSeries.Value = seriesReading{Type: 1, Percent: []int{100}} // unsigned int
 	default:
-		out.ProcessUtilization.Error = "NotFound"
+		out.ProcessUtilization.Error, out.UtilizationSeries.Error = "NotFound", "NotFound"
 	}
 	if w.board.Architecture == "blackwell" { // the clients use the older call
 		out.ProcessUtilization = answer[[]utilizationReading]{Error: "NotSupported"}

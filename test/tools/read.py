@@ -236,6 +236,7 @@ def gpu(index):
         "process_utilization": call(
             lambda: [{"pid": s.pid, "sm": s.smUtil} for s in nvml.nvmlDeviceGetProcessUtilization(g, ago)]
         ),
+        "utilization_series": call(lambda: series(g, ago)),
         "temperature": call(nvml.nvmlDeviceGetTemperature, g, nvml.NVML_TEMPERATURE_GPU),
         "power": call(nvml.nvmlDeviceGetPowerUsage, g),
         "power_limit": call(nvml.nvmlDeviceGetEnforcedPowerLimit, g),
@@ -243,6 +244,13 @@ def gpu(index):
         "fan": call(nvml.nvmlDeviceGetFanSpeed, g),
         "energy": call(nvml.nvmlDeviceGetTotalEnergyConsumption, g),
     }
+
+
+def series(g, ago):
+    """The different values of the GPU's own samples, and the type of a value. The binding reads as many as the library's
+    buffer has; those that were not written have the time 0."""
+    kind, samples = nvml.nvmlDeviceGetSamples(g, nvml.NVML_GPU_UTILIZATION_SAMPLES, ago)
+    return {"type": kind, "percent": sorted({s.sampleValue.uiVal for s in samples if s.timeStamp})}
 
 
 def lacking():

@@ -42,6 +42,7 @@ type gpuReading struct {
 
 	Utilization        answer[int]                  `json:"utilization"`
 	ProcessUtilization answer[[]utilizationReading] `json:"process_utilization"`
+	UtilizationSeries  answer[seriesReading]        `json:"utilization_series"`
 
 	Temperature answer[int]    `json:"temperature"`
 	Power       answer[int]    `json:"power"`
@@ -166,6 +167,11 @@ type processReading struct {
 	GI     *uint32 `json:"gi"`
 	CI     *uint32 `json:"ci"`
 	Name   string  `json:"name"`
+}
+
+type seriesReading struct {
+	Type    int   `json:"type"`
+	Percent []int `json:"percent"`
 }
 
 type utilizationReading struct {
