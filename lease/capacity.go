@@ -93,12 +93,12 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
 // noProfile is an id that no device lists.
 const noProfile = ^uint32(0)
 
-// profiles names the profiles of these GPUs that satisfy the grant, the smallest first.
-func (g *Grant) profiles(on []*GPUView) []string {
+// profiles names the profiles of these GPUs that satisfy the grant and have at most this memory, the smallest first.
+func (g *Grant) profiles(on []*GPUView, most uint64) []string {
 	var all []ProfileView
 	for _, d := range on {
 		for i := range d.Profiles {
-			if g.matches(&d.Profiles[i]) {
+			if d.Profiles[i].Memory <= most && g.matches(&d.Profiles[i]) {
 				all = append(all, d.Profiles[i])
 			}
 		}
@@ -119,7 +119,7 @@ func (g *Grant) profiles(on []*GPUView) []string {
 func (v *GPUView) createsInstances() bool { return v.DynamicProfiles != nil && v.Closed == "" }
 
 // findSlot returns where an instance for the grant could be created now. GPUs for which avoid is true are not tried.
-func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UUID) bool) (d *GPUView, r InstanceSlot) {
+func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UUID) bool) (d *GPUView, r InstanceSlot) {
 	if o.capacity == nil || o.noCapacity[g.Key()] {
 		return nil, r
 	}
@@ -128,17 +128,18 @@ func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UU
 	for i := range v.GPUs {
 		if d := &v.GPUs[i]; g.mayUse(d) && d.createsInstances() && (avoid == nil || !avoid(d.UUID)) {
 			where = append(where, d)
-			on = append(on, o.at(d.UUID).capacity(d, g.Key(), ticket))
+			on = append(on, o.at(d.UUID).capacity(d, g.Key(), who.ticket))
 		}
 	}
-	names := g.profiles(where)
+	names := g.profiles(where, who.left())
 	if len(names) == 0 {
 		return nil, r
 	}
 	at, r := o.capacity.Find(names, on)
 	if at < 0 {
-		// A probe for a reservation has no name, and a request that avoids a GPU decides only for itself.
-		if g.Spec.Name != "" && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
+		// A probe for a reservation has no name. A request that avoids a GPU, or whose user may have only small instances,
+		// decides only for itself.
+		if g.Spec.Name != "" && who.limit.Memory == 0 && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}
 		return nil, r
@@ -149,7 +150,7 @@ func (o *occupancy) findSlot(g *Grant, v *View, ticket string, avoid func(gpu.UU
 // claimNext chooses the slot that a request without capacity should get next: the one with the fewest memory slices in
 // use, and of equals the one that it claimed before. Later requests do not use it, so that small requests do not starve
 // large ones.
-func (o *occupancy) claimNext(g *Grant, v *View, ticket string, before *PendingInstance) *PendingInstance {
+func (o *occupancy) claimNext(g *Grant, v *View, who requester, before *PendingInstance) *PendingInstance {
 	var best *PendingInstance
 	var price [2]int
 	for i := range v.GPUs {
@@ -160,15 +161,15 @@ func (o *occupancy) claimNext(g *Grant, v *View, ticket string, before *PendingI
 		t := o.at(d.UUID)
 		for j := range d.DynamicProfiles.GI {
 			q := &d.DynamicProfiles.GI[j]
-			if !g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}) {
+			if q.Memory > who.left() || !g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}) {
 				continue
 			}
 			for _, at := range q.Placements {
-				lacks, ok := t.missingSlices(d, at, g.Key(), ticket)
+				lacks, ok := t.missingSlices(d, at, g.Key(), who.ticket)
 				if !ok {
 					continue
 				}
-				m := &PendingInstance{Ticket: ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: q.Name, Placement: at}}
+				m := &PendingInstance{Ticket: who.ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: q.Name, Placement: at}}
 				p := [2]int{lacks, 1}
 				if before != nil && *before == *m {
 					p[1] = 0

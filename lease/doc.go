@@ -19,6 +19,11 @@
 // their sum may not exceed 100 % without overcommit, and a request waits. A grant's share on a GPU is split evenly among its leases there. A lease that is ending
 // keeps its place until it has ended.
 //
+// A user may have only so many leases and so much granted memory at once, over all tenants (PerUser). It is checked when
+// a lease gets its place: a request beyond it waits and claims nothing, and a lease that has its place keeps it. A shared
+// grant counts once for each user and GPU, with all its memory. Root has no limit, and units and containers, which no
+// user of a tenant started, count for root.
+//
 // # The queue
 //
 // Higher priority first, then first come. A request that waits does not delay requests for other GPUs, but it claims

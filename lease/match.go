@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -24,6 +25,17 @@ func (g *Grant) matches(p *ProfileView) bool {
 	}
 	ok, err := memoryFits(g.Spec.GPUMemory, p.Memory)
 	return err == nil && ok
+}
+
+// smallest returns the memory of the smallest of the profiles that satisfies the grant, in bytes.
+func (g *Grant) smallest(profiles []ProfileView) uint64 {
+	least := uint64(math.MaxUint64)
+	for i := range profiles {
+		if g.matches(&profiles[i]) {
+			least = min(least, profiles[i].Memory)
+		}
+	}
+	return least
 }
 
 // memoryFits parses a condition such as ">=38GiB" ("<=" and "=" are possible, without an operator it means at least)

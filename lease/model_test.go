@@ -21,9 +21,16 @@ type machine struct {
 	view      View
 	tickets   map[string]*Ticket // not known to be placed, failed or cancelled
 	order     []string           // ids in the order of the requests
-	grantOf   map[string]Key
+	kindOf    map[string]grantAndUser
+	users     map[int]UserUsage // at the last check
+	respec    bool              // the terms of leases may have changed since then
 	seen      map[uint64]string // every generation that was assigned
 	pid       int
+}
+
+type grantAndUser struct {
+	Key
+	uid int
 }
 
 func (m *machine) update() {
@@ -43,7 +50,7 @@ func (m *machine) anyLive(t *rapid.T) (Lease, bool) {
 // Submit submits a request for a random grant, or for any of a tenant's.
 func (m *machine) Submit(t *rapid.T) {
 	g := rapid.SampledFrom(m.view.Grants).Draw(t, "grant")
-	r := Request{Tenant: g.Tenant, Admin: true}
+	r := Request{Tenant: g.Tenant, Admin: true, UID: rapid.SampledFrom([]int{0, 1001, 1002}).Draw(t, "uid")}
 	if rapid.Bool().Draw(t, "named") {
 		r.Grant = g.Spec.Name
 	}
@@ -72,7 +79,7 @@ func (m *machine) Submit(t *rapid.T) {
 	m.tickets[k.ID()] = k
 	if r.Grant != "" {
 		m.order = append(m.order, k.ID())
-		m.grantOf[k.ID()] = g.Key()
+		m.kindOf[k.ID()] = grantAndUser{g.Key(), r.UID}
 	}
 }
 
@@ -158,6 +165,16 @@ func (m *machine) ChangeGrant(t *rapid.T) {
 		}
 	}
 	m.view.Generation++
+	m.respec = true
+	m.update()
+}
+
+// LimitUsers changes what one user may have.
+func (m *machine) LimitUsers(t *rapid.T) {
+	m.update()
+	m.view.PerUser = PerUser{Leases: rapid.IntRange(0, 4).Draw(t, "leases"), Memory: uint64(rapid.IntRange(0, 80).Draw(t, "memory")) * gib}
+	m.view.Generation++
+	m.respec = true // With a new generation more memory of a grant may fit that did not before.
 	m.update()
 }
 
@@ -197,9 +214,9 @@ func (m *machine) Restart(t *rapid.T) {
 	if n := len(fresh.Live()); n != started {
 		t.Fatalf("%d of %d leases were restored", n, started)
 	}
-	m.tab = fresh
+	m.tab, m.respec = fresh, true
 	m.tickets = map[string]*Ticket{}
-	m.order, m.grantOf = nil, map[string]Key{}
+	m.order, m.kindOf = nil, map[string]grantAndUser{}
 	m.update()
 }
 
@@ -260,6 +277,44 @@ func (m *machine) Check(t *rapid.T) {
 			t.Fatalf("%s: live grants have %d, granted is %d of %d", d.UUID, sum, said, d.Capacity-d.Reserve)
 		}
 	}
+	// No user has more than one may have, except for what they had before the limit was lowered. The sum is computed in
+	// another way than by the table.
+	users := map[int]UserUsage{}
+	for _, u := range m.tab.Users() {
+		users[u.UID] = u
+		n, memory, counted := 0, uint64(0), map[string]uint64{}
+		for _, l := range live {
+			if l.UID != u.UID {
+				continue
+			}
+			n++
+			for _, id := range l.Place.GPUs {
+				switch l.Terms.Kind() {
+				case api.ModeMIG:
+					memory += l.Place.Memory
+				case api.ModeExclusive:
+					memory += 40 * gib
+				default:
+					on := fmt.Sprint(l.Terms.Key(), id)
+					counted[on] = max(counted[on], l.Terms.memory())
+				}
+			}
+		}
+		for _, b := range counted {
+			memory += b
+		}
+		if u.Leases != n || u.Memory != memory || u.UID == 0 {
+			t.Fatalf("%+v has %d leases and %d bytes", u, n, memory)
+		}
+		limit, was := m.view.PerUser, m.users[u.UID]
+		if limit.Leases > 0 && n > limit.Leases && n > was.Leases {
+			t.Fatalf("uid %d has %d leases of %d, and had %d", u.UID, n, limit.Leases, was.Leases)
+		}
+		if limit.Memory > 0 && memory > limit.Memory && memory > was.Memory && !m.respec {
+			t.Fatalf("uid %d has %d bytes of %d, and had %d", u.UID, memory, limit.Memory, was.Memory)
+		}
+	}
+	m.users, m.respec = users, false
 	// No ticket is lost, and the queue is in order.
 	waiting := map[string]int{}
 	rank := 2
@@ -294,12 +349,12 @@ func (m *machine) Check(t *rapid.T) {
 			delete(m.tickets, id)
 		}
 	}
-	// Of two requests for one grant the earlier one is served first.
-	first := map[Key]string{}
+	// Of two requests of a user for one grant the earlier one is served first.
+	first := map[grantAndUser]string{}
 	for _, id := range m.order {
-		if _, queued := waiting[id]; queued && first[m.grantOf[id]] == "" {
-			first[m.grantOf[id]] = id
-		} else if f := first[m.grantOf[id]]; f != "" && m.tickets[id] != nil {
+		if _, queued := waiting[id]; queued && first[m.kindOf[id]] == "" {
+			first[m.kindOf[id]] = id
+		} else if f := first[m.kindOf[id]]; f != "" && m.tickets[id] != nil {
 			if l, ok := m.tab.Get(id); ok {
 				t.Fatalf("%s (%s) was placed before %s", id, l.State, f)
 			}
@@ -331,7 +386,7 @@ func TestTableModel(t *testing.T) {
 			},
 		}
 		now := epoch
-		m := &machine{isolation: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, grantOf: map[string]Key{}, seen: map[uint64]string{}}
+		m := &machine{isolation: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, kindOf: map[string]grantAndUser{}, seen: map[uint64]string{}}
 		// The clock advances and goes back.
 		m.tab = New(Config{Isolation: m.isolation, Now: func() time.Time {
 			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
@@ -340,7 +395,7 @@ func TestTableModel(t *testing.T) {
 		m.update()
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.ChangeGrant, "lose driver": m.LoseDriver, "restart": m.Restart,
+			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "lose driver": m.LoseDriver, "restart": m.Restart,
 		})
 	})
 }

@@ -98,6 +98,7 @@ func (t *Table) claimPendingLocked(o *occupancy) {
 		}
 		if k.creating {
 			o.claim(k.pending)
+			o.user(k.request.UID).pending++
 		} else {
 			k.pending = nil // Not started: it is planned again, because a request ahead may need the capacity.
 		}
@@ -111,19 +112,20 @@ func (o *occupancy) claim(m *PendingInstance) {
 
 // planInstanceLocked finds the capacity to create an instance for a ticket for which none is idle. Without capacity the
 // ticket claims what it should get next.
-func (k *Ticket) planInstanceLocked(o *occupancy, creatable []int) {
+func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int) {
 	now := k.t.cfg.Now()
 	avoid := func(id gpu.UUID) bool { return now.Before(k.avoided[id]) }
 	for _, i := range creatable {
 		g := &k.candidates[i]
-		if d, r := o.findSlot(g, &k.t.view, k.id, avoid); d != nil {
+		if d, r := o.findSlot(g, &k.t.view, who, avoid); d != nil {
 			k.pending, k.claimed = &PendingInstance{Ticket: k.id, GPU: d.UUID, InstanceSlot: r}, nil
 			o.claim(k.pending)
+			o.user(k.request.UID).pending++
 			return
 		}
 	}
 	for _, i := range creatable {
-		if m := o.claimNext(&k.candidates[i], &k.t.view, k.id, k.claimed); m != nil {
+		if m := o.claimNext(&k.candidates[i], &k.t.view, who, k.claimed); m != nil {
 			k.claimed = m
 			o.claim(m)
 			return

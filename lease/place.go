@@ -3,6 +3,7 @@ package lease
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,9 +37,10 @@ func (p *Place) same(q *Place) bool {
 // occupancy is what is in use of each GPU. It is built for one evaluation of the queue.
 type occupancy struct {
 	gpus       map[gpu.UUID]*gpuUsage
-	live       map[Key]int    // leases that have a place
-	capacity   CapacityFinder // nil: no instance is created on demand
-	noCapacity map[Key]bool   // grants without capacity: within one evaluation capacity only decreases
+	live       map[Key]int        // leases that have a place
+	users      map[int]*userUsage // by uid
+	capacity   CapacityFinder     // nil: no instance is created on demand
+	noCapacity map[Key]bool       // grants without capacity: within one evaluation capacity only decreases
 }
 
 // gpuUsage is what is in use of one GPU.
@@ -70,7 +72,7 @@ type grantShare struct {
 }
 
 func newOccupancy() *occupancy {
-	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, noCapacity: map[Key]bool{}}
+	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, users: map[int]*userUsage{}, noCapacity: map[Key]bool{}}
 }
 
 func (o *occupancy) at(id gpu.UUID) *gpuUsage {
@@ -142,10 +144,12 @@ type obstacle struct {
 }
 
 // place finds the best place for one more lease of the grant, or says why there is none now.
-func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) { return placeFor(g, v, o, "") }
+func place(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+	return placeFor(g, v, o, requester{})
+}
 
-// placeFor is place for a request, which may have the instance that was created for it.
-func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
+// placeFor is place for a requester.
+func placeFor(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	if v.DriverUnavailable != "" {
 		return nil, &obstacle{text: "the GPUs cannot be read now: " + v.DriverUnavailable}
 	}
@@ -157,16 +161,16 @@ func placeFor(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle
 	}
 	switch g.Kind() {
 	case api.ModeMIG:
-		return placeInstance(g, v, o, ticket)
+		return placeInstance(g, v, o, who)
 	case api.ModeExclusive:
-		return placeExclusive(g, v, o)
+		return placeExclusive(g, v, o, who)
 	}
-	return placeShare(g, v, o)
+	return placeShare(g, v, o, who)
 }
 
 // placeInstance chooses the smallest idle instance that matches; among equals the one on the GPU with the most
 // instances in use, so that other GPUs stay idle.
-func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obstacle) {
+func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	type candidate struct {
 		gpu      *GPUView
 		instance *InstanceView
@@ -176,6 +180,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 	var found []candidate
 	var closed closedGPUs
 	matching, dynamic, mayFitSoon := 0, false, false
+	smallest := uint64(math.MaxUint64) // memory of what it could have on these GPUs
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) {
@@ -186,7 +191,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 			mayFitSoon = mayFitSoon || d.ReopensSoon
 			continue
 		}
-		dynamic = dynamic || d.DynamicProfiles != nil
+		if d.DynamicProfiles != nil {
+			dynamic = true
+			smallest = min(smallest, g.smallest(d.Profiles))
+		}
 		t := o.at(d.UUID)
 		busy := 0
 		for _, h := range t.instances {
@@ -200,11 +208,15 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 				continue
 			}
 			matching++
-			if t.free(in.Placement, g.Key(), ticket) {
+			smallest = min(smallest, in.Memory)
+			if in.Memory <= who.left() && t.free(in.Placement, g.Key(), who.ticket) {
 				h := t.instances[in.Placement]
-				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.createdFor(in.Placement, ticket), busy})
+				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket), busy})
 			}
 		}
+	}
+	if len(found) == 0 && (matching > 0 || dynamic) && smallest > who.left() {
+		return nil, who.tooMuch(smallest)
 	}
 	if len(found) == 0 {
 		ob := &obstacle{canCreate: dynamic, mayFitSoon: mayFitSoon}
@@ -251,7 +263,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, ticket string) (*Place, *obs
 }
 
 // placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
-func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	var own, idle, claims []gpu.UUID
 	var closed closedGPUs
 	open, claimed := 0, 0
@@ -282,9 +294,16 @@ func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	}
 	n := g.Spec.Exclusive
 	if have := append(own, idle...); len(have) >= n {
+		if who.limit.Memory > 0 { // The smallest first: the user may not have larger ones.
+			slices.SortStableFunc(have, func(a, b gpu.UUID) int { return cmp.Compare(v.gpu(a).Capacity, v.gpu(b).Capacity) })
+		}
 		got := have[:n]
 		slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
-		return &Place{GPUs: got, Devices: slices.Clone(got)}, nil
+		p := &Place{GPUs: got, Devices: slices.Clone(got)}
+		if memory := placeMemory(p, v); memory > who.left() {
+			return nil, who.tooMuch(memory)
+		}
+		return p, nil
 	}
 	ob := &obstacle{text: fmt.Sprintf("%d exclusive %s requested, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle))}
 	if claimed > 0 {
@@ -301,7 +320,7 @@ func placeExclusive(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 
 // placeShare chooses the least loaded GPU: by the sum of shares, then by granted memory, then by leases. A reserved grant
 // avoids a GPU whose time other reserved grants need.
-func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
+func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	type candidate struct {
 		gpu    *GPUView
 		over   int // 1 if the shares of reserved grants would be more than the GPU's time
@@ -314,6 +333,7 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 	var lacks []string
 	var nearest *GPUView // that lacks least
 	var shortest uint64
+	var tooMuch *obstacle
 	key := g.Key()
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
@@ -322,6 +342,10 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		}
 		if d.Closed != "" {
 			closed.add(d)
+			continue
+		}
+		if more := who.more(g, d.UUID); more > who.left() {
+			tooMuch = who.tooMuch(more)
 			continue
 		}
 		t := o.at(d.UUID)
@@ -365,6 +389,9 @@ func placeShare(g *Grant, v *View, o *occupancy) (*Place, *obstacle) {
 		found = append(found, c)
 	}
 	if len(found) == 0 {
+		if tooMuch != nil {
+			lacks = append(lacks, tooMuch.text)
+		}
 		if closed.any() {
 			lacks = append(lacks, closed.text())
 		}

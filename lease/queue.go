@@ -59,7 +59,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if candidates, err = t.feasibleLocked(candidates); err != nil {
+	if candidates, err = t.feasibleLocked(&r, candidates); err != nil {
 		return nil, err
 	}
 	if t.view.DriverUnavailable != "" && r.Wait == nil {
@@ -126,13 +126,13 @@ func (t *Table) idInUseLocked(id string) bool {
 }
 
 // feasibleLocked drops the grants that can never have a place. If none is left it returns the reason of the first.
-func (t *Table) feasibleLocked(candidates []Grant) ([]Grant, error) {
+func (t *Table) feasibleLocked(r *Request, candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()
 	t.addReservedLocked(o, func(g *Grant) bool { return g.placesAreFixed(&t.view) })
 	var left []Grant
 	var first *api.Error
 	for i := range candidates {
-		if err := feasible(&candidates[i], &t.view, o); err == nil {
+		if err := cmp.Or(feasible(&candidates[i], &t.view, o), r.exceedsPerUser(&candidates[i], &t.view)); err == nil {
 			left = append(left, candidates[i])
 		} else if first == nil {
 			first = err
@@ -192,12 +192,19 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		}
 		return false
 	}
+	who := o.requesterOf(k)
+	if why := who.mostLeases(); why != "" {
+		if why != k.waiting {
+			k.waiting, k.unread = why, true
+		}
+		return false
+	}
 	var waiting []string
 	var claims []*obstacle
 	var creatable []int // candidates for which an instance might be created
 	for i := range k.candidates {
 		g := &k.candidates[i]
-		p, ob := placeFor(g, &k.t.view, o, k.id)
+		p, ob := placeFor(g, &k.t.view, o, who)
 		if p == nil {
 			claims = append(claims, ob)
 			k.mayFitSoon = k.mayFitSoon || ob.mayFitSoon
@@ -220,7 +227,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		}
 	}
 	if k.pending == nil && !k.request.Immediate {
-		k.planInstanceLocked(o, creatable)
+		k.planInstanceLocked(o, who, creatable)
 	}
 	text := strings.Join(waiting, "; ")
 	if k.pending != nil {
@@ -237,6 +244,10 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
 	k.selected = k.selectionReason(g, passed)
 	o.add(g, p, false)
+	o.addUser(k.request.UID, g, p, &k.t.view)
+	if k.pending != nil {
+		o.user(k.request.UID).pending--
+	}
 	e := &entry{Lease: k.lease.clone()}
 	k.t.leases[e.ID] = e
 	k.done, k.position, k.waiting, k.unread = true, 0, "", true
@@ -283,7 +294,7 @@ func (k *Ticket) updateLocked(respec bool) {
 	_, candidates, err := k.request.resolve(k.t.view.Grants)
 	if err == nil {
 		var left []Grant
-		if left, err = k.t.feasibleLocked(candidates); err == nil {
+		if left, err = k.t.feasibleLocked(&k.request, candidates); err == nil {
 			candidates = left
 		} else if !respec {
 			// A GPU that is missing for a moment does not end the wait; a spec with no place for the request does.

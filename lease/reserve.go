@@ -64,7 +64,7 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 			probe.Spec.Name = ""
 			p, ob := place(&probe, v, o)
 			if p == nil && ob.canCreate { // Its capacity is kept free: the instance is created for the first request.
-				if d, r := o.findSlot(&probe, v, "", nil); d != nil {
+				if d, r := o.findSlot(&probe, v, requester{}, nil); d != nil {
 					p = &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &r.Placement, Profile: r.Name}
 				}
 			}

@@ -176,6 +176,7 @@ func (t *Table) liveLocked() *occupancy {
 	o.capacity = t.cfg.Capacity
 	for _, e := range t.leases {
 		o.add(&e.Terms, &e.Place, false)
+		o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
 	}
 	return o
 }

@@ -72,6 +72,14 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 	if d.Spec == nil {
 		return v
 	}
+	if p := d.Spec.Node.PerUser; p != nil {
+		if p.Leases != nil {
+			v.PerUser.Leases = *p.Leases
+		}
+		if p.GPUMemory != nil {
+			v.PerUser.Memory = uint64(*p.GPUMemory)
+		}
+	}
 	for i := range d.Spec.Tenants {
 		t := &d.Spec.Tenants[i]
 		for j := range t.Grants {

@@ -1,0 +1,217 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// PerUser limits what one user may have at once, over all tenants and grants. 0 is no limit. It is checked when a lease
+// gets its place, never afterwards. Root has no limit: root is no user of a tenant.
+type PerUser struct {
+	Leases int
+	Memory uint64 // of the grants that the user has leases of, in bytes
+}
+
+// UserUsage is what one user has.
+type UserUsage struct {
+	UID    int
+	User   string
+	Leases int
+	Memory uint64 // in bytes
+}
+
+// userUsage is what one user has, during one evaluation of the queue.
+type userUsage struct {
+	leases  int
+	pending int // instances that are being created for the user's requests
+	memory  uint64
+	shared  map[grantOn]uint64 // the part of memory that all the user's leases of a grant on a GPU have together
+}
+
+// grantOn is a grant on one GPU.
+type grantOn struct {
+	Key
+	gpu gpu.UUID
+}
+
+// user returns what a user has.
+func (o *occupancy) user(uid int) *userUsage {
+	u := o.users[uid]
+	if u == nil {
+		u = &userUsage{shared: map[grantOn]uint64{}}
+		o.users[uid] = u
+	}
+	return u
+}
+
+// addUser records a lease of a user. The memory of a shared grant on a GPU is for all its leases there together, so it
+// counts once for each user who has a lease of it, in full: each of them may use all of it.
+func (o *occupancy) addUser(uid int, g *Grant, p *Place, v *View) {
+	u := o.user(uid)
+	u.leases++
+	if g.share() == nil {
+		u.memory += placeMemory(p, v)
+		return
+	}
+	for _, id := range p.GPUs {
+		on := grantOn{g.Key(), id}
+		more := g.memory() - min(u.shared[on], g.memory())
+		u.shared[on] += more
+		u.memory += more
+	}
+}
+
+// placeMemory returns the memory of an instance or of whole GPUs, in bytes.
+func placeMemory(p *Place, v *View) (sum uint64) {
+	if p.Instance != nil {
+		return p.Memory
+	}
+	for _, id := range p.GPUs {
+		if d := v.gpu(id); d != nil {
+			sum += d.Capacity
+		}
+	}
+	return sum
+}
+
+// requester is whom a place is searched for. The zero value is nobody in particular.
+type requester struct {
+	ticket string     // it may have the instance that was created for it
+	name   string     // of the user
+	limit  PerUser    // of the user; zero for root
+	has    *userUsage // what the user has; nil without a limit
+	own    int        // of has.pending: for this ticket
+}
+
+// requesterOf describes the user of a request.
+func (o *occupancy) requesterOf(k *Ticket) requester {
+	r := requester{ticket: k.id}
+	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
+		r.name, r.has = k.request.userName(), o.user(k.request.UID)
+		if k.pending != nil {
+			r.own = 1
+		}
+	}
+	return r
+}
+
+// limit returns the limit of the user of a request.
+func (r *Request) limit(v *View) PerUser {
+	if r.UID == 0 {
+		return PerUser{}
+	}
+	return v.PerUser
+}
+
+func (r *Request) userName() string { return cmp.Or(r.User, "uid "+strconv.Itoa(r.UID)) }
+
+// mostLeases returns why the user may have no further lease now; empty if they may.
+func (r *requester) mostLeases() string {
+	if r.limit.Leases == 0 || r.has.leases+r.has.pending-r.own < r.limit.Leases {
+		return ""
+	}
+	s := fmt.Sprintf("%s has %d of %d leases (per_user.leases)", r.name, r.has.leases, r.limit.Leases)
+	if n := r.has.pending - r.own; n > 0 {
+		s = fmt.Sprintf("%s has %d of %d leases, and instances are being created for %d more (per_user.leases)", r.name, r.has.leases, r.limit.Leases, n)
+	}
+	return s
+}
+
+// left returns how much more memory the user may have, in bytes.
+func (r *requester) left() uint64 {
+	if r.limit.Memory == 0 {
+		return math.MaxUint64
+	}
+	return r.limit.Memory - min(r.has.memory, r.limit.Memory)
+}
+
+// more returns how much memory a lease of a shared grant on a GPU adds to what the user has.
+func (r *requester) more(g *Grant, on gpu.UUID) uint64 {
+	if r.has == nil {
+		return 0
+	}
+	return g.memory() - min(r.has.shared[grantOn{g.Key(), on}], g.memory())
+}
+
+// tooMuch is the obstacle of a lease that would add this memory. Nothing is claimed: other users do not wait for it.
+func (r *requester) tooMuch(more uint64) *obstacle {
+	return &obstacle{text: fmt.Sprintf("%s has %s of %s of GPU memory, and this needs %s more (per_user.gpu_memory)",
+		r.name, api.Bytes(r.has.memory).Short(), api.Bytes(r.limit.Memory).Short(), api.Bytes(more).Short())}
+}
+
+// exceedsPerUser returns why a user can never have a lease of the grant, nil if they can.
+func (r *Request) exceedsPerUser(g *Grant, v *View) *api.Error {
+	limit := r.limit(v).Memory
+	if limit == 0 || v.DriverUnavailable != "" {
+		return nil
+	}
+	var sizes []uint64
+	for i := range v.GPUs {
+		d := &v.GPUs[i]
+		if !g.mayUse(d) {
+			continue
+		}
+		switch g.Kind() {
+		case api.ModeMIG:
+			for j := range d.Profiles {
+				if g.matches(&d.Profiles[j]) {
+					sizes = append(sizes, d.Profiles[j].Memory)
+				}
+			}
+			for j := range d.Instances {
+				if g.matches(&d.Instances[j].ProfileView) {
+					sizes = append(sizes, d.Instances[j].Memory)
+				}
+			}
+		case api.ModeExclusive:
+			sizes = append(sizes, d.Capacity)
+		default:
+			sizes = append(sizes, g.memory())
+		}
+	}
+	slices.Sort(sizes)
+	var need uint64
+	for _, n := range sizes[:min(max(g.Spec.Exclusive, 1), len(sizes))] {
+		need += n
+	}
+	if need <= limit {
+		return nil
+	}
+	return &api.Error{
+		Kind: api.KindInfeasible, Hint: "ask the administrator for a smaller grant",
+		Message: fmt.Sprintf("cannot ever place grant %s of %s for %s: it needs %s of GPU memory, and a user may have %s (per_user.gpu_memory)",
+			g.Spec.Name, g.Tenant, r.userName(), api.Bytes(need).Short(), api.Bytes(limit).Short()),
+	}
+}
+
+// Users returns what each user with a lease has, sorted by uid. Root is left out.
+func (t *Table) Users() []UserUsage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o, names := newOccupancy(), map[int]string{}
+	for _, e := range t.sortedLocked() {
+		if e.UID != 0 {
+			o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
+			names[e.UID] = e.User
+		}
+	}
+	var out []UserUsage
+	for uid, u := range o.users {
+		out = append(out, UserUsage{UID: uid, User: names[uid], Leases: u.leases, Memory: u.memory})
+	}
+	slices.SortFunc(out, func(a, b UserUsage) int { return cmp.Compare(a.UID, b.UID) })
+	return out
+}
+
+// PerUser returns the limits of each user.
+func (t *Table) PerUser() PerUser {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.view.PerUser
+}
