@@ -41,6 +41,22 @@ type Status struct {
 	GPUs          []GPUStatus    `json:"gpus"`
 	Tenants       []TenantStatus `json:"tenants"`
 	Leases        []Lease        `json:"leases"`
+	Users         []UserStatus   `json:"users,omitempty"` // with a lease, except for root; a member sees only themselves
+}
+
+// UserStatus is what one user has over all tenants, and what they may have.
+type UserStatus struct {
+	User      string     `json:"user"`
+	UID       int        `json:"uid"`
+	Leases    int        `json:"leases"`
+	MaxLeases int        `json:"max_leases,omitempty"` // 0: no limit
+	GPUMemory UserMemory `json:"gpu_memory"`
+}
+
+// UserMemory is the memory of the grants that a user has leases of, in bytes.
+type UserMemory struct {
+	Granted uint64 `json:"granted"`
+	Limit   uint64 `json:"limit,omitempty"` // 0: no limit
 }
 
 // NodeStatus is the node as a whole.

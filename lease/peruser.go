@@ -80,7 +80,7 @@ func placeMemory(p *Place, v *View) (sum uint64) {
 	return sum
 }
 
-// requester is whom a place is searched for. The zero value is nobody in particular.
+// requester is whom a place is searched for. The zero value has no user.
 type requester struct {
 	ticket string     // it may have the instance that was created for it
 	name   string     // of the user

@@ -58,6 +58,11 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 			e.Rules = append(e.Rules, r)
 		}
 	}
+	for _, u := range v.users() {
+		if u.UID == l.UID && perUserText(&u) != "" {
+			e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: u.User + " has " + perUserText(&u), Enforced: true, By: "gpushared, when a lease gets its place"})
+		}
+	}
 	if l.Expires != nil {
 		r := api.Rule{What: "max_time", Desired: "until " + l.Expires.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
 		if l.InPlace() && l.Origin != lease.OriginContainer {
@@ -274,6 +279,9 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	node := v.Observer.Last()
 	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.Grants), "grant"))}
 	e.Rules = v.explainLimits(t)
+	if p := v.State.Desired().Spec.Node.PerUser; p != nil {
+		e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: "each user at most " + perUserLimits(p) + ", over all tenants", Enforced: true, By: "gpushared, when a lease gets its place"})
+	}
 	for i := range t.Grants {
 		g := &t.Grants[i]
 		r := api.Rule{What: "devices of " + g.Name}

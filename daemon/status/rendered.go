@@ -3,6 +3,8 @@ package status
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,7 @@ type renderedStatus struct {
 	all    []byte // for admins and observers
 
 	mu         locks.Mutex[locks.Leaf] // protects restricted
-	restricted map[string][]byte       // by the tenants of which the viewer is a member
+	restricted map[string][]byte       // by the tenants of which the viewer is a member, and the viewer's uid
 }
 
 func (v *Viewer) currentStatus() *renderedStatus {
@@ -67,6 +69,9 @@ func (p *renderedStatus) bytes(c *server.Caller) []byte {
 		return p.all
 	}
 	key := strings.Join(c.Tenants, " ")
+	if slices.ContainsFunc(p.status.Users, func(u api.UserStatus) bool { return u.UID == c.UID }) {
+		key = strconv.Itoa(c.UID) + " " + key
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, ok := p.restricted[key]
@@ -88,7 +93,7 @@ func (v *Viewer) inputs() *statusInputs {
 	want := v.State.Desired()
 	p := &statusInputs{
 		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
-		leases: v.Table.List(), granted: v.Table.Granted(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
+		leases: v.Table.List(), granted: v.Table.Granted(), users: v.users(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,
 	}

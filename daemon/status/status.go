@@ -27,6 +27,7 @@ type statusInputs struct {
 	desired        *state.Desired
 	leases         []api.Lease
 	granted        map[gpu.UUID][]api.GrantedMemory
+	users          []api.UserStatus
 	changing       string // the running operation
 	held           map[gpu.UUID]string
 	busyGPUs       map[gpu.UUID]bool // in a change
@@ -52,7 +53,7 @@ func (p *statusInputs) render() *api.Status {
 			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
 			Times: state.WireTimes(p.times),
 		},
-		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases,
+		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
 	if s.Leases == nil {
 		s.Leases = []api.Lease{}
@@ -266,6 +267,12 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	for i := range s.GPUs {
 		if g := s.GPUs[i]; mine[g.UUID] {
 			out.GPUs = append(out.GPUs, restrictGPU(g, c, out.Leases))
+		}
+	}
+	out.Users = nil
+	for _, u := range s.Users {
+		if u.UID == c.UID {
+			out.Users = append(out.Users, u)
 		}
 	}
 	out.Node.Conditions = nil

@@ -56,6 +56,7 @@ func twoTenants() *statusInputs {
 		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Desired: "limit-of-" + tenant}}
 		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
 	}
+	p.users = []api.UserStatus{{User: "user-of-mine", UID: servertest.UidAlice, Leases: 7}, {User: "user-of-theirs", UID: 1 << 20, Leases: 8}}
 	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-all"},
 		api.Condition{Kind: "of-a-later-version", Message: "it names theirs"}, api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
 		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
@@ -86,7 +87,7 @@ func TestMemberSeesOnlyTheirOwn(t *testing.T) {
 			t.Errorf("a member sees %q:\n%s", hidden, b)
 		}
 	}
-	for _, shown := range []string{"lease-mig-mine", "lease-part-mine", "lease-wait-mine", "command-of-mine", "limit-of-mine", "condition-of-mine", "for-all", "GPU-0", "GPU-1", "MIG-0"} {
+	for _, shown := range []string{"lease-mig-mine", "lease-part-mine", "lease-wait-mine", "command-of-mine", "limit-of-mine", "condition-of-mine", "for-all", "GPU-0", "GPU-1", "MIG-0", `"leases":7`} {
 		if !strings.Contains(string(b), shown) {
 			t.Errorf("a member does not see %q:\n%s", shown, b)
 		}
@@ -127,6 +128,14 @@ func TestRenderedStatusIsRestrictedPerCaller(t *testing.T) {
 	p.all = encode(p.status)
 	servedTo := func(tenants ...string) string {
 		return string(p.bytes(&server.Caller{Peer: &server.Peer{}, Tenants: tenants}))
+	}
+	for _, uid := range []int{servertest.UidAlice, 1 << 20, 0} {
+		got := string(p.bytes(&server.Caller{Peer: &server.Peer{UID: uid}, Tenants: []string{"mine"}}))
+		for _, u := range p.status.Users {
+			if shown := strings.Contains(got, fmt.Sprintf(`"leases":%d`, u.Leases)); shown != (u.UID == uid) {
+				t.Errorf("uid %d sees what uid %d has: %v", uid, u.UID, shown)
+			}
+		}
 	}
 	for range 2 { // The second time from the cache.
 		if s := servedTo("mine"); strings.Contains(s, "theirs") || !strings.Contains(s, "lease-part-mine") {

@@ -171,6 +171,10 @@ func labNode() *api.Status {
 			},
 			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
 		},
+		Users: []api.UserStatus{
+			{User: "alice", UID: 1001, Leases: 1, MaxLeases: 4, GPUMemory: api.UserMemory{Granted: 19968 << 20, Limit: 40 * gib}},
+			{User: "bob", UID: 1002, Leases: 4, MaxLeases: 4, GPUMemory: api.UserMemory{Granted: 30 * gib, Limit: 40 * gib}},
+		},
 	}
 }
 

@@ -48,6 +48,28 @@ func (a *app) status(s *api.Status) {
 		fmt.Fprintln(a.io.Out)
 		a.leases(s.Leases)
 	}
+	a.users(s.Users)
+}
+
+// users prints what users have of the limits of each user, if there are any.
+func (a *app) users(users []api.UserStatus) {
+	rows := [][]string{{"USER", "LEASES", "GPU MEMORY GRANTED"}}
+	for _, u := range users {
+		leases, memory := fmt.Sprint(u.Leases), api.Bytes(u.GPUMemory.Granted).Short()
+		if u.MaxLeases > 0 {
+			leases += fmt.Sprintf(" of %d", u.MaxLeases)
+		}
+		if u.GPUMemory.Limit > 0 {
+			memory += " of " + api.Bytes(u.GPUMemory.Limit).Short()
+		}
+		if u.MaxLeases > 0 || u.GPUMemory.Limit > 0 {
+			rows = append(rows, []string{u.User, leases, memory})
+		}
+	}
+	if len(rows) > 1 {
+		fmt.Fprintln(a.io.Out)
+		a.table(rows)
+	}
 }
 
 func (a *app) statusHead(s *api.Status) {
@@ -102,7 +124,7 @@ func (a *app) conditions(s *api.Status) {
 	}
 }
 
-// conditionText adds the GPU or tenant of a condition if its message does not begin with it.
+// conditionText adds the GPU or tenant of a condition if its message does not name it.
 func conditionText(s *api.Status, c *api.Condition) string {
 	where := c.Tenant
 	if c.GPU != "" {
@@ -113,7 +135,7 @@ func conditionText(s *api.Status, c *api.Condition) string {
 			}
 		}
 	}
-	if where == "" || strings.HasPrefix(c.Message, where) {
+	if where == "" || strings.HasPrefix(c.Message, where) || strings.Contains(c.Message, " "+where+" ") {
 		return c.Message
 	}
 	return where + ": " + c.Message
