@@ -104,10 +104,20 @@ type GPUStatus struct {
 	MIG         *MIGStatus      `json:"mig,omitempty"`
 	MPS         *MPSStatus      `json:"mps,omitempty"`
 	Processes   []ProcessStatus `json:"processes,omitempty"`
-	Granted     []GrantedMemory `json:"granted,omitempty"` // GPU memory that live leases and reserved grants take here
+	TimeSlices  *TimeSlices     `json:"time_slices,omitempty"` // of a time-sliced GPU with leases
+	Granted     []GrantedMemory `json:"granted,omitempty"`     // GPU memory that live leases and reserved grants take here
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`
+}
+
+// TimeSlices is how the time of a GPU is shared now.
+type TimeSlices struct {
+	Enforced bool   `json:"enforced"`
+	Reason   string `json:"reason,omitempty"` // why not
+	// IdleWhileWaiting is the percent of the last 10 s in which the GPU was idle while a lease with work waited for its slice;
+	// absent if the driver does not report the utilisation over time.
+	IdleWhileWaiting *float64 `json:"idle_while_waiting,omitempty"`
 }
 
 // GPUMemory is in bytes.
@@ -178,6 +188,29 @@ type TenantStatus struct {
 	Limits   []LimitStatus `json:"limits,omitempty"`
 	Grants   []GrantStatus `json:"grants"`
 	Leases   int           `json:"leases"`
+	Frozen   *TenantFreeze `json:"frozen,omitempty"` // absent: no administrator has frozen it
+}
+
+// TenantFreeze is who froze a tenant.
+type TenantFreeze struct {
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
+}
+
+// TenantFreezeResult answers POST /v1/tenants/{name}/freeze and thaw.
+type TenantFreezeResult struct {
+	SchemaVersion int           `json:"schema_version"` // 1
+	Tenant        string        `json:"tenant"`
+	Frozen        *TenantFreeze `json:"frozen,omitempty"`
+	Changed       bool          `json:"changed"`
+	Leases        []LeaseFreeze `json:"leases"` // of the tenant
+}
+
+// LeaseFreeze is whether a lease is frozen.
+type LeaseFreeze struct {
+	Lease  string `json:"lease"`
+	Frozen bool   `json:"frozen"`
+	Reason string `json:"reason,omitempty"` // why it is not frozen, or is frozen without its tenant
 }
 
 // LimitStatus is one host limit: as desired, and as read back.
@@ -249,9 +282,10 @@ type Lease struct {
 	Share              *LeaseShare     `json:"share,omitempty"`
 	GPUMemory          *LeaseMemory    `json:"gpu_memory,omitempty"`
 	Isolation          IsolationStatus `json:"isolation"`
-	Notices            []string        `json:"notices,omitempty"`  // the last few, newest last
-	Position           int             `json:"position,omitempty"` // in the queue, from 1
-	Waiting            string          `json:"waiting,omitempty"`  // why
+	FrozenFor          []string        `json:"frozen_for,omitempty"` // why it is frozen; the short freezes of time slices are not listed
+	Notices            []string        `json:"notices,omitempty"`    // the last few, newest last
+	Position           int             `json:"position,omitempty"`   // in the queue, from 1
+	Waiting            string          `json:"waiting,omitempty"`    // why
 	Created            time.Time       `json:"created"`
 	Started            *time.Time      `json:"started,omitempty"`
 	Expires            *time.Time      `json:"expires,omitempty"` // max_time
@@ -273,10 +307,12 @@ type LeaseList struct {
 
 // LeaseShare is a share of a GPU's time or threads.
 type LeaseShare struct {
-	Entitled  float64  `json:"entitled"`            // percent
+	Entitled  float64  `json:"entitled"`            // percent, of the grant
+	Due       *float64 `json:"due,omitempty"`       // percent of the GPU's time that it gets now next to the other leases with work; absent if it has none
 	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it had the GPU; absent if the share is not enforced
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
 	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
+	OfUsed    *float64 `json:"of_used,omitempty"`   // Busy, as percent of the busy time of all leases of the GPU
 	Enforced  bool     `json:"enforced"`            // the share is enforced
 }
 

@@ -339,6 +339,25 @@ func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error
 	return out, nil
 }
 
+// FreezeTenant freezes all leases of a tenant until ThawTenant.
+func (c *Client) FreezeTenant(ctx context.Context, name string) (*api.TenantFreezeResult, error) {
+	return c.freeze(ctx, name, "freeze")
+}
+
+// ThawTenant ends FreezeTenant.
+func (c *Client) ThawTenant(ctx context.Context, name string) (*api.TenantFreezeResult, error) {
+	return c.freeze(ctx, name, "thaw")
+}
+
+func (c *Client) freeze(ctx context.Context, name, what string) (*api.TenantFreezeResult, error) {
+	out := new(api.TenantFreezeResult)
+	if err := c.Do(ctx, http.MethodPost, "/v1/tenants/"+url.PathEscape(name)+"/"+what, nil, nil, nil, out); err != nil {
+		return nil, err
+	}
+	notNil(&out.Leases)
+	return out, nil
+}
+
 // ImportInstances lets gpushare manage foreign MIG instances. With check it only returns the plan.
 func (c *Client) ImportInstances(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
 	return c.instances(ctx, "/v1/mig/import", r, check)

@@ -234,7 +234,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.enforcer = &enforce.Enforcer{
 		Reporter: d.Reporter, Recorder: d.account, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
 		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
+		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()},
 	}
+	leaseIsolation.MayStart = d.enforcer.MayStart
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
@@ -301,6 +303,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.policy.CDI.Update()
 	d.changes.Dynamic.Wake()
 	d.enforcer.Wake.Set()
+	d.enforcer.Tenants.Wake.Set()
 	d.leases.TimeWake.Set()
 }
 

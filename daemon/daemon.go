@@ -137,6 +137,10 @@ func (d *Daemon) begin(ctx context.Context) {
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
 	d.account.Load()
+	if err := d.enforcer.Tenants.Load(); err != nil {
+		d.Conditions.Set("state", "frozen-tenants", err.Error(), "no tenant is frozen: freeze them again with 'gpushare tenant freeze'")
+		d.Log.Error("cannot freeze tenants again", "error", err)
+	}
 	// To restore the leases has no deadline: the time of the observation must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
 		d.Conditions.Set("state", "leases", "the leases of the previous daemon cannot be read: "+err.Error(), "their processes continue to run, without shares and quotas")

@@ -20,6 +20,8 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, What: "remove MIG instances", Handle: d.changes.PostRemove},
 		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.AdminOrObserver, What: "read operations", Handle: d.changes.GetOperation},
 		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, What: "try a GPU again", Handle: d.changes.RetryGPU},
+		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/freeze", Access: server.Admin, What: "freeze a tenant", Handle: d.enforcer.PostTenantFreeze},
+		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/thaw", Access: server.Admin, What: "thaw a tenant", Handle: d.enforcer.PostTenantThaw},
 		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, What: "run on a GPU", Handle: d.leases.PostLease},
 		{Method: http.MethodPost, Pattern: "/v1/leases/attach", Access: server.Member, What: "attach a process to a GPU", Handle: d.leases.PostAttach},
 		{Method: http.MethodPost, Pattern: "/v1/leases/{id}/release", Access: server.Member, What: "release a lease", Handle: d.leases.ReleaseLease},

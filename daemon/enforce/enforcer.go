@@ -31,16 +31,18 @@ type Enforcer struct {
 	Stopper     *stop.Stopper
 	Recorder    Recorder // nil: no account is kept
 
-	Wake   loop.Wake // a lease started: the next sample is due
-	Shares Shares
-	tasks  loop.Group // the loops of the GPUs, and what they started
-	frozen memoryFreezes
+	Wake    loop.Wake // a lease started: the next sample is due
+	Shares  Shares
+	Tenants FrozenTenants
+	tasks   loop.Group // the loops of the GPUs, and what they started
+	frozen  memoryFreezes
 }
 
 // Run samples and schedules GPU time until ctx ends. It returns when its loops have ended and no lease is frozen.
 func (en *Enforcer) Run(ctx context.Context) {
 	en.tasks.Begin(ctx)
 	defer en.tasks.Wait()
+	en.tasks.Go(func() { en.tenantLoop(ctx) })
 	samplers := map[gpu.UUID]*sampler{}
 	for {
 		if _, ok := en.Wake.Sleep(ctx, en.SampleInterval()); !ok {

@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
@@ -288,7 +289,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Freezer: fakeFreezer{w.port}, Table: table, Samples: observe.NewSamples(),
 		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
 		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: fakeFreezer{w.port}, LeaseChanges: &stop.LeaseChanges{}},
-		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}},
+		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}}, Tenants: FrozenTenants{RunDir: store.RunDir(t.TempDir()), Wake: loop.NewWake()},
 	}
 	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.
 	return w

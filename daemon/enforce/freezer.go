@@ -18,3 +18,37 @@ type freezer interface {
 	// Ready returns nil when leases can be frozen.
 	Ready() error
 }
+
+// freeze freezes a lease for another reason than time slices: it gets none, and no other lease waits for it.
+func (en *Enforcer) freeze(ctx context.Context, id string, reason cgroup.FreezeReason, d time.Duration) error {
+	already := en.withheld(id)
+	if err := en.Freezer.Freeze(ctx, id, reason, d); err != nil {
+		return err
+	}
+	if !already {
+		en.Shares.wakeUp()
+	}
+	return nil
+}
+
+// thaw ends freeze.
+func (en *Enforcer) thaw(ctx context.Context, id string, reason cgroup.FreezeReason) error {
+	if err := en.Freezer.Thaw(ctx, id, reason); err != nil {
+		return err
+	}
+	en.Shares.wakeUp()
+	return nil
+}
+
+// withheld reports whether a lease is frozen for another reason than time slices.
+func (en *Enforcer) withheld(id string) bool {
+	if en.Freezer == nil {
+		return false
+	}
+	for _, r := range en.Freezer.Reasons(id) {
+		if r != cgroup.ForTimeSlice {
+			return true
+		}
+	}
+	return false
+}

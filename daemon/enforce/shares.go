@@ -32,7 +32,7 @@ type Slicer struct {
 
 	mu        locks.Mutex[locks.Leaf] // protects the fields below
 	scheduler *quota.Scheduler
-	members   map[string]bool
+	members   []quota.Member
 	busy      quota.Busy    // from the driver's samples
 	sampledAt time.Duration // when the driver was queried for samples
 	since     uint64        // the newest row's time, on the driver's clock
@@ -64,7 +64,7 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	if sl == nil {
 		ctx, stop := context.WithCancel(d.tasks.Context())
 		sl = &Slicer{
-			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, members: map[string]bool{},
+			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop,
 			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
 			usage:     map[string]quota.Usage{},
 		}
@@ -73,13 +73,19 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	}
 	sl.mu.Lock()
 	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Freezer == nil || !d.State.Desired().Enforcing()})
+	sl.members = list
 	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
-	sl.members = map[string]bool{}
-	for _, m := range list {
-		sl.members[m.Lease] = true
-	}
 	sl.mu.Unlock()
 	sl.wakeUp()
+}
+
+// wakeUp wakes all loops: a lease was frozen or thawed for another reason.
+func (s *Shares) wakeUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.GPUs {
+		sl.wakeUp()
+	}
 }
 
 func (s *Shares) get(id gpu.UUID) *Slicer {
@@ -103,6 +109,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 	for {
 		sl.mu.Lock()
 		now := time.Since(sl.epoch)
+		sl.updateHeld(d, now)
 		a := sl.scheduler.Next(now)
 		sl.enforced = sl.scheduler.Status().Enforced
 		sl.mu.Unlock()
@@ -125,6 +132,20 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// updateHeld reports to the scheduler which leases are frozen for another reason. The lock is held.
+func (sl *Slicer) updateHeld(d *Enforcer, now time.Duration) {
+	changed := false
+	for i := range sl.members {
+		m := &sl.members[i]
+		if held := d.withheld(m.Lease); held != m.Held {
+			m.Held, changed = held, true
+		}
+	}
+	if changed {
+		sl.scheduler.SetMembers(now, sl.members)
 	}
 }
 
@@ -178,9 +199,9 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	defer cancel()
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	for id := range sl.members {
-		if err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice); err != nil {
-			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
+	for _, m := range sl.members {
+		if err := d.Freezer.Thaw(ctx, m.Lease, cgroup.ForTimeSlice); err != nil {
+			d.Log.Error("cannot thaw a lease", "lease", m.Lease, "error", err)
 		}
 	}
 }
@@ -286,5 +307,27 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	}
 }
 
-// Fill adds to a lease what it had of its GPU's time.
-func (en *Enforcer) Fill(l *api.Lease, enforced bool) { en.Shares.fill(l, enforced) }
+// Fill adds to a lease what it had of its GPU's time, and why it is frozen.
+func (en *Enforcer) Fill(l *api.Lease, enforced bool) {
+	en.Shares.fill(l, enforced)
+	if en.Freezer == nil {
+		return
+	}
+	for _, r := range en.Freezer.Reasons(l.ID) {
+		if r != cgroup.ForTimeSlice {
+			l.FrozenFor = append(l.FrozenFor, r.String())
+		}
+	}
+}
+
+// TimeSlices returns how the time of a GPU is shared; nil when it has no leases that share it.
+func (en *Enforcer) TimeSlices(id gpu.UUID) *api.TimeSlices {
+	sl := en.Shares.get(id)
+	if sl == nil {
+		return nil
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	s := sl.scheduler.Status()
+	return &api.TimeSlices{Enforced: s.Enforced, Reason: s.Reason}
+}

@@ -115,13 +115,22 @@ func (ls *Leases) startError(err error) *api.LeaseGrant {
 }
 
 // Isolation implements lease.Isolation: it creates the scope of a lease and reports which restrictions are active.
-type Isolation struct{ Leases *Leases }
+type Isolation struct {
+	Leases *Leases
+	// MayStart returns why no lease of a tenant starts now, other than leases in place; nil: every one starts.
+	MayStart func(tenant string) error
+}
 
 // Isolate moves the process into a scope of its own with exactly the devices of its lease.
 func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) (lease.IsolationResult, error) {
 	d := w.Leases
 	if l.InPlace() {
 		return d.isolateInPlace(ctx, &l, p)
+	}
+	if w.MayStart != nil {
+		if err := w.MayStart(l.Terms.Tenant); err != nil {
+			return lease.IsolationResult{}, err
+		}
 	}
 	node, want := d.Observer.Last(), d.State.Desired()
 	rules, missing, err := d.Policy.DeviceRules(node, &l)

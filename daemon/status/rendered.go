@@ -103,6 +103,7 @@ func (v *Viewer) inputs() *statusInputs {
 		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
 	p.times = st.StepDurations
+	p.timeSlices, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Enforce.FrozenTenant
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
 		return state.InstanceRecordOf(&a, at)

@@ -40,6 +40,8 @@ type statusInputs struct {
 	container      func(state.GrantKey) *api.ContainerUse
 	foreign        func(id gpu.UUID, in *gpu.Instance) bool
 	times          map[string]map[string]store.Duration
+	timeSlices     func(id gpu.UUID) *api.TimeSlices
+	frozen         func(tenant string) *api.TenantFreeze
 	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
 	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when an instance that no lease needs is removed
 }
@@ -87,6 +89,9 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	}
 	if e := p.desired.GPUs[id]; e != nil {
 		out.Owner = e.Owner
+	}
+	if p.timeSlices != nil {
+		out.TimeSlices = p.timeSlices(id)
 	}
 	if out.Memory.Total == 0 {
 		out.Memory.Total = g.Identity.Memory
@@ -167,6 +172,9 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 
 func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
 	out := api.TenantStatus{Name: t.Name, Priority: cmp.Or(t.Priority, "normal"), Members: t.Members, Limits: p.limits[t.Name], Grants: []api.GrantStatus{}}
+	if p.frozen != nil {
+		out.Frozen = p.frozen(t.Name)
+	}
 	for i := range t.Grants {
 		g := &t.Grants[i]
 		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, MaxLeases: maxLeases(g)}

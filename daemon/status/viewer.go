@@ -73,6 +73,8 @@ type Managers struct {
 	}
 	Enforce interface {
 		Fill(l *api.Lease, enforced bool)
+		TimeSlices(id gpu.UUID) *api.TimeSlices
+		FrozenTenant(name string) *api.TenantFreeze
 		Overuse(l *lease.Lease) quota.OverusePolicy
 	}
 	Memory interface {

@@ -100,6 +100,14 @@ const (
 // noon is the time of everything on the canned node.
 var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 
+// frozenTenant is what freezing a tenant answers.
+func frozenTenant() api.TenantFreezeResult {
+	return api.TenantFreezeResult{
+		SchemaVersion: 1, Tenant: "vision", Changed: true, Frozen: &api.TenantFreeze{By: "root", Since: noon},
+		Leases: []api.LeaseFreeze{{Lease: "vision-4", Frozen: true}, {Lease: "vision-5", Reason: "it is a login, a service or a process in place, and is never frozen"}},
+	}
+}
+
 // labNode is a node with one example of each kind of state.
 func labNode() *api.Status {
 	const gib = 1 << 30

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,42 @@ func (a *app) tenantCommand() *cobra.Command {
 				Tenants       []api.TenantStatus `json:"tenants"`
 			}{1, s.Tenants}
 		}, func(s *api.Status) { a.tenants(s.Tenants) }),
-		a.tenantShow())
+		a.tenantShow(),
+		a.tenantFreeze("freeze", "Freeze all leases of a tenant until it is thawed", func(ctx context.Context, name string) (*api.TenantFreezeResult, error) {
+			return a.client.FreezeTenant(ctx, name)
+		}),
+		a.tenantFreeze("thaw", "Thaw a tenant that was frozen", func(ctx context.Context, name string) (*api.TenantFreezeResult, error) {
+			return a.client.ThawTenant(ctx, name)
+		}))
+}
+
+// tenantFreeze is a verb that freezes or thaws the leases of a tenant.
+func (a *app) tenantFreeze(use, short string, do func(context.Context, string) (*api.TenantFreezeResult, error)) *cobra.Command {
+	return &cobra.Command{Use: use + " NAME", Short: short, Args: exactArgs(1, "the name of a tenant"), ValidArgsFunction: a.completeFirst(tenantsOf), RunE: func(cmd *cobra.Command, args []string) error {
+		r, err := do(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(r)
+		}
+		state := "is not frozen"
+		if r.Frozen != nil {
+			state = "is frozen: no lease of it starts"
+		}
+		fmt.Fprintf(a.io.Out, "tenant %s %s\n", r.Tenant, state)
+		for _, l := range r.Leases {
+			line := fmt.Sprintf("  %s runs", l.Lease)
+			if l.Frozen {
+				line = fmt.Sprintf("  %s is frozen", l.Lease)
+			}
+			if l.Reason != "" {
+				line += ": " + l.Reason
+			}
+			fmt.Fprintln(a.io.Out, line)
+		}
+		return nil
+	}}
 }
 
 // listing is a verb that shows one part of the status.

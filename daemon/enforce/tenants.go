@@ -1,0 +1,235 @@
+package enforce
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// frozenTenantsFile has the frozen tenants, until the next boot: no lease survives a boot.
+const frozenTenantsFile = "frozen-tenants.json"
+
+// FrozenTenants are the tenants that administrators froze. They are frozen again when the daemon starts; while it does not
+// run, none of their processes stays frozen.
+type FrozenTenants struct {
+	RunDir store.RunDir
+	Wake   loop.Wake // a lease or the spec changed: leases may have to be frozen or thawed
+
+	mu     locks.Mutex[locks.Leaf] // guards byName, and the order of its writes
+	byName map[string]api.TenantFreeze
+}
+
+// Load reads the tenants that were frozen before the daemon was restarted.
+func (t *FrozenTenants) Load() error {
+	b, err := t.RunDir.Read(frozenTenantsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byName = nil
+	if err == nil {
+		err = json.Unmarshal(b, &t.byName)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read which tenants are frozen: %w", err)
+	}
+	return nil
+}
+
+// set freezes a tenant, or thaws it if freeze is nil. It reports whether something changed, after it was recorded.
+func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, was := t.byName[tenant]
+	if was == (freeze != nil) {
+		return false, nil
+	}
+	if t.byName == nil {
+		t.byName = map[string]api.TenantFreeze{}
+	}
+	if freeze != nil {
+		t.byName[tenant] = *freeze
+	} else {
+		delete(t.byName, tenant)
+	}
+	b, err := json.Marshal(t.byName)
+	if err == nil {
+		err = t.RunDir.Write(frozenTenantsFile, b)
+	}
+	if err == nil {
+		return true, nil
+	}
+	if was {
+		t.byName[tenant] = old
+	} else {
+		delete(t.byName, tenant)
+	}
+	return false, &api.Error{Kind: api.KindInternal, Message: "cannot record which tenants are frozen: " + err.Error(), Hint: "free space in " + string(t.RunDir)}
+}
+
+// get returns who froze a tenant; nil if it is not frozen.
+func (t *FrozenTenants) get(tenant string) *api.TenantFreeze {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f, ok := t.byName[tenant]; ok {
+		return &f
+	}
+	return nil
+}
+
+func (t *FrozenTenants) any() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byName) > 0
+}
+
+// FrozenTenant returns who froze a tenant; nil if it is not frozen.
+func (en *Enforcer) FrozenTenant(tenant string) *api.TenantFreeze { return en.Tenants.get(tenant) }
+
+// MayStart returns why no lease of a tenant starts.
+func (en *Enforcer) MayStart(tenant string) error {
+	f := en.Tenants.get(tenant)
+	if f == nil {
+		return nil
+	}
+	return &api.Error{
+		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease: %s froze tenant %s at %s", f.By, tenant, f.Since.Format(time.DateTime)),
+		Hint: "an administrator thaws it with 'gpushare tenant thaw " + tenant + "'",
+	}
+}
+
+// PostTenantFreeze freezes all leases of a tenant until PostTenantThaw.
+func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
+	name := c.R.PathValue("name")
+	if err := en.knownTenant(name); err != nil {
+		return err
+	}
+	if err := en.canFreeze(); err != nil {
+		return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot freeze tenant %s: %s", name, err), Hint: "'gpushare doctor' says what is missing"}
+	}
+	changed, err := en.Tenants.set(name, &api.TenantFreeze{By: c.Caller.Name, Since: en.Now()})
+	if err != nil {
+		return err
+	}
+	return en.answerFreeze(c, name, changed, "freeze", "tenant.frozen", "froze tenant "+name)
+}
+
+// PostTenantThaw ends the freeze of PostTenantFreeze. A lease that is frozen for another reason too stays frozen.
+func (en *Enforcer) PostTenantThaw(c *server.Call) error {
+	name := c.R.PathValue("name")
+	if en.Tenants.get(name) == nil { // A tenant that was removed from the spec may still be frozen.
+		if err := en.knownTenant(name); err != nil {
+			return err
+		}
+	}
+	changed, err := en.Tenants.set(name, nil)
+	if err != nil {
+		return err
+	}
+	return en.answerFreeze(c, name, changed, "thaw", "tenant.thawed", "thawed tenant "+name)
+}
+
+func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, what, event, text string) error {
+	if changed {
+		en.Events.Publish(api.Event{Kind: event, Tenant: name, Message: c.Caller.Name + " " + text})
+		en.Audit(c.Caller.Name, what, text)
+	}
+	out := api.TenantFreezeResult{SchemaVersion: 1, Tenant: name, Frozen: en.Tenants.get(name), Changed: changed, Leases: []api.LeaseFreeze{}}
+	for _, l := range en.applyTenantFreezes(c.Ctx()) {
+		if l.tenant == name {
+			out.Leases = append(out.Leases, l.LeaseFreeze)
+		}
+	}
+	en.Invalidate()
+	return c.Reply(http.StatusOK, out)
+}
+
+func (en *Enforcer) knownTenant(name string) error {
+	if spec := en.State.Desired().Spec; spec != nil && slices.ContainsFunc(spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name }) {
+		return nil
+	}
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no tenant %q", name), Hint: "'gpushare tenant list' shows them"}
+}
+
+// canFreeze returns why nothing can be frozen.
+func (en *Enforcer) canFreeze() error {
+	switch {
+	case en.Freezer == nil:
+		return errors.New("nothing can be frozen on this host")
+	case !en.State.Desired().Enforcing():
+		return errors.New("the node only observes")
+	}
+	return en.Freezer.Ready()
+}
+
+// tenantLease is what became of a lease.
+type tenantLease struct {
+	tenant string
+	api.LeaseFreeze
+}
+
+// applyTenantFreezes freezes the leases of frozen tenants, and thaws those of the others.
+func (en *Enforcer) applyTenantFreezes(ctx context.Context) []tenantLease {
+	if en.Freezer == nil {
+		return nil
+	}
+	enforcing := en.State.Desired().Enforcing()
+	var out []tenantLease
+	for _, l := range en.Table.Live() {
+		done := tenantLease{tenant: l.Terms.Tenant, LeaseFreeze: api.LeaseFreeze{Lease: l.ID}}
+		var err error
+		switch freeze := enforcing && en.Tenants.get(l.Terms.Tenant) != nil; {
+		case !freeze:
+			if slices.Contains(en.Freezer.Reasons(l.ID), cgroup.ForAdministrator) {
+				err = en.thaw(ctx, l.ID, cgroup.ForAdministrator)
+			}
+			for _, r := range en.Freezer.Reasons(l.ID) {
+				done.Frozen, done.Reason = true, "it is frozen for "+r.String()
+			}
+		case l.InPlace():
+			done.Reason = "it is a login, a service or a process in place, and is never frozen"
+		case !l.Isolation.Freeze:
+			done.Reason = "it was started when nothing could be frozen"
+		case l.State != lease.Running:
+			done.Reason = "it is " + string(l.State)
+		default:
+			err = en.freeze(ctx, l.ID, cgroup.ForAdministrator, cgroup.Forever)
+			done.Frozen = err == nil
+		}
+		if err != nil {
+			done.Reason = err.Error()
+			en.Log.Warn("cannot freeze or thaw a lease of a tenant", "lease", l.ID, "tenant", l.Terms.Tenant, "error", err)
+		}
+		out = append(out, done)
+	}
+	return out
+}
+
+// tenantLoop freezes and thaws leases when something changed, until ctx ends. While a tenant is frozen it repeats that: the
+// thaw watchdog may have been missing.
+func (en *Enforcer) tenantLoop(ctx context.Context) {
+	for {
+		d := time.Minute
+		if en.Tenants.any() {
+			d = time.Second
+		}
+		en.applyTenantFreezes(ctx)
+		if _, ok := en.Tenants.Wake.Sleep(ctx, d); !ok {
+			return
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// failOpen is the longest time that a process stays frozen without the daemon.
+const failOpen = 2 * time.Second
+
+// needsFreezer skips a test where nothing can be frozen.
+func needsFreezer(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("freezing processes needs root")
+	}
+	unified(t)
+}
+
+// busy starts a lease that keeps the GPU busy.
+func busy(t *testing.T, n *harness.Node, tenant string) (id, cgroup string) {
+	t.Helper()
+	_, id = begin(t, n, tenant, "part", n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10")...)
+	s := awaitStatus(t, n, "the lease does not use the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 })
+	return id, filepath.Join(unified(t), findLease(s, id).Isolation.Cgroup)
+}
+
+func findLease(s *api.Status, id string) *api.Lease {
+	for i := range s.Leases {
+		if s.Leases[i].ID == id {
+			return &s.Leases[i]
+		}
+	}
+	return nil
+}
+
+// freezes follows when cgroups are frozen, as the kernel says.
+type freezes struct {
+	stop  func()
+	mu    sync.Mutex // guards the fields below
+	since map[string]time.Time
+	until map[string]time.Time // the last time at which it was seen frozen
+	count map[string]int
+	most  map[string]time.Duration // the longest freeze
+}
+
+// followFreezes follows cgroups by name until the test ends.
+func followFreezes(t *testing.T, cgroups map[string]string) *freezes {
+	t.Helper()
+	f := &freezes{since: map[string]time.Time{}, until: map[string]time.Time{}, count: map[string]int{}, most: map[string]time.Duration{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			for name, dir := range cgroups {
+				b, _ := os.ReadFile(filepath.Join(dir, "cgroup.events")) // An ended lease is not frozen.
+				f.saw(name, strings.Contains(string(b), "frozen 1"), time.Now())
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	f.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *freezes) saw(name string, frozen bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !frozen {
+		delete(f.since, name)
+		return
+	}
+	if _, ok := f.since[name]; !ok {
+		f.since[name] = now
+		f.count[name]++
+	}
+	f.until[name] = now
+	f.most[name] = max(f.most[name], now.Sub(f.since[name]))
+}
+
+// now returns the names that are frozen.
+func (f *freezes) now() (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name := range f.since {
+		names = append(names, name)
+	}
+	return names
+}
+
+// last returns the last time at which one was frozen.
+func (f *freezes) last() (last time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, at := range f.until {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// counted returns how often each was frozen.
+func (f *freezes) counted(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count[name]
+}
+
+// longest returns the longest freeze of any.
+func (f *freezes) longest() (most time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.most {
+		most = max(most, d)
+	}
+	return most
+}
+
+// taking waits until each was frozen again this often.
+func (f *freezes) taking(t *testing.T, names ...string) {
+	t.Helper()
+	before := map[string]int{}
+	for _, name := range names {
+		before[name] = f.counted(name)
+	}
+	err := harness.Await(soon(t), 5*time.Millisecond, "the leases do not take turns", func() (bool, error) {
+		for _, name := range names {
+			if f.counted(name) < before[name]+2 {
+				return false, fmt.Errorf("%s was frozen %d times", name, f.counted(name)-before[name])
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An administrator's freeze is not undone by the time slices, and time slices not by an administrator's thaw.
+func TestTenantFreeze(t *testing.T) {
+	t.Parallel()
+	needsFreezer(t)
+	n := start(t, quick)
+	apply(t, n, small)
+	red, redDir := busy(t, n, "red")
+	blue, blueDir := busy(t, n, "blue")
+	f := followFreezes(t, map[string]string{"red": redDir, "blue": blueDir})
+	f.taking(t, "red", "blue")
+	if r := n.CLI(soon(t), "tenant", "freeze", "green"); r.Code != 1 || !strings.Contains(r.Err, `there is no tenant "green"`) {
+		t.Errorf("an unknown tenant: %d %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "tenant", "freeze", "red"); r.Code != 0 || !strings.Contains(r.Out, red+" is frozen") {
+		t.Fatalf("freeze: %d %s%s", r.Code, r.Out, r.Err)
+	}
+	onlyRed := func(where string) {
+		t.Helper()
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+			<-time.After(5 * time.Millisecond) // Several rounds pass.
+			if got := f.now(); len(got) != 1 || got[0] != "red" {
+				// The last freeze of blue may still be there at the start.
+				if end.Sub(time.Now()) < 2500*time.Millisecond {
+					t.Fatalf("%s: frozen are %v, want only red", where, got)
+				}
+			}
+		}
+	}
+	onlyRed("after the freeze")
+	s := status(t, n)
+	if l := findLease(s, red); len(l.FrozenFor) != 1 || l.FrozenFor[0] != "an administrator" {
+		t.Errorf("the lease is frozen for %q", l.FrozenFor)
+	}
+	for _, tenant := range s.Tenants {
+		if (tenant.Frozen != nil) != (tenant.Name == "red") {
+			t.Errorf("tenant %s: frozen %+v", tenant.Name, tenant.Frozen)
+		}
+	}
+	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "part", "--", "true"); r.Code == 0 || !strings.Contains(r.Err, "froze tenant red") {
+		t.Errorf("a new lease of a frozen tenant: %d %s", r.Code, r.Err)
+	}
+
+	// Without the daemon it runs; the next daemon freezes it again.
+	killed := time.Now()
+	n.KillDaemon()
+	thawed(t, n)
+	if d := time.Since(killed); d > failOpen {
+		t.Errorf("it was thawed %v after the daemon was killed", d)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	err := harness.Await(soon(t), 5*time.Millisecond, "red is not frozen again", func() (bool, error) {
+		if got := f.now(); len(got) != 1 || got[0] != "red" {
+			return false, fmt.Errorf("frozen: %v", got)
+		}
+		return true, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	onlyRed("after a restart")
+	if r := n.CLI(soon(t), "tenant", "thaw", "red"); r.Code != 0 || !strings.Contains(r.Out, "tenant red is not frozen") {
+		t.Fatalf("thaw: %d %s%s", r.Code, r.Out, r.Err)
+	}
+	f.taking(t, "red", "blue")
+	if l := findLease(status(t, n), blue); len(l.FrozenFor) > 0 {
+		t.Errorf("blue is frozen for %q", l.FrozenFor)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 0 {
+		t.Errorf("a new lease after the thaw: %d %s", r.Code, r.Err)
+	}
+	// A frozen lease can be stopped: SIGTERM reaches it.
+	if r := n.CLI(soon(t), "tenant", "freeze", "blue"); r.Code != 0 {
+		t.Fatal(r.Err)
+	}
+	began := time.Now()
+	if r := n.CLI(soon(t), "lease", "stop", blue); r.Code != 0 {
+		t.Errorf("stop: %d %s", r.Code, r.Err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("a frozen lease needed %v to stop: SIGTERM did not reach it", d)
+	}
+}
+
+// No process stays frozen, whatever is killed or stopped: neither for time slices nor for an administrator.
+func TestFailOpen(t *testing.T) {
+	t.Parallel()
+	needsFreezer(t)
+	n := start(t, quick)
+	apply(t, n, strings.Replace(small, "  - name: blue\n", "  - name: green\n    grants:\n      - {name: part, timeslice: {share: 10%, gpu_memory: 1GiB}}\n  - name: blue\n", 1))
+	dirs := map[string]string{}
+	for _, tenant := range []string{"red", "blue", "green"} {
+		_, dirs[tenant] = busy(t, n, tenant)
+	}
+	if r := n.CLI(soon(t), "tenant", "freeze", "green"); r.Code != 0 {
+		t.Fatal(r.Err)
+	}
+	f := followFreezes(t, dirs)
+	for _, c := range []struct {
+		name string
+		pid  func() int
+		sig  syscall.Signal
+		// after makes the node work again
+		after func(pid int) error
+	}{
+		{"the daemon is stopped", n.DaemonPID, syscall.SIGSTOP, func(pid int) error { return syscall.Kill(pid, syscall.SIGCONT) }},
+		{"gpushare-thaw is stopped", n.ThawPID, syscall.SIGSTOP, func(pid int) error { return syscall.Kill(pid, syscall.SIGCONT) }},
+		{"the daemon is killed", n.DaemonPID, syscall.SIGKILL, func(int) error { n.KillDaemon(); return n.StartDaemon(soon(t)) }},
+		{"gpushare-thaw is killed", n.ThawPID, syscall.SIGKILL, func(int) error { n.KillDaemon(); return n.StartDaemon(soon(t)) }},
+	} {
+		f.taking(t, "red", "blue")
+		err := harness.Await(soon(t), time.Millisecond, "no time slice", func() (bool, error) {
+			if got := f.now(); len(got) < 2 {
+				return false, fmt.Errorf("frozen: %v", got)
+			}
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid := c.pid()
+		at := time.Now()
+		if err := syscall.Kill(pid, c.sig); err != nil {
+			t.Fatal(err)
+		}
+		for time.Since(at) < failOpen+time.Second { // What happens in this time is measured.
+			<-time.After(10 * time.Millisecond)
+		}
+		if d := f.last().Sub(at); d > failOpen {
+			t.Errorf("%s: %v are frozen, or were after %v", c.name, f.now(), d)
+		} else {
+			t.Logf("%s: the last freeze ended after %v", c.name, d)
+		}
+		if err := c.after(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.taking(t, "red", "blue")
+}
