@@ -78,3 +78,8 @@ func (b *Busy) Shares(now, window time.Duration) map[string]Share {
 	}
 	return out
 }
+
+// BusyVariance is the variance of a busy time in seconds², for a part of a length of time.
+func BusyVariance(part float64, length time.Duration) float64 {
+	return part * (1 - part) * length.Seconds() / samplesPerSecond
+}

@@ -199,6 +199,7 @@ func (en *Enforcer) slice(id gpu.UUID, leases []lease.Lease, used map[string]*le
 		m := quota.Member{
 			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
 			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Isolation.Freeze, Held: en.withheld(l.ID),
+			Priority: priorityOf(l.Terms.Priority),
 		}
 		if s.Cap != nil {
 			part := float64(*s.Cap) / 100
@@ -207,4 +208,14 @@ func (en *Enforcer) slice(id gpu.UUID, leases []lease.Lease, used map[string]*le
 		list = append(list, m)
 	}
 	en.Shares.set(en, id, round, list)
+}
+
+func priorityOf(word string) quota.Priority {
+	switch word {
+	case "low":
+		return quota.PriorityLow
+	case "high":
+		return quota.PriorityHigh
+	}
+	return quota.PriorityNormal
 }

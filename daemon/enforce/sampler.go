@@ -41,8 +41,7 @@ type sampler struct {
 	used       map[string]*leaseUse // by the last list of processes
 	usedAt     time.Duration
 	listedAt   time.Time // zero: not yet, or the last list failed
-	slicedAt   time.Duration
-	total      uint64 // used memory, as shown
+	total      uint64    // used memory, as shown
 	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
 	unattributed *uint64
 	reported     bool
@@ -147,7 +146,6 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 		s.en.Samples.PutMemory(s.id, memory)
 		s.en.Invalidate()
 	}
-	s.sliceOften(ctx)
 	s.account(time.Since(began))
 	if err != nil {
 		return longest
@@ -318,14 +316,4 @@ func (en *Enforcer) usesOf(leases []lease.Lease, processes []gpu.Process) map[st
 		}
 	}
 	return used
-}
-
-// sliceOften queries the driver's samples of utilisation once a second.
-func (s *sampler) sliceOften(ctx context.Context) {
-	if now := s.now(); now >= s.slicedAt+time.Second {
-		if sl := s.en.Shares.get(s.id); sl != nil {
-			s.slicedAt = now
-			sl.observe(ctx, s.en, s.id)
-		}
-	}
 }

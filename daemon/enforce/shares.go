@@ -2,12 +2,12 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -32,22 +32,16 @@ type Slicer struct {
 
 	mu        locks.Mutex[locks.Leaf] // protects the fields below
 	scheduler *quota.Scheduler
+	cfg       quota.Config
+	suspended error // why nothing can be frozen now; nil: it can
 	members   []quota.Member
-	busy      quota.Busy    // from the driver's samples
-	sampledAt time.Duration // when the driver was queried for samples
-	since     uint64        // the newest row's time, on the driver's clock
-	usage     map[string]quota.Usage
-	enforced  bool
+	measured  measured
 
-	observing locks.Mutex[locks.Sampling] // one query to the driver at a time; taken before mu; protects samples
-	samples   quota.SampleClock
+	sampler timeSampler // only the sampling loop uses it
 }
 
-// busyWindow is the time over which the driver's samples are counted; below leastWindow there are too few.
-const (
-	busyWindow  = 10 * time.Second
-	leastWindow = 2 * time.Second
-)
+// retryFreezer is the time between two checks of whether leases can be frozen again.
+const retryFreezer = time.Second
 
 // set gives the leases that a GPU has now; none ends its loop.
 func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota.Member) {
@@ -64,19 +58,41 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	if sl == nil {
 		ctx, stop := context.WithCancel(d.tasks.Context())
 		sl = &Slicer{
-			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop,
-			scheduler: quota.NewScheduler(quota.Config{Round: round, Rand: rand.Float64, Fallback: true}),
-			usage:     map[string]quota.Usage{},
+			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, scheduler: quota.NewScheduler(quota.Config{}),
+			measured: measured{usage: map[string]quota.Usage{}},
 		}
 		s.GPUs[id] = sl
 		d.tasks.Go(func() { sl.loop(ctx, d) })
+		d.tasks.Go(func() { sl.sampleLoop(ctx, d, id) })
 	}
 	sl.mu.Lock()
-	sl.scheduler.Configure(quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Freezer == nil || !d.State.Desired().Enforcing()})
-	sl.members = list
-	sl.scheduler.SetMembers(time.Since(sl.epoch), list)
+	sl.cfg = quota.Config{Round: round, Rand: rand.Float64, Fallback: true, Concurrent: d.Freezer == nil || !d.State.Desired().Enforcing()}
+	sl.configure()
+	changed := !slices.EqualFunc(sl.members, list, sameMember)
+	if changed {
+		sl.members = list
+		sl.scheduler.SetMembers(time.Since(sl.epoch), list)
+	}
 	sl.mu.Unlock()
-	sl.wakeUp()
+	if changed {
+		sl.wakeUp()
+	}
+}
+
+// sameMember reports whether a lease takes part as before. Cap points to a number.
+func sameMember(a, b quota.Member) bool {
+	if (a.Cap == nil) != (b.Cap == nil) || a.Cap != nil && *a.Cap != *b.Cap {
+		return false
+	}
+	a.Cap, b.Cap = nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// configure gives the settings to the scheduler. The lock is held.
+func (sl *Slicer) configure() {
+	cfg := sl.cfg
+	cfg.Concurrent = cfg.Concurrent || sl.suspended != nil
+	sl.scheduler.Configure(cfg)
 }
 
 // wakeUp wakes all loops: a lease was frozen or thawed for another reason.
@@ -111,7 +127,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 		now := time.Since(sl.epoch)
 		sl.updateHeld(d, now)
 		a := sl.scheduler.Next(now)
-		sl.enforced = sl.scheduler.Status().Enforced
+		suspended := sl.suspended != nil
 		sl.mu.Unlock()
 		switch a.Kind {
 		case quota.Freeze:
@@ -124,6 +140,9 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 			sl.renew(ctx, d, a)
 			continue
 		case quota.Wait:
+		}
+		if suspended && !sl.tryFreezer(d) {
+			a.Until = min(a.Until, now+retryFreezer)
 		}
 		timer.Reset(max(a.Until-now, time.Millisecond))
 		select {
@@ -149,18 +168,59 @@ func (sl *Slicer) updateHeld(d *Enforcer, now time.Duration) {
 	}
 }
 
+// freeze freezes a lease, or suspends the time slices when none can be frozen: that is no property of the lease.
 func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
 	defer cancel()
+	if err := d.Freezer.Ready(); err != nil {
+		sl.suspend(d, err)
+		return
+	}
 	began := time.Now()
 	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
+	duration := time.Since(began)
+	now := time.Since(sl.epoch)
 	d.Counters.Freezes.Add(1)
+	if cannotFreeze(err) {
+		sl.suspend(d, err)
+		return
+	}
 	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	sl.scheduler.Froze(a.Lease, time.Since(sl.epoch), time.Since(began), err)
+	sl.scheduler.Froze(a.Lease, now, duration, err)
+	sl.mu.Unlock()
 	if err != nil {
 		d.Log.Warn("cannot freeze a lease: it continues to run", "lease", a.Lease, "error", err)
 	}
+}
+
+// cannotFreeze reports whether an error says that no lease can be frozen.
+func cannotFreeze(err error) bool {
+	return errors.Is(err, cgroup.ErrNoThawWatchdog) || errors.Is(err, cgroup.ErrFreezerClosed)
+}
+
+// suspend lets all leases run until leases can be frozen again.
+func (sl *Slicer) suspend(d *Enforcer, err error) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.suspended == nil {
+		d.Log.Error("time shares are not enforced", "error", err)
+	}
+	sl.suspended = err
+	sl.configure()
+}
+
+// tryFreezer ends suspend when leases can be frozen again.
+func (sl *Slicer) tryFreezer(d *Enforcer) bool {
+	if d.Freezer.Ready() != nil {
+		return false
+	}
+	d.Log.Info("time shares are enforced again")
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.suspended = nil
+	sl.configure()
+	sl.wakeUp()
+	return true
 }
 
 // renew moves the thaw deadline of a lease that stays frozen.
@@ -170,6 +230,9 @@ func (sl *Slicer) renew(ctx context.Context, d *Enforcer, a quota.Action) {
 	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
 	if err == nil {
 		return
+	}
+	if cannotFreeze(err) {
+		sl.suspend(d, err)
 	}
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -182,9 +245,11 @@ func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
 	defer cancel()
 	began := time.Now()
 	err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice)
+	duration := time.Since(began)
+	now := time.Since(sl.epoch)
 	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	sl.scheduler.Thawed(id, time.Since(sl.epoch), time.Since(began), err)
+	sl.scheduler.Thawed(id, now, duration, err)
+	sl.mu.Unlock()
 	if err != nil {
 		d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 	}
@@ -229,105 +294,4 @@ func (s *Shares) prune(d *Enforcer, live map[gpu.UUID][]lease.Lease) {
 	for _, id := range removed {
 		s.set(d, id, 0, nil)
 	}
-}
-
-// utilizationTimeout limits one query for samples.
-const utilizationTimeout = time.Second
-
-// observe reads the driver's samples since the last query and gives them to the scheduler. While another query runs it does
-// nothing. A driver without samples is no error: the scheduler then takes each backlog as zero and each lease as busy.
-func (sl *Slicer) observe(ctx context.Context, d *Enforcer, id gpu.UUID) {
-	if !sl.observing.TryLock() {
-		return
-	}
-	defer sl.observing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, utilizationTimeout)
-	defer cancel()
-	sl.mu.Lock()
-	since, previous := sl.since, sl.sampledAt
-	sl.mu.Unlock()
-	clocks, err := sl.clocks()
-	if err != nil {
-		return
-	}
-	now := clocks.Now
-	series, seriesErr := d.Driver.UtilizationSeries(ctx, id, sl.samples.Since())
-	list, newest, err := d.Driver.Utilization(ctx, id, since)
-	leaseOf := d.Attribution.LeaseLookup(len(list))
-	owner := func(pid int) string { lease, _ := leaseOf(pid); return lease }
-	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	elapsed := time.Since(sl.epoch)
-	if seriesErr == nil {
-		sl.scheduler.ObserveUtilization(elapsed, sl.samples.Convert(id, clocks, series.Samples))
-	}
-	if err == nil {
-		sl.since, sl.sampledAt = max(newest, since), now
-		sl.busy.Add(previous, now, list, owner)
-		sl.scheduler.ObserveProcesses(elapsed, previous, now, sl.busy.Last())
-	}
-	for _, u := range sl.scheduler.Usage(elapsed) {
-		sl.usage[u.Lease] = u
-	}
-}
-
-// clocks reads the clocks of the scheduler and of the driver's samples.
-func (sl *Slicer) clocks() (quota.Clocks, error) {
-	var boot unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return quota.Clocks{}, err
-	}
-	now := time.Now()
-	return quota.Clocks{Now: now.Sub(sl.epoch), Epoch: uint64(now.UnixMicro()), Boot: uint64(boot.Nano() / 1000)}, nil
-}
-
-// fill adds to a lease what it had of its GPU's time.
-func (s *Shares) fill(l *api.Lease, enforced bool) {
-	if l.Share == nil || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
-		return
-	}
-	enforced = enforced && l.Isolation.Freeze
-	l.Share.Enforced = enforced
-	sl := s.get(gpu.UUID(l.GPUs[0]))
-	if sl == nil {
-		return
-	}
-	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	if u, ok := sl.usage[l.ID]; ok && enforced && sl.enforced {
-		p := 100 * u.Recent
-		l.Share.Occupancy = &p
-	}
-	if sl.sampledAt < leastWindow {
-		return // There are too few samples.
-	}
-	if b, ok := sl.busy.Shares(sl.sampledAt, min(busyWindow, sl.sampledAt))[l.ID]; ok {
-		part, e := 100*b.Part, 100*b.StdErr
-		l.Share.Busy, l.Share.StdErr = &part, &e
-	}
-}
-
-// Fill adds to a lease what it had of its GPU's time, and why it is frozen.
-func (en *Enforcer) Fill(l *api.Lease, enforced bool) {
-	en.Shares.fill(l, enforced)
-	if en.Freezer == nil {
-		return
-	}
-	for _, r := range en.Freezer.Reasons(l.ID) {
-		if r != cgroup.ForTimeSlice {
-			l.FrozenFor = append(l.FrozenFor, r.String())
-		}
-	}
-}
-
-// TimeSlices returns how the time of a GPU is shared; nil when it has no leases that share it.
-func (en *Enforcer) TimeSlices(id gpu.UUID) *api.TimeSlices {
-	sl := en.Shares.get(id)
-	if sl == nil {
-		return nil
-	}
-	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	s := sl.scheduler.Status()
-	return &api.TimeSlices{Enforced: s.Enforced, Reason: s.Reason}
 }

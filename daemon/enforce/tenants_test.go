@@ -86,7 +86,7 @@ func TestAFrozenTenantGetsNoTime(t *testing.T) {
 
 // A tenant is still frozen after a restart of the daemon. A lease that uses too much GPU memory is still frozen when its
 // tenant is thawed.
-func TestTenantsStayFrozen(t *testing.T) {
+func TestTenantsRemainFrozen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, "notify")
