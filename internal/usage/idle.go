@@ -77,7 +77,7 @@ func (l *metered) idleTime() Idle {
 }
 
 func (l *metered) updateIdle(length time.Duration) {
-	busy, known := false, length
+	busy, known := false, time.Duration(math.MaxInt64) // A window may have more than its length: measurements come late.
 	for i := range l.gpus {
 		w := &l.gpus[i].window
 		busy, known = busy || w.isBusy(), min(known, w.known)
@@ -87,7 +87,7 @@ func (l *metered) updateIdle(length time.Duration) {
 	switch {
 	case busy:
 		l.idle.total, l.idle.knownAt = 0, l.elapsed
-	case known >= length/2:
+	case known >= length/2 && len(l.gpus) > 0:
 		l.idle.total += known
 		l.idle.knownAt = l.elapsed
 	}
