@@ -1,6 +1,9 @@
 package quota
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ownIdle is what a lease leaves idle in its own slices, and whether it does anything at all.
 type ownIdle struct {
@@ -31,6 +34,17 @@ func (o *ownIdle) mean() float64 {
 		sum += x
 	}
 	return sum / float64(n)
+}
+
+// usual is the median of the idle parts: how much the lease leaves idle around a wait. 0 while it is unknown.
+func (o *ownIdle) usual() float64 {
+	n := min(o.n, len(o.parts))
+	if n < 4 {
+		return 0
+	}
+	sorted := o.parts
+	slices.Sort(sorted[:n])
+	return sorted[n/2]
 }
 
 // rest makes a lease idle.

@@ -220,8 +220,7 @@ func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	if s.preempting == m {
 		s.preempting = nil
 	}
-	s.set = append(s.set, m)
-	m.running = true
+	s.join(m)
 	if len(s.tracks) == 1 {
 		return
 	}
@@ -229,10 +228,16 @@ func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	for i := range s.in {
 		x := s.in[(first+i)%len(s.in)]
 		if !x.running && s.capWait(x, s.quantum()) == 0 && !slices.ContainsFunc(s.set, func(y *member) bool { return x.overlaps(&y.Member) }) {
-			x.running = true
-			s.set = append(s.set, x)
+			s.join(x)
 		}
 	}
+}
+
+// join adds a lease to the set.
+func (s *Scheduler) join(m *member) {
+	s.set = append(s.set, m)
+	m.running = true
+	m.wait, m.measures = s.plan(m)
 }
 
 // endSet ends the slice without a charge.

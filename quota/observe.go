@@ -67,29 +67,33 @@ func (s *Scheduler) longestWait(m *member) time.Duration {
 	return min(max(left/time.Duration(unknown), m.backlog.wait, s.quantum()), longestWait)
 }
 
+// plan is how long to wait after the slice of a lease that begins, and whether that measures its backlog.
+func (s *Scheduler) plan(m *member) (time.Duration, bool) {
+	limit := s.longestWait(m)
+	if !s.hasSeries() {
+		return min(m.backlog.wait, limit), false
+	}
+	return m.backlog.plan(limit)
+}
+
 // startFreezes begins the wait for the queued work of the leases whose slice has ended, charges it, and returns when it ends.
 func (s *Scheduler) startFreezes() time.Duration {
 	var until time.Duration
 	for _, m := range s.set {
-		limit := s.longestWait(m)
-		m.deficit -= m.frozenAt - s.start
+		m.deficit -= m.frozenAt - s.start + m.backlog.mean
+		until = max(until, m.frozenAt+m.wait)
 		if !s.hasSeries() {
-			m.deficit -= m.backlog.mean
-			until = max(until, m.frozenAt+min(m.backlog.wait, limit))
 			m.usage.pending = m.backlog.mean
 			continue
 		}
-		wait, measures := m.backlog.plan(limit)
-		f := &freeze{lease: m, at: m.frozenAt, wait: wait, measures: measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		f := &freeze{lease: m, at: m.frozenAt, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
 		if s.disturbed || m.frozenAt-s.start < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
 		}
-		m.deficit -= f.charged
 		if len(s.freezes) == 128 { // ObserveUtilization is not called
 			s.freezes = slices.Delete(s.freezes, 0, 64)
 		}
 		s.freezes = append(s.freezes, f)
-		until = max(until, m.frozenAt+wait)
 	}
 	return until
 }
@@ -175,7 +179,7 @@ func (s *Scheduler) observe(t *track, p period) {
 			continue
 		}
 		others = p.to - p.from - over
-		if others == 0 {
+		if others == 0 && t.length != 0 {
 			g.lease.own.add(float64(p.idle) / float64(p.to-p.from))
 		}
 		// The lease did nothing if its time was idle and the others explain what was busy.
@@ -201,7 +205,7 @@ func (s *Scheduler) evaluate(f *freeze) {
 			m.usage.addAt(f.at, f.next, min(f.charged, wait))
 			return // it remains charged with the mean
 		}
-		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.mean()*float64(20*time.Millisecond))
+		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.usual()*float64(20*time.Millisecond))
 		if ran := wait - idle; ran >= d {
 			d, censored = ran, idle < noise
 		}

@@ -27,7 +27,7 @@ func (s *Scheduler) waitLimit(t time.Duration) time.Duration {
 	margin := 2*s.switchTime + 5*time.Millisecond
 	for _, m := range s.set {
 		if !m.frozen {
-			margin = max(margin, m.backlog.wait+2*s.switchTime+5*time.Millisecond)
+			margin = max(margin, m.wait+2*s.switchTime+5*time.Millisecond)
 		}
 	}
 	for _, m := range s.in {

@@ -97,14 +97,16 @@ const (
 // member is a lease with the scheduler's state of it.
 type member struct {
 	Member
-	weight  float64 // its part of the time among the participants, 0…1
-	deficit time.Duration
-	saved   time.Duration // deficit before a slice that may be extended
-	budget  time.Duration // what is left of its cap
-	cap     float64       // its part of its grant's cap; 0: none
-	removed bool
-	running bool // in the set
-	tracks  []*track
+	weight   float64 // its part of the time among the participants, 0…1
+	deficit  time.Duration
+	saved    time.Duration // deficit before a slice that may be extended
+	budget   time.Duration // what is left of its cap
+	cap      float64       // its part of its grant's cap; 0: none
+	removed  bool
+	running  bool          // in the set
+	wait     time.Duration // in the set: after its slice
+	measures bool          // that wait measures its backlog
+	tracks   []*track
 
 	frozen           bool
 	frozenAt         time.Duration

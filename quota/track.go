@@ -16,16 +16,14 @@ type track struct {
 	read     time.Duration // when the driver was queried
 	upTo     time.Duration // the end of the newest period
 	ends     time.Duration // of the newest sample
-	percents [recent]float64
 	gaps     [recent]time.Duration
-	sampled  int // samples so far
-	length   time.Duration
-	full     float64
+	sampled  int           // samples so far
+	length   time.Duration // of a period; 0: not yet measured
+	full     float64       // the greatest sample so far
 	idle     time.Duration // while a lease waited, in total
 }
 
-// recent is how many samples a driver keeps (NVIDIA's open kernel modules, ctrl2080perf.h). The period of the samples and
-// the value of a busy one are estimated from as many.
+// recent is how many samples the period of the samples is estimated from.
 const recent = 72
 
 // assumedPeriod is the time between two samples until it is measured: 72 in ten seconds. 139, 167, 168 and 200 ms have been
@@ -118,7 +116,7 @@ func (t *track) add(u Utilization) int {
 		} else if gap <= longestPeriod {
 			t.gaps[t.sampled%recent] = gap
 		}
-		t.percents[t.sampled%recent] = p.Busy
+		t.full = max(t.full, p.Busy)
 		if t.sampled++; t.sampled%8 == 0 {
 			t.measure()
 		}
@@ -144,21 +142,16 @@ func (t *track) pass(to time.Duration) {
 	}
 }
 
-// measure estimates the period of the samples: their median gap, and the value of a busy one: the 90th percentile.
+// measure estimates the period of the samples: their median gap.
 func (t *track) measure() {
 	n := min(t.sampled, recent)
 	var gaps [recent]time.Duration
-	var percents [recent]float64
 	copy(gaps[:n], t.gaps[:n])
-	copy(percents[:n], t.percents[:n])
 	slices.Sort(gaps[:n])
-	slices.Sort(percents[:n])
 	known := slices.IndexFunc(gaps[:n], func(d time.Duration) bool { return d > 0 })
 	if known >= 0 && n-known >= 8 {
 		t.length = max(gaps[known+(n-known)/2], 20*time.Millisecond)
 	}
-	// A load that waits for the host has no busy sample: what it reports is not the value of a busy GPU.
-	t.full = max(percents[n*9/10], 0.9)
 }
 
 // period is the time between two samples.
@@ -177,13 +170,9 @@ func (t *track) longest() time.Duration {
 	return t.length * 3 / 2
 }
 
-// busy is the value of a sample of a busy GPU.
-func (t *track) busy() float64 {
-	if t.full == 0 {
-		return 1
-	}
-	return t.full
-}
+// busy is the value of a sample of a busy GPU. A load that waits for the host has no such sample, and neither has a GPU with
+// very short slices: what they report is not the value of a busy one.
+func (t *track) busy() float64 { return max(t.full, 0.97) }
 
 // overlap is how long two intervals overlap.
 func overlap(a, b, c, d time.Duration) time.Duration { return max(0, min(b, d)-max(a, c)) }
@@ -218,7 +207,7 @@ func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Dura
 					expected += late
 				}
 			case runs:
-				excess -= g.lease.own.mean() * float64(over)
+				excess -= g.lease.own.usual() * float64(over)
 			case unused:
 				excess -= float64(over)
 			case several:
