@@ -16,6 +16,7 @@ type fallback struct {
 
 const (
 	leastUsed      = 0.8              // of the slices
+	leastUsedAgain = 0.85             // after all ran concurrently
 	fallbackAfter  = 30 * time.Second // of observed slices
 	fallbackRetry  = 5 * time.Second  // the same, for a retry
 	shortestLapse  = time.Minute
@@ -39,18 +40,22 @@ func (f *fallback) start(now time.Duration, why string) {
 	f.until, f.reason, f.active = now+f.lasts, why, true
 }
 
-// decide checks whether the slices are used. used is the part of the slices in which their leases keep the GPU busy.
-func (f *fallback) decide(now time.Duration, used float64) bool {
-	window := fallbackAfter
+// decide checks whether the slices are used. used is the part of the slices in which their leases keep the GPU busy; known
+// says that it was measured for each.
+func (f *fallback) decide(now time.Duration, used float64, known bool) bool {
+	window, least := fallbackAfter, leastUsed
 	if f.lasts != 0 {
-		window = fallbackRetry
+		window, least = fallbackRetry, leastUsedAgain
+		if !known {
+			window *= 3
+		}
 	}
 	if f.active || f.observed < window {
 		return false
 	}
 	used = min(used, float64(f.observed-f.idle)/float64(max(f.observed-f.measuring, 1)))
 	f.observed, f.idle, f.measuring = 0, 0, 0
-	if used >= leastUsed {
+	if used >= least {
 		f.lasts = 0
 		return false
 	}
@@ -58,19 +63,22 @@ func (f *fallback) decide(now time.Duration, used float64) bool {
 	return true
 }
 
-// used is the part of the slices in which their leases keep the GPU busy.
-func (s *Scheduler) used() float64 {
+// used is the part of the slices in which their leases keep the GPU busy, and whether it is known for each lease.
+func (s *Scheduler) used() (used float64, known bool) {
 	var sum, total float64
+	known = true
 	for _, m := range s.in {
 		total += m.weight
 		part := 1.0
 		if m.own.n >= fewestOwnIdles {
 			part -= m.own.mean()
+		} else {
+			known = false
 		}
 		sum += m.weight * part
 	}
 	if total == 0 {
-		return 1
+		return 1, false
 	}
-	return sum / total
+	return sum / total, known
 }

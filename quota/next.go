@@ -57,6 +57,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			}
 			if !s.started {
 				s.started, s.until, s.start = true, now+(s.until-s.start), now
+				s.dither()
 				for _, m := range s.set {
 					m.usage.slices++
 				}
@@ -233,6 +234,15 @@ func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	}
 }
 
+// dither ends a slice earlier that another lease's longest freeze limits, by a random part. Otherwise it always ends at the
+// same point of the work of a regular load.
+func (s *Scheduler) dither() {
+	limit := s.waitLimit(s.until)
+	if limit < s.until && s.cfg.Rand != nil {
+		s.until = limit - time.Duration(s.cfg.Dither*s.cfg.Rand()*float64(limit-s.start))
+	}
+}
+
 // join adds a lease to the set.
 func (s *Scheduler) join(m *member) {
 	s.set = append(s.set, m)
@@ -262,6 +272,7 @@ func (s *Scheduler) extendSlice(now time.Duration) bool {
 			m.deficit += m.backlog.mean // not spent yet
 		}
 		s.start, s.until = now, now+q
+		s.dither()
 		return true
 	}
 	for _, m := range s.in {

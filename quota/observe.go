@@ -9,6 +9,7 @@ import (
 type freeze struct {
 	lease    *member
 	at       time.Duration // the lease was frozen
+	ran      time.Duration // its slice
 	next     time.Duration // the next lease was thawed; 0: not yet
 	wait     time.Duration // as planned
 	measures bool
@@ -86,8 +87,8 @@ func (s *Scheduler) startFreezes() time.Duration {
 			m.usage.pending = m.backlog.mean
 			continue
 		}
-		f := &freeze{lease: m, at: m.frozenAt, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
-		if s.disturbed || m.frozenAt-s.start < 2*s.leftover {
+		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		if s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
 		}
 		if len(s.freezes) == 128 { // ObserveUtilization is not called
@@ -147,7 +148,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 		t.prune(before - 2*time.Second)
 	}
 	if s.cfg.Fallback && s.sensors.enforced {
-		if s.fallback.decide(s.last, s.used()) {
+		if used, known := s.used(); s.fallback.decide(s.last, used, known) {
 			for _, m := range s.in {
 				m.own.n = 0
 			}
@@ -214,10 +215,14 @@ func (s *Scheduler) evaluate(f *freeze) {
 		s.fallback.measuring += wait - d
 	}
 	m.backlog.learn(f, d, censored, s.idleBudget())
+	// What is left of an earlier backlog after half of this slice runs with this one's.
+	rest := max(0, m.incoming-f.ran/2)
+	m.incoming = 0
 	if censored {
-		d = max(m.backlog.above(wait), wait)
+		d = max(m.backlog.above(max(0, wait-rest))+rest, wait)
 		if f.after != nil {
 			f.after.deficit += d - wait
+			f.after.incoming = d - wait
 			f.after.usage.owe(m, d-wait)
 		}
 	}

@@ -26,7 +26,7 @@ func (s *Scheduler) quantum() time.Duration {
 func (s *Scheduler) waitLimit(t time.Duration) time.Duration {
 	margin := 2*s.switchTime + 5*time.Millisecond
 	for _, m := range s.set {
-		if !m.frozen {
+		if !m.frozen || s.phase == sliceRuns {
 			margin = max(margin, m.wait+2*s.switchTime+5*time.Millisecond)
 		}
 	}

@@ -17,7 +17,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 		s.fallback.observed += to - from
 		s.fallback.idle += time.Duration(max(0, 1-sum) * float64(to-from))
 		if s.cfg.Fallback {
-			s.fallback.decide(s.last, 1)
+			s.fallback.decide(s.last, 1, false)
 		}
 	}
 	for _, m := range s.members {

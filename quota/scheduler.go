@@ -108,6 +108,7 @@ type member struct {
 	measures bool          // that wait measures its backlog
 	tracks   []*track
 
+	incoming         time.Duration // of an earlier backlog that ran in its last slice
 	frozen           bool
 	frozenAt         time.Duration
 	deadline         time.Duration // its thaw deadline as stored

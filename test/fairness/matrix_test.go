@@ -1,0 +1,78 @@
+package fairness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/test/enumeration"
+)
+
+// TestMatrix runs every scenario with every sampler and checks the figures: errors of the shares, how busy the GPU is, and how
+// long a lease is frozen. With -short or the race detector it runs a sample.
+func TestMatrix(t *testing.T) {
+	seeds := 3
+	if enumeration.Sampled() {
+		seeds = 1
+	}
+	cell := 0
+	for _, sc := range Scenarios() {
+		var free Figures
+		if !sc.Bound {
+			free = Measure(sc, Variants()[0], SideBySide, 1)
+		}
+		for _, v := range Variants() {
+			if cell++; cell%enumeration.Stride(5) != 0 {
+				continue
+			}
+			t.Run(sc.Name+"/"+v.Name, func(t *testing.T) {
+				t.Parallel()
+				f := Measure(sc, v, Enforced, seeds)
+				t.Logf("%v; %.1f", f, f.Of)
+				if f.Longest > sc.longest()+10*time.Millisecond {
+					t.Errorf("a lease was frozen for %v, the limit is %v", f.Longest, sc.longest())
+				}
+				if sc.Bound {
+					checkBound(t, f, sc.Limits(v), seeds)
+				} else {
+					checkFree(t, sc, f, free, v)
+				}
+			})
+		}
+	}
+}
+
+// checkBound checks leases that keep the GPU busy.
+func checkBound(t *testing.T, f Figures, want Limits, seeds int) {
+	t.Helper()
+	if seeds == 1 { // the limits are for means
+		want.RMS10, want.RMS60, want.Bias, want.Busy = 1.5*want.RMS10, 1.7*want.RMS60, 2*want.Bias, want.Busy-1
+	}
+	if f.RMS10 > want.RMS10 || f.RMS60 > want.RMS60 || f.Bias > want.Bias || f.Busy < want.Busy {
+		t.Errorf("%v; limits: %+v", f, want)
+	}
+}
+
+// checkFree checks leases that leave the GPU idle: none has less than side by side, and none that is always busy has less than
+// its share.
+func checkFree(t *testing.T, sc Scenario, f, free Figures, v Variant) {
+	t.Helper()
+	const margin = 2 // points: slices are tried now and then
+	var shares float64
+	for _, l := range sc.Loads {
+		shares += l.Share
+	}
+	for i, l := range sc.Loads {
+		if l.Off == 0 && l.Queue != 0 {
+			if due := 100 * l.Share / shares; f.Of[i] < min(due, free.Of[i])-margin && !v.NoSeries {
+				t.Errorf("load %d has %.1f %% of the time, due are %.1f, side by side %.1f", i, f.Of[i], due, free.Of[i])
+			}
+		}
+	}
+	least := free.Busy - 2*margin
+	if v.NoSeries {
+		least = free.Busy * 0.6 // without the series, time in which nothing runs is not seen
+	}
+	if f.Busy < least {
+		t.Errorf("the GPU is %.1f %% busy, %.1f %% side by side", f.Busy, free.Busy)
+	}
+}
