@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,6 +65,45 @@ func TestSimSampler(t *testing.T) {
 				if gap := x.Time - s.Samples[i].Time; gap < c.period || gap > c.period+1 {
 					t.Errorf("period of %d µs, want %d", gap, c.period)
 				}
+			}
+		})
+	}
+}
+
+// TestSimSensorHangs lets the second reading of a sensor hang: the GPU is unresponsive, the other one is read.
+func TestSimSensorHangs(t *testing.T) {
+	for call, read := range map[string]func(*simNode, context.Context, gpu.UUID) error{
+		"DeviceGetSamples": func(n *simNode, ctx context.Context, id gpu.UUID) error {
+			_, err := n.UtilizationSeries(ctx, id, 0)
+			return err
+		},
+		"DeviceGetProcessesUtilizationInfo": func(n *simNode, ctx context.Context, id gpu.UUID) error {
+			_, _, err := n.Utilization(ctx, id, 0)
+			return err
+		},
+	} {
+		t.Run(call, func(t *testing.T) {
+			n := serve(t, hopper, worker.Deadlines{Read: 500 * time.Millisecond})
+			ctx := testContext(t)
+			n.readGPUs(ctx)
+			n.ctl("fault", "add", call, "hang", "--gpu", string(n.gpus[0]), "--nth", "2")
+			for i, want := range []error{nil, gpu.ErrTimeout, gpu.ErrTimeout} {
+				if err := read(n, ctx, n.gpus[0]); !errors.Is(err, want) {
+					t.Errorf("reading %d: %v; want %v", i+1, err, want)
+				}
+			}
+			if err := read(n, ctx, n.gpus[1]); err != nil {
+				t.Errorf("the other GPU: %v", err)
+			}
+			if st := n.Status(); !slices.Equal(st.Unresponsive, n.gpus[:1]) {
+				t.Errorf("unresponsive: %v", st.Unresponsive)
+			}
+			n.ctl("fault", "clear")
+			if err := n.Retry(ctx, n.gpus[0]); err != nil {
+				t.Errorf("retry: %v", err)
+			}
+			if err := read(n, ctx, n.gpus[0]); err != nil {
+				t.Errorf("after the retry: %v", err)
 			}
 		})
 	}

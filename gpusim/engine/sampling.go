@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -75,7 +76,7 @@ func (s Sampling) Validate() error {
 	if s.Period != 0 && (s.Period < minPeriod || s.Period > maxPeriod) {
 		return fmt.Errorf("period must be %v to %v, not %v", minPeriod, maxPeriod, s.Period)
 	}
-	if !(s.Jitter >= 0 && s.Jitter <= 0.5) {
+	if s.Jitter < 0 || s.Jitter > 0.5 || math.IsNaN(s.Jitter) {
 		return fmt.Errorf("jitter must be 0 to 0.5 of the period, not %v", s.Jitter)
 	}
 	if s.Uptime < 0 {
