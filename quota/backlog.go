@@ -95,18 +95,20 @@ func (b *backlog) add(d time.Duration, budget time.Duration) {
 	}
 }
 
-// dropEarly drops an observation from the start that is far longer than all others: when time slices begin, the queued work
-// of all leases runs at once.
+// dropEarly drops observations from the start that are far longer than the others: when time slices begin, the queued work of
+// all leases runs at once.
 func (b *backlog) dropEarly() {
-	if len(b.observed) < 4 || len(b.observed) > 8 {
-		return
-	}
-	n := len(b.sorted)
-	if b.sorted[n-1] < b.sorted[n-2]+2*(b.sorted[n-2]-b.sorted[0])+20*time.Millisecond {
-		return
-	}
-	if i := slices.Index(b.observed, b.sorted[n-1]); i < 2 {
-		b.observed = slices.Delete(b.observed, i, i+1)
+	for len(b.observed) >= 5 && len(b.observed) <= 12 {
+		n := len(b.sorted)
+		middle := b.sorted[n/2]
+		if b.sorted[n-1] < middle+3*(middle-b.sorted[0])+20*time.Millisecond {
+			return
+		}
+		i := slices.Index(b.observed, b.sorted[n-1])
+		if i > 2 {
+			return
+		}
+		b.observed, b.sorted = slices.Delete(b.observed, i, i+1), slices.Delete(b.sorted, n-1, n)
 	}
 }
 

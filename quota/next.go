@@ -267,7 +267,7 @@ func (s *Scheduler) extendSlice(now time.Duration) bool {
 	for _, m := range s.set {
 		m.deficit -= now - s.start + m.backlog.mean
 	}
-	if m, q, _ := s.pickNext(now); m == s.set[0] {
+	if m, q, _ := s.pickNext(now); m == s.set[0] && s.waitLimit(now+q) > now {
 		for _, m := range s.set {
 			m.deficit += m.backlog.mean // not spent yet
 		}

@@ -112,6 +112,9 @@ func (s *Scheduler) urgent(now, q time.Duration) *member {
 		if m != out {
 			longest = max(longest, m.backlog.wait)
 		}
+		if m != out && m.running {
+			longest = max(longest, m.wait)
+		}
 	}
 	if out == nil || now+q+longest+4*s.switchTime+10*time.Millisecond < out.frozenAt+s.cfg.MaxFrozen {
 		return s.preempting

@@ -132,7 +132,9 @@ func (s *Scheduler) account(now time.Duration) {
 		}
 	case s.phase == sliceRuns && s.started, s.phase == backlogRuns && !s.draining:
 		for _, m := range s.set {
-			s.use(m, from, now, 1)
+			if !m.frozen {
+				s.use(m, from, now, 1)
+			}
 		}
 	case s.phase == backlogRuns:
 		for _, m := range s.set {
