@@ -249,6 +249,63 @@ func TestSeriesAddsUp(t *testing.T) {
 	}
 }
 
+// TestRowsAgreeWithTheSeries lets processes come, work and go at random: each row is of a period of the series, with the
+// same percentage, and names a process that worked in that period.
+func TestRowsAgreeWithTheSeries(t *testing.T) {
+	all := samplings()
+	rapid.Check(t, func(rt *rapid.T) {
+		s := rapid.SampledFrom(all).Draw(rt, "sampling")
+		s.Seed = rapid.Uint64().Draw(rt, "seed")
+		clock := &manualClock{now: time.Unix(1000, 0)}
+		e := engine.NewSampled(clock, s.Sampling)
+		defer e.Close()
+		var contexts []*engine.Context
+		before := map[int]time.Duration{}
+		var rowsSince, seriesSince uint64
+		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			case 0:
+				group := rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "group")
+				contexts = append(contexts, e.AddContext(len(contexts)+1, group, engine.Options{Depth: 50}))
+			case 1, 2:
+				if len(contexts) > 0 {
+					d := time.Duration(rapid.Int64Range(1, int64(30*time.Millisecond)).Draw(rt, "kernel"))
+					rapid.SampledFrom(contexts).Draw(rt, "context").TryLaunch(d, rapid.IntRange(1, 20).Draw(rt, "count"))
+				}
+			case 3:
+				if len(contexts) > 0 {
+					rapid.SampledFrom(contexts).Draw(rt, "close").Close()
+				}
+			default:
+				clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(400*time.Millisecond)).Draw(rt, "pass")))
+			}
+			percent := map[uint64]int{}
+			for _, x := range e.Series(seriesSince) {
+				if x.Time <= seriesSince || x.Percent < 0 || x.Percent > 100 {
+					rt.Fatalf("sample %+v after %d", x, seriesSince)
+				}
+				seriesSince, percent[x.Time] = x.Time, x.Percent
+			}
+			busy := e.Busy()
+			for _, r := range e.Samples(rowsSince) {
+				if p, ok := percent[r.Time]; !ok || p != r.SM || r.SM < 1 || r.Time <= rowsSince {
+					rt.Fatalf("row %+v after %d, of the periods %v", r, rowsSince, percent)
+				}
+				if busy[r.PID] == 0 {
+					rt.Fatalf("row %+v names a process that did not work", r)
+				}
+				rowsSince = r.Time
+			}
+			for pid, b := range busy {
+				if b < before[pid] {
+					rt.Fatalf("pid %d: busy fell from %v to %v", pid, before[pid], b)
+				}
+				before[pid] = b
+			}
+		}
+	})
+}
+
 // sampling is a named way of sampling.
 type sampling struct {
 	name string

@@ -115,8 +115,8 @@ func (e *Engine) skipLocked(to time.Duration) {
 	for s.next <= to {
 		e.now = s.next
 		e.tickLocked()
-		if whole := (to - s.start) / s.o.Period; s.o.Jitter == 0 && !s.o.ZeroWhenIdle && whole > 0 {
-			s.start += whole * s.o.Period
+		if whole := (to - s.start).Truncate(s.o.Period); s.o.Jitter == 0 && !s.o.ZeroWhenIdle && whole > 0 {
+			s.start += whole
 			s.next = s.start + s.o.Period
 		}
 	}
