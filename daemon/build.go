@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -226,6 +227,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	leaseIsolation.Leases = d.leases
 	d.account.Table, d.account.Leases = d.table, d.leases
+	d.account.Held = func(id string) bool {
+		return h.Freezer != nil && slices.ContainsFunc(h.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })
+	}
 	d.adopter = &adoption.Adopter{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Attachments: h.Attachments, Table: d.table,
 		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,

@@ -24,6 +24,7 @@ type Account struct {
 	BootID string               // of the kernel
 	Boot   func() time.Duration // since boot; no program can set this clock
 	Leases ender
+	Held   func(id string) bool // the lease is frozen, and not for a time slice
 
 	wake loop.Wake // a lease started or ended
 	run  string    // the name of this run of the daemon

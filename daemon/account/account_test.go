@@ -113,7 +113,7 @@ func TestEndThatTheTableFinds(t *testing.T) {
 		w.kill()
 		time.Sleep(time.Hour)
 		three := 3
-		w.Account = New(&Account{Reporter: w.Reporter, State: w.State, Dir: w.dir, BootID: w.boot, Boot: w.Boot, Table: lease.New(w.config()), Leases: w})
+		w.Account = New(&Account{Reporter: w.Reporter, State: w.State, Dir: w.dir, BootID: w.boot, Boot: w.Boot, Table: lease.New(w.config()), Leases: w, Held: w.Held})
 		w.Load()
 		l.State, l.Reason = lease.Ended, "its processes exited while the daemon did not run"
 		w.Changed(&l, "exited with 3", &three)

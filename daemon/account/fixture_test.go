@@ -34,6 +34,7 @@ type fixture struct {
 	table   *lease.Table
 	id      string
 	busy    *float64
+	held    bool          // the lease is frozen
 	stopped []string      // reasons
 	dead    time.Duration // how long the account was being killed
 	jump    time.Duration // of the wall clock
@@ -79,7 +80,7 @@ func (w *fixture) start(saved []byte) {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return time.Now().Add(w.jump) })
 	st := state.NewState(nil, false)
 	st.SetDesired(&state.Desired{Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}})
-	w.Account = New(&Account{Reporter: rep, State: st, Dir: w.dir, BootID: w.boot, Boot: func() time.Duration { return time.Since(began) }, Leases: w})
+	w.Account = New(&Account{Reporter: rep, State: st, Dir: w.dir, BootID: w.boot, Boot: func() time.Duration { return time.Since(began) }, Leases: w, Held: func(string) bool { return w.held }})
 	w.Load()
 	w.table = lease.New(w.config())
 	w.Table = w.table

@@ -34,9 +34,13 @@ func (a *Account) idleLoop(ctx context.Context) {
 }
 
 func (a *Account) updateIdle(ctx context.Context) {
+	held := map[string]bool{} // Held may wait for a freeze: it is called without the lock.
+	for _, l := range a.Table.Live() {
+		held[l.ID] = l.Terms.Spec.Idle != nil && a.Held(l.ID)
+	}
 	now := a.now()
 	a.mu.Lock()
-	states := a.meter.UpdateIdle(now)
+	states := a.meter.UpdateIdle(now, func(id string) bool { return held[id] })
 	a.mu.Unlock()
 	known := map[idleKey]bool{}
 	enforcing := a.State.Desired().Enforcing()

@@ -53,6 +53,10 @@ func TestIdleLeases(t *testing.T) {
 			w.busy = nil
 			w.pass(5 * hour)
 		}, 1, ""},
+		{"frozen by an administrator", stop(hour), func(w *fixture) {
+			w.busy, w.held = part(0), true
+			w.pass(5 * hour)
+		}, 0, ""},
 		{"idle was removed from the grant", stop(hour), func(w *fixture) {
 			w.busy = part(0)
 			w.pass(hour + time.Minute)

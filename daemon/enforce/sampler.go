@@ -48,6 +48,7 @@ type sampler struct {
 	exceeded     bool // the budget of the driver's time
 	sending      bool // a goroutine sends a signal
 	attempt      *stopAttempt
+	utilization  busySampler
 	sent         chan signalSent
 }
 
@@ -146,6 +147,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 		s.en.Samples.PutMemory(s.id, memory)
 		s.en.Invalidate()
 	}
+	s.sampleBusy(read, leases)
 	s.account(time.Since(began))
 	if err != nil {
 		return longest

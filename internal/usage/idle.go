@@ -46,8 +46,8 @@ type Idle struct {
 const unknownAfter = time.Minute
 
 // UpdateIdle updates the leases whose window is over and returns the idle time of all that run. A window of which less than half was
-// measured on any GPU changes nothing, unless another GPU was busy.
-func (m *Meter) UpdateIdle(now Moment) []Idle {
+// measured on any GPU changes nothing, unless another GPU was busy; nor does one of a lease that was held: it could not run.
+func (m *Meter) UpdateIdle(now Moment, held func(id string) bool) []Idle {
 	var out []Idle
 	for _, l := range m.sorted() {
 		if l.endedAt != 0 {
@@ -55,7 +55,7 @@ func (m *Meter) UpdateIdle(now Moment) []Idle {
 		}
 		m.advance(l, now)
 		if length := l.elapsed - l.idle.updatedAt; length >= Window {
-			l.updateIdle(length)
+			l.updateIdle(length, held(l.ID))
 		}
 		out = append(out, l.idleTime())
 	}
@@ -76,7 +76,7 @@ func (l *metered) idleTime() Idle {
 	return Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter}
 }
 
-func (l *metered) updateIdle(length time.Duration) {
+func (l *metered) updateIdle(length time.Duration, held bool) {
 	busy, known := false, time.Duration(math.MaxInt64) // A window may have more than its length: measurements come late.
 	for i := range l.gpus {
 		w := &l.gpus[i].window
@@ -85,6 +85,8 @@ func (l *metered) updateIdle(length time.Duration) {
 	}
 	l.idle.updatedAt = l.elapsed
 	switch {
+	case held:
+		l.idle.knownAt = l.elapsed
 	case busy:
 		l.idle.total, l.idle.knownAt = 0, l.elapsed
 	case known >= length/2 && len(l.gpus) > 0:

@@ -162,6 +162,8 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 	})
 }
 
+func free(string) bool { return false }
+
 func TestIdle(t *testing.T) {
 	second := func(busy time.Duration, deviation float64) *Busy {
 		return &Busy{Time: busy, Variance: deviation * deviation}
@@ -202,7 +204,7 @@ func TestIdle(t *testing.T) {
 				x := k.interval(&l, "GPU-a", time.Second)
 				x.Busy = c.busy(i)
 				m.Record(&x, k.Moment)
-				last = m.UpdateIdle(k.Moment)
+				last = m.UpdateIdle(k.Moment, free)
 			}
 			if want := (Idle{l.ID, l.Generation, c.idle, c.seen}); len(last) != 1 || last[0] != want {
 				t.Errorf("got %+v, want %+v", last, want)
@@ -235,7 +237,7 @@ func TestIdleOnSeveralGPUs(t *testing.T) {
 					x.Busy = busy
 					m.Record(&x, k.Moment)
 				}
-				last = m.UpdateIdle(k.Moment)
+				last = m.UpdateIdle(k.Moment, free)
 			}
 			if last[0].Time != c.want {
 				t.Errorf("idle for %v, want %v", last[0].Time, c.want)
