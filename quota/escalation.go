@@ -69,10 +69,11 @@ type Escalation struct {
 	// LeakAfter is the time after a kill in which the memory must be freed. 0: 15 s.
 	LeakAfter time.Duration
 
-	accounts map[string]*account
-	victim   *victim
-	nextStop time.Duration // no lease is stopped before this
-	pressure bool          // the GPU has less free than its reserve, and it was reported
+	accounts  map[string]*account
+	evaluated time.Duration // the last measurement
+	victim    *victim
+	nextStop  time.Duration // no lease is stopped before this
+	pressure  bool          // the GPU has less free than its reserve, and it was reported
 }
 
 // account is the state of one account.
@@ -106,6 +107,7 @@ func (e *Escalation) Evaluate(now time.Duration, device DeviceMemory, list []Mem
 	if e.accounts == nil {
 		e.accounts = map[string]*account{}
 	}
+	e.evaluated = now
 	list = slices.SortedFunc(slices.Values(list), func(a, b MemoryAccount) int { return cmp.Compare(a.ID, b.ID) })
 	out := e.removed(list)
 	readings := make([]reading, len(list))

@@ -295,7 +295,7 @@ func TestEscalationInvariants(t *testing.T) {
 			if got := len(l.Frozen()); got != len(frozen) {
 				t.Fatalf("%d are frozen, but it knows %d", len(frozen), got)
 			}
-			if at, ok := l.Due(now, list); ok && at < now {
+			if at, ok := l.Due(list); ok && at <= now {
 				t.Fatalf("at %v the next measurement is due at %v", now, at)
 			}
 		}

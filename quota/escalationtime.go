@@ -2,10 +2,11 @@ package quota
 
 import "time"
 
-// Due is the time at which a measurement may lead to an action even if no use changes; ok is false when there is none.
-func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Duration, ok bool) {
+// Due is the time after the last measurement at which another one may lead to an action even if no use changes; ok is false
+// when there is none.
+func (e *Escalation) Due(list []MemoryAccount) (at time.Duration, ok bool) {
 	add := func(t time.Duration) {
-		if !ok || t < at {
+		if t > e.evaluated && (!ok || t < at) {
 			at, ok = t, true
 		}
 	}
@@ -25,11 +26,11 @@ func (e *Escalation) Due(now time.Duration, list []MemoryAccount) (at time.Durat
 			case o.frozen != nil:
 				add(*o.frozen + e.maxFrozen())
 			default:
-				add(max(now, o.retry, o.runs+o.runTime(a, e.pressure)))
+				add(max(o.retry, o.runs+o.runTime(a, e.pressure)))
 			}
 		}
 		if a.Policy == OveruseKill && e.victim == nil {
-			add(max(now, *st.over+a.Grace, e.nextStop))
+			add(max(*st.over+a.Grace, e.nextStop))
 		}
 	}
 	return at, ok
@@ -120,6 +121,3 @@ func (e *Escalation) Stage(a *MemoryAccount, lease string) string {
 	}
 	return ""
 }
-
-// Short reports whether the GPU has less free memory than its reserve, and that was not reported yet.
-func (e *Escalation) Short(device DeviceMemory) bool { return device.short() && !e.pressure }

@@ -60,9 +60,9 @@ func (s *sampler) noteSignal(r signalSent) {
 	case r.kind == quota.MemoryStop:
 		s.forgetAttempt()
 		s.attempt = r.attempt
-		s.escalation.Terminated(r.lease, s.now())
+		s.control.Escalation.Terminated(r.lease, s.now())
 	default:
-		s.escalation.Killed(r.lease, s.now())
+		s.control.Escalation.Killed(r.lease, s.now())
 	}
 }
 

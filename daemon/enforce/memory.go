@@ -126,7 +126,7 @@ func (s *sampler) carryOut(ctx context.Context, a quota.MemoryAction, leases []l
 		if err := en.frozen.freeze(ctx, en, s, a.Lease, a.Until-s.now()); err != nil {
 			s.report("freeze", a.Lease, err)
 			s.report("thaw", a.Lease, en.frozen.thaw(ctx, en, s, a.Lease)) // Some of its processes may be frozen.
-			s.escalation.NotFrozen(a.Lease, s.now())
+			s.control.Escalation.NotFrozen(a.Lease, s.now())
 			return false
 		}
 	case quota.MemoryThaw:

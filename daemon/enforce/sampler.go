@@ -34,14 +34,12 @@ type sampler struct {
 	leases []lease.Lease
 
 	// Only the loop uses the fields below.
-	escalation quota.Escalation
-	sampling   quota.Sampling
-	spent      time.Duration // waits for readings, without Enforcer.ReadingTime
-	accounts   []quota.MemoryAccount
-	used       map[string]*leaseUse // by the last list of processes
-	usedAt     time.Duration
-	listedAt   time.Time // zero: not yet, or the last list failed
-	total      uint64    // used memory, as shown
+	control  quota.MemoryControl
+	spent    time.Duration        // waits for readings, without Enforcer.ReadingTime
+	used     map[string]*leaseUse // by the last list of processes
+	usedAt   time.Duration
+	listedAt time.Time // zero: not yet, or the last list failed
+	total    uint64    // used memory, as shown
 	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
 	unattributed *uint64
 	reported     bool
@@ -115,7 +113,7 @@ func (s *sampler) loop(ctx context.Context) {
 func (s *sampler) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, id := range s.escalation.Frozen() {
+	for _, id := range s.control.Escalation.Frozen() {
 		s.report("thaw", id, s.en.frozen.thaw(ctx, s.en, s, id))
 	}
 	s.en.Conditions.Clear(conditionDriverTime, string(s.id))
@@ -140,7 +138,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	switch {
 	case err != nil:
 		s.failed(ctx, now, leases)
-	case s.sampling.Read(now, memory.Used, s.headroom(device), longest) || list || s.due(now, device):
+	case s.control.Read(now, memory.Used, device, longest) || list:
 		s.list(read, ctx, leases)
 	case memory.Used != s.total:
 		s.total = memory.Used
@@ -152,27 +150,12 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	if err != nil {
 		return longest
 	}
-	now = s.now()
-	next := s.sampling.Next(now, s.headroom(device), longest)
-	if at, ok := s.escalation.Due(now, s.accounts); ok {
-		next = min(next, max(at-now, time.Millisecond))
-	}
-	return next
+	return s.control.Next(s.now(), device, longest)
 }
 
 // device is the GPU's free memory and its reserve.
 func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 	return quota.DeviceMemory{Free: &m.Free, Reserve: s.en.State.Desired().GPUMemoryReserve(s.id)}
-}
-
-func (s *sampler) headroom(device quota.DeviceMemory) quota.Headroom {
-	return s.escalation.Headroom(device, s.accounts, s.sampling.Grown())
-}
-
-// due reports whether the escalation needs a list of the processes now: a stage ends, or the GPU runs out of memory.
-func (s *sampler) due(now time.Duration, device quota.DeviceMemory) bool {
-	at, ok := s.escalation.Due(now, s.accounts)
-	return ok && now >= at || s.escalation.Short(device)
 }
 
 // list reads the processes of the GPU, decides and acts. The reading is limited by its context, the actions are not.
@@ -183,7 +166,6 @@ func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
 		s.failed(ctx, now, leases)
 		return
 	}
-	s.sampling.Listed(now, sample.Memory.Used)
 	s.total = sample.Memory.Used
 	s.crossCheck(&sample)
 	s.en.Samples.Put(s.id, sample)
@@ -192,7 +174,7 @@ func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
 	for i := range leases {
 		s.recordMemory(&leases[i], before, at)
 	}
-	s.decide(ctx, now, s.device(sample.Memory), leases, s.used)
+	s.carry(ctx, s.control.Listed(now, s.total, s.device(sample.Memory), s.en.accounts(leases, s.used)), leases, s.used)
 	s.en.slice(s.id, leases, s.used)
 }
 
@@ -222,17 +204,16 @@ func (s *sampler) crossCheck(sample *observe.GPUSample) {
 // failed continues with last known values: no lease is frozen or stopped on them, and those that are frozen get their breaks.
 func (s *sampler) failed(ctx context.Context, now time.Duration, leases []lease.Lease) {
 	s.listedAt = time.Time{}
-	s.decide(ctx, now, quota.DeviceMemory{}, leases, nil)
+	s.carry(ctx, s.control.Failed(now, s.en.accounts(leases, nil)), leases, nil)
 	if now >= s.usedAt+processesMaxAge {
 		s.used = nil
 	}
 	s.en.slice(s.id, leases, s.used)
 }
 
-// decide makes one step of the escalation, and carries out and shows its decisions. used is nil when nothing was measured.
-func (s *sampler) decide(ctx context.Context, now time.Duration, device quota.DeviceMemory, leases []lease.Lease, used map[string]*leaseUse) {
-	s.accounts = s.en.accounts(leases, used)
-	for _, a := range s.escalation.Evaluate(now, device, s.accounts) {
+// carry carries out decisions, and shows what the leases use. used is nil when nothing was measured.
+func (s *sampler) carry(ctx context.Context, actions []quota.MemoryAction, leases []lease.Lease, used map[string]*leaseUse) {
+	for _, a := range actions {
 		s.act(ctx, a, leases)
 	}
 	for i := range leases {
@@ -250,11 +231,7 @@ func (s *sampler) show(l *lease.Lease, used map[string]*leaseUse) {
 			r.Processes = append(r.Processes, pid)
 		}
 	}
-	for i := range s.accounts {
-		if a := &s.accounts[i]; a.ID == accountOf(l) {
-			r.Stage = s.escalation.Stage(a, l.ID)
-		}
-	}
+	r.Stage = s.control.Stage(accountOf(l), l.ID)
 	s.en.Samples.PutLease(l.ID, s.id, r)
 }
 
@@ -281,8 +258,8 @@ func (s *sampler) account(waited time.Duration) {
 		total = s.en.ReadingTime(s.id)
 	}
 	now := s.now()
-	s.sampling.Spent(now, total)
-	load, exceeded := s.sampling.DriverLoad(now)
+	s.control.Sampling.Spent(now, total)
+	load, exceeded := s.control.Sampling.DriverLoad(now)
 	if exceeded == s.exceeded {
 		return
 	}
