@@ -20,14 +20,18 @@ const (
 	reactTime = 2 * time.Second
 	// breakTime is how long a frozen lease of OveruseKill runs between two freezes, to react.
 	breakTime = 500 * time.Millisecond
-	// shortBreak is the break while the GPU has less free memory than its reserve.
+	// shortBreak is the break while the GPU has less free memory than its reserve, and the shortest of a lease that grows in
+	// its breaks.
 	shortBreak = 100 * time.Millisecond
+
+	reasonGrows = "it grows"
 )
 
 // overrun is one lease of an account that is above its limit.
 type overrun struct {
 	runs   time.Duration  // since when it runs: since the account is above its limit, or since it was thawed
 	broken bool           // it was frozen before
+	grew   int            // breaks in which it grew, less those in which it did not: each halves the next one
 	low    uint64         // the least that it used since it runs
 	frozen *time.Duration // since when; nil: it runs
 	retry  time.Duration  // it could not be frozen, and is not tried before this
@@ -57,14 +61,17 @@ func (o *overrun) runTime(a *MemoryAccount, short bool) time.Duration {
 	case short:
 		return 0
 	case a.Policy == OveruseKill && o.broken:
-		return breakTime
+		return max(breakTime>>o.grew, shortBreak)
 	case a.Policy == OveruseKill:
 		return min(reactTime, a.Grace/2)
 	case o.broken:
-		return max(a.Grace, time.Second)
+		return max(max(a.Grace, time.Second)>>o.grew, shortBreak)
 	}
 	return a.Grace
 }
+
+// mostGrown is how often a break is halved.
+const mostGrown = 10
 
 // freeze freezes and thaws the leases of one account. Of the leases of one account the largest is frozen, and each that
 // grows.
@@ -116,7 +123,7 @@ func (e *Escalation) freezeReason(now time.Duration, device DeviceMemory, a *Mem
 	o.low = min(o.low, *u.Used)
 	switch {
 	case *u.Used > o.low+growthSlack:
-		return "it grows"
+		return reasonGrows
 	case !largest, e.victim != nil && e.victim.lease == u.Lease:
 		return "" // It has to run to end after SIGTERM.
 	case device.short() && now >= o.runs+o.runTime(a, true):
@@ -138,7 +145,13 @@ func (e *Escalation) freezeOne(now time.Duration, a *MemoryAccount, r reading, u
 	if a.DryRun {
 		return st.once(act)
 	}
-	st.leases[u.Lease].frozen, st.leases[u.Lease].broken = &now, true
+	o := st.leases[u.Lease]
+	if reason == reasonGrows {
+		o.grew = min(o.grew+1, mostGrown)
+	} else {
+		o.grew = max(o.grew-1, 0)
+	}
+	o.frozen, o.broken = &now, true
 	return []MemoryAction{act}
 }
 

@@ -12,16 +12,19 @@ const (
 	rateHalfLife = time.Minute
 
 	shortestInterval = 20 * time.Millisecond
+	nearInterval     = 100 * time.Millisecond // between two readings of the total while little headroom is left, whatever they cost
 	closeInterval    = 250 * time.Millisecond // between two lists while a grant is close to its limit
 	changedInterval  = time.Second            // between two lists while the total moves, but little
 	idleInterval     = 3 * time.Second        // between two lists while nothing moves
 	costlyInterval   = 5 * time.Second        // between two lists when they exceed the budget
 
-	// driverBudget is the driver's time for readings that one GPU may cost in one second. Readings of all processes hold
+	// DriverBudget is the driver's time for readings that one GPU may cost in one second. Readings of all processes hold
 	// a lock of the driver for 4.5 ms in the worst published measurement, one of the memory for 12 µs.
-	driverBudget = 2 * time.Millisecond
-	// driverCredit is how much may be spent at once after a quiet time, and how much may be owed while memory runs out.
-	driverCredit = 20 * time.Millisecond
+	DriverBudget = 2 * time.Millisecond
+	// DriverCredit is how much may be spent at once after a quiet time.
+	DriverCredit = 20 * time.Millisecond
+	// DriverDebt is how much may be owed while memory runs out.
+	DriverDebt = 40 * time.Millisecond
 )
 
 // Sampling decides when the memory of one GPU is read and when its processes are listed. Reading the total is cheap and
@@ -62,12 +65,12 @@ func (s *Sampling) Read(now time.Duration, used uint64, headroom Headroom, longe
 	if !s.listed || age >= costlyInterval {
 		return true
 	}
-	if moved >= movedBytes || headroom.Close && moved > 0 && age >= closeInterval {
+	switch {
+	case moved >= movedBytes && headroom.Known && headroom.Bytes == 0: // Something may be decided by this list.
 		return s.owed(s.urgent(now, headroom, longest)) <= 0
-	}
-	if headroom.Close && age >= closeInterval || moved > 0 && age >= changedInterval || age >= idleInterval {
-		// Half of the credit is kept for the moment in which memory runs out.
-		return !s.spending || s.credit >= driverCredit/2 || age >= idleInterval && s.credit >= 0
+	case moved >= movedBytes, headroom.Close && age >= closeInterval, moved > 0 && age >= changedInterval, age >= idleInterval:
+		// Half of the credit is kept for that.
+		return !s.spending || s.credit >= DriverCredit/2 || age >= idleInterval && s.credit >= 0
 	}
 	return false
 }
@@ -126,16 +129,33 @@ func (s *Sampling) Next(now time.Duration, headroom Headroom, longest time.Durat
 	if s.near(headroom, longest) {
 		next = max(time.Duration(float64(headroom.Bytes)/s.Rate()*float64(time.Second)), shortestInterval)
 	}
-	if owed := s.owed(s.urgent(now, headroom, longest)); owed > 0 { // As long as the budget takes to pay it.
-		next = max(next, min(time.Duration(float64(owed)/float64(driverBudget)*float64(time.Second)), costlyInterval))
+	urgent := s.urgent(now, headroom, longest)
+	if missing := DriverCredit/2 - s.credit; s.spending && !urgent && missing > 0 { // Half of the credit is kept for lists.
+		most := longest
+		if s.near(headroom, longest) {
+			most = nearInterval
+		}
+		next = max(next, min(paidIn(missing), most))
+	}
+	if owed := s.owed(urgent); owed > 0 { // As long as the budget takes to pay it.
+		most := costlyInterval
+		if s.near(headroom, longest) {
+			most = nearInterval // Else an offender in a break would grow unseen.
+		}
+		next = max(next, min(paidIn(owed), most))
 	}
 	return next
+}
+
+// paidIn is the time in which the budget pays for a time of the driver.
+func paidIn(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / float64(DriverBudget) * float64(time.Second))
 }
 
 // owed is the driver's time that has to be paid before the next costly reading.
 func (s *Sampling) owed(urgent bool) time.Duration {
 	if urgent {
-		return -s.credit - driverCredit
+		return -s.credit - DriverDebt
 	}
 	return -s.credit
 }
@@ -144,15 +164,15 @@ func (s *Sampling) owed(urgent bool) time.Duration {
 // and counts from zero.
 func (s *Sampling) Spent(now, total time.Duration) {
 	if s.spending {
-		s.credit += time.Duration(float64(now-s.paidAt) / float64(time.Second) * float64(driverBudget))
+		s.credit += time.Duration(float64(now-s.paidAt) / float64(time.Second) * float64(DriverBudget))
 		used := total
 		if total >= s.spent {
 			used = total - s.spent
 		}
-		s.credit = min(s.credit, driverCredit) - used
+		s.credit = min(s.credit, DriverCredit) - used
 		s.window.add(now, used)
 	} else {
-		s.credit = driverCredit
+		s.credit = DriverCredit
 	}
 	s.spent, s.paidAt, s.spending = total, now, true
 }
@@ -161,7 +181,7 @@ func (s *Sampling) Spent(now, total time.Duration) {
 // budget.
 func (s *Sampling) DriverLoad(now time.Duration) (perSecond time.Duration, exceeded bool) {
 	perSecond = s.window.perSecond(now)
-	return perSecond, perSecond > driverBudget
+	return perSecond, perSecond > DriverBudget
 }
 
 // budgetWindow adds up durations over the last minute, in parts of a second.

@@ -97,7 +97,7 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 				s.Listed(at, used)
 			}
 			s.Spent(at, spent)
-			if most := time.Duration(at.Seconds()*float64(driverBudget)) + 2*driverCredit + list + read + time.Microsecond; spent > most {
+			if most := time.Duration(at.Seconds()*float64(DriverBudget)) + DriverCredit + DriverDebt + list + 10*read; spent > most {
 				t.Fatalf("at %v the driver spent %v, the most is %v", at, spent, most)
 			}
 			next := s.Next(at, headroom, time.Second)
@@ -106,7 +106,7 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 			}
 			at += next
 		}
-		if load, exceeded := s.DriverLoad(at); exceeded && load < driverBudget {
+		if load, exceeded := s.DriverLoad(at); exceeded && load < DriverBudget {
 			t.Fatalf("%v exceeds the budget", load)
 		}
 	})
@@ -169,7 +169,7 @@ func TestCreditIsKeptForTheMomentWhenMemoryRunsOut(t *testing.T) {
 	}
 	for range 3 {
 		before := at
-		used += 100 * mebi
+		used, headroom.Bytes = used+100*mebi, 0
 		if !step() || at > before+100*time.Millisecond {
 			t.Errorf("100 MiB more: listed %v, the next reading after %v", !s.listed || s.listedAt == before, at-before)
 		}
