@@ -140,7 +140,7 @@ func (s *Sampling) Next(now time.Duration, headroom Headroom, longest time.Durat
 	if owed := s.owed(urgent); owed > 0 { // As long as the budget takes to pay it.
 		most := costlyInterval
 		if s.near(headroom, longest) {
-			most = nearInterval // Else an offender in a break would grow unseen.
+			most = nearInterval // Else an offender in a break would grow without being noticed.
 		}
 		next = max(next, min(paidIn(owed), most))
 	}

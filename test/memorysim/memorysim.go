@@ -287,9 +287,9 @@ func (s *sim) sample(ctx context.Context) (next time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		took := 200*time.Microsecond + time.Duration(s.r.ExpFloat64()*float64(700*time.Microsecond))
-		spent += took
-		s.pass(took)
+		elapsed := 200*time.Microsecond + time.Duration(s.r.ExpFloat64()*float64(700*time.Microsecond))
+		spent += elapsed
+		s.pass(elapsed)
 		if m, err = s.driver.Memory(ctx, s.id); err != nil {
 			return 0, err
 		}
