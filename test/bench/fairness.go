@@ -47,20 +47,20 @@ func equal(n int, burn string) (loads []load) {
 	return loads
 }
 
-// The queues of the loads: 50 ms, and 400 ms next to 20 ms.
+// The queues of the loads: 50 ms, and 400 ms next to 20 ms, of random length.
 const (
 	queue50  = "--kernel 5ms --queue 10"
-	queue400 = "--kernel 5ms --queue 80"
-	queue20  = "--kernel 5ms --queue 4"
+	queue400 = "--kernel 5ms --queue 80 --jitter 0.3 --seed 1"
+	queue20  = "--kernel 5ms --queue 4 --jitter 0.3 --seed 2"
 )
 
 var scenarios = []scenario{
 	{"30/70, 50 ms", []load{{30, queue50}, {70, queue50}}, true},
-	{"30/70, 400/20 ms", []load{{30, queue400}, {70, queue20}}, true},
+	{"30/70, 400/20 ms ± 30 %", []load{{30, queue400}, {70, queue20}}, true},
 	{"10/90, 50 ms", []load{{10, queue50}, {90, queue50}}, true},
 	{"10/20/30/40, 50 ms", []load{{10, queue50}, {20, queue50}, {30, queue50}, {40, queue50}}, true},
 	{"eight equal, 50 ms", equal(8, queue50), true},
-	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1"}, {70, queue50}}, false},
+	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1 --sync"}, {70, queue50}}, false},
 }
 
 // sampler is one way in which a driver samples utilisation, as a line of a node file.

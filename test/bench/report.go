@@ -189,12 +189,13 @@ func columnTarget(figures []Figure, column string) string {
 	return ""
 }
 
-// text is the value, with the best of several runs.
+// text is the value, or the least and the most of several runs.
 func (f *Figure) text() string {
 	text := short(f.Value)
 	if len(f.Runs) > 1 {
-		least, most := slices.Min(f.Runs), slices.Max(f.Runs)
-		text = short(least) + "…" + short(most)
+		if least, most := short(slices.Min(f.Runs)), short(slices.Max(f.Runs)); least != most {
+			text = least + "…" + most
+		}
 	}
 	return text
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpusim/server"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -36,17 +37,28 @@ type host interface {
 	// program is a CUDA program that allocates memory and, if load is set, keeps the GPU busy. All values are in MiB;
 	// grow is MiB per second.
 	program(memory, grow, most, load int) []string
-	// work returns how much a job has done so far, in a unit of the host.
-	work(ctx context.Context, j *harness.Job) (float64, error)
+	// amount returns how much a job of program has done so far, in a unit of the host.
+	amount(ctx context.Context, j *harness.Job) (float64, error)
 	// latency measures the duration of driver calls on a GPU.
 	latency(ctx context.Context, uuid string) (string, error)
+	// workload is a program that keeps kernels queued on a GPU.
+	workload(ctx context.Context, uuid string, l load) (workload, error)
+	// fill is a program that allocates memory as fast as it can, up to a number of MiB; nil when there is none.
+	fill(uuid string, most int) (argv, env []string)
+	// library is how a program that reads the driver directly finds it.
+	library() (args, env []string)
 	name() string
+	close() error
 }
 
 // realHost is this host, with nvidia-smi for comparison.
 type realHost struct {
-	dir   string
-	alloc string
+	dir         string
+	alloc, work string // the CUDA programs; empty without a compiler
+
+	pageDir  string // of the pages in which the GPU counts finished kernels
+	pages    int
+	measured map[time.Duration]int // iterations of a kernel
 }
 
 func (*realHost) name() string { return "real hardware" }
@@ -62,12 +74,23 @@ func (h *realHost) open(ctx context.Context) error {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		return nil // Everything except the load can be tested: choose reports it then.
 	}
-	bin := filepath.Join(h.dir, "alloc")
-	if out, err := output(ctx, nil, "gcc", "-O2", "-o", bin, "test/hwtest/cuda/alloc.c", "-ldl"); err != nil {
-		return fmt.Errorf("cannot build the CUDA program: %w: %s", err, out)
+	for _, name := range []string{"alloc", "work"} {
+		if out, err := output(ctx, nil, "gcc", "-O2", "-o", filepath.Join(h.dir, name), "test/hwtest/cuda/"+name+".c", "-ldl"); err != nil {
+			return fmt.Errorf("cannot build the CUDA program: %w: %s", err, out)
+		}
 	}
-	h.alloc = bin
+	h.alloc, h.work, h.measured = filepath.Join(h.dir, "alloc"), filepath.Join(h.dir, "work"), map[time.Duration]int{}
+	if h.pageDir, err = os.MkdirTemp(sharedMemory, "gpushare-hw-"); err != nil {
+		return fmt.Errorf("cannot create a directory in memory: %w", err)
+	}
 	return nil
+}
+
+func (h *realHost) close() error {
+	if h.pageDir == "" {
+		return nil
+	}
+	return os.RemoveAll(h.pageDir)
 }
 
 func (h *realHost) observe(ctx context.Context) ([]observedGPU, error) {
@@ -126,7 +149,16 @@ func (h *realHost) program(memory, grow, most, load int) []string {
 	return argv
 }
 
-func (*realHost) work(_ context.Context, j *harness.Job) (float64, error) {
+func (*realHost) library() (args, env []string) { return nil, nil }
+
+func (h *realHost) fill(uuid string, most int) (argv, env []string) {
+	if h.alloc == "" {
+		return nil, nil
+	}
+	return []string{h.alloc, "--memory", "64", "--max", strconv.Itoa(most)}, []string{"CUDA_VISIBLE_DEVICES=" + uuid}
+}
+
+func (*realHost) amount(_ context.Context, j *harness.Job) (float64, error) {
 	return lastDone(j.Output())
 }
 
@@ -170,26 +202,37 @@ func (h *virtualHost) program(memory, grow, _, load int) []string {
 	return append(argv, "--kernel", "5ms", "--queue", "4")
 }
 
-func (h *virtualHost) work(ctx context.Context, j *harness.Job) (float64, error) {
-	var truth struct {
-		GPUs []struct {
-			Busy map[string]float64 `json:"busy"`
-		} `json:"gpus"`
-	}
-	if err := h.node.Ctl(ctx, &truth, "status"); err != nil {
+func (h *virtualHost) amount(ctx context.Context, j *harness.Job) (float64, error) {
+	return h.busy(ctx, j.PID())
+}
+
+// busy is the GPU time of a process in seconds, by the virtual GPUs' own count.
+func (h *virtualHost) busy(ctx context.Context, pid int) (float64, error) {
+	truth, err := server.Control(ctx, h.node.Root(), server.Command{Do: server.DoStatus})
+	if err != nil {
 		return 0, err
 	}
-	for _, g := range truth.GPUs {
-		if v, ok := g.Busy[strconv.Itoa(j.PID())]; ok {
+	for i := range truth.Status.GPUs {
+		if v, ok := truth.Status.GPUs[i].Busy[pid]; ok {
 			return v, nil
 		}
 	}
-	return 0, fmt.Errorf("pid %d is on no GPU", j.PID())
+	return 0, fmt.Errorf("pid %d is on no GPU", pid)
+}
+
+func (h *virtualHost) close() error { return nil }
+
+func (h *virtualHost) library() (args, env []string) {
+	return []string{"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1")}, []string{"GPUSIM_ROOT=" + h.node.Root()}
+}
+
+func (h *virtualHost) fill(uuid string, _ int) (argv, env []string) {
+	return h.node.Burn("--gpu", uuid, "--memory", "64MiB", "--grow", "8GiB/s", "--hold"), []string{"GPUSIM_ROOT=" + h.node.Root()}
 }
 
 func (h *virtualHost) latency(ctx context.Context, uuid string) (string, error) {
-	return output(ctx, []string{"CGO_ENABLED=1", "GPUSIM_ROOT=" + h.node.Root()}, "go", "run", "./test/hwtest/latency", "-gpu", uuid,
-		"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1"), "-window", "2s")
+	args, env := h.library()
+	return output(ctx, append(env, "CGO_ENABLED=1"), append([]string{"go", "run", "./test/hwtest/latency", "-gpu", uuid}, args...)...)
 }
 
 // output runs a command and returns its standard output.

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,13 +36,29 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("hwtest", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	virtual := flags.String("virtual", "", "run on a virtual node of this `file` instead; its figures mean nothing")
-	window := flags.Duration("window", 20*time.Second, "duration of the measurement of shares")
+	window := flags.Duration("window", 30*time.Second, "duration of each measurement of shares, and of samples")
+	warmUp := flags.Duration("warm-up", 15*time.Second, "let leases run this `long` before their shares are measured")
+	repeat := flags.Int("repeat", 10, "the `number` of freezes and kills that are measured")
+	only := flags.String("only", "", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "))
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	t := &test{out: out, window: *window, warmUp: *warmUp, repeat: *repeat}
+	if *only != "" {
+		t.only = strings.Split(*only, ",")
+	}
+	for _, name := range t.only {
+		if !slices.Contains(partNames(), name) {
+			fmt.Fprintf(errs, "hwtest: unknown part %q: choose from %s\n", name, strings.Join(partNames(), ", "))
+			return 2
+		}
+	}
+	if flags.NArg() > 0 || *repeat < 1 || *window < time.Second {
+		fmt.Fprintln(errs, "hwtest: -repeat must be at least 1 and -window at least 1s; there are no arguments")
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute+6*(*window+*warmUp)+time.Duration(*repeat)*30*time.Second)
 	defer cancel()
-	t := &test{out: out, window: *window}
 	err := t.all(ctx, *virtual)
 	err = errors.Join(err, t.close())
 	var skip skipped
@@ -63,12 +81,19 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 type test struct {
 	out      io.Writer
 	window   time.Duration
+	warmUp   time.Duration
+	repeat   int
+	only     []string // names of parts; all when empty
 	failures int
 
 	node *harness.Node
 	dir  string
 	host host
 	jobs []*harness.Job
+
+	gpu     string // the UUID of the GPU that programs may use
+	room    int    // MiB that a program may fill
+	watcher string // the program that reads the driver directly
 }
 
 func (t *test) all(ctx context.Context, virtual string) error {
@@ -154,5 +179,9 @@ func (t *test) close() error {
 			fmt.Fprintf(t.out, "\nnot cleaned up: %s\n", r.Err)
 		}
 	}
-	return errors.Join(t.node.Close(), os.RemoveAll(t.dir))
+	err := t.node.Close()
+	if t.host != nil {
+		err = errors.Join(err, t.host.close())
+	}
+	return errors.Join(err, os.RemoveAll(t.dir))
 }

@@ -4,21 +4,7 @@
  *
  * Exit codes: 0 ended by --seconds, 1 refused by CUDA, 2 usage, 3 no CUDA driver library.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-/* The necessary declarations of the driver's ABI. */
-typedef int CUresult;
-typedef int CUdevice;
-typedef struct CUctx_st *CUcontext;
-typedef struct CUstream_st *CUstream;
-typedef unsigned long long CUdeviceptr;
+#include "driver.h"
 
 static CUresult (*cu_init)(unsigned);
 static CUresult (*cu_device_get)(CUdevice *, int);
@@ -29,95 +15,36 @@ static CUresult (*cu_mem_alloc)(CUdeviceptr *, size_t);
 static CUresult (*cu_memset_async)(CUdeviceptr, unsigned char, size_t, CUstream);
 static CUresult (*cu_stream_create)(CUstream *, unsigned);
 static CUresult (*cu_stream_sync)(CUstream);
-static CUresult (*cu_error_name)(CUresult, const char **);
-
-static void check(CUresult r, const char *what)
-{
-	const char *name = NULL;
-	if (r == 0)
-		return;
-	if (cu_error_name)
-		cu_error_name(r, &name);
-	fprintf(stderr, "alloc: cannot %s: CUDA error %d (%s)\n", what, r, name ? name : "unknown");
-	exit(1);
-}
-
-static void load_driver(void)
-{
-	struct {
-		void *at;
-		const char *name;
-	} all[] = {
-		{&cu_init, "cuInit"}, {&cu_device_get, "cuDeviceGet"}, {&cu_device_name, "cuDeviceGetName"},
-		{&cu_primary_retain, "cuDevicePrimaryCtxRetain"}, {&cu_ctx_set, "cuCtxSetCurrent"},
-		{&cu_mem_alloc, "cuMemAlloc_v2"}, {&cu_memset_async, "cuMemsetD8Async"},
-		{&cu_stream_create, "cuStreamCreate"}, {&cu_stream_sync, "cuStreamSynchronize"},
-		{&cu_error_name, "cuGetErrorName"},
-	};
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!lib) {
-		fprintf(stderr, "alloc: %s\n", dlerror());
-		exit(3);
-	}
-	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-		void *f = dlsym(lib, all[i].name);
-		if (!f) {
-			fprintf(stderr, "alloc: libcuda.so.1 has no %s\n", all[i].name);
-			exit(3);
-		}
-		memcpy(all[i].at, &f, sizeof f);
-	}
-}
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static long number(const char *s)
-{
-	char *end;
-	long n = strtol(s, &end, 10);
-	if (*end || n < 0) {
-		fprintf(stderr, "alloc: invalid number %s\n", s);
-		exit(2);
-	}
-	return n;
-}
 
 int main(int argc, char **argv)
 {
 	const size_t MiB = 1 << 20;
 	enum { STEP = 64 }; /* MiB of one allocation while growing */
 	long memory = 0, grow = 0, most = 0, load = 0, seconds = 0;
-	struct {
-		const char *name;
-		long *value;
-	} options[] = {
+	const struct option all[] = {
 		{"--memory", &memory}, /* MiB at the start */
-		{"--grow", &grow},     /* MiB a second after that */
+		{"--grow", &grow},     /* MiB a second after that; 0 with --max: as fast as possible */
 		{"--max", &most},      /* MiB at which growing ends */
 		{"--load", &load},     /* MiB that are set in a loop */
 		{"--seconds", &seconds},
 	};
-	for (int i = 1; i < argc; i += 2) {
-		size_t k = 0, n = sizeof options / sizeof options[0];
-		while (k < n && strcmp(argv[i], options[k].name))
-			k++;
-		if (k == n || i + 1 == argc) {
-			fprintf(stderr, "usage: alloc --memory MIB [--grow MIB --max MIB] [--load MIB] [--seconds N]\n");
-			return 2;
-		}
-		*options[k].value = number(argv[i + 1]);
+	if (!options(argc, argv, all, sizeof all / sizeof all[0])) {
+		fprintf(stderr, "usage: alloc --memory MIB [--grow MIB] [--max MIB] [--load MIB] [--seconds N]\n");
+		return 2;
 	}
 	if (memory == 0 || load > memory) {
 		fprintf(stderr, "alloc: --memory must be at least 1 and no less than --load\n");
 		return 2;
 	}
 
-	load_driver();
+	const struct symbol symbols[] = {
+		{&cu_init, "cuInit"}, {&cu_device_get, "cuDeviceGet"}, {&cu_device_name, "cuDeviceGetName"},
+		{&cu_primary_retain, "cuDevicePrimaryCtxRetain"}, {&cu_ctx_set, "cuCtxSetCurrent"},
+		{&cu_mem_alloc, "cuMemAlloc_v2"}, {&cu_memset_async, "cuMemsetD8Async"},
+		{&cu_stream_create, "cuStreamCreate"}, {&cu_stream_sync, "cuStreamSynchronize"},
+		{&cu_error_name, "cuGetErrorName"},
+	};
+	load_driver(symbols, sizeof symbols / sizeof symbols[0]);
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
@@ -142,10 +69,16 @@ int main(int argc, char **argv)
 		double t = now();
 		if (seconds && t - began >= (double)seconds)
 			return 0;
-		if (grow && allocated + STEP <= most && t - grown >= (double)STEP / (double)grow) {
+		if (allocated + STEP <= most && (!grow || t - grown >= (double)STEP / (double)grow)) {
 			check(cu_mem_alloc(&more, STEP * MiB), "allocate more");
 			allocated += STEP;
 			grown = t;
+			if (allocated + STEP > most) {
+				printf("grew to %ld MiB in %.6f s\n", allocated, now() - began);
+				fflush(stdout);
+			}
+			if (!grow)
+				continue;
 		}
 		if (load) {
 			/* A short queue: queued work still runs when this process is frozen. */

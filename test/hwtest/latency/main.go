@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -30,11 +31,10 @@ func main() {
 func run(ctx context.Context) error {
 	id := flag.String("gpu", "", "the GPU's `UUID`; the first when empty")
 	count := flag.Int("n", 200, "calls of each kind")
-	window := flag.Duration("window", 10*time.Second, "duration of the collection of utilization samples")
 	library := flag.String("library", "", "the library's `path`")
 	hostRoot := flag.String("host-root", "/", "read /proc and /sys under this `directory`")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+*window)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	d, err := nvml.Open(nvml.WithLibraryPath(*library), nvml.WithHostRoot(*hostRoot))
 	if err != nil {
@@ -60,13 +60,21 @@ func run(ctx context.Context) error {
 		{"Memory", func() error { _, err := d.Memory(ctx, target); return err }},
 		{"Processes", func() error { _, err := d.Processes(ctx, target); return err }},
 		{"Snapshot", func() error { _, err := d.Snapshot(ctx, target); return err }},
+		{"Utilization (samples of processes)", func() error { _, _, err := d.Utilization(ctx, target, 0); return err }},
+		{"UtilizationSeries (samples of the GPU)", func() error {
+			_, err := d.UtilizationSeries(ctx, target, 0)
+			if errors.Is(err, gpu.ErrMissing) || errors.Is(err, gpu.ErrNotSupported) {
+				return nil
+			}
+			return err
+		}},
 		{"Node", func() error { _, err := d.Node(ctx); return err }},
 	} {
 		if err := measure(c.name, *count, c.call); err != nil {
 			return err
 		}
 	}
-	return samples(ctx, d, target, *window)
+	return nil
 }
 
 // measure prints the durations of many calls.
@@ -85,45 +93,3 @@ func measure(name string, n int, call func() error) error {
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
-
-// samples measures the period of the driver's utilization samples: the distances between their times.
-func samples(ctx context.Context, d *nvml.Driver, id gpu.UUID, window time.Duration) error {
-	began := time.Now()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	seen := map[uint64]bool{}
-	kept := 0
-	for time.Since(began) < window {
-		list, _, err := d.Utilization(ctx, id, 0)
-		if err != nil {
-			fmt.Printf("\nutilization samples: %v\n", err)
-			return nil
-		}
-		kept = max(kept, len(list))
-		for _, s := range list {
-			seen[s.Time] = true
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	times := make([]uint64, 0, len(seen))
-	for t := range seen {
-		times = append(times, t)
-	}
-	slices.Sort(times)
-	if len(times) < 3 {
-		fmt.Printf("\nutilization samples: %d in %s: too few to measure their period\n", len(times), window)
-		return nil
-	}
-	gaps := make([]time.Duration, 0, len(times)-1)
-	for i := 1; i < len(times); i++ {
-		gaps = append(gaps, time.Duration(times[i]-times[i-1])*time.Microsecond)
-	}
-	slices.Sort(gaps)
-	fmt.Printf("\nutilization samples: %d distinct times over %s, %s apart at the median (shortest %s, longest %s); at most %d in one answer\n",
-		len(times), time.Duration(times[len(times)-1]-times[0])*time.Microsecond, round(gaps[len(gaps)/2]), round(gaps[0]), round(gaps[len(gaps)-1]), kept)
-	return nil
-}
