@@ -1,5 +1,6 @@
 // Package engine is the compute engine of one virtual GPU, or of one MIG GPU instance: contexts with kernel queues that
-// share time, the driver's ring of utilisation samples, and the true busy time of every process.
+// share time, the driver's rings of utilisation samples, and the true busy time of every process. Sampling has the ways in
+// which drivers may sample: what depends on one of them is tested with all.
 //
 // It is pure arithmetic on an injected clock: no goroutine, no socket, no memory accounting, no rules about who may have
 // a context. The queues are in the engine, not in the process that filled them: when the process is frozen it stops
