@@ -26,11 +26,13 @@ type backlog struct {
 }
 
 const (
-	keptObservations = 24
-	measuringFirst   = 8 // freezes that measure after a start, and then every eighth
-	measuringEvery   = 8
-	firstWait        = 600 * time.Millisecond
-	longestWait      = 4 * time.Second
+	keptObservations = 32
+	// Freezes that measure after a start, and then every how many; more if the backlog varies.
+	measuringFirst, measuringEvery             = 8, 8
+	measuringFirstVaries, measuringEveryVaries = 12, 6
+	variesFrom                                 = 20 * time.Millisecond // between the shortest and the longest
+	firstWait                                  = 600 * time.Millisecond
+	longestWait                                = 4 * time.Second
 	// idleBudget is the mean idle time that is accepted at the end of a wait.
 	idleBudget = 4 * time.Millisecond
 )
@@ -52,7 +54,11 @@ func (b *backlog) plan(limit time.Duration) (time.Duration, bool) {
 		}
 		return min(first, limit), true
 	}
-	if b.since++; b.measured < measuringFirst || b.missed > 0 || b.since >= measuringEvery {
+	first, every := measuringFirst, measuringEvery
+	if b.longest()-b.sorted[0] >= variesFrom {
+		first, every = measuringFirstVaries, measuringEveryVaries
+	}
+	if b.since++; b.measured < first || b.missed > 0 || b.since >= every {
 		b.since = 0
 		b.measured++
 		return min(b.longest()+6*time.Millisecond, limit), true
@@ -100,8 +106,7 @@ func (b *backlog) add(d time.Duration, budget time.Duration) {
 func (b *backlog) dropEarly() {
 	for len(b.observed) >= 5 && len(b.observed) <= 12 {
 		n := len(b.sorted)
-		middle := b.sorted[n/2]
-		if b.sorted[n-1] < middle+3*(middle-b.sorted[0])+20*time.Millisecond {
+		if b.sorted[n-1] < 2*b.sorted[n/2]+20*time.Millisecond {
 			return
 		}
 		i := slices.Index(b.observed, b.sorted[n-1])

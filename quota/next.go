@@ -11,6 +11,9 @@ const (
 	deadlineMargin = 500 * time.Millisecond
 )
 
+// outsideBacklog is how long the queued work of a lease that is frozen without a slice may run: its length is not known yet.
+const outsideBacklog = 150 * time.Millisecond
+
 // Next returns the next action. It does not return the same freeze or thaw again after that was reported.
 func (s *Scheduler) Next(now time.Duration) Action {
 	now = max(now, s.last)
@@ -178,7 +181,7 @@ func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 func (s *Scheduler) freeze(now time.Duration, why string) (Action, bool) {
 	for _, m := range s.in {
 		if !m.running && !m.frozen {
-			s.disturbed = true
+			s.disturbed = max(s.disturbed, now) + outsideBacklog
 			return s.freezeOne(m, now, why), true
 		}
 	}
@@ -217,7 +220,7 @@ func (s *Scheduler) thaw(now time.Duration) (Action, bool) {
 // beginSlice starts a slice of a lease, and of leases that use none of its GPUs. Its time counts from the thaw.
 func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	s.endSet()
-	s.phase, s.started, s.disturbed, s.start, s.until, s.lastPicked = sliceRuns, false, false, now, now+q, m.Lease
+	s.phase, s.started, s.start, s.until, s.lastPicked = sliceRuns, false, now, now+q, m.Lease
 	if s.preempting == m {
 		s.preempting = nil
 	}

@@ -88,7 +88,7 @@ func (s *Scheduler) startFreezes() time.Duration {
 			continue
 		}
 		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
-		if s.disturbed || f.ran < 2*s.leftover {
+		if m.frozenAt < s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
 		}
 		if len(s.freezes) == 128 { // ObserveUtilization is not called

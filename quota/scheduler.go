@@ -69,7 +69,7 @@ type Scheduler struct {
 	set        []*member     // the leases of this slice: the first was picked, the others use other GPUs
 	started    bool          // the leases of the slice are thawed
 	draining   bool          // in phase backlogRuns: all leases of the slice are frozen
-	disturbed  bool          // a lease that had no slice was frozen in this one
+	disturbed  time.Duration // until then, the queued work of leases runs that were frozen without a slice
 	leftover   time.Duration // how long the backlog before this slice may have run into it
 	start      time.Duration
 	until      time.Duration
