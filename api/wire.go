@@ -113,8 +113,9 @@ type GPUStatus struct {
 
 // TimeSlices is how the time of a GPU is shared now.
 type TimeSlices struct {
-	Enforced bool   `json:"enforced"`
-	Reason   string `json:"reason,omitempty"` // why not
+	Enforced  bool   `json:"enforced"`
+	Contended bool   `json:"contended"`        // several leases have work; otherwise nothing has to be enforced
+	Reason    string `json:"reason,omitempty"` // why it is not enforced
 	// IdleWhileWaiting is the percent of the last 10 s in which the GPU was idle while a lease with work waited for its slice;
 	// absent if the driver does not report the utilisation over time.
 	IdleWhileWaiting *float64 `json:"idle_while_waiting,omitempty"`
@@ -508,6 +509,8 @@ type Rule struct {
 	Enforced bool   `json:"enforced"`
 	By       string `json:"by,omitempty"`     // what enforces it
 	Reason   string `json:"reason,omitempty"` // why it is not enforced
+	// Accuracy is how exact it is, as measured; absent if nothing was measured, or if it is exact.
+	Accuracy string `json:"accuracy,omitempty"`
 }
 
 // Environment answers GET /v1/env.

@@ -190,6 +190,8 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 // Status is how the GPU is time-sliced now.
 type Status struct {
 	Enforced bool
+	// Contended: several leases with work use the same GPU.
+	Contended bool
 	Current  string // the lease whose slice runs
 	Reason   string // why the shares are not enforced
 	// IdleWhileWaiting is the time for which a GPU was idle while a lease that uses it was frozen, in total. It counts for no
@@ -199,7 +201,7 @@ type Status struct {
 
 // Status returns the status as of the last Next.
 func (s *Scheduler) Status() Status {
-	out := Status{Enforced: s.phase != concurrent, Reason: s.reason}
+	out := Status{Enforced: s.phase != concurrent, Contended: s.contended(), Reason: s.reason}
 	if len(s.set) != 0 {
 		out.Current = s.set[0].Lease
 	}

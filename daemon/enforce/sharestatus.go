@@ -83,7 +83,7 @@ func (en *Enforcer) TimeSlices(id gpu.UUID) *api.TimeSlices {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	s := sl.scheduler.Status()
-	out := &api.TimeSlices{Enforced: s.Enforced, Reason: s.Reason}
+	out := &api.TimeSlices{Enforced: s.Enforced, Contended: s.Contended, Reason: s.Reason}
 	if sl.suspended != nil {
 		out.Reason = "no lease is frozen: " + sl.suspended.Error()
 	}

@@ -206,6 +206,10 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		return v.unlessObserving(r)
 	}
 	r.Desired = shareText(w)
+	var slices *api.TimeSlices
+	if len(l.Place.GPUs) == 1 {
+		slices = v.Managers.Enforce.TimeSlices(l.Place.GPUs[0])
+	}
 	switch {
 	case l.InPlace():
 		r.Reason = "it is never frozen, so nothing limits when it runs"
@@ -213,6 +217,8 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
 	case v.FreezerReady() != nil:
 		r.Reason = "no lease is frozen: " + v.FreezerReady().Error()
+	case slices != nil && slices.Contended && !slices.Enforced:
+		r.Reason = slices.Reason
 	default:
 		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
 		if err != nil {
@@ -223,6 +229,10 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		if frozen {
 			r.By = "its cgroup's freezer, read back: it is frozen now, for " + frozenFor(v.Freezer.Reasons(l.ID))
 		}
+		if w.Share != nil && w.Share.Occupancy != nil {
+			r.By += fmt.Sprintf("; occupancy %.0f%% of the last 10 s", *w.Share.Occupancy)
+		}
+		r.Accuracy = timeAccuracy
 	}
 	return v.unlessObserving(r)
 }

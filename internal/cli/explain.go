@@ -33,6 +33,11 @@ time, host limits. What is not enforced is listed with the reason.`,
 				rows = append(rows, row)
 			}
 			a.table(rows)
+			for _, r := range e.Rules {
+				if r.Enforced && r.Accuracy != "" {
+					fmt.Fprintf(a.io.Out, "\n%s is enforced %s\n", r.What, printable(r.Accuracy))
+				}
+			}
 			return nil
 		},
 	}

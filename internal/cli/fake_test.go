@@ -142,7 +142,7 @@ func labNode() *api.Status {
 					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
 				},
 			},
-			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7)},
+			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7), TimeSlices: &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.2)}},
 			{
 				Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
 				MPS:       &api.MPSStatus{State: "failed", Bypass: "deny", Reason: "its unit ended three times"},
@@ -171,7 +171,7 @@ func labNode() *api.Status {
 			},
 			{
 				ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
-				Devices: []string{gpu2}, GPUMemory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Busy: ptr(38.6), StdErr: ptr(2.2), Enforced: true},
+				Devices: []string{gpu2}, GPUMemory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Due: ptr(57.1), Busy: ptr(38.6), StdErr: ptr(4.9), OfUsed: ptr(55.2), Occupancy: ptr(56.8), Enforced: true},
 			},
 			{
 				ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},

@@ -165,7 +165,7 @@ func (a *app) lease(l *api.Lease) {
 	row.Reason = "" // It is printed on its own line.
 	a.leases([]api.Lease{row})
 	fmt.Fprintln(a.io.Out)
-	line := func(name, value string) { fmt.Fprintf(a.io.Out, "%-8s  %s\n", name, printable(value)) }
+	line := func(name, value string) { fmt.Fprintf(a.io.Out, "%-9s  %s\n", name, printable(value)) }
 	line("grant", l.Tenant+"/"+l.Grant+" ("+l.Kind+")")
 	line("command", strings.Join(l.Command, " "))
 	line("devices", dash(strings.Join(l.Devices, " ")))
@@ -183,6 +183,9 @@ func (a *app) lease(l *api.Lease) {
 	}
 	if l.GPUMemory != nil && l.GPUMemory.Peak != nil {
 		line("peak", gib(*l.GPUMemory.Peak)+" of GPU memory")
+	}
+	if l.Share != nil && l.Share.Occupancy != nil {
+		line("occupancy", percent(*l.Share.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
 	}
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
@@ -276,17 +279,22 @@ func usedMemory(m *api.LeaseMemory) string {
 	return gib(m.Used)
 }
 
-// leaseShare shows the share next to what was measured.
+// leaseShare shows what was measured, with its error, then what is due.
 func leaseShare(s *api.LeaseShare) string {
 	if s == nil {
 		return "-"
 	}
-	out := percent(s.Entitled)
-	switch {
-	case s.Occupancy != nil:
-		out = percent(*s.Occupancy) + " of " + out
-	case s.Busy != nil && s.StdErr != nil:
-		out = fmt.Sprintf("%.0f±%.0f%% of %s", *s.Busy, *s.StdErr, out)
+	due := s.Entitled
+	if s.Due != nil {
+		due = *s.Due
+	}
+	out := percent(due)
+	if s.Busy != nil && s.StdErr != nil {
+		out = fmt.Sprintf("%.0f±%.0f%% of the time, ", *s.Busy, *s.StdErr)
+		if s.OfUsed != nil {
+			out += percent(*s.OfUsed) + " of what was used, "
+		}
+		out += "due " + percent(due)
 	}
 	if !s.Enforced {
 		out += " (not enforced)"

@@ -203,6 +203,9 @@ func gpuNote(g *api.GPUStatus) string {
 		}
 		notes = append(notes, n)
 	}
+	if t := g.TimeSlices; t != nil && t.IdleWhileWaiting != nil {
+		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
+	}
 	if g.Unattributed != nil && *g.Unattributed > 0 {
 		notes = append(notes, gib(*g.Unattributed)+" in no process")
 	}
