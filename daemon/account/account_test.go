@@ -55,27 +55,27 @@ func TestRestarts(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		during func(w *fixture, saved []byte) []byte // while the daemon is dead
-		held   time.Duration                         // at the end, 100 s after the restart
+		held   time.Duration                         // at the end, 120 s after the restart
 		busy   time.Duration
 		ends   string // why the lease ended; empty: it runs
 	}{
 		{"the lease goes on", func(_ *fixture, saved []byte) []byte { return saved }, 200*time.Second + dead, 195 * time.Second / 2, ""},
-		{"the lease ended", func(*fixture, []byte) []byte { return nil }, 95 * time.Second, 95 * time.Second / 2, "it ended while the daemon was not running"},
-		{"the node was started again", func(w *fixture, _ []byte) []byte { w.boot = "boot-2"; return nil }, 95 * time.Second, 95 * time.Second / 2, "the node was started again"},
+		{"the lease ended", func(*fixture, []byte) []byte { return nil }, 75 * time.Second, 75 * time.Second / 2, "it ended while the daemon was not running"},
+		{"the node was started again", func(w *fixture, _ []byte) []byte { w.boot = "boot-2"; return nil }, 75 * time.Second, 75 * time.Second / 2, "the node was started again"},
 		{"the wall clock was set", func(w *fixture, saved []byte) []byte { w.jump = 9 * 24 * time.Hour; return saved }, 200*time.Second + dead, 195 * time.Second / 2, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(w *fixture) {
 				w.busy = part(0.5)
-				w.pass(95 * time.Second) // There is a writing after 1 s and each 50 s.
-				if err := w.write(w.Context()); err != nil {
+				w.pass(75 * time.Second) // The regular writings are after 50 s and 100 s.
+				if err := w.write(w.Context(), usage.AllLeases); err != nil {
 					t.Fatal(err)
 				}
 				w.pass(5 * time.Second)
 				saved := w.kill()
 				time.Sleep(dead)
 				w.start(c.during(w, saved))
-				w.pass(100 * time.Second)
+				w.pass(120 * time.Second)
 				u, e := w.get("root", "since=20d")
 				if e != nil {
 					t.Fatal(e)
@@ -90,7 +90,7 @@ func TestRestarts(t *testing.T) {
 				}
 				hasRow(t, &u.Total, held, c.busy, 2*c.busy, 1, ended)
 				list := w.endedLeases()
-				if c.ends == "" && len(list) > 0 || c.ends != "" && (len(list) != 1 || list[0].Reason != c.ends || *list[0].ElapsedSeconds != 95_000) {
+				if c.ends == "" && len(list) > 0 || c.ends != "" && (len(list) != 1 || list[0].Reason != c.ends || *list[0].ElapsedSeconds != 75_000) {
 					t.Errorf("ended leases: %+v", list)
 				}
 				// A third run finds everything closed, or goes on.
@@ -171,7 +171,7 @@ func TestDiskThatDoesNotWrite(t *testing.T) {
 			}
 			r := w.total()
 			hasRow(t, &r, 3*time.Hour+70*time.Second+w.dead, (3*time.Hour+70*time.Second)/2, 3*time.Hour+70*time.Second, 1, 0)
-			if err := w.write(w.Context()); err != nil {
+			if err := w.write(w.Context(), usage.AllLeases); err != nil {
 				t.Fatal(err)
 			}
 			saved := w.kill()

@@ -104,7 +104,7 @@ func TestIdleOverARestart(t *testing.T) {
 		if n := w.notices(); len(n) != 1 || !strings.Contains(n[0], "it is stopped in 5m unless it does") {
 			t.Errorf("notices %q", n)
 		}
-		w.pass(4 * time.Minute)
+		w.pass(3 * time.Minute)
 		w.stop()
 		saved, err := w.table.State()
 		if err != nil {

@@ -91,7 +91,7 @@ func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usag
 	}
 	now := a.now()
 	a.mu.Lock()
-	newer := slices.Concat(a.pending.Records(), a.meter.Peek(now))
+	newer := slices.Concat(a.pending.Records(), a.meter.Peek(now, usage.AllLeases))
 	if a.lost > 0 {
 		newer = append(newer, usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Lost: a.lost})
 	}

@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gpushare/gpushare/internal/loop"
@@ -32,23 +33,29 @@ func (a *Account) Run(ctx context.Context) {
 	loops.Wait()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := a.write(end); err != nil {
+	if err := a.write(end, usage.AllLeases); err != nil {
 		a.Log.Warn("the last minute of the account was not written", "error", err)
 	}
 }
 
 func (a *Account) writeLoop(ctx context.Context) {
-	kept := time.Duration(-keepInterval)
+	var fullAt, keepAt time.Duration // since boot
 	for {
-		err := a.write(ctx)
+		now, which := a.Boot(), usage.StartsAndEnds
+		if now >= fullAt {
+			fullAt, which = now+keepInterval, usage.AllLeases
+		}
+		err := a.write(ctx, which)
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil && a.Boot()-kept >= keepInterval {
-			kept, err = a.Boot(), a.keep(ctx)
+		if now >= keepAt || a.grown(ctx) {
+			keepAt = now + keepInterval
+			err = errors.Join(err, a.keep(ctx)) // Also after an error: it makes space.
 		}
 		a.reportResult(err)
-		woken, ok := a.wake.Sleep(ctx, a.nextWrite())
+		fullAt = min(fullAt, now+a.nextWrite())
+		woken, ok := a.wake.Sleep(ctx, max(0, fullAt-a.Boot()))
 		if !ok || woken && !loop.Pause(ctx, changeDelay) {
 			return
 		}
@@ -67,7 +74,7 @@ func (a *Account) nextWrite() time.Duration {
 }
 
 // write puts everything on the disk. What fails waits for the next time.
-func (a *Account) write(ctx context.Context) error {
+func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	if err := a.acquireFiles(ctx); err != nil {
 		return err
 	}
@@ -77,7 +84,7 @@ func (a *Account) write(ctx context.Context) error {
 	}
 	now := a.now()
 	a.mu.Lock()
-	for _, r := range a.meter.Take(now) {
+	for _, r := range a.meter.Take(now, which) {
 		a.addLocked(&r)
 	}
 	if a.lost > 0 {
@@ -102,6 +109,15 @@ func (a *Account) write(ctx context.Context) error {
 		a.addLocked(&writing[i])
 	}
 	return err
+}
+
+// grown reports whether a file has become much larger than it needs to be.
+func (a *Account) grown(ctx context.Context) bool {
+	if a.acquireFiles(ctx) != nil {
+		return false
+	}
+	defer a.releaseFiles()
+	return a.store != nil && a.store.Grown()
 }
 
 // keep sums up and removes old days.

@@ -59,6 +59,7 @@ type metered struct {
 	highest uint64 // bytes
 	idle    idleness
 
+	taken   bool          // since it started, by Take
 	endedAt time.Duration // since boot; 0: it runs
 	end     Record
 }
@@ -260,12 +261,26 @@ func (m *Meter) End(id string, generation uint64, reason, result string, exitCod
 	l.end.Boot, l.end.Ends, l.end.Exits, l.end.Facts = now.Boot.Milliseconds(), 1, map[string]int64{exitName(exitCode): 1}, &l.Facts
 }
 
+// Changes is what Take and Peek return.
+type Changes bool
+
+const (
+	// AllLeases: what every lease used so far.
+	AllLeases Changes = false
+	// StartsAndEnds: only leases that started or ended since the last Take, and parts that are over.
+	StartsAndEnds Changes = true
+)
+
 // Take returns the records to write. All that is in them is also in the next ones of the same parts: a record that could not
 // be written is not missed if a later one is.
-func (m *Meter) Take(now Moment) []Record {
-	out := m.Peek(now)
+func (m *Meter) Take(now Moment, which Changes) []Record {
+	out := m.Peek(now, which)
 	m.ready = nil
 	for key, l := range m.leases {
+		if !l.isOf(which) {
+			continue
+		}
+		l.taken = true
 		for i := range l.gpus {
 			l.gpus[i].seq++
 		}
@@ -280,12 +295,15 @@ func (m *Meter) Take(now Moment) []Record {
 }
 
 // Peek returns what Take would, and keeps it.
-func (m *Meter) Peek(now Moment) []Record {
+func (m *Meter) Peek(now Moment, which Changes) []Record {
 	for _, l := range m.leases {
 		m.advance(l, now)
 	}
 	out := slices.Clone(m.ready)
 	for _, l := range m.sorted() {
+		if !l.isOf(which) {
+			continue
+		}
 		for i := range l.gpus {
 			out = append(out, l.use(&l.gpus[i], m.run))
 		}
@@ -297,6 +315,10 @@ func (m *Meter) Peek(now Moment) []Record {
 		}
 	}
 	return out
+}
+
+func (l *metered) isOf(which Changes) bool {
+	return which == AllLeases || !l.taken || l.endedAt != 0
 }
 
 func (m *Meter) sorted() []*metered {

@@ -64,14 +64,14 @@ func TestMeterAddsUp(t *testing.T) {
 		x.Occupancy, x.Busy, x.Memory = &half, &Busy{Time: 250*time.Millisecond + 300*time.Microsecond, Variance: 0.0001}, &Memory{Mean: 1 << 29, Peak: 3 << 29}
 		m.Record(&x, c.Moment)
 		if i%50 == 0 {
-			for _, r := range m.Take(c.Moment) {
+			for _, r := range m.Take(c.Moment, AllLeases) {
 				b.Add(&r)
 			}
 		}
 	}
 	three := 3
 	m.End(l.ID, l.Generation, "the last process ended", "exited with 3", &three, c.Moment)
-	for _, r := range m.Take(c.Moment) {
+	for _, r := range m.Take(c.Moment, AllLeases) {
 		b.Add(&r)
 	}
 	_, got := sum(By{}, b)
@@ -86,8 +86,8 @@ func TestMeterAddsUp(t *testing.T) {
 		t.Errorf("%d records count, want 4", n)
 	}
 	c.pass(lateness + 1)
-	m.Take(c.Moment)
-	if len(m.Take(c.Moment)) != 0 {
+	m.Take(c.Moment, AllLeases)
+	if len(m.Take(c.Moment, AllLeases)) != 0 {
 		t.Error("an ended lease is still recorded")
 	}
 }
@@ -120,7 +120,7 @@ func TestWhatIsReportedIsBounded(t *testing.T) {
 			c.give(&x)
 			m.Record(&x, k.Moment)
 			m.Record(&x, k.Moment) // a second time it changes nothing
-			_, got := sum(By{}, distinct(m.Take(k.Moment)))
+			_, got := sum(By{}, distinct(m.Take(k.Moment, AllLeases)))
 			c.want.Held, c.want.Starts, c.want.Wait, c.want.LongestWait = 10_000, 1, 3000, 3000
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
@@ -147,7 +147,7 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 				x.Busy = &Busy{Time: d}
 				m.Record(&x, c.Moment)
 			}
-			for _, r := range m.Take(c.Moment) {
+			for _, r := range m.Take(c.Moment, AllLeases) {
 				b.Add(&r)
 			}
 		}
@@ -258,5 +258,37 @@ func BenchmarkRecord(b *testing.B) {
 		x := c.interval(&l, "GPU-a", time.Second)
 		x.Busy, x.Occupancy, x.Memory = busy, &occupancy, &Memory{Mean: 1 << 30, Peak: 1 << 30}
 		m.Record(&x, c.Moment)
+	}
+}
+
+// A start or an end of one lease does not write what all others use.
+func TestStartsAndEndsAlone(t *testing.T) {
+	k := newClock()
+	m := NewMeter("a")
+	for i := range 3 {
+		l := train(k)
+		l.Generation = uint64(i)
+		m.Start(l, k.Moment)
+	}
+	if n := len(m.Take(k.Moment, AllLeases)); n != 6 {
+		t.Errorf("%d records of three starts", n)
+	}
+	k.pass(time.Minute)
+	l := train(k)
+	l.Generation = 9
+	m.Start(l, k.Moment)
+	m.End(l.ID, 0, "", "", nil, k.Moment)
+	got := map[Kind]int{}
+	for _, r := range m.Take(k.Moment, StartsAndEnds) {
+		got[r.Kind]++
+		if r.Generation != 9 && r.Generation != 0 {
+			t.Errorf("a record of another lease: %+v", r)
+		}
+	}
+	if got[KindStart] != 1 || got[KindUse] != 2 || got[KindEnd] != 1 {
+		t.Errorf("got %v", got)
+	}
+	if n := len(m.Take(k.Moment, StartsAndEnds)); n != 2 { // The one that ended may have more.
+		t.Errorf("%d records afterwards", n)
 	}
 }

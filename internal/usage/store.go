@@ -224,6 +224,16 @@ func (s *Store) Each(since, until time.Time, newer []Record, each func(*Record) 
 	return from, nil
 }
 
+// Grown reports whether a file is to be rewritten before the next regular Keep.
+func (s *Store) Grown() bool {
+	for _, n := range s.added {
+		if n >= rewriteAfter {
+			return true
+		}
+	}
+	return false
+}
+
 // Keep rewrites files that have many lines that no longer count, replaces the records of old days by their sums, and removes
 // old sums. Without trusted the clock may be wrong, and nothing is removed for its age. A failure is not repeated for the next
 // day: the disk may be full, and everything stays as it is.
@@ -231,7 +241,7 @@ func (s *Store) Keep(now time.Time, trusted bool) error {
 	var errs []error
 	today := now.UTC().Format(time.DateOnly)
 	for _, day := range sortedKeys(s.added) {
-		if n := s.added[day]; n < rewriteAfter && (day >= today || n == 0) {
+		if n := s.added[day]; n < rewriteAfter && (day >= today || n <= 0) {
 			continue
 		}
 		errs = append(errs, s.rewrite(day))

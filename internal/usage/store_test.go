@@ -79,7 +79,7 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 			}
 		}
 		write := func() {
-			for _, r := range m.Take(c.Moment) {
+			for _, r := range m.Take(c.Moment, AllLeases) {
 				pending.Add(&r)
 			}
 			if err := s.Write(pending.Records()); err != nil {
@@ -209,7 +209,7 @@ func unmeasuredTime(_ *life, busy time.Duration, i int) time.Duration {
 func partOfAWrite(t *rapid.T, m *Meter, s *Store, c *clock) {
 	path := filepath.Join(s.dir, "usage-"+c.Date.UTC().Format(time.DateOnly)+".log")
 	before, _ := os.Stat(path)
-	if err := s.Write(m.Take(c.Moment)); err != nil {
+	if err := s.Write(m.Take(c.Moment, AllLeases)); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.Stat(path)
@@ -250,7 +250,7 @@ func TestOldDaysAreSummedUpThenDropped(t *testing.T) {
 				m.Start(l, k.Moment)
 				k.pass(time.Hour / 2)
 				m.End(l.ID, l.Generation, "", "", nil, k.Moment)
-				if err := s.Write(m.Take(k.Moment)); err != nil {
+				if err := s.Write(m.Take(k.Moment, AllLeases)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -293,7 +293,7 @@ func TestAnInterruptedSum(t *testing.T) {
 	l.Exclusive = true
 	m.Start(l, k.Moment)
 	k.pass(time.Minute)
-	records := m.Take(k.Moment)
+	records := m.Take(k.Moment, AllLeases)
 	if err := s.Write(records); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestDamagedLinesAreCounted(t *testing.T) {
 	k := newClock()
 	m, l := NewMeter("a"), train(k)
 	m.Start(l, k.Moment)
-	if err := s.Write(m.Take(k.Moment)); err != nil {
+	if err := s.Write(m.Take(k.Moment, AllLeases)); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(s.dir, "usage-2026-02-01.log")
@@ -385,7 +385,7 @@ func TestFilesAreBounded(t *testing.T) {
 	}
 	for range 300 {
 		k.pass(50 * time.Second)
-		if err := s.Write(m.Take(k.Moment)); err != nil {
+		if err := s.Write(m.Take(k.Moment, AllLeases)); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Keep(k.Date, true); err != nil {
@@ -403,7 +403,7 @@ func TestFilesAreBounded(t *testing.T) {
 	if err := os.Truncate(filepath.Join(s.dir, "usage-2026-02-01.log"), dayBytes+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write(m.Take(k.Moment)); err == nil || !strings.Contains(err.Error(), "the most is 32 MiB") {
+	if err := s.Write(m.Take(k.Moment, AllLeases)); err == nil || !strings.Contains(err.Error(), "the most is 32 MiB") {
 		t.Errorf("wrote to a file that is too large: %v", err)
 	}
 }
@@ -464,7 +464,7 @@ func BenchmarkQuery(b *testing.B) {
 			n := 0
 			for range int(7 * 24 * time.Hour / every) {
 				k.pass(every)
-				records := m.Take(k.Moment)
+				records := m.Take(k.Moment, AllLeases)
 				n += len(records)
 				if err := s.Write(records); err != nil {
 					b.Fatal(err)

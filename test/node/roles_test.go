@@ -110,6 +110,8 @@ func table() []cell {
 		{route: "GET /v1/counters", want: adminsAndObservers(200)},
 		{route: "GET /v1/usage", want: readers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
+		{route: "POST /v1/tenants/{name}/freeze", path: "/v1/tenants/none/freeze", want: admins(missing)},
+		{route: "POST /v1/tenants/{name}/thaw", path: "/v1/tenants/none/thaw", want: admins(missing)},
 		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/99/retry", want: admins(missing)},
