@@ -322,7 +322,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		mps.KindStart:             control, mps.KindStop: control,
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
-		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes},
+		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
 		planner.KindMigration: change.MigrationPolicy{D: d.changes},
 	}
 }

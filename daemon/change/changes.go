@@ -19,9 +19,13 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// memoryLimits refuses a spec whose limits of GPU memory cannot be as hard as it says.
+// memoryLimits keeps the driver's limits of GPU memory.
 type memoryLimits interface {
+	// Refuse refuses a spec whose limits cannot be as hard as it says.
 	Refuse(want *state.Desired, node *observe.Node) error
+	// Attached counts the limits on cgroups of other managers, and RemoveAttached removes them.
+	Attached(ctx context.Context) (int, error)
+	RemoveAttached(ctx context.Context) error
 }
 
 // Changes carries changes from their proposal to their end.

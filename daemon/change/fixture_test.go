@@ -39,8 +39,11 @@ func (c *idleConverger) Correct(context.Context) error          { return nil }
 func (c *idleConverger) Converge(context.Context) error         { c.ends.Add(1); return nil }
 func (c *idleConverger) Refresh(context.Context, *observe.Node) {}
 
-// unlimitedMemory refuses no spec.
+// unlimitedMemory has no limits of GPU memory.
 type unlimitedMemory struct{}
+
+func (unlimitedMemory) Attached(context.Context) (int, error) { return 0, nil }
+func (unlimitedMemory) RemoveAttached(context.Context) error  { return nil }
 
 func (unlimitedMemory) Refuse(*state.Desired, *observe.Node) error { return nil }
 

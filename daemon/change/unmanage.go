@@ -190,10 +190,11 @@ func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, erro
 		return out, err
 	}
 	isolationSteps := slices.Concat(isolation.PlanUnmanage(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanLoginFilters(nil, node.LoginFilters, cs.Logins.Logins), bus)
-	rest, err := cs.planUnmanageRest()
+	rest, warnings, err := cs.planUnmanageRest()
 	if err != nil {
 		return out, err
 	}
+	out.warnings = append(out.warnings, warnings...)
 	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, extent), isolationSteps, rest, stop, hardware)
 	return out, nil
 }

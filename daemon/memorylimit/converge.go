@@ -20,6 +20,8 @@ import (
 const (
 	// readInterval is the minimum time between two readings of all limits: many leases may start at once and wake the loop.
 	readInterval = time.Second
+	// retryInterval is the time after which a driver that limited no cgroup is tried again. A new spec also tries it.
+	retryInterval = 10 * time.Minute
 	// convergeTimeout bounds one pass. A GPU that does not answer delays no other.
 	convergeTimeout = 10 * time.Second
 )
@@ -34,12 +36,15 @@ func (m *Limits) Converge(ctx context.Context, node *observe.Node, corrected fun
 	}
 	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
 	defer cancel()
-	all := m.due(want)
+	all, again := m.due(want)
 	items := m.items(want, node)
 	var running sync.WaitGroup
 	for id, list := range items {
 		running.Go(func() {
 			for i := range list {
+				if a := m.abilityOf(id); a.known && a.reason != "" && !again {
+					return // Each try is a write that fails.
+				}
 				m.verify(ctx, id, &list[i], all, corrected)
 			}
 		})
@@ -59,25 +64,27 @@ func (m *Limits) forget(want *state.Desired) {
 	m.Conditions.Replace("gpu-memory", nil)
 }
 
-// due reports whether all limits are read now, and not only those that are new.
-func (m *Limits) due(want *state.Desired) bool {
+// due reports whether all limits are read now, and not only those that are new, and whether a driver that limited no cgroup is
+// tried again.
+func (m *Limits) due(want *state.Desired) (all, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := m.Now(); m.swept != want.Generation+1 || now.Sub(m.checked) >= readInterval || now.Before(m.checked) {
-		m.checked = now
-		return true
+	now := m.Now()
+	passed := func(since time.Time, d time.Duration) bool { return now.Sub(since) >= d || now.Before(since) }
+	all = m.swept != want.Generation+1 || passed(m.checked, readInterval)
+	if again = m.swept != want.Generation+1 || passed(m.tried, retryInterval); again {
+		m.tried = now
 	}
-	return false
+	if all {
+		m.checked = now
+	}
+	return all, again
 }
 
 // verify brings one limit into force and records it.
 func (m *Limits) verify(ctx context.Context, id gpu.UUID, it *item, all bool, corrected func(tenant, lease, text string)) {
 	before, known := m.get(target{id, it.cgroup})
 	inForce := known && before.reason == "" && it.hard != nil && before.hard == *it.hard
-	if it.probe {
-		a := m.abilityOf(id)
-		inForce = a.known && a.reason == ""
-	}
 	if inForce && !all {
 		// A reload of the service manager disables the controller, and with it the limit.
 		if wrote, _ := m.Hierarchy.EnableController(it.cgroup, cgroup.DmemController); !wrote {
@@ -90,10 +97,10 @@ func (m *Limits) verify(ctx context.Context, id gpu.UUID, it *item, all bool, co
 		return
 	}
 	m.record(id, it, err)
-	if wrote && err == nil && inForce && !it.probe {
+	if wrote && err == nil && inForce {
 		corrected(it.tenant, it.lease, fmt.Sprintf("the GPU-memory limit of %s: %s → %s", it.what, limitText(it.hard), limitText(was)))
 	}
-	if err != nil && (!known || before.reason != reasonOf(err)) && !it.probe {
+	if err != nil && (!known || before.reason != reasonOf(err)) {
 		m.Log.Warn("cannot limit the GPU memory of a cgroup", "cgroup", it.cgroup, "gpu", id, "error", err)
 	}
 }
@@ -104,7 +111,7 @@ func (m *Limits) drop(at target) {
 	delete(m.known, at)
 }
 
-// items lists the limits by GPU: for each GPU that leases share, the probe, the slices of grants, then the leases. Limits of
+// items lists the limits by GPU: for each GPU that leases share, the slices of grants, then the leases. Limits of
 // former grants and leases are listed to be removed.
 func (m *Limits) items(want *state.Desired, node *observe.Node) map[gpu.UUID][]item {
 	busy := map[gpu.UUID]bool{}
@@ -139,15 +146,10 @@ func (m *Limits) desired(want *state.Desired, node *observe.Node, g *observe.GPU
 	for i := range node.Slices {
 		s := &node.Slices[i]
 		limit := limits[lease.Key{Tenant: s.Name.Tenant, Grant: s.Name.Grant}]
-		switch {
-		case s.Path == "":
-		case s.Name == cgroup.SliceName{}:
-			out = append(out, item{cgroup: s.Path, hard: new(g.Identity.Memory), what: "the slice of all tenants", probe: true})
-		case s.Name.Grant != "" && limit > 0:
+		if s.Path != "" && s.Name.Grant != "" && limit > 0 {
 			out = append(out, item{cgroup: s.Path, hard: &limit, tenant: s.Name.Tenant, what: "the slice of " + s.Name.String()})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b item) int { return cmp.Compare(a.cgroup, b.cgroup) }) // the outer ones first
 	for i := range live {
 		if limit := limitOn(&live[i], id); limit > 0 && live[i].Isolation.Cgroup != "" {
 			out = append(out, leaseItem(&live[i], live[i].Isolation.Cgroup, limit))

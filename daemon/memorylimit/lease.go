@@ -116,7 +116,7 @@ func (m *Limits) End(ctx context.Context, l *lease.Lease) {
 	defer cancel()
 	for _, id := range l.Place.GPUs {
 		a := m.abilityOf(id)
-		if _, known := m.get(target{id, cg}); limitOn(l, id) == 0 || !known && (!m.State.Desired().Enforcing() || a.known && a.reason != "") {
+		if _, known := m.get(target{id, cg}); limitOn(l, id) == 0 || !known && a.known && a.reason != "" {
 			continue
 		}
 		it := item{cgroup: cg, tenant: l.Terms.Tenant, lease: l.ID}

@@ -22,7 +22,7 @@ type Limits struct {
 	*report.Reporter
 	State     *state.State
 	Driver    driver
-	Observer  *observe.Observer
+	Observer  interface{ Last() *observe.Node }
 	Table     *lease.Table
 	Hierarchy *cgroup.Hierarchy // nil: this host has no cgroups that gpushare can use
 	Overuse   func(l *lease.Lease) quota.OverusePolicy
@@ -31,6 +31,7 @@ type Limits struct {
 	known     map[target]result       // what was last read back, or why not
 	abilities map[gpu.UUID]ability
 	checked   time.Time // the last time that all limits were read
+	tried     time.Time // the last time that a driver that could not limit cgroups was tried again
 	swept     uint64    // 1 + the generation of the spec for which limits of former grants were looked for
 }
 
@@ -69,7 +70,6 @@ type item struct {
 	tenant string
 	lease  string
 	what   string // "the slice of vision/dev"
-	probe  bool   // it restricts nothing: it only shows whether the driver limits cgroups
 }
 
 // ensure makes the limit of a cgroup the desired one. It writes nothing if it is so already, and returns what it was before.
@@ -146,14 +146,13 @@ func (m *Limits) record(id gpu.UUID, it *item, err error) {
 	dmem := err == nil && it.hard != nil && m.Hierarchy.HasDmemLimit(it.cgroup)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if it.probe {
+	if it.lease == "" && it.hard != nil { // The slices of gpushare show what the driver can do.
 		switch {
 		case err == nil:
 			m.setAbilityLocked(id, ability{known: true, together: dmem})
 		case unable(err):
 			m.setAbilityLocked(id, ability{known: true, reason: reasonOf(err)})
 		}
-		return
 	}
 	at := target{id, it.cgroup}
 	if it.hard == nil {

@@ -119,4 +119,6 @@ func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 const (
 	KindCDIRemove   = "cdi.remove"    // no arguments
 	KindLoginLimits = "logins.remove" // no arguments
+	// KindMemoryLimits removes the driver's limits of GPU memory from cgroups of other managers; no arguments.
+	KindMemoryLimits = "memory-limits.remove"
 )

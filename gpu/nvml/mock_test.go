@@ -255,6 +255,52 @@ func TestNVLinks(t *testing.T) {
 	}
 }
 
+// TestMemoryLimit checks the arguments, the value for "no limit", and the codes.
+func TestMemoryLimit(t *testing.T) {
+	var set []uint64
+	ret := nvml.SUCCESS
+	hard := noLimit
+	h := &mock.Device{
+		SetMemoryLimits_v1Func: func(cgroup string, soft, hard uint64) nvml.Return {
+			if cgroup != "/cg/a" {
+				t.Errorf("cgroup %q", cgroup)
+			}
+			set = append(set, soft, hard)
+			return ret
+		},
+		GetMemoryLimits_v1Func: func(string) (nvml.MemoryLimits_v1, nvml.Return) {
+			return nvml.MemoryLimits_v1{HardLimit: hard, CurrentUsed: 5}, ret
+		},
+	}
+	d := &Driver{symbols: everySymbol(t), devices: map[gpu.UUID]*device{"GPU-1": {id: "GPU-1", handle: h}}}
+	if err := errors.Join(d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", new(uint64(7))), d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", nil)); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]uint64{0, 7, 0, 1<<64 - 1}, set); diff != "" {
+		t.Errorf("set (-want +got):\n%s", diff)
+	}
+	for value, want := range map[uint64]gpu.MemoryLimit{noLimit: {Used: 5}, 7: {Hard: new(uint64(7)), Used: 5}} {
+		hard = value
+		got, err := d.MemoryLimit(t.Context(), "GPU-1", "/cg/a")
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	}
+	for code, want := range map[nvml.Return]error{nvml.ERROR_NOT_FOUND: gpu.ErrNotFound, nvml.ERROR_NOT_SUPPORTED: gpu.ErrNotSupported, nvml.ERROR_OPERATING_SYSTEM: gpu.ErrInvalid} {
+		ret = code
+		if _, err := d.MemoryLimit(t.Context(), "GPU-1", "/cg/a"); !errors.Is(err, want) {
+			t.Errorf("read: code %d is %v", code, err)
+		}
+		if err := d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", nil); !errors.Is(err, want) {
+			t.Errorf("set: code %d is %v", code, err)
+		}
+	}
+	old := &Driver{symbols: symbols{lacking: map[feature]string{memoryLimits: "lacks it"}}}
+	if _, err := old.MemoryLimit(t.Context(), "GPU-1", "/cg/a"); !errors.Is(err, gpu.ErrMissing) {
+		t.Errorf("a library without the functions: %v", err)
+	}
+}
+
 func TestRawHandle(t *testing.T) {
 	if rawHandle(&mock.Device{}) != nil {
 		t.Error("a device of another type has a handle")

@@ -274,6 +274,14 @@ func TestDriverLimitsAttachedCgroup(t *testing.T) {
 	if got := limitOf(t, n, path); got != 0 {
 		t.Errorf("after the release its limit is %d", got)
 	}
+	id = attach(t, n, "--cgroup", path, "-t", "red", "--grant", "part")
+	awaitBackend(t, n, id, "driver", true)
+	if r := n.CLI(soon(t), "unmanage", "--force"); r.Code != 0 || !strings.Contains(r.Out, "remove the GPU-memory limits of 1 attached cgroups") {
+		t.Errorf("unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if got := memoryLimits(t, n); len(got) != 0 {
+		t.Errorf("on an unmanaged node there are limits: %+v", got)
+	}
 	if !p.living() {
 		t.Error("the process was stopped")
 	}
