@@ -348,3 +348,54 @@ func TestEntitled(t *testing.T) {
 		})
 	}
 }
+
+// TestHardMemory: a grant that accepts only a hard limit of GPU memory is placed where there can be one, and where the driver limits
+// each lease alone, once on each GPU.
+func TestHardMemory(t *testing.T) {
+	hard := func(g *Grant) { g.Spec.Accept = api.AcceptHard }
+	gpuWith := func(index int, f func(*GPUView)) GPUView {
+		d := device(index, "timeslice")
+		f(&d)
+		return d
+	}
+	none := func(d *GPUView) { d.NoHardMemory = "the driver is older than R615" }
+	alone := func(d *GPUView) { d.HardByLease = true }
+	any := func(*GPUView) {}
+	for _, c := range []struct {
+		name  string
+		gpus  []GPUView
+		grant Grant
+		lease bool // on the first GPU
+		want  string
+		never string // why it can never be placed
+	}{
+		{"no limit anywhere", []GPUView{gpuWith(0, none)}, with(timeslice("b", "x", 10, gib), hard), false, "no: GPU 0 has no hard limit of GPU memory: the driver is older", "GPU 0: the driver is older than R615"},
+		{"best effort", []GPUView{gpuWith(0, none)}, timeslice("b", "x", 10, gib), false, "GPU-0", ""},
+		{"no memory", []GPUView{gpuWith(0, none)}, with(timeslice("b", "x", 10, 0), hard), false, "GPU-0", ""},
+		{"the GPU that has one", []GPUView{gpuWith(0, none), gpuWith(1, any)}, with(timeslice("b", "x", 10, gib), hard), false, "GPU-1", ""},
+		{"each lease alone, the first", []GPUView{gpuWith(0, alone)}, with(timeslice("b", "x", 10, gib), hard), false, "GPU-0", ""},
+		{"each lease alone, the second", []GPUView{gpuWith(0, alone)}, with(timeslice("b", "x", 10, gib), hard), true, "no: GPU 0 has no hard limit of GPU memory: the driver limits each lease alone", ""},
+		{"each lease alone, on another GPU", []GPUView{gpuWith(0, alone), gpuWith(1, alone)}, with(timeslice("b", "x", 10, gib), hard), true, "GPU-1", ""},
+		{"together, the second", []GPUView{gpuWith(0, any)}, with(timeslice("b", "x", 10, gib), hard), true, "GPU-0", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v, o := &View{GPUs: c.gpus, Grants: []Grant{c.grant}}, newOccupancy()
+			if c.lease {
+				o.add(&c.grant, &Place{GPUs: []gpu.UUID{"GPU-0"}, Devices: []gpu.UUID{"GPU-0"}}, false)
+			}
+			p, ob := place(&c.grant, v, o)
+			switch rest, refused := strings.CutPrefix(c.want, "no: "); {
+			case refused && (ob == nil || !strings.Contains(ob.text, rest)):
+				t.Errorf("placed at %+v, %+v; want %q", p, ob, rest)
+			case !refused && (p == nil || string(p.Devices[0]) != c.want):
+				t.Errorf("placed at %+v, %+v; want %s", p, ob, c.want)
+			}
+			if err := feasible(&c.grant, v, newOccupancy()); (err == nil) != (c.never == "") || err != nil && !strings.Contains(err.Message, c.never) {
+				t.Errorf("feasible: %v, want %q", err, c.never)
+			}
+			if g, why := NeverHard(v); (g == nil) != (c.never == "") || !strings.Contains(why, c.never) {
+				t.Errorf("never hard: %v, %q", g, why)
+			}
+		})
+	}
+}

@@ -243,7 +243,7 @@ func TestDriftIsCorrectedOnce(t *testing.T) {
 	f.later()
 	f.later()
 	f.has(map[string]uint64{"/red/part": 8, "/red/part/" + l.ID: 8})
-	want := []string{"the GPU-memory limit of lease " + l.ID + ": 8GiB → 30GiB"}
+	want := []string{"the GPU-memory limit of lease " + l.ID + ": 8 GiB → 30 GiB"}
 	if diff := cmp.Diff(want, f.corrected); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -335,7 +335,7 @@ func TestWhatIsNotReadBackIsNotShown(t *testing.T) {
 				}
 				return nil
 			}
-		}, "was set to 8GiB and reads back as 9GiB"},
+		}, "was set to 8 GiB and reads back as 9 GiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, false, "")

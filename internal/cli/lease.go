@@ -184,6 +184,9 @@ func (a *app) lease(l *api.Lease) {
 	if l.GPUMemory != nil && l.GPUMemory.Peak != nil {
 		line("peak", gib(*l.GPUMemory.Peak)+" of GPU memory")
 	}
+	if m := l.GPUMemory; m != nil && m.Reason != "" {
+		line("limit", "of GPU memory, "+m.Backend+": "+m.Reason)
+	}
 	if l.Share != nil && l.Share.Occupancy != nil {
 		line("occupancy", percent(*l.Share.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
 	}
