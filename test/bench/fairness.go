@@ -160,7 +160,7 @@ func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
 			return
 		}
 		f := figure(what, values, unit, better, target)
-		f.Scenario = "in real time: " + name
+		f.Scenario = name
 		out = append(out, f)
 	}
 	add(columnMean, "points", "lower", target(1), func(o outcome) float64 { return o.bias })

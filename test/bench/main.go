@@ -153,6 +153,9 @@ func (b *bench) all(ctx context.Context) (Report, error) {
 		}
 		began := time.Now()
 		figures, err := p.run(b, ctx)
+		for i := range figures {
+			figures[i].Part = p.name
+		}
 		r.Figures = append(r.Figures, figures...)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", p.name, err)

@@ -33,6 +33,8 @@ type Machine struct {
 // Figure is one measured value, with its target if it has one. Of several runs Value is the worst, so that a target counts as met
 // only if every run met it.
 type Figure struct {
+	Part string `json:"part"` // as in -only
+
 	// Scenario is the row of a table whose columns are names; empty for a single figure.
 	Scenario string `json:"scenario,omitempty"`
 
@@ -109,21 +111,28 @@ func (b *bench) warnIfBusy(m Machine) {
 	}
 }
 
-// show prints the single figures, and then the table of scenarios.
+// show prints the single figures, and then the tables of scenarios, one for each part.
 func show(out io.Writer, figures []Figure) {
-	var single, table []Figure
-	for _, f := range figures {
+	var single []Figure
+	var order []string
+	tables := map[string][]Figure{}
+	for i := range figures {
+		f := figures[i]
 		if f.Scenario == "" {
 			single = append(single, f)
-		} else {
-			table = append(table, f)
+			continue
 		}
+		if tables[f.Part] == nil {
+			order = append(order, f.Part)
+		}
+		tables[f.Part] = append(tables[f.Part], f)
 	}
 	if len(single) > 0 {
 		showFigures(out, single)
 	}
-	if len(table) > 0 {
-		showTable(out, table)
+	for _, p := range order {
+		fmt.Fprintf(out, "\n%s\n", p)
+		showTable(out, tables[p])
 	}
 }
 
@@ -160,7 +169,7 @@ func showTable(out io.Writer, figures []Figure) {
 		cells[[2]string{f.Scenario, f.Name}] = text
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "\nscenario")
+	fmt.Fprint(w, "scenario")
 	for _, c := range columns {
 		fmt.Fprint(w, "\t"+c)
 	}

@@ -100,7 +100,7 @@ func simulatedFigures(name string, enforced bool, sc *fairness.Scenario, runs []
 			values = append(values, value(f))
 		}
 		f := figure(what, values, unit, better, target)
-		f.Scenario = "simulated: " + name
+		f.Scenario = name
 		out = append(out, f)
 	}
 	add(columnMean, "points", "lower", nil, func(f fairness.Figures) float64 { return f.Bias })
