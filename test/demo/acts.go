@@ -199,7 +199,8 @@ func (s *show) overuse(ctx context.Context) error {
 			}
 		})
 	}()
-	greedy, err := s.job(ctx, "students", "lab", "--memory", "2GiB", "--grow", "2GiB/s", "--kernel", "2ms", "--queue", "4")
+	// It grows fast: with its low priority it has a twentieth of the time next to the notebook, and is frozen in between.
+	greedy, err := s.job(ctx, "students", "lab", "--memory", "6GiB", "--grow", "8GiB/s", "--kernel", "2ms", "--queue", "4")
 	if err != nil {
 		return err
 	}
