@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -303,13 +304,22 @@ func (f *Freezer) freeze(ctx context.Context, s *freezableScope) error {
 	f.mu.Lock()
 	s.lapses = f.lapses
 	f.mu.Unlock()
-	return f.freezer.Freeze(ctx, s.id)
+	faultpoint.Hit("freezer.before-freeze")
+	err := f.freezer.Freeze(ctx, s.id)
+	faultpoint.Hit("freezer.after-freeze")
+	return err
 }
 
 // release thaws the scope, and then frees its deadline. After an error Run tries again. The scope's lock is held.
 func (f *Freezer) release(ctx context.Context, s *freezableScope) error {
+	if s.frozen {
+		faultpoint.Hit("freezer.before-thaw")
+	}
 	if err := f.freezer.Thaw(ctx, s.id); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrNotSupported) {
 		return err
+	}
+	if s.frozen {
+		faultpoint.Hit("freezer.after-thaw")
 	}
 	s.frozen = false
 	return f.write(s)

@@ -1,11 +1,17 @@
 package cgroup
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // KernelFreezer stops and continues the processes of a cgroup with its file cgroup.freeze. In cgroups of the service
@@ -45,11 +51,24 @@ func (f KernelFreezer) Frozen(cg string) (bool, error) {
 	return v == "1", err
 }
 
+// waitFor reads the state until it is as wanted. It uses system calls directly: the scheduler of GPU time freezes dozens of
+// times a second, and package os would register the file for events each time.
 func (f KernelFreezer) waitFor(ctx context.Context, cg string, want bool) error {
-	for first := true; ; first = false {
-		is, err := f.Frozen(cg)
+	fd, err := f.open(cg, "cgroup.events", unix.O_RDONLY)
+	if isRemoved(err) {
+		return fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the events of cgroup %s: %w", cg, err)
+	}
+	defer unix.Close(fd)
+	for n := 0; ; n++ {
+		is, err := readFrozen(fd)
+		if isRemoved(err) {
+			return fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("cannot read the events of cgroup %s: %w", cg, err)
 		}
 		if is == want {
 			return nil
@@ -57,18 +76,60 @@ func (f KernelFreezer) waitFor(ctx context.Context, cg string, want bool) error 
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%s is not %s yet: %w", cg, map[bool]string{true: "frozen", false: "thawed"}[want], err)
 		}
-		// The first read is nearly always too early: read again without a pause.
-		if !first {
-			pause(pollPause)
+		// The first read is nearly always too early: read again without a pause. Processes that are not frozen after some short
+		// pauses wait for a core.
+		switch {
+		case n == 0:
+		case n < 5:
+			shortPause(pollPause)
+		default:
+			time.Sleep(time.Millisecond)
 		}
 	}
 }
 
+// shortPause sleeps like pause, and keeps the thread from the Go runtime: to give it away and to get it back would take more
+// time of the CPU than the freeze.
+func shortPause(d time.Duration) {
+	ts := unix.NsecToTimespec(d.Nanoseconds())
+	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0) // An early return does no harm.
+}
+
+// readFrozen reads the key frozen of an open cgroup.events.
+func readFrozen(fd int) (bool, error) {
+	var buf [128]byte
+	n, err := unix.Pread(fd, buf[:], 0)
+	if err != nil {
+		return false, err
+	}
+	_, rest, ok := bytes.Cut(buf[:n], []byte("frozen "))
+	if !ok || len(rest) == 0 {
+		return false, ErrNotSupported
+	}
+	return rest[0] == '1', nil
+}
+
 func (f KernelFreezer) write(cg, value string) error {
-	if err := cleanPath(cg); err != nil {
+	fd, err := f.open(cg, "cgroup.freeze", unix.O_WRONLY)
+	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(f.Root, cg, "cgroup.freeze"), value)
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(value))
+	return err
+}
+
+// open opens a file of a cgroup. It never creates one: a missing file is not supported or was removed.
+func (f KernelFreezer) open(cg, name string, mode int) (int, error) {
+	if err := cleanPath(cg); err != nil {
+		return -1, err
+	}
+	for {
+		fd, err := unix.Open(f.Root+cg+"/"+name, mode|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
 }
 
 // cleanPath refuses an invalid cgroup path and the root, which has no freezer. Paths also come from files.

@@ -196,11 +196,11 @@ func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
 }
 
 // living lists the members that are alive, for WaitEmpty. All waiting goroutines share one read of all processes per
-// recheck interval, because it costs about 10 µs a process.
+// refresh interval, because it costs about 10 µs a process.
 func (p *Processes) living(id string) ([]Process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if procfs.BootTime()-p.refreshed > recheck {
+	if procfs.BootTime()-p.refreshed > refreshInterval {
 		if err := p.refreshLocked(); err != nil {
 			return nil, err
 		}

@@ -13,8 +13,10 @@ import (
 
 const (
 	// recheck bounds the wait for one process before the list is read again: the process may leave its cgroup and go on,
-	// and a process tree grows.
-	recheck = time.Second
+	// and a process tree grows. Both are rare, and every lease waits like this for its end.
+	recheck = 3 * time.Second
+	// refreshInterval is the time after which the tree of a process is read again.
+	refreshInterval = time.Second
 	// pollPause is the pause between two reads of a state that the kernel reaches in a fraction of a millisecond.
 	pollPause = 50 * time.Microsecond
 )

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
@@ -35,10 +36,14 @@ type Slicer struct {
 	cfg       quota.Config
 	suspended error // why nothing can be frozen now; nil: it can
 	members   []quota.Member
+	heldAt    time.Duration // when it was read which leases are frozen for another reason
 	measured  measured
 
 	sampler timeSampler // only the sampling loop uses it
 }
+
+// heldInterval is the time after which it is read again which leases are frozen for another reason, without a wake-up.
+const heldInterval = 200 * time.Millisecond
 
 // retryFreezer is the time between two checks of whether leases can be frozen again.
 const retryFreezer = time.Second
@@ -122,13 +127,16 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer sl.thaw(d)
-	for {
+	for woken := true; ; {
 		sl.mu.Lock()
 		now := time.Since(sl.epoch)
-		sl.updateHeld(d, now)
+		if woken || now >= sl.heldAt+heldInterval {
+			sl.updateHeld(d, now)
+		}
 		a := sl.scheduler.Next(now)
 		suspended := sl.suspended != nil
 		sl.mu.Unlock()
+		woken = false
 		switch a.Kind {
 		case quota.Freeze:
 			sl.freeze(ctx, d, a)
@@ -148,6 +156,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 		select {
 		case <-timer.C:
 		case <-sl.wake:
+			woken = true
 		case <-ctx.Done():
 			return
 		}
@@ -156,6 +165,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 
 // updateHeld reports to the scheduler which leases are frozen for another reason. The lock is held.
 func (sl *Slicer) updateHeld(d *Enforcer, now time.Duration) {
+	sl.heldAt = now
 	changed := false
 	for i := range sl.members {
 		m := &sl.members[i]
@@ -188,6 +198,7 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	sl.mu.Lock()
 	sl.scheduler.Froze(a.Lease, now, duration, err)
 	sl.mu.Unlock()
+	faultpoint.Hit("slices.charged")
 	if err != nil {
 		d.Log.Warn("cannot freeze a lease: it continues to run", "lease", a.Lease, "error", err)
 	}

@@ -16,8 +16,8 @@ import (
 var hits atomic.Int64
 
 // Hit marks the named place. GPUSHARE_FAULT=pattern:kill[@n] sends the process SIGKILL at the nth place (default the first)
-// whose name matches the pattern, in which * matches any text; GPUSHARE_FAULT=pattern:trace only reports the place on
-// standard error. GPUSHARE_FAULT_STAMP names a file that is created before the kill and prevents a second one, so that the
+// whose name matches the pattern, in which * matches any text; with pattern:stop it sends SIGSTOP, and the process continues
+// there after SIGCONT; GPUSHARE_FAULT=pattern:trace only reports the place on standard error. GPUSHARE_FAULT_STAMP names a file that is created before the kill and prevents a second one, so that the
 // restarted process passes the place.
 func Hit(name string) {
 	fault := os.Getenv("GPUSHARE_FAULT")
@@ -30,11 +30,11 @@ func Hit(name string) {
 	}
 	n := hits.Add(1)
 	action, nth, _ := strings.Cut(action, "@")
-	if at, err := strconv.ParseInt(nth, 10, 64); err == nil && n != at || nth == "" && n != 1 && action == "kill" {
+	if at, err := strconv.ParseInt(nth, 10, 64); err == nil && n != at || nth == "" && n != 1 && action != "trace" {
 		return
 	}
 	fmt.Fprintf(os.Stderr, "fault point %s, passed %d times\n", name, n)
-	if action != "kill" {
+	if action != "kill" && action != "stop" {
 		return
 	}
 	if stamp := os.Getenv("GPUSHARE_FAULT_STAMP"); stamp != "" {
@@ -44,6 +44,12 @@ func Hit(name string) {
 		}
 		fmt.Fprintln(f, name)
 		f.Close()
+	}
+	if action == "stop" {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+			panic("internal error: cannot stop this process: " + err.Error())
+		}
+		return
 	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 		panic("internal error: cannot kill this process: " + err.Error())

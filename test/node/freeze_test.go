@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -293,4 +294,104 @@ func TestFailOpen(t *testing.T) {
 		}
 	}
 	f.taking(t, "red", "blue")
+}
+
+// The daemon, gpushare-thaw and the worker are killed and stopped at each point of a freeze and a thaw. No process stays
+// frozen, and every lease runs on.
+func TestFailOpenAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	needsFreezer(t)
+	n := newNode(t, quick)
+	n.Bin = buildWithFaults(t)
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, small)
+	dirs := map[string]string{}
+	for _, tenant := range []string{"red", "blue"} {
+		_, dirs[tenant] = busy(t, n, tenant)
+	}
+	f := followFreezes(t, dirs)
+	worker := func() int { return workerOf(t, n.DaemonPID()) }
+	k := 0
+	for _, point := range []string{"freezer.before-freeze", "freezer.after-freeze", "slices.charged", "freezer.before-thaw", "freezer.after-thaw"} {
+		for _, c := range []struct {
+			name   string
+			action string     // of the daemon at the point
+			pid    func() int // of another program that gets the signal while the daemon is stopped there; nil: none
+			sig    syscall.Signal
+		}{
+			{name: "the daemon is killed", action: "kill"},
+			{name: "the daemon is stopped", action: "stop"},
+			{"gpushare-thaw is killed", "stop", n.ThawPID, syscall.SIGKILL},
+			{"gpushare-thaw is stopped", "stop", n.ThawPID, syscall.SIGSTOP},
+			{"the worker is killed", "stop", worker, syscall.SIGKILL},
+			{"the worker is stopped", "stop", worker, syscall.SIGSTOP},
+		} {
+			if k++; (k-1)%enumeration.Stride(7) != 0 {
+				continue
+			}
+			where := point + ": " + c.name
+			stamp := filepath.Join(t.TempDir(), "stamp")
+			n.KillDaemon()
+			n.Env = []string{"GPUSHARE_FAULT=" + point + ":" + c.action + "@20", "GPUSHARE_FAULT_STAMP=" + stamp}
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatalf("%s: %v", where, err)
+			}
+			err := harness.Await(soon(t), time.Millisecond, "the point is not reached", func() (bool, error) {
+				_, err := os.Stat(stamp)
+				return err == nil, nil
+			})
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", where, err, daemonLog(n))
+			}
+			at, pid := time.Now(), 0
+			if c.pid != nil {
+				pid = c.pid()
+				for _, s := range []struct {
+					pid int
+					sig syscall.Signal
+				}{{pid, c.sig}, {n.DaemonPID(), syscall.SIGCONT}} {
+					if err := syscall.Kill(s.pid, s.sig); err != nil {
+						t.Fatalf("%s: %v", where, err)
+					}
+				}
+			}
+			f.forget()
+			for time.Since(at) < failOpen+500*time.Millisecond { // What happens in this time is measured.
+				<-time.After(10 * time.Millisecond)
+			}
+			// Without the worker the leases still take turns; otherwise none is frozen again.
+			if d := f.longest(); d > failOpen {
+				t.Errorf("%s: a lease was frozen for %v", where, d)
+			}
+			if worker := strings.Contains(c.name, "worker"); !worker && f.last().Sub(at) > failOpen {
+				t.Errorf("%s: %v are frozen after %v", where, f.now(), f.last().Sub(at))
+			}
+			if pid != 0 && c.sig == syscall.SIGSTOP {
+				if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+					t.Fatalf("%s: %v", where, err)
+				}
+			}
+		}
+	}
+	n.KillDaemon()
+	n.Env = nil
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.taking(t, "red", "blue")
+	if s := status(t, n); len(s.Leases) != 2 {
+		t.Errorf("%d leases, want 2", len(s.Leases))
+	}
+}
+
+// forget forgets the freezes that have ended, and how long the others have lasted.
+func (f *freezes) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.most)
+	for name := range f.since {
+		f.since[name] = time.Now()
+	}
 }
