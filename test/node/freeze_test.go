@@ -334,7 +334,7 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 			where := point + ": " + c.name
 			stamp := filepath.Join(t.TempDir(), "stamp")
 			n.KillDaemon()
-			n.Env = []string{"GPUSHARE_FAULT=" + point + ":" + c.action + "@20", "GPUSHARE_FAULT_STAMP=" + stamp}
+			n.Env = []string{"GPUSHARE_FAULT=" + point + ":" + c.action + "@6", "GPUSHARE_FAULT_STAMP=" + stamp}
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatalf("%s: %v", where, err)
 			}
