@@ -135,7 +135,7 @@ func (b *backlog) learn(f *freeze, d time.Duration, censored bool, budget time.D
 	wait := f.next - f.at
 	measuring := f.measures && wait >= f.wait-time.Millisecond
 	switch {
-	case f.epoch != b.epoch:
+	case f.epoch != b.epoch, wait > f.wait+time.Second: // the scheduler was not called in time
 	case measuring && !censored:
 		b.missed = 0
 		b.add(d, budget)

@@ -25,6 +25,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 		return a
 	}
 	if !enforced {
+		s.closeFreezes()
 		s.endSet()
 		s.phase = concurrent
 		s.sensors.enforced = false
@@ -35,6 +36,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 	}
 	s.sensors.enforce(now)
 	if s.phase != concurrent && slices.ContainsFunc(s.set, func(m *member) bool { return !slices.Contains(s.in, m) }) {
+		s.closeFreezes()
 		s.endSet()
 		s.phase = concurrent
 	}
@@ -45,6 +47,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			if m == nil {
 				s.endSet()
 				s.phase = allCapped
+				s.log()
 				if a, ok := s.freeze(now, "it has reached its cap"); ok {
 					return a
 				}

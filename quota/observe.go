@@ -118,6 +118,15 @@ func (s *Scheduler) endFreezes(m *member) {
 	}
 }
 
+// closeFreezes ends all waits: from now on the time is accounted in another way.
+func (s *Scheduler) closeFreezes() {
+	for _, f := range s.freezes {
+		if f.next == 0 {
+			f.next, f.epoch = s.last, -1
+		}
+	}
+}
+
 // ObserveUtilization adds the utilisation samples since the last call; once a second and GPU is enough. Without the series
 // of samples from the driver, do not call it, and call ObserveProcesses.
 func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
@@ -219,7 +228,7 @@ func (s *Scheduler) evaluate(f *freeze) {
 	rest := max(0, m.incoming-f.ran/2)
 	m.incoming = 0
 	if censored {
-		d = max(m.backlog.above(max(0, wait-rest))+rest, wait)
+		d = min(max(m.backlog.above(max(0, wait-rest))+rest, wait), wait+longestWait)
 		if f.after != nil {
 			f.after.deficit += d - wait
 			f.after.incoming = d - wait

@@ -63,10 +63,12 @@ func (s *Scheduler) pickNext(now time.Duration) (*member, time.Duration, time.Du
 	}
 	first := max(slices.IndexFunc(in, func(m *member) bool { return m.Lease > s.lastPicked }), 0)
 	credit := func(m *member) {
-		part := time.Duration(m.weight / total * float64(r))
+		part := time.Duration(min(m.weight/total, 1) * float64(r)) // a lease whose cap is used up is not in total
 		// The limit keeps a lease from saving up for a long slice. Without its second term a lease with a long backlog and a
 		// small share would never run.
 		m.deficit = min(m.deficit+part, max(2*part, m.backlog.mean+part+q))
+		// A debt that the share cannot pay back, because the lease runs at least once in MaxFrozen, does not grow.
+		m.deficit = max(m.deficit, -2*(r+m.backlog.longest()))
 	}
 	if m := s.urgent(now, q); m != nil {
 		if total > 0 {

@@ -177,6 +177,11 @@ func TestSchedulerInvariants(t *testing.T) {
 					s.Thawed(a.Lease, now, duration, nil)
 				}
 			}
+			for _, m := range s.in {
+				if most := 2*s.round() + m.backlog.mean + s.quantum() + longestWait; m.deficit > most {
+					t.Fatalf("%s has a credit of %v, at most %v is kept", m.Lease, m.deficit, most)
+				}
+			}
 			var sum time.Duration
 			for _, u := range s.Usage(now) {
 				if u.Occupancy < occupied[u.Lease] || u.Recent < 0 || u.Recent > 1.0001 {
@@ -194,23 +199,39 @@ func TestSchedulerInvariants(t *testing.T) {
 	})
 }
 
+// BenchmarkNext is the cost of one action, with the utilisation read once a second.
 func BenchmarkNext(b *testing.B) {
-	s := NewScheduler(Config{Rand: func() float64 { return 0.5 }})
-	var list []Member
-	for i := range 8 {
-		list = append(list, Member{Lease: fmt.Sprint(i), Grant: fmt.Sprint(i), Share: float64(i + 1), Active: true})
-	}
-	s.SetMembers(0, list)
-	var now time.Duration
-	b.ReportAllocs()
-	for b.Loop() {
-		switch a := s.Next(now); a.Kind {
-		case Freeze:
-			s.Froze(a.Lease, now, 0, nil)
-		case Thaw:
-			s.Thawed(a.Lease, now, 0, nil)
-		case Wait:
-			now = a.Until
-		}
+	for _, n := range []int{8, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := NewScheduler(Config{Rand: func() float64 { return 0.5 }})
+			var list []Member
+			for i := range n {
+				list = append(list, Member{Lease: fmt.Sprint(i), Grant: fmt.Sprint(i), Share: float64(i + 1), Active: true})
+			}
+			s.SetMembers(0, list)
+			var now, read time.Duration
+			periods := make([]Period, 0, 8)
+			b.ReportAllocs()
+			for b.Loop() {
+				switch a := s.Next(now); a.Kind {
+				case Freeze:
+					s.Froze(a.Lease, now, 0, nil)
+				case Thaw:
+					s.Thawed(a.Lease, now, 0, nil)
+				case Renew:
+				case Wait:
+					now = a.Until
+				}
+				if now < read+time.Second {
+					continue
+				}
+				periods = periods[:0]
+				for at := read + ms(139); at <= now && len(periods) < 8; at += ms(139) {
+					periods = append(periods, Period{End: at, Busy: 0.98})
+				}
+				s.ObserveUtilization(now, Utilization{From: read, UpTo: now, Periods: periods})
+				read = now
+			}
+		})
 	}
 }

@@ -38,7 +38,7 @@ type segment struct {
 	from    time.Duration
 	state   state
 	lease   *member // the one that runs, or whose backlog runs
-	waiting bool    // a lease that uses this GPU is frozen
+	waiting bool    // a lease that uses this GPU is frozen for another one
 }
 
 // state is what runs in a segment.
@@ -60,12 +60,12 @@ type period struct {
 // log adds a segment to every GPU on which something has changed.
 func (s *Scheduler) log() {
 	for _, t := range s.tracks {
-		now := segment{from: s.last, state: unused}
+		now, frozen := segment{from: s.last, state: unused}, false
 		for _, m := range s.in {
 			switch {
 			case !slices.Contains(m.tracks, t):
 			case m.frozen:
-				now.waiting = true
+				frozen = true
 			case now.lease == nil:
 				now.state, now.lease = runs, m
 			default:
@@ -79,9 +79,10 @@ func (s *Scheduler) log() {
 		switch {
 		case now.state == several:
 			now.lease = nil
-		case now.lease == nil && now.waiting && (last.state == runs || last.state == drains) && last.lease.frozen && !(s.phase == sliceRuns && s.started):
+		case now.lease == nil && frozen && (last.state == runs || last.state == drains) && last.lease.frozen && !(s.phase == sliceRuns && s.started):
 			now.state, now.lease = drains, last.lease
 		}
+		now.waiting = frozen && s.phase != allCapped // idle for a cap is not idle for another lease
 		if len(t.segments) == 0 || last.state != now.state || last.lease != now.lease || last.waiting != now.waiting {
 			t.segments = append(t.segments, now)
 		}

@@ -1,0 +1,119 @@
+package fairness
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/quota"
+)
+
+// busy is a load that keeps the GPU busy.
+func busy(share float64) Load { return Load{Share: share, Queue: 50 * ms} }
+
+// near fails the test unless the loads have these percentages of the time.
+func near(t *testing.T, f Figures, points float64, want ...float64) {
+	t.Helper()
+	for i, w := range want {
+		if math.Abs(f.Of[i]-w) > points {
+			t.Errorf("load %d has %.1f %% of the time, want %.1f within %.1f; %.1f", i, f.Of[i], w, points, f.Of)
+		}
+	}
+}
+
+// TestPriorities checks that a lower class has the floor together while a higher one has work, and all the time otherwise.
+func TestPriorities(t *testing.T) {
+	high, low := busy(10), busy(90)
+	high.Priority, low.Priority = quota.PriorityHigh, quota.PriorityLow
+	v := Variants()[1]
+	near(t, Measure(Scenario{Loads: []Load{high, busy(50), low}}, v, Enforced, 2), 1.5, 94, 1.8, 3.2)
+	late := high
+	late.From, late.Until = 60*time.Second, 140*time.Second
+	sc := Scenario{Loads: []Load{late, busy(100)}, Long: 120 * time.Second}
+	// From 20 s to 140 s: the lower class is alone for 40 s, and has the floor for 80 s.
+	near(t, Measure(sc, v, Enforced, 2), 2, 63, 36)
+}
+
+// TestCap checks that a lease with a cap has no more than that, alone and with others, and that the others have the rest.
+func TestCap(t *testing.T) {
+	capped := busy(80)
+	capped.Cap = 0.25
+	v := Variants()[1]
+	near(t, Measure(Scenario{Loads: []Load{capped}}, v, Enforced, 2), 2, 25)
+	near(t, Measure(Scenario{Loads: []Load{capped, busy(20)}}, v, Enforced, 2), 2.5, 25, 73)
+}
+
+// TestIdleLeaseDelaysNoOther checks that a lease that has the GPU open and does nothing is not waited for, and that it has its
+// share soon after it has work.
+func TestIdleLeaseDelaysNoOther(t *testing.T) {
+	for _, v := range []Variant{Variants()[1], Variants()[7]} {
+		lazy := Load{Share: 50, Queue: 50 * ms, On: 10 * time.Minute, Off: time.Hour}
+		sleeping := Load{Share: 50, Work: ms, Think: time.Hour}
+		near(t, Measure(Scenario{Loads: []Load{sleeping, busy(50)}}, v, Enforced, 2), 1, 0, 100)
+		// It is on in the first ten minutes of each cycle: the run ends after 20 s + 240 s, so it is always on.
+		near(t, Measure(Scenario{Loads: []Load{lazy, busy(50)}}, v, Enforced, 2), 2, 50, 50)
+	}
+	// Off for 30 s, on for 60 s: while it is on it has its share.
+	f := Measure(Scenario{Loads: []Load{{Share: 50, Queue: 50 * ms, On: time.Minute, Off: 30 * time.Second}, busy(50)}, Long: 260 * time.Second}, Variants()[1], Enforced, 2)
+	if f.Of[0] < 29 || f.Of[0] > 36 || f.Busy < 95 {
+		t.Errorf("%.1f, busy %.1f", f.Of, f.Busy)
+	}
+}
+
+// TestFallbackEnds checks that leases that did not use their slices run concurrently, and that the shares are enforced again
+// when they do.
+func TestFallbackEnds(t *testing.T) {
+	host := Load{Share: 50, Work: 10 * ms, Think: 30 * ms, Until: 100 * time.Second}
+	late := Load{Share: 30, Queue: 50 * ms, From: 101 * time.Second}
+	sc := Scenario{Loads: []Load{host, late, busy(70)}, Warm: 60 * time.Second, Long: 30 * time.Second}
+	if f := Run(sc, Variants()[1], Enforced, 1); f.Status.Enforced || f.Status.Reason == "" || f.Busy < 98 {
+		t.Errorf("with a lease that waits for the host: %+v, busy %.1f", f.Status, f.Busy)
+	}
+	sc.Warm, sc.Long = 130*time.Second, 120*time.Second
+	f := Run(sc, Variants()[1], Enforced, 1)
+	if !f.Status.Enforced {
+		t.Errorf("with other leases: %+v", f.Status)
+	}
+	near(t, f, 2, 0, 30, 70)
+	// The same leases: the retry finds that the slices are used.
+	sc = Scenario{Loads: []Load{{Share: 30, Queue: 50 * ms}, busy(70)}, Warm: 60 * time.Second, Long: 60 * time.Second}
+	if f := Run(sc, Variants()[1], Enforced, 1); !f.Status.Enforced {
+		t.Errorf("leases that use their slices: %+v", f.Status)
+	}
+}
+
+// TestLongKernelsAreReported checks that the usage says what a lease gets that runs longer than its share allows, because no
+// lease is frozen for longer than the limit.
+func TestLongKernelsAreReported(t *testing.T) {
+	long := func(share float64) Load { return Load{Share: share, Queue: 2 * time.Second, Kernel: 2 * time.Second} }
+	f := Run(Scenario{Loads: []Load{long(10), long(90)}, Warm: time.Minute, Long: 10 * time.Minute}, Variants()[1], Enforced, 1)
+	u := f.Usage[0]
+	if !u.Strained || math.Abs(100*u.Attainable-f.Shares[0]) > 12 || f.Longest > 5*time.Second+10*ms {
+		t.Errorf("it has %.1f %%, the usage says %+v; longest freeze %v", f.Shares[0], u, f.Longest)
+	}
+}
+
+// TestIdleWhileWaitingIsMeasured compares the idle time that the scheduler reports with the engine's.
+func TestIdleWhileWaitingIsMeasured(t *testing.T) {
+	sc := Scenario{Loads: []Load{busy(30), busy(70)}, Warm: time.Millisecond, Long: 240 * time.Second}
+	for _, v := range Variants()[:6] {
+		f := Run(sc, v, Enforced, 3)
+		idle := (100 - f.Busy) / 100 * sc.Long.Seconds()
+		if got := f.Status.IdleWhileWaiting.Seconds(); math.Abs(got-idle) > 0.5+0.1*idle {
+			t.Errorf("%s: reports %.2f s, the engine was idle for about %.2f s", v.Name, got, idle)
+		}
+	}
+}
+
+// TestOccupancyIsBusyTime checks that what is accounted to leases that are always busy is what the engine did for them.
+func TestOccupancyIsBusyTime(t *testing.T) {
+	for _, v := range Variants()[:6] {
+		sc := Scenario{Loads: queues(0.3, []float64{30, 70}, 400*ms, 20*ms), Warm: time.Millisecond, Long: 300 * time.Second}
+		f := Run(sc, v, Enforced, 1)
+		for i, u := range f.Usage {
+			if got := 100 * u.Occupancy.Seconds() / 300; math.Abs(got-f.Of[i]) > 1 {
+				t.Errorf("%s: load %d: accounted %.2f %%, busy %.2f %%", v.Name, i, got, f.Of[i])
+			}
+		}
+	}
+}
