@@ -43,8 +43,10 @@ type Account struct {
 	lostLines  int64          // how many records of the kind lost there are
 }
 
-// ender stops leases.
+// ender stops leases, and knows those that ended.
 type ender interface {
+	// EndedLeases returns the leases that ended since the last boot, as far as they are kept.
+	EndedLeases() []api.Lease
 	// StopInBackground stops a lease gracefully and tries again until it has ended.
 	StopInBackground(ctx context.Context, l *lease.Lease, reason string)
 }
@@ -116,14 +118,32 @@ func (a *Account) Recover() {
 			live = append(live, leaseOf(&l))
 		}
 	}
-	now := a.now()
+	ended, now := a.Leases.EndedLeases(), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.meter.Recover(a.unfinished, live, true, "it ended while the daemon was not running", now) {
+		completeEnd(&r, ended)
 		a.addLocked(&r)
 	}
 	a.unfinished, a.recovered = nil, true
 	a.wake.Set()
+}
+
+// completeEnd adds to an end what the list of ended leases knows of it: the previous run may have been killed after the lease
+// ended, and before the account had that. What the lease used is not changed.
+func completeEnd(r *usage.Record, ended []api.Lease) {
+	for i := range ended {
+		e := &ended[i]
+		if e.ID != r.Lease || e.Generation != r.Generation || e.Created.UnixMilli() != r.Created || e.Ended == nil {
+			continue
+		}
+		r.Facts.Reason, r.Facts.Result, r.Facts.ExitCode = e.Reason, e.Result, e.ExitCode
+		r.Exits = usage.ExitOf(e.ExitCode)
+		if later := e.Ended.UnixMilli() - r.At; later > 0 && later <= time.Minute.Milliseconds() {
+			r.At, r.Elapsed = r.At+later, r.Elapsed+later
+		}
+		return
+	}
 }
 
 // leaseOf returns what the account keeps of a lease that has started.

@@ -130,6 +130,28 @@ func TestEndThatTheTableFinds(t *testing.T) {
 	})
 }
 
+// A lease whose end was not written before the daemon was killed is in the list of package leases: its reason and its result
+// are known.
+func TestEndBeforeAKill(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.pass(75 * time.Second)
+		e := w.table.Live()[0].Wire()
+		code, at := 3, w.Now()
+		e.Ended, e.Reason, e.Result, e.ExitCode = &at, "its last process ended", "exited with 3", &code
+		w.known = []api.Lease{e}
+		w.kill()
+		time.Sleep(time.Hour)
+		w.start(nil)
+		list := w.endedLeases()
+		if len(list) != 1 || list[0].Reason != e.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds != 75_000 || !list[0].Ended.Equal(at) {
+			t.Errorf("ended leases: %+v", list)
+		}
+		if r := w.total(); r.ExitCodes["3"] != 1 || len(r.ExitCodes) != 1 || r.HeldSeconds != 50_000 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // A disk that does not take the account delays it, and what does not fit in memory is counted. Leases are not affected.
 func TestDiskThatDoesNotWrite(t *testing.T) {
 	inBubble(t, func(w *fixture) {

@@ -34,6 +34,7 @@ type fixture struct {
 	table   *lease.Table
 	id      string
 	busy    *float64
+	known   []api.Lease   // that ended, by package leases
 	held    bool          // the lease is frozen
 	stopped []string      // reasons
 	dead    time.Duration // how long the account was being killed
@@ -72,6 +73,9 @@ func (w *fixture) StopInBackground(ctx context.Context, l *lease.Lease, reason s
 		w.Error(err)
 	}
 }
+
+// EndedLeases is what package leases keeps until the next boot.
+func (w *fixture) EndedLeases() []api.Lease { return w.known }
 
 // start starts the account, with the leases of a previous run if saved is not nil.
 func (w *fixture) start(saved []byte) {
@@ -173,7 +177,7 @@ func (w *fixture) total() api.UsageRow {
 
 func (w *fixture) endedLeases() []api.Lease {
 	w.Helper()
-	list, err := w.EndedLeases(w.Context(), "7d", func(string) bool { return true })
+	list, err := w.Account.EndedLeases(w.Context(), "7d", func(string) bool { return true })
 	if err != nil {
 		w.Fatal(err)
 	}

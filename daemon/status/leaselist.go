@@ -19,20 +19,28 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 				list = append(list, e)
 			}
 		}
+		if !q.Has("since") { // The account knows more of them. Without it the list is still complete.
+			if ended, err := v.Managers.Account.EndedLeases(c.Ctx(), endedAge, c.Caller.Sees); err == nil {
+				list = withEnded(list, ended, false)
+			}
+		}
 	}
 	if q.Has("since") {
 		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), q.Get("since"), c.Caller.Sees)
 		if err != nil {
 			return err
 		}
-		list = withEnded(list, ended)
+		list = withEnded(list, ended, true)
 	}
 	return c.Reply(http.StatusOK, api.LeaseList{SchemaVersion: 1, Leases: list})
 }
 
-// withEnded adds what the account knows of ended leases. A lease may be in both lists: it has just ended, or it ended since
+// endedAge is how long package leases keeps leases that ended, and a little more.
+const endedAge = "25h"
+
+// withEnded adds what the account knows of ended leases, and with others those that are not in the list. A lease may be in both lists: it has just ended, or it ended since
 // the last boot. Generations are used again after a boot, and the account has no fractions of a millisecond.
-func withEnded(list, ended []api.Lease) []api.Lease {
+func withEnded(list, ended []api.Lease, others bool) []api.Lease {
 	type key struct {
 		id      string
 		created int64
@@ -46,8 +54,9 @@ func withEnded(list, ended []api.Lease) []api.Lease {
 		e := &ended[i]
 		j, ok := at[key{e.ID, e.Created.UnixMilli()}]
 		switch {
-		case !ok:
+		case !ok && others:
 			list = append(list, *e)
+		case !ok:
 		case list[j].State == api.LeaseEnded:
 			l := &list[j]
 			l.ElapsedSeconds = e.ElapsedSeconds

@@ -258,7 +258,7 @@ func (m *Meter) End(id string, generation uint64, reason, result string, exitCod
 	l.endedAt = max(now.Boot, 1)
 	l.Facts.Reason, l.Facts.Result, l.Facts.ExitCode = reason, result, exitCode
 	l.end = l.record(KindEnd, now.Date)
-	l.end.Boot, l.end.Ends, l.end.Exits, l.end.Facts = now.Boot.Milliseconds(), 1, map[string]int64{exitName(exitCode): 1}, &l.Facts
+	l.end.Boot, l.end.Ends, l.end.Exits, l.end.Facts = now.Boot.Milliseconds(), 1, ExitOf(exitCode), &l.Facts
 }
 
 // Changes is what Take and Peek return.

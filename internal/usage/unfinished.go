@@ -60,15 +60,16 @@ func (u *Unfinished) Close(reason, result string, exitCode *int) Record {
 	}
 	facts.Reason, facts.Result, facts.ExitCode = reason, result, exitCode
 	r.Kind, r.Run, r.Part, r.Seq, r.Idle, r.Facts = KindEnd, "", 0, 0, 0, &facts
-	r.Amounts = Amounts{Ends: 1, Exits: map[string]int64{exitName(exitCode): 1}}
+	r.Amounts = Amounts{Ends: 1, Exits: ExitOf(exitCode)}
 	return r
 }
 
-func exitName(code *int) string {
+// ExitOf returns the Exits of one lease.
+func ExitOf(code *int) map[string]int64 {
 	if code == nil {
-		return UnknownExit
+		return map[string]int64{UnknownExit: 1}
 	}
-	return strconv.Itoa(*code)
+	return map[string]int64{strconv.Itoa(*code): 1}
 }
 
 // LastBoot returns the boot in which the previous run of the daemon was; empty if that is not known.
