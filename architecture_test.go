@@ -55,7 +55,7 @@ var rules = map[string]rule{
 	"mps":               {own: []string{"gpu", "cgroup", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
 	"isolation":         {own: []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into restrictions; it must not know the wire format or the daemon"},
 	"lease":             {own: []string{"gpu", "api", "internal/locks", "internal/text"}, why: "the lease table uses small interfaces: it must not know their implementations"},
-	"quota":             {own: []string{"gpu", "internal/text"}, why: "quota decides, other packages act"},
+	"quota":             {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
 	"daemon/state":      {own: []string{"api", "cgroup", "gpu", "internal/engine", "internal/locks", "internal/observe", "internal/spec", "internal/step", "internal/store", "lease", "mig"}, why: "state is values and queries of them: it plans nothing"},
 	"daemon/planner":    {own: []string{"api", "cgroup", "cgroup/device", "daemon/state", "gpu", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "isolation", "lease", "mig", "mps"}, pure: true, why: "planner computes steps from values: the caller reads all input before"},
 	"internal/step":     {strict: true, why: "a step is data that must be decodable after a restart"},

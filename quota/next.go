@@ -223,7 +223,7 @@ func (s *Scheduler) thaw(now time.Duration) (Action, bool) {
 // beginSlice starts a slice of a lease, and of leases that use none of its GPUs. Its time counts from the thaw.
 func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	s.endSet()
-	s.phase, s.started, s.start, s.until, s.lastPicked = sliceRuns, false, now, now+q, m.Lease
+	s.phase, s.started, s.leftover, s.start, s.until, s.lastPicked = sliceRuns, false, 0, now, now+q, m.Lease
 	if s.preempting == m {
 		s.preempting = nil
 	}

@@ -101,7 +101,6 @@ func (s *Scheduler) startFreezes() time.Duration {
 
 // endFreezes ends the waits of the GPUs of a lease that was thawed.
 func (s *Scheduler) endFreezes(m *member) {
-	s.leftover = 0
 	for _, f := range s.freezes {
 		if f.next == 0 && f.lease.overlaps(&m.Member) {
 			f.next = s.last

@@ -192,8 +192,8 @@ type Status struct {
 	Enforced bool
 	// Contended: several leases with work use the same GPU.
 	Contended bool
-	Current  string // the lease whose slice runs
-	Reason   string // why the shares are not enforced
+	Current   string // the lease whose slice runs
+	Reason    string // why the shares are not enforced
 	// IdleWhileWaiting is the time for which a GPU was idle while a lease that uses it was frozen, in total. It counts for no
 	// lease. It is 0 without ObserveUtilization.
 	IdleWhileWaiting time.Duration
