@@ -20,13 +20,14 @@ import (
 
 // bench is one run.
 type bench struct {
-	bin    string
-	only   []string      // names of parts; all when empty
-	runs   int           // of each measurement in real time
-	warmUp time.Duration // before a measurement of shares
-	window time.Duration // of a measurement of shares
-	full   bool          // one scenario after the other, over all samplers
-	errs   io.Writer
+	bin      string
+	only     []string      // names of parts; all when empty
+	runs     int           // of each measurement in real time
+	warmUp   time.Duration // before a measurement of shares
+	window   time.Duration // of a measurement of shares
+	full     bool          // one scenario after the other, over all samplers
+	markdown bool          // tables for the documentation
+	errs     io.Writer
 }
 
 // part is one group of figures.
@@ -69,6 +70,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.DurationVar(&b.window, "for", time.Minute, "measure shares this `long`")
 	flags.DurationVar(&b.warmUp, "warm-up", 20*time.Second, "let leases run this `long` before their shares are measured")
 	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time")
+	flags.BoolVar(&b.markdown, "markdown", false, "print the tables as Markdown")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -80,7 +82,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	defer cancel()
 	r, err := b.all(ctx)
 	if len(r.Figures) > 0 { // A part that failed does not discard the figures of the others.
-		show(out, r.Figures)
+		show(out, r.Figures, b.markdown)
 		if e := write("build/bench.json", r); err == nil {
 			err = e
 		}

@@ -111,8 +111,9 @@ func (b *bench) warnIfBusy(m Machine) {
 	}
 }
 
-// show prints the single figures, and then the tables of scenarios, one for each part.
-func show(out io.Writer, figures []Figure) {
+// show prints the single figures, and then the tables of scenarios, one for each part; these also as Markdown, for the
+// documentation.
+func show(out io.Writer, figures []Figure, markdown bool) {
 	var single []Figure
 	var order []string
 	tables := map[string][]Figure{}
@@ -131,8 +132,8 @@ func show(out io.Writer, figures []Figure) {
 		showFigures(out, single)
 	}
 	for _, p := range order {
-		fmt.Fprintf(out, "\n%s\n", p)
-		showTable(out, tables[p])
+		fmt.Fprintf(out, "\n%s\n\n", p)
+		showTable(out, tables[p], markdown)
 	}
 }
 
@@ -151,13 +152,13 @@ func showFigures(out io.Writer, figures []Figure) {
 }
 
 // showTable prints one row for each scenario. A value that misses its target has an exclamation mark.
-func showTable(out io.Writer, figures []Figure) {
-	var rows, columns []string
+func showTable(out io.Writer, figures []Figure, markdown bool) {
+	var names, columns []string
 	cells := map[[2]string]string{}
 	for i := range figures {
 		f := &figures[i]
-		if !slices.Contains(rows, f.Scenario) {
-			rows = append(rows, f.Scenario)
+		if !slices.Contains(names, f.Scenario) {
+			names = append(names, f.Scenario)
 		}
 		if !slices.Contains(columns, f.Name) {
 			columns = append(columns, f.Name)
@@ -168,22 +169,28 @@ func showTable(out io.Writer, figures []Figure) {
 		}
 		cells[[2]string{f.Scenario, f.Name}] = text
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "scenario")
+	header, targets := append([]string{"scenario"}, columns...), []string{"target"}
 	for _, c := range columns {
-		fmt.Fprint(w, "\t"+c)
+		targets = append(targets, columnTarget(figures, c))
 	}
-	fmt.Fprint(w, "\ntarget")
-	for _, c := range columns {
-		fmt.Fprint(w, "\t"+columnTarget(figures, c))
-	}
-	fmt.Fprintln(w)
-	for _, r := range rows {
-		fmt.Fprint(w, r)
+	rows := [][]string{header, targets}
+	for _, n := range names {
+		row := []string{n}
 		for _, c := range columns {
-			fmt.Fprint(w, "\t"+cells[[2]string{r, c}])
+			row = append(row, cells[[2]string{n, c}])
 		}
-		fmt.Fprintln(w)
+		rows = append(rows, row)
+	}
+	if markdown {
+		rows = slices.Insert(rows, 1, slices.Repeat([]string{"---"}, len(header)))
+		for _, row := range rows {
+			fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
+		}
+		return
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	w.Flush()
 }

@@ -34,11 +34,22 @@ func TestShowNamesMissedTargets(t *testing.T) {
 	a, b := figure("RMS", []float64{1, 3}, "points", "lower", &two), figure("RMS", []float64{0.5}, "points", "lower", &two)
 	a.Scenario, b.Scenario = "30/70", "10/90"
 	var out strings.Builder
-	show(&out, []Figure{lower("single", 5, "ms", 2), a, b})
+	show(&out, []Figure{lower("single", 5, "ms", 2), a, b}, false)
 	for _, want := range []string{"single   5 ms     ≤ 2   NO", "30/70     1…3 !\n", "10/90     0.5\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, out.String())
 		}
+	}
+}
+
+func TestShowMarkdown(t *testing.T) {
+	two := 2.0
+	a := figure("RMS", []float64{1, 3}, "points", "lower", &two)
+	a.Scenario = "30/70"
+	var out strings.Builder
+	show(&out, []Figure{a}, true)
+	if want := "| scenario | RMS |\n| --- | --- |\n| target | ≤ 2 |\n| 30/70 | 1…3 ! |\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("want\n%s\ngot\n%s", want, out.String())
 	}
 }
 
