@@ -45,8 +45,8 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 // corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one
 // second are wrong by up to 0.2 s; the error of the sum does not grow.
 const (
-	firstCorrections = 8
-	corrections      = 60
+	firstCorrections = 4
+	corrections      = 40
 )
 
 // integrate corrects the backlog by the difference between what the driver attributed to a lease and what it was charged.
