@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// notices returns what got a notice to the user of the lease.
+// notices returns the notices that the user of the lease got.
 func (w *fixture) notices() []string {
 	var out []string
 	for _, l := range w.table.Live() {
