@@ -41,6 +41,11 @@ func (c *MemoryControl) Next(now time.Duration, device DeviceMemory, longest tim
 	return next
 }
 
+// Near reports whether little headroom is left: a limit could be reached before the next reading at the longest interval.
+func (c *MemoryControl) Near(device DeviceMemory, longest time.Duration) bool {
+	return c.Sampling.near(c.headroom(device), longest)
+}
+
 // Stage is the stage of one lease of an account; empty: none.
 func (c *MemoryControl) Stage(account, lease string) string {
 	for i := range c.accounts {

@@ -2,7 +2,6 @@ package enforce
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -14,25 +13,42 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
+const (
+	// snapshotInterval is the time between two snapshots of a GPU with leases.
+	snapshotInterval = 2 * time.Second
+	// nearSnapshotInterval is the same while little headroom is left.
+	nearSnapshotInterval = 10 * time.Second
+)
+
 // defaultGrace is the default of overuse.grace.
 const defaultGrace = 10 * time.Second
 
-// readSample reads one GPU with as few messages as possible. On a partitioned GPU a snapshot reads everything of every
-// instance, so there only memory and processes are read.
-func (en *Enforcer) readSample(ctx context.Context, id gpu.UUID) (observe.GPUSample, error) {
-	out := observe.GPUSample{Node: en.Observer.Last().Seq}
-	if en.State.Desired().Mode(id) != api.ModeMIG {
-		s, err := en.Driver.Snapshot(ctx, id)
-		out.Memory, out.Processes, out.Utilization = s.Memory, s.Processes, s.Utilization
-		if b, ok := quota.Unattributed(&s); ok && err == nil {
-			out.Unattributed = &b
-		}
+// readSample lists the processes of the GPU. Now and then it takes a snapshot, which has its utilization too but needs many
+// more calls; not while little headroom is left, and not on a partitioned GPU, where it reads everything of every instance.
+func (s *sampler) readSample(ctx context.Context, memory gpu.Memory) (observe.GPUSample, error) {
+	out := observe.GPUSample{Node: s.en.Observer.Last().Seq}
+	snapshot, err := s.snapshot, error(nil)
+	interval := snapshotInterval
+	if s.control.Near(s.device(memory), s.en.SampleInterval()) {
+		interval = nearSnapshotInterval
+	}
+	mig := s.en.State.Desired().Mode(s.id) == api.ModeMIG
+	if now := s.now(); !mig && (snapshot.Memory.Total == 0 || now >= s.snapshotAt+interval) {
+		snapshot, err = s.en.Driver.Snapshot(ctx, s.id)
+		s.snapshotAt = now
+	} else {
+		snapshot.Memory, snapshot.MIG.Current = memory, snapshot.MIG.Current || mig
+		snapshot.Processes, err = s.en.Driver.Processes(ctx, s.id)
+	}
+	if err != nil {
 		return out, err
 	}
-	memory, err := en.Driver.Memory(ctx, id)
-	processes, err2 := en.Driver.Processes(ctx, id)
-	out.Memory, out.Processes = memory, processes
-	return out, errors.Join(err, err2)
+	s.snapshot = snapshot
+	out.Memory, out.Processes, out.Utilization = snapshot.Memory, snapshot.Processes, snapshot.Utilization
+	if b, ok := quota.Unattributed(&snapshot); ok {
+		out.Unattributed = &b
+	}
+	return out, nil
 }
 
 // accounts are the grants with leases on a GPU, with what each lease uses.

@@ -38,8 +38,11 @@ type sampler struct {
 	spent    time.Duration        // waits for readings, without Enforcer.ReadingTime
 	used     map[string]*leaseUse // by the last list of processes
 	usedAt   time.Duration
-	listedAt time.Time // zero: not yet, or the last list failed
-	total    uint64    // used memory, as shown
+	snapshot gpu.Snapshot // the last one, with the newest memory and processes
+	// snapshotAt is when the last snapshot was read, not only the processes.
+	snapshotAt time.Duration
+	listedAt   time.Time // zero: not yet, or the last list failed
+	total      uint64    // used memory, as shown
 	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
 	unattributed *uint64
 	reported     bool
@@ -139,7 +142,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	case err != nil:
 		s.failed(ctx, now, leases)
 	case s.control.Read(now, memory.Used, device, longest) || list:
-		s.list(read, ctx, leases)
+		s.list(read, ctx, memory, leases)
 	case memory.Used != s.total:
 		s.total = memory.Used
 		s.en.Samples.PutMemory(s.id, memory)
@@ -159,8 +162,8 @@ func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 }
 
 // list reads the processes of the GPU, decides and acts. The reading is limited by its context, the actions are not.
-func (s *sampler) list(read, ctx context.Context, leases []lease.Lease) {
-	sample, err := s.en.readSample(read, s.id)
+func (s *sampler) list(read, ctx context.Context, memory gpu.Memory, leases []lease.Lease) {
+	sample, err := s.readSample(read, memory)
 	now := s.now()
 	if err != nil {
 		s.failed(ctx, now, leases)

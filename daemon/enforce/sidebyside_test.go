@@ -146,3 +146,8 @@ func (d *countingDriver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapsho
 	*d.lists++
 	return d.fakeDriver.Snapshot(ctx, id)
 }
+
+func (d *countingDriver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	*d.lists++
+	return d.fakeDriver.Processes(ctx, id)
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/faultpoint"
 )
 
 // IsolationTimeout bounds the isolation of one process, and the wait for the end of a process that was killed.
@@ -60,9 +62,11 @@ func (l *Escalation) Terminate(ctx context.Context) error {
 	if err := l.Target.Thaw(ctx); err != nil {
 		return fmt.Errorf("cannot thaw it: %w", err)
 	}
+	faultpoint.Hit("stop.before-term")
 	if err := l.Target.Terminate(ctx); err != nil {
 		return err
 	}
+	faultpoint.Hit("stop.after-term")
 	l.terminated = true
 	return nil
 }
@@ -79,5 +83,7 @@ func (l *Escalation) Kill(ctx context.Context) error {
 		return fmt.Errorf("cannot kill it: %w", ErrNotTerminated)
 	}
 	l.Target.AwaitBacklog(ctx)
+	faultpoint.Hit("stop.before-kill")
+	defer faultpoint.Hit("stop.after-kill")
 	return l.Target.Kill(ctx)
 }

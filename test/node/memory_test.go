@@ -1,0 +1,144 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// twoGPUs is a node of two GPUs without latencies.
+const twoGPUs = `driver: "580"
+gpus:
+  - {model: A100-SXM4-80GB, count: 2}
+`
+
+// offenders is a spec whose tenant blue is stopped for GPU memory above 8 GiB.
+const offenders = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: timeslice}
+  - {select: {index: 1}, mode: timeslice}
+tenants:
+  - name: red
+    grants:
+      - {name: part, timeslice: {share: 30%, gpu_memory: 20GiB}, gpus: {index: 1}}
+      - {name: other, timeslice: {share: 30%, gpu_memory: 20GiB}, gpus: {index: 0}}
+  - name: blue
+    overuse: {gpu_memory: kill, grace: 1s}
+    grants:
+      - {name: part, timeslice: {share: 60%, gpu_memory: 8GiB}, gpus: {index: 1}}
+`
+
+// gpuMemory is the memory of the processes of a GPU as the virtual node has it, the largest of one process.
+func gpuMemory(t *testing.T, n *harness.Node, index int) (largest uint64) {
+	t.Helper()
+	var v struct {
+		GPUs []gpu.Snapshot `json:"gpus"`
+	}
+	if err := n.Ctl(soon(t), &v, "status"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range v.GPUs[index].Processes {
+		if p.Memory != nil {
+			largest = max(largest, *p.Memory)
+		}
+	}
+	return largest
+}
+
+// A lease that grows above its limit is frozen in its grace and cannot grow on; it gets SIGTERM, and SIGKILL after another
+// grace. Its neighbour is neither frozen for memory nor stopped.
+func TestGrowingLease(t *testing.T) {
+	needsFreezer(t)
+	for _, rate := range []int{1, 5, 20} {
+		t.Run(fmt.Sprintf("%d GiB a second", rate), func(t *testing.T) {
+			n := start(t, twoGPUs)
+			apply(t, n, offenders)
+			events := follow(t, n)
+			neighbour, id := begin(t, n, "red", "part", n.Burn("--memory", "10GiB", "--hold")...)
+			job, lease := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--hold", "--ignore-term", "--grow", fmt.Sprintf("%dGiB/s", rate))...)
+			var most uint64
+			frozen := false
+			for running := true; running; {
+				select {
+				case <-job.Done():
+					running = false
+				default:
+					most = max(most, gpuMemory(t, n, 1))
+					if l := findLease(status(t, n), lease); l != nil && l.GPUMemory != nil && l.GPUMemory.Stage == "frozen" {
+						frozen = true
+					}
+				}
+			}
+			over := float64(most)/(1<<30) - 8
+			c := n.Client()
+			counters, err := c.Counters(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("readings: %d us of %d messages", counters["worker.readings.us"], counters["worker.messages"])
+			t.Logf("at %d GiB/s it had %.1f GiB more than its grant", rate, over)
+			if most <= 8<<30 || most > 10<<30 && over > 3+2*float64(rate) {
+				t.Errorf("it had %.1f GiB more than its grant\n%s", over, daemonLog(n))
+			}
+			if !frozen {
+				t.Error("it was not shown as frozen in its grace")
+			}
+			if !strings.Contains(job.Output(), "ignoring SIGTERM") {
+				t.Errorf("it ended without SIGTERM: %s", job.Output())
+			}
+			events.await(t, "memory.over", "")
+			events.await(t, "memory.freeze", lease)
+			events.await(t, "memory.stop", lease)
+			events.await(t, "memory.kill", lease)
+			select {
+			case <-neighbour.Done():
+				t.Errorf("the neighbour ended: %s", neighbour.Output())
+			default:
+			}
+			if l := findLease(status(t, n), id); l == nil || len(l.Notices) > 0 {
+				t.Errorf("the neighbour is %+v", l)
+			}
+		})
+	}
+}
+
+// One hung GPU does not delay the escalation on another.
+func TestHungGPUAndAnOffender(t *testing.T) {
+	t.Parallel()
+	n := startHasty(t, twoGPUs)
+	apply(t, n, offenders)
+	events := follow(t, n)
+	begin(t, n, "red", "other", n.Burn("--memory", "1GiB", "--hold")...)
+	_, id := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--hold")...)
+	awaitStatus(t, n, "the lease has no process on the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 })
+	uuid := status(t, n).GPUs[0].UUID
+	f := gpusim.Fault{Call: "*", GPU: uuid, Do: gpusim.FaultHang, Times: -1}
+	if _, err := server.Control(soon(t), n.Root(), server.Command{Do: server.DoFaultAdd, Fault: &f}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // The test's own has ended.
+		defer cancel()
+		if _, err := server.Control(ctx, n.Root(), server.Command{Do: server.DoFaultClear}); err != nil {
+			t.Log(err)
+		}
+	})
+	// A second lease of the grant makes it exceed its limit while GPU 0 hangs.
+	began := time.Now()
+	begin(t, n, "blue", "part", n.Burn("--memory", "9GiB", "--hold")...)
+	events.await(t, "memory.over", "")
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("it was noticed after %v", d)
+	} else {
+		t.Logf("it was noticed after %v", d)
+	}
+}
