@@ -362,8 +362,8 @@ func TestWhatIsNotReadBackIsNotShown(t *testing.T) {
 	}
 }
 
-// TestADriverWithoutLimitsIsNotAskedAgain: each try would be a write.
-func TestADriverWithoutLimitsIsNotAskedAgain(t *testing.T) {
+// TestADriverWithoutLimitsIsNotTriedAgain: each try would be a write.
+func TestADriverWithoutLimitsIsNotTriedAgain(t *testing.T) {
 	f := newFixture(t, false, "")
 	f.driver.fail = func(string, string) error { return gpu.ErrNotSupported }
 	f.known, f.abilities, f.swept = nil, nil, 0

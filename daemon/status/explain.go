@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
@@ -308,6 +310,40 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 			r.Desired, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease may open fewer"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
+		e.Rules = append(e.Rules, v.explainGrantMemory(t, g)...)
 	}
 	return e
+}
+
+// explainGrantMemory reports what limits the GPU memory of a grant, one rule for each different answer of its GPUs.
+func (v *Viewer) explainGrantMemory(t *api.TenantSpec, g *api.GrantSpec) []api.Rule {
+	limit := state.GrantMemory(g)
+	if limit == 0 {
+		return nil
+	}
+	var out []api.Rule
+	on := map[quota.MemoryChoice][]string{}
+	var order []quota.MemoryChoice
+	node := v.Observer.Last()
+	for _, id := range v.State.Desired().Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}] {
+		gp, ok := node.GPU(id)
+		if !ok {
+			continue
+		}
+		c := v.Managers.Memory.GrantChoice(t, g, id)
+		if on[c] == nil {
+			order = append(order, c)
+		}
+		on[c] = append(on[c], strconv.Itoa(gp.Identity.Index))
+	}
+	for _, c := range order {
+		r := api.Rule{What: "GPU memory of " + g.Name, Desired: api.Bytes(limit).Short() + " on GPU " + strings.Join(on[c], ", ")}
+		if r.Enforced = c.Backend != quota.BackendObserve; r.Enforced {
+			r.By = c.Reason
+		} else {
+			r.Reason = c.Reason
+		}
+		out = append(out, v.unlessObserving(r))
+	}
+	return out
 }

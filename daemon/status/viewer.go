@@ -79,6 +79,7 @@ type Managers struct {
 	}
 	Memory interface {
 		Choice(l *lease.Lease) quota.MemoryChoice
+		GrantChoice(t *api.TenantSpec, g *api.GrantSpec, id gpu.UUID) quota.MemoryChoice
 	}
 	Leases interface {
 		EndedLeases() []api.Lease

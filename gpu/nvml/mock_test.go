@@ -261,11 +261,11 @@ func TestMemoryLimit(t *testing.T) {
 	ret := nvml.SUCCESS
 	hard := noLimit
 	h := &mock.Device{
-		SetMemoryLimits_v1Func: func(cgroup string, soft, hard uint64) nvml.Return {
+		SetMemoryLimits_v1Func: func(cgroup string, minimum, hard uint64) nvml.Return {
 			if cgroup != "/cg/a" {
 				t.Errorf("cgroup %q", cgroup)
 			}
-			set = append(set, soft, hard)
+			set = append(set, minimum, hard)
 			return ret
 		},
 		GetMemoryLimits_v1Func: func(string) (nvml.MemoryLimits_v1, nvml.Return) {

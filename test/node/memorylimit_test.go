@@ -143,6 +143,9 @@ func TestDriverLimitsGPUMemory(t *testing.T) {
 			if got := limitOf(t, n, filepath.Dir(filepath.Dir(l.Isolation.Cgroup))); got != 8<<30 {
 				t.Errorf("the limit of the slice of the grant is %d", got)
 			}
+			if r := n.CLI(soon(t), "explain", "blue"); !strings.Contains(r.Out, "8 GiB on GPU 0") || !strings.Contains(r.Out, "the driver refuses allocations above the limit") {
+				t.Errorf("explain of the tenant prints:\n%s%s", r.Out, r.Err)
+			}
 			if r := n.CLI(soon(t), "explain", blue); !strings.Contains(r.Out, "the driver refuses allocations above the limit") {
 				t.Errorf("explain prints:\n%s%s", r.Out, r.Err)
 			}
@@ -432,4 +435,3 @@ func TestHangingDriverLimit(t *testing.T) {
 		})
 	}
 }
-
