@@ -51,7 +51,7 @@ func (o *ownIdle) usual() float64 {
 func (s *Scheduler) rest(m *member) {
 	o := &m.own
 	if s.last-o.since < 10*time.Second {
-		o.rest = min(max(2*o.rest, 2*time.Second), time.Minute)
+		o.rest = min(max(2*o.rest, time.Second), 4*time.Second)
 	} else {
 		o.rest = 0
 	}

@@ -24,6 +24,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 		part := min(busy[m.Lease], 1)
 		switch {
 		case m.own.idle:
+			m.deficit -= time.Duration(part * float64(to-from)) // it runs next to the others' slices
 			if part > 0 && from >= m.own.since && s.last >= m.own.since+m.own.rest {
 				s.wakeUp(m)
 			}

@@ -60,6 +60,17 @@ func TestIdleLeaseDelaysNoOther(t *testing.T) {
 	}
 }
 
+// TestIdlenessIsNoCredit checks that a lease with a small share gets no more by being idle at times.
+func TestIdlenessIsNoCredit(t *testing.T) {
+	for _, off := range []time.Duration{2 * time.Second, 5 * time.Second, 20 * time.Second} {
+		sc := Scenario{Loads: []Load{{Share: 10, Queue: 50 * ms, On: 20 * time.Second, Off: off}, busy(90)}}
+		on := 20 / (20 + off.Seconds())
+		if f := Measure(sc, Variants()[1], Enforced, 2); f.Of[0] > 10+2*(1-on) {
+			t.Errorf("off for %v of %v: it has %.1f %% of the time, its share is 10 %%", off, 20*time.Second+off, f.Of[0])
+		}
+	}
+}
+
 // TestFallbackEnds checks that leases that did not use their slices run concurrently, and that the shares are enforced again
 // when they do.
 func TestFallbackEnds(t *testing.T) {
