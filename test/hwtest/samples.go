@@ -76,7 +76,7 @@ func (t *test) watchDuring(ctx context.Context, window, every time.Duration, sam
 }
 
 // shortQueue is a program whose queued work ends at once when it is frozen, so that the phases of processes do not overlap.
-var shortQueue = load{queue: 2, kernel: 2 * time.Millisecond}
+var shortQueue = load{queue: 4, kernel: 2 * time.Millisecond}
 
 // The parts of the measurement of samples, in order: one process alone, two in turn, none.
 const (
