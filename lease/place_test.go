@@ -212,6 +212,10 @@ func TestPlace(t *testing.T) {
 					got = tt.want
 				}
 			} else {
+				// The scheduler of GPU time depends on it: a lease is frozen for one GPU only.
+				if tt.grant.Kind() == api.ModeTimeslice && len(p.GPUs) != 1 {
+					t.Errorf("a time-sliced lease has the GPUs %v", p.GPUs)
+				}
 				for i, d := range p.Devices {
 					if i > 0 {
 						got += " "

@@ -25,7 +25,7 @@ type Shares struct {
 	GPUs map[gpu.UUID]*Slicer
 }
 
-// Slicer schedules the time of one GPU.
+// Slicer schedules the time of one GPU. A time-sliced lease has exactly one GPU, so each GPU is scheduled by itself.
 type Slicer struct {
 	epoch time.Time // times of the scheduler count from here
 	wake  chan struct{}
