@@ -82,6 +82,7 @@ var rules = map[string]rule{
 	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thaw watchdog must outlive every other program: it has the fewest dependencies"},
 
 	"internal/cli/migparted": {own: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
+	"internal/exits":         {own: []string{"internal/procfs"}, why: "exits reads messages of the kernel; the caller knows what a process is"},
 	"internal/launch":        {own: []string{"internal/procfs"}, why: "launch executes a tenant's program as root until then: it must be small and know no lease"},
 	"cmd/gpushare-start":     {own: []string{"internal/launch", "internal/version"}, why: "it runs as root until it executes the tenant's program: it has the fewest dependencies"},
 

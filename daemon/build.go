@@ -34,6 +34,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/exits"
 	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -64,7 +65,8 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 type environment struct {
 	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
-	boot       func() time.Duration // since boot; nil: the kernel's clock
+	listen     func() (*exits.Listener, error) // to the ends of processes; nil: their exit codes are not known
+	boot       func() time.Duration            // since boot; nil: the kernel's clock
 }
 
 // driver is the GPUs behind the worker, and the state of the worker.
@@ -78,7 +80,7 @@ type driver interface {
 
 // realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
-	return environment{findHost: findHost, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
+	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
 			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
@@ -151,6 +153,12 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
 	d.account = d.newAccount(out.boot)
+	if out.listen != nil {
+		if d.exits, err = out.listen(); err != nil {
+			log.Info("the exit codes of commands that users started are not known", "reason", err)
+		}
+		undo = append(undo, func() { _ = d.exits.Close() }) // The returned error is more important.
+	}
 	d.compose(h, supervisor, convergeWake, adoptionWake)
 	return d, nil
 }
@@ -222,7 +230,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
 		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.wakeConverge, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, Memory: memory, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		Policy: d.policy, Escapes: d.escapes, Memory: memory, Exits: d.exits, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases

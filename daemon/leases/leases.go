@@ -36,6 +36,7 @@ type Leases struct {
 	Policy      *devicepolicy.Policy
 	Escapes     escapeTracker
 	Memory      memoryLimits
+	Exits       exitListener
 
 	LeaseChanges *stop.LeaseChanges
 	Ended        endedLeases

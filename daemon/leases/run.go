@@ -186,6 +186,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	w.Leases.Memory.End(ctx, &l)
 	if l.InPlace() {
+		w.Leases.recordExit(ctx, &l)
 		w.Leases.releaseInPlace(l.ID)
 		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {
 			w.Leases.Log.Warn("cannot revoke a GPU from a login", "lease", l.ID, "error", err) // The converge loop tries again.
@@ -201,6 +202,7 @@ func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	if l.Origin == lease.OriginDetached {
 		w.Leases.recordResult(ctx, l.ID)
 	}
+	w.Leases.recordExit(ctx, &l)
 	return nil
 }
 
@@ -252,6 +254,7 @@ func (ls *Leases) WatchLease(id string) {
 	ls.Watchers.Watched[id] = true
 	if l, ok := ls.Table.Get(id); ok {
 		ls.Escapes.Note(&l)
+		ls.followExit(&l)
 	}
 	ls.Tasks.Go(func() {
 		defer func() {

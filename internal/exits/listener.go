@@ -1,0 +1,235 @@
+package exits
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// Listener knows how the followed processes ended. A nil Listener follows nothing.
+type Listener struct {
+	socket *os.File
+
+	mu       sync.Mutex
+	followed map[int]*process // by pid
+}
+
+// process is one followed process.
+type process struct {
+	start  uint64
+	pidfd  *procfs.Pidfd
+	status unix.WaitStatus // of the last end of its first thread
+	at     time.Time       // zero: none
+	ended  chan struct{}   // closed when that was the end of the process
+}
+
+// Listen subscribes to the ends of processes. It fails without root, in another network namespace than the first, and with a
+// kernel that lacks the process connector.
+func Listen() (*Listener, error) {
+	fd, err := subscribe()
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen to the ends of processes: %w", err)
+	}
+	return &Listener{socket: os.NewFile(uintptr(fd), "process connector"), followed: map[int]*process{}}, nil
+}
+
+// Close ends the listener. Run does so too.
+func (l *Listener) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.socket.Close()
+}
+
+// Run receives until ctx ends. Then, or when it fails, the listener is closed and knows no new ends.
+func (l *Listener) Run(ctx context.Context) error {
+	if l == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.socket.Close() }) // Only the read below sees its error.
+	defer stop()
+	buf := make([]byte, 4096)
+	for {
+		n, err := l.socket.Read(buf)
+		switch {
+		case errors.Is(err, unix.ENOBUFS): // Ends were lost: their processes have no result.
+			continue
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("cannot listen to the ends of processes: %w", errors.Join(err, l.socket.Close()))
+		}
+		if pid, status, ok := parse(buf[:n]); ok {
+			l.put(pid, status)
+		}
+	}
+}
+
+func (l *Listener) put(pid int, status unix.WaitStatus) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.followed[pid]
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.ended:
+		return // It is a later process with the same pid.
+	default:
+	}
+	p.status, p.at = status, time.Now()
+	// The first thread also ends when another one calls execve, as in a Go program, and it may end before the others.
+	if p.pidfd.Ended() {
+		close(p.ended)
+	}
+}
+
+// Follow keeps the result of a process until Forget. start is in clock ticks since the boot. A process that has ended is not
+// followed.
+func (l *Listener) Follow(pid int, start uint64) {
+	if l == nil || pid <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.followed[pid]
+	if old != nil && old.start == start {
+		return
+	}
+	pidfd, err := procfs.OpenPidfd(pid, start)
+	if err != nil {
+		return // Its result is unknown.
+	}
+	if old != nil {
+		_ = old.pidfd.Close() // It is only read.
+	}
+	l.followed[pid] = &process{start: start, pidfd: pidfd, ended: make(chan struct{})}
+}
+
+// Forget ends Follow.
+func (l *Listener) Forget(pid int, start uint64) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.followed[pid]; p != nil && p.start == start {
+		_ = p.pidfd.Close() // It is only read.
+		delete(l.followed, pid)
+	}
+}
+
+// Result returns how a followed process that has ended did so, and when. ok is false if that is not known. The kernel empties
+// the cgroup of a process a moment before it reports the end, so it waits until ctx ends.
+func (l *Listener) Result(ctx context.Context, pid int, start uint64) (status unix.WaitStatus, at time.Time, ok bool) {
+	if l == nil {
+		return 0, time.Time{}, false
+	}
+	l.mu.Lock()
+	p := l.followed[pid]
+	l.mu.Unlock()
+	if p == nil || p.start != start {
+		return 0, time.Time{}, false
+	}
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// If the first thread ended before the others, its end was not the end of the process, and there is no later one.
+	return p.status, p.at, !p.at.IsZero() && p.pidfd.Ended()
+}
+
+// The messages of the process connector: struct nlmsghdr, struct cn_msg and struct proc_event (linux/netlink.h,
+// linux/connector.h, linux/cn_proc.h).
+const (
+	netlinkHeader  = 16
+	connectorIndex = 1          // CN_IDX_PROC
+	connectorValue = 1          // CN_VAL_PROC
+	listen         = 1          // PROC_CN_MCAST_LISTEN
+	exitEvent      = 0x80000000 // PROC_EVENT_EXIT
+
+	whatAt   = netlinkHeader + 20 // after struct cn_msg
+	threadAt = whatAt + 16        // what, cpu and the time come before the event
+	pidAt    = threadAt + 4
+	statusAt = threadAt + 8
+	eventEnd = threadAt + 16
+)
+
+// parse returns the process whose first thread ended. Its exit code is that of the process, unless it ends alone before the
+// others.
+func parse(b []byte) (pid int, status unix.WaitStatus, ok bool) {
+	if len(b) < eventEnd {
+		return 0, 0, false
+	}
+	at := func(i int) uint32 { return binary.NativeEndian.Uint32(b[i:]) }
+	if at(netlinkHeader) != connectorIndex || at(whatAt) != exitEvent || at(threadAt) != at(pidAt) {
+		return 0, 0, false
+	}
+	return int(at(pidAt)), unix.WaitStatus(at(statusAt)), true
+}
+
+// subscribe opens the socket.
+func subscribe() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_CONNECTOR)
+	if err != nil {
+		return -1, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}()
+	if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter()); err != nil {
+		return -1, fmt.Errorf("attach a filter: %w", err)
+	}
+	// Beyond the limit of the system, because a burst of ends must not overflow it.
+	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20); err != nil {
+		return -1, fmt.Errorf("set the size of the buffer: %w", err)
+	}
+	if err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: connectorIndex}); err != nil {
+		return -1, err
+	}
+	return fd, unix.Sendto(fd, request(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// request is the message that starts the reports.
+func request() []byte {
+	b := make([]byte, netlinkHeader+24)
+	put := func(i int, v uint32) { binary.NativeEndian.PutUint32(b[i:], v) }
+	put(0, uint32(len(b)))
+	binary.NativeEndian.PutUint16(b[4:], unix.NLMSG_DONE)
+	put(12, uint32(os.Getpid()))
+	put(netlinkHeader, connectorIndex)
+	put(netlinkHeader+4, connectorValue)
+	binary.NativeEndian.PutUint16(b[netlinkHeader+16:], 4) // the length of what follows
+	put(netlinkHeader+20, listen)
+	return b
+}
+
+// filter accepts the end of a process, not that of one of its other threads. Words are loaded in network byte order.
+func filter() *unix.SockFprog {
+	const all = 0xffffffff
+	var word [4]byte
+	binary.NativeEndian.PutUint32(word[:], exitEvent)
+	code := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: whatAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(word[:]), Jf: 4},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: threadAt},
+		{Code: unix.BPF_MISC | unix.BPF_TAX},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: pidAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_X, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: all},
+	}
+	return &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+}
