@@ -31,7 +31,7 @@ const (
 func (m *Limits) Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string)) {
 	want := m.State.Desired()
 	if !want.Enforcing() || node.DriverErr != nil || node.SlicesErr != nil || m.Hierarchy == nil || lacks(node) {
-		m.forget(want)
+		m.forget()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
@@ -54,12 +54,9 @@ func (m *Limits) Converge(ctx context.Context, node *observe.Node, corrected fun
 }
 
 // forget drops what was read back when nothing is enforced or read any more.
-func (m *Limits) forget(want *state.Desired) {
+func (m *Limits) forget() {
 	m.mu.Lock()
-	m.swept = 0
-	if !want.Enforcing() {
-		m.known = nil
-	}
+	m.swept, m.known = 0, nil
 	m.mu.Unlock()
 	m.Conditions.Replace("gpu-memory", nil)
 }

@@ -22,7 +22,7 @@ func (m *Limits) GrantChoice(t *api.TenantSpec, g *api.GrantSpec, id gpu.UUID) q
 	case ok && r.reason != "":
 		in.Driver.Reason = r.reason
 	default:
-		in.Driver.Reason = "it was not read back yet"
+		in.Driver.Reason = m.whyUnread(id)
 	}
 	return quota.ChooseMemoryBackend(in)
 }

@@ -151,9 +151,21 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	case ok && r.reason != "":
 		in.Driver.Reason = r.reason
 	default:
-		in.Driver.Reason = "it was not read back yet"
+		in.Driver.Reason = m.whyUnread(id)
 	}
 	return quota.ChooseMemoryBackend(in)
+}
+
+// whyUnread returns why no limit of a GPU was read back.
+func (m *Limits) whyUnread(id gpu.UUID) string {
+	node := m.Observer.Last()
+	if node == nil || node.DriverErr != nil {
+		return "the driver does not answer"
+	}
+	if g, ok := node.GPU(id); !ok || g.Err != nil {
+		return "the GPU does not answer"
+	}
+	return "it was not read back yet"
 }
 
 // together reports whether the limit of the grant's slice was read back and also holds for this lease.

@@ -383,6 +383,31 @@ func TestADriverWithoutLimitsIsNotTriedAgain(t *testing.T) {
 	f.choice(&l, quota.BackendReactive, false, "older than R615")
 }
 
+// TestADriverThatDoesNotAnswer: what was read back before is not shown any more.
+func TestADriverThatDoesNotAnswer(t *testing.T) {
+	for name, change := range map[string]func(n *observe.Node) string{
+		"the driver": func(n *observe.Node) string { n.DriverErr = gpu.ErrStuck; return "the driver does not answer" },
+		"the GPU":    func(n *observe.Node) string { n.GPUs[0].Err = gpu.ErrTimeout; return "the GPU does not answer" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, false, "")
+			l := f.mustStart()
+			good := *f.node
+			good.GPUs = append([]observe.GPU{}, f.node.GPUs...)
+			reason := change(f.node)
+			f.later()
+			f.choice(&l, quota.BackendReactive, false, reason)
+			sets := f.driver.sets
+			*f.node = good
+			f.later()
+			f.choice(&l, quota.BackendDriver, true, "")
+			if f.driver.sets != sets {
+				t.Errorf("%d writes after it answered again", f.driver.sets-sets)
+			}
+		})
+	}
+}
+
 // TestARemovedCgroupIsForgotten: its limits are removed with it.
 func TestARemovedCgroupIsForgotten(t *testing.T) {
 	f := newFixture(t, false, "")
