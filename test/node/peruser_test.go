@@ -61,7 +61,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	refused(125, name+" has 6 GiB of 10 GiB of GPU memory, and this needs 5 GiB more (per_user.gpu_memory)", "run", "-t", "green", "--grant", "more", "--", "true")
 	refused(125, "it needs 12 GiB of GPU memory, and a user may have 10 GiB (per_user.gpu_memory)", "run", "--wait", "-t", "blue", "--grant", "large", "--", "true")
 	other := begins("green", "part")
-	full := name+" has 2 of 2 leases (per_user.leases)"
+	full := name + " has 2 of 2 leases (per_user.leases)"
 	refused(125, full, "run", "-t", "green", "--grant", "part", "--", "true")
 	refused(125, full, "run", "--detach", "-t", "blue", "--grant", "part", "--", "true")
 	// Root has no limit.
