@@ -163,7 +163,7 @@ type OveruseSpec struct {
 }
 
 // What happens to the leases of a tenant when a request of a tenant with a higher priority waits.
-const PreemptStop = "stop" // they may be stopped to make room
+const PreemptStop = "stop" // they may be stopped to free a place
 
 // GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set.
 type GrantSpec struct {

@@ -188,6 +188,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Noticed:         func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
 		InstancePending: func() { d.changes.Dynamic.Wake() },
+		Preempted:       func() { d.leases.TimeWake.Set() },
 	})
 	ready := func() error { return nil } // Without a freezer another condition reports it.
 	if h.Freezer != nil {

@@ -30,6 +30,12 @@
 // what it would get next: of the idle GPUs all that it could use, of shared GPUs the one that lacks least. So a stream
 // of small requests cannot starve a large one.
 //
+// # Preemption
+//
+// For a request that waits, the table chooses the fewest leases of lower priority whose tenants allow it (preempt: stop)
+// and whose end frees a place. The caller stops them (TakePreemptions); until they have ended, the request claims what they
+// free, and no further lease of their grants starts there.
+//
 // # Instances on demand
 //
 // Where instances are created on demand (GPUView.DynamicProfiles), a request for which none is idle gets the capacity

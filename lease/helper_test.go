@@ -157,3 +157,6 @@ func isPlaced(tab *Table, k *Ticket) bool {
 	_, ok := tab.Get(k.ID())
 	return ok
 }
+
+// queueForever is the Wait of a request that waits for as long as it takes.
+func queueForever() *time.Duration { return new(time.Duration) }

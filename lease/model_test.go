@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ type machine struct {
 	order     []string           // ids in the order of the requests
 	kindOf    map[string]grantAndUser
 	users     map[int]UserUsage // at the last check
+	preempted int               // requests that got a place by it
 	respec    bool              // the terms of leases may have changed since then
 	seen      map[uint64]string // every generation that was assigned
 	pid       int
@@ -149,9 +152,10 @@ func (m *machine) ChangeGrant(t *rapid.T) {
 	g := &m.view.Grants[i]
 	g.Spec.Reserved = rapid.Bool().Draw(t, "reserved")
 	g.Priority = rapid.SampledFrom([]string{"", "low", "high"}).Draw(t, "priority")
+	g.Preempt = rapid.SampledFrom([]string{"", api.PreemptStop, api.PreemptStop}).Draw(t, "preempt")
 	for j := range m.view.Grants { // a tenant has one priority
 		if m.view.Grants[j].Tenant == g.Tenant {
-			m.view.Grants[j].Priority = g.Priority
+			m.view.Grants[j].Priority, m.view.Grants[j].Preempt = g.Priority, g.Preempt
 		}
 	}
 	if s := g.share(); s != nil {
@@ -167,6 +171,51 @@ func (m *machine) ChangeGrant(t *rapid.T) {
 	m.view.Generation++
 	m.respec = true
 	m.update()
+}
+
+// Preempt stops the leases that the table chose for requests of higher priorities. Then the requests have their places.
+func (m *machine) Preempt(t *rapid.T) {
+	for _, p := range m.tab.TakePreemptions() {
+		k := m.tickets[p.Request.ID]
+		rank := func(priority string) int { return (&Grant{Priority: priority}).rank() }
+		for _, victim := range p.Victims {
+			l, ok := m.tab.Get(victim.ID)
+			switch {
+			case !ok || l.State != Running || l.InPlace():
+				t.Fatalf("%s is to be stopped: %v %+v", victim.ID, ok, l)
+			case l.Terms.Preempt != api.PreemptStop || rank(l.Terms.Priority) >= k.rank():
+				t.Fatalf("%s (%+v) is to be stopped for a request of rank %d", l.ID, l.Terms, k.rank())
+			case !m.tab.Preempts(victim.ID):
+				t.Fatalf("%s is not to be stopped any more", l.ID)
+			}
+		}
+		before := m.tab.Live()
+		for i, victim := range p.Victims {
+			if _, ok := m.tab.Get(p.Request.ID); ok {
+				t.Fatalf("it was placed after %d of %d had ended", i, len(p.Victims))
+			}
+			if err := m.tab.Ended(context.Background(), victim.ID, "preempted"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, l := range m.tab.Live() { // Leases that are ending are not stopped: the request only waits for them.
+			if _, ok := m.tab.Get(p.Request.ID); !ok && l.State == Ending {
+				if err := m.tab.Ended(context.Background(), l.ID, "exited"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// A request further ahead, which the limit of its user held back until now, may take the place.
+		ahead := slices.ContainsFunc(m.tab.Live(), func(l Lease) bool {
+			other := m.tickets[l.ID]
+			return other != nil && !slices.ContainsFunc(before, func(old Lease) bool { return old.ID == l.ID }) &&
+				(other.rank() > k.rank() || other.rank() == k.rank() && other.sequence < k.sequence)
+		})
+		if _, ok := m.tab.Get(p.Request.ID); !ok && !ahead {
+			t.Fatalf("%s has no place after %d leases were stopped for it: it waits because %q\n%s", p.Request.ID, len(p.Victims), k.waiting, m.describe())
+		}
+		m.preempted++
+	}
 }
 
 // LimitUsers changes what one user may have.
@@ -218,6 +267,23 @@ func (m *machine) Restart(t *rapid.T) {
 	m.tickets = map[string]*Ticket{}
 	m.order, m.kindOf = nil, map[string]grantAndUser{}
 	m.update()
+}
+
+// describe lists the leases, the grants and what is reserved.
+func (m *machine) describe() string {
+	var b strings.Builder
+	for _, l := range m.tab.List() {
+		fmt.Fprintln(&b, l.ID, l.Grant, l.State, l.UID, l.GPUs, l.Waiting)
+	}
+	for i := range m.view.Grants {
+		g := &m.view.Grants[i]
+		fmt.Fprintln(&b, g.Key(), g.Priority, g.Preempt, g.memory()/gib, g.Spec.Reserved)
+	}
+	for i := range m.view.GPUs {
+		fmt.Fprintln(&b, m.view.GPUs[i].UUID, m.view.GPUs[i].Closed)
+	}
+	fmt.Fprintln(&b, m.view.PerUser, m.tab.Users(), m.tab.reserved)
+	return b.String()
 }
 
 // Check checks the invariants.
@@ -361,30 +427,53 @@ func (m *machine) Check(t *rapid.T) {
 		}
 	}
 	// The table has placed all it can: an update without a change places no more.
-	before := fmt.Sprint(live)
+	before, described := fmt.Sprint(live), m.describe()
 	m.update()
 	if after := fmt.Sprint(m.tab.Live()); after != before {
-		t.Fatalf("a second update placed more:\n%s\n%s", before, after)
+		t.Fatalf("a second update placed more:\n%s\n%s", described, m.describe())
 	}
 }
 
 func TestTableModel(t *testing.T) {
+	two, three := 2, 3
+	testModel(t, View{
+		Generation: 1,
+		GPUs: []GPUView{
+			partitioned(0), partitioned(1), device(2, "mps"), device(3, "timeslice"), device(4, "timeslice"),
+			device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive"),
+		},
+		Grants: []Grant{
+			mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.MaxLeases = &three }),
+			{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, MaxLeases: &two}},
+			timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
+			mps("a", "p", 60, 10*gib), mps("b", "p", 50, 20*gib),
+			exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
+		},
+	})
+}
+
+// On a crowded node requests wait, and leases are stopped for those of higher priorities.
+func TestTableModelCrowded(t *testing.T) {
+	two := 2
+	v := View{
+		Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive"), device(2, "exclusive")},
+		Grants: []Grant{
+			timeslice("a", "t", 40, 25*gib), timeslice("b", "t", 30, 20*gib), timeslice("c", "t", 30, 30*gib), timeslice("c", "s", 10, 8*gib),
+			exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
+		},
+	}
+	for i := range v.Grants {
+		g := &v.Grants[i]
+		g.Priority, g.Preempt = map[string]string{"a": "high", "c": "low"}[g.Tenant], map[string]string{"b": api.PreemptStop, "c": api.PreemptStop}[g.Tenant]
+	}
+	if n := testModel(t, v); n == 0 {
+		t.Log("no lease was stopped for another in so few runs")
+	}
+}
+
+// testModel returns how many requests were placed by preemption.
+func testModel(t *testing.T, v View) (preempted int) {
 	rapid.Check(t, func(t *rapid.T) {
-		two, three := 2, 3
-		v := View{
-			Generation: 1,
-			GPUs: []GPUView{
-				partitioned(0), partitioned(1), device(2, "mps"), device(3, "timeslice"), device(4, "timeslice"),
-				device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive"),
-			},
-			Grants: []Grant{
-				mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.MaxLeases = &three }),
-				{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, MaxLeases: &two}},
-				timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
-				mps("a", "p", 60, 10*gib), mps("b", "p", 50, 20*gib),
-				exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
-			},
-		}
 		now := epoch
 		m := &machine{isolation: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, kindOf: map[string]grantAndUser{}, seen: map[uint64]string{}}
 		// The clock advances and goes back.
@@ -393,9 +482,11 @@ func TestTableModel(t *testing.T) {
 			return now
 		}})
 		m.update()
+		defer func() { preempted += m.preempted }()
 		t.Repeat(map[string]func(*rapid.T){
-			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "lose driver": m.LoseDriver, "restart": m.Restart,
+			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "start more": m.Start, "end": m.End,
+			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "preempt": m.Preempt, "lose driver": m.LoseDriver, "restart": m.Restart,
 		})
 	})
+	return preempted
 }

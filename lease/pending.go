@@ -110,8 +110,7 @@ func (o *occupancy) claim(m *PendingInstance) {
 	t.claims = append(t.claims, slotClaim{m.InstanceSlot, m.Ticket})
 }
 
-// planInstanceLocked finds the capacity to create an instance for a ticket for which none is idle. Without capacity the
-// ticket claims what it should get next.
+// planInstanceLocked finds the capacity to create an instance for a ticket for which none is idle.
 func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int) {
 	now := k.t.cfg.Now()
 	avoid := func(id gpu.UUID) bool { return now.Before(k.avoided[id]) }
@@ -124,6 +123,10 @@ func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int
 			return
 		}
 	}
+}
+
+// claimInstanceLocked claims what a ticket without capacity should get next.
+func (k *Ticket) claimInstanceLocked(o *occupancy, who requester, creatable []int) {
 	for _, i := range creatable {
 		if m := o.claimNext(&k.candidates[i], &k.t.view, who, k.claimed); m != nil {
 			k.claimed = m

@@ -41,6 +41,7 @@ type occupancy struct {
 	users      map[int]*userUsage // by uid
 	capacity   CapacityFinder     // nil: no instance is created on demand
 	noCapacity map[Key]bool       // grants without capacity: within one evaluation capacity only decreases
+	unfreeable map[Key]int        // grants for which no leases can be stopped, with the highest priority that was tried
 }
 
 // gpuUsage is what is in use of one GPU.
@@ -50,6 +51,7 @@ type gpuUsage struct {
 	shares    map[Key]*grantShare         // timeslice and mps
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
+	preempted map[Key]bool                // grants whose leases here are stopped for that request
 }
 
 // occupant is the grant that has a place: by a lease, by reservation, or both.
@@ -72,7 +74,7 @@ type grantShare struct {
 }
 
 func newOccupancy() *occupancy {
-	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, users: map[int]*userUsage{}, noCapacity: map[Key]bool{}}
+	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, users: map[int]*userUsage{}, noCapacity: map[Key]bool{}, unfreeable: map[Key]int{}}
 }
 
 func (o *occupancy) at(id gpu.UUID) *gpuUsage {
@@ -372,7 +374,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			lacks = append(lacks, fmt.Sprintf("GPU %d has no hard limit of GPU memory: %s", d.Index, why))
 			continue
 		}
-		if t.claimed && own == nil {
+		if t.claimed && (own == nil || t.preempted[key]) {
 			lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
 			continue
 		}

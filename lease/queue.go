@@ -38,6 +38,9 @@ type Ticket struct {
 	avoided    map[gpu.UUID]time.Time
 	mayFitSoon bool // an instance that is being created may be for it
 	queued     bool // it was in the queue when Submit returned
+
+	preempt     *preemption // the leases that are stopped for it
+	preemptions int         // how often leases were stopped for it
 }
 
 // Update is what Next returns: the ticket's position, or its place.
@@ -149,7 +152,8 @@ func (t *Table) evaluateLocked() {
 	slices.SortStableFunc(t.queue, func(a, b *Ticket) int {
 		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.sequence, b.sequence))
 	})
-	// A reserved grant that was placed elsewhere frees the place that was reserved for it: evaluate again.
+	// A reserved grant that was placed elsewhere frees the place that was reserved for it, and a user who has a lease more
+	// may not have what an earlier request of theirs claims: evaluate again.
 	for again := true; again; {
 		again = false
 		o := t.occupancyLocked()
@@ -157,7 +161,7 @@ func (t *Table) evaluateLocked() {
 		left := t.queue[:0]
 		for _, k := range t.queue {
 			if !k.done && k.tryLocked(o) {
-				again = again || k.lease.Terms.Spec.Reserved
+				again = again || k.lease.Terms.Spec.Reserved || k.request.limit(&t.view) != (PerUser{})
 			}
 			if !k.done && k.queued && k.request.Wait == nil && !k.mayFitSoon {
 				k.refuseLocked()
@@ -170,10 +174,14 @@ func (t *Table) evaluateLocked() {
 		clear(t.queue[len(left):])
 		t.queue = left
 	}
-	anyPending := false
+	anyPending, anyPreempted := false, false
 	for i, k := range t.queue {
 		k.setPosition(i + 1)
 		anyPending = anyPending || k.pending != nil && !k.creating
+		anyPreempted = anyPreempted || k.preempt != nil && !k.preempt.taken
+	}
+	if anyPreempted && t.cfg.Preempted != nil {
+		t.cfg.Preempted()
 	}
 	if anyPending && t.cfg.InstancePending != nil {
 		t.cfg.InstancePending()
@@ -186,17 +194,16 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	k.mayFitSoon = k.pending != nil
+	if k.preempt != nil && !k.preempt.taken {
+		k.preempt = nil // Not started: it is chosen again, because the leases may have changed.
+	}
 	if k.t.yieldsToSavedLocked(k) {
-		if k.waiting != savedTicketsText {
-			k.waiting, k.unread = savedTicketsText, true
-		}
+		k.setWaiting(savedTicketsText)
 		return false
 	}
 	who := o.requesterOf(k)
 	if why := who.mostLeases(); why != "" {
-		if why != k.waiting {
-			k.waiting, k.unread = why, true
-		}
+		k.setWaiting(why)
 		return false
 	}
 	var waiting []string
@@ -221,22 +228,40 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		k.placeLocked(g, p, waiting, o)
 		return true
 	}
+	if k.pending == nil && !k.request.Immediate {
+		k.planInstanceLocked(o, who, creatable)
+	}
+	preempted, ok := "", false
+	if k.pending == nil {
+		if preempted, ok = k.preemptLocked(o, who); ok {
+			k.setWaiting(preempted)
+			return false
+		}
+	}
 	for _, ob := range claims {
 		for _, id := range ob.claims {
 			o.at(id).claimed = true
 		}
 	}
 	if k.pending == nil && !k.request.Immediate {
-		k.planInstanceLocked(o, who, creatable)
+		k.claimInstanceLocked(o, who, creatable)
 	}
 	text := strings.Join(waiting, "; ")
+	if preempted != "" {
+		text += "; " + preempted
+	}
 	if k.pending != nil {
 		k.mayFitSoon, text = true, k.pendingText()
 	}
+	k.setWaiting(text)
+	return false
+}
+
+// setWaiting updates the reason why the ticket waits.
+func (k *Ticket) setWaiting(text string) {
 	if text != k.waiting {
 		k.waiting, k.unread = text, true
 	}
-	return false
 }
 
 // placeLocked assigns the place to the ticket.
@@ -251,7 +276,7 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	e := &entry{Lease: k.lease.clone()}
 	k.t.leases[e.ID] = e
 	k.done, k.position, k.waiting, k.unread = true, 0, "", true
-	k.pending, k.creating, k.claimed = nil, false, nil
+	k.pending, k.creating, k.claimed, k.preempt = nil, false, nil, nil
 	k.signal()
 	k.t.changedLocked(&e.Lease)
 }

@@ -47,8 +47,11 @@ type Config struct {
 	// InstancePending is called if there are instances to create, under the same terms as Changed: TakePendingInstances
 	// returns them.
 	InstancePending func()
-	Now             func() time.Time // nil: time.Now
-	Random          func(n int) int  // for ids, returns a number below n; nil: math/rand
+	// Preempted is called if there are leases to stop for a request of a higher priority, under the same terms as
+	// Changed: TakePreemptions returns them.
+	Preempted func()
+	Now       func() time.Time // nil: time.Now
+	Random    func(n int) int  // for ids, returns a number below n; nil: math/rand
 }
 
 // removeIsolationTimeout bounds the cleanup after a failed start, which must not depend on its caller's context.
@@ -85,6 +88,7 @@ type entry struct {
 	Lease
 	busy         bool   // Isolate or RemoveIsolation is running
 	endRequested string // the reason, if Ended was called while busy
+	preempted    bool   // TakePreemptions returned it
 }
 
 // New returns an empty table. It admits no lease until Update was called.
@@ -103,6 +107,7 @@ func (t *Table) Update(v View) {
 	t.view, t.ready = v, true
 	if respec {
 		t.reviseTermsLocked()
+		t.occupancyLocked() // It renews the reservations, which decide what can ever fit.
 	}
 	for _, k := range t.queue {
 		k.updateLocked(respec)
@@ -291,6 +296,9 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	}
 	e.State, e.busy = Running, false
 	t.changedLocked(&e.Lease)
+	if e.Terms.Preempt != "" && len(t.queue) > 0 {
+		t.evaluateLocked() // It may be stopped for a request that waits.
+	}
 	l = e.clone()
 	t.mu.Unlock()
 	return l, result, nil

@@ -116,8 +116,9 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 			continue
 		}
 		if a.DryRun {
-			would := MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}
-			out = append(out, e.accounts[a.ID].once(would)...)
+			for _, act := range e.accounts[a.ID].once(MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}) {
+				out = append(out, act)
+			}
 			continue
 		}
 		if e.victim != nil || now < e.nextStop {

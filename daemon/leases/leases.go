@@ -42,7 +42,7 @@ type Leases struct {
 	Ended        endedLeases
 	Notices      chan QueuedNotice // on their way to terminals
 	Detached     Detached
-	TimeWake     loop.Wake                    // a lease started or ended: the next deadline may be another
+	TimeWake     loop.Wake                    // a lease started or ended, or is to be stopped for a request
 	inPlaceMu    locks.Mutex[locks.Attaching] // one check and one start of a lease in place at a time
 	Watchers     Watchers
 }

@@ -12,13 +12,15 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// timeLoop warns leases before their max_time ends, and stops them when it has. A node that only observes does neither.
+// timeLoop warns leases before their max_time ends, and stops them when it has. It also stops leases for requests of higher
+// priorities. A node that only observes does neither.
 func (ls *Leases) timeLoop(ctx context.Context) {
 	for next := time.Duration(0); ; {
 		if _, ok := ls.TimeWake.Sleep(ctx, next); !ok {
 			return
 		}
 		next = time.Hour
+		ls.preempt(ctx)
 		for _, l := range ls.Table.Live() {
 			if l.State != lease.Running || l.Expires == nil || !ls.State.Desired().Enforcing() {
 				continue

@@ -60,7 +60,7 @@ func ProposedView(d *state.Desired, n *observe.Node) lease.View {
 
 // ViewOf is the input of the lease table. closed has the reason for each GPU that takes no lease now.
 func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
-	v := lease.View{Generation: d.Generation}
+	v := lease.View{Generation: d.Generation, Observing: !d.Enforcing()}
 	if n.DriverErr != nil {
 		v.DriverUnavailable = n.DriverErr.Error()
 	}

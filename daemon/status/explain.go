@@ -60,6 +60,9 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 			e.Rules = append(e.Rules, r)
 		}
 	}
+	if l.Terms.Preempt == api.PreemptStop {
+		e.Rules = append(e.Rules, v.explainPreempt(l))
+	}
 	for _, u := range v.users() {
 		if u.UID == l.UID && perUserText(&u) != "" {
 			e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: u.User + " has " + perUserText(&u), Enforced: true, By: "gpushared, when a lease gets its place"})
@@ -73,6 +76,17 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 	}
 	return e
+}
+
+// explainPreempt reports whether the lease may be stopped to free a place for another.
+func (v *Viewer) explainPreempt(l *lease.Lease) api.Rule {
+	r := api.Rule{What: "preempt", Desired: "it may be stopped for a request of a tenant with a higher priority that waits", By: "gpushared: SIGTERM, 10 s, SIGKILL"}
+	if l.InPlace() {
+		r.Reason, r.By = attribution.InPlaceReason(l)+": its end would not free its place", ""
+		return r
+	}
+	r.Enforced = true
+	return v.unlessObserving(r)
 }
 
 // locationText returns where the processes of a lease run.
@@ -291,6 +305,9 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	node := v.Observer.Last()
 	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.Grants), "grant"))}
 	e.Rules = v.explainLimits(t)
+	if t.Preempt == api.PreemptStop {
+		e.Rules = append(e.Rules, v.unlessObserving(api.Rule{What: "preempt", Desired: "its leases may be stopped for a request of a tenant with a higher priority that waits", Enforced: true, By: "gpushared: SIGTERM, 10 s, SIGKILL"}))
+	}
 	if p := v.State.Desired().Spec.Node.PerUser; p != nil {
 		e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: "each user at most " + perUserLimits(p) + ", over all tenants", Enforced: true, By: "gpushared, when a lease gets its place"})
 	}
