@@ -23,7 +23,6 @@ type twoGPUs struct {
 	*fakeDriver
 	hung chan struct{} // nil: no call hangs; else calls of the first GPU return when it is closed
 	list map[gpu.UUID]func() []gpu.Process
-	read map[gpu.UUID]int // readings of the memory
 }
 
 func (d *twoGPUs) wait(id gpu.UUID) {
@@ -34,7 +33,6 @@ func (d *twoGPUs) wait(id gpu.UUID) {
 
 func (d *twoGPUs) Memory(_ context.Context, id gpu.UUID) (gpu.Memory, error) {
 	d.wait(id)
-	d.read[id]++
 	return d.memoryOf(d.list[id]()), nil
 }
 
@@ -73,7 +71,7 @@ func TestHungGPUDelaysNoOther(t *testing.T) {
 			}
 			w.port.assign(unusedPID, w.lease)
 			w.port.assign(unusedPID+1, blue)
-			d := &twoGPUs{fakeDriver: w.driver, read: map[gpu.UUID]int{}, list: map[gpu.UUID]func() []gpu.Process{
+			d := &twoGPUs{fakeDriver: w.driver, list: map[gpu.UUID]func() []gpu.Process{
 				testGPU: func() []gpu.Process { return []gpu.Process{on(unusedPID, limit/2)} },
 				secondGPU: func() []gpu.Process {
 					if time.Since(w.journal.start) < 3*time.Second {
