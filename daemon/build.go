@@ -153,13 +153,15 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), Log: log, Now: time.Now}
 	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
 	d.account = d.newAccount(out.boot)
+	var listener *exits.Listener
 	if out.listen != nil {
-		if d.exits, err = out.listen(); err != nil {
+		if listener, err = out.listen(); err != nil {
 			log.Info("the exit codes of commands that users started are not known", "reason", err)
 		}
-		undo = append(undo, func() { _ = d.exits.Close() }) // The returned error is more important.
+		undo = append(undo, func() { _ = listener.Close() }) // The returned error is more important.
 	}
 	d.compose(h, supervisor, convergeWake, adoptionWake)
+	d.leases.Watchers.Exits = listener
 	return d, nil
 }
 
@@ -231,7 +233,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
 		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.wakeConverge, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, Memory: memory, Exits: d.exits, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		Policy: d.policy, Escapes: d.escapes, Memory: memory, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases

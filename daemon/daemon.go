@@ -23,7 +23,6 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
-	"github.com/gpushare/gpushare/internal/exits"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -55,7 +54,6 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
-	exits       *exits.Listener // nil: the exit codes of commands that users started are not known
 	account     *account.Account
 	viewer      *status.Viewer
 }
@@ -103,11 +101,6 @@ func (d *Daemon) run(ctx context.Context) error {
 			f.Run(ctx, func(err error) { d.Log.Error("cannot keep leases frozen", "error", err) })
 		})
 	}
-	d.tasks.Go(func() {
-		if err := d.exits.Run(ctx); err != nil {
-			d.Log.Warn("the exit codes of commands that users started are no longer known", "error", err)
-		}
-	})
 	d.tasks.Go(func() { d.enforcer.Run(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })
 	d.tasks.Go(func() { d.escapes.Run(ctx) })

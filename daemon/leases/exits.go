@@ -13,6 +13,7 @@ import (
 
 // exitListener reports how processes ended that are not children of the daemon; *exits.Listener is one.
 type exitListener interface {
+	Run(ctx context.Context) error
 	Follow(pid int, start uint64)
 	Forget(pid int, start uint64)
 	Result(ctx context.Context, pid int, start uint64) (status unix.WaitStatus, at time.Time, ok bool)
@@ -21,15 +22,25 @@ type exitListener interface {
 // exitTimeout is how long the result of a process that has ended may arrive after its end.
 const exitTimeout = 200 * time.Millisecond
 
+// listen keeps the results of commands known until ctx ends.
+func (ls *Leases) listen(ctx context.Context) {
+	if ls.Watchers.Exits == nil {
+		return
+	}
+	if err := ls.Watchers.Exits.Run(ctx); err != nil {
+		ls.Log.Warn("the exit codes of commands that users started are no longer known", "error", err)
+	}
+}
+
 // hasOwnExit reports whether the result of a lease's command comes from the kernel: a detached one has a parent that
 // records it.
 func (ls *Leases) hasOwnExit(l *lease.Lease) bool {
-	return ls.Exits != nil && l.Origin != lease.OriginDetached && l.Process.PID != 0
+	return ls.Watchers.Exits != nil && l.Origin != lease.OriginDetached && l.Process.PID != 0
 }
 
 func (ls *Leases) followExit(l *lease.Lease) {
 	if ls.hasOwnExit(l) {
-		ls.Exits.Follow(l.Process.PID, l.Process.Start)
+		ls.Watchers.Exits.Follow(l.Process.PID, l.Process.Start)
 	}
 }
 
@@ -40,13 +51,13 @@ func (ls *Leases) recordExit(ctx context.Context, l *lease.Lease) {
 	if !ls.hasOwnExit(l) {
 		return
 	}
-	defer ls.Exits.Forget(p.PID, p.Start)
+	defer ls.Watchers.Exits.Forget(p.PID, p.Start)
 	if procfs.Alive(p.PID, p.Start) {
 		return // It leaves the lease and continues.
 	}
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
-	if s, at, ok := ls.Exits.Result(ctx, p.PID, p.Start); ok {
+	if s, at, ok := ls.Watchers.Exits.Result(ctx, p.PID, p.Start); ok {
 		r := launch.Result{Exited: s.Exited(), Code: s.ExitStatus(), At: at}
 		if s.Signaled() {
 			r.Code = int(s.Signal())

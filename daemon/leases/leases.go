@@ -36,7 +36,6 @@ type Leases struct {
 	Policy      *devicepolicy.Policy
 	Escapes     escapeTracker
 	Memory      memoryLimits
-	Exits       exitListener
 
 	LeaseChanges *stop.LeaseChanges
 	Ended        endedLeases
@@ -52,6 +51,7 @@ func (ls *Leases) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })
 	loops.Go(func() { ls.noticeLoop(ctx) })
+	loops.Go(func() { ls.listen(ctx) })
 	loops.Wait()
 }
 

@@ -238,10 +238,12 @@ func missingLimits(info cgroup.Info) []string {
 	return out
 }
 
-// Watchers are the goroutines that wait until leases are empty.
+// Watchers observe the ends of leases and of their commands.
 type Watchers struct {
+	Exits exitListener // nil: how commands end that users started is not known
+
 	mu      locks.Mutex[locks.Watchers] // guards what follows
-	Watched map[string]bool
+	Watched map[string]bool             // leases with a goroutine that waits until they are empty
 }
 
 // WatchLease ends the lease when its last process has exited. There is one watcher for each lease.

@@ -43,8 +43,8 @@ func TestWorkKeepsItsQueue(t *testing.T) {
 		queue string
 		most  uint32
 	}{{"ten", "10", 10}, {"synchronous", "1", 1}} {
-		page := filepath.Join(dir, c.name)
-		cmd := exec.CommandContext(ctx, filepath.Join(dir, "work"), "--progress", page, "--queue", c.queue, "--iterations", "200000")
+		progress := filepath.Join(dir, c.name)
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, "work"), "--progress", progress, "--queue", c.queue, "--iterations", "200000")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestWorkKeepsItsQueue(t *testing.T) {
 		}
 		var finished uint32
 		for finished < 100 && ctx.Err() == nil {
-			b, err := os.ReadFile(page)
+			b, err := os.ReadFile(progress)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +71,7 @@ func TestWorkKeepsItsQueue(t *testing.T) {
 				t.Fatalf("%s: %d are queued", c.name, launched-finished)
 			}
 		}
-		if n, err := readPage(page); err != nil || n < 100 {
+		if n, err := readProgress(progress); err != nil || n < 100 {
 			t.Errorf("%s: %d finished, %v", c.name, n, err)
 		}
 		_ = cmd.Process.Signal(syscall.SIGKILL)
@@ -81,7 +81,7 @@ func TestWorkKeepsItsQueue(t *testing.T) {
 
 func TestWorkMeasuresItsKernel(t *testing.T) {
 	dir := programs(t)
-	h := &realHost{dir: dir, work: filepath.Join(dir, "work"), pageDir: dir, measured: map[time.Duration]int{}}
+	h := &realHost{dir: dir, work: filepath.Join(dir, "work"), progressDir: dir, measured: map[time.Duration]int{}}
 	n, err := h.iterations(t.Context(), "GPU-0", 5*time.Millisecond)
 	// The stand-in needs 10 ns for an iteration, and more on a busy machine.
 	if err != nil || n < 50_000 || n > 550_000 {

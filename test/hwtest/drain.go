@@ -150,7 +150,7 @@ func (t *test) killOnce(ctx context.Context, freezeFirst bool) (released *time.D
 // overshoot lets a tenant allocate as fast as it can, and reports how far it came past its limit.
 func (t *test) overshoot(ctx context.Context) error {
 	t.title("GPU memory: fill rate and overshoot")
-	t.say("A program allocates up to %d MiB as fast as it can; the GPU's used memory is read every 5 ms.\n", t.room)
+	t.say("A program allocates up to %d MiB as fast as it can; the GPU's used memory is read every 5 ms.\n", t.capacity)
 	outside, err := t.fill(ctx, func(argv, env []string) (*harness.Job, error) {
 		cmd := exec.Command(argv[0], argv[1:]...)
 		cmd.Env = append(os.Environ(), env...)
@@ -176,7 +176,7 @@ func (t *test) fill(ctx context.Context, run func(argv, env []string) (*harness.
 	if err != nil {
 		return readings.Growth{}, err
 	}
-	argv, env := t.host.fill(t.gpu, t.room)
+	argv, env := t.host.fill(t.gpu, t.capacity)
 	if argv == nil {
 		return readings.Growth{}, skipped("there is no program that fills memory")
 	}

@@ -56,9 +56,9 @@ type realHost struct {
 	dir         string
 	alloc, work string // the CUDA programs; empty without a compiler
 
-	pageDir  string // of the pages in which the GPU counts finished kernels
-	pages    int
-	measured map[time.Duration]int // iterations of a kernel
+	progressDir string // of the files in which the GPU counts finished kernels
+	files       int
+	measured    map[time.Duration]int // iterations of a kernel
 }
 
 func (*realHost) name() string { return "real hardware" }
@@ -80,17 +80,17 @@ func (h *realHost) open(ctx context.Context) error {
 		}
 	}
 	h.alloc, h.work, h.measured = filepath.Join(h.dir, "alloc"), filepath.Join(h.dir, "work"), map[time.Duration]int{}
-	if h.pageDir, err = os.MkdirTemp(sharedMemory, "gpushare-hw-"); err != nil {
+	if h.progressDir, err = os.MkdirTemp(sharedMemory, "gpushare-hw-"); err != nil {
 		return fmt.Errorf("cannot create a directory in memory: %w", err)
 	}
 	return nil
 }
 
 func (h *realHost) close() error {
-	if h.pageDir == "" {
+	if h.progressDir == "" {
 		return nil
 	}
-	return os.RemoveAll(h.pageDir)
+	return os.RemoveAll(h.progressDir)
 }
 
 func (h *realHost) observe(ctx context.Context) ([]observedGPU, error) {

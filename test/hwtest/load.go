@@ -118,7 +118,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 	if others == nil { // A virtual node: any GPU without MIG.
 		for i := range st.GPUs {
 			if st.GPUs[i].MIG == nil {
-				t.room = int(st.GPUs[i].Memory.Total>>20) / 2
+				t.capacity = int(st.GPUs[i].Memory.Total>>20) / 2
 				return st.GPUs[i].UUID, nil
 			}
 		}
@@ -135,7 +135,7 @@ func (t *test) choose(ctx context.Context) (string, error) {
 		case o.totalMiB-o.usedMiB < 4*allocMiB+quotaMiB:
 			why = "it has too little free memory"
 		default:
-			t.room = min(int(o.totalMiB-o.usedMiB)/2, 64<<10)
+			t.capacity = min(int(o.totalMiB-o.usedMiB)/2, 64<<10)
 			return o.uuid, nil
 		}
 	}

@@ -91,9 +91,9 @@ type test struct {
 	host host
 	jobs []*harness.Job
 
-	gpu     string // the UUID of the GPU that programs may use
-	room    int    // MiB that a program may fill
-	watcher string // the program that reads the driver directly
+	gpu      string // the UUID of the GPU that programs may use
+	capacity int    // MiB that a program may fill
+	watcher  string // the program that reads the driver directly
 }
 
 func (t *test) all(ctx context.Context, virtual string) error {

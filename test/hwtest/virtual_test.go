@@ -36,7 +36,7 @@ func TestRejectsBadArguments(t *testing.T) {
 	}
 }
 
-// TestPartsAreInTheDocumentation: a reader of the page knows each part that -only accepts.
+// TestPartsAreInTheDocumentation: a reader of the document knows each part that -only accepts.
 func TestPartsAreInTheDocumentation(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "hardware.md"))
 	if err != nil {

@@ -31,7 +31,7 @@ type load struct {
 	think  time.Duration // on the host, between kernels
 }
 
-// The page of a program that uses the GPU through CUDA is in memory, and not in a file on a disk, which the driver may refuse to
+// The progress of a program that uses the GPU through CUDA is in memory, and not in a file on a disk, which the driver may refuse to
 // map for the GPU.
 const sharedMemory = "/dev/shm"
 
@@ -40,21 +40,21 @@ func (h *realHost) workload(ctx context.Context, uuid string, l load) (workload,
 	if err != nil {
 		return workload{}, err
 	}
-	file := h.page()
+	file := h.newProgress()
 	argv := []string{
 		h.work, "--progress", file, "--memory", strconv.Itoa(max(l.memory, 1)), "--queue", strconv.Itoa(l.queue),
 		"--iterations", strconv.Itoa(iterations), "--think", strconv.FormatInt(l.think.Microseconds(), 10),
 	}
 	return workload{argv, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, func(context.Context, int) (float64, error) {
-		finished, err := readPage(file)
+		finished, err := readProgress(file)
 		return float64(finished) * l.kernel.Seconds(), err
 	}}, nil
 }
 
-// page names a new file for the progress of a program.
-func (h *realHost) page() string {
-	h.pages++
-	return filepath.Join(h.pageDir, strconv.Itoa(h.pages))
+// newProgress names a new file for the progress of a program.
+func (h *realHost) newProgress() string {
+	h.files++
+	return filepath.Join(h.progressDir, strconv.Itoa(h.files))
 }
 
 // iterations measures once how much work a kernel of a duration has on the idle GPU.
@@ -62,7 +62,7 @@ func (h *realHost) iterations(ctx context.Context, uuid string, kernel time.Dura
 	if n, ok := h.measured[kernel]; ok {
 		return n, nil
 	}
-	out, err := output(ctx, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, h.work, "--progress", h.page(), "--kernel", strconv.FormatInt(kernel.Microseconds(), 10), "--seconds", "1")
+	out, err := output(ctx, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, h.work, "--progress", h.newProgress(), "--kernel", strconv.FormatInt(kernel.Microseconds(), 10), "--seconds", "1")
 	if err != nil {
 		return 0, err
 	}
@@ -75,8 +75,8 @@ func (h *realHost) iterations(ctx context.Context, uuid string, kernel time.Dura
 	return n, nil
 }
 
-// readPage reads the number of finished kernels.
-func readPage(file string) (uint32, error) {
+// readProgress reads the number of finished kernels.
+func readProgress(file string) (uint32, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the progress of a program: %w", err)

@@ -61,7 +61,7 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
-	// The daemon is stopped or killed now, whoever is the victim.
+	// The daemon is at the point: now the victim is stopped or killed.
 	pid := n.DaemonPID()
 	switch victim {
 	case "worker":

@@ -12,8 +12,8 @@ import (
 
 // Reading is one reading of a GPU, with the host's two clocks in µs.
 type Reading struct {
-	Wall        uint64             `json:"wall"` // since 1970
-	Boot        uint64             `json:"boot"` // since the boot of the host
+	Since1970   uint64             `json:"since_1970"` // since 1970
+	Boot        uint64             `json:"boot"`       // since the boot of the host
 	Used        uint64             `json:"used,omitempty"`
 	Utilization *int               `json:"utilization,omitempty"`
 	Processes   []gpu.UtilSample   `json:"processes,omitempty"`
@@ -35,13 +35,13 @@ func (c Clock) Of(r Reading) uint64 {
 	if c == Boot {
 		return r.Boot
 	}
-	return r.Wall
+	return r.Since1970
 }
 
 // FindClock compares the newest sample of each reading with the host's clocks. lag is the median age of a sample when it was
 // first read, in µs. It fails without samples, or if they are near neither clock.
 func FindClock(list []Reading) (clock Clock, lag int64, err error) {
-	var wall, boot []int64
+	var since1970, boot []int64
 	for _, r := range list {
 		newest := uint64(0)
 		for _, s := range r.Series {
@@ -53,12 +53,12 @@ func FindClock(list []Reading) (clock Clock, lag int64, err error) {
 		if newest == 0 {
 			continue
 		}
-		wall, boot = append(wall, int64(r.Wall)-int64(newest)), append(boot, int64(r.Boot)-int64(newest))
+		since1970, boot = append(since1970, int64(r.Since1970)-int64(newest)), append(boot, int64(r.Boot)-int64(newest))
 	}
-	if len(wall) == 0 {
+	if len(since1970) == 0 {
 		return "", 0, fmt.Errorf("the driver reported no sample")
 	}
-	w, b := median(wall), median(boot)
+	w, b := median(since1970), median(boot)
 	clock, lag = Epoch, w
 	if abs(b) < abs(w) {
 		clock, lag = Boot, b

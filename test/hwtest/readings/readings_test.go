@@ -73,7 +73,7 @@ func TestFindNaming(t *testing.T) {
 func TestFindClock(t *testing.T) {
 	list := func(newest func(r Reading) uint64) (out []Reading) {
 		for i := range uint64(20) {
-			r := Reading{Wall: 1_700_000_000_000_000 + i*50*ms, Boot: 90_000_000 + i*50*ms}
+			r := Reading{Since1970: 1_700_000_000_000_000 + i*50*ms, Boot: 90_000_000 + i*50*ms}
 			r.Series = []gpu.SeriesSample{{Time: newest(r), Percent: 99}}
 			out = append(out, r)
 		}
@@ -85,7 +85,7 @@ func TestFindClock(t *testing.T) {
 		want   Clock
 		fails  bool
 	}{
-		{"since 1970", func(r Reading) uint64 { return r.Wall - 70*ms }, Epoch, false},
+		{"since 1970", func(r Reading) uint64 { return r.Since1970 - 70*ms }, Epoch, false},
 		{"since boot", func(r Reading) uint64 { return r.Boot - 70*ms }, Boot, false},
 		{"an unknown clock", func(Reading) uint64 { return 42 }, "", true},
 	} {

@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	defer tick.Stop()
 	var since, seriesSince uint64
 	for {
-		r := readings.Reading{Wall: uint64(time.Now().UnixMicro()), Boot: uint64(procfs.BootTime().Microseconds())}
+		r := readings.Reading{Since1970: uint64(time.Now().UnixMicro()), Boot: uint64(procfs.BootTime().Microseconds())}
 		if *samples {
 			since, seriesSince, err = sample(ctx, d, gpu.UUID(*id), since, seriesSince, &r)
 		} else {
