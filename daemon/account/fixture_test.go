@@ -49,10 +49,11 @@ func inBubble(t *testing.T, test func(w *fixture)) {
 	dir := filepath.Join(t.TempDir(), "ledger")
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{T: t, dir: dir, boot: "boot-1"}
-		w.start(nil)
+		w.load(nil)
 		w.table = leasetest.TableOf(t, w.config(), "vision", "dev", servertest.UidAlice)
 		w.id = w.table.Live()[0].ID
 		w.Table = w.table
+		w.run()
 		defer w.stop()
 		test(w)
 	})
@@ -80,6 +81,13 @@ func (w *fixture) EndedLeases() []api.Lease { return w.known }
 // start starts the account, with the leases of a previous run if saved is not nil.
 func (w *fixture) start(saved []byte) {
 	w.Helper()
+	w.load(saved)
+	w.run()
+}
+
+// load makes the account, with what the previous run left.
+func (w *fixture) load(saved []byte) {
+	w.Helper()
 	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when the bubble's clock starts
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return time.Now().Add(w.jump) })
 	st := state.NewState(nil, false)
@@ -97,6 +105,9 @@ func (w *fixture) start(saved []byte) {
 		}
 	}
 	w.Recover()
+}
+
+func (w *fixture) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan struct{})
 	go func(a *Account, ended chan struct{}) {
