@@ -88,8 +88,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 }
 
 // Deadlines are the time limits of the operations. A GPU that exceeds one is unresponsive. Zero fields have the defaults.
-// The time of an operation starts when it is sent, not while it waits for another one on the same GPU. A reading does not
-// time out while any GPU is being changed.
+// The time of an operation starts when it is sent, not while it waits for another one on the same GPU, and
+// only the time in which this process runs counts. A reading does not time out while any GPU is being changed.
 type Deadlines struct {
 	Start    time.Duration // from launching a worker to its first reading of the node; 10 s
 	Node     time.Duration // 10 s

@@ -27,10 +27,14 @@ func TestMain(m *testing.M) {
 	if mode, ok := os.LookupEnv(workerEnv); ok {
 		os.Exit(workerMain(mode, os.Args[1:]))
 	}
+	if pipe, ok := os.LookupEnv(clientEnv); ok {
+		os.Exit(clientMain(pipe))
+	}
 	goleak.VerifyTestMain(m)
 }
 
-// workerMain is a worker process. In mode "hang" every reading of a GPU's profiles hangs without end.
+// workerMain is a worker process. In mode "hang" every reading of a GPU's profiles hangs without end; in mode "pipe:PATH" a
+// reading of the memory ends when the other end of the named pipe is closed.
 func workerMain(mode string, args []string) int {
 	token, excluded := flags(args)
 	var socket string
@@ -47,6 +51,14 @@ func workerMain(mode string, args []string) int {
 	n := newFakeNode(gpuA, gpuB)
 	if mode == "hang" {
 		hangAlways(n, OpProfiles, gpuA)
+	}
+	if pipe, ok := strings.CutPrefix(mode, "pipe:"); ok {
+		n.hang = func(op Op, _ gpu.UUID) <-chan struct{} {
+			if op == OpMemory {
+				openPipe(pipe)
+			}
+			return nil
+		}
 	}
 	if err := (Worker{Open: n.open(excluded...), Log: slog.New(slog.DiscardHandler)}).Serve(context.Background(), conn); err != nil {
 		return 1

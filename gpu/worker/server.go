@@ -354,9 +354,9 @@ func (s *server) send(r reply) {
 
 // openRequest returns the context of r, which closeRequest ends.
 func (s *server) openRequest(ctx context.Context, r request) context.Context {
-	var cancel context.CancelFunc
+	var cancel func()
 	if r.Timeout > 0 {
-		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
+		ctx, cancel = within(ctx, r.Timeout)
 	} else {
 		ctx, cancel = context.WithCancel(ctx)
 	}

@@ -51,9 +51,10 @@ type pending struct {
 	gpu   gpu.UUID
 	began time.Time
 
-	// timer calls overdue after timeout; nil without a deadline. The client's mu guards it.
-	timer   *time.Timer
-	timeout time.Duration
+	// timer calls overdue until the deadline; nil without one. The client's mu guards both.
+	timer    *time.Timer
+	deadline deadline
+	timeout  time.Duration // the limit of deadline
 
 	// done is closed when reply and err are set.
 	done  chan struct{}
@@ -71,7 +72,8 @@ type pending struct {
 	progress gpu.UUID
 }
 
-// send registers one operation with s and sends it. done is closed with the result, at the latest after timeout.
+// send registers one operation with s and sends it. done is closed with the result, at the latest after timeout
+// and deadlineGrace, both without the time in which this process was stopped.
 func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func()) *pending {
 	p := &pending{op: op, info: info, gpu: id, began: time.Now(), timeout: timeout, done: make(chan struct{}), suspect: suspect, release: release}
 	if op == OpEvents {
@@ -88,7 +90,8 @@ func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.Raw
 	}
 	s.pending[p.id] = p
 	if timeout > 0 {
-		p.timer = time.AfterFunc(timeout, func() { c.overdue(s, p) })
+		p.deadline = deadline{left: timeout, last: p.began}
+		p.timer = time.AfterFunc(p.deadline.next(), func() { c.overdue(s, p) })
 	}
 	c.mu.Unlock()
 	c.stats.sent(info)
@@ -237,15 +240,23 @@ func (s *session) changeRunning() bool {
 	return false
 }
 
-// overdue abandons the worker that did not answer p in time and excludes the GPU.
+// overdue counts the time of p. At the deadline it abandons the worker that did not answer and excludes the GPU.
 func (c *Client) overdue(s *session, p *pending) {
 	c.mu.Lock()
 	if s.pending[p.id] != p {
 		c.mu.Unlock()
 		return // answered in the meantime
 	}
-	if !p.info.write && s.changeRunning() {
-		p.timer.Reset(p.timeout)
+	now := time.Now()
+	over := p.deadline.count(now)
+	if over && unread(s.conn) { // perhaps the answer
+		over = !p.deadline.extend()
+	}
+	if over && !p.info.write && s.changeRunning() {
+		p.deadline, over = deadline{left: p.timeout, last: now}, false
+	}
+	if !over {
+		p.timer.Reset(p.deadline.next())
 		c.mu.Unlock()
 		return
 	}

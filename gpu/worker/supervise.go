@@ -99,7 +99,7 @@ func (c *Client) excludesRetriedLocked(s *session) bool {
 
 // run makes one attempt and stores its result.
 func (c *Client) run(st *startAttempt) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.o.Deadlines.Start)
+	ctx, cancel := within(c.ctx, c.o.Deadlines.Start)
 	defer cancel()
 	s, node, err := c.launch(ctx)
 	if err == nil {
@@ -138,7 +138,7 @@ func (c *Client) run(st *startAttempt) {
 }
 
 // launch starts one worker, waits for its connection and reads the node, which opens the driver.
-func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
+func (c *Client) launch(ctx *bounded) (*session, gpu.NodeInfo, error) {
 	var node gpu.NodeInfo
 	c.mu.Lock()
 	excluded := c.unresponsiveLocked()
@@ -178,8 +178,7 @@ func (c *Client) launch(ctx context.Context) (*session, gpu.NodeInfo, error) {
 	})
 
 	info, _ := lookupOp(OpNode)
-	deadline, _ := ctx.Deadline()
-	p := c.send(s, OpNode, info, "", nil, max(time.Until(deadline), time.Millisecond), false, nil)
+	p := c.send(s, OpNode, info, "", nil, max(ctx.left(), time.Millisecond), false, nil)
 	if !wait(c.ctx, p.done) {
 		c.mu.Lock()
 		c.dropLocked(s, ErrClosed)
