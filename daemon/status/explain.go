@@ -194,8 +194,10 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	case quota.BackendMIG:
 		r.Enforced, r.By = true, w.GPUMemory.Reason
 		return r // The hardware enforces it on a node that only observes too.
-	case quota.BackendDriver, quota.BackendReactive, quota.BackendMPS:
+	case quota.BackendDriver, quota.BackendMPS:
 		r.Enforced, r.By = true, w.GPUMemory.Reason
+	case quota.BackendReactive:
+		r.Enforced, r.By, r.Accuracy = true, w.GPUMemory.Reason, reactiveAccuracy
 	default:
 		r.Reason = w.GPUMemory.Reason
 	}

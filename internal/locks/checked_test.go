@@ -20,7 +20,7 @@ func all() []locker {
 	return []locker{
 		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Correction]), new(Mutex[Adoption]), new(Mutex[Attaching]), new(Mutex[Watchers]),
 		new(Mutex[EscapeScan]), new(Mutex[Rendering]), new(Mutex[IdentityRefresh]), new(Mutex[Observer]), new(Mutex[Logins]), new(Mutex[CDI]),
-		new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Sampling]), new(Mutex[Progress]), new(Mutex[Store]),
+		new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Progress]), new(Mutex[Store]),
 		new(Mutex[Leaf]),
 	}
 }

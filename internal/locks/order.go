@@ -23,7 +23,6 @@ var Order = []Level{
 	{TableSave{}, "one saving of the leases at a time"},
 	{Table{}, "the leases. Callbacks run under it, and may acquire only the locks below"},
 	{Shares{}, "the loops that time-slice GPUs"},
-	{Sampling{}, "one query for samples of a GPU at a time"},
 	{Progress{}, "one report of the progress of steps at a time"},
 	{Store{}, "the state on disk, and that there is one writer"},
 	{Leaf{}, "a few values of one package, which are only read or written"},
@@ -59,7 +58,6 @@ type (
 	TableSave       struct{ ranked }
 	Table           struct{ ranked }
 	Shares          struct{ ranked }
-	Sampling        struct{ ranked }
 	Progress        struct{ ranked }
 	Store           struct{ ranked }
 	Leaf            struct{ ranked }
