@@ -178,10 +178,10 @@ func (s *Sampling) Spent(now, total time.Duration) {
 }
 
 // DriverLoad is the driver's time a second for readings of the GPU over the last minute, and whether that exceeds the
-// budget.
+// budget. Before a minute has passed it never does: what was saved before may be spent at once.
 func (s *Sampling) DriverLoad(now time.Duration) (perSecond time.Duration, exceeded bool) {
 	perSecond = s.window.perSecond(now)
-	return perSecond, perSecond > DriverBudget
+	return perSecond, perSecond > DriverBudget && s.window.full(now)
 }
 
 // budgetWindow adds up durations over the last minute, in parts of a second.
@@ -207,6 +207,11 @@ func (w *budgetWindow) add(now, spent time.Duration) {
 	for len(w.parts) != 0 && w.parts[0].at < now-budgetWindowLength {
 		w.parts = w.parts[1:]
 	}
+}
+
+// full reports whether readings were observed for as long as the window.
+func (w *budgetWindow) full(now time.Duration) bool {
+	return w.started && now-w.began >= budgetWindowLength
 }
 
 func (w *budgetWindow) perSecond(now time.Duration) time.Duration {
