@@ -65,6 +65,7 @@ func (e *Escalation) Headroom(device DeviceMemory, list []MemoryAccount, grown u
 			}
 			continue
 		}
+		headroom.Over = true
 		for lease, o := range st.leases {
 			if o.frozen == nil && o.retry == 0 {
 				add(o.low+growthSlack, st.known[lease]+grown)

@@ -16,7 +16,10 @@ const (
 	closeInterval    = 250 * time.Millisecond // between two lists while a grant is close to its limit
 	changedInterval  = time.Second            // between two lists while the total moves, but little
 	idleInterval     = 3 * time.Second        // between two lists while nothing moves
-	costlyInterval   = 5 * time.Second        // between two lists when they exceed the budget
+	costlyInterval   = 5 * time.Second        // between two lists at most while memory grows or a process came or went, whatever they cost
+	longestInterval  = 30 * time.Second       // between two lists at most
+	// recentGrowth is how long after the last growth readings and lists may exceed the budget while little headroom is left.
+	recentGrowth = 10 * time.Second
 
 	// DriverBudget is the driver's time for readings that one GPU may cost in one second. Readings of all processes hold
 	// a lock of the driver for 4.5 ms in the worst published measurement, one of the memory for 12 µs.
@@ -55,22 +58,28 @@ type Headroom struct {
 	Bytes uint64 // that may be allocated until a lease may have to be frozen or stopped
 	Known bool   // false: no amount leads to that
 	Close bool   // a grant uses at least 90 % of its limit
+	Over  bool   // a grant is above its limit, and its lease is frozen, in a break or in its grace
 }
 
 // Read takes a reading of the GPU's used memory. It reports whether the processes are to be listed now: the total moved, a
 // grant is close to its limit, or the last list is old.
 func (s *Sampling) Read(now time.Duration, used uint64, headroom Headroom, longest time.Duration) (list bool) {
 	s.learn(now, used)
-	age, moved := now-s.listedAt, s.Moved()
-	if !s.listed || age >= costlyInterval {
+	age, moved, credit := now-s.listedAt, s.Moved(), s.available(now)
+	if !s.listed || age >= longestInterval {
+		return true
+	}
+	if age >= costlyInterval && (moved >= movedBytes || s.pressing(now, headroom, longest)) {
 		return true
 	}
 	switch {
 	case moved >= movedBytes && headroom.Known && headroom.Bytes == 0: // Something may be decided by this list.
-		return s.owed(s.urgent(now, headroom, longest)) <= 0
-	case moved >= movedBytes, headroom.Close && age >= closeInterval, moved > 0 && age >= changedInterval, age >= idleInterval:
+		return s.owed(now, s.urgent(now, headroom, longest)) <= 0
+	case moved >= movedBytes, headroom.Close && age >= closeInterval, moved > 0 && age >= changedInterval:
 		// Half of the credit is kept for that.
-		return !s.spending || s.credit >= DriverCredit/2 || age >= idleInterval && s.credit >= 0
+		return credit >= DriverCredit/2 || age >= idleInterval && credit >= 0
+	case age >= idleInterval: // Without a reason: the whole credit, so that the list of a process that starts next is not late.
+		return credit >= DriverCredit
 	}
 	return false
 }
@@ -79,6 +88,12 @@ func (s *Sampling) Read(now time.Duration, used uint64, headroom Headroom, longe
 // reading at the longest interval. Only then driver's time is owed.
 func (s *Sampling) urgent(now time.Duration, headroom Headroom, longest time.Duration) bool {
 	return s.near(headroom, longest) && s.grew && now < s.grewAt+time.Second
+}
+
+// pressing reports whether a reading may not be late, whatever it costs: little headroom is left, and memory grew lately or an
+// offender may grow in its next break.
+func (s *Sampling) pressing(now time.Duration, headroom Headroom, longest time.Duration) bool {
+	return s.near(headroom, longest) && (headroom.Over || s.grew && now < s.grewAt+recentGrowth)
 }
 
 func (s *Sampling) near(headroom Headroom, longest time.Duration) bool {
@@ -125,22 +140,21 @@ func (s *Sampling) Rate() float64 { return max(s.rate, startRate) }
 
 // Next is the time until the next reading, at most longest unless the budget is exceeded.
 func (s *Sampling) Next(now time.Duration, headroom Headroom, longest time.Duration) time.Duration {
+	near, most := s.near(headroom, longest), longest
 	next := longest
-	if s.near(headroom, longest) {
+	if near {
 		next = max(time.Duration(float64(headroom.Bytes)/s.Rate()*float64(time.Second)), shortestInterval)
 	}
+	if s.pressing(now, headroom, longest) {
+		most = min(longest, nearInterval) // Else an offender in a break would grow without being noticed.
+	}
 	urgent := s.urgent(now, headroom, longest)
-	if missing := DriverCredit/2 - s.credit; s.spending && !urgent && missing > 0 { // Half of the credit is kept for lists.
-		most := longest
-		if s.near(headroom, longest) {
-			most = nearInterval
-		}
+	if missing := DriverCredit/2 - s.available(now); !urgent && missing > 0 { // Half of the credit is kept for lists.
 		next = max(next, min(paidIn(missing), most))
 	}
-	if owed := s.owed(urgent); owed > 0 { // As long as the budget takes to pay it.
-		most := costlyInterval
-		if s.near(headroom, longest) {
-			most = nearInterval // Else an offender in a break would grow without being noticed.
+	if owed := s.owed(now, urgent); owed > 0 { // As long as the budget takes to pay it.
+		if !near {
+			most = costlyInterval
 		}
 		next = max(next, min(paidIn(owed), most))
 	}
@@ -152,74 +166,34 @@ func paidIn(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / float64(DriverBudget) * float64(time.Second))
 }
 
-// owed is the driver's time that has to be paid before the next costly reading.
-func (s *Sampling) owed(urgent bool) time.Duration {
-	if urgent {
-		return -s.credit - DriverDebt
+// available is the driver's time that may be spent now; below zero: owed. Where it is not measured there is always enough.
+func (s *Sampling) available(now time.Duration) time.Duration {
+	if !s.spending {
+		return DriverCredit
 	}
-	return -s.credit
+	earned := time.Duration(float64(now-s.paidAt) / float64(time.Second) * float64(DriverBudget))
+	return min(s.credit+earned, DriverCredit)
+}
+
+// owed is the driver's time that has to be paid before the next costly reading.
+func (s *Sampling) owed(now time.Duration, urgent bool) time.Duration {
+	if urgent {
+		return -s.available(now) - DriverDebt
+	}
+	return -s.available(now)
 }
 
 // Spent takes the driver's time for readings of the GPU so far. When it is lower than before, the driver was loaded again
 // and counts from zero.
 func (s *Sampling) Spent(now, total time.Duration) {
+	s.credit = s.available(now)
 	if s.spending {
-		s.credit += time.Duration(float64(now-s.paidAt) / float64(time.Second) * float64(DriverBudget))
 		used := total
 		if total >= s.spent {
 			used = total - s.spent
 		}
-		s.credit = min(s.credit, DriverCredit) - used
+		s.credit -= used
 		s.window.add(now, used)
-	} else {
-		s.credit = DriverCredit
 	}
 	s.spent, s.paidAt, s.spending = total, now, true
-}
-
-// DriverLoad is the driver's time a second for readings of the GPU over the last minute, and whether that exceeds the
-// budget. Before a minute has passed it never does: what was saved before may be spent at once.
-func (s *Sampling) DriverLoad(now time.Duration) (perSecond time.Duration, exceeded bool) {
-	perSecond = s.window.perSecond(now)
-	return perSecond, perSecond > DriverBudget && s.window.full(now)
-}
-
-// budgetWindow adds up durations over the last minute, in parts of a second.
-type budgetWindow struct {
-	began   time.Duration
-	started bool
-	parts   []spentPart
-}
-
-type spentPart struct{ at, spent time.Duration }
-
-const budgetWindowLength = time.Minute
-
-func (w *budgetWindow) add(now, spent time.Duration) {
-	if !w.started {
-		w.began, w.started = now, true
-	}
-	if n := len(w.parts); n != 0 && now < w.parts[n-1].at+time.Second {
-		w.parts[n-1].spent += spent
-	} else {
-		w.parts = append(w.parts, spentPart{now, spent})
-	}
-	for len(w.parts) != 0 && w.parts[0].at < now-budgetWindowLength {
-		w.parts = w.parts[1:]
-	}
-}
-
-// full reports whether readings were observed for as long as the window.
-func (w *budgetWindow) full(now time.Duration) bool {
-	return w.started && now-w.began >= budgetWindowLength
-}
-
-func (w *budgetWindow) perSecond(now time.Duration) time.Duration {
-	var sum time.Duration
-	for _, p := range w.parts {
-		sum += p.spent
-	}
-	// At least ten seconds: the first list of a new lease is no load.
-	over := max(min(now-w.began, budgetWindowLength), 10*time.Second)
-	return time.Duration(float64(sum) / over.Seconds())
 }

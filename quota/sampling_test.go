@@ -72,8 +72,8 @@ func TestProcessesAreListedWhenTheTotalMoved(t *testing.T) {
 	}
 }
 
-// However much a reading costs, the driver's time stays within the budget, but for what may be owed; while memory runs out
-// lists are made at once as long as that credit lasts.
+// However much a reading costs, the driver's time stays within the budget; only while memory runs out lists are made at once as
+// long as the credit for that lasts, and after that one in five seconds, also when the budget does not pay for it.
 func TestSamplingKeepsItsBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s Sampling
@@ -97,7 +97,12 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 				s.Listed(at, used)
 			}
 			s.Spent(at, spent)
-			if most := time.Duration(at.Seconds()*float64(DriverBudget)) + DriverCredit + DriverDebt + list + 10*read; spent > most {
+			perSecond, owed := DriverBudget, time.Duration(0)
+			if urgent && moving {
+				perSecond = max(perSecond, (list+50*read)/5) // A reading in 100 ms and a list in 5 s are always made.
+				owed = DriverDebt
+			}
+			if most := time.Duration(at.Seconds()*float64(perSecond)) + DriverCredit + owed + list + 10*read; spent > most {
 				t.Fatalf("at %v the driver spent %v, the most is %v", at, spent, most)
 			}
 			next := s.Next(at, headroom, time.Second)
@@ -112,26 +117,68 @@ func TestSamplingKeepsItsBudget(t *testing.T) {
 	})
 }
 
-// The lists of a driver that takes too long are rare but do not end, and the load is reported.
+// The lists of a driver that takes too long are rare but do not end, and the load is reported. While an offender is above its
+// limit they are as frequent as they have to be.
 func TestSamplingWithASlowDriver(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		list        time.Duration
+		over        bool
+		least, most int // lists in two minutes
+		load        time.Duration
+	}{
+		{"within the budget", 50 * time.Millisecond, false, 5, 8, 0},
+		{"above the budget", 100 * time.Millisecond, false, 4, 5, 3 * time.Millisecond},
+		{"an offender", 50 * time.Millisecond, true, 20, 30, 5 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var s Sampling
+			var spent, at time.Duration
+			lists, headroom := 0, Headroom{Known: true, Close: true, Over: tc.over}
+			for at < 2*time.Minute {
+				if spent += 100 * time.Microsecond; s.Read(at, gibi, headroom, time.Second) {
+					spent += tc.list
+					lists++
+					s.Listed(at, gibi)
+				}
+				s.Spent(at, spent)
+				at += s.Next(at, headroom, time.Second)
+			}
+			if lists < tc.least || lists > tc.most {
+				t.Errorf("%d lists of %v in two minutes, want %d to %d", lists, tc.list, tc.least, tc.most)
+			}
+			if load, exceeded := s.DriverLoad(at); exceeded != (tc.load > 0) || load < tc.load {
+				t.Errorf("the load is reported as %v a second, exceeded %v; want %v at least", load, exceeded, tc.load)
+			}
+		})
+	}
+}
+
+// A process that starts on a GPU where nothing moved is listed within a second, although lists cost more than half of the credit.
+func TestAProcessThatStartsIsListedSoon(t *testing.T) {
 	var s Sampling
-	var spent time.Duration
-	lists := 0
-	at := time.Duration(0)
-	for at < 2*time.Minute {
-		if spent += 100 * time.Microsecond; s.Read(at, gibi, Headroom{Known: true, Close: true}, time.Second) {
-			spent += 50 * time.Millisecond
-			lists++
-			s.Listed(at, gibi)
+	var spent, at time.Duration
+	used, started, seen := uint64(gibi), time.Duration(0), 0
+	for at < 10*time.Minute {
+		if at > started+47*time.Second {
+			used, started = used+300*mebi, at
+		}
+		if spent += 500 * time.Microsecond; s.Read(at, used, Headroom{}, time.Second) {
+			if spent += 12 * time.Millisecond; s.Moved() > 0 {
+				if seen++; at > started+time.Second {
+					t.Errorf("the process that started at %v was listed at %v", started, at)
+				}
+			}
+			s.Listed(at, used)
 		}
 		s.Spent(at, spent)
-		at += s.Next(at, Headroom{Known: true, Close: true}, time.Second)
+		at += s.Next(at, Headroom{}, time.Second)
 	}
-	if lists < 20 || lists > 30 {
-		t.Errorf("%d lists of 50 ms in two minutes", lists)
+	if seen < 12 {
+		t.Errorf("%d starts were seen", seen)
 	}
-	if load, exceeded := s.DriverLoad(at); !exceeded || load < 5*time.Millisecond {
-		t.Errorf("the load of %v a second is not reported", load)
+	if load := spent.Seconds() / at.Seconds(); load > 1.05*DriverBudget.Seconds() {
+		t.Errorf("the driver spent %.2f ms a second", load*1000)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -41,8 +42,9 @@ type sampler struct {
 	snapshot gpu.Snapshot // the last one, with the newest memory and processes
 	// snapshotAt is when the last snapshot was read, not only the processes.
 	snapshotAt time.Duration
-	listedAt   time.Time // zero: not yet, or the last list failed
-	total      uint64    // used memory, as shown
+	listedAt   time.Time      // zero: not yet, or the last list failed
+	desired    *state.Desired // of the last list: other limits and shares apply at the next reading
+	total      uint64         // used memory, as shown
 	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
 	unattributed *uint64
 	reported     bool
@@ -141,7 +143,7 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 	switch {
 	case err != nil:
 		s.failed(ctx, now, leases)
-	case s.control.Read(now, memory.Used, device, longest) || list:
+	case s.control.Read(now, memory.Used, device, longest) || list || s.desired != s.en.State.Desired():
 		s.list(read, ctx, memory, leases)
 	case memory.Used != s.total:
 		s.total = memory.Used
@@ -163,6 +165,7 @@ func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 
 // list reads the processes of the GPU, decides and acts. The reading is limited by its context, the actions are not.
 func (s *sampler) list(read, ctx context.Context, memory gpu.Memory, leases []lease.Lease) {
+	s.desired = s.en.State.Desired()
 	sample, err := s.readSample(read, memory)
 	now := s.now()
 	if err != nil {
