@@ -373,6 +373,9 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 					t.Fatalf("%s: %v", where, err)
 				}
 			}
+			if c.pid != nil { // The daemon runs.
+				memoryFits(status(t, n), func(id, format string, args ...any) { t.Errorf(where+": "+id+": "+format, args...) })
+			}
 		}
 	}
 	n.KillDaemon()

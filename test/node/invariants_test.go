@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// invariants checks I1 to I6 of a node after a change, from outside the daemon: in its API, in the virtual GPUs and in the
+// invariants checks I1 to I7 of a node after a change, from outside the daemon: in its API, in the virtual GPUs and in the
 // kernel.
 func (p *changeFixture) invariants(where string) {
 	p.Helper()
@@ -38,6 +38,7 @@ func (p *changeFixture) invariants(where string) {
 	p.limitsTrue(st, report)
 	p.isolationActive(st, report)
 	p.noWrites(report)
+	memoryFits(st, report)
 }
 
 type reporter func(id, format string, args ...any)
@@ -253,6 +254,23 @@ func (p *changeFixture) present(minor uint32) bool {
 		}
 	}
 	return false
+}
+
+// I7: the memory of the grants with a live lease is at most that of their GPU. Each grant counts once on a GPU.
+func memoryFits(st *api.Status, report reporter) {
+	for i := range st.GPUs {
+		g, grants, sum := &st.GPUs[i], map[string]bool{}, uint64(0)
+		for k := range st.Leases {
+			l := &st.Leases[k]
+			if name := l.Tenant + "/" + l.Grant; slices.Contains(l.GPUs, g.UUID) && l.GPUMemory != nil && l.State != api.LeaseEnded && (l.Kind == api.ModeMIG || !grants[name]) {
+				grants[name] = true
+				sum += l.GPUMemory.Limit
+			}
+		}
+		if sum > g.Memory.Total {
+			report("I7", "GPU %d has leases with %d bytes of GPU memory, of %d", i, sum, g.Memory.Total)
+		}
+	}
 }
 
 // I6: another converge changes nothing.

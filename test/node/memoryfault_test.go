@@ -14,7 +14,8 @@ import (
 )
 
 // The daemon, its worker or gpushare-thaw is killed or stopped at each point of the stop of a lease. No process stays frozen,
-// the neighbour runs on, and the lease is never killed without SIGTERM and its grace.
+// the neighbour runs on, the lease is never killed without SIGTERM and its grace, and its memory is given to the next lease only
+// after its end.
 func TestMemoryFaultPoints(t *testing.T) {
 	needsFreezer(t)
 	dir := buildWithFaults(t)
@@ -44,9 +45,10 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n, offenders)
+	apply(t, n, offenders+third)
 	neighbour, other := begin(t, n, "red", "part", n.Burn("--memory", "10GiB", "--hold")...)
 	job, id := begin(t, n, "blue", "part", n.Burn("--memory", "12GiB", "--hold", "--ignore-term")...)
+	next := waitFor(t, n, job)
 	mount := unified(t)
 	dirs := map[string]string{}
 	for _, lease := range []string{id, other} {
@@ -96,9 +98,8 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 		}
 	}
 	switch {
-	case victim != "gpushare-thaw" && sig == syscall.SIGSTOP:
-		// A call in flight is past its deadline, also when it was the daemon that did not run: the GPU is unresponsive until an
-		// administrator tries it again.
+	case victim == "worker" && sig == syscall.SIGSTOP:
+		// Its call is past its deadline: the GPU is unresponsive until an administrator tries it again.
 		err := harness.Await(soon(t), 200*time.Millisecond, "the GPU is not read again", func() (bool, error) {
 			select {
 			case <-job.Done():
@@ -135,6 +136,7 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 		t.Errorf("the neighbour ended: %s", neighbour.Output())
 	default:
 	}
+	next.fits(t)
 	err = harness.Await(soon(t), 10*time.Millisecond, "a lease stays frozen", func() (bool, error) { return len(f.now()) == 0, nil })
 	if err != nil {
 		t.Error(err)
@@ -164,4 +166,42 @@ func followTerms(t *testing.T, job *harness.Job) func() []time.Time {
 		}
 	}()
 	return func() []time.Time { <-done; return at }
+}
+
+// third is a tenant for whom there is memory as soon as the offender has ended: the GPU has 80 GiB.
+const third = `  - name: green
+    grants:
+      - {name: part, timeslice: {share: 10%, gpu_memory: 56GiB}, gpus: {index: 1}}
+`
+
+// waiting is a lease that waits for the memory of another one.
+type waiting struct {
+	n   *harness.Node
+	job *harness.Job
+}
+
+// waitFor requests a lease for which there is memory after the end of job.
+func waitFor(t *testing.T, n *harness.Node, job *harness.Job) *waiting {
+	t.Helper()
+	// A zombie is no process of a lease any more.
+	script := fmt.Sprintf(`grep -q "^State:[[:space:]]*[^ZX]" /proc/%d/status && echo "too early"; echo started; exec %s`,
+		job.PID(), strings.Join(n.Burn("--memory", "50GiB", "--hold"), " "))
+	next, err := n.Run("-q", "--wait=1m", "-t", "green", "--grant", "part", "--", "sh", "-c", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Kill)
+	return &waiting{n, next}
+}
+
+// fits waits until the lease runs, and checks I7: the memory of the grants with a live lease is at most that of the GPU.
+func (w *waiting) fits(t *testing.T) {
+	t.Helper()
+	if err := w.job.AwaitLine(soon(t), "started"); err != nil {
+		t.Fatalf("the next lease does not start: %v\n%s", err, daemonLog(w.n))
+	}
+	if strings.Contains(w.job.Output(), "too early") {
+		t.Errorf("I7: the next lease started while the other one ran\n%s", daemonLog(w.n))
+	}
+	memoryFits(status(t, w.n), func(id, format string, args ...any) { t.Errorf(id+": "+format, args...) })
 }
