@@ -37,6 +37,7 @@ type Account struct {
 	mu         locks.Mutex[locks.Leaf] // guards what follows
 	meter      *usage.Meter
 	unfinished []*usage.Unfinished // of the previous run, until Recover
+	loaded     bool                // unfinished was read
 	recovered  bool
 	pending    usage.Distinct // not on the disk yet
 	lost       int64          // records that were dropped and of which the disk does not know yet
@@ -80,7 +81,7 @@ func (a *Account) Load() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unfinished = usage.FindUnfinished(recent)
+	a.unfinished, a.loaded = usage.FindUnfinished(recent), true
 	if usage.LastBoot(recent) != a.BootID {
 		a.unfinished = nil
 		for _, u := range usage.FindUnfinished(recent) {
@@ -121,6 +122,11 @@ func (a *Account) Recover() {
 	ended, now := a.Leases.EndedLeases(), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !a.loaded { // What the previous run wrote of them is not known.
+		for _, l := range live {
+			a.meter.Resume(l, nil, now)
+		}
+	}
 	for _, r := range a.meter.Recover(a.unfinished, live, true, "it ended while the daemon was not running", now) {
 		completeEnd(&r, ended)
 		a.addLocked(&r)

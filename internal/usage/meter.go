@@ -93,11 +93,29 @@ func (m *Meter) Len() int { return len(m.leases) }
 // Start begins the account of a lease. A known lease is not begun again.
 func (m *Meter) Start(l Lease, now Moment) {
 	if x := m.begin(l, now); x != nil {
-		r := x.record(KindStart, l.Started)
-		r.Starts, r.Wait, r.LongestWait = 1, max(0, l.Wait).Milliseconds(), max(0, l.Wait).Milliseconds()
-		r.Facts = &x.Facts
-		m.ready = append(m.ready, r)
+		m.ready = append(m.ready, x.start(now.Boot))
 	}
+}
+
+// start returns the record of the start, which was at a time since boot.
+func (l *metered) start(boot time.Duration) Record {
+	r := l.record(KindStart, l.Started)
+	r.Boot, r.Elapsed, r.Highest = boot.Milliseconds(), 0, 0
+	r.Starts, r.Wait, r.LongestWait = 1, max(0, l.Wait).Milliseconds(), max(0, l.Wait).Milliseconds()
+	r.Facts = &l.Facts
+	return r
+}
+
+// StartLate begins the account of a lease that the previous run of the daemon started and did not write: the run was killed. The
+// time since then counts as held, and not as measured.
+func (m *Meter) StartLate(l Lease, now Moment) {
+	key := leaseKey{l.ID, l.Generation}
+	if m.leases[key] != nil {
+		return
+	}
+	boot := now.Boot - min(now.Boot, max(0, now.Date.Sub(l.Started)))
+	m.Resume(l, &Record{At: l.Started.UnixMilli(), Boot: boot.Milliseconds()}, now)
+	m.ready = append(m.ready, m.leases[key].start(boot))
 }
 
 func (m *Meter) begin(l Lease, now Moment) *metered {

@@ -92,6 +92,36 @@ func TestMeterAddsUp(t *testing.T) {
 	}
 }
 
+// A lease whose start was not written counts once, with the time since its start, also if its start was written after all.
+func TestStartThatWasNotWritten(t *testing.T) {
+	c := newClock()
+	l := train(c)
+	killed := NewMeter("1")
+	killed.Start(l, c.Moment)
+	unwritten := killed.Take(c.Moment, StartsAndEnds)
+	c.pass(20 * time.Second)
+	m := NewMeter("2")
+	if ends := m.Recover(nil, []Lease{l}, true, "", c.Moment); len(ends) > 0 {
+		t.Errorf("ends: %+v", ends)
+	}
+	c.pass(10 * time.Second)
+	records := m.Take(c.Moment, StartsAndEnds)
+	want := Amounts{Held: 30_000, Starts: 1, Wait: 3000, LongestWait: 3000}
+	for name, b := range map[string]*Distinct{"not written": distinct(records), "written after all": distinct(unwritten, records)} {
+		if _, got := sum(By{}, b); cmp.Diff(want, got) != "" {
+			t.Errorf("%s: %s", name, cmp.Diff(want, got))
+		}
+	}
+	// The next run goes on with it.
+	next := NewMeter("3")
+	c.pass(time.Second)
+	next.Recover(FindUnfinished(records), []Lease{l}, true, "", c.Moment)
+	want.Held = 31_000
+	if _, got := sum(By{}, distinct(records, next.Take(c.Moment, AllLeases))); cmp.Diff(want, got) != "" {
+		t.Error(cmp.Diff(want, got))
+	}
+}
+
 func TestWhatIsReportedIsBounded(t *testing.T) {
 	hour := time.Hour
 	for _, c := range []struct {

@@ -84,7 +84,8 @@ func LastBoot(records []Record) string {
 }
 
 // Recover goes on with the leases of the previous run that still run, ends the others at the last time at which they were
-// seen, and returns their ends. live are the leases that run now; sameBoot says that the node was not started since.
+// seen, and returns their ends. live are the leases that run now; sameBoot says that the node was not started since. A live
+// lease that is not in unfinished is begun: the previous run was killed before it wrote its start.
 func (m *Meter) Recover(unfinished []*Unfinished, live []Lease, sameBoot bool, reason string, now Moment) []Record {
 	var ends []Record
 	last := map[int]*Record{}
@@ -99,7 +100,11 @@ func (m *Meter) Recover(unfinished []*Unfinished, live []Lease, sameBoot bool, r
 		ends = append(ends, u.Close(reason, "", nil))
 	}
 	for i := range live {
-		m.Resume(live[i], last[i], now)
+		if last[i] == nil {
+			m.StartLate(live[i], now)
+		} else {
+			m.Resume(live[i], last[i], now)
+		}
 	}
 	return ends
 }
