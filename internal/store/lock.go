@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +17,7 @@ func lock(d osDir) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock(f); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("%w: %s has locked it", ErrLocked, lockedBy(f))
 		}
@@ -27,6 +28,19 @@ func lock(d osDir) (*os.File, error) {
 		fmt.Fprintf(f, "pid %d (%s)\n", os.Getpid(), programName())
 	}
 	return f, nil
+}
+
+// lockWait bounds the wait for the lock. A process that a killed daemon was starting has its files open until it executes its
+// program.
+const lockWait = 500 * time.Millisecond
+
+func flock(f *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // ErrLocked: another daemon uses the directory.
