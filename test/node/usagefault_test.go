@@ -1,0 +1,123 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// The daemon is killed at each point of a writing of the account: of the one at its start and of the one for a new lease.
+// Afterwards each lease is counted once, with all its time, and the account adds up.
+func TestAccountAtEveryFaultPoint(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, quick)
+	n.Bin = buildWithFaults(t)
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, small)
+	first := time.Now()
+	jobs := map[string]*harness.Job{}
+	began := map[string]time.Time{}
+	enter := func() {
+		at := time.Now()
+		job, id := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "4")...)
+		jobs[id], began[id] = job, at
+	}
+	enter()
+	err := harness.Await(soon(t), 100*time.Millisecond, "nothing is measured", func() (bool, error) {
+		x := &usage(t, n).Total
+		return x.BusySeconds > 1_000 && x.GPUMemoryGiBSeconds > 0, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.StopDaemon() // It writes what it has.
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	before := usage(t, n, "--by", "lease")
+	for _, c := range []struct {
+		point string
+		nth   int // writing of the run
+	}{{"append", 1}, {"append", 2}, {"written", 1}, {"written", 2}, {"replace", 1}, {"replaced", 1}} {
+		where := fmt.Sprintf("%s %d", c.point, c.nth)
+		stamp := filepath.Join(t.TempDir(), "stamp")
+		n.KillDaemon()
+		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=ledger.%s:kill@%d", c.point, c.nth), "GPUSHARE_FAULT_STAMP=" + stamp}
+		err := n.StartDaemon(soon(t))
+		if _, killed := os.Stat(stamp); err != nil && killed != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		if c.nth > 1 {
+			enter()
+		}
+		select {
+		case <-n.DaemonDone():
+		case <-soon(t).Done():
+			t.Fatalf("%s: the daemon was not killed\n%s", where, daemonLog(n))
+		}
+		if _, err := os.Stat(stamp); err != nil {
+			t.Fatalf("%s: %v\n%s", where, err, daemonLog(n))
+		}
+		n.Env = nil
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		after := usage(t, n, "--by", "lease")
+		checkKept(t, before, after, 0)
+		checkCounted(t, where, after, began, 0)
+		t.Logf("%s: %d leases, %v after the first", where, len(began), time.Since(first).Round(time.Millisecond))
+	}
+	for _, job := range jobs {
+		job.Kill()
+	}
+	var last *api.Usage
+	err = harness.Await(soon(t), 50*time.Millisecond, "a lease has not ended in the account", func() (bool, error) {
+		last = usage(t, n, "--by", "lease")
+		return last.Total.LeasesEnded == int64(len(jobs)), nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %+v", err, last)
+	}
+	checkCounted(t, "at the end", last, began, 1)
+	n.StopDaemon()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("all have ended %v after the first", time.Since(first).Round(time.Millisecond))
+	again := usage(t, n, "--by", "lease")
+	checkKept(t, last, again, 0)
+	checkCounted(t, "after a restart", again, began, 1)
+	if again.Total.HeldSeconds != last.Total.HeldSeconds || again.Total.BusySeconds != last.Total.BusySeconds {
+		t.Errorf("after a restart: %+v, before it %+v", again.Total, last.Total)
+	}
+}
+
+// checkCounted checks that the account has each lease once, and no more than what it can have used since it began.
+func checkCounted(t *testing.T, where string, u *api.Usage, began map[string]time.Time, ended int64) {
+	t.Helper()
+	checkSums(t, u)
+	if len(u.Rows) != len(began) || u.LostRecords != 0 {
+		t.Errorf("%s: %d leases and %d lost records, want %d and none", where, len(u.Rows), u.LostRecords, len(began))
+	}
+	for i := range u.Rows {
+		r := &u.Rows[i]
+		since, ok := began[r.Lease]
+		lasted := api.Thousandths(time.Since(since).Milliseconds())
+		if !ok || r.LeasesStarted != 1 || r.LeasesEnded != ended {
+			t.Errorf("%s: %s started %d times and ended %d times", where, r.Lease, r.LeasesStarted, r.LeasesEnded)
+		}
+		if r.HeldSeconds > lasted || ended == 0 && r.HeldSeconds < lasted-2_000 {
+			t.Errorf("%s: %s had its GPU for %s of %s s", where, r.Lease, r.HeldSeconds, lasted)
+		}
+		if r.BusyMeasuredSeconds > r.HeldSeconds || r.BusySeconds > r.BusyMeasuredSeconds || r.OccupancySeconds > r.HeldSeconds {
+			t.Errorf("%s: %s was busy for %s s of %s s, and occupied its GPU for %s of %s s", where, r.Lease, r.BusySeconds, r.BusyMeasuredSeconds, r.OccupancySeconds, r.HeldSeconds)
+		}
+	}
+}
