@@ -169,17 +169,27 @@ func TestFreezeReasons(t *testing.T) {
 		do   []do
 	}{
 		{"a time slice does not end the administrator's freeze", []do{
-			{reason: ForTimeSlice, d: time.Minute, frozen: true}, {reason: ForAdministrator, d: Forever, frozen: true},
-			{thaw: true, reason: ForTimeSlice, frozen: true}, {thaw: true, reason: ForAdministrator},
+			{reason: ForTimeSlice, d: time.Minute, frozen: true},
+			{reason: ForAdministrator, d: Forever, frozen: true},
+			{thaw: true, reason: ForTimeSlice, frozen: true},
+			{thaw: true, reason: ForAdministrator},
 		}},
 		{"the administrator does not end a time slice's", []do{
-			{reason: ForAdministrator, d: Forever, frozen: true}, {reason: ForTimeSlice, d: time.Minute, frozen: true},
-			{thaw: true, reason: ForAdministrator, frozen: true}, {thaw: true, reason: ForTimeSlice},
+			{reason: ForAdministrator, d: Forever, frozen: true},
+			{reason: ForTimeSlice, d: time.Minute, frozen: true},
+			{thaw: true, reason: ForAdministrator, frozen: true},
+			{thaw: true, reason: ForTimeSlice},
 		}},
 		{"all reasons, and one twice", []do{
-			{reason: ForGPUMemory, d: time.Minute, frozen: true}, {reason: ForTimeSlice, d: time.Minute, frozen: true}, {reason: ForGPUMemory, d: time.Minute, frozen: true},
-			{reason: ForStop, d: time.Minute, frozen: true}, {thaw: true, reason: ForStop, frozen: true}, {thaw: true, reason: ForGPUMemory, frozen: true},
-			{thaw: true, reason: ForGPUMemory, frozen: true}, {thaw: true, reason: ForTimeSlice}, {thaw: true, reason: ForTimeSlice},
+			{reason: ForGPUMemory, d: time.Minute, frozen: true},
+			{reason: ForTimeSlice, d: time.Minute, frozen: true},
+			{reason: ForGPUMemory, d: time.Minute, frozen: true},
+			{reason: ForStop, d: time.Minute, frozen: true},
+			{thaw: true, reason: ForStop, frozen: true},
+			{thaw: true, reason: ForGPUMemory, frozen: true},
+			{thaw: true, reason: ForGPUMemory, frozen: true},
+			{thaw: true, reason: ForTimeSlice},
+			{thaw: true, reason: ForTimeSlice},
 		}},
 		{"a reason that was not given", []do{{thaw: true, reason: ForTimeSlice}, {reason: ForGPUMemory, d: time.Minute, frozen: true}, {thaw: true, reason: ForAdministrator, frozen: true}}},
 	} {

@@ -83,7 +83,9 @@ func (f KernelFreezer) waitFor(ctx context.Context, cg string, want bool) error 
 		case n < 5:
 			shortPause(pollPause)
 		default:
-			time.Sleep(time.Millisecond)
+			// The kernel reports a change of cgroup.events as POLLPRI (Documentation/admin-guide/cgroup-v2.rst). The limit is
+			// for ctx.
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, 1) // The file is read again in any case.
 		}
 	}
 }

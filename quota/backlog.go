@@ -94,7 +94,7 @@ func (b *backlog) add(d time.Duration, budget time.Duration) {
 	sum = 0
 	for i, d := range b.sorted {
 		sum += d
-		b.wait = (n*budget + sum) / time.Duration(i+1)
+		b.wait = (time.Duration(len(b.sorted))*budget + sum) / time.Duration(i+1)
 		if i+1 == len(b.sorted) || b.wait <= b.sorted[i+1] {
 			break
 		}

@@ -116,9 +116,8 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 			continue
 		}
 		if a.DryRun {
-			for _, act := range e.accounts[a.ID].once(MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}) {
-				out = append(out, act)
-			}
+			would := MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}
+			out = append(out, e.accounts[a.ID].once(would)...)
 			continue
 		}
 		if e.victim != nil || now < e.nextStop {

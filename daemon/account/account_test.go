@@ -259,8 +259,15 @@ func TestTrust(t *testing.T) {
 		now  usage.Moment
 		want bool
 	}{
-		{at(29, 0), true}, {at(58, time.Hour), true}, {at(100, 2*time.Hour), false}, {at(58, 3*time.Hour), true}, {at(100, 4*time.Hour), false},
-		{at(100, 3*time.Hour+day), false}, {at(101, 5*time.Hour+day), true}, {at(-5000, 6*time.Hour+day), true}, {at(102, 7*time.Hour+day), true},
+		{at(29, 0), true},
+		{at(58, time.Hour), true},
+		{at(100, 2*time.Hour), false},
+		{at(58, 3*time.Hour), true},
+		{at(100, 4*time.Hour), false},
+		{at(100, 3*time.Hour+day), false},
+		{at(101, 5*time.Hour+day), true},
+		{at(-5000, 6*time.Hour+day), true},
+		{at(102, 7*time.Hour+day), true},
 	} {
 		if got := x.believes(c.now); got != c.want {
 			t.Errorf("%d: believes %v: %v", i, c.now, got)

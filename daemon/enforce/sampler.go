@@ -201,7 +201,7 @@ func (s *sampler) crossCheck(sample *observe.GPUSample) {
 	large := *sample.Unattributed >= quota.UnattributedLarge
 	if large && !s.reported {
 		text := fmt.Sprintf("GPU %s has %s of GPU memory in no process", s.id, api.Bytes(*sample.Unattributed).Short())
-		s.en.Log.Warn(text+": managed memory, a process of another pid namespace, or memory that was not freed", "gpu", s.id, "bytes", *sample.Unattributed)
+		s.en.Log.Warn("GPU memory in no process: managed memory, a process of another pid namespace, or memory that was not freed", "gpu", s.id, "bytes", *sample.Unattributed)
 		s.en.Events.Publish(api.Event{Kind: "memory.unattributed", GPU: string(s.id), Message: text})
 	}
 	s.reported = large

@@ -48,8 +48,11 @@ func TestFeasibleSpec(t *testing.T) {
 		{"together too much, not reserved", false, []api.GrantSpec{timesliceGrant("a", 30, false), timesliceGrant("b", 30, false)}, nil},
 		{"reserved together too much", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 19, true)}, []string{"reserved", "39 GiB", "38 GiB", "GPU 1"}},
 		{"reserved together, and it fits", false, []api.GrantSpec{timesliceGrant("a", 20, true), timesliceGrant("b", 18, true), timesliceGrant("c", 30, false)}, nil},
-		{"reserved shares together too much", false, []api.GrantSpec{shareGrant("a", 80, true), shareGrant("free", 90, false), shareGrant("b", 80, true)},
-			[]string{"tenants[0].grants[2].timeslice.share", "GPU 1 need 160% together; it has 100% (red/a 80%, red/b 80%)"}},
+		{
+			"reserved shares together too much", false,
+			[]api.GrantSpec{shareGrant("a", 80, true), shareGrant("free", 90, false), shareGrant("b", 80, true)},
+			[]string{"tenants[0].grants[2].timeslice.share", "GPU 1 need 160% together; it has 100% (red/a 80%, red/b 80%)"},
+		},
 		{"reserved shares, and they fit", false, []api.GrantSpec{shareGrant("a", 70, true), shareGrant("b", 30, true), shareGrant("free", 90, false)}, nil},
 		{"reserved shares too much, with overcommit", true, []api.GrantSpec{shareGrant("a", 80, true), shareGrant("b", 80, true)}, nil},
 		{"reserved too much, with overcommit", true, []api.GrantSpec{timesliceGrant("a", 30, true), timesliceGrant("b", 30, true)}, nil},

@@ -128,16 +128,20 @@ func TestCheckReserved(t *testing.T) {
 	const entry = "{select: {index: [3, 4]}, mode: timeslice}"
 	share := func(percent, gpus string) string { return "timeslice: {share: " + percent + "}, gpus: {" + gpus + "}" }
 	for name, c := range map[string]struct{ entries, a, b, want string }{
-		"one GPU": {entry, share("80%", "index: 4"), share("80%", "index: 4"),
-			"f:7:54: tenants[0].grants[1].timeslice.share: the reserved grants on GPU 4 need 160% together; it has 100% (t/a 80%, t/b 80%): grant less, reserve fewer grants, or write overcommit: true for that GPU"},
+		"one GPU": {
+			entry, share("80%", "index: 4"), share("80%", "index: 4"),
+			"f:7:54: tenants[0].grants[1].timeslice.share: the reserved grants on GPU 4 need 160% together; it has 100% (t/a 80%, t/b 80%): grant less, reserve fewer grants, or write overcommit: true for that GPU",
+		},
 		"they fit":                      {entry, share("80%", "index: 4"), share("20%", "index: [4]"), ""},
 		"two GPUs":                      {entry, share("80%", "index: 3"), share("80%", "index: 4"), ""},
 		"one may use another GPU":       {entry, share("80%", "index: [3, 4]"), share("80%", "index: 4"), ""},
 		"overcommit":                    {"{select: {index: 4}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), ""},
 		"overcommit of another GPU":     {entry + ", {select: {index: 5}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), "160%"},
 		"overcommit of a GPU by a UUID": {entry + ", {select: {uuid: GPU-x}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), ""},
-		"one address in two spellings": {"{select: {pci: '0a:00.0'}, mode: mps}", "mps: {share: 60%}, gpus: {pci: '0A:00.0'}", "mps: {share: 50%}, gpus: {pci: '0000:0a:00.0'}",
-			"tenants[0].grants[1].mps.share: the reserved grants on GPU 0000:0a:00.0 need 110%"},
+		"one address in two spellings": {
+			"{select: {pci: '0a:00.0'}, mode: mps}", "mps: {share: 60%}, gpus: {pci: '0A:00.0'}", "mps: {share: 50%}, gpus: {pci: '0000:0a:00.0'}",
+			"tenants[0].grants[1].mps.share: the reserved grants on GPU 0000:0a:00.0 need 110%",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			document := text(c.entries, c.a, c.b)

@@ -202,7 +202,7 @@ func unmeasuredTime(_ *life, busy time.Duration, i int) time.Duration {
 	if each == 0 {
 		return time.Hour
 	}
-	return busy / each * time.Second
+	return time.Duration(int64(busy/each)) * time.Second
 }
 
 // partOfAWrite writes what is due and cuts the file somewhere in it.
@@ -415,7 +415,8 @@ func TestSums(t *testing.T) {
 	records := []Record{
 		use(0, "vision", "alice", "GPU-b", "v-1", 1), use(0, "vision", "bob", "GPU-a", "v-2", 2), use(1, "audio", "carol", "GPU-a", "a-1", 4),
 		use(2, "vision", "alice", "GPU-a", "v-1", 8), use(-5, "vision", "alice", "GPU-a", "v-0", 16),
-		{Kind: KindLost, At: noon.UnixMilli(), Lost: 3}, {Kind: KindRun, At: noon.UnixMilli()},
+		{Kind: KindLost, At: noon.UnixMilli(), Lost: 3},
+		{Kind: KindRun, At: noon.UnixMilli()},
 	}
 	for _, c := range []struct {
 		name         string

@@ -281,7 +281,7 @@ func (s *sim) sample(ctx context.Context) (next time.Duration, err error) {
 	}
 	s.pass(readingTime + time.Duration(s.r.IntN(200))*time.Microsecond) // With the way to the worker and back.
 	device := quota.DeviceMemory{Free: &m.Free, Reserve: reserve}
-	spent := time.Duration(readingTime)
+	spent := readingTime
 	if s.control.Read(s.now, m.Used, device, longest) {
 		list, err := s.driver.Processes(ctx, s.id)
 		if err != nil {

@@ -177,7 +177,7 @@ func TestTenantFreeze(t *testing.T) {
 			<-time.After(5 * time.Millisecond) // Several rounds pass.
 			if got := f.now(); len(got) != 1 || got[0] != "red" {
 				// The last freeze of blue may still be there at the start.
-				if end.Sub(time.Now()) < 2500*time.Millisecond {
+				if time.Until(end) < 2500*time.Millisecond {
 					t.Fatalf("%s: frozen are %v, want only red", where, got)
 				}
 			}
