@@ -224,7 +224,11 @@ func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 
 // WaitEmpty returns when the cgroup and all below it are empty or removed.
 func (h Hierarchy) WaitEmpty(ctx context.Context, cg string) error {
-	return waitNone(ctx, func() ([]Process, error) { return h.Processes(cg) })
+	inside := func(p Process) bool {
+		at, err := procfs.Cgroup(p.PID)
+		return err == nil && Below(at, cg)
+	}
+	return waitNone(ctx, func() ([]Process, error) { return h.Processes(cg) }, inside)
 }
 
 // Remove removes the empty cgroup and all empty ones below it. A missing cgroup is no error. ErrInUse when one contains a
@@ -282,24 +286,23 @@ func Below(cg, top string) bool {
 // ENODEV.
 func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
+// readPIDs reads cgroup.procs. It uses system calls directly: the lists of all leases are read each second, and package os would
+// register each file for events.
 func readPIDs(dir string) ([]int, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if isRemoved(err) {
-		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
-	}
-	// The processes of a threaded cgroup are listed by its domain.
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
+	fd, err := unix.Open(filepath.Join(dir, "cgroup.procs"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	var pids []int
-	for line := range strings.Lines(string(b)) {
-		// 0 means a process of another pid namespace, which cannot be addressed from here.
-		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
+	if err == nil {
+		var buf [4096]byte
+		err = readNumbers(fd, buf[:], func(pid int) { pids = append(pids, pid) })
+		unix.Close(fd)
+	}
+	switch {
+	case isRemoved(err):
+		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
+	case errors.Is(err, unix.EOPNOTSUPP): // The processes of a threaded cgroup are listed by its domain.
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read cgroup.procs of %s: %w", dir, err)
 	}
 	return pids, nil
 }

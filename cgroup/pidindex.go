@@ -87,6 +87,12 @@ func readProcs(dir int, buf []byte, add func(pid int)) bool {
 		return false
 	}
 	defer unix.Close(fd)
+	err = readNumbers(fd, buf, add)
+	return err == nil || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// readNumbers reads an open file of numbers, one on each line. 0, a process of another pid namespace, is left out.
+func readNumbers(fd int, buf []byte, add func(pid int)) error {
 	pid := 0
 	for {
 		n, err := unix.Read(fd, buf)
@@ -94,16 +100,19 @@ func readProcs(dir int, buf []byte, add func(pid int)) bool {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return errors.Is(err, unix.EOPNOTSUPP)
+			return err
 		case n == 0:
-			return true
+			if pid > 0 { // The last line may lack its end.
+				add(pid)
+			}
+			return nil
 		}
 		for _, c := range buf[:n] {
 			if c >= '0' && c <= '9' {
 				pid = pid*10 + int(c-'0')
 				continue
 			}
-			if pid > 0 { // 0 means a process of another pid namespace
+			if pid > 0 {
 				add(pid)
 			}
 			pid = 0

@@ -188,7 +188,7 @@ func (p *Processes) Members(_ context.Context, id string) ([]Process, error) {
 
 // WaitEmpty blocks until all processes of the scope have exited. Then it forgets the scope.
 func (p *Processes) WaitEmpty(ctx context.Context, id string) error {
-	if err := waitNone(ctx, func() ([]Process, error) { return p.living(id) }); err != nil {
+	if err := waitNone(ctx, func() ([]Process, error) { return p.living(id) }, nil); err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
 	p.forget(id)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// recheck bounds the wait for one process before the list is read again: the process may leave its cgroup and go on,
+	// recheck bounds the wait for one process before it is read whether it is still inside: it may leave its cgroup and go on,
 	// and a process tree grows. Both are rare, and every lease waits like this for its end.
 	recheck = 3 * time.Second
 	// refreshInterval is the time after which the tree of a process is read again.
@@ -23,8 +23,8 @@ const (
 
 // waitNone returns when list returns no process or ErrNotFound. It waits on the pidfd of one of the processes: that is
 // immediate, while the kernel delays notifications of cgroup.events by up to 10 ms and loses the last one when the cgroup
-// is removed immediately.
-func waitNone(ctx context.Context, list func() ([]Process, error)) error {
+// is removed immediately. inside reports whether a living process is still one of them; nil: the list has to be read for that.
+func waitNone(ctx context.Context, list func() ([]Process, error), inside func(Process) bool) error {
 	for {
 		ps, err := list()
 		if errors.Is(err, ErrNotFound) {
@@ -36,14 +36,14 @@ func waitNone(ctx context.Context, list func() ([]Process, error)) error {
 		if len(ps) == 0 {
 			return nil
 		}
-		if err := waitOne(ctx, ps[0]); err != nil {
+		if err := waitOne(ctx, ps[0], inside); err != nil {
 			return err
 		}
 	}
 }
 
-// waitOne returns when the process has ended or it is time to read the list again.
-func waitOne(ctx context.Context, p Process) error {
+// waitOne returns when the process has ended, is no longer inside, or it is time to read the list again.
+func waitOne(ctx context.Context, p Process, inside func(Process) bool) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if errors.Is(err, procfs.ErrNoProcess) {
 		return ctx.Err()
@@ -57,16 +57,24 @@ func waitOne(ctx context.Context, p Process) error {
 		pause(time.Millisecond)
 		return ctx.Err()
 	}
+	for {
+		err := waitShort(ctx, pidfd)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if inside == nil || !inside(p) {
+			return nil
+		}
+	}
+}
+
+func waitShort(ctx context.Context, pidfd *procfs.Pidfd) error {
 	short, cancel := context.WithTimeout(ctx, recheck)
 	defer cancel()
-	err = pidfd.Wait(short)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil
-	}
-	return err
+	return pidfd.Wait(short)
 }
 
 // killAll kills every listed process until none is listed. wake, if any, is called after each round of signals.
@@ -92,7 +100,7 @@ func killAll(ctx context.Context, list func() ([]Process, error), afterRound fun
 				return err
 			}
 		}
-		if err := waitOne(ctx, ps[0]); err != nil {
+		if err := waitOne(ctx, ps[0], nil); err != nil {
 			return err
 		}
 	}
