@@ -23,11 +23,11 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 	apply(t, n, small)
 	first := time.Now()
 	jobs := map[string]*harness.Job{}
-	spans := map[string]span{}
+	times := map[string]leaseTimes{}
 	enter := func() {
 		at := time.Now()
 		job, id := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "4")...)
-		jobs[id], spans[id] = job, span{at, time.Now()}
+		jobs[id], times[id] = job, leaseTimes{at, time.Now()}
 	}
 	enter()
 	err := harness.Await(soon(t), 100*time.Millisecond, "nothing is measured", func() (bool, error) {
@@ -69,17 +69,17 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 		if err := n.StartDaemon(soon(t)); err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
-		asked := time.Now()
+		queried := time.Now()
 		after := usage(t, n, "--by", "lease")
 		checkKept(t, before, after, 0)
-		checkCounted(t, where, after, spans, 0)
+		checkCounted(t, where, after, times, 0)
 		for i := range after.Rows {
 			r := &after.Rows[i]
-			if least := asked.Sub(spans[r.Lease].running) - 50*time.Millisecond; int64(r.HeldSeconds) < least.Milliseconds() {
+			if least := queried.Sub(times[r.Lease].running) - 50*time.Millisecond; int64(r.HeldSeconds) < least.Milliseconds() {
 				t.Errorf("%s: %s had its GPU for %s s, and ran for %v", where, r.Lease, r.HeldSeconds, least)
 			}
 		}
-		t.Logf("%s: %d leases, %v after the first", where, len(spans), time.Since(first).Round(time.Millisecond))
+		t.Logf("%s: %d leases, %v after the first", where, len(times), time.Since(first).Round(time.Millisecond))
 	}
 	for _, job := range jobs {
 		job.Kill()
@@ -92,7 +92,7 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %+v", err, last)
 	}
-	checkCounted(t, "at the end", last, spans, 1)
+	checkCounted(t, "at the end", last, times, 1)
 	n.StopDaemon()
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
@@ -100,25 +100,25 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 	t.Logf("all have ended %v after the first", time.Since(first).Round(time.Millisecond))
 	again := usage(t, n, "--by", "lease")
 	checkKept(t, last, again, 0)
-	checkCounted(t, "after a restart", again, spans, 1)
+	checkCounted(t, "after a restart", again, times, 1)
 	if again.Total.HeldSeconds != last.Total.HeldSeconds || again.Total.BusySeconds != last.Total.BusySeconds {
 		t.Errorf("after a restart: %+v, before it %+v", again.Total, last.Total)
 	}
 }
 
-// span is when a lease was requested, and when it was seen to run.
-type span struct{ requested, running time.Time }
+// leaseTimes is when a lease was requested, and when it was seen to run.
+type leaseTimes struct{ requested, running time.Time }
 
 // checkCounted checks that the account has each lease once, and no more than what it can have used since its request.
-func checkCounted(t *testing.T, where string, u *api.Usage, spans map[string]span, ended int64) {
+func checkCounted(t *testing.T, where string, u *api.Usage, times map[string]leaseTimes, ended int64) {
 	t.Helper()
 	checkSums(t, u)
-	if len(u.Rows) != len(spans) || u.LostRecords != 0 {
-		t.Errorf("%s: %d leases and %d lost records, want %d and none", where, len(u.Rows), u.LostRecords, len(spans))
+	if len(u.Rows) != len(times) || u.LostRecords != 0 {
+		t.Errorf("%s: %d leases and %d lost records, want %d and none", where, len(u.Rows), u.LostRecords, len(times))
 	}
 	for i := range u.Rows {
 		r := &u.Rows[i]
-		lease, ok := spans[r.Lease]
+		lease, ok := times[r.Lease]
 		lasted := api.Thousandths(time.Since(lease.requested).Milliseconds())
 		if !ok || r.LeasesStarted != 1 || r.LeasesEnded != ended {
 			t.Errorf("%s: %s started %d times and ended %d times", where, r.Lease, r.LeasesStarted, r.LeasesEnded)
