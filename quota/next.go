@@ -65,6 +65,7 @@ func (s *Scheduler) Next(now time.Duration) Action {
 				s.started, s.until, s.start = true, now+(s.until-s.start), now
 				s.dither()
 				for _, m := range s.set {
+					s.endFreezes(m) // A lease that joined was not thawed.
 					m.usage.slices++
 				}
 				s.log()

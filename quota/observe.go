@@ -87,6 +87,7 @@ func (s *Scheduler) startFreezes() time.Duration {
 			m.usage.pending = m.backlog.mean
 			continue
 		}
+		m.usage.pending = 0 // It is accounted when the samples are known.
 		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
 		if m.frozenAt < s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too

@@ -390,8 +390,8 @@ func TestOpen(t *testing.T) {
 		t.Errorf("a second daemon gets %v", err)
 	}
 	// The lock of a killed daemon may last for a moment longer than the daemon.
-	closed := make(chan error, 1)
-	time.AfterFunc(lockWait/5, func() { closed <- s.Close() })
+	closed, first := make(chan error, 1), s
+	time.AfterFunc(lockWait/5, func() { closed <- first.Close() })
 	s, r, err = Open(path)
 	if err := <-closed; err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -99,8 +100,14 @@ func TestRefusedTerminals(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(f)
-			for err == nil {
-				_, err = unix.Write(f, make([]byte, 512))
+			// The kernel moves what was written on to the other side after a moment, until that is full too.
+			for writable := 1; writable > 0 && (err == nil || errors.Is(err, unix.EAGAIN)); {
+				for err == nil {
+					_, err = unix.Write(f, make([]byte, 512))
+				}
+				if writable, err = unix.Poll([]unix.PollFd{{Fd: int32(f), Events: unix.POLLOUT}}, 200); errors.Is(err, unix.EINTR) {
+					writable, err = 1, nil
+				}
 			}
 		}},
 	} {
