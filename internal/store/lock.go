@@ -35,9 +35,17 @@ func lock(d osDir) (*os.File, error) {
 const lockWait = 500 * time.Millisecond
 
 func flock(f *os.File) error {
-	for end := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
+	end, again := time.NewTimer(lockWait), time.NewTicker(lockWait/50)
+	defer end.Stop()
+	defer again.Stop()
+	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select { // The kernel has no event for the end of a lock.
+		case <-again.C:
+		case <-end.C:
 			return err
 		}
 	}
