@@ -72,10 +72,10 @@ func TestEnableController(t *testing.T) {
 func TestEnableControllerInTheKernel(t *testing.T) {
 	h, err := FindHierarchy()
 	if err != nil {
-		t.Skip(err)
+		t.Skip("no cgroup v2 hierarchy is mounted: ", err)
 	}
 	if os.Geteuid() != 0 || !h.Writable() {
-		t.Skip("it needs root and a writable hierarchy")
+		t.Skip("enabling a controller needs root and a writable cgroup v2 hierarchy")
 	}
 	all, err := h.Controllers()
 	if err != nil {

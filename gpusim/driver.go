@@ -93,7 +93,7 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	var info gpu.NodeInfo
 	ret := d.c.call(ctx, "DeviceGetCount", nil, func() Ret {
 		cfg := d.n.cfg
-		info = gpu.NodeInfo{DriverVersion: cfg.DriverVersion, LibraryVersion: cfg.libraryVersion(), CUDAVersion: cfg.CUDAVersion, Library: "gpusim"}
+		info = gpu.NodeInfo{DriverVersion: cfg.DriverVersion, LibraryVersion: cfg.nvmlVersion(), CUDAVersion: cfg.CUDAVersion, Library: "gpusim"}
 		if cfg.Series == SeriesMissing {
 			info.Missing = []string{"nvmlDeviceGetSamples"}
 		}

@@ -154,8 +154,8 @@ func (c *Client) shutdownLocked() Ret {
 	return Success
 }
 
-// libraryVersion returns the library version for a driver version: the CUDA major version and the driver version.
-func (cfg Config) libraryVersion() string {
+// nvmlVersion returns the library version for a driver version: the CUDA major version and the driver version.
+func (cfg Config) nvmlVersion() string {
 	return fmt.Sprintf("%d.%s", cfg.CUDAVersion/1000, cfg.DriverVersion)
 }
 
@@ -164,7 +164,7 @@ func (q *call) system() (Ret, bool) {
 	case "SystemGetDriverVersion":
 		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.DriverVersion) }), true
 	case "SystemGetNVMLVersion":
-		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.libraryVersion()) }), true
+		return q.node(func(n *Node) Ret { return q.out.setText(n.cfg.nvmlVersion()) }), true
 	case "SystemGetCudaDriverVersion":
 		return q.node(func(n *Node) Ret { return q.out.put(uint64(n.cfg.CUDAVersion)) }), true
 	case "DeviceGetCount":

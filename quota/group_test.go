@@ -19,7 +19,7 @@ func TestGroup(t *testing.T) {
 	running := map[string]bool{"left": true, "right": true, "wide": true}
 	had := map[string]time.Duration{}
 	now := time.Duration(0)
-	for now < 60*time.Second {
+	for end := 60 * time.Second; now < end; {
 		a := s.Next(now)
 		switch a.Kind {
 		case Freeze:

@@ -14,12 +14,12 @@ type Clocks struct {
 }
 
 // SampleClock converts the timestamps of one GPU's utilisation samples to the scheduler's time. Boards and drivers differ in
-// the clock of the timestamps: it takes the one whose newest sample is nearest to now. The wall clock may be set at any time:
+// the clock of the timestamps: it takes the one whose newest sample is nearest to now. The system clock may be set at any time:
 // samples from before that are dropped. The zero value works; it is not safe for concurrent use.
 type SampleClock struct {
 	known  bool
 	boot   bool          // the timestamps are since the boot
-	offset time.Duration // scheduler's time minus the wall clock, at the last reading
+	offset time.Duration // scheduler's time minus the system clock, at the last reading
 	read   time.Duration // time of the last reading
 	since  uint64
 	valid  time.Duration // samples from before are dropped, because the clock was set

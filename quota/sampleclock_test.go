@@ -7,19 +7,19 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// TestSampleClock converts samples of both clocks, while the wall clock is set to and fro. A sample is either converted to its
+// TestSampleClock converts samples of both clocks, while the system clock is set to and fro. A sample is either converted to its
 // true time, or dropped and its time reported as unknown.
 func TestSampleClock(t *testing.T) {
 	const second, hour = time.Second, time.Hour
 	for _, tc := range []struct {
 		name  string
 		boot  bool
-		steps map[int]time.Duration // by which the wall clock is off from a reading on
+		steps map[int]time.Duration // by which the system clock is off from a reading on
 		lost  int                   // most samples that may be dropped, of 600
 	}{
 		{"since 1970", false, nil, 0},
 		{"since the boot", true, nil, 0},
-		{"since the boot, the wall clock is set", true, map[int]time.Duration{20: hour, 40: -hour}, 0},
+		{"since the boot, the system clock is set", true, map[int]time.Duration{20: hour, 40: -hour}, 0},
 		{"set forward by an hour", false, map[int]time.Duration{20: hour}, 20},
 		{"set back by an hour", false, map[int]time.Duration{20: -hour}, 20},
 		{"set back by three seconds", false, map[int]time.Duration{20: -3 * second}, 50},

@@ -25,7 +25,7 @@ type Usage struct {
 	// Strained: its backlog is so long that its share cannot be enforced; a smaller launch queue would help.
 	Strained    bool
 	Idle        bool // it has the GPU open and does nothing: it is not frozen, and other leases do not wait for it
-	Unfreezable bool // freezing it failed: it is not frozen for now
+	Unfreezable bool // freezing it failed: it runs until the next attempt
 }
 
 // recentWindow is the window of Usage.Recent.

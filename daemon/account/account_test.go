@@ -62,7 +62,7 @@ func TestRestarts(t *testing.T) {
 		{"the lease goes on", func(_ *fixture, saved []byte) []byte { return saved }, 200*time.Second + dead, 195 * time.Second / 2, ""},
 		{"the lease ended", func(*fixture, []byte) []byte { return nil }, 75 * time.Second, 75 * time.Second / 2, "it ended while the daemon was not running"},
 		{"the node was started again", func(w *fixture, _ []byte) []byte { w.boot = "boot-2"; return nil }, 75 * time.Second, 75 * time.Second / 2, "the node was started again"},
-		{"the wall clock was set", func(w *fixture, saved []byte) []byte { w.jump = 9 * 24 * time.Hour; return saved }, 200*time.Second + dead, 195 * time.Second / 2, ""},
+		{"the system clock was set", func(w *fixture, saved []byte) []byte { w.jump = 9 * 24 * time.Hour; return saved }, 200*time.Second + dead, 195 * time.Second / 2, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(w *fixture) {
@@ -73,7 +73,7 @@ func TestRestarts(t *testing.T) {
 				}
 				w.pass(5 * time.Second)
 				saved := w.kill()
-				time.Sleep(dead)
+				elapse(dead)
 				w.start(c.during(w, saved))
 				w.pass(120 * time.Second)
 				u, e := w.get("root", "since=20d")
@@ -111,7 +111,7 @@ func TestEndThatTheTableFinds(t *testing.T) {
 		w.pass(55 * time.Second)
 		l := w.table.Live()[0]
 		w.kill()
-		time.Sleep(time.Hour)
+		elapse(time.Hour)
 		three := 3
 		w.Account = New(&Account{Reporter: w.Reporter, State: w.State, Dir: w.dir, BootID: w.boot, Boot: w.Boot, Table: lease.New(w.config()), Leases: w, Held: w.Held})
 		w.Load()
@@ -140,7 +140,7 @@ func TestEndBeforeAKill(t *testing.T) {
 		e.Ended, e.Reason, e.Result, e.ExitCode = &at, "its last process ended", "exited with 3", &code
 		w.known = []api.Lease{e}
 		w.kill()
-		time.Sleep(time.Hour)
+		elapse(time.Hour)
 		w.start(nil)
 		list := w.endedLeases()
 		if len(list) != 1 || list[0].Reason != e.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds != 75_000 || !list[0].Ended.Equal(at) {

@@ -38,7 +38,7 @@ type fixture struct {
 	held    bool          // the lease is frozen
 	stopped []string      // reasons
 	dead    time.Duration // how long the account was being killed
-	jump    time.Duration // of the wall clock
+	jump    time.Duration // of the system clock
 	cancel  context.CancelFunc
 	ended   chan struct{}
 }
@@ -136,11 +136,14 @@ func (w *fixture) kill() []byte {
 	return b
 }
 
+// elapse lets time of the bubble pass, without a measurement.
+func elapse(d time.Duration) { time.Sleep(d) }
+
 // pass lets time pass, with a measurement each second.
 func (w *fixture) pass(d time.Duration) {
 	for range int(d / time.Second) {
 		from := time.Now()
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		for _, l := range w.table.Live() {
 			i := usage.Interval{Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, GPU: l.Place.GPUs[0]}, From: from, To: time.Now()}
 			i.Memory = &usage.Memory{Mean: 1 << 30, Peak: 3 << 30}

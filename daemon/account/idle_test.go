@@ -94,7 +94,7 @@ func TestIdleOverARestart(t *testing.T) {
 		w.busy = part(0)
 		w.pass(50 * time.Minute)
 		saved := w.kill()
-		time.Sleep(3 * time.Hour) // It may have been busy then.
+		elapse(3 * time.Hour) // It may have been busy then.
 		w.start(saved)
 		w.pass(9 * time.Minute)
 		if n := w.notices(); len(n) != 0 {

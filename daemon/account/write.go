@@ -130,7 +130,7 @@ func (a *Account) keep(ctx context.Context) error {
 	return a.store.Keep(now.Date, a.trust.believes(now))
 }
 
-// trust decides whether the wall clock is believed. The zero value believes it.
+// trust decides whether the system clock is believed. The zero value believes it.
 type trust struct {
 	date    time.Time     // the last one that was believed
 	doubted time.Duration // since boot, since when the clock is far from that; 0: it is not

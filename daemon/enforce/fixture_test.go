@@ -179,7 +179,7 @@ func (f fakeFreezer) Freeze(_ context.Context, id string, reason cgroup.FreezeRe
 }
 
 func (f fakeFreezer) Thaw(_ context.Context, id string, reason cgroup.FreezeReason) error {
-	time.Sleep(f.slow)
+	elapse(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if delete(f.frozen[id], reason); f.frozen[id] != nil && len(f.frozen[id]) == 0 {
@@ -340,9 +340,12 @@ func (w *fixture) begin(t *testing.T) {
 
 // runUntil lets time pass until so long after the start.
 func (w *fixture) runUntil(at time.Duration) {
-	time.Sleep(time.Until(w.journal.start.Add(at)))
+	elapse(time.Until(w.journal.start.Add(at)))
 	synctest.Wait()
 }
+
+// elapse lets time of the bubble pass.
+func elapse(d time.Duration) { time.Sleep(d) }
 
 // on returns a process on the GPU.
 func on(pid int, memory uint64) gpu.Process {

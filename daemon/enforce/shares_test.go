@@ -32,7 +32,7 @@ func twoTimeSlicedLeases(t *testing.T, enforce api.OnOff, change func(*fixture))
 func frozenOverTwoRounds(w *fixture) (most int, leases map[string]bool) {
 	leases = map[string]bool{}
 	for range 250 {
-		time.Sleep(10 * time.Millisecond)
+		elapse(10 * time.Millisecond)
 		synctest.Wait()
 		frozen := w.port.frozenLeases()
 		most = max(most, len(frozen))
@@ -91,7 +91,7 @@ func TestTheLoopEndsWithTheLastLease(t *testing.T) {
 		w, blue := twoTimeSlicedLeases(t, "on", nil)
 		sl := w.Shares.get(testGPU)
 		for len(w.port.frozenLeases()) == 0 { // The leases end while one is frozen.
-			time.Sleep(time.Millisecond)
+			elapse(time.Millisecond)
 		}
 		for _, id := range []string{w.lease, blue} {
 			if err := w.Table.Ended(t.Context(), id, "its last process ended"); err != nil {
@@ -154,7 +154,7 @@ func TestRunReturns(t *testing.T) {
 		{"while a lease is frozen", func(t *testing.T) *fixture {
 			w, _ := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.port.slow = time.Millisecond })
 			for len(w.port.frozenLeases()) == 0 {
-				time.Sleep(time.Millisecond)
+				elapse(time.Millisecond)
 			}
 			return w
 		}},

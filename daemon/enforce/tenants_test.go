@@ -60,7 +60,7 @@ func TestAFrozenTenantGetsNoTime(t *testing.T) {
 		}
 		w.runUntil(12 * time.Second)
 		for range 800 { // several rounds
-			time.Sleep(10 * time.Millisecond)
+			elapse(10 * time.Millisecond)
 			synctest.Wait()
 			if frozen := w.port.frozenLeases(); len(frozen) != 1 || frozen[0] != w.lease {
 				t.Fatalf("%v are frozen, want only %s", frozen, w.lease)

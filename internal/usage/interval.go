@@ -22,7 +22,7 @@ type Subject struct {
 type Interval struct {
 	Subject
 	// From and To are readings of time.Now, with their monotonic part. The account takes the length from the monotonic clock and
-	// the date from the wall clock of To.
+	// the date from the system clock of To.
 	From, To time.Time
 
 	// Occupancy is the time in which the lease was charged for the GPU; at least 0 and at most the length.

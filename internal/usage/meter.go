@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Moment is one instant on two clocks: the wall clock gives the date, the time since boot gives all durations, because no
+// Moment is one instant on two clocks: the system clock gives the date, the time since boot gives all durations, because no
 // program sets it.
 type Moment struct {
 	Date time.Time
@@ -153,7 +153,7 @@ func (m *Meter) Resume(l Lease, last *Record, now Moment) {
 	gap := max(0, now.Boot-time.Duration(last.Boot)*time.Millisecond)
 	x.highest, x.idle.total = uint64(max(0, last.Highest)), time.Duration(last.Idle)*time.Millisecond
 	x.elapsed = time.Duration(last.Elapsed) * time.Millisecond
-	// The time before is divided into hours as the wall clock shows them, if both clocks agree about its length.
+	// The time before is divided into hours as the system clock shows them, if both clocks agree about its length.
 	from := last.Time()
 	if apart := now.Date.Sub(from) - gap; apart.Abs() > time.Minute {
 		from = now.Date.Add(-min(gap, time.Minute))

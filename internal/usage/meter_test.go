@@ -159,7 +159,7 @@ func TestWhatIsReportedIsBounded(t *testing.T) {
 	}
 }
 
-// The wall clock may be set to anything: no time is lost, and none is negative or counted twice.
+// The system clock may be set to anything: no time is lost, and none is negative or counted twice.
 func TestJumpsOfTheWallClock(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newClock()

@@ -23,7 +23,7 @@ const (
 // nothing.
 type Record struct {
 	Kind Kind  `json:"k"`
-	At   int64 `json:"at"`          // wall clock, in milliseconds since the epoch: of the last use, the start, the end
+	At   int64 `json:"at"`          // system clock, in milliseconds since the epoch: of the last use, the start, the end
 	Boot int64 `json:"t,omitempty"` // time since boot, in milliseconds, at At
 
 	Lease      string   `json:"l,omitempty"`

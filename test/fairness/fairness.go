@@ -36,7 +36,7 @@ type Scenario struct {
 	Config quota.Config
 	// Bound: every load keeps the GPU busy alone, so the shares of the busy time are compared with the weights.
 	Bound bool
-	Jumps bool          // the wall clock of the host is set now and then
+	Jumps bool          // the system clock of the host is set now and then
 	Long  time.Duration // what is measured; 0: Length
 	Warm  time.Duration // what is not; 0: WarmUp
 }

@@ -33,7 +33,7 @@ type node struct {
 	cycle     cycle
 }
 
-// jump is a moment at which the wall clock was set, by how much in total.
+// jump is a moment at which the system clock was set, by how much in total.
 type jump struct{ at, offset time.Duration }
 
 // clock is a clock that its user sets.
@@ -175,7 +175,7 @@ func (n *node) find(lease string) *process {
 	panic("fairness: an action on " + lease)
 }
 
-// offset is how far the wall clock is from the one of the engine at a moment.
+// offset is how far the system clock is from the one of the engine at a moment.
 func (n *node) offset(at time.Duration) time.Duration {
 	var out time.Duration
 	for _, j := range n.jumps {

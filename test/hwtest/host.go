@@ -45,8 +45,8 @@ type host interface {
 	workload(ctx context.Context, uuid string, l load) (workload, error)
 	// fill is a program that allocates memory as fast as it can, up to a number of MiB; nil when there is none.
 	fill(uuid string, most int) (argv, env []string)
-	// library is how a program that reads the driver directly finds it.
-	library() (args, env []string)
+	// driverLibrary is how a program that reads the driver directly finds it.
+	driverLibrary() (args, env []string)
 	name() string
 	close() error
 }
@@ -149,7 +149,7 @@ func (h *realHost) program(memory, grow, most, load int) []string {
 	return argv
 }
 
-func (*realHost) library() (args, env []string) { return nil, nil }
+func (*realHost) driverLibrary() (args, env []string) { return nil, nil }
 
 func (h *realHost) fill(uuid string, most int) (argv, env []string) {
 	if h.alloc == "" {
@@ -222,7 +222,7 @@ func (h *virtualHost) busy(ctx context.Context, pid int) (float64, error) {
 
 func (h *virtualHost) close() error { return nil }
 
-func (h *virtualHost) library() (args, env []string) {
+func (h *virtualHost) driverLibrary() (args, env []string) {
 	return []string{"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1")}, []string{"GPUSIM_ROOT=" + h.node.Root()}
 }
 
@@ -231,7 +231,7 @@ func (h *virtualHost) fill(uuid string, _ int) (argv, env []string) {
 }
 
 func (h *virtualHost) latency(ctx context.Context, uuid string) (string, error) {
-	args, env := h.library()
+	args, env := h.driverLibrary()
 	return output(ctx, append(env, "CGO_ENABLED=1"), append([]string{"go", "run", "./test/hwtest/latency", "-gpu", uuid}, args...)...)
 }
 

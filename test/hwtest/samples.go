@@ -26,7 +26,7 @@ func (t *test) watch(ctx context.Context, window, every time.Duration, samples b
 		}
 		t.watcher = bin
 	}
-	args, env := t.host.library()
+	args, env := t.host.driverLibrary()
 	argv := append([]string{t.watcher, "-gpu", t.gpu, "-for", window.String(), "-every", every.String(), fmt.Sprintf("-samples=%t", samples)}, args...)
 	out, err := output(ctx, env, argv...)
 	if err != nil {
