@@ -194,8 +194,15 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	case quota.BackendMIG:
 		r.Enforced, r.By = true, w.GPUMemory.Reason
 		return r // The hardware enforces it on a node that only observes too.
-	case quota.BackendDriver, quota.BackendMPS:
+	case quota.BackendDriver:
 		r.Enforced, r.By = true, w.GPUMemory.Reason
+	case quota.BackendMPS:
+		// The limit of the server is of each client process, and only requested. That of the grant is the escalation's.
+		if do := v.Managers.Enforce.Overuse(l); do == quota.OveruseKill || do == quota.OveruseFreeze && l.Isolation.Freeze {
+			r.Enforced, r.By, r.Accuracy = true, w.GPUMemory.Reason, reactiveAccuracy
+		} else {
+			r.Reason = w.GPUMemory.Reason
+		}
 	case quota.BackendReactive:
 		r.Enforced, r.By, r.Accuracy = true, w.GPUMemory.Reason, reactiveAccuracy
 	default:

@@ -37,16 +37,3 @@ func NoUsage() planner.Usage {
 		},
 	}
 }
-
-// LeaseAt has one lease, on the instance that begins at a memory slice.
-func LeaseAt(start uint32) planner.Usage {
-	u := NoUsage()
-	u.Instance = func(_ gpu.UUID, p gpu.Placement) []string {
-		if p.Start == start {
-			return []string{"red-cut-1"}
-		}
-		return nil
-	}
-	u.GPU = func(gpu.UUID) []string { return []string{"red-cut-1"} }
-	return u
-}
