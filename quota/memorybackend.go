@@ -39,34 +39,37 @@ type DriverLimit struct {
 type MemoryChoice struct {
 	Backend MemoryBackend
 	// Hard: the processes of the grant together cannot allocate more, except as managed memory.
-	Hard   bool
-	Reason string // why this one, and why no stronger one
+	Hard bool
+	// Enforced: something acts on the limit, if only after it was exceeded. What each client process is asked to keep is not
+	// that.
+	Enforced bool
+	Reason   string // why this one, and why no stronger one
 }
 
 // ChooseMemoryBackend returns the strongest backend that is active.
 func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 	if in.MIG { // The hardware also limits on a node that only observes.
-		return MemoryChoice{BackendMIG, true, "its MIG instance has no more memory"}
+		return MemoryChoice{BackendMIG, true, true, "its MIG instance has no more memory"}
 	}
 	if in.Driver.ReadBack && (in.Driver.Together || in.Others == 0) {
-		return MemoryChoice{BackendDriver, true, "the driver refuses allocations above the limit (read back); managed memory is not limited"}
+		return MemoryChoice{BackendDriver, true, true, "the driver refuses allocations above the limit (read back); managed memory is not limited"}
 	}
-	reactive := MemoryChoice{BackendObserve, false, "it is only sampled and reported"}
+	reactive := MemoryChoice{BackendObserve, false, false, "it is only sampled and reported"}
 	switch {
 	case !in.Enforcing:
 		reactive.Reason += ": the spec says enforce: observe"
 	case in.Overuse == OveruseKill:
-		reactive = MemoryChoice{BackendReactive, false, "it is sampled, and a lease above it is stopped"}
+		reactive = MemoryChoice{BackendReactive, false, true, "it is sampled, and a lease above it is stopped"}
 	case in.Overuse == OveruseFreeze && in.CanFreeze:
-		reactive = MemoryChoice{BackendReactive, false, "it is sampled, and a lease above it is frozen"}
+		reactive = MemoryChoice{BackendReactive, false, true, "it is sampled, and a lease above it is frozen"}
 	case in.Overuse == OveruseFreeze:
 		reactive.Reason += ": the lease cannot be frozen"
 	}
 	if in.Driver.ReadBack {
-		return MemoryChoice{BackendDriver, false, fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason)}
+		return MemoryChoice{BackendDriver, false, true, fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason)}
 	}
 	if in.MPS {
-		reactive = MemoryChoice{BackendMPS, false, "the MPS server limits each client process alone; of the grant " + reactive.Reason}
+		reactive = MemoryChoice{BackendMPS, false, reactive.Enforced, "the MPS server limits each client process alone; of the grant " + reactive.Reason}
 	}
 	if in.Driver.Reason != "" {
 		reactive.Reason += "; no limit by the driver: " + in.Driver.Reason

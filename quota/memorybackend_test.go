@@ -60,6 +60,9 @@ func TestHardNeedsAReadBack(t *testing.T) {
 							if got.Hard && got.Backend != BackendMIG && got.Backend != BackendDriver {
 								t.Errorf("%+v: %s is called hard", in, got.Backend)
 							}
+							if want := mig || read || p == OveruseKill; got.Enforced != want { // Nothing can be frozen here.
+								t.Errorf("%+v: enforced is %v", in, got.Enforced)
+							}
 						}
 					}
 				}

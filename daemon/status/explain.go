@@ -190,23 +190,16 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	}
 	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
-	switch quota.MemoryBackend(w.GPUMemory.Backend) {
-	case quota.BackendMIG:
-		r.Enforced, r.By = true, w.GPUMemory.Reason
+	c := v.Managers.Memory.Choice(l)
+	if r.Enforced = c.Enforced; !r.Enforced {
+		r.Reason = c.Reason
+		return v.unlessObserving(r)
+	}
+	if r.By = c.Reason; !c.Hard {
+		r.Accuracy = reactiveAccuracy
+	}
+	if c.Backend == quota.BackendMIG {
 		return r // The hardware enforces it on a node that only observes too.
-	case quota.BackendDriver:
-		r.Enforced, r.By = true, w.GPUMemory.Reason
-	case quota.BackendMPS:
-		// The limit of the server is of each client process, and only requested. That of the grant is the escalation's.
-		if do := v.Managers.Enforce.Overuse(l); do == quota.OveruseKill || do == quota.OveruseFreeze && l.Isolation.Freeze {
-			r.Enforced, r.By, r.Accuracy = true, w.GPUMemory.Reason, reactiveAccuracy
-		} else {
-			r.Reason = w.GPUMemory.Reason
-		}
-	case quota.BackendReactive:
-		r.Enforced, r.By, r.Accuracy = true, w.GPUMemory.Reason, reactiveAccuracy
-	default:
-		r.Reason = w.GPUMemory.Reason
 	}
 	return v.unlessObserving(r)
 }
@@ -364,7 +357,7 @@ func (v *Viewer) explainGrantMemory(t *api.TenantSpec, g *api.GrantSpec) []api.R
 	}
 	for _, c := range order {
 		r := api.Rule{What: "GPU memory of " + g.Name, Desired: api.Bytes(limit).Short() + " on GPU " + strings.Join(on[c], ", ")}
-		if r.Enforced = c.Backend != quota.BackendObserve; r.Enforced {
+		if r.Enforced = c.Enforced; r.Enforced {
 			r.By = c.Reason
 		} else {
 			r.Reason = c.Reason
