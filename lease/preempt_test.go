@@ -237,85 +237,92 @@ func TestPreemption(t *testing.T) {
 
 // The leases that are stopped are the fewest: no smaller set of those that may be stopped frees a place.
 func TestPreemptionIsSmallest(t *testing.T) {
+	// Each request has its own run of cases, so that a short run too meets those that need several leases stopped.
 	stopped := map[int]int{}
-	rapid.Check(t, func(rt *rapid.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "mps"), device(3, "exclusive"), device(4, "exclusive"), device(5, "exclusive"), partitioned(6)}}
-		n := 4
-		for i := range 8 {
-			tenant := fmt.Sprintf("t%d", i)
-			memory, share := uint64(rapid.IntRange(5, 25).Draw(rt, "memory"))*gib, float64(rapid.IntRange(10, 60).Draw(rt, "share"))
-			g := rapid.SampledFrom([]Grant{
-				timeslice(tenant, "g", share, memory), mps(tenant, "g", share, memory), exclusive(tenant, "g", 1), exclusive(tenant, "g", 2), mig(tenant, "g", "1g.5gb"), mig(tenant, "g", "3g.20gb"),
-			}).Draw(rt, "grant")
-			g.Spec.MaxLeases = &n
-			g.Priority = rapid.SampledFrom([]string{"low", ""}).Draw(rt, "priority")
-			g.Preempt = rapid.SampledFrom([]string{api.PreemptStop, api.PreemptStop, ""}).Draw(rt, "preempt")
-			v.Grants = append(v.Grants, g)
-		}
-		requested := rapid.SampledFrom([]Grant{timeslice("high", "g", 50, 30*gib), mps("high", "g", 80, 30*gib), exclusive("high", "g", 2), exclusive("high", "g", 3), mig("high", "g", "3g.20gb")}).Draw(rt, "requested")
+	for _, requested := range []Grant{timeslice("high", "g", 50, 30*gib), mps("high", "g", 80, 30*gib), exclusive("high", "g", 2), exclusive("high", "g", 3), mig("high", "g", "3g.20gb")} {
 		requested.Priority = "high"
-		v.Grants = append(v.Grants, requested)
-		tab, _ := table(t, v)
-		for range 14 {
-			i := rapid.IntRange(0, 7).Draw(rt, "tenant")
-			if k, err := submit(tab, v.Grants[i].Tenant, "g"); err == nil {
-				if _, _, err := tab.Start(t.Context(), k.ID(), Process{PID: int(k.sequence), Start: 1}); err != nil {
-					rt.Fatal(err)
-				}
-			}
-		}
-		k := queue(t, tab, "high", "g")
-		if isPlaced(tab, k) {
-			return
-		}
-		// The same decision by trying every set on a copy of the table.
-		state, err := tab.State()
-		if err != nil {
-			rt.Fatal(err)
-		}
-		var may []string
-		for _, l := range tab.Live() {
-			if l.Terms.Preempt != "" && l.State == Running && l.Terms.Kind() == requested.Kind() {
-				may = append(may, l.ID)
-			}
-		}
-		least := -1
-		for mask := range 1 << len(may) {
-			var ids []string
-			for i := range may {
-				if mask&(1<<i) != 0 {
-					ids = append(ids, may[i])
-				}
-			}
-			if least >= 0 && len(ids) >= least {
-				continue
-			}
-			again := New(Config{Isolation: &fakeIsolation{}})
-			if err := again.Restore(state); err != nil {
-				rt.Fatal(err)
-			}
-			again.Update(v)
-			for _, id := range ids {
-				if err := again.Ended(t.Context(), id, ""); err != nil {
-					rt.Fatal(err)
-				}
-			}
-			if _, err := submit(again, "high", "g"); err == nil {
-				least = len(ids)
-			}
-		}
-		got := victims(tab)
-		if len(got) != max(least, 0) {
-			rt.Fatalf("%v are stopped; the fewest are %d of %v", got, least, may)
-		}
-		stopped[len(got)]++
-		end(t, tab, got...)
-		if len(got) > 0 && !isPlaced(tab, k) {
-			rt.Fatalf("it still waits: %s", k.waiting)
-		}
-	})
+		rapid.Check(t, func(rt *rapid.T) {
+			checkPreemptionIsSmallest(t, rt, requested, stopped)
+		})
+	}
 	t.Logf("number of leases that were stopped, and how often: %v", stopped)
 	if len(stopped) < 3 {
 		t.Errorf("the cases are too alike: %v", stopped)
+	}
+}
+
+// One case: tenants with leases that may be stopped, and a request that waits; the number of leases stopped is counted.
+func checkPreemptionIsSmallest(t *testing.T, rt *rapid.T, requested Grant, stopped map[int]int) {
+	v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "mps"), device(3, "exclusive"), device(4, "exclusive"), device(5, "exclusive"), partitioned(6)}}
+	n := 4
+	for i := range 8 {
+		tenant := fmt.Sprintf("t%d", i)
+		memory, share := uint64(rapid.IntRange(5, 25).Draw(rt, "memory"))*gib, float64(rapid.IntRange(10, 60).Draw(rt, "share"))
+		g := rapid.SampledFrom([]Grant{
+			timeslice(tenant, "g", share, memory), mps(tenant, "g", share, memory), exclusive(tenant, "g", 1), exclusive(tenant, "g", 2), mig(tenant, "g", "1g.5gb"), mig(tenant, "g", "3g.20gb"),
+		}).Draw(rt, "grant")
+		g.Spec.MaxLeases = &n
+		g.Priority = rapid.SampledFrom([]string{"low", ""}).Draw(rt, "priority")
+		g.Preempt = rapid.SampledFrom([]string{api.PreemptStop, api.PreemptStop, ""}).Draw(rt, "preempt")
+		v.Grants = append(v.Grants, g)
+	}
+	v.Grants = append(v.Grants, requested)
+	tab, _ := table(t, v)
+	for range 14 {
+		i := rapid.IntRange(0, 7).Draw(rt, "tenant")
+		if k, err := submit(tab, v.Grants[i].Tenant, "g"); err == nil {
+			if _, _, err := tab.Start(t.Context(), k.ID(), Process{PID: int(k.sequence), Start: 1}); err != nil {
+				rt.Fatal(err)
+			}
+		}
+	}
+	k := queue(t, tab, "high", "g")
+	if isPlaced(tab, k) {
+		return
+	}
+	// The same decision by trying every set on a copy of the table.
+	state, err := tab.State()
+	if err != nil {
+		rt.Fatal(err)
+	}
+	var may []string
+	for _, l := range tab.Live() {
+		if l.Terms.Preempt != "" && l.State == Running && l.Terms.Kind() == requested.Kind() {
+			may = append(may, l.ID)
+		}
+	}
+	least := -1
+	for mask := range 1 << len(may) {
+		var ids []string
+		for i := range may {
+			if mask&(1<<i) != 0 {
+				ids = append(ids, may[i])
+			}
+		}
+		if least >= 0 && len(ids) >= least {
+			continue
+		}
+		again := New(Config{Isolation: &fakeIsolation{}})
+		if err := again.Restore(state); err != nil {
+			rt.Fatal(err)
+		}
+		again.Update(v)
+		for _, id := range ids {
+			if err := again.Ended(t.Context(), id, ""); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if _, err := submit(again, "high", "g"); err == nil {
+			least = len(ids)
+		}
+	}
+	got := victims(tab)
+	if len(got) != max(least, 0) {
+		rt.Fatalf("%v are stopped; the fewest are %d of %v", got, least, may)
+	}
+	stopped[len(got)]++
+	end(t, tab, got...)
+	if len(got) > 0 && !isPlaced(tab, k) {
+		rt.Fatalf("it still waits: %s", k.waiting)
 	}
 }
