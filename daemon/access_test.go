@@ -131,7 +131,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"with a Referer", func(q *http.Request) { q.Header.Set("Referer", "http://localhost/") }, http.StatusForbidden, api.KindDenied},
 		{"to another host", func(q *http.Request) { q.Host = "gpushare.example.org" }, http.StatusForbidden, api.KindDenied},
 		{"to no route", func(q *http.Request) { q.URL.Path = "/v1/nothing" }, http.StatusNotFound, api.KindNotFound},
-		{"with another method", func(q *http.Request) { q.Method = http.MethodPatch }, http.StatusNotFound, api.KindNotFound},
+		{"with another method", func(q *http.Request) { q.Method = http.MethodPatch }, http.StatusMethodNotAllowed, api.KindInvalid},
 		{"with a body above the limit", func(q *http.Request) {
 			q.Method, q.URL.Path = http.MethodPut, "/v1/spec"
 			q.Body = io.NopCloser(strings.NewReader(strings.Repeat("#", server.MaxBody+1)))

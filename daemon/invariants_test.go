@@ -189,7 +189,7 @@ func (s *staged) correct(where string) {
 			continue
 		}
 		var op api.Operation
-		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry%s", i, s.Query()), "", &op); refusal != nil && s.Query() == "" {
+		if refusal := s.do(http.MethodPost, fmt.Sprintf("/v1/gpus/%d/retry", i), "", &op); refusal != nil && s.Query() == "" {
 			s.Errorf("%s: a retry of GPU %d, which is %s (%s), is refused: %v", where, i, g.State, g.Reason, refusal)
 		}
 		s.waitIdle(nil)

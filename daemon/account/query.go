@@ -27,12 +27,12 @@ var errTooMany = &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot 
 
 // GetUsage answers what leases used. A member reads only their own tenants.
 func (a *Account) GetUsage(c *server.Call) error {
-	q, now := c.R.URL.Query(), a.Now()
-	since, until, err := period(q.Get("since"), q.Get("until"), now)
+	now := a.Now()
+	since, until, err := period(c.Text("since"), c.Text("until"), now)
 	if err != nil {
 		return err
 	}
-	by, keys, err := parseBy(q.Get("by"))
+	by, keys, err := parseBy(c.Text("by"))
 	if err != nil {
 		return err
 	}

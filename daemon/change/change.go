@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -493,14 +494,14 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 
 // GetOperation answers an operation. With wait= it waits for a newer version.
 func (cs *Changes) GetOperation(c *server.Call) error {
-	q := c.R.URL.Query()
 	ctx, after := c.Ctx(), uint64(0)
-	if w := q.Get("wait"); w != "" {
+	if w := c.Text("wait"); w != "" {
 		var wait api.Duration
 		if err := wait.UnmarshalText([]byte(w)); err != nil {
 			return &api.Error{Kind: api.KindInvalid, Message: "cannot read wait: " + err.Error()}
 		}
-		if _, err := fmt.Sscan(q.Get("after"), &after); err != nil {
+		var err error
+		if after, err = strconv.ParseUint(c.Text("after"), 10, 64); err != nil {
 			return &api.Error{Kind: api.KindInvalid, Message: "cannot read after: it must be a version"}
 		}
 		var cancel context.CancelFunc

@@ -2,7 +2,6 @@ package change
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -34,18 +33,14 @@ func (cs *Changes) PostImport(c *server.Call) error { return cs.postInstances(c,
 func (cs *Changes) PostRemove(c *server.Call) error { return cs.postInstances(c, kindRemove) }
 
 func (cs *Changes) postInstances(c *server.Call, kind string) error {
-	b, err := c.Body()
+	q, err := server.Decode[api.InstancesRequest](c)
 	if err != nil {
 		return err
-	}
-	var q api.InstancesRequest
-	if err := json.Unmarshal(b, &q); err != nil {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
 	}
 	if len(q.Start) == 0 {
 		return &api.Error{Kind: api.KindInvalid, Message: "the request names no instance", Hint: "name the memory slice at which each begins: 'gpushare mig list' shows them"}
 	}
-	check := c.R.URL.Query().Get("check") != ""
+	check := c.Flag("check")
 	if !check {
 		done, err := cs.lockChanges(c.Ctx())
 		if err != nil {
@@ -55,7 +50,7 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
-	s, err := cs.proposeInstances(ctx, kind, &q)
+	s, err := cs.proposeInstances(ctx, kind, q)
 	if err != nil {
 		return err
 	}

@@ -55,10 +55,8 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	q := c.R.URL.Query()
-	a := planner.Authority{Force: q.Get("force") != "", AllowReset: q.Get("allow-reset") != ""}
-	check := q.Get("check") != ""
-	file := q.Get("file")
+	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
+	check, file := c.Flag("check"), c.Text("file")
 	if file == "" || file == "-" {
 		file = "the spec"
 	}
@@ -81,7 +79,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	if q.Get("diff") != "" {
+	if c.Flag("diff") {
 		p.plan.Diff = cs.specDiff(p)
 	}
 	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}

@@ -27,10 +27,9 @@ const noSpec = "version: v1\n"
 // PostUnmanage unmanages the node: it removes all restrictions, and with all also the managed MIG instances and modes. It is a
 // change like others: planned, recorded, carried out by steps, and resumed after a crash.
 func (cs *Changes) PostUnmanage(c *server.Call) error {
-	q := c.R.URL.Query()
-	a := planner.Authority{Force: q.Get("force") != ""}
-	check, extent := q.Get("check") != "", store.UnmanagedRestrictions
-	if q.Get("all") != "" {
+	a := planner.Authority{Force: c.Flag("force")}
+	check, extent := c.Flag("check"), store.UnmanagedRestrictions
+	if c.Flag("all") {
 		extent = store.UnmanagedAll
 	}
 	if check {

@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -35,15 +34,11 @@ type attachTarget struct {
 // PostAttach attaches a process, a unit or a cgroup that runs already to a lease. It is a route of its own because the
 // process is not the caller.
 func (ls *Leases) PostAttach(c *server.Call) error {
-	b, err := c.Body()
+	q, err := server.Decode[api.AttachRequest](c)
 	if err != nil {
 		return err
 	}
-	var q api.AttachRequest
-	if err := json.Unmarshal(b, &q); err != nil {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
-	}
-	target, err := ls.target(c.Ctx(), c.Caller, &q)
+	target, err := ls.target(c.Ctx(), c.Caller, q)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -126,7 +125,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: its command prints to where it was started", Hint: "the output of 'gpushare run --detach' is kept"}
 	}
 	lines := -1
-	if s := c.R.URL.Query().Get("lines"); s != "" {
+	if s := c.Text("lines"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 0 || n > 1_000_000 {
 			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show %q lines: write a number from 0 to 1000000", s)}
@@ -134,7 +133,7 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		lines = n
 	}
 	var ended chan struct{}
-	if c.R.URL.Query().Has("follow") {
+	if c.Flag("follow") {
 		ended = make(chan struct{})
 		ctx, cancel := context.WithCancel(c.Ctx())
 		defer func() {
@@ -191,10 +190,10 @@ func (f *flushing) Write(b []byte) (int, error) {
 }
 
 // decodeRequest reads the body of POST /v1/leases.
-func decodeRequest(b []byte) (*api.LeaseRequest, error) {
-	q := new(api.LeaseRequest)
-	if err := json.Unmarshal(b, q); err != nil {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()}
+func decodeRequest(c *server.Call) (*api.LeaseRequest, error) {
+	q, err := server.Decode[api.LeaseRequest](c)
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case len(q.Command) == 0:

@@ -25,11 +25,7 @@ import (
 
 // PostLease is gpushare run: it answers with JSON lines until the caller's process is isolated.
 func (ls *Leases) PostLease(c *server.Call) error {
-	b, err := c.Body()
-	if err != nil {
-		return err
-	}
-	q, err := decodeRequest(b)
+	q, err := decodeRequest(c)
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +41,9 @@ type Call struct {
 	W      http.ResponseWriter
 	R      *http.Request
 	Caller *Caller
+
+	route *Route     // nil in a test that calls a handler
+	query url.Values // checked
 }
 
 // Ctx ends with the request.
@@ -99,9 +104,26 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(r.Method+" "+r.Pattern, func(w http.ResponseWriter, q *http.Request) { s.Serve(w, q, &r) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
+		if methods := s.methods(mux, q); len(methods) > 0 {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			writeStatus(w, http.StatusMethodNotAllowed, &api.Error{Kind: api.KindInvalid, Message: "cannot " + shortKey(q.Method) + " " + q.URL.Path + ": its methods are " + strings.Join(methods, ", ")})
+			return
+		}
 		writeError(w, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
 	})
 	return mux
+}
+
+// methods returns the methods of the routes with the path of a request.
+func (s *Server) methods(mux *http.ServeMux, q *http.Request) []string {
+	var out []string
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete} {
+		other := &http.Request{Method: m, URL: q.URL, Host: q.Host}
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // Serve answers one request of a route.
@@ -123,6 +145,10 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		writeError(w, r.Access.denied(c.Caller, r.What))
 		return
 	}
+	if err := c.parse(r); err != nil {
+		writeError(w, s.refusal(r, err))
+		return
+	}
 	if r.Brief {
 		done, err := s.limiter.acquire(q.Context(), p.UID)
 		if err != nil {
@@ -134,6 +160,15 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	if err := r.Handle(c); err != nil {
 		writeError(w, s.refusal(r, err))
 	}
+}
+
+// parse checks the query, and that there is no body where none is read.
+func (c *Call) parse(r *Route) (err error) {
+	if c.route = r; r.Body == nil && c.R.ContentLength != 0 {
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot " + r.What + ": this request has no body", Hint: "its options are in the query"}
+	}
+	c.query, err = r.Query.parse(c.R)
+	return err
 }
 
 // refusal returns an error as an API error. An error of another type is internal and is logged.
@@ -149,12 +184,13 @@ func (s *Server) refusal(r *Route, err error) *api.Error {
 	return &api.Error{Kind: api.KindInternal, Message: err.Error(), Hint: "see the journal of gpushared"}
 }
 
-func writeError(w http.ResponseWriter, e *api.Error) {
+func writeError(w http.ResponseWriter, e *api.Error) { writeStatus(w, e.Kind.Status(), e) }
+
+func writeStatus(w http.ResponseWriter, status int, e *api.Error) {
 	b, err := json.Marshal(map[string]*api.Error{"error": e})
 	if err != nil {
 		b = []byte(`{"error":{"kind":"internal","message":"the error does not encode"}}`)
 	}
-	status := e.Kind.Status()
 	if status < 400 {
 		status = http.StatusInternalServerError
 	}
@@ -287,6 +323,8 @@ type Route struct {
 	Access  access
 	What    string // "read the spec": for the refusal
 	Handle  func(*Call) error
+	Query   Query
+	Body    any  // nil: none; Document; or a value of the type that Decode returns
 	Brief   bool // it does not wait, and counts for the limit of its user
 }
 

@@ -24,7 +24,7 @@ import (
 
 // GetExplain reports for a lease or a tenant what is enforced and by what, and what is not enforced and why. It reads back.
 func (v *Viewer) GetExplain(c *server.Call) error {
-	name := c.R.URL.Query().Get("of")
+	name := c.Text("of")
 	unknown := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name), Hint: "'gpushare lease list' and 'gpushare tenant list' show them"}
 	if name == "" {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain: no lease or tenant is given", Hint: "for example 'gpushare explain vision'"}

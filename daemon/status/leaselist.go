@@ -11,22 +11,22 @@ import (
 // GetLeases lists leases; with the query all also those that ended recently, with since those that ended since then.
 func (v *Viewer) GetLeases(c *server.Call) error {
 	list := restrictTo(v.currentStatus().status, c.Caller).Leases
-	q := c.R.URL.Query()
-	if q.Has("all") {
+	since := c.Text("since")
+	if c.Flag("all") {
 		list = slices.Clone(list)
 		for _, e := range v.Managers.Leases.EndedLeases() {
 			if c.Caller.Sees(e.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
 				list = append(list, e)
 			}
 		}
-		if !q.Has("since") { // The account knows more of them. Without it the list is still complete.
+		if since == "" { // The account knows more of them. Without it the list is still complete.
 			if ended, err := v.Managers.Account.EndedLeases(c.Ctx(), endedAge, c.Caller.Sees); err == nil {
 				list = withEnded(list, ended, false)
 			}
 		}
 	}
-	if q.Has("since") {
-		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), q.Get("since"), c.Caller.Sees)
+	if since != "" {
+		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), since, c.Caller.Sees)
 		if err != nil {
 			return err
 		}
