@@ -140,6 +140,7 @@ func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 		for _, m := range s.in {
 			m.backlog.restart(0) // the backlog may be shorter then
 		}
+		s.limitCredits()
 		s.fallback.start(now, "all leases run concurrently for a while: slices and queued work of all leases take longer than a lease may be frozen")
 		return false, s.fallback.reason
 	}

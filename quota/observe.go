@@ -153,6 +153,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 		s.evaluate(f)
 		return true
 	})
+	s.limitCredits()
 	for _, t := range s.tracks {
 		t.prune(before - 2*time.Second)
 	}

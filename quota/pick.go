@@ -18,8 +18,11 @@ func (s *Scheduler) round() time.Duration {
 
 // quantum is the shortest slice.
 func (s *Scheduler) quantum() time.Duration {
-	return min(max(s.cfg.MinQuantum, 40*s.switchTime), s.cfg.MaxFrozen/8)
+	return min(max(s.cfg.MinQuantum, 40*s.switchTime), s.longestQuantum())
 }
+
+// longestQuantum is what the shortest slice is at most, however long a switch takes.
+func (s *Scheduler) longestQuantum() time.Duration { return s.cfg.MaxFrozen / 8 }
 
 // waitLimit moves a time forward so that no frozen lease outside the set is frozen for too long, with time for the backlog
 // and the switch.
@@ -122,6 +125,20 @@ func (s *Scheduler) urgent(now, q time.Duration) *member {
 		return s.preempting
 	}
 	return out
+}
+
+// mostCredit is the credit that a lease can have. A slice may use two rounds, or a round after the backlog; a slice that is
+// extended has the backlog once more, until it is charged.
+func (s *Scheduler) mostCredit(m *member) time.Duration {
+	return 2*(s.round()+m.backlog.mean) + s.longestQuantum()
+}
+
+// limitCredits drops the credit above the limit. Results of several freezes that are known at once can give more, and what
+// was credited for a long backlog is too much when that turns out to be short.
+func (s *Scheduler) limitCredits() {
+	for _, m := range s.in {
+		m.deficit = min(m.deficit, s.mostCredit(m))
+	}
 }
 
 // burst is how much budget of its cap a lease may save up: two rounds, because it may wait for another lease's slice.

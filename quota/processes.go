@@ -40,6 +40,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 		}
 		m.backlog.charged = m.usage.occupancy
 	}
+	s.limitCredits()
 	s.refresh()
 }
 

@@ -256,6 +256,7 @@ func (s *Scheduler) refresh() {
 		}
 	}
 	s.weigh()
+	s.limitCredits()
 	for _, m := range s.in {
 		if s.started && !m.running && len(s.set) != 0 && m.Priority > s.set[0].Priority && !slices.Contains(was, m) {
 			s.preempting = m
