@@ -91,7 +91,7 @@ var rules = map[string]rule{
 	"internal/external":   {own: []string{"internal/slurm"}, why: "external finds other schedulers of GPUs and decides nothing"},
 	"internal/version":    {strict: true, why: "version is one string"},
 	"internal/faultpoint": {strict: true, why: "a fault point must cost nothing when it is not used"},
-	"daemon/report":       {own: []string{"api", "gpu", "internal/ledger", "internal/locks"}, why: "every part reports to report, so report imports no part"},
+	"daemon/report":       {own: []string{"api", "gpu", "internal/ledger", "internal/locks", "internal/text"}, why: "every part reports to report, so report imports no part"},
 	"daemon/server":       {own: []string{"api", "cgroup", "daemon/report", "internal/locks", "internal/loop", "internal/names", "internal/procfs", "internal/version", "lease"}, why: "server identifies the caller; the managers handle the request"},
 	"daemon/attribution":  {own: join(values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs", "internal/step", "isolation", "mps"), why: "attribution finds the lease of a process; it stops no process"},
 	"daemon/stop":         {own: join(values, "daemon/report", "internal/faultpoint", "internal/loop", "internal/procfs", "internal/terminal"), why: "stop is the one way to stop a process; the managers decide which"},

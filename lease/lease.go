@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // State is the state of a lease.
@@ -92,8 +93,8 @@ func (l *Lease) InPlace() bool {
 // maxNotices is how many notices a lease keeps.
 const maxNotices = 8
 
-func (l *Lease) notice(text string) {
-	l.Notices = append(l.Notices, text)
+func (l *Lease) notice(line string) {
+	l.Notices = append(l.Notices, text.Short(line, MaxKept))
 	if n := len(l.Notices); n > maxNotices {
 		l.Notices = slices.Delete(l.Notices, 0, n-maxNotices)
 	}

@@ -62,6 +62,10 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.tooManyLocked(&r); err != nil {
+		return nil, err
+	}
+	r.Command = ShortCommand(r.Command, MaxKept) // A ticket keeps the request.
 	if candidates, err = t.feasibleLocked(&r, candidates); err != nil {
 		return nil, err
 	}
@@ -84,7 +88,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: sequence, candidates: candidates,
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
-			User: r.User, UID: r.UID, Command: slices.Clone(r.Command), Created: now,
+			User: r.User, UID: r.UID, Command: r.Command, Created: now,
 			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, AttachedBy: r.AttachedBy, Key: r.Key,
 		},
 	}
@@ -97,7 +101,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		t.evaluateLocked() // what it claimed is free for other requests
 		if tooMany && r.Wait != nil {
-			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already", tenant, waits), Hint: "let some of them end, or be placed, first"}
+			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already, the most that a user may", tenant, waits), Hint: "let some of them end, or be placed, first"}
 		}
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
 	}
@@ -106,20 +110,6 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t.changedLocked(&k.lease)
 	}
 	return k, nil
-}
-
-// maxWaiting is how many places one user may wait for at once: every change of the node evaluates all waiting requests.
-const maxWaiting = 64
-
-// waitingLocked counts the waiting tickets of a user.
-func (t *Table) waitingLocked(uid int) int {
-	n := 0
-	for _, k := range t.queue {
-		if k.request.UID == uid && !k.request.Admin {
-			n++
-		}
-	}
-	return n
 }
 
 // idInUseLocked reports whether an id is in use or was used lately.

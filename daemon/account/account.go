@@ -159,22 +159,12 @@ func leaseOf(l *lease.Lease) usage.Lease {
 	return usage.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPUs: l.Place.GPUs,
 		Created: l.Created, Started: *l.Started, Wait: l.Started.Sub(l.Created), Exclusive: kind == api.ModeExclusive || kind == api.ModeMIG,
-		Facts: usage.Facts{Kind: w.Kind, Origin: w.Origin, UID: l.UID, Command: shortCommand(l.Command), GPUs: w.GPUs, Devices: w.Devices},
+		Facts: usage.Facts{Kind: w.Kind, Origin: w.Origin, UID: l.UID, Command: lease.ShortCommand(l.Command, mostCommand), GPUs: w.GPUs, Devices: w.Devices},
 	}
 }
 
 // mostCommand bounds what is kept of a command, in bytes.
 const mostCommand = 200
-
-func shortCommand(argv []string) []string {
-	left := mostCommand
-	for i, arg := range argv {
-		if left -= len(arg) + 1; left < 0 {
-			return append(argv[:i:i], "…")
-		}
-	}
-	return argv
-}
 
 // Changed takes a change of a lease's state, with the result of its command if it has ended. It is called with the table's
 // lock held, and does not block.

@@ -11,13 +11,16 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Ended leases are kept up to this number and for this time, and no longer than until the next boot.
+// Ended leases are kept up to these numbers and for this time, and no longer than until the next boot. If there are too many
+// together, the oldest one of the user with the most goes: no user pushes out what another one has.
 const (
-	maxEnded       = 200
-	endedRetention = 24 * time.Hour
+	maxEndedPerUser = 200
+	maxEnded        = 1000
+	endedRetention  = 24 * time.Hour
 )
 
 // endedLease is a lease that has ended.
@@ -44,6 +47,17 @@ type endedLeases struct {
 	list    []endedLease
 	results map[string]launch.Result // of leases that are about to end
 	changed bool                     // since the last encode
+	dropped loop.Wake                // see whenDropped
+}
+
+// whenDropped is set when entries are not kept any more.
+func (e *endedLeases) whenDropped() loop.Wake {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dropped == (loop.Wake{}) {
+		e.dropped = loop.NewWake()
+	}
+	return e.dropped
 }
 
 // result records the result of a lease's command, for the time when the lease ends.
@@ -73,12 +87,35 @@ func (e *endedLeases) Add(l lease.Lease) {
 	e.changed = true
 }
 
+// trimLocked removes what is not kept any more.
 func (e *endedLeases) trimLocked() {
-	over := max(0, len(e.list)-maxEnded)
-	for over < len(e.list) && time.Since(e.list[over].At) > endedRetention {
-		over++
+	old := 0
+	for old < len(e.list) && time.Since(e.list[old].At) > endedRetention {
+		old++
 	}
-	e.list = slices.Delete(e.list, 0, over)
+	kept := len(e.list)
+	e.list = slices.Delete(e.list, 0, old)
+	counts := map[int]int{}
+	for i := range e.list {
+		counts[e.list[i].Lease.UID]++
+	}
+	for {
+		most, n := 0, 0
+		for uid, count := range counts {
+			if count > n || count == n && uid < most {
+				most, n = uid, count
+			}
+		}
+		if n <= maxEndedPerUser && len(e.list) <= maxEnded {
+			break
+		}
+		oldest := slices.IndexFunc(e.list, func(x endedLease) bool { return x.Lease.UID == most })
+		e.list = slices.Delete(e.list, oldest, oldest+1)
+		counts[most]--
+	}
+	if len(e.list) < kept {
+		e.dropped.Set()
+	}
 }
 
 // all returns the ended leases, the last first.
@@ -93,9 +130,17 @@ func (e *endedLeases) all() []endedLease {
 
 // get returns the last one of this id.
 func (e *endedLeases) get(id string) (endedLease, bool) {
-	for _, x := range e.all() {
-		if x.Lease.ID == id {
-			return x, true
+	return e.find(func(l *lease.Lease) bool { return l.ID == id })
+}
+
+// find returns the last one for which the function is true.
+func (e *endedLeases) find(is func(l *lease.Lease) bool) (endedLease, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trimLocked()
+	for i := len(e.list) - 1; i >= 0; i-- {
+		if is(&e.list[i].Lease) {
+			return e.list[i], true
 		}
 	}
 	return endedLease{}, false
@@ -109,7 +154,7 @@ func (e *endedLeases) encode() ([]byte, error) {
 		return nil, nil
 	}
 	e.changed = false
-	all := []byte{'['}
+	size := len("[]")
 	for i := range e.list {
 		x := &e.list[i]
 		if x.encoded == nil {
@@ -118,6 +163,11 @@ func (e *endedLeases) encode() ([]byte, error) {
 				return nil, err
 			}
 		}
+		size += len(x.encoded) + 1
+	}
+	all := append(make([]byte, 0, size), '[')
+	for i := range e.list {
+		x := &e.list[i]
 		if i > 0 {
 			all = append(all, ',')
 		}

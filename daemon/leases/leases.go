@@ -52,6 +52,7 @@ func (ls *Leases) Run(ctx context.Context) {
 	loops.Go(func() { ls.timeLoop(ctx) })
 	loops.Go(func() { ls.noticeLoop(ctx) })
 	loops.Go(func() { ls.listen(ctx) })
+	loops.Go(func() { ls.outputLoop(ctx) })
 	loops.Wait()
 }
 

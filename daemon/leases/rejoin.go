@@ -75,12 +75,10 @@ func (ls *Leases) leaseByKey(c *server.Call, q *api.LeaseRequest) (lease.Lease, 
 	if q.Detach == nil {
 		return lease.Lease{}, false
 	}
-	for _, e := range ls.Ended.all() {
-		if e.Lease.Key == q.Key && e.Lease.UID == c.Caller.UID && e.Lease.Origin == lease.OriginDetached {
-			return e.Lease, true
-		}
-	}
-	return lease.Lease{}, false
+	e, ok := ls.Ended.find(func(l *lease.Lease) bool {
+		return l.Key == q.Key && l.UID == c.Caller.UID && l.Origin == lease.OriginDetached
+	})
+	return e.Lease, ok
 }
 
 // awaitRunning waits for a start that is in progress.

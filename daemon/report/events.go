@@ -6,10 +6,14 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // subscriberQueue is how many events a slow reader may fall behind before it gets a gap.
 const subscriberQueue = 256
+
+// maxMessage is the length of the longest message of an event, in bytes: users decide some of it.
+const maxMessage = 1 << 10
 
 // broker passes events to all subscribers and never waits for one.
 type broker struct {
@@ -36,7 +40,7 @@ func (b *broker) Publish(e api.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seq++
-	e.Seq, e.At = b.seq, b.now()
+	e.Seq, e.At, e.Message = b.seq, b.now(), text.Short(e.Message, maxMessage)
 	for s := range b.Subs {
 		b.offerLocked(s, e)
 	}

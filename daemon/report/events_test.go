@@ -1,6 +1,7 @@
 package report
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -72,5 +73,16 @@ func TestAnEndedSubscriptionGetsNothing(t *testing.T) {
 	b.Publish(api.Event{Kind: "x"})
 	if len(s.C) != 0 || len(b.Subs) != 0 {
 		t.Errorf("%d events after the end of the subscription, %d subscribers", len(s.C), len(b.Subs))
+	}
+}
+
+// Users decide what some messages say. Each reader keeps many of them.
+func TestLongMessagesAreCut(t *testing.T) {
+	b := NewBroker(time.Now)
+	s, stop := b.Subscribe()
+	defer stop()
+	b.Publish(api.Event{Kind: "x", Message: strings.Repeat("ä", 1<<20)})
+	if m := (<-s.C).Message; len(m) > maxMessage || len(m) < maxMessage-4 || !strings.HasSuffix(m, "ä…") {
+		t.Errorf("the message has %d bytes", len(m))
 	}
 }

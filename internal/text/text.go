@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Bytes is an amount of memory with at most one decimal: "29.5 GiB".
@@ -31,4 +32,22 @@ func Plural(n int, one string) string {
 		}
 	}
 	return one + "s"
+}
+
+// Short returns a text with at most that many bytes. What is cut ends with an ellipsis.
+func Short(s string, most int) string {
+	const end = "…"
+	if len(s) <= most {
+		return s
+	}
+	return UpTo(s, most-len(end)) + end
+}
+
+// UpTo returns a copy of the first n bytes of a string, without a part of a character.
+func UpTo(s string, n int) string {
+	n = max(0, min(n, len(s)))
+	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.Clone(s[:n]) // A part of a string keeps the whole in memory.
 }

@@ -1,0 +1,110 @@
+package leases
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpushare/gpushare/lease"
+)
+
+var longCommand = lease.ShortCommand([]string{strings.Repeat("x", 1<<20)}, lease.MaxKept)
+
+func ended(uid, i int) lease.Lease {
+	return lease.Lease{ID: fmt.Sprintf("%d-%d", uid, i), UID: uid, Started: new(time.Now()), Command: longCommand}
+}
+
+// The results of one user do not push out those of another, and all together have a limit too.
+func TestEndedLeasesAreKeptPerUser(t *testing.T) {
+	var e endedLeases
+	const neighbour = 1
+	e.Add(ended(neighbour, 0))
+	for i := range maxEndedPerUser + 5 {
+		e.Add(ended(2, i))
+	}
+	if _, ok := e.get("1-0"); !ok {
+		t.Error("the leases of another user pushed out the neighbour's")
+	}
+	if _, ok := e.get("2-4"); ok {
+		t.Error("one user has no limit")
+	}
+	if _, ok := e.get("2-5"); !ok {
+		t.Errorf("a user has fewer than %d", maxEndedPerUser)
+	}
+	const users = 50
+	for uid := 2; uid < 2+users; uid++ {
+		for i := range 2 * maxEndedPerUser {
+			e.Add(ended(uid, i))
+		}
+	}
+	counts := map[int]int{}
+	for _, x := range e.all() {
+		counts[x.Lease.UID]++
+	}
+	if n := len(e.all()); n != maxEnded {
+		t.Errorf("%d are kept together, want %d", n, maxEnded)
+	}
+	if counts[neighbour] != 1 {
+		t.Error("many users pushed out the neighbour's")
+	}
+	for uid := 2; uid < 2+users; uid++ {
+		if counts[uid] < maxEnded/(users+1) {
+			t.Errorf("user %d has %d left", uid, counts[uid])
+		}
+		if _, ok := e.get(fmt.Sprintf("%d-%d", uid, 2*maxEndedPerUser-1)); !ok {
+			t.Errorf("the last lease of user %d is not kept", uid)
+		}
+	}
+	b, err := e.encode()
+	if most := maxEnded * (lease.MaxKept + 1<<10); err != nil || len(b) > most {
+		t.Errorf("the file has %d bytes, want at most %d: %v", len(b), most, err)
+	}
+	if bytes.Count(b, []byte("…")) < maxEnded {
+		t.Error("the commands do not say that they are cut")
+	}
+}
+
+// keptOutputs has the output of some leases.
+type keptOutputs struct {
+	Outputs
+	ids []string
+}
+
+func (k *keptOutputs) Prune(keep func(id string) bool) {
+	k.ids = slices.DeleteFunc(k.ids, func(id string) bool { return !keep(id) })
+}
+
+// Output is removed together with the entry of its lease: when it is pushed out, and when it is too old.
+func TestOutputIsRemovedWithItsEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outputs := &keptOutputs{}
+		ls := &Leases{Table: lease.New(lease.Config{}), Detached: Detached{Outputs: outputs}}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			ls.outputLoop(ctx)
+		}()
+		synctest.Wait()
+		for i := range maxEndedPerUser + 1 {
+			outputs.ids = append(outputs.ids, fmt.Sprintf("2-%d", i))
+			ls.Ended.Add(ended(2, i))
+		}
+		synctest.Wait()
+		if len(outputs.ids) != maxEndedPerUser || outputs.ids[0] != "2-1" {
+			t.Errorf("%d outputs are kept, the first is %s", len(outputs.ids), outputs.ids[0])
+		}
+		time.Sleep(endedRetention + pruneInterval)
+		synctest.Wait()
+		if len(outputs.ids) != 0 {
+			t.Errorf("%d outputs of old leases are kept", len(outputs.ids))
+		}
+		stop()
+		<-done
+	})
+}
