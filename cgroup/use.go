@@ -3,7 +3,7 @@ package cgroup
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // InUse is the use of limited resources by the processes of a cgroup. nil: the kernel does not report it here.
@@ -83,42 +85,27 @@ func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
 	return out, nil
 }
 
+// openDevicesTimeout bounds one scan of every descriptor of the processes of a cgroup.
+const openDevicesTimeout = 2 * time.Second
+
 // OpenDevices lists the character and block devices that the processes have open, each once, with the name under which one
 // was opened. A process that exits meanwhile has none.
 func OpenDevices(ps []Process) ([]DeviceRule, error) {
-	var rules []DeviceRule
-	for _, p := range ps {
-		dir := fmt.Sprintf("/proc/%d/fd", p.PID)
-		fds, err := os.ReadDir(dir)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot list the open files of pid %d: %w", p.PID, err)
-		}
-		for _, fd := range fds {
-			link := filepath.Join(dir, fd.Name())
-			name, err := os.Readlink(link)
-			if err != nil || !strings.HasPrefix(name, "/") {
-				continue // a pipe, a socket, or closed by now
-			}
-			var st unix.Stat_t
-			if unix.Stat(link, &st) != nil {
-				continue
-			}
-			r := DeviceRule{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), Access: "rw", Name: strings.TrimSuffix(name, " (deleted)")}
-			switch st.Mode & unix.S_IFMT {
-			case unix.S_IFCHR:
-				r.Type = 'c'
-			case unix.S_IFBLK:
-				r.Type = 'b'
-			default:
-				continue
-			}
-			if !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) {
-				rules = append(rules, r)
-			}
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), openDevicesTimeout)
+	defer cancel()
+	pids := make([]int, len(ps))
+	for i := range ps {
+		pids[i] = ps[i].PID
 	}
-	return SortRules(rules), nil
+	var rules []DeviceRule
+	unread, err := procfs.WalkOpenFiles(ctx, pids, func(f procfs.OpenFile) {
+		r := DeviceRule{Type: f.Type, Major: unix.Major(f.Rdev), Minor: unix.Minor(f.Rdev), Access: "rw", Name: strings.TrimSuffix(f.Name, " (deleted)")}
+		if f.Type != 0 && !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) {
+			rules = append(rules, r)
+		}
+	})
+	if err == nil && unread > 0 {
+		err = fmt.Errorf("cannot read the open files of all processes: %d are not readable", unread)
+	}
+	return SortRules(rules), err
 }

@@ -48,9 +48,16 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 	})
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	unreadable, err := procfs.WalkOpenFiles(ctx, "/nvidia", func(f procfs.OpenFile) {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
+		return o
+	}
+	unread, err := procfs.WalkOpenFiles(ctx, pids, func(f procfs.OpenFile) {
 		key := fileKey{dev: f.Dev, ino: f.Ino}
-		if realHost {
+		if realHost && f.Type != 'c' {
+			return
+		} else if realHost {
 			key = fileKey{rdev: f.Rdev}
 		}
 		at, ok := nodes[key]
@@ -65,7 +72,7 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 	if err != nil {
 		attr.Log.Warn("the list of processes that have GPUs open is not complete", "error", err)
 	}
-	o.Complete = err == nil && unreadable == 0
+	o.Complete = err == nil && unread == 0
 	return o
 }
 

@@ -7,65 +7,67 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // OpenFile is one file that a process has open.
 type OpenFile struct {
 	PID  int
-	Name string // in the mount namespace of the process
-	Rdev uint64 // the device number of a character device; 0 for other files
+	Name string // in the mount namespace of the process; a removed file ends in " (deleted)"
+	Type byte   // 'c' or 'b' for a device, 0 for other files
+	Rdev uint64 // the number of a device; 0 for other files
 	Dev  uint64 // with Ino: identifies the file
 	Ino  uint64
 }
 
-// WalkOpenFiles calls found for each open file, of each process, whose name contains part. It calls stat only for these,
-// because stat can hang on a network file system, while the kernel knows the name. It skips processes that exit
-// meanwhile, and skips and counts processes whose open files it may not read. It ends with ctx.
-func WalkOpenFiles(ctx context.Context, part string, found func(OpenFile)) (hidden int, err error) {
-	pids, err := PIDs()
-	if err != nil {
-		return 0, err
-	}
+// WalkOpenFiles calls found for each file that has a name and that one of the processes has open. It never waits for a file
+// system: it asks the kernel for what it knows already (AT_STATX_DONT_SYNC), and gives up a file whose file system does not
+// answer. unread is the number of processes and files that it could not read. It skips processes that have exited, and ends
+// with ctx.
+func WalkOpenFiles(ctx context.Context, pids []int, found func(OpenFile)) (unread int, err error) {
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
-			return hidden, fmt.Errorf("cannot read the open files of all processes: %w", err)
+			return unread, fmt.Errorf("cannot read the open files of all processes: %w", err)
 		}
-		if denied := walkProcess(pid, part, found); denied {
-			hidden++
+		files, err := namedFiles(pid)
+		if errors.Is(err, fs.ErrPermission) {
+			unread++
+		}
+		n, err := fileStats.read(files, found)
+		unread += n
+		if err != nil {
+			return unread, err
 		}
 	}
-	return hidden, nil
+	return unread, nil
 }
 
-// walkProcess walks the open files of one process. denied: it may not read them.
-func walkProcess(pid int, part string, found func(OpenFile)) (denied bool) {
+// namedFile is a descriptor of a file with a name.
+type namedFile struct {
+	pid      int
+	fd, name string
+}
+
+// link is the descriptor's link, which leads to the file without a look-up of its name.
+func (f *namedFile) link() string { return fmt.Sprintf("/proc/%d/fd/%s", f.pid, f.fd) }
+
+// namedFiles lists the open files of a process that have a name. Pipes, sockets and the like have none, and their links do
+// not begin with a slash. The kernel has the names: this reads no file system.
+func namedFiles(pid int) ([]namedFile, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	f, err := os.Open(dir)
+	d, err := os.Open(dir)
 	if err != nil {
-		return errors.Is(err, fs.ErrPermission)
+		return nil, err
 	}
-	defer f.Close()
-	fds, err := f.Readdirnames(-1)
+	defer d.Close()
+	fds, err := d.Readdirnames(-1)
 	if err != nil {
-		return errors.Is(err, fs.ErrPermission)
+		return nil, err
 	}
+	files := make([]namedFile, 0, len(fds))
 	for _, fd := range fds {
-		link := dir + "/" + fd
-		name, err := os.Readlink(link)
-		if err != nil || !strings.Contains(name, part) {
-			continue // closed by now, or another name
+		if name, err := os.Readlink(dir + "/" + fd); err == nil && strings.HasPrefix(name, "/") {
+			files = append(files, namedFile{pid, fd, name})
 		}
-		var st unix.Stat_t
-		if unix.Stat(link, &st) != nil {
-			continue
-		}
-		o := OpenFile{PID: pid, Name: name, Dev: st.Dev, Ino: st.Ino}
-		if st.Mode&unix.S_IFMT == unix.S_IFCHR {
-			o.Rdev = st.Rdev
-		}
-		found(o)
 	}
-	return false
+	return files, nil
 }

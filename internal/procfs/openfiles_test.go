@@ -1,51 +1,159 @@
-package procfs
+package procfs_test
 
 import (
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/silentfs"
 )
 
-func TestWalkOpenFiles(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "open-elsewhere")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+// keepOpen starts a process that has a file open.
+func keepOpen(t *testing.T, f *os.File) (pid int) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
 	cmd.ExtraFiles = []*os.File{f}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	f.Close()
-	zero, err := os.Open("/dev/null")
+	return cmd.Process.Pid
+}
+
+// walked returns the open files of one process, by name.
+func walked(t *testing.T, pid int) (files map[string]procfs.OpenFile, unread int) {
+	t.Helper()
+	files = map[string]procfs.OpenFile{}
+	unread, err := procfs.WalkOpenFiles(t.Context(), []int{pid}, func(o procfs.OpenFile) { files[o.Name] = o })
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer zero.Close()
-	var got []OpenFile
-	if _, err := WalkOpenFiles(t.Context(), "open-elsewhere", func(o OpenFile) { got = append(got, o) }); err != nil {
+	return files, unread
+}
+
+func TestWalkOpenFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "open-elsewhere")
+	f, err := os.Create(file)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || got[0].PID != cmd.Process.Pid || got[0].Name != file || got[0].Rdev != 0 || got[0].Ino == 0 {
-		t.Errorf("found %+v, want pid %d with %s", got, cmd.Process.Pid, file)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
 	}
-	number := uint64(0)
-	if _, err := WalkOpenFiles(t.Context(), "/dev/null", func(o OpenFile) {
-		if o.PID == os.Getpid() {
-			number = o.Rdev
-		}
-	}); err != nil || number == 0 {
-		t.Errorf("a device has number %d: %v", number, err)
+	pid := keepOpen(t, f)
+	if files, unread := walked(t, pid); unread != 0 || files[file] != (procfs.OpenFile{PID: pid, Name: file, Dev: st.Dev, Ino: st.Ino}) {
+		t.Errorf("found %+v, %d unread", files, unread)
+	}
+	full, err := os.Open("/dev/full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	pid = keepOpen(t, full)
+	if files, _ := walked(t, pid); files["/dev/full"].Type != 'c' || files["/dev/full"].Rdev != unix.Mkdev(1, 7) {
+		t.Errorf("a device is found as %+v", files["/dev/full"])
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := WalkOpenFiles(over, "/", func(OpenFile) { t.Error("it continued after the end of its context") }); err == nil {
+	if _, err := procfs.WalkOpenFiles(over, []int{pid}, func(procfs.OpenFile) { t.Error("it continued after the end of its context") }); err == nil {
 		t.Error("it returned no error, although its context had ended")
 	}
+}
+
+// A device is found by its number, whatever the name of its node, and when the node was removed.
+func TestOpenDeviceUnderAnotherName(t *testing.T) {
+	node := filepath.Join(t.TempDir(), "harmless.txt")
+	if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 7))); err != nil {
+		t.Skipf("needs the right to make device nodes: %v", err)
+	}
+	f, err := os.Open(node)
+	if err != nil {
+		t.Skipf("needs a directory without nodev: %v", err)
+	}
+	defer f.Close()
+	if err := os.Remove(node); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := walked(t, keepOpen(t, f))
+	if o := files[node+" (deleted)"]; o.Type != 'c' || o.Rdev != unix.Mkdev(1, 7) {
+		t.Errorf("found %+v", files)
+	}
+}
+
+// A file on a file system that does not answer delays no walk, and hides no device: neither one beside it nor one on it.
+func TestFileSystemThatDoesNotAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		rdev uint64
+	}{{"file", 0}, {"device", unix.Mkdev(1, 7)}} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			fs, err := silentfs.Mount(dir, "nvidia0", tt.rdev)
+			if err != nil {
+				t.Skipf("needs root and FUSE: %v", err)
+			}
+			path := filepath.Join(dir, "nvidia0")
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err, fs.Close())
+			}
+			pid := keepOpen(t, f)
+			f.Close()
+			fs.Silence()
+			type result struct {
+				files  map[string]procfs.OpenFile
+				unread int
+			}
+			done := make(chan result, 1)
+			go func() {
+				files, unread := walked(t, pid)
+				done <- result{files, unread}
+			}()
+			select {
+			case r := <-done:
+				if o, ok := r.files[path]; !ok || o.Rdev != tt.rdev || r.unread != 0 || r.files["/dev/null"].Type != 'c' {
+					t.Errorf("found %+v, %d unread", r.files, r.unread)
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("the walk waits for the file system")
+			}
+			if err := fs.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestWalkOfAllProcesses(t *testing.T) {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := []int{}
+	if _, err := procfs.WalkOpenFiles(t.Context(), pids, func(o procfs.OpenFile) { seen = append(seen, o.PID) }); err != nil || !slices.Contains(seen, os.Getpid()) {
+		t.Errorf("the test itself is not found: %v, %v", seen, err)
+	}
+}
+
+func BenchmarkWalkOpenFiles(b *testing.B) {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		b.Fatal(err)
+	}
+	files := 0
+	for b.Loop() {
+		files = 0
+		if _, err := procfs.WalkOpenFiles(b.Context(), pids, func(procfs.OpenFile) { files++ }); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(files), "files")
 }

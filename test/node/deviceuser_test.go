@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/silentfs"
 )
 
 // monitor is a process that only has a device node open, like a GPU monitor.
@@ -223,4 +226,55 @@ func TestOpenInstanceIsInUse(t *testing.T) {
 		t.Errorf("by force apply exits with %d, and it runs: %v: %s%s", r.Code, m.alive(), r.Out, r.Err)
 	}
 	explained(t, awaitChange(t, n), "after force")
+}
+
+// A file on a file system that never answers, with a name like a device node, delays no apply. On the virtual node device
+// nodes are known by their file: a link to one elsewhere is found nevertheless.
+func TestAFileSystemThatNeverAnswersDelaysNoApply(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a file system needs root")
+	}
+	t.Parallel()
+	n := patient(t, quick)
+	apply(t, n, shared)
+	dir := t.TempDir()
+	fs, err := silentfs.Mount(dir, "nvidia3", 0)
+	if err != nil {
+		t.Skipf("needs FUSE: %v", err)
+	}
+	f, err := os.Open(filepath.Join(dir, "nvidia3"))
+	if err != nil {
+		t.Fatal(err, fs.Close())
+	}
+	cmd := exec.Command("sleep", "120")
+	cmd.ExtraFiles, cmd.Dir = []*os.File{f}, "/"
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err, fs.Close())
+	}
+	f.Close()
+	t.Cleanup(func() {
+		if err := errors.Join(fs.Close(), cmd.Process.Kill()); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // It was killed.
+	})
+	fs.Silence()
+
+	link := filepath.Join(n.Root(), "harmless.txt")
+	if err := os.Link(filepath.Join(n.Root(), "dev/nvidia3"), link); err != nil {
+		t.Fatal(err)
+	}
+	m := watch(t, n, 65534, "../harmless.txt")
+	spec := replaced(t, shared, "{select: {index: 3}, mode: exclusive}", "{select: {index: 3}, mode: mig, mig: {layout: [3g.20gb]}}")
+	spec = strings.ReplaceAll(spec, "      - {name: whole, exclusive: 1}\n", "")
+	began := time.Now()
+	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, m.pid) {
+		t.Errorf("over a process that has the GPU open under another name apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	m.kill()
+	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset"); r.Code != 0 {
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	t.Logf("both took %v", time.Since(began).Round(time.Millisecond))
 }
