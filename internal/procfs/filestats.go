@@ -38,7 +38,7 @@ type statBatch struct {
 	mu      sync.Mutex // guards what follows
 	next    int        // the file that is read now
 	results []OpenFile
-	lost    bool // nobody waits for it any more
+	lost    bool // no call waits for it any more
 	mount   int  // on which it was lost
 }
 

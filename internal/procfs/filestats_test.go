@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// A call that does not return costs one timeout; the files beside it are read, and its mount is not read again until the call
+// A call that does not return costs one timeout; the files next to it are read, and its mount is not read again until the call
 // has returned.
 func TestStatThatDoesNotReturn(t *testing.T) {
 	dir := t.TempDir()

@@ -88,7 +88,7 @@ func TestOpenDeviceUnderAnotherName(t *testing.T) {
 	}
 }
 
-// A file on a file system that does not answer delays no walk, and hides no device: neither one beside it nor one on it.
+// A file on a file system that does not answer delays no walk, and hides no device: neither one next to it nor one on it.
 func TestFileSystemThatDoesNotAnswer(t *testing.T) {
 	for _, tt := range []struct {
 		name string
