@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -47,11 +46,11 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	return ls.admit(c, lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
 		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
-	}, lease.Process(p), program, "")
+	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(q.Command))
 }
 
 // admit places a request and isolates the process; with a program it starts that instead. It answers with JSON lines;
-// the last one has the outcome. started is the text of the event; empty: who started which command.
+// the last one has the outcome. started is the text of the event.
 func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
 	ticket, err := ls.Table.Submit(r)
 	if err != nil {
@@ -86,9 +85,6 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		return nil
 	}
 	ls.WatchLease(l.ID)
-	if started == "" {
-		started = c.Caller.Name + " started " + strings.Join(l.Command, " ")
-	}
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
 	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Selected, Warnings: result.Warnings})

@@ -32,7 +32,7 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 		}
 		list = withEnded(list, ended, true)
 	}
-	return c.Reply(http.StatusOK, api.LeaseList{SchemaVersion: 1, Leases: list})
+	return c.Reply(http.StatusOK, api.LeaseList{SchemaVersion: 1, Leases: c.Caller.HideCommands(list)})
 }
 
 // endedAge is how long package leases keeps leases that ended, and a little more.

@@ -32,10 +32,10 @@ type renderCache struct {
 // renderedStatus is one status with its JSON for each kind of viewer.
 type renderedStatus struct {
 	status *api.Status
-	all    []byte // for admins and observers
+	all    []byte // for administrators
 
 	mu         locks.Mutex[locks.Leaf] // protects restricted
-	restricted map[string][]byte       // by the tenants of which the viewer is a member, and the viewer's uid
+	restricted map[string][]byte       // by what the viewer may read: see keyOf
 }
 
 func (v *Viewer) currentStatus() *renderedStatus {
@@ -65,13 +65,10 @@ func encode(s *api.Status) []byte {
 }
 
 func (p *renderedStatus) bytes(c *server.Caller) []byte {
-	if c.Admin || c.Observer {
+	if c.Admin {
 		return p.all
 	}
-	key := strings.Join(c.Tenants, " ")
-	if slices.ContainsFunc(p.status.Users, func(u api.UserStatus) bool { return u.UID == c.UID }) {
-		key = strconv.Itoa(c.UID) + " " + key
-	}
+	key := p.keyOf(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, ok := p.restricted[key]
@@ -80,6 +77,20 @@ func (p *renderedStatus) bytes(c *server.Caller) []byte {
 		p.restricted[key] = b
 	}
 	return b
+}
+
+// keyOf is the same for callers who see the same: what a user has and the whole commands of their leases are for them alone.
+// No tenant's name has the characters * and =.
+func (p *renderedStatus) keyOf(c *server.Caller) string {
+	key := strings.Join(c.Tenants, " ")
+	if c.Observer {
+		key = "*"
+	}
+	if slices.ContainsFunc(p.status.Users, func(u api.UserStatus) bool { return u.UID == c.UID }) ||
+		slices.ContainsFunc(p.status.Leases, func(l api.Lease) bool { return l.UID == c.UID }) {
+		key = "uid=" + strconv.Itoa(c.UID) + " " + key
+	}
+	return key
 }
 
 // GetStatus returns the status.

@@ -247,12 +247,16 @@ func grantText(g *api.GrantSpec) string {
 	return ""
 }
 
-// restrictTo returns what a member may see: their tenants, the leases of these and the GPUs of their grants.
+// restrictTo returns what a caller may see. A member sees their tenants, the leases of these and the GPUs of their grants.
 func restrictTo(s *api.Status, c *server.Caller) *api.Status {
-	if c.Admin || c.Observer {
+	if c.Admin {
 		return s
 	}
 	out := *s
+	if c.Observer {
+		out.Leases = c.HideCommands(s.Leases)
+		return &out
+	}
 	mine := map[string]bool{}
 	out.Tenants = nil
 	for i := range s.Tenants {
@@ -271,6 +275,7 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 			out.Leases = append(out.Leases, s.Leases[i])
 		}
 	}
+	out.Leases = c.HideCommands(out.Leases)
 	out.GPUs = []api.GPUStatus{}
 	for i := range s.GPUs {
 		if g := s.GPUs[i]; mine[g.UUID] {

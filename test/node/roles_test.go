@@ -304,8 +304,11 @@ func TestRolesOnTheSocket(t *testing.T) {
 			if r.Status == 200 && method == http.MethodDelete {
 				<-jobs[member].Done()
 			}
+			if (column == root0 || column == member) && c.path == "/v1/leases?all=1" && !strings.Contains(r.Body, "secret-of-red") {
+				t.Errorf("%s %s does not show %s the whole command: %s", method, path, names[column], r.Body)
+			}
 			hidden := map[int][]string{
-				member: {"secret-of-blue"}, colleague: {"secret-of-blue"}, anothers: {"secret-of-red", red},
+				observerGroup: {"secret-of-"}, member: {"secret-of-blue"}, colleague: {"secret-of-"}, anothers: {"secret-of-red", red},
 				withoutRole: {"secret-of-", "red", "blue"}, namespaceRoot: {"secret-of-", "red", "blue"},
 			}[column]
 			for _, word := range hidden {
