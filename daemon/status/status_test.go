@@ -114,12 +114,22 @@ func TestMemberSeesOwnInstances(t *testing.T) {
 	}
 }
 
+// An observer sees all but the arguments of commands.
 func TestAdminAndObserverSeeEverything(t *testing.T) {
 	full := twoTenants().render()
-	for _, c := range []*server.Caller{{Peer: &server.Peer{}, Admin: true}, {Peer: &server.Peer{}, Observer: true}, {Peer: &server.Peer{}, Observer: true, Tenants: []string{"mine"}}} {
-		if restrictTo(full, c) != full {
-			t.Errorf("%s sees less than all", c.Role())
+	full.Leases[0].Command = []string{"/usr/bin/python3", "train.py", "secret"}
+	before := string(encode(full))
+	for _, c := range []*server.Caller{{Peer: &server.Peer{}, Admin: true}, {Peer: &server.Peer{UID: 7}, Observer: true}, {Peer: &server.Peer{UID: 7}, Observer: true, Tenants: []string{"mine"}}} {
+		want := before
+		if !c.Admin {
+			want = strings.Replace(before, `["/usr/bin/python3","train.py","secret"]`, `["python3"]`, 1)
 		}
+		if got := string(encode(restrictTo(full, c))); got != want {
+			t.Errorf("%s sees less than all, or a whole command:\n%s\n%s", c.Role(), got, want)
+		}
+	}
+	if string(encode(full)) != before {
+		t.Error("the full status was changed")
 	}
 }
 
