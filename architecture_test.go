@@ -70,6 +70,7 @@ var rules = map[string]rule{
 	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: it only reports which GPUs Slurm manages"},
 	"internal/names":    {strict: true, why: "names resolves users and groups; the daemon decides on their roles"},
 	"internal/text":     {strict: true, why: "every package may import text, so text imports none"},
+	"internal/finetime": {why: "finetime is a clock: it knows no user of it"},
 	"internal/procfs":   {why: "every package may import procfs, so procfs imports none"},
 	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/cli/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{"github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions without a daemon"},
 	"internal/terminal": {own: []string{"internal/procfs"}, why: "terminal writes a line to a user's terminal; other packages write the text"},

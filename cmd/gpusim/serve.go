@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpusim"
-	"github.com/gpushare/gpushare/gpusim/engine"
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/internal/finetime"
 )
 
 // flags returns a flag set that prints to std.
@@ -79,7 +79,12 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 		return fmt.Errorf("cannot read the time since boot: %w", err)
 	}
 	file.Config.Sampling.Uptime = time.Duration(up.Nano())
-	node, err := gpusim.New(file.Config, engine.SystemClock{})
+	fine, err := finetime.New()
+	if err != nil {
+		return err
+	}
+	defer fine.Close()
+	node, err := gpusim.New(file.Config, hostClock{fine: fine})
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
