@@ -147,10 +147,10 @@ static int wait_for(int fd, double limit)
 	}
 }
 
-/* ask sends one line and returns the line of the answer. */
-static const char *ask(const char *fmt, ...)
+/* tell sends one line. */
+static void tell(const char *fmt, ...)
 {
-	static char line[1024];
+	char line[1024];
 	va_list ap;
 	va_start(ap, fmt);
 	int n = vsnprintf(line, sizeof line - 1, fmt, ap);
@@ -168,24 +168,37 @@ static const char *ask(const char *fmt, ...)
 			lost("the GPU is lost (CUDA error 999)");
 		off += (int)w;
 	}
-	for (n = 0;;) {
+}
+
+/* answer returns the next line that the virtual node sends. What follows it remains for the next call. */
+static const char *answer(void)
+{
+	static char line[1024], buffer[1024];
+	static size_t have;
+	for (;;) {
+		char *end = memchr(buffer, '\n', have);
+		if (end) {
+			size_t n = (size_t)(end - buffer);
+			memcpy(line, buffer, n);
+			line[n] = 0;
+			have -= n + 1;
+			memmove(buffer, end + 1, have);
+			return line;
+		}
+		if (have == sizeof buffer)
+			lost("the answer of the virtual node is too long");
 		wait_for(gpu_fd, -1);
-		ssize_t r = recv(gpu_fd, line + n, sizeof line - 1 - (size_t)n, 0);
+		ssize_t r = recv(gpu_fd, buffer + have, sizeof buffer - have, 0);
 		if (r < 0 && errno == EINTR)
 			continue;
 		if (r <= 0)
 			lost("the GPU is lost (CUDA error 999)");
-		n += (int)r;
-		line[n] = 0;
-		char *end = strchr(line, '\n');
-		if (end) {
-			*end = 0;
-			return line;
-		}
-		if (n == (int)sizeof line - 1)
-			lost("the answer of the virtual node is too long");
+		have += (size_t)r;
 	}
 }
+
+/* ask sends one line and returns the line of the answer. */
+#define ask(...) (tell(__VA_ARGS__), answer())
 
 /* unix_connect connects to a socket. If its path is too long for an address, it uses a descriptor of the directory. */
 static int unix_connect(const char *dir, const char *name, int type)
@@ -469,18 +482,26 @@ static void queue_depth(uint64_t n)
 		lost("the virtual node does not accept a queue of this length");
 }
 
-static void launch(uint64_t count)
+static void launched_ok(uint64_t count)
 {
-	if (strncmp(ask("LAUNCH %llu %llu", (unsigned long long)vary(opt.kernel), (unsigned long long)count), "OK", 2))
+	if (strncmp(answer(), "OK", 2))
 		lost("a kernel failed to launch (CUDA error 719)");
 	launched += count;
+}
+
+static void send_launch(uint64_t count)
+{
+	tell("LAUNCH %llu %llu", (unsigned long long)vary(opt.kernel), (unsigned long long)count);
 }
 
 /* work_and_think fills the queue, waits until the GPU has run it, and thinks on the host. */
 static void work_and_think(void)
 {
-	launch(vary((uint64_t)opt.queue));
-	if (strncmp(ask("SYNC"), "OK", 2))
+	uint64_t count = vary((uint64_t)opt.queue);
+	send_launch(count);
+	tell("SYNC"); /* without waiting for the answer before: a launch does not wait for the GPU */
+	launched_ok(count);
+	if (strncmp(answer(), "OK", 2))
 		lost("a kernel failed (CUDA error 719)");
 	if (opt.think && wait_for(gpu_fd, (double)vary(opt.think) / 1e6))
 		lost("the GPU is lost (CUDA error 999)");
@@ -493,7 +514,9 @@ static void fill(void)
 	static uint64_t n;
 	if (opt.jitter > 0 && n++ % 8 == 0)
 		queue_depth(vary((uint64_t)opt.queue));
-	launch(opt.queue / 8 > 0 ? (uint64_t)opt.queue / 8 : 1);
+	uint64_t count = opt.queue / 8 > 0 ? (uint64_t)opt.queue / 8 : 1;
+	send_launch(count);
+	launched_ok(count);
 }
 
 __attribute__((noreturn)) static void bad(const char *what, const char *value)
