@@ -273,7 +273,7 @@ func (s *Scheduler) extendSlice(now time.Duration) bool {
 		m.saved = m.deficit
 	}
 	for _, m := range s.set {
-		m.deficit -= now - s.start + m.backlog.mean
+		m.deficit -= m.own.charge(now-s.start) + m.backlog.mean
 	}
 	if m, q, _ := s.pickNext(now); m == s.set[0] && s.waitLimit(now+q) > now {
 		for _, m := range s.set {

@@ -81,7 +81,7 @@ func (s *Scheduler) plan(m *member) (time.Duration, bool) {
 func (s *Scheduler) startFreezes() time.Duration {
 	var until time.Duration
 	for _, m := range s.set {
-		m.deficit -= m.frozenAt - s.start + m.backlog.mean
+		m.deficit -= m.own.charge(m.frozenAt-s.start) + m.backlog.mean
 		until = max(until, m.frozenAt+m.wait)
 		if !s.hasSeries() {
 			m.usage.pending = m.backlog.mean

@@ -351,7 +351,7 @@ func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error)
 		m.overdue = false
 		if s.started && s.phase == sliceRuns {
 			for _, x := range s.set {
-				x.deficit -= s.last - s.start
+				x.deficit -= x.own.charge(s.last - s.start)
 			}
 		}
 		if !m.running && s.participates(m) {

@@ -43,6 +43,23 @@ func TestCap(t *testing.T) {
 	near(t, Measure(Scenario{Loads: []Load{capped, busy(20)}}, v, Enforced, 2), 2.5, 25, 73)
 }
 
+// TestSynchronousHasItsShare checks that a program that waits for each kernel, with a few percent of its slices idle between
+// them, has its share of what was used. One that leaves a lot idle gets no longer slices for that.
+func TestSynchronousHasItsShare(t *testing.T) {
+	for _, v := range []Variant{Variants()[1], Variants()[3], Variants()[4]} {
+		for _, think := range []time.Duration{20 * time.Microsecond, 70 * time.Microsecond, 200 * time.Microsecond} {
+			sc := Scenario{Loads: []Load{{Share: 30, Work: ms, Think: think}, busy(70)}}
+			if f := Measure(sc, v, Enforced, 2); math.Abs(f.Shares[0]-30) > 0.6 {
+				t.Errorf("%s: with %v between kernels it has %.1f %% of what was used, want 30", v.Name, think, f.Shares[0])
+			}
+		}
+		sc := Scenario{Loads: []Load{{Share: 30, Work: ms, Think: ms}, busy(70)}}
+		if f := Measure(sc, v, Enforced, 2); f.Of[1] < 69 {
+			t.Errorf("%s: next to a lease that leaves half of its slices idle the other has %.1f %%, due are 70", v.Name, f.Of[1])
+		}
+	}
+}
+
 // TestIdleLeaseDelaysNoOther checks that a lease that has the GPU open and does nothing is not waited for, and that it has its
 // share soon after it has work.
 func TestIdleLeaseDelaysNoOther(t *testing.T) {
