@@ -63,6 +63,23 @@ var scenarios = []scenario{
 	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1 --sync"}, {70, queue50}}, false},
 }
 
+// scenarios are those that are chosen.
+func (b *bench) scenarios() (out []scenario) {
+	for _, sc := range scenarios {
+		if strings.Contains(sc.name, b.scenario) {
+			out = append(out, sc)
+		}
+	}
+	return out
+}
+
+func scenarioNames() (out []string) {
+	for _, sc := range scenarios {
+		out = append(out, sc.name)
+	}
+	return out
+}
+
 // sampler is one way in which a driver samples utilisation, as a line of a node file.
 type sampler struct{ name, line string }
 
@@ -83,7 +100,7 @@ type outcome struct {
 func (b *bench) fairnessLimit() time.Duration {
 	once := b.warmUp + b.window + 30*time.Second
 	if b.full {
-		once *= time.Duration(len(scenarios) * len(samplers))
+		once *= time.Duration(len(b.scenarios()) * len(samplers))
 	}
 	return time.Duration(b.runs)*once + time.Minute
 }
@@ -100,9 +117,9 @@ func (b *bench) fairness(ctx context.Context) ([]Figure, error) {
 	}
 	var figures []Figure
 	for _, s := range use {
-		groups := [][]scenario{scenarios}
+		groups := [][]scenario{b.scenarios()}
 		if b.full {
-			groups = slices.Collect(slices.Chunk(scenarios, 1))
+			groups = slices.Collect(slices.Chunk(b.scenarios(), 1))
 		}
 		for _, group := range groups {
 			outcomes := make([][]outcome, len(group))

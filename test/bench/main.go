@@ -25,6 +25,7 @@ type bench struct {
 	runs     int           // of each measurement in real time
 	warmUp   time.Duration // before a measurement of shares
 	window   time.Duration // of a measurement of shares
+	scenario string        // measure shares of scenarios with this text in their names only; empty: all
 	full     bool          // one scenario after the other, over all samplers
 	markdown bool          // tables for the documentation
 	errs     io.Writer
@@ -69,6 +70,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.IntVar(&b.runs, "runs", 1, "measure shares this `number` of times, each with new leases")
 	flags.DurationVar(&b.window, "for", time.Minute, "measure shares this `long`")
 	flags.DurationVar(&b.warmUp, "warm-up", 20*time.Second, "let leases run this `long` before their shares are measured")
+	flags.StringVar(&b.scenario, "scenario", "", "measure shares only of the scenarios whose name contains this `text`")
 	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time")
 	flags.BoolVar(&b.markdown, "markdown", false, "print the tables as Markdown")
 	if err := flags.Parse(args); err != nil {
@@ -115,6 +117,8 @@ func (b *bench) check(only string, rest []string) error {
 		}
 	}
 	switch {
+	case len(b.scenarios()) == 0:
+		return fmt.Errorf("no scenario with %q in its name: choose from %s", b.scenario, strings.Join(scenarioNames(), "; "))
 	case b.runs < 1 || b.runs > 100:
 		return fmt.Errorf("-runs %d: use 1 to 100", b.runs)
 	case b.window < shortWindow || b.window > time.Hour:
