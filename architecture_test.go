@@ -84,6 +84,7 @@ var rules = map[string]rule{
 
 	"internal/cli/migparted": {own: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
 	"internal/exits":         {own: []string{"internal/procfs"}, why: "exits reads messages of the kernel; the caller knows what a process is"},
+	"internal/descent":       {why: "descent keeps the kernel's record of processes; daemon/escape decides about them"},
 	"internal/launch":        {own: []string{"internal/procfs"}, why: "launch executes a tenant's program as root until then: it must be small and know no lease"},
 	"cmd/gpushare-start":     {own: []string{"internal/launch", "internal/version"}, why: "it runs as root until it executes the tenant's program: it has the fewest dependencies"},
 

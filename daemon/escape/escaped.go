@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ func (x *Escaped) Note(l *lease.Lease) {
 }
 
 // addStarted adds the leases that Note has received. x.mu is held.
-func (x *Escaped) addStarted() {
+func (x *Escaped) addStarted(record descentRecord) {
 	x.startMu.Lock()
 	started := x.started
 	x.started = nil
@@ -74,8 +75,10 @@ func (x *Escaped) addStarted() {
 			continue
 		}
 		x.leases[n.lease.ID], x.startTimes[n.lease.ID] = n.lease, n.at
-		// Whether the process is inside was not read yet: only its start time is known.
-		x.tracker.add(n.lease.ID, n.lease.Process.PID, n.lease.Process.Start, 0)
+		if record == nil {
+			// Whether the process is inside was not read yet: only its start time is known.
+			x.tracker.add(n.lease.ID, n.lease.Process.PID, n.lease.Process.Start, 0)
+		}
 	}
 }
 
@@ -90,9 +93,15 @@ func ticksAt(t time.Time) uint64 {
 }
 
 // forget drops the leases that have ended and have no process left. live are the leases that have not ended.
-func (x *Escaped) forget(live map[string][]int) {
+func (x *Escaped) forget(live map[string][]int, record descentRecord) {
 	for id := range x.leases {
-		if _, still := live[id]; !still && !x.tracker.hasLease(id) {
+		_, still := live[id]
+		still = still || x.tracker.hasLease(id)
+		if record != nil && !still {
+			removed, err := record.Remove(id)
+			still = !removed || err != nil
+		}
+		if !still {
 			delete(x.leases, id)
 			delete(x.startTimes, id)
 		}
@@ -121,35 +130,63 @@ func (e *Escapes) escapedLoop(ctx context.Context) {
 // endEscaped finds and kills the processes that belong to a lease and run outside of it.
 func (e *Escapes) endEscaped(ctx context.Context) error {
 	h, ok := e.Attribution.Hierarchy()
-	if !ok || !e.State.Desired().Enforcing() {
+	enforcing := ok && e.State.Desired().Enforcing()
+	if e.updateConditions(enforcing); !enforcing {
 		return nil // No process was moved into a cgroup of gpushare.
 	}
 	x := &e.Escaped
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.addStarted()
-	l, err := e.readLeases(h)
+	x.addStarted(e.Descent)
+	search := e.searchByLooking
+	if e.Descent != nil {
+		search = e.searchRecorded
+	}
+	found, live, err := search(h)
 	if err != nil {
 		return err
 	}
-	if len(l.inside) == 0 && x.tracker.empty() {
-		x.tracker.previous = nil
-		x.forget(l.inside)
-		return nil
-	}
-	found := x.tracker.observe(l)
-	found = append(found, e.escapedOnGPUs(l)...)
 	if len(found) > 0 {
-		e.killEscaped(ctx, h, found)
+		e.killEscaped(ctx, found, func() ([]escapedProcess, error) {
+			x.tracker.previous = nil // Read parent and session of every process again: new children are likely now.
+			found, _, err := search(h)
+			return found, err
+		})
 	}
-	x.forget(l.inside)
+	x.forget(live, e.Descent)
 	return nil
 }
 
-// readLeases reads the input of one pass. The lock of Escaped is held.
-func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
-	l := snapshot{at: ticksNow(), inside: map[string][]int{}, startTimes: e.Escaped.startTimes, stat: procfs.Read}
-	root := ""
+// searchByLooking finds escaped processes without a record of descent: by what was seen inside, by parents and by sessions. It
+// misses a process of which nothing was seen before its parents ended. The lock of Escaped is held.
+func (e *Escapes) searchByLooking(h cgroup.Hierarchy) (found []escapedProcess, live map[string][]int, err error) {
+	x := &e.Escaped
+	at := ticksNow()
+	s, err := e.readScopes(h)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(s.inside) == 0 && x.tracker.empty() {
+		x.tracker.previous = nil
+		return nil, s.inside, nil
+	}
+	l := snapshot{at: at, inside: s.inside, startTimes: x.startTimes, stat: procfs.Read, where: s.where}
+	if l.all, err = procfs.PIDs(); err != nil {
+		return nil, nil, err
+	}
+	return append(x.tracker.observe(l), e.escapedOnGPUs(l)...), s.inside, nil
+}
+
+// scopes is what a pass reads of the cgroups of leases.
+type scopes struct {
+	port   cgroup.Port
+	inside map[string][]int // the processes of each tracked lease that has not ended, ascending
+	root   string           // the top cgroup of gpushare; empty when it is unknown
+}
+
+// readScopes reads the scopes of all tracked leases. The lock of Escaped is held.
+func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
+	s := scopes{port: e.Port, inside: map[string][]int{}}
 	for _, one := range e.Table.Live() {
 		if one.InPlace() || one.Isolation.Cgroup == "" || e.Escaped.leases[one.ID] == nil {
 			continue
@@ -158,33 +195,37 @@ func (e *Escapes) readLeases(h cgroup.Hierarchy) (snapshot, error) {
 		if err != nil {
 			continue // It ended meanwhile.
 		}
-		l.inside[one.ID] = nil
+		s.inside[one.ID] = nil
 		for _, cg := range []string{leaf, path.Dir(leaf)} {
 			pids, err := h.Direct(cg)
 			if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-				return l, err
+				return s, err
 			}
-			l.inside[one.ID] = append(l.inside[one.ID], pids...)
+			s.inside[one.ID] = append(s.inside[one.ID], pids...)
 		}
-		root = topOf(leaf)
+		slices.Sort(s.inside[one.ID])
+		s.root = topOf(leaf)
 	}
 	for id := range e.Escaped.leases { // The cgroup of an ended lease has the same root.
-		if cg := e.Escaped.leases[id].Isolation.Cgroup; root == "" && cg != "" {
-			root = topOf(cg)
+		if cg := e.Escaped.leases[id].Isolation.Cgroup; s.root == "" && cg != "" {
+			s.root = topOf(cg)
 		}
 	}
-	l.where = func(pid int) (location, bool) {
-		cg, err := procfs.Cgroup(pid)
-		if err != nil {
-			return location{}, false
-		}
-		at := location{path: cg, managed: root != "" && cgroup.Below(cg, root)}
-		at.lease, _ = e.Port.ScopeOf(pid)
-		return at, true
+	if all := e.Observer.Last().Slices; s.root == "" && len(all) > 0 {
+		s.root = topOf(all[0].Path)
 	}
-	var err error
-	l.all, err = procfs.PIDs()
-	return l, err
+	return s, nil
+}
+
+// where returns where a process is now; false: it has exited.
+func (s scopes) where(pid int) (location, bool) {
+	cg, err := procfs.Cgroup(pid)
+	if err != nil {
+		return location{}, false
+	}
+	at := location{path: cg, managed: s.root != "" && cgroup.Below(cg, s.root)}
+	at.lease, _ = s.port.ScopeOf(pid)
+	return at, true
 }
 
 // topOf returns the top cgroup of a path. All cgroups of gpushare are below one.
@@ -221,8 +262,8 @@ func (e *Escapes) escapedOnGPUs(l snapshot) []escapedProcess {
 const killRounds = 16
 
 // killEscaped sends SIGSTOP until no new process is found, so that they cannot start more children, and then kills them
-// all. The lock of Escaped is held.
-func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []escapedProcess) {
+// all. search finds the processes that are outside now. The lock of Escaped is held.
+func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, search func() ([]escapedProcess, error)) {
 	pidfds := map[int]*procfs.Pidfd{}
 	defer func() {
 		for _, p := range pidfds {
@@ -249,12 +290,10 @@ func (e *Escapes) killEscaped(ctx context.Context, h cgroup.Hierarchy, found []e
 		if !grew {
 			break
 		}
-		l, err := e.readLeases(h)
-		if err != nil {
+		var err error
+		if found, err = search(); err != nil {
 			break // The processes found so far are killed.
 		}
-		e.Escaped.tracker.previous = nil // Read parent and session of every process again: new children are likely now.
-		found = e.Escaped.tracker.observe(l)
 	}
 	for _, escaped := range all {
 		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
@@ -301,5 +340,13 @@ func (e *Escapes) reportEscape(escaped escapedProcess, decision string) {
 	}
 }
 
-// Note starts to track a lease, before its process may continue.
-func (e *Escapes) Note(l *lease.Lease) { e.Escaped.Note(l) }
+// Note starts to track a lease, before its process may continue. A lease without a cgroup that has a record did not start,
+// because the daemon ended meanwhile: its process is not one of a lease.
+func (e *Escapes) Note(l *lease.Lease) {
+	e.Escaped.Note(l)
+	if e.Descent != nil && l.Isolation.Cgroup == "" {
+		if err := e.Descent.Release(l.ID); err != nil {
+			e.Log.Warn("cannot release the process of a lease that did not start", "lease", l.ID, "error", err)
+		}
+	}
+}

@@ -28,6 +28,8 @@ type Escapes struct {
 	// SampleInterval returns the time between two samples.
 	SampleInterval func() time.Duration
 	Attribution    *attribution.Attribution
+	Descent        descentRecord // nil: escaped processes are found by looking only
+	NoDescent      error         // why
 
 	Escaped Escaped
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
@@ -39,6 +40,8 @@ type Host struct {
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
 	Programs    Programs
+	Descent     *descent.Record // of the processes in scopes; nil without one
+	NoDescent   error           // why there is none
 	Close       func()
 }
 
@@ -112,12 +115,23 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.Launcher = systemWorkers{a}
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
+	h.openRecord(o)
 	// gpushare-thaw is a unit of its own, which the package installs.
 	if err := h.newFreezer(a, o); err != nil {
 		h.Close()
 		return nil, err
 	}
 	return h, nil
+}
+
+// openRecord opens the record of the processes that descend from those of leases.
+func (h *Host) openRecord(o Options) {
+	if h.Descent, h.NoDescent = descent.Open(o.CgroupRoot); h.NoDescent != nil {
+		h.Descent = nil
+		return
+	}
+	record, closePort := h.Descent, h.Close
+	h.Close = func() { _ = record.Close(); closePort() } // What is recorded stays.
 }
 
 // newFreezer makes the freezer of the scopes of a port.
@@ -161,6 +175,7 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
+	h.openRecord(o)
 	if err := h.newFreezer(t, o); err != nil {
 		return nil, err
 	}

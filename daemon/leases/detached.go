@@ -64,6 +64,11 @@ func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Sco
 		return cgroup.ScopeState{}, err
 	}
 	defer w.Close()
+	if isolated { // If the start fails its process ends, and so does the record.
+		if _, err := ls.Escapes.Record(l.ID, w.Process.PID); err != nil {
+			return cgroup.ScopeState{}, err
+		}
+	}
 	if err := ls.Memory.Begin(ctx, l, state.Path); err != nil {
 		return cgroup.ScopeState{}, err
 	}

@@ -70,5 +70,10 @@ type memoryLimits interface {
 	End(ctx context.Context, l *lease.Lease)
 }
 
-// escapeTracker is notified of leases that start.
-type escapeTracker interface{ Note(l *lease.Lease) }
+// escapeTracker finds processes that leave their lease.
+type escapeTracker interface {
+	// Record records a process and its descendants as those of a lease, before it enters the scope. undo takes that back.
+	Record(leaseID string, pid int) (undo func() error, err error)
+	// Note starts to track a lease.
+	Note(l *lease.Lease)
+}

@@ -155,8 +155,8 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	var state cgroup.ScopeState
 	if program := d.Detached.pending.take(l.ID); program != nil {
 		state, err = d.startProgram(ctx, &l, scope, program, &result, want.Enforcing())
-	} else if state, err = port.StartScope(ctx, scope); err == nil {
-		err = d.Memory.Begin(ctx, &l, state.Path)
+	} else {
+		state, err = d.startScope(ctx, &l, port, scope, want.Enforcing())
 	}
 	if err != nil {
 		return lease.IsolationResult{}, err
@@ -175,6 +175,25 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 		result.Status.NotEnforced = append(result.Status.NotEnforced, "everything: the spec says enforce: observe")
 	}
 	return result, nil
+}
+
+// startScope moves a process into its scope. It is recorded before, so that no process is inside that is not recorded.
+func (ls *Leases) startScope(ctx context.Context, l *lease.Lease, port cgroup.Port, s cgroup.Scope, isolated bool) (state cgroup.ScopeState, err error) {
+	if isolated {
+		var undo func() error
+		if undo, err = ls.Escapes.Record(l.ID, s.Process.PID); err != nil {
+			return cgroup.ScopeState{}, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, undo())
+			}
+		}()
+	}
+	if state, err = port.StartScope(ctx, s); err == nil {
+		err = ls.Memory.Begin(ctx, l, state.Path)
+	}
+	return state, err
 }
 
 // RemoveIsolation kills what is left in the scope. Processes in place continue as before their lease.

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -203,7 +204,20 @@ func (n *Node) dropSubtree() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return t.Destroy(ctx)
+	return errors.Join(t.Destroy(ctx), dropRecord(n.Subtree()))
+}
+
+// dropRecord removes what is recorded of the leases of a node, whose processes have ended.
+func dropRecord(name string) error {
+	r, err := descent.Open(name)
+	if err != nil {
+		return nil // There is none without root.
+	}
+	ids, err := r.Leases()
+	for _, id := range ids {
+		err = errors.Join(err, r.Release(id))
+	}
+	return errors.Join(err, r.Close())
 }
 
 // LogFile is the log of the daemon, over all its runs.

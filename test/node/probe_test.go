@@ -30,6 +30,7 @@ type probe struct {
 	Method, Path, Body string
 
 	Flood string // instead: many requests of a kind, until it is killed
+	Fork  string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
 // reply is the answer. Of an endless answer only the beginning is kept.
@@ -45,6 +46,9 @@ func TestMain(m *testing.M) {
 		r := reply{}
 		if err := json.Unmarshal([]byte(text), &p); err != nil {
 			r.Error = err.Error()
+		} else if p.Fork != "" {
+			p.fork()
+			os.Exit(0)
 		} else if p.Flood != "" {
 			p.flood()
 		} else if p.Method == "" {

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/descent"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// The ways to start a process that nothing seems to connect with the lease: its parents have ended, or never were in the lease,
+// and it is in a session of its own.
+var forks = map[string]func(p *probe) (pid int, err error){
+	// It forks, calls setsid twice, and the process in the middle ends.
+	"daemon": func(*probe) (pid int, err error) {
+		out, err := exec.Command("setsid", "sh", "-c", "setsid sleep 600 <&- >&- 2>&- & echo $!").Output()
+		if err == nil {
+			_, err = fmt.Sscan(string(out), &pid)
+		}
+		return pid, err
+	},
+	// clone with CLONE_PARENT makes a child of its own parent, which is outside of the lease.
+	"sibling": func(*probe) (int, error) {
+		cmd := exec.Command("sleep", "600")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_PARENT, Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil // It is not its child.
+	},
+	// The same from a process whose parent is init, or the user's service manager.
+	"sibling by an orphan": func(*probe) (pid int, err error) {
+		cmd := exec.Command("sh", "-c", `"$0" $$ &`, os.Args[0])
+		cmd.Env = append(os.Environ(), probeEnv+`={"Fork":"sibling of an orphan"}`)
+		out, err := cmd.Output()
+		if err == nil {
+			_, err = fmt.Sscan(string(out), &pid)
+		}
+		return pid, err
+	},
+}
+
+// fork starts processes, one for each round.
+func (p *probe) fork() {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	if p.Fork == "sibling of an orphan" {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		parent, err := strconv.Atoi(os.Args[1])
+		fail(err)
+		fail(harness.Await(ctx, time.Millisecond, "its parent still runs", func() (bool, error) { return os.Getppid() != parent, nil }))
+		pid, err := forks["sibling"](p)
+		fail(err)
+		fmt.Println(pid)
+		return
+	}
+	out, err := os.OpenFile(p.Socket, os.O_WRONLY, 0)
+	fail(err)
+	for range 25 {
+		pid, err := forks[p.Fork](p)
+		fail(err)
+		_, err = fmt.Fprintln(out, pid)
+		fail(err)
+	}
+	fail(out.Close())
+}
+
+// A process that leaves its lease before anybody looked at it is found and ended, however it was forked, also when its lease has
+// ended: no lookup by parent, session or earlier membership would find it.
+func TestEscapeOfADescendantThatWasNeverSeen(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for way := range forks {
+		t.Run(way, func(t *testing.T) {
+			x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
+			pipe := filepath.Join(t.TempDir(), "pids")
+			if err := unix.Mkfifo(pipe, 0o622); err != nil {
+				t.Fatal(err)
+			}
+			open(t, filepath.Dir(pipe))
+			if err := os.Chmod(pipe, 0o622); err != nil { // The umask has no part in it.
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(probe{Socket: pipe, Fork: way})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.job, x.id = begin(t, n, "red", "part", become+"env '"+probeEnv+"="+string(text)+"' "+program)
+			in, err := os.Open(pipe)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			left := map[int]time.Time{}
+			for lines := bufio.NewScanner(in); lines.Scan(); {
+				var pid int
+				if _, err := fmt.Sscan(lines.Text(), &pid); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // It has ended.
+				x.move(pid)
+				left[pid] = time.Now()
+			}
+			if len(left) != 25 {
+				t.Fatalf("%d processes left the lease\n%s", len(left), x.job.Output())
+			}
+			slowest := time.Duration(0)
+			err = harness.Await(soon(t), 5*time.Millisecond, "processes still run", func() (bool, error) {
+				for pid, since := range left {
+					if st, err := procfs.Read(pid); err != nil || st.Dead() {
+						slowest = max(slowest, time.Since(since))
+						delete(left, pid)
+					}
+				}
+				return len(left) == 0, nil
+			})
+			if err != nil {
+				t.Fatalf("%d of 25: %v\n%s", len(left), err, daemonLog(n))
+			}
+			t.Logf("25 of 25 ended, the last one %.2f s after it left", slowest.Seconds())
+			if slowest > 3*time.Second {
+				t.Errorf("one was outside for %s", slowest)
+			}
+			x.events.await(t, "lease.ended", x.id)
+		})
+	}
+}
+
+// A process that left while the daemon did not run is found by the next one, although its lease ended meanwhile and nothing of it
+// is known but the record in the kernel.
+func TestEscapeOfADescendantWhileTheDaemonIsDown(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	x := startEscape(t, n, `setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here" ; exec sleep 60`)
+	child := x.pids()[0]
+	n.KillDaemon()
+	x.move(child)
+	x.job.Kill()
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	x.awaitEnded("the descendant", child, time.Now())
+}
+
+// Processes that fork at a high rate outside of leases are not touched, and no pass takes them for descendants.
+func TestForksOfOtherProgramsAreNotEscapes(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	other := exec.Command("sh", "-c", become+"sh -c 'for i in $(seq 2000); do (exec true) & done; wait; echo done'")
+	x := startEscape(t, n, "exec sleep 60")
+	out, err := other.Output()
+	if err != nil || !strings.HasPrefix(string(out), "done") {
+		t.Errorf("%q, %v", out, err)
+	}
+	began := time.Now()
+	x.move(x.job.PID())
+	x.awaitEnded("the job", x.job.PID(), began)
+	if log := daemonLog(n); strings.Count(log, "a process left its lease") != 1 {
+		t.Errorf("not only the job left its lease:\n%s", log)
+	}
+}
+
+// Nothing of a lease is left in the record when it has ended.
+func TestRecordEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	job, id := begin(t, n, "red", "part", become+"sleep 60")
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", job.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(b), ":name=gpushare:/")
+	top, rest, _ := strings.Cut(after, "/")
+	if !strings.HasPrefix(rest, id+"\n") {
+		t.Fatalf("pid %d is not recorded for %s: %s", job.PID(), id, b)
+	}
+	record, err := descent.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer record.Close()
+	if out := n.CLI(soon(t), "lease", "stop", id); out.Code != 0 {
+		t.Fatal(out)
+	}
+	if err := harness.Await(soon(t), 10*time.Millisecond, "the lease is still recorded", func() (bool, error) {
+		ids, err := record.Leases()
+		return !slices.Contains(ids, id), err
+	}); err != nil {
+		t.Error(err)
+	}
+}
