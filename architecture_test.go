@@ -215,7 +215,7 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 
 // testOnly has the names of packages for tests.
 var testOnly = map[string]bool{
-	"observetest": true, "leasetest": true, "plannertest": true, "servertest": true, "burntest": true, "cgrouptest": true,
+	"observetest": true, "leasetest": true, "procfstest": true, "plannertest": true, "servertest": true, "burntest": true, "cgrouptest": true,
 }
 
 // needsNoRule reports whether a package needs no row: tests and the virtual node may import everything, because the product does

@@ -170,15 +170,19 @@ func (h Hierarchy) pids(cg string) ([]int, error) {
 }
 
 // Place moves the process into the cgroup and reads back that it is there. ErrWrongCgroup when it is in another cgroup
-// afterwards; procfs.ErrNoProcess when it has exited.
-func (h Hierarchy) Place(p Process, cg string) error {
-	// While the pidfd is open the kernel does not reuse the pid, so that the write reaches the process that was checked.
+// afterwards; procfs.ErrNoProcess when it has exited. It never leaves another process there, unless its error says so.
+func (h Hierarchy) Place(p Process, cg string) error { return h.move(p, cg, writeFile, 0) }
+
+// writer writes a file of a cgroup. Tests put a reuse of the pid before or after it.
+type writer func(name, value string) error
+
+func (h Hierarchy) move(p Process, cg string, write writer, depth int) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if err != nil {
 		return fmt.Errorf("cannot move pid %d: %w", p.PID, err)
 	}
 	defer pidfd.Close()
-	err = writeFile(filepath.Join(h.Dir(cg), "cgroup.procs"), strconv.Itoa(p.PID))
+	err = write(filepath.Join(h.Dir(cg), "cgroup.procs"), strconv.Itoa(p.PID))
 	if errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("cannot move pid %d: %w", p.PID, procfs.ErrNoProcess)
 	}
@@ -187,6 +191,17 @@ func (h Hierarchy) Place(p Process, cg string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot move pid %d into cgroup %s: %w", p.PID, cg, err)
+	}
+	// The file takes a number, and an open pidfd does not reserve it: after the process was reaped another one may have got
+	// it. If it is not reaped now, it had its number at the write.
+	if errors.Is(pidfd.Signal(0), procfs.ErrNoProcess) {
+		if depth >= maxReuses {
+			return fmt.Errorf("cannot move pid %d into cgroup %s: the pid was reused %d times meanwhile", p.PID, cg, depth)
+		}
+		if err := h.takeOut(p, cg, write, depth); err != nil {
+			return err
+		}
+		return fmt.Errorf("cannot move pid %d: %w", p.PID, procfs.ErrNoProcess)
 	}
 	return h.Verify(p, cg)
 }

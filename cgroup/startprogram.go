@@ -30,7 +30,7 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
 	run, err := t.makeScope(s, scope)
 	if err != nil {
-		return ScopeState{}, Process{}, err
+		return fail(err)
 	}
 	// The lock is released here, so that many programs can start at once. If the empty scope is removed now, the start
 	// fails.
@@ -51,7 +51,7 @@ func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {
 		return "", err
 	}
 	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 {
-		return "", fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, inUse(ps))
+		return "", fmt.Errorf("it exists already: %w", inUse(ps))
 	}
 	run, _, err = t.makeScopeLocked(s, scope)
 	return run, err

@@ -224,25 +224,42 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	if !procfs.Alive(s.Process.PID, s.Process.Start) {
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: pid %d: %w", s.ID, s.Process.PID, procfs.ErrNoProcess)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, err := t.makeSliceLocked(s.Slice); err != nil {
-		return ScopeState{}, err
-	}
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
-	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
-		return ScopeState{}, fmt.Errorf("cannot start scope %s: it exists already: %w", s.ID, inUse(ps))
+	again, err := t.placeInScope(s, scope)
+	if errors.Is(err, procfs.ErrNoProcess) && !again {
+		// It may have been moved, and have forked, before it exited. The lock is released: a kill can take long.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err = errors.Join(err, t.h.Kill(cleanup, scope), t.h.Remove(scope))
 	}
-	run, undo, err := t.makeScopeLocked(s, scope)
 	if err != nil {
-		return ScopeState{}, err
-	}
-	if err := t.h.Place(s.Process, run); err != nil {
-		undo()
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
 	t.index.Register(s.ID, scope)
 	return t.scopeState(s.ID, scope), nil
+}
+
+// placeInScope creates the scope with the process. again: the process was in it already.
+func (t *Tree) placeInScope(s Scope, scope string) (again bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, err := t.makeSliceLocked(s.Slice); err != nil {
+		return false, err
+	}
+	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
+		return false, fmt.Errorf("it exists already: %w", inUse(ps))
+	} else if err == nil {
+		again = len(ps) > 0
+	}
+	run, undo, err := t.makeScopeLocked(s, scope)
+	if err != nil {
+		return again, err
+	}
+	if err := t.h.Place(s.Process, run); err != nil {
+		undo()
+		return again, err
+	}
+	return again, nil
 }
 
 // scopeState is a scope as read back.
@@ -268,20 +285,20 @@ func (t *Tree) makeScopeLocked(s Scope, scope string) (run string, undo func(), 
 	for _, cg := range []string{scope, run} {
 		if err := mkdir(t.h.Dir(cg)); err != nil {
 			undo()
-			return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+			return "", nil, err
 		}
 	}
 	if err := t.h.SetOOMGroup(scope); err != nil {
 		undo()
-		return "", nil, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+		return "", nil, err
 	}
 	if err := t.bindMemory(s, scope); err != nil {
 		undo()
-		return "", nil, fmt.Errorf("cannot start scope %s: cannot bind its memory to NUMA nodes %s: %w", s.ID, s.MemoryNodes, err)
+		return "", nil, fmt.Errorf("cannot bind its memory to NUMA nodes %s: %w", s.MemoryNodes, err)
 	}
 	if _, err := t.setDeviceRules(scope, s.Closed, s.Devices); err != nil {
 		undo()
-		return "", nil, fmt.Errorf("cannot start scope %s: cannot set its device rules: %w", s.ID, err)
+		return "", nil, fmt.Errorf("cannot set its device rules: %w", err)
 	}
 	return run, undo, nil
 }

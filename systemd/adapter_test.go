@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,9 +16,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -296,6 +299,59 @@ func TestRemoveSlice(t *testing.T) {
 	}
 	if err := a.RemoveSlice(ctx, visionTrain().Name); err != nil {
 		t.Errorf("removing it again: %v", err)
+	}
+}
+
+// The process of a scope exits while the service manager moves it. The process that gets its pid goes back to where it came
+// from, and what it forked in the scope ends.
+func TestScopeOfAProcessThatExits(t *testing.T) {
+	if !procfstest.InPIDNamespace(t) {
+		return
+	}
+	own, err := procfs.Cgroup(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []bool{true, false} {
+		t.Run(map[bool]string{true: "before", false: "after"}[before], func(t *testing.T) {
+			a, f := openReal(t)
+			in, closeIn, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			p := spawnReading(t, in, "sh", "-c", "read x; exec 0</dev/null; sleep 60 & exit")
+			var other cgroup.Process
+			exits := func() {
+				if before {
+					_ = unix.Kill(p.PID, unix.SIGKILL) // It runs.
+				} else {
+					closeIn.Close()
+				}
+				eventually(t, "it is reaped", func() bool { _, err := procfs.Read(p.PID); return err != nil })
+				procfstest.AwaitOtherStart(p.Start)
+				procfstest.NextPID(t, p.PID)
+				other = spawn(t, "sleep", "60")
+			}
+			f.set(func() {
+				if before {
+					f.beforeMove = exits
+				} else {
+					f.afterMove = exits
+				}
+			})
+			s := cgroup.Scope{ID: "l-1", Slice: cgroup.SliceName{Tenant: "red"}, Process: p}
+			if _, err := a.StartScope(within(t, 20*time.Second), s); !errors.Is(err, procfs.ErrNoProcess) {
+				t.Errorf("the start returned %v", err)
+			}
+			closeIn.Close()
+			if at, err := procfs.Cgroup(other.PID); other.PID != p.PID || err != nil || at != own || !procfs.Alive(other.PID, other.Start) {
+				t.Errorf("process %d, which has the pid %d, is in %s, %v; want %s", other.PID, p.PID, at, err, own)
+			}
+			if ps, err := f.h.Processes(path.Join(slicePath("gpushare-red.slice"), scopeUnit(a.prefix, s.ID))); err == nil && len(ps) > 0 {
+				t.Errorf("the scope has %v", ps)
+			}
+		})
 	}
 }
 

@@ -78,7 +78,9 @@ type fake struct {
 	jobs    uint32
 	result  string // of all jobs; "done" when empty
 	hang    bool   // no job ever ends
-	version string
+	// What happens before and after the processes of a new scope are moved; nil: nothing.
+	beforeMove, afterMove func()
+	version               string
 }
 
 func (f *fake) record(format string, args ...any) {
@@ -330,6 +332,9 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 	if err := os.MkdirAll(m.f.h.Dir(u.cgroup), 0o755); err != nil {
 		return "", fail("Failed", "%v", err)
 	}
+	if m.f.beforeMove != nil && len(pids) > 0 {
+		m.f.beforeMove()
+	}
 	for _, pid := range pids {
 		start, err := procfs.Start(int(pid))
 		if err == nil {
@@ -338,6 +343,9 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 		if err != nil {
 			return "", fail("Failed", "%v", err)
 		}
+	}
+	if m.f.afterMove != nil && len(pids) > 0 {
+		m.f.afterMove()
 	}
 	if fd, ok := u.props["StandardInputFileDescriptor"]; ok {
 		delete(u.props, "StandardInputFileDescriptor")

@@ -50,18 +50,42 @@ func (a *Adapter) StartScope(ctx context.Context, s cgroup.Scope) (cgroup.ScopeS
 	if err != nil && !procfs.Alive(s.Process.PID, s.Process.Start) {
 		err = fmt.Errorf("%w: %w", err, procfs.ErrNoProcess)
 	}
+	if errors.Is(err, procfs.ErrNoProcess) {
+		err = errors.Join(err, a.undoStart(ctx, unit, s.Process))
+	}
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	scope, err := a.scopeCgroup(ctx, unit)
-	if err != nil {
-		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
+	if err == nil {
+		err = a.moveInside(ctx, scope, s.Process)
 	}
-	if err := a.moveInside(ctx, scope, s.Process); err != nil {
+	if errors.Is(err, procfs.ErrNoProcess) {
+		err = errors.Join(err, a.undoStart(ctx, unit, s.Process))
+	}
+	if err != nil {
 		return cgroup.ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
 	a.register(s.ID, scope)
 	return cgroup.ScopeState{ID: s.ID, Path: path.Join(scope, inner), Unit: unit, MemoryNodes: a.h.MemoryNodes(scope)}, nil
+}
+
+// undoStart empties the scope of a process that exited during its start. The service manager moves a pid, which another
+// process may have got meanwhile: that one goes back to where it came from. The others are descendants of the process.
+func (a *Adapter) undoStart(ctx context.Context, unit string, p cgroup.Process) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	scope, err := a.scopeCgroup(ctx, unit)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		err = a.h.TakeOut(p, scope)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot empty %s: %w", unit, err)
+	}
+	return a.h.Kill(ctx, scope)
 }
 
 // descriptorsSince is the oldest systemd that is known to accept processes by descriptor (PIDFDs). 252 does not. Versions

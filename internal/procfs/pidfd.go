@@ -29,7 +29,8 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 		return nil, fmt.Errorf("cannot open a pidfd of pid %d: %w", pid, err)
 	}
 	p := &Pidfd{pid: pid, f: os.NewFile(uintptr(fd), "pidfd")}
-	// The kernel does not reuse the pid while the pidfd is open, so the start time is checked after the open.
+	// A pidfd does not reserve the pid. If the process with this start time has it after the open, it had it at the open, because
+	// the caller knew it before.
 	s, err := Read(pid)
 	if err == nil && s.Start != start {
 		err = fmt.Errorf("pid %d: %w", pid, ErrNoProcess)

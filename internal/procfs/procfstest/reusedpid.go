@@ -1,0 +1,82 @@
+// Package procfstest lets tests reuse a pid for real: in a pid namespace of their own, where nothing else takes a pid.
+package procfstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// InPIDNamespace runs the test in a new pid namespace, and reports true there. In the process that started it, it reports
+// false and has its result.
+func InPIDNamespace(t *testing.T) bool {
+	t.Helper()
+	const inside = "GPUSHARE_TEST_PID_NAMESPACE"
+	if os.Getenv(inside) != "" {
+		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+			t.Skipf("needs a mount of /proc in a pid namespace: %v", err)
+		}
+		startThreads()
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to create a pid namespace")
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.count=1", "-test.timeout=1m", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case strings.Contains(string(out), "--- SKIP"):
+		t.Skip("see above what is missing in the pid namespace")
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Error("the test did not run in the pid namespace")
+	}
+	return false
+}
+
+// startThreads makes the Go runtime start its threads now, because each takes a pid. The runtime keeps idle threads.
+func startThreads() {
+	const enough = 32
+	var wg sync.WaitGroup
+	for range enough {
+		wg.Go(func() { block(50 * time.Millisecond) })
+	}
+	wg.Wait()
+}
+
+// NextPID makes the kernel give this pid, or the next free one above it, to the next process or thread of the namespace.
+func NextPID(t *testing.T, pid int) {
+	t.Helper()
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0); err != nil {
+		t.Skipf("needs a kernel that lets root choose the next pid: %v", err)
+	}
+}
+
+// AwaitOtherStart returns when a process that starts has another start time than this one.
+func AwaitOtherStart(start uint64) {
+	const tick = 10 * time.Millisecond // the resolution of start times
+	for procfs.BootTime() <= time.Duration(start+1)*tick {
+		block(time.Millisecond)
+	}
+}
+
+// block occupies a thread.
+func block(d time.Duration) {
+	ts := unix.NsecToTimespec(d.Nanoseconds())
+	// An early return does no harm.
+	_ = unix.Nanosleep(&ts, nil)
+}
