@@ -36,6 +36,9 @@ func (n *NodeSpec) normalize() {
 	orElse(&n.Isolation.Logins, LoginsOpen)
 	orElse(&n.Isolation.Migration, MigrationDetect)
 	orElse(&n.Isolation.Unattributed, UnattributedReport)
+	if n.Isolation.Units == nil {
+		n.Isolation.Units = DefaultClosedUnits()
+	}
 }
 
 func (g *GPUSpec) normalize() {

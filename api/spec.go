@@ -29,7 +29,13 @@ type IsolationSpec struct {
 	Logins       string `json:"logins,omitempty"`       // open | closed; default open
 	Migration    string `json:"migration,omitempty"`    // deny | detect; default detect
 	Unattributed string `json:"unattributed,omitempty"` // report | stop; default report
+	// Units are closed as logins are, where they exist: they run commands of users. Default DefaultClosedUnits; an empty list
+	// is none.
+	Units []string `json:"units,omitzero"`
 }
+
+// DefaultClosedUnits are the units of cron and at: of Debian, and of Fedora.
+func DefaultClosedUnits() []string { return []string{"atd.service", "cron.service", "crond.service"} }
 
 // What a process outside a lease may do, and what happens to it.
 const (

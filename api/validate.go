@@ -125,6 +125,7 @@ func (n *NodeSpec) validate(c *checker) {
 		c.word("node.isolation.logins", i.Logins, LoginsOpen, LoginsClosed)
 		c.word("node.isolation.migration", i.Migration, MigrationDeny, MigrationDetect)
 		c.word("node.isolation.unattributed", i.Unattributed, UnattributedReport, UnattributedStop)
+		c.closedUnits("node.isolation.units", i.Units)
 	}
 	if p := n.PerUser; p != nil {
 		p.validate(c, "node.per_user")
@@ -132,13 +133,30 @@ func (n *NodeSpec) validate(c *checker) {
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)
-		c.unit(at, unit)
+		c.unit(at, unit, unitKinds...)
 		c.distinct(seen, unit, at)
 		switch {
 		case strings.HasPrefix(unit, "nvidia-fabricmanager"):
 			c.add(at, "the fabric manager must keep running: stopping it aborts every CUDA job behind the NVSwitches; remove it from the list")
 		case strings.HasPrefix(unit, "gpushare"):
 			c.add(at, "gpushare's own units cannot be stopped by gpushare: remove %s from the list", unit)
+		}
+	}
+}
+
+// closedUnits checks the units that are closed as logins are. The whole system and the logins are no units that run commands of
+// users.
+func (c *checker) closedUnits(at string, units []string) {
+	seen := map[string]bool{}
+	for i, unit := range units {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		c.unit(at, unit, ".service", ".scope", ".slice")
+		c.distinct(seen, unit, at)
+		switch {
+		case unit == "user.slice" || strings.HasPrefix(unit, "user-") || strings.HasPrefix(unit, "user@"):
+			c.add(at, "isolation.logins is for logins: remove %s from the list", unit)
+		case unit == "-.slice" || unit == "init.scope" || strings.HasPrefix(unit, "gpushare"):
+			c.add(at, "%s runs no commands of users: remove it from the list", unit)
 		}
 	}
 }
@@ -153,12 +171,13 @@ func (p *PerUserSpec) validate(c *checker, at string) {
 	c.positive(at+".gpu_memory", p.GPUMemory)
 }
 
-// unitSuffixes are the kinds of unit that can be stopped and started, or hold processes.
-var unitSuffixes = []string{".service", ".socket", ".timer", ".target", ".path"}
+// unitKinds are the kinds of unit that can be stopped and started, or hold processes.
+var unitKinds = []string{".service", ".socket", ".timer", ".target", ".path"}
 
-func (c *checker) unit(path, unit string) {
+// unit refuses what is no name of a unit of one of these kinds.
+func (c *checker) unit(path, unit string, kinds ...string) {
 	if strings.ContainsAny(unit, "/ \t\n*?[") || len(unit) > 255 ||
-		!slices.ContainsFunc(unitSuffixes, func(s string) bool { return strings.HasSuffix(unit, s) && len(unit) > len(s) }) {
+		!slices.ContainsFunc(kinds, func(s string) bool { return strings.HasSuffix(unit, s) && len(unit) > len(s) }) {
 		c.add(path, "%s is no name of a unit: write it with its kind, as in nvidia-dcgm.service", quote(unit))
 	}
 }
@@ -407,7 +426,7 @@ func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {
 	}
 	for _, unit := range slices.Sorted(maps.Keys(a.Units)) {
 		p := at + ".units." + unit
-		c.unit(p, unit)
+		c.unit(p, unit, unitKinds...)
 		if kind := path.Ext(unit); kind != "" && kind != ".service" && kind != ".scope" && kind != ".slice" {
 			c.add(p, "a %s has no processes of its own: write a service, a scope or a slice", kind[1:])
 		}

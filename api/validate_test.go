@@ -36,7 +36,7 @@ func TestNormalize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"detect","unattributed":"report"},"gpu_memory_reserve":"1GiB"},` +
+	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"detect","unattributed":"report","units":["atd.service","cron.service","crond.service"]},"gpu_memory_reserve":"1GiB"},` +
 		`"gpus":[{"select":{"pci":"0000:0f:00.0"},"mode":"timeslice","timeslice":{"round":"1s"}},{"select":{"all":true},"mode":"mig","mig":{"dynamic":true,"keep":"5m"}}],` +
 		`"tenants":[{"name":"t","priority":"normal","overuse":{"gpu_memory":"notify","grace":"10s"},"grants":[{"name":"a","mig":"1g.5gb","max_leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {
@@ -90,4 +90,20 @@ func TestQuantitiesReadWhatTheyWrite(t *testing.T) {
 			t.Fatalf("%d is written %s and read %d (%v)", d, d, got, err)
 		}
 	})
+}
+
+func TestClosedUnits(t *testing.T) {
+	for unit, valid := range map[string]bool{
+		"cron.service": true, "batch.slice": true, "jobs.scope": true, "user@.service": false, "user@1000.service": false, "user-1000.slice": false,
+		"user.slice": false, "-.slice": false, "init.scope": false, "gpushared.service": false, "cron": false, "atd.timer": false, "../atd.service": false, "a*.service": false, "": false,
+	} {
+		s := api.Spec{Version: "v1", Node: api.NodeSpec{Isolation: &api.IsolationSpec{Units: []string{unit}}}}
+		if bad := s.Validate(); (bad == nil) != valid {
+			t.Errorf("%q: %v", unit, bad)
+		}
+	}
+	twice := api.Spec{Version: "v1", Node: api.NodeSpec{Isolation: &api.IsolationSpec{Units: []string{"atd.service", "atd.service"}}}}
+	if twice.Validate() == nil {
+		t.Error("a unit may be named twice")
+	}
 }

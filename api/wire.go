@@ -66,6 +66,7 @@ type NodeStatus struct {
 	Enforce    string      `json:"enforce"`    // observe | on
 	Driver     string      `json:"driver,omitempty"`
 	Adapter    string      `json:"adapter"`
+	ClosedTo   []string    `json:"closed_to,omitempty"`  // cgroups whose processes open managed GPUs only with a lease, as read back
 	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than requested; empty is healthy
 	Operation  string      `json:"operation,omitempty"`  // the running change
 	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since

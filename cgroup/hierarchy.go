@@ -70,6 +70,15 @@ func (h Hierarchy) Exists(cg string) bool {
 	return err == nil && fi.IsDir()
 }
 
+// ID is the number of a cgroup, which no other cgroup has as long as it exists; 0 when there is no such cgroup.
+func (h Hierarchy) ID(cg string) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat(h.Dir(cg), &st); err != nil {
+		return 0
+	}
+	return st.Ino
+}
+
 // Writable reports whether this process may create cgroups in the hierarchy.
 func (h Hierarchy) Writable() bool { return unix.Access(h.Mount, unix.W_OK) == nil }
 

@@ -126,7 +126,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, func() { d.Reporter.Close() })
-	convergeWake, adoptionWake := loop.NewWake(), loop.NewWake()
+	convergeWake, adoptionWake, unitWake := loop.NewWake(), loop.NewWake(), loop.NewWake()
 	d.wakeConverge = convergeWake.Set
 	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
 	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptionWake.Set
@@ -137,6 +137,9 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		Unit: func(name string) {
 			if d.state.Desired().Adopts(name) {
 				adoptionWake.Set()
+			}
+			if name == "" || slices.Contains(d.state.Desired().ClosedUnits(), name) {
+				unitWake.Set()
 			}
 		},
 	})
@@ -160,7 +163,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		}
 		undo = append(undo, func() { _ = listener.Close() }) // The returned error is more important.
 	}
-	d.compose(h, supervisor, convergeWake, adoptionWake)
+	d.compose(h, supervisor, convergeWake, adoptionWake, unitWake)
 	d.leases.Watchers.Exits = listener
 	return d, nil
 }
@@ -178,7 +181,7 @@ func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
 }
 
 // compose makes the managers and connects them. It starts nothing.
-func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake, adoptionWake loop.Wake) {
+func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake, adoptionWake, unitWake loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table and the isolation of leases need each other, so the isolation is completed after the table is made.
@@ -215,7 +218,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.policy = &devicepolicy.Policy{
 		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
-		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()},
+		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()}, Units: unitWake,
 	}
 	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, LeaseChanges: leaseChanges}
 	var hierarchy *cgroup.Hierarchy

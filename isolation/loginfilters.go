@@ -37,11 +37,11 @@ type InPlaceLease struct {
 	Targets []Target
 }
 
-// LoginFilters returns the desired login filters: on the cgroup of logins, if there is one, and on those of adopted
-// units. They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with
+// LoginFilters returns the desired login filters: on the closed cgroups, which are those of logins and of units that run
+// commands of users, and on those of adopted units. They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with
 // any minor: then all minors are closed except those of observed GPUs that are not managed. missing names the leases
 // that get nothing.
-func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
+func LoginFilters(h *Hardware, managed []gpu.UUID, closedCgroups []string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
 	closed := managedRanges(h, managed)
 	at := func(cg string) *device.LoginFilter {
 		i := slices.IndexFunc(states, func(s device.LoginFilterState) bool { return s.Cgroup == cg })
@@ -51,8 +51,8 @@ func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPl
 		}
 		return &states[i].Filter
 	}
-	if logins != "" {
-		at(logins)
+	for _, cg := range closedCgroups {
+		at(cg)
 	}
 	for _, v := range inPlace {
 		rules, _, err := Rules(h, v.Targets, nil)
@@ -63,9 +63,11 @@ func LoginFilters(h *Hardware, managed []gpu.UUID, logins string, inPlace []InPl
 			g := at(v.Cgroup)
 			g.Except = append(g.Except, exceptions(device.AnyUser, rules)...)
 		}
-		if logins != "" && (v.Cgroup == "" || cgroup.Below(v.Cgroup, logins)) {
-			g := at(logins)
-			g.Except = append(g.Except, exceptions(v.UID, rules)...)
+		for _, cg := range closedCgroups {
+			if v.Cgroup == "" || cgroup.Below(v.Cgroup, cg) {
+				g := at(cg)
+				g.Except = append(g.Except, exceptions(v.UID, rules)...)
+			}
 		}
 	}
 	for i := range states {

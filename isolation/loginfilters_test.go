@@ -57,7 +57,7 @@ func TestLoginFiltersCloseManagedGPUs(t *testing.T) {
 			if c.change != nil {
 				c.change(h)
 			}
-			states, missing := LoginFilters(h, c.managed, "/user.slice", nil)
+			states, missing := LoginFilters(h, c.managed, []string{"/user.slice"}, nil)
 			if len(states) != 1 || states[0].Cgroup != "/user.slice" || len(missing) > 0 {
 				t.Fatalf("%+v, %v", states, missing)
 			}
@@ -78,8 +78,8 @@ func TestLoginFiltersExceptLeasesInPlace(t *testing.T) {
 		{Lease: "d", UID: 0, Cgroup: "/system.slice/jupyter.service", Unit: true, Targets: []Target{{GPU: "GPU-1"}}},
 		{Lease: "e", UID: 1003, Cgroup: "/user.slice/x", Targets: []Target{{GPU: "GPU-9"}}},
 	}
-	states, missing := LoginFilters(h, all, "/user.slice", inPlace)
-	if len(states) != 2 || len(missing) != 1 || !strings.Contains(missing[0], "lease e") {
+	states, missing := LoginFilters(h, all, []string{"/user.slice", "/system.slice/cron.service"}, inPlace)
+	if len(states) != 3 || len(missing) != 1 || !strings.Contains(missing[0], "lease e") {
 		t.Fatalf("%+v, %v", states, missing)
 	}
 	said := func(g device.LoginFilter) string {
@@ -92,10 +92,13 @@ func TestLoginFiltersExceptLeasesInPlace(t *testing.T) {
 	if got := said(states[0].Filter); got != "1000:2 1001:3" {
 		t.Errorf("exceptions of logins: %s", got)
 	}
-	if got := said(states[1].Filter); states[1].Cgroup != "/system.slice/jupyter.service" || got != "4294967295:1" {
+	if got := said(states[1].Filter); states[1].Cgroup != "/system.slice/cron.service" || got != "1001:3 1002:1" {
 		t.Errorf("%s has the exceptions %s", states[1].Cgroup, got)
 	}
-	if states, _ := LoginFilters(h, all, "", inPlace[3:4]); len(states) != 1 || states[0].Cgroup != "/system.slice/jupyter.service" {
+	if got := said(states[2].Filter); states[2].Cgroup != "/system.slice/jupyter.service" || got != "4294967295:1" {
+		t.Errorf("%s has the exceptions %s", states[1].Cgroup, got)
+	}
+	if states, _ := LoginFilters(h, all, nil, inPlace[3:4]); len(states) != 1 || states[0].Cgroup != "/system.slice/jupyter.service" {
 		t.Errorf("without a cgroup of logins: %+v", states)
 	}
 }

@@ -26,10 +26,16 @@ const keptDrifts = 16
 type drift struct {
 	mu          locks.Mutex[locks.Leaf]           // guards what follows
 	inSync      map[cgroup.SliceName]cgroup.Slice // slices that were as desired
-	filters     map[string]devices.LoginFilter    // by cgroup
+	filters     map[string]syncedFilter           // by cgroup
 	uncorrected map[string]api.Condition          // differences that were not corrected
 	checked     time.Time                         // the scopes
 	corrected   []correctedDrift                  // oldest first
+}
+
+// syncedFilter is a login filter that was as desired.
+type syncedFilter struct {
+	filter devices.LoginFilter
+	cgroup uint64 // its id: the cgroup of a unit that was started again is another one
 }
 
 // correctedDrift is one corrected difference.
@@ -178,10 +184,10 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	if err != nil {
 		return none
 	}
-	found := cv.Drift.findFilters(states, node.LoginFilters)
+	found := cv.Drift.findFilters(states, node.LoginFilters, cv.Logins.ID)
 	return func() {
 		after := cv.Observer.Last()
-		cv.Drift.setFiltersInSync(states, after.LoginFilters)
+		cv.Drift.setFiltersInSync(states, after.LoginFilters, cv.Logins.ID)
 		for cg, text := range found {
 			if cv.Drift.filterInSync(cg) {
 				cv.reportCorrected("", "", "the login filter of "+cg+": "+text)
@@ -190,12 +196,12 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	}
 }
 
-func (x *drift) findFilters(want, is []devices.LoginFilterState) map[string]string {
+func (x *drift) findFilters(want, is []devices.LoginFilterState, id func(cg string) uint64) map[string]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := map[string]string{}
 	for _, w := range want {
-		if was, ok := x.filters[w.Cgroup]; !ok || !was.Equal(w.Filter) {
+		if was, ok := x.filters[w.Cgroup]; !ok || !was.filter.Equal(w.Filter) || was.cgroup != id(w.Cgroup) {
 			continue
 		}
 		i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup })
@@ -209,13 +215,13 @@ func (x *drift) findFilters(want, is []devices.LoginFilterState) map[string]stri
 	return out
 }
 
-func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState) {
+func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState, id func(cg string) uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.filters = map[string]devices.LoginFilter{}
+	x.filters = map[string]syncedFilter{}
 	for _, w := range want {
 		if slices.ContainsFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) }) {
-			x.filters[w.Cgroup] = w.Filter
+			x.filters[w.Cgroup] = syncedFilter{w.Filter, id(w.Cgroup)}
 		}
 	}
 }

@@ -75,6 +75,9 @@ const cdiIdle = time.Hour
 
 // Run keeps the CDI files current until ctx ends.
 func (pol *Policy) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { pol.followUnits(ctx) })
+	defer loops.Wait()
 	for {
 		woken, ok := pol.CDI.Wake.Sleep(ctx, cdiIdle)
 		if !ok {

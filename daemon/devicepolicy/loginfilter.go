@@ -24,9 +24,10 @@ import (
 )
 
 // SystemdLogins is the cgroup that systemd and logind put every login into.
-const SystemdLogins = "/user.slice"
+const SystemdLogins = cgroup.LoginSlice
 
-// LoginFilter denies managed GPUs to logins and to adopted units, by device programs on their cgroups. What the programs
+// LoginFilter denies managed GPUs to logins, to units that run commands of users and to adopted units, by device programs on
+// their cgroups. What the programs
 // deny is read back from the kernel. A file, which is kept until reboot, records the units that have one: other programs on
 // the host do not belong to gpushare.
 type LoginFilter struct {
@@ -192,6 +193,17 @@ func (g *LoginFilter) noteLocked(cg string, filtered bool) error {
 // Exists reports whether the cgroup exists.
 func (g *LoginFilter) Exists(cg string) bool { return cgroup.Hierarchy{Mount: g.mount}.Exists(cg) }
 
+// ID is the number of a cgroup, as of cgroup.Hierarchy.
+func (g *LoginFilter) ID(cg string) uint64 { return cgroup.Hierarchy{Mount: g.mount}.ID(cg) }
+
+// Units finds the cgroups of units of the system, by name. A unit that does not run may have none.
+func (g *LoginFilter) Units(names []string) (map[string]string, error) {
+	if !g.Supported {
+		return nil, nil
+	}
+	return cgroup.Hierarchy{Mount: g.mount}.FindUnits(names, g.Logins)
+}
+
 // LastError returns why the last change of a filter failed; nil: it did not.
 func (g *LoginFilter) LastError() error {
 	g.mu.Lock()
@@ -208,8 +220,12 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	if err != nil {
 		return nil, nil, err
 	}
+	closed, err := pol.closedCgroups(want)
+	if err != nil {
+		return nil, nil, err
+	}
 	if driverUnavailable(node) {
-		return pol.filtersWithoutDriver(&hw, node), nil, nil
+		return pol.filtersWithoutDriver(&hw, node, closed), nil, nil
 	}
 	var attached []isolation.InPlaceLease
 	for i := range leases {
@@ -233,7 +249,7 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 			attached = append(attached, isolation.InPlaceLease{Cgroup: cg, Unit: true})
 		}
 	}
-	states, missing := isolation.LoginFilters(&hw, want.Managed(), pol.Logins.Logins, attached)
+	states, missing := isolation.LoginFilters(&hw, want.Managed(), closed, attached)
 	for _, s := range node.LoginFilters {
 		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.LoginFilterState) bool { return w.Cgroup == s.Cgroup }) {
 			states = append(states, s) // It is not known yet whether the unit runs and is adopted.
@@ -260,6 +276,34 @@ func (pol *Policy) FilterUnits(here []lease.AdoptionCandidate) {
 	}
 }
 
+// closedCgroups returns the cgroups of logins and of the units that are closed as logins are.
+func (pol *Policy) closedCgroups(want *state.Desired) ([]string, error) {
+	units, err := pol.Logins.Units(want.ClosedUnits())
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the units of isolation.units: %w", err)
+	}
+	var closed []string
+	if pol.Logins.Logins != "" {
+		closed = append(closed, pol.Logins.Logins)
+	}
+	return append(closed, slices.Sorted(maps.Values(units))...), nil
+}
+
+// followUnits attaches login filters to started units until ctx ends: the cgroup of a started unit is new, and has none. The
+// converge loop attaches what this misses.
+func (pol *Policy) followUnits(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pol.Units.C():
+		}
+		if err := pol.SyncLoginFilters(nil, ""); err != nil {
+			pol.Log.Warn("cannot set the login filter of a started unit", "error", err)
+		}
+	}
+}
+
 // cgroupOf returns the cgroup of a lease attached in place; empty: it is not known.
 func cgroupOf(l *lease.Lease) string {
 	if l.Cgroup != "" {
@@ -274,23 +318,30 @@ func cgroupOf(l *lease.Lease) string {
 
 // LoginFiltered reports whether a login filter limits a lease attached in place to the GPUs of its user's leases.
 func (pol *Policy) LoginFiltered(l *lease.Lease) bool {
-	if want := pol.State.Desired(); !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
+	want := pol.State.Desired()
+	if !want.Enforcing() || !want.FiltersLogins() || !pol.Logins.Supported || pol.Logins.LastError() != nil {
 		return false
 	}
 	cg := cgroupOf(l)
-	return l.Origin == lease.OriginUnit || pol.Logins.Logins != "" && cg != "" && cgroup.Below(cg, pol.Logins.Logins)
+	if l.Origin == lease.OriginUnit {
+		return true
+	}
+	closed, err := pol.closedCgroups(want)
+	return err == nil && cg != "" && slices.ContainsFunc(closed, func(c string) bool { return cgroup.Below(cg, c) })
 }
 
 // driverUnavailable reports whether no GPU was ever read, because the driver does not answer. If it answered before, the
 // device numbers of its GPUs are still valid.
 func driverUnavailable(node *observe.Node) bool { return node.DriverErr != nil && len(node.GPUs) == 0 }
 
-// filtersWithoutDriver returns the filters while no GPU is known: the active ones, and for logins without a filter one that
-// closes all GPUs.
-func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node) []devices.LoginFilterState {
+// filtersWithoutDriver returns the filters while no GPU is known: the active ones, and for a closed cgroup without a filter one
+// that closes all GPUs.
+func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.Node, closed []string) []devices.LoginFilterState {
 	states := slices.Clone(node.LoginFilters)
-	if pol.Logins.Logins != "" && !slices.ContainsFunc(states, func(s devices.LoginFilterState) bool { return s.Cgroup == pol.Logins.Logins }) {
-		states = append(states, devices.LoginFilterState{Cgroup: pol.Logins.Logins, Filter: devices.LoginFilter{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
+	for _, cg := range closed {
+		if !slices.ContainsFunc(states, func(s devices.LoginFilterState) bool { return s.Cgroup == cg }) {
+			states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: devices.LoginFilter{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
+		}
 	}
 	return states
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
@@ -28,6 +29,7 @@ type Policy struct {
 	adopted        atomic.Pointer[[]string] // the cgroups of adopted units that run; nil: not known yet
 	CDI            CDI
 	UnknownOutcome unknownOutcome
+	Units          loop.Wake // a unit that is closed as logins are was started
 	Slices         atomic.Pointer[planner.DesiredSlices]
 	Scopes         scopeRules
 	// SliceUse returns what is in use of each slice.

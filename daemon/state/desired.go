@@ -108,6 +108,14 @@ func (d *Desired) AnyDynamic() bool {
 	return false
 }
 
+// ClosedUnits are the units that are closed as logins are; nil without a login filter.
+func (d *Desired) ClosedUnits() []string {
+	if !d.FiltersLogins() {
+		return nil
+	}
+	return d.isolation().Units
+}
+
 // FiltersLogins reports whether logins are denied managed GPUs outside a lease.
 func (d *Desired) FiltersLogins() bool { return d.isolation().Logins == api.LoginsClosed }
 

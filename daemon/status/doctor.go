@@ -53,9 +53,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "features that need them are limited or unavailable; a newer driver has them")
 	}
 	v.checkAdapter(ok, warn)
-	if i := slices.IndexFunc(node.LoginFilters, func(g devices.LoginFilterState) bool { return g.Cgroup == v.Logins.Logins }); i >= 0 && v.State.Desired().FiltersLogins() {
-		ok("logins", "have no access to managed GPUs outside a lease: a login filter is active on "+v.Logins.Logins)
-	}
+	v.checkLogins(node, ok, warn)
 	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {
 		fail("worker", "the NVML worker is not running: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' starts it again")
 	} else {
@@ -85,6 +83,36 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		}
 	}
 	return out
+}
+
+// checkLogins reports the login filters that are active as the spec requests them. Conditions report those that are missing.
+func (v *Viewer) checkLogins(node *observe.Node, ok func(name, message string), warn func(name, message, hint string)) {
+	want := v.State.Desired()
+	filtered := func(cg string) bool {
+		return slices.ContainsFunc(node.LoginFilters, func(g devices.LoginFilterState) bool { return g.Cgroup == cg })
+	}
+	if want.FiltersLogins() && filtered(v.Logins.Logins) {
+		ok("logins", "have no access to managed GPUs outside a lease: a login filter is active on "+v.Logins.Logins)
+	}
+	found, err := v.Logins.Units(want.ClosedUnits())
+	if err != nil {
+		warn("units", err.Error(), "")
+		return
+	}
+	var closed, skipped []string
+	for _, unit := range want.ClosedUnits() {
+		if cg, exists := found[unit]; exists && filtered(cg) {
+			closed = append(closed, unit)
+		} else if !exists {
+			skipped = append(skipped, unit)
+		}
+	}
+	if len(closed) > 0 {
+		ok("units", "are closed as logins are: a login filter is active on "+strings.Join(closed, ", "))
+	}
+	if len(skipped) > 0 && v.Logins.Supported {
+		ok("units", strings.Join(skipped, ", ")+" of isolation.units: skipped, because no such unit runs on this host")
+	}
 }
 
 // checkUnattributed reports GPU memory that no process accounts for.

@@ -52,7 +52,7 @@ func (p *statusInputs) render() *api.Status {
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
+			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
 			Times: state.WireTimes(p.times),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
@@ -117,6 +117,18 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if out.Mode == api.ModeMPS {
 		out.MPS = p.mps(g)
 	}
+	return out
+}
+
+// closedTo returns the cgroups with a login filter that closes GPUs.
+func (p *statusInputs) closedTo() []string {
+	var out []string
+	for _, f := range p.node.LoginFilters {
+		if len(f.Filter.Closed) > 0 {
+			out = append(out, f.Cgroup)
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 

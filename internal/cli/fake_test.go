@@ -115,7 +115,7 @@ func labNode() *api.Status {
 	return &api.Status{
 		SchemaVersion: 1, At: noon,
 		Node: api.NodeStatus{
-			Host: "lab1", Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd 257", Operation: "op-12",
+			Host: "lab1", Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd 257", Operation: "op-12", ClosedTo: []string{"/system.slice/cron.service", "/user.slice"},
 			Conditions: []api.Condition{
 				{Kind: "held", GPU: gpu10, Message: "held: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
 				{Kind: "drift", GPU: gpu0, Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2", Hint: "it was changed outside gpushare; 'gpushare apply' corrects it"},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -93,6 +94,13 @@ func (a *app) statusHead(s *api.Status) {
 		head = append(head, "changing: "+n.Operation)
 	}
 	fmt.Fprintln(a.io.Out, strings.Join(head, " · "))
+	if len(n.ClosedTo) > 0 {
+		closed := make([]string, len(n.ClosedTo))
+		for i, cg := range n.ClosedTo {
+			closed[i] = path.Base(cg)
+		}
+		fmt.Fprintf(a.io.Out, "managed GPUs are closed outside leases to %s\n", strings.Join(closed, ", "))
+	}
 	a.conditions(s)
 }
 

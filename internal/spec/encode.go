@@ -50,8 +50,9 @@ func encode(v reflect.Value) (*yaml.Node, error) {
 		for i := range v.NumField() {
 			name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 			f := v.Field(i)
-			if option != "" && (f.IsZero() || (f.Kind() == reflect.Slice || f.Kind() == reflect.Map) && f.Len() == 0) {
-				continue
+			empty := (f.Kind() == reflect.Slice || f.Kind() == reflect.Map) && f.Len() == 0
+			if option != "" && f.IsZero() || option == "omitempty" && empty {
+				continue // For some lists an empty one is not the same as none: omitzero.
 			}
 			member, err := encode(f)
 			if err != nil {

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -108,7 +110,13 @@ func (l *logins) opens(t *testing.T, uid uint32) []string {
 // opensIn is opens for a cgroup below the logins.
 func (l *logins) opensIn(t *testing.T, uid uint32, place string) []string {
 	t.Helper()
-	out, err := l.command(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())).CombinedOutput()
+	return openedBy(t, l.command(t, uid, place, "sh", "-c", fmt.Sprintf(openNodes, l.Root())))
+}
+
+// openedBy returns the GPUs that a command of openNodes could open.
+func openedBy(t *testing.T, cmd *exec.Cmd) []string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -348,4 +356,105 @@ func TestLoginFilterOfALaterCgroup(t *testing.T) {
 	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "a login filter is active on "+l.cg) {
 		t.Errorf("doctor: %s%s", r.Out, r.Err)
 	}
+}
+
+// A unit of isolation.units is closed as logins are: its commands of users open a managed GPU only with a lease. The filter is
+// attached again when the unit has a new cgroup, and removed when the spec or the node does not need it.
+func TestUnitsAreClosedAsLoginsAre(t *testing.T) {
+	t.Parallel()
+	l := newLogins(t)
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := fmt.Sprintf("gpu-cron-%d.service", os.Getpid())
+	dir := h.Dir("/" + unit)
+	create := func() {
+		t.Helper()
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create()
+	t.Cleanup(func() {
+		if err := errors.Join(h.Kill(context.Background(), "/"+unit), h.Remove("/"+unit)); err != nil {
+			t.Error(err)
+		}
+	})
+	command := func(uid uint32, argv ...string) *exec.Cmd {
+		t.Helper()
+		cg, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cg.Close() })
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cg.Fd()), Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		return cmd
+	}
+	expect := func(when string, uid uint32, want ...string) {
+		t.Helper()
+		if got := openedBy(t, command(uid, "sh", "-c", fmt.Sprintf(openNodes, l.Root()))); !slices.Equal(got, want) {
+			t.Errorf("%s: a command of user %d in the unit opens %v, want %v", when, uid, got, want)
+		}
+	}
+	expect("before", nobody, allFour...)
+	spec := replaced(t, closedLogins, "logins: closed", "logins: closed, units: ["+unit+", missing-at.service]")
+	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-", "--check"); r.Code != api.ExitOK || !strings.Contains(r.Out, "to /"+unit) || strings.Contains(r.Out, "missing-at") {
+		t.Errorf("the plan: %s%s", r.Out, r.Err)
+	}
+	apply(t, l.Node, spec)
+	expect("closed", nobody, "nvidia1")
+	expect("closed", 0, allFour...)
+	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
+		t.Errorf("the second apply: %s%s", r.Out, r.Err)
+	}
+	if s := status(t, l.Node); !slices.Equal(s.Node.ClosedTo, []string{"/" + unit, l.cg}) && !slices.Equal(s.Node.ClosedTo, []string{l.cg, "/" + unit}) {
+		t.Errorf("the status: closed to %v", s.Node.ClosedTo)
+	}
+	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "filter is active on "+unit) || !strings.Contains(r.Out, "missing-at.service of isolation.units: skipped") {
+		t.Errorf("doctor: %s%s", r.Out, r.Err)
+	}
+
+	// The exceptions are those of logins.
+	job := command(nobody, "sleep", "60")
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = job.Process.Kill() // It may have ended.
+		_ = job.Wait()
+	})
+	r := l.CLI(soon(t), "lease", "attach", "--pid", strconv.Itoa(job.Process.Pid), "-t", "red", "--grant", "whole")
+	if r.Code != api.ExitOK {
+		t.Fatalf("exit code %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	expect("with a lease", nobody, "nvidia1", "nvidia3")
+	expect("of another user", games, "nvidia1")
+	if r := l.CLI(soon(t), "lease", "stop", status(t, l.Node).Leases[0].ID); r.Code != api.ExitOK {
+		t.Fatalf("exit code %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	expect("after the lease", nobody, "nvidia1")
+
+	// The unit is started again.
+	if err := errors.Join(h.Kill(soon(t), "/"+unit), h.Remove("/"+unit)); err != nil {
+		t.Fatal(err)
+	}
+	create()
+	if r := l.CLI(soon(t), "config", "reload"); r.Code != api.ExitOK {
+		t.Fatal(r.Err)
+	}
+	expect("started again", nobody, "nvidia1")
+	if c := counters(t, l.Node); c["drift.corrected"] != 0 {
+		t.Errorf("the start of a unit counts as drift: %v", c)
+	}
+
+	apply(t, l.Node, replaced(t, closedLogins, "logins: closed", "logins: closed, units: []"))
+	expect("with units: []", nobody, allFour...)
+	apply(t, l.Node, spec)
+	expect("closed once more", nobody, "nvidia1")
+	if r := l.CLI(soon(t), "unmanage"); r.Code != api.ExitOK {
+		t.Fatalf("unmanage: %s%s", r.Out, r.Err)
+	}
+	expect("unmanaged", nobody, allFour...)
 }
