@@ -12,6 +12,7 @@ type freeze struct {
 	ran      time.Duration // its slice
 	next     time.Duration // the next lease was thawed; 0: not yet
 	wait     time.Duration // as planned
+	until    time.Duration // its end as planned, without the lag
 	measures bool
 	epoch    int
 	charged  time.Duration // for the backlog, so far
@@ -82,13 +83,17 @@ func (s *Scheduler) startFreezes() time.Duration {
 	var until time.Duration
 	for _, m := range s.set {
 		m.deficit -= m.own.charge(m.frozenAt-s.start) + m.backlog.mean
-		until = max(until, m.frozenAt+m.wait)
+		end := m.frozenAt + m.wait
+		if !m.measures {
+			end -= min(s.lag, m.wait)
+		}
+		until = max(until, end)
 		if !s.hasSeries() {
 			m.usage.pending = m.backlog.mean
 			continue
 		}
 		m.usage.pending = 0 // It is accounted when the samples are known.
-		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, until: end, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
 		if m.frozenAt < s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
 		}
@@ -100,6 +105,9 @@ func (s *Scheduler) startFreezes() time.Duration {
 	return until
 }
 
+// longestLag limits the lag that is expected: a machine that is busy for a moment tells nothing about the next thaw.
+const longestLag = 5 * time.Millisecond
+
 // endFreezes ends the waits of the GPUs of a lease that was thawed.
 func (s *Scheduler) endFreezes(m *member) {
 	for _, f := range s.freezes {
@@ -108,6 +116,7 @@ func (s *Scheduler) endFreezes(m *member) {
 			if f.lease != m {
 				f.after = m
 			}
+			s.lag += (min(max(s.last-f.until, 0), longestLag) - s.lag) / 8
 			switch b, wait := &f.lease.backlog, f.next-f.at; {
 			case len(b.sorted) == 0 && wait < f.wait:
 				s.leftover = max(s.leftover, s.cfg.MaxFrozen)

@@ -10,6 +10,8 @@ func (s *Scheduler) round() time.Duration {
 	switch {
 	case s.cfg.Round != 0:
 		return s.cfg.Round
+	case len(s.in) > 8:
+		return max(2*time.Second, min(time.Duration(len(s.in))*250*time.Millisecond, s.cfg.MaxFrozen*3/5))
 	case len(s.in) > 4:
 		return 2 * time.Second
 	}

@@ -10,7 +10,8 @@ import (
 
 // Config is how one GPU, or one group of GPUs, is time-sliced. The zero value works.
 type Config struct {
-	// Round is the time in which every lease gets its share once. 0: 1 s, or 2 s with more than four leases.
+	// Round is the time in which every lease gets its share once. 0: 1 s; 2 s with more than four leases;
+	// 250 ms for each of more than eight, and at most three fifths of MaxFrozen.
 	Round time.Duration
 	// Dither is the random part by which a slice is longer or shorter, 0…0.5. Without it the slices interfere with the driver's
 	// sampling, and the estimates stay wrong by percentage points. 0: 0.15.
@@ -77,6 +78,7 @@ type Scheduler struct {
 	preempting *member       // a lease of a higher class has work and does not wait for the end of the slice
 	last       time.Duration // accounted up to this time
 	switchTime time.Duration // duration of a freeze or a thaw, smoothed
+	lag        time.Duration // from the end of a wait to the end of the thaw after it, smoothed
 	fallback   fallback
 	sensors    sensors
 	tracks     []*track

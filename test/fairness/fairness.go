@@ -37,6 +37,7 @@ type Scenario struct {
 	// Bound: every load keeps the GPU busy alone, so the shares of the busy time are compared with the weights.
 	Bound bool
 	Jumps bool          // the system clock of the host is set now and then
+	Late  time.Duration // on average, the scheduler's loop and a thawed process run this much late: uniform, up to twice that
 	Long  time.Duration // what is measured; 0: Length
 	Warm  time.Duration // what is not; 0: WarmUp
 }

@@ -38,6 +38,8 @@ func Scenarios() []Scenario {
 		{Name: "10/20/30/40, queues 50 ms", Loads: queues(0, []float64{10, 20, 30, 40}, 50*ms), Bound: true},
 		{Name: "8 equal, queues 50 ms", Loads: queues(0, equal(8), 50*ms), Bound: true},
 		{Name: "16 equal, queues 50 ms", Loads: queues(0, equal(16), 50*ms), Bound: true, Warm: 40 * time.Second},
+		{Name: "8 equal, queues 50 ms, a host that is late by 1.5 ms", Loads: queues(0, equal(8), 50*ms), Bound: true, Late: 1500 * time.Microsecond},
+		{Name: "16 equal, queues 50 ms, a host that is late by 1.5 ms", Loads: queues(0, equal(16), 50*ms), Bound: true, Warm: 40 * time.Second, Late: 1500 * time.Microsecond},
 		{Name: "30/70, queues 400/20 ms ±30 %", Loads: queues(0.3, []float64{30, 70}, 400*ms, 20*ms), Bound: true},
 		{Name: "10/90, queues 400/5 ms ±30 %", Loads: queues(0.3, []float64{10, 90}, 400*ms, 5*ms), Bound: true},
 		{Name: "10/20/30/40, queues 200/50/100/20 ms ±30 %", Loads: queues(0.3, []float64{10, 20, 30, 40}, 200*ms, 50*ms, 100*ms, 20*ms), Bound: true},

@@ -149,7 +149,7 @@ func (n *node) act() {
 		a := n.scheduler.Next(n.now())
 		switch a.Kind {
 		case quota.Wait:
-			n.wake = a.Until
+			n.wake = a.Until + n.late()
 			return
 		case quota.Renew:
 		case quota.Freeze:
@@ -164,6 +164,14 @@ func (n *node) act() {
 		}
 	}
 	panic("fairness: the scheduler never waits")
+}
+
+// late draws by how much the host is late.
+func (n *node) late() time.Duration {
+	if n.sc.Late == 0 {
+		return 0
+	}
+	return time.Duration(n.r.Int64N(int64(2 * n.sc.Late)))
 }
 
 func (n *node) find(lease string) *process {

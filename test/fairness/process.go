@@ -148,6 +148,7 @@ func (p *process) thaw() {
 	p.frozen = false
 	p.longest = max(p.longest, now-p.frozenAt)
 	p.length()
-	p.next = now
-	p.step()
+	if p.next = now + p.node.late(); p.next == now {
+		p.step()
+	}
 }

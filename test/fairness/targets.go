@@ -27,8 +27,6 @@ type exception struct {
 var exceptions = []exception{
 	{"10/90, kernels of 2 s", false, "", Limits{RMS10: 22, RMS60: 16, Bias: 9, Busy: 95, Reason: "a kernel is not interrupted: the smaller lease runs for 2 s in 20 s, so the shares are right over minutes only"}},
 	{"50/50, kernels of 2 s", false, "", Limits{RMS10: 10, RMS60: 7, Bias: 5, Busy: 88, Reason: "a kernel is not interrupted, and a wait that measures it leaves the GPU idle for up to 2 s"}},
-	{"10/90, queues 400/", false, "200 ms", Limits{RMS10: 2.3, RMS60: 1, Bias: 1, Busy: 97, Reason: "the smaller lease runs 400 ms at a time, so twice or three times in 10 s; half of the seeds are below 2 points"}},
-	{"16 equal", false, "200 ms", Limits{RMS10: 2, RMS60: 1, Bias: 2, Busy: 97, Reason: "a slice of 125 ms is shorter than a sample: it does not say which of two leases left the GPU idle"}},
 	{"queues 400/", true, "", Limits{RMS10: 4.5, RMS60: 3.5, Bias: 3.5, Busy: 97, Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each"}},
 	{"queues 200/", true, "", Limits{RMS10: 3, RMS60: 2.5, Bias: 3.5, Busy: 97, Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each"}},
 	{"", true, "", Limits{RMS10: 2.5, RMS60: 2, Bias: 2, Busy: 97, Reason: "without the series the backlog is learned from answers that are wrong by 0.2 s each"}},
