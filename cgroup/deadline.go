@@ -8,15 +8,24 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// deadlinesFile is the file of thaw deadlines in the run directory.
-const deadlinesFile = "thaw-deadlines"
+// deadlinesFile is the file of thaw deadlines in the run directory. Another format needs another name: a daemon then sees that
+// a gpushare-thaw of another version does not answer.
+const deadlinesFile = "thaw-deadlines.2"
 
 // slotSize is the size of a slot of the file. Two slots fill a page: the kernel does not interrupt a write inside a page, so
 // that no slot is left half written by a process that is killed.
 const slotSize = 2048
+
+// mappedSlots is how many slots are mapped into memory.
+const mappedSlots = 1024
 
 // headerSlot has the time until which the process that writes the file is known to run. The other slots have one scope each.
 const headerSlot = 0
@@ -25,22 +34,45 @@ const headerSlot = 0
 // CLOCK_BOOTTIME, which cannot be set and which continues while the host is suspended. A slot is written before the
 // freeze, in place, and stays valid until after the thaw.
 type deadline struct {
-	Until  time.Duration // 0: the slot is free
+	Until  time.Duration // whole milliseconds, at most latest; 0: the slot is free
 	By     Process       // the process that froze it and will thaw it
 	Boot   string        // the boot that the clock belongs to
 	Cgroup string        // empty in the header
 	ID     string        // the scope
 }
 
-// The parts of a slot. All numbers are little-endian.
+// The parts of a slot. All numbers are little-endian, but the time is one word in the machine's order: 48 bits of
+// milliseconds, and above them a checksum of 16 bits. It changes often, and is stored at once.
 const (
-	slotSum     = 0 // of all that follows
+	slotSum     = 0 // of all that follows but the time
 	slotLengths = 4 // of boot, cgroup and id, 16 bits each
 	slotUntil   = 16
 	slotPID     = 24
 	slotStart   = 32
 	slotText    = 40 // boot, cgroup, id
 )
+
+// latest is the latest time of a slot.
+const latest = Forever / time.Millisecond * time.Millisecond
+
+// wholeMilliseconds is a time as a slot can have it, not before t.
+func wholeMilliseconds(t time.Duration) time.Duration {
+	if t >= latest {
+		return latest
+	}
+	return (t + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// untilWord is a time with its checksum, which is a multiplicative hash. That of 0 is 0.
+func untilWord(t time.Duration) uint64 {
+	ms := uint64(t / time.Millisecond)
+	return ms | ms*0x9e3779b97f4a7c15>>48<<48
+}
+
+// slotChecksum is that of a slot's n bytes.
+func slotChecksum(b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[slotLengths:slotUntil], crcTable), crcTable, b[slotPID:])
+}
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
@@ -60,11 +92,11 @@ func (d *deadline) encode(slot *[slotSize]byte) ([]byte, error) {
 	binary.LittleEndian.PutUint16(b[slotLengths:], uint16(len(d.Boot)))
 	binary.LittleEndian.PutUint16(b[slotLengths+2:], uint16(len(d.Cgroup)))
 	binary.LittleEndian.PutUint16(b[slotLengths+4:], uint16(len(d.ID)))
-	binary.LittleEndian.PutUint64(b[slotUntil:], uint64(d.Until))
+	binary.NativeEndian.PutUint64(b[slotUntil:], untilWord(d.Until))
 	binary.LittleEndian.PutUint64(b[slotPID:], uint64(d.By.PID))
 	binary.LittleEndian.PutUint64(b[slotStart:], d.By.Start)
 	b = append(append(append(b, d.Boot...), d.Cgroup...), d.ID...) // It stays in the slot: n was checked.
-	binary.LittleEndian.PutUint32(b[slotSum:], crc32.Checksum(b[slotLengths:], crcTable))
+	binary.LittleEndian.PutUint32(b[slotSum:], slotChecksum(b))
 	return b, nil
 }
 
@@ -82,12 +114,14 @@ func decodeDeadline(b []byte) (deadline, error) {
 	if n > len(b) {
 		return deadline{}, io.ErrUnexpectedEOF
 	}
-	if crc32.Checksum(b[slotLengths:n], crcTable) != sum {
+	word := binary.NativeEndian.Uint64(b[slotUntil:])
+	until := time.Duration(word&(1<<48-1)) * time.Millisecond
+	if slotChecksum(b[:n]) != sum || untilWord(until) != word {
 		return deadline{}, errSlotSum
 	}
 	text := b[slotText:n]
 	return deadline{
-		Until: time.Duration(binary.LittleEndian.Uint64(b[slotUntil:])),
+		Until: until,
 		By:    Process{PID: int(binary.LittleEndian.Uint64(b[slotPID:])), Start: binary.LittleEndian.Uint64(b[slotStart:])},
 		Boot:  string(text[:boot]), Cgroup: string(text[boot : boot+cg]), ID: string(text[boot+cg:]),
 	}, nil
@@ -95,9 +129,10 @@ func decodeDeadline(b []byte) (deadline, error) {
 
 // deadlines is the open file. It is in a directory that only root may write.
 type deadlines struct {
-	f    *os.File
-	name string
-	buf  []byte // of the last read
+	f      *os.File
+	name   string
+	buf    []byte // of the last read
+	mapped []byte // the first slots; those beyond the end of the file must not be touched. nil: see mapSlots
 }
 
 // openDeadlines opens the file in the run directory and creates it when it is missing.
@@ -123,6 +158,33 @@ func (f *deadlines) write(slot int, d *deadline) error {
 	if err != nil {
 		return fmt.Errorf("cannot write a thaw deadline: %w", err)
 	}
+	return nil
+}
+
+// mapSlots maps the file for move.
+func (f *deadlines) mapSlots() error {
+	b, err := unix.Mmap(int(f.f.Fd()), 0, mappedSlots*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("cannot map %s into memory: %w", f.name, os.NewSyscallError("mmap", err))
+	}
+	f.mapped = b
+	return nil
+}
+
+// move writes a deadline of which only the time differs from what was written to the slot before. It is one store into memory:
+// the scheduler of GPU time moves more than a hundred deadlines a second.
+func (f *deadlines) move(slot int, d *deadline) (err error) {
+	i := slot*slotSize + slotUntil
+	if i >= len(f.mapped) {
+		return f.write(slot, d)
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil { // Another program has made the file shorter.
+			err = f.write(slot, d)
+		}
+	}()
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&f.mapped[i])), untilWord(d.Until))
 	return nil
 }
 
@@ -174,4 +236,10 @@ func (f *deadlines) replaced() bool {
 	return err != nil || !os.SameFile(open, named)
 }
 
-func (f *deadlines) close() error { return f.f.Close() }
+func (f *deadlines) close() error {
+	if f.mapped != nil {
+		_ = unix.Munmap(f.mapped) // It cannot fail for a mapping of ours.
+		f.mapped = nil
+	}
+	return f.f.Close()
+}

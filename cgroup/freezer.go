@@ -83,6 +83,7 @@ type Freezer struct {
 	lapses int           // how often that time had passed when it was written again
 	state  lockState     // of gpushare-thaw, as last read
 	readAt time.Duration // when
+	awake  bool          // Run makes passes, or was woken to
 	closed bool
 }
 
@@ -116,6 +117,9 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	file, err := openDeadlines(opt.RunDir)
 	if err != nil {
 		return nil, err
+	}
+	if err := file.mapSlots(); err != nil {
+		return nil, errors.Join(err, file.close())
 	}
 	// Slots of a previous process are left to gpushare-thaw, which frees them when it has thawed their scopes.
 	used := map[int]bool{headerSlot: true}
@@ -329,7 +333,7 @@ func (f *Freezer) release(ctx context.Context, s *freezableScope) error {
 func (f *Freezer) write(s *freezableScope) error {
 	d := deadline{By: f.self, Boot: f.boot, Cgroup: s.written.Cgroup, ID: s.id}
 	if s.frozen {
-		d.Until = s.longest()
+		d.Until = wholeMilliseconds(s.longest())
 	}
 	if d == s.written || d.Until == 0 && s.written.Until == 0 {
 		return nil
@@ -341,7 +345,12 @@ func (f *Freezer) write(s *freezableScope) error {
 	if err := f.showAlive(); err != nil {
 		return err
 	}
-	if err := f.file.write(s.slot, &d); err != nil {
+	put := f.file.write
+	if s.written.Until = d.Until; d == s.written {
+		put = f.file.move
+	}
+	if err := put(s.slot, &d); err != nil {
+		s.written.By = Process{} // It is not known what the slot has.
 		return err
 	}
 	s.written = d

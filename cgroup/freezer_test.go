@@ -500,7 +500,7 @@ func TestThawWatchdogAtStart(t *testing.T) {
 }
 
 func TestDeadlineSlots(t *testing.T) {
-	d := deadline{Until: 1<<62 + 3, By: Process{PID: 1 << 22, Start: 1 << 60}, Boot: "b", Cgroup: "/gpushare.slice/run", ID: "l-1"}
+	d := deadline{Until: 1 << 40 * time.Millisecond, By: Process{PID: 1 << 22, Start: 1 << 60}, Boot: "b", Cgroup: "/gpushare.slice/run", ID: "l-1"}
 	var slot [slotSize]byte
 	b, err := d.encode(&slot)
 	if err != nil {
@@ -522,6 +522,94 @@ func TestDeadlineSlots(t *testing.T) {
 	d.Cgroup = strings.Repeat("x", slotSize)
 	if _, err := d.encode(&slot); !errors.Is(err, errDeadlineLong) {
 		t.Errorf("a path that is too long: %v", err)
+	}
+}
+
+func TestDeadlinesAreMovedInMemory(t *testing.T) {
+	dir := t.TempDir()
+	file, err := openDeadlines(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.close()
+	if err := file.mapSlots(); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := openDeadlines(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.close()
+	is := func(slot int, want deadline) {
+		t.Helper()
+		if got, err := reader.readSlot(slot); err != nil || got != want {
+			t.Errorf("slot %d is %+v, %v, want %+v", slot, got, err, want)
+		}
+	}
+	d := deadline{By: Process{PID: 7, Start: 9}, Boot: "b", Cgroup: "/x", ID: "l-1"}
+	for _, slot := range []int{1, 5, mappedSlots - 1, mappedSlots, mappedSlots + 3} {
+		for i, put := range []func(int, *deadline) error{file.write, file.move, file.move, file.move} {
+			d.Until = []time.Duration{time.Second, latest, 0, time.Millisecond}[i]
+			if err := put(slot, &d); err != nil {
+				t.Fatal(err)
+			}
+			is(slot, d)
+		}
+	}
+	// A file that is shorter than the memory has no such page any more.
+	if err := file.f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	d.Until = time.Minute
+	if err := file.move(5, &d); err != nil {
+		t.Fatal(err)
+	}
+	is(5, d)
+	if n := testing.AllocsPerRun(100, func() { _ = file.move(5, &d) }); n != 0 {
+		t.Errorf("%v allocations to move a deadline", n)
+	}
+}
+
+func TestWholeMilliseconds(t *testing.T) {
+	for in, want := range map[time.Duration]time.Duration{
+		0: 0, 1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond, Forever: latest, latest: latest,
+	} {
+		if got := wholeMilliseconds(in); got != want {
+			t.Errorf("%d ns: %d, want %d", in, got, want)
+		}
+	}
+}
+
+// A scheduler freezes and thaws dozens of times a second: that must not wake the loop that keeps the scopes frozen.
+func TestAFreezeDoesNotWakeRun(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	g := newTestFreezer(t, tree, dir)
+	for pass := range 2 {
+		for range 3 {
+			freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
+			if err := g.Thaw(t.Context(), "l-1", ForTimeSlice); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case <-g.wake:
+		default:
+			t.Errorf("pass %d: the first freeze did not wake it", pass)
+		}
+		freezeFor(t, g, "l-1", ForTimeSlice, time.Minute)
+		select {
+		case <-g.wake:
+			t.Errorf("pass %d: it is woken again", pass)
+		default:
+		}
+		if err := g.Thaw(t.Context(), "l-1", ForTimeSlice); err != nil {
+			t.Fatal(err)
+		}
+		g.setAwake(false) // as Run does before a pass
 	}
 }
 

@@ -73,11 +73,25 @@ func (f *Freezer) writeAlive(now time.Duration) error {
 	return nil
 }
 
+// wakeUp wakes Run if it waits for the first freeze: while scopes are frozen it has a timer, and each wake-up would cost more than
+// the freeze.
 func (f *Freezer) wakeUp() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.awake {
+		return
+	}
+	f.awake = true
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (f *Freezer) setAwake(awake bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.awake = awake
 }
 
 // thawTimeout bounds one thaw. A thaw needs microseconds, unless another program has frozen a parent cgroup.
@@ -108,7 +122,10 @@ func (f *Freezer) Run(ctx context.Context, report func(error)) {
 			next, active = procfs.BootTime()+keepInterval, true
 		case <-due:
 			next = procfs.BootTime() + keepInterval
-			active = f.keep(ctx, report)
+			f.setAwake(false) // A freeze that this pass does not see wakes Run again.
+			if active = f.keep(ctx, report); active {
+				f.setAwake(true)
+			}
 		}
 	}
 }

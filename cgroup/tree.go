@@ -66,7 +66,7 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 	if !goodName(name) {
 		return nil, fmt.Errorf("cannot create a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
 	}
-	t := &Tree{h: h, top: "/" + name, freezer: KernelFreezer{Root: h.Mount}}
+	t := &Tree{h: h, top: "/" + name, freezer: NewKernelFreezer(h.Mount)}
 	if err := mkdir(h.Dir(t.top)); err != nil {
 		return nil, fmt.Errorf("cannot create the cgroup subtree %s: %w", h.Dir(t.top), err)
 	}
@@ -207,7 +207,7 @@ func (t *Tree) RemoveSlice(ctx context.Context, name SliceName) error {
 	}
 	for _, id := range t.index.IDs() {
 		if p, _ := t.index.Path(id); Below(p, cg) {
-			t.index.Forget(id)
+			t.forget(id)
 		}
 	}
 	return nil
@@ -444,9 +444,17 @@ func (t *Tree) removeScope(id, scope string) error {
 		return nil
 	}
 	if err == nil {
-		t.index.Forget(id)
+		t.forget(id)
 	}
 	return err
+}
+
+// forget drops what is known about a scope that was removed.
+func (t *Tree) forget(id string) {
+	if leaf, err := t.Leaf(id); err == nil {
+		t.index.Forget(id)
+		t.freezer.Forget(leaf)
+	}
 }
 
 // sweep registers the scopes that contain processes and removes the empty ones, which a killed daemon has left. It replaces

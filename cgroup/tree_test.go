@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,7 +187,13 @@ func TestFreezeEndsWithItsContext(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := tree.freezer.waitFor(over, tree.slicePath(SliceName{Tenant: "vision", Grant: "train"}), true); !errors.Is(err, context.Canceled) {
+	cg := tree.slicePath(SliceName{Tenant: "vision", Grant: "train"})
+	files, err := openFreezeFiles(tree.h.Dir(cg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.close()
+	if err := files.waitFor(over, cg, true); !errors.Is(err, context.Canceled) {
 		t.Errorf("waiting for a freeze that was not requested: %v", err)
 	}
 }
@@ -197,10 +204,85 @@ func TestKernelFreezerRefusesInvalidPaths(t *testing.T) {
 		if err := f.Freeze(t.Context(), p); err == nil {
 			t.Errorf("%q was frozen", p)
 		}
-		if err := f.write(p, "0"); !errors.Is(err, ErrNotFound) {
+		if _, err := f.set(p, false); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%q was written: %v", p, err)
 		}
 	}
+}
+
+func TestFreezerFilesAreKeptUntilTheScopeIsGone(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	before := openFiles(t)
+	for range 2 { // the second scope has the same cgroup path, and other files
+		st, err := tree.StartScope(ctx, train("l-1", spawn(t, "sleep", "60")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := tree.Freeze(ctx, "l-1"); err != nil {
+				t.Fatal(err)
+			}
+			if !isFrozen(t, tree, "l-1") {
+				t.Error("it is not frozen")
+			}
+			if err := tree.Thaw(ctx, "l-1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := openFiles(t) - before; n != 2 {
+			t.Errorf("%d files are open for one scope", n)
+		}
+		if err := tree.KillScope(ctx, "l-1"); err != nil {
+			t.Fatal(err)
+		}
+		if n := openFiles(t) - before; n != 0 {
+			t.Errorf("%d files of %s are open, which is gone", n, st.Path)
+		}
+	}
+}
+
+func TestFreezerSeesANewCgroupOfTheSameName(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	cg := tree.Top() + "/again"
+	freezer := NewKernelFreezer(tree.h.Mount)
+	defer freezer.Forget(cg)
+	for range 2 { // Nobody calls Forget.
+		if err := mkdir(tree.h.Dir(cg)); err != nil {
+			t.Fatal(err)
+		}
+		if err := freezer.Freeze(ctx, cg); err != nil {
+			t.Fatal(err)
+		}
+		if frozen, err := freezer.Frozen(cg); err != nil || !frozen {
+			t.Errorf("frozen %v, %v", frozen, err)
+		}
+		if err := tree.h.Remove(cg); err != nil {
+			t.Fatal(err)
+		}
+		if err := freezer.Thaw(ctx, cg); err != nil {
+			t.Errorf("a thaw of a removed cgroup: %v", err)
+		}
+		if err := freezer.Freeze(ctx, cg); !isRemoved(err) {
+			t.Errorf("a freeze of a removed cgroup: %v", err)
+		}
+	}
+}
+
+// openFiles counts the open files of cgroups.
+func openFiles(t *testing.T) (n int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(name, "/cgroup.") {
+			n++
+		}
+	}
+	return n
 }
 
 func BenchmarkFreezeThaw(b *testing.B) {

@@ -112,7 +112,7 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 	}
 	a := &Adapter{
 		policyDir: opt.Policy,
-		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.KernelFreezer{Root: h.Mount},
+		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.NewKernelFreezer(h.Mount),
 		roots: dropinRoots(), devicePrograms: opt.DevicePrograms, configs: map[string]sliceConfig{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
 	}
 	if err := a.initialize(ctx, controllers); err != nil {
@@ -206,7 +206,7 @@ func (a *Adapter) WaitEmpty(ctx context.Context, id string) error {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
 	killed := a.oomWatcher.Killed(a.h, id, path.Join(scope, inner), path.Dir(scope))
-	a.index.Forget(id)
+	a.forgetScope(id)
 	if killed {
 		return cgroup.ErrOutOfMemory
 	}
@@ -222,9 +222,17 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 	if err := a.h.Kill(ctx, scope); err != nil {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
-	a.index.Forget(id)
+	a.forgetScope(id)
 	a.oomWatcher.Forget(id)
 	return nil
+}
+
+// forgetScope drops what is known about a scope that was removed.
+func (a *Adapter) forgetScope(id string) {
+	if leaf, err := a.Leaf(id); err == nil {
+		a.index.Forget(id)
+		a.freezer.Forget(leaf)
+	}
 }
 
 // ScopeOf returns the scope of a process.
