@@ -5,7 +5,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,6 +61,51 @@ func mayUse() map[string][]string {
 		"POST /v1/tenants/{name}/freeze": admins,
 		"POST /v1/tenants/{name}/thaw":   admins,
 		"POST /v1/unmanage":              admins,
+	}
+}
+
+// Every route limits what one user may have of it at once, and docs/security.md says the numbers.
+func TestEveryRouteHasABound(t *testing.T) {
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]string{} // by route
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) != 5 {
+			continue
+		}
+		for _, route := range strings.Split(cells[1], ", ") {
+			rows[strings.Trim(route, "`")] = cells
+		}
+	}
+	kinds := map[string]server.Bound{}
+	for _, r := range newVirtualWithUsers(t).routes() {
+		name, b := r.Method+" "+r.Pattern, r.Bound
+		if b.Kind == "" || b.Most < 1 || b.Most > 96 {
+			t.Errorf("%s has no bound for one user: %+v", name, b)
+		}
+		if other, ok := kinds[b.Kind]; ok && other != b {
+			t.Errorf("%s has another bound for %s than other routes", name, b.Kind)
+		}
+		kinds[b.Kind] = b
+		together, end := "no limit", "waits |"
+		if b.Together > 0 {
+			together = strconv.Itoa(b.Together)
+		}
+		if b.Large {
+			together += ", until the answer is read"
+		}
+		if b.Lasts {
+			end = "is refused |"
+		}
+		cells, ok := rows[name]
+		if !ok {
+			t.Errorf("docs/security.md has no row with %s", name)
+		} else if cells[2] != strconv.Itoa(b.Most) || cells[3] != together || cells[4] != end {
+			t.Errorf("%s: docs/security.md says %q, the bound is %+v", name, cells[2:], b)
+		}
 	}
 }
 

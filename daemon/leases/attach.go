@@ -42,6 +42,8 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 	if err != nil {
 		return err
 	}
+	target.command = lease.ShortCommand(target.command, lease.MaxKept)
+	c.Keep(0)
 	r := lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
 		User: c.Caller.Name, UID: c.Caller.UID, Command: target.command, Wait: (*time.Duration)(q.Wait),

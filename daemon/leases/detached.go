@@ -109,6 +109,9 @@ func (ls *Leases) endText(id string) string {
 	return "the last process ended"
 }
 
+// maxLines is how many last lines a reader can ask for: each takes memory while they are searched.
+const maxLines = 10_000
+
 // GetLogs copies the output of a detached command.
 func (ls *Leases) GetLogs(c *server.Call) error {
 	id := c.R.PathValue("id")
@@ -132,8 +135,8 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 	lines := -1
 	if s := c.Text("lines"); s != "" {
 		n, err := strconv.Atoi(s)
-		if err != nil || n < 0 || n > 1_000_000 {
-			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show %q lines: write a number from 0 to 1000000", s)}
+		if err != nil || n < 0 || n > maxLines {
+			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show %.64q lines: write a number from 0 to %d", s, maxLines), Hint: "without a number all output is shown"}
 		}
 		lines = n
 	}

@@ -35,18 +35,21 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	if again, ok := ls.answerRepeated(c, q); ok {
 		return again
 	}
-	held := lease.OriginRun
+	// While it waits only a program keeps a long command.
+	command, held := lease.ShortCommand(q.Command, lease.MaxKept), lease.OriginRun
 	var program *launch.Program
 	if q.Detach != nil {
 		held, p = lease.OriginDetached, cgroup.Process{}
 		if program, err = programOf(q, c.Caller); err != nil {
 			return err
 		}
+	} else {
+		c.Keep(0)
 	}
 	return ls.admit(c, lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
-		User: c.Caller.Name, UID: c.Caller.UID, Command: q.Command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
-	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(q.Command))
+		User: c.Caller.Name, UID: c.Caller.UID, Command: command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
+	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(command))
 }
 
 // admit places a request and isolates the process; with a program it starts that instead. It answers with JSON lines;

@@ -1,67 +1,117 @@
 package server
 
 import (
+	"slices"
 	"testing"
 )
 
-// Connections above a user's cap are refused, a closed connection is not counted any more, and root is never refused.
+// conns opens connections of users without a network.
+type conns struct {
+	l    *cappedListener
+	open []*cappedConn
+}
+
+// connect opens one; false if it is refused. What it replaces is closed, as in Accept.
+func (x *conns) connect(uid int, hasRole bool) bool {
+	c := &cappedConn{l: x.l, peer: &Peer{UID: uid}, hasRole: hasRole}
+	ok, instead := x.l.admit(c)
+	if instead != nil {
+		x.open = slices.DeleteFunc(x.open, func(c *cappedConn) bool { return c == instead })
+	}
+	if ok {
+		x.open = append(x.open, c)
+	}
+	return ok
+}
+
+func (x *conns) disconnect(uid int) {
+	i := slices.IndexFunc(x.open, func(c *cappedConn) bool { return c.peer.UID == uid })
+	c := x.open[i]
+	x.open = slices.Delete(x.open, i, i+1)
+	x.l.forget(c)
+}
+
+func (x *conns) count(uid int) int { return len(x.l.byUID[uid]) }
+
+// Connections above a user's limit are refused, a closed connection is not counted any more, and root is never refused.
 func TestConnectionCaps(t *testing.T) {
-	l := NewCappedListener(nil, nil)
+	x := &conns{l: NewCappedListener(nil, nil)}
 	for i := range maxPerUID {
-		if !l.admit(1001, true) {
+		if !x.connect(1001, true) {
 			t.Fatalf("connection %d is refused", i)
 		}
 	}
-	if l.admit(1001, true) {
-		t.Error("there is no cap")
+	if x.connect(1001, true) {
+		t.Error("there is no limit")
 	}
-	if !l.admit(1010, true) {
+	if !x.connect(1010, true) {
 		t.Error("one user's connections block another user")
 	}
-	l.release(1001, true)
-	if !l.admit(1001, true) {
+	x.disconnect(1001)
+	if !x.connect(1001, true) {
 		t.Error("a closed connection is still counted")
 	}
-	uid := 2000
-	for ; l.admit(uid, true); uid++ {
-		if l.total > maxConns {
-			t.Fatal("there is no cap on all connections")
+	for i := range 2 * maxConns {
+		if !x.connect(0, true) {
+			t.Fatalf("connection %d of root is refused", i)
 		}
 	}
-	if l.total != maxConns {
-		t.Errorf("%d connections at most, want %d", l.total, maxConns)
+	for len(x.open) > 0 {
+		x.disconnect(x.open[0].peer.UID)
 	}
-	if !l.admit(0, true) {
-		t.Error("root is refused")
-	}
-	if !l.admit(1009, false) {
-		t.Error("callers with a role block callers without one")
-	}
-	l.release(0, true)
-	l.release(1009, false)
-	if len(l.byUID) != uid-2000+2 || l.withoutRole != 0 || l.total != maxConns {
-		t.Errorf("%d users, %d connections without a role and %d with one are left", len(l.byUID), l.withoutRole, l.total)
+	if len(x.l.byUID) != 0 || x.l.withoutRole != 0 || x.l.total != 0 {
+		t.Errorf("%d users, %d connections without a role and %d with one are left", len(x.l.byUID), x.l.withoutRole, x.l.total)
 	}
 }
 
-// One user has thousands of uids in a user namespace. All uids without a role share one cap.
+// Users who have many connections together do not keep another user out: the largest one loses a connection for it.
+func TestManyUsersDoNotKeepAnotherOut(t *testing.T) {
+	x := &conns{l: NewCappedListener(nil, nil)}
+	const users = 50
+	for range 2 * maxPerUID {
+		for uid := 2000; uid < 2000+users; uid++ {
+			x.connect(uid, true)
+		}
+	}
+	if x.l.total != maxConns || len(x.open) != maxConns {
+		t.Fatalf("%d connections at most, %d are open, want %d", x.l.total, len(x.open), maxConns)
+	}
+	for i := range maxConns / (users + 1) {
+		if !x.connect(1001, true) {
+			t.Fatalf("connection %d of another user is refused", i)
+		}
+		if x.l.total != maxConns {
+			t.Fatalf("%d connections", x.l.total)
+		}
+	}
+	for uid := 2000; uid < 2000+users; uid++ {
+		if n := x.count(uid); n < maxConns/(users+1) {
+			t.Errorf("user %d has %d connections left", uid, n)
+		}
+	}
+	if !x.connect(1009, false) {
+		t.Error("callers with a role block callers without one")
+	}
+}
+
+// One user has thousands of uids in a user namespace. All uids without a role share one limit.
 func TestCallersWithoutARoleShareOneCap(t *testing.T) {
-	l := NewCappedListener(nil, nil)
+	x := &conns{l: NewCappedListener(nil, nil)}
 	for i := range maxPerUIDWithoutRole {
-		if !l.admit(1009, false) {
+		if !x.connect(1009, false) {
 			t.Fatalf("connection %d is refused", i)
 		}
 	}
-	if l.admit(1009, false) {
-		t.Error("there is no cap for one uid without a role")
+	if x.connect(1009, false) {
+		t.Error("there is no limit for one uid without a role")
 	}
 	for uid := range 10 * maxWithoutRole {
-		l.admit(100000+uid, false)
+		x.connect(100000+uid, false)
 	}
-	if l.withoutRole != maxWithoutRole {
-		t.Errorf("%d connections without a role, want at most %d", l.withoutRole, maxWithoutRole)
+	if x.l.withoutRole != maxWithoutRole {
+		t.Errorf("%d connections without a role, want at most %d", x.l.withoutRole, maxWithoutRole)
 	}
-	if !l.admit(1001, true) {
+	if !x.connect(1001, true) {
 		t.Error("callers without a role block a member")
 	}
 }

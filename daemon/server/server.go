@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,26 +13,20 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
-	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // Limits of the API.
 const (
-	maxHeader            = 16 << 10
-	MaxBody              = 1 << 20
-	maxConns             = 2048
-	maxPerUID            = 256
-	maxWithoutRole       = 128
-	maxPerUIDWithoutRole = 16
-	idleTimeout          = 2 * time.Minute
-	readTimeout          = 10 * time.Second // of a request's head, and then of its body
-	writeTimeout         = 30 * time.Second // of one answer, or one line of a long one
+	maxHeader    = 16 << 10
+	MaxBody      = 1 << 20
+	idleTimeout  = 2 * time.Minute
+	readTimeout  = 10 * time.Second // of a request's head, and then of its body
+	writeTimeout = 30 * time.Second // of one answer, or one line of a long one
 )
 
 // Call is one request with its caller.
@@ -44,6 +37,10 @@ type Call struct {
 
 	route *Route     // nil in a test that calls a handler
 	query url.Values // checked
+
+	slot   *slot       // nil in a test that calls a handler
+	bodies *bodyMemory // nil in a test that calls a handler
+	body   int         // bytes that are counted in bodies
 }
 
 // Ctx ends with the request.
@@ -65,6 +62,7 @@ var jsonType = []string{"application/json"}
 func (c *Call) ReplyBytes(status int, b []byte) error {
 	h := c.W.Header()
 	h["Content-Type"] = jsonType
+	c.slot.answer()
 	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer is sent in chunks, each with a system call.
 	StartPart(c.W)
 	c.W.WriteHeader(status)
@@ -76,25 +74,6 @@ func (c *Call) ReplyBytes(status int, b []byte) error {
 // be a new lease, which keeps its GPU until then.
 func StartPart(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // A test's recorder has none.
-}
-
-// Body reads the whole body; the server bounds it.
-func (c *Call) Body() ([]byte, error) {
-	slow := http.NewResponseController(c.W)
-	_ = slow.SetReadDeadline(time.Now().Add(readTimeout)) // A test's recorder has none.
-	defer func() { _ = slow.SetReadDeadline(time.Time{}) }()
-	b, err := io.ReadAll(http.MaxBytesReader(c.W, c.R.Body, MaxBody))
-	var large *http.MaxBytesError
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the request did not arrive within %v", readTimeout)}
-	}
-	if errors.As(err, &large) {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec of this size is probably a mistake"}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the request: %w", err)
-	}
-	return b, nil
 }
 
 // Handler routes requests: identity, access, the handler of the route, and the encoding of its error.
@@ -111,7 +90,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		writeError(w, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
 	})
-	return mux
+	return closesUnread(mux)
 }
 
 // methods returns the methods of the routes with the path of a request.
@@ -149,15 +128,16 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		writeError(w, s.refusal(r, err))
 		return
 	}
-	if r.Brief {
-		done, err := s.limiter.acquire(q.Context(), p.UID)
-		if err != nil {
-			writeError(w, s.refusal(r, err))
-			return
-		}
-		defer done()
+	slot, err := s.limiter.acquire(q.Context(), &r.Bound, p.UID)
+	if err != nil {
+		writeError(w, s.refusal(r, err))
+		return
 	}
+	defer slot.release()
+	c.slot, c.bodies = slot, &s.bodies
+	defer c.Keep(0)
 	if err := r.Handle(c); err != nil {
+		slot.answer()
 		writeError(w, s.refusal(r, err))
 	}
 }
@@ -235,87 +215,6 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// cappedListener refuses connections above a cap at once: those of one user, and those of all callers without a role
-// together, because one user may have thousands of uids in a user namespace. Root is never refused.
-type cappedListener struct {
-	net.Listener
-	hasRole func(*Peer) bool // has some role
-
-	mu          locks.Mutex[locks.Leaf] // protects the fields below
-	total       int                     // connections of callers with a role
-	withoutRole int
-	byUID       map[int]int
-}
-
-// NewCappedListener limits the connections of a listener. hasRole reports whether a peer has a role.
-func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) *cappedListener {
-	return &cappedListener{Listener: l, hasRole: hasRole, byUID: map[int]int{}}
-}
-
-// Accept returns the next connection that is within the caps.
-func (l *cappedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		p, err := peerOf(c)
-		if err != nil || hasHungUp(c) {
-			c.Close()
-			continue
-		}
-		hasRole := l.hasRole(p)
-		if !l.admit(p.UID, hasRole) {
-			c.Close()
-			continue
-		}
-		p.findProcess(c.(*net.UnixConn))
-		return &cappedConn{UnixConn: c.(*net.UnixConn), peer: p, release: func() { l.release(p.UID, hasRole) }}, nil
-	}
-}
-
-func (l *cappedListener) admit(uid int, hasRole bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all, most, each := &l.total, maxConns, maxPerUID
-	if !hasRole {
-		all, most, each = &l.withoutRole, maxWithoutRole, maxPerUIDWithoutRole
-	}
-	if uid != 0 && (*all >= most || l.byUID[uid] >= each) {
-		return false
-	}
-	*all++
-	l.byUID[uid]++
-	return true
-}
-
-func (l *cappedListener) release(uid int, hasRole bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if hasRole {
-		l.total--
-	} else {
-		l.withoutRole--
-	}
-	if l.byUID[uid]--; l.byUID[uid] == 0 {
-		delete(l.byUID, uid)
-	}
-}
-
-// cappedConn is removed from the counts once.
-type cappedConn struct {
-	*net.UnixConn
-	peer    *Peer // read once: it costs a few system calls
-	once    sync.Once
-	release func()
-}
-
-// Close closes the connection and removes it from the counts.
-func (c *cappedConn) Close() error {
-	c.once.Do(c.release)
-	return c.UnixConn.Close()
-}
-
 // Route is one entry of the table. It alone says who may use the route.
 type Route struct {
 	Method  string
@@ -324,8 +223,8 @@ type Route struct {
 	What    string // "read the spec": for the refusal
 	Handle  func(*Call) error
 	Query   Query
-	Body    any  // nil: none; Document; or a value of the type that Decode returns
-	Brief   bool // it does not wait, and counts for the limit of its user
+	Body    any   // nil: none; Document; or a value of the type that Decode returns
+	Bound   Bound // how many one user may have at once
 }
 
 // Server answers requests on the socket.
@@ -333,6 +232,7 @@ type Server struct {
 	*report.Reporter
 	Tasks      *loop.Group
 	Identities *Identities
-	limiter    requestLimiter
+	limiter    limiter
+	bodies     bodyMemory
 	Routes     []Route
 }

@@ -46,7 +46,7 @@ func (s *stream) String() string {
 func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
-		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Handle: v.GetEvents})
+		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents})
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
 		for _, caller := range []string{"root", "observer", "member", "observer and member"} {

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/gpushare/gpushare/internal/locks"
+)
+
+// Limits of connections. Root has none.
+const (
+	maxConns             = 2048 // of callers with a role
+	maxPerUID            = 128
+	maxWithoutRole       = 128
+	maxPerUIDWithoutRole = 16
+)
+
+// cappedListener limits connections: those of one user, and those of all callers without a role together, because one user
+// may have thousands of uids in a user namespace. If callers with a role have too many together, the one with the most
+// loses one for each connection of another.
+type cappedListener struct {
+	net.Listener
+	hasRole func(*Peer) bool // has some role
+
+	mu          locks.Mutex[locks.Leaf] // protects the fields below
+	total       int                     // connections of callers with a role
+	withoutRole int
+	byUID       map[int][]*cappedConn // oldest first
+}
+
+// NewCappedListener limits the connections of a listener. hasRole reports whether a peer has a role.
+func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) *cappedListener {
+	return &cappedListener{Listener: l, hasRole: hasRole, byUID: map[int][]*cappedConn{}}
+}
+
+// Accept returns the next connection that is within the limits.
+func (l *cappedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		p, err := peerOf(conn)
+		if err != nil || hasHungUp(conn) {
+			conn.Close()
+			continue
+		}
+		c := &cappedConn{UnixConn: conn.(*net.UnixConn), l: l, peer: p, hasRole: l.hasRole(p)}
+		ok, instead := l.admit(c)
+		if instead != nil {
+			instead.Close()
+		}
+		if !ok {
+			conn.Close()
+			continue
+		}
+		return c, nil
+	}
+}
+
+// admit counts a connection unless that is one too many. The caller closes the one that it replaces.
+func (l *cappedListener) admit(c *cappedConn) (ok bool, instead *cappedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	uid, all, most, each := c.peer.UID, &l.total, maxConns, maxPerUID
+	if !c.hasRole {
+		all, most, each = &l.withoutRole, maxWithoutRole, maxPerUIDWithoutRole
+	}
+	if uid != 0 && len(l.byUID[uid]) >= each {
+		return false, nil
+	}
+	if uid != 0 && *all >= most {
+		if instead = l.largestLocked(); !c.hasRole || instead == nil || len(l.byUID[instead.peer.UID]) <= len(l.byUID[uid])+1 {
+			return false, nil
+		}
+		l.removeLocked(instead)
+	}
+	*all++
+	l.byUID[uid] = append(l.byUID[uid], c)
+	return true, instead
+}
+
+// largestLocked returns the newest connection of the user with a role who has the most; nil if there is none.
+func (l *cappedListener) largestLocked() (c *cappedConn) {
+	most := 0
+	for uid, all := range l.byUID {
+		if last := all[len(all)-1]; uid != 0 && last.hasRole && (len(all) > most || len(all) == most && uid < c.peer.UID) {
+			most, c = len(all), last
+		}
+	}
+	return c
+}
+
+// forget removes a connection from the counts, once.
+func (l *cappedListener) forget(c *cappedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeLocked(c)
+}
+
+func (l *cappedListener) removeLocked(c *cappedConn) {
+	uid := c.peer.UID
+	i := slices.Index(l.byUID[uid], c)
+	if i < 0 {
+		return // Another connection replaced it.
+	}
+	if l.byUID[uid] = slices.Delete(l.byUID[uid], i, i+1); len(l.byUID[uid]) == 0 {
+		delete(l.byUID, uid)
+	}
+	if c.hasRole {
+		l.total--
+	} else {
+		l.withoutRole--
+	}
+}
+
+// cappedConn is a connection that is counted.
+type cappedConn struct {
+	*net.UnixConn
+	l       *cappedListener
+	peer    *Peer // read once: it costs a few system calls
+	hasRole bool
+	found   sync.Once
+}
+
+// Read finds the process of the peer before the first request arrives. That costs several system calls, for which the
+// connections of other users do not wait.
+func (c *cappedConn) Read(b []byte) (int, error) {
+	c.found.Do(func() { c.peer.findProcess(c.UnixConn) })
+	return c.UnixConn.Read(b)
+}
+
+// Close closes the connection and removes it from the counts.
+func (c *cappedConn) Close() error {
+	c.l.forget(c)
+	return c.UnixConn.Close()
+}
