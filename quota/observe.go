@@ -105,7 +105,7 @@ func (s *Scheduler) startFreezes() time.Duration {
 	return until
 }
 
-// longestLag limits the lag that is expected: a machine that is busy for a moment tells nothing about the next thaw.
+// longestLag limits the lag that is expected: a machine that was busy for a moment need not be at the next thaw.
 const longestLag = 5 * time.Millisecond
 
 // endFreezes ends the waits of the GPUs of a lease that was thawed.
