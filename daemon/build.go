@@ -105,7 +105,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the run directory: %w", err)
 	}
-	st, damage, err := store.Open(s.StateDir)
+	st, damage, err := store.Open(s.StateDir, s.RunDir) // Daemons with one run directory use the same cgroups and sockets.
 	if err != nil {
 		return nil, err
 	}

@@ -138,7 +138,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.changes.LoadSpec(node)
 	d.account.Load()
 	if err := d.enforcer.Tenants.Load(); err != nil {
-		d.Conditions.Set("state", "frozen-tenants", err.Error(), "no tenant is frozen: freeze them again with 'gpushare tenant freeze'")
+		d.Conditions.Set("state", "frozen-tenants", err.Error(), "see which are frozen with 'gpushare tenant list', and freeze the others again with 'gpushare tenant freeze'")
 		d.Log.Error("cannot freeze tenants again", "error", err)
 	}
 	// To restore the leases has no deadline: the time of the observation must not be missing here.

@@ -28,6 +28,13 @@ const gpuMajor = 195
 // controlMinor is the minor of /dev/nvidiactl.
 const controlMinor = 255
 
+// OpensGPU reports whether rules allow the GPU with this minor.
+func OpensGPU(rules []cgroup.DeviceRule, minor int) bool {
+	return slices.ContainsFunc(rules, func(r cgroup.DeviceRule) bool {
+		return r.Type == 'c' && r.Major == gpuMajor && int(r.Minor) == minor && minor != controlMinor
+	})
+}
+
 // gpu finds a GPU as observed.
 func (h *Hardware) gpu(id gpu.UUID) (*gpu.Snapshot, bool) {
 	for i := range h.GPUs {

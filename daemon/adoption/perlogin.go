@@ -1,6 +1,7 @@
 package adoption
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -156,16 +157,19 @@ func (a *Adopter) loadLoginLimits() error {
 		return nil
 	}
 	x.set = map[int]loginLimit{}
-	b, err := a.RunDir.Read(loginLimitsFile)
+	b, damage, err := a.RunDir.Read(loginLimitsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		x.loaded = true
 		return nil
 	}
-	if err == nil {
+	if err = cmp.Or(err, damage.Err()); err == nil {
 		err = json.Unmarshal(b, &x.set)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the login limits: %w", err)
+	}
+	if damage != nil {
+		a.Log.Warn("the login limits of the previous run are not the last ones", "reason", damage.Reason)
 	}
 	x.loaded = true
 	return nil

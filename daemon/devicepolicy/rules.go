@@ -210,3 +210,14 @@ func (pol *Policy) slicesNow(ctx context.Context) (map[cgroup.SliceName]cgroup.S
 	}
 	return out, nil
 }
+
+// GPUsOf returns the GPUs that rules allow.
+func GPUsOf(node *observe.Node, rules []cgroup.DeviceRule) []gpu.UUID {
+	var out []gpu.UUID
+	for i := range node.GPUs {
+		if id := &node.GPUs[i].Identity; isolation.OpensGPU(rules, id.Minor) {
+			out = append(out, id.UUID)
+		}
+	}
+	return out
+}

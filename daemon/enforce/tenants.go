@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,15 +35,18 @@ type FrozenTenants struct {
 
 // Load reads the tenants that were frozen before the daemon was restarted.
 func (t *FrozenTenants) Load() error {
-	b, err := t.RunDir.Read(frozenTenantsFile)
+	b, damage, err := t.RunDir.Read(frozenTenantsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byName = nil
-	if err == nil {
+	if err = cmp.Or(err, damage.Err()); err == nil {
 		err = json.Unmarshal(b, &t.byName)
+	}
+	if err == nil && damage != nil {
+		err = errors.New(damage.Reason + ": the one before it is used")
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read which tenants are frozen: %w", err)

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -186,11 +187,11 @@ func (ls *Leases) Result(l *lease.Lease) (text string, exitCode *int) {
 
 // restoreEnded reads what the previous run wrote.
 func (ls *Leases) restoreEnded() error {
-	b, err := ls.RunDir.Read("ended.json")
+	b, damage, err := ls.RunDir.Read("ended.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err = cmp.Or(err, damage.Err()); err != nil {
 		return err
 	}
 	ls.Ended.mu.Lock()

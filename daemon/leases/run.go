@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,6 +262,8 @@ type Watchers struct {
 
 	mu      locks.Mutex[locks.Watchers] // guards what follows
 	Watched map[string]bool             // leases with a goroutine that waits until they are empty
+
+	unknown unknownScopes
 }
 
 // WatchLease ends the lease when its last process has exited. There is one watcher for each lease.
@@ -338,6 +341,12 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 func (ls *Leases) DeleteLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
+	if !ok && c.Caller.Admin && ls.isUnknown(id) {
+		if err := ls.Port.KillScope(c.Ctx(), id); err != nil {
+			return fmt.Errorf("cannot kill lease %s: %w", id, err)
+		}
+		return c.Reply(http.StatusOK, map[string]string{"stopped": id})
+	}
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
 	}
@@ -393,17 +402,25 @@ func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
 	return ls.RunDir.Write("leases.json", state)
 }
 
-// Restore recovers the leases of the previous run, and ends those whose processes have exited.
+// Restore recovers the leases of the previous run, ends those whose processes have exited, and finds those without a record.
 func (ls *Leases) Restore(ctx context.Context) error {
+	return errors.Join(ls.restoreTable(ctx), ls.findUnknown(ctx))
+}
+
+func (ls *Leases) restoreTable(ctx context.Context) error {
 	if err := ls.restoreEnded(); err != nil {
 		ls.Log.Warn("the ended leases of the previous run are lost", "error", err)
 	}
-	b, err := ls.RunDir.Read("leases.json")
+	b, damage, err := ls.RunDir.Read("leases.json")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err = cmp.Or(err, damage.Err()); err != nil {
 		return err
+	}
+	if damage != nil {
+		ls.Conditions.Set("state", "leases", "the newest record of the leases could not be read, the one before it is used: "+damage.Reason, "see 'gpushare lease list'; a lease that is missing there is reported by another condition")
+		ls.Log.Error("the record of the leases was damaged", "reason", damage.Reason)
 	}
 	if err := ls.Table.Restore(b); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
@@ -13,6 +14,7 @@ import (
 // View is the current input of the lease table.
 func View(s *state.State, node *observe.Node) lease.View {
 	closed := map[gpu.UUID]string{}
+	maps.Copy(closed, s.Closed())
 	for id := range s.Held() {
 		closed[id] = "it is held" // The reason may name leases of other tenants; the users who wait read this text.
 	}

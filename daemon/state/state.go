@@ -18,6 +18,7 @@ type State struct {
 	correcting locks.Mutex[locks.Correction] // no change opens while the converge loop corrects
 	desired    atomic.Pointer[Desired]
 	changing   atomic.Pointer[OpenChange]
+	closed     atomic.Pointer[map[gpu.UUID]string]
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
 	lastChangeSeq atomic.Uint64
 }
@@ -69,6 +70,17 @@ func (x *State) SetLastChangeSeq(seq uint64) { x.lastChangeSeq.Store(seq) }
 
 // Stored is the state on disk. The returned value does not change.
 func (x *State) Stored() *store.State { return x.Store.State() }
+
+// SetClosed sets the GPUs that take no lease, for another reason than a change, with the reasons.
+func (x *State) SetClosed(why map[gpu.UUID]string) { x.closed.Store(&why) }
+
+// Closed returns them.
+func (x *State) Closed() map[gpu.UUID]string {
+	if p := x.closed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
 
 // Held returns the GPUs that no change touches, with the reasons.
 func (x *State) Held() map[gpu.UUID]string {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Format is the format of the files. It changes only when an older version could not read the new one. 2 is the first format
@@ -27,8 +28,8 @@ var errCorrupt = errors.New("it is damaged")
 // header is found as well. The epoch is compared as text: a newer version may know more fields of it.
 type header struct {
 	Format     int             `json:"format"`
-	Generation uint64          `json:"generation"`
-	Epoch      json.RawMessage `json:"epoch"`
+	Generation uint64          `json:"generation,omitempty"`
+	Epoch      json.RawMessage `json:"epoch,omitempty"`
 	SHA256     string          `json:"sha256"`
 }
 
@@ -49,12 +50,30 @@ func marshal(s *State) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the state: %w", err)
 	}
-	h := header{Format: Format, Generation: s.generation(), Epoch: epoch, SHA256: checksum(b)}
+	return seal(header{Format: Format, Generation: s.generation(), Epoch: epoch}, b)
+}
+
+// seal puts a header with the checksum before the content of a file.
+func seal(h header, content []byte) ([]byte, error) {
+	h.SHA256 = checksum(content)
 	line, err := json.Marshal(h)
 	if err != nil {
-		return nil, fmt.Errorf("cannot encode the state: %w", err)
+		return nil, fmt.Errorf("cannot encode the header: %w", err)
 	}
-	return append(append(line, '\n'), b...), nil
+	return slices.Concat(line, []byte("\n"), content), nil
+}
+
+// unseal returns the content of a file if the checksum is right. The error wraps errCorrupt.
+func unseal(file []byte) (header, []byte, error) {
+	line, content, ok := bytes.Cut(file, []byte("\n"))
+	var h header
+	if !ok || json.Unmarshal(line, &h) != nil {
+		return h, nil, fmt.Errorf("%w: it has no header", errCorrupt)
+	}
+	if h.SHA256 != checksum(content) {
+		return h, nil, fmt.Errorf("%w: the checksum differs", errCorrupt)
+	}
+	return h, content, nil
 }
 
 func (s *State) generation() uint64 {
@@ -71,13 +90,9 @@ func checksum(b []byte) string {
 
 // unmarshal reads a file. The error is or wraps errCorrupt, ErrNewerFormat or ErrOlderFormat.
 func unmarshal(file []byte) (*State, error) {
-	line, rest, ok := bytes.Cut(file, []byte("\n"))
-	var h header
-	if !ok || json.Unmarshal(line, &h) != nil {
-		return nil, fmt.Errorf("%w: it has no header", errCorrupt)
-	}
-	if h.SHA256 != checksum(rest) {
-		return nil, fmt.Errorf("%w: the checksum differs", errCorrupt)
+	h, rest, err := unseal(file)
+	if err != nil {
+		return nil, err
 	}
 	var first struct {
 		Format int             `json:"format"`

@@ -30,6 +30,19 @@ func lock(d osDir) (*os.File, error) {
 	return f, nil
 }
 
+// lockDir locks a directory, until the returned file is closed. It is created if missing.
+func lockDir(path string) (*os.File, error) {
+	d, err := openDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	l, err := lock(d)
+	if err = errors.Join(err, d.root.Close()); err != nil {
+		return nil, fmt.Errorf("cannot lock %s: %w", path, err)
+	}
+	return l, nil
+}
+
 // lockWait bounds the wait for the lock. A process that a killed daemon was starting has its files open until it executes its
 // program.
 const lockWait = 500 * time.Millisecond

@@ -1,19 +1,102 @@
 package store
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
 
 // RunDir has files that are used until the next boot. A file is replaced atomically, so that a restarted daemon finds the
 // old or the new one. It is not synced: it is not read after a power cut, and every start of a lease waits for the write.
+// A file has a checksum, and the one before it is kept.
 type RunDir string
 
-// Write replaces a file. Only root may read it.
-func (d RunDir) Write(name string, b []byte) error { return Replace(d.Path(name), b, 0o600) }
+// Damage is why a file could not be used, and that the one before it was read. It is no error of the read.
+type Damage struct {
+	Reason string
+	Lost   bool // the one before it could not be read either
+}
 
-// Read returns a file; an os.ErrNotExist when there is none.
-func (d RunDir) Read(name string) ([]byte, error) { return os.ReadFile(d.Path(name)) }
+// Err is an error if nothing could be read.
+func (d *Damage) Err() error {
+	if d != nil && d.Lost {
+		return errors.New(d.Reason)
+	}
+	return nil
+}
+
+// Write replaces a file. Only root may read it.
+func (d RunDir) Write(name string, b []byte) error {
+	file, err := seal(header{Format: Format}, b)
+	if err != nil {
+		return err
+	}
+	path := d.Path(name)
+	next := d.Path("." + name + ".previous.new")
+	if err := ignoreMissing(os.Remove(next)); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	switch err := os.Link(path, next); {
+	case err == nil:
+		if err := os.Rename(next, d.previous(name)); err != nil {
+			return fmt.Errorf("cannot write %s: %w", path, err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return Replace(path, file, 0o600)
+}
+
+// Read returns a file; an os.ErrNotExist when there is none. A damaged file is kept under the name NAME.corrupt, and the one
+// before it is read.
+func (d RunDir) Read(name string) ([]byte, *Damage, error) {
+	b, err := readSealed(d.Path(name))
+	if err == nil {
+		return b, nil, nil
+	}
+	before, previousErr := readSealed(d.previous(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && errors.Is(previousErr, fs.ErrNotExist):
+		return nil, nil, err
+	case !errors.Is(err, errCorrupt) && !errors.Is(err, fs.ErrNotExist):
+		return nil, nil, err
+	}
+	damage := &Damage{Reason: fmt.Sprintf("%s could not be used (%v)", name, err)}
+	if errors.Is(err, errCorrupt) {
+		if err := os.Rename(d.Path(name), d.Path(name+".corrupt")); err != nil {
+			return nil, nil, err
+		}
+	}
+	if previousErr != nil {
+		damage.Lost = true
+		damage.Reason += fmt.Sprintf(", nor could the one before it (%v)", previousErr)
+		return nil, damage, nil
+	}
+	return before, damage, nil
+}
+
+func readSealed(path string) ([]byte, error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	_, content, err := unseal(file)
+	if err != nil && isUnsealed(file) {
+		return file, nil
+	}
+	return content, err
+}
+
+// isUnsealed reports whether a file is that of a version without checksums: one JSON value without a header.
+func isUnsealed(file []byte) bool {
+	var h header
+	return json.Valid(file) && (json.Unmarshal(file, &h) != nil || h.SHA256 == "")
+}
 
 // Path is the path of a file.
 func (d RunDir) Path(name string) string { return filepath.Join(string(d), name) }
+
+func (d RunDir) previous(name string) string { return d.Path(name + ".previous") }

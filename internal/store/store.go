@@ -25,8 +25,8 @@ const (
 
 // Store is the state on disk. Open opens it; Close unlocks the directory.
 type Store struct {
-	d    dir
-	lock *os.File // nil in tests with a directory of their own
+	d     dir
+	locks []*os.File // none in tests with a directory of their own
 
 	state  atomic.Pointer[State]
 	writes atomic.Uint64
@@ -45,9 +45,23 @@ type Report struct {
 	Reason      string   // what was wrong, one sentence; empty when nothing was
 }
 
-// Open locks the directory, which is created if missing, and reads the state. ErrLocked: another daemon uses it.
+// Open locks the directory, which is created if missing, and others that one daemon alone may use, and reads the state.
+// ErrLocked: another daemon uses one of them.
 // ErrNewerFormat, ErrOlderFormat: another version wrote it, and no file was changed. Damage is no error: it is in the report.
-func Open(path string) (*Store, Report, error) {
+func Open(path string, others ...string) (_ *Store, _ Report, err error) {
+	var locks []*os.File
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(locks))
+		}
+	}()
+	for _, other := range others {
+		l, err := lockDir(other)
+		if err != nil {
+			return nil, Report{}, err
+		}
+		locks = append(locks, l)
+	}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("cannot open %s: %w", path, err)
@@ -60,7 +74,7 @@ func Open(path string) (*Store, Report, error) {
 	if err != nil {
 		return nil, report, fmt.Errorf("cannot read the state in %s: %w", path, errors.Join(err, l.Close(), d.root.Close()))
 	}
-	s.lock = l
+	s.locks = append(locks, l)
 	return s, report, nil
 }
 
@@ -83,15 +97,20 @@ func Peek(path string) (*State, error) {
 	return found, nil
 }
 
+func closeAll(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // Close unlocks the directory. The store must not be used afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var errs []error
-	if s.lock != nil {
-		errs = append(errs, s.lock.Close())
-		s.lock = nil
-	}
+	errs := []error{closeAll(s.locks)}
+	s.locks = nil
 	if d, ok := s.d.(osDir); ok {
 		errs = append(errs, d.root.Close())
 	}
