@@ -11,9 +11,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/tracing"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	tracing.Main()
+	goleak.VerifyTestMain(m)
+}
 
 // spawn starts a command that ends with the test.
 func spawn(t *testing.T, name string, args ...string) Process {

@@ -231,17 +231,22 @@ func (h Hierarchy) Verify(p Process, cg string) error {
 }
 
 // Kill kills every process in the cgroup and below it, also frozen ones, and returns when it is empty. A missing cgroup is
-// no error.
+// no error. When ctx ends first, processes that were killed are left: they hang in a call of the kernel, or a tracer keeps
+// them in their exit.
 func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	err := writeFile(filepath.Join(h.Dir(cg), "cgroup.kill"), "1")
-	if isRemoved(err) && h.Exists(cg) {
+	var afterRound func() error
+	switch {
+	case isRemoved(err) && h.Exists(cg):
 		// Kernels before 5.14 have no cgroup.kill.
-		return killAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, func() error {
-			return KernelFreezer{Root: h.Mount}.Thaw(ctx, cg)
-		})
-	}
-	if err != nil && !isRemoved(err) {
+		afterRound = func() error { return KernelFreezer{Root: h.Mount}.Thaw(ctx, cg) }
+	case err != nil && !isRemoved(err):
 		return fmt.Errorf("cannot kill the processes of cgroup %s: %w", cg, err)
+	}
+	// The kernel sends that signal to the first thread of each process. A process whose first thread has exited does not get
+	// it (seen on Linux 6.18), and may fork.
+	if err := killAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, afterRound); err != nil {
+		return err
 	}
 	return h.WaitEmpty(ctx, cg)
 }
@@ -252,7 +257,24 @@ func (h Hierarchy) WaitEmpty(ctx context.Context, cg string) error {
 		at, err := procfs.Cgroup(p.PID)
 		return err == nil && Below(at, cg)
 	}
-	return waitNone(ctx, func() ([]Process, error) { return h.Processes(cg) }, inside)
+	for {
+		if err := waitNone(ctx, func() ([]Process, error) { return h.Processes(cg) }, inside); err != nil {
+			return err
+		}
+		// The last threads of a process are not listed when its first one has exited, and may still release its memory and
+		// its devices.
+		busy, err := h.Populated(cg)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil || !busy {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("a process still exits: %w", ctx.Err())
+		}
+		pause(time.Millisecond)
+	}
 }
 
 // Remove removes the empty cgroup and all empty ones below it. A missing cgroup is no error. ErrInUse when one contains a

@@ -295,20 +295,20 @@ func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, searc
 			break // The processes found so far are killed.
 		}
 	}
+	var targets []*procfs.Pidfd
 	for _, escaped := range all {
 		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
 		}
+		targets = append(targets, pidfds[escaped.pid])
 	}
 	for _, escaped := range all {
 		e.reportEscape(escaped, "it was killed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	for _, escaped := range all {
-		if err := pidfds[escaped.pid].Wait(ctx); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
-			e.Log.Error("a process that left its lease was killed and does not exit", "pid", escaped.pid, "error", err)
-		}
+	if err := stop.NewProcesses(targets...).KillWithin(ctx); err != nil {
+		e.Log.Error("processes that left their leases were killed and do not exit", "error", err)
 	}
 }
 

@@ -213,10 +213,11 @@ func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	}
 	// An interrupted start is not recorded: both ports are called; a port without the scope does nothing.
 	for _, port := range []cgroup.Port{w.Leases.Port, w.Leases.Follow} {
-		if err := port.KillScope(ctx, l.ID); err != nil {
-			return fmt.Errorf("cannot empty its cgroup: %w", err)
+		if err := w.Leases.Stopper.KillScope(ctx, port, &l); err != nil {
+			return err
 		}
 	}
+	w.Leases.Stopper.Ended(&l)
 	if l.Origin == lease.OriginDetached {
 		w.Leases.recordResult(ctx, l.ID)
 	}

@@ -29,6 +29,12 @@ func (c *conditions) Set(kind, about, message, hint string) {
 	c.put(about, api.Condition{Kind: kind, Message: message, Hint: hint})
 }
 
+// Put is Set for a condition of a GPU or a tenant.
+func (c *conditions) Put(kind, about string, cond api.Condition) {
+	cond.Kind = kind
+	c.put(about, cond)
+}
+
 func (c *conditions) put(about string, cond api.Condition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

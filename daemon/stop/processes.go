@@ -3,10 +3,10 @@ package stop
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -55,22 +55,43 @@ func (p *Processes) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Kill sends SIGKILL to those that have not exited.
+// Kill sends SIGKILL to those that have not exited, and stops the tracers that keep them.
 func (p *Processes) Kill(ctx context.Context) error {
-	if err := p.signal(unix.SIGKILL); err != nil {
-		return err
-	}
-	killed, cancel := context.WithTimeout(ctx, IsolationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, IsolationTimeout)
 	defer cancel()
-	for _, h := range p.pidfds {
-		if !p.stillBelongs(h) {
-			continue
+	return p.KillWithin(ctx)
+}
+
+// KillWithin is Kill, and returns when ctx ends.
+func (p *Processes) KillWithin(ctx context.Context) error {
+	var x tracers
+	return x.untilEnded(ctx, func(ctx context.Context) error {
+		if err := p.signal(unix.SIGKILL); err != nil {
+			return err
 		}
-		if err := h.Wait(killed); err != nil {
-			return fmt.Errorf("pid %d was killed and does not exit: it hangs in the kernel, often in the driver: %w", h.PID(), err)
+		for _, h := range p.pidfds {
+			if !p.stillBelongs(h) {
+				continue
+			}
+			if err := h.Wait(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, p.living)
+}
+
+// living lists those that have not exited.
+func (p *Processes) living() []cgroup.Process {
+	var out []cgroup.Process
+	for _, h := range p.pidfds {
+		start, err := procfs.Start(h.PID())
+		// A process that has not exited is the one that this pid was when its start was read.
+		if err == nil && !h.Ended() && p.stillBelongs(h) {
+			out = append(out, cgroup.Process{PID: h.PID(), Start: start})
 		}
 	}
-	return nil
+	return out
 }
 
 func (p *Processes) signal(sig unix.Signal) error {

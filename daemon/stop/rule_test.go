@@ -6,9 +6,14 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/gpushare/gpushare/test/tracing"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	tracing.Main()
+	goleak.VerifyTestMain(m)
+}
 
 func TestDecide(t *testing.T) {
 	t.Parallel()

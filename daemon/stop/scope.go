@@ -19,6 +19,8 @@ const (
 	backlogWait = 500 * time.Millisecond
 	// freezeTimeout bounds the freeze before that. A scope that does not freeze is killed while it runs.
 	freezeTimeout = time.Second
+	// thawTimeout bounds the thaw before SIGTERM. It needs microseconds, unless another program has frozen a parent cgroup.
+	thawTimeout = 5 * time.Second
 )
 
 // scope is all processes of a lease in a scope of gpushare.
@@ -27,10 +29,13 @@ type scope struct {
 	freezer freezer // nil if nothing can be frozen
 	id      string
 	log     *slog.Logger
+	watcher watcher
 }
 
 // Thaw lets the scope's processes run, and no policy freezes them from then on.
 func (s *scope) Thaw(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
+	defer cancel()
 	var err error
 	if s.freezer != nil {
 		err = s.freezer.Stopping(ctx, s.id)
@@ -92,9 +97,9 @@ func (s *scope) AwaitBacklog(ctx context.Context) {
 	loop.Pause(ctx, backlogWait)
 }
 
-// Kill kills what is left in the scope, frozen or not.
+// Kill kills what is left in the scope, frozen or not, and the tracers that keep it.
 func (s *scope) Kill(ctx context.Context) error {
-	err := s.port.KillScope(ctx, s.id)
+	err := killScope(ctx, s.port, s.id, s.watcher)
 	if s.freezer != nil {
 		// No process is left to thaw, but this removes the deadline of the freeze from disk. If a process is left, it
 		// must not stay frozen.
@@ -106,4 +111,17 @@ func (s *scope) Kill(ctx context.Context) error {
 		return fmt.Errorf("cannot kill it: %w", err)
 	}
 	return nil
+}
+
+// killScope kills the processes of a scope and the tracers that keep them, and waits for their end.
+func killScope(ctx context.Context, port cgroup.Port, id string, w watcher) error {
+	ctx, cancel := context.WithTimeout(ctx, IsolationTimeout)
+	defer cancel()
+	return (&tracers{watcher: w}).untilEnded(ctx, func(ctx context.Context) error { return port.KillScope(ctx, id) }, func() []cgroup.Process {
+		members, err := port.Members(ctx, id)
+		if err != nil {
+			return nil // The next kill has the error.
+		}
+		return members
+	})
 }

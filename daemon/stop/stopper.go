@@ -53,14 +53,22 @@ func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration
 	}
 	escalation.Notify = notify
 	if err := escalation.Run(ctx, grace); err != nil {
-		return fmt.Errorf("cannot stop lease %s: %w", l.ID, err)
+		return s.failed("cannot stop lease "+l.ID, err)
 	}
 	return nil
 }
 
 // EscalationOf returns the escalation of a lease that has a scope of gpushare.
 func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
-	return &Escalation{Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log}}
+	return &Escalation{Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log, watcher: s.watcher(l)}}
+}
+
+// KillScope kills what is left of a lease that ends, and returns when its scope is empty.
+func (s *Stopper) KillScope(ctx context.Context, port cgroup.Port, l *lease.Lease) error {
+	if err := killScope(ctx, port, l.ID, s.watcher(l)); err != nil {
+		return s.failed("cannot empty its cgroup", err)
+	}
+	return nil
 }
 
 // Process stops a process of no lease, and returns when it has exited. If the pid is another process by now, the

@@ -1,0 +1,75 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/test/tracing"
+)
+
+// scopeOfProgram starts a scope with a program of the package tracing.
+func scopeOfProgram(t *testing.T, tree *Tree, id, program string) tracing.Program {
+	t.Helper()
+	p := tracing.Run(t, tracing.Command(t, 0, program))
+	if _, err := tree.StartScope(t.Context(), train(id, Process{PID: p.PID, Start: p.Start})); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The kernel's cgroup.kill sends SIGKILL to the first thread of each process, which does not reach the others when that
+// one has exited.
+func TestKillReachesAProcessWhoseFirstThreadExited(t *testing.T) {
+	tree := newTree(t)
+	p := scopeOfProgram(t, tree, "l-1", tracing.FirstThreadExits)
+	p.CloseInput()
+	tracing.AwaitState(t, p.PID, 'Z')
+	if err := tree.KillScope(within(t, 10*time.Second), "l-1"); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Ended
+}
+
+// A scope is empty when the kernel says so: threads that exit after the first one are not in cgroup.procs, and still release
+// memory and devices.
+func TestAKilledScopeIsEmpty(t *testing.T) {
+	tree := newTree(t)
+	for range 5 {
+		p := scopeOfProgram(t, tree, "l-1", tracing.Large)
+		scope, err := tree.scope("l-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tree.h.Kill(within(t, 20*time.Second), scope); err != nil {
+			t.Fatal(err)
+		}
+		if busy, err := tree.h.Populated(scope); busy || err != nil {
+			t.Errorf("it was killed, and contains processes: %v, %v", busy, err)
+		}
+		<-p.Ended
+		if err := tree.KillScope(t.Context(), "l-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A process that its tracer keeps in its exit is still in the scope, and a kill does not wait for it beyond its deadline.
+func TestKillOfATracedProcessHasADeadline(t *testing.T) {
+	tree := newTree(t)
+	p := scopeOfProgram(t, tree, "l-1", tracing.Large)
+	tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, p.PID))
+	if err := tree.KillScope(within(t, 200*time.Millisecond), "l-1"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a process that cannot exit was killed: %v", err)
+	}
+	if ps, err := tree.Members(t.Context(), "l-1"); err != nil || len(ps) != 1 || ps[0].PID != p.PID {
+		t.Errorf("the scope has %v, %v", ps, err)
+	}
+	if err := signal(Process{PID: tracer.PID, Start: tracer.Start}, 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.KillScope(within(t, 10*time.Second), "l-1"); err != nil {
+		t.Fatal(err)
+	}
+}

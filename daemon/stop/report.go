@@ -1,0 +1,43 @@
+package stop
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// conditionNotEnded is the condition of a lease whose processes were killed and have not exited. Its place is not free until they
+// have.
+const conditionNotEnded = "lease-not-ended"
+
+// watcher reports what the kill of a lease waits for.
+func (s *Stopper) watcher(l *lease.Lease) watcher {
+	return watcher{
+		waits: func(alive *AliveError) {
+			c := api.Condition{Tenant: l.Terms.Tenant, Message: "lease " + l.ID + " does not end: " + alive.Error(), Hint: alive.Hint()}
+			if len(l.Place.GPUs) == 1 {
+				c.GPU = string(l.Place.GPUs[0])
+			}
+			s.Conditions.Put(conditionNotEnded, l.ID, c)
+		},
+		stopped: func(tracer, process string) {
+			text := fmt.Sprintf("%s is stopped: it traces %s, which was killed, and keeps it in its exit", tracer, process)
+			s.Events.Publish(l.Event("process.stopping", text))
+			s.Audit("gpushared", "stop", text)
+		},
+	}
+}
+
+// Ended reports that all processes of a lease have exited.
+func (s *Stopper) Ended(l *lease.Lease) { s.Conditions.Clear(conditionNotEnded, l.ID) }
+
+// failed is the error of a stop, with what helps.
+func (s *Stopper) failed(what string, err error) error {
+	err = fmt.Errorf("%s: %w", what, err)
+	if alive, ok := errors.AsType[*AliveError](err); ok {
+		return &api.Error{Kind: api.KindInUse, Message: err.Error(), Hint: alive.Hint()}
+	}
+	return err
+}

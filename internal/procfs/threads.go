@@ -1,0 +1,80 @@
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Thread is one thread of a process.
+type Thread struct {
+	TID   int
+	State byte // as in proc_pid_stat(5)
+	// Tracer is the pid of the process that traces it (ptrace(2)), 0 without one. The kernel reports the thread that does.
+	Tracer int
+}
+
+// Dead reports whether the thread has exited.
+func (t Thread) Dead() bool { return t.State == 'Z' || t.State == 'X' || t.State == 'x' }
+
+// Threads lists the threads of a process. One that exits meanwhile is left out. ErrNoProcess when there is no such process.
+func Threads(pid int) ([]Thread, error) {
+	tids, err := threadIDs(pid)
+	if err != nil {
+		return nil, err
+	}
+	threads := make([]Thread, 0, len(tids))
+	for _, tid := range tids {
+		b, err := readFile(pid, "task/"+strconv.Itoa(tid)+"/status")
+		if err != nil {
+			continue
+		}
+		t := Thread{TID: tid}
+		for line := range strings.Lines(string(b)) {
+			if rest, ok := strings.CutPrefix(line, "State:"); ok {
+				t.State = strings.TrimSpace(rest)[0]
+			} else if rest, ok := strings.CutPrefix(line, "TracerPid:"); ok {
+				tracer, _ := strconv.Atoi(strings.TrimSpace(rest)) // 0 is none
+				t.Tracer = processOf(tracer)
+				break
+			}
+		}
+		threads = append(threads, t)
+	}
+	return threads, nil
+}
+
+func threadIDs(pid int) ([]int, error) {
+	d, err := os.Open("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
+	}
+	tids := make([]int, 0, len(names))
+	for _, n := range names {
+		if tid, err := strconv.Atoi(n); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids, nil
+}
+
+// processOf returns the pid of a thread's process; 0 if there is no such thread.
+func processOf(tid int) int {
+	b, err := readFile(tid, "status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Tgid:"); ok {
+			pid, _ := strconv.Atoi(strings.TrimSpace(rest)) // 0 is none
+			return pid
+		}
+	}
+	return 0
+}

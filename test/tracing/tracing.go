@@ -1,0 +1,238 @@
+// Package tracing has programs for tests that need processes which are hard to kill or to freeze: one that traces threads of
+// others (ptrace(2)) and never continues them, and some to be traced. A test binary becomes such a program: its TestMain calls
+// Main first.
+package tracing
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// environment has the program and its arguments.
+const environment = "GPUSHARE_TEST_TRACING"
+
+// The programs.
+const (
+	// Trace seizes the threads in its arguments, so that each stops in its exit, says "traces", and never continues one. It
+	// ignores SIGTERM.
+	Trace = "trace"
+	// ExecOnInput executes sleep when its standard input ends. While a thread of it is traced, the execve waits for that
+	// thread's exit.
+	ExecOnInput = "exec-on-input"
+	// FirstThreadExits continues after the exit of its first thread, which is when its standard input ends.
+	FirstThreadExits = "first-thread-exits"
+	// Populates maps and unmaps memory: nearly all the time it runs in the kernel, in calls that only SIGKILL interrupts.
+	Populates = "populates"
+	// Large has 512 MiB of memory and several threads, so that its exit takes time.
+	Large = "large"
+)
+
+func init() { runtime.LockOSThread() } // Main runs on the first thread.
+
+// Main becomes the program that the environment names, and then does not return.
+func Main() {
+	words := strings.Fields(os.Getenv(environment))
+	if len(words) == 0 {
+		runtime.UnlockOSThread()
+		return
+	}
+	switch words[0] {
+	case Trace:
+		signal.Ignore(syscall.SIGTERM)
+		go trace(words[1:])
+	case ExecOnInput:
+		fmt.Println("ready")
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // Its end is what it waits for.
+		_ = syscall.Exec("/bin/sleep", []string{"sleep", "600"}, nil)
+		os.Exit(1)
+	case FirstThreadExits:
+		go func() { fmt.Println("ready"); wait() }()
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // Its end is what it waits for.
+		_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+	case Populates:
+		fmt.Println("ready")
+		for {
+			b, err := unix.Mmap(-1, 0, 1<<30, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+			if err != nil {
+				os.Exit(1)
+			}
+			_ = unix.Munmap(b)
+		}
+	case Large:
+		b := make([]byte, 512<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		fmt.Println("ready")
+		wait()
+		runtime.KeepAlive(b)
+	}
+	wait()
+}
+
+// trace traces from another thread than the first, as debuggers with several threads do.
+func trace(tids []string) {
+	runtime.LockOSThread()
+	for _, w := range tids {
+		tid, err := strconv.Atoi(w)
+		if err == nil {
+			err = seize(tid)
+		}
+		if err != nil {
+			fmt.Println("cannot trace", w, err)
+			os.Exit(1)
+		}
+	}
+	fmt.Println("traces")
+	wait()
+}
+
+// seize traces a thread such that it stops at the start of its exit (ptrace(2)).
+func seize(tid int) error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// wait waits for a signal that ends the process. It keeps its thread: only that may continue what it traces.
+func wait() {
+	for {
+		_ = unix.Pause() // It returns for signals that are handled.
+	}
+}
+
+// Command returns the command of a program, for an ordinary user unless uid is 0.
+func Command(tb testing.TB, uid int, program string, args ...int) *exec.Cmd {
+	tb.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	words := []string{program}
+	for _, a := range args {
+		words = append(words, strconv.Itoa(a))
+	}
+	cmd := exec.Command(reachable(tb, self))
+	cmd.Env = []string{environment + "=" + strings.Join(words, " "), "GOMAXPROCS=4"}
+	if uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	return cmd
+}
+
+// reachable returns a path of the test binary that ordinary users can execute: it is built in a directory of its user. /proc/self
+// would be the new process, so it is this one's.
+func reachable(tb testing.TB, self string) string {
+	tb.Helper()
+	b, err := os.ReadFile(self)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "tracing")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // It is below the host's temporary directory.
+	name := dir + "/program"
+	if err := os.WriteFile(name, b, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return name
+}
+
+// Program is a program that runs.
+type Program struct {
+	PID   int
+	Start uint64
+	Ended <-chan struct{} // closed when it was reaped
+	stdin interface{ Close() error }
+}
+
+// Run starts a command of Command, waits until it says that it is ready, and ends it with the test.
+func Run(tb testing.TB, cmd *exec.Cmd) Program {
+	tb.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }() // A signal ends it.
+	tb.Cleanup(func() {
+		_ = cmd.Process.Kill() // It may have ended.
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			tb.Errorf("pid %d was killed and does not exit", cmd.Process.Pid)
+		}
+	})
+	if err != nil || strings.HasPrefix(line, "cannot") {
+		tb.Fatalf("the program does not start: %q, %v", line, err)
+	}
+	start, err := procfs.Start(cmd.Process.Pid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return Program{PID: cmd.Process.Pid, Start: start, Ended: ended, stdin: stdin}
+}
+
+// CloseInput ends the standard input.
+func (p Program) CloseInput() { _ = p.stdin.Close() } // Nothing is written to it.
+
+// Others returns the threads of a process but the first.
+func Others(tb testing.TB, pid int) []int {
+	tb.Helper()
+	threads, err := procfs.Threads(pid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var tids []int
+	for _, t := range threads {
+		if t.TID != pid {
+			tids = append(tids, t.TID)
+		}
+	}
+	if len(tids) == 0 {
+		tb.Fatalf("pid %d has one thread only", pid)
+	}
+	return tids
+}
+
+// AwaitState waits until a thread is in a state, which no event reports.
+func AwaitState(tb testing.TB, tid int, state byte) {
+	tb.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		s, err := procfs.Read(tid)
+		if err == nil && s.State == state {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			tb.Fatalf("thread %d is in state %c, want %c (%v)", tid, s.State, state, err)
+		}
+	}
+}
