@@ -201,7 +201,7 @@ func TestCreationFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, g := range []string{"0", "1"} {
-		if r := n.CLI(soon(t), "gpu", "retry", g); r.Code != 0 {
+		if r := retryGPU(t, n, g); r.Code != 0 {
 			t.Errorf("gpu retry %s exits with %d: %s", g, r.Code, r.Err)
 		}
 	}

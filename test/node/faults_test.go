@@ -262,7 +262,7 @@ func (p *changeFixture) clearFaults() {
 		if g.State == "ok" {
 			continue
 		}
-		r := p.CLI(soon(p.T), "gpu", "retry", fmt.Sprint(i))
+		r := retryGPU(p.T, p.Node, fmt.Sprint(i))
 		if r.Code != 0 && !p.AllowReset { // A retry has no authority; the following apply has.
 			p.Errorf("gpu retry of GPU %d, which is %s (%s), exits with %d: %s", i, g.State, g.Reason, r.Code, r.Err)
 		}

@@ -425,7 +425,7 @@ func TestHangingDriverLimit(t *testing.T) {
 			if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
 				t.Fatal(err)
 			}
-			if r := n.CLI(soon(t), "gpu", "retry", "0"); r.Code != 0 {
+			if r := retryGPU(t, n, "0"); r.Code != 0 {
 				t.Fatalf("%s%s", r.Out, r.Err)
 			}
 			l := awaitBackend(t, n, id, "driver", true)
