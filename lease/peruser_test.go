@@ -18,6 +18,14 @@ func as(tab *Table, uid int, user, tenant, grant string, wait bool) (*Ticket, er
 	return tab.Submit(r)
 }
 
+func refused(t *testing.T, err error, kind api.Kind, text string) {
+	t.Helper()
+	var e *api.Error
+	if !errors.As(err, &e) || e.Kind != kind || !strings.Contains(e.Message, text) {
+		t.Errorf("got %v, want %s: %s", err, kind, text)
+	}
+}
+
 // A user's limit is over all tenants and grants. Others, and root, are not affected by it.
 func TestPerUserLeases(t *testing.T) {
 	v := lab()
@@ -59,14 +67,68 @@ func TestPerUserLeases(t *testing.T) {
 	}
 }
 
-func TestPerUserMemory(t *testing.T) {
-	refused := func(t *testing.T, err error, kind api.Kind, text string) {
-		t.Helper()
-		var e *api.Error
-		if !errors.As(err, &e) || e.Kind != kind || !strings.Contains(e.Message, text) {
-			t.Errorf("got %v, want %s: %s", err, kind, text)
-		}
+// A lease counts for its user however it got its processes: also one that an administrator attached for the user, and a login
+// that the spec adopts. A container and a unit of the service manager are root's.
+func TestPerUserCountsAttachedAndAdopted(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		r      Request
+		counts int
+	}{
+		{"attached by its user", Request{Member: []string{"vision"}, UID: 1001, User: "alice", AttachedBy: 1001, Origin: OriginAttached, Cgroup: "/a"}, 1},
+		{"attached by an administrator", Request{Admin: true, UID: 1001, User: "alice", AttachedBy: 0, Origin: OriginAttached, Cgroup: "/a"}, 1},
+		{"an adopted login", Request{Admin: true, UID: 1001, User: "alice", Origin: OriginLogin, Cgroup: "/user.slice/user-1001.slice", Immediate: true}, 1},
+		{"an adopted unit", Request{Admin: true, Origin: OriginUnit, Cgroup: "/system.slice/hub.service", Immediate: true}, 0},
+		{"a container", Request{Admin: true, User: "root", Origin: OriginContainer, Cgroup: "/machine.slice/x", Immediate: true}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := lab()
+			v.PerUser = PerUser{Leases: 2, Memory: 30 * gib}
+			tab, _ := table(t, v)
+			c.r.Tenant, c.r.Grant = "vision", "dev" // of 20 GiB
+			k, err := tab.Submit(c.r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := tab.Start(t.Context(), k.ID(), Process{PID: 4000, Start: 1}); err != nil {
+				t.Fatal(err)
+			}
+			var has UserUsage
+			for _, u := range tab.Users() {
+				if u.UID == 1001 {
+					has = u
+				}
+			}
+			if has.Leases != c.counts || has.Memory != uint64(c.counts)*20*gib {
+				t.Errorf("alice has %+v, want %d leases of 20 GiB each", has, c.counts)
+			}
+			_, err = as(tab, 1001, "alice", "speech", "serve", false) // 16 GiB
+			if c.counts == 0 {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			refused(t, err, api.KindUnavailable, "alice has 20 GiB of 30 GiB of GPU memory, and this needs 16 GiB more (per_user.gpu_memory)")
+			v.PerUser = PerUser{Leases: 1}
+			tab.Update(v)
+			_, err = as(tab, 1001, "alice", "speech", "serve", false)
+			refused(t, err, api.KindUnavailable, "alice has 1 of 1 leases (per_user.leases)")
+			// It is limited by it, too.
+			c.r.Cgroup = "/b"
+			_, err = tab.Submit(c.r)
+			refused(t, err, api.KindUnavailable, "alice has 1 of 1 leases (per_user.leases)")
+			if err := tab.Ended(t.Context(), k.ID(), ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := as(tab, 1001, "alice", "speech", "serve", false); err != nil {
+				t.Errorf("after its end: %v", err)
+			}
+		})
 	}
+}
+
+func TestPerUserMemory(t *testing.T) {
 	limited := func(memory uint64) View {
 		v := lab()
 		v.PerUser.Memory = memory

@@ -11,7 +11,8 @@ import (
 )
 
 // adopting is the spec with closed logins, in which the tenant adopts logins into its time-sliced grant.
-var adopting = strings.Replace(closedLogins, "    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n", 1)
+var adopting = strings.NewReplacer("    members: {users: [nobody]}\n", "    members: {users: [nobody]}\n    adopt: {logins: part}\n",
+	"node: {", "node: {per_user: {leases: 5}, ").Replace(closedLogins)
 
 // adopted returns the running leases of logins.
 func adopted(s *api.Status) []api.Lease {
@@ -56,6 +57,9 @@ func TestAdoptedLogin(t *testing.T) {
 	}
 	if got := in(games); !slices.Equal(got, []string{"nvidia1"}) {
 		t.Errorf("another user's login opens %v", got)
+	}
+	if len(s.Users) != 1 || s.Users[0].User != "nobody" || s.Users[0].Leases != 1 {
+		t.Errorf("it does not count for its user: %+v", s.Users)
 	}
 	id := all[0].ID
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"os/user"
 	"strings"
@@ -94,5 +95,15 @@ func TestLimitsOfAUser(t *testing.T) {
 	}
 	if r := as(t, n, "run", "-t", "green", "--grant", "part", "--", "true"); r.Code != 0 {
 		t.Errorf("run exits with %d: %s", r.Code, r.Err)
+	}
+	// What an administrator attaches is the user's whose process it is.
+	p := startOutside(t, n, 65534, "sleep", "60")
+	id = attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part")
+	refused(125, name+" has 1 of 1 leases (per_user.leases)", "run", "-t", "green", "--grant", "part", "--", "true")
+	if r := n.CLI(soon(t), "lease", "release", id); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+	}
+	if r := as(t, n, "run", "-t", "green", "--grant", "part", "--", "true"); r.Code != 0 {
+		t.Errorf("after the release run exits with %d: %s", r.Code, r.Err)
 	}
 }
