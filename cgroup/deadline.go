@@ -238,7 +238,7 @@ func (f *deadlines) replaced() bool {
 
 func (f *deadlines) close() error {
 	if f.mapped != nil {
-		_ = unix.Munmap(f.mapped) // It cannot fail for a mapping of ours.
+		_ = unix.Munmap(f.mapped) // It cannot fail: this is the whole mapping.
 		f.mapped = nil
 	}
 	return f.f.Close()

@@ -210,7 +210,7 @@ func TestKernelFreezerRefusesInvalidPaths(t *testing.T) {
 	}
 }
 
-func TestFreezerFilesAreKeptUntilTheScopeIsGone(t *testing.T) {
+func TestFreezerFilesAreKeptUntilTheScopeIsRemoved(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
 	before := openFiles(t)
@@ -237,7 +237,7 @@ func TestFreezerFilesAreKeptUntilTheScopeIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := openFiles(t) - before; n != 0 {
-			t.Errorf("%d files of %s are open, which is gone", n, st.Path)
+			t.Errorf("%d files of %s are open, which was removed", n, st.Path)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestFreezerSeesANewCgroupOfTheSameName(t *testing.T) {
 	cg := tree.Top() + "/again"
 	freezer := NewKernelFreezer(tree.h.Mount)
 	defer freezer.Forget(cg)
-	for range 2 { // Nobody calls Forget.
+	for range 2 { // Forget is not called.
 		if err := mkdir(tree.h.Dir(cg)); err != nil {
 			t.Fatal(err)
 		}
