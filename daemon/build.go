@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -349,12 +350,13 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 // of the daemon is not passed on.
 func workerEnv() []string {
 	env := []string{"PATH=/usr/bin:/bin"}
-	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT", "GOMAXPROCS"} {
+	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
 	}
-	return env
+	// Calls of the library do not count as Go code: one core is enough, and is cheaper.
+	return append(env, "GOMAXPROCS="+cmp.Or(os.Getenv("GOMAXPROCS"), "1"))
 }
 
 // reportDamage reports a state that could not be read at start.

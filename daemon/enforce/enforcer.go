@@ -45,7 +45,7 @@ func (en *Enforcer) Run(ctx context.Context) {
 	en.tasks.Go(func() { en.tenantLoop(ctx) })
 	samplers := map[gpu.UUID]*sampler{}
 	for {
-		if _, ok := en.Wake.Sleep(ctx, en.SampleInterval()); !ok {
+		if _, ok := en.Wake.Every(ctx, en.SampleInterval()); !ok {
 			return
 		}
 		en.assign(ctx, samplers)

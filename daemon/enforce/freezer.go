@@ -8,7 +8,7 @@ import (
 )
 
 // freezer freezes leases, each for several reasons: a lease is frozen while one is left. A freeze lasts until Thaw for its
-// reason, and at most for its duration.
+// reason, and at most for its duration. Freeze and Thaw read the context's Err while they wait.
 type freezer interface {
 	Freeze(ctx context.Context, id string, reason cgroup.FreezeReason, d time.Duration) error
 	Thaw(ctx context.Context, id string, reason cgroup.FreezeReason) error
@@ -17,6 +17,22 @@ type freezer interface {
 	Retain(ctx context.Context, ids map[string]bool) error
 	// Ready returns nil when leases can be frozen.
 	Ready() error
+}
+
+// within is a context that ends after a time, for Freeze and Thaw, which read Err. It has no timer: to make one for each slice
+// would take as much of the CPU as the freeze. Done is that of ctx.
+type within struct {
+	context.Context
+	end time.Time
+}
+
+func (w within) Deadline() (time.Time, bool) { return w.end, true }
+
+func (w within) Err() error {
+	if err := w.Context.Err(); err != nil || time.Now().Before(w.end) {
+		return err
+	}
+	return context.DeadlineExceeded
 }
 
 // freeze freezes a lease for another reason than time slices: it gets none, and no other lease waits for it.

@@ -110,7 +110,7 @@ func (s *sampler) loop(ctx context.Context) {
 			s.noteSignal(r)
 			list = true // What a signal changed is seen at once.
 		}
-		timer.Reset(s.once(ctx, list))
+		timer.Reset(loop.Together(s.once(ctx, list)))
 	}
 }
 

@@ -180,14 +180,12 @@ func (sl *Slicer) updateHeld(d *Enforcer, now time.Duration) {
 
 // freeze freezes a lease, or suspends the time slices when none can be frozen: that is no property of the lease.
 func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
-	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
-	defer cancel()
 	if err := d.Freezer.Ready(); err != nil {
 		sl.suspend(d, err)
 		return
 	}
 	began := time.Now()
-	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
+	err := d.Freezer.Freeze(within{ctx, began.Add(freezeTimeout)}, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
 	duration := time.Since(began)
 	now := time.Since(sl.epoch)
 	d.Counters.Freezes.Add(1)
@@ -236,9 +234,7 @@ func (sl *Slicer) tryFreezer(d *Enforcer) bool {
 
 // renew moves the thaw deadline of a lease that stays frozen.
 func (sl *Slicer) renew(ctx context.Context, d *Enforcer, a quota.Action) {
-	ctx, cancel := context.WithTimeout(ctx, freezeTimeout)
-	defer cancel()
-	err := d.Freezer.Freeze(ctx, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
+	err := d.Freezer.Freeze(within{ctx, time.Now().Add(freezeTimeout)}, a.Lease, cgroup.ForTimeSlice, a.Until-time.Since(sl.epoch))
 	if err == nil {
 		return
 	}
@@ -252,10 +248,8 @@ func (sl *Slicer) renew(ctx context.Context, d *Enforcer, a quota.Action) {
 }
 
 func (sl *Slicer) thawOne(ctx context.Context, d *Enforcer, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
 	began := time.Now()
-	err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice)
+	err := d.Freezer.Thaw(within{context.WithoutCancel(ctx), began.Add(time.Second)}, id, cgroup.ForTimeSlice)
 	duration := time.Since(began)
 	now := time.Since(sl.epoch)
 	sl.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/usage"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -45,15 +46,8 @@ type timeSampler struct {
 
 // sampleLoop samples the GPU until ctx ends. It is a loop of its own: a driver that hangs delays no thaw.
 func (sl *Slicer) sampleLoop(ctx context.Context, d *Enforcer, id gpu.UUID) {
-	tick := time.NewTicker(seriesInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			sl.sample(ctx, d, id)
-		}
+	for loop.Every(ctx, seriesInterval) {
+		sl.sample(ctx, d, id)
 	}
 }
 
@@ -64,7 +58,7 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	x := &sl.sampler
 	now := time.Since(sl.epoch)
 	sl.mu.Lock()
-	shared, idle := len(sl.members) > 1, false
+	shared, idle, known := len(sl.members) > 1, false, sl.measured.sampledAt >= 2*leastWindow
 	for _, u := range sl.measured.usage {
 		idle = idle || u.Idle
 	}
@@ -74,8 +68,11 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		sl.sampleGPU(ctx, d, id)
 	}
 	every := processInterval
-	if shared && (idle || !x.series) {
+	switch {
+	case shared && (idle || !x.series):
 		every = seriesInterval
+	case !shared && known: // Only the account and status need it.
+		every = busyInterval
 	}
 	if now-x.listedAt > every-seriesInterval/2 {
 		sl.sampleProcesses(ctx, d, id)

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,53 @@ func TestManyWakeUpsMakeOnePass(t *testing.T) {
 		}
 		Wake{}.Set() // Nothing happens, without waiting.
 	})
+}
+
+// Loops that start at different moments and repeat every second wake up at the same moments, once a second each.
+func TestLoopsWakeUpTogether(t *testing.T) {
+	for _, every := range []time.Duration{500 * time.Millisecond, time.Second, 1300 * time.Millisecond, 3 * time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			moments := map[time.Duration]bool{}
+			ctx, stop := context.WithCancel(t.Context())
+			var g sync.WaitGroup
+			start := time.Now()
+			for i := range 20 {
+				g.Go(func() {
+					Pause(ctx, time.Duration(i)*13*time.Millisecond)
+					for n := 0; ; n++ {
+						began := time.Now()
+						if !Every(ctx, every) {
+							return
+						}
+						waited := time.Since(began)
+						if waited > every+slewed || waited <= every-beat || every%beat == 0 && n > 0 && waited != every {
+							t.Errorf("every %v: wait %d was %v", every, n, waited)
+						}
+						mu.Lock()
+						moments[time.Since(start)] = true
+						mu.Unlock()
+					}
+				})
+			}
+			Pause(ctx, 10*every)
+			stop()
+			g.Wait()
+			if n := len(moments); n > 24 && every%beat == 0 || n > int(10*every/beat)+2 {
+				t.Errorf("every %v: the process woke up at %d moments in ten rounds", every, n)
+			}
+		})
+	}
+	// The clock is corrected meanwhile: a timer that ends a millisecond before the quarter of a second.
+	synctest.Test(t, func(t *testing.T) {
+		Pause(t.Context(), beat-time.Millisecond)
+		if d := Together(time.Second); d != time.Second+time.Millisecond {
+			t.Errorf("the next wait is %v", d)
+		}
+	})
+	if d := Together(400 * time.Millisecond); d != 400*time.Millisecond {
+		t.Errorf("a short wait was changed to %v", d)
+	}
 }
 
 func TestGroupWaitsForAll(t *testing.T) {
