@@ -18,6 +18,9 @@ import (
 )
 
 const (
+	// referenceWarmUp and referenceWindow are for what is compared with: nothing learns there, and nothing varies.
+	referenceWarmUp = 3 * time.Second
+	referenceWindow = 20 * time.Second
 	// shortWindow is the shorter window of the targets. It is the longest error that a user of a GPU notices.
 	shortWindow = 10 * time.Second
 	// readEvery is the distance of two readings of the virtual GPUs, and so the error of the longest wait.
@@ -38,6 +41,23 @@ type scenario struct {
 	loads []load
 	// gpuBound: every tenant always has queued work, so the GPU need not be idle.
 	gpuBound bool
+	// reference: shares are not enforced, for comparison.
+	reference bool
+}
+
+// references are what a scenario with a tenant that waits for its host is compared with: all without enforcement, and each tenant
+// alone, which is what its host lets it use.
+func references(list []scenario) (out []scenario) {
+	for _, sc := range list {
+		if sc.gpuBound {
+			continue
+		}
+		out = append(out, scenario{name: sc.name + ", side by side", loads: sc.loads, reference: true})
+		for i, l := range sc.loads {
+			out = append(out, scenario{name: fmt.Sprintf("%s, tenant %d alone", sc.name, i+1), loads: []load{l}, reference: true})
+		}
+	}
+	return out
 }
 
 func equal(n int, burn string) (loads []load) {
@@ -55,12 +75,12 @@ const (
 )
 
 var scenarios = []scenario{
-	{"30/70, 50 ms", []load{{30, queue50}, {70, queue50}}, true},
-	{"30/70, 400/20 ms ± 30 %", []load{{30, queue400}, {70, queue20}}, true},
-	{"10/90, 50 ms", []load{{10, queue50}, {90, queue50}}, true},
-	{"10/20/30/40, 50 ms", []load{{10, queue50}, {20, queue50}, {30, queue50}, {40, queue50}}, true},
-	{"eight equal, 50 ms", equal(8, queue50), true},
-	{"30/70, synchronous 1 ms next to 50 ms", []load{{30, "--kernel 1ms --queue 1 --sync"}, {70, queue50}}, false},
+	{name: "30/70, 50 ms", loads: []load{{30, queue50}, {70, queue50}}, gpuBound: true},
+	{name: "30/70, 400/20 ms ± 30 %", loads: []load{{30, queue400}, {70, queue20}}, gpuBound: true},
+	{name: "10/90, 50 ms", loads: []load{{10, queue50}, {90, queue50}}, gpuBound: true},
+	{name: "10/20/30/40, 50 ms", loads: []load{{10, queue50}, {20, queue50}, {30, queue50}, {40, queue50}}, gpuBound: true},
+	{name: "eight equal, 50 ms", loads: equal(8, queue50), gpuBound: true},
+	{name: "30/70, synchronous 1 ms next to 50 ms", loads: []load{{30, "--kernel 1ms --queue 1 --sync"}, {70, queue50}}},
 }
 
 // scenarios are those that are chosen.
@@ -99,6 +119,9 @@ type outcome struct {
 
 func (b *bench) fairnessLimit() time.Duration {
 	once := b.warmUp + b.window + 30*time.Second
+	if len(references(b.scenarios())) != 0 {
+		once += referenceWarmUp + min(b.window, referenceWindow) + 30*time.Second
+	}
 	if b.full {
 		once *= time.Duration(len(b.scenarios()) * len(samplers))
 	}
@@ -122,18 +145,35 @@ func (b *bench) fairness(ctx context.Context) ([]Figure, error) {
 			groups = slices.Collect(slices.Chunk(b.scenarios(), 1))
 		}
 		for _, group := range groups {
-			outcomes := make([][]outcome, len(group))
+			compared := references(group)
+			outcomes := make([][]outcome, len(group)+len(compared))
 			for range b.runs {
-				got, err := b.runScenarios(ctx, s, group)
+				got, err := b.runScenarios(ctx, s, group, b.warmUp, b.window)
 				if err != nil {
 					return figures, err
+				}
+				if len(compared) != 0 {
+					more, err := b.runScenarios(ctx, s, compared, referenceWarmUp, min(b.window, referenceWindow))
+					if err != nil {
+						return figures, err
+					}
+					got = append(got, more...)
 				}
 				for i := range got {
 					outcomes[i] = append(outcomes[i], got[i])
 				}
 			}
+			next := len(group)
 			for i, sc := range group {
-				figures = append(figures, sc.figures(s, outcomes[i])...)
+				attainable := 1.0
+				if !sc.gpuBound { // Its references follow in the order of the scenarios: side by side, and each tenant alone.
+					attainable = sc.attainable(outcomes[next+1 : next+1+len(sc.loads)])
+					next += 1 + len(sc.loads)
+				}
+				figures = append(figures, sc.figures(s, outcomes[i], attainable)...)
+			}
+			for i, sc := range compared {
+				figures = append(figures, sc.figures(s, outcomes[len(group)+i], 1)...)
 			}
 		}
 	}
@@ -156,16 +196,32 @@ const (
 	columnWait  = "longest wait, s"
 )
 
-// figures are those of one scenario, with the targets that apply to it.
-func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
+// attainable is how busy the GPU can be, 0…1, when each tenant has its share of what is used and alone keeps the GPU as busy
+// as measured: a share of a part φ needs the part φ/alone of the time.
+func (sc *scenario) attainable(alone [][]outcome) float64 {
+	var parts, time float64
+	for i, runs := range alone {
+		var busy float64
+		for _, o := range runs {
+			busy += o.busy / 100 / float64(len(runs))
+		}
+		parts += sc.loads[i].share
+		time += sc.loads[i].share / min(busy, 1)
+	}
+	return parts / time
+}
+
+// figures are those of one scenario, with the targets that apply to it. attainable is how busy the GPU can be, 0…1.
+func (sc *scenario) figures(s sampler, runs []outcome, attainable float64) []Figure {
 	name := sc.name
 	if s.name != "" {
 		name += ", " + s.name
 	}
 	target := func(v float64) *float64 { return &v }
-	var bound10, bound60, bound97 *float64
+	bound97 := target(97 * attainable)
+	var bound10, bound60 *float64
 	if sc.gpuBound {
-		bound10, bound60, bound97 = target(2), target(1), target(97)
+		bound10, bound60 = target(2), target(1)
 	}
 	var out []Figure
 	add := func(what, unit, better string, target *float64, value func(outcome) float64) {
@@ -179,6 +235,13 @@ func (sc *scenario) figures(s sampler, runs []outcome) []Figure {
 		f := figure(what, values, unit, better, target)
 		f.Scenario = name
 		out = append(out, f)
+	}
+	if sc.reference {
+		if len(sc.loads) > 1 {
+			add(columnMean, "points", "lower", nil, func(o outcome) float64 { return o.bias })
+		}
+		add(columnBusy, "%", "higher", nil, func(o outcome) float64 { return o.busy })
+		return out
 	}
 	add(columnMean, "points", "lower", target(1), func(o outcome) float64 { return o.bias })
 	add(columnRMS10, "points", "lower", bound10, func(o outcome) float64 { return o.rms10 })
@@ -205,8 +268,8 @@ type shown struct {
 	busy float64
 }
 
-// runScenarios runs scenarios once, each on a GPU of its own.
-func (b *bench) runScenarios(ctx context.Context, s sampler, list []scenario) (out []outcome, err error) {
+// runScenarios runs scenarios once, each on a GPU of its own. The shares of references are not enforced.
+func (b *bench) runScenarios(ctx context.Context, s sampler, list []scenario, warmUp, window time.Duration) (out []outcome, err error) {
 	n, err := b.startNode(ctx, s)
 	if n != nil {
 		defer func() { err = errors.Join(err, n.Close()) }()
@@ -219,10 +282,10 @@ func (b *bench) runScenarios(ctx context.Context, s sampler, list []scenario) (o
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, b.warmUp); err != nil { // The scheduler learns in this time.
+	if err := pause(ctx, warmUp); err != nil { // The scheduler learns in this time.
 		return nil, err
 	}
-	if err := read(ctx, n, all, b.window); err != nil {
+	if err := read(ctx, n, all, window); err != nil {
 		return nil, err
 	}
 	for _, r := range all {
@@ -255,7 +318,7 @@ func (b *bench) startNode(ctx context.Context, s sampler) (*harness.Node, error)
 // tenant is the name of a tenant of a scenario.
 func tenant(scenario, load int) string { return fmt.Sprintf("s%d-t%d", scenario, load) }
 
-// startScenarios applies one spec for all scenarios and starts their programs. What it started is returned also with an error.
+// startScenarios applies one spec for all scenarios, which are all references or none is, and starts their programs. What it started is returned also with an error.
 func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*running, error) {
 	var gpus, tenants strings.Builder
 	for i, sc := range list {
@@ -264,7 +327,11 @@ func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*r
 			fmt.Fprintf(&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}}]\n", tenant(i, k), l.share, i)
 		}
 	}
-	spec := "version: v1\nnode: {enforce: on}\ngpus:\n" + gpus.String() + "tenants:\n" + tenants.String()
+	enforce := "on"
+	if list[0].reference {
+		enforce = "off"
+	}
+	spec := "version: v1\nnode: {enforce: " + enforce + "}\ngpus:\n" + gpus.String() + "tenants:\n" + tenants.String()
 	if r := n.CLIIn(ctx, spec, "apply", "-f", "-"); r.Code != 0 {
 		return nil, fmt.Errorf("cannot apply the spec: %s", r.Err)
 	}

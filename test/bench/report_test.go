@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -66,6 +67,21 @@ func TestRejectsBadArguments(t *testing.T) {
 		var out, errs strings.Builder
 		if code := run(t.Context(), args, &out, &errs); code != 2 || errs.Len() == 0 {
 			t.Errorf("%v: exit code %d: %s", args, code, errs.String())
+		}
+	}
+}
+
+// TestAttainable checks how busy the GPU can be next to a tenant that waits for its host.
+func TestAttainable(t *testing.T) {
+	sc := scenario{loads: []load{{share: 30}, {share: 70}}}
+	for _, c := range []struct{ first, second, want float64 }{
+		{100, 100, 1},
+		{80, 100, 1 / (0.3/0.8 + 0.7)}, // the tenant needs 37.5 % of the time for 30 % of what is used
+		{50, 50, 0.5},
+	} {
+		alone := [][]outcome{{{busy: c.first}}, {{busy: c.second - 10}, {busy: c.second + 10}}}
+		if got := sc.attainable(alone); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("alone %v and %v: attainable is %v, want %v", c.first, c.second, got, c.want)
 		}
 	}
 }
