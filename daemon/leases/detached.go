@@ -50,7 +50,7 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error()}
 	}
 	var err error
-	if p.Credentials, err = launch.CredentialsOf(c.Process.PID); err != nil {
+	if p.Credentials, err = launch.CredentialsOf(launch.Process(c.Process)); err != nil {
 		return nil, &api.Error{Kind: api.KindDenied, Message: err.Error(), Hint: "run it where the daemon runs, not inside a container"}
 	}
 	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups = c.UID, c.GID, c.Groups

@@ -108,7 +108,7 @@ func (ls *Leases) leaseError(err error) *api.Error {
 // startError returns why a lease that was placed was not started; its command may be the reason.
 func (ls *Leases) startError(err error) *api.LeaseGrant {
 	if f, ok := errors.AsType[*launch.Failure](err); ok {
-		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message}, ExitCode: f.Code}
+		return &api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: f.Message, Hint: f.Hint}, ExitCode: f.Code}
 	}
 	return &api.LeaseGrant{Error: ls.leaseError(err)}
 }

@@ -33,6 +33,7 @@ type greeting struct {
 type Failure struct {
 	Code    int    `json:"code"` // ExitCannot or ExitNotFound
 	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
 }
 
 func (f *Failure) Error() string { return f.Message }
@@ -133,16 +134,17 @@ func closeOnExec(from int) error {
 // execProgram returns only on failure.
 func execProgram(p *Program) *Failure {
 	cannot := func(what string, err error) *Failure {
-		return &Failure{ExitCannot, fmt.Sprintf("cannot %s: %v", what, reason(err))}
+		return &Failure{Code: ExitCannot, Message: fmt.Sprintf("cannot %s: %v", what, reason(err))}
 	}
 	if err := p.Check(); err != nil {
-		return &Failure{ExitCannot, err.Error()}
-	}
-	if here, err := os.Readlink("/proc/self/ns/mnt"); err != nil || p.Credentials.Mounts != "" && here != p.Credentials.Mounts {
-		return &Failure{ExitCannot, fmt.Sprintf("cannot start %s: the caller is in another mount namespace, such as a container, so that its paths are different here", p.Path)}
+		return &Failure{Code: ExitCannot, Message: err.Error()}
 	}
 	// Attributes that the kernel has for each thread must be set on the thread that executes.
 	runtime.LockOSThread()
+	p.Credentials.Confinement.limitCapabilities()
+	if f := p.Credentials.Confinement.check(p.Path); f != nil {
+		return f
+	}
 	if err := p.Credentials.apply(); err != nil {
 		return cannot("start for user "+strconv.Itoa(p.Credentials.UID), err)
 	}
@@ -200,10 +202,5 @@ func (o *Credentials) apply() error {
 	}
 	// The session keyring of the parent is not the user's. A kernel without keyrings needs nothing.
 	_, _ = unix.KeyctlJoinSessionKeyring("")
-	if o.NoNewPrivs {
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return os.NewSyscallError("prctl", err)
-		}
-	}
 	return nil
 }

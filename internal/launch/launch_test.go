@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 		os.Exit(Exec(true))
 	case os.Args[1] == "--supervise":
 		os.Exit(Supervise(os.Args[2], os.Args[3], len(os.Args) == 5))
+	case os.Args[1] == confinedFlag:
+		confinedCaller(os.Args[2], os.Args[3])
 	}
 	os.Exit(m.Run())
 }
@@ -52,7 +54,11 @@ func supervisors(t *testing.T) *Supervisors {
 // shellProgram is a shell script as a program with the credentials of the test.
 func shellProgram(t *testing.T, script string) *Program {
 	t.Helper()
-	o, err := CredentialsOf(os.Getpid())
+	me, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := CredentialsOf(me)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +141,7 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 		{"no first line", func(p *Program) { p.Path = write("script", "echo\n", 0o755) }, 126, "first line"},
 		{"no such directory", func(p *Program) { p.Dir = "/no/such/directory" }, 126, "cannot start in /no/such/directory: no such file"},
 		{"a relative path", func(p *Program) { p.Path = "sh" }, 126, "not absolute"},
-		{"other mounts", func(p *Program) { p.Credentials.Mounts = "mnt:[1]" }, 126, "container"},
+		{"other mounts", func(p *Program) { p.Credentials.Confinement.Namespaces["mnt"] = "mnt:[1]" }, 126, "mount namespace"},
 		{"a bad environment", func(p *Program) { p.Env = []string{"=x"} }, 126, "NAME=value"},
 		{"a zero byte", func(p *Program) { p.Argv = []string{"a\x00b"} }, 126, "zero byte"},
 	} {
@@ -165,7 +171,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 	}
 	k := supervisors(t)
 	p := shellProgram(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
-	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups, p.Credentials.NoNewPrivs, p.Credentials.OOMScore = 65534, 65533, []int{4711, 4712}, true, 42
+	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups, p.Credentials.OOMScore = 65534, 65533, []int{4711, 4712}, 42
 	p.Credentials.Limits = map[int]Limit{unix.RLIMIT_NOFILE: {100, 200}}
 	if err := begin(t, k, "a", p); err != nil {
 		t.Fatal(err)
@@ -174,7 +180,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	const none = "0000000000000000"
-	want := "65534\n65533\n65533 4711 4712\nCapInh:\t" + none + " CapPrm:\t" + none + " CapEff:\t" + none + " CapAmb:\t" + none + " NoNewPrivs:\t1 100\n42\n"
+	want := "65534\n65533\n65533 4711 4712\nCapInh:\t" + none + " CapPrm:\t" + none + " CapEff:\t" + none + " CapAmb:\t" + none + " NoNewPrivs:\t0 100\n42\n"
 	if got := output(t, k, "a", -1); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -30,10 +30,9 @@ type Credentials struct {
 	GID    int   `json:"gid"`
 	Groups []int `json:"groups,omitempty"` // supplementary
 	// Limits are the resource limits by number, those that could be read.
-	Limits     map[int]Limit `json:"limits,omitempty"`
-	OOMScore   int           `json:"oom_score,omitempty"` // oom_score_adj
-	NoNewPrivs bool          `json:"no_new_privs,omitempty"`
-	Mounts     string        `json:"mounts,omitempty"` // its mount namespace: paths mean nothing in another
+	Limits      map[int]Limit `json:"limits,omitempty"`
+	OOMScore    int           `json:"oom_score,omitempty"` // oom_score_adj
+	Confinement Confinement   `json:"confinement"`
 }
 
 // Limit is a resource limit as in getrlimit(2); unix.RLIM_INFINITY is no limit.
@@ -82,38 +81,32 @@ func (p *Program) Check() error {
 }
 
 // CredentialsOf reads what the kernel reports of a process in addition to its socket credentials.
-func CredentialsOf(pid int) (Credentials, error) {
-	var o Credentials
-	if root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid)); err != nil || root != "/" {
-		return o, fmt.Errorf("cannot start a program for pid %d: its root directory is %q (%w), so that its paths are different here", pid, root, orDifferent(err))
+func CredentialsOf(p Process) (Credentials, error) {
+	o, err := readCredentials(strconv.Itoa(p.PID))
+	// All of it was read by pid. It is of this process if that has the pid afterwards.
+	if start, serr := procfs.Start(p.PID); serr != nil || start != p.Start {
+		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: %w", p.PID, procfs.ErrNoProcess)
 	}
-	var err error
-	if o.Mounts, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil {
-		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
-	}
-	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
-		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
+		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: its attributes cannot be read: %w", p.PID, err)
 	}
-	o.Limits = parseLimits(string(limits))
-	score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
-	if err != nil {
-		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
-	}
-	o.OOMScore, _ = strconv.Atoi(strings.TrimSpace(string(score))) // The kernel writes numbers.
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return o, fmt.Errorf("cannot read pid %d: %w", pid, err)
-	}
-	o.NoNewPrivs = strings.Contains(string(status), "\nNoNewPrivs:\t1\n")
 	return o, nil
 }
 
-func orDifferent(err error) error {
-	if err == nil {
-		return errors.New("not /")
+func readCredentials(pid string) (o Credentials, err error) {
+	dir := filepath.Join("/proc", pid)
+	limits, err := os.ReadFile(filepath.Join(dir, "limits"))
+	if err != nil {
+		return o, err
 	}
-	return err
+	o.Limits = parseLimits(string(limits))
+	score, err := os.ReadFile(filepath.Join(dir, "oom_score_adj"))
+	if err != nil {
+		return o, err
+	}
+	o.OOMScore, _ = strconv.Atoi(strings.TrimSpace(string(score))) // The kernel writes numbers.
+	o.Confinement, err = confinementOf(pid)
+	return o, err
 }
 
 // parseLimits reads /proc/PID/limits (proc_pid_limits(5)).

@@ -30,7 +30,7 @@ func Supervise(dir, id string, inCgroup bool) int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	conn := os.NewFile(supervisorConnFD, "the daemon")
 	if err := supervise(dir, id, conn, inCgroup); err != nil {
-		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{ExitCannot, "cannot supervise the program: " + err.Error()}}) // The daemon may have ended.
+		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{Code: ExitCannot, Message: "cannot supervise the program: " + err.Error()}}) // The daemon may have ended.
 		return 1
 	}
 	return 0

@@ -202,6 +202,40 @@ func TestDetachedRefusals(t *testing.T) {
 	}
 }
 
+// A detached command does not run without what confines its caller: the request is refused with its name, and leaves nothing.
+func TestDetachedKeepsConfinement(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("confining a process needs root")
+	}
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	for _, c := range []struct {
+		name  string
+		under []string
+		says  string
+	}{
+		{"a network namespace", []string{"unshare", "--net"}, "would be lost: network namespace"},
+		{"mounts", []string{"unshare", "--mount", "--pid", "--fork"}, "would be lost: mount namespace, pid namespace"},
+		{"root of a user namespace", []string{"unshare", "--user", "--map-root-user"}, "would be lost: user namespace"},
+		{"no new privileges", []string{"setpriv", "--no-new-privs"}, "would be lost: no_new_privs"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append(c.under[1:], filepath.Join(n.Bin, "gpushare"), "run", "--detach", "-t", "red", "--grant", "part", "--", "true")
+			cmd := exec.CommandContext(soon(t), c.under[0], args...)
+			cmd.Env = n.Environ()
+			out, err := cmd.CombinedOutput()
+			if strings.Contains(string(out), "unshare failed") {
+				t.Skipf("needs a kernel with it: %s", out)
+			}
+			if cmd.ProcessState.ExitCode() != 126 || !strings.Contains(string(out), c.says) || !strings.Contains(string(out), "without --detach") {
+				t.Errorf("it ended with %v, want 126 and %q: %s", err, c.says, out)
+			}
+		})
+	}
+	awaitStatus(t, n, "leases of refused requests are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
+}
+
 func awaitLogs(t *testing.T, n *harness.Node, id, text string) {
 	t.Helper()
 	err := harness.Await(soon(t), 10*time.Millisecond, "it does not print "+text, func() (bool, error) {
