@@ -23,7 +23,7 @@ packages=(
 	kmod procps iproute2
 	busybox-static cpio xz-utils # For the initrd below.
 	gojq                       # The checks read JSON. It starts ten times faster than jq 1.6.
-	openssh-server openssh-client cron # Logins and their jobs.
+	openssh-server openssh-client cron at # Logins, and jobs of users outside of logins.
 	podman crun uidmap         # Containers, rootless ones too.
 	bpftool strace             # Lists attached programs; and a tool of the attacker.
 )

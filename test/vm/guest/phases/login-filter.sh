@@ -1,5 +1,5 @@
 # The login filter denies managed GPUs to new and old logins, through reloads and restarts of systemd. Leases of a user are not affected.
-# checks: off plan on again old_login reload reexec first_login daemon lease unit corrected
+# checks: off plan on again jobs started_again old_login reload reexec first_login daemon lease unit corrected
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/login-filter.sh
@@ -37,6 +37,37 @@ check_again() {
 	[[ $out == *"no changes"* ]] || die "the second apply says: $out"
 	want "opening GPU 1 in a login of root" "$(login_opens root $root/dev/nvidia1)" through
 }
+
+# cron and at run jobs of users in their own units, outside of every login. A job opens no managed GPU, and a lease that it
+# starts opens its own.
+check_jobs() {
+	local job
+	for job in cron at; do rm -f /home/alice/$job.cgroup /home/alice/$job.opens /home/alice/$job.leased; done
+	printf '%s\n' "$opens" >/home/alice/opens
+	printf '#!/bin/bash\n%s\n%s\n%s\n' "grep ^0:: /proc/self/cgroup >/home/alice/\$1.cgroup" \
+		"bash /home/alice/opens $root/dev/nvidia1 $root/dev/nvidia4 | xargs >/home/alice/\$1.opens" \
+		"gpushare run -q -t vision --grant big -- bash /home/alice/opens $root/dev/nvidia1 $root/dev/nvidia2 | xargs >/home/alice/\$1.leased" >/home/alice/job
+	crontab -u alice - <<<"* * * * * bash /home/alice/job cron"
+	until_true 150 grep -qs . /home/alice/cron.leased
+	crontab -u alice -r
+	until_true 30 free_of_leases # The job of at needs the GPU of the grant.
+	as alice bash -c 'cd / && echo "bash /home/alice/job at" | at -M now' 2>/dev/null
+	until_true 60 grep -qs . /home/alice/at.leased
+	for job in cron:cron.service at:atd.service; do
+		[[ $(cat "/home/alice/${job%:*}.cgroup") == */${job#*:}* ]] || die "the job of ${job%:*} is in $(cat "/home/alice/${job%:*}.cgroup")"
+		want "what a job of ${job%:*} opens of GPUs 1 and 4" "$(cat "/home/alice/${job%:*}.opens")" "denied through"
+		want "what a lease in a job of ${job%:*} opens of GPUs 1 and 2" "$(cat "/home/alice/${job%:*}.leased")" "denied through"
+	done
+}
+free_of_leases() { [ "$(field '[.leases[] | select(.tenant == "vision" and .grant == "big")] | length')" = 0 ]; }
+
+# A unit that was started again has another cgroup. systemd reports its start.
+check_started_again() {
+	systemctl restart cron.service
+	until_true 10 cron_is_closed
+	want "conditions of the login filter" "$(filter_conditions)" ""
+}
+cron_is_closed() { [ "$(open_as alice "$(cgroup_of cron.service)" $root/dev/nvidia1)" = denied ]; }
 
 check_old_login() {
 	local cg
