@@ -232,7 +232,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
-		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
+		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Changed: d.wakeConverge, UserName: d.identities.Names.UserName, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
 	}
 	d.escapes.NoDescent = h.NoDescent
 	if h.Descent != nil { // A nil record must stay a nil interface.
@@ -259,7 +259,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()},
 	}
-	leaseIsolation.MayStart = d.enforcer.MayStart
+	leaseIsolation.MayStart, leaseIsolation.Vacant = d.enforcer.MayStart, d.escapes.Vacant
 	d.changes = &change.Changes{
 		Reporter: d.Reporter, Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,

@@ -82,16 +82,17 @@ func placeMemory(p *Place, v *View) (sum uint64) {
 
 // requester is whom a place is searched for. The zero value has no user.
 type requester struct {
-	ticket string     // it may have the instance that was created for it
-	name   string     // of the user
-	limit  PerUser    // of the user; zero for root
-	has    *userUsage // what the user has; nil without a limit
-	own    int        // of has.pending: for this ticket
+	ticket  string     // it may have the instance that was created for it
+	name    string     // of the user
+	limit   PerUser    // of the user; zero for root
+	has     *userUsage // what the user has; nil without a limit
+	inPlace bool       // the processes of its lease are not started by gpushare
+	own     int        // of has.pending: for this ticket
 }
 
 // requesterOf describes the user of a request.
 func (o *occupancy) requesterOf(k *Ticket) requester {
-	r := requester{ticket: k.id}
+	r := requester{ticket: k.id, inPlace: k.lease.InPlace()}
 	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
 		r.name, r.has = k.request.userName(), o.user(k.request.UID)
 		if k.pending != nil {

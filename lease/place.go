@@ -210,6 +210,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 				continue
 			}
 			matching++
+			if in.Occupied != "" && !who.inPlace {
+				closed.addInstance(d, in)
+				continue
+			}
 			smallest = min(smallest, in.Memory)
 			if in.Memory <= who.left() && t.free(in.Placement, g.Key(), who.ticket) {
 				h := t.instances[in.Placement]
@@ -237,6 +241,9 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 			ob.text = "there is no " + g.requirement() + " instance now"
 		default:
 			ob.text = fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.requirement(), matching, matching)
+			if closed.any() {
+				ob.text += "; " + closed.text()
+			}
 		}
 		return nil, ob
 	}
@@ -276,6 +283,10 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 		}
 		if d.Closed != "" {
 			closed.add(d)
+			continue
+		}
+		if d.Occupied != "" && !who.inPlace {
+			closed = append(closed, fmt.Sprintf("GPU %d is closed: %s", d.Index, d.Occupied))
 			continue
 		}
 		t := o.at(d.UUID)
@@ -517,6 +528,10 @@ type closedGPUs []string
 func (c *closedGPUs) add(d *GPUView) {
 	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is closed: "+d.Closed)
 }
+func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView) {
+	*c = append(*c, fmt.Sprintf("%s at %d on GPU %d is closed: %s", in.Name, in.Placement.Start, d.Index, in.Occupied))
+}
+
 func (c closedGPUs) any() bool    { return len(c) > 0 }
 func (c closedGPUs) text() string { return strings.Join(c, "; ") }
 

@@ -106,6 +106,22 @@ func TestPlace(t *testing.T) {
 			grant: mps("b", "y", 30, gib), want: "no: GPU 0 has 20% of its threads left",
 		},
 		{
+			name: "an occupied GPU is no lease's", gpus: []GPUView{occupied(device(0, "exclusive")), device(1, "exclusive")},
+			grant: exclusive("b", "x", 1), want: "GPU-1",
+		},
+		{
+			name: "and the reason says so", gpus: []GPUView{occupied(device(0, "exclusive"))},
+			grant: exclusive("b", "x", 1), want: "no: 1 exclusive GPU requested, 0 idle; GPU 0 is closed: a process uses it",
+		},
+		{
+			name: "an occupied instance is no lease's", gpus: []GPUView{occupiedAt(partitioned(0), 4)},
+			grant: mig("b", "x", "3g.20gb"), want: "no: no idle 3g.20gb instance: 1 of 1 in use or reserved; 3g.20gb at 4 on GPU 0 is closed: a process uses it",
+		},
+		{
+			name: "a time-sliced GPU is shared with processes of no lease", gpus: []GPUView{occupied(device(0, "timeslice"))},
+			grant: timeslice("b", "x", 10, gib), want: "GPU-0",
+		},
+		{
 			name: "a closed GPU admits no lease", gpus: []GPUView{closed(device(0, "timeslice"), "cordoned"), device(1, "timeslice")},
 			live:  []held{{timeslice("b", "x", 80, gib), share("GPU-1")}},
 			grant: timeslice("b", "y", 80, gib), want: "GPU-1",
@@ -401,5 +417,31 @@ func TestHardMemory(t *testing.T) {
 				t.Errorf("never hard: %v, %q", g, why)
 			}
 		})
+	}
+}
+
+// occupied is a GPU that a process of no lease uses.
+func occupied(d GPUView) GPUView {
+	d.Occupied = "a process uses it"
+	return d
+}
+
+// occupiedAt is a GPU with an instance that a process of no lease uses.
+func occupiedAt(d GPUView, start uint32) GPUView {
+	for i := range d.Instances {
+		if d.Instances[i].Placement.Start == start {
+			d.Instances[i].Occupied = "a process uses it"
+		}
+	}
+	return d
+}
+
+// A process may get a lease of what it uses already.
+func TestALeaseInPlaceOfAnOccupiedPlace(t *testing.T) {
+	v := View{GPUs: []GPUView{occupied(device(0, "exclusive")), occupiedAt(partitioned(1), 4)}}
+	for _, g := range []Grant{exclusive("b", "x", 1), mig("b", "y", "3g.20gb")} {
+		if p, ob := placeFor(&g, &v, newOccupancy(), requester{inPlace: true}); p == nil {
+			t.Errorf("%s: %s", g.Spec.Name, ob.text)
+		}
 	}
 }

@@ -35,6 +35,9 @@ type GPUView struct {
 	// Closed is why no lease starts here now: cordoned, held, in a change, lost. Empty if the GPU is open. A closed GPU
 	// still counts for what can ever fit.
 	Closed string
+	// Occupied is why no lease may have this exclusive GPU alone now; empty if one may. Leases in place may have it: their
+	// processes use it already.
+	Occupied string
 	// ReopensSoon: it is closed only while an instance is created or removed on it.
 	ReopensSoon bool
 	// NoHardMemory is why no limit of GPU memory is hard here; empty if it can be, or if that is not known.
@@ -66,8 +69,9 @@ type InstanceView struct {
 	// Generation is gpushare's number: an instance that is created again at the same placement has the same UUIDs and
 	// another generation.
 	Generation uint64
-	Pinned     bool // it is not removed to free capacity: it is not managed by gpushare, or InUse
-	InUse      bool // processes of no lease use it
+	Pinned     bool   // it is not removed to free capacity: it is not managed by gpushare, or InUse
+	InUse      bool   // processes of no lease use it
+	Occupied   string // as of a GPU
 	// Unusable is why no lease may have it: foreign, without a compute instance, about to be removed. Empty if it is
 	// usable.
 	Unusable string

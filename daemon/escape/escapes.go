@@ -31,7 +31,12 @@ type Escapes struct {
 	Descent        descentRecord // nil: escaped processes are found by looking only
 	NoDescent      error         // why
 
-	Escaped Escaped
+	UserName func(uid int) string // nil: users are not named
+	// Changed is called when a place was closed to leases, or opened again, because of a process of no lease.
+	Changed func()
+
+	Escaped  Escaped
+	occupied occupants
 }
 
 // Run runs both searches until ctx ends, and returns when its loops have ended.

@@ -27,7 +27,17 @@ type unattributedProcess struct {
 	name    string
 	gpu     gpu.UUID // the first GPU that it uses
 	index   int
+	user    string // "uid 1000" when the host does not know it
+	closes  bool   // its GPU or instance takes no lease that would have it alone
 	exempt  string // why it is never stopped; empty: it may be stopped
+}
+
+// subject names the process and its user.
+func (s *unattributedProcess) subject() string {
+	if s.user == "" {
+		return fmt.Sprintf("pid %d (%s)", s.process.PID, s.name)
+	}
+	return fmt.Sprintf("pid %d (%s) of %s", s.process.PID, s.name, s.user)
 }
 
 // A managed GPU without leases is checked every idleInterval. To list processes costs a driver call for each list of each
@@ -85,7 +95,10 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		case stop:
 			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
 		}
-		text := fmt.Sprintf("pid %d (%s) uses GPU %d without a lease; %s", s.process.PID, s.name, s.index, decision)
+		text := fmt.Sprintf("%s uses GPU %d without a lease; %s", s.subject(), s.index, decision)
+		if s.closes {
+			text += "; no lease gets what it uses until it ends"
+		}
 		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts a command in a lease, 'gpushare lease attach --pid' attaches a running process to one"}
 		if !known {
 			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
@@ -139,6 +152,7 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 // find returns the processes on managed GPUs that are in no lease.
 func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.Desired) []unattributedProcess {
 	var out []unattributedProcess
+	occupied := map[occupant]bool{}
 	node := d.Samples.Overlay(d.Observer.Last())
 	var quiesced []string // cgroups of units that are known to use GPUs
 	read := false
@@ -148,7 +162,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			continue
 		}
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
-			if _, attributed := d.Attribution.LeaseOf(p.PID); attributed || slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
+			if _, attributed := d.Attribution.LeaseOf(p.PID); attributed {
 				continue
 			}
 			st, err := procfs.Read(p.PID)
@@ -158,11 +172,22 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			if !read {
 				quiesced, read = d.quiesceUnits(ctx, want), true
 			}
-			s := unattributedProcess{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index}
+			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)
+			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.MPS, st), st, quiesced); closes {
+				occupied[c] = true
+			}
+			if slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
+				continue
+			}
+			s := unattributedProcess{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index, closes: closes}
+			if uid, err := procfs.UID(p.PID); err == nil && d.UserName != nil {
+				s.user = d.UserName(int(uid))
+			}
 			s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced)
 			out = append(out, s)
 		}
 	}
+	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
 	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
 }
 
@@ -223,7 +248,7 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 		return
 	}
 	escalation := stop.Escalation{Target: one, Notify: func(context.Context) {
-		text := fmt.Sprintf("pid %d (%s) uses GPU %d without a lease: it is stopped", s.process.PID, s.name, s.index)
+		text := fmt.Sprintf("%s uses GPU %d without a lease: it is stopped", s.subject(), s.index)
 		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 		e.Audit("gpushared", "unattributed", text)
 	}}

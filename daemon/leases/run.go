@@ -118,6 +118,8 @@ type Isolation struct {
 	Leases *Leases
 	// MayStart returns why no lease of a tenant starts now, other than leases in place; nil: every one starts.
 	MayStart func(tenant string) error
+	// Vacant returns why a lease may not have its place alone: a process of no lease uses it.
+	Vacant func(ctx context.Context, l *lease.Lease) error
 }
 
 // Isolate moves the process into a scope of its own with exactly the devices of its lease.
@@ -128,6 +130,11 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	}
 	if w.MayStart != nil {
 		if err := w.MayStart(l.Terms.Tenant); err != nil {
+			return lease.IsolationResult{}, err
+		}
+	}
+	if w.Vacant != nil {
+		if err := w.Vacant(ctx, &l); err != nil {
 			return lease.IsolationResult{}, err
 		}
 	}

@@ -29,7 +29,25 @@ func View(s *state.State, node *observe.Node) lease.View {
 	}
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
 	numberInstances(s, &v)
+	closeOccupied(s.Occupied(), &v)
 	return v
+}
+
+// closeOccupied closes the places that a process of no lease uses. The users who wait read the text; a condition names the
+// process.
+func closeOccupied(places map[state.Place]bool, v *lease.View) {
+	const text = "a process of no lease uses it"
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		if g.Mode == api.ModeExclusive && places[state.Place{GPU: g.UUID}] {
+			g.Occupied = text
+		}
+		for j := range g.Instances {
+			if in := &g.Instances[j]; places[state.Place{GPU: g.UUID, Instance: in.Placement}] {
+				in.Occupied = text
+			}
+		}
+	}
 }
 
 // closeUnrestored closes GPUs whose layout was not restored yet: until then they take no lease.

@@ -19,6 +19,7 @@ type State struct {
 	desired    atomic.Pointer[Desired]
 	changing   atomic.Pointer[OpenChange]
 	closed     atomic.Pointer[map[gpu.UUID]string]
+	occupied   atomic.Pointer[map[Place]bool]
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
 	lastChangeSeq atomic.Uint64
 }
