@@ -9,6 +9,8 @@ import (
 const (
 	deadlineAhead  = 1500 * time.Millisecond
 	deadlineMargin = 500 * time.Millisecond
+	// renewAgain is the shortest time between two renewals.
+	renewAgain = 100 * time.Millisecond
 )
 
 // outsideBacklog is how long the queued work of a lease that is frozen without a slice may run: its length is not known yet.
@@ -98,22 +100,23 @@ func (s *Scheduler) Next(now time.Duration) Action {
 	}
 }
 
-// wait returns a wait, or the renewal of a thaw deadline that comes first.
+// wait returns a wait, or the renewal of a thaw deadline that would end it: to renew it now needs no wake-up of its own.
 func (s *Scheduler) wait(now, until time.Duration, why string) Action {
 	until = min(until, now+time.Second)
 	for _, m := range s.members {
-		if !m.frozen {
-			continue
-		}
-		if m.retryAt > now {
+		if m.frozen && m.retryAt > now {
 			until = min(until, m.retryAt)
 		}
-		act := m.deadline - deadlineMargin
-		if act <= now {
+	}
+	for _, m := range s.members {
+		if !m.frozen || m.deadline-deadlineMargin >= until {
+			continue
+		}
+		if m.deadline < now+deadlineAhead-renewAgain {
 			m.deadline = now + deadlineAhead
 			return Action{Kind: Renew, Lease: m.Lease, Until: m.deadline, Reason: "it stays frozen: " + why}
 		}
-		until = min(until, act)
+		until = m.deadline - deadlineMargin
 	}
 	return Action{Kind: Wait, Until: max(until, now+time.Microsecond), Reason: why}
 }

@@ -24,6 +24,56 @@ func usageOf(t testing.TB, s *Scheduler, now time.Duration, lease string) Usage 
 	return Usage{}
 }
 
+// TestWakeUpsOfASlice counts how often the scheduler must be called again later: at the end of a slice and at the end of its
+// backlog. Thaw deadlines are renewed at these times.
+func TestWakeUpsOfASlice(t *testing.T) {
+	s := NewScheduler(Config{})
+	var list []Member
+	for i := range 8 {
+		id := fmt.Sprint("l-", i)
+		list = append(list, Member{Lease: id, Grant: id, Share: 1, Active: true})
+	}
+	s.SetMembers(0, list)
+	busy := map[string]float64{}
+	for _, m := range list {
+		busy[m.Lease] = 0.125
+	}
+	deadlines := map[string]time.Duration{}
+	waits, slices, renewals, step := 0, 0, 0, 20*time.Microsecond // a call takes some time
+	var now time.Duration
+	for end := 60 * time.Second; now < end; now += step {
+		for id, d := range deadlines {
+			if d <= now {
+				t.Fatalf("at %v the thaw deadline of %s has passed", now, id)
+			}
+		}
+		a := s.Next(now)
+		switch a.Kind {
+		case Freeze:
+			deadlines[a.Lease] = a.Until
+			s.Froze(a.Lease, now, step, nil)
+		case Thaw:
+			slices++
+			delete(deadlines, a.Lease)
+			s.Thawed(a.Lease, now, step, nil)
+		case Renew:
+			renewals++
+			deadlines[a.Lease] = a.Until
+		case Wait:
+			waits++
+			now = a.Until
+		}
+		s.ObserveProcesses(now, now-time.Millisecond, now, busy)
+	}
+	if slices < 200 || waits > slices*21/10 {
+		t.Errorf("%d waits for %d slices", waits, slices)
+	}
+	if most := 8 * 60; renewals > most*3/2 {
+		t.Errorf("%d renewals in a minute, with eight leases that are renewed once a second", renewals)
+	}
+	t.Logf("%d waits, %d slices, %d renewals", waits, slices, renewals)
+}
+
 // TestFailuresFailOpen checks that a lease that cannot be frozen keeps running and that the others still share.
 func TestFailuresFailOpen(t *testing.T) {
 	s := NewScheduler(Config{})
