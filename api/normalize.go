@@ -34,7 +34,7 @@ func (n *NodeSpec) normalize() {
 		n.Isolation = &IsolationSpec{}
 	}
 	orElse(&n.Isolation.Logins, LoginsOpen)
-	orElse(&n.Isolation.Migration, MigrationDetect)
+	orElse(&n.Isolation.Migration, MigrationDeny)
 	orElse(&n.Isolation.Unattributed, UnattributedReport)
 	if n.Isolation.Units == nil {
 		n.Isolation.Units = DefaultClosedUnits()

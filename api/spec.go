@@ -27,7 +27,7 @@ type PerUserSpec struct {
 // IsolationSpec is policy for processes outside a lease.
 type IsolationSpec struct {
 	Logins       string `json:"logins,omitempty"`       // open | closed; default open
-	Migration    string `json:"migration,omitempty"`    // deny | detect; default detect
+	Migration    string `json:"migration,omitempty"`    // deny | detect; default deny
 	Unattributed string `json:"unattributed,omitempty"` // report | stop; default report
 	// Units are closed as logins are, where they exist: they run commands of users. Default DefaultClosedUnits; an empty list
 	// is none.
@@ -42,7 +42,7 @@ const (
 	LoginsOpen         = "open"   // logins open what the modes of the device nodes allow
 	LoginsClosed       = "closed" // a login opens only the GPUs of its user's leases
 	MigrationDeny      = "deny"   // users' service managers may not move processes out of a lease
-	MigrationDetect    = "detect" // a process that left its lease is found and ended
+	MigrationDetect    = "detect" // they may; a process that left its lease is found and ended
 	UnattributedReport = "report"
 	UnattributedStop   = "stop"
 )

@@ -21,7 +21,7 @@ const policyName = "gpushare-migration.conf"
 const migrationPolicy = `<?xml version="1.0"?>
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<!-- Written by gpushared because the spec says node.isolation.migration: deny; 'gpushare unmanage' removes it. -->
+<!-- Written by gpushared because node.isolation.migration is deny in the spec; 'gpushare unmanage' removes it. -->
 <busconfig>
   <policy context="default">
     <deny send_destination="org.freedesktop.systemd1" send_interface="org.freedesktop.systemd1.Manager" send_member="AttachProcessesToUnit"/>

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 )
@@ -35,6 +36,40 @@ func TestAcceptAndClose(t *testing.T) {
 	writes := w.port.Writes()
 	if op := w.apply(sharedSpec); op != nil || w.port.Writes() != writes {
 		t.Errorf("the second apply gives %+v, with %d writes", op, w.port.Writes()-writes)
+	}
+}
+
+// What the denial of migration costs users is said when the default denies it, not when the spec asks for it.
+func TestDefaultMigrationIsWarnedOf(t *testing.T) {
+	for _, c := range []struct {
+		name, isolation string
+		denied, warned  bool
+	}{
+		{"default", "", true, true},
+		{"chosen", ", isolation: {migration: deny}", true, false},
+		{"detected", ", isolation: {migration: detect}", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newFixture(t)
+			text := strings.Replace(sharedSpec, ", isolation: {migration: deny}", c.isolation, 1)
+			for _, want := range []bool{c.warned, false} { // Once is enough.
+				s, err := spec.Decode("node.yaml", []byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := w.propose(t.Context(), "node.yaml", []byte(text), s, nil, planner.Authority{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Contains(strings.Join(p.plan.Warnings, "\n"), "rootless podman"); got != want {
+					t.Errorf("warned: %v, want %v: %q", got, want, p.plan.Warnings)
+				}
+				w.apply(text)
+			}
+			if denied, err := w.port.Policy.MigrationDenied(); denied != c.denied || err != nil {
+				t.Errorf("denied: %v, %v", denied, err)
+			}
+		})
 	}
 }
 

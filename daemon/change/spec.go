@@ -35,6 +35,8 @@ type proposal struct {
 	same     bool      // the spec in force is the same
 	only     *gpu.UUID // a retry of one GPU: other GPUs stay unchanged
 	unmanage string    // unmanage: how much is removed
+
+	migrationByDefault bool // the spec does not say node.isolation.migration
 }
 
 func (p *proposal) concerns(id gpu.UUID) bool { return p.only == nil || *p.only == id }
@@ -153,12 +155,13 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if err != nil {
 		return nil, err
 	}
+	byDefault := s.Node.Isolation == nil || s.Node.Isolation.Migration == ""
 	s.Normalize() // The document is stored as written, without defaults: defaults may change with a version.
 	resolved, found, err := spec.Resolve(s, node.Identities())
 	if err != nil {
 		return nil, located(file, body, err)
 	}
-	p := &proposal{node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text)}
+	p := &proposal{node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
 	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
 	if p.same {
 		p.want.Generation = now.Generation
@@ -214,6 +217,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.want, p.node)) {
 		p.plan.Warnings = append(p.plan.Warnings, over.Text())
+	}
+	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
+		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+planner.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown

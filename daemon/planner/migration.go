@@ -1,5 +1,11 @@
 package planner
 
+import (
+	"slices"
+
+	"github.com/gpushare/gpushare/internal/step"
+)
+
 // KindMigration is the kind of step that denies moving processes out of leases over D-Bus, or allows it again.
 const KindMigration = "bus.policy"
 
@@ -8,5 +14,10 @@ type MigrationArgs struct {
 	Deny bool `json:"deny"`
 }
 
-// MigrationCost is what tenants lose when moving processes is denied. Doctor shows it.
+// DeniesMigration reports whether one of the steps denies moving processes out of leases.
+func DeniesMigration(steps []step.Step) bool {
+	return slices.ContainsFunc(steps, func(s step.Step) bool { return s.Kind == KindMigration && s.Phase == step.RevokeAccess })
+}
+
+// MigrationCost is what tenants lose when moving processes is denied. Doctor and the plan show it.
 const MigrationCost = "tenants cannot create scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"

@@ -42,6 +42,10 @@ func Open(name string) (r *Record, err error) {
 	} else if err = r.mountPrivately(); err != nil {
 		return r, err
 	}
+	// The mount of the host has the mode 0755: others need not list the leases.
+	if err = os.Chmod(r.top, 0o700); err != nil {
+		return r, err
+	}
 	r.dir = filepath.Join(r.top, name)
 	return r, mkdir(r.dir)
 }

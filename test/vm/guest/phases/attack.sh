@@ -86,11 +86,11 @@ check_cgroups() {
 	denied "mount the hierarchy again" unshare -Urm bash -c 'mount -t cgroup2 none /mnt && echo 1 >"/mnt$1/cgroup.freeze"' mount "$target_leaf"
 }
 
-# A user's own manager makes slices of any name, but below that user.
+# A user's own manager makes slices of any name, but below that user. From a login it may not move a process at all.
 check_user_manager() {
 	local out before
 	before=$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.current")
-	out=$(login alice 'systemd-run --user --quiet --scope --slice=gpushare-speech.slice sed -n s/^0:://p /proc/self/cgroup')
+	out=$(login alice 'systemd-run --user --quiet --wait --pipe systemd-run --user --quiet --scope --slice=gpushare-speech.slice sed -n s/^0:://p /proc/self/cgroup')
 	[[ $out == /user.slice/user-2001.slice/user@2001.service/gpushare.slice/gpushare-speech.slice/* ]] || die "a slice of that name is $out"
 	want "tasks in the slice of that name of gpushare" "$(cat "$cgroot/gpushare.slice/gpushare-speech.slice/pids.current")" "$before"
 }

@@ -1,5 +1,5 @@
 # Processes leave a lease, and logins and units are adopted, by the means that systemd has.
-# checks: before job frozen sibling child run_scope deny allow login per_login unit restored
+# checks: before job frozen sibling child descendants run_scope deny allow login per_login unit restored
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/escape.sh
@@ -7,7 +7,8 @@
 check_before() {
 	loginctl enable-linger alice
 	until_true 60 test -S /run/user/2001/bus
-	spec_with "" ""
+	active run-gpushare-descent.mount
+	spec_with "isolation: {migration: detect}" ""
 }
 
 # From a login shell: the job itself is moved to a cgroup without device rules.
@@ -52,6 +53,43 @@ check_child() {
 	want_ended "the job" "$pid" "$began"
 }
 
+# A process that was never seen inside: its parents have ended, or never were in the lease, and it is in a session of its own.
+check_descendants() {
+	local way began child
+	cat >/run/lab/fork-daemon <<-'END'
+		#!/bin/sh
+		setsid sh -c 'setsid sleep 600 <&- >&- 2>&- & echo left $!'
+	END
+	cat >/run/lab/fork-sibling <<-'END'
+		#!/usr/bin/perl
+		# clone with CLONE_PARENT: the new process is a child of the parent of this one.
+		use POSIX;
+		$| = 1;
+		my $first = shift; # and that one has ended
+		select(undef, undef, undef, 0.01) while $first && getppid() == $first;
+		my $pid = syscall(56, 0x8000 | 17, 0, 0, 0, 0);
+		if ($pid == 0) { POSIX::setsid(); open STDOUT, ">/dev/null"; exec "sleep", "600" }
+		print "left $pid\n";
+	END
+	cat >/run/lab/fork-orphan <<-'END'
+		#!/bin/sh
+		/run/lab/fork-sibling $$ &
+	END
+	chmod 0755 /run/lab/fork-*
+	for way in daemon sibling orphan; do
+		for _ in 1 2 3 4 5; do
+			start_member "/run/lab/fork-$way; exec sleep 600"
+			until_true 20 grep -q '^left' /run/lab/member.out
+			child=$(sed -n 's/^left //p' /run/lab/member.out)
+			began=$(uptime_ms)
+			escape alice "$child" "lab-descendant-$child.scope" || die "the user's manager refused"
+			want_ended "a descendant that was never seen ($way)" "$child" "$began"
+			kill -KILL "$pid"
+			until_true 10 ended "$pid"
+		done
+	done
+}
+
 check_run_scope() {
 	start_member "exec systemd-run --user --quiet --scope sleep 600"
 	want_ended "systemd-run --user --scope" "$pid" "$(uptime_ms)"
@@ -59,7 +97,8 @@ check_run_scope() {
 
 # migration: deny: no process escapes, and doctor names what stops working.
 check_deny() {
-	spec_with "isolation: {migration: deny}" ""
+	spec_with "" "" # It is the default.
+	grep -q "rootless podman" /run/lab/escape.apply || die "apply does not say what stops working: $(cat /run/lab/escape.apply)"
 	test -f /etc/dbus-1/system.d/gpushare-migration.conf || die "there is no policy: $(cat /run/lab/escape.apply)"
 	start_member "exec sleep 600"
 	local leaf out
@@ -79,7 +118,7 @@ check_deny() {
 }
 
 check_allow() {
-	spec_with "" ""
+	spec_with "isolation: {migration: detect}" ""
 	[ ! -e /etc/dbus-1/system.d/gpushare-migration.conf ] || die "the policy is still there"
 	local out
 	out=$(ssh_as alice 'systemd-run --user --quiet --scope sed -n s/^0:://p /proc/self/cgroup')
