@@ -1,6 +1,7 @@
 package change
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -193,7 +194,13 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		return err
 	}
 	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
-	steps := slices.Concat(stops, nodeSteps.Before, planner.PlanProcessStops(hardware.Steps, p.node, use), hardware.Steps, nodeSteps.After)
+	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
+	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.want, p.node, use) {
+		if !slices.ContainsFunc(processStops, func(o step.Step) bool { return o.GPU == s.GPU && bytes.Equal(o.Args, s.Args) }) {
+			processStops = append(processStops, s)
+		}
+	}
+	steps := slices.Concat(stops, nodeSteps.Before, processStops, hardware.Steps, nodeSteps.After)
 	if p.only != nil {
 		// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -30,6 +31,7 @@ type unattributedProcess struct {
 	user    string // "uid 1000" when the host does not know it
 	closes  bool   // its GPU or instance takes no lease that would have it alone
 	exempt  string // why it is never stopped; empty: it may be stopped
+	opened  bool   // it has no context: it only has the device open
 }
 
 // subject names the process and its user.
@@ -52,6 +54,7 @@ const (
 type unattributedTracker struct {
 	since  map[cgroup.Process]time.Time
 	listed map[gpu.UUID]listing // GPUs without leases
+	closed closedLogins
 }
 
 // listing is the last list of the processes on a GPU.
@@ -71,6 +74,9 @@ func (e *Escapes) unattributedLoop(ctx context.Context) {
 		}
 		want := e.State.Desired()
 		found := x.find(ctx, e, want)
+		if x.closed.adopted(want, e.Now()) {
+			found = e.killOutside(ctx, found)
+		}
 		if due, ok := x.report(e, want, found); ok {
 			e.stopUnattributed(ctx, due)
 		}
@@ -149,42 +155,54 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 	return l.processes
 }
 
-// find returns the processes on managed GPUs that are in no lease.
+// unattributed reads a process that runs and is in no lease.
+func (e *Escapes) unattributed(pid int) (procfs.Stat, bool) {
+	if _, attributed := e.Attribution.LeaseOf(pid); attributed {
+		return procfs.Stat{}, false
+	}
+	st, err := procfs.Read(pid)
+	return st, err == nil && !st.Dead()
+}
+
+// find returns the processes on managed GPUs that are in no lease. While logins are closed, those that only have a device open
+// belong to them.
 func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.Desired) []unattributedProcess {
 	var out []unattributedProcess
 	occupied := map[occupant]bool{}
 	node := d.Samples.Overlay(d.Observer.Last())
-	var quiesced []string // cgroups of units that are known to use GPUs
-	read := false
+	quiesced := sync.OnceValue(func() []string { return d.quiesceUnits(ctx, want) }) // cgroups of units that are known to use GPUs
+	openers := x.closed.openers(ctx, d, want, node)
+	add := func(s unattributedProcess, g *observe.GPU, st procfs.Stat) {
+		s.process, s.name, s.gpu, s.index = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Index
+		if slices.ContainsFunc(out, func(o unattributedProcess) bool { return o.process == s.process }) {
+			return
+		}
+		if uid, err := procfs.UID(st.PID); err == nil && d.UserName != nil {
+			s.user = d.UserName(int(uid))
+		}
+		s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced())
+		out = append(out, s)
+	}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		if g.Err != nil || !want.Manages(g.Identity.UUID) {
 			continue
 		}
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
-			if _, attributed := d.Attribution.LeaseOf(p.PID); attributed {
+			st, ok := d.unattributed(p.PID)
+			if !ok {
 				continue
-			}
-			st, err := procfs.Read(p.PID)
-			if err != nil || st.Dead() {
-				continue
-			}
-			if !read {
-				quiesced, read = d.quiesceUnits(ctx, want), true
 			}
 			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)
-			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.MPS, st), st, quiesced); closes {
+			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.MPS, st), st, quiesced()); closes {
 				occupied[c] = true
 			}
-			if slices.ContainsFunc(out, func(s unattributedProcess) bool { return s.process.PID == p.PID }) {
-				continue
+			add(unattributedProcess{closes: closes}, g, st)
+		}
+		for _, pid := range openers(g.Identity.UUID) {
+			if st, ok := d.unattributed(pid); ok && d.mayBeOutside(pid) {
+				add(unattributedProcess{opened: true}, g, st)
 			}
-			s := unattributedProcess{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, gpu: g.Identity.UUID, index: g.Identity.Index, closes: closes}
-			if uid, err := procfs.UID(p.PID); err == nil && d.UserName != nil {
-				s.user = d.UserName(int(uid))
-			}
-			s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced)
-			out = append(out, s)
 		}
 	}
 	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
@@ -261,6 +279,10 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 func (e *Escapes) stillUses(ctx context.Context, s unattributedProcess) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	if s.opened {
+		users := e.Attribution.OpenDevices(ctx, e.Observer.Last().GPUs)
+		return slices.Contains(users.Users(s.gpu), s.process.PID)
+	}
 	processes, err := e.Driver.Processes(ctx, s.gpu)
 	return err == nil && slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.PID == s.process.PID })
 }

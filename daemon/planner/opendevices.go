@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"slices"
+
 	"github.com/gpushare/gpushare/gpu"
 )
 
@@ -16,6 +18,17 @@ type OpenDevices struct {
 type InstanceKey struct {
 	GPU gpu.UUID
 	GI  uint32
+}
+
+// Users returns the processes that have the GPU or one of its instances open.
+func (o *OpenDevices) Users(id gpu.UUID) []int {
+	out := slices.Clone(o.GPUs[id])
+	for at, pids := range o.Instances {
+		if at.GPU == id {
+			out = append(out, pids...)
+		}
+	}
+	return out
 }
 
 // of returns the pids that have a GPU open, or one of its instances.

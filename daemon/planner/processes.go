@@ -3,7 +3,9 @@ package planner
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -40,6 +42,36 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 			out = append(out, step.Step{
 				Kind: KindProcessStop, GPU: s.GPU, Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
 				Text: "stop " + h.String(), Reason: "it blocks this step: " + s.Text, Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
+			})
+		}
+	}
+	return out
+}
+
+// PlanClosingStops plans the stop of the processes of no lease that use a GPU whose use outside of leases ends with the change:
+// logins are closed, or the GPU is managed from now on. Afterwards they would count as escaped. It is pure.
+func PlanClosingStops(now, want *state.Desired, node *observe.Node, use Usage) []step.Step {
+	closed := func(d *state.Desired, id gpu.UUID) bool { return d.Enforcing() && d.FiltersLogins() && d.Manages(id) }
+	var out []step.Step
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		id := g.Identity.UUID
+		if g.Err != nil || !closed(want, id) || closed(now, id) {
+			continue
+		}
+		pids := use.OpenDevices.Users(id)
+		for j := range g.Processes {
+			pids = append(pids, g.Processes[j].PID)
+		}
+		slices.Sort(pids)
+		for _, pid := range slices.Compact(pids) {
+			h := use.Process(g.MPS, pid)
+			if h.Decision != Stop || h.Lease != "" || h.Start == 0 {
+				continue
+			}
+			out = append(out, step.Step{
+				Kind: KindProcessStop, GPU: string(id), Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
+				Text: "stop " + h.String(), Reason: "it uses the GPU without a lease, and node.isolation.logins is closed", Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
 			})
 		}
 	}

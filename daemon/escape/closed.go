@@ -1,0 +1,100 @@
+package escape
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// With logins closed, no user but root opens a managed GPU outside of a lease. A process that uses one nevertheless left a lease
+// without a trace, or got a descriptor from one. It is killed at once, like every escaped process.
+
+// adoptionTime is how long after a spec came into force the logins and units that it adopts may have no lease yet.
+const adoptionTime = 5 * time.Second
+
+// The open devices of all processes are listed at most so often, and in at most this part of the time: the list takes longer the
+// more files are open on the host.
+const (
+	openersInterval = 2 * time.Second
+	openersPart     = 100
+)
+
+// closedLogins is what unattributedTracker keeps while logins are closed.
+type closedLogins struct {
+	spec  *state.Desired // in force since
+	since time.Time
+
+	read     time.Time // when the open devices were listed last
+	duration time.Duration
+	users    planner.OpenDevices
+}
+
+// adopted reports whether a process outside of all leases has left one: logins are closed, and the adoptions of the spec are done.
+func (c *closedLogins) adopted(want *state.Desired, now time.Time) bool {
+	if c.spec != want {
+		c.spec, c.since = want, now
+	}
+	return want.Enforcing() && want.FiltersLogins() && now.Sub(c.since) >= adoptionTime
+}
+
+// openers returns a function that lists the processes that have a GPU or one of its instances open.
+func (c *closedLogins) openers(ctx context.Context, e *Escapes, want *state.Desired, node *observe.Node) func(gpu.UUID) []int {
+	if !want.Enforcing() || !want.FiltersLogins() {
+		c.users = planner.OpenDevices{}
+	} else if now := e.Now(); now.Sub(c.read) >= max(openersInterval, openersPart*c.duration) {
+		c.users = e.Attribution.OpenDevices(ctx, node.GPUs)
+		c.read, c.duration = now, e.Now().Sub(now)
+	}
+	return c.users.Users
+}
+
+// mayBeOutside leaves out the processes that only have a device open and are never stopped: monitoring has all of them open.
+func (e *Escapes) mayBeOutside(pid int) bool { return stop.DecidePID(pid) == stop.MayStop }
+
+// killOutside kills the processes that are not exempt, and returns the others.
+func (e *Escapes) killOutside(ctx context.Context, found []unattributedProcess) (kept []unattributedProcess) {
+	for _, s := range found {
+		if s.exempt != "" {
+			kept = append(kept, s)
+			continue
+		}
+		if err := e.killOne(ctx, s); err != nil && ctx.Err() == nil {
+			e.Log.Error("cannot kill a process that uses a GPU outside of all leases", "pid", s.process.PID, "error", err)
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+// killOne kills one process. A process that is in a lease by now continues.
+func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
+	p, err := procfs.OpenPidfd(s.process.PID, s.process.Start)
+	if err != nil {
+		return nil // It has exited.
+	}
+	defer p.Close()
+	// The pidfd is open now, so the pid cannot be reused between these checks and the signal.
+	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed || !e.stillUses(ctx, s) {
+		return nil
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("pid %d (%s) used GPU %d outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.index)
+	e.Log.Warn("a process used a GPU outside of all leases", "pid", s.process.PID, "command", s.name, "gpu", s.gpu)
+	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
+	e.Audit("gpushared", "unattributed", text)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return p.Wait(ctx)
+}
