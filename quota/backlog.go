@@ -12,13 +12,15 @@ type backlog struct {
 	mean time.Duration // expected, charged at the freeze
 	wait time.Duration // after a freeze that does not measure
 
-	observed []time.Duration // by the newest measuring freezes, at most keptObservations, oldest first
-	sorted   []time.Duration // the same, ascending
-	first    time.Duration   // the next wait without an observation; 0: firstWait
-	since    int             // freezes since the last one that measured
-	measured int             // measuring freezes since the start
-	missed   int             // measuring freezes in a row after which the GPU was never idle
-	epoch    int             // number of the start: results of freezes from before are not compared
+	observed  []time.Duration // by the newest measuring freezes, at most keptObservations, oldest first
+	sorted    []time.Duration // the same, ascending
+	first     time.Duration   // the next wait without an observation; 0: firstWait
+	since     int             // freezes since the last one that measured
+	measured  int             // measuring freezes since the start
+	lengthy   int             // results of at least longBacklog
+	longUntil time.Duration   // it is not measured before this
+	missed    int             // measuring freezes in a row after which the GPU was never idle
+	epoch     int             // number of the start: results of freezes from before are not compared
 
 	// Without utilisation of the GPU, mean and wait are an integral of what the driver attributes to the processes.
 	charged time.Duration // accounted time at the last answer
@@ -33,13 +35,15 @@ const (
 	variesFrom                                 = 20 * time.Millisecond // between the shortest and the longest
 	firstWait                                  = 600 * time.Millisecond
 	longestWait                                = 4 * time.Second
+	// A backlog that was three times this long is not measured for some time: the waits would leave the GPU idle for as long.
+	longBacklog, longFor = 800 * time.Millisecond, 30 * time.Minute
 	// idleBudget is the mean idle time that is accepted at the end of a wait.
 	idleBudget = 4 * time.Millisecond
 )
 
 // restart forgets the observations. The next freezes wait for this long; 0: firstWait.
 func (b *backlog) restart(first time.Duration) {
-	*b = backlog{first: min(first, longestWait), epoch: b.epoch + 1, mean: b.mean, wait: b.wait, charged: b.charged, observed: b.observed[:0], sorted: b.sorted[:0]}
+	*b = backlog{first: min(first, longestWait), epoch: b.epoch + 1, lengthy: b.lengthy, longUntil: b.longUntil, mean: b.mean, wait: b.wait, charged: b.charged, observed: b.observed[:0], sorted: b.sorted[:0]}
 	if first == 0 {
 		b.mean, b.wait = 0, 0
 	}
@@ -134,6 +138,13 @@ func (b *backlog) above(wait time.Duration) time.Duration {
 func (b *backlog) learn(f *freeze, d time.Duration, censored bool, budget time.Duration) {
 	wait := f.next - f.at
 	measuring := f.measures && wait >= f.wait-time.Millisecond
+	if d >= longBacklog && f.epoch == b.epoch {
+		b.lengthy++
+	}
+	if b.lengthy >= 3 {
+		b.observed, b.sorted, b.lengthy, b.longUntil = b.observed[:0], b.sorted[:0], 0, f.next+longFor
+		return
+	}
 	switch {
 	case f.epoch != b.epoch, wait > f.wait+time.Second: // the scheduler was not called in time
 	case measuring && !censored:

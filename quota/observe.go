@@ -47,6 +47,11 @@ func (s *Scheduler) hasSeries() bool {
 	return !x.processes && s.last-x.since < sensorTimeout/2
 }
 
+// measures reports whether the backlog of a lease is measured with waits. Otherwise it is an integral of what the driver
+// attributes to the processes: without the series, and with kernels so long that a wait that measures them would leave the GPU
+// idle for a second.
+func (s *Scheduler) measures(m *member) bool { return s.hasSeries() && s.last >= m.backlog.longUntil }
+
 // idleBudget is how long the GPU may be idle after a slice: the slices of many leases are short.
 func (s *Scheduler) idleBudget() time.Duration {
 	return min(idleBudget, s.round()/time.Duration(80*max(1, len(s.in))))
@@ -59,7 +64,7 @@ func (s *Scheduler) longestWait(m *member) time.Duration {
 	for _, x := range s.in {
 		switch {
 		case x == m:
-		case len(x.backlog.sorted) == 0 && s.hasSeries():
+		case len(x.backlog.sorted) == 0 && s.measures(x):
 			unknown++
 			left -= s.quantum() + 2*s.switchTime
 		default:
@@ -72,7 +77,7 @@ func (s *Scheduler) longestWait(m *member) time.Duration {
 // plan is how long to wait after the slice of a lease that begins, and whether that measures its backlog.
 func (s *Scheduler) plan(m *member) (time.Duration, bool) {
 	limit := s.longestWait(m)
-	if !s.hasSeries() {
+	if !s.measures(m) {
 		return min(m.backlog.wait, limit), false
 	}
 	return m.backlog.plan(limit)
@@ -88,7 +93,7 @@ func (s *Scheduler) startFreezes() time.Duration {
 			end -= min(s.lag, m.wait)
 		}
 		until = max(until, end)
-		if !s.hasSeries() {
+		if !s.measures(m) {
 			m.usage.pending = m.backlog.mean
 			continue
 		}

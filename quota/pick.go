@@ -73,7 +73,7 @@ func (s *Scheduler) pickNext(now time.Duration) (*member, time.Duration, time.Du
 		// small share would never run.
 		m.deficit = min(m.deficit+part, max(2*part, m.backlog.mean+part+q))
 		// A debt that the share cannot pay back, because the lease runs at least once in MaxFrozen, does not grow.
-		m.deficit = max(m.deficit, -2*(r+m.backlog.longest()))
+		m.deficit = max(m.deficit, -2*(r+max(m.backlog.longest(), m.backlog.mean)))
 	}
 	if m := s.urgent(now, q); m != nil {
 		if total > 0 {

@@ -28,7 +28,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 			if part > 0 && from >= m.own.since && s.last >= m.own.since+m.own.rest {
 				s.wakeUp(m)
 			}
-		case !s.participates(m) || series || !s.sensors.enforced:
+		case !s.participates(m) || s.measures(m) || !s.sensors.enforced:
 		default:
 			ran := m.usage.occupancy - m.backlog.charged
 			s.integrate(m, time.Duration(part*float64(to-from))-ran)

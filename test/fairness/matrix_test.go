@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -37,6 +38,25 @@ func TestMatrix(t *testing.T) {
 					checkFree(t, sc, f, free, v)
 				}
 			})
+		}
+	}
+}
+
+// TestAlternation checks the error that long kernels have by themselves.
+func TestAlternation(t *testing.T) {
+	for _, c := range []struct {
+		kernel time.Duration
+		share  float64
+		window time.Duration
+		want   float64
+	}{
+		{2 * time.Second, 0.5, 4 * time.Second, 0},                       // a whole cycle
+		{2 * time.Second, 0.1, 60 * time.Second, 0},                      // three cycles
+		{2 * time.Second, 0.5, 2 * time.Second, 100 * math.Sqrt(1.0/12)}, // 0 to 1, uniform
+		{2 * time.Second, 0.5, 10 * time.Second, 20 * math.Sqrt(1.0/12)},
+	} {
+		if got := alternation(c.kernel, c.share, c.window); math.Abs(got-c.want) > 0.02 {
+			t.Errorf("%+v: %.3f", c, got)
 		}
 	}
 }

@@ -90,8 +90,13 @@ func (p *process) step() {
 		p.next = change
 	case p.Queue > 0:
 		p.fill()
-		// Half of the queue, so that it never runs empty.
-		p.next = min(now+max(time.Duration(p.depth)*p.kernel/2, 500*time.Microsecond), change)
+		// Half of the queue, so that it never runs empty; a queue of one kernel is filled when that has ended.
+		next := max(time.Duration(p.depth)*p.kernel/2, 500*time.Microsecond)
+		if p.depth == 1 {
+			_, work := p.context.Queued()
+			next = max(work, 20*time.Microsecond) // later if others run too
+		}
+		p.next = min(now+next, change)
 	default:
 		p.wait(now)
 	}
