@@ -316,6 +316,7 @@ type LeaseShare struct {
 	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
 	OfUsed    *float64 `json:"of_used,omitempty"`   // Busy, as percent of the busy time of all leases of the GPU
 	Enforced  bool     `json:"enforced"`            // the share is enforced
+	Advisory  bool     `json:"advisory,omitempty"`  // its processes only ask for it, and can ask for another
 }
 
 // LeaseMemory is GPU memory in bytes.
@@ -324,6 +325,8 @@ type LeaseMemory struct {
 	Used    uint64 `json:"used"`    // by this lease
 	Backend string `json:"backend"` // mig | driver | mps | reactive | observe | none: what enforces the limit
 	Hard    bool   `json:"hard"`    // no process of the grant can allocate more, except as managed memory
+	// Advisory: nothing but the environment of the lease's processes asks for the limit.
+	Advisory bool `json:"advisory,omitempty"`
 	// Reason is why this backend enforces it, and why no stronger one does.
 	Reason string `json:"reason,omitempty"`
 	Stage  string `json:"stage,omitempty"` // notice | over | frozen | stopping
@@ -510,6 +513,8 @@ type Rule struct {
 	Enforced bool   `json:"enforced"`
 	By       string `json:"by,omitempty"`     // what enforces it
 	Reason   string `json:"reason,omitempty"` // why it is not enforced
+	// Advisory: it is not enforced, but processes that keep the environment of the lease ask for it.
+	Advisory bool `json:"advisory,omitempty"`
 	// Accuracy is how exact it is, as measured; absent if nothing was measured, or if it is exact.
 	Accuracy string `json:"accuracy,omitempty"`
 }

@@ -9,7 +9,8 @@ type MemoryBackend string
 const (
 	BackendMIG    MemoryBackend = "mig"    // the instance has no more memory
 	BackendDriver MemoryBackend = "driver" // the driver limits the cgroup of the lease: an allocation above the limit fails
-	// BackendMPS: the MPS server limits each client process alone. It is no limit of the grant.
+	// BackendMPS: each process asks the MPS server for a limit of its own, by its environment. It is advisory, and no limit of
+	// the grant.
 	BackendMPS      MemoryBackend = "mps"
 	BackendReactive MemoryBackend = "reactive" // the daemon samples it, and freezes or stops the lease
 	BackendObserve  MemoryBackend = "observe"  // the daemon samples it, and only reports
@@ -46,6 +47,9 @@ type MemoryChoice struct {
 	Reason   string // why this one, and why no stronger one
 }
 
+// Advisory reports whether nothing but the environment of the lease's processes asks for the limit.
+func (c MemoryChoice) Advisory() bool { return c.Backend == BackendMPS && !c.Enforced }
+
 // ChooseMemoryBackend returns the strongest backend that is active.
 func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 	if in.MIG { // The hardware also limits on a node that only observes.
@@ -69,7 +73,7 @@ func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 		return MemoryChoice{BackendDriver, false, true, fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason)}
 	}
 	if in.MPS {
-		reactive = MemoryChoice{BackendMPS, false, reactive.Enforced, "the MPS server limits each client process alone; of the grant " + reactive.Reason}
+		reactive = MemoryChoice{BackendMPS, false, reactive.Enforced, "advisory: each process asks the MPS server for its own limit, by its environment; of the grant " + reactive.Reason}
 	}
 	if in.Driver.Reason != "" {
 		reactive.Reason += "; no limit by the driver: " + in.Driver.Reason

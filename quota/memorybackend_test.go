@@ -21,7 +21,7 @@ func TestChooseMemoryBackend(t *testing.T) {
 		{"the driver", MemoryBackendInput{Enforcing: true, Driver: readBack, MPS: true, Overuse: OveruseKill}, BackendDriver, true, []string{"read back", "managed memory"}},
 		{"the driver, several leases together", MemoryBackendInput{Enforcing: true, Driver: together, Others: 3}, BackendDriver, true, nil},
 		{"the driver, several leases alone", MemoryBackendInput{Enforcing: true, Driver: readBack, Others: 2, Overuse: OveruseKill}, BackendDriver, false, []string{"each of the grant's 3 leases alone", "stopped"}},
-		{"MPS", MemoryBackendInput{Enforcing: true, Driver: none, MPS: true, Overuse: OveruseKill}, BackendMPS, false, []string{"each client process alone", "stopped", "older than R615"}},
+		{"MPS", MemoryBackendInput{Enforcing: true, Driver: none, MPS: true, Overuse: OveruseKill}, BackendMPS, false, []string{"each process asks the MPS server", "stopped", "older than R615"}},
 		{"kill", MemoryBackendInput{Enforcing: true, Driver: none, Overuse: OveruseKill}, BackendReactive, false, []string{"stopped", "no limit by the driver: the driver is older than R615"}},
 		{"freeze", MemoryBackendInput{Enforcing: true, Driver: none, Overuse: OveruseFreeze, CanFreeze: true}, BackendReactive, false, []string{"frozen"}},
 		{"freeze where nothing can be frozen", MemoryBackendInput{Enforcing: true, Driver: none, Overuse: OveruseFreeze}, BackendObserve, false, []string{"cannot be frozen"}},

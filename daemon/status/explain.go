@@ -192,7 +192,7 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
 	c := v.Managers.Memory.Choice(l)
 	if r.Enforced = c.Enforced; !r.Enforced {
-		r.Reason = c.Reason
+		r.Reason, r.Advisory = c.Reason, c.Advisory()
 		return v.unlessObserving(r)
 	}
 	if r.By = c.Reason; !c.Hard {
@@ -220,8 +220,9 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 			r.Reason = "it applies only to processes that were started with the environment of the lease"
 			return r
 		}
-		r.Enforced, r.By = true, "the MPS server, for every process that joined it"
-		return v.unlessObserving(r)
+		// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE belongs to the process, which may unset it, or use the GPU without the server.
+		r.Advisory, r.Reason = true, "advisory: each process asks the MPS server for it, by its environment"
+		return r
 	}
 	r.Desired = shareText(w)
 	var slices *api.TimeSlices

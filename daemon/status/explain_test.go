@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // noGPUs is a driver without GPUs.
@@ -49,6 +51,33 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 	} {
 		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.isolation}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
+		}
+	}
+}
+
+// What only the environment of a process asks of the MPS server is advisory, wherever it is shown.
+func TestMPSSharesAreAdvisory(t *testing.T) {
+	memory := api.Bytes(16 << 30)
+	g := api.GrantSpec{Name: "serve", MPS: &api.ShareSpec{Share: 30, GPUMemory: &memory}}
+	if got := grantText(&g); got != "30% of the threads (advisory), 16 GiB" {
+		t.Errorf("the grant: %s", got)
+	}
+	l := lease.Lease{ID: "red-serve-1", Terms: lease.Grant{Tenant: "red", Spec: g}}
+	w := l.Wire()
+	if !w.Share.Advisory || w.Share.Enforced {
+		t.Errorf("the share of the lease: %+v", w.Share)
+	}
+	v := &Viewer{}
+	for _, origin := range []string{lease.OriginRun, lease.OriginAttached} {
+		l.Origin = origin
+		if r := v.explainTime(&l, &w); r.Enforced || r.Advisory != (origin == lease.OriginRun) || r.Reason == "" {
+			t.Errorf("%s: %+v", origin, r)
+		}
+	}
+	for policy, advisory := range map[quota.OverusePolicy]bool{quota.OveruseNotify: true, quota.OveruseKill: false} {
+		c := quota.ChooseMemoryBackend(quota.MemoryBackendInput{Enforcing: true, MPS: true, Overuse: policy})
+		if c.Advisory() != advisory || c.Enforced == advisory || !strings.Contains(c.Reason, "advisory: each process asks") {
+			t.Errorf("overuse %v: %+v", policy, c)
 		}
 	}
 }

@@ -155,9 +155,6 @@ func (v *Viewer) measure(l *api.Lease) {
 	}
 	v.Managers.Account.Fill(l)
 	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
-	if l.Share != nil && l.Kind == api.ModeMPS {
-		l.Share.Enforced = v.State.Desired().Enforcing() // The MPS server enforces it for every process that joined it.
-	}
 	m := v.Samples.Lease(l.ID)
 	l.Processes = m.Processes
 	switch {
@@ -169,6 +166,7 @@ func (v *Viewer) measure(l *api.Lease) {
 		if now, ok := v.Table.Get(l.ID); ok && l.GPUMemory.Limit > 0 {
 			c := v.Managers.Memory.Choice(&now)
 			l.GPUMemory.Backend, l.GPUMemory.Hard, l.GPUMemory.Reason = string(c.Backend), c.Hard, c.Reason
+			l.GPUMemory.Advisory = c.Advisory()
 		}
 	case m.Memory > 0:
 		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}

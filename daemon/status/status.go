@@ -249,7 +249,7 @@ func grantText(g *api.GrantSpec) string {
 	case api.ModeTimeslice:
 		return share(g.Timeslice, "time")
 	case api.ModeMPS:
-		return share(g.MPS, "threads")
+		return share(g.MPS, "threads (advisory)")
 	case api.ModeExclusive:
 		if g.Exclusive == 1 {
 			return "a whole GPU"

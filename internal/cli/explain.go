@@ -29,6 +29,8 @@ time, host limits. What is not enforced is listed with the reason.`,
 				row := []string{r.What, "no", dash(r.Desired), r.Reason}
 				if r.Enforced {
 					row[1], row[3] = "yes", r.By
+				} else if r.Advisory {
+					row[1] = "advisory"
 				}
 				rows = append(rows, row)
 			}

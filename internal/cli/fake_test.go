@@ -159,7 +159,7 @@ func labNode() *api.Status {
 					Command: "podman run --cgroup-parent=gpushare-vision-dev.slice --device=gpushare.dev/gpu=vision.dev IMAGE",
 				}},
 			}},
-			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads, 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, MaxLeases: 4}}},
+			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads (advisory), 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, MaxLeases: 4}}},
 			{Name: "geology", Priority: "low"},
 		},
 		Leases: []api.Lease{
@@ -175,7 +175,7 @@ func labNode() *api.Status {
 			},
 			{
 				ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
-				GPUMemory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30},
+				GPUMemory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30, Advisory: true},
 			},
 			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
 		},

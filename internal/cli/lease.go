@@ -266,7 +266,11 @@ func leaseMemory(m *api.LeaseMemory) string {
 	case m.Limit == 0:
 		return usedMemory(m)
 	}
-	return usedMemory(m) + " of " + gib(m.Limit)
+	out := usedMemory(m) + " of " + gib(m.Limit)
+	if m.Advisory {
+		out += " (advisory)"
+	}
+	return out
 }
 
 // usedMemory is what a lease uses: "unknown" before the first measurement, and with its time while measurements fail.
@@ -299,7 +303,10 @@ func leaseShare(s *api.LeaseShare) string {
 		}
 		out += "due " + percent(due)
 	}
-	if !s.Enforced {
+	switch {
+	case s.Advisory:
+		out += " (advisory)"
+	case !s.Enforced:
 		out += " (not enforced)"
 	}
 	return out

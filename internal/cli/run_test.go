@@ -254,6 +254,7 @@ func explained() api.Explanation {
 			{What: "processes", Desired: "3 now", Reason: "a process that is moved out of its cgroup leaves the lease"},
 			{What: "GPU memory", Desired: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL"},
 			{What: "GPU time", Desired: "40%", Reason: "it is never frozen, so nothing limits when it runs"},
+			{What: "GPU time", Desired: "threads, 30%", Advisory: true, Reason: "advisory: each process asks the MPS server for it, by its environment"},
 		},
 	}
 }
