@@ -48,7 +48,7 @@ var rules = map[string]rule{
 	"gpu":               {strict: true, why: "gpu is a port: it must not depend on an implementation"},
 	"gpu/worker":        {own: []string{"gpu", "internal/procfs"}, why: "the worker carries the port across a process boundary, for every implementation"},
 	"gpu/nvml":          {own: []string{"gpu"}, others: []string{"github.com/NVIDIA/go-nvml"}, why: "gpu/nvml is the only package that uses NVML"},
-	"cgroup":            {own: []string{"internal/faultpoint", "internal/procfs", "cgroup/device"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters without a service manager"},
+	"cgroup":            {own: []string{"internal/faultpoint", "internal/loop", "internal/procfs", "cgroup/device"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters without a service manager"},
 	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device is the only package that uses BPF, and it knows only device numbers"},
 	"systemd":           {own: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
 	"mig":               {own: []string{"gpu", "internal/step", "internal/text"}, why: "the planner is pure: the command line uses it without a daemon or a GPU"},

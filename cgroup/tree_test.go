@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
@@ -267,6 +268,33 @@ func TestFreezerSeesANewCgroupOfTheSameName(t *testing.T) {
 		if err := freezer.Freeze(ctx, cg); !isRemoved(err) {
 			t.Errorf("a freeze of a removed cgroup: %v", err)
 		}
+	}
+}
+
+func TestChildren(t *testing.T) {
+	tree := newTree(t)
+	top := tree.Top() + "/many"
+	if err := mkdir(tree.h.Dir(top)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tree.h.Children(top); err != nil || len(got) != 0 {
+		t.Errorf("the children of an empty cgroup are %v, %v", got, err)
+	}
+	var want []string
+	for i := range 100 { // more than one system call returns
+		want = append(want, fmt.Sprintf("%s/%s%03d", top, strings.Repeat("x", 100), i))
+		if err := mkdir(tree.h.Dir(want[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := tree.h.Children(top); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the children are %v, %v", got, err)
+	}
+	if err := tree.h.Remove(top); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.h.Children(top); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the children of a cgroup that was removed: %v", err)
 	}
 }
 

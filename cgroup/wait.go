@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -72,7 +73,7 @@ func waitOne(ctx context.Context, p Process, inside func(Process) bool) error {
 }
 
 func waitShort(ctx context.Context, pidfd *procfs.Pidfd) error {
-	short, cancel := context.WithTimeout(ctx, recheck)
+	short, cancel := context.WithTimeout(ctx, loop.Together(recheck))
 	defer cancel()
 	return pidfd.Wait(short)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -250,7 +251,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		return h.Freezer != nil && slices.ContainsFunc(h.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })
 	}
 	d.adopter = &adoption.Adopter{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: cgroup.FindHierarchy, Attachments: h.Attachments, Table: d.table,
+		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: sync.OnceValues(cgroup.FindHierarchy), Attachments: h.Attachments, Table: d.table,
 		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptionWake},
 	}

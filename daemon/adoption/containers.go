@@ -22,7 +22,7 @@ type containers struct {
 // containerLoop finds containers that were started under a grant's slice.
 func (a *Adopter) containerLoop(ctx context.Context) {
 	for {
-		if !loop.Pause(ctx, a.SampleInterval()) {
+		if !loop.Every(ctx, a.SampleInterval()) {
 			return
 		}
 		if a.State.Desired().Enforcing() && a.Port.Info().Slices {
