@@ -317,6 +317,7 @@ type LeaseShare struct {
 	OfUsed    *float64 `json:"of_used,omitempty"`   // Busy, as percent of the busy time of all leases of the GPU
 	Enforced  bool     `json:"enforced"`            // the share is enforced
 	Advisory  bool     `json:"advisory,omitempty"`  // its processes only ask for it, and can ask for another
+	Reason    string   `json:"reason,omitempty"`    // why it is not, if that is a property of this lease: it cannot be frozen
 }
 
 // LeaseMemory is GPU memory in bytes.

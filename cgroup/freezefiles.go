@@ -64,8 +64,9 @@ func (f *freezeFiles) set(frozen bool) error {
 	return err
 }
 
-// waitFor reads the state until it is as wanted.
-func (f *freezeFiles) waitFor(ctx context.Context, cg string, want bool) error {
+// waitFor reads the state until it is as wanted, or until moves returns that nothing runs. moves may be nil.
+func (f *freezeFiles) waitFor(ctx context.Context, cg string, want bool, moves func() (string, error)) error {
+	why := ""
 	for n := 0; ; n++ {
 		is, err := f.frozen()
 		if isClosed(err) {
@@ -77,8 +78,14 @@ func (f *freezeFiles) waitFor(ctx context.Context, cg string, want bool) error {
 		if is == want {
 			return nil
 		}
+		if moves != nil && n >= 5 {
+			if why, err = moves(); err != nil || why == "" {
+				return err
+			}
+			why = ": " + why
+		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%s is not %s yet: %w", cg, map[bool]string{true: "frozen", false: "thawed"}[want], err)
+			return fmt.Errorf("%s is not %s yet%s: %w", cg, map[bool]string{true: "frozen", false: "thawed"}[want], why, err)
 		}
 		// The first read is nearly always too early: read again without a pause. Processes that are not frozen after some short
 		// pauses wait for a core.

@@ -194,7 +194,7 @@ func TestFreezeEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.close()
-	if err := files.waitFor(over, cg, true); !errors.Is(err, context.Canceled) {
+	if err := files.waitFor(over, cg, true, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("waiting for a freeze that was not requested: %v", err)
 	}
 }

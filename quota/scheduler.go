@@ -327,10 +327,14 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 		}
 	} else {
 		m.failures = 0
-		s.switchTime += (duration - s.switchTime) / 8
+		// A lease that takes long to freeze, whose time that is, does not make the slices of all longer.
+		s.switchTime += (min(duration, longestSwitch) - s.switchTime) / 8
 	}
 	s.log()
 }
+
+// longestSwitch is the longest freeze that counts as the time of a switch.
+const longestSwitch = 2 * time.Millisecond
 
 // Thawed reports a thaw to the scheduler, requested or not, and whether it failed. A lease that no longer exists counts as
 // thawed.

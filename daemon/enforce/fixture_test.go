@@ -114,14 +114,20 @@ type fakePort struct {
 	cgroup.Port // What no test calls.
 	journal     *journal
 	killed      func(ctx context.Context, id string)
-	freezeErr   error         // of each freeze
 	slow        time.Duration // of each thaw
 
-	mu       sync.Mutex // protects the fields below
-	leaseOf  map[int]string
-	frozen   map[string]map[cgroup.FreezeReason]time.Time // and until when
-	froze    map[string]int                               // how often
-	stopping map[string]bool
+	mu        sync.Mutex // protects the fields below
+	freezeErr error      // of each freeze
+	leaseOf   map[int]string
+	frozen    map[string]map[cgroup.FreezeReason]time.Time // and until when
+	froze     map[string]int                               // how often
+	stopping  map[string]bool
+}
+
+func (p *fakePort) setFreezeError(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.freezeErr = err
 }
 
 func (p *fakePort) ScopeOf(pid int) (string, bool) {

@@ -38,6 +38,7 @@ type Slicer struct {
 	members   []quota.Member
 	heldAt    time.Duration // when it was read which leases are frozen for another reason
 	measured  measured
+	ungated   map[string]ungatedLease // those that cannot be frozen
 
 	sampler timeSampler // only the sampling loop uses it
 }
@@ -127,6 +128,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer sl.thaw(d)
+	defer sl.clearUngated(d)
 	for woken := true; ; {
 		sl.mu.Lock()
 		now := time.Since(sl.epoch)
@@ -195,6 +197,7 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	}
 	sl.mu.Lock()
 	sl.scheduler.Froze(a.Lease, now, duration, err)
+	sl.noteFreeze(a.Lease, err)
 	sl.mu.Unlock()
 	faultpoint.Hit("slices.charged")
 	if err != nil {

@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,4 +171,50 @@ func TestRunReturns(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A lease that cannot be frozen is shown without an enforced share, with the reason, and a condition names it until it can be. Next to
+// it the other one is alone, so it is not frozen.
+func TestALeaseThatCannotBeFrozenIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, blue := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.port.setFreezeError(errNoAnswer) })
+		shown := func() (notEnforced []string, conditions string) {
+			for _, id := range []string{w.lease, blue} {
+				l := api.Lease{ID: id, Kind: api.ModeTimeslice, GPUs: []string{string(testGPU)}, Share: &api.LeaseShare{}}
+				l.Isolation.Freeze = true
+				w.Fill(&l, true)
+				if !l.Share.Enforced {
+					notEnforced = append(notEnforced, id+" "+l.Share.Reason)
+				}
+			}
+			for _, c := range w.Conditions.List() {
+				if c.Kind == conditionUngated {
+					conditions += c.Message
+				}
+			}
+			return notEnforced, conditions
+		}
+		expect := func(when string, reported bool) {
+			t.Helper()
+			leases, conditions := shown()
+			want := 0
+			if reported {
+				want = 1
+			}
+			if len(leases) != want || len(leases) == 1 && (!strings.HasSuffix(leases[0], "it cannot be frozen: "+errNoAnswer.Error()) ||
+				!strings.Contains(conditions, strings.Fields(leases[0])[0]+" runs in the slices of others")) || (conditions != "") != reported {
+				t.Errorf("%s: not enforced %q, conditions %q", when, leases, conditions)
+			}
+		}
+		expect("when no freeze succeeds", true)
+		w.port.setFreezeError(nil)
+		elapse(70 * time.Second)
+		expect("when it can be frozen again", false)
+		w.port.setFreezeError(errNoAnswer)
+		elapse(30 * time.Second)
+		expect("when it cannot any more", true)
+		w.end()
+		expect("at the end", false)
+	})
 }

@@ -127,7 +127,9 @@ func (sl *Slicer) sampleProcesses(ctx context.Context, d *Enforcer, id gpu.UUID)
 	for i := range uses {
 		sl.measured.usage[uses[i].Lease] = uses[i]
 	}
+	begun, ended := sl.updateUngated(uses)
 	sl.mu.Unlock()
+	d.reportUngated(id, begun, ended)
 	if !x.listTime.IsZero() {
 		sl.record(d, id, at, uses, busy, known)
 	}

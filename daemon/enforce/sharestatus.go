@@ -28,6 +28,9 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	defer sl.mu.Unlock()
 	m := &sl.measured
 	l.Share.Enforced = l.Share.Enforced && sl.suspended == nil
+	if u, ok := sl.ungated[l.ID]; ok && l.Share.Enforced && u.reported {
+		l.Share.Enforced, l.Share.Reason = false, "it cannot be frozen: "+u.err.Error()
+	}
 	if u, ok := m.usage[l.ID]; ok {
 		if l.Share.Enforced && sl.scheduler.Status().Enforced {
 			l.Share.Occupancy = percent(u.Recent)
