@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -94,7 +93,9 @@ func (s *stillness) moves() (string, error) {
 		return text, nil //nolint:nilerr // Where the kernel does not count it, only the states of the threads are known.
 	}
 	if s.since != 0 && user-s.user <= (now-s.since)/5 {
-		return "", nil
+		if set, err := s.h.freezeIsSet(s.cg); set || err != nil {
+			return "", err
+		}
 	}
 	s.since, s.user = now, user
 	return text, nil
@@ -117,13 +118,18 @@ func (h Hierarchy) userTime(cg string) (time.Duration, error) {
 
 // still reports whether the cgroup has no thread that runs while cgroup.freeze is set.
 func (h Hierarchy) still(cg string) (bool, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cgroup.freeze"))
-	if isRemoved(err) {
-		return false, fmt.Errorf("cgroup %s: %w", path.Clean(cg), ErrNotFound)
-	}
-	if err != nil || strings.TrimSpace(string(b)) != "1" {
+	if set, err := h.freezeIsSet(cg); !set || err != nil {
 		return false, err
 	}
 	r, err := h.firstRunning(cg)
 	return r == nil && err == nil, err
+}
+
+// freezeIsSet reads back whether cgroup.freeze is set.
+func (h Hierarchy) freezeIsSet(cg string) (bool, error) {
+	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cgroup.freeze"))
+	if isRemoved(err) {
+		return false, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	return strings.TrimSpace(string(b)) == "1", err
 }

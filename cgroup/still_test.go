@@ -1,12 +1,15 @@
 package cgroup
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -30,9 +33,6 @@ func TestFreezeWhileAnExecWaitsForATracedThread(t *testing.T) {
 	tracing.AwaitState(t, p.PID, 'D')
 
 	eventually(t, "the loop runs", func() bool { r, err := tree.h.firstRunning(leaf); return err == nil && r != nil })
-	if r, err := tree.h.firstRunning(leaf); err != nil || r == nil || r.tid != loop.PID {
-		t.Errorf("the loop is pid %d, and what runs is %v, %v", loop.PID, r, err)
-	}
 	if frozen, err := tree.Frozen("l-1"); err != nil || frozen {
 		t.Errorf("before it is frozen: %v, %v", frozen, err)
 	}
@@ -96,22 +96,46 @@ func TestFreezeOfAProcessThatRunsInTheKernel(t *testing.T) {
 	}
 }
 
-// A program that runs is found, whatever the file cgroup.freeze says.
-func TestAProgramThatRunsIsNotFrozen(t *testing.T) {
-	tree := newTree(t)
+// While a thread runs, what counts is the use of processors by the programs, and that cgroup.freeze is set.
+func TestStillnessIsMeasured(t *testing.T) {
 	loop := spawn(t, "sh", "-c", "while :; do :; done")
-	st, err := tree.StartScope(t.Context(), train("l-1", loop))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := openFreezeFiles(tree.h.Dir(st.Path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer files.close()
-	check := stillness{h: tree.h, cg: st.Path}
-	err = files.waitFor(within(t, 500*time.Millisecond), st.Path, true, check.moves)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), " (sh) runs") {
-		t.Errorf("a loop that was not frozen: %v", err)
+	eventually(t, "the loop runs", func() bool { s, err := procfs.Read(loop.PID); return err == nil && s.State == 'R' })
+	for _, c := range []struct {
+		name   string
+		freeze string
+		user   time.Duration // used in each window
+		still  bool
+	}{
+		{"its programs use no processor", "1", 0, true},
+		{"its programs use a little", "1", userTimeWindow / 10, true},
+		{"its programs run", "1", 10 * userTimeWindow, false},
+		{"another program has thawed it", "0", 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, user := Hierarchy{Mount: t.TempDir()}, time.Minute
+			write := func(name, text string) {
+				if err := os.WriteFile(filepath.Join(h.Mount, name), []byte(text+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("cgroup.threads", strconv.Itoa(loop.PID))
+			write("cgroup.freeze", c.freeze)
+			check, still := stillness{h: h, cg: "/"}, false
+			for range 3 {
+				write("cpu.stat", fmt.Sprintf("usage_usec 0\nuser_usec %d\nsystem_usec 0", user.Microseconds()))
+				text, err := check.moves()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if still = still || text == ""; !still && !strings.HasSuffix(text, " (sh) runs") {
+					t.Errorf("what runs is %q", text)
+				}
+				pause(userTimeWindow) // the window of the measurement
+				user += c.user
+			}
+			if still != c.still {
+				t.Errorf("still: %v", still)
+			}
+		})
 	}
 }
