@@ -489,6 +489,42 @@ func (n *noted) Write(b []byte) (int, error) {
 	return k, err
 }
 
+// AuditFilter selects lines of the audit. An empty field selects all.
+type AuditFilter struct {
+	Since, Until string // an age as in 36h or 7d, or a date
+	User         string // a name or a uid
+	Tenant       string
+}
+
+// Audit calls f for every line of the audit, the oldest first.
+func (c *Client) Audit(ctx context.Context, filter AuditFilter, f func(api.AuditLine)) error {
+	q := url.Values{}
+	for key, value := range map[string]string{"since": filter.Since, "until": filter.Until, "user": filter.User, "tenant": filter.Tenant} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	res, err := c.send(ctx, http.MethodGet, "/v1/audit", q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	for d := json.NewDecoder(res.Body); ; {
+		var l api.AuditLine
+		if err := d.Decode(&l); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return unreadable(ctx, err)
+		}
+		f(l)
+	}
+}
+
+// VerifyAudit says whether every line of the audit follows the one before it.
+func (c *Client) VerifyAudit(ctx context.Context) (*api.AuditVerification, error) {
+	return get[api.AuditVerification](ctx, c, "/v1/audit/verify", nil)
+}
+
 // Events calls f for every event from now on until ctx ends.
 func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 	res, err := c.send(ctx, http.MethodGet, "/v1/events", nil, nil, nil)

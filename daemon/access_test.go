@@ -46,6 +46,8 @@ func mayUse() map[string][]string {
 		"POST /v1/mig/import":            admins,
 		"POST /v1/mig/remove":            admins,
 		"GET /v1/counters":               adminsAndObservers,
+		"GET /v1/audit":                  admins,
+		"GET /v1/audit/verify":           admins,
 		"GET /v1/usage":                  withRole,
 		"GET /v1/leases":                 withRole,
 		"GET /v1/leases/{id}/logs":       members,

@@ -124,7 +124,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 			log.Error("cannot record that restrictions may be active", "error", err)
 		}
 	}
-	if d.Audits, err = ledger.Open(filepath.Join(s.StateDir, "audit"), "audit", ledger.Options{}); err != nil {
+	if d.Audits, err = ledger.Open(status.AuditDir(s.StateDir), report.AuditName, ledger.Options{Files: 16, OnLoss: d.AuditLost, Log: log}); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { d.Reporter.Close() })

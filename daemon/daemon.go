@@ -109,6 +109,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
+	d.tasks.Go(func() { d.RunAudit(ctx) })
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot report to the service manager that the daemon is ready", "error", err)
 	}

@@ -2,32 +2,26 @@ package account
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// The range of an age. The account keeps no records that are older than the highest.
-const (
-	leastAge   = time.Minute
-	mostAge    = 435 * 24 * time.Hour
-	defaultAge = "7d"
-	ageRange   = "write 1m to 435d, as in 36h or 7d, or a date as in 2026-02-01"
-)
+// defaultAge is the begin of a time without one.
+const defaultAge = "7d"
 
 // period reads the begin and the end of a time, each as an age or a date. Without since it is 7d, without until now.
 func period(since, until string, now time.Time) (begin, end time.Time, err error) {
 	if since == "" {
 		since = defaultAge
 	}
-	if begin, err = moment("since", since, now); err != nil {
+	if begin, err = server.ParseTime("since", since, now); err != nil {
 		return begin, end, err
 	}
 	end = now
 	if until != "" {
-		if end, err = moment("until", until, now); err != nil {
+		if end, err = server.ParseTime("until", until, now); err != nil {
 			return begin, end, err
 		}
 	}
@@ -35,42 +29,4 @@ func period(since, until string, now time.Time) (begin, end time.Time, err error
 		return begin, end, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show the time since %s until %s: it ends before it begins", since, until)}
 	}
 	return begin, end, nil
-}
-
-func moment(name, s string, now time.Time) (time.Time, error) {
-	if at, err := time.Parse(time.RFC3339, s); err == nil {
-		return inRange(name, s, at, now)
-	}
-	if at, err := time.ParseInLocation(time.DateOnly, s, now.Location()); err == nil {
-		return inRange(name, s, at, now)
-	}
-	age, ok := parseAge(s)
-	if !ok {
-		return time.Time{}, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot read %s %q: it is no age and no date: %s", name, s, ageRange)}
-	}
-	if age < leastAge {
-		return time.Time{}, outOfRange(name, s)
-	}
-	return inRange(name, s, now.Add(-age), now)
-}
-
-func inRange(name, s string, at, now time.Time) (time.Time, error) {
-	if at.After(now) || now.Sub(at) > mostAge {
-		return at, outOfRange(name, s)
-	}
-	return at, nil
-}
-
-func outOfRange(name, s string) error {
-	return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use %s %q: it is out of range: %s", name, s, ageRange)}
-}
-
-// parseAge reads a number of days or a duration of Go: "7d", "36h", "90m".
-func parseAge(s string) (time.Duration, bool) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 32)
-		return time.Duration(min(n, 10_000)) * 24 * time.Hour, err == nil
-	}
-	d, err := time.ParseDuration(s)
-	return d, err == nil && d >= 0
 }

@@ -23,6 +23,11 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
+// auditText describes an accepted proposal in the audit.
+func (p *proposal) auditText(a planner.Authority) string {
+	return fmt.Sprintf("%d steps, force=%v", len(p.steps), a.Force)
+}
+
 // changeTimeout is the deadline of one change.
 const changeTimeout = 10 * time.Minute
 
@@ -61,7 +66,6 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again"}
 	}
-	cs.Audit(caller, p.kind(), fmt.Sprintf("generation %d, %d steps, force=%v", p.want.Generation, len(p.steps), a.Force))
 	cs.install(p.want)
 	if p.unmanage == "" {
 		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, caller)})
@@ -484,6 +488,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	if err != nil {
 		return err
 	}
+	c.Note.Text = p.auditText(planner.Authority{})
 	if op == nil {
 		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.plan)
 		done = cs.Operations.End(done.ID, "done", nil)

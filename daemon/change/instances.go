@@ -58,6 +58,7 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	if check || !out.Changed {
 		return c.Reply(http.StatusOK, out)
 	}
+	c.Note.GPU, c.Note.Text = string(s.gpu.Identity.UUID), s.auditText()
 	if out.Operation, err = cs.acceptInstances(c.Ctx(), s, c.Caller.Name); err != nil {
 		return err
 	}
@@ -233,6 +234,17 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "free space in " + cs.Settings.StateDir + " and try again"}
 	}
+	if len(s.steps) == 0 {
+		cs.Converger.Refresh(ctx, s.node)
+		cs.Wake() // Imported instances may be granted now.
+		return nil, nil
+	}
+	op := cs.launch(record, s.plan)
+	return &op, nil
+}
+
+// auditText names the instances.
+func (s *instancesProposal) auditText() string {
 	var names []string
 	for i := range s.imports {
 		names = append(names, instanceName(s.gpu, &mig.Present{Instance: s.imports[i]}))
@@ -242,12 +254,5 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 			names = append(names, s.steps[i].Text)
 		}
 	}
-	cs.Audit(caller, "mig "+s.kind, fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", ")))
-	if len(s.steps) == 0 {
-		cs.Converger.Refresh(ctx, s.node)
-		cs.Wake() // Imported instances may be granted now.
-		return nil, nil
-	}
-	op := cs.launch(record, s.plan)
-	return &op, nil
+	return fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", "))
 }

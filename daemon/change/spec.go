@@ -87,12 +87,14 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	}
 	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
 	if check || (p.same && p.plan.Empty) {
+		c.Note.Text = "no changes"
 		return c.Reply(http.StatusOK, out)
 	}
 	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
 	if err != nil {
 		return err
 	}
+	c.Note.Text = p.auditText(a)
 	out.Operation = op
 	status := http.StatusOK
 	if op != nil {
@@ -305,7 +307,9 @@ func (cs *Changes) applyFile(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	_, err = cs.accept(ctx, p, "the settings' spec_file", planner.Authority{})
+	if _, err = cs.accept(ctx, p, "the settings' spec_file", planner.Authority{}); err == nil {
+		cs.Audit("the settings' spec_file", p.kind(), p.auditText(planner.Authority{}))
+	}
 	return err
 }
 

@@ -70,8 +70,10 @@ func (cs *Changes) unmanage(c *server.Call, extent string, a planner.Authority) 
 	}
 	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same || !p.plan.Empty}
 	if !out.Changed {
+		c.Note.Text = "no changes"
 		return out, nil
 	}
+	c.Note.Text = p.auditText(a) + ", " + extent
 	out.Operation, err = cs.accept(c.Ctx(), p, caller, a)
 	return out, err
 }

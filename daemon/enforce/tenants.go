@@ -129,7 +129,7 @@ func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	return en.answerFreeze(c, name, changed, "freeze", "tenant.frozen", "froze tenant "+name)
+	return en.answerFreeze(c, name, changed, "tenant.frozen", "froze tenant "+name)
 }
 
 // PostTenantThaw ends the freeze of PostTenantFreeze. A lease that is frozen for another reason too stays frozen.
@@ -144,13 +144,16 @@ func (en *Enforcer) PostTenantThaw(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	return en.answerFreeze(c, name, changed, "thaw", "tenant.thawed", "thawed tenant "+name)
+	return en.answerFreeze(c, name, changed, "tenant.thawed", "thawed tenant "+name)
 }
 
-func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, what, event, text string) error {
+func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, event, text string) error {
 	if changed {
 		en.Events.Publish(api.Event{Kind: event, Tenant: name, Message: c.Caller.Name + " " + text})
-		en.Audit(c.Caller.Name, what, text)
+	}
+	c.Note.Text = text
+	if !changed {
+		c.Note.Text = "no change"
 	}
 	out := api.TenantFreezeResult{SchemaVersion: 1, Tenant: name, Frozen: en.Tenants.get(name), Changed: changed, Leases: []api.LeaseFreeze{}}
 	for _, l := range en.applyTenantFreezes(c.Ctx()) {

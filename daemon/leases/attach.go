@@ -298,6 +298,7 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 		}
 		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot release lease %s: it was not attached", id), Hint: hint}
 	}
+	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "the user who attached it or an administrator may"}
 	}

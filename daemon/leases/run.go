@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -56,6 +57,14 @@ func (ls *Leases) PostLease(c *server.Call) error {
 // admit places a request and isolates the process; with a program it starts that instead. It answers with JSON lines;
 // the last one has the outcome. started is the text of the event.
 func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
+	c.Note.Tenant, c.Note.Text = r.Tenant, started
+	if command := strings.Join(r.Command, " "); r.Origin != lease.OriginAttached {
+		c.Note.Text = "the command is " + command
+	}
+	refuse := func(g *api.LeaseGrant) *api.LeaseGrant {
+		c.Note.Refused = g.Error
+		return g
+	}
 	ticket, err := ls.Table.Submit(r)
 	if err != nil {
 		return err
@@ -76,7 +85,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 	}
 	if err != nil {
-		line(&api.LeaseGrant{Error: ls.leaseError(err)})
+		line(refuse(&api.LeaseGrant{Error: ls.leaseError(err)}))
 		return nil
 	}
 	// From here the start does not depend on the caller's connection.
@@ -85,12 +94,13 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	l, result, err := ls.Table.Start(ctx, ticket.ID(), p)
 	if err != nil {
 		ticket.Cancel()
-		line(ls.startError(err))
+		line(refuse(ls.startError(err)))
 		return nil
 	}
 	ls.WatchLease(l.ID)
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
+	c.Note.Lease, c.Note.Tenant, c.Note.GPU = l.ID, wire.Tenant, strings.Join(wire.GPUs, " ")
 	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Selected, Warnings: result.Warnings})
 	return nil
 }
@@ -358,6 +368,7 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
 	}
+	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
 	}

@@ -22,6 +22,8 @@ type Reporter struct {
 	Operations *operations
 	Counters   *counters
 	Audits     *ledger.Ledger // nil: no audit
+	auditor    auditor
+	lost       chan struct{} // an entry of the audit was lost
 
 	stale atomic.Bool // something that status shows has changed
 }
@@ -29,7 +31,7 @@ type Reporter struct {
 // NewReporter returns a Reporter without an audit ledger.
 func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	return &Reporter{
-		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{},
+		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{}, lost: make(chan struct{}, 1),
 	}
 }
 
@@ -42,25 +44,12 @@ func (r *Reporter) IsStale() bool { return r.stale.Load() }
 // SetFresh is called before the status is rendered again.
 func (r *Reporter) SetFresh() { r.stale.Store(false) }
 
-// Audit records an action and who caused it. It does not wait for the disk.
-func (r *Reporter) Audit(by, what, text string) {
-	var generation uint64
-	if r.Generation != nil {
-		generation = r.Generation()
-	}
-	if r.Audits != nil {
-		if err := r.Audits.Append(ledger.Audit{At: r.Now(), By: by, What: what, Text: text, Generation: generation}); err != nil {
-			r.Log.Warn("cannot write the audit ledger", "error", err)
-		}
-	}
-	r.Log.Info("changed", "by", by, "what", what, "text", text)
-}
-
 // Close closes the audit ledger.
 func (r *Reporter) Close() {
 	if r.Audits == nil {
 		return
 	}
+	r.CountedNow(true)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := r.Audits.Close(ctx); err != nil {

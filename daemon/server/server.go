@@ -35,6 +35,9 @@ type Call struct {
 	R      *http.Request
 	Caller *Caller
 
+	// Note is what the handler adds to the entry of the audit.
+	Note Note
+
 	route *Route     // nil in a test that calls a handler
 	query url.Values // checked
 
@@ -85,10 +88,10 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
 		if methods := s.methods(mux, q); len(methods) > 0 {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
-			writeStatus(w, http.StatusMethodNotAllowed, &api.Error{Kind: api.KindInvalid, Message: "cannot " + shortKey(q.Method) + " " + q.URL.Path + ": its methods are " + strings.Join(methods, ", ")})
+			s.refuseOutside(w, q, http.StatusMethodNotAllowed, &api.Error{Kind: api.KindInvalid, Message: "cannot " + shortKey(q.Method) + " " + q.URL.Path + ": its methods are " + strings.Join(methods, ", ")})
 			return
 		}
-		writeError(w, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
+		s.refuseOutside(w, q, http.StatusNotFound, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
 	})
 	return closesUnread(mux)
 }
@@ -108,7 +111,7 @@ func (s *Server) methods(mux *http.ServeMux, q *http.Request) []string {
 // Serve answers one request of a route.
 func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
-		writeError(w, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
+		s.refuseOutside(w, q, http.StatusForbidden, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
 		return
 	}
 	p, ok := peerFrom(q.Context())
@@ -120,26 +123,35 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	if s.Identities.Names.HasPending() {
 		s.Identities.WakeNames()
 	}
+	s.audit(c, r, s.answer(c, r))
+}
+
+// answer checks the request and calls the handler; it returns the refusal that it wrote. Of a caller who may not use the route
+// nothing is read.
+func (s *Server) answer(c *Call, r *Route) *api.Error {
+	refuse := func(err error) *api.Error {
+		e := s.refusal(r, err)
+		writeError(c.W, e)
+		return e
+	}
 	if !r.Access.allows(c.Caller) {
-		writeError(w, r.Access.denied(c.Caller, r.What))
-		return
+		return refuse(r.Access.denied(c.Caller, r.What))
 	}
 	if err := c.parse(r); err != nil {
-		writeError(w, s.refusal(r, err))
-		return
+		return refuse(err)
 	}
-	slot, err := s.limiter.acquire(q.Context(), &r.Bound, p.UID)
+	slot, err := s.limiter.acquire(c.Ctx(), &r.Bound, c.Caller.UID)
 	if err != nil {
-		writeError(w, s.refusal(r, err))
-		return
+		return refuse(err)
 	}
 	defer slot.release()
 	c.slot, c.bodies = slot, &s.bodies
 	defer c.Keep(0)
 	if err := r.Handle(c); err != nil {
 		slot.answer()
-		writeError(w, s.refusal(r, err))
+		return refuse(err)
 	}
+	return nil
 }
 
 // parse checks the query, and that there is no body where none is read.
@@ -222,9 +234,12 @@ type Route struct {
 	Access  access
 	What    string // "read the spec": for the refusal
 	Handle  func(*Call) error
-	Query   Query
-	Body    any   // nil: none; Document; or a value of the type that Decode returns
-	Bound   Bound // how many one user may have at once
+	// Audit is the action in the audit: "apply", "stop"; empty: it changes nothing, and only its refusals are counted.
+	Audit    string
+	AuditGPU bool // the id in the path is of a GPU, and not of a lease
+	Query    Query
+	Body     any   // nil: none; Document; or a value of the type that Decode returns
+	Bound    Bound // how many one user may have at once
 }
 
 // Server answers requests on the socket.

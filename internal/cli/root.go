@@ -116,7 +116,7 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
-		a.eventsCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
+		a.eventsCommand(), a.auditCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
 		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(),
 	)
 	return root

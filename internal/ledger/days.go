@@ -1,11 +1,9 @@
 package ledger
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -143,38 +141,18 @@ func (d *Days) append(day string, b []byte) (err error) {
 // Read calls each with the entries of a day, in the order in which they were appended, until each returns false. It skips
 // damaged lines and counts them. A missing file is no error. each must not keep the bytes.
 func (d *Days) Read(day string, each func(json.RawMessage) bool) (skipped int, err error) {
-	f, err := os.Open(d.path(day))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("cannot read the %s ledger: %w", d.name, err)
-	}
-	defer f.Close() // the file was only read
-	lines, long := bufio.NewReaderSize(f, maxLine), false
-	for {
-		line, err := lines.ReadSlice('\n')
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			long = true
-			continue
-		case errors.Is(err, io.EOF):
-			if len(line) > 0 {
-				skipped++
-			}
-			return skipped, nil
-		case err != nil:
-			return skipped, fmt.Errorf("cannot read the %s ledger: %w", d.name, err)
+	err = eachLine(d.path(day), -1, func(raw []byte, whole bool) bool {
+		value, ok := check(raw)
+		if !ok || !whole {
+			skipped++
+			return true
 		}
-		value, ok := check(line[:len(line)-1])
-		if !ok || long {
-			skipped, long = skipped+1, false
-			continue
-		}
-		if !each(value) {
-			return skipped, nil
-		}
+		return each(value)
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return skipped, fmt.Errorf("cannot read the %s ledger: %w", d.name, err)
 	}
+	return skipped, nil
 }
 
 // maxLine is the longest line that is read. A longer one can only be damage.

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ type Options struct {
 	FileSize int64        // bytes of one file before the next is begun; 0: 4 MiB
 	Files    int          // how many files are kept; 0: 8
 	Queue    int          // lines that may wait for a slow disk; 0: 1024
+	OnLoss   func()       // called after an entry was lost, from any goroutine; it does not block
 	Log      *slog.Logger // gets one line when lines begin to be lost and one when they no longer are; nil: nothing is logged
 }
 
@@ -30,17 +32,26 @@ type Ledger struct {
 	name    string
 	o       Options
 	lost    atomic.Uint64
-	queue   chan []byte
-	flush   chan chan struct{}
+	queue   chan json.RawMessage
+	flush   chan chan End
 	stopped chan struct{}
 	done    chan struct{}
 	stop    sync.Once
 
 	// Used by the writer only.
-	file   *os.File
+	file     *os.File
+	number   uint64
+	size     int64
+	head     head
+	reported uint64 // entries that were lost and are counted in a line
+	losing   bool
+}
+
+// End is the end of a ledger at some moment. Read and Verify stop there, because a line may be half written after it. The zero
+// value is the end of a ledger that no process writes.
+type End struct {
 	number uint64
 	size   int64
-	losing bool
 }
 
 // Open opens the ledger of this name in a directory, which is created if it is missing. Only root may read it.
@@ -62,11 +73,14 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
 	l := &Ledger{
-		dir: dir, name: name, o: o, queue: make(chan []byte, o.Queue), flush: make(chan chan struct{}),
+		dir: dir, name: name, o: o, queue: make(chan json.RawMessage, o.Queue), flush: make(chan chan End),
 		stopped: make(chan struct{}), done: make(chan struct{}), number: 1,
 	}
 	if len(numbers) > 0 {
 		l.number = numbers[len(numbers)-1]
+	}
+	if l.head, err = findHead(dir, name, numbers); err != nil {
+		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
 	go l.write()
 	return l, nil
@@ -75,42 +89,49 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 // Append adds an entry, any value that encodes as JSON. It never waits: when the disk is too slow, the entry is lost and
 // counted. It returns an error only when the entry does not encode.
 func (l *Ledger) Append(entry any) error {
-	line, err := encode(entry)
+	value, err := json.Marshal(entry)
 	if err != nil {
 		return fmt.Errorf("cannot encode an entry of the %s ledger: %w", l.name, err)
 	}
 	select {
 	case <-l.stopped:
-		l.lost.Add(1)
+		l.lose()
 		return nil
 	default:
 	}
 	select {
-	case l.queue <- line:
+	case l.queue <- value:
 	default:
-		l.lost.Add(1)
+		l.lose()
 	}
 	return nil
+}
+
+func (l *Ledger) lose() {
+	l.lost.Add(1)
+	if l.o.OnLoss != nil {
+		l.o.OnLoss()
+	}
 }
 
 // Lost counts the entries that were lost since Open.
 func (l *Ledger) Lost() uint64 { return l.lost.Load() }
 
-// Flush waits until everything appended before is written, or ctx ends.
-func (l *Ledger) Flush(ctx context.Context) error {
-	ack := make(chan struct{})
+// Flush waits until everything appended before is written, or ctx ends. It returns the end of the ledger.
+func (l *Ledger) Flush(ctx context.Context) (End, error) {
+	ack := make(chan End, 1)
 	select {
 	case l.flush <- ack:
 	case <-l.done:
-		return nil
+		return End{}, nil
 	case <-ctx.Done():
-		return fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
+		return End{}, fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
 	}
 	select {
-	case <-ack:
-		return nil
+	case end := <-ack:
+		return end, nil
 	case <-ctx.Done():
-		return fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
+		return End{}, fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
 	}
 }
 
@@ -130,11 +151,11 @@ func (l *Ledger) write() {
 	defer close(l.done)
 	for {
 		select {
-		case line := <-l.queue:
-			l.writeLine(line)
+		case value := <-l.queue:
+			l.writeLine(value)
 		case ack := <-l.flush:
 			l.drain()
-			close(ack)
+			ack <- l.end()
 		case <-l.stopped:
 			l.drain()
 			l.closeFile()
@@ -146,20 +167,36 @@ func (l *Ledger) write() {
 func (l *Ledger) drain() {
 	for {
 		select {
-		case line := <-l.queue:
-			l.writeLine(line)
+		case value := <-l.queue:
+			l.writeLine(value)
 		default:
 			return
 		}
 	}
 }
 
+// end returns the end of the file that is written. Without an open one, the last file is complete.
+func (l *Ledger) end() End {
+	if l.file == nil {
+		return End{number: l.number, size: -1}
+	}
+	return End{number: l.number, size: l.size}
+}
+
 // writeLine writes one line completely or not at all.
-func (l *Ledger) writeLine(line []byte) {
-	err := l.ensureFile(int64(len(line)))
+func (l *Ledger) writeLine(value json.RawMessage) {
+	lost := l.lost.Load()
+	line, err := encode(Line{Number: l.head.number + 1, Previous: l.head.hash, Lost: lost - l.reported, Entry: value})
+	if err == nil && len(line) > maxLine {
+		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)
+	}
+	if err == nil {
+		err = l.ensureFile(int64(len(line)))
+	}
 	if err == nil {
 		if _, err = l.file.Write(line); err == nil {
 			l.size += int64(len(line))
+			l.head, l.reported = head{l.head.number + 1, hashOf(line[:len(line)-1])}, lost
 		} else if cut := l.file.Truncate(l.size); cut != nil {
 			// Half a line remains. A new file is begun, and readers skip the half.
 			err = errors.Join(err, cut)
@@ -168,7 +205,7 @@ func (l *Ledger) writeLine(line []byte) {
 		}
 	}
 	if err != nil {
-		l.lost.Add(1)
+		l.lose()
 	}
 	if (err != nil) != l.losing {
 		l.losing = err != nil

@@ -107,6 +107,8 @@ func table() []cell {
 		{route: "GET /v1/mig", want: adminsAndObservers(200)},
 		{route: "POST /v1/mig/import", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
 		{route: "POST /v1/mig/remove", body: `{"gpu":"99","start":[0]}`, want: admins(missing)},
+		{route: "GET /v1/audit", want: admins(200)},
+		{route: "GET /v1/audit/verify", want: admins(200)},
 		{route: "GET /v1/counters", want: adminsAndObservers(200)},
 		{route: "GET /v1/usage", want: readers(200)},
 		{route: "POST /v1/reload", want: admins(200)},

@@ -1,0 +1,56 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// The range of an age. The account keeps no records that are older than the highest.
+const (
+	leastAge = time.Minute
+	mostAge  = 435 * 24 * time.Hour
+	ageRange = "write 1m to 435d, as in 36h or 7d, or a date as in 2026-02-01"
+)
+
+// ParseTime reads the value of a key: an age, as in 36h or 7d, or a date.
+func ParseTime(name, s string, now time.Time) (time.Time, error) {
+	if at, err := time.Parse(time.RFC3339, s); err == nil {
+		return inRange(name, s, at, now)
+	}
+	if at, err := time.ParseInLocation(time.DateOnly, s, now.Location()); err == nil {
+		return inRange(name, s, at, now)
+	}
+	age, ok := parseAge(s)
+	if !ok {
+		return time.Time{}, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot read %s %q: it is no age and no date: %s", name, s, ageRange)}
+	}
+	if age < leastAge {
+		return time.Time{}, outOfRange(name, s)
+	}
+	return inRange(name, s, now.Add(-age), now)
+}
+
+func inRange(name, s string, at, now time.Time) (time.Time, error) {
+	if at.After(now) || now.Sub(at) > mostAge {
+		return at, outOfRange(name, s)
+	}
+	return at, nil
+}
+
+func outOfRange(name, s string) error {
+	return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use %s %q: it is out of range: %s", name, s, ageRange)}
+}
+
+// parseAge reads a number of days or a duration of Go: "7d", "36h", "90m".
+func parseAge(s string) (time.Duration, bool) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 32)
+		return time.Duration(min(n, 10_000)) * 24 * time.Hour, err == nil
+	}
+	d, err := time.ParseDuration(s)
+	return d, err == nil && d >= 0
+}

@@ -1,0 +1,48 @@
+package status
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+)
+
+// AuditDir is the directory of the audit, below that of the state.
+func AuditDir(state string) string { return filepath.Join(state, "audit") }
+
+// GetAudit streams the entries of the audit, the oldest first.
+func (v *Viewer) GetAudit(c *server.Call) error {
+	f := report.AuditFilter{User: c.Text("user"), Tenant: c.Text("tenant")}
+	for key, at := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		if s := c.Text(key); s != "" {
+			var err error
+			if *at, err = server.ParseTime(key, s, v.Now()); err != nil {
+				return err
+			}
+		}
+	}
+	c.W.Header().Set("Content-Type", "application/x-ndjson")
+	out := json.NewEncoder(c.W)
+	err := v.ReadAudit(c.Ctx(), AuditDir(v.StateDir), f, func(l api.AuditLine) bool {
+		server.StartPart(c.W)
+		return out.Encode(l) == nil
+	})
+	if err != nil && c.Ctx().Err() == nil {
+		v.Log.Warn("cannot read the audit", "error", err)
+		panic(http.ErrAbortHandler) // The answer is not complete: the reader must see that.
+	}
+	return nil
+}
+
+// GetAuditVerification says whether every line of the audit follows the one before it.
+func (v *Viewer) GetAuditVerification(c *server.Call) error {
+	out, err := v.VerifyAudit(c.Ctx(), AuditDir(v.StateDir))
+	if err != nil {
+		return err
+	}
+	return c.Reply(http.StatusOK, out)
+}

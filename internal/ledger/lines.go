@@ -1,0 +1,43 @@
+package ledger
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"os"
+)
+
+// eachLine calls each with the lines of the first size bytes of a file, all for a negative size, until it returns false. whole is
+// false for a line without its end, or that is longer than any that is written. each must not keep the bytes.
+func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // the file was only read
+	if size < 0 {
+		size = math.MaxInt64
+	}
+	lines, long := bufio.NewReaderSize(io.LimitReader(f, size), maxLine), false
+	for {
+		raw, err := lines.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			long = true
+			continue
+		case errors.Is(err, io.EOF):
+			if len(raw) > 0 || long {
+				each(raw, false)
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		if !each(bytes.TrimSuffix(raw, []byte("\n")), !long) {
+			return nil
+		}
+		long = false
+	}
+}
