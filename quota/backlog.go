@@ -35,7 +35,7 @@ const (
 	variesFrom                                 = 20 * time.Millisecond // between the shortest and the longest
 	firstWait                                  = 600 * time.Millisecond
 	longestWait                                = 4 * time.Second
-	// A backlog that was three times this long is not measured for some time: the waits would leave the GPU idle for as long.
+	// A backlog that was twice this long is not measured for some time: the waits would leave the GPU idle for as long.
 	longBacklog, longFor = 800 * time.Millisecond, 30 * time.Minute
 	// idleBudget is the mean idle time that is accepted at the end of a wait.
 	idleBudget = 4 * time.Millisecond
@@ -141,7 +141,7 @@ func (b *backlog) learn(f *freeze, d time.Duration, censored bool, budget time.D
 	if d >= longBacklog && f.epoch == b.epoch {
 		b.lengthy++
 	}
-	if b.lengthy >= 3 {
+	if b.lengthy >= 2 {
 		b.observed, b.sorted, b.lengthy, b.longUntil = b.observed[:0], b.sorted[:0], 0, f.next+longFor
 		return
 	}

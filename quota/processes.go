@@ -49,11 +49,17 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 const (
 	firstCorrections = 4
 	corrections      = 40
+	// inexactMean is the mean from which on a quarter of each difference is charged at once: the longer the work, the more it
+	// differs from its mean.
+	inexactMean = 100 * time.Millisecond
 )
 
 // integrate corrects the backlog by the difference between what the driver attributed to a lease and what it was charged.
 func (s *Scheduler) integrate(m *member, off time.Duration) {
 	b := &m.backlog
+	if s.last < b.longUntil || b.mean >= inexactMean {
+		m.deficit -= off / 4
+	}
 	b.mean = min(max(b.mean+off/time.Duration(min(firstCorrections+b.answers, corrections)), 0), longestWait)
 	b.answers++
 	b.wait = b.mean
