@@ -24,6 +24,8 @@ const (
 	// DriverBudget is the driver's time for readings that one GPU may cost in one second. Readings of all processes hold
 	// a lock of the driver for 4.5 ms in the worst published measurement, one of the memory for 12 µs.
 	DriverBudget = 2 * time.Millisecond
+	// idleLoad is the driver's time a second up to which processes are listed while nothing moves.
+	idleLoad = DriverBudget * 3 / 4
 	// DriverCredit is how much may be spent at once after a quiet time.
 	DriverCredit = 20 * time.Millisecond
 	// DriverDebt is how much may be owed while memory runs out.
@@ -79,7 +81,8 @@ func (s *Sampling) Read(now time.Duration, used uint64, headroom Headroom, longe
 		// Half of the credit is kept for that.
 		return credit >= DriverCredit/2 || age >= idleInterval && credit >= 0
 	case age >= idleInterval: // Without a reason: the whole credit, so that the list of a process that starts next is not late.
-		return credit >= DriverCredit
+		load, _ := s.DriverLoad(now)
+		return credit >= DriverCredit && load <= idleLoad
 	}
 	return false
 }

@@ -182,6 +182,33 @@ func TestAProcessThatStartsIsListedSoon(t *testing.T) {
 	}
 }
 
+// While nothing moves, readings leave a part of the budget, however long a list takes.
+func TestAQuietGPUDoesNotNeedTheWholeBudget(t *testing.T) {
+	for _, list := range []time.Duration{time.Millisecond, 4 * time.Millisecond, 12 * time.Millisecond, 18 * time.Millisecond} {
+		var s Sampling
+		var spent, at, atMinute time.Duration
+		lists := 0
+		for at < 5*time.Minute {
+			if spent += 50 * time.Microsecond; s.Read(at, gibi, Headroom{}, time.Second) {
+				spent += list
+				lists++
+				s.Listed(at, gibi)
+			}
+			if at < time.Minute {
+				atMinute = spent
+			}
+			s.Spent(at, spent)
+			at += s.Next(at, Headroom{}, time.Second)
+		}
+		if load := (spent - atMinute).Seconds() / 240; load > 0.9*DriverBudget.Seconds() {
+			t.Errorf("a list takes %v: the driver spent %.2f ms a second", list, load*1000)
+		}
+		if lists < 15 {
+			t.Errorf("a list takes %v: %d lists in five minutes", list, lists)
+		}
+	}
+}
+
 // A fill rate is forgotten slowly.
 func TestFillRateIsForgotten(t *testing.T) {
 	var s Sampling
