@@ -96,9 +96,6 @@ func TestEveryRouteHasABound(t *testing.T) {
 		if b.Together > 0 {
 			together = strconv.Itoa(b.Together)
 		}
-		if b.Large {
-			together += ", until the answer is read"
-		}
 		if b.Lasts {
 			end = "is refused |"
 		}

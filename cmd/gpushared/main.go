@@ -20,6 +20,9 @@ import (
 // exitConfig: a restart by systemd does not help (EX_CONFIG).
 const exitConfig = 78
 
+// memoryGoal is the size in bytes at which the garbage collector works harder.
+const memoryGoal = 80 << 20
+
 func main() {
 	limitRuntime()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -29,8 +32,11 @@ func main() {
 
 // limitRuntime makes the Go runtime cheap for a program that mostly waits, unless the environment says otherwise. On one core it
 // wakes no second thread for each of many short tasks; calls that block do not count. The live heap is a few MiB, so that it may
-// grow fivefold until it is collected.
+// grow fivefold until it is collected, but not beyond memoryGoal: many requests at once make it larger for a moment.
 func limitRuntime() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryGoal)
+	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}

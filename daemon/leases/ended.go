@@ -20,7 +20,7 @@ import (
 // together, the oldest one of the user with the most goes: no user pushes out what another one has.
 const (
 	maxEndedPerUser = 200
-	maxEnded        = 1000
+	maxEnded        = 500
 	endedRetention  = 24 * time.Hour
 )
 

@@ -15,7 +15,7 @@ import (
 // Bodies of requests take memory while they arrive, and as long as their handler keeps what they have. A small part of each
 // user needs no permission; the rest comes out of what all users have together. Root has no limit.
 const (
-	maxBodies     = 8 << 20             // bytes of all users, besides ownBody of each
+	maxBodies     = 4 << 20             // bytes of all users, besides ownBody of each
 	maxBodyOfUser = MaxBody + MaxBody/4 // bytes
 	ownBody       = 128 << 10           // bytes
 	bodyPart      = 16 << 10            // bytes that are read at least before more memory is taken
@@ -23,6 +23,9 @@ const (
 
 // bodyMemory counts the memory of bodies. The zero value works.
 type bodyMemory struct {
+	// decoding is held while a body beyond ownBody is decoded: that takes several times its memory.
+	decoding locks.Mutex[locks.Leaf]
+
 	mu     locks.Mutex[locks.Leaf] // guards what follows
 	byUID  map[int]int
 	shared int
@@ -124,7 +127,7 @@ func (c *Call) Body() ([]byte, error) {
 	if _, refused := errors.AsType[*api.Error](err); refused {
 		return nil, err
 	}
-	return nil, fmt.Errorf("cannot read the request: %w", err)
+	return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()} // Its caller went away, or sent no chunks.
 }
 
 func (c *Call) readBody(from io.Reader) ([]byte, error) {

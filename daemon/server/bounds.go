@@ -14,16 +14,15 @@ import (
 type Bound struct {
 	Kind     string // routes of one kind are counted together; in a refusal: "9 KIND"
 	Most     int    // of one user that run at once; 0 is 1
-	Together int    // of all users that run at once; 0: no limit. Users take turns
+	Together int    // of all users that are computed at once, until the answer; 0: no limit. Users take turns
 	Lasts    bool   // it lasts as long as its caller wants: one too many is refused. Other requests wait for their turn
-	Large    bool   // it counts until its answer is read, which takes memory until then
 }
 
 // The bounds of the routes. Only a request that reads waits for those of other users: a run and a stop never do.
 var (
-	Reads     = Bound{Kind: "requests that read", Most: 8, Together: 16}
-	Lists     = Bound{Kind: "requests for a list", Most: 2, Together: 8, Large: true}
-	ReadsBack = Bound{Kind: "requests that read back", Most: 2, Together: 4}
+	Reads     = Bound{Kind: "requests that read", Most: 8, Together: 2}
+	Lists     = Bound{Kind: "requests for a list", Most: 1, Together: 1} // An answer takes memory until it is read.
+	ReadsBack = Bound{Kind: "requests that read back", Most: 2, Together: 2}
 	Events    = Bound{Kind: "readers of events", Most: 8, Lasts: true}
 	Outputs   = Bound{Kind: "readers of output", Most: 8, Lasts: true}
 	Awaits    = Bound{Kind: "requests that wait for an operation", Most: 8, Lasts: true}
@@ -101,7 +100,7 @@ func (l *limiter) acquire(ctx context.Context, b *Bound, uid int) (*slot, error)
 
 // answer ends the part of a request that other users wait for: the rest depends on how fast its caller reads.
 func (s *slot) answer() {
-	if s == nil || s.uid == 0 || s.b.Large || s.computed {
+	if s == nil || s.uid == 0 || s.computed {
 		return
 	}
 	s.l.mu.Lock()

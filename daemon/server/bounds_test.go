@@ -125,27 +125,3 @@ func TestUsersAreServedInOrder(t *testing.T) {
 		}
 	})
 }
-
-// The memory of an answer that is not read counts until it is.
-func TestLargeAnswersCountUntilTheyAreRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var x limiter
-		b := Bound{Kind: "lists", Most: 1, Together: 1, Large: true}
-		first, err := x.acquire(t.Context(), &b, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		first.answer()
-		var second *slot
-		go func() { second, _ = x.acquire(t.Context(), &b, 1001) }()
-		synctest.Wait()
-		if second != nil {
-			t.Error("two answers are in memory")
-		}
-		first.release()
-		synctest.Wait()
-		if second == nil {
-			t.Error("the second request does not run after the first")
-		}
-	})
-}

@@ -28,6 +28,10 @@ func Decode[T any](c *Call) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.bodies != nil && len(b) > ownBody {
+		c.bodies.decoding.Lock()
+		defer c.bodies.decoding.Unlock()
+	}
 	if err := checkJSON(b, reflect.TypeFor[T]()); err != nil {
 		return nil, err
 	}

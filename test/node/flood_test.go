@@ -1,82 +1,175 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"sync"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/flood"
+	"github.com/gpushare/gpushare/test/harness"
 )
 
-// One flood has more connections than a user may have.
-const floodWidth = 400
-
-// flood opens many connections of one kind in a loop, and prints a line after the first round. It does not return.
+// flood is a flood of one kind from this process. It does not return.
 func (p *probe) flood() {
-	body := `{"command":["true"],"tenant":"red","wait":"1h"}`
-	get := "GET /v1/status HTTP/1.1\r\nHost: gpushare\r\n\r\n"
-	// each handles one connection until it ends.
-	each, ok := map[string]func(net.Conn){
-		"idle": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-		"half": func(c net.Conn) { trickle(c, "GET /v1/status HTTP/1.1\r\nHost: gpushare\r\nX-Slow: ") },
-		"body": func(c net.Conn) {
-			trickle(c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 1000000\r\n\r\n")
-		},
-		"connects": func(net.Conn) {},
-		"slow": func(c net.Conn) { // It sends a request and never reads.
-			for {
-				if _, err := io.WriteString(c, get); err != nil {
-					return
-				}
-			}
-		},
-		"requests": func(c net.Conn) {
-			go func() { _, _ = io.Copy(io.Discard, c) }()
-			for {
-				if _, err := io.WriteString(c, get); err != nil {
-					return
-				}
-			}
-		},
-		"queue": func(c net.Conn) {
-			fmt.Fprintf(c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-			_, _ = io.Copy(io.Discard, c)
-		},
-	}[p.Flood]
-	if !ok {
-		fmt.Println("there is no flood", p.Flood)
-		return
+	if err := flood.Run(p.Socket, p.Flood, func() { fmt.Println("at it") }); err != nil {
+		fmt.Println(err)
 	}
-	var first sync.WaitGroup
-	for range floodWidth {
-		first.Add(1)
-		go func() {
-			begun := sync.OnceFunc(first.Done)
-			for {
-				c, err := net.Dial("unix", p.Socket)
-				begun()
-				if err != nil {
-					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full and sends no event when it is not: this is the pace of the load.
-					continue
-				}
-				each(c)
-				c.Close()
-			}
-		}()
-	}
-	first.Wait()
-	fmt.Println("at it")
-	select {}
 }
 
-// trickle sends the beginning of a request and then single bytes.
-func trickle(c net.Conn, beginning string) {
-	if _, err := io.WriteString(c, beginning); err != nil {
-		return
+const (
+	flooders = 50 // users
+	gidRed   = 471204
+	// The limits under a flood by all of them. The flood has the lowest priority for the CPU, but each of its requests
+	// makes the daemon compute, and other tests may run at the same time: the benchmark has the figures of a quiet host.
+	mostRunUnderFlood    = 10 * time.Second
+	mostStopUnderFlood   = 15 * time.Second // with the start of the command that stops
+	mostMemoryUnderFlood = 128 << 20        // bytes of the daemon
+)
+
+const floodSpec = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 2}, mode: timeslice}
+  - {select: {index: 3}, mode: timeslice}
+tenants:
+  - name: red
+    members: {groups: [red]}
+    grants: [{name: whole, timeslice: {share: 10%, gpu_memory: 1GiB}, gpus: {index: 2}, max_leases: 1}, {name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 2}}]
+  - name: blue
+    members: {groups: [blue]}
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 3}}]
+`
+
+// A flood of everything by 50 users at once delays neither the run nor the stop of another user, and does not fill the memory
+// of the daemon.
+func TestFloodByManyUsers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute of all CPUs")
 	}
-	for t := time.NewTicker(100 * time.Millisecond); ; <-t.C {
-		if _, err := io.WriteString(c, "x"); err != nil {
-			return
+	if os.Geteuid() != 0 {
+		t.Skip("becoming other users needs root")
+	}
+	n := inDirectory(t)
+	directory(t, n, answers("gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:", fmt.Sprintf("red:*:%d:", gidRed)))
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, floodSpec)
+	b := &attackFixture{Node: n, who: callers()}
+	quiet := b.timeRuns(t, 5)
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(probe{Socket: n.Socket(), Flood: flood.Mixed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var jobs []*harness.Job
+	for i := range flooders {
+		who := person{uid: 480000 + i, gid: 480000 + i, groups: []string{strconv.Itoa(gidRed)}}
+		cmd := who.command(t.Context(), append([]string{"nice", "-n", "19"}, program)...)
+		cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
+		job, err := n.Spawn(cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		jobs = append(jobs, job)
+	}
+	for _, job := range jobs {
+		if err := job.AwaitLine(soon(t), "at it"); err != nil {
+			t.Fatal(err)
 		}
 	}
+	loud := b.timeRuns(t, 10)
+	stops := b.timeStops(t, 2)
+	for _, job := range jobs {
+		select {
+		case <-job.Done():
+			t.Errorf("a flood ended by itself: %s", job.Output())
+		default:
+		}
+		job.Kill()
+	}
+	memory := memoryPeak(t, n.DaemonPID())
+	t.Logf("without the flood a run takes %v, and with it %v, and %v at most; a stop takes %v at most; the daemon had %d MiB at most",
+		median(quiet), median(loud), slices.Max(loud), slices.Max(stops), memory>>20)
+	if most := slices.Max(loud); most > mostRunUnderFlood {
+		t.Errorf("a run takes %v, want at most %v", most, mostRunUnderFlood)
+	}
+	if most := slices.Max(stops); most > mostStopUnderFlood {
+		t.Errorf("a stop takes %v, want at most %v", most, mostStopUnderFlood)
+	}
+	if memory > mostMemoryUnderFlood {
+		t.Errorf("the daemon had %d bytes, want at most %d", memory, mostMemoryUnderFlood)
+	}
+}
+
+// timeRuns runs commands of another user one after the other, and returns how long they took.
+func (b *attackFixture) timeRuns(t *testing.T, runs int) []time.Duration {
+	t.Helper()
+	var all []time.Duration
+	for range runs {
+		cmd := b.as(t, anothers, "run", "-q", "-t", "blue", "--", "true")
+		began := time.Now()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("run: %v: %s", err, out)
+		}
+		all = append(all, time.Since(began))
+	}
+	return all
+}
+
+// timeStops starts and stops leases of another user.
+func (b *attackFixture) timeStops(t *testing.T, stops int) []time.Duration {
+	t.Helper()
+	var all []time.Duration
+	for range stops {
+		job, err := b.Spawn(b.as(t, anothers, "run", "-q", "-t", "blue", "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		if err := job.AwaitLine(soon(t), "."); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if out, err := b.as(t, anothers, "lease", "stop", leaseOf(job)).CombinedOutput(); err != nil {
+			t.Fatalf("stop: %v: %s", err, out)
+		}
+		all = append(all, time.Since(began))
+	}
+	return all
+}
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2]
+}
+
+// memoryPeak is the largest resident set of a process so far, in bytes.
+func memoryPeak(t *testing.T, pid int) uint64 {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatal("there is no VmHWM")
+	return 0
 }

@@ -1,0 +1,136 @@
+// Package flood sends requests to a daemon as a hostile user would: too many, too long, or never to their end. It runs in the
+// process of that user, and asserts nothing.
+package flood
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Width is how many connections one flood holds: more than a user may have.
+const Width = 400
+
+// Mixed is all kinds of floods in one, on fewer connections: as many users flood as one.
+const Mixed = "mixed"
+
+// mixedWidth is how many connections a mixed flood holds.
+const mixedWidth = 140
+
+// kinds is what one connection does until it ends.
+var kinds = map[string]func(net.Conn){
+	"idle": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+	"half": func(c net.Conn) { trickle(c, "GET /v1/status"+head+"X-Slow: ") },
+	"body": func(c net.Conn) { trickle(c, "POST /v1/leases"+head+"Content-Length: 1000000\r\n\r\n") },
+	"chunks": func(c net.Conn) {
+		trickle(c, "POST /v1/leases"+head+"Transfer-Encoding: chunked\r\n\r\nfffff\r\n")
+	},
+	"connects": func(net.Conn) {},
+	"slow":     func(c net.Conn) { send(c, get("/v1/status")) }, // It never reads.
+	"slow list": func(c net.Conn) {
+		send(c, get("/v1/leases?all=1"))
+	},
+	"requests": reading(get("/v1/status")),
+	"lists":    reading(get("/v1/leases?all=1")),
+	"accounts": reading(get("/v1/usage")),
+	"explains": reading(get("/v1/explain?of=red")),
+	"events":   func(c net.Conn) { once(c, get("/v1/events")) },
+	"queue":    func(c net.Conn) { once(c, lease([]string{"true"}, `,"wait":"1h"`)) },
+	"commands": func(c net.Conn) { once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h"`)) },
+	"programs": func(c net.Conn) {
+		once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h","detach":{"path":"/bin/true","dir":"/","umask":18}`))
+	},
+	"refused": func(c net.Conn) { once(c, lease([]string{"true"}, ``)) },
+}
+
+const head = " HTTP/1.1\r\nHost: gpushare\r\n"
+
+func get(path string) string { return "GET " + path + head + "\r\n" }
+
+// lease is a request for the exclusive grant of tenant red.
+func lease(command []string, more string) string {
+	body := `{"tenant":"red","grant":"whole","command":["` + strings.Join(command, `","`) + `"]` + more + `}`
+	return fmt.Sprintf("POST /v1/leases%sContent-Length: %d\r\n\r\n%s", head, len(body), body)
+}
+
+// Names lists the kinds of floods.
+func Names() []string {
+	var out []string
+	for name := range kinds {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Run opens connections of one kind in a loop, and calls begun after the first round. It does not return.
+func Run(socket, kind string, begun func()) error {
+	width, names := Width, []string{kind}
+	if kind == Mixed {
+		width, names = mixedWidth, Names()
+	}
+	if kinds[names[0]] == nil {
+		return fmt.Errorf("there is no flood %q", kind)
+	}
+	var first sync.WaitGroup
+	for i := range width {
+		first.Add(1)
+		each := kinds[names[i%len(names)]]
+		go func() {
+			connected := sync.OnceFunc(first.Done)
+			for {
+				c, err := net.Dial("unix", socket)
+				connected()
+				if err != nil {
+					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full and sends no event when it is not: this is the pace of the load.
+					continue
+				}
+				each(c)
+				c.Close()
+			}
+		}()
+	}
+	first.Wait()
+	begun()
+	select {}
+}
+
+// reading repeats a request and reads the answers.
+func reading(request string) func(net.Conn) {
+	return func(c net.Conn) {
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		send(c, request)
+	}
+}
+
+// send repeats a request until the connection ends.
+func send(c net.Conn, request string) {
+	for {
+		if _, err := io.WriteString(c, request); err != nil {
+			return
+		}
+	}
+}
+
+// once makes one request and waits for its end.
+func once(c net.Conn, request string) {
+	if _, err := io.WriteString(c, request); err == nil {
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
+// trickle sends the beginning of a request and then single bytes.
+func trickle(c net.Conn, beginning string) {
+	if _, err := io.WriteString(c, beginning); err != nil {
+		return
+	}
+	for t := time.NewTicker(100 * time.Millisecond); ; <-t.C {
+		if _, err := io.WriteString(c, "x"); err != nil {
+			return
+		}
+	}
+}
