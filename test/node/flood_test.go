@@ -26,7 +26,7 @@ const (
 	flooders = 50 // users
 	gidRed   = 471204
 	// The limits under a flood by all of them. The flood has the lowest priority for the CPU, but each of its requests
-	// makes the daemon compute, and other tests may run at the same time: the benchmark has the figures of a quiet host.
+	// makes the daemon compute, and other tests may run at the same time: the benchmark has the figures of a before host.
 	mostRunUnderFlood    = 10 * time.Second
 	mostStopUnderFlood   = 15 * time.Second // with the start of the command that stops
 	mostMemoryUnderFlood = 128 << 20        // bytes of the daemon
@@ -62,7 +62,7 @@ func TestFloodByManyUsers(t *testing.T) {
 	}
 	apply(t, n, floodSpec)
 	b := &attackFixture{Node: n, who: callers()}
-	quiet := b.timeRuns(t, 5)
+	before := b.timeRuns(t, 5)
 	program, err := prober()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestFloodByManyUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	loud := b.timeRuns(t, 10)
+	during := b.timeRuns(t, 10)
 	stops := b.timeStops(t, 2)
 	for _, job := range jobs {
 		select {
@@ -100,8 +100,8 @@ func TestFloodByManyUsers(t *testing.T) {
 	}
 	memory := memoryPeak(t, n.DaemonPID())
 	t.Logf("without the flood a run takes %v, and with it %v, and %v at most; a stop takes %v at most; the daemon had %d MiB at most",
-		median(quiet), median(loud), slices.Max(loud), slices.Max(stops), memory>>20)
-	if most := slices.Max(loud); most > mostRunUnderFlood {
+		median(before), median(during), slices.Max(during), slices.Max(stops), memory>>20)
+	if most := slices.Max(during); most > mostRunUnderFlood {
 		t.Errorf("a run takes %v, want at most %v", most, mostRunUnderFlood)
 	}
 	if most := slices.Max(stops); most > mostStopUnderFlood {
