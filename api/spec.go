@@ -29,6 +29,7 @@ type IsolationSpec struct {
 	Logins       string `json:"logins,omitempty"`       // open | closed; default open
 	Migration    string `json:"migration,omitempty"`    // deny | detect; default deny
 	Unattributed string `json:"unattributed,omitempty"` // report | stop; default report
+	Attach       string `json:"attach,omitempty"`       // member | admin; default member
 	// Units are closed as logins are, where they exist: they run commands of users. Default DefaultClosedUnits; an empty list
 	// is none.
 	Units []string `json:"units,omitzero"`
@@ -43,6 +44,8 @@ const (
 	LoginsClosed       = "closed" // a login opens only the GPUs of its user's leases
 	MigrationDeny      = "deny"   // users' service managers may not move processes out of a lease
 	MigrationDetect    = "detect" // they may; a process that left its lease is found and ended
+	AttachMember       = "member" // members attach their own processes
+	AttachAdmin        = "admin"  // only administrators attach
 	UnattributedReport = "report"
 	UnattributedStop   = "stop"
 )

@@ -50,13 +50,28 @@ type Update struct {
 	Selected string // if placed: which grant, and why
 }
 
+// Allowed returns why the user of a request may not have what it names. It places nothing and checks no capacity.
+func (t *Table) Allowed(r *Request) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ready {
+		return errNotObserved()
+	}
+	_, _, err := r.resolve(t.view.Grants)
+	return err
+}
+
+func errNotObserved() error {
+	return &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the node was not observed yet", Hint: "try again in a moment"}
+}
+
 // Submit requests a place. It returns an *api.Error at once for what is not allowed, what can never fit, and without
 // Wait what does not fit now. The caller starts or cancels a ticket that is placed.
 func (t *Table) Submit(r Request) (*Ticket, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ready {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the node was not observed yet", Hint: "try again in a moment"}
+		return nil, errNotObserved()
 	}
 	tenant, candidates, err := r.resolve(t.view.Grants)
 	if err != nil {

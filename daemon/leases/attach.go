@@ -34,25 +34,39 @@ type attachTarget struct {
 // PostAttach attaches a process, a unit or a cgroup that runs already to a lease. It is a route of its own because the
 // process is not the caller.
 func (ls *Leases) PostAttach(c *server.Call) error {
+	if err := ls.mayAttach(c.Caller); err != nil {
+		return err
+	}
 	q, err := server.Decode[api.AttachRequest](c)
 	if err != nil {
+		return err
+	}
+	r := lease.Request{
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		User: c.Caller.Name, UID: c.Caller.UID, Wait: (*time.Duration)(q.Wait), Origin: lease.OriginAttached, AttachedBy: c.Caller.UID,
+	}
+	// The rights come first, so that a refusal says nothing about the target.
+	if err := ls.Table.Allowed(&r); err != nil {
 		return err
 	}
 	target, err := ls.target(c.Ctx(), c.Caller, q)
 	if err != nil {
 		return err
 	}
-	target.command = lease.ShortCommand(target.command, lease.MaxKept)
+	r.Command, r.Cgroup, r.Unit = lease.ShortCommand(target.command, lease.MaxKept), target.cgroup, target.unit
 	c.Keep(0)
-	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
-		User: c.Caller.Name, UID: c.Caller.UID, Command: target.command, Wait: (*time.Duration)(q.Wait),
-		Origin: lease.OriginAttached, Cgroup: target.cgroup, Unit: target.unit, AttachedBy: c.Caller.UID,
-	}
 	if target.uid >= 0 && target.uid != c.Caller.UID {
 		r.User, r.UID = ls.Identities.Names.UserName(target.uid), target.uid
 	}
 	return ls.admit(c, r, lease.Process(target.process), nil, c.Caller.Name+" attached "+target.text)
+}
+
+// mayAttach returns why the caller may not attach anything. It is checked again after a wait in the queue.
+func (ls *Leases) mayAttach(caller *server.Caller) error {
+	if caller.Admin || !ls.State.Desired().AttachesForAdmins() {
+		return nil
+	}
+	return &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach: the spec has 'isolation.attach: admin'", Hint: "start the command with 'gpushare run'; an administrator may attach it"}
 }
 
 // target finds what the request names, and refuses what the caller may not attach.
@@ -97,7 +111,7 @@ func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, 
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
 	}
 	if leaseID, ok := ls.Attribution.LeaseOf(pid); ok {
-		return nil, alreadyLeased(what, leaseID)
+		return nil, ls.alreadyLeased(what, leaseID, caller.Sees)
 	}
 	name := procfs.Name(pid)
 	return &attachTarget{
@@ -106,7 +120,11 @@ func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, 
 	}, nil
 }
 
-func alreadyLeased(what, leaseID string) error {
+// alreadyLeased refuses a target that has a lease, and names the lease if its tenant may be named.
+func (ls *Leases) alreadyLeased(what, leaseID string, sees func(tenant string) bool) error {
+	if l, ok := ls.Table.Get(leaseID); !ok || !sees(l.Terms.Tenant) {
+		return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in a lease already", what), Hint: "an administrator sees which"}
+	}
 	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' removes it from an attached lease"}
 }
 
@@ -183,9 +201,6 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	if !strings.HasPrefix(cg, "/") || filepath.Clean(cg) != cg || cg == "/" {
 		return nil, invalid("not the path of a cgroup below the root", "use the path in /proc/PID/cgroup, or one below "+h.Mount)
 	}
-	if why := ls.ownCgroup(cg); why != "" {
-		return nil, invalid(why, "")
-	}
 	busy, err := h.Populated(cg)
 	if errors.Is(err, cgroup.ErrNotFound) {
 		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach cgroup %s: no such cgroup", name)}
@@ -207,9 +222,6 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 		if err != nil {
 			continue // It exited.
 		}
-		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok {
-			return nil, alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", name, p.PID), leaseID)
-		}
 		for _, id := range uids {
 			users[id] = true
 		}
@@ -224,6 +236,14 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 		return nil, &api.Error{
 			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it also has processes of other users, or is not delegated", caller.Name, name),
 			Hint: "a member may attach a delegated cgroup, such as those of 'systemd-run --user', and their own processes with --pid; an administrator may attach any",
+		}
+	}
+	if why := ls.ownCgroup(cg); why != "" {
+		return nil, invalid(why, "")
+	}
+	for _, p := range ps {
+		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok {
+			return nil, ls.alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", name, p.PID), leaseID, caller.Sees)
 		}
 	}
 	return target, nil
@@ -259,9 +279,10 @@ func dirUID(dir string) int {
 // checkUnattributed checks again, immediately before the lease starts, that the target is in no other lease: the
 // request may have waited in the queue, and another caller may attach the same target. inPlaceMu is held.
 func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
+	sees := func(tenant string) bool { return tenant == l.Terms.Tenant }
 	if l.Cgroup == "" {
 		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok && leaseID != l.ID {
-			return alreadyLeased(fmt.Sprintf("pid %d", p.PID), leaseID)
+			return ls.alreadyLeased(fmt.Sprintf("pid %d", p.PID), leaseID, sees)
 		}
 		return nil
 	}
@@ -275,7 +296,7 @@ func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 	}
 	for _, m := range ps {
 		if leaseID, ok := ls.Attribution.LeaseOf(m.PID); ok && leaseID != l.ID {
-			return alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", l.Cgroup, m.PID), leaseID)
+			return ls.alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", l.Cgroup, m.PID), leaseID, sees)
 		}
 	}
 	return nil

@@ -84,6 +84,11 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	if err != nil && ls.Tasks.Stopping() {
 		panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 	}
+	if err == nil && r.Origin == lease.OriginAttached {
+		if err = ls.mayAttach(c.Caller); err != nil {
+			ticket.Cancel()
+		}
+	}
 	if err != nil {
 		line(refuse(&api.LeaseGrant{Error: ls.leaseError(err)}))
 		return nil

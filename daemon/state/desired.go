@@ -153,6 +153,11 @@ func (d *Desired) StopsUnattributed() bool {
 	return d.isolation().Unattributed == api.UnattributedStop
 }
 
+// AttachesForAdmins reports whether only administrators may attach processes to leases.
+func (d *Desired) AttachesForAdmins() bool {
+	return d.isolation().Attach == api.AttachAdmin
+}
+
 // isolation is the node's policy for processes outside a lease; empty without a spec.
 func (d *Desired) isolation() api.IsolationSpec {
 	if d.Spec == nil || d.Spec.Node.Isolation == nil {

@@ -23,7 +23,8 @@ limits there; the output lists what is not enforced. The lease ends with the las
 process, or with 'gpushare lease release', which leaves the processes running.
 
 Members may attach their own processes, and cgroups that were delegated to them, such as
-those of 'systemd-run --user'. Administrators may attach anything, units too.`,
+those of 'systemd-run --user', unless the spec has 'isolation.attach: admin'.
+Administrators may attach anything, units too.`,
 		Example: `  gpushare lease attach -t vision --grant dev --cgroup /system.slice/slurmstepd.scope/job_42 -- job-42
   gpushare lease attach -t vision --grant serve --unit jupyter-vision.service
   eval "$(gpushare lease attach --pid $$ --grant dev --export)"`,

@@ -174,6 +174,73 @@ func TestAttach(t *testing.T) {
 	awaitStatus(t, n, "the lease is still there", func(s *api.Status) bool { return leaseByID(s, id) == nil })
 }
 
+// Members attach their own processes for their own tenant, if the spec lets them. A refusal says nothing of a lease that they
+// may not see.
+func TestWhoMayAttach(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	path, dir := newCgroup(t)
+	n := start(t, quick)
+	apply(t, n, shared)
+	own := startOutside(t, n, 65534, "sleep", "60")
+	foreign := startOutside(t, n, 0, "sleep", "60")
+	pid := fmt.Sprint(own.pid())
+	enter(t, dir, foreign.pid())
+	refused := func(what string, code int, says string, args ...string) string {
+		t.Helper()
+		r := as(t, n, append([]string{"lease", "attach"}, args...)...)
+		if r.Code != code || !strings.Contains(r.Err, says) || r.Out != "" {
+			t.Errorf("%s: attach exits with %d, want %d and %q: %s%s", what, r.Code, code, says, r.Out, r.Err)
+		}
+		return r.Err
+	}
+	// The same answer, whether the target has a lease of another tenant or none.
+	type target struct {
+		what, says string
+		args       []string
+	}
+	targets := []target{
+		{"another user's process", "belongs to another user", []string{"--pid", fmt.Sprint(foreign.pid())}},
+		{"another user's cgroup", "may not attach cgroup", []string{"--cgroup", path}},
+		{"for another tenant", "you are no member of it", []string{"-t", "red", "--pid", pid}},
+		{"for no tenant", "you are no member of it", []string{"-t", "none", "--pid", pid}},
+	}
+	before := map[string]string{}
+	for _, c := range targets {
+		before[c.what] = refused(c.what, api.ExitDenied, c.says, c.args...)
+	}
+	leased := []string{
+		attach(t, n, "--cgroup", path, "-t", "red", "--grant", "part"),
+		attach(t, n, "--pid", pid, "-t", "red", "--grant", "part"),
+	}
+	for _, c := range targets {
+		if now := refused(c.what, api.ExitDenied, c.says, c.args...); now != before[c.what] {
+			t.Errorf("%s: with a lease the answer is %q, without one %q", c.what, now, before[c.what])
+		}
+	}
+	if says := refused("the own process in a lease of another tenant", api.ExitConflict, "it is in a lease already", "--pid", pid); strings.Contains(says, "red") {
+		t.Errorf("the refusal names the lease: %s", says)
+	}
+	for _, id := range leased {
+		if r := n.CLI(soon(t), "lease", "release", id); r.Code != 0 {
+			t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+		}
+	}
+	r := as(t, n, "lease", "attach", "--export", "--pid", pid, "--grant", "part")
+	if r.Code != 0 {
+		t.Fatalf("the own process: attach exits with %d: %s", r.Code, r.Err)
+	}
+	apply(t, n, strings.Replace(shared, "node: {enforce: on}", "node: {enforce: on, isolation: {attach: admin}}", 1))
+	second := fmt.Sprint(startOutside(t, n, 65534, "sleep", "60").pid())
+	refused("the own process, only for administrators", api.ExitDenied, "isolation.attach: admin", "--pid", second)
+	if s := status(t, n); len(s.Leases) != 1 {
+		t.Errorf("what was attached before does not remain: %+v", s.Leases)
+	}
+	attach(t, n, "--pid", second, "-t", "red", "--grant", "part")
+}
+
 // newCgroup creates a cgroup outside gpushare.
 func newCgroup(t *testing.T) (path, dir string) {
 	t.Helper()

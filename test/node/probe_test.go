@@ -30,6 +30,7 @@ type probe struct {
 	Method, Path, Body string
 
 	Flood string // instead: many requests of a kind, until it is killed
+	Opens string // instead: a device, which it tries to open in several ways
 	Fork  string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
@@ -48,6 +49,9 @@ func TestMain(m *testing.M) {
 			r.Error = err.Error()
 		} else if p.Fork != "" {
 			p.fork()
+			os.Exit(0)
+		} else if p.Opens != "" {
+			p.opens()
 			os.Exit(0)
 		} else if p.Flood != "" {
 			p.flood()
