@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,6 +114,11 @@ func (l *Listener) Follow(pid int, start uint64) {
 		_ = old.pidfd.Close() // It is only read.
 	}
 	l.followed[pid] = &process{start: start, pidfd: pidfd, ended: make(chan struct{})}
+	if err := l.filterLocked(); err != nil {
+		// Then its end is dropped.
+		_ = pidfd.Close() // It is only read.
+		delete(l.followed, pid)
+	}
 }
 
 // Forget ends Follow.
@@ -124,7 +131,30 @@ func (l *Listener) Forget(pid int, start uint64) {
 	if p := l.followed[pid]; p != nil && p.start == start {
 		_ = p.pidfd.Close() // It is only read.
 		delete(l.followed, pid)
+		_ = l.filterLocked() // The filter before lets more through than is needed.
 	}
+}
+
+// filterLocked makes the kernel drop the ends of all other processes. l.mu is held.
+func (l *Listener) filterLocked() error {
+	pids := slices.Collect(maps.Keys(l.followed))
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	attach := func(f *unix.SockFprog) (err error) {
+		if e := raw.Control(func(fd uintptr) { err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, f) }); e != nil {
+			return e
+		}
+		return err
+	}
+	if len(pids) <= maxFiltered {
+		err = attach(filter(pids))
+	}
+	if len(pids) > maxFiltered || errors.Is(err, unix.ENOMEM) { // net.core.optmem_max limits a filter.
+		err = attach(filter(nil))
+	}
+	return err
 }
 
 // Result returns how a followed process that has ended did so, and when. ok is false if that is not known. The kernel empties
@@ -189,7 +219,7 @@ func subscribe() (fd int, err error) {
 			err = errors.Join(err, unix.Close(fd))
 		}
 	}()
-	if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter()); err != nil {
+	if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter([]int{})); err != nil {
 		return -1, fmt.Errorf("attach a filter: %w", err)
 	}
 	// Beyond the limit of the system, because a burst of ends must not overflow it.
@@ -216,20 +246,44 @@ func request() []byte {
 	return b
 }
 
-// filter accepts the end of a process, not that of one of its other threads. Words are loaded in network byte order.
-func filter() *unix.SockFprog {
+// maxFiltered is the number of pids from which no filter compares them: a filter has at most 4096 instructions (BPF_MAXINSNS).
+const maxFiltered = 2048
+
+// filter accepts the end of these processes, not that of one of their other threads; nil: of all processes. Words are loaded in
+// network byte order, so what is compared is in that order too.
+func filter(pids []int) *unix.SockFprog {
 	const all = 0xffffffff
-	var word [4]byte
-	binary.NativeEndian.PutUint32(word[:], exitEvent)
+	order := func(n uint32) uint32 {
+		var word [4]byte
+		binary.NativeEndian.PutUint32(word[:], n)
+		return binary.BigEndian.Uint32(word[:])
+	}
+	load := func(at uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
+	}
+	accept, drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: all}, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
 	code := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: whatAt},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(word[:]), Jf: 4},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: threadAt},
+		load(whatAt),
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: order(exitEvent), Jt: 1},
+		drop,
+		load(threadAt),
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: pidAt},
+		load(pidAt),
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_X, Jt: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: all},
+		drop,
+	}
+	// A jump reaches 255 instructions, so each block of comparisons has its own end.
+	const block = 200
+	for some := range slices.Chunk(pids, block) {
+		for i, pid := range some {
+			code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: order(uint32(pid)), Jt: uint8(len(some) - i)})
+		}
+		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, accept)
+	}
+	if pids == nil {
+		code = append(code, accept)
+	} else {
+		code = append(code, drop)
 	}
 	return &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 }
