@@ -70,6 +70,7 @@ check_descendants() {
 		my $pid = syscall(56, 0x8000 | 17, 0, 0, 0, 0);
 		if ($pid == 0) { POSIX::setsid(); open STDOUT, ">/dev/null"; exec "sleep", "600" }
 		print "left $pid\n";
+		exec "sleep", "600" unless $first;
 	END
 	cat >/run/lab/fork-orphan <<-'END'
 		#!/bin/sh
@@ -78,7 +79,10 @@ check_descendants() {
 	chmod 0755 /run/lab/fork-*
 	for way in daemon sibling orphan; do
 		for _ in 1 2 3 4 5; do
-			start_member "/run/lab/fork-$way; exec sleep 600"
+			case $way in
+			sibling) start_member "exec /run/lab/fork-$way" ;; # Its parent is outside of the lease.
+			*) start_member "/run/lab/fork-$way; exec sleep 600" ;;
+			esac
 			until_true 20 grep -q '^left' /run/lab/member.out
 			child=$(sed -n 's/^left //p' /run/lab/member.out)
 			began=$(uptime_ms)
