@@ -63,21 +63,28 @@ func (e *Escapes) searchRecorded(h cgroup.Hierarchy) (found []escapedProcess, li
 		if _, known := e.Table.Get(id); s.root == "" || known && x.leases[id] == nil {
 			continue // It is being started: its process is not inside yet.
 		}
-		for _, pid := range added(s.inside[id], pids) {
-			st, err := procfs.Read(pid)
-			if err != nil || st.Dead() {
-				continue
-			}
-			if at, ok := s.where(pid); ok && !at.managed && at.lease == "" {
-				found = append(found, escapedProcess{lease: id, pid: pid, start: st.Start, name: st.Name, path: at.path, why: wasRecorded})
-			}
-		}
+		found = append(found, outside(id, added(s.inside[id], pids), procfs.Read, s.where)...)
 		if len(pids) == 0 && x.leases[id] == nil {
 			_, err = e.Descent.Remove(id) // Of an earlier daemon.
 		}
 	}
 	slices.SortFunc(found, func(a, b escapedProcess) int { return cmp.Compare(a.pid, b.pid) })
 	return found, s.inside, err
+}
+
+// outside returns those of a lease's recorded processes that run outside of all leases. One in a cgroup of gpushare is in another
+// lease, or about to enter one.
+func outside(id string, pids []int, stat func(int) (procfs.Stat, error), where func(int) (location, bool)) (found []escapedProcess) {
+	for _, pid := range pids {
+		st, err := stat(pid)
+		if err != nil || st.Dead() {
+			continue
+		}
+		if at, ok := where(pid); ok && !at.managed && at.lease == "" {
+			found = append(found, escapedProcess{lease: id, pid: pid, start: st.Start, name: st.Name, path: at.path, why: wasRecorded})
+		}
+	}
+	return found
 }
 
 // recordMissing records the processes inside a lease that are not recorded: they started before there was a record, or are from
