@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/tracing"
 )
 
 // probeEnv holds a probe in JSON. With it this test binary makes one request and exits.
@@ -42,6 +43,7 @@ type reply struct {
 }
 
 func TestMain(m *testing.M) {
+	tracing.Main()
 	if text := os.Getenv(probeEnv); text != "" {
 		var p probe
 		r := reply{}

@@ -1,0 +1,93 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/tracing"
+)
+
+// traceLease starts a lease of an ordinary user and a process outside of it that traces the lease's process.
+func traceLease(t *testing.T, uid int) (n *harness.Node, job *harness.Job, id string, tracer tracing.Program) {
+	t.Helper()
+	n = escapeNode(t)
+	job, id = begin(t, n, "red", "part", become+"sleep 600")
+	err := harness.Await(soon(t), time.Millisecond, "the job is not its program yet", func() (bool, error) {
+		return procfs.Name(job.PID()) == "sleep", nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, job, id, tracing.Run(t, tracing.Command(t, uid, tracing.Trace, job.PID()))
+}
+
+// A lease ends although a tracer of its user, outside of it, keeps its process in its exit.
+func TestStopOfATracedLease(t *testing.T) {
+	t.Parallel()
+	n, _, id, tracer := traceLease(t, 65534)
+	began := time.Now()
+	if r := n.CLI(soon(t), "lease", "stop", id); r.Code != 0 {
+		t.Fatalf("lease stop exited with %d: %s%s\n%s", r.Code, r.Out, r.Err, daemonLog(n))
+	}
+	t.Logf("it was stopped in %.1f s", time.Since(began).Seconds())
+	<-tracer.Ended
+	if l := leaseByID(status(t, n), id); l != nil {
+		t.Errorf("the lease is still %s", l.State)
+	}
+	if got := conditionsOf(status(t, n), "lease-not-ended"); len(got) != 0 {
+		t.Errorf("conditions: %q", got)
+	}
+}
+
+// A tracer of root is not stopped: the stop fails in time and names it, a condition does so while it lasts, and the lease keeps its
+// place until its process has exited.
+func TestStopOfALeaseThatRootTraces(t *testing.T) {
+	t.Parallel()
+	n, job, id, tracer := traceLease(t, 0)
+	began := time.Now()
+	r := n.CLI(soon(t), "lease", "stop", id)
+	want := fmt.Sprintf("pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(), tracer.PID)
+	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, fmt.Sprintf("kill -9 %d", tracer.PID)) {
+		t.Fatalf("after %v lease stop exited with %d: %s%s", time.Since(began), r.Code, r.Out, r.Err)
+	}
+	s := status(t, n)
+	if got := conditionsOf(s, "lease-not-ended"); len(got) != 1 || !strings.Contains(got[0], want) {
+		t.Errorf("conditions: %q", got)
+	}
+	if l := leaseByID(s, id); l == nil || l.State != api.LeaseEnding {
+		t.Errorf("the lease is %+v", l)
+	}
+	p, err := procfs.OpenPidfd(tracer.PID, tracer.Start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err = harness.Await(soon(t), 10*time.Millisecond, "the lease does not end", func() (bool, error) {
+		s := status(t, n)
+		return leaseByID(s, id) == nil && len(conditionsOf(s, "lease-not-ended")) == 0, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// conditionsOf returns the messages of the conditions of a kind.
+func conditionsOf(s *api.Status, kind string) []string {
+	var out []string
+	for _, c := range s.Node.Conditions {
+		if c.Kind == kind {
+			out = append(out, c.Message)
+		}
+	}
+	return out
+}
