@@ -24,8 +24,10 @@ type Host struct {
 	Caps Caps
 	// CPUs of each NUMA node, as in "0-31,64-95".
 	CPUs map[int]string
-	// Classes are the existing device nodes of each class that a spec may name: rdma, fuse, dri.
+	// Classes are the existing device nodes of the classes that belong to no GPU: rdma, fuse.
 	Classes map[string][]cgroup.DeviceRule
+	// DRI are the nodes of the kernel's graphics drivers for each NVIDIA GPU, by PCI address: those of the class dri.
+	DRI map[string][]cgroup.DeviceRule
 }
 
 // classPatterns are the nodes of each class of devices below /dev. A function, so that no code can change them.
@@ -33,7 +35,6 @@ func classPatterns() map[string][]string {
 	return map[string][]string{
 		"rdma": {"infiniband/uverbs*", "infiniband/rdma_cm"},
 		"fuse": {"fuse"},
-		"dri":  {"dri/renderD*"}, // not card*: these set display modes
 	}
 }
 
@@ -68,6 +69,9 @@ func ReadHost(root string) (Host, error) {
 		if text, ok := read(filepath.Join("sys/devices/system/node", filepath.Base(dir), "cpulist")); ok {
 			h.CPUs[n] = strings.TrimSpace(text)
 		}
+	}
+	if h.DRI, err = readDRI(root); err != nil {
+		errs = append(errs, err)
 	}
 	for class, patterns := range classPatterns() {
 		for _, p := range patterns {

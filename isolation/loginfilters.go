@@ -18,10 +18,10 @@ const capsDriver = "nvidia-caps"
 // lastGPU is the largest minor of major 195 that is a GPU: 254 is nvidia-modeset and 255 nvidiactl.
 const lastGPU = 253
 
-// AllGPUs is the ranges to close when the managed GPUs are unknown: every GPU, and every MIG capability if the driver has
-// them.
+// AllGPUs is the ranges to close when the managed GPUs are unknown: every GPU, its graphics nodes if its driver for them is
+// loaded, and every MIG capability if the driver has them.
 func AllGPUs(host *Host) []device.Range {
-	closed := []device.Range{{Type: 'c', Major: gpuMajor, Last: lastGPU}}
+	closed := append(driRangesBut(host, nil), device.Range{Type: 'c', Major: gpuMajor, Last: lastGPU})
 	if major, ok := host.Majors[capsDriver]; ok {
 		closed = append(closed, device.All(major))
 	}
@@ -35,6 +35,7 @@ type InPlaceLease struct {
 	Cgroup  string // of the processes; empty when unknown
 	Unit    bool   // the cgroup is a unit's, which has a login filter of its own
 	Targets []Target
+	Classes []string // of devices that its tenant may open
 }
 
 // LoginFilters returns the desired login filters: on the closed cgroups, which are those of logins and of units that run
@@ -55,7 +56,7 @@ func LoginFilters(h *Hardware, managed []gpu.UUID, closedCgroups []string, inPla
 		at(cg)
 	}
 	for _, v := range inPlace {
-		rules, _, err := Rules(h, v.Targets, nil)
+		rules, _, err := Rules(h, v.Targets, v.Classes)
 		if err != nil {
 			missing = append(missing, fmt.Sprintf("lease %s: %v", v.Lease, err))
 		}
@@ -84,21 +85,22 @@ func exceptions(uid uint32, rules []cgroup.DeviceRule) []device.Exception {
 	return out
 }
 
-// managedRanges are the devices of the managed GPUs: their nodes and all their capabilities, also those without an
+// managedRanges are the devices of the managed GPUs: their nodes, their graphics nodes, and all their capabilities, also those without an
 // instance, because the next instance at a placement gets the minors of the last one.
 func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 	if len(managed) == 0 {
 		return nil
 	}
 	var known []uint32
+	var closed []device.Range
 	for _, id := range managed {
 		d, ok := h.gpu(id)
 		if !ok || d.Identity.Minor < 0 || d.Identity.Minor > lastGPU {
 			return allBut(h, managed)
 		}
 		known = append(known, uint32(d.Identity.Minor))
+		closed = append(closed, driRanges(h, d)...)
 	}
-	var closed []device.Range
 	major, caps := h.Host.Majors[capsDriver]
 	for _, minor := range known {
 		closed = append(closed, device.Range{Type: 'c', Major: gpuMajor, First: minor, Last: minor})
@@ -116,15 +118,17 @@ func managedRanges(h *Hardware, managed []gpu.UUID) []device.Range {
 // allBut is every minor except those of observed GPUs that are not managed.
 func allBut(h *Hardware, managed []gpu.UUID) []device.Range {
 	var open, openCaps []uint32
+	openDRI := map[string]bool{}
 	for i := range h.GPUs {
 		id := h.GPUs[i].Identity
 		if !slices.Contains(managed, id.UUID) && id.Minor >= 0 && id.Minor <= lastGPU {
 			open = append(open, uint32(id.Minor))
+			openDRI[id.PCI] = true
 			openCaps = append(openCaps, capsOf(h.Host.Caps, uint32(id.Minor))...)
 		}
 	}
-	var closed []device.Range
-	for _, all := range AllGPUs(&h.Host) {
+	closed := driRangesBut(&h.Host, openDRI)
+	for _, all := range AllGPUs(&Host{Majors: h.Host.Majors}) {
 		if all.Major == gpuMajor {
 			closed = append(closed, without(all, open)...)
 			continue

@@ -65,6 +65,11 @@ func Rules(h *Hardware, targets []Target, classes []string) (rules []cgroup.Devi
 		rules = append(rules, r...)
 	}
 	for _, c := range classes {
+		if c == ClassDRI {
+			found, lacking := driRules(h, targets)
+			rules, missing = append(rules, found...), append(missing, lacking...)
+			continue
+		}
 		found := h.Host.Classes[c]
 		if len(found) == 0 {
 			missing = append(missing, fmt.Sprintf("devices of class %s: none found", c))

@@ -252,7 +252,7 @@ func TestReadHost(t *testing.T) {
 		Majors:  map[string]uint32{"mem": 1, "nvidia": 195, "nvidia-modeset": 195, "nvidia-caps": 236, "nvidia-uvm": 510},
 		Caps:    Caps{"config": 1, "monitor": 2, "gpu0/gi0/access": 3},
 		CPUs:    map[int]string{0: "0-3,8-11", 1: "4-7"},
-		Classes: map[string][]cgroup.DeviceRule{},
+		Classes: map[string][]cgroup.DeviceRule{}, DRI: map[string][]cgroup.DeviceRule{},
 	}
 	if diff := cmp.Diff(want, h); diff != "" {
 		t.Error(diff)

@@ -52,7 +52,7 @@ func Desired(h *Hardware, tenants []Tenant) ([]cgroup.Slice, []Missing) {
 		report(outer.Name, lacking...)
 		for _, g := range t.Grants {
 			inner := cgroup.Slice{Name: cgroup.SliceName{Tenant: t.Name, Grant: g.Name}, Closed: true}
-			all := allowed.forTargets(g.Targets, classes)
+			all := allowed.forTargets(g.Targets, classes, slices.Contains(t.Classes, ClassDRI))
 			report(inner.Name, all.lacking...)
 			inner.Devices = all.rules
 			outer.Devices = union(outer.Devices, inner.Devices)
@@ -110,6 +110,7 @@ type targetKey struct {
 	gpu   gpu.UUID
 	at    gpu.Placement
 	whole bool
+	dri   bool // with the nodes of class dri
 }
 
 type allowance struct {
@@ -118,26 +119,26 @@ type allowance struct {
 	err     error
 }
 
-func keyOf(t Target) targetKey {
-	key := targetKey{gpu: t.GPU, whole: t.Instance == nil}
+func keyOf(t Target, dri bool) targetKey {
+	key := targetKey{gpu: t.GPU, whole: t.Instance == nil, dri: dri}
 	if t.Instance != nil {
 		key.at = *t.Instance
 	}
 	return key
 }
 
-func (m *ruleCache) forTargets(targets []Target, classes []cgroup.DeviceRule) allowance {
+func (m *ruleCache) forTargets(targets []Target, classes []cgroup.DeviceRule, dri bool) allowance {
 	for i := range m.byList {
 		l := &m.byList[i]
-		if slices.EqualFunc(targets, l.targets, func(t Target, k targetKey) bool { return keyOf(t) == k }) && slices.Equal(classes, l.classes) {
+		if slices.EqualFunc(targets, l.targets, func(t Target, k targetKey) bool { return keyOf(t, dri) == k }) && slices.Equal(classes, l.classes) {
 			return l.allowance
 		}
 	}
 	l := cachedList{classes: classes}
 	rules := slices.Clone(classes)
 	for _, t := range targets {
-		l.targets = append(l.targets, keyOf(t))
-		a := m.forTarget(t)
+		l.targets = append(l.targets, keyOf(t, dri))
+		a := m.forTarget(t, dri)
 		l.lacking = append(l.lacking, a.lacking...)
 		if a.err != nil {
 			l.lacking = append(l.lacking, a.err.Error())
@@ -149,11 +150,15 @@ func (m *ruleCache) forTargets(targets []Target, classes []cgroup.DeviceRule) al
 	return l.allowance
 }
 
-func (m *ruleCache) forTarget(t Target) allowance {
-	key := keyOf(t)
+func (m *ruleCache) forTarget(t Target, dri bool) allowance {
+	key := keyOf(t, dri)
 	a, ok := m.byTarget[key]
 	if !ok {
-		a.rules, a.lacking, a.err = Rules(m.h, []Target{t}, nil)
+		var classes []string
+		if dri {
+			classes = []string{ClassDRI}
+		}
+		a.rules, a.lacking, a.err = Rules(m.h, []Target{t}, classes)
 		m.byTarget[key] = a
 	}
 	return a

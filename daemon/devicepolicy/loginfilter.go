@@ -234,6 +234,9 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 			continue
 		}
 		v := isolation.InPlaceLease{Lease: l.ID, UID: uint32(l.UID), Cgroup: cgroupOf(l), Unit: l.Origin == lease.OriginUnit}
+		if t, ok := want.Tenant(l.Terms.Tenant); ok {
+			v.Classes = t.Devices
+		}
 		for _, id := range l.Place.GPUs {
 			if pol.State.Stale(l) {
 				break

@@ -3,6 +3,7 @@ package hostroot
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/gpushare/gpushare/gpusim"
@@ -49,6 +50,9 @@ func procFiles(v gpusim.View) map[string]file {
 		out[sys+"/vendor"] = file{fmt.Sprintf("0x%04x\n", id&0xffff), 0o444}
 		out[sys+"/device"] = file{fmt.Sprintf("0x%04x\n", id>>16), 0o444}
 		out[sys+"/class"] = file{"0x030200\n", 0o444}
+		for _, n := range graphicsNodes(v, g.Identity.Minor) {
+			out[sys+"/drm/"+filepath.Base(n.name)+"/dev"] = file{fmt.Sprintf("%d:%d\n", n.major, n.minor), 0o444}
+		}
 		caps := fmt.Sprintf("proc/driver/nvidia/capabilities/gpu%d/mig/", g.Identity.Minor)
 		for _, gi := range g.Instances {
 			at := fmt.Sprintf("%sgi%d/", caps, gi.ID)
@@ -83,6 +87,13 @@ func migMinors() string {
 	return b.String()
 }
 
+// graphicsNodes are the nodes of nvidia-drm for a GPU. Their order is not that of the GPUs, as on hosts whose driver found
+// them in another order.
+func graphicsNodes(v gpusim.View, minor int) []device {
+	n := uint32(len(v.GPUs) - minor)
+	return []device{{fmt.Sprintf("dri/card%d", n), majorDRM, n, 0o666}, {fmt.Sprintf("dri/renderD%d", 128+n), majorDRM, 128 + n, 0o666}}
+}
+
 // deviceNodes returns every node below /dev.
 func deviceNodes(v gpusim.View) []device {
 	out := []device{
@@ -94,6 +105,7 @@ func deviceNodes(v gpusim.View) []device {
 		{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444},
 	}
 	for _, g := range v.GPUs {
+		out = append(out, graphicsNodes(v, g.Identity.Minor)...)
 		out = append(out, device{fmt.Sprintf("nvidia%d", g.Identity.Minor), MajorGPU, uint32(g.Identity.Minor), 0o666})
 		for _, gi := range g.Instances {
 			minors := []int{gpusim.CapGI(g.Identity.Minor, gi.ID)}

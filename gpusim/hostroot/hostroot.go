@@ -22,6 +22,7 @@ const (
 	MajorGPU  = 195
 	MajorUVM  = 509
 	MajorCaps = 237
+	majorDRM  = 226
 )
 
 // The minors of major 195 that are not GPUs.

@@ -80,3 +80,34 @@ func TestDeviceRulesAreReadBack(t *testing.T) {
 	}
 	job.Stop()
 }
+
+// openGraphics prints the graphics nodes that the process can open, one on each line.
+const openGraphics = `cd %s/dev/dri && for n in *; do
+	case $( (exec 3<$n) 2>&1) in *permitted*) ;; *) echo "open $n";; esac
+done`
+
+// A lease opens the render node of its own GPU with the class dri, and none without. The order of the nodes is not that of the
+// GPUs.
+func TestLeaseOpensItsOwnGraphicsNodesOnly(t *testing.T) {
+	t.Parallel()
+	n := startWithDeviceNodes(t)
+	graphics := func() string {
+		t.Helper()
+		r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "sh", "-c", fmt.Sprintf(openGraphics, n.Root()))
+		if r.Code != 0 {
+			t.Fatalf("exit code %d: %s", r.Code, r.Err)
+		}
+		return strings.Join(strings.Fields(r.Out), " ")
+	}
+	if got := graphics(); got != "" {
+		t.Errorf("without the class it opens %s", got)
+	}
+	own, err := filepath.Glob(filepath.Join(n.Root(), "sys/bus/pci/devices", status(t, n).GPUs[3].PCI, "drm/renderD*"))
+	if err != nil || len(own) != 1 {
+		t.Fatalf("the render nodes of GPU 3: %v, %v", own, err)
+	}
+	apply(t, n, replaced(t, shared, "  - name: red\n", "  - name: red\n    devices: [dri]\n"))
+	if got := graphics(); got != "open "+filepath.Base(own[0]) {
+		t.Errorf("with the class it opens %s, want %s", got, filepath.Base(own[0]))
+	}
+}

@@ -151,6 +151,15 @@ func TestLoginFilterDeniesManagedGPUs(t *testing.T) {
 	apply(t, l.Node, closedLogins)
 	l.expectOpens(t, "with the login filter", nobody, "nvidia1")
 	l.expectOpens(t, "with the login filter", 0, allFour...)
+	var unmanaged []string // GPU 1
+	nodes, err := filepath.Glob(filepath.Join(l.Root(), "sys/bus/pci/devices", status(t, l.Node).GPUs[1].PCI, "drm/*"))
+	for _, n := range nodes {
+		unmanaged = append(unmanaged, "open "+filepath.Base(n))
+	}
+	out, err2 := l.command(t, nobody, "user-65534", "sh", "-c", fmt.Sprintf(openGraphics, l.Root())).Output()
+	if err := errors.Join(err, err2); err != nil || len(nodes) != 2 || strings.TrimSpace(string(out)) != strings.Join(unmanaged, "\n") {
+		t.Errorf("a login opens the graphics nodes %q, want %q: %v", out, unmanaged, err)
+	}
 	if r := l.CLIIn(soon(t), closedLogins, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)
 	}

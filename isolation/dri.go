@@ -1,0 +1,103 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// ClassDRI is the class of the nodes of the kernel's graphics drivers (nvidia-drm). It belongs to GPUs: a lease gets those of its
+// own GPU.
+const ClassDRI = "dri"
+
+// nvidiaVendor is the PCI vendor of NVIDIA, as in the file vendor of a device in /sys. The nodes of other vendors, like the
+// display of a BMC, give no access to a GPU.
+const nvidiaVendor = "0x10de"
+
+// renderNode is how the names of render nodes begin. The others, card*, also set display modes.
+const renderNode = "/dev/dri/renderD"
+
+// readDRI reads the graphics nodes of the NVIDIA GPUs below root. Their numbers follow the order in which the drivers were
+// loaded, not that of the GPUs, so they are found by the PCI device (the directory drm of a device in /sys).
+func readDRI(root string) (map[string][]cgroup.DeviceRule, error) {
+	found := map[string][]cgroup.DeviceRule{}
+	paths, err := filepath.Glob(filepath.Join(root, "sys/bus/pci/devices/*/drm/*/dev"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		node := filepath.Dir(path)
+		dev := filepath.Dir(filepath.Dir(node))
+		vendor, err := os.ReadFile(filepath.Join(dev, "vendor"))
+		if err != nil || strings.TrimSpace(string(vendor)) != nvidiaVendor {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed by now
+		}
+		rule := cgroup.DeviceRule{Type: 'c', Access: "rw", Name: "/dev/dri/" + filepath.Base(node)}
+		if err == nil {
+			_, err = fmt.Sscanf(string(text), "%d:%d", &rule.Major, &rule.Minor)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the graphics node %s: %w", filepath.Base(node), err)
+		}
+		pci := filepath.Base(dev) // in the form of gpu.Identity
+		found[pci] = append(found[pci], rule)
+	}
+	return found, nil
+}
+
+// driRules are the render nodes of the targets. An instance has none: a render node is one of the whole GPU.
+func driRules(h *Hardware, targets []Target) (rules []cgroup.DeviceRule, missing []string) {
+	for _, t := range targets {
+		d, ok := h.gpu(t.GPU)
+		if !ok {
+			continue // targetRules reports it.
+		}
+		if t.Instance != nil {
+			missing = append(missing, "devices of class dri: an instance has none, only a whole GPU has")
+			continue
+		}
+		was := len(rules)
+		for _, r := range h.Host.DRI[d.Identity.PCI] {
+			if strings.HasPrefix(r.Name, renderNode) {
+				rules = append(rules, r)
+			}
+		}
+		if len(rules) == was {
+			missing = append(missing, fmt.Sprintf("devices of class dri: none found for GPU %d", d.Identity.Index))
+		}
+	}
+	return rules, missing
+}
+
+// driRanges are all graphics nodes of a GPU.
+func driRanges(h *Hardware, d *gpu.Snapshot) []device.Range {
+	var out []device.Range
+	for _, r := range h.Host.DRI[d.Identity.PCI] {
+		out = append(out, device.Range{Type: r.Type, Major: r.Major, First: r.Minor, Last: r.Minor})
+	}
+	return out
+}
+
+// driRangesBut are the graphics nodes of all NVIDIA GPUs, except those with these PCI addresses.
+func driRangesBut(host *Host, open map[string]bool) []device.Range {
+	var out []device.Range
+	for pci, rules := range host.DRI {
+		for _, r := range rules {
+			if !open[pci] {
+				out = append(out, device.Range{Type: r.Type, Major: r.Major, First: r.Minor, Last: r.Minor})
+			}
+		}
+	}
+	return out
+}
