@@ -19,16 +19,17 @@ const costTime = 30 * time.Second
 // readingsCounter is the daemon's counter of the time in the driver for readings, in µs.
 const readingsCounter = "worker.readings.us"
 
-// cost measures the CPU time of the daemon, the thaw watchdog and the worker: with eight leases on each of eight GPUs, and
-// with one.
+// cost measures the CPU time of the daemon, the thaw watchdog and the worker: with eight leases on each of eight GPUs, with
+// one, and with one while other programs start 1 000 processes each second.
 func (b *bench) cost(ctx context.Context) ([]Figure, error) {
 	var figures []Figure
 	for _, c := range []struct {
 		name   string
 		leases int
+		forks  int // processes of other programs, each second
 		target float64
-	}{{"64 leases on 8 GPUs", 8, 3}, {"8 leases alone on 8 GPUs", 1, 0.5}} {
-		percent, driver, err := b.costOf(ctx, c.leases)
+	}{{"64 leases on 8 GPUs", 8, 0, 3}, {"8 leases alone on 8 GPUs", 1, 0, 0.5}, {"8 leases alone on 8 GPUs, 1 000 forks/s of other programs", 1, 1000, 0.5}} {
+		percent, driver, err := b.costOf(ctx, c.leases, c.forks)
 		if err != nil {
 			return figures, err
 		}
@@ -47,11 +48,11 @@ func (b *bench) cost(ctx context.Context) ([]Figure, error) {
 }
 
 // costOf is the CPU time of each program in percent of a core, and the time in the driver in ms for each second and GPU, with a
-// number of leases on each of eight GPUs. A list of processes takes 4 ms in the virtual driver.
-func (b *bench) costOf(ctx context.Context, leases int) (percent map[string]float64, driver float64, err error) {
+// number of leases on each of eight GPUs, while other programs start processes. A list of processes takes 4 ms in the virtual driver.
+func (b *bench) costOf(ctx context.Context, leases, forks int) (percent map[string]float64, driver float64, failed error) {
 	n, err := b.startNode(ctx, samplers[0])
 	if n != nil {
-		defer func() { err = errors.Join(err, n.Close()) }()
+		defer func() { failed = errors.Join(failed, n.Close()) }()
 	}
 	if err != nil {
 		return nil, 0, err
@@ -80,6 +81,13 @@ func (b *bench) costOf(ctx context.Context, leases int) (percent map[string]floa
 	counters, err := n.Client().Counters(ctx)
 	if err != nil {
 		return nil, 0, err
+	}
+	if forks > 0 {
+		stop, err := forkOthers(ctx, forks)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer func() { failed = errors.Join(failed, stop()) }()
 	}
 	began, before := time.Now(), map[int]time.Duration{}
 	for _, pid := range pids {

@@ -50,7 +50,7 @@ var parts = []part{
 	{"simulated", "the scheduler in virtual time: every scenario with every sampler", atMost(10 * time.Minute), (*bench).simulated},
 	{"memory", "GPU memory in virtual time: overshoot, and what neighbours lose", atMost(2 * time.Minute), (*bench).memory},
 	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
-	{"cost", "CPU time of 64 leases on 8 GPUs, and of 8 that are alone", atMost(4 * time.Minute), (*bench).cost},
+	{"cost", "CPU time of 64 leases on 8 GPUs, of 8 that are alone, and with forks of other programs", atMost(5 * time.Minute), (*bench).cost},
 	{"fail-open", "a stopped and a killed daemon: when the last lease is thawed", atMost(3 * time.Minute), (*bench).failOpen},
 }
 
