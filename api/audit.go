@@ -18,7 +18,8 @@ type AuditLine struct {
 	Tenant     string    `json:"tenant,omitempty"`
 	Lease      string    `json:"lease,omitempty"`
 	Message    string    `json:"message,omitempty"`
-	Lost       uint64    `json:"lost,omitempty"` // entries before it that could not be written
+	Command    string    `json:"command,omitempty"` // of a lease that started, with its arguments
+	Lost       uint64    `json:"lost,omitempty"`    // entries before it that could not be written
 }
 
 // AuditVerification answers GET /v1/audit/verify.

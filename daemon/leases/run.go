@@ -58,8 +58,8 @@ func (ls *Leases) PostLease(c *server.Call) error {
 // the last one has the outcome. started is the text of the event.
 func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, program *launch.Program, started string) error {
 	c.Note.Tenant, c.Note.Text = r.Tenant, started
-	if command := strings.Join(r.Command, " "); r.Origin != lease.OriginAttached {
-		c.Note.Text = "the command is " + command
+	if r.Origin != lease.OriginAttached {
+		c.Note.Command = strings.Join(r.Command, " ")
 	}
 	refuse := func(g *api.LeaseGrant) *api.LeaseGrant {
 		c.Note.Refused = g.Error

@@ -72,7 +72,7 @@ func (r *Reporter) Audit(by, what, sentence string) {
 // Record records an action of a user, or its refusal. It does not wait for the disk. Beyond the user's share of the audit it is only
 // counted.
 func (r *Reporter) Record(e Entry) {
-	e.Text = text.Short(e.Text, auditTextBytes)
+	e.Text, e.Command = text.Short(e.Text, auditTextBytes), text.Short(e.Command, auditTextBytes)
 	if !r.auditor.take(&e, r.Now()) {
 		r.Count(e)
 		return
@@ -126,7 +126,7 @@ func (a *auditor) takeLocked(e *Entry, now time.Time) bool {
 	}
 	s.bytes = max(0, s.bytes-auditBytes*now.Sub(s.at).Hours()/24)
 	s.at = now
-	size := float64(auditLineBytes + len(e.Text) + len(e.By) + len(e.Lease) + len(e.Tenant) + len(e.GPU))
+	size := float64(auditLineBytes + len(e.Text) + len(e.Command) + len(e.By) + len(e.Lease) + len(e.Tenant) + len(e.GPU))
 	if s.bytes+size > auditBytes {
 		return false
 	}
@@ -261,7 +261,7 @@ func (r *Reporter) ReadAudit(ctx context.Context, dir string, f AuditFilter, eac
 		}
 		more := each(api.AuditLine{
 			Number: l.Number, At: e.At, By: e.By, UID: e.UID, PID: e.PID, Role: e.Role, What: e.What, Kind: api.Kind(e.Kind), Count: e.Count,
-			Generation: e.Generation, GPU: e.GPU, Tenant: e.Tenant, Lease: e.Lease, Message: e.Text, Lost: lost,
+			Generation: e.Generation, GPU: e.GPU, Tenant: e.Tenant, Lease: e.Lease, Message: e.Text, Command: e.Command, Lost: lost,
 		})
 		lost = 0
 		return more && ctx.Err() == nil

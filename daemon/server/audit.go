@@ -11,6 +11,7 @@ import (
 type Note struct {
 	Lease, Tenant, GPU string
 	Text               string
+	Command            string     // of a lease, with its arguments: for administrators
 	Refused            *api.Error // a refusal that is in the answer, which began before
 }
 
@@ -22,7 +23,7 @@ func (s *Server) audit(c *Call, r *Route, refused *api.Error) {
 	}
 	e := report.Entry{
 		By: c.Caller.Name, UID: c.Caller.UID, PID: c.Caller.Process.PID, Role: c.Caller.Role(), What: r.Audit,
-		Lease: n.Lease, Tenant: n.Tenant, GPU: n.GPU, Text: n.Text,
+		Lease: n.Lease, Tenant: n.Tenant, GPU: n.GPU, Text: n.Text, Command: n.Command,
 	}
 	r.subject(c, &e)
 	if refused != nil {

@@ -68,8 +68,12 @@ func (a *app) auditLine(l *api.AuditLine) {
 	if l.Kind != "" {
 		done = "refused: " + string(l.Kind)
 	}
+	message := l.Message
+	if l.Command != "" {
+		message += ": " + l.Command
+	}
 	fmt.Fprintf(a.io.Out, "%s  %s  %-10s %-20s %s  generation %d  %s\n",
-		l.At.Local().Format(time.DateTime), printable(who), printable(l.What), printable(dash(about)), printable(done), l.Generation, printable(l.Message))
+		l.At.Local().Format(time.DateTime), printable(who), printable(l.What), printable(dash(about)), printable(done), l.Generation, printable(message))
 }
 
 func (a *app) verifyAudit(cmd *cobra.Command) error {

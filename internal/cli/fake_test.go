@@ -310,7 +310,7 @@ func labEvents() []any {
 func labAudit() []any {
 	return []any{
 		api.AuditLine{Number: 7, At: noon, By: "root", PID: 4711, Role: "admin", What: "apply", Generation: 8, Message: "3 steps, force=false"},
-		api.AuditLine{Number: 8, At: noon.Add(time.Second), By: "alice", UID: 1001, PID: 4712, Role: "member", What: "start", Generation: 8, Tenant: "vision", Lease: "vision-3kq6", Message: "the command is python\x1b[2J train.py", Lost: 2},
+		api.AuditLine{Number: 8, At: noon.Add(time.Second), By: "alice", UID: 1001, PID: 4712, Role: "member", What: "start", Generation: 8, Tenant: "vision", Lease: "vision-3kq6", Message: "alice started python", Command: "python\x1b[2J train.py", Lost: 2},
 		api.AuditLine{Number: 9, At: noon.Add(2 * time.Second), By: "bob", UID: 1002, PID: 4713, Role: "member", What: "stop", Kind: api.KindNotFound, Generation: 8, Lease: "vision-3kq6", Message: "there is no lease \"vision-3kq6\" that you may stop"},
 		api.AuditLine{Number: 10, At: noon.Add(time.Minute), By: "bob", UID: 1002, Role: "member", What: "errors", Kind: api.KindInvalid, Count: 37, Generation: 8, Message: "since 12:00:00: invalid 37; the last: read the status: unknown key"},
 		api.AuditLine{Number: 11, At: noon.Add(time.Minute), By: "gpushared", UID: -1, What: "preempt", Generation: 8, Message: "lease vision-3kq6 is stopped"},

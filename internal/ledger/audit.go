@@ -20,6 +20,8 @@ type Audit struct {
 	Tenant     string    `json:"tenant,omitempty"`
 	Lease      string    `json:"lease,omitempty"`
 	Text       string    `json:"text,omitempty"` // one sentence
+	// Command is that of a lease, with its arguments. The journal does not get it: more users may read that.
+	Command string `json:"command,omitempty"`
 }
 
 // Audit decodes an entry of the audit ledger.

@@ -60,7 +60,7 @@ func TestAuditOfLeases(t *testing.T) {
 		}
 		if l.Lease == id {
 			got = append(got, fmt.Sprint(l.What, " ", l.UID, " ", l.Role, " ", l.Kind))
-			if l.PID == 0 || l.Generation != 1 || l.What == "start" && (!strings.Contains(l.Message, "marker") || l.Tenant != "red" || l.GPU == "") {
+			if l.PID == 0 || l.Generation != 1 || l.What == "start" && (!strings.Contains(l.Command, "marker") || l.Tenant != "red" || l.GPU == "") {
 				t.Errorf("%+v", l)
 			}
 		}
@@ -71,6 +71,9 @@ func TestAuditOfLeases(t *testing.T) {
 	}
 	if r := n.CLI(soon(t), "audit", "--verify"); r.Code != 0 || !strings.Contains(r.Out, "every line follows") {
 		t.Errorf("audit --verify exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if log, err := os.ReadFile(n.LogFile()); err != nil || strings.Contains(string(log), "marker") {
+		t.Errorf("the journal has the arguments of a command: %v", err)
 	}
 	file := filepath.Join(n.Dir, "state", "audit", "audit-000001.log")
 	b, err := os.ReadFile(file)

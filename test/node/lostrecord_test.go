@@ -69,7 +69,9 @@ func TestLostRecordOfLeases(t *testing.T) {
 			if c := unknown(); len(c) != 1 || !strings.Contains(c[0].Message, id) || !strings.Contains(c[0].Message, "GPU 2 ") {
 				t.Errorf("the conditions are %+v", c)
 			}
-			run := func(grant string) harness.Result { return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true") }
+			run := func(grant string) harness.Result {
+				return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true")
+			}
 			if r := run("whole"); r.Code != 125 || !strings.Contains(r.Err, "record was lost") {
 				t.Errorf("a second lease of the GPU exits with %d: %s", r.Code, r.Err)
 			}
