@@ -51,9 +51,9 @@ const head = " HTTP/1.1\r\nHost: gpushare\r\n"
 
 func get(path string) string { return "GET " + path + head + "\r\n" }
 
-// lease is a request for the exclusive grant of tenant red.
+// lease is a request for a lease of tenant red.
 func lease(command []string, more string) string {
-	body := `{"tenant":"red","grant":"whole","command":["` + strings.Join(command, `","`) + `"]` + more + `}`
+	body := `{"tenant":"red","command":["` + strings.Join(command, `","`) + `"]` + more + `}`
 	return fmt.Sprintf("POST /v1/leases%sContent-Length: %d\r\n\r\n%s", head, len(body), body)
 }
 

@@ -40,7 +40,7 @@ gpus:
 tenants:
   - name: red
     members: {groups: [red]}
-    grants: [{name: whole, timeslice: {share: 10%, gpu_memory: 1GiB}, gpus: {index: 2}, max_leases: 1}, {name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 2}}]
+    grants: [{name: whole, timeslice: {share: 10%, gpu_memory: 1GiB}, gpus: {index: 2}, max_leases: 1}]
   - name: blue
     members: {groups: [blue]}
     grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 3}}]
