@@ -183,7 +183,7 @@ func TestAProcessThatStartsIsListedSoon(t *testing.T) {
 }
 
 // While nothing moves, readings leave a part of the budget, however long a list takes.
-func TestAQuietGPUDoesNotNeedTheWholeBudget(t *testing.T) {
+func TestReadingsOfAnUnchangedGPULeaveSomeBudget(t *testing.T) {
 	for _, list := range []time.Duration{time.Millisecond, 4 * time.Millisecond, 12 * time.Millisecond, 18 * time.Millisecond} {
 		var s Sampling
 		var spent, at, atMinute time.Duration
