@@ -1,0 +1,92 @@
+# What real programs of a host give a user: a GPU without a lease, a way out of a lease, or power over others. Logins are closed.
+# checks: closed ssh user_manager other_user system_manager inside oom
+
+. /opt/lab/guest/product.sh
+. /opt/lab/guest/login-filter.sh
+
+try=/run/lab/open-nodes.sh
+
+check_closed() {
+	cat >$try <<<"$opens"
+	chmod 0644 $try
+	[ -s "$closed" ] || make_closed
+	gpushare apply -f "$closed" >/run/lab/other-ways.apply 2>&1 || die "$(cat /run/lab/other-ways.apply)"
+	filter_active
+}
+
+# A remote login, and a lease that is started in it.
+check_ssh() {
+	want "GPU 1 and GPU 4 over ssh" "$(ssh_as alice "bash $try $root/dev/nvidia1 $root/dev/nvidia4" | xargs)" "denied through"
+	want "a lease's GPU and another over ssh" "$(ssh_as alice "gpushare run -q -t vision --grant big -- bash $try $root/dev/nvidia2 $root/dev/nvidia1" | xargs)" "through denied"
+}
+
+# The user's own service manager starts processes outside of the session, and may not move any there.
+check_user_manager() {
+	local out
+	want "GPU 1 in a service of the user" "$(ssh_as alice "systemd-run --user --quiet --wait --pipe bash $try $root/dev/nvidia1")" denied
+	if out=$(ssh_as alice "systemd-run --user --quiet --scope bash $try $root/dev/nvidia1" 2>&1); then
+		want "GPU 1 in a scope of the user" "$out" denied
+	else
+		note "a scope from an ssh login: $out"
+	fi
+	out=$(ssh_as alice "gpushare run -q -t vision --grant big -- systemd-run --user --quiet --wait --pipe bash $try $root/dev/nvidia1" | xargs)
+	want "another GPU in a service that is started from a lease" "$out" denied
+}
+
+# as_other COMMAND... must not run it as bob, nor as root.
+as_other() {
+	local out
+	rm -f /tmp/as-other
+	out=$(ssh_as alice "$*" 2>&1) && die "alice could run: $*: $out"
+	note "$*: ${out:0:160}"
+	[ ! -e /tmp/as-other ] || die "it ran as $(stat -c %U /tmp/as-other): $*"
+}
+
+check_other_user() {
+	as_other su bob -c "'touch /tmp/as-other'"
+	as_other su -c "'touch /tmp/as-other'"
+	as_other systemd-run --no-ask-password --user --machine=bob@ --wait touch /tmp/as-other
+	command -v run0 >/dev/null && as_other run0 --no-ask-password touch /tmp/as-other
+	command -v machinectl >/dev/null || note "machinectl is not installed"
+	command -v machinectl >/dev/null && as_other machinectl --no-ask-password shell bob@ /bin/touch /tmp/as-other
+	command -v at >/dev/null || note "at is not installed"
+	command -v pkexec >/dev/null || note "polkit is not installed: systemd itself refuses"
+	command -v pkexec >/dev/null && as_other pkexec touch /tmp/as-other
+	true
+}
+
+# A local active user manages no unit of the system.
+check_system_manager() {
+	as_other systemd-run --no-ask-password --wait touch /tmp/as-other
+	as_other systemd-run --no-ask-password --scope touch /tmp/as-other
+	as_other systemctl --no-ask-password restart gpushared.service
+	as_other systemctl --no-ask-password set-property --runtime user.slice DevicePolicy=auto
+	as_other systemctl --no-ask-password kill gpushared.service
+	as_other loginctl --no-ask-password terminate-user bob
+	filter_active
+}
+
+# Programs that change the user, the group or the session inside of a lease stay in it.
+check_inside() {
+	local out
+	out=$(ssh_as alice "gpushare run -q -t vision --grant big -- sg alice -c 'bash $try $root/dev/nvidia2 $root/dev/nvidia1'" | xargs)
+	want "sg in a lease" "$out" "through denied"
+	out=$(ssh_as alice "gpushare run -q -t vision --grant big -- setsid -w unshare -Urpf bash $try $root/dev/nvidia2 $root/dev/nvidia1" | xargs)
+	want "namespaces in a lease" "$out" "through denied"
+	out=$(ssh_as alice "echo $root/dev/nvidia1 | gpushare run -q -t vision --grant big -- xargs bash $try" | xargs)
+	want "another GPU by xargs in a lease" "$out" denied
+	out=$(ssh_as alice "unshare -Ur gpushare run --detach -t vision --grant big -- true" 2>&1) && die "a detached command left its user namespace: $out"
+	[[ $out == *"would be lost: user namespace"* ]] || die "the refusal does not name the user namespace: $out"
+}
+
+# A user cannot choose whom the kernel kills for memory.
+check_oom() {
+	local neighbour out
+	want "the daemon's oom_score_adj" "$(cat "/proc/$(property gpushared.service MainPID)/oom_score_adj")" -900
+	neighbour=$(job speech serve)
+	for pid in "$neighbour" "$(property gpushared.service MainPID)"; do
+		out=$(ssh_as alice "echo 1000 >/proc/$pid/oom_score_adj" 2>&1) && die "alice could change the oom_score_adj of pid $pid"
+		[[ $out == *"ermission denied"* ]] || die "it failed for another reason: $out"
+	done
+	out=$(ssh_as alice "echo -500 >/proc/self/oom_score_adj" 2>&1) && die "alice could protect a process"
+}
