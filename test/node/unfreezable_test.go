@@ -1,0 +1,66 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/tracing"
+)
+
+// unequal has two grants of one GPU.
+const unequal = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 2}, mode: timeslice}
+tenants:
+  - name: red
+    grants: [{name: part, timeslice: {share: 10%, gpu_memory: 1GiB}}]
+  - name: blue
+    grants: [{name: part, timeslice: {share: 90%, gpu_memory: 1GiB}}]
+`
+
+// A process in a lease that keeps the kernel from reporting the lease as frozen, because its execve waits for a traced thread, gives
+// the lease no more time of the GPU: it is frozen as before, and shown so.
+func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	apply(t, n, unequal)
+	burn := func(tenant string) string {
+		_, id := begin(t, n, tenant, "part", strings.Join(n.Burn("--memory", "100MiB", "--kernel", "10ms", "--queue", "2", "--seconds", "120"), " "))
+		return id
+	}
+	red := burn("red")
+	burn("blue")
+
+	decoy := tracing.Run(t, tracing.Command(t, 0, tracing.ExecOnInput))
+	leaf := filepath.Join(unified(t), leaseByID(status(t, n), red).Isolation.Cgroup)
+	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(strconv.Itoa(decoy.PID)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tracing.Run(t, tracing.Command(t, 0, tracing.Trace, tracing.Others(t, decoy.PID)...))
+	decoy.CloseInput()
+	tracing.AwaitState(t, decoy.PID, 'D')
+
+	began := time.Now()
+	var share *api.LeaseShare
+	awaitStatus(t, n, "its share is not measured", func(s *api.Status) bool {
+		l := leaseByID(s, red)
+		if l == nil || l.Share == nil {
+			return false
+		}
+		share = l.Share
+		return share.OfUsed != nil && time.Since(began) > 14*time.Second // The window of the measurement is 10 s.
+	})
+	t.Logf("it has %.1f %% of the used time, %+v", *share.OfUsed, *share)
+	if *share.OfUsed > 25 || !share.Enforced {
+		t.Errorf("it has %.1f %% of the used time instead of 10 %%; enforced: %v %s\n%s", *share.OfUsed, share.Enforced, share.Reason, daemonLog(n))
+	}
+	if got := conditionsOf(status(t, n), "lease-not-frozen"); len(got) != 0 {
+		t.Errorf("conditions: %q", got)
+	}
+}
