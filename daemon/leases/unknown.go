@@ -21,7 +21,7 @@ import (
 // unknownScopes are the scopes of leases that run without a record: the file of leases was lost, or an older one was read. Their
 // GPUs take no lease until they end, so that no place is granted twice.
 type unknownScopes struct {
-	mu  locks.Mutex[locks.Watchers] // guards all, and the order of what is reported of it
+	mu  locks.Mutex[locks.UnknownLeases] // guards all, and the order of what is reported of it
 	all map[string][]gpu.UUID       // the GPUs that each may use, by the id of its lease
 }
 

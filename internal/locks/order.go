@@ -14,6 +14,7 @@ var Order = []Level{
 	{Adoption{}, "one reading of logins and units at a time, and what was adopted"},
 	{Attaching{}, "one check of a process to attach in place, and the start of its lease"},
 	{Watchers{}, "the leases for whose end a goroutine waits"},
+	{UnknownLeases{}, "the scopes without a record of their lease, and the order of what is reported of them"},
 	{EscapeScan{}, "one search for escaped processes at a time, and the process tracker"},
 	{Rendering{}, "one rendering of the status at a time"},
 	{IdentityRefresh{}, "one refresh of the identities at a time, so that the newest names win"},
@@ -49,6 +50,7 @@ type (
 	Adoption        struct{ ranked }
 	Attaching       struct{ ranked }
 	Watchers        struct{ ranked }
+	UnknownLeases   struct{ ranked }
 	EscapeScan      struct{ ranked }
 	Rendering       struct{ ranked }
 	IdentityRefresh struct{ ranked }
