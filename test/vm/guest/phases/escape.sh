@@ -78,18 +78,18 @@ check_descendants() {
 	END
 	chmod 0755 /run/lab/fork-*
 	for way in daemon sibling orphan; do
-		for _ in 1 2 3 4 5; do
+		for _ in 1 2 3; do
 			case $way in
 			sibling) start_member "exec /run/lab/fork-$way" ;; # Its parent is outside of the lease.
 			*) start_member "/run/lab/fork-$way; exec sleep 600" ;;
 			esac
-			until_true 20 grep -q '^left' /run/lab/member.out
+			until_true 60 grep -q '^left' /run/lab/member.out
 			child=$(sed -n 's/^left //p' /run/lab/member.out)
 			began=$(uptime_ms)
 			escape alice "$child" "lab-descendant-$child.scope" || die "the user's manager refused"
 			want_ended "a descendant that was never seen ($way)" "$child" "$began"
 			kill -KILL "$pid"
-			until_true 10 ended "$pid"
+			until_true 60 has_exited "$pid"
 		done
 	done
 }
