@@ -22,7 +22,7 @@ import (
 // GPUs take no lease until they end, so that no place is granted twice.
 type unknownScopes struct {
 	mu  locks.Mutex[locks.UnknownLeases] // guards all, and the order of what is reported of it
-	all map[string][]gpu.UUID       // the GPUs that each may use, by the id of its lease
+	all map[string][]gpu.UUID            // the GPUs that each may use, by the id of its lease
 }
 
 // unknownKind is the kind of their conditions.
