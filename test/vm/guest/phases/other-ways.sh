@@ -1,5 +1,5 @@
 # What real programs of a host give a user: a GPU without a lease, a way out of a lease, or power over others. Logins are closed.
-# checks: closed ssh user_manager other_user system_manager inside oom
+# checks: closed ssh user_manager other_user system_manager inside oom rootless
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/login-filter.sh
@@ -90,4 +90,22 @@ check_oom() {
 	done
 	out=$(ssh_as alice "echo -500 >/proc/self/oom_score_adj" 2>&1) && die "alice could protect a process"
 	[[ $out == *"ermission denied"* ]] || die "it failed for another reason: $out"
+	out=$(ssh_as alice "gpushare run -q -t vision --grant big -- bash -c 'echo -500 >/proc/self/oom_score_adj'" 2>&1) && die "alice could protect a process of a lease"
+	[[ $out == *"ermission denied"* ]] || die "it failed for another reason in a lease: $out"
+	want "the oom_score_adj of a detached command" "$(ssh_as alice 'echo 300 >/proc/self/oom_score_adj; id=$(gpushare run -q --detach -t vision --grant big -- cat /proc/self/oom_score_adj); gpushare lease logs -f $id' 2>/dev/null)" 300
 }
+
+# A rootless container of podman without cgroups of its own stays in the lease, with the processes that podman leaves.
+check_rootless() {
+	local rootfs=/home/alice/rootfs id inside
+	install -d -o alice -g alice $rootfs $rootfs/bin $rootfs/proc $rootfs/dev $rootfs/sys $rootfs/tmp $rootfs/etc $rootfs/run $rootfs/var
+	install -o alice -g alice /bin/busybox $rootfs/bin/busybox
+	id=$(ssh_as alice "gpushare run -q --detach -t vision --grant big -- podman --storage-driver=vfs --root=/home/alice/s --runroot=/run/user/2001/s run --rm --cgroups=disabled --network=none --log-driver=none --rootfs $rootfs /bin/busybox sleep 1234")
+	until_true 60 in_container
+	inside=$(unit_of "$(pgrep -xf '/bin/busybox sleep 1234')")
+	[[ $inside == /gpushare.slice/gpushare-vision.slice/*"$id"* ]] || die "the container is in $inside, the lease is $id"
+	gpushare lease stop "$id"
+	until_true 20 no_container
+}
+in_container() { [ -n "$(pgrep -xf '/bin/busybox sleep 1234')" ]; }
+no_container() { ! in_container; }
