@@ -36,6 +36,7 @@ func (n *NodeSpec) normalize() {
 	orElse(&n.Isolation.Logins, LoginsOpen)
 	orElse(&n.Isolation.Migration, MigrationDeny)
 	orElse(&n.Isolation.Unattributed, UnattributedReport)
+	orElse(&n.Isolation.Unfrozen, UnfrozenReport)
 	orElse(&n.Isolation.Attach, AttachMember)
 	if n.Isolation.Units == nil {
 		n.Isolation.Units = DefaultClosedUnits()

@@ -29,6 +29,7 @@ type IsolationSpec struct {
 	Logins       string `json:"logins,omitempty"`       // open | closed; default open
 	Migration    string `json:"migration,omitempty"`    // deny | detect; default deny
 	Unattributed string `json:"unattributed,omitempty"` // report | stop; default report
+	Unfrozen     string `json:"unfrozen,omitempty"`     // report | stop; default report
 	Attach       string `json:"attach,omitempty"`       // member | admin; default member
 	// Units are closed as logins are, where they exist: they run commands of users. Default DefaultClosedUnits; an empty list
 	// is none.
@@ -38,7 +39,7 @@ type IsolationSpec struct {
 // DefaultClosedUnits are the units of cron and at: of Debian, and of Fedora.
 func DefaultClosedUnits() []string { return []string{"atd.service", "cron.service", "crond.service"} }
 
-// What a process outside a lease may do, and what happens to it.
+// What a process outside a lease may do, and what happens to it; and to a lease that cannot be frozen.
 const (
 	LoginsOpen         = "open"   // logins open what the modes of the device nodes allow
 	LoginsClosed       = "closed" // a login opens only the GPUs of its user's leases
@@ -48,6 +49,8 @@ const (
 	AttachAdmin        = "admin"  // only administrators attach
 	UnattributedReport = "report"
 	UnattributedStop   = "stop"
+	UnfrozenReport     = "report"
+	UnfrozenStop       = "stop" // a lease whose programs ran in three slices of others within a minute
 )
 
 // What happens to a context that a process opens next to the MPS server.

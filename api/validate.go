@@ -125,6 +125,7 @@ func (n *NodeSpec) validate(c *checker) {
 		c.word("node.isolation.logins", i.Logins, LoginsOpen, LoginsClosed)
 		c.word("node.isolation.migration", i.Migration, MigrationDeny, MigrationDetect)
 		c.word("node.isolation.unattributed", i.Unattributed, UnattributedReport, UnattributedStop)
+		c.word("node.isolation.unfrozen", i.Unfrozen, UnfrozenReport, UnfrozenStop)
 		c.word("node.isolation.attach", i.Attach, AttachMember, AttachAdmin)
 		c.closedUnits("node.isolation.units", i.Units)
 	}

@@ -36,7 +36,7 @@ func TestNormalize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"deny","unattributed":"report","attach":"member","units":["atd.service","cron.service","crond.service"]},"gpu_memory_reserve":"1GiB"},` +
+	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"deny","unattributed":"report","unfrozen":"report","attach":"member","units":["atd.service","cron.service","crond.service"]},"gpu_memory_reserve":"1GiB"},` +
 		`"gpus":[{"select":{"pci":"0000:0f:00.0"},"mode":"timeslice","timeslice":{"round":"1s"}},{"select":{"all":true},"mode":"mig","mig":{"dynamic":true,"keep":"5m"}}],` +
 		`"tenants":[{"name":"t","priority":"normal","overuse":{"gpu_memory":"notify","grace":"10s"},"grants":[{"name":"a","mig":"1g.5gb","max_leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {

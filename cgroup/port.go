@@ -9,6 +9,7 @@ import (
 // Errors of the port.
 var (
 	ErrNotFound       = errors.New("no such cgroup")
+	ErrRuns           = errors.New("its programs run although its freeze is set")
 	ErrNotSupported   = errors.New("not supported here")
 	ErrWrongCgroup    = errors.New("the process is in another cgroup")
 	ErrInUse          = errors.New("it still contains processes")

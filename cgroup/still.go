@@ -75,6 +75,7 @@ type stillness struct {
 	cg    string
 	since time.Duration // of the measurement, since boot; 0: not begun
 	user  time.Duration // used by the programs until then
+	ran   bool          // the last measurement showed that programs run
 }
 
 // moves returns what runs; empty if nothing does.
@@ -92,7 +93,8 @@ func (s *stillness) moves() (string, error) {
 	if err != nil {
 		return text, nil //nolint:nilerr // Where the kernel does not count it, only the states of the threads are known.
 	}
-	if s.since != 0 && user-s.user <= (now-s.since)/5 {
+	s.ran = s.since != 0 && user-s.user > (now-s.since)/5
+	if s.since != 0 && !s.ran {
 		if set, err := s.h.freezeIsSet(s.cg); set || err != nil {
 			return "", err
 		}

@@ -1,11 +1,14 @@
 package cgroup
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,8 +136,56 @@ func TestStillnessIsMeasured(t *testing.T) {
 				pause(userTimeWindow) // the window of the measurement
 				user += c.user
 			}
-			if still != c.still {
-				t.Errorf("still: %v", still)
+			if still != c.still || check.ran == c.still && c.freeze == "1" {
+				t.Errorf("still: %v, its programs ran: %v", still, check.ran)
+			}
+		})
+	}
+}
+
+// A freeze that ends with its context says whether it was measured that programs run.
+func TestFreezeMeasuresThatProgramsRun(t *testing.T) {
+	loop := spawn(t, "sh", "-c", "while :; do :; done")
+	eventually(t, "the loop runs", func() bool { s, err := procfs.Read(loop.PID); return err == nil && s.State == 'R' })
+	for _, c := range []struct {
+		name string
+		time time.Duration // of the freeze
+		want bool
+	}{
+		{"there is time for a measurement", 4 * userTimeWindow, true},
+		{"there is none", 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			write := func(name, text string) {
+				if err := os.WriteFile(filepath.Join(root, name), []byte(text+"\n"), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+			// The directory is not a cgroup: nothing freezes the loop, and its user time is written here.
+			if err := os.Mkdir(filepath.Join(root, "one"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write("one/cgroup.freeze", "1")
+			write("one/cgroup.events", "populated 1\nfrozen 0")
+			write("one/cgroup.threads", strconv.Itoa(loop.PID))
+			ctx, cancel := context.WithTimeout(t.Context(), c.time)
+			defer cancel()
+			freezer, began := KernelFreezer{Root: root}, time.Now()
+			var written sync.WaitGroup
+			written.Go(func() {
+				for ctx.Err() == nil {
+					write("cpu", fmt.Sprintf("user_usec %d", time.Since(began).Microseconds()))
+					if err := os.Rename(filepath.Join(root, "cpu"), filepath.Join(root, "one/cpu.stat")); err != nil {
+						t.Error(err)
+					}
+					pause(time.Millisecond)
+				}
+			})
+			err := freezer.Freeze(ctx, "/one")
+			written.Wait()
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrRuns) != c.want {
+				t.Errorf("%v", err)
 			}
 		})
 	}

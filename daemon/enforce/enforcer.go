@@ -29,6 +29,7 @@ type Enforcer struct {
 	ReadingTime func(gpu.UUID) time.Duration
 	Attribution *attribution.Attribution
 	Stopper     *stop.Stopper
+	Leases      leaseStopper
 	Recorder    Recorder // nil: no account is kept
 
 	Wake    loop.Wake // a lease started: the next sample is due

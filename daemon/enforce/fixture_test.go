@@ -154,6 +154,12 @@ func (p *fakePort) Members(_ context.Context, id string) (out []cgroup.Process, 
 	return out, nil
 }
 
+// WaitEmpty finds that no process ends by SIGTERM.
+func (p *fakePort) WaitEmpty(ctx context.Context, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (p *fakePort) KillScope(ctx context.Context, id string) error {
 	p.journal.note("SIGKILL")
 	p.killed(ctx, id)
@@ -244,6 +250,24 @@ func (p *fakePort) assign(pid int, id string) {
 	p.leaseOf[pid] = id
 }
 
+// fakeLeases stops leases as package leases does.
+type fakeLeases struct{ *fixture }
+
+func (f fakeLeases) StopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+	f.journal.note("stop " + l.ID + ": " + reason)
+	f.tasks.Go(func() {
+		if err := f.Table.Ending(l.ID, reason); err != nil {
+			f.journal.note(err.Error())
+		}
+		if err := f.Stopper.Lease(ctx, l, stop.StopGrace, func(context.Context) { f.journal.note("notice") }); err != nil {
+			f.journal.note(err.Error())
+		}
+		if err := f.Table.Ended(ctx, l.ID, reason); err != nil {
+			f.journal.note(err.Error())
+		}
+	})
+}
+
 // fakeIsolation is an isolation that can be frozen.
 type fakeIsolation struct{ leasetest.NoIsolation }
 
@@ -297,6 +321,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: fakeFreezer{w.port}, LeaseChanges: &stop.LeaseChanges{}},
 		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}}, Tenants: FrozenTenants{RunDir: store.RunDir(t.TempDir()), Wake: loop.NewWake()},
 	}
+	w.Leases = fakeLeases{w}
 	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.
 	return w
 }

@@ -39,6 +39,7 @@ type Slicer struct {
 	heldAt    time.Duration // when it was read which leases are frozen for another reason
 	measured  measured
 	ungated   map[string]ungatedLease // those that cannot be frozen
+	unfrozen  map[string]*unfrozenLease
 
 	sampler timeSampler // only the sampling loop uses it
 }
@@ -77,6 +78,7 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	changed := !slices.EqualFunc(sl.members, list, sameMember)
 	if changed {
 		sl.members = list
+		sl.forgetRuns(list)
 		sl.scheduler.SetMembers(time.Since(sl.epoch), list)
 	}
 	sl.mu.Unlock()
@@ -198,10 +200,14 @@ func (sl *Slicer) freeze(ctx context.Context, d *Enforcer, a quota.Action) {
 	sl.mu.Lock()
 	sl.scheduler.Froze(a.Lease, now, duration, err)
 	sl.noteFreeze(a.Lease, err)
+	stops := sl.noteRun(a.Lease, err, now, d.State.Desired().StopsUnfrozen())
 	sl.mu.Unlock()
 	faultpoint.Hit("slices.charged")
 	if err != nil {
 		d.Log.Warn("cannot freeze a lease: it continues to run", "lease", a.Lease, "error", err)
+	}
+	if stops {
+		d.stopUnfrozen(a.Lease)
 	}
 }
 

@@ -153,6 +153,11 @@ func (d *Desired) StopsUnattributed() bool {
 	return d.isolation().Unattributed == api.UnattributedStop
 }
 
+// StopsUnfrozen reports whether a lease that cannot be frozen again and again is stopped.
+func (d *Desired) StopsUnfrozen() bool {
+	return d.isolation().Unfrozen == api.UnfrozenStop
+}
+
 // AttachesForAdmins reports whether only administrators may attach processes to leases.
 func (d *Desired) AttachesForAdmins() bool {
 	return d.isolation().Attach == api.AttachAdmin
