@@ -53,7 +53,7 @@ const (
 )
 
 // latest is the latest time of a slot.
-const latest = Forever / time.Millisecond * time.Millisecond
+const latest = Forever - Forever%time.Millisecond
 
 // wholeMilliseconds is a time as a slot can have it, not before t.
 func wholeMilliseconds(t time.Duration) time.Duration {

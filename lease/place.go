@@ -528,6 +528,7 @@ type closedGPUs []string
 func (c *closedGPUs) add(d *GPUView) {
 	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is closed: "+d.Closed)
 }
+
 func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView) {
 	*c = append(*c, fmt.Sprintf("%s at %d on GPU %d is closed: %s", in.Name, in.Placement.Start, d.Index, in.Occupied))
 }
