@@ -92,9 +92,9 @@ func TestEveryRouteHasABound(t *testing.T) {
 			t.Errorf("%s has another bound for %s than other routes", name, b.Kind)
 		}
 		kinds[b.Kind] = b
-		together, end := "no limit", "waits |"
-		if b.Together > 0 {
-			together = strconv.Itoa(b.Together)
+		slot, end := "before it waits", "waits |"
+		if b.Reads() {
+			slot = "with its answer"
 		}
 		if b.Lasts {
 			end = "is refused |"
@@ -102,7 +102,7 @@ func TestEveryRouteHasABound(t *testing.T) {
 		cells, ok := rows[name]
 		if !ok {
 			t.Errorf("docs/security.md has no row with %s", name)
-		} else if cells[2] != strconv.Itoa(b.Most) || cells[3] != together || cells[4] != end {
+		} else if cells[2] != strconv.Itoa(b.Most) || cells[3] != slot || cells[4] != end {
 			t.Errorf("%s: docs/security.md says %q, the bound is %+v", name, cells[2:], b)
 		}
 	}

@@ -91,10 +91,14 @@ func (d *Daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	capped, err := server.NewCappedListener(l, d.identities.HasRole)
+	if err != nil {
+		return err
+	}
 	d.begin(ctx)
 	serving := d.server.NewServer(ctx)
 	failed := make(chan error, 1)
-	d.tasks.Go(func() { failed <- serving.Serve(server.NewCappedListener(l, d.identities.HasRole)) })
+	d.tasks.Go(func() { failed <- serving.Serve(capped) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	if f := d.host.Freezer; f != nil {
 		d.tasks.Go(func() {

@@ -35,7 +35,7 @@ func (x *conns) count(uid int) int { return len(x.l.byUID[uid]) }
 
 // Connections above a user's limit are refused, a closed connection is not counted any more, and root is never refused.
 func TestConnectionCaps(t *testing.T) {
-	x := &conns{l: NewCappedListener(nil, nil)}
+	x := &conns{l: &cappedListener{byUID: map[int][]*cappedConn{}}}
 	for i := range maxPerUID {
 		if !x.connect(1001, true) {
 			t.Fatalf("connection %d is refused", i)
@@ -66,7 +66,7 @@ func TestConnectionCaps(t *testing.T) {
 
 // Users who have many connections together do not keep another user out: the largest one loses a connection for it.
 func TestManyUsersDoNotKeepAnotherOut(t *testing.T) {
-	x := &conns{l: NewCappedListener(nil, nil)}
+	x := &conns{l: &cappedListener{byUID: map[int][]*cappedConn{}}}
 	const users = 50
 	for range 2 * maxPerUID {
 		for uid := 2000; uid < 2000+users; uid++ {
@@ -76,7 +76,15 @@ func TestManyUsersDoNotKeepAnotherOut(t *testing.T) {
 	if x.l.total != maxConns || len(x.open) != maxConns {
 		t.Fatalf("%d connections at most, %d are open, want %d", x.l.total, len(x.open), maxConns)
 	}
+	for uid := 2000; uid < 2000+users; uid++ {
+		if !x.l.isFull(uid) {
+			t.Errorf("more of a connection of user %d is read than its uid", uid)
+		}
+	}
 	for i := range maxConns / (users + 1) {
+		if x.l.isFull(1001) {
+			t.Fatalf("connection %d of another user is not looked at", i)
+		}
 		if !x.connect(1001, true) {
 			t.Fatalf("connection %d of another user is refused", i)
 		}
@@ -96,7 +104,7 @@ func TestManyUsersDoNotKeepAnotherOut(t *testing.T) {
 
 // One user has thousands of uids in a user namespace. All uids without a role share one limit.
 func TestCallersWithoutARoleShareOneCap(t *testing.T) {
-	x := &conns{l: NewCappedListener(nil, nil)}
+	x := &conns{l: &cappedListener{byUID: map[int][]*cappedConn{}}}
 	for i := range maxPerUIDWithoutRole {
 		if !x.connect(1009, false) {
 			t.Fatalf("connection %d is refused", i)

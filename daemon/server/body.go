@@ -23,9 +23,6 @@ const (
 
 // bodyMemory counts the memory of bodies. The zero value works.
 type bodyMemory struct {
-	// decoding is held while a body beyond ownBody is decoded: that takes several times its memory.
-	decoding locks.Mutex[locks.Leaf]
-
 	mu     locks.Mutex[locks.Leaf] // guards what follows
 	byUID  map[int]int
 	shared int

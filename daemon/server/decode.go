@@ -28,10 +28,14 @@ func Decode[T any](c *Call) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.bodies != nil && len(b) > ownBody {
-		c.bodies.decoding.Lock()
-		defer c.bodies.decoding.Unlock()
+	kind := arriving
+	if len(b) > ownBody {
+		kind = longBodies
 	}
+	if err := c.begin(kind); err != nil {
+		return nil, err
+	}
+	defer c.slot.end()
 	if err := checkJSON(b, reflect.TypeFor[T]()); err != nil {
 		return nil, err
 	}

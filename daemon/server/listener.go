@@ -1,16 +1,22 @@
 package server
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Limits of connections. Root has none.
 const (
-	maxConns             = 2048 // of callers with a role
+	maxConns             = 1024 // of callers with a role
 	maxPerUID            = 128
 	maxWithoutRole       = 128
 	maxPerUIDWithoutRole = 16
@@ -21,6 +27,7 @@ const (
 // loses one for each connection of another.
 type cappedListener struct {
 	net.Listener
+	socket  *os.File         // of the listener: package net does not accept without several system calls more
 	hasRole func(*Peer) bool // has some role
 
 	mu          locks.Mutex[locks.Leaf] // protects the fields below
@@ -30,14 +37,25 @@ type cappedListener struct {
 }
 
 // NewCappedListener limits the connections of a listener. hasRole reports whether a peer has a role.
-func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) *cappedListener {
-	return &cappedListener{Listener: l, hasRole: hasRole, byUID: map[int][]*cappedConn{}}
+func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) (*cappedListener, error) {
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, fmt.Errorf("cannot serve on a %T", l)
+	}
+	socket, err := u.File()
+	if err != nil {
+		return nil, fmt.Errorf("cannot access the socket: %w", err)
+	}
+	return &cappedListener{Listener: l, socket: socket, hasRole: hasRole, byUID: map[int][]*cappedConn{}}, nil
 }
+
+// Close ends Accept.
+func (l *cappedListener) Close() error { return errors.Join(l.Listener.Close(), l.socket.Close()) }
 
 // Accept returns the next connection that is within the limits.
 func (l *cappedListener) Accept() (net.Conn, error) {
 	for {
-		conn, err := l.Listener.Accept()
+		conn, err := l.next()
 		if err != nil {
 			return nil, err
 		}
@@ -59,6 +77,52 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 	}
 }
 
+// next accepts the next connection of a user who may have one more, and closes those before it. In a flood the kernel's queue
+// has thousands of them, and each takes three system calls.
+func (l *cappedListener) next() (net.Conn, error) {
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot access the socket: %w", err)
+	}
+	var conn net.Conn
+	var failed error
+	err = raw.Read(func(listening uintptr) bool {
+		fd := -1
+		for {
+			fd, _, failed = unix.Accept4(int(listening), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			switch {
+			case errors.Is(failed, unix.EINTR), errors.Is(failed, unix.ECONNABORTED):
+				continue
+			case errors.Is(failed, unix.EAGAIN):
+				return false // The runtime calls again when there is one.
+			case failed != nil:
+				failed = &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", failed)} // The server retries what is temporary.
+				return true
+			}
+			if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && !l.isFull(int(cred.Uid)) {
+				break
+			}
+			unix.Close(fd)
+		}
+		f := os.NewFile(uintptr(fd), "connection")
+		conn, failed = net.FileConn(f)
+		f.Close()
+		return true
+	})
+	return conn, cmp.Or(err, failed)
+}
+
+// isFull reports whether a connection of a user would not be admitted, as far as that is known without its groups.
+func (l *cappedListener) isFull(uid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.byUID[uid]
+	if uid == 0 || len(all) == 0 {
+		return false
+	}
+	return len(all) >= maxPerUID || all[0].hasRole && l.total >= maxConns && l.replacedLocked(uid) == nil
+}
+
 // admit counts a connection unless that is one too many. The caller closes the one that it replaces.
 func (l *cappedListener) admit(c *cappedConn) (ok bool, instead *cappedConn) {
 	l.mu.Lock()
@@ -71,7 +135,7 @@ func (l *cappedListener) admit(c *cappedConn) (ok bool, instead *cappedConn) {
 		return false, nil
 	}
 	if uid != 0 && *all >= most {
-		if instead = l.largestLocked(); !c.hasRole || instead == nil || len(l.byUID[instead.peer.UID]) <= len(l.byUID[uid])+1 {
+		if instead = l.replacedLocked(uid); !c.hasRole || instead == nil {
 			return false, nil
 		}
 		l.removeLocked(instead)
@@ -79,6 +143,14 @@ func (l *cappedListener) admit(c *cappedConn) (ok bool, instead *cappedConn) {
 	*all++
 	l.byUID[uid] = append(l.byUID[uid], c)
 	return true, instead
+}
+
+// replacedLocked returns the connection that is closed for one more of a user with a role; nil: this user has as many as others.
+func (l *cappedListener) replacedLocked(uid int) *cappedConn {
+	if c := l.largestLocked(); c != nil && len(l.byUID[c.peer.UID]) > len(l.byUID[uid])+1 {
+		return c
+	}
+	return nil
 }
 
 // largestLocked returns the newest connection of the user with a role who has the most; nil if there is none.

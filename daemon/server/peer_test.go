@@ -195,7 +195,11 @@ func TestHungUp(t *testing.T) {
 	if _, err := wrote.Write([]byte("G")); err != nil {
 		t.Fatal(err)
 	}
-	l := NewCappedListener(raw, func(*Peer) bool { return true })
+	l, err := NewCappedListener(raw, func(*Peer) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	for _, client := range []string{"with a request", "without a request"} {
 		c, err := l.Accept()
 		if err != nil {

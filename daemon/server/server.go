@@ -41,7 +41,8 @@ type Call struct {
 	route *Route     // nil in a test that calls a handler
 	query url.Values // checked
 
-	slot   *slot       // nil in a test that calls a handler
+	slot   *slot       // nil while it has none
+	slots  *slots      // nil in a test that calls a handler
 	bodies *bodyMemory // nil in a test that calls a handler
 	body   int         // bytes that are counted in bodies
 }
@@ -65,7 +66,7 @@ var jsonType = []string{"application/json"}
 func (c *Call) ReplyBytes(status int, b []byte) error {
 	h := c.W.Header()
 	h["Content-Type"] = jsonType
-	c.slot.answer()
+	c.slot.end()                                         // The rest depends on how fast the caller reads.
 	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer is sent in chunks, each with a system call.
 	StartPart(c.W)
 	c.W.WriteHeader(status)
@@ -140,18 +141,33 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 	if err := c.parse(r); err != nil {
 		return refuse(err)
 	}
-	slot, err := s.limiter.acquire(c.Ctx(), &r.Bound, c.Caller.UID)
+	release, err := s.limiter.acquire(c.Ctx(), &r.Bound, c.Caller.UID)
 	if err != nil {
 		return refuse(err)
 	}
-	defer slot.release()
-	c.slot, c.bodies = slot, &s.bodies
+	defer release()
+	c.slots, c.bodies = &s.slots, &s.bodies
 	defer c.Keep(0)
+	if err := c.begin(r.Bound.slot); err != nil {
+		return refuse(err)
+	}
+	if !r.Bound.Reads() {
+		c.slot.end()
+	}
+	defer func() { c.slot.end() }()
 	if err := r.Handle(c); err != nil {
-		slot.answer()
+		c.slot.end()
 		return refuse(err)
 	}
 	return nil
+}
+
+// begin waits for a slot of the caller.
+func (c *Call) begin(kind work) (err error) {
+	if c.slots != nil {
+		c.slot, err = c.slots.begin(c.Ctx(), kind, c.Caller.UID)
+	}
+	return err
 }
 
 // parse checks the query, and that there is no body where none is read.
@@ -248,6 +264,7 @@ type Server struct {
 	Tasks      *loop.Group
 	Identities *Identities
 	limiter    limiter
+	slots      slots
 	bodies     bodyMemory
 	Routes     []Route
 }

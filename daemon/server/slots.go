@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
+)
+
+// A request computes while it has a slot, and the user who has used the least time lately gets the next one. So a user of few
+// requests does not wait for those of other users, however many they are. Between two slots of users of many requests there
+// are pauses, in which the processor is free for others. Root needs no slot.
+
+// work is what a slot is for: each kind has its own, so that a run never waits for an answer that is computed.
+type work int
+
+const (
+	arriving    work = iota // a request before it waits for anything else than the processor
+	longBodies              // decoding a body beyond ownBody: that takes several times its memory
+	reading                 // a request that reads, until its answer is computed
+	listing                 // the same, from files of the daemon
+	readingBack             // the same, from the kernel and the driver
+	kindsOfWork
+)
+
+// slotsAtOnce is how many slots of a kind run at a time. One that reads may wait for something.
+var slotsAtOnce = [kindsOfWork]int{arriving: 1, longBodies: 1, reading: 2, listing: 1, readingBack: 2}
+
+const (
+	leastCount  = 100 * time.Microsecond // a slot counts as this at least
+	littleTime  = 50 * time.Millisecond  // after less than this, used lately, there is no pause
+	mostTime    = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
+	timeHalves  = 5 * time.Second        // what was used counts half after this time
+	pauseFactor = 3                      // a pause is so many times as long as the slot before it, and shorter if fewer users wait
+)
+
+// slots gives each request its slot. The zero value works.
+type slots struct {
+	mu     locks.Mutex[locks.Leaf] // guards what follows
+	users  map[int]*timeOfUser
+	kinds  [kindsOfWork]slotsOfKind
+	pruned time.Time
+}
+
+// timeOfUser is how long a user had slots lately.
+type timeOfUser struct {
+	used time.Duration
+	at   time.Time
+}
+
+type slotsOfKind struct {
+	running int
+	pausing bool
+	waiting []*slotsOfUser // each user once; the one who had a slot is the last
+}
+
+type slotsOfUser struct {
+	uid     int
+	waiting []*slot // in the order of their arrival
+}
+
+// slot is the right to compute.
+type slot struct {
+	t     *slots
+	uid   int
+	kind  work
+	ready chan struct{}
+	began time.Time
+	ended bool
+}
+
+// begin waits for a slot. end ends it.
+func (t *slots) begin(ctx context.Context, kind work, uid int) (*slot, error) {
+	n := &slot{t: t, uid: uid, kind: kind}
+	if uid == 0 {
+		return n, nil
+	}
+	n.ready = make(chan struct{})
+	t.mu.Lock()
+	t.kinds[kind].append(n)
+	t.nextLocked(kind)
+	t.mu.Unlock()
+	select {
+	case <-n.ready:
+		return n, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	waited := t.kinds[kind].remove(n)
+	t.mu.Unlock()
+	if !waited {
+		n.end() // It came at the same time.
+	}
+	return nil, &api.Error{Kind: api.KindUnavailable, Message: "too many requests run at a time, and this one was canceled"}
+}
+
+// end ends it, once.
+func (n *slot) end() {
+	if n == nil || n.uid == 0 || n.ended {
+		return
+	}
+	n.ended = true
+	t, k := n.t, &n.t.kinds[n.kind]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	duration := max(now.Sub(n.began), leastCount)
+	u := t.userLocked(n.uid, now)
+	u.used = min(u.used+duration, mostTime)
+	k.running--
+	if pause := duration * time.Duration(min(pauseFactor, k.others(n.uid))); u.used > littleTime && pause > 0 && !k.pausing {
+		k.pausing = true
+		time.AfterFunc(pause, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			k.pausing = false
+			t.nextLocked(n.kind)
+		})
+	}
+	t.nextLocked(n.kind)
+}
+
+// nextLocked gives slots to requests that wait. In a pause only users of little time get one.
+func (t *slots) nextLocked(kind work) {
+	k, now := &t.kinds[kind], time.Now()
+	for len(k.waiting) > 0 && k.running < slotsAtOnce[kind] {
+		var next *slot
+		least := mostTime + 1
+		for _, w := range k.waiting {
+			if used := t.userLocked(w.uid, now).used; used < least {
+				next, least = w.waiting[0], used
+			}
+		}
+		if k.pausing && least > littleTime {
+			return
+		}
+		k.remove(next)
+		k.running++
+		next.began = now
+		close(next.ready)
+	}
+}
+
+// append adds a request that waits.
+func (k *slotsOfKind) append(n *slot) {
+	if i := k.index(n.uid); i >= 0 {
+		k.waiting[i].waiting = append(k.waiting[i].waiting, n)
+		return
+	}
+	k.waiting = append(k.waiting, &slotsOfUser{uid: n.uid, waiting: []*slot{n}})
+}
+
+// remove removes a request, and reports whether it waited. Its user is the last one now.
+func (k *slotsOfKind) remove(n *slot) bool {
+	i := k.index(n.uid)
+	if i < 0 {
+		return false
+	}
+	u := k.waiting[i]
+	j := slices.Index(u.waiting, n)
+	if j < 0 {
+		return false
+	}
+	u.waiting = slices.Delete(u.waiting, j, j+1)
+	if k.waiting = slices.Delete(k.waiting, i, i+1); len(u.waiting) > 0 {
+		k.waiting = append(k.waiting, u)
+	}
+	return true
+}
+
+func (k *slotsOfKind) index(uid int) int {
+	return slices.IndexFunc(k.waiting, func(u *slotsOfUser) bool { return u.uid == uid })
+}
+
+// others counts the users who wait besides one.
+func (k *slotsOfKind) others(uid int) int {
+	if k.index(uid) >= 0 {
+		return len(k.waiting) - 1
+	}
+	return len(k.waiting)
+}
+
+// userLocked returns the time of a user, and forgets users who have used next to nothing.
+func (t *slots) userLocked(uid int, now time.Time) *timeOfUser {
+	if now.Sub(t.pruned) > timeHalves {
+		t.pruned = now
+		for uid, u := range t.users {
+			if u.forget(now); u.used < leastCount {
+				delete(t.users, uid)
+			}
+		}
+	}
+	u := t.users[uid]
+	if u == nil {
+		if t.users == nil {
+			t.users = map[int]*timeOfUser{}
+		}
+		u = &timeOfUser{at: now}
+		t.users[uid] = u
+	}
+	u.forget(now)
+	return u
+}
+
+// forget lets the time that was used count less, the longer ago it was.
+func (u *timeOfUser) forget(now time.Time) {
+	u.used = time.Duration(float64(u.used) * math.Exp2(-float64(now.Sub(u.at))/float64(timeHalves)))
+	u.at = now
+}

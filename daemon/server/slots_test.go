@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// flood lets users take slots of a millisecond until stop, on several connections each, and counts them.
+func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid int)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for uid := 1000; uid < 1000+users; uid++ {
+		for range 8 {
+			all.Go(func() {
+				for {
+					n, err := t.begin(ctx, kind, uid)
+					if err != nil {
+						return
+					}
+					<-time.After(time.Millisecond)
+					n.end()
+					count(uid)
+				}
+			})
+		}
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// However many users ask as much as they can, one who asks now and then waits for the slots that run, and for no others.
+func TestLightUserIsNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x slots
+		stop := x.flood(t.Context(), arriving, 50, func(int) {})
+		defer stop()
+		<-time.After(5 * time.Second)
+		for range 100 {
+			<-time.After(50 * time.Millisecond)
+			began := time.Now()
+			n, err := x.begin(t.Context(), arriving, 2000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if waited := time.Since(began); waited > time.Millisecond {
+				t.Fatalf("it waited for %v, want at most one slot of another", waited)
+			}
+			n.end()
+		}
+	})
+}
+
+// Many users who ask much leave most of the time to others, and have the same among themselves. One alone makes no pauses.
+func TestPausesOfHeavyUsers(t *testing.T) {
+	for _, c := range []struct {
+		users     int
+		low, high float64 // part of the time
+	}{{1, 0.99, 1}, {2, 0.45, 0.55}, {50, 0.2, 0.45}} {
+		synctest.Test(t, func(t *testing.T) {
+			var x slots
+			had := map[int]int{}
+			stop := x.flood(t.Context(), listing, c.users, func(uid int) {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				had[uid]++
+			})
+			defer stop()
+			<-time.After(10 * time.Second)
+			x.mu.Lock()
+			clear(had)
+			x.mu.Unlock()
+			const period = 30 * time.Second
+			<-time.After(period)
+			stop()
+			all := 0
+			for _, n := range had {
+				all += n
+			}
+			if part := float64(all) * float64(time.Millisecond) / float64(period); part < c.low || part > c.high+0.001 {
+				t.Errorf("%d users had %.3f of the time, want %v to %v", c.users, part, c.low, c.high)
+			}
+			for uid, n := range had {
+				if mean := all / c.users; n < mean*8/10 || n > mean*12/10 {
+					t.Errorf("user %d had %d slots of %d", uid, n, all)
+				}
+			}
+		})
+	}
+}
+
+// Turns of one kind do not wait for those of another, root waits for none, and a canceled request leaves nothing behind.
+func TestSlotsThatDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x slots
+		var held []*slot
+		for kind := range kindsOfWork {
+			for range slotsAtOnce[kind] {
+				n, err := x.begin(t.Context(), kind, 1000)
+				if err != nil {
+					t.Fatal(err)
+				}
+				held = append(held, n)
+			}
+			if _, err := x.begin(t.Context(), kind, 0); err != nil {
+				t.Error(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			canceled := make(chan error)
+			go func() {
+				_, err := x.begin(ctx, kind, 1001)
+				canceled <- err
+			}()
+			synctest.Wait()
+			stop()
+			if err := <-canceled; err == nil {
+				t.Error("a canceled request has a slot")
+			}
+		}
+		for _, n := range held {
+			n.end()
+			n.end()
+		}
+		for kind := range x.kinds {
+			if k := &x.kinds[kind]; k.running != 0 || len(k.waiting) != 0 {
+				t.Errorf("%d slots run and %d users wait at the end", k.running, len(k.waiting))
+			}
+		}
+		<-time.After(time.Minute)
+		n, err := x.begin(t.Context(), arriving, 1002)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.end()
+		if len(x.users) != 1 {
+			t.Errorf("%d users are kept, want the one who had a slot lately", len(x.users))
+		}
+	})
+}
