@@ -96,7 +96,7 @@ var rules = map[string]rule{
 	"daemon/report":       {own: []string{"api", "gpu", "internal/ledger", "internal/locks", "internal/text"}, why: "every part reports to report, so report imports no part"},
 	"daemon/server":       {own: []string{"api", "cgroup", "daemon/report", "internal/locks", "internal/loop", "internal/names", "internal/procfs", "internal/version", "lease"}, why: "server identifies the caller; the managers handle the request"},
 	"daemon/attribution":  {own: join(values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs", "internal/step", "isolation", "mps"), why: "attribution finds the lease of a process; it stops no process"},
-	"daemon/stop":         {own: join(values, "daemon/report", "internal/faultpoint", "internal/loop", "internal/procfs", "internal/terminal"), why: "stop is the one way to stop a process; the managers decide which"},
+	"daemon/stop":         {own: join(values, "daemon/report", "internal/faultpoint", "internal/loop", "internal/procfs", "internal/step", "internal/terminal"), why: "stop is the one way to stop a process; the managers decide which"},
 	"daemon/devicepolicy": {own: join(values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe", "internal/procfs", "internal/spec", "internal/step", "internal/store", "isolation", "mig", "mps"), why: "devicepolicy decides which devices may be opened; the managers apply it"},
 	"daemon/change":       {own: join(shared, "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps"), why: manager},
 	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "isolation", "mps"), why: manager},

@@ -434,6 +434,7 @@ type PlanStep struct {
 	EstimatedSeconds float64  `json:"estimated_seconds,omitempty"` // from measurements on this node
 	State            string   `json:"state,omitempty"`             // of an operation: pending | doing | done | failed | undone
 	Seconds          float64  `json:"seconds,omitempty"`
+	WaitsFor         string   `json:"waits_for,omitempty"` // of a step that is being done: what it waits for
 	Error            string   `json:"error,omitempty"`
 }
 

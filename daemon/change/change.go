@@ -221,7 +221,7 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 	cs.Operations.Update(operation, func(op *api.Operation) {
 		for i := range op.Plan.Steps {
 			if s := &op.Plan.Steps[i]; s.ID == p.Step {
-				s.State, s.Seconds = string(p.State), p.Duration.Seconds()
+				s.State, s.Seconds, s.WaitsFor = string(p.State), p.Duration.Seconds(), p.WaitsFor
 				if p.Err != nil {
 					s.Error = p.Err.Error()
 				}

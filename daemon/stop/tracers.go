@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // A tracer that asked for it (PTRACE_O_TRACEEXIT, ptrace(2)) keeps a process in its exit, with its memory and its open
@@ -151,6 +152,7 @@ func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) err
 		if x.watcher.waits != nil {
 			x.watcher.waits(waits)
 		}
+		step.ReportWait(ctx, waits.Error())
 		if ctx.Err() != nil {
 			return waits
 		}

@@ -129,13 +129,17 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 		return outcome(last)
 	}
 	names := a.gpuNames(cmd.Context(), op.Plan.Steps)
-	shown := map[int]string{}
+	shown, waited := map[int]string{}, map[int]bool{}
 	live := a.progress(names)
 	defer live.clear()
 	last, err := a.client.Follow(cmd.Context(), op, func(o *api.Operation) {
 		live.clear()
 		defer func() { live.show(o) }()
 		for _, s := range o.Plan.Steps {
+			if s.State == "doing" && s.WaitsFor != "" && !waited[s.ID] {
+				waited[s.ID] = true
+				fmt.Fprintf(a.io.Out, "  waits   %s%s: %s\n", names.prefix(s.GPU), printable(s.Text), printable(s.WaitsFor))
+			}
 			if shown[s.ID] == s.State || s.State == "pending" || s.State == "doing" {
 				continue
 			}

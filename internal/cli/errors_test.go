@@ -113,7 +113,7 @@ func TestHostileWords(t *testing.T) {
 	p := labPlan()
 	p.Disturbs, p.Warnings, p.Steps[0].Text, p.Steps[0].Reason = []string{evil}, []string{evil}, evil, evil
 	o := operation("failed", &api.Error{Kind: api.KindInUse, Message: evil, Hint: evil, Fields: []api.FieldError{{Message: evil, Hint: evil}}})
-	o[2].Plan.Steps[2].Error = evil
+	o[2].Plan.Steps[2].Error, o[1].Plan.Steps[2].WaitsFor = evil, evil
 	applied := applying(o)
 	for args, r := range map[string]routes{
 		"status": {"GET /v1/status": s}, "lease list": {"GET /v1/status": s}, "lease show vision-3kq6": {"GET /v1/status": s}, "tenant list": {"GET /v1/status": s},

@@ -49,6 +49,8 @@ func TestTexts(t *testing.T) {
 	notDone.Observe, notDone.Disturbs, notDone.Warnings = true, nil, nil
 	one1 := api.Plan{SchemaVersion: 1, Generation: 8, Steps: labPlan().Steps[3:4]}
 	one1.Steps[0].Text = "create the cgroup slice of vision"
+	waits := operation("failed", &api.Error{Kind: api.KindInUse, Message: "a process does not end"})
+	waits[1].Plan.Steps[4].State, waits[1].Plan.Steps[4].WaitsFor = "doing", "pid 4711 (python) was killed and has not exited: it is traced by pid 4712 (gdb) of root, which is not stopped: it belongs to root"
 	retried := operation("done", nil)
 	for _, o := range retried {
 		o.Kind = "retry"
@@ -139,6 +141,7 @@ func TestTexts(t *testing.T) {
 		"apply":                    {applying(operation("done", nil)), "version: v1\n", "apply -f -"},
 		"apply-held":               {applying(operation("degraded", failed)), "version: v1\n", "apply -f -"},
 		"apply-failed":             {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "a process came back"})), "version: v1\n", "apply -f -"},
+		"apply-waits":              {applying(waits), "version: v1\n", "apply -f -"},
 		"apply-no-wait":            {applying(operation("done", nil)), "version: v1\n", "apply -f - --no-wait"},
 		"apply-check-diff":         {checked(withDiff, true), "version: v1\n", "apply -f - --check --diff"},
 		"apply-no-changes":         {checked(api.Plan{Empty: true}, false), "version: v1\n", "apply -f -"},

@@ -42,7 +42,7 @@ type Engine struct {
 
 // Hooks are callbacks of a run. The zero value is valid.
 type Hooks struct {
-	// Progress is called at each change of a step's state, by one goroutine at a time. It must not block.
+	// Progress is called at each change of a step's state and of what it waits for, by one goroutine at a time. It must not block.
 	Progress func(Progress)
 	// PrepareGrant is called before each step of phase grant: access is granted from what is observed now, not from what was
 	// expected when the step was planned. It returns the step to carry out; ok is false to skip it.
@@ -269,7 +269,12 @@ func (r *running) carryOut(ctx context.Context, s step.Step) error {
 	faultpoint.Hit("engine.before-do." + s.Kind)
 	limited, cancel := r.limit(ctx, s)
 	defer cancel()
-	err := r.Handlers[s.Kind].Do(limited, s)
+	waits := step.WithWaits(limited, func(text string) {
+		if limited.Err() == nil { // Else the step has ended.
+			r.report(Progress{Step: s.ID, GPU: s.GPU, State: Doing, WaitsFor: text})
+		}
+	})
+	err := r.Handlers[s.Kind].Do(waits, s)
 	faultpoint.Hit("engine.after-do." + s.Kind)
 	return err
 }

@@ -369,6 +369,32 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// A step may say what it waits for while it is being done.
+func TestProgressOfAWait(t *testing.T) {
+	w := &waiting{}
+	var reported []string
+	(&engine.Engine{Handlers: engine.Handlers{"wait": w}}).Run(t.Context(), &engine.Record{Steps: []step.Step{{ID: 1, Kind: "wait", GPU: "A"}}}, engine.Hooks{Progress: func(p engine.Progress) {
+		reported = append(reported, fmt.Sprint(p.State, " ", p.WaitsFor))
+	}})
+	step.ReportWait(w.ctx, "something after its end")
+	if d := cmp.Diff([]string{"doing ", "doing a process", "done "}, reported); d != "" {
+		t.Errorf("reported (-want +got):\n%s", d)
+	}
+}
+
+// waiting is a handler that waits for a process.
+type waiting struct{ ctx context.Context }
+
+func (w *waiting) Applied(context.Context, step.Step) (bool, error) { return w.ctx != nil, nil }
+
+func (w *waiting) Do(ctx context.Context, _ step.Step) error {
+	w.ctx = ctx
+	step.ReportWait(ctx, "a process")
+	return nil
+}
+
+func (w *waiting) Undo(context.Context, step.Step) error { return nil }
+
 // slow is a handler whose steps wait until they are released or their deadline ends.
 type slow struct {
 	begun chan string

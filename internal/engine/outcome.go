@@ -62,4 +62,6 @@ type Progress struct {
 	// Skipped: nothing was done, because the step was done already.
 	Skipped bool
 	Err     error // of Failed
+	// WaitsFor is what a step waits for that is being done; empty: it says nothing of that.
+	WaitsFor string
 }

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +80,30 @@ func TestStopOfALeaseThatRootTraces(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A change that stops such a lease ends in time too. Its step says what it waits for while it lasts, and the error names it.
+func TestForceOverALeaseThatRootTraces(t *testing.T) {
+	t.Parallel()
+	n, job, id, tracer := traceLease(t, 0)
+	want := fmt.Sprintf("pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(), tracer.PID)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second) // grace 10 s, 15 s after SIGKILL
+	defer cancel()
+	began := time.Now()
+	r := n.CLIIn(ctx, replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
+	t.Logf("after %.1f s apply exits with %d", time.Since(began).Seconds(), r.Code)
+	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, want) {
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	waits := slices.IndexFunc(strings.Split(r.Out, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "  waits ") && strings.Contains(line, "stop lease "+id) && strings.Contains(line, want)
+	})
+	if waits < 0 {
+		t.Errorf("its step does not say what it waits for: %s", r.Out)
+	}
+	if l := leaseByID(status(t, n), id); l == nil || l.State != api.LeaseEnding {
+		t.Errorf("the lease is %+v", l)
 	}
 }
 
