@@ -25,7 +25,7 @@ type Reporter struct {
 	auditor    auditor
 	lost       chan struct{} // an entry of the audit was lost
 
-	stale atomic.Bool // something that status shows has changed
+	version atomic.Uint64 // of what status shows
 }
 
 // NewReporter returns a Reporter without an audit ledger.
@@ -35,14 +35,11 @@ func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	}
 }
 
-// Invalidate marks the rendered status as stale. It may be called with any lock held.
-func (r *Reporter) Invalidate() { r.stale.Store(true) }
+// Invalidate says that something that status shows has changed. It may be called with any lock held.
+func (r *Reporter) Invalidate() { r.version.Add(1) }
 
-// IsStale reports whether Invalidate was called since the last SetFresh.
-func (r *Reporter) IsStale() bool { return r.stale.Load() }
-
-// SetFresh is called before the status is rendered again.
-func (r *Reporter) SetFresh() { r.stale.Store(false) }
+// Version counts the calls of Invalidate. A status is up to date while the version is the one from before it was read.
+func (r *Reporter) Version() uint64 { return r.version.Load() }
 
 // Close closes the audit ledger.
 func (r *Reporter) Close() {

@@ -31,28 +31,45 @@ type renderCache struct {
 
 // renderedStatus is one status with its JSON for each kind of viewer.
 type renderedStatus struct {
-	status *api.Status
-	all    []byte // for administrators
+	version uint64 // see report.Reporter.Version
+	status  *api.Status
+	all     []byte // for administrators
 
 	mu         locks.Mutex[locks.Leaf] // protects restricted
 	restricted map[string][]byte       // by what the viewer may read: see keyOf
 }
 
-func (v *Viewer) currentStatus() *renderedStatus {
-	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
+// upToDate returns the rendered status if nothing has changed since it was read, else nil. A status that is being rendered does
+// not count: whoever asks now may have waited for a change that only that one shows.
+func (c *renderCache) upToDate(version uint64) *renderedStatus {
+	if p := c.last.Load(); p != nil && p.version == version {
 		return p
 	}
-	v.rendered.mu.Lock()
-	defer v.rendered.mu.Unlock()
-	if p := v.rendered.last.Load(); p != nil && !v.IsStale() {
+	return nil
+}
+
+// current returns the rendered status, and renders it first if something has changed.
+func (c *renderCache) current(version func() uint64, render func() *api.Status) *renderedStatus {
+	if p := c.upToDate(version()); p != nil {
 		return p
 	}
-	v.SetFresh() // Before reading: after a change during it the next request renders again.
-	p := &renderedStatus{status: v.inputs().render(), restricted: map[string][]byte{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := version() // Before reading: after a change during it the next request renders again.
+	if p := c.upToDate(now); p != nil {
+		return p
+	}
+	p := &renderedStatus{version: now, status: render(), restricted: map[string][]byte{}}
 	p.all = encode(p.status)
-	v.rendered.last.Store(p)
-	v.Counters.Renders.Add(1)
+	c.last.Store(p)
 	return p
+}
+
+func (v *Viewer) currentStatus() *renderedStatus {
+	return v.rendered.current(v.Version, func() *api.Status {
+		v.Counters.Renders.Add(1)
+		return v.inputs().render()
+	})
 }
 
 // encode returns JSON with a line end. The types of package api always encode.
