@@ -15,6 +15,7 @@ type Bound struct {
 	Kind  string // routes of one kind are counted together; in a refusal: "9 KIND"
 	Most  int    // of one user that run at once; 0 is 1
 	Lasts bool   // it lasts as long as its caller wants: one too many is refused. Other requests wait until another ends
+	All   int    // of all users that run at once; 0: no limit. Only one that lasts has this
 	slot  work
 }
 
@@ -27,7 +28,7 @@ var (
 	Lists     = Bound{Kind: "requests for a list", Most: 1, slot: listing} // An answer takes memory until it is read.
 	ReadsBack = Bound{Kind: "requests that read back", Most: 2, slot: readingBack}
 	Events    = Bound{Kind: "readers of events", Most: 8, Lasts: true}
-	Outputs   = Bound{Kind: "readers of output", Most: 8, Lasts: true}
+	Outputs   = Bound{Kind: "readers of output", Most: 8, Lasts: true, All: 64} // Each may need a process.
 	Awaits    = Bound{Kind: "requests that wait for an operation", Most: 8, Lasts: true}
 	Starts    = Bound{Kind: "requests that start a lease", Most: 96, Lasts: true}
 	Stops     = Bound{Kind: "requests that stop a lease", Most: 16}
@@ -36,8 +37,9 @@ var (
 
 // limiter enforces bounds. The zero value works.
 type limiter struct {
-	mu    locks.Mutex[locks.Leaf] // guards what follows
-	users map[limited]*userRequests
+	mu      locks.Mutex[locks.Leaf] // guards what follows
+	users   map[limited]*userRequests
+	lasting map[string]int // requests of all users that last, by kind
 }
 
 // limited is a user and a kind of request.
@@ -57,7 +59,7 @@ func (l *limiter) acquire(ctx context.Context, b *Bound, uid int) (release func(
 		return func() {}, nil
 	}
 	key := limited{uid, b.Kind}
-	release = func() { l.release(key) }
+	release = func() { l.release(b, key) }
 	l.mu.Lock()
 	u := l.users[key]
 	if u == nil {
@@ -67,15 +69,14 @@ func (l *limiter) acquire(ctx context.Context, b *Bound, uid int) (release func(
 		u = &userRequests{}
 		l.users[key] = u
 	}
+	if b.Lasts {
+		defer l.mu.Unlock()
+		return release, l.addLocked(b, key, u)
+	}
 	if u.running < max(b.Most, 1) {
 		u.running++
 		l.mu.Unlock()
 		return release, nil
-	}
-	if b.Lasts {
-		n := u.running
-		l.mu.Unlock()
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("you have %d %s, the most that a user may have at once", n, b.Kind), Hint: "end one of them first"}
 	}
 	ready := make(chan struct{})
 	u.waiting = append(u.waiting, ready)
@@ -97,11 +98,37 @@ func (l *limiter) acquire(ctx context.Context, b *Bound, uid int) (release func(
 	return nil, &api.Error{Kind: api.KindUnavailable, Message: "too many of your requests run at a time, and this one was canceled"}
 }
 
+// addLocked counts a request that lasts, or refuses it. The fewer are left for all users, the fewer one of them may have: the last
+// ones are for users who have none.
+func (l *limiter) addLocked(b *Bound, key limited, u *userRequests) error {
+	var why, hint string
+	switch left := b.All - l.lasting[b.Kind]; {
+	case u.running >= b.Most:
+		why, hint = fmt.Sprintf("you have %d %s, the most that a user may have at once", u.running, b.Kind), "end one of them first"
+	case b.All > 0 && u.running >= left:
+		why, hint = fmt.Sprintf("there are %d %s of several users, and all may have %d at once", l.lasting[b.Kind], b.Kind, b.All), "try again later"
+	default:
+		if l.lasting == nil {
+			l.lasting = map[string]int{}
+		}
+		u.running++
+		l.lasting[b.Kind]++
+		return nil
+	}
+	if u.running == 0 {
+		delete(l.users, key)
+	}
+	return &api.Error{Kind: api.KindUnavailable, Message: why, Hint: hint}
+}
+
 // release lets the next request of the user run.
-func (l *limiter) release(key limited) {
+func (l *limiter) release(b *Bound, key limited) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.users[key]
+	if b.Lasts {
+		l.lasting[b.Kind]--
+	}
 	if len(u.waiting) > 0 {
 		close(u.waiting[0])
 		u.waiting = u.waiting[1:]

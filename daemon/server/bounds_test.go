@@ -81,3 +81,42 @@ func TestBoundOfLastingRequests(t *testing.T) {
 		t.Errorf("after the end of one: %v", err)
 	}
 }
+
+// All users together have a limit of some requests that last, and users who have none get the last ones.
+func TestBoundOfAllUsers(t *testing.T) {
+	var x limiter
+	b := Bound{Kind: "followers", Most: 8, Lasts: true, All: 64}
+	const users = 50
+	var all []func()
+	for range b.Most {
+		for uid := range users {
+			if release, err := x.acquire(t.Context(), &b, 1000+uid); err == nil {
+				all = append(all, release)
+			}
+		}
+	}
+	if len(all) < users || len(all) >= b.All {
+		t.Fatalf("%d run, want one of each user at least, and less than %d", len(all), b.All)
+	}
+	for uid := 2000; len(all) < b.All; uid++ {
+		release, err := x.acquire(t.Context(), &b, uid)
+		if err != nil {
+			t.Fatalf("user %d, who has none, is refused with %d: %v", uid, len(all), err)
+		}
+		all = append(all, release)
+	}
+	_, err := x.acquire(t.Context(), &b, 3000)
+	var e *api.Error
+	if !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "64 followers") || e.Hint == "" {
+		t.Errorf("one more returned %v", err)
+	}
+	if _, err := x.acquire(t.Context(), &b, 0); err != nil {
+		t.Errorf("root is refused: %v", err)
+	}
+	for _, release := range all {
+		release()
+	}
+	if len(x.users) != 0 || x.lasting[b.Kind] != 0 {
+		t.Errorf("%d users and %d requests are kept", len(x.users), x.lasting[b.Kind])
+	}
+}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// flood lets users take slots of a millisecond until stop, on several connections each, and counts them.
+// flood uses slots of a millisecond for several requests of each user at a time until stop, and counts them.
 func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid int)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -33,7 +33,7 @@ func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid 
 	}
 }
 
-// However many users ask as much as they can, one who asks now and then waits for the slots that run, and for no others.
+// However many requests of many users wait, one of a user of few requests waits for the slot that runs, and for no other.
 func TestLightUserIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x slots
@@ -48,14 +48,14 @@ func TestLightUserIsNext(t *testing.T) {
 				t.Fatal(err)
 			}
 			if waited := time.Since(began); waited > time.Millisecond {
-				t.Fatalf("it waited for %v, want at most one slot of another", waited)
+				t.Fatalf("it waited for %v, want at most one slot of another user", waited)
 			}
 			n.end()
 		}
 	})
 }
 
-// Many users who ask much leave most of the time to others, and have the same among themselves. One alone makes no pauses.
+// Many users of many requests leave most of the time to others, and get the same. After those of one alone there is no pause.
 func TestPausesOfHeavyUsers(t *testing.T) {
 	for _, c := range []struct {
 		users     int
@@ -93,7 +93,7 @@ func TestPausesOfHeavyUsers(t *testing.T) {
 	}
 }
 
-// Turns of one kind do not wait for those of another, root waits for none, and a canceled request leaves nothing behind.
+// Slots of one kind do not wait for those of another, root waits for none, and a canceled request leaves nothing behind.
 func TestSlotsThatDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x slots
