@@ -15,9 +15,6 @@ type Thread struct {
 	Tracer int
 }
 
-// Dead reports whether the thread has exited.
-func (t Thread) Dead() bool { return t.State == 'Z' || t.State == 'X' || t.State == 'x' }
-
 // Threads lists the threads of a process. One that exits meanwhile is left out. ErrNoProcess when there is no such process.
 func Threads(pid int) ([]Thread, error) {
 	tids, err := threadIDs(pid)
