@@ -25,8 +25,7 @@ type unfrozenLease struct {
 }
 
 // noteRun counts a failed freeze of a lease if it was measured that the lease ran, and returns whether the lease is to be stopped
-// for that. A freeze that failed for another reason, or without a measurement, is no
-// offence of the lease. The lock is held.
+// for that. A freeze that failed for another reason, or without a measurement, is no offence of the lease. The lock is held.
 func (sl *Slicer) noteRun(id string, err error, now time.Duration, stops bool) bool {
 	if !errors.Is(err, cgroup.ErrRuns) {
 		return false
