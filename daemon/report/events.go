@@ -26,7 +26,8 @@ type broker struct {
 
 // subscriber is one reader of events.
 type subscriber struct {
-	C      chan api.Event
+	C      chan *api.Event // shared by all readers: none changes it
+	sees   func(*api.Event) bool
 	missed uint64 // events since the last one that it got; guarded by the mutex of the broker
 }
 
@@ -42,13 +43,16 @@ func (b *broker) Publish(e api.Event) {
 	b.seq++
 	e.Seq, e.At, e.Message = b.seq, b.now(), text.Short(e.Message, maxMessage)
 	for s := range b.Subs {
-		b.offerLocked(s, e)
+		if s.sees == nil || s.sees(&e) {
+			s.offer(&e)
+		}
 	}
 }
 
-func (b *broker) offerLocked(s *subscriber, e api.Event) {
+// offer is called with the lock of the broker.
+func (s *subscriber) offer(e *api.Event) {
 	if s.missed > 0 {
-		gap := api.Event{Seq: e.Seq, At: e.At, Kind: "gap", Message: fmt.Sprintf("%d events were missed", s.missed)}
+		gap := &api.Event{Seq: e.Seq, At: e.At, Kind: "gap", Message: fmt.Sprintf("%d events were missed", s.missed)}
 		select {
 		case s.C <- gap:
 			s.missed = 0
@@ -65,8 +69,12 @@ func (b *broker) offerLocked(s *subscriber, e api.Event) {
 }
 
 // Subscribe adds a subscriber; the function removes it.
-func (b *broker) Subscribe() (*subscriber, func()) {
-	s := &subscriber{C: make(chan api.Event, subscriberQueue)}
+func (b *broker) Subscribe() (*subscriber, func()) { return b.SubscribeTo(nil) }
+
+// SubscribeTo adds a subscriber to the events that sees returns true for; nil: to all. It is called with a lock, and decides
+// by its argument alone. An event that a reader does not see does not wake it.
+func (b *broker) SubscribeTo(sees func(*api.Event) bool) (*subscriber, func()) {
+	s := &subscriber{C: make(chan *api.Event, subscriberQueue), sees: sees}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Subs[s] = struct{}{}

@@ -86,3 +86,20 @@ func TestLongMessagesAreCut(t *testing.T) {
 		t.Errorf("the message has %d bytes", len(m))
 	}
 }
+
+// What a reader does not see takes no place in its queue, and is not counted as missed.
+func TestEventsThatAreNotSeen(t *testing.T) {
+	b := NewBroker(time.Now)
+	s, stop := b.SubscribeTo(func(e *api.Event) bool { return e.Tenant == "red" })
+	defer stop()
+	for range 2 * subscriberQueue {
+		b.Publish(api.Event{Kind: "x", Tenant: "blue"})
+	}
+	b.Publish(api.Event{Kind: "y", Tenant: "red"})
+	if n := len(s.C); n != 1 {
+		t.Fatalf("%d events wait, want one", n)
+	}
+	if e := <-s.C; e.Kind != "y" || e.Seq != 2*subscriberQueue+1 {
+		t.Errorf("got %+v", e)
+	}
+}

@@ -207,7 +207,9 @@ func (v *Viewer) GetInfo(c *server.Call) error {
 
 // GetEvents streams events from now on. The first line says so.
 func (v *Viewer) GetEvents(c *server.Call) error {
-	sub, stop := v.Events.Subscribe()
+	sub, stop := v.Events.SubscribeTo(func(e *api.Event) bool {
+		return e.Tenant != "" && c.Caller.Sees(e.Tenant) || e.Tenant == "" && (c.Caller.Admin || c.Caller.Observer)
+	})
 	defer stop()
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	c.W.WriteHeader(http.StatusOK)
@@ -220,9 +222,6 @@ func (v *Viewer) GetEvents(c *server.Call) error {
 	for {
 		select {
 		case e := <-sub.C:
-			if e.Tenant != "" && !c.Caller.Sees(e.Tenant) || e.Tenant == "" && e.Kind != "gap" && !c.Caller.Admin && !c.Caller.Observer {
-				continue
-			}
 			server.StartPart(c.W)
 			if out.Encode(e) != nil {
 				return nil
