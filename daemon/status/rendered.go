@@ -40,7 +40,7 @@ type renderedStatus struct {
 }
 
 // upToDate returns the rendered status if nothing has changed since it was read, else nil. A status that is being rendered does
-// not count: whoever asks now may have waited for a change that only that one shows.
+// not count: a request that comes now may have waited for a change that only that one shows.
 func (c *renderCache) upToDate(version uint64) *renderedStatus {
 	if p := c.last.Load(); p != nil && p.version == version {
 		return p
