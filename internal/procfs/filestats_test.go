@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -41,9 +42,9 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
-		calls := 0
+		var calls atomic.Int64
 		r := statReader{timeout: statTimeout, stat: func(link string) (OpenFile, error) {
-			calls++
+			calls.Add(1)
 			if link == files[1].link() {
 				<-answer
 			}
@@ -60,9 +61,9 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 		if names, unread := read(append(files, other)...); !slices.Equal(names, []string{"a", "null"}) || unread != 2 {
 			t.Errorf("read %v, %d unread", names, unread)
 		}
-		was := calls
-		if names, unread := read(files...); len(names) != 0 || unread != 3 || calls != was {
-			t.Errorf("again: %v, %d unread, %d more calls", names, unread, calls-was)
+		was := calls.Load()
+		if names, unread := read(files...); len(names) != 0 || unread != 3 || calls.Load() != was {
+			t.Errorf("again: %v, %d unread, %d more calls", names, unread, calls.Load()-was)
 		}
 		for mount := range maxStuck {
 			r.addStuck(-1-mount, 1)

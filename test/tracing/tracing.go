@@ -149,7 +149,11 @@ func reachable(tb testing.TB, self string) string {
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // It is below the host's temporary directory.
 	name := dir + "/program"
-	if err := os.WriteFile(name, b, 0o755); err != nil {
+	// A child that is forked meanwhile would keep the file open for writing, and then it cannot be executed.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(name, b, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		tb.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
