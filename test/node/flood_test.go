@@ -53,7 +53,7 @@ func TestFloodByManyUsers(t *testing.T) {
 		t.Skip("becoming other users needs root")
 	}
 	users, runs, stops := 50, 20, 3
-	if enumeration.Sampled() { // It takes all CPUs from what runs beside it.
+	if enumeration.Sampled() { // It takes all CPUs from what runs next to it.
 		users, runs, stops = 8, 4, 1
 	}
 	n := inDirectory(t)
