@@ -93,6 +93,8 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		synctest.Wait()
 		for i := range maxEndedPerUser + 1 {
 			outputs.ids = append(outputs.ids, fmt.Sprintf("2-%d", i))
+		}
+		for i := range maxEndedPerUser + 1 {
 			ls.Ended.Add(ended(2, i))
 		}
 		synctest.Wait()
