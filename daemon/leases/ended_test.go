@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,10 +73,26 @@ func TestEndedLeasesAreKeptPerUser(t *testing.T) {
 // keptOutputs has the output of some leases.
 type keptOutputs struct {
 	Outputs
+
+	mu  sync.Mutex // guards ids
 	ids []string
 }
 
+func (k *keptOutputs) add(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ids = append(k.ids, id)
+}
+
+func (k *keptOutputs) list() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.ids)
+}
+
 func (k *keptOutputs) Prune(keep func(id string) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.ids = slices.DeleteFunc(k.ids, func(id string) bool { return !keep(id) })
 }
 
@@ -92,19 +109,17 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		}()
 		synctest.Wait()
 		for i := range maxEndedPerUser + 1 {
-			outputs.ids = append(outputs.ids, fmt.Sprintf("2-%d", i))
-		}
-		for i := range maxEndedPerUser + 1 {
+			outputs.add(fmt.Sprintf("2-%d", i))
 			ls.Ended.Add(ended(2, i))
 		}
 		synctest.Wait()
-		if len(outputs.ids) != maxEndedPerUser || outputs.ids[0] != "2-1" {
-			t.Errorf("%d outputs are kept, the first is %s", len(outputs.ids), outputs.ids[0])
+		if kept := outputs.list(); len(kept) != maxEndedPerUser || kept[0] != "2-1" {
+			t.Errorf("%d outputs are kept: %q", len(kept), kept)
 		}
 		time.Sleep(endedRetention + pruneInterval)
 		synctest.Wait()
-		if len(outputs.ids) != 0 {
-			t.Errorf("%d outputs of old leases are kept", len(outputs.ids))
+		if kept := outputs.list(); len(kept) != 0 {
+			t.Errorf("%d outputs of old leases are kept", len(kept))
 		}
 		stop()
 		<-done
