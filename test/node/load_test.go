@@ -16,8 +16,13 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// many is the number of leases that are started and stopped at once.
-const many = 200
+// manyLeases is the number of leases that are started and stopped at once: what root may have, or another user.
+func manyLeases() int {
+	if os.Geteuid() != 0 {
+		return 96 // at once, of one user: docs/security.md
+	}
+	return 200
+}
 
 // firstAct is the first action of every job: it prints its cgroup and, with device rules, whether it can open the GPU of another
 // lease.
@@ -93,6 +98,7 @@ func TestManyLeasesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts 200 processes")
 	}
+	many := manyLeases()
 	n := start(t, quick)
 	apply(t, n, strings.ReplaceAll(shared, "gpu_memory: 8GiB}}", "gpu_memory: 8GiB}, max_leases: 200}"))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -184,8 +190,9 @@ func TestManyLeasesAtOnce(t *testing.T) {
 		}
 		t.Logf("%d samples", s.samples)
 	}
-	if all, err := n.Client().Leases(ctx, true); err != nil || len(all) != many {
-		t.Errorf("%d leases are on record, %v", len(all), err)
+	recorded := min(many+1, 200) // with that of isolationHere; the most that are kept of one user
+	if all, err := n.Client().Leases(ctx, true); err != nil || len(all) != recorded {
+		t.Errorf("%d leases are on record, want %d: %v", len(all), recorded, err)
 	}
 }
 
