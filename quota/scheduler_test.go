@@ -262,7 +262,7 @@ func TestLateResultsGiveNoCredit(t *testing.T) {
 		s.SetMembers(0, []Member{b})
 		var now, read time.Duration
 		run := func(until time.Duration) {
-			for now < until {
+			for until > now {
 				switch a := s.Next(now); a.Kind {
 				case Freeze:
 					s.Froze(a.Lease, now, 0, nil)

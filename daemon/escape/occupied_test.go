@@ -47,7 +47,7 @@ func TestOccupants(t *testing.T) {
 	}
 	cg, err := procfs.Cgroup(self.PID)
 	if err != nil {
-		t.Skipf("needs cgroup v2: %v", err)
+		t.Skipf("needs a cgroup v2 hierarchy, in which this process is: %v", err)
 	}
 	compute := &gpu.Process{PID: self.PID, Kind: gpu.ComputeProcess}
 	for _, tt := range []struct {

@@ -116,7 +116,7 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		if kept := outputs.list(); len(kept) != maxEndedPerUser || kept[0] != "2-1" {
 			t.Errorf("%d outputs are kept: %q", len(kept), kept)
 		}
-		time.Sleep(endedRetention + pruneInterval)
+		time.Sleep(endedRetention + pruneInterval) // virtual
 		synctest.Wait()
 		if kept := outputs.list(); len(kept) != 0 {
 			t.Errorf("%d outputs of old leases are kept", len(kept))

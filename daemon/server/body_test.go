@@ -63,7 +63,7 @@ func serve(t *testing.T, caller string) func() net.Conn {
 		close(l.conns)
 		_ = h.Close()
 		<-done
-		time.Sleep(closing)
+		time.Sleep(closing) // virtual: the goroutines of closed connections have ended then
 	})
 	return func() net.Conn {
 		a, b := net.Pipe()
@@ -154,7 +154,7 @@ func TestWholeRequestsKeepTheirConnection(t *testing.T) {
 			if _, err := io.Copy(io.Discard, w.Body); err != nil || w.Close {
 				t.Errorf("after %.40q the connection is closed: %v", request, err)
 			}
-			time.Sleep(11 * time.Second) // The deadline of the body has no effect on the next request.
+			time.Sleep(11 * time.Second) // virtual. The deadline of the body has no effect on the next request.
 		}
 	})
 }

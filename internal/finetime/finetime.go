@@ -92,7 +92,7 @@ func (c *Clock) run() {
 		}
 		c.mu.Lock()
 		c.set = time.Time{}
-		for now := time.Now(); len(c.pending) != 0 && !c.pending[0].at.After(now); {
+		for at := time.Now(); len(c.pending) != 0 && !c.pending[0].at.After(at); {
 			go heap.Pop(&c.pending).(*Timer).f()
 		}
 		c.setLocked()
