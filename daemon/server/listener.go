@@ -20,6 +20,7 @@ const (
 	maxPerUID            = 128
 	maxWithoutRole       = 128
 	maxPerUIDWithoutRole = 16
+	maxSurplus           = 256 // that are closed without a look at whether the listener was closed
 )
 
 // cappedListener limits connections: those of one user, and those of all callers without a role together, because one user
@@ -59,6 +60,9 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		if conn == nil {
+			continue // All were surplus. A closed listener ends this here.
+		}
 		p, err := peerOf(conn)
 		if err != nil || hasHungUp(conn) {
 			conn.Close()
@@ -78,7 +82,7 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 }
 
 // next accepts the next connection of a user who may have one more, and closes those before it. In a flood the kernel's queue
-// has thousands of them, and each takes three system calls.
+// has thousands of them, and each takes three system calls. After maxSurplus it returns nil.
 func (l *cappedListener) next() (net.Conn, error) {
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
@@ -88,7 +92,10 @@ func (l *cappedListener) next() (net.Conn, error) {
 	var failed error
 	err = raw.Read(func(listening uintptr) bool {
 		fd := -1
-		for {
+		for surplus := 0; ; surplus++ {
+			if surplus == maxSurplus {
+				return true
+			}
 			fd, _, failed = unix.Accept4(int(listening), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 			switch {
 			case errors.Is(failed, unix.EINTR), errors.Is(failed, unix.ECONNABORTED):
