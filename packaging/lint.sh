@@ -22,6 +22,11 @@ for script in .ci/run test/vm/*.sh test/vm/guest/*.sh test/vm/guest/phases/*.sh;
 	[ ! -f "$script" ] || bash -n "$script"
 done
 
+# With -trimpath the build cache shares what cgo wrote between checkouts of different paths, and the linter then opens files
+# of another checkout. The linter's own cache does not tell checkouts apart either.
+GOFLAGS=$(printf %s "${GOFLAGS:-}" | sed 's/-trimpath\(=[a-z]*\)\{0,1\}//g')
+export GOFLAGS GOLANGCI_LINT_CACHE="$PWD/build/lint-cache"
+
 # go-nvml still names functions that its header calls deprecated.
 export CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
 case ${1:-} in
