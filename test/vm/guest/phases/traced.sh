@@ -19,7 +19,10 @@ chmod 0755 /run/lab/tracer
 # traced USER starts a lease of alice and a tracer of USER outside of it. It leaves the lease in $id, its process in $pid and the
 # tracer in $tracer.
 traced() {
-	sysctl -q kernel.yama.ptrace_scope=0 # Users may trace all of their processes, as is Debian's default.
+	local scope
+	scope=$(sysctl -n kernel.yama.ptrace_scope)
+	trap "sysctl -q kernel.yama.ptrace_scope=$scope" EXIT # of this check, whether it passes or fails
+	sysctl -q kernel.yama.ptrace_scope=0                  # Users may trace all of their processes.
 	start_member "exec sleep 600"
 	id=$(field ".leases[] | select(.pid == $pid) | .id")
 	[ -n "$id" ] || die "no lease has process $pid: $(cat /run/lab/member.out)"
