@@ -1,8 +1,10 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -368,7 +370,18 @@ func hintOf(out engine.Outcome, node *observe.Node) string {
 	if len(parts) == 0 {
 		return "no step failed: the missing parts are retried; 'gpushare status' lists them"
 	}
-	return strings.Join(parts, ", but ") + "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
+	return strings.Join(parts, ", but ") + "; " + cmp.Or(strings.Join(helps(out), ", "), "correct the cause") + ", then 'gpushare gpu retry GPU' or apply again"
+}
+
+// helps returns what the failed steps say that helps, in the order of the GPUs.
+func helps(out engine.Outcome) []string {
+	var all []string
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		if e, ok := errors.AsType[*api.Error](out[id].Err); ok && e.Hint != "" && !slices.Contains(all, e.Hint) {
+			all = append(all, e.Hint)
+		}
+	}
+	return all
 }
 
 // Resume resumes the change that a previous run of the daemon left open, with the authority that it had.

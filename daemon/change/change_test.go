@@ -1,10 +1,12 @@
 package change
 
 import (
+	"fmt"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -40,6 +42,10 @@ func TestHintOfAnOutcome(t *testing.T) {
 		{"both", engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, "failed steps were undone, but GPU 1 could not be restored: it has neither the former nor the desired state" + correct},
 		{"the last steps of the node", engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, "failed steps of the node were not undone" + correct},
 		{"dropped", engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, "no step failed: the missing parts are retried; 'gpushare status' lists them"},
+		{
+			"a step says what helps", engine.Outcome{"": {State: engine.Undone, Err: fmt.Errorf("it is so: %w", &api.Error{Hint: "do this"})}, "GPU-1": {State: engine.Undone}},
+			"failed steps were undone; do this, then 'gpushare gpu retry GPU' or apply again",
+		},
 	} {
 		if got := hintOf(c.out, node); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)

@@ -163,7 +163,7 @@ func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 		if ctx.Err() != nil {
 			return Result{State: Interrupted, Reason: errStop.Error(), Step: failed.ID}
 		}
-		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Step: failed.ID}
+		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Err: err, Step: failed.ID}
 		if err := r.undoSteps(ctx, steps[:i+1]); err != nil {
 			l.State, l.Reason = Held, l.Reason+"; and it could not be undone: "+reason(err)
 			if ctx.Err() != nil {
@@ -189,7 +189,7 @@ func (r *running) finish(ctx context.Context, steps []step.Step) Result {
 		if ctx.Err() != nil {
 			return Result{State: Interrupted, Reason: errStop.Error(), Step: steps[i].ID}
 		}
-		l.State, l.Step = Held, steps[i].ID
+		l.State, l.Step, l.Err = Held, steps[i].ID, errors.Join(l.Err, err)
 		reasons = append(reasons, "cannot "+steps[i].Text+": "+reason(err))
 	}
 	l.Reason = strings.Join(reasons, "; ")

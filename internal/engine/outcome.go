@@ -20,6 +20,7 @@ var severity = map[State]int{Reached: 0, Undone: 1, Interrupted: 2, Held: 3}
 type Result struct {
 	State  State
 	Reason string // empty when reached
+	Err    error  // of the failed step; nil without one
 	Step   int    // the failed step, -1 without one
 	// Dropped counts the steps that were skipped because their hardware is of another epoch. The GPU must then be planned
 	// again.
