@@ -226,6 +226,7 @@ func (ls *Leases) startScope(ctx context.Context, l *lease.Lease, port cgroup.Po
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
 	w.Leases.Memory.End(ctx, &l)
 	if l.InPlace() {
+		w.Leases.Stopper.Ended(&l)
 		w.Leases.recordExit(ctx, &l)
 		w.Leases.releaseInPlace(l.ID)
 		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {

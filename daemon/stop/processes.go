@@ -16,6 +16,7 @@ type Processes struct {
 	pidfds  []*procfs.Pidfd
 	belongs func(pid int) bool                                 // checked again before each signal; nil: always
 	find    func(ctx context.Context) ([]*procfs.Pidfd, error) // finds them when SIGTERM is due; nil: those in pidfds
+	watcher watcher
 }
 
 // NewProcesses returns the processes of these descriptors as a target.
@@ -64,8 +65,7 @@ func (p *Processes) Kill(ctx context.Context) error {
 
 // KillWithin is Kill, and returns when ctx ends.
 func (p *Processes) KillWithin(ctx context.Context) error {
-	var x tracers
-	return x.untilEnded(ctx, func(ctx context.Context) error {
+	return (&tracers{watcher: p.watcher}).untilEnded(ctx, func(ctx context.Context) error {
 		if err := p.signal(unix.SIGKILL); err != nil {
 			return err
 		}

@@ -16,7 +16,11 @@ const conditionNotEnded = "lease-not-ended"
 func (s *Stopper) watcher(l *lease.Lease) watcher {
 	return watcher{
 		waits: func(alive *AliveError) {
-			c := api.Condition{Tenant: l.Terms.Tenant, Message: "lease " + l.ID + " does not end: " + alive.Error(), Hint: alive.Hint()}
+			what := "lease " + l.ID + " does not end: "
+			if l.InPlace() {
+				what = "a process of lease " + l.ID + " does not end: " // The lease may continue without it.
+			}
+			c := api.Condition{Tenant: l.Terms.Tenant, Message: what + alive.Error(), Hint: alive.Hint()}
 			if len(l.Place.GPUs) == 1 {
 				c.GPU = string(l.Place.GPUs[0])
 			}

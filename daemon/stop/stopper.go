@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/terminal"
 	"github.com/gpushare/gpushare/lease"
@@ -25,6 +26,9 @@ type Stopper struct {
 	Attribution  attribution
 	Freezer      freezer // freezes only while gpushare-thaw runs; nil if nothing can be frozen
 	LeaseChanges *LeaseChanges
+	Tasks        *loop.Group // waits for processes that did not exit in time
+
+	late lateExits
 }
 
 // freezer freezes scopes for several reasons.
@@ -97,7 +101,7 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 		}
 	}}
 	if err := escalation.Run(ctx, StopGrace); err != nil {
-		return fmt.Errorf("cannot stop pid %d (%s): %w", pid, name, err)
+		return s.failed(fmt.Sprintf("cannot stop pid %d (%s)", pid, name), err)
 	}
 	return nil
 }
@@ -120,7 +124,7 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 
 // processesOf returns processes of a lease in place.
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
-	p := &Processes{belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID }}
+	p := &Processes{watcher: s.watcherInPlace(l), belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID }}
 	if pids == nil {
 		return p
 	}

@@ -26,6 +26,8 @@ const killInterval = 500 * time.Millisecond
 // watcher gets what a kill waits for. The zero value reports nothing.
 type watcher struct {
 	waits   func(*AliveError)            // after each check
+	ended   func()                       // all have exited
+	gaveUp  func(left []cgroup.Process)  // the deadline of the kill passed
 	stopped func(tracer, process string) // for each tracer that is stopped
 }
 
@@ -144,6 +146,9 @@ func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) err
 		short, cancel := context.WithTimeout(ctx, killInterval)
 		err := kill(short)
 		cancel()
+		if err == nil && x.watcher.ended != nil {
+			x.watcher.ended()
+		}
 		if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 			return err
 		}
@@ -154,6 +159,9 @@ func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) err
 		}
 		step.ReportWait(ctx, waits.Error())
 		if ctx.Err() != nil {
+			if x.watcher.gaveUp != nil {
+				x.watcher.gaveUp(remaining)
+			}
 			return waits
 		}
 		x.end(remaining)

@@ -66,15 +66,8 @@ func TestStopOfALeaseThatRootTraces(t *testing.T) {
 	if l := leaseByID(s, id); l == nil || l.State != api.LeaseEnding {
 		t.Errorf("the lease is %+v", l)
 	}
-	p, err := procfs.OpenPidfd(tracer.PID, tracer.Start)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if err := p.Signal(unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	err = harness.Await(soon(t), 10*time.Millisecond, "the lease does not end", func() (bool, error) {
+	endTracer(t, tracer)
+	err := harness.Await(soon(t), 10*time.Millisecond, "the lease does not end", func() (bool, error) {
 		s := status(t, n)
 		return leaseByID(s, id) == nil && len(conditionsOf(s, "lease-not-ended")) == 0, nil
 	})
@@ -93,7 +86,7 @@ func TestForceOverALeaseThatRootTraces(t *testing.T) {
 	began := time.Now()
 	r := n.CLIIn(ctx, replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
 	t.Logf("after %.1f s apply exits with %d", time.Since(began).Seconds(), r.Code)
-	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, want) {
+	if help := fmt.Sprintf("end the tracer: 'kill -9 %d', then ", tracer.PID); r.Code != api.ExitDegraded || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, help) {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	waits := slices.IndexFunc(strings.Split(r.Out, "\n"), func(line string) bool {
@@ -104,6 +97,46 @@ func TestForceOverALeaseThatRootTraces(t *testing.T) {
 	}
 	if l := leaseByID(status(t, n), id); l == nil || l.State != api.LeaseEnding {
 		t.Errorf("the lease is %+v", l)
+	}
+}
+
+// A process of a lease in place that root traces: the stop fails in time and names the tracer, a condition does so until the
+// process has exited, and then the lease ends without another stop.
+func TestStopOfALeaseInPlaceThatRootTraces(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	p := startOutside(t, n, 65534, n.Burn("--gpu", "2", "--memory", "64MiB", "--hold")...)
+	id := attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part")
+	awaitOnGPU(t, n, 2, p.pid(), func(s api.ProcessStatus) bool { return s.Lease == id })
+	tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, p.pid()))
+	r := n.CLI(soon(t), "lease", "stop", id)
+	want := fmt.Sprintf("pid %d (gpusim-burn) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", p.pid(), tracer.PID)
+	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, fmt.Sprintf("kill -9 %d", tracer.PID)) {
+		t.Fatalf("lease stop exited with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if got := conditionsOf(status(t, n), "lease-not-ended"); len(got) != 1 || !strings.Contains(got[0], want) {
+		t.Errorf("conditions: %q", got)
+	}
+	if l := leaseByID(status(t, n), id); l == nil || l.State != api.LeaseEnding {
+		t.Errorf("the lease is %+v", l)
+	}
+	endTracer(t, tracer)
+	awaitStatus(t, n, "the lease does not end, or its condition lasts", func(s *api.Status) bool {
+		return leaseByID(s, id) == nil && len(conditionsOf(s, "lease-not-ended")) == 0
+	})
+	<-p.done
+}
+
+// endTracer ends a tracer.
+func endTracer(t *testing.T, tracer tracing.Program) {
+	t.Helper()
+	p, err := procfs.OpenPidfd(tracer.PID, tracer.Start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 }
 
