@@ -284,7 +284,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		cs.Conditions.Clear("state", "close")
 	}
 	// Node steps that the changed hardware now allows: access is granted by the observed state.
-	nodeErr := cs.Converger.Converge(context.WithoutCancel(ctx))
+	nodeErr := cs.Converger.Converge(context.WithoutCancel(ctx), r.Steps)
 	ch := cs.State.EndChange()
 	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)

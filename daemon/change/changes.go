@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -59,7 +60,7 @@ type Changes struct {
 // converger is what a change needs of the converge loop.
 type converger interface {
 	Correct(ctx context.Context) error
-	Converge(ctx context.Context) error
+	Converge(ctx context.Context, steps []step.Step) error
 	Refresh(ctx context.Context, node *observe.Node)
 }
 

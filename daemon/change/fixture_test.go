@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
@@ -35,9 +36,9 @@ func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{
 // idleConverger is a converge loop that finds nothing to do. It counts the changes that ended with it.
 type idleConverger struct{ ends atomic.Int64 }
 
-func (c *idleConverger) Correct(context.Context) error          { return nil }
-func (c *idleConverger) Converge(context.Context) error         { c.ends.Add(1); return nil }
-func (c *idleConverger) Refresh(context.Context, *observe.Node) {}
+func (c *idleConverger) Correct(context.Context) error               { return nil }
+func (c *idleConverger) Converge(context.Context, []step.Step) error { c.ends.Add(1); return nil }
+func (c *idleConverger) Refresh(context.Context, *observe.Node)      {}
 
 // unlimitedMemory has no limits of GPU memory.
 type unlimitedMemory struct{}

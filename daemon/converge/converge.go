@@ -78,8 +78,9 @@ func (cv *Converger) Correct(ctx context.Context) error {
 	return cv.State.Correct(func() error { return cv.convergeOn(ctx, cv.Observer.Last()) }) // A change converges at its end.
 }
 
-// Converge observes and corrects once, at the end of a change.
-func (cv *Converger) Converge(ctx context.Context) error {
+// Converge observes and corrects once, at the end of a change with these steps.
+func (cv *Converger) Converge(ctx context.Context, steps []step.Step) error {
+	cv.Drift.forgetWritten(steps)
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
 	defer cancel()
 	return cv.convergeOn(ctx, cv.Observer.Observe(ctx))

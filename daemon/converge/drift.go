@@ -2,6 +2,7 @@ package converge
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -22,7 +23,8 @@ import (
 const keptDrifts = 16
 
 // drift records what was changed on the node outside gpushare. It keeps the slices and filters that were last read as desired:
-// drift is a difference from them while the desired state is the same. When the desired state changed it is no drift.
+// drift is a difference from them while the desired state is the same. When the desired state changed it is no drift, and
+// neither is what a change of gpushare wrote since then.
 type drift struct {
 	mu          locks.Mutex[locks.Leaf]           // guards what follows
 	inSync      map[cgroup.SliceName]cgroup.Slice // slices that were as desired
@@ -120,6 +122,33 @@ func (x *drift) uncorrectedNow() map[string]api.Condition {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.uncorrected
+}
+
+// forgetWritten forgets what was in sync of the slices and login filters that the steps of a change wrote. A change restricts
+// them before it destroys an instance, and one that was created at its placement, or again by an undo, has the same devices:
+// the difference is the change's own.
+func (x *drift) forgetWritten(steps []step.Step) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range steps {
+		switch s := &steps[i]; s.Kind {
+		case isolation.KindSet:
+			var written cgroup.Slice
+			if json.Unmarshal(s.Args, &written) == nil {
+				delete(x.inSync, written.Name)
+			}
+		case isolation.KindRemove:
+			var name cgroup.SliceName
+			if json.Unmarshal(s.Args, &name) == nil {
+				delete(x.inSync, name)
+			}
+		case isolation.KindLoginFilter:
+			var written isolation.LoginFilterArgs
+			if json.Unmarshal(s.Args, &written) == nil {
+				delete(x.filters, written.Cgroup)
+			}
+		}
+	}
 }
 
 // driftOf returns the slices that were changed outside gpushare; none when the desired slices are unknown.
