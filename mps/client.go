@@ -17,6 +17,9 @@ const commandTimeout = 5 * time.Second
 // maxAnswer limits an answer in bytes. It is enough for thousands of clients.
 const maxAnswer = 1 << 20
 
+// noDaemon is what the program prints where no control daemon runs.
+var noDaemon = []byte("Cannot find MPS control daemon process")
+
 // control sends commands to one control daemon by running the control program, because its protocol is not published.
 type control struct {
 	program string // absolute path
@@ -40,7 +43,7 @@ func (c control) queryWithin(ctx context.Context, command string, limit time.Dur
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("no answer to %q: %w", command, ErrUnresponsive)
-	case bytes.Contains(stderr, []byte("Cannot find MPS control daemon process")):
+	case bytes.Contains(stderr, noDaemon):
 		return nil, fmt.Errorf("cannot send %q: %w", command, ErrNoDaemon)
 	case err != nil:
 		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
@@ -48,23 +51,6 @@ func (c control) queryWithin(ctx context.Context, command string, limit time.Dur
 		}
 	}
 	return out, nil
-}
-
-// version queries the program itself, without a daemon. Empty when the program is too old to report it.
-func version(ctx context.Context, program string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	out, _, err := run(ctx, program, []string{"-v"}, environment(program, "/nonexistent"), "")
-	if err != nil {
-		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
-			return "", fmt.Errorf("cannot run %s: %w", program, err)
-		}
-	}
-	v, err := parseVersion(out)
-	if err != nil {
-		return "", nil
-	}
-	return v, nil
 }
 
 // run runs the program without the environment of gpushared, and kills it when ctx ends: only this process, by its pid.

@@ -92,6 +92,8 @@ type record struct {
 	Settings Settings `json:"settings"`
 	// Previous is the compute mode to restore, if Settings.DenyBypass was set.
 	Previous gpu.ComputeMode `json:"previous,omitempty"`
+	// SingleUser: it was started without a server for all users, so only one user at a time has clients.
+	SingleUser bool `json:"single_user,omitempty"`
 }
 
 // readRecord returns nil when there is no record or it cannot be read: the unit is then not managed by gpushare.

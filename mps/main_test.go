@@ -98,9 +98,22 @@ func (c *clock) pass(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// branches are versions of the driver whose control programs differ.
+var branches = []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureOf(t, "580.178.04")
+}
+
+// newFixtureOf is newFixture with this version of the driver and its control program.
+func newFixtureOf(t *testing.T, driver string) *fixture {
+	t.Helper()
 	n := burntest.Start(t)
+	version := filepath.Join(n.Root, "sys/module/nvidia/version")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(version), 0o755), os.WriteFile(version, []byte(driver+"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 	}
 	st := &State{GPU: id, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
 	if rec != nil {
-		st.Settings = &rec.Settings
+		st.Settings, st.SingleUser = &rec.Settings, rec.SingleUser
 	}
 	switch {
 	case err != nil && rec == nil:
@@ -89,7 +89,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 		}
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.cachedVersion(ctx)
+	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.version(ctx)
 	switch {
 	case rec != nil && !l.tenantLinked():
 		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"

@@ -81,31 +81,30 @@ func parseServers(out []byte) (clients []int, fault bool, err error) {
 	return clients, fault, err
 }
 
-// parsePercent parses the number of get_default_active_thread_percentage.
+// parsePercent parses the number of get_default_active_thread_percentage. A default below 0.05 is printed as 0.0.
 func parsePercent(out []byte) (float64, error) {
 	p, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
-	if err != nil || !(p > 0 && p <= 100) {
+	if err != nil || !(p >= 0 && p <= 100) {
 		return 0, answerError(out)
 	}
 	return p, nil
 }
 
-// parseVersion parses the output of -v: "… Binary version: 13000" is CUDA 13.0. Versions before 13 do not have the option and print
-// their help instead, with success.
-func parseVersion(out []byte) (string, error) {
+// parseVersion parses the output of -v: "… Binary version: 13000" is CUDA 13.0. Older programs do not have the option.
+func parseVersion(out []byte) (int, error) {
 	_, rest, ok := bytes.Cut(out, []byte("Binary version:"))
 	if !ok {
-		return "", answerError(out)
+		return 0, answerError(out)
 	}
 	fields := bytes.Fields(rest)
 	if len(fields) == 0 {
-		return "", answerError(out)
+		return 0, answerError(out)
 	}
 	n, err := strconv.Atoi(string(fields[0]))
 	if err != nil || n < 1000 || n > 999999 {
-		return "", answerError(out)
+		return 0, answerError(out)
 	}
-	return fmt.Sprintf("%d.%d", n/1000, n%1000/10), nil
+	return n, nil
 }
 
 // answerError quotes the beginning of an answer that cannot be parsed.

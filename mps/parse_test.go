@@ -97,18 +97,18 @@ func TestParseServers(t *testing.T) {
 }
 
 func TestParsePercent(t *testing.T) {
-	for in, want := range map[string]float64{"100.0\n": 100, "33.3\n": 33.3, "0.4": 0.4, "": 0, "0.0": 0, "100.1": 0, "NaN": 0, "Server 1 not found": 0} {
-		if got, err := parsePercent([]byte(in)); got != want || (err != nil) != (want == 0) {
+	for in, want := range map[string]float64{"100.0\n": 100, "33.3\n": 33.3, "0.4": 0.4, "0.0": 0, "": -1, "100.1": -1, "NaN": -1, "-1": -1, "Server 1 not found": -1} {
+		if got, err := parsePercent([]byte(in)); err == nil && got != want || (err != nil) != (want < 0) {
 			t.Errorf("%q gives %v %v", in, got, err)
 		}
 	}
 }
 
 func TestParseVersion(t *testing.T) {
-	tests := map[string]string{"version-580.txt": "13.0", "version-595.txt": "13.2", "version-535.txt": ""}
+	tests := map[string]int{"version-580.txt": 13000, "version-595.txt": 13020, "version-535.txt": 0}
 	for name, want := range tests {
-		if got, err := parseVersion(transcript(t, name)); got != want || (err != nil) != (want == "") {
-			t.Errorf("%s gives %q %v, want %q", name, got, err, want)
+		if got, err := parseVersion(transcript(t, name)); got != want || (err != nil) != (want == 0) {
+			t.Errorf("%s gives %d %v, want %d", name, got, err, want)
 		}
 	}
 }
@@ -208,17 +208,17 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		if o, err := parseOverview(b); err == nil && !(o.threads > 0 && o.threads <= 100) {
+		if o, err := parseOverview(b); err == nil && !(o.threads >= 0 && o.threads <= 100) {
 			t.Errorf("%+v of %q", o, b)
 		}
 		if pids, _, err := parseServers(b); err == nil && !slices.IsSorted(pids) {
 			t.Errorf("clients %v of %q", pids, b)
 		}
-		if p, err := parsePercent(b); err == nil && !(p > 0 && p <= 100) {
+		if p, err := parsePercent(b); err == nil && !(p >= 0 && p <= 100) {
 			t.Errorf("%v %% of %q", p, b)
 		}
-		if v, err := parseVersion(b); err == nil && v == "" {
-			t.Errorf("an empty version of %q", b)
+		if v, err := parseVersion(b); err == nil && v < 1000 {
+			t.Errorf("the version %d of %q", v, b)
 		}
 	})
 }

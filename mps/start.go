@@ -32,11 +32,19 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	if rec != nil && previous == "" {
 		previous = rec.Previous
 	}
-	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+	can, err := s.abilities(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+	}
+	single := !can.MultiUser
+	if same {
+		single = rec.SingleUser // as it was started
+	}
+	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous, SingleUser: single})); err != nil {
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
 	if !same {
-		err = s.startLocked(ctx, l, set, unit)
+		err = s.startLocked(ctx, l, s.Service(set, can), unit)
 	}
 	if err == nil {
 		err = s.finishStart(ctx, l, set)
@@ -78,16 +86,16 @@ func (s *Supervisor) validate(set Settings) error {
 }
 
 // startLocked stops what runs and starts the unit.
-func (s *Supervisor) startLocked(ctx context.Context, l layout, set Settings, unit ServiceState) error {
+func (s *Supervisor) startLocked(ctx context.Context, l layout, service Service, unit ServiceState) error {
 	if unit.Running || len(unit.Leftovers) > 0 {
 		if err := s.shutDown(ctx, l, unit); err != nil {
 			return err
 		}
 	}
-	if err := s.Units.StartService(ctx, s.Service(set)); err != nil {
+	if err := s.Units.StartService(ctx, service); err != nil {
 		return err
 	}
-	return s.awaitGreeting(ctx, l, UnitName(set.GPU))
+	return s.awaitGreeting(ctx, l, service.Name)
 }
 
 // awaitGreeting waits until the daemon greets. It returns an error when its unit has ended.

@@ -33,9 +33,9 @@ type Supervisor struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	mu      sync.Mutex // guards what follows
-	gpus    map[gpu.UUID]*gpuState
-	version *string // of the control program; nil until it was read
+	mu     sync.Mutex // guards what follows
+	gpus   map[gpu.UUID]*gpuState
+	probed *probed // nil until the control program was identified
 }
 
 // gpuState is the state of one control daemon that is kept between two observations.
@@ -69,15 +69,14 @@ func (s *Supervisor) gpuState(id gpu.UUID) *gpuState {
 }
 
 // Service is the unit of a GPU's control daemon. It runs in the foreground, because a start in the background reports success
-// even when it fails. It has one server for all users and nothing of gpushared's environment, which the server would inherit.
-// The GPU is given by its UUID, so that it is device 0 for the daemon.
-func (s *Supervisor) Service(set Settings) Service {
+// even when it fails. It has nothing of gpushared's environment, which the server would inherit. The GPU is given by its UUID, so
+// that it is device 0 for the daemon.
+func (s *Supervisor) Service(set Settings, can Abilities) Service {
 	l := s.layout(set.GPU)
 	return Service{
 		Name:        UnitName(set.GPU),
 		Description: "CUDA MPS control daemon of " + string(set.GPU),
-		// Every version since 535 accepts the long form with one dash.
-		Argv: []string{s.Control, "-f", "-multiuser-server"},
+		Argv:        can.Argv(s.Control),
 		Env: append(environment(s.Control, l.pipe()),
 			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
 			"CUDA_VISIBLE_DEVICES="+string(set.GPU)),
@@ -105,12 +104,14 @@ func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) erro
 		return err
 	}
 	l := s.layout(set.GPU)
+	next := record{Settings: set}
 	if rec := l.readRecord(); rec != nil {
 		// The running daemon has the old settings until it is replaced; only the previous mode is new.
-		set = rec.Settings
-		set.DenyBypass = true
+		next = *rec
+		next.Settings.DenyBypass = true
 	}
-	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set, Previous: previous})); err != nil {
+	next.Previous = previous
+	if err := errors.Join(l.create(), l.writeRecord(next)); err != nil {
 		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
 	return nil

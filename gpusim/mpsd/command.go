@@ -19,6 +19,9 @@ type ui struct {
 	privileged bool // connected through the privileged socket; without it even root cannot change settings
 }
 
+// owns reports whether the peer is the owner or root on the privileged socket.
+func (u ui) owns(d *control) bool { return u.privileged && (u.uid == 0 || u.uid == d.owner) }
+
 // serveUI answers commands until the peer closes or quits the daemon.
 func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool) {
 	u := ui{uid: uid, privileged: privileged}
@@ -52,10 +55,10 @@ func (d *control) serveUI(conn net.Conn, uid uint32, privileged bool) (quit bool
 
 // permitted reports whether the peer may change settings, and returns the answer if not. The status of the answer is 0.
 func (d *control) permitted(u ui) (string, bool) {
-	if u.privileged && (u.uid == 0 || u.uid == d.owner) {
+	if u.owns(d) || !d.cfg.branch.checksSetter() {
 		return "", true
 	}
-	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user who started it or by the root user.", u.uid), false
+	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user started it or by the root user.", u.uid), false
 }
 
 // command runs one command. Its status is always 0, except for quit.
@@ -86,6 +89,9 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		}
 		return 0, strings.Join(list, "\n"), false
 	case "get_server_status":
+		if !d.cfg.branch.knowsStatus() {
+			break
+		}
 		pid, _, ok := leadingInt(arg(1))
 		if !ok {
 			return 0, "A server PID is required", false
@@ -141,15 +147,15 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 			return percent(s.percent)
 		}), false
 	case "get_default_device_pinned_mem_limit":
-		return 0, formatLimit(d.limits[arg(1)]), false
+		return 0, formatLimit(d.limits[d.cfg.branch.device(arg(1))]), false
 	case "set_default_device_pinned_mem_limit":
-		d.setLimit(d.limits, arg(1), arg(2))
+		d.setLimit(d.limits, words[1:])
 		return 0, "", false
 	case "get_device_pinned_mem_limit":
-		return 0, d.withReady(arg(1), func(s *server) string { return formatLimit(s.limits[arg(2)]) }), false
+		return 0, d.withReady(arg(1), func(s *server) string { return formatLimit(s.limits[d.cfg.branch.device(arg(2))]) }), false
 	case "set_device_pinned_mem_limit":
 		return 0, d.withReady(arg(1), func(s *server) string {
-			d.setLimit(s.limits, arg(2), arg(3))
+			d.setLimit(s.limits, words[2:])
 			return ""
 		}), false
 	case "get_default_client_priority":
@@ -162,9 +168,17 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		d.priority = int(v)
 		return 0, "", false
 	case "device_query":
+		if !d.cfg.branch.queriesGPUs() {
+			break
+		}
 		return 0, "Failed to query devices", false
+	case "lspart", "sm_partition":
+		if !d.cfg.branch.partitions() {
+			break
+		}
+		return 0, "Static partitioning mode is not enabled", false
 	case "quit":
-		if _, ok := d.permitted(u); !ok {
+		if !u.owns(d) {
 			return 0, "Not enough privilege to execute quit command", false
 		}
 		seconds, _, forced := leadingInt(arg(2))
@@ -173,9 +187,8 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 			d.line("quit command issued with timeout of %d", seconds)
 		}
 		return d.quit(time.Duration(seconds)*time.Second, forced), "", true
-	default:
-		return 0, fmt.Sprintf("Unknown command \"%s\"", name), false
 	}
+	return 0, fmt.Sprintf("Unknown command \"%s\"", name), false
 }
 
 func percent(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) }
@@ -183,24 +196,21 @@ func percent(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) }
 // setPercent changes a percentage if the value is valid; otherwise it only writes to the log.
 func (d *control) setPercent(p *float64, s string) {
 	v, ok := leadingFloat(s)
-	if !ok || v <= 0 || v > 100 {
+	if !ok || !(v > 0 && v <= 100) {
 		d.line("Invalid percentage, expected between (0.0, 100.0]")
 		return
 	}
 	*p = v
 }
 
-func (d *control) setLimit(l limits, dev, value string) {
-	if value == "" {
-		return
-	}
-	if !device(dev) {
-		d.line("Invalid device identifier format")
-		return
-	}
-	if bytes := parseLimit(value); bytes > 0 {
+func (d *control) setLimit(l limits, words []string) {
+	dev, bytes, why := d.cfg.branch.limit(words)
+	switch {
+	case why != "":
+		d.line("%s", why)
+	case bytes > 0:
 		l[dev] = bytes
-	} else {
+	case dev != "":
 		delete(l, dev)
 	}
 }
@@ -235,21 +245,35 @@ func (d *control) withReady(pid string, f func(*server) string) string {
 }
 
 func (d *control) startServer(u ui, args []string) string {
+	missing := "A user id (UID) is required to start a new server"
+	if d.cfg.branch.partitions() {
+		missing = "Invalid start_server cmd. Expected cmd: start_server -uid <user id> [-mlopart]"
+	}
 	if len(args) < 2 || args[0] != "-uid" {
-		return "A user id (UID) is required to start a new server"
+		return missing
 	}
 	n, rest, ok := leadingInt(args[1])
 	if !ok || rest != "" || n < 0 {
-		return "A user id (UID) is required to start a new server"
+		if d.cfg.branch.partitions() {
+			missing = "Invalid UID: " + args[1] + "\n" + missing
+		}
+		return missing
 	}
 	uid := uint32(n)
 	if uid != u.uid {
-		if why, ok := d.permitted(u); !ok {
+		switch {
+		case !d.cfg.branch.needsOwner() && u.uid != 0:
+			return fmt.Sprintf("Insufficient privileges for UID %d. Only the root user may start server for another user.", u.uid)
+		case d.cfg.branch.needsOwner() && !u.owns(d):
+			why, _ := d.permitted(u)
 			return why
 		}
 	}
 	switch {
 	case d.serverOf(uid) != nil:
+		if !d.cfg.branch.partitions() {
+			return ""
+		}
 		return fmt.Sprintf("Server with UID %d already exists", uid)
 	case len(d.servers) > 0:
 		return "" // the real daemon starts it after the other has ended; this is not implemented

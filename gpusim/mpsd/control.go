@@ -72,7 +72,7 @@ type (
 // runControl runs the daemon in the foreground.
 func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
 	d := &control{
-		cfg: cfg, log: &logger{out: stdout}, pid: os.Getpid(), owner: uint32(os.Getuid()),
+		cfg: cfg, log: &logger{out: stdout, branch: cfg.branch}, pid: os.Getpid(), owner: uint32(os.Getuid()),
 		events: make(chan any), percent: 100, limits: limits{},
 	}
 	starter := newStarter(cfg.readyFD)
@@ -94,7 +94,8 @@ func runControl(ctx context.Context, cfg config, stdout io.Writer) int {
 // open creates the files and listens.
 func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) int {
 	dir := d.cfg.pipeDir
-	if !d.cfg.lazy {
+	first, last := d.cfg.branch.needsGPU()
+	if first && !d.cfg.lazy {
 		if code := d.cfg.initCUDA(ctx); code != 0 {
 			return code
 		}
@@ -102,13 +103,16 @@ func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) 
 	if len(filepath.Join(dir, "control_privileged")) > 107 {
 		return 1
 	}
-	if err := os.Mkdir(dir, 0o777); err == nil {
-		// Independent of the umask: all users may write, and the sticky bit is not set. The real daemon does the same.
-		_ = os.Chmod(dir, 0o777)
-	} else if !errors.Is(err, os.ErrExist) {
+	if mode := d.cfg.branch.directoryMode(); os.Mkdir(dir, mode) == nil {
+		// Independent of the umask, and without the sticky bit. The real daemon does the same.
+		_ = os.Chmod(dir, mode)
+	} else if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		if d.cfg.branch.namesDirectory() {
+			fmt.Fprintf(starter.or(stdout), "Cannot access CUDA_MPS_PIPE_DIRECTORY=%s\n", dir)
+		}
 		return 1
 	}
-	if !d.lock() {
+	if !d.lock(ctx) {
 		fmt.Fprintln(starter.or(stdout), "An instance of this daemon is already running")
 		return 1
 	}
@@ -150,20 +154,38 @@ func (d *control) open(ctx context.Context, starter *starter, stdout io.Writer) 
 	if err := d.openFIFO(); err != nil {
 		return 1
 	}
-	if err := d.writePID(); err != nil {
-		return 1
+	if d.cfg.branch.writesPID() {
+		if err := d.writePID(); err != nil {
+			return 1
+		}
 	}
 	d.environment()
 	d.line("Starting control daemon using socket %s/control", dir)
 	d.line("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=%s", dir)
-	d.line("CUDA MPS Control binary version: %d", binaryVersion)
+	if v := d.cfg.branch.version(); v != 0 {
+		d.line("CUDA MPS Control binary version: %d", v)
+	}
+	if last && !d.cfg.lazy {
+		if code := d.cfg.initCUDA(ctx); code != 0 {
+			starter.ready() // a start in the background reports success, and the files stay
+			d.line("Failed to initialize CUDA: %d", code)
+			return 1 // the real code was not seen
+		}
+	}
 	return 0
 }
 
 func (d *control) line(format string, args ...any) { d.log.line("Control", d.pid, format, args...) }
 
-// lock locks the lock file until the process ends.
-func (d *control) lock() bool {
+// lock makes this the only daemon of its directory until the process ends. It locks a file, or else looks for a daemon.
+func (d *control) lock(ctx context.Context) bool {
+	if !d.cfg.branch.locksFile() {
+		c, err := dial(ctx, "unixpacket", d.cfg.pipeDir, "control_privileged")
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	}
 	path := filepath.Join(d.cfg.pipeDir, "control_lock")
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o666)
 	if err != nil {
@@ -203,11 +225,12 @@ func (d *control) openFIFO() error {
 
 // writePID writes the pid without truncating the file: 360 over 32764 gives 36064, as in the real daemon.
 func (d *control) writePID() error {
-	f, err := os.OpenFile(filepath.Join(d.cfg.pipeDir, ControlName+".pid"), os.O_WRONLY|os.O_CREATE, 0o666)
+	mode := d.cfg.branch.pidMode()
+	f, err := os.OpenFile(filepath.Join(d.cfg.pipeDir, ControlName+".pid"), os.O_WRONLY|os.O_CREATE, mode)
 	if err != nil {
 		return err
 	}
-	_ = f.Chmod(0o666)
+	_ = f.Chmod(mode)
 	_, err = f.WriteString(strconv.Itoa(d.pid))
 	return errors.Join(err, f.Close())
 }
@@ -226,7 +249,7 @@ func (d *control) environment() {
 				d.priority = 1
 			}
 		case "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT":
-			d.fixed = environmentLimits(v)
+			d.fixed = d.cfg.branch.environmentLimits(v)
 		}
 	}
 }

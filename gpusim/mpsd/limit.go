@@ -19,14 +19,16 @@ func leadingInt(s string) (v int64, rest string, ok bool) {
 	return v, s[end:], err == nil
 }
 
-// leadingFloat parses the number at the start of a string, as strtod does: "50%" is 50.
+// leadingFloat parses the number at the start of a string, as strtod does: "50%" is 50, and 0x10 is 16.
 func leadingFloat(s string) (float64, bool) {
-	end := len(s)
-	for end > 0 {
-		if v, err := strconv.ParseFloat(s[:end], 64); err == nil {
+	for end := len(s); end > 0; end-- {
+		text := s[:end]
+		if lower := strings.ToLower(strings.TrimLeft(text, "+-")); strings.HasPrefix(lower, "0x") && !strings.Contains(lower, "p") {
+			text += "p0" // Go wants an exponent
+		}
+		if v, err := strconv.ParseFloat(text, 64); err == nil && !strings.Contains(text, "_") {
 			return v, true
 		}
-		end--
 	}
 	return 0, false
 }
@@ -60,13 +62,47 @@ func formatLimit(bytes uint64) string {
 // limits are the memory limits in bytes by device, which is an ordinal or UUID as given.
 type limits map[string]uint64
 
-// device reports whether a device argument is valid. UUIDs of GPUs that do not exist are valid.
-func device(s string) bool {
+// device returns the key of a device argument, empty for an invalid one. UUIDs of GPUs that do not exist are valid.
+func (b branch) device(s string) string {
 	if strings.HasPrefix(s, "GPU-") || strings.HasPrefix(s, "MIG-") {
-		return true
+		if b.takesUUIDs() {
+			return s
+		}
+		return ""
+	}
+	last := int64(31)
+	if b.takesUUIDs() {
+		last = 63
 	}
 	n, rest, ok := leadingInt(s)
-	return ok && rest == "" && n >= 0 && n < 64
+	if !ok || rest != "" || n < 0 || n > last {
+		return ""
+	}
+	return strconv.FormatInt(n, 10) // device 00 is device 0
+}
+
+// limit reads a device and its limit in bytes: 0 removes the limit. why is for the log. An empty device and an empty why change
+// nothing.
+func (b branch) limit(words []string) (dev string, bytes uint64, why string) {
+	if b.keepsLimits() {
+		if len(words) < 2 {
+			return "", 0, ""
+		}
+		if dev = b.device(words[0]); dev == "" {
+			return "", 0, "Invalid device identifier format"
+		}
+		return dev, parseLimit(words[1]), ""
+	}
+	// Two numbers with an optional unit, 0 where the text has none: "GPU-abc 2G" removes the limit of device 0, and "1=2G" that
+	// of device 1.
+	n, rest, ok := leadingInt(strings.Join(words, " "))
+	if !ok {
+		return "0", 0, ""
+	}
+	if dev = b.device(strconv.FormatInt(n, 10)); dev == "" {
+		return "", 0, "Invalid device ordinal!"
+	}
+	return dev, parseLimit(strings.TrimLeft(rest, " ")), ""
 }
 
 // of returns the limit of the client's device. visible are the visible devices.
@@ -87,11 +123,11 @@ func (l limits) of(gpu string, visible []string) uint64 {
 }
 
 // environmentLimits parses CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, "0=1G,GPU-…=512M".
-func environmentLimits(s string) limits {
+func (b branch) environmentLimits(s string) limits {
 	l := limits{}
 	for part := range strings.SplitSeq(s, ",") {
-		if dev, v, ok := strings.Cut(part, "="); ok && device(dev) {
-			l[dev] = parseLimit(v)
+		if dev, v, ok := strings.Cut(part, "="); ok && b.device(dev) != "" {
+			l[b.device(dev)] = parseLimit(v)
 		}
 	}
 	return l

@@ -11,6 +11,7 @@ import (
 
 // logger writes log lines in the format of the real programs.
 type logger struct {
+	branch   branch
 	mu       sync.Mutex // guards out and silenced
 	out      io.Writer
 	silenced bool
@@ -23,28 +24,27 @@ func (j *logger) line(source string, pid int, format string, args ...any) {
 		return
 	}
 	// A missing reader of the log is ignored.
-	_, _ = fmt.Fprintf(j.out, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, pid, fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(j.out, "[%s %s%s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, j.branch.level(), pid, fmt.Sprintf(format, args...))
 }
 
 // A record in the log FIFO: twelve words and the message, as in branches up to 595.
 const (
-	recordMagic  = 0xabcde000
 	recordWords  = 12
 	recordServer = 1
 )
 
 // record returns the FIFO record of a server's message.
-func record(pid int, message string) []byte {
+func record(b branch, pid int, message string) []byte {
 	t := time.Now()
 	words := [recordWords]uint32{
-		recordMagic, uint32(pid), uint32(t.Year()), uint32(t.Month()), uint32(t.Day()), uint32(t.Weekday()),
+		b.recordMagic(), uint32(pid), uint32(t.Year()), uint32(t.Month()), uint32(t.Day()), uint32(t.Weekday()),
 		uint32(t.Hour()), uint32(t.Minute()), uint32(t.Second()), uint32(t.Nanosecond() / 1e6), uint32(len(message)), recordServer,
 	}
-	var b []byte
+	var out []byte
 	for _, w := range words {
-		b = binary.LittleEndian.AppendUint32(b, w)
+		out = binary.LittleEndian.AppendUint32(out, w)
 	}
-	return append(b, message...)
+	return append(out, message...)
 }
 
 // readFIFO prints the log records of servers until the FIFO is closed. All users can write to the FIFO. Bytes that are
@@ -56,7 +56,7 @@ func (j *logger) readFIFO(fifo io.Reader) {
 			return
 		}
 		word := func(i int) uint32 { return binary.LittleEndian.Uint32(head[4*i:]) }
-		if word(0) != recordMagic || word(10) > maxText {
+		if word(0) != j.branch.recordMagic() || word(10) > maxText {
 			j.mu.Lock()
 			j.silenced = true
 			j.mu.Unlock()
@@ -74,11 +74,12 @@ func (j *logger) readFIFO(fifo io.Reader) {
 
 // serverLog is the write end of the FIFO in the server.
 type serverLog struct {
-	fifo *os.File // nil when it could not be opened: no log
+	fifo   *os.File // nil when it could not be opened: no log
+	branch branch
 }
 
 func (l serverLog) line(format string, args ...any) {
 	if l.fifo != nil {
-		_, _ = l.fifo.Write(record(os.Getpid(), fmt.Sprintf(format, args...)))
+		_, _ = l.fifo.Write(record(l.branch, os.Getpid(), fmt.Sprintf(format, args...)))
 	}
 }

@@ -20,10 +20,7 @@ const (
 	ServerName  = "nvidia-cuda-mps-server"
 )
 
-// binaryVersion is that of CUDA 13.0, which the 580 branch prints.
-const binaryVersion = 13000
-
-// Exit codes of a failed start, as in the control binary of that branch.
+// Exit codes of a failed start, as in the control binary of the 580 branch.
 const (
 	exitNoDevice = 100 // cuInit's error
 	exitNoCUDA   = 244 // libcuda not found
@@ -37,6 +34,7 @@ const readyEnv = "GPUSIM_MPS_READY_FD"
 type config struct {
 	foreground, background, multiuser, lazy bool
 
+	branch       branch
 	argv0        string   // how this program was called
 	env          []string // environment of the server
 	root         string   // host root of the virtual node; empty when not found
@@ -60,6 +58,9 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 	if filepath.Base(args[0]) == ServerName {
 		return runServer(ctx, c)
 	}
+	if !c.branch.hasOptions() {
+		return runEarly(ctx, c, args, stdin, stdout, stderr)
+	}
 	for _, arg := range args[1:] {
 		switch arg {
 		case "-d":
@@ -73,7 +74,7 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 		case "-q", "--ready-devices":
 			c.readyDevices = true
 		case "-v", "--version":
-			fmt.Fprintf(stdout, "CUDA MPS Control for Linux/Unix/QNX. Binary version: %d\n(stand-in of a virtual node)\n", binaryVersion)
+			fmt.Fprintf(stdout, "CUDA MPS Control for Linux/Unix/QNX. Binary version: %d\n(stand-in of a virtual node)\n", c.branch.version())
 			return 0
 		case "-h", "--help":
 			fmt.Fprint(stdout, help)
@@ -92,6 +93,23 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 	default:
 		return runUI(ctx, c, stdin, stdout, stderr)
 	}
+}
+
+// runEarly runs the program of a branch without options: one argument starts a daemon or prints the help, anything else reads
+// commands.
+func runEarly(ctx context.Context, c config, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 2 {
+		switch args[1] {
+		case "-f":
+			return runControl(ctx, c, stdout)
+		case "-d":
+			return startBackground(ctx, c, args, stdout)
+		case "-h", "--help":
+			fmt.Fprint(stdout, "CUDA MPS Control, stand-in of a virtual node.\n")
+			return 0
+		}
+	}
+	return runUI(ctx, c, stdin, stdout, stderr)
 }
 
 const help = `CUDA MPS Control, stand-in of a virtual node.
@@ -133,6 +151,7 @@ func (c *config) environment() {
 			c.root = root
 		}
 	}
+	c.branch = branchOf(c.root)
 }
 
 // initCUDA returns the result of cuInit as an exit code.

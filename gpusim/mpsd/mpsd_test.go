@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpusim/burn/burntest"
 	"github.com/gpushare/gpushare/gpusim/mpsd"
+	"github.com/gpushare/gpushare/gpusim/mpsd/mpstest"
 )
 
 var builder burntest.Builder
@@ -90,6 +90,14 @@ func node(t *testing.T) (*burntest.Node, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if driver != "" {
+		if err := os.MkdirAll(filepath.Join(n.Root, "sys/module/nvidia"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(n.Root, "sys/module/nvidia/version"), []byte(driver+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	bin := filepath.Join(n.Root, "usr/bin", mpsd.ControlName)
 	if err := os.Symlink(self, bin); err != nil {
 		t.Fatal(err)
@@ -131,7 +139,7 @@ func (d *daemon) run(t *testing.T, args ...string) {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		r.Close()
 	})
-	d.log.wait(t, "CUDA MPS Control binary version")
+	d.log.wait(t, "To connect CUDA applications to this daemon")
 }
 
 func (d *daemon) exit(t *testing.T) int {
@@ -157,7 +165,7 @@ func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (co
 	defer cancel()
 	// In this process: a hundred processes are slow with the race detector.
 	var b bytes.Buffer
-	code = mpsd.Main(ctx, []string{mpsd.ControlName}, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe}, strings.NewReader(input), &b, &b)
+	code = mpsd.Main(ctx, []string{mpsd.ControlName}, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe, "GPUSIM_ROOT=" + d.node.Root}, strings.NewReader(input), &b, &b)
 	if ctx.Err() != nil {
 		code = -1
 	}
@@ -216,34 +224,64 @@ func (p *program) ends(t *testing.T, code int, message string) {
 	}
 }
 
-// TestCommandsAsRecorded runs commands in the same order and compares with the answers of the real binary of this branch.
-func TestCommandsAsRecorded(t *testing.T) {
-	f, err := os.Open("testdata/commands-580.jsonl")
-	if err != nil {
+// branches are those that the stand-in knows.
+var branches = []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"}
+
+// eachBranch runs a test for each branch of the driver.
+func eachBranch(t *testing.T, f func(t *testing.T, branch int)) {
+	for _, version := range branches {
+		t.Run(version[:3], func(t *testing.T) {
+			n, err := strconv.Atoi(version[:3])
+			if err != nil {
+				t.Fatal(err)
+			}
+			driver = version
+			defer func() { driver = "" }()
+			f(t, n)
+		})
+	}
+}
+
+// driver is the version of the driver of the nodes that are made next; empty for none.
+var driver string
+
+// TestCommands sends the table of the real programs to the stand-in.
+func TestCommands(t *testing.T) {
+	eachBranch(t, func(t *testing.T, branch int) {
+		d := start(t, nil)
+		tenants := d.tenants(t)
+		for _, c := range mpstest.Cases(t) {
+			dir := d.pipe
+			if c.Tenants() {
+				dir = tenants
+			}
+			if code, out := d.uiIn(t, dir, c.In+"\n", deadline); code != 0 || out != c.Want(branch) {
+				t.Errorf("%q (%s) answers %q with %d, want %q with 0", c.In, c.Socket, out, code, c.Want(branch))
+			}
+		}
+		if code, out := d.ui(t, "quit\n"); code != 0 || out != "" {
+			t.Errorf("quit answers %q with %d", out, code)
+		}
+		if code := d.exit(t); code != 0 {
+			t.Errorf("the daemon ended with %d", code)
+		}
+		if code, out := d.ui(t, "get_server_list\n"); code != 1 || out != "Cannot find MPS control daemon process" {
+			t.Errorf("without a daemon: %q with %d", out, code)
+		}
+	})
+}
+
+// tenants makes a directory that has only the socket control.
+func (d *daemon) tenants(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(d.node.Root, "t")
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	d := start(t, nil)
-	n := 0
-	for in := bufio.NewScanner(f); in.Scan(); n++ {
-		var row [2]string
-		if err := json.Unmarshal(in.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
-		d.answers(t, row[0]+"\n", row[1])
+	if err := os.Link(filepath.Join(d.pipe, "control"), filepath.Join(dir, "control")); err != nil {
+		t.Fatal(err)
 	}
-	if n < 90 {
-		t.Errorf("only %d commands were read", n)
-	}
-	if code, out := d.ui(t, "quit\n"); code != 0 || out != "" {
-		t.Errorf("quit answers %q with %d", out, code)
-	}
-	if code := d.exit(t); code != 0 {
-		t.Errorf("the daemon ended with %d", code)
-	}
-	if code, out := d.ui(t, "get_server_list\n"); code != 1 || out != "Cannot find MPS control daemon process" {
-		t.Errorf("without a daemon: %q with %d", out, code)
-	}
+	return dir
 }
 
 func entries(t *testing.T, dir string) map[string]string {
@@ -471,13 +509,7 @@ func TestServerOutlivesItsControl(t *testing.T) {
 // control, no user has it, not even root.
 func TestControlOnlyDirectory(t *testing.T) {
 	d := start(t, nil)
-	dir := filepath.Join(d.node.Root, "t")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(filepath.Join(d.pipe, "control"), filepath.Join(dir, "control")); err != nil {
-		t.Fatal(err)
-	}
+	dir := d.tenants(t)
 	tests := []struct{ name, in, want string }{
 		{"read", "get_default_active_thread_percentage\n", "100.0"},
 		{"set", "set_default_active_thread_percentage 50\n", "Insufficient privileges"},

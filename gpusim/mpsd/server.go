@@ -38,7 +38,7 @@ func runServer(ctx context.Context, cfg config) int {
 	if err != nil {
 		return 1
 	}
-	s := &mpsServer{cfg: cfg, clients: map[int]*served{}, idle: make(chan struct{})}
+	s := &mpsServer{cfg: cfg, log: serverLog{branch: cfg.branch}, clients: map[int]*served{}, idle: make(chan struct{})}
 	// Non-blocking: without a reader there is no log.
 	if f, err := os.OpenFile(filepath.Join(cfg.pipeDir, "log"), os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 		s.log.fifo = f

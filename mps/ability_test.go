@@ -1,0 +1,62 @@
+package mps
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAbilities(t *testing.T) {
+	none, early, modern := Abilities{}, Abilities{OwnerOnly: true}, Abilities{MultiUser: true, OwnerOnly: true}
+	tests := []struct {
+		name    string
+		release Release
+		want    Abilities
+		unknown string
+	}{
+		{"535", Release{Driver: "535.261.03", Branch: 535, Early: true}, none, ""},
+		{"550", Release{Driver: "550.163.01", Branch: 550, Early: true}, early, ""},
+		{"555", Release{Driver: "555.58.02", Branch: 555}, early, ""},
+		{"between 535 and 550", Release{Driver: "545.29.06", Branch: 545, Early: true}, none, ""},
+		{"between 555 and 580", Release{Driver: "570.86.10", Branch: 570, CUDA: 12080}, early, ""},
+		{"580", Release{CUDA: 13000}, modern, ""},
+		{"between 580 and 595", Release{Driver: "590.48.01", Branch: 590, CUDA: 13010}, modern, ""},
+		{"615", Release{CUDA: 13040}, modern, ""},
+		{"550 or older, without a version in its file", Release{Early: true}, none, ""},
+		{"too new", Release{Driver: "620.1.0", Branch: 620, CUDA: 13050}, none, "620.1.0"},
+		{"too new, by its CUDA version", Release{CUDA: 14000}, none, "CUDA 14.0"},
+		{"too old", Release{Driver: "470.82.01", Branch: 470}, none, "470.82.01"},
+		{"says nothing", Release{}, none, "of no known version"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, unknown := test.release.Abilities()
+			if got != test.want || (unknown != "") != (test.unknown != "") || !strings.Contains(unknown, test.unknown) {
+				t.Errorf("got %+v %q, want %+v and %q", got, unknown, test.want, test.unknown)
+			}
+		})
+	}
+}
+
+func TestStartsOnEveryBranch(t *testing.T) {
+	for _, driver := range branches {
+		t.Run(driver, func(t *testing.T) {
+			r := newFixtureOf(t, driver)
+			set := Settings{GPU: gpuA, Threads: 30, Memory: 1500 << 20}
+			r.start(t, set)
+			st := r.running(t)
+			if single := driver < "555"; st.SingleUser != single {
+				t.Errorf("one user at a time: %v, want %v", st.SingleUser, single)
+			}
+			p := r.burn(t, r.environment(t, Limits{}), "--hold")
+			if st := r.running(t); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
+				t.Errorf("clients %v", st.Clients)
+			}
+			if err := r.Stop(t.Context(), gpuA); err != nil {
+				t.Fatal(err)
+			}
+			p.ends(t, 1, "CUDA error 810")
+		})
+	}
+}

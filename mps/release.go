@@ -1,0 +1,146 @@
+package mps
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Release identifies a control program, as far as it says.
+type Release struct {
+	Driver string // "550.163.01", from the program file; empty when it has none
+	Branch int    // 550; 0 when Driver is empty
+	CUDA   int    // 13000 is CUDA 13.0; 0 when it reports none
+	Early  bool   // it takes no options: 550 or older
+}
+
+func (r Release) String() string {
+	switch {
+	case r.Driver != "":
+		return r.Driver
+	case r.CUDA != 0:
+		return "of CUDA " + r.Version()
+	case r.Early:
+		return "of 550 or older"
+	}
+	return "of no known version"
+}
+
+// Version is the CUDA version, "13.0"; empty when the program does not report it.
+func (r Release) Version() string {
+	if r.CUDA == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d", r.CUDA/1000, r.CUDA%1000/10)
+}
+
+// maxProgram is the largest program file that is searched for its version, in bytes. The real ones have less than 1 MiB.
+const maxProgram = 4 << 20
+
+// driverText is a driver version as a string of its own in a program file.
+var driverText = regexp.MustCompile(`\x00([4-9][0-9]{2}\.[0-9]{2,3}(?:\.[0-9]{2})?)\x00`)
+
+// driverIn returns the driver version that a program file contains. Empty without one, and with more than one, because then
+// it is not known which is its own.
+func driverIn(program string) (string, error) {
+	info, err := os.Stat(program)
+	if err != nil || info.Size() > maxProgram {
+		return "", err
+	}
+	b, err := os.ReadFile(program)
+	if err != nil {
+		return "", err
+	}
+	found := driverText.FindAllSubmatch(b, 2)
+	if len(found) != 1 {
+		return "", nil
+	}
+	return string(found[0][1]), nil
+}
+
+// probe identifies a control program. It starts no daemon and connects to none.
+func probe(ctx context.Context, program string) (Release, error) {
+	var r Release
+	driver, err := driverIn(program)
+	if err != nil {
+		return r, fmt.Errorf("cannot identify the MPS control program: %w", err)
+	}
+	if driver != "" {
+		number, _, _ := strings.Cut(driver, ".")
+		if r.Branch, err = strconv.Atoi(number); err != nil {
+			return r, fmt.Errorf("cannot identify the MPS control program: %w", err)
+		}
+		r.Driver = driver
+	}
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	// A directory without a daemon: early versions take -v for no option and look for one.
+	out, stderr, err := run(ctx, program, []string{"-v"}, environment(program, "/nonexistent"), "")
+	if err != nil {
+		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
+			return Release{}, fmt.Errorf("cannot run %s: %w", program, err)
+		}
+	}
+	r.Early = bytes.Contains(stderr, noDaemon)
+	if n, err := parseVersion(out); err == nil {
+		r.CUDA = n
+	}
+	return r, nil
+}
+
+// release is probe of the program that is installed now; an upgraded package is identified again.
+func (s *Supervisor) release(ctx context.Context) (Release, error) {
+	info, err := os.Stat(s.Control)
+	if err != nil {
+		return Release{}, fmt.Errorf("cannot identify the MPS control program: %w", err)
+	}
+	s.mu.Lock()
+	known := s.probed
+	s.mu.Unlock()
+	if known != nil && os.SameFile(known.file, info) && known.file.ModTime().Equal(info.ModTime()) && known.file.Size() == info.Size() {
+		return known.release, nil
+	}
+	r, err := probe(ctx, s.Control)
+	if err != nil {
+		return r, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probed = &probed{file: info, release: r}
+	return r, nil
+}
+
+// probed is an identified program file.
+type probed struct {
+	file    os.FileInfo
+	release Release
+}
+
+// abilities are those of the control program that is installed now.
+func (s *Supervisor) abilities(ctx context.Context) (Abilities, error) {
+	r, err := s.release(ctx)
+	if err != nil {
+		return Abilities{}, err
+	}
+	can, unknown := r.Abilities()
+	if unknown != "" {
+		s.Log.Warn(unknown)
+	}
+	return can, nil
+}
+
+// version is what State shows of the control program.
+func (s *Supervisor) version(ctx context.Context) string {
+	r, err := s.release(ctx)
+	if err != nil {
+		return ""
+	}
+	return cmp.Or(r.Driver, r.Version())
+}
