@@ -51,6 +51,16 @@ func TestAccountAndIdleLeases(t *testing.T) {
 	busy, busyID := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--kernel", "5ms", "--queue", "4")...)
 	alone, aloneID := begin(t, n, "red", "whole", n.Burn("--memory", "2GiB", "--kernel", "5ms", "--queue", "4")...)
 	_, idleID := begin(t, n, "red", "part", n.Burn("--memory", "2GiB", "--hold")...)
+	awaitStatus(t, n, "memory of all three", func(s *api.Status) bool {
+		for id, gib := range map[string]uint64{busyID: 1, aloneID: 2, idleID: 2} {
+			if l := leaseByID(s, id); l == nil || l.GPUMemory == nil || l.GPUMemory.Used < gib<<30 {
+				return false
+			}
+		}
+		return true
+	})
+	// A lease is held before its program has started and allocated.
+	allocated := time.Since(began)
 	detached := detach(t, n, "exit 3", "-t", "red", "--grant", "part")
 	events.await(t, "lease.ended", detached)
 	if e := events.await(t, "lease.idle", idleID); !strings.Contains(e.Message, "it has not used its GPU for 10s") || !strings.Contains(e.Message, "it is stopped in 10s unless it does") {
@@ -110,8 +120,10 @@ func TestAccountAndIdleLeases(t *testing.T) {
 		if r.HeldSeconds < 19_000 || r.BusyMeasuredSeconds > r.HeldSeconds || r.BusyMeasuredSeconds < 10_000 || part < c.least || part > c.most {
 			t.Errorf("%s: busy for %s of %s s, held for %s s", c.id, r.BusySeconds, r.BusyMeasuredSeconds, r.HeldSeconds)
 		}
-		memory := float64(r.GPUMemoryGiBSeconds) / float64(max(1, r.GPUMemoryMeasuredSeconds))
-		if r.GPUMemoryMeasuredSeconds < 5_000 || r.GPUMemoryMeasuredSeconds > r.HeldSeconds || memory < 0.9*c.gib || memory > 1.5*c.gib || float64(r.GPUMemoryPeak) < c.gib*(1<<30) {
+		least := 0.9 * c.gib * float64(r.GPUMemoryMeasuredSeconds-min(r.GPUMemoryMeasuredSeconds, api.Thousandths(allocated.Milliseconds())))
+		most := 1.5 * c.gib * float64(r.GPUMemoryMeasuredSeconds)
+		memory := float64(r.GPUMemoryGiBSeconds)
+		if r.GPUMemoryMeasuredSeconds < 5_000 || r.GPUMemoryMeasuredSeconds > r.HeldSeconds || memory < least || memory > most || float64(r.GPUMemoryPeak) < c.gib*(1<<30) {
 			t.Errorf("%s: %s GiB·s in %s s, at most %d bytes", c.id, r.GPUMemoryGiBSeconds, r.GPUMemoryMeasuredSeconds, r.GPUMemoryPeak)
 		}
 	}
