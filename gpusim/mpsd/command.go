@@ -333,7 +333,7 @@ func (d *control) ps(args []string) string {
 		n, _, _ := leadingInt(args[1])
 		s := d.serverByPID(n)
 		if s == nil {
-			return fmt.Sprintf("Server %d not found\nServer %d not found", n, n)
+			return fmt.Sprintf("Server %d not found\nServer %d not found\n", n, n)
 		}
 		servers = []*server{s}
 	}

@@ -5,15 +5,10 @@
 #
 # Both are free software in Debian's section contrib (nvtop in main since Debian 13), because the library that they use is
 # not free. They are unpacked and not installed, because their packages depend on a driver, which the virtual node
-# replaces. The host's apt does not change: contrib has its own lists and cache here, with the mirror and the options of
-# the host's apt.
+# replaces. The host's apt does not change (apt.sh).
 set -eu
-out=$1 python=$2
-
-die() {
-	echo "clients.sh: cannot get the NVML clients: $*" >&2
-	exit 1
-}
+out=$1 python=$2 what='the NVML clients'
+. ./apt.sh
 
 # have reports whether a package, or the needed part of it, is on this host.
 have() {
@@ -25,32 +20,13 @@ have() {
 }
 
 suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+mkdir -p "$work/debs" "$work/root"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/sources" "$work/debs" "$work/root"
-
-# The first mirror of the host's apt that carries Debian.
-mirror=$(apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)' 2>/dev/null |
-	sed -n 's/^Debian|//p' | grep -v security | sort -u | head -n 1 || true)
 [ -n "$mirror" ] || { have python3-pynvml && have nvtop; } ||
 	die "the host's apt lists no mirror of Debian (apt-get update): install nvtop, and nvidia-ml-py for $python"
-cat >"$work/sources/contrib.sources" <<SOURCES
-Types: deb
-URIs: $mirror
-Suites: $suite
-Components: contrib
-SOURCES
-keys=/usr/share/keyrings/debian-archive-keyring.gpg
-[ ! -f "$keys" ] || echo "Signed-By: $keys" >>"$work/sources/contrib.sources"
 
 contrib() {
-	command=$1
-	shift
-	apt-get -qq "$command" "$@" \
-		-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$work/sources" \
-		-o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" \
-		-o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o APT::Sandbox::User=root
+	apt "$suite" contrib "$@"
 }
 
 # fetch PACKAGE: from contrib, or else from the host's apt, which is main.
@@ -88,7 +64,4 @@ for package in $needed; do
 	done
 done
 
-mkdir -p "$(dirname "$out")"
-rm -rf "$out" "$out.new"
-cp -a "$work/root" "$out.new"
-mv "$out.new" "$out"
+place "$work/root" "$out"

@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// fetchWithin bounds the download of the clients.
+// fetchWithin bounds one download.
 const fetchWithin = 3 * time.Minute
 
 // clients are the independent NVML clients and the paths that they need.
@@ -43,7 +43,7 @@ func fetchedClients(t *testing.T) *clients {
 	return c
 }
 
-// fetch returns the clients of this version of clients.sh, and downloads them if necessary.
+// fetch returns the clients.
 func fetch() (*clients, error) {
 	// Debian's pynvml is for Debian's Python.
 	c := &clients{python: "/usr/bin/python3"}
@@ -53,34 +53,11 @@ func fetch() (*clients, error) {
 			return nil, fmt.Errorf("%w: apt-get install python3", err)
 		}
 	}
-	recipe, err := os.ReadFile("clients.sh")
+	dir, err := unpack("clients", c.python)
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(recipe)
-	const directories = "../../build/clients-"
-	dir, err := filepath.Abs(directories + hex.EncodeToString(sum[:6]))
-	if err != nil {
-		return nil, err
-	}
-	versions := filepath.Join(dir, "versions")
-	if _, err := os.Stat(versions); errors.Is(err, fs.ErrNotExist) {
-		old, err := filepath.Glob(directories + "*")
-		if err != nil {
-			return nil, err
-		}
-		for _, o := range old {
-			if err := os.RemoveAll(o); err != nil {
-				return nil, err
-			}
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), fetchWithin)
-		defer cancel()
-		if out, err := exec.CommandContext(ctx, "sh", "clients.sh", dir, c.python).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	b, err := os.ReadFile(versions)
+	b, err := os.ReadFile(filepath.Join(dir, "versions"))
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +77,41 @@ func fetch() (*clients, error) {
 		c.libraries = append(c.libraries, found...)
 	}
 	return c, nil
+}
+
+// unpack returns the directory with what this version of NAME.sh gets, and runs the script if there is none.
+func unpack(name string, args ...string) (string, error) {
+	sum := sha256.New()
+	for _, file := range []string{name + ".sh", "apt.sh"} {
+		recipe, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		_, _ = sum.Write(recipe)
+	}
+	directories := "../../build/" + name + "-"
+	dir, err := filepath.Abs(directories + hex.EncodeToString(sum.Sum(nil)[:6]))
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	old, err := filepath.Glob(directories + "*")
+	if err != nil {
+		return "", err
+	}
+	for _, o := range old {
+		if err := os.RemoveAll(o); err != nil {
+			return "", err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), fetchWithin)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "sh", append([]string{name + ".sh", dir}, args...)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, nil
 }
 
 // environ returns the environment of a client on a node: the node's library is first in the path.
