@@ -238,6 +238,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.escapes.NoDescent = h.NoDescent
 	if h.Descent != nil { // A nil record must stay a nil interface.
 		d.escapes.Descent = h.Descent
+		if err := h.Descent.WhySlow; err != nil {
+			d.Log.Info("a run takes longer on a busy host", "reason", err)
+		}
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,

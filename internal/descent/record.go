@@ -22,6 +22,9 @@ type Record struct {
 	mount *os.File // keeps a mount of its own; nil when the host has mounted the hierarchy
 	top   string   // the directory of the whole hierarchy
 	dir   string   // that of this daemon's leases
+
+	quick   *os.File // see quickenMoves
+	WhySlow error    // why moves into cgroups take long on a busy host; nil: they do not
 }
 
 // Open opens the record of the daemon whose cgroups have this name. A hierarchy that is mounted already is used: the sandbox of
@@ -39,9 +42,12 @@ func Open(name string) (r *Record, err error) {
 	r = &Record{}
 	if top, ok := findMount(string(mounts)); ok {
 		r.top = top
-	} else if err = r.mountPrivately(); err != nil {
+	} else if r.mount, err = mountCgroups(hierarchy); err != nil {
 		return r, err
+	} else {
+		r.top = fmt.Sprint("/proc/self/fd/", r.mount.Fd())
 	}
+	r.quick, r.WhySlow = quickenMoves(string(mounts))
 	// The mount of the host has the mode 0755: others need not list the leases.
 	if err = os.Chmod(r.top, 0o700); err != nil {
 		return r, err
@@ -67,39 +73,19 @@ func findMount(mountinfo string) (string, bool) {
 	return "", false
 }
 
-// mountPrivately mounts the hierarchy at no path: no other process sees the mount, and it ends with the process. The hierarchy itself
-// lasts while it has a cgroup.
-func (r *Record) mountPrivately() error {
-	config, err := unix.Fsopen("cgroup", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("open the file system: %w", err)
-	}
-	defer unix.Close(config)
-	for _, err := range []error{
-		unix.FsconfigSetFlag(config, "none"), unix.FsconfigSetString(config, "name", hierarchy), unix.FsconfigCreate(config),
-	} {
-		if err != nil {
-			return fmt.Errorf("mount it: %w", err)
-		}
-	}
-	fd, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-	if err != nil {
-		return fmt.Errorf("mount it: %w", err)
-	}
-	r.mount, r.top = os.NewFile(uintptr(fd), "record of descent"), fmt.Sprint("/proc/self/fd/", fd)
-	return nil
-}
-
 // Close ends the use of the record. What is recorded stays.
 func (r *Record) Close() error {
 	if r == nil {
 		return nil
 	}
 	_ = unix.Rmdir(r.dir) // It fails while a lease is recorded.
-	if r.mount == nil {
-		return nil
+	var err error
+	for _, f := range []*os.File{r.mount, r.quick} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
 	}
-	return r.mount.Close()
+	return err
 }
 
 // Add records a process, and what it starts from now on. undo records it as before.
