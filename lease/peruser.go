@@ -53,6 +53,7 @@ func (o *occupancy) user(uid int) *userUsage {
 // addUser records a lease of a user. The memory of a shared grant on a GPU is for all its leases there together, so it
 // counts once for each user who has a lease of it, in full: each of them may use all of it.
 func (o *occupancy) addUser(uid int, g *Grant, p *Place, v *View) {
+	o.usedBy(uid, p.GPUs)
 	u := o.user(uid)
 	u.leases++
 	if g.share() == nil {
@@ -83,6 +84,7 @@ func placeMemory(p *Place, v *View) (sum uint64) {
 // requester is whom a place is searched for. The zero value has no user.
 type requester struct {
 	ticket  string     // it may have the instance that was created for it
+	uid     *int       // of the user; nil for nobody
 	name    string     // of the user
 	limit   PerUser    // of the user; zero for root
 	has     *userUsage // what the user has; nil without a limit
@@ -92,7 +94,7 @@ type requester struct {
 
 // requesterOf describes the user of a request.
 func (o *occupancy) requesterOf(k *Ticket) requester {
-	r := requester{ticket: k.id, inPlace: k.lease.InPlace()}
+	r := requester{ticket: k.id, uid: &k.request.UID, inPlace: k.lease.InPlace()}
 	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
 		r.name, r.has = k.request.userName(), o.user(k.request.UID)
 		if k.pending != nil {

@@ -51,6 +51,7 @@ type gpuUsage struct {
 	shares    map[Key]*grantShare         // timeslice and mps
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
+	user      *int                        // uid of a user who has a lease on it; nil if nobody has
 	preempted map[Key]bool                // grants whose leases here are stopped for that request
 }
 
@@ -385,7 +386,14 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			lacks = append(lacks, fmt.Sprintf("GPU %d has no hard limit of GPU memory: %s", d.Index, why))
 			continue
 		}
-		if t.claimed && (own == nil || t.preempted[key]) {
+		if why := t.otherUser(d, who); why != "" {
+			lacks = append(lacks, why)
+			if nearest == nil {
+				nearest, shortest = d, 0
+			}
+			continue
+		}
+		if t.claimed && (own == nil || t.preempted[key] || d.OneUser != "") {
 			lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
 			continue
 		}

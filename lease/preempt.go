@@ -336,6 +336,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 		near := len(t.unmet) > 0 || slices.ContainsFunc(e.Place.GPUs, func(id gpu.UUID) bool { return slices.Contains(on, id) })
 		if near && !slices.Contains(ended, e) {
 			left.add(&e.Terms, &e.Place, false)
+			left.usedBy(e.UID, e.Place.GPUs)
 			places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
 		}
 	}

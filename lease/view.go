@@ -42,6 +42,8 @@ type GPUView struct {
 	ReopensSoon bool
 	// NoHardMemory is why no limit of GPU memory is hard here; empty if it can be, or if that is not known.
 	NoHardMemory string
+	// OneUser is why only the processes of one user at a time have contexts here; empty without such a rule.
+	OneUser string
 	// HardByLease: a hard limit holds for each lease alone, not for the leases of a grant together.
 	HardByLease bool
 	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -124,6 +125,12 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	}
 	if g.Err != nil {
 		v.Closed = g.Err.Error()
+	}
+	if e.Mode == api.ModeMPS && g.MPS != nil && g.MPS.SingleUser {
+		v.OneUser = "its MPS serves one user at a time"
+		if g.MPS.Version != "" {
+			v.OneUser = fmt.Sprintf("its MPS, version %s, serves one user at a time", g.MPS.Version)
+		}
 	}
 	if e.Mode != api.ModeMIG || g.Profiles == nil {
 		return v
