@@ -139,6 +139,9 @@ type MIGState struct {
 	Pending bool `json:"pending"`
 	// Resetless: a mode change needs no GPU reset (NVML field 184). nil when the driver does not report it.
 	Resetless *bool `json:"resetless,omitempty"`
+	// Missing are the functions of MIG that the library lacks; nil when it lacks none. Without those that read the mode,
+	// Capable is false although the GPU may have MIG.
+	Missing *MissingMIG `json:"missing,omitempty"`
 }
 
 // Placement is a range of memory slices. The device reports the width of the grid: 4, 8 and 12 are known.

@@ -2,6 +2,7 @@ package mig
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -30,10 +31,24 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	if d.MIG.Capable && d.MIG.Current != t.On && len(d.Unstoppable) != 0 {
 		return Result{}, &InUse{On: t.On, By: d.Unstoppable, Unstoppable: true}
 	}
+	if err := d.MIG.Missing.CanRead(); err != nil && (t.On || d.MIG.Current) {
+		return Result{}, fmt.Errorf("cannot plan MIG: %w", err) // Its mode and its instances are not known.
+	}
 	mode, err := PlanMode(d.MIG, t.On, d.InUseBy, o)
 	if err != nil {
 		return Result{}, err
 	}
+	r, err := planDevice(d, t, mode, o)
+	if err == nil {
+		err = r.Check(d.MIG)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return r, nil
+}
+
+func planDevice(d Device, t Target, mode *Mode, o Options) (Result, error) {
 	switch {
 	case !t.On && !d.MIG.Current:
 		return Result{Mode: mode}, nil
@@ -54,7 +69,7 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 		r.Mode = mode
 		return r, nil
 	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Requests) != 0:
-		return Result{}, errors.New("cannot plan MIG instances: this driver reports the profiles of a GPU only while MIG mode is on; first turn it on with an empty layout")
+		return Result{}, errors.New("cannot plan MIG instances: this driver reports the profiles of a GPU only while MIG mode is on; apply 'mig: {dynamic: true}' first, which turns it on, and then the layout")
 	}
 	present := d.Present
 	if !d.MIG.Current {

@@ -14,6 +14,10 @@ func TestPlanDevice(t *testing.T) {
 	on := gpu.MIGState{Capable: true, Current: true, Pending: true, Resetless: &yes}
 	off := gpu.MIGState{Capable: true, Resetless: &yes}
 	p := a100()
+	lacks := func(m gpu.MIGState) gpu.MIGState {
+		m.Missing = &gpu.MissingMIG{Library: "12.470", Change: []string{"nvmlGpuInstanceDestroy"}}
+		return m
+	}
 	for _, tc := range []struct {
 		name string
 		d    Device
@@ -33,6 +37,10 @@ func TestPlanDevice(t *testing.T) {
 		{name: "infeasible, so the mode is not changed", d: Device{MIG: off, Profiles: p}, t: Target{On: true, Requests: Requests("7g.40gb", "1g.5gb")}, err: "they need 9 memory slices"},
 		{name: "a reset that is not allowed", d: Device{MIG: gpu.MIGState{Capable: true, Resetless: &no}, Profiles: p}, t: Target{On: true}, err: "--allow-reset"},
 		{name: "profiles not reported", d: Device{MIG: off}, t: Target{On: true, Requests: Requests("7g.40gb")}, err: "only while MIG mode is on"},
+		{name: "the mode cannot be read", d: Device{MIG: gpu.MIGState{Missing: &gpu.MissingMIG{Library: "12.470", Read: []string{"nvmlDeviceGetMigMode"}}}}, t: Target{On: true}, err: "the NVML library 12.470 lacks nvmlDeviceGetMigMode"},
+		{name: "instances cannot be created, so the mode is not changed", d: Device{MIG: lacks(off), Profiles: p}, t: Target{On: true}, err: "the NVML library 12.470 lacks nvmlGpuInstanceDestroy"},
+		{name: "instances cannot be changed, and need not be", d: Device{MIG: lacks(on), Profiles: p, Present: presentFrom(t, p, "7g.40gb@0")}, t: Target{On: true, Requests: Requests("7g.40gb")}},
+		{name: "instances cannot be destroyed", d: Device{MIG: lacks(on), Profiles: p, Present: presentFrom(t, p, "7g.40gb@0")}, t: Target{}, err: "lacks nvmlGpuInstanceDestroy"},
 		{name: "profiles not reported, but no instance requested", d: Device{MIG: off}, t: Target{On: true}, want: []string{"turn on MIG mode"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -117,7 +117,7 @@ func (f *fake) CompleteInstance(_ context.Context, _ gpu.UUID, gi uint32, comput
 		if c.Placement != nil {
 			place = *c.Placement
 		}
-		in.Compute = append(in.Compute, gpu.ComputeInstance{ID: uint32(len(in.Compute)), Placement: place})
+		in.Compute = append(in.Compute, gpu.ComputeInstance{ID: uint32(len(in.Compute)), Placement: place, UUID: gpu.UUID(fmt.Sprintf("MIG-%d-%d", gi, place.Start))})
 	}
 	return *in, nil
 }

@@ -88,10 +88,10 @@ func callEverything(ctx context.Context, c *worker.Client, watch time.Duration) 
 	return errs
 }
 
-// TestSimLackingSymbols removes the symbols from the library, one at a time, and all optional ones together. A call of a
-// missing symbol would end the worker with exit code 127.
-func TestSimLackingSymbols(t *testing.T) {
-	n := serve(t, old, worker.Deadlines{})
+// lackingClients builds the driver library and the worker, and returns a function that starts a worker on a library with only
+// these symbols.
+func lackingClients(t *testing.T, n *simNode) func(t *testing.T, symbols []string) *worker.Client {
+	t.Helper()
 	dir := t.TempDir()
 	// The test starts more than a hundred workers: they are built without the race detector, which slows each start.
 	binary := filepath.Join(dir, "gpushare-nvml")
@@ -114,7 +114,7 @@ func TestSimLackingSymbols(t *testing.T) {
 			t.Fatalf("cannot compile: %v\n%s", err, out)
 		}
 	}
-	client := func(t *testing.T, symbols []string) *worker.Client {
+	return func(t *testing.T, symbols []string) *worker.Client {
 		t.Helper()
 		lib := link(t, t.TempDir(), objects, symbols)
 		run, err := os.MkdirTemp("", "r")
@@ -132,6 +132,13 @@ func TestSimLackingSymbols(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
+}
+
+// TestSimLackingSymbols removes the symbols from the library, one at a time, and all optional ones together. A call of a
+// missing symbol would end the worker with exit code 127.
+func TestSimLackingSymbols(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	client := lackingClients(t, n)
 	check := func(t *testing.T, c *worker.Client, watch time.Duration, allowed ...error) {
 		t.Helper()
 		for what, err := range callEverything(testContext(t), c, watch) {

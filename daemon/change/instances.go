@@ -100,6 +100,8 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
 	case want.Mode(id) != api.ModeMIG:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
+	case s.gpu.MIG.Missing.CanRead() != nil:
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot read the MIG instances of " + name + ": " + s.gpu.MIG.Missing.CanRead().Error(), Hint: "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks"}
 	case s.gpu.Profiles == nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
 	}
@@ -172,6 +174,9 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 			present[i].Keepable = true
 		}
 		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		if err == nil {
+			err = r.Check(s.gpu.MIG)
+		}
 		if err != nil {
 			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + instanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
@@ -202,6 +207,9 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 		present[i].Foreign = present[i].Foreign && present[i].Keepable
 	}
 	r, err := mig.Plan(*g.Profiles, present, nil, mig.Options{})
+	if err == nil {
+		err = r.Check(g.MIG)
+	}
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
 	}

@@ -25,6 +25,8 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 	switch {
 	case g.Err != nil:
 		return nil, g.Err
+	case g.MIG.Missing.CanRead() != nil:
+		return nil, fmt.Errorf("cannot create an instance on GPU %d: %w", g.Identity.Index, g.MIG.Missing.CanRead())
 	case g.Profiles == nil || !g.MIG.Current:
 		return nil, fmt.Errorf("cannot create an instance on GPU %d: its MIG mode is off", g.Identity.Index)
 	}
@@ -40,6 +42,9 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 		requests[i] = mig.Request{Name: r.Name, At: &r.Placement}
 	}
 	r, err := mig.Plan(*g.Profiles, present, requests, mig.Options{})
+	if err == nil {
+		err = r.Check(g.MIG)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package planner
 
 import (
+	"fmt"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -10,6 +12,9 @@ import (
 
 // RestoreGPU plans a recorded layout at the recorded placements.
 func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage) ([]step.Step, error) {
+	if err := g.MIG.Missing.CanRead(); err != nil {
+		return nil, fmt.Errorf("cannot plan MIG: %w", err)
+	}
 	users, _ := inUseBy(g, nil, use)
 	mode, err := mig.PlanMode(g.MIG, true, users, mig.Options{})
 	if err != nil {
@@ -20,5 +25,8 @@ func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage
 		return nil, err
 	}
 	r.Mode = mode
+	if err := r.Check(g.MIG); err != nil {
+		return nil, err
+	}
 	return r.Steps(g.Identity.UUID), nil
 }

@@ -174,6 +174,8 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 		v.Unusable, v.Pinned, v.InUse = "it is not managed by gpushare", true, false
 	case len(in.Compute) == 0:
 		v.Unusable = "it has no compute instance"
+	case slices.Contains(v.UUIDs, ""):
+		v.Unusable = g.MIG.Missing.NoDevice().Error() // CUDA would not find it.
 	}
 	return v
 }

@@ -30,6 +30,10 @@ func TestViewOf(t *testing.T) {
 	half := observetest.Instance(19, 5)
 	half.Compute = nil
 	mig := observetest.Device(true, observetest.Instance(9, 0), half, observetest.Instance(19, 6))
+	unnamed := observetest.Instance(19, 4)
+	unnamed.Compute[0].UUID = ""
+	mig.Instances = append(mig.Instances, unnamed)
+	mig.MIG.Missing = &gpu.MissingMIG{Library: "12.470", Device: []string{"nvmlDeviceGetMigDeviceHandleByIndex"}}
 	mig.Memory = gpu.Memory{Total: 40 << 30}
 	lost := plain("GPU-4", 4)
 	lost.Err, lost.Memory = errors.New("it does not answer"), gpu.Memory{}
@@ -66,7 +70,8 @@ func TestViewOf(t *testing.T) {
 	for _, p := range v.GPUs[0].Profiles {
 		profiles = append(profiles, p.Name)
 	}
-	if diff := cmp.Diff([]string{"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it is not managed by gpushare"}, instances); diff != "" {
+	if diff := cmp.Diff([]string{"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it is not managed by gpushare",
+		"1g.5gb its MIG device cannot be found: the NVML library 12.470 lacks nvmlDeviceGetMigDeviceHandleByIndex"}, instances); diff != "" {
 		t.Errorf("instances (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"1g.5gb", "3g.20gb"}, profiles); diff != "" {

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,7 @@ type Driver struct {
 	// rowSize is the row size of the process lists by version of the call.
 	rowSize map[string]int
 	version string // of the driver
+	missing *gpu.MissingMIG
 
 	// mu guards the rest. It is never held during a call of the library.
 	mu      sync.Mutex
@@ -102,6 +104,7 @@ func Open(opts ...Option) (*Driver, error) {
 		d.version, _ = d.lib.SystemGetDriverVersion() // empty when it fails
 	}
 	d.rowSize = rowSizes(d.version)
+	d.missing = found.missingMIG(cmp.Or(d.libraryVersion(), d.path))
 	for _, name := range found.missing {
 		o.log.Debug("the NVML library lacks a symbol", "symbol", name)
 	}

@@ -22,9 +22,7 @@ import (
 // Node implements gpu.Driver.
 func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	info := gpu.NodeInfo{DriverVersion: d.version, Library: d.path, Missing: slices.Clone(d.symbols.missing)}
-	if d.symbols.has(libraryVersion) {
-		info.LibraryVersion, _ = d.lib.SystemGetNVMLVersion() // empty when it fails
-	}
+	info.LibraryVersion = d.libraryVersion()
 	if d.symbols.has(cudaVersion) {
 		info.CUDAVersion = d.cuda()
 	}
@@ -37,6 +35,15 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	d.order = slices.Clone(gpus)
 	d.mu.Unlock()
 	return info, nil
+}
+
+// libraryVersion reads the version of the library; empty when it cannot be read.
+func (d *Driver) libraryVersion() string {
+	if !d.symbols.has(libraryVersion) {
+		return ""
+	}
+	v, _ := d.lib.SystemGetNVMLVersion()
+	return v
 }
 
 // cuda reads the CUDA version; 0 when it is not known.

@@ -16,8 +16,8 @@ import (
 // SetMIGMode implements gpu.Driver.
 func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	const op = "set the MIG mode"
-	if !d.symbols.has(setMIGMode) || !d.symbols.has(migMode) {
-		return gpu.ModeChange{}, refuse(op, id, gpu.ErrMissing)
+	if err := d.missing.CanSetMode(); err != nil {
+		return gpu.ModeChange{}, refuse(op, id, err)
 	}
 	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
@@ -231,8 +231,8 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 
 // change prepares a change of instances and returns the locked device. The caller unlocks it.
 func (d *Driver) change(ctx context.Context, op string, id gpu.UUID) (*device, error) {
-	if !d.symbols.has(migInstances) || !d.symbols.has(changeInstances) {
-		return nil, refuse(op, id, gpu.ErrMissing)
+	if err := d.missing.CanChange(false); err != nil {
+		return nil, refuse(op, id, err)
 	}
 	return d.lockDevice(ctx, op, id)
 }

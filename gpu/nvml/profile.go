@@ -42,7 +42,10 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 	if ret != nvml.SUCCESS {
 		return gpu.Profiles{}, v.failed(op, ret)
 	}
-	if !state.Capable || !d.symbols.has(migInstances) {
+	if err := d.missing.CanRead(); err != nil {
+		return gpu.Profiles{}, refuse(op, id, err)
+	}
+	if !state.Capable {
 		return gpu.Profiles{}, refuse(op, id, gpu.ErrNotSupported)
 	}
 	known, ret := d.giProfiles(v)

@@ -91,7 +91,7 @@ func (d *Driver) snapshot(v *device) (s gpu.Snapshot, ret nvml.Return) {
 // migState reads the MIG mode. A GPU without the mode is not capable of MIG.
 func (d *Driver) migState(h nvml.Device) (gpu.MIGState, nvml.Return) {
 	if !d.symbols.has(migMode) {
-		return gpu.MIGState{}, nvml.SUCCESS
+		return gpu.MIGState{Missing: d.missing}, nvml.SUCCESS
 	}
 	current, pending, ret := h.GetMigMode()
 	if absent(ret) {
@@ -100,7 +100,7 @@ func (d *Driver) migState(h nvml.Device) (gpu.MIGState, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return gpu.MIGState{}, ret
 	}
-	m := gpu.MIGState{Capable: true, Current: current == nvml.DEVICE_MIG_ENABLE, Pending: pending == nvml.DEVICE_MIG_ENABLE}
+	m := gpu.MIGState{Capable: true, Current: current == nvml.DEVICE_MIG_ENABLE, Pending: pending == nvml.DEVICE_MIG_ENABLE, Missing: d.missing}
 	m.Resetless = d.resetless(h)
 	return m, nvml.SUCCESS
 }

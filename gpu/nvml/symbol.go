@@ -4,7 +4,10 @@ package nvml
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // feature is a function group that some libraries lack.
@@ -125,15 +128,16 @@ func needs() []need {
 
 // symbols is what the loaded library has. It does not change.
 type symbols struct {
-	lacking map[feature]string // feature → what is lost
-	missing []string           // missing symbols in the table's order
-	best    map[string]string  // by the preferred symbol of a need: the symbol to call
+	lacking map[feature]string   // feature → what is lost
+	absent  map[feature][]string // the functions that a feature lacks: the preferred symbol of each
+	missing []string             // missing symbols in the table's order
+	best    map[string]string    // by the preferred symbol of a need: the symbol to call
 	at      map[string]unsafe.Pointer
 }
 
 // findSymbols looks up all symbols. The error names the first missing required symbol.
 func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
-	s := symbols{lacking: make(map[feature]string), best: make(map[string]string), at: make(map[string]unsafe.Pointer)}
+	s := symbols{lacking: make(map[feature]string), absent: make(map[feature][]string), best: make(map[string]string), at: make(map[string]unsafe.Pointer)}
 	noted := make(map[string]bool)
 	for _, n := range needs() {
 		found := ""
@@ -157,6 +161,7 @@ func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
 			return s, fmt.Errorf("the library lacks %s", n.symbols[0])
 		default:
 			s.lacking[n.feature] = n.loss
+			s.absent[n.feature] = append(s.absent[n.feature], n.symbols[0])
 		}
 	}
 	return s, nil
@@ -166,6 +171,18 @@ func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
 func (s symbols) has(f feature) bool {
 	_, lacks := s.lacking[f]
 	return !lacks
+}
+
+// missingMIG lists what a library lacks of MIG; nil when it lacks nothing.
+func (s symbols) missingMIG(library string) *gpu.MissingMIG {
+	m := gpu.MissingMIG{
+		Library: library, Read: slices.Concat(s.absent[migMode], s.absent[migInstances]), Mode: s.absent[setMIGMode],
+		Change: s.absent[changeInstances], Device: s.absent[migWalk], Place: s.absent[placeCompute],
+	}
+	if len(m.Read)+len(m.Mode)+len(m.Change)+len(m.Device)+len(m.Place) == 0 {
+		return nil
+	}
+	return &m
 }
 
 // call returns the symbol to call for the preferred one, with its address; nil when there is none.
