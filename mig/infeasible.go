@@ -20,6 +20,8 @@ type Infeasible struct {
 	Blocked []Present
 	// Nearest is the largest part of the requests that fits, with what must be kept; Plan accepts it. May be empty.
 	Nearest []Request
+	// StoppedAfter is the number of steps after which the search for the nearest layout was stopped; 0: it was not.
+	StoppedAfter int
 }
 
 // Error names the requests, the reason and what fits.
@@ -31,7 +33,18 @@ func (e *Infeasible) Error() string {
 	if len(e.Nearest) != 0 {
 		s += "; what fits is " + listText(e.Nearest)
 	}
+	if e.StoppedAfter != 0 {
+		s += "; " + e.Stopped()
+	}
 	return s
+}
+
+// Stopped says that the nearest layout is not known; empty when it is.
+func (e *Infeasible) Stopped() string {
+	if e.StoppedAfter == 0 {
+		return ""
+	}
+	return fmt.Sprintf("stopped looking for the nearest layout after %d steps", e.StoppedAfter)
 }
 
 // Is makes errors.Is(err, gpu.ErrInUse) true for refusals that --force would lift.
@@ -46,12 +59,19 @@ func (pr *problem) explain(requests []Request) error {
 	if err != nil {
 		return err
 	}
-	if !empty.fits(empty.counts()) {
+	empty.work = newWork(nearestSteps, pr.opts)
+	switch ok := empty.fits(empty.counts()); {
+	case empty.work.over():
+		e.Reason = "the placements that this GPU supports, or its existing instances, do not allow this combination"
+	case !ok:
 		e.Reason = empty.reason()
-	} else {
+	default:
 		e.Reason, e.Blocked = pr.blocking(requests)
 	}
-	e.Nearest = pr.nearest()
+	e.Nearest, e.StoppedAfter = pr.nearest()
+	if pr.work.cancelled {
+		return pr.work.err()
+	}
 	return e
 }
 
@@ -93,7 +113,7 @@ func (pr *problem) reason() string {
 		g := &pr.groups[i]
 		q := &pr.p.GI[g.profiles[0]]
 		fewest := -1
-		for bins := range pr.divisions(g, pr.counts()) {
+		for bins := range pr.divisions(g, pr.counts(), pr.maxInstances(q)) {
 			if fewest < 0 || len(bins) < fewest {
 				fewest = len(bins)
 			}
@@ -165,6 +185,9 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 		return err.Error(), nil
 	}
 	best, ok := forced.solve(forced.counts())
+	if forced.work.over() {
+		return "the existing instances are in the way", nil
+	}
 	if !ok {
 		return "the existing instances leave no placement free", nil
 	}
@@ -210,63 +233,27 @@ func verb(list []string) string {
 	return " are"
 }
 
-// nearest finds the largest part of the requests that fits together with what must be kept: the most instances, then the
-// most memory, then the earlier classes.
-func (pr *problem) nearest() []Request {
-	most := make([]int, len(pr.classes))
-	size := make([]uint32, len(pr.classes))   // the fewest memory slices of one; 0: it may share them
-	memory := make([]uint64, len(pr.classes)) // bytes of one, or its part of a shared instance
-	total, shared := 0, false
-	for i, c := range pr.classes {
-		most[i] = min(len(c.requests), pr.limit(c))
-		q := &pr.p.GI[c.profiles[0]]
-		switch {
-		case c.sub != 0:
-			memory[i] = q.Memory * uint64(c.sub) / uint64(q.Slices)
-			shared = true
-		case len(c.choices) == 0:
-			most[i] = 0
-		default:
-			most[i] = min(most[i], len(c.choices))
-			size[i], memory[i] = smallest(c.choices), pr.p.GI[c.choices[0].profile].Memory
-		}
-		total += most[i]
+// nearest finds the largest part of the requests that fits together with what must be kept. cut is the number of steps after
+// which it stopped looking, 0: it did not.
+func (pr *problem) nearest() (_ []Request, cut int) {
+	pr.work = newWork(nearestSteps, pr.opts)
+	best := pr.largestPart(pr.counts(), pr.keepable|pr.pinned)
+	switch {
+	case pr.work.over():
+		return nil, pr.work.steps
+	case best == nil:
+		return nil, 0
 	}
-	if !shared {
-		total = min(total, int(pr.p.Width))
+	counts := make([]int, len(best.counts))
+	for i, n := range best.counts {
+		counts[i] = int(n)
 	}
-	type part struct {
-		counts []int
-		memory uint64
+	// The solution that changes least: instances that must be kept satisfy requests where they can.
+	s, ok := pr.solveKeepingPinned(counts)
+	if !ok {
+		return nil, pr.work.steps
 	}
-	for n := total; n >= 0; n-- {
-		var parts []part
-		var pick func(i, left int, slicesLeft uint32, bytes uint64, counts []int)
-		pick = func(i, left int, slicesLeft uint32, bytes uint64, counts []int) {
-			if i == len(most) {
-				if left == 0 {
-					parts = append(parts, part{slices.Clone(counts), bytes})
-				}
-				return
-			}
-			for k := min(left, most[i]); k >= 0; k-- {
-				if taken := uint32(k) * size[i]; taken <= slicesLeft {
-					pick(i+1, left-k, slicesLeft-taken, bytes+uint64(k)*memory[i], append(counts, k))
-				}
-			}
-		}
-		pick(0, n, pr.p.Width, 0, nil)
-		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.memory, a.memory) })
-		for _, p := range parts {
-			if !pr.fits(p.counts) {
-				continue
-			}
-			// The solution that changes least: instances that must be kept satisfy requests where they can.
-			s, _ := pr.solveKeepingPinned(p.counts)
-			return pr.requestsOf(s, p.counts)
-		}
-	}
-	return nil
+	return pr.requestsOf(s, counts), 0
 }
 
 // requestsOf converts a partial solution to requests that Plan accepts.

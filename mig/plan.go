@@ -41,6 +41,8 @@ type Options struct {
 	Force       bool // --force by an administrator: instances in use and foreign ones may be destroyed, as few as possible
 	TakeForeign bool // idle foreign instances may be destroyed
 	AllowReset  bool // --allow-reset by an administrator
+	// Done: when it is closed, the search ends with an error that is context.Canceled. nil: never.
+	Done <-chan struct{}
 
 	additional bool // the requests are additional: an instance in use satisfies none of them
 }
@@ -79,7 +81,10 @@ func Plan(p gpu.Profiles, present []Present, requests []Request, o Options) (Res
 		return Result{}, err
 	}
 	best, ok := pr.solve(pr.counts())
-	if !ok {
+	switch {
+	case pr.work.over():
+		return Result{}, pr.work.err()
+	case !ok:
 		return Result{}, pr.explain(requests)
 	}
 	return pr.result(best, len(requests)), nil

@@ -25,6 +25,7 @@ type problem struct {
 	inUse    uint64
 	masks    []uint64 // memory slices of each of present
 	profile  []int    // index into p.GI of each of present, -1 when the device does not list it
+	work     *work
 }
 
 // class is a set of equal requests.
@@ -89,7 +90,7 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 	if p.Width > maxWidth || len(present) > maxWidth {
 		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are supported", p.Width, len(present), maxWidth)
 	}
-	pr := &problem{p: p, present: present, opts: o, maxMe: 1}
+	pr := &problem{p: p, present: present, opts: o, maxMe: 1, work: newWork(searchSteps, o)}
 	for _, q := range p.GI {
 		r := rule{me: slices.Contains(q.Attributes, "me"), all: slices.Contains(q.Attributes, "me.all"), none: slices.Contains(q.Attributes, "-me")}
 		pr.rules = append(pr.rules, r)
@@ -192,7 +193,6 @@ func (pr *problem) counts() []int {
 type search struct {
 	*problem
 	jobs      []job
-	first     bool   // stop at the first solution
 	mayKeep   uint64 // bits of present: may be kept without a request
 	best      solution
 	found     bool
@@ -209,10 +209,12 @@ func (pr *problem) solve(counts []int) (solution, bool) {
 
 // fits reports whether there is a solution at all. Pinned instances without a request are kept.
 func (pr *problem) fits(counts []int) bool {
-	s := pr.newSearch(pr.keepable | pr.pinned)
-	s.first = true
-	_, ok := s.searchAll(counts)
-	return ok
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	best := pr.largestPart(counts, pr.keepable|pr.pinned)
+	return best != nil && best.n == total
 }
 
 // solveKeepingPinned is solve where pinned instances without a request are kept.
@@ -228,11 +230,11 @@ func (pr *problem) newSearch(mayKeep uint64) *search {
 func (s *search) searchAll(counts []int) (solution, bool) {
 	for jobs := range s.arrangements(counts) {
 		s.searchArrangement(jobs)
-		if s.found && s.first {
+		if s.work.over() {
 			break
 		}
 	}
-	return s.best, s.found
+	return s.best, s.found && !s.work.over()
 }
 
 // searchArrangement searches one arrangement and replaces the best solution when it finds a better one.
@@ -268,7 +270,7 @@ func (j job) compare(k job) int {
 // combination is tried twice. mask is the used slices, conflicts the present instances that are destroyed, matched those
 // that are kept for a request.
 func (s *search) walk(ji, done, from int, mask, conflicts, matched, created uint64) {
-	if s.found && s.first {
+	if !s.work.step() {
 		return
 	}
 	for ji < len(s.jobs) && done == s.jobs[ji].n {
@@ -345,11 +347,11 @@ func (s *search) evaluate(mask, matched, created uint64) {
 	s.best = solution{jobs: s.jobs, chosen: slices.Clone(s.chosen), jobOf: slices.Clone(s.jobOf), matched: matched, extra: extra, cost: c}
 }
 
-// keepExtras keeps instances that have no request and may be kept, those in use first. The limits are nested (a profile's
+// keepExtras keeps instances that have no request and may be kept: pinned ones first, then those in use. The limits are nested (a profile's
 // maximum within that of its attribute), so keeping them one by one keeps the most.
 func (s *search) keepExtras(t *tally, mask, matched uint64) uint64 {
 	var out uint64
-	for _, only := range [2]uint64{s.pinned | s.inUse, ^(s.pinned | s.inUse)} {
+	for _, only := range [3]uint64{s.pinned, s.inUse &^ s.pinned, ^(s.pinned | s.inUse)} {
 		for i := range s.present {
 			if s.mayKeep&only&(1<<i) == 0 || matched&(1<<i) != 0 || s.masks[i]&mask != 0 {
 				continue

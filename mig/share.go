@@ -38,26 +38,36 @@ func (pr *problem) group() {
 }
 
 // arrangements returns every way to assign the given number of requests of each class to GPU instances: one GPU instance for
-// each request for a GPU instance, and every division of the compute instances of a group among GPU instances.
+// each request for a GPU instance, and every division of the compute instances of a group among GPU instances. Those that need
+// more memory slices than the GPU has are left out.
 func (pr *problem) arrangements(counts []int) iter.Seq[[]job] {
 	return func(yield func([]job) bool) {
 		var jobs []job
+		free := int(pr.p.Width)
 		for i, c := range pr.classes {
-			if c.sub == 0 && counts[i] > 0 {
-				jobs = append(jobs, job{request: c.request, choices: c.choices, n: counts[i], class: i, group: -1})
+			if c.sub != 0 || counts[i] == 0 {
+				continue
 			}
+			if counts[i] > len(c.choices) {
+				return
+			}
+			free -= counts[i] * int(smallest(c.choices))
+			jobs = append(jobs, job{request: c.request, choices: c.choices, n: counts[i], class: i, group: -1})
 		}
-		pr.divide(0, counts, jobs, yield)
+		if free >= 0 {
+			pr.divide(0, free, counts, jobs, yield)
+		}
 	}
 }
 
-// divide adds the jobs of the groups that start at index gi.
-func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bool) bool {
+// divide adds the jobs of the groups that start at index gi. They may use free memory slices.
+func (pr *problem) divide(gi, free int, counts []int, jobs []job, yield func([]job) bool) bool {
 	if gi == len(pr.groups) {
 		return yield(slices.Clone(jobs))
 	}
 	g := &pr.groups[gi]
-	for bins := range pr.divisions(g, counts) {
+	size := int(pr.smallestOf(g))
+	for bins := range pr.divisions(g, counts, min(pr.maxInstances(&pr.p.GI[g.profiles[0]]), free/size)) {
 		more := slices.Clip(jobs)
 		for i := 0; i < len(bins); {
 			n := 1
@@ -71,29 +81,41 @@ func (pr *problem) divide(gi int, counts []int, jobs []job, yield func([]job) bo
 			more = append(more, job{request: req, choices: pr.choicesFor(req, g.profiles), n: n, class: -1, group: gi})
 			i += n
 		}
-		if !pr.divide(gi+1, counts, more, yield) {
+		if !pr.divide(gi+1, free-len(bins)*size, counts, more, yield) {
 			return false
 		}
 	}
-	return true
+	return !pr.work.over()
 }
 
-// divisions returns every division of a group's compute instances among GPU instances, the fullest first. The GPU instances
-// of a division, and the compute instances in each, are in falling order.
-func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
+// smallestOf is the fewest memory slices of a GPU instance of a group; at least 1.
+func (pr *problem) smallestOf(g *group) uint32 {
+	least := pr.p.Width
+	for _, i := range g.profiles {
+		for _, at := range pr.p.GI[i].Placements {
+			least = min(least, at.Size)
+		}
+	}
+	return max(least, 1)
+}
+
+// divisions returns every division of a group's compute instances among at most some GPU instances, the fullest first. The GPU
+// instances of a division, and the compute instances in each, are in falling order.
+func (pr *problem) divisions(g *group, counts []int, most int) iter.Seq[[][]uint32] {
 	return func(yield func([][]uint32) bool) {
 		left := make([]int, len(g.members))
-		items := 0
+		items, need := 0, 0
 		for i, m := range g.members {
 			left[i] = counts[m]
 			items += counts[m]
+			need += counts[m] * int(pr.classes[m].sub)
 		}
 		if items == 0 {
 			yield(nil)
 			return
 		}
 		q := &pr.p.GI[g.profiles[0]]
-		if items > pr.maxInstances(q)*int(q.Slices) {
+		if need > most*int(q.Slices) {
 			return
 		}
 		var bins [][]uint32
@@ -104,7 +126,7 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 			if i < 0 {
 				return yield(bins)
 			}
-			if len(bins) == pr.maxInstances(q) {
+			if len(bins) == most {
 				return true
 			}
 			sub := pr.classes[g.members[i]].sub
@@ -115,6 +137,9 @@ func (pr *problem) divisions(g *group, counts []int) iter.Seq[[][]uint32] {
 		}
 		// fill adds further compute instances to the open GPU instance, largest first, and then closes it.
 		fill = func(bin []uint32, from int, space uint32) bool {
+			if !pr.work.step() {
+				return false
+			}
 			for i := from; i < len(left); i++ {
 				sub := pr.classes[g.members[i]].sub
 				if left[i] == 0 || sub > space {
