@@ -13,7 +13,7 @@ func (o *occupancy) usedBy(uid int, gpus []gpu.UUID) {
 	}
 }
 
-// otherUser returns why a GPU that serves the processes of one user at a time serves nobody else now; empty if the requester may
+// otherUser returns why a GPU that serves the processes of one user at a time serves no other user now; empty if the requester may
 // have it. The processes of another user would not fail there: they would wait, without a message.
 func (t *gpuUsage) otherUser(d *GPUView, who requester) string {
 	if d.OneUser == "" || t.user == nil || who.uid == nil || *t.user == *who.uid {

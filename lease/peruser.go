@@ -84,7 +84,7 @@ func placeMemory(p *Place, v *View) (sum uint64) {
 // requester is whom a place is searched for. The zero value has no user.
 type requester struct {
 	ticket  string     // it may have the instance that was created for it
-	uid     *int       // of the user; nil for nobody
+	uid     *int       // of the user; nil for no user
 	name    string     // of the user
 	limit   PerUser    // of the user; zero for root
 	has     *userUsage // what the user has; nil without a limit

@@ -51,7 +51,7 @@ type gpuUsage struct {
 	shares    map[Key]*grantShare         // timeslice and mps
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
-	user      *int                        // uid of a user who has a lease on it; nil if nobody has
+	user      *int                        // uid of a user who has a lease on it; nil if no user has
 	preempted map[Key]bool                // grants whose leases here are stopped for that request
 }
 

@@ -89,7 +89,10 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 		}
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients, st.Version = w.reading.servers, w.reading.clients, s.version(ctx)
+	st.Servers, st.Clients = w.reading.servers, w.reading.clients
+	if r, err := s.release(ctx); err == nil {
+		st.Program, st.Version = r, r.Text()
+	}
 	switch {
 	case rec != nil && !l.tenantLinked():
 		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"

@@ -21,6 +21,9 @@ type Release struct {
 	Early  bool   // it takes no options: 550 or older
 }
 
+// Text is the most exact version that the program has: of the driver, or of CUDA. Empty when it has neither.
+func (r Release) Text() string { return cmp.Or(r.Driver, r.Version()) }
+
 func (r Release) String() string {
 	switch {
 	case r.Driver != "":
@@ -93,54 +96,4 @@ func probe(ctx context.Context, program string) (Release, error) {
 		r.CUDA = n
 	}
 	return r, nil
-}
-
-// release is probe of the program that is installed now; an upgraded package is identified again.
-func (s *Supervisor) release(ctx context.Context) (Release, error) {
-	info, err := os.Stat(s.Control)
-	if err != nil {
-		return Release{}, fmt.Errorf("cannot identify the MPS control program: %w", err)
-	}
-	s.mu.Lock()
-	known := s.probed
-	s.mu.Unlock()
-	if known != nil && os.SameFile(known.file, info) && known.file.ModTime().Equal(info.ModTime()) && known.file.Size() == info.Size() {
-		return known.release, nil
-	}
-	r, err := probe(ctx, s.Control)
-	if err != nil {
-		return r, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.probed = &probed{file: info, release: r}
-	return r, nil
-}
-
-// probed is an identified program file.
-type probed struct {
-	file    os.FileInfo
-	release Release
-}
-
-// abilities are those of the control program that is installed now.
-func (s *Supervisor) abilities(ctx context.Context) (Abilities, error) {
-	r, err := s.release(ctx)
-	if err != nil {
-		return Abilities{}, err
-	}
-	can, unknown := r.Abilities()
-	if unknown != "" {
-		s.Log.Warn(unknown)
-	}
-	return can, nil
-}
-
-// version is what State shows of the control program.
-func (s *Supervisor) version(ctx context.Context) string {
-	r, err := s.release(ctx)
-	if err != nil {
-		return ""
-	}
-	return cmp.Or(r.Driver, r.Version())
 }

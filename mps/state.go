@@ -41,6 +41,8 @@ type State struct {
 	Unit    string   `json:"unit"`
 	PID     int      `json:"pid,omitempty"`     // of the control daemon
 	Version string   `json:"version,omitempty"` // of the driver that the program belongs to, "550.163.01", or of CUDA, "13.0"; empty when it has neither
+	// Program is the control program that is installed now; zero when it cannot be identified.
+	Program Release `json:"program,omitzero"`
 	// SingleUser: it has a server for one user at a time; processes of another user wait, without a message.
 	SingleUser bool `json:"single_user,omitempty"`
 	// Settings are those that it was started with; nil for a daemon without a record, which gpushare does not manage.

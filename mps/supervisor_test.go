@@ -25,7 +25,7 @@ func TestStartObserveStop(t *testing.T) {
 	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
 	r.start(t, set)
 	st := r.running(t)
-	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: "13.0", Settings: &set}
+	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: "13.0", Program: Release{CUDA: 13000}, Settings: &set}
 	if diff := cmp.Diff(want, st); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}

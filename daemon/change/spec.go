@@ -227,6 +227,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.want, p.node)) {
 		p.plan.Warnings = append(p.plan.Warnings, over.Text())
 	}
+	if planner.WantsMPS(p.want) && cs.Observer.MPS != nil {
+		p.plan.Warnings = append(p.plan.Warnings, planner.MPSWarnings(p.want, p.node, cs.Observer.MPS.Program(ctx))...)
+	}
 	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
 		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+planner.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}

@@ -21,6 +21,7 @@ func (cv *Converger) updateIsolationConditions(want *state.Desired, node *observ
 	cv.Conditions.Replace("not-enforced", conditions)
 	cv.updateLoginFilterConditions(want, node)
 	cv.updateMPSConditions(want, node)
+	cv.updateMPSProgramCondition(want, node)
 }
 
 func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.Node, conditions map[string]api.Condition) {

@@ -40,6 +40,8 @@ type LoginFilters interface {
 type MPS interface {
 	// Observe reads the state of the control daemon of one GPU; nil when none was requested.
 	Observe(ctx context.Context, id gpu.UUID) *mps.State
+	// Program identifies the installed control program.
+	Program(ctx context.Context) mps.Program
 }
 
 // Observer reads the node. Set the fields before the first use.

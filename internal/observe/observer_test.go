@@ -112,6 +112,8 @@ func (f *fake) Observe(_ context.Context, id gpu.UUID) *mps.State {
 	return nil
 }
 
+func (f *fake) Program(context.Context) mps.Program { return mps.Program{} }
+
 // start returns an observer of a host after one boot and one driver load.
 func start(t *testing.T) (*observe.Observer, *fake, string) {
 	t.Helper()

@@ -73,15 +73,15 @@ func TestRealMPSCommands(t *testing.T) {
 			if c.Tenants() {
 				dir = tenants
 			}
-			if code, out := ask(t, s.Control, dir, c.In); code != 0 || out != c.Want(branch) {
+			if code, out := query(t, s.Control, dir, c.In); code != 0 || out != c.Want(branch) {
 				t.Errorf("%q (%s) answers %q with %d, want %q with 0", c.In, c.Socket, out, code, c.Want(branch))
 			}
 		}
 	})
 }
 
-// ask sends one command to a control daemon.
-func ask(t *testing.T, program, pipe, command string) (code int, out string) {
+// query sends one command to a control daemon.
+func query(t *testing.T, program, pipe, command string) (code int, out string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
