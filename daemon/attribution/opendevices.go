@@ -31,6 +31,16 @@ type fileKey struct{ rdev, dev, ino uint64 }
 // OpenDevices finds the processes that have each GPU open. A descriptor that cannot be read counts as not open: the
 // driver then refuses the change, without naming a process.
 func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) planner.OpenDevices {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
+		return planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
+	}
+	return attr.OpenDevicesOf(ctx, gpus, pids...)
+}
+
+// OpenDevicesOf is OpenDevices for some processes.
+func (attr *Attribution) OpenDevicesOf(ctx context.Context, gpus []observe.GPU, pids ...int) planner.OpenDevices {
 	o := planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
 	host, err := attr.Hosts.At(attr.Observer.Last())
 	if err != nil {
@@ -48,11 +58,6 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 	})
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	pids, err := procfs.PIDs()
-	if err != nil {
-		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
-		return o
-	}
 	unread, err := procfs.WalkOpenFiles(ctx, pids, func(f procfs.OpenFile) {
 		key := fileKey{dev: f.Dev, ino: f.Ino}
 		if realHost && f.Type != 'c' {

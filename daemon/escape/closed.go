@@ -11,7 +11,6 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -47,15 +46,15 @@ func (c *closedLogins) adopted(want *state.Desired, now time.Time) bool {
 	return want.Enforcing() && want.FiltersLogins() && now.Sub(c.since) >= adoptionTime
 }
 
-// openers returns a function that lists the processes that have a GPU or one of its instances open.
-func (c *closedLogins) openers(ctx context.Context, e *Escapes, want *state.Desired, node *observe.Node) func(gpu.UUID) []int {
+// openers returns the processes that have a GPU or one of its instances open.
+func (c *closedLogins) openers(ctx context.Context, e *Escapes, want *state.Desired, node *observe.Node) *planner.OpenDevices {
 	if !want.Enforcing() || !want.FiltersLogins() {
 		c.users = planner.OpenDevices{}
 	} else if now := e.Now(); now.Sub(c.read) >= max(openersInterval, openersPart*c.duration) {
 		c.users = e.Attribution.OpenDevices(ctx, node.GPUs)
 		c.read, c.duration = now, e.Now().Sub(now)
 	}
-	return c.users.Users
+	return &c.users
 }
 
 // mayBeOutside leaves out the processes that only have a device open and are never stopped: monitoring has all of them open.

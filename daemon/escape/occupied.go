@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
@@ -30,6 +31,7 @@ type occupants struct {
 type occupant struct {
 	process cgroup.Process
 	place   state.Place
+	opened  bool // it has no context: it only has the device open
 }
 
 // occupantOn returns the place of a process on a GPU; ok is false if no lease would have it alone.
@@ -44,6 +46,21 @@ func occupantOn(g *observe.GPU, mode string, p *gpu.Process, start uint64) (c oc
 	}
 	c.place.Instance = g.Instances[i].Placement
 	return c, true
+}
+
+// openPlaces returns the places that a process has open, of those that a lease would have alone. Who has the node of a
+// partitioned GPU open, and no capability node of an instance, uses no instance.
+func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int) (places []state.Place) {
+	id := g.Identity.UUID
+	if mode == api.ModeExclusive && slices.Contains(open.GPUs[id], pid) {
+		places = append(places, state.Place{GPU: id})
+	}
+	for i := range g.Instances {
+		if in := &g.Instances[i]; mode == api.ModeMIG && slices.Contains(open.Instances[planner.InstanceKey{GPU: id, GI: in.ID}], pid) {
+			places = append(places, state.Place{GPU: id, Instance: in.Placement})
+		}
+	}
+	return places
 }
 
 // setOccupants replaces the occupants. Their places take no lease.
@@ -83,12 +100,15 @@ const exitTime = 5 * time.Second
 // exitPoll is the time between two looks at the list: the driver reports no end of a process.
 const exitPoll = 20 * time.Millisecond
 
-// Vacant returns why a lease may not start on its place: a process of no lease has a context there. It waits for processes
-// that are just exiting.
+// Vacant returns why a lease may not start on its place: a process of no lease has a context there, or is known to have it open while
+// logins are closed. It waits for processes that are just exiting.
 func (e *Escapes) Vacant(ctx context.Context, l *lease.Lease) error {
 	want := e.State.Desired()
 	if !want.Enforcing() || l.InPlace() || !alone(l.Terms.Kind()) {
 		return nil
+	}
+	if err := e.notOpen(ctx, want, l); err != nil {
+		return err
 	}
 	quiesced := e.quiesceUnits(ctx, want)
 	for deadline := e.Now().Add(exitTime); ; {
@@ -142,11 +162,38 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 				known[c] = true
 				return known
 			})
-			return false, &api.Error{
-				Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: a process of no lease uses it", g.Identity.Index),
-				Hint: "wait for a place with --wait; 'gpushare status' names the process to administrators",
-			}
+			return false, errOccupied(g)
 		}
 	}
 	return exiting, nil
+}
+
+func errOccupied(g *observe.GPU) error {
+	return &api.Error{
+		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: a process of no lease uses it", g.Identity.Index),
+		Hint: "wait for a place with --wait; 'gpushare status' names the process to administrators",
+	}
+}
+
+// notOpen returns an error if one of the known processes of no lease still has the place of a lease open. Such a process is killed, but
+// its exit may take long: a tracer keeps it, or a call of the driver. Processes that opened it since the last listing are not known.
+func (e *Escapes) notOpen(ctx context.Context, want *state.Desired, l *lease.Lease) error {
+	e.occupied.mu.Lock()
+	known := maps.Clone(e.occupied.known)
+	e.occupied.mu.Unlock()
+	node := e.Observer.Last()
+	for c := range known {
+		if !c.opened || !slices.Contains(l.Place.GPUs, c.place.GPU) || l.Place.Instance != nil && *l.Place.Instance != c.place.Instance {
+			continue
+		}
+		g, ok := node.GPU(c.place.GPU)
+		if st, runs := e.unattributed(c.process.PID); !ok || !runs || st.Start != c.process.Start {
+			continue
+		}
+		open := e.Attribution.OpenDevicesOf(ctx, node.GPUs, c.process.PID)
+		if slices.Contains(openPlaces(g, want.Mode(c.place.GPU), &open, c.process.PID), c.place) {
+			return errOccupied(g)
+		}
+	}
+	return nil
 }

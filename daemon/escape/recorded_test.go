@@ -1,13 +1,28 @@
 package escape
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
 // record is what the kernel records: in which lease each process was, or the one that started it.
@@ -110,4 +125,102 @@ func TestRecordedEscapesModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// fakeRecord is a record of one lease, to which others add processes between two reads.
+type fakeRecord struct {
+	descentRecord
+	pids  []int
+	fails map[int]error // of Add
+}
+
+func (r *fakeRecord) Processes(string) ([]int, error) { return slices.Clone(r.pids), nil }
+
+func (r *fakeRecord) Add(_ string, pid int) (func() error, error) {
+	if err := r.fails[pid]; err != nil {
+		return nil, err
+	}
+	r.pids = append(r.pids, pid)
+	return nil, nil
+}
+
+// fakeScopes knows in which lease each process is.
+type fakeScopes struct {
+	cgroup.Port
+	of map[int]string
+}
+
+func (p fakeScopes) ScopeOf(pid int) (string, bool) { id, ok := p.of[pid]; return id, ok }
+
+func TestRecordMissing(t *testing.T) {
+	errFull := errors.New("no space")
+	for _, c := range []struct {
+		name             string
+		recorded, inside []int
+		now              []int // recorded when it is read again
+		of               map[int]string
+		fails            map[int]error
+		want             []int // recorded by it
+		err              error
+	}{
+		{name: "all are recorded", recorded: []int{10, 11}, inside: []int{10}},
+		{name: "two are not", recorded: []int{10}, inside: []int{9, 10, 11}, now: []int{10}, of: map[int]string{9: "a", 11: "a"}, want: []int{9, 11}},
+		{name: "one forked meanwhile, and is recorded by the kernel", recorded: []int{10}, inside: []int{10, 11, 12}, now: []int{10, 11}, of: map[int]string{11: "a", 12: "a"}, want: []int{12}},
+		{name: "one has exited, one is in another lease", inside: []int{10, 11, 12}, of: map[int]string{11: "b", 12: "a"}, want: []int{12}},
+		{name: "one exits while it is recorded", inside: []int{10, 11}, of: map[int]string{10: "a", 11: "a"}, fails: map[int]error{10: fmt.Errorf("it ended: %w", unix.ESRCH)}, want: []int{11}},
+		{name: "one cannot be recorded", inside: []int{10}, of: map[int]string{10: "a"}, fails: map[int]error{10: errFull}, err: errFull},
+	} {
+		r := &fakeRecord{pids: slices.Clone(c.now), fails: c.fails}
+		e := &Escapes{Descent: r, Port: fakeScopes{of: c.of}}
+		if err := e.recordMissing("a", c.inside, c.recorded); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.err)
+		}
+		if got := r.pids[len(c.now):]; !slices.Equal(got, c.want) {
+			t.Errorf("%s: it recorded %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// abilities is a port with a hierarchy.
+type abilities struct{ cgroup.Port }
+
+func (abilities) Abilities() cgroup.Abilities {
+	return cgroup.Abilities{Hierarchy: &cgroup.Hierarchy{Mount: "/"}}
+}
+
+// noGPUs is a driver without GPUs.
+type noGPUs struct{ gpu.Driver }
+
+func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
+
+// Without the record a condition says what may not be found, while a spec is enforced.
+func TestConditionWithoutARecord(t *testing.T) {
+	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
+	st := state.NewState(nil, false)
+	observer := &observe.Observer{Driver: noGPUs{}, Slices: cgroup.NewProcesses("a test"), HostRoot: t.TempDir(), Now: time.Now}
+	observer.Observe(t.Context())
+	e := &Escapes{
+		Reporter: rep, State: st, Port: abilities{}, Attribution: &attribution.Attribution{Port: abilities{}}, Table: leasetest.TableWith(t, "red", "part", 1001),
+		Observer: observer, NoDescent: errors.New("the kernel has none"),
+	}
+	for _, c := range []struct {
+		enforce api.OnOff
+		missing error
+		want    string
+	}{
+		{"on", e.NoDescent, "those that started it have ended: the kernel has none"},
+		{"observe", e.NoDescent, ""},
+		{"on", e.NoDescent, "the kernel has none"},
+		{"on", nil, ""},
+	} {
+		st.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: c.enforce}}})
+		e.NoDescent = c.missing
+		if err := e.endEscaped(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		found := rep.Conditions.List()
+		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, "run-gpushare-descent.mount")) {
+			t.Errorf("enforce %s, missing: %v: the conditions are %+v", c.enforce, c.missing, found)
+		}
+	}
 }

@@ -171,7 +171,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	occupied := map[occupant]bool{}
 	node := d.Samples.Overlay(d.Observer.Last())
 	quiesced := sync.OnceValue(func() []string { return d.quiesceUnits(ctx, want) }) // cgroups of units that are known to use GPUs
-	openers := x.closed.openers(ctx, d, want, node)
+	open := x.closed.openers(ctx, d, want, node)
 	add := func(s unattributedProcess, g *observe.GPU, st procfs.Stat) {
 		s.process, s.name, s.gpu, s.index = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Index
 		if slices.ContainsFunc(out, func(o unattributedProcess) bool { return o.process == s.process }) {
@@ -199,10 +199,19 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			}
 			add(unattributedProcess{closes: closes}, g, st)
 		}
-		for _, pid := range openers(g.Identity.UUID) {
-			if st, ok := d.unattributed(pid); ok && d.mayBeOutside(pid) {
-				add(unattributedProcess{opened: true}, g, st)
+		for _, pid := range open.Users(g.Identity.UUID) {
+			st, ok := d.unattributed(pid)
+			if !ok || !d.mayBeOutside(pid) {
+				continue
 			}
+			s := unattributedProcess{opened: true}
+			if d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced()) == "" {
+				for _, place := range openPlaces(g, want.Mode(g.Identity.UUID), open, pid) {
+					occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
+					s.closes = true
+				}
+			}
+			add(s, g, st)
 		}
 	}
 	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
@@ -280,7 +289,7 @@ func (e *Escapes) stillUses(ctx context.Context, s unattributedProcess) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if s.opened {
-		users := e.Attribution.OpenDevices(ctx, e.Observer.Last().GPUs)
+		users := e.Attribution.OpenDevicesOf(ctx, e.Observer.Last().GPUs, s.process.PID)
 		return slices.Contains(users.Users(s.gpu), s.process.PID)
 	}
 	processes, err := e.Driver.Processes(ctx, s.gpu)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/tracing"
 )
 
 // contextOn starts a process of no lease with a context on a device.
@@ -74,6 +75,54 @@ func TestAnOccupiedGPUIsGrantedToNoLease(t *testing.T) {
 	_ = process.Wait() // It was killed.
 	if code := awaitEnd(t, waiting); code != 0 || !strings.Contains(waiting.Output(), "it runs") {
 		t.Errorf("after the end of the process the run ends with %d: %s", code, waiting.Output())
+	}
+}
+
+// With logins closed a process of no lease that only has the node of an exclusive GPU open, or the capability nodes of an instance, is
+// killed. While its exit lasts, because root traces it, its place is no lease's; other places are.
+func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, closedLogins)
+	instance := capabilityOf(t, n, "3g.20gb")
+	for _, c := range []struct{ name, node, gpu, grant, other string }{
+		{"an exclusive GPU", "nvidia3", "GPU 3", "whole", "cut"},
+		{"an instance", instance, "GPU 0", "cut", "whole"},
+		{"a partitioned GPU, no instance of it", "nvidia0", "GPU 0", "", "cut"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			opener := watch(t, n, nobody, c.node)
+			tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, opener.n))
+			who := fmt.Sprintf("pid %d (sleep) of nobody uses %s without a lease", opener.n, c.gpu)
+			awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool { return hasCondition(s, "unattributed", who) })
+			run := func(grant string) harness.Result {
+				return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true")
+			}
+			closed := hasCondition(status(t, n), "unattributed", "no lease gets what it uses until it ends")
+			if closed != (c.grant != "") {
+				t.Errorf("it closes a place: %v", closed)
+			}
+			if c.grant != "" {
+				if r := run(c.grant); r.Code != 125 || !strings.Contains(r.Err, "a process of no lease uses it") {
+					t.Errorf("its place: a run is answered with %d: %s", r.Code, r.Err)
+				}
+			}
+			if r := run(c.other); r.Code != 0 {
+				t.Errorf("another place: a run is answered with %d: %s", r.Code, r.Err)
+			}
+			endTracer(t, tracer)
+			<-opener.ended
+			awaitStatus(t, n, "its condition lasts", func(s *api.Status) bool { return !hasCondition(s, "unattributed", who) })
+			if c.grant == "" {
+				return
+			}
+			if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", c.grant, "--wait=20s", "--", "true"); r.Code != 0 {
+				t.Errorf("its place after its end: a run is answered with %d: %s", r.Code, r.Err)
+			}
+		})
 	}
 }
 
