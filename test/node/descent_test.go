@@ -198,20 +198,7 @@ func TestRecordEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)
 	job, id := begin(t, n, "red", "part", become+"sleep 60")
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", job.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(b), ":name=gpushare:/")
-	top, rest, _ := strings.Cut(after, "/")
-	if !strings.HasPrefix(rest, id+"\n") {
-		t.Fatalf("pid %d is not recorded for %s: %s", job.PID(), id, b)
-	}
-	record, err := descent.Open(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer record.Close()
+	record := recordOf(t, job.PID(), id)
 	if out := n.CLI(soon(t), "lease", "stop", id); out.Code != 0 {
 		t.Fatal(out)
 	}
@@ -221,4 +208,54 @@ func TestRecordEndsWithTheLease(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
+}
+
+// Processes of a lease that are not recorded, as those from before there was a record, are recorded by the next pass: what they start
+// from then on is found when it leaves.
+func TestProcessesOfALeaseAreRecordedLater(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	begins := filepath.Join(t.TempDir(), "begins")
+	open(t, filepath.Dir(begins))
+	x := startEscape(t, n, `while ! [ -e `+begins+` ]; do sleep 0.02; done; setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here"; exec sleep 60`)
+	record := recordOf(t, x.job.PID(), x.id)
+	if err := record.Release(x.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := harness.Await(soon(t), 10*time.Millisecond, "its process is not recorded again", func() (bool, error) {
+		pids, err := record.Processes(x.id)
+		return slices.Contains(pids, x.job.PID()), err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(begins, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	child, began := x.pids()[0], time.Now()
+	x.move(child)
+	x.awaitEnded("the descendant", child, began)
+}
+
+// recordOf opens the record in which a process of a lease is.
+func recordOf(t *testing.T, pid int, id string) *descent.Record {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(b), ":name=gpushare:/")
+	top, rest, _ := strings.Cut(after, "/")
+	if !strings.HasPrefix(rest, id+"\n") {
+		t.Fatalf("pid %d is not recorded for %s: %s", pid, id, b)
+	}
+	record, err := descent.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := record.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return record
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
-// unequal has two grants of one GPU.
+// unequal has two grants of one GPU. A lease that cannot be frozen is stopped.
 const unequal = `version: v1
-node: {enforce: on}
+node: {enforce: on, isolation: {unfrozen: stop}}
 gpus:
   - {select: {index: 2}, mode: timeslice}
 tenants:
@@ -25,7 +25,7 @@ tenants:
 `
 
 // A process in a lease that keeps the kernel from reporting the lease as frozen, because its execve waits for a traced thread, gives
-// the lease no more time of the GPU: it is frozen as before, and shown so.
+// the lease no more time of the GPU: it is frozen as before, shown so, and not stopped.
 func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)
@@ -62,5 +62,51 @@ func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
 	}
 	if got := conditionsOf(status(t, n), "lease-not-frozen"); len(got) != 0 {
 		t.Errorf("conditions: %q", got)
+	}
+	if l := leaseByID(status(t, n), red); l == nil || l.State != api.LeaseRunning {
+		t.Errorf("the lease is %+v", l)
+	}
+}
+
+// A lease whose programs run although it is frozen, because another program with the right to do so thaws it each time, is stopped:
+// isolation.unfrozen says so. Its neighbour is not.
+func TestALeaseThatOthersThawIsStopped(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	apply(t, n, unequal)
+	events := follow(t, n)
+	burn := strings.Join(n.Burn("--memory", "100MiB", "--kernel", "10ms", "--queue", "2", "--seconds", "120"), " ")
+	// Its loop has a processor whatever else the host does, so that it is seen to run.
+	_, red := begin(t, n, "red", "part", `sh -c "chrt -f 1 sh -c 'while :; do :; done' & exec `+burn+`"`)
+	_, blue := begin(t, n, "blue", "part", burn)
+	freeze, err := os.OpenFile(filepath.Join(unified(t), leaseByID(status(t, n), red).Isolation.Cgroup, "cgroup.freeze"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, thawed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(thawed)
+		defer freeze.Close()
+		for tick := time.NewTicker(time.Millisecond); ; {
+			select {
+			case <-ended:
+				tick.Stop()
+				return
+			case <-tick.C:
+				_, _ = freeze.Write([]byte("0")) // The cgroup may have ended.
+			}
+		}
+	}()
+	t.Cleanup(func() { close(ended); <-thawed })
+	events.await(t, "lease.ended", red)
+	all, err := n.Client().Leases(soon(t), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := leaseByID(&api.Status{Leases: all}, red); l == nil || !strings.Contains(l.Reason, "it could not be frozen (isolation.unfrozen: stop)") {
+		t.Errorf("it ended: %+v\n%s", l, daemonLog(n))
+	}
+	if l := leaseByID(status(t, n), blue); l == nil || l.State != api.LeaseRunning {
+		t.Errorf("its neighbour is %+v\n%s", l, daemonLog(n))
 	}
 }
