@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/version"
@@ -23,8 +24,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case args[0] == "--version":
 		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0
-	case args[0] == "--supervise" && (len(args) == 3 || len(args) == 4 && args[3] == "cgroup"):
-		return launch.Supervise(args[1], args[2], len(args) == 4)
+	case args[0] == "--supervise" && (len(args) == 4 || len(args) == 5 && args[4] == "cgroup"):
+		if kept, err := strconv.ParseInt(args[3], 10, 64); err == nil && kept > 0 {
+			return launch.Supervise(args[1], args[2], kept, len(args) == 5)
+		}
 	}
 	fmt.Fprintln(stderr, "gpushare-start: only gpushared starts this program; see gpushare run --detach")
 	return 2

@@ -28,7 +28,7 @@ type programStarter interface {
 }
 
 // Start starts a process that waits for its program.
-func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
+func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool, kept int64) (cgroup.ScopeState, *launch.Pending, error) {
 	at := k.isolated
 	if !isolated {
 		at = k.followed
@@ -36,7 +36,7 @@ func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated 
 	var w *launch.Pending
 	state, _, err := at.StartProgram(ctx, s, func(ctx context.Context, dir *os.File) (cgroup.Process, error) {
 		var err error
-		if w, err = k.supervisors.Start(ctx, s.ID, dir); err != nil {
+		if w, err = k.supervisors.Start(ctx, s.ID, dir, kept); err != nil {
 			return cgroup.Process{}, err
 		}
 		return cgroup.Process(w.Process), nil
@@ -68,6 +68,9 @@ func (k supervisedPrograms) Note(l *lease.Lease, line string) error {
 	return k.supervisors.Note(l.ID, line)
 }
 
+// Size is how many bytes of an output are kept.
+func (k supervisedPrograms) Size(id string) int64 { return k.supervisors.Size(id) }
+
 // Prune removes the output of leases for which keep is false.
 func (k supervisedPrograms) Prune(keep func(id string) bool) { k.supervisors.Prune(keep) }
 
@@ -78,7 +81,7 @@ type unitPrograms struct {
 }
 
 // Start starts a process that waits for its program.
-func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool) (cgroup.ScopeState, *launch.Pending, error) {
+func (u unitPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool, _ int64) (cgroup.ScopeState, *launch.Pending, error) {
 	if !isolated {
 		s.Slice, s.Closed, s.Devices = cgroup.SliceName{}, false, nil
 	}
@@ -134,6 +137,9 @@ func (u unitPrograms) Output(ctx context.Context, l *lease.Lease, lines int, end
 
 // Note adds a line of gpushare to the output.
 func (u unitPrograms) Note(l *lease.Lease, line string) error { return u.a.Note(l.Process.PID, line) }
+
+// Size is 0: the journal limits its own size.
+func (u unitPrograms) Size(string) int64 { return 0 }
 
 // Prune does nothing: the journal limits its own size.
 func (u unitPrograms) Prune(func(id string) bool) {}

@@ -59,7 +59,7 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 
 // startProgram starts the command of a detached lease, isolated, and returns when it runs.
 func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
-	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated)
+	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated, outputOf(ls.detachedOf(l.UID)))
 	if err != nil {
 		return cgroup.ScopeState{}, err
 	}

@@ -51,7 +51,7 @@ type endedLeases struct {
 	dropped loop.Wake                // see whenDropped
 }
 
-// whenDropped is set when entries are not kept any more.
+// whenDropped is set when output may have to be removed: a lease has ended, or an entry is not kept any more.
 func (e *endedLeases) whenDropped() loop.Wake {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,6 +86,7 @@ func (e *endedLeases) Add(l lease.Lease) {
 	e.list = append(e.list, x)
 	e.trimLocked()
 	e.changed = true
+	e.dropped.Set() // Its user may have too much output now.
 }
 
 // trimLocked removes what is not kept any more.

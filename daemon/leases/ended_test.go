@@ -11,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -74,9 +77,12 @@ func TestEndedLeasesAreKeptPerUser(t *testing.T) {
 type keptOutputs struct {
 	Outputs
 
-	mu  sync.Mutex // guards ids
-	ids []string
+	mu    sync.Mutex // guards ids
+	ids   []string
+	bytes int64 // of each
 }
+
+func (k *keptOutputs) Size(string) int64 { return k.bytes }
 
 func (k *keptOutputs) add(id string) {
 	k.mu.Lock()
@@ -96,6 +102,65 @@ func (k *keptOutputs) Prune(keep func(id string) bool) {
 	k.ids = slices.DeleteFunc(k.ids, func(id string) bool { return !keep(id) })
 }
 
+func detached(uid, i int) lease.Lease {
+	l := ended(uid, i)
+	l.Origin = lease.OriginDetached
+	return l
+}
+
+// The output of ended leases of one user has a limit in bytes, and the last one is kept. That of another user is not affected.
+func TestOutputOfEndedLeasesIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outputs := &keptOutputs{ids: []string{"3-0"}, bytes: userOutput / 4}
+		ls := &Leases{Table: lease.New(lease.Config{}), Detached: Detached{Outputs: outputs}}
+		ls.Ended.Add(detached(3, 0))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			ls.outputLoop(ctx)
+		}()
+		synctest.Wait()
+		for i := range 10 {
+			outputs.add(fmt.Sprintf("2-%d", i))
+			ls.Ended.Add(detached(2, i))
+			synctest.Wait()
+		}
+		if kept := outputs.list(); !slices.Equal(kept, []string{"3-0", "2-6", "2-7", "2-8", "2-9"}) {
+			t.Errorf("what is kept: %q", kept)
+		}
+		if n := len(ls.Ended.all()); n != 11 {
+			t.Errorf("%d leases are listed", n)
+		}
+		stop()
+		<-done
+	})
+}
+
+// Whatever the order in which one user starts and ends leases, the output of the live ones has a limit.
+func TestOutputOfLiveLeasesIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var live []int64
+		for range rapid.IntRange(0, 400).Draw(t, "steps") {
+			if len(live) == 128 || len(live) > 0 && rapid.IntRange(0, 3).Draw(t, "what") == 0 {
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "ended")
+				live = slices.Delete(live, i, i+1)
+				continue
+			}
+			live = append(live, outputOf(len(live)+1))
+		}
+		sum := int64(0)
+		for i, kept := range live {
+			if sum += kept; kept <= 0 || kept > launch.MaxOutput || kept > userOutput/int64(i+1) {
+				t.Fatalf("the %d-th live lease keeps %d bytes", i+1, kept)
+			}
+		}
+		if sum > 279<<20 {
+			t.Fatalf("%d leases keep %d bytes", len(live), sum)
+		}
+	})
+}
+
 // Output is removed together with the entry of its lease: when it is pushed out, and when it is too old.
 func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +175,7 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		synctest.Wait()
 		for i := range maxEndedPerUser + 1 {
 			outputs.add(fmt.Sprintf("2-%d", i))
-			ls.Ended.Add(ended(2, i))
+			ls.Ended.Add(detached(2, i))
 		}
 		synctest.Wait()
 		if kept := outputs.list(); len(kept) != maxEndedPerUser || kept[0] != "2-1" {

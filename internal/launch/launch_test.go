@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,7 +29,11 @@ func TestMain(m *testing.M) {
 	case os.Args[1] == SupervisedFlag:
 		os.Exit(Exec(true))
 	case os.Args[1] == "--supervise":
-		os.Exit(Supervise(os.Args[2], os.Args[3], len(os.Args) == 5))
+		kept, err := strconv.ParseInt(os.Args[4], 10, 64)
+		if err != nil {
+			os.Exit(2)
+		}
+		os.Exit(Supervise(os.Args[2], os.Args[3], kept, len(os.Args) == 6))
 	case os.Args[1] == confinedFlag:
 		confinedCaller(os.Args[2], os.Args[3])
 	}
@@ -69,7 +74,13 @@ func shellProgram(t *testing.T, script string) *Program {
 // begin starts the program.
 func begin(t *testing.T, k *Supervisors, id string, p *Program) error {
 	t.Helper()
-	w, err := k.Start(deadline(t), id, nil)
+	return beginWith(t, k, id, 0, p)
+}
+
+// beginWith starts the program, of whose output so many bytes are kept.
+func beginWith(t *testing.T, k *Supervisors, id string, kept int64, p *Program) error {
+	t.Helper()
+	w, err := k.Start(deadline(t), id, nil, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +200,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 // Without a message of the daemon no program runs: the daemon was killed in between.
 func TestEndsWithoutAProgram(t *testing.T) {
 	k := supervisors(t)
-	w, err := k.Start(deadline(t), "a", nil)
+	w, err := k.Start(deadline(t), "a", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,6 +276,27 @@ func TestFollowsTheOutput(t *testing.T) {
 	k.Prune(func(string) bool { return false })
 	if left, err := os.ReadDir(k.Dir); err != nil || len(left) > 0 {
 		t.Errorf("pruning leaves %v: %v", left, err)
+	}
+}
+
+// A program that prints without end fills no more than it may: two files, and one read beyond each.
+func TestOutputIsBounded(t *testing.T) {
+	const kept = 256 << 10
+	k := supervisors(t)
+	if err := beginWith(t, k, "a", kept, shellProgram(t, "head -c 4000000 /dev/zero | tr '\\0' x; echo; echo last")); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != 0 {
+		t.Fatalf("it ended as %+v: %v", r, err)
+	}
+	if n := k.Size("a"); n < kept/2 || n > kept+64<<10 {
+		t.Errorf("%d bytes are kept, want %d at most", n, kept)
+	}
+	if got := output(t, k, "a", 1); got != "last\n" {
+		t.Errorf("the last line is %q", got)
+	}
+	if n := k.Size("other"); n != 0 {
+		t.Errorf("the output of no program has %d bytes", n)
 	}
 }
 

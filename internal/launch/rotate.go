@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// maxFileSize is the size of one of the two files of a program's output.
-const maxFileSize = 8 << 20
+// MaxOutput is how many bytes of a program's output are kept at most, in two files.
+const MaxOutput = 16 << 20
 
 // rotatingFile is a file that is rotated at a size limit. One older file is kept, so that at least one limit of the last
 // output is kept, at most two.

@@ -22,21 +22,21 @@ const (
 // recordedFD is the descriptor on which a supervised program gets one byte when its record is written.
 const recordedFD = 3
 
-// Supervise is gpushare-start --supervise DIR ID: the parent of a program on hosts without a service manager. It writes the
-// program's output to files of bounded size and its result to the record, and ends when no process can write output.
-func Supervise(dir, id string, inCgroup bool) int {
+// Supervise is gpushare-start --supervise DIR ID BYTES: the parent of a program on hosts without a service manager. It writes the
+// program's output to files of so many bytes together and its result to the record, and ends when no process can write output.
+func Supervise(dir, id string, kept int64, inCgroup bool) int {
 	// It must not end before the program, not even when an init script stops all processes. The signals are caught and not
 	// ignored, because the program would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	conn := os.NewFile(supervisorConnFD, "the daemon")
-	if err := supervise(dir, id, conn, inCgroup); err != nil {
+	if err := supervise(dir, id, kept, conn, inCgroup); err != nil {
 		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{Code: ExitCannot, Message: "cannot supervise the program: " + err.Error()}}) // The daemon may have ended.
 		return 1
 	}
 	return 0
 }
 
-func supervise(dir, id string, conn *os.File, inCgroup bool) error {
+func supervise(dir, id string, kept int64, conn *os.File, inCgroup bool) error {
 	if err := closeOnExec(supervisorConnFD); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func supervise(dir, id string, conn *os.File, inCgroup bool) error {
 	if r.Supervisor, err = self(); err != nil {
 		return err
 	}
-	out, err := newRotatingFile(outputPath(dir, id), maxFileSize)
+	out, err := newRotatingFile(outputPath(dir, id), kept/2)
 	if err != nil {
 		return err
 	}

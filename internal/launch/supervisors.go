@@ -1,12 +1,14 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -24,8 +26,8 @@ type Supervisors struct {
 }
 
 // Start starts a supervisor, and under it a gpushare-start that waits for its program. cgroup is the open directory of the
-// cgroup to start it in, nil for none.
-func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*Pending, error) {
+// cgroup to start it in, nil for none. Of the output at most kept bytes are kept, 0: MaxOutput.
+func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File, kept int64) (*Pending, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create the directory of outputs: %w", err)
 	}
@@ -35,7 +37,7 @@ func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File) (*P
 		return nil, err
 	}
 	defer remote.Close()
-	args := []string{"--supervise", k.Dir, id}
+	args := []string{"--supervise", k.Dir, id, strconv.FormatInt(cmp.Or(kept, MaxOutput), 10)}
 	files := []*os.File{remote}
 	if cgroup != nil {
 		args, files = append(args, "cgroup"), append(files, cgroup)
@@ -109,6 +111,16 @@ func (k *Supervisors) Note(id, line string) error {
 	}
 	_, err = f.WriteString(line + "\n")
 	return errors.Join(err, f.Close())
+}
+
+// Size is how many bytes of the output are kept.
+func (k *Supervisors) Size(id string) (bytes int64) {
+	for _, path := range []string{outputPath(k.Dir, id), older(outputPath(k.Dir, id))} {
+		if st, err := os.Stat(path); err == nil {
+			bytes += st.Size()
+		}
+	}
+	return bytes
 }
 
 // Remove removes the output and the record of the id.
