@@ -209,19 +209,24 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(user+kernel) * 10 * time.Millisecond, nil
 }
 
-func residentMiB(pid int) (float64, error) {
+func residentMiB(pid int) (float64, error) { return memoryMiB(pid, "VmRSS:") }
+
+// peakMiB is the largest resident set so far.
+func peakMiB(pid int) (float64, error) { return memoryMiB(pid, "VmHWM:") }
+
+func memoryMiB(pid int, key string) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
 	}
 	for _, line := range strings.Split(string(b), "\n") {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if v, ok := strings.CutPrefix(line, key); ok {
 			var kib float64
 			_, err := fmt.Sscan(v, &kib)
 			return kib / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+	return 0, fmt.Errorf("process %d has no %s", pid, key)
 }
 
 // withWorkers returns the daemon and its child processes.
