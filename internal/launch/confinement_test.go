@@ -127,6 +127,9 @@ func TestConfinedCallersAreRefused(t *testing.T) {
 			if !ok || f.Code != ExitCannot || !strings.HasSuffix(f.Message, tt.want) || !strings.Contains(f.Hint, "without --detach") {
 				t.Errorf("got %+v, want %q", f, tt.want)
 			}
+			if _, err := k.Result(deadline(t), "a"); err != nil { // Its supervisor writes until then.
+				t.Error(err)
+			}
 			if got := output(t, k, "a", -1); got != "" {
 				t.Errorf("it printed %q", got)
 			}
