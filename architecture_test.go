@@ -52,7 +52,7 @@ var rules = map[string]rule{
 	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device is the only package that uses BPF, and it knows only device numbers"},
 	"systemd":           {own: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
 	"mig":               {own: []string{"gpu", "internal/step", "internal/text"}, why: "the planner is pure: the command line uses it without a daemon or a GPU"},
-	"mps":               {own: []string{"gpu", "cgroup", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
+	"mps":               {own: []string{"gpu", "cgroup", "internal/loop", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
 	"isolation":         {own: []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into restrictions; it must not know the wire format or the daemon"},
 	"lease":             {own: []string{"gpu", "api", "internal/locks", "internal/text"}, why: "the lease table uses small interfaces: it must not know their implementations"},
 	"quota":             {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},

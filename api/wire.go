@@ -98,7 +98,7 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | lost | stuck
+	State       string          `json:"state"`           // ok | changing | held | mps-down | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
@@ -163,7 +163,7 @@ type InstanceStatus struct {
 
 // MPSStatus is the MPS state of one GPU.
 type MPSStatus struct {
-	State   string `json:"state"` // running | starting | stopped | failed | unresponsive
+	State   string `json:"state"` // running | starting | restarting | stopped | failed | unresponsive
 	Unit    string `json:"unit,omitempty"`
 	PID     int    `json:"pid,omitempty"`
 	Version string `json:"version,omitempty"`

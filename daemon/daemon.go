@@ -100,6 +100,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
+	d.tasks.Go(func() { d.policy.MPS.Watch(ctx, d.wakeConverge) })
 	if f := d.host.Freezer; f != nil {
 		d.tasks.Go(func() {
 			f.Run(ctx, func(err error) { d.Log.Error("cannot keep leases frozen", "error", err) })

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +33,8 @@ type Detached struct {
 // tokenEnv marks every process of a service. Children inherit it, also in another session.
 const tokenEnv = "GPUSHARE_SERVICE_TOKEN"
 
-// maxLog is the size in bytes at which a service's log is trimmed. That is the output of several days of probes.
-const maxLog = 4 << 20
+// killTimeout is for the end of processes after SIGKILL, which the kernel may delay on a loaded host.
+const killTimeout = 10 * time.Second
 
 // detachedRecord is one started service. It is written with the token before the start, and again with the process after
 // it, so that the token finds a start that was interrupted in between.
@@ -137,6 +136,9 @@ func (d *Detached) spawn(s Service, token string) (pid int, err error) {
 		return 0, err
 	}
 	defer null.Close()
+	if err := d.keepLog(s.Name); err != nil {
+		return 0, err
+	}
 	out, err := os.OpenFile(d.logPath(s.Name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return 0, err
@@ -265,7 +267,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	if err := endAll(terminating, r, unix.SIGTERM); err != nil && ctx.Err() == nil && terminating.Err() == nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
-	killing, cancel := context.WithTimeout(ctx, timeout)
+	killing, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	if d.Cgroup != "" {
 		// The kernel kills all members at once, also those that fork.
@@ -282,7 +284,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	d.mu.Lock()
 	delete(d.results, name)
 	d.mu.Unlock()
-	return errors.Join(removeIfThere(d.logPath(name)), removeIfThere(d.logPath(name)+".1"), removeIfThere(d.recordPath(name)))
+	return removeIfThere(d.recordPath(name)) // The log tells why it ended; the next start keeps it.
 }
 
 func removeIfThere(path string) error {
@@ -388,26 +390,4 @@ func containsEntry(b []byte, entry string) bool {
 		b = b[i+1:]
 	}
 	return false
-}
-
-// trimLog keeps the end of a log that is too long. The service opened it for appending, so truncation loses at most what is
-// written at that moment.
-func (d *Detached) trimLog(name string) {
-	info, err := os.Stat(d.logPath(name))
-	if err != nil || info.Size() < maxLog {
-		return
-	}
-	f, err := os.OpenFile(d.logPath(name), os.O_RDWR, 0)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	tail := make([]byte, maxLog/16)
-	n, err := f.ReadAt(tail, info.Size()-int64(len(tail)))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return
-	}
-	// Losing the log is better than filling the run directory.
-	_ = os.WriteFile(d.logPath(name)+".1", tail[:n], 0o600)
-	_ = f.Truncate(0)
 }

@@ -88,8 +88,8 @@ func TestDetachedStartAndStop(t *testing.T) {
 	if st := state(t, d); st.Known {
 		t.Errorf("after the stop: %+v", st)
 	}
-	if left, err := os.ReadDir(d.Dir); err != nil || len(left) != 0 {
-		t.Errorf("files left: %v %v", left, err)
+	if left, err := os.ReadDir(d.Dir); err != nil || len(left) != 1 || left[0].Name() != "s.service.log" {
+		t.Errorf("files left: %v %v, want only the log", left, err)
 	}
 	if err := d.StopService(t.Context(), "s.service", time.Second); err != nil {
 		t.Errorf("stopping a service that does not exist: %v", err)

@@ -48,13 +48,17 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 		if err != nil {
 			return err
 		}
-		return h.start(ctx, a.Settings)
+		return h.start(ctx, a.Settings, a.KeepServer)
 	case KindStop:
 		a, err := decode[StopArgs](s.Args)
 		if err != nil {
 			return err
 		}
-		return h.stop(ctx, a.GPU)
+		if err := h.stop(ctx, a.GPU); err != nil {
+			return err
+		}
+		h.Supervisor.forgive(a.GPU)
+		return nil
 	}
 	return unknownKind(s)
 }
@@ -67,8 +71,12 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 		if err != nil {
 			return err
 		}
+		a, err := decode[StartArgs](s.Args)
+		if err != nil {
+			return err
+		}
 		if u.Previous != nil {
-			return h.start(ctx, *u.Previous)
+			return h.start(ctx, *u.Previous, a.KeepServer)
 		}
 		return h.stop(ctx, gpu.UUID(s.GPU))
 	case KindStop:
@@ -76,7 +84,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 		if err != nil || u.Settings == nil {
 			return err
 		}
-		return h.start(ctx, *u.Settings)
+		return h.start(ctx, *u.Settings, false)
 	}
 	return unknownKind(s)
 }
@@ -97,8 +105,16 @@ func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	return snap.ComputeMode == gpu.ComputeExclusiveProcess, nil
 }
 
-// start sets the compute mode and starts MPS. The previous mode is on disk before the mode is changed.
-func (h *Handler) start(ctx context.Context, set Settings) error {
+// start sets the compute mode and starts MPS, or sets up the control daemon that runs with the same server. With keep it stops
+// nothing that runs. The previous mode is on disk before the mode is changed.
+func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
+	same, running, err := h.Supervisor.servesAs(ctx, set)
+	if err != nil {
+		return err
+	}
+	if keep && running && !same {
+		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.GPU)
+	}
 	previous := h.Supervisor.Previous(set.GPU)
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
 	if err != nil {
@@ -119,8 +135,14 @@ func (h *Handler) start(ctx context.Context, set Settings) error {
 			return err
 		}
 		if err := h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess); err != nil {
+			if same {
+				return err
+			}
 			return h.restoreAfterFailure(ctx, set.GPU, err)
 		}
+	}
+	if same && (keep || greet(ctx, h.Supervisor.layout(set.GPU).pipe()) == nil) {
+		return h.Supervisor.Mend(ctx, set, previous)
 	}
 	if err := h.Supervisor.Start(ctx, set, previous); err != nil {
 		return h.restoreAfterFailure(ctx, set.GPU, err)

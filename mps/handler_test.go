@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
@@ -156,8 +157,9 @@ func TestFailedStartRestoresMode(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "no usable GPU") {
 			t.Errorf("got %v", err)
 		}
-		if m.mode != gpu.ComputeDefault || r.observe(t) != nil {
-			t.Errorf("after the failure: mode %s, %+v", m.mode, r.observe(t))
+		st := r.observe(t)
+		if m.mode != gpu.ComputeDefault || st == nil || st.Phase != Restarting || !strings.Contains(st.Reason, "no usable GPU") || !st.Retry.After(time.Unix(1e9, 0)) {
+			t.Errorf("after the failure: mode %s, %+v", m.mode, st)
 		}
 	})
 	t.Run("mode refused", func(t *testing.T) {

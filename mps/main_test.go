@@ -153,6 +153,14 @@ func (f *fixture) start(t *testing.T, set Settings) {
 	}
 }
 
+// mend sets up the control daemon that runs.
+func (f *fixture) mend(t *testing.T, set Settings) {
+	t.Helper()
+	if err := f.Mend(t.Context(), set, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // observe observes with lists and limits that are read again.
 func (f *fixture) observe(t *testing.T) *State {
 	t.Helper()

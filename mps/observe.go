@@ -3,9 +3,11 @@ package mps
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // Observe observes the control daemon of one GPU; nil when there is none. It changes nothing on the node. During Start and
@@ -35,13 +37,13 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 	l := s.layout(id)
 	rec := l.readRecord()
 	if rec == nil && w.unitChecked && !w.foreign {
-		return nil
+		return s.unstarted(id, w)
 	}
 	unit, err := s.Units.ServiceState(ctx, UnitName(id))
 	if rec == nil && err == nil {
 		w.unitChecked, w.foreign = true, unit.Known
 		if !unit.Known {
-			return nil
+			return s.unstarted(id, w)
 		}
 	}
 	st := &State{GPU: id, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
@@ -58,30 +60,33 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 		st.Phase, st.Reason = Stopped, unit.Result
 		return st
 	case !unit.Running:
-		st.Phase, st.Reason = Failed, "its unit does not run"
-		if unit.Result != "" {
-			st.Reason = "its unit ended: " + unit.Result
-		}
+		s.observeDown(ctx, st, w, unit)
 		return st
 	}
+	now := s.Now()
 	if w.pid != unit.PID {
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
+		s.watch.follow(unit.PID)
 	}
+	w.restarts.settle(now)
 	if err := greet(ctx, l.pipe()); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
-		st.Servers, st.Clients = w.reading.servers, w.reading.clients
+		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
 		switch {
 		case w.read.IsZero() && errors.Is(err, ErrNoDaemon) && w.missedGreetings < maxMissedGreetings:
 			st.Phase = Starting
 		case w.missedGreetings >= maxMissedGreetings:
 			st.Phase = Unresponsive
 		}
+		if w.missedGreetings < maxMissedGreetings {
+			s.watch.lookAt(id, now.Add(retryGreeting))
+		}
 		return st
 	}
 	w.missedGreetings = 0
 	st.Phase = Running
-	if now := s.Now(); w.read.IsZero() || now.Sub(w.read) >= readInterval {
+	if w.read.IsZero() || now.Sub(w.read) >= readInterval {
 		r, err := s.read(ctx, l, rec)
 		if err != nil {
 			st.Reason = err.Error()
@@ -102,4 +107,45 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 		st.Reason = "its server has a fatal fault: no new client can join until all of its clients have ended"
 	}
 	return st
+}
+
+// observeDown completes the state of a daemon that is desired and whose unit does not run. An end since the last observation
+// counts as a failure.
+func (s *Supervisor) observeDown(ctx context.Context, st *State, w *gpuState, unit ServiceState) {
+	ended := "its unit does not run"
+	if unit.Result != "" {
+		ended = "its unit ended: " + s.describeEnd(ctx, st.Unit, unit.Result)
+	}
+	if w.pid != 0 {
+		w.pid = 0
+		w.restarts.failed(s.Now(), ended)
+	}
+	s.setDown(st, w, ended)
+}
+
+// unstarted is the state of a daemon that could not be started; nil when nobody tried.
+func (s *Supervisor) unstarted(id gpu.UUID, w *gpuState) *State {
+	if w.restarts.failures == 0 {
+		return nil
+	}
+	st := &State{GPU: id, Unit: UnitName(id)}
+	s.setDown(st, w, "")
+	return st
+}
+
+// setDown sets the phase and the time of the next start.
+func (s *Supervisor) setDown(st *State, w *gpuState, ended string) {
+	st.Phase, st.Reason = w.restarts.phase(ended)
+	st.Retry = w.restarts.next
+	if st.Retry.After(s.Now()) {
+		s.watch.lookAt(st.GPU, st.Retry)
+	}
+}
+
+// living returns the processes of a former reading that still exist.
+func living(pids []int) []int {
+	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
+		_, err := procfs.Start(pid)
+		return err != nil
+	})
 }

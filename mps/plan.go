@@ -16,6 +16,8 @@ const (
 // StartArgs is for mps.start: MPS runs on the GPU with these settings. A control daemon with other settings is replaced.
 type StartArgs struct {
 	Settings Settings `json:"settings"`
+	// KeepServer: no control daemon or server that runs is stopped, because its clients were not named when the step was planned.
+	KeepServer bool `json:"keep_server,omitempty"`
 }
 
 // StartUndo is what ran before; nil for nothing.
@@ -39,8 +41,8 @@ type Observed struct {
 	Processes []gpu.Process // of the GPU, with the MPS clients
 }
 
-// Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs. An unresponsive control daemon
-// is not restarted, because that would stop its clients; it is only reported. Step ids are 0.
+// Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs. A control daemon that
+// does not answer is restarted, which disturbs its clients. Step ids are 0.
 func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.Step {
 	ids := map[gpu.UUID]bool{}
 	for id := range desired {
@@ -80,12 +82,14 @@ func startReason(set Settings, s *State) (reason string, keepsServer bool) {
 	switch {
 	case s == nil:
 		return "MPS is desired but does not run", true
+	case s.Down():
+		return "MPS is desired but does not run: " + s.Reason, len(s.Leftovers) == 0
 	case s.Settings == nil:
 		return "the running control daemon is not managed by gpushare", false
 	case *s.Settings != set:
 		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(set)
-	case s.Phase == Failed || s.Phase == Stopped:
-		return "MPS is desired but does not run: " + s.Reason, len(s.Leftovers) == 0
+	case s.Phase == Unresponsive:
+		return "MPS does not answer: " + s.Reason, false
 	case s.Drift:
 		return s.Reason, true
 	}
@@ -99,16 +103,18 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 	}
 	var undo StartUndo
 	if o.State != nil {
-		undo.Previous = o.State.Settings
+		if !o.State.Down() {
+			undo.Previous = o.State.Settings
+		}
 		if keepsServer && o.State.Phase == Running {
 			text = "set the MPS defaults again"
-		} else if o.State.Phase != Failed {
+		} else if !o.State.Down() {
 			text = "restart MPS"
 		}
 	}
 	s := step.Step{
 		Kind: KindStart, GPU: string(set.GPU), Phase: step.GrantAccess,
-		Args: step.Must(StartArgs{Settings: set}), Undo: step.Must(undo),
+		Args: step.Must(StartArgs{Settings: set, KeepServer: keepsServer}), Undo: step.Must(undo),
 		Text: text, Reason: reason, Disruption: step.None,
 	}
 	if !keepsServer {

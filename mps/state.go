@@ -3,6 +3,7 @@ package mps
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -15,7 +16,8 @@ const (
 	Starting     Phase = "starting"     // its unit runs, and it does not greet yet
 	Running      Phase = "running"      // it greets
 	Unresponsive Phase = "unresponsive" // its unit runs, and it missed three greetings in a row
-	Failed       Phase = "failed"       // it is desired, and its unit does not run
+	Restarting   Phase = "restarting"   // it is desired, its unit does not run, and it is started again soon
+	Failed       Phase = "failed"       // the same after several failures: the next start is minutes away
 	Stopped      Phase = "stopped"      // a unit with its name that gpushare did not start, and that does not run
 )
 
@@ -54,7 +56,15 @@ type State struct {
 	MissedGreetings int    `json:"missed_greetings,omitempty"` // greetings missed in a row
 	Reason          string `json:"reason,omitempty"`           // why it does not run, or not as desired
 	Drift           bool   `json:"drift,omitempty"`            // it runs, and a start step corrects the reason without disturbing clients
+	// Retry is the earliest time at which it is started again without a request; zero: at once.
+	Retry time.Time `json:"retry,omitzero"`
 }
+
+// Down reports whether it is desired and its unit does not run.
+func (s *State) Down() bool { return s != nil && (s.Phase == Restarting || s.Phase == Failed) }
+
+// Waits reports whether it is not yet time to start it again.
+func (s *State) Waits(now time.Time) bool { return s.Down() && s.Retry.After(now) }
 
 // Healthy reports whether new clients can join.
 func (s *State) Healthy() bool { return s != nil && s.Phase == Running && s.Reason == "" }

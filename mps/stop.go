@@ -21,7 +21,7 @@ func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
 	if err == nil {
 		err = s.shutDown(ctx, s.layout(id), unit)
 	}
-	w.read, w.missedGreetings, w.unitChecked = time.Time{}, 0, false
+	w.read, w.missedGreetings, w.unitChecked, w.pid = time.Time{}, 0, false, 0
 	if err != nil {
 		return fmt.Errorf("cannot stop MPS on %s: %w", id, err)
 	}

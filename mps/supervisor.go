@@ -36,6 +36,8 @@ type Supervisor struct {
 	mu     sync.Mutex // guards what follows
 	gpus   map[gpu.UUID]*gpuState
 	probed *probed // nil until the control program was identified
+
+	watch watch
 }
 
 // gpuState is the state of one control daemon that is kept between two observations.
@@ -48,6 +50,7 @@ type gpuState struct {
 	read            time.Time // time of the reading
 	pid             int       // of the control daemon
 	reading         reading
+	restarts        restarts
 }
 
 func (s *Supervisor) layout(id gpu.UUID) layout {
@@ -80,10 +83,8 @@ func (s *Supervisor) Service(set Settings, can Abilities) Service {
 		Env: append(environment(s.Control, l.pipe()),
 			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
 			"CUDA_VISIBLE_DEVICES="+string(set.GPU)),
-		Dir:          "/",
-		Restart:      true,
-		RestartAfter: 2 * time.Second,
-		OpenFiles:    openFiles,
+		Dir:       "/",
+		OpenFiles: openFiles,
 	}
 }
 
@@ -101,7 +102,7 @@ func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
 // recordPrevious records the settings that are about to be started and the previous compute mode.
 func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) error {
 	if err := s.validate(set); err != nil {
-		return err
+		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
 	}
 	l := s.layout(set.GPU)
 	next := record{Settings: set}

@@ -49,7 +49,7 @@ func TestStartObserveStop(t *testing.T) {
 	}
 	p.ends(t, 1, "CUDA error 810")
 	lowered.ends(t, 1, "CUDA error 810")
-	if st := r.observe(t); st == nil || st.Phase != Failed {
+	if st := r.observe(t); st == nil || st.Phase != Restarting {
 		t.Errorf("after Stop, before Forget: %+v", st)
 	}
 	if err := r.Forget(gpuA); err != nil {
@@ -141,9 +141,9 @@ func TestRestartFindsControlDaemon(t *testing.T) {
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
 		t.Errorf("the next run observes (-before +after):\n%s", diff)
 	}
-	r.start(t, set)
+	r.mend(t, set)
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
-		t.Errorf("a start while it runs changed (-before +after):\n%s", diff)
+		t.Errorf("setting it up again changed (-before +after):\n%s", diff)
 	}
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	p.ends(t, 143, "stopped by SIGTERM")
@@ -160,7 +160,7 @@ func TestControlDaemonDies(t *testing.T) {
 	}
 	awaitExit(t, before.PID)
 	st := r.observe(t)
-	if st.Phase != Failed || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
+	if st.Phase != Restarting || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
 		t.Errorf("after a kill -9: %+v, servers were %v", st, before.Servers)
 	}
 	// The next start ends the leftover server and its client.
@@ -293,7 +293,7 @@ func TestDriftIsCorrected(t *testing.T) {
 			if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, test.want) {
 				t.Errorf("%+v, want %q", st, test.want)
 			}
-			r.start(t, set)
+			r.mend(t, set)
 			if st := r.running(t); st.PID != pid {
 				t.Error("the correction restarted it")
 			}
@@ -306,7 +306,7 @@ func TestDriftIsCorrected(t *testing.T) {
 		if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "tenants' socket") {
 			t.Errorf("%+v", st)
 		}
-		r.start(t, set)
+		r.mend(t, set)
 		r.running(t)
 	})
 }
@@ -358,8 +358,8 @@ func TestInterruptedStart(t *testing.T) {
 	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set})); err != nil {
 		t.Fatal(err)
 	}
-	if st := r.observe(t); st == nil || st.Phase != Failed {
-		t.Errorf("%+v, want it failed", st)
+	if st := r.observe(t); st == nil || st.Phase != Restarting {
+		t.Errorf("%+v, want it restarting", st)
 	}
 	r.start(t, set)
 	r.running(t)

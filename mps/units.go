@@ -14,20 +14,20 @@ type Units interface {
 	StopService(ctx context.Context, name string, timeout time.Duration) error
 	// ServiceState reads the service's state; Known is false when there is no such service.
 	ServiceState(ctx context.Context, name string) (ServiceState, error)
+	// LastLines returns at most n of the last lines that the service printed, also after it has ended; none if they cannot be
+	// read.
+	LastLines(ctx context.Context, name string, n int) []string
 }
 
-// Service describes one service.
+// Service describes one service. It is not restarted when it ends: a control daemon without its limits and its tenants' socket
+// would serve nobody, so the supervisor starts it again.
 type Service struct {
 	Name        string // "gpushare-mps-5f0c1a2b3c4d.service"
 	Description string
 	Argv        []string // the program's absolute path first
 	Env         []string // the complete environment
 	Dir         string   // working directory
-	// Restart restarts it after RestartAfter when it failed. An adapter without a service manager does not: the converge loop
-	// does it.
-	Restart      bool
-	RestartAfter time.Duration
-	OpenFiles    uint64 // limit of open files, 0 for the default
+	OpenFiles   uint64   // limit of open files, 0 for the default
 }
 
 // ServiceState is the state of a service.

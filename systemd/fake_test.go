@@ -30,7 +30,7 @@ func signatures() map[string]string {
 		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
 		"ExecStartEx": "a(sasas)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
 		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
-		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h", "OOMPolicy": "s",
+		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h", "OOMPolicy": "s", "LimitNOFILE": "t", "LimitNOFILESoft": "t",
 	}
 }
 

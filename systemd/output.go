@@ -166,3 +166,15 @@ func (a *Adapter) Note(pid int, line string) error {
 	}
 	return nil
 }
+
+// ServiceOutput returns at most n of the last lines that a service printed; none when the journal cannot be read.
+func (a *Adapter) ServiceOutput(ctx context.Context, name string, n int) []string {
+	a.syncJournal(ctx)
+	var out bytes.Buffer
+	r := &journalReader{program: a.journalctl, to: &out}
+	// By this boot and the program itself: systemd's own messages about the unit are not of the program.
+	if err := r.read(ctx, []string{"--boot", "--lines=" + strconv.Itoa(n), "_SYSTEMD_UNIT=" + name + ".service"}); err != nil || out.Len() == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+}

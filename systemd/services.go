@@ -31,6 +31,8 @@ type Service struct {
 	RestartDelay     time.Duration // systemd's 100 ms when zero
 	StopTimeout      time.Duration // from SIGTERM to SIGKILL; 10 s when zero
 	UMask            *uint32       // systemd's 022 when nil
+	OpenFiles        uint64        // the limit of open files; systemd's default when zero
+	KeepResult       bool          // after a failure it stays until StopService or the next start, so that its result can be read
 	Closed           bool          // only Devices and the standard pseudo devices may be opened
 	Devices          []cgroup.DeviceRule
 }
@@ -50,6 +52,22 @@ type ServiceState struct {
 
 // Running reports whether the service's main process runs.
 func (s ServiceState) Running() bool { return s.Active == "active" && s.MainPID > 0 }
+
+// End describes how the main process ended: "exited with 1", "killed by signal 9"; systemd's result if it does not say. Empty while
+// it runs.
+func (s ServiceState) End() string {
+	switch {
+	case s.Running():
+		return ""
+	case s.exitCode == cldExited:
+		return fmt.Sprintf("exited with %d", s.exitStatus)
+	case s.exitCode == 0 && s.Result == "success":
+		return "" // It never ran.
+	case s.exitCode == 0:
+		return s.Result
+	}
+	return fmt.Sprintf("killed by signal %d", s.exitStatus)
+}
 
 // StartService starts the service and returns when systemd reports it as started. ErrExists: a service of this name exists
 // and has not ended.
@@ -98,7 +116,10 @@ func (a *Adapter) serviceProperties(s Service) []sd.Property {
 		prop("Environment", env),
 		prop("Restart", orDefault(s.Restart, "no")),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
-		prop("CollectMode", "inactive-or-failed"),
+		prop("CollectMode", collectMode(s.KeepResult)),
+	}
+	if s.OpenFiles > 0 {
+		props = append(props, prop("LimitNOFILE", s.OpenFiles), prop("LimitNOFILESoft", s.OpenFiles))
 	}
 	if s.Description != "" {
 		props = append(props, prop("Description", s.Description))
@@ -131,7 +152,10 @@ func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Dur
 	graceful, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := a.stop(graceful, unit)
-	if err == nil || graceful.Err() == nil || ctx.Err() != nil {
+	if err == nil {
+		return a.reset(ctx, unit) // Of a failure that was kept.
+	}
+	if graceful.Err() == nil || ctx.Err() != nil {
 		return err
 	}
 	err = a.bus.do(ctx, func(ctx context.Context, l *link) error {
@@ -140,7 +164,14 @@ func (a *Adapter) StopService(ctx context.Context, name string, timeout time.Dur
 	if err != nil && !is(err, "NoSuchUnit") && !is(err, "NoSuchProcess") {
 		return fmt.Errorf("cannot kill service %s: %w", name, err)
 	}
-	return a.stop(ctx, unit)
+	return errors.Join(a.stop(ctx, unit), a.reset(ctx, unit))
+}
+
+func collectMode(keepResult bool) string {
+	if keepResult {
+		return "inactive"
+	}
+	return "inactive-or-failed"
 }
 
 // ServiceState reads the service's state; cgroup.ErrNotFound when systemd does not know it.

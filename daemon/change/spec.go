@@ -203,6 +203,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		}
 	}
 	steps := slices.Concat(stops, nodeSteps.Before, processStops, hardware.Steps, nodeSteps.After)
+	if !a.Force && p.only == nil {
+		steps = planner.WithoutRestarts(steps, p.node)
+	}
 	if p.only != nil {
 		// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })

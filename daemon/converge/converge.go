@@ -102,6 +102,7 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 		return errors.Join(filterErr, err)
 	}
 	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After)
+	steps = planner.WithoutWaiting(steps, node, cv.Now())
 	skipped := disruptive(steps)
 	err = cv.carryOut(ctx, steps)
 	cv.reportDrift(want, found, skipped)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/mps"
@@ -15,17 +16,27 @@ func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if want.Mode(id) != api.ModeMPS || !want.Enforcing() || g.MPS.Healthy() || g.MPS == nil && cv.State.Changing() != nil {
+		if !want.WantsMPS(id) || g.MPS.Healthy() || g.MPS == nil && cv.State.Changing() != nil {
 			continue
 		}
-		c := api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: MPS does not run", g.Identity.Index), Hint: "it is started again; 'gpushare mps list' shows why it ended"}
-		if g.MPS != nil {
-			c.Message = fmt.Sprintf("GPU %d: MPS is %s: %s", g.Identity.Index, g.MPS.Phase, g.MPS.Reason)
-			if g.MPS.Phase == mps.Unresponsive {
-				c.Hint = "it is not restarted, because a restart stops its clients: end them, then 'gpushare gpu retry'"
-			}
-		}
+		c := api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s", g.Identity.Index, planner.MPSReason(g.MPS))}
+		c.Hint = mpsHint(g)
 		bad[string(id)] = c
 	}
 	cv.Conditions.Replace("mps", bad)
+}
+
+// mpsHint says what happens next by itself, or which command helps.
+func mpsHint(g *observe.GPU) string {
+	switch m := g.MPS; {
+	case m == nil:
+		return "it is started again"
+	case m.Down() && len(m.Leftovers) > 0:
+		return "servers of the former control daemon still run: it is started when they have no clients, or at once with 'gpushare apply --force', which stops the clients"
+	case m.Phase == mps.Failed:
+		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %d'", g.Identity.Index)
+	case m.Phase == mps.Unresponsive:
+		return "it is restarted when it has no clients, or at once with 'gpushare apply --force', which stops them"
+	}
+	return "it is corrected by itself"
 }

@@ -205,11 +205,8 @@ func (u systemUnits) StartService(ctx context.Context, s mps.Service) error {
 		env[k] = v
 	}
 	out := systemd.Service{
-		Name: unitBase(s.Name), Description: s.Description, Argv: s.Argv, Env: env, WorkingDirectory: s.Dir, RestartDelay: s.RestartAfter,
-		Type: "exec",
-	}
-	if s.Restart {
-		out.Restart = "on-failure"
+		Name: unitBase(s.Name), Description: s.Description, Argv: s.Argv, Env: env, WorkingDirectory: s.Dir, OpenFiles: s.OpenFiles,
+		Type: "exec", KeepResult: true,
 	}
 	err := u.a.StartService(ctx, out)
 	if errors.Is(err, systemd.ErrExists) {
@@ -232,7 +229,12 @@ func (u systemUnits) ServiceState(ctx context.Context, name string) (mps.Service
 	if err != nil {
 		return mps.ServiceState{}, err
 	}
-	return mps.ServiceState{Known: true, Running: s.Running(), PID: s.MainPID, Result: s.Result}, nil
+	return mps.ServiceState{Known: true, Running: s.Running(), PID: s.MainPID, Result: s.End()}, nil
+}
+
+// LastLines returns what the service printed last, by the journal.
+func (u systemUnits) LastLines(ctx context.Context, name string, n int) []string {
+	return u.a.ServiceOutput(ctx, unitBase(name), n)
 }
 
 func unitBase(name string) string { return strings.TrimSuffix(name, ".service") }

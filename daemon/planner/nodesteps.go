@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/isolation"
-	"github.com/gpushare/gpushare/mps"
 )
 
 // NodeInput is the input of the part of a plan that changes no GPU hardware. Each part is read when it is needed, and at
@@ -184,27 +181,4 @@ func PlanMigrationUnmanage(denied func() (bool, error)) ([]step.Step, error) {
 		steps[i].Reason = "the node is unmanaged"
 	}
 	return steps, nil
-}
-
-// PlanMPS plans the MPS control daemons: which ones are stopped before the GPU steps and started after them.
-func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
-	desired, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
-	for i := range node.GPUs {
-		g := &node.GPUs[i]
-		id := g.Identity.UUID
-		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			desired[id] = mps.Settings{GPU: id, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
-		}
-		if g.MPS != nil || desired[id].GPU != "" {
-			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
-		}
-	}
-	for _, s := range mps.Plan(desired, observed) {
-		if s.Phase == step.RevokeAccess {
-			stop = append(stop, s)
-		} else {
-			start = append(start, s)
-		}
-	}
-	return stop, start
 }

@@ -40,6 +40,9 @@ func (d *Desired) Mode(id gpu.UUID) string {
 	return api.ModeUnmanaged
 }
 
+// WantsMPS reports whether gpushare runs MPS on a GPU.
+func (d *Desired) WantsMPS(id gpu.UUID) bool { return d.Enforcing() && d.Mode(id) == api.ModeMPS }
+
 // Manages reports whether gpushare manages a GPU: its mode is neither external nor unmanaged.
 func (d *Desired) Manages(id gpu.UUID) bool {
 	m := d.Mode(id)

@@ -103,6 +103,8 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.State = "changing"
 	case held:
 		out.State, out.Reason = "held", reason
+	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
+		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
 	}
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)

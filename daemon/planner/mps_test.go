@@ -1,0 +1,63 @@
+package planner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// A GPU whose MPS is down or does not answer takes no lease, is restarted by the loop only when it is time and nobody is
+// disturbed, and does not stand in the way of another change.
+func TestMPSThatIsDown(t *testing.T) {
+	const id = gpu.UUID("GPU-1")
+	now := time.Unix(1e9, 0)
+	want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}, GPUs: map[gpu.UUID]*api.GPUSpec{id: {Mode: api.ModeMPS}}}
+	set := &mps.Settings{GPU: id}
+	client := []gpu.Process{{PID: 7, Kind: gpu.MPSProcess}}
+	for _, c := range []struct {
+		name                     string
+		m                        *mps.State
+		processes                []gpu.Process
+		closed                   bool
+		starts, inLoop, inChange int
+	}{
+		{"it runs", &mps.State{Phase: mps.Running, Settings: set}, client, false, 0, 0, 0},
+		{"it was never started", nil, nil, true, 1, 1, 1},
+		{"a greeting was missed", &mps.State{Phase: mps.Running, Settings: set, Reason: "no greeting"}, client, true, 0, 0, 0},
+		{"it ended", &mps.State{Phase: mps.Restarting, Settings: set}, nil, true, 1, 1, 1},
+		{"it ended a moment ago", &mps.State{Phase: mps.Restarting, Settings: set, Retry: now.Add(1)}, nil, true, 1, 0, 1},
+		{"it failed", &mps.State{Phase: mps.Failed, Retry: now.Add(time.Minute)}, nil, true, 1, 0, 1},
+		{"its servers have clients", &mps.State{Phase: mps.Failed, Settings: set, Leftovers: []int{12}}, client, true, 1, 1, 0},
+		{"it does not answer", &mps.State{Phase: mps.Unresponsive, Settings: set, Reason: "no greeting"}, nil, true, 1, 1, 1},
+		{"it does not answer and has clients", &mps.State{Phase: mps.Unresponsive, Settings: set, Reason: "no greeting"}, client, true, 1, 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node := &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Processes: c.processes}, MPS: c.m}}}
+			closed := map[gpu.UUID]string{}
+			if closeWithoutMPS(closed, want, node); (closed[id] != "") != c.closed {
+				t.Errorf("closed: %q", closed)
+			}
+			if _, starts := PlanMPS(want, node); len(starts) != c.starts {
+				t.Errorf("planned %+v", starts)
+			}
+			if _, starts := PlanMPS(want, node); len(WithoutWaiting(starts, node, now)) != c.inLoop {
+				t.Errorf("in the loop: %+v", starts)
+			}
+			if _, starts := PlanMPS(want, node); len(WithoutRestarts(starts, node)) != c.inChange {
+				t.Errorf("in a change of something else: %+v", starts)
+			}
+		})
+	}
+	observing := *want
+	observing.Spec = &api.Spec{}
+	closed := map[gpu.UUID]string{}
+	closeWithoutMPS(closed, &observing, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}}}}})
+	if len(closed) != 0 {
+		t.Errorf("a node that is only observed closes %v", closed)
+	}
+}

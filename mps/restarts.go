@@ -1,0 +1,71 @@
+package mps
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+const (
+	firstDelay  = 250 * time.Millisecond // before the start after the first failure; doubled after each further one
+	maxDelay    = 5 * time.Minute
+	maxFailures = 6           // in a row: the daemon counts as failed, and is started again only after maxDelay
+	stableAfter = time.Minute // a daemon that ran for so long has not failed to start
+	jitter      = 0.2         // of a delay, more or less: the daemons of a node that failed together do not start together
+)
+
+// restarts are the failures of one control daemon in a row, and when it is started again.
+type restarts struct {
+	failures int
+	reason   string    // of the last failure
+	next     time.Time // no start before it
+	running  bool      // it was started since the last failure
+	began    time.Time // when it was started
+}
+
+// started records that a control daemon runs.
+func (r *restarts) started(now time.Time) { r.running, r.began = true, now }
+
+// settle forgets the failures of a daemon that has run long enough.
+func (r *restarts) settle(now time.Time) {
+	if r.running && now.Sub(r.began) >= stableAfter {
+		*r = restarts{running: true, began: r.began}
+	}
+}
+
+// forgive forgets the failures of a GPU where MPS is no longer desired.
+func (s *Supervisor) forgive(id gpu.UUID) {
+	w := s.gpuState(id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.restarts = restarts{}
+	s.watch.lookAt(id, time.Time{})
+}
+
+// failed records that the daemon has ended, or that it could not be started.
+func (r *restarts) failed(now time.Time, reason string) {
+	r.settle(now)
+	r.failures, r.reason, r.running = r.failures+1, reason, false
+	r.next = now.Add(time.Duration(float64(delay(r.failures)) * (1 + jitter*(2*rand.Float64()-1))))
+}
+
+// delay is the time from a failure to the next start, without the jitter.
+func delay(failures int) time.Duration {
+	if failures >= maxFailures {
+		return maxDelay
+	}
+	return firstDelay << max(failures-1, 0)
+}
+
+// phase is the phase of a daemon that is desired and does not run, with the reason.
+func (r *restarts) phase(ended string) (Phase, string) {
+	if r.failures == 0 {
+		return Restarting, ended
+	}
+	if r.failures < maxFailures {
+		return Restarting, r.reason
+	}
+	return Failed, fmt.Sprintf("%s (%d failures in a row)", r.reason, r.failures)
+}

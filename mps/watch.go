@@ -1,0 +1,107 @@
+package mps
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+// retryGreeting is the time from a missed greeting to the next look.
+const retryGreeting = time.Second
+
+// maxLookInterval bounds the sleep of Watch when no look is due.
+const maxLookInterval = time.Hour
+
+// watch is what Watch waits for.
+type watch struct {
+	mu    sync.Mutex             // guards what follows
+	wake  loop.Wake              // of Watch; the zero value before its first pass
+	looks map[gpu.UUID]time.Time // when a control daemon is to be looked at again
+	begun []int                  // control daemons that were found since the last pass of Watch
+}
+
+// Watch calls look when a control daemon that was observed has ended, and when one that does not answer or does not run is to
+// be observed again. It returns when ctx has ended. look must not block.
+func (s *Supervisor) Watch(ctx context.Context, look func()) {
+	var daemons sync.WaitGroup
+	defer daemons.Wait()
+	for {
+		wait, begun, wake := s.watch.take(s.Now())
+		for _, pid := range begun {
+			daemons.Go(func() {
+				if awaitEnd(ctx, pid) {
+					look()
+				}
+			})
+		}
+		if wait <= 0 {
+			look()
+			continue
+		}
+		if _, ok := wake.Sleep(ctx, wait); !ok {
+			return
+		}
+	}
+}
+
+// take returns the time until the next look is due, not positive when one is due now, and the daemons to wait for. A look that
+// is due is taken from the list: the observation adds it again if it must.
+func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.Wake) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wake == (loop.Wake{}) {
+		w.wake = loop.NewWake()
+	}
+	begun, w.begun = w.begun, nil
+	wait = maxLookInterval
+	for id, at := range w.looks {
+		if left := at.Sub(now); left <= 0 {
+			delete(w.looks, id)
+			wait = 0
+		} else {
+			wait = min(wait, left)
+		}
+	}
+	return wait, begun, w.wake
+}
+
+// lookAt plans the next look at a GPU; zero: none.
+func (w *watch) lookAt(id gpu.UUID, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at.IsZero() {
+		delete(w.looks, id)
+		return
+	}
+	if w.looks == nil {
+		w.looks = map[gpu.UUID]time.Time{}
+	}
+	w.looks[id] = at
+	w.wake.Set()
+}
+
+// follow makes Watch wait for the end of a control daemon.
+func (w *watch) follow(pid int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun = append(w.begun, pid)
+	w.wake.Set()
+}
+
+// awaitEnd waits for the end of a process, and reports whether it has ended before ctx.
+func awaitEnd(ctx context.Context, pid int) bool {
+	start, err := procfs.Start(pid)
+	if err != nil {
+		return true
+	}
+	p, err := procfs.OpenPidfd(pid, start)
+	if err != nil {
+		return true
+	}
+	defer p.Close()
+	return p.Wait(ctx) == nil
+}
