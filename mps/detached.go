@@ -284,7 +284,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	d.mu.Lock()
 	delete(d.results, name)
 	d.mu.Unlock()
-	return removeIfThere(d.recordPath(name)) // The log tells why it ended; the next start keeps it.
+	return removeIfThere(d.recordPath(name)) // The log says why it ended; the next start keeps it.
 }
 
 func removeIfThere(path string) error {

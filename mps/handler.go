@@ -142,7 +142,7 @@ func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
 		}
 	}
 	if same && (keep || greet(ctx, h.Supervisor.layout(set.GPU).pipe()) == nil) {
-		return h.Supervisor.Mend(ctx, set, previous)
+		return h.Supervisor.Correct(ctx, set, previous)
 	}
 	if err := h.Supervisor.Start(ctx, set, previous); err != nil {
 		return h.restoreAfterFailure(ctx, set.GPU, err)

@@ -153,10 +153,10 @@ func (f *fixture) start(t *testing.T, set Settings) {
 	}
 }
 
-// mend sets up the control daemon that runs.
-func (f *fixture) mend(t *testing.T, set Settings) {
+// correct sets up the control daemon that runs.
+func (f *fixture) correct(t *testing.T, set Settings) {
 	t.Helper()
-	if err := f.Mend(t.Context(), set, ""); err != nil {
+	if err := f.Correct(t.Context(), set, ""); err != nil {
 		t.Fatal(err)
 	}
 }

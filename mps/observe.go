@@ -68,7 +68,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
 		s.watch.follow(unit.PID)
 	}
-	w.restarts.settle(now)
+	w.restarts.forgetOld(now)
 	if err := greet(ctx, l.pipe()); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
@@ -80,7 +80,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 			st.Phase = Unresponsive
 		}
 		if w.missedGreetings < maxMissedGreetings {
-			s.watch.lookAt(id, now.Add(retryGreeting))
+			s.watch.checkAt(id, now.Add(retryGreeting))
 		}
 		return st
 	}
@@ -123,7 +123,7 @@ func (s *Supervisor) observeDown(ctx context.Context, st *State, w *gpuState, un
 	s.setDown(st, w, ended)
 }
 
-// unstarted is the state of a daemon that could not be started; nil when nobody tried.
+// unstarted is the state of a daemon that could not be started; nil when no start has failed.
 func (s *Supervisor) unstarted(id gpu.UUID, w *gpuState) *State {
 	if w.restarts.failures == 0 {
 		return nil
@@ -138,7 +138,7 @@ func (s *Supervisor) setDown(st *State, w *gpuState, ended string) {
 	st.Phase, st.Reason = w.restarts.phase(ended)
 	st.Retry = w.restarts.next
 	if st.Retry.After(s.Now()) {
-		s.watch.lookAt(st.GPU, st.Retry)
+		s.watch.checkAt(st.GPU, st.Retry)
 	}
 }
 

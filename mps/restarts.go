@@ -28,8 +28,8 @@ type restarts struct {
 // started records that a control daemon runs.
 func (r *restarts) started(now time.Time) { r.running, r.began = true, now }
 
-// settle forgets the failures of a daemon that has run long enough.
-func (r *restarts) settle(now time.Time) {
+// forgetOld forgets the failures of a daemon that has run long enough.
+func (r *restarts) forgetOld(now time.Time) {
 	if r.running && now.Sub(r.began) >= stableAfter {
 		*r = restarts{running: true, began: r.began}
 	}
@@ -41,12 +41,12 @@ func (s *Supervisor) forgive(id gpu.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.restarts = restarts{}
-	s.watch.lookAt(id, time.Time{})
+	s.watch.checkAt(id, time.Time{})
 }
 
 // failed records that the daemon has ended, or that it could not be started.
 func (r *restarts) failed(now time.Time, reason string) {
-	r.settle(now)
+	r.forgetOld(now)
 	r.failures, r.reason, r.running = r.failures+1, reason, false
 	r.next = now.Add(time.Duration(float64(delay(r.failures)) * (1 + jitter*(2*rand.Float64()-1))))
 }

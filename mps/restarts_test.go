@@ -34,7 +34,7 @@ func TestDelaysGrowUpToALimit(t *testing.T) {
 		now = now.Add(stableAfter - 1) // It ran, and not for long enough.
 	}
 	r.started(now)
-	r.settle(now.Add(stableAfter))
+	r.forgetOld(now.Add(stableAfter))
 	if r.failures != 0 {
 		t.Errorf("a daemon that runs for %v has %d failures", stableAfter, r.failures)
 	}
@@ -68,14 +68,14 @@ func (f *fixture) converge(ctx context.Context, h *Handler, set Settings) (*Stat
 func (f *fixture) kept(t *testing.T, h *Handler, set Settings, until func(*State) bool) *State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	looks, ended := make(chan struct{}, 1), make(chan struct{})
+	checks, ended := make(chan struct{}, 1), make(chan struct{})
 	defer func() { cancel(); <-ended }()
 	f.Now = time.Now
 	go func() {
 		defer close(ended)
 		f.Watch(ctx, func() {
 			select {
-			case looks <- struct{}{}:
+			case checks <- struct{}{}:
 			default:
 			}
 		})
@@ -86,7 +86,7 @@ func (f *fixture) kept(t *testing.T, h *Handler, set Settings, until func(*State
 			return st
 		}
 		select {
-		case <-looks: // Nothing else makes it look again.
+		case <-checks: // Nothing else makes it check again.
 		case <-ctx.Done():
 			t.Fatalf("the last observation is %+v (%v)", st, err)
 		}
@@ -94,7 +94,7 @@ func (f *fixture) kept(t *testing.T, h *Handler, set Settings, until func(*State
 }
 
 // A control daemon that was killed is started again within three seconds, with its limits and its tenants' socket, and without
-// anything that looks at it regularly.
+// anything that observes it regularly.
 func TestKilledDaemonRunsAgainWithinSeconds(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestKilledDaemonRunsAgainWithinSeconds(t *testing.T) {
 				}
 				return st.PID != first.PID
 			})
-			if took := time.Since(killed); took > 3*time.Second {
-				t.Errorf("it ran again after %v", took)
+			if duration := time.Since(killed); duration > 3*time.Second {
+				t.Errorf("it ran again after %v", duration)
 			}
 			t.Logf("it ran again after %v", time.Since(killed))
 			if *again.Settings != set {
@@ -153,8 +153,8 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 	if st.Phase != Failed || !strings.Contains(st.Reason, "without a fan") || !strings.Contains(st.Reason, "6 failures") {
 		t.Errorf("after %d failures: %+v", maxFailures, st)
 	}
-	if took := r.clock.Now().Sub(begin); took < maxDelay/2 || took > 2*maxDelay {
-		t.Errorf("seven starts took %v", took)
+	if duration := r.clock.Now().Sub(begin); duration < maxDelay/2 || duration > 2*maxDelay {
+		t.Errorf("seven starts lasted %v", duration)
 	}
 	// The next start with a program that works heals it.
 	r.Control = real
@@ -166,7 +166,7 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 }
 
 // A correction that fails stops nothing: the control daemon, its servers and their clients stay.
-func TestMendThatFailsStopsNothing(t *testing.T) {
+func TestCorrectionThatFailsStopsNothing(t *testing.T) {
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
@@ -178,16 +178,16 @@ func TestMendThatFailsStopsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.observe(t)
-	mend := onlyStep(t, h, &set)
+	correction := onlyStep(t, h, &set)
 	real := r.Control
 	r.Control = filepath.Join(r.node.Root, "usr/bin/broken")
 	if err := os.WriteFile(r.Control, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Do(t.Context(), mend); err == nil {
+	if err := h.Do(t.Context(), correction); err == nil {
 		t.Error("a correction that cannot be read back succeeded")
 	}
-	if err := h.Undo(t.Context(), mend); err == nil {
+	if err := h.Undo(t.Context(), correction); err == nil {
 		t.Error("an undo that cannot be read back succeeded")
 	}
 	r.Control = real
@@ -209,7 +209,7 @@ func TestStepDoesNotStopWhatItDidNotName(t *testing.T) {
 	h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}
 	set := Settings{GPU: gpuA}
 	start := onlyStep(t, h, &set)
-	r.start(t, Settings{GPU: gpuA, Threads: 40}) // Somebody else's change.
+	r.start(t, Settings{GPU: gpuA, Threads: 40}) // the change of an administrator
 	pid := r.running(t).PID
 	if err := h.Do(t.Context(), start); err == nil || !strings.Contains(err.Error(), "would stop its clients") {
 		t.Errorf("got %v", err)

@@ -68,8 +68,8 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings,
 	return err
 }
 
-// Mend sets the defaults and the tenants' socket of the control daemon that runs. It stops nothing, also when it fails.
-func (s *Supervisor) Mend(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
+// Correct sets the defaults and the tenants' socket of the control daemon that runs. It stops nothing, also when it fails.
+func (s *Supervisor) Correct(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
 	w := s.gpuState(set.GPU)
 	w.mu.Lock()
 	defer w.mu.Unlock()

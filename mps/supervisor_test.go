@@ -141,7 +141,7 @@ func TestRestartFindsControlDaemon(t *testing.T) {
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
 		t.Errorf("the next run observes (-before +after):\n%s", diff)
 	}
-	r.mend(t, set)
+	r.correct(t, set)
 	if diff := cmp.Diff(before, r.running(t)); diff != "" {
 		t.Errorf("setting it up again changed (-before +after):\n%s", diff)
 	}
@@ -293,7 +293,7 @@ func TestDriftIsCorrected(t *testing.T) {
 			if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, test.want) {
 				t.Errorf("%+v, want %q", st, test.want)
 			}
-			r.mend(t, set)
+			r.correct(t, set)
 			if st := r.running(t); st.PID != pid {
 				t.Error("the correction restarted it")
 			}
@@ -306,7 +306,7 @@ func TestDriftIsCorrected(t *testing.T) {
 		if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "tenants' socket") {
 			t.Errorf("%+v", st)
 		}
-		r.mend(t, set)
+		r.correct(t, set)
 		r.running(t)
 	})
 }

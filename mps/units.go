@@ -20,7 +20,7 @@ type Units interface {
 }
 
 // Service describes one service. It is not restarted when it ends: a control daemon without its limits and its tenants' socket
-// would serve nobody, so the supervisor starts it again.
+// would serve no process, so the supervisor starts it again.
 type Service struct {
 	Name        string // "gpushare-mps-5f0c1a2b3c4d.service"
 	Description string

@@ -10,23 +10,23 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// retryGreeting is the time from a missed greeting to the next look.
+// retryGreeting is the time from a missed greeting to the next check.
 const retryGreeting = time.Second
 
-// maxLookInterval bounds the sleep of Watch when no look is due.
-const maxLookInterval = time.Hour
+// maxCheckInterval bounds the sleep of Watch when no check is due.
+const maxCheckInterval = time.Hour
 
 // watch is what Watch waits for.
 type watch struct {
-	mu    sync.Mutex             // guards what follows
-	wake  loop.Wake              // of Watch; the zero value before its first pass
-	looks map[gpu.UUID]time.Time // when a control daemon is to be looked at again
-	begun []int                  // control daemons that were found since the last pass of Watch
+	mu     sync.Mutex             // guards what follows
+	wake   loop.Wake              // of Watch; the zero value before its first pass
+	checks map[gpu.UUID]time.Time // when a control daemon is to be checked again
+	begun  []int                  // control daemons that were found since the last pass of Watch
 }
 
-// Watch calls look when a control daemon that was observed has ended, and when one that does not answer or does not run is to
-// be observed again. It returns when ctx has ended. look must not block.
-func (s *Supervisor) Watch(ctx context.Context, look func()) {
+// Watch calls check when a control daemon that was observed has ended, and when one that does not answer or does not run is to
+// be observed again. It returns when ctx has ended. check must not block.
+func (s *Supervisor) Watch(ctx context.Context, check func()) {
 	var daemons sync.WaitGroup
 	defer daemons.Wait()
 	for {
@@ -34,12 +34,12 @@ func (s *Supervisor) Watch(ctx context.Context, look func()) {
 		for _, pid := range begun {
 			daemons.Go(func() {
 				if awaitEnd(ctx, pid) {
-					look()
+					check()
 				}
 			})
 		}
 		if wait <= 0 {
-			look()
+			check()
 			continue
 		}
 		if _, ok := wake.Sleep(ctx, wait); !ok {
@@ -48,7 +48,7 @@ func (s *Supervisor) Watch(ctx context.Context, look func()) {
 	}
 }
 
-// take returns the time until the next look is due, not positive when one is due now, and the daemons to wait for. A look that
+// take returns the time until the next check is due, not positive when one is due now, and the daemons to wait for. A check that
 // is due is taken from the list: the observation adds it again if it must.
 func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.Wake) {
 	w.mu.Lock()
@@ -57,10 +57,10 @@ func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.
 		w.wake = loop.NewWake()
 	}
 	begun, w.begun = w.begun, nil
-	wait = maxLookInterval
-	for id, at := range w.looks {
+	wait = maxCheckInterval
+	for id, at := range w.checks {
 		if left := at.Sub(now); left <= 0 {
-			delete(w.looks, id)
+			delete(w.checks, id)
 			wait = 0
 		} else {
 			wait = min(wait, left)
@@ -69,18 +69,18 @@ func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.
 	return wait, begun, w.wake
 }
 
-// lookAt plans the next look at a GPU; zero: none.
-func (w *watch) lookAt(id gpu.UUID, at time.Time) {
+// checkAt plans the next check of a GPU; zero: none.
+func (w *watch) checkAt(id gpu.UUID, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at.IsZero() {
-		delete(w.looks, id)
+		delete(w.checks, id)
 		return
 	}
-	if w.looks == nil {
-		w.looks = map[gpu.UUID]time.Time{}
+	if w.checks == nil {
+		w.checks = map[gpu.UUID]time.Time{}
 	}
-	w.looks[id] = at
+	w.checks[id] = at
 	w.wake.Set()
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// A GPU whose MPS is down or does not answer takes no lease, is restarted by the loop only when it is time and nobody is
-// disturbed, and does not stand in the way of another change.
+// A GPU whose MPS is down or does not answer takes no lease, is restarted by the loop only when it is time and no client
+// is disturbed, and does not stand in the way of another change.
 func TestMPSThatIsDown(t *testing.T) {
 	const id = gpu.UUID("GPU-1")
 	now := time.Unix(1e9, 0)
