@@ -330,10 +330,22 @@ func (c *Client) Follow(ctx context.Context, op *api.Operation, f func(*api.Oper
 	}
 }
 
+// RetryOptions are the options of RetryGPU.
+type RetryOptions struct {
+	Force      bool // stop what is in the way
+	AllowReset bool // let the driver reset the GPU
+}
+
 // RetryGPU tries a held or stuck GPU again.
-func (c *Client) RetryGPU(ctx context.Context, id string) (*api.Operation, error) {
+func (c *Client) RetryGPU(ctx context.Context, id string, o RetryOptions) (*api.Operation, error) {
+	q := url.Values{}
+	for name, on := range map[string]bool{"force": o.Force, "allow-reset": o.AllowReset} {
+		if on {
+			q.Set(name, "1")
+		}
+	}
 	out := new(api.Operation)
-	if err := c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(id)+"/retry", nil, nil, nil, out); err != nil {
+	if err := c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(id)+"/retry", q, nil, nil, out); err != nil {
 		return nil, err
 	}
 	return out, nil

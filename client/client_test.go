@@ -219,10 +219,17 @@ func TestRequests(t *testing.T) {
 		"counters": {func(c *client.Client) error { _, err := c.Counters(t.Context()); return err }, "GET /v1/counters"},
 		"env":      {func(c *client.Client) error { _, err := c.Environment(t.Context()); return err }, "GET /v1/env"},
 		"reload":   {func(c *client.Client) error { return c.Reload(t.Context()) }, "POST /v1/reload"},
-		"retry":    {func(c *client.Client) error { _, err := c.RetryGPU(t.Context(), "GPU-1/2 ?"); return err }, "POST /v1/gpus/GPU-1%2F2%20%3F/retry"},
-		"freeze":   {func(c *client.Client) error { _, err := c.FreezeTenant(t.Context(), "a b"); return err }, "POST /v1/tenants/a%20b/freeze"},
-		"thaw":     {func(c *client.Client) error { _, err := c.ThawTenant(t.Context(), "red"); return err }, "POST /v1/tenants/red/thaw"},
-		"stop":     {func(c *client.Client) error { return c.StopLease(t.Context(), "red-1") }, "DELETE /v1/leases/red-1"},
+		"retry": {func(c *client.Client) error {
+			_, err := c.RetryGPU(t.Context(), "GPU-1/2 ?", client.RetryOptions{})
+			return err
+		}, "POST /v1/gpus/GPU-1%2F2%20%3F/retry"},
+		"retry with force": {func(c *client.Client) error {
+			_, err := c.RetryGPU(t.Context(), "0", client.RetryOptions{Force: true, AllowReset: true})
+			return err
+		}, "POST /v1/gpus/0/retry?allow-reset=1&force=1"},
+		"freeze": {func(c *client.Client) error { _, err := c.FreezeTenant(t.Context(), "a b"); return err }, "POST /v1/tenants/a%20b/freeze"},
+		"thaw":   {func(c *client.Client) error { _, err := c.ThawTenant(t.Context(), "red"); return err }, "POST /v1/tenants/red/thaw"},
+		"stop":   {func(c *client.Client) error { return c.StopLease(t.Context(), "red-1") }, "DELETE /v1/leases/red-1"},
 		"apply": {func(c *client.Client) error {
 			_, err := c.Apply(t.Context(), []byte("version: v1\n"), client.ApplyOptions{})
 			return err

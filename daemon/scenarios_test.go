@@ -65,9 +65,18 @@ func awaitStarts() {
 
 func newVictim(t *testing.T) *victim {
 	t.Helper()
+	return newProcess(t, false)
+}
+
+// newProcess starts a victim, or with kept a process that nothing stops.
+func newProcess(t *testing.T, kept bool) *victim {
+	t.Helper()
+	if kept && os.Geteuid() != 0 {
+		t.Skip("a process of root needs root")
+	}
 	cmd := exec.Command("sh", "-c", "echo; exec sleep 3600")
 	cmd.Dir = "/"
-	if os.Geteuid() == 0 { // A process of root is never stopped, not even with force.
+	if os.Geteuid() == 0 && !kept { // A process of root is never stopped, not even with force.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
 	out, err := cmd.StdoutPipe()

@@ -35,6 +35,9 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 		return Result{}, fmt.Errorf("cannot plan MIG: %w", err) // Its mode and its instances are not known.
 	}
 	mode, err := PlanMode(d.MIG, t.On, d.InUseBy, o)
+	if foreign := idleForeign(d.Present); !t.On && d.MIG.Current && !o.Force && !o.TakeForeign && len(foreign) != 0 {
+		err = foreignBlocks(d.Profiles, foreign) // To remove them needs no authority, so they are named first.
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -56,12 +59,14 @@ func planDevice(d Device, t Target, mode *Mode, o Options) (Result, error) {
 		// No instance outlives MIG mode, so keepable instances are destroyed too.
 		all := make([]Present, len(d.Present))
 		for i, b := range d.Present {
-			b.Keepable = false
+			b.Keepable, b.Foreign = false, b.Foreign && !o.Force
 			all[i] = b
 		}
 		r, err := Plan(d.Profiles, all, nil, o)
 		if err == nil && len(r.Extra) != 0 {
-			err = foreignBlocks(all, r)
+			err = foreignBlocks(d.Profiles, slices.DeleteFunc(all, func(b Present) bool {
+				return !slices.ContainsFunc(r.Extra, func(s Placed) bool { return s.Placement == b.Placement })
+			}))
 		}
 		if err != nil {
 			return Result{}, err
@@ -83,18 +88,16 @@ func planDevice(d Device, t Target, mode *Mode, o Options) (Result, error) {
 	return r, nil
 }
 
+// idleForeign are the foreign instances that no process uses.
+func idleForeign(present []Present) []Present {
+	return slices.DeleteFunc(slices.Clone(present), func(b Present) bool { return !b.Foreign || b.InUse || b.Pinned })
+}
+
 // foreignBlocks is the error for MIG mode that cannot be turned off because of foreign instances.
-func foreignBlocks(present []Present, r Result) error {
-	e := &Infeasible{}
-	for _, b := range present {
-		if slices.ContainsFunc(r.Extra, func(s Placed) bool { return s.Placement == b.Placement }) {
-			e.Blocked = append(e.Blocked, b)
-		}
+func foreignBlocks(p gpu.Profiles, foreign []Present) error {
+	names := make([]string, len(foreign))
+	for i, b := range foreign {
+		names[i] = placedOf(p, b.Instance).String()
 	}
-	var names []string
-	for _, s := range r.Extra {
-		names = append(names, s.String())
-	}
-	e.Reason = "MIG mode cannot be turned off: " + strings.Join(names, ", ") + verb(names) + " not managed by gpushare"
-	return e
+	return &Infeasible{Blocked: foreign, Reason: "MIG mode cannot be turned off: " + strings.Join(names, ", ") + verb(names) + " not managed by gpushare"}
 }

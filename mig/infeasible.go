@@ -18,6 +18,8 @@ type Infeasible struct {
 	// Blocked are the instances in the way that more authority could destroy: in use (--force) or foreign. Empty when no
 	// authority helps.
 	Blocked []Present
+	// Pinned are the instances in the way that no authority may destroy.
+	Pinned []Present
 	// Nearest is the largest part of the requests that fits, with what must be kept; Plan accepts it. May be empty.
 	Nearest []Request
 	// StoppedAfter is the number of steps after which the search for the nearest layout was stopped; 0: it was not.
@@ -66,7 +68,7 @@ func (pr *problem) explain(requests []Request) error {
 	case !ok:
 		e.Reason = empty.reason()
 	default:
-		e.Reason, e.Blocked = pr.blocking(requests)
+		e.Reason, e.Blocked, e.Pinned = pr.blocking(requests)
 	}
 	e.Nearest, e.StoppedAfter = pr.nearest()
 	if pr.work.cancelled {
@@ -173,8 +175,8 @@ func smallest(list []choice) uint32 {
 }
 
 // blocking names the instances in the way that must be kept: those that the least disturbing plan would destroy if it were
-// allowed to. The second result are those that more authority could destroy.
-func (pr *problem) blocking(requests []Request) (string, []Present) {
+// allowed to. blocked are those that more authority could destroy, kept those that none may.
+func (pr *problem) blocking(requests []Request) (why string, blocked, kept []Present) {
 	o, movable := pr.opts, slices.Clone(pr.present)
 	o.Force = true
 	for i := range movable {
@@ -182,16 +184,15 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 	}
 	forced, err := newProblem(pr.p, movable, requests, o)
 	if err != nil {
-		return err.Error(), nil
+		return err.Error(), nil, nil
 	}
 	best, ok := forced.solve(forced.counts())
 	if forced.work.over() {
-		return "the existing instances are in the way", nil
+		return "the existing instances are in the way", nil, nil
 	}
 	if !ok {
-		return "the existing instances leave no placement free", nil
+		return "the existing instances leave no placement free", nil, nil
 	}
-	var blocked []Present
 	var pinned, used, foreign []string
 	for i, b := range pr.present {
 		if (best.matched|best.extra)&(1<<i) != 0 || pr.pinned&(1<<i) == 0 {
@@ -203,7 +204,7 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 		}
 		switch {
 		case b.Pinned:
-			pinned = append(pinned, name)
+			pinned, kept = append(pinned, name), append(kept, b)
 			continue
 		case b.InUse:
 			used = append(used, name)
@@ -212,18 +213,18 @@ func (pr *problem) blocking(requests []Request) (string, []Present) {
 		}
 		blocked = append(blocked, b)
 	}
-	var why []string
+	var parts []string
 	if len(pinned) != 0 {
 		// No authority may destroy these, so none helps.
-		why, blocked = append(why, strings.Join(pinned, ", ")+verb(pinned)+" pinned and would have to be destroyed"), nil
+		parts, blocked = append(parts, strings.Join(pinned, ", ")+verb(pinned)+" pinned and would have to be destroyed"), nil
 	}
 	if len(used) != 0 {
-		why = append(why, strings.Join(used, ", ")+verb(used)+" in use and would have to be destroyed")
+		parts = append(parts, strings.Join(used, ", ")+verb(used)+" in use and would have to be destroyed")
 	}
 	if len(foreign) != 0 {
-		why = append(why, strings.Join(foreign, ", ")+verb(foreign)+" not managed by gpushare and would have to be destroyed")
+		parts = append(parts, strings.Join(foreign, ", ")+verb(foreign)+" not managed by gpushare and would have to be destroyed")
 	}
-	return strings.Join(why, ", and "), blocked
+	return strings.Join(parts, ", and "), blocked, kept
 }
 
 func verb(list []string) string {

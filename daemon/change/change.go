@@ -266,6 +266,8 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
 			case !ok || !want.Manages(id):
+			case changesOwnership(r.Kind) && isHeld(s, id):
+				recordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
 				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
 			default:
@@ -469,10 +471,10 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 }
 
-// RetryGPU retries a held or unresponsive GPU.
+// RetryGPU retries a held or unresponsive GPU, with the authority of the request.
 func (cs *Changes) RetryGPU(c *server.Call) error {
 	node, want := cs.Observer.Last(), cs.State.Desired()
-	name := c.R.PathValue("id")
+	name, a := c.R.PathValue("id"), planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
 	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
 		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
 	})
@@ -491,17 +493,17 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 		return report.DriverError(err)
 	}
 	node = cs.Observer.Observe(ctx)
-	p := &proposal{want: want, node: node, same: true, only: &id}
+	p := &proposal{want: want, node: node, same: true, only: &id, command: "gpushare gpu retry " + name}
 	if want.Spec != nil {
-		if err := cs.planProposal(ctx, p, nil, planner.Authority{}); err != nil {
+		if err := cs.planProposal(ctx, p, nil, a); err != nil {
 			return err
 		}
 	}
-	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, planner.Authority{})
+	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
 	if err != nil {
 		return err
 	}
-	c.Note.Text = p.auditText(planner.Authority{})
+	c.Note.Text = p.auditText(a)
 	if op == nil {
 		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.plan)
 		done = cs.Operations.End(done.ID, "done", nil)

@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -95,10 +96,10 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
 	switch {
 	case s.gpu.Err != nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: "'gpushare gpu retry' retries it"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: retryHint(s.gpu, "tries it again")}
 	case !want.Enforcing():
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
-	case want.Mode(id) != api.ModeMIG:
+	case !want.Manages(id), want.Mode(id) != api.ModeMIG && kind == kindImport:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
 	case s.gpu.MIG.Missing.CanRead() != nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot read the MIG instances of " + name + ": " + s.gpu.MIG.Missing.CanRead().Error(), Hint: "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks"}
@@ -107,8 +108,8 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	}
 	st := cs.State.Stored()
 	a, achieved := st.Achieved[id]
-	if _, held := st.Held[id]; held || !achieved {
-		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot change the MIG instances of " + name + ": it is not as the spec says", Hint: "'gpushare status' says why; correct that first"}
+	if !achieved && kind == kindImport {
+		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": it never was as the spec says", Hint: retryHint(s.gpu, "changes it to what the spec says")}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
@@ -117,7 +118,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	if kind == kindImport {
 		hardware, err = s.planImport(&a, present, q.Start)
 	} else {
-		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, present, q.Start)
+		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id))
 	}
 	if err != nil {
 		return nil, err
@@ -129,7 +130,21 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	}
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
 	cs.State.Estimate(node, &s.plan)
+	if _, held := st.Held[id]; held {
+		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+retryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
+	}
 	return s, nil
+}
+
+// removesInstances reports whether PostRemove works on a GPU under the spec in force.
+func (cs *Changes) removesInstances(id gpu.UUID) bool {
+	want := cs.State.Desired()
+	return want.Enforcing() && want.Manages(id)
+}
+
+// retryHint names the command that tries a GPU again, and what it does.
+func retryHint(g *observe.GPU, does string) string {
+	return fmt.Sprintf("'gpushare gpu retry %d' %s", g.Identity.Index, does)
 }
 
 // instanceAt finds the instance that begins at a memory slice.
@@ -144,7 +159,7 @@ func instanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Prese
 	}
 	hint := "it has none"
 	if len(have) > 0 {
-		hint = "it has " + strings.Join(have, ", ")
+		hint = "it has " + strings.Join(have, ", ") + ": 'gpushare mig list' shows them"
 	}
 	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
 }
@@ -187,8 +202,8 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 }
 
 // planRemove plans the removal of idle instances that are in no layout, managed and foreign ones.
-func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
-	layout := state.LayoutPlacements(e, g, a)
+func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool) ([]step.Step, error) {
+	layout := state.NeededPlacements(e, g, a)
 	removed := map[gpu.Placement]bool{}
 	for _, start := range starts {
 		b, err := instanceAt(g, present, start)
@@ -196,7 +211,9 @@ func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", instanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; wait until they end, or stop them"}
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", instanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; " + planner.WaitForUsers}
+		case slices.Contains(layout, b.Placement) && (held || b.Foreign || len(b.Compute) == 0):
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; " + retryHint(g, "changes the GPU to that layout")}
 		case slices.Contains(layout, b.Placement):
 			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; remove it from the layout and apply the spec"}
 		}
@@ -227,11 +244,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	err := cs.State.Store.Update(func(st *store.State) error {
 		a := st.Achieved[id]
 		for _, in := range s.imports {
-			in.Memory = gpu.Memory{}
-			st.LastInstanceGeneration++
-			a.Layout = append(a.Layout, in)
-			a.Instances = append(slices.DeleteFunc(a.Instances, func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
-				store.InstanceRecord{Placement: in.Placement, Generation: st.LastInstanceGeneration, Imported: true})
+			addImported(st, &a, in)
 		}
 		st.Achieved[id] = a
 		if len(s.steps) == 0 {
@@ -263,4 +276,43 @@ func (s *instancesProposal) auditText() string {
 		}
 	}
 	return fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", "))
+}
+
+// changesOwnership reports whether a change is of single instances, and not of what the spec says.
+func changesOwnership(kind string) bool { return kind == kindImport || kind == kindRemove }
+
+func isHeld(s *store.State, id gpu.UUID) bool {
+	_, held := s.Held[id]
+	return held
+}
+
+// recordOwnership records the instances that these steps imported or removed on a GPU that stays held.
+func recordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
+	a, ok := s.Achieved[id]
+	if !ok {
+		return
+	}
+	for i := range steps {
+		var args mig.InstanceArgs
+		if steps[i].GPU != string(id) || json.Unmarshal(steps[i].Args, &args) != nil {
+			continue
+		}
+		switch steps[i].Kind {
+		case mig.KindDestroy:
+			a.Layout = slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool { return in.Placement == args.Placement })
+			a.Instances = slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == args.Placement })
+		case mig.KindCreate:
+			addImported(s, &a, gpu.Instance{ProfileID: args.ProfileID, Placement: args.Placement})
+		}
+	}
+	s.Achieved[id] = a
+}
+
+// addImported records an imported instance.
+func addImported(s *store.State, a *store.Achieved, in gpu.Instance) {
+	in.Memory = gpu.Memory{}
+	s.LastInstanceGeneration++
+	a.Layout = append(slices.Clone(a.Layout), in)
+	a.Instances = append(slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
+		store.InstanceRecord{Placement: in.Placement, Generation: s.LastInstanceGeneration, Imported: true})
 }

@@ -36,6 +36,7 @@ type proposal struct {
 	same     bool      // the spec in force is the same
 	only     *gpu.UUID // a retry of one GPU: other GPUs stay unchanged
 	unmanage string    // unmanage: how much is removed
+	command  string    // with which the caller asks for it, without options
 
 	migrationByDefault bool // the spec does not say node.isolation.migration
 }
@@ -113,6 +114,20 @@ func located(file string, body []byte, err error) error {
 	return err
 }
 
+// fileArgument is the file of a spec as a command names it: "-" for standard input, and a placeholder for a name that a shell
+// would not read as one word.
+func fileArgument(file string) string {
+	switch {
+	case file == "the spec":
+		return "-"
+	case strings.ContainsFunc(file, func(r rune) bool {
+		return !strings.ContainsRune("/._-+,@%:", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}):
+		return "FILE"
+	}
+	return file
+}
+
 func ifMatch(header string) (*uint64, error) {
 	if header == "" {
 		return nil, nil
@@ -164,7 +179,7 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	if err != nil {
 		return nil, located(file, body, err)
 	}
-	p := &proposal{node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
+	p := &proposal{command: "gpushare apply -f " + fileArgument(file), node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
 	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
 	if p.same {
 		p.want.Generation = now.Generation
@@ -184,7 +199,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
-	if err := planner.ProblemError(hardware.Problems); err != nil {
+	if err := planner.ProblemError(hardware.Problems, planner.Remedies{Node: p.node, Command: p.command, Had: a, Removes: cs.removesInstances}); err != nil {
 		if what := cs.refusedResetHint(ctx, hardware.Problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}

@@ -200,15 +200,18 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 			}
 			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"}
 		}
-		if !want.Manages(id) || busy[id] || held[string(id)].Message != "" || g.Err != nil {
+		if !want.Manages(id) || !want.Enforcing() || busy[id] || g.Err != nil {
 			continue // Of a GPU that does not answer only the former state is known.
 		}
-		if len(due[id]) > 0 && want.Enforcing() {
-			drift[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")), Hint: "it was changed outside gpushare; 'gpushare apply' corrects it"}
-		}
 		for j := range g.Instances {
-			if in := &g.Instances[j]; want.Enforcing() && !cv.State.ManagesInstance(id, in) {
-				foreign[fmt.Sprint(id, in.Placement)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %d %d' imports it, 'gpushare mig remove %d %d' removes it", g.Identity.Index, in.Placement.Start, g.Identity.Index, in.Placement.Start)}
+			if in := &g.Instances[j]; !cv.State.ManagesInstance(id, in) {
+				foreign[fmt.Sprint(id, in.Placement)] = foreignCondition(g, in, want.Mode(id))
+			}
+		}
+		if len(due[id]) > 0 && held[string(id)].Message == "" {
+			drift[string(id)] = api.Condition{
+				GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")),
+				Hint: fmt.Sprintf("it was changed outside gpushare; 'gpushare gpu retry %d' corrects it", g.Identity.Index),
 			}
 		}
 	}
@@ -222,6 +225,22 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.Conditions.Replace("gpu", gpus)
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
+}
+
+// foreignCondition reports an instance that gpushare does not manage, with the commands that settle whose it is.
+func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Condition {
+	at := fmt.Sprintf("%d %d", g.Identity.Index, in.Placement.Start)
+	c := api.Condition{
+		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start),
+		Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %s' imports it, 'gpushare mig remove %s' removes it", at, at),
+	}
+	if len(in.Compute) == 0 {
+		c.Message += ", and has no compute instance"
+	}
+	if mode != api.ModeMIG {
+		c.Hint = fmt.Sprintf("it takes no lease; 'gpushare mig remove %s' removes it", at)
+	}
+	return c
 }
 
 // eventLoop follows the events of the driver until ctx ends. When they end it subscribes again after an interval.

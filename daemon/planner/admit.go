@@ -11,7 +11,6 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/text"
-	"github.com/gpushare/gpushare/mig"
 )
 
 // CountLeading returns how many steps at the start of the list are of a kind.
@@ -45,24 +44,23 @@ func Admit(steps []step.Step, a Authority) error {
 	return nil
 }
 
-// ProblemError reports why GPUs cannot be changed as desired: the first GPU in full, and the number of the others.
-func ProblemError(problems map[gpu.UUID]error) *api.Error {
+// ProblemError reports why GPUs cannot be changed as desired: the first GPU in full, and the number of the others. Its hint
+// has one command.
+func ProblemError(problems map[gpu.UUID]error, r Remedies) *api.Error {
 	if len(problems) == 0 {
 		return nil
 	}
 	ids := slices.Sorted(maps.Keys(problems))
 	err := problems[ids[0]]
 	e := &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
-	var noProfile *mig.NoProfile
-	var infeasible *mig.Infeasible
-	switch {
-	case errors.Is(err, gpu.ErrResetRequired):
-		e.Hint = "nothing was changed; --allow-reset lets the driver reset that GPU, which must be idle then"
-	case errors.Is(err, gpu.ErrInUse):
-		e.Kind, e.Hint = api.KindInUse, "nothing was changed; --force stops them (SIGTERM, then SIGKILL)"
-	case errors.As(err, &noProfile), errors.As(err, &infeasible):
-	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
-		e.Kind, e.Hint = api.KindUnavailable, "nothing was changed; try the GPU again with 'gpushare gpu retry', or see 'gpushare doctor'"
+	if errors.Is(err, gpu.ErrInUse) {
+		e.Kind = api.KindInUse
+	}
+	if gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded) {
+		e.Kind = api.KindUnavailable
+	}
+	if hint := r.hint(ids[0], err); hint != "" {
+		e.Hint += "; " + hint
 	}
 	if len(ids) > 1 {
 		e.Message += " (and " + text.Count(len(ids)-1, "more GPU") + ")"

@@ -71,7 +71,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 			}
 			node := &observe.Node{GPUs: []observe.GPU{c.have}}
 			p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: whole}}, node, use, Authority{Force: c.force, AllowReset: true})
-			if err := ProblemError(p.Problems); c.kind != "" || err != nil {
+			if err := ProblemError(p.Problems, Remedies{Node: node, Command: "gpushare apply -f node.yaml"}); c.kind != "" || err != nil {
 				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}

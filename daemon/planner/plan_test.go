@@ -192,12 +192,12 @@ func TestProblemError(t *testing.T) {
 		{errors.New("something else"), api.KindInfeasible, "nothing was changed"},
 	} {
 		var e *api.Error
-		err := ProblemError(map[gpu.UUID]error{"GPU-0": c.err, "GPU-9": errors.New("later")})
+		err := ProblemError(map[gpu.UUID]error{"GPU-0": c.err, "GPU-9": errors.New("later")}, Remedies{Command: "gpushare apply -f node.yaml"})
 		if !errors.As(err, &e) || e.Kind != c.kind || !strings.Contains(e.Hint, c.hint) || !strings.Contains(e.Message, "1 more") {
 			t.Errorf("%v gives %+v", c.err, e)
 		}
 	}
-	if err := ProblemError(nil); err != nil {
+	if err := ProblemError(nil, Remedies{}); err != nil {
 		t.Errorf("without a problem there is an error: %v", err)
 	}
 }

@@ -97,8 +97,18 @@ func IsPending(steps []step.Step, id gpu.UUID, at gpu.Placement) bool {
 	return created[at]
 }
 
-// LayoutPlacements returns the placements of the instances that the layout contains, managed and foreign ones.
+// LayoutPlacements returns the placements of the instances that the layout contains, managed and foreign ones. There are none
+// if the layout is not possible now: then only created instances are managed.
 func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placement {
+	return layoutPlacements(e, g, was, mig.Options{})
+}
+
+// NeededPlacements is LayoutPlacements once the foreign instances in the way of the layout are removed.
+func NeededPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu.Placement {
+	return layoutPlacements(e, g, was, mig.Options{TakeForeign: true})
+}
+
+func layoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved, o mig.Options) []gpu.Placement {
 	if e == nil || e.MIG == nil || len(e.MIG.Layout) == 0 || g.Profiles == nil {
 		return nil
 	}
@@ -106,9 +116,9 @@ func LayoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved) []gpu
 	for i := range g.Instances {
 		present[i] = mig.Present{Instance: g.Instances[i], Foreign: !IsManaged(was, &g.Instances[i])}
 	}
-	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), mig.Options{})
+	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), o)
 	if err != nil {
-		return nil // The layout is not possible now: only created instances are managed.
+		return nil
 	}
 	var out []gpu.Placement
 	for _, p := range slices.Concat(r.Keep, r.Complete) {

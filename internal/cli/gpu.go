@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
 )
 
 func (a *app) gpuCommand() *cobra.Command {
@@ -15,19 +16,28 @@ func (a *app) gpuCommand() *cobra.Command {
 				SchemaVersion int             `json:"schema_version"`
 				GPUs          []api.GPUStatus `json:"gpus"`
 			}{1, s.GPUs}
-		}, func(s *api.Status) { a.gpuList(s) }),
-		&cobra.Command{
-			Use: "retry GPU", Short: "Try a held or stuck GPU again", Args: exactArgs(1, "a GPU's index or UUID"),
-			Example:           "  gpushare gpu retry 3",
-			ValidArgsFunction: a.completeFirst(gpusOf),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				op, err := a.client.RetryGPU(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				return a.follow(cmd, op)
-			},
-		})
+		}, func(s *api.Status) { a.gpuList(s) }), a.gpuRetry())
+}
+
+func (a *app) gpuRetry() *cobra.Command {
+	var o client.RetryOptions
+	c := &cobra.Command{
+		Use: "retry GPU", Short: "Try a held or stuck GPU again", Args: exactArgs(1, "a GPU's index or UUID"),
+		Long: `Retry changes one GPU to what the spec in force says. It touches no other GPU. A refusal
+names what is in the way, and the command for that.`,
+		Example:           "  gpushare gpu retry 3\n  gpushare gpu retry 3 --force",
+		ValidArgsFunction: a.completeFirst(gpusOf),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			op, err := a.client.RetryGPU(cmd.Context(), args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.follow(cmd, op)
+		},
+	}
+	c.Flags().BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPU: SIGTERM, a grace period, then SIGKILL")
+	c.Flags().BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset the GPU if a change of MIG mode needs it")
+	return c
 }
 
 func (a *app) gpuList(s *api.Status) {
