@@ -32,6 +32,7 @@ type InUse struct {
 	On          bool
 	By          []step.Subject
 	Unstoppable bool // no authority may stop these
+	Reset       bool // the change also needs a reset, which was not allowed
 }
 
 // Error names the users of the GPU.
@@ -63,11 +64,11 @@ func PlanMode(m gpu.MIGState, on bool, inUseBy []step.Subject, o Options) (*Mode
 	if m.Current == on {
 		return mode, nil // only a pending change is cancelled, which disturbs no process
 	}
+	mode.Reset = m.Resetless == nil || !*m.Resetless
 	if len(inUseBy) != 0 && !o.Force {
-		return nil, &InUse{On: on, By: inUseBy}
+		return nil, &InUse{On: on, By: inUseBy, Reset: mode.Reset && !o.AllowReset}
 	}
 	mode.Stops = inUseBy
-	mode.Reset = m.Resetless == nil || !*m.Resetless
 	if mode.Reset && !o.AllowReset {
 		return nil, &ResetRequired{On: on}
 	}

@@ -99,10 +99,15 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: retryHint(s.gpu, "tries it again")}
 	case !want.Enforcing():
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
-	case !want.Manages(id), want.Mode(id) != api.ModeMIG && kind == kindImport:
+	case !want.Manages(id):
 		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
 	case s.gpu.MIG.Missing.CanRead() != nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot read the MIG instances of " + name + ": " + s.gpu.MIG.Missing.CanRead().Error(), Hint: "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks"}
+	case want.Mode(id) != api.ModeMIG && kind == kindImport && len(cs.foreignAt(s.gpu, q.Start)) > 0:
+		return nil, &api.Error{
+			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)),
+			Hint: fmt.Sprintf("'gpushare mig remove %d %s' removes them", s.gpu.Identity.Index, strings.Join(cs.foreignAt(s.gpu, q.Start), " ")),
+		}
 	case s.gpu.Profiles == nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
 	}
@@ -134,6 +139,18 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+retryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
 	}
 	return s, nil
+}
+
+// foreignAt are those of some first memory slices at which a foreign instance begins.
+func (cs *Changes) foreignAt(g *observe.GPU, starts []uint32) []string {
+	var out []string
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		if slices.Contains(starts, in.Placement.Start) && !cs.State.ManagesInstance(g.Identity.UUID, in) {
+			out = append(out, fmt.Sprint(in.Placement.Start))
+		}
+	}
+	return out
 }
 
 // removesInstances reports whether PostRemove works on a GPU under the spec in force.

@@ -24,7 +24,7 @@ type Remedies struct {
 const WaitForUsers = "wait until they end, or stop them"
 
 // hint is what to do about the reason why a GPU cannot be changed: one command, or a process to wait for. Empty: the spec
-// itself must change. What disturbs nobody comes first: foreign instances that are idle are removed, before others are stopped.
+// itself must change. What disturbs no process comes first: foreign instances that are idle are removed, before others are stopped.
 func (r *Remedies) hint(id gpu.UUID, err error) string {
 	var infeasible *mig.Infeasible
 	var inUse *mig.InUse
@@ -43,10 +43,12 @@ func (r *Remedies) hint(id gpu.UUID, err error) string {
 		case len(infeasible.Pinned) > 0:
 			return WaitForUsers
 		}
+	case errors.As(err, &inUse) && inUse.Unstoppable:
+		return WaitForUsers
+	case errors.As(err, &inUse) && inUse.Reset:
+		return fmt.Sprintf("wait until they end, or '%s' stops them (SIGTERM, then SIGKILL) and resets the GPU", r.with(Authority{Force: true, AllowReset: true}))
 	case errors.Is(err, gpu.ErrInUse):
 		return r.force()
-	case errors.As(err, &inUse):
-		return WaitForUsers
 	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):
 		return fmt.Sprintf("'gpushare gpu retry %s' tries it again; 'gpushare doctor' has more", r.name(id))
 	}

@@ -110,6 +110,11 @@ func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 	plain := &api.GPUSpec{Mode: api.ModeMIG} // Not dynamic: no idle instance is kept.
 	device := mig.Device{MIG: g.MIG, Present: Present(plain, g, use), Profiles: *g.Profiles}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
+	for i := range device.Present {
+		if b := &device.Present[i]; b.Foreign && !on {
+			return mig.Result{}, fmt.Errorf("%s at %d is not managed by gpushare", ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
+		}
+	}
 	return mig.PlanDevice(device, mig.Target{On: on}, mig.Options{Force: true})
 }
 
