@@ -267,7 +267,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				// converge loop plans the GPU again.
 			case !ok || !want.Manages(id):
 			case changesOwnership(r.Kind) && isHeld(s, id):
-				recordOwnership(s, id, r.Steps) // It is still not as the spec says.
+				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
 				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
 			default:

@@ -2,7 +2,6 @@ package change
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -261,7 +260,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	err := cs.State.Store.Update(func(st *store.State) error {
 		a := st.Achieved[id]
 		for _, in := range s.imports {
-			addImported(st, &a, in)
+			state.AddImported(st, &a, in)
 		}
 		st.Achieved[id] = a
 		if len(s.steps) == 0 {
@@ -301,35 +300,4 @@ func changesOwnership(kind string) bool { return kind == kindImport || kind == k
 func isHeld(s *store.State, id gpu.UUID) bool {
 	_, held := s.Held[id]
 	return held
-}
-
-// recordOwnership records the instances that these steps imported or removed on a GPU that stays held.
-func recordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
-	a, ok := s.Achieved[id]
-	if !ok {
-		return
-	}
-	for i := range steps {
-		var args mig.InstanceArgs
-		if steps[i].GPU != string(id) || json.Unmarshal(steps[i].Args, &args) != nil {
-			continue
-		}
-		switch steps[i].Kind {
-		case mig.KindDestroy:
-			a.Layout = slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool { return in.Placement == args.Placement })
-			a.Instances = slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == args.Placement })
-		case mig.KindCreate:
-			addImported(s, &a, gpu.Instance{ProfileID: args.ProfileID, Placement: args.Placement})
-		}
-	}
-	s.Achieved[id] = a
-}
-
-// addImported records an imported instance.
-func addImported(s *store.State, a *store.Achieved, in gpu.Instance) {
-	in.Memory = gpu.Memory{}
-	s.LastInstanceGeneration++
-	a.Layout = append(slices.Clone(a.Layout), in)
-	a.Instances = append(slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
-		store.InstanceRecord{Placement: in.Placement, Generation: s.LastInstanceGeneration, Imported: true})
 }
