@@ -2,6 +2,7 @@ package mps
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,12 +99,15 @@ func (c *clock) pass(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// driverEnv is the version of the driver of the node, for all tests that do not choose one.
+const driverEnv = "MPS_TEST_DRIVER"
+
 // branches are versions of the driver whose control programs differ.
 var branches = []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"}
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newFixtureOf(t, "580.178.04")
+	return newFixtureOf(t, cmp.Or(os.Getenv(driverEnv), "580.178.04"))
 }
 
 // newFixtureOf is newFixture with this version of the driver and its control program.

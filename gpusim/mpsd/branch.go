@@ -1,6 +1,7 @@
 package mpsd
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,6 +46,14 @@ func (b branch) checksSetter() bool { return b >= b550 }
 
 // needsOwner: a server of another user needs the right to change settings. Before, it needs root, on any socket.
 func (b branch) needsOwner() bool { return b >= b580 }
+
+// insufficient is the answer to a user who may not do something to a server, up to 550.
+func (b branch) insufficient(uid uint32, what string) string {
+	if b < b550 {
+		return fmt.Sprintf("Insufficient privileges for UID %d", uid)
+	}
+	return fmt.Sprintf("Insufficient privileges for UID %d. Only the root user may %s.", uid, what)
+}
 
 func (b branch) knowsStatus() bool { return b >= b550 } // get_server_status
 func (b branch) writesPID() bool   { return b >= b550 }

@@ -3,6 +3,7 @@ package mpsd
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,7 +77,8 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		}
 		return ""
 	}
-	if strings.HasPrefix(name, "set_") || name == "shutdown_server" || name == "terminate_client" {
+	perServer := name == "shutdown_server" || name == "terminate_client" || name == "set_active_thread_percentage" || name == "set_device_pinned_mem_limit"
+	if strings.HasPrefix(name, "set_default_") || perServer && d.cfg.branch.needsOwner() {
 		if why, ok := d.permitted(u); !ok {
 			return 0, why, false
 		}
@@ -109,6 +111,9 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		return 0, d.startServer(u, words[1:]), false
 	case "shutdown_server":
 		return 0, d.withServer(arg(1), func(s *server) string {
+			if why := d.mayEnd(u, s); why != "" {
+				return why
+			}
 			if arg(2) == "-f" {
 				d.line("Force shutting down server %d", s.pid)
 				_ = s.process.Kill()
@@ -263,7 +268,7 @@ func (d *control) startServer(u ui, args []string) string {
 	if uid != u.uid {
 		switch {
 		case !d.cfg.branch.needsOwner() && u.uid != 0:
-			return fmt.Sprintf("Insufficient privileges for UID %d. Only the root user may start server for another user.", u.uid)
+			return d.cfg.branch.insufficient(u.uid, "start server for another user")
 		case d.cfg.branch.needsOwner() && !u.owns(d):
 			why, _ := d.permitted(u)
 			return why
@@ -276,10 +281,22 @@ func (d *control) startServer(u ui, args []string) string {
 		}
 		return fmt.Sprintf("Server with UID %d already exists", uid)
 	case len(d.servers) > 0:
-		return "" // the real daemon starts it after the other has ended; this is not implemented
+		if !slices.Contains(d.queued, uid) {
+			d.queued = append(d.queued, uid) // it starts after the other has ended
+		}
+		return ""
 	}
 	d.start(uid)
 	return ""
+}
+
+// mayEnd returns why a peer may not end a server; empty if it may. Up to 550 a user may end the own server, and root any, through
+// any socket.
+func (d *control) mayEnd(u ui, s *server) string {
+	if d.cfg.branch.needsOwner() || u.uid == 0 || u.uid == s.uid {
+		return ""
+	}
+	return d.cfg.branch.insufficient(u.uid, "shutdown another user's server")
 }
 
 // clientRow is one client in the list of its server.

@@ -33,7 +33,8 @@ type control struct {
 	fixed      limits // from the environment; they cannot be read back
 	servers    []*server
 	pending    []client
-	failed     bool // a server has failed
+	queued     []uint32 // users whose servers were requested while another ran
+	failed     bool     // a server has failed
 	unanswered []net.Conn
 }
 
@@ -416,6 +417,10 @@ func (d *control) serverHasEnded(e serverEnded) {
 			uid = d.owner
 		}
 		d.start(uid)
+	} else if len(d.queued) > 0 && len(d.servers) == 0 {
+		uid := d.queued[0]
+		d.queued = d.queued[1:]
+		d.start(uid)
 	}
 }
 
@@ -481,7 +486,7 @@ func (d *control) quit(timeout time.Duration, forced bool) int {
 		defer t.Stop()
 		expired = t.C
 	}
-	d.pending = nil
+	d.pending, d.queued = nil, nil
 	for len(d.servers) > 0 {
 		select {
 		case e := <-d.events:

@@ -454,6 +454,33 @@ func TestOneUserAtATime(t *testing.T) {
 	}
 }
 
+// Until 550 there is a server for each user, and one at a time: one that is requested meanwhile starts when the first has ended.
+// Root may end each of them through the tenants' socket too.
+func TestServersOfUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not root: only root may start servers of other users")
+	}
+	eachBranch(t, func(t *testing.T, branch int) {
+		d := start(t, nil)
+		tenants := d.tenants(t)
+		d.answers(t, "start_server -uid 4242\n", "")
+		d.log.wait(t, "Ready")
+		_, first := d.ui(t, "get_server_list\n")
+		d.answers(t, "start_server -uid 4243\n", "")
+		d.answers(t, "get_server_list\n", first)
+		end := fmt.Sprintf("shutdown_server %s -f\n", first)
+		if _, out := d.uiIn(t, tenants, end, deadline); (out == "") != (branch < 580) {
+			t.Errorf("root ends a server through the tenants' socket: %q", out)
+		}
+		if branch >= 580 {
+			d.answers(t, end, "")
+		}
+		if line := d.log.wait(t, "Starting new server"); !strings.HasSuffix(line, "for user 4243") {
+			t.Errorf("log: %s", line)
+		}
+	})
+}
+
 func TestQuitWithAClient(t *testing.T) {
 	d := start(t, nil)
 	p := d.burn(t, nil, "--hold")
