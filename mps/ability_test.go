@@ -1,6 +1,8 @@
 package mps
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -57,6 +59,29 @@ func TestStartsOnEveryBranch(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.ends(t, 1, "CUDA error 810")
+		})
+	}
+}
+
+// TestOnEveryBranch runs the tests of this package on nodes with the other branches of the driver.
+func TestOnEveryBranch(t *testing.T) {
+	switch {
+	case os.Getenv(driverEnv) != "":
+		t.Skip("these are the tests of one branch")
+	case testing.Short():
+		t.Skip("-short: it runs all tests of the package three times")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, driver := range []string{"535.261.03", "550.163.01", "615.71.09"} {
+		t.Run(driver, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), self, "-test.short", "-test.count=1")
+			cmd.Env = append(os.Environ(), driverEnv+"="+driver)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
 		})
 	}
 }

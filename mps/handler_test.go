@@ -147,7 +147,7 @@ func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 
 func TestFailedStartRestoresMode(t *testing.T) {
 	t.Run("no GPU", func(t *testing.T) {
-		r := newFixture(t)
+		r := newFixtureOf(t, "580.178.04")
 		m := &fakeModes{mode: gpu.ComputeDefault}
 		h := &Handler{Supervisor: r.Supervisor, Driver: m}
 		if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {

