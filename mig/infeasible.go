@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Infeasible is the error for requests that cannot be placed, with the nearest layout that can.
@@ -276,6 +277,9 @@ func (pr *problem) requestsOf(s solution, counts []int) []Request {
 	return out
 }
 
+// maxListed is the most kinds of requests that a sentence lists: more than a GPU has places for.
+const maxListed = 20
+
 // listText lists requests in a sentence and counts equal ones.
 func listText(requests []Request) string {
 	var names []string
@@ -290,6 +294,10 @@ func listText(requests []Request) string {
 		if n := count[s]; n > 1 {
 			names[i] = fmt.Sprintf("%d × %s", n, s)
 		}
+		names[i] = text.Short(names[i], maxShown)
+	}
+	if len(names) > maxListed {
+		names = append(names[:maxListed], fmt.Sprintf("and %d more kinds", len(names)-maxListed))
 	}
 	return strings.Join(names, ", ")
 }

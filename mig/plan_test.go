@@ -126,6 +126,9 @@ func TestPlan(t *testing.T) {
 		{name: "by properties, the smallest", p: a100(), want: []Request{{Slices: 1, Memory: 6 << 30}}, create: "1g.10gb@6", layout: "1g.10gb@6"},
 		{name: "by properties, an existing one", p: a100(), present: []string{"1g.10gb@2"}, want: []Request{{Slices: 1}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
 		{name: "at a placement", p: a100(), want: []Request{{Name: "1g.5gb", At: &gpu.Placement{Start: 2, Size: 1}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
+		{name: "by properties at a start, the smallest", p: a100(), want: []Request{{Slices: 1, At: &gpu.Placement{Start: 2}}}, create: "1g.5gb@2", layout: "1g.5gb@2"},
+		{name: "by properties at a start, an existing larger one", p: a100(), present: []string{"1g.10gb@2 u"}, want: []Request{{Slices: 1, At: &gpu.Placement{Start: 2}}}, keep: "1g.10gb@2", layout: "1g.10gb@2"},
+		{name: "at a start that no match has", p: a100(), want: []Request{{Slices: 2, At: &gpu.Placement{Start: 1}}}, err: "2 slices at 1 is not a placement that this GPU supports"},
 		{name: "at an unsupported placement", p: a100(), want: []Request{{Name: "2g.10gb", At: &gpu.Placement{Start: 1, Size: 2}}}, err: "2g.10gb at 1 is not a placement that this GPU supports"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -5,7 +5,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/text"
 )
+
+// maxShown is how much of a wrong name a message shows, in bytes.
+const maxShown = 80
 
 // ProfileName is a parsed profile name as NVIDIA writes it: "3g.20gb", "1g.5gb+me", "1c.3g.20gb",
 // "1g.24gb-me", "2g.48gb+me.all".
@@ -35,7 +40,7 @@ func (n ProfileName) String() string {
 // ParseProfile parses a profile name. It checks the form, not whether a device has the profile.
 func ParseProfile(name string) (ProfileName, error) {
 	bad := func(why string) (ProfileName, error) {
-		return ProfileName{}, fmt.Errorf("cannot read MIG profile %q: %s; a profile is written like 3g.20gb or 1g.5gb+me", name, why)
+		return ProfileName{}, fmt.Errorf("cannot read MIG profile %q: %s; a profile is written like 3g.20gb or 1g.5gb+me", text.Short(name, maxShown), why)
 	}
 	var n ProfileName
 	end := strings.IndexAny(name, "+-")
@@ -79,7 +84,7 @@ func ParseProfile(name string) (ProfileName, error) {
 		switch word {
 		case "me", "me.all", "gfx", "-me":
 		default:
-			return bad(fmt.Sprintf("it has the unknown attribute %q", word))
+			return bad(fmt.Sprintf("it has the unknown attribute %q", text.Short(word, maxShown)))
 		}
 		n.Attributes = append(n.Attributes, word)
 	}

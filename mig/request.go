@@ -20,7 +20,7 @@ type Request struct {
 	Slices     uint32
 	Memory     uint64
 	Attributes []string
-	// At fixes the placement; nil leaves it to the planner.
+	// At fixes the placement; nil leaves it to the planner. Size 0: it fixes only the start.
 	At *gpu.Placement
 	// Compute are the compute instances; empty: one with all slices.
 	Compute []gpu.NewCompute
@@ -71,6 +71,16 @@ func computeText(list []gpu.NewCompute) string {
 	return b.String()
 }
 
+// mayBeAt reports whether a placement is as requested.
+func (req Request) mayBeAt(at gpu.Placement) bool {
+	return req.At == nil || req.At.Start == at.Start && (req.At.Size == 0 || req.At.Size == at.Size)
+}
+
+// samePlace reports whether two requests fix the same placement, or both none.
+func (req Request) samePlace(v Request) bool {
+	return (req.At == nil) == (v.At == nil) && (req.At == nil || *req.At == *v.At)
+}
+
 // NoProfile is the error for a request that no profile of the device matches.
 type NoProfile struct {
 	Request Request
@@ -85,9 +95,9 @@ func (e *NoProfile) Error() string {
 		offers = "offers no MIG profile"
 	}
 	if e.Why != "" {
-		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU %s", e.Request, e.Why, offers)
+		return fmt.Sprintf("cannot use MIG profile %s: %s; this GPU %s", text.Short(e.Request.String(), maxShown), e.Why, offers)
 	}
-	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; it %s", e.Request, offers)
+	return fmt.Sprintf("cannot use MIG profile %s: this GPU does not have it; it %s", text.Short(e.Request.String(), maxShown), offers)
 }
 
 // Match returns the profiles of this device that satisfy a request, the smallest memory first. For a compute instance that

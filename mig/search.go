@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -34,6 +35,7 @@ type class struct {
 	requests []int // indexes of the requests
 	profiles []int // profiles that satisfy one, as indexes into p.GI
 	choices  []choice
+	placed   bool // its placement exists, or none is fixed
 	// sub is the slices of a compute instance that shares its GPU instance with others; 0: the request is for a GPU instance.
 	// With sub the choices are those of the group.
 	sub uint32
@@ -112,16 +114,18 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 			pr.inUse |= 1 << i
 		}
 	}
+	classOf := map[requestKey]int{} // A spec may have a hundred thousand requests, most of them equal.
 	for i, req := range requests {
-		if same := slices.IndexFunc(pr.classes, func(c class) bool { return c.request.sameName(req) }); same >= 0 {
-			pr.classes[same].requests = append(pr.classes[same].requests, i)
+		key, simple := req.key()
+		if at, ok := classOf[key]; ok && simple {
+			pr.classes[at].requests = append(pr.classes[at].requests, i)
 			continue
 		}
 		profiles, sub, err := matches(p, req)
 		if err != nil {
 			return nil, err
 		}
-		c := class{request: req, sub: sub, profiles: profiles}
+		c := class{request: req, sub: sub, profiles: profiles, placed: pr.placeable(req, profiles)}
 		if sub == 0 {
 			c.choices = pr.choicesFor(req, profiles)
 		}
@@ -131,20 +135,41 @@ func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options
 			pr.classes = append(pr.classes, c)
 		}
 		pr.classes[at].requests = append(pr.classes[at].requests, i)
+		if simple {
+			classOf[key] = at
+		}
 	}
 	pr.group()
 	return pr, nil
 }
 
-// sameName reports whether two requests are only the same name, so that the matches of one are those of the other.
-func (req Request) sameName(v Request) bool {
-	return req.Name != "" && req.Name == v.Name && req.At == nil && v.At == nil && len(req.Compute) == 0 && len(v.Compute) == 0
+// requestKey is the same for equal requests.
+type requestKey struct {
+	name, attributes string
+	slices           uint32
+	memory           uint64
+	fixed            bool
+	at               gpu.Placement
+}
+
+// key returns the key of a request. ok is false when it lists compute instances.
+func (req Request) key() (_ requestKey, ok bool) {
+	k := requestKey{name: req.Name, attributes: strings.Join(req.Attributes, "\x00"), slices: req.Slices, memory: req.Memory}
+	if req.At != nil {
+		k.fixed, k.at = true, *req.At
+	}
+	return k, len(req.Compute) == 0
+}
+
+// placeable reports whether some profiles have the placement of a request, or it has none.
+func (pr *problem) placeable(req Request, profiles []int) bool {
+	return slices.ContainsFunc(profiles, func(q int) bool { return slices.ContainsFunc(pr.p.GI[q].Placements, req.mayBeAt) })
 }
 
 // equivalent reports whether the requests of two classes are interchangeable.
 func (c class) equivalent(d class) bool {
 	if c.sub != 0 || d.sub != 0 {
-		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && (c.request.At == nil) == (d.request.At == nil) && (c.request.At == nil || *c.request.At == *d.request.At)
+		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && c.placed == d.placed && (!c.placed || c.request.samePlace(d.request))
 	}
 	return slices.Equal(c.choices, d.choices) && sameCompute(c.request.Compute, d.request.Compute)
 }
@@ -155,7 +180,7 @@ func (pr *problem) choicesFor(req Request, profiles []int) []choice {
 	for _, q := range profiles {
 		places := slices.SortedFunc(slices.Values(pr.p.GI[q].Placements), order)
 		for _, place := range places {
-			if req.At != nil && *req.At != place {
+			if !req.mayBeAt(place) {
 				continue
 			}
 			c := choice{profile: q, place: place, mask: maskOf(place), existing: -1}

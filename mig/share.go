@@ -24,7 +24,7 @@ func (pr *problem) group() {
 		}
 		gpuInstance := Request{Name: pr.p.GI[c.profiles[0]].Name, At: c.request.At}
 		at := slices.IndexFunc(pr.groups, func(g group) bool {
-			return slices.Equal(g.profiles, c.profiles) && (g.request.At == nil) == (gpuInstance.At == nil) && (gpuInstance.At == nil || *g.request.At == *gpuInstance.At)
+			return slices.Equal(g.profiles, c.profiles) && g.request.samePlace(gpuInstance)
 		})
 		if at < 0 {
 			at = len(pr.groups)

@@ -43,10 +43,11 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 	if sub != 0 && same >= 0 && !isFullCompute(list[same].Compute, q.Slices) {
 		b := &list[same]
 		b.InUse = b.InUse || inUse
-		if !fitsInside(b.Compute, []gpu.NewCompute{{Slices: sub}}, q.Slices) {
+		inside, ok := arrangedInside(b.Compute, sub, q.Slices)
+		if !ok {
 			return nil, fmt.Errorf("cannot add %s: the %s there has no free slices for another compute instance of %d slices", item, q.Name, sub)
 		}
-		b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(len(b.Compute)), Placement: firstFreeInside(b.Compute, sub, q.Slices)})
+		b.Compute = inside
 		return list, nil
 	}
 	for _, b := range list {
@@ -73,19 +74,29 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 	return append(list, b), nil
 }
 
-// firstFreeInside returns the first free placement, as fitsInside counts them.
-func firstFreeInside(have []gpu.ComputeInstance, sub, width uint32) gpu.Placement {
-	at := gpu.Placement{Size: sub}
-	for ; at.Start+sub <= width; at.Start += sub {
-		if !slices.ContainsFunc(have, func(c gpu.ComputeInstance) bool { return c.Placement.Overlaps(at) }) {
-			break
-		}
+// arrangedInside returns the compute instances of an instance with one more, at placements that the driver has for all of
+// them together. A list of instances has no placements of compute instances.
+func arrangedInside(have []gpu.ComputeInstance, sub, width uint32) ([]gpu.ComputeInstance, bool) {
+	want := []gpu.NewCompute{{Slices: sub}}
+	for _, c := range have {
+		want = append(want, gpu.NewCompute{Slices: c.Placement.Size})
 	}
-	return at
+	var out []gpu.ComputeInstance
+	for i, w := range gpu.ComputeOrder(want) {
+		at := gpu.Placement{Size: w.Slices}
+		for slices.ContainsFunc(out, func(c gpu.ComputeInstance) bool { return c.Placement.Overlaps(at) }) {
+			at.Start += gpu.ComputeAlign(w.Slices)
+		}
+		if at.Start+at.Size > width {
+			return nil, false
+		}
+		out = append(out, gpu.ComputeInstance{ID: uint32(i), Placement: at})
+	}
+	return out, true
 }
 
 // ParseRequest parses a request: "3g.20gb", with a placement "3g.20gb@4", or several "1g.5gb*3".
-func ParseRequest(p gpu.Profiles, item string) ([]Request, error) {
+func ParseRequest(item string) ([]Request, error) {
 	text, times, many := strings.Cut(item, "*")
 	n := 1
 	if many {
@@ -104,18 +115,9 @@ func ParseRequest(p gpu.Profiles, item string) ([]Request, error) {
 		if err != nil {
 			return nil, err
 		}
-		req.At = PlacementAt(p, req, start)
+		req.At = &gpu.Placement{Start: start}
 	}
 	return slices.Repeat([]Request{req}, n), nil
-}
-
-// PlacementAt is the placement of a request at a start. Plan refuses one that does not exist.
-func PlacementAt(p gpu.Profiles, req Request, start uint32) *gpu.Placement {
-	at := gpu.Placement{Start: start}
-	if fit, _, err := matches(p, req); err == nil {
-		at.Size = p.GI[fit[0]].Placements[0].Size
-	}
-	return &at
 }
 
 func startOf(text, item string) (uint32, error) {

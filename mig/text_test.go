@@ -1,10 +1,13 @@
 package mig
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
 func TestParsePresent(t *testing.T) {
@@ -65,7 +68,7 @@ func TestParseRequest(t *testing.T) {
 		{item: "3g", err: "a profile is written like 3g.20gb"},
 		{item: "1g.5gb@-1", err: "the number after @"},
 	} {
-		list, err := ParseRequest(a100(), tc.item)
+		list, err := ParseRequest(tc.item)
 		if tc.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: %v, want %q", tc.item, err, tc.err)
@@ -100,5 +103,51 @@ func TestLayoutNamesRoundTrip(t *testing.T) {
 	again, err := Plan(p, present, Requests(names...), Options{})
 	if err != nil || !again.Empty() {
 		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// Compute instances that are listed without placements get those of a driver: aligned, and none over another.
+func TestPresentComputeInstancesAreAligned(t *testing.T) {
+	for _, tc := range []struct{ list, got string }{
+		{"1c.7g.40gb@0 3c.7g.40gb@0", "3@0 1@3"},
+		{"1c.7g.40gb@0 3c.7g.40gb@0 3c.7g.40gb@0", "3@0 3@4 1@3"},
+		{"3c.7g.40gb@0 2c.7g.40gb@0 2c.7g.40gb@0", "2@0 2@2 3@4"},
+		{"1c.3g.20gb@4 2c.3g.20gb@4", "2@0 1@2"},
+		{"2c.3g.20gb@4 2c.3g.20gb@4", "no free slices"},
+		{"3c.7g.40gb@0 3c.7g.40gb@0 2c.7g.40gb@0", "no free slices"},
+	} {
+		var have []Present
+		var err error
+		for _, item := range strings.Fields(tc.list) {
+			if have, err = ParsePresent(a100(), have, item); err != nil {
+				break
+			}
+		}
+		got := fmt.Sprint(err)
+		if err == nil {
+			var at []string
+			for _, c := range have[0].Compute {
+				at = append(at, fmt.Sprintf("%d@%d", c.Placement.Size, c.Placement.Start))
+			}
+			got = strings.Join(at, " ")
+		}
+		if !strings.Contains(got, tc.got) {
+			t.Errorf("%s: %s, want %s", tc.list, got, tc.got)
+		}
+	}
+}
+
+// A message shows the beginning of a long name, and no more kinds than a reader can use.
+func TestMessagesAreShort(t *testing.T) {
+	long := "1g.5gb" + strings.Repeat("+me", 300_000)
+	var many []Request
+	for i := range 100_000 {
+		many = append(many, Request{Name: "1g.5gb", At: &gpu.Placement{Start: uint32(i)}})
+	}
+	for name, want := range map[string][]Request{"a name that is known": Requests(long, long), "an unknown name": Requests("9" + long), "no name": Requests(long + "+x"), "many": many} {
+		_, err := Plan(a100(), nil, want, Options{})
+		if err == nil || len(err.Error()) > 2000 {
+			t.Errorf("%s: %.3000v", name, err)
+		}
 	}
 }

@@ -30,7 +30,7 @@ func (w *work) step() bool {
 		return false
 	}
 	w.steps++
-	if w.steps%stepsPerCheck == 0 {
+	if w.steps%stepsPerCheck == 1 {
 		select {
 		case <-w.done:
 			w.cancelled = true

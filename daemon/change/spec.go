@@ -196,7 +196,11 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 // planProposal plans the steps of a proposal and checks its authority.
 func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.FieldError, a planner.Authority) error {
 	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.OpenDevices(ctx, p.node.GPUs))
+	use.Done = ctx.Done()
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
 	if err := planner.ProblemError(hardware.Problems, planner.Remedies{Node: p.node, Command: p.command, Had: a, Removes: cs.removesInstances}); err != nil {

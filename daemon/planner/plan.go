@@ -32,6 +32,8 @@ type Usage struct {
 	OpenDevices OpenDevices
 	// IgnoreKept plans as if every process could be stopped, to find what differs from the spec.
 	IgnoreKept bool
+	// Done: when it is closed, plans end with an error that is context.Canceled, because their caller no longer waits. nil: never.
+	Done <-chan struct{}
 	// Imported reports whether an administrator imported an instance; nil: none was.
 	Imported func(id gpu.UUID, p gpu.Placement) bool
 }
@@ -88,7 +90,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 	if g.Profiles != nil {
 		device.Profiles = *g.Profiles
 	}
-	r, err := mig.PlanDevice(device, target, mig.Options{Force: a.Force, AllowReset: a.AllowReset})
+	r, err := mig.PlanDevice(device, target, mig.Options{Force: a.Force, AllowReset: a.AllowReset, Done: use.Done})
 	if err != nil {
 		return nil, err
 	}

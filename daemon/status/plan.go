@@ -23,7 +23,9 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 		return report.DriverError(node.DriverErr)
 	}
 	out := api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing(), Steps: []api.PlanStep{}}
-	gpuSteps := planner.PlanGPUs(want, node, v.Attribution.Usage(), planner.Authority{})
+	use := v.Attribution.Usage()
+	use.Done = ctx.Done()
+	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
 	for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
 		out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
 	}

@@ -94,3 +94,33 @@ func TestThePlanInJSON(t *testing.T) {
 		})
 	}
 }
+
+// What follows a request is not dropped, on the command line and in a batch: it is an error with its place.
+func TestWhatFollowsARequestIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		args  []string
+		input string
+		want  string
+	}{
+		"an object":            {[]string{"--model", "a100-40", "--want", `{"slices":1},1g.5gb*3`}, "", `",1g.5gb*3" follows the object, at byte 13`},
+		"an existing instance": {[]string{"--model", "a100-40", "--have", `{"profile":"1g.5gb","start":0} x`, "--want", "1g.5gb"}, "", `"x" follows the object, at byte 31`},
+		"a list":               {[]string{"--model", "a100-40", "--want", `["1g.5gb"],1g.5gb`}, "", "after top-level value"},
+		"a line of a batch":    {[]string{"--batch", "-"}, `{"model":"a100-40","want":"1g.5gb"},{"model":"a30"}`, `follows the object, at byte 36`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, nil, c.input, append([]string{"mig", "plan", "--offline"}, c.args...)...)
+			if said := strings.ReplaceAll(r.out+r.err, `\"`, `"`); r.code != api.ExitUsage || !strings.Contains(said, c.want) {
+				t.Errorf("exit code %d, want %q\n%s", r.code, c.want, said)
+			}
+		})
+	}
+}
+
+// A list that is empty is a list, so that a tool needs no special case.
+func TestTheEmptyLayoutIsAList(t *testing.T) {
+	r := run(t, nil, "", "mig", "plan", "--offline", "--json", "--model", "a30", "--have", "1g.6gb@0", "--want", "")
+	var out struct{ Layout []any }
+	if err := json.Unmarshal([]byte(r.out), &out); err != nil || out.Layout == nil || len(out.Layout) != 0 {
+		t.Errorf("%v\n%s%s", err, r.out, r.err)
+	}
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -110,32 +112,34 @@ type wantObject struct {
 	Attributes []string `json:"attributes"`
 }
 
-func (l instances) want(p gpu.Profiles) ([]mig.Request, error) {
+func (l instances) want() ([]mig.Request, error) {
 	var out []mig.Request
 	for _, raw := range l {
 		var word string
 		if json.Unmarshal(raw, &word) == nil {
-			more, err := mig.ParseRequest(p, word)
+			more, err := mig.ParseRequest(word)
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, more...)
+			if out = append(out, more...); len(out) > maxDesired {
+				return nil, fmt.Errorf("cannot plan %d instances, %d are possible: the list ends too late, at %q; a GPU has at most a few dozen", len(out), maxDesired, text.Short(word, 40))
+			}
 			continue
 		}
 		var o wantObject
 		if err := strict(raw, &o); err != nil {
 			return nil, err
 		}
-		w, err := o.want(p)
+		w, err := o.want()
 		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", raw, err)
+			return nil, fmt.Errorf("cannot read %s: %w", text.Short(string(raw), maxShown), err)
 		}
 		out = append(out, w)
 	}
 	return out, nil
 }
 
-func (o *wantObject) want(p gpu.Profiles) (mig.Request, error) {
+func (o *wantObject) want() (mig.Request, error) {
 	w := mig.Request{Name: o.Profile, Slices: o.Slices, Attributes: o.Attributes}
 	switch named := o.Profile != ""; {
 	case named && (o.Slices != 0 || o.Memory != "" || len(o.Attributes) != 0):
@@ -151,20 +155,32 @@ func (o *wantObject) want(p gpu.Profiles) (mig.Request, error) {
 		w.Memory = uint64(least)
 	}
 	if o.Start != nil {
-		w.At = mig.PlacementAt(p, w, *o.Start)
+		w.At = &gpu.Placement{Start: *o.Start}
 	}
 	return w, nil
 }
 
-// strict reads an object and refuses unknown keys.
+// strict reads one object. It refuses unknown keys, and anything that follows the object.
 func strict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("cannot read %s: %w", raw, err)
+		return fmt.Errorf("cannot read %s: %w", text.Short(string(raw), maxShown), err)
+	}
+	end := int(d.InputOffset())
+	if rest := bytes.TrimSpace(raw[end:]); len(rest) > 0 {
+		return fmt.Errorf("cannot read %s: %q follows the object, at byte %d; a list is written in brackets, as in [{\"slices\": 1}, \"1g.5gb*3\"]",
+			text.Short(string(raw[:end]), maxShown), text.Short(string(rest), maxShown), end+1)
 	}
 	return nil
 }
+
+const (
+	// maxDesired is the most instances of one question: as many as fit into a line of a batch, one by one.
+	maxDesired = 1 << 17
+	// maxShown is how much of a wrong text an error shows, in bytes.
+	maxShown = 120
+)
 
 // trial is a valid question with the answer of the planner.
 type trial struct {
@@ -178,27 +194,28 @@ type refusedPlan struct {
 	message string // a whole sentence
 	reason  string
 	force   bool        // --force would make it feasible
-	nearest *mig.Result // nil: no layout is feasible
+	nearest *mig.Result // nil: no layout is feasible, or it is not known
+	stopped int         // steps after which the search for the nearest layout was stopped; 0: it was not
 }
 
 // try answers a question. An error is about the question itself: an unknown board, impossible instances, an unknown
 // profile.
-func (q *question) try() (*trial, error) {
+func (q *question) try(ctx context.Context) (*trial, error) {
 	d, err := boardDevice(q.Model, q.Have)
 	if err != nil {
 		return nil, err
 	}
-	return d.try(q.Want, q.Force)
+	return d.try(ctx, q.Want, q.Force)
 }
 
 // try plans the desired layout.
-func (d *migDevice) try(desired instances, force bool) (*trial, error) {
-	want, err := desired.want(d.grid)
+func (d *migDevice) try(ctx context.Context, desired instances, force bool) (*trial, error) {
+	want, err := desired.want()
 	if err != nil {
 		return nil, d.misread(err)
 	}
 	t := &trial{migDevice: d}
-	t.plan, t.refused, err = tryPlan(d.grid, d.present, want, mig.Options{Force: force})
+	t.plan, t.refused, err = tryPlan(d.grid, d.present, want, mig.Options{Force: force, Done: ctx.Done()})
 	return t, err
 }
 
@@ -214,25 +231,40 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Op
 		r := &refusedPlan{message: err.Error(), reason: err.Error()}
 		// Profiles that the board lacks are replaced by similar ones, and the result may have a nearest layout of its own.
 		var rest []mig.Request
+		likes := map[string]*mig.Request{} // A question may have many thousands of requests, most of them equal.
 		for _, w := range want {
-			if _, err := mig.Match(p, w); err == nil {
-				rest = append(rest, w)
-			} else if like, ok := mig.Similar(p, w); ok {
-				rest = append(rest, like)
+			name := w.String()
+			like, known := likes[name]
+			if !known {
+				if _, err := mig.Match(p, w); err == nil {
+					like = &w
+				} else if other, ok := mig.Similar(p, w); ok {
+					like = &other
+				}
+				likes[name] = like
+			}
+			if like != nil {
+				rest = append(rest, *like)
 			}
 		}
 		if near, inner, err := tryPlan(p, present, rest, o); err == nil && inner == nil {
 			r.nearest = &near
 		} else if err == nil {
-			r.nearest = inner.nearest
+			r.nearest, r.stopped = inner.nearest, inner.stopped
+		} else if errors.Is(err, context.Canceled) {
+			return plan, nil, err
 		}
 		return plan, r, nil
 	case !errors.As(err, &not):
 		return plan, nil, err
 	}
 	alone := mig.Infeasible{Requested: not.Requested, Reason: not.Reason}
-	r := &refusedPlan{message: alone.Error(), reason: not.Reason, force: len(not.Blocked) != 0}
-	if near, err := mig.Plan(p, present, not.Nearest, o); err == nil {
+	r := &refusedPlan{message: alone.Error(), reason: not.Reason, force: len(not.Blocked) != 0, stopped: not.StoppedAfter}
+	near, err := mig.Plan(p, present, not.Nearest, o)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return plan, nil, err
+	case err == nil && r.stopped == 0:
 		r.nearest = &near
 	}
 	return plan, r, nil

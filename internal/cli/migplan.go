@@ -30,10 +30,12 @@ type planAnswer struct {
 	Completed     int        `json:"completed,omitempty"` // kept, with compute instances added
 	Disturbed     int        `json:"disturbed"`           // destroyed while in use; 0 without force
 	Steps         []planStep `json:"steps"`               // in this order
-	Layout        []planStep `json:"layout,omitempty"`    // the instances afterwards, in order of placement
+	Layout        []planStep `json:"layout,omitzero"`     // the instances afterwards, in order of placement; left out if it is not feasible
 	Reason        string     `json:"reason,omitempty"`    // if it is not feasible
 	ForceHelps    bool       `json:"force_helps,omitempty"`
 	Nearest       []string   `json:"nearest,omitzero"` // the nearest feasible layout, if this is not
+	// StoppedAfter: the search for the nearest layout was stopped after so many steps, and nearest is empty. 0: it was not.
+	StoppedAfter int `json:"stopped_after,omitempty"`
 }
 
 // planStep is one instance, with what a plan does to it.
@@ -47,7 +49,7 @@ type planStep struct {
 func (t *trial) answer() planAnswer {
 	out := planAnswer{SchemaVersion: 1, Model: t.model, GPU: t.uuid, Feasible: t.refused == nil, Steps: []planStep{}}
 	if r := t.refused; r != nil {
-		out.Reason, out.ForceHelps, out.Nearest = r.reason, r.force, []string{}
+		out.Reason, out.ForceHelps, out.Nearest, out.StoppedAfter = r.reason, r.force, []string{}, r.stopped
 		if r.nearest != nil {
 			out.Nearest = mig.Layout(r.nearest.Layout).Names()
 		}
@@ -68,6 +70,7 @@ func (t *trial) answer() planAnswer {
 	for _, x := range r.Create {
 		out.Steps = append(out.Steps, stepOf("create", x))
 	}
+	out.Layout = []planStep{}
 	for _, x := range r.After() {
 		out.Layout = append(out.Layout, stepOf("", x))
 	}
@@ -118,7 +121,7 @@ code 7.`,
 			case batch != "" && (cmd.Flags().Changed("model") || cmd.Flags().Changed("have") || cmd.Flags().Changed("want")):
 				return usageError{err: errors.New("--batch reads the requests from a file"), hint: "leave out --model, --have and --want"}
 			case batch != "":
-				return a.migBatch(batch, q.Force)
+				return a.migBatch(cmd.Context(), batch, q.Force)
 			case !cmd.Flags().Changed("want"):
 				return usageError{err: errors.New("no layout given"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
 			}
@@ -131,7 +134,7 @@ code 7.`,
 			}
 			var t *trial
 			if offline {
-				t, err = q.try()
+				t, err = q.try(cmd.Context())
 			} else {
 				t, err = a.tryOn(cmd.Context(), id, &q)
 			}
@@ -164,7 +167,7 @@ func (a *app) tryOn(ctx context.Context, id string, q *question) (*trial, error)
 	if d.grid.Width == 0 {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot read the profiles of GPU %d: its driver reports them only in MIG mode", d.index), Hint: "try its board: 'gpushare mig plan --offline --model …'"}
 	}
-	return d.try(q.Want, q.Force)
+	return d.try(ctx, q.Want, q.Force)
 }
 
 // showTrial prints the answer to one question.
@@ -188,6 +191,9 @@ func (a *app) showTrial(t *trial) error {
 		} else {
 			a.diagram(t.grid.Width, now, planRow("nearest", t.present, r.nearest))
 			hints = append(hints, "possible is "+counted(mig.Layout(r.nearest.Layout).Names()))
+		}
+		if r.stopped != 0 {
+			hints = append(hints, (&mig.Infeasible{StoppedAfter: r.stopped}).Stopped())
 		}
 		if r.force {
 			hints = append(hints, "--force plans with instances in use destroyed")
@@ -289,7 +295,7 @@ const maxQuestion = 1 << 20
 
 // migBatch answers one question a line. An infeasible question is an answer. A line that cannot be read is answered with
 // an error, and the exit code is then 2.
-func (a *app) migBatch(file string, force bool) error {
+func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 	in := a.io.In
 	if file != "-" {
 		f, err := os.Open(file)
@@ -306,6 +312,9 @@ func (a *app) migBatch(file string, force bool) error {
 	lines.Buffer(make([]byte, 0, 1<<16), maxQuestion)
 	n, bad := 0, 0
 	for lines.Scan() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n++
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
@@ -314,7 +323,10 @@ func (a *app) migBatch(file string, force bool) error {
 		err := strict(lines.Bytes(), &q)
 		var t *trial
 		if err == nil {
-			t, err = q.try()
+			t, err = q.try(ctx)
+		}
+		if errors.Is(err, context.Canceled) {
+			return err
 		}
 		var answer any
 		if err == nil {
