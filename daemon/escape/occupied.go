@@ -152,20 +152,38 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 		of, attributed := e.Attribution.LeaseOf(p.PID)
 		switch {
 		case attributed && of == l.ID:
+		case e.isElsewhere(p.PID, c.place):
+			e.addOccupant(c)
+			return false, errOccupied(g)
 		case err != nil || st.Dead() || attributed:
 			exiting = true
 		case e.occupies(p, attribution.ServesMPS(g.MPS, st), st, quiesced):
-			e.setOccupants(func(known map[occupant]bool) map[occupant]bool {
-				if known == nil {
-					known = map[occupant]bool{}
-				}
-				known[c] = true
-				return known
-			})
+			e.addOccupant(c)
 			return false, errOccupied(g)
 		}
 	}
 	return exiting, nil
+}
+
+// addOccupant adds one until the next search.
+func (e *Escapes) addOccupant(c occupant) {
+	e.setOccupants(func(known map[occupant]bool) map[occupant]bool {
+		if known == nil {
+			known = map[occupant]bool{}
+		}
+		known[c] = true
+		return known
+	})
+}
+
+// contains reports whether a place is one that a lease has.
+func contains(l *lease.Lease, at state.Place) bool {
+	return slices.Contains(l.Place.GPUs, at.GPU) && (l.Place.Instance == nil || *l.Place.Instance == at.Instance)
+}
+
+func (e *Escapes) isElsewhere(pid int, place state.Place) bool {
+	_, _, elsewhere := e.fromElsewhere(pid, place)
+	return elsewhere
 }
 
 func errOccupied(g *observe.GPU) error {
@@ -183,11 +201,15 @@ func (e *Escapes) notOpen(ctx context.Context, want *state.Desired, l *lease.Lea
 	e.occupied.mu.Unlock()
 	node := e.Observer.Last()
 	for c := range known {
-		if !c.opened || !slices.Contains(l.Place.GPUs, c.place.GPU) || l.Place.Instance != nil && *l.Place.Instance != c.place.Instance {
+		if !c.opened || !contains(l, c.place) {
 			continue
 		}
 		g, ok := node.GPU(c.place.GPU)
-		if st, runs := e.unattributed(c.process.PID); !ok || !runs || st.Start != c.process.Start {
+		st, runs := e.unattributed(c.process.PID)
+		if !runs {
+			st, _, runs = e.fromElsewhere(c.process.PID, c.place)
+		}
+		if !ok || !runs || st.Start != c.process.Start {
 			continue
 		}
 		open := e.Attribution.OpenDevicesOf(ctx, node.GPUs, c.process.PID)

@@ -32,6 +32,7 @@ type unattributedProcess struct {
 	closes  bool   // its GPU or instance takes no lease that would have it alone
 	exempt  string // why it is never stopped; empty: it may be stopped
 	opened  bool   // it has no context: it only has the device open
+	lease   string // the lease of another place that it is in
 }
 
 // subject names the process and its user.
@@ -101,7 +102,11 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		case stop:
 			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
 		}
-		text := fmt.Sprintf("%s uses GPU %d without a lease; %s", s.subject(), s.index, decision)
+		what := "without a lease"
+		if s.lease != "" {
+			what, decision = "from a lease of another place", "it is not stopped for that: 'gpushare lease stop "+s.lease+"' does"
+		}
+		text := fmt.Sprintf("%s uses GPU %d %s; %s", s.subject(), s.index, what, decision)
 		if s.closes {
 			text += "; no lease gets what it uses until it ends"
 		}
@@ -155,6 +160,21 @@ func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *s
 	return l.processes
 }
 
+// fromElsewhere reads a process that runs and is in a lease that does not have a place: another lease passed it a descriptor, or it
+// was there before it entered its lease.
+func (e *Escapes) fromElsewhere(pid int, place state.Place) (st procfs.Stat, leaseID string, ok bool) {
+	leaseID, attributed := e.Attribution.LeaseOf(pid)
+	if !attributed {
+		return st, "", false
+	}
+	l, known := e.Table.Get(leaseID)
+	if !known || !l.State.Live() || contains(&l, place) {
+		return st, "", false
+	}
+	st, err := procfs.Read(pid)
+	return st, leaseID, err == nil && !st.Dead()
+}
+
 // unattributed reads a process that runs and is in no lease.
 func (e *Escapes) unattributed(pid int) (procfs.Stat, bool) {
 	if _, attributed := e.Attribution.LeaseOf(pid); attributed {
@@ -181,6 +201,9 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			s.user = d.UserName(int(uid))
 		}
 		s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced())
+		if s.lease != "" {
+			s.exempt = "it is in lease " + s.lease
+		}
 		out = append(out, s)
 	}
 	for i := range node.GPUs {
@@ -191,6 +214,13 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 		for _, p := range x.processes(ctx, d, want, g, node.At) {
 			st, ok := d.unattributed(p.PID)
 			if !ok {
+				if c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, 0); closes && want.Enforcing() {
+					if st, id, elsewhere := d.fromElsewhere(p.PID, c.place); elsewhere {
+						c.process.Start = st.Start
+						occupied[c] = true
+						add(unattributedProcess{closes: true, lease: id}, g, st)
+					}
+				}
 				continue
 			}
 			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)
@@ -200,8 +230,17 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			add(unattributedProcess{closes: closes}, g, st)
 		}
 		for _, pid := range open.Users(g.Identity.UUID) {
+			if !d.mayBeOutside(pid) {
+				continue
+			}
 			st, ok := d.unattributed(pid)
-			if !ok || !d.mayBeOutside(pid) {
+			if !ok {
+				for _, place := range openPlaces(g, want.Mode(g.Identity.UUID), open, pid) {
+					if st, id, elsewhere := d.fromElsewhere(pid, place); elsewhere {
+						occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
+						add(unattributedProcess{opened: true, closes: true, lease: id}, g, st)
+					}
+				}
 				continue
 			}
 			s := unattributedProcess{opened: true}

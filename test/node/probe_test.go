@@ -32,6 +32,8 @@ type probe struct {
 
 	Flood string // instead: many requests of a kind, until it is killed
 	Opens string // instead: a device, which it tries to open in several ways
+	Sends string // instead: a path, which it opens and sends to the process that connects to Socket
+	Holds bool   // instead: it receives that descriptor and keeps it
 	Fork  string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
@@ -51,6 +53,9 @@ func TestMain(m *testing.M) {
 			r.Error = err.Error()
 		} else if p.Fork != "" {
 			p.fork()
+			os.Exit(0)
+		} else if p.Sends != "" || p.Holds {
+			p.pass()
 			os.Exit(0)
 		} else if p.Opens != "" {
 			p.opens()

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// pass sends an open descriptor to another process, or receives one and keeps it.
+func (p *probe) pass() {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	address := &net.UnixAddr{Name: p.Socket, Net: "unix"}
+	if p.Holds {
+		c, err := net.DialUnix("unix", nil, address)
+		fail(err)
+		fail(c.SetDeadline(time.Now().Add(20 * time.Second)))
+		b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+		_, n, _, _, err := c.ReadMsgUnix(b, oob)
+		fail(err)
+		messages, err := unix.ParseSocketControlMessage(oob[:n])
+		fail(err)
+		_, err = unix.ParseUnixRights(&messages[0]) // It stays open.
+		fail(err)
+		fmt.Println("holds.")
+		for {
+			_ = unix.Pause() // Only a signal that ends it ends the wait.
+		}
+	}
+	l, err := net.ListenUnix("unix", address)
+	fail(err)
+	fail(os.Chmod(p.Socket, 0o666))
+	fail(l.SetDeadline(time.Now().Add(20 * time.Second)))
+	// No driver is behind the node, so it cannot be opened for use; a path descriptor is as open in /proc.
+	fd, err := unix.Open(p.Sends, unix.O_PATH, 0)
+	fail(err)
+	fmt.Println("listens.")
+	c, err := l.AcceptUnix()
+	fail(err)
+	_, _, err = c.WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil)
+	fail(err)
+}
+
+// A lease passes its open GPU to a process in another lease, and ends. While that process has the GPU open, a condition names it and
+// its lease, and the GPU is granted to nobody; it ends with its own lease.
+func TestADevicePassedToAnotherLease(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	apply(t, n, closedLogins)
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	open(t, dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	job := func(grant, says string, p probe) (*harness.Job, string) {
+		t.Helper()
+		p.Socket = filepath.Join(dir, "socket")
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job, id := begin(t, n, "red", grant, become+"env '"+probeEnv+"="+string(text)+"' "+program)
+		if err := job.AwaitLine(soon(t), says); err != nil {
+			t.Fatalf("%v: %s", err, job.Output())
+		}
+		return job, id
+	}
+	sender, _ := job("whole", "listens.", probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})
+	holder, id := job("part", "holds.", probe{Holds: true})
+	if code := awaitEnd(t, sender); code != 0 {
+		t.Fatalf("the sender ends with %d: %s", code, sender.Output())
+	}
+	wantElsewhere(t, n, holder.PID(), id)
+}
+
+// A process with a context on an exclusive GPU is in a lease of another place.
+func TestAContextFromAnotherLease(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	process := contextOn(t, n, nobody, "--gpu", "3").Process.Pid
+	_, id := begin(t, n, "red", "part", become+"sleep 600")
+	leaf := filepath.Join(unified(t), leaseByID(status(t, n), id).Isolation.Cgroup)
+	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(strconv.Itoa(process)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantElsewhere(t, n, process, id)
+}
+
+// wantElsewhere checks that a process in a lease of another place keeps GPU 3 from leases until its own lease ends.
+func wantElsewhere(t *testing.T, n *harness.Node, pid int, id string) {
+	t.Helper()
+	awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool {
+		return hasCondition(s, "unattributed", fmt.Sprintf("pid %d ", pid)) && hasCondition(s, "unattributed", "uses GPU 3 from a lease of another place") &&
+			hasCondition(s, "unattributed", "gpushare lease stop "+id) && hasCondition(s, "unattributed", "no lease gets what it uses until it ends")
+	})
+	run := func(wait string) harness.Result {
+		return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait="+wait, "--", "true")
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "a process of no lease uses it") {
+		t.Errorf("a run is answered with %d: %s", r.Code, r.Err)
+	}
+	if l := leaseByID(status(t, n), id); l == nil || l.State != api.LeaseRunning {
+		t.Errorf("its lease is %+v\n%s", l, daemonLog(n))
+	}
+	if r := n.CLI(soon(t), "lease", "stop", id); r.Code != 0 {
+		t.Fatalf("its lease: %s", r.Err)
+	}
+	if r := run("20s"); r.Code != 0 {
+		t.Errorf("after its end a run is answered with %d: %s", r.Code, r.Err)
+	}
+}
