@@ -26,7 +26,7 @@ func (p *probe) pass() {
 		}
 	}
 	address := &net.UnixAddr{Name: p.Socket, Net: "unix"}
-	if p.Holds {
+	if p.Keeps {
 		c, err := net.DialUnix("unix", nil, address)
 		fail(err)
 		fail(c.SetDeadline(time.Now().Add(20 * time.Second)))
@@ -37,7 +37,7 @@ func (p *probe) pass() {
 		fail(err)
 		_, err = unix.ParseUnixRights(&messages[0]) // It stays open.
 		fail(err)
-		fmt.Println("holds.")
+		fmt.Println("keeps it.")
 		for {
 			_ = unix.Pause() // Only a signal that ends it ends the wait.
 		}
@@ -57,7 +57,7 @@ func (p *probe) pass() {
 }
 
 // A lease passes its open GPU to a process in another lease, and ends. While that process has the GPU open, a condition names it and
-// its lease, and the GPU is granted to nobody; it ends with its own lease.
+// its lease, and the GPU is granted to no lease; it ends with its own lease.
 func TestADevicePassedToAnotherLease(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)
@@ -85,11 +85,11 @@ func TestADevicePassedToAnotherLease(t *testing.T) {
 		return job, id
 	}
 	sender, _ := job("whole", "listens.", probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})
-	holder, id := job("part", "holds.", probe{Holds: true})
+	receiver, id := job("part", "keeps it.", probe{Keeps: true})
 	if code := awaitEnd(t, sender); code != 0 {
 		t.Fatalf("the sender ends with %d: %s", code, sender.Output())
 	}
-	wantElsewhere(t, n, holder.PID(), id)
+	wantElsewhere(t, n, receiver.PID(), id)
 }
 
 // A process with a context on an exclusive GPU is in a lease of another place.

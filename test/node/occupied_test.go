@@ -96,8 +96,10 @@ func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			opener := watch(t, n, nobody, c.node)
 			tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, opener.n))
-			who := fmt.Sprintf("pid %d (sleep) of nobody uses %s without a lease", opener.n, c.gpu)
-			awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool { return hasCondition(s, "unattributed", who) })
+			who := fmt.Sprintf("pid %d (sleep) of ", opener.n)
+			awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool {
+				return hasCondition(s, "unattributed", who) && hasCondition(s, "unattributed", "uses "+c.gpu+" without a lease")
+			})
 			run := func(grant string) harness.Result {
 				return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true")
 			}

@@ -33,7 +33,7 @@ type probe struct {
 	Flood string // instead: many requests of a kind, until it is killed
 	Opens string // instead: a device, which it tries to open in several ways
 	Sends string // instead: a path, which it opens and sends to the process that connects to Socket
-	Holds bool   // instead: it receives that descriptor and keeps it
+	Keeps bool   // instead: it receives that descriptor and keeps it
 	Fork  string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 		} else if p.Fork != "" {
 			p.fork()
 			os.Exit(0)
-		} else if p.Sends != "" || p.Holds {
+		} else if p.Sends != "" || p.Keeps {
 			p.pass()
 			os.Exit(0)
 		} else if p.Opens != "" {
