@@ -112,18 +112,19 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if change.Current == a.On {
 		return nil
 	}
-	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset.
+	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset. The error does not say so:
+	// the undo of the step withdraws it, and the status shows the mode that is pending now.
 	why := change.Activation
 	if why == nil {
 		why = gpu.ErrResetRequired
 	}
 	switch {
 	case errors.Is(why, gpu.ErrInUse):
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s; the change is pending", gpu.ErrInUse, h.inUseByText(ctx, snap, nil))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.inUseByText(ctx, snap, nil))}
 	case !a.Reset:
 		return &ResetRequired{On: a.On}
 	case h.Reset == nil:
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and gpushare cannot reset this GPU; the change is pending: reset the GPU manually", why)}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and the driver did not reset this GPU: 'nvidia-smi -i %s -mig %s' and a boot of the host do it", why, id, zeroOrOne(a.On))}
 	}
 	if err := h.Reset(ctx, id); err != nil {
 		return err
@@ -136,6 +137,14 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: it is still %s after a reset", gpu.ErrUnknown, onOff(snap.MIG.Current))}
 	}
 	return nil
+}
+
+// zeroOrOne is a mode as nvidia-smi takes it.
+func zeroOrOne(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
 }
 
 // transientUse is how long the handler waits while the driver reports a GPU as in use and no user can be named, and

@@ -362,7 +362,7 @@ func TestModeStep(t *testing.T) {
 	t.Run("pending without a reset", func(t *testing.T) {
 		f := off()
 		err := apply(t, &Handler{Driver: f}, steps)
-		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "reset the GPU manually") {
+		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "nvidia-smi -i GPU-1 -mig 1") {
 			t.Fatal(err)
 		}
 		if err := (&Handler{Driver: f}).Undo(t.Context(), steps[0]); err != nil || f.mig.Pending {
@@ -373,7 +373,7 @@ func TestModeStep(t *testing.T) {
 		f := off()
 		f.processes = []gpu.Process{{PID: 12}}
 		err := apply(t, &Handler{Driver: f, Reset: f.reset}, steps)
-		if want := "cannot turn on MIG mode on GPU-1: in use by pid 12; the change is pending"; err == nil || err.Error() != want {
+		if want := "cannot turn on MIG mode on GPU-1: in use by pid 12"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		if f.writes != 1 {

@@ -128,7 +128,7 @@ func labNode() *api.Status {
 		GPUs: []api.GPUStatus{
 			{
 				Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
-				MIG: &api.MIGStatus{Enabled: true, Instances: []api.InstanceStatus{
+				MIG: &api.MIGStatus{Enabled: true, Pending: true, Instances: []api.InstanceStatus{
 					{ID: 3, Profile: "2g.10gb", Placement: api.MIGPlacement{Start: 0, Size: 2}, UUIDs: []string{mig0, "MIG-1f0e6d52-1111-5231-ac3a-052ac7741b87"}, Memory: api.GPUMemory{Total: 9856 << 20}},
 					{ID: 7, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 2, Size: 1}, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
 					{ID: 8, Profile: "1g.5gb+me", Placement: api.MIGPlacement{Start: 3, Size: 1}, Memory: api.GPUMemory{Total: 4864 << 20}},

@@ -193,6 +193,14 @@ func gpuState(g *api.GPUStatus) string {
 	return g.State
 }
 
+// pendingMode describes a MIG mode that was set and is not active yet.
+func pendingMode(m *api.MIGStatus) string {
+	if m.Pending {
+		return "MIG mode is off; on is pending"
+	}
+	return "MIG mode is on; off is pending"
+}
+
 func gpuNote(g *api.GPUStatus) string {
 	notes := []string{}
 	if g.Reason != "" {
@@ -200,6 +208,9 @@ func gpuNote(g *api.GPUStatus) string {
 	}
 	if g.Owner != "" {
 		notes = append(notes, "managed by "+g.Owner)
+	}
+	if m := g.MIG; m != nil && m.Enabled != m.Pending {
+		notes = append(notes, pendingMode(m))
 	}
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
