@@ -102,11 +102,6 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
 	case s.gpu.MIG.Missing.CanRead() != nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot read the MIG instances of " + name + ": " + s.gpu.MIG.Missing.CanRead().Error(), Hint: "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks"}
-	case want.Mode(id) != api.ModeMIG && kind == kindImport && len(cs.foreignAt(s.gpu, q.Start)) > 0:
-		return nil, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)),
-			Hint: fmt.Sprintf("'gpushare mig remove %d %s' removes them", s.gpu.Identity.Index, strings.Join(cs.foreignAt(s.gpu, q.Start), " ")),
-		}
 	case s.gpu.Profiles == nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
 	}
@@ -119,9 +114,14 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	present := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
 	var err error
-	if kind == kindImport {
+	switch {
+	case kind == kindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool { return b.Foreign && slices.Contains(q.Start, b.Placement.Start) }):
+		return nil, &api.Error{
+			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: withoutMIGHint(s.gpu, present),
+		}
+	case kind == kindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
-	} else {
+	default:
 		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id))
 	}
 	if err != nil {
@@ -140,16 +140,18 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	return s, nil
 }
 
-// foreignAt are those of some first memory slices at which a foreign instance begins.
-func (cs *Changes) foreignAt(g *observe.GPU, starts []uint32) []string {
-	var out []string
-	for i := range g.Instances {
-		in := &g.Instances[i]
-		if slices.Contains(starts, in.Placement.Start) && !cs.State.ManagesInstance(g.Identity.UUID, in) {
-			out = append(out, fmt.Sprint(in.Placement.Start))
+// withoutMIGHint is what to do about the foreign instances of a GPU that the spec has without MIG mode.
+func withoutMIGHint(g *observe.GPU, present []mig.Present) string {
+	var words []string
+	for i := range present {
+		if b := &present[i]; b.Foreign && !b.InUse {
+			words = append(words, fmt.Sprint(b.Placement.Start))
 		}
 	}
-	return out
+	if len(words) == 0 {
+		return retryHint(g, "changes it to what the spec says")
+	}
+	return fmt.Sprintf("'gpushare mig remove %d %s' removes what gpushare does not manage", g.Identity.Index, strings.Join(words, " "))
 }
 
 // removesInstances reports whether PostRemove works on a GPU under the spec in force.
