@@ -3,6 +3,7 @@ package mps
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -59,6 +60,22 @@ func TestStartsOnEveryBranch(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.ends(t, 1, "CUDA error 810")
+		})
+	}
+}
+
+// Where the program says why it ends, the error has its words.
+func TestWithoutAGPUOnEveryBranch(t *testing.T) {
+	for driver, want := range map[string]string{"535.261.03": "", "550.163.01": "", "580.178.04": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"} {
+		t.Run(driver, func(t *testing.T) {
+			r := newFixtureOf(t, driver)
+			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
+				t.Fatal(err)
+			}
+			err := r.Start(t.Context(), Settings{GPU: gpuA}, "")
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("got %v, want %q", err, want)
+			}
 		})
 	}
 }
