@@ -160,7 +160,7 @@ func (h *Handler) restoreMode(ctx context.Context, id gpu.UUID) error {
 	if err != nil {
 		return err
 	}
-	if p.holds(boot, snap.ComputeMode) {
+	if p.applies(boot, snap.ComputeMode) {
 		if err := h.mode(ctx, id, snap.ComputeMode, p.Mode); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func TestPlan(t *testing.T) {
 		{"the compute mode was changed", &deny, Observed{State: running(&deny, nil), ComputeMode: gpu.ComputeDefault, Processes: client}, &planned{KindStart, "set the compute mode to exclusive-process", step.GrantAccess, step.None, nil}},
 		{"the compute mode is as desired", &deny, Observed{State: running(&deny, nil), ComputeMode: gpu.ComputeExclusiveProcess}, nil},
 		{"the compute mode is not known", &deny, Observed{State: running(&deny, nil)}, nil},
-		{"the mode is not ours", &set, Observed{State: running(&set, nil), ComputeMode: gpu.ComputeExclusiveProcess}, nil},
+		{"a mode that gpushare did not set", &set, Observed{State: running(&set, nil), ComputeMode: gpu.ComputeExclusiveProcess}, nil},
 		{"only the former mode is left", nil, Observed{State: &State{GPU: gpuA, Phase: Stopped}, ComputeMode: gpu.ComputeExclusiveProcess}, &planned{KindStop, "stop MPS", step.RevokeAccess, step.Idle, nil}},
 		{"a server has a fault", &set, Observed{State: running(&set, func(s *State) { s.Reason = "fault" }), Processes: client}, nil},
 		{"starting", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.MissedGreetings = Starting, 1 })}, nil},

@@ -39,20 +39,20 @@ func (s *Supervisor) previous(id gpu.UUID) (*previousMode, error) {
 	return &p, nil
 }
 
-// holds reports whether the recorded mode is still the one to restore: in a later boot the GPU began with another one, unless
+// applies reports whether the recorded mode is still the one to restore: in a later boot the GPU began with another one, unless
 // its mode was set again since.
-func (p *previousMode) holds(boot string, now gpu.ComputeMode) bool {
+func (p *previousMode) applies(boot string, now gpu.ComputeMode) bool {
 	return p.Boot == boot || now == gpu.ComputeExclusiveProcess
 }
 
-// keepPrevious records the mode that a GPU has before its mode is set, and keeps one that is recorded and holds.
+// keepPrevious records the mode that a GPU has before its mode is set, and keeps one that is recorded and still applies.
 func (s *Supervisor) keepPrevious(id gpu.UUID, now gpu.ComputeMode) error {
 	boot, err := procfs.BootID("/")
 	if err != nil {
 		return err
 	}
 	p, err := s.previous(id)
-	if err != nil || p != nil && p.holds(boot, now) {
+	if err != nil || p != nil && p.applies(boot, now) {
 		return err
 	}
 	b, err := json.Marshal(previousMode{GPU: id, Mode: now, Boot: boot})

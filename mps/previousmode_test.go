@@ -54,7 +54,7 @@ func TestModeIsRestoredWithoutTheRunDirectory(t *testing.T) {
 			m := &fakeModes{mode: gpu.ComputeProhibited}
 			h := &Handler{Supervisor: r.Supervisor, Driver: m}
 			do(t, h, onlyStep(t, h, &Settings{GPU: gpuA, DenyBypass: true}))
-			// The daemon is gone with its files, as after a power cut; the mode is still set.
+			// The daemon has ended and its files are lost, as after a power cut; the mode is still set.
 			if err := r.units.StopService(t.Context(), UnitName(gpuA), deadline); err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestModeOfAnotherBoot(t *testing.T) {
 		{"another", gpu.ComputeDefault, true}, {"another", gpu.ComputeExclusiveProcess, true},
 		{"this", gpu.ComputeDefault, false}, {"this", gpu.ComputeExclusiveProcess, true},
 	} {
-		if old.holds(c.boot, c.now) != c.want {
+		if old.applies(c.boot, c.now) != c.want {
 			t.Errorf("in boot %s with mode %s: %v", c.boot, c.now, !c.want)
 		}
 	}
