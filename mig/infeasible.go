@@ -99,7 +99,8 @@ func (pr *problem) reason() string {
 	for _, c := range pr.classes {
 		n := len(c.requests)
 		if len(pr.places(c)) == 0 {
-			return fmt.Sprintf("%s is not a placement that this GPU supports", c.request)
+			q := &pr.p.GI[c.profiles[0]]
+			return fmt.Sprintf("%s is not a placement that this GPU supports; %s starts at %s", c.request, q.Name, startsText(q))
 		}
 		if limit := pr.limit(c); n > limit {
 			name := pr.p.GI[c.profiles[0]].Name
