@@ -56,8 +56,8 @@ type Driver interface {
 	// instance cannot be created, the GPU instance is destroyed again. ErrInsufficientResources when the placement is
 	// occupied.
 	CreateInstance(ctx context.Context, id UUID, want NewInstance) (Instance, error)
-	// CompleteInstance creates the missing compute instances of a GPU instance, for example after an interrupted
-	// creation.
+	// CompleteInstance creates the missing ones of these compute instances of a GPU instance, for example after an
+	// interrupted creation. compute lists all that it should have; empty: one with all slices.
 	CompleteInstance(ctx context.Context, id UUID, gi uint32, compute []NewCompute) (Instance, error)
 	// DestroyInstance destroys the compute instances and then the GPU instance. ErrInUse when a process uses one.
 	DestroyInstance(ctx context.Context, id UUID, gi uint32) error
@@ -168,8 +168,10 @@ type Instance struct {
 type ComputeInstance struct {
 	ID        uint32 `json:"id"`
 	ProfileID uint32 `json:"profile_id"`
-	// Placement is in compute slices of the GPU instance.
+	// Placement is in compute slices of the GPU instance. Its size is 0 where the driver does not report it.
 	Placement Placement `json:"placement"`
+	// Slices are those of its profile, where the driver does not report the placement; else 0.
+	Slices uint32 `json:"slices,omitempty"`
 	// UUID depends on GPU and placement only: it is the same after destroy and create. Do not use it to identify a lease.
 	UUID UUID `json:"uuid"`
 }
@@ -185,6 +187,9 @@ type NewInstance struct {
 type NewCompute struct {
 	Slices    uint32     `json:"slices"`
 	Placement *Placement `json:"placement,omitempty"` // nil: the driver chooses
+	// UUID is the MIG device that it must become, where the driver does not report placements: the UUID is a function of the
+	// placement. Empty: any.
+	UUID UUID `json:"uuid,omitempty"`
 }
 
 // Profiles are the MIG profiles of one device.

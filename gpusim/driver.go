@@ -406,7 +406,22 @@ func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32
 
 // CompleteInstance creates the missing compute instances of a GPU instance.
 func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
-	return d.complete(ctx, "complete instance", id, gi, compute)
+	const op = "complete instance"
+	err := d.on(ctx, op, id, step{"GpuInstanceGetComputeInstances", func(g *device) Ret {
+		in := g.instances[gi]
+		if in == nil {
+			return NotFound
+		}
+		if len(compute) == 0 {
+			compute = []gpu.NewCompute{{Slices: in.profile.Slices}}
+		}
+		compute = gpu.MissingCompute(compute, in.portLocked().Compute)
+		return Success
+	}})
+	if err != nil {
+		return gpu.Instance{}, err
+	}
+	return d.complete(ctx, op, id, gi, compute)
 }
 
 // DestroyInstance destroys the compute instances and then the GPU instance.

@@ -2,8 +2,10 @@ package mig
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // Check returns why the driver cannot carry out every step of the plan, or cannot undo one. It is called before the first step:
@@ -19,5 +21,42 @@ func (r Result) Check(m gpu.MIGState) error {
 	if err != nil {
 		return fmt.Errorf("cannot change MIG: %w", err)
 	}
+	for _, b := range r.Destroy {
+		for _, c := range b.Compute {
+			if c.SliceCount() == 0 || len(b.Compute) > 1 && !c.Again().Exact() {
+				return fmt.Errorf("cannot destroy %s: it could not be created again, because the driver reports neither placement nor UUID of its compute instances", placedOf(r.profiles, b.Instance))
+			}
+		}
+	}
 	return nil
+}
+
+// NotUndone compares a GPU, as it was read back, with what it was before steps that were undone. It lists the differences: what
+// is missing, and what is left.
+func NotUndone(s gpu.Snapshot, steps []step.Step) (out []string) {
+	before := map[gpu.Placement]bool{}
+	at := func(a InstanceArgs) *gpu.Instance {
+		i := slices.IndexFunc(s.Instances, func(in gpu.Instance) bool { return in.ProfileID == a.ProfileID && in.Placement == a.Placement })
+		if i < 0 {
+			return nil
+		}
+		return &s.Instances[i]
+	}
+	for i := range steps {
+		var mode ModeArgs
+		var a InstanceArgs
+		switch st := &steps[i]; {
+		case len(st.Undo) == 0: // It is not undone.
+		case st.Kind == KindMode && decode(st.Undo, &mode) == nil && s.MIG.Current != mode.On:
+			out = append(out, "MIG mode is "+onOff(s.MIG.Current))
+		case st.Kind == KindDestroy && decode(st.Undo, &a) == nil:
+			before[a.Placement] = true
+			if in := at(a); in == nil || !a.Orphan && !a.complete(*in) {
+				out = append(out, a.String()+" is missing")
+			}
+		case st.Kind == KindCreate && decode(st.Undo, &a) == nil && at(a) != nil && !before[a.Placement]:
+			out = append(out, a.String()+" is left")
+		}
+	}
+	return out
 }

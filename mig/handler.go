@@ -190,8 +190,7 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 	var got gpu.Instance
 	if in != nil && a.isPartOf(*in) {
 		op = "complete " + a.String()
-		_, missing := computeFits(in.Compute, a.Compute, a.Slices)
-		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, missing)
+		got, err = h.Driver.CompleteInstance(ctx, id, in.ID, a.Compute)
 	} else {
 		got, err = h.Driver.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: a.ProfileID, Placement: a.Placement, Compute: a.Compute})
 	}
@@ -199,11 +198,27 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 		return h.explainInUse(ctx, err, op, id, snap, in)
 	}
 	if got.ProfileID != a.ProfileID || got.Placement != a.Placement || !a.complete(got) {
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s with %d compute instances instead", gpu.ErrUnknown, Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))}
+		return h.destroyOther(ctx, id, op, in, got)
+	}
+	if slices.ContainsFunc(got.Compute, func(c gpu.ComputeInstance) bool { return c.UUID == "" }) && in == nil {
+		// No lease could use it: CUDA finds an instance by the UUID.
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: %w", gpu.ErrUnknown, snap.MIG.Missing.NoDevice())}
 	}
 	return nil
 }
 
+// destroyOther destroys what the driver created instead of the requested instance: it is of no layout, and no undo would find
+// it. An instance that was there before is not destroyed.
+func (h *Handler) destroyOther(ctx context.Context, id gpu.UUID, op string, before *gpu.Instance, got gpu.Instance) error {
+	created := fmt.Sprintf("%s with %d compute instances", Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))
+	if before != nil {
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the instance is %s instead", gpu.ErrUnknown, created)}
+	}
+	if err := h.Driver.DestroyInstance(ctx, id, got.ID); err != nil {
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s instead, which is left: %w", gpu.ErrUnknown, created, err)}
+	}
+	return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s instead, which was destroyed", gpu.ErrUnknown, created)}
+}
 func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
 	var a InstanceArgs
 	if err := decode(raw, &a); err != nil {

@@ -112,7 +112,10 @@ func (f *fake) CompleteInstance(_ context.Context, _ gpu.UUID, gi uint32, comput
 		return gpu.Instance{}, err
 	}
 	in := &f.instances[slices.IndexFunc(f.instances, func(in gpu.Instance) bool { return in.ID == gi })]
-	for _, c := range compute {
+	if len(compute) == 0 {
+		compute = []gpu.NewCompute{{Slices: f.p.GI[slices.IndexFunc(f.p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID })].Slices}}
+	}
+	for _, c := range gpu.MissingCompute(compute, in.Compute) {
 		place := gpu.Placement{Start: uint32(len(in.Compute)), Size: c.Slices}
 		if c.Placement != nil {
 			place = *c.Placement

@@ -170,16 +170,16 @@ func placedOf(p gpu.Profiles, in gpu.Instance) Placed {
 	}
 	if len(in.Compute) != 0 && !isFullCompute(in.Compute, out.Slices) {
 		for _, c := range in.Compute {
-			out.Compute = append(out.Compute, gpu.NewCompute{Slices: c.Placement.Size, Placement: &c.Placement})
+			out.Compute = append(out.Compute, c.Again())
 		}
 	}
 	return out
 }
 
-// isFullCompute reports whether the compute instances are the usual single one with all slices. Size 0 means that the
-// driver does not report the size.
+// isFullCompute reports whether the compute instances are the usual single one with all slices. A count of 0 is of a record
+// of an older version, or of a profile that the driver does not list.
 func isFullCompute(have []gpu.ComputeInstance, slices uint32) bool {
-	return len(have) == 1 && (have[0].Placement.Size == 0 || have[0].Placement.Size >= slices)
+	return len(have) == 1 && (have[0].SliceCount() == 0 || have[0].SliceCount() >= slices)
 }
 
 // computeFits compares an instance's compute instances with the requested ones: ok when all of its own are requested, and
@@ -196,7 +196,7 @@ func computeFits(have []gpu.ComputeInstance, requests []gpu.NewCompute, slices u
 		found := -1
 		for i, w := range missing {
 			// A request with a placement is matched before one without.
-			if w.Slices == h.Placement.Size && (w.Placement != nil && *w.Placement == h.Placement || w.Placement == nil && found < 0) {
+			if w.Is(h) && (w.Exact() || found < 0) {
 				found = i
 			}
 		}

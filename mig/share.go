@@ -168,11 +168,17 @@ func (pr *problem) divisions(g *group, counts []int, most int) iter.Seq[[][]uint
 // fitsInside reports whether the missing compute instances of an instance can be created next to those it has.
 func fitsInside(have []gpu.ComputeInstance, missing []gpu.NewCompute, width uint32) bool {
 	var mask uint64
+	total, placed := uint32(0), true
 	for _, h := range have {
-		if h.Placement.Size == 0 {
-			return true // The driver does not report placements. It will refuse what does not fit.
-		}
+		placed = placed && h.Placement.Size != 0
+		total += h.SliceCount()
 		mask |= maskOf(h.Placement)
+	}
+	if !placed { // The driver does not report placements. It refuses what does not fit where they are.
+		for _, l := range missing {
+			total += l.Slices
+		}
+		return total <= width
 	}
 	for _, l := range gpu.ComputeOrder(missing) {
 		at, found := gpu.Placement{Size: l.Slices}, false

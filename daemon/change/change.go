@@ -290,7 +290,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	ch := cs.State.EndChange()
 	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)
-	cs.endOperation(operation, node, failed, out, nodeErr)
+	cs.endOperation(operation, node, failed, out, r.Steps, nodeErr)
 }
 
 // endPendingInstances reports the outcome to the requests that waited for instances, and wakes the loop for the next ones.
@@ -319,7 +319,7 @@ func failures(out engine.Outcome) map[gpu.UUID]string {
 	return failed
 }
 
-func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error) {
+func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, steps []step.Step, nodeErr error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)
@@ -348,17 +348,24 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	message := strings.Join(parts, "; ")
 	cs.Operations.End(operation, "degraded", &api.Error{
-		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: hintOf(out, node),
+		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: hintOf(out, node, steps),
 	})
 	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
 	cs.Log.Warn("a change ended degraded", "operation", operation, "reason", message)
 }
 
 // hintOf reports whether failed steps were undone, on each GPU and on the node, and what to do next.
-func hintOf(out engine.Outcome, node *observe.Node) string {
+func hintOf(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 	var parts []string
 	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
 		parts = append(parts, "failed steps were undone")
+	}
+	for _, id := range slices.Sorted(maps.Keys(out)) {
+		if out[id].State == engine.Undone && id != "" {
+			if text := undoneText(gpu.UUID(id), node, steps); text != "" {
+				parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" "+text)
+			}
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		switch {
@@ -384,6 +391,19 @@ func helps(out engine.Outcome) []string {
 		}
 	}
 	return all
+}
+
+// undoneText says what an undo did not restore on a GPU, by what was read back; empty when it is as before.
+func undoneText(id gpu.UUID, node *observe.Node, steps []step.Step) string {
+	g, ok := node.GPU(id)
+	if !ok || g.Err != nil {
+		return "does not answer: what was undone is not known"
+	}
+	own := slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.GPU != string(id) })
+	if differs := mig.NotUndone(g.Snapshot, own); len(differs) > 0 {
+		return "is not as before: " + strings.Join(differs, ", ")
+	}
+	return ""
 }
 
 // Resume resumes the change that a previous run of the daemon left open, with the authority that it had.

@@ -74,6 +74,9 @@ func (d *Driver) instance(v *device, gi nvml.GpuInstance) (gpu.Instance, []migDe
 			ID: c.info.Id, ProfileID: c.info.ProfileId,
 			Placement: gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size},
 		}
+		if one.Placement.Size == 0 {
+			one.Slices = c.slices
+		}
 		h, id, ret := d.migDevice(v, info.Id, c.info)
 		if ret != nvml.SUCCESS {
 			return in, nil, ret
@@ -97,6 +100,7 @@ func (d *Driver) instance(v *device, gi nvml.GpuInstance) (gpu.Instance, []migDe
 type foundCompute struct {
 	handle nvml.ComputeInstance
 	info   nvml.ComputeInstanceInfo
+	slices uint32 // of its profile
 }
 
 // computeInstances lists the compute instances of a GPU instance by placement.
@@ -120,7 +124,7 @@ func (d *Driver) computeInstances(v *device, gi nvml.GpuInstance, profile uint32
 				return nil, ret
 			}
 			if !slices.ContainsFunc(out, func(o foundCompute) bool { return o.info.Id == info.Id }) {
-				out = append(out, foundCompute{c, info})
+				out = append(out, foundCompute{c, info, p.Slices})
 			}
 		}
 	}

@@ -127,18 +127,14 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 	if err != nil {
 		return gpu.Instance{}, err
 	}
-	found, ret := d.computeInstances(v, h, info.ProfileId)
+	before, _, ret := d.instance(v, h)
 	if ret != nvml.SUCCESS {
 		return gpu.Instance{}, v.failed(op, ret)
 	}
 	if len(compute) == 0 {
 		compute = []gpu.NewCompute{{Slices: profile.Slices}}
 	}
-	have := make([]gpu.Placement, 0, len(found))
-	for _, c := range found {
-		have = append(have, gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size})
-	}
-	created, err := d.addCompute(v, op, h, info.ProfileId, missingCompute(compute, have))
+	created, err := d.addCompute(v, op, h, info.ProfileId, gpu.MissingCompute(compute, before.Compute))
 	if err == nil {
 		in, _, ret := d.instance(v, h)
 		if ret == nvml.SUCCESS {
@@ -150,32 +146,6 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 		err = fmt.Errorf("%w; cannot undo the creation: %w", err, sentinel(ret))
 	}
 	return gpu.Instance{}, err
-}
-
-// missingCompute returns the requested compute instances that do not exist. Those with a placement are matched first.
-func missingCompute(want []gpu.NewCompute, have []gpu.Placement) []gpu.NewCompute {
-	left := slices.Clone(have)
-	take := func(f func(gpu.Placement) bool) bool {
-		i := slices.IndexFunc(left, f)
-		if i >= 0 {
-			left = slices.Delete(left, i, i+1)
-		}
-		return i >= 0
-	}
-	present := make([]bool, len(want))
-	for i, w := range want {
-		present[i] = w.Placement != nil && take(func(p gpu.Placement) bool { return p == *w.Placement })
-	}
-	for i, w := range want {
-		present[i] = present[i] || w.Placement == nil && take(func(p gpu.Placement) bool { return p.Size == w.Slices })
-	}
-	var out []gpu.NewCompute
-	for i, w := range want {
-		if !present[i] {
-			out = append(out, w)
-		}
-	}
-	return out
 }
 
 // DestroyInstance implements gpu.Driver. A GPU instance with a process is not changed: of several compute instances, the
@@ -191,7 +161,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	if err != nil {
 		return err
 	}
-	_, migs, ret := d.instance(v, h)
+	before, migs, ret := d.instance(v, h)
 	if ret != nvml.SUCCESS {
 		return v.failed(op, ret)
 	}
@@ -209,12 +179,11 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 		return v.failed(op, ret)
 	}
 	var destroyed []gpu.NewCompute
-	for _, c := range found {
+	for i, c := range found {
 		if ret = c.handle.Destroy(); ret != nvml.SUCCESS {
 			break
 		}
-		at := gpu.Placement{Start: c.info.Placement.Start, Size: c.info.Placement.Size}
-		destroyed = append(destroyed, gpu.NewCompute{Slices: at.Size, Placement: &at})
+		destroyed = append(destroyed, before.Compute[i].Again())
 	}
 	if ret == nvml.SUCCESS {
 		ret = h.Destroy()
@@ -223,6 +192,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 		return nil
 	}
 	// A failed call must change nothing: the destroyed compute instances are created again at their placements.
+	// A process that the driver does not list may use one that is left.
 	if _, err := d.addCompute(v, op, h, info.ProfileId, destroyed); err != nil {
 		return failf(op, id, ret, "GPU instance %d has lost compute instances: %w", gi, err)
 	}
@@ -273,7 +243,7 @@ func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile u
 		return nil, v.failed(op, ret)
 	}
 	for _, w := range gpu.ComputeOrder(want) {
-		c, ret := d.addOne(gi, profiles, w)
+		c, ret := d.addExact(v, gi, profiles, w)
 		if ret != nvml.SUCCESS {
 			return created, failf(op, v.id, ret, "compute instance of %d slices", w.Slices)
 		}
@@ -290,20 +260,58 @@ func (d *Driver) addOne(gi nvml.GpuInstance, profiles []computeProfile, w gpu.Ne
 			continue
 		}
 		var c nvml.ComputeInstance
-		switch {
-		case w.Placement == nil:
-			c, ret = gi.CreateComputeInstance(&p.info)
-		case d.symbols.has(placeCompute):
+		if w.Placement != nil && d.symbols.has(placeCompute) {
 			c, ret = gi.CreateComputeInstanceWithPlacement(&p.info,
 				&nvml.ComputeInstancePlacement{Start: w.Placement.Start, Size: w.Placement.Size})
-		default:
-			return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+		} else {
+			c, ret = gi.CreateComputeInstance(&p.info)
 		}
 		if ret != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_INVALID_ARGUMENT {
 			return c, ret
 		}
 	}
 	return nil, ret
+}
+
+// addExact creates one compute instance where it is requested. A library that cannot place compute instances chooses the
+// placement: those at another placement occupy it until the driver has chosen the requested one, and are then destroyed.
+func (d *Driver) addExact(v *device, gi nvml.GpuInstance, profiles []computeProfile, w gpu.NewCompute) (nvml.ComputeInstance, nvml.Return) {
+	if !w.Exact() || w.Placement != nil && d.symbols.has(placeCompute) {
+		return d.addOne(gi, profiles, w)
+	}
+	var others []nvml.ComputeInstance
+	var requested nvml.ComputeInstance
+	ret := nvml.SUCCESS
+	for requested == nil && ret == nvml.SUCCESS {
+		var c nvml.ComputeInstance
+		if c, ret = d.addOne(gi, profiles, w); ret != nvml.SUCCESS {
+			break
+		}
+		others = append(others, c)
+		var is bool
+		if is, ret = d.isRequested(v, gi, c, w); is {
+			requested, others = c, others[:len(others)-1]
+		}
+	}
+	if undone := removeCompute(others); ret == nvml.SUCCESS {
+		ret = undone
+	}
+	return requested, ret
+}
+
+// isRequested reports whether a compute instance that was just created is the requested one.
+func (d *Driver) isRequested(v *device, gi nvml.GpuInstance, c nvml.ComputeInstance, w gpu.NewCompute) (bool, nvml.Return) {
+	info, ret := c.GetInfo()
+	if ret != nvml.SUCCESS {
+		return false, ret
+	}
+	in, ret := gi.GetInfo()
+	if ret != nvml.SUCCESS {
+		return false, ret
+	}
+	_, id, ret := d.migDevice(v, in.Id, info)
+	at := gpu.Placement{Start: info.Placement.Start, Size: info.Placement.Size}
+	return ret == nvml.SUCCESS && w.Is(gpu.ComputeInstance{Placement: at, Slices: w.Slices, UUID: id}) && (w.Placement == nil || at.Size != 0), ret
 }
 
 // removeCompute destroys compute instances that were just created.

@@ -346,7 +346,7 @@ func TestMissingCompute(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := cmp.Diff(tt.out, missingCompute(tt.want, tt.have)); d != "" {
+			if d := cmp.Diff(tt.out, gpu.MissingCompute(tt.want, placed(tt.have))); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
@@ -368,7 +368,7 @@ func TestMissingCompute(t *testing.T) {
 		for _, h := range have {
 			there[h.Size]++
 		}
-		for _, w := range missingCompute(want, have) {
+		for _, w := range gpu.MissingCompute(want, placed(have)) {
 			still[w.Slices]++
 		}
 		for n := range uint32(8) {
@@ -457,4 +457,13 @@ func TestHostFiles(t *testing.T) {
 	if got := pciAddress(nvml.PciInfo{Domain: 0x10000, Bus: 0xe1}); got != "10000:e1:00.0" {
 		t.Errorf("wide domain: %s", got)
 	}
+}
+
+// placed are compute instances at these placements.
+func placed(at []gpu.Placement) []gpu.ComputeInstance {
+	var out []gpu.ComputeInstance
+	for _, p := range at {
+		out = append(out, gpu.ComputeInstance{Placement: p})
+	}
+	return out
 }

@@ -139,6 +139,9 @@ CHILD(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t, nvmlDevice_t)
 CALL(nvmlGpuInstanceGetInfo, (nvmlGpuInstance_t g, nvmlGpuInstanceInfo_t *out), (out), (H(g)),
      SET(out->device, v[0]); out->id = (uint)v[1]; out->profileId = (uint)v[2];
      out->placement = (nvmlGpuInstancePlacement_t){(uint)v[3], (uint)v[4]})
+/* The first version has no placement. */
+CALL(nvmlComputeInstanceGetInfo, (nvmlComputeInstance_t c, nvmlComputeInstanceInfo_t *out), (out), (H(c)),
+     SET(out->device, v[0]); SET(out->gpuInstance, v[1]); out->id = (uint)v[2]; out->profileId = (uint)v[3])
 CALL(nvmlComputeInstanceGetInfo_v2, (nvmlComputeInstance_t c, nvmlComputeInstanceInfo_t *out), (out), (H(c)),
      SET(out->device, v[0]); SET(out->gpuInstance, v[1]); out->id = (uint)v[2]; out->profileId = (uint)v[3];
      out->placement = (nvmlComputeInstancePlacement_t){(uint)v[4], (uint)v[5]})

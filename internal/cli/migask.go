@@ -39,9 +39,6 @@ func (l *instances) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return errors.New(`instances are a string such as "3g.20gb@4,1g.5gb@0", or a list of them`)
 	}
-	if len(list) > maxDesired {
-		return tooMany(len(list))
-	}
 	*l = list
 	return nil
 }
@@ -59,9 +56,6 @@ func readInstances(text string) (instances, error) {
 	case text == "":
 		return instances{}, nil
 	}
-	if n := strings.Count(text, ",") + 1; n > maxDesired {
-		return nil, tooMany(n)
-	}
 	var out instances
 	for _, word := range strings.Split(text, ",") {
 		word, err := json.Marshal(strings.TrimSpace(word))
@@ -71,11 +65,6 @@ func readInstances(text string) (instances, error) {
 		out = append(out, word)
 	}
 	return out, nil
-}
-
-// tooMany is the error for a list of more instances than a GPU could have.
-func tooMany(n int) error {
-	return fmt.Errorf("cannot plan %d instances: a list has at most %d, and a GPU far fewer; shorten the list", n, maxDesired)
 }
 
 // haveObject is an existing instance, written as an object.
@@ -133,7 +122,7 @@ func (l instances) want() ([]mig.Request, error) {
 				return nil, err
 			}
 			if out = append(out, more...); len(out) > maxDesired {
-				return nil, tooMany(len(out))
+				return nil, fmt.Errorf("cannot plan %d instances, %d are possible: the list ends too late, at %q; a GPU has at most a few dozen", len(out), maxDesired, text.Short(word, 40))
 			}
 			continue
 		}
@@ -187,8 +176,8 @@ func strict(raw []byte, into any) error {
 }
 
 const (
-	// maxDesired is the most instances of one question. A GPU has a few dozen, and the answer is to come within a second.
-	maxDesired = 4096
+	// maxDesired is the most instances of one question: as many as fit into a line of a batch, one by one.
+	maxDesired = 1 << 17
 	// maxShown is how much of a wrong text an error shows, in bytes.
 	maxShown = 120
 )

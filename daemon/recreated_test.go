@@ -11,29 +11,29 @@ import (
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
-// remadeSpec is a GPU whose instances match the grant, with a fixed layout or with instances on demand.
-func remadeSpec(mig string) string {
+// recreatedSpec is a GPU whose instances match the grant, with a fixed layout or with instances on demand.
+func recreatedSpec(mig string) string {
 	return "version: v1\nnode: {enforce: on, isolation: {logins: open}}\ngpus:\n  - {select: {index: 0}, mode: mig, mig: " + mig + "}\n" +
 		"tenants:\n  - name: red\n    grants:\n      - {name: half, mig: 3g.20gb, max_leases: 2}\n"
 }
 
 // An instance that a change destroys and creates again at its placement has the devices of before. The slice was written by
 // the change: what differs in between is no drift.
-func TestInstanceMadeAgainIsNoDrift(t *testing.T) {
+func TestInstanceCreatedAgainIsNoDrift(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		spec   string
 		change func(t *testing.T, w *virtual)
 	}{
-		{"a change is undone", remadeSpec("{layout: [3g.20gb, 3g.20gb]}"), func(t *testing.T, w *virtual) {
+		{"a change is undone", recreatedSpec("{layout: [3g.20gb, 3g.20gb]}"), func(t *testing.T, w *virtual) {
 			if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceCreateGpuInstanceWithPlacement", Do: gpusim.FaultFail, Code: gpusim.InsufficientResources}); err != nil {
 				t.Fatal(err)
 			}
-			if _, op, refusal := w.apply(remadeSpec("{layout: [7g.40gb]}"), ""); refusal != nil || op == nil || op.State != "degraded" {
+			if _, op, refusal := w.apply(recreatedSpec("{layout: [7g.40gb]}"), ""); refusal != nil || op == nil || op.State != "degraded" {
 				t.Fatalf("%v, %+v", refusal, op)
 			}
 		}},
-		{"an instance on demand is removed and created", remadeSpec("{dynamic: true, keep: 10s}"), func(t *testing.T, w *virtual) {
+		{"an instance on demand is removed and created", recreatedSpec("{dynamic: true, keep: 10s}"), func(t *testing.T, w *virtual) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			go w.changes.Run(ctx)

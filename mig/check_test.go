@@ -1,0 +1,59 @@
+package mig
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+// otherwise is a driver that creates one compute instance of one slice, whatever is requested.
+type otherwise struct{ *fake }
+
+func (o otherwise) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
+	want.Compute = []gpu.NewCompute{{Slices: 1}}
+	return o.fake.CreateInstance(ctx, id, want)
+}
+
+// What the driver created instead of an instance is destroyed: no undo would find it.
+func TestInstanceCreatedInsteadIsDestroyed(t *testing.T) {
+	f := newFake(a100(), nil)
+	r, err := Plan(f.p, nil, Requests("3g.20gb"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = (&Handler{Driver: otherwise{f}}).Do(t.Context(), r.Steps("GPU-1")[0])
+	if err == nil || !strings.Contains(err.Error(), "instead, which was destroyed") || len(f.instances) != 0 {
+		t.Errorf("%v, and the GPU has %+v", err, f.instances)
+	}
+}
+
+// A driver that does not report placements: the sizes are those of the profiles, and an instance is destroyed only if its
+// compute instances could be created again where they were.
+func TestCheckUndo(t *testing.T) {
+	p := a100()
+	for _, c := range []struct {
+		name    string
+		compute []gpu.ComputeInstance
+		err     string
+	}{
+		{"one", []gpu.ComputeInstance{{Slices: 3}}, ""},
+		{"one of an unknown size", []gpu.ComputeInstance{{}}, "cannot destroy 3g.20gb at 0: it could not be created again"},
+		{"two, known by their UUIDs", []gpu.ComputeInstance{{Slices: 1, UUID: "MIG-1"}, {Slices: 2, UUID: "MIG-2"}}, ""},
+		{"two without UUIDs", []gpu.ComputeInstance{{Slices: 1}, {Slices: 2}}, "it could not be created again"},
+		{"two with placements", []gpu.ComputeInstance{{Placement: gpu.Placement{Size: 1}}, {Placement: gpu.Placement{Start: 2, Size: 1}}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			present := presentFrom(t, p, "3g.20gb@0")
+			present[0].Compute = c.compute
+			r, err := Plan(p, present, Requests("7g.40gb"), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Check(gpu.MIGState{}); c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("%v, want %q", err, c.err)
+			}
+		})
+	}
+}
