@@ -52,6 +52,7 @@ type Adapter struct {
 	info       cgroup.Info
 
 	journalctl string
+	followers  followers
 
 	pidOnly   atomic.Bool // this systemd does not take processes by descriptor
 	oomPolicy bool        // its scopes have OOMPolicy

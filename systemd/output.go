@@ -5,10 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,61 +29,67 @@ func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines 
 	unit := programUnit(a.prefix, id)
 	match := []string{"_SYSTEMD_UNIT=" + unit, "+", "OBJECT_SYSTEMD_UNIT=" + unit, "_UID=0"}
 	a.syncJournal(ctx)
-	from, err := a.outputFrom(ctx, match, since, lines)
+	from, cursor, err := a.outputFrom(ctx, match, since, lines)
 	if err != nil {
 		return err
 	}
-	r := &journalReader{program: a.journalctl, to: to}
+	r := &journalReader{program: a.journalctl, cursor: cursor, each: func(e entry) error {
+		_, err := io.WriteString(to, e.line)
+		return err
+	}}
 	if ended == nil {
-		ctx, cancel := context.WithTimeout(ctx, outputTimeout)
-		defer cancel()
-		return r.read(ctx, append(from, match...))
+		return r.readOnce(ctx, append(from, match...))
 	}
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() { // ends with following
-		select {
-		case <-ended:
-			stop()
-		case <-following.Done():
-		}
-	}()
-	if err := r.read(following, append(append([]string{"--follow"}, from...), match...)); following.Err() == nil && err != nil {
+	if err := r.read(ctx, append(slices.Clone(from), match...)); err != nil { // Each part of it has a deadline for its reader.
 		return err
 	}
-	if ctx.Err() != nil || r.err != nil {
-		return errors.Join(ctx.Err(), r.err)
+	if err := a.follow(ctx, id, r, from, match, ended, to); err != nil {
+		return err
 	}
 	// What was written before the end and was not yet read.
 	a.syncJournal(ctx)
-	if r.cursor != "" {
-		from = []string{"--after-cursor=" + r.cursor, "--lines=all"}
+	return r.readOnce(ctx, append(r.next(from), match...))
+}
+
+// follow copies what comes after the last entry of a reader, from the one journalctl that follows the lease, until ended is closed.
+func (a *Adapter) follow(ctx context.Context, id string, r *journalReader, from, match []string, ended <-chan struct{}, to io.Writer) error {
+	args := append(append([]string{"--follow"}, r.next(from)...), match...)
+	f := a.followers.join(id, r.cursor, func(ctx context.Context, each func(entry)) error {
+		own := &journalReader{program: a.journalctl, each: func(e entry) error { each(e); return nil }}
+		return own.read(ctx, args)
+	})
+	defer a.followers.leave(id, f)
+	if f.after != r.cursor { // Others have the tail: what was printed between the last reading and now.
+		if err := r.readOnce(ctx, append(r.next(from), match...)); err != nil {
+			return err
+		}
 	}
-	last, cancel := context.WithTimeout(ctx, outputTimeout)
-	defer cancel()
-	return r.read(last, append(from, match...))
+	var err error
+	r.cursor, err = a.followers.copyAfter(ctx, f, r.cursor, ended, to)
+	return err
 }
 
 // outputFrom returns where reading begins, as options of journalctl: at a time, or at the first of the last lines, which is
-// searched from the end. Seen on 252: with --since, --lines counts from there and shows the first lines.
-func (a *Adapter) outputFrom(ctx context.Context, match []string, since time.Time, lines int) ([]string, error) {
+// searched from the end, and the cursor of the entry before, if there is one. Seen on 252: with --since, --lines counts from there
+// and shows the first lines.
+func (a *Adapter) outputFrom(ctx context.Context, match []string, since time.Time, lines int) (from []string, before string, err error) {
 	begin := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	if lines < 0 {
-		return []string{begin, "--lines=all"}, nil
+		return []string{begin, "--lines=all"}, "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, outputTimeout)
 	defer cancel()
-	r := &journalReader{program: a.journalctl, to: io.Discard}
+	r := &journalReader{program: a.journalctl, each: func(entry) error { return nil }}
 	if err := r.read(ctx, append([]string{"--reverse", begin, "--lines=" + strconv.Itoa(max(lines, 1))}, match...)); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	switch {
 	case r.cursor == "": // nothing was printed yet
-		return []string{begin, "--lines=all"}, nil
+		return []string{begin, "--lines=all"}, "", nil
 	case lines == 0:
-		return []string{"--after-cursor=" + r.cursor, "--lines=all"}, nil
+		return []string{"--after-cursor=" + r.cursor, "--lines=all"}, r.cursor, nil
 	}
-	return []string{"--cursor=" + r.cursor, "--lines=all"}, nil
+	return []string{"--cursor=" + r.cursor, "--lines=all"}, "", nil
 }
 
 // syncJournal makes the journal write what it has received.
@@ -94,12 +100,27 @@ func (a *Adapter) syncJournal(ctx context.Context) {
 	_ = exec.CommandContext(ctx, a.journalctl, "--sync").Run()
 }
 
-// journalReader copies messages from the journal and keeps the cursor of the last one.
+// journalReader reads messages from the journal and keeps the cursor of the last one.
 type journalReader struct {
 	program string
-	to      io.Writer
+	each    func(entry) error
 	cursor  string
-	err     error // of writing
+	err     error // of each
+}
+
+// next returns where reading continues, as options of journalctl; from if nothing was read yet.
+func (r *journalReader) next(from []string) []string {
+	if r.cursor == "" {
+		return slices.Clone(from)
+	}
+	return []string{"--after-cursor=" + r.cursor, "--lines=all"}
+}
+
+// readOnce runs journalctl for what is there now.
+func (r *journalReader) readOnce(ctx context.Context, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, outputTimeout)
+	defer cancel()
+	return r.read(ctx, args)
 }
 
 // read runs journalctl once.
@@ -143,7 +164,6 @@ func (r *journalReader) line(b []byte) {
 	if json.Unmarshal(b, &e) != nil {
 		return // Half a line of a journalctl that was stopped.
 	}
-	r.cursor = e.Cursor
 	var text string
 	if json.Unmarshal(e.Message, &text) != nil {
 		var numbers []int
@@ -156,7 +176,8 @@ func (r *journalReader) line(b []byte) {
 		}
 		text = string(raw)
 	}
-	_, r.err = io.WriteString(r.to, text+"\n")
+	r.cursor = e.Cursor
+	r.err = r.each(entry{e.Cursor, text + "\n"})
 }
 
 // Note writes a line to the journal as one about the process, so that it is shown with the process's service.
@@ -171,7 +192,7 @@ func (a *Adapter) Note(pid int, line string) error {
 func (a *Adapter) ServiceOutput(ctx context.Context, name string, n int) []string {
 	a.syncJournal(ctx)
 	var out bytes.Buffer
-	r := &journalReader{program: a.journalctl, to: &out}
+	r := &journalReader{program: a.journalctl, each: func(e entry) error { out.WriteString(e.line); return nil }}
 	// By this boot and the program itself: systemd's own messages about the unit are not of the program.
 	if err := r.read(ctx, []string{"--boot", "--lines=" + strconv.Itoa(n), "_SYSTEMD_UNIT=" + name + ".service"}); err != nil || out.Len() == 0 {
 		return nil

@@ -228,7 +228,9 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)
 	}
-	program, arguments := journalctl(t, "", `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`)
+	// What follows c2 is printed too late for the process that follows.
+	first, rest := `{"__CURSOR":"c1","MESSAGE":"one"}`+"\n"+`{"__CURSOR":"c2","MESSAGE":[116,119,255,111]}`, `{"__CURSOR":"c3","MESSAGE":"three"}`
+	program, arguments := journalctl(t, "\nX\n;;\n*--follow*) exec sleep 60 ;;\n*--after-cursor=c2*) cat <<'X'\n"+rest, "", first)
 	a := &Adapter{prefix: "gpushare", journalctl: program}
 	ended := make(chan struct{})
 	read, write, err := os.Pipe()
@@ -250,6 +252,10 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 		}
 		got += string(buf[:n])
 	}
+	eventually(t, "it follows", func() bool {
+		b, err := os.ReadFile(arguments)
+		return err == nil && strings.Contains(string(b), "--follow")
+	})
 	close(ended)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -263,8 +269,9 @@ func TestOutputFollowsTheJournalToTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"--follow --since=@1000 --lines=all _SYSTEMD_UNIT=gpushare-lease-red-1.service + OBJECT_SYSTEMD_UNIT=gpushare-lease-red-1.service _UID=0",
-		"--after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
+		"MESSAGE --since=@1000 --lines=all _SYSTEMD_UNIT=gpushare-lease-red-1.service + OBJECT_SYSTEMD_UNIT=gpushare-lease-red-1.service _UID=0",
+		"MESSAGE --follow --after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
+		"MESSAGE --after-cursor=c2 --lines=all _SYSTEMD_UNIT=",
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("its arguments lack %q:\n%s", want, b)

@@ -12,7 +12,7 @@ import (
 // Each move of a process into a cgroup waits until every processor has switched tasks (an RCU grace period): with many programs
 // that compute that takes up to 0.3 s, twice for a run. With the option favordynmods of any hierarchy (Linux 6.0) no move on
 // the host waits, and each fork and exit takes an atomic operation more (cgroup-v2, "Mounting"; kernel/cgroup/cgroup.c,
-// cgroup_favor_dynmods).
+// cgroup_favor_dynmods). Since 6.18 moves stay quick until the next boot, also without the mount: the kernel says so in its log.
 const (
 	moves        = "gpushare-moves" // a hierarchy without a cgroup: an option counts only when a hierarchy is created
 	quickOption  = "favordynmods"
