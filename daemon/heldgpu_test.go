@@ -354,7 +354,7 @@ func (w *heldGPU) command(line string) (next string, waits bool, refusal *api.Er
 		refusal = w.do(http.MethodPost, "/v1/mig/"+words[1], body, &res)
 		w.waitIdle(res.Operation)
 	case len(words) == 3 && words[0] == "apply" && words[1] == "-f":
-		res, op, refusal = w.apply(w.spec, query+"file="+words[2])
+		res, _, refusal = w.apply(w.spec, query+"file="+words[2])
 	default:
 		w.Fatalf("this is no command: %q", line)
 	}

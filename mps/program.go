@@ -73,7 +73,7 @@ func (s *Supervisor) abilities(ctx context.Context) (Abilities, error) {
 	}
 	can, unknown := r.Abilities()
 	if unknown != "" {
-		s.Log.Warn(unknown)
+		s.Log.Warn("the abilities of the MPS program are not known", "reason", unknown)
 	}
 	return can, nil
 }

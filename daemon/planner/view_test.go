@@ -70,8 +70,10 @@ func TestViewOf(t *testing.T) {
 	for _, p := range v.GPUs[0].Profiles {
 		profiles = append(profiles, p.Name)
 	}
-	if diff := cmp.Diff([]string{"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it is not managed by gpushare",
-		"1g.5gb its MIG device cannot be found: the NVML library 12.470 lacks nvmlDeviceGetMigDeviceHandleByIndex"}, instances); diff != "" {
+	if diff := cmp.Diff([]string{
+		"3g.20gb ", "1g.5gb it has no compute instance", "1g.5gb it is not managed by gpushare",
+		"1g.5gb its MIG device cannot be found: the NVML library 12.470 lacks nvmlDeviceGetMigDeviceHandleByIndex",
+	}, instances); diff != "" {
 		t.Errorf("instances (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"1g.5gb", "3g.20gb"}, profiles); diff != "" {
