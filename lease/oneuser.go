@@ -19,5 +19,5 @@ func (t *gpuUsage) otherUser(d *GPUView, who requester) string {
 	if d.OneUser == "" || t.user == nil || who.uid == nil || *t.user == *who.uid {
 		return ""
 	}
-	return fmt.Sprintf("GPU %d is used by uid %d, and %s", d.Index, *t.user, d.OneUser)
+	return fmt.Sprintf("GPU %d is used by another user, and %s", d.Index, d.OneUser)
 }

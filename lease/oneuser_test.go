@@ -20,7 +20,7 @@ func TestOneUserAtATime(t *testing.T) {
 	}
 	place(1001, "vision", "a")
 	place(1001, "speech", "b")
-	const why = "GPU 0 is used by uid 1001, and its MPS, version 550.163.01, serves one user at a time"
+	const why = "GPU 0 is used by another user, and its MPS, version 550.163.01, serves one user at a time"
 	_, err := as(tab, 1002, "bob", "vision", "a", false)
 	refused(t, err, api.KindUnavailable, why)
 	_, err = as(tab, 0, "root", "vision", "a", false)
@@ -49,7 +49,7 @@ func TestOneUserAtATime(t *testing.T) {
 		t.Error("bob still waits")
 	}
 	_, err = as(tab, 1001, "alice", "vision", "a", false)
-	refused(t, err, api.KindUnavailable, "GPU 0 is used by uid 1002")
+	refused(t, err, api.KindUnavailable, "GPU 0 is used by another user")
 }
 
 // Without the rule users share the GPU.
