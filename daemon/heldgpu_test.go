@@ -393,3 +393,41 @@ func (w *heldGPU) asDesired() bool {
 	s := w.statusNow()
 	return s.GPUs[0].State == "ok" && len(w.heldAdvice()) == 0 && !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.GPU == string(w.ids[0]) && c.Kind != "foreign" })
 }
+
+// Foreign instances and orphans are shown while a GPU is held, each with the commands for it.
+func TestForeignInstancesAreShownWhileHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &heldGPU{virtual: newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true}), spec: specOf(states[0].mode)}
+		w.startDaemon()
+		if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [3g.20gb]}"), ""); refusal != nil || op.State != "done" {
+			t.Fatalf("it cannot be prepared: %v, %+v", refusal, op)
+		}
+		states[0].do(w, found{leave: func(w *heldGPU) { w.other(profile1g, 0, 1, full); w.other(profile1g, 2, 1) }})
+		w.waitIdle(nil)
+		s := w.statusNow()
+		if s.GPUs[0].State != "held" {
+			t.Fatalf("it is %s", s.GPUs[0].State)
+		}
+		var starts []uint32
+		for _, in := range s.GPUs[0].MIG.Instances {
+			if in.Foreign {
+				starts = append(starts, in.Placement.Start)
+			}
+		}
+		slices.Sort(starts)
+		if !slices.Equal(starts, []uint32{0, 2}) {
+			t.Errorf("foreign are those at %d", starts)
+		}
+		advice := w.adviceNow()
+		for _, want := range []string{"mig import 0 0", "mig remove 0 0", "mig import 0 2", "mig remove 0 2", "gpu retry 0"} {
+			if !slices.Contains(advice, want) {
+				t.Errorf("the status names %q, and not %q", advice, want)
+			}
+		}
+		if !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool {
+			return c.Message == "GPU 0: 1g.5gb at 2 is not managed by gpushare, and has no compute instance"
+		}) {
+			t.Errorf("the orphan is not shown: %+v", s.Node.Conditions)
+		}
+	})
+}

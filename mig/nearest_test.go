@@ -253,3 +253,27 @@ func TestTheSearchEnds(t *testing.T) {
 		t.Errorf("a cancelled plan: %v", err)
 	}
 }
+
+// A spec of 1 MiB may request one GPU's instances a hundred thousand times: the steps do not grow with the requests.
+func TestManyRequestsTakeNoMoreSteps(t *testing.T) {
+	for _, p := range []gpu.Profiles{a30(), a100(), rtx()} {
+		var some []Request
+		for _, req := range kinds(p) {
+			some = append(some, slices.Repeat([]Request{req}, 64)...)
+		}
+		var steps []int
+		for _, times := range []int{1, 10} {
+			pr, err := newProblem(p, nil, slices.Repeat(some, times), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, cut := pr.nearest(); cut != 0 {
+				t.Errorf("stopped after %d steps", cut)
+			}
+			steps = append(steps, pr.work.steps)
+		}
+		if steps[0] != steps[1] {
+			t.Errorf("%d steps, and %d for ten times as many requests", steps[0], steps[1])
+		}
+	}
+}

@@ -72,7 +72,7 @@ func TestWithoutAGPUOnEveryBranch(t *testing.T) {
 			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
 				t.Fatal(err)
 			}
-			err := r.Start(t.Context(), Settings{GPU: gpuA}, "")
+			err := r.Start(t.Context(), Settings{GPU: gpuA})
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Errorf("got %v, want %q", err, want)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/step"
 )
 
@@ -115,39 +116,56 @@ func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
 	if keep && running && !same {
 		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.GPU)
 	}
-	previous := h.Supervisor.Previous(set.GPU)
+	if err := h.setMode(ctx, set); err != nil {
+		if same {
+			return err
+		}
+		return h.restoreAfterFailure(ctx, set.GPU, err)
+	}
+	if same && (keep || greet(ctx, h.Supervisor.layout(set.GPU).pipe()) == nil) {
+		return h.Supervisor.Correct(ctx, set)
+	}
+	if err := h.Supervisor.Start(ctx, set); err != nil {
+		return h.restoreAfterFailure(ctx, set.GPU, err)
+	}
+	return nil
+}
+
+// setMode sets the compute mode of the settings: exclusive-process, or the one from before it.
+func (h *Handler) setMode(ctx context.Context, set Settings) error {
+	if !set.DenyBypass {
+		return h.restoreMode(ctx, set.GPU)
+	}
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
 	if err != nil {
 		return err
 	}
-	switch {
-	case set.DenyBypass && previous == "":
-		previous = snap.ComputeMode
-	case !set.DenyBypass && previous != "":
-		// Bypass was denied until now.
-		if err := h.mode(ctx, set.GPU, snap.ComputeMode, previous); err != nil {
+	if err := h.Supervisor.keepPrevious(set.GPU, snap.ComputeMode); err != nil {
+		return err
+	}
+	return h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess)
+}
+
+// restoreMode restores the compute mode from before setMode.
+func (h *Handler) restoreMode(ctx context.Context, id gpu.UUID) error {
+	p, err := h.Supervisor.previous(id)
+	if p == nil || err != nil {
+		return err
+	}
+	snap, err := h.Driver.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		return err
+	}
+	if p.applies(boot, snap.ComputeMode) {
+		if err := h.mode(ctx, id, snap.ComputeMode, p.Mode); err != nil {
 			return err
 		}
-		previous = ""
 	}
-	if set.DenyBypass {
-		if err := h.Supervisor.recordPrevious(set, previous); err != nil {
-			return err
-		}
-		if err := h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess); err != nil {
-			if same {
-				return err
-			}
-			return h.restoreAfterFailure(ctx, set.GPU, err)
-		}
-	}
-	if same && (keep || greet(ctx, h.Supervisor.layout(set.GPU).pipe()) == nil) {
-		return h.Supervisor.Correct(ctx, set, previous)
-	}
-	if err := h.Supervisor.Start(ctx, set, previous); err != nil {
-		return h.restoreAfterFailure(ctx, set.GPU, err)
-	}
-	return nil
+	return h.Supervisor.forgetPrevious(id)
 }
 
 // restoreAfterFailure restores the compute mode after a failed start, which has already stopped what it had started.
@@ -165,16 +183,10 @@ func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
 	return h.restore(ctx, id)
 }
 
-// restore restores the compute mode from before bypass was denied, and then removes the record of it.
+// restore restores the compute mode, and then removes the files of a GPU whose MPS was stopped.
 func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
-	if previous := h.Supervisor.Previous(id); previous != "" {
-		snap, err := h.Driver.Snapshot(ctx, id)
-		if err != nil {
-			return err
-		}
-		if err := h.mode(ctx, id, snap.ComputeMode, previous); err != nil {
-			return err
-		}
+	if err := h.restoreMode(ctx, id); err != nil {
+		return err
 	}
 	return h.Supervisor.Forget(id)
 }

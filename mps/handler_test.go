@@ -47,7 +47,7 @@ func onlyStep(t *testing.T, h *Handler, want *Settings) step.Step {
 	if want != nil {
 		desired[gpuA] = *want
 	}
-	steps := Plan(desired, map[gpu.UUID]Observed{gpuA: {State: h.Supervisor.observeNow(t.Context(), gpuA)}})
+	steps := Plan(desired, map[gpu.UUID]Observed{gpuA: {State: h.Supervisor.observeNow(t.Context(), gpuA), ComputeMode: h.Driver.(*fakeModes).mode}})
 	if len(steps) != 1 {
 		t.Fatalf("planned %+v, want one step", steps)
 	}
@@ -133,7 +133,7 @@ func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 	m := &fakeModes{mode: gpu.ComputeProhibited}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
 	set := Settings{GPU: gpuA, DenyBypass: true}
-	if err := r.recordPrevious(set, m.mode); err != nil {
+	if err := r.keepPrevious(gpuA, m.mode); err != nil {
 		t.Fatal(err)
 	}
 	m.mode = gpu.ComputeExclusiveProcess

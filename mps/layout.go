@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/gpushare/gpushare/gpu"
 )
 
 // layout is the paths of one GPU's control daemon in the run directory: they last until the next boot, as the daemon does.
@@ -90,8 +88,6 @@ func (l layout) restrictLog() error {
 // record is what the next run of gpushared must know of a control daemon. It is written before the start.
 type record struct {
 	Settings Settings `json:"settings"`
-	// Previous is the compute mode to restore, if Settings.DenyBypass was set.
-	Previous gpu.ComputeMode `json:"previous,omitempty"`
 	// SingleUser: it was started without a server for all users, so only one user at a time has clients.
 	SingleUser bool `json:"single_user,omitempty"`
 }

@@ -143,7 +143,7 @@ func newFixtureOf(t *testing.T, driver string) *fixture {
 
 // supervisor returns a new supervisor over the same files, as after a restart of gpushared.
 func (f *fixture) supervisor() *Supervisor {
-	s := &Supervisor{Units: f.units, RunDir: f.dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: f.clock.Now}
+	s := &Supervisor{Units: f.units, RunDir: f.dir, StateDir: filepath.Join(f.node.Root, "state"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: f.clock.Now}
 	if f.Supervisor != nil {
 		s.Control = f.Control
 	}
@@ -152,7 +152,7 @@ func (f *fixture) supervisor() *Supervisor {
 
 func (f *fixture) start(t *testing.T, set Settings) {
 	t.Helper()
-	if err := f.Start(t.Context(), set, ""); err != nil {
+	if err := f.Start(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -160,7 +160,7 @@ func (f *fixture) start(t *testing.T, set Settings) {
 // correct sets up the control daemon that runs.
 func (f *fixture) correct(t *testing.T, set Settings) {
 	t.Helper()
-	if err := f.Correct(t.Context(), set, ""); err != nil {
+	if err := f.Correct(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
 }

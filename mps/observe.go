@@ -3,6 +3,7 @@ package mps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -123,12 +124,21 @@ func (s *Supervisor) observeDown(ctx context.Context, st *State, w *gpuState, un
 	s.setDown(st, w, ended)
 }
 
-// unstarted is the state of a daemon that could not be started; nil when no start has failed.
+// unstarted is the state of a GPU without a unit and a record: a start has failed, or only the former compute mode is left to
+// restore; nil otherwise.
 func (s *Supervisor) unstarted(id gpu.UUID, w *gpuState) *State {
-	if w.restarts.failures == 0 {
-		return nil
-	}
 	st := &State{GPU: id, Unit: UnitName(id)}
+	if w.restarts.failures == 0 {
+		switch p, err := s.previous(id); {
+		case err != nil:
+			st.Phase, st.Reason = Stopped, err.Error()
+		case p != nil:
+			st.Phase, st.Reason = Stopped, fmt.Sprintf("its files are lost, and the compute mode %s from before it is not restored", p.Mode)
+		default:
+			return nil
+		}
+		return st
+	}
 	s.setDown(st, w, "")
 	return st
 }

@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -37,8 +38,9 @@ type StopUndo struct {
 
 // Observed is the observed state of one GPU.
 type Observed struct {
-	State     *State
-	Processes []gpu.Process // of the GPU, with the MPS clients
+	State       *State
+	ComputeMode gpu.ComputeMode // empty if it is not known
+	Processes   []gpu.Process   // of the GPU, with the MPS clients
 }
 
 // Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs. A control daemon that
@@ -57,7 +59,7 @@ func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.
 		o := observed[id]
 		switch {
 		case isDesired:
-			if reason, keepsServer := startReason(set, o.State); reason != "" {
+			if reason, keepsServer := startReason(set, o); reason != "" {
 				steps = append(steps, startStep(set, o, reason, keepsServer))
 			}
 		case o.State != nil:
@@ -65,6 +67,11 @@ func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.
 		}
 	}
 	return steps
+}
+
+// otherMode reports whether bypass is to be denied and the compute mode, which any administrator may set, does not deny it.
+func (o Observed) otherMode(set Settings) bool {
+	return set.DenyBypass && o.ComputeMode != gpu.ComputeModeUnknown && o.ComputeMode != gpu.ComputeExclusiveProcess
 }
 
 func keys(m map[gpu.UUID]bool) func(func(gpu.UUID) bool) {
@@ -78,11 +85,11 @@ func keys(m map[gpu.UUID]bool) func(func(gpu.UUID) bool) {
 }
 
 // startReason returns why a start step is needed, empty when it is not. keepsServer: no running server is stopped.
-func startReason(set Settings, s *State) (reason string, keepsServer bool) {
-	switch {
+func startReason(set Settings, o Observed) (reason string, keepsServer bool) {
+	switch s := o.State; {
 	case s == nil:
 		return "MPS is desired but does not run", true
-	case s.Down():
+	case s.Down(), s.Phase == Stopped:
 		return "MPS is desired but does not run: " + s.Reason, len(s.Leftovers) == 0
 	case s.Settings == nil:
 		return "the running control daemon is not managed by gpushare", false
@@ -92,6 +99,8 @@ func startReason(set Settings, s *State) (reason string, keepsServer bool) {
 		return "MPS does not answer: " + s.Reason, false
 	case s.Drift:
 		return s.Reason, true
+	case s.Phase == Running && o.otherMode(set):
+		return fmt.Sprintf("the compute mode is %s, it should be %s", o.ComputeMode, gpu.ComputeExclusiveProcess), true
 	}
 	return "", true
 }
@@ -103,12 +112,15 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 	}
 	var undo StartUndo
 	if o.State != nil {
-		if !o.State.Down() {
+		if !o.State.Down() && o.State.Phase != Stopped {
 			undo.Previous = o.State.Settings
 		}
 		if keepsServer && o.State.Phase == Running {
 			text = "set the MPS defaults again"
-		} else if !o.State.Down() {
+			if o.otherMode(set) {
+				text = "set the compute mode to exclusive-process"
+			}
+		} else if !o.State.Down() && o.State.Phase != Stopped {
 			text = "restart MPS"
 		}
 	}

@@ -7,19 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/gpushare/gpushare/gpu"
 )
 
 // Start starts MPS on a GPU with these settings. A control daemon that runs is stopped first, with its clients. When Start
 // fails, MPS does not run, and what its program said is in the error and in the state; the record is kept until Forget.
-func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
+func (s *Supervisor) Start(ctx context.Context, set Settings) error {
 	w := s.gpuState(set.GPU)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	err := s.validate(set)
 	if err == nil {
-		err = s.startLocked(ctx, w, set, previous)
+		err = s.startLocked(ctx, w, set)
 	}
 	if err != nil {
 		w.restarts.failed(s.Now(), err.Error())
@@ -30,7 +28,7 @@ func (s *Supervisor) Start(ctx context.Context, set Settings, previous gpu.Compu
 	return nil
 }
 
-func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings, previous gpu.ComputeMode) error {
+func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings) error {
 	l, name := s.layout(set.GPU), UnitName(set.GPU)
 	unit, err := s.Units.ServiceState(ctx, name)
 	if err != nil {
@@ -40,7 +38,7 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings,
 	if err != nil {
 		return err
 	}
-	if err := prepare(l, record{Settings: set, Previous: previous, SingleUser: !can.MultiUser}); err != nil {
+	if err := prepare(l, record{Settings: set, SingleUser: !can.MultiUser}); err != nil {
 		return err
 	}
 	w.pid, w.read, w.missedGreetings = 0, time.Time{}, 0
@@ -69,7 +67,7 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings,
 }
 
 // Correct sets the defaults and the tenants' socket of the control daemon that runs. It stops nothing, also when it fails.
-func (s *Supervisor) Correct(ctx context.Context, set Settings, previous gpu.ComputeMode) error {
+func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 	w := s.gpuState(set.GPU)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +78,7 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings, previous gpu.Com
 		err = s.awaitGreeting(ctx, l, UnitName(set.GPU))
 	}
 	if err == nil {
-		next := record{Settings: set, Previous: previous}
+		next := record{Settings: set}
 		if rec := l.readRecord(); rec != nil {
 			next.SingleUser = rec.SingleUser // as it was started
 		}
@@ -106,11 +104,8 @@ func (s *Supervisor) servesAs(ctx context.Context, set Settings) (same, running 
 	return rec != nil && unit.Running && rec.Settings.sameServer(set), unit.Running || len(unit.Leftovers) > 0, nil
 }
 
-// prepare creates the directories and writes the record. A previous mode that is recorded stays.
+// prepare creates the directories and writes the record.
 func prepare(l layout, next record) error {
-	if rec := l.readRecord(); rec != nil && next.Previous == "" {
-		next.Previous = rec.Previous
-	}
 	return errors.Join(l.create(), l.writeRecord(next))
 }
 

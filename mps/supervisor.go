@@ -1,8 +1,6 @@
 package mps
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -27,11 +25,12 @@ const (
 // Supervisor runs the control daemons of a node. Set the fields before the first use. Its methods may be called
 // concurrently, but not Start and Stop for one GPU at a time.
 type Supervisor struct {
-	Units   Units
-	Control string // absolute path of nvidia-cuda-mps-control
-	RunDir  string // for instance /run/gpushare/mps
-	Log     *slog.Logger
-	Now     func() time.Time
+	Units    Units
+	Control  string // absolute path of nvidia-cuda-mps-control
+	RunDir   string // for instance /run/gpushare/mps
+	StateDir string // for instance /var/lib/gpushare/mps
+	Log      *slog.Logger
+	Now      func() time.Time
 
 	mu     sync.Mutex // guards what follows
 	gpus   map[gpu.UUID]*gpuState
@@ -88,32 +87,5 @@ func (s *Supervisor) Service(set Settings, can Abilities) Service {
 	}
 }
 
-// Previous is the compute mode from before bypass was denied, empty when none is recorded.
-func (s *Supervisor) Previous(id gpu.UUID) gpu.ComputeMode {
-	if rec := s.layout(id).readRecord(); rec != nil && rec.Settings.DenyBypass {
-		return rec.Previous
-	}
-	return ""
-}
-
 // Forget removes the files of a GPU whose MPS was stopped.
 func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
-
-// recordPrevious records the settings that are about to be started and the previous compute mode.
-func (s *Supervisor) recordPrevious(set Settings, previous gpu.ComputeMode) error {
-	if err := s.validate(set); err != nil {
-		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
-	}
-	l := s.layout(set.GPU)
-	next := record{Settings: set}
-	if rec := l.readRecord(); rec != nil {
-		// The running daemon has the old settings until it is replaced; only the previous mode is new.
-		next = *rec
-		next.Settings.DenyBypass = true
-	}
-	next.Previous = previous
-	if err := errors.Join(l.create(), l.writeRecord(next)); err != nil {
-		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
-	}
-	return nil
-}

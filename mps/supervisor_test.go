@@ -336,7 +336,7 @@ func TestStartFailures(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(t, r)
 			}
-			err := r.Start(t.Context(), test.set, "")
+			err := r.Start(t.Context(), test.set)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q in it", err, test.want)
 			}

@@ -105,6 +105,7 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	steps = planner.WithoutWaiting(steps, node, cv.Now())
 	skipped := disruptive(steps)
 	err = cv.carryOut(ctx, steps)
+	cv.reportMPSCorrected(want, node, steps)
 	cv.reportDrift(want, found, skipped)
 	return errors.Join(filterErr, err)
 }

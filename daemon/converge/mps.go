@@ -2,11 +2,14 @@ package converge
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -39,4 +42,20 @@ func mpsHint(g *observe.GPU) string {
 		return "it is restarted when it has no clients, or at once with 'gpushare apply --force', which stops them"
 	}
 	return "it is corrected by itself"
+}
+
+// reportMPSCorrected reports what was changed from outside on control daemons that run, and is as desired again.
+func (cv *Converger) reportMPSCorrected(want *state.Desired, before *observe.Node, steps []step.Step) {
+	after := cv.Observer.Last()
+	_, due := planner.PlanMPS(want, after)
+	for i := range steps {
+		s := &steps[i]
+		g, ok := before.GPU(gpu.UUID(s.GPU))
+		if s.Kind != mps.KindStart || !ok || g.MPS == nil || g.MPS.Phase != mps.Running {
+			continue
+		}
+		if !slices.ContainsFunc(due, func(d step.Step) bool { return d.GPU == s.GPU }) {
+			cv.reportCorrected("", "", fmt.Sprintf("MPS of GPU %d: %s", g.Identity.Index, s.Reason))
+		}
+	}
 }

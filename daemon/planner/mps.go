@@ -22,7 +22,7 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 			desired[id] = mps.Settings{GPU: id, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
 		}
 		if g.MPS != nil || desired[id].GPU != "" {
-			observed[id] = mps.Observed{State: g.MPS, Processes: g.Processes}
+			observed[id] = mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}
 		}
 	}
 	for _, s := range mps.Plan(desired, observed) {

@@ -21,7 +21,7 @@ import (
 type routes map[string]any
 
 // fakeDaemon serves canned answers on a socket of its own, and gives its path.
-func fakeDaemon(t *testing.T, r routes) string {
+func fakeDaemon(t testing.TB, r routes) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cli") // The path of a socket may have 107 bytes: the test's name may not be in it.
 	if err != nil {
@@ -73,7 +73,7 @@ func (b both) Write(p []byte) (int, error) {
 	return b.one.Write(p)
 }
 
-func run(t *testing.T, r routes, stdin string, args ...string) result {
+func run(t testing.TB, r routes, stdin string, args ...string) result {
 	t.Helper()
 	return runOn(t.Context(), fakeDaemon(t, r), stdin, args...)
 }

@@ -39,6 +39,9 @@ func (l *instances) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return errors.New(`instances are a string such as "3g.20gb@4,1g.5gb@0", or a list of them`)
 	}
+	if len(list) > maxDesired {
+		return tooMany(len(list))
+	}
 	*l = list
 	return nil
 }
@@ -56,6 +59,9 @@ func readInstances(text string) (instances, error) {
 	case text == "":
 		return instances{}, nil
 	}
+	if n := strings.Count(text, ",") + 1; n > maxDesired {
+		return nil, tooMany(n)
+	}
 	var out instances
 	for _, word := range strings.Split(text, ",") {
 		word, err := json.Marshal(strings.TrimSpace(word))
@@ -65,6 +71,11 @@ func readInstances(text string) (instances, error) {
 		out = append(out, word)
 	}
 	return out, nil
+}
+
+// tooMany is the error for a list of more instances than a GPU could have.
+func tooMany(n int) error {
+	return fmt.Errorf("cannot plan %d instances: a list has at most %d, and a GPU far fewer; shorten the list", n, maxDesired)
 }
 
 // haveObject is an existing instance, written as an object.
@@ -122,7 +133,7 @@ func (l instances) want() ([]mig.Request, error) {
 				return nil, err
 			}
 			if out = append(out, more...); len(out) > maxDesired {
-				return nil, fmt.Errorf("cannot plan %d instances, %d are possible: the list ends too late, at %q; a GPU has at most a few dozen", len(out), maxDesired, text.Short(word, 40))
+				return nil, tooMany(len(out))
 			}
 			continue
 		}
@@ -176,8 +187,8 @@ func strict(raw []byte, into any) error {
 }
 
 const (
-	// maxDesired is the most instances of one question: as many as fit into a line of a batch, one by one.
-	maxDesired = 1 << 17
+	// maxDesired is the most instances of one question. A GPU has a few dozen, and the answer is to come within a second.
+	maxDesired = 4096
 	// maxShown is how much of a wrong text an error shows, in bytes.
 	maxShown = 120
 )

@@ -59,7 +59,7 @@ const oneGPU = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
 // TestRealMPSCommands sends the table of the stand-in's tests to daemons that gpushare has started.
 func TestRealMPSCommands(t *testing.T) {
 	eachMPS(t, func(t *testing.T, branch int, s *mps.Supervisor) {
-		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}, ""); err != nil {
+		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
 		env, err := s.Environment(oneGPU, mps.Limits{})
@@ -102,7 +102,7 @@ func query(t *testing.T, program, pipe, command string) (code int, out string) {
 func TestRealMPSUnderTheSupervisor(t *testing.T) {
 	eachMPS(t, func(t *testing.T, branch int, s *mps.Supervisor) {
 		set := mps.Settings{GPU: oneGPU, Threads: 30, Memory: 1500 << 20}
-		if err := s.Start(t.Context(), set, ""); err != nil {
+		if err := s.Start(t.Context(), set); err != nil {
 			t.Fatal(err)
 		}
 		st := s.Observe(t.Context(), oneGPU)
