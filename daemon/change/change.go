@@ -1,10 +1,8 @@
 package change
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -241,7 +240,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	node := cs.Observer.Observe(observeCtx)
 	cs.State.SetLastChangeSeq(node.Seq)
 	cs.Policy.UnknownOutcome.Record(node, r.Steps)
-	failed := failures(out)
+	failed := outcome.Failures(out)
 	gpus := gpusOf(r.Steps)
 	stopped := cs.stoppedUnits(observeCtx, &r)
 	empty := r.Kind == state.KindUnmanage && out.State() == engine.Reached && cs.nothingRemains(node, want)
@@ -308,17 +307,6 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 	cs.Dynamic.Wake()
 }
 
-// failures returns the GPUs that did not reach the desired state, and the reasons.
-func failures(out engine.Outcome) map[gpu.UUID]string {
-	failed := map[gpu.UUID]string{}
-	for id, l := range out {
-		if id != "" && l.State != engine.Reached {
-			failed[gpu.UUID(id)] = l.Reason
-		}
-	}
-	return failed
-}
-
 func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, steps []step.Step, nodeErr error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
@@ -348,62 +336,10 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	message := strings.Join(parts, "; ")
 	cs.Operations.End(operation, "degraded", &api.Error{
-		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: hintOf(out, node, steps),
+		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: outcome.Hint(out, node, steps),
 	})
 	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
 	cs.Log.Warn("a change ended degraded", "operation", operation, "reason", message)
-}
-
-// hintOf reports whether failed steps were undone, on each GPU and on the node, and what to do next.
-func hintOf(out engine.Outcome, node *observe.Node, steps []step.Step) string {
-	var parts []string
-	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
-		parts = append(parts, "failed steps were undone")
-	}
-	for _, id := range slices.Sorted(maps.Keys(out)) {
-		if out[id].State == engine.Undone && id != "" {
-			if text := undoneText(gpu.UUID(id), node, steps); text != "" {
-				parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" "+text)
-			}
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(out)) {
-		switch {
-		case out[id].State != engine.Held:
-		case id == "":
-			parts = append(parts, "failed steps of the node were not undone")
-		default:
-			parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" could not be restored: it has neither the former nor the desired state")
-		}
-	}
-	if len(parts) == 0 {
-		return "no step failed: the missing parts are retried; 'gpushare status' lists them"
-	}
-	return strings.Join(parts, ", but ") + "; " + cmp.Or(strings.Join(helps(out), ", "), "correct the cause") + ", then 'gpushare gpu retry GPU' or apply again"
-}
-
-// helps returns what the failed steps say that helps, in the order of the GPUs.
-func helps(out engine.Outcome) []string {
-	var all []string
-	for _, id := range slices.Sorted(maps.Keys(out)) {
-		if e, ok := errors.AsType[*api.Error](out[id].Err); ok && e.Hint != "" && !slices.Contains(all, e.Hint) {
-			all = append(all, e.Hint)
-		}
-	}
-	return all
-}
-
-// undoneText says what an undo did not restore on a GPU, by what was read back; empty when it is as before.
-func undoneText(id gpu.UUID, node *observe.Node, steps []step.Step) string {
-	g, ok := node.GPU(id)
-	if !ok || g.Err != nil {
-		return "does not answer: what was undone is not known"
-	}
-	own := slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.GPU != string(id) })
-	if differs := mig.NotUndone(g.Snapshot, own); len(differs) > 0 {
-		return "is not as before: " + strings.Join(differs, ", ")
-	}
-	return ""
 }
 
 // Resume resumes the change that a previous run of the daemon left open, with the authority that it had.
