@@ -219,6 +219,7 @@ func (h *Handler) destroyOther(ctx context.Context, id gpu.UUID, op string, befo
 	}
 	return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s instead, which was destroyed", gpu.ErrUnknown, created)}
 }
+
 func (h *Handler) destroy(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
 	var a InstanceArgs
 	if err := decode(raw, &a); err != nil {

@@ -85,8 +85,10 @@ func TestModeOfAnotherBoot(t *testing.T) {
 		now  gpu.ComputeMode
 		want bool
 	}{
-		{"another", gpu.ComputeDefault, true}, {"another", gpu.ComputeExclusiveProcess, true},
-		{"this", gpu.ComputeDefault, false}, {"this", gpu.ComputeExclusiveProcess, true},
+		{"another", gpu.ComputeDefault, true},
+		{"another", gpu.ComputeExclusiveProcess, true},
+		{"this", gpu.ComputeDefault, false},
+		{"this", gpu.ComputeExclusiveProcess, true},
 	} {
 		if old.applies(c.boot, c.now) != c.want {
 			t.Errorf("in boot %s with mode %s: %v", c.boot, c.now, !c.want)

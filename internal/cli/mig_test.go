@@ -96,7 +96,7 @@ func TestThePlanInJSON(t *testing.T) {
 }
 
 // What follows a request is not dropped, on the command line and in a batch: it is an error with its place.
-func TestWhatFollowsARequestIsRefused(t *testing.T) {
+func TestWrongQuestionsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		args  []string
 		input string
@@ -105,6 +105,8 @@ func TestWhatFollowsARequestIsRefused(t *testing.T) {
 		"an object":            {[]string{"--model", "a100-40", "--want", `{"slices":1},1g.5gb*3`}, "", `",1g.5gb*3" follows the object, at byte 13`},
 		"an existing instance": {[]string{"--model", "a100-40", "--have", `{"profile":"1g.5gb","start":0} x`, "--want", "1g.5gb"}, "", `"x" follows the object, at byte 31`},
 		"a list":               {[]string{"--model", "a100-40", "--want", `["1g.5gb"],1g.5gb`}, "", "after top-level value"},
+		"an empty item":        {[]string{"--model", "a100-40", "--want", "1g.5gb,,1g.5gb"}, "", "item 2 of the list: it is empty; remove a comma"},
+		"an unknown key":       {[]string{"--model", "a100-40", "--want", `{"slices":1,"memory":"6GiB"}`}, "", `"memory" is not one of its keys, which are profile, start, slices, gpu_memory and attributes`},
 		"a line of a batch":    {[]string{"--batch", "-"}, `{"model":"a100-40","want":"1g.5gb"},{"model":"a30"}`, `follows the object, at byte 36`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,11 +64,15 @@ func readInstances(text string) (instances, error) {
 	}
 	var out instances
 	for _, word := range strings.Split(text, ",") {
-		word, err := json.Marshal(strings.TrimSpace(word))
+		item := strings.TrimSpace(word)
+		if item == "" {
+			return nil, fmt.Errorf("cannot read item %d of the list: it is empty; remove a comma", len(out)+1)
+		}
+		raw, err := json.Marshal(item)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %q: %w", text, err)
 		}
-		out = append(out, word)
+		out = append(out, raw)
 	}
 	return out, nil
 }
@@ -100,7 +104,7 @@ func (l instances) have(p gpu.Profiles) ([]mig.Present, error) {
 			continue
 		}
 		var o haveObject
-		if err := strict(raw, &o); err != nil {
+		if err := strict(raw, &o, haveKeys); err != nil {
 			return nil, err
 		}
 		more, err := mig.AddPresent(p, out, o.Profile, o.Start, o.InUse)
@@ -138,7 +142,7 @@ func (l instances) want() ([]mig.Request, error) {
 			continue
 		}
 		var o wantObject
-		if err := strict(raw, &o); err != nil {
+		if err := strict(raw, &o, wantKeys); err != nil {
 			return nil, err
 		}
 		w, err := o.want()
@@ -171,11 +175,20 @@ func (o *wantObject) want() (mig.Request, error) {
 	return w, nil
 }
 
+const (
+	haveKeys     = "profile, start, in_use, pinned and foreign"
+	wantKeys     = "profile, start, slices, gpu_memory and attributes"
+	questionKeys = "model, have and want"
+)
+
 // strict reads one object. It refuses unknown keys, and anything that follows the object.
-func strict(raw []byte, into any) error {
+func strict(raw []byte, into any, keys string) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
+		if key, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // No type of error has it.
+			return fmt.Errorf("cannot read %s: %s is not one of its keys, which are %s", text.Short(string(raw), maxShown), key, keys)
+		}
 		return fmt.Errorf("cannot read %s: %w", text.Short(string(raw), maxShown), err)
 	}
 	end := int(d.InputOffset())

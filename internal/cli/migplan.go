@@ -320,7 +320,7 @@ func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 			continue
 		}
 		q := question{Force: force}
-		err := strict(lines.Bytes(), &q)
+		err := strict(lines.Bytes(), &q, questionKeys)
 		var t *trial
 		if err == nil {
 			t, err = q.try(ctx)

@@ -22,13 +22,16 @@ func largeQuestions(b *board.Board) map[string]string {
 	}
 	fill := func(item func(i int) string) string {
 		var s strings.Builder
-		for i := 0; s.Len() < size-60; i++ {
+		for i := 0; ; i++ {
+			next := item(i)
 			if i > 0 {
-				s.WriteByte(',')
+				next = "," + next
 			}
-			s.WriteString(item(i))
+			if s.Len()+len(next) > size {
+				return s.String()
+			}
+			s.WriteString(next)
 		}
-		return s.String()
 	}
 	small := names[len(names)-1]
 	return map[string]string{
