@@ -174,8 +174,8 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		}()
 		synctest.Wait()
 		for i := range maxEndedPerUser + 1 {
+			ls.Ended.Add(detached(2, i)) // First: the output of a lease that is not live and not listed is removed.
 			outputs.add(fmt.Sprintf("2-%d", i))
-			ls.Ended.Add(detached(2, i))
 		}
 		synctest.Wait()
 		if kept := outputs.list(); len(kept) != maxEndedPerUser || kept[0] != "2-1" {

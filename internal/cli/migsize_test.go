@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // largeQuestions are questions of nearly 1 MiB for a board, by their shape.
@@ -66,7 +67,7 @@ func TestLargeQuestions(t *testing.T) {
 	for i, b := range all {
 		n := 0
 		for name, want := range largeQuestions(b) {
-			if n++; testing.Short() && n%len(all) != i {
+			if n++; enumeration.Sampled() && n%len(all) != i {
 				continue
 			}
 			r := run(t, nil, line(b, want), "mig", "plan", "--offline", "--batch", "-")
