@@ -25,6 +25,8 @@ packages=(
 	gojq                       # The checks read JSON. It starts ten times faster than jq 1.6.
 	openssh-server openssh-client cron at # Logins, and jobs of users outside of logins.
 	podman crun uidmap         # Containers, rootless ones too.
+	polkitd pkexec             # It decides for users what root's services do, as on most hosts.
+	systemd-container          # machinectl
 	bpftool strace             # Lists attached programs; and a tool of the attacker.
 )
 

@@ -1,5 +1,5 @@
 # What a tenant cannot do to another tenant on systemd, nor to their own restrictions. Alice, a member of vision with a
-# running lease, attacks bob of speech. polkit is not installed, so systemd itself refuses.
+# running lease, attacks bob of speech. polkit decides with the rules of the distribution.
 # checks: target systemctl bus cgroups user_manager nodes ptrace product forks harmless
 
 . /opt/lab/guest/product.sh

@@ -1,5 +1,5 @@
 # What real programs of a host give a user: a GPU without a lease, a way out of a lease, or power over others. Logins are closed.
-# checks: closed ssh user_manager other_user system_manager inside oom rootless
+# checks: closed ssh user_manager at other_user polkit machine system_manager inside oom rootless
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/login-filter.sh
@@ -46,13 +46,50 @@ check_other_user() {
 	as_other su bob -c "'touch /tmp/as-other'"
 	as_other su -c "'touch /tmp/as-other'"
 	as_other systemd-run --no-ask-password --user --machine=bob@ --wait touch /tmp/as-other
-	command -v run0 >/dev/null && as_other run0 --no-ask-password touch /tmp/as-other
-	command -v machinectl >/dev/null || note "machinectl is not installed"
-	command -v machinectl >/dev/null && as_other machinectl --no-ask-password shell bob@ /bin/touch /tmp/as-other
-	command -v at >/dev/null || note "at is not installed"
-	command -v pkexec >/dev/null || note "polkit is not installed: systemd itself refuses"
-	command -v pkexec >/dev/null && as_other pkexec touch /tmp/as-other
-	true
+	command -v run0 >/dev/null || note "systemd $(systemctl --version | sed -n '1s/systemd \([0-9]*\).*/\1/p') has no run0"
+	! command -v run0 >/dev/null || as_other run0 --no-ask-password touch /tmp/as-other
+	as_other machinectl --no-ask-password shell bob@.host /bin/touch /tmp/as-other
+	as_other machinectl --no-ask-password shell root@.host /bin/touch /tmp/as-other
+	as_other machinectl --no-ask-password shell alice@.host /bin/touch /tmp/as-other
+	as_other pkexec --user bob touch /tmp/as-other
+	as_other pkexec touch /tmp/as-other
+}
+
+# polkit answers for root's services, with the rules of the distribution. A user adds no rule.
+check_polkit() {
+	local action out
+	active polkit.service || die "no call asked polkit"
+	for action in org.freedesktop.systemd1.manage-units org.freedesktop.machine1.host-shell org.freedesktop.machine1.shell org.freedesktop.policykit.exec; do
+		out=$(ssh_as alice "pkcheck --action-id $action --process \$\$" 2>&1) && die "polkit allows alice $action: $out"
+		[[ $out == *"uthoriz"* ]] || die "polkit did not answer: $out"
+	done
+	as_other cp /etc/hostname /etc/polkit-1/rules.d/00-alice.rules
+	as_other cp /etc/hostname /usr/share/polkit-1/rules.d/00-alice.rules
+}
+
+# A shell that root starts by machinectl is a login of its user: it is closed as the others are, and a lease in it is as elsewhere.
+check_machine() {
+	local out
+	shell_as_alice "bash $try $root/dev/nvidia1 $root/dev/nvidia4; sed -n s/^0:://p /proc/self/cgroup"
+	out=$(cat /run/lab/machine.out)
+	[[ $out == "denied through /user.slice/user-2001.slice/"* ]] || die "in a shell of machinectl: $out"
+	shell_as_alice "gpushare run -q -t vision --grant big -- bash $try $root/dev/nvidia2 $root/dev/nvidia1"
+	want "a lease's GPU and another in a shell of machinectl" "$(cat /run/lab/machine.out)" "through denied"
+}
+shell_as_alice() { # It has a terminal of its own, and its lines end as those of a terminal do.
+	rm -f /home/alice/machine.out
+	machinectl --quiet shell alice@.host /bin/bash -c "{ $1; } >/home/alice/machine.out 2>&1" </dev/null >/run/lab/machine.err 2>&1 || true
+	until_true 60 test -s /home/alice/machine.out
+	xargs </home/alice/machine.out >/run/lab/machine.out
+}
+
+# A job of at runs in the unit of at, outside of the login that wrote it.
+check_at() {
+	rm -f /home/alice/at.opens /home/alice/at.leased
+	ssh_as alice "echo 'bash $try $root/dev/nvidia1 $root/dev/nvidia4 >at.opens; gpushare run -q -t vision --grant big -- bash $try $root/dev/nvidia2 $root/dev/nvidia1 >at.leased 2>&1; touch at.done' | at -M now" 2>/dev/null
+	until_true 150 test -e /home/alice/at.done
+	want "GPU 1 and GPU 4 in a job of at" "$(xargs </home/alice/at.opens)" "denied through"
+	want "a lease's GPU and another in a job of at" "$(xargs </home/alice/at.leased)" "through denied"
 }
 
 # A local active user manages no unit of the system.
