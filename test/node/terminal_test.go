@@ -150,7 +150,12 @@ func follow(t *testing.T, n *harness.Node) *eventStream {
 // await waits for an event of a kind about a lease.
 func (e *eventStream) await(t *testing.T, kind, id string) api.Event {
 	t.Helper()
-	ctx := soon(t)
+	return e.awaitUntil(soon(t), t, kind, id)
+}
+
+// awaitUntil waits for it until ctx has ended.
+func (e *eventStream) awaitUntil(ctx context.Context, t *testing.T, kind, id string) api.Event {
+	t.Helper()
 	for {
 		e.mu.Lock()
 		more := e.more
