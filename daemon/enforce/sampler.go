@@ -43,6 +43,7 @@ type sampler struct {
 	// snapshotAt is when the last snapshot was read, not only the processes.
 	snapshotAt time.Duration
 	listedAt   time.Time      // zero: not yet, or the last list failed
+	recordedAt time.Time      // until when the account has the memory; zero: as listedAt
 	desired    *state.Desired // of the last list: other limits and shares apply at the next reading
 	total      uint64         // used memory, as shown
 	// unattributed is the memory in no process by the last list; nil: unknown. reported: it is large, and that was reported.
@@ -149,6 +150,8 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 		s.total = memory.Used
 		s.en.Samples.PutMemory(s.id, memory)
 		s.en.Invalidate()
+	case s.control.Sampling.Moved() == 0:
+		s.recordUnmoved(leases)
 	}
 	s.sampleBusy(read, leases)
 	s.account(time.Since(began))
@@ -175,12 +178,14 @@ func (s *sampler) list(read, ctx context.Context, memory gpu.Memory, leases []le
 	s.total = sample.Memory.Used
 	s.crossCheck(&sample)
 	s.en.Samples.Put(s.id, sample)
-	before, at := s.used, s.listedAt
+	before, from := s.used, s.recordedAt
 	s.used, s.usedAt, s.listedAt = s.en.usesOf(leases, sample.Processes), now, time.Now()
+	s.recordedAt = s.listedAt
 	for i := range leases {
-		s.recordMemory(&leases[i], before, at)
+		s.recordMemory(&leases[i], before, from)
 	}
-	s.carry(ctx, s.control.Listed(now, s.total, s.device(sample.Memory), s.en.accounts(leases, s.used)), leases, s.used)
+	// The total that was read before the processes: what was allocated in between moves the next one, and they are listed again.
+	s.carry(ctx, s.control.Listed(now, memory.Used, s.device(sample.Memory), s.en.accounts(leases, s.used)), leases, s.used)
 	s.en.slice(s.id, leases, s.used)
 }
 
@@ -209,7 +214,7 @@ func (s *sampler) crossCheck(sample *observe.GPUSample) {
 
 // failed continues with last known values: no lease is frozen or stopped on them, and those that are frozen get their breaks.
 func (s *sampler) failed(ctx context.Context, now time.Duration, leases []lease.Lease) {
-	s.listedAt = time.Time{}
+	s.listedAt, s.recordedAt = time.Time{}, time.Time{}
 	s.carry(ctx, s.control.Failed(now, s.en.accounts(leases, nil)), leases, nil)
 	if now >= s.usedAt+processesMaxAge {
 		s.used = nil
@@ -241,15 +246,31 @@ func (s *sampler) show(l *lease.Lease, used map[string]*leaseUse) {
 	s.en.Samples.PutLease(l.ID, s.id, r)
 }
 
-// recordMemory reports to the account what a lease used since the last list.
-func (s *sampler) recordMemory(l *lease.Lease, before map[string]*leaseUse, at time.Time) {
+// unmovedInterval is the time between two reports to the account while the total does not move.
+const unmovedInterval = 3 * time.Second
+
+// recordUnmoved reports to the account that the leases use what they used at the last list: the total of the GPU is the same. A
+// list may be half a minute old.
+func (s *sampler) recordUnmoved(leases []lease.Lease) {
+	from, now := s.recordedAt, time.Now()
+	if from.IsZero() || now.Sub(from) < unmovedInterval {
+		return
+	}
+	s.recordedAt = now
+	for i := range leases {
+		s.recordMemory(&leases[i], s.used, from)
+	}
+}
+
+// recordMemory reports to the account what a lease used from a time until now, by two lists.
+func (s *sampler) recordMemory(l *lease.Lease, before map[string]*leaseUse, from time.Time) {
 	a, b := before[l.ID], s.used[l.ID]
-	if at.IsZero() || a == nil || a.memory == nil || b.memory == nil {
+	if from.IsZero() || a == nil || a.memory == nil || b.memory == nil {
 		return
 	}
 	s.en.record(&usage.Interval{
 		Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPU: s.id},
-		From:    at, To: s.listedAt, Memory: &usage.Memory{Mean: *a.memory/2 + *b.memory/2, Peak: max(*a.memory, *b.memory)},
+		From:    from, To: s.recordedAt, Memory: &usage.Memory{Mean: *a.memory/2 + *b.memory/2, Peak: max(*a.memory, *b.memory)},
 	})
 }
 
