@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -241,6 +242,7 @@ func TestStopped(t *testing.T) {
 	if err := syscall.Kill(st.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	awaitStopped(t, st.PID)
 	if st := r.observe(t); st.Healthy() || st.MissedGreetings != 1 {
 		t.Errorf("a stopped daemon: %+v", st)
 	}
@@ -248,6 +250,34 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.running(t)
+}
+
+// awaitStopped waits until all threads of a process are stopped: a signal to stop it takes effect after the call that sent it.
+func awaitStopped(t *testing.T, pid int) {
+	t.Helper()
+	limit := time.After(deadline)
+	poll := time.NewTicker(time.Millisecond) // The kernel tells only its parent.
+	defer poll.Stop()
+	for !isStopped(t, pid) {
+		select {
+		case <-poll.C:
+		case <-limit:
+			t.Fatalf("process %d does not stop", pid)
+		}
+	}
+}
+
+func isStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "stat"))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("process %d has no threads: %v", pid, err)
+	}
+	return !slices.ContainsFunc(tasks, func(task string) bool {
+		b, err := os.ReadFile(task)
+		_, state, _ := strings.Cut(string(b), ") ")
+		return err == nil && !strings.HasPrefix(state, "T")
+	})
 }
 
 // The program's pid file is not trusted: it may name any process.
