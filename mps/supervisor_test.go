@@ -256,7 +256,7 @@ func TestStopped(t *testing.T) {
 func awaitStopped(t *testing.T, pid int) {
 	t.Helper()
 	limit := time.After(deadline)
-	poll := time.NewTicker(time.Millisecond) // The kernel tells only its parent.
+	poll := time.NewTicker(time.Millisecond) // Only its parent gets an event of it.
 	defer poll.Stop()
 	for !isStopped(t, pid) {
 		select {
