@@ -84,11 +84,12 @@ func TestADevicePassedToAnotherLease(t *testing.T) {
 		}
 		return job, id
 	}
-	sender, _ := job("whole", "listens.", probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})
+	sender, sent := job("whole", "listens.", probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})
 	receiver, id := job("part", "keeps it.", probe{Keeps: true})
 	if code := awaitEnd(t, sender); code != 0 {
 		t.Fatalf("the sender ends with %d: %s", code, sender.Output())
 	}
+	awaitStatus(t, n, "the end of the sender's lease", func(s *api.Status) bool { return leaseByID(s, sent) == nil })
 	wantElsewhere(t, n, receiver.PID(), id)
 }
 
