@@ -84,7 +84,7 @@ func TestWithoutAGPUOnEveryBranch(t *testing.T) {
 func TestOnEveryBranch(t *testing.T) {
 	switch {
 	case os.Getenv(driverEnv) != "":
-		t.Skip("these are the tests of one branch")
+		t.Skip("this process runs the tests of one branch: the process that started it runs the others")
 	case testing.Short():
 		t.Skip("-short: it runs all tests of the package three times")
 	}

@@ -114,8 +114,8 @@ func located(file string, body []byte, err error) error {
 	return err
 }
 
-// fileArgument is the file of a spec as a command names it: "-" for standard input, and a placeholder for a name that a shell
-// would not read as one word.
+// fileArgument is the file of a spec as a command names it: "-" for standard input, and FILE, as in the help, for a name that a
+// shell would not read as one word.
 func fileArgument(file string) string {
 	switch {
 	case file == "the spec":

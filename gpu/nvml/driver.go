@@ -104,7 +104,7 @@ func Open(opts ...Option) (*Driver, error) {
 		d.version, _ = d.lib.SystemGetDriverVersion() // empty when it fails
 	}
 	d.rowSize = rowSizes(d.version)
-	d.missing = found.missingMIG(cmp.Or(d.libraryVersion(), d.path))
+	d.missing = found.missingMIG(cmp.Or(d.nvmlVersion(), d.path))
 	for _, name := range found.missing {
 		o.log.Debug("the NVML library lacks a symbol", "symbol", name)
 	}

@@ -22,7 +22,7 @@ import (
 // Node implements gpu.Driver.
 func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	info := gpu.NodeInfo{DriverVersion: d.version, Library: d.path, Missing: slices.Clone(d.symbols.missing)}
-	info.LibraryVersion = d.libraryVersion()
+	info.LibraryVersion = d.nvmlVersion()
 	if d.symbols.has(cudaVersion) {
 		info.CUDAVersion = d.cuda()
 	}
@@ -37,8 +37,8 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	return info, nil
 }
 
-// libraryVersion reads the version of the library; empty when it cannot be read.
-func (d *Driver) libraryVersion() string {
+// nvmlVersion reads the version of the library; empty when it cannot be read.
+func (d *Driver) nvmlVersion() string {
 	if !d.symbols.has(libraryVersion) {
 		return ""
 	}

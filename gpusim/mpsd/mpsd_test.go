@@ -458,7 +458,7 @@ func TestOneUserAtATime(t *testing.T) {
 // Root may end each of them through the tenants' socket too.
 func TestServersOfUsers(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("not root: only root may start servers of other users")
+		t.Skip("needs root: no other user may start servers of other users")
 	}
 	eachBranch(t, func(t *testing.T, branch int) {
 		d := start(t, nil)

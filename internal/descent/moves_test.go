@@ -32,7 +32,7 @@ func TestAreQuick(t *testing.T) {
 func TestMovesDoNotWait(t *testing.T) {
 	r := open(t)
 	if r.WhySlow != nil {
-		t.Skip("Linux 6.0 is missing: ", r.WhySlow)
+		t.Skip("needs a mount with favordynmods, which Linux has from 6.0 on: ", r.WhySlow)
 	}
 	reported := make(chan string, 1)
 	go func() { // The thread ends with it, and with the thread its namespace.
