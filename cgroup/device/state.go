@@ -4,4 +4,7 @@ package device
 type LoginFilterState struct {
 	Cgroup string      `json:"cgroup"` // below the mount point of the hierarchy: "/user.slice"
 	Filter LoginFilter `json:"filter"`
+	// ID is the number of the cgroup from which it was read; 0 when it was not read. The cgroup of a unit that was started again is
+	// another one.
+	ID uint64 `json:"-"`
 }

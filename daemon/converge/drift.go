@@ -216,7 +216,7 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	found := cv.Drift.findFilters(states, node.LoginFilters, cv.Logins.ID)
 	return func() {
 		after := cv.Observer.Last()
-		cv.Drift.setFiltersInSync(states, after.LoginFilters, cv.Logins.ID)
+		cv.Drift.setFiltersInSync(states, after.LoginFilters)
 		for cg, text := range found {
 			if cv.Drift.filterInSync(cg) {
 				cv.reportCorrected("", "", "the login filter of "+cg+": "+text)
@@ -244,13 +244,15 @@ func (x *drift) findFilters(want, is []devices.LoginFilterState, id func(cg stri
 	return out
 }
 
-func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState, id func(cg string) uint64) {
+// setFiltersInSync keeps the filters that were read as desired, with the cgroups from which they were read: one of them may be gone,
+// and another at its path.
+func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.filters = map[string]syncedFilter{}
 	for _, w := range want {
-		if slices.ContainsFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) }) {
-			x.filters[w.Cgroup] = syncedFilter{w.Filter, id(w.Cgroup)}
+		if i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) }); i >= 0 {
+			x.filters[w.Cgroup] = syncedFilter{w.Filter, is[i].ID}
 		}
 	}
 }

@@ -95,6 +95,7 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, erro
 	defer g.mu.Unlock()
 	var states []devices.LoginFilterState
 	for _, cg := range g.cgroupsLocked() {
+		id := g.ID(cg) // Before the filter: that of a cgroup that comes after it is not read as the filter of this one.
 		is, ok, err := devices.ReadLoginFilter(cgroup.Hierarchy{Mount: g.mount}.Dir(cg))
 		switch {
 		case errors.Is(err, devices.ErrNoCgroup), err == nil && !ok:
@@ -102,7 +103,7 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, erro
 		case err != nil:
 			return nil, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 		}
-		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is})
+		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is, ID: id})
 	}
 	return states, nil
 }

@@ -1,0 +1,26 @@
+package converge
+
+import (
+	"testing"
+
+	devices "github.com/gpushare/gpushare/cgroup/device"
+)
+
+// A filter that was read belongs to the cgroup from which it was read. If the unit is started again after the reading, its new
+// cgroup never had the filter: that it lacks it is no drift. That the same cgroup lacks it is.
+func TestFilterOfAUnitThatWasStartedAgain(t *testing.T) {
+	const cg = "/system.slice/cron.service"
+	want := []devices.LoginFilterState{{Cgroup: cg}}
+	for _, c := range []struct {
+		name  string
+		now   uint64
+		drift bool
+	}{{"the same cgroup", 7, true}, {"another cgroup", 8, false}, {"no cgroup", 0, false}} {
+		x := &drift{}
+		x.setFiltersInSync(want, []devices.LoginFilterState{{Cgroup: cg, ID: 7}})
+		found := x.findFilters(want, nil, func(string) uint64 { return c.now })
+		if _, ok := found[cg]; ok != c.drift {
+			t.Errorf("%s: %v", c.name, found)
+		}
+	}
+}
