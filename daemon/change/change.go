@@ -98,6 +98,7 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 		g := &p.node.GPUs[i]
 		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.concerns(id) {
 			recordAchieved(s, p.want, g, state.Epoch(p.node), nil)
+			cs.resets.noteOne(id)
 		}
 	}
 	for id := range s.Achieved {
@@ -269,6 +270,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
 				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
+				cs.resets.noteOne(id)
 			default:
 				cs.recordUnreadGPU(s, want, g, r.Steps, state.Epoch(node))
 			}

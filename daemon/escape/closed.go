@@ -22,11 +22,17 @@ import (
 const adoptionTime = 5 * time.Second
 
 // The open devices of all processes are listed at most so often, and in at most this part of the time: the list takes longer the
-// more files are open on the host.
+// more files are open on the host. On a busy host one that waits for a processor takes long too, so there is a longest pause.
 const (
 	openersInterval = 2 * time.Second
 	openersPart     = 100
+	openersLongest  = 10 * time.Second
 )
+
+// openersPause returns the time from the start of a list that took this long to the next.
+func openersPause(took time.Duration) time.Duration {
+	return min(max(openersInterval, openersPart*took), openersLongest)
+}
 
 // closedLogins is what unattributedTracker keeps while logins are closed.
 type closedLogins struct {
@@ -50,7 +56,7 @@ func (c *closedLogins) adopted(want *state.Desired, now time.Time) bool {
 func (c *closedLogins) openers(ctx context.Context, e *Escapes, want *state.Desired, node *observe.Node) *planner.OpenDevices {
 	if !want.Enforcing() || !want.FiltersLogins() {
 		c.users = planner.OpenDevices{}
-	} else if now := e.Now(); now.Sub(c.read) >= max(openersInterval, openersPart*c.duration) {
+	} else if now := e.Now(); now.Sub(c.read) >= openersPause(c.duration) {
 		c.users = e.Attribution.OpenDevices(ctx, node.GPUs)
 		c.read, c.duration = now, e.Now().Sub(now)
 	}
