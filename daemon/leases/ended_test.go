@@ -108,19 +108,30 @@ func detached(uid, i int) lease.Lease {
 	return l
 }
 
+// pruning returns leases whose loop removes output until the test ends. The ended ones are in the list when it starts. It is called in
+// a bubble.
+func pruning(t *testing.T, outputs *keptOutputs, ended ...lease.Lease) *Leases {
+	t.Helper()
+	ls := &Leases{Table: lease.New(lease.Config{}), Detached: Detached{Outputs: outputs}}
+	for _, l := range ended {
+		ls.Ended.Add(l)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ls.outputLoop(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	synctest.Wait()
+	return ls
+}
+
 // The output of ended leases of one user has a limit in bytes, and the last one is kept. That of another user is not affected.
 func TestOutputOfEndedLeasesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outputs := &keptOutputs{ids: []string{"3-0"}, bytes: userOutput / 4}
-		ls := &Leases{Table: lease.New(lease.Config{}), Detached: Detached{Outputs: outputs}}
-		ls.Ended.Add(detached(3, 0))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			ls.outputLoop(ctx)
-		}()
-		synctest.Wait()
+		ls := pruning(t, outputs, detached(3, 0))
 		for i := range 10 {
 			outputs.add(fmt.Sprintf("2-%d", i))
 			ls.Ended.Add(detached(2, i))
@@ -132,8 +143,6 @@ func TestOutputOfEndedLeasesIsBounded(t *testing.T) {
 		if n := len(ls.Ended.all()); n != 11 {
 			t.Errorf("%d leases are listed", n)
 		}
-		stop()
-		<-done
 	})
 }
 
@@ -165,14 +174,7 @@ func TestOutputOfLiveLeasesIsBounded(t *testing.T) {
 func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outputs := &keptOutputs{}
-		ls := &Leases{Table: lease.New(lease.Config{}), Detached: Detached{Outputs: outputs}}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			ls.outputLoop(ctx)
-		}()
-		synctest.Wait()
+		ls := pruning(t, outputs)
 		for i := range maxEndedPerUser + 1 {
 			ls.Ended.Add(detached(2, i)) // First: the output of a lease that is not live and not listed is removed.
 			outputs.add(fmt.Sprintf("2-%d", i))
@@ -186,7 +188,5 @@ func TestOutputIsRemovedWithItsEntry(t *testing.T) {
 		if kept := outputs.list(); len(kept) != 0 {
 			t.Errorf("%d outputs of old leases are kept", len(kept))
 		}
-		stop()
-		<-done
 	})
 }
