@@ -299,16 +299,7 @@ func newFixture(t *testing.T, overuse string) *fixture {
 	wake := loop.NewWake()
 	table := leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
 	w.lease = table.Live()[0].ID
-	memory, grace := api.Bytes(limit), api.Duration(2*time.Second)
-	grant := func(tenant string) lease.Grant {
-		return lease.Grant{
-			Tenant: tenant, Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}},
-			Overuse: &api.OveruseSpec{GPUMemory: overuse, Grace: &grace},
-		}
-	}
-	table.Update(lease.View{
-		Generation: 2, GPUs: []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
-	})
+	table.Update(viewOf(overuse, new(api.Bytes(limit))))
 	st := state.NewState(nil, false)
 	observer := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
 	observer.Observe(t.Context())
@@ -324,6 +315,20 @@ func newFixture(t *testing.T, overuse string) *fixture {
 	w.Leases = fakeLeases{w}
 	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.
 	return w
+}
+
+// viewOf is a GPU with a grant of red and one of blue, each with this overuse and GPU memory.
+func viewOf(overuse string, memory *api.Bytes) lease.View {
+	grace := api.Duration(2 * time.Second)
+	grant := func(tenant string) lease.Grant {
+		return lease.Grant{
+			Tenant: tenant, Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: memory}},
+			Overuse: &api.OveruseSpec{GPUMemory: overuse, Grace: &grace},
+		}
+	}
+	return lease.View{
+		Generation: 2, GPUs: []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
+	}
 }
 
 // enforce puts a spec in force.

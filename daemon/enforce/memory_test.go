@@ -153,6 +153,33 @@ func TestAboveTheLimit(t *testing.T) {
 	}
 }
 
+// A limit below what a lease uses counts at the next sample, also if the lease gets it after the sample that follows the new spec,
+// the memory does not move, and a slow driver lists its processes twice a minute.
+func TestLimitBelowUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, "notify")
+		w.port.assign(unusedPID, w.lease)
+		w.driver.sample = func() ([]gpu.Process, error) { return []gpu.Process{on(unusedPID, limit/2)}, nil }
+		var spent time.Duration
+		w.ReadingTime = func(gpu.UUID) time.Duration { spent += 10 * time.Millisecond; return spent }
+		w.begin(t)
+		w.runUntil(10*time.Second + 200*time.Millisecond)
+		w.enforce("on", api.ModeExclusive)
+		w.runUntil(11*time.Second + 500*time.Millisecond)
+		lower := api.Bytes(limit / 4)
+		v := viewOf("notify", &lower)
+		v.Generation = 3
+		w.Table.Update(v)
+		w.runUntil(14 * time.Second)
+		stage := w.Samples.Lease(w.lease).Stage
+		w.end()
+		if stage != "over" {
+			t.Errorf("the stage is %q: %q", stage, w.journal.read())
+		}
+	})
+}
+
 // sorted sorts what was done at the same time, because another goroutine writes the events.
 func sorted(lines []string) []string {
 	for i := range lines {

@@ -3,6 +3,7 @@ package enforce
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -69,7 +70,8 @@ func (en *Enforcer) startSampler(ctx context.Context, id gpu.UUID) *sampler {
 	return s
 }
 
-// give sets the leases of the GPU and requests a list of its processes.
+// give sets the leases of the GPU. If they or their terms are others, it requests a list of its processes: what they use is compared
+// with their limits after a list only.
 func (s *sampler) give(leases []lease.Lease) {
 	s.mu.Lock()
 	changed := !sameLeases(s.leases, leases)
@@ -85,7 +87,7 @@ func sameLeases(a, b []lease.Lease) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State {
+		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State || !reflect.DeepEqual(a[i].Terms, b[i].Terms) {
 			return false
 		}
 	}
