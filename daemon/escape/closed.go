@@ -30,8 +30,8 @@ const (
 )
 
 // openersPause returns the time from the start of a list that took this long to the next.
-func openersPause(took time.Duration) time.Duration {
-	return min(max(openersInterval, openersPart*took), openersLongest)
+func openersPause(duration time.Duration) time.Duration {
+	return min(max(openersInterval, openersPart*duration), openersLongest)
 }
 
 // closedLogins is what unattributedTracker keeps while logins are closed.
