@@ -56,7 +56,7 @@ func TestStartsOnEveryBranch(t *testing.T) {
 			if st := r.running(t); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
 				t.Errorf("clients %v", st.Clients)
 			}
-			if err := r.Stop(t.Context(), gpuA); err != nil {
+			if err := r.Stop(t.Context(), deviceA); err != nil {
 				t.Fatal(err)
 			}
 			p.ends(t, 1, "CUDA error 810")

@@ -1,10 +1,6 @@
 package mps
 
-import (
-	"fmt"
-
-	"github.com/gpushare/gpushare/gpu"
-)
+import "fmt"
 
 // Limits are the limits of one lease. The driver enforces them for each process separately.
 type Limits struct {
@@ -13,12 +9,12 @@ type Limits struct {
 	Total   uint64  // the GPU's memory in bytes, a larger limit is refused; 0 when it is not known
 }
 
-// Environment returns the variables, as NAME=value, with which a lease's processes join MPS on a GPU. A process can change
+// Environment returns the variables, as NAME=value, with which a lease's processes join MPS on a device. A process can change
 // these limits up to the control daemon's defaults, so where that matters the default must be the limit.
-func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
-	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(id).tenant()}
+func (s *Supervisor) Environment(d Device, lim Limits) ([]string, error) {
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(d).tenant()}
 	if lim.Threads < 0 || lim.Threads > 100 || lim.Threads != lim.Threads {
-		return nil, fmt.Errorf("cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", id, percentText(lim.Threads))
+		return nil, fmt.Errorf("cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", d, percentText(lim.Threads))
 	}
 	if lim.Threads > 0 {
 		env = append(env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+percentText(lim.Threads))
@@ -26,7 +22,7 @@ func (s *Supervisor) Environment(id gpu.UUID, lim Limits) ([]string, error) {
 	if lim.Memory > 0 {
 		limit, err := FormatMemory(lim.Memory, lim.Total)
 		if err != nil {
-			return nil, fmt.Errorf("cannot join MPS on %s: %w", id, err)
+			return nil, fmt.Errorf("cannot join MPS on %s: %w", d, err)
 		}
 		// By ordinal: drivers up to 555 ignore a UUID here, and an unknown device removes every limit.
 		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0="+limit)

@@ -36,7 +36,7 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return h.Supervisor.observeNow(ctx, a.GPU) == nil, nil
+		return h.Supervisor.observeNow(ctx, a.device()) == nil, nil
 	}
 	return false, unknownKind(s)
 }
@@ -55,10 +55,10 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 		if err != nil {
 			return err
 		}
-		if err := h.stop(ctx, a.GPU); err != nil {
+		if err := h.stop(ctx, a.device()); err != nil {
 			return err
 		}
-		h.Supervisor.forgive(a.GPU)
+		h.Supervisor.forgive(a.device())
 		return nil
 	}
 	return unknownKind(s)
@@ -79,7 +79,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 		if u.Previous != nil {
 			return h.start(ctx, *u.Previous, a.KeepServer)
 		}
-		return h.stop(ctx, gpu.UUID(s.GPU))
+		return h.stop(ctx, a.Settings.Device())
 	case KindStop:
 		u, err := decode[StopUndo](s.Undo)
 		if err != nil || u.Settings == nil {
@@ -92,7 +92,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 
 // isRunning reports whether MPS runs with the settings, including the compute mode.
 func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
-	st := h.Supervisor.observeNow(ctx, set.GPU)
+	st := h.Supervisor.observeNow(ctx, set.Device())
 	if !st.Healthy() || st.Settings == nil || *st.Settings != set {
 		return false, nil
 	}
@@ -114,19 +114,19 @@ func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
 		return err
 	}
 	if keep && running && !same {
-		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.GPU)
+		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.Device())
 	}
 	if err := h.setMode(ctx, set); err != nil {
 		if same {
 			return err
 		}
-		return h.restoreAfterFailure(ctx, set.GPU, err)
+		return h.restoreAfterFailure(ctx, set.Device(), err)
 	}
-	if same && (keep || greet(ctx, h.Supervisor.layout(set.GPU).pipe()) == nil) {
+	if same && (keep || greet(ctx, h.Supervisor.layout(set.Device()).pipe()) == nil) {
 		return h.Supervisor.Correct(ctx, set)
 	}
 	if err := h.Supervisor.Start(ctx, set); err != nil {
-		return h.restoreAfterFailure(ctx, set.GPU, err)
+		return h.restoreAfterFailure(ctx, set.Device(), err)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
 // setMode sets the compute mode of the settings: exclusive-process, or the one from before it.
 func (h *Handler) setMode(ctx context.Context, set Settings) error {
 	if !set.DenyBypass {
-		return h.restoreMode(ctx, set.GPU)
+		return h.restoreMode(ctx, set.Device())
 	}
 	snap, err := h.Driver.Snapshot(ctx, set.GPU)
 	if err != nil {
@@ -146,8 +146,12 @@ func (h *Handler) setMode(ctx context.Context, set Settings) error {
 	return h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess)
 }
 
-// restoreMode restores the compute mode from before setMode.
-func (h *Handler) restoreMode(ctx context.Context, id gpu.UUID) error {
+// restoreMode restores the compute mode from before setMode. An instance has none of its own.
+func (h *Handler) restoreMode(ctx context.Context, d Device) error {
+	if d.IsInstance() {
+		return nil
+	}
+	id := d.GPU
 	p, err := h.Supervisor.previous(id)
 	if p == nil || err != nil {
 		return err
@@ -169,26 +173,26 @@ func (h *Handler) restoreMode(ctx context.Context, id gpu.UUID) error {
 }
 
 // restoreAfterFailure restores the compute mode after a failed start, which has already stopped what it had started.
-func (h *Handler) restoreAfterFailure(ctx context.Context, id gpu.UUID, why error) error {
-	if err := h.restore(ctx, id); err != nil {
+func (h *Handler) restoreAfterFailure(ctx context.Context, d Device, why error) error {
+	if err := h.restore(ctx, d); err != nil {
 		return fmt.Errorf("%w; and %w", why, err)
 	}
 	return why
 }
 
-func (h *Handler) stop(ctx context.Context, id gpu.UUID) error {
-	if err := h.Supervisor.Stop(ctx, id); err != nil {
+func (h *Handler) stop(ctx context.Context, d Device) error {
+	if err := h.Supervisor.Stop(ctx, d); err != nil {
 		return err
 	}
-	return h.restore(ctx, id)
+	return h.restore(ctx, d)
 }
 
-// restore restores the compute mode, and then removes the files of a GPU whose MPS was stopped.
-func (h *Handler) restore(ctx context.Context, id gpu.UUID) error {
-	if err := h.restoreMode(ctx, id); err != nil {
+// restore restores the compute mode, and then removes the files of a device whose MPS was stopped.
+func (h *Handler) restore(ctx context.Context, d Device) error {
+	if err := h.restoreMode(ctx, d); err != nil {
 		return err
 	}
-	return h.Supervisor.Forget(id)
+	return h.Supervisor.Forget(d)
 }
 
 func (h *Handler) mode(ctx context.Context, id gpu.UUID, current, desired gpu.ComputeMode) error {

@@ -43,11 +43,11 @@ func (m *fakeModes) SetComputeMode(_ context.Context, _ gpu.UUID, mode gpu.Compu
 // onlyStep plans for one GPU and returns its only step.
 func onlyStep(t *testing.T, h *Handler, want *Settings) step.Step {
 	t.Helper()
-	desired := map[gpu.UUID]Settings{}
+	desired := map[Device]Settings{}
 	if want != nil {
-		desired[gpuA] = *want
+		desired[deviceA] = *want
 	}
-	steps := Plan(desired, map[gpu.UUID]Observed{gpuA: {State: h.Supervisor.observeNow(t.Context(), gpuA), ComputeMode: h.Driver.(*fakeModes).mode}})
+	steps := Plan(desired, map[Device]Observed{deviceA: {State: h.Supervisor.observeNow(t.Context(), deviceA), ComputeMode: h.Driver.(*fakeModes).mode}})
 	if len(steps) != 1 {
 		t.Fatalf("planned %+v, want one step", steps)
 	}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// layout is the paths of one GPU's control daemon in the run directory: they last until the next boot, as the daemon does.
+// layout is the paths of one control daemon in the run directory: they last until the next boot, as the daemon does.
 type layout struct{ dir string }
 
 func (l layout) pipe() string   { return filepath.Join(l.dir, "p") } // for the daemon and gpushared: its sockets allow all commands

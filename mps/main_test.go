@@ -72,6 +72,8 @@ const deadline = 20 * time.Second
 
 const gpuA = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
 
+var deviceA = Whole(gpuA)
+
 // fixture is a supervisor on a node with one GPU. Its services are stopped at the end of the test.
 type fixture struct {
 	*Supervisor
@@ -134,7 +136,7 @@ func newFixtureOf(t *testing.T, driver string) *fixture {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		defer cancel()
-		if err := u.StopService(ctx, UnitName(gpuA), time.Second); err != nil {
+		if err := u.StopService(ctx, UnitName(deviceA), time.Second); err != nil {
 			t.Errorf("cannot clean up: %v", err)
 		}
 	})
@@ -169,7 +171,7 @@ func (f *fixture) correct(t *testing.T, set Settings) {
 func (f *fixture) observe(t *testing.T) *State {
 	t.Helper()
 	f.clock.pass(time.Hour)
-	return f.Observe(t.Context(), gpuA)
+	return f.Observe(t.Context(), deviceA)
 }
 
 // running fails the test unless MPS is healthy.
@@ -182,11 +184,11 @@ func (f *fixture) running(t *testing.T) *State {
 	return st
 }
 
-func (f *fixture) pipe() string { return f.layout(gpuA).pipe() }
+func (f *fixture) pipe() string { return f.layout(deviceA).pipe() }
 
 func (f *fixture) environment(t *testing.T, lim Limits) []string {
 	t.Helper()
-	env, err := f.Environment(gpuA, lim)
+	env, err := f.Environment(deviceA, lim)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Observe observes the control daemon of one GPU; nil when there is none. It changes nothing on the node. During Start and
+// Observe observes the control daemon of one device; nil when there is none. It changes nothing on the node. During Start and
 // Stop it returns the last observation, because it must not take as long as a change.
-func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
+func (s *Supervisor) Observe(ctx context.Context, id Device) *State {
 	w := s.gpuState(id)
 	if !w.mu.TryLock() {
 		return w.last.Load()
@@ -25,7 +24,7 @@ func (s *Supervisor) Observe(ctx context.Context, id gpu.UUID) *State {
 }
 
 // observeNow is Observe that waits for Start and Stop.
-func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
+func (s *Supervisor) observeNow(ctx context.Context, id Device) *State {
 	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,7 +33,7 @@ func (s *Supervisor) observeNow(ctx context.Context, id gpu.UUID) *State {
 	return st
 }
 
-func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState) *State {
+func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) *State {
 	l := s.layout(id)
 	rec := l.readRecord()
 	if rec == nil && w.unitChecked && !w.foreign {
@@ -47,7 +46,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id gpu.UUID, w *gpuState
 			return s.unstarted(id, w)
 		}
 	}
-	st := &State{GPU: id, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
+	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
 	if rec != nil {
 		st.Settings, st.SingleUser = &rec.Settings, rec.SingleUser
 	}
@@ -124,12 +123,15 @@ func (s *Supervisor) observeDown(ctx context.Context, st *State, w *gpuState, un
 	s.setDown(st, w, ended)
 }
 
-// unstarted is the state of a GPU without a unit and a record: a start has failed, or only the former compute mode is left to
+// unstarted is the state of a device without a unit and a record: a start has failed, or only the former compute mode is left to
 // restore; nil otherwise.
-func (s *Supervisor) unstarted(id gpu.UUID, w *gpuState) *State {
-	st := &State{GPU: id, Unit: UnitName(id)}
+func (s *Supervisor) unstarted(id Device, w *gpuState) *State {
+	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id)}
 	if w.restarts.failures == 0 {
-		switch p, err := s.previous(id); {
+		if id.IsInstance() {
+			return nil
+		}
+		switch p, err := s.previous(id.GPU); {
 		case err != nil:
 			st.Phase, st.Reason = Stopped, err.Error()
 		case p != nil:
@@ -148,7 +150,7 @@ func (s *Supervisor) setDown(st *State, w *gpuState, ended string) {
 	st.Phase, st.Reason = w.restarts.phase(ended)
 	st.Retry = w.restarts.next
 	if st.Retry.After(s.Now()) {
-		s.watch.checkAt(st.GPU, st.Retry)
+		s.watch.checkAt(st.Device(), st.Retry)
 	}
 }
 

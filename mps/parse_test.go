@@ -181,7 +181,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := s.Environment(gpuA, test.lim)
+			got, err := s.Environment(deviceA, test.lim)
 			if (err != nil) != (test.bad != "") || (err != nil && !strings.Contains(err.Error(), test.bad)) {
 				t.Fatalf("error %v, want %q", err, test.bad)
 			}

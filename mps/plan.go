@@ -2,6 +2,7 @@ package mps
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -14,7 +15,7 @@ const (
 	KindStop  = "mps.stop"
 )
 
-// StartArgs is for mps.start: MPS runs on the GPU with these settings. A control daemon with other settings is replaced.
+// StartArgs is for mps.start: MPS runs on the device with these settings. A control daemon with other settings is replaced.
 type StartArgs struct {
 	Settings Settings `json:"settings"`
 	// KeepServer: no control daemon or server that runs is stopped, because its clients were not named when the step was planned.
@@ -26,27 +27,30 @@ type StartUndo struct {
 	Previous *Settings `json:"previous,omitempty"`
 }
 
-// StopArgs is for mps.stop: MPS does not run on the GPU, and its previous compute mode is restored.
+// StopArgs is for mps.stop: MPS does not run on the device, and its previous compute mode is restored.
 type StopArgs struct {
-	GPU gpu.UUID `json:"gpu"`
+	GPU      gpu.UUID      `json:"gpu"`
+	Instance gpu.Placement `json:"instance,omitzero"`
 }
+
+func (a StopArgs) device() Device { return Device{a.GPU, a.Instance} }
 
 // StopUndo is what ran before; nil for a daemon that is not managed by gpushare.
 type StopUndo struct {
 	Settings *Settings `json:"settings,omitempty"`
 }
 
-// Observed is the observed state of one GPU.
+// Observed is the observed state of one device.
 type Observed struct {
 	State       *State
 	ComputeMode gpu.ComputeMode // empty if it is not known
-	Processes   []gpu.Process   // of the GPU, with the MPS clients
+	Processes   []gpu.Process   // of the device, with the MPS clients
 }
 
-// Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs. A control daemon that
+// Plan returns the steps from the observed to the desired state, in order of the GPUs' UUIDs and of placements. A control daemon that
 // does not answer is restarted, which disturbs its clients. Step ids are 0.
-func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.Step {
-	ids := map[gpu.UUID]bool{}
+func Plan(desired map[Device]Settings, observed map[Device]Observed) []step.Step {
+	ids := map[Device]bool{}
 	for id := range desired {
 		ids[id] = true
 	}
@@ -54,7 +58,7 @@ func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.
 		ids[id] = true
 	}
 	var steps []step.Step
-	for _, id := range slices.Sorted(keys(ids)) {
+	for _, id := range slices.SortedFunc(maps.Keys(ids), Device.compare) {
 		set, isDesired := desired[id]
 		o := observed[id]
 		switch {
@@ -72,16 +76,6 @@ func Plan(desired map[gpu.UUID]Settings, observed map[gpu.UUID]Observed) []step.
 // otherMode reports whether bypass is to be denied and the compute mode, which any administrator may set, does not deny it.
 func (o Observed) otherMode(set Settings) bool {
 	return set.DenyBypass && o.ComputeMode != gpu.ComputeModeUnknown && o.ComputeMode != gpu.ComputeExclusiveProcess
-}
-
-func keys(m map[gpu.UUID]bool) func(func(gpu.UUID) bool) {
-	return func(yield func(gpu.UUID) bool) {
-		for id := range m {
-			if !yield(id) {
-				return
-			}
-		}
-	}
 }
 
 // startReason returns why a start step is needed, empty when it is not. keepsServer: no running server is stopped.
@@ -135,10 +129,10 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 	return s
 }
 
-func stopStep(id gpu.UUID, o Observed) step.Step {
+func stopStep(d Device, o Observed) step.Step {
 	s := step.Step{
-		Kind: KindStop, GPU: string(id), Phase: step.RevokeAccess,
-		Args: step.Must(StopArgs{GPU: id}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
+		Kind: KindStop, GPU: string(d.GPU), Phase: step.RevokeAccess,
+		Args: step.Must(StopArgs{d.GPU, d.Instance}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
 		Text: "stop MPS", Reason: "MPS runs but is not desired",
 	}
 	s.Disruption, s.Disturbs = disturbedClients(o)

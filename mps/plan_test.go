@@ -60,11 +60,11 @@ func TestPlan(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			desired := map[gpu.UUID]Settings{}
+			desired := map[Device]Settings{}
 			if test.want != nil {
-				desired[gpuA] = *test.want
+				desired[deviceA] = *test.want
 			}
-			steps := Plan(desired, map[gpu.UUID]Observed{gpuA: test.o})
+			steps := Plan(desired, map[Device]Observed{deviceA: test.o})
 			if test.plan == nil {
 				if len(steps) != 0 {
 					t.Errorf("planned %+v, want nothing", steps)
@@ -87,11 +87,11 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanIsInOrder(t *testing.T) {
-	desired, observed := map[gpu.UUID]Settings{}, map[gpu.UUID]Observed{}
+	desired, observed := map[Device]Settings{}, map[Device]Observed{}
 	for _, id := range []gpu.UUID{"GPU-cccccccc-1", "GPU-aaaaaaaa-1"} {
-		desired[id] = Settings{GPU: id}
+		desired[Whole(id)] = Settings{GPU: id}
 	}
-	observed["GPU-bbbbbbbb-1"] = Observed{State: &State{GPU: "GPU-bbbbbbbb-1", Phase: Running}}
+	observed[Whole("GPU-bbbbbbbb-1")] = Observed{State: &State{GPU: "GPU-bbbbbbbb-1", Phase: Running}}
 	var got []string
 	for _, s := range Plan(desired, observed) {
 		got = append(got, s.GPU)

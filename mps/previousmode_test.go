@@ -55,7 +55,7 @@ func TestModeIsRestoredWithoutTheRunDirectory(t *testing.T) {
 			h := &Handler{Supervisor: r.Supervisor, Driver: m}
 			do(t, h, onlyStep(t, h, &Settings{GPU: gpuA, DenyBypass: true}))
 			// The daemon has ended and its files are lost, as after a power cut; the mode is still set.
-			if err := r.units.StopService(t.Context(), UnitName(gpuA), deadline); err != nil {
+			if err := r.units.StopService(t.Context(), UnitName(deviceA), deadline); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.RemoveAll(r.RunDir); err != nil {

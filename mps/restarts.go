@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/gpushare/gpushare/gpu"
 )
 
 const (
@@ -35,8 +33,8 @@ func (r *restarts) forgetOld(now time.Time) {
 	}
 }
 
-// forgive forgets the failures of a GPU where MPS is no longer desired.
-func (s *Supervisor) forgive(id gpu.UUID) {
+// forgive forgets the failures of a device where MPS is no longer desired.
+func (s *Supervisor) forgive(id Device) {
 	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -51,15 +51,15 @@ func TestDelaysGrowUpToALimit(t *testing.T) {
 
 // converge observes once and carries out the step that is due, as the daemon does without authority.
 func (f *fixture) converge(ctx context.Context, h *Handler, set Settings) (*State, error) {
-	st := h.Supervisor.observeNow(ctx, set.GPU)
-	for _, s := range Plan(map[gpu.UUID]Settings{set.GPU: set}, map[gpu.UUID]Observed{set.GPU: {State: st}}) {
+	st := h.Supervisor.observeNow(ctx, set.Device())
+	for _, s := range Plan(map[Device]Settings{set.Device(): set}, map[Device]Observed{set.Device(): {State: st}}) {
 		if st.Waits(f.Supervisor.Now()) {
 			break
 		}
 		if err := h.Do(ctx, s); err != nil {
 			return st, errors.Join(err, h.Undo(ctx, s))
 		}
-		st = h.Supervisor.observeNow(ctx, set.GPU)
+		st = h.Supervisor.observeNow(ctx, set.Device())
 	}
 	return st, nil
 }
@@ -158,7 +158,7 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 	}
 	// The next start with a program that works heals it.
 	r.Control = real
-	st = h.Supervisor.observeNow(t.Context(), gpuA)
+	st = h.Supervisor.observeNow(t.Context(), deviceA)
 	r.clock.pass(st.Retry.Sub(r.clock.Now()))
 	if st, err := r.converge(t.Context(), h, set); err != nil || !st.Healthy() {
 		t.Errorf("with a program that works: %+v %v", st, err)
@@ -174,7 +174,7 @@ func TestCorrectionThatFailsStopsNothing(t *testing.T) {
 	do(t, h, onlyStep(t, h, &set))
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
 	before := r.running(t)
-	if err := os.Remove(filepath.Join(r.layout(gpuA).tenant(), "control")); err != nil {
+	if err := os.Remove(filepath.Join(r.layout(deviceA).tenant(), "control")); err != nil {
 		t.Fatal(err)
 	}
 	r.observe(t)

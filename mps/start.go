@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Start starts MPS on a GPU with these settings. A control daemon that runs is stopped first, with its clients. When Start
+// Start starts MPS on a device with these settings. A control daemon that runs is stopped first, with its clients. When Start
 // fails, MPS does not run, and what its program said is in the error and in the state; the record is kept until Forget.
 func (s *Supervisor) Start(ctx context.Context, set Settings) error {
-	w := s.gpuState(set.GPU)
+	w := s.gpuState(set.Device())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	err := s.validate(set)
@@ -21,15 +21,15 @@ func (s *Supervisor) Start(ctx context.Context, set Settings) error {
 	}
 	if err != nil {
 		w.restarts.failed(s.Now(), err.Error())
-		return fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+		return fmt.Errorf("cannot start MPS on %s: %w", set.Device(), err)
 	}
 	w.restarts.started(s.Now())
-	s.Log.Info("MPS started", "gpu", set.GPU, "unit", UnitName(set.GPU), "deny_bypass", set.DenyBypass)
+	s.Log.Info("MPS started", "gpu", set.GPU, "instance", set.Instance, "unit", UnitName(set.Device()), "deny_bypass", set.DenyBypass)
 	return nil
 }
 
 func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings) error {
-	l, name := s.layout(set.GPU), UnitName(set.GPU)
+	l, name := s.layout(set.Device()), UnitName(set.Device())
 	unit, err := s.Units.ServiceState(ctx, name)
 	if err != nil {
 		return err
@@ -68,14 +68,14 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 
 // Correct sets the defaults and the tenants' socket of the control daemon that runs. It stops nothing, also when it fails.
 func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
-	w := s.gpuState(set.GPU)
+	w := s.gpuState(set.Device())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := s.layout(set.GPU)
+	l := s.layout(set.Device())
 	w.read = time.Time{}
 	err := s.validate(set)
 	if err == nil {
-		err = s.awaitGreeting(ctx, l, UnitName(set.GPU))
+		err = s.awaitGreeting(ctx, l, UnitName(set.Device()))
 	}
 	if err == nil {
 		next := record{Settings: set}
@@ -88,7 +88,7 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 		err = s.setUp(ctx, l, set)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set up MPS on %s again: %w", set.GPU, err)
+		return fmt.Errorf("cannot set up MPS on %s again: %w", set.Device(), err)
 	}
 	return nil
 }
@@ -96,11 +96,11 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 // servesAs reports whether the control daemon that runs has the server of these settings. running: a daemon or servers of one
 // that has ended run.
 func (s *Supervisor) servesAs(ctx context.Context, set Settings) (same, running bool, err error) {
-	unit, err := s.Units.ServiceState(ctx, UnitName(set.GPU))
+	unit, err := s.Units.ServiceState(ctx, UnitName(set.Device()))
 	if err != nil {
-		return false, false, fmt.Errorf("cannot start MPS on %s: %w", set.GPU, err)
+		return false, false, fmt.Errorf("cannot start MPS on %s: %w", set.Device(), err)
 	}
-	rec := s.layout(set.GPU).readRecord()
+	rec := s.layout(set.Device()).readRecord()
 	return rec != nil && unit.Running && rec.Settings.sameServer(set), unit.Running || len(unit.Leftovers) > 0, nil
 }
 

@@ -21,9 +21,10 @@ const (
 	Stopped      Phase = "stopped"      // a unit with its name that gpushare did not start, and that does not run
 )
 
-// Settings are the desired settings of MPS on one GPU.
+// Settings are the desired settings of MPS on one device.
 type Settings struct {
-	GPU gpu.UUID `json:"gpu"`
+	GPU      gpu.UUID      `json:"gpu"`
+	Instance gpu.Placement `json:"instance,omitzero"` // the MIG instance; its size is 0 for the whole GPU
 	// DenyBypass sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
 	DenyBypass bool `json:"deny_bypass,omitempty"`
 	// Threads is the default active thread percentage of every client, above 0 up to 100; 0 for all.
@@ -33,16 +34,20 @@ type Settings struct {
 	Memory uint64 `json:"memory,omitempty"`
 }
 
+// Device is what they are for.
+func (s Settings) Device() Device { return Device{s.GPU, s.Instance} }
+
 // sameServer reports whether the settings differ at most in the compute mode, which does not concern the server.
 func (s Settings) sameServer(o Settings) bool { return s.Threads == o.Threads && s.Memory == o.Memory }
 
 // State is one control daemon as observed.
 type State struct {
-	GPU     gpu.UUID `json:"gpu"`
-	Phase   Phase    `json:"phase"`
-	Unit    string   `json:"unit"`
-	PID     int      `json:"pid,omitempty"`     // of the control daemon
-	Version string   `json:"version,omitempty"` // of the driver that the program belongs to, "550.163.01", or of CUDA, "13.0"; empty when it has neither
+	GPU      gpu.UUID      `json:"gpu"`
+	Instance gpu.Placement `json:"instance,omitzero"` // the MIG instance; its size is 0 for the whole GPU
+	Phase    Phase         `json:"phase"`
+	Unit     string        `json:"unit"`
+	PID      int           `json:"pid,omitempty"`     // of the control daemon
+	Version  string        `json:"version,omitempty"` // of the driver that the program belongs to, "550.163.01", or of CUDA, "13.0"; empty when it has neither
 	// Program is the control program that is installed now; zero when it cannot be identified.
 	Program Release `json:"program,omitzero"`
 	// SingleUser: it has a server for one user at a time; processes of another user wait, without a message.
@@ -59,6 +64,9 @@ type State struct {
 	// Retry is the earliest time at which it is started again without a request; zero: at once.
 	Retry time.Time `json:"retry,omitzero"`
 }
+
+// Device is what it serves.
+func (s *State) Device() Device { return Device{s.GPU, s.Instance} }
 
 // Down reports whether it is desired and its unit does not run.
 func (s *State) Down() bool { return s != nil && (s.Phase == Restarting || s.Phase == Failed) }
@@ -79,7 +87,7 @@ func shortID(id gpu.UUID) string {
 	return digits[:min(12, len(digits))]
 }
 
-// UnitName is the name of the unit that runs a GPU's control daemon.
-func UnitName(id gpu.UUID) string { return "gpushare-mps-" + shortID(id) + ".service" }
+// UnitName is the name of the unit that runs a device's control daemon.
+func UnitName(d Device) string { return "gpushare-mps-" + d.name() + ".service" }
 
 func percentText(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }

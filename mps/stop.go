@@ -7,13 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/gpushare/gpushare/gpu"
 )
 
-// Stop stops MPS on a GPU. Clients that still run are terminated, which they see as CUDA error 810. The record of the GPU is
+// Stop stops MPS on a device. Clients that still run are terminated, which they see as CUDA error 810. The record of the device is
 // kept until Forget.
-func (s *Supervisor) Stop(ctx context.Context, id gpu.UUID) error {
+func (s *Supervisor) Stop(ctx context.Context, id Device) error {
 	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()

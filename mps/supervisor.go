@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/gpushare/gpushare/gpu"
 )
 
 // Timeouts and limits.
@@ -23,7 +21,7 @@ const (
 )
 
 // Supervisor runs the control daemons of a node. Set the fields before the first use. Its methods may be called
-// concurrently, but not Start and Stop for one GPU at a time.
+// concurrently, but not Start and Stop for one device at a time.
 type Supervisor struct {
 	Units    Units
 	Control  string // absolute path of nvidia-cuda-mps-control
@@ -33,7 +31,7 @@ type Supervisor struct {
 	Now      func() time.Time
 
 	mu     sync.Mutex // guards what follows
-	gpus   map[gpu.UUID]*gpuState
+	gpus   map[Device]*gpuState
 	probed *probed // nil until the control program was identified
 
 	watch watch
@@ -52,15 +50,15 @@ type gpuState struct {
 	restarts        restarts
 }
 
-func (s *Supervisor) layout(id gpu.UUID) layout {
-	return layout{dir: filepath.Join(s.RunDir, shortID(id))}
+func (s *Supervisor) layout(d Device) layout {
+	return layout{dir: filepath.Join(s.RunDir, d.name())}
 }
 
-func (s *Supervisor) gpuState(id gpu.UUID) *gpuState {
+func (s *Supervisor) gpuState(id Device) *gpuState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gpus == nil {
-		s.gpus = map[gpu.UUID]*gpuState{}
+		s.gpus = map[Device]*gpuState{}
 	}
 	w := s.gpus[id]
 	if w == nil {
@@ -70,14 +68,14 @@ func (s *Supervisor) gpuState(id gpu.UUID) *gpuState {
 	return w
 }
 
-// Service is the unit of a GPU's control daemon. It runs in the foreground, because a start in the background reports success
+// Service is the unit of a device's control daemon. It runs in the foreground, because a start in the background reports success
 // even when it fails. It has nothing of gpushared's environment, which the server would inherit. The GPU is given by its UUID, so
 // that it is device 0 for the daemon.
 func (s *Supervisor) Service(set Settings, can Abilities) Service {
-	l := s.layout(set.GPU)
+	l := s.layout(set.Device())
 	return Service{
-		Name:        UnitName(set.GPU),
-		Description: "CUDA MPS control daemon of " + string(set.GPU),
+		Name:        UnitName(set.Device()),
+		Description: "CUDA MPS control daemon of " + set.Device().String(),
 		Argv:        can.Argv(s.Control),
 		Env: append(environment(s.Control, l.pipe()),
 			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
@@ -87,5 +85,5 @@ func (s *Supervisor) Service(set Settings, can Abilities) Service {
 	}
 }
 
-// Forget removes the files of a GPU whose MPS was stopped.
-func (s *Supervisor) Forget(id gpu.UUID) error { return s.layout(id).remove() }
+// Forget removes the files of a device whose MPS was stopped.
+func (s *Supervisor) Forget(d Device) error { return s.layout(d).remove() }

@@ -45,7 +45,7 @@ func TestStartObserveStop(t *testing.T) {
 		t.Errorf("the lease's own limits: %q", line)
 	}
 
-	if err := r.Stop(t.Context(), gpuA); err != nil {
+	if err := r.Stop(t.Context(), deviceA); err != nil {
 		t.Fatal(err)
 	}
 	p.ends(t, 1, "CUDA error 810")
@@ -53,13 +53,13 @@ func TestStartObserveStop(t *testing.T) {
 	if st := r.observe(t); st == nil || st.Phase != Restarting {
 		t.Errorf("after Stop, before Forget: %+v", st)
 	}
-	if err := r.Forget(gpuA); err != nil {
+	if err := r.Forget(deviceA); err != nil {
 		t.Fatal(err)
 	}
 	if st := r.observe(t); st != nil {
 		t.Errorf("after Forget: %+v", st)
 	}
-	if err := r.Stop(t.Context(), gpuA); err != nil {
+	if err := r.Stop(t.Context(), deviceA); err != nil {
 		t.Errorf("stopping MPS that does not run: %v", err)
 	}
 }
@@ -76,7 +76,7 @@ func modeOf(t *testing.T, path string) string {
 func TestFilePermissions(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
-	l := r.layout(gpuA)
+	l := r.layout(deviceA)
 	want := map[string]string{
 		l.dir: "drwx--x--x", l.pipe(): "drwx--x--x", l.tenant(): "drwx--x--x", l.logs(): "drwx------",
 		filepath.Join(l.pipe(), "log"): "prw-------", filepath.Join(l.tenant(), "control"): "Srw-rw-rw-",
@@ -91,7 +91,7 @@ func TestFilePermissions(t *testing.T) {
 		t.Errorf("tenants see %v (%v), want only the client socket", list, err)
 	}
 	// With the restricted log the daemon still logs.
-	b, err := os.ReadFile(r.units.logPath(UnitName(gpuA)))
+	b, err := os.ReadFile(r.units.logPath(UnitName(deviceA)))
 	if err != nil || !strings.Contains(string(b), "Starting control daemon") {
 		t.Errorf("log %q %v", b, err)
 	}
@@ -117,7 +117,7 @@ func TestEnvironmentOfTheUnit(t *testing.T) {
 	want := map[string]string{
 		"PATH":                      filepath.Dir(r.Control) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"CUDA_MPS_PIPE_DIRECTORY":   r.pipe(),
-		"CUDA_MPS_LOG_DIRECTORY":    r.layout(gpuA).logs(),
+		"CUDA_MPS_LOG_DIRECTORY":    r.layout(deviceA).logs(),
 		"CUDA_MPS_PROTOCOL_VERSION": "2",
 		"CUDA_VISIBLE_DEVICES":      string(gpuA),
 		"LC_ALL":                    "C",
@@ -185,7 +185,7 @@ func TestUnresponsive(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
-	c, err := net.Dial("unixpacket", filepath.Join(r.layout(gpuA).tenant(), "control"))
+	c, err := net.Dial("unixpacket", filepath.Join(r.layout(deviceA).tenant(), "control"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestUnresponsive(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if err := r.Stop(t.Context(), gpuA); err != nil {
+	if err := r.Stop(t.Context(), deviceA); err != nil {
 		t.Fatal(err)
 	}
 	if duration := time.Since(begin); duration > 15*time.Second {
@@ -283,7 +283,7 @@ func isStopped(t *testing.T, pid int) bool {
 // The program's pid file is not trusted: it may name any process.
 func TestStalePIDFile(t *testing.T) {
 	r := newFixture(t)
-	l := r.layout(gpuA)
+	l := r.layout(deviceA)
 	if err := l.create(); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestStalePIDFile(t *testing.T) {
 	if name := procfs.Name(st.PID); !strings.HasPrefix("nvidia-cuda-mps-control", name) {
 		t.Errorf("the control daemon is pid %d, %q", st.PID, name)
 	}
-	if err := r.Stop(t.Context(), gpuA); err != nil {
+	if err := r.Stop(t.Context(), deviceA); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := procfs.Read(os.Getpid()); err != nil {
@@ -330,7 +330,7 @@ func TestDriftIsCorrected(t *testing.T) {
 		})
 	}
 	t.Run("tenants' socket", func(t *testing.T) {
-		if err := os.Remove(filepath.Join(r.layout(gpuA).tenant(), "control")); err != nil {
+		if err := os.Remove(filepath.Join(r.layout(deviceA).tenant(), "control")); err != nil {
 			t.Fatal(err)
 		}
 		if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "tenants' socket") {
@@ -373,7 +373,7 @@ func TestStartFailures(t *testing.T) {
 			if err != nil && strings.Count(err.Error(), "cannot start MPS") != 1 {
 				t.Errorf("%v: it has \"cannot start MPS\" more than once", err)
 			}
-			if st, err := r.units.ServiceState(t.Context(), UnitName(gpuA)); err != nil || st.Known {
+			if st, err := r.units.ServiceState(t.Context(), UnitName(deviceA)); err != nil || st.Known {
 				t.Errorf("a unit is left behind: %+v %v", st, err)
 			}
 		})
@@ -383,7 +383,7 @@ func TestStartFailures(t *testing.T) {
 // gpushared was killed during a start: there is a record and no unit.
 func TestInterruptedStart(t *testing.T) {
 	r := newFixture(t)
-	l := r.layout(gpuA)
+	l := r.layout(deviceA)
 	set := Settings{GPU: gpuA}
 	if err := errors.Join(l.create(), l.writeRecord(record{Settings: set})); err != nil {
 		t.Fatal(err)
@@ -399,10 +399,10 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	st := r.running(t)
-	w := r.gpuState(gpuA)
+	w := r.gpuState(deviceA)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if got := r.Observe(t.Context(), gpuA); got != st {
+	if got := r.Observe(t.Context(), deviceA); got != st {
 		t.Errorf("during a change: %+v, want the observation from before it", got)
 	}
 }
@@ -413,11 +413,11 @@ func TestReadingIsKept(t *testing.T) {
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
 	p := r.burn(t, r.environment(t, Limits{}), "--hold")
-	if st := r.Observe(t.Context(), gpuA); len(st.Clients) != 0 {
+	if st := r.Observe(t.Context(), deviceA); len(st.Clients) != 0 {
 		t.Errorf("clients %v: read at every observation", st.Clients)
 	}
 	r.clock.pass(readInterval)
-	if st := r.Observe(t.Context(), gpuA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
+	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
 		t.Errorf("clients %v once the reading is old", st.Clients)
 	}
 }

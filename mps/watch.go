@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -18,10 +17,10 @@ const maxCheckInterval = time.Hour
 
 // watch is what Watch waits for.
 type watch struct {
-	mu     sync.Mutex             // guards what follows
-	wake   loop.Wake              // of Watch; the zero value before its first pass
-	checks map[gpu.UUID]time.Time // when a control daemon is to be checked again
-	begun  []int                  // control daemons that were found since the last pass of Watch
+	mu     sync.Mutex           // guards what follows
+	wake   loop.Wake            // of Watch; the zero value before its first pass
+	checks map[Device]time.Time // when a control daemon is to be checked again
+	begun  []int                // control daemons that were found since the last pass of Watch
 }
 
 // Watch calls check when a control daemon that was observed has ended, and when one that does not answer or does not run is to
@@ -69,8 +68,8 @@ func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.
 	return wait, begun, w.wake
 }
 
-// checkAt plans the next check of a GPU; zero: none.
-func (w *watch) checkAt(id gpu.UUID, at time.Time) {
+// checkAt plans the next check of a device; zero: none.
+func (w *watch) checkAt(id Device, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at.IsZero() {
@@ -78,7 +77,7 @@ func (w *watch) checkAt(id gpu.UUID, at time.Time) {
 		return
 	}
 	if w.checks == nil {
-		w.checks = map[gpu.UUID]time.Time{}
+		w.checks = map[Device]time.Time{}
 	}
 	w.checks[id] = at
 	w.wake.Set()

@@ -15,7 +15,7 @@ import (
 // it.
 func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
 	id := l.Place.GPUs[0]
-	if st := pol.MPS.Observe(ctx, id); !st.Healthy() {
+	if st := pol.MPS.Observe(ctx, mps.Whole(id)); !st.Healthy() {
 		why := "it is not running"
 		if st != nil && st.Reason != "" {
 			why = st.Reason
@@ -29,7 +29,7 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 			limits.Memory = uint64(*s.GPUMemory)
 		}
 	}
-	list, err := pol.MPS.Environment(id, limits)
+	list, err := pol.MPS.Environment(mps.Whole(id), limits)
 	if err != nil {
 		return nil, err
 	}

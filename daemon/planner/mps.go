@@ -14,15 +14,15 @@ import (
 
 // PlanMPS plans the MPS control daemons: which ones are stopped before the GPU steps and started after them.
 func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
-	desired, observed := map[gpu.UUID]mps.Settings{}, map[gpu.UUID]mps.Observed{}
+	desired, observed := map[mps.Device]mps.Settings{}, map[mps.Device]mps.Observed{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			desired[id] = mps.Settings{GPU: id, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
+			desired[mps.Whole(id)] = mps.Settings{GPU: id, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
 		}
-		if g.MPS != nil || desired[id].GPU != "" {
-			observed[id] = mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}
+		if g.MPS != nil || desired[mps.Whole(id)].GPU != "" {
+			observed[mps.Whole(id)] = mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}
 		}
 	}
 	for _, s := range mps.Plan(desired, observed) {

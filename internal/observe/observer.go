@@ -38,8 +38,8 @@ type LoginFilters interface {
 
 // MPS reads MPS control daemons.
 type MPS interface {
-	// Observe reads the state of the control daemon of one GPU; nil when none was requested.
-	Observe(ctx context.Context, id gpu.UUID) *mps.State
+	// Observe reads the state of the control daemon of one device; nil when none was requested.
+	Observe(ctx context.Context, d mps.Device) *mps.State
 	// Program identifies the installed control program.
 	Program(ctx context.Context) mps.Program
 }
@@ -162,7 +162,7 @@ func lastKnown(old GPU, id gpu.Identity, err error, newEpoch bool) GPU {
 func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profiles) GPU {
 	g := GPU{Snapshot: gpu.Snapshot{Identity: id}, Profiles: profiles}
 	if o.MPS != nil {
-		g.MPS = o.MPS.Observe(ctx, id.UUID)
+		g.MPS = o.MPS.Observe(ctx, mps.Whole(id.UUID))
 	}
 	s, err := o.Driver.Snapshot(ctx, id.UUID)
 	if err != nil {

@@ -105,9 +105,9 @@ func (f *fake) Slices(context.Context) ([]cgroup.SliceState, error) {
 	return slices.Clone(f.states), nil
 }
 
-func (f *fake) Observe(_ context.Context, id gpu.UUID) *mps.State {
-	if id == "GPU-c" {
-		return &mps.State{GPU: id, Phase: mps.Running}
+func (f *fake) Observe(_ context.Context, d mps.Device) *mps.State {
+	if d == mps.Whole("GPU-c") {
+		return &mps.State{GPU: d.GPU, Phase: mps.Running}
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func eachMPS(t *testing.T, f func(t *testing.T, branch int, s *mps.Supervisor)) 
 			t.Cleanup(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 				defer cancel()
-				if err := units.StopService(ctx, mps.UnitName(oneGPU), time.Second); err != nil {
+				if err := units.StopService(ctx, mps.UnitName(mps.Whole(oneGPU)), time.Second); err != nil {
 					t.Errorf("cannot clean up: %v", err)
 				}
 			})
@@ -62,7 +62,7 @@ func TestRealMPSCommands(t *testing.T) {
 		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
-		env, err := s.Environment(oneGPU, mps.Limits{})
+		env, err := s.Environment(mps.Whole(oneGPU), mps.Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,20 +105,20 @@ func TestRealMPSUnderTheSupervisor(t *testing.T) {
 		if err := s.Start(t.Context(), set); err != nil {
 			t.Fatal(err)
 		}
-		st := s.Observe(t.Context(), oneGPU)
+		st := s.Observe(t.Context(), mps.Whole(oneGPU))
 		if !st.Healthy() || !st.SingleUser || st.Settings == nil || *st.Settings != set {
 			t.Fatalf("observed %+v", st)
 		}
 		if want := map[int]string{535: "535.", 550: "550."}[branch]; !strings.HasPrefix(st.Version, want) {
 			t.Errorf("version %q, want %s", st.Version, want)
 		}
-		if err := s.Stop(t.Context(), oneGPU); err != nil {
+		if err := s.Stop(t.Context(), mps.Whole(oneGPU)); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Forget(oneGPU); err != nil {
+		if err := s.Forget(mps.Whole(oneGPU)); err != nil {
 			t.Fatal(err)
 		}
-		if st := s.Observe(t.Context(), oneGPU); st != nil {
+		if st := s.Observe(t.Context(), mps.Whole(oneGPU)); st != nil {
 			t.Errorf("after the stop: %+v", st)
 		}
 	})
