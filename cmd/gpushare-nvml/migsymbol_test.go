@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -35,6 +36,26 @@ func (n *simNode) writesOf() (writes int) {
 func to(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) (planned bool, err error) {
 	t.Helper()
 	ctx := testContext(t)
+	steps, err := stepsTo(t, c, id, layout...)
+	if err != nil {
+		return true, err
+	}
+	h := &mig.Handler{Driver: c}
+	for _, step := range steps {
+		if err := h.Do(ctx, step); err != nil {
+			return false, err
+		}
+		if done, err := h.Applied(ctx, step); err != nil || !done {
+			return false, fmt.Errorf("%s is not applied after it was done: %w", step.Text, err)
+		}
+	}
+	return false, nil
+}
+
+// stepsTo plans the change of a GPU to a layout; without one, to no MIG mode.
+func stepsTo(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) ([]step.Step, error) {
+	t.Helper()
+	ctx := testContext(t)
 	s, err := c.Snapshot(ctx, id)
 	if err != nil {
 		t.Fatal(err)
@@ -49,20 +70,7 @@ func to(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) (planned bool
 	}
 	use := plannertest.NoUsage()
 	use.Managed = func(gpu.UUID, *gpu.Instance) bool { return true }
-	steps, err := planner.PlanGPU(e, &g, use, planner.Authority{})
-	if err != nil {
-		return true, err
-	}
-	h := &mig.Handler{Driver: c}
-	for _, step := range steps {
-		if err := h.Do(ctx, step); err != nil {
-			return false, err
-		}
-		if done, err := h.Applied(ctx, step); err != nil || !done {
-			return false, fmt.Errorf("%s is not applied after it was done: %w", step.Text, err)
-		}
-	}
-	return false, nil
+	return planner.PlanGPU(e, &g, use, planner.Authority{})
 }
 
 // TestSimMIGWithoutAFunction removes the functions of MIG from the library, one at a time. A change that needs it is refused

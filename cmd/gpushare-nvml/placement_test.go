@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/mig"
 )
 
 // computeDrivers are the drivers by what they have of placements of compute instances: their libraries' symbols.
@@ -94,6 +96,78 @@ func TestSimSharedLayouts(t *testing.T) {
 				writes := n.writesOf()
 				if _, err := to(t, c, id, layout...); err != nil || n.writesOf() != writes {
 					t.Errorf("%q again: %v, with %d writes", layout, err, n.writesOf()-writes)
+				}
+			}
+		})
+	}
+}
+
+// attempt changes a GPU to a layout. When a step fails, it and those before it are undone. completes: the plan adds compute instances that
+// were missing, which are not removed again.
+func attempt(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) (completes bool, failed, undone error) {
+	t.Helper()
+	ctx, h := testContext(t), &mig.Handler{Driver: c}
+	steps, err := stepsTo(t, c, id, layout...)
+	if err != nil {
+		t.Fatalf("to %q: %v", layout, err)
+	}
+	for i := range steps {
+		completes = completes || len(steps[i].Undo) == 0
+		if failed = h.Do(ctx, steps[i]); failed == nil {
+			continue
+		}
+		for j := i; j >= 0; j-- {
+			undone = errors.Join(undone, h.Undo(ctx, steps[j]))
+		}
+		return completes, failed, undone
+	}
+	return completes, nil, nil
+}
+
+// failEachCall changes a GPU to a layout until no call is left to fail: one call fails in each attempt, before or after its effect. After
+// each, the GPU has its former compute instances, by their UUIDs. It returns the number of attempts that failed.
+func failEachCall(t *testing.T, n *simNode, c gpu.Driver, when string, layout ...string) int {
+	t.Helper()
+	for nth := 1; ; nth++ {
+		before := truthOf(t, n)
+		n.ctl(strings.Fields(fmt.Sprintf("fault add write fail --code 999 --nth %d %s", nth, when))...)
+		completes, failed, undone := attempt(t, c, n.gpus[0], layout...)
+		n.ctl("fault", "clear")
+		if failed == nil {
+			return nth - 1
+		}
+		is := truthOf(t, n)
+		lost := slices.DeleteFunc(uuidsOf(before), func(id string) bool { return slices.Contains(uuidsOf(is), id) })
+		if undone != nil || len(lost) > 0 || is != before && !completes {
+			t.Fatalf("to %q, call %d fails %s: %v; undone: %v; it is not as before:\n%s", layout, nth, when, failed, undone, cmp.Diff(before, is))
+		}
+	}
+}
+
+// uuidsOf lists the compute instances in a text of truthOf.
+func uuidsOf(truth string) []string {
+	return strings.FieldsFunc(truth, func(r rune) bool { return r == ' ' || r == ';' })
+}
+
+// Each call that changes the driver fails once on the way between layouts of shared GPU instances. What was done is undone with every
+// driver, and the next try reaches the layout.
+func TestSimEveryCallOfSharedLayoutsFailsOnce(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	client := lackingClients(t, n)
+	n.readGPUs(testContext(t))
+	layouts := [][]string{{"1c.3g.20gb", "2c.3g.20gb"}, {"3g.20gb", "1g.5gb"}, {"1c.4g.20gb", "2c.4g.20gb", "1g.5gb"}, {"1c.4g.20gb", "1c.4g.20gb", "2c.4g.20gb"}, {"7g.40gb"}}
+	for name, symbols := range computeDrivers(exported(t, "535")) {
+		t.Run(name, func(t *testing.T) {
+			c := client(t, symbols)
+			for i, layout := range layouts {
+				for _, when := range []string{"", "--after"} {
+					before := layouts[(i+len(layouts)-1)%len(layouts)]
+					if _, err := to(t, c, n.gpus[0], before...); err != nil {
+						t.Fatalf("to %q: %v", before, err)
+					}
+					if calls := failEachCall(t, n, c, when, layout...); calls == 0 {
+						t.Errorf("no call on the way to %q failed", layout)
+					}
 				}
 			}
 		})
