@@ -65,6 +65,7 @@ func (*interruptedError) Unwrap() error { return context.Canceled }
 
 // Run is the command line. args are without the program's name.
 func Run(ctx context.Context, args, env []string, stdio Stdio) int {
+	stdio.In = &input{ctx, stdio.In}
 	a := &app{env: env, io: stdio}
 	root := a.root()
 	root.SetArgs(args)
@@ -145,6 +146,11 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	switch {
 	case errors.As(err, &refused):
 		shown, code = refused, refused.Kind.ExitCode()
+	case errors.Is(err, context.Canceled):
+		shown, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
+		if errors.As(err, &stopped) {
+			shown.Hint = stopped.hint
+		}
 	case errors.As(err, &usage):
 		shown, code = &api.Error{Kind: api.KindInvalid, Message: usage.Error(), Hint: usage.hint}, api.ExitUsage
 		if shown.Hint == "" {
@@ -152,11 +158,6 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		}
 	case strings.HasPrefix(err.Error(), "unknown command"): // of a command that is cobra's own
 		shown, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
-	case errors.Is(err, context.Canceled):
-		shown, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
-		if errors.As(err, &stopped) {
-			shown.Hint = stopped.hint
-		}
 	}
 	if errors.As(err, &exit) {
 		code = exit.code

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -243,6 +244,41 @@ func TestRunInterrupted(t *testing.T) {
 	<-ended
 	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "gpushare: interrupted\n") {
 		t.Errorf("exit code %d:\n%s", code, errs.String())
+	}
+}
+
+// A command that reads standard input ends by an interrupt, whatever it waits for.
+func TestInterruptedInput(t *testing.T) {
+	for _, args := range [][]string{{"mig", "plan", "--offline", "--batch", "-"}, {"apply", "-f", "-"}, {"plan", "-f", "-"}, {"mig", "convert", "-"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			cmd := gpushare(t, "/nonexistent", nil, args...)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			fill(t, in) // It reads: the pipe is full only until then.
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // The exit code is what is tested.
+			if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(errs.String(), "gpushare: interrupted\n") {
+				t.Errorf("exit code %d:\n%s", code, errs.String())
+			}
+		})
+	}
+}
+
+// fill writes more spaces than a pipe holds, so that it returns when they are read.
+func fill(t *testing.T, in io.Writer) {
+	t.Helper()
+	if _, err := in.Write(bytes.Repeat([]byte(" "), 128<<10)); err != nil {
+		t.Fatal(err)
 	}
 }
 
