@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -53,7 +54,20 @@ func Hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 	if len(parts) == 0 {
 		return "no step failed: the missing parts are retried; 'gpushare status' lists them"
 	}
-	return strings.Join(parts, ", but ") + "; " + cmp.Or(strings.Join(helps(out), ", "), "correct the cause") + ", then 'gpushare gpu retry GPU' or apply again"
+	return strings.Join(parts, ", but ") + "; " + cmp.Or(strings.Join(helps(out), ", "), "correct the cause") + ", then " + again(out, node)
+}
+
+// again says how to try again: the one GPU that failed, or all by its spec.
+func again(out engine.Outcome, node *observe.Node) string {
+	failed := slices.Collect(maps.Keys(Failures(out)))
+	if len(failed) != 1 {
+		return "apply again"
+	}
+	name := string(failed[0])
+	if g, ok := node.GPU(failed[0]); ok {
+		name = strconv.Itoa(g.Identity.Index)
+	}
+	return "'gpushare gpu retry " + name + "' or apply again"
 }
 
 // helps returns what the failed steps say that helps, in the order of the GPUs.

@@ -25,7 +25,8 @@ func TestFailures(t *testing.T) {
 
 // The hint reports exactly which failed steps were undone.
 func TestHintOfAnOutcome(t *testing.T) {
-	const correct = "; correct the cause, then 'gpushare gpu retry GPU' or apply again"
+	const correct = "; correct the cause, then "
+	retry := func(gpu string) string { return correct + "'gpushare gpu retry " + gpu + "' or apply again" }
 	other := observetest.Device(true, observetest.Instance(9, 0))
 	other.Identity.UUID, other.Identity.Index = "GPU-2", 2
 	lost := observetest.Device(true)
@@ -41,19 +42,19 @@ func TestHintOfAnOutcome(t *testing.T) {
 		want  string
 		steps []step.Step
 	}{
-		{name: "undone, and it is there again", out: engine.Outcome{"GPU-2": {State: engine.Undone}}, steps: steps("GPU-2", mig.KindDestroy), want: "failed steps were undone" + correct},
-		{name: "undone, and it is missing", out: engine.Outcome{"GPU-1": {State: engine.Undone}}, steps: steps("GPU-1", mig.KindDestroy), want: "failed steps were undone, but GPU 1 is not as before: 3g.20gb at 0 is missing" + correct},
-		{name: "undone, and it is left", out: engine.Outcome{"GPU-2": {State: engine.Undone}}, steps: steps("GPU-2", mig.KindCreate), want: "failed steps were undone, but GPU 2 is not as before: 3g.20gb at 0 is left" + correct},
-		{name: "undone, and not read back", out: engine.Outcome{"GPU-3": {State: engine.Undone}}, want: "failed steps were undone, but GPU 3 does not answer: what was undone is not known" + correct},
-		{name: "undone", out: engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Undone}, "GPU-2": {State: engine.Reached}}, want: "failed steps were undone" + correct},
-		{name: "not begun", out: engine.Outcome{"": {State: engine.Undone}, "GPU-1": {State: engine.Undone}}, want: "failed steps were undone" + correct},
-		{name: "not undone", out: engine.Outcome{"GPU-1": {State: engine.Held}}, want: "GPU 1 could not be restored: it has neither the former nor the desired state" + correct},
-		{name: "both", out: engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, want: "failed steps were undone, but GPU 1 could not be restored: it has neither the former nor the desired state" + correct},
-		{name: "the last steps of the node", out: engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, want: "failed steps of the node were not undone" + correct},
+		{name: "undone, and it is there again", out: engine.Outcome{"GPU-2": {State: engine.Undone}}, steps: steps("GPU-2", mig.KindDestroy), want: "failed steps were undone" + retry("2")},
+		{name: "undone, and it is missing", out: engine.Outcome{"GPU-1": {State: engine.Undone}}, steps: steps("GPU-1", mig.KindDestroy), want: "failed steps were undone, but GPU 1 is not as before: 3g.20gb at 0 is missing" + retry("1")},
+		{name: "undone, and it is left", out: engine.Outcome{"GPU-2": {State: engine.Undone}}, steps: steps("GPU-2", mig.KindCreate), want: "failed steps were undone, but GPU 2 is not as before: 3g.20gb at 0 is left" + retry("2")},
+		{name: "undone, and not read back", out: engine.Outcome{"GPU-3": {State: engine.Undone}}, want: "failed steps were undone, but GPU 3 does not answer: what was undone is not known" + retry("3")},
+		{name: "undone", out: engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Undone}, "GPU-2": {State: engine.Reached}}, want: "failed steps were undone" + retry("1")},
+		{name: "not begun", out: engine.Outcome{"": {State: engine.Undone}, "GPU-1": {State: engine.Undone}}, want: "failed steps were undone" + retry("1")},
+		{name: "not undone", out: engine.Outcome{"GPU-1": {State: engine.Held}}, want: "GPU 1 could not be restored: it has neither the former nor the desired state" + retry("1")},
+		{name: "both", out: engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, want: "failed steps were undone, but GPU 1 could not be restored: it has neither the former nor the desired state" + correct + "apply again"},
+		{name: "the last steps of the node", out: engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, want: "failed steps of the node were not undone" + correct + "apply again"},
 		{name: "dropped", out: engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, want: "no step failed: the missing parts are retried; 'gpushare status' lists them"},
 		{
 			name: "a step says what helps", out: engine.Outcome{"": {State: engine.Undone, Err: fmt.Errorf("it is so: %w", &api.Error{Hint: "do this"})}, "GPU-1": {State: engine.Undone}},
-			want: "failed steps were undone; do this, then 'gpushare gpu retry GPU' or apply again",
+			want: "failed steps were undone; do this, then 'gpushare gpu retry 1' or apply again",
 		},
 	} {
 		if got := Hint(c.out, node, c.steps); got != c.want {
