@@ -79,3 +79,12 @@ func instance(p gpu.Profiles, name string, start uint32) gpu.Instance {
 	}
 	panic("no profile " + name)
 }
+
+// grid is a GPU of a number of slices.
+type grid struct {
+	name string
+	p    gpu.Profiles
+}
+
+// grids are GPUs of 4, 8 and 12 slices.
+func grids() []grid { return []grid{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} }

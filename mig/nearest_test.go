@@ -68,10 +68,7 @@ func requestFor(t *rapid.T, p gpu.Profiles) Request {
 // The largest part that fits is that of a search over all parts, for few requests on every board, with instances that are in
 // use, foreign, keepable, pinned and divided.
 func TestLargestPartAgainstTrial(t *testing.T) {
-	for _, dev := range []struct {
-		name string
-		p    gpu.Profiles
-	}{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} {
+	for _, dev := range grids() {
 		all := states(dev.p)
 		t.Run(dev.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

@@ -330,10 +330,7 @@ func TestEveryTransition(t *testing.T) {
 
 // TestAgainstBruteForce compares plans with brute force for random flags and authority on grids of 4, 8 and 12 slices.
 func TestAgainstBruteForce(t *testing.T) {
-	for _, dev := range []struct {
-		name string
-		p    gpu.Profiles
-	}{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} {
+	for _, dev := range grids() {
 		all := states(dev.p)
 		t.Run(dev.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

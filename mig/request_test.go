@@ -10,10 +10,7 @@ import (
 
 // TestRequestByProperties checks that requests by properties cost as little as the best choice of profile names for them.
 func TestRequestByProperties(t *testing.T) {
-	for _, dev := range []struct {
-		name string
-		p    gpu.Profiles
-	}{{"A30", a30()}, {"A100", a100()}, {"RTX", rtx()}} {
+	for _, dev := range grids() {
 		all := states(dev.p)
 		t.Run(dev.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 )
 
 // sleeper returns a service that runs a shell command.
@@ -176,7 +177,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range st.Leftovers {
-		awaitExit(t, p)
+		procfstest.AwaitEnd(t, p)
 	}
 }
 

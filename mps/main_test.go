@@ -240,26 +240,3 @@ func (p *program) ends(t *testing.T, code int, message string) {
 		t.Errorf("burn printed %q, want %q in it", all, message)
 	}
 }
-
-// awaitExit waits for the end of a process that is not a child.
-func awaitExit(t *testing.T, pid int) {
-	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(deadline.Milliseconds()))
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil || n == 0 {
-			t.Fatalf("process %d does not end (%v)", pid, err)
-		}
-		return
-	}
-}

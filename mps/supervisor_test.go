@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 )
 
 func TestStartObserveStop(t *testing.T) {
@@ -159,7 +160,7 @@ func TestControlDaemonDies(t *testing.T) {
 	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	awaitExit(t, before.PID)
+	procfstest.AwaitEnd(t, before.PID)
 	st := r.observe(t)
 	if st.Phase != Restarting || !strings.Contains(st.Reason, "killed by signal 9") || !cmp.Equal(st.Leftovers, before.Servers) {
 		t.Errorf("after a kill -9: %+v, servers were %v", st, before.Servers)
@@ -171,7 +172,7 @@ func TestControlDaemonDies(t *testing.T) {
 		t.Errorf("after the start: %+v", after)
 	}
 	p.ends(t, 1, "CUDA error 810")
-	awaitExit(t, before.Servers[0])
+	procfstest.AwaitEnd(t, before.Servers[0])
 	// Tenants reach the new daemon through the same directory.
 	next := r.burn(t, r.environment(t, Limits{}), "--hold")
 	if st := r.running(t); !cmp.Equal(st.Clients, []int{next.cmd.Process.Pid}) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 	"golang.org/x/sys/unix"
 )
 
@@ -164,7 +165,7 @@ func TestFollowersShareOneReader(t *testing.T) {
 			t.Errorf("follower %d got %q", i, got)
 		}
 	}
-	awaitExit(t, pids[0])
+	procfstest.AwaitEnd(t, pids[0])
 	if len(a.followers.all) > 0 {
 		t.Errorf("%d readers are left", len(a.followers.all))
 	}
@@ -216,21 +217,5 @@ func TestFollowersFailWithTheirReader(t *testing.T) {
 	}
 	if err := <-f.result; err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
-	}
-}
-
-// awaitExit waits until a process of this test has ended and was reaped.
-func awaitExit(t *testing.T, pid int) {
-	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000); err != nil || n == 0 {
-		t.Errorf("the process that follows is left: %v", err)
 	}
 }

@@ -1,4 +1,5 @@
-// Package procfstest lets tests reuse a pid for real: in a pid namespace of their own, where nothing else takes a pid.
+// Package procfstest lets tests await the end of a process, and reuse a pid for real: in a pid namespace of their own, where nothing else
+// takes a pid.
 package procfstest
 
 import (
