@@ -168,10 +168,8 @@ type MPSStatus struct {
 	PID     int    `json:"pid,omitempty"`
 	Version string `json:"version,omitempty"`
 	Clients int    `json:"clients"`
-	// MaxClients is the most clients that its server has; absent if the control daemon was not found.
-	MaxClients int    `json:"max_clients,omitempty"`
-	Bypass     string `json:"bypass"` // report | stop | deny
-	Reason     string `json:"reason,omitempty"`
+	Bypass  string `json:"bypass"` // report | deny
+	Reason  string `json:"reason,omitempty"`
 }
 
 // ProcessStatus is one process on a GPU.

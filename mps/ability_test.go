@@ -11,7 +11,7 @@ import (
 )
 
 func TestAbilities(t *testing.T) {
-	none, early, modern := Abilities{MaxClients: 48}, Abilities{OwnerOnly: true, MaxClients: 48}, Abilities{MultiUser: true, OwnerOnly: true, MaxClients: 48}
+	none, early, modern := Abilities{}, Abilities{OwnerOnly: true}, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true}
 	tests := []struct {
 		name    string
 		release Release
@@ -25,7 +25,7 @@ func TestAbilities(t *testing.T) {
 		{"between 555 and 580", Release{Driver: "570.86.10", Branch: 570, CUDA: 12080}, early, ""},
 		{"580", Release{CUDA: 13000}, modern, ""},
 		{"between 580 and 595", Release{Driver: "590.48.01", Branch: 590, CUDA: 13010}, modern, ""},
-		{"615", Release{CUDA: 13040}, Abilities{MultiUser: true, OwnerOnly: true, MaxClients: 60}, ""},
+		{"615", Release{CUDA: 13040}, modern, ""},
 		{"550 or older, without a version in its file", Release{Early: true}, none, ""},
 		{"too new", Release{Driver: "620.1.0", Branch: 620, CUDA: 13050}, none, "620.1.0"},
 		{"too new, by its CUDA version", Release{CUDA: 14000}, none, "CUDA 14.0"},
@@ -49,7 +49,7 @@ func TestStartsOnEveryBranch(t *testing.T) {
 			set := Settings{GPU: gpuA, Threads: 30, Memory: 1500 << 20}
 			r.start(t, set)
 			st := r.running(t)
-			if single := driver < "555"; st.SingleUser != single {
+			if single := driver < "580"; st.SingleUser != single {
 				t.Errorf("one user at a time: %v, want %v", st.SingleUser, single)
 			}
 			p := r.burn(t, r.environment(t, Limits{}), "--hold")
@@ -66,7 +66,7 @@ func TestStartsOnEveryBranch(t *testing.T) {
 
 // Where the program says why it ends, the error has its words.
 func TestWithoutAGPUOnEveryBranch(t *testing.T) {
-	for driver, want := range map[string]string{"535.261.03": "", "550.163.01": "", "580.178.04": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"} {
+	for driver, want := range map[string]string{"535.261.03": "", "550.163.01": "", "555.58.02": "", "580.178.04": "found no usable GPU (it exited with 100)", "595.99.02": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"} {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
@@ -92,7 +92,7 @@ func TestOnEveryBranch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, driver := range []string{"535.261.03", "550.163.01", "615.71.09"} {
+	for _, driver := range []string{"535.261.03", "550.163.01", "555.58.02", "595.99.02", "615.71.09"} {
 		t.Run(driver, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), self, "-test.short", "-test.count=1")
 			cmd.Env = append(os.Environ(), driverEnv+"="+driver)

@@ -24,6 +24,7 @@ var noDaemon = []byte("Cannot find MPS control daemon process")
 type control struct {
 	program string // absolute path
 	pipeDir string
+	greeted bool // it has just greeted: each greeting costs lines of its log
 }
 
 // query runs one command and returns its output. The exit code has no meaning (it is 0 on errors too), so only a missing
@@ -34,8 +35,10 @@ func (c control) query(ctx context.Context, command string) ([]byte, error) {
 
 func (c control) queryWithin(ctx context.Context, command string, limit time.Duration) ([]byte, error) {
 	// Without a greeting the program would hang, so it is not started.
-	if err := greet(ctx, c.pipeDir); err != nil {
-		return nil, err
+	if !c.greeted {
+		if err := greet(ctx, c.pipeDir); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

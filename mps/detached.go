@@ -23,10 +23,11 @@ import (
 // Detached for a directory.
 type Detached struct {
 	Dir string // for records and logs, below the run directory
-	// Cgroup is an existing cgroup v2 directory in which each service gets its own cgroup; empty: no cgroups.
+	// Cgroup is a cgroup v2 directory in which each service gets its own cgroup, and which exists while one does; its parent exists.
+	// Empty: no cgroups, a service is in that of its starter and ends with it.
 	Cgroup string
 
-	mu      sync.Mutex // guards results
+	mu      sync.Mutex // guards results, and Cgroup while it is made or removed
 	results map[string]string
 }
 
@@ -147,7 +148,10 @@ func (d *Detached) spawn(s Service, token string) (pid int, err error) {
 	sys := &syscall.SysProcAttr{Setsid: true}
 	if d.Cgroup != "" {
 		dir := d.cgroupOf(s.Name)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		d.mu.Lock()
+		err := os.MkdirAll(dir, 0o755)
+		d.mu.Unlock()
+		if err != nil {
 			return 0, err
 		}
 		f, err := os.Open(dir)
@@ -163,14 +167,21 @@ func (d *Detached) spawn(s Service, token string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if s.OpenFiles > 0 {
-		limit := unix.Rlimit{Cur: s.OpenFiles, Max: s.OpenFiles}
-		// Best effort: an unprivileged user cannot raise the limit.
-		_ = unix.Prlimit(p.Pid, unix.RLIMIT_NOFILE, &limit, nil)
-	}
+	limitFiles(p.Pid, s.OpenFiles)
 	// ServiceState and StopService reap it, so that no goroutine must wait for as long as it runs.
 	pid = p.Pid
 	return pid, p.Release()
+}
+
+// limitFiles sets the limit of open files of a process; 0: none. A user without the privilege gets at most the present hard limit.
+func limitFiles(pid int, files uint64) {
+	var now unix.Rlimit
+	if files == 0 || unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &now) != nil {
+		return // It has ended.
+	}
+	if unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: max(files, now.Max)}, nil) != nil {
+		_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(files, now.Max), Max: now.Max}, nil)
+	}
 }
 
 func (d *Detached) cgroupOf(name string) string { return filepath.Join(d.Cgroup, name) }
@@ -277,12 +288,13 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	d.reap(name, r)
+	d.mu.Lock()
+	delete(d.results, name)
 	if d.Cgroup != "" {
 		// A cgroup that is not empty is kept; the next start uses it again.
 		_ = os.Remove(d.cgroupOf(name))
+		_ = os.Remove(d.Cgroup)
 	}
-	d.mu.Lock()
-	delete(d.results, name)
 	d.mu.Unlock()
 	return removeIfThere(d.recordPath(name)) // The log says why it ended; the next start keeps it.
 }

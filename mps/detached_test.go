@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 )
@@ -329,7 +331,7 @@ func TestDetachedDoesNotTrustAPID(t *testing.T) {
 }
 
 func TestDetachedCgroup(t *testing.T) {
-	base := v2Directory(t)
+	base := filepath.Join(v2Directory(t), "services")
 	d := detached(t)
 	d.Cgroup = base
 	pid := startScript(t, d, "sleep 1000 & exec sleep 1000")
@@ -339,8 +341,34 @@ func TestDetachedCgroup(t *testing.T) {
 	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(d.cgroupOf("s.service")); !os.IsNotExist(err) {
+	if _, err := os.Stat(base); !os.IsNotExist(err) {
 		t.Errorf("its cgroup still exists: %v", err)
+	}
+}
+
+// The limit of open files reaches the process, as far as its user may raise it.
+func TestDetachedOpenFiles(t *testing.T) {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []uint64{64, openFiles} {
+		d := detached(t)
+		s := sleeper("s.service", "exec sleep 1000")
+		s.OpenFiles = want
+		if err := d.StartService(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() != 0 {
+			want = min(want, own.Max)
+		}
+		var got unix.Rlimit
+		if err := unix.Prlimit(state(t, d).PID, unix.RLIMIT_NOFILE, nil, &got); err != nil || got.Cur != want {
+			t.Errorf("the process may open %d files (%v), want %d", got.Cur, err, want)
+		}
+		if err := d.StopService(t.Context(), "s.service", deadline); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

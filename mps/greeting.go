@@ -35,6 +35,16 @@ func greet(ctx context.Context, pipeDir string) error {
 	return nil
 }
 
+// greetClients is greet with the greeting of the clients' socket only: the same thread of the daemon serves both, and each greeting
+// costs two lines of its log.
+func greetClients(ctx context.Context, pipeDir string) error {
+	path := filepath.Join(pipeDir, "control_privileged")
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("there is no socket at %s: %w", path, ErrNoDaemon)
+	}
+	return greetSocket(ctx, filepath.Join(pipeDir, "control"))
+}
+
 func greetSocket(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()

@@ -106,23 +106,23 @@ func (h *Handler) isRunning(ctx context.Context, set Settings) (bool, error) {
 	return snap.ComputeMode == gpu.ComputeExclusiveProcess, nil
 }
 
-// start sets the compute mode and starts MPS, or sets up the control daemon that runs with the same server. With keep it stops
+// start sets the compute mode and starts MPS, or sets up the control daemon that runs. With keep it stops
 // nothing that runs. The previous mode is on disk before the mode is changed.
 func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
-	same, running, err := h.Supervisor.servesAs(ctx, set)
+	managed, running, err := h.Supervisor.manages(ctx, set)
 	if err != nil {
 		return err
 	}
-	if keep && running && !same {
+	if keep && running && !managed {
 		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.Device())
 	}
 	if err := h.setMode(ctx, set); err != nil {
-		if same {
+		if managed {
 			return err
 		}
 		return h.restoreAfterFailure(ctx, set.Device(), err)
 	}
-	if same && (keep || greet(ctx, h.Supervisor.layout(set.Device()).pipe()) == nil) {
+	if managed && (keep || greet(ctx, h.Supervisor.layout(set.Device()).pipe()) == nil) {
 		return h.Supervisor.Correct(ctx, set)
 	}
 	if err := h.Supervisor.Start(ctx, set); err != nil {

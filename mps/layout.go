@@ -90,6 +90,10 @@ type record struct {
 	Settings Settings `json:"settings"`
 	// SingleUser: it was started without a server for all users, so only one user at a time has clients.
 	SingleUser bool `json:"single_user,omitempty"`
+	// AnyoneSets: every process that reaches its tenants' socket may change its defaults.
+	AnyoneSets bool `json:"anyone_sets,omitempty"`
+	// AnyoneSetsServers is the same for the limits of its servers.
+	AnyoneSetsServers bool `json:"anyone_sets_servers,omitempty"`
 }
 
 // readRecord returns nil when there is no record or it cannot be read: the unit is then not managed by gpushare.

@@ -105,7 +105,7 @@ func (c *clock) pass(d time.Duration) {
 const driverEnv = "MPS_TEST_DRIVER"
 
 // branches are versions of the driver whose control programs differ.
-var branches = []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"}
+var branches = []string{"535.261.03", "550.163.01", "555.58.02", "580.178.04", "595.99.02", "615.71.09"}
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()

@@ -48,7 +48,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	}
 	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
 	if rec != nil {
-		st.Settings, st.SingleUser = &rec.Settings, rec.SingleUser
+		st.Settings, st.SingleUser, st.AnyoneSets = &rec.Settings, rec.SingleUser, rec.AnyoneSets || rec.AnyoneSetsServers
 	}
 	switch {
 	case err != nil && rec == nil:
@@ -69,7 +69,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 		s.watch.follow(unit.PID)
 	}
 	w.restarts.forgetOld(now)
-	if err := greet(ctx, l.pipe()); err != nil {
+	if err := greetClients(ctx, l.pipe()); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
 		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
@@ -86,15 +86,16 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	}
 	w.missedGreetings = 0
 	st.Phase = Running
-	if w.read.IsZero() || now.Sub(w.read) >= readInterval {
-		r, err := s.read(ctx, l, rec)
+	due := w.readingDue(now)
+	if limits := w.limitsDue(rec, due, now); due || limits {
+		r, err := s.read(ctx, l, w, rec, limits)
 		if err != nil {
 			st.Reason = err.Error()
 			return st
 		}
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients = w.reading.servers, w.reading.clients
+	st.Servers, st.Clients, st.Pending = w.reading.servers, w.reading.clients, w.reading.pending
 	if r, err := s.release(ctx); err == nil {
 		st.Program, st.Version = r, r.Text()
 	}

@@ -56,29 +56,51 @@ func parseOverview(out []byte) (overview, error) {
 	return o, nil
 }
 
-// serverQuery queries one server's state and clients. The answers, for several servers in sequence, are words and pids.
-func serverQuery(pid int) string {
-	return fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
+// serverReading is what one server reports.
+type serverReading struct {
+	clients []int // ascending
+	fault   bool  // no new client can join until all clients have ended
+	limited bool  // it reported the limits that its next clients get
+	threads float64
+	memory  string // as it reads back, empty for none
 }
 
-// parseServers parses the answers to serverQuery: the clients, ascending, and whether a server has a fatal fault, with which
-// no new client can join until all clients have ended. A server may have ended meanwhile, or be busy and print nothing.
-// Drivers before 550 do not know the query for the state.
-func parseServers(out []byte) (clients []int, fault bool, err error) {
+// serverQuery queries the state and the clients of one server, and its limits.
+func serverQuery(pid int, limits bool) string {
+	q := fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
+	if limits {
+		q += fmt.Sprintf("\nget_active_thread_percentage %d\nget_device_pinned_mem_limit %d 0", pid, pid)
+	}
+	return q
+}
+
+// parseServer parses the answers to serverQuery: words, pids, a number with a decimal, and one with a unit. A server may have
+// ended meanwhile, or be busy and print nothing. Drivers before 550 do not know the query for the state.
+func parseServer(out []byte) (serverReading, error) {
+	var r serverReading
 	var pids [][]byte
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
 		switch s := string(trim(line)); {
 		case s == "FAULT":
-			fault = true
+			r.fault = true
 		case s == "ACTIVE", s == "INITIALIZING", s == `Unknown command "get_server_status"`:
 		case strings.HasPrefix(s, "Server ") && strings.HasSuffix(s, " not found"):
+		case strings.HasSuffix(s, "G"), strings.HasSuffix(s, "M"):
+			r.memory = s
+		case strings.Contains(s, "."):
+			p, err := parsePercent([]byte(s))
+			if err != nil {
+				return r, answerError(out)
+			}
+			r.limited, r.threads = true, p
 		default:
 			pids = append(pids, line)
 		}
 	}
-	clients, err = parsePIDs(bytes.Join(pids, []byte("\n")))
-	slices.Sort(clients)
-	return clients, fault, err
+	var err error
+	r.clients, err = parsePIDs(bytes.Join(pids, []byte("\n")))
+	slices.Sort(r.clients)
+	return r, err
 }
 
 // parsePercent parses the number of get_default_active_thread_percentage. A default below 0.05 is printed as 0.0.

@@ -72,25 +72,31 @@ func TestParseOverview(t *testing.T) {
 	}
 }
 
-func TestParseServers(t *testing.T) {
+func TestParseServer(t *testing.T) {
 	tests := []struct {
 		name, in string
-		clients  []int
-		fault    bool
+		want     serverReading
 		bad      bool
 	}{
-		{"active", "ACTIVE\n9\n5\n", []int{5, 9}, false, false},
-		{"busy", "INITIALIZING\n", nil, false, false},
-		{"fault", "FAULT\n9\n", []int{9}, true, false},
-		{"one has ended", "Server 4 not found\nServer 4 not found\nACTIVE\n7\n", []int{7}, false, false},
-		{"before 550", "Unknown command \"get_server_status\"\n7\n", []int{7}, false, false},
-		{"something else", "Server busy\n", nil, false, true},
+		{"active", "ACTIVE\n9\n5\n50.0\n2G\n", serverReading{clients: []int{5, 9}, limited: true, threads: 50, memory: "2G"}, false},
+		{"no memory limit", "ACTIVE\n100.0\n", serverReading{limited: true, threads: 100}, false},
+		{"less than a GiB", "ACTIVE\n33.3\n900M\n", serverReading{limited: true, threads: 33.3, memory: "900M"}, false},
+		{"without its limits", "ACTIVE\n7\n", serverReading{clients: []int{7}}, false},
+		{"busy", "INITIALIZING\n", serverReading{}, false},
+		{"fault", "FAULT\n9\n", serverReading{clients: []int{9}, fault: true}, false},
+		{"it has ended", "Server 4 not found\nServer 4 not found\n", serverReading{}, false},
+		{"before 550", "Unknown command \"get_server_status\"\n7\n100.0\n", serverReading{clients: []int{7}, limited: true, threads: 100}, false},
+		{"something else", "Server busy\n", serverReading{}, true},
+		{"no percentage", "1.2.3\n", serverReading{}, true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			clients, fault, err := parseServers([]byte(test.in))
-			if (err != nil) != test.bad || fault != test.fault || !cmp.Equal(clients, test.clients) {
-				t.Errorf("%v %v %v", clients, fault, err)
+			got, err := parseServer([]byte(test.in))
+			if (err != nil) != test.bad {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(serverReading{})); diff != "" && !test.bad {
+				t.Errorf("server (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -211,8 +217,8 @@ func FuzzParse(f *testing.F) {
 		if o, err := parseOverview(b); err == nil && !(o.threads >= 0 && o.threads <= 100) {
 			t.Errorf("%+v of %q", o, b)
 		}
-		if pids, _, err := parseServers(b); err == nil && !slices.IsSorted(pids) {
-			t.Errorf("clients %v of %q", pids, b)
+		if r, err := parseServer(b); err == nil && (!slices.IsSorted(r.clients) || !(r.threads >= 0 && r.threads <= 100)) {
+			t.Errorf("%+v of %q", r, b)
 		}
 		if p, err := parsePercent(b); err == nil && !(p >= 0 && p <= 100) {
 			t.Errorf("%v %% of %q", p, b)

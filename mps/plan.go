@@ -88,7 +88,7 @@ func startReason(set Settings, o Observed) (reason string, keepsServer bool) {
 	case s.Settings == nil:
 		return "the running control daemon is not managed by gpushare", false
 	case *s.Settings != set:
-		return "MPS runs with other settings", s.Phase == Running && s.Settings.sameServer(set)
+		return "MPS runs with other settings", s.Phase == Running
 	case s.Phase == Unresponsive:
 		return "MPS does not answer: " + s.Reason, false
 	case s.Drift:
@@ -110,10 +110,7 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 			undo.Previous = o.State.Settings
 		}
 		if keepsServer && o.State.Phase == Running {
-			text = "set the MPS defaults again"
-			if o.otherMode(set) {
-				text = "set the compute mode to exclusive-process"
-			}
+			text = o.correction(set)
 		} else if !o.State.Down() && o.State.Phase != Stopped {
 			text = "restart MPS"
 		}

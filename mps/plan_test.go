@@ -12,6 +12,7 @@ import (
 func TestPlan(t *testing.T) {
 	set := Settings{GPU: gpuA}
 	capped := Settings{GPU: gpuA, Threads: 30}
+	roomy := Settings{GPU: gpuA, Memory: 2 << 30}
 	deny := Settings{GPU: gpuA, DenyBypass: true}
 	running := func(s *Settings, change func(*State)) *State {
 		st := &State{GPU: gpuA, Phase: Running, PID: 10, Settings: s}
@@ -40,17 +41,21 @@ func TestPlan(t *testing.T) {
 		{"a greeting was missed", &set, Observed{State: running(&set, func(s *State) { s.MissedGreetings, s.Reason = 1, "no greeting" })}, nil},
 		{"unresponsive", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.MissedGreetings, s.Reason = Unresponsive, 3, "no greeting" }), Processes: client}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Running, []string{"pid 7"}}},
 		{"unresponsive without clients", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.MissedGreetings, s.Reason = Unresponsive, 3, "no greeting" })}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Idle, nil}},
-		{"the compute mode was changed", &deny, Observed{State: running(&deny, nil), ComputeMode: gpu.ComputeDefault, Processes: client}, &planned{KindStart, "set the compute mode to exclusive-process", step.GrantAccess, step.None, nil}},
+		{"the compute mode was changed", &deny, Observed{State: running(&deny, nil), ComputeMode: gpu.ComputeDefault, Processes: client}, &planned{KindStart, "set compute mode exclusive-process: contexts that are opened from now on", step.GrantAccess, step.None, nil}},
 		{"the compute mode is as desired", &deny, Observed{State: running(&deny, nil), ComputeMode: gpu.ComputeExclusiveProcess}, nil},
 		{"the compute mode is not known", &deny, Observed{State: running(&deny, nil)}, nil},
 		{"a mode that gpushare did not set", &set, Observed{State: running(&set, nil), ComputeMode: gpu.ComputeExclusiveProcess}, nil},
 		{"only the former mode is left", nil, Observed{State: &State{GPU: gpuA, Phase: Stopped}, ComputeMode: gpu.ComputeExclusiveProcess}, &planned{KindStop, "stop MPS", step.RevokeAccess, step.Idle, nil}},
 		{"a server has a fault", &set, Observed{State: running(&set, func(s *State) { s.Reason = "fault" }), Processes: client}, nil},
 		{"starting", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.MissedGreetings = Starting, 1 })}, nil},
-		{"drifted", &capped, Observed{State: running(&capped, func(s *State) { s.Reason, s.Drift = "drift", true }), Processes: client}, &planned{KindStart, "set the MPS defaults again", step.GrantAccess, step.None, nil}},
-		{"other limits, in use", &capped, Observed{State: running(&set, func(s *State) { s.Clients = []int{9, 7} }), Processes: client}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Running, []string{"pid 7", "pid 9"}}},
-		{"other limits, idle", &capped, Observed{State: running(&set, nil)}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Idle, nil}},
-		{"changed to deny, in use", &deny, Observed{State: running(&set, nil), Processes: client}, &planned{KindStart, "set the MPS defaults again", step.GrantAccess, step.None, nil}},
+		{"drifted", &capped, Observed{State: running(&capped, func(s *State) { s.Reason, s.Drift = "drift", true }), Processes: client}, &planned{KindStart, "set the MPS limits again", step.GrantAccess, step.None, nil}},
+		{"other threads, in use", &capped, Observed{State: running(&set, func(s *State) { s.Clients = []int{9, 7} })}, &planned{KindStart, "set threads of MPS clients 100% → 30%: new clients", step.GrantAccess, step.None, nil}},
+		{"other threads, unresponsive", &capped, Observed{State: running(&set, func(s *State) { s.Phase, s.Clients = Unresponsive, []int{7} })}, &planned{KindStart, "restart MPS", step.GrantAccess, step.Running, []string{"pid 7"}}},
+		{"other memory, in use", &roomy, Observed{State: running(&set, func(s *State) { s.Clients = []int{9, 7} })}, &planned{KindStart, "set memory limit of MPS clients none → 2048 MiB: new clients; all at the latest when the 2 that run have ended, because a server may refuse it until then", step.GrantAccess, step.None, nil}},
+		{"other memory, idle", &set, Observed{State: running(&roomy, nil)}, &planned{KindStart, "set memory limit of MPS clients 2048 MiB → none: new clients", step.GrantAccess, step.None, nil}},
+		{"changed to deny, in use", &deny, Observed{State: running(&set, nil), Processes: client}, &planned{KindStart, "set compute mode exclusive-process: contexts that are opened from now on", step.GrantAccess, step.None, nil}},
+		{"changed to report, in use", &set, Observed{State: running(&deny, nil), Processes: client}, &planned{KindStart, "set compute mode from before MPS: contexts that are opened from now on", step.GrantAccess, step.None, nil}},
+		{"limits that a server refuses", &capped, Observed{State: running(&capped, func(s *State) { s.Pending = "server 5" }), Processes: client}, nil},
 		{"failed", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.PID = Failed, 0 })}, &planned{KindStart, "start MPS", step.GrantAccess, step.None, nil}},
 		{"failed with a leftover server in use", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} }), Processes: client}, &planned{KindStart, "start MPS", step.GrantAccess, step.Running, []string{"pid 7"}}},
 		{"failed with an idle leftover server", &set, Observed{State: running(&set, func(s *State) { s.Phase, s.Leftovers = Failed, []int{12} })}, &planned{KindStart, "start MPS", step.GrantAccess, step.Idle, nil}},

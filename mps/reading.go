@@ -3,41 +3,63 @@ package mps
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
-	"strings"
+	"slices"
+	"time"
 )
 
 // reading is what a control daemon reports.
 type reading struct {
 	servers, clients []int
-	drift            string // how its defaults differ from the settings
-	fault            bool   // a server has a fatal fault
+	fault            bool      // a server has a fatal fault
+	limits           time.Time // when drift and pending were read
+	drift            string    // how its limits differ from the settings, and a start step sets them
+	pending          string    // how those of a server differ until its clients have ended
 }
 
-// read queries the defaults, the servers and their clients of a control daemon that greets, in at most two runs of the program.
-func (s *Supervisor) read(ctx context.Context, l layout, rec *record) (reading, error) {
-	c := control{program: s.Control, pipeDir: l.pipe()}
-	o, err := c.overview(ctx)
-	if err != nil {
-		return reading{}, err
+// read queries the servers and their clients of a control daemon that greets, and if limits is set what they limit, with one run
+// of the program and one more for each server.
+func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *record, limits bool) (reading, error) {
+	c := control{program: s.Control, pipeDir: l.pipe(), greeted: true}
+	r := w.reading
+	if limits {
+		r.drift, r.pending, r.limits = "", "", s.Now()
+		o, err := c.overview(ctx)
+		if err != nil {
+			return reading{}, err
+		}
+		r.servers = o.servers
+		if rec != nil {
+			r.drift = o.drift(rec.Settings)
+		}
+	} else {
+		out, err := c.query(ctx, "get_server_list")
+		if err == nil {
+			r.servers, err = parsePIDs(out)
+		}
+		if err != nil {
+			return reading{}, err
+		}
 	}
-	r := reading{servers: o.servers}
-	if rec != nil {
-		r.drift = o.drift(rec.Settings)
+	r.clients, r.fault = nil, false
+	for _, pid := range r.servers {
+		server, err := c.server(ctx, pid, limits)
+		if err != nil {
+			return reading{}, err
+		}
+		r.clients, r.fault = append(r.clients, server.clients...), r.fault || server.fault
+		if !limits || rec == nil || r.drift != "" {
+			continue
+		}
+		switch drift := server.drift(pid, rec.Settings); {
+		case drift == "":
+		case w.refused[pid] == server.refusal(drift):
+			r.pending = drift + ": it keeps them until its clients have ended"
+		default:
+			r.drift = drift
+		}
 	}
-	if len(o.servers) == 0 {
-		return r, nil
-	}
-	var queries []string
-	for _, server := range o.servers {
-		queries = append(queries, serverQuery(server))
-	}
-	out, err := c.query(ctx, strings.Join(queries, "\n"))
-	if err == nil {
-		r.clients, r.fault, err = parseServers(out)
-	}
-	return r, err
+	slices.Sort(r.clients)
+	return r, nil
 }
 
 func (c control) overview(ctx context.Context) (overview, error) {
@@ -48,35 +70,22 @@ func (c control) overview(ctx context.Context) (overview, error) {
 	return parseOverview(out)
 }
 
-// drift describes how the active defaults differ from the settings; empty: they do not.
-func (o overview) drift(set Settings) string {
-	switch {
-	case set.Threads > 0 && math.Abs(o.threads-set.Threads) > 0.06: // the daemon prints one decimal
-		return fmt.Sprintf("its default thread percentage is %s, it should be %s", percentText(o.threads), percentText(set.Threads))
-	case set.Memory > 0 && o.memory != readBack(set.Memory):
-		return fmt.Sprintf("its default memory limit reads back as %q, it should be %q", o.memory, readBack(set.Memory))
+func (c control) server(ctx context.Context, pid int, limits bool) (serverReading, error) {
+	out, err := c.query(ctx, serverQuery(pid, limits))
+	if err != nil {
+		return serverReading{}, err
 	}
-	return ""
+	return parseServer(out)
 }
 
 // apply sets the defaults and reads them back, because setting reports no errors.
 func (c control) apply(ctx context.Context, set Settings) error {
-	if set.Threads > 0 {
-		if _, err := c.query(ctx, "set_default_active_thread_percentage "+percentText(set.Threads)); err != nil {
-			return err
-		}
+	threads, memory, err := set.values()
+	if err != nil {
+		return err
 	}
-	if set.Memory > 0 {
-		limit, err := FormatMemory(set.Memory, 0)
-		if err != nil {
-			return err
-		}
-		if _, err := c.query(ctx, "set_default_device_pinned_mem_limit 0 "+limit); err != nil {
-			return err
-		}
-	}
-	if set.Threads == 0 && set.Memory == 0 {
-		return nil
+	if _, err := c.query(ctx, "set_default_active_thread_percentage "+threads+"\nset_default_device_pinned_mem_limit 0 "+memory); err != nil {
+		return err
 	}
 	o, err := c.overview(ctx)
 	if err != nil {

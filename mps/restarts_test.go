@@ -209,8 +209,13 @@ func TestStepDoesNotStopWhatItDidNotName(t *testing.T) {
 	h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}
 	set := Settings{GPU: gpuA}
 	start := onlyStep(t, h, &set)
-	r.start(t, Settings{GPU: gpuA, Threads: 40}) // the change of an administrator
+	r.start(t, Settings{GPU: gpuA, Threads: 40})
 	pid := r.running(t).PID
+	if err := os.Remove(r.layout(deviceA).record()); err != nil { // It is another program's now, and only a start would give it limits.
+		t.Fatal(err)
+	}
+	r.Supervisor = r.supervisor()
+	h.Supervisor = r.Supervisor
 	if err := h.Do(t.Context(), start); err == nil || !strings.Contains(err.Error(), "would stop its clients") {
 		t.Errorf("got %v", err)
 	}

@@ -38,7 +38,7 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 	if err != nil {
 		return err
 	}
-	if err := prepare(l, record{Settings: set, SingleUser: !can.MultiUser}); err != nil {
+	if err := prepare(l, record{Settings: set, SingleUser: !can.MultiUser, AnyoneSets: !can.OwnerOnly, AnyoneSetsServers: !can.ServersOwnerOnly}); err != nil {
 		return err
 	}
 	w.pid, w.read, w.missedGreetings = 0, time.Time{}, 0
@@ -66,7 +66,7 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 	return err
 }
 
-// Correct sets the defaults and the tenants' socket of the control daemon that runs. It stops nothing, also when it fails.
+// Correct sets the limits and the tenants' socket of the control daemon that runs. It stops no client, also when it fails.
 func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 	w := s.gpuState(set.Device())
 	w.mu.Lock()
@@ -78,14 +78,18 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 		err = s.awaitGreeting(ctx, l, UnitName(set.Device()))
 	}
 	if err == nil {
-		next := record{Settings: set}
+		next := record{}
 		if rec := l.readRecord(); rec != nil {
-			next.SingleUser = rec.SingleUser // as it was started
+			next = *rec // as it was started
 		}
+		next.Settings = set
 		err = prepare(l, next)
 	}
 	if err == nil {
 		err = s.setUp(ctx, l, set)
+	}
+	if err == nil {
+		err = s.setServers(ctx, control{program: s.Control, pipeDir: l.pipe(), greeted: true}, w, set)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot set up MPS on %s again: %w", set.Device(), err)
@@ -93,15 +97,15 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 	return nil
 }
 
-// servesAs reports whether the control daemon that runs has the server of these settings. running: a daemon or servers of one
-// that has ended run.
-func (s *Supervisor) servesAs(ctx context.Context, set Settings) (same, running bool, err error) {
+// manages reports whether the control daemon that runs can be set up with other settings: gpushare started it. running: a daemon or
+// servers of one that has ended run.
+func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, running bool, err error) {
 	unit, err := s.Units.ServiceState(ctx, UnitName(set.Device()))
 	if err != nil {
 		return false, false, fmt.Errorf("cannot start MPS on %s: %w", set.Device(), err)
 	}
 	rec := s.layout(set.Device()).readRecord()
-	return rec != nil && unit.Running && rec.Settings.sameServer(set), unit.Running || len(unit.Leftovers) > 0, nil
+	return rec != nil && unit.Running, unit.Running || len(unit.Leftovers) > 0, nil
 }
 
 // prepare creates the directories and writes the record.

@@ -27,18 +27,15 @@ type Settings struct {
 	Instance gpu.Placement `json:"instance,omitzero"` // the MIG instance; its size is 0 for the whole GPU
 	// DenyBypass sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
 	DenyBypass bool `json:"deny_bypass,omitempty"`
-	// Threads is the default active thread percentage of every client, above 0 up to 100; 0 for all.
+	// Threads is the active thread percentage that a client gets at most, above 0 and below 100; 0 for all.
 	Threads float64 `json:"threads,omitempty"`
-	// Memory is the default pinned memory limit of every client in bytes, whole MiB; 0 for none. It is enforced for each
+	// Memory is the pinned memory limit that a client gets at most in bytes, whole MiB; 0 for none. It is enforced for each
 	// process separately: N processes may have N times as much.
 	Memory uint64 `json:"memory,omitempty"`
 }
 
 // Device is what they are for.
 func (s Settings) Device() Device { return Device{s.GPU, s.Instance} }
-
-// sameServer reports whether the settings differ at most in the compute mode, which does not concern the server.
-func (s Settings) sameServer(o Settings) bool { return s.Threads == o.Threads && s.Memory == o.Memory }
 
 // State is one control daemon as observed.
 type State struct {
@@ -52,6 +49,8 @@ type State struct {
 	Program Release `json:"program,omitzero"`
 	// SingleUser: it has a server for one user at a time; processes of another user wait, without a message.
 	SingleUser bool `json:"single_user,omitempty"`
+	// AnyoneSets: every process that reaches its tenants' socket may change limits, so they are read at every observation.
+	AnyoneSets bool `json:"anyone_sets,omitempty"`
 	// Settings are those that it was started with; nil for a daemon without a record, which gpushare does not manage.
 	Settings *Settings `json:"settings,omitempty"`
 	Servers  []int     `json:"servers,omitempty"` // pids
@@ -61,6 +60,8 @@ type State struct {
 	MissedGreetings int    `json:"missed_greetings,omitempty"` // greetings missed in a row
 	Reason          string `json:"reason,omitempty"`           // why it does not run, or not as desired
 	Drift           bool   `json:"drift,omitempty"`            // it runs, and a start step corrects the reason without disturbing clients
+	// Pending is which limits new clients do not get yet, because a server keeps its own until its clients have ended.
+	Pending string `json:"pending,omitempty"`
 	// Retry is the earliest time at which it is started again without a request; zero: at once.
 	Retry time.Time `json:"retry,omitzero"`
 }

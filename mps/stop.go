@@ -45,11 +45,11 @@ func unitOf(l layout) string { return "gpushare-mps-" + filepath.Base(l.dir) + "
 
 func (s *Supervisor) quit(ctx context.Context, l layout) error {
 	c := control{program: s.Control, pipeDir: l.pipe()}
-	r, err := s.read(ctx, l, nil)
+	o, err := c.overview(ctx)
 	if err != nil {
 		return err
 	}
-	for _, server := range r.servers {
+	for _, server := range o.servers {
 		out, err := c.query(ctx, fmt.Sprintf("get_client_list %d", server))
 		if err != nil {
 			return err

@@ -16,7 +16,8 @@ const (
 	stopTimeout        = 5 * time.Second        // from SIGTERM to SIGKILL of the unit
 	quitMargin         = 500 * time.Millisecond // added to the timeout that the program gets
 	maxMissedGreetings = 3                      // in a row, until a daemon counts as unresponsive
-	readInterval       = 15 * time.Second       // each reading of lists and limits costs a process and some log lines
+	readInterval       = 3 * time.Minute        // between two readings of clients: each costs a process and some log lines
+	limitsInterval     = 15 * time.Minute       // between two readings of limits that only root changes
 	openFiles          = 16384                  // as NVIDIA's documentation recommends for the server
 )
 
@@ -47,6 +48,7 @@ type gpuState struct {
 	read            time.Time // time of the reading
 	pid             int       // of the control daemon
 	reading         reading
+	refused         map[int]string // by server: the difference that remained when its limits were set
 	restarts        restarts
 }
 

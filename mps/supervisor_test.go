@@ -413,12 +413,16 @@ func TestReadingIsKept(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
-	p := r.burn(t, r.environment(t, Limits{}), "--hold")
-	if st := r.Observe(t.Context(), deviceA); len(st.Clients) != 0 {
+	first := r.burn(t, r.environment(t, Limits{}), "--hold").cmd.Process.Pid
+	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, []int{first}) {
+		t.Errorf("clients %v of a server that has just started", st.Clients)
+	}
+	second := r.burn(t, r.environment(t, Limits{}), "--hold").cmd.Process.Pid
+	if st := r.Observe(t.Context(), deviceA); !st.AnyoneSets && !cmp.Equal(st.Clients, []int{first}) {
 		t.Errorf("clients %v: read at every observation", st.Clients)
 	}
 	r.clock.pass(readInterval)
-	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, []int{p.cmd.Process.Pid}) {
+	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, slices.Sorted(slices.Values([]int{first, second}))) {
 		t.Errorf("clients %v once the reading is old", st.Clients)
 	}
 }

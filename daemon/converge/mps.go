@@ -3,6 +3,7 @@ package converge
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -55,7 +56,27 @@ func (cv *Converger) reportMPSCorrected(want *state.Desired, before *observe.Nod
 			continue
 		}
 		if !slices.ContainsFunc(due, func(d step.Step) bool { return d.GPU == s.GPU }) {
-			cv.reportCorrected("", "", fmt.Sprintf("MPS of GPU %d: %s", g.Identity.Index, s.Reason))
+			cv.reportCorrected("", "", fmt.Sprintf("MPS of GPU %d: %s%s", g.Identity.Index, s.Reason, cv.connected(g)))
 		}
 	}
+}
+
+// connected names the clients of a control daemon whose limits any of them may have changed: the daemon does not say who did.
+func (cv *Converger) connected(g *observe.GPU) string {
+	if !g.MPS.AnyoneSets || !g.MPS.Drift {
+		return ""
+	}
+	if len(g.MPS.Clients) == 0 {
+		return "; any process that reaches its tenants' socket may change it, and it has no clients"
+	}
+	lease := cv.Attribution.LeaseLookup(len(g.MPS.Clients))
+	var names []string
+	for _, pid := range g.MPS.Clients {
+		name := fmt.Sprintf("pid %d", pid)
+		if id, ok := lease(pid); ok {
+			name += " of " + id
+		}
+		names = append(names, name)
+	}
+	return "; any process that reaches its tenants' socket may change it, and its clients are " + strings.Join(names, ", ")
 }

@@ -171,6 +171,8 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 		return nil, err
 	}
 	h.Port = t
+	// Not in the daemon's own cgroup: whatever ends the daemon ends that.
+	h.Units = &mps.Detached{Dir: filepath.Join(o.RunDir, "units"), Cgroup: filepath.Join(t.Hierarchy().Dir(t.Top()), "services")}
 	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: events.UserName}
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")

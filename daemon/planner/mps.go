@@ -19,7 +19,7 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
-			desired[mps.Whole(id)] = mps.Settings{GPU: id, DenyBypass: want.Bypass(id) == api.BypassDeny}
+			desired[mps.Whole(id)] = mpsSettings(want, g.Identity, e)
 		}
 		if g.MPS != nil || desired[mps.Whole(id)].GPU != "" {
 			observed[mps.Whole(id)] = mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}

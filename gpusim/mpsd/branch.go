@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// branch is a branch of the driver. The programs of 535.261.03 and 550.163.01 were run, and 580.178.04 and 615.71.09 with
-// protocol 2; others behave as the next older one of these.
+// branch is a branch of the driver. The programs of 535.261.03, 550.163.01 and 555.58.02 were run, and 580.178.04, 595.99.02 and
+// 615.71.09 with protocol 2; others behave as the next older one of these.
 type branch int
 
 const (
 	b535 branch = 535
 	b550 branch = 550
+	b555 branch = 555
 	b580 branch = 580
+	b595 branch = 595
 	b615 branch = 615
 )
 
@@ -28,7 +30,7 @@ func branchOf(root string) branch {
 		return b580
 	}
 	found := b535
-	for _, known := range []branch{b550, b580, b615} {
+	for _, known := range []branch{b550, b555, b580, b595, b615} {
 		if branch(n) >= known {
 			found = known
 		}
@@ -58,12 +60,23 @@ func (b branch) insufficient(uid uint32, what string) string {
 func (b branch) knowsStatus() bool { return b >= b550 } // get_server_status
 func (b branch) writesPID() bool   { return b >= b550 }
 
-// version is what -v prints. Until 550 the program takes one of -d, -f and -h alone; with any other argument it reads
-// commands and does not look at the arguments.
+// ownSettings is the answer to a user who may not change settings.
+func (b branch) ownSettings(uid uint32) string {
+	who := ""
+	if b >= b595 {
+		who = "who "
+	}
+	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user %sstarted it or by the root user.", uid, who)
+}
+
+// version is what -v prints. Until 555 the program takes one of -d, -f and -h alone. With any other argument it prints its help, and
+// until 550 it reads commands and does not look at the arguments.
 func (b branch) version() int {
 	switch {
 	case b >= b615:
 		return 13040
+	case b >= b595:
+		return 13020
 	case b >= b580:
 		return 13000
 	}
@@ -71,6 +84,7 @@ func (b branch) version() int {
 }
 
 func (b branch) hasOptions() bool  { return b >= b580 }
+func (b branch) printsHelp() bool  { return b >= b555 } // for an argument that it does not know
 func (b branch) queriesGPUs() bool { return b >= b580 } // device_query
 func (b branch) takesUUIDs() bool  { return b >= b580 } // as the device of a limit
 
@@ -81,7 +95,7 @@ func (b branch) needsGPU() (first, last bool) { return b >= b580 && b < b615, b 
 func (b branch) namesDirectory() bool { return b < b580 } // the directory that it cannot access
 
 // partitions: static partitions of multiprocessors, and with them stricter arguments of start_server.
-func (b branch) partitions() bool { return b >= b615 }
+func (b branch) partitions() bool { return b >= b595 }
 
 func (b branch) locksFile() bool { return b < b615 } // control_lock
 

@@ -59,7 +59,7 @@ func (d *control) permitted(u ui) (string, bool) {
 	if u.owns(d) || !d.cfg.branch.checksSetter() {
 		return "", true
 	}
-	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user started it or by the root user.", u.uid), false
+	return d.cfg.branch.ownSettings(u.uid), false
 }
 
 // command runs one command. Its status is always 0, except for quit.
@@ -160,6 +160,11 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		return 0, d.withReady(arg(1), func(s *server) string { return formatLimit(s.limits[d.cfg.branch.device(arg(2))]) }), false
 	case "set_device_pinned_mem_limit":
 		return 0, d.withReady(arg(1), func(s *server) string {
+			if len(s.clients()) > 0 {
+				// The real programs have this message; whether they write it here was not seen.
+				d.line("Ignoring pinned memory setting as a client already requested to run on server")
+				return ""
+			}
 			d.setLimit(s.limits, words[2:])
 			return ""
 		}), false

@@ -109,6 +109,10 @@ func runEarly(ctx context.Context, c config, args []string, stdin io.Reader, std
 			return 0
 		}
 	}
+	if len(args) > 1 && c.branch.printsHelp() {
+		fmt.Fprint(stdout, "CUDA MPS Control, stand-in of a virtual node.\n")
+		return 1
+	}
 	return runUI(ctx, c, stdin, stdout, stderr)
 }
 

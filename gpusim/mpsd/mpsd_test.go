@@ -225,7 +225,7 @@ func (p *program) ends(t *testing.T, code int, message string) {
 }
 
 // branches are those that the stand-in knows.
-var branches = []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"}
+var branches = []string{"535.261.03", "550.163.01", "555.58.02", "580.178.04", "595.99.02", "615.71.09"}
 
 // eachBranch runs a test for each branch of the driver.
 func eachBranch(t *testing.T, f func(t *testing.T, branch int)) {

@@ -53,14 +53,6 @@ func (a *app) gpuList(s *api.Status) {
 	a.table(rows)
 }
 
-// clients is "2 of 48".
-func clients(m *api.MPSStatus) string {
-	if m.MaxClients == 0 {
-		return fmt.Sprint(m.Clients)
-	}
-	return fmt.Sprintf("%d of %d", m.Clients, m.MaxClients)
-}
-
 func (a *app) mpsCommand() *cobra.Command {
 	return group("mps", "CUDA MPS control daemons",
 		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode", func(s *api.Status) any {
@@ -82,7 +74,7 @@ func (a *app) mpsCommand() *cobra.Command {
 			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
 			for i := range s.GPUs {
 				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, m.Reason})
+					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, m.Reason})
 				}
 			}
 			if len(rows) == 1 {

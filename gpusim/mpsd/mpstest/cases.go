@@ -21,7 +21,7 @@ type Case struct {
 	Out    string  `json:"out"`    // in 535 and later, up to the next one that differs
 	At550  *string `json:"550"`
 	At580  *string `json:"580"`
-	At615  *string `json:"615"`
+	At595  *string `json:"595"`
 }
 
 // Tenants reports whether the command is sent through the tenants' directory.
@@ -33,7 +33,7 @@ func (c Case) Want(branch int) string {
 	for _, later := range []struct {
 		branch int
 		out    *string
-	}{{550, c.At550}, {580, c.At580}, {615, c.At615}} {
+	}{{550, c.At550}, {580, c.At580}, {595, c.At595}} {
 		if later.out != nil && branch >= later.branch {
 			want = *later.out
 		}

@@ -115,6 +115,7 @@ check_mps() {
 	mps_pid >"$state/mps"
 	note "MPS control daemon: $(cat "$state/mps")"
 	[[ $(unit_of "$(cut -d' ' -f1 "$state/mps")") != "$(cgroup_of gpushared.service)" ]] || die "it is a child of gpushared.service"
+	want "the limit of open files of the MPS control daemon" "$(awk '/^Max open files/ { print $4, $5 }' "/proc/$(cut -d' ' -f1 "$state/mps")/limits")" "16384 16384"
 	want_open "$(leaf_of "$pid")" $root/dev/nvidia3 through
 	want_open "$(leaf_of "$pid")" $root/dev/nvidia1 denied
 }
