@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -66,7 +67,7 @@ func TestGrowingLease(t *testing.T) {
 			neighbour, id := begin(t, n, "red", "part", n.Burn("--memory", "10GiB", "--hold")...)
 			job, lease := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--hold", "--ignore-term", "--grow", fmt.Sprintf("%dGiB/s", rate))...)
 			var most uint64
-			frozen := false
+			began, frozen := time.Now(), false
 			for running := true; running; {
 				select {
 				case <-job.Done():
@@ -84,9 +85,15 @@ func TestGrowingLease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("readings: %d us of %d messages", counters["worker.readings.us"], counters["worker.messages"])
+			spent := time.Duration(counters["worker.readings.us"]) * time.Microsecond
+			load := time.Duration(float64(spent) / time.Since(began).Seconds())
+			reaction := 2 * time.Second
+			if load > quota.DriverBudget { // The virtual driver is slow on a busy machine, and lists may be 5 s apart then.
+				reaction = 6 * time.Second
+			}
+			t.Logf("readings: %s a second, %d messages", load, counters["worker.messages"])
 			t.Logf("at %d GiB/s it had %.1f GiB more than its grant", rate, over)
-			if most <= 8<<30 || most > 10<<30 && over > 3+2*float64(rate) {
+			if most <= 8<<30 || most > 10<<30 && over > 3+reaction.Seconds()*float64(rate) {
 				t.Errorf("it had %.1f GiB more than its grant\n%s", over, daemonLog(n))
 			}
 			if !frozen {
