@@ -61,8 +61,8 @@ test: build
 
 # ran.sh fails when a selector matches no test.
 test-faults: build
-	$(RAN) $(GO) test -count=1 -timeout 30m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon/...
-	$(RAN) $(GO) test -count=1 -timeout 20m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers' ./test/node
+	$(RAN) $(GO) test -count=1 -timeout 60m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon/...
+	$(RAN) $(GO) test -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers' ./test/node
 	$(CGO) $(RAN) $(GO) test -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
 vet:
