@@ -120,7 +120,9 @@ func TestDamagedRecordOfLeases(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	n.KillDaemon()
-	if err := os.WriteFile(filepath.Join(n.Dir, "run", "leases.json"), []byte("damage"), 0o600); err != nil {
+	record := filepath.Join(n.Dir, "run", "leases.json")
+	// In a file of its own: the daemon may have been killed while both names were of one file.
+	if err := errors.Join(os.Remove(record), os.WriteFile(record, []byte("damage"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.StartDaemon(soon(t)); err != nil {
