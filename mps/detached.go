@@ -341,6 +341,9 @@ func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
 			fds = append(fds, p)
 			err = p.Signal(sig)
 		}
+		if err == nil && sig == unix.SIGTERM {
+			err = p.Signal(unix.SIGCONT) // A stopped process handles no signal until it continues. systemd does the same.
+		}
 		if err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 // maxLog is the size in bytes at which a service's log is trimmed. That is the output of several days of probes.
 const maxLog = 4 << 20
 
-// maxLastLines is how much of the end of a log is read for its last lines, in bytes.
-const maxLastLines = 8 << 10
+// lineLength is more bytes than most lines have: how much of the end of a log is read for each of its last lines.
+const lineLength = 256
 
 // keepLog keeps the log of the service's last run when it is started again.
 func (d *Detached) keepLog(name string) error {
@@ -33,7 +33,7 @@ func (d *Detached) LastLines(_ context.Context, name string, n int) []string {
 	if err != nil {
 		return nil
 	}
-	tail := make([]byte, min(info.Size(), maxLastLines))
+	tail := make([]byte, min(info.Size(), int64(n+32)*lineLength))
 	read, err := f.ReadAt(tail, info.Size()-int64(len(tail)))
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil
@@ -42,6 +42,9 @@ func (d *Detached) LastLines(_ context.Context, name string, n int) []string {
 		return nil
 	}
 	lines := strings.Split(strings.TrimSuffix(string(tail[:read]), "\n"), "\n")
+	if int64(read) < info.Size() && len(lines) > 1 {
+		lines = lines[1:] // It may have no beginning.
+	}
 	return lines[max(0, len(lines)-n):]
 }
 

@@ -16,6 +16,9 @@ func (l layout) tenant() string { return filepath.Join(l.dir, "t") } // for tena
 func (l layout) logs() string   { return filepath.Join(l.dir, "l") } // not used in the foreground, but it must not be the default directory
 func (l layout) record() string { return filepath.Join(l.dir, "record.json") }
 
+// directoryMode lets tenants reach their socket and list nothing.
+const directoryMode = 0o711
+
 // maxSocketPath is the longest path in a socket address, without its final zero byte.
 const maxSocketPath = 107
 
@@ -28,7 +31,7 @@ func (l layout) create() error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
-	}{{l.dir, 0o711}, {l.pipe(), 0o711}, {l.tenant(), 0o711}, {l.logs(), 0o700}} {
+	}{{l.dir, directoryMode}, {l.pipe(), 0o711}, {l.tenant(), 0o711}, {l.logs(), 0o700}} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot create an MPS directory: %w", err)
 		}

@@ -46,7 +46,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 			return s.unstarted(id, w)
 		}
 	}
-	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers}
+	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers, Restarts: w.restarts.count()}
 	if rec != nil {
 		st.Settings, st.SingleUser, st.AnyoneSets = &rec.Settings, rec.SingleUser, rec.AnyoneSets || rec.AnyoneSetsServers
 	}
@@ -66,9 +66,17 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	now := s.Now()
 	if w.pid != unit.PID {
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
+		w.log, w.faults = logCheck{}, faults{last: w.faults.last}
+		w.begin, _ = procfs.Start(unit.PID) // 0 if it has ended: the next observation shows it.
 		s.watch.follow(unit.PID)
 	}
+	st.Start = w.begin
 	w.restarts.forgetOld(now)
+	if lost := l.lostFile(); rec != nil && lost != "" {
+		st.Phase, st.Drift, st.Reason = Running, true, lost+" was removed from the directory of its sockets"
+		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
+		return st
+	}
 	if err := greetClients(ctx, l.pipe()); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
@@ -86,20 +94,31 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	}
 	w.missedGreetings = 0
 	st.Phase = Running
-	due := w.readingDue(now)
+	due := w.suspect.Swap(false) || w.faultDue(now) || w.readingDue(now)
 	if limits := w.limitsDue(rec, due, now); due || limits {
 		r, err := s.read(ctx, l, w, rec, limits)
 		if err != nil {
 			st.Reason = err.Error()
 			return st
 		}
+		s.noteFault(ctx, id, &w.faults, &r, w.reading.clients, now)
 		w.reading, w.read = r, now
 	}
-	st.Servers, st.Clients, st.Pending = w.reading.servers, w.reading.clients, w.reading.pending
+	if w.reading.fault {
+		s.watch.checkAt(id, now.Add(retryGreeting)) // It serves again as soon as its last client has ended.
+	}
+	st.Fault = w.faults.of(&w.reading)
+	st.LogSilent = s.checkLog(ctx, id, &w.log, now)
+	// The reading may be old: a client that has ended must not make a step disruptive.
+	st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
+	st.Defaults, st.Pending = w.reading.defaults, w.reading.pending
 	if r, err := s.release(ctx); err == nil {
 		st.Program, st.Version = r, r.Text()
 	}
+	other := l.otherPermissions()
 	switch {
+	case rec != nil && other != "":
+		st.Drift, st.Reason = true, other
 	case rec != nil && !l.tenantLinked():
 		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"
 	case w.reading.drift != "":

@@ -95,6 +95,8 @@ func startReason(set Settings, o Observed) (reason string, keepsServer bool) {
 		return s.Reason, true
 	case s.Phase == Running && o.otherMode(set):
 		return fmt.Sprintf("the compute mode is %s, it should be %s", o.ComputeMode, gpu.ComputeExclusiveProcess), true
+	case s.LogSilent:
+		return "its log is silent: something wrote to it that is no record", false
 	}
 	return "", true
 }

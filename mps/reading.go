@@ -14,6 +14,7 @@ type reading struct {
 	limits           time.Time // when drift and pending were read
 	drift            string    // how its limits differ from the settings, and a start step sets them
 	pending          string    // how those of a server differ until its clients have ended
+	defaults         *Defaults // as they were read last
 }
 
 // read queries the servers and their clients of a control daemon that greets, and if limits is set what they limit, with one run
@@ -27,7 +28,7 @@ func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *recor
 		if err != nil {
 			return reading{}, err
 		}
-		r.servers = o.servers
+		r.servers, r.defaults = o.servers, &Defaults{Threads: o.threads, Memory: o.memory}
 		if rec != nil {
 			r.drift = o.drift(rec.Settings)
 		}

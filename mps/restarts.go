@@ -21,15 +21,22 @@ type restarts struct {
 	next     time.Time // no start before it
 	running  bool      // it was started since the last failure
 	began    time.Time // when it was started
+	starts   int       // since gpushared started, also those of before the failures
 }
 
+// count is how often a daemon was started again.
+func (r *restarts) count() int { return max(r.starts-1, 0) }
+
 // started records that a control daemon runs.
-func (r *restarts) started(now time.Time) { r.running, r.began = true, now }
+func (r *restarts) started(now time.Time) {
+	r.running, r.began = true, now
+	r.starts++
+}
 
 // forgetOld forgets the failures of a daemon that has run long enough.
 func (r *restarts) forgetOld(now time.Time) {
 	if r.running && now.Sub(r.began) >= stableAfter {
-		*r = restarts{running: true, began: r.began}
+		*r = restarts{running: true, began: r.began, starts: r.starts}
 	}
 }
 

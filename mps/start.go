@@ -47,7 +47,10 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 			return err
 		}
 	}
-	err = s.Units.StartService(ctx, s.Service(set, can))
+	err = l.forgetFiles()
+	if err == nil {
+		err = s.Units.StartService(ctx, s.Service(set, can))
+	}
 	if err == nil {
 		err = s.awaitGreeting(ctx, l, name)
 	}
@@ -75,15 +78,18 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 	w.read = time.Time{}
 	err := s.validate(set)
 	if err == nil {
-		err = s.awaitGreeting(ctx, l, UnitName(set.Device()))
-	}
-	if err == nil {
 		next := record{}
 		if rec := l.readRecord(); rec != nil {
 			next = *rec // as it was started
 		}
 		next.Settings = set
 		err = prepare(l, next)
+	}
+	if err == nil {
+		err = l.restoreFiles()
+	}
+	if err == nil {
+		err = s.awaitGreeting(ctx, l, UnitName(set.Device()))
 	}
 	if err == nil {
 		err = s.setUp(ctx, l, set)
@@ -110,7 +116,10 @@ func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, runnin
 
 // prepare creates the directories and writes the record.
 func prepare(l layout, next record) error {
-	return errors.Join(l.create(), l.writeRecord(next))
+	if err := l.create(); err != nil {
+		return err
+	}
+	return errors.Join(l.own(), l.writeRecord(next))
 }
 
 // validate refuses settings that the program would misread or ignore.
@@ -164,5 +173,5 @@ func (s *Supervisor) setUp(ctx context.Context, l layout, set Settings) error {
 		return err
 	}
 	// Only with servers of the same user can the log be restricted.
-	return errors.Join(l.restrictLog(), l.linkTenant())
+	return errors.Join(l.restrictLog(), l.linkTenant(), l.keepFiles())
 }

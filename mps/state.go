@@ -37,6 +37,12 @@ type Settings struct {
 // Device is what they are for.
 func (s Settings) Device() Device { return Device{s.GPU, s.Instance} }
 
+// Defaults are the limits of a client that asks for none, as the control daemon reports them.
+type Defaults struct {
+	Threads float64 `json:"threads"`          // percent
+	Memory  string  `json:"memory,omitempty"` // "2G", rounded down; empty for no limit
+}
+
 // State is one control daemon as observed.
 type State struct {
 	GPU      gpu.UUID      `json:"gpu"`
@@ -56,12 +62,20 @@ type State struct {
 	Servers  []int     `json:"servers,omitempty"` // pids
 	Clients  []int     `json:"clients,omitempty"` // pids, ascending
 	// Leftovers are processes of a unit whose control daemon has ended: servers that outlived it, with their clients.
-	Leftovers       []int  `json:"leftovers,omitempty"`
-	MissedGreetings int    `json:"missed_greetings,omitempty"` // greetings missed in a row
-	Reason          string `json:"reason,omitempty"`           // why it does not run, or not as desired
-	Drift           bool   `json:"drift,omitempty"`            // it runs, and a start step corrects the reason without disturbing clients
+	Leftovers       []int `json:"leftovers,omitempty"`
+	MissedGreetings int   `json:"missed_greetings,omitempty"` // greetings missed in a row
 	// Pending is which limits new clients do not get yet, because a server keeps its own until its clients have ended.
-	Pending string `json:"pending,omitempty"`
+	Pending  string `json:"pending,omitempty"`
+	Start    uint64 `json:"start,omitempty"`    // of the control daemon, clock ticks since boot
+	Restarts int    `json:"restarts,omitempty"` // starts after the first one since gpushared started
+	// Defaults are as the daemon reports them; nil if it did not.
+	Defaults *Defaults `json:"defaults,omitempty"`
+	Reason   string    `json:"reason,omitempty"` // why it does not run, or not as desired
+	Drift    bool      `json:"drift,omitempty"`  // it runs, and a start step corrects the reason without disturbing clients
+	// Fault is the last fault since gpushared started; nil before one.
+	Fault *Fault `json:"fault,omitempty"`
+	// LogSilent: it writes no log any more, and would say nothing of a fault. Clients are not affected.
+	LogSilent bool `json:"log_silent,omitempty"`
 	// Retry is the earliest time at which it is started again without a request; zero: at once.
 	Retry time.Time `json:"retry,omitzero"`
 }
@@ -74,6 +88,14 @@ func (s *State) Down() bool { return s != nil && (s.Phase == Restarting || s.Pha
 
 // Waits reports whether it is not yet time to start it again.
 func (s *State) Waits(now time.Time) bool { return s.Down() && s.Retry.After(now) }
+
+// ReadDefaults returns the defaults as they were read; nil if they were not.
+func (s *State) ReadDefaults() *Defaults {
+	if s == nil {
+		return nil
+	}
+	return s.Defaults
+}
 
 // Healthy reports whether new clients can join.
 func (s *State) Healthy() bool { return s != nil && s.Phase == Running && s.Reason == "" }

@@ -47,6 +47,10 @@ type gpuState struct {
 	missedGreetings int
 	read            time.Time // time of the reading
 	pid             int       // of the control daemon
+	begin           uint64    // its start time, clock ticks since boot
+	log             logCheck
+	faults          faults
+	suspect         atomic.Bool // the driver reported an error of the GPU since the reading
 	reading         reading
 	refused         map[int]string // by server: the difference that remained when its limits were set
 	restarts        restarts

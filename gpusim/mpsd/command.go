@@ -103,7 +103,7 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		case s == nil:
 			return 0, fmt.Sprintf("Server %d not found", pid), false
 		case s.ready:
-			return 0, "ACTIVE", false
+			return 0, s.state(), false
 		default:
 			return 0, "INITIALIZING", false
 		}
@@ -135,6 +135,8 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 			return 0, strings.Join(all, "\n"), false
 		}
 		return 0, d.withReady(arg(1), func(s *server) string { return deviceClients(s.clients()) }), false
+	case faultCommand:
+		return 0, d.fault(arg(1)), false
 	case "ps":
 		return 0, d.ps(words[1:]), false
 	case "terminate_client":

@@ -24,6 +24,7 @@ type mpsServer struct {
 	mu       sync.Mutex // guards what follows
 	clients  map[int]*served
 	draining bool
+	faulted  bool          // a client had a fatal fault, and clients of that time still run
 	idle     chan struct{} // closed when it drains and has no client
 }
 
@@ -85,6 +86,10 @@ func (s *mpsServer) serveControl(control *net.UnixConn) {
 			s.mu.Unlock()
 		case "list":
 			_, _ = control.Write([]byte(s.list()))
+		case "state":
+			_, _ = control.Write([]byte(s.state()))
+		case "fault":
+			_, _ = control.Write([]byte(s.fault(rest)))
 		case "terminate":
 			answer := "no"
 			if s.terminate(rest) {
@@ -109,8 +114,16 @@ func (s *mpsServer) add(request string, oob []byte) error {
 		return err
 	}
 	s.mu.Lock()
-	s.clients[pid] = &served{conn: conn, gpu: gpu}
+	faulted := s.faulted
+	if !faulted {
+		s.clients[pid] = &served{conn: conn, gpu: gpu}
+	}
 	s.mu.Unlock()
+	if faulted {
+		_, _ = conn.Write(welcome{errno: errnoNotReady}.bytes())
+		conn.Close()
+		return errFault
+	}
 	s.log.line("New client %d connected", pid)
 	w := welcome{server: int32(os.Getpid()), limit: limit, percent: share, pipe: s.cfg.pipeDir}
 	if _, err := conn.Write(w.bytes()); err != nil {
@@ -124,6 +137,9 @@ func (s *mpsServer) add(request string, oob []byte) error {
 		defer s.mu.Unlock()
 		delete(s.clients, pid)
 		s.log.line("Client %d disconnected", pid)
+		if s.faulted && len(s.clients) == 0 {
+			s.faulted = false
+		}
 		s.endLocked()
 	}()
 	return nil
