@@ -101,6 +101,7 @@ var rules = map[string]rule{
 	"daemon/outcome":      {own: []string{"api", "daemon/planner", "gpu", "internal/engine", "internal/observe", "internal/step", "mig"}, pure: true, why: "outcome describes what a change has reached; it changes nothing"},
 	"daemon/change":       {own: join(shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps"), why: manager},
 	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "isolation", "mps"), why: manager},
+	"daemon/mpscontrol":   {own: shared, why: manager},
 	"daemon/leases":       {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
 	"daemon/adoption":     {own: join(shared, "internal/procfs"), why: manager},
 	"daemon/enforce":      {own: join(shared, "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},

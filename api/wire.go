@@ -98,7 +98,7 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | mps-down | lost | stuck
+	State       string          `json:"state"`           // ok | changing | held | drained | mps-down | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
@@ -170,6 +170,10 @@ type MPSStatus struct {
 	Clients int    `json:"clients"`
 	Bypass  string `json:"bypass"` // report | deny
 	Reason  string `json:"reason,omitempty"`
+	// Started is when the control daemon started; absent if it does not run.
+	Started  *time.Time `json:"started,omitempty"`
+	Restarts int        `json:"restarts,omitempty"` // how often it was started again since gpushared started
+	Drained  *MPSDrain  `json:"drained,omitempty"`  // absent: it takes leases
 }
 
 // ProcessStatus is one process on a GPU.

@@ -342,7 +342,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
 		isolation.KindSet: isolationHandler, isolation.KindRemove: isolationHandler,
 		isolation.KindLoginFilter: &isolation.LoginFilterHandler{Host: filters},
-		mps.KindStart:             control, mps.KindStop: control,
+		mps.KindStart:             control, mps.KindStop: control, mps.KindRestart: mps.RestartHandler{Handler: control},
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},

@@ -4,11 +4,15 @@ import (
 	"net/http"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/mpscontrol"
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
 // routes is the API. A handler restricts further what a member sees of other tenants.
 func (d *Daemon) routes() []server.Route {
+	mps := &mpscontrol.Control{
+		Reporter: d.Reporter, StateDir: d.settings.StateDir, State: d.state, Observer: d.observer, Attribution: d.attribution, Table: d.table, Changes: d.changes, Refresh: d.converger.Refresh,
+	}
 	return []server.Route{
 		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "read the versions", Bound: server.Reads, Handle: d.viewer.GetInfo},
 		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "read the status", Bound: server.Reads, Handle: d.viewer.GetStatus},
@@ -21,6 +25,11 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, Audit: "mig remove", What: "remove MIG instances", Bound: server.Changes, Handle: d.changes.PostRemove, Query: server.Query{"check": server.Flag}, Body: api.InstancesRequest{}},
 		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.AdminOrObserver, What: "read operations", Bound: server.Awaits, Handle: d.changes.GetOperation, Query: server.Query{"wait": server.Text, "after": server.Text}},
 		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, Audit: "retry", AuditGPU: true, What: "try a GPU again", Bound: server.Changes, Handle: d.changes.RetryGPU, Query: server.Query{"force": server.Flag, "allow-reset": server.Flag}},
+		{Method: http.MethodGet, Pattern: "/v1/mps/{id}", Access: server.AdminOrObserver, What: "read the MPS of a GPU", Bound: server.ReadsBack, Handle: d.viewer.GetMPS},
+		{Method: http.MethodGet, Pattern: "/v1/mps/{id}/log", Access: server.Admin, What: "read the log of MPS", Bound: server.ReadsBack, Handle: d.viewer.GetMPSLog, Query: server.Query{"lines": server.Text}},
+		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/restart", Access: server.Admin, Audit: "mps restart", AuditGPU: true, What: "restart the MPS of a GPU", Bound: server.Changes, Handle: mps.PostRestart, Query: server.Query{"check": server.Flag, "force": server.Flag}},
+		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/drain", Access: server.Admin, Audit: "mps drain", AuditGPU: true, What: "drain the MPS of a GPU", Bound: server.Changes, Handle: mps.PostDrain},
+		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/resume", Access: server.Admin, Audit: "mps resume", AuditGPU: true, What: "resume the MPS of a GPU", Bound: server.Changes, Handle: mps.PostResume},
 		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/freeze", Access: server.Admin, Audit: "freeze", What: "freeze a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantFreeze},
 		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/thaw", Access: server.Admin, Audit: "thaw", What: "thaw a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantThaw},
 		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, Audit: "start", What: "run on a GPU", Bound: server.Starts, Handle: d.leases.PostLease, Body: api.LeaseRequest{}},

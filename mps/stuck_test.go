@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
 )
 
@@ -45,7 +46,7 @@ func TestRestartReplacesADaemonThatWorks(t *testing.T) {
 		t.Errorf("without a client the step is %+v", s)
 	}
 	p.ends(t, 1, "")
-	if lines := r.LastLines(t.Context(), gpuA, 3); len(lines) != 3 || strings.ContainsFunc(strings.Join(lines, ""), func(r rune) bool { return r < ' ' }) {
+	if lines := r.LastLines(t.Context(), Whole(gpuA), 3); len(lines) != 3 || strings.ContainsFunc(strings.Join(lines, ""), func(r rune) bool { return r < ' ' }) {
 		t.Errorf("the last three lines are %q", lines)
 	}
 }
@@ -67,10 +68,10 @@ func TestStuckStatesEnd(t *testing.T) {
 			remove(t, filepath.Join(r.pipe(), "control_privileged"))
 		}},
 		"the directory of the sockets is removed": {keeps: true, harm: func(t *testing.T, r *fixture, _ *State) { remove(t, r.pipe()) }},
-		"the tenants' directory is removed":       {keeps: true, harm: func(t *testing.T, r *fixture, _ *State) { remove(t, r.layout(gpuA).tenant()) }},
-		"all directories are removed":             {harm: func(t *testing.T, r *fixture, _ *State) { remove(t, r.layout(gpuA).dir) }},
+		"the tenants' directory is removed":       {keeps: true, harm: func(t *testing.T, r *fixture, _ *State) { remove(t, r.layout(Whole(gpuA)).tenant()) }},
+		"all directories are removed":             {harm: func(t *testing.T, r *fixture, _ *State) { remove(t, r.layout(Whole(gpuA)).dir) }},
 		"the mode of the directory is changed": {keeps: true, harm: func(t *testing.T, r *fixture, _ *State) {
-			if err := os.Chmod(r.layout(gpuA).dir, 0o700); err != nil {
+			if err := os.Chmod(r.layout(Whole(gpuA)).dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -146,8 +147,8 @@ func (f *fixture) converged(t *testing.T, h *Handler, set Settings, p *program) 
 	var due *step.Step
 	for range 2*maxMissedGreetings + 2 {
 		f.clock.pass(logInterval)
-		st, due = h.Supervisor.observeNow(ctx, set.GPU), nil
-		for _, s := range Plan(map[gpu.UUID]Settings{set.GPU: set}, map[gpu.UUID]Observed{set.GPU: f.observed(st, p)}) {
+		st, due = h.Supervisor.observeNow(ctx, set.Device()), nil
+		for _, s := range Plan(map[Device]Settings{set.Device(): set}, map[Device]Observed{set.Device(): f.observed(st, p)}) {
 			if s.Disruption == step.Running {
 				due = &s
 				continue
@@ -177,7 +178,7 @@ func signalPID(t *testing.T, pid int, sig syscall.Signal) {
 		t.Fatal(err)
 	}
 	if sig == syscall.SIGKILL {
-		awaitExit(t, pid)
+		procfstest.AwaitEnd(t, pid)
 	}
 }
 

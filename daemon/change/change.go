@@ -111,6 +111,7 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 			delete(s.Held, id)
 		}
 	}
+	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.want.Mode(id) != api.ModeMPS })
 	for id := range s.OriginalModes {
 		if p.want.Mode(id) == api.ModeExternal {
 			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.
@@ -166,6 +167,26 @@ func gpusOf(steps []step.Step) map[gpu.UUID]bool {
 		}
 	}
 	return out
+}
+
+// Exclusive calls f while no other change is planned or open.
+func (cs *Changes) Exclusive(ctx context.Context, f func() error) error {
+	done, err := cs.lockChanges(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return f()
+}
+
+// Submit carries out steps that no spec asks for. It must be called in Exclusive.
+func (cs *Changes) Submit(kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority) (*api.Operation, error) {
+	r := engine.Record{Kind: kind, By: caller, Authority: engine.Authority(a), Generation: plan.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
+	if err := cs.State.Store.Update(func(s *store.State) error { return recordChange(s, &r) }); err != nil {
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "free space in " + cs.Settings.StateDir + " and try again"}
+	}
+	op := cs.launch(r, plan)
+	return &op, nil
 }
 
 // launch carries out a recorded change in the background.
@@ -265,7 +286,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 			case out[string(id)].Dropped > 0:
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
-			case !ok || !want.Manages(id):
+			case !ok || !want.Manages(id), r.Kind == state.KindMPSRestart: // A restart changes nothing that is recorded.
 			case changesOwnership(r.Kind) && isHeld(s, id):
 				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
@@ -433,18 +454,16 @@ func (cs *Changes) Restore(node *observe.Node) {
 func (cs *Changes) RetryGPU(c *server.Call) error {
 	node, want := cs.Observer.Last(), cs.State.Desired()
 	name, a := c.R.PathValue("id"), planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
-	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
-		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
-	})
-	if i < 0 {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
+	g, err := planner.GPUNamed(node, name)
+	if err != nil {
+		return err
 	}
 	done, err := cs.lockChanges(c.Ctx())
 	if err != nil {
 		return err
 	}
 	defer done()
-	id := node.GPUs[i].Identity.UUID
+	id := g.Identity.UUID
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
 	if err := cs.Driver.Retry(ctx, id); err != nil {

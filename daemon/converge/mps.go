@@ -20,6 +20,11 @@ func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
+		if want.WantsMPS(id) && g.MPS.Healthy() && g.MPS.LogSilent {
+			bad[string(id)] = api.Condition{
+				GPU: string(id), Message: fmt.Sprintf("GPU %d: the log of MPS is silent: a fault of a client would not be named", g.Identity.Index), Hint: restartHint(g),
+			}
+		}
 		if !want.WantsMPS(id) || g.MPS.Healthy() || g.MPS == nil && cv.State.Changing() != nil {
 			continue
 		}
@@ -36,13 +41,18 @@ func mpsHint(g *observe.GPU) string {
 	case m == nil:
 		return "it is started again"
 	case m.Down() && len(m.Leftovers) > 0:
-		return "servers of the former control daemon still run: it is started when they have no clients, or at once with 'gpushare apply --force', which stops the clients"
+		return "servers of the former control daemon still run: " + restartHint(g)
 	case m.Phase == mps.Failed:
 		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %d'", g.Identity.Index)
 	case m.Phase == mps.Unresponsive:
-		return "it is restarted when it has no clients, or at once with 'gpushare apply --force', which stops them"
+		return restartHint(g)
 	}
 	return "it is corrected by itself"
+}
+
+// restartHint is for a control daemon that only a restart corrects.
+func restartHint(g *observe.GPU) string {
+	return fmt.Sprintf("it is restarted when it has no clients; 'gpushare mps restart %d --force' terminates them", g.Identity.Index)
 }
 
 // reportMPSCorrected reports what was changed from outside on control daemons that run, and is as desired again.

@@ -61,7 +61,7 @@ func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *obse
 func WithoutRestarts(steps []step.Step, node *observe.Node) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool {
 		g, ok := node.GPU(gpu.UUID(s.GPU))
-		return s.Kind == mps.KindStart && s.Disruption == step.Running && ok && g.MPS != nil && (g.MPS.Down() || g.MPS.Phase == mps.Unresponsive)
+		return s.Kind == mps.KindStart && s.Disruption == step.Running && ok && g.MPS != nil && (g.MPS.Down() || g.MPS.Phase == mps.Unresponsive || g.MPS.LogSilent)
 	})
 }
 

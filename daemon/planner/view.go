@@ -28,6 +28,7 @@ func View(s *state.State, node *observe.Node) lease.View {
 	if want.Enforcing() && len(s.Stored().Change) == 0 {
 		closeUnrestored(s, closed, want, node)
 	}
+	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
 	numberInstances(s, &v)

@@ -19,3 +19,6 @@ type OpenChange struct {
 
 // KindUnmanage is the kind of change that ends the management of the node.
 const KindUnmanage = "unmanage"
+
+// KindMPSRestart is the kind of change that restarts MPS on one GPU.
+const KindMPSRestart = "mps-restart"

@@ -20,7 +20,14 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 		if out.Reason == "" {
 			out.Reason = st.Pending
 		}
-		out.Clients = len(clientsOf(g))
+		out.Clients, out.Restarts = len(clientsOf(g)), st.Restarts
+		if at := st.Started(); !at.IsZero() {
+			out.Started = &at
+		}
+	}
+	if d, ok := p.stored.DrainedMPS[g.Identity.UUID]; ok {
+		wire := api.MPSDrain(d)
+		out.Drained = &wire
 	}
 	return out
 }

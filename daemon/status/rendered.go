@@ -130,7 +130,7 @@ func (v *Viewer) inputs() *statusInputs {
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
 		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
-	p.times = st.StepDurations
+	p.stored = *st
 	p.timeSlices, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Enforce.FrozenTenant
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]

@@ -39,7 +39,7 @@ type statusInputs struct {
 	servesMPS      func(m *mps.State, pid int) bool
 	container      func(state.GrantKey) *api.ContainerUse
 	foreign        func(id gpu.UUID, in *gpu.Instance) bool
-	times          map[string]map[string]store.Duration
+	stored         store.State
 	timeSlices     func(id gpu.UUID) *api.TimeSlices
 	frozen         func(tenant string) *api.TenantFreeze
 	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
@@ -53,7 +53,7 @@ func (p *statusInputs) render() *api.Status {
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
 			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
-			Times: state.WireTimes(p.times),
+			Times: state.WireTimes(p.stored.StepDurations),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -105,6 +105,8 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.State, out.Reason = "held", reason
 	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
 		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
+	case p.desired.WantsMPS(id) && !p.stored.DrainedMPS[id].Since.IsZero():
+		out.State, out.Reason = "drained", fmt.Sprintf("%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.DrainedMPS[id].By, g.Identity.Index)
 	}
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)

@@ -47,6 +47,7 @@ func TestCompletion(t *testing.T) {
 		"run --tenant=":      {[]string{"run", "--tenant=g"}, []string{"geology"}, noFiles},
 		"grants of all":      {[]string{"run", "--grant", ""}, []string{"train\tvision: MIG 3g.20gb", "dev\tvision: 40% of the time, 30 GiB", "serve\tspeech: 30% of the threads (advisory), 16 GiB"}, noFiles},
 		"grants of a tenant": {[]string{"run", "-t", "speech", "--grant", ""}, []string{"serve\tspeech: 30% of the threads (advisory), 16 GiB"}, noFiles},
+		"GPUs with MPS":      {[]string{"mps", "restart", "1"}, []string{"1\tA100-SXM4-40GB, ok", "10\tA100-SXM4-40GB, held: cannot create 3g.20gb at 4: in use"}, noFiles},
 		"kinds":              {[]string{"run", "--kind", ""}, []string{"mig:3g.20gb", "mps", "timeslice"}, noFiles},
 		"spec files":         {[]string{"apply", "-f", ""}, []string{"yaml", "yml"}, certainFile},
 		"spec arguments":     {[]string{"spec", "validate", ""}, []string{"yaml", "yml"}, certainFile},

@@ -24,17 +24,7 @@ time, host limits. What is not enforced is listed with the reason.`,
 				return a.printJSON(e)
 			}
 			fmt.Fprintf(a.io.Out, "%s: %s\n\n", printable(e.Name), printable(e.Text))
-			rows := [][]string{{"RESTRICTION", "ENFORCED", "LIMIT", "BY, OR WHY NOT"}}
-			for _, r := range e.Rules {
-				row := []string{r.What, "no", dash(r.Desired), r.Reason}
-				if r.Enforced {
-					row[1], row[3] = "yes", r.By
-				} else if r.Advisory {
-					row[1] = "advisory"
-				}
-				rows = append(rows, row)
-			}
-			a.table(rows)
+			a.rules(e.Rules)
 			for _, r := range e.Rules {
 				if r.Enforced && r.Accuracy != "" {
 					fmt.Fprintf(a.io.Out, "\n%s is enforced %s\n", r.What, printable(r.Accuracy))
@@ -43,4 +33,19 @@ time, host limits. What is not enforced is listed with the reason.`,
 			return nil
 		},
 	}
+}
+
+// rules prints what is enforced and what is not.
+func (a *app) rules(rules []api.Rule) {
+	rows := [][]string{{"RESTRICTION", "ENFORCED", "LIMIT", "BY, OR WHY NOT"}}
+	for _, r := range rules {
+		row := []string{r.What, "no", dash(r.Desired), r.Reason}
+		if r.Enforced {
+			row[1], row[3] = "yes", r.By
+		} else if r.Advisory {
+			row[1] = "advisory"
+		}
+		rows = append(rows, row)
+	}
+	a.table(rows)
 }

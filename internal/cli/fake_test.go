@@ -316,3 +316,26 @@ func labAudit() []any {
 		api.AuditLine{Number: 11, At: noon.Add(time.Minute), By: "gpushared", UID: -1, What: "preempt", Generation: 8, Message: "lease vision-3kq6 is stopped"},
 	}
 }
+
+// labMPS is the MPS of GPU 1 of labNode.
+func labMPS() api.MPSDetail {
+	g := labNode().GPUs[1]
+	m := api.MPSDetail{
+		SchemaVersion: 1, GPU: g.UUID, Index: g.Index, MPSStatus: *g.MPS, Servers: []int{28420},
+		ClientList: []api.ProcessStatus{{PID: 2, Command: "serve", Kind: "mps", Lease: "speech-1", Tenant: "speech", Memory: ptr(uint64(3 << 30))}, {PID: 3, Kind: "mps"}},
+		Rules: []api.Rule{
+			{What: "default threads", Desired: "30%", Enforced: true, By: "the control daemon, for clients that join from now on"},
+			{What: "default GPU memory", Desired: "no limit", Reason: "the control daemon has no limit"},
+			{What: "speech-1: GPU time", Desired: "threads, 30%", Advisory: true, Reason: "advisory: each process asks the MPS server for it, by its environment"},
+		},
+	}
+	m.Started, m.Restarts = &noon, 1
+	return m
+}
+
+// mpsRestart is the plan of a restart of MPS.
+func mpsRestart() api.Plan {
+	return api.Plan{SchemaVersion: 1, Generation: 7, Disturbs: []string{"pid 2 (lease speech-1)"}, Steps: []api.PlanStep{{
+		ID: 1, Kind: "mps.restart", GPU: gpu1, Text: "restart MPS", Reason: "an administrator requests it", Disruption: "running", Disturbs: []string{"pid 2 (lease speech-1)"},
+	}}}
+}

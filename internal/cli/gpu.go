@@ -52,35 +52,3 @@ func (a *app) gpuList(s *api.Status) {
 	}
 	a.table(rows)
 }
-
-func (a *app) mpsCommand() *cobra.Command {
-	return group("mps", "CUDA MPS control daemons",
-		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode", func(s *api.Status) any {
-			type row struct {
-				GPU string `json:"gpu"`
-				api.MPSStatus
-			}
-			out := struct {
-				SchemaVersion int   `json:"schema_version"`
-				MPS           []row `json:"mps"`
-			}{1, []row{}}
-			for i := range s.GPUs {
-				if m := s.GPUs[i].MPS; m != nil {
-					out.MPS = append(out.MPS, row{s.GPUs[i].UUID, *m})
-				}
-			}
-			return out
-		}, func(s *api.Status) {
-			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
-			for i := range s.GPUs {
-				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, m.Reason})
-				}
-			}
-			if len(rows) == 1 {
-				fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
-				return
-			}
-			a.table(rows)
-		}))
-}

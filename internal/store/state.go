@@ -19,6 +19,8 @@ type State struct {
 	Achieved map[gpu.UUID]Achieved `json:"achieved,omitempty"`
 	// Held are the GPUs on which a change failed. No change touches them until a retry.
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
+	// DrainedMPS are the GPUs whose MPS takes no new leases.
+	DrainedMPS map[gpu.UUID]DrainedMPS `json:"drained_mps,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
 	Change json.RawMessage `json:"change,omitempty"`
 	// LastInstanceGeneration is the highest generation of an instance. No generation is used twice.
@@ -110,6 +112,12 @@ type Held struct {
 	Generation uint64    `json:"generation"` // of the spec that was tried
 	Reason     string    `json:"reason"`
 	Since      time.Time `json:"since"`
+}
+
+// DrainedMPS is who drained the MPS of a GPU.
+type DrainedMPS struct {
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
 }
 
 // keepRevisions is how many accepted specs a rollback can choose from.

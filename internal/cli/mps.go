@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+)
+
+func (a *app) mpsCommand() *cobra.Command {
+	return group("mps", "CUDA MPS control daemons",
+		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode", func(s *api.Status) any {
+			type row struct {
+				GPU string `json:"gpu"`
+				api.MPSStatus
+			}
+			out := struct {
+				SchemaVersion int   `json:"schema_version"`
+				MPS           []row `json:"mps"`
+			}{1, []row{}}
+			for i := range s.GPUs {
+				if m := s.GPUs[i].MPS; m != nil {
+					out.MPS = append(out.MPS, row{s.GPUs[i].UUID, *m})
+				}
+			}
+			return out
+		}, func(s *api.Status) {
+			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
+			for i := range s.GPUs {
+				if m := s.GPUs[i].MPS; m != nil {
+					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, mpsNote(m)})
+				}
+			}
+			if len(rows) == 1 {
+				fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
+				return
+			}
+			a.table(rows)
+		}),
+		a.mpsShow(), a.mpsLog(), a.mpsRestart(),
+		a.mpsDrain("drain", "Close the MPS of a GPU to new leases", "Drain closes the MPS of a GPU to new leases. Those that run continue. A drained GPU stays\ndrained over a restart of the daemon and over a boot, until 'gpushare mps resume'.",
+			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.DrainMPS(ctx, id) }),
+		a.mpsDrain("resume", "Open a drained MPS to new leases again", "Resume ends 'gpushare mps drain'.",
+			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.ResumeMPS(ctx, id) }))
+}
+
+// mpsNote is why MPS takes no leases.
+func mpsNote(m *api.MPSStatus) string {
+	if m.Reason == "" && m.Drained != nil {
+		return "drained by " + m.Drained.By
+	}
+	return m.Reason
+}
+
+// mpsGPUs offers the GPUs in MPS mode.
+func mpsGPUs(s *api.Status) []string {
+	only := *s
+	only.GPUs = nil
+	for i := range s.GPUs {
+		if s.GPUs[i].MPS != nil {
+			only.GPUs = append(only.GPUs, s.GPUs[i])
+		}
+	}
+	return gpusOf(&only)
+}
+
+func (a *app) mpsShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show GPU", Short: "Show the MPS of one GPU: its clients, and what of its limits is enforced", Args: exactArgs(1, "a GPU's index or UUID"),
+		Example: "  gpushare mps show 2\n  gpushare mps show 2 --json", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := a.client.MPS(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(m)
+			}
+			a.mpsDetail(m)
+			return nil
+		},
+	}
+}
+
+func (a *app) mpsDetail(m *api.MPSDetail) {
+	started, servers := "-", "-"
+	if m.Started != nil {
+		started = m.Started.Local().Format(time.DateTime)
+	}
+	if len(m.Servers) > 0 {
+		servers = strings.Trim(fmt.Sprint(m.Servers), "[]")
+	}
+	rows := [][]string{
+		{"GPU", fmt.Sprintf("%d (%s)", m.Index, m.GPU)}, {"state", m.State}, {"version", dash(m.Version)}, {"unit", dash(m.Unit)},
+		{"control daemon", pid(m.PID)}, {"started", started}, {"servers", servers}, {"restarts", fmt.Sprint(m.Restarts)}, {"bypass", m.Bypass},
+	}
+	if m.Reason != "" {
+		rows = append(rows, []string{"reason", m.Reason})
+	}
+	if m.Retry != nil {
+		rows = append(rows, []string{"next start", m.Retry.Local().Format(time.DateTime)})
+	}
+	if m.Drained != nil {
+		rows = append(rows, []string{"drained", fmt.Sprintf("by %s, since %s", m.Drained.By, m.Drained.Since.Local().Format(time.DateTime))})
+	}
+	a.table(rows)
+	fmt.Fprintln(a.io.Out)
+	clients := [][]string{{"CLIENT", "COMMAND", "TENANT", "LEASE", "MEMORY"}}
+	for _, c := range m.ClientList {
+		used := "-"
+		if c.Memory != nil {
+			used = api.Bytes(*c.Memory).Short()
+		}
+		clients = append(clients, []string{pid(c.PID), dash(c.Command), dash(c.Tenant), dash(c.Lease), used})
+	}
+	if len(clients) == 1 {
+		fmt.Fprintln(a.io.Out, "no clients")
+	} else {
+		a.table(clients)
+	}
+	if len(m.Rules) > 0 {
+		fmt.Fprintln(a.io.Out)
+		a.rules(m.Rules)
+	}
+}
+
+func (a *app) mpsLog() *cobra.Command {
+	var lines int
+	c := &cobra.Command{
+		Use: "log GPU", Short: "Show the last lines of the control daemon of a GPU and its servers", Args: exactArgs(1, "a GPU's index or UUID"),
+		Long: `Log shows what the MPS control daemon of a GPU and its servers wrote last, also after
+they have ended. The lines name processes of every tenant, so only administrators may
+read them.`,
+		Example: "  gpushare mps log 2\n  gpushare mps log 2 --lines 200", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := a.client.MPSLog(cmd.Context(), args[0], lines)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(l)
+			}
+			for _, line := range l.Lines {
+				fmt.Fprintln(a.io.Out, printable(line))
+			}
+			if len(l.Lines) == 0 {
+				fmt.Fprintln(a.io.Out, "no lines")
+			}
+			return nil
+		},
+	}
+	c.Flags().IntVarP(&lines, "lines", "n", 50, "show only this many last lines, 1 to 1000")
+	return c
+}
+
+func (a *app) mpsRestart() *cobra.Command {
+	var o client.MPSRestartOptions
+	c := &cobra.Command{
+		Use: "restart GPU", Short: "Restart the MPS of a GPU", Args: exactArgs(1, "a GPU's index or UUID"),
+		Long: `Restart replaces the MPS control daemon of a GPU and its servers. It touches no other
+GPU. With clients it is refused, and names them; --force terminates them first.`,
+		Example: "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := a.client.RestartMPS(cmd.Context(), args[0], o)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.applyJSON(cmd, res, false)
+			}
+			a.plan(cmd.Context(), &res.Plan, o.Check, false)
+			if res.Operation == nil {
+				return nil
+			}
+			return a.follow(cmd, res.Operation)
+		},
+	}
+	c.Flags().BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
+	c.Flags().BoolVar(&o.Force, "force", false, "terminate the clients of the GPU")
+	return c
+}
+
+// mpsDrain is a verb that closes or opens the MPS of a GPU.
+func (a *app) mpsDrain(use, short, long string, do func(context.Context, string) (*api.MPSDrainResult, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " GPU", Short: short, Long: long, Args: exactArgs(1, "a GPU's index or UUID"),
+		Example: "  gpushare mps " + use + " 2", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := do(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(r)
+			}
+			if r.Drained == nil {
+				fmt.Fprintf(a.io.Out, "MPS of GPU %s takes leases\n", printable(args[0]))
+				return nil
+			}
+			fmt.Fprintf(a.io.Out, "MPS of GPU %s is drained: it takes no new lease\n", printable(args[0]))
+			for _, l := range r.Leases {
+				fmt.Fprintf(a.io.Out, "  %s runs on\n", l)
+			}
+			return nil
+		},
+	}
+}

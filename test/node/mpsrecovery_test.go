@@ -1,0 +1,207 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
+)
+
+// joined is a spec with MPS on GPU 2 for two tenants.
+const joined = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 2}, mode: mps}
+tenants:
+  - name: red
+    grants:
+      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
+  - name: blue
+    grants:
+      - {name: join, mps: {share: 30%, gpu_memory: 8GiB}}
+`
+
+// join starts a lease whose process is a client of MPS, and waits until the status lists it.
+func join(t *testing.T, n *harness.Node, tenant string) (*harness.Job, string) {
+	t.Helper()
+	job, id := begin(t, n, tenant, "join", n.Burn("--hold")...)
+	if err := job.AwaitLine(soon(t), "ready"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, n, "the client is not listed", func(s *api.Status) bool {
+		for _, p := range s.GPUs[2].Processes {
+			if p.Kind == "mps" && p.Lease == id {
+				return true
+			}
+		}
+		return false
+	})
+	return job, id
+}
+
+// A drained MPS takes no lease, also after the daemon was killed, and disturbs none that runs.
+func TestDrainedMPSTakesNoLease(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	job, id := join(t, n, "red")
+	if r := n.CLI(soon(t), "mps", "drain", "2"); r.Code != 0 || !strings.Contains(r.Out, "is drained") || !strings.Contains(r.Out, id) {
+		t.Fatalf("mps drain exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	for _, killed := range []bool{false, true} {
+		if killed {
+			n.KillDaemon()
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := awaitStatus(t, n, "it is not drained", func(s *api.Status) bool { return s.GPUs[2].State == "drained" })
+		if m := s.GPUs[2].MPS; m == nil || m.Drained == nil || m.Drained.By == "" || m.State != "running" {
+			t.Errorf("killed %v: %+v", killed, m)
+		}
+		if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
+			t.Errorf("killed %v: a lease gets it: %d %s", killed, r.Code, r.Err)
+		}
+		if r := n.CLI(soon(t), "mps", "list"); !strings.Contains(r.Out, "drained by") {
+			t.Errorf("killed %v: the list is %s", killed, r.Out)
+		}
+	}
+	if r := n.CLI(soon(t), "mps", "resume", "2"); r.Code != 0 {
+		t.Fatalf("mps resume exits with %d: %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 0 {
+		t.Errorf("after resume no lease gets it: %s", r.Err)
+	}
+	select {
+	case <-job.Done():
+		t.Errorf("the lease that ran ended: %s", job.Output())
+	default:
+	}
+	// Of a GPU that leaves MPS mode the mark goes with it.
+	if r := n.CLI(soon(t), "mps", "drain", "2"); r.Code != 0 {
+		t.Fatal(r.Err)
+	}
+	job.Kill()
+	awaitStatus(t, n, "the lease does not end", func(s *api.Status) bool { return len(s.Leases) == 0 })
+	apply(t, n, "version: v1\nnode: {enforce: on}\n")
+	apply(t, n, joined)
+	if g := status(t, n).GPUs[2]; g.MPS == nil || g.MPS.Drained != nil {
+		t.Errorf("after a spec without MPS it is %s: %+v", g.State, g.MPS)
+	}
+	if r := n.CLI(soon(t), "mps", "drain", "0"); r.Code == 0 || !strings.Contains(r.Err, "does not run MPS on GPU 0") {
+		t.Errorf("a GPU without MPS is drained: %d %s", r.Code, r.Err)
+	}
+}
+
+// A restart names the clients and needs --force for them. What is shown of MPS is as read back.
+func TestMPSIsShownAndRestarted(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	_, id := join(t, n, "red")
+	before, err := n.Client().MPS(soon(t), "2")
+	if err != nil || before.State != "running" || before.PID == 0 || before.Started == nil || len(before.Servers) != 1 {
+		t.Fatalf("shown: %+v %v", before, err)
+	}
+	if len(before.ClientList) != 1 || before.ClientList[0].Lease != id || before.ClientList[0].Tenant != "red" {
+		t.Errorf("its clients are %+v", before.ClientList)
+	}
+	for _, r := range before.Rules {
+		if r.Enforced && !r.Advisory && strings.Contains(r.What, "time") {
+			t.Errorf("%+v is only asked for by the environment", r)
+		}
+	}
+	if r := n.CLI(soon(t), "mps", "log", "2", "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
+		t.Errorf("mps log exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLI(soon(t), "mps", "restart", "2"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "mps restart 2 --force") {
+		t.Errorf("a restart with a client exits with %d: %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "mps", "restart", "2", "--check"); r.Code != 0 || !strings.Contains(r.Out, id) {
+		t.Errorf("the check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if now, err := n.Client().MPS(soon(t), "2"); err != nil || now.PID != before.PID {
+		t.Fatalf("it was restarted: %+v %v", now, err)
+	}
+	if r := n.CLI(soon(t), "mps", "restart", "2", "--force"); r.Code != 0 {
+		t.Fatalf("mps restart --force exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	after, err := n.Client().MPS(soon(t), "2")
+	if err != nil || after.PID == before.PID || after.State != "running" || after.Restarts != 1 || len(after.ClientList) != 0 {
+		t.Errorf("after the restart: %+v %v", after, err)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 0 {
+		t.Errorf("after the restart no lease gets it: %s", r.Err)
+	}
+}
+
+// A control daemon that was killed while a client runs leaves its server. A condition has the command that helps, and the command
+// helps; gpu retry refuses and names the client.
+func TestOrphanedMPSServer(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	job, _ := join(t, n, "red")
+	m := status(t, n).GPUs[2].MPS
+	if err := syscall.Kill(m.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	const command = "mps restart 2 --force"
+	s := awaitStatus(t, n, "no condition has the command", func(s *api.Status) bool {
+		for _, c := range s.Node.Conditions {
+			if c.Kind == "mps" && strings.Contains(c.Hint, command) {
+				return s.GPUs[2].State == "mps-down"
+			}
+		}
+		return false
+	})
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 125 {
+		t.Errorf("a lease gets a GPU whose MPS is down: %d %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "gpu", "retry", "2"); r.Code != api.ExitConflict || !strings.Contains(r.Err, "pid ") {
+		t.Errorf("gpu retry exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	select {
+	case <-job.Done():
+		t.Fatalf("the client was ended: %s", job.Output())
+	default:
+	}
+	if r := n.CLI(soon(t), strings.Fields(command)...); r.Code != 0 {
+		t.Fatalf("%s exits with %d: %s%s", command, r.Code, r.Out, r.Err)
+	}
+	s = awaitStatus(t, n, "MPS does not run", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "running" })
+	for _, c := range s.Node.Conditions {
+		if c.Kind == "mps" {
+			t.Errorf("there is still a condition: %s", c.Message)
+		}
+	}
+	if left := serversOf(t, n.Root()); left != 0 {
+		t.Errorf("%d servers are left", left)
+	}
+}
+
+// serversOf counts the MPS servers of a node.
+func serversOf(t *testing.T, root string) (count int) {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range found {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue // It has ended, or belongs to another user.
+		}
+		if strings.HasPrefix(string(b), filepath.Join(root, "usr/bin/nvidia-cuda-mps-server")) {
+			count++
+		}
+	}
+	return count
+}
