@@ -27,7 +27,7 @@ func TestStartObserveStop(t *testing.T) {
 	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
 	r.start(t, set)
 	st := r.running(t)
-	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, Settings: &set}
+	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, Settings: &set, Start: st.Start, Defaults: &Defaults{Threads: 40, Memory: "1G"}}
 	if diff := cmp.Diff(want, st); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}
@@ -228,7 +228,8 @@ func TestUnlinkedSocket(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	r.running(t)
-	if err := os.Remove(filepath.Join(r.pipe(), "control")); err != nil {
+	// Without its own links gpushare cannot restore it.
+	if err := errors.Join(os.RemoveAll(r.layout(deviceA).kept()), os.Remove(filepath.Join(r.pipe(), "control"))); err != nil {
 		t.Fatal(err)
 	}
 	if st := r.observe(t); st.Healthy() || !strings.Contains(st.Reason, "control: "+ErrNoDaemon.Error()) {
