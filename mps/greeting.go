@@ -27,8 +27,13 @@ const greetTimeout = time.Second
 // hangs on one connection still accepts others, and a daemon whose control socket was unlinked still answers the control
 // program, which uses the other socket.
 func greet(ctx context.Context, pipeDir string) error {
+	return greetWithin(ctx, pipeDir, greetTimeout)
+}
+
+// greetWithin is greet with another timeout for each socket.
+func greetWithin(ctx context.Context, pipeDir string, timeout time.Duration) error {
 	for _, name := range []string{"control", "control_privileged"} {
-		if err := greetSocket(ctx, filepath.Join(pipeDir, name)); err != nil {
+		if err := greetSocket(ctx, filepath.Join(pipeDir, name), timeout); err != nil {
 			return err
 		}
 	}
@@ -42,11 +47,11 @@ func greetClients(ctx context.Context, pipeDir string) error {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("there is no socket at %s: %w", path, ErrNoDaemon)
 	}
-	return greetSocket(ctx, filepath.Join(pipeDir, "control"))
+	return greetSocket(ctx, filepath.Join(pipeDir, "control"), greetTimeout)
 }
 
-func greetSocket(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+func greetSocket(ctx context.Context, path string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unixpacket", path)

@@ -23,22 +23,32 @@ const directoryMode = 0o711
 const maxSocketPath = 107
 
 // create creates the directories, because the control daemon would make its own world-writable; it keeps the mode of one that
-// exists.
+// exists. Restrict opens the tenants' directory.
 func (l layout) create() error {
 	if long := filepath.Join(l.pipe(), "control_privileged"); len(long) > maxSocketPath {
 		return fmt.Errorf("cannot create a socket at %s: the path has %d bytes and may have %d; set a shorter run_dir", long, len(long), maxSocketPath)
 	}
-	for _, d := range []struct {
-		path string
-		mode os.FileMode
-	}{{l.dir, directoryMode}, {l.pipe(), 0o711}, {l.tenant(), 0o711}, {l.logs(), 0o700}} {
-		if err := os.MkdirAll(d.path, d.mode); err != nil {
-			return fmt.Errorf("cannot create an MPS directory: %w", err)
-		}
-		// The umask may have removed bits, and an existing directory may have another mode.
-		if err := os.Chmod(d.path, d.mode); err != nil {
+	if err := os.MkdirAll(l.dir, directoryMode); err != nil {
+		return fmt.Errorf("cannot create an MPS directory: %w", err)
+	}
+	// The umask may have removed bits.
+	for _, dir := range []string{filepath.Dir(l.dir), l.dir} {
+		if err := os.Chmod(dir, directoryMode); err != nil {
 			return fmt.Errorf("cannot set the mode of an MPS directory: %w", err)
 		}
+	}
+	for _, dir := range []string{l.pipe(), l.tenant(), l.logs()} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("cannot create an MPS directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// closePipe closes the privileged directory before a control daemon starts, which opens its files to all for a moment.
+func (l layout) closePipe() error {
+	if err := os.Chmod(l.pipe(), 0o700); err != nil {
+		return fmt.Errorf("cannot close an MPS directory: %w", err)
 	}
 	return nil
 }
@@ -77,15 +87,6 @@ func (l layout) tenantLinked() bool {
 	}
 	b, err := os.Stat(filepath.Join(l.tenant(), "control"))
 	return err == nil && os.SameFile(a, b)
-}
-
-// restrictLog restricts the log FIFO to its owner. Otherwise any user could forge lines, and a hundred bytes of garbage would
-// end the daemon's log for good. A server of the same user can still write to it.
-func (l layout) restrictLog() error {
-	if err := os.Chmod(filepath.Join(l.pipe(), "log"), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot restrict the MPS log: %w", err)
-	}
-	return nil
 }
 
 // record is what the next run of gpushared must know of a control daemon. It is written before the start.

@@ -47,12 +47,15 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 			return err
 		}
 	}
-	err = l.forgetFiles()
+	err = errors.Join(l.forgetFiles(), l.closePipe())
 	if err == nil {
 		err = s.Units.StartService(ctx, s.Service(set, can))
 	}
 	if err == nil {
 		err = s.awaitGreeting(ctx, l, name)
+	}
+	if err == nil {
+		err = s.restrictStarted(set.Device())
 	}
 	if err == nil {
 		err = s.setUp(ctx, l, set)
@@ -172,6 +175,5 @@ func (s *Supervisor) setUp(ctx context.Context, l layout, set Settings) error {
 	if err := c.apply(ctx, set); err != nil {
 		return err
 	}
-	// Only with servers of the same user can the log be restricted.
-	return errors.Join(l.restrictLog(), l.linkTenant(), l.keepFiles())
+	return errors.Join(l.linkTenant(), l.keepFiles())
 }

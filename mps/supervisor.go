@@ -54,6 +54,8 @@ type gpuState struct {
 	reading         reading
 	refused         map[int]string // by server: the difference that remained when its limits were set
 	restarts        restarts
+	access          access // has its own lock
+	peers           peers  // has its own lock
 }
 
 func (s *Supervisor) layout(d Device) layout {

@@ -79,7 +79,7 @@ func TestFilePermissions(t *testing.T) {
 	r.start(t, Settings{GPU: gpuA})
 	l := r.layout(deviceA)
 	want := map[string]string{
-		l.dir: "drwx--x--x", l.pipe(): "drwx--x--x", l.tenant(): "drwx--x--x", l.logs(): "drwx------",
+		l.dir: "drwx--x--x", l.pipe(): "drwx------", l.tenant(): "drwx------", l.logs(): "drwx------",
 		filepath.Join(l.pipe(), "log"): "prw-------", filepath.Join(l.tenant(), "control"): "Srw-rw-rw-",
 	}
 	for path, mode := range want {

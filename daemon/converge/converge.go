@@ -148,6 +148,7 @@ func prefix(id string) string {
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.updateTable(node) // The limits follow the terms of the leases, which it revises.
 	cv.MemoryLimits.Converge(ctx, node, cv.reportCorrected)
+	cv.MPSAccess.Converge(ctx, node, cv.reportCorrected)
 	cv.updateTable(node)
 	cv.updateReserved()
 	cv.UpdateShares()

@@ -38,6 +38,7 @@ type Converger struct {
 	Policy           *devicepolicy.Policy
 	Changes          changes
 	MemoryLimits     memoryLimits
+	MPSAccess        mpsAccess
 
 	Drift         drift
 	unmetReserved unmetReserved
@@ -50,6 +51,11 @@ type watchdog interface{ Watchdog() error }
 type memoryLimits interface {
 	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
 	Describe(v *lease.View)
+}
+
+// mpsAccess keeps who reaches the sockets of MPS.
+type mpsAccess interface {
+	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
 }
 
 // changes is what the loop needs of package change.

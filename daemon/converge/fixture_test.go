@@ -62,6 +62,11 @@ type noLimits struct{}
 func (noLimits) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
 func (noLimits) Describe(*lease.View)                                                      {}
 
+// noAccess leaves the sockets of MPS as they are.
+type noAccess struct{}
+
+func (noAccess) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
+
 // countingWatchdog is a watchdog that counts.
 type countingWatchdog struct{ notified atomic.Int64 }
 
@@ -98,7 +103,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		Engine: &engine.Engine{Handlers: engine.Handlers{
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{},
+		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{},
 		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{

@@ -15,12 +15,15 @@ import (
 // it.
 func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
 	id := l.Place.GPUs[0]
-	if st := pol.MPS.Observe(ctx, mps.Whole(id)); !st.Healthy() {
+	if st := pol.MPS.Await(ctx, mps.Whole(id)); !st.Healthy() {
 		why := "it is not running"
 		if st != nil && st.Reason != "" {
 			why = st.Reason
 		}
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot connect to MPS on GPU %s: %s", id, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
+	}
+	if err := pol.MPS.Admit(mps.Whole(id), l.UID); err != nil {
+		return nil, err
 	}
 	limits := mps.Limits{}
 	if s := l.Terms.Spec.MPS; s != nil {

@@ -276,12 +276,16 @@ func (d *control) loop() int {
 func (d *control) serve(e connected) (quit bool) {
 	d.line("Accepting connection...")
 	pid, uid, err := peer(e.conn)
+	var from net.Conn = e.conn
+	if uc, ok := e.conn.(*net.UnixConn); ok {
+		from = awaiting{uc}
+	}
 	if err == nil {
 		_, err = e.conn.Write([]byte(greeting))
 	}
 	if err == nil {
 		var b []byte
-		if b, err = receive(e.conn); err == nil && string(b) != credential {
+		if b, err = receive(from); err == nil && string(b) != credential {
 			err = errPeer
 		}
 	}
@@ -290,11 +294,11 @@ func (d *control) serve(e connected) (quit bool) {
 		e.conn.Close()
 		return false
 	}
-	b, err := receive(e.conn)
+	b, err := receive(from)
 	switch {
 	case err == nil && len(b) == 4 && binary.NativeEndian.Uint32(b) == typeUI:
 		d.line("NEW UI")
-		quit = d.serveUI(e.conn, uid, e.privileged)
+		quit = d.serveUI(from, uid, e.privileged)
 		if !quit {
 			d.line("UI closed")
 		}

@@ -47,6 +47,30 @@ func receive(c net.Conn) ([]byte, error) {
 	return b[:n], err
 }
 
+// awaiting is a connection on which a read waits in the kernel, as the real program does: its thread is in recvmsg(2) on this
+// descriptor, which is how a process that keeps it waiting is found. Seen with 535.261.03 and 550.163.01.
+type awaiting struct{ *net.UnixConn }
+
+func (a awaiting) Read(b []byte) (n int, err error) {
+	raw, err := a.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var got error
+	err = raw.Control(func(fd uintptr) {
+		if got = unix.SetNonblock(int(fd), false); got != nil {
+			return
+		}
+		for {
+			if n, _, got = unix.Recvfrom(int(fd), b, 0); !errors.Is(got, unix.EINTR) {
+				break
+			}
+		}
+		got = errors.Join(got, unix.SetNonblock(int(fd), true)) // a server's reads are ordinary ones
+	})
+	return max(n, 0), errors.Join(err, got)
+}
+
 func receiveInt32(c net.Conn) (int32, error) {
 	b, err := receive(c)
 	if err == nil && len(b) != 4 {

@@ -1,0 +1,182 @@
+package mpsaccess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/mps"
+)
+
+const (
+	checkInterval = 500 * time.Millisecond
+	// stopAfter is how long a connection is reported before its processes are stopped.
+	stopAfter = time.Second
+	// grace is the time between SIGTERM and SIGKILL. It is short, because all others wait.
+	grace = 500 * time.Millisecond
+	// exitTimeout bounds one stop.
+	exitTimeout = 5 * time.Second
+)
+
+// connection is a connection on which a control daemon waits.
+type connection struct {
+	gpu   string
+	inode uint64
+}
+
+// blocked are the connections that keep others out.
+type blocked struct {
+	mu         locks.Mutex[locks.Leaf]  // guards what follows
+	before     map[connection]time.Time // found by the check before this one, since when
+	now        map[connection]time.Time
+	conditions map[string]api.Condition
+}
+
+// add adds a connection to those of this check, and returns since when it is known.
+func (b *blocked) add(c connection, condition api.Condition, now time.Time) (since time.Time, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since, known = b.before[c]
+	if !known {
+		since = now
+	}
+	b.now[c], b.conditions[fmt.Sprint(c)] = since, condition
+	return since, known
+}
+
+// Run looks for processes that keep others out, until ctx ends.
+func (a *Access) Run(ctx context.Context) {
+	for loop.Every(ctx, checkInterval) {
+		a.check(ctx)
+	}
+}
+
+// check checks all control daemons at the same time: each may have to wait for a greeting that does not come.
+func (a *Access) check(ctx context.Context) {
+	want, node := a.State.Desired(), a.Observer.Last()
+	b := &a.blocked
+	b.before, b.now, b.conditions = b.now, map[connection]time.Time{}, map[string]api.Condition{}
+	var all sync.WaitGroup
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		if !want.WantsMPS(g.Identity.UUID) || g.MPS == nil || g.MPS.Settings == nil {
+			continue
+		}
+		all.Go(func() {
+			peers, err := a.MPS.SilentPeers(ctx, g.Identity.UUID)
+			if err != nil && !errors.Is(err, procfs.ErrNoProcess) && ctx.Err() == nil {
+				a.Log.Warn("cannot find what keeps others from MPS", "gpu", g.Identity.UUID, "error", err)
+			}
+			for j := range peers {
+				a.handle(ctx, g, &peers[j])
+			}
+		})
+	}
+	all.Wait()
+	a.Conditions.Replace("mps-blocked", b.conditions)
+}
+
+// handle reports a connection, and stops its processes when it is due.
+func (a *Access) handle(ctx context.Context, g *observe.GPU, p *mps.Peer) {
+	c := connection{string(g.Identity.UUID), p.Inode}
+	who, keeps := a.describe(g, p)
+	text := fmt.Sprintf("GPU %d: %s connected to its MPS and sends nothing, and no process can join meanwhile", g.Identity.Index, who)
+	hint := "it is stopped within two seconds"
+	if keeps != "" {
+		text += "; it is not stopped: " + keeps
+		hint = "end it"
+	}
+	condition := api.Condition{GPU: c.gpu, Message: text, Hint: hint}
+	at, known := a.blocked.add(c, condition, a.Now())
+	if !known {
+		a.Conditions.Put("mps-blocked", fmt.Sprint(c), condition)
+		a.Events.Publish(api.Event{Kind: "mps.blocked", GPU: c.gpu, Message: text})
+		a.Log.Warn("a process keeps others from MPS", "gpu", c.gpu, "process", who)
+	}
+	if keeps != "" || a.Now().Sub(at) < stopAfter {
+		return
+	}
+	if err := a.stop(ctx, c.gpu, p, text); err != nil && ctx.Err() == nil {
+		a.Log.Error("cannot stop what keeps others from MPS", "gpu", c.gpu, "process", who, "error", err)
+	}
+	a.Wake()
+}
+
+// describe names the processes of a connection, and why they are not stopped; empty: they are.
+func (a *Access) describe(g *observe.GPU, p *mps.Peer) (who, keeps string) {
+	who = p.Names()
+	if who == "" {
+		who = "a process that cannot be found"
+	}
+	if p.UID >= 0 {
+		who += " of user " + a.Identities.Names.UserName(p.UID)
+	}
+	in := map[string]bool{}
+	for _, st := range p.Processes {
+		id, leased := a.Attribution.LeaseOf(st.PID)
+		if leased && !in[id] {
+			in[id] = true
+			who += " in lease " + id
+		}
+		decision := stop.DecidePID(st.PID)
+		if leased {
+			decision = stop.DecideEscaped(st.PID) // It is a tenant's, whatever its uid.
+		}
+		switch {
+		case decision == stop.IsRoot || decision == stop.Unknown:
+			keeps = "it belongs to root"
+		case decision == stop.IsSystem:
+			keeps = "it belongs to the system"
+		case st.PID == os.Getpid() || st.PPID == os.Getpid() || attribution.ServesMPS(g.MPS, st):
+			keeps = "it is gpushare's own"
+		}
+	}
+	if len(p.Processes) == 0 && !stoppable(p.UID) {
+		keeps = "it belongs to root or the system"
+	}
+	return who, keeps
+}
+
+// stoppable reports whether a process of a user that cannot be found would be stopped.
+func stoppable(uid int) bool {
+	return stop.Decide(stop.Process{UID: uint32(max(uid, 0)), Known: uid >= 0}, os.Geteuid()) == stop.MayStop
+}
+
+// stop stops the processes of a connection, or ends the connection where none is known.
+func (a *Access) stop(ctx context.Context, gpu string, p *mps.Peer, text string) error {
+	text += ": it is stopped"
+	notify := func(context.Context) {
+		a.Events.Publish(api.Event{Kind: "mps.blocked.stopped", GPU: gpu, Message: text})
+		a.Audit("gpushared", "mps-blocked", text)
+	}
+	if len(p.Processes) == 0 {
+		notify(ctx)
+		return p.Disconnect()
+	}
+	var pidfds []*procfs.Pidfd
+	for _, st := range p.Processes {
+		h, err := procfs.OpenPidfd(st.PID, st.Start)
+		if errors.Is(err, procfs.ErrNoProcess) {
+			continue // It has exited.
+		}
+		if err != nil {
+			return err
+		}
+		pidfds = append(pidfds, h)
+	}
+	target := stop.NewProcesses(pidfds...)
+	defer target.Close()
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	return (&stop.Escalation{Target: target, Notify: notify}).Run(ctx, grace)
+}
