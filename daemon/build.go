@@ -278,10 +278,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
 	d.changes.Converger, d.changes.Memory = d.converger, memory
-	d.access = &mpsaccess.Access{
+	d.converger.MPSAccess = &mpsaccess.Access{
 		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
 	}
-	d.converger.MPSAccess = d.access
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
 		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,

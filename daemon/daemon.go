@@ -18,7 +18,6 @@ import (
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
-	"github.com/gpushare/gpushare/daemon/mpsaccess"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -55,7 +54,6 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
-	access      *mpsaccess.Access
 	account     *account.Account
 	viewer      *status.Viewer
 }
@@ -103,7 +101,6 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	d.tasks.Go(func() { d.policy.MPS.Watch(ctx, d.wakeConverge) })
-	d.tasks.Go(func() { d.access.Run(ctx) })
 	if f := d.host.Freezer; f != nil {
 		d.tasks.Go(func() {
 			f.Run(ctx, func(err error) { d.Log.Error("cannot keep leases frozen", "error", err) })

@@ -84,7 +84,7 @@ func (r Reach) list() acl.List {
 	return l
 }
 
-// Restrict lets only these users and groups reach the socket of a GPU's control daemon, and nobody its other files. It reads all
+// Restrict lets only these users and groups reach the socket of a GPU's control daemon, and no user its other files. It reads all
 // of them, and reads back what it has set. changed says what had been changed from outside. The error is ErrOpen when the
 // socket is open to all nevertheless; a file that cannot be set does not keep it from the others.
 func (s *Supervisor) Restrict(id Device, r Reach) (changed []string, err error) {

@@ -61,7 +61,7 @@ func (f *fixture) passable(t *testing.T) {
 func (f *fixture) reaches(t *testing.T, uid, gid int) error {
 	t.Helper()
 	return as(t, uid, gid, func() error {
-		c, err := dial(filepath.Join(f.layout(gpuA).tenant(), "control"))
+		c, err := dial(filepath.Join(f.layout(deviceA).tenant(), "control"))
 		if err != nil {
 			return err
 		}
@@ -71,14 +71,14 @@ func (f *fixture) reaches(t *testing.T, uid, gid int) error {
 
 func (f *fixture) restrict(t *testing.T, r Reach) []string {
 	t.Helper()
-	changed, err := f.Restrict(gpuA, r)
+	changed, err := f.Restrict(deviceA, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return changed
 }
 
-// Only the users and groups that Restrict names connect to the tenants' socket, and nobody uses another file.
+// Only the users and groups that Restrict names connect to the tenants' socket, and no user opens another file.
 func TestWhoReachesTheSocket(t *testing.T) {
 	for _, driver := range branches {
 		t.Run(driver, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestWhoReachesTheSocket(t *testing.T) {
 					t.Errorf("%s: %v, want %v", c.who, err, c.want)
 				}
 			}
-			if err := f.Admit(gpuA, 471304); err != nil || f.reaches(t, 471304, 471304) != nil {
+			if err := f.Admit(deviceA, 471304); err != nil || f.reaches(t, 471304, 471304) != nil {
 				t.Errorf("the user of a lease that starts does not reach it: %v", err)
 			}
 			f.clock.pass(2 * admittedFor)
@@ -135,7 +135,7 @@ func TestChangedPermissionsAreRestored(t *testing.T) {
 			f.start(t, Settings{GPU: gpuA})
 			reach := Reach{Users: []int{471301}, Groups: []int{471350}}
 			f.restrict(t, reach)
-			l := f.layout(gpuA)
+			l := f.layout(deviceA)
 			rec := l.readRecord()
 			for _, p := range l.permissions(reach, rec.SingleUser) {
 				if _, err := os.Stat(p.path); err != nil {
@@ -186,7 +186,7 @@ func TestAFileSystemWithoutLists(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(f.dir, unix.MNT_DETACH) })
 	f.start(t, Settings{GPU: gpuA})
 	for range 2 {
-		changed, err := f.Restrict(gpuA, Reach{Users: []int{471301}})
+		changed, err := f.Restrict(deviceA, Reach{Users: []int{471301}})
 		if !errors.Is(err, ErrOpen) || !errors.Is(err, acl.ErrUnsupported) || len(changed) > 0 {
 			t.Errorf("restricted: %q, %v", changed, err)
 		}

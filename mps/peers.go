@@ -47,9 +47,8 @@ type seen struct {
 	harmless bool          // the daemon has served others since
 }
 
-// SilentPeers returns the connections that keep the control daemon of a GPU from serving others. Without new connections it
-// costs one reading of the daemon's descriptors. A connection that is older than a second is suspected, and then a greeting
-// shows whether the daemon serves others.
+// SilentPeers returns the connections that keep the control daemon of a GPU from serving others: those older than a second from
+// which it waits to read. Where the kernel does not tell from which one it waits, a greeting shows whether it serves others.
 func (s *Supervisor) SilentPeers(ctx context.Context, id Device) ([]Peer, error) {
 	w := s.gpuState(id)
 	st := w.last.Load()
@@ -63,23 +62,34 @@ func (s *Supervisor) SilentPeers(ctx context.Context, id Device) ([]Peer, error)
 	if err != nil {
 		return nil, err
 	}
-	suspects := p.update(st.PID, sockets, s.Now())
+	l, suspects := s.layout(id), p.update(st.PID, sockets, s.Now())
+	awaited, unknown := procfs.AwaitedSockets(st.PID)
+	if unknown == nil {
+		suspects = slices.DeleteFunc(suspects, func(ino uint64) bool { return !slices.Contains(awaited, sockets[ino]) })
+		return p.identify(l, st.PID, sockets, suspects)
+	}
+	suspects = slices.DeleteFunc(suspects, func(ino uint64) bool { return p.since[ino].harmless })
 	if len(suspects) == 0 || !w.mu.TryLock() {
 		return nil, nil // During a command of gpushare the daemon may serve that one.
 	}
 	defer w.mu.Unlock()
-	l := s.layout(id)
-	if err := greet(ctx, l.pipe()); err == nil {
+	err = greet(ctx, l.pipe())
+	switch {
+	case err == nil:
 		for _, ino := range suspects {
 			seen := p.since[ino]
 			seen.harmless = true
 			p.since[ino] = seen
 		}
 		return nil, nil
-	} else if errors.Is(err, ErrNoDaemon) || ctx.Err() != nil {
+	case errors.Is(err, ErrNoDaemon), ctx.Err() != nil:
 		return nil, err
 	}
-	return p.blocking(l, st.PID, sockets, suspects)
+	found, err := p.identify(l, st.PID, sockets, suspects)
+	if len(found) > 1 {
+		return nil, fmt.Errorf("pid %d serves one of %d connections, and it is not known which: %w", st.PID, len(found), unknown)
+	}
+	return found, err
 }
 
 // awaitTimeout is how long a lease that starts waits for a control daemon that does not greet: longer than it takes to find and
@@ -110,7 +120,7 @@ func (p *peers) update(pid int, sockets map[uint64]int, now time.Time) (suspects
 		switch {
 		case !ok:
 			p.since[ino] = seen{at: now, boot: procfs.BootTime()}
-		case !known.harmless && now.Sub(known.at) >= silentAfter:
+		case now.Sub(known.at) >= silentAfter:
 			suspects = append(suspects, ino)
 		}
 	}
@@ -118,21 +128,20 @@ func (p *peers) update(pid int, sockets map[uint64]int, now time.Time) (suspects
 	return suspects
 }
 
-// blocking returns those of the suspects on which the daemon waits, with their processes.
-func (p *peers) blocking(l layout, pid int, sockets map[uint64]int, suspects []uint64) ([]Peer, error) {
+// identify returns those of the suspects that are connections to the daemon's sockets, with their processes.
+func (p *peers) identify(l layout, pid int, sockets map[uint64]int, suspects []uint64) ([]Peer, error) {
+	if len(suspects) == 0 {
+		return nil, nil
+	}
 	if st, err := procfs.Read(pid); err != nil || st.State == 'T' {
 		return nil, err // It is stopped itself.
 	}
-	awaited, evidence := procfs.AwaitedSockets(pid)
 	connected, err := sockdiag.Connected()
 	if err != nil {
 		return nil, err
 	}
 	var found []Peer
 	for _, ino := range suspects {
-		if evidence == nil && !slices.Contains(awaited, sockets[ino]) {
-			continue
-		}
 		c := Peer{Inode: ino, UID: -1, descriptor: sockets[ino], daemon: pid}
 		other := uint64(0)
 		if i := slices.IndexFunc(connected, func(s sockdiag.Socket) bool { return s.Inode == ino }); i >= 0 {
@@ -155,7 +164,7 @@ func (p *peers) blocking(l layout, pid int, sockets map[uint64]int, suspects []u
 			continue // A connection of another kind, as to a server.
 		}
 		if other != 0 {
-			if c.Processes, err = procfs.SocketHolders(other); err != nil {
+			if c.Processes, err = procfs.SocketUsers(other); err != nil {
 				return nil, err
 			}
 		}
@@ -163,9 +172,6 @@ func (p *peers) blocking(l layout, pid int, sockets map[uint64]int, suspects []u
 			c.Processes = p.makerOf(ino, maker, c.UID)
 		}
 		found = append(found, c)
-	}
-	if evidence != nil && len(found) > 1 {
-		return nil, fmt.Errorf("pid %d serves one of %d connections, and it is not known which: %w", pid, len(found), evidence)
 	}
 	return found, nil
 }

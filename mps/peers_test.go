@@ -13,7 +13,7 @@ import (
 func (f *fixture) silent(t *testing.T) []Peer {
 	t.Helper()
 	for end := time.Now().Add(deadline); time.Now().Before(end); f.clock.pass(silentAfter) {
-		found, err := f.SilentPeers(t.Context(), gpuA)
+		found, err := f.SilentPeers(t.Context(), deviceA)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestASilentPeerIsFound(t *testing.T) {
 			f := newFixtureOf(t, driver)
 			f.start(t, Settings{GPU: gpuA})
 			f.running(t)
-			c, err := dial(filepath.Join(f.layout(gpuA).tenant(), "control"))
+			c, err := dial(filepath.Join(f.layout(deviceA).tenant(), "control"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,11 +50,11 @@ func TestASilentPeerIsFound(t *testing.T) {
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if st := f.Await(t.Context(), gpuA); !st.Healthy() {
+			if st := f.Await(t.Context(), deviceA); !st.Healthy() {
 				t.Errorf("after its end: %+v", st)
 			}
 			f.clock.pass(time.Hour)
-			if found, err := f.SilentPeers(t.Context(), gpuA); err != nil || len(found) > 0 {
+			if found, err := f.SilentPeers(t.Context(), deviceA); err != nil || len(found) > 0 {
 				t.Errorf("after its end it found %+v, %v", found, err)
 			}
 		})
@@ -66,7 +66,7 @@ func TestAConnectionIsEndedAtTheDaemonsEnd(t *testing.T) {
 	f := newFixture(t)
 	f.start(t, Settings{GPU: gpuA})
 	f.running(t)
-	c, err := dial(filepath.Join(f.layout(gpuA).tenant(), "control"))
+	c, err := dial(filepath.Join(f.layout(deviceA).tenant(), "control"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestAConnectionIsEndedAtTheDaemonsEnd(t *testing.T) {
 	if err := found[0].Disconnect(); err != nil {
 		t.Fatal(err)
 	}
-	if st := f.Await(t.Context(), gpuA); !st.Healthy() {
+	if st := f.Await(t.Context(), deviceA); !st.Healthy() {
 		t.Errorf("after it was ended: %+v", st)
 	}
 }
@@ -89,7 +89,7 @@ func TestClientsAreNoSilentPeers(t *testing.T) {
 	f.running(t)
 	for range 5 {
 		f.clock.pass(time.Minute)
-		if found, err := f.SilentPeers(t.Context(), gpuA); err != nil || len(found) > 0 {
+		if found, err := f.SilentPeers(t.Context(), deviceA); err != nil || len(found) > 0 {
 			t.Errorf("found %+v, %v", found, err)
 		}
 	}

@@ -31,6 +31,7 @@ func (cv *Converger) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { cv.convergeLoop(ctx) })
 	loops.Go(func() { cv.eventLoop(ctx) })
+	loops.Go(func() { cv.MPSAccess.Run(ctx) })
 	loops.Wait()
 }
 

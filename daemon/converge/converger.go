@@ -55,6 +55,8 @@ type memoryLimits interface {
 
 // mpsAccess keeps who reaches the sockets of MPS.
 type mpsAccess interface {
+	// Run looks for processes that keep others out, until ctx ends.
+	Run(ctx context.Context)
 	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
 }
 

@@ -65,6 +65,8 @@ func (noLimits) Describe(*lease.View)                                           
 // noAccess leaves the sockets of MPS as they are.
 type noAccess struct{}
 
+func (noAccess) Run(context.Context) {}
+
 func (noAccess) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
 
 // countingWatchdog is a watchdog that counts.

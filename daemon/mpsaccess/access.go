@@ -32,7 +32,7 @@ type Access struct {
 	blocked blocked
 }
 
-// Converge lets the members of tenants and the users of leases reach the sockets, and nobody else. corrected reports what was
+// Converge lets the members of tenants and the users of leases reach the sockets, and no other user. corrected reports what was
 // changed from outside.
 func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string)) {
 	want := a.State.Desired()
@@ -44,7 +44,7 @@ func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected fun
 		if !want.WantsMPS(id) || g.MPS == nil || g.MPS.Settings == nil {
 			continue
 		}
-		changed, err := a.MPS.Restrict(id, a.reach(ctx, want, members, live, id))
+		changed, err := a.MPS.Restrict(mps.Whole(id), a.reach(ctx, want, members, live, id))
 		for _, text := range changed {
 			corrected("", "", fmt.Sprintf("MPS of GPU %d: %s", g.Identity.Index, text))
 		}

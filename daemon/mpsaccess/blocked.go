@@ -21,7 +21,7 @@ import (
 const (
 	checkInterval = 500 * time.Millisecond
 	// stopAfter is how long a connection is reported before its processes are stopped.
-	stopAfter = time.Second
+	stopAfter = 2 * time.Second
 	// grace is the time between SIGTERM and SIGKILL. It is short, because all others wait.
 	grace = 500 * time.Millisecond
 	// exitTimeout bounds one stop.
@@ -73,7 +73,7 @@ func (a *Access) check(ctx context.Context) {
 			continue
 		}
 		all.Go(func() {
-			peers, err := a.MPS.SilentPeers(ctx, g.Identity.UUID)
+			peers, err := a.MPS.SilentPeers(ctx, mps.Whole(g.Identity.UUID))
 			if err != nil && !errors.Is(err, procfs.ErrNoProcess) && ctx.Err() == nil {
 				a.Log.Warn("cannot find what keeps others from MPS", "gpu", g.Identity.UUID, "error", err)
 			}
@@ -91,7 +91,7 @@ func (a *Access) handle(ctx context.Context, g *observe.GPU, p *mps.Peer) {
 	c := connection{string(g.Identity.UUID), p.Inode}
 	who, keeps := a.describe(g, p)
 	text := fmt.Sprintf("GPU %d: %s connected to its MPS and sends nothing, and no process can join meanwhile", g.Identity.Index, who)
-	hint := "it is stopped within two seconds"
+	hint := "it is stopped within three seconds"
 	if keeps != "" {
 		text += "; it is not stopped: " + keeps
 		hint = "end it"

@@ -44,9 +44,9 @@ func Sockets(pid int) (map[uint64]int, error) {
 	return sockets, nil
 }
 
-// SocketHolders lists the running processes that have a socket open, by its inode. It reads all processes, and leaves out those
+// SocketUsers lists the running processes that have a socket open, by its inode. It reads all processes, and leaves out those
 // that it may not read.
-func SocketHolders(ino uint64) ([]Stat, error) {
+func SocketUsers(ino uint64) ([]Stat, error) {
 	all, err := All()
 	if err != nil {
 		return nil, err

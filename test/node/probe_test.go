@@ -30,11 +30,12 @@ type probe struct {
 	Socket             string `json:",omitempty"`
 	Method, Path, Body string
 
-	Flood string // instead: many requests of a kind, until it is killed
-	Opens string // instead: a device, which it tries to open in several ways
-	Sends string // instead: a path, which it opens and sends to the process that connects to Socket
-	Keeps bool   // instead: it receives that descriptor and keeps it
-	Fork  string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
+	Flood  string // instead: many requests of a kind, until it is killed
+	Opens  string // instead: a device, which it tries to open in several ways
+	Sends  string // instead: a path, which it opens and sends to the process that connects to Socket
+	Keeps  bool   // instead: it receives that descriptor and keeps it
+	Silent bool   // instead: it connects to Socket, a control socket of MPS, and says nothing
+	Fork   string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
 // reply is the answer. Of an endless answer only the beginning is kept.
@@ -59,6 +60,9 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		} else if p.Opens != "" {
 			p.opens()
+			os.Exit(0)
+		} else if p.Silent {
+			p.sayNothing()
 			os.Exit(0)
 		} else if p.Flood != "" {
 			p.flood()
