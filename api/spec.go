@@ -53,10 +53,11 @@ const (
 	UnfrozenStop       = "stop" // a lease whose programs ran in three slices of others within a minute
 )
 
-// What happens to a context that a process opens next to the MPS server.
+// What happens to a process of a lease that uses a GPU in MPS mode and is no client of its MPS server.
 const (
 	BypassReport = "report"
-	BypassDeny   = "deny"
+	BypassStop   = "stop" // it is ended
+	BypassDeny   = "deny" // it gets no context: the compute mode is EXCLUSIVE_PROCESS
 )
 
 // GPU modes.
@@ -101,7 +102,7 @@ type MIGSpec struct {
 // MPSSpec is how MPS runs on a GPU.
 type MPSSpec struct {
 	Scope  string `json:"scope,omitempty"`  // gpu
-	Bypass string `json:"bypass,omitempty"` // report | deny: contexts outside MPS; deny sets EXCLUSIVE_PROCESS
+	Bypass string `json:"bypass,omitempty"` // report | stop | deny: contexts outside MPS; deny sets EXCLUSIVE_PROCESS
 }
 
 // TimesliceSpec is how time is sliced on a GPU.

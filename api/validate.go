@@ -213,7 +213,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	}
 	if m := g.MPS; m != nil {
 		c.word(at+".mps.scope", m.Scope, "gpu")
-		c.word(at+".mps.bypass", m.Bypass, BypassReport, BypassDeny)
+		c.word(at+".mps.bypass", m.Bypass, BypassReport, BypassStop, BypassDeny)
 	}
 	if g.Timeslice != nil && g.Timeslice.Round != nil {
 		if r := time.Duration(*g.Timeslice.Round); r < 420*time.Millisecond || r > 10*time.Second {

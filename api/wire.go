@@ -168,8 +168,10 @@ type MPSStatus struct {
 	PID     int    `json:"pid,omitempty"`
 	Version string `json:"version,omitempty"`
 	Clients int    `json:"clients"`
-	Bypass  string `json:"bypass"` // report | deny
-	Reason  string `json:"reason,omitempty"`
+	// MaxClients is the most clients that its server has; absent if the control daemon was not found.
+	MaxClients int    `json:"max_clients,omitempty"`
+	Bypass     string `json:"bypass"` // report | stop | deny
+	Reason     string `json:"reason,omitempty"`
 	// Started is when the control daemon started; absent if it does not run.
 	Started  *time.Time `json:"started,omitempty"`
 	Restarts int        `json:"restarts,omitempty"` // how often it was started again since gpushared started

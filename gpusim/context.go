@@ -281,12 +281,8 @@ func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process
 	}
 	sums := map[key]uint64{}
 	for c := range g.contexts {
-		listed := gpu.ComputeProcess
-		if c.spec.MPS != "" {
-			listed = gpu.MPSProcess
-		}
-		if listed == k && (only == nil || c.ci == only) {
-			sums[key{c.pid, c.ci}] += c.memory
+		if pid, ok := g.node.cfg.MPSLists.entry(c, k); ok && (only == nil || c.ci == only) {
+			sums[key{pid, c.ci}] += c.memory
 		}
 	}
 	if k == gpu.ComputeProcess {
@@ -315,6 +311,17 @@ func (g *device) processesLocked(k gpu.ProcessKind, only *compute) []gpu.Process
 		return fmt.Sprint(opt(a.GI), opt(a.CI)) < fmt.Sprint(opt(b.GI), opt(b.CI))
 	})
 	return out
+}
+
+// entry returns the pid under which a list of processes has a context; ok is false if it does not.
+func (l MPSLists) entry(c *Context, list gpu.ProcessKind) (pid int, ok bool) {
+	switch {
+	case c.spec.MPS == "":
+		return c.pid, list == gpu.ComputeProcess
+	case l == MPSListServer:
+		return c.spec.Server, list == gpu.ComputeProcess && c.spec.Server > 0
+	}
+	return c.pid, list == gpu.MPSProcess || l == MPSListBoth && list == gpu.ComputeProcess
 }
 
 // opt returns the driver's value of an optional number.

@@ -46,6 +46,8 @@ type Config struct {
 	MonitorsBlockReset bool
 	// ResetUnavailable: the driver cannot reset GPUs (a virtual machine with a passed-through GPU).
 	ResetUnavailable bool
+	// MPSLists is which lists of processes have the clients of MPS servers.
+	MPSLists MPSLists
 	// HideProcessMemory: process lists report memory as "not available".
 	HideProcessMemory bool
 	// Sampling says how the driver samples utilisation. Its seed is mixed with the index of the GPU.
@@ -62,6 +64,17 @@ type Config struct {
 	MemoryLimits MemoryLimitConfig
 	Cgroups      Cgroups
 }
+
+// MPSLists is which lists of processes have the clients of MPS servers. It is not known which of them a driver has: NVIDIA's
+// documentation shows clients in two lists ("M+C" in nvidia-smi) and in one, and monitoring that finds all work at the server.
+type MPSLists string
+
+// The readings.
+const (
+	MPSListOnly   MPSLists = ""       // clients are in the list of MPS processes, and the server is in that of compute processes
+	MPSListBoth   MPSLists = "both"   // clients are in both lists
+	MPSListServer MPSLists = "server" // no list has clients: their memory is that of the server
+)
 
 // GPUConfig is one GPU of a virtual node.
 type GPUConfig struct {

@@ -51,6 +51,7 @@ type gpuUsage struct {
 	shares    map[Key]*grantShare         // timeslice and mps
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
+	clients   int                         // of its MPS server that leases have or may have
 	user      *int                        // uid of a user who has a lease on it; nil if no user has
 	preempted map[Key]bool                // grants whose leases here are stopped for that request
 }
@@ -387,6 +388,13 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			continue
 		}
 		if why := t.otherUser(d, who); why != "" {
+			lacks = append(lacks, why)
+			if nearest == nil {
+				nearest, shortest = d, 0
+			}
+			continue
+		}
+		if why := t.tooManyClients(d, g); why != "" {
 			lacks = append(lacks, why)
 			if nearest == nil {
 				nearest, shortest = d, 0

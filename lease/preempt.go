@@ -337,6 +337,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 		if near && !slices.Contains(ended, e) {
 			left.add(&e.Terms, &e.Place, false)
 			left.usedBy(e.UID, e.Place.GPUs)
+			left.joins(e.ID, e.Place.GPUs, &t.view)
 			places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
 		}
 	}

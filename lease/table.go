@@ -182,6 +182,7 @@ func (t *Table) liveLocked() *occupancy {
 	for _, e := range t.leases {
 		o.add(&e.Terms, &e.Place, false)
 		o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
+		o.joins(e.ID, e.Place.GPUs, &t.view)
 	}
 	return o
 }

@@ -44,6 +44,10 @@ type GPUView struct {
 	NoHardMemory string
 	// OneUser is why only the processes of one user at a time have contexts here; empty without such a rule.
 	OneUser string
+	// MaxClients is the most clients that its MPS server has; 0 without MPS.
+	MaxClients int
+	// Clients counts the clients of its MPS server that each lease has, by id; under "" those of no lease.
+	Clients map[string]int
 	// HardByLease: a hard limit holds for each lease alone, not for the leases of a grant together.
 	HardByLease bool
 	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or

@@ -15,27 +15,31 @@ type Abilities struct {
 	OwnerOnly bool
 	// ServersOwnerOnly is the same for the limits of a server that runs.
 	ServersOwnerOnly bool
+	// MaxClients is the most clients that a server has on one whole GPU. Each process is at least one.
+	MaxClients int
 }
 
 // known are the branches whose control program was run, ascending. Sources: the programs of 535.261.03 and 550.163.01 of
-// Debian (no argument next to -f, defaults that anybody sets in 535), and NVIDIA's of the others.
+// Debian (no argument next to -f, defaults that anybody sets in 535), and NVIDIA's of the others; for the clients NVIDIA's manual of
+// each, from Volta on: 48, and 60 since R615 with the default of CUDA_DEVICE_MAX_CONNECTIONS. No GPU confirmed either.
 var known = []struct {
 	branch int // 535
 	cuda   int // the binary version that -v prints, 13000 is CUDA 13.0; 0 when it prints none
 	Abilities
 }{
-	{535, 0, Abilities{}},
-	{550, 0, Abilities{OwnerOnly: true}},
-	{555, 0, Abilities{OwnerOnly: true}},
-	{580, 13000, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true}},
-	{595, 13020, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true}},
-	{615, 13040, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true}},
+	{535, 0, Abilities{MaxClients: 48}},
+	{550, 0, Abilities{OwnerOnly: true, MaxClients: 48}},
+	{555, 0, Abilities{OwnerOnly: true, MaxClients: 48}},
+	{580, 13000, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true, MaxClients: 48}},
+	{595, 13020, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true, MaxClients: 48}},
+	{615, 13040, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true, MaxClients: 60}},
 }
 
 // and is what both have.
 func (a Abilities) and(b Abilities) Abilities {
 	return Abilities{
 		MultiUser: a.MultiUser && b.MultiUser, OwnerOnly: a.OwnerOnly && b.OwnerOnly, ServersOwnerOnly: a.ServersOwnerOnly && b.ServersOwnerOnly,
+		MaxClients: min(a.MaxClients, b.MaxClients),
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 )
 
 func TestAbilities(t *testing.T) {
-	none, early, modern := Abilities{}, Abilities{OwnerOnly: true}, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true}
+	none, early := Abilities{MaxClients: 48}, Abilities{OwnerOnly: true, MaxClients: 48}
+	modern := Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true, MaxClients: 48}
 	tests := []struct {
 		name    string
 		release Release
@@ -25,7 +26,7 @@ func TestAbilities(t *testing.T) {
 		{"between 555 and 580", Release{Driver: "570.86.10", Branch: 570, CUDA: 12080}, early, ""},
 		{"580", Release{CUDA: 13000}, modern, ""},
 		{"between 580 and 595", Release{Driver: "590.48.01", Branch: 590, CUDA: 13010}, modern, ""},
-		{"615", Release{CUDA: 13040}, modern, ""},
+		{"615", Release{CUDA: 13040}, Abilities{MultiUser: true, OwnerOnly: true, ServersOwnerOnly: true, MaxClients: 60}, ""},
 		{"550 or older, without a version in its file", Release{Early: true}, none, ""},
 		{"too new", Release{Driver: "620.1.0", Branch: 620, CUDA: 13050}, none, "620.1.0"},
 		{"too new, by its CUDA version", Release{CUDA: 14000}, none, "CUDA 14.0"},

@@ -160,6 +160,7 @@ func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 
 // updateTable passes the observation to the lease table.
 func (cv *Converger) updateTable(node *observe.Node) {
+	cv.State.SetMPSClients(cv.Attribution.MPSClients(node))
 	v := planner.View(cv.State, node)
 	cv.MemoryLimits.Describe(&v)
 	cv.Table.Update(v)

@@ -14,7 +14,8 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Escapes finds processes that left their lease, and processes that use a managed GPU without a lease.
+// Escapes finds processes that left their lease, processes that use a managed GPU without a lease, and processes of leases that use
+// a GPU in MPS mode without its MPS.
 type Escapes struct {
 	*report.Reporter
 	State     *state.State
@@ -36,14 +37,16 @@ type Escapes struct {
 	Changed func()
 
 	Escaped  Escaped
+	Bypass   Bypass
 	occupied occupants
 }
 
-// Run runs both searches until ctx ends, and returns when its loops have ended.
+// Run runs the searches until ctx ends, and returns when its loops have ended.
 func (e *Escapes) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { e.escapedLoop(ctx) })
 	loops.Go(func() { e.unattributedLoop(ctx) })
+	loops.Go(func() { e.bypassLoop(ctx, &loops) })
 	loops.Wait()
 }
 

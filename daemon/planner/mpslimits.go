@@ -14,7 +14,7 @@ const mebibyte = 1 << 20
 // mpsSettings are the settings of the control daemon of a GPU. What a client may have at most is the largest share, and the largest
 // amount of memory, of the grants on the GPU: the environment of a lease can be changed by its processes.
 func mpsSettings(want *state.Desired, id gpu.Identity, e *api.GPUSpec) mps.Settings {
-	set := mps.Settings{GPU: id.UUID, DenyBypass: e.MPS != nil && e.MPS.Bypass == api.BypassDeny}
+	set := mps.Settings{GPU: id.UUID, DenyBypass: want.Bypass(id.UUID) == api.BypassDeny}
 	if want.Spec == nil {
 		return set
 	}

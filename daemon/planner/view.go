@@ -33,6 +33,10 @@ func View(s *state.State, node *observe.Node) lease.View {
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
 	numberInstances(s, &v)
 	closeOccupied(s.Occupied(), &v)
+	clients := s.MPSClients()
+	for i := range v.GPUs {
+		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
+	}
 	return v
 }
 
@@ -127,6 +131,9 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	}
 	if g.Err != nil {
 		v.Closed = g.Err.Error()
+	}
+	if e.Mode == api.ModeMPS && g.MPS != nil {
+		v.MaxClients = g.MPS.MaxClients()
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil && g.MPS.SingleUser {
 		v.OneUser = "its MPS serves one user at a time"

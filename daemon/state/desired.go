@@ -43,6 +43,14 @@ func (d *Desired) Mode(id gpu.UUID) string {
 // WantsMPS reports whether gpushare runs MPS on a GPU.
 func (d *Desired) WantsMPS(id gpu.UUID) bool { return d.Enforcing() && d.Mode(id) == api.ModeMPS }
 
+// Bypass is what happens to a process of a lease that uses a GPU in MPS mode and is no client of its MPS server.
+func (d *Desired) Bypass(id gpu.UUID) string {
+	if e := d.GPUs[id]; e != nil && e.MPS != nil && e.MPS.Bypass != "" {
+		return e.MPS.Bypass
+	}
+	return api.BypassReport
+}
+
 // Manages reports whether gpushare manages a GPU: its mode is neither external nor unmanaged.
 func (d *Desired) Manages(id gpu.UUID) bool {
 	m := d.Mode(id)

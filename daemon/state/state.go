@@ -20,6 +20,7 @@ type State struct {
 	changing   atomic.Pointer[OpenChange]
 	closed     atomic.Pointer[map[gpu.UUID]string]
 	occupied   atomic.Pointer[map[Place]bool]
+	mpsClients atomic.Pointer[MPSClients]
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
 	lastChangeSeq atomic.Uint64
 }

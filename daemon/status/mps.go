@@ -11,16 +11,13 @@ import (
 
 // mps returns the state of the control daemon of a GPU in MPS mode.
 func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
-	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
-	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MPS != nil && e.MPS.Bypass != "" {
-		out.Bypass = e.MPS.Bypass
-	}
+	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: p.desired.Bypass(g.Identity.UUID)}
 	if st := g.MPS; st != nil {
 		out.State, out.Unit, out.PID, out.Version, out.Reason = string(st.Phase), st.Unit, st.PID, st.Version, st.Reason
 		if out.Reason == "" {
 			out.Reason = st.Pending
 		}
-		out.Clients, out.Restarts = len(clientsOf(g)), st.Restarts
+		out.Clients, out.MaxClients, out.Restarts = len(clientsOf(g)), st.MaxClients(), st.Restarts
 		if at := st.Started(); !at.IsZero() {
 			out.Started = &at
 		}

@@ -12,6 +12,8 @@
 //	monitors_block_reset: true  a process with a handle of a GPU prevents its reset
 //	no_reset: false             the driver cannot reset: a mode change returns "reset required"
 //	hide_process_memory: false  process lists report memory as "not available"
+//	mps_clients: own            which lists of processes have MPS clients: own (the list of MPS), both (also that of compute
+//	                            processes) or server (none; their memory is that of the server)
 //	raw_samples: false          utilisation sample by sample instead of per process
 //	sampler: {naming: period, period: 139ms, jitter: 0.1, clock: epoch, zero_when_idle: false, series: present}
 //	                            how the driver samples utilisation, on every GPU. Drivers differ, or their documentation
@@ -90,6 +92,7 @@ type document struct {
 	MonitorsBlockReset *bool             `yaml:"monitors_block_reset"`
 	NoReset            bool              `yaml:"no_reset"`
 	HideMemory         bool              `yaml:"hide_process_memory"`
+	MPSClients         string            `yaml:"mps_clients"`
 	RawSamples         bool              `yaml:"raw_samples"`
 	Sampler            sampler           `yaml:"sampler"`
 	MemoryLimits       *memoryLimits     `yaml:"memory_limits"`
@@ -185,6 +188,13 @@ func (doc *document) file() (File, error) {
 	cfg := &f.Config
 	if cfg.DriverVersion == "" {
 		cfg.DriverVersion = v.version
+	}
+	switch doc.MPSClients {
+	case "", "own":
+	case string(gpusim.MPSListBoth), string(gpusim.MPSListServer):
+		cfg.MPSLists = gpusim.MPSLists(doc.MPSClients)
+	default:
+		return File{}, fmt.Errorf("mps_clients must be own, both or server, not %q", doc.MPSClients)
 	}
 	switch cfg.State {
 	case "", gpusim.DriverReady, gpusim.DriverAbsent, gpusim.DriverMismatch:

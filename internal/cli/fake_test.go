@@ -137,7 +137,7 @@ func labNode() *api.Status {
 			},
 			{
 				Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
-				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, Bypass: "report"},
+				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, MaxClients: 48, Bypass: "report"},
 				Processes: []api.ProcessStatus{
 					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
 				},

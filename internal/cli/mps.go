@@ -33,7 +33,7 @@ func (a *app) mpsCommand() *cobra.Command {
 			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
 			for i := range s.GPUs {
 				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), fmt.Sprint(m.Clients), m.Bypass, mpsNote(m)})
+					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
 				}
 			}
 			if len(rows) == 1 {
@@ -47,6 +47,14 @@ func (a *app) mpsCommand() *cobra.Command {
 			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.DrainMPS(ctx, id) }),
 		a.mpsDrain("resume", "Open a drained MPS to new leases again", "Resume ends 'gpushare mps drain'.",
 			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.ResumeMPS(ctx, id) }))
+}
+
+// clients is "2 of 48".
+func clients(m *api.MPSStatus) string {
+	if m.MaxClients == 0 {
+		return fmt.Sprint(m.Clients)
+	}
+	return fmt.Sprintf("%d of %d", m.Clients, m.MaxClients)
 }
 
 // mpsNote is why MPS takes no leases.
@@ -110,18 +118,18 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 	}
 	a.table(rows)
 	fmt.Fprintln(a.io.Out)
-	clients := [][]string{{"CLIENT", "COMMAND", "TENANT", "LEASE", "MEMORY"}}
+	listed := [][]string{{"CLIENT", "COMMAND", "TENANT", "LEASE", "MEMORY"}}
 	for _, c := range m.ClientList {
 		used := "-"
 		if c.Memory != nil {
 			used = api.Bytes(*c.Memory).Short()
 		}
-		clients = append(clients, []string{pid(c.PID), dash(c.Command), dash(c.Tenant), dash(c.Lease), used})
+		listed = append(listed, []string{pid(c.PID), dash(c.Command), dash(c.Tenant), dash(c.Lease), used})
 	}
-	if len(clients) == 1 {
+	if len(listed) == 1 {
 		fmt.Fprintln(a.io.Out, "no clients")
 	} else {
-		a.table(clients)
+		a.table(listed)
 	}
 	if len(m.Rules) > 0 {
 		fmt.Fprintln(a.io.Out)

@@ -215,7 +215,7 @@ func gpuNote(g *api.GPUStatus) string {
 	if m := g.MPS; m != nil {
 		n := "MPS " + m.State
 		if m.State == "running" {
-			n += ", " + text.Count(m.Clients, "client")
+			n += ", " + clients(m) + " " + text.Plural(max(m.Clients, m.MaxClients), "client")
 		}
 		if m.Reason != "" {
 			n += ": " + m.Reason

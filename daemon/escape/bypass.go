@@ -1,0 +1,174 @@
+package escape
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
+)
+
+// A process that unsets CUDA_MPS_PIPE_DIRECTORY, or starts an MPS server of its own, has a context without the limits of the GPU's
+// MPS. The driver's lists cannot tell: they may have a client in the list of MPS, in that of compute processes, in both, or have only
+// its server, and that of another MPS too. So every process of a lease in these lists is compared with the clients that the control
+// daemon has.
+
+// Bypass is the search for processes of leases that use a GPU in MPS mode and are no clients of its MPS server.
+type Bypass struct {
+	Clients clientReader
+	Stopper memberStopper
+
+	mu   locks.Mutex[locks.Leaf] // guards gpus
+	gpus map[gpu.UUID]*bypassOn
+}
+
+// clientReader reads the clients of the MPS server of a GPU.
+type clientReader interface {
+	// NotClients returns those of some processes that are none.
+	NotClients(ctx context.Context, on mps.Device, pids []int) ([]int, error)
+}
+
+// memberStopper stops some processes of a lease.
+type memberStopper interface {
+	Members(ctx context.Context, l *lease.Lease, processes []cgroup.Process, notify func(context.Context)) error
+}
+
+const (
+	// readingsForBypass is how often in a row a process must be missing from the clients: one reading may meet a client that joins.
+	readingsForBypass = 2
+	// verifiedFor is how long what is known of the processes of an unchanged list is not read again: a client may execute another
+	// program, which is no client, with the same pid.
+	verifiedFor = 30 * time.Second
+	// retryClients is the time from a reading of the clients that failed to the next.
+	retryClients = time.Second
+	// checkTimeout bounds the readings of one GPU.
+	checkTimeout = 5 * time.Second
+)
+
+// bypassLoop starts a check of every GPU in MPS mode where one is due. It runs twice in each sample interval, so that a process is
+// reported within two.
+func (e *Escapes) bypassLoop(ctx context.Context, tasks *loop.Group) {
+	for loop.Pause(ctx, e.SampleInterval()/2) {
+		want, node := e.State.Desired(), e.Samples.Overlay(e.Observer.Last())
+		for _, g := range e.Bypass.due(want, node, e.Now()) {
+			tasks.Go(func() { e.checkBypass(ctx, want, g, tasks) })
+		}
+		e.Conditions.Replace("mps-bypass", e.Bypass.conditions(want))
+	}
+}
+
+// due returns the GPUs that are to be checked, and forgets those that are not in MPS mode any more.
+func (b *Bypass) due(want *state.Desired, node *observe.Node, now time.Time) []*observe.GPU {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.gpus
+	b.gpus = map[gpu.UUID]*bypassOn{}
+	var out []*observe.GPU
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		id := g.Identity.UUID
+		if !want.WantsMPS(id) || g.Err != nil {
+			continue
+		}
+		on := was[id]
+		if on == nil {
+			on = &bypassOn{stopping: map[cgroup.Process]bool{}}
+		}
+		b.gpus[id] = on
+		on.index = g.Identity.Index
+		if on.begin(g.Processes, want.Bypass(id), now) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// checkBypass compares the processes of leases on a GPU with the clients of its MPS, reports those that are new, and stops them if
+// the spec says so.
+func (e *Escapes) checkBypass(ctx context.Context, want *state.Desired, g *observe.GPU, tasks *loop.Group) {
+	read, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	contexts, not, err := e.readContexts(read, g)
+	if ctx.Err() != nil {
+		return
+	}
+	found, stops := e.Bypass.end(g.Identity.UUID, contexts, not, err, want.Bypass(g.Identity.UUID), e.Now())
+	for i := range found {
+		c := &found[i]
+		e.Events.Publish(api.Event{Kind: "mps.bypass", GPU: string(g.Identity.UUID), Tenant: c.tenant, Lease: c.lease, Message: c.text(g.Identity.Index, want.Bypass(g.Identity.UUID))})
+	}
+	for _, processes := range stops {
+		tasks.Go(func() { e.stopBypass(ctx, g, processes) })
+	}
+}
+
+// readContexts lists the processes of leases on a GPU, and then those of them that are no clients of its MPS.
+func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []leasedContext, not []int, err error) {
+	processes, err := e.Driver.Processes(ctx, g.Identity.UUID)
+	if err != nil {
+		return nil, nil, err
+	}
+	var pids []int
+	leaseOf := e.Attribution.LeaseLookup(len(processes))
+	for i := range processes {
+		p := &processes[i]
+		id, leased := leaseOf(p.PID)
+		if !leased || p.Kind == gpu.GraphicsProcess || slices.Contains(pids, p.PID) {
+			continue
+		}
+		st, err := procfs.Read(p.PID)
+		if err != nil || st.Dead() || attribution.ServesMPS(g.MPS, st) {
+			continue
+		}
+		l, known := e.Table.Get(id)
+		if !known {
+			continue
+		}
+		c := leasedContext{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, lease: id, tenant: l.Terms.Tenant}
+		if stop.DecideMember(&l, p.PID) != stop.MayStop {
+			c.exempt = "it belongs to root or to the system"
+		}
+		contexts, pids = append(contexts, c), append(pids, p.PID)
+	}
+	if len(pids) == 0 {
+		return nil, nil, nil
+	}
+	not, err = e.Bypass.Clients.NotClients(ctx, mps.Whole(g.Identity.UUID), pids)
+	return contexts, not, err
+}
+
+// stopBypass stops processes of one lease that are no clients of the MPS of a GPU.
+func (e *Escapes) stopBypass(ctx context.Context, g *observe.GPU, contexts []leasedContext) {
+	defer e.Bypass.stopped(g.Identity.UUID, contexts)
+	l, ok := e.Table.Get(contexts[0].lease)
+	if !ok {
+		return // It has ended, with its processes.
+	}
+	var processes []cgroup.Process
+	for i := range contexts {
+		processes = append(processes, contexts[i].process)
+	}
+	err := e.Bypass.Stopper.Members(ctx, &l, processes, func(context.Context) {
+		for i := range contexts {
+			text := fmt.Sprintf("%s is stopped: it uses GPU %d and is no client of its MPS (mps.bypass: stop)", contexts[i].subject(), g.Identity.Index)
+			e.Events.Publish(api.Event{Kind: "mps.bypass.stopped", GPU: string(g.Identity.UUID), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text})
+			e.Audit("gpushared", "bypass", text)
+			e.Table.Notice(l.ID, lease.Notice{Text: text})
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		e.Log.Error("cannot stop processes that bypass MPS", "lease", l.ID, "error", err)
+	}
+}
