@@ -13,15 +13,15 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// mpsNode has one GPU, and names MPS clients in the lists of processes that the parameter says.
-const mpsNode = `driver: "580"
+// bypassNode has one GPU, and names MPS clients in the lists of processes that the parameter says.
+const bypassNode = `driver: "580"
 mps_clients: %s
 context_memory: 64MiB
 gpus:
   - {model: A100-SXM4-40GB, count: 1}
 `
 
-const mpsSpec = `version: v1
+const bypassSpec = `version: v1
 node: {enforce: on}
 gpus:
   - {select: {index: 0}, mode: mps, mps: {bypass: stop}}
@@ -56,12 +56,12 @@ func TestBypassIsStopped(t *testing.T) {
 		for _, way := range []string{"without its environment", "with a server of its own"} {
 			t.Run(lists+", "+way, func(t *testing.T) {
 				t.Parallel()
-				n := newNode(t, fmt.Sprintf(mpsNode, lists))
+				n := newNode(t, fmt.Sprintf(bypassNode, lists))
 				n.Settings = map[string]string{"converge_interval": "1h"} // The search does not need a full observation.
 				if err := n.Start(soon(t)); err != nil {
 					t.Fatal(err)
 				}
-				apply(t, n, mpsSpec)
+				apply(t, n, bypassSpec)
 				burn := strings.Join(n.Burn("--memory", "64MiB", "--hold"), " ")
 				client, _ := shell(t, n, "exec "+burn)
 				if err := client.AwaitLine(soon(t), "ready"); err != nil {
@@ -103,8 +103,8 @@ func TestBypassIsStopped(t *testing.T) {
 // With bypass: report a process is reported and goes on.
 func TestBypassIsReported(t *testing.T) {
 	t.Parallel()
-	n := start(t, fmt.Sprintf(mpsNode, "own"))
-	apply(t, n, replaced(t, mpsSpec, "bypass: stop", "bypass: report"))
+	n := start(t, fmt.Sprintf(bypassNode, "own"))
+	apply(t, n, replaced(t, bypassSpec, "bypass: stop", "bypass: report"))
 	job, id := shell(t, n, "exec env -u CUDA_MPS_PIPE_DIRECTORY "+strings.Join(n.Burn("--memory", "64MiB", "--hold"), " "))
 	want := fmt.Sprintf("(gpusim-burn) of lease %s of red uses GPU 0 and is no client of its MPS", id)
 	if err := harness.Await(soon(t), 100*time.Millisecond, "the process is not reported", func() (bool, error) {
@@ -122,12 +122,12 @@ func TestBypassIsReported(t *testing.T) {
 // A lease whose GPU has no MPS client left waits, or is refused with the number.
 func TestClientsOfMPSAreCounted(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, fmt.Sprintf(mpsNode, "own"))
+	n := newNode(t, fmt.Sprintf(bypassNode, "own"))
 	n.Settings = map[string]string{"converge_interval": "2s"}
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n, mpsSpec)
+	apply(t, n, bypassSpec)
 	burn := strings.Join(n.Burn("--hold"), " ")
 	_, full := shell(t, n, "for i in $(seq 48); do "+burn+" & done; wait")
 	var r harness.Result
