@@ -479,7 +479,7 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.MPS != nil {
 		g.MPS.validate(c, at+".mps")
 		if g.MPS.Cap != nil {
-			c.add(at+".mps.cap", "is only read under timeslice: a share of threads is never exceeded; remove it")
+			c.add(at+".mps.cap", "is only read under timeslice; remove it")
 		}
 	}
 	if g.Exclusive < 0 {

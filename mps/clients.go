@@ -9,8 +9,11 @@ import (
 	"strings"
 )
 
-// MaxClients is the most clients that the server of a control daemon has, by the version of its program.
+// MaxClients is the most clients that the server of a control daemon has, by the version of its program; 0 without one.
 func (s *State) MaxClients() int {
+	if s == nil {
+		return 0
+	}
 	can, _ := s.Program.Abilities()
 	return can.MaxClients
 }
@@ -18,9 +21,9 @@ func (s *State) MaxClients() int {
 // errBusy says that the clients of a control daemon cannot be read now.
 var errBusy = errors.New("it is being started, stopped or read")
 
-// NotClients reads the clients of the MPS server of a device, and returns those of some processes that are none. A client is listed
-// before it has a context. So a process that had a context before the call and is not listed is no client.
-func (s *Supervisor) NotClients(ctx context.Context, on Device, pids []int) ([]int, error) {
+// Clients reads the clients of the MPS server of a device now. A client is listed before it has a context. So a process that had a
+// context before the call and is not listed is no client.
+func (s *Supervisor) Clients(ctx context.Context, on Device) ([]int, error) {
 	w := s.gpuState(on)
 	if !w.mu.TryLock() {
 		return nil, fmt.Errorf("cannot read the clients of MPS: %w", errBusy)
@@ -34,7 +37,8 @@ func (s *Supervisor) NotClients(ctx context.Context, on Device, pids []int) ([]i
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return slices.Contains(clients, pid) }), nil
+	w.reading.clients = clients // The next observation has them too.
+	return slices.Clone(clients), nil
 }
 
 // clients reads the clients of all servers. It fails if a server did not answer.

@@ -33,9 +33,9 @@ func TestParseClients(t *testing.T) {
 	}
 }
 
-// A process that joined is a client on every version, and one without the environment is none. While the clients cannot be read
-// no process is reported to be none.
-func TestNotClients(t *testing.T) {
+// A process that joined is a client on every version, and one without the environment is none. While they cannot be
+// read there is an error, not an empty list.
+func TestClients(t *testing.T) {
 	t.Parallel()
 	for _, driver := range branches {
 		t.Run(driver, func(t *testing.T) {
@@ -43,26 +43,26 @@ func TestNotClients(t *testing.T) {
 			f := newFixtureOf(t, driver)
 			f.start(t, Settings{GPU: gpuA})
 			env := f.environment(t, Limits{})
-			other := f.burn(t, nil, "--hold").cmd.Process.Pid
-			if not, err := f.NotClients(t.Context(), deviceA, []int{other}); err != nil || !slices.Equal(not, []int{other}) {
-				t.Errorf("without a server: %v, %v", not, err)
+			f.burn(t, nil, "--hold")
+			if got, err := f.Clients(t.Context(), deviceA); err != nil || len(got) != 0 {
+				t.Errorf("without a server: %v, %v", got, err)
 			}
 			client := f.burn(t, env, "--hold").cmd.Process.Pid
-			if not, err := f.NotClients(t.Context(), deviceA, []int{client, other}); err != nil || !slices.Equal(not, []int{other}) {
-				t.Errorf("no clients: %v, %v; want pid %d", not, err, other)
+			if got, err := f.Clients(t.Context(), deviceA); err != nil || !slices.Equal(got, []int{client}) {
+				t.Errorf("the clients are %v, %v; want pid %d", got, err, client)
 			}
 			w := f.gpuState(deviceA)
 			w.mu.Lock()
-			not, err := f.NotClients(t.Context(), deviceA, []int{client})
+			got, err := f.Clients(t.Context(), deviceA)
 			w.mu.Unlock()
-			if !errors.Is(err, errBusy) || not != nil {
-				t.Errorf("during a change: %v, %v", not, err)
+			if !errors.Is(err, errBusy) || got != nil {
+				t.Errorf("during a change: %v, %v", got, err)
 			}
 			if err := f.Stop(t.Context(), deviceA); err != nil {
 				t.Fatal(err)
 			}
-			if not, err := f.NotClients(t.Context(), deviceA, []int{client}); err == nil {
-				t.Errorf("without a control daemon %v are no clients", not)
+			if got, err := f.Clients(t.Context(), deviceA); err == nil {
+				t.Errorf("without a control daemon the clients are %v", got)
 			}
 		})
 	}

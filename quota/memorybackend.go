@@ -72,8 +72,10 @@ func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 	if in.Driver.ReadBack {
 		return MemoryChoice{BackendDriver, false, true, fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason)}
 	}
-	if in.MPS {
-		reactive = MemoryChoice{BackendMPS, false, reactive.Enforced, "advisory: each process asks the MPS server for its own limit, by its environment; of the grant " + reactive.Reason}
+	if in.MPS && reactive.Enforced {
+		reactive = MemoryChoice{BackendMPS, false, true, "of the grant " + reactive.Reason + "; advisory: each process asks the MPS server for its own limit, by its environment"}
+	} else if in.MPS {
+		reactive = MemoryChoice{BackendMPS, false, false, "advisory: each process asks the MPS server for its own limit, by its environment; of the grant " + reactive.Reason}
 	}
 	if in.Driver.Reason != "" {
 		reactive.Reason += "; no limit by the driver: " + in.Driver.Reason

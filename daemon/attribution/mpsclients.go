@@ -15,16 +15,21 @@ func (attr *Attribution) MPSClients(node *observe.Node) state.MPSClients {
 		if g.MPS == nil {
 			continue
 		}
-		leaseOf := attr.LeaseLookup(len(g.MPS.Clients))
-		count := map[string]int{}
-		for _, pid := range g.MPS.Clients {
-			if st, err := procfs.Read(pid); err != nil || st.Dead() {
-				continue
-			}
-			id, _ := leaseOf(pid)
-			count[id]++
-		}
-		out[g.Identity.UUID] = count
+		out[g.Identity.UUID] = attr.CountClients(g.MPS.Clients)
 	}
 	return out
+}
+
+// CountClients counts clients by the lease that they are in; under "" those of no lease.
+func (attr *Attribution) CountClients(pids []int) map[string]int {
+	count := map[string]int{}
+	leaseOf := attr.LeaseLookup(len(pids))
+	for _, pid := range pids {
+		if st, err := procfs.Read(pid); err != nil || st.Dead() {
+			continue
+		}
+		id, _ := leaseOf(pid)
+		count[id]++
+	}
+	return count
 }

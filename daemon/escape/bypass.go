@@ -36,8 +36,7 @@ type Bypass struct {
 
 // clientReader reads the clients of the MPS server of a GPU.
 type clientReader interface {
-	// NotClients returns those of some processes that are none.
-	NotClients(ctx context.Context, on mps.Device, pids []int) ([]int, error)
+	Clients(ctx context.Context, on mps.Device) ([]int, error)
 }
 
 // memberStopper stops some processes of a lease.
@@ -142,11 +141,17 @@ func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []
 		}
 		contexts, pids = append(contexts, c), append(pids, p.PID)
 	}
-	if len(pids) == 0 {
-		return nil, nil, nil
+	clients, err := e.Bypass.Clients.Clients(ctx, mps.Whole(g.Identity.UUID))
+	if err != nil {
+		if len(pids) == 0 {
+			err = nil // There is nothing to compare.
+		}
+		return contexts, nil, err
 	}
-	not, err = e.Bypass.Clients.NotClients(ctx, mps.Whole(g.Identity.UUID), pids)
-	return contexts, not, err
+	if e.State.SetMPSClientsOn(g.Identity.UUID, e.Attribution.CountClients(clients), g.MPS.MaxClients()) {
+		e.Changed()
+	}
+	return contexts, slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(clients, pid) }), nil
 }
 
 // stopBypass stops processes of one lease that are no clients of the MPS of a GPU.

@@ -52,6 +52,7 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	wire := l.Wire()
 	v.measure(&wire)
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
+	e.Rules = append(e.Rules, v.explainClients(l)...)
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
 			if l.InPlace() && l.Origin != lease.OriginContainer {
@@ -194,6 +195,9 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 	if r.Enforced = c.Enforced; !r.Enforced {
 		r.Reason, r.Advisory = c.Reason, c.Advisory()
 		return v.unlessObserving(r)
+	}
+	if why := v.whyUnmeasured(w, c); why != "" {
+		return v.unlessObserving(api.Rule{What: r.What, Desired: r.Desired, Reason: why, Advisory: c.Backend == quota.BackendMPS})
 	}
 	if r.By = c.Reason; !c.Hard {
 		r.Accuracy = reactiveAccuracy

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +15,11 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/quota"
 )
 
@@ -51,6 +54,36 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 	} {
 		if got := v.explainDevices(&lease.Lease{ID: "red-1", Isolation: c.isolation}); got.Reason != c.why || got.Enforced {
 			t.Errorf("%s: %+v, want why %q", c.name, got, c.why)
+		}
+	}
+}
+
+// The defaults of the control daemon that were read back are enforced for each client, and never called a limit of the grant.
+func TestDefaultsOfMPSArePerClient(t *testing.T) {
+	l := lease.Lease{ID: "red-serve-1", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "serve", MPS: &api.ShareSpec{Share: 30}}}, Place: lease.Place{GPUs: []gpu.UUID{observetest.One}}}
+	for _, c := range []struct {
+		name     string
+		state    *mps.State
+		want     []string
+		enforced bool
+	}{
+		{"none was found", nil, nil, false},
+		{"no defaults", &mps.State{Phase: mps.Running, Settings: &mps.Settings{}}, nil, false},
+		{"read back", &mps.State{Phase: mps.Running, Settings: &mps.Settings{Threads: 50, Memory: 8 << 30}}, []string{"threads per client", "GPU memory per client"}, true},
+		{"changed from outside", &mps.State{Phase: mps.Running, Reason: "its default is 100", Drift: true, Settings: &mps.Settings{Threads: 50}}, []string{"threads per client"}, false},
+		{"it does not answer", &mps.State{Phase: mps.Unresponsive, Reason: "no greeting", Settings: &mps.Settings{Memory: 8 << 30}}, []string{"GPU memory per client"}, false},
+	} {
+		g := observetest.Device(false)
+		g.MPS = c.state
+		var got []string
+		for _, r := range clientRules(&l, &g) {
+			got = append(got, r.What)
+			if r.Enforced != c.enforced || r.Enforced && !strings.Contains(r.By, "not for the processes of the lease together") || !r.Enforced && r.Reason == "" {
+				t.Errorf("%s: %+v", c.name, r)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/internal/version"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // renderCache keeps the rendered status. It is rendered on a request after a change, and served as bytes until the next one.
@@ -174,6 +175,9 @@ func (v *Viewer) measure(l *api.Lease) {
 	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
 	m := v.Samples.Lease(l.ID)
 	l.Processes = m.Processes
+	if m.Processes == 0 && v.clientsOf(l) > 0 {
+		m.Unknown = true // The driver lists only the server of MPS, with the memory of all clients.
+	}
 	switch {
 	case l.GPUMemory != nil:
 		l.GPUMemory.Used, l.GPUMemory.Stage, l.GPUMemory.Unknown = m.Memory, m.Stage, m.Unknown
@@ -183,7 +187,7 @@ func (v *Viewer) measure(l *api.Lease) {
 		if now, ok := v.Table.Get(l.ID); ok && l.GPUMemory.Limit > 0 {
 			c := v.Managers.Memory.Choice(&now)
 			l.GPUMemory.Backend, l.GPUMemory.Hard, l.GPUMemory.Reason = string(c.Backend), c.Hard, c.Reason
-			l.GPUMemory.Advisory = c.Advisory()
+			l.GPUMemory.Advisory = c.Advisory() || c.Backend == quota.BackendMPS && l.GPUMemory.Unknown
 		}
 	case m.Memory > 0:
 		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
