@@ -10,9 +10,9 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// mpsKill is mpsSpec with a limit of GPU memory above which leases are stopped, and processes without MPS only reported.
-func mpsKill(t *testing.T) string {
-	spec := replaced(t, mpsSpec, "bypass: stop", "bypass: report")
+// killSpec is bypassSpec with a limit of GPU memory above which leases are stopped, and processes without MPS only reported.
+func killSpec(t *testing.T) string {
+	spec := replaced(t, bypassSpec, "bypass: stop", "bypass: report")
 	spec = replaced(t, spec, "share: 30%", "share: 30%, gpu_memory: 1GiB")
 	return replaced(t, spec, "  - name: red\n", "  - name: red\n    overuse: {gpu_memory: kill, grace: 1s}\n")
 }
@@ -28,8 +28,8 @@ func TestMemoryOfMPSIsWatched(t *testing.T) {
 		} {
 			t.Run(lists+", "+way, func(t *testing.T) {
 				t.Parallel()
-				n := start(t, fmt.Sprintf(mpsNode, lists))
-				apply(t, n, mpsKill(t))
+				n := start(t, fmt.Sprintf(bypassNode, lists))
+				apply(t, n, killSpec(t))
 				events := follow(t, n)
 				job, id := shell(t, n, fmt.Sprintf(script, strings.Join(n.Burn("--memory", "700MiB", "--hold"), " ")))
 				events.await(t, "memory.stop", id)
@@ -47,8 +47,8 @@ func TestMemoryOfMPSIsWatched(t *testing.T) {
 // enforced.
 func TestMemoryOfMPSIsUnknown(t *testing.T) {
 	t.Parallel()
-	n := start(t, fmt.Sprintf(mpsNode, "server"))
-	apply(t, n, mpsKill(t))
+	n := start(t, fmt.Sprintf(bypassNode, "server"))
+	apply(t, n, killSpec(t))
 	_, id := shell(t, n, "exec "+strings.Join(n.Burn("--memory", "700MiB", "--hold"), " "))
 	var l *api.Lease
 	if err := harness.Await(soon(t), 200*time.Millisecond, "its memory is not unknown", func() (bool, error) {
