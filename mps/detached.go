@@ -179,7 +179,7 @@ func limitFiles(pid int, files uint64) {
 	if files == 0 || unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &now) != nil {
 		return // It has ended.
 	}
-	if unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: max(files, now.Max)}, nil) != nil {
+	if unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files}, nil) != nil {
 		_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(files, now.Max), Max: now.Max}, nil)
 	}
 }

@@ -174,10 +174,10 @@ func (s *Supervisor) setDown(st *State, w *gpuState, ended string) {
 	}
 }
 
-// living returns the processes of a former reading that still exist.
+// living returns the processes of a former reading that still run.
 func living(pids []int) []int {
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
-		_, err := procfs.Start(pid)
-		return err != nil
+		p, err := procfs.Read(pid)
+		return err != nil || p.Dead()
 	})
 }

@@ -426,4 +426,11 @@ func TestReadingIsKept(t *testing.T) {
 	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, slices.Sorted(slices.Values([]int{first, second}))) {
 		t.Errorf("clients %v once the reading is old", st.Clients)
 	}
+	if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	procfstest.AwaitEnd(t, second)
+	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, []int{first}) {
+		t.Errorf("clients %v after the end of pid %d", st.Clients, second)
+	}
 }
