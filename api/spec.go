@@ -97,6 +97,7 @@ type MIGSpec struct {
 	Layout  []string  `json:"layout,omitempty"` // profile names, with repetition
 	Dynamic bool      `json:"dynamic,omitempty"`
 	Keep    *Duration `json:"keep,omitempty"` // dynamic: how long an idle instance stays; default 5m
+	MPS     []string  `json:"mps,omitempty"`  // profiles of the layout whose instances are shared through MPS
 }
 
 // MPSSpec is how MPS runs on a GPU.
@@ -178,7 +179,8 @@ type OveruseSpec struct {
 // What happens to the leases of a tenant when a request of a tenant with a higher priority waits.
 const PreemptStop = "stop" // they may be stopped to free a place
 
-// GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set.
+// GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set, but MPS may be set with
+// MIG or Slices: then it is a share of one MIG instance.
 type GrantSpec struct {
 	Name       string     `json:"name"`
 	MIG        string     `json:"mig,omitempty"`        // a profile name
@@ -215,16 +217,29 @@ const (
 	IdleStop   = "stop"
 )
 
-// ShareSpec is a part of a GPU: of its time under timeslice, of its threads under mps.
+// ShareSpec is a part of a GPU or of a MIG instance: of its time under timeslice, of its threads under mps.
 type ShareSpec struct {
 	Share     Percent  `json:"share"`
 	GPUMemory *Bytes   `json:"gpu_memory,omitempty"` // for all leases of the grant on one GPU together
 	Cap       *Percent `json:"cap,omitempty"`        // timeslice: never more, even on an idle GPU
 }
 
+// InInstance reports whether the grant is a share of one MIG instance.
+func (g *GrantSpec) InInstance() bool { return g.MPS != nil && (g.MIG != "" || g.Slices > 0) }
+
+// Mode returns the mode of the GPUs that the grant needs: its kind, but mig for a share of a MIG instance.
+func (g *GrantSpec) Mode() string {
+	if g.InInstance() {
+		return ModeMIG
+	}
+	return g.Kind()
+}
+
 // Kind says what a grant is made of: one of the mode constants.
 func (g *GrantSpec) Kind() string {
 	switch {
+	case g.InInstance():
+		return ModeMPS
 	case g.MIG != "" || g.Slices > 0:
 		return ModeMIG
 	case g.Timeslice != nil:

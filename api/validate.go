@@ -241,6 +241,28 @@ func (m *MIGSpec) validate(c *checker, at string) {
 	for i, p := range m.Layout {
 		c.profile(fmt.Sprintf("%s.layout[%d]", at, i), p)
 	}
+	m.validateMPS(c, at+".mps")
+}
+
+// validateMPS checks the profiles whose instances are shared through MPS.
+func (m *MIGSpec) validateMPS(c *checker, at string) {
+	if m.Dynamic && len(m.MPS) > 0 {
+		c.add(at, "is only read with a layout: an instance that is created on demand is for one lease; remove it")
+		return
+	}
+	seen := map[string]bool{}
+	for i, p := range m.MPS {
+		path := element(at, i, len(m.MPS))
+		switch {
+		case strings.Contains(p, "c."):
+			c.add(path, "%s has several compute instances, and an MPS control daemon serves one: write a profile without them, as in 3g.20gb", quote(p))
+		case !slices.Contains(m.Layout, p):
+			c.add(path, "%s is not in the layout: write a profile of the layout, or remove it", quote(p))
+		case slices.ContainsFunc(m.Layout, func(l string) bool { return strings.HasSuffix(l, "c."+p) }):
+			c.add(path, "the layout also has %s with several compute instances, and an MPS control daemon serves one: remove those from the layout", quote(p))
+		}
+		c.distinct(seen, p, path)
+	}
 }
 
 // profile refuses what is no MIG profile's name on any device; whether this device has it is for the planner.
@@ -450,7 +472,7 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	switch {
 	case len(kinds) == 0:
 		c.add(at, "grants nothing: write one of mig, slices, timeslice, mps, exclusive")
-	case len(kinds) > 1:
+	case len(kinds) > 1 && !(len(kinds) == 2 && g.InInstance()):
 		c.add(at, "grants %s at once: keep exactly one and give the other a grant of its own", strings.Join(kinds, " and "))
 	}
 	if g.MIG != "" {
@@ -498,8 +520,21 @@ func (g *GrantSpec) validate(c *checker, at string) {
 		g.Idle.validate(c, at+".idle")
 	}
 	c.word(at+".accept", g.Accept, AcceptHard, AcceptBestEffort)
+	if g.InInstance() {
+		g.validateInInstance(c, at)
+	}
 	if s := cmp.Or(g.Timeslice, g.MPS); g.Accept != "" && len(kinds) == 1 && (s == nil || s.GPUMemory == nil) {
 		c.add(at+".accept", "is only read for a limit of GPU memory under timeslice or mps: write gpu_memory there, or remove it")
+	}
+}
+
+// validateInInstance refuses what a share of a MIG instance cannot have.
+func (g *GrantSpec) validateInInstance(c *checker, at string) {
+	if g.Reserved {
+		c.add(at+".reserved", "is not possible for a share of a MIG instance: remove it, or reserve a whole instance")
+	}
+	if g.Accept == AcceptHard {
+		c.add(at+".accept", "a share of a MIG instance has no hard limit of GPU memory: the driver limits the memory of whole GPUs only; write best-effort, or remove it")
 	}
 }
 

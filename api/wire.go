@@ -155,13 +155,15 @@ type InstanceStatus struct {
 	Imported  bool         `json:"imported,omitempty"` // created by another program, and imported by an administrator
 	Memory    GPUMemory    `json:"memory"`
 	Lease     string       `json:"lease,omitempty"`
+	Leases    []string     `json:"leases,omitempty"` // of an instance that is shared through MPS
+	MPS       *MPSStatus   `json:"mps,omitempty"`    // of such an instance
 	// Generation is the number of an instance that gpushare manages. It is never reused; UUIDs are, for the same placement.
 	Generation uint64 `json:"generation,omitempty"`
 	// RemovedAt is when an idle dynamic instance is removed; absent if it is in use or stays.
 	RemovedAt *time.Time `json:"removed_at,omitempty"`
 }
 
-// MPSStatus is the MPS state of one GPU.
+// MPSStatus is the MPS state of one GPU, or of one MIG instance.
 type MPSStatus struct {
 	State   string `json:"state"` // running | starting | restarting | stopped | failed | unresponsive
 	Unit    string `json:"unit,omitempty"`

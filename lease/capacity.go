@@ -50,6 +50,11 @@ func (t *gpuUsage) free(at gpu.Placement, k Key, ticket string) bool {
 			return false
 		}
 	}
+	for p, u := range t.shared {
+		if p.Overlaps(at) && len(u.shares) > 0 {
+			return false
+		}
+	}
 	return true
 }
 

@@ -11,7 +11,12 @@ import (
 
 // matches reports whether the profile satisfies a MIG grant. A profile name must match exactly; without a name the
 // number of slices must: a grant of three slices is not satisfied by seven.
+//
+// An instance that is shared through MPS satisfies only grants of a share.
 func (g *Grant) matches(p *ProfileView) bool {
+	if p.MPS != g.Spec.InInstance() {
+		return false
+	}
 	if g.Spec.MIG != "" {
 		return p.Name == g.Spec.MIG || slices.Contains(g.Profiles, p.Name)
 	}

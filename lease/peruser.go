@@ -34,10 +34,19 @@ type userUsage struct {
 	shared  map[grantOn]uint64 // the part of memory that all the user's leases of a grant on a GPU have together
 }
 
-// grantOn is a grant on one GPU.
+// grantOn is a grant on one GPU, or on one shared instance.
 type grantOn struct {
 	Key
 	gpu gpu.UUID
+	at  gpu.Placement // its size is 0 for the whole GPU
+}
+
+// on is the grant on one GPU of a place.
+func (p *Place) on(k Key, id gpu.UUID) grantOn {
+	if p.Instance == nil {
+		return grantOn{Key: k, gpu: id}
+	}
+	return grantOn{k, id, *p.Instance}
 }
 
 // user returns what a user has.
@@ -53,7 +62,7 @@ func (o *occupancy) user(uid int) *userUsage {
 // addUser records a lease of a user. The memory of a shared grant on a GPU is for all its leases there together, so it
 // counts once for each user who has a lease of it, in full: each of them may use all of it.
 func (o *occupancy) addUser(uid int, g *Grant, p *Place, v *View) {
-	o.usedBy(uid, p.GPUs)
+	o.usedBy(uid, p)
 	u := o.user(uid)
 	u.leases++
 	if g.share() == nil {
@@ -61,7 +70,7 @@ func (o *occupancy) addUser(uid int, g *Grant, p *Place, v *View) {
 		return
 	}
 	for _, id := range p.GPUs {
-		on := grantOn{g.Key(), id}
+		on := p.on(g.Key(), id)
 		more := g.memory() - min(u.shared[on], g.memory())
 		u.shared[on] += more
 		u.memory += more
@@ -134,12 +143,12 @@ func (r *requester) left() uint64 {
 	return r.limit.Memory - min(r.has.memory, r.limit.Memory)
 }
 
-// more returns how much memory a lease of a shared grant on a GPU adds to what the user has.
-func (r *requester) more(g *Grant, on gpu.UUID) uint64 {
+// more returns how much memory a lease of a shared grant at a place adds to what the user has.
+func (r *requester) more(g *Grant, p *Place) uint64 {
 	if r.has == nil {
 		return 0
 	}
-	return g.memory() - min(r.has.shared[grantOn{g.Key(), on}], g.memory())
+	return g.memory() - min(r.has.shared[p.on(g.Key(), p.GPUs[0])], g.memory())
 }
 
 // tooMuch is the obstacle of a lease that would add this memory. Nothing is claimed: other users do not wait for it.

@@ -49,6 +49,7 @@ type gpuUsage struct {
 	exclusive *occupant                   // exclusive
 	instances map[gpu.Placement]*occupant // mig
 	shares    map[Key]*grantShare         // timeslice and mps
+	shared    map[gpu.Placement]*gpuUsage // mig: of instances that are shared through MPS
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
 	clients   int                         // of its MPS server that leases have or may have
@@ -105,11 +106,8 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 	for _, id := range p.GPUs {
 		t := o.at(id)
 		switch {
-		case p.Instance != nil:
-			t.instances[*p.Instance] = occupy(t.instances[*p.Instance])
-		case g.Kind() == api.ModeExclusive:
-			t.exclusive = occupy(t.exclusive)
-		default:
+		case g.share() != nil:
+			t = o.shared(p, id)
 			s := t.shares[key]
 			if s == nil {
 				s = &grantShare{}
@@ -121,6 +119,10 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 			} else {
 				s.leases++
 			}
+		case p.Instance != nil:
+			t.instances[*p.Instance] = occupy(t.instances[*p.Instance])
+		case g.Kind() == api.ModeExclusive:
+			t.exclusive = occupy(t.exclusive)
 		}
 	}
 	if !reserved {
@@ -337,7 +339,7 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 // avoids a GPU whose time other reserved grants need.
 func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	type candidate struct {
-		gpu    *GPUView
+		divisible
 		over   int // 1 if the shares of reserved grants would be more than the GPU's time
 		share  float64
 		memory uint64
@@ -359,63 +361,70 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			closed.add(d)
 			continue
 		}
-		if more := who.more(g, d.UUID); more > who.left() {
-			tooMuch = who.tooMuch(more)
-			continue
-		}
-		t := o.at(d.UUID)
-		own := t.shares[key]
-		memory, share := t.granted(key, false)
-		need := g.memory() // for all its leases here together: what they have already is not added
-		switch {
-		case d.Overcommit:
-		case memory+need > d.budget():
-			short := memory + need - d.budget()
-			lacks = append(lacks, fmt.Sprintf("GPU %d lacks %s of memory", d.Index, api.Bytes(short).Short()))
-			if nearest == nil || short < shortest {
-				nearest, shortest = d, short
+		for _, dev := range g.divisibles(d) {
+			p := dev.place()
+			if why := dev.unusable(o); why != "" {
+				closed = append(closed, fmt.Sprintf("%v is closed: %s", &dev, why))
+				continue
 			}
-			continue
-		case g.Kind() == api.ModeMPS && share+g.percent() > fullShare:
-			lacks = append(lacks, fmt.Sprintf("GPU %d has %s of its threads left", d.Index, percentText(fullShare-share)))
-			if nearest == nil {
-				nearest, shortest = d, 0
+			if more := who.more(g, p); more > who.left() {
+				tooMuch = who.tooMuch(more)
+				continue
 			}
-			continue
-		}
-		if why := g.notHard(d, t); why != "" {
-			lacks = append(lacks, fmt.Sprintf("GPU %d has no hard limit of GPU memory: %s", d.Index, why))
-			continue
-		}
-		if why := t.otherUser(d, who); why != "" {
-			lacks = append(lacks, why)
-			if nearest == nil {
-				nearest, shortest = d, 0
+			t, whole := o.shared(p, d.UUID), o.at(d.UUID)
+			own := t.shares[key]
+			memory, share := t.granted(key, false)
+			need := g.memory() // for all its leases here together: what they have already is not added
+			switch {
+			case d.Overcommit:
+			case memory+need > dev.budget():
+				short := memory + need - dev.budget()
+				lacks = append(lacks, fmt.Sprintf("%v lacks %s of memory", &dev, api.Bytes(short).Short()))
+				if nearest == nil || short < shortest {
+					nearest, shortest = d, short
+				}
+				continue
+			case g.Kind() == api.ModeMPS && share+g.percent() > fullShare:
+				lacks = append(lacks, fmt.Sprintf("%v has %s of its threads left", &dev, percentText(fullShare-share)))
+				if nearest == nil {
+					nearest, shortest = d, 0
+				}
+				continue
 			}
-			continue
-		}
-		if why := t.tooManyClients(d, g); why != "" {
-			lacks = append(lacks, why)
-			if nearest == nil {
-				nearest, shortest = d, 0
+			if why := g.notHard(d, t); why != "" {
+				lacks = append(lacks, fmt.Sprintf("%v has no hard limit of GPU memory: %s", &dev, why))
+				continue
 			}
-			continue
+			if why := t.otherUser(&dev, who); why != "" {
+				lacks = append(lacks, why)
+				if nearest == nil {
+					nearest, shortest = d, 0
+				}
+				continue
+			}
+			if why := t.tooManyClients(&dev, g); why != "" {
+				lacks = append(lacks, why)
+				if nearest == nil {
+					nearest, shortest = d, 0
+				}
+				continue
+			}
+			if whole.claimed && (own == nil || whole.preempted[key] || dev.oneUser() != "") {
+				lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
+				continue
+			}
+			c := candidate{divisible: dev, share: share, memory: memory}
+			if g.Spec.Reserved && t.oversubscribedBy(g, d) {
+				c.over = 1
+			}
+			for _, s := range t.shares {
+				c.leases += s.leases
+			}
+			if own != nil && own.leases > 0 {
+				c.share, c.memory = c.share+own.share, c.memory+own.memory
+			}
+			found = append(found, c)
 		}
-		if t.claimed && (own == nil || t.preempted[key] || d.OneUser != "") {
-			lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
-			continue
-		}
-		c := candidate{gpu: d, share: share, memory: memory}
-		if g.Spec.Reserved && t.oversubscribedBy(g, d) {
-			c.over = 1
-		}
-		for _, s := range t.shares {
-			c.leases += s.leases
-		}
-		if own != nil && own.leases > 0 {
-			c.share, c.memory = c.share+own.share, c.memory+own.memory
-		}
-		found = append(found, c)
 	}
 	if len(found) == 0 {
 		if tooMuch != nil {
@@ -426,7 +435,10 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 		}
 		ob := &obstacle{text: strings.Join(lacks, "; ")}
 		if ob.text == "" {
-			ob.text = "no GPU is in mode " + g.Kind() + " now"
+			ob.text = "no GPU is in mode " + g.Spec.Mode() + " now"
+			if g.Spec.InInstance() {
+				ob.text = "there is no " + g.requirement() + " instance with MPS now"
+			}
 		}
 		if nearest != nil {
 			ob.claims = []gpu.UUID{nearest.UUID}
@@ -436,7 +448,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 	best := slices.MinFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.over, b.over), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
 	})
-	return &Place{GPUs: []gpu.UUID{best.gpu.UUID}, Devices: []gpu.UUID{best.gpu.UUID}}, nil
+	return best.place(), nil
 }
 
 // feasible returns why the grant can never have a place with this spec, even on an idle node; nil if it can. o has only
@@ -483,6 +495,21 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				free++
 			}
 		default:
+			if g.Spec.InInstance() {
+				if d.Closed != "" && len(d.Profiles) == 0 {
+					return nil // as for a whole instance
+				}
+				for j := range d.Profiles {
+					p := &d.Profiles[j]
+					if budget := p.Memory - min(d.Reserve, p.Memory); g.matches(p) {
+						if offered = append(offered, p.Name); g.memory() <= budget {
+							return nil
+						}
+						most = max(most, budget)
+					}
+				}
+				continue
+			}
 			if g.RequiresHardMemory() && d.NoHardMemory != "" {
 				notHard = append(notHard, fmt.Sprintf("GPU %d: %s", d.Index, d.NoHardMemory))
 				continue
@@ -496,9 +523,13 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	}
 	switch {
 	case usable == 0 && g.Spec.GPUs != nil:
-		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs in its selector is in mode %s", g.Kind())
+		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs in its selector is in mode %s", g.Spec.Mode())
 	case usable == 0:
-		return never("ask the administrator for a GPU in that mode", "no GPU is in mode %s", g.Kind())
+		return never("ask the administrator for a GPU in that mode", "no GPU is in mode %s", g.Spec.Mode())
+	case g.Spec.InInstance() && len(offered) == 0:
+		return never("ask the administrator to share such instances (mig.mps)", "no GPU that it may use has a %s instance with MPS in its layout", g.requirement())
+	case g.Spec.InInstance():
+		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory is more than a %s instance has after the reserve", api.Bytes(g.memory()).Short(), g.requirement())
 	case g.Kind() == api.ModeMIG:
 		slices.Sort(offered)
 		offered = slices.Compact(offered)

@@ -336,8 +336,8 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 		near := len(t.unmet) > 0 || slices.ContainsFunc(e.Place.GPUs, func(id gpu.UUID) bool { return slices.Contains(on, id) })
 		if near && !slices.Contains(ended, e) {
 			left.add(&e.Terms, &e.Place, false)
-			left.usedBy(e.UID, e.Place.GPUs)
-			left.joins(e.ID, e.Place.GPUs, &t.view)
+			left.usedBy(e.UID, &e.Place)
+			left.joins(e.ID, &e.Place, &t.view)
 			places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
 		}
 	}
@@ -358,10 +358,10 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 	free.GPUs = slices.DeleteFunc(free.GPUs, func(d GPUView) bool { return v.gpu(d.UUID) == nil })
 	p, ob := placeFor(g, &free, left, who)
 	switch {
+	case p != nil && g.share() != nil:
+		return &preemption{victims: ended, memory: who.more(g, p), gpus: p.GPUs}
 	case p != nil && p.Instance != nil:
 		return &preemption{victims: ended, memory: p.Memory, slot: &PendingInstance{Ticket: who.ticket, GPU: p.GPUs[0], InstanceSlot: InstanceSlot{Name: p.Profile, Placement: *p.Instance}}}
-	case p != nil && g.share() != nil:
-		return &preemption{victims: ended, memory: who.more(g, p.GPUs[0]), gpus: p.GPUs}
 	case p != nil:
 		return &preemption{victims: ended, memory: placeMemory(p, v), gpus: p.GPUs}
 	case ob.canCreate:

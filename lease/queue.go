@@ -275,7 +275,7 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	k.selected = k.selectionReason(g, passed)
 	o.add(g, p, false)
 	o.addUser(k.request.UID, g, p, &k.t.view)
-	o.joins(k.id, p.GPUs, &k.t.view)
+	o.joins(k.id, p, &k.t.view)
 	if k.pending != nil {
 		o.user(k.request.UID).pending--
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -154,7 +155,7 @@ func (t *Table) reviseTermsLocked() {
 		}
 		// The check of the next lease must include what this one has now.
 		for _, id := range e.Place.GPUs {
-			if p := o.at(id).shares[e.Terms.Key()]; p != nil {
+			if p := o.shared(&e.Place, id).shares[e.Terms.Key()]; p != nil {
 				p.memory = max(p.memory, e.Terms.memory())
 			}
 		}
@@ -168,7 +169,7 @@ func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 		if d == nil {
 			return false
 		}
-		if memory, _ := o.at(id).granted(g.Key(), false); !d.Overcommit && memory+g.memory() > d.budget() {
+		if memory, _ := o.shared(&e.Place, id).granted(g.Key(), false); !d.Overcommit && memory+g.memory() > d.budgetAt(&e.Place) {
 			return false
 		}
 	}
@@ -182,7 +183,7 @@ func (t *Table) liveLocked() *occupancy {
 	for _, e := range t.leases {
 		o.add(&e.Terms, &e.Place, false)
 		o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
-		o.joins(e.ID, e.Place.GPUs, &t.view)
+		o.joins(e.ID, &e.Place, &t.view)
 	}
 	return o
 }
@@ -513,8 +514,14 @@ func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	o := t.liveLocked()
 	t.addReservedLocked(o, func(*Grant) bool { return true })
 	for id, taken := range o.gpus {
-		for k, p := range taken.shares {
-			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: p.memory})
+		sum := map[Key]uint64{}
+		for _, u := range append(slices.Collect(maps.Values(taken.shared)), taken) {
+			for k, p := range u.shares {
+				sum[k] += p.memory
+			}
+		}
+		for k, bytes := range sum {
+			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: bytes})
 		}
 		slices.SortFunc(out[id], func(a, b api.GrantedMemory) int {
 			return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Grant, b.Grant))

@@ -46,7 +46,8 @@ type GPUView struct {
 	OneUser string
 	// MaxClients is the most clients that its MPS server has; 0 without MPS.
 	MaxClients int
-	// Clients counts the clients of its MPS server that each lease has, by id; under "" those of no lease.
+	// Clients counts the clients of its MPS servers that each lease has, by id; under "" those of no lease, which count on each of
+	// its instances.
 	Clients map[string]int
 	// HardByLease: a hard limit holds for each lease alone, not for the leases of a grant together.
 	HardByLease bool
@@ -64,6 +65,7 @@ type ProfileView struct {
 	Slices     uint32   // of compute
 	Memory     uint64   // bytes
 	Attributes []string // "me", "gfx", …
+	MPS        bool     // instances of it are shared through MPS: for grants of a share, and for no others
 }
 
 // InstanceView is one MIG instance that exists. It is identified by its GPU and its placement.
@@ -78,6 +80,8 @@ type InstanceView struct {
 	Pinned     bool   // it is not removed to free capacity: it is not managed by gpushare, or InUse
 	InUse      bool   // processes of no lease use it
 	Occupied   string // as of a GPU
+	OneUser    string // as of a GPU, if it is shared through MPS
+	MaxClients int    // as of a GPU
 	// Unusable is why no lease may have it: foreign, without a compute instance, about to be removed. Empty if it is
 	// usable.
 	Unusable string
@@ -167,5 +171,5 @@ func (g *Grant) rank() int {
 
 // mayUse reports whether the mode and the selector allow the grant to use the GPU.
 func (g *Grant) mayUse(v *GPUView) bool {
-	return v.Mode == g.Kind() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID))
+	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID))
 }

@@ -14,7 +14,10 @@ type layout struct{ dir string }
 func (l layout) pipe() string   { return filepath.Join(l.dir, "p") } // for the daemon and gpushared: its sockets allow all commands
 func (l layout) tenant() string { return filepath.Join(l.dir, "t") } // for tenants: only the client socket
 func (l layout) logs() string   { return filepath.Join(l.dir, "l") } // not used in the foreground, but it must not be the default directory
-func (l layout) record() string { return filepath.Join(l.dir, "record.json") }
+func (l layout) record() string { return filepath.Join(l.dir, recordName) }
+
+// recordName is the name of the record in the directory of a control daemon.
+const recordName = "record.json"
 
 // directoryMode lets tenants reach their socket and list nothing.
 const directoryMode = 0o711

@@ -88,7 +88,7 @@ func startReason(set Settings, o Observed) (reason string, keepsServer bool) {
 	case s.Settings == nil:
 		return "the running control daemon is not managed by gpushare", false
 	case *s.Settings != set:
-		return "MPS runs with other settings", s.Phase == Running
+		return "MPS runs with other settings", s.Phase == Running && s.Settings.MIG == set.MIG
 	case s.Phase == Unresponsive:
 		return "MPS does not answer: " + s.Reason, false
 	case s.Drift:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -106,7 +107,8 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 	return nil
 }
 
-// manages reports whether the control daemon that runs can be set up with other settings: gpushare started it. running: a daemon or
+// manages reports whether the control daemon that runs can be set up with other settings: gpushare started it, for the same MIG
+// device. running: a daemon or
 // servers of one that has ended run.
 func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, running bool, err error) {
 	unit, err := s.Units.ServiceState(ctx, UnitName(set.Device()))
@@ -114,7 +116,7 @@ func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, runnin
 		return false, false, fmt.Errorf("cannot start MPS on %s: %w", set.Device(), err)
 	}
 	rec := s.layout(set.Device()).readRecord()
-	return rec != nil && unit.Running, unit.Running || len(unit.Leftovers) > 0, nil
+	return rec != nil && unit.Running && rec.Settings.MIG == set.MIG, unit.Running || len(unit.Leftovers) > 0, nil
 }
 
 // prepare creates the directories and writes the record.
@@ -129,6 +131,9 @@ func prepare(l layout, next record) error {
 func (s *Supervisor) validate(set Settings) error {
 	if set.GPU == "" || len(shortID(set.GPU)) < 8 {
 		return errors.New("not a UUID")
+	}
+	if set.Device().IsInstance() && !strings.HasPrefix(string(set.MIG), "MIG-") {
+		return errors.New("it has no MIG device")
 	}
 	if set.Threads < 0 || set.Threads > 100 || set.Threads != set.Threads {
 		return fmt.Errorf("a thread percentage of %s is not above 0 and at most 100", percentText(set.Threads))

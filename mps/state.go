@@ -25,6 +25,8 @@ const (
 type Settings struct {
 	GPU      gpu.UUID      `json:"gpu"`
 	Instance gpu.Placement `json:"instance,omitzero"` // the MIG instance; its size is 0 for the whole GPU
+	// MIG is the UUID of the instance's MIG device; empty for a whole GPU. In a plan that creates the instance it is not known yet.
+	MIG gpu.UUID `json:"mig,omitempty"`
 	// DenyBypass sets the compute mode to exclusive-process, so that a program that does not join MPS gets no context.
 	DenyBypass bool `json:"deny_bypass,omitempty"`
 	// Threads is the active thread percentage that a client gets at most, above 0 and below 100; 0 for all.
@@ -41,6 +43,14 @@ func (s Settings) Device() Device { return Device{s.GPU, s.Instance} }
 type Defaults struct {
 	Threads float64 `json:"threads"`          // percent
 	Memory  string  `json:"memory,omitempty"` // "2G", rounded down; empty for no limit
+}
+
+// visible is what the control daemon and its server may see: it is device 0 for them.
+func (s Settings) visible() string {
+	if s.Device().IsInstance() {
+		return string(s.MIG)
+	}
+	return string(s.GPU)
 }
 
 // State is one control daemon as observed.

@@ -77,8 +77,8 @@ func (s *Supervisor) gpuState(id Device) *gpuState {
 }
 
 // Service is the unit of a device's control daemon. It runs in the foreground, because a start in the background reports success
-// even when it fails. It has nothing of gpushared's environment, which the server would inherit. The GPU is given by its UUID, so
-// that it is device 0 for the daemon.
+// even when it fails. It has nothing of gpushared's environment, which the server would inherit. The device is given by its UUID,
+// so that it is device 0 for the daemon.
 func (s *Supervisor) Service(set Settings, can Abilities) Service {
 	l := s.layout(set.Device())
 	return Service{
@@ -87,7 +87,7 @@ func (s *Supervisor) Service(set Settings, can Abilities) Service {
 		Argv:        can.Argv(s.Control),
 		Env: append(environment(s.Control, l.pipe()),
 			"CUDA_MPS_LOG_DIRECTORY="+l.logs(),
-			"CUDA_VISIBLE_DEVICES="+string(set.GPU)),
+			"CUDA_VISIBLE_DEVICES="+set.visible()),
 		Dir:       "/",
 		OpenFiles: openFiles,
 	}

@@ -3,6 +3,7 @@ package attribution
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -15,7 +16,7 @@ import (
 )
 
 // deviceUser reads a process that uses a device, and decides what a change may do with it under a spec.
-func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) planner.DeviceUser {
+func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, pid int) planner.DeviceUser {
 	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
 	if err != nil {
@@ -37,7 +38,7 @@ func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) 
 	}
 	may := stop.DecidePID(pid)
 	switch {
-	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(m, st) || m != nil && m.PID == pid:
+	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(daemons, st) || slices.ContainsFunc(daemons, func(m *mps.State) bool { return m.PID == pid }):
 		h.Decision = planner.Own
 	case want.Quiesces(h.Unit) && !attr.CanStopUnits:
 		h.Decision, h.Reason = planner.Keep, "node.quiesce names its unit, and stopping units needs systemd"
@@ -55,7 +56,7 @@ func (attr *Attribution) deviceUser(want *state.Desired, m *mps.State, pid int) 
 func (attr *Attribution) DeviceUsers(ctx context.Context, s gpu.Snapshot, in *gpu.Instance) []string {
 	g := observe.GPU{Snapshot: s}
 	if last, ok := attr.Observer.Last().GPU(s.Identity.UUID); ok {
-		g.MPS = last.MPS
+		g.MPS, g.InstanceMPS = last.MPS, last.InstanceMPS
 	}
 	g.MIG.Resetless = nil // Processes that only have the device open are named too.
 	use := attr.UsageUnder(attr.State.Desired(), attr.OpenDevices(ctx, []observe.GPU{g}))

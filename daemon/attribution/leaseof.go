@@ -101,7 +101,7 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) 
 			m := state.InstanceRecordOf(&a, p)
 			return m != nil && m.Imported
 		},
-		Process:     func(m *mps.State, pid int) planner.DeviceUser { return attr.deviceUser(want, m, pid) },
+		Process:     func(daemons []*mps.State, pid int) planner.DeviceUser { return attr.deviceUser(want, daemons, pid) },
 		OpenDevices: o,
 	}
 }

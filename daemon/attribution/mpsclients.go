@@ -11,11 +11,14 @@ import (
 func (attr *Attribution) MPSClients(node *observe.Node) state.MPSClients {
 	out := state.MPSClients{}
 	for i := range node.GPUs {
-		g := &node.GPUs[i]
-		if g.MPS == nil {
+		var clients []int
+		for _, m := range node.GPUs[i].ControlDaemons() {
+			clients = append(clients, m.Clients...)
+		}
+		if len(node.GPUs[i].ControlDaemons()) == 0 {
 			continue
 		}
-		out[g.Identity.UUID] = attr.CountClients(g.MPS.Clients)
+		out[node.GPUs[i].Identity.UUID] = attr.CountClients(clients)
 	}
 	return out
 }

@@ -99,7 +99,7 @@ func TestPlanQuiesce(t *testing.T) {
 			d := &Changes{Services: &unitHost{runs: c.runs}}
 			use := plannertest.NoUsage()
 			use.OpenDevices = c.open
-			use.Process = func(_ *mps.State, pid int) planner.DeviceUser {
+			use.Process = func(_ []*mps.State, pid int) planner.DeviceUser {
 				return planner.DeviceUser{PID: pid, Unit: units[pid]}
 			}
 			want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: c.quiesce}}}

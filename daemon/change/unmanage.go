@@ -178,7 +178,7 @@ func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, erro
 	for i := range others {
 		out.warnings = append(out.warnings, fmt.Sprintf("the slice of %s is not managed by gpushare: it stays", others[i].Name))
 	}
-	stop, _ := planner.PlanMPS(&state.Desired{}, node)
+	stop, _ := planner.PlanMPS(&state.Desired{}, node, nil, nil)
 	var names []cgroup.SliceState
 	if !cs.Port.Info().Slices {
 		if !cs.State.Desired().Enforcing() {

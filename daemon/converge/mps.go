@@ -20,68 +20,84 @@ func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if want.WantsMPS(id) && g.MPS.Healthy() && g.MPS.LogSilent {
-			bad[string(id)] = api.Condition{
-				GPU: string(id), Message: fmt.Sprintf("GPU %d: the log of MPS is silent: a fault of a client would not be named", g.Identity.Index), Hint: restartHint(g),
+		var down []mps.Device
+		if want.WantsMPS(id) && !g.MPS.Healthy() {
+			down = append(down, mps.Whole(id))
+		}
+		for _, m := range g.ControlDaemons() {
+			if m.Settings != nil && m.Healthy() && m.LogSilent && want.Enforcing() {
+				bad[fmt.Sprint(m.Device())] = api.Condition{
+					GPU: string(id), Message: planner.DeviceName(g, m.Device()) + ": the log of MPS is silent: a fault of a client would not be named", Hint: restartHint(g, m),
+				}
 			}
 		}
-		if !want.WantsMPS(id) || g.MPS.Healthy() || g.MPS == nil && cv.State.Changing() != nil {
-			continue
+		for _, d := range append(down, planner.DownInstances(want, g, cv.State.ManagesInstance)...) {
+			m := g.MPSOf(d)
+			if m == nil && cv.State.Changing() != nil {
+				continue
+			}
+			c := api.Condition{GPU: string(id), Message: planner.DeviceName(g, d) + ": " + planner.MPSReason(m), Hint: mpsHint(g, m)}
+			bad[fmt.Sprint(d)] = c
 		}
-		c := api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: %s", g.Identity.Index, planner.MPSReason(g.MPS))}
-		c.Hint = mpsHint(g)
-		bad[string(id)] = c
 	}
 	cv.Conditions.Replace("mps", bad)
 }
 
 // mpsHint says what happens next by itself, or which command helps.
-func mpsHint(g *observe.GPU) string {
-	switch m := g.MPS; {
+func mpsHint(g *observe.GPU, m *mps.State) string {
+	switch {
 	case m == nil:
 		return "it is started again"
 	case m.Down() && len(m.Leftovers) > 0:
-		return "servers of the former control daemon still run: " + restartHint(g)
+		return "servers of the former control daemon still run: " + restartHint(g, m)
 	case m.Phase == mps.Failed:
 		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %d'", g.Identity.Index)
 	case m.Phase == mps.Unresponsive:
-		return restartHint(g)
+		return restartHint(g, m)
 	}
 	return "it is corrected by itself"
 }
 
 // restartHint is for a control daemon that only a restart corrects.
-func restartHint(g *observe.GPU) string {
+func restartHint(g *observe.GPU, m *mps.State) string {
+	if m.Device().IsInstance() {
+		return "it is restarted when it has no clients, or at once with 'gpushare apply --force', which stops them"
+	}
 	return fmt.Sprintf("it is restarted when it has no clients; 'gpushare mps restart %d --force' terminates them", g.Identity.Index)
 }
 
 // reportMPSCorrected reports what was changed from outside on control daemons that run, and is as desired again.
 func (cv *Converger) reportMPSCorrected(want *state.Desired, before *observe.Node, steps []step.Step) {
 	after := cv.Observer.Last()
-	_, due := planner.PlanMPS(want, after)
+	_, due := planner.PlanMPS(want, after, nil, cv.State.ManagesInstance)
 	for i := range steps {
 		s := &steps[i]
 		g, ok := before.GPU(gpu.UUID(s.GPU))
-		if s.Kind != mps.KindStart || !ok || g.MPS == nil || g.MPS.Phase != mps.Running {
+		m := planner.MPSOf(s, before)
+		if s.Kind != mps.KindStart || !ok || m == nil || m.Phase != mps.Running {
 			continue
 		}
-		if !slices.ContainsFunc(due, func(d step.Step) bool { return d.GPU == s.GPU }) {
-			cv.reportCorrected("", "", fmt.Sprintf("MPS of GPU %d: %s%s", g.Identity.Index, s.Reason, cv.connected(g)))
+		same := func(d step.Step) bool {
+			of, ok := mps.DeviceOf(&d)
+			return ok && of == m.Device()
+		}
+		if !slices.ContainsFunc(due, same) {
+			cv.reportCorrected("", "", fmt.Sprintf("MPS of %s: %s%s", planner.DeviceName(g, m.Device()), s.Reason, cv.connected(m)))
 		}
 	}
 }
 
 // connected names the clients of a control daemon whose limits any of them may have changed: the daemon does not say who did.
-func (cv *Converger) connected(g *observe.GPU) string {
-	if !g.MPS.AnyoneSets || !g.MPS.Drift {
+func (cv *Converger) connected(m *mps.State) string {
+	if !m.AnyoneSets || !m.Drift {
 		return ""
 	}
-	if len(g.MPS.Clients) == 0 {
+	if len(m.Clients) == 0 {
 		return "; any process that reaches its tenants' socket may change it, and it has no clients"
 	}
-	lease := cv.Attribution.LeaseLookup(len(g.MPS.Clients))
+	lease := cv.Attribution.LeaseLookup(len(m.Clients))
 	var names []string
-	for _, pid := range g.MPS.Clients {
+	for _, pid := range m.Clients {
 		name := fmt.Sprintf("pid %d", pid)
 		if id, ok := lease(pid); ok {
 			name += " of " + id

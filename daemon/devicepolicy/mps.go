@@ -2,27 +2,38 @@ package devicepolicy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 )
 
-// mpsEnvironment returns the environment with which a lease uses the control daemon of its GPU. The share limits each of
+// deviceOf is what a lease has a share of through MPS.
+func deviceOf(l *lease.Lease) mps.Device {
+	d := mps.Whole(l.Place.GPUs[0])
+	if l.Place.Instance != nil {
+		d.Instance = *l.Place.Instance
+	}
+	return d
+}
+
+// mpsEnvironment returns the environment with which a lease uses the control daemon of its GPU or MIG instance. The share limits each of
 // its processes. The memory limit applies to each process by itself; for the whole grant the quota of GPU memory enforces
 // it.
 func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[string]string, error) {
-	id := l.Place.GPUs[0]
-	if st := pol.MPS.Await(ctx, mps.Whole(id)); !st.Healthy() {
+	d := deviceOf(l)
+	if st := pol.MPS.Await(ctx, d); !st.Healthy() {
 		why := "it is not running"
 		if st != nil && st.Reason != "" {
 			why = st.Reason
 		}
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot connect to MPS on GPU %s: %s", id, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot connect to MPS on %s: %s", d, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
 	}
-	if err := pol.MPS.Admit(mps.Whole(id), l.UID); err != nil {
+	if err := pol.MPS.Admit(d, l.UID); err != nil {
 		return nil, err
 	}
 	limits := mps.Limits{}
@@ -32,7 +43,7 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 			limits.Memory = uint64(*s.GPUMemory)
 		}
 	}
-	list, err := pol.MPS.Environment(mps.Whole(id), limits)
+	list, err := pol.MPS.Environment(d, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -42,4 +53,27 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 		out[k] = v
 	}
 	return out, nil
+}
+
+// startNow is a step that starts MPS, with the MIG device that the instance has now: it may have been created by the same change.
+func (pol *Policy) startNow(ctx context.Context, s step.Step) (step.Step, bool, error) {
+	var args mps.StartArgs
+	if err := json.Unmarshal(s.Args, &args); err != nil {
+		return s, false, fmt.Errorf("cannot read the step: %w", err)
+	}
+	d := args.Settings.Device()
+	if !d.IsInstance() {
+		return s, true, nil
+	}
+	g, ok := pol.Observer.Observe(ctx).GPU(d.GPU)
+	if !ok || g.Err != nil {
+		return s, false, fmt.Errorf("cannot read %s", d)
+	}
+	in := g.InstanceAt(d.Instance)
+	if in == nil || len(in.Compute) != 1 || in.Compute[0].UUID == "" {
+		return s, false, fmt.Errorf("cannot start MPS on %s: it has no MIG device", d)
+	}
+	args.Settings.MIG = in.Compute[0].UUID
+	s.Args = step.Must(args)
+	return s, true, nil
 }

@@ -17,6 +17,7 @@ import (
 func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) planner.NodeInput {
 	in := planner.NodeInput{
 		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
+		Hardware: hardwareSteps, ManagedInstance: pol.State.ManagesInstance,
 		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.DesiredSlices(want, node, hardwareSteps) }),
 		Managed: func(to []cgroup.Slice) []cgroup.SliceState {
 			own, _ := pol.State.ManagedSlices(node, to)

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // DesiredSlices returns the slices that should exist. The last result is kept, because the plan and the conditions need the
@@ -101,7 +102,7 @@ func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardw
 		if i < 0 {
 			continue
 		}
-		if g.Kind() != api.ModeMIG {
+		if g.Mode() != api.ModeMIG {
 			if !hw.GPUs[i].MIG.Current {
 				out = append(out, isolation.Target{GPU: id})
 			}
@@ -123,7 +124,7 @@ func (pol *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool
 		return false
 	}
 	i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
-	return i >= 0 && lease.Matches(g, planner.ProfileView(&o.Profiles.GI[i]))
+	return i >= 0 && lease.Matches(g, planner.ProfileView(pol.State.Desired(), id, &o.Profiles.GI[i]))
 }
 
 // DeviceRules returns exactly the device nodes that a lease needs.
@@ -181,6 +182,9 @@ func (pol *Policy) Granter() func(ctx context.Context, s step.Step) (step.Step, 
 	return func(ctx context.Context, s step.Step) (step.Step, bool, error) {
 		if s.Kind == isolation.KindLoginFilter {
 			return pol.filterNow(ctx, s)
+		}
+		if s.Kind == mps.KindStart {
+			return pol.startNow(ctx, s)
 		}
 		if s.Kind != isolation.KindSet {
 			return s, true, nil

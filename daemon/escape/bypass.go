@@ -128,7 +128,7 @@ func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []
 			continue
 		}
 		st, err := procfs.Read(p.PID)
-		if err != nil || st.Dead() || attribution.ServesMPS(g.MPS, st) {
+		if err != nil || st.Dead() || attribution.ServesMPS(g.ControlDaemons(), st) {
 			continue
 		}
 		l, known := e.Table.Get(id)

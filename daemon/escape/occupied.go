@@ -157,7 +157,7 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 			return false, errOccupied(g)
 		case err != nil || st.Dead() || attributed:
 			exiting = true
-		case e.occupies(p, attribution.ServesMPS(g.MPS, st), st, quiesced):
+		case e.occupies(p, attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced):
 			e.addOccupant(c)
 			return false, errOccupied(g)
 		}

@@ -200,7 +200,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 		if uid, err := procfs.UID(st.PID); err == nil && d.UserName != nil {
 			s.user = d.UserName(int(uid))
 		}
-		s.exempt = d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced())
+		s.exempt = d.whyExempt(attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced())
 		if s.lease != "" {
 			s.exempt = "it is in lease " + s.lease
 		}
@@ -224,7 +224,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 				continue
 			}
 			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)
-			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.MPS, st), st, quiesced()); closes {
+			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()); closes {
 				occupied[c] = true
 			}
 			add(unattributedProcess{closes: closes}, g, st)
@@ -244,7 +244,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 				continue
 			}
 			s := unattributedProcess{opened: true}
-			if d.whyExempt(attribution.ServesMPS(g.MPS, st), st, quiesced()) == "" {
+			if d.whyExempt(attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()) == "" {
 				for _, place := range openPlaces(g, want.Mode(g.Identity.UUID), open, pid) {
 					occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
 					s.closes = true

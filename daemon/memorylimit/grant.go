@@ -12,6 +12,10 @@ import (
 func (m *Limits) GrantChoice(t *api.TenantSpec, g *api.GrantSpec, id gpu.UUID) quota.MemoryChoice {
 	l := lease.Lease{Terms: lease.Grant{Tenant: t.Name, Spec: *g, Overuse: t.Overuse}}
 	in := quota.MemoryBackendInput{MIG: g.Kind() == api.ModeMIG, Enforcing: m.State.Desired().Enforcing(), MPS: g.Kind() == api.ModeMPS, Overuse: m.Overuse(&l), CanFreeze: true}
+	if g.InInstance() {
+		in.Driver.Reason = inInstance
+		return quota.ChooseMemoryBackend(in)
+	}
 	s := m.sliceOf(&l)
 	r, ok := m.get(target{id, s})
 	switch a := m.abilityOf(id); {

@@ -129,10 +129,14 @@ func (m *Limits) End(ctx context.Context, l *lease.Lease) {
 // Choice returns what enforces the GPU-memory limit of a lease, by what was read back.
 func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	in := quota.MemoryBackendInput{
-		MIG: l.Place.Instance != nil, Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
+		MIG: l.Terms.Kind() == api.ModeMIG, Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
 		Overuse: m.Overuse(l), CanFreeze: l.Isolation.Freeze && !l.InPlace(),
 	}
 	if in.MIG || len(l.Place.GPUs) != 1 {
+		return quota.ChooseMemoryBackend(in)
+	}
+	if l.Place.Instance != nil {
+		in.Driver.Reason = inInstance
 		return quota.ChooseMemoryBackend(in)
 	}
 	id := l.Place.GPUs[0]
@@ -155,6 +159,9 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	}
 	return quota.ChooseMemoryBackend(in)
 }
+
+// inInstance is why the driver limits no share of an instance: it accepts limits of whole GPUs only. Source: NVML of R615.
+const inInstance = "the driver limits the memory of whole GPUs only"
 
 // whyUnread returns why no limit of a GPU was read back.
 func (m *Limits) whyUnread(id gpu.UUID) string {

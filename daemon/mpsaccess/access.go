@@ -8,10 +8,10 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
@@ -40,37 +40,46 @@ func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected fun
 	members, live := a.Identities.Table.Load().Tenants, a.Table.Live()
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
-		id := g.Identity.UUID
-		if !want.WantsMPS(id) || g.MPS == nil || g.MPS.Settings == nil {
-			continue
+		for _, d := range desiredOn(want, g) {
+			changed, err := a.MPS.Restrict(d, a.reach(ctx, want, members, live, g, d))
+			for _, text := range changed {
+				corrected("", "", fmt.Sprintf("MPS of %s: %s", planner.DeviceName(g, d), text))
+			}
+			if err == nil {
+				continue
+			}
+			c := api.Condition{GPU: string(d.GPU), Message: fmt.Sprintf("%s: who reaches its MPS is not as it should be: %v", planner.DeviceName(g, d), err), Hint: "correct the cause; it is tried again at every observation"}
+			if errors.Is(err, mps.ErrOpen) {
+				c.Hint = "set run_dir to a directory on a file system with access control lists, as tmpfs, ext4 and xfs have them"
+			}
+			conditions[fmt.Sprint(d)] = c
 		}
-		changed, err := a.MPS.Restrict(mps.Whole(id), a.reach(ctx, want, members, live, id))
-		for _, text := range changed {
-			corrected("", "", fmt.Sprintf("MPS of GPU %d: %s", g.Identity.Index, text))
-		}
-		if err == nil {
-			continue
-		}
-		c := api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %d: who reaches its MPS is not as it should be: %v", g.Identity.Index, err), Hint: "correct the cause; it is tried again at every observation"}
-		if errors.Is(err, mps.ErrOpen) {
-			c.Hint = "set run_dir to a directory on a file system with access control lists, as tmpfs, ext4 and xfs have them"
-		}
-		conditions[string(id)] = c
 	}
 	a.Conditions.Replace("mps-access", conditions)
 }
 
-// reach returns the members of the tenants that have a grant on the GPU, and the users of its leases.
-func (a *Access) reach(ctx context.Context, want *state.Desired, members []server.TenantMembers, live []lease.Lease, id gpu.UUID) mps.Reach {
+// desiredOn returns the GPU and its instances, as far as gpushare has started a control daemon there and runs it.
+func desiredOn(want *state.Desired, g *observe.GPU) []mps.Device {
+	var out []mps.Device
+	for _, m := range g.ControlDaemons() {
+		if d := m.Device(); m.Settings != nil && want.Enforcing() && (d.IsInstance() || want.WantsMPS(d.GPU)) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// reach returns the members of the tenants that have a grant on the device, and the users of its leases.
+func (a *Access) reach(ctx context.Context, want *state.Desired, members []server.TenantMembers, live []lease.Lease, g *observe.GPU, d mps.Device) mps.Reach {
 	var r mps.Reach
 	for i := range members {
-		if m := &members[i]; hasGrant(want, m.Name, id) {
+		if m := &members[i]; hasGrant(want, m.Name, g, d) {
 			r.Users, r.Groups = append(r.Users, m.UIDs...), append(r.Groups, m.GIDs...)
 		}
 	}
 	for i := range live {
 		l := &live[i]
-		if l.Terms.Kind() != api.ModeMPS || !slices.Contains(l.Place.GPUs, id) {
+		if l.Terms.Kind() != api.ModeMPS || !isOn(l, d) {
 			continue
 		}
 		r.Users = append(r.Users, l.UID)
@@ -84,12 +93,26 @@ func (a *Access) reach(ctx context.Context, want *state.Desired, members []serve
 	return r
 }
 
-// hasGrant reports whether a tenant has a grant of MPS on a GPU.
-func hasGrant(want *state.Desired, tenant string, id gpu.UUID) bool {
+// isOn reports whether a lease is on a device.
+func isOn(l *lease.Lease, d mps.Device) bool {
+	if !slices.Contains(l.Place.GPUs, d.GPU) {
+		return false
+	}
+	if l.Place.Instance == nil {
+		return !d.IsInstance()
+	}
+	return *l.Place.Instance == d.Instance
+}
+
+// hasGrant reports whether a tenant has a grant of MPS on a device.
+func hasGrant(want *state.Desired, tenant string, g *observe.GPU, d mps.Device) bool {
 	t, ok := want.Tenant(tenant)
-	return ok && slices.ContainsFunc(t.Grants, func(g api.GrantSpec) bool {
-		on := want.Grants[state.GrantKey{Tenant: tenant, Grant: g.Name}]
-		return g.Kind() == api.ModeMPS && (g.GPUs == nil || slices.Contains(on, id))
+	return ok && slices.ContainsFunc(t.Grants, func(grant api.GrantSpec) bool {
+		on := want.Grants[state.GrantKey{Tenant: tenant, Grant: grant.Name}]
+		if grant.Kind() != api.ModeMPS || grant.InInstance() != d.IsInstance() || grant.GPUs != nil && !slices.Contains(on, d.GPU) {
+			return false
+		}
+		return !d.IsInstance() || planner.SharesInstance(want, g, &grant, d.Instance)
 	})
 }
 

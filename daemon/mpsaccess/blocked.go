@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -30,8 +31,8 @@ const (
 
 // connection is a connection on which a control daemon waits.
 type connection struct {
-	gpu   string
-	inode uint64
+	device mps.Device
+	inode  uint64
 }
 
 // blocked are the connections that keep others out.
@@ -69,45 +70,44 @@ func (a *Access) check(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
-		if !want.WantsMPS(g.Identity.UUID) || g.MPS == nil || g.MPS.Settings == nil {
-			continue
+		for _, d := range desiredOn(want, g) {
+			all.Go(func() {
+				peers, err := a.MPS.SilentPeers(ctx, d)
+				if err != nil && !errors.Is(err, procfs.ErrNoProcess) && ctx.Err() == nil {
+					a.Log.Warn("cannot find what keeps others from MPS", "device", d, "error", err)
+				}
+				for j := range peers {
+					a.handle(ctx, g, d, &peers[j])
+				}
+			})
 		}
-		all.Go(func() {
-			peers, err := a.MPS.SilentPeers(ctx, mps.Whole(g.Identity.UUID))
-			if err != nil && !errors.Is(err, procfs.ErrNoProcess) && ctx.Err() == nil {
-				a.Log.Warn("cannot find what keeps others from MPS", "gpu", g.Identity.UUID, "error", err)
-			}
-			for j := range peers {
-				a.handle(ctx, g, &peers[j])
-			}
-		})
 	}
 	all.Wait()
 	a.Conditions.Replace("mps-blocked", b.conditions)
 }
 
 // handle reports a connection, and stops its processes when it is due.
-func (a *Access) handle(ctx context.Context, g *observe.GPU, p *mps.Peer) {
-	c := connection{string(g.Identity.UUID), p.Inode}
+func (a *Access) handle(ctx context.Context, g *observe.GPU, d mps.Device, p *mps.Peer) {
+	c, id := connection{d, p.Inode}, string(d.GPU)
 	who, keeps := a.describe(g, p)
-	text := fmt.Sprintf("GPU %d: %s connected to its MPS and sends nothing, and no process can join meanwhile", g.Identity.Index, who)
+	text := fmt.Sprintf("%s: %s connected to its MPS and sends nothing, and no process can join meanwhile", planner.DeviceName(g, d), who)
 	hint := "it is stopped within three seconds"
 	if keeps != "" {
 		text += "; it is not stopped: " + keeps
 		hint = "end it"
 	}
-	condition := api.Condition{GPU: c.gpu, Message: text, Hint: hint}
+	condition := api.Condition{GPU: id, Message: text, Hint: hint}
 	at, known := a.blocked.add(c, condition, a.Now())
 	if !known {
 		a.Conditions.Put("mps-blocked", fmt.Sprint(c), condition)
-		a.Events.Publish(api.Event{Kind: "mps.blocked", GPU: c.gpu, Message: text})
-		a.Log.Warn("a process keeps others from MPS", "gpu", c.gpu, "process", who)
+		a.Events.Publish(api.Event{Kind: "mps.blocked", GPU: id, Message: text})
+		a.Log.Warn("a process keeps others from MPS", "gpu", id, "process", who)
 	}
 	if keeps != "" || a.Now().Sub(at) < stopAfter {
 		return
 	}
-	if err := a.stop(ctx, c.gpu, p, text); err != nil && ctx.Err() == nil {
-		a.Log.Error("cannot stop what keeps others from MPS", "gpu", c.gpu, "process", who, "error", err)
+	if err := a.stop(ctx, id, p, text); err != nil && ctx.Err() == nil {
+		a.Log.Error("cannot stop what keeps others from MPS", "gpu", id, "process", who, "error", err)
 	}
 	a.Wake()
 }
@@ -137,7 +137,7 @@ func (a *Access) describe(g *observe.GPU, p *mps.Peer) (who, keeps string) {
 			keeps = "it belongs to root"
 		case decision == stop.IsSystem:
 			keeps = "it belongs to the system"
-		case st.PID == os.Getpid() || st.PPID == os.Getpid() || attribution.ServesMPS(g.MPS, st):
+		case st.PID == os.Getpid() || st.PPID == os.Getpid() || attribution.ServesMPS(g.ControlDaemons(), st):
 			keeps = "it is gpushare's own"
 		}
 	}

@@ -96,7 +96,7 @@ func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser
 	slices.Sort(pids)
 	var out []DeviceUser
 	for _, pid := range slices.Compact(pids) {
-		if h := use.Process(g.MPS, pid); h.Decision != Own {
+		if h := use.Process(g.ControlDaemons(), pid); h.Decision != Own {
 			out = append(out, h)
 		}
 	}

@@ -64,7 +64,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			use := NoUsage()
 			use.OpenDevices = c.open
-			use.Process = func(_ *mps.State, pid int) DeviceUser {
+			use.Process = func(_ []*mps.State, pid int) DeviceUser {
 				h := c.is
 				h.PID, h.Start, h.Name = pid, 7, "nvtop"
 				return h

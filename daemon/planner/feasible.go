@@ -23,6 +23,10 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 		for j := range t.Grants {
 			g := &t.Grants[j]
 			ids := want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}]
+			if g.InInstance() {
+				wrong = append(wrong, feasibleInInstance(want, n, g, ids, fmt.Sprintf("tenants[%d].grants[%d]", i, j))...)
+				continue
+			}
 			need := state.GrantMemory(g)
 			if need == 0 || len(ids) == 0 {
 				continue

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// PlanMPS plans the MPS control daemons: which ones are stopped before the GPU steps and started after them.
-func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) {
+// PlanMPS plans the MPS control daemons: which ones are stopped before the GPU steps and started after them. managed reports
+// whether gpushare manages an instance.
+func PlanMPS(want *state.Desired, node *observe.Node, hardware []step.Step, managed ManagedInstance) (stop, start []step.Step) {
 	desired, observed := map[mps.Device]mps.Settings{}, map[mps.Device]mps.Observed{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
@@ -24,8 +26,15 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 		if g.MPS != nil || desired[mps.Whole(id)].GPU != "" {
 			observed[mps.Whole(id)] = mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}
 		}
+		maps.Copy(desired, instanceMPS(want, g, hardware, managed))
+		for _, st := range g.InstanceMPS {
+			observed[st.Device()] = mps.Observed{State: st, Processes: processesOf(g, st.Instance)}
+		}
 	}
-	for _, s := range mps.Plan(desired, observed) {
+	replaced := replacedMPS(desired, observed, hardware)
+	steps := mps.Plan(desired, observed)
+	// Their daemons do not outlive them, and are started again for what is created.
+	for _, s := range append(steps, mps.Plan(replaced, nil)...) {
 		if s.Phase == step.RevokeAccess {
 			stop = append(stop, s)
 		} else {
@@ -34,6 +43,9 @@ func PlanMPS(want *state.Desired, node *observe.Node) (stop, start []step.Step) 
 	}
 	return stop, start
 }
+
+// ManagedInstance reports whether gpushare manages an instance of a GPU.
+type ManagedInstance = func(id gpu.UUID, in *gpu.Instance) bool
 
 // MPSReason says why no client can join MPS. m is its state; nil: none was found.
 func MPSReason(m *mps.State) string {
@@ -46,12 +58,15 @@ func MPSReason(m *mps.State) string {
 	return "MPS is " + string(m.Phase) + ": " + m.Reason
 }
 
+// mpsDown is why what no client can join takes no lease.
+const mpsDown = "its MPS is down"
+
 // closeWithoutMPS closes the GPUs that no client can join. The reason may name processes of other tenants, and the users who wait
 // read this text.
 func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
 	for i := range node.GPUs {
 		if g := &node.GPUs[i]; closed[g.Identity.UUID] == "" && want.WantsMPS(g.Identity.UUID) && !g.MPS.Healthy() {
-			closed[g.Identity.UUID] = "its MPS is down"
+			closed[g.Identity.UUID] = mpsDown
 		}
 	}
 }
@@ -60,15 +75,24 @@ func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *obse
 // something else neither stops these clients nor is refused because of them.
 func WithoutRestarts(steps []step.Step, node *observe.Node) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool {
-		g, ok := node.GPU(gpu.UUID(s.GPU))
-		return s.Kind == mps.KindStart && s.Disruption == step.Running && ok && g.MPS != nil && (g.MPS.Down() || g.MPS.Phase == mps.Unresponsive || g.MPS.LogSilent)
+		m := MPSOf(&s, node)
+		return s.Kind == mps.KindStart && s.Disruption == step.Running && m != nil && (m.Down() || m.Phase == mps.Unresponsive || m.LogSilent)
 	})
 }
 
 // WithoutWaiting removes the starts of control daemons whose next start is not due: only a request may start them earlier.
 func WithoutWaiting(steps []step.Step, node *observe.Node, now time.Time) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool {
-		g, ok := node.GPU(gpu.UUID(s.GPU))
-		return s.Kind == mps.KindStart && ok && g.MPS.Waits(now)
+		return s.Kind == mps.KindStart && MPSOf(&s, node).Waits(now)
 	})
+}
+
+// MPSOf is the control daemon that a step is about, as observed; nil without one.
+func MPSOf(s *step.Step, node *observe.Node) *mps.State {
+	d, isMPS := mps.DeviceOf(s)
+	g, ok := node.GPU(d.GPU)
+	if !isMPS || !ok {
+		return nil
+	}
+	return g.MPSOf(d)
 }

@@ -42,13 +42,13 @@ func TestMPSThatIsDown(t *testing.T) {
 			if closeWithoutMPS(closed, want, node); (closed[id] != "") != c.closed {
 				t.Errorf("closed: %q", closed)
 			}
-			if _, starts := PlanMPS(want, node); len(starts) != c.starts {
+			if _, starts := PlanMPS(want, node, nil, nil); len(starts) != c.starts {
 				t.Errorf("planned %+v", starts)
 			}
-			if _, starts := PlanMPS(want, node); len(WithoutWaiting(starts, node, now)) != c.inLoop {
+			if _, starts := PlanMPS(want, node, nil, nil); len(WithoutWaiting(starts, node, now)) != c.inLoop {
 				t.Errorf("in the loop: %+v", starts)
 			}
-			if _, starts := PlanMPS(want, node); len(WithoutRestarts(starts, node)) != c.inChange {
+			if _, starts := PlanMPS(want, node, nil, nil); len(WithoutRestarts(starts, node)) != c.inChange {
 				t.Errorf("in a change of something else: %+v", starts)
 			}
 		})

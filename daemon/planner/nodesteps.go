@@ -20,6 +20,10 @@ type NodeInput struct {
 	InForce bool
 	// NeverRead means that a GPU could not be read since the daemon started.
 	NeverRead bool
+	// Hardware are the steps of the same change that change GPUs.
+	Hardware []step.Step
+	// ManagedInstance reports whether gpushare manages an instance.
+	ManagedInstance ManagedInstance
 	// Slices returns the slices that the spec needs.
 	Slices func() (*DesiredSlices, error)
 	// Managed returns the slices of the node that gpushare manages, given the desired ones.
@@ -73,7 +77,7 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 	if err != nil {
 		return p, err
 	}
-	stop, start := PlanMPS(want, node)
+	stop, start := PlanMPS(want, node, in.Hardware, in.ManagedInstance)
 	p.Before = append(p.Before, stop...)
 	if !in.Info.Slices {
 		p.After = start // This host has no slices.

@@ -26,8 +26,8 @@ type Usage struct {
 	GPU func(id gpu.UUID) []string
 	// Managed reports whether gpushare created or imported an instance.
 	Managed func(id gpu.UUID, in *gpu.Instance) bool
-	// Process describes a process. m is the MPS state of its GPU.
-	Process func(m *mps.State, pid int) DeviceUser
+	// Process describes a process. daemons are the MPS control daemons of its GPU.
+	Process func(daemons []*mps.State, pid int) DeviceUser
 	// OpenDevices is which processes have device nodes open, where that was read.
 	OpenDevices OpenDevices
 	// IgnoreKept plans as if every process could be stopped, to find what differs from the spec.

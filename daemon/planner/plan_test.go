@@ -21,7 +21,7 @@ import (
 func NoUsage() Usage {
 	return Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
-		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) DeviceUser { return DeviceUser{PID: pid, Start: 1, Name: "python"} },
+		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ []*mps.State, pid int) DeviceUser { return DeviceUser{PID: pid, Start: 1, Name: "python"} },
 	}
 }
 

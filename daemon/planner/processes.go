@@ -65,7 +65,7 @@ func PlanClosingStops(now, want *state.Desired, node *observe.Node, use Usage) [
 		}
 		slices.Sort(pids)
 		for _, pid := range slices.Compact(pids) {
-			h := use.Process(g.MPS, pid)
+			h := use.Process(g.ControlDaemons(), pid)
 			if h.Decision != Stop || h.Lease != "" || h.Start == 0 {
 				continue
 			}

@@ -53,11 +53,17 @@ func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) strin
 		return fmt.Sprintf("the spec no longer has grant %s of %s", l.Terms.Spec.Name, l.Terms.Tenant)
 	}
 	for _, id := range l.Place.GPUs {
-		if mode := want.Mode(id); mode != l.Terms.Kind() {
+		if mode := want.Mode(id); mode != l.Terms.Spec.Mode() {
 			return fmt.Sprintf("its GPU becomes %s", mode)
 		}
 		if !slices.Contains(may, id) {
 			return fmt.Sprintf("grant %s of %s may no longer use its GPU", l.Terms.Spec.Name, l.Terms.Tenant)
+		}
+		if l.Place.Instance != nil && want.SharesInstances(id, l.Place.Profile) != l.Terms.Spec.InInstance() {
+			if l.Terms.Spec.InInstance() {
+				return "its MIG instance is no longer shared through MPS"
+			}
+			return "its MIG instance becomes shared through MPS"
 		}
 		if l.Place.Instance != nil && destroys(hardware, id, *l.Place.Instance) {
 			return "its MIG instance is removed"

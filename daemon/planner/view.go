@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -31,6 +30,7 @@ func View(s *state.State, node *observe.Node) lease.View {
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
+	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)
 	closeOccupied(s.Occupied(), &v)
 	clients := s.MPSClients()
@@ -135,11 +135,8 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()
 	}
-	if e.Mode == api.ModeMPS && g.MPS != nil && g.MPS.SingleUser {
-		v.OneUser = "its MPS serves one user at a time"
-		if g.MPS.Version != "" {
-			v.OneUser = fmt.Sprintf("its MPS, version %s, serves one user at a time", g.MPS.Version)
-		}
+	if e.Mode == api.ModeMPS {
+		v.OneUser = oneUser(g.MPS)
 	}
 	if e.Mode != api.ModeMIG || g.Profiles == nil {
 		return v
@@ -157,20 +154,20 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	for i := range g.Profiles.GI {
 		p := &g.Profiles.GI[i]
 		if inLayout[p.Name] || dynamic {
-			v.Profiles = append(v.Profiles, ProfileView(p))
+			v.Profiles = append(v.Profiles, ProfileView(d, id, p))
 		}
 	}
 	for i := range g.Instances {
-		v.Instances = append(v.Instances, instanceView(g, &g.Instances[i], foreign))
+		v.Instances = append(v.Instances, instanceView(d, g, &g.Instances[i], foreign))
 	}
 	return v
 }
 
-func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
+func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
 	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: ProfileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
-			v.ProfileView = ProfileView(p)
+			v.ProfileView = ProfileView(d, g.Identity.UUID, p)
 		}
 	}
 	for _, c := range in.Compute {
@@ -181,15 +178,20 @@ func instanceView(g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.
 	switch {
 	case foreign(g.Identity.UUID, in):
 		v.Unusable, v.Pinned, v.InUse = "it is not managed by gpushare", true, false
+	case v.MPS && len(in.Compute) > 1:
+		v.Unusable = severalCompute
 	case len(in.Compute) == 0:
 		v.Unusable = "it has no compute instance"
 	case slices.Contains(v.UUIDs, ""):
 		v.Unusable = g.MIG.Missing.NoDevice().Error() // CUDA would not find it.
 	}
+	if v.MPS {
+		v.OneUser, v.MaxClients = oneUser(g.MPSAt(in.Placement)), MaxClientsOf(g, in)
+	}
 	return v
 }
 
 // ProfileView is the part of a profile that the lease table reads.
-func ProfileView(p *gpu.Profile) lease.ProfileView {
-	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes}
+func ProfileView(d *state.Desired, id gpu.UUID, p *gpu.Profile) lease.ProfileView {
+	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes, MPS: d.SharesInstances(id, p.Name)}
 }

@@ -51,6 +51,12 @@ func (d *Desired) Bypass(id gpu.UUID) string {
 	return api.BypassReport
 }
 
+// SharesInstances reports whether the instances of a profile on a GPU are shared through MPS.
+func (d *Desired) SharesInstances(id gpu.UUID, profile string) bool {
+	e := d.GPUs[id]
+	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && slices.Contains(e.MIG.MPS, profile)
+}
+
 // Manages reports whether gpushare manages a GPU: its mode is neither external nor unmanaged.
 func (d *Desired) Manages(id gpu.UUID) bool {
 	m := d.Mode(id)
@@ -63,9 +69,12 @@ func (d *Desired) Dynamic(id gpu.UUID) bool {
 	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && e.MIG.Dynamic
 }
 
-// GPUMemoryReserve is the GPU memory of one GPU that is never granted, in bytes.
+// GPUMemoryReserve is the GPU memory of one GPU, or of each of its instances that is shared through MPS, that is never granted,
+// in bytes.
 func (d *Desired) GPUMemoryReserve(id gpu.UUID) uint64 {
-	if m := d.Mode(id); (m != api.ModeTimeslice && m != api.ModeMPS) || d.Spec.Node.GPUMemoryReserve == nil {
+	e := d.GPUs[id]
+	shared := e != nil && (e.Mode == api.ModeTimeslice || e.Mode == api.ModeMPS || e.Mode == api.ModeMIG && e.MIG != nil && len(e.MIG.MPS) > 0)
+	if !shared || d.Spec.Node.GPUMemoryReserve == nil {
 		return 0
 	}
 	return uint64(*d.Spec.Node.GPUMemoryReserve)

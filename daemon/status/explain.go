@@ -220,6 +220,9 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	case api.ModeMPS:
 		r.Desired = "threads, " + shareText(w)
+		if in := l.Place.Instance; in != nil {
+			r.Desired += fmt.Sprintf(" of its %s instance at %d", l.Place.Profile, in.Start)
+		}
 		if l.InPlace() {
 			r.Reason = "it applies only to processes that were started with the environment of the lease"
 			return r

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
@@ -25,6 +26,29 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	if d, ok := p.stored.DrainedMPS[g.Identity.UUID]; ok {
 		wire := api.MPSDrain(d)
 		out.Drained = &wire
+	}
+	return out
+}
+
+// instanceMPS returns the state of the control daemon of an instance, with the most clients that it has; m is nil without one.
+func instanceMPS(g *observe.GPU, in *gpu.Instance, m *mps.State, maxClients int) *api.MPSStatus {
+	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
+	if m == nil {
+		return out
+	}
+	out.State, out.Unit, out.PID, out.Version, out.Reason, out.Restarts = string(m.Phase), m.Unit, m.PID, m.Version, cmp.Or(m.Reason, m.Pending), m.Restarts
+	out.MaxClients = maxClients
+	if at := m.Started(); !at.IsZero() {
+		out.Started = &at
+	}
+	listed := 0
+	for i := range g.Processes {
+		if p := &g.Processes[i]; p.Kind == gpu.MPSProcess && p.GI != nil && *p.GI == in.ID {
+			listed++
+		}
+	}
+	if out.Clients = listed; listed == 0 {
+		out.Clients = len(m.Clients)
 	}
 	return out
 }

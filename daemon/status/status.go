@@ -36,7 +36,7 @@ type statusInputs struct {
 	sampled        func(gpu.UUID) bool          // its memory and processes are newer than the observation
 	leaseOf        func(pid int) (lease string, ok bool)
 	command        func(pid int) string
-	servesMPS      func(m *mps.State, pid int) bool
+	servesMPS      func(daemons []*mps.State, pid int) bool
 	container      func(state.GrantKey) *api.ContainerUse
 	foreign        func(id gpu.UUID, in *gpu.Instance) bool
 	stored         store.State
@@ -107,10 +107,14 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
 	case p.desired.WantsMPS(id) && !p.stored.DrainedMPS[id].Since.IsZero():
 		out.State, out.Reason = "drained", fmt.Sprintf("%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.DrainedMPS[id].By, g.Identity.Index)
+	default:
+		for _, d := range planner.DownInstances(p.desired, g, func(id gpu.UUID, in *gpu.Instance) bool { return !p.foreign(id, in) }) {
+			out.State, out.Reason = "mps-down", planner.DeviceName(g, d)+": "+planner.MPSReason(g.MPSOf(d))
+		}
 	}
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)
-		if p.servesMPS(g.MPS, st.PID) {
+		if p.servesMPS(g.ControlDaemons(), st.PID) {
 			st.Kind = "mps-server"
 		}
 		out.Processes = append(out.Processes, st)
@@ -164,6 +168,9 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 			Memory:  api.GPUMemory{Total: in.Memory.Total, Used: in.Memory.Used, Free: in.Memory.Free},
 			Foreign: p.foreign(g.Identity.UUID, in),
 		}
+		if m := g.MPSAt(in.Placement); m != nil || p.desired.SharesInstances(g.Identity.UUID, st.Profile) {
+			st.MPS = instanceMPS(g, in, m, planner.MaxClientsOf(g, in))
+		}
 		for _, c := range in.Compute {
 			st.UUIDs = append(st.UUIDs, string(c.UUID))
 		}
@@ -179,6 +186,9 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 			l := &p.leases[j]
 			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.InstanceGeneration == 0 || l.InstanceGeneration == st.Generation) {
 				st.Lease = l.ID
+				if st.MPS != nil {
+					st.Leases = append(st.Leases, l.ID)
+				}
 			}
 		}
 		out.Instances = append(out.Instances, st)
@@ -253,6 +263,11 @@ func grantText(g *api.GrantSpec) string {
 	case api.ModeTimeslice:
 		return share(g.Timeslice, "time")
 	case api.ModeMPS:
+		if g.InInstance() {
+			whole := *g
+			whole.MPS = nil
+			return share(g.MPS, "threads (advisory)") + ", of one instance: " + grantText(&whole)
+		}
 		return share(g.MPS, "threads (advisory)")
 	case api.ModeExclusive:
 		if g.Exclusive == 1 {

@@ -428,8 +428,12 @@ func (d *control) serverHasEnded(e serverEnded) {
 	}
 }
 
-// The CUDA error number for a failed connection to MPS.
-const errnoConnect = 805
+// The CUDA error numbers for a failed connection to MPS, and for a device that the server does not see. Which one the real server
+// answers to a client of another device is not known.
+const (
+	errnoConnect  = 805
+	errnoNoDevice = 100
+)
 
 func (c client) refuse(errno int32) {
 	_, _ = c.conn.Write(welcome{errno: errno}.bytes())
@@ -439,6 +443,11 @@ func (c client) refuse(errno int32) {
 // handOver passes a client's connection to the server, which keeps it until the client ends.
 func (d *control) handOver(s *server, c client) {
 	defer c.conn.Close()
+	if !d.cfg.sees(c.hello.gpu) {
+		d.line("Client %d requested a device that is not visible here", c.pid)
+		_, _ = c.conn.Write(welcome{errno: errnoNoDevice}.bytes())
+		return
+	}
 	limit := s.limits.of(c.hello.gpu, d.cfg.visible)
 	if err := s.handOver(c, limit); err != nil {
 		d.line("Failed to pass client %d to server %d: %v", c.pid, s.pid, err)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -156,6 +158,13 @@ func (c *config) environment() {
 		}
 	}
 	c.branch = branchOf(c.root)
+}
+
+// sees reports whether a client's device is visible to the daemon: a client gives a UUID, or an ordinal among the devices that the
+// daemon sees.
+func (c config) sees(device string) bool {
+	_, err := strconv.Atoi(device)
+	return err == nil || len(c.visible) == 0 || slices.Contains(c.visible, device)
 }
 
 // initCUDA returns the result of cuInit as an exit code.

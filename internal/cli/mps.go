@@ -14,28 +14,34 @@ import (
 
 func (a *app) mpsCommand() *cobra.Command {
 	return group("mps", "CUDA MPS control daemons",
-		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode", func(s *api.Status) any {
+		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode and for each MIG instance that is shared", func(s *api.Status) any {
 			type row struct {
-				GPU string `json:"gpu"`
+				GPU      string            `json:"gpu"`
+				Profile  string            `json:"profile,omitempty"`
+				Instance *api.MIGPlacement `json:"instance,omitempty"`
 				api.MPSStatus
 			}
 			out := struct {
 				SchemaVersion int   `json:"schema_version"`
 				MPS           []row `json:"mps"`
 			}{1, []row{}}
-			for i := range s.GPUs {
-				if m := s.GPUs[i].MPS; m != nil {
-					out.MPS = append(out.MPS, row{s.GPUs[i].UUID, *m})
+			eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
+				r := row{GPU: g.UUID, MPSStatus: *m}
+				if in != nil {
+					r.Profile, r.Instance = in.Profile, &in.Placement
 				}
-			}
+				out.MPS = append(out.MPS, r)
+			})
 			return out
 		}, func(s *api.Status) {
-			rows := [][]string{{"GPU", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
-			for i := range s.GPUs {
-				if m := s.GPUs[i].MPS; m != nil {
-					rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
+			rows := [][]string{{"GPU", "INSTANCE", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
+			eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
+				instance := ""
+				if in != nil {
+					instance = fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
 				}
-			}
+				rows = append(rows, []string{fmt.Sprint(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
+			})
 			if len(rows) == 1 {
 				fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
 				return
@@ -55,6 +61,24 @@ func clients(m *api.MPSStatus) string {
 		return fmt.Sprint(m.Clients)
 	}
 	return fmt.Sprintf("%d of %d", m.Clients, m.MaxClients)
+}
+
+// eachMPS calls f for each control daemon; in is nil for that of a whole GPU.
+func eachMPS(s *api.Status, f func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus)) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.MPS != nil {
+			f(g, nil, g.MPS)
+		}
+		if g.MIG == nil {
+			continue
+		}
+		for j := range g.MIG.Instances {
+			if in := &g.MIG.Instances[j]; in.MPS != nil {
+				f(g, in, in.MPS)
+			}
+		}
+	}
 }
 
 // mpsNote is why MPS takes no leases.

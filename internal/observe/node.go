@@ -37,10 +37,48 @@ type GPU struct {
 	gpu.Snapshot
 	Profiles *gpu.Profiles // nil without MIG, or when they could not be read
 	MPS      *mps.State    // nil where MPS was not requested
-	Err      error
+	// InstanceMPS are the MPS control daemons of its MIG instances, by placement, also of removed instances.
+	InstanceMPS []*mps.State
+	Err         error
 	// Unattributed is the used memory in no process, by a reading of memory and processes together; nil where the GPU is not
 	// sampled, and where it is unknown.
 	Unattributed *uint64
+}
+
+// MPSAt is the MPS control daemon of the instance at a placement; nil without one.
+func (g *GPU) MPSAt(at gpu.Placement) *mps.State {
+	return g.MPSOf(mps.Device{GPU: g.Identity.UUID, Instance: at})
+}
+
+// MPSOf is the MPS control daemon of a device of this GPU; nil without one.
+func (g *GPU) MPSOf(d mps.Device) *mps.State {
+	if !d.IsInstance() {
+		return g.MPS
+	}
+	for _, m := range g.InstanceMPS {
+		if m.Device() == d {
+			return m
+		}
+	}
+	return nil
+}
+
+// ControlDaemons are all MPS control daemons of the GPU and of its instances.
+func (g *GPU) ControlDaemons() []*mps.State {
+	if g.MPS == nil {
+		return g.InstanceMPS
+	}
+	return append([]*mps.State{g.MPS}, g.InstanceMPS...)
+}
+
+// InstanceAt is the instance at a placement; nil without one.
+func (g *GPU) InstanceAt(at gpu.Placement) *gpu.Instance {
+	for i := range g.Instances {
+		if g.Instances[i].Placement == at {
+			return &g.Instances[i]
+		}
+	}
+	return nil
 }
 
 // Epoch makes the hardware part of a change void when it differs: instances do not survive a boot or a driver load.

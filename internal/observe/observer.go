@@ -40,6 +40,8 @@ type LoginFilters interface {
 type MPS interface {
 	// Observe reads the state of the control daemon of one device; nil when none was requested.
 	Observe(ctx context.Context, d mps.Device) *mps.State
+	// ObserveInstances reads those of the MIG instances of one GPU. at are the placements where instances may be.
+	ObserveInstances(ctx context.Context, id gpu.UUID, at []gpu.Placement) []*mps.State
 	// Program identifies the installed control program.
 	Program(ctx context.Context) mps.Program
 }
@@ -165,6 +167,9 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 		g.MPS = o.MPS.Observe(ctx, mps.Whole(id.UUID))
 	}
 	s, err := o.Driver.Snapshot(ctx, id.UUID)
+	if o.MPS != nil {
+		g.InstanceMPS = o.MPS.ObserveInstances(ctx, id.UUID, placements(&s))
+	}
 	if err != nil {
 		g.Err = err
 		return g
@@ -176,6 +181,15 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 		} // Else it is queried again next time; a plan that needs profiles reports that they are missing.
 	}
 	return g
+}
+
+// placements are those of the instances of a GPU.
+func placements(s *gpu.Snapshot) []gpu.Placement {
+	at := make([]gpu.Placement, len(s.Instances))
+	for i := range s.Instances {
+		at[i] = s.Instances[i].Placement
+	}
+	return at
 }
 
 // ReadEpoch reads the epoch from the host.

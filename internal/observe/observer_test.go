@@ -112,6 +112,8 @@ func (f *fake) Observe(_ context.Context, d mps.Device) *mps.State {
 	return nil
 }
 
+func (f *fake) ObserveInstances(context.Context, gpu.UUID, []gpu.Placement) []*mps.State { return nil }
+
 func (f *fake) Program(context.Context) mps.Program { return mps.Program{} }
 
 // start returns an observer of a host after one boot and one driver load.

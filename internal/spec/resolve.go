@@ -185,7 +185,7 @@ func (r *resolver) grants() {
 			mistakes := len(r.errors)
 			may := r.usable(grant, at)
 			r.out.Grants[GrantKey(tenant.Name, grant.Name)] = may
-			switch kind := grant.Kind(); {
+			switch kind := grant.Mode(); {
 			case len(r.errors) > mistakes: // said already, and more exactly
 			case len(may) == 0:
 				r.warn(at, "no GPU here is in mode %s for this grant: no user can use it", kind)
@@ -197,7 +197,7 @@ func (r *resolver) grants() {
 }
 
 func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
-	kind := grant.Kind()
+	kind := grant.Mode()
 	selected := make([]bool, len(r.gpus))
 	if grant.GPUs == nil {
 		for i := range selected {

@@ -32,7 +32,7 @@ func OneGPU(generation uint64, tenants ...api.TenantSpec) (*state.Desired, lease
 func NoUsage() planner.Usage {
 	return planner.Usage{
 		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
-		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ *mps.State, pid int) planner.DeviceUser {
+		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ []*mps.State, pid int) planner.DeviceUser {
 			return planner.DeviceUser{PID: pid, Start: 1, Name: "python"}
 		},
 	}
