@@ -70,11 +70,15 @@ func TestDefaultsOfMPSArePerClient(t *testing.T) {
 		{"none was found", nil, nil, false},
 		{"no defaults", &mps.State{Phase: mps.Running, Settings: &mps.Settings{}}, nil, false},
 		{"read back", &mps.State{Phase: mps.Running, Settings: &mps.Settings{Threads: 50, Memory: 8 << 30}}, []string{"threads per client", "GPU memory per client"}, true},
+		{"a server keeps its own", &mps.State{Phase: mps.Running, Pending: "server 5 has 30%", Settings: &mps.Settings{Threads: 50}}, []string{"threads per client"}, false},
+		{"each client may change it", &mps.State{Phase: mps.Running, Program: mps.Release{Branch: 535}, Settings: &mps.Settings{Threads: 50}}, []string{"threads per client"}, false},
 		{"changed from outside", &mps.State{Phase: mps.Running, Reason: "its default is 100", Drift: true, Settings: &mps.Settings{Threads: 50}}, []string{"threads per client"}, false},
 		{"it does not answer", &mps.State{Phase: mps.Unresponsive, Reason: "no greeting", Settings: &mps.Settings{Memory: 8 << 30}}, []string{"GPU memory per client"}, false},
 	} {
 		g := observetest.Device(false)
-		g.MPS = c.state
+		if g.MPS = c.state; g.MPS != nil && g.MPS.Program == (mps.Release{}) {
+			g.MPS.Program = mps.Release{Branch: 580}
+		}
 		var got []string
 		for _, r := range clientRules(&l, &g) {
 			got = append(got, r.What)

@@ -35,10 +35,15 @@ func clientRules(l *lease.Lease, g *observe.GPU) []api.Rule {
 	var out []api.Rule
 	add := func(what, limit string) {
 		r := api.Rule{What: what + " per client", Desired: limit + " for each process that is a client"}
-		if g.MPS.Healthy() {
-			r.Enforced, r.By = true, "the default of the MPS control daemon, read back: not for the processes of the lease together"
-		} else {
+		switch can, _ := g.MPS.Program.Abilities(); {
+		case !g.MPS.Healthy():
 			r.Reason = "the MPS control daemon is " + string(g.MPS.Phase) + ": " + g.MPS.Reason
+		case !can.OwnerOnly:
+			r.Advisory, r.Reason = true, "advisory: in this version each client may change the default of the MPS control daemon"
+		case g.MPS.Pending != "":
+			r.Reason = "new clients do not get it yet: " + g.MPS.Pending
+		default:
+			r.Enforced, r.By = true, "the default of the MPS control daemon, read back: not for the processes of the lease together"
 		}
 		out = append(out, r)
 	}
