@@ -2,9 +2,11 @@ package mps
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -95,4 +97,20 @@ func (s *Supervisor) Suspect(id Device) { s.gpuState(id).suspect.Store(true) }
 // faultDue reports whether a server with a fault is to be read again: it may serve again.
 func (w *gpuState) faultDue(now time.Time) bool {
 	return w.reading.fault && now.Sub(w.read) >= retryGreeting
+}
+
+// reason says why no client can join.
+func (f *Fault) reason() string {
+	const text = "its server has a fatal fault: no new client can join until all of its clients have ended"
+	if f == nil {
+		return text
+	}
+	out := text
+	if f.Culprit != 0 {
+		out = fmt.Sprintf("its server has a fatal fault of pid %d: no new client can join until all of its clients have ended", f.Culprit)
+	}
+	if len(f.Stragglers) > 0 {
+		out += fmt.Sprintf(", and these run: %s", strings.Trim(fmt.Sprint(f.Stragglers), "[]"))
+	}
+	return out
 }

@@ -124,7 +124,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	case w.reading.drift != "":
 		st.Drift, st.Reason = true, w.reading.drift
 	case w.reading.fault:
-		st.Reason = "its server has a fatal fault: no new client can join until all of its clients have ended"
+		st.Reason = st.Fault.reason()
 	}
 	return st
 }

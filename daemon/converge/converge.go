@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // wakeSpacing is the minimum time between two requested passes.
@@ -253,6 +254,7 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 		err := cv.Driver.Events(ctx, func(e gpu.Event) {
 			switch e.Kind {
 			case gpu.EventXID:
+				cv.Policy.MPS.Suspect(mps.Whole(e.GPU)) // A fatal fault of a client is an XID.
 				cv.Events.Publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
 				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})

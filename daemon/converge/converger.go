@@ -42,6 +42,7 @@ type Converger struct {
 
 	Drift         drift
 	unmetReserved unmetReserved
+	faults        mpsFaults
 }
 
 // watchdog is notified that the loop advances.

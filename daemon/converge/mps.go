@@ -54,6 +54,8 @@ func mpsHint(g *observe.GPU, m *mps.State) string {
 		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %d'", g.Identity.Index)
 	case m.Phase == mps.Unresponsive:
 		return restartHint(g, m)
+	case m.Fault != nil && len(m.Fault.Stragglers) > 0:
+		return fmt.Sprintf("it serves again when these have ended; 'gpushare mps restart %d --force' does not wait for them", g.Identity.Index)
 	}
 	return "it is corrected by itself"
 }

@@ -1,0 +1,70 @@
+package mps
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+)
+
+// A fault is found when the driver reports an error: the culprit from the server's log, the victims, and those that still run. No
+// client joins until all have ended, and then it serves again.
+func TestFaultNamesCulpritAndVictims(t *testing.T) {
+	for _, driver := range branches[1:] { // Before 550 no command reports a fault.
+		t.Run(driver, func(t *testing.T) {
+			r := newFixtureOf(t, driver)
+			r.start(t, Settings{GPU: gpuA})
+			var programs []*program
+			for range 3 {
+				programs = append(programs, r.burn(t, r.environment(t, Limits{}), "--hold"))
+			}
+			before := r.running(t)
+			if before.Fault != nil || len(before.Clients) != 3 {
+				t.Fatalf("before: %+v", before)
+			}
+			culprit, victim, straggler := programs[0].cmd.Process.Pid, programs[1].cmd.Process.Pid, programs[2].cmd.Process.Pid
+			signalPID(t, straggler, syscall.SIGSTOP)
+			c := control{program: r.Control, pipeDir: r.pipe()}
+			if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil || strings.TrimSpace(string(out)) != "0" {
+				t.Fatalf("no fault: %q %v", out, err)
+			}
+			procfstest.AwaitEnd(t, culprit)
+			procfstest.AwaitEnd(t, victim)
+			r.Suspect(deviceA)
+			st := r.Observe(t.Context(), deviceA)
+			victims := []int{victim, straggler}
+			slices.Sort(victims)
+			if st.Healthy() || st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, victims) || !slices.Equal(st.Fault.Stragglers, []int{straggler}) {
+				t.Fatalf("with a fault: %+v, fault %+v", st, st.Fault)
+			}
+			signalPID(t, straggler, syscall.SIGKILL)
+			after := r.running(t)
+			if after.PID != before.PID || !slices.Equal(after.Servers, before.Servers) || after.Fault == nil || len(after.Fault.Stragglers) != 0 || !after.Fault.Since.Equal(st.Fault.Since) {
+				t.Errorf("after: %+v, fault %+v", after, after.Fault)
+			}
+			r.burn(t, r.environment(t, Limits{}), "--hold")
+			// The same lines are not another fault.
+			if again := r.running(t); !again.Fault.Since.Equal(st.Fault.Since) {
+				t.Errorf("later: %+v", again.Fault)
+			}
+		})
+	}
+}
+
+// A tenant chooses what its processes are called, and not what the server logs.
+func TestFaultLine(t *testing.T) {
+	for line, want := range map[string]int{
+		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 4267, Context ID: 0} encountered a fatal GPU error.":      4267,
+		"[2026-01-02 03:04:05.678 Server INFO  17] Client {PID: 1, Context ID: 3} encountered a fatal GPU error.":    1,
+		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 4267, Context ID: 0} connected":                           0,
+		"[2026-01-02 03:04:05.678 Server  17] Client {PID: , Context ID: 0} encountered a fatal GPU error.":          0,
+		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 99999999999999999999, Context ID: 0} encountered a fatal": 0,
+	} {
+		if _, pid := faultIn([]string{"before", line, "after"}); pid != want {
+			t.Errorf("%q names %d, want %d", line, pid, want)
+		}
+	}
+}
