@@ -23,6 +23,9 @@ import (
 // silentAfter is the age from which a connection is examined. A handshake takes a millisecond.
 const silentAfter = time.Second
 
+// examineEvery is the time until a connection for which the daemon did not wait is examined again.
+const examineEvery = 30 * time.Second
+
 // Peer is a connection on which a control daemon waits while it serves no other.
 type Peer struct {
 	Inode      uint64        // of the daemon's end
@@ -44,7 +47,7 @@ type peers struct {
 type seen struct {
 	at       time.Time
 	boot     time.Duration // the same since boot
-	harmless bool          // the daemon has served others since
+	harmless time.Time     // when the daemon did not wait for it; zero: not known
 }
 
 // SilentPeers returns the connections that keep the control daemon of a GPU from serving others: those older than a second from
@@ -62,25 +65,25 @@ func (s *Supervisor) SilentPeers(ctx context.Context, id Device) ([]Peer, error)
 	if err != nil {
 		return nil, err
 	}
-	l, suspects := s.layout(id), p.update(st.PID, sockets, s.Now())
+	l, now := s.layout(id), s.Now()
+	suspects := p.update(st.PID, sockets, now)
+	if len(suspects) == 0 {
+		return nil, nil
+	}
 	awaited, unknown := procfs.AwaitedSockets(st.PID)
 	if unknown == nil {
-		suspects = slices.DeleteFunc(suspects, func(ino uint64) bool { return !slices.Contains(awaited, sockets[ino]) })
-		return p.identify(l, st.PID, sockets, suspects)
+		waits := func(ino uint64) bool { return slices.Contains(awaited, sockets[ino]) }
+		p.clear(suspects, waits, now)
+		return p.identify(l, st.PID, sockets, slices.DeleteFunc(suspects, func(ino uint64) bool { return !waits(ino) }))
 	}
-	suspects = slices.DeleteFunc(suspects, func(ino uint64) bool { return p.since[ino].harmless })
-	if len(suspects) == 0 || !w.mu.TryLock() {
+	if !w.mu.TryLock() {
 		return nil, nil // During a command of gpushare the daemon may serve that one.
 	}
 	defer w.mu.Unlock()
 	err = greet(ctx, l.pipe())
 	switch {
 	case err == nil:
-		for _, ino := range suspects {
-			seen := p.since[ino]
-			seen.harmless = true
-			p.since[ino] = seen
-		}
+		p.clear(suspects, func(uint64) bool { return false }, now)
 		return nil, nil
 	case errors.Is(err, ErrNoDaemon), ctx.Err() != nil:
 		return nil, err
@@ -120,12 +123,22 @@ func (p *peers) update(pid int, sockets map[uint64]int, now time.Time) (suspects
 		switch {
 		case !ok:
 			p.since[ino] = seen{at: now, boot: procfs.BootTime()}
-		case now.Sub(known.at) >= silentAfter:
+		case now.Sub(known.at) >= silentAfter && (known.harmless.IsZero() || now.Sub(known.harmless) >= examineEvery):
 			suspects = append(suspects, ino)
 		}
 	}
 	slices.SortFunc(suspects, func(a, b uint64) int { return p.since[a].at.Compare(p.since[b].at) })
 	return suspects
+}
+
+// clear records which of the suspects the daemon does not wait for.
+func (p *peers) clear(suspects []uint64, waits func(ino uint64) bool, now time.Time) {
+	for _, ino := range suspects {
+		if s := p.since[ino]; !waits(ino) {
+			s.harmless = now
+			p.since[ino] = s
+		}
+	}
 }
 
 // identify returns those of the suspects that are connections to the daemon's sockets, with their processes.

@@ -43,6 +43,13 @@ type blocked struct {
 	conditions map[string]api.Condition
 }
 
+// begin begins a check.
+func (b *blocked) begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.before, b.now, b.conditions = b.now, map[connection]time.Time{}, map[string]api.Condition{}
+}
+
 // add adds a connection to those of this check, and returns since when it is known.
 func (b *blocked) add(c connection, condition api.Condition, now time.Time) (since time.Time, known bool) {
 	b.mu.Lock()
@@ -66,7 +73,7 @@ func (a *Access) Run(ctx context.Context) {
 func (a *Access) check(ctx context.Context) {
 	want, node := a.State.Desired(), a.Observer.Last()
 	b := &a.blocked
-	b.before, b.now, b.conditions = b.now, map[connection]time.Time{}, map[string]api.Condition{}
+	b.begin()
 	var all sync.WaitGroup
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
