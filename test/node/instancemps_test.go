@@ -156,3 +156,37 @@ func sameSet(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
 }
+
+// The daemon is killed at points of the change that shares an instance, and of the one that ends it: afterwards the control daemons
+// are those of the spec in force.
+func TestDaemonKilledWhileAnInstanceIsShared(t *testing.T) {
+	n := newNode(t, quick)
+	n.Bin = buildWithFaults(t)
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	specs, layouts, daemons := []string{instances, noInstanceMPS}, []string{}, []int{1, 0}
+	for _, spec := range specs {
+		apply(t, n, spec)
+		layouts = append(layouts, withoutPlaces(truth(t, n)))
+	}
+	kills := 0
+	for k := 2; k < 40; k += 9 {
+		for to := range specs {
+			if killedAt(t, n, k, specs[to], layouts[to]) {
+				kills++
+			} else {
+				apply(t, n, specs[to])
+			}
+			if found := controlDaemons(t, n); len(found) != daemons[to] {
+				t.Errorf("kill %d: control daemons %q, want %d", k, found, daemons[to])
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+	if kills == 0 {
+		t.Error("no kill happened")
+	}
+}
