@@ -33,7 +33,7 @@ type StopArgs struct {
 	Instance gpu.Placement `json:"instance,omitzero"`
 }
 
-func (a StopArgs) device() Device { return Device{a.GPU, a.Instance} }
+func (a StopArgs) device() Device { return Device(a) }
 
 // StopUndo is what ran before; nil for a daemon that is not managed by gpushare.
 type StopUndo struct {
@@ -131,7 +131,7 @@ func startStep(set Settings, o Observed, reason string, keepsServer bool) step.S
 func stopStep(d Device, o Observed) step.Step {
 	s := step.Step{
 		Kind: KindStop, GPU: string(d.GPU), Phase: step.RevokeAccess,
-		Args: step.Must(StopArgs{d.GPU, d.Instance}), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
+		Args: step.Must(StopArgs(d)), Undo: step.Must(StopUndo{Settings: o.State.Settings}),
 		Text: "stop MPS", Reason: "MPS runs but is not desired",
 	}
 	s.Disruption, s.Disturbs = disturbedClients(o)

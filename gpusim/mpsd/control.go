@@ -276,7 +276,7 @@ func (d *control) loop() int {
 func (d *control) serve(e connected) (quit bool) {
 	d.line("Accepting connection...")
 	pid, uid, err := peer(e.conn)
-	var from net.Conn = e.conn
+	from := e.conn
 	if uc, ok := e.conn.(*net.UnixConn); ok {
 		from = awaiting{uc}
 	}

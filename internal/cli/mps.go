@@ -128,8 +128,15 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 		servers = strings.Trim(fmt.Sprint(m.Servers), "[]")
 	}
 	rows := [][]string{
-		{"GPU", fmt.Sprintf("%d (%s)", m.Index, m.GPU)}, {"state", m.State}, {"version", dash(m.Version)}, {"unit", dash(m.Unit)},
-		{"control daemon", pid(m.PID)}, {"started", started}, {"servers", servers}, {"restarts", fmt.Sprint(m.Restarts)}, {"bypass", m.Bypass},
+		{"GPU", fmt.Sprintf("%d (%s)", m.Index, m.GPU)},
+		{"state", m.State},
+		{"version", dash(m.Version)},
+		{"unit", dash(m.Unit)},
+		{"control daemon", pid(m.PID)},
+		{"started", started},
+		{"servers", servers},
+		{"restarts", fmt.Sprint(m.Restarts)},
+		{"bypass", m.Bypass},
 	}
 	if m.Reason != "" {
 		rows = append(rows, []string{"reason", m.Reason})

@@ -1,7 +1,9 @@
 package procfs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -14,7 +16,7 @@ import (
 func Sockets(pid int) (map[uint64]int, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	d, err := os.Open(dir)
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
@@ -68,7 +70,7 @@ func AwaitedSockets(pid int) ([]int, error) {
 	var fds []int
 	for _, tid := range tids {
 		b, err := readFile(pid, "task/"+strconv.Itoa(tid)+"/syscall")
-		if os.IsPermission(err) {
+		if errors.Is(err, fs.ErrPermission) {
 			return nil, err
 		}
 		if err != nil {

@@ -5,6 +5,7 @@ package sockdiag
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func Connected() ([]Socket, error) {
 	b := make([]byte, 64<<10)
 	for {
 		n, _, err := unix.Recvfrom(fd, b, 0)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {

@@ -154,7 +154,7 @@ func TestOrphanedMPSServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	const command = "mps restart 2 --force"
-	s := awaitStatus(t, n, "no condition has the command", func(s *api.Status) bool {
+	awaitStatus(t, n, "no condition has the command", func(s *api.Status) bool {
 		for _, c := range s.Node.Conditions {
 			if c.Kind == "mps" && strings.Contains(c.Hint, command) {
 				return s.GPUs[2].State == "mps-down"
@@ -176,7 +176,7 @@ func TestOrphanedMPSServer(t *testing.T) {
 	if r := n.CLI(soon(t), strings.Fields(command)...); r.Code != 0 {
 		t.Fatalf("%s exits with %d: %s%s", command, r.Code, r.Out, r.Err)
 	}
-	s = awaitStatus(t, n, "MPS does not run", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "running" })
+	s := awaitStatus(t, n, "MPS does not run", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "running" })
 	for _, c := range s.Node.Conditions {
 		if c.Kind == "mps" {
 			t.Errorf("there is still a condition: %s", c.Message)
