@@ -56,8 +56,8 @@ shell: build
 # The order of locks is checked in a separate run, because the check would hide races from the detector.
 test: build
 	$(CGO) $(GO) test -race -timeout 20m $(TESTFLAGS) ./...
-	CGO_ENABLED=0 $(GO) test -timeout 5m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./quota ./test/bench ./test/memorysim
-	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 5m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...
+	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps ./quota ./test/bench ./test/memorysim
+	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...
 
 # ran.sh fails when a selector matches no test.
 test-faults: build

@@ -4,10 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 func TestAbilities(t *testing.T) {
@@ -44,7 +46,7 @@ func TestAbilities(t *testing.T) {
 }
 
 func TestStartsOnEveryBranch(t *testing.T) {
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			set := Settings{GPU: gpuA, Threads: 30, Memory: 1500 << 20}
@@ -67,7 +69,9 @@ func TestStartsOnEveryBranch(t *testing.T) {
 
 // Where the program says why it ends, the error has its words.
 func TestWithoutAGPUOnEveryBranch(t *testing.T) {
-	for driver, want := range map[string]string{"535.261.03": "", "550.163.01": "", "555.58.02": "", "580.178.04": "found no usable GPU (it exited with 100)", "595.99.02": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"} {
+	said := map[string]string{"535.261.03": "", "550.163.01": "", "555.58.02": "", "580.178.04": "found no usable GPU (it exited with 100)", "595.99.02": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"}
+	for _, driver := range onEveryBranch(t) {
+		want := said[driver]
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			if err := os.Remove(filepath.Join(r.node.Root, "run/gpusim/cuda.sock")); err != nil {
@@ -87,13 +91,17 @@ func TestOnEveryBranch(t *testing.T) {
 	case os.Getenv(driverEnv) != "":
 		t.Skip("this process runs the tests of one branch: the process that started it runs the others")
 	case testing.Short():
-		t.Skip("-short: it runs all tests of the package three times")
+		t.Skip("-short: it runs all tests of the package again for each branch")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, driver := range []string{"535.261.03", "550.163.01", "555.58.02", "595.99.02", "615.71.09"} {
+	others := slices.DeleteFunc(slices.Clone(branches), func(driver string) bool { return driver == defaultDriver })
+	for i, driver := range others {
+		if i%enumeration.Stride(len(others)-1) != 0 {
+			continue // The oldest and the newest differ most.
+		}
 		t.Run(driver, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), self, "-test.short", "-test.count=1")
 			cmd.Env = append(os.Environ(), driverEnv+"="+driver)

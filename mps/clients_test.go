@@ -37,7 +37,7 @@ func TestParseClients(t *testing.T) {
 // read there is an error, not an empty list.
 func TestClients(t *testing.T) {
 	t.Parallel()
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			f := newFixtureOf(t, driver)

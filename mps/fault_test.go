@@ -13,7 +13,7 @@ import (
 // A fault is found when the driver reports an error: the culprit from the server's log, the victims, and those that still run. No
 // client joins until all have ended, and then it serves again.
 func TestFaultNamesCulpritAndVictims(t *testing.T) {
-	for _, driver := range branches[1:] { // Before 550 no command reports a fault.
+	for _, driver := range onEveryBranch(t)[1:] { // Before 550 no command reports a fault.
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			r.start(t, Settings{GPU: gpuA})

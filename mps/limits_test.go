@@ -100,7 +100,7 @@ func (f *fixture) awaitClients(t *testing.T, n int) {
 
 // A tenant that removes the variables of its lease gets what the defaults allow, and no more.
 func TestDefaultsWithoutTheEnvironment(t *testing.T) {
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			r.start(t, Settings{GPU: gpuA, Threads: 40, Memory: 512 << 20})
@@ -122,7 +122,7 @@ func TestDefaultsWithoutTheEnvironment(t *testing.T) {
 
 // What tenants can change through their socket is noticed at the next observation, on a version where they can, and set again.
 func TestTenantsChangeLimits(t *testing.T) {
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			for _, test := range []struct{ name, command, want string }{
@@ -177,7 +177,7 @@ func (f *fixture) notices(t *testing.T, set Settings, driver, command, want stri
 // The limits of a server that runs are compared too: up to 555 any tenant may change them, also those of a server that has just
 // started.
 func TestLimitsOfAServer(t *testing.T) {
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			set := Settings{GPU: gpuA, Threads: 30}
@@ -214,7 +214,7 @@ func TestLimitsOfAServer(t *testing.T) {
 // are asked for each time, those of a server if there is one.
 func TestLogOfObservations(t *testing.T) {
 	const observations = 2880 // of a day, one in 30 s
-	for _, driver := range []string{"535.261.03", "550.163.01", "580.178.04", "615.71.09"} {
+	for _, driver := range onEveryBranch(t) {
 		for _, client := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, a client: %t", driver, client), func(t *testing.T) {
 				r := newFixtureOf(t, driver)

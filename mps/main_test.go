@@ -104,12 +104,24 @@ func (c *clock) pass(d time.Duration) {
 // driverEnv is the version of the driver of the node, for all tests that do not choose one.
 const driverEnv = "MPS_TEST_DRIVER"
 
+// defaultDriver is one of branches.
+const defaultDriver = "580.178.04"
+
 // branches are versions of the driver whose control programs differ.
 var branches = []string{"535.261.03", "550.163.01", "555.58.02", "580.178.04", "595.99.02", "615.71.09"}
 
+// onEveryBranch are the branches for a test that covers all of them itself. The processes of TestOnEveryBranch leave it out.
+func onEveryBranch(t *testing.T) []string {
+	t.Helper()
+	if os.Getenv(driverEnv) != "" {
+		t.Skip("this process runs the tests of one branch: the process that started it runs this one on all")
+	}
+	return branches
+}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newFixtureOf(t, cmp.Or(os.Getenv(driverEnv), "580.178.04"))
+	return newFixtureOf(t, cmp.Or(os.Getenv(driverEnv), defaultDriver))
 }
 
 // newFixtureOf is newFixture with this version of the driver and its control program.

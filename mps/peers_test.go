@@ -27,7 +27,7 @@ func (f *fixture) silent(t *testing.T) []Peer {
 
 // A process that connects and says nothing blocks all others; it is found with its user, and with its end they are served again.
 func TestASilentPeerIsFound(t *testing.T) {
-	for _, driver := range branches {
+	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			f := newFixtureOf(t, driver)
 			f.start(t, Settings{GPU: gpuA})

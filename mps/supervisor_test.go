@@ -27,7 +27,7 @@ func TestStartObserveStop(t *testing.T) {
 	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
 	r.start(t, set)
 	st := r.running(t)
-	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, Settings: &set, Start: st.Start, Defaults: &Defaults{Threads: 40, Memory: "1G"}}
+	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, AnyoneSets: st.AnyoneSets, Settings: &set, Start: st.Start, Defaults: &Defaults{Threads: 40, Memory: "1G"}}
 	if diff := cmp.Diff(want, st); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}
@@ -78,9 +78,13 @@ func TestFilePermissions(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, Settings{GPU: gpuA})
 	l := r.layout(deviceA)
+	pipe, log := "drwx------", "prw-------"
+	if r.running(t).SingleUser { // Its servers have the group of root.
+		pipe, log = "drwx--x---", "prw--w----"
+	}
 	want := map[string]string{
-		l.dir: "drwx--x--x", l.pipe(): "drwx------", l.tenant(): "drwx------", l.logs(): "drwx------",
-		filepath.Join(l.pipe(), "log"): "prw-------", filepath.Join(l.tenant(), "control"): "Srw-rw-rw-",
+		l.dir: "drwx--x--x", l.pipe(): pipe, l.tenant(): "drwx------", l.logs(): "drwx------",
+		filepath.Join(l.pipe(), "log"): log, filepath.Join(l.tenant(), "control"): "Srw-rw-rw-",
 	}
 	for path, mode := range want {
 		if got := modeOf(t, path); got != mode {

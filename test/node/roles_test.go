@@ -117,6 +117,11 @@ func table() []cell {
 		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/99/retry", want: admins(missing)},
+		{route: "GET /v1/mps/{id}", path: "/v1/mps/99", want: adminsAndObservers(missing)},
+		{route: "GET /v1/mps/{id}/log", path: "/v1/mps/99/log", want: admins(missing)},
+		{route: "POST /v1/mps/{id}/restart", path: "/v1/mps/99/restart?check=1", want: admins(missing)},
+		{route: "POST /v1/mps/{id}/drain", path: "/v1/mps/99/drain", want: admins(missing)},
+		{route: "POST /v1/mps/{id}/resume", path: "/v1/mps/99/resume", want: admins(missing)},
 		{
 			route: "POST /v1/leases", body: `{"tenant":"red","command":["true"]}`,
 			want: [columns]int{200, 200, forbidden, 200, 200, forbidden, forbidden, forbidden},
