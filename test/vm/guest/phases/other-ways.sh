@@ -137,12 +137,14 @@ check_rootless() {
 	local rootfs=/home/alice/rootfs id inside
 	install -d -o alice -g alice $rootfs $rootfs/bin $rootfs/proc $rootfs/dev $rootfs/sys $rootfs/tmp $rootfs/etc $rootfs/run $rootfs/var
 	install -o alice -g alice /bin/busybox $rootfs/bin/busybox
+	loginctl enable-linger alice # Else /run/user/2001, which podman uses, is removed ten seconds after the login.
 	id=$(ssh_as alice "gpushare run -q --detach -t vision --grant big -- podman --storage-driver=vfs --root=/home/alice/s --runroot=/run/user/2001/s run --rm --cgroups=disabled --network=none --log-driver=none --rootfs $rootfs /bin/busybox sleep 1234")
 	until_true 60 in_container
 	inside=$(unit_of "$(pgrep -xf '/bin/busybox sleep 1234')")
 	[[ $inside == /gpushare.slice/gpushare-vision.slice/*"$id"* ]] || die "the container is in $inside, the lease is $id"
 	gpushare lease stop "$id"
 	until_true 20 no_container
+	loginctl disable-linger alice
 }
 in_container() { [ -n "$(pgrep -xf '/bin/busybox sleep 1234')" ]; }
 no_container() { ! in_container; }
