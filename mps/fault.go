@@ -101,16 +101,12 @@ func (w *gpuState) faultDue(now time.Time) bool {
 
 // reason says why no client can join.
 func (f *Fault) reason() string {
-	const text = "its server has a fatal fault: no new client can join until all of its clients have ended"
-	if f == nil {
-		return text
+	culprit, run := "", ""
+	if f != nil && f.Culprit != 0 {
+		culprit = fmt.Sprintf(" of pid %d", f.Culprit)
 	}
-	out := text
-	if f.Culprit != 0 {
-		out = fmt.Sprintf("its server has a fatal fault of pid %d: no new client can join until all of its clients have ended", f.Culprit)
+	if f != nil && len(f.Stragglers) > 0 {
+		run = ", and these run: " + strings.Trim(fmt.Sprint(f.Stragglers), "[]")
 	}
-	if len(f.Stragglers) > 0 {
-		out += fmt.Sprintf(", and these run: %s", strings.Trim(fmt.Sprint(f.Stragglers), "[]"))
-	}
-	return out
+	return "its server has a fatal fault" + culprit + ": no new client can join until all of its clients have ended" + run
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // kept has links of the files on which a control daemon listens. It continues to listen on a file that was removed, so a new link
@@ -72,28 +71,4 @@ func relink(from, to string) error {
 		return nil
 	}
 	return err
-}
-
-// otherPermissions says how the mode or the owner of the GPU's directory was changed; empty if it was not. With another mode
-// tenants do not reach their socket, with another owner they are not kept from the others.
-func (l layout) otherPermissions() string {
-	info, err := os.Stat(l.dir)
-	if err != nil {
-		return ""
-	}
-	if mode := info.Mode().Perm(); mode != directoryMode {
-		return fmt.Sprintf("the mode of %s is %#o, it should be %#o", l.dir, mode, directoryMode)
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Sprintf("the owner of %s is uid %d, it should be %d", l.dir, st.Uid, os.Geteuid())
-	}
-	return ""
-}
-
-// own makes the GPU's directory that of the user of gpushared again.
-func (l layout) own() error {
-	if err := os.Chown(l.dir, os.Geteuid(), os.Getegid()); err != nil {
-		return fmt.Errorf("cannot set the owner of an MPS directory: %w", err)
-	}
-	return nil
 }

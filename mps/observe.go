@@ -115,10 +115,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	if r, err := s.release(ctx); err == nil {
 		st.Program, st.Version = r, r.Text()
 	}
-	other := l.otherPermissions()
 	switch {
-	case rec != nil && other != "":
-		st.Drift, st.Reason = true, other
 	case rec != nil && !l.tenantLinked():
 		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"
 	case w.reading.drift != "":

@@ -189,14 +189,11 @@ func (p *peers) identify(l layout, pid int, sockets map[uint64]int, suspects []u
 	return found, nil
 }
 
-// userTicks is the number of clock ticks in a second in which the kernel counts start times for programs (USER_HZ).
-const userTicks = 100
-
 // makerOf returns the process that made a connection, if it still runs: a process that has its pid now and is younger than the
 // connection is another one.
 func (p *peers) makerOf(ino uint64, pid, uid int) []procfs.Stat {
 	st, err := procfs.Read(pid)
-	if err != nil || st.Dead() || time.Duration(st.Start)*time.Second/userTicks > p.since[ino].boot {
+	if err != nil || st.Dead() || time.Duration(st.Start)*time.Second/procfs.Ticks > p.since[ino].boot {
 		return nil
 	}
 	if is, err := procfs.UID(pid); err != nil || int(is) != uid {

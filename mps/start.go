@@ -108,8 +108,7 @@ func (s *Supervisor) Correct(ctx context.Context, set Settings) error {
 }
 
 // manages reports whether the control daemon that runs can be set up with other settings: gpushare started it, for the same MIG
-// device. running: a daemon or
-// servers of one that has ended run.
+// device. running: a daemon or servers of one that has ended run.
 func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, running bool, err error) {
 	unit, err := s.Units.ServiceState(ctx, UnitName(set.Device()))
 	if err != nil {
@@ -121,10 +120,7 @@ func (s *Supervisor) manages(ctx context.Context, set Settings) (managed, runnin
 
 // prepare creates the directories and writes the record.
 func prepare(l layout, next record) error {
-	if err := l.create(); err != nil {
-		return err
-	}
-	return errors.Join(l.own(), l.writeRecord(next))
+	return errors.Join(l.create(), l.writeRecord(next))
 }
 
 // validate refuses settings that the program would misread or ignore.

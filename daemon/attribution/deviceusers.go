@@ -23,7 +23,7 @@ func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, p
 		return h // It exited or is exiting: there is nothing to keep.
 	}
 	h.Start, h.Name = st.Start, st.Name
-	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/Ticks; age > 0 {
+	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/procfs.Ticks; age > 0 {
 		h.Age = age
 	}
 	if cg, err := procfs.Cgroup(pid); err == nil {

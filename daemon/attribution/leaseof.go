@@ -113,6 +113,3 @@ func (attr *Attribution) InPlacePort(l *lease.Lease) cgroup.Port {
 	}
 	return attr.Follow
 }
-
-// Ticks is the number of clock ticks per second in /proc, on every Linux for which NVIDIA has a driver.
-const Ticks = 100

@@ -11,12 +11,13 @@ import (
 func (attr *Attribution) MPSClients(node *observe.Node) state.MPSClients {
 	out := state.MPSClients{}
 	for i := range node.GPUs {
-		var clients []int
-		for _, m := range node.GPUs[i].ControlDaemons() {
-			clients = append(clients, m.Clients...)
-		}
-		if len(node.GPUs[i].ControlDaemons()) == 0 {
+		daemons := node.GPUs[i].ControlDaemons()
+		if len(daemons) == 0 {
 			continue
+		}
+		var clients []int
+		for _, m := range daemons {
+			clients = append(clients, m.Clients...)
 		}
 		out[node.GPUs[i].Identity.UUID] = attr.CountClients(clients)
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -85,7 +84,7 @@ func (x *Escaped) addStarted(record descentRecord) {
 // ticksAt returns a time in clock ticks since boot, rounded up.
 func ticksAt(t time.Time) uint64 {
 	now := ticksNow()
-	ago := time.Since(t) / (time.Second / attribution.Ticks)
+	ago := time.Since(t) / (time.Second / procfs.Ticks)
 	if ago < 0 || uint64(ago) > now {
 		return now + 1 // The clock was set. It is better to miss a child than to kill an unrelated process.
 	}
@@ -113,7 +112,7 @@ func (x *Escaped) forget(live map[string][]int, record descentRecord) {
 	}
 }
 
-func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / attribution.Ticks)) }
+func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / procfs.Ticks)) }
 
 // escapedLoop checks the leases once in each sample interval.
 func (e *Escapes) escapedLoop(ctx context.Context) {

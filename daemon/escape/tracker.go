@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -29,7 +28,7 @@ type exitedMember struct {
 
 // recentlyExited is how long, in clock ticks, an exited member still identifies the lease of its session. The kernel does
 // not reuse a pid while a session has its number; after that it may soon.
-const recentlyExited = 60 * attribution.Ticks
+const recentlyExited = 60 * procfs.Ticks
 
 // member is one process that was observed inside a lease.
 type member struct {

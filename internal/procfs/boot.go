@@ -21,6 +21,10 @@ func BootID(root string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
+// Ticks is the number of clock ticks in a second in which the kernel counts start times for programs (USER_HZ), on every Linux for
+// which NVIDIA has a driver.
+const Ticks = 100
+
 // BootTime is the time since boot, including suspend (CLOCK_BOOTTIME). No program can set this clock.
 func BootTime() time.Duration {
 	var ts unix.Timespec
