@@ -57,16 +57,23 @@ func (v *divisible) budget() uint64 {
 	return v.instance.Memory - min(v.gpu.Reserve, v.instance.Memory)
 }
 
-// budgetAt returns the budget of the GPU, or of the instance of a place; 0 if that was removed.
-func (g *GPUView) budgetAt(p *Place) uint64 {
+// divisibleAt is the GPU, or the instance of a place on it; nil if that was removed.
+func (g *GPUView) divisibleAt(p *Place) *divisible {
 	if p.Instance == nil {
-		return g.budget()
+		return &divisible{gpu: g}
 	}
 	for i := range g.Instances {
 		if in := &g.Instances[i]; in.Placement == *p.Instance {
-			d := divisible{g, in}
-			return d.budget()
+			return &divisible{g, in}
 		}
+	}
+	return nil
+}
+
+// budgetAt returns the budget at a place on the GPU; 0 if its instance was removed.
+func (g *GPUView) budgetAt(p *Place) uint64 {
+	if d := g.divisibleAt(p); d != nil {
+		return d.budget()
 	}
 	return 0
 }
@@ -81,13 +88,8 @@ func (v *divisible) maxClients() int {
 
 // maxClientsAt is the same for a place on the GPU.
 func (g *GPUView) maxClientsAt(p *Place) int {
-	if p.Instance == nil {
-		return g.MaxClients
-	}
-	for i := range g.Instances {
-		if in := &g.Instances[i]; in.Placement == *p.Instance {
-			return in.MaxClients
-		}
+	if d := g.divisibleAt(p); d != nil {
+		return d.maxClients()
 	}
 	return 0
 }

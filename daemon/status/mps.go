@@ -10,18 +10,25 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
+// mpsStatus is the part of the state of a control daemon that does not depend on what it serves; m is nil without one.
+func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
+	if m == nil {
+		return &api.MPSStatus{State: string(mps.Stopped), Bypass: bypass}
+	}
+	out := &api.MPSStatus{
+		State: string(m.Phase), Unit: m.Unit, PID: m.PID, Version: m.Version, Reason: cmp.Or(m.Reason, m.Pending), Restarts: m.Restarts, Bypass: bypass,
+	}
+	if at := m.Started(); !at.IsZero() {
+		out.Started = &at
+	}
+	return out
+}
+
 // mps returns the state of the control daemon of a GPU in MPS mode.
 func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
-	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: p.desired.Bypass(g.Identity.UUID)}
-	if st := g.MPS; st != nil {
-		out.State, out.Unit, out.PID, out.Version, out.Reason = string(st.Phase), st.Unit, st.PID, st.Version, st.Reason
-		if out.Reason == "" {
-			out.Reason = st.Pending
-		}
-		out.Clients, out.MaxClients, out.Restarts = len(clientsOf(g)), st.MaxClients(), st.Restarts
-		if at := st.Started(); !at.IsZero() {
-			out.Started = &at
-		}
+	out := mpsStatus(g.MPS, p.desired.Bypass(g.Identity.UUID))
+	if g.MPS != nil {
+		out.Clients, out.MaxClients = len(clientsOf(g)), g.MPS.MaxClients()
 	}
 	if d, ok := p.stored.DrainedMPS[g.Identity.UUID]; ok {
 		wire := api.MPSDrain(d)
@@ -32,15 +39,11 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 
 // instanceMPS returns the state of the control daemon of an instance, with the most clients that it has; m is nil without one.
 func instanceMPS(g *observe.GPU, in *gpu.Instance, m *mps.State, maxClients int) *api.MPSStatus {
-	out := &api.MPSStatus{State: string(mps.Stopped), Bypass: api.BypassReport}
+	out := mpsStatus(m, api.BypassReport)
 	if m == nil {
 		return out
 	}
-	out.State, out.Unit, out.PID, out.Version, out.Reason, out.Restarts = string(m.Phase), m.Unit, m.PID, m.Version, cmp.Or(m.Reason, m.Pending), m.Restarts
 	out.MaxClients = maxClients
-	if at := m.Started(); !at.IsZero() {
-		out.Started = &at
-	}
 	listed := 0
 	for i := range g.Processes {
 		if p := &g.Processes[i]; p.Kind == gpu.MPSProcess && p.GI != nil && *p.GI == in.ID {

@@ -25,7 +25,7 @@ func (v *Viewer) GetMPS(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	v.Policy.MPS.Suspect(mps.Whole(known.Identity.UUID)) // The lists and defaults are read now, and not up to 15 s ago.
+	v.Policy.MPS.Suspect(mps.Whole(known.Identity.UUID)) // The lists are read now, and not up to three minutes ago.
 	v.Observer.Observe(ctx)
 	p := v.inputs()
 	g, ok := p.node.GPU(known.Identity.UUID)

@@ -74,7 +74,8 @@ const (
 	tagOther  = 0x20
 	undefined = ^uint32(0) // the id of entries that have none
 
-	maxSize = 64 << 10 // of an attribute, in bytes: XATTR_SIZE_MAX
+	fewEntries = 128      // more than most lists have
+	maxSize    = 64 << 10 // of an attribute, in bytes: XATTR_SIZE_MAX
 )
 
 // encode returns the attribute of a list with named entries.
@@ -138,8 +139,12 @@ func Read(path string) (List, error) {
 	if err != nil {
 		return List{}, err
 	}
-	b := make([]byte, maxSize)
+	b := make([]byte, fewEntries*entrySize)
 	n, err := unix.Lgetxattr(path, attribute, b)
+	if errors.Is(err, unix.ERANGE) {
+		b = make([]byte, maxSize)
+		n, err = unix.Lgetxattr(path, attribute, b)
+	}
 	switch {
 	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
 		return Of(info.Mode()), nil
