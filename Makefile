@@ -16,7 +16,7 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell test test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall verify clean help
+.PHONY: all build need demo shell test test-faults lint vet bench fuzz hwtest test-tools test-vm install uninstall package verify clean help
 
 all: build
 
@@ -33,6 +33,7 @@ help:
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
+	@echo 'make package    a deb and an rpm with the same files, into build/packages'
 	@echo 'make uninstall  removes it; refused while restrictions are active'
 
 need:
@@ -44,6 +45,7 @@ build: need
 	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpusim
 	@$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
 	@sh gpusim/build.sh bin
+	@$(GO) run ./packaging/share bin/share
 
 demo: build
 	@$(GO) run ./test/demo
@@ -62,7 +64,7 @@ test: build
 # ran.sh fails when a selector matches no test.
 test-faults: build
 	$(RAN) $(GO) test -count=1 -timeout 60m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon/...
-	$(RAN) $(GO) test -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers' ./test/node
+	$(RAN) $(GO) test -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node
 	$(CGO) $(RAN) $(GO) test -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
 vet:
@@ -89,6 +91,10 @@ fuzz:
 
 install: build
 	@sh packaging/install.sh '$(DESTDIR)' '$(PREFIX)' bin
+
+package: build
+	@rm -rf build/packages
+	@sh packaging/package.sh '$(VERSION)' bin build/packages
 
 uninstall:
 	@sh packaging/uninstall.sh '$(DESTDIR)' '$(PREFIX)'

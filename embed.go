@@ -1,4 +1,5 @@
-// Package gpushare embeds the files of testdata/gpus, the boards of the virtual node. It has no code.
+// Package gpushare embeds the files of testdata/gpus, the boards of the virtual node, and the schema of the spec. It has no
+// code.
 package gpushare
 
 import "embed"
@@ -7,3 +8,8 @@ import "embed"
 //
 //go:embed testdata/gpus/*.yaml
 var GPUs embed.FS
+
+// SpecSchema is the JSON Schema of the spec.
+//
+//go:embed docs/spec.schema.json
+var SpecSchema []byte

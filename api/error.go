@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
 // Kind is the machine-readable reason of a refusal. The set is closed.
@@ -79,7 +81,26 @@ type Error struct {
 	InUseBy []DeviceUser `json:"in_use_by,omitempty"`
 	// Operation is, with conflict, the id of the operation to wait for.
 	Operation string `json:"operation,omitempty"`
+	// Stale says, with conflict, what was applied since the spec was read that is applied now.
+	Stale *StaleSpec `json:"stale,omitempty"`
 }
+
+// StaleSpec is why a spec is refused that was edited from an earlier generation.
+type StaleSpec struct {
+	Base       uint64    `json:"base"`       // that it was edited from
+	Generation uint64    `json:"generation"` // in force
+	By         string    `json:"by"`
+	At         time.Time `json:"at"`
+	// Lost are lines of a diff: what was changed since base and would be changed back. "+ " is a line that is in force and not
+	// in the new spec, "- " a line that was removed and would return. At most MaxLost.
+	Lost []string `json:"lost_lines,omitempty"`
+	More int      `json:"more_lines,omitempty"` // how many are not in Lost
+	// Unknown is true if the text of base is not kept any longer: then Lost is everything in force that the new spec lacks.
+	Unknown bool `json:"base_unknown,omitempty"`
+}
+
+// MaxLost is how many lines StaleSpec has.
+const MaxLost = 40
 
 // Error gives the message; the hint is not part of it.
 func (e *Error) Error() string { return e.Message }
@@ -122,11 +143,14 @@ func (e FieldErrors) Error() string {
 	return b.String()
 }
 
-// Error gives "file:line:column: path: message".
+// maxLine is how long a finding is as text, in bytes: with what a command writes before and after it, 500.
+const maxLine = 460
+
+// Error gives "file:line:column: path: message". What is too long is shortened: a name in its middle, the message at its end.
 func (f FieldError) Error() string {
 	var b strings.Builder
 	if f.File != "" {
-		b.WriteString(f.File + ":")
+		b.WriteString(middle(f.File, maxLine/3) + ":")
 	}
 	if f.Line > 0 {
 		b.WriteString(strconv.Itoa(f.Line) + ":")
@@ -138,8 +162,35 @@ func (f FieldError) Error() string {
 		b.WriteByte(' ')
 	}
 	if f.Path != "" {
-		b.WriteString(f.Path + ": ")
+		b.WriteString(middle(f.Path, maxLine/4) + ": ")
 	}
 	b.WriteString(f.Message)
-	return b.String()
+	line := b.String()
+	if len(line) <= maxLine {
+		return line
+	}
+	return start(line, maxLine-len("…")) + "…"
+}
+
+// middle shortens text in its middle, where the names of files and paths of a spec say the least.
+func middle(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	end := len(s) - most/2
+	for end < len(s) && !utf8.RuneStart(s[end]) {
+		end++
+	}
+	return start(s, most/2-len("…")) + "…" + s[end:]
+}
+
+// start is at most the first n bytes of a text, without a part of a letter.
+func start(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }

@@ -7,6 +7,9 @@ type MPSDetail struct {
 	SchemaVersion int    `json:"schema_version"` // 1
 	GPU           string `json:"gpu"`            // UUID
 	Index         int    `json:"index"`
+	// Profile and Instance are of the MIG instance; absent for a whole GPU.
+	Profile  string        `json:"profile,omitempty"`
+	Instance *MIGPlacement `json:"instance,omitempty"`
 	MPSStatus
 	Retry      *time.Time      `json:"retry,omitempty"` // when it is started again; absent: it runs, or is started at once
 	ClientList []ProcessStatus `json:"client_list"`
@@ -22,11 +25,12 @@ type MPSDrain struct {
 
 // MPSDrainResult answers POST /v1/mps/{id}/drain and resume.
 type MPSDrainResult struct {
-	SchemaVersion int       `json:"schema_version"` // 1
-	GPU           string    `json:"gpu"`            // UUID
-	Drained       *MPSDrain `json:"drained,omitempty"`
-	Changed       bool      `json:"changed"`
-	Leases        []string  `json:"leases"` // that run on
+	SchemaVersion int           `json:"schema_version"`     // 1
+	GPU           string        `json:"gpu"`                // UUID
+	Instance      *MIGPlacement `json:"instance,omitempty"` // absent for a whole GPU
+	Drained       *MPSDrain     `json:"drained,omitempty"`
+	Changed       bool          `json:"changed"`
+	Leases        []string      `json:"leases"` // that run on
 }
 
 // MPSLog answers GET /v1/mps/{id}/log.

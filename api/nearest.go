@@ -1,11 +1,16 @@
 package api
 
-// Nearest returns the known word that is most similar to a mistyped one: at most a third of its letters differ. ok is false
-// if no word is that similar.
+import "strings"
+
+// Nearest returns the known word that is most similar to a mistyped one: at most a third of its letters differ, and whether
+// they are capital does not count. ok is false if no word is that similar.
 func Nearest(word string, known []string) (nearest string, ok bool) {
+	if len(word) <= 64 { // distance compares no longer ones
+		word = strings.ToLower(word)
+	}
 	best := len(word)/3 + 1
 	for _, k := range known {
-		if d := distance(word, k, best); d < best || (d == best && !ok) {
+		if d := distance(word, strings.ToLower(k), best); d < best || (d == best && !ok) {
 			best, nearest, ok = d, k, true
 		}
 	}

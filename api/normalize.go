@@ -54,7 +54,6 @@ func (g *GPUSpec) normalize() {
 		if g.MPS == nil {
 			g.MPS = &MPSSpec{}
 		}
-		orElse(&g.MPS.Scope, "gpu")
 		orElse(&g.MPS.Bypass, BypassReport)
 	case ModeTimeslice:
 		if g.Timeslice == nil {

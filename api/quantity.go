@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Bytes is an amount of memory. Its text is a whole number with a binary unit: "512MiB", "30GiB".
@@ -27,7 +27,7 @@ func ParseBytes(s string) (Bytes, error) {
 		number = strings.TrimSpace(number)
 		if n, err := strconv.ParseUint(number, 10, 64); err == nil {
 			if n > math.MaxInt64/u.size {
-				return 0, fmt.Errorf("%q is too large", s)
+				return 0, fmt.Errorf("%s is too large: write %dTiB or less", quote(s), uint64(math.MaxInt64)>>40)
 			}
 			return Bytes(n * u.size), nil
 		}
@@ -37,11 +37,32 @@ func ParseBytes(s string) (Bytes, error) {
 		}
 		b := f * float64(u.size)
 		if b != math.Trunc(b) || b >= math.MaxInt64 {
-			return 0, fmt.Errorf("%q does not come to whole bytes", s)
+			return 0, fmt.Errorf("%s does not come to whole bytes: round it", quote(s))
 		}
 		return Bytes(b), nil
 	}
-	return 0, fmt.Errorf("%q is no amount of memory: write a number with KiB, MiB, GiB or TiB, as in 30GiB", s)
+	return 0, fmt.Errorf("%s %s", quote(s), notBytes(s))
+}
+
+// notBytes says what is wrong with an amount of memory.
+func notBytes(s string) string {
+	number := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+	unit := strings.ToUpper(strings.TrimSpace(s[len(number):]))
+	_, err := strconv.ParseFloat(number, 64)
+	written := err == nil && strings.Trim(number, "0123456789.") == ""
+	switch {
+	case strings.HasPrefix(s, "-") && len(s) > 1 && s[1] >= '0' && s[1] <= '9':
+		return "is negative: write an amount of 0B or more, as in 30GiB"
+	case s == "0":
+		return "has no unit: write 0B"
+	case slices.Contains([]string{"none", "off", "unlimited", "infinity", "max"}, strings.ToLower(s)):
+		return "is no amount of memory: write one, as in 30GiB, 0B for none, or remove the key for no limit"
+	case written && unit == "":
+		return fmt.Sprintf("has no unit: write %[1]sMiB or %[1]sGiB", short(number))
+	case written && len(unit) <= 3 && strings.ContainsAny(unit[:1], "KMGT") && strings.Trim(unit[1:], "IB") == "":
+		return fmt.Sprintf("has a unit that is not read: write %s%siB (1 GiB is 1024 MiB)", short(number), unit[:1])
+	}
+	return "is no amount of memory: write a number with KiB, MiB, GiB or TiB, as in 30GiB"
 }
 
 // String gives the shortest exact text.
@@ -82,10 +103,37 @@ func ParsePercent(s string) (Percent, error) {
 	number, ok := strings.CutSuffix(s, "%")
 	whole, fraction, _ := strings.Cut(number, ".")
 	f, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || len(fraction) > 2 || strings.Trim(whole+fraction, "0123456789") != "" || f > 1e6 {
-		return 0, fmt.Errorf("%q is an invalid share: write a number with a percent sign, as in 40%%", s)
+	if !ok || err != nil || len(fraction) > 2 || strings.Trim(whole+fraction, "0123456789") != "" || f > mostPercent {
+		return 0, fmt.Errorf("%s %s", quote(s), notPercent(s))
 	}
 	return Percent(f), nil
+}
+
+// mostPercent is the largest share: ten thousand CPUs.
+const mostPercent = 1e6
+
+// notPercent says what is wrong with a share.
+func notPercent(s string) string {
+	number, sign := strings.CutSuffix(strings.TrimSpace(s), "%")
+	number = strings.TrimSpace(number)
+	f, err := strconv.ParseFloat(number, 64)
+	_, fraction, _ := strings.Cut(number, ".")
+	switch {
+	case err != nil || strings.Trim(number, "-0123456789.") != "" || math.IsInf(f, 0):
+	case f < 0:
+		return "is negative: write a share of 0% or more, as in 40%"
+	case f > mostPercent:
+		return "is too large: write 1000000% or less"
+	case len(fraction) > 2:
+		return "has too many decimals: write at most two, as in 12.5%"
+	case !sign && f > 0 && f < 1:
+		return fmt.Sprintf("has no percent sign: write %s%% or %s", short(number), Percent(math.Round(f*1e4)/100))
+	case !sign:
+		return fmt.Sprintf("has no percent sign: write %s%%", short(number))
+	default: // a space before the sign
+		return fmt.Sprintf("is an invalid share: write %s%%", short(number))
+	}
+	return "is an invalid share: write a number with a percent sign, as in 40%"
 }
 
 // String gives the shortest text.
@@ -96,34 +144,6 @@ func (p Percent) MarshalText() ([]byte, error) { return []byte(p.String()), nil 
 
 // UnmarshalText reads what ParsePercent reads.
 func (p *Percent) UnmarshalText(t []byte) (err error) { *p, err = ParsePercent(string(t)); return err }
-
-// Duration is a span of time. Its text is Go's: "5m", "1h30m", "500ms".
-type Duration time.Duration
-
-// String gives Go's text without zero parts at the end.
-func (d Duration) String() string {
-	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
-}
-
-// MarshalText gives String.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads Go's durations that are not negative.
-func (d *Duration) UnmarshalText(t []byte) error {
-	v, err := time.ParseDuration(string(t))
-	if err != nil || v < 0 {
-		return fmt.Errorf("%q is no span of time: write it as in 10s, 5m or 2h", t)
-	}
-	*d = Duration(v)
-	return nil
-}
 
 // OnOff is on or off. YAML 1.1 tools write them as true and false: both are read.
 type OnOff string

@@ -50,7 +50,7 @@ const (
 	UnattributedReport = "report"
 	UnattributedStop   = "stop"
 	UnfrozenReport     = "report"
-	UnfrozenStop       = "stop" // a lease whose programs ran in three slices of others within a minute
+	UnfrozenStop       = "stop" // a lease whose programs ran in three slices of others within three minutes
 )
 
 // What happens to a process of a lease that uses a GPU in MPS mode and is no client of its MPS server.
@@ -102,7 +102,6 @@ type MIGSpec struct {
 
 // MPSSpec is how MPS runs on a GPU.
 type MPSSpec struct {
-	Scope  string `json:"scope,omitempty"`  // gpu
 	Bypass string `json:"bypass,omitempty"` // report | stop | deny: contexts outside MPS; deny sets EXCLUSIVE_PROCESS
 }
 

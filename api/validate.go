@@ -15,13 +15,10 @@ import (
 // and says what to write instead. Nothing found is nil.
 func (s *Spec) Validate() FieldErrors {
 	c := &checker{}
-	switch s.Version {
-	case "v1":
-	case "":
+	if s.Version == "" {
 		c.add("version", "is missing: write version: v1")
-	default:
-		c.add("version", "%q is not known here: write v1", s.Version)
 	}
+	c.word("version", s.Version)
 	s.Node.validate(c)
 	for i := range s.GPUs {
 		s.GPUs[i].validate(c, fmt.Sprintf("gpus[%d]", i))
@@ -72,16 +69,17 @@ func (c *checker) add(path, format string, args ...any) {
 	c.found = append(c.found, FieldError{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// word refuses a word that is not one of the known; absent is fine.
-func (c *checker) word(path string, word string, known ...string) {
+// word refuses a word that is not one of those that the key may have; absent is fine.
+func (c *checker) word(path string, word string) {
+	known := Words(path)
 	if word == "" || slices.Contains(known, word) {
 		return
 	}
-	if near, ok := Nearest(word, known); ok {
-		c.add(path, "%q is not known: did you mean %s? (known: %s)", word, near, strings.Join(known, ", "))
+	if near, ok := Nearest(word, known); ok && len(known) > 1 {
+		c.add(path, "%s is not known: did you mean %s? (known: %s)", quote(word), near, strings.Join(known, ", "))
 		return
 	}
-	c.add(path, "%q is not known: write %s", word, alternatives(known))
+	c.add(path, "%s is not known: write %s", quote(word), alternatives(known))
 }
 
 // once refuses a name that an earlier item of the same list has.
@@ -120,13 +118,13 @@ func (c *checker) name(path, name, what string) {
 }
 
 func (n *NodeSpec) validate(c *checker) {
-	c.word("node.enforce", string(n.Enforce), "observe", "on", "off")
+	c.word("node.enforce", string(n.Enforce))
 	if i := n.Isolation; i != nil {
-		c.word("node.isolation.logins", i.Logins, LoginsOpen, LoginsClosed)
-		c.word("node.isolation.migration", i.Migration, MigrationDeny, MigrationDetect)
-		c.word("node.isolation.unattributed", i.Unattributed, UnattributedReport, UnattributedStop)
-		c.word("node.isolation.unfrozen", i.Unfrozen, UnfrozenReport, UnfrozenStop)
-		c.word("node.isolation.attach", i.Attach, AttachMember, AttachAdmin)
+		c.word("node.isolation.logins", i.Logins)
+		c.word("node.isolation.migration", i.Migration)
+		c.word("node.isolation.unattributed", i.Unattributed)
+		c.word("node.isolation.unfrozen", i.Unfrozen)
+		c.word("node.isolation.attach", i.Attach)
 		c.closedUnits("node.isolation.units", i.Units)
 	}
 	if p := n.PerUser; p != nil {
@@ -185,7 +183,7 @@ func (c *checker) unit(path, unit string, kinds ...string) {
 }
 
 // gpuModes are the modes that can be written.
-var gpuModes = []string{ModeExclusive, ModeMIG, ModeMPS, ModeTimeslice, ModeExternal}
+var gpuModes = Words("gpus[].mode")
 
 func (g *GPUSpec) validate(c *checker, at string) {
 	g.Select.validate(c, at+".select")
@@ -195,7 +193,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	case g.Mode == ModeUnmanaged:
 		c.add(at+".mode", "unmanaged is what a GPU is that no entry names: remove this entry")
 	default:
-		c.word(at+".mode", g.Mode, gpuModes...)
+		c.word(at+".mode", g.Mode)
 	}
 	for _, b := range []struct {
 		mode string
@@ -212,8 +210,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 		g.MIG.validate(c, at+".mig")
 	}
 	if m := g.MPS; m != nil {
-		c.word(at+".mps.scope", m.Scope, "gpu")
-		c.word(at+".mps.bypass", m.Bypass, BypassReport, BypassStop, BypassDeny)
+		c.word(at+".mps.bypass", m.Bypass)
 	}
 	if g.Timeslice != nil && g.Timeslice.Round != nil {
 		if r := time.Duration(*g.Timeslice.Round); r < 420*time.Millisecond || r > 10*time.Second {
@@ -267,16 +264,28 @@ func (m *MIGSpec) validateMPS(c *checker, at string) {
 
 // profile refuses what is no MIG profile's name on any device; whether this device has it is for the planner.
 func (c *checker) profile(path, p string) {
+	if isProfile(p) {
+		return
+	}
+	meant := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(p)), "mig ")
+	switch times, one, _ := strings.Cut(meant, "x"); {
+	case isProfile(meant):
+		c.add(path, "%s is no MIG profile: did you mean %s?", quote(p), meant)
+	case digits(times) && isProfile(one):
+		c.add(path, "%s is no MIG profile: write %s, once for each instance", quote(p), one)
+	default:
+		c.add(path, "%s is no MIG profile: write slices and memory, as in 3g.20gb or 1g.10gb+me", quote(p))
+	}
+}
+
+func isProfile(p string) bool {
 	rest := p
 	if compute, after, ok := strings.Cut(p, "c."); ok && digits(compute) {
 		rest = after
 	}
 	count, rest, ok := strings.Cut(rest, "g.")
 	memory, attributes, _ := strings.Cut(rest, "gb")
-	ok = ok && digits(count) && digits(memory) && (attributes == "" || attributes[0] == '+' || attributes[0] == '-')
-	if !ok {
-		c.add(path, "%s is no MIG profile: write slices and memory, as in 3g.20gb or 1g.10gb+me", quote(p))
-	}
+	return ok && digits(count) && digits(memory) && (attributes == "" || attributes[0] == '+' || attributes[0] == '-')
 }
 
 func (s *Selector) validate(c *checker, at string) {
@@ -366,7 +375,7 @@ func (t *TenantSpec) validate(c *checker, at string) {
 			c.add(at+".cpu.quota", "%s is too little to run anything: write 1%% or more, 100%% is one CPU", *cpu.Quota)
 		}
 		c.weight(at+".cpu.weight", cpu.Weight)
-		c.word(at+".cpu.numa", cpu.NUMA, NUMAPrefer, NUMAStrict)
+		c.word(at+".cpu.numa", cpu.NUMA)
 	}
 	if m := t.Memory; m != nil {
 		c.positive(at+".memory.max", m.Max)
@@ -381,8 +390,8 @@ func (t *TenantSpec) validate(c *checker, at string) {
 	if t.IO != nil {
 		c.weight(at+".io.weight", t.IO.Weight)
 	}
-	c.word(at+".priority", t.Priority, "low", "normal", "high")
-	c.word(at+".preempt", t.Preempt, PreemptStop)
+	c.word(at+".priority", t.Priority)
+	c.word(at+".preempt", t.Preempt)
 	if t.Preempt == PreemptStop && t.Priority == "high" {
 		c.add(at+".preempt", "has no effect with priority: high, because no tenant has a higher priority: remove it")
 	}
@@ -392,11 +401,11 @@ func (t *TenantSpec) validate(c *checker, at string) {
 		if d == "" {
 			c.add(p, "is empty: write rdma, fuse or dri")
 		}
-		c.word(p, d, "rdma", "fuse", "dri")
+		c.word(p, d)
 		c.distinct(seen, d, p)
 	}
 	if t.Overuse != nil {
-		c.word(at+".overuse.gpu_memory", t.Overuse.GPUMemory, "observe", "notify", "freeze", "kill")
+		c.word(at+".overuse.gpu_memory", t.Overuse.GPUMemory)
 	}
 	names := map[string]int{}
 	for i := range t.Grants {
@@ -418,7 +427,7 @@ func (m *Members) validate(c *checker, at string) {
 		for i, n := range list.names {
 			p := fmt.Sprintf("%s.%s[%d]", at, list.key, i)
 			if n == "" || len(n) > 255 || strings.ContainsAny(n, ":/,* \t\n") || n[0] == '-' {
-				c.add(p, "%s cannot be the name of a %s", quote(n), list.what)
+				c.add(p, "%s cannot be the name of a %s: write the name that the host knows", quote(n), list.what)
 			}
 			c.distinct(seen, n, p)
 		}
@@ -482,7 +491,11 @@ func (g *GrantSpec) validate(c *checker, at string) {
 		c.add(at+".gpu_memory", "is only read with slices: write it inside timeslice or mps, or remove it")
 	} else if g.GPUMemory != "" {
 		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.GPUMemory, ">="))); err != nil || b == 0 || !strings.HasPrefix(g.GPUMemory, ">=") {
-			c.add(at+".gpu_memory", "%s is no least amount of memory: write it as in \">=38GiB\"", quote(g.GPUMemory))
+			as := Bytes(38 << 30)
+			if b > 0 {
+				as = b
+			}
+			c.add(at+".gpu_memory", "%s is no least amount of memory: write it as in \">=%s\"", quote(g.GPUMemory), as)
 		}
 	}
 	if g.Slices == 0 && len(g.Attributes) > 0 {
@@ -492,7 +505,7 @@ func (g *GrantSpec) validate(c *checker, at string) {
 		if p := fmt.Sprintf("%s.attributes[%d]", at, i); a == "" {
 			c.add(p, "is empty: write me, me.all, -me or gfx")
 		} else {
-			c.word(p, a, "me", "me.all", "-me", "gfx")
+			c.word(p, a)
 		}
 	}
 	if g.Timeslice != nil {
@@ -519,7 +532,7 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.Idle != nil {
 		g.Idle.validate(c, at+".idle")
 	}
-	c.word(at+".accept", g.Accept, AcceptHard, AcceptBestEffort)
+	c.word(at+".accept", g.Accept)
 	if g.InInstance() {
 		g.validateInInstance(c, at)
 	}
@@ -551,7 +564,7 @@ func (i *IdleSpec) validate(c *checker, at string) {
 	case after < leastIdle || after > mostIdle:
 		c.add(at+".after", "%s is out of range: write %s to %s", i.After, Duration(leastIdle), Duration(mostIdle))
 	}
-	c.word(at+".do", i.Do, IdleNotify, IdleStop)
+	c.word(at+".do", i.Do)
 }
 
 func (s *ShareSpec) validate(c *checker, at string) {
@@ -592,14 +605,20 @@ func digits(s string) bool {
 }
 
 // quote keeps a hostile value from flooding a message.
-func quote(s string) string {
+func quote(s string) string { return strconv.Quote(short(s)) }
+
+// short does the same without quotes.
+func short(s string) string {
 	if r := []rune(s); len(r) > 60 {
-		s = string(r[:60]) + "…"
+		return string(r[:60]) + "…"
 	}
-	return strconv.Quote(s)
+	return s
 }
 
 func alternatives(words []string) string {
+	if n := len(words); n > 16 { // names, not words of the spec
+		return strings.Join(words[:12], ", ") + fmt.Sprintf(" or one of %d others", n-12)
+	}
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

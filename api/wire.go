@@ -3,6 +3,7 @@ package api
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -82,12 +83,36 @@ type Unmanaged struct {
 
 // Condition is one thing that is wrong or weaker than requested.
 type Condition struct {
+	ID      string    `json:"id"`   // the same for the same kind about the same GPU, tenant or thing, also after a restart
 	Kind    string    `json:"kind"` // "driver", "held", "drift", "not-enforced", "state", "mps", …
 	GPU     string    `json:"gpu,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Message string    `json:"message"`
 	Hint    string    `json:"hint,omitempty"`
 	Since   time.Time `json:"since"`
+	// Acknowledged is by whom; absent: by no administrator.
+	Acknowledged *Acknowledgement `json:"acknowledged,omitempty"`
+}
+
+// Acknowledgement is who knows of a condition. It ends with the condition, or at Until. Members see only when it ends.
+type Acknowledgement struct {
+	By     string     `json:"by,omitempty"`
+	At     time.Time  `json:"at"`
+	Until  *time.Time `json:"until,omitempty"` // absent: only when the condition ends
+	Reason string     `json:"reason,omitempty"`
+}
+
+// AcknowledgeRequest is the body of POST /v1/conditions/{id}/ack.
+type AcknowledgeRequest struct {
+	For    *Duration `json:"for,omitempty"` // absent: until the condition ends
+	Reason string    `json:"reason,omitempty"`
+}
+
+// AcknowledgeResult answers POST /v1/conditions/{id}/ack and unack.
+type AcknowledgeResult struct {
+	SchemaVersion int       `json:"schema_version"` // 1
+	Changed       bool      `json:"changed"`
+	Condition     Condition `json:"condition"`
 }
 
 // GPUStatus is one GPU.
@@ -98,18 +123,45 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | drained | mps-down | lost | stuck
+	State       string          `json:"state"`           // ok | changing | held | cordoned | drained | mps-down | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
 	MIG         *MIGStatus      `json:"mig,omitempty"`
 	MPS         *MPSStatus      `json:"mps,omitempty"`
 	Processes   []ProcessStatus `json:"processes,omitempty"`
-	TimeSlices  *TimeSlices     `json:"time_slices,omitempty"` // of a time-sliced GPU with leases
-	Granted     []GrantedMemory `json:"granted,omitempty"`     // GPU memory that live leases and reserved grants take here
+	// ReadAt is when memory and processes were read; absent if they never were: then used and free are 0.
+	ReadAt *time.Time `json:"read_at,omitempty"`
+	// UtilizationReadAt is when the utilization was read; absent with it.
+	UtilizationReadAt *time.Time      `json:"utilization_read_at,omitempty"`
+	TimeSlices        *TimeSlices     `json:"time_slices,omitempty"` // of a time-sliced GPU with leases
+	Granted           []GrantedMemory `json:"granted,omitempty"`     // GPU memory that live leases and reserved grants take here
+	Cordoned          *Cordon         `json:"cordoned,omitempty"`    // absent: no administrator closed it to new leases
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`
+}
+
+// Cordon is who closed a GPU to new leases. Members see only since when.
+type Cordon struct {
+	By     string    `json:"by,omitempty"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// CordonRequest is the body of POST /v1/gpus/{id}/cordon.
+type CordonRequest struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// CordonResult answers POST /v1/gpus/{id}/cordon and uncordon.
+type CordonResult struct {
+	SchemaVersion int      `json:"schema_version"` // 1
+	GPU           string   `json:"gpu"`
+	Index         int      `json:"index"`
+	Changed       bool     `json:"changed"`
+	Cordoned      *Cordon  `json:"cordoned,omitempty"` // absent: it takes leases
+	Leases        []string `json:"leases"`             // that run on it
 }
 
 // TimeSlices is how the time of a GPU is shared now.
@@ -122,11 +174,12 @@ type TimeSlices struct {
 	IdleWhileWaiting *float64 `json:"idle_while_waiting,omitempty"`
 }
 
-// GPUMemory is in bytes.
+// GPUMemory is in bytes. Total = Used + Free + Reserved.
 type GPUMemory struct {
-	Total uint64 `json:"total"`
-	Used  uint64 `json:"used"`
-	Free  uint64 `json:"free"`
+	Total    uint64 `json:"total"`
+	Used     uint64 `json:"used"`
+	Free     uint64 `json:"free"`
+	Reserved uint64 `json:"reserved,omitempty"` // by the driver; 0 where it counts that as used
 }
 
 // GrantedMemory is the GPU memory that one grant takes of a GPU.
@@ -250,6 +303,15 @@ type ContainerUse struct {
 	Device       string `json:"device"`        // by its CDI name
 	CgroupParent string `json:"cgroup_parent"` // required: without it the container is in no lease
 	Command      string `json:"command"`       // both, for podman
+	// Lease is the lease that waits for the container, and Until how long; absent if the device is that of the grant.
+	Lease string     `json:"lease,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// ContainerRequest is the body of POST /v1/containers.
+type ContainerRequest struct {
+	Tenant string `json:"tenant"`
+	Grant  string `json:"grant"`
 }
 
 // Lease states, in order.
@@ -298,8 +360,10 @@ type Lease struct {
 	Waiting            string          `json:"waiting,omitempty"`    // why
 	Created            time.Time       `json:"created"`
 	Started            *time.Time      `json:"started,omitempty"`
-	Expires            *time.Time      `json:"expires,omitempty"` // max_time
-	Ended              *time.Time      `json:"ended,omitempty"`
+	Expires            *time.Time      `json:"expires,omitempty"` // the end of max_time
+	// MaxTime is the time of its request; absent: it has the max_time of its grant, or none.
+	MaxTime *Duration  `json:"max_time,omitempty"`
+	Ended   *time.Time `json:"ended,omitempty"`
 	// ElapsedSeconds is how long it ran, by a clock that no program sets; of an ended lease that the account knows.
 	ElapsedSeconds *Thousandths `json:"elapsed_seconds,omitempty"`
 	// IdleSeconds is for how long it was seen idle, up to now; only if its grant has idle.
@@ -362,10 +426,14 @@ type IsolationStatus struct {
 // LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The calling
 // process is isolated; it then executes its command.
 type LeaseRequest struct {
-	Tenant  string    `json:"tenant,omitempty"` // empty: the caller's only one
-	Grant   string    `json:"grant,omitempty"`  // empty: selected automatically
-	Kind    string    `json:"kind,omitempty"`   // "mig:2g.10gb", "exclusive", "timeslice", "mps"
-	Command []string  `json:"command"`
+	Tenant string `json:"tenant,omitempty"` // empty: the caller's only one
+	Grant  string `json:"grant,omitempty"`  // empty: selected automatically
+	Kind   string `json:"kind,omitempty"`   // "mig:2g.10gb", "exclusive", "timeslice", "mps"
+	// GPUs are where it may be placed, each by its index or UUID; empty: on all that the grant may use.
+	GPUs    []string `json:"gpus,omitempty"`
+	Command []string `json:"command"`
+	// MaxTime is how long it runs, at most the max_time of its grant; absent: as long as that.
+	MaxTime *Duration `json:"max_time,omitempty"`
 	Wait    *Duration `json:"wait,omitempty"` // absent: refuse at once if nothing is free
 	// Key is the client's own identifier of this request. The same key after a restart of the daemon gets the same
 	// position in the queue, or the same lease.
@@ -415,11 +483,28 @@ type Plan struct {
 	Steps         []PlanStep `json:"steps"`
 	Warnings      []string   `json:"warnings,omitempty"`
 	Disturbs      []string   `json:"disturbs,omitempty"`
+	Held          []HeldGPU  `json:"held,omitempty"`    // the GPUs that it leaves as they are, because they do not answer
 	Observe       bool       `json:"observe,omitempty"` // enforce: observe; the steps are not carried out
 	Diff          *Diff      `json:"diff,omitempty"`    // if requested
 	// EstimatedSeconds is the expected duration with GPUs in parallel, from measurements on this node; absent if a kind of
 	// step was never measured.
 	EstimatedSeconds float64 `json:"estimated_seconds,omitempty"`
+}
+
+// HeldGPU is a GPU that a change leaves as it is, because it does not answer.
+type HeldGPU struct {
+	GPU     string `json:"gpu"`
+	Index   int    `json:"index"`   // -1: it could not be read since the daemon started
+	Reason  string `json:"reason"`  // "the GPU is lost"
+	Command string `json:"command"` // tries it again
+}
+
+// Name is the GPU for people.
+func (h *HeldGPU) Name() string {
+	if h.Index < 0 {
+		return h.GPU
+	}
+	return "GPU " + strconv.Itoa(h.Index)
 }
 
 // StepTime is the measured duration of steps of one kind on one model of GPU.
@@ -452,6 +537,15 @@ type Diff struct {
 	After  string `json:"after"`
 }
 
+// Reloaded answers POST /v1/reload.
+type Reloaded struct {
+	SchemaVersion int      `json:"schema_version"`
+	Reloaded      bool     `json:"reloaded"`
+	NeedsRestart  []string `json:"needs_restart"` // settings that changed and are read at start only
+	// Applied is the outcome for spec_file; absent without one, and on an unmanaged node.
+	Applied *ApplyResult `json:"applied,omitempty"`
+}
+
 // ApplyResult answers PUT /v1/spec: 200 with the plan if nothing is left to do (checked, or no changes), 202 with the
 // operation otherwise.
 type ApplyResult struct {
@@ -481,6 +575,26 @@ type SpecDocument struct {
 	By         string    `json:"by"`
 	At         time.Time `json:"at"`
 	YAML       string    `json:"yaml"`
+	// Spec is the same as an object, without defaults and without base, for programs without a YAML library. PUT /v1/spec
+	// accepts it as JSON. Absent: this version cannot read the YAML.
+	Spec *Spec `json:"spec,omitempty"`
+}
+
+// SpecHistory answers GET /v1/history: the last accepted specs, the oldest first.
+type SpecHistory struct {
+	SchemaVersion int            `json:"schema_version"` // 1
+	Revisions     []SpecRevision `json:"revisions"`
+}
+
+// SpecRevision is one accepted spec.
+type SpecRevision struct {
+	Generation uint64    `json:"generation"`
+	By         string    `json:"by"`
+	At         time.Time `json:"at"`
+	InForce    bool      `json:"in_force,omitempty"`
+	Unmanaged  string    `json:"unmanaged,omitempty"` // restrictions | all: it unmanaged the node; after all there is no spec
+	// Changes is what changed from the spec before, one text for each key; absent if that one is not kept, or nothing changed.
+	Changes []string `json:"changes,omitempty"`
 }
 
 // Event is one line of GET /v1/events.
@@ -506,6 +620,8 @@ type Check struct {
 	Result  string `json:"result"` // ok | warn | fail
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	// Acknowledged: it found a condition that an administrator acknowledged, and is therefore ok.
+	Acknowledged *Acknowledgement `json:"acknowledged,omitempty"`
 }
 
 // Explanation answers GET /v1/explain: what is enforced for a lease or a tenant, by what, and what is not and why.

@@ -20,6 +20,8 @@ type ThawWatchdog struct {
 	Log     *slog.Logger
 	Root    string // the directory that contains proc/; "/" when empty
 
+	interval time.Duration // between two passes while a scope is frozen; passInterval when 0
+
 	boot   string
 	file   *deadlines
 	thawed map[int]deadline // what was thawed and is still in the file: the process that froze it was stopped
@@ -39,6 +41,9 @@ const (
 func (t *ThawWatchdog) Run(ctx context.Context) error {
 	if t.Root == "" {
 		t.Root = "/"
+	}
+	if t.interval == 0 {
+		t.interval = passInterval
 	}
 	var err error
 	if t.boot, err = procfs.BootID(t.Root); err != nil {
@@ -117,7 +122,7 @@ func (t *ThawWatchdog) pass(ctx context.Context, everything string) (next time.D
 	now := procfs.BootTime()
 	alive := map[Process]bool{}
 	if header.Until > now && header.Boot == t.boot && procfs.Alive(header.By.PID, header.By.Start) {
-		next, by = passInterval, header.By
+		next, by = t.interval, header.By
 	}
 	listed := map[int]bool{}
 	for i, slot := range due {
@@ -139,7 +144,7 @@ func (t *ThawWatchdog) pass(ctx context.Context, everything string) (next time.D
 			if d.By == header.By {
 				left = min(left, header.Until-now)
 			}
-			next = earlier(next, min(max(left, time.Millisecond), passInterval))
+			next = earlier(next, min(max(left, time.Millisecond), t.interval))
 			continue
 		}
 		if !t.thaw(ctx, slot, d, alive[d.By], reason) {

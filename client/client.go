@@ -205,6 +205,21 @@ func (c *Client) Spec(ctx context.Context) (*api.SpecDocument, error) {
 	return get[api.SpecDocument](ctx, c, "/v1/spec", nil)
 }
 
+// History lists the accepted specs that are kept, the oldest first.
+func (c *Client) History(ctx context.Context) (*api.SpecHistory, error) {
+	h, err := get[api.SpecHistory](ctx, c, "/v1/history", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&h.Revisions)
+	return h, nil
+}
+
+// Revision reads an accepted spec by its generation, as it was applied.
+func (c *Client) Revision(ctx context.Context, generation string) (*api.SpecDocument, error) {
+	return get[api.SpecDocument](ctx, c, "/v1/history/"+url.PathEscape(generation), nil)
+}
+
 // Plan reads how the node differs from the accepted spec.
 func (c *Client) Plan(ctx context.Context) (*api.Plan, error) {
 	p, err := get[api.Plan](ctx, c, "/v1/plan", nil)
@@ -351,6 +366,51 @@ func (c *Client) RetryGPU(ctx context.Context, id string, o RetryOptions) (*api.
 	return out, nil
 }
 
+// CordonGPU closes a GPU to new leases until UncordonGPU.
+func (c *Client) CordonGPU(ctx context.Context, gpu, reason string) (*api.CordonResult, error) {
+	body, err := json.Marshal(api.CordonRequest{Reason: reason})
+	if err != nil {
+		return nil, err
+	}
+	return c.cordon(ctx, gpu, "/cordon", body)
+}
+
+// UncordonGPU ends CordonGPU.
+func (c *Client) UncordonGPU(ctx context.Context, gpu string) (*api.CordonResult, error) {
+	return c.cordon(ctx, gpu, "/uncordon", nil)
+}
+
+func (c *Client) cordon(ctx context.Context, gpu, what string, body []byte) (*api.CordonResult, error) {
+	out := new(api.CordonResult)
+	if err := c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(gpu)+what, nil, body, nil, out); err != nil {
+		return nil, err
+	}
+	notNil(&out.Leases)
+	return out, nil
+}
+
+// Acknowledge acknowledges a condition by its id.
+func (c *Client) Acknowledge(ctx context.Context, id string, r api.AcknowledgeRequest) (*api.AcknowledgeResult, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return c.acknowledge(ctx, id, "ack", b)
+}
+
+// Unacknowledge ends the acknowledgement of a condition.
+func (c *Client) Unacknowledge(ctx context.Context, id string) (*api.AcknowledgeResult, error) {
+	return c.acknowledge(ctx, id, "unack", nil)
+}
+
+func (c *Client) acknowledge(ctx context.Context, id, what string, body []byte) (*api.AcknowledgeResult, error) {
+	out := new(api.AcknowledgeResult)
+	if err := c.Do(ctx, http.MethodPost, "/v1/conditions/"+url.PathEscape(id)+"/"+what, nil, body, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FreezeTenant freezes all leases of a tenant until ThawTenant.
 func (c *Client) FreezeTenant(ctx context.Context, name string) (*api.TenantFreezeResult, error) {
 	return c.freeze(ctx, name, "freeze")
@@ -397,9 +457,19 @@ func (c *Client) instances(ctx context.Context, path string, r api.InstancesRequ
 	return out, nil
 }
 
-// Reload makes the daemon read its settings again.
+// Reload makes the daemon read its settings again, and apply the spec_file of the settings.
 func (c *Client) Reload(ctx context.Context) error {
-	return c.Do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil, nil)
+	_, err := c.Reloaded(ctx)
+	return err
+}
+
+// Reloaded is Reload with its answer.
+func (c *Client) Reloaded(ctx context.Context) (*api.Reloaded, error) {
+	var out api.Reloaded
+	if err := c.Do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
 }
 
 // StopLease stops a lease (SIGTERM, a grace period, SIGKILL) and returns when it has ended.
@@ -418,6 +488,19 @@ func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(
 		}
 	}
 	return g, err
+}
+
+// ReserveContainer reserves a place for one container, which has a CDI device of its own.
+func (c *Client) ReserveContainer(ctx context.Context, r api.ContainerRequest) (*api.ContainerUse, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	out := new(api.ContainerUse)
+	if err := c.Do(ctx, http.MethodPost, "/v1/containers", nil, b, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // ReleaseLease ends an attached lease. Its processes continue.
@@ -558,4 +641,18 @@ func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 		}
 		f(e)
 	}
+}
+
+// Metrics reads the metrics in the text format of Prometheus.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	res, err := c.send(ctx, http.MethodGet, "/metrics", nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, unreadable(ctx, err)
+	}
+	return b, nil
 }

@@ -11,7 +11,7 @@ import (
 
 func mpsPath(gpu, what string) string { return "/v1/mps/" + url.PathEscape(gpu) + what }
 
-// MPS reads the control daemon of one GPU.
+// MPS reads the control daemon of one GPU, or of the MIG instance that "0:4" or the UUID of its device names.
 func (c *Client) MPS(ctx context.Context, gpu string) (*api.MPSDetail, error) {
 	out, err := get[api.MPSDetail](ctx, c, mpsPath(gpu, ""), nil)
 	if err != nil {

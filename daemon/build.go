@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/account"
+	"github.com/gpushare/gpushare/daemon/acknowledge"
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/change"
@@ -27,7 +29,9 @@ import (
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
+	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/mpsaccess"
+	"github.com/gpushare/gpushare/daemon/mpsfault"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -157,7 +161,10 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), StateDir: filepath.Join(s.StateDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now}
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
+		was, ok := d.state.Stored().Identities[id]
+		return was, ok
+	}}
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener
 	if out.listen != nil {
@@ -260,8 +267,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
 		Adoption: adoption.Adoption{Wake: adoptionWake},
 	}
+	totals := &metrics.Totals{}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, Recorder: d.account, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
+		Reporter: d.Reporter, Recorder: metrics.Recorder{Account: d.account, Totals: totals}, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
 		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Leases: d.leases, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
 		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()},
 	}
@@ -279,16 +287,27 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
 	d.changes.Converger, d.changes.Memory = d.converger, memory
-	d.converger.MPSAccess = &mpsaccess.Access{
+	access := &mpsaccess.Access{
 		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
 	}
+	d.converger.MPSAccess = access
+	d.converger.MPSFaults = &mpsfault.Faults{
+		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
+	}
+	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
 		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
-		Managers: status.Managers{Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases},
+		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.
-		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer = h.Freezer, h.Freezer, h.Freezer
+		freezer := &mpsaccess.Freezer{Scopes: h.Freezer, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Observed: d.observer.Last, MPS: supervisor, Now: time.Now}
+		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer, access.Freezer = freezer, freezer, freezer, freezer
+	}
+	d.metrics = &metrics.Exporter{Reporter: d.Reporter, Status: d.viewer, Worker: d.driver, Totals: totals}
+	d.jobs = &metrics.JobFiles{Reporter: d.Reporter, Dir: s.JobFilesDir, Status: d.viewer, Wake: loop.NewWake()}
+	if s.MetricsAddress != "" {
+		d.network = &metrics.Network{Exporter: d.metrics, Address: s.MetricsAddress, WebConfig: s.MetricsWebConfig}
 	}
 	d.server.Routes = d.routes()
 	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout
@@ -337,6 +356,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.enforcer.Wake.Set()
 	d.enforcer.Tenants.Wake.Set()
 	d.leases.TimeWake.Set()
+	d.jobs.Wake.Set()
 }
 
 func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
@@ -377,7 +397,7 @@ func (d *Daemon) reportDamage(r store.Report) {
 		d.Conditions.Set("state", "fell-back", "the newest state could not be read, the previous one is used: "+r.Reason, "check the spec with 'gpushare get'; the damaged file is kept in "+d.settings.StateDir)
 	}
 	if r.Reason != "" {
-		d.Log.Error("the state was damaged", "reason", r.Reason, "kept", r.Quarantined)
+		d.Log.Error("the state was damaged", "message_id", report.MessageStateDamaged, "reason", r.Reason, "kept", r.Quarantined)
 	}
 }
 
@@ -392,4 +412,16 @@ func (d *Daemon) listen() (net.Listener, error) {
 		return l, err
 	}
 	return server.Listen(d.settings.Socket)
+}
+
+// listenForScrapes opens the TCP address of the metrics; nil if the settings have none.
+func (d *Daemon) listenForScrapes(ctx context.Context) (net.Listener, error) {
+	if d.network == nil {
+		return nil, nil
+	}
+	l, err := d.network.Listen(ctx)
+	if errors.Is(err, metrics.ErrConfig) {
+		err = fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	return l, err
 }

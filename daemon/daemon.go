@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/account"
+	"github.com/gpushare/gpushare/daemon/acknowledge"
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/change"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -54,8 +56,22 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
-	account     *account.Account
-	viewer      *status.Viewer
+	records
+	readers
+}
+
+// records are the parts that write down what administrators ask for later.
+type records struct {
+	account      *account.Account
+	acknowledged *acknowledge.Acknowledgements
+}
+
+// readers are the parts that only read: for users, for Prometheus, and for dcgm-exporter.
+type readers struct {
+	viewer  *status.Viewer
+	metrics *metrics.Exporter
+	network *metrics.Network // nil: the settings have no address
+	jobs    *metrics.JobFiles
 }
 
 // liveSettings are those that a reload changes.
@@ -64,12 +80,16 @@ type liveSettings struct {
 	tuning *atomic.Pointer[tuning]
 }
 
+// requestsAtStop is how long a stop waits for requests that run: a stop of the service takes at most 2 s.
+const requestsAtStop = 1500 * time.Millisecond
+
 // notifier reports the state of the daemon to the service manager.
 type notifier interface {
 	Ready() error
 	Status(text string) error
 	Stopping() error
 	Watchdog() error
+	WatchdogInterval() time.Duration
 }
 
 // Run runs the daemon until ctx ends. It reports that it is ready when its settings are valid, its state is loaded, the
@@ -95,6 +115,10 @@ func (d *Daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	scraped, err := d.listenForScrapes(ctx)
+	if err != nil {
+		return err
+	}
 	d.begin(ctx)
 	serving := d.server.NewServer(ctx)
 	failed := make(chan error, 1)
@@ -112,22 +136,28 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
+	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	d.tasks.Go(func() { d.RunAudit(ctx) })
+	d.tasks.Go(func() { d.jobs.Run(ctx) })
+	if scraped != nil {
+		d.tasks.Go(func() { d.network.Run(ctx, scraped) })
+	}
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot report to the service manager that the daemon is ready", "error", err)
 	}
-	d.Log.Info("ready", "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs))
+	d.Log.Info("ready", "message_id", report.MessageReady, "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs))
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 		err = fmt.Errorf("cannot serve: %w", err)
 	}
+	d.Log.Info("stopping", "message_id", report.MessageStopping)
 	_ = d.notify.Stopping() // It exits with or without it.
 	stop()
 	d.enforcer.Shares.ThawAll()
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestsAtStop)
 	defer cancel()
 	if e := serving.Shutdown(end); e != nil {
 		_ = serving.Close() // Requests that wait are cut off: their callers send them again.
@@ -154,7 +184,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	}
 	d.account.Recover()
 	d.changes.Resume(first)
-	d.changes.FirstSpec(first)
+	d.specFile().First(first)
 	d.converger.Refresh(first, d.observer.Last())
 	d.wakeConverge() // Restore now what a boot removed, without waiting for the timer.
 }

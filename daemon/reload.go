@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/specfile"
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
@@ -25,5 +28,20 @@ func (d *Daemon) postReload(c *server.Call) error {
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
 	d.wakeConverge() // A change of its own restores what a reset or a reload of the driver removed.
-	return c.Reply(http.StatusOK, map[string]any{"reloaded": true, "needs_restart": waiting})
+	applied, err := d.specFile().Reload(c.Ctx(), c.Caller.Name)
+	if err != nil {
+		e := &api.Error{Kind: api.KindInternal, Message: err.Error()}
+		if refused, ok := errors.AsType[*api.Error](err); ok {
+			e = refused
+		}
+		said := *e
+		said.Hint = fmt.Sprintf("the settings are in force, %s was not applied; %s", d.settings.SpecFile, e.Hint)
+		return &said
+	}
+	return c.Reply(http.StatusOK, api.Reloaded{SchemaVersion: 1, Reloaded: true, NeedsRestart: waiting, Applied: applied})
+}
+
+// specFile is the only source of the spec, if the settings have one.
+func (d *Daemon) specFile() *specfile.Source {
+	return &specfile.Source{Reporter: d.Reporter, File: d.settings.SpecFile, State: d.state, Apply: d.changes.ApplyDocument}
 }

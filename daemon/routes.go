@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/cordon"
+	"github.com/gpushare/gpushare/daemon/history"
 	"github.com/gpushare/gpushare/daemon/mpscontrol"
 	"github.com/gpushare/gpushare/daemon/server"
 )
@@ -13,11 +15,16 @@ func (d *Daemon) routes() []server.Route {
 	mps := &mpscontrol.Control{
 		Reporter: d.Reporter, StateDir: d.settings.StateDir, State: d.state, Observer: d.observer, Attribution: d.attribution, Table: d.table, Changes: d.changes, Refresh: d.converger.Refresh,
 	}
+	revisions := &history.History{State: d.state}
+	cordons := &cordon.Cordons{Reporter: d.Reporter, StateDir: d.settings.StateDir, State: d.state, Observer: d.observer, Table: d.table, Refresh: d.converger.Refresh}
 	return []server.Route{
 		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "read the versions", Bound: server.Reads, Handle: d.viewer.GetInfo},
 		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "read the status", Bound: server.Reads, Handle: d.viewer.GetStatus},
+		{Method: http.MethodGet, Pattern: "/metrics", Access: server.Reader, What: "read the metrics", Bound: server.Reads, Handle: d.metrics.Get},
 		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.AdminOrObserver, What: "read the spec", Bound: server.Reads, Handle: d.changes.GetSpec},
 		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, Audit: "apply", What: "change the spec", Bound: server.Changes, Handle: d.changes.PutSpec, Query: server.Query{"check": server.Flag, "diff": server.Flag, "force": server.Flag, "allow-reset": server.Flag, "file": server.Text}, Body: server.Document{}},
+		{Method: http.MethodGet, Pattern: "/v1/history", Access: server.AdminOrObserver, What: "read the history", Bound: server.Lists, Handle: revisions.GetHistory},
+		{Method: http.MethodGet, Pattern: "/v1/history/{generation}", Access: server.AdminOrObserver, What: "read the history", Bound: server.Reads, Handle: revisions.GetRevision},
 		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, Audit: "unmanage", What: "unmanage the node", Bound: server.Changes, Handle: d.changes.PostUnmanage, Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag}},
 		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.AdminOrObserver, What: "read the plan", Bound: server.ReadsBack, Handle: d.viewer.GetPlan},
 		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.AdminOrObserver, What: "list MIG profiles and instances", Bound: server.ReadsBack, Handle: d.viewer.GetMIG},
@@ -25,15 +32,20 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, Audit: "mig remove", What: "remove MIG instances", Bound: server.Changes, Handle: d.changes.PostRemove, Query: server.Query{"check": server.Flag}, Body: api.InstancesRequest{}},
 		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.AdminOrObserver, What: "read operations", Bound: server.Awaits, Handle: d.changes.GetOperation, Query: server.Query{"wait": server.Text, "after": server.Text}},
 		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, Audit: "retry", AuditGPU: true, What: "try a GPU again", Bound: server.Changes, Handle: d.changes.RetryGPU, Query: server.Query{"force": server.Flag, "allow-reset": server.Flag}},
+		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/cordon", Access: server.Admin, Audit: "cordon", AuditGPU: true, What: "cordon a GPU", Bound: server.Changes, Handle: cordons.PostCordon, Body: api.CordonRequest{}},
+		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/uncordon", Access: server.Admin, Audit: "uncordon", AuditGPU: true, What: "uncordon a GPU", Bound: server.Changes, Handle: cordons.PostUncordon},
 		{Method: http.MethodGet, Pattern: "/v1/mps/{id}", Access: server.AdminOrObserver, What: "read the MPS of a GPU", Bound: server.ReadsBack, Handle: d.viewer.GetMPS},
 		{Method: http.MethodGet, Pattern: "/v1/mps/{id}/log", Access: server.Admin, What: "read the log of MPS", Bound: server.ReadsBack, Handle: d.viewer.GetMPSLog, Query: server.Query{"lines": server.Text}},
 		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/restart", Access: server.Admin, Audit: "mps restart", AuditGPU: true, What: "restart the MPS of a GPU", Bound: server.Changes, Handle: mps.PostRestart, Query: server.Query{"check": server.Flag, "force": server.Flag}},
 		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/drain", Access: server.Admin, Audit: "mps drain", AuditGPU: true, What: "drain the MPS of a GPU", Bound: server.Changes, Handle: mps.PostDrain},
 		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/resume", Access: server.Admin, Audit: "mps resume", AuditGPU: true, What: "resume the MPS of a GPU", Bound: server.Changes, Handle: mps.PostResume},
+		{Method: http.MethodPost, Pattern: "/v1/conditions/{id}/ack", Access: server.Admin, Audit: "condition ack", What: "acknowledge a condition", Bound: server.Changes, Handle: d.acknowledged.PostAck, Body: api.AcknowledgeRequest{}},
+		{Method: http.MethodPost, Pattern: "/v1/conditions/{id}/unack", Access: server.Admin, Audit: "condition unack", What: "end the acknowledgement of a condition", Bound: server.Changes, Handle: d.acknowledged.PostUnack},
 		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/freeze", Access: server.Admin, Audit: "freeze", What: "freeze a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantFreeze},
 		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/thaw", Access: server.Admin, Audit: "thaw", What: "thaw a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantThaw},
 		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, Audit: "start", What: "run on a GPU", Bound: server.Starts, Handle: d.leases.PostLease, Body: api.LeaseRequest{}},
 		{Method: http.MethodPost, Pattern: "/v1/leases/attach", Access: server.Member, Audit: "attach", What: "attach a process to a GPU", Bound: server.Starts, Handle: d.leases.PostAttach, Body: api.AttachRequest{}},
+		{Method: http.MethodPost, Pattern: "/v1/containers", Access: server.Admin, Audit: "container", What: "reserve a place for a container", Bound: server.Starts, Handle: d.adopter.PostContainer, Body: api.ContainerRequest{}},
 		{Method: http.MethodPost, Pattern: "/v1/leases/{id}/release", Access: server.Member, Audit: "release", What: "release a lease", Bound: server.Stops, Handle: d.leases.ReleaseLease},
 		{Method: http.MethodGet, Pattern: "/v1/leases", Access: server.Reader, What: "list leases", Bound: server.Lists, Handle: d.viewer.GetLeases, Query: server.Query{"all": server.Flag, "since": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/leases/{id}/logs", Access: server.Member, What: "read the output of a lease", Bound: server.Outputs, Handle: d.leases.GetLogs, Query: server.Query{"lines": server.Text, "follow": server.Flag}},

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -151,7 +150,7 @@ func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged
 	if s.Busy != "" {
 		g := w.truth()[0]
 		for _, in := range g.Instances {
-			if len(in.Compute) == 1 && planner.ProfileName(new(g.Model.GPUProfiles()), in.ProfileID) == s.Busy {
+			if len(in.Compute) == 1 && new(g.Model.GPUProfiles()).GIName(in.ProfileID) == s.Busy {
 				out.instance = in.ID
 				pid := busyPID
 				if s.victim != nil {

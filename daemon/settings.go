@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/names"
 )
@@ -29,7 +30,7 @@ type Settings struct {
 	RunDir              string           `yaml:"run_dir"`       // kept until reboot
 	CDIDir              string           `yaml:"cdi_dir"`       // where container runtimes look for devices
 	Socket              string           `yaml:"socket"`        // of the API; empty: run_dir/gpushare.sock
-	SpecFile            string           `yaml:"spec_file"`     // applied at start when no spec was accepted yet
+	SpecFile            string           `yaml:"spec_file"`     // the only source of the spec, with conf.d next to it; empty: apply is
 	Worker              string           `yaml:"worker"`        // gpushare-nvml
 	Thaw                string           `yaml:"thaw"`          // gpushare-thaw
 	Start               string           `yaml:"start"`         // gpushare-start
@@ -42,6 +43,9 @@ type Settings struct {
 	SampleInterval      SettingsDuration `yaml:"sample_interval"`
 	DriverReadTimeout   SettingsDuration `yaml:"driver_read_timeout"`   // a GPU whose reading takes longer counts as stuck
 	DriverChangeTimeout SettingsDuration `yaml:"driver_change_timeout"` // and one whose change takes longer
+	MetricsAddress      string           `yaml:"metrics_address"`       // HOST:PORT for scrapes; empty: only the socket
+	MetricsWebConfig    string           `yaml:"metrics_web_config"`    // TLS and authentication for it
+	JobFilesDir         string           `yaml:"job_files_dir"`         // of dcgm-exporter; empty: none are written
 	LogLevel            string           `yaml:"log_level"`             // debug | info | warn | error
 }
 
@@ -107,6 +111,9 @@ func (s *Settings) complete() error {
 	if s.Getent != "" && s.Getent != "off" && !filepath.IsAbs(s.Getent) {
 		return fmt.Errorf("%w: getent is %q: write the program's absolute path, or off", ErrSettings, s.Getent)
 	}
+	if s.SpecFile != "" && !filepath.IsAbs(s.SpecFile) {
+		return fmt.Errorf("%w: spec_file is %q, which is not an absolute path", ErrSettings, s.SpecFile)
+	}
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
 	}
@@ -125,6 +132,17 @@ func (s *Settings) complete() error {
 	}
 	if time.Duration(s.DriverChangeTimeout) < time.Second {
 		return fmt.Errorf("%w: driver_change_timeout must be at least 1s", ErrSettings)
+	}
+	if s.MetricsAddress != "" {
+		if err := metrics.CheckAddress(s.MetricsAddress); err != nil {
+			return fmt.Errorf("%w: %w", ErrSettings, err)
+		}
+	}
+	if (s.MetricsAddress != "") != filepath.IsAbs(s.MetricsWebConfig) {
+		return fmt.Errorf("%w: metrics_address is %q and metrics_web_config is %q: set both, the second as an absolute path, or none", ErrSettings, s.MetricsAddress, s.MetricsWebConfig)
+	}
+	if s.JobFilesDir != "" && !filepath.IsAbs(s.JobFilesDir) {
+		return fmt.Errorf("%w: job_files_dir is %q, which is not an absolute path", ErrSettings, s.JobFilesDir)
 	}
 	if s.Socket == "" {
 		s.Socket = filepath.Join(s.RunDir, "gpushare.sock")
@@ -188,6 +206,7 @@ func tuningOf(s Settings) *tuning {
 // reload reads the settings again. Intervals and the log level change at once; other differences need a restart, and are
 // returned. Invalid settings are refused, and the old ones stay in force.
 func (d *Daemon) reload() (waiting []string, err error) {
+	waiting = []string{}
 	s, err := LoadSettings(d.settings.File)
 	if err != nil {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the old settings stay in force"}
@@ -205,6 +224,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"run_dir", d.settings.RunDir, s.RunDir},
 		{"cdi_dir", d.settings.CDIDir, s.CDIDir},
 		{"socket", d.settings.Socket, s.Socket},
+		{"spec_file", d.settings.SpecFile, s.SpecFile},
 		{"worker", d.settings.Worker, s.Worker},
 		{"thaw", d.settings.Thaw, s.Thaw},
 		{"start", d.settings.Start, s.Start},
@@ -213,6 +233,9 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"systemd", d.settings.Systemd, s.Systemd},
 		{"cgroup_root", d.settings.CgroupRoot, s.CgroupRoot},
 		{"logins_cgroup", d.settings.LoginsCgroup, s.LoginsCgroup},
+		{"metrics_address", d.settings.MetricsAddress, s.MetricsAddress},
+		{"metrics_web_config", d.settings.MetricsWebConfig, s.MetricsWebConfig},
+		{"job_files_dir", d.settings.JobFilesDir, s.JobFilesDir},
 		{"driver_read_timeout", d.settings.DriverReadTimeout.String(), s.DriverReadTimeout.String()},
 		{"driver_change_timeout", d.settings.DriverChangeTimeout.String(), s.DriverChangeTimeout.String()},
 	} {

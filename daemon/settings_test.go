@@ -46,6 +46,10 @@ func TestLoadSettings(t *testing.T) {
 		{"no time for the driver", "driver_read_timeout: 10ms\n", []string{"driver_read_timeout", "1s"}, nil},
 		{"no time for a change", "driver_change_timeout: 0s\n", []string{"driver_change_timeout", "1s"}, nil},
 		{"sampled too often", "sample_interval: 1ms\n", []string{"sample_interval", "100ms"}, nil},
+		{"an address without a port", "metrics_address: 10.0.0.7\nmetrics_web_config: /w\n", []string{"metrics_address", "10.0.0.7", "a port"}, nil},
+		{"an address without protection", "metrics_address: '[::]:9735'\n", []string{"metrics_web_config", "set both"}, nil},
+		{"protection without an address", "metrics_web_config: /w\n", []string{"metrics_address", "set both"}, nil},
+		{"a relative directory of job files", "job_files_dir: jobs\n", []string{"job_files_dir", "jobs", "absolute"}, nil},
 		{"no log level", "log_level: loud\n", []string{"log_level", "loud"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -49,8 +49,12 @@ type virtual struct {
 	violations []string // of the invariants that hold at every moment
 	concurrent overlap
 
+	specFile string // of the settings
+
 	clientExited func() bool // the process in use has exited; nil: there is none that can
 	closeContext func()      // what the kernel does then: it closes the context of the process
+
+	unknownWhenLost bool // the driver reports only the UUID of a GPU that was lost before the daemon started
 
 	*Daemon    // the running one
 	fakeWorker *fakeWorker
@@ -151,6 +155,7 @@ func (w *virtual) startDaemon() {
 	w.Helper()
 	s := defaultSettings()
 	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(w.dir, "run"), filepath.Join(w.dir, "cdi"), "off"
+	s.SpecFile = w.specFile
 	if err := s.complete(); err != nil {
 		w.Fatal(err)
 	}
@@ -412,7 +417,14 @@ func (o *overlap) begin(id gpu.UUID) (end func()) {
 }
 
 func (s *fakeWorker) Node(ctx context.Context) (gpu.NodeInfo, error) {
-	return withDeadline(s, ctx, "read the node", "", 10*time.Second, s.Driver.Node)
+	info, err := withDeadline(s, ctx, "read the node", "", 10*time.Second, s.Driver.Node)
+	for i := range info.GPUs {
+		// A worker that never read a lost GPU knows nothing but its UUID.
+		if id := &info.GPUs[i]; s.w.unknownWhenLost && id.Error != "" {
+			*id = gpu.Identity{UUID: id.UUID, Index: -1, Minor: -1, NUMANode: -1, Error: id.Error}
+		}
+	}
+	return info, err
 }
 
 func (s *fakeWorker) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {

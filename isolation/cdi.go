@@ -15,23 +15,30 @@ import (
 // NVIDIA's own toolkit.
 const CDIKind = "gpushare.dev/gpu"
 
-// Container is the input for the CDI spec of a grant.
+// Container is the input for the CDI spec of a grant or of one lease.
 type Container struct {
-	Tenant, Grant string
-	Rules         []cgroup.DeviceRule // the device nodes of one lease of the grant
-	Environment   map[string]string
-	Libraries     []Library
-	HostRoot      string // the root of the nodes on the host: "/" except for a virtual node
+	Device      string              // its name: of a grant, or the id of one lease
+	Rules       []cgroup.DeviceRule // the device nodes of one lease of the grant
+	Environment map[string]string
+	Libraries   []Library
+	Vendor      *Vendor // instead of Libraries, if not nil
+	HostRoot    string  // the root of the nodes on the host: "/" except for a virtual node
 }
 
-// CDIDevice is the name of the device. Names of tenants and grants contain no dot.
+// Vendor has what a container needs of the driver besides its devices, as the CDI file of NVIDIA's toolkit says.
+type Vendor struct {
+	Mounts []*specs.Mount // the libraries, the firmware, the socket of nvidia-persistenced
+	Hooks  []*specs.Hook  // they create links and update the linker's cache
+}
+
+// CDIDevice is the name of the device of a grant. Names of tenants and grants contain no dot, so it is no id of a lease.
 func CDIDevice(tenant, grant string) string { return tenant + "." + grant }
 
 // CDIVolume is where GPU images of every distribution search the driver's libraries.
 const CDIVolume = "/usr/local/nvidia/lib64"
 
-// CDI returns the CDI spec of a grant: its device nodes, its environment, and the driver's libraries, which must match the
-// kernel module and so cannot be in an image. It uses no hooks: each library is mounted with its file name and with its
+// CDI returns a CDI spec: its device nodes, its environment, and the driver's libraries, which must match the
+// kernel module and so cannot be in an image. Without the vendor's edits it uses no hooks: each library is mounted with its file name and with its
 // soname, at its path on the host and in CDIVolume. The version is the lowest that supports this, because a runtime refuses
 // a version above its own.
 func CDI(c Container) (*specs.Spec, error) {
@@ -44,7 +51,11 @@ func CDI(c Container) (*specs.Spec, error) {
 		}
 		edits.DeviceNodes = append(edits.DeviceNodes, n)
 	}
-	for _, l := range c.Libraries {
+	libraries := c.Libraries
+	if c.Vendor != nil {
+		edits.Mounts, edits.Hooks, libraries = slices.Clone(c.Vendor.Mounts), c.Vendor.Hooks, nil
+	}
+	for _, l := range libraries {
 		host := filepath.Join(c.HostRoot, l.Path)
 		at := []string{l.Path}
 		if l.Soname != "" {
@@ -54,7 +65,7 @@ func CDI(c Container) (*specs.Spec, error) {
 			edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: host, ContainerPath: path, Options: []string{"ro", "nosuid", "nodev", "bind"}})
 		}
 	}
-	s.Devices = []specs.Device{{Name: CDIDevice(c.Tenant, c.Grant), ContainerEdits: edits}}
+	s.Devices = []specs.Device{{Name: c.Device, ContainerEdits: edits}}
 	var err error
 	s.Version, err = specs.MinimumRequiredVersion(s)
 	return s, err

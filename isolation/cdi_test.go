@@ -79,7 +79,7 @@ func checkCDI(t *testing.T, s *specs.Spec) {
 
 func container(root string) Container {
 	return Container{
-		Tenant: "vision-1", Grant: "train-2", HostRoot: root,
+		Device: CDIDevice("vision-1", "train-2"), HostRoot: root,
 		Rules: []cgroup.DeviceRule{
 			{Type: 'c', Major: 195, Minor: 255, Access: "rw", Name: "/dev/nvidiactl"},
 			{Type: 'c', Major: 511, Minor: 12, Access: "r", Name: "/dev/nvidia-caps/nvidia-cap12"},

@@ -33,6 +33,9 @@ func mpsNames() []string {
 	}
 }
 
+// LeaseVariable is the environment variable with the id of the lease of a process.
+const LeaseVariable = "GPUSHARE_LEASE"
+
 // Environment returns the environment of a lease's processes: the variables to set and those to remove. It lets programs
 // find their devices. It isolates nothing: that is done by the device rules.
 //
@@ -49,7 +52,7 @@ func Environment(l Lease) (set map[string]string, unset []string) {
 		"CUDA_DEVICE_ORDER":    "PCI_BUS_ID",
 		"CUDA_VISIBLE_DEVICES": strings.Join(ids, ","),
 		"GPUSHARE_GRANT":       l.Grant,
-		"GPUSHARE_LEASE":       l.ID,
+		LeaseVariable:          l.ID,
 		"GPUSHARE_TENANT":      l.Tenant,
 	}
 	if l.Timesliced {

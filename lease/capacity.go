@@ -142,9 +142,9 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	}
 	at, r := o.capacity.Find(names, on)
 	if at < 0 {
-		// A probe for a reservation has no name. A request that avoids a GPU, or whose user may have only small instances,
+		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, or whose user may have only small instances,
 		// decides only for itself.
-		if g.Spec.Name != "" && who.limit.Memory == 0 && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
+		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}
 		return nil, r

@@ -102,6 +102,14 @@ func (v *divisible) oneUser() string {
 	return v.instance.OneUser
 }
 
+// heldBack is why a tenant gets no lease there; empty if it may.
+func (v *divisible) heldBack(tenant string) string {
+	if v.instance == nil {
+		return v.gpu.HeldBack[tenant]
+	}
+	return v.instance.HeldBack[tenant]
+}
+
 // String names it in messages: "GPU 0", "3g.20gb at 4 on GPU 0".
 func (v *divisible) String() string {
 	if v.instance == nil {

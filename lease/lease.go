@@ -78,7 +78,17 @@ type Lease struct {
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
-	Expires *time.Time `json:"expires,omitempty"` // if the grant has max_time
+	Expires *time.Time `json:"expires,omitempty"` // if it has a time
+	// MaxTime is how long it runs, if its request said so; nil: as long as the grant says.
+	MaxTime *api.Duration `json:"max_time,omitempty"`
+}
+
+// Time returns how long the lease runs, and whose word that is; nil: as long as it likes.
+func (l *Lease) Time() (whole *api.Duration, name string) {
+	if l.MaxTime != nil {
+		return l.MaxTime, "time"
+	}
+	return l.Terms.Spec.MaxTime, "max_time"
 }
 
 // InPlace reports whether the lease's processes were not moved into a scope of gpushare. Its end does not end them.
@@ -93,8 +103,9 @@ func (l *Lease) InPlace() bool {
 // maxNotices is how many notices a lease keeps.
 const maxNotices = 8
 
-func (l *Lease) notice(line string) {
-	l.Notices = append(l.Notices, text.Short(line, MaxKept))
+// Note adds a line for its user; the last ones are kept.
+func (l *Lease) Note(line string) {
+	l.Notices = append(slices.Clone(l.Notices), text.Short(line, MaxKept))
 	if n := len(l.Notices); n > maxNotices {
 		l.Notices = slices.Delete(l.Notices, 0, n-maxNotices)
 	}
@@ -112,7 +123,7 @@ func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
 		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
 		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Expires, Reason: l.Reason,
+		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Expires, MaxTime: l.MaxTime, Reason: l.Reason,
 	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {

@@ -395,6 +395,10 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 				lacks = append(lacks, fmt.Sprintf("%v has no hard limit of GPU memory: %s", &dev, why))
 				continue
 			}
+			if why := dev.heldBack(g.Tenant); why != "" {
+				lacks = append(lacks, fmt.Sprintf("%v: %s", &dev, why))
+				continue
+			}
 			if why := t.otherUser(&dev, who); why != "" {
 				lacks = append(lacks, why)
 				if nearest == nil {

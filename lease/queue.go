@@ -57,7 +57,7 @@ func (t *Table) Allowed(r *Request) error {
 	if !t.ready {
 		return errNotObserved()
 	}
-	_, _, err := r.resolve(t.view.Grants)
+	_, _, err := t.resolveLocked(r)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	if !t.ready {
 		return nil, errNotObserved()
 	}
-	tenant, candidates, err := r.resolve(t.view.Grants)
+	tenant, candidates, err := t.resolveLocked(&r)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: sequence, candidates: candidates,
 		lease: Lease{
 			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
-			User: r.User, UID: r.UID, Command: r.Command, Created: now,
+			User: r.User, UID: r.UID, Command: r.Command, MaxTime: r.MaxTime, Created: now,
 			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, AttachedBy: r.AttachedBy, Key: r.Key,
 		},
 	}
@@ -271,7 +271,12 @@ func (k *Ticket) setWaiting(text string) {
 
 // placeLocked assigns the place to the ticket.
 func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) {
+	if len(k.candidates) > 1 && !k.queued { // No caller knows its id yet: the id gets the grant.
+		k.id = newID(k.tenant, g.Spec.Name, k.t.cfg.Random, k.t.idInUseLocked)
+		k.lease.ID = k.id
+	}
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
+	k.lease.Terms.Only = nil
 	k.selected = k.selectionReason(g, passed)
 	o.add(g, p, false)
 	o.addUser(k.request.UID, g, p, &k.t.view)
@@ -322,7 +327,10 @@ func (k *Ticket) signal() {
 
 // updateLocked evaluates the request again after the node or the spec changed.
 func (k *Ticket) updateLocked(respec bool) {
-	_, candidates, err := k.request.resolve(k.t.view.Grants)
+	_, candidates, err := k.t.resolveLocked(&k.request)
+	if err != nil && !respec {
+		return // A GPU that it names is missing, maybe for a moment: without a new spec nothing else can have changed.
+	}
 	if err == nil {
 		var left []Grant
 		if left, err = k.t.feasibleLocked(&k.request, candidates); err == nil {

@@ -27,6 +27,10 @@ type Request struct {
 	Key        string // chosen by the caller; a repeated request has the same
 	// Immediate: it is placed when Submit returns, or is refused. No instance is created for it.
 	Immediate bool
+	// GPUs are the GPUs on which it may be placed, each by its index or UUID; none: all that the grant may use.
+	GPUs []string
+	// MaxTime is how long the lease runs, at most as long as its grant says; nil: as long.
+	MaxTime *api.Duration
 	// Wait is how long Await waits for a place; nil: it is refused at once, 0: as long as the context lives.
 	Wait *time.Duration
 }

@@ -415,7 +415,7 @@ func (t *Table) Notice(id string, n Notice) {
 }
 
 func (t *Table) noticeLocked(e *entry, kind, text string) {
-	e.notice(text)
+	e.Note(text)
 	t.version++
 	if t.cfg.Noticed != nil {
 		t.cfg.Noticed(e.clone(), Notice{kind, text})
@@ -454,7 +454,7 @@ func (t *Table) Recovered(id string, p Process) {
 func (t *Table) startTimeLocked(e *entry) {
 	now := t.cfg.Now()
 	e.Started = &now
-	if m := e.Terms.Spec.MaxTime; m != nil {
+	if m, _ := e.Time(); m != nil {
 		ends := now.Add(time.Duration(*m))
 		e.Expires = &ends
 	}

@@ -44,6 +44,8 @@ type GPUView struct {
 	NoHardMemory string
 	// OneUser is why only the processes of one user at a time have contexts here; empty without such a rule.
 	OneUser string
+	// HeldBack is why tenants get no new lease of its MPS, by tenant.
+	HeldBack map[string]string
 	// MaxClients is the most clients that its MPS server has; 0 without MPS.
 	MaxClients int
 	// Clients counts the clients of its MPS servers that each lease has, by id; under "" those of no lease, which count on each of
@@ -77,11 +79,12 @@ type InstanceView struct {
 	// Generation is gpushare's number: an instance that is created again at the same placement has the same UUIDs and
 	// another generation.
 	Generation uint64
-	Pinned     bool   // it is not removed to free capacity: it is not managed by gpushare, or InUse
-	InUse      bool   // processes of no lease use it
-	Occupied   string // as of a GPU
-	OneUser    string // as of a GPU, if it is shared through MPS
-	MaxClients int    // as of a GPU
+	Pinned     bool              // it is not removed to free capacity: it is not managed by gpushare, or InUse
+	InUse      bool              // processes of no lease use it
+	Occupied   string            // as of a GPU
+	OneUser    string            // as of a GPU, if it is shared through MPS
+	MaxClients int               // as of a GPU
+	HeldBack   map[string]string // as of a GPU
 	// Unusable is why no lease may have it: foreign, without a compute instance, about to be removed. Empty if it is
 	// usable.
 	Unusable string
@@ -103,6 +106,8 @@ type Grant struct {
 	Overuse  *api.OveruseSpec `json:"overuse,omitempty"`
 	// Profiles are further profile names that satisfy Spec.MIG on some devices. The spec's own name always does.
 	Profiles []string `json:"profiles,omitempty"`
+
+	Only []gpu.UUID `json:"-"` // of a candidate for a request that names GPUs: these, of those that it may use; nil: all of them
 }
 
 // Key returns the grant's key.
@@ -171,5 +176,5 @@ func (g *Grant) rank() int {
 
 // mayUse reports whether the mode and the selector allow the grant to use the GPU.
 func (g *Grant) mayUse(v *GPUView) bool {
-	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID))
+	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) && (g.Only == nil || slices.Contains(g.Only, v.UUID))
 }

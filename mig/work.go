@@ -9,7 +9,7 @@ import (
 // tenth of them (TestPlanIsBounded): they are for grids that are not known yet.
 const (
 	searchSteps  = 50_000
-	nearestSteps = 25_000
+	nearestSteps = 30_000
 )
 
 // stepsPerCheck is how often the search asks whether its caller still waits: many times a second.

@@ -37,6 +37,7 @@ func (s *Supervisor) Clients(ctx context.Context, on Device) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.faults.ended(w.reading.clients, clients, s.Now())
 	w.reading.clients = clients // The next observation has them too.
 	return slices.Clone(clients), nil
 }

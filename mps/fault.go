@@ -3,36 +3,52 @@ package mps
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Fault is a fatal fault of a server. Every client of that time has lost its context.
 type Fault struct {
 	// Since is when it was seen; the same for one fault.
 	Since time.Time `json:"since"`
+	// XID is what the driver reported of the GPU around that time; 0 if it reported none.
+	XID uint64 `json:"xid,omitempty"`
 	// Culprit is the client that the server's log names; 0 if it names none.
 	Culprit int `json:"culprit,omitempty"`
 	// Victims are the pids of the other clients, ascending.
 	Victims []int `json:"victims,omitempty"`
 	// Stragglers are the clients that still run, the culprit among them. No client joins until they have ended.
 	Stragglers []int `json:"stragglers,omitempty"`
+	// Stuck: the server has the fault for longer than its clients take to end. Only a restart helps.
+	Stuck bool `json:"stuck,omitempty"`
 }
 
-// faultLines is how many of the last lines of a log are searched for a fault.
-const faultLines = 400
+const (
+	// faultLines is how many of the last lines of a log are searched for a fault.
+	faultLines = 400
+	// faultTime is how long a server may have a fault until it counts as stuck. Its clients are stopped well before.
+	faultTime = 30 * time.Second
+	// xidWindow is the time between a fault and the driver's report of it, whichever comes first.
+	xidWindow = 10 * time.Second
+	// suspectReadings is how often a log is read after a report of the driver: the server may write later.
+	suspectReadings = 3
+)
 
-// faultText is the line that names the culprit, in server.log of 580 and as a string in other versions.
-var faultText = regexp.MustCompile(`Client \{PID: ([0-9]+), Context ID: [0-9]+\} encountered a fatal GPU error`)
+// faultText is the line that names the culprit. The first form is of server.log of 580 and of strings of other versions; the second is
+// in the driver's library of 535.261.03 and 550.163.01.
+var faultText = regexp.MustCompile(`Client (?:\{PID: ([0-9]+), Context ID: [0-9]+\}|process ([0-9]+)) encountered a fatal GPU error`)
 
 // faultIn returns the last line of a log that names a culprit, and the culprit; 0 if none does.
 func faultIn(lines []string) (line string, pid int) {
 	for _, l := range slices.Backward(lines) {
 		if m := faultText.FindStringSubmatch(l); m != nil {
-			if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
+			if n, err := strconv.Atoi(m[1] + m[2]); err == nil && n > 0 {
 				return l, n
 			}
 		}
@@ -45,29 +61,69 @@ type faults struct {
 	line  string // that named the last culprit
 	last  *Fault // nil before the first
 	known bool   // line was read
+	open  bool   // the server had the last fault at the last reading
+	xid   uint64 // of the GPU, the last that the driver reported
+	xidAt time.Time
+	left  map[int]time.Time // clients that were missing first in a reading of the clients alone, and when
 }
 
-// noteFault completes a fault after a reading. had are the clients of the reading before. The log is read when a server has a fault,
-// and when all clients have ended, because then it may be over already.
-func (s *Supervisor) noteFault(ctx context.Context, id Device, f *faults, r *reading, had []int, now time.Time) {
-	over := len(had) > 0 && !slices.ContainsFunc(had, func(pid int) bool { return slices.Contains(r.clients, pid) })
-	if f.known && !r.fault && !over {
-		return
+// leftWindow is the time between the end of a client and the reading of the fault that ended it.
+const leftWindow = 5 * time.Second
+
+// ended notes the clients that are missing in a reading that does not look for faults.
+func (f *faults) ended(had, clients []int, now time.Time) {
+	for _, pid := range had {
+		if !slices.Contains(clients, pid) {
+			if f.left == nil {
+				f.left = map[int]time.Time{}
+			}
+			f.left[pid] = now
+		}
 	}
-	line, culprit := faultIn(s.Units.LastLines(ctx, UnitName(id), faultLines))
-	isNew := line != f.line && culprit != 0
+	f.forgetLeft(now)
+}
+
+func (f *faults) forgetLeft(now time.Time) {
+	maps.DeleteFunc(f.left, func(_ int, at time.Time) bool { return now.Sub(at) > leftWindow })
+}
+
+// noteFault completes a fault after a reading. had are the clients of the reading before. The log is read when a server has a fault or
+// is suspected of one, and when all clients have ended, because then it may be over already.
+func (s *Supervisor) noteFault(ctx context.Context, id Device, f *faults, r *reading, had []int, suspected bool, now time.Time) {
+	f.forgetLeft(now)
+	had = slices.AppendSeq(slices.Clone(had), maps.Keys(f.left))
+	over := len(had) > 0 && !slices.ContainsFunc(had, func(pid int) bool { return slices.Contains(r.clients, pid) })
+	if !f.known || r.fault || over || suspected {
+		line, culprit := faultIn(s.Units.LastLines(ctx, UnitName(id), faultLines))
+		f.note(r, had, line, culprit, now)
+	}
+	if f.last != nil && f.last.XID == 0 && f.xid != 0 && f.last.Since.Sub(f.xidAt).Abs() < xidWindow {
+		f.last.XID = f.xid
+	}
+	if r.noStatus { // This version says nothing of it: a fault lasts until the clients of its time have ended.
+		r.fault = f.open && len(f.last.among(living(r.clients))) > 0
+	}
+	f.open = r.fault
+}
+
+// note compares the log with what is known.
+func (f *faults) note(r *reading, had []int, line string, culprit int, now time.Time) {
+	isNew := culprit != 0 && line != f.line
 	first := !f.known
 	f.line, f.known = line, true
 	switch {
 	case first && !r.fault: // Of a former run, and over.
 		return
-	case isNew, r.fault && (f.last == nil || len(f.last.Stragglers) == 0):
-	default:
+	case isNew && f.open && f.last.Culprit == 0: // The log was later than the server.
+		f.last.Culprit = culprit
+		f.last.Victims = slices.DeleteFunc(slices.Clone(f.last.Victims), func(pid int) bool { return pid == culprit })
+		return
+	case !isNew && (!r.fault || f.open):
 		return
 	}
-	f.last = &Fault{Since: now, Culprit: culprit}
-	if !isNew {
-		f.last.Culprit = 0 // The line is that of another fault.
+	f.open, f.last = true, &Fault{Since: now}
+	if isNew { // Otherwise the line is that of another fault.
+		f.last.Culprit = culprit
 	}
 	all := slices.Concat(had, r.clients)
 	slices.Sort(all)
@@ -78,21 +134,68 @@ func (s *Supervisor) noteFault(ctx context.Context, id Device, f *faults, r *rea
 	}
 }
 
+// among returns those of the clients that the fault has reached.
+func (f *Fault) among(clients []int) []int {
+	return slices.DeleteFunc(clients, func(pid int) bool { return pid != f.Culprit && !slices.Contains(f.Victims, pid) })
+}
+
 // of is the last fault, with the clients that still run.
-func (f *faults) of(r *reading) *Fault {
+func (f *faults) of(r *reading, now time.Time) *Fault {
 	if f.last == nil {
 		return nil
 	}
-	f.last.Stragglers = nil
-	if r.fault {
-		f.last.Stragglers = living(r.clients)
-	}
 	out := *f.last
+	if r.fault {
+		out.Stragglers, out.Stuck = out.among(living(r.clients)), now.Sub(out.Since) >= faultTime
+	}
 	return &out
 }
 
-// Suspect makes the next observation of a GPU read at once whether its server has a fault: the driver reported an error.
-func (s *Supervisor) Suspect(id Device) { s.gpuState(id).suspect.Store(true) }
+// Suspect makes the next observations of a GPU and its instances read whether a server has a fault: the driver reported an error.
+func (s *Supervisor) Suspect(id gpu.UUID, xid uint64) {
+	now := s.Now()
+	for _, w := range s.statesOn(id) {
+		w.suspect.Store(&suspicion{xid: xid, at: now, readings: suspectReadings})
+	}
+}
+
+// suspicion is an error of a GPU that may be the fault of a client.
+type suspicion struct {
+	xid      uint64
+	at       time.Time
+	readings int // that are left
+}
+
+// statesOn are the states of a GPU and its instances.
+func (s *Supervisor) statesOn(id gpu.UUID) []*gpuState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*gpuState
+	for d, w := range s.gpus {
+		if d.GPU == id {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// suspected takes one reading of a suspicion. more reports whether another one is to follow.
+func (w *gpuState) suspected() (yes, more bool) {
+	was := w.suspect.Load()
+	if was == nil {
+		return false, false
+	}
+	w.faults.xid, w.faults.xidAt = was.xid, was.at
+	var left *suspicion
+	if was.readings > 1 {
+		left = &suspicion{xid: was.xid, at: was.at, readings: was.readings - 1}
+	}
+	w.suspect.CompareAndSwap(was, left) // A newer one stays.
+	return true, left != nil
+}
+
+// Reread makes the next observation of a device read its clients.
+func (s *Supervisor) Reread(id Device) { s.gpuState(id).reread.Store(true) }
 
 // faultDue reports whether a server with a fault is to be read again: it may serve again.
 func (w *gpuState) faultDue(now time.Time) bool {
@@ -101,12 +204,18 @@ func (w *gpuState) faultDue(now time.Time) bool {
 
 // reason says why no client can join.
 func (f *Fault) reason() string {
-	culprit, run := "", ""
+	culprit, run, how := "", "", ""
 	if f != nil && f.Culprit != 0 {
 		culprit = fmt.Sprintf(" of pid %d", f.Culprit)
+	}
+	if f != nil && f.XID != 0 {
+		culprit += fmt.Sprintf(" (XID %d)", f.XID)
 	}
 	if f != nil && len(f.Stragglers) > 0 {
 		run = ", and these run: " + strings.Trim(fmt.Sprint(f.Stragglers), "[]")
 	}
-	return "its server has a fatal fault" + culprit + ": no new client can join until all of its clients have ended" + run
+	if f != nil && f.Stuck {
+		how = fmt.Sprintf(" for more than %s", faultTime)
+	}
+	return "its server has a fatal fault" + culprit + how + ": no new client can join until all of its clients have ended" + run
 }

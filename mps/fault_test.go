@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // A fault is found when the driver reports an error: the culprit from the server's log, the victims, and those that still run. No
 // client joins until all have ended, and then it serves again.
 func TestFaultNamesCulpritAndVictims(t *testing.T) {
-	for _, driver := range onEveryBranch(t)[1:] { // Before 550 no command reports a fault.
+	for _, driver := range onEveryBranch(t) { // Before 550 no command reports a fault.
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
 			r.start(t, Settings{GPU: gpuA})
@@ -33,12 +34,21 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 			}
 			procfstest.AwaitEnd(t, culprit)
 			procfstest.AwaitEnd(t, victim)
-			r.Suspect(deviceA)
+			r.Suspect(gpuA, 31)
 			st := r.Observe(t.Context(), deviceA)
 			victims := []int{victim, straggler}
 			slices.Sort(victims)
-			if st.Healthy() || st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, victims) || !slices.Equal(st.Fault.Stragglers, []int{straggler}) {
+			if st.Healthy() || st.Fault == nil || st.Fault.Culprit != culprit || st.Fault.XID != 31 || !slices.Equal(st.Fault.Victims, victims) || !slices.Equal(st.Fault.Stragglers, []int{straggler}) {
 				t.Fatalf("with a fault: %+v, fault %+v", st, st.Fault)
+			}
+			// A server that stays in its fault is one that does not answer, and restarting it stops those that run.
+			r.clock.pass(faultTime)
+			stuck := r.Observe(t.Context(), deviceA)
+			if stuck.Phase != Unresponsive || !stuck.Fault.Stuck || !stuck.Fault.Since.Equal(st.Fault.Since) || !strings.Contains(stuck.Reason, "(XID 31) for more than 30s") {
+				t.Errorf("after %s: %+v, fault %+v", faultTime, stuck, stuck.Fault)
+			}
+			if steps := Plan(map[Device]Settings{deviceA: {GPU: gpuA}}, map[Device]Observed{deviceA: {State: stuck}}); len(steps) != 1 || steps[0].Disruption != step.Running || steps[0].Reason != stuck.Reason {
+				t.Errorf("the steps are %+v", steps)
 			}
 			signalPID(t, straggler, syscall.SIGKILL)
 			after := r.running(t)
@@ -60,6 +70,8 @@ func TestFaultLine(t *testing.T) {
 		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 4267, Context ID: 0} encountered a fatal GPU error.":      4267,
 		"[2026-01-02 03:04:05.678 Server INFO  17] Client {PID: 1, Context ID: 3} encountered a fatal GPU error.":    1,
 		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 4267, Context ID: 0} connected":                           0,
+		"[2026-01-02 03:04:05.678 Server  17] Client process 4267 encountered a fatal GPU error.":                    4267,
+		"[2026-01-02 03:04:05.678 Server  17] Client process 4267 disconnected":                                      0,
 		"[2026-01-02 03:04:05.678 Server  17] Client {PID: , Context ID: 0} encountered a fatal GPU error.":          0,
 		"[2026-01-02 03:04:05.678 Server  17] Client {PID: 99999999999999999999, Context ID: 0} encountered a fatal": 0,
 	} {

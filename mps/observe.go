@@ -66,7 +66,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	now := s.Now()
 	if w.pid != unit.PID {
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
-		w.log, w.faults = logCheck{}, faults{last: w.faults.last}
+		w.log, w.faults = logCheck{}, faults{last: w.faults.last, xid: w.faults.xid, xidAt: w.faults.xidAt}
 		w.begin, _ = procfs.Start(unit.PID) // 0 if it has ended: the next observation shows it.
 		s.watch.follow(unit.PID)
 	}
@@ -94,20 +94,21 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	}
 	w.missedGreetings = 0
 	st.Phase = Running
-	due := w.suspect.Swap(false) || w.faultDue(now) || w.readingDue(now)
+	suspected, more := w.suspected()
+	due := suspected || w.reread.Swap(false) || w.faultDue(now) || w.readingDue(now)
 	if limits := w.limitsDue(rec, due, now); due || limits {
 		r, err := s.read(ctx, l, w, rec, limits)
 		if err != nil {
 			st.Reason = err.Error()
 			return st
 		}
-		s.noteFault(ctx, id, &w.faults, &r, w.reading.clients, now)
+		s.noteFault(ctx, id, &w.faults, &r, w.reading.clients, suspected, now)
 		w.reading, w.read = r, now
 	}
-	if w.reading.fault {
+	st.Fault = w.faults.of(&w.reading, now)
+	if more || w.reading.fault && !st.Fault.Stuck {
 		s.watch.checkAt(id, now.Add(retryGreeting)) // It serves again as soon as its last client has ended.
 	}
-	st.Fault = w.faults.of(&w.reading)
 	st.LogSilent = s.checkLog(ctx, id, &w.log, now)
 	// The reading may be old: a client that has ended must not make a step disruptive.
 	st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
@@ -122,6 +123,9 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 		st.Drift, st.Reason = true, w.reading.drift
 	case w.reading.fault:
 		st.Reason = st.Fault.reason()
+		if st.Fault.Stuck {
+			st.Phase = Unresponsive
+		}
 	}
 	return st
 }

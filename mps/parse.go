@@ -60,9 +60,11 @@ func parseOverview(out []byte) (overview, error) {
 type serverReading struct {
 	clients []int // ascending
 	fault   bool  // no new client can join until all clients have ended
-	limited bool  // it reported the limits that its next clients get
-	threads float64
-	memory  string // as it reads back, empty for none
+	// noStatus: its version has no command that says so.
+	noStatus bool
+	limited  bool // it reported the limits that its next clients get
+	threads  float64
+	memory   string // as it reads back, empty for none
 }
 
 // serverQuery queries the state and the clients of one server, and its limits.
@@ -83,7 +85,9 @@ func parseServer(out []byte) (serverReading, error) {
 		switch s := string(trim(line)); {
 		case s == "FAULT":
 			r.fault = true
-		case s == "ACTIVE", s == "INITIALIZING", s == `Unknown command "get_server_status"`:
+		case s == `Unknown command "get_server_status"`:
+			r.noStatus = true
+		case s == "ACTIVE", s == "INITIALIZING":
 		case strings.HasPrefix(s, "Server ") && strings.HasSuffix(s, " not found"):
 		case strings.HasSuffix(s, "G"), strings.HasSuffix(s, "M"):
 			r.memory = s

@@ -89,6 +89,8 @@ func startReason(set Settings, o Observed) (reason string, keepsServer bool) {
 		return "the running control daemon is not managed by gpushare", false
 	case *s.Settings != set:
 		return "MPS runs with other settings", s.Phase == Running && s.Settings.MIG == set.MIG
+	case s.Phase == Unresponsive && s.Fault != nil && s.Fault.Stuck:
+		return s.Reason, false
 	case s.Phase == Unresponsive:
 		return "MPS does not answer: " + s.Reason, false
 	case s.Drift:

@@ -11,6 +11,7 @@ import (
 type reading struct {
 	servers, clients []int
 	fault            bool      // a server has a fatal fault
+	noStatus         bool      // a server does not say whether it has one
 	limits           time.Time // when drift and pending were read
 	drift            string    // how its limits differ from the settings, and a start step sets them
 	pending          string    // how those of a server differ until its clients have ended
@@ -41,13 +42,14 @@ func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *recor
 			return reading{}, err
 		}
 	}
-	r.clients, r.fault = nil, false
+	r.clients, r.fault, r.noStatus = nil, false, false
 	for _, pid := range r.servers {
 		server, err := c.server(ctx, pid, limits)
 		if err != nil {
 			return reading{}, err
 		}
 		r.clients, r.fault = append(r.clients, server.clients...), r.fault || server.fault
+		r.noStatus = r.noStatus || server.noStatus
 		if !limits || rec == nil || r.drift != "" {
 			continue
 		}

@@ -15,7 +15,7 @@ type Phase string
 const (
 	Starting     Phase = "starting"     // its unit runs, and it does not greet yet
 	Running      Phase = "running"      // it greets
-	Unresponsive Phase = "unresponsive" // its unit runs, and it missed three greetings in a row
+	Unresponsive Phase = "unresponsive" // its unit runs, and it missed three greetings in a row, or its server stays in a fault
 	Restarting   Phase = "restarting"   // it is desired, its unit does not run, and it is started again soon
 	Failed       Phase = "failed"       // the same after several failures: the next start is minutes away
 	Stopped      Phase = "stopped"      // a unit with its name that gpushare did not start, and that does not run

@@ -50,7 +50,8 @@ type gpuState struct {
 	begin           uint64    // its start time, clock ticks since boot
 	log             logCheck
 	faults          faults
-	suspect         atomic.Bool // the driver reported an error of the GPU since the reading
+	suspect         atomic.Pointer[suspicion] // the driver reported an error of the GPU; nil: it did not
+	reread          atomic.Bool               // the reading is not to be an old one
 	reading         reading
 	refused         map[int]string // by server: the difference that remained when its limits were set
 	restarts        restarts

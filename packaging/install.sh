@@ -1,6 +1,8 @@
 #!/bin/sh
-# install.sh DESTDIR PREFIX BIN_DIR installs the product to the paths that packages use: binaries from BIN_DIR, units, users,
-# runtime directories, settings and examples. It starts and enables nothing. Existing settings are kept.
+# install.sh DESTDIR PREFIX BIN_DIR installs the product: binaries from BIN_DIR, units, users, runtime directories, settings,
+# man pages, completions, documentation and examples. It starts and enables nothing. Existing settings are kept. This is the
+# only list of what is installed: packages have what it installs (package.sh), and uninstall.sh removes what it recorded in
+# PREFIX/share/gpushare/installed.
 set -eu
 if [ $# -ne 3 ]; then
 	echo "install.sh: usage: install.sh DESTDIR PREFIX BIN_DIR" >&2
@@ -9,9 +11,8 @@ fi
 umask 022
 destdir=${1%/}
 prefix=${2%/}
-bin=$3
+bin=$(cd "$3" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
-unitdir=$prefix/lib/systemd/system
 
 for program in gpushare gpushared gpushare-nvml gpushare-thaw gpushare-start; do
 	if [ ! -x "$bin/$program" ]; then
@@ -20,31 +21,54 @@ for program in gpushare gpushared gpushare-nvml gpushare-thaw gpushare-start; do
 	fi
 done
 
-put() { # put MODE SOURCE TARGET
-	install -D -m "$1" "$2" "$destdir$3"
+if [ ! -d "$bin/share" ]; then
+	echo "install.sh: cannot install: $bin/share is missing; run make build first" >&2
+	exit 1
+fi
+
+record=$destdir$prefix/share/gpushare/installed
+mkdir -p "$(dirname "$record")"
+: >"$record"
+put() { # put MODE SOURCE TARGET: TARGET is below PREFIX
+	install -D -m "$1" "$2" "$destdir$prefix/$3"
+	echo "$3" >>"$record"
 }
 # The units contain /usr; another PREFIX replaces it.
 put_unit() {
-	mkdir -p "$destdir$unitdir"
-	sed -e "s#/usr/sbin/#$prefix/sbin/#g" -e "s#/usr/bin/#$prefix/bin/#g" -e "s#/usr/libexec/#$prefix/libexec/#g" \
-		"$1" >"$destdir$unitdir/$(basename "$1")"
-	chmod 0644 "$destdir$unitdir/$(basename "$1")"
+	put 0644 "$1" "lib/systemd/system/$(basename "$1")"
+	sed -i -e "s#/usr/sbin/#$prefix/sbin/#g" -e "s#/usr/bin/#$prefix/bin/#g" -e "s#/usr/libexec/#$prefix/libexec/#g" \
+		"$destdir$prefix/lib/systemd/system/$(basename "$1")"
 }
 
-put 0755 "$bin/gpushare" "$prefix/bin/gpushare"
-put 0755 "$bin/gpushared" "$prefix/sbin/gpushared"
-put 0755 "$bin/gpushare-nvml" "$prefix/libexec/gpushare/gpushare-nvml"
-put 0755 "$bin/gpushare-thaw" "$prefix/libexec/gpushare/gpushare-thaw"
-put 0755 "$bin/gpushare-start" "$prefix/libexec/gpushare/gpushare-start"
+put 0755 "$bin/gpushare" bin/gpushare
+put 0755 "$bin/gpushared" sbin/gpushared
+for program in gpushare-nvml gpushare-thaw gpushare-start; do
+	put 0755 "$bin/$program" "libexec/gpushare/$program"
+done
 for unit in "$here"/systemd/*; do
 	put_unit "$unit"
 done
-put 0644 "$here/sysusers.d/gpushare.conf" "$prefix/lib/sysusers.d/gpushare.conf"
-put 0644 "$here/tmpfiles.d/gpushare.conf" "$prefix/lib/tmpfiles.d/gpushare.conf"
-put 0644 "$here/preset/90-gpushare.preset" "$prefix/lib/systemd/system-preset/90-gpushare.preset"
-for example in "$here"/../examples/*; do
-	[ -f "$example" ] && put 0644 "$example" "$prefix/share/gpushare/examples/$(basename "$example")"
+put 0644 "$here/sysusers.d/gpushare.conf" lib/sysusers.d/gpushare.conf
+put 0644 "$here/tmpfiles.d/gpushare.conf" lib/tmpfiles.d/gpushare.conf
+put 0644 "$here/preset/90-gpushare.preset" lib/systemd/system-preset/90-gpushare.preset
+put 0644 "$here/catalog/gpushare.catalog" lib/systemd/catalog/gpushare.catalog
+# Man pages, completions and licences.
+for file in $(cd "$bin/share" && find . -type f | sed 's#^\./##' | LC_ALL=C sort); do
+	put 0644 "$bin/share/$file" "share/$file"
+done
+cd "$here/.."
+for file in README.md docs/*.md; do
+	put 0644 "$file" "share/doc/gpushare/$file"
+done
+for file in examples/*.yaml; do
+	put 0644 "$file" "share/gpushare/$file"
+done
+for file in examples/monitoring/*; do
+	put 0644 "$file" "share/gpushare/$file"
+done
+for file in examples/prolog/*; do
+	put 0755 "$file" "share/gpushare/$file"
 done
 if [ ! -e "$destdir/etc/gpushare/gpushared.yaml" ]; then
-	put 0644 "$here/etc/gpushared.yaml" /etc/gpushare/gpushared.yaml
+	install -D -m 0644 "$here/etc/gpushared.yaml" "$destdir/etc/gpushare/gpushared.yaml"
 fi

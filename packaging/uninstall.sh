@@ -1,6 +1,6 @@
 #!/bin/sh
-# uninstall.sh DESTDIR PREFIX removes what install.sh installed, and keeps the settings and the state. On the running system
-# (no DESTDIR) it is refused while restrictions are active, like the removal of a package.
+# uninstall.sh DESTDIR PREFIX removes what install.sh recorded that it installed, and keeps the settings and the state. On the
+# running system (no DESTDIR) it is refused while restrictions are active, like the removal of a package.
 set -eu
 if [ $# -ne 2 ]; then
 	echo "uninstall.sh: usage: uninstall.sh DESTDIR PREFIX" >&2
@@ -9,25 +9,20 @@ fi
 destdir=${1%/}
 prefix=${2%/}
 here=$(cd "$(dirname "$0")" && pwd)
+record=$destdir$prefix/share/gpushare/installed
+if [ ! -f "$record" ]; then
+	echo "uninstall.sh: cannot uninstall: $record is missing, so make install did not install below $prefix; a package is removed by apt or dnf" >&2
+	exit 1
+fi
 
 if [ -z "$destdir" ]; then
 	GPUSHARE="$prefix/bin/gpushare" "$here/scripts/prerm" remove
-	if [ -d /run/systemd/system ]; then
-		# Otherwise the enabling links would stay without a target.
-		for unit in "$here"/systemd/*.service "$here"/systemd/*.socket; do
-			systemctl --quiet --no-reload disable "$(basename "$unit")" || true
-		done
-	fi
 fi
 
-for file in bin/gpushare sbin/gpushared lib/sysusers.d/gpushare.conf lib/tmpfiles.d/gpushare.conf \
-	lib/systemd/system-preset/90-gpushare.preset; do
+while read -r file; do
 	rm -f "$destdir$prefix/$file"
-done
-for unit in "$here"/systemd/*; do
-	rm -f "$destdir$prefix/lib/systemd/system/$(basename "$unit")"
-done
-rm -rf "$destdir$prefix/libexec/gpushare" "$destdir$prefix/share/gpushare"
+done <"$record"
+rm -rf "$destdir$prefix/libexec/gpushare" "$destdir$prefix/share/gpushare" "$destdir$prefix/share/doc/gpushare"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 fi

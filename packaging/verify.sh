@@ -43,4 +43,12 @@ for check in "systemd-sysusers $root/usr/lib/sysusers.d/gpushare.conf" \
 		failed=1
 	fi
 done
+if command -v journalctl >/dev/null 2>&1; then
+	mkdir -p "$root/var/lib/systemd/catalog"
+	if ! out=$(journalctl --root="$root" --update-catalog 2>&1) || [ -n "$out" ] ||
+		! journalctl --root="$root" --list-catalog 2>&1 | grep -q ' gpushare: '; then
+		echo "verify.sh: the journal catalog: ${out:-it has no message of gpushare}" >&2
+		failed=1
+	fi
+fi
 exit $failed

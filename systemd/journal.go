@@ -16,11 +16,19 @@ func LogHandler(stderr io.Writer, level slog.Leveler) slog.Handler {
 	if ok, err := journal.StderrIsJournalStream(); err == nil && ok && journal.Enabled() {
 		return &journalHandler{level: level, send: journal.Send}
 	}
-	return slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})
+	return slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == messageID {
+			return slog.Attr{}
+		}
+		return a
+	}})
 }
 
-// journalHandler writes each record to the journal: the message as MESSAGE, the attribute "error" as ERROR, every other
-// as GPUSHARE_<NAME>. The message contains the attributes as text as well, for readers that do not show fields.
+// messageID is the attribute that says what kind of message this is: only the journal can be searched for it.
+const messageID = "message_id"
+
+// journalHandler writes each record to the journal: the message as MESSAGE, the attribute "error" as ERROR, "message_id" as
+// MESSAGE_ID, every other as GPUSHARE_<NAME>. The message contains the attributes as text as well, for readers that do not show fields.
 type journalHandler struct {
 	level  slog.Leveler
 	send   func(message string, p journal.Priority, fields map[string]string) error
@@ -47,6 +55,9 @@ func (h *journalHandler) Handle(_ context.Context, r slog.Record) error {
 	vars := make(map[string]string, len(fields))
 	for _, f := range fields {
 		vars[f.name] = f.value
+		if f.name == "MESSAGE_ID" {
+			continue
+		}
 		text.WriteString(" " + f.text + "=")
 		text.WriteString(quoteIfNeeded(f.value))
 	}
@@ -94,6 +105,9 @@ func appendAttr(fields []field, groups []string, a slog.Attr) []field {
 func fieldName(path []string) string {
 	if len(path) == 1 && path[0] == "error" {
 		return "ERROR"
+	}
+	if len(path) == 1 && path[0] == messageID {
+		return "MESSAGE_ID"
 	}
 	name := []byte("GPUSHARE_" + strings.ToUpper(strings.Join(path, "_")))
 	for i, c := range name {

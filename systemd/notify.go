@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
 // Notifier reports the daemon's state to the service manager (sd_notify(3)). Without a service manager, and as the zero
@@ -17,26 +18,19 @@ type Notifier struct {
 }
 
 // NewNotifier reads the socket from the environment and removes it from there, so that no process that the daemon starts
-// can send messages in its name.
+// can send messages in its name. The client library reads it again for each message, so it only reads the watchdog here.
 func NewNotifier() (Notifier, error) {
 	n := Notifier{socket: os.Getenv("NOTIFY_SOCKET")}
-	usec, pid := os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
-	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
-		if err := os.Unsetenv(name); err != nil {
-			return Notifier{}, fmt.Errorf("cannot unset %s: %w", name, err)
-		}
+	if err := os.Unsetenv("NOTIFY_SOCKET"); err != nil {
+		return Notifier{}, fmt.Errorf("cannot unset NOTIFY_SOCKET: %w", err)
 	}
 	if n.socket != "" && n.socket[0] != '/' && n.socket[0] != '@' {
 		return Notifier{}, fmt.Errorf("cannot use NOTIFY_SOCKET %q: neither a path nor an abstract name", n.socket)
 	}
-	if usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		return n, nil
+	var err error
+	if n.watchdog, err = sd.SdWatchdogEnabled(true); err != nil {
+		return Notifier{}, fmt.Errorf("cannot use the watchdog: %w", err)
 	}
-	us, err := strconv.ParseUint(usec, 10, 62)
-	if err != nil || us == 0 {
-		return Notifier{}, fmt.Errorf("cannot use WATCHDOG_USEC %q: not a number of microseconds", usec)
-	}
-	n.watchdog = time.Duration(us) * time.Microsecond
 	return n, nil
 }
 

@@ -184,6 +184,7 @@ func TestJournalHandler(t *testing.T) {
 	log.With("tenant", "vision").WithGroup("gpu").Warn("cannot create", "uuid", "GPU-1", slog.Group("place", "start", 4), slog.Attr{})
 	log.Error("failed", "error", errors.New("no memory"), "weird-näme", "a\nb")
 	log.WithGroup("").Info("plain")
+	log.Info("known", "message_id", "184f3b842da94481ad8762e51bcf4637", "by", "root")
 	want := []entry{
 		{
 			"cannot create tenant=vision gpu.uuid=GPU-1 gpu.place.start=4", journal.PriWarning,
@@ -194,9 +195,19 @@ func TestJournalHandler(t *testing.T) {
 			map[string]string{"ERROR": "no memory", "GPUSHARE_WEIRD_N__ME": "a\nb"},
 		},
 		{"plain", journal.PriInfo, map[string]string{}},
+		{"known by=root", journal.PriInfo, map[string]string{"MESSAGE_ID": "184f3b842da94481ad8762e51bcf4637", "GPUSHARE_BY": "root"}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Outside the journal the id of a message is not written: its text is there.
+func TestTextHasNoMessageID(t *testing.T) {
+	var out strings.Builder
+	slog.New(LogHandler(&out, slog.LevelInfo)).Info("known", "message_id", "184f3b842da94481ad8762e51bcf4637", "by", "root")
+	if got := out.String(); !strings.HasSuffix(got, "msg=known by=root\n") {
+		t.Errorf("the log has %q", got)
 	}
 }
 

@@ -225,7 +225,7 @@ func TestBadQueries(t *testing.T) {
 		for _, c := range []struct{ query, says string }{
 			{"since=30s", "out of range: write 1m to 435d"},
 			{"since=436d", "out of range: write 1m to 435d"},
-			{"since=99999999999999999999d", "no age and no date"},
+			{"since=99999999999999999999d", "out of range"},
 			{"since=4294967295d", "out of range"},
 			{"since=-1h", "no age and no date"},
 			{"since=yesterday", "no age and no date: write 1m to 435d, as in 36h or 7d, or a date"},

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -16,7 +18,9 @@ import (
 
 // containers are the cgroups under slices of grants that gpushare did not create.
 type containers struct {
-	refused map[string]string // cgroup to the reason why it has no lease; used only by its loop
+	// They are used only by its loop, and have the cgroup as the key.
+	refused map[string]string // why it has no lease
+	passes  map[string]int    // in how many passes it was found without a lease
 }
 
 // containerLoop finds containers that were started under a grant's slice.
@@ -43,7 +47,8 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	if isOwnScope == nil {
 		return // The adapter cannot tell its own scopes from other cgroups.
 	}
-	refused := map[string]string{}
+	a.dropLateContainers(time.Now())
+	refused, passes := map[string]string{}, map[string]int{}
 	for _, s := range a.Observer.Last().Slices {
 		if s.Name.Grant == "" || s.Path == "" {
 			continue
@@ -66,7 +71,16 @@ func (a *Adopter) findContainers(ctx context.Context) {
 			if _, known := a.Attribution.LeaseOf(ps[0].PID); known {
 				continue
 			}
-			if err := a.admitContainer(ctx, s.Name, cg, ps[0]); err != nil {
+			passes[cg] = a.containers.passes[cg] + 1
+			found := a.reservedFor(s.Name, ps, a.containers.passes[cg])
+			if found.wait {
+				continue
+			}
+			err = found.err
+			if err == nil {
+				err = a.admitContainer(ctx, s.Name, cg, found.lease, ps[0])
+			}
+			if err != nil {
 				refused[cg] = err.Error()
 				if a.containers.refused[cg] == "" {
 					a.Events.Publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
@@ -74,12 +88,16 @@ func (a *Adopter) findContainers(ctx context.Context) {
 			}
 		}
 	}
-	a.containers.refused = refused
+	changed := !maps.Equal(a.containers.refused, refused)
+	a.containers.refused, a.containers.passes = refused, passes
 	now := map[string]api.Condition{}
 	for cg, why := range refused {
 		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it continues to run; what it uses counts for no tenant. Its cgroup is " + cg}
 	}
 	a.Conditions.Replace("container", now)
+	if changed {
+		a.Invalidate() // The status shows it now, and not with the next change of something else.
+	}
 }
 
 // containerName returns the name of a container in messages: runtimes name its cgroup by the container's long id.
@@ -93,18 +111,28 @@ func containerName(cg string) string {
 	return "container " + name
 }
 
-func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg string, p cgroup.Process) error {
+// admitContainer starts the lease that waited for a container, or a new one.
+func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg, reserved string, p cgroup.Process) error {
 	name := containerName(cg)
 	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Origin: lease.OriginContainer, Cgroup: cg, Immediate: true}
 	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
 		r.Unit = base
 	}
+	ctx, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
+	defer cancel()
+	if reserved != "" {
+		l, err := a.startReserved(ctx, reserved, cg, r.Unit, p)
+		if err != nil {
+			return err
+		}
+		a.Leases.WatchLease(l.ID)
+		a.Events.Publish(l.Event("lease.started", name+" was started with its device"))
+		return nil
+	}
 	ticket, err := a.Table.Submit(r)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
-	defer cancel()
 	l, _, err := a.Table.Start(ctx, ticket.ID(), lease.Process(p))
 	if err != nil {
 		ticket.Cancel()

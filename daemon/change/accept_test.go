@@ -57,7 +57,7 @@ func TestDefaultMigrationIsWarnedOf(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := w.propose(t.Context(), "node.yaml", []byte(text), s, nil, planner.Authority{})
+				p, err := w.propose(t.Context(), spec.NewDocument("node.yaml", []byte(text), s), nil, planner.Authority{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -21,12 +21,15 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/mig"
 )
 
 // auditText describes an accepted proposal in the audit.
 func (p *proposal) auditText(a planner.Authority) string {
-	return fmt.Sprintf("%d steps, force=%v", len(p.steps), a.Force)
+	out := fmt.Sprintf("%d steps, force=%v", len(p.steps), a.Force)
+	if generation, ok := strings.CutPrefix(p.command, "gpushare rollback "); ok {
+		out += ", back to generation " + generation
+	}
+	return out
 }
 
 // changeTimeout is the deadline of one change.
@@ -49,6 +52,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 			s.Accept(p.yaml, caller, now, store.Resolved(p.resolved))
 		}
 		s.Epoch = state.Epoch(p.node)
+		state.RecordIdentities(s, p.node)
 		s.ActiveRestrictions = s.ActiveRestrictions || p.want.Enforcing() || run
 		if p.want.Enforcing() {
 			cs.State.RecordSlices(s, p.want, p.node)
@@ -56,7 +60,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		if p.unmanage == "" {
 			recordFound(s, p.steps)
 		} else if !run {
-			recordUnmanaged(s, p.want, p.node, nil, true)
+			state.RecordUnmanaged(s, p.want, p.node, nil, true)
 		}
 		cs.recordAchievedGPUs(s, p)
 		if !run {
@@ -97,7 +101,7 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
 		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.concerns(id) {
-			recordAchieved(s, p.want, g, state.Epoch(p.node), nil)
+			state.RecordAchieved(s, p.want, g, state.Epoch(p.node), nil)
 			cs.resets.noteOne(id)
 		}
 	}
@@ -107,44 +111,18 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 		}
 	}
 	for id := range s.Held {
-		if !p.want.Manages(id) || !busy[id] && p.concerns(id) {
+		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
 			delete(s.Held, id)
 		}
 	}
 	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.want.Mode(id) != api.ModeMPS })
+	s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool { return !p.want.HasMPS(h.GPU, h.Instance.Size > 0) })
+	s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d store.DrainedInstance) bool { return !p.want.HasMPS(d.GPU, true) })
 	for id := range s.OriginalModes {
 		if p.want.Mode(id) == api.ModeExternal {
 			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.
 		}
 	}
-}
-
-// recordAchieved records the state of a GPU that was read back after these steps.
-func recordAchieved(s *store.State, want *state.Desired, g *observe.GPU, e store.Epoch, steps []step.Step) {
-	id := g.Identity.UUID
-	if s.Achieved == nil {
-		s.Achieved = map[gpu.UUID]store.Achieved{}
-	}
-	was := s.Achieved[id]
-	now := store.Achieved{Generation: want.Generation, Epoch: e, MIG: g.MIG.Current}
-	now.Layout, now.Instances = state.ManagedLayout(s, want.GPUs[id], g, &was, e, steps)
-	s.Achieved[id] = now
-	delete(s.Held, id)
-}
-
-// recordUnreadGPU records a GPU whose steps were all verified, but that does not answer at the end. Its new instances are
-// managed: without the record they would be foreign when the GPU answers again.
-func (cs *Changes) recordUnreadGPU(s *store.State, want *state.Desired, g *observe.GPU, steps []step.Step, e store.Epoch) {
-	id := g.Identity.UUID
-	was := s.Achieved[id]
-	own := slices.DeleteFunc(slices.Clone(steps), func(st step.Step) bool { return st.GPU != string(id) })
-	on, layout, err := mig.After(was.MIG, was.Layout, own)
-	if err != nil {
-		cs.Log.Error("cannot record the layout of a GPU", "gpu", id, "error", err)
-		return
-	}
-	expected := observe.GPU{Snapshot: gpu.Snapshot{Identity: g.Identity, Instances: layout, MIG: gpu.MIGState{Current: on}}}
-	recordAchieved(s, want, &expected, e, own)
 }
 
 // recordChange numbers a change and stores its record.
@@ -290,14 +268,16 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 			case changesOwnership(r.Kind) && isHeld(s, id):
 				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
-				recordAchieved(s, want, g, state.Epoch(node), r.Steps)
+				state.RecordAchieved(s, want, g, state.Epoch(node), r.Steps)
 				cs.resets.noteOne(id)
 			default:
-				cs.recordUnreadGPU(s, want, g, r.Steps, state.Epoch(node))
+				if err := state.RecordUnread(s, want, g, state.Epoch(node), r.Steps); err != nil {
+					cs.Log.Error("cannot record the layout of a GPU", "gpu", id, "error", err)
+				}
 			}
 		}
 		if r.Kind == state.KindUnmanage {
-			recordUnmanaged(s, want, node, failed, empty)
+			state.RecordUnmanaged(s, want, node, failed, empty)
 		}
 		return nil
 	})
@@ -312,7 +292,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	ch := cs.State.EndChange()
 	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)
-	cs.endOperation(operation, node, failed, out, r.Steps, nodeErr)
+	cs.endOperation(operation, node, &r, failed, out, nodeErr)
 }
 
 // endPendingInstances reports the outcome to the requests that waited for instances, and wakes the loop for the next ones.
@@ -330,7 +310,7 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 	cs.Dynamic.Wake()
 }
 
-func (cs *Changes) endOperation(operation string, node *observe.Node, failed map[gpu.UUID]string, out engine.Outcome, steps []step.Step, nodeErr error) {
+func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.Record, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error) {
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)
@@ -352,6 +332,13 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	if nodeErr != nil {
 		parts = append(parts, nodeErr.Error())
 	}
+	hint := outcome.Hint(out, node, r.Steps)
+	if held := cs.leftHeld(r, node); len(held) > 0 {
+		if len(parts) == 0 {
+			hint = planner.HeldHint(held)
+		}
+		parts = append(parts, planner.HeldText(held))
+	}
 	if len(parts) == 0 {
 		cs.Operations.End(operation, "done", nil)
 		cs.Events.Publish(api.Event{Kind: "change.done", Message: operation + " is done"})
@@ -359,10 +346,10 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, failed map
 	}
 	message := strings.Join(parts, "; ")
 	cs.Operations.End(operation, "degraded", &api.Error{
-		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: outcome.Hint(out, node, steps),
+		Kind: api.KindDegraded, Message: "the change is incomplete: " + message, Hint: hint,
 	})
 	cs.Events.Publish(api.Event{Kind: "change.degraded", Message: operation + ": " + message})
-	cs.Log.Warn("a change ended degraded", "operation", operation, "reason", message)
+	cs.Log.Warn("a change ended degraded", "message_id", report.MessageChangeDegraded, "operation", operation, "reason", message)
 }
 
 // Resume resumes the change that a previous run of the daemon left open, with the authority that it had.
@@ -376,7 +363,7 @@ func (cs *Changes) Resume(ctx context.Context) {
 		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "its steps are not resumed; apply the spec again")
 		return
 	}
-	cs.Log.Info("an open change is resumed", "operation", r.ID, "by", r.By, "steps", len(r.Steps))
+	cs.Log.Info("an open change is resumed", "message_id", report.MessageChangeResumed, "operation", r.ID, "by", r.By, "steps", len(r.Steps))
 	op := cs.Operations.Begin(r.ID, "resume", r.By, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
 	cs.Open(op.ID, &r)
 	cs.Tasks.Go(func() {
@@ -407,6 +394,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 	if len(lost) == 0 {
 		cs.resets.note(node)
+		cs.reachUnanswered(node)
 		return
 	}
 	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
@@ -430,7 +418,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 				}
 				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason.Error(), Since: cs.Now()}
 			} else if ok && g.Err == nil && !busy[id] {
-				recordAchieved(s, want, g, state.Epoch(node), nil)
+				state.RecordAchieved(s, want, g, state.Epoch(node), nil)
 			}
 		}
 		if len(steps) == 0 {
@@ -445,7 +433,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 	cs.resets.note(node)
 	if len(steps) > 0 {
-		cs.Log.Info("layouts are restored", "operation", record.ID, "steps", len(steps))
+		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
 		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
 	}
 }

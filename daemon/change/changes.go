@@ -80,7 +80,7 @@ type ChangeSettings struct {
 	HostRoot      string
 	StateDir      string
 	CDIDir        string
-	SpecFile      string        // applied on a node that never had a spec
+	SpecFile      string        // the only source of the spec; empty: apply is
 	AnswerTimeout time.Duration // for driver calls that only read
 	ChangeTimeout time.Duration // for driver calls that change a GPU
 }

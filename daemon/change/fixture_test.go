@@ -112,7 +112,7 @@ func (w *fixture) apply(document string) *api.Operation {
 	if err != nil {
 		w.Fatal(err)
 	}
-	p, err := w.propose(w.Context(), "node.yaml", []byte(document), s, nil, planner.Authority{})
+	p, err := w.propose(w.Context(), spec.NewDocument("node.yaml", []byte(document), s), nil, planner.Authority{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
 	switch {
 	case s.gpu.Err != nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: retryHint(s.gpu, "tries it again")}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: planner.RetryHint(s.gpu, "tries it again")}
 	case !want.Enforcing():
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
 	case !want.Manages(id):
@@ -108,7 +108,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	st := cs.State.Stored()
 	a, achieved := st.Achieved[id]
 	if !achieved && kind == kindImport {
-		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": it never was as the spec says", Hint: retryHint(s.gpu, "changes it to what the spec says")}
+		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": it never was as the spec says", Hint: planner.RetryHint(s.gpu, "changes it to what the spec says")}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
@@ -122,7 +122,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	case kind == kindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
 	default:
-		hardware, err = planRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id))
+		hardware, err = planner.PlanRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id))
 	}
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
 	cs.State.Estimate(node, &s.plan)
 	if _, held := st.Held[id]; held {
-		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+retryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
+		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+planner.RetryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
 	}
 	return s, nil
 }
@@ -149,7 +149,7 @@ func withoutMIGHint(g *observe.GPU, present []mig.Present) string {
 		}
 	}
 	if len(words) == 0 {
-		return retryHint(g, "changes it to what the spec says")
+		return planner.RetryHint(g, "changes it to what the spec says")
 	}
 	return fmt.Sprintf("'gpushare mig remove %d %s' removes what gpushare does not manage", g.Identity.Index, strings.Join(words, " "))
 }
@@ -160,39 +160,12 @@ func (cs *Changes) removesInstances(id gpu.UUID) bool {
 	return want.Enforcing() && want.Manages(id)
 }
 
-// retryHint names the command that tries a GPU again, and what it does.
-func retryHint(g *observe.GPU, does string) string {
-	return fmt.Sprintf("'gpushare gpu retry %d' %s", g.Identity.Index, does)
-}
-
-// instanceAt finds the instance that begins at a memory slice.
-func instanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Present, error) {
-	i := slices.IndexFunc(present, func(b mig.Present) bool { return b.Placement.Start == start })
-	if i >= 0 {
-		return &present[i], nil
-	}
-	var have []string
-	for _, b := range present {
-		have = append(have, instanceName(g, &b))
-	}
-	hint := "it has none"
-	if len(have) > 0 {
-		hint = "it has " + strings.Join(have, ", ") + ": 'gpushare mig list' shows them"
-	}
-	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
-}
-
-// instanceName is the profile and the start of an instance.
-func instanceName(g *observe.GPU, b *mig.Present) string {
-	return fmt.Sprintf("%s at %d", planner.ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
-}
-
 // planImport plans the import of instances. One without compute instances is completed, which is a step. Managed ones stay
 // unchanged.
 func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
 	var steps []step.Step
 	for _, start := range starts {
-		b, err := instanceAt(s.gpu, present, start)
+		b, err := planner.InstanceAt(s.gpu, present, start)
 		if err != nil {
 			return nil, err
 		}
@@ -206,51 +179,15 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 		for i := range present { // The planner must change nothing else.
 			present[i].Keepable = true
 		}
-		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: planner.ProfileName(s.gpu.Profiles, b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: s.gpu.Profiles.GIName(b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err == nil {
 			err = r.Check(s.gpu.MIG)
 		}
 		if err != nil {
-			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + instanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
+			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + planner.InstanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
 		}
 		r.Imported = true
 		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
-	}
-	return steps, nil
-}
-
-// planRemove plans the removal of idle instances that are in no layout, managed and foreign ones.
-func planRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool) ([]step.Step, error) {
-	layout := state.NeededPlacements(e, g, a)
-	removed := map[gpu.Placement]bool{}
-	for _, start := range starts {
-		b, err := instanceAt(g, present, start)
-		switch {
-		case err != nil:
-			return nil, err
-		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", instanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; " + planner.WaitForUsers}
-		case slices.Contains(layout, b.Placement) && (held || b.Foreign || len(b.Compute) == 0):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; " + retryHint(g, "changes the GPU to that layout")}
-		case slices.Contains(layout, b.Placement):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", instanceName(g, b), g.Identity.Index), Hint: "nothing was changed; remove it from the layout and apply the spec"}
-		}
-		removed[b.Placement] = true
-	}
-	for i := range present {
-		present[i].Keepable = !removed[present[i].Placement]
-		present[i].Foreign = present[i].Foreign && present[i].Keepable
-	}
-	r, err := mig.Plan(*g.Profiles, present, nil, mig.Options{})
-	if err == nil {
-		err = r.Check(g.MIG)
-	}
-	if err != nil {
-		return nil, &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
-	}
-	steps := r.Steps(g.Identity.UUID)
-	for i := range steps {
-		steps[i].Reason = "an administrator removes it"
 	}
 	return steps, nil
 }
@@ -286,7 +223,7 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 func (s *instancesProposal) auditText() string {
 	var names []string
 	for i := range s.imports {
-		names = append(names, instanceName(s.gpu, &mig.Present{Instance: s.imports[i]}))
+		names = append(names, planner.InstanceName(s.gpu, &mig.Present{Instance: s.imports[i]}))
 	}
 	for i := range s.steps {
 		if s.steps[i].GPU != "" {

@@ -3,17 +3,16 @@ package change
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -43,6 +42,9 @@ type proposal struct {
 
 func (p *proposal) concerns(id gpu.UUID) bool { return p.only == nil || *p.only == id }
 
+// kindApply is the kind of change that puts a spec in force.
+const kindApply = "apply"
+
 func (p *proposal) kind() string {
 	switch {
 	case p.unmanage != "":
@@ -50,7 +52,7 @@ func (p *proposal) kind() string {
 	case p.only != nil:
 		return "retry"
 	}
-	return "apply"
+	return kindApply
 }
 
 // PutSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
@@ -72,6 +74,10 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
+	d, err := cs.onlyFromFiles(spec.NewDocument(file, body, s), check)
+	if err != nil {
+		return err
+	}
 	if !check {
 		done, err := cs.lockChanges(c.Ctx())
 		if err != nil {
@@ -79,7 +85,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		}
 		defer done()
 	}
-	p, err := cs.propose(c.Ctx(), file, body, s, match, a)
+	p, err := cs.propose(c.Ctx(), d, match, a)
 	if err != nil {
 		return err
 	}
@@ -104,30 +110,6 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	return c.Reply(status, out)
 }
 
-// located adds line and column to the fields of an error.
-func located(file string, body []byte, err error) error {
-	var e *api.Error
-	if errors.As(err, &e) && len(e.Fields) > 0 {
-		e.Fields = spec.Locate(file, body, e.Fields)
-		e.Message = e.Fields[0].Error()
-	}
-	return err
-}
-
-// fileArgument is the file of a spec as a command names it: "-" for standard input, and FILE, as in the help, for a name that a
-// shell would not read as one word.
-func fileArgument(file string) string {
-	switch {
-	case file == "the spec":
-		return "-"
-	case strings.ContainsFunc(file, func(r rune) bool {
-		return !strings.ContainsRune("/._-+,@%:", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
-	}):
-		return "FILE"
-	}
-	return file
-}
-
 func ifMatch(header string) (*uint64, error) {
 	if header == "" {
 		return nil, nil
@@ -149,17 +131,13 @@ func (cs *Changes) conflict() error {
 }
 
 // propose plans a spec, or returns the reason why it is not possible. It changes nothing.
-func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api.Spec, match *uint64, a planner.Authority) (*proposal, error) {
-	now := cs.State.Desired()
+func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64, a planner.Authority) (*proposal, error) {
+	now, s := cs.State.Desired(), d.Spec
 	if s.Base != nil && match == nil {
 		match = s.Base
 	}
 	if match != nil && *match != now.Generation {
-		return nil, &api.Error{
-			Kind:    api.KindConflict,
-			Message: fmt.Sprintf("generation %d is in force, not %d: another spec was applied in between", now.Generation, *match),
-			Hint:    "see what changed with 'gpushare get', merge, and apply again",
-		}
+		return nil, outcome.Stale(s, *match, cs.State.Stored().Accepted, cs.State.Stored().Revisions)
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
@@ -177,15 +155,15 @@ func (cs *Changes) propose(ctx context.Context, file string, body []byte, s *api
 	s.Normalize() // The document is stored as written, without defaults: defaults may change with a version.
 	resolved, found, err := spec.Resolve(s, node.Identities())
 	if err != nil {
-		return nil, located(file, body, err)
+		return nil, d.Located(err)
 	}
-	p := &proposal{command: "gpushare apply -f " + fileArgument(file), node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
+	p := &proposal{command: spec.Command(d.File), node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
 	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
 	if p.same {
 		p.want.Generation = now.Generation
 	}
 	if err := planner.FeasibleSpec(p.want, node); err != nil {
-		return nil, located(file, body, err)
+		return nil, d.Located(err)
 	}
 	if err := cs.Memory.Refuse(p.want, node); err != nil {
 		return nil, err
@@ -200,6 +178,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if p.only == nil {
+		p.plan.Held = hardware.TakeUnanswered(p.want, p.node)
 	}
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
@@ -221,7 +202,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 			processStops = append(processStops, s)
 		}
 	}
-	steps := slices.Concat(stops, nodeSteps.Before, processStops, hardware.Steps, nodeSteps.After)
+	steps := planner.WithoutHeld(slices.Concat(stops, nodeSteps.Before, processStops, hardware.Steps, nodeSteps.After), p.plan.Held)
 	if !a.Force && p.only == nil {
 		steps = planner.WithoutRestarts(steps, p.node)
 	}
@@ -241,6 +222,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	p.plan = api.Plan{
 		SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Observe: !p.want.Enforcing(),
+		Held: p.plan.Held,
 	}
 	cs.State.Estimate(p.node, &p.plan)
 	for _, w := range found {
@@ -253,7 +235,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Warnings = append(p.plan.Warnings, planner.MPSWarnings(p.want, p.node, cs.Observer.MPS.Program(ctx))...)
 	}
 	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
-		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+planner.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
+		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
@@ -285,7 +267,7 @@ func (cs *Changes) LoadSpec(_ *observe.Node) {
 		cs.install(&state.Desired{Generation: acc.Generation, Unmanaged: unmanaged})
 		return
 	}
-	s, err := spec.Decode("state.json", []byte(acc.YAML))
+	s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML))
 	if err != nil {
 		cs.Conditions.Set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
 		cs.Log.Error("cannot read the accepted spec", "error", err)
@@ -305,39 +287,6 @@ func (cs *Changes) install(want *state.Desired) {
 	cs.Identities.UpdateTable()
 }
 
-// FirstSpec applies the spec_file of the settings on a node that never had a spec.
-func (cs *Changes) FirstSpec(ctx context.Context) {
-	if cs.Settings.SpecFile == "" || cs.State.Stored().Accepted != nil {
-		return
-	}
-	err := cs.applyFile(ctx, cs.Settings.SpecFile)
-	if err != nil {
-		cs.Conditions.Set("spec-file", "", "the spec file was not applied: "+err.Error(), "correct it, then 'gpushare apply -f "+cs.Settings.SpecFile+"'")
-		cs.Log.Error("cannot apply the spec file", "file", cs.Settings.SpecFile, "error", err)
-	}
-}
-
-func (cs *Changes) applyFile(ctx context.Context, file string) error {
-	body, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("cannot read it: %w", err)
-	}
-	s, err := spec.Decode(file, body)
-	if err != nil {
-		return err
-	}
-	cs.applyMu.Lock()
-	defer cs.applyMu.Unlock()
-	p, err := cs.propose(ctx, file, body, s, nil, planner.Authority{})
-	if err != nil {
-		return err
-	}
-	if _, err = cs.accept(ctx, p, "the settings' spec_file", planner.Authority{}); err == nil {
-		cs.Audit("the settings' spec_file", p.kind(), p.auditText(planner.Authority{}))
-	}
-	return err
-}
-
 // GetSpec answers the spec in force with its generation as base: an edited copy is refused when another spec was applied since.
 func (cs *Changes) GetSpec(c *server.Call) error {
 	acc := cs.State.Stored().Accepted
@@ -349,7 +298,9 @@ func (cs *Changes) GetSpec(c *server.Call) error {
 	}
 	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
 	head, rest, _ := strings.Cut(acc.YAML, "\n")
-	return c.Reply(http.StatusOK, api.SpecDocument{
-		Generation: acc.Generation, By: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
-	})
+	out := api.SpecDocument{Generation: acc.Generation, By: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest)}
+	if s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML)); err == nil { // An error is a condition since the start.
+		out.Spec = s
+	}
+	return c.Reply(http.StatusOK, out)
 }

@@ -139,7 +139,7 @@ func unmanagedSpec(acc *store.Accepted, extent string) (yaml string, want *state
 	if extent == store.UnmanagedAll {
 		return noSpec, &state.Desired{}, nil
 	}
-	s, err := spec.Decode("state.json", []byte(acc.YAML))
+	s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML))
 	if err != nil {
 		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare unmanage --all' unmanages the node without the spec"}
 	}
@@ -225,24 +225,6 @@ func recordFound(s *store.State, steps []step.Step) {
 			s.OriginalModes = map[gpu.UUID]store.GPUModes{}
 		}
 		s.OriginalModes[gpu.UUID(st.GPU)] = f
-	}
-}
-
-// recordUnmanaged records what unmanage achieved. What could not be removed stays recorded, so that the next attempt finds it.
-func recordUnmanaged(s *store.State, want *state.Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
-	if want.Unmanaged != nil && want.Unmanaged.All {
-		for i := range node.GPUs {
-			id := node.GPUs[i].Identity.UUID
-			if _, bad := failed[id]; bad || node.GPUs[i].Err != nil {
-				continue
-			}
-			delete(s.Achieved, id)
-			delete(s.OriginalModes, id)
-			delete(s.Held, id)
-		}
-	}
-	if empty {
-		s.ActiveRestrictions = false
 	}
 }
 

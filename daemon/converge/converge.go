@@ -17,15 +17,11 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // wakeSpacing is the minimum time between two requested passes.
 const wakeSpacing = 200 * time.Millisecond
-
-// watchdogInterval is the time between two notifications of the watchdog. A step may take a minute: WatchdogSec of the unit is
-// longer than that.
-const watchdogInterval = 20 * time.Second
 
 // Run runs the loops until ctx ends, and returns when they have ended.
 func (cv *Converger) Run(ctx context.Context) {
@@ -33,29 +29,67 @@ func (cv *Converger) Run(ctx context.Context) {
 	loops.Go(func() { cv.convergeLoop(ctx) })
 	loops.Go(func() { cv.eventLoop(ctx) })
 	loops.Go(func() { cv.MPSAccess.Run(ctx) })
+	loops.Go(func() { cv.MPSFaults.Run(ctx) })
 	loops.Wait()
 }
 
-// convergeLoop runs a pass on a timer and when it is woken.
+// convergeLoop runs a pass on a timer and when it is woken. The watchdog is notified in the interval that the service manager
+// asks for, and before each pass, which has the whole time of the watchdog then.
 func (cv *Converger) convergeLoop(ctx context.Context) {
+	interval := cv.Notify.WatchdogInterval()
 	notified := time.Now()
 	due := notified.Add(cv.ConvergeInterval())
 	for {
-		woken, ok := cv.Signal.Sleep(ctx, min(time.Until(due), time.Until(notified.Add(watchdogInterval))))
+		next := time.Until(due)
+		if interval > 0 {
+			next = min(next, time.Until(notified.Add(interval)))
+		}
+		woken, ok := cv.Signal.Sleep(ctx, next)
 		if !ok {
 			return
 		}
-		if time.Since(notified) >= watchdogInterval {
-			_ = cv.Notify.Watchdog() // It fails only without a watchdog.
+		pass := woken || !time.Now().Before(due)
+		if interval > 0 && (pass || time.Since(notified) >= interval) {
+			if err := cv.Notify.Watchdog(); err != nil {
+				cv.Log.Warn("cannot report to the service manager that the daemon works", "error", err)
+			}
 			notified = time.Now()
 		}
-		if !woken && time.Now().Before(due) {
+		if !pass {
 			continue
 		}
 		due = time.Now().Add(cv.ConvergeInterval())
 		cv.Pass(ctx)
+		cv.say()
 		loop.Pause(ctx, wakeSpacing) // Many wake-ups cause few passes.
 	}
+}
+
+// say reports to the service manager, in one line, what the node has, if that has changed.
+func (cv *Converger) say() {
+	list := cv.Table.List()
+	waiting := 0
+	for i := range list {
+		if list[i].State == api.LeaseQueued {
+			waiting++
+		}
+	}
+	says := ""
+	if !cv.State.Desired().Enforcing() {
+		says = "only observes; "
+	}
+	says += text.Count(len(cv.Observer.Last().GPUs), "GPU") + ", " + text.Count(len(list)-waiting, "lease") + ", " + text.Count(waiting, "request") + " waiting"
+	if n := len(cv.Conditions.List()); n > 0 {
+		says += "; " + text.Count(n, "condition") + ", see 'gpushare status'"
+	}
+	if says == cv.said {
+		return
+	}
+	if err := cv.Notify.Status(says); err != nil {
+		cv.Log.Warn("cannot report the state to the service manager", "error", err)
+		return
+	}
+	cv.said = says
 }
 
 // Pass observes the node once and corrects it.
@@ -148,7 +182,8 @@ func prefix(id string) string {
 // Refresh passes a new observation to the lease table, the conditions, the status and the CDI specs: a client that waited for a
 // change may start a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
-	cv.updateTable(node) // The limits follow the terms of the leases, which it revises.
+	cv.MPSFaults.Converge(node) // Before the table: it may hold a tenant back.
+	cv.updateTable(node)        // The limits follow the terms of the leases, which it revises.
 	cv.MemoryLimits.Converge(ctx, node, cv.reportCorrected)
 	cv.MPSAccess.Converge(ctx, node, cv.reportCorrected)
 	cv.updateTable(node)
@@ -236,7 +271,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Condition {
 	at := fmt.Sprintf("%d %d", g.Identity.Index, in.Placement.Start)
 	c := api.Condition{
-		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, planner.ProfileName(g.Profiles, in.ProfileID), in.Placement.Start),
+		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, g.Profiles.GIName(in.ProfileID), in.Placement.Start),
 		Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %s' imports it, 'gpushare mig remove %s' removes it", at, at),
 	}
 	if len(in.Compute) == 0 {
@@ -254,7 +289,8 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 		err := cv.Driver.Events(ctx, func(e gpu.Event) {
 			switch e.Kind {
 			case gpu.EventXID:
-				cv.Policy.MPS.Suspect(mps.Whole(e.GPU)) // A fatal fault of a client is an XID.
+				cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
+				cv.XIDs.Add(e.GPU, e.XID, cv.Now())
 				cv.Events.Publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
 				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})

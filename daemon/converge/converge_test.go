@@ -2,6 +2,7 @@ package converge
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -197,14 +198,48 @@ func TestRun(t *testing.T) {
 		for range 5 {
 			w.Signal.Set()
 		}
-		after(time.Second, 3, 3, "woken five times: one pass for the first, one for the others")
+		after(time.Second, 3, 5, "woken five times: one pass for the first, one for the others, and each has all the time of the watchdog")
 		w.Signal.Set()
-		after(30*time.Second, 4, 4, "woken once more")
-		after(29*time.Second, 4, 6, "the timer counts from the last pass")
-		after(2*time.Second, 5, 6, "and is due again")
+		after(30*time.Second, 4, 7, "woken once more")
+		after(29*time.Second, 4, 8, "the timer counts from the last pass")
+		after(2*time.Second, 5, 9, "and is due again")
 		stop()
 		<-ended
 	})
+	if want := []string{"0 GPUs, 0 leases, 0 requests waiting"}; !slices.Equal(w.watchdog.said, want) {
+		t.Errorf("the service manager got %q, want %q: once, as it did not change", w.watchdog.said, want)
+	}
+}
+
+// The watchdog is notified in the interval that the service manager asks for; without one nothing is sent. A condition is counted
+// in the line for the service manager.
+func TestWatchdogInterval(t *testing.T) {
+	for _, c := range []struct{ interval, period time.Duration }{{0, 50 * time.Second}, {5 * time.Second, 50 * time.Second}, {15 * time.Second, 50 * time.Second}} {
+		w := newFixture(t, sharedSpec)
+		w.watchdog.interval = c.interval
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			w.Signal = loop.NewWake()
+			w.Conditions.Set("state", "leases", "something is wrong", "")
+			ended := make(chan struct{})
+			go func() { defer close(ended); w.Run(ctx) }()
+			time.Sleep(c.period)
+			synctest.Wait()
+			want := int64(0)
+			if c.interval > 0 {
+				want = int64(c.period / c.interval)
+			}
+			if n := w.watchdog.notified.Load(); n != want {
+				t.Errorf("with an interval of %s the watchdog was notified %d times in %s, want %d", c.interval, n, c.period, want)
+			}
+			time.Sleep(time.Minute)
+			stop()
+			<-ended
+		})
+		if want := []string{"0 GPUs, 0 leases, 0 requests waiting; 1 condition, see 'gpushare status'"}; !slices.Equal(w.watchdog.said, want) {
+			t.Errorf("the service manager got %q, want %q", w.watchdog.said, want)
+		}
+	}
 }
 
 var _ changes = (*idleChanges)(nil)

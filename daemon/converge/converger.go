@@ -26,7 +26,7 @@ type Converger struct {
 	Engine   *engine.Engine
 	Port     cgroup.Port
 	Table    *lease.Table
-	Notify   watchdog
+	Notify   serviceManager
 	Logins   *devicepolicy.LoginFilter
 	Signal   loop.Wake
 	// ConvergeInterval is the time between two passes without a wake-up.
@@ -39,14 +39,19 @@ type Converger struct {
 	Changes          changes
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
+	MPSFaults        mpsFaults
 
 	Drift         drift
 	unmetReserved unmetReserved
-	faults        mpsFaults
+	said          string // to the service manager; only the loop uses it
 }
 
-// watchdog is notified that the loop advances.
-type watchdog interface{ Watchdog() error }
+// serviceManager gets reports that the loop advances, and of what a pass found.
+type serviceManager interface {
+	Watchdog() error
+	WatchdogInterval() time.Duration // 0: there is no watchdog
+	Status(text string) error
+}
 
 // memoryLimits keeps the driver's limits of GPU memory.
 type memoryLimits interface {
@@ -59,6 +64,13 @@ type mpsAccess interface {
 	// Run looks for processes that keep others out, until ctx ends.
 	Run(ctx context.Context)
 	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
+}
+
+// mpsFaults reports the fatal faults of clients of MPS.
+type mpsFaults interface {
+	// Run ends what stays after a fault, until ctx ends.
+	Run(ctx context.Context)
+	Converge(node *observe.Node)
 }
 
 // changes is what the loop needs of package change.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -160,7 +161,7 @@ func (cv *Converger) driftOf(want *state.Desired, node *observe.Node) []differen
 }
 
 func (cv *Converger) desiredSlices(want *state.Desired, node *observe.Node) *planner.DesiredSlices {
-	if node.SlicesErr != nil || node.DriverErr != nil || cv.Policy.NeverRead(node) || !cv.Port.Info().Slices {
+	if node.SlicesErr != nil || node.DriverErr != nil || !cv.Port.Info().Slices {
 		return nil
 	}
 	w, err := cv.Policy.DesiredSlices(want, node, nil)
@@ -200,7 +201,7 @@ func (cv *Converger) reportCorrected(tenant, lease, text string) {
 	cv.Counters.Drifts.Add(1)
 	cv.Drift.noteCorrected(cv.Now(), text)
 	cv.Events.Publish(api.Event{Kind: "drift.corrected", Tenant: tenant, Lease: lease, Message: "changed from outside and corrected (desired → found): " + text})
-	cv.Log.Warn("drift was corrected", "what", text)
+	cv.Log.Warn("drift was corrected", "message_id", report.MessageDrift, "what", text)
 }
 
 // loginFilterDrift finds the login filters that were changed outside gpushare. The caller calls report after the correction.

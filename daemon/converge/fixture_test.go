@@ -62,6 +62,12 @@ type noLimits struct{}
 func (noLimits) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
 func (noLimits) Describe(*lease.View)                                                      {}
 
+// noFaults reports no fault of MPS.
+type noFaults struct{}
+
+func (noFaults) Run(context.Context)    {}
+func (noFaults) Converge(*observe.Node) {}
+
 // noAccess leaves the sockets of MPS as they are.
 type noAccess struct{}
 
@@ -69,10 +75,16 @@ func (noAccess) Run(context.Context) {}
 
 func (noAccess) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
 
-// countingWatchdog is a watchdog that counts.
-type countingWatchdog struct{ notified atomic.Int64 }
+// countingWatchdog is a service manager whose watchdog counts.
+type countingWatchdog struct {
+	notified atomic.Int64
+	interval time.Duration
+	said     []string
+}
 
-func (d *countingWatchdog) Watchdog() error { d.notified.Add(1); return nil }
+func (d *countingWatchdog) Watchdog() error                 { d.notified.Add(1); return nil }
+func (d *countingWatchdog) WatchdogInterval() time.Duration { return d.interval }
+func (d *countingWatchdog) Status(text string) error        { d.said = append(d.said, text); return nil }
 
 // fixture is a Converger on slices in memory, with a spec in force.
 type fixture struct {
@@ -91,7 +103,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stored.Close() })
-	w := &fixture{port: cgrouptest.NewMemory(), driver: &idleDriver{}, changes: &idleChanges{}, watchdog: &countingWatchdog{}}
+	w := &fixture{port: cgrouptest.NewMemory(), driver: &idleDriver{}, changes: &idleChanges{}, watchdog: &countingWatchdog{interval: 20 * time.Second}}
 	w.port.Policy = &cgrouptest.Policy{}
 	root := t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
@@ -105,7 +117,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		Engine: &engine.Engine{Handlers: engine.Handlers{
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{},
+		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{}, MPSFaults: noFaults{},
 		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{

@@ -55,17 +55,14 @@ func mpsHint(g *observe.GPU, m *mps.State) string {
 	case m.Phase == mps.Unresponsive:
 		return restartHint(g, m)
 	case m.Fault != nil && len(m.Fault.Stragglers) > 0:
-		return fmt.Sprintf("it serves again when these have ended; 'gpushare mps restart %d --force' does not wait for them", g.Identity.Index)
+		return fmt.Sprintf("it serves again when these have ended; those of leases are stopped ten seconds after the fault, and 'gpushare mps restart %s --force' does not wait for them", planner.MPSArguments(g, m.Device()))
 	}
 	return "it is corrected by itself"
 }
 
 // restartHint is for a control daemon that only a restart corrects.
 func restartHint(g *observe.GPU, m *mps.State) string {
-	if m.Device().IsInstance() {
-		return "it is restarted when it has no clients, or at once with 'gpushare apply --force', which stops them"
-	}
-	return fmt.Sprintf("it is restarted when it has no clients; 'gpushare mps restart %d --force' terminates them", g.Identity.Index)
+	return fmt.Sprintf("it is restarted when it has no clients; 'gpushare mps restart %s --force' terminates them", planner.MPSArguments(g, m.Device()))
 }
 
 // reportMPSCorrected reports what was changed from outside on control daemons that run, and is as desired again.

@@ -21,7 +21,6 @@ func (cv *Converger) updateIsolationConditions(want *state.Desired, node *observ
 	cv.Conditions.Replace("not-enforced", conditions)
 	cv.updateLoginFilterConditions(want, node)
 	cv.updateMPSConditions(want, node)
-	cv.faults.report(node, cv.Attribution.LeaseOf, cv.Events.Publish)
 	cv.updateMPSProgramCondition(want, node)
 }
 

@@ -76,7 +76,7 @@ func loginFilterRequested(stateDir string) (why string, err error) {
 	case st.Accepted == nil || st.Accepted.Unmanaged != "":
 		return "", nil
 	}
-	s, err := spec.Decode("state.json", []byte(st.Accepted.YAML))
+	s, err := spec.DecodeAccepted("state.json", []byte(st.Accepted.YAML))
 	if err != nil {
 		return "the accepted spec cannot be read by this version, and it may request this", nil
 	}

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/vendorcdi"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -31,10 +33,13 @@ type CDI struct {
 
 	Mu     locks.Mutex[locks.CDI] // one call writes at a time; protects the fields below
 	Grants map[state.GrantKey]bool
+	Leases map[string]bool // the leases that wait for their container and have a device
 
 	written map[string]description // by file name
 
 	libraries   []isolation.Library
+	vendor      *isolation.Vendor
+	vendorErr   error
 	librariesOf *observe.Node // the observation for which they were read
 }
 
@@ -54,12 +59,12 @@ func (w description) unchanged(file string, content []byte) bool {
 	return err == nil && os.SameFile(now, w.file) && now.ModTime().Equal(w.file.ModTime()) && now.Size() == w.file.Size()
 }
 
-// librariesLocked finds the driver's libraries, once for each observation of the node. Mu is held.
-func (x *CDI) librariesLocked(root string, node *observe.Node) []isolation.Library {
+// readLibrariesLocked finds the driver's libraries and the vendor's CDI file, once for each observation of the node. Mu is held.
+func (x *CDI) readLibrariesLocked(root string, node *observe.Node) {
 	if x.librariesOf != node {
 		x.libraries, x.librariesOf = isolation.ReadLibraries(root, node.Driver.DriverVersion), node
+		x.vendor, x.vendorErr = vendorcdi.Read(root, node.Driver.DriverVersion)
 	}
-	return x.libraries
 }
 
 // Update makes Run write the files soon. It may be called with any lock held.
@@ -97,30 +102,55 @@ func (x *CDI) Offers(k state.GrantKey) bool {
 	return x.Grants[k]
 }
 
-// WriteCDI writes one CDI file for each grant, with the devices that its next lease would get, so that a container gets
-// nothing that another lease has. When no further lease is possible, they are the devices of the grant's newest lease: a
+// OffersLease reports whether the container of a lease can be started now.
+func (x *CDI) OffersLease(id string) bool {
+	x.Mu.Lock()
+	defer x.Mu.Unlock()
+	return x.Leases[id]
+}
+
+// WriteCDI writes one CDI file for each lease that waits for its container, and one for each grant, with the devices that its
+// next lease would get, so that a container gets nothing that another lease has. When no further lease is possible, they are the devices of the grant's newest lease: a
 // container that is restarted finds them again. It writes only what changed, and removes files without a grant.
 func (pol *Policy) WriteCDI(ctx context.Context) {
 	pol.CDI.Mu.Lock()
 	defer pol.CDI.Mu.Unlock()
 	node, want := pol.Observer.Last(), pol.State.Desired()
-	if node.DriverErr != nil || pol.NeverRead(node) {
+	if node.DriverErr != nil {
 		return // Keep the files: they were correct at the last observation.
 	}
-	files, grants, problems := map[string][]byte{}, map[state.GrantKey]bool{}, map[string]api.Condition{}
+	files, grants, leases, problems := map[string][]byte{}, map[state.GrantKey]bool{}, map[string]bool{}, map[string]api.Condition{}
 	if want.Enforcing() && want.Spec != nil && pol.Port.Info().Slices {
 		hw, err := pol.hardware(node, nil)
 		if err != nil {
 			return // As above.
 		}
-		libraries := pol.CDI.librariesLocked(pol.HostRoot, node)
+		unread := pol.NeverRead(node)
+		pol.CDI.readLibrariesLocked(pol.HostRoot, node)
+		if err := pol.CDI.vendorErr; err != nil {
+			problems["vendor"] = api.Condition{Message: err.Error() + "; containers get the driver's libraries without it", Hint: "write it again with 'nvidia-ctk cdi generate', or remove it"}
+		}
+		live := pol.Table.Live()
+		for i := range live {
+			if l := &live[i]; l.AwaitsContainer() {
+				b, err := pol.describeLease(ctx, &hw, l, l.ID)
+				if err != nil {
+					problems[l.ID] = api.Condition{Tenant: l.Terms.Tenant, Message: fmt.Sprintf("cannot start the container of lease %s: %v", l.ID, err)}
+					continue
+				}
+				files[CdiPrefix+l.ID+".json"], leases[l.ID] = b, true
+			}
+		}
 		for i := range want.Spec.Tenants {
 			t := &want.Spec.Tenants[i]
 			for j := range t.Grants {
 				k := state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}
-				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j], libraries)
+				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j])
 				if err != nil {
 					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("cannot start a container in grant %s of %s: %v", k.Grant, k.Tenant, err)}
+				}
+				if b == nil && usesAny(want, cgroup.SliceName(k), unread) {
+					b = pol.lastCDI(k) // It was correct when the GPU was read last.
 				}
 				if b != nil {
 					files[CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"], grants[k] = b, true
@@ -128,15 +158,24 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 			}
 		}
 	}
-	pol.CDI.Grants = grants
+	pol.CDI.Grants, pol.CDI.Leases = grants, leases
 	if err := pol.SyncCDILocked(files); err != nil {
 		problems[""] = api.Condition{Message: "cannot write the CDI files of the grants: " + err.Error(), Hint: "check cdi_dir in the settings; leases are not affected"}
 	}
 	pol.Conditions.Replace("cdi", problems)
 }
 
+// lastCDI returns the CDI file that a grant has; nil without one.
+func (pol *Policy) lastCDI(k state.GrantKey) []byte {
+	b, err := os.ReadFile(filepath.Join(pol.CDIDir, CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
 // describeGrant returns the CDI file of one grant; nil when no container can be started in it now.
-func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec, libraries []isolation.Library) ([]byte, error) {
+func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
 		return nil, nil // An MPS client shares more with the server than a container shares with its host.
 	}
@@ -145,7 +184,7 @@ func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, te
 	place, ok := pol.Table.Preview(key)
 	if !ok {
 		for _, live := range pol.Table.Live() { // oldest first
-			if live.Terms.Key() == key && !pol.State.Stale(&live) {
+			if live.Terms.Key() == key && !pol.State.Stale(&live) && !live.AwaitsContainer() {
 				place, ok = live.Place, true
 			}
 		}
@@ -154,18 +193,23 @@ func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, te
 		return nil, nil
 	}
 	l.Place = place
-	rules, _, err := pol.rulesOn(hw, &l)
+	return pol.describeLease(ctx, hw, &l, isolation.CDIDevice(tenant, g.Name))
+}
+
+// describeLease returns the CDI file with the devices of a lease. Without an id there is no lease yet.
+func (pol *Policy) describeLease(ctx context.Context, hw *isolation.Hardware, l *lease.Lease, device string) ([]byte, error) {
+	rules, _, err := pol.rulesOn(hw, l)
 	if err != nil {
 		return nil, err
 	}
-	env, _, err := pol.Environment(ctx, &l)
+	env, _, err := pol.Environment(ctx, l)
 	if err != nil {
 		return nil, err
 	}
-	delete(env, "GPUSHARE_LEASE") // There is no lease yet.
-	s, err := isolation.CDI(isolation.Container{
-		Tenant: tenant, Grant: g.Name, Rules: rules, Environment: env, Libraries: libraries, HostRoot: pol.HostRoot,
-	})
+	if l.ID == "" {
+		delete(env, isolation.LeaseVariable)
+	}
+	s, err := isolation.CDI(isolation.Container{Device: device, Rules: rules, Environment: env, Libraries: pol.CDI.libraries, Vendor: pol.CDI.vendor, HostRoot: pol.HostRoot})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make its CDI file: %w", err)
 	}

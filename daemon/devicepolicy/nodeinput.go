@@ -16,7 +16,7 @@ import (
 // NodeInput returns the input for a plan of the node. hardwareSteps are the steps of the same plan on GPUs.
 func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSteps []step.Step) planner.NodeInput {
 	in := planner.NodeInput{
-		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), NeverRead: pol.NeverRead(node), Logins: pol.Logins.Logins,
+		Info: pol.Port.Info(), InForce: want == pol.State.Desired(), Logins: pol.Logins.Logins,
 		Hardware: hardwareSteps, ManagedInstance: pol.State.ManagesInstance,
 		Slices: sync.OnceValues(func() (*planner.DesiredSlices, error) { return pol.DesiredSlices(want, node, hardwareSteps) }),
 		Managed: func(to []cgroup.Slice) []cgroup.SliceState {

@@ -32,22 +32,40 @@ func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwa
 	}
 	w := &planner.DesiredSlices{Node: node, Spec: want}
 	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw))
+	if unread := pol.NeverRead(node); len(unread) > 0 {
+		isolation.KeepUnread(&hw, w.Slices, node.Slices, unread, func(name cgroup.SliceName) bool { return usesAny(want, name, unread) })
+	}
 	if len(hardwareSteps) == 0 {
 		pol.Slices.Store(w)
 	}
 	return w, nil
 }
 
-// NeverRead reports whether a GPU has not answered since the daemon started. Nothing is known of it, and device rules
-// without it would revoke it from its leases. Existing slices are kept then; new ones are created, because no process may
-// run in a slice without limits. A GPU whose record is from before a boot or a reload of the driver does not count: no
-// lease has anything on it, and open rules must be closed before another tenant gets it.
-func (pol *Policy) NeverRead(node *observe.Node) bool {
+// NeverRead returns the GPUs that have not answered since the daemon started. Nothing is known of them, and device rules without
+// them would revoke them from their leases: what existing slices allow on them is kept. A GPU whose record is from before a boot
+// or a reload of the driver does not count: no lease has anything on it, and open rules must be closed before another tenant gets
+// it.
+func (pol *Policy) NeverRead(node *observe.Node) map[gpu.UUID]bool {
 	achieved := pol.State.Stored().Achieved
-	return slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool {
+	out := map[gpu.UUID]bool{}
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
 		a, ok := achieved[g.Identity.UUID]
-		return g.Err != nil && g.Memory.Total == 0 && !(ok && state.EpochEnded(a.Epoch, node))
-	})
+		if g.Err != nil && g.Memory.Total == 0 && !(ok && state.EpochEnded(a.Epoch, node)) {
+			out[g.Identity.UUID] = true
+		}
+	}
+	return out
+}
+
+// usesAny reports whether a grant of a slice may use one of the GPUs; of the slice of a tenant, any of its grants.
+func usesAny(want *state.Desired, name cgroup.SliceName, gpus map[gpu.UUID]bool) bool {
+	for k, ids := range want.Grants {
+		if k.Tenant == name.Tenant && (name.Grant == "" || k.Grant == name.Grant) && slices.ContainsFunc(ids, func(id gpu.UUID) bool { return gpus[id] }) {
+			return true
+		}
+	}
+	return false
 }
 
 // hardware returns the input for device rules, without the instances that hardwareSteps destroy.

@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
-// A GPU that misses one reading keeps its last reading in the device rules. A GPU that was never read stops any change of
-// the rules.
+// A GPU that misses one reading keeps its last reading in the device rules. What slices allow on
+// a GPU that was never read is kept.
 func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
@@ -28,11 +28,11 @@ func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 	if len(hw.GPUs) != 1 || hw.GPUs[0].Identity.Minor != 3 {
 		t.Errorf("the rules are made from %+v", hw.GPUs)
 	}
-	if d.NeverRead(node) {
+	if len(d.NeverRead(node)) > 0 {
 		t.Error("a GPU with a last reading counts as never read")
 	}
 	node.GPUs = append(node.GPUs, observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-b"}}, Err: gpu.ErrTimeout})
-	if !d.NeverRead(node) {
+	if !d.NeverRead(node)["GPU-b"] {
 		t.Error("a GPU without any reading does not count as never read")
 	}
 
@@ -46,7 +46,7 @@ func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := d.NeverRead(node); got != want {
+		if got := len(d.NeverRead(node)) > 0; got != want {
 			t.Errorf("recorded under driver %s it counts as never read: %v", driver, got)
 		}
 	}

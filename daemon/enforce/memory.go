@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -45,6 +46,8 @@ func (s *sampler) readSample(ctx context.Context, memory gpu.Memory) (observe.GP
 	}
 	s.snapshot = snapshot
 	out.Memory, out.Processes, out.Utilization = snapshot.Memory, snapshot.Processes, snapshot.Utilization
+	out.ReadAt = s.en.Now()
+	out.UtilizationReadAt = out.ReadAt.Add(s.snapshotAt - s.now())
 	if b, ok := quota.Unattributed(&snapshot); ok {
 		out.Unattributed = &b
 	}
@@ -118,7 +121,7 @@ func (s *sampler) act(ctx context.Context, a quota.MemoryAction, leases []lease.
 		s.carryOut(ctx, a, leases)
 		return
 	}
-	en.Log.Info("GPU memory", attributes...)
+	en.Log.Info("GPU memory", append(attributes, "message_id", report.MessageMemory)...)
 	if a.Kind == quota.MemoryFreeze && !s.carryOut(ctx, a, leases) {
 		return
 	}

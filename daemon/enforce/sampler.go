@@ -148,12 +148,14 @@ func (s *sampler) once(ctx context.Context, list bool) time.Duration {
 		s.failed(ctx, now, leases)
 	case s.control.Read(now, memory.Used, device, longest) || list || s.desired != s.en.State.Desired():
 		s.list(read, ctx, memory, leases)
-	case memory.Used != s.total:
+	default:
+		if s.en.Samples.PutMemory(s.id, memory, s.en.Now()) {
+			s.en.Invalidate()
+		}
+		if memory.Used == s.total && s.control.Sampling.Moved() == 0 {
+			s.recordUnmoved(leases)
+		}
 		s.total = memory.Used
-		s.en.Samples.PutMemory(s.id, memory)
-		s.en.Invalidate()
-	case s.control.Sampling.Moved() == 0:
-		s.recordUnmoved(leases)
 	}
 	s.sampleBusy(read, leases)
 	s.account(time.Since(began))

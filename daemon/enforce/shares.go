@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -221,7 +222,7 @@ func (sl *Slicer) suspend(d *Enforcer, err error) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	if sl.suspended == nil {
-		d.Log.Error("time shares are not enforced", "error", err)
+		d.Log.Error("time shares are not enforced", "message_id", report.MessageSharesSuspended, "error", err)
 	}
 	sl.suspended = err
 	sl.configure()
@@ -232,7 +233,7 @@ func (sl *Slicer) tryFreezer(d *Enforcer) bool {
 	if d.Freezer.Ready() != nil {
 		return false
 	}
-	d.Log.Info("time shares are enforced again")
+	d.Log.Info("time shares are enforced again", "message_id", report.MessageSharesResumed)
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.suspended = nil
@@ -277,8 +278,9 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	for _, m := range sl.members {
+	members := slices.Clone(sl.members)
+	sl.mu.Unlock()
+	for _, m := range members {
 		if err := d.Freezer.Thaw(ctx, m.Lease, cgroup.ForTimeSlice); err != nil {
 			d.Log.Error("cannot thaw a lease", "lease", m.Lease, "error", err)
 		}

@@ -96,6 +96,10 @@ func (sl *Slicer) sampleGPU(ctx context.Context, d *Enforcer, id gpu.UUID) {
 		return
 	}
 	x.series = true
+	// Status shows it too: the slower readings of processes may see only the moment in which a lease was frozen.
+	if n := len(series.Samples); n > 0 && d.Samples.PutUtilization(id, series.Samples[n-1].Percent, d.Now()) {
+		d.Invalidate()
+	}
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.scheduler.ObserveUtilization(time.Since(sl.epoch), x.clock.Convert(id, clocks, series.Samples))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -96,7 +97,7 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 		return err
 	}
 	text := fmt.Sprintf("pid %d (%s) used GPU %d outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.index)
-	e.Log.Warn("a process used a GPU outside of all leases", "pid", s.process.PID, "command", s.name, "gpu", s.gpu)
+	e.Log.Warn("a process used a GPU outside of all leases", "message_id", report.MessageUsedOutside, "pid", s.process.PID, "command", s.name, "gpu", s.gpu)
 	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 	e.Audit("gpushared", "unattributed", text)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

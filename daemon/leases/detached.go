@@ -197,6 +197,9 @@ func (f *flushing) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// mostNames is how many GPUs a request may name.
+const mostNames = 64
+
 // decodeRequest reads the body of POST /v1/leases.
 func decodeRequest(c *server.Call) (*api.LeaseRequest, error) {
 	q, err := server.Decode[api.LeaseRequest](c)
@@ -206,6 +209,10 @@ func decodeRequest(c *server.Call) (*api.LeaseRequest, error) {
 	switch {
 	case len(q.Command) == 0:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease: the request names no command"}
+	case q.MaxTime != nil && *q.MaxTime <= 0:
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease for a max_time of 0", Hint: "leave it out: then the lease has the time of its grant"}
+	case len(q.GPUs) > mostNames:
+		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot place a lease on more than %d named GPUs", mostNames)}
 	case len(q.Key) > 64:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot use a key of more than 64 bytes"}
 	}

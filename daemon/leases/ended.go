@@ -120,6 +120,20 @@ func (e *endedLeases) trimLocked() {
 	}
 }
 
+// note adds a line to the last one of this id, and reports whether there is one.
+func (e *endedLeases) note(id, line string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range slices.Backward(e.list) {
+		if x := &e.list[i]; x.Lease.ID == id {
+			x.Lease.Note(line)
+			x.encoded, e.changed = nil, true
+			return true
+		}
+	}
+	return false
+}
+
 // all returns the ended leases, the last first.
 func (e *endedLeases) all() []endedLease {
 	e.mu.Lock()

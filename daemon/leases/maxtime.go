@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// timeLoop warns leases before their max_time ends, and stops them when it has. It also stops leases for requests of higher
+// timeLoop warns leases before their time ends, and stops them when it has. It also stops leases for requests of higher
 // priorities. A node that only observes does neither.
 func (ls *Leases) timeLoop(ctx context.Context) {
 	for next := time.Duration(0); ; {
@@ -33,16 +33,20 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 
 // checkMaxTime does what is due for one lease and returns when to check it again.
 func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
-	left := l.Expires.Sub(ls.Now())
-	if left <= 0 {
-		ls.StopInBackground(ctx, l, "its max_time has passed")
+	whole, name := l.Time()
+	if whole == nil { // It has an end, so it had a time.
 		return time.Hour
 	}
-	at, next := warning(time.Duration(*l.Terms.Spec.MaxTime), left)
+	left := l.Expires.Sub(ls.Now())
+	if left <= 0 {
+		ls.StopInBackground(ctx, l, "its "+name+" has passed")
+		return time.Hour
+	}
+	at, next := warning(time.Duration(*whole), left)
 	if at > 0 {
 		// The text is the same each time, so that a lease is warned once, also by a daemon that was restarted.
-		text := fmt.Sprintf("its max_time of %s ends in %s: SIGTERM at %s, SIGKILL %s later",
-			*l.Terms.Spec.MaxTime, api.Duration(at), l.Expires.Local().Format(time.TimeOnly), stop.StopGrace)
+		text := fmt.Sprintf("its %s of %s ends in %s: SIGTERM at %s, SIGKILL %s later",
+			name, *whole, api.Duration(at), l.Expires.Local().Format(time.TimeOnly), stop.StopGrace)
 		if !slices.Contains(l.Notices, text) {
 			ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.max-time", Text: text})
 		}

@@ -37,6 +37,15 @@ func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	}
 }
 
+// Note adds a line for the user of a lease, also of one that has ended: its end may have a cause that is read later.
+func (ls *Leases) Note(id string, n lease.Notice) {
+	if _, ok := ls.Table.Get(id); ok {
+		ls.Table.Notice(id, n)
+	} else if ls.Ended.note(id, n.Text) {
+		ls.saveEnded()
+	}
+}
+
 // noticeLoop writes notices to the terminals of their leases, in order.
 func (ls *Leases) noticeLoop(ctx context.Context) {
 	for {

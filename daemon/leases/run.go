@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/launch"
@@ -51,6 +52,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 	return ls.admit(c, lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
 		User: c.Caller.Name, UID: c.Caller.UID, Command: command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
+		GPUs: q.GPUs, MaxTime: q.MaxTime,
 	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(command))
 }
 
@@ -386,6 +388,9 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 
 // StopLease stops the processes of a lease and ends the lease. It returns when the lease has ended.
 func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
+	if ls.Table.DropContainer(l.ID, reason, time.Time{}) {
+		return nil // It waited for its container, and has no process.
+	}
 	if err := ls.Table.Ending(l.ID, reason); err != nil {
 		return err
 	}
@@ -445,7 +450,7 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	}
 	if damage != nil {
 		ls.Conditions.Set("state", "leases", "the newest record of the leases could not be read, the one before it is used: "+damage.Reason, "see 'gpushare lease list'; a lease that is missing there is reported by another condition")
-		ls.Log.Error("the record of the leases was damaged", "reason", damage.Reason)
+		ls.Log.Error("the record of the leases was damaged", "message_id", report.MessageLeasesDamaged, "reason", damage.Reason)
 	}
 	if err := ls.Table.Restore(b); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -40,7 +41,7 @@ func (ls *Leases) findUnknown(ctx context.Context) error {
 			ls.Watchers.unknown.mu.Unlock()
 			ls.closeUnknown()
 			for id := range found {
-				ls.Log.Error("a lease runs without a record", "lease", id, "gpus", found[id])
+				ls.Log.Error("a lease runs without a record", "message_id", report.MessageLeaseUnknown, "lease", id, "gpus", found[id])
 				ls.Tasks.Go(func() { ls.awaitUnknown(ls.Tasks.Context(), id) })
 			}
 			return nil

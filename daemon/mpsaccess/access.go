@@ -27,7 +27,8 @@ type Access struct {
 	Identities  *server.Identities
 	Attribution *attribution.Attribution
 	MPS         *mps.Supervisor
-	Wake        func() // observes the node again
+	Freezer     *Freezer // nil: nothing can be frozen
+	Wake        func()   // observes the node again
 
 	blocked blocked
 }

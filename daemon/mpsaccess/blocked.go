@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -108,15 +109,38 @@ func (a *Access) handle(ctx context.Context, g *observe.GPU, d mps.Device, p *mp
 	if !known {
 		a.Conditions.Put("mps-blocked", fmt.Sprint(c), condition)
 		a.Events.Publish(api.Event{Kind: "mps.blocked", GPU: id, Message: text})
-		a.Log.Warn("a process keeps others from MPS", "gpu", id, "process", who)
+		a.Log.Warn("a process keeps others from MPS", "message_id", report.MessageMPSBlocked, "gpu", id, "process", who)
 	}
-	if keeps != "" || a.Now().Sub(at) < stopAfter {
+	if a.releaseFrozen(ctx, d, p, text) || keeps != "" || a.Now().Sub(at) < stopAfter {
 		return
 	}
 	if err := a.stop(ctx, id, p, text); err != nil && ctx.Err() == nil {
 		a.Log.Error("cannot stop what keeps others from MPS", "gpu", id, "process", who, "error", err)
 	}
 	a.Wake()
+}
+
+// releaseFrozen thaws the frozen leases of a connection, so that they end their handshake. It reports whether there were any.
+func (a *Access) releaseFrozen(ctx context.Context, d mps.Device, p *mps.Peer, text string) bool {
+	if a.Freezer == nil {
+		return false
+	}
+	released := false
+	for _, st := range p.Processes {
+		id, leased := a.Attribution.LeaseOf(st.PID)
+		if !leased {
+			continue
+		}
+		frozen, err := a.Freezer.Release(ctx, id, d)
+		if frozen {
+			released = true
+			a.Events.Publish(api.Event{Kind: "mps.blocked.thawed", GPU: string(d.GPU), Lease: id, Message: text + ": its lease is frozen, and was thawed for its handshake"})
+		}
+		if err != nil && ctx.Err() == nil {
+			a.Log.Warn("a lease that is joining MPS is not frozen as it was", "lease", id, "error", err)
+		}
+	}
+	return released
 }
 
 // describe names the processes of a connection, and why they are not stopped; empty: they are.

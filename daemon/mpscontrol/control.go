@@ -13,7 +13,6 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
@@ -38,7 +37,7 @@ type Control struct {
 	Refresh     func(ctx context.Context, node *observe.Node) // the converge loop's, after the state has changed
 }
 
-// PostRestart restarts the control daemon of one GPU, and ends its clients if the request has the authority.
+// PostRestart restarts the control daemon of one GPU or instance, and ends its clients if the request has the authority.
 func (k *Control) PostRestart(c *server.Call) error {
 	if c.Flag("check") {
 		return k.restart(c)
@@ -54,21 +53,26 @@ func (k *Control) restart(c *server.Call) error {
 	if node.DriverErr != nil {
 		return report.DriverError(node.DriverErr)
 	}
-	g, err := planner.MPSGPU(want, node, c.R.PathValue("id"))
+	g, d, err := planner.MPSDevice(want, node, c.R.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	steps := planner.Number([]step.Step{k.restartStep(want, g)})
+	restart, err := planner.RestartMPS(want, g, d, k.State.ManagesInstance)
+	if err != nil {
+		return err
+	}
+	k.nameLeases(restart.Disturbs)
+	steps := planner.Number([]step.Step{restart})
 	plan := api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(steps), Disturbs: planner.Disturbs(steps)}
 	k.State.Estimate(node, &plan)
 	out := api.ApplyResult{Generation: want.Generation, Plan: plan, Checked: check, Changed: true}
 	if check {
 		return c.Reply(http.StatusOK, out)
 	}
-	c.Note.GPU, c.Note.Text = string(g.Identity.UUID), fmt.Sprintf("force=%v", a.Force)
+	c.Note.GPU, c.Note.Text = string(g.Identity.UUID), fmt.Sprintf("%s, force=%v", planner.DeviceName(g, d), a.Force)
 	if err := planner.Admit(steps, a); err != nil {
 		if e, ok := errors.AsType[*api.Error](err); ok {
-			e.Hint = fmt.Sprintf("nothing was changed; wait until they end, or 'gpushare mps restart %d --force' terminates them", g.Identity.Index)
+			e.Hint = fmt.Sprintf("nothing was changed; wait until they end, or 'gpushare mps restart %s --force' terminates them", planner.MPSArguments(g, d))
 		}
 		return err
 	}
@@ -78,49 +82,47 @@ func (k *Control) restart(c *server.Call) error {
 	return c.Reply(http.StatusAccepted, out)
 }
 
-// restartStep is the restart of MPS. The clients are named with their leases.
-func (k *Control) restartStep(want *state.Desired, g *observe.GPU) step.Step {
-	s := planner.RestartMPS(want, g)
-	leaseOf := k.Attribution.LeaseLookup(len(s.Disturbs))
-	for i := range s.Disturbs {
-		if lease, ok := leaseOf(s.Disturbs[i].PID); ok {
-			s.Disturbs[i].Text = "lease " + lease
+// nameLeases names the clients that a restart ends with their leases.
+func (k *Control) nameLeases(clients []step.Subject) {
+	leaseOf := k.Attribution.LeaseLookup(len(clients))
+	for i := range clients {
+		if lease, ok := leaseOf(clients[i].PID); ok {
+			clients[i].Text = "lease " + lease
 		}
 	}
-	return s
 }
 
-// PostDrain closes the MPS of a GPU to new leases. Those that run are not disturbed.
+// PostDrain closes the MPS of a GPU or an instance to new leases. Those that run are not disturbed.
 func (k *Control) PostDrain(c *server.Call) error { return k.postDrain(c, true) }
 
-// PostResume ends PostDrain.
+// PostResume ends PostDrain, and tenants that were held back get leases again.
 func (k *Control) PostResume(c *server.Call) error { return k.postDrain(c, false) }
 
 func (k *Control) postDrain(c *server.Call, drain bool) error {
-	node, want := k.Observer.Last(), k.State.Desired()
-	g, err := planner.GPUNamed(node, c.R.PathValue("id"))
+	node, want, name := k.Observer.Last(), k.State.Desired(), c.R.PathValue("id")
+	g, d, err := planner.DeviceNamed(node, name)
 	if err != nil {
 		return err
 	}
-	id := g.Identity.UUID
-	out := api.MPSDrainResult{SchemaVersion: 1, GPU: string(id), Leases: []string{}}
-	if _, was := k.State.Stored().DrainedMPS[id]; drain || !was { // One that left MPS mode can be resumed.
-		if _, err := planner.MPSGPU(want, node, string(id)); err != nil {
+	out := api.MPSDrainResult{SchemaVersion: 1, GPU: string(d.GPU), Leases: []string{}}
+	if d.IsInstance() {
+		out.Instance = new(api.MIGPlacement(d.Instance))
+	}
+	heldBack := func(h store.HeldBackMPS) bool { return h.GPU == d.GPU && h.Instance == d.Instance }
+	if drain || k.State.Stored().Drained(d.GPU, d.Instance) == nil && !slices.ContainsFunc(k.State.Stored().HeldBackMPS, heldBack) { // One that left MPS mode can be resumed.
+		if _, _, err := planner.MPSDevice(want, node, name); err != nil {
 			return err
 		}
 	}
 	err = k.State.Store.Update(func(s *store.State) error {
-		_, was := s.DrainedMPS[id]
-		if out.Changed = was != drain; !out.Changed {
-			return nil
-		}
-		if drain {
-			if s.DrainedMPS == nil {
-				s.DrainedMPS = map[gpu.UUID]store.DrainedMPS{}
-			}
-			s.DrainedMPS[id] = store.DrainedMPS{By: c.Caller.Name, Since: k.Now()}
-		} else {
-			delete(s.DrainedMPS, id)
+		out.Changed = (s.Drained(d.GPU, d.Instance) != nil) != drain
+		if !drain {
+			before := len(s.HeldBackMPS)
+			s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, heldBack)
+			s.SetDrained(d.GPU, d.Instance, nil)
+			out.Changed = out.Changed || len(s.HeldBackMPS) < before
+		} else if out.Changed {
+			s.SetDrained(d.GPU, d.Instance, &store.DrainedMPS{By: c.Caller.Name, Since: k.Now()})
 		}
 		return nil
 	})
@@ -131,18 +133,17 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 	if drain {
 		verb, event = "drained", "mps.drained"
 	}
-	c.Note.GPU, c.Note.Text = string(id), "no change"
+	c.Note.GPU, c.Note.Text = string(d.GPU), "no change"
 	if out.Changed {
-		c.Note.Text = verb + " MPS"
-		k.Events.Publish(api.Event{Kind: event, GPU: string(id), Message: fmt.Sprintf("%s %s MPS of GPU %d", c.Caller.Name, verb, g.Identity.Index)})
+		c.Note.Text = fmt.Sprintf("%s MPS of %s", verb, planner.DeviceName(g, d))
+		k.Events.Publish(api.Event{Kind: event, GPU: string(d.GPU), Message: fmt.Sprintf("%s %s MPS of %s", c.Caller.Name, verb, planner.DeviceName(g, d))})
 		k.Refresh(c.Ctx(), node)
 	}
-	if d, ok := k.State.Stored().DrainedMPS[id]; ok {
-		wire := api.MPSDrain(d)
-		out.Drained = &wire
+	if by := k.State.Stored().Drained(d.GPU, d.Instance); by != nil {
+		out.Drained = new(api.MPSDrain(*by))
 	}
 	for _, l := range k.Table.Live() {
-		if slices.Contains(l.Place.GPUs, id) {
+		if slices.Contains(l.Place.GPUs, d.GPU) && (!d.IsInstance() || l.Place.Instance != nil && *l.Place.Instance == d.Instance) {
 			out.Leases = append(out.Leases, l.ID)
 		}
 	}

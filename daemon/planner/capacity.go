@@ -30,8 +30,7 @@ func (Capacity) Find(profiles []string, on []lease.GPUCapacity) (int, lease.Inst
 	return -1, lease.InstanceSlot{}
 }
 
-// instanceIn is a complete instance at a placement. Whether an existing instance lacks its compute instance is checked when
-// the change is planned.
+// instanceIn is a complete instance at a placement. Planning a change checks whether its compute instance exists.
 func instanceIn(r lease.InstanceSlot) gpu.Instance {
 	return gpu.Instance{ProfileID: r.ProfileID, Placement: r.Placement, Compute: []gpu.ComputeInstance{{}}}
 }

@@ -150,7 +150,7 @@ func deviceUsers(g *observe.GPU, use Usage) []api.DeviceUser {
 	}
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		add(in, fmt.Sprintf("%s at %d", ProfileName(g.Profiles, in.ProfileID), in.Placement.Start), use.Instance(g.Identity.UUID, in.Placement))
+		add(in, fmt.Sprintf("%s at %d", g.Profiles.GIName(in.ProfileID), in.Placement.Start), use.Instance(g.Identity.UUID, in.Placement))
 	}
 	if len(g.Instances) == 0 {
 		add(nil, "", use.GPU(g.Identity.UUID))

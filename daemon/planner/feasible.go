@@ -36,7 +36,7 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			for _, id := range ids {
 				if gp, ok := n.GPU(id); ok {
 					largest = max(largest, gp.Memory.Total-min(gp.Memory.Reserved+want.GPUMemoryReserve(id), gp.Memory.Total))
-					over = over || want.GPUs[id].Overcommit
+					over = over || want.GPUs[id].Overcommit || gp.Err != nil && gp.Memory.Total == 0 // What it has is not known.
 				}
 			}
 			if need > largest && !over {

@@ -27,7 +27,7 @@ func instanceMPS(want *state.Desired, g *observe.GPU, hardware []step.Step, mana
 	out := map[mps.Device]mps.Settings{}
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		if !want.SharesInstances(id, ProfileName(g.Profiles, in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 || in.Compute[0].UUID == "" {
+		if !want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 || in.Compute[0].UUID == "" {
 			continue
 		}
 		set := instanceSettings(want, g, in.ProfileID, in.Placement)
@@ -136,7 +136,7 @@ func DeviceName(g *observe.GPU, d mps.Device) string {
 		return name
 	}
 	if in := g.InstanceAt(d.Instance); in != nil {
-		return fmt.Sprintf("%s, %s at %d", name, ProfileName(g.Profiles, in.ProfileID), d.Instance.Start)
+		return fmt.Sprintf("%s, %s at %d", name, g.Profiles.GIName(in.ProfileID), d.Instance.Start)
 	}
 	return fmt.Sprintf("%s, the instance at %d", name, d.Instance.Start)
 }

@@ -18,6 +18,3 @@ type MigrationArgs struct {
 func DeniesMigration(steps []step.Step) bool {
 	return slices.ContainsFunc(steps, func(s step.Step) bool { return s.Kind == KindMigration && s.Phase == step.RevokeAccess })
 }
-
-// MigrationCost is what tenants lose when moving processes is denied. Doctor and the plan show it.
-const MigrationCost = "tenants cannot create scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"

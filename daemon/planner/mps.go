@@ -20,6 +20,9 @@ func PlanMPS(want *state.Desired, node *observe.Node, hardware []step.Step, mana
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
+		if g.Err != nil {
+			continue // Starting and stopping MPS sets the compute mode: nothing is changed on a GPU that does not answer.
+		}
 		if e := want.GPUs[id]; e != nil && e.Mode == api.ModeMPS {
 			desired[mps.Whole(id)] = mpsSettings(want, g.Identity, e)
 		}

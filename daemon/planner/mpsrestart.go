@@ -3,12 +3,15 @@ package planner
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -45,16 +48,123 @@ func enforceText(want *state.Desired) string {
 	return "not on"
 }
 
-// RestartMPS plans the restart of MPS on a GPU.
-func RestartMPS(want *state.Desired, g *observe.GPU) step.Step {
-	return mps.RestartStep(mpsSettings(want, g.Identity, want.GPUs[g.Identity.UUID]), mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes})
+// DeviceNamed finds a GPU, or a MIG instance of it: by the GPU's index or UUID, "0:4" is the instance at 4 of GPU 0, or by the UUID of
+// a MIG device.
+func DeviceNamed(node *observe.Node, name string) (*observe.GPU, mps.Device, error) {
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		for j := range g.Instances {
+			if in := &g.Instances[j]; slices.ContainsFunc(in.Compute, func(c gpu.ComputeInstance) bool { return string(c.UUID) == name }) {
+				return g, mps.Device{GPU: g.Identity.UUID, Instance: in.Placement}, nil
+			}
+		}
+	}
+	of, start, inside := strings.Cut(name, ":")
+	g, err := GPUNamed(node, of)
+	if err != nil {
+		return nil, mps.Device{}, err
+	}
+	if !inside {
+		return g, mps.Whole(g.Identity.UUID), nil
+	}
+	for j := range g.Instances {
+		if in := &g.Instances[j]; fmt.Sprint(in.Placement.Start) == start {
+			return g, mps.Device{GPU: g.Identity.UUID, Instance: in.Placement}, nil
+		}
+	}
+	return nil, mps.Device{}, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("GPU %d has no MIG instance at %q", g.Identity.Index, start), Hint: "'gpushare mps list' shows those with MPS"}
+}
+
+// MPSDevice is DeviceNamed for a GPU, or an instance, on which gpushare runs MPS.
+func MPSDevice(want *state.Desired, node *observe.Node, name string) (*observe.GPU, mps.Device, error) {
+	g, d, err := DeviceNamed(node, name)
+	if err != nil {
+		return nil, d, err
+	}
+	if !d.IsInstance() {
+		if want.Enforcing() && want.HasMPS(d.GPU, true) {
+			return nil, d, &api.Error{
+				Kind: api.KindInvalid, Message: fmt.Sprintf("GPU %d runs MPS in its MIG instances, each by itself", g.Identity.Index),
+				Hint: fmt.Sprintf("name one as %d:START; 'gpushare mps list' shows where they start", g.Identity.Index),
+			}
+		}
+		g, err = MPSGPU(want, node, name)
+		return g, d, err
+	}
+	if in := g.InstanceAt(d.Instance); !want.Enforcing() || !want.SharesInstances(d.GPU, g.Profiles.GIName(in.ProfileID)) {
+		return nil, d, &api.Error{
+			Kind: api.KindInvalid, Message: fmt.Sprintf("gpushare does not run MPS in %s: it is not shared, and enforce is %s", DeviceName(g, d), enforceText(want)),
+			Hint: "'gpushare mps list' shows the GPUs and instances with MPS",
+		}
+	}
+	return g, d, nil
+}
+
+// RestartMPS plans the restart of MPS on a GPU or an instance.
+func RestartMPS(want *state.Desired, g *observe.GPU, d mps.Device, managed ManagedInstance) (step.Step, error) {
+	if !d.IsInstance() {
+		return mps.RestartStep(mpsSettings(want, g.Identity, want.GPUs[d.GPU]), mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}), nil
+	}
+	set, ok := instanceMPS(want, g, nil, managed)[d]
+	if !ok {
+		return step.Step{}, &api.Error{Kind: api.KindUnavailable, Message: DeviceName(g, d) + " cannot be shared now: it is not managed by gpushare, or has not one compute instance", Hint: "'gpushare mig list' shows it"}
+	}
+	s := mps.RestartStep(set, mps.Observed{State: g.MPSOf(d), Processes: processesOf(g, d.Instance)})
+	s.Text = fmt.Sprintf("restart MPS in the instance at %d", d.Instance.Start)
+	return s, nil
 }
 
 // closeDrained closes the GPUs whose MPS an administrator drained.
 func closeDrained(s *state.State, closed map[gpu.UUID]string, want *state.Desired) {
 	for id := range s.Stored().DrainedMPS {
 		if closed[id] == "" && want.WantsMPS(id) {
-			closed[id] = "its MPS is drained"
+			closed[id] = drained
 		}
 	}
+}
+
+const drained = "its MPS is drained"
+
+// closeDrainedInstances closes the instances whose MPS an administrator drained.
+func closeDrainedInstances(stored *store.State, v *lease.View) {
+	for i := range v.GPUs {
+		for j := range v.GPUs[i].Instances {
+			if in := &v.GPUs[i].Instances[j]; in.MPS && in.Unusable == "" && stored.Drained(v.GPUs[i].UUID, in.Placement) != nil {
+				in.Unusable = drained
+			}
+		}
+	}
+}
+
+// CloseHeldBack closes the MPS of GPUs and instances to the tenants whose processes caused faults there.
+func CloseHeldBack(held []store.HeldBackMPS, v *lease.View) {
+	for i := range held {
+		h := &held[i]
+		for j := range v.GPUs {
+			g := &v.GPUs[j]
+			to := &g.HeldBack
+			if h.Instance.Size > 0 {
+				at := slices.IndexFunc(g.Instances, func(in lease.InstanceView) bool { return in.Placement == h.Instance })
+				if at < 0 {
+					continue
+				}
+				to = &g.Instances[at].HeldBack
+			}
+			if g.UUID != h.GPU {
+				continue
+			}
+			if *to == nil {
+				*to = map[string]string{}
+			}
+			(*to)[h.Tenant] = fmt.Sprintf("its MPS takes no lease of %s after %d fatal faults", h.Tenant, h.Faults)
+		}
+	}
+}
+
+// MPSArguments is how a command of 'gpushare mps' names a GPU, or an instance of it.
+func MPSArguments(g *observe.GPU, d mps.Device) string {
+	if !d.IsInstance() {
+		return fmt.Sprint(g.Identity.Index)
+	}
+	return fmt.Sprintf("%d:%d", g.Identity.Index, d.Instance.Start)
 }

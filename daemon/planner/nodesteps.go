@@ -18,8 +18,6 @@ type NodeInput struct {
 	Info cgroup.Info
 	// InForce means that the spec is the one in force.
 	InForce bool
-	// NeverRead means that a GPU could not be read since the daemon started.
-	NeverRead bool
 	// Hardware are the steps of the same change that change GPUs.
 	Hardware []step.Step
 	// ManagedInstance reports whether gpushare manages an instance.
@@ -83,14 +81,7 @@ func PlanSlicesAndMPS(want *state.Desired, node *observe.Node, in NodeInput) (No
 		p.After = start // This host has no slices.
 		return p, nil
 	}
-	desiredSlices := w.Slices
-	if in.NeverRead {
-		desiredSlices = slices.DeleteFunc(slices.Clone(desiredSlices), func(s cgroup.Slice) bool { return sliceExists(node, s.Name) })
-		for i := range node.Slices { // Their desired state is the observed one, so no step is planned for them.
-			desiredSlices = append(desiredSlices, asObserved(&node.Slices[i]))
-		}
-	}
-	for _, s := range PlanSlices(desiredSlices, in) {
+	for _, s := range PlanSlices(w.Slices, in) {
 		if s.Phase == step.RevokeAccess {
 			p.Before = append(p.Before, s)
 		} else {
@@ -118,15 +109,6 @@ func PlanSlices(to []cgroup.Slice, in NodeInput) []step.Step {
 		}
 	}
 	return isolation.PlanInUse(to, managed, in.Info, use)
-}
-
-// sliceExists reports whether the node has a slice.
-func sliceExists(node *observe.Node, name cgroup.SliceName) bool {
-	return slices.ContainsFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name })
-}
-
-func asObserved(s *cgroup.SliceState) cgroup.Slice {
-	return cgroup.Slice{Name: s.Name, Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
 // PlanLoginFilter plans the desired login filters. When the active ones cannot be read nothing is planned; a condition

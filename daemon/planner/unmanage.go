@@ -112,7 +112,7 @@ func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	for i := range device.Present {
 		if b := &device.Present[i]; b.Foreign && !on {
-			return mig.Result{}, fmt.Errorf("%s at %d is not managed by gpushare", ProfileName(g.Profiles, b.ProfileID), b.Placement.Start)
+			return mig.Result{}, fmt.Errorf("%s at %d is not managed by gpushare", g.Profiles.GIName(b.ProfileID), b.Placement.Start)
 		}
 	}
 	return mig.PlanDevice(device, mig.Target{On: on}, mig.Options{Force: true})

@@ -27,12 +27,16 @@ func View(s *state.State, node *observe.Node) lease.View {
 	if want.Enforcing() && len(s.Stored().Change) == 0 {
 		closeUnrestored(s, closed, want, node)
 	}
+	closeCordoned(s, closed)
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
+	stored := s.Stored()
+	closeDrainedInstances(stored, &v)
 	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)
 	closeOccupied(s.Occupied(), &v)
+	CloseHeldBack(stored.HeldBackMPS, &v)
 	clients := s.MPSClients()
 	for i := range v.GPUs {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
@@ -57,12 +61,24 @@ func closeOccupied(places map[state.Place]bool, v *lease.View) {
 	}
 }
 
-// closeUnrestored closes GPUs whose layout was not restored yet: until then they take no lease.
+// closeUnrestored closes GPUs whose layout was not restored yet, and those that did not answer when the spec in force was
+// applied: until they are as it says they take no lease.
 func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
 	st := s.Stored()
 	for id := range want.GPUs {
 		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochEnded(a.Epoch, node) {
 			closed[id] = "its layout is being restored"
+		} else if ok && closed[id] == "" && want.Manages(id) && a.Generation < want.Generation {
+			closed[id] = "it is not as the spec says yet"
+		}
+	}
+}
+
+// closeCordoned closes the GPUs that an administrator cordoned.
+func closeCordoned(s *state.State, closed map[gpu.UUID]string) {
+	for id := range s.Stored().Cordoned {
+		if closed[id] == "" {
+			closed[id] = "it is cordoned"
 		}
 	}
 }
@@ -164,7 +180,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 }
 
 func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
-	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: ProfileName(g.Profiles, in.ProfileID), Memory: in.Memory.Total}}
+	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID), Memory: in.Memory.Total}}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
 			v.ProfileView = ProfileView(d, g.Identity.UUID, p)

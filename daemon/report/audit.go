@@ -94,10 +94,10 @@ func (r *Reporter) append(e Entry) {
 		}
 	}
 	if e.Kind != "" {
-		r.Log.Info("refused", "by", e.By, "uid", e.UID, "what", e.What, "kind", e.Kind, "text", e.Text)
+		r.Log.Info("refused", "message_id", MessageRefused, "by", e.By, "uid", e.UID, "what", e.What, "kind", e.Kind, "text", e.Text)
 		return
 	}
-	r.Log.Info("changed", "by", e.By, "what", e.What, "text", e.Text)
+	r.Log.Info("changed", "message_id", MessageChanged, "by", e.By, "what", e.What, "text", e.Text)
 }
 
 // take reports whether the user may add the entry. Administrators always may: what they do must not be lost because of what they

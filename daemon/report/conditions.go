@@ -2,6 +2,8 @@ package report
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -24,6 +26,12 @@ func newConditions(now func() time.Time) *conditions {
 
 type conditionKey struct{ kind, about string }
 
+// id is a short name that is the same in every run of the daemon.
+func (k conditionKey) id() string {
+	sum := sha256.Sum256([]byte(k.kind + "\x00" + k.about))
+	return k.kind + "-" + hex.EncodeToString(sum[:4])
+}
+
 // Set adds or renews a condition.
 func (c *conditions) Set(kind, about, message, hint string) {
 	c.put(about, api.Condition{Kind: kind, Message: message, Hint: hint})
@@ -39,7 +47,7 @@ func (c *conditions) put(about string, cond api.Condition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := conditionKey{cond.Kind, about}
-	cond.Since = c.now()
+	cond.ID, cond.Since = key.id(), c.now()
 	if old, ok := c.all[key]; ok {
 		cond.Since = old.Since
 	}

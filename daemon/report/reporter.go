@@ -21,6 +21,7 @@ type Reporter struct {
 	Events     *broker
 	Operations *operations
 	Counters   *counters
+	XIDs       *xids
 	Audits     *ledger.Ledger // nil: no audit
 	auditor    auditor
 	lost       chan struct{} // an entry of the audit was lost
@@ -31,7 +32,7 @@ type Reporter struct {
 // NewReporter returns a Reporter without an audit ledger.
 func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	return &Reporter{
-		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{}, lost: make(chan struct{}, 1),
+		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{}, XIDs: &xids{}, lost: make(chan struct{}, 1),
 	}
 }
 

@@ -1,9 +1,8 @@
 package server
 
 import (
+	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -24,11 +23,15 @@ func ParseTime(name, s string, now time.Time) (time.Time, error) {
 	if at, err := time.ParseInLocation(time.DateOnly, s, now.Location()); err == nil {
 		return inRange(name, s, at, now)
 	}
-	age, ok := parseAge(s)
-	if !ok {
+	d, err := api.ParseDuration(s)
+	if errors.Is(err, api.ErrDurationTooLong) {
+		return time.Time{}, outOfRange(name, s)
+	}
+	if err != nil {
 		return time.Time{}, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot read %s %q: it is no age and no date: %s", name, s, ageRange)}
 	}
-	if age < leastAge {
+	age := time.Duration(d)
+	if age < leastAge || age > mostAge {
 		return time.Time{}, outOfRange(name, s)
 	}
 	return inRange(name, s, now.Add(-age), now)
@@ -43,14 +46,4 @@ func inRange(name, s string, at, now time.Time) (time.Time, error) {
 
 func outOfRange(name, s string) error {
 	return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use %s %q: it is out of range: %s", name, s, ageRange)}
-}
-
-// parseAge reads a number of days or a duration of Go: "7d", "36h", "90m".
-func parseAge(s string) (time.Duration, bool) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 32)
-		return time.Duration(min(n, 10_000)) * 24 * time.Hour, err == nil
-	}
-	d, err := time.ParseDuration(s)
-	return d, err == nil && d >= 0
 }

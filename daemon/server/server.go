@@ -65,9 +65,16 @@ func (c *Call) Reply(status int, v any) error {
 var jsonType = []string{"application/json"}
 
 // ReplyBytes writes JSON that was encoded before.
-func (c *Call) ReplyBytes(status int, b []byte) error {
+func (c *Call) ReplyBytes(status int, b []byte) error { return c.reply(status, jsonType, b) }
+
+// ReplyText writes text of another type.
+func (c *Call) ReplyText(status int, contentType string, b []byte) error {
+	return c.reply(status, []string{contentType}, b)
+}
+
+func (c *Call) reply(status int, contentType []string, b []byte) error {
 	h := c.W.Header()
-	h["Content-Type"] = jsonType
+	h["Content-Type"] = contentType
 	c.slot.end()                                         // The rest depends on how fast the caller reads.
 	h["Content-Length"] = []string{strconv.Itoa(len(b))} // Else a long answer is sent in chunks, each with a system call.
 	StartPart(c.W)
@@ -167,7 +174,7 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 // begin waits for a slot of the caller.
 func (c *Call) begin(kind work) (err error) {
 	if c.slots != nil {
-		c.slot, err = c.slots.begin(c.Ctx(), kind, c.Caller.UID)
+		c.slot, err = c.slots.begin(c.Ctx(), kind, c.Caller)
 	}
 	return err
 }

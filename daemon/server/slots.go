@@ -12,7 +12,8 @@ import (
 
 // A request computes while it has a slot, and the user who has used the least time lately gets the next one. So a user of few
 // requests does not wait for those of other users, however many they are. Between two slots of users of many requests there
-// are pauses, in which the processor is free for others. Root needs no slot.
+// are pauses, in which the processor is free for others. Root needs no slot. Other administrators get theirs before all members,
+// also in a pause: what ends a flood is a command of theirs.
 
 // work is what a slot is for: each kind has its own, so that a run never waits for an answer that is computed.
 type work int
@@ -59,6 +60,7 @@ type slotsOfKind struct {
 
 type slotsOfUser struct {
 	uid     int
+	admin   bool    // as the latest request of the user says
 	waiting []*slot // in the order of their arrival
 }
 
@@ -66,6 +68,7 @@ type slotsOfUser struct {
 type slot struct {
 	t     *slots
 	uid   int
+	admin bool
 	kind  work
 	ready chan struct{}
 	began time.Time
@@ -73,9 +76,9 @@ type slot struct {
 }
 
 // begin waits for a slot. end ends it.
-func (t *slots) begin(ctx context.Context, kind work, uid int) (*slot, error) {
-	n := &slot{t: t, uid: uid, kind: kind}
-	if uid == 0 {
+func (t *slots) begin(ctx context.Context, kind work, c *Caller) (*slot, error) {
+	n := &slot{t: t, uid: c.UID, admin: c.Admin, kind: kind}
+	if n.uid == 0 {
 		return n, nil
 	}
 	n.ready = make(chan struct{})
@@ -130,7 +133,11 @@ func (t *slots) nextLocked(kind work) {
 		var next *slot
 		least := mostTime + 1
 		for _, w := range k.waiting {
-			if used := t.userLocked(w.uid, now).used; used < least {
+			used := t.userLocked(w.uid, now).used
+			if w.admin {
+				used -= mostTime + 1 // Less than each member, and the least of several administrators is still the first.
+			}
+			if used < least {
 				next, least = w.waiting[0], used
 			}
 		}
@@ -147,10 +154,11 @@ func (t *slots) nextLocked(kind work) {
 // append adds a request that waits.
 func (k *slotsOfKind) append(n *slot) {
 	if i := k.index(n.uid); i >= 0 {
+		k.waiting[i].admin = n.admin
 		k.waiting[i].waiting = append(k.waiting[i].waiting, n)
 		return
 	}
-	k.waiting = append(k.waiting, &slotsOfUser{uid: n.uid, waiting: []*slot{n}})
+	k.waiting = append(k.waiting, &slotsOfUser{uid: n.uid, admin: n.admin, waiting: []*slot{n}})
 }
 
 // remove removes a request, and reports whether it waited. Its user is the last one now.

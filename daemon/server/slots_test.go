@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+func member(uid int) *Caller { return &Caller{Peer: &Peer{UID: uid}} }
+
 // flood uses slots of a millisecond for several requests of each user at a time until stop, and counts them.
 func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid int)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -16,7 +18,7 @@ func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid 
 		for range 8 {
 			all.Go(func() {
 				for {
-					n, err := t.begin(ctx, kind, uid)
+					n, err := t.begin(ctx, kind, member(uid))
 					if err != nil {
 						return
 					}
@@ -43,7 +45,7 @@ func TestLightUserIsNext(t *testing.T) {
 		for range 100 {
 			<-time.After(50 * time.Millisecond)
 			began := time.Now()
-			n, err := x.begin(t.Context(), arriving, 2000)
+			n, err := x.begin(t.Context(), arriving, member(2000))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,19 +102,19 @@ func TestSlotsThatDoNotWait(t *testing.T) {
 		var held []*slot
 		for kind := range kindsOfWork {
 			for range slotsAtOnce[kind] {
-				n, err := x.begin(t.Context(), kind, 1000)
+				n, err := x.begin(t.Context(), kind, member(1000))
 				if err != nil {
 					t.Fatal(err)
 				}
 				held = append(held, n)
 			}
-			if _, err := x.begin(t.Context(), kind, 0); err != nil {
+			if _, err := x.begin(t.Context(), kind, member(0)); err != nil {
 				t.Error(err)
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			canceled := make(chan error)
 			go func() {
-				_, err := x.begin(ctx, kind, 1001)
+				_, err := x.begin(ctx, kind, member(1001))
 				canceled <- err
 			}()
 			synctest.Wait()
@@ -131,13 +133,44 @@ func TestSlotsThatDoNotWait(t *testing.T) {
 			}
 		}
 		<-time.After(time.Minute)
-		n, err := x.begin(t.Context(), arriving, 1002)
+		n, err := x.begin(t.Context(), arriving, member(1002))
 		if err != nil {
 			t.Fatal(err)
 		}
 		n.end()
 		if len(x.users) != 1 {
 			t.Errorf("%d users are kept, want the one who had a slot lately", len(x.users))
+		}
+	})
+}
+
+// An administrator waits for the slot that runs and for no other, whatever members wait, in a pause too, and however much the
+// administrator has used.
+func TestAdministratorsAreNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x slots
+		stop := x.flood(t.Context(), listing, 50, func(int) {})
+		defer stop()
+		<-time.After(5 * time.Second)
+		admin := &Caller{Peer: &Peer{UID: 500}, Admin: true}
+		paused := false
+		for range 400 { // more than mostTime
+			x.mu.Lock()
+			paused = paused || x.kinds[listing].pausing
+			x.mu.Unlock()
+			began := time.Now()
+			n, err := x.begin(t.Context(), listing, admin)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if waited := time.Since(began); waited > time.Millisecond {
+				t.Fatalf("an administrator waited for %v, want at most one slot of another user", waited)
+			}
+			<-time.After(time.Millisecond)
+			n.end()
+		}
+		if !paused {
+			t.Error("there was no pause to wait for")
 		}
 	})
 }

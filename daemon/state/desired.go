@@ -163,6 +163,9 @@ func (d *Desired) StrictNUMA(tenant string) bool {
 	})
 }
 
+// MigrationCost is what tenants lose when moving processes is denied. Doctor and the plan show it.
+const MigrationCost = "tenants cannot create scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"
+
 // DeniesMigration reports whether moving processes out of leases is denied, and not only detected.
 func (d *Desired) DeniesMigration() bool {
 	return d.isolation().Migration == api.MigrationDeny
@@ -195,4 +198,13 @@ func (d *Desired) isolation() api.IsolationSpec {
 func (d *Desired) Limits(tenant string) bool {
 	t, ok := d.Tenant(tenant)
 	return ok && d.Enforcing() && t.PerLogin != nil && t.PerLogin.Memory != nil
+}
+
+// HasMPS reports whether MPS runs on a GPU, or in instances of it.
+func (d *Desired) HasMPS(id gpu.UUID, inInstances bool) bool {
+	e := d.GPUs[id]
+	if inInstances {
+		return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && len(e.MIG.MPS) > 0
+	}
+	return e != nil && e.Mode == api.ModeMPS
 }

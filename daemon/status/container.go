@@ -1,9 +1,6 @@
 package status
 
 import (
-	"fmt"
-	"path"
-
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -15,17 +12,5 @@ func (v *Viewer) containerUse(slices []cgroup.SliceState, k state.GrantKey) *api
 	if !v.Policy.CDI.Offers(k) {
 		return nil
 	}
-	for _, s := range slices {
-		if s.Name != (cgroup.SliceName{Tenant: k.Tenant, Grant: k.Grant}) || s.Path == "" {
-			continue
-		}
-		u := &api.ContainerUse{Device: isolation.CDIKind + "=" + isolation.CDIDevice(k.Tenant, k.Grant), CgroupParent: path.Base(s.Path)}
-		podman := "podman run"
-		if v.Port.Info().Driver != cgroup.DriverSystemd {
-			podman, u.CgroupParent = "podman --cgroup-manager=cgroupfs run", s.Path
-		}
-		u.Command = fmt.Sprintf("%s --cgroup-parent=%s --device=%s IMAGE", podman, u.CgroupParent, u.Device)
-		return u
-	}
-	return nil
+	return v.Policy.ContainerUse(slices, cgroup.SliceName{Tenant: k.Tenant, Grant: k.Grant}, isolation.CDIDevice(k.Tenant, k.Grant))
 }

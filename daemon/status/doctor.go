@@ -14,9 +14,9 @@ import (
 	"github.com/gpushare/gpushare/api"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
-	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/quota"
@@ -77,12 +77,33 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	v.checkDrift(warn)
 	v.currentStatus() // It brings the conditions up to date.
 	v.checkUnattributed(node, warn)
-	for _, cond := range v.Conditions.List() {
-		if cond.Kind != "driver" {
+	conditions := v.Managers.Acknowledge.Annotate(v.Conditions.List())
+	for _, cond := range conditions {
+		switch cond.Kind {
+		case "driver": // It is the first check.
+		case "gpu": // It is lost, or does not answer.
+			fail(cond.Kind, cond.Message, cond.Hint)
+		default:
 			warn(cond.Kind, cond.Message, cond.Hint)
 		}
 	}
-	return out
+	return acknowledged(out, conditions)
+}
+
+// acknowledged passes the checks that found an acknowledged condition, and says who knows of it.
+func acknowledged(checks []api.Check, conditions []api.Condition) []api.Check {
+	for i := range checks {
+		c := &checks[i]
+		for j := range conditions {
+			k := conditions[j].Acknowledged
+			if k == nil || c.Result == "ok" || c.Name != conditions[j].Kind || c.Message != conditions[j].Message {
+				continue
+			}
+			c.Result, c.Hint, c.Acknowledged = "ok", "", k
+			break
+		}
+	}
+	return checks
 }
 
 // checkLogins reports the login filters that are active as the spec requests them. Conditions report those that are missing.
@@ -137,9 +158,9 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 	ok("processes", "the adapter is "+devicepolicy.AdapterText(v.Port.Info()))
 	deniable := v.Port.Abilities().Migration != nil
 	if deniable && v.State.Desired().DeniesMigration() {
-		ok("migration", "is denied; the cost is: "+planner.MigrationCost)
+		ok("migration", "is denied; the cost is: "+state.MigrationCost)
 	} else if deniable {
-		ok("migration", "processes that leave their lease are killed; node.isolation.migration: deny keeps them inside, at this cost: "+planner.MigrationCost)
+		ok("migration", "processes that leave their lease are killed; node.isolation.migration: deny keeps them inside, at this cost: "+state.MigrationCost)
 	}
 	if v.State.Desired().Enforcing() {
 		return // What is requested and not enforced is among the conditions.

@@ -70,7 +70,8 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 		}
 	}
 	if l.Expires != nil {
-		r := api.Rule{What: "max_time", Desired: "until " + l.Expires.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
+		_, maxTime := l.Time()
+		r := api.Rule{What: maxTime, Desired: "until " + l.Expires.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
 		if l.InPlace() && l.Origin != lease.OriginContainer {
 			r.By = "gpushared, while it runs: it stops the processes that use the GPU"
 		}

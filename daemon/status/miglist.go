@@ -46,7 +46,7 @@ func (v *Viewer) GetMIG(c *server.Call) error {
 		}
 		for _, b := range planner.Present(e, g, use) {
 			in := api.MIGInstance{
-				ProfileID: b.ProfileID, Profile: planner.ProfileName(g.Profiles, b.ProfileID), Placement: api.MIGPlacement(b.Placement),
+				ProfileID: b.ProfileID, Profile: g.Profiles.GIName(b.ProfileID), Placement: api.MIGPlacement(b.Placement),
 				InUse: b.InUse, Foreign: b.Foreign, Compute: []api.MIGPlacement{},
 			}
 			for _, ci := range b.Compute {

@@ -5,8 +5,10 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -30,30 +32,35 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	if g.MPS != nil {
 		out.Clients, out.MaxClients = len(clientsOf(g)), g.MPS.MaxClients()
 	}
-	if d, ok := p.stored.DrainedMPS[g.Identity.UUID]; ok {
-		wire := api.MPSDrain(d)
-		out.Drained = &wire
+	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, gpu.Placement{}))
+	return out
+}
+
+func wireDrain(d *store.DrainedMPS) *api.MPSDrain { return (*api.MPSDrain)(d) }
+
+// instanceMPS returns the state of the control daemon of an instance.
+func (p *statusInputs) instanceMPS(g *observe.GPU, in *gpu.Instance) *api.MPSStatus {
+	m := g.MPSAt(in.Placement)
+	out := mpsStatus(m, api.BypassReport)
+	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, in.Placement))
+	if m != nil {
+		out.Clients, out.MaxClients = len(clientsIn(g, in)), planner.MaxClientsOf(g, in)
 	}
 	return out
 }
 
-// instanceMPS returns the state of the control daemon of an instance, with the most clients that it has; m is nil without one.
-func instanceMPS(g *observe.GPU, in *gpu.Instance, m *mps.State, maxClients int) *api.MPSStatus {
-	out := mpsStatus(m, api.BypassReport)
-	if m == nil {
-		return out
-	}
-	out.MaxClients = maxClients
-	listed := 0
+// clientsIn is clientsOf for an instance.
+func clientsIn(g *observe.GPU, in *gpu.Instance) []int {
+	var pids []int
 	for i := range g.Processes {
 		if p := &g.Processes[i]; p.Kind == gpu.MPSProcess && p.GI != nil && *p.GI == in.ID {
-			listed++
+			pids = append(pids, p.PID)
 		}
 	}
-	if out.Clients = listed; listed == 0 {
-		out.Clients = len(m.Clients)
+	if m := g.MPSAt(in.Placement); len(pids) == 0 && m != nil {
+		pids = slices.Clone(m.Clients)
 	}
-	return out
+	return pids
 }
 
 // clientsOf returns the MPS clients that the driver lists, or if it lists none those that the control daemon knows.

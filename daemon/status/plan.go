@@ -26,6 +26,7 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 	use := v.Attribution.Usage()
 	use.Done = ctx.Done()
 	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
+	out.Held = gpuSteps.TakeUnanswered(want, node)
 	for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
 		out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
 	}
@@ -33,7 +34,7 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	out.Steps = state.WireSteps(planner.Number(append(nodeSteps.Before, append(gpuSteps.Steps, nodeSteps.After...)...)))
+	out.Steps = state.WireSteps(planner.Number(planner.WithoutHeld(slices.Concat(nodeSteps.Before, gpuSteps.Steps, nodeSteps.After), out.Held)))
 	out.Empty = len(out.Steps) == 0
 	return c.Reply(http.StatusOK, out)
 }

@@ -116,6 +116,11 @@ func (v *Viewer) GetStatus(c *server.Call) error {
 	return c.ReplyBytes(http.StatusOK, v.currentStatus().bytes(c.Caller))
 }
 
+// StatusFor returns what a caller may read of the status. It must not be changed.
+func (v *Viewer) StatusFor(c *server.Caller) *api.Status {
+	return restrictTo(v.currentStatus().status, c)
+}
+
 // inputs collects what the status is rendered from.
 func (v *Viewer) inputs() *statusInputs {
 	v.Managers.Converge.UpdateShares() // The leases may have changed since the last pass of the converger.
@@ -123,7 +128,7 @@ func (v *Viewer) inputs() *statusInputs {
 	p := &statusInputs{
 		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), users: v.users(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
-		conditions: v.Conditions.List(), limits: map[string][]api.LimitStatus{},
+		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,
 	}
 	st := v.State.Stored()

@@ -79,8 +79,13 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	id := g.Identity.UUID
 	out := api.GPUStatus{
 		Index: g.Identity.Index, UUID: string(id), PCI: g.Identity.PCI, Model: g.Identity.Model, Mode: p.desired.Mode(id),
-		State: "ok", Memory: api.GPUMemory{Total: g.Memory.Total, Used: g.Memory.Used, Free: g.Memory.Free},
-		Utilization: g.Utilization, Granted: p.granted[id],
+		State: "ok", Memory: wireMemory(g.Memory), Utilization: g.Utilization, Granted: p.granted[id],
+	}
+	if !g.ReadAt.IsZero() {
+		out.ReadAt = &g.ReadAt
+	}
+	if g.Utilization != nil && !g.UtilizationReadAt.IsZero() {
+		out.UtilizationReadAt = &g.UtilizationReadAt
 	}
 	if out.Unattributed = g.Unattributed; out.Unattributed == nil && g.Err == nil && !p.sampled(id) {
 		if b, ok := quota.Unattributed(&g.Snapshot); ok {
@@ -89,6 +94,10 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	}
 	if e := p.desired.GPUs[id]; e != nil {
 		out.Owner = e.Owner
+	}
+	if k, ok := p.stored.Cordoned[id]; ok {
+		wire := api.Cordon(k)
+		out.Cordoned = &wire
 	}
 	if p.timeSlices != nil {
 		out.TimeSlices = p.timeSlices(id)
@@ -103,10 +112,12 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.State = "changing"
 	case held:
 		out.State, out.Reason = "held", reason
+	case out.Cordoned != nil:
+		out.State, out.Reason = "cordoned", fmt.Sprintf("%s closed it to new leases%s; 'gpushare gpu uncordon %d' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason), g.Identity.Index)
 	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
 		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
-	case p.desired.WantsMPS(id) && !p.stored.DrainedMPS[id].Since.IsZero():
-		out.State, out.Reason = "drained", fmt.Sprintf("%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.DrainedMPS[id].By, g.Identity.Index)
+	case p.desired.WantsMPS(id) && p.stored.Drained(id, gpu.Placement{}) != nil:
+		out.State, out.Reason = "drained", fmt.Sprintf("%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.Drained(id, gpu.Placement{}).By, g.Identity.Index)
 	default:
 		for _, d := range planner.DownInstances(p.desired, g, func(id gpu.UUID, in *gpu.Instance) bool { return !p.foreign(id, in) }) {
 			out.State, out.Reason = "mps-down", planner.DeviceName(g, d)+": "+planner.MPSReason(g.MPSOf(d))
@@ -128,6 +139,14 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	return out
 }
 
+// wireMemory is a reading of memory in which used, free and reserved are the total.
+func wireMemory(m gpu.Memory) api.GPUMemory {
+	out := api.GPUMemory{Total: m.Total, Used: min(m.Used, m.Total)}
+	out.Free = min(m.Free, m.Total-out.Used)
+	out.Reserved = m.Total - out.Used - out.Free
+	return out
+}
+
 // closedTo returns the cgroups with a login filter that closes GPUs.
 func (p *statusInputs) closedTo() []string {
 	var out []string
@@ -141,6 +160,14 @@ func (p *statusInputs) closedTo() []string {
 }
 
 // stateOf returns the state of a GPU that does not answer.
+// reasonAfter is a reason in brackets, after what it is the reason of.
+func reasonAfter(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
 func stateOf(err error) string {
 	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
 		return "stuck"
@@ -164,12 +191,12 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 	for i := range g.Instances {
 		in := &g.Instances[i]
 		st := api.InstanceStatus{
-			ID: in.ID, Profile: planner.ProfileName(g.Profiles, in.ProfileID), Placement: api.MIGPlacement(in.Placement),
-			Memory:  api.GPUMemory{Total: in.Memory.Total, Used: in.Memory.Used, Free: in.Memory.Free},
+			ID: in.ID, Profile: g.Profiles.GIName(in.ProfileID), Placement: api.MIGPlacement(in.Placement),
+			Memory:  wireMemory(in.Memory),
 			Foreign: p.foreign(g.Identity.UUID, in),
 		}
 		if m := g.MPSAt(in.Placement); m != nil || p.desired.SharesInstances(g.Identity.UUID, st.Profile) {
-			st.MPS = instanceMPS(g, in, m, planner.MaxClientsOf(g, in))
+			st.MPS = p.instanceMPS(g, in)
 		}
 		for _, c := range in.Compute {
 			st.UUIDs = append(st.UUIDs, string(c.UUID))
@@ -332,6 +359,9 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 // conditions of their tenants. Of the node and of their GPUs they see only kinds whose messages name no user, process or
 // lease: a new kind is hidden until it is added here.
 func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bool) bool {
+	if k := cond.Acknowledged; k != nil {
+		cond.Acknowledged = &api.Acknowledgement{At: k.At, Until: k.Until}
+	}
 	switch {
 	case cond.Tenant != "":
 		return c.IsMember(cond.Tenant) && (cond.GPU == "" || mine[cond.GPU])
@@ -348,8 +378,14 @@ const heldReasonForMembers = "only an administrator may see the reason"
 
 // restrictGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
 func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
-	if g.State == "held" {
+	switch g.State {
+	case "held":
 		g.Reason = heldReasonForMembers
+	case "cordoned":
+		g.Reason = "an administrator closed it to new leases"
+	}
+	if g.Cordoned != nil {
+		g.Cordoned = &api.Cordon{Since: g.Cordoned.Since}
 	}
 	all := g.Processes
 	g.Processes = nil

@@ -62,6 +62,7 @@ func twoTenants() *statusInputs {
 		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
 		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
 		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"})
+	p.conditions[0].Acknowledged = &api.Acknowledgement{By: "admin-of-theirs", Reason: "because of theirs"} // of mine
 	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
 	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of no tenant
 	p.node = n
@@ -70,6 +71,50 @@ func twoTenants() *statusInputs {
 		return map[int]string{100: "command-of-mine", 101: "command-of-theirs", 999: "command-of-no-tenant"}[pid]
 	}
 	return p
+}
+
+// Used, free and reserved memory are the total, whatever a driver answers, and every value has the time of its reading.
+func TestMemoryAddsUp(t *testing.T) {
+	p, at, busy := twoTenants(), time.Unix(990, 0), 12
+	for i, m := range []gpu.Memory{{Total: 40, Reserved: 1, Used: 9, Free: 30}, {Total: 40, Used: 50, Free: 40}, {Total: 40, Used: 30, Free: 30}} {
+		p.node.GPUs[i].Memory, p.node.GPUs[i].ReadAt = m, at
+		for j := range p.node.GPUs[i].Instances {
+			p.node.GPUs[i].Instances[j].Memory = gpu.Memory{Total: 20, Used: 4, Free: 20}
+		}
+	}
+	p.node.GPUs[2].Utilization, p.node.GPUs[2].UtilizationReadAt = &busy, at.Add(time.Second)
+	s := p.render()
+	adds := func(name string, m api.GPUMemory) {
+		if m.Used+m.Free+m.Reserved != m.Total {
+			t.Errorf("%s: %+v does not add up", name, m)
+		}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		adds(g.UUID, g.Memory)
+		if g.ReadAt == nil || !g.ReadAt.Equal(at) || (g.UtilizationReadAt != nil) != (g.Utilization != nil) {
+			t.Errorf("%s: read at %v, its utilization at %v", g.UUID, g.ReadAt, g.UtilizationReadAt)
+		}
+		if g.MIG != nil {
+			for _, in := range g.MIG.Instances {
+				adds(in.Profile, in.Memory)
+			}
+		}
+	}
+	if m := s.GPUs[0].Memory; m.Reserved != 1 || m.Free != 30 {
+		t.Errorf("what the driver reserves is %+v", m)
+	}
+}
+
+// A check that found an acknowledged condition passes; no other check does.
+func TestAcknowledgedChecksPass(t *testing.T) {
+	conditions := []api.Condition{{Kind: "held", Message: "one", Acknowledged: &api.Acknowledgement{By: "root"}}, {Kind: "held", Message: "two"}, {Kind: "driver", Message: "lost", Acknowledged: &api.Acknowledgement{By: "root"}}}
+	got := acknowledged([]api.Check{{Name: "driver", Result: "fail", Message: "lost"}, {Name: "held", Result: "warn", Message: "one", Hint: "h"}, {Name: "held", Result: "warn", Message: "two"}, {Name: "worker", Result: "fail", Message: "one"}}, conditions)
+	for i, want := range []string{"ok", "ok", "warn", "fail"} {
+		if got[i].Result != want || (got[i].Acknowledged != nil) != (want == "ok") {
+			t.Errorf("check %d: %+v, want %s", i, got[i], want)
+		}
+	}
 }
 
 func TestMemberSeesOnlyTheirOwn(t *testing.T) {

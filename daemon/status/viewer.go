@@ -84,6 +84,9 @@ type Managers struct {
 	Leases interface {
 		EndedLeases() []api.Lease
 	}
+	Acknowledge interface {
+		Annotate(list []api.Condition) []api.Condition
+	}
 	Account interface {
 		Fill(l *api.Lease)
 		EndedLeases(ctx context.Context, since string, sees func(tenant string) bool) ([]api.Lease, error)

@@ -4,7 +4,8 @@
 #
 # It needs the variables JOB_ID and JOB_NOTES of prolog.sh.
 set -eu
-id=${JOB_ID:-${SLURM_JOB_ID:?JOB_ID is not set}}${SLURM_PROCID:+.$SLURM_PROCID}
+[ -z "${SLURM_JOB_ID:-}" ] || exit 0 # prolog.sh took no lease.
+id=${JOB_ID:?JOB_ID is not set}
 notes=${JOB_NOTES:-${XDG_RUNTIME_DIR:-/run/gpushare-prolog}}
 file=$notes/gpushare-lease.$id
 

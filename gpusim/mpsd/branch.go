@@ -128,3 +128,11 @@ func (b branch) recordMagic() uint32 {
 	}
 	return 0xabcde000
 }
+
+// faultLines are what a server logs of a fatal fault of a client. Both forms are strings of the programs. A log with them was never seen.
+func (b branch) faultLines(pid int) []string {
+	if b < b580 {
+		return []string{fmt.Sprintf("Client process %d encountered a fatal GPU error.", pid), "Server is handling a fatal GPU error."}
+	}
+	return []string{fmt.Sprintf("Client {PID: %d, Context ID: 0} encountered a fatal GPU error.", pid), "Server has begun teardown sequence to handle a fatal GPU error."}
+}

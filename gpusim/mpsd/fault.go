@@ -37,8 +37,9 @@ func (s *mpsServer) fault(pid string) string {
 		return "1"
 	}
 	s.faulted = true
-	s.log.line("Client {PID: %d, Context ID: 0} encountered a fatal GPU error.", n)
-	s.log.line("Server has begun teardown sequence to handle a fatal GPU error.")
+	for _, l := range s.cfg.branch.faultLines(n) {
+		s.log.line("%s", l)
+	}
 	for _, c := range s.clients {
 		// Only the client's end: that of the server shows when the process has ended.
 		if uc, ok := c.conn.(*net.UnixConn); ok {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -20,67 +20,97 @@ import (
 // maxDocument is one byte more than the daemon reads, so that the daemon refuses a longer document itself.
 const maxDocument = 1<<20 + 1
 
+// applying is how an apply is requested, next to what the daemon gets.
+type applying struct {
+	noWait bool
+	match  *uint64 // refuse unless this generation is in force
+}
+
 func (a *app) applyCommand() *cobra.Command {
 	var file string
 	var o client.ApplyOptions
-	var noWait bool
-	var match uint64
+	var how applying
 	c := &cobra.Command{
 		Use: "apply -f FILE", Short: "Put a spec in force", Args: noArgs,
 		Long: `Apply sends a spec to the daemon. The daemon plans the fewest and least disruptive
 steps, checks that they are possible, and only then carries them out. Nothing in use is
-stopped without --force. A second apply of the same file changes nothing.`,
+stopped without --force. A second apply of the same file changes nothing. A GPU that
+does not answer holds back no other: it is held, apply names it and exits with 6, and it
+is changed when it answers again.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			doc, err := a.document(file)
+			doc, err := a.document(cmd.Context(), file)
 			if err != nil {
 				return err
 			}
 			o.File = file
-			if cmd.Flags().Changed("if-generation") {
-				o.IfMatch = &match
-			}
-			res, err := a.client.Apply(cmd.Context(), doc, o)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.applyJSON(cmd, res, noWait)
-			}
-			a.plan(cmd.Context(), &res.Plan, res.Checked, res.Changed)
-			if res.Operation == nil {
-				if res.Changed && !res.Checked {
-					fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", res.Generation)
-				}
-				return nil
-			}
-			if noWait {
-				fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare status' shows its progress\n", res.Plan.Generation)
-				return nil
-			}
-			return a.follow(cmd, res.Operation)
+			return a.applied(cmd, doc, o, &how)
 		},
 	}
-	f := c.Flags()
-	f.StringVarP(&file, "file", "f", "", "the spec; - for standard input (required)")
+	c.Flags().StringVarP(&file, "file", "f", "", "the spec; - for standard input (required)")
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
-	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
-	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
-	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL")
-	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
-	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
-	f.Uint64Var(&match, "if-generation", 0, "refuse unless this generation is in force")
+	a.applyFlags(c, &o, &how)
 	return c
 }
 
+// applyFlags are the flags of every apply.
+func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying) {
+	f := c.Flags()
+	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
+	f.BoolVar(&o.Check, "dry-run", false, "the same as --check")
+	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
+	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL")
+	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
+	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
+	f.Func("if-generation", "refuse unless this `generation` is in force", func(s string) error {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return errors.New("a generation is a number")
+		}
+		how.match = &n
+		return nil
+	})
+}
+
+// applied sends a spec, shows the plan, and follows the change.
+func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
+	o.IfMatch = how.match
+	res, err := a.client.Apply(cmd.Context(), doc, o)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.applyJSON(cmd, res, how.noWait)
+	}
+	a.plan(cmd.Context(), &res.Plan, res.Checked, res.Changed)
+	if res.Operation == nil {
+		if err := leftHeld(res); err != nil {
+			return err
+		}
+		if res.Changed && !res.Checked {
+			fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", res.Generation)
+		}
+		return nil
+	}
+	if how.noWait {
+		a.warnHeld(&res.Plan)
+		fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare status' shows its progress\n", res.Plan.Generation)
+		return nil
+	}
+	return a.follow(cmd, res.Operation)
+}
+
 // document reads a file or standard input.
-func (a *app) document(file string) ([]byte, error) {
+func (a *app) document(ctx context.Context, file string) ([]byte, error) {
 	if file == "" {
 		return nil, usageError{err: errors.New("no spec given: write -f FILE, or -f - for standard input")}
 	}
 	in := a.io.In
 	if file != "-" {
-		f, err := os.Open(file)
+		f, err := openFile(ctx, file)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
 			return nil, usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "-f takes a file, or - for standard input"}
 		}
@@ -103,6 +133,8 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 		}
 		res.Operation = last
 		failed = outcome(last)
+	} else if res.Operation == nil {
+		failed = leftHeld(res)
 	}
 	if err := a.printJSON(struct {
 		SchemaVersion int `json:"schema_version"`
@@ -198,6 +230,34 @@ func continues(err error) error {
 	return err
 }
 
+// leftHeld is the outcome of an apply without steps that left GPUs as they are; nil if it left none.
+func leftHeld(res *api.ApplyResult) error {
+	held := res.Plan.Held
+	if len(held) == 0 || res.Checked || res.Plan.Observe {
+		return nil
+	}
+	names := make([]string, len(held))
+	for i := range held {
+		names[i] = heldGPU(&held[i])
+	}
+	return &exitError{code: api.ExitDegraded, err: &api.Error{
+		Kind: api.KindDegraded, Message: fmt.Sprintf("generation %d is in force, but %s", res.Generation, strings.Join(names, "; ")),
+		Hint: "a held GPU is changed when it answers again; '" + held[0].Command + "' tries it",
+	}}
+}
+
+// warnHeld names the GPUs that a change leaves as they are. Its end, if it is waited for, names them too.
+func (a *app) warnHeld(p *api.Plan) {
+	for i := range p.Held {
+		fmt.Fprintf(a.io.Err, "warning: %s; '%s' tries it\n", sentence(heldGPU(&p.Held[i])), printable(p.Held[i].Command))
+	}
+}
+
+// heldGPU says that a GPU is held, and why.
+func heldGPU(h *api.HeldGPU) string {
+	return fmt.Sprintf("%s is held, because it does not answer: %s", h.Name(), h.Reason)
+}
+
 func outcome(op *api.Operation) error {
 	if op.State == "done" {
 		return nil
@@ -250,7 +310,7 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 	if file == "" {
 		return a.client.Plan(cmd.Context())
 	}
-	doc, err := a.document(file)
+	doc, err := a.document(cmd.Context(), file)
 	if err != nil {
 		return nil, err
 	}
@@ -267,6 +327,9 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	for _, w := range p.Warnings {
 		fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
+	}
+	if checked || p.Observe {
+		a.warnHeld(p)
 	}
 	if p.Diff != nil {
 		a.diff(p.Diff)

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -55,5 +56,35 @@ func TestApplyOfAHugeDocument(t *testing.T) {
 	})}
 	if res := run(t, r, strings.Repeat("x", 5<<20), "apply", "-f", "-"); res.code != api.ExitUsage || got != 1<<20+1 {
 		t.Errorf("exit code %d after %d bytes", res.code, got)
+	}
+}
+
+// An apply names the GPUs that it left as they are, and the command that tries them again, and exits with 6; a plan warns.
+func TestApplyWithAGPUThatDoesNotAnswer(t *testing.T) {
+	held := []api.HeldGPU{{GPU: gpu1, Index: 1, Reason: "the GPU is lost", Command: "gpushare gpu retry 1"}}
+	plan := labPlan()
+	plan.Held = held
+	op := operation("degraded", &api.Error{
+		Kind: api.KindDegraded, Message: "the change is incomplete: GPU 1 is held, because it does not answer: the GPU is lost",
+		Hint: "a held GPU is changed when it answers again; 'gpushare gpu retry 1' tries it",
+	})
+	for _, c := range []struct {
+		golden, args string
+		routes       routes
+		code         int
+	}{
+		{"apply-unanswered-same", "apply -f -", routes{"PUT /v1/spec": api.ApplyResult{Generation: 7, Plan: api.Plan{Empty: true, Held: held}}}, 6},
+		{"apply-unanswered-same-json", "apply -f - --json", routes{"PUT /v1/spec": api.ApplyResult{Generation: 7, Plan: api.Plan{Empty: true, Held: held}}}, 6},
+		{"apply-unanswered", "apply -f -", applying(op), 6},
+		{"apply-unanswered-check", "apply -f - --check", routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Checked: true, Changed: true, Plan: plan}, "GET /v1/status": labNode()}, 0},
+		{"plan-unanswered", "plan", routes{"GET /v1/plan": plan, "GET /v1/status": labNode()}, 0},
+	} {
+		t.Run(c.golden, func(t *testing.T) {
+			r := run(t, c.routes, "version: v1\n", strings.Fields(c.args)...)
+			if r.code != c.code {
+				t.Errorf("exit code %d, want %d", r.code, c.code)
+			}
+			golden(t, c.golden, fmt.Sprintf("$ gpushare %s\n%s── standard error\n%s── exit code %d\n", c.args, r.out, r.err, r.code))
+		})
 	}
 }

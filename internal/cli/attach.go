@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +12,6 @@ import (
 
 func (a *app) leaseAttach() *cobra.Command {
 	var r api.AttachRequest
-	var wait time.Duration
 	var export bool
 	c := &cobra.Command{
 		Use: "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]", Short: "Give a running process, unit or cgroup a lease",
@@ -35,10 +33,6 @@ Administrators may attach anything, units too.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("wait") {
-				d := api.Duration(wait)
-				r.Wait = &d
-			}
 			if len(args) == 1 {
 				r.Name = args[0]
 			}
@@ -59,8 +53,7 @@ Administrators may attach anything, units too.`,
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to attach for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
 	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
-	f.DurationVar(&wait, "wait", 0, "wait in the queue if nothing is free, at most this long (--wait=0: no limit)")
-	f.Lookup("wait").NoOptDefVal = "0s"
+	waitFlag(c, &r.Wait)
 	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, everything else on standard error")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
@@ -113,8 +106,7 @@ func (a *app) leaseRelease() *cobra.Command {
 		Use: "release ID", Short: "End an attached lease and leave its processes running", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := a.client.ReleaseLease(cmd.Context(), args[0])
-			var refused *api.Error
-			if missing && errors.As(err, &refused) && refused.Kind == api.KindNotFound {
+			if missing && isNotFound(err) {
 				err = nil
 			}
 			if err != nil {

@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +49,7 @@ func (a *app) checks(checks []api.Check) {
 		case "fail":
 			failed++
 		}
-		fmt.Fprintf(a.io.Out, "%s%s  %s: %s\n", a.verdict(c.Result), strings.Repeat(" ", max(0, len("fail")-len(c.Result))), c.Name, sentence(c.Message))
+		fmt.Fprintf(a.io.Out, "%s%s  %s: %s\n", a.verdict(c.Result), strings.Repeat(" ", max(0, len("fail")-len(c.Result))), c.Name, sentence(c.Message)+acknowledgedCheck(c.Acknowledged))
 		shared := i+1 < len(checks) && checks[i+1].Name == c.Name && checks[i+1].Result == c.Result && checks[i+1].Hint == c.Hint
 		if c.Hint != "" && !shared {
 			fmt.Fprintf(a.io.Out, "      %s\n", sentence(c.Hint))
@@ -69,34 +67,17 @@ func (a *app) checks(checks []api.Check) {
 	}
 }
 
+// acknowledgedCheck says why a check passes that found a condition.
+func acknowledgedCheck(k *api.Acknowledgement) string {
+	if k == nil {
+		return ""
+	}
+	return printable(" (acknowledged " + acknowledgement(k) + ")")
+}
+
 func (a *app) verdict(result string) string {
 	if result == "ok" {
 		return a.paint(green, result)
 	}
 	return a.state(result)
-}
-
-func (a *app) eventsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "events", Short: "Follow the events of the node", Args: noArgs,
-		Long:    "Events prints one line for each event from now on, until it is interrupted; with --json one object a line.",
-		Example: "  gpushare events\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := json.NewEncoder(a.io.Out)
-			return a.client.Events(cmd.Context(), func(e api.Event) {
-				if a.json {
-					_ = out.Encode(e) // A closed standard output ends the process by SIGPIPE.
-					return
-				}
-				where := e.Lease
-				if where == "" {
-					where = shortUUID(e.GPU)
-				}
-				if where == "" {
-					where = e.Tenant
-				}
-				fmt.Fprintf(a.io.Out, "%s  %-16s %-20s %s\n", e.At.Local().Format(time.TimeOnly), printable(e.Kind), printable(dash(where)), printable(e.Message))
-			})
-		},
-	}
 }

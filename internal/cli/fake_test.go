@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -198,6 +199,32 @@ func endedLeases() api.LeaseList {
 	}}
 }
 
+// acknowledgedNode is labNode on which an administrator knows of every condition.
+func acknowledgedNode() *api.Status {
+	s := labNode()
+	for i := range s.Node.Conditions {
+		c := &s.Node.Conditions[i]
+		c.ID, c.Since, c.Acknowledged = fmt.Sprintf("%s-%08x", c.Kind, i), noon, &api.Acknowledgement{By: "root", At: noon}
+	}
+	s.Node.Conditions[0].Acknowledged.Until, s.Node.Conditions[0].Acknowledged.Reason = ptr(noon.Add(2*time.Hour)), "the board is replaced today"
+	return s
+}
+
+func acknowledgedResult(now bool) api.AcknowledgeResult {
+	out := api.AcknowledgeResult{SchemaVersion: 1, Changed: true, Condition: api.Condition{ID: "held-3f9a21c0", Kind: "held", GPU: gpu10, Message: "held: in use", Since: noon}}
+	if now {
+		out.Condition.Acknowledged = &api.Acknowledgement{By: "root", At: noon, Until: ptr(noon.Add(2 * time.Hour)), Reason: "today"}
+	}
+	return out
+}
+
+func acknowledgedDoctor() *api.Doctor {
+	d := labDoctor()
+	c := &d.Checks[3]
+	c.Result, c.Hint, c.Acknowledged = "ok", "", acknowledgedResult(true).Condition.Acknowledged
+	return d
+}
+
 func printing(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 }
@@ -266,6 +293,13 @@ func applying(versions []*api.Operation) routes {
 		}),
 		"GET /v1/status": labNode(),
 	}
+}
+
+// reloading answers a reload that applies a spec_file in the same way.
+func reloading(versions []*api.Operation) routes {
+	r := applying(versions)
+	r["POST /v1/reload"] = api.Reloaded{Reloaded: true, NeedsRestart: []string{"socket"}, Applied: &api.ApplyResult{Generation: 8, Changed: true, Plan: labPlan(), Operation: versions[0]}}
+	return r
 }
 
 // releasing answers a release in the same way.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -35,11 +36,15 @@ func TestTexts(t *testing.T) {
 		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is an invalid mode (and one more mistake)", Hint: "nothing was changed",
 		Fields: []api.FieldError{
 			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is an invalid mode", Hint: "did you mean mig?"},
-			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" is an invalid share: write a number with a percent sign, as in 40%"},
+			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" has no percent sign: write 40%"},
 		},
 	}
 	one := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error(), Hint: "nothing was changed", Fields: spoilt.Fields[:1]}
 	hundred := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error() + " (and 400 more mistakes)", Fields: spoilt.Fields}
+	stale := &api.Error{
+		Kind: api.KindConflict, Message: "cannot apply the spec: it was edited from generation 6, and generation 7 is in force, by alice at 2026-03-02T12:00:00Z; 43 lines of what others changed since would be lost", Hint: "make your change there",
+		Stale: &api.StaleSpec{Base: 6, Generation: 7, By: "alice", At: noon, Lost: []string{"-     tasks: 7", "+     tasks: 9"}, More: 41},
+	}
 	checked := func(p api.Plan, changed bool) routes {
 		return routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Checked: true, Changed: changed, Plan: p}, "GET /v1/status": labNode()}
 	}
@@ -62,6 +67,15 @@ func TestTexts(t *testing.T) {
 		args   string
 	}{
 		"status":                   {routes{"GET /v1/status": labNode()}, "", "status"},
+		"status-wide":              {routes{"GET /v1/status": labNode()}, "", "status -o wide"},
+		"status-mine":              {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{UID: 4}}}, "", "status --mine"},
+		"status-acknowledged":      {routes{"GET /v1/status": acknowledgedNode()}, "", "status --exit-code"},
+		"condition-list":           {routes{"GET /v1/status": acknowledgedNode()}, "", "condition list"},
+		"condition-list-empty":     {routes{"GET /v1/status": emptyNode()}, "", "condition list"},
+		"condition-ack":            {routes{"POST /v1/conditions/held-3f9a21c0/ack": acknowledgedResult(true)}, "", "condition ack held-3f9a21c0 --for 2h --reason today"},
+		"condition-ack-for":        {nil, "", "condition ack held-3f9a21c0 --for tomorrow"},
+		"condition-unack":          {routes{"POST /v1/conditions/held-3f9a21c0/unack": acknowledgedResult(false)}, "", "condition unack held-3f9a21c0"},
+		"doctor-acknowledged":      {routes{"GET /v1/doctor": acknowledgedDoctor()}, "", "doctor"},
 		"status-empty":             {routes{"GET /v1/status": emptyNode()}, "", "status"},
 		"status-observing":         {routes{"GET /v1/status": observing}, "", "status"},
 		"status-many-conditions":   {routes{"GET /v1/status": manyConditions}, "", "status --exit-code"},
@@ -104,6 +118,11 @@ func TestTexts(t *testing.T) {
 		"mig-plan-no-want":         {nil, "", "mig plan --offline --model a30"},
 		"mig-plan-not-offline":     {nil, "", "mig plan --model a30 --want 1g.6gb"},
 		"mig-plan-batch":           {nil, "{\"model\":\"a30\",\"have\":\"1g.6gb@0\",\"want\":[\"2g.12gb\"]}\n\nx\n{\"model\":\"a30\",\"have\":[{\"profile\":\"1g.6gb\",\"start\":3,\"pinned\":true}],\"want\":\"4g.24gb\",\"force\":true}\n{\"model\":\"a30\",\"want\":[{\"slices\":1,\"memory\":\">=5GiB\",\"attributes\":[\"me\"]}]}\n", "mig plan --offline --batch -"},
+		"gpu-show":                 {routes{"GET /v1/status": cordonedNode()}, "", "gpu show 1"},
+		"gpu-show-unknown":         {routes{"GET /v1/status": labNode()}, "", "gpu show 99"},
+		"gpu-cordon":               {routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1, Changed: true, Cordoned: &api.Cordon{By: "root", Since: noon}, Leases: []string{"speech-1"}}}, "", "gpu cordon 1 --reason fan"},
+		"gpu-uncordon":             {routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1, Changed: true}}, "", "gpu uncordon 1"},
+		"gpu-uncordon-not":         {routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1}}, "", "gpu uncordon 1"},
 		"mps-list":                 {routes{"GET /v1/status": labNode()}, "", "mps list"},
 		"mps-list-empty":           {routes{"GET /v1/status": emptyNode()}, "", "mps list"},
 		"mps-show":                 {routes{"GET /v1/mps/1": labMPS()}, "", "mps show 1"},
@@ -127,6 +146,9 @@ func TestTexts(t *testing.T) {
 		"lease-show-ended":         {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "", "lease show vision-77aa"},
 		"lease-list-since":         {routes{"GET /v1/leases": accountedLeases()}, "", "lease list --since 1d"},
 		"lease-show-accounted":     {routes{"GET /v1/status": labNode(), "GET /v1/leases": accountedLeases()}, "", "lease show vision-train-m2n4"},
+		"metrics":                  {routes{"GET /metrics": printing("# HELP gpushare_spec_generation The generation of the spec in force, 0 without a spec.\n# TYPE gpushare_spec_generation gauge\ngpushare_spec_generation 7\n")}, "", "metrics"},
+		"metrics-json":             {routes{}, "", "metrics --json"},
+		"metrics-name":             {routes{}, "", "metrics --textfile /tmp/gpushare.txt"},
 		"usage":                    {routes{"GET /v1/usage": labUsage()}, "", "usage --since 7d --by tenant,user"},
 		"usage-csv":                {routes{"GET /v1/usage": labUsage()}, "", "usage --by user,tenant --csv"},
 		"usage-json":               {routes{"GET /v1/usage": labUsage()}, "", "usage --json"},
@@ -135,6 +157,13 @@ func TestTexts(t *testing.T) {
 		"lease-list-all":           {routes{"GET /v1/leases": endedLeases()}, "", "lease list --all"},
 		"lease-logs":               {routes{"GET /v1/leases/vision-77aa/logs": printing("epoch 1\nepoch 2\n")}, "", "lease logs vision-77aa"},
 		"lease-stop":               {routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "", "lease stop vision-3kq6"},
+		"lease-stop-several":       {routes{"DELETE /v1/leases/a-1": struct{}{}, "DELETE /v1/leases/a-2": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"a-2\" that you may stop", Hint: "see 'gpushare lease list'"}, "DELETE /v1/leases/a-3": struct{}{}}, "", "lease stop a-1 a-2 a-3"},
+		"lease-stop-json":          {routes{"DELETE /v1/leases/a-1": struct{}{}, "DELETE /v1/leases/a-2": struct{}{}}, "", "lease stop a-1 a-2 --json"},
+		"lease-stop-tenant":        {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}, "DELETE /v1/leases/vision-3kq6": struct{}{}, "DELETE /v1/leases/vision-k8qg": struct{}{}}, "", "lease stop --tenant vision --yes"},
+		"lease-stop-own":           {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{UID: 4, Role: "member"}}}, "", "lease stop --all --yes"},
+		"lease-stop-no-terminal":   {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "", "lease stop --all"},
+		"lease-stop-nothing":       {nil, "", "lease stop"},
+		"lease-stop-both":          {nil, "", "lease stop vision-3kq6 --all"},
 		"lease-attach":             {routes{"POST /v1/leases/attach": attached()}, "", "lease attach --pid 4711 -t vision --grant dev -- notebook"},
 		"lease-attach-export":      {routes{"POST /v1/leases/attach": attached()}, "", "lease attach --pid 4711 --export"},
 		"lease-attach-what":        {nil, "", "lease attach --pid 4711 --unit cron"},
@@ -154,8 +183,32 @@ func TestTexts(t *testing.T) {
 		"apply-check-diff":         {checked(withDiff, true), "version: v1\n", "apply -f - --check --diff"},
 		"apply-no-changes":         {checked(api.Plan{Empty: true}, false), "version: v1\n", "apply -f -"},
 		"apply-only-the-spec":      {checked(api.Plan{Empty: true}, true), "version: v1\n", "apply -f - --check"},
+		"history":                  {routes{"GET /v1/history": labHistory()}, "", "history"},
+		"history-json":             {routes{"GET /v1/history": labHistory()}, "", "history --json"},
+		"history-empty":            {routes{"GET /v1/history": api.SpecHistory{SchemaVersion: 1}}, "", "history"},
+		"history-one":              {routes{"GET /v1/history/7": labRevision(7, "mps"), "GET /v1/history/6": labRevision(6, "timeslice")}, "", "history 7"},
+		"history-oldest":           {routes{"GET /v1/history/5": &api.Error{Kind: api.KindNotFound, Message: "generation \"5\" is not kept"}, "GET /v1/history/6": labRevision(6, "timeslice")}, "", "history 6"},
+		"history-yaml":             {routes{"GET /v1/history/7": labRevision(7, "mps")}, "", "history 7 --yaml"},
+		"history-yaml-of-what":     {nil, "", "history --yaml"},
+		"history-word":             {nil, "", "history latest"},
+		"history-two":              {nil, "", "history 6 7"},
+		"rollback":                 {rollingBack("6", "8"), "", "rollback"},
+		"rollback-to":              {rollingBack("5", "8"), "", "rollback 5"},
+		"rollback-if":              {rollingBack("5", "3"), "", "rollback 5 --if-generation 3 --dry-run"},
+		"rollback-nothing":         {routes{"GET /v1/history": api.SpecHistory{SchemaVersion: 1, Revisions: labHistory().Revisions[3:]}}, "", "rollback"},
+		"rollback-unknown":         {routes{"GET /v1/history": labHistory(), "GET /v1/history/4": &api.Error{Kind: api.KindNotFound, Message: "generation \"4\" is not kept", Hint: "'gpushare history' lists those that are: 5 to 8"}}, "", "rollback 4"},
+		"events-repeated":          {routes{"GET /v1/events": emitting(repeatedEvents()...)}, "", "events"},
+		"top":                      {routes{"GET /v1/status": labNode()}, "", "top -b -n 1"},
+		"top-tenants":              {routes{"GET /v1/status": labNode()}, "", "top -b -n 1 --by tenant"},
+		"top-leases":               {routes{"GET /v1/status": labNode()}, "", "top -b -n 1 --by lease"},
+		"top-empty":                {routes{"GET /v1/status": emptyNode()}, "", "top -b -n 1"},
+		"top-no-terminal":          {nil, "", "top"},
+		"top-by-what":              {nil, "", "top --by user"},
+		"top-json":                 {nil, "", "top --json"},
 		"apply-at-once":            {routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Changed: true, Plan: api.Plan{Empty: true}}}, "version: v1\n", "apply -f -"},
 		"apply-infeasible":         {routes{"PUT /v1/spec": infeasible}, "version: v1\n", "apply -f -"},
+		"config-reload":            {reloading(operation("done", nil)), "", "config reload"},
+		"apply-stale":              {routes{"PUT /v1/spec": stale}, "version: v1\n", "apply -f -"},
 		"apply-mistakes":           {routes{"PUT /v1/spec": spoilt}, "version: v1\n", "apply -f -"},
 		"apply-one-mistake":        {routes{"PUT /v1/spec": one}, "version: v1\n", "apply -f -"},
 		"apply-too-many-mistakes":  {routes{"PUT /v1/spec": hundred}, "version: v1\n", "apply -f -"},
@@ -245,7 +298,7 @@ func TestNoGoldenIsLeftOver(t *testing.T) {
 		t.Fatalf("no golden files: %v", err)
 	}
 	var source []byte
-	for _, f := range []string{"golden_test.go", "run_test.go"} {
+	for _, f := range []string{"apply_test.go", "cordon_test.go", "golden_test.go", "run_test.go", "status_test.go"} {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -273,6 +326,7 @@ func TestWarningsComeFirst(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // Times are shown in the reader's zone.
+	cli.SetNow(func() time.Time { return noon })
 	if code, set := becomeGpushare(); set {
 		os.Exit(code)
 	}

@@ -16,7 +16,7 @@ func (a *app) gpuCommand() *cobra.Command {
 				SchemaVersion int             `json:"schema_version"`
 				GPUs          []api.GPUStatus `json:"gpus"`
 			}{1, s.GPUs}
-		}, func(s *api.Status) { a.gpuList(s) }), a.gpuRetry())
+		}, func(s *api.Status) { a.gpuList(s) }), a.gpuShow(), a.gpuCordon(), a.gpuUncordon(), a.gpuDrain(), a.gpuRetry())
 }
 
 func (a *app) gpuRetry() *cobra.Command {

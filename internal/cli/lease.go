@@ -18,16 +18,7 @@ func (a *app) leaseCommand() *cobra.Command {
 		a.leaseAttach(),
 		a.leaseRelease(),
 		a.leaseLogs(),
-		&cobra.Command{Use: "stop ID", Short: "Stop a lease: SIGTERM, a grace period, then SIGKILL", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.client.StopLease(cmd.Context(), args[0]); err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(map[string]any{"schema_version": 1, "stopped": args[0]})
-			}
-			fmt.Fprintf(a.io.Out, "stopped %s\n", args[0])
-			return nil
-		}})
+		a.leaseStop())
 }
 
 func (a *app) leaseList() *cobra.Command {
@@ -173,7 +164,7 @@ func (a *app) lease(l *api.Lease) {
 		line("started", l.Started.Local().Format(time.DateTime))
 	}
 	if l.Expires != nil {
-		line("expires", l.Expires.Local().Format(time.DateTime)+" (max_time)")
+		line("expires", l.Expires.Local().Format(time.DateTime)+" ("+timeOf(l)+")")
 	}
 	if l.Ended != nil {
 		line("ended", l.Ended.Local().Format(time.DateTime)+join(", ", l.Result))
@@ -238,6 +229,14 @@ func (a *app) leases(leases []api.Lease) {
 		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.GPUMemory), leaseShare(l.Share), command(l.Command), why})
 	}
 	a.table(rows)
+}
+
+// timeOf is what ends a lease that expires.
+func timeOf(l *api.Lease) string {
+	if l.MaxTime != nil {
+		return "time " + l.MaxTime.String()
+	}
+	return "max_time"
 }
 
 // join is the separator and the text; empty without a text.

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,8 +41,8 @@ cannot express is listed on standard error and as a comment. Without --label it 
 the labels.`,
 		Example:           "  gpushare mig convert config.yaml\n  gpushare mig convert config.yaml --label all-balanced > node.yaml",
 		ValidArgsFunction: yamlFiles,
-		RunE: func(_ *cobra.Command, args []string) error {
-			raw, err := a.read(args[0])
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := a.read(cmd.Context(), args[0])
 			if err != nil {
 				return usageError{err: fmt.Errorf("cannot read the file: %w", err), hint: "- is standard input"}
 			}
@@ -83,11 +83,11 @@ the labels.`,
 }
 
 // read reads a file, or standard input for -, up to the largest size of a document.
-func (a *app) read(file string) ([]byte, error) {
+func (a *app) read(ctx context.Context, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(io.LimitReader(a.io.In, maxDocument))
 	}
-	f, err := os.Open(file)
+	f, err := openFile(ctx, file)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -298,7 +297,10 @@ const maxQuestion = 1 << 20
 func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 	in := a.io.In
 	if file != "-" {
-		f, err := os.Open(file)
+		f, err := openFile(ctx, file)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil {
 			return usageError{err: fmt.Errorf("cannot read the requests: %w", err), hint: "'--batch -' reads standard input"}
 		}

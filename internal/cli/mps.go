@@ -49,9 +49,9 @@ func (a *app) mpsCommand() *cobra.Command {
 			a.table(rows)
 		}),
 		a.mpsShow(), a.mpsLog(), a.mpsRestart(),
-		a.mpsDrain("drain", "Close the MPS of a GPU to new leases", "Drain closes the MPS of a GPU to new leases. Those that run continue. A drained GPU stays\ndrained over a restart of the daemon and over a boot, until 'gpushare mps resume'.",
+		a.mpsDrain("drain", "Close the MPS of a GPU or MIG instance to new leases", "Drain closes the MPS of a GPU or a MIG instance to new leases. Those that run continue. It\nstays drained over a restart of the daemon and over a boot, until 'gpushare mps resume'.",
 			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.DrainMPS(ctx, id) }),
-		a.mpsDrain("resume", "Open a drained MPS to new leases again", "Resume ends 'gpushare mps drain'.",
+		a.mpsDrain("resume", "Open a drained MPS to new leases again", "Resume ends 'gpushare mps drain'. A tenant that is held back there after fatal faults gets\nleases again.",
 			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.ResumeMPS(ctx, id) }))
 }
 
@@ -89,8 +89,17 @@ func mpsNote(m *api.MPSStatus) string {
 	return m.Reason
 }
 
-// mpsGPUs offers the GPUs in MPS mode.
+// mpsArgument is what the commands for one control daemon need.
+const mpsArgument = "a GPU's index or UUID, or a MIG instance as GPU:START or by the UUID of its device"
+
+// mpsGPUs offers the GPUs in MPS mode, and the MIG instances that are shared.
 func mpsGPUs(s *api.Status) []string {
+	var instances []string
+	eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
+		if in != nil {
+			instances = append(instances, fmt.Sprintf("%d:%d\t%s", g.Index, in.Placement.Start, describe(in.Profile+", "+m.State)))
+		}
+	})
 	only := *s
 	only.GPUs = nil
 	for i := range s.GPUs {
@@ -98,13 +107,13 @@ func mpsGPUs(s *api.Status) []string {
 			only.GPUs = append(only.GPUs, s.GPUs[i])
 		}
 	}
-	return gpusOf(&only)
+	return append(gpusOf(&only), instances...)
 }
 
 func (a *app) mpsShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show GPU", Short: "Show the MPS of one GPU: its clients, and what of its limits is enforced", Args: exactArgs(1, "a GPU's index or UUID"),
-		Example: "  gpushare mps show 2\n  gpushare mps show 2 --json", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		Use: "show GPU[:START]", Short: "Show the MPS of one GPU or MIG instance: its clients, and what of its limits is enforced", Args: exactArgs(1, mpsArgument),
+		Example: "  gpushare mps show 2\n  gpushare mps show 0:4\n  gpushare mps show 2 --json", ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := a.client.MPS(cmd.Context(), args[0])
 			if err != nil {
@@ -129,6 +138,11 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 	}
 	rows := [][]string{
 		{"GPU", fmt.Sprintf("%d (%s)", m.Index, m.GPU)},
+	}
+	if m.Instance != nil {
+		rows = append(rows, []string{"instance", fmt.Sprintf("%s at %d", m.Profile, m.Instance.Start)})
+	}
+	rows = append(rows, [][]string{
 		{"state", m.State},
 		{"version", dash(m.Version)},
 		{"unit", dash(m.Unit)},
@@ -137,7 +151,7 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 		{"servers", servers},
 		{"restarts", fmt.Sprint(m.Restarts)},
 		{"bypass", m.Bypass},
-	}
+	}...)
 	if m.Reason != "" {
 		rows = append(rows, []string{"reason", m.Reason})
 	}
@@ -171,7 +185,7 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 func (a *app) mpsLog() *cobra.Command {
 	var lines int
 	c := &cobra.Command{
-		Use: "log GPU", Short: "Show the last lines of the control daemon of a GPU and its servers", Args: exactArgs(1, "a GPU's index or UUID"),
+		Use: "log GPU[:START]", Short: "Show the last lines of the control daemon of a GPU or MIG instance and its servers", Args: exactArgs(1, mpsArgument),
 		Long: `Log shows what the MPS control daemon of a GPU and its servers wrote last, also after
 they have ended. The lines name processes of every tenant, so only administrators may
 read them.`,
@@ -200,10 +214,10 @@ read them.`,
 func (a *app) mpsRestart() *cobra.Command {
 	var o client.MPSRestartOptions
 	c := &cobra.Command{
-		Use: "restart GPU", Short: "Restart the MPS of a GPU", Args: exactArgs(1, "a GPU's index or UUID"),
-		Long: `Restart replaces the MPS control daemon of a GPU and its servers. It touches no other
-GPU. With clients it is refused, and names them; --force terminates them first.`,
-		Example: "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		Use: "restart GPU[:START]", Short: "Restart the MPS of a GPU or MIG instance", Args: exactArgs(1, mpsArgument),
+		Long: `Restart replaces the MPS control daemon of a GPU, or of a MIG instance, and its servers.
+It touches no other one. With clients it is refused, and names them; --force terminates them first.`,
+		Example: "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force\n  gpushare mps restart 0:4", ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := a.client.RestartMPS(cmd.Context(), args[0], o)
 			if err != nil {
@@ -220,14 +234,14 @@ GPU. With clients it is refused, and names them; --force terminates them first.`
 		},
 	}
 	c.Flags().BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
-	c.Flags().BoolVar(&o.Force, "force", false, "terminate the clients of the GPU")
+	c.Flags().BoolVar(&o.Force, "force", false, "terminate its clients")
 	return c
 }
 
 // mpsDrain is a verb that closes or opens the MPS of a GPU.
 func (a *app) mpsDrain(use, short, long string, do func(context.Context, string) (*api.MPSDrainResult, error)) *cobra.Command {
 	return &cobra.Command{
-		Use: use + " GPU", Short: short, Long: long, Args: exactArgs(1, "a GPU's index or UUID"),
+		Use: use + " GPU[:START]", Short: short, Long: long, Args: exactArgs(1, mpsArgument),
 		Example: "  gpushare mps " + use + " 2", ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := do(cmd.Context(), args[0])

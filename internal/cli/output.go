@@ -17,14 +17,14 @@ import (
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.io.Out)
 	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
+	if err := e.Encode(v); err != nil && a.out.failed() == nil {
 		return fmt.Errorf("cannot print: %w", err)
 	}
-	return nil
+	return nil // The error of the output is that of the command.
 }
 
 func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := behind(w).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 

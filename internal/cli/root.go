@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,11 +27,14 @@ type Stdio struct {
 
 // app is what every command shares.
 type app struct {
-	env    []string
-	io     Stdio
-	client client.Client
-	json   bool
-	color  bool
+	env []string
+	io  Stdio
+	out *stdout // io.Out
+
+	terminalIn io.Reader // what io.In reads
+	client     client.Client
+	json       bool
+	color      bool
 }
 
 // exitError carries an exit code that no error kind gives.
@@ -65,19 +69,29 @@ func (*interruptedError) Unwrap() error { return context.Canceled }
 
 // Run is the command line. args are without the program's name.
 func Run(ctx context.Context, args, env []string, stdio Stdio) int {
+	terminalIn := stdio.In
 	stdio.In = &input{ctx, stdio.In}
-	a := &app{env: env, io: stdio}
+	out := &stdout{w: stdio.Out}
+	stdio.Out = out
+	a := &app{env: env, io: stdio, terminalIn: terminalIn, out: out}
 	root := a.root()
-	root.SetArgs(args)
+	root.SetArgs(joinWait(root, args))
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
 	cmd, err := root.ExecuteContextC(ctx)
-	return a.report(cmd, err)
+	code := a.report(cmd, err)
+	if err := out.failed(); err != nil && (code == api.ExitOK || code == api.ExitChanges) {
+		code = api.ExitFailed
+		a.refusal(&api.Error{Kind: api.KindInternal, Message: "cannot write the output: " + err.Error(), Hint: "what was written is incomplete"}, code)
+	}
+	return code
 }
 
 // Root gives the command tree for documentation and completion.
-func Root() *cobra.Command { return (&app{io: Stdio{os.Stdin, os.Stdout, os.Stderr}}).root() }
+func Root() *cobra.Command {
+	return (&app{io: Stdio{os.Stdin, os.Stdout, os.Stderr}, out: &stdout{w: os.Stdout}}).root()
+}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -116,9 +130,9 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
-		a.statusCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
-		a.eventsCommand(), a.auditCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
-		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(),
+		a.statusCommand(), a.topCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.historyCommand(), a.rollbackCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
+		a.eventsCommand(), a.auditCommand(), a.usageCommand(), a.metricsCommand(), a.doctorCommand(), a.versionCommand(),
+		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.conditionCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(),
 	)
 	return root
 }
@@ -156,7 +170,7 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		if shown.Hint == "" {
 			shown.Hint = fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())
 		}
-	case strings.HasPrefix(err.Error(), "unknown command"): // of a command that is cobra's own
+	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "if any flags in the group"): // cobra's own
 		shown, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
 	}
 	if errors.As(err, &exit) {
@@ -194,6 +208,14 @@ func (a *app) refusal(e *api.Error, code int) {
 		}
 		if f.Hint != "" {
 			fmt.Fprintf(a.io.Err, "    %s\n", sentence(f.Hint))
+		}
+	}
+	if e.Stale != nil {
+		for _, line := range e.Stale.Lost {
+			fmt.Fprintf(a.io.Err, "  %s\n", printable(line))
+		}
+		if e.Stale.More > 0 {
+			fmt.Fprintf(a.io.Err, "  and %s more\n", text.Count(e.Stale.More, "line"))
 		}
 	}
 	if e.Hint != "" {
@@ -259,11 +281,31 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
+		switch {
+		case len(args) < n:
 			return usageError{err: fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
+		case len(args) > n:
+			return usageError{err: fmt.Errorf("'%s' needs %s, and no more: got %s", cmd.CommandPath(), what, quotedWords(args))}
 		}
 		return nil
 	}
+}
+
+// quotedWords lists arguments, the first few of many.
+func quotedWords(args []string) string {
+	const few = 4
+	out := make([]string, 0, few+1)
+	for i, arg := range args {
+		if i == few {
+			out = append(out, fmt.Sprintf("and %d more", len(args)-few))
+			break
+		}
+		if r := []rune(arg); len(r) > 40 {
+			arg = string(r[:40]) + "…"
+		}
+		out = append(out, strconv.Quote(arg))
+	}
+	return strings.Join(out, " ")
 }
 
 func atLeast(n int, what string) cobra.PositionalArgs {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,13 +26,15 @@ const (
 
 func (a *app) runCommand() *cobra.Command {
 	var r api.LeaseRequest
-	var wait time.Duration
 	var silent, detach bool
 	c := &cobra.Command{
 		Use: "run [-t TENANT] [--grant NAME] [--detach] -- COMMAND [ARG…]", Short: "Run a command on a GPU that you are granted",
 		Long: `Run requests a lease and then executes the command in it: same process, same terminal,
 and the exit code is that of the command. 125 means that the lease was refused, 126 and
 127 that the command could not be run.
+
+With --time the lease ends after that time: its user is warned 10 minutes and 1 minute
+before, then its processes are stopped with SIGTERM and, 10 s later, SIGKILL.
 
 With --wait the request waits in the queue and shows its position and the reason.
 Ctrl-C leaves the queue. If the daemon restarts meanwhile, the request keeps its
@@ -48,7 +49,8 @@ the service would not have them. The id of the lease is printed.
 'gpushare lease logs ID' shows the output, 'gpushare lease show ID' how it ended, and
 'gpushare lease stop ID' stops it.`,
 		Example: `  gpushare run -- python train.py
-  gpushare run -t vision --grant dev --wait=10m -- make train
+  gpushare run -t vision --grant dev --wait 10m -- make train
+  gpushare run --gpu 4 --time 2h -- python train.py
   gpushare run --kind mig:2g.10gb -- ./job
   id=$(gpushare run --detach -- python train.py) && gpushare lease logs -f "$id"`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -62,10 +64,6 @@ the service would not have them. The id of the lease is printed.
 			if err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("wait") {
-				d := api.Duration(wait)
-				r.Wait = &d
-			}
 			r.Command = args
 			if detach {
 				return a.detach(cmd, path, r, silent)
@@ -78,13 +76,15 @@ the service would not have them. The id of the lease is printed.
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to run for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
 	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
-	f.DurationVar(&wait, "wait", 0, "wait in the queue if nothing is free, at most this long (--wait=0: no limit)")
-	f.Lookup("wait").NoOptDefVal = "0s"
+	f.StringSliceVarP(&r.GPUs, "gpu", "g", nil, "place it on this GPU, by its index or UUID; of several, as in 0,1, on any")
+	f.Var(duration{&r.MaxTime}, "time", "end it after this time, as in 2h or 1-12:00:00, after a warning (default and at most: the max_time of the grant)")
+	waitFlag(c, &r.Wait)
 	f.BoolVarP(&detach, "detach", "d", false, "run it as a service in the background, and print the id of its lease")
 	f.BoolVarP(&silent, "quiet", "q", false, "do not print which grant was selected")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
 	a.completeFlag(c, "kind", kindsOf)
+	a.completeFlag(c, "gpu", gpusOf)
 	return c
 }
 
@@ -199,17 +199,21 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent
 }
 
 func (a *app) envCommand() *cobra.Command {
-	var cdi bool
+	var cdi, reserve bool
 	var tenant, grant string
 	c := &cobra.Command{
 		Use: "env", Short: "Print the environment of the current lease, for a shell", Args: noArgs,
 		Long: `Env prints the environment of the lease that it runs in, for a shell. With --cdi it
 prints how to start a container in a grant. A container does not run below the process
-that starts it, so it is not in the lease of that process.`,
-		Example: "  eval \"$(gpushare env)\"\n  gpushare env --cdi -t vision --grant dev",
+that starts it, so it is not in the lease of that process. With --reserve the device is
+for one container alone: its place is kept free for it for two minutes.`,
+		Example: "  eval \"$(gpushare env)\"\n  gpushare env --cdi -t vision --grant dev\n  gpushare env --cdi --reserve -t vision --grant dev",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cdi {
-				return a.containerLine(cmd, tenant, grant)
+				return a.containerLine(cmd, tenant, grant, reserve)
+			}
+			if reserve {
+				return usageError{err: errors.New("--reserve needs --cdi"), hint: "'gpushare run' gets a place of its own without it"}
 			}
 			if tenant != "" || grant != "" {
 				return usageError{err: errors.New("--tenant and --grant need --cdi: the environment is always that of the current lease")}
@@ -230,6 +234,7 @@ that starts it, so it is not in the lease of that process.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&cdi, "cdi", false, "print how to start a container in a grant")
+	f.BoolVar(&reserve, "reserve", false, "with --cdi: keep a place free for one container, with a device of its own")
 	f.StringVarP(&tenant, "tenant", "t", "", "with --cdi: the tenant (default: the only one that you see)")
 	f.StringVar(&grant, "grant", "", "with --cdi: the grant (default: the only one that takes containers)")
 	a.completeFlag(c, "tenant", tenantsOf)
@@ -238,7 +243,10 @@ that starts it, so it is not in the lease of that process.`,
 }
 
 // containerLine prints the one line that starts a container in a grant.
-func (a *app) containerLine(cmd *cobra.Command, tenant, grant string) error {
+func (a *app) containerLine(cmd *cobra.Command, tenant, grant string, reserve bool) error {
+	if reserve && tenant != "" && grant != "" { // The status shows only grants with free places for any container.
+		return a.reserveContainer(cmd, tenant, grant)
+	}
 	s, err := a.client.Status(cmd.Context())
 	if err != nil {
 		return err
@@ -259,13 +267,29 @@ func (a *app) containerLine(cmd *cobra.Command, tenant, grant string) error {
 		return &api.Error{Kind: api.KindNotFound, Message: "cannot start a container there: no such grant accepts containers now", Hint: "'gpushare tenant show NAME' lists those that do; MPS grants never do, and none does with 'enforce: observe'"}
 	case len(found) > 1:
 		return usageError{err: errors.New("more than one grant accepts containers: " + strings.Join(names, ", ")), hint: "select one with -t and --grant"}
-	case a.json:
+	case reserve:
+		tenant, grant, _ := strings.Cut(names[0], "/")
+		return a.reserveContainer(cmd, tenant, grant)
+	}
+	return a.printContainerUse(found[0])
+}
+
+func (a *app) reserveContainer(cmd *cobra.Command, tenant, grant string) error {
+	u, err := a.client.ReserveContainer(cmd.Context(), api.ContainerRequest{Tenant: tenant, Grant: grant})
+	if err != nil {
+		return err
+	}
+	return a.printContainerUse(u)
+}
+
+func (a *app) printContainerUse(u *api.ContainerUse) error {
+	if a.json {
 		return a.printJSON(struct {
 			SchemaVersion int `json:"schema_version"`
 			*api.ContainerUse
-		}{1, found[0]})
+		}{1, u})
 	}
-	fmt.Fprintln(a.io.Out, printable(found[0].Command))
+	fmt.Fprintln(a.io.Out, printable(u.Command))
 	return nil
 }
 

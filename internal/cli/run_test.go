@@ -128,16 +128,18 @@ func TestRunExitCodes(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"not found":          {nil, []string{"no-such-program"}, 127, "cannot run no-such-program: executable file not found in $PATH\n"},
-		"no such path":       {nil, []string{"/no/such/program"}, 127, "cannot run /no/such/program: no such file or directory\n"},
-		"not executable":     {nil, []string{plain}, 126, "cannot run " + plain + ": permission denied\n"},
-		"a directory":        {nil, []string{dir}, 126, "is a directory\n"},
-		"no program":         {granted(), []string{script}, 126, "exec format error\nhint: a script needs a first line"},
-		"refused":            {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
-		"denied at once":     {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
-		"the daemon goes":    {emitting(), []string{"--wait=20ms", "true"}, 125, "went away"},
-		"no command":         {nil, nil, 2, "no command given"},
-		"an option too many": {nil, []string{"--grnat", "x", "true"}, 2, "did you mean --grant?"},
+		"not found":           {nil, []string{"no-such-program"}, 127, "cannot run no-such-program: executable file not found in $PATH\n"},
+		"no such path":        {nil, []string{"/no/such/program"}, 127, "cannot run /no/such/program: no such file or directory\n"},
+		"not executable":      {nil, []string{plain}, 126, "cannot run " + plain + ": permission denied\n"},
+		"a directory":         {nil, []string{dir}, 126, "is a directory\n"},
+		"no program":          {granted(), []string{script}, 126, "exec format error\nhint: a script needs a first line"},
+		"refused":             {refusal(&api.Error{Kind: api.KindConflict, Message: "its one lease is in use", Hint: "--wait waits"}), []string{"true"}, 125, "its one lease is in use\nhint: --wait waits\n"},
+		"denied at once":      {&api.Error{Kind: api.KindDenied, Message: "you may not"}, []string{"true"}, 125, "you may not\n"},
+		"the daemon goes":     {emitting(), []string{"--wait=20ms", "true"}, 125, "went away"},
+		"no command":          {nil, nil, 2, "no command given"},
+		"a wait without unit": {nil, []string{"--wait", "30", "true"}, 2, "write 30s for seconds or 30m for minutes"},
+		"a wait of nothing":   {nil, []string{"--wait=soon", "true"}, 2, "is no duration"},
+		"an option too many":  {nil, []string{"--grnat", "x", "true"}, 2, "did you mean --grant?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := routes{}
@@ -159,9 +161,14 @@ func TestRunRequests(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":          {nil, `{"command":["true","-q","--"]}`},
-		"everything":       {[]string{"-t", "red", "--grant", "part", "--kind", "mig:1g.5gb", "--wait=90s"}, `{"tenant":"red","grant":"part","kind":"mig:1g.5gb","command":["true","-q","--"],"wait":"1m30s"}`},
-		"wait without end": {[]string{"--wait"}, `{"command":["true","-q","--"],"wait":"0s"}`},
+		"nothing":           {nil, `{"command":["true","-q","--"]}`},
+		"everything":        {[]string{"-t", "red", "--grant", "part", "--kind", "mig:1g.5gb", "--wait=90s"}, `{"tenant":"red","grant":"part","kind":"mig:1g.5gb","command":["true","-q","--"],"wait":"1m30s"}`},
+		"wait without end":  {[]string{"--wait"}, `{"command":["true","-q","--"],"wait":"0s"}`},
+		"the next word":     {[]string{"--wait", "3s"}, `{"command":["true","-q","--"],"wait":"3s"}`},
+		"and flags after":   {[]string{"--wait", "1d", "--grant", "part", "-q"}, `{"grant":"part","command":["true","-q","--"],"wait":"24h"}`},
+		"before the dashes": {[]string{"-t", "red", "--wait", "1-00:00:00", "--"}, `{"tenant":"red","command":["true","-q","--"],"wait":"24h"}`},
+		"a time":            {[]string{"--time", "1-12"}, `{"command":["true","-q","--"],"max_time":"36h"}`},
+		"a GPU":             {[]string{"--gpu", "4", "-g", "0,GPU-1"}, `{"gpus":["4","0","GPU-1"],"command":["true","-q","--"]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan string, 1)

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -14,40 +15,63 @@ import (
 
 func (a *app) statusCommand() *cobra.Command {
 	var exitCode bool
+	var o view
 	c := &cobra.Command{
 		Use: "status", Short: "Show GPUs, tenants and leases as they are now", Args: noArgs,
-		Example: "  gpushare status\n  gpushare status --json | jq '.gpus[].memory'\n  gpushare status --exit-code   # 6 when something is degraded",
+		Long: `Status shows the GPUs, tenants and leases as they are now. --tenant, --gpu, --user and --mine
+restrict it to leases, and to the GPUs, tenants and conditions that belong to them. On a terminal
+the columns fit its width, from 80 to 200 characters; where programs read it, nothing is cut.`,
+		Example: "  gpushare status\n  gpushare status --mine --sort memory\n  gpushare status --tenant vision --gpu 0\n  gpushare status --user alice -o name\n" +
+			"  gpushare status --json | jq '.gpus[].memory'\n  gpushare status --exit-code   # 6 when something is degraded",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(a.json); err != nil {
+				return err
+			}
 			s, err := a.client.Status(cmd.Context())
+			if err == nil {
+				err = a.selectPart(cmd.Context(), s, &o)
+			}
 			if err != nil {
 				return err
 			}
-			if a.json {
+			switch {
+			case a.json || o.output == "json":
 				err = a.printJSON(s)
-			} else {
-				a.status(s)
+			case o.output == "name":
+				for i := range s.Leases {
+					fmt.Fprintln(a.io.Out, s.Leases[i].ID)
+				}
+			default:
+				a.status(s, &o)
 			}
-			if err == nil && exitCode && len(s.Node.Conditions) > 0 {
+			if err == nil && exitCode && len(unacknowledged(s.Node.Conditions)) > 0 {
 				return &exitError{code: api.ExitDegraded}
 			}
 			return err
 		},
 	}
-	c.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 6 when something is degraded")
+	c.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 6 when something that it shows is degraded and not acknowledged")
+	a.viewFlags(c, &o)
 	return c
 }
 
-func (a *app) status(s *api.Status) {
-	a.statusHead(s)
+func (a *app) status(s *api.Status, o *view) {
+	width := columnsOf(a.io.Out)
+	if o.output == "wide" {
+		width = 0
+	}
+	a.statusHead(s, width)
 	fmt.Fprintln(a.io.Out)
-	a.gpus(s)
+	a.gpus(s, width, o.output == "wide")
 	if len(s.Tenants) > 0 {
 		fmt.Fprintln(a.io.Out)
 		a.tenants(s.Tenants)
 	}
 	if len(s.Leases) > 0 {
 		fmt.Fprintln(a.io.Out)
-		a.leases(s.Leases)
+		a.statusLeases(s, width, o.output == "wide")
+	} else if o.selective() {
+		fmt.Fprintln(a.io.Out, "\nno leases")
 	}
 	a.users(s.Users)
 }
@@ -73,7 +97,7 @@ func (a *app) users(users []api.UserStatus) {
 	}
 }
 
-func (a *app) statusHead(s *api.Status) {
+func (a *app) statusHead(s *api.Status, width int) {
 	n := &s.Node
 	head := []string{n.Host}
 	switch {
@@ -93,7 +117,19 @@ func (a *app) statusHead(s *api.Status) {
 	if n.Operation != "" {
 		head = append(head, "changing: "+n.Operation)
 	}
-	fmt.Fprintln(a.io.Out, strings.Join(head, " · "))
+	at := ""
+	for _, part := range head {
+		if at != "" && width > 0 && utf8.RuneCountInString(at+" · "+part) > width {
+			fmt.Fprintln(a.io.Out, at+" ·")
+			at = "  " + part
+			continue
+		}
+		if at != "" {
+			at += " · "
+		}
+		at += part
+	}
+	fmt.Fprintln(a.io.Out, at)
 	if len(n.ClosedTo) > 0 {
 		closed := make([]string, len(n.ClosedTo))
 		for i, cg := range n.ClosedTo {
@@ -101,15 +137,32 @@ func (a *app) statusHead(s *api.Status) {
 		}
 		fmt.Fprintf(a.io.Out, "managed GPUs are closed outside leases to %s\n", strings.Join(closed, ", "))
 	}
-	a.conditions(s)
+	a.conditions(s, width)
+}
+
+// unacknowledged are the conditions that no administrator acknowledged.
+func unacknowledged(all []api.Condition) []api.Condition {
+	var out []api.Condition
+	for i := range all {
+		if all[i].Acknowledged == nil {
+			out = append(out, all[i])
+		}
+	}
+	return out
 }
 
 // shownAlike is how many conditions with the same hint are shown, so that the GPUs below stay visible.
 const shownAlike = 6
 
 // conditions prints the conditions, and the hint of consecutive ones only once.
-func (a *app) conditions(s *api.Status) {
-	for rest := s.Node.Conditions; len(rest) > 0; {
+func (a *app) conditions(s *api.Status, width int) {
+	news := unacknowledged(s.Node.Conditions)
+	if n := len(s.Node.Conditions) - len(news); n > 0 {
+		defer func() {
+			fmt.Fprintf(a.io.Out, "%s: 'gpushare condition list'\n", text.Count(n, "acknowledged condition"))
+		}()
+	}
+	for rest := news; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && rest[n].Kind == rest[0].Kind && rest[n].Hint == rest[0].Hint {
 			n++
@@ -121,13 +174,27 @@ func (a *app) conditions(s *api.Status) {
 			show = alike[:shownAlike]
 		}
 		for i := range show {
-			fmt.Fprintf(a.io.Out, "%s %s\n", a.paint(yellow, "!"), sentence(conditionText(s, &show[i])))
+			a.wrapped(a.paint(yellow, "!")+" ", sentence(conditionText(s, &show[i])), width)
 		}
 		if more := n - len(show); more > 0 {
 			fmt.Fprintf(a.io.Out, "%s and %d more of these: 'gpushare status --json' lists all\n", a.paint(yellow, "!"), more)
 		}
 		if alike[0].Hint != "" {
-			fmt.Fprintf(a.io.Out, "  %s\n", sentence(alike[0].Hint))
+			a.wrapped("  ", sentence(alike[0].Hint), width)
+		}
+	}
+}
+
+// wrapped prints a text after a prefix of two characters, within the width of a terminal.
+func (a *app) wrapped(prefix, s string, width int) {
+	for _, l := range strings.Split(s, "\n") {
+		parts := []string{l}
+		if width > 0 && utf8.RuneCountInString(l) > width-2 {
+			parts = wrap(l, width-2)
+		}
+		for _, p := range parts {
+			fmt.Fprintln(a.io.Out, prefix+p)
+			prefix = "  "
 		}
 	}
 }
@@ -147,36 +214,6 @@ func conditionText(s *api.Status, c *api.Condition) string {
 		return c.Message
 	}
 	return where + ": " + c.Message
-}
-
-func (a *app) gpus(s *api.Status) {
-	if len(s.GPUs) == 0 {
-		fmt.Fprintln(a.io.Out, "no GPUs")
-		return
-	}
-	rows := [][]string{{"GPU", "MODEL", "MODE", "MEMORY", "BUSY", "STATE", ""}}
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		rows = append(rows, []string{
-			fmt.Sprint(g.Index), strings.TrimPrefix(g.Model, "NVIDIA "), g.Mode, memory(g.Memory), busy(g.Utilization), g.State, gpuNote(g),
-		})
-		if g.MIG == nil {
-			continue
-		}
-		for _, in := range g.MIG.Instances {
-			note := dash(in.Lease)
-			switch {
-			case in.Foreign:
-				note = "foreign: not created by gpushare"
-			case len(in.UUIDs) == 0:
-				note = "orphan: no compute instance"
-			case in.Lease == "":
-				note = "free"
-			}
-			rows = append(rows, []string{"", fmt.Sprintf("  %s at %d", in.Profile, in.Placement.Start), "", memory(in.Memory), "", "", note})
-		}
-	}
-	a.table(rows)
 }
 
 func busy(u *int) string {
@@ -199,43 +236,4 @@ func pendingMode(m *api.MIGStatus) string {
 		return "MIG mode is off; on is pending"
 	}
 	return "MIG mode is on; off is pending"
-}
-
-func gpuNote(g *api.GPUStatus) string {
-	notes := []string{}
-	if g.Reason != "" {
-		notes = append(notes, g.Reason)
-	}
-	if g.Owner != "" {
-		notes = append(notes, "managed by "+g.Owner)
-	}
-	if m := g.MIG; m != nil && m.Enabled != m.Pending {
-		notes = append(notes, pendingMode(m))
-	}
-	if m := g.MPS; m != nil {
-		n := "MPS " + m.State
-		if m.State == "running" {
-			n += ", " + clients(m) + " " + text.Plural(max(m.Clients, m.MaxClients), "client")
-		}
-		if m.Reason != "" {
-			n += ": " + m.Reason
-		}
-		notes = append(notes, n)
-	}
-	if t := g.TimeSlices; t != nil && t.IdleWhileWaiting != nil {
-		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
-	}
-	if g.Unattributed != nil && *g.Unattributed > 0 {
-		notes = append(notes, gib(*g.Unattributed)+" in no process")
-	}
-	unattributed := 0
-	for _, p := range g.Processes {
-		if p.Lease == "" && p.Kind != "mps-server" {
-			unattributed++
-		}
-	}
-	if unattributed > 0 && g.Mode != api.ModeUnmanaged && g.Mode != api.ModeExternal {
-		notes = append(notes, text.Count(unattributed, "process")+" outside any lease")
-	}
-	return strings.Join(notes, "; ")
 }

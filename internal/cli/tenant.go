@@ -111,7 +111,8 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 		fmt.Fprintln(a.io.Out, "no tenants")
 		return
 	}
-	rows := [][]string{{"TENANT", "GRANT", "MAY USE", "LEASES", "GPUS"}}
+	columns := []column{{head: "TENANT", min: 8, middle: true}, {head: "GRANT", min: 6, middle: true}, {head: "MAY USE", min: 20}, {head: "LEASES"}, {head: "GPUS"}}
+	var rows []line
 	for _, t := range tenants {
 		name := t.Name
 		if t.Priority != "" && t.Priority != "normal" {
@@ -125,14 +126,14 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 			if g.Queued > 0 {
 				leases += fmt.Sprintf(", %d waiting", g.Queued)
 			}
-			rows = append(rows, []string{name, g.Name, g.Text, leases, text.Count(len(g.GPUs), "GPU")})
+			rows = append(rows, line{cells: []string{name, g.Name, g.Text, leases, text.Count(len(g.GPUs), "GPU")}})
 			name = ""
 		}
 		if len(t.Grants) == 0 {
-			rows = append(rows, []string{name, "-", "no GPU", "", ""})
+			rows = append(rows, line{cells: []string{name, "-", "no GPU", "", ""}})
 		}
 	}
-	a.table(rows)
+	a.fit(columnsOf(a.io.Out), columns, rows)
 }
 
 // containers prints how to start a container in each grant that accepts one.

@@ -148,6 +148,11 @@ func unreachable(err error) bool {
 	return errors.As(err, &e) && e.Kind == api.KindUnavailable
 }
 
+func isNotFound(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Kind == api.KindNotFound
+}
+
 // stateDir reads one key of the daemon's settings, a flat file. Only the daemon checks the rest.
 func stateDir(settings string) (string, error) {
 	const usual = "/var/lib/gpushare"

@@ -7,7 +7,12 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime"
 )
+
+// linesAtOnce is how many lines are read until other goroutines run. The daemon has one thread for them: without it a long file
+// delays each step of a request by the 10 ms after which the runtime interrupts a goroutine. These lines take about 0.2 ms.
+const linesAtOnce = 32
 
 // eachLine calls each with the lines of the first size bytes of a file, all for a negative size, until it returns false. whole is
 // false for a line without its end, or that is longer than any that is written. each must not keep the bytes.
@@ -21,7 +26,10 @@ func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) e
 		size = math.MaxInt64
 	}
 	lines, long := bufio.NewReaderSize(io.LimitReader(f, size), maxLine), false
-	for {
+	for n := 1; ; n++ {
+		if n%linesAtOnce == 0 {
+			runtime.Gosched()
+		}
 		raw, err := lines.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):

@@ -21,6 +21,7 @@ var Order = []Level{
 	{Observer{}, "one observation of the node at a time, and its cache"},
 	{Logins{}, "one change of login filters at a time"},
 	{CDI{}, "one writing of CDI files at a time"},
+	{MPSFaults{}, "what is known of the faults of MPS"},
 	{TableSave{}, "one saving of the leases at a time"},
 	{Table{}, "the leases. Callbacks run under it, and may acquire only the locks below"},
 	{Shares{}, "the loops that time-slice GPUs"},
@@ -57,6 +58,7 @@ type (
 	Observer        struct{ ranked }
 	Logins          struct{ ranked }
 	CDI             struct{ ranked }
+	MPSFaults       struct{ ranked }
 	TableSave       struct{ ranked }
 	Table           struct{ ranked }
 	Shares          struct{ ranked }

@@ -40,6 +40,9 @@ type GPU struct {
 	// InstanceMPS are the MPS control daemons of its MIG instances, by placement, also of removed instances.
 	InstanceMPS []*mps.State
 	Err         error
+	// ReadAt is when its memory and its processes were read, UtilizationReadAt when its utilization was; zero: never.
+	ReadAt            time.Time
+	UtilizationReadAt time.Time
 	// Unattributed is the used memory in no process, by a reading of memory and processes together; nil where the GPU is not
 	// sampled, and where it is unknown.
 	Unattributed *uint64

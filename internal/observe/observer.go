@@ -54,6 +54,8 @@ type Observer struct {
 	LoginFilters LoginFilters // nil: without login filters
 	HostRoot     string
 	Now          func() time.Time
+	// Recall returns what a GPU was in a previous run of the daemon; nil: nothing is known.
+	Recall func(gpu.UUID) (gpu.Identity, bool)
 
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64
@@ -145,7 +147,24 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 			o.info = nil
 		}
 	}
+	o.recall(n.GPUs)
 	slices.SortFunc(n.GPUs, func(a, b GPU) int { return a.Identity.Index - b.Identity.Index })
+}
+
+// recall gives the GPUs that could not be read since the daemon started the index and the model that they had, unless another
+// GPU has that index now. Their device nodes stay unknown.
+func (o *Observer) recall(gpus []GPU) {
+	for i := range gpus {
+		id := &gpus[i].Identity
+		if o.Recall == nil || id.Index >= 0 {
+			continue
+		}
+		was, ok := o.Recall(id.UUID)
+		if !ok || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Identity.Index == was.Index }) {
+			continue
+		}
+		id.Index, id.PCI, id.Model, id.Memory, id.NUMANode, id.Display = was.Index, was.PCI, was.Model, was.Memory, was.NUMANode, was.Display
+	}
 }
 
 // lastKnown is the last observation of a GPU with its present identity. The identity of a lost GPU has little more than an
@@ -174,7 +193,7 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 		g.Err = err
 		return g
 	}
-	g.Snapshot = s
+	g.Snapshot, g.ReadAt, g.UtilizationReadAt = s, o.Now(), o.Now()
 	if profiles == nil && s.MIG.Capable {
 		if p, err := o.Driver.Profiles(ctx, id.UUID); err == nil {
 			g.Profiles = &p

@@ -21,6 +21,9 @@ type GPUSample struct {
 	Memory      gpu.Memory
 	Processes   []gpu.Process
 	Utilization *int // nil: not queried
+	// ReadAt is when memory and processes were read, UtilizationReadAt when the utilization was.
+	ReadAt            time.Time
+	UtilizationReadAt time.Time
 	// Unattributed is the used memory in no process when the processes were listed; nil: unknown.
 	Unattributed *uint64
 }
@@ -66,14 +69,31 @@ func (s *Samples) Has(id gpu.UUID) bool {
 	return ok
 }
 
-// PutMemory keeps a newer reading of a GPU's memory alone. Without a reading of its processes it does nothing.
-func (s *Samples) PutMemory(id gpu.UUID, m gpu.Memory) {
+// PutMemory keeps a newer reading of a GPU's memory alone. Without a reading of its processes it does nothing. It reports
+// whether the reading differs, or is a second newer than the last one that did.
+func (s *Samples) PutMemory(id gpu.UUID, m gpu.Memory, at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g, ok := s.gpus[id]; ok {
-		g.Memory = m
-		s.gpus[id] = g
+	g, ok := s.gpus[id]
+	if !ok || g.Memory == m && at.Sub(g.ReadAt) < time.Second {
+		return false
 	}
+	g.Memory, g.ReadAt = m, at
+	s.gpus[id] = g
+	return true
+}
+
+// PutUtilization keeps a newer reading of a GPU's utilization in percent alone, as PutMemory does.
+func (s *Samples) PutUtilization(id gpu.UUID, percent int, at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, ok := s.gpus[id]
+	if !ok || g.Utilization != nil && *g.Utilization == percent && at.Sub(g.UtilizationReadAt) < time.Second {
+		return false
+	}
+	g.Utilization, g.UtilizationReadAt = &percent, at
+	s.gpus[id] = g
+	return true
 }
 
 // PutLease keeps what a lease was last observed to use of one GPU. A measurement that failed keeps the values before.
@@ -150,9 +170,9 @@ func (s *Samples) Overlay(n *Node) *Node {
 // applyTo replaces the values that the sample has. The memory use of an instance is the sum of its processes, which is the
 // cheapest source.
 func (s *GPUSample) applyTo(g *GPU) {
-	g.Memory, g.Processes, g.Unattributed = s.Memory, s.Processes, s.Unattributed
-	if s.Utilization != nil {
-		g.Utilization = s.Utilization
+	g.Memory, g.Processes, g.Unattributed, g.ReadAt = s.Memory, s.Processes, s.Unattributed, s.ReadAt
+	if s.Utilization != nil && !s.UtilizationReadAt.Before(g.UtilizationReadAt) {
+		g.Utilization, g.UtilizationReadAt = s.Utilization, s.UtilizationReadAt
 	}
 	if len(g.Instances) == 0 {
 		return
@@ -166,7 +186,7 @@ func (s *GPUSample) applyTo(g *GPU) {
 	g.Instances = slices.Clone(g.Instances)
 	for i := range g.Instances {
 		m := &g.Instances[i].Memory
-		m.Used = min(used[g.Instances[i].ID], m.Total)
-		m.Free = m.Total - m.Used
+		m.Used = min(used[g.Instances[i].ID], m.Total-min(m.Reserved, m.Total))
+		m.Free = m.Total - min(m.Reserved, m.Total) - m.Used
 	}
 }

@@ -31,6 +31,50 @@ func TestSamplesOverAnObservation(t *testing.T) {
 	}
 }
 
+// A reading that repeats the last one is news after a second: then its time is shown. Each value keeps the time at which it
+// was read.
+func TestTimesOfReadings(t *testing.T) {
+	start, busy := time.Unix(1000, 0), 40
+	n := &Node{Seq: 1, GPUs: []GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}}, ReadAt: start, UtilizationReadAt: start}}}
+	s := NewSamples()
+	if s.PutMemory("GPU-1", gpu.Memory{Used: 1}, start) {
+		t.Error("memory without processes is kept")
+	}
+	s.Put("GPU-1", GPUSample{Node: 1, Memory: gpu.Memory{Used: 7}, Utilization: &busy, ReadAt: start.Add(time.Second), UtilizationReadAt: start.Add(time.Second)})
+	for _, c := range []struct {
+		used  uint64
+		after time.Duration
+		news  bool
+	}{{7, 1500 * time.Millisecond, false}, {7, 2 * time.Second, true}, {8, 2100 * time.Millisecond, true}, {8, 3 * time.Second, false}} {
+		if got := s.PutMemory("GPU-1", gpu.Memory{Used: c.used}, start.Add(c.after)); got != c.news {
+			t.Errorf("%d bytes after %s: news %v, want %v", c.used, c.after, got, c.news)
+		}
+	}
+	g := s.Overlay(n).GPUs[0]
+	if g.Memory.Used != 8 || !g.ReadAt.Equal(start.Add(2100*time.Millisecond)) || *g.Utilization != 40 || !g.UtilizationReadAt.Equal(start.Add(time.Second)) {
+		t.Errorf("got %+v", g)
+	}
+	if s.PutUtilization("GPU-2", 9, start) {
+		t.Error("the utilization of a GPU without a sample is kept")
+	}
+	for _, c := range []struct {
+		percent int
+		after   time.Duration
+		news    bool
+	}{{40, 1500 * time.Millisecond, false}, {90, 1600 * time.Millisecond, true}, {90, 2 * time.Second, false}, {90, 2600 * time.Millisecond, true}} {
+		if got := s.PutUtilization("GPU-1", c.percent, start.Add(c.after)); got != c.news {
+			t.Errorf("%d %% after %s: news %v, want %v", c.percent, c.after, got, c.news)
+		}
+	}
+	if g = s.Overlay(n).GPUs[0]; *g.Utilization != 90 || !g.UtilizationReadAt.Equal(start.Add(2600*time.Millisecond)) || busy != 40 {
+		t.Errorf("with a newer utilization: %+v", g)
+	}
+	n.GPUs[0].UtilizationReadAt = start.Add(time.Minute)
+	if g = s.Overlay(n).GPUs[0]; g.Utilization != nil || !g.UtilizationReadAt.Equal(start.Add(time.Minute)) {
+		t.Errorf("an older utilization replaces a newer one: %+v", g)
+	}
+}
+
 // The sample of a lease adds up its GPUs. A measurement that failed keeps the last known value, with its time.
 func TestSampleOfALease(t *testing.T) {
 	s := NewSamples()

@@ -101,7 +101,7 @@ func TestFileSystemThatDoesNotAnswer(t *testing.T) {
 				t.Skipf("needs root and FUSE: %v", err)
 			}
 			path := filepath.Join(dir, "nvidia0")
-			f, err := os.Open(path)
+			f, err := fs.Open()
 			if err != nil {
 				t.Fatal(err, fs.Close())
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,18 +29,43 @@ const maxFindings = 100
 // The spec comes back as written, without defaults: call Normalize before planning from it. The error is an *api.Error
 // of kind invalid whose Fields are all the places that are wrong, in the order of the text.
 func Decode(file string, data []byte) (*api.Spec, error) {
+	return read(file, data, func(s *api.Spec) api.FieldErrors { return append(s.Validate(), s.Bounds()...) })
+}
+
+// DecodeAccepted reads a spec that was accepted before, perhaps by another version: Bounds does not refuse it.
+func DecodeAccepted(file string, data []byte) (*api.Spec, error) {
+	return read(file, data, (*api.Spec).Validate)
+}
+
+func read(file string, data []byte, check func(*api.Spec) api.FieldErrors) (*api.Spec, error) {
 	s, d := decode(data)
 	if d.s == nil { // the text could not be read at all
 		return nil, refusal(file, d.found)
 	}
 	found := d.found
 	if len(found) < maxFindings {
-		found = append(found, d.place(underived(s.Validate(), d.found))...)
+		derived, left := d.numbers(check(s))
+		found = append(found, d.place(underived(derived, d.found))...)
+		found = append(found, d.place(left)...)
 	}
 	if len(found) > 0 {
 		return nil, refusal(file, found)
 	}
 	return s, nil
+}
+
+// numbers takes what is wrong with numbers where text is required out of findings. What is wrong as text too has a finding
+// already, and quotes do not help there.
+func (d *decoder) numbers(wrong api.FieldErrors) (others, numbers api.FieldErrors) {
+	for _, f := range d.unquoted {
+		is := func(w api.FieldError) bool { return w.Path == f.Path || w.Path+"[0]" == f.Path }
+		if i := slices.IndexFunc(wrong, is); i >= 0 {
+			f = wrong[i]
+			wrong = slices.Delete(slices.Clone(wrong), i, i+1)
+		}
+		numbers = append(numbers, f)
+	}
+	return wrong, numbers
 }
 
 // CheckReserved refuses reserved grants that name the same one GPU and have more than 100 % of it together. It is no part
@@ -72,7 +98,9 @@ func refusal(file string, found api.FieldErrors) error {
 	all := len(found)
 	found = found[:min(all, maxFindings)]
 	for i := range found {
-		found[i].File = file
+		if found[i].File == "" {
+			found[i].File = file
+		}
 	}
 	message := found[0].Error()
 	if n := all - 1; n == 1 {
@@ -118,37 +146,37 @@ type decoder struct {
 	s     *api.Spec
 	found api.FieldErrors
 	at    map[string]*yaml.Node // where each path's value (or, for a mapping's member, its key) is
-}
 
-var syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+	unquoted api.FieldErrors // numbers where text is required
+}
 
 func decode(data []byte) (*api.Spec, *decoder) {
 	d := &decoder{at: map[string]*yaml.Node{}}
 	if len(data) > MaxSize {
-		d.found = api.FieldErrors{{Message: fmt.Sprintf("the spec has %d bytes: at most %d (1 MiB) are read", len(data), MaxSize)}}
+		d.found = api.FieldErrors{{Message: fmt.Sprintf("the spec has more than 1 MiB (%d bytes), which is the most that is read: is this the right file?", MaxSize)}}
+		return nil, d
+	}
+	if f := unreadable(data); f != nil {
+		d.found = api.FieldErrors{*f}
 		return nil, d
 	}
 	y := yaml.NewDecoder(bytes.NewReader(data))
 	var document yaml.Node
 	if err := y.Decode(&document); err != nil {
-		if errors.Is(err, io.EOF) {
-			d.found = api.FieldErrors{{Message: "the spec is empty: write at least version: v1"}}
-			return nil, d
+		d.found = api.FieldErrors{{Message: "the spec is empty: write at least version: v1"}}
+		if !errors.Is(err, io.EOF) {
+			d.found = api.FieldErrors{syntaxError(data, err)}
 		}
-		m := syntaxLine.FindStringSubmatch(err.Error())
-		line := 0
-		if m != nil {
-			line, _ = strconv.Atoi(m[1])
-			err = errors.New(strings.TrimPrefix(err.Error(), m[0]))
-		}
-		d.found = api.FieldErrors{{Line: line, Message: "this is neither YAML nor JSON: " + err.Error()}}
 		return nil, d
 	}
 	d.s = &api.Spec{}
 	var second yaml.Node
 	if err := y.Decode(&second); !errors.Is(err, io.EOF) {
 		line := second.Line
-		d.found = append(d.found, api.FieldError{Line: line, Message: "the file has a second document: write one spec, without --- in the middle"})
+		if err != nil {
+			line = syntaxError(data, err).Line
+		}
+		d.found = append(d.found, api.FieldError{Line: line, Message: "the file has a second document: write one spec, without --- or ... in the middle"})
 	}
 	top := document.Content[0]
 	if top.Kind == yaml.ScalarNode && top.ShortTag() == "!!null" {
@@ -206,7 +234,7 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 		d.onOff(read, n, path)
 		return
 	case interface{ UnmarshalText([]byte) error }:
-		if d.scalar(n, path, "a quantity") {
+		if d.scalar(n, path, examples[reflect.TypeOf(read).Elem()]) {
 			if err := read.UnmarshalText([]byte(n.Value)); err != nil {
 				d.wrong(n, path, "%s", clip(err.Error()))
 			}
@@ -221,12 +249,18 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 	case reflect.Slice:
 		d.list(v, n, path)
 	case reflect.String:
-		if d.scalar(n, path, "text") {
+		required := "text: write one value"
+		if known := api.Words(path); known != nil {
+			required = "one of " + strings.Join(known, ", ")
+		}
+		if d.scalar(n, path, required) {
+			v.SetString(n.Value) // Validate refuses a number that is wrong as text too.
 			if tag := n.ShortTag(); tag == "!!int" || tag == "!!float" || tag == "!!bool" {
-				d.wrong(n, path, "%s is %s here, text is required: put it in quotes", short(n.Value), kinds[tag])
-				return
+				d.unquoted = append(d.unquoted, api.FieldError{
+					Line: n.Line, Column: n.Column, Path: path,
+					Message: fmt.Sprintf("%s is %s here, text is required: put it in quotes", short(n.Value), kinds[tag]),
+				})
 			}
-			v.SetString(n.Value)
 		}
 	case reflect.Bool:
 		if d.scalar(n, path, "true or false") {
@@ -249,6 +283,13 @@ var kinds = map[string]string{
 	"!!map": "a mapping", "!!seq": "a list", "!!timestamp": "a date", "!!binary": "binary",
 }
 
+// examples say what a quantity is.
+var examples = map[reflect.Type]string{
+	reflect.TypeFor[api.Bytes]():    "an amount of memory, as in 30GiB",
+	reflect.TypeFor[api.Percent]():  "a share, as in 40%",
+	reflect.TypeFor[api.Duration](): "a duration, as in 5m",
+}
+
 func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	if n.Kind == yaml.ScalarNode {
 		return true
@@ -258,7 +299,7 @@ func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 }
 
 func (d *decoder) onOff(s *api.OnOff, n *yaml.Node, path string) {
-	if !d.scalar(n, path, "a word") {
+	if !d.scalar(n, path, "one of "+strings.Join(api.Words(path), ", ")) {
 		return
 	}
 	*s = api.OnOff(n.Value)
@@ -270,12 +311,36 @@ func (d *decoder) onOff(s *api.OnOff, n *yaml.Node, path string) {
 	}
 }
 
+// plain are the digits of a number, but for one that others read as octal.
+var plain = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+
+// severalNumbers are numbers as other tools write them: 0-3, or 0,1.
+var severalNumbers = regexp.MustCompile(`^[0-9]+( *[-,] *[0-9]+)+$`)
+
 func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
-	if !d.scalar(n, path, "a whole number") {
+	r, known := api.RangeOf(path)
+	if !known {
+		r.Least = 0
+	}
+	if !d.scalar(n, path, "a whole number: write "+r.String()) {
 		return
 	}
-	if n.ShortTag() != "!!int" {
-		d.wrong(n, path, "%s is not a whole number", quoted(n))
+	switch tag := n.ShortTag(); {
+	case tag == "!!str" && plain.MatchString(n.Value):
+		d.wrong(n, path, "%s is text because of its quotes: write %s without them", quoted(n), short(n.Value))
+		return
+	case tag == "!!int" && !plain.MatchString(n.Value):
+		if i, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
+			d.wrong(n, path, "%s is not written in plain digits: write %d", short(n.Value), i)
+			return
+		}
+		d.wrong(n, path, "%s is not written in plain digits", short(n.Value))
+		return
+	case tag == "!!str" && severalNumbers.MatchString(n.Value):
+		d.wrong(n, path, "%s is not a whole number: write one, or several as a list, [0, 1, 2]", quoted(n))
+		return
+	case tag != "!!int" && !plain.MatchString(n.Value): // YAML takes digits for a float if there are too many
+		d.wrong(n, path, "%s is not a whole number: write %s", quoted(n), r)
 		return
 	}
 	if v.Kind() == reflect.Int {
@@ -287,7 +352,7 @@ func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
 		v.SetUint(u)
 		return
 	}
-	d.wrong(n, path, "%s is out of range, or not written in plain digits", short(n.Value))
+	d.wrong(n, path, "%s is out of range: write %s", short(n.Value), r)
 }
 
 // list reads a list. A type that may be one value or a list of them is read from either.
@@ -297,7 +362,7 @@ func (d *decoder) list(v reflect.Value, n *yaml.Node, path string) {
 	if n.Kind != yaml.SequenceNode {
 		_, either := v.Addr().Interface().(interface{ UnmarshalJSON([]byte) error })
 		if !either || n.Kind != yaml.ScalarNode {
-			d.wrong(n, path, "is %s, must be a list: write [first, second], or each on a line of its own after a dash", kinds[n.ShortTag()])
+			d.wrong(n, path, "is %s, must be a list: %s", kinds[n.ShortTag()], asList(v.Type().Elem(), n))
 			return
 		}
 		items, single = []*yaml.Node{n}, true
@@ -316,22 +381,28 @@ func (d *decoder) list(v reflect.Value, n *yaml.Node, path string) {
 	}
 }
 
+// asList says how to write a list.
+func asList(item reflect.Type, n *yaml.Node) string {
+	switch {
+	case item.Kind() == reflect.Struct:
+		names, _ := fields(item)
+		return fmt.Sprintf("write each on lines of its own after a dash, as in - %s: …", names[0])
+	case n.Kind == yaml.ScalarNode:
+		return fmt.Sprintf("write [%s]", short(n.Value))
+	}
+	return "write [first, second], or each on a line of its own after a dash"
+}
+
 // structure reads a mapping into a struct, by the names that the struct's json tags give.
 func (d *decoder) structure(v reflect.Value, n *yaml.Node, path string) {
-	if !d.mapping(n, path) {
+	names, index := fields(v.Type())
+	if !d.mapping(n, path, "with "+strings.Join(names, ", ")) {
 		return
 	}
-	names, index := fields(v.Type())
 	d.members(n, path, func(key, value *yaml.Node, p string) {
 		i, ok := index[key.Value]
 		if !ok {
-			message := fmt.Sprintf("unknown key %s", quoted(key))
-			if near, ok := api.Nearest(key.Value, names); ok {
-				message += ": did you mean " + near + "?"
-			} else {
-				message += ": known are " + strings.Join(names, ", ")
-			}
-			d.wrong(key, p, "%s", message)
+			d.wrong(key, p, "unknown key %s: %s", quoted(key), meant(key.Value, path, names))
 			return
 		}
 		d.value(v.Field(i), value, p)
@@ -343,7 +414,7 @@ func (d *decoder) structure(v reflect.Value, n *yaml.Node, path string) {
 
 // words reads a mapping with free keys.
 func (d *decoder) words(v reflect.Value, n *yaml.Node, path string) {
-	if !d.mapping(n, path) {
+	if !d.mapping(n, path, "of name: value") {
 		return
 	}
 	v.Set(reflect.MakeMap(v.Type()))
@@ -354,11 +425,11 @@ func (d *decoder) words(v reflect.Value, n *yaml.Node, path string) {
 	})
 }
 
-func (d *decoder) mapping(n *yaml.Node, path string) bool {
+func (d *decoder) mapping(n *yaml.Node, path, of string) bool {
 	if n.Kind == yaml.MappingNode {
 		return true
 	}
-	d.wrong(n, path, "is %s, must be a mapping: write name: value", kinds[n.ShortTag()])
+	d.wrong(n, path, "is %s, must be a mapping %s", kinds[n.ShortTag()], of)
 	return false
 }
 

@@ -1,6 +1,7 @@
 package spec_test
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"os"
@@ -66,6 +67,17 @@ func TestDecodeValid(t *testing.T) {
 			again, err := spec.Decode("canonical", canonical)
 			if err != nil {
 				t.Fatalf("the canonical text is refused: %v\n%s", err, canonical)
+			}
+			object, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, err := spec.Decode("object", object)
+			if err != nil {
+				t.Fatalf("the object is refused: %v\n%s", err, object)
+			}
+			if text, err := spec.Encode(same); err != nil || string(text) != string(canonical) {
+				t.Errorf("as an object it is another spec: %v\n%s\n%s", err, object, text)
 			}
 			s.Normalize()
 			once, err := spec.Encode(s)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -21,6 +22,14 @@ type State struct {
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
 	// DrainedMPS are the GPUs whose MPS takes no new leases.
 	DrainedMPS map[gpu.UUID]DrainedMPS `json:"drained_mps,omitempty"`
+	// DrainedInstances are the MIG instances whose MPS takes no new leases.
+	DrainedInstances []DrainedInstance `json:"drained_instances,omitempty"`
+	// HeldBackMPS are the tenants that get no new lease of the MPS of a GPU.
+	HeldBackMPS []HeldBackMPS `json:"held_back_mps,omitempty"`
+	// Cordoned are the GPUs that an administrator closed to new leases, whatever the spec says.
+	Cordoned map[gpu.UUID]Cordon `json:"cordoned,omitempty"`
+	// Acknowledged are the conditions that administrators acknowledged, by their ids.
+	Acknowledged map[string]Acknowledged `json:"acknowledged,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
 	Change json.RawMessage `json:"change,omitempty"`
 	// LastInstanceGeneration is the highest generation of an instance. No generation is used twice.
@@ -36,6 +45,9 @@ type State struct {
 	// CreatedSlices are the cgroup slices that a spec requested and that may exist. Other slices are never removed. nil: it
 	// was not recorded.
 	CreatedSlices map[string]bool `json:"created_slices"`
+	// Identities are what the GPUs were when the last change was accepted: a GPU that is lost when the daemon starts has neither
+	// an index nor a model.
+	Identities map[gpu.UUID]gpu.Identity `json:"identities,omitempty"`
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
 	OriginalModes map[gpu.UUID]GPUModes `json:"original_modes,omitempty"`
 }
@@ -114,10 +126,76 @@ type Held struct {
 	Since      time.Time `json:"since"`
 }
 
+// Cordon is who closed a GPU to new leases.
+type Cordon struct {
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
 // DrainedMPS is who drained the MPS of a GPU.
 type DrainedMPS struct {
 	By    string    `json:"by"`
 	Since time.Time `json:"since"`
+}
+
+// DrainedInstance is a MIG instance, by its placement, whose MPS was drained.
+type DrainedInstance struct {
+	GPU      gpu.UUID      `json:"gpu"`
+	Instance gpu.Placement `json:"instance"`
+	DrainedMPS
+}
+
+// Drained returns who drained the MPS of a GPU, or of the instance at a placement; nil: it takes leases.
+func (s *State) Drained(id gpu.UUID, at gpu.Placement) *DrainedMPS {
+	if at.Size == 0 {
+		if d, ok := s.DrainedMPS[id]; ok {
+			return &d
+		}
+		return nil
+	}
+	for i := range s.DrainedInstances {
+		if d := &s.DrainedInstances[i]; d.GPU == id && d.Instance == at {
+			return &d.DrainedMPS
+		}
+	}
+	return nil
+}
+
+// SetDrained records who drained it; nil: it takes leases.
+func (s *State) SetDrained(id gpu.UUID, at gpu.Placement, by *DrainedMPS) {
+	if at.Size > 0 {
+		s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d DrainedInstance) bool { return d.GPU == id && d.Instance == at })
+		if by != nil {
+			s.DrainedInstances = append(s.DrainedInstances, DrainedInstance{id, at, *by})
+		}
+		return
+	}
+	delete(s.DrainedMPS, id)
+	if by == nil {
+		return
+	}
+	if s.DrainedMPS == nil {
+		s.DrainedMPS = map[gpu.UUID]DrainedMPS{}
+	}
+	s.DrainedMPS[id] = *by
+}
+
+// HeldBackMPS is a tenant whose processes caused fatal faults in the MPS of a GPU, or of one MIG instance.
+type HeldBackMPS struct {
+	GPU      gpu.UUID      `json:"gpu"`
+	Instance gpu.Placement `json:"instance,omitzero"` // its size is 0 for the whole GPU
+	Tenant   string        `json:"tenant"`
+	Since    time.Time     `json:"since"`
+	Faults   int           `json:"faults"`
+}
+
+// Acknowledged is who acknowledged a condition, and until when. Until is zero without an end.
+type Acknowledged struct {
+	By     string    `json:"by"`
+	At     time.Time `json:"at"`
+	Until  time.Time `json:"until,omitzero"`
+	Reason string    `json:"reason,omitempty"`
 }
 
 // keepRevisions is how many accepted specs a rollback can choose from.

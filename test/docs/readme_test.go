@@ -141,10 +141,10 @@ func TestLinksLeadSomewhere(t *testing.T) {
 }
 
 // The install lines of the README enable every unit that the preset enables.
-func TestReadmeEnablesEveryUnit(t *testing.T) {
-	enabled := regexp.MustCompile(`(?m)^\$ systemctl enable --now (.*)$`).FindStringSubmatch(read(t, "README.md"))
+func TestInstallLinesEnableEveryUnit(t *testing.T) {
+	enabled := regexp.MustCompile(`(?m)^\$ systemctl enable --now (.*)$`).FindStringSubmatch(read(t, "docs/install.md"))
 	if enabled == nil {
-		t.Fatal("README.md has no line '$ systemctl enable --now …'")
+		t.Fatal("docs/install.md has no line '$ systemctl enable --now …'")
 	}
 	units := strings.Fields(enabled[1])
 	for i, u := range units {
@@ -158,7 +158,7 @@ func TestReadmeEnablesEveryUnit(t *testing.T) {
 	}
 	for _, m := range preset {
 		if !slices.Contains(units, m[1]) {
-			t.Errorf("the preset enables %s, and the install lines of README.md do not", m[1])
+			t.Errorf("the preset enables %s, and the install lines of docs/install.md do not", m[1])
 		}
 	}
 }

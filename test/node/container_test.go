@@ -183,6 +183,8 @@ func TestContainers(t *testing.T) {
 		t.Errorf("after a stop the container runs: %v, its monitor: %v", p.living(), monitor.living())
 	}
 
+	reservedContainers(t, n, mount, parent)
+
 	// A grant whose one lease is in use has no capacity for another container: a condition reports it.
 	user, id := begin(t, n, "red", "whole", "sleep", "60")
 	whole := filepath.Join(mount, filepath.Dir(parent), "whole.slice", "libpod-fedc")
@@ -239,4 +241,75 @@ func TestContainerIsIsolated(t *testing.T) {
 	if want := []string{"nvidia-uvm", "nvidia2", "nvidiactl"}; !slices.Equal(got, want) {
 		t.Errorf("it opens %v, want %v", got, want)
 	}
+}
+
+// reservedContainers checks devices of one container: each has a place of its own, and only the container that was started with
+// it becomes its lease.
+func reservedContainers(t *testing.T, n *harness.Node, mount, parent string) {
+	t.Helper()
+	reserve := func(tenant, grant string) (*api.ContainerUse, string) {
+		t.Helper()
+		r := n.CLI(soon(t), "env", "--cdi", "--reserve", "-t", tenant, "--grant", grant, "--json")
+		u := new(api.ContainerUse)
+		if r.Code == 0 {
+			if err := json.Unmarshal([]byte(r.Out), u); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return u, r.Err
+	}
+	whole, why := reserve("red", "whole")
+	d := described(t, n, whole.Lease)
+	if d == nil || !slices.Contains(d.Edit.Env, "GPUSHARE_LEASE="+whole.Lease) || whole.Device != "gpushare.dev/gpu="+whole.Lease || whole.Until == nil {
+		t.Fatalf("its device is %+v, described as %+v (%s)", whole, d, why)
+	}
+	if u, why := reserve("blue", "whole"); u.Lease != "" || !strings.Contains(why, "cannot place a lease of blue now") {
+		t.Errorf("the same GPU is reserved again as %+v: %s", u, why)
+	}
+	if other := described(t, n, "blue.whole"); other != nil {
+		t.Errorf("and blue has a device for it: %+v", other)
+	}
+	if r := n.CLI(soon(t), "lease", "stop", whole.Lease); r.Code != 0 {
+		t.Errorf("the end of the wait exits with %d: %s", r.Code, r.Err)
+	}
+	awaitDescribed(t, n, "a device of a lease that ended remains", whole.Lease, func(d *cdiDevice) bool { return d == nil })
+
+	first, _ := reserve("red", "part")
+	second, _ := reserve("red", "part")
+	if first.Lease == "" || first.Lease == second.Lease {
+		t.Fatalf("%+v and %+v", first, second)
+	}
+	var started []*outside
+	begin := func(name, id string) {
+		dir := filepath.Join(mount, parent, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := startOutside(t, n, 0, "env", "GPUSHARE_LEASE="+id, "sleep", "60")
+		enter(t, dir, p.pid())
+		started = append(started, p)
+	}
+	begin("libpod-aaaa", second.Lease)
+	awaitStatus(t, n, "the container is not the lease of its device", func(s *api.Status) bool {
+		l := leaseByID(s, second.Lease)
+		return l != nil && l.State == api.LeaseRunning && slices.Equal(l.Command, []string{"container aaaa"}) && l.Isolation.Cgroup == parent+"/libpod-aaaa"
+	})
+	awaitDescribed(t, n, "a device is there after its start", second.Lease, func(d *cdiDevice) bool { return d == nil })
+	begin("libpod-bbbb", second.Lease)
+	s := awaitStatus(t, n, "a second container with the same device is not reported", func(s *api.Status) bool {
+		return hasCondition(s, "container", "container bbbb has no lease: it was started with the device of lease "+second.Lease)
+	})
+	if l := leaseByID(s, first.Lease); l == nil || l.State != api.LeasePlaced || described(t, n, first.Lease) == nil {
+		t.Errorf("the other one is %+v", l)
+	}
+	if r := n.CLI(soon(t), "lease", "stop", first.Lease); r.Code != 0 {
+		t.Error(r.Err)
+	}
+	for _, p := range started {
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-p.done
+	}
+	awaitStatus(t, n, "its leases remain", func(s *api.Status) bool { return len(s.Leases) == 0 && !hasCondition(s, "container", "") })
 }

@@ -245,7 +245,7 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died 
 		}
 	}
 	if died = !done; died {
-		<-n.DaemonDone()
+		awaitKill(t, n)
 		where += " (" + lastFault(n) + ")"
 	} else {
 		n.StopDaemon()
@@ -284,6 +284,20 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died 
 		t.Log(daemonLog(n))
 	}
 	return died
+}
+
+// awaitKill waits until the daemon was killed at its fault point. A daemon that ends otherwise, as after a panic, would be taken for
+// one that was killed, at every point of an enumeration that then never ends.
+func awaitKill(t *testing.T, n *harness.Node) {
+	t.Helper()
+	select {
+	case <-n.DaemonDone():
+	case <-soon(t).Done():
+		t.Fatalf("the daemon was not killed\n%s", daemonLog(n))
+	}
+	if code := n.DaemonExit(); code != -1 {
+		t.Fatalf("the daemon ended with %d and was not killed\n%s", code, daemonLog(n))
+	}
 }
 
 func ended(n *harness.Node) bool {
@@ -334,7 +348,7 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 		}
 		died := !strings.HasPrefix(err.Error(), "degraded")
 		if died {
-			<-n.DaemonDone()
+			awaitKill(t, n)
 			kills++
 			n.Env = nil
 			if err := n.StartDaemon(soon(t)); err != nil {
@@ -405,7 +419,7 @@ func killedWhileForcing(t *testing.T, binaries string) {
 		}
 		died := err != nil // Also without an answer: the change is recorded before the first fault point.
 		if died {
-			<-n.DaemonDone()
+			awaitKill(t, n)
 			where += " (" + lastFault(n) + ")"
 		}
 		n.StopDaemon()
@@ -456,7 +470,7 @@ func killedAndBooted(t *testing.T, binaries string) {
 		}
 		_, done, _ := applyOn(soon(t), n, after)
 		if !done {
-			<-n.DaemonDone()
+			awaitKill(t, n)
 			where += " (" + lastFault(n) + ")"
 		}
 		n.StopDaemon()

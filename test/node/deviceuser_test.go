@@ -242,7 +242,7 @@ func TestAFileSystemThatNeverAnswersDelaysNoApply(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs FUSE: %v", err)
 	}
-	f, err := os.Open(filepath.Join(dir, "nvidia3"))
+	f, err := fs.Open()
 	if err != nil {
 		t.Fatal(err, fs.Close())
 	}

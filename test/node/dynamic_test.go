@@ -133,7 +133,7 @@ func TestInstancesOnDemand(t *testing.T) {
 		j.Kill()
 		awaitEnd(t, j)
 	}
-	apply(t, n, ondemand("100ms", "0", "1"))
+	apply(t, n, ondemand("1s", "0", "1"))
 	awaitTruth(t, n, "idle instances are not destroyed", empty)
 	explained(t, awaitChange(t, n), "at the end")
 
@@ -153,7 +153,7 @@ func TestInstancesOnDemand(t *testing.T) {
 func TestManyOnDemandAtOnce(t *testing.T) {
 	t.Parallel()
 	n := unhurried(t, slow)
-	apply(t, n, ondemand("200ms", "0", "1"))
+	apply(t, n, ondemand("1s", "0", "1"))
 	var jobs []*harness.Job
 	for i := range 12 {
 		tenant, grant := "red", []string{"small", "cut", "whole"}[i%3]

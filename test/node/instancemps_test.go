@@ -61,6 +61,47 @@ func controlDaemons(t *testing.T, n *harness.Node) []string {
 	return found
 }
 
+// instanceIsDrained uses the commands of MPS on a shared instance that has clients of two leases.
+func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, lease string) {
+	t.Helper()
+	name := fmt.Sprintf("0:%d", in.Placement.Start)
+	for _, as := range []string{name, in.UUIDs[0]} {
+		if r := n.CLI(soon(t), "mps", "show", as); r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at") || !strings.Contains(r.Out, lease) || !strings.Contains(r.Out, "default threads") {
+			t.Errorf("mps show %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
+		}
+	}
+	if r := n.CLI(soon(t), "mps", "log", name, "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
+		t.Errorf("mps log exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if r := n.CLI(soon(t), "mps", "restart", name); r.Code != api.ExitConflict || !strings.Contains(r.Err, lease) || !strings.Contains(r.Err, "mps restart "+name+" --force") {
+		t.Errorf("a restart with clients exits with %d: %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "mps", "drain", name); r.Code != 0 || !strings.Contains(r.Out, lease) {
+		t.Errorf("mps drain exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if m := instanceOf(t, status(t, n), "3g.20gb").MPS; m.Drained == nil || m.State != "running" {
+		t.Errorf("drained: %+v", m)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
+		t.Errorf("a lease gets it: %d %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "mps", "resume", name); r.Code != 0 {
+		t.Errorf("mps resume exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	for as, want := range map[string]string{"0": "in its MIG instances", "0:99": "no MIG instance at", "1:0": "", "3": "does not run MPS"} {
+		if r := n.CLI(soon(t), "mps", "drain", as); r.Code == 0 || !strings.Contains(r.Err, want) {
+			t.Errorf("mps drain %s exits with %d: %s", as, r.Code, r.Err)
+		}
+	}
+	before := instanceOf(t, status(t, n), "3g.20gb").MPS.PID
+	if r := n.CLI(soon(t), "mps", "restart", name, "--check", "--force"); r.Code != 0 || !strings.Contains(r.Out, "restart MPS in the instance at") {
+		t.Errorf("the check exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if now := instanceOf(t, status(t, n), "3g.20gb").MPS.PID; now != before {
+		t.Errorf("the check has restarted it: %d, before %d", now, before)
+	}
+}
+
 // Two tenants have a share of one MIG instance. Its control daemon is started with the instance, restarted when it was killed,
 // started again when the instance is created again, and stopped when the key is removed.
 func TestTwoTenantsShareAnInstance(t *testing.T) {
@@ -103,6 +144,7 @@ func TestTwoTenantsShareAnInstance(t *testing.T) {
 	if r := n.CLI(soon(t), "mps", "list"); r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at") {
 		t.Errorf("mps list: %s%s", r.Out, r.Err)
 	}
+	instanceIsDrained(t, n, in, redID)
 	// More than the limit of the grant, and more than the instance has.
 	if r := n.CLI(soon(t), append([]string{"run", "-q", "-t", "red", "--grant", "part", "--"}, n.Burn("--memory", "9GiB")...)...); r.Code == 0 {
 		t.Error("a client has more memory than its grant")
@@ -112,6 +154,15 @@ func TestTwoTenantsShareAnInstance(t *testing.T) {
 	}
 	red.Stop()
 	blue.Stop()
+	awaitStatus(t, n, "the leases do not end", func(s *api.Status) bool { return len(s.Leases) == 0 })
+	if r := n.CLI(soon(t), "mps", "restart", fmt.Sprintf("0:%d", in.Placement.Start), "--force"); r.Code != 0 {
+		t.Fatalf("mps restart exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	restarted := instanceOf(t, status(t, n), "3g.20gb").MPS
+	if restarted.State != "running" || restarted.PID == in.MPS.PID {
+		t.Errorf("after the restart: %+v, before pid %d", restarted, in.MPS.PID)
+	}
+	in.MPS = restarted
 
 	if err := syscall.Kill(in.MPS.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -3,9 +3,11 @@ package node
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
@@ -204,4 +206,43 @@ func serversOf(t *testing.T, root string) (count int) {
 		}
 	}
 	return count
+}
+
+// A fatal fault of a client is found when the driver reports it. Its lease and those of the others keep the XID, also when they have
+// ended, and the GPU takes leases again.
+func TestAFaultOfMPSIsKeptWithItsLeases(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	culprit, red := join(t, n, "red")
+	victim, blue := join(t, n, "blue")
+	m, err := n.Client().MPS(soon(t), "2")
+	if err != nil || len(m.ClientList) != 2 {
+		t.Fatalf("the clients are %+v, %v", m, err)
+	}
+	pid := ""
+	for _, c := range m.ClientList {
+		if c.Lease == red {
+			pid = strconv.Itoa(c.PID)
+		}
+	}
+	if err := n.Ctl(soon(t), nil, "xid", "2", "43"); err != nil { // One that ends no context by itself.
+		t.Fatal(err)
+	}
+	if out := mpsQuery(t, n, "p", "gpusim_fault "+pid); out != "0" {
+		t.Fatalf("no fault: %s", out)
+	}
+	awaitEnd(t, culprit)
+	awaitEnd(t, victim)
+	for id, text := range map[string]string{red: "pid " + pid + " had a fatal fault under MPS of GPU 2 (XID 43)", blue: "lost its GPU context: a client of the MPS of GPU 2 had a fatal fault (XID 43)"} {
+		err := harness.Await(soon(t), 20*time.Millisecond, "the lease does not keep the fault", func() (bool, error) {
+			r := n.CLI(soon(t), "lease", "show", id, "--json")
+			return strings.Contains(r.Out, text), nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v: %s", id, err, n.CLI(soon(t), "lease", "show", id).Out)
+		}
+	}
+	awaitStatus(t, n, "the GPU does not serve again", func(s *api.Status) bool { return s.GPUs[2].State == "ok" })
+	join(t, n, "blue")
 }

@@ -186,12 +186,13 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 	if got := writes(t, n); got != before {
 		t.Errorf("the virtual node saw %d more writes", got-before)
 	}
+	checkRollback(t, n)
 }
 
 func TestEveryVerbHasJSON(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, small)
-	for _, verb := range []string{"status", "get", "plan", "doctor", "version", "gpu list", "mig list", "mps list", "tenant list", "tenant show red", "lease list"} {
+	for _, verb := range []string{"status", "get", "plan", "doctor", "version", "gpu list", "mig list", "mps list", "tenant list", "tenant show red", "lease list", "history", "history 1"} {
 		t.Run(strings.ReplaceAll(verb, " ", "-"), func(t *testing.T) {
 			r := n.CLI(soon(t), append(strings.Fields(verb), "--json")...)
 			var out map[string]any

@@ -35,6 +35,7 @@ type probe struct {
 	Sends  string // instead: a path, which it opens and sends to the process that connects to Socket
 	Keeps  bool   // instead: it receives that descriptor and keeps it
 	Silent bool   // instead: it connects to Socket, a control socket of MPS, and says nothing
+	Joins  bool   // instead: it connects to Socket, a control socket of MPS, says nothing for 10 ms, ends the connection and begins again
 	Fork   string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
@@ -63,6 +64,9 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		} else if p.Silent {
 			p.sayNothing()
+			os.Exit(0)
+		} else if p.Joins {
+			p.join()
 			os.Exit(0)
 		} else if p.Flood != "" {
 			p.flood()

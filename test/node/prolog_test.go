@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ func TestPrologAndEpilog(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(soon(t), "sh", path)
-		cmd.Env = append(append(n.Environ(), "JOB_NOTES="+notes), env...)
+		cmd.Env = append(append(n.Environ(), "JOB_NOTES="+notes), env...) // A later value of a variable counts.
 		var o, e strings.Builder
 		cmd.Stdout, cmd.Stderr = &o, &e
 		_ = cmd.Run() // The exit code is checked.
@@ -57,6 +58,21 @@ func TestPrologAndEpilog(t *testing.T) {
 	if code, _, _ := run("prolog.sh", "JOB_TENANT=red"); code == 0 {
 		t.Error("a prolog without a job exits with 0")
 	}
+	if left, err := filepath.Glob(notes + "/*"); err != nil || len(left) != 1 {
+		t.Errorf("a prolog without a lease leaves notes: %q, %v", left, err)
+	}
+
+	// Slurm drains a node whose prolog fails, and runs a task prolog for the script and for each of its tasks: no lease is taken.
+	for _, env := range [][]string{{"SLURM_JOB_ID=44"}, append([]string{"SLURM_JOB_ID=44", "SLURM_PROCID=0", fmt.Sprintf("SLURM_TASK_PID=%d", other.pid())}, next...)} {
+		for _, script := range []string{"prolog.sh", "epilog.sh"} {
+			if code, out, errs := run(script, env...); code != 0 || out != "" {
+				t.Errorf("under Slurm %s exits with %d: %s%s", script, code, out, errs)
+			}
+		}
+	}
+	if s := status(t, n); len(s.Leases) != 1 {
+		t.Errorf("under Slurm there are the leases %+v", s.Leases)
+	}
 
 	for range 2 { // The second time the lease has already ended.
 		if code, _, errs := run("epilog.sh", "JOB_ID=42"); code != 0 {
@@ -65,5 +81,17 @@ func TestPrologAndEpilog(t *testing.T) {
 	}
 	if s := status(t, n); len(s.Leases) != 0 || !job.living() {
 		t.Errorf("after the epilog: leases %+v, the job runs: %v", s.Leases, job.living())
+	}
+
+	// Where no note can be written, no lease is taken: the epilog could not release it.
+	file := filepath.Join(notes, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := run("prolog.sh", append(mine, "JOB_NOTES="+file+"/none")...); code == 0 {
+		t.Errorf("a prolog without notes exits with 0: %s", errs)
+	}
+	if s := status(t, n); len(s.Leases) != 0 {
+		t.Errorf("a prolog that failed left the leases %+v", s.Leases)
 	}
 }

@@ -97,10 +97,13 @@ func table() []cell {
 	return []cell{
 		{route: "GET /v1", want: [columns]int{200, 200, 200, 200, 200, 200, 200, 200}},
 		{route: "GET /v1/status", want: readers(200)},
+		{route: "GET /metrics", want: readers(200)},
 		{route: "GET /v1/events", want: readers(200)},
 		{route: "GET /v1/spec", want: adminsAndObservers(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec?check=1", body: rolesSpec, want: admins(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec", body: rolesSpec, want: admins(200)}, // It changes nothing.
+		{route: "GET /v1/history", want: adminsAndObservers(200)},
+		{route: "GET /v1/history/{generation}", path: "/v1/history/99", want: adminsAndObservers(missing)},
 		{route: "GET /v1/plan", want: adminsAndObservers(200)},
 		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: adminsAndObservers(missing)},
 		{route: "GET /v1/doctor", want: adminsAndObservers(200)},
@@ -112,10 +115,14 @@ func table() []cell {
 		{route: "GET /v1/counters", want: adminsAndObservers(200)},
 		{route: "GET /v1/usage", want: readers(200)},
 		{route: "POST /v1/reload", want: admins(200)},
+		{route: "POST /v1/conditions/{id}/ack", path: "/v1/conditions/none/ack", body: `{"for":"2h"}`, want: admins(missing)},
+		{route: "POST /v1/conditions/{id}/unack", path: "/v1/conditions/none/unack", want: admins(missing)},
 		{route: "POST /v1/tenants/{name}/freeze", path: "/v1/tenants/none/freeze", want: admins(missing)},
 		{route: "POST /v1/tenants/{name}/thaw", path: "/v1/tenants/none/thaw", want: admins(missing)},
 		{route: "POST /v1/unmanage", path: "/v1/unmanage?check=1", want: admins(200)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/2/retry", want: admins(200)},
+		{route: "POST /v1/gpus/{id}/cordon", path: "/v1/gpus/99/cordon", body: `{"reason":"a test"}`, want: admins(missing)},
+		{route: "POST /v1/gpus/{id}/uncordon", path: "/v1/gpus/99/uncordon", want: admins(missing)},
 		{route: "POST /v1/gpus/{id}/retry", path: "/v1/gpus/99/retry", want: admins(missing)},
 		{route: "GET /v1/mps/{id}", path: "/v1/mps/99", want: adminsAndObservers(missing)},
 		{route: "GET /v1/mps/{id}/log", path: "/v1/mps/99/log", want: admins(missing)},
@@ -143,6 +150,7 @@ func table() []cell {
 			route: "POST /v1/leases/attach", body: `{"tenant":"red","pid":1}`,
 			want: [columns]int{400, 400, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
 		},
+		{route: "POST /v1/containers", body: `{"tenant":"none","grant":"none"}`, want: admins(missing)},
 		{
 			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // A lease of run: it was not attached.
 			want: [columns]int{400, 400, forbidden, 400, 400, missing, forbidden, forbidden},

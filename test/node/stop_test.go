@@ -36,7 +36,7 @@ func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
 			if err == nil {
 				t.Fatal("the daemon was not killed")
 			}
-			<-n.DaemonDone()
+			awaitKill(t, n)
 			if got := truth(t, n); got != was || m.alive() != strings.Contains(place, "before") {
 				t.Errorf("when it was killed the monitor ran: %v, and the node had %s", m.alive(), got)
 			}

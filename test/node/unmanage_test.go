@@ -53,7 +53,9 @@ func slicesOf(t *testing.T, n *harness.Node) []string {
 func computeModes(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	var v struct {
-		GPUs []struct{ ComputeMode string } `json:"gpus"`
+		GPUs []struct {
+			ComputeMode string `json:"compute_mode"`
+		} `json:"gpus"`
 	}
 	if err := n.Ctl(soon(t), &v, "status"); err != nil {
 		t.Fatal(err)
@@ -232,7 +234,7 @@ func TestKilledWhileUnmanaging(t *testing.T) {
 		}
 		if !done {
 			kills++
-			<-n.DaemonDone()
+			awaitKill(t, n)
 			where += " (" + lastFault(n) + ")"
 		} else {
 			n.StopDaemon()

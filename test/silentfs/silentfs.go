@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,18 @@ func Mount(dir, name string, rdev uint64) (*FS, error) {
 	}
 	go f.serve()
 	return f, nil
+}
+
+// Open opens the file. The Go runtime would register it with its poller, and this asks the file system: the process that
+// serves it would wait for itself, with no way for the garbage collector to stop that thread, and hang indefinitely. A
+// descriptor in blocking mode is not registered.
+func (f *FS) Open() (*os.File, error) {
+	name := filepath.Join(f.dir, f.name)
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // Silence ends all answers. Requests are still read, so the kernel counts them as being answered, and not even a fatal signal

@@ -7,7 +7,12 @@
 // NVIDIA's MPS control programs of Debian, of the driver branches 535 and 550, run the commands of the stand-in's tests
 // (gpusim/mpsd/mpstest) and are started and stopped by the product's supervisor, all without a GPU.
 //
-// It is not part of make test, because the programs are downloaded (clients.sh, mps.sh): the tests have the build tag tools
-// (make test-tools). They fail, and do not skip, where the programs cannot be downloaded. Only the screen for nvtop does
+// Debian's Prometheus scrapes the daemon, evaluates the alert rules of the examples and answers the queries of the dashboard;
+// promtool checks the metrics and the rules.
+//
+// The packages are built and read with dpkg, rpm and groff.
+//
+// It is not part of make test, because the programs are downloaded (clients.sh, mps.sh, prometheus.sh): the tests have the
+// build tag tools (make test-tools). They fail, and do not skip, where the programs cannot be downloaded. Only the screen for nvtop does
 // not have the tag.
 package tools

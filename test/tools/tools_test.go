@@ -30,6 +30,10 @@ var layouts = map[string]struct{ layout, empty string }{
 	"A100-SXM4-80GB":    {"4g.40gb, 1g.20gb, 1g.10gb", "7g.80gb"},
 	"H100-SXM5-80GB":    {"1c.4g.40gb, 1c.4g.40gb, 2c.4g.40gb, 2g.20gb, 1g.10gb+me", "3g.40gb"},
 	"H200-141GB":        {"3g.71gb, 3g.71gb", "1g.18gb+me"},
+	"H100-NVL-94GB":     {"2c.3g.47gb, 1g.24gb, 1g.12gb+me", "4g.47gb"},
+	"GH200-96GB":        {"1c.4g.48gb, 1c.4g.48gb, 2g.24gb, 1g.24gb", "1g.24gb"},
+	"GH200-144GB":       {"3g.72gb, 1g.36gb, 1g.18gb+me", "2g.36gb"},
+	"GB200-186GB":       {"1c.3g.93gb, 2c.3g.93gb, 1g.47gb, 2g.47gb", "7g.186gb"},
 	"B200-180GB":        {"2c.4g.90gb, 1c.4g.90gb, 2g.45gb, 1g.23gb+me", "2g.45gb"},
 	"RTX-PRO-6000-96GB": {"2g.48gb+gfx, 1g.24gb-me, 1g.24gb+me", "1g.24gb+me.all"},
 }

@@ -29,7 +29,7 @@
 // under guest/. guest/lib.sh has the common functions: die, want, note, skip, until_true (every wait has a
 // deadline), open_in CGROUP NODE (through, denied), start_lease (a lease made by hand), login and ssh_as; guest/product.sh
 // has those that need the product: status, field JQ, start_job USER TENANT GRANT BURN_OPTION…, truth (the state of the
-// virtual GPUs). The phase named install installs it and applies guest/node/spec.yaml; phases after it find vision (alice)
+// virtual GPUs). The phase named install installs its package and applies guest/node/spec.yaml; phases after it find vision (alice)
 // and speech (bob) with running jobs (job vision dev, job vision train, job speech serve), and leave them running.
 //
 // Users log in as on a real host, through PAM and logind:

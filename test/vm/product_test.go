@@ -3,25 +3,83 @@
 package vm
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
 // bin is the directory of the built programs.
 const bin = "../../bin"
 
-// stage installs the product, as make install does, into a directory that the guest copies over its root.
-func stage(t *testing.T) string {
+// packages has gpushare.deb, and next.deb, a newer version whose daemon reports another one. Both systems install them.
+func packages(t *testing.T) string {
 	t.Helper()
-	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start")
-	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "../../packaging/install.sh", dir, "/usr", bin).CombinedOutput(); err != nil {
-		t.Fatalf("cannot stage the product: %v\n%s", err, out)
+	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "share")
+	dir, err := packagesOnce()
+	if err != nil {
+		t.Fatalf("cannot build the packages: %v", err)
 	}
 	return dir
 }
+
+var packagesOnce = sync.OnceValues(func() (string, error) {
+	dir, err := filepath.Abs(filepath.Join(builds, "packages"))
+	if err != nil {
+		return "", err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	now, err := filepath.Abs(bin)
+	if err != nil {
+		return "", err
+	}
+	programs, err := filepath.Glob(filepath.Join(now, "*"))
+	if err != nil {
+		return "", err
+	}
+	next := filepath.Join(dir, "next")
+	if err := os.MkdirAll(next, 0o755); err != nil {
+		return "", err
+	}
+	for _, p := range programs {
+		if filepath.Base(p) != "gpushared" {
+			if err := os.Symlink(p, filepath.Join(next, filepath.Base(p))); err != nil {
+				return "", err
+			}
+		}
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(next, "gpushared"),
+		"-ldflags", "-s -w -X github.com/gpushare/gpushare/internal/version.Version=lab-next", "github.com/gpushare/gpushare/cmd/gpushared")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	both := filepath.Join(dir, "both")
+	for name, v := range map[string]struct{ version, bin string }{"gpushare.deb": {"v1.0", now}, "next.deb": {"v1.1", next}} {
+		out := filepath.Join(dir, name+".d")
+		if b, err := exec.Command("../../packaging/package.sh", v.version, v.bin, out).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w\n%s", err, b)
+		}
+		found, err := filepath.Glob(filepath.Join(out, "*.deb"))
+		if err != nil {
+			return "", err
+		}
+		if len(found) != 1 {
+			return "", fmt.Errorf("package.sh wrote %q, not one deb", found)
+		}
+		if err := os.MkdirAll(both, 0o755); err != nil {
+			return "", err
+		}
+		if err := os.Rename(found[0], filepath.Join(both, name)); err != nil {
+			return "", err
+		}
+	}
+	return both, nil
+})
 
 // simulator collects the programs and libraries of the virtual node.
 func simulator(t *testing.T) string {
@@ -61,19 +119,6 @@ func tests(t *testing.T) string {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the tests of package systemd: %v\n%s", err, out)
-	}
-	return dir
-}
-
-// next builds the daemon with another version, for an upgrade.
-func next(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(dir, "gpushared"),
-		"-ldflags", "-s -w -X github.com/gpushare/gpushare/internal/version.Version=lab-next", "github.com/gpushare/gpushare/cmd/gpushared")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the next version of the daemon: %v\n%s", err, out)
 	}
 	return dir
 }

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func runBoots(t *testing.T, sys system) {
 	need(t)
 	img := baseImage(t, sys)
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
-		"guest": "guest", "stage": stage(t), "gpusim": simulator(t), "tests": tests(t), "next": next(t), "packaging": "../../packaging",
+		"guest": "guest", "packages": packages(t), "gpusim": simulator(t), "tests": tests(t), "packaging": "../../packaging",
 	})}
 	ran := map[State]int{}
 	var elapsed time.Duration
@@ -50,7 +51,8 @@ func runBoots(t *testing.T, sys system) {
 			// Seen with a frozen lease: 4 to 7 s on an idle machine. The default stop timeout of a scope would make it 90 s.
 			t.Logf("off %.1f s after the last check", off.Seconds())
 			if rep.Done && off > time.Minute {
-				t.Errorf("the power went off %s after the last check", off)
+				console, err := os.ReadFile(filepath.Join(builds, "logs", sys.name+"-"+b.name+".console"))
+				t.Errorf("the power went off %s after the last check; the end of its console: %v\n%s", off, err, tail(console, 80))
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-# The shipped binaries and units are installed on a real systemd, a spec is applied, and jobs run. Later phases build upon
+# The package is installed on a real systemd, where it observes, a spec is applied, and jobs run. Later phases build upon
 # this one: it leaves vision (alice) with jobs of dev and train, and speech (bob) with one of serve.
 # checks: install units_verify security virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps
 
@@ -6,7 +6,19 @@
 
 check_install() {
 	bash /opt/lab/guest/snapshot.sh >"$state/before-install"
-	cp -a /opt/lab/stage/. /
+	local began unit
+	began=$(uptime_ms)
+	dpkg -i /opt/lab/packages/gpushare.deb >/run/lab/dpkg 2>&1 || die "$(cat /run/lab/dpkg)"
+	note "dpkg -i: $(($(uptime_ms) - began)) ms; $(tail -n 1 /run/lab/dpkg)"
+	getent group gpushare-admin gpushare >/dev/null
+	for unit in gpushared.socket gpushared.service gpushare-thaw.service gpushare-login-filter.service; do
+		want "$unit" "$(systemctl is-enabled "$unit")" enabled
+		active "$unit" || die "$unit is not active"
+	done
+	# Day one: nothing is in force.
+	want "enforce" "$(field .node.enforce)" observe
+	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "a slice exists"
+	systemctl stop gpushared.service gpushared.socket gpushare-thaw.service # Until the lab's settings and GPUs are there.
 	mkdir -p /usr/local/lib/gpusim
 	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
 	# What runs at boot must not need /opt/lab, which is unpacked at about that time.
@@ -16,16 +28,8 @@ check_install() {
 	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
 	mkdir -p /etc/systemd/system/gpushared.service.d
 	printf '[Service]\nWatchdogSec=60s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
-	systemd-sysusers
-	systemd-tmpfiles --create
-	getent group gpushare-admin gpushare >/dev/null
-	# Each of these would reload systemd, and a reload takes seconds here.
-	systemctl preset --no-reload gpushared.socket gpushared.service gpushare-thaw.service gpushare-login-filter.service
 	systemctl enable --no-reload --quiet gpusim.service lab-before.service
 	systemctl daemon-reload
-	want "gpushared.service" "$(systemctl is-enabled gpushared.service)" enabled
-	want "gpushare-thaw.service" "$(systemctl is-enabled gpushare-thaw.service)" enabled
-	want "gpushare-login-filter.service" "$(systemctl is-enabled gpushare-login-filter.service)" enabled
 }
 
 check_units_verify() {

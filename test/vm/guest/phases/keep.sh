@@ -15,4 +15,6 @@ check_boot_id() { cat /proc/sys/kernel/random/boot_id >"$state/boot_id"; }
 check_frozen_lease() {
 	start_lease lab-frozen.scope lab-acme-train.slice "/dev/nvidia0" 10 "$handles_term"
 	freeze "$leaf"
+	# Then the console says which unit the power-off waits for.
+	systemctl log-target console
 }

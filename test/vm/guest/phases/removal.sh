@@ -1,6 +1,6 @@
-# The product is removed. Removal is refused while the node is managed. After unmanage and removal the host is as before the
-# installation.
-# checks: removal_refused needs_force unmanage_all removal nothing_is_left gpus_as_found
+# The package is removed and purged. Removal is refused while the node is managed. After unmanage and removal the host is as
+# before the installation.
+# checks: removal_refused needs_force unmanage_all removal nothing_is_left purge gpus_as_found
 
 . /opt/lab/guest/product.sh
 
@@ -9,11 +9,12 @@ check_removal_refused() {
 	local out code=0
 	gpushare apply -f "$spec"
 	[ -d "/proc/$(job vision train)" ] || start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
-	out=$(/opt/lab/packaging/uninstall.sh "" /usr 2>&1) || code=$?
+	out=$(dpkg -r gpushare 2>&1) || code=$?
 	[ "$code" != 0 ] || die "the product was removed under a living lease: $out"
 	[[ $out == *"gpushare unmanage"* ]] || die "the refusal does not say what to do: $out"
 	note "$out"
 	[ -x /usr/sbin/gpushared ] || die "the daemon's file was removed"
+	want "the package" "$(dpkg-query -W -f '${db:Status-Status}' gpushare)" installed
 	active gpushared.service
 	[ -d "/proc/$(job vision train)" ] || die "the job has ended"
 	want_open "$(leaf_of "$(job vision train)")" $root/dev/nvidia1 denied
@@ -45,7 +46,7 @@ no_slices() { [ -z "$(systemctl list-units --no-legend --plain 'gpushare-*.slice
 
 check_removal() {
 	rm -rf /etc/systemd/system/gpushared.service.d # The lab's own.
-	/opt/lab/packaging/uninstall.sh "" /usr
+	dpkg -r gpushare
 	until_true 30 nothing_runs
 }
 nothing_runs() { ! pgrep -f '/usr/(sbin/gpushared|libexec/gpushare/)' >/dev/null; }
@@ -54,8 +55,14 @@ nothing_runs() { ! pgrep -f '/usr/(sbin/gpushared|libexec/gpushare/)' >/dev/null
 check_nothing_is_left() {
 	bash /opt/lab/guest/snapshot.sh >/run/lab/after
 	local left
-	left=$(diff "$state/before-install" /run/lab/after | sed -n 's/^[<>]/&/p' | grep -vE '^> /(etc|var/lib)/gpushare(/|$)' || true)
+	left=$(diff "$state/before-install" /run/lab/after | sed -n 's/^[<>]/&/p' | grep -vE '^> /((etc|var/lib)/gpushare(/|$)|var/lib/dpkg/info/gpushare\.)' || true)
 	want "what differs from before the product was installed" "$left" ""
+}
+
+check_purge() {
+	[ -f /var/lib/gpushare/state.json ] || die "the removal did not keep the state"
+	dpkg -P gpushare
+	want "what a purge leaves" "$(ls -d /etc/gpushare /var/lib/gpushare /run/gpushare /usr/libexec/gpushare /usr/share/gpushare /var/lib/dpkg/info/gpushare.* 2>/dev/null || true)" ""
 }
 
 check_gpus_as_found() {

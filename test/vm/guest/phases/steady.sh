@@ -1,6 +1,6 @@
-# Reloads and restarts of systemd and D-Bus and an upgrade of gpushare do not disturb a tenant that opens its device all the
+# Reloads and restarts of systemd and D-Bus and an upgrade of gpushare, and the way back, do not disturb a tenant that opens its device all the
 # time.
-# checks: begin reload reexec dbus set_property worker upgrade converges end
+# checks: begin reload reexec dbus set_property worker upgrade one_version_back converges end
 
 . /opt/lab/guest/product.sh
 
@@ -91,21 +91,26 @@ check_worker() {
 }
 all_ok() { [ "$(field '[.gpus[] | select(.state != "ok")] | length')" = 0 ]; }
 
-# Like a package upgrade: the files are replaced, then try-restart.
 check_upgrade() {
-	local before
-	before=$(gpushare version | tr '\n' ' ')
-	cp -a --remove-destination /opt/lab/stage/. /
-	cp --remove-destination /opt/lab/next/gpushared /usr/sbin/gpushared
-	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
-	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
-	systemctl daemon-reload
-	undisturbed
-	systemctl try-restart gpushare-thaw.service gpushared.service
-	undisturbed
-	until_true 30 active gpushared.service
-	note "before: $before; after: $(gpushare version | tr '\n' ' ')"
+	replace_package next.deb 1.1
 	[[ $(gpushare version) == *lab-next* ]] || die "the daemon is still the old one: $(gpushare version)"
+}
+
+check_one_version_back() {
+	replace_package gpushare.deb 1.0
+	[[ $(gpushare version) != *lab-next* ]] || die "the daemon is still the newer one: $(gpushare version)"
+}
+
+replace_package() { # replace_package FILE VERSION
+	local before began
+	before=$(gpushare version | tr '\n' ' ')
+	began=$(uptime_ms)
+	dpkg -i "/opt/lab/packages/$1" >/run/lab/dpkg 2>&1 || die "$(cat /run/lab/dpkg)"
+	note "before: $before; after $(($(uptime_ms) - began)) ms: $(gpushare version | tr '\n' ' ')"
+	undisturbed
+	want "the installed version" "$(dpkg-query -W -f '${Version}' gpushare)" "$2"
+	active gpushared.service
+	grep -q '^host_root:' /etc/gpushare/gpushared.yaml || die "the settings were replaced"
 	until_true 60 all_ok
 }
 

@@ -1,0 +1,81 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// leftHeld are the GPUs that the apply of a spec left as they are, because they did not answer.
+func (cs *Changes) leftHeld(r *engine.Record, node *observe.Node) []api.HeldGPU {
+	if r.Kind != kindApply {
+		return nil
+	}
+	busy := gpusOf(r.Steps)
+	return slices.DeleteFunc(planner.Unanswered(cs.State.Desired(), node), func(h api.HeldGPU) bool { return busy[gpu.UUID(h.GPU)] })
+}
+
+// reachUnanswered changes the GPUs that did not answer when the spec in force was applied, and answer now. It has no authority:
+// a GPU that it cannot change is held, with the reason.
+func (cs *Changes) reachUnanswered(node *observe.Node) {
+	want := cs.State.Desired()
+	for _, id := range state.Unreached(cs.State.Stored(), want, node) {
+		if !cs.reachOne(want, node, id) {
+			return // The next pass plans the others.
+		}
+	}
+}
+
+// reachOne plans one GPU, and reports whether the next one may be planned at once.
+func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID) bool {
+	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
+	defer cs.Dynamic.planning.Unlock()
+	if !cs.applyMu.TryLock() {
+		return false
+	}
+	defer cs.applyMu.Unlock()
+	if cs.State.Changing() != nil || cs.State.Desired() != want {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
+	defer cancel()
+	g, _ := node.GPU(id)
+	p := &proposal{want: want, node: node, same: true, only: &id, command: fmt.Sprintf("gpushare gpu retry %d", g.Identity.Index)}
+	err := cs.planProposal(ctx, p, nil, planner.Authority{})
+	if ctx.Err() != nil {
+		return false
+	}
+	if err != nil {
+		cs.recordHeld(id, want.Generation, err.Error())
+		return true
+	}
+	op, err := cs.accept(ctx, p, "gpushared", planner.Authority{})
+	if err != nil {
+		cs.Log.Error("cannot change a GPU that answers again", "gpu", id, "error", err)
+	}
+	return err == nil && op == nil
+}
+
+// recordHeld records that no change touches a GPU until a retry.
+func (cs *Changes) recordHeld(id gpu.UUID, generation uint64, reason string) {
+	err := cs.State.Store.Update(func(s *store.State) error {
+		if s.Held == nil {
+			s.Held = map[gpu.UUID]store.Held{}
+		}
+		s.Held[id] = store.Held{Generation: generation, Reason: reason, Since: cs.Now()}
+		return nil
+	})
+	if err != nil {
+		cs.Log.Error("cannot record that a GPU is held", "gpu", id, "error", err)
+		return
+	}
+	cs.Events.Publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: reason})
+}

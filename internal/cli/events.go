@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// collectFor is how long equal events are counted before their number is printed.
+const collectFor = time.Second
+
+func (a *app) eventsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "events", Short: "Follow the events of the node", Args: noArgs,
+		Long: `Events prints one line for each event from now on, until it is interrupted. Equal events that
+follow each other are one line and their number. With --json each is an object on its line.`,
+		Example: "  gpushare events\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.json {
+				out := json.NewEncoder(a.io.Out)
+				return a.eachEvent(cmd.Context(), func(e *api.Event) { _ = out.Encode(e) }, nil) // The output keeps its error.
+			}
+			r := repeats{print: a.eventLine}
+			return a.eachEvent(cmd.Context(), r.add, r.flush)
+		},
+	}
+}
+
+// eachEvent calls f with every event, and flush when there was none for a while and at the end. It ends when nothing can be
+// written any more.
+func (a *app) eachEvent(ctx context.Context, f func(*api.Event), flush func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, ended := make(chan api.Event), make(chan error, 1)
+	go func() {
+		ended <- a.client.Events(ctx, func(e api.Event) {
+			select {
+			case events <- e:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	pause := time.NewTimer(collectFor)
+	defer pause.Stop()
+	for a.out.failed() == nil {
+		select {
+		case e := <-events:
+			f(&e)
+			pause.Reset(collectFor)
+		case <-pause.C:
+			if flush != nil {
+				flush()
+			}
+		case err := <-ended:
+			if flush != nil {
+				flush()
+			}
+			return err
+		}
+	}
+	return nil // The error of the output is that of the command.
+}
+
+// repeats collapses equal events that follow each other: the first is printed at once, the others when another event comes
+// or no more of them do.
+type repeats struct {
+	print func(e *api.Event, times int) // times: of equal events that were not printed
+	last  *api.Event
+	more  int // events that are equal to last and not printed
+}
+
+func (r *repeats) add(e *api.Event) {
+	if l := r.last; l != nil && l.Kind == e.Kind && l.GPU == e.GPU && l.Tenant == e.Tenant && l.Lease == e.Lease && l.Message == e.Message {
+		r.last = e
+		r.more++
+		return
+	}
+	r.flush()
+	r.last = e
+	r.print(e, 1)
+}
+
+// flush prints what was kept back. The next event is printed at once.
+func (r *repeats) flush() {
+	if r.more > 0 {
+		r.print(r.last, r.more)
+	}
+	r.last, r.more = nil, 0
+}
+
+// eventLine prints an event, which stands for several.
+func (a *app) eventLine(e *api.Event, times int) {
+	where := e.Lease
+	if where == "" {
+		where = shortUUID(e.GPU)
+	}
+	if where == "" {
+		where = e.Tenant
+	}
+	message := printable(e.Message)
+	if times > 1 {
+		message += fmt.Sprintf(" (%d more)", times)
+	}
+	fmt.Fprintf(a.io.Out, "%s  %-16s %-20s %s\n", e.At.Local().Format(time.TimeOnly), printable(e.Kind), printable(dash(where)), message)
+}

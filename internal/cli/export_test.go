@@ -1,0 +1,6 @@
+package cli
+
+import "time"
+
+// SetNow sets the clock of the ages that are shown.
+func SetNow(f func() time.Time) { now = f }

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) metricsCommand() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use: "metrics [flags]", Short: "Print metrics for Prometheus, or write them for node_exporter", Args: noArgs,
+		Long: `Metrics prints what the status has in the text format of Prometheus. Members see their own
+tenants. With --textfile it replaces a file in the directory of node_exporter's textfile
+collector at once, so that no scrape reads a part of it.`,
+		Example: "  gpushare metrics\n  gpushare metrics --textfile /var/lib/prometheus/node-exporter/gpushare.prom",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case a.json:
+				return usageError{err: errors.New("cannot print metrics as JSON: their format is that of Prometheus"), hint: "'gpushare status --json' has the values as JSON"}
+			case file == "" && cmd.Flags().Changed("textfile"), file != "" && !strings.HasSuffix(file, ".prom"):
+				return usageError{err: fmt.Errorf("cannot write metrics to %q: node_exporter reads only files that end in .prom", file), hint: "name it gpushare.prom"}
+			}
+			b, err := a.client.Metrics(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				return writeTextfile(file, b)
+			}
+			if _, err := a.io.Out.Write(b); err != nil {
+				return fmt.Errorf("cannot print: %w", err)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&file, "textfile", "", "write to this file (NAME.prom) instead of printing, at once")
+	return c
+}
+
+// writeTextfile replaces a file. The new one has a name that node_exporter does not read until it is complete.
+func writeTextfile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".gpushare-metrics-")
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	defer os.Remove(f.Name()) // Renamed if everything succeeded.
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}

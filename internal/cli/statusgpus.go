@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
+)
+
+// gpus prints one row for each GPU and each MIG instance.
+func (a *app) gpus(s *api.Status, width int, wide bool) {
+	if len(s.GPUs) == 0 {
+		fmt.Fprintln(a.io.Out, "no GPUs")
+		return
+	}
+	columns := []column{{head: "GPU"}, {head: "MODEL", min: 20}, {head: "MODE"}, {head: "MEMORY"}, {head: "BUSY"}, {head: "STATE"}, {head: "UUID"}, {head: "PCI"}}
+	at := now()
+	common := ages(&s.GPUs[0], at)
+	for i := range s.GPUs {
+		if ages(&s.GPUs[i], at) != common {
+			common = ""
+		}
+	}
+	if common != "" && len(s.GPUs) > 1 {
+		fmt.Fprintln(a.io.Out, "all GPUs "+common)
+	} else {
+		common = ""
+	}
+	var rows []line
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		note := gpuNote(g, saysWhy(s, g))
+		if age := ages(g, at); age != "" && common == "" {
+			note = strings.TrimPrefix(note+"; "+age, "; ")
+		}
+		model := strings.TrimPrefix(g.Model, "NVIDIA ")
+		if width > 0 && width < 100 {
+			model = cut(model, 24, false) // so that notes have room
+		}
+		cells := []string{fmt.Sprint(g.Index), model, g.Mode, gpuMemory(g), busy(g.Utilization), g.State, "", ""}
+		if wide {
+			cells[6], cells[7] = g.UUID, g.PCI
+		}
+		rows = append(rows, line{cells, note})
+		if g.MIG == nil {
+			continue
+		}
+		for j := range g.MIG.Instances {
+			in := &g.MIG.Instances[j]
+			cells := []string{"", "  " + instanceName(in), "", memory(in.Memory), "", "", "", ""}
+			if wide {
+				cells[6] = strings.Join(in.UUIDs, " ")
+			}
+			rows = append(rows, line{cells, instanceNote(in)})
+		}
+	}
+	a.fit(width, columns, rows)
+}
+
+func instanceName(in *api.InstanceStatus) string {
+	return fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
+}
+
+// smallUse is the memory of an instance that a driver uses itself, with nothing in the instance.
+const smallUse = 256 << 20
+
+// instanceNote says what uses an instance. An instance without a lease is not "free": a process outside leases may use it.
+func instanceNote(in *api.InstanceStatus) string {
+	switch {
+	case in.Foreign:
+		return "foreign: not created by gpushare"
+	case len(in.UUIDs) == 0:
+		return "orphan: no compute instance"
+	case len(in.Leases) > 1:
+		return strings.Join(in.Leases, " ")
+	case in.Lease != "":
+		return in.Lease
+	case in.Memory.Used >= smallUse && in.MPS == nil:
+		return "no lease, but " + gib(in.Memory.Used) + " in use"
+	}
+	return "no lease"
+}
+
+// gpuMemory is what is used of a GPU; of one that never answered it is unknown.
+func gpuMemory(g *api.GPUStatus) string {
+	if g.ReadAt == nil && g.Reason != "" && g.Memory.Used == 0 && g.Memory.Free == 0 {
+		return "- / " + gib(g.Memory.Total)
+	}
+	return memory(g.Memory)
+}
+
+// now is the clock of the ages that are shown.
+var now = time.Now
+
+// ages is the age of what was read of a GPU, where that is not of this second.
+func ages(g *api.GPUStatus, at time.Time) string {
+	read, util, older := "", "", false
+	if g.ReadAt != nil {
+		read = age(at.Sub(*g.ReadAt))
+	}
+	if g.UtilizationReadAt != nil {
+		util = age(at.Sub(*g.UtilizationReadAt))
+		older = g.ReadAt != nil && g.ReadAt.Sub(*g.UtilizationReadAt) > time.Second
+	}
+	switch {
+	case read != "" && util != "" && older:
+		return "as of " + read + " ago, BUSY of " + util + " ago"
+	case read != "":
+		return "as of " + read + " ago"
+	case util != "":
+		return "BUSY as of " + util + " ago"
+	}
+	return ""
+}
+
+// age is a time in words, empty below one second.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return ""
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return fmt.Sprintf("%d h", d/time.Hour)
+}
+
+// saysWhy reports whether a condition that is printed has the reason of a GPU's state.
+func saysWhy(s *api.Status, g *api.GPUStatus) bool {
+	shown := unacknowledged(s.Node.Conditions)
+	for i := range shown {
+		if c := &shown[i]; c.GPU == g.UUID && g.Reason != "" && strings.Contains(c.Message, g.Reason) {
+			return true
+		}
+	}
+	return false
+}
+
+// gpuNote is what is to be known of a GPU next to its figures. known: its reason is already printed.
+func gpuNote(g *api.GPUStatus, known bool) string {
+	notes := []string{}
+	if g.Reason != "" && !known {
+		notes = append(notes, g.Reason)
+	}
+	if g.Owner != "" {
+		notes = append(notes, "managed by "+g.Owner)
+	}
+	if m := g.MIG; m != nil && m.Enabled != m.Pending {
+		notes = append(notes, pendingMode(m))
+	}
+	if m := g.MPS; m != nil {
+		n := "MPS " + m.State
+		if m.State == "running" {
+			n += ", " + clients(m) + " " + text.Plural(max(m.Clients, m.MaxClients), "client")
+		}
+		if m.Reason != "" && m.Reason != g.Reason {
+			n += ": " + m.Reason
+		}
+		notes = append(notes, n)
+	}
+	if t := g.TimeSlices; t != nil && t.IdleWhileWaiting != nil {
+		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
+	}
+	if g.Unattributed != nil && *g.Unattributed > 0 {
+		notes = append(notes, gib(*g.Unattributed)+" in no process")
+	}
+	unattributed := 0
+	for _, p := range g.Processes {
+		if p.Lease == "" && p.Kind != "mps-server" {
+			unattributed++
+		}
+	}
+	if unattributed > 0 && g.Mode != api.ModeUnmanaged && g.Mode != api.ModeExternal {
+		notes = append(notes, text.Count(unattributed, "process")+" outside any lease")
+	}
+	return strings.Join(notes, "; ")
+}

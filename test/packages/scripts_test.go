@@ -1,0 +1,230 @@
+package packages
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// host is a root directory with scripts instead of the programs that the scripts of the package start. They record their
+// arguments.
+type host struct {
+	root, programs, calls string
+}
+
+func newHost(t *testing.T, files map[string]string) host {
+	t.Helper()
+	h := host{root: t.TempDir(), programs: t.TempDir(), calls: filepath.Join(t.TempDir(), "calls")}
+	for name, text := range files {
+		h.write(t, filepath.Join(h.root, name), text)
+	}
+	record := "#!/bin/sh\necho \"${0##*/} $*\" | sed 's#--root=[^ ]* ##' >>" + h.calls + "\n"
+	h.write(t, filepath.Join(h.programs, "systemd-sysusers"), record)
+	h.write(t, filepath.Join(h.programs, "systemd-tmpfiles"), record)
+	// A file with the name of a unit in enabled or failed decides; queries are not recorded.
+	h.write(t, filepath.Join(h.programs, "systemctl"), `#!/bin/sh
+case "$*" in
+*is-enabled*) test -e "`+h.root+`/enabled/$3" ;;
+*is-failed*) test -e "`+h.root+`/failed/$3" ;;
+*)
+	`+strings.TrimPrefix(record, "#!/bin/sh\n")+`
+	case "$*" in
+	*start*) test ! -e "`+h.root+`/broken/$2" ;;
+	esac
+	;;
+esac
+`)
+	return h
+}
+
+func (host) write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h host) has(name string) bool {
+	_, err := os.Stat(filepath.Join(h.root, name))
+	return err == nil
+}
+
+// run runs a script as dpkg does, and returns its exit code, its output and the calls that it recorded.
+func (h host) run(t *testing.T, env []string, script, action string) (code int, out string, calls []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../packaging/scripts/" + script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(h.programs, script)
+	h.write(t, path, strings.ReplaceAll(string(text), "@FORMAT@", "2"))
+	if err := os.WriteFile(h.calls, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", path, action)
+	cmd.Env = append([]string{"PATH=" + h.programs + ":" + os.Getenv("PATH"), "DPKG_ROOT=" + h.root}, env...)
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	recorded, err := os.ReadFile(h.calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(b), strings.Split(strings.TrimSuffix(string(recorded), "\n"), "\n")
+}
+
+// A host that runs systemd, where the presets enabled every unit.
+func running(more map[string]string) map[string]string {
+	files := map[string]string{"run/systemd/system/x": ""}
+	for _, unit := range []string{"gpushare-login-filter.service", "gpushare-thaw.service", "gpushared.socket", "gpushared.service"} {
+		files["enabled/"+unit] = ""
+	}
+	for name, text := range more {
+		files[name] = text
+	}
+	return files
+}
+
+const (
+	sysusers = "systemd-sysusers gpushare.conf"
+	tmpfiles = "systemd-tmpfiles --create gpushare.conf"
+	preset   = "systemctl --quiet --no-reload preset gpushare-login-filter.service gpushare-thaw.service gpushared.socket gpushared.service"
+	reload   = "systemctl daemon-reload"
+)
+
+func TestInstallation(t *testing.T) {
+	t.Parallel()
+	started := []string{
+		sysusers, tmpfiles, preset, reload, "systemctl start gpushare-login-filter.service", "systemctl start gpushare-thaw.service",
+		"systemctl start gpushared.socket", "systemctl start gpushared.service",
+	}
+	restarted := []string{sysusers, tmpfiles, reload, "systemctl try-restart gpushare-thaw.service", "systemctl try-restart gpushared.service"}
+	for _, c := range []struct {
+		name            string
+		files           map[string]string
+		preinst, action string
+		calls           []string
+		says            string
+	}{
+		{"an installation starts the units", running(nil), "install", "configure", started, "only observed"},
+		{"an installation by rpm", running(nil), "1", "1", started, ""},
+		{
+			"units that a preset of the host disables are not started",
+			map[string]string{"run/systemd/system/x": "", "enabled/gpushare-thaw.service": ""},
+			"install", "configure",
+			[]string{sysusers, tmpfiles, preset, reload, "systemctl start gpushare-thaw.service"},
+			"",
+		},
+		{"an image is built", nil, "install", "configure", []string{sysusers, tmpfiles, preset}, ""},
+		{
+			"services may not be started", running(map[string]string{"usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n"}),
+			"install", "configure",
+			[]string{sysusers, tmpfiles, preset, reload},
+			"policy-rc.d forbids",
+		},
+		{"an upgrade restarts what runs and enables nothing", running(nil), "upgrade", "configure", restarted, ""},
+		{"an upgrade by rpm", running(nil), "2", "2", restarted, ""},
+		{
+			"an upgrade starts a daemon that failed", running(map[string]string{"failed/gpushared.service": ""}), "upgrade", "configure",
+			[]string{sysusers, tmpfiles, reload, "systemctl try-restart gpushare-thaw.service", "systemctl restart gpushared.service"},
+			"",
+		},
+		{
+			"a daemon that does not start is reported", running(map[string]string{"broken/gpushared.service": ""}), "upgrade", "configure",
+			restarted, "systemctl status gpushared.service",
+		},
+		{"a removal that was refused changes nothing", running(nil), "", "abort-remove", []string{""}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, c.files)
+			if c.preinst != "" {
+				if code, out, _ := h.run(t, nil, "preinst", c.preinst); code != 0 {
+					t.Fatalf("preinst exits with %d: %s", code, out)
+				}
+			}
+			code, out, calls := h.run(t, nil, "postinst", c.action)
+			if diff := cmp.Diff(c.calls, calls); code != 0 || diff != "" || !strings.Contains(out, c.says) {
+				t.Errorf("postinst exits with %d: %s\n(-want +got):\n%s", code, out, diff)
+			}
+			if h.has("run/gpushare.install") {
+				t.Error("the next upgrade would be taken for an installation")
+			}
+		})
+	}
+}
+
+// A version that cannot read the state is refused before anything changes.
+func TestStateOfAnotherFormat(t *testing.T) {
+	t.Parallel()
+	state := func(format string) string { return `{"format":` + format + `,"generation":7,"sha256":"00"}` + "\n{}\n" }
+	for _, c := range []struct {
+		name, action string
+		files        map[string]string
+		refused      bool
+	}{
+		{"no state", "install", nil, false},
+		{"this format", "upgrade", map[string]string{"var/lib/gpushare/state.json": state("2")}, false},
+		{"a newer one", "upgrade", map[string]string{"var/lib/gpushare/state.json": state("3")}, true},
+		{"a newer one, by rpm", "2", map[string]string{"var/lib/gpushare/state.json": state("12")}, true},
+		{"an older one", "install", map[string]string{"var/lib/gpushare/state.json": state("1")}, true},
+		{"in another directory", "upgrade", map[string]string{"etc/gpushare/gpushared.yaml": "state_dir: \"/srv/state\"\n", "srv/state/state.json": state("3")}, true},
+		{"after a failed upgrade", "abort-upgrade", map[string]string{"var/lib/gpushare/state.json": state("3")}, false},
+		{"damaged, which the daemon reports", "upgrade", map[string]string{"var/lib/gpushare/state.json": "\x00"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, c.files)
+			code, out, _ := h.run(t, nil, "preinst", c.action)
+			if refused := code != 0; refused != c.refused || refused != strings.Contains(out, "gpushare unmanage") {
+				t.Errorf("preinst %s exits with %d: %s", c.action, code, out)
+			}
+		})
+	}
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	const state, settings = "var/lib/gpushare/state.json", "etc/gpushare/node.yaml"
+	for _, c := range []struct {
+		name  string
+		env   []string
+		says  string
+		state bool // it is kept
+	}{
+		{"the state is removed", nil, "", false},
+		{"restrictions are kept", []string{"GPUSHARE_KEEP_ISOLATION=1"}, "gpushare unmanage", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, running(map[string]string{state: "{}", settings: "", "run/gpushare/x": "", "usr/bin/gpushare": "#!/bin/sh\n"}))
+			if code, out, _ := h.run(t, c.env, "prerm", "remove"); code != 0 {
+				t.Fatalf("prerm exits with %d: %s", code, out)
+			}
+			if code, out, calls := h.run(t, nil, "postrm", "remove"); code != 0 || !cmp.Equal(calls, []string{reload}) || !h.has(state) {
+				t.Errorf("postrm remove exits with %d, calls %q: %s", code, calls, out)
+			}
+			code, out, _ := h.run(t, nil, "postrm", "purge")
+			if code != 0 || h.has(state) != c.state || !strings.Contains(out, c.says) {
+				t.Errorf("postrm purge exits with %d, state kept: %v: %s", code, h.has(state), out)
+			}
+			if !h.has(settings) {
+				t.Error("a file of the administrator was removed")
+			}
+			h.run(t, nil, "preinst", "install")
+			if code, out, _ := h.run(t, nil, "postinst", "configure"); code != 0 || h.has("var/lib/gpushare/restrictions-kept") {
+				t.Errorf("postinst exits with %d: %s", code, out)
+			}
+		})
+	}
+}
