@@ -311,7 +311,7 @@ func (s *Scheduler) weigh() {
 }
 
 // Froze reports a freeze to the scheduler: when it was done, its duration, and whether it failed. After a failure the lease
-// is thawed, and after three failures in a row it is not frozen for a minute. The other leases then get less than their
+// is thawed, and after three failures in a row it is not frozen for unfreezablePause. The other leases then get less than their
 // share, but they are not blocked.
 func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) {
 	s.account(now)
@@ -323,7 +323,7 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 	if err != nil {
 		m.freezeFailed = true
 		if m.failures++; m.failures >= 3 {
-			m.failures, m.unfreezableUntil, s.stale = 0, s.last+time.Minute, true
+			m.failures, m.unfreezableUntil, s.stale = 0, s.last+unfreezablePause, true
 		}
 	} else {
 		m.failures = 0
@@ -332,6 +332,9 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 	}
 	s.log()
 }
+
+// unfreezablePause is the time for which a lease that cannot be frozen is not frozen.
+const unfreezablePause = time.Minute
 
 // longestSwitch is the longest freeze that counts as the time of a switch.
 const longestSwitch = 2 * time.Millisecond

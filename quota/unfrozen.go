@@ -6,8 +6,9 @@ const (
 	// UnfrozenSlices is in how many slices of others a lease runs, although it should be frozen, until it is stopped if the spec
 	// says so. One or two are no offence: a host that is overloaded delays a freeze too.
 	UnfrozenSlices = 3
-	// UnfrozenWithin is the time in which these slices are.
-	UnfrozenWithin = time.Minute
+	// UnfrozenWithin is the time in which these slices are. It has room for two pauses after three failed freezes: whether a lease
+	// runs can be measured in each of the three or only in some, so that a shorter time would never have enough of them.
+	UnfrozenWithin = 3 * unfreezablePause
 )
 
 // Unfrozen counts the slices of others in which one lease ran. The zero value is ready to use.

@@ -15,10 +15,12 @@ func TestUnfrozen(t *testing.T) {
 		{"it is always frozen", nil, nil},
 		{"twice", []int{0, 1}, nil},
 		{"three slices in a row, from the first second on", []int{0, 1, 2}, []int{2}},
-		{"three in exactly a minute", []int{5, 30, 65}, []int{65}},
-		{"the first is more than a minute ago", []int{5, 30, 66}, nil},
-		{"two in each minute, and then one more", []int{0, 30, 61, 91, 122, 152, 160}, []int{160}},
-		{"it goes on", []int{0, 1, 2, 3, 100, 101, 102}, []int{2, 3, 102}},
+		{"three in exactly three minutes", []int{5, 30, 185}, []int{185}},
+		{"the first is more than three minutes ago", []int{5, 30, 186}, nil},
+		{"two in each three minutes, and then one more", []int{0, 30, 181, 211, 362, 392, 400}, []int{400}},
+		{"seen in two of the three freezes after each pause", []int{0, 1, 62, 63}, []int{62, 63}},
+		{"seen in one of the three freezes after each pause", []int{0, 61, 122}, []int{122}},
+		{"it goes on", []int{0, 1, 2, 3, 300, 301, 302}, []int{2, 3, 302}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var u Unfrozen

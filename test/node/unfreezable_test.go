@@ -77,37 +77,17 @@ func TestALeaseThatOthersThawIsStopped(t *testing.T) {
 	apply(t, n, unequal)
 	events := follow(t, n)
 	burn := strings.Join(n.Burn("--memory", "100MiB", "--kernel", "10ms", "--queue", "2", "--seconds", "120"), " ")
-	// Its loop has a processor whatever else the host does, so that it is seen to run.
-	_, red := begin(t, n, "red", "part", `sh -c "chrt -f 1 sh -c 'while :; do :; done' & exec `+burn+`"`)
-	t.Cleanup(func() { // The loop does not end with the job.
+	// Its loops have a processor whatever else the host does, so that it is seen to run: one before all others, and one for the
+	// twentieth of each second that the kernel leaves to programs without a real-time priority.
+	_, red := begin(t, n, "red", "part", `sh -c "chrt -f 1 sh -c 'while :; do :; done' & sh -c 'while :; do :; done' & exec `+burn+`"`)
+	t.Cleanup(func() { // The loops do not end with the job.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		n.CLI(ctx, "lease", "stop", red)
 	})
 	_, blue := begin(t, n, "blue", "part", burn)
-	freeze, err := os.OpenFile(filepath.Join(unified(t), leaseByID(status(t, n), red).Isolation.Cgroup, "cgroup.freeze"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, thawed := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(thawed)
-		defer freeze.Close()
-		for tick := time.NewTicker(time.Millisecond); ; {
-			select {
-			case <-ended:
-				tick.Stop()
-				return
-			case <-tick.C:
-				_, _ = freeze.Write([]byte("0")) // The cgroup may have ended.
-			}
-		}
-	}()
-	t.Cleanup(func() { close(ended); <-thawed })
-	// It is frozen again every 10 s. On a host that is busy it may be thawed too late, and then it was frozen.
-	patient, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-	defer cancel()
-	events.awaitUntil(patient, t, "lease.ended", red)
+	tracing.Run(t, tracing.ThawCommand(t, filepath.Join(unified(t), leaseByID(status(t, n), red).Isolation.Cgroup, "cgroup.freeze")))
+	events.await(t, "lease.ended", red)
 	all, err := n.Client().Leases(soon(t), true)
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,8 @@ const (
 	FirstThreadExits = "first-thread-exits"
 	// Populates maps and unmaps memory: nearly all the time it runs in the kernel, in calls that only SIGKILL interrupts.
 	Populates = "populates"
+	// Thaws thaws a cgroup whenever it is frozen, before a program of it is seen to stop. ThawCommand runs it.
+	Thaws = "thaws"
 	// Large has 512 MiB of memory and several threads, so that its exit takes time.
 	Large = "large"
 )
@@ -71,6 +73,10 @@ func Main() {
 			}
 			_ = unix.Munmap(b)
 		}
+	case Thaws:
+		err := thaw(words[1])
+		fmt.Println("cannot thaw", words[1], err)
+		os.Exit(1)
 	case Large:
 		b := make([]byte, 512<<20)
 		for i := 0; i < len(b); i += 4096 {
@@ -109,6 +115,41 @@ func seize(tid int) error {
 	return nil
 }
 
+// thaw undoes each freeze of the cgroup whose cgroup.freeze is a file. The kernel reports a write to that file as an event
+// (inotify(7)), and a real-time priority above that of the cgroup's programs lets this one run at once.
+func thaw(name string) error {
+	runtime.LockOSThread()
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 2}, 0); err != nil {
+		return err
+	}
+	file, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	notify, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.InotifyAddWatch(notify, name, unix.IN_MODIFY); err != nil {
+		return err
+	}
+	fmt.Println("thaws")
+	events, value := make([]byte, 4096), make([]byte, 1)
+	for {
+		if _, err := unix.Read(notify, events); err != nil && err != unix.EINTR {
+			return err
+		}
+		// Its own write is an event too, and then the value is 0.
+		_, err := unix.Pread(file, value, 0)
+		if err == nil && value[0] == '1' {
+			_, err = unix.Pwrite(file, []byte("0"), 0)
+		}
+		if err != nil {
+			wait() // The cgroup ended.
+		}
+	}
+}
+
 // wait waits for a signal that ends the process. It keeps its thread: only that may continue what it traces.
 func wait() {
 	for {
@@ -132,6 +173,14 @@ func Command(tb testing.TB, uid int, program string, args ...int) *exec.Cmd {
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
+	return cmd
+}
+
+// ThawCommand returns the command of Thaws for a cgroup.freeze, as root.
+func ThawCommand(tb testing.TB, name string) *exec.Cmd {
+	tb.Helper()
+	cmd := Command(tb, 0, Thaws)
+	cmd.Env[0] += " " + name
 	return cmd
 }
 
