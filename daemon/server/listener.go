@@ -64,14 +64,14 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			continue // All were surplus. A closed listener ends this here.
 		}
 		p, err := peerOf(conn)
-		if err != nil || hasHungUp(conn) {
+		if err != nil {
 			conn.Close()
 			continue
 		}
 		c := &cappedConn{UnixConn: conn.(*net.UnixConn), l: l, peer: p, hasRole: l.hasRole(p)}
 		ok, instead := l.admit(c)
 		if instead != nil {
-			instead.Close()
+			instead.shutDown()
 		}
 		if !ok {
 			conn.Close()
@@ -106,7 +106,7 @@ func (l *cappedListener) next() (net.Conn, error) {
 				failed = &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", failed)} // The server retries what is temporary.
 				return true
 			}
-			if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && !l.isFull(int(cred.Uid)) {
+			if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && !l.isFull(int(cred.Uid)) && !hasHungUp(fd) {
 				break
 			}
 			unix.Close(fd)
@@ -130,7 +130,7 @@ func (l *cappedListener) isFull(uid int) bool {
 	return len(all) >= maxPerUID || all[0].hasRole && l.total >= maxConns && l.replacedLocked(uid) == nil
 }
 
-// admit counts a connection unless that is one too many. The caller closes the one that it replaces.
+// admit counts a connection unless that is one too many. The caller ends the one that it replaces.
 func (l *cappedListener) admit(c *cappedConn) (ok bool, instead *cappedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,6 +209,10 @@ func (c *cappedConn) Read(b []byte) (int, error) {
 	c.found.Do(func() { c.peer.findProcess(c.UnixConn) })
 	return c.UnixConn.Read(b)
 }
+
+// shutDown ends the connection for both sides; the server closes it then. Close would wait until whoever reads it now runs, and the
+// connections of other users with it.
+func (c *cappedConn) shutDown() { _ = errors.Join(c.CloseRead(), c.CloseWrite()) }
 
 // Close closes the connection and removes it from the counts.
 func (c *cappedConn) Close() error {

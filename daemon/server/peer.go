@@ -75,21 +75,9 @@ func peerOf(c net.Conn) (*Peer, error) {
 
 // hasHungUp reports whether the client has closed the connection without a request. In a flood of connections thousands of
 // closed ones wait to be accepted before the first open one.
-func hasHungUp(c net.Conn) bool {
-	uc, ok := c.(*net.UnixConn)
-	if !ok {
-		return false
-	}
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return false
-	}
-	closed := false
-	err = raw.Control(func(fd uintptr) {
-		n, _, e := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		closed = n == 0 && e == nil
-	})
-	return err == nil && closed
+func hasHungUp(fd int) bool {
+	n, _, err := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return n == 0 && err == nil
 }
 
 // findProcess finds the peer's process. It costs several system calls, so it is not called for a refused connection.

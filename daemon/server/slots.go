@@ -35,15 +35,18 @@ const (
 	littleTime  = 50 * time.Millisecond  // after less than this, used lately, there is no pause
 	mostTime    = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
 	timeHalves  = 5 * time.Second        // what was used counts half after this time
-	pauseFactor = 3                      // a pause is so many times as long as the slot before it, and shorter if fewer users wait
+	pauseFactor = 3                      // a pause is so many times as long as the slots before it, and shorter if fewer users wait
+	mostPause   = 250 * time.Millisecond // a slot may have waited for something else than the processor
 )
 
 // slots gives each request its slot. The zero value works.
 type slots struct {
-	mu     locks.Mutex[locks.Leaf] // guards what follows
-	users  map[int]*timeOfUser
-	kinds  [kindsOfWork]slotsOfKind
-	pruned time.Time
+	mu       locks.Mutex[locks.Leaf] // guards what follows
+	users    map[int]*timeOfUser
+	kinds    [kindsOfWork]slotsOfKind
+	pausing  bool      // one for all kinds: they share the processor
+	pauseEnd time.Time // later, if slots end in the pause
+	pruned   time.Time
 }
 
 // timeOfUser is how long a user had slots lately.
@@ -54,7 +57,6 @@ type timeOfUser struct {
 
 type slotsOfKind struct {
 	running int
-	pausing bool
 	waiting []*slotsOfUser // each user once; the one who had a slot is the last
 }
 
@@ -114,16 +116,39 @@ func (n *slot) end() {
 	u := t.userLocked(n.uid, now)
 	u.used = min(u.used+duration, mostTime)
 	k.running--
-	if pause := duration * time.Duration(min(pauseFactor, k.others(n.uid))); u.used > littleTime && pause > 0 && !k.pausing {
-		k.pausing = true
-		time.AfterFunc(pause, func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			k.pausing = false
-			t.nextLocked(n.kind)
-		})
+	if pause := duration * time.Duration(min(pauseFactor, t.othersLocked(n.uid))); u.used > littleTime && pause > 0 {
+		t.pauseLocked(now, pause)
 	}
 	t.nextLocked(n.kind)
+}
+
+// pauseLocked makes the pause longer, or starts one.
+func (t *slots) pauseLocked(now time.Time, pause time.Duration) {
+	from := now
+	if t.pausing && t.pauseEnd.After(now) {
+		from = t.pauseEnd
+	}
+	if t.pauseEnd = from.Add(pause); t.pauseEnd.Sub(now) > mostPause {
+		t.pauseEnd = now.Add(mostPause)
+	}
+	if !t.pausing {
+		t.pausing = true
+		time.AfterFunc(t.pauseEnd.Sub(now), t.endPause)
+	}
+}
+
+// endPause lets users of many requests have slots again, when the pause has not become longer.
+func (t *slots) endPause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if left := time.Until(t.pauseEnd); left > 0 {
+		time.AfterFunc(left, t.endPause)
+		return
+	}
+	t.pausing = false
+	for kind := range kindsOfWork {
+		t.nextLocked(kind)
+	}
 }
 
 // nextLocked gives slots to requests that wait. In a pause only users of little time get one.
@@ -141,7 +166,7 @@ func (t *slots) nextLocked(kind work) {
 				next, least = w.waiting[0], used
 			}
 		}
-		if k.pausing && least > littleTime {
+		if t.pausing && least > littleTime {
 			return
 		}
 		k.remove(next)
@@ -183,12 +208,15 @@ func (k *slotsOfKind) index(uid int) int {
 	return slices.IndexFunc(k.waiting, func(u *slotsOfUser) bool { return u.uid == uid })
 }
 
-// others counts the users who wait besides one.
-func (k *slotsOfKind) others(uid int) int {
-	if k.index(uid) >= 0 {
-		return len(k.waiting) - 1
+// othersLocked counts the users who wait besides one, each once for each kind.
+func (t *slots) othersLocked(uid int) (n int) {
+	for kind := range t.kinds {
+		k := &t.kinds[kind]
+		if n += len(k.waiting); k.index(uid) >= 0 {
+			n--
+		}
 	}
-	return len(k.waiting)
+	return n
 }
 
 // userLocked returns the time of a user, and forgets users who have used next to nothing.

@@ -156,7 +156,7 @@ func TestAdministratorsAreNext(t *testing.T) {
 		paused := false
 		for range 400 { // more than mostTime
 			x.mu.Lock()
-			paused = paused || x.kinds[listing].pausing
+			paused = paused || x.pausing
 			x.mu.Unlock()
 			began := time.Now()
 			n, err := x.begin(t.Context(), listing, admin)

@@ -18,7 +18,7 @@ import (
 
 const (
 	floodUsers     = 50
-	floodRuns      = 200
+	floodRuns      = 60
 	mostUnderFlood = 100.0  // ms
 	firstUser      = 480000 // uid and gid of the first one who floods
 	otherUser      = 471214
@@ -87,6 +87,11 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if os.Geteuid() != 0 {
 		return b.skip("runs under a flood", "root, to become other users")
 	}
+	cpu, err := newProcessorSlices()
+	if err != nil {
+		return b.skip("runs under a flood", err.Error())
+	}
+	defer func() { failed = errors.Join(failed, cpu.remove()) }()
 	dir, err := os.MkdirTemp("", "gpushare-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("cannot create a directory: %w", err)
@@ -101,13 +106,16 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if err := n.Start(ctx); err != nil {
 		return nil, err
 	}
+	if err := errors.Join(cpu.toSystem(n.DaemonPID()), cpu.toUser(otherUser, os.Getpid())); err != nil {
+		return nil, err
+	}
 	if r := n.CLIIn(ctx, floodSpec, "apply", "-f", "-"); r.Code != 0 {
 		return nil, fmt.Errorf("cannot apply the spec: %s", r.Err)
 	}
 	p99 := map[string]float64{}
 	const alone, control, flooded = "gpushare run alone", "gpushare run next to 50 users who compute", "gpushare run in a flood by 50 users"
 	for _, m := range []struct{ name, burden string }{{alone, ""}, {control, burn}, {flooded, n.Socket()}} {
-		v, err := runsUnder(ctx, n, program, m.burden)
+		v, err := runsUnder(ctx, n, cpu, program, m.burden)
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -129,13 +137,18 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 }
 
 // runsUnder measures runs under a burden, in ms.
-func runsUnder(ctx context.Context, n *harness.Node, program, burden string) ([]float64, error) {
+func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string) ([]float64, error) {
 	if burden != "" {
-		stop, err := startBurden(ctx, n, program, burden)
+		stop, err := startBurden(ctx, n, cpu, program, burden)
 		defer stop()
 		if err != nil {
 			return nil, err
 		}
+	}
+	if os.Getenv("PROBE") != "" && burden != burn {
+		cmd := as(ctx, otherUser, gidBlue, "/tmp/probe", n.Socket())
+		out, err := cmd.CombinedOutput()
+		fmt.Println(string(out), err)
 	}
 	return timeRuns(ctx, n)
 }
@@ -156,7 +169,7 @@ func floodFiles(dir string) (program string, err error) {
 }
 
 // startBurden starts the processes of many users.
-func startBurden(ctx context.Context, n *harness.Node, program, what string) (stop func(), err error) {
+func startBurden(ctx context.Context, n *harness.Node, cpu *processorSlices, program, what string) (stop func(), err error) {
 	var jobs []*harness.Job
 	stop = func() {
 		for _, j := range jobs {
@@ -164,13 +177,16 @@ func startBurden(ctx context.Context, n *harness.Node, program, what string) (st
 		}
 	}
 	for i := range floodUsers {
-		cmd := as(ctx, firstUser+i, gidRed, "chrt", "--idle", "0", program)
+		cmd := as(ctx, firstUser+i, gidRed, program)
 		cmd.Env = append(os.Environ(), burdenEnv+"="+what)
 		j, err := n.Spawn(cmd)
 		if err != nil {
 			return stop, err
 		}
 		jobs = append(jobs, j)
+		if err := cpu.toUser(firstUser+i, j.PID()); err != nil {
+			return stop, err
+		}
 	}
 	for _, j := range jobs {
 		if err := j.AwaitLine(ctx, atIt); err != nil {
