@@ -18,7 +18,7 @@ import (
 
 const (
 	floodUsers     = 50
-	floodRuns      = 60
+	floodRuns      = 200
 	mostUnderFlood = 100.0  // ms
 	firstUser      = 480000 // uid and gid of the first one who floods
 	otherUser      = 471214
@@ -80,9 +80,9 @@ func burden(what string) error {
 }
 
 // flood measures gpushare run of one user: alone, while 50 other users use the processor without a request, and while they flood
-// the socket. The second is the control: what the daemon adds is the third without the second. Those users run only when no other process
-// wants the processor (SCHED_IDLE): what they take from it otherwise is not of the daemon. On a machine with other work, start
-// this program with chrt --rr 1: the daemon and the other user inherit that.
+// the socket. The second is the control: what the daemon adds is the third without the second. The processor is shared as systemd
+// shares it. The one user has a part as large as the daemon's, so that the figures are of the daemon; then, to see the whole,
+// the part that each of those users has.
 func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if os.Geteuid() != 0 {
 		return b.skip("runs under a flood", "root, to become other users")
@@ -106,7 +106,7 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if err := n.Start(ctx); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(cpu.toSystem(n.DaemonPID()), cpu.toUser(otherUser, os.Getpid())); err != nil {
+	if err := errors.Join(cpu.toDaemon(n.DaemonPID()), cpu.toPrompt(os.Getpid())); err != nil {
 		return nil, err
 	}
 	if r := n.CLIIn(ctx, floodSpec, "apply", "-f", "-"); r.Code != 0 {
@@ -114,8 +114,24 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	}
 	p99 := map[string]float64{}
 	const alone, control, flooded = "gpushare run alone", "gpushare run next to 50 users who compute", "gpushare run in a flood by 50 users"
-	for _, m := range []struct{ name, burden string }{{alone, ""}, {control, burn}, {flooded, n.Socket()}} {
-		v, err := runsUnder(ctx, n, cpu, program, m.burden)
+	for _, m := range []struct {
+		name, burden string
+		equal        bool
+		runs         int
+	}{
+		{alone, "", false, floodRuns},
+		{control, burn, false, floodRuns},
+		{flooded, n.Socket(), false, floodRuns},
+		{control + ", with a part like theirs", burn, true, floodRuns / 4},
+		{flooded + ", with a part like theirs", n.Socket(), true, floodRuns / 4},
+	} {
+		if m.equal {
+			err = cpu.toUser(otherUser, os.Getpid())
+		}
+		if err != nil {
+			return figures, err
+		}
+		v, err := runsUnder(ctx, n, cpu, program, m.burden, m.runs)
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -137,7 +153,7 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 }
 
 // runsUnder measures runs under a burden, in ms.
-func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string) ([]float64, error) {
+func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string, runs int) ([]float64, error) {
 	if burden != "" {
 		stop, err := startBurden(ctx, n, cpu, program, burden)
 		defer stop()
@@ -145,12 +161,7 @@ func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, progr
 			return nil, err
 		}
 	}
-	if os.Getenv("PROBE") != "" && burden != burn {
-		cmd := as(ctx, otherUser, gidBlue, "/tmp/probe", n.Socket())
-		out, err := cmd.CombinedOutput()
-		fmt.Println(string(out), err)
-	}
-	return timeRuns(ctx, n)
+	return timeRuns(ctx, n, runs)
 }
 
 // floodFiles writes the files of the node and a copy of this program that all users may run.
@@ -205,8 +216,8 @@ func as(ctx context.Context, uid, group int, argv ...string) *exec.Cmd {
 }
 
 // timeRuns runs commands of the other user one after the other, in ms.
-func timeRuns(ctx context.Context, n *harness.Node) (durations []float64, err error) {
-	for range floodRuns {
+func timeRuns(ctx context.Context, n *harness.Node, runs int) (durations []float64, err error) {
+	for range runs {
 		cmd := as(ctx, otherUser, gidBlue, filepath.Join(n.Bin, "gpushare"), "run", "-q", "-t", "blue", "--", "true")
 		cmd.Env, cmd.SysProcAttr.Setsid = n.Environ(), true
 		began := time.Now()

@@ -6,33 +6,31 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // The cpu controller, where systemd mounts it without and with cgroup v1.
 var cpuHierarchies = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"}
 
-// processorSlices are cgroups that share the processor as systemd does: the system and all users one half each, and each user as
-// much as another. A host of the product has them.
+// processorSlices are cgroups that share the processor as systemd does: the daemon has the part of its unit, all users together have
+// another, and each user as much as the next. A host of the product has them.
 type processorSlices struct{ root string }
 
 // newProcessorSlices fails where there is no cpu controller.
 func newProcessorSlices() (*processorSlices, error) {
+	weight, err := weightOfDaemon()
+	if err != nil {
+		return nil, err
+	}
 	for _, h := range cpuHierarchies {
 		root := filepath.Join(h, "gpushare-bench-"+strconv.Itoa(os.Getpid()))
 		if os.Mkdir(root, 0o755) != nil {
 			continue
 		}
 		s := &processorSlices{root}
-		_ = os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+cpu"), 0) // It is of cgroup v2 alone.
-		if err := errors.Join(os.Mkdir(s.system(), 0o755), os.Mkdir(s.users(), 0o755)); err != nil {
-			return nil, errors.Join(err, s.remove())
-		}
-		_ = os.WriteFile(filepath.Join(s.users(), "cgroup.subtree_control"), []byte("+cpu"), 0)
-		for _, weight := range []string{"cpu.shares", "cpu.weight"} {
-			if _, err := os.Stat(filepath.Join(s.system(), weight)); err == nil {
-				return s, nil
-			}
+		if err := s.create(weight); err == nil {
+			return s, nil
 		}
 		if err := s.remove(); err != nil {
 			return nil, err
@@ -41,21 +39,65 @@ func newProcessorSlices() (*processorSlices, error) {
 	return nil, errors.New("there is no cpu controller of cgroups")
 }
 
-func (s *processorSlices) system() string { return filepath.Join(s.root, "system.slice") }
+// unitOfWeight is the unit that the product installs; this program runs in the root of the repository.
+const unitOfWeight = "packaging/systemd/gpushared.slice"
+
+// weightOfDaemon reads CPUWeight of the daemon's slice. Other slices have 100.
+func weightOfDaemon() (int, error) {
+	b, err := os.ReadFile(unitOfWeight)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the weight of the daemon: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "CPUWeight="); ok {
+			return strconv.Atoi(value)
+		}
+	}
+	return 0, fmt.Errorf("%s has no CPUWeight", unitOfWeight)
+}
+
+// create fails if the hierarchy has no cpu controller.
+func (s *processorSlices) create(weight int) error {
+	controllers := func(dir string) { // Those of cgroup v1 have no such file.
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu"), 0)
+	}
+	controllers(s.root)
+	for _, dir := range []string{s.daemon(), s.prompt(), s.users()} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	controllers(s.users())
+	return errors.Join(setWeight(s.daemon(), weight), setWeight(s.prompt(), weight))
+}
+
+// setWeight sets a weight of cgroup v2, or the shares of cgroup v1 that are the same part: there 1024 is what 100 is here.
+func setWeight(dir string, weight int) error {
+	v2 := filepath.Join(dir, "cpu.weight")
+	if _, err := os.Stat(v2); err == nil {
+		return os.WriteFile(v2, []byte(strconv.Itoa(weight)), 0)
+	}
+	v1 := filepath.Join(dir, "cpu.shares")
+	if _, err := os.Stat(v1); err != nil {
+		return err
+	}
+	return os.WriteFile(v1, []byte(strconv.Itoa(weight*1024/100)), 0)
+}
+
+func (s *processorSlices) daemon() string { return filepath.Join(s.root, "gpushared.slice") }
+
+func (s *processorSlices) prompt() string { return filepath.Join(s.root, "prompt.slice") }
 
 func (s *processorSlices) users() string { return filepath.Join(s.root, "user.slice") }
 
-// toSystem moves a process to the system's half.
-func (s *processorSlices) toSystem(pid int) error { return moveTo(s.system(), pid) }
+// toDaemon moves a process to the daemon's part.
+func (s *processorSlices) toDaemon(pid int) error { return moveTo(s.daemon(), pid) }
 
-// toUser moves a process to the share of its user.
+// toPrompt moves a process to a part as large as the daemon's, so that it hardly waits for the processor itself.
+func (s *processorSlices) toPrompt(pid int) error { return moveTo(s.prompt(), pid) }
+
+// toUser moves a process to the part of its user.
 func (s *processorSlices) toUser(uid, pid int) error {
-	if os.Getenv("PROBE") != "" && uid == otherUser {
-		d := filepath.Join(s.root, "probe.slice")
-		os.Mkdir(d, 0o755)
-		os.WriteFile(d+"/cpu.shares", []byte("20480"), 0)
-		return moveTo(d, pid)
-	}
 	dir := filepath.Join(s.users(), fmt.Sprintf("user-%d.slice", uid))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -71,7 +113,7 @@ func moveTo(dir string, pid int) error {
 func (s *processorSlices) remove() error {
 	errs := []error{moveTo(filepath.Dir(s.root), os.Getpid())}
 	dirs, err := filepath.Glob(filepath.Join(s.users(), "*.slice"))
-	for _, dir := range append(dirs, s.users(), s.system(), s.root) {
+	for _, dir := range append(dirs, s.users(), s.prompt(), s.daemon(), s.root) {
 		errs = append(errs, removeWhenEmpty(dir))
 	}
 	return errors.Join(append(errs, err)...)
