@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -212,4 +213,50 @@ func TestHungUp(t *testing.T) {
 			t.Errorf("%s: read %d, %v", client, n, err)
 		}
 	}
+}
+
+// A connection that is replaced is in use by another goroutine, which does not run now. The next connection is accepted nevertheless.
+func TestReplacedConnectionIsNotAwaited(t *testing.T) {
+	l := listenUnix(t)
+	client, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cappedConn{UnixConn: accepted.(*net.UnixConn), l: &cappedListener{}, peer: &Peer{}}
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inUse, release, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(left)
+		_ = raw.Control(func(uintptr) {
+			close(inUse)
+			<-release
+		})
+	}()
+	<-inUse
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.shutDown()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("ending the connection waits for its reader")
+	}
+	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if n, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the client read %d, %v, want the end", n, err)
+	}
+	close(release)
+	<-left
+	<-ended
 }

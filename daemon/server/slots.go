@@ -36,7 +36,7 @@ const (
 	mostTime    = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
 	timeHalves  = 5 * time.Second        // what was used counts half after this time
 	pauseFactor = 3                      // a pause is so many times as long as the slots before it, and shorter if fewer users wait
-	mostPause   = 250 * time.Millisecond // a slot may have waited for something else than the processor
+	mostPause   = 50 * time.Millisecond  // a slot may have waited for something else than the processor
 )
 
 // slots gives each request its slot. The zero value works.

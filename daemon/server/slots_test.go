@@ -57,20 +57,35 @@ func TestLightUserIsNext(t *testing.T) {
 	})
 }
 
-// Many users of many requests leave most of the time to others, and get the same. After those of one alone there is no pause.
+// Many users of many requests leave most of the time to others, whatever they ask for, and get the same. After those of one alone
+// there is no pause.
 func TestPausesOfHeavyUsers(t *testing.T) {
 	for _, c := range []struct {
 		users     int
+		kinds     []work
 		low, high float64 // part of the time
-	}{{1, 0.99, 1}, {2, 0.45, 0.55}, {50, 0.2, 0.45}} {
+	}{
+		{1, []work{listing}, 0.99, 1},
+		{2, []work{listing}, 0.45, 0.55},
+		{50, []work{listing}, 0.2, 0.45},
+		{50, []work{arriving, reading, listing, readingBack}, 0.2, 0.45},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			var x slots
 			had := map[int]int{}
-			stop := x.flood(t.Context(), listing, c.users, func(uid int) {
-				x.mu.Lock()
-				defer x.mu.Unlock()
-				had[uid]++
-			})
+			var stops []func()
+			for _, kind := range c.kinds {
+				stops = append(stops, x.flood(t.Context(), kind, c.users, func(uid int) {
+					x.mu.Lock()
+					defer x.mu.Unlock()
+					had[uid]++
+				}))
+			}
+			stop := func() {
+				for _, stop := range stops {
+					stop()
+				}
+			}
 			defer stop()
 			<-time.After(10 * time.Second)
 			x.mu.Lock()
@@ -84,7 +99,7 @@ func TestPausesOfHeavyUsers(t *testing.T) {
 				all += n
 			}
 			if part := float64(all) * float64(time.Millisecond) / float64(period); part < c.low || part > c.high+0.001 {
-				t.Errorf("%d users had %.3f of the time, want %v to %v", c.users, part, c.low, c.high)
+				t.Errorf("%d users of %d kinds of slots had %.3f of the time, want %v to %v", c.users, len(c.kinds), part, c.low, c.high)
 			}
 			for uid, n := range had {
 				if mean := all / c.users; n < mean*8/10 || n > mean*12/10 {

@@ -19,8 +19,9 @@ import (
 const (
 	floodUsers     = 50
 	floodRuns      = 200
-	mostUnderFlood = 100.0  // ms
-	firstUser      = 480000 // uid and gid of the first one who floods
+	mostUnderFlood = 100.0                 // ms
+	firstUser      = 480000                // uid and gid of the first one who floods
+	pauseOfRuns    = 50 * time.Millisecond // of a user who is not one of many requests: up to 15 runs a second
 	otherUser      = 471214
 	gidRed         = 471204 // of those who flood
 	gidBlue        = 471203 // of the other user
@@ -81,8 +82,8 @@ func burden(what string) error {
 
 // flood measures gpushare run of one user: alone, while 50 other users use the processor without a request, and while they flood
 // the socket. The second is the control: what the daemon adds is the third without the second. The processor is shared as systemd
-// shares it. The one user has a part as large as the daemon's, so that the figures are of the daemon; then, to see the whole,
-// the part that each of those users has.
+// shares it. The one user has a part as large as the daemon's, so that the figures are of the daemon. Then, to see the whole:
+// one who starts runs without a pause and so becomes a user of many requests, and one with the part that each of those users has.
 func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if os.Geteuid() != 0 {
 		return b.skip("runs under a flood", "root, to become other users")
@@ -118,12 +119,14 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 		name, burden string
 		equal        bool
 		runs         int
+		pause        time.Duration
 	}{
-		{alone, "", false, floodRuns},
-		{control, burn, false, floodRuns},
-		{flooded, n.Socket(), false, floodRuns},
-		{control + ", with a part like theirs", burn, true, floodRuns / 4},
-		{flooded + ", with a part like theirs", n.Socket(), true, floodRuns / 4},
+		{alone, "", false, floodRuns, pauseOfRuns},
+		{control, burn, false, floodRuns, pauseOfRuns},
+		{flooded, n.Socket(), false, floodRuns, pauseOfRuns},
+		{flooded + ", one right after the other", n.Socket(), false, 2 * floodRuns, 0},
+		{control + ", with a part like theirs", burn, true, floodRuns / 4, pauseOfRuns},
+		{flooded + ", with a part like theirs", n.Socket(), true, floodRuns / 4, pauseOfRuns},
 	} {
 		if m.equal {
 			err = cpu.toUser(otherUser, os.Getpid())
@@ -131,7 +134,7 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 		if err != nil {
 			return figures, err
 		}
-		v, err := runsUnder(ctx, n, cpu, program, m.burden, m.runs)
+		v, err := runsUnder(ctx, n, cpu, program, m.burden, m.runs, m.pause)
 		if err != nil {
 			return figures, fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -153,7 +156,7 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 }
 
 // runsUnder measures runs under a burden, in ms.
-func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string, runs int) ([]float64, error) {
+func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string, runs int, pause time.Duration) ([]float64, error) {
 	if burden != "" {
 		stop, err := startBurden(ctx, n, cpu, program, burden)
 		defer stop()
@@ -161,7 +164,7 @@ func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, progr
 			return nil, err
 		}
 	}
-	return timeRuns(ctx, n, runs)
+	return timeRuns(ctx, n, runs, pause)
 }
 
 // floodFiles writes the files of the node and a copy of this program that all users may run.
@@ -215,8 +218,8 @@ func as(ctx context.Context, uid, group int, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// timeRuns runs commands of the other user one after the other, in ms.
-func timeRuns(ctx context.Context, n *harness.Node, runs int) (durations []float64, err error) {
+// timeRuns runs commands of the other user one after the other with pauses, in ms.
+func timeRuns(ctx context.Context, n *harness.Node, runs int, pause time.Duration) (durations []float64, err error) {
 	for range runs {
 		cmd := as(ctx, otherUser, gidBlue, filepath.Join(n.Bin, "gpushare"), "run", "-q", "-t", "blue", "--", "true")
 		cmd.Env, cmd.SysProcAttr.Setsid = n.Environ(), true
@@ -225,6 +228,7 @@ func timeRuns(ctx context.Context, n *harness.Node, runs int) (durations []float
 			return nil, fmt.Errorf("gpushare run: %w: %s", err, out)
 		}
 		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
+		time.Sleep(pause)
 	}
 	return durations, nil
 }

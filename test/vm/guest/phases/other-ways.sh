@@ -116,9 +116,11 @@ check_inside() {
 	[[ $out == *"would be lost: user namespace"* ]] || die "the refusal does not name the user namespace: $out"
 }
 
-# A user cannot choose whom the kernel kills for memory.
+# A user cannot choose whom the kernel kills for memory, and has a tenth of the daemon's part of the processor.
 check_oom() {
 	local neighbour out
+	want "the daemon's cgroup" "$(property gpushared.service ControlGroup)" /gpushared.slice/gpushared.service
+	want "its part of the processor" "$(cat "$cgroot/gpushared.slice/cpu.weight")" 1000
 	want "the daemon's oom_score_adj" "$(cat "/proc/$(property gpushared.service MainPID)/oom_score_adj")" -900
 	neighbour=$(job speech serve)
 	for pid in "$neighbour" "$(property gpushared.service MainPID)"; do
