@@ -416,6 +416,15 @@ func TestScope(t *testing.T) {
 	if scopes, err := next.Scopes(ctx); err != nil || !slices.Equal(scopes, []cgroup.ScopeState{st}) {
 		t.Errorf("scopes %+v, %v", scopes, err)
 	}
+	// The service manager stops it, and its process ignores SIGTERM.
+	f.set(func() { f.unitLocked(st.Unit).active = "deactivating" })
+	stopping := open(t, Options{Address: a.bus.address, Mount: a.h.Mount, Prefix: a.prefix})
+	if got, err := stopping.Recover(ctx, s); err != nil || got != st {
+		t.Errorf("recovered %+v, %v while it stops", got, err)
+	}
+	if scopes, err := stopping.Scopes(ctx); err != nil || !slices.Equal(scopes, []cgroup.ScopeState{st}) {
+		t.Errorf("scopes %+v, %v while one stops", scopes, err)
+	}
 	if calls := f.taken(); len(calls) != 0 {
 		t.Errorf("recovering wrote: %v", calls)
 	}

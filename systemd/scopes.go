@@ -193,14 +193,14 @@ func (a *Adapter) finishInner(run string, p cgroup.Process) error {
 	return a.h.Verify(p, run)
 }
 
-// Recover registers a scope that an earlier run of the daemon started.
+// Recover registers a scope that an earlier run of the daemon started, also one that the service manager stops.
 func (a *Adapter) Recover(ctx context.Context, s cgroup.Scope) (cgroup.ScopeState, error) {
 	if err := checkScope(s); err != nil {
 		return cgroup.ScopeState{}, errors.Join(err, cgroup.ErrNotFound) // No scope has such a name.
 	}
 	unit := scopeUnit(a.prefix, s.ID)
-	scope, err := a.scopeCgroup(ctx, unit)
-	if errors.Is(err, cgroup.ErrNotFound) {
+	scope, err := a.controlGroup(ctx, unit, "Scope")
+	if err == nil && scope == "" {
 		// A detached lease is a service.
 		var st cgroup.ScopeState
 		if st, _, err = a.program(ctx, s.ID); err == nil {
@@ -224,7 +224,8 @@ func (a *Adapter) register(id, cg string) {
 	_ = a.oomWatcher.Watch(a.h, id, path.Join(cg, inner), path.Dir(cg))
 }
 
-// Scopes reads back every scope that still has a process.
+// Scopes reads back every scope that still has a process, also one that the service manager stops: its process may ignore SIGTERM,
+// and have its GPU until it is killed.
 func (a *Adapter) Scopes(ctx context.Context) ([]cgroup.ScopeState, error) { return a.scopeUnits(ctx) }
 
 func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
@@ -240,15 +241,15 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 			kind = "Service"
 			id, ok = programOf(a.prefix, u.Name)
 		}
-		if !ok || u.ActiveState != "active" {
+		if !ok {
 			continue
 		}
-		cg, err := a.unitCgroup(ctx, u.Name, kind)
-		if errors.Is(err, cgroup.ErrNotFound) {
-			continue // it ended in the meantime
-		}
+		cg, err := a.controlGroup(ctx, u.Name, kind)
 		if err != nil {
 			return nil, err
+		}
+		if cg == "" {
+			continue // it has ended
 		}
 		busy, err := a.h.Populated(cg)
 		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {

@@ -210,8 +210,8 @@ func (c *cappedConn) Read(b []byte) (int, error) {
 	return c.UnixConn.Read(b)
 }
 
-// shutDown ends the connection for both sides; the server closes it then. Close would wait until the goroutine that reads it now runs, and the
-// connections of other users with it.
+// shutDown ends the connection for both sides; the server closes it then. Close would wait until the goroutine that reads it now
+// runs, and the connections of other users with it.
 func (c *cappedConn) shutDown() { _ = errors.Join(c.CloseRead(), c.CloseWrite()) }
 
 // Close closes the connection and removes it from the counts.

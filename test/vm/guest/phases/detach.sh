@@ -1,5 +1,5 @@
 # A detached lease: a service with the device rules of its grant, which outlives the login that started it and the daemon.
-# checks: starts isolation outlives_login outlives_daemon logs stop
+# checks: starts isolation outlives_login outlives_daemon logs readers stop
 
 . /opt/lab/guest/product.sh
 
@@ -44,6 +44,44 @@ check_logs() {
 	local out code=0
 	out=$(as bob gpushare lease logs "$(id)" 2>&1) || code=$?
 	[ "$code" != 0 ] || die "bob can read the output of alice's job: $out"
+}
+
+daemon_cgroup=$cgroot/gpushared.slice/gpushared.service
+journal_readers() { xargs -r ps -o comm= -p <<<"$(paste -sd, "$daemon_cgroup/cgroup.procs")" | grep -c '^journalctl$' || true; }
+journal_readers_are() { [ "$(journal_readers)" = "$1" ]; }
+memory_of_daemon() { cat "$daemon_cgroup/memory.current"; }
+
+# Eight readers of one lease share one process that reads the journal. With as many readers of as many leases as the daemon
+# allows it stays within its memory limit.
+check_readers() {
+	local readers=() leases=() idle one five each lease limit
+	idle=$(memory_of_daemon)
+	for _ in {1..8}; do
+		exec_as alice gpushare lease logs -f "$(id)" >/dev/null &
+		readers+=($!)
+	done
+	until_true 60 journal_readers_are 1
+	for _ in {1..4}; do
+		lease=$(as alice gpushare run --detach -q -t vision --grant dev -- sleep 600)
+		leases+=("$lease")
+	done
+	one=$(memory_of_daemon)
+	for lease in "${leases[@]}"; do
+		as bob gpushare lease logs -f "$lease" >/dev/null 2>&1 && die "bob can follow the output of alice's job"
+		gpushare lease logs -f "$lease" >/dev/null &
+		readers+=($!)
+	done
+	until_true 60 journal_readers_are 5
+	five=$(memory_of_daemon)
+	kill "${readers[@]}"
+	until_true 60 journal_readers_are 0
+	for lease in "${leases[@]}"; do
+		as alice gpushare lease stop "$lease"
+	done
+	each=$(((five - one) / 4))
+	limit=$(property gpushared.service MemoryMax)
+	note "memory of the daemon: $((idle >> 10)) KiB, with 8 readers of one lease $((one >> 10)) KiB, with readers of 4 more leases $((five >> 10)) KiB"
+	[ "$((one + 63 * each))" -lt "$limit" ] || die "with 64 readers it needs $((one + 63 * each)) bytes, its limit is $limit"
 }
 
 check_stop() {

@@ -1,6 +1,6 @@
 # The record of the leases is lost while the daemon does not run. Scopes and services of leases are found again; their places are
 # granted to no lease before they end, and then they are. Afterwards the record is put back: the leases of other phases go on.
-# checks: lost not_granted_twice ends record_back
+# checks: lost not_granted_twice ends stopping record_back
 
 . /opt/lab/guest/product.sh
 
@@ -52,6 +52,29 @@ check_ends() {
 }
 whole_ended() { ! whole_runs; }
 whole_is_free() { as alice gpushare run -q -t vision --grant big -- true; }
+
+# The record is lost while systemd stops the unit of a lease, whose process ignores SIGTERM: the GPU is open when it has ended, and not
+# before.
+check_stopping() {
+	local id unit pid refused=0 code out
+	id=$(as alice gpushare run -q --detach --wait=2m -t vision --grant big -- bash -c 'trap "" TERM; exec sleep 4322')
+	until_true 30 pgrep -xf 'sleep 4322' >/dev/null
+	pid=$(pgrep -xf 'sleep 4322')
+	unit=$(ps -o unit= -p "$pid" | xargs)
+	systemctl stop gpushared.service
+	rm -f "$record"*
+	systemctl stop --no-block "$unit"
+	systemctl start gpushared.service
+	until_true 60 answers
+	while code=0 && out=$(as alice gpushare run -q -t vision --grant big -- true 2>&1) || code=$?; [ "$code" != 0 ]; do
+		want "the exit code of a run meanwhile" "$code" 125
+		refused=$((refused + 1))
+		[ "$refused" -le 100 ] || die "it is not granted after $refused runs: $out"
+	done
+	[ ! -d "/proc/$pid" ] || die "the GPU of lease $id is granted while its process $pid runs"
+	note "$refused runs were refused while $unit was $(property "$unit" ActiveState)"
+	[ "$refused" -gt 0 ] || die "lease $id had ended before the first run"
+}
 
 check_record_back() {
 	systemctl stop gpushared.service
