@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -593,26 +594,7 @@ type AuditFilter struct {
 
 // Audit calls f for every line of the audit, the oldest first.
 func (c *Client) Audit(ctx context.Context, filter AuditFilter, f func(api.AuditLine)) error {
-	q := url.Values{}
-	for key, value := range map[string]string{"since": filter.Since, "until": filter.Until, "user": filter.User, "tenant": filter.Tenant} {
-		if value != "" {
-			q.Set(key, value)
-		}
-	}
-	res, err := c.send(ctx, http.MethodGet, "/v1/audit", q, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	for d := json.NewDecoder(res.Body); ; {
-		var l api.AuditLine
-		if err := d.Decode(&l); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return unreadable(ctx, err)
-		}
-		f(l)
-	}
+	return lines(ctx, c, "/v1/audit", url.Values{"since": {filter.Since}, "until": {filter.Until}, "user": {filter.User}, "tenant": {filter.Tenant}}, f)
 }
 
 // VerifyAudit says whether every line of the audit follows the one before it.
@@ -640,6 +622,31 @@ func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 			return &api.Error{Kind: api.KindUnavailable, Message: message, Hint: "the daemon may have been restarted: run it again"}
 		}
 		f(e)
+	}
+}
+
+// EventsBetween calls f for every event that the daemon keeps, from since until until, the oldest first: ages as in 36h or 7d, or dates;
+// one may be empty.
+func (c *Client) EventsBetween(ctx context.Context, since, until string, f func(api.Event)) error {
+	return lines(ctx, c, "/v1/events", url.Values{"since": {since}, "until": {until}}, f)
+}
+
+// lines reads an answer of one object for each line. Empty values of the query are left out.
+func lines[T any](ctx context.Context, c *Client, path string, q url.Values, f func(T)) error {
+	maps.DeleteFunc(q, func(_ string, v []string) bool { return v[0] == "" })
+	res, err := c.send(ctx, http.MethodGet, path, q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	for d := json.NewDecoder(res.Body); ; {
+		var l T
+		if err := d.Decode(&l); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return unreadable(ctx, err)
+		}
+		f(l)
 	}
 }
 

@@ -52,7 +52,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, Audit: "stop", What: "stop a lease", Bound: server.Stops, Handle: d.leases.DeleteLease},
 		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.Reader, What: "explain a lease or a tenant", Bound: server.ReadsBack, Handle: d.viewer.GetExplain, Query: server.Query{"of": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "read the environment of a lease", Bound: server.Reads, Handle: d.leases.GetEnv},
-		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: d.viewer.GetEvents},
+		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: d.viewer.GetEvents, Query: server.Query{"since": server.Text, "until": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.AdminOrObserver, What: "run the checks", Bound: server.ReadsBack, Handle: d.viewer.GetDoctor},
 		{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Bound: server.Lists, Handle: d.account.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/audit", Access: server.Admin, What: "read the audit", Bound: server.Lists, Handle: d.viewer.GetAudit, Query: server.Query{"since": server.Text, "until": server.Text, "user": server.Text, "tenant": server.Text}},

@@ -19,9 +19,10 @@ const maxMessage = 1 << 10
 type broker struct {
 	now func() time.Time
 
-	mu   locks.Mutex[locks.Leaf] // guards what follows
-	seq  uint64
-	Subs map[*subscriber]struct{}
+	mu     locks.Mutex[locks.Leaf] // guards what follows
+	seq    uint64
+	recent recent
+	Subs   map[*subscriber]struct{}
 }
 
 // subscriber is one reader of events.
@@ -36,12 +37,13 @@ func NewBroker(now func() time.Time) *broker {
 	return &broker{now: now, Subs: map[*subscriber]struct{}{}}
 }
 
-// Publish numbers an event and offers it to all subscribers.
+// Publish numbers an event, keeps it, and offers it to all subscribers.
 func (b *broker) Publish(e api.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seq++
 	e.Seq, e.At, e.Message = b.seq, b.now(), text.Short(e.Message, maxMessage)
+	b.recent.add(&e)
 	for s := range b.Subs {
 		if s.sees == nil || s.sees(&e) {
 			s.offer(&e)

@@ -37,6 +37,18 @@ func ParseTime(name, s string, now time.Time) (time.Time, error) {
 	return inRange(name, s, now.Add(-age), now)
 }
 
+// Period reads the keys since and until, each with ParseTime. Without a key its time is zero.
+func (c *Call) Period(now time.Time) (since, until time.Time, err error) {
+	for key, at := range map[string]*time.Time{"since": &since, "until": &until} {
+		if s := c.Text(key); s != "" {
+			if *at, err = ParseTime(key, s, now); err != nil {
+				return since, until, err
+			}
+		}
+	}
+	return since, until, nil
+}
+
 func inRange(name, s string, at, now time.Time) (time.Time, error) {
 	if at.After(now) || now.Sub(at) > mostAge {
 		return at, outOfRange(name, s)

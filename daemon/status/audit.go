@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
@@ -17,17 +16,13 @@ func AuditDir(state string) string { return filepath.Join(state, "audit") }
 // GetAudit streams the entries of the audit, the oldest first.
 func (v *Viewer) GetAudit(c *server.Call) error {
 	f := report.AuditFilter{User: c.Text("user"), Tenant: c.Text("tenant")}
-	for key, at := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
-		if s := c.Text(key); s != "" {
-			var err error
-			if *at, err = server.ParseTime(key, s, v.Now()); err != nil {
-				return err
-			}
-		}
+	var err error
+	if f.Since, f.Until, err = c.Period(v.Now()); err != nil {
+		return err
 	}
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(c.W)
-	err := v.ReadAudit(c.Ctx(), AuditDir(v.StateDir), f, func(l api.AuditLine) bool {
+	err = v.ReadAudit(c.Ctx(), AuditDir(v.StateDir), f, func(l api.AuditLine) bool {
 		server.StartPart(c.W)
 		return out.Encode(l) == nil
 	})

@@ -213,36 +213,3 @@ func (v *Viewer) GetInfo(c *server.Call) error {
 	}
 	return c.Reply(http.StatusOK, out)
 }
-
-// GetEvents streams events from now on. The first line says so.
-func (v *Viewer) GetEvents(c *server.Call) error {
-	sub, stop := v.Events.SubscribeTo(func(e *api.Event) bool {
-		return e.Tenant != "" && c.Caller.Sees(e.Tenant) || e.Tenant == "" && (c.Caller.Admin || c.Caller.Observer)
-	})
-	defer stop()
-	c.W.Header().Set("Content-Type", "application/x-ndjson")
-	c.W.WriteHeader(http.StatusOK)
-	flush := http.NewResponseController(c.W)
-	_ = flush.Flush() // If the caller has closed the connection, the context ends.
-	out := json.NewEncoder(c.W)
-	// A line each minute lets both ends notice that the connection is closed.
-	alive := time.NewTicker(time.Minute)
-	defer alive.Stop()
-	for {
-		select {
-		case e := <-sub.C:
-			server.StartPart(c.W)
-			if out.Encode(e) != nil {
-				return nil
-			}
-		case <-alive.C:
-			server.StartPart(c.W)
-			if out.Encode(api.Event{At: v.Now(), Kind: "alive"}) != nil {
-				return nil
-			}
-		case <-c.Ctx().Done():
-			return nil
-		}
-		_ = flush.Flush()
-	}
-}

@@ -15,20 +15,33 @@ import (
 const collectFor = time.Second
 
 func (a *app) eventsCommand() *cobra.Command {
-	return &cobra.Command{
+	var since, until string
+	c := &cobra.Command{
 		Use: "events", Short: "Follow the events of the node", Args: noArgs,
 		Long: `Events prints one line for each event from now on, until it is interrupted. Equal events that
-follow each other are one line and their number. With --json each is an object on its line.`,
-		Example: "  gpushare events\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
+follow each other are one line and their number. With --json each is an object on its line.
+
+With --since or --until it prints what the daemon keeps instead: about the last thousand events
+since it started, of each tenant the newest. The journal and 'gpushare audit' have what is older.`,
+		Example: "  gpushare events\n  gpushare events --since 2h\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := repeats{print: a.eventLine}
+			add, flush := r.add, r.flush
 			if a.json {
 				out := json.NewEncoder(a.io.Out)
-				return a.eachEvent(cmd.Context(), func(e *api.Event) { _ = out.Encode(e) }, nil) // The output keeps its error.
+				add, flush = func(e *api.Event) { _ = out.Encode(e) }, func() {} // The output keeps its error.
 			}
-			r := repeats{print: a.eventLine}
-			return a.eachEvent(cmd.Context(), r.add, r.flush)
+			if since == "" && until == "" {
+				return a.eachEvent(cmd.Context(), add, flush)
+			}
+			err := a.client.EventsBetween(cmd.Context(), since, until, func(e api.Event) { add(&e) })
+			flush()
+			return err
 		},
 	}
+	c.Flags().StringVar(&since, "since", "", "list from then on: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01")
+	c.Flags().StringVar(&until, "until", "", "list until then, in the same form (default now)")
+	return c
 }
 
 // eachEvent calls f with every event, and flush when there was none for a while and at the end. It ends when nothing can be
@@ -53,13 +66,9 @@ func (a *app) eachEvent(ctx context.Context, f func(*api.Event), flush func()) e
 			f(&e)
 			pause.Reset(collectFor)
 		case <-pause.C:
-			if flush != nil {
-				flush()
-			}
+			flush()
 		case err := <-ended:
-			if flush != nil {
-				flush()
-			}
+			flush()
 			return err
 		}
 	}
