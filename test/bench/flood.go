@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/test/flood"
 	"github.com/gpushare/gpushare/test/harness"
 )
@@ -89,8 +90,11 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 		return b.skip("runs under a flood", "root, to become other users")
 	}
 	cpu, err := newProcessorSlices()
+	if errors.Is(err, errNoController) {
+		return b.skip("runs under a flood", "the cpu controller of cgroups, of v1 or v2")
+	}
 	if err != nil {
-		return b.skip("runs under a flood", err.Error())
+		return nil, err
 	}
 	defer func() { failed = errors.Join(failed, cpu.remove()) }()
 	dir, err := os.MkdirTemp("", "gpushare-bench-")
@@ -228,7 +232,9 @@ func timeRuns(ctx context.Context, n *harness.Node, runs int, pause time.Duratio
 			return nil, fmt.Errorf("gpushare run: %w: %s", err, out)
 		}
 		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
-		time.Sleep(pause)
+		if !loop.Pause(ctx, pause) { // the pace of the user, and no wait for something
+			return nil, ctx.Err()
+		}
 	}
 	return durations, nil
 }

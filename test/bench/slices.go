@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,7 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpushare/gpushare/test/harness"
 )
+
+// errNoController means that no cgroup of this host shares the processor.
+var errNoController = errors.New("no cpu controller of cgroups, of v1 or v2, can be used")
 
 // The cpu controller, where systemd mounts it without and with cgroup v1.
 var cpuHierarchies = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"}
@@ -17,7 +23,7 @@ var cpuHierarchies = []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"
 // another, and each user as much as the next. A host of the product has them.
 type processorSlices struct{ root string }
 
-// newProcessorSlices fails where there is no cpu controller.
+// newProcessorSlices returns errNoController where there is none.
 func newProcessorSlices() (*processorSlices, error) {
 	weight, err := weightOfDaemon()
 	if err != nil {
@@ -36,7 +42,7 @@ func newProcessorSlices() (*processorSlices, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("there is no cpu controller of cgroups")
+	return nil, errNoController
 }
 
 // unitOfWeight is the unit that the product installs; this program runs in the root of the repository.
@@ -109,22 +115,21 @@ func moveTo(dir string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
-// remove moves this process back and removes the cgroups when the last process has left them.
+// remove moves this process back and removes the cgroups when the last process has left them, within 5 s.
 func (s *processorSlices) remove() error {
 	errs := []error{moveTo(filepath.Dir(s.root), os.Getpid())}
 	dirs, err := filepath.Glob(filepath.Join(s.users(), "*.slice"))
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // That of the measurement may have ended.
+	defer cancel()
 	for _, dir := range append(dirs, s.users(), s.prompt(), s.daemon(), s.root) {
-		errs = append(errs, removeWhenEmpty(dir))
+		// The cpu controller of cgroup v1 has no event of an empty cgroup.
+		errs = append(errs, harness.Await(ctx, 10*time.Millisecond, dir+" is not removed", func() (bool, error) {
+			err := os.Remove(dir)
+			if errors.Is(err, os.ErrNotExist) {
+				err = nil
+			}
+			return err == nil, err
+		}))
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-// removeWhenEmpty waits up to 5 s for killed processes to leave a cgroup.
-func removeWhenEmpty(dir string) (err error) {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-	}
-	return err
 }
