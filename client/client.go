@@ -628,7 +628,7 @@ func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 // EventsBetween calls f for every event that the daemon keeps, from since until until, the oldest first: ages as in 36h or 7d, or dates;
 // one may be empty.
 func (c *Client) EventsBetween(ctx context.Context, since, until string, f func(api.Event)) error {
-	return lines(ctx, c, "/v1/events", url.Values{"since": {since}, "until": {until}}, f)
+	return lines(ctx, c, "/v1/events/kept", url.Values{"since": {since}, "until": {until}}, f)
 }
 
 // lines reads an answer of one object for each line. Empty values of the query are left out.

@@ -38,6 +38,7 @@ func mayUse() map[string][]string {
 		"GET /v1":                        all,
 		"GET /v1/status":                 withRole,
 		"GET /v1/events":                 withRole,
+		"GET /v1/events/kept":            withRole,
 		"GET /metrics":                   withRole,
 		"GET /v1/spec":                   adminsAndObservers,
 		"GET /v1/history":                adminsAndObservers,

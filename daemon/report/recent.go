@@ -38,7 +38,8 @@ func (r *recent) add(e *api.Event) {
 	r.ofTenant[e.Tenant]++
 }
 
-// Recent returns the events that are kept and sees returns true for, from since until until, the oldest first. A zero time is no limit.
+// Recent returns the events that are kept and sees returns true for, from since until until, the oldest first. A zero time is no
+// limit. sees is called with a lock, and decides by its argument alone.
 func (b *broker) Recent(sees func(*api.Event) bool, since, until time.Time) (found []*api.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,7 +1,9 @@
 package status
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -9,15 +11,16 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
-// GetEvents streams events from now on; with a time it lists those that are kept instead.
+// seesEvents returns whether a caller sees an event.
+func seesEvents(c *server.Caller) func(*api.Event) bool {
+	return func(e *api.Event) bool {
+		return e.Tenant != "" && c.Sees(e.Tenant) || e.Tenant == "" && (c.Admin || c.Observer)
+	}
+}
+
+// GetEvents streams events from now on.
 func (v *Viewer) GetEvents(c *server.Call) error {
-	sees := func(e *api.Event) bool {
-		return e.Tenant != "" && c.Caller.Sees(e.Tenant) || e.Tenant == "" && (c.Caller.Admin || c.Caller.Observer)
-	}
-	if c.Text("since") != "" || c.Text("until") != "" {
-		return v.listEvents(c, sees)
-	}
-	sub, stop := v.Events.SubscribeTo(sees)
+	sub, stop := v.Events.SubscribeTo(seesEvents(c.Caller))
 	defer stop()
 	c.W.Header().Set("Content-Type", "application/x-ndjson")
 	c.W.WriteHeader(http.StatusOK)
@@ -46,19 +49,18 @@ func (v *Viewer) GetEvents(c *server.Call) error {
 	}
 }
 
-// listEvents writes the events that are kept, and ends.
-func (v *Viewer) listEvents(c *server.Call, sees func(*api.Event) bool) error {
+// GetKeptEvents lists the events that are kept.
+func (v *Viewer) GetKeptEvents(c *server.Call) error {
 	since, until, err := c.Period(v.Now())
 	if err != nil {
 		return err
 	}
-	c.W.Header().Set("Content-Type", "application/x-ndjson")
-	out := json.NewEncoder(c.W)
-	for _, e := range v.Events.Recent(sees, since, until) {
-		server.StartPart(c.W)
-		if out.Encode(e) != nil {
-			return nil
+	var list bytes.Buffer
+	out := json.NewEncoder(&list)
+	for _, e := range v.Events.Recent(seesEvents(c.Caller), since, until) {
+		if err := out.Encode(e); err != nil {
+			return fmt.Errorf("internal error: cannot encode an event: %w", err)
 		}
 	}
-	return nil
+	return c.ReplyText(http.StatusOK, "application/x-ndjson", list.Bytes())
 }

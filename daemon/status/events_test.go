@@ -46,7 +46,8 @@ func (s *stream) String() string {
 func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
-		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents, Query: server.Query{"since": server.Text, "until": server.Text}})
+		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents},
+			server.Route{Method: http.MethodGet, Pattern: "/v1/events/kept", Access: server.Reader, What: "list events", Bound: server.Lists, Handle: v.GetKeptEvents, Query: server.Query{"since": server.Text, "until": server.Text}})
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
 		for _, caller := range []string{"root", "observer", "member", "observer and member"} {
@@ -74,12 +75,12 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 		}
 		// The same rule holds for those that are kept.
 		for caller, want := range map[string]int{"root": 3, "observer": 3, "member": 1, "observer and member": 3} {
-			r := servertest.Request(h, servertest.Peers()[caller], http.MethodGet, "/v1/events?since=1h", nil)
+			r := servertest.Request(h, servertest.Peers()[caller], http.MethodGet, "/v1/events/kept?since=1h", nil)
 			if n := strings.Count(r.Body.String(), "\n"); r.Code != http.StatusOK || n != want {
 				t.Errorf("%s: status %d, %d events of the last hour, want %d", caller, r.Code, n, want)
 			}
 		}
-		if r := servertest.Request(h, servertest.Peers()["root"], http.MethodGet, "/v1/events?until=tomorrow", nil); r.Code != http.StatusBadRequest {
+		if r := servertest.Request(h, servertest.Peers()["root"], http.MethodGet, "/v1/events/kept?until=tomorrow", nil); r.Code != http.StatusBadRequest {
 			t.Errorf("a time that is none: status %d", r.Code)
 		}
 		cancel()

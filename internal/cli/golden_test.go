@@ -198,7 +198,7 @@ func TestTexts(t *testing.T) {
 		"rollback-nothing":         {routes{"GET /v1/history": api.SpecHistory{SchemaVersion: 1, Revisions: labHistory().Revisions[3:]}}, "", "rollback"},
 		"rollback-unknown":         {routes{"GET /v1/history": labHistory(), "GET /v1/history/4": &api.Error{Kind: api.KindNotFound, Message: "generation \"4\" is not kept", Hint: "'gpushare history' lists those that are: 5 to 8"}}, "", "rollback 4"},
 		"events-repeated":          {routes{"GET /v1/events": emitting(repeatedEvents()...)}, "", "events"},
-		"events-since":             {routes{"GET /v1/events": emitting(repeatedEvents()...)}, "", "events --since 2h --until 1h"},
+		"events-since":             {routes{"GET /v1/events/kept": emitting(repeatedEvents()...)}, "", "events --since 2h --until 1h"},
 		"top":                      {routes{"GET /v1/status": labNode()}, "", "top -b -n 1"},
 		"top-tenants":              {routes{"GET /v1/status": labNode()}, "", "top -b -n 1 --by tenant"},
 		"top-leases":               {routes{"GET /v1/status": labNode()}, "", "top -b -n 1 --by lease"},

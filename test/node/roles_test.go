@@ -99,6 +99,7 @@ func table() []cell {
 		{route: "GET /v1/status", want: readers(200)},
 		{route: "GET /metrics", want: readers(200)},
 		{route: "GET /v1/events", want: readers(200)},
+		{route: "GET /v1/events/kept", want: readers(200)},
 		{route: "GET /v1/spec", want: adminsAndObservers(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec?check=1", body: rolesSpec, want: admins(200)},
 		{route: "PUT /v1/spec", path: "/v1/spec", body: rolesSpec, want: admins(200)}, // It changes nothing.
