@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
@@ -338,11 +339,7 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 			if err := n.StartDaemon(soon(t)); err != nil {
 				t.Fatalf("%s: %v", where, err)
 			}
-			err := harness.Await(soon(t), time.Millisecond, "the point is not reached", func() (bool, error) {
-				_, err := os.Stat(stamp)
-				return err == nil, nil
-			})
-			if err != nil {
+			if err := awaitFault(t, stamp, c.action, n.DaemonPID()); err != nil {
 				t.Fatalf("%s: %v\n%s", where, err, daemonLog(n))
 			}
 			at, pid := time.Now(), 0
@@ -387,6 +384,19 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 	if s := status(t, n); len(s.Leases) != 2 {
 		t.Errorf("%d leases, want 2", len(s.Leases))
 	}
+}
+
+// awaitFault waits until a daemon is at its fault point, which leaves the stamp. With the action "stop" it waits until the
+// process is stopped too: the stamp is older than the signal, and a SIGCONT between the two would be lost.
+func awaitFault(t *testing.T, stamp, action string, daemon int) error {
+	t.Helper()
+	return harness.Await(soon(t), time.Millisecond, "the fault point was not reached", func() (bool, error) {
+		if _, err := os.Stat(stamp); err != nil || action != "stop" {
+			return err == nil, nil
+		}
+		stat, err := procfs.Read(daemon)
+		return stat.State == 'T', err
+	})
 }
 
 // forget forgets the freezes that have ended, and how long the others have lasted.

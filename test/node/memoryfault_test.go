@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -56,11 +55,7 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 	}
 	f := followFreezes(t, dirs)
 	terms := followTerms(t, job)
-	err := harness.Await(soon(t), time.Millisecond, "the fault point was not reached", func() (bool, error) {
-		_, err := os.Stat(stamp)
-		return err == nil, nil
-	})
-	if err != nil {
+	if err := awaitFault(t, stamp, action, n.DaemonPID()); err != nil {
 		t.Fatalf("%v\n%s", err, daemonLog(n))
 	}
 	// The daemon is at the point: now the victim is stopped or killed.
@@ -137,7 +132,7 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 	default:
 	}
 	next.fits(t)
-	err = harness.Await(soon(t), 10*time.Millisecond, "a lease stays frozen", func() (bool, error) { return len(f.now()) == 0, nil })
+	err := harness.Await(soon(t), 10*time.Millisecond, "a lease stays frozen", func() (bool, error) { return len(f.now()) == 0, nil })
 	if err != nil {
 		t.Error(err)
 	}
