@@ -119,7 +119,7 @@ var rules = map[string]rule{
 	"daemon/escape":       {own: join(shared, "internal/procfs", "mps"), why: manager},
 	"daemon/mpsfault":     {own: join(shared, "internal/procfs", "mps"), why: manager},
 	"daemon/mpsaccess":    {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/status":       {own: join(shared, "cgroup/device", "gpu/worker", "internal/external", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "quota"), why: manager},
+	"daemon/status":       {own: join(shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "quota"), why: manager},
 	"daemon/host":         {wiring: true, why: "host says which adapter serves which manager"},
 	"daemon":              {wiring: true, others: []string{"go.yaml.in/yaml/v3"}, why: "daemon is the wiring"},
 }

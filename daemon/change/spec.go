@@ -184,16 +184,18 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
-	if err := planner.ProblemError(hardware.Problems, planner.Remedies{Node: p.node, Command: p.command, Had: a, Removes: cs.removesInstances}); err != nil {
+	observing := !p.want.Enforcing() && p.only == nil // It changes nothing, so it needs no authority.
+	err := planner.ProblemError(hardware.Problems, planner.Remedies{Node: p.node, Command: p.command, Had: a, Removes: cs.removesInstances})
+	if err != nil && !observing {
 		if what := cs.refusedResetHint(ctx, hardware.Problems, p.node); what != "" {
 			err.Hint += "; " + what
 		}
 		err.InUseBy = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
-	nodeSteps, err := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
-	if err != nil {
-		return err
+	nodeSteps, nodeErr := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
+	if nodeErr != nil {
+		return nodeErr
 	}
 	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
 	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
@@ -210,14 +212,14 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
 		steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && s.GPU != string(*p.only) })
 	}
-	quiesce, err := cs.planQuiesce(ctx, p.want, use, steps)
-	if err != nil {
-		return err
+	quiesce, quiesceErr := cs.planQuiesce(ctx, p.want, use, steps)
+	if quiesceErr != nil {
+		return quiesceErr
 	}
 	// Leases get their grace period before units are stopped.
 	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), quiesce.Stop...)
 	p.steps = planner.Number(append(steps, quiesce.Start...))
-	if err := planner.Admit(p.steps, a); err != nil {
+	if err := planner.Admit(p.steps, a); err != nil && !observing {
 		return err
 	}
 	p.plan = api.Plan{
@@ -225,6 +227,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		Held: p.plan.Held,
 	}
 	cs.State.Estimate(p.node, &p.plan)
+	if observing {
+		p.plan.Warnings = outcome.WouldRefuse(hardware.Problems, p.steps, a)
+	}
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}

@@ -48,15 +48,15 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 	return out
 }
 
-// PlanClosingStops plans the stop of the processes of no lease that use a GPU whose use outside of leases ends with the change:
-// logins are closed, or the GPU is managed from now on. Afterwards they would count as escaped. It is pure.
+// PlanClosingStops plans the stop of the processes of no lease that use a GPU whose use outside of leases ends: logins are closed, or
+// the GPU is managed from now on, or would be if the spec did more than observe. They would count as escaped then. It is pure.
 func PlanClosingStops(now, want *state.Desired, node *observe.Node, use Usage) []step.Step {
-	closed := func(d *state.Desired, id gpu.UUID) bool { return d.Enforcing() && d.FiltersLogins() && d.Manages(id) }
+	closes := func(d *state.Desired, id gpu.UUID) bool { return d.FiltersLogins() && d.Manages(id) }
 	var out []step.Step
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if g.Err != nil || !closed(want, id) || closed(now, id) {
+		if g.Err != nil || !closes(want, id) || now.Enforcing() && closes(now, id) {
 			continue
 		}
 		pids := use.OpenDevices.Users(id)

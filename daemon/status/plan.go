@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -18,23 +19,37 @@ import (
 func (v *Viewer) GetPlan(c *server.Call) error {
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
-	node, want := v.Observer.Observe(ctx), v.State.Desired()
+	node := v.Observer.Observe(ctx)
 	if node.DriverErr != nil {
 		return report.DriverError(node.DriverErr)
 	}
-	out := api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing(), Steps: []api.PlanStep{}}
-	use := v.Attribution.Usage()
-	use.Done = ctx.Done()
-	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
-	out.Held = gpuSteps.TakeUnanswered(want, node)
-	for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
-		out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
-	}
-	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, gpuSteps.Steps))
+	out, err := v.plan(ctx, node, v.State.Desired())
 	if err != nil {
 		return err
 	}
-	out.Steps = state.WireSteps(planner.Number(planner.WithoutHeld(slices.Concat(nodeSteps.Before, gpuSteps.Steps, nodeSteps.After), out.Held)))
-	out.Empty = len(out.Steps) == 0
 	return c.Reply(http.StatusOK, out)
+}
+
+// plan plans the spec in force, without authority.
+func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desired) (*api.Plan, error) {
+	out := &api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing()}
+	use := v.Attribution.UsageUnder(want, v.Attribution.OpenDevices(ctx, node.GPUs))
+	use.Done = ctx.Done()
+	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
+	out.Held = gpuSteps.TakeUnanswered(want, node)
+	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, gpuSteps.Steps))
+	if err != nil {
+		return nil, err
+	}
+	stops := planner.PlanClosingStops(want, want, node, use)
+	steps := planner.Number(planner.WithoutHeld(slices.Concat(nodeSteps.Before, stops, gpuSteps.Steps, nodeSteps.After), out.Held))
+	if out.Observe {
+		out.Warnings = outcome.WouldRefuse(gpuSteps.Problems, steps, planner.Authority{})
+	} else {
+		for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
+			out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
+		}
+	}
+	out.Steps, out.Empty = state.WireSteps(steps), len(steps) == 0
+	return out, nil
 }
