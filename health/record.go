@@ -22,19 +22,19 @@ const (
 //	closed ── a boot, a load of the driver, a reset, retry, or the driver asks no more ──► testing
 //	testing ── good readings ──► open;  bad readings ──► closed
 type Record struct {
-	State string    `json:"state,omitempty"` // closed | testing; empty: open
-	Since time.Time `json:"since,omitzero"`  // the GPU takes no new lease
-	XID   uint64    `json:"xid,omitempty"`   // that closed it; 0: a reading did
-	Cause string    `json:"cause,omitempty"`
+	State string    // closed | testing; empty: open
+	Since time.Time // the GPU takes no new lease
+	XID   uint64    // that closed it; 0: a reading did
+	Cause string
 	// Failed is what was wrong in the last test; empty before the first.
-	Failed string `json:"failed,omitempty"`
+	Failed string
 	// Boot and Driver are the epoch in which it was closed: another one means that the GPU was reset.
-	Boot   string `json:"boot,omitempty"`
-	Driver string `json:"driver,omitempty"`
+	Boot   string
+	Driver string
 	// Bad: since then a reading was bad. When readings are good again, the GPU was reset.
-	Bad bool `json:"bad,omitempty"`
+	Bad bool
 	// Lost: since then the driver did not find the GPU. When it answers again, it was reset.
-	Lost bool `json:"lost,omitempty"`
+	Lost bool
 }
 
 // Open reports whether nothing keeps the GPU from new leases.
