@@ -18,6 +18,7 @@ const (
 	maxLayout      = 16   // instances of one GPU; no board has more than 8 memory slices
 	maxLeases      = 100000
 	maxSlices      = 8
+	maxXIDs        = 200     // that a policy names
 	maxTasks       = 4194304 // PID_MAX_LIMIT of the kernel
 )
 
@@ -43,9 +44,11 @@ func (s *Spec) Bounds() FieldErrors {
 		c.most("node.isolation.units", "units", len(i.Units), maxUnits)
 	}
 	c.most("node.quiesce", "units", len(s.Node.Quiesce), maxUnits)
+	s.Node.Health.bounds(c, "node.health")
 	for i := range s.GPUs {
 		g, at := &s.GPUs[i], fmt.Sprintf("gpus[%d]", i)
 		g.Select.bounds(c, at+".select")
+		g.Health.bounds(c, at+".health")
 		if g.MIG != nil {
 			c.most(at+".mig.layout", "instances", len(g.MIG.Layout), maxLayout)
 			c.leastTime(at+".mig.keep", g.MIG.Keep)

@@ -130,6 +130,7 @@ func (n *NodeSpec) validate(c *checker) {
 	if p := n.PerUser; p != nil {
 		p.validate(c, "node.per_user")
 	}
+	n.Health.validate(c, "node.health")
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)
@@ -217,6 +218,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 			c.add(at+".timeslice.round", "%s is out of range: write 420ms to 10s", *g.Timeslice.Round)
 		}
 	}
+	g.Health.validate(c, at+".health")
 	if g.Overcommit && g.Mode != ModeTimeslice && g.Mode != ModeMPS {
 		c.add(at+".overcommit", "has no meaning with mode: %s, where leases do not share memory: remove it", g.Mode)
 	}

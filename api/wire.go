@@ -123,7 +123,7 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | cordoned | drained | mps-down | lost | stuck
+	State       string          `json:"state"`           // ok | changing | held | cordoned | unhealthy | drained | mps-down | lost | stuck
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
@@ -137,6 +137,7 @@ type GPUStatus struct {
 	TimeSlices        *TimeSlices     `json:"time_slices,omitempty"` // of a time-sliced GPU with leases
 	Granted           []GrantedMemory `json:"granted,omitempty"`     // GPU memory that live leases and reserved grants take here
 	Cordoned          *Cordon         `json:"cordoned,omitempty"`    // absent: no administrator closed it to new leases
+	Health            *GPUHealth      `json:"health,omitempty"`      // absent before the first observation
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`

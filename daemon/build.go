@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
@@ -42,6 +43,7 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/exits"
+	"github.com/gpushare/gpushare/internal/kernellog"
 	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -294,11 +296,17 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.converger.MPSFaults = &mpsfault.Faults{
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
 	}
+	d.health = &health.Health{
+		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge,
+		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, Due: loop.NewWake(), Arrived: loop.NewWake(),
+	}
+	d.health.Driver, _ = d.driver.(health.Reader)
+	d.converger.Health, d.changes.Health = d.health, d.health
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
 		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
-		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases},
+		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases, Health: d.health},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.
 		freezer := &mpsaccess.Freezer{Scopes: h.Freezer, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Observed: d.observer.Last, MPS: supervisor, Now: time.Now}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/metrics"
@@ -64,6 +65,7 @@ type Daemon struct {
 type records struct {
 	account      *account.Account
 	acknowledged *acknowledge.Acknowledgements
+	health       *health.Health
 }
 
 // readers are the parts that only read: for users, for Prometheus, and for dcgm-exporter.
@@ -136,6 +138,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
+	d.tasks.Go(func() { d.health.Run(ctx) })
 	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })

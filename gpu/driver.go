@@ -39,6 +39,10 @@ type Driver interface {
 	// and the result does not change while the host runs: call it before a reset, not in every observation. ErrMissing
 	// when the driver lacks the functions.
 	NVLinks(ctx context.Context, id UUID) (NVLinks, error)
+	// Health reads the sensors and the error counters of one GPU. It needs dozens of calls, more with NVLinks: read it once a
+	// minute, not in every observation. What the library or the board does not report is nil and no error; a GPU that waits
+	// for a reset still reports what it can. ErrLost when the GPU is lost.
+	Health(ctx context.Context, id UUID) (Health, error)
 
 	// SetMemoryLimit sets the hard limit, in bytes, of what the processes of a cgroup may allocate on one GPU together, and
 	// removes it if hard is nil. cgroup is the full path of its directory. The soft limit is always 0: a cgroup that is
@@ -63,6 +67,11 @@ type Driver interface {
 	DestroyInstance(ctx context.Context, id UUID, gi uint32) error
 	// SetComputeMode sets the compute mode.
 	SetComputeMode(ctx context.Context, id UUID, mode ComputeMode) error
+	// SetPowerLimit sets the power limit in milliwatts, which Health reports as Power.Limit: nvmlDeviceSetPowerManagementLimit,
+	// for the GPU without the rest of its module. The driver forgets it when it is unloaded and when the GPU is reset. A lower limit
+	// from outside of the driver still applies. ErrInvalid outside of Power.Min to Power.Max; ErrNotSupported when the board
+	// has no such limit; ErrMissing when the library lacks the function.
+	SetPowerLimit(ctx context.Context, id UUID, milliwatts uint64) error
 
 	// Events calls f for every event until ctx ends or the driver is closed, and returns why. It blocks.
 	Events(ctx context.Context, f func(Event)) error

@@ -21,7 +21,8 @@ type Health struct {
 	NVLinkErrors *NVLinkErrors `json:"nvlink_errors,omitempty"`
 	// PCIeReplays counts repeated transfers since the driver was loaded.
 	PCIeReplays *uint64 `json:"pcie_replays,omitempty"`
-	// Recovery is what the driver says that the GPU needs (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), one of the Recovery… words.
+	// Recovery is what the driver says that the GPU needs (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), one of the Recovery… words, or
+	// "action-" and a number that is not known here.
 	// Empty when it does not report it: drivers before R570.
 	Recovery string `json:"recovery,omitempty"`
 }
@@ -85,4 +86,6 @@ const (
 	RecoveryReboot        = "reboot"          // a boot of the node
 	RecoveryDrainP2P      = "drain-p2p"       // no peer-to-peer traffic
 	RecoveryDrainAndReset = "drain-and-reset" // the work ends, then a reset
+	RecoveryIMEX          = "recover-imex"    // the IMEX domain, which shares memory between nodes
+	RecoveryBusReset      = "bus-reset"       // a reset of its PCIe bus
 )

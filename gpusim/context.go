@@ -53,7 +53,7 @@ func (n *Node) OpenContext(spec ContextSpec) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.lost || g.recovery != recoveryNone {
+	if g.unusableLocked() {
 		return nil, errUnavailable
 	}
 	if g.mode == gpu.ComputeProhibited {

@@ -37,6 +37,7 @@ type device struct {
 	contexts    map[*Context]struct{}
 	limits      map[string]memoryLimit // of GPU memory, by cgroup
 	leaked      uint64                 // reservations that removed cgroups have left
+	sensors     sensors
 	engine      *engine.Engine
 }
 
@@ -65,6 +66,7 @@ func newDevice(n *Node, index int, cfg GPUConfig) *device {
 	g := &device{
 		node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, callLock: make(chan struct{}, 1),
 		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{},
+		sensors: newSensors(cfg.Model),
 	}
 	if g.uuid == "" {
 		g.uuid = gpuUUID(n.cfg.Seed, index)
@@ -88,6 +90,7 @@ func (g *device) loadLocked() {
 	}
 	g.persistence = false
 	g.limits, g.leaked = nil, 0 // the driver has forgotten them
+	g.loadSensorsLocked()
 	if !first && !g.model.ModeSurvivesBoot {
 		g.migStored = false
 	}
@@ -102,6 +105,7 @@ func (g *device) resetLocked() {
 	g.lost, g.recovery = false, recoveryNone
 	g.migCurrent = g.migPending
 	g.migStored = g.migPending
+	g.resetSensorsLocked()
 }
 
 // clearLocked ends the contexts and removes the instances.
@@ -195,5 +199,14 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 	return m
 }
 
-// recoveryLocked raises the recovery action of the GPU and never lowers it.
-func (g *device) recoveryLocked(action int) { g.recovery = max(g.recovery, action) }
+// recoveryLocked raises the recovery action of the GPU to a reset or a reboot, and never lowers it.
+func (g *device) recoveryLocked(action int) {
+	if g.recovery != recoveryReboot {
+		g.recovery = action
+	}
+}
+
+// unusableLocked: no context can be created. Other actions than a reset and a reboot leave the GPU usable.
+func (g *device) unusableLocked() bool {
+	return g.lost || g.recovery == recoveryReset || g.recovery == recoveryReboot
+}

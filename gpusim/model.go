@@ -31,6 +31,7 @@ type Model struct {
 	Resetless bool
 	// ModeSurvivesBoot: the board keeps its MIG mode over reboot and driver load.
 	ModeSurvivesBoot bool
+	Sensors          BoardSensors
 	// Grid is the number of memory slices; 0 for a board without MIG.
 	Grid     uint32
 	Profiles []Profile

@@ -3,6 +3,7 @@ package gpusim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -220,41 +221,35 @@ func (q *call) openMIG() Ret {
 
 // Figures without effect on any rule, the same on every board.
 const (
-	idleTemperature = 34     // °C
-	idlePower       = 62_000 // mW
-	powerLimit      = 400_000
-	clockMHz        = 1410
-	computeDefault  = 0
-	computeNone     = 2
-	computeOne      = 3
+	clockMHz       = 1410
+	computeDefault = 0
+	computeNone    = 2
+	computeOne     = 3
 )
+
+func flag(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 // readers are the calls that only read one GPU, by name.
 func readers() map[string]func(q *call, t target) Ret {
-	flag := func(b bool) uint64 {
-		if b {
-			return 1
-		}
-		return 0
-	}
 	is := func(value uint64) func(*call, target) Ret {
 		return func(q *call, _ target) Ret { return q.out.put(value) }
 	}
 	display := func(q *call, t target) Ret { return q.out.put(flag(t.g.cfg.Display)) }
-	return map[string]func(q *call, t target) Ret{
-		"DeviceGetIndex":                func(q *call, t target) Ret { return q.out.put(uint64(t.g.index)) },
-		"DeviceGetMinorNumber":          func(q *call, t target) Ret { return q.out.put(uint64(t.g.minor)) },
-		"DeviceGetPersistenceMode":      func(q *call, t target) Ret { return q.out.put(flag(t.g.persistence)) },
-		"DeviceGetDisplayMode":          display,
-		"DeviceGetDisplayActive":        display,
-		"DeviceGetComputeMode":          func(q *call, t target) Ret { return q.out.put(t.g.modeLocked()) },
-		"DeviceGetTemperature":          is(idleTemperature),
-		"DeviceGetPowerUsage":           is(idlePower),
-		"DeviceGetEnforcedPowerLimit":   is(powerLimit),
-		"DeviceGetPowerManagementLimit": is(powerLimit),
-		"DeviceGetClockInfo":            is(clockMHz),
-		"DeviceGetMaxClockInfo":         is(clockMHz),
-		"DeviceGetPerformanceState":     is(0),
+	all := map[string]func(q *call, t target) Ret{
+		"DeviceGetIndex":            func(q *call, t target) Ret { return q.out.put(uint64(t.g.index)) },
+		"DeviceGetMinorNumber":      func(q *call, t target) Ret { return q.out.put(uint64(t.g.minor)) },
+		"DeviceGetPersistenceMode":  func(q *call, t target) Ret { return q.out.put(flag(t.g.persistence)) },
+		"DeviceGetDisplayMode":      display,
+		"DeviceGetDisplayActive":    display,
+		"DeviceGetComputeMode":      func(q *call, t target) Ret { return q.out.put(t.g.modeLocked()) },
+		"DeviceGetClockInfo":        is(clockMHz),
+		"DeviceGetMaxClockInfo":     is(clockMHz),
+		"DeviceGetPerformanceState": is(0),
 		"DeviceGetArchitecture": func(q *call, t target) Ret {
 			return q.out.put(map[string]uint64{Ampere: 7, Hopper: 9, Blackwell: 10}[t.g.model.Architecture])
 		},
@@ -291,6 +286,8 @@ func readers() map[string]func(q *call, t target) Ret {
 			}
 		},
 	}
+	maps.Copy(all, healthReaders())
+	return all
 }
 
 // pci answers with a PCI address and the ids of the device.
@@ -356,6 +353,8 @@ func (q *call) device() (Ret, bool) {
 		return q.processes(gpu.MPSProcess), true
 	case "DeviceSetComputeMode":
 		return q.admin(func(t target) Ret { return t.g.setModeLocked(q.args[1]) }), true
+	case "DeviceSetPowerManagementLimit":
+		return q.admin(func(t target) Ret { return t.g.setPowerLocked(q.args[1]) }), true
 	case "DeviceSetPersistenceMode":
 		return q.admin(func(t target) Ret { t.g.persistence = q.args[1] != 0; return Success }), true
 	case "DeviceSetMemoryLimits":
@@ -457,6 +456,7 @@ func (q *call) processes(k gpu.ProcessKind) Ret {
 
 // The supported fields.
 const (
+	fieldMemoryHeat = 82
 	fieldResetless  = 184
 	fieldMIGQueries = 199
 	fieldRecovery   = 230
@@ -479,8 +479,16 @@ func (q *call) fields(args []uint64) Ret {
 				if t.g.node.cfg.ProfilesWithoutMIG {
 					value = 1
 				}
+			case fieldMemoryHeat:
+				value = uint64(t.g.sensors.memoryTemperature)
+				if !t.g.model.Sensors.Memory {
+					ret, value = NotSupported, 0
+				}
 			case fieldRecovery:
 				value = uint64(t.g.recovery)
+				if t.g.node.cfg.branch() < recoveryBranch {
+					ret, value = NotSupported, 0
+				}
 			default:
 				ret = NotSupported
 			}

@@ -24,8 +24,10 @@ type GPUView struct {
 	gpu.Snapshot
 	Model    *Model `json:"-"`
 	Lost     bool   `json:"lost,omitempty"`
-	Recovery int    `json:"recovery,omitempty"` // 0 none, 1 reset, 2 reboot
+	Recovery int    `json:"recovery,omitempty"` // 0 none, 1 reset, 2 reboot; the others as the driver numbers them
 	Resets   int    `json:"resets"`
+	// Health are the sensors and counters.
+	Health *gpu.Health `json:"health"`
 	// MemoryLimits are those of cgroups; Leaked are the bytes of reservations that removed cgroups have left.
 	MemoryLimits []MemoryLimitView `json:"memory_limits,omitempty"`
 	Leaked       uint64            `json:"leaked,omitempty"`
@@ -49,7 +51,7 @@ func (n *Node) View(window time.Duration) View {
 	}
 	for _, g := range n.devices {
 		gv := GPUView{
-			Model: g.model, Lost: g.lost, Recovery: g.recovery, Resets: g.resets, Busy: map[int]float64{},
+			Model: g.model, Lost: g.lost, Recovery: g.recovery, Resets: g.resets, Health: g.healthLocked(), Busy: map[int]float64{},
 			Snapshot: gpu.Snapshot{
 				Identity: g.identityLocked(), Memory: g.memoryLocked(nil), ComputeMode: g.mode,
 				MIG: g.migStateLocked(), Processes: g.allProcessesLocked(),

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 )
 
-const ctlUsage = `usage: gpusim ctl --root DIR COMMAND
+var ctlUsage = `usage: gpusim ctl --root DIR COMMAND
 
   status [--window 10s]                    the true state of the node, as JSON
   fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, any,
@@ -29,9 +29,13 @@ const ctlUsage = `usage: gpusim ctl --root DIR COMMAND
   reset GPU
   xid GPU NUMBER [--pid PID] [--name NAME]
   latency [CALL DURATION]
-
+  sensor GPU SENSOR VALUE …                a sensor or an error counter of a GPU:
+` + sensors + `
 GPU is a UUID, a PCI address or an index.
 `
+
+// sensors are the lines of the sensors below their command.
+var sensors = "    " + strings.ReplaceAll(gpusim.SensorUsage, "\n", "\n    ") + "\n"
 
 // commandTimeout bounds a command: none of them waits for hardware.
 const commandTimeout = 30 * time.Second
@@ -144,6 +148,8 @@ func parseCommand(args []string, std stdio) (server.Command, error) {
 	case len(words) == 3 && words[0] == "xid":
 		o.Do, o.GPU = server.DoXID, words[1]
 		o.XID, err = strconv.Atoi(words[2])
+	case len(words) >= 4 && words[0] == "sensor":
+		o.Do, o.GPU, o.Sensor, o.Values = server.DoSensor, words[1], words[2], words[3:]
 	case key == "latency":
 		o.Do = server.DoLatency
 	case len(words) == 3 && words[0] == "latency":

@@ -458,6 +458,9 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 		return report.DriverError(err)
 	}
 	node = cs.Observer.Observe(ctx)
+	if err := cs.Health.Retry(ctx, id); err != nil {
+		return err
+	}
 	p := &proposal{want: want, node: node, same: true, only: &id, command: "gpushare gpu retry " + name}
 	if want.Spec != nil {
 		if err := cs.planProposal(ctx, p, nil, a); err != nil {

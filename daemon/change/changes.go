@@ -29,6 +29,12 @@ type memoryLimits interface {
 	RemoveAttached(ctx context.Context) error
 }
 
+// tester tests GPUs that are closed to new leases because of trouble of their own.
+type tester interface {
+	// Retry opens a GPU again if its readings permit, and says why it stays closed.
+	Retry(ctx context.Context, id gpu.UUID) error
+}
+
 // Changes carries changes from their proposal to their end.
 type Changes struct {
 	*report.Reporter
@@ -48,6 +54,7 @@ type Changes struct {
 	Stopper     *stop.Stopper
 	Converger   converger
 	Memory      memoryLimits
+	Health      tester
 	Leases      leaseStopper
 	Adopter     loginLimiter
 	Wake        func()

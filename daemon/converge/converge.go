@@ -183,6 +183,7 @@ func prefix(id string) string {
 // change may start a container next.
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.MPSFaults.Converge(node) // Before the table: it may hold a tenant back.
+	cv.Health.Converge(node)    // Before the table: it may close a GPU, or open one.
 	cv.updateTable(node)        // The limits follow the terms of the leases, which it revises.
 	cv.MemoryLimits.Converge(ctx, node, cv.reportCorrected)
 	cv.MPSAccess.Converge(ctx, node, cv.reportCorrected)
@@ -290,8 +291,7 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 			switch e.Kind {
 			case gpu.EventXID:
 				cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
-				cv.XIDs.Add(e.GPU, e.XID, cv.Now())
-				cv.Events.Publish(api.Event{Kind: "gpu.xid", GPU: string(e.GPU), Message: fmt.Sprintf("XID %d", e.XID)})
+				cv.Health.XID(e)
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
 				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
 			}

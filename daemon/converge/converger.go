@@ -40,6 +40,7 @@ type Converger struct {
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
 	MPSFaults        mpsFaults
+	Health           gpuHealth
 
 	Drift         drift
 	unmetReserved unmetReserved
@@ -71,6 +72,13 @@ type mpsFaults interface {
 	// Run ends what stays after a fault, until ctx ends.
 	Run(ctx context.Context)
 	Converge(node *observe.Node)
+}
+
+// gpuHealth closes GPUs that have trouble of their own, and opens them again.
+type gpuHealth interface {
+	Converge(node *observe.Node)
+	// XID takes an XID of the driver's events. It does not wait for the GPU.
+	XID(e gpu.Event)
 }
 
 // changes is what the loop needs of package change.

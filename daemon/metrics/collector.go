@@ -31,7 +31,7 @@ type Activity struct {
 }
 
 // GPU states, in the order of the API.
-var states = []string{"ok", "changing", "held", "drained", "mps-down", "lost", "stuck"}
+var states = []string{"ok", "changing", "held", "cordoned", "unhealthy", "drained", "mps-down", "lost", "stuck"}
 
 // Describe and Collect make a snapshot a prometheus.Collector.
 func (s *Snapshot) Describe(out chan<- *prometheus.Desc) {

@@ -28,6 +28,7 @@ func View(s *state.State, node *observe.Node) lease.View {
 		closeUnrestored(s, closed, want, node)
 	}
 	closeCordoned(s, closed)
+	closeUnhealthy(s, closed)
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
@@ -79,6 +80,15 @@ func closeCordoned(s *state.State, closed map[gpu.UUID]string) {
 	for id := range s.Stored().Cordoned {
 		if closed[id] == "" {
 			closed[id] = "it is cordoned"
+		}
+	}
+}
+
+// closeUnhealthy closes the GPUs that have trouble of their own. The cause names no user, process or lease.
+func closeUnhealthy(s *state.State, closed map[gpu.UUID]string) {
+	for id, h := range s.Stored().Unhealthy {
+		if closed[id] == "" {
+			closed[id] = "it is unhealthy: " + h.Cause
 		}
 	}
 }

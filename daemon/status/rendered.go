@@ -137,7 +137,7 @@ func (v *Viewer) inputs() *statusInputs {
 		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
 	p.stored = *st
-	p.timeSlices, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Enforce.FrozenTenant
+	p.timeSlices, p.health, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Health.Status, v.Managers.Enforce.FrozenTenant
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
 		return state.InstanceRecordOf(&a, at)

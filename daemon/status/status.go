@@ -20,30 +20,36 @@ import (
 
 // statusInputs is all that the status is rendered from. It is collected once; rendering reads nothing else.
 type statusInputs struct {
-	host           string
-	adapter        string
-	now            time.Time
-	node           *observe.Node
-	desired        *state.Desired
-	leases         []api.Lease
-	granted        map[gpu.UUID][]api.GrantedMemory
-	users          []api.UserStatus
-	changing       string // the running operation
-	held           map[gpu.UUID]string
-	busyGPUs       map[gpu.UUID]bool // in a change
-	conditions     []api.Condition
-	limits         map[string][]api.LimitStatus // by tenant
-	sampled        func(gpu.UUID) bool          // its memory and processes are newer than the observation
-	leaseOf        func(pid int) (lease string, ok bool)
-	command        func(pid int) string
-	servesMPS      func(daemons []*mps.State, pid int) bool
-	container      func(state.GrantKey) *api.ContainerUse
-	foreign        func(id gpu.UUID, in *gpu.Instance) bool
-	stored         store.State
-	timeSlices     func(id gpu.UUID) *api.TimeSlices
+	host       string
+	adapter    string
+	now        time.Time
+	node       *observe.Node
+	desired    *state.Desired
+	leases     []api.Lease
+	granted    map[gpu.UUID][]api.GrantedMemory
+	users      []api.UserStatus
+	changing   string // the running operation
+	held       map[gpu.UUID]string
+	busyGPUs   map[gpu.UUID]bool // in a change
+	conditions []api.Condition
+	limits     map[string][]api.LimitStatus // by tenant
+	sampled    func(gpu.UUID) bool          // its memory and processes are newer than the observation
+	leaseOf    func(pid int) (lease string, ok bool)
+	command    func(pid int) string
+	servesMPS  func(daemons []*mps.State, pid int) bool
+	container  func(state.GrantKey) *api.ContainerUse
+	foreign    func(id gpu.UUID, in *gpu.Instance) bool
+	stored     store.State
+	gpuReadings
 	frozen         func(tenant string) *api.TenantFreeze
 	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
 	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when an instance that no lease needs is removed
+}
+
+// gpuReadings is what the managers know of a GPU; nil: nothing.
+type gpuReadings struct {
+	timeSlices func(id gpu.UUID) *api.TimeSlices
+	health     func(id gpu.UUID) *api.GPUHealth
 }
 
 // render returns the status for a viewer who may see everything.
@@ -99,6 +105,9 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		wire := api.Cordon(k)
 		out.Cordoned = &wire
 	}
+	if p.health != nil {
+		out.Health = p.health(id)
+	}
 	if p.timeSlices != nil {
 		out.TimeSlices = p.timeSlices(id)
 	}
@@ -112,6 +121,8 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.State = "changing"
 	case held:
 		out.State, out.Reason = "held", reason
+	case out.Health != nil && out.Health.Since != nil:
+		out.State, out.Reason = "unhealthy", fmt.Sprintf("it takes no new lease: %s; see 'gpushare gpu show %d'", out.Health.Reason, g.Identity.Index)
 	case out.Cordoned != nil:
 		out.State, out.Reason = "cordoned", fmt.Sprintf("%s closed it to new leases%s; 'gpushare gpu uncordon %d' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason), g.Identity.Index)
 	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
@@ -370,7 +381,7 @@ func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bo
 	case cond.Kind == "held":
 		cond.Message, cond.Hint = "held: "+heldReasonForMembers, ""
 	}
-	return mine[cond.GPU] && slices.Contains([]string{"gpu", "held", "mps"}, cond.Kind)
+	return mine[cond.GPU] && slices.Contains([]string{"gpu", "health", "held", "mps"}, cond.Kind)
 }
 
 // heldReasonForMembers replaces the reason why a GPU is held, which may name other tenants' leases and processes.

@@ -84,6 +84,11 @@ type Managers struct {
 	Leases interface {
 		EndedLeases() []api.Lease
 	}
+	Health interface {
+		Status(id gpu.UUID) *api.GPUHealth
+		// LogError is why the kernel's log cannot be read; nil if it can.
+		LogError() error
+	}
 	Acknowledge interface {
 		Annotate(list []api.Condition) []api.Condition
 	}

@@ -138,10 +138,11 @@ type device struct {
 	handle nvml.Device
 	stale  bool // the handle must be read again
 
-	infoVersion int                         // version of the profile information that the library supports; 0: not known
-	profiles    []giProfile                 // nil: not read
-	compute     map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
-	walk        bool                        // the information of compute instances does not contain their MIG device
+	infoVersion  int                         // version of the profile information that the library supports; 0: not known
+	profiles     []giProfile                 // nil: not read
+	compute      map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
+	countedLinks []int                       // the NVLinks that count errors; nil: not read
+	walk         bool                        // the information of compute instances does not contain their MIG device
 }
 
 // invalidate drops the values that a change of the MIG mode may change.

@@ -45,6 +45,16 @@ const (
 	utilizationSeries
 	nvLinks
 	memoryLimits
+	temperature
+	temperatureThreshold
+	readPower
+	setPower
+	clockReasons
+	eccErrors
+	remappedRows
+	rowBanks
+	nvLinkErrors
+	pcieReplays
 	events
 )
 
@@ -82,7 +92,7 @@ func needs() []need {
 		{utilizationRates, []string{"nvmlDeviceGetUtilizationRates"}, "the utilisation is not known"},
 		{readComputeMode, []string{"nvmlDeviceGetComputeMode"}, "the compute mode is not known"},
 		{setComputeMode, []string{"nvmlDeviceSetComputeMode"}, "the compute mode cannot be set"},
-		{fieldValues, []string{"nvmlDeviceGetFieldValues"}, "whether a mode change needs a reset is not known"},
+		{fieldValues, []string{"nvmlDeviceGetFieldValues"}, "whether a mode change needs a reset, the memory temperature and the needed recovery are not known"},
 
 		{migMode, []string{"nvmlDeviceGetMigMode"}, "no GPU counts as capable of MIG"},
 		{setMIGMode, []string{"nvmlDeviceSetMigMode"}, "the MIG mode cannot be set"},
@@ -117,6 +127,20 @@ func needs() []need {
 
 		{memoryLimits, []string{"nvmlDeviceSetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
 		{memoryLimits, []string{"nvmlDeviceGetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
+
+		{temperature, []string{"nvmlDeviceGetTemperature"}, "the temperature is not known"},
+		{temperatureThreshold, []string{"nvmlDeviceGetTemperatureThreshold"}, "the temperature at which the hardware slows down is not known"},
+		{readPower, []string{"nvmlDeviceGetPowerUsage"}, "power and its limit are not known"},
+		{readPower, []string{"nvmlDeviceGetPowerManagementLimit"}, "power and its limit are not known"},
+		{readPower, []string{"nvmlDeviceGetPowerManagementLimitConstraints"}, "power and its limit are not known"},
+		{readPower, []string{"nvmlDeviceGetPowerManagementDefaultLimit"}, "power and its limit are not known"},
+		{setPower, []string{"nvmlDeviceSetPowerManagementLimit"}, "the power limit cannot be set"},
+		{clockReasons, []string{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}, "why clocks are lowered is not known"},
+		{eccErrors, []string{"nvmlDeviceGetTotalEccErrors"}, "errors of memory are not counted"},
+		{remappedRows, []string{"nvmlDeviceGetRemappedRows"}, "replaced rows of memory are not known"},
+		{rowBanks, []string{"nvmlDeviceGetRowRemapperHistogram"}, "spare rows of memory are not counted"},
+		{nvLinkErrors, []string{"nvmlDeviceGetNvLinkErrorCounter"}, "errors of NVLinks are not counted"},
+		{pcieReplays, []string{"nvmlDeviceGetPcieReplayCounter"}, "repeated PCIe transfers are not counted"},
 
 		{events, []string{"nvmlEventSetCreate"}, "events are not seen"},
 		{events, []string{"nvmlEventSetWait_v2", "nvmlEventSetWait"}, "events are not seen"},

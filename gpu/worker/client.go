@@ -292,6 +292,17 @@ func (c *Client) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup string,
 	return err
 }
 
+// Health implements gpu.Driver.
+func (c *Client) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
+	return call[gpu.Health](ctx, c, OpHealth, id, nil)
+}
+
+// SetPowerLimit implements gpu.Driver.
+func (c *Client) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
+	_, err := c.do(ctx, OpSetPowerLimit, id, powerLimitArgs{milliwatts})
+	return err
+}
+
 // SetMIGMode implements gpu.Driver.
 func (c *Client) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	m, err := call[modeChange](ctx, c, OpSetMIGMode, id, migModeArgs{on})

@@ -50,6 +50,9 @@ func TestEveryOperation(t *testing.T) {
 		check("MemoryLimit", limit, gpu.MemoryLimit{Hard: new(uint64(4)), Used: 5}, err)
 		err = errors.Join(c.SetMemoryLimit(ctx, gpuA, "/a/b", new(uint64(1))), c.SetMemoryLimit(ctx, gpuA, "/none", nil))
 		check("SetMemoryLimit", nil, nil, err)
+		health, err := c.Health(ctx, gpuA)
+		check("Health", health, gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}}, err)
+		check("SetPowerLimit", nil, nil, c.SetPowerLimit(ctx, gpuA, 300_000))
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
 		gi, err := c.CreateInstance(ctx, gpuA, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 4, Size: 1}})
@@ -64,8 +67,8 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 7 || st.Messages != 17 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 7 and 17", st.Writes, st.Messages)
+		if st.Writes != 8 || st.Messages != 19 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 8 and 19", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

@@ -154,6 +154,17 @@ func (d *fakeDriver) SetMemoryLimit(_ context.Context, id gpu.UUID, cgroup strin
 	return d.n.enter(OpSetMemoryLimit, id)
 }
 
+func (d *fakeDriver) Health(_ context.Context, id gpu.UUID) (gpu.Health, error) {
+	return gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}}, d.n.enter(OpHealth, id)
+}
+
+func (d *fakeDriver) SetPowerLimit(_ context.Context, id gpu.UUID, milliwatts uint64) error {
+	if milliwatts != 300_000 {
+		return gpu.ErrInvalid
+	}
+	return d.n.enter(OpSetPowerLimit, id)
+}
+
 func (d *fakeDriver) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
 	return gpu.ModeChange{Pending: on, Minor: 3, Activation: gpu.ErrInUse}, d.n.enter(OpSetMIGMode, id)
 }

@@ -17,6 +17,8 @@ const (
 	OpNVLinks          Op = "nvlinks"
 	OpMemoryLimit      Op = "memory-limit"
 	OpSetMemoryLimit   Op = "set-memory-limit"
+	OpHealth           Op = "health"
+	OpSetPowerLimit    Op = "set-power-limit"
 	OpSetMIGMode       Op = "set-mig-mode"
 	OpCreateInstance   Op = "create-instance"
 	OpCompleteInstance Op = "complete-instance"
@@ -71,6 +73,10 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the memory limit", threadGPU, false, read}, true
 	case OpSetMemoryLimit:
 		return opInfo{"set the memory limit", threadGPU, true, read}, true
+	case OpHealth:
+		return opInfo{"read the health", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
+	case OpSetPowerLimit:
+		return opInfo{"set the power limit", threadGPU, true, change}, true
 	case OpSetMIGMode:
 		return opInfo{"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
 	case OpCreateInstance:
@@ -94,9 +100,9 @@ type Deadlines struct {
 	Start    time.Duration // from launching a worker to its first reading of the node; 10 s
 	Node     time.Duration // 10 s
 	Snapshot time.Duration // 2 s
-	Profiles time.Duration // 10 s: many calls, some of them privileged; NVLinks too, which are as many
+	Profiles time.Duration // 10 s: many calls, some of them privileged; NVLinks and health too, which are as many
 	Read     time.Duration // memory, processes, utilisation, memory limits; 2 s
-	Change   time.Duration // create, complete, destroy, compute mode; 30 s
+	Change   time.Duration // create, complete, destroy, compute mode, power limit; 30 s
 	Mode     time.Duration // the MIG mode, which may reset the GPU; 60 s
 }
 

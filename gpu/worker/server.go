@@ -290,6 +290,14 @@ func (s *server) call(j job) (any, error) {
 			return nil, err
 		}
 		return nil, d.SetMemoryLimit(ctx, r.GPU, a.Cgroup, a.Hard)
+	case OpHealth:
+		return d.Health(ctx, r.GPU)
+	case OpSetPowerLimit:
+		a, err := decodeArgs[powerLimitArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return nil, d.SetPowerLimit(ctx, r.GPU, a.Milliwatts)
 	case OpSetMIGMode:
 		a, err := decodeArgs[migModeArgs](r)
 		if err != nil {

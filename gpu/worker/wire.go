@@ -50,6 +50,9 @@ type (
 		Cgroup string  `json:"cgroup"`
 		Hard   *uint64 `json:"hard,omitempty"`
 	}
+	powerLimitArgs struct {
+		Milliwatts uint64 `json:"milliwatts"`
+	}
 	migModeArgs struct {
 		On bool `json:"on"`
 	}

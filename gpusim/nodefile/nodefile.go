@@ -348,6 +348,10 @@ func Model(name string) (*gpusim.Model, error) {
 		Name: b.Name, Architecture: b.Architecture, PCIDevice: b.PCIDevice, TotalMiB: b.Memory.Total,
 		ReservedMiB: b.Memory.Reserved, SMs: b.SMs, NVLinks: b.NVLinks, Resetless: b.Resetless, ModeSurvivesBoot: b.ModeSurvivesBoot, Grid: b.Grid,
 	}
+	m.Sensors = gpusim.BoardSensors{Slowdown: b.Sensors.Slowdown, Memory: b.Sensors.Memory, Banks: b.Sensors.Banks}
+	if p := b.Sensors.Power; p != nil {
+		m.Sensors.Power = &gpusim.PowerRange{Default: p.Default, Min: p.Min, Max: p.Max}
+	}
 	for _, p := range b.Profiles {
 		m.Profiles = append(m.Profiles, gpusim.Profile{
 			Enum: p.Enum, ID: p.ID, Name: p.Name, Slices: p.Slices, Size: p.Size, Starts: p.Starts, Prefer: p.Prefer, Max: p.Max,

@@ -25,6 +25,8 @@ type Command struct {
 	Call    string        `json:"call,omitempty"` // latency: the calls
 	Latency time.Duration `json:"latency,omitempty"`
 	Force   bool          `json:"force,omitempty"`
+	Sensor  string        `json:"sensor,omitempty"` // sensor: its name
+	Values  []string      `json:"values,omitempty"`
 }
 
 // The values of Command.Do.
@@ -38,6 +40,7 @@ const (
 	DoReset        = "reset"
 	DoXID          = "xid"
 	DoLatency      = "latency"
+	DoSensor       = "sensor"
 )
 
 // Result is the result of a command.
@@ -109,6 +112,8 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		err = s.node.ResetGPU(o.GPU, caller)
 	case DoXID:
 		err = s.node.XID(o.GPU, o.XID, o.PID, o.Name)
+	case DoSensor:
+		err = s.node.SetSensor(o.GPU, o.Sensor, o.Values)
 	case DoLatency:
 		if o.Call != "" {
 			err = s.node.SetLatency(o.Call, o.Latency)

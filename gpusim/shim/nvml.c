@@ -92,6 +92,25 @@ ONE_OF(nvmlDeviceGetTemperature, nvmlDevice_t, nvmlTemperatureSensors_t, uint)
 ONE_OF(nvmlDeviceGetClockInfo, nvmlDevice_t, nvmlClockType_t, uint)
 ONE_OF(nvmlDeviceGetMaxClockInfo, nvmlDevice_t, nvmlClockType_t, uint)
 
+/* Sensors and error counters. */
+ONE(nvmlDeviceGetPowerManagementDefaultLimit, nvmlDevice_t, uint)
+ONE(nvmlDeviceGetCurrentClocksEventReasons, nvmlDevice_t, unsigned long long)
+ONE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDevice_t, unsigned long long)
+ONE(nvmlDeviceGetPcieReplayCounter, nvmlDevice_t, uint)
+ONE_OF(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t, nvmlTemperatureThresholds_t, uint)
+CALL(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t d, uint *min, uint *max), (min, max), (H(d)),
+     *min = (uint)v[0]; *max = (uint)v[1])
+CALL(nvmlDeviceSetPowerManagementLimit, (nvmlDevice_t d, uint limit), (""), (H(d), limit), )
+CALL(nvmlDeviceGetTotalEccErrors, (nvmlDevice_t d, nvmlMemoryErrorType_t which, nvmlEccCounterType_t since, unsigned long long *out),
+     (out), (H(d), (uint64_t)which, (uint64_t)since), *out = v[0])
+CALL(nvmlDeviceGetNvLinkErrorCounter, (nvmlDevice_t d, uint link, nvmlNvLinkErrorCounter_t which, unsigned long long *out),
+     (out), (H(d), link, (uint64_t)which), *out = v[0])
+CALL(nvmlDeviceGetRemappedRows, (nvmlDevice_t d, uint *corrected, uint *uncorrected, uint *pending, uint *failed),
+     (corrected, uncorrected, pending, failed), (H(d)),
+     *corrected = (uint)v[0]; *uncorrected = (uint)v[1]; *pending = (uint)v[2]; *failed = (uint)v[3])
+CALL(nvmlDeviceGetRowRemapperHistogram, (nvmlDevice_t d, nvmlRowRemapperHistogramValues_t *out), (out), (H(d)),
+     *out = (nvmlRowRemapperHistogramValues_t){(uint)v[0], (uint)v[1], (uint)v[2], (uint)v[3], (uint)v[4]})
+
 /* Functions that monitors call at start and for which a virtual board has no figures. */
 #define UNSUPPORTED(name, ...) FN(name, __VA_ARGS__) { READY; return NVML_ERROR_NOT_SUPPORTED; }
 UNSUPPORTED(nvmlDeviceGetFanSpeed, nvmlDevice_t d, uint *o)
@@ -99,7 +118,6 @@ UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t d, nvmlBAR1Memory_t *o)
 UNSUPPORTED(nvmlDeviceGetEncoderUtilization, nvmlDevice_t d, uint *o, uint *p)
 UNSUPPORTED(nvmlDeviceGetDecoderUtilization, nvmlDevice_t d, uint *o, uint *p)
 UNSUPPORTED(nvmlDeviceGetPcieThroughput, nvmlDevice_t d, nvmlPcieUtilCounter_t c, uint *o)
-UNSUPPORTED(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t d, nvmlTemperatureThresholds_t t, uint *o)
 UNSUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration, nvmlDevice_t d, uint *o)
 UNSUPPORTED(nvmlDeviceGetMaxPcieLinkWidth, nvmlDevice_t d, uint *o)
 UNSUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration, nvmlDevice_t d, uint *o)

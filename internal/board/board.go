@@ -32,10 +32,24 @@ type Board struct {
 	NVLinks          int    `yaml:"nvlinks"`
 	Resetless        bool   `yaml:"resetless"`
 	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
-	Grid             uint32 `yaml:"grid"`
+	// Sensors are the figures of the sensors, for the virtual node. One that no listing has is missing.
+	Sensors Sensors `yaml:"sensors"`
+	Grid    uint32  `yaml:"grid"`
 	// Unverified lists the facts that are in no published listing.
 	Unverified []string  `yaml:"unverified"`
 	Profiles   []Profile `yaml:"profiles"`
+}
+
+// Sensors are figures as nvidia-smi -q prints them.
+type Sensors struct {
+	Power *struct { // W
+		Default uint64 `yaml:"default"`
+		Min     uint64 `yaml:"min"`
+		Max     uint64 `yaml:"max"`
+	} `yaml:"power"`
+	Slowdown int    `yaml:"slowdown"` // °C
+	Memory   bool   `yaml:"memory"`   // it reports the temperature of its memory
+	Banks    uint32 `yaml:"banks"`    // with spare rows
 }
 
 // Profile is one GPU-instance profile of a board.

@@ -21,6 +21,7 @@ var Order = []Level{
 	{Observer{}, "one observation of the node at a time, and its cache"},
 	{Logins{}, "one change of login filters at a time"},
 	{CDI{}, "one writing of CDI files at a time"},
+	{Health{}, "the readings of GPUs, and the reports of XIDs that wait for their pair"},
 	{MPSFaults{}, "what is known of the faults of MPS"},
 	{TableSave{}, "one saving of the leases at a time"},
 	{Table{}, "the leases. Callbacks run under it, and may acquire only the locks below"},
@@ -58,6 +59,7 @@ type (
 	Observer        struct{ ranked }
 	Logins          struct{ ranked }
 	CDI             struct{ ranked }
+	Health          struct{ ranked }
 	MPSFaults       struct{ ranked }
 	TableSave       struct{ ranked }
 	Table           struct{ ranked }

@@ -28,6 +28,8 @@ type State struct {
 	HeldBackMPS []HeldBackMPS `json:"held_back_mps,omitempty"`
 	// Cordoned are the GPUs that an administrator closed to new leases, whatever the spec says.
 	Cordoned map[gpu.UUID]Cordon `json:"cordoned,omitempty"`
+	// Unhealthy are the GPUs that take no new lease because of trouble of their own.
+	Unhealthy map[gpu.UUID]Unhealthy `json:"unhealthy,omitempty"`
 	// Acknowledged are the conditions that administrators acknowledged, by their ids.
 	Acknowledged map[string]Acknowledged `json:"acknowledged,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
@@ -131,6 +133,19 @@ type Cordon struct {
 	By     string    `json:"by"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
+}
+
+// Unhealthy is why a GPU takes no new lease, in the shape of package health's Record: either converts to the other.
+type Unhealthy struct {
+	State  string    `json:"state,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	XID    uint64    `json:"xid,omitempty"`
+	Cause  string    `json:"cause,omitempty"`
+	Failed string    `json:"failed,omitempty"`
+	Boot   string    `json:"boot,omitempty"`
+	Driver string    `json:"driver,omitempty"`
+	Bad    bool      `json:"bad,omitempty"`
+	Lost   bool      `json:"lost,omitempty"`
 }
 
 // DrainedMPS is who drained the MPS of a GPU.

@@ -56,8 +56,11 @@ func (w expected) gpu(g gpu.Snapshot) gpuReading {
 		Resetless:   resetlessReading{0, uint64(one(w.board.Resetless))},
 		Profiles:    w.profiles(g), Instances: []instanceReading{}, Processes: w.processes(g, nil), Links: w.links(id.Index),
 		// The same on every virtual board.
-		Temperature: answer[int]{Value: 34}, Power: answer[int]{Value: 62_000}, PowerLimit: answer[int]{Value: 400_000},
+		Temperature: answer[int]{Value: 34}, Power: answer[int]{Error: "NotSupported"}, PowerLimit: answer[int]{Error: "NotSupported"},
 		Clock: answer[int]{Value: 1410}, Fan: answer[int]{Error: "NotSupported"}, Energy: answer[uint64]{Error: "NotSupported"},
+	}
+	if p := w.board.Sensors.Power; p != nil {
+		out.Power, out.PowerLimit = answer[int]{Value: 62_000}, answer[int]{Value: int(p.Default) * 1000}
 	}
 	switch {
 	case g.MIG.Current:

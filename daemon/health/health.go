@@ -1,0 +1,93 @@
+package health
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	rules "github.com/gpushare/gpushare/health"
+	"github.com/gpushare/gpushare/internal/kernellog"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Health follows the GPUs of the node. Set the exported fields before the first use.
+type Health struct {
+	*report.Reporter
+	State    *state.State
+	Observed func() *observe.Node
+	Driver   Reader // nil: the driver gives no readings
+	Lease    func(id string) (lease.Lease, bool)
+	Live     func() []lease.Lease
+	Leases   notes
+	// LeaseLookup finds the leases of about so many processes.
+	LeaseLookup func(about int) func(pid int) (id string, ok bool)
+	// FollowLog calls f for each XID in the kernel's log until ctx ends or the log cannot be read; nil: there is no log.
+	FollowLog func(ctx context.Context, f func(kernellog.Record)) error
+	Wake      func() // the converge loop, after a GPU was closed or opened
+
+	Due     loop.Wake  // readings are due
+	Arrived loop.Wake  // an XID waits for its pair
+	tasks   loop.Group // one reading of each GPU
+
+	mu      locks.Mutex[locks.Health] // guards what follows
+	pairs   rules.Pairs
+	gpus    map[gpu.UUID]*known
+	members map[int]member // processes on GPUs, by pid
+	noted   map[note]time.Time
+	again   []transition // that could not be recorded
+	logErr  error        // why the kernel's log cannot be read
+}
+
+// Reader reads the sensors of a GPU.
+type Reader interface {
+	Health(ctx context.Context, id gpu.UUID) (gpu.Health, error)
+}
+
+// notes keeps a line for the user of a lease, also of one that has ended.
+type notes interface {
+	Note(id string, n lease.Notice)
+}
+
+// known is what was read of one GPU.
+type known struct {
+	reading  chan struct{} // closed when the reading that is under way ends; nil: there is none
+	last     *gpu.Health
+	readAt   time.Time
+	err      error // of the last reading
+	findings []rules.Finding
+}
+
+const (
+	// interval is the time between two readings of a GPU.
+	interval = 10 * time.Second
+	// spacing is the least time between two readings that XIDs ask for.
+	spacing = time.Second
+	// logRetry is when the kernel's log is tried again.
+	logRetry = time.Minute
+)
+
+// Run follows the kernel's log and reads the GPUs until ctx ends, and returns when both have ended.
+func (k *Health) Run(ctx context.Context) {
+	var loops loop.Group
+	loops.Go(func() { k.logLoop(ctx) })
+	loops.Go(func() { k.reportLoop(ctx) })
+	loops.Go(func() { k.readLoop(ctx) })
+	loops.Wait()
+	k.tasks.Wait()
+}
+
+// ofLocked is what is known of a GPU.
+func (k *Health) ofLocked(id gpu.UUID) *known {
+	if k.gpus == nil {
+		k.gpus = map[gpu.UUID]*known{}
+	}
+	if k.gpus[id] == nil {
+		k.gpus[id] = &known{}
+	}
+	return k.gpus[id]
+}
