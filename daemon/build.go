@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/mpsaccess"
@@ -80,6 +81,8 @@ type environment struct {
 type driver interface {
 	gpu.Driver
 	Retry(ctx context.Context, id gpu.UUID) error
+	Park(ctx context.Context) error
+	Unpark()
 	Status() worker.Status
 	Stats() worker.Stats
 	ReadingTime(id gpu.UUID) time.Duration
@@ -294,6 +297,10 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.converger.MPSFaults = &mpsfault.Faults{
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
 	}
+	d.maintenance = &maintenance.Maintenance{
+		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
+		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(), WakeConverge: d.wakeConverge,
+	}
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
@@ -356,6 +363,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.enforcer.Wake.Set()
 	d.enforcer.Tenants.Wake.Set()
 	d.leases.TimeWake.Set()
+	d.maintenance.Wake.Set()
 	d.jobs.Wake.Set()
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -56,6 +57,7 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
+	maintenance *maintenance.Maintenance
 	records
 	readers
 }
@@ -137,6 +139,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
+	d.tasks.Go(func() { d.maintenance.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	d.tasks.Go(func() { d.RunAudit(ctx) })
@@ -170,6 +173,7 @@ func (d *Daemon) run(ctx context.Context) error {
 func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	d.maintenance.Begin(first)
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
 	d.account.Load()

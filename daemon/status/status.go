@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,7 +54,7 @@ func (p *statusInputs) render() *api.Status {
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
 			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
-			Times: state.WireTimes(p.stored.StepDurations),
+			Times: state.WireTimes(p.stored.StepDurations), Maintenance: state.WireMaintenance(p.stored.Maintenance),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -169,8 +170,11 @@ func reasonAfter(reason string) string {
 }
 
 func stateOf(err error) string {
-	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
+	switch {
+	case gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck):
 		return "stuck"
+	case errors.Is(err, gpu.ErrParked):
+		return "parked"
 	}
 	return "lost"
 }

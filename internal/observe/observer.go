@@ -142,6 +142,9 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 	}
 	wg.Wait()
 	for i := range n.GPUs {
+		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrParked) {
+			n.DriverErr, o.info = err, nil // It was parked during the observation.
+		}
 		// A lost driver or GPU may return with other numbers.
 		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrNotLoaded) || errors.Is(err, gpu.ErrNotFound) {
 			o.info = nil

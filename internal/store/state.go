@@ -28,6 +28,8 @@ type State struct {
 	HeldBackMPS []HeldBackMPS `json:"held_back_mps,omitempty"`
 	// Cordoned are the GPUs that an administrator closed to new leases, whatever the spec says.
 	Cordoned map[gpu.UUID]Cordon `json:"cordoned,omitempty"`
+	// Maintenance is who took the node out of service; nil: it takes leases.
+	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Acknowledged are the conditions that administrators acknowledged, by their ids.
 	Acknowledged map[string]Acknowledged `json:"acknowledged,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
@@ -131,6 +133,18 @@ type Cordon struct {
 	By     string    `json:"by"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
+}
+
+// Maintenance is who took the node out of service, and what the driver was then.
+type Maintenance struct {
+	Cordon
+	// Driver: the driver is to be replaced. MPS is stopped and no NVML worker runs once no lease uses a GPU: Parked is then set.
+	Driver bool `json:"driver,omitempty"`
+	Parked bool `json:"parked,omitempty"`
+	// Boot is the kernel's boot id of the request: no lease survives a boot.
+	Boot          string         `json:"boot"`
+	DriverVersion string         `json:"driver_version,omitempty"` // empty: it was not read
+	GPUs          []gpu.Identity `json:"gpus,omitempty"`
 }
 
 // DrainedMPS is who drained the MPS of a GPU.
