@@ -196,6 +196,8 @@ type MaintenanceResult struct {
 	DriverUsers []DriverUser `json:"driver_users,omitempty"`
 	// Unread: not every process could be read, so there may be more of them.
 	Unread bool `json:"unread,omitempty"`
+	// Operation is the change that creates the layouts again at the end; absent if they are there.
+	Operation string `json:"operation,omitempty"`
 	// Replaced is what changed from the beginning of the maintenance to its end; absent while it lasts, and if the driver was
 	// not parked.
 	Replaced *ReplacedDriver `json:"replaced,omitempty"`

@@ -299,7 +299,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.maintenance = &maintenance.Maintenance{
 		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
-		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(), WakeConverge: d.wakeConverge,
+		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(),
 	}
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{

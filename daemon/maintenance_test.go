@@ -165,15 +165,16 @@ func (w *virtual) doctorWarns(text string) {
 func TestMaintenanceOfTheDriver(t *testing.T) {
 	for _, c := range []struct {
 		name    string
+		reloads bool // the driver was loaded again, so the layouts are restored
 		between func(*virtual)
 	}{
-		{"the driver is loaded again", func(w *virtual) {
+		{"the driver is loaded again", true, func(w *virtual) {
 			if err := w.node.ReloadDriver(false); err != nil {
 				w.Fatal(err)
 			}
 			w.writeHost()
 		}},
-		{"the daemon is restarted meanwhile", func(w *virtual) {
+		{"the daemon is restarted meanwhile", true, func(w *virtual) {
 			w.end()
 			w.startDaemon()
 			if err := w.node.ReloadDriver(false); err != nil {
@@ -181,9 +182,9 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 			}
 			w.writeHost()
 		}},
-		{"the daemon is killed meanwhile", func(w *virtual) { w.kill(); w.startDaemon() }},
-		{"the host is booted meanwhile", (*virtual).reboot},
-		{"nothing is done", func(*virtual) {}},
+		{"the daemon is killed meanwhile", false, func(w *virtual) { w.kill(); w.startDaemon() }},
+		{"the host is booted meanwhile", true, (*virtual).reboot},
+		{"nothing is done", false, func(*virtual) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -244,6 +245,9 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				off := w.maintain("/off", "")
 				if off.Maintenance != nil || off.Replaced == nil || off.Replaced.Before != "580.95.05" || off.Replaced.After != "580.95.05" || len(off.Replaced.Missing)+len(off.Replaced.Added) > 0 {
 					t.Errorf("off: %+v", off)
+				}
+				if (off.Operation != "") != c.reloads {
+					t.Errorf("the layouts are restored by %q", off.Operation)
 				}
 				w.waitIdle(nil)
 				if is := w.layoutOf(0); is != layout {

@@ -35,8 +35,6 @@ type Maintenance struct {
 	Users     driverUsers
 	UserName  func(uid int) string
 	Wake      loop.Wake // a lease has ended
-	// WakeConverge wakes the loop of Converger.
-	WakeConverge func()
 
 	mu      locks.Mutex[locks.Leaf] // guards waiting
 	waiting string                  // why the driver is not parked yet; empty if it is, or if that was not requested
@@ -52,6 +50,8 @@ type parker interface {
 type changes interface {
 	// Alone calls f while no other change is planned or open, also in a maintenance.
 	Alone(ctx context.Context, f func() error) error
+	// Restore begins a change that creates the layouts again that a load of the driver removed, if there are any.
+	Restore(node *observe.Node)
 }
 
 // converger is the loop that corrects the node.
@@ -158,7 +158,7 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	m.WakeConverge() // A change of its own restores the layouts that the load of the driver removed.
+	m.Changes.Restore(m.Observer.Last())
 	c.Note.Text = "no change"
 	if was != nil {
 		c.Note.Text = "off"
@@ -168,6 +168,9 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 	}
 	out := m.result(c.Ctx())
 	out.Changed, out.Replaced = was != nil, replaced
+	if ch := m.State.Changing(); ch != nil && replaced != nil {
+		out.Operation = ch.Operation
+	}
 	return c.Reply(http.StatusOK, out)
 }
 
