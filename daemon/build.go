@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +91,7 @@ type driver interface {
 func realEnvironment() environment {
 	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
+			Command: []string{s.Worker}, Env: worker.Environment(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
@@ -381,19 +380,6 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
 		planner.KindMigration: change.MigrationPolicy{D: d.changes},
 	}
-}
-
-// workerEnv returns the whole environment of the worker. The NVIDIA library reads variables of its own, so the environment
-// of the daemon is not passed on.
-func workerEnv() []string {
-	env := []string{"PATH=/usr/bin:/bin"}
-	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT"} {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
-	// Calls of the library do not count as Go code: one core is enough, and is cheaper.
-	return append(env, "GOMAXPROCS="+cmp.Or(os.Getenv("GOMAXPROCS"), "1"))
 }
 
 // reportDamage reports a state that could not be read at start.

@@ -57,15 +57,15 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
-	maintenance *maintenance.Maintenance
 	records
 	readers
 }
 
-// records are the parts that write down what administrators ask for later.
+// records are the parts that write down what administrators ask for, or ask for later.
 type records struct {
 	account      *account.Account
 	acknowledged *acknowledge.Acknowledgements
+	maintenance  *maintenance.Maintenance
 }
 
 // readers are the parts that only read: for users, for Prometheus, and for dcgm-exporter.

@@ -256,12 +256,9 @@ func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
 	if done, err = cs.lock(ctx); err != nil {
 		return nil, err
 	}
-	if m := cs.State.Stored().Maintenance; m != nil && m.Driver {
+	if err := cs.State.UsesDriver(); err != nil {
 		done()
-		return nil, &api.Error{
-			Kind: api.KindConflict, Message: "cannot change the node: " + planner.MaintenanceText(m) + ", and its driver is being replaced",
-			Hint: "nothing was changed; 'gpushare maintenance off' ends it",
-		}
+		return nil, err
 	}
 	return done, nil
 }

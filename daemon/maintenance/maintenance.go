@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
-	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -99,7 +98,7 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 			if err := m.record(&next); err != nil {
 				return err
 			}
-			m.Events.Publish(api.Event{Kind: "maintenance.on", Message: planner.MaintenanceText(&next)})
+			m.Events.Publish(api.Event{Kind: "maintenance.on", Message: state.MaintenanceText(&next)})
 			m.Converger.Refresh(c.Ctx(), node)
 		}
 		m.advance(c.Ctx())
@@ -242,7 +241,7 @@ func (m *Maintenance) report() {
 		m.Invalidate()
 		return
 	}
-	what := planner.MaintenanceText(now)
+	what := state.MaintenanceText(now)
 	switch {
 	case now.Parked:
 		what += "; the driver is not used and can be unloaded"

@@ -1,16 +1,13 @@
 package planner
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -34,14 +31,13 @@ func View(s *state.State, node *observe.Node) lease.View {
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
-	stored := s.Stored()
-	v.Maintenance = MaintenanceText(stored.Maintenance)
+	stored, clients := s.Stored(), s.MPSClients()
+	v.Maintenance = state.MaintenanceText(stored.Maintenance)
 	closeDrainedInstances(stored, &v)
 	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)
 	closeOccupied(s.Occupied(), &v)
 	CloseHeldBack(stored.HeldBackMPS, &v)
-	clients := s.MPSClients()
 	for i := range v.GPUs {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
 	}
@@ -85,18 +81,6 @@ func closeCordoned(s *state.State, closed map[gpu.UUID]string) {
 			closed[id] = "it is cordoned"
 		}
 	}
-}
-
-// MaintenanceText says who closed the node to new leases, since when and why; empty if it takes leases.
-func MaintenanceText(m *store.Maintenance) string {
-	if m == nil {
-		return ""
-	}
-	out := fmt.Sprintf("the node is in maintenance: %s closed it to new leases at %s", m.By, m.Since.Local().Format(time.DateTime))
-	if m.Reason != "" {
-		out += " (" + m.Reason + ")"
-	}
-	return out
 }
 
 // numberInstances adds the generations of instances, and marks the GPUs that are closed only for a short change.

@@ -9,7 +9,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
 )
 
 // Command is one command to the node: one JSON line, answered by one Result.
@@ -25,6 +27,10 @@ type Command struct {
 	Call    string        `json:"call,omitempty"` // latency: the calls
 	Latency time.Duration `json:"latency,omitempty"`
 	Force   bool          `json:"force,omitempty"`
+	Version string        `json:"version,omitempty"` // driver-install
+	Other   string        `json:"other,omitempty"`   // gpu-swap: the other GPU
+	Model   string        `json:"model,omitempty"`   // gpu-add: with PCI, the address
+	PCI     string        `json:"pci,omitempty"`
 }
 
 // The values of Command.Do.
@@ -35,6 +41,13 @@ const (
 	DoFaultClear   = "fault-clear"
 	DoReboot       = "reboot"
 	DoDriverReload = "driver-reload"
+	DoDriverUnload = "driver-unload"
+	DoDriverLoad   = "driver-load"
+	DoInstall      = "driver-install"
+	DoRemoveGPU    = "gpu-remove"
+	DoAddGPU       = "gpu-add"
+	DoReplaceGPU   = "gpu-replace"
+	DoSwapGPUs     = "gpu-swap"
 	DoReset        = "reset"
 	DoXID          = "xid"
 	DoLatency      = "latency"
@@ -47,6 +60,7 @@ type Result struct {
 	Faults  []gpusim.Fault           `json:"faults,omitempty"`
 	ID      int                      `json:"id,omitempty"`
 	Latency map[string]time.Duration `json:"latency,omitempty"`
+	UUID    string                   `json:"uuid,omitempty"` // gpu-replace: of the new board
 }
 
 // Status is the true state of the node with its counters and faults.
@@ -105,6 +119,27 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		if err = s.node.ReloadDriver(o.Force); err == nil {
 			s.closeAll(from)
 		}
+	case DoDriverUnload:
+		if err = s.node.UnloadDriver(o.Force); err == nil {
+			s.closeAll(from)
+		}
+	case DoDriverLoad:
+		err = s.node.LoadDriver()
+	case DoInstall:
+		s.node.InstallDriver(o.Version)
+	case DoRemoveGPU:
+		err = s.node.RemoveGPU(o.GPU)
+	case DoAddGPU:
+		var m *gpusim.Model
+		if m, err = nodefile.Model(o.Model); err == nil {
+			err = s.node.AddGPU(gpusim.GPUConfig{Model: m, PCI: o.PCI})
+		}
+	case DoReplaceGPU:
+		var id gpu.UUID
+		id, err = s.node.ReplaceGPU(o.GPU)
+		a.UUID = string(id)
+	case DoSwapGPUs:
+		err = s.node.SwapGPUs(o.GPU, o.Other)
 	case DoReset:
 		err = s.node.ResetGPU(o.GPU, caller)
 	case DoXID:
