@@ -1,6 +1,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -87,23 +88,12 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 		Boot: node.Epoch.Boot, DriverVersion: node.Driver.DriverVersion, GPUs: node.Identities(),
 	}
 	changed := false
-	err = m.Changes.Alone(c.Ctx(), func() error {
-		if was := m.State.Stored().Maintenance; was != nil {
-			next = again(was, next)
-			changed = next.Reason != was.Reason || next.Driver != was.Driver
-		} else {
-			changed = true
-		}
-		if changed {
-			if err := m.record(&next); err != nil {
-				return err
-			}
-			m.Events.Publish(api.Event{Kind: "maintenance.on", Message: state.MaintenanceText(&next)})
-			m.Converger.Refresh(c.Ctx(), node)
-		}
-		m.advance(c.Ctx())
-		return nil
-	})
+	if was := m.State.Stored().Maintenance; again(was, &next) { // Else it is the same again, and the driver may be being parked.
+		err = m.Changes.Alone(c.Ctx(), func() error {
+			changed = again(m.State.Stored().Maintenance, &next)
+			return m.begin(c.Ctx(), node, &next)
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -122,16 +112,32 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// again is a maintenance after a further request: it began when it began, and is not made less.
-func again(was *store.Maintenance, next store.Maintenance) store.Maintenance {
-	out := *was
-	if next.Reason != "" {
-		out.Reason = next.Reason
+// again adds the maintenance that there is to a further request: it began when it began, and is not made less. It reports
+// whether that changes it.
+func again(was, next *store.Maintenance) (changed bool) {
+	if was == nil {
+		return true
 	}
-	if next.Driver && !was.Driver {
-		out.Driver, out.Boot, out.DriverVersion, out.GPUs = true, next.Boot, next.DriverVersion, next.GPUs
+	q := *next
+	*next = *was
+	if q.Reason != "" {
+		next.Reason = q.Reason
 	}
-	return out
+	if q.Driver && !was.Driver {
+		next.Driver, next.Boot, next.DriverVersion, next.GPUs = true, q.Boot, q.DriverVersion, q.GPUs
+	}
+	return next.Reason != was.Reason || next.Driver != was.Driver
+}
+
+// begin records a maintenance, and parks the driver at once if that is requested and no lease is in the way.
+func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.Maintenance) error {
+	if err := m.record(now); err != nil {
+		return err
+	}
+	m.Events.Publish(api.Event{Kind: "maintenance.on", Message: state.MaintenanceText(now)})
+	m.Converger.Refresh(ctx, node)
+	m.advance(ctx)
+	return nil
 }
 
 // PostOff ends PostOn. Where the driver was parked it must answer first: until then the maintenance lasts.
@@ -163,7 +169,7 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 		c.Note.Text = "off"
 	}
 	if replaced != nil {
-		c.Note.Text += fmt.Sprintf(", driver %s before and %s after", or(replaced.Before), replaced.After)
+		c.Note.Text += fmt.Sprintf(", driver %s before and %s after", cmp.Or(replaced.Before, "unknown"), replaced.After)
 	}
 	out := m.result(c.Ctx())
 	out.Changed, out.Replaced = was != nil, replaced
@@ -171,14 +177,6 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 		out.Operation = ch.Operation
 	}
 	return c.Reply(http.StatusOK, out)
-}
-
-// or names a version that may not be known.
-func or(version string) string {
-	if version == "" {
-		return "unknown"
-	}
-	return version
 }
 
 // unpark starts a worker with the driver that is loaded now, and corrects what depends on it. After an error the driver is
@@ -265,7 +263,7 @@ func (m *Maintenance) waitingFor() string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.waiting
+	return cmp.Or(m.waiting, "MPS and the NVML worker are being stopped")
 }
 
 // leases are those that have GPUs.
