@@ -125,7 +125,7 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | cordoned | drained | mps-down | lost | stuck | parked
+	State       string          `json:"state"`           // ok | changing | held | cordoned | drained | mps-down | lost | stuck | missing | no-driver | mismatch | parked
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown

@@ -163,7 +163,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), StateDir: filepath.Join(s.StateDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Expected: func() []gpu.UUID { return d.state.Desired().Expected() }, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
 		was, ok := d.state.Stored().Identities[id]
 		return was, ok
 	}}

@@ -264,6 +264,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.addForeignSlices(want, node, foreign)
 	cv.Conditions.Replace("foreign", foreign)
 	cv.Conditions.Replace("gpu", gpus)
+	cv.updateInventory(want, node)
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
 }

@@ -68,6 +68,12 @@ func (p *statusInputs) render() *api.Status {
 	for i := range p.node.GPUs {
 		s.GPUs = append(s.GPUs, p.gpu(&p.node.GPUs[i], tenantOf))
 	}
+	for _, id := range p.node.Missing {
+		s.GPUs = append(s.GPUs, api.GPUStatus{
+			Index: id.Index, UUID: string(id.UUID), PCI: id.PCI, Model: id.Model, Mode: p.desired.Mode(id.UUID),
+			State: "missing", Reason: "the driver does not find it", Memory: api.GPUMemory{Total: id.Memory, Reserved: id.Memory},
+		})
+	}
 	if p.desired.Spec != nil {
 		for i := range p.desired.Spec.Tenants {
 			s.Tenants = append(s.Tenants, p.tenant(&p.desired.Spec.Tenants[i]))
@@ -160,7 +166,6 @@ func (p *statusInputs) closedTo() []string {
 	return out
 }
 
-// stateOf returns the state of a GPU that does not answer.
 // reasonAfter is a reason in brackets, after what it is the reason of.
 func reasonAfter(reason string) string {
 	if reason == "" {
@@ -169,12 +174,17 @@ func reasonAfter(reason string) string {
 	return " (" + reason + ")"
 }
 
+// stateOf returns the state of a GPU that does not answer.
 func stateOf(err error) string {
 	switch {
 	case gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck):
 		return "stuck"
 	case errors.Is(err, gpu.ErrParked):
 		return "parked"
+	case gpu.IsAny(err, gpu.ErrNotLoaded, gpu.ErrNoLibrary):
+		return "no-driver"
+	case errors.Is(err, gpu.ErrVersionMismatch):
+		return "mismatch"
 	}
 	return "lost"
 }
