@@ -113,6 +113,7 @@ var rules = map[string]rule{
 	"daemon/history":      {own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"}, why: "history reads revisions; only change puts one in force"},
 	"daemon/mpscontrol":   {own: shared, why: manager},
 	"daemon/cordon":       {own: shared, why: manager},
+	"daemon/maintenance":  {own: join(shared, "internal/text"), why: manager},
 	"daemon/leases":       {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
 	"daemon/adoption":     {own: join(shared, "internal/procfs"), why: manager},
 	"daemon/enforce":      {own: join(shared, "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},

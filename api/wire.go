@@ -72,6 +72,8 @@ type NodeStatus struct {
 	Operation  string      `json:"operation,omitempty"`  // the running change
 	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since
 	Times      []StepTime  `json:"times,omitempty"`      // measured durations of steps
+	// Maintenance is who took the node out of service; absent: it takes leases.
+	Maintenance *Maintenance `json:"maintenance,omitempty"`
 }
 
 // Unmanaged says that gpushare stopped managing the node.
@@ -123,7 +125,7 @@ type GPUStatus struct {
 	Model       string          `json:"model"`
 	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
 	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | cordoned | unhealthy | drained | mps-down | lost | stuck
+	State       string          `json:"state"`           // ok | changing | held | cordoned | unhealthy | drained | mps-down | lost | stuck | missing | no-driver | mismatch | parked
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
@@ -163,6 +165,61 @@ type CordonResult struct {
 	Changed       bool     `json:"changed"`
 	Cordoned      *Cordon  `json:"cordoned,omitempty"` // absent: it takes leases
 	Leases        []string `json:"leases"`             // that run on it
+}
+
+// Maintenance is who took the node out of service.
+type Maintenance struct {
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+	// Driver: the driver is to be replaced. Parked: gpushare uses it no more, until the end of the maintenance.
+	Driver bool `json:"driver,omitempty"`
+	Parked bool `json:"parked,omitempty"`
+	// DriverVersion is that of the driver when the maintenance began; absent if it was not read.
+	DriverVersion string `json:"driver_version,omitempty"`
+}
+
+// MaintenanceRequest is the body of POST /v1/maintenance.
+type MaintenanceRequest struct {
+	Driver bool   `json:"driver,omitempty"` // stop MPS and the NVML worker when no lease uses a GPU any more
+	Reason string `json:"reason,omitempty"`
+}
+
+// MaintenanceResult answers GET and POST /v1/maintenance, and POST /v1/maintenance/off.
+type MaintenanceResult struct {
+	SchemaVersion int          `json:"schema_version"` // 1
+	Changed       bool         `json:"changed"`
+	Maintenance   *Maintenance `json:"maintenance,omitempty"` // absent: the node takes leases
+	Leases        []string     `json:"leases"`                // that have GPUs
+	// Waiting is why the driver is not parked yet, although that was requested; absent when it is, or no lease is in the way.
+	Waiting string `json:"waiting,omitempty"`
+	// DriverUsers are the processes that keep the kernel's modules of the driver from being unloaded. Only with driver.
+	DriverUsers []DriverUser `json:"driver_users,omitempty"`
+	// Unread: not every process could be read, so there may be more of them.
+	Unread bool `json:"unread,omitempty"`
+	// Operation is the change that creates the layouts again at the end; absent if they are there.
+	Operation string `json:"operation,omitempty"`
+	// Replaced is what changed from the beginning of the maintenance to its end; absent while it lasts, and if the driver was
+	// not parked.
+	Replaced *ReplacedDriver `json:"replaced,omitempty"`
+}
+
+// DriverUser is a process that has device nodes of the driver open.
+type DriverUser struct {
+	PID     int      `json:"pid"`
+	Command string   `json:"command,omitempty"` // its short name
+	User    string   `json:"user,omitempty"`
+	Unit    string   `json:"unit,omitempty"` // of systemd
+	Lease   string   `json:"lease,omitempty"`
+	Nodes   []string `json:"nodes"` // as in "nvidia0"
+}
+
+// ReplacedDriver compares the driver and the GPUs before and after a maintenance.
+type ReplacedDriver struct {
+	Before  string   `json:"before,omitempty"` // the version; absent if it was not read
+	After   string   `json:"after"`
+	Missing []string `json:"missing,omitempty"` // UUIDs of GPUs that are not there any more
+	Added   []string `json:"added,omitempty"`   // and that were not there
 }
 
 // TimeSlices is how the time of a GPU is shared now.

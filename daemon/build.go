@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/mpsaccess"
@@ -82,6 +82,8 @@ type environment struct {
 type driver interface {
 	gpu.Driver
 	Retry(ctx context.Context, id gpu.UUID) error
+	Park(ctx context.Context) error
+	Unpark()
 	Status() worker.Status
 	Stats() worker.Stats
 	ReadingTime(id gpu.UUID) time.Duration
@@ -91,7 +93,7 @@ type driver interface {
 func realEnvironment() environment {
 	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
+			Command: []string{s.Worker}, Env: worker.Environment(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
@@ -163,7 +165,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
 	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), StateDir: filepath.Join(s.StateDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
+	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Expected: func() []gpu.UUID { return d.state.Desired().Expected() }, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
 		was, ok := d.state.Stored().Identities[id]
 		return was, ok
 	}}
@@ -302,6 +304,10 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.health.Driver, _ = d.driver.(health.Reader)
 	d.converger.Health, d.changes.Health = d.health, d.health
+	d.maintenance = &maintenance.Maintenance{
+		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
+		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(),
+	}
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
@@ -364,6 +370,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.enforcer.Wake.Set()
 	d.enforcer.Tenants.Wake.Set()
 	d.leases.TimeWake.Set()
+	d.maintenance.Wake.Set()
 	d.jobs.Wake.Set()
 }
 
@@ -381,19 +388,6 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
 		planner.KindMigration: change.MigrationPolicy{D: d.changes},
 	}
-}
-
-// workerEnv returns the whole environment of the worker. The NVIDIA library reads variables of its own, so the environment
-// of the daemon is not passed on.
-func workerEnv() []string {
-	env := []string{"PATH=/usr/bin:/bin"}
-	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT"} {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
-	// Calls of the library do not count as Go code: one core is enough, and is cheaper.
-	return append(env, "GOMAXPROCS="+cmp.Or(os.Getenv("GOMAXPROCS"), "1"))
 }
 
 // reportDamage reports a state that could not be read at start.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -61,11 +62,12 @@ type Daemon struct {
 	readers
 }
 
-// records are the parts that write down what administrators ask for later.
+// records are the parts that write down what administrators ask for, or ask for later.
 type records struct {
 	account      *account.Account
 	acknowledged *acknowledge.Acknowledgements
 	health       *health.Health
+	maintenance  *maintenance.Maintenance
 }
 
 // readers are the parts that only read: for users, for Prometheus, and for dcgm-exporter.
@@ -140,6 +142,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.health.Run(ctx) })
 	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
+	d.tasks.Go(func() { d.maintenance.Run(ctx) })
 	d.tasks.Go(func() { d.identities.Run(ctx) })
 	d.tasks.Go(func() { d.policy.Run(ctx) })
 	d.tasks.Go(func() { d.RunAudit(ctx) })
@@ -173,6 +176,7 @@ func (d *Daemon) run(ctx context.Context) error {
 func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	d.maintenance.Begin(first)
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
 	d.account.Load()

@@ -165,6 +165,7 @@ func (w *virtual) startDaemon() {
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
 		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
+			h.Programs = noPrograms{}
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
@@ -347,6 +348,12 @@ func (w *virtual) staleRules() []string {
 	return out
 }
 
+// noPrograms has no detached command, and no output of one.
+type noPrograms struct{ host.Programs }
+
+func (noPrograms) Size(string) int64          { return 0 }
+func (noPrograms) Prune(func(id string) bool) {}
+
 // fakeWorker replaces the client of the worker process: a call that takes longer than its deadline makes its GPU unresponsive, and
 // the GPU is then excluded until a retry. Calls that run at the end of a run get no answer.
 type fakeWorker struct {
@@ -356,6 +363,25 @@ type fakeWorker struct {
 
 	mu           sync.Mutex // protects unresponsive
 	unresponsive map[gpu.UUID]bool
+	parked       bool
+}
+
+// Park ends the worker: its client of the driver ends, so that the driver can be unloaded.
+func (s *fakeWorker) Park(context.Context) error {
+	s.mu.Lock()
+	s.parked = true
+	s.mu.Unlock()
+	return s.Driver.Close()
+}
+
+// Unpark lets the next call start a worker.
+func (s *fakeWorker) Unpark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked {
+		s.parked, s.Driver = false, s.w.node.Driver(1000+s.w.runs)
+		clear(s.unresponsive)
+	}
 }
 
 func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
@@ -364,8 +390,11 @@ func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.U
 		s.w.closeContext()
 	}
 	s.mu.Lock()
-	unresponsive := s.unresponsive[id]
+	unresponsive, parked := s.unresponsive[id], s.parked
 	s.mu.Unlock()
+	if parked {
+		return none, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrParked}
+	}
 	if unresponsive {
 		return none, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrTimeout}
 	}
@@ -495,6 +524,9 @@ func (s *fakeWorker) Retry(ctx context.Context, id gpu.UUID) error {
 func (s *fakeWorker) Status() worker.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.parked {
+		return worker.Status{Parked: true}
+	}
 	return worker.Status{PID: 1, Unresponsive: slices.Sorted(maps.Keys(s.unresponsive))}
 }
 

@@ -21,6 +21,7 @@ var (
 	ErrInsufficientResources = errors.New("insufficient resources")                                           // INSUFFICIENT_RESOURCES (23)
 	ErrTimeout               = errors.New("the driver did not answer in time")                                // TIMEOUT (10), or the caller's deadline
 	ErrStuck                 = errors.New("the driver is stuck")                                              // two workers hung at start
+	ErrParked                = errors.New("the driver is parked for maintenance")                             // no worker is started until it is unparked
 	ErrUnknown               = errors.New("unknown driver error")                                             // anything else
 )
 

@@ -84,9 +84,11 @@ func (n *Node) resolveLocked(h Handle, kinds ...kind) (target, Ret) {
 // at makes a call on the object of a handle.
 func (c *Client) at(ctx context.Context, name string, h Handle, body func(target) Ret, kinds ...kind) Ret {
 	var g *device
+	c.node.mu.Lock()
 	if i := h.index(); h != 0 && i < len(c.node.devices) {
 		g = c.node.devices[i]
 	}
+	c.node.mu.Unlock()
 	return c.call(ctx, name, g, func() Ret {
 		t, ret := c.node.resolveLocked(h, kinds...)
 		if ret != Success {

@@ -106,22 +106,28 @@ type Node struct {
 	readers map[string]func(*call, target) Ret
 
 	// mu guards everything below, and the data of devices and clients. Effects that may block run without it.
-	mu       sync.Mutex
-	hooks    Hooks
-	devices  []*device
-	load     uint32 // number of driver loads: the generation of GPU handles
-	bootID   string
-	bootN    int
-	serial   uint32 // the generation of instance handles
-	changes  uint64 // counts changes of modes and instances, so that a call can detect its own
-	clients  map[*Client]struct{}
-	events   map[uint32]*eventSet
-	eventN   uint32
-	faults   []*Fault
-	faultN   int
-	calls    map[string]uint64
-	failures map[string]uint64
-	cleared  chan struct{} // closed and replaced when faults are cleared
+	mu      sync.Mutex
+	hooks   Hooks
+	devices []*device
+	// next are the boards that the next load of the driver finds, and swapped those that have changed places since; nil: no board
+	// was moved.
+	next      []*device
+	swapped   [][2]*device
+	plugged   int    // boards that were plugged since the node was made
+	installed string // the version of the library; empty: that of the module
+	load      uint32 // number of driver loads: the generation of GPU handles
+	bootID    string
+	bootN     int
+	serial    uint32 // the generation of instance handles
+	changes   uint64 // counts changes of modes and instances, so that a call can detect its own
+	clients   map[*Client]struct{}
+	events    map[uint32]*eventSet
+	eventN    uint32
+	faults    []*Fault
+	faultN    int
+	calls     map[string]uint64
+	failures  map[string]uint64
+	cleared   chan struct{} // closed and replaced when faults are cleared
 }
 
 // New returns a node that has just booted.
@@ -159,8 +165,8 @@ func New(cfg Config, clock Clock) (*Node, error) {
 		}
 		n.devices = append(n.devices, newDevice(n, i, g))
 	}
-	if len(n.devices) > 32 {
-		return nil, fmt.Errorf("cannot create node: it has %d GPUs, and the driver has capability minors for 32", len(n.devices))
+	if len(n.devices) > maxGPUs {
+		return nil, fmt.Errorf("cannot create node: it has %d GPUs, and the driver has capability minors for %d", len(n.devices), maxGPUs)
 	}
 	if err := errors.Join(n.checkLinks(), n.checkMemoryLimits()); err != nil {
 		return nil, fmt.Errorf("cannot create node: %w", err)
@@ -205,6 +211,13 @@ func (n *Node) bootLocked() {
 // loadLocked loads the driver for all GPUs.
 func (n *Node) loadLocked() {
 	n.load++
+	n.probeLocked()
+	if n.installed != "" {
+		n.cfg.DriverVersion, n.installed = n.installed, ""
+	}
+	if n.load > 1 { // At first it is as configured.
+		n.cfg.State = DriverReady
+	}
 	for _, g := range n.devices {
 		g.loadLocked()
 	}
@@ -238,8 +251,9 @@ func (n *Node) ReloadDriver(force bool) error {
 	}
 	n.dropLocked()
 	n.loadLocked()
+	version := n.cfg.DriverVersion
 	n.mu.Unlock()
-	n.kernel(6, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+n.cfg.DriverVersion)
+	n.kernel(6, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+version)
 	n.changed()
 	return nil
 }

@@ -55,6 +55,9 @@ func (g *device) peers() []*device {
 			continue
 		}
 		for _, i := range b {
+			if i >= len(g.node.devices) {
+				continue // It was removed.
+			}
 			if other := g.node.devices[i]; other != g && !slices.Contains(out, other) {
 				out = append(out, other)
 			}

@@ -133,10 +133,10 @@ const initWithoutGPUs = 1
 // init is nvmlInit: the answer of the kernel module to the library.
 func (c *Client) init(ctx context.Context, flags uint64) Ret {
 	return c.call(ctx, "Init", nil, func() Ret {
-		switch c.node.cfg.State {
-		case DriverAbsent:
+		switch {
+		case c.node.cfg.State == DriverAbsent:
 			return DriverNotLoaded
-		case DriverMismatch:
+		case c.node.mismatchLocked():
 			return VersionMismatch
 		}
 		if len(c.node.devices) == 0 && flags&initWithoutGPUs == 0 {

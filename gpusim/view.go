@@ -40,7 +40,11 @@ type GPUView struct {
 func (n *Node) View(window time.Duration) View {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v := View{State: n.cfg.State, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load)}
+	state := n.cfg.State
+	if state == DriverReady && n.mismatchLocked() {
+		state = DriverMismatch
+	}
+	v := View{State: state, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load)}
 	for i := range n.cfg.Switches {
 		v.Switches = append(v.Switches, switchAddress(i))
 	}

@@ -5,7 +5,7 @@ package lease
 func (t *Table) Preview(k Key) (p Place, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.ready {
+	if !t.ready || t.view.Maintenance != "" {
 		return Place{}, false
 	}
 	for i := range t.view.Grants {

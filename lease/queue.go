@@ -84,7 +84,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	if candidates, err = t.feasibleLocked(&r, candidates); err != nil {
 		return nil, err
 	}
-	if t.view.DriverUnavailable != "" && r.Wait == nil {
+	if t.view.DriverUnavailable != "" && t.view.Maintenance == "" && r.Wait == nil {
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be read now: " + t.view.DriverUnavailable, Hint: "see gpushare doctor"}
 	}
 	grant := ""
@@ -201,6 +201,11 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	k.mayFitSoon = k.pending != nil
 	if k.preempt != nil && !k.preempt.taken {
 		k.preempt = nil // Not started: it is chosen again, because the leases may have changed.
+	}
+	if why := k.t.view.Maintenance; why != "" {
+		k.mayFitSoon = false
+		k.setWaiting(why)
+		return false
 	}
 	if k.t.yieldsToSavedLocked(k) {
 		k.setWaiting(savedTicketsText)

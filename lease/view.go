@@ -13,9 +13,11 @@ type View struct {
 	// DriverUnavailable is why the GPUs cannot be read now (no driver, a hung one); empty if they can. Meanwhile no
 	// lease is admitted and no request is refused as infeasible.
 	DriverUnavailable string
-	Observing         bool // no lease is stopped for another
-	PerUser           PerUser
-	GPUs              []GPUView // in the driver's order
+	// Maintenance is who closed the node to new leases, since when and why; empty if it takes leases. Meanwhile requests wait.
+	Maintenance string
+	Observing   bool // no lease is stopped for another
+	PerUser     PerUser
+	GPUs        []GPUView // in the driver's order
 	// Grants of all tenants in spec order.
 	Grants []Grant
 }

@@ -26,6 +26,11 @@ var ctlUsage = `usage: gpusim ctl --root DIR COMMAND
   fault list | fault clear [ID]
   reboot
   driver-reload [--force]
+  driver-unload [--force] | driver-load    the kernel module
+  driver-install VERSION                   the library at once, the module at its next load
+  gpu-remove GPU                           it is lost, and not found by the next load of the driver
+  gpu-add MODEL PCI | gpu-replace GPU | gpu-swap GPU GPU
+                                           found by the next load of the driver
   reset GPU
   xid GPU NUMBER [--pid PID] [--name NAME]
   latency [CALL DURATION]
@@ -77,6 +82,8 @@ func ctl(ctx context.Context, args, env []string, std stdio) int {
 		show = answer.Faults
 	case server.DoFaultAdd:
 		show = answer.ID
+	case server.DoReplaceGPU:
+		show = answer.UUID
 	case server.DoLatency:
 		show = formatLatency(answer.Latency)
 	default:
@@ -143,6 +150,18 @@ func parseCommand(args []string, std stdio) (server.Command, error) {
 		o.Do = server.DoReboot
 	case key == "driver-reload":
 		o.Do = server.DoDriverReload
+	case key == server.DoDriverUnload:
+		o.Do = server.DoDriverUnload
+	case key == server.DoDriverLoad:
+		o.Do = server.DoDriverLoad
+	case len(words) == 2 && words[0] == server.DoInstall:
+		o.Do, o.Version = server.DoInstall, words[1]
+	case len(words) == 2 && (words[0] == server.DoRemoveGPU || words[0] == server.DoReplaceGPU):
+		o.Do, o.GPU = words[0], words[1]
+	case len(words) == 3 && words[0] == server.DoAddGPU:
+		o.Do, o.Model, o.PCI = server.DoAddGPU, words[1], words[2]
+	case len(words) == 3 && words[0] == server.DoSwapGPUs:
+		o.Do, o.GPU, o.Other = server.DoSwapGPUs, words[1], words[2]
 	case len(words) == 2 && words[0] == "reset":
 		o.Do, o.GPU = server.DoReset, words[1]
 	case len(words) == 3 && words[0] == "xid":

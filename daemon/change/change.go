@@ -157,6 +157,16 @@ func (cs *Changes) Exclusive(ctx context.Context, f func() error) error {
 	return f()
 }
 
+// Alone is Exclusive for what is also possible in a maintenance.
+func (cs *Changes) Alone(ctx context.Context, f func() error) error {
+	done, err := cs.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return f()
+}
+
 // Submit carries out steps that no spec asks for. It must be called in Exclusive.
 func (cs *Changes) Submit(kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority) (*api.Operation, error) {
 	r := engine.Record{Kind: kind, By: caller, Authority: engine.Authority(a), Generation: plan.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}

@@ -251,9 +251,21 @@ func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node 
 	return planner.Number(planner.WithoutDisruption(slices.Concat(quiesce.Stop, nodeSteps.Before, hardware, nodeSteps.After, quiesce.Start))), nil
 }
 
-// lockChanges admits one caller to change the node, until done is called. It waits for a change that only creates or removes
-// instances on demand, because that is short; any other open change is a conflict.
+// lockChanges is lock for a change that needs the driver: none begins while that is replaced.
 func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
+	if done, err = cs.lock(ctx); err != nil {
+		return nil, err
+	}
+	if err := cs.State.UsesDriver(); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
+// lock admits one caller to change the node, until done is called. It waits for a change that only creates or removes
+// instances on demand, because that is short; any other open change is a conflict.
+func (cs *Changes) lock(ctx context.Context) (done func(), err error) {
 	// The planning of instances on demand is short: wait for it.
 	cs.Dynamic.planning.Lock()
 	locked := cs.applyMu.TryLock()

@@ -153,7 +153,7 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 	}
 	byDefault := s.Node.Isolation == nil || s.Node.Isolation.Migration == ""
 	s.Normalize() // The document is stored as written, without defaults: defaults may change with a version.
-	resolved, found, err := spec.Resolve(s, node.Identities())
+	resolved, found, err := spec.Resolve(s, append(node.Identities(), node.Missing...))
 	if err != nil {
 		return nil, d.Located(err)
 	}

@@ -39,7 +39,7 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 		}
 		return c.Reply(http.StatusOK, api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty})
 	}
-	done, err := cs.lockChanges(c.Ctx())
+	done, err := cs.lock(c.Ctx())
 	if err != nil {
 		return err
 	}

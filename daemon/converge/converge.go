@@ -140,7 +140,7 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After)
 	steps = planner.WithoutWaiting(steps, node, cv.Now())
 	skipped := disruptive(steps)
-	err = cv.carryOut(ctx, steps)
+	err = cv.CarryOut(ctx, steps)
 	cv.reportMPSCorrected(want, node, steps)
 	cv.reportDrift(want, found, skipped)
 	return errors.Join(filterErr, err)
@@ -151,8 +151,8 @@ func disruptive(steps []step.Step) []step.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.Disruption != step.Running })
 }
 
-// carryOut carries out the steps without disruption.
-func (cv *Converger) carryOut(ctx context.Context, steps []step.Step) error {
+// CarryOut carries out the steps without disruption, and observes the node.
+func (cv *Converger) CarryOut(ctx context.Context, steps []step.Step) error {
 	steps = planner.Number(slices.DeleteFunc(steps, func(s step.Step) bool { return s.Disruption == step.Running }))
 	if len(steps) == 0 {
 		return nil
@@ -207,7 +207,8 @@ func (cv *Converger) updateTable(node *observe.Node) {
 func (cv *Converger) updateConditions(node *observe.Node) {
 	want := cv.State.Desired()
 	driver := map[string]api.Condition{}
-	if node.DriverErr != nil {
+	parked := errors.Is(node.DriverErr, gpu.ErrParked) // Another condition reports the maintenance.
+	if node.DriverErr != nil && !parked {
 		e := report.DriverError(node.DriverErr)
 		driver[""] = api.Condition{Message: e.Message, Hint: e.Hint}
 	}
@@ -264,6 +265,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.addForeignSlices(want, node, foreign)
 	cv.Conditions.Replace("foreign", foreign)
 	cv.Conditions.Replace("gpu", gpus)
+	cv.updateInventory(want, node)
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
 }

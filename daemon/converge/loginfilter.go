@@ -20,7 +20,7 @@ func (cv *Converger) correctLoginFilters(ctx context.Context, want *state.Desire
 		return err
 	}
 	report := cv.loginFilterDrift(want, node)
-	err = cv.carryOut(ctx, append(p.Before, p.After...))
+	err = cv.CarryOut(ctx, append(p.Before, p.After...))
 	report()
 	return err
 }

@@ -1,6 +1,7 @@
 package converge
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,10 @@ import (
 
 // updateMPSConditions reports control daemons that do not run or do not answer.
 func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node) {
+	if errors.Is(node.DriverErr, gpu.ErrParked) {
+		cv.Conditions.Replace("mps", nil) // It was stopped for the maintenance.
+		return
+	}
 	bad := map[string]api.Condition{}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]

@@ -32,13 +32,13 @@ func View(s *state.State, node *observe.Node) lease.View {
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
-	stored := s.Stored()
+	stored, clients := s.Stored(), s.MPSClients()
+	v.Maintenance = state.MaintenanceText(stored.Maintenance)
 	closeDrainedInstances(stored, &v)
 	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)
 	closeOccupied(s.Occupied(), &v)
 	CloseHeldBack(stored.HeldBackMPS, &v)
-	clients := s.MPSClients()
 	for i := range v.GPUs {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
 	}

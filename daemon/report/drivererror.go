@@ -14,6 +14,8 @@ const settingsPath = "/etc/gpushare/gpushared.yaml"
 func DriverError(err error) *api.Error {
 	e := &api.Error{Kind: api.KindUnavailable, Message: "cannot read the GPUs: " + err.Error()}
 	switch {
+	case errors.Is(err, gpu.ErrParked):
+		e.Message, e.Hint = "the node is in maintenance: the driver is not used", "'gpushare maintenance off' uses it again, when it is loaded"
 	case errors.Is(err, gpu.ErrNotLoaded):
 		e.Hint = "load the driver: 'modprobe nvidia', and see 'dmesg' when that fails"
 	case errors.Is(err, gpu.ErrVersionMismatch):

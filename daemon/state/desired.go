@@ -63,6 +63,17 @@ func (d *Desired) Manages(id gpu.UUID) bool {
 	return m != api.ModeUnmanaged && m != api.ModeExternal
 }
 
+// Expected are the GPUs that the spec is about, and that it does not call optional.
+func (d *Desired) Expected() []gpu.UUID {
+	var out []gpu.UUID
+	for id, e := range d.GPUs {
+		if !e.Optional {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 // Dynamic reports whether instances are created on demand on a GPU.
 func (d *Desired) Dynamic(id gpu.UUID) bool {
 	e := d.GPUs[id]

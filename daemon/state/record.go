@@ -71,10 +71,15 @@ func RecordUnmanaged(s *store.State, want *Desired, node *observe.Node, failed m
 	}
 }
 
-// RecordIdentities records what the GPUs are. Those that do not answer keep their record, and those that are not listed lose it.
+// RecordIdentities records what the GPUs are. Those that do not answer and those that are missing keep their record.
 func RecordIdentities(s *store.State, node *observe.Node) {
 	was := s.Identities
 	s.Identities = map[gpu.UUID]gpu.Identity{}
+	for _, id := range node.Missing {
+		if old, ok := was[id.UUID]; ok {
+			s.Identities[id.UUID] = old
+		}
+	}
 	for i := range node.GPUs {
 		id := node.GPUs[i].Identity
 		if old, ok := was[id.UUID]; ok && node.GPUs[i].Err != nil {

@@ -35,10 +35,22 @@ func DesiredOf(s *api.Spec, r spec.Resolved, generation uint64) *Desired {
 	return w
 }
 
-// SameResolved reports whether the selectors select the same GPUs as when the spec in force was accepted.
+// SameResolved reports whether the selectors of one spec select the same GPUs as when it was accepted, each by the same entry.
 func SameResolved(a, b *Desired) bool {
-	return maps.EqualFunc(a.Grants, b.Grants, slices.Equal[[]gpu.UUID]) &&
-		maps.EqualFunc(a.GPUs, b.GPUs, func(x, y *api.GPUSpec) bool { return x.Mode == y.Mode })
+	return maps.EqualFunc(a.Grants, b.Grants, slices.Equal[[]gpu.UUID]) && maps.Equal(a.entries(), b.entries())
+}
+
+// entries is the place in the spec of the entry of each GPU.
+func (d *Desired) entries() map[gpu.UUID]int {
+	out := map[gpu.UUID]int{}
+	for id, e := range d.GPUs {
+		for i := range d.Spec.GPUs {
+			if e == &d.Spec.GPUs[i] {
+				out[id] = i
+			}
+		}
+	}
+	return out
 }
 
 // UnmanagedOf is when and by whom the node was unmanaged; nil when a spec was applied since.

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/quota"
@@ -40,7 +42,9 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	node := v.Observer.Observe(observeCtx)
-	if node.DriverErr != nil {
+	if errors.Is(node.DriverErr, gpu.ErrParked) {
+		ok("driver", "is not used: the node is in maintenance")
+	} else if node.DriverErr != nil {
 		e := report.DriverError(node.DriverErr)
 		fail("driver", e.Message, e.Hint)
 	} else {
@@ -54,7 +58,9 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	}
 	v.checkAdapter(ok, warn)
 	v.checkLogins(node, ok, warn)
-	if w := v.Driver.Status(); w.Stuck || w.Failure != "" {
+	if w := v.Driver.Status(); w.Parked {
+		ok("worker", "is ended: the node is in maintenance")
+	} else if w.Stuck || w.Failure != "" {
 		fail("worker", "the NVML worker is not running: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' starts it again")
 	} else {
 		ok("worker", fmt.Sprintf("pid %d", w.PID))

@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,7 +60,7 @@ func (p *statusInputs) render() *api.Status {
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
 			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
-			Times: state.WireTimes(p.stored.StepDurations),
+			Times: state.WireTimes(p.stored.StepDurations), Maintenance: state.WireMaintenance(p.stored.Maintenance),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -72,6 +73,12 @@ func (p *statusInputs) render() *api.Status {
 	}
 	for i := range p.node.GPUs {
 		s.GPUs = append(s.GPUs, p.gpu(&p.node.GPUs[i], tenantOf))
+	}
+	for _, id := range p.node.Missing {
+		s.GPUs = append(s.GPUs, api.GPUStatus{
+			Index: id.Index, UUID: string(id.UUID), PCI: id.PCI, Model: id.Model, Mode: p.desired.Mode(id.UUID),
+			State: "missing", Reason: "the driver does not find it", Memory: api.GPUMemory{Total: id.Memory, Reserved: id.Memory},
+		})
 	}
 	if p.desired.Spec != nil {
 		for i := range p.desired.Spec.Tenants {
@@ -170,7 +177,6 @@ func (p *statusInputs) closedTo() []string {
 	return out
 }
 
-// stateOf returns the state of a GPU that does not answer.
 // reasonAfter is a reason in brackets, after what it is the reason of.
 func reasonAfter(reason string) string {
 	if reason == "" {
@@ -179,9 +185,17 @@ func reasonAfter(reason string) string {
 	return " (" + reason + ")"
 }
 
+// stateOf returns the state of a GPU that does not answer.
 func stateOf(err error) string {
-	if gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
+	switch {
+	case gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck):
 		return "stuck"
+	case errors.Is(err, gpu.ErrParked):
+		return "parked"
+	case gpu.IsAny(err, gpu.ErrNotLoaded, gpu.ErrNoLibrary):
+		return "no-driver"
+	case errors.Is(err, gpu.ErrVersionMismatch):
+		return "mismatch"
 	}
 	return "lost"
 }

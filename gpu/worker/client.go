@@ -78,6 +78,7 @@ type Client struct {
 	startError   error                      // of the last start
 	retryAt      time.Time                  // no start before this time
 	nextID       uint64
+	parked       bool // no worker is started until Unpark
 	closed       bool
 }
 
@@ -164,6 +165,7 @@ type Status struct {
 	PID          int        `json:"pid"`                    // of the live worker, 0 when there is none
 	Unresponsive []gpu.UUID `json:"unresponsive,omitempty"` // sorted
 	Stuck        bool       `json:"stuck,omitempty"`
+	Parked       bool       `json:"parked,omitempty"` // none is started, because of Park
 	// Failure is the error of the last start; empty when it succeeded.
 	Failure string `json:"failure,omitempty"`
 }
@@ -172,11 +174,11 @@ type Status struct {
 func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := Status{Unresponsive: c.unresponsiveLocked(), Stuck: c.stuckLocked()}
+	st := Status{Unresponsive: c.unresponsiveLocked(), Stuck: c.stuckLocked() && !c.parked, Parked: c.parked}
 	if c.current != nil {
 		st.PID = c.current.proc.PID()
 	}
-	if c.startError != nil {
+	if c.startError != nil && !c.parked {
 		st.Failure = c.startError.Error()
 	}
 	return st

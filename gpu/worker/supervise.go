@@ -43,6 +43,8 @@ func (c *Client) session(ctx context.Context, info opInfo, id gpu.UUID) (*sessio
 		switch {
 		case c.closed:
 			refusal = ErrClosed
+		case c.parked:
+			refusal = gpu.ErrParked
 		case c.stuckLocked():
 			refusal = gpu.ErrStuck
 		case c.unresponsive[id] != "":
@@ -108,8 +110,8 @@ func (c *Client) run(st *startAttempt) {
 	}
 	c.mu.Lock()
 	c.starting = nil
-	if err == nil && c.closed {
-		err = ErrClosed
+	if end := c.endedLocked(); err == nil && end != nil {
+		err = end
 		c.dropLocked(s, err)
 		s.conn.Close()
 	}
@@ -132,7 +134,7 @@ func (c *Client) run(st *startAttempt) {
 	}
 	c.mu.Unlock()
 	close(st.done)
-	if err != nil && !errors.Is(err, ErrClosed) {
+	if err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, gpu.ErrParked) {
 		c.o.Log.Error("cannot start the GPU worker", "err", err)
 	}
 }

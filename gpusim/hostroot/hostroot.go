@@ -192,6 +192,11 @@ func (r *Root) Sync() error {
 	// Read the state with the lock held, so that of two concurrent changes the later one is written last.
 	v := r.node.View(0)
 	if v.State == gpusim.DriverAbsent {
+		for _, dir := range []string{"sys/module/nvidia", "proc/driver/nvidia", "proc/driver/nvidia-caps"} { // An unload removes them.
+			if err := os.RemoveAll(r.path(dir)); err != nil {
+				return fmt.Errorf("cannot write host root: %w", err)
+			}
+		}
 		return replace(r.path("proc/devices"), []byte("Character devices:\n  1 mem\n\nBlock devices:\n"), 0o444)
 	}
 	files := procFiles(v)
@@ -199,6 +204,11 @@ func (r *Root) Sync() error {
 		// The module's directory is created again at a load, which is how programs detect a load.
 		if err := os.RemoveAll(r.path("sys/module/nvidia")); err != nil {
 			return fmt.Errorf("cannot write host root: %w", err)
+		}
+		for _, dir := range []string{"proc/driver/nvidia/gpus", "sys/bus/pci/devices"} { // GPUs may have been removed.
+			if err := r.prune(dir, files); err != nil {
+				return err
+			}
 		}
 		r.loads = v.Loads
 	}

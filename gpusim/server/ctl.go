@@ -9,7 +9,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/nodefile"
 )
 
 // Command is one command to the node: one JSON line, answered by one Result.
@@ -27,6 +29,10 @@ type Command struct {
 	Force   bool          `json:"force,omitempty"`
 	Sensor  string        `json:"sensor,omitempty"` // sensor: its name
 	Values  []string      `json:"values,omitempty"`
+	Version string        `json:"version,omitempty"` // driver-install
+	Other   string        `json:"other,omitempty"`   // gpu-swap: the other GPU
+	Model   string        `json:"model,omitempty"`   // gpu-add: with PCI, the address
+	PCI     string        `json:"pci,omitempty"`
 }
 
 // The values of Command.Do.
@@ -37,6 +43,13 @@ const (
 	DoFaultClear   = "fault-clear"
 	DoReboot       = "reboot"
 	DoDriverReload = "driver-reload"
+	DoDriverUnload = "driver-unload"
+	DoDriverLoad   = "driver-load"
+	DoInstall      = "driver-install"
+	DoRemoveGPU    = "gpu-remove"
+	DoAddGPU       = "gpu-add"
+	DoReplaceGPU   = "gpu-replace"
+	DoSwapGPUs     = "gpu-swap"
 	DoReset        = "reset"
 	DoXID          = "xid"
 	DoLatency      = "latency"
@@ -50,6 +63,7 @@ type Result struct {
 	Faults  []gpusim.Fault           `json:"faults,omitempty"`
 	ID      int                      `json:"id,omitempty"`
 	Latency map[string]time.Duration `json:"latency,omitempty"`
+	UUID    string                   `json:"uuid,omitempty"` // gpu-replace: of the new board
 }
 
 // Status is the true state of the node with its counters and faults.
@@ -108,6 +122,27 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		if err = s.node.ReloadDriver(o.Force); err == nil {
 			s.closeAll(from)
 		}
+	case DoDriverUnload:
+		if err = s.node.UnloadDriver(o.Force); err == nil {
+			s.closeAll(from)
+		}
+	case DoDriverLoad:
+		err = s.node.LoadDriver()
+	case DoInstall:
+		s.node.InstallDriver(o.Version)
+	case DoRemoveGPU:
+		err = s.node.RemoveGPU(o.GPU)
+	case DoAddGPU:
+		var m *gpusim.Model
+		if m, err = nodefile.Model(o.Model); err == nil {
+			err = s.node.AddGPU(gpusim.GPUConfig{Model: m, PCI: o.PCI})
+		}
+	case DoReplaceGPU:
+		var id gpu.UUID
+		id, err = s.node.ReplaceGPU(o.GPU)
+		a.UUID = string(id)
+	case DoSwapGPUs:
+		err = s.node.SwapGPUs(o.GPU, o.Other)
 	case DoReset:
 		err = s.node.ResetGPU(o.GPU, caller)
 	case DoXID:

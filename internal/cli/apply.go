@@ -195,6 +195,9 @@ func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
 	case "remove":
 		fmt.Fprintln(a.io.Out, "done: they are removed")
 		return nil
+	case "restore":
+		fmt.Fprintln(a.io.Out, "done: the MIG instances are there again")
+		return nil
 	case "unmanage":
 		fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
 		return nil

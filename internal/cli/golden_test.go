@@ -120,6 +120,10 @@ func TestTexts(t *testing.T) {
 		"mig-plan-batch":           {nil, "{\"model\":\"a30\",\"have\":\"1g.6gb@0\",\"want\":[\"2g.12gb\"]}\n\nx\n{\"model\":\"a30\",\"have\":[{\"profile\":\"1g.6gb\",\"start\":3,\"pinned\":true}],\"want\":\"4g.24gb\",\"force\":true}\n{\"model\":\"a30\",\"want\":[{\"slices\":1,\"memory\":\">=5GiB\",\"attributes\":[\"me\"]}]}\n", "mig plan --offline --batch -"},
 		"gpu-show":                 {routes{"GET /v1/status": cordonedNode()}, "", "gpu show 1"},
 		"gpu-show-unknown":         {routes{"GET /v1/status": labNode()}, "", "gpu show 99"},
+		"maintenance-none":         {routes{"GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}}, "", "maintenance"},
+		"maintenance-off":          {routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1, Changed: true, Replaced: &api.ReplacedDriver{Before: "580.95.05", After: "580.105.08", Missing: []string{gpu1}, Added: []string{gpu0}}}}, "", "maintenance off"},
+		"maintenance-off-same":     {routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1, Changed: true, Replaced: &api.ReplacedDriver{Before: "580.95.05", After: "580.95.05"}}}, "", "maintenance off"},
+		"maintenance-off-not":      {routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1}}, "", "maintenance off"},
 		"gpu-cordon":               {routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1, Changed: true, Cordoned: &api.Cordon{By: "root", Since: noon}, Leases: []string{"speech-1"}}}, "", "gpu cordon 1 --reason fan"},
 		"gpu-uncordon":             {routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1, Changed: true}}, "", "gpu uncordon 1"},
 		"gpu-uncordon-not":         {routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1}}, "", "gpu uncordon 1"},
@@ -299,7 +303,7 @@ func TestNoGoldenIsLeftOver(t *testing.T) {
 		t.Fatalf("no golden files: %v", err)
 	}
 	var source []byte
-	for _, f := range []string{"apply_test.go", "cordon_test.go", "golden_test.go", "run_test.go", "status_test.go"} {
+	for _, f := range []string{"apply_test.go", "cordon_test.go", "golden_test.go", "maintenance_test.go", "run_test.go", "status_test.go"} {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)

@@ -49,13 +49,18 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		routes routes
 		args   string
 	}{
-		"gpushare status":          {{status, ""}, {empty, ""}},
-		"gpushare history":         {{routes{"GET /v1/history": labHistory()}, ""}, {routes{"GET /v1/history/7": labRevision(7, "mps")}, "7"}},
-		"gpushare rollback":        {{rollingBack("6", "8"), ""}},
-		"gpushare gpu list":        {{status, ""}, {empty, ""}},
-		"gpushare gpu show":        {{status, "1"}, {status, "0"}},
-		"gpushare gpu cordon":      {{routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1}}, "1"}},
-		"gpushare gpu uncordon":    {{routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1}}, "1"}},
+		"gpushare status":       {{status, ""}, {empty, ""}},
+		"gpushare history":      {{routes{"GET /v1/history": labHistory()}, ""}, {routes{"GET /v1/history/7": labRevision(7, "mps")}, "7"}},
+		"gpushare rollback":     {{rollingBack("6", "8"), ""}},
+		"gpushare gpu list":     {{status, ""}, {empty, ""}},
+		"gpushare gpu show":     {{status, "1"}, {status, "0"}},
+		"gpushare gpu cordon":   {{routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1}}, "1"}},
+		"gpushare gpu uncordon": {{routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1}}, "1"}},
+		"gpushare maintenance": {
+			{routes{"GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}}, ""},
+			{routes{"POST /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}, "GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1, Maintenance: &api.Maintenance{By: "root"}}}, "on"},
+			{routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1}}, "off"},
+		},
 		"gpushare gpu drain":       {{routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1}, "GET /v1/status": emptyNode()}, "1"}},
 		"gpushare mig list":        {{status, ""}, {empty, ""}},
 		"gpushare mig plan":        {{nil, "--offline --model a30 --want 1g.6gb"}, {nil, "--offline --model a30 --want 4g.24gb*2"}},

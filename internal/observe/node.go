@@ -24,6 +24,9 @@ type Node struct {
 	Driver    gpu.NodeInfo
 	DriverErr error // the driver does not answer; GPUs is then the last known, with this error
 	GPUs      []GPU // by index
+	// Missing are the GPUs of the spec that the driver does not find, as they were. An index or an address that another GPU has
+	// now is -1 or empty.
+	Missing []gpu.Identity
 
 	Slices    []cgroup.SliceState
 	SlicesErr error

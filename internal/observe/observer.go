@@ -56,6 +56,8 @@ type Observer struct {
 	Now          func() time.Time
 	// Recall returns what a GPU was in a previous run of the daemon; nil: nothing is known.
 	Recall func(gpu.UUID) (gpu.Identity, bool)
+	// Expected returns the GPUs that the spec in force is about; nil: none is.
+	Expected func() []gpu.UUID
 
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64
@@ -142,12 +144,16 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 	}
 	wg.Wait()
 	for i := range n.GPUs {
+		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrParked) {
+			n.DriverErr, o.info = err, nil // It was parked during the observation.
+		}
 		// A lost driver or GPU may return with other numbers.
 		if err := n.GPUs[i].Err; errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrNotLoaded) || errors.Is(err, gpu.ErrNotFound) {
 			o.info = nil
 		}
 	}
 	o.recall(n.GPUs)
+	n.Missing = o.missing(n.GPUs)
 	slices.SortFunc(n.GPUs, func(a, b GPU) int { return a.Identity.Index - b.Identity.Index })
 }
 
@@ -165,6 +171,32 @@ func (o *Observer) recall(gpus []GPU) {
 		}
 		id.Index, id.PCI, id.Model, id.Memory, id.NUMANode, id.Display = was.Index, was.PCI, was.Model, was.Memory, was.NUMANode, was.Display
 	}
+}
+
+// missing are the expected GPUs that are not there.
+func (o *Observer) missing(gpus []GPU) []gpu.Identity {
+	if o.Expected == nil {
+		return nil
+	}
+	var out []gpu.Identity
+	for _, id := range o.Expected() {
+		if slices.ContainsFunc(gpus, func(g GPU) bool { return g.Identity.UUID == id }) {
+			continue
+		}
+		was, ok := gpu.Identity{}, false
+		if o.Recall != nil {
+			was, ok = o.Recall(id)
+		}
+		if was.UUID = id; !ok || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Identity.Index == was.Index }) {
+			was.Index = -1
+		}
+		if slices.ContainsFunc(gpus, func(g GPU) bool { return g.Identity.PCI == was.PCI }) {
+			was.PCI = ""
+		}
+		out = append(out, was)
+	}
+	slices.SortFunc(out, func(a, b gpu.Identity) int { return strings.Compare(string(a.UUID), string(b.UUID)) })
+	return out
 }
 
 // lastKnown is the last observation of a GPU with its present identity. The identity of a lost GPU has little more than an

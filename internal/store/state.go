@@ -30,6 +30,8 @@ type State struct {
 	Cordoned map[gpu.UUID]Cordon `json:"cordoned,omitempty"`
 	// Unhealthy are the GPUs that take no new lease because of trouble of their own.
 	Unhealthy map[gpu.UUID]Unhealthy `json:"unhealthy,omitempty"`
+	// Maintenance is who took the node out of service; nil: it takes leases.
+	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Acknowledged are the conditions that administrators acknowledged, by their ids.
 	Acknowledged map[string]Acknowledged `json:"acknowledged,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
@@ -146,6 +148,18 @@ type Unhealthy struct {
 	Driver string    `json:"driver,omitempty"`
 	Bad    bool      `json:"bad,omitempty"`
 	Lost   bool      `json:"lost,omitempty"`
+}
+
+// Maintenance is who took the node out of service, and what the driver was then.
+type Maintenance struct {
+	Cordon
+	// Driver: the driver is to be replaced. MPS is stopped and no NVML worker runs once no lease uses a GPU: Parked is then set.
+	Driver bool `json:"driver,omitempty"`
+	Parked bool `json:"parked,omitempty"`
+	// Boot is the kernel's boot id of the request: no lease survives a boot.
+	Boot          string         `json:"boot"`
+	DriverVersion string         `json:"driver_version,omitempty"` // empty: it was not read
+	GPUs          []gpu.Identity `json:"gpus,omitempty"`
 }
 
 // DrainedMPS is who drained the MPS of a GPU.
