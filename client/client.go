@@ -321,6 +321,16 @@ func (c *Client) Unmanage(ctx context.Context, o UnmanageOptions) (*api.ApplyRes
 	return out, nil
 }
 
+// Operations lists the operations that run and the last that ended, the oldest first.
+func (c *Client) Operations(ctx context.Context) (*api.OperationList, error) {
+	l, err := get[api.OperationList](ctx, c, "/v1/operations", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&l.Operations)
+	return l, nil
+}
+
 // Operation reads an operation; with wait it blocks until its version is past after, it ends, or wait is over.
 func (c *Client) Operation(ctx context.Context, id string, after uint64, wait time.Duration) (*api.Operation, error) {
 	q := url.Values{}

@@ -132,7 +132,7 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.AddCommand(
 		a.statusCommand(), a.topCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.historyCommand(), a.rollbackCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
 		a.eventsCommand(), a.auditCommand(), a.usageCommand(), a.metricsCommand(), a.doctorCommand(), a.versionCommand(),
-		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.conditionCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(),
+		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.conditionCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(), a.operationCommand(),
 	)
 	return root
 }
