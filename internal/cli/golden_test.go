@@ -153,6 +153,12 @@ func TestTexts(t *testing.T) {
 		"usage-csv":                {routes{"GET /v1/usage": labUsage()}, "", "usage --by user,tenant --csv"},
 		"usage-json":               {routes{"GET /v1/usage": labUsage()}, "", "usage --json"},
 		"usage-both":               {nil, "", "usage --json --csv"},
+		"usage-plot":               {routes{"GET /v1/usage": labWeek()}, "", "usage --plot"},
+		"usage-plot-empty":         {routes{"GET /v1/usage": api.Usage{SchemaVersion: 1, Since: noon.Add(-7 * 24 * time.Hour), Until: noon, StepSeconds: 3600, Steps: []api.UsageStep{{Since: noon.Add(-7 * 24 * time.Hour)}}}}, "", "usage --plot -"},
+		"usage-plot-what":          {nil, "", "usage --plot week.pdf"},
+		"usage-plot-json":          {nil, "", "usage --plot --json"},
+		"usage-plot-two":           {nil, "", "usage --plot a.svg b.svg"},
+		"usage-step":               {nil, "", "usage --step 1h"},
 		"usage-empty":              {routes{"GET /v1/usage": api.Usage{Since: noon, Until: noon}}, "", "usage --by \"\""},
 		"lease-list-all":           {routes{"GET /v1/leases": endedLeases()}, "", "lease list --all"},
 		"lease-logs":               {routes{"GET /v1/leases/vision-77aa/logs": printing("epoch 1\nepoch 2\n")}, "", "lease logs vision-77aa"},
@@ -340,6 +346,9 @@ func TestWarningsComeFirst(t *testing.T) {
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // Times are shown in the reader's zone.
 	cli.SetNow(func() time.Time { return noon })
+	if code, set := becomePlotter(); set {
+		os.Exit(code)
+	}
 	if code, set := becomeGpushare(); set {
 		os.Exit(code)
 	}

@@ -75,7 +75,7 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	stdio.Out = out
 	a := &app{env: env, io: stdio, terminalIn: terminalIn, out: out}
 	root := a.root()
-	root.SetArgs(joinWait(root, args))
+	root.SetArgs(joinValues(root, args))
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
