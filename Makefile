@@ -42,7 +42,7 @@ need:
 build: need
 	@mkdir -p bin
 	@echo 'building gpushare $(VERSION) into bin/'
-	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpusim
+	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpushare-plot ./cmd/gpusim
 	@$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
 	@sh gpusim/build.sh bin
 	@$(GO) run ./packaging/share bin/share

@@ -73,7 +73,7 @@ var rules = map[string]rule{
 	"internal/text":     {strict: true, why: "every package may import text, so text imports none"},
 	"internal/finetime": {why: "finetime is a clock: it knows no user of it"},
 	"internal/procfs":   {why: "every package may import procfs, so procfs imports none"},
-	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/cli/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{module, "github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions without a daemon"},
+	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/chart", "internal/cli/migparted", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{module, "github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions without a daemon"},
 	"internal/terminal": {own: []string{"internal/procfs"}, why: "terminal writes a line to a user's terminal; other packages write the text"},
 	"packaging/share":   {own: []string{"internal/cli"}, others: []string{"github.com/cpuguy83/go-md2man", "github.com/spf13/cobra"}, why: "it writes files for packages when they are built, and is in no package"},
 	"test/enumeration":  {strict: true, why: "tests of every package use it"},
@@ -83,6 +83,10 @@ var rules = map[string]rule{
 	"cmd/gpushared":     {own: []string{"daemon", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-nvml": {own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thaw watchdog must outlive every other program: it has the fewest dependencies"},
+
+	"internal/chart":     {own: []string{"api"}, pure: true, why: "chart is the values of a plot: the terminal and the image draw the same ones"},
+	"internal/plotimage": {own: []string{"internal/chart"}, others: []string{"gonum.org/v1/plot"}, why: "plotimage is linked into gpushare-plot only, because its fonts take long to load"},
+	"cmd/gpushare-plot":  {own: []string{"internal/chart", "internal/plotimage"}, why: "it reads a chart and writes an image: it opens nothing"},
 
 	"internal/vendorcdi":     {own: []string{"isolation"}, others: []string{"go.yaml.in/yaml/v3", "tags.cncf.io/container-device-interface/specs-go"}, why: "vendorcdi reads a file of the vendor; it writes nothing"},
 	"internal/cli/migparted": {own: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
@@ -136,6 +140,7 @@ var onlyIn = map[string]string{
 	"github.com/containerd/cgroups": "cgroup",
 	"github.com/cilium/ebpf":        "cgroup/device",
 	"github.com/prometheus":         "daemon/metrics",
+	"gonum.org":                     "internal/plotimage",
 }
 
 type pkg struct {

@@ -17,6 +17,26 @@ type Usage struct {
 	Rows          []UsageRow `json:"rows"`
 	Total         UsageRow   `json:"total"`
 	LostRecords   int64      `json:"lost_records"` // that could not be written or read
+
+	// With step=1h: the length of a step, and all steps, the oldest first. Steps begin at multiples of their length in UTC: of the
+	// first and the last, only what is in [since, until) is counted.
+	StepSeconds int64       `json:"step_seconds,omitempty"`
+	Steps       []UsageStep `json:"steps,omitempty"`
+}
+
+// MostUsageSteps is how many steps an answer has at most.
+const MostUsageSteps = 1000
+
+// UsageStep is what leases used in one step.
+type UsageStep struct {
+	Since time.Time      `json:"since"`
+	Rows  []UsageStepRow `json:"rows"`
+}
+
+// UsageStepRow is what one group used in one step.
+type UsageStepRow struct {
+	UsageRow
+	WaitingSeconds Thousandths `json:"waiting_seconds"` // requests waited in this step, together: of leases that have started since
 }
 
 // The keys by which usage can be grouped, in the order of rows.

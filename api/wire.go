@@ -617,7 +617,7 @@ type ApplyResult struct {
 // Operation is a change as the API shows it.
 type Operation struct {
 	ID       string     `json:"id"`
-	Kind     string     `json:"kind"`    // apply | retry | unmanage | resume
+	Kind     string     `json:"kind"`    // apply | retry | unmanage | import | remove | mps-restart | dynamic | restore | resume
 	State    string     `json:"state"`   // running | done | degraded | failed
 	Version  uint64     `json:"version"` // grows with every change of the operation: wait with ?after=
 	By       string     `json:"by"`
@@ -625,6 +625,47 @@ type Operation struct {
 	Error    *Error     `json:"error,omitempty"`
 	Started  time.Time  `json:"started"`
 	Finished *time.Time `json:"finished,omitempty"`
+}
+
+// OperationList answers GET /v1/operations: those that run and the last that ended, the oldest first.
+type OperationList struct {
+	SchemaVersion int                `json:"schema_version"` // 1
+	Operations    []OperationSummary `json:"operations"`
+}
+
+// OperationSummary is an operation without its steps.
+type OperationSummary struct {
+	ID          string     `json:"id"`
+	Kind        string     `json:"kind"`
+	State       string     `json:"state"`
+	By          string     `json:"by"`
+	Generation  uint64     `json:"generation"` // that it puts in force, or that was in force
+	StepCount   int        `json:"step_count"`
+	StepsEnded  int        `json:"steps_ended"`
+	CurrentStep string     `json:"current_step,omitempty"` // the first one that runs
+	Error       *Error     `json:"error,omitempty"`
+	Started     time.Time  `json:"started"`
+	Finished    *time.Time `json:"finished,omitempty"`
+}
+
+// Summary leaves out the steps.
+func (o *Operation) Summary() OperationSummary {
+	s := OperationSummary{
+		ID: o.ID, Kind: o.Kind, State: o.State, By: o.By, Generation: o.Plan.Generation, StepCount: len(o.Plan.Steps),
+		Error: o.Error, Started: o.Started, Finished: o.Finished,
+	}
+	for i := range o.Plan.Steps {
+		switch step := &o.Plan.Steps[i]; step.State {
+		case "", "pending":
+		case "doing", "undoing":
+			if s.CurrentStep == "" {
+				s.CurrentStep = step.Text
+			}
+		default:
+			s.StepsEnded++
+		}
+	}
+	return s
 }
 
 // SpecDocument answers GET /v1/spec.

@@ -321,6 +321,16 @@ func (c *Client) Unmanage(ctx context.Context, o UnmanageOptions) (*api.ApplyRes
 	return out, nil
 }
 
+// Operations lists the operations that run and the last that ended, the oldest first.
+func (c *Client) Operations(ctx context.Context) (*api.OperationList, error) {
+	l, err := get[api.OperationList](ctx, c, "/v1/operations", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&l.Operations)
+	return l, nil
+}
+
 // Operation reads an operation; with wait it blocks until its version is past after, it ends, or wait is over.
 func (c *Client) Operation(ctx context.Context, id string, after uint64, wait time.Duration) (*api.Operation, error) {
 	q := url.Values{}
@@ -534,10 +544,11 @@ func (c *Client) LeasesSince(ctx context.Context, since string) ([]api.Lease, er
 }
 
 // Usage returns what leases used from since until until: ages as in 36h or 7d, or dates. by are the keys of the rows: tenant,
-// user, gpu, lease. What is empty has the daemon's default: 7d, now, one row.
-func (c *Client) Usage(ctx context.Context, since, until string, by []string) (*api.Usage, error) {
+// user, gpu, lease. With a step, as in 1h, also what they used in each. What is empty has the daemon's default: 7d, now, one row,
+// no steps.
+func (c *Client) Usage(ctx context.Context, since, until, step string, by []string) (*api.Usage, error) {
 	q := url.Values{}
-	for name, value := range map[string]string{"since": since, "until": until, "by": strings.Join(by, ",")} {
+	for name, value := range map[string]string{"since": since, "until": until, "step": step, "by": strings.Join(by, ",")} {
 		if value != "" {
 			q.Set(name, value)
 		}

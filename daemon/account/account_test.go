@@ -220,6 +220,39 @@ func TestWhoSeesWhat(t *testing.T) {
 	})
 }
 
+// The steps have what the rows have, also what is not on the disk yet, and only the tenants of the caller.
+func TestUsageInSteps(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.busy = part(0.5)
+		w.pass(time.Hour + 10*time.Second)
+		for who, rows := range map[string]int{"root": 2, "member": 2, "another's member": 0} {
+			u, e := w.get(who, "by=tenant&since=5h&step=1h")
+			if e != nil {
+				t.Fatal(who, e)
+			}
+			if u.StepSeconds != 3600 || len(u.Steps) != 6 || !u.Steps[0].Since.Equal(u.Since) {
+				t.Fatalf("%s: %d steps of %d s since %s", who, len(u.Steps), u.StepSeconds, u.Since)
+			}
+			n, held, busy, gib := 0, api.Thousandths(0), api.Thousandths(0), api.Thousandths(0)
+			for _, s := range u.Steps {
+				for _, r := range s.Rows {
+					n, held, busy, gib = n+1, held+r.HeldSeconds, busy+r.BusySeconds, gib+r.GPUMemoryGiBSeconds
+					if r.HeldSeconds > 3_600_000 || r.Tenant != "vision" {
+						t.Errorf("%s: %+v", who, r)
+					}
+				}
+			}
+			if n != rows || held != u.Total.HeldSeconds || busy != u.Total.BusySeconds || gib != u.Total.GPUMemoryGiBSeconds {
+				t.Errorf("%s: %d rows with %s s held, %s s busy, %s GiB·s; the total is %+v", who, n, held, busy, gib, u.Total)
+			}
+		}
+		u, e := w.get("root", "")
+		if e != nil || u.Steps != nil || u.StepSeconds != 0 {
+			t.Errorf("steps that were not requested: %+v, %v", u, e)
+		}
+	})
+}
+
 func TestBadQueries(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		for _, c := range []struct{ query, says string }{
@@ -236,12 +269,20 @@ func TestBadQueries(t *testing.T) {
 			{"by=tenants", `by "tenants": the keys are tenant, user, gpu, lease`},
 			{"by=user,user", `by "user" twice`},
 			{"by=user,", `by ""`},
+			{"step=1", "has no unit"},
+			{"step=hour", "is no duration"},
+			{"step=30m", "the account has whole hours"},
+			{"step=90m", "the account has whole hours"},
+			{"step=0s", "the account has whole hours"},
+			{"step=-1h", "is negative"},
+			{"step=1h&since=43d", "cannot show more than 1000 steps"},
+			{"step=1h&since=435d", "cannot show more than 1000 steps"},
 		} {
 			if _, e := w.get("root", c.query); e == nil || e.Kind != api.KindInvalid || !strings.Contains(e.Message, c.says) {
 				t.Errorf("%s: %v", c.query, e)
 			}
 		}
-		for _, good := range []string{"", "since=1m", "since=435d", "since=36h&until=1h", "since=1999-12-31", "since=1999-12-31T12:00:00%2B02:00&by=lease"} {
+		for _, good := range []string{"", "since=1m", "since=435d", "since=36h&until=1h", "since=1999-12-31", "since=1999-12-31T12:00:00%2B02:00&by=lease", "step=1h", "step=1d&since=435d", "step=1h&since=41d", "step=36h"} {
 			if _, e := w.get("root", good); e != nil {
 				t.Errorf("%s: %v", good, e)
 			}

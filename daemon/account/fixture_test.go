@@ -167,7 +167,7 @@ func (w *fixture) revise(idle *api.IdleSpec) {
 // get sends a query as one of the users of servertest.
 func (w *fixture) get(who, query string) (*api.Usage, *api.Error) {
 	w.Helper()
-	h := servertest.Handler(w.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Handle: w.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text}})
+	h := servertest.Handler(w.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Handle: w.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text}})
 	rec := servertest.Request(h, servertest.Peers()[who], http.MethodGet, "/v1/usage?"+query, nil)
 	if rec.Code != http.StatusOK {
 		return nil, servertest.ErrorOf(w.T, rec)

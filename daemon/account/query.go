@@ -40,13 +40,26 @@ func (a *Account) GetUsage(c *server.Call) error {
 		until = end
 	}
 	since = since.Truncate(time.Hour) // The records are those of hours.
-	sums := usage.NewSums(by, since, until)
+	step, err := parseStep(c.Text("step"), since, until)
+	if err != nil {
+		return err
+	}
+	sums, series := usage.NewSums(by, since, until), (*usage.Series)(nil)
+	if step > 0 {
+		series = usage.NewSeries(by, since, until, step)
+	}
 	from, err := a.each(c.Ctx(), since, until, func(r *usage.Record) error {
-		switch {
-		case r.Kind == usage.KindLost:
-			sums.Add(r)
-		case c.Caller.Sees(r.Tenant):
-			sums.Add(r)
+		if r.Kind != usage.KindLost && !c.Caller.Sees(r.Tenant) {
+			return nil
+		}
+		sums.Add(r)
+		if series != nil {
+			if err := series.Add(r); err != nil {
+				return onlyDays(r, step)
+			}
+			if series.Len() > mostRows {
+				return errTooMany
+			}
 		}
 		if sums.Len() > mostRows {
 			return errTooMany
@@ -62,7 +75,52 @@ func (a *Account) GetUsage(c *server.Call) error {
 		out.Rows = append(out.Rows, rowOf(&rows[i]))
 	}
 	out.Total = rowOf(&usage.Row{Amounts: total})
+	if series != nil {
+		out.StepSeconds, out.Steps = int64(step.Seconds()), stepsOf(series)
+	}
 	return c.Reply(http.StatusOK, out)
+}
+
+// parseStep reads the length of a step: whole hours, and no more of them than an answer has steps. Zero: no steps are requested.
+func parseStep(s string, since, until time.Time) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
+	}
+	d, err := api.ParseDuration(s)
+	step := time.Duration(d)
+	switch {
+	case err != nil:
+		return 0, &api.Error{Kind: api.KindInvalid, Message: "cannot read step: " + err.Error()}
+	case step < time.Hour || step%time.Hour != 0:
+		return 0, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show steps of %s: the account has whole hours", d), Hint: "write a step of one or more hours, as in 1h or 1d"}
+	case until.Sub(since.Truncate(step)) > api.MostUsageSteps*step:
+		return 0, &api.Error{
+			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show more than %d steps: %s has more of %s", api.MostUsageSteps, api.Duration(until.Sub(since).Truncate(time.Hour)), d),
+			Hint: "write a longer step, or a shorter time with --since and --until",
+		}
+	}
+	return step, nil
+}
+
+// onlyDays refuses steps of hours of a day of which only a sum is left.
+func onlyDays(r *usage.Record, step time.Duration) error {
+	return &api.Error{
+		Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show steps of %s: of %s only the sum of the day is kept", api.Duration(step), r.Day()),
+		Hint: "write a step of whole days, as in 1d, or a later --since",
+	}
+}
+
+func stepsOf(s *usage.Series) []api.UsageStep {
+	steps := s.Steps()
+	out := make([]api.UsageStep, len(steps))
+	for i := range steps {
+		out[i] = api.UsageStep{Since: steps[i].Since.UTC(), Rows: make([]api.UsageStepRow, len(steps[i].Rows))}
+		for k := range steps[i].Rows {
+			r := &steps[i].Rows[k]
+			out[i].Rows[k] = api.UsageStepRow{UsageRow: rowOf(&r.Row), WaitingSeconds: api.Thousandths(r.Waiting)}
+		}
+	}
+	return out
 }
 
 func rowOf(r *usage.Row) api.UsageRow {

@@ -490,6 +490,11 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	return c.Reply(200, op)
 }
 
+// GetOperations lists the operations that run and the last that ended.
+func (cs *Changes) GetOperations(c *server.Call) error {
+	return c.Reply(200, api.OperationList{SchemaVersion: 1, Operations: cs.Operations.List()})
+}
+
 // GetOperation answers an operation. With wait= it waits for a newer version.
 func (cs *Changes) GetOperation(c *server.Call) error {
 	ctx, after := c.Ctx(), uint64(0)
@@ -508,7 +513,7 @@ func (cs *Changes) GetOperation(c *server.Call) error {
 	}
 	op, ok := cs.Operations.Get(ctx, c.R.PathValue("id"), after)
 	if !ok {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "operations are kept until the daemon is restarted"}
+		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "'gpushare operation list' shows those that are kept: the running and the last ones, until the daemon is restarted"}
 	}
 	return c.Reply(200, op)
 }

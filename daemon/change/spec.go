@@ -126,6 +126,9 @@ func (cs *Changes) conflict() error {
 	if ch := cs.State.Changing(); ch != nil {
 		e.Operation = ch.Operation
 		e.Message += ": " + ch.Operation
+		if cs.Operations.Has(ch.Operation) { // It has no operation while it is planned.
+			e.Hint = fmt.Sprintf("'gpushare operation wait %s' waits for it: then try again", ch.Operation)
+		}
 	}
 	return e
 }

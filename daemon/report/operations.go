@@ -37,6 +37,8 @@ func (o *operations) Begin(id, kind, by string, plan api.Plan) api.Operation {
 	op := &operation{wake: make(chan struct{}), op: api.Operation{
 		ID: id, Kind: kind, State: "running", Version: 1, By: by, Plan: plan, Started: now,
 	}}
+	// An id names one operation: a retry that finds nothing to do has the id of the one before it.
+	o.all = slices.DeleteFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p.op.ID == id })
 	o.all = append(o.all, op)
 	if len(o.all) > keptOperations {
 		o.all = slices.DeleteFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p != op && len(o.all) > keptOperations })
@@ -72,6 +74,24 @@ func (o *operations) End(id, state string, err *api.Error) api.Operation {
 		now := o.now()
 		op.State, op.Error, op.Finished = state, err, &now
 	})
+}
+
+// List returns the operations that run and the last that ended, the oldest first.
+func (o *operations) List() []api.OperationSummary {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]api.OperationSummary, len(o.all))
+	for i, p := range o.all {
+		out[i] = p.op.Summary()
+	}
+	return out
+}
+
+// Has reports whether an operation can be read.
+func (o *operations) Has(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.findLocked(id) != nil
 }
 
 func (o *operations) findLocked(id string) *operation {

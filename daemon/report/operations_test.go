@@ -68,6 +68,37 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
+// A list has each operation once, also if an id is used again, and no operation of it changes later.
+func TestOperationsAreListed(t *testing.T) {
+	o := newOperations()
+	if list := o.List(); list == nil || len(list) != 0 {
+		t.Errorf("without operations: %#v", list)
+	}
+	o.Begin("retry-of-2", "retry", "root", api.Plan{})
+	o.End("retry-of-2", "done", nil)
+	o.Begin("apply-1", "apply", "alice", api.Plan{Generation: 7, Steps: []api.PlanStep{{ID: 1, Text: "one"}, {ID: 2, Text: "two"}, {ID: 3}}})
+	again := o.Begin("retry-of-2", "retry", "bob", api.Plan{})
+	if again = o.End("retry-of-2", "degraded", &api.Error{Message: "why"}); again.By != "bob" {
+		t.Errorf("the end is that of the one before: %+v", again)
+	}
+	o.Update("apply-1", func(op *api.Operation) { op.Plan.Steps[0].State, op.Plan.Steps[1].State = "done", "doing" })
+	list := o.List()
+	o.Update("apply-1", func(op *api.Operation) { op.Plan.Steps[1].State = "failed" })
+	if len(list) != 2 || list[0].ID != "apply-1" || list[1].ID != "retry-of-2" {
+		t.Fatalf("listed: %+v", list)
+	}
+	first, second := list[0], list[1]
+	if first.State != "running" || first.By != "alice" || first.Generation != 7 || first.StepCount != 3 || first.StepsEnded != 1 || first.CurrentStep != "two" || first.Finished != nil {
+		t.Errorf("the running one: %+v", first)
+	}
+	if second.State != "degraded" || second.By != "bob" || second.Error == nil || second.Error.Message != "why" || second.Finished == nil {
+		t.Errorf("the ended one: %+v", second)
+	}
+	if !o.Has("apply-1") || o.Has("apply-2") {
+		t.Error("Has does not tell which are there")
+	}
+}
+
 func TestOperationsAreForgotten(t *testing.T) {
 	o := newOperations()
 	o.Begin("long", "apply", "root", api.Plan{})

@@ -94,10 +94,10 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 	}
 	if how.noWait {
 		a.warnHeld(&res.Plan)
-		fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare status' shows its progress\n", res.Plan.Generation)
+		fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare operation wait %s' waits for the end\n", res.Plan.Generation, printable(res.Operation.ID))
 		return nil
 	}
-	return a.follow(cmd, res.Operation)
+	return a.follow(cmd.Context(), res.Operation)
 }
 
 // document reads a file or standard input.
@@ -129,7 +129,7 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 	if res.Operation != nil && !noWait {
 		last, err := a.client.Follow(cmd.Context(), res.Operation, func(*api.Operation) {})
 		if err != nil {
-			return continues(err)
+			return continues(err, res.Operation)
 		}
 		res.Operation = last
 		failed = outcome(last)
@@ -143,94 +143,6 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 		return err
 	}
 	return failed
-}
-
-// follow prints a line for each step when it ends, and returns the outcome of the operation.
-func (a *app) follow(cmd *cobra.Command, op *api.Operation) error {
-	if a.json {
-		last, err := a.client.Follow(cmd.Context(), op, func(*api.Operation) {})
-		if err != nil {
-			return continues(err)
-		}
-		if err := a.printJSON(struct {
-			SchemaVersion int `json:"schema_version"`
-			*api.Operation
-		}{1, last}); err != nil {
-			return err
-		}
-		return outcome(last)
-	}
-	names := a.gpuNames(cmd.Context(), op.Plan.Steps)
-	shown, waited := map[int]string{}, map[int]bool{}
-	live := a.progress(names)
-	defer live.clear()
-	last, err := a.client.Follow(cmd.Context(), op, func(o *api.Operation) {
-		live.clear()
-		defer func() { live.show(o) }()
-		for _, s := range o.Plan.Steps {
-			if s.State == "doing" && s.WaitsFor != "" && !waited[s.ID] {
-				waited[s.ID] = true
-				fmt.Fprintf(a.io.Out, "  waits   %s%s: %s\n", names.prefix(s.GPU), printable(s.Text), printable(s.WaitsFor))
-			}
-			if shown[s.ID] == s.State || s.State == "pending" || s.State == "doing" {
-				continue
-			}
-			shown[s.ID] = s.State
-			fmt.Fprintln(a.io.Out, a.stepLine(&s, names))
-		}
-	})
-	if err != nil {
-		return continues(err)
-	}
-	if err := outcome(last); err != nil {
-		return err
-	}
-	switch last.Kind {
-	case "retry":
-		fmt.Fprintln(a.io.Out, "done: the GPU is in use again")
-		return nil
-	case "import":
-		fmt.Fprintln(a.io.Out, "done: gpushare manages them now")
-		return nil
-	case "remove":
-		fmt.Fprintln(a.io.Out, "done: they are removed")
-		return nil
-	case "restore":
-		fmt.Fprintln(a.io.Out, "done: the MIG instances are there again")
-		return nil
-	case "unmanage":
-		fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
-		return nil
-	}
-	fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", last.Plan.Generation)
-	return nil
-}
-
-// stepLine is one step of an operation that ended.
-func (a *app) stepLine(s *api.PlanStep, names gpuNames) string {
-	line := fmt.Sprintf("  %s%s  %s%s", a.state(s.State), strings.Repeat(" ", max(0, len("failed")-len(s.State))), names.prefix(s.GPU), printable(s.Text))
-	if s.State == "done" && s.Seconds >= 0.05 {
-		line += fmt.Sprintf("  (%.1f s)", s.Seconds)
-	}
-	if s.Error != "" {
-		line += ": " + printable(s.Error)
-	}
-	return line
-}
-
-// continues adds a hint to the error of a wait that was interrupted: the change continues without this process.
-func continues(err error) error {
-	const hint = "the change continues without this command: 'gpushare status' shows its progress"
-	if errors.Is(err, context.Canceled) {
-		return &interruptedError{hint: hint}
-	}
-	var e *api.Error
-	if errors.As(err, &e) && e.Kind == api.KindUnavailable {
-		hinted := *e
-		hinted.Hint = "gpushared finishes or undoes the change when it runs again: see 'gpushare status'"
-		return &hinted
-	}
-	return err
 }
 
 // leftHeld is the outcome of an apply without steps that left GPUs as they are; nil if it left none.
@@ -259,20 +171,6 @@ func (a *app) warnHeld(p *api.Plan) {
 // heldGPU says that a GPU is held, and why.
 func heldGPU(h *api.HeldGPU) string {
 	return fmt.Sprintf("%s is held, because it does not answer: %s", h.Name(), h.Reason)
-}
-
-func outcome(op *api.Operation) error {
-	if op.State == "done" {
-		return nil
-	}
-	e := op.Error
-	if e == nil {
-		e = &api.Error{Kind: api.KindDegraded, Message: "the change ended " + op.State, Hint: "see 'gpushare status'"}
-	}
-	if op.State == "degraded" {
-		return &exitError{code: api.ExitDegraded, err: e}
-	}
-	return e
 }
 
 func (a *app) planCommand() *cobra.Command {

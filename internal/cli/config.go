@@ -80,7 +80,7 @@ func (a *app) configCommand() *cobra.Command {
 				}
 				a.plan(cmd.Context(), &applied.Plan, false, true)
 				if applied.Operation != nil {
-					return a.follow(cmd, applied.Operation)
+					return a.follow(cmd.Context(), applied.Operation)
 				}
 				fmt.Fprintf(a.io.Out, "done: generation %d is in force\n", applied.Generation)
 				return nil

@@ -4,3 +4,6 @@ import "time"
 
 // SetNow sets the clock of the ages that are shown.
 func SetNow(f func() time.Time) { now = f }
+
+// SetPlotter sets the program that draws images.
+func SetPlotter(path string) { installedPlotter = path }

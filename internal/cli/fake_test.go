@@ -277,6 +277,16 @@ func operation(state string, failure *api.Error) []*api.Operation {
 	return out
 }
 
+// labOperations is one operation that runs after one that was held and one without steps.
+func labOperations() api.OperationList {
+	held := operation("degraded", &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"})[2]
+	held.ID, held.Started, held.Finished = "apply-11", noon.Add(-time.Hour), ptr(noon.Add(-time.Hour+2500*time.Millisecond))
+	runs := operation("done", nil)[1]
+	runs.Started = noon.Add(-3 * time.Second)
+	retried := api.OperationSummary{ID: "retry-of-2", Kind: "retry", State: "done", By: "alice\x1b[2J", Generation: 8, Started: noon.Add(-time.Minute), Finished: ptr(noon.Add(-time.Minute))}
+	return api.OperationList{SchemaVersion: 1, Operations: []api.OperationSummary{held.Summary(), retried, runs.Summary()}}
+}
+
 // applying answers an apply with an operation that goes through its versions.
 func applying(versions []*api.Operation) routes {
 	return routes{
@@ -286,7 +296,9 @@ func applying(versions []*api.Operation) routes {
 		}),
 		"GET /v1/operations/op-13": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			next := versions[1]
-			if q.URL.Query().Get("after") == "2" {
+			if !q.URL.Query().Has("wait") {
+				next = versions[0]
+			} else if q.URL.Query().Get("after") == "2" {
 				next = versions[2]
 			}
 			_ = json.NewEncoder(w).Encode(next)

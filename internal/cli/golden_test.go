@@ -157,6 +157,12 @@ func TestTexts(t *testing.T) {
 		"usage-csv":                {routes{"GET /v1/usage": labUsage()}, "", "usage --by user,tenant --csv"},
 		"usage-json":               {routes{"GET /v1/usage": labUsage()}, "", "usage --json"},
 		"usage-both":               {nil, "", "usage --json --csv"},
+		"usage-plot":               {routes{"GET /v1/usage": labWeek()}, "", "usage --plot"},
+		"usage-plot-empty":         {routes{"GET /v1/usage": api.Usage{SchemaVersion: 1, Since: noon.Add(-7 * 24 * time.Hour), Until: noon, StepSeconds: 3600, Steps: []api.UsageStep{{Since: noon.Add(-7 * 24 * time.Hour)}}}}, "", "usage --plot -"},
+		"usage-plot-what":          {nil, "", "usage --plot week.pdf"},
+		"usage-plot-json":          {nil, "", "usage --plot --json"},
+		"usage-plot-two":           {nil, "", "usage --plot a.svg b.svg"},
+		"usage-step":               {nil, "", "usage --step 1h"},
 		"usage-empty":              {routes{"GET /v1/usage": api.Usage{Since: noon, Until: noon}}, "", "usage --by \"\""},
 		"lease-list-all":           {routes{"GET /v1/leases": endedLeases()}, "", "lease list --all"},
 		"lease-logs":               {routes{"GET /v1/leases/vision-77aa/logs": printing("epoch 1\nepoch 2\n")}, "", "lease logs vision-77aa"},
@@ -201,6 +207,18 @@ func TestTexts(t *testing.T) {
 		"rollback-if":              {rollingBack("5", "3"), "", "rollback 5 --if-generation 3 --dry-run"},
 		"rollback-nothing":         {routes{"GET /v1/history": api.SpecHistory{SchemaVersion: 1, Revisions: labHistory().Revisions[3:]}}, "", "rollback"},
 		"rollback-unknown":         {routes{"GET /v1/history": labHistory(), "GET /v1/history/4": &api.Error{Kind: api.KindNotFound, Message: "generation \"4\" is not kept", Hint: "'gpushare history' lists those that are: 5 to 8"}}, "", "rollback 4"},
+		"operation-list":           {routes{"GET /v1/operations": labOperations()}, "", "operation list"},
+		"operation-list-json":      {routes{"GET /v1/operations": labOperations()}, "", "operation list --json"},
+		"operation-list-empty":     {routes{"GET /v1/operations": api.OperationList{SchemaVersion: 1}}, "", "operation list"},
+		"operation-show":           {routes{"GET /v1/operations/op-13": operation("degraded", failed)[2], "GET /v1/status": labNode()}, "", "operation show op-13"},
+		"operation-show-running":   {routes{"GET /v1/operations/op-13": operation("done", nil)[1], "GET /v1/status": labNode()}, "", "operation show op-13"},
+		"operation-show-unknown":   {routes{"GET /v1/operations/op-14": &api.Error{Kind: api.KindNotFound, Message: "there is no operation \"op-14\"", Hint: "'gpushare operation list' shows those that are kept"}}, "", "operation show op-14"},
+		"operation-wait":           {applying(operation("done", nil)), "", "operation wait op-13"},
+		"operation-wait-held":      {applying(operation("degraded", failed)), "", "operation wait op-13 --timeout 1h"},
+		"operation-wait-json":      {applying(operation("degraded", failed)), "", "operation wait op-13 --json"},
+		"operation-wait-what":      {nil, "", "operation wait"},
+		"operation-wait-two":       {nil, "", "operation wait op-13 op-14"},
+		"operation-wait-no-time":   {nil, "", "operation wait op-13 --timeout soon"},
 		"events-repeated":          {routes{"GET /v1/events": emitting(repeatedEvents()...)}, "", "events"},
 		"events-since":             {routes{"GET /v1/events/kept": emitting(repeatedEvents()...)}, "", "events --since 2h --until 1h"},
 		"top":                      {routes{"GET /v1/status": labNode()}, "", "top -b -n 1"},
@@ -332,6 +350,9 @@ func TestWarningsComeFirst(t *testing.T) {
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // Times are shown in the reader's zone.
 	cli.SetNow(func() time.Time { return noon })
+	if code, set := becomePlotter(); set {
+		os.Exit(code)
+	}
 	if code, set := becomeGpushare(); set {
 		os.Exit(code)
 	}

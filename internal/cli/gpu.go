@@ -32,7 +32,7 @@ names what is in the way, and the command for that.`,
 			if err != nil {
 				return err
 			}
-			return a.follow(cmd, op)
+			return a.follow(cmd.Context(), op)
 		},
 	}
 	c.Flags().BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPU: SIGTERM, a grace period, then SIGKILL")

@@ -216,7 +216,7 @@ func (a *app) inTheWay(r *api.MaintenanceResult) {
 	case len(r.DriverUsers) == 0:
 		fmt.Fprintln(a.io.Out, "the driver is parked: no user of it was found, but not every process could be read")
 	default:
-		fmt.Fprintf(a.io.Out, "the driver is parked, and %s still %s it:\n", text.Count(len(r.DriverUsers), "process"), verb(len(r.DriverUsers)))
+		fmt.Fprintf(a.io.Out, "the driver is parked, and %s still %s it:\n", text.Count(len(r.DriverUsers), "process"), useForm(len(r.DriverUsers)))
 	}
 	if len(r.DriverUsers) == 0 || !m.Parked { // Before that they are the worker, MPS and the leases.
 		return
@@ -236,8 +236,8 @@ func (a *app) inTheWay(r *api.MaintenanceResult) {
 	}
 }
 
-// verb is the form of "use" for a number of processes.
-func verb(n int) string {
+// useForm is the form of "use" for a number of processes.
+func useForm(n int) string {
 	if n == 1 {
 		return "uses"
 	}
@@ -267,7 +267,7 @@ func (a *app) maintenanceOff(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return a.follow(cmd, op)
+	return a.follow(cmd.Context(), op)
 }
 
 // replaced prints what a maintenance changed.

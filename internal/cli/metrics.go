@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,7 +28,7 @@ collector at once, so that no scrape reads a part of it.`,
 				return err
 			}
 			if file != "" {
-				return writeTextfile(file, b)
+				return replaceFile(file, ".gpushare-metrics-", b) // node_exporter does not read such a name
 			}
 			if _, err := a.io.Out.Write(b); err != nil {
 				return fmt.Errorf("cannot print: %w", err)
@@ -40,22 +38,4 @@ collector at once, so that no scrape reads a part of it.`,
 	}
 	c.Flags().StringVar(&file, "textfile", "", "write to this file (NAME.prom) instead of printing, at once")
 	return c
-}
-
-// writeTextfile replaces a file. The new one has a name that node_exporter does not read until it is complete.
-func writeTextfile(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".gpushare-metrics-")
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	defer os.Remove(f.Name()) // Renamed if everything succeeded.
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	return nil
 }

@@ -79,7 +79,7 @@ func (a *app) changeOwnership(s ownershipChange, send func(context.Context, api.
 			if check || res.Operation == nil {
 				return nil
 			}
-			return a.follow(cmd, res.Operation)
+			return a.follow(cmd.Context(), res.Operation)
 		},
 	}
 	c.Flags().BoolVar(&check, "check", false, "show the plan and change nothing")

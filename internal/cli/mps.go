@@ -230,7 +230,7 @@ It touches no other one. With clients it is refused, and names them; --force ter
 			if res.Operation == nil {
 				return nil
 			}
-			return a.follow(cmd, res.Operation)
+			return a.follow(cmd.Context(), res.Operation)
 		},
 	}
 	c.Flags().BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")

@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -74,8 +76,8 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	out := &stdout{w: stdio.Out}
 	stdio.Out = out
 	a := &app{env: env, io: stdio, terminalIn: terminalIn, out: out}
-	root := a.root()
-	root.SetArgs(joinWait(root, args))
+	root := a.root(a.typed(args))
+	root.SetArgs(joinValues(root, args))
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
@@ -90,10 +92,57 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 
 // Root gives the command tree for documentation and completion.
 func Root() *cobra.Command {
-	return (&app{io: Stdio{os.Stdin, os.Stdout, os.Stderr}, out: &stdout{w: os.Stdout}}).root()
+	return (&app{io: Stdio{os.Stdin, os.Stdout, os.Stderr}, out: &stdout{w: os.Stdout}}).root("")
 }
 
-func (a *app) root() *cobra.Command {
+// verb is a command that is made when it is typed.
+type verb struct {
+	name string
+	make func() *cobra.Command
+}
+
+func (a *app) verbs() []verb {
+	return []verb{
+		{"status", a.statusCommand},
+		{"top", a.topCommand},
+		{"apply", a.applyCommand},
+		{"plan", a.planCommand},
+		{"get", a.getCommand},
+		{"unmanage", a.unmanageCommand},
+		{"history", a.historyCommand},
+		{"rollback", a.rollbackCommand},
+		{"run", a.runCommand},
+		{"env", a.envCommand},
+		{"explain", a.explainCommand},
+		{"events", a.eventsCommand},
+		{"audit", a.auditCommand},
+		{"usage", a.usageCommand},
+		{"metrics", a.metricsCommand},
+		{"doctor", a.doctorCommand},
+		{"version", a.versionCommand},
+		{"gpu", a.gpuCommand},
+		{"mig", a.migCommand},
+		{"mps", a.mpsCommand},
+		{"condition", a.conditionCommand},
+		{"tenant", a.tenantCommand},
+		{"lease", a.leaseCommand},
+		{"spec", a.specCommand},
+		{"config", a.configCommand},
+		{"operation", a.operationCommand},
+		{"maintenance", a.maintenanceCommand},
+	}
+}
+
+// typed is the command that the first word names; empty if it names none, as a flag does.
+func (a *app) typed(args []string) string {
+	if len(args) > 0 && slices.ContainsFunc(a.verbs(), func(c verb) bool { return c.name == args[0] }) {
+		return args[0]
+	}
+	return ""
+}
+
+// root is the command tree. With only, it has no other command: to make them all takes longer than a request to the daemon.
+func (a *app) root(only string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpushare",
 		Short: "Share the GPUs of this host",
@@ -129,11 +178,12 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(
-		a.statusCommand(), a.topCommand(), a.applyCommand(), a.planCommand(), a.getCommand(), a.unmanageCommand(), a.historyCommand(), a.rollbackCommand(), a.runCommand(), a.envCommand(), a.explainCommand(),
-		a.eventsCommand(), a.auditCommand(), a.usageCommand(), a.metricsCommand(), a.doctorCommand(), a.versionCommand(),
-		a.gpuCommand(), a.migCommand(), a.mpsCommand(), a.conditionCommand(), a.tenantCommand(), a.leaseCommand(), a.specCommand(), a.configCommand(), a.maintenanceCommand(),
-	)
+	for _, c := range a.verbs() {
+		if only == "" || c.name == only {
+			root.AddCommand(c.make())
+		}
+	}
+	root.CompletionOptions.DisableDefaultCmd = only != ""
 	return root
 }
 
@@ -375,7 +425,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 }
 
 // flagName finds flags in a command's own help.
-var flagName = regexp.MustCompile(`--([a-z][a-z-]+)`)
+var flagName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`--([a-z][a-z-]+)`) })
 
 // flagError is a usage error that suggests the most similar flag.
 func flagError(cmd *cobra.Command, err error) error {
@@ -385,7 +435,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		return e
 	}
 	var known []string
-	for _, m := range flagName.FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
+	for _, m := range flagName().FindAllStringSubmatch(cmd.Flags().FlagUsages(), -1) {
 		known = append(known, m[1])
 	}
 	if near, ok := api.Nearest(word, known); ok {

@@ -69,10 +69,10 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 				fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
 				return nil
 			case noWait:
-				fmt.Fprintln(a.io.Out, "the change is running: 'gpushare status' shows its progress")
+				fmt.Fprintf(a.io.Out, "the change is running: 'gpushare operation wait %s' waits for the end\n", printable(res.Operation.ID))
 				return nil
 			}
-			return a.follow(cmd, res.Operation)
+			return a.follow(cmd.Context(), res.Operation)
 		},
 	}
 	f := c.Flags()

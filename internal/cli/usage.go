@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,7 +16,7 @@ import (
 )
 
 func (a *app) usageCommand() *cobra.Command {
-	var since, until string
+	var since, until, step, plot string
 	var by []string
 	var table bool
 	c := &cobra.Command{
@@ -24,13 +25,25 @@ func (a *app) usageCommand() *cobra.Command {
 own tenants. HELD is the time for which leases had a GPU or their part of it, OCCUPANCY
 that for which they were charged, BUSY that in which their kernels ran, with one standard
 error. The total is exactly the sum of the rows. Records are kept for 35 days; of the 400
-days before them only the sums by tenant, user and GPU.`,
-		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv",
+days before them only the sums by tenant, user and GPU.
+
+--plot draws the time instead: what each tenant was charged, in which its kernels ran, its GPU memory
+and its waiting requests, as means of steps. With a file (NAME.svg or NAME.png) it makes an image.`,
+		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && table {
 				return usageError{err: fmt.Errorf("cannot print JSON and CSV at once"), hint: "write one of --json and --csv"}
 			}
-			u, err := a.client.Usage(cmd.Context(), since, until, by)
+			switch {
+			case cmd.Flags().Changed("plot"):
+				if a.json || table || cmd.Flags().Changed("by") {
+					return usageError{err: errors.New("cannot plot with --json, --csv or --by"), hint: "'gpushare usage --step 1h --json' has the values of a plot"}
+				}
+				return a.usagePlot(cmd.Context(), since, until, step, plot)
+			case step != "" && !a.json:
+				return usageError{err: errors.New("--step needs --plot or --json"), hint: "'gpushare usage --plot' draws the steps"}
+			}
+			u, err := a.client.Usage(cmd.Context(), since, until, step, by)
 			if err != nil {
 				return err
 			}
@@ -48,6 +61,10 @@ days before them only the sums by tenant, user and GPU.`,
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
 	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, or several of them")
 	c.Flags().BoolVar(&table, "csv", false, "print CSV (RFC 4180) with a header, without the total")
+	c.Flags().StringVar(&step, "step", "", "with --plot or --json: length of a step in whole hours, as in 1h or 1d (default for --plot: by the time)")
+	c.Flags().StringVar(&plot, "plot", "", "draw the time in the terminal, or into this file (NAME.svg or NAME.png; --plot alone or --plot=-: the terminal)")
+	c.Flags().Lookup("plot").NoOptDefVal = "-"
+	_ = c.MarkFlagFilename("plot", "svg", "png") // It fails only for a flag that does not exist.
 	return c
 }
 
@@ -134,7 +151,9 @@ func (a *app) usage(u *api.Usage) {
 	total[0] = "total"
 	rows = append(rows, append(total, usageCells(&u.Total)...))
 	a.table(rows)
-	a.notMeasured(&u.Total)
+	for _, line := range notMeasured(&u.Total) {
+		fmt.Fprintln(a.io.Out, line)
+	}
 	lostRecords(a.io.Out, u)
 }
 
@@ -159,7 +178,8 @@ func usageCells(r *api.UsageRow) []string {
 }
 
 // notMeasured says of how much of the time nothing is known, if that is 1 % or more.
-func (a *app) notMeasured(total *api.UsageRow) {
+func notMeasured(total *api.UsageRow) []string {
+	var out []string
 	for _, m := range []struct {
 		name  string
 		known api.Thousandths
@@ -167,15 +187,24 @@ func (a *app) notMeasured(total *api.UsageRow) {
 		{"the busy time", total.BusyMeasuredSeconds}, {"the GPU memory", total.GPUMemoryMeasuredSeconds}, {"the occupancy", total.OccupancyMeasuredSeconds},
 	} {
 		if missing := total.HeldSeconds - m.known; missing > 0 && missing >= total.HeldSeconds/100 {
-			fmt.Fprintf(a.io.Out, "not measured: %s, for %s of %s s\n", m.name, missing.Fixed(), total.HeldSeconds.Fixed())
+			out = append(out, fmt.Sprintf("not measured: %s, for %s of %s s", m.name, missing.Fixed(), total.HeldSeconds.Fixed()))
 		}
 	}
+	return out
 }
 
 func lostRecords(to io.Writer, u *api.Usage) {
-	if u.LostRecords > 0 {
-		fmt.Fprintf(to, "%d records of this time were lost: the sums may be too low\n", u.LostRecords)
+	if line := lost(u); line != "" {
+		fmt.Fprintln(to, line)
 	}
+}
+
+// lost says how many records are missing.
+func lost(u *api.Usage) string {
+	if u.LostRecords == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d records of this time were lost: the sums may be too low", u.LostRecords)
 }
 
 // exitCodes writes how many leases ended with which exit code, in the order of the codes.

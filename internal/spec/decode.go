@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -313,10 +312,10 @@ func (d *decoder) onOff(s *api.OnOff, n *yaml.Node, path string) {
 }
 
 // plain are the digits of a number, but for one that others read as octal.
-var plain = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+var plain = compiled(`^-?(0|[1-9][0-9]*)$`)
 
 // severalNumbers are numbers as other tools write them: 0-3, or 0,1.
-var severalNumbers = regexp.MustCompile(`^[0-9]+( *[-,] *[0-9]+)+$`)
+var severalNumbers = compiled(`^[0-9]+( *[-,] *[0-9]+)+$`)
 
 func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
 	r, known := api.RangeOf(path)
@@ -327,20 +326,20 @@ func (d *decoder) number(v reflect.Value, n *yaml.Node, path string) {
 		return
 	}
 	switch tag := n.ShortTag(); {
-	case tag == "!!str" && plain.MatchString(n.Value):
+	case tag == "!!str" && plain().MatchString(n.Value):
 		d.wrong(n, path, "%s is text because of its quotes: write %s without them", quoted(n), short(n.Value))
 		return
-	case tag == "!!int" && !plain.MatchString(n.Value):
+	case tag == "!!int" && !plain().MatchString(n.Value):
 		if i, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
 			d.wrong(n, path, "%s is not written in plain digits: write %d", short(n.Value), i)
 			return
 		}
 		d.wrong(n, path, "%s is not written in plain digits", short(n.Value))
 		return
-	case tag == "!!str" && severalNumbers.MatchString(n.Value):
+	case tag == "!!str" && severalNumbers().MatchString(n.Value):
 		d.wrong(n, path, "%s is not a whole number: write one, or several as a list, [0, 1, 2]", quoted(n))
 		return
-	case tag != "!!int" && !plain.MatchString(n.Value): // YAML takes digits for a float if there are too many
+	case tag != "!!int" && !plain().MatchString(n.Value): // YAML takes digits for a float if there are too many
 		d.wrong(n, path, "%s is not a whole number: write %s", quoted(n), r)
 		return
 	}

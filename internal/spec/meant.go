@@ -34,7 +34,7 @@ func meant(key, path string, known []string) string {
 
 // childOf is the known key whose mapping has the unknown one, if there is exactly one.
 func childOf(path, key string, known, places []string) (child string) {
-	prefix := inPlace.ReplaceAllString(path, "[]")
+	prefix := inPlace().ReplaceAllString(path, "[]")
 	if prefix != "" {
 		prefix += "."
 	}

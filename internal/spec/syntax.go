@@ -6,16 +6,22 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/gpushare/gpushare/api"
 )
 
 var (
-	inPlace    = regexp.MustCompile(`\[\d+\]`)
-	syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-	noAnchor   = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+	inPlace    = compiled(`\[\d+\]`)
+	syntaxLine = compiled(`^yaml: (?:line (\d+): )?`)
+	noAnchor   = compiled(`^unknown anchor '(.*)' referenced$`)
 )
+
+// compiled compiles a pattern when it is first used: the command line imports this package in every command.
+func compiled(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 // unreadable finds the first byte that no YAML may have: the library knows no line for it. Text that starts with the mark of
 // UTF-16 is left to the library.
@@ -65,7 +71,7 @@ var causes = []struct{ reported, cause string }{
 // syntaxError says what is wrong with text that is no YAML.
 func syntaxError(data []byte, err error) api.FieldError {
 	reported, line := err.Error(), 1
-	if m := syntaxLine.FindStringSubmatch(reported); m != nil {
+	if m := syntaxLine().FindStringSubmatch(reported); m != nil {
 		reported = strings.TrimPrefix(reported, m[0])
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			line = n
@@ -85,7 +91,7 @@ func syntaxError(data []byte, err error) api.FieldError {
 			return api.FieldError{Line: i + 1, Column: tab + 1, Message: "the line is indented with a tab: YAML is indented with spaces only"}
 		}
 	}
-	if m := noAnchor.FindStringSubmatch(reported); m != nil {
+	if m := noAnchor().FindStringSubmatch(reported); m != nil {
 		for i, l := range lines {
 			if strings.Contains(l, "*"+m[1]) {
 				line = i + 1

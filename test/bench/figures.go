@@ -3,14 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/client"
@@ -117,39 +114,6 @@ func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 		durations = append(durations, float64(time.Since(began).Microseconds())/1000)
 	}
 	return []Figure{lower("gpushare status, whole process, median of 30", median(durations), "ms", 25)}, nil
-}
-
-// runToExec measures the time from the start of gpushare run until its command runs, with 8 concurrent loops. The command is
-// date, which prints the time: its own start is part of the figure.
-func runToExec(ctx context.Context, n *harness.Node) ([]Figure, error) {
-	const at, rounds = 8, 50
-	durations := make([][]float64, at)
-	errs := make([]error, at)
-	var all sync.WaitGroup
-	for i := range at {
-		all.Go(func() {
-			for range rounds {
-				began := time.Now()
-				r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", i), "--wait=30s", "--", "date", "+%s%N")
-				ran, err := strconv.ParseInt(strings.TrimSpace(r.Out), 10, 64)
-				if r.Code != 0 || err != nil {
-					errs[i] = fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
-					return
-				}
-				durations[i] = append(durations[i], float64(time.Unix(0, ran).Sub(began).Microseconds())/1000)
-			}
-		})
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	v := slices.Concat(durations...)
-	slices.Sort(v)
-	return []Figure{
-		lower("gpushare run to exec, 8 at once, without systemd: median", v[len(v)/2], "ms", 30),
-		lower("gpushare run to exec, 8 at once, without systemd: p99", v[len(v)*99/100], "ms", 30),
-	}, nil
 }
 
 // memoryAndIdle measures the idle daemon and its worker.

@@ -47,6 +47,7 @@ func atMost(d time.Duration) func(*bench) time.Duration {
 var parts = []part{
 	{"plan", "the MIG planner and a replay of requests", atMost(2 * time.Minute), (*bench).plan},
 	{"node", "start, converge, status, run, memory, idle CPU, re-layout", atMost(5 * time.Minute), (*bench).node},
+	{"run", "gpushare run until its command runs, alone and 8 at once, and the start of its process", atMost(2 * time.Minute), (*bench).toExec},
 	{"simulated", "the scheduler in virtual time: every scenario with every sampler", atMost(10 * time.Minute), (*bench).simulated},
 	{"memory", "GPU memory in virtual time: overshoot, and what neighbours lose", atMost(2 * time.Minute), (*bench).memory},
 	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
@@ -188,7 +189,7 @@ func (b *bench) node(ctx context.Context) (figures []Figure, err error) {
 		return nil, fmt.Errorf("cannot apply the large spec: %s", r.Err)
 	}
 	for _, measure := range []func(context.Context, *harness.Node) ([]Figure, error){
-		startToReady, convergeAgain, statusLoad, commandLine, runToExec, memoryAndIdle, attribution, relayout,
+		startToReady, convergeAgain, statusLoad, commandLine, memoryAndIdle, attribution, relayout,
 	} {
 		f, err := measure(ctx, n)
 		if err != nil {

@@ -106,6 +106,7 @@ func table() []cell {
 		{route: "GET /v1/history", want: adminsAndObservers(200)},
 		{route: "GET /v1/history/{generation}", path: "/v1/history/99", want: adminsAndObservers(missing)},
 		{route: "GET /v1/plan", want: adminsAndObservers(200)},
+		{route: "GET /v1/operations", want: adminsAndObservers(200)},
 		{route: "GET /v1/operations/{id}", path: "/v1/operations/none", want: adminsAndObservers(missing)},
 		{route: "GET /v1/doctor", want: adminsAndObservers(200)},
 		{route: "GET /v1/mig", want: adminsAndObservers(200)},
