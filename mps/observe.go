@@ -67,6 +67,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	if w.pid != unit.PID {
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
 		w.log, w.faults = logCheck{}, faults{last: w.faults.last, xid: w.faults.xid, xidAt: w.faults.xidAt}
+		w.witness = witness{}
 		w.begin, _ = procfs.Start(unit.PID) // 0 if it has ended: the next observation shows it.
 		s.watch.follow(unit.PID)
 	}
@@ -77,7 +78,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
 		return st
 	}
-	if err := greetClients(ctx, l.pipe()); err != nil {
+	if err := s.greet(ctx, l, w, rec); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
 		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)

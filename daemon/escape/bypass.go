@@ -47,9 +47,12 @@ type memberStopper interface {
 const (
 	// readingsForBypass is how often in a row a process must be missing from the clients: one reading may meet a client that joins.
 	readingsForBypass = 2
-	// verifiedFor is how long what is known of the processes of an unchanged list is not read again: a client may execute another
+	// verifiedFor is how long what is known of the processes of an unchanged list is not looked at again: a client may execute another
 	// program, which is no client, with the same pid.
 	verifiedFor = 30 * time.Second
+	// clientsFor is how long the clients are not read again while the processes execute the same programs: each reading is lines in the
+	// log of the control daemon. A process may hide that it executes another one.
+	clientsFor = 10 * time.Minute
 	// retryClients is the time from a reading of the clients that failed to the next.
 	retryClients = time.Second
 	// checkTimeout bounds the readings of one GPU.
@@ -136,6 +139,8 @@ func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []
 			continue
 		}
 		c := leasedContext{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, lease: id, tenant: l.Terms.Tenant}
+		c.image, err = procfs.ReadImage(p.PID) // Before the clients.
+		c.noImage = err != nil
 		if stop.DecideMember(&l, p.PID) != stop.MayStop {
 			c.exempt = "it belongs to root or to the system"
 		}

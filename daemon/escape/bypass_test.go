@@ -161,6 +161,44 @@ func TestBypassIsReadAgain(t *testing.T) {
 	}
 }
 
+// The clients are not asked for while the processes execute the same programs, but every few minutes.
+func TestBypassComparesPrograms(t *testing.T) {
+	t.Parallel()
+	self := contextOf(os.Getpid())
+	var err error
+	if self.image, err = procfs.ReadImage(os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	other, hidden := self, self
+	other.image.Stack++
+	hidden.noImage = true
+	for _, c := range []struct {
+		name    string
+		context leasedContext
+		not     []int
+		want    time.Duration // until the clients are read again
+	}{
+		{"the same program", self, nil, clientsFor},
+		{"another program", other, nil, verifiedFor},
+		{"a program that is not known", hidden, nil, verifiedFor},
+		{"a process that bypasses MPS", self, []int{os.Getpid()}, verifiedFor},
+	} {
+		f := newBypassFixture(api.BypassReport)
+		f.lists(gpu.ComputeProcess, os.Getpid())
+		for range readingsForBypass {
+			f.isDue(0)
+			f.check(c.not, nil, c.context)
+		}
+		passed := time.Duration(0)
+		for due := false; !due && passed < time.Hour; passed += verifiedFor {
+			due = f.isDue(verifiedFor)
+		}
+		if passed != c.want {
+			t.Errorf("%s: read again after %s, want %s", c.name, passed, c.want)
+		}
+	}
+}
+
 // What may not be stopped is only reported, and the condition says what happens.
 func TestBypassIsReported(t *testing.T) {
 	t.Parallel()

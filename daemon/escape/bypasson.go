@@ -16,6 +16,7 @@ import (
 type bypassOn struct {
 	index    int
 	checking bool
+	read     time.Time     // when the clients were read last
 	listed   []gpu.Process // the list at the last check
 	bypass   string        // of the spec at the last check
 	next     time.Time     // of the check of an unchanged list
@@ -32,6 +33,8 @@ type leasedContext struct {
 	lease, tenant string
 	exempt        string // why it is never stopped; empty: it may be stopped
 	missing       int    // readings in a row in which it was no client
+	image         procfs.Image
+	noImage       bool // it could not be read
 }
 
 // subject names the process and its lease.
@@ -64,9 +67,23 @@ func (on *bypassOn) begin(list []gpu.Process, bypass string, now time.Time) bool
 		return false
 	case same && on.bypass == bypass && (now.Before(on.next) || len(on.contexts) == 0 && on.failed == nil):
 		return false
+	case same && on.bypass == bypass && on.verified(now):
+		on.next = now.Add(verifiedFor)
+		return false
 	}
 	on.checking, on.listed, on.bypass = true, list, bypass
 	return true
+}
+
+// verified reports whether all processes were clients not long ago, and execute the same programs as then.
+func (on *bypassOn) verified(now time.Time) bool {
+	if on.failed != nil || now.Sub(on.read) >= clientsFor {
+		return false
+	}
+	return !slices.ContainsFunc(on.contexts, func(c leasedContext) bool {
+		image, err := procfs.ReadImage(c.process.PID)
+		return c.missing > 0 || c.noImage || err != nil || image != c.image
+	})
 }
 
 // end records a check: the processes of leases, and which of them are no clients. It returns those that are found to bypass MPS, and
@@ -85,7 +102,7 @@ func (b *Bypass) end(id gpu.UUID, contexts []leasedContext, not []int, err error
 		return nil, nil
 	}
 	before := on.contexts
-	on.failures, on.contexts, on.next = 0, contexts, now.Add(verifiedFor)
+	on.failures, on.contexts, on.read, on.next = 0, contexts, now, now.Add(verifiedFor)
 	stops = map[string][]leasedContext{}
 	for i := range contexts {
 		c := &contexts[i]
