@@ -41,7 +41,7 @@ func wireDrain(d *store.DrainedMPS) *api.MPSDrain { return (*api.MPSDrain)(d) }
 // instanceMPS returns the state of the control daemon of an instance.
 func (p *statusInputs) instanceMPS(g *observe.GPU, in *gpu.Instance) *api.MPSStatus {
 	m := g.MPSAt(in.Placement)
-	out := mpsStatus(m, api.BypassReport)
+	out := mpsStatus(m, p.desired.Bypass(g.Identity.UUID))
 	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, in.Placement))
 	if m != nil {
 		out.Clients, out.MaxClients = len(clientsIn(g, in)), planner.MaxClientsOf(g, in)
