@@ -21,6 +21,7 @@ type watch struct {
 	wake   loop.Wake            // of Watch; the zero value before its first pass
 	checks map[Device]time.Time // when a control daemon is to be checked again
 	begun  []int                // control daemons that were found since the last pass of Watch
+	runs   map[Device]*procfs.Pidfd
 }
 
 // Watch calls check when a control daemon that was observed has ended, and when one that does not answer or does not run is to
@@ -83,12 +84,47 @@ func (w *watch) checkAt(id Device, at time.Time) {
 	w.wake.Set()
 }
 
-// follow makes Watch wait for the end of a control daemon.
-func (w *watch) follow(pid int) {
+// follow makes Watch wait for the end of a control daemon, and Ended know of it.
+func (w *watch) follow(id Device, pid int, start uint64) {
+	p, err := procfs.OpenPidfd(pid, start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.dropLocked(id)
+	if err == nil {
+		if w.runs == nil {
+			w.runs = map[Device]*procfs.Pidfd{}
+		}
+		w.runs[id] = p
+	}
 	w.begun = append(w.begun, pid)
 	w.wake.Set()
+}
+
+// drop forgets the control daemon of a device: it was observed that none runs.
+func (w *watch) drop(id Device) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropLocked(id)
+}
+
+func (w *watch) dropLocked(id Device) {
+	if p := w.runs[id]; p != nil {
+		_ = p.Close() // There is nothing to write.
+		delete(w.runs, id)
+	}
+}
+
+// Ended lists the devices whose control daemon has ended and was last observed to run.
+func (s *Supervisor) Ended() []Device {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	var out []Device
+	for id, p := range s.watch.runs {
+		if p.Ended() {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // awaitEnd waits for the end of a process, and reports whether it has ended before ctx.

@@ -26,6 +26,39 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 	return out
 }
 
+// endedMPS are the devices whose control daemon has ended since it was observed.
+func (v *Viewer) endedMPS() []mps.Device {
+	if v.Policy == nil || v.Policy.MPS == nil {
+		return nil
+	}
+	return v.Policy.MPS.Ended()
+}
+
+// withoutMPS is a node on which some control daemons have ended.
+func withoutMPS(node *observe.Node, ended []mps.Device) *observe.Node {
+	if len(ended) == 0 {
+		return node
+	}
+	out := *node
+	out.GPUs = slices.Clone(node.GPUs)
+	down := func(m *mps.State) *mps.State {
+		if m == nil || m.Phase != mps.Running || !slices.Contains(ended, m.Device()) {
+			return m
+		}
+		st := *m
+		st.Phase, st.PID, st.Start, st.Reason = mps.Restarting, 0, 0, "its control daemon has ended"
+		return &st
+	}
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.MPS, g.InstanceMPS = down(g.MPS), slices.Clone(g.InstanceMPS)
+		for j := range g.InstanceMPS {
+			g.InstanceMPS[j] = down(g.InstanceMPS[j])
+		}
+	}
+	return &out
+}
+
 // mps returns the state of the control daemon of a GPU in MPS mode.
 func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	out := mpsStatus(g.MPS, p.desired.Bypass(g.Identity.UUID))
