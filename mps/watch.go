@@ -22,6 +22,7 @@ type watch struct {
 	checks map[Device]time.Time // when a control daemon is to be checked again
 	begun  []int                // control daemons that were found since the last pass of Watch
 	runs   map[Device]*procfs.Pidfd
+	ended  uint64 // control daemons that have ended and are not in runs any more
 }
 
 // Watch calls check when a control daemon that was observed has ended, and when one that does not answer or does not run is to
@@ -29,6 +30,7 @@ type watch struct {
 func (s *Supervisor) Watch(ctx context.Context, check func()) {
 	var daemons sync.WaitGroup
 	defer daemons.Wait()
+	defer s.watch.dropAll()
 	for {
 		wait, begun, wake := s.watch.take(s.Now())
 		for _, pid := range begun {
@@ -107,24 +109,35 @@ func (w *watch) drop(id Device) {
 	w.dropLocked(id)
 }
 
+func (w *watch) dropAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.runs {
+		w.dropLocked(id)
+	}
+}
+
 func (w *watch) dropLocked(id Device) {
 	if p := w.runs[id]; p != nil {
+		if p.Ended() {
+			w.ended++
+		}
 		_ = p.Close() // There is nothing to write.
 		delete(w.runs, id)
 	}
 }
 
-// Ended lists the devices whose control daemon has ended and was last observed to run.
-func (s *Supervisor) Ended() []Device {
+// Ended counts the control daemons that were observed to run and have ended. It reads no file.
+func (s *Supervisor) Ended() uint64 {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
-	var out []Device
-	for id, p := range s.watch.runs {
+	n := s.watch.ended
+	for _, p := range s.watch.runs {
 		if p.Ended() {
-			out = append(out, id)
+			n++
 		}
 	}
-	return out
+	return n
 }
 
 // awaitEnd waits for the end of a process, and reports whether it has ended before ctx.

@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -26,23 +27,20 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 	return out
 }
 
-// endedMPS are the devices whose control daemon has ended since it was observed.
-func (v *Viewer) endedMPS() []mps.Device {
+// endedMPS counts the control daemons that have ended.
+func (v *Viewer) endedMPS() uint64 {
 	if v.Policy == nil || v.Policy.MPS == nil {
-		return nil
+		return 0
 	}
 	return v.Policy.MPS.Ended()
 }
 
-// withoutMPS is a node on which some control daemons have ended.
-func withoutMPS(node *observe.Node, ended []mps.Device) *observe.Node {
-	if len(ended) == 0 {
-		return node
-	}
+// withoutEndedMPS is a node on which a control daemon that has ended since it was observed does not run.
+func withoutEndedMPS(node *observe.Node) *observe.Node {
 	out := *node
 	out.GPUs = slices.Clone(node.GPUs)
 	down := func(m *mps.State) *mps.State {
-		if m == nil || m.Phase != mps.Running || !slices.Contains(ended, m.Device()) {
+		if m == nil || m.Phase != mps.Running || m.PID == 0 || procfs.Alive(m.PID, m.Start) {
 			return m
 		}
 		st := *m

@@ -75,8 +75,8 @@ func (v *Viewer) currentStatus() *renderedStatus {
 
 // version differs when something has changed, or a control daemon of MPS has ended: it is not shown as running until that is observed.
 func (v *Viewer) version() uint64 {
-	const most = 1<<8 - 1
-	return v.Version()<<8 | uint64(min(most, len(v.endedMPS())))
+	const bits = 16
+	return v.Version()<<bits | v.endedMPS()&(1<<bits-1)
 }
 
 // encode returns JSON with a line end. The types of package api always encode.
@@ -132,7 +132,7 @@ func (v *Viewer) inputs() *statusInputs {
 	v.Managers.Converge.UpdateShares() // The leases may have changed since the last pass of the converger.
 	want := v.State.Desired()
 	p := &statusInputs{
-		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: withoutMPS(v.Samples.Overlay(v.Observer.Last()), v.endedMPS()), desired: want,
+		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: withoutEndedMPS(v.Samples.Overlay(v.Observer.Last())), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), users: v.users(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,

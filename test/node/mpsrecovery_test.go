@@ -173,10 +173,10 @@ func TestKilledMPSRunsAgainSoon(t *testing.T) {
 			t.Fatalf("it does not run again: %+v", g)
 		}
 	}
-	took := time.Since(killed)
-	t.Logf("it runs again after %s; the states were %v", took, states)
-	if took > 3*time.Second {
-		t.Errorf("it runs again after %s, want 3s at most", took)
+	duration := time.Since(killed)
+	t.Logf("it runs again after %s; the states were %v", duration, states)
+	if duration > 3*time.Second {
+		t.Errorf("it runs again after %s, want 3s at most", duration)
 	}
 	if r := n.CLI(soon(t), "mps", "show", "2"); r.Code != 0 || !strings.Contains(r.Out, "default threads") {
 		t.Errorf("mps show exits with %d: %s%s", r.Code, r.Out, r.Err)

@@ -33,7 +33,6 @@ check_others() {
 	dir=$(directory)
 	want_connect alice "$dir/t/control" EACCES
 	want_connect carol "$dir/t/control" EACCES
-	want_connect nobody "$dir/t/control" EACCES
 	want_connect root "$dir/t/control" connected
 }
 
