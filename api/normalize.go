@@ -50,6 +50,9 @@ func (g *GPUSpec) normalize() {
 		if g.MIG != nil && g.MIG.Dynamic {
 			orNew(&g.MIG.Keep, DefaultKeep)
 		}
+		if g.MPS != nil {
+			orElse(&g.MPS.Bypass, BypassReport)
+		}
 	case ModeMPS:
 		if g.MPS == nil {
 			g.MPS = &MPSSpec{}

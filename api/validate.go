@@ -199,7 +199,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	for _, b := range []struct {
 		mode string
 		set  bool
-	}{{ModeMIG, g.MIG != nil}, {ModeMPS, g.MPS != nil}, {ModeTimeslice, g.Timeslice != nil}} {
+	}{{ModeMIG, g.MIG != nil}, {ModeMPS, g.MPS != nil && g.Mode != ModeMIG}, {ModeTimeslice, g.Timeslice != nil}} {
 		if b.set && g.Mode != b.mode && slices.Contains(gpuModes, g.Mode) {
 			c.add(at+"."+b.mode, "is only read with mode: %s, and the mode is %s: remove it or change the mode", b.mode, g.Mode)
 		}
@@ -212,6 +212,7 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	}
 	if m := g.MPS; m != nil {
 		c.word(at+".mps.bypass", m.Bypass)
+		g.validateInstanceMPS(c, at+".mps")
 	}
 	if g.Timeslice != nil && g.Timeslice.Round != nil {
 		if r := time.Duration(*g.Timeslice.Round); r < 420*time.Millisecond || r > 10*time.Second {
@@ -224,6 +225,17 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	}
 	if g.Owner != "" && g.Mode != ModeExternal {
 		c.add(at+".owner", "is only read with mode: external: remove it or change the mode")
+	}
+}
+
+// validateInstanceMPS checks how MPS runs on the instances of a GPU in MIG mode.
+func (g *GPUSpec) validateInstanceMPS(c *checker, at string) {
+	switch {
+	case g.Mode != ModeMIG:
+	case g.MIG == nil || len(g.MIG.MPS) == 0:
+		c.add(at, "is only read with mode: mps, or with mode: mig and instances that are shared through MPS: add mig.mps, or remove it")
+	case g.MPS.Bypass == BypassDeny:
+		c.add(at+".bypass", "deny sets the compute mode of a GPU, and a MIG instance has none: write report or stop")
 	}
 }
 

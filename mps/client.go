@@ -25,6 +25,8 @@ type control struct {
 	program string // absolute path
 	pipeDir string
 	greeted bool // it has just greeted: each greeting costs lines of its log
+	// transcript gets the commands and their answers; nil: nothing needs it.
+	transcript *strings.Builder
 }
 
 // query runs one command and returns its output. The exit code has no meaning (it is 0 on errors too), so only a missing
@@ -52,6 +54,9 @@ func (c control) queryWithin(ctx context.Context, command string, limit time.Dur
 		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
 			return nil, fmt.Errorf("cannot run %s: %w", c.program, err)
 		}
+	}
+	if c.transcript != nil {
+		fmt.Fprintf(c.transcript, "%s\n%s\n", command, out)
 	}
 	return out, nil
 }

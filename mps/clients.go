@@ -30,11 +30,24 @@ func (s *Supervisor) Clients(ctx context.Context, on Device) ([]int, error) {
 	}
 	defer w.mu.Unlock()
 	l := s.layout(on)
-	if l.readRecord() == nil {
+	rec := l.readRecord()
+	if rec == nil {
 		return nil, fmt.Errorf("cannot read the clients of MPS: %w", ErrNoDaemon)
 	}
-	clients, err := control{program: s.Control, pipeDir: l.pipe()}.clients(ctx)
-	if err != nil {
+	if err := s.greet(ctx, l, w, rec); err != nil {
+		return nil, err
+	}
+	var clients []int
+	if err := s.query(w, l, clientsListQuery, func(c control) (err error) {
+		servers := w.reading.servers
+		if len(servers) == 0 || w.read.IsZero() || !w.knowsServers() { // The kernel may not list children.
+			if servers, err = c.servers(ctx); err != nil {
+				return err
+			}
+		}
+		clients, err = c.clients(ctx, servers)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	w.faults.ended(w.reading.clients, clients, s.Now())
@@ -42,21 +55,25 @@ func (s *Supervisor) Clients(ctx context.Context, on Device) ([]int, error) {
 	return slices.Clone(clients), nil
 }
 
-// clients reads the clients of all servers. It fails if a server did not answer.
-func (c control) clients(ctx context.Context) ([]int, error) {
+func (c control) servers(ctx context.Context) ([]int, error) {
 	out, err := c.query(ctx, "get_server_list")
 	if err != nil {
 		return nil, err
 	}
-	servers, err := parsePIDs(out)
-	if err != nil || len(servers) == 0 {
-		return nil, err
+	return parsePIDs(out)
+}
+
+// clients reads the clients of all servers. It fails if a server did not answer.
+func (c control) clients(ctx context.Context, servers []int) ([]int, error) {
+	if len(servers) == 0 {
+		return nil, nil
 	}
 	var queries []string
 	for _, server := range servers {
 		queries = append(queries, clientsQuery(server))
 	}
-	if out, err = c.query(ctx, strings.Join(queries, "\n")); err != nil {
+	out, err := c.query(ctx, strings.Join(queries, "\n"))
+	if err != nil {
 		return nil, err
 	}
 	return parseClients(out, len(servers))

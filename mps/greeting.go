@@ -33,7 +33,7 @@ func greet(ctx context.Context, pipeDir string) error {
 // greetWithin is greet with another timeout for each socket.
 func greetWithin(ctx context.Context, pipeDir string, timeout time.Duration) error {
 	for _, name := range []string{"control", "control_privileged"} {
-		if err := greetSocket(ctx, filepath.Join(pipeDir, name), timeout); err != nil {
+		if err := greetSocket(ctx, filepath.Join(pipeDir, name), timeout, nil); err != nil {
 			return err
 		}
 	}
@@ -41,16 +41,16 @@ func greetWithin(ctx context.Context, pipeDir string, timeout time.Duration) err
 }
 
 // greetClients is greet with the greeting of the clients' socket only: the same thread of the daemon serves both, and each greeting
-// costs two lines of its log.
-func greetClients(ctx context.Context, pipeDir string) error {
+// costs two lines of its log. held, if it is not nil, is called after the greeting: the daemon serves no other until it returns.
+func greetClients(ctx context.Context, pipeDir string, held func()) error {
 	path := filepath.Join(pipeDir, "control_privileged")
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("there is no socket at %s: %w", path, ErrNoDaemon)
 	}
-	return greetSocket(ctx, filepath.Join(pipeDir, "control"), greetTimeout)
+	return greetSocket(ctx, filepath.Join(pipeDir, "control"), greetTimeout, held)
 }
 
-func greetSocket(ctx context.Context, path string, timeout time.Duration) error {
+func greetSocket(ctx context.Context, path string, timeout time.Duration, held func()) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var d net.Dialer
@@ -77,6 +77,9 @@ func greetSocket(ctx context.Context, path string, timeout time.Duration) error 
 		return fmt.Errorf("no greeting at %s: %w (%w)", path, ErrUnresponsive, err)
 	case string(b[:n]) != greeting:
 		return fmt.Errorf("%s greets with %q: %w", path, b[:n], ErrUnresponsive)
+	}
+	if held != nil {
+		held()
 	}
 	return nil
 }

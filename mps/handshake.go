@@ -21,7 +21,7 @@ func (s *Supervisor) Handshakes(ctx context.Context, id Device) ([]Peer, error) 
 		return nil, nil
 	}
 	l := s.layout(id)
-	if err := greetSocket(ctx, filepath.Join(l.pipe(), "control"), handshakeTimeout); !errors.Is(err, ErrUnresponsive) {
+	if err := greetSocket(ctx, filepath.Join(l.pipe(), "control"), handshakeTimeout, nil); !errors.Is(err, ErrUnresponsive) {
 		return nil, nil //nolint:nilerr // Without a daemon there is no handshake.
 	}
 	p := &s.gpuState(id).peers
@@ -47,5 +47,5 @@ func (s *Supervisor) Handshakes(ctx context.Context, id Device) ([]Peer, error) 
 
 // AwaitGreeting waits until the control daemon of a device greets, at most for limit, and reports whether it did.
 func (s *Supervisor) AwaitGreeting(ctx context.Context, id Device, limit time.Duration) bool {
-	return greetSocket(ctx, filepath.Join(s.layout(id).pipe(), "control"), limit) == nil
+	return greetSocket(ctx, filepath.Join(s.layout(id).pipe(), "control"), limit, nil) == nil
 }

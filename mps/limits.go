@@ -70,7 +70,12 @@ func (r serverReading) refusal(drift string) string {
 
 // readingDue reports whether servers and clients are to be read: at intervals, and when a server was started or has ended.
 func (w *gpuState) readingDue(now time.Time) bool {
-	return w.read.IsZero() || now.Sub(w.read) >= readInterval || !slices.Equal(children(w.pid), slices.Sorted(slices.Values(w.reading.servers)))
+	return w.read.IsZero() || now.Sub(w.read) >= readInterval || !w.knowsServers()
+}
+
+// knowsServers reports whether the servers are those of the last reading.
+func (w *gpuState) knowsServers() bool {
+	return slices.Equal(children(w.pid), slices.Sorted(slices.Values(w.reading.servers)))
 }
 
 // setServers sets the limits of the next clients of the servers that run, and reads them back. A server may refuse a memory limit
@@ -111,13 +116,13 @@ func (s *Supervisor) setServers(ctx context.Context, c control, w *gpuState, set
 	return nil
 }
 
-// limitsDue reports whether the limits are to be read: at every observation where any tenant may have changed them, when a server
-// has changed, when one that refused limits may have lost its last client, and else seldom.
+// limitsDue reports whether the limits are to be read: where any tenant may change them, when one may have been connected; when a
+// server has changed, when one that refused limits may have lost its last client, and else seldom.
 func (w *gpuState) limitsDue(rec *record, readingDue bool, now time.Time) bool {
 	switch {
 	case rec == nil:
 		return w.read.IsZero()
-	case rec.AnyoneSets, rec.AnyoneSetsServers && (readingDue || len(w.reading.servers) > 0):
+	case w.witness.others && (rec.AnyoneSets || rec.AnyoneSetsServers && (readingDue || len(w.reading.servers) > 0)):
 		return true
 	}
 	return w.read.IsZero() || now.Sub(w.reading.limits) >= limitsInterval || readingDue && w.reading.pending != ""

@@ -18,9 +18,7 @@ func (s *Supervisor) Observe(ctx context.Context, id Device) *State {
 		return w.last.Load()
 	}
 	defer w.mu.Unlock()
-	st := s.observeLocked(ctx, id, w)
-	w.last.Store(st)
-	return st
+	return s.observeAndKeep(ctx, id, w)
 }
 
 // observeNow is Observe that waits for Start and Stop.
@@ -28,7 +26,14 @@ func (s *Supervisor) observeNow(ctx context.Context, id Device) *State {
 	w := s.gpuState(id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return s.observeAndKeep(ctx, id, w)
+}
+
+func (s *Supervisor) observeAndKeep(ctx context.Context, id Device, w *gpuState) *State {
 	st := s.observeLocked(ctx, id, w)
+	if st == nil || st.PID == 0 {
+		s.watch.drop(id)
+	}
 	w.last.Store(st)
 	return st
 }
@@ -67,8 +72,9 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	if w.pid != unit.PID {
 		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
 		w.log, w.faults = logCheck{}, faults{last: w.faults.last, xid: w.faults.xid, xidAt: w.faults.xidAt}
+		w.witness = witness{}
 		w.begin, _ = procfs.Start(unit.PID) // 0 if it has ended: the next observation shows it.
-		s.watch.follow(unit.PID)
+		s.watch.follow(id, unit.PID, w.begin)
 	}
 	st.Start = w.begin
 	w.restarts.forgetOld(now)
@@ -77,7 +83,7 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
 		return st
 	}
-	if err := greetClients(ctx, l.pipe()); err != nil {
+	if err := s.greet(ctx, l, w, rec); err != nil {
 		w.missedGreetings++
 		st.Phase, st.MissedGreetings, st.Reason = Running, w.missedGreetings, err.Error()
 		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)

@@ -18,12 +18,24 @@ type reading struct {
 	defaults         *Defaults // as they were read last
 }
 
-// read queries the servers and their clients of a control daemon that greets, and if limits is set what they limit, with one run
-// of the program and one more for each server.
-func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *record, limits bool) (reading, error) {
-	c := control{program: s.Control, pipeDir: l.pipe(), greeted: true}
-	r := w.reading
+// read queries the servers and their clients of a control daemon that greets, and if limits is set what they limit.
+func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *record, limits bool) (r reading, err error) {
+	q := listsQuery
 	if limits {
+		q = limitsQuery
+	}
+	err = s.query(w, l, q, func(c control) error {
+		r, err = s.readBy(ctx, c, w, rec, limits)
+		return err
+	})
+	return r, err
+}
+
+// readBy is read, with one run of the program and one more for each server.
+func (s *Supervisor) readBy(ctx context.Context, c control, w *gpuState, rec *record, limits bool) (reading, error) {
+	r := w.reading
+	switch {
+	case limits:
 		r.drift, r.pending, r.limits = "", "", s.Now()
 		o, err := c.overview(ctx)
 		if err != nil {
@@ -33,12 +45,9 @@ func (s *Supervisor) read(ctx context.Context, l layout, w *gpuState, rec *recor
 		if rec != nil {
 			r.drift = o.drift(rec.Settings)
 		}
-	} else {
-		out, err := c.query(ctx, "get_server_list")
-		if err == nil {
-			r.servers, err = parsePIDs(out)
-		}
-		if err != nil {
+	case w.read.IsZero() || !w.knowsServers():
+		var err error
+		if r.servers, err = c.servers(ctx); err != nil {
 			return reading{}, err
 		}
 	}

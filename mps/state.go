@@ -65,7 +65,7 @@ type State struct {
 	Program Release `json:"program,omitzero"`
 	// SingleUser: it has a server for one user at a time; processes of another user wait, without a message.
 	SingleUser bool `json:"single_user,omitempty"`
-	// AnyoneSets: every process that reaches its tenants' socket may change limits, so they are read at every observation.
+	// AnyoneSets: every process that reaches its tenants' socket may change limits, so they are read when one was connected.
 	AnyoneSets bool `json:"anyone_sets,omitempty"`
 	// Settings are those that it was started with; nil for a daemon without a record, which gpushare does not manage.
 	Settings *Settings `json:"settings,omitempty"`

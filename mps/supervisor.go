@@ -17,7 +17,7 @@ const (
 	quitMargin         = 500 * time.Millisecond // added to the timeout that the program gets
 	maxMissedGreetings = 3                      // in a row, until a daemon counts as unresponsive
 	readInterval       = 3 * time.Minute        // between two readings of clients: each costs a process and some log lines
-	limitsInterval     = 15 * time.Minute       // between two readings of limits that only root changes
+	limitsInterval     = 15 * time.Minute       // between two readings of limits that no process seems to have changed
 	openFiles          = 16384                  // as NVIDIA's documentation recommends for the server
 )
 
@@ -49,6 +49,7 @@ type gpuState struct {
 	pid             int       // of the control daemon
 	begin           uint64    // its start time, clock ticks since boot
 	log             logCheck
+	witness         witness
 	faults          faults
 	suspect         atomic.Pointer[suspicion] // the driver reported an error of the GPU; nil: it did not
 	reread          atomic.Bool               // the reading is not to be an old one

@@ -21,6 +21,8 @@ type watch struct {
 	wake   loop.Wake            // of Watch; the zero value before its first pass
 	checks map[Device]time.Time // when a control daemon is to be checked again
 	begun  []int                // control daemons that were found since the last pass of Watch
+	runs   map[Device]*procfs.Pidfd
+	ended  uint64 // control daemons that have ended and are not in runs any more
 }
 
 // Watch calls check when a control daemon that was observed has ended, and when one that does not answer or does not run is to
@@ -28,6 +30,7 @@ type watch struct {
 func (s *Supervisor) Watch(ctx context.Context, check func()) {
 	var daemons sync.WaitGroup
 	defer daemons.Wait()
+	defer s.watch.dropAll()
 	for {
 		wait, begun, wake := s.watch.take(s.Now())
 		for _, pid := range begun {
@@ -83,12 +86,58 @@ func (w *watch) checkAt(id Device, at time.Time) {
 	w.wake.Set()
 }
 
-// follow makes Watch wait for the end of a control daemon.
-func (w *watch) follow(pid int) {
+// follow makes Watch wait for the end of a control daemon, and Ended know of it.
+func (w *watch) follow(id Device, pid int, start uint64) {
+	p, err := procfs.OpenPidfd(pid, start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.dropLocked(id)
+	if err == nil {
+		if w.runs == nil {
+			w.runs = map[Device]*procfs.Pidfd{}
+		}
+		w.runs[id] = p
+	}
 	w.begun = append(w.begun, pid)
 	w.wake.Set()
+}
+
+// drop forgets the control daemon of a device: it was observed that none runs.
+func (w *watch) drop(id Device) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropLocked(id)
+}
+
+func (w *watch) dropAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.runs {
+		w.dropLocked(id)
+	}
+}
+
+func (w *watch) dropLocked(id Device) {
+	if p := w.runs[id]; p != nil {
+		if p.Ended() {
+			w.ended++
+		}
+		_ = p.Close() // There is nothing to write.
+		delete(w.runs, id)
+	}
+}
+
+// Ended counts the control daemons that were observed to run and have ended. It reads no file.
+func (s *Supervisor) Ended() uint64 {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	n := s.watch.ended
+	for _, p := range s.watch.runs {
+		if p.Ended() {
+			n++
+		}
+	}
+	return n
 }
 
 // awaitEnd waits for the end of a process, and reports whether it has ended before ctx.

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
@@ -25,16 +26,60 @@ import (
 // its server, and that of another MPS too. So every process of a lease in these lists is compared with the clients that the control
 // daemon has.
 
-// Bypass is the search for processes of leases that use a GPU in MPS mode and are no clients of its MPS server.
+// Bypass is the search for processes of leases that use a GPU in MPS mode, or a MIG instance that is shared through MPS, and are no
+// clients of its MPS server.
 type Bypass struct {
 	Clients clientReader
 	Stopper memberStopper
 
-	mu   locks.Mutex[locks.Leaf] // guards gpus
-	gpus map[gpu.UUID]*bypassOn
+	mu locks.Mutex[locks.Leaf] // guards on
+	on map[mps.Device]*bypassOn
 }
 
-// clientReader reads the clients of the MPS server of a GPU.
+// served is a GPU in MPS mode, or one MIG instance that is shared through MPS.
+type served struct {
+	gpu      *observe.GPU
+	device   mps.Device
+	instance *gpu.Instance // nil: the whole GPU
+}
+
+// servedOf are the parts of a GPU on which MPS is to run.
+func servedOf(want *state.Desired, g *observe.GPU) []served {
+	id := g.Identity.UUID
+	switch {
+	case g.Err != nil, !want.Enforcing():
+		return nil
+	case want.WantsMPS(id):
+		return []served{{gpu: g, device: mps.Whole(id)}}
+	}
+	var out []served
+	for i := range g.Instances {
+		if in := &g.Instances[i]; want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) {
+			out = append(out, served{g, mps.Device{GPU: id, Instance: in.Placement}, in})
+		}
+	}
+	return out
+}
+
+// has reports whether a process is listed here. Where the driver does not report the instance of a process, it may be.
+func (s *served) has(p *gpu.Process) bool {
+	return s.instance == nil || p.GI == nil || *p.GI == s.instance.ID
+}
+
+// of are those of the processes of the GPU that are listed here.
+func (s *served) of(all []gpu.Process) []gpu.Process {
+	if s.instance == nil {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool { return !s.has(&p) })
+}
+
+// leases reports whether a process of a lease is to be a client here. A process whose instance is not reported is in that of its lease.
+func (s *served) leases(p *gpu.Process, at *gpu.Placement) bool {
+	return s.has(p) && (s.instance == nil || p.GI != nil || at != nil && *at == s.instance.Placement)
+}
+
+// clientReader reads the clients of the MPS server of a GPU or of an instance.
 type clientReader interface {
 	Clients(ctx context.Context, on mps.Device) ([]int, error)
 }
@@ -47,74 +92,77 @@ type memberStopper interface {
 const (
 	// readingsForBypass is how often in a row a process must be missing from the clients: one reading may meet a client that joins.
 	readingsForBypass = 2
-	// verifiedFor is how long what is known of the processes of an unchanged list is not read again: a client may execute another
+	// verifiedFor is how long what is known of the processes of an unchanged list is not looked at again: a client may execute another
 	// program, which is no client, with the same pid.
 	verifiedFor = 30 * time.Second
+	// clientsFor is how long the clients are not read again while the processes execute the same programs: each reading is lines in the
+	// log of the control daemon. A process may hide that it executes another one.
+	clientsFor = 10 * time.Minute
 	// retryClients is the time from a reading of the clients that failed to the next.
 	retryClients = time.Second
-	// checkTimeout bounds the readings of one GPU.
+	// checkTimeout bounds the readings of one GPU or instance.
 	checkTimeout = 5 * time.Second
 )
 
-// bypassLoop starts a check of every GPU in MPS mode where one is due. It runs twice in each sample interval, so that a process is
+// bypassLoop starts a check wherever one is due. It runs twice in each sample interval, so that a process is
 // reported within two.
 func (e *Escapes) bypassLoop(ctx context.Context, tasks *loop.Group) {
 	for loop.Pause(ctx, e.SampleInterval()/2) {
 		want, node := e.State.Desired(), e.Samples.Overlay(e.Observer.Last())
-		for _, g := range e.Bypass.due(want, node, e.Now()) {
-			tasks.Go(func() { e.checkBypass(ctx, want, g, tasks) })
+		for _, s := range e.Bypass.due(want, node, e.Now()) {
+			tasks.Go(func() { e.checkBypass(ctx, want, s, tasks) })
 		}
 		e.Conditions.Replace("mps-bypass", e.Bypass.conditions(want))
 	}
 }
 
-// due returns the GPUs that are to be checked, and forgets those that are not in MPS mode any more.
-func (b *Bypass) due(want *state.Desired, node *observe.Node, now time.Time) []*observe.GPU {
+// due returns what is to be checked, and forgets where MPS is not to run any more.
+func (b *Bypass) due(want *state.Desired, node *observe.Node, now time.Time) []*served {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was := b.gpus
-	b.gpus = map[gpu.UUID]*bypassOn{}
-	var out []*observe.GPU
+	was := b.on
+	b.on = map[mps.Device]*bypassOn{}
+	var out []*served
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
-		id := g.Identity.UUID
-		if !want.WantsMPS(id) || g.Err != nil {
-			continue
-		}
-		on := was[id]
-		if on == nil {
-			on = &bypassOn{stopping: map[cgroup.Process]bool{}}
-		}
-		b.gpus[id] = on
-		on.index = g.Identity.Index
-		if on.begin(g.Processes, want.Bypass(id), now) {
-			out = append(out, g)
+		for _, s := range servedOf(want, g) {
+			on := was[s.device]
+			if on == nil {
+				on = &bypassOn{stopping: map[cgroup.Process]bool{}}
+			}
+			b.on[s.device] = on
+			on.name = planner.DeviceName(g, s.device)
+			if on.begin(s.of(g.Processes), want.Bypass(g.Identity.UUID), now) {
+				out = append(out, &s)
+			}
 		}
 	}
 	return out
 }
 
-// checkBypass compares the processes of leases on a GPU with the clients of its MPS, reports those that are new, and stops them if
-// the spec says so.
-func (e *Escapes) checkBypass(ctx context.Context, want *state.Desired, g *observe.GPU, tasks *loop.Group) {
+// checkBypass compares the processes of leases on a GPU or in an instance with the clients of its MPS, reports those that are new, and
+// stops them if the spec says so.
+func (e *Escapes) checkBypass(ctx context.Context, want *state.Desired, s *served, tasks *loop.Group) {
 	read, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	contexts, not, err := e.readContexts(read, g)
+	contexts, not, err := e.readContexts(read, s)
 	if ctx.Err() != nil {
 		return
 	}
-	found, stops := e.Bypass.end(g.Identity.UUID, contexts, not, err, want.Bypass(g.Identity.UUID), e.Now())
+	id, name := s.device.GPU, planner.DeviceName(s.gpu, s.device)
+	found, stops := e.Bypass.end(s.device, contexts, not, err, want.Bypass(id), e.Now())
 	for i := range found {
 		c := &found[i]
-		e.Events.Publish(api.Event{Kind: "mps.bypass", GPU: string(g.Identity.UUID), Tenant: c.tenant, Lease: c.lease, Message: c.text(g.Identity.Index, want.Bypass(g.Identity.UUID))})
+		e.Events.Publish(api.Event{Kind: "mps.bypass", GPU: string(id), Tenant: c.tenant, Lease: c.lease, Message: c.text(name, want.Bypass(id))})
 	}
 	for _, processes := range stops {
-		tasks.Go(func() { e.stopBypass(ctx, g, processes) })
+		tasks.Go(func() { e.stopBypass(ctx, s, name, processes) })
 	}
 }
 
-// readContexts lists the processes of leases on a GPU, and then those of them that are no clients of its MPS.
-func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []leasedContext, not []int, err error) {
+// readContexts lists the processes of leases on a GPU or in an instance, and then those of them that are no clients of its MPS.
+func (e *Escapes) readContexts(ctx context.Context, s *served) (contexts []leasedContext, not []int, err error) {
+	g := s.gpu
 	processes, err := e.Driver.Processes(ctx, g.Identity.UUID)
 	if err != nil {
 		return nil, nil, err
@@ -132,31 +180,33 @@ func (e *Escapes) readContexts(ctx context.Context, g *observe.GPU) (contexts []
 			continue
 		}
 		l, known := e.Table.Get(id)
-		if !known {
+		if !known || !s.leases(p, l.Place.Instance) {
 			continue
 		}
 		c := leasedContext{process: cgroup.Process{PID: p.PID, Start: st.Start}, name: st.Name, lease: id, tenant: l.Terms.Tenant}
+		c.image, err = procfs.ReadImage(p.PID) // Before the clients.
+		c.noImage = err != nil
 		if stop.DecideMember(&l, p.PID) != stop.MayStop {
 			c.exempt = "it belongs to root or to the system"
 		}
 		contexts, pids = append(contexts, c), append(pids, p.PID)
 	}
-	clients, err := e.Bypass.Clients.Clients(ctx, mps.Whole(g.Identity.UUID))
+	clients, err := e.Bypass.Clients.Clients(ctx, s.device)
 	if err != nil {
 		if len(pids) == 0 {
 			err = nil // There is nothing to compare.
 		}
 		return contexts, nil, err
 	}
-	if e.State.SetMPSClientsOn(g.Identity.UUID, e.Attribution.CountClients(clients), g.MPS.MaxClients()) {
+	if s.instance == nil && e.State.SetMPSClientsOn(g.Identity.UUID, e.Attribution.CountClients(clients), g.MPS.MaxClients()) {
 		e.Changed()
 	}
 	return contexts, slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(clients, pid) }), nil
 }
 
-// stopBypass stops processes of one lease that are no clients of the MPS of a GPU.
-func (e *Escapes) stopBypass(ctx context.Context, g *observe.GPU, contexts []leasedContext) {
-	defer e.Bypass.stopped(g.Identity.UUID, contexts)
+// stopBypass stops processes of one lease that are no clients of the MPS of a GPU or of an instance.
+func (e *Escapes) stopBypass(ctx context.Context, s *served, name string, contexts []leasedContext) {
+	defer e.Bypass.stopped(s.device, contexts)
 	l, ok := e.Table.Get(contexts[0].lease)
 	if !ok {
 		return // It has ended, with its processes.
@@ -167,8 +217,8 @@ func (e *Escapes) stopBypass(ctx context.Context, g *observe.GPU, contexts []lea
 	}
 	err := e.Bypass.Stopper.Members(ctx, &l, processes, func(context.Context) {
 		for i := range contexts {
-			text := fmt.Sprintf("%s is stopped: it uses GPU %d and is no client of its MPS (mps.bypass: stop)", contexts[i].subject(), g.Identity.Index)
-			e.Events.Publish(api.Event{Kind: "mps.bypass.stopped", GPU: string(g.Identity.UUID), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text})
+			text := fmt.Sprintf("%s is stopped: it uses %s and is no client of its MPS (mps.bypass: stop)", contexts[i].subject(), name)
+			e.Events.Publish(api.Event{Kind: "mps.bypass.stopped", GPU: string(s.device.GPU), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text})
 			e.Audit("gpushared", "bypass", text)
 			e.Table.Notice(l.ID, lease.Notice{Text: text})
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/mps"
 )
 
 // bypassFixture is one GPU in MPS mode and the search on it, in a time that the test sets.
@@ -54,7 +55,7 @@ func (f *bypassFixture) isDue(d time.Duration) bool {
 // check ends a check that was due: not are the pids that are no clients.
 func (f *bypassFixture) check(not []int, err error, contexts ...leasedContext) (found []leasedContext, stops map[string][]leasedContext) {
 	id := f.node.GPUs[0].Identity.UUID
-	return f.end(id, contexts, not, err, f.want.Bypass(id), f.now)
+	return f.end(mps.Whole(id), contexts, not, err, f.want.Bypass(id), f.now)
 }
 
 func contextOf(pid int) leasedContext {
@@ -89,7 +90,7 @@ func TestBypassNeedsTwoReadings(t *testing.T) {
 	if found, stops = f.check([]int{7}, nil, contextOf(7), contextOf(8)); len(found)+len(stops) != 0 {
 		t.Errorf("while it is being stopped %v are found and %v stopped", found, stops)
 	}
-	f.stopped(f.node.GPUs[0].Identity.UUID, []leasedContext{contextOf(7)})
+	f.stopped(mps.Whole(f.node.GPUs[0].Identity.UUID), []leasedContext{contextOf(7)})
 	f.isDue(time.Hour)
 	if _, stops = f.check([]int{7}, nil, contextOf(7)); len(stops["a-1"]) != 1 {
 		t.Error("what survived its stop is not stopped again")
@@ -157,6 +158,93 @@ func TestBypassIsReadAgain(t *testing.T) {
 		c.change(f)
 		if got := f.isDue(c.after); got != c.want {
 			t.Errorf("%s changed: due is %v", c.name, got)
+		}
+	}
+}
+
+// In MIG mode each instance that is shared through MPS is searched for itself, with the processes that the driver reports in it, and with
+// those of its leases where the driver reports no instance.
+func TestBypassInInstances(t *testing.T) {
+	t.Parallel()
+	f := newBypassFixture(api.BypassStop)
+	g := &f.node.GPUs[0]
+	*g = observetest.Device(true,
+		gpu.Instance{ID: 2, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}},
+		gpu.Instance{ID: 3, ProfileID: 14, Placement: gpu.Placement{Start: 0, Size: 2}})
+	shared, other := &g.Instances[0], &g.Instances[1]
+	profile := g.Profiles.GIName(shared.ProfileID)
+	if profile == "" || profile == g.Profiles.GIName(other.ProfileID) {
+		t.Fatalf("the instances have the profiles %q and %q", profile, g.Profiles.GIName(other.ProfileID))
+	}
+	f.want.GPUs = map[gpu.UUID]*api.GPUSpec{g.Identity.UUID: {
+		Mode: api.ModeMIG, MIG: &api.MIGSpec{MPS: []string{profile}}, MPS: &api.MPSSpec{Bypass: api.BypassStop},
+	}}
+	parts := servedOf(f.want, g)
+	if len(parts) != 1 || parts[0].device != (mps.Device{GPU: g.Identity.UUID, Instance: shared.Placement}) {
+		t.Fatalf("searched is %+v", parts)
+	}
+	for _, c := range []struct {
+		name         string
+		gi           *uint32
+		at           *gpu.Placement // of the lease
+		has, compare bool
+	}{
+		{"in it", &shared.ID, &shared.Placement, true, true},
+		{"in it, of a lease of another", &shared.ID, &other.Placement, true, true},
+		{"in another", &other.ID, &other.Placement, false, false},
+		{"in another, of a lease of it", &other.ID, &shared.Placement, false, false},
+		{"not reported, of a lease of it", nil, &shared.Placement, true, true},
+		{"not reported, of a lease of another", nil, &other.Placement, true, false},
+		{"not reported, of a lease of a GPU", nil, nil, true, false},
+	} {
+		p := gpu.Process{PID: 7, Kind: gpu.ComputeProcess, GI: c.gi}
+		if has := len(parts[0].of([]gpu.Process{p})) == 1; has != c.has {
+			t.Errorf("%s: listed is %v", c.name, has)
+		}
+		if got := parts[0].leases(&p, c.at); got != c.compare {
+			t.Errorf("%s: compared is %v", c.name, got)
+		}
+	}
+	f.want.Spec = &api.Spec{Node: api.NodeSpec{Enforce: "observe"}}
+	if parts := servedOf(f.want, g); len(parts) != 0 {
+		t.Errorf("observed only, %+v is searched", parts)
+	}
+}
+
+// The clients are not queried while the processes execute the same programs, but every few minutes.
+func TestBypassComparesPrograms(t *testing.T) {
+	t.Parallel()
+	self := contextOf(os.Getpid())
+	var err error
+	if self.image, err = procfs.ReadImage(os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	other, hidden := self, self
+	other.image.Stack++
+	hidden.noImage = true
+	for _, c := range []struct {
+		name    string
+		context leasedContext
+		not     []int
+		want    time.Duration // until the clients are read again
+	}{
+		{"the same program", self, nil, clientsFor},
+		{"another program", other, nil, verifiedFor},
+		{"a program that is not known", hidden, nil, verifiedFor},
+		{"a process that bypasses MPS", self, []int{os.Getpid()}, verifiedFor},
+	} {
+		f := newBypassFixture(api.BypassReport)
+		f.lists(gpu.ComputeProcess, os.Getpid())
+		for range readingsForBypass {
+			f.isDue(0)
+			f.check(c.not, nil, c.context)
+		}
+		passed := time.Duration(0)
+		for due := false; !due && passed < time.Hour; passed += verifiedFor {
+			due = f.isDue(verifiedFor)
+		}
+		if passed != c.want {
+			t.Errorf("%s: read again after %s, want %s", c.name, passed, c.want)
 		}
 	}
 }

@@ -10,12 +10,14 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/mps"
 )
 
-// bypassOn is what is known of the processes of leases on one GPU in MPS mode.
+// bypassOn is what is known of the processes of leases on one GPU in MPS mode, or in one MIG instance that is shared through MPS.
 type bypassOn struct {
-	index    int
+	name     string // in messages
 	checking bool
+	read     time.Time     // when the clients were read last
 	listed   []gpu.Process // the list at the last check
 	bypass   string        // of the spec at the last check
 	next     time.Time     // of the check of an unchanged list
@@ -32,6 +34,8 @@ type leasedContext struct {
 	lease, tenant string
 	exempt        string // why it is never stopped; empty: it may be stopped
 	missing       int    // readings in a row in which it was no client
+	image         procfs.Image
+	noImage       bool // it could not be read
 }
 
 // subject names the process and its lease.
@@ -40,7 +44,7 @@ func (c *leasedContext) subject() string {
 }
 
 // text is the condition of a process that bypasses MPS.
-func (c *leasedContext) text(index int, bypass string) string {
+func (c *leasedContext) text(name, bypass string) string {
 	decision := "it is only reported (mps.bypass: report)"
 	switch {
 	case bypass == api.BypassStop && c.exempt != "":
@@ -50,7 +54,7 @@ func (c *leasedContext) text(index int, bypass string) string {
 	case bypass == api.BypassDeny:
 		decision = "new ones get no context (mps.bypass: deny)"
 	}
-	return fmt.Sprintf("%s uses GPU %d and is no client of its MPS: no limit of MPS applies to it; %s", c.subject(), index, decision)
+	return fmt.Sprintf("%s uses %s and is no client of its MPS: no limit of MPS applies to it; %s", c.subject(), name, decision)
 }
 
 // begin reports whether a check is due, and marks it as begun.
@@ -64,17 +68,31 @@ func (on *bypassOn) begin(list []gpu.Process, bypass string, now time.Time) bool
 		return false
 	case same && on.bypass == bypass && (now.Before(on.next) || len(on.contexts) == 0 && on.failed == nil):
 		return false
+	case same && on.bypass == bypass && on.verified(now):
+		on.next = now.Add(verifiedFor)
+		return false
 	}
 	on.checking, on.listed, on.bypass = true, list, bypass
 	return true
 }
 
+// verified reports whether all processes were clients not long ago, and execute the same programs as then.
+func (on *bypassOn) verified(now time.Time) bool {
+	if on.failed != nil || now.Sub(on.read) >= clientsFor {
+		return false
+	}
+	return !slices.ContainsFunc(on.contexts, func(c leasedContext) bool {
+		image, err := procfs.ReadImage(c.process.PID)
+		return c.missing > 0 || c.noImage || err != nil || image != c.image
+	})
+}
+
 // end records a check: the processes of leases, and which of them are no clients. It returns those that are found to bypass MPS, and
 // those to stop, for each lease.
-func (b *Bypass) end(id gpu.UUID, contexts []leasedContext, not []int, err error, bypass string, now time.Time) (found []leasedContext, stops map[string][]leasedContext) {
+func (b *Bypass) end(d mps.Device, contexts []leasedContext, not []int, err error, bypass string, now time.Time) (found []leasedContext, stops map[string][]leasedContext) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	on := b.gpus[id]
+	on := b.on[d]
 	if on == nil {
 		return nil, nil // It is not in MPS mode any more.
 	}
@@ -85,7 +103,7 @@ func (b *Bypass) end(id gpu.UUID, contexts []leasedContext, not []int, err error
 		return nil, nil
 	}
 	before := on.contexts
-	on.failures, on.contexts, on.next = 0, contexts, now.Add(verifiedFor)
+	on.failures, on.contexts, on.read, on.next = 0, contexts, now, now.Add(verifiedFor)
 	stops = map[string][]leasedContext{}
 	for i := range contexts {
 		c := &contexts[i]
@@ -114,10 +132,10 @@ func (b *Bypass) end(id gpu.UUID, contexts []leasedContext, not []int, err error
 }
 
 // stopped records that a stop has ended. What still runs is stopped again.
-func (b *Bypass) stopped(id gpu.UUID, contexts []leasedContext) {
+func (b *Bypass) stopped(d mps.Device, contexts []leasedContext) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	on := b.gpus[id]
+	on := b.on[d]
 	for i := range contexts {
 		if on != nil {
 			delete(on.stopping, contexts[i].process)
@@ -125,25 +143,25 @@ func (b *Bypass) stopped(id gpu.UUID, contexts []leasedContext) {
 	}
 }
 
-// conditions are the processes that bypass MPS, and the GPUs on which that cannot be read.
+// conditions are the processes that bypass MPS, and where that cannot be read.
 func (b *Bypass) conditions(want *state.Desired) map[string]api.Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := map[string]api.Condition{}
-	for id, on := range b.gpus {
+	for d, on := range b.on {
 		for i := range on.contexts {
 			c := &on.contexts[i]
 			if c.missing < readingsForBypass || !procfs.Alive(c.process.PID, c.process.Start) {
 				continue
 			}
-			out[fmt.Sprint(id, c.process)] = api.Condition{
-				GPU: string(id), Tenant: c.tenant, Message: c.text(on.index, want.Bypass(id)),
+			out[fmt.Sprint(d, c.process)] = api.Condition{
+				GPU: string(d.GPU), Tenant: c.tenant, Message: c.text(on.name, want.Bypass(d.GPU)),
 				Hint: "a program joins MPS with the environment of its lease: in the lease 'gpushare env' prints it",
 			}
 		}
 		if on.failures >= readingsForBypass {
-			out[string(id)] = api.Condition{
-				GPU: string(id), Message: fmt.Sprintf("it is not known which processes on GPU %d bypass its MPS: %v", on.index, on.failed),
+			out[fmt.Sprint(d)] = api.Condition{
+				GPU: string(d.GPU), Message: fmt.Sprintf("it is not known which processes on %s bypass its MPS: %v", on.name, on.failed),
 				Hint: "'gpushare mps list' shows the state of MPS",
 			}
 		}

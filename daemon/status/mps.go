@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -26,6 +27,36 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 	return out
 }
 
+// endedMPS counts the control daemons that have ended.
+func (v *Viewer) endedMPS() uint64 {
+	if v.Policy == nil || v.Policy.MPS == nil {
+		return 0
+	}
+	return v.Policy.MPS.Ended()
+}
+
+// withoutEndedMPS is a node on which a control daemon that has ended since it was observed does not run.
+func withoutEndedMPS(node *observe.Node) *observe.Node {
+	out := *node
+	out.GPUs = slices.Clone(node.GPUs)
+	down := func(m *mps.State) *mps.State {
+		if m == nil || m.Phase != mps.Running || m.PID == 0 || procfs.Alive(m.PID, m.Start) {
+			return m
+		}
+		st := *m
+		st.Phase, st.PID, st.Start, st.Reason = mps.Restarting, 0, 0, "its control daemon has ended"
+		return &st
+	}
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.MPS, g.InstanceMPS = down(g.MPS), slices.Clone(g.InstanceMPS)
+		for j := range g.InstanceMPS {
+			g.InstanceMPS[j] = down(g.InstanceMPS[j])
+		}
+	}
+	return &out
+}
+
 // mps returns the state of the control daemon of a GPU in MPS mode.
 func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	out := mpsStatus(g.MPS, p.desired.Bypass(g.Identity.UUID))
@@ -41,7 +72,7 @@ func wireDrain(d *store.DrainedMPS) *api.MPSDrain { return (*api.MPSDrain)(d) }
 // instanceMPS returns the state of the control daemon of an instance.
 func (p *statusInputs) instanceMPS(g *observe.GPU, in *gpu.Instance) *api.MPSStatus {
 	m := g.MPSAt(in.Placement)
-	out := mpsStatus(m, api.BypassReport)
+	out := mpsStatus(m, p.desired.Bypass(g.Identity.UUID))
 	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, in.Placement))
 	if m != nil {
 		out.Clients, out.MaxClients = len(clientsIn(g, in)), planner.MaxClientsOf(g, in)

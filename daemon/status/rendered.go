@@ -67,10 +67,16 @@ func (c *renderCache) current(version func() uint64, render func() *api.Status) 
 }
 
 func (v *Viewer) currentStatus() *renderedStatus {
-	return v.rendered.current(v.Version, func() *api.Status {
+	return v.rendered.current(v.version, func() *api.Status {
 		v.Counters.Renders.Add(1)
 		return v.inputs().render()
 	})
+}
+
+// version differs when something has changed, or a control daemon of MPS has ended: it is not shown as running until that is observed.
+func (v *Viewer) version() uint64 {
+	const bits = 16
+	return v.Version()<<bits | v.endedMPS()&(1<<bits-1)
 }
 
 // encode returns JSON with a line end. The types of package api always encode.
@@ -126,7 +132,7 @@ func (v *Viewer) inputs() *statusInputs {
 	v.Managers.Converge.UpdateShares() // The leases may have changed since the last pass of the converger.
 	want := v.State.Desired()
 	p := &statusInputs{
-		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: v.Samples.Overlay(v.Observer.Last()), desired: want,
+		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: withoutEndedMPS(v.Samples.Overlay(v.Observer.Last())), desired: want,
 		leases: v.Table.List(), granted: v.Table.Granted(), users: v.users(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
 		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()), limits: map[string][]api.LimitStatus{},
 		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,

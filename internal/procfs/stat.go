@@ -174,6 +174,20 @@ func All() ([]Stat, error) {
 	return all, nil
 }
 
+// Written is how many bytes the threads of a process, and those that have ended, have written with write(2) and the calls like it.
+func Written(pid int) (uint64, error) {
+	b, err := readFile(pid, "io")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(line, "wchar: "); ok {
+			return strconv.ParseUint(strings.TrimSpace(n), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("cannot read what pid %d has written: the kernel does not count it", pid)
+}
+
 func readFile(pid int, name string) ([]byte, error) {
 	if pid <= 0 {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)

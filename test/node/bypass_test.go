@@ -52,17 +52,35 @@ func shell(t *testing.T, n *harness.Node, script string) (job *harness.Job, id s
 // A process that uses a GPU without its MPS is found and stopped, whatever the driver lists of MPS: it has its environment removed,
 // or joined a server of its own. Clients and the server of the GPU are not.
 func TestBypassIsStopped(t *testing.T) {
+	bypassIsStopped(t, bypassSpec, "GPU 0")
+}
+
+// The same in a MIG instance that is shared. A lease of another instance of the GPU is not concerned.
+func TestBypassInAnInstanceIsStopped(t *testing.T) {
+	bypassIsStopped(t, bypassInstance, "GPU 0, 3g.20gb at ")
+}
+
+func bypassIsStopped(t *testing.T, spec, where string) {
+	t.Helper()
 	for _, lists := range []string{"own", "both", "server"} {
 		for _, way := range []string{"without its environment", "with a server of its own"} {
 			t.Run(lists+", "+way, func(t *testing.T) {
 				t.Parallel()
-				n := newNode(t, fmt.Sprintf(bypassNode, lists))
+				node := fmt.Sprintf(bypassNode, lists)
+				if spec == bypassInstance {
+					node = replaced(t, node, "count: 1", "count: 1, mig: true")
+				}
+				n := newNode(t, node)
 				n.Settings = map[string]string{"converge_interval": "1h"} // The search does not need a full observation.
 				if err := n.Start(soon(t)); err != nil {
 					t.Fatal(err)
 				}
-				apply(t, n, bypassSpec)
+				apply(t, n, spec)
 				burn := strings.Join(n.Burn("--memory", "64MiB", "--hold"), " ")
+				var alone *harness.Job
+				if spec == bypassInstance {
+					alone, _ = begin(t, n, "red", "alone", n.Burn("--memory", "64MiB", "--hold")...)
+				}
 				client, _ := shell(t, n, "exec "+burn)
 				if err := client.AwaitLine(soon(t), "ready"); err != nil {
 					t.Fatal(err)
@@ -75,7 +93,9 @@ func TestBypassIsStopped(t *testing.T) {
 					script = fmt.Sprintf("mkdir %[1]s; CUDA_MPS_PIPE_DIRECTORY=%[1]s CUDA_MPS_LOG_DIRECTORY=%[1]s %[2]s -f >/dev/null 2>&1 & while ! test -S %[1]s/control; do sleep 0.1; done; CUDA_MPS_PIPE_DIRECTORY=%[1]s %[3]s", dir, control, burn)
 				}
 				job, id := shell(t, n, script+`; echo "ended=$?."; exec `+burn)
-				events.await(t, "mps.bypass", id)
+				if e := events.await(t, "mps.bypass", id); !strings.Contains(e.Message, "uses "+where) {
+					t.Errorf("the event says %q, want %q", e.Message, where)
+				}
 				events.await(t, "mps.bypass.stopped", id)
 				if err := job.AwaitLine(soon(t), "ended="); err != nil {
 					t.Fatalf("%v\n%s\n%s", err, job.Output(), daemonLog(n))
@@ -89,7 +109,14 @@ func TestBypassIsStopped(t *testing.T) {
 				if st, err := procfs.Read(client.PID()); err != nil || st.Dead() {
 					t.Errorf("a client was stopped: %v", err)
 				}
-				if m := s.GPUs[0].MPS; m == nil || m.State != "running" {
+				m := s.GPUs[0].MPS
+				if alone != nil {
+					m = instanceOf(t, s, "3g.20gb").MPS
+					if st, err := procfs.Read(alone.PID()); err != nil || st.Dead() {
+						t.Errorf("a process of another instance was stopped: %v", err)
+					}
+				}
+				if m == nil || m.State != "running" || m.Bypass != api.BypassStop {
 					t.Errorf("MPS is %+v", m)
 				}
 				if harness.Lease(s, "red", "join") == nil {
@@ -99,6 +126,18 @@ func TestBypassIsStopped(t *testing.T) {
 		}
 	}
 }
+
+// bypassInstance is bypassSpec with a MIG instance that is shared.
+const bypassInstance = `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 2g.10gb], mps: [3g.20gb]}, mps: {bypass: stop}}
+tenants:
+  - name: red
+    grants:
+      - {name: join, mig: 3g.20gb, mps: {share: 30%}}
+      - {name: alone, mig: 2g.10gb}
+`
 
 // With bypass: report a process is reported and goes on.
 func TestBypassIsReported(t *testing.T) {

@@ -70,23 +70,28 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 			t.Errorf("mps show %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
 		}
 	}
-	if r := n.CLI(soon(t), "mps", "log", name, "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
-		t.Errorf("mps log exits with %d: %s%s", r.Code, r.Out, r.Err)
-	}
-	if r := n.CLI(soon(t), "mps", "restart", name); r.Code != api.ExitConflict || !strings.Contains(r.Err, lease) || !strings.Contains(r.Err, "mps restart "+name+" --force") {
-		t.Errorf("a restart with clients exits with %d: %s", r.Code, r.Err)
-	}
-	if r := n.CLI(soon(t), "mps", "drain", name); r.Code != 0 || !strings.Contains(r.Out, lease) {
-		t.Errorf("mps drain exits with %d: %s%s", r.Code, r.Out, r.Err)
-	}
-	if m := instanceOf(t, status(t, n), "3g.20gb").MPS; m.Drained == nil || m.State != "running" {
-		t.Errorf("drained: %+v", m)
-	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
-		t.Errorf("a lease gets it: %d %s", r.Code, r.Err)
-	}
-	if r := n.CLI(soon(t), "mps", "resume", name); r.Code != 0 {
-		t.Errorf("mps resume exits with %d: %s%s", r.Code, r.Out, r.Err)
+	for _, as := range []string{name, in.UUIDs[0]} {
+		if r := n.CLI(soon(t), "mps", "log", as, "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
+			t.Errorf("mps log %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
+		}
+		if r := n.CLI(soon(t), "mps", "restart", as); r.Code != api.ExitConflict || !strings.Contains(r.Err, lease) || !strings.Contains(r.Err, "mps restart "+name+" --force") {
+			t.Errorf("a restart of %s with clients exits with %d: %s", as, r.Code, r.Err)
+		}
+		if r := n.CLI(soon(t), "mps", "drain", as); r.Code != 0 || !strings.Contains(r.Out, lease) {
+			t.Errorf("mps drain %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
+		}
+		if m := instanceOf(t, status(t, n), "3g.20gb").MPS; m.Drained == nil || m.State != "running" {
+			t.Errorf("drained as %s: %+v", as, m)
+		}
+		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
+			t.Errorf("a lease gets it: %d %s", r.Code, r.Err)
+		}
+		if r := n.CLI(soon(t), "mps", "resume", as); r.Code != 0 {
+			t.Errorf("mps resume %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
+		}
+		if m := instanceOf(t, status(t, n), "3g.20gb").MPS; m.Drained != nil {
+			t.Errorf("resumed as %s: %+v", as, m)
+		}
 	}
 	for as, want := range map[string]string{"0": "in its MIG instances", "0:99": "no MIG instance at", "1:0": "", "3": "does not run MPS"} {
 		if r := n.CLI(soon(t), "mps", "drain", as); r.Code == 0 || !strings.Contains(r.Err, want) {
@@ -155,14 +160,16 @@ func TestTwoTenantsShareAnInstance(t *testing.T) {
 	red.Stop()
 	blue.Stop()
 	awaitStatus(t, n, "the leases do not end", func(s *api.Status) bool { return len(s.Leases) == 0 })
-	if r := n.CLI(soon(t), "mps", "restart", fmt.Sprintf("0:%d", in.Placement.Start), "--force"); r.Code != 0 {
-		t.Fatalf("mps restart exits with %d: %s%s", r.Code, r.Out, r.Err)
+	for _, as := range []string{fmt.Sprintf("0:%d", in.Placement.Start), in.UUIDs[0]} {
+		if r := n.CLI(soon(t), "mps", "restart", as, "--force"); r.Code != 0 {
+			t.Fatalf("mps restart %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
+		}
+		restarted := instanceOf(t, status(t, n), "3g.20gb").MPS
+		if restarted.State != "running" || restarted.PID == in.MPS.PID {
+			t.Errorf("after the restart of %s: %+v, before pid %d", as, restarted, in.MPS.PID)
+		}
+		in.MPS = restarted
 	}
-	restarted := instanceOf(t, status(t, n), "3g.20gb").MPS
-	if restarted.State != "running" || restarted.PID == in.MPS.PID {
-		t.Errorf("after the restart: %+v, before pid %d", restarted, in.MPS.PID)
-	}
-	in.MPS = restarted
 
 	if err := syscall.Kill(in.MPS.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

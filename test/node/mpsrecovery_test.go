@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -141,6 +142,44 @@ func TestMPSIsShownAndRestarted(t *testing.T) {
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 0 {
 		t.Errorf("after the restart no lease gets it: %s", r.Err)
+	}
+}
+
+// A control daemon that was killed runs again within three seconds with its limits, and until then its GPU is not ok.
+func TestKilledMPSRunsAgainSoon(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	before := status(t, n).GPUs[2].MPS
+	if before == nil || before.State != "running" {
+		t.Fatalf("MPS is %+v", before)
+	}
+	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	procfstest.AwaitEnd(t, before.PID)
+	states := map[string]int{}
+	for {
+		g := status(t, n).GPUs[2]
+		states[g.State]++
+		if g.State == "ok" {
+			if g.MPS.State != "running" || g.MPS.PID == before.PID {
+				t.Fatalf("%s after the end of its control daemon the GPU is ok, with MPS %+v", time.Since(killed), g.MPS)
+			}
+			break
+		}
+		if time.Since(killed) > time.Minute {
+			t.Fatalf("it does not run again: %+v", g)
+		}
+	}
+	duration := time.Since(killed)
+	t.Logf("it runs again after %s; the states were %v", duration, states)
+	if duration > 3*time.Second {
+		t.Errorf("it runs again after %s, want 3s at most", duration)
+	}
+	if r := n.CLI(soon(t), "mps", "show", "2"); r.Code != 0 || !strings.Contains(r.Out, "default threads") {
+		t.Errorf("mps show exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
 
