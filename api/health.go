@@ -11,7 +11,7 @@ import (
 // HealthSpec is the policy for trouble of GPUs.
 type HealthSpec struct {
 	Temperature *TemperatureSpec  `json:"temperature,omitempty"`
-	XID         map[string]string `json:"xid,omitempty"` // by number: tell | close
+	XID         map[string]string `json:"xid,omitempty"` // by number: report | close
 }
 
 // TemperatureSpec is what happens at a high temperature of a GPU.
@@ -21,8 +21,8 @@ type TemperatureSpec struct {
 
 // What follows from an XID.
 const (
-	XIDTell  = "tell"  // events and conditions
-	XIDClose = "close" // and the GPU takes no new lease
+	XIDReport = "report" // events and conditions
+	XIDClose  = "close"  // and the GPU takes no new lease
 )
 
 // Celsius is a temperature. Its text is a whole number with its unit: "85C".
@@ -59,10 +59,10 @@ func (h *HealthSpec) validate(c *checker, at string) {
 	for _, number := range slices.Sorted(maps.Keys(h.XID)) {
 		path := at + ".xid." + number
 		if n, err := strconv.ParseUint(number, 10, 16); err != nil || n == 0 || strconv.FormatUint(n, 10) != number {
-			c.add(path, "%s is no number of an XID: write it as the kernel log does, as in xid: {\"79\": tell}", quote(number))
+			c.add(path, "%s is no number of an XID: write it as the kernel log does, as in xid: {\"79\": report}", quote(number))
 		}
-		if do := h.XID[number]; do != XIDTell && do != XIDClose {
-			c.add(path, "%s is not known: write %s or %s", quote(do), XIDTell, XIDClose)
+		if do := h.XID[number]; do != XIDReport && do != XIDClose {
+			c.add(path, "%s is not known: write %s or %s", quote(do), XIDReport, XIDClose)
 		}
 	}
 }

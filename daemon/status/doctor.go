@@ -77,6 +77,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	v.checkDrift(warn)
 	v.currentStatus() // It brings the conditions up to date.
 	v.checkUnattributed(node, warn)
+	v.checkHealth(node, ok, warn)
 	conditions := v.Managers.Acknowledge.Annotate(v.Conditions.List())
 	for _, cond := range conditions {
 		switch cond.Kind {
