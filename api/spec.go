@@ -16,6 +16,7 @@ type NodeSpec struct {
 	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
 	PerUser          *PerUserSpec   `json:"per_user,omitempty"`
 	Quiesce          []string       `json:"quiesce,omitempty"` // units
+	Health           *HealthSpec    `json:"health,omitempty"`
 }
 
 // PerUserSpec limits what one user may have at once, over all tenants and grants.
@@ -78,6 +79,7 @@ type GPUSpec struct {
 	MPS        *MPSSpec       `json:"mps,omitempty"`
 	Timeslice  *TimesliceSpec `json:"timeslice,omitempty"`
 	Optional   bool           `json:"optional,omitempty"`
+	Health     *HealthSpec    `json:"health,omitempty"`
 	Graphics   bool           `json:"graphics,omitempty"`
 	Overcommit bool           `json:"overcommit,omitempty"`
 	Owner      string         `json:"owner,omitempty"` // external: slurm | kubernetes | …

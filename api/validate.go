@@ -130,6 +130,9 @@ func (n *NodeSpec) validate(c *checker) {
 	if p := n.PerUser; p != nil {
 		p.validate(c, "node.per_user")
 	}
+	if n.Health != nil {
+		n.Health.validate(c, "node.health")
+	}
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)
@@ -219,6 +222,12 @@ func (g *GPUSpec) validate(c *checker, at string) {
 	}
 	if g.Overcommit && g.Mode != ModeTimeslice && g.Mode != ModeMPS {
 		c.add(at+".overcommit", "has no meaning with mode: %s, where leases do not share memory: remove it", g.Mode)
+	}
+	if h := g.Health; h != nil {
+		h.validate(c, at+".health")
+		if g.Mode == ModeExternal {
+			c.add(at+".health", "has no meaning with mode: external, where gpushare changes nothing: remove it")
+		}
 	}
 	if g.Owner != "" && g.Mode != ModeExternal {
 		c.add(at+".owner", "is only read with mode: external: remove it or change the mode")

@@ -51,6 +51,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -286,7 +287,8 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
 		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
-	d.changes.Converger, d.changes.Memory = d.converger, memory
+	caps := &power.Caps{Driver: d.driver, Dir: filepath.Join(s.StateDir, "power"), Now: time.Now}
+	d.changes.Converger, d.changes.Memory, d.changes.Power, d.converger.Power = d.converger, memory, caps, caps
 	access := &mpsaccess.Access{
 		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
 	}
@@ -371,7 +373,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration: change.MigrationPolicy{D: d.changes},
+		planner.KindMigration: change.MigrationPolicy{D: d.changes}, power.KindLimit: power.Handler{Caps: d.changes.Power},
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/power"
 )
 
 // memoryLimits keeps the driver's limits of GPU memory.
@@ -48,6 +49,7 @@ type Changes struct {
 	Stopper     *stop.Stopper
 	Converger   converger
 	Memory      memoryLimits
+	Power       *power.Caps
 	Leases      leaseStopper
 	Adopter     loginLimiter
 	Wake        func()

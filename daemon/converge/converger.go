@@ -40,6 +40,7 @@ type Converger struct {
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
 	MPSFaults        mpsFaults
+	Power            powerCaps
 
 	Drift         drift
 	unmetReserved unmetReserved
