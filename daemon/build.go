@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +52,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -91,8 +91,8 @@ type driver interface {
 func realEnvironment() environment {
 	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: workerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
-			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
+			Command: []string{s.Worker}, Env: host.WorkerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
+			Deadlines: host.Deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
 }
@@ -288,7 +288,8 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
 		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
-	d.changes.Converger, d.changes.Memory = d.converger, memory
+	caps := &power.Caps{Driver: d.driver, Dir: filepath.Join(s.StateDir, "power"), Now: time.Now}
+	d.changes.Converger, d.changes.Memory, d.changes.Power, d.converger.Power = d.converger, memory, caps, caps
 	access := &mpsaccess.Access{
 		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
 	}
@@ -337,14 +338,6 @@ func AttachLoginFilter(s Settings, out io.Writer) error {
 	return devicepolicy.AttachLoginFilter(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
-// deadlines returns the time limits of driver calls, from those of one reading and of one change. A call that reads much
-// gets the time of several readings, and MIG mode that of two changes: the GPU may be reset for it.
-func deadlines(answers, changes time.Duration) worker.Deadlines {
-	return worker.Deadlines{
-		Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers, Change: changes, Mode: 2 * changes,
-	}
-}
-
 // leaseChanged is called with the table's lock held: it only wakes loops.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	var result string
@@ -378,21 +371,8 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration: change.MigrationPolicy{D: d.changes},
+		planner.KindMigration: change.MigrationPolicy{D: d.changes}, power.KindLimit: power.Handler{Caps: d.changes.Power},
 	}
-}
-
-// workerEnv returns the whole environment of the worker. The NVIDIA library reads variables of its own, so the environment
-// of the daemon is not passed on.
-func workerEnv() []string {
-	env := []string{"PATH=/usr/bin:/bin"}
-	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_ROOT"} {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
-	// Calls of the library do not count as Go code: one core is enough, and is cheaper.
-	return append(env, "GOMAXPROCS="+cmp.Or(os.Getenv("GOMAXPROCS"), "1"))
 }
 
 // reportDamage reports a state that could not be read at start.

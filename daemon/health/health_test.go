@@ -76,15 +76,15 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// query is a reading.
-func (f *fixture) ask() (gpu.Health, error) { f.reads++; return f.reading, f.readErr }
+// answer is a reading.
+func (f *fixture) answer() (gpu.Health, error) { f.reads++; return f.reading, f.readErr }
 
 func (f *fixture) Note(id string, n lease.Notice) { f.notes[id] = append(f.notes[id], n.Text) }
 
 // driver answers with the reading of a fixture.
 type driver struct{ f *fixture }
 
-func (d driver) Health(context.Context, gpu.UUID) (gpu.Health, error) { return d.f.query() }
+func (d driver) Health(context.Context, gpu.UUID) (gpu.Health, error) { return d.f.answer() }
 
 // published returns the events of a kind since the last call.
 func (f *fixture) published(kind string) (out []*api.Event) {
@@ -283,7 +283,7 @@ type during struct {
 
 func (d during) Health(context.Context, gpu.UUID) (gpu.Health, error) {
 	d.happens()
-	return d.f.query()
+	return d.f.answer()
 }
 
 // A change that could not be written is written with the next observation.
