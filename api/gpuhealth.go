@@ -31,7 +31,7 @@ type HealthReadings struct {
 	Rows                *RemappedRows   `json:"rows,omitempty"`
 	NVLinkErrors        *NVLinkCounters `json:"nvlink_errors,omitempty"` // since the driver was loaded
 	PCIeReplays         *uint64         `json:"pcie_replays,omitempty"`  // since the driver was loaded
-	Recovery            string          `json:"recovery,omitempty"`      // none | reset | reboot | drain-p2p | drain-and-reset: what the driver says that it needs
+	Recovery            string          `json:"recovery,omitempty"`      // what the driver says that it needs: none | reset | reboot | drain-p2p | drain-and-reset | recover-imex | bus-reset
 }
 
 // RemappedRows are rows of GPU memory that were replaced by spare ones.

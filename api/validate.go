@@ -219,9 +219,14 @@ func (g *GPUSpec) validate(c *checker, at string) {
 			c.add(at+".timeslice.round", "%s is out of range: write 420ms to 10s", *g.Timeslice.Round)
 		}
 	}
-	g.Health.validate(c, at+".health")
 	if g.Overcommit && g.Mode != ModeTimeslice && g.Mode != ModeMPS {
 		c.add(at+".overcommit", "has no meaning with mode: %s, where leases do not share memory: remove it", g.Mode)
+	}
+	if h := g.Health; h != nil {
+		h.validate(c, at+".health")
+		if g.Mode == ModeExternal {
+			c.add(at+".health", "has no meaning with mode: external, where gpushare changes nothing: remove it")
+		}
 	}
 	if g.Owner != "" && g.Mode != ModeExternal {
 		c.add(at+".owner", "is only read with mode: external: remove it or change the mode")

@@ -53,6 +53,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/systemd"
 )
@@ -93,8 +94,8 @@ type driver interface {
 func realEnvironment() environment {
 	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: worker.Environment(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
-			Deadlines: deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
+			Command: []string{s.Worker}, Env: host.WorkerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
+			Deadlines: host.Deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
 }
@@ -290,7 +291,8 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
 		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
 	}
-	d.changes.Converger, d.changes.Memory = d.converger, memory
+	caps := &power.Caps{Driver: d.driver, Dir: filepath.Join(s.StateDir, "power"), Now: time.Now}
+	d.changes.Converger, d.changes.Memory, d.changes.Power, d.converger.Power = d.converger, memory, caps, caps
 	access := &mpsaccess.Access{
 		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
 	}
@@ -299,10 +301,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
 	}
 	d.health = &health.Health{
-		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge,
+		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge,
 		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, Due: loop.NewWake(), Arrived: loop.NewWake(),
 	}
-	d.health.Driver, _ = d.driver.(health.Reader)
 	d.converger.Health, d.changes.Health = d.health, d.health
 	d.maintenance = &maintenance.Maintenance{
 		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
@@ -344,14 +345,6 @@ func AttachLoginFilter(s Settings, out io.Writer) error {
 	return devicepolicy.AttachLoginFilter(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
-// deadlines returns the time limits of driver calls, from those of one reading and of one change. A call that reads much
-// gets the time of several readings, and MIG mode that of two changes: the GPU may be reset for it.
-func deadlines(answers, changes time.Duration) worker.Deadlines {
-	return worker.Deadlines{
-		Snapshot: answers, Read: answers, Start: 5 * answers, Node: 5 * answers, Profiles: 5 * answers, Change: changes, Mode: 2 * changes,
-	}
-}
-
 // leaseChanged is called with the table's lock held: it only wakes loops.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	var result string
@@ -386,7 +379,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration: change.MigrationPolicy{D: d.changes},
+		planner.KindMigration: change.MigrationPolicy{D: d.changes}, power.KindLimit: power.Handler{Caps: d.changes.Power},
 	}
 }
 

@@ -76,11 +76,11 @@ func (w *healthNode) restarted(by func()) {
 	w.stop()
 	by()
 	w.follow()
-	w.settled()
+	w.waitReadings()
 }
 
-// settled waits for reports and readings, and makes two passes.
-func (w *healthNode) settled() {
+// waitReadings waits for reports and readings, and makes two passes.
+func (w *healthNode) waitReadings() {
 	w.Helper()
 	time.Sleep(12 * time.Second) // in virtual time: readings are taken every 10 s
 	synctest.Wait()
@@ -96,7 +96,7 @@ func (w *healthNode) xid(id string, number, pid int) {
 	if err := w.node.XID(id, number, pid, "python"); err != nil {
 		w.Fatal(err)
 	}
-	w.settled()
+	w.waitReadings()
 }
 
 // submitted reports whether a lease of a grant gets a place now.
@@ -127,7 +127,7 @@ func (w *healthNode) retry(id string) *api.Error {
 	w.Helper()
 	var op api.Operation
 	refusal := w.do(http.MethodPost, "/v1/gpus/"+id+"/retry", "", &op)
-	w.settled()
+	w.waitReadings()
 	return refusal
 }
 
@@ -198,6 +198,54 @@ func TestRetryOpensAClosedGPU(t *testing.T) {
 	})
 }
 
+// sensor sets a sensor of a GPU, and waits until it was read.
+func (w *healthNode) sensor(id, name string, values ...string) {
+	w.Helper()
+	if err := w.node.SetSensor(id, name, values); err != nil {
+		w.Fatal(err)
+	}
+	w.waitReadings()
+}
+
+// A GPU that was reset takes leases again by itself, and one that requests something for a reset takes none.
+func TestReadingsCloseAndOpenAGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newHealthNode(t, twoShared(`, health: {temperature: {warn: 80C}}`))
+		w.xid("0", 95, 0)
+		w.is(0, "after the XID", "unhealthy", api.HealthClosed, "XID 95")
+		w.restarted(func() { w.end(); w.startDaemon() })
+		if err := w.node.ResetGPU("0", 1000); err != nil {
+			t.Fatal(err)
+		}
+		w.waitReadings()
+		w.is(0, "after a reset", "ok", api.HealthOK, "")
+
+		w.sensor("1", "recovery", "drain-and-reset")
+		w.is(1, "while the driver requests something", "unhealthy", api.HealthClosed, "the driver says that it needs a reset after its leases have ended")
+		w.is(0, "while the driver requests something for the other", "ok", api.HealthOK, "")
+		w.sensor("1", "recovery", "none")
+		w.is(1, "when the driver no longer requests something", "ok", api.HealthOK, "")
+
+		for _, c := range []struct {
+			degrees string
+			warns   bool
+		}{{"79", false}, {"81", true}, {"77", true}, {"75", false}, {"77", false}} {
+			w.sensor("1", "temperature", c.degrees)
+			health, reason := api.HealthOK, ""
+			if c.warns {
+				health, reason = api.HealthWarning, "its temperature is "+c.degrees+" °C, and the spec warns from 80 °C"
+			}
+			w.is(1, "at "+c.degrees+" °C", "ok", health, reason)
+			if has := w.conditionOf("health", w.ids[1]).Message != ""; has != c.warns {
+				t.Errorf("at %s °C there is a condition: %t", c.degrees, has)
+			}
+		}
+		if r := w.statusNow().GPUs[1].Health.Readings; r == nil || r.Temperature == nil || *r.Temperature != 77 || time.Since(r.ReadAt) > 11*time.Second {
+			t.Errorf("the readings are %+v", r)
+		}
+	})
+}
+
 // What the spec says of an XID holds, and an error of a program closes nothing.
 func TestPolicyOfXIDs(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -205,10 +253,10 @@ func TestPolicyOfXIDs(t *testing.T) {
 		xid    int
 		state  string
 	}{
-		"an error of a program":   {"", 31, "ok"},
-		"the spec tells":          {`, health: {xid: {"119": tell, "154": tell}}`, 119, "ok"},
-		"the spec closes":         {`, health: {xid: {"63": close}}`, 63, "unhealthy"},
-		"an XID that is a notice": {"", 63, "ok"},
+		"an error of a program":    {"", 31, "ok"},
+		"the spec only reports it": {`, health: {xid: {"119": report, "154": report}}`, 119, "ok"},
+		"the spec closes":          {`, health: {xid: {"63": close}}`, 63, "unhealthy"},
+		"an XID that is a notice":  {"", 63, "ok"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -234,7 +282,7 @@ func TestAClosedGPUIsWrittenOnce(t *testing.T) {
 		w := newHealthNode(t, twoShared(""))
 		w.xid("0", 95, 0)
 		was := w.state.Stored()
-		w.settled()
+		w.waitReadings()
 		w.xid("0", 95, 0)
 		if now := w.state.Stored(); now != was {
 			t.Errorf("the state was written again: %+v, and was %+v", now.Unhealthy, was.Unhealthy)

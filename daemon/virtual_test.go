@@ -511,6 +511,17 @@ func (s *fakeWorker) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.C
 	return err
 }
 
+func (s *fakeWorker) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
+	return withDeadline(s, ctx, "read the health", id, 10*time.Second, func(ctx context.Context) (gpu.Health, error) { return s.Driver.Health(ctx, id) })
+}
+
+func (s *fakeWorker) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
+	_, err := changing(s, ctx, "set the power limit", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Driver.SetPowerLimit(ctx, id, milliwatts)
+	})
+	return err
+}
+
 // Retry includes a GPU again that was excluded.
 func (s *fakeWorker) Retry(ctx context.Context, id gpu.UUID) error {
 	s.mu.Lock()

@@ -35,9 +35,9 @@ type XID struct {
 
 // The numbers of XIDs that readings say too: a policy for the XID holds for the reading.
 const (
-	RowsPending   = 63  // rows wait for a reset
-	RowsFailed    = 64  // a row could not be replaced
-	RecoveryAsked = 154 // the recovery action changed
+	RowsPending     = 63  // rows wait for a reset
+	RowsFailed      = 64  // a row could not be replaced
+	RecoveryChanged = 154 // the recovery action changed
 )
 
 // catalog has the XIDs of Ampere and newer boards. Sources:
@@ -89,7 +89,7 @@ func init() {
 	add(Rows, "a row of GPU memory failed, and the next reset of the GPU replaces it", RowsPending)
 	// catalog: the severity is in the text of the message or in the recovery action, which the driver reports since R570.
 	add(Read, "NVLink reported an error, which may be serious", 144, 145, 146, 147, 148, 149, 150)
-	add(Read, "the driver changed what it says that the GPU needs", RecoveryAsked)
+	add(Read, "the driver changed what it says that the GPU needs", RecoveryChanged)
 	// catalog: reset the GPU; for 48 and 74 a procedure that begins with it.
 	add(Reset, "work did not end, and could not be stopped", 46, 109, 158)
 	add(Reset, "GPU memory failed, and which processes used it is not known", 95)

@@ -11,8 +11,8 @@ type Do string
 
 // What follows from an XID.
 const (
-	Tell  Do = "tell"  // events and conditions
-	Close Do = "close" // and the GPU takes no new lease
+	ReportOnly Do = "report" // events and conditions
+	Close      Do = "close"  // and the GPU takes no new lease
 )
 
 // closes reports whether a GPU takes no new lease after an XID.

@@ -18,8 +18,8 @@ const (
 // Record is why a GPU takes no new lease. The zero value is an open GPU. Each method returns the record after something
 // happened; it is written down when it differs.
 //
-//	open ── an XID that closes, a reading that asks for a reset ──► closed
-//	closed ── a boot, a load of the driver, a reset, retry, or the driver asks no more ──► testing
+//	open ── an XID that closes, a bad reading ──► closed
+//	closed ── a boot, a load of the driver, a reset, retry, or good readings after bad ones ──► testing
 //	testing ── good readings ──► open;  bad readings ──► closed
 type Record struct {
 	State string    // closed | testing; empty: open
@@ -136,7 +136,7 @@ func (r Record) AfterReading(h *gpu.Health, s Seen, p Policy, m Moment) Record {
 // closing returns why a reading closes an open GPU; empty if it does not.
 func closing(h *gpu.Health, p Policy) string {
 	switch {
-	case asks(h) && p.Do[RecoveryAsked] != Tell:
+	case requests(h) && p.Do[RecoveryChanged] != ReportOnly:
 		return "the driver says that it needs " + recoveryText(h.Recovery)
 	case h.Rows != nil && h.Rows.Failed && p.closes(RowsFailed):
 		return Of(RowsFailed).Meaning
@@ -146,18 +146,18 @@ func closing(h *gpu.Health, p Policy) string {
 	return ""
 }
 
-// asks reports whether the driver says that the GPU needs something.
-func asks(h *gpu.Health) bool { return h.Recovery != "" && h.Recovery != gpu.RecoveryNone }
+// requests reports whether the driver says that the GPU needs something.
+func requests(h *gpu.Health) bool { return h.Recovery != "" && h.Recovery != gpu.RecoveryNone }
 
-// Problems are the readings with which a GPU is not opened again. Those that the spec only tells of are none.
+// Problems are the readings with which a GPU is not opened again. Those that the spec only reports are none.
 func Problems(h *gpu.Health, p Policy) (out []string) {
-	if asks(h) && p.Do[RecoveryAsked] != Tell {
+	if requests(h) && p.Do[RecoveryChanged] != ReportOnly {
 		out = append(out, "the driver says that it needs "+recoveryText(h.Recovery))
 	}
-	if r := h.Rows; r != nil && r.Failed && p.Do[RowsFailed] != Tell {
+	if r := h.Rows; r != nil && r.Failed && p.Do[RowsFailed] != ReportOnly {
 		out = append(out, Of(RowsFailed).Meaning)
 	}
-	if r := h.Rows; r != nil && r.Pending && p.Do[RowsPending] != Tell {
+	if r := h.Rows; r != nil && r.Pending && p.Do[RowsPending] != ReportOnly {
 		out = append(out, "rows of its memory wait for a reset")
 	}
 	return out
@@ -173,6 +173,10 @@ func recoveryText(action string) string {
 		return "an end of its peer-to-peer traffic"
 	case gpu.RecoveryDrainAndReset:
 		return "a reset after its leases have ended"
+	case gpu.RecoveryIMEX:
+		return "a recovery of the memory that it shares with other nodes"
+	case gpu.RecoveryBusReset:
+		return "a reset of its PCI bus"
 	}
 	return action
 }

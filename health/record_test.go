@@ -15,14 +15,14 @@ func at(minutes int) Moment {
 }
 
 var (
-	answers = Seen{Answers: true, Memory: true}
-	lost    = Seen{Lost: true}
-	hangs   = Seen{}
-	good    = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{}}
-	unknown = &gpu.Health{}
-	asking  = &gpu.Health{Recovery: gpu.RecoveryReset}
-	pending = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{Pending: true}}
-	failed  = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{Failed: true}}
+	answers    = Seen{Answers: true, Memory: true}
+	lost       = Seen{Lost: true}
+	hangs      = Seen{}
+	good       = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{}}
+	unknown    = &gpu.Health{}
+	requesting = &gpu.Health{Recovery: gpu.RecoveryReset}
+	pending    = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{Pending: true}}
+	failed     = &gpu.Health{Recovery: gpu.RecoveryNone, Rows: &gpu.RemappedRows{Failed: true}}
 )
 
 // happening is one thing that happens to a GPU.
@@ -47,10 +47,10 @@ func boots(r Record, _ Policy, minute int) Record {
 func retries(r Record, _ Policy, minute int) Record { return r.Retried(at(minute)) }
 
 func TestRecord(t *testing.T) {
-	tell := func(numbers ...uint64) Policy {
+	onlyReport := func(numbers ...uint64) Policy {
 		p := Policy{Do: map[uint64]Do{}}
 		for _, n := range numbers {
-			p.Do[n] = Tell
+			p.Do[n] = ReportOnly
 		}
 		return p
 	}
@@ -60,38 +60,38 @@ func TestRecord(t *testing.T) {
 		state  string
 		reason string // a part of it
 	}{
-		"an error of a program":                           {happen: []happening{xid(31), xid(13), xid(43)}},
-		"contained memory errors and replaced rows":       {happen: []happening{xid(94), xid(63)}},
-		"an XID that is not known":                        {happen: []happening{xid(9999)}},
-		"an uncontained memory error":                     {happen: []happening{xid(95)}, state: Closed, reason: "XID 95 ("},
-		"the first cause stays":                           {happen: []happening{xid(95), xid(119)}, state: Closed, reason: "XID 95 ("},
-		"unless the GPU is lost":                          {happen: []happening{xid(95), xid(79)}, state: Closed, reason: "XID 79 ("},
-		"the spec only tells":                             {policy: tell(95), happen: []happening{xid(95)}},
-		"the spec closes":                                 {policy: Policy{Do: map[uint64]Do{63: Close}}, happen: []happening{xid(63)}, state: Closed, reason: "XID 63 ("},
-		"good readings alone open nothing":                {happen: []happening{xid(95), read(good, answers), read(unknown, answers), seen(answers)}, state: Closed},
-		"a GPU that hung and answers was not reset":       {happen: []happening{xid(119), seen(hangs), seen(answers)}, state: Closed},
-		"a GPU that was lost and answers was":             {happen: []happening{xid(95), seen(lost), seen(answers)}, state: Testing, reason: "it is tested after XID 95 ("},
-		"and opens with good readings":                    {happen: []happening{xid(95), seen(lost), seen(answers), read(good, answers)}},
-		"and with readings that are not known":            {happen: []happening{xid(95), seen(lost), seen(answers), read(unknown, answers)}},
-		"but not with bad ones":                           {happen: []happening{xid(95), seen(lost), seen(answers), read(pending, answers)}, state: Closed, reason: "its test failed: rows of its memory wait for a reset"},
-		"nor with memory that cannot be read":             {happen: []happening{xid(95), seen(lost), seen(answers), read(good, Seen{Answers: true})}, state: Closed, reason: "its memory cannot be read"},
-		"until these become good":                         {happen: []happening{xid(95), retries, read(pending, answers), read(good, answers)}},
-		"it is tested when it answers":                    {happen: []happening{xid(79), boots, read(good, lost)}, state: Testing},
-		"a boot":                                          {happen: []happening{xid(79), seen(lost), boots, read(good, answers)}},
-		"the driver asked, and no longer does":            {happen: []happening{xid(95), read(asking, answers), read(good, answers)}},
-		"the driver asks without an XID":                  {happen: []happening{read(asking, answers)}, state: Closed, reason: "the driver says that it needs a reset"},
-		"and no longer does":                              {happen: []happening{read(asking, answers), read(good, answers)}},
-		"the driver asks, and the spec only tells":        {policy: tell(154), happen: []happening{read(asking, answers)}},
-		"and a test then does not fail":                   {policy: tell(154), happen: []happening{xid(95), retries, read(asking, answers)}},
-		"a row that could not be replaced":                {happen: []happening{read(failed, answers)}, state: Closed, reason: "could not be replaced"},
-		"which the spec tells":                            {policy: tell(64), happen: []happening{read(failed, answers)}},
-		"rows that wait for a reset":                      {happen: []happening{read(pending, answers)}},
-		"which close, as the spec says":                   {policy: Policy{Do: map[uint64]Do{63: Close}}, happen: []happening{read(pending, answers)}, state: Closed},
-		"retry of an open GPU":                            {happen: []happening{retries}},
-		"retry with good readings":                        {happen: []happening{xid(119), retries, read(good, answers)}},
-		"retry while the driver asks":                     {happen: []happening{xid(119), retries, read(asking, answers)}, state: Closed, reason: "its test failed: the driver says that it needs a reset"},
-		"an XID during the test":                          {happen: []happening{xid(119), retries, xid(120), read(good, answers)}, state: Closed, reason: "XID 120 ("},
-		"an XID during the test that the spec only tells": {policy: tell(120), happen: []happening{xid(119), retries, xid(120), read(good, answers)}},
+		"an error of a program":                                       {happen: []happening{xid(31), xid(13), xid(43)}},
+		"contained memory errors and replaced rows":                   {happen: []happening{xid(94), xid(63)}},
+		"an XID that is not known":                                    {happen: []happening{xid(9999)}},
+		"an uncontained memory error":                                 {happen: []happening{xid(95)}, state: Closed, reason: "XID 95 ("},
+		"the first cause stays":                                       {happen: []happening{xid(95), xid(119)}, state: Closed, reason: "XID 95 ("},
+		"unless the GPU is lost":                                      {happen: []happening{xid(95), xid(79)}, state: Closed, reason: "XID 79 ("},
+		"the spec only reports it":                                    {policy: onlyReport(95), happen: []happening{xid(95)}},
+		"the spec closes":                                             {policy: Policy{Do: map[uint64]Do{63: Close}}, happen: []happening{xid(63)}, state: Closed, reason: "XID 63 ("},
+		"good readings alone open nothing":                            {happen: []happening{xid(95), read(good, answers), read(unknown, answers), seen(answers)}, state: Closed},
+		"a GPU that hung and answers was not reset":                   {happen: []happening{xid(119), seen(hangs), seen(answers)}, state: Closed},
+		"a GPU that was lost and answers was":                         {happen: []happening{xid(95), seen(lost), seen(answers)}, state: Testing, reason: "it is tested after XID 95 ("},
+		"and opens with good readings":                                {happen: []happening{xid(95), seen(lost), seen(answers), read(good, answers)}},
+		"and with readings that are not known":                        {happen: []happening{xid(95), seen(lost), seen(answers), read(unknown, answers)}},
+		"but not with bad ones":                                       {happen: []happening{xid(95), seen(lost), seen(answers), read(pending, answers)}, state: Closed, reason: "its test failed: rows of its memory wait for a reset"},
+		"nor with memory that cannot be read":                         {happen: []happening{xid(95), seen(lost), seen(answers), read(good, Seen{Answers: true})}, state: Closed, reason: "its memory cannot be read"},
+		"until these become good":                                     {happen: []happening{xid(95), retries, read(pending, answers), read(good, answers)}},
+		"it is tested when it answers":                                {happen: []happening{xid(79), boots, read(good, lost)}, state: Testing},
+		"a boot":                                                      {happen: []happening{xid(79), seen(lost), boots, read(good, answers)}},
+		"the driver requested something, and no longer does":          {happen: []happening{xid(95), read(requesting, answers), read(good, answers)}},
+		"the driver requests something without an XID":                {happen: []happening{read(requesting, answers)}, state: Closed, reason: "the driver says that it needs a reset"},
+		"and no longer does":                                          {happen: []happening{read(requesting, answers), read(good, answers)}},
+		"the driver requests something, and the spec only reports it": {policy: onlyReport(154), happen: []happening{read(requesting, answers)}},
+		"and a test then does not fail":                               {policy: onlyReport(154), happen: []happening{xid(95), retries, read(requesting, answers)}},
+		"a row that could not be replaced":                            {happen: []happening{read(failed, answers)}, state: Closed, reason: "could not be replaced"},
+		"which the spec only reports":                                 {policy: onlyReport(64), happen: []happening{read(failed, answers)}},
+		"rows that wait for a reset":                                  {happen: []happening{read(pending, answers)}},
+		"which close, as the spec says":                               {policy: Policy{Do: map[uint64]Do{63: Close}}, happen: []happening{read(pending, answers)}, state: Closed},
+		"retry of an open GPU":                                        {happen: []happening{retries}},
+		"retry with good readings":                                    {happen: []happening{xid(119), retries, read(good, answers)}},
+		"retry while the driver requests something":                   {happen: []happening{xid(119), retries, read(requesting, answers)}, state: Closed, reason: "its test failed: the driver says that it needs a reset"},
+		"an XID during the test":                                      {happen: []happening{xid(119), retries, xid(120), read(good, answers)}, state: Closed, reason: "XID 120 ("},
+		"an XID during the test that the spec only reports it":        {policy: onlyReport(120), happen: []happening{xid(119), retries, xid(120), read(good, answers)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Record
@@ -113,7 +113,7 @@ func TestRecord(t *testing.T) {
 
 // Every state has a way out, from everything that may have happened before.
 func TestEveryStateHasAnExit(t *testing.T) {
-	all := []happening{xid(31), xid(79), xid(95), xid(64), seen(answers), seen(lost), seen(hangs), read(good, answers), read(unknown, answers), read(asking, answers), read(pending, answers), read(failed, answers), read(good, lost), boots, retries}
+	all := []happening{xid(31), xid(79), xid(95), xid(64), seen(answers), seen(lost), seen(hangs), read(good, answers), read(unknown, answers), read(requesting, answers), read(pending, answers), read(failed, answers), read(good, lost), boots, retries}
 	var walk func(r Record, depth int)
 	checked := map[Record]bool{}
 	walk = func(r Record, depth int) {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/power"
 )
 
 // memoryLimits keeps the driver's limits of GPU memory.
@@ -29,10 +30,13 @@ type memoryLimits interface {
 	RemoveAttached(ctx context.Context) error
 }
 
-// tester tests GPUs that are closed to new leases because of trouble of their own.
-type tester interface {
-	// Retry opens a GPU again if its readings permit, and says why it stays closed.
-	Retry(ctx context.Context, id gpu.UUID) error
+// Hardware are the parts that look after the boards.
+type Hardware struct {
+	// Health opens a GPU that is closed because of trouble of its own, if its readings permit, and says why it stays closed.
+	Health interface {
+		Retry(ctx context.Context, id gpu.UUID) error
+	}
+	Power *power.Caps
 }
 
 // Changes carries changes from their proposal to their end.
@@ -54,10 +58,10 @@ type Changes struct {
 	Stopper     *stop.Stopper
 	Converger   converger
 	Memory      memoryLimits
-	Health      tester
-	Leases      leaseStopper
-	Adopter     loginLimiter
-	Wake        func()
+	Hardware
+	Leases  leaseStopper
+	Adopter loginLimiter
+	Wake    func()
 
 	Dynamic Dynamic
 	resets  resetDetector

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
+	"github.com/gpushare/gpushare/power"
 )
 
 // noGPUs is a host without a GPU.
@@ -86,7 +87,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	w.Changes = &Changes{
 		Reporter: rep, Settings: ChangeSettings{HostRoot: root, CDIDir: cdi}, State: st, Tasks: tasks, Port: w.port, Driver: noGPUs{}, Observer: observer,
-		Table: table, Logins: logins, Attribution: attributed, Converger: w.idleConverger, Adopter: unlimited{}, Memory: unlimitedMemory{}, Wake: func() {}, Dynamic: Dynamic{Signal: loop.NewWake()},
+		Table: table, Logins: logins, Attribution: attributed, Converger: w.idleConverger, Adopter: unlimited{}, Memory: unlimitedMemory{}, Hardware: Hardware{Power: &power.Caps{Dir: t.TempDir(), Now: time.Now}}, Wake: func() {}, Dynamic: Dynamic{Signal: loop.NewWake()},
 		Identities: server.NewIdentities(rep, tasks, "off"),
 		Policy: &devicepolicy.Policy{
 			Reporter: rep, HostRoot: root, CDIDir: cdi, State: st, Port: w.port, Observer: observer, Table: table, Logins: logins, Hosts: attributed.Hosts, SliceUse: attributed.SliceUse,

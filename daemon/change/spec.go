@@ -168,6 +168,10 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 	if err := planner.FeasibleSpec(p.want, node); err != nil {
 		return nil, d.Located(err)
 	}
+	targets := p.want.PowerTargets(node)
+	if err := state.PowerError(targets, cs.Power.Plan(ctx, targets, true).Problems); err != nil {
+		return nil, d.Located(err)
+	}
 	if err := cs.Memory.Refuse(p.want, node); err != nil {
 		return nil, err
 	}
@@ -179,6 +183,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	use := cs.Attribution.UsageUnder(p.want, cs.Attribution.OpenDevices(ctx, p.node.GPUs))
 	use.Done = ctx.Done()
 	hardware := planner.PlanGPUs(p.want, p.node, use, a)
+	hardware.Steps = append(hardware.Steps, cs.Power.Plan(ctx, p.want.PowerTargets(p.node), false).Steps...)
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -195,8 +195,11 @@ func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, erro
 	if err != nil {
 		return out, err
 	}
-	out.warnings = append(out.warnings, warnings...)
-	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, extent), isolationSteps, rest, stop, hardware)
+	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
+	defer cancel()
+	power, unread := cs.Power.PlanUnmanage(ctx, (&state.Desired{}).PowerTargets(node))
+	out.warnings = slices.Concat(out.warnings, warnings, unread)
+	out.steps = slices.Concat(planner.PlanUnmanageStops(live, names, hardware, extent), isolationSteps, rest, stop, hardware, power)
 	return out, nil
 }
 

@@ -117,6 +117,7 @@ func (cv *Converger) Correct(ctx context.Context) error {
 // Converge observes and corrects once, at the end of a change with these steps.
 func (cv *Converger) Converge(ctx context.Context, steps []step.Step) error {
 	cv.Drift.forgetWritten(steps)
+	cv.Power.Forget(steps)
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
 	defer cancel()
 	return cv.convergeOn(ctx, cv.Observer.Observe(ctx))
@@ -137,12 +138,15 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	if err != nil {
 		return errors.Join(filterErr, err)
 	}
-	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After)
+	targets := want.PowerTargets(node)
+	power := cv.Power.Plan(ctx, targets, false)
+	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After, power.Steps)
 	steps = planner.WithoutWaiting(steps, node, cv.Now())
 	skipped := disruptive(steps)
 	err = cv.CarryOut(ctx, steps)
 	cv.reportMPSCorrected(want, node, steps)
 	cv.reportDrift(want, found, skipped)
+	cv.reportPower(targets, power)
 	return errors.Join(filterErr, err)
 }
 
@@ -268,6 +272,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.updateInventory(want, node)
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
+	cv.updatePowerConditions(want)
 }
 
 // foreignCondition reports an instance that gpushare does not manage, with the commands that settle whose it is.

@@ -40,7 +40,7 @@ type Converger struct {
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
 	MPSFaults        mpsFaults
-	Health           gpuHealth
+	Hardware
 
 	Drift         drift
 	unmetReserved unmetReserved
@@ -72,6 +72,12 @@ type mpsFaults interface {
 	// Run ends what stays after a fault, until ctx ends.
 	Run(ctx context.Context)
 	Converge(node *observe.Node)
+}
+
+// Hardware are the parts that look after the boards.
+type Hardware struct {
+	Health gpuHealth
+	Power  powerCaps
 }
 
 // gpuHealth closes GPUs that have trouble of their own, and opens them again.

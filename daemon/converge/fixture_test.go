@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
+	"github.com/gpushare/gpushare/power"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,6 +68,12 @@ type noFaults struct{}
 
 func (noFaults) Run(context.Context)    {}
 func (noFaults) Converge(*observe.Node) {}
+
+// healthy has GPUs without trouble.
+type healthy struct{}
+
+func (healthy) XID(gpu.Event)          {}
+func (healthy) Converge(*observe.Node) {}
 
 // noAccess leaves the sockets of MPS as they are.
 type noAccess struct{}
@@ -117,7 +124,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		Engine: &engine.Engine{Handlers: engine.Handlers{
 			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{}, MPSFaults: noFaults{},
+		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{}, MPSFaults: noFaults{}, Hardware: Hardware{Health: healthy{}, Power: &power.Caps{Dir: root, Now: time.Now}},
 		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{

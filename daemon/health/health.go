@@ -20,7 +20,7 @@ type Health struct {
 	*report.Reporter
 	State    *state.State
 	Observed func() *observe.Node
-	Driver   Reader // nil: the driver gives no readings
+	Driver   reader
 	Lease    func(id string) (lease.Lease, bool)
 	Live     func() []lease.Lease
 	Leases   notes
@@ -43,8 +43,8 @@ type Health struct {
 	logErr  error        // why the kernel's log cannot be read
 }
 
-// Reader reads the sensors of a GPU.
-type Reader interface {
+// reader reads the sensors of a GPU.
+type reader interface {
 	Health(ctx context.Context, id gpu.UUID) (gpu.Health, error)
 }
 
@@ -65,7 +65,7 @@ type known struct {
 const (
 	// interval is the time between two readings of a GPU.
 	interval = 10 * time.Second
-	// spacing is the least time between two readings that XIDs ask for.
+	// spacing is the least time between two readings that XIDs request.
 	spacing = time.Second
 	// logRetry is when the kernel's log is tried again.
 	logRetry = time.Minute

@@ -69,21 +69,22 @@ func newFixture(t *testing.T) *fixture {
 			return f.live[i], true
 		},
 	}
+	f.Driver = driver{f}
 	events, stop := f.Events.Subscribe()
 	t.Cleanup(stop)
 	f.events = events.C
 	return f
 }
 
-// ask is a reading.
-func (f *fixture) ask() (gpu.Health, error) { f.reads++; return f.reading, f.readErr }
+// answer is a reading.
+func (f *fixture) answer() (gpu.Health, error) { f.reads++; return f.reading, f.readErr }
 
 func (f *fixture) Note(id string, n lease.Notice) { f.notes[id] = append(f.notes[id], n.Text) }
 
 // driver answers with the reading of a fixture.
 type driver struct{ f *fixture }
 
-func (d driver) Health(context.Context, gpu.UUID) (gpu.Health, error) { return d.f.ask() }
+func (d driver) Health(context.Context, gpu.UUID) (gpu.Health, error) { return d.f.answer() }
 
 // published returns the events of a kind since the last call.
 func (f *fixture) published(kind string) (out []*api.Event) {
@@ -99,13 +100,13 @@ func (f *fixture) published(kind string) (out []*api.Event) {
 	}
 }
 
-// wait lets an event whose line of the log does not come be told.
+// wait lets an event whose line of the log does not come be published.
 func (f *fixture) wait(d time.Duration) {
 	f.now = f.now.Add(d)
 	f.mu.Lock()
 	due := f.pairs.Due(f.now)
 	f.mu.Unlock()
-	f.tell(due)
+	f.publish(due)
 }
 
 func (f *fixture) line1(xid uint64, pid int) {
@@ -118,8 +119,8 @@ func (f *fixture) leases(tenantOf map[string]string) {
 	}
 }
 
-// An error of a program is told to its lease, once for both reports, and the GPU stays open.
-func TestAnErrorOfAProgramIsToldToItsLease(t *testing.T) {
+// An error of a program is reported to its lease, once for both reports, and the GPU stays open.
+func TestAnErrorOfAProgramIsReportedToItsLease(t *testing.T) {
 	for name, reports := range map[string]func(*fixture){
 		"event, then line": func(f *fixture) { f.XID(gpu.Event{GPU: gpuA, XID: 31}); f.line1(31, 7) },
 		"line, then event": func(f *fixture) { f.line1(31, 7); f.XID(gpu.Event{GPU: gpuA, XID: 31}) },
@@ -212,7 +213,6 @@ func TestARepeatedErrorIsNotedOnceInAMinute(t *testing.T) {
 // A closed GPU is opened by retry when its readings permit; what they say is in the answer, in the condition and in the status.
 func TestRetryReadsTheGPU(t *testing.T) {
 	f := newFixture(t)
-	f.Driver = driver{f}
 	f.line1(95, 0)
 	if e := f.published("gpu.health"); len(e) != 1 || !strings.Contains(e[0].Message, "GPU 3 takes no new lease: XID 95 (") {
 		t.Fatalf("the events are %+v", e)
@@ -281,7 +281,10 @@ type during struct {
 	happens func()
 }
 
-func (d during) Health(context.Context, gpu.UUID) (gpu.Health, error) { d.happens(); return d.f.ask() }
+func (d during) Health(context.Context, gpu.UUID) (gpu.Health, error) {
+	d.happens()
+	return d.f.answer()
+}
 
 // A change that could not be written is written with the next observation.
 func TestATransitionIsNotLost(t *testing.T) {
@@ -306,7 +309,7 @@ func TestATransitionIsNotLost(t *testing.T) {
 }
 
 // A board that was taken out is forgotten after the boot; one that only is not found is not.
-func TestABoardThatIsGoneIsForgotten(t *testing.T) {
+func TestABoardThatWasTakenOutIsForgotten(t *testing.T) {
 	f := newFixture(t)
 	f.line1(95, 0)
 	other := f.node.GPUs[0]
@@ -327,10 +330,10 @@ func TestABoardThatIsGoneIsForgotten(t *testing.T) {
 func TestPolicyOfAGPU(t *testing.T) {
 	warm, hot := api.Celsius(80), api.Celsius(90)
 	want := &state.Desired{
-		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm}, XID: map[string]string{"79": "tell", "63": "close"}}}},
-		GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "tell"}}}},
+		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm}, XID: map[string]string{"79": "report", "63": "close"}}}},
+		GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "report"}}}},
 	}
-	if p := policyOf(want, gpuA); *p.Warn != 90 || p.Do[79] != rules.Tell || p.Do[63] != rules.Tell {
+	if p := policyOf(want, gpuA); *p.Warn != 90 || p.Do[79] != rules.ReportOnly || p.Do[63] != rules.ReportOnly {
 		t.Errorf("it is %+v", p)
 	}
 	if p := policyOf(want, "GPU-other"); *p.Warn != 80 || p.Do[63] != rules.Close {

@@ -50,7 +50,7 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 		return busy, nil
 	}
 	before := k.record(id)
-	h, err := k.ask(ctx, id)
+	h, err := k.query(ctx, id)
 	node := k.Observed()
 	m := k.momentOf(node)
 	policy := policyOf(k.State.Desired(), id)
@@ -82,11 +82,8 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 	return nil, err
 }
 
-// ask reads the sensors. Without a reading nothing is known, which is no problem.
-func (k *Health) ask(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
-	if k.Driver == nil {
-		return gpu.Health{}, nil
-	}
+// query reads the sensors. Without a reading nothing is known, which is no problem.
+func (k *Health) query(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	h, err := k.Driver.Health(ctx, id)

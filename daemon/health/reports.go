@@ -55,28 +55,28 @@ func (k *Health) line(r kernellog.Record) {
 	}
 }
 
-// report closes the GPU if the XID does that, at once and from whichever report is first. What is told waits for the pair.
+// report closes the GPU if the XID does that, at once and from whichever report is first. What is published waits for the pair.
 func (k *Health) report(r rules.Report) {
 	policy, m := policyOf(k.State.Desired(), r.GPU), k.momentOf(k.Observed())
 	k.apply(transition{r.GPU, func(was rules.Record) rules.Record { return was.AfterXID(r.XID, policy, m) }})
 	k.mu.Lock()
 	complete := k.pairs.Add(r)
 	k.mu.Unlock()
-	k.tell(complete)
+	k.publish(complete)
 	k.Arrived.Set()
 	if c := rules.Of(r.XID).Class; c != rules.Program && c != rules.Notice {
 		k.Due.Set() // The readings say more.
 	}
 }
 
-// reportLoop tells of the XIDs that have no line in the log, until ctx ends.
+// reportLoop publishes the XIDs that have no line in the log, until ctx ends.
 func (k *Health) reportLoop(ctx context.Context) {
 	for {
 		k.mu.Lock()
 		due := k.pairs.Due(k.Now())
 		wait, waits := k.pairs.Next(k.Now())
 		k.mu.Unlock()
-		k.tell(due)
+		k.publish(due)
 		if !waits {
 			wait = time.Hour
 		}
@@ -130,8 +130,8 @@ func (k *Health) setLog(err error) (other bool) {
 	return other
 }
 
-// tell counts XIDs, publishes them, and notes them for the lease that caused them.
-func (k *Health) tell(reports []rules.Report) {
+// publish counts XIDs, publishes them, and notes them for the lease that caused them.
+func (k *Health) publish(reports []rules.Report) {
 	for i := range reports {
 		r := &reports[i]
 		x := rules.Of(r.XID)
@@ -149,7 +149,7 @@ func (k *Health) tell(reports []rules.Report) {
 		if !r.Counted || id != "" {
 			k.Events.Publish(e)
 		}
-		if id != "" && (x.Class == rules.Program || x.Class == rules.Contained) && !k.toldByMPS(r) {
+		if id != "" && (x.Class == rules.Program || x.Class == rules.Contained) && !k.reportedByMPS(r) {
 			k.note(id, r, x)
 		}
 	}
@@ -163,10 +163,12 @@ func process(r *rules.Report) string {
 	return fmt.Sprintf("pid %d (%s)", r.PID, r.Name)
 }
 
-// toldByMPS reports whether the fault is one of MPS, whose culprit and victims are told elsewhere.
-func (k *Health) toldByMPS(r *rules.Report) bool { return k.State.Desired().HasMPS(r.GPU, r.GI != nil) }
+// reportedByMPS reports whether the fault is one of MPS, whose culprit and victims are reported elsewhere.
+func (k *Health) reportedByMPS(r *rules.Report) bool {
+	return k.State.Desired().HasMPS(r.GPU, r.GI != nil)
+}
 
-// note tells the users of a lease what happened to their program. A program that fails again and again is noted once in a minute.
+// note keeps for the users of a lease what happened to their program. A program that fails again and again is noted once in a minute.
 func (k *Health) note(id string, r *rules.Report, x rules.XID) {
 	key := note{id, r.XID}
 	k.mu.Lock()

@@ -165,7 +165,9 @@ func (c *collection) gpu(g *api.GPUStatus) {
 		c.add(gpuRead, seconds(*g.ReadAt), index, g.UUID)
 	}
 	// A GPU that does not answer has its last reading in the status. As a metric that would be an old value with a new time.
-	if g.ReadAt == nil || g.State == "lost" || g.State == "stuck" {
+	answers := g.ReadAt != nil && g.State != "lost" && g.State != "stuck"
+	c.health(g, answers)
+	if !answers {
 		return
 	}
 	if g.Utilization != nil {

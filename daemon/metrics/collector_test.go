@@ -46,6 +46,12 @@ func labNode() *Snapshot {
 	sliced.Utilization, sliced.TimeSlices = ptr(7), &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.5)}
 	sliced.Granted = []api.GrantedMemory{{Tenant: "vision", Grant: "dev", Bytes: 30 * gib}}
 	lost.State, lost.Utilization = "lost", ptr(50)
+	readings := &api.HealthReadings{
+		ReadAt: noon, Temperature: ptr(61), MemoryTemperature: ptr(70), Throttle: []string{"thermal"}, CorrectedErrors: ptr(uint64(5)), UncorrectedErrors: ptr(uint64(1)), PCIeReplays: ptr(uint64(2)),
+		Rows: &api.RemappedRows{Corrected: 1, Uncorrected: 2, Pending: true}, NVLinkErrors: &api.NVLinkCounters{CRC: 3, Replay: 4, Recovery: 5},
+	}
+	served.Health, sliced.Health = &api.GPUHealth{State: api.HealthWarning, Readings: readings}, &api.GPUHealth{State: api.HealthOK, Readings: &api.HealthReadings{ReadAt: noon}}
+	lost.Health = &api.GPUHealth{State: api.HealthClosed, Since: &noon, Readings: readings}
 	fresh.ReadAt, fresh.Memory, fresh.Owner = nil, api.GPUMemory{}, "slurm"
 	later := noon.Add(time.Minute)
 	lease := func(id, grant, state string, on api.GPUStatus) api.Lease {

@@ -28,7 +28,6 @@ func View(s *state.State, node *observe.Node) lease.View {
 		closeUnrestored(s, closed, want, node)
 	}
 	closeCordoned(s, closed)
-	closeUnhealthy(s, closed)
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
@@ -75,20 +74,11 @@ func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Des
 	}
 }
 
-// closeCordoned closes the GPUs that an administrator cordoned.
+// closeCordoned closes the GPUs that an administrator cordoned, and those with trouble of their own. Its cause names no lease.
 func closeCordoned(s *state.State, closed map[gpu.UUID]string) {
-	for id := range s.Stored().Cordoned {
+	for id, why := range s.Unfit() {
 		if closed[id] == "" {
-			closed[id] = "it is cordoned"
-		}
-	}
-}
-
-// closeUnhealthy closes the GPUs that have trouble of their own. The cause names no user, process or lease.
-func closeUnhealthy(s *state.State, closed map[gpu.UUID]string) {
-	for id, h := range s.Stored().Unhealthy {
-		if closed[id] == "" {
-			closed[id] = "it is unhealthy: " + h.Cause
+			closed[id] = why
 		}
 	}
 }

@@ -84,6 +84,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	v.currentStatus() // It brings the conditions up to date.
 	v.checkUnattributed(node, warn)
 	v.checkObserving(observeCtx, node, ok, warn)
+	v.checkHealth(node, ok, warn)
 	conditions := v.Managers.Acknowledge.Annotate(v.Conditions.List())
 	for _, cond := range conditions {
 		switch cond.Kind {

@@ -276,6 +276,7 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 		rows = append(rows, []string{"cordoned", cordonText(g.Cordoned)})
 	}
 	rows = append(rows, []string{"memory", memory(g.Memory)})
+	rows = append(rows, healthRows(g.Health)...)
 	if g.Utilization != nil {
 		rows = append(rows, []string{"utilization", fmt.Sprintf("%d%%", *g.Utilization)})
 	}
@@ -297,6 +298,9 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 	}
 	for i := range conditions {
 		rows = append(rows, []string{"condition", conditions[i].Message})
+		if conditions[i].Kind == "health" && conditions[i].Hint != "" {
+			rows = append(rows, []string{"", conditions[i].Hint})
+		}
 	}
 	a.table(rows)
 }

@@ -28,6 +28,7 @@ var scopes = []struct {
 	{"mig.destroy", perDriver},
 	{"mig.compute", perDriver},
 	{"gpu.compute-mode", perDriver},
+	{"gpu.power-limit", perDriver},
 	{"mps.", perBoot},
 	{"unit.", perBoot},
 	{"process.", perBoot},

@@ -288,6 +288,7 @@ var examples = map[reflect.Type]string{
 	reflect.TypeFor[api.Percent]():  "a share, as in 40%",
 	reflect.TypeFor[api.Duration](): "a duration, as in 5m",
 	reflect.TypeFor[api.Celsius]():  "a temperature, as in 85C",
+	reflect.TypeFor[api.Watts]():    "a power, as in 300W",
 }
 
 func (d *decoder) scalar(n *yaml.Node, path, required string) bool {

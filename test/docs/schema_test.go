@@ -40,6 +40,7 @@ var quantities = map[reflect.Type]map[string]any{
 	reflect.TypeFor[api.Bytes]():   {"type": "string", "pattern": "^([0-9]+\\.?[0-9]*|\\.[0-9]+) *([KMGT]i)?B$"},
 	reflect.TypeFor[api.Percent](): {"type": "string", "pattern": "^([0-9]+\\.?[0-9]{0,2}|\\.[0-9]{1,2})%$"},
 	reflect.TypeFor[api.Celsius](): {"type": "string", "pattern": "^[0-9]+C$"},
+	reflect.TypeFor[api.Watts]():   {"type": "string", "pattern": "^[0-9]+W$"},
 	reflect.TypeFor[api.Duration](): {"anyOf": []any{
 		map[string]any{"type": "string", "pattern": "^ *(0|([0-9.]+(ns|us|µs|μs|ms|s|m|h|d))+|[0-9]+-[0-9]+(:[0-9]+){0,2}|[0-9]+(:[0-9]+){2}) *$"},
 		map[string]any{"const": 0},

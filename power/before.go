@@ -1,0 +1,73 @@
+package power
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpushare/gpushare/gpu"
+)
+
+func (c *Caps) path(id gpu.UUID) string { return filepath.Join(c.Dir, string(id)+".json") }
+
+// before returns the recorded limit from before; nil when none is.
+func (c *Caps) before(id gpu.UUID) (*Before, error) {
+	b, err := os.ReadFile(c.path(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the power limit from before: %w", err)
+	}
+	var out Before
+	if err := json.Unmarshal(b, &out); err != nil || out.Limit == 0 {
+		return nil, fmt.Errorf("cannot read the power limit from before: %s is damaged; remove it, and set the limit with 'nvidia-smi -pl' after the GPU is unmanaged", c.path(id))
+	}
+	return &out, nil
+}
+
+// keep records the limit from before, durably: it is on disk before the limit is set. nil removes the record.
+func (c *Caps) keep(id gpu.UUID, before *Before) error {
+	if before == nil {
+		if err := os.Remove(c.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot remove the record of a power limit: %w", err)
+		}
+		return nil
+	}
+	if is, err := c.before(id); err == nil && is != nil && *is == *before {
+		return nil
+	}
+	b, err := json.Marshal(before)
+	if err == nil {
+		err = os.MkdirAll(c.Dir, 0o700)
+	}
+	if err == nil {
+		err = writeDurably(c.path(id), b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot record the power limit from before: %w", err)
+	}
+	return nil
+}
+
+// writeDurably replaces a file so that after a power cut it is the old or the new one.
+func writeDurably(path string, b []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
