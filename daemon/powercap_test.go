@@ -228,3 +228,26 @@ func TestPowerCapThatIsNotKept(t *testing.T) {
 		w.wantLimits("300 400, 1 kept", "corrected later")
 	})
 }
+
+// TestPowerCapAfterAReset: a change of the MIG mode resets the GPU, which removes the limit. The change sets it again, and that is no
+// drift.
+func TestPowerCapAfterAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "A100-SXM4-40GB"})
+		w.startDaemon()
+		const node = "version: v1\nnode: {enforce: on, health: {power_cap: 300W}}\n"
+		w.mustApply(node + "gpus: [{select: {all: true}, mode: exclusive}]\n")
+		w.wantLimits("300, 1 kept", "applied")
+		resets := w.truth()[0].Resets
+		if _, op, refusal := w.apply(node+"gpus: [{select: {all: true}, mode: mig, mig: {layout: [3g.20gb]}}]\n", "?allow-reset=true"); refusal != nil || op.State != "done" {
+			t.Fatalf("%v, %+v", refusal, op)
+		}
+		if w.truth()[0].Resets == resets {
+			t.Fatal("the GPU was not reset")
+		}
+		w.wantLimits("300, 1 kept", "after a reset")
+		if n := w.Counters.Drifts.Load(); n != 0 {
+			t.Errorf("%d drifts", n)
+		}
+	})
+}

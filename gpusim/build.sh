@@ -7,7 +7,7 @@ out=$1
 mkdir -p "$out"
 # The header is from go-nvml; this repository has no copy.
 nvml=$(cd "$here" && ${GO:-go} list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/pkg/nvml
-for v in 535 580 615; do
+for v in 470 535 550 580 615; do
 	${CC:-gcc} -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -Wno-unused-parameter -Wno-deprecated-declarations \
 		-DGPUSIM_DRIVER=$v -isystem "$nvml" \
 		-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script="$here/shim/$v.map" -Wl,-z,defs \

@@ -3,7 +3,6 @@ package gpusim
 import (
 	"fmt"
 	"hash/fnv"
-	"strings"
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/engine"
@@ -63,9 +62,9 @@ func (g *device) seriesLocked(since uint64) ([]engine.SeriesSample, Ret) {
 }
 
 // utilizationCall is the call with which the worker reads the utilisation by process: the newer one where the library has
-// it. Branch 535 does not.
+// it. Branches 470 and 535 do not.
 func (n *Node) utilizationCall() string {
-	if strings.HasPrefix(n.cfg.DriverVersion, "535.") {
+	if b := n.cfg.branch(); b == 470 || b == 535 {
 		return "DeviceGetProcessUtilization"
 	}
 	return "DeviceGetProcessesUtilizationInfo"

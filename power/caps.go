@@ -108,12 +108,18 @@ func (c *Caps) Plan(ctx context.Context, targets []Target, fresh bool) Plan {
 	return out
 }
 
-// PlanUnmanage plans the return of all limits from before. A limit that cannot be read stays, with a warning.
+// PlanUnmanage plans the return of all limits from before. That of a GPU that does not answer, or that cannot be read, remains, with a
+// warning.
 func (c *Caps) PlanUnmanage(ctx context.Context, targets []Target) (steps []step.Step, warnings []string) {
 	p := c.Plan(ctx, targets, false)
 	for i := range targets {
-		if err := p.Problems[targets[i].GPU]; err != nil {
-			warnings = append(warnings, "the power limit of "+targets[i].Name+" stays: "+err.Error())
+		t := &targets[i]
+		err := p.Problems[t.GPU]
+		if kept, _ := c.before(t.GPU); t.Err != nil && kept != nil {
+			err = t.Err
+		}
+		if err != nil {
+			warnings = append(warnings, "the power limit of "+t.Name+" is not restored: "+err.Error())
 		}
 	}
 	for i := range p.Steps {

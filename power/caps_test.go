@@ -145,6 +145,24 @@ func TestNothingIsReadWithoutNeed(t *testing.T) {
 	}
 }
 
+// TestUnmanageNamesWhatRemains: the limit of a GPU that does not answer is not restored.
+func TestUnmanageNamesWhatRemains(t *testing.T) {
+	b := &board{limit: 400_000}
+	c := caps(t, b)
+	p := c.Plan(t.Context(), target(300_000), true)
+	if err := (Handler{c}).Do(t.Context(), p.Steps[0]); err != nil {
+		t.Fatal(err)
+	}
+	if steps, warnings := c.PlanUnmanage(t.Context(), target(0)); len(steps) != 1 || steps[0].Reason != "the node is unmanaged" || len(warnings) != 0 {
+		t.Errorf("%+v, %q", steps, warnings)
+	}
+	silent := target(0)
+	silent[0].Err = gpu.ErrTimeout
+	if steps, warnings := c.PlanUnmanage(t.Context(), silent); len(steps) != 0 || len(warnings) != 1 || !strings.Contains(warnings[0], "the power limit of GPU 0 (A100) is not restored") {
+		t.Errorf("%+v, %q", steps, warnings)
+	}
+}
+
 // TestDamagedRecord refuses to guess the limit from before.
 func TestDamagedRecord(t *testing.T) {
 	b := &board{limit: 300_000}

@@ -69,7 +69,7 @@ var build = sync.OnceValue(func() (b built) {
 			b.err = fmt.Errorf("cannot run %s: %w\n%s", name, err, out)
 		}
 	}
-	for _, v := range []string{"535", "580", "615"} {
+	for _, v := range []string{"470", "535", "550", "580", "615"} {
 		run("gcc", append([]string{
 			"-O1", "-w", "-fPIC", "-shared", "-I" + filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"),
 			"-Wl,-soname,libnvidia-ml.so.1", "-Wl,--version-script=../../gpusim/shim/" + v + ".map",

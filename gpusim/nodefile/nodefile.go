@@ -3,7 +3,7 @@
 //
 // A node file has these keys, all optional:
 //
-//	driver: "580"               the library variant: 535, 580 or 615
+//	driver: "580"               the library variant: 470, 535, 550, 580 or 615
 //	driver_version: 580.95.05   the reported driver version
 //	state: ready                ready, absent (no kernel module) or mismatch
 //	seed: lab                   the seed of the UUIDs and of the sampler
@@ -58,7 +58,7 @@ import (
 
 // File is a node file: the node and the variant of its library.
 type File struct {
-	Driver string // the library variant: "535", "580" or "615"
+	Driver string // the library variant: "470", "535", "550", "580" or "615"
 	Config gpusim.Config
 }
 
@@ -70,7 +70,9 @@ var variants = map[string]struct {
 	profilesWithoutMIG bool
 	memoryLimits       bool
 }{
+	"470": {"470.256.02", 11040, false, false},
 	"535": {"535.183.01", 12020, false, false},
+	"550": {"550.163.01", 12040, false, false},
 	"580": {"580.95.05", 13000, true, false},
 	"615": {"615.10", 13040, true, true}, // the minor number is invented: no release was seen
 }
@@ -176,7 +178,7 @@ func (doc *document) file() (File, error) {
 	}
 	v, ok := variants[doc.Driver]
 	if !ok {
-		return File{}, fmt.Errorf("driver must be 535, 580 or 615, not %q", doc.Driver)
+		return File{}, fmt.Errorf("driver must be 470, 535, 550, 580 or 615, not %q", doc.Driver)
 	}
 	f := File{Driver: doc.Driver, Config: gpusim.Config{
 		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
