@@ -302,7 +302,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.health = &health.Health{
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge,
-		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, Due: loop.NewWake(), Arrived: loop.NewWake(),
+		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, StateDir: store.RunDir(s.StateDir), Due: loop.NewWake(), Arrived: loop.NewWake(),
 	}
 	d.converger.Health, d.changes.Health = d.health, d.health
 	d.maintenance = &maintenance.Maintenance{

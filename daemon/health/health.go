@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -28,7 +29,8 @@ type Health struct {
 	LeaseLookup func(about int) func(pid int) (id string, ok bool)
 	// FollowLog calls f for each XID in the kernel's log until ctx ends or the log cannot be read; nil: there is no log.
 	FollowLog func(ctx context.Context, f func(kernellog.Record)) error
-	Wake      func() // the converge loop, after a GPU was closed or opened
+	StateDir  store.RunDir // keeps the history of readings
+	Wake      func()       // the converge loop, after a GPU was closed or opened
 
 	Due     loop.Wake  // readings are due
 	Arrived loop.Wake  // an XID waits for its pair
@@ -60,6 +62,7 @@ type known struct {
 	readAt   time.Time
 	err      error // of the last reading
 	findings []rules.Finding
+	history  rules.History
 }
 
 const (
@@ -73,6 +76,8 @@ const (
 
 // Run follows the kernel's log and reads the GPUs until ctx ends, and returns when both have ended.
 func (k *Health) Run(ctx context.Context) {
+	k.loadHistory()
+	defer k.saveHistory()
 	var loops loop.Group
 	loops.Go(func() { k.logLoop(ctx) })
 	loops.Go(func() { k.reportLoop(ctx) })

@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f.Health = &Health{
 		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }), State: state.NewState(stored, false),
-		Observed: func() *observe.Node { return &f.node }, Leases: f, Wake: func() {}, Due: loop.NewWake(), Arrived: loop.NewWake(),
+		Observed: func() *observe.Node { return &f.node }, Leases: f, Wake: func() {}, StateDir: store.RunDir(dir), Due: loop.NewWake(), Arrived: loop.NewWake(),
 		LeaseLookup: func(int) func(int) (string, bool) {
 			return func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok }
 		},
@@ -305,6 +305,38 @@ func TestATransitionIsNotLost(t *testing.T) {
 	f.Converge(&f.node)
 	if r := f.record(gpuA); r.State != rules.Closed || r.XID != 95 {
 		t.Errorf("it is %+v", r)
+	}
+}
+
+// The history outlives the daemon: what the last day is compared with was read before its restart.
+func TestTheHistoryOutlivesTheDaemon(t *testing.T) {
+	f := newFixture(t)
+	was := f.reading
+	read := func(hours int, corrected uint64) {
+		t.Helper()
+		for range hours {
+			was.ECC = &gpu.ECCErrors{Corrected: corrected}
+			if f.reading = was; corrected > 0 {
+				corrected += 50
+			}
+			if _, err := f.read(t.Context(), gpuA); err != nil {
+				t.Fatal(err)
+			}
+			f.now = f.now.Add(time.Hour)
+		}
+	}
+	read(48, 0)
+	next := newFixture(t)
+	next.StateDir, next.now = f.StateDir, f.now
+	next.loadHistory()
+	f = next
+	read(20, 50)
+	list := f.Conditions.List()
+	if len(list) != 1 || list[0].Kind != "health" || !strings.Contains(list[0].Message, "GPU 3: errors of its memory that were corrected in the last day: 950") {
+		t.Errorf("the conditions are %+v", list)
+	}
+	if s := f.Status(gpuA); s.State != api.HealthWarning || s.Since != nil {
+		t.Errorf("the status is %+v", s)
 	}
 }
 

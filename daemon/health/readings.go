@@ -64,9 +64,11 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 	g.err = err
 	var was, now rules.Record
 	var failed error
+	began := false // an hour of its history
 	if err == nil {
 		g.last, g.readAt = &h, m.At
-		g.findings = rules.Readings(&h, policy, g.findings)
+		began = !isEmpty(&h) && g.history.Add(&h, m.At)
+		g.findings = append(rules.Readings(&h, policy, g.findings), g.history.Trends(&h, m.At)...)
 		was, now, failed = k.applyLocked(transition{id, func(r rules.Record) rules.Record {
 			current, ok := node.GPU(id)
 			if r != before || !ok {
@@ -77,6 +79,9 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 	}
 	k.updateConditionsLocked(node)
 	k.mu.Unlock()
+	if began {
+		k.saveHistory()
+	}
 	k.changed(id, was, now, failed)
 	k.Invalidate()
 	return nil, err
