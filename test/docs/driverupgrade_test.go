@@ -41,7 +41,7 @@ func TestDriverUpgradeCommandsWork(t *testing.T) {
 		case line == "```":
 			printed = ""
 		case isCommand && strings.HasPrefix(command, "gpushare "):
-			r := n.CLI(ctx, words(command)[1:]...)
+			r := n.CLI(ctx, splitCommand(command)[1:]...)
 			if ran, printed = ran+1, r.Out; r.Code != 0 {
 				t.Fatalf("line %d: %s\nexited with %d:\n%s%s", i+1, command, r.Code, r.Out, r.Err)
 			}
@@ -70,8 +70,8 @@ func TestDriverUpgradeCommandsWork(t *testing.T) {
 	}
 }
 
-// words splits a command as a shell does whose quotes contain no quotes.
-func words(command string) []string {
+// splitCommand splits a command as a shell does whose quotes contain no quotes.
+func splitCommand(command string) []string {
 	var out []string
 	for i, part := range strings.Split(command, `"`) {
 		if i%2 == 1 {
