@@ -34,15 +34,15 @@ func TestDriverUpgradeCommandsWork(t *testing.T) {
 	}
 	// On the virtual node, by the first words of the command.
 	driver := [][2]string{{"modprobe -r", "driver-unload"}, {"apt install", "driver-install 580.105.08"}, {"modprobe nvidia", "driver-load"}}
-	ran, printed := 0, ""
+	ran, output := 0, ""
 	for i, line := range strings.Split(read(t, "docs/driver-upgrade.md"), "\n") {
 		command, isCommand := strings.CutPrefix(line, "$ ")
 		switch {
 		case line == "```":
-			printed = ""
+			output = ""
 		case isCommand && strings.HasPrefix(command, "gpushare "):
 			r := n.CLI(ctx, splitCommand(command)[1:]...)
-			if ran, printed = ran+1, r.Out; r.Code != 0 {
+			if ran, output = ran+1, r.Out; r.Code != 0 {
 				t.Fatalf("line %d: %s\nexited with %d:\n%s%s", i+1, command, r.Code, r.Out, r.Err)
 			}
 		case isCommand:
@@ -58,8 +58,8 @@ func TestDriverUpgradeCommandsWork(t *testing.T) {
 			if !known {
 				t.Errorf("line %d: the test does not know %q", i+1, command)
 			}
-		case printed != "" && !strings.Contains(printed, line+"\n"):
-			t.Errorf("line %d: %q was not printed, but\n%s", i+1, line, printed)
+		case output != "" && !strings.Contains(output, line+"\n"):
+			t.Errorf("line %d: %q is missing in\n%s", i+1, line, output)
 		}
 	}
 	if ran < 5 {
