@@ -28,16 +28,8 @@ func Unanswered(want *state.Desired, node *observe.Node) []api.HeldGPU {
 			GPU: string(g.Identity.UUID), Index: g.Identity.Index, Reason: cause(g.Err), Command: "gpushare gpu retry " + r.name(g.Identity.UUID),
 		})
 	}
-	for _, id := range node.Missing {
-		if want.Manages(id.UUID) {
-			out = append(out, api.HeldGPU{GPU: string(id.UUID), Index: id.Index, Reason: missingReason, Command: "gpushare config reload"})
-		}
-	}
-	return out
+	return append(out, state.Missing(want, node)...)
 }
-
-// missingReason is why a GPU that the driver does not find is not changed.
-const missingReason = "the driver does not find it"
 
 // cause is the reason of an error of the driver without the call that failed.
 func cause(err error) string {

@@ -77,7 +77,7 @@ func (p *statusInputs) render() *api.Status {
 	for _, id := range p.node.Missing {
 		s.GPUs = append(s.GPUs, api.GPUStatus{
 			Index: id.Index, UUID: string(id.UUID), PCI: id.PCI, Model: id.Model, Mode: p.desired.Mode(id.UUID),
-			State: "missing", Reason: "the driver does not find it", Memory: api.GPUMemory{Total: id.Memory, Reserved: id.Memory},
+			State: "missing", Reason: state.MissingReason, Memory: api.GPUMemory{Total: id.Memory, Reserved: id.Memory},
 		})
 	}
 	if p.desired.Spec != nil {
