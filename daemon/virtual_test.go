@@ -468,6 +468,10 @@ func (s *fakeWorker) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process,
 	return withDeadline(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
 }
 
+func (s *fakeWorker) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	return withDeadline(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.InstanceProcesses(ctx, id, gi) })
+}
+
 func (s *fakeWorker) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 	return withDeadline(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
 }

@@ -26,6 +26,9 @@ type Driver interface {
 	Memory(ctx context.Context, id UUID) (Memory, error)
 	// Processes reads the processes that use memory of one GPU, including its MIG instances and MPS clients.
 	Processes(ctx context.Context, id UUID) ([]Process, error)
+	// InstanceProcesses reads at least the processes of one MIG instance, by its id: it takes a fraction of the time of Processes, which
+	// reads those of every instance. Without such an instance it is the same as Processes.
+	InstanceProcesses(ctx context.Context, id UUID, gi uint32) ([]Process, error)
 	// Utilization reads the per-process samples newer than since (the driver's clock, µs; 0 for all) and returns the
 	// newest timestamp. It is not an error if there are no samples. ErrNotSupported with MIG mode on. Drivers keep the
 	// samples of ten seconds, and add them up: see UtilSample.

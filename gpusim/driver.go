@@ -248,6 +248,11 @@ func (d *Driver) Processes(ctx context.Context, id gpu.UUID) (out []gpu.Process,
 	return out, err
 }
 
+// InstanceProcesses reads the processes of one GPU, of which those of an instance are some.
+func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, _ uint32) ([]gpu.Process, error) {
+	return d.Processes(ctx, id)
+}
+
 // Utilization reads the samples newer than since.
 func (d *Driver) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
 	var out []gpu.UtilSample

@@ -41,7 +41,8 @@ func newID(tenant, grant string, random func(n int) int, taken func(string) bool
 	}
 }
 
-// idPart reduces a name to the characters and the length of an id part.
+// idPart reduces a name to the characters and the length of an id part. A long name loses its middle: names of one project begin
+// alike, and those of one kind end alike.
 func idPart(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -52,8 +53,10 @@ func idPart(s string, most int) string {
 		}
 		return '-'
 	}, s)
-	if len(s) > most {
-		s = s[:most]
+	s = strings.Trim(s, "-")
+	if len(s) <= most {
+		return s
 	}
-	return strings.Trim(s, "-")
+	tail := (most - 1) / 2
+	return strings.TrimRight(s[:most-1-tail], "-") + "-" + strings.TrimLeft(s[len(s)-tail:], "-")
 }

@@ -711,13 +711,14 @@ func TestIDs(t *testing.T) {
 	tests := []struct{ tenant, grant, want string }{
 		{"vision", "dev", "vision-dev-2222"},
 		{"vision", "", "vision-2222"},
-		{long, long, "abcde-abcde-abcde-abcde-abcde-a"},
+		{long, long, "abcde-ab-abcde-a-abcde-a-abcde-a-2222"},
+		{"project-alpha-training", "dev", "project-training-dev-2222"},
 		{"x", "Big_One", "x-big-one-2222"},
 	}
 	for _, tt := range tests {
 		id := newID(tt.tenant, tt.grant, func(int) int { return 0 }, func(string) bool { return false })
-		if !form.MatchString(id) || len(tt.want) < 20 && id != tt.want {
-			t.Errorf("newID(%q, %q) = %q", tt.tenant, tt.grant, id)
+		if !form.MatchString(id) || id != tt.want {
+			t.Errorf("newID(%q, %q) = %q, want %q", tt.tenant, tt.grant, id, tt.want)
 		}
 	}
 	// If every short suffix is in use the suffix is longer, also with a random source that repeats itself.

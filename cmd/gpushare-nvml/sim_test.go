@@ -527,6 +527,58 @@ func TestSimMode(t *testing.T) {
 	}
 }
 
+// TestSimInstanceProcesses reads the processes of one instance with the lists of the GPU and of that instance alone.
+func TestSimInstanceProcesses(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{})
+	ctx := testContext(t)
+	n.readGPUs(ctx)
+	id := n.gpus[0]
+	var all []gpu.Instance
+	for start := range uint32(3) {
+		in, err := n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: start, Size: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, in)
+	}
+	n.cudaContext(string(all[1].Compute[0].UUID)).send("ALLOC 1048576")
+	lists := func() (sum int) {
+		for name, k := range n.calls() {
+			if strings.HasSuffix(name, "RunningProcesses") {
+				sum += k
+			}
+		}
+		return sum
+	}
+	of := func(read func() ([]gpu.Process, error)) (procs []gpu.Process, count int) {
+		t.Helper()
+		before := lists()
+		procs, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return procs, lists() - before
+	}
+	whole, most := of(func() ([]gpu.Process, error) { return n.Processes(ctx, id) })
+	one, few := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, all[1].ID) })
+	none, again := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, 99) })
+	if len(one) != 1 || one[0].GI == nil || *one[0].GI != all[1].ID || one[0].PID != os.Getpid() {
+		t.Errorf("of the instance: %+v", one)
+	}
+	if len(whole) != 1 || len(none) != 1 || again != most {
+		t.Errorf("of the GPU: %+v with %d lists; without such an instance: %+v with %d", whole, most, none, again)
+	}
+	if ofGPU, ofDevice := 3, 2; most != ofGPU+len(all)*ofDevice || few != ofGPU+ofDevice { // no instance has graphics
+		t.Errorf("%d lists are read of one of %d instances, %d of all", few, len(all), most)
+	}
+	other, _ := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, all[0].ID) })
+	for _, p := range other { // The list of the GPU may have it, with its instance.
+		if p.GI == nil || *p.GI != all[1].ID {
+			t.Errorf("of another instance: %+v", other)
+		}
+	}
+}
+
 // TestSimProcesses uses a whole GPU and an instance with this process.
 func TestSimProcesses(t *testing.T) {
 	for _, node := range []string{mixed, plain, old} {

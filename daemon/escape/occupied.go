@@ -138,7 +138,7 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 	if !ok {
 		return false, nil // The device rules find it missing.
 	}
-	processes, err := e.Driver.Processes(ctx, id)
+	processes, err := e.processesAt(ctx, g, l)
 	if err != nil {
 		return false, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: cannot read its processes: %v", g.Identity.Index, err), Hint: "see gpushare doctor"}
 	}
@@ -163,6 +163,16 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 		}
 	}
 	return exiting, nil
+}
+
+// processesAt reads the processes on a GPU; where the lease has a MIG instance, at least those of that.
+func (e *Escapes) processesAt(ctx context.Context, g *observe.GPU, l *lease.Lease) ([]gpu.Process, error) {
+	if l.Place.Instance != nil {
+		if i := slices.IndexFunc(g.Instances, func(in gpu.Instance) bool { return in.Placement == *l.Place.Instance }); i >= 0 {
+			return e.Driver.InstanceProcesses(ctx, g.Identity.UUID, g.Instances[i].ID)
+		}
+	}
+	return e.Driver.Processes(ctx, g.Identity.UUID)
 }
 
 // addOccupant adds one until the next search.

@@ -17,6 +17,22 @@ import (
 
 // Processes implements gpu.Driver.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	return d.processesOf(ctx, id, func(all []migDevice) []migDevice { return all })
+}
+
+// InstanceProcesses implements gpu.Driver.
+func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	return d.processesOf(ctx, id, func(all []migDevice) []migDevice {
+		one := slices.DeleteFunc(slices.Clone(all), func(m migDevice) bool { return m.gi != gi })
+		if len(one) == 0 {
+			return all
+		}
+		return one
+	})
+}
+
+// processesOf reads the lists of the GPU and those of some of its MIG devices.
+func (d *Driver) processesOf(ctx context.Context, id gpu.UUID, some func([]migDevice) []migDevice) ([]gpu.Process, error) {
 	const op = "read the processes"
 	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
@@ -31,7 +47,7 @@ func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, err
 	if ret != nvml.SUCCESS {
 		return nil, v.failed(op, ret)
 	}
-	out, ret := d.processes(v, migs)
+	out, ret := d.processes(v, some(migs))
 	return out, v.failed(op, ret)
 }
 

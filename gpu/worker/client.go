@@ -267,6 +267,11 @@ func (c *Client) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, err
 	return call[[]gpu.Process](ctx, c, OpProcesses, id, nil)
 }
 
+// InstanceProcesses implements gpu.Driver.
+func (c *Client) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	return call[[]gpu.Process](ctx, c, OpInstanceProcesses, id, instanceProcessesArgs{gi})
+}
+
 // Utilization implements gpu.Driver.
 func (c *Client) Utilization(ctx context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
 	r, err := call[utilizationResult](ctx, c, OpUtilization, id, utilizationArgs{since})

@@ -41,6 +41,8 @@ func TestEveryOperation(t *testing.T) {
 		check("memory", mem, gpu.Memory{Total: 40 << 30}, err)
 		procs, err := c.Processes(ctx, gpuA)
 		check("processes", procs, []gpu.Process{{PID: 7}}, err)
+		procs, err = c.InstanceProcesses(ctx, gpuA, 5)
+		check("processes of an instance", procs, []gpu.Process{{PID: 7, GI: new(uint32(5))}}, err)
 		samples, newest, err := c.Utilization(ctx, gpuA, 41)
 		check("samples", samples, []gpu.UtilSample{{PID: 7, Time: 42}}, err)
 		check("newest", newest, uint64(42), err)
@@ -67,8 +69,8 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 8 || st.Messages != 19 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 8 and 19", st.Writes, st.Messages)
+		if st.Writes != 8 || st.Messages != 20 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 8 and 20", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

@@ -131,6 +131,10 @@ func (d *fakeDriver) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, e
 	return []gpu.Process{{PID: 7}}, d.n.enter(OpProcesses, id)
 }
 
+func (d *fakeDriver) InstanceProcesses(_ context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	return []gpu.Process{{PID: 7, GI: &gi}}, d.n.enter(OpInstanceProcesses, id)
+}
+
 func (d *fakeDriver) Utilization(_ context.Context, id gpu.UUID, since uint64) ([]gpu.UtilSample, uint64, error) {
 	return []gpu.UtilSample{{PID: 7, Time: since + 1}}, since + 1, d.n.enter(OpUtilization, id)
 }

@@ -26,6 +26,9 @@ const (
 	OpSetComputeMode   Op = "set-compute-mode"
 	OpEvents           Op = "events"
 
+	// OpInstanceProcesses reads fewer lists than OpProcesses.
+	OpInstanceProcesses Op = "instance-processes"
+
 	// opCancel has no reply: the caller no longer waits for the named request.
 	opCancel Op = "cancel"
 )
@@ -61,7 +64,7 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the MIG profiles", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
 	case OpMemory:
 		return opInfo{"read the memory", threadGPU, false, read}, true
-	case OpProcesses:
+	case OpProcesses, OpInstanceProcesses:
 		return opInfo{"read the processes", threadGPU, false, read}, true
 	case OpUtilization:
 		return opInfo{"read the utilisation", threadGPU, false, read}, true

@@ -263,6 +263,12 @@ func (s *server) call(j job) (any, error) {
 		return d.Memory(ctx, r.GPU)
 	case OpProcesses:
 		return d.Processes(ctx, r.GPU)
+	case OpInstanceProcesses:
+		a, err := decodeArgs[instanceProcessesArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.InstanceProcesses(ctx, r.GPU, a.GI)
 	case OpUtilization:
 		a, err := decodeArgs[utilizationArgs](r)
 		if err != nil {

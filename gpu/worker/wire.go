@@ -60,6 +60,9 @@ type (
 		GI      uint32           `json:"gi"`
 		Compute []gpu.NewCompute `json:"compute,omitempty"`
 	}
+	instanceProcessesArgs struct {
+		GI uint32 `json:"gi"`
+	}
 	computeModeArgs struct {
 		Mode gpu.ComputeMode `json:"mode"`
 	}

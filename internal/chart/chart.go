@@ -15,6 +15,7 @@ type Chart struct {
 	Title       string    `json:"title"`
 	Since       time.Time `json:"since"` // begin of the first step
 	StepSeconds int64     `json:"step_seconds"`
+	StepCount   int       `json:"step_count"`
 	Panels      []Panel   `json:"panels"`
 	Notes       []string  `json:"notes,omitempty"` // what the values lack
 }
@@ -79,7 +80,7 @@ func Empty(u *api.Usage) bool {
 
 // Of makes the chart of usage by tenant, with steps.
 func Of(u *api.Usage, zone *time.Location) Chart {
-	c := Chart{StepSeconds: u.StepSeconds, Title: fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes))}
+	c := Chart{StepSeconds: u.StepSeconds, StepCount: len(u.Steps), Title: fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes))}
 	if len(u.Steps) > 0 {
 		c.Since = u.Steps[0].Since
 	}
@@ -115,7 +116,11 @@ func (v *value) panel(u *api.Usage) Panel {
 		p.Series = append(p.Series, *s)
 	}
 	slices.SortFunc(p.Series, func(a, b Series) int { return cmp.Or(cmp.Compare(b.Mean(), a.Mean()), cmp.Compare(a.Name, b.Name)) })
-	p.Series = slices.DeleteFunc(p.Series, func(s Series) bool { return s.Max() == 0 && len(all) > 1 })
+	if p.Series[0].Max() > 0 { // Else one of them shows that all are 0.
+		p.Series = slices.DeleteFunc(p.Series, func(s Series) bool { return s.Max() == 0 })
+	} else {
+		p.Series = p.Series[:1]
+	}
 	p.join()
 	return p
 }
@@ -147,9 +152,9 @@ func (p *Panel) join() {
 	p.Series = append(p.Series[:mostSeries-1], rest)
 }
 
-// Steps returns how many steps it has.
+// Steps returns how many steps it has, also if nothing was measured.
 func (c *Chart) Steps() int {
-	n := 0
+	n := c.StepCount
 	for i := range c.Panels {
 		for k := range c.Panels[i].Series {
 			n = max(n, len(c.Panels[i].Series[k].Values))

@@ -67,6 +67,24 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
+// Leases of which nothing was measured, or that used nothing, have a chart of the same length.
+func TestNothingButHeld(t *testing.T) {
+	unmeasured := api.UsageStepRow{}
+	unmeasured.Tenant, unmeasured.HeldSeconds = "vision", 3_600_000
+	for name, rows := range map[string][]api.UsageStepRow{"not measured": {unmeasured}, "zeros": {row("speech", 0, 0, 0, 0), row("vision", 0, 0, 0, 0)}} {
+		u := hours(rows, nil)
+		c := Of(u, time.UTC)
+		if Empty(u) || c.Steps() != 2 {
+			t.Errorf("%s: empty %v, %d steps", name, Empty(u), c.Steps())
+		}
+		for _, p := range c.Panels {
+			if name == "zeros" && p.Title != "waiting requests" && (len(p.Series) != 1 || p.Series[0].Name != "speech") {
+				t.Errorf("%s: %s has %+v", name, p.Title, p.Series)
+			}
+		}
+	}
+}
+
 func TestManyTenantsShareASeries(t *testing.T) {
 	var rows []api.UsageStepRow
 	for i := range 20 {

@@ -159,6 +159,7 @@ func TestTexts(t *testing.T) {
 		"usage-both":               {nil, "", "usage --json --csv"},
 		"usage-plot":               {routes{"GET /v1/usage": labWeek()}, "", "usage --plot"},
 		"usage-plot-empty":         {routes{"GET /v1/usage": api.Usage{SchemaVersion: 1, Since: noon.Add(-7 * 24 * time.Hour), Until: noon, StepSeconds: 3600, Steps: []api.UsageStep{{Since: noon.Add(-7 * 24 * time.Hour)}}}}, "", "usage --plot -"},
+		"usage-plot-unmeasured":    {routes{"GET /v1/usage": unmeasuredDay()}, "", "usage --plot --since 1d"},
 		"usage-plot-what":          {nil, "", "usage --plot week.pdf"},
 		"usage-plot-json":          {nil, "", "usage --plot --json"},
 		"usage-plot-two":           {nil, "", "usage --plot a.svg b.svg"},

@@ -10,7 +10,7 @@ import (
 )
 
 // A command that is alone in its tree behaves as in the whole one.
-func TestOneCommandIsMade(t *testing.T) {
+func TestOneCommandIsBuilt(t *testing.T) {
 	for _, args := range []string{"run --help", "lease --help", "lease stop --help", "gpu nonsense", "run --no-such-flag", "mig plan --hel", "status -h"} {
 		alone := runOn(t.Context(), "/nowhere", "", strings.Fields(args)...)
 		whole := runOn(t.Context(), "/nowhere", "", append([]string{"--json=false"}, strings.Fields(args)...)...) // The first word names no command.

@@ -82,6 +82,18 @@ func labWeek() *api.Usage {
 	return u
 }
 
+// unmeasuredDay is a lease of which nothing is known but that it had its GPU.
+func unmeasuredDay() *api.Usage {
+	u := &api.Usage{SchemaVersion: 1, Since: noon.Add(-24 * time.Hour), Until: noon, StepSeconds: 3600}
+	for i := range 24 {
+		r := api.UsageStepRow{}
+		r.Tenant, r.HeldSeconds = "vision", 3_600_000
+		u.Steps = append(u.Steps, api.UsageStep{Since: u.Since.Add(time.Duration(i) * time.Hour), Rows: []api.UsageStepRow{r}})
+		u.Total.HeldSeconds += r.HeldSeconds
+	}
+	return u
+}
+
 func TestImages(t *testing.T) {
 	plotting(t, "draws")
 	dir := t.TempDir()

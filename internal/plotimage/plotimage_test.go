@@ -139,6 +139,7 @@ func TestExtremes(t *testing.T) {
 		"one step":  {StepSeconds: 3600, Since: monday, Panels: []chart.Panel{{Title: "x", Series: []chart.Series{{Name: "a", Values: []float64{1}}}}}},
 		"zeros":     {StepSeconds: 3600, Since: monday, Panels: []chart.Panel{{Title: "x", Series: []chart.Series{{Name: "a", Values: make([]float64, 24)}}}}},
 		"long name": {StepSeconds: 3600, Since: monday, Panels: []chart.Panel{{Title: "x", Series: []chart.Series{{Name: strings.Repeat("größer", 20), Values: []float64{1, 2}}}}}},
+		"nothing":   {StepSeconds: 3600, StepCount: 24, Since: monday, Panels: []chart.Panel{{Title: "x", Absent: "not measured"}, {Title: "y", Absent: "not measured"}}},
 		"a year":    {StepSeconds: 86400, Since: monday, Panels: []chart.Panel{{Title: "x", Series: []chart.Series{{Name: "a", Values: make([]float64, 435)}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {

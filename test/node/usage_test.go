@@ -4,6 +4,8 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -136,8 +138,34 @@ func TestAccountAndIdleLeases(t *testing.T) {
 	if r.Code != 0 || err != nil || len(table) != 3 || table[1][0] != "blue" || table[2][0] != "red" {
 		t.Errorf("the CSV: %v, %q", err, r.Out)
 	}
+	checkPlot(t, n)
 	if r := n.CLI(soon(t), "usage", "--since", "9000d"); r.Code != api.ExitUsage || !strings.Contains(r.Err, "write 1m to 435d") {
 		t.Errorf("9000 days: %d, %s", r.Code, r.Err)
+	}
+}
+
+// checkPlot checks that the steps have what the rows have, and that the installed programs draw them.
+func checkPlot(t *testing.T, n *harness.Node) {
+	t.Helper()
+	u := usage(t, n, "--step", "1h", "--since", "2h")
+	var held api.Thousandths
+	for _, s := range u.Steps {
+		for _, r := range s.Rows {
+			held += r.HeldSeconds
+		}
+	}
+	if held != u.Total.HeldSeconds || held == 0 || u.StepSeconds != 3600 {
+		t.Errorf("the steps of %d s have %s s, the total %s s", u.StepSeconds, held, u.Total.HeldSeconds)
+	}
+	if r := n.CLI(soon(t), "usage", "--plot", "--since", "1d"); r.Code != 0 || !strings.Contains(r.Out, "GPU memory (GiB)") || !strings.Contains(r.Out, "  red ") || !strings.Contains(r.Out, "█") {
+		t.Errorf("the plot: %d, %s%s", r.Code, r.Out, r.Err)
+	}
+	file := filepath.Join(t.TempDir(), "day.svg")
+	if r := n.CLI(soon(t), "usage", "--since", "1d", "--plot", file); r.Code != 0 || r.Out != "" {
+		t.Errorf("the image: %d, %s%s", r.Code, r.Out, r.Err)
+	}
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), ">red</text>") || !strings.Contains(string(b), "</svg>") {
+		t.Errorf("the image has %d bytes: %v", len(b), err)
 	}
 }
 
