@@ -79,16 +79,7 @@ type environment struct {
 	boot       func() time.Duration            // since boot; nil: the kernel's clock
 }
 
-// driver is the GPUs behind the worker, and the state of the worker.
-type driver interface {
-	gpu.Driver
-	Retry(ctx context.Context, id gpu.UUID) error
-	Park(ctx context.Context) error
-	Unpark()
-	Status() worker.Status
-	Stats() worker.Stats
-	ReadingTime(id gpu.UUID) time.Duration
-}
+type driver = host.Driver
 
 // realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
@@ -379,7 +370,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
 		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
 		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration: change.MigrationPolicy{D: d.changes}, power.KindLimit: power.Handler{Caps: d.changes.Power},
+		planner.KindMigration: devicepolicy.MigrationPolicy{Port: d.host.Port}, power.KindLimit: power.Handler{Caps: d.changes.Power},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -158,7 +159,7 @@ func TestOpenUnmanageIsResumed(t *testing.T) {
 		t.Errorf("moving is denied: %v, %v; it ended as %+v", denied, err, op)
 	}
 	// Without undo data the policy stays.
-	handler := MigrationPolicy{w.Changes}
+	handler := devicepolicy.MigrationPolicy{Port: w.Port}
 	if err := handler.Undo(t.Context(), step.Step{Kind: planner.KindMigration, Args: step.Must(planner.MigrationArgs{Deny: true})}); err != nil {
 		t.Error(err)
 	}

@@ -94,7 +94,7 @@ func newFixture(t *testing.T) *fixture {
 		},
 	}
 	w.Identities.Spec = func() *api.Spec { return st.Desired().Spec }
-	slices, bus := &isolation.Handler{Slices: w.port}, MigrationPolicy{w.Changes}
+	slices, bus := &isolation.Handler{Slices: w.port}, devicepolicy.MigrationPolicy{Port: w.Port}
 	w.Engine = &engine.Engine{Handlers: engine.Handlers{
 		isolation.KindSet: slices, isolation.KindRemove: slices, planner.KindMigration: bus,
 	}}

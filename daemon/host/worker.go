@@ -2,9 +2,11 @@ package host
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"time"
 
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 )
 
@@ -27,4 +29,15 @@ func WorkerEnv() []string {
 	}
 	// Calls of the library do not count as Go code: one core is enough, and is cheaper.
 	return append(env, "GOMAXPROCS="+cmp.Or(os.Getenv("GOMAXPROCS"), "1"))
+}
+
+// Driver is the GPUs behind the worker, and the state of the worker.
+type Driver interface {
+	gpu.Driver
+	Retry(ctx context.Context, id gpu.UUID) error
+	Park(ctx context.Context) error
+	Unpark()
+	Status() worker.Status
+	Stats() worker.Stats
+	ReadingTime(id gpu.UUID) time.Duration
 }

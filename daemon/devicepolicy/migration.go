@@ -1,4 +1,4 @@
-package change
+package devicepolicy
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // MigrationPolicy carries out the steps of kind KindMigration.
-type MigrationPolicy struct{ D *Changes }
+type MigrationPolicy struct{ Port cgroup.Port }
 
 var errNoBus = errors.New("cannot set a bus policy: no service manager runs on this host")
 
@@ -50,7 +50,7 @@ func (h MigrationPolicy) set(ctx context.Context, args json.RawMessage) error {
 
 func (h MigrationPolicy) args(b json.RawMessage) (cgroup.Migration, planner.MigrationArgs, error) {
 	var a planner.MigrationArgs
-	p := h.D.Port.Abilities().Migration
+	p := h.Port.Abilities().Migration
 	if p == nil {
 		return nil, a, errNoBus
 	}
