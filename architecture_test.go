@@ -52,8 +52,8 @@ var rules = map[string]rule{
 	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device is the only package that uses BPF, and it knows only device numbers"},
 	"systemd":           {own: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
 	"mig":               {own: []string{"gpu", "internal/step", "internal/text"}, why: "the planner is pure: the command line uses it without a daemon or a GPU"},
-	"mps":               {own: []string{"gpu", "cgroup", "internal/acl", "internal/loop", "internal/sockdiag", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
-	"power":             {own: []string{"gpu", "internal/locks", "internal/step"}, why: "power sets limits of GPUs; the spec decides on them"},
+	"mps":               {own: []string{"gpu", "cgroup", "internal/acl", "internal/durable", "internal/loop", "internal/sockdiag", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
+	"power":             {own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"}, why: "power sets limits of GPUs; the spec decides on them"},
 	"isolation":         {own: []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into restrictions; it must not know the wire format or the daemon"},
 	"lease":             {own: []string{"gpu", "api", "internal/locks", "internal/text"}, why: "the lease table uses small interfaces: it must not know their implementations"},
 	"quota":             {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
@@ -91,6 +91,7 @@ var rules = map[string]rule{
 
 	"internal/vendorcdi":     {own: []string{"isolation"}, others: []string{"go.yaml.in/yaml/v3", "tags.cncf.io/container-device-interface/specs-go"}, why: "vendorcdi reads a file of the vendor; it writes nothing"},
 	"internal/cli/migparted": {own: []string{"internal/board", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
+	"internal/durable":       {why: "durable writes bytes; its callers know what they mean"},
 	"internal/acl":           {why: "acl reads and writes lists; mps decides who is in one"},
 	"internal/sockdiag":      {why: "sockdiag asks the kernel and decides nothing"},
 	"internal/exits":         {own: []string{"internal/procfs"}, why: "exits reads messages of the kernel; the caller knows what a process is"},

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -60,7 +61,7 @@ func (s *Supervisor) keepPrevious(id gpu.UUID, now gpu.ComputeMode) error {
 		err = os.MkdirAll(s.StateDir, 0o700)
 	}
 	if err == nil {
-		err = writeDurably(s.previousPath(id), b)
+		err = durable.Write(s.previousPath(id), b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot record the compute mode from before MPS: %w", err)
@@ -74,24 +75,4 @@ func (s *Supervisor) forgetPrevious(id gpu.UUID) error {
 		return fmt.Errorf("cannot remove the record of a compute mode: %w", err)
 	}
 	return nil
-}
-
-// writeDurably replaces a file so that after a power cut it is the old or the new one.
-func writeDurably(path string, b []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 func (c *Caps) path(id gpu.UUID) string { return filepath.Join(c.Dir, string(id)+".json") }
@@ -44,30 +45,10 @@ func (c *Caps) keep(id gpu.UUID, before *Before) error {
 		err = os.MkdirAll(c.Dir, 0o700)
 	}
 	if err == nil {
-		err = writeDurably(c.path(id), b)
+		err = durable.Write(c.path(id), b)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot record the power limit from before: %w", err)
 	}
 	return nil
-}
-
-// writeDurably replaces a file so that after a power cut it is the old or the new one.
-func writeDurably(path string, b []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
