@@ -51,9 +51,16 @@ func TestSimHealth(t *testing.T) {
 			}
 
 			for _, s := range [][]string{
-				{"temperature", "91"}, {"memory-temperature", "99"}, {"power", "395"}, {"throttle", "hardware-thermal", "hardware", "power-cap"},
-				{"ecc", "353", "2"}, {"rows", "1", "2", "pending", "failed"}, {"banks", "637", "2", "0", "1", "0"},
-				{"nvlink-errors", "7", "8", "9"}, {"pcie-replays", "12"}, {"recovery", "drain-and-reset"},
+				{"temperature", "91"},
+				{"memory-temperature", "99"},
+				{"power", "395"},
+				{"throttle", "hardware-thermal", "hardware", "power-cap"},
+				{"ecc", "353", "2"},
+				{"rows", "1", "2", "pending", "failed"},
+				{"banks", "637", "2", "0", "1", "0"},
+				{"nvlink-errors", "7", "8", "9"},
+				{"pcie-replays", "12"},
+				{"recovery", "drain-and-reset"},
 			} {
 				n.ctl(append([]string{"sensor", "0"}, s...)...)
 			}

@@ -77,8 +77,8 @@ func TestOperationsAreListed(t *testing.T) {
 	o.Begin("retry-of-2", "retry", "root", api.Plan{})
 	o.End("retry-of-2", "done", nil)
 	o.Begin("apply-1", "apply", "alice", api.Plan{Generation: 7, Steps: []api.PlanStep{{ID: 1, Text: "one"}, {ID: 2, Text: "two"}, {ID: 3}}})
-	again := o.Begin("retry-of-2", "retry", "bob", api.Plan{})
-	if again = o.End("retry-of-2", "degraded", &api.Error{Message: "why"}); again.By != "bob" {
+	o.Begin("retry-of-2", "retry", "bob", api.Plan{})
+	if again := o.End("retry-of-2", "degraded", &api.Error{Message: "why"}); again.By != "bob" {
 		t.Errorf("the end is that of the one before: %+v", again)
 	}
 	o.Update("apply-1", func(op *api.Operation) { op.Plan.Steps[0].State, op.Plan.Steps[1].State = "done", "doing" })

@@ -60,7 +60,7 @@ func (d *Driver) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 
 func (r *reading) temperatures(out *gpu.Health) {
 	if r.can(temperature) {
-		//nolint:staticcheck // the newer call is in no library before R570, and reads the same sensor
+		// The newer call is in no library before R570, and reads the same sensor
 		if t, ret := r.v.handle.GetTemperature(nvml.TEMPERATURE_GPU); r.got(ret) {
 			out.Temperature = new(int(t))
 		}
@@ -102,7 +102,7 @@ func (r *reading) throttle(out *gpu.Health) {
 	}
 	read := r.v.handle.GetCurrentClocksEventReasons
 	if name, _ := r.d.symbols.call("nvmlDeviceGetCurrentClocksEventReasons"); name != "nvmlDeviceGetCurrentClocksEventReasons" {
-		read = r.v.handle.GetCurrentClocksThrottleReasons //nolint:staticcheck // the only one in older libraries
+		read = r.v.handle.GetCurrentClocksThrottleReasons // the only one in older libraries
 	}
 	if mask, ret := read(); r.got(ret) {
 		out.Throttle = throttleReasons(mask)
@@ -181,8 +181,10 @@ func (r *reading) nvLinkErrors(out *gpu.Health) {
 		counter nvml.NvLinkErrorCounter
 		to      *uint64
 	}{
-		{nvml.NVLINK_ERROR_DL_REPLAY, &sum.Replay}, {nvml.NVLINK_ERROR_DL_RECOVERY, &sum.Recovery},
-		{nvml.NVLINK_ERROR_DL_CRC_FLIT, &sum.CRC}, {nvml.NVLINK_ERROR_DL_CRC_DATA, &sum.CRC},
+		{nvml.NVLINK_ERROR_DL_REPLAY, &sum.Replay},
+		{nvml.NVLINK_ERROR_DL_RECOVERY, &sum.Recovery},
+		{nvml.NVLINK_ERROR_DL_CRC_FLIT, &sum.CRC},
+		{nvml.NVLINK_ERROR_DL_CRC_DATA, &sum.CRC},
 	}
 	for _, link := range links {
 		for _, c := range counters {

@@ -97,8 +97,13 @@ func (a *app) operationShow() *cobra.Command {
 
 func (a *app) operationDetail(ctx context.Context, o *api.Operation) {
 	rows := [][]string{
-		{"operation", o.ID}, {"kind", o.Kind}, {"state", o.State}, {"by", o.By}, {"generation", strconv.FormatUint(o.Plan.Generation, 10)},
-		{"started", o.Started.Local().Format(time.DateTime)}, {"duration", runtime(o.Started, o.Finished)},
+		{"operation", o.ID},
+		{"kind", o.Kind},
+		{"state", o.State},
+		{"by", o.By},
+		{"generation", strconv.FormatUint(o.Plan.Generation, 10)},
+		{"started", o.Started.Local().Format(time.DateTime)},
+		{"duration", runtime(o.Started, o.Finished)},
 	}
 	if o.Finished == nil {
 		rows[len(rows)-1][0] = "runs for"

@@ -12,21 +12,31 @@ func TestParse(t *testing.T) {
 		name, record string
 		want         *Record // nil: not an XID of the kernel
 	}{
-		{"process", "4,1871,80317431,-;NVRM: Xid (PCI:0000:07:00): 31, pid=1234, name=python3.10, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS",
-			&Record{PCI: "0000:07:00", XID: 31, PID: 1234, Name: "python3.10"}},
-		{"no known process", "4,1,2,-;NVRM: Xid (PCI:0000:CB:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0)",
-			&Record{PCI: "0000:cb:00", XID: 13}},
+		{
+			"process", "4,1871,80317431,-;NVRM: Xid (PCI:0000:07:00): 31, pid=1234, name=python3.10, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS",
+			&Record{PCI: "0000:07:00", XID: 31, PID: 1234, Name: "python3.10"},
+		},
+		{
+			"no known process", "4,1,2,-;NVRM: Xid (PCI:0000:CB:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0)",
+			&Record{PCI: "0000:cb:00", XID: 13},
+		},
 		{"no process", "4,1,2,-;NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus.", &Record{PCI: "0000:07:00", XID: 79}},
 		{"nothing after the number", "4,1,2,-;NVRM: Xid (PCI:0000:07:00): 48", &Record{PCI: "0000:07:00", XID: 48}},
-		{"an instance", "4,1,2,-;NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
-			&Record{PCI: "0000:01:00", XID: 94, PID: 7194, GI: new(uint32(5))}},
-		{"a compute instance", "4,1,2,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:02): 13, pid=9, name=a, Graphics Exception",
-			&Record{PCI: "0000:3b:00", XID: 13, PID: 9, Name: "a", GI: new(uint32(1))}},
+		{
+			"an instance", "4,1,2,-;NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+			&Record{PCI: "0000:01:00", XID: 94, PID: 7194, GI: new(uint32(5))},
+		},
+		{
+			"a compute instance", "4,1,2,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:02): 13, pid=9, name=a, Graphics Exception",
+			&Record{PCI: "0000:3b:00", XID: 13, PID: 9, Name: "a", GI: new(uint32(1))},
+		},
 		{"older driver", "4,1,2,-;NVRM: Xid (0000:03:00): 14, Channel 00000001", &Record{PCI: "0000:03:00", XID: 14}},
 		{"domain of eight digits", "4,1,2,-;NVRM: Xid (PCI:00000018:01:00): 145, RLW_RXPIPE Nonfatal XC0", &Record{PCI: "0018:01:00", XID: 145}},
 		{"long domain", "4,1,2,-;NVRM: Xid (PCI:10000:01:00): 31, pid=5, name=x, Ch", &Record{PCI: "10000:01:00", XID: 31, PID: 5, Name: "x"}},
-		{"dictionary", "3,5,6,c;NVRM: Xid (PCI:0000:07:00): 43, pid=77, name=train\n SUBSYSTEM=pci\n DEVICE=+pci:0000:07:00.0",
-			&Record{PCI: "0000:07:00", XID: 43, PID: 77, Name: "train"}},
+		{
+			"dictionary", "3,5,6,c;NVRM: Xid (PCI:0000:07:00): 43, pid=77, name=train\n SUBSYSTEM=pci\n DEVICE=+pci:0000:07:00.0",
+			&Record{PCI: "0000:07:00", XID: 43, PID: 77, Name: "train"},
+		},
 		{"the name of a process looks like another", "4,1,2,-;NVRM: Xid (PCI:0000:07:00): 43, pid=77, name=a, pid=1, Ch 1", &Record{PCI: "0000:07:00", XID: 43, PID: 77, Name: "a"}},
 
 		{"written by a process", "12,1,2,-;NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus.", nil},
