@@ -292,7 +292,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
 	}
 	d.health = &health.Health{
-		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge,
+		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge, Admit: func() { d.converger.UpdateTable(d.observer.Last()) },
 		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, StateDir: store.RunDir(s.StateDir), Due: loop.NewWake(), Arrived: loop.NewWake(),
 	}
 	d.converger.Health, d.changes.Health = d.health, d.health

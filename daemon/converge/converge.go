@@ -188,10 +188,10 @@ func prefix(id string) string {
 func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.MPSFaults.Converge(node) // Before the table: it may hold a tenant back.
 	cv.Health.Converge(node)    // Before the table: it may close a GPU, or open one.
-	cv.updateTable(node)        // The limits follow the terms of the leases, which it revises.
+	cv.UpdateTable(node)        // The limits follow the terms of the leases, which it revises.
 	cv.MemoryLimits.Converge(ctx, node, cv.reportCorrected)
 	cv.MPSAccess.Converge(ctx, node, cv.reportCorrected)
-	cv.updateTable(node)
+	cv.UpdateTable(node)
 	cv.updateReserved()
 	cv.UpdateShares()
 	cv.updateConditions(node)
@@ -199,8 +199,8 @@ func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 	cv.Invalidate()
 }
 
-// updateTable passes the observation to the lease table.
-func (cv *Converger) updateTable(node *observe.Node) {
+// UpdateTable passes the observation, and which GPUs are closed, to the lease table.
+func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.State.SetMPSClients(cv.Attribution.MPSClients(node))
 	v := planner.View(cv.State, node)
 	cv.MemoryLimits.Describe(&v)

@@ -30,6 +30,7 @@ type Health struct {
 	// FollowLog calls f for each XID in the kernel's log until ctx ends or the log cannot be read; nil: there is no log.
 	FollowLog func(ctx context.Context, f func(kernellog.Record)) error
 	StateDir  store.RunDir // keeps the history of readings
+	Admit     func()       // passes to the lease table which GPUs are closed
 	Wake      func()       // the converge loop, after a GPU was closed or opened
 
 	Due     loop.Wake  // readings are due

@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f.Health = &Health{
 		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }), State: state.NewState(stored, false),
-		Observed: func() *observe.Node { return &f.node }, Leases: f, Wake: func() {}, StateDir: store.RunDir(dir), Due: loop.NewWake(), Arrived: loop.NewWake(),
+		Observed: func() *observe.Node { return &f.node }, Leases: f, Admit: func() {}, Wake: func() {}, StateDir: store.RunDir(dir), Due: loop.NewWake(), Arrived: loop.NewWake(),
 		LeaseLookup: func(int) func(int) (string, bool) {
 			return func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok }
 		},

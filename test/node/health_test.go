@@ -23,12 +23,6 @@ func TestXIDsOfProgramsAndOfTheHardware(t *testing.T) {
 	if e := events.await(t, "gpu.xid", id); !strings.Contains(e.Message, "31") {
 		t.Errorf("the event of an XID of a program: %+v", e)
 	}
-	select {
-	case <-job.Done(): // Its context has ended.
-	case <-soon(t).Done():
-		t.Fatal("the program with the XID runs on")
-	}
-	_, id = begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--hold")...)
 	if g := status(t, n).GPUs[2]; g.State != "ok" || g.Health == nil || g.Health.State != "ok" {
 		t.Errorf("after an XID of a program the GPU is %s, %+v", g.State, g.Health)
 	}
@@ -69,7 +63,11 @@ func TestXIDsOfProgramsAndOfTheHardware(t *testing.T) {
 		t.Errorf("retry before a reset: %+v", r)
 	}
 	refused("after a retry")
+	n.StopDaemon() // A GPU that a process has open is not reset.
 	if err := n.Ctl(soon(t), nil, "reset", "3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	awaitStatus(t, n, "the GPU does not open", func(s *api.Status) bool { return s.GPUs[3].State == "ok" })
