@@ -6,6 +6,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // KernelFreezer stops and continues the processes of a cgroup with its file cgroup.freeze. In cgroups of the service
@@ -13,7 +14,8 @@ import (
 type KernelFreezer struct {
 	Root string // the mount point of the cgroup v2 hierarchy
 
-	kept *keptFiles // nil: the files are opened for each call
+	kept     *keptFiles                             // nil: the files are opened for each call
+	userTime func(cg string) (time.Duration, error) // of programs; nil: as the kernel counts it
 }
 
 // NewKernelFreezer returns a KernelFreezer that keeps the files of the cgroups which it froze or thawed open until Forget.
@@ -31,7 +33,7 @@ func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 		return fmt.Errorf("cannot freeze %s: %w", cg, err)
 	}
 	defer f.done(files)
-	still := stillness{h: Hierarchy{Mount: f.Root}, cg: cg}
+	still := stillness{h: Hierarchy{Mount: f.Root}, cg: cg, userTime: f.userTime}
 	err = files.waitFor(ctx, cg, true, still.moves)
 	if err != nil && still.ran {
 		return fmt.Errorf("%w: %w", ErrRuns, err)
