@@ -41,7 +41,9 @@ func watch(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
 	defer f.Close()
 	cmd := exec.Command("sleep", "120")
 	cmd.ExtraFiles, cmd.Dir = []*os.File{f}, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if int(uid) != os.Geteuid() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
