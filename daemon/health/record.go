@@ -72,7 +72,11 @@ func (k *Health) changed(id gpu.UUID, was, now rules.Record, err error) {
 	default:
 		text = name + " takes no new lease: " + now.Reason()
 	}
-	k.Admit() // Not at the next pass of the loop: a request that comes now must not get a GPU that is closed.
+	// Not at the next pass of the loop: a request that comes now must not get a GPU that is closed, and the status has the reason.
+	k.Admit()
+	k.mu.Lock()
+	k.updateConditionsLocked(k.Observed())
+	k.mu.Unlock()
 	k.Events.Publish(api.Event{Kind: "gpu.health", GPU: string(id), Message: text})
 	k.Audit("gpushared", "health", text)
 	k.Log.Warn("the health of a GPU changed", "gpu", id, "state", now.State, "reason", now.Reason())
