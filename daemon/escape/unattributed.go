@@ -18,10 +18,6 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// unattributedGrace is the time between the event that a process without a lease uses a managed GPU and its SIGTERM: the
-// process may be about to enter a lease, and an administrator can react to the event.
-const unattributedGrace = 30 * time.Second
-
 // unattributedProcess is a process that uses managed GPUs and is in no lease.
 type unattributedProcess struct {
 	process cgroup.Process
@@ -87,7 +83,7 @@ func (e *Escapes) unattributedLoop(ctx context.Context) {
 // report reports the unattributed processes, and returns the one that is due to be stopped.
 func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []unattributedProcess) (due unattributedProcess, ok bool) {
 	now := d.Now()
-	stop := want.Enforcing() && want.StopsUnattributed()
+	stops := want.Enforcing() && want.StopsUnattributed()
 	since, conditions := map[cgroup.Process]time.Time{}, map[string]api.Condition{}
 	for _, s := range found {
 		at, known := x.since[s.process]
@@ -99,8 +95,8 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		switch {
 		case s.exempt != "":
 			decision = "it is not stopped: " + s.exempt
-		case stop:
-			decision = "it is stopped " + api.Duration(unattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
+		case stops:
+			decision = "it is stopped " + api.Duration(stop.UnattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
 		}
 		what := "without a lease"
 		if s.lease != "" {
@@ -115,7 +111,7 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
 		}
 		// One at a time, the oldest first.
-		if stop && s.exempt == "" && now.Sub(at) >= unattributedGrace && (!ok || at.Before(since[due.process])) {
+		if stops && s.exempt == "" && now.Sub(at) >= stop.UnattributedGrace && (!ok || at.Before(since[due.process])) {
 			due, ok = s, true
 		}
 	}

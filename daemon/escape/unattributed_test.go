@@ -10,13 +10,14 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
 )
 
 func TestUnattributed(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	d := &Escapes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return now })}
-	sub, stop := d.Events.Subscribe()
-	defer stop()
+	sub, end := d.Events.Subscribe()
+	defer end()
 	want := func(enforce api.OnOff, policy string) *state.Desired {
 		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Isolation: &api.IsolationSpec{Unattributed: policy}}}}
 	}
@@ -33,7 +34,7 @@ func TestUnattributed(t *testing.T) {
 		events int
 	}{
 		{name: "first observed", want: want("on", "stop"), found: []unattributedProcess{one, root}, events: 2},
-		{name: "within the grace period", after: unattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
+		{name: "within the grace period", after: stop.UnattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
 		{name: "after the grace period", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
 		{name: "only reported", after: time.Second, want: want("on", "report"), found: []unattributedProcess{two, one, root}},
 		{name: "only observed", after: time.Second, want: want("observe", "stop"), found: []unattributedProcess{two, one, root}},

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -37,35 +39,36 @@ func (v *Viewer) checkObserving(ctx context.Context, node *observe.Node, ok func
 		ok("enforce", "'on' would let no user but root open a managed GPU outside a lease, from "+strings.Join(slices.Concat([]string{"logins"}, want.ClosedUnits()), ", "))
 	case want.StopsUnattributed():
 		if outside := v.outside(node); len(outside) > 0 {
-			warn("enforce", "'on' would stop processes outside a lease, 30 s after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
+			warn("enforce", "'on' would stop processes outside a lease, "+api.Duration(stop.UnattributedGrace).String()+" after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
 				"let them end, attach them with 'gpushare lease attach', or warn their users")
 		}
 	}
 }
 
-// outside names the processes with a context on managed GPUs that are in no lease and may be stopped.
+// outside names the processes with a context on managed GPUs that are in no lease and would be stopped.
 func (v *Viewer) outside(node *observe.Node) []string {
-	want := v.State.Desired()
-	gpus := map[int][]string{} // by pid
+	want, use := v.State.Desired(), v.Attribution.Usage()
+	users, gpus := map[int]planner.DeviceUser{}, map[int][]string{} // by pid
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		if g.Err != nil || !want.Manages(g.Identity.UUID) {
 			continue
 		}
 		for _, p := range g.Processes {
-			if _, attributed := v.Attribution.LeaseOf(p.PID); !attributed && stop.DecidePID(p.PID) == stop.MayStop {
+			if u := use.Process(g.ControlDaemons(), p.PID); u.Decision == planner.Stop && u.Lease == "" && u.Start != 0 {
+				users[p.PID] = u
 				gpus[p.PID] = append(gpus[p.PID], strconv.Itoa(g.Identity.Index))
 			}
 		}
 	}
 	var out []string
-	for _, pid := range slices.Sorted(maps.Keys(gpus)) {
+	for _, pid := range slices.Sorted(maps.Keys(users)) {
 		user := ""
 		if uid, err := procfs.UID(pid); err == nil {
 			user = " of " + v.Identities.Names.UserName(int(uid))
 		}
-		on := slices.Compact(gpus[pid])
-		out = append(out, fmt.Sprintf("pid %d (%s)%s on %s %s", pid, procfs.Name(pid), user, text.Plural(len(on), "GPU"), strings.Join(on, ", ")))
+		u, on := users[pid], slices.Compact(gpus[pid])
+		out = append(out, fmt.Sprintf("%s%s on %s %s", u.String(), user, text.Plural(len(on), "GPU"), strings.Join(on, ", ")))
 	}
 	if more := len(out) - mostNamed; more > 0 {
 		out = append(out[:mostNamed], fmt.Sprintf("%d more", more))

@@ -3,6 +3,7 @@ package stop
 import (
 	"os"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -45,6 +46,10 @@ func Decide(p Process, own int) Decision {
 	}
 	return MayStop
 }
+
+// UnattributedGrace is the time between the event that a process without a lease uses a managed GPU and its SIGTERM: the process
+// may be about to enter a lease, and an administrator can react to the event.
+const UnattributedGrace = 30 * time.Second
 
 // DecidePID reads a process that is in no lease, and decides.
 func DecidePID(pid int) Decision { return decidePID(pid, false) }

@@ -167,12 +167,12 @@ func newSession(t *testing.T, n *harness.Node) *session {
 	return s
 }
 
-// placeholder is a lease whose name the reader has to put in.
-var placeholder = regexp.MustCompile(`\bLEASE\b`)
+// leaseName stands for the name of the lease that was started last.
+var leaseName = regexp.MustCompile(`\bLEASE\b`)
 
 // run runs a command of a document and returns what it prints, errors included. LEASE in it is the lease that was started last.
 func (s *session) run(ctx context.Context, text string) (out string, code int) {
-	if placeholder.MatchString(text) {
+	if leaseName.MatchString(text) {
 		var newest *api.Lease
 		if st, err := s.node.Client().Status(ctx); err == nil {
 			for i := range st.Leases {
@@ -184,7 +184,7 @@ func (s *session) run(ctx context.Context, text string) (out string, code int) {
 		if newest == nil {
 			return "there is no lease to name", -1
 		}
-		text = placeholder.ReplaceAllString(text, newest.ID)
+		text = leaseName.ReplaceAllString(text, newest.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
