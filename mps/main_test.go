@@ -23,9 +23,13 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/burn/burntest"
 	"github.com/gpushare/gpushare/gpusim/mpsd"
+	"github.com/gpushare/gpushare/gpusim/mpsd/mpsdtest"
 )
 
-var builder burntest.Builder
+var (
+	builder burntest.Builder
+	standIn mpsdtest.Builder
+)
 
 // starterEnv makes this binary start a service until it is killed, as gpushared may be. It is the directory.
 const starterEnv = "MPS_TEST_STARTER"
@@ -47,13 +51,8 @@ func init() {
 	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
-// TestMain is also the fake MPS programs, by the name of the binary, and a starter of services.
+// TestMain is also a starter of services.
 func TestMain(m *testing.M) {
-	switch filepath.Base(os.Args[0]) {
-	case mpsd.ControlName, mpsd.ServerName:
-		// Not os.Exit: with the race detector it waits for a second, and the control program runs a hundred times.
-		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
-	}
 	if dir := os.Getenv(starterEnv); dir != "" {
 		d := &Detached{Dir: dir}
 		if err := d.StartService(context.Background(), sleeper("s.service", "exec sleep 1000")); err != nil {
@@ -65,6 +64,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	builder.Remove()
+	standIn.Remove()
 	os.Exit(code)
 }
 
@@ -132,12 +132,8 @@ func newFixtureOf(t *testing.T, driver string) *fixture {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(version), 0o755), os.WriteFile(version, []byte(driver+"\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	control := filepath.Join(n.Root, "usr/bin", mpsd.ControlName)
-	if err := os.Symlink(self, control); err != nil {
+	if err := os.Symlink(standIn.Path(t), control); err != nil {
 		t.Fatal(err)
 	}
 	c := &clock{now: time.Unix(1e9, 0)}

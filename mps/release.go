@@ -47,10 +47,12 @@ func (r Release) Version() string {
 // maxProgram is the largest program file that is searched for its version, in bytes. The real ones have less than 1 MiB.
 const maxProgram = 4 << 20
 
-// driverText is a driver version as a string of its own in a program file.
-var driverText = regexp.MustCompile(`\x00([4-9][0-9]{2}\.[0-9]{2,3}(?:\.[0-9]{2})?)\x00`)
+// driverText is a driver version, and maxDriverText the length of the longest in bytes.
+var driverText = regexp.MustCompile(`^[4-9][0-9]{2}\.[0-9]{2,3}(?:\.[0-9]{2})?$`)
 
-// driverIn returns the driver version that a program file contains. Empty without one, and with more than one, because then
+const maxDriverText = len("595.999.02")
+
+// driverIn returns the driver version that a program file contains as a string of its own. Empty without one, and with more than one, because then
 // it is not known which is its own.
 func driverIn(program string) (string, error) {
 	info, err := os.Stat(program)
@@ -61,11 +63,17 @@ func driverIn(program string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	found := driverText.FindAllSubmatch(b, 2)
-	if len(found) != 1 {
-		return "", nil
+	found := ""
+	for text := range bytes.SplitSeq(b, []byte{0}) {
+		if len(text) > maxDriverText || !driverText.Match(text) {
+			continue
+		}
+		if found != "" {
+			return "", nil
+		}
+		found = string(text)
 	}
-	return string(found[0][1]), nil
+	return found, nil
 }
 
 // probe identifies a control program. It starts no daemon and connects to none.
