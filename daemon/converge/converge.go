@@ -20,8 +20,12 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// wakeSpacing is the minimum time between two requested passes.
-const wakeSpacing = 200 * time.Millisecond
+// wakeSpacing is the minimum time between two requested passes, and longWakeSpacing that of passes that take long: a large node has
+// leases that end many times a second, and each asks for one.
+const (
+	wakeSpacing     = 200 * time.Millisecond
+	longWakeSpacing = time.Second
+)
 
 // Run runs the loops until ctx ends, and returns when they have ended.
 func (cv *Converger) Run(ctx context.Context) {
@@ -58,10 +62,11 @@ func (cv *Converger) convergeLoop(ctx context.Context) {
 		if !pass {
 			continue
 		}
-		due = time.Now().Add(cv.ConvergeInterval())
+		began := time.Now()
+		due = began.Add(cv.ConvergeInterval())
 		cv.Pass(ctx)
 		cv.say()
-		loop.Pause(ctx, wakeSpacing) // Many wake-ups cause few passes.
+		loop.Pause(ctx, loop.Rest(time.Since(began), wakeSpacing, longWakeSpacing))
 	}
 }
 

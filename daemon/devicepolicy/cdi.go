@@ -72,8 +72,12 @@ func (x *CDI) Update() {
 	x.Wake.Set()
 }
 
-// cdiSpacing is the minimum time between two updates of the files.
-const cdiSpacing = 100 * time.Millisecond
+// cdiSpacing is the minimum time between two updates of the files, and longCDISpacing that of updates that take long: where all grants
+// take from the same instances, each lease changes the file of every grant.
+const (
+	cdiSpacing     = 100 * time.Millisecond
+	longCDISpacing = time.Second
+)
 
 // cdiIdle is how long the loop sleeps when nothing changes.
 const cdiIdle = time.Hour
@@ -89,8 +93,9 @@ func (pol *Policy) Run(ctx context.Context) {
 			return
 		}
 		if woken {
+			began := time.Now()
 			pol.WriteCDI(ctx)
-			loop.Pause(ctx, cdiSpacing) // So that many leases that start and end cause few updates.
+			loop.Pause(ctx, loop.Rest(time.Since(began), cdiSpacing, longCDISpacing))
 		}
 	}
 }

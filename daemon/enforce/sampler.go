@@ -101,17 +101,28 @@ func (s *sampler) loop(ctx context.Context) {
 	defer s.end()
 	timer := time.NewTimer(s.en.SampleInterval())
 	defer timer.Stop()
+	changed := false // the leases, since the last list
 	for {
 		list := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+			list = changed
 		case <-s.wake.C():
+			changed = true
+			if s.en.State.Desired().Mode(s.id) == api.ModeMIG {
+				// An instance bounds the memory of its leases, and the lists of a partitioned GPU are many: they wait for the next
+				// reading, and the start of the next lease does not wait for them.
+				continue
+			}
 			list = true
 		case r := <-s.sent:
 			s.noteSignal(r)
 			list = true // What a signal changed is seen at once.
+		}
+		if list {
+			changed = false
 		}
 		timer.Reset(loop.Together(s.once(ctx, list)))
 	}

@@ -17,22 +17,36 @@ import (
 
 // Processes implements gpu.Driver.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	return d.processesOf(ctx, id, func(all []migDevice) []migDevice { return all })
-}
-
-// InstanceProcesses implements gpu.Driver.
-func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
-	return d.processesOf(ctx, id, func(all []migDevice) []migDevice {
-		one := slices.DeleteFunc(slices.Clone(all), func(m migDevice) bool { return m.gi != gi })
-		if len(one) == 0 {
-			return all
+	return d.listed(ctx, id, func(v *device) ([]gpu.Process, nvml.Return) {
+		_, migs, ret := d.instances(v)
+		if ret != nvml.SUCCESS {
+			return nil, ret
 		}
-		return one
+		return d.processes(v, migs)
 	})
 }
 
-// processesOf reads the lists of the GPU and those of some of its MIG devices.
-func (d *Driver) processesOf(ctx context.Context, id gpu.UUID, some func([]migDevice) []migDevice) ([]gpu.Process, error) {
+// InstanceProcesses implements gpu.Driver. It reads the lists of the instance's MIG devices, which NVIDIA documents as those of the
+// instance (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3), and all lists of the GPU when one of these devices is not found.
+func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	return d.listed(ctx, id, func(v *device) ([]gpu.Process, nvml.Return) {
+		h, ret := v.handle.GetGpuInstanceById(int(gi))
+		if ret == nvml.SUCCESS {
+			in, migs, ret := d.instance(v, h)
+			if ret == nvml.SUCCESS && len(migs) > 0 && len(migs) == len(in.Compute) {
+				return d.processesIn(migs)
+			}
+		}
+		_, migs, ret := d.instances(v)
+		if ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		return d.processes(v, migs)
+	})
+}
+
+// listed reads lists of a partitioned GPU, and the lists of another one.
+func (d *Driver) listed(ctx context.Context, id gpu.UUID, partitioned func(v *device) ([]gpu.Process, nvml.Return)) ([]gpu.Process, error) {
 	const op = "read the processes"
 	v, err := d.lockDevice(ctx, op, id)
 	if err != nil {
@@ -40,14 +54,14 @@ func (d *Driver) processesOf(ctx context.Context, id gpu.UUID, some func([]migDe
 	}
 	defer v.mu.Unlock()
 	state, ret := d.migState(v.handle)
-	var migs []migDevice
-	if ret == nvml.SUCCESS && state.Current && d.symbols.has(migInstances) {
-		_, migs, ret = d.instances(v)
-	}
 	if ret != nvml.SUCCESS {
 		return nil, v.failed(op, ret)
 	}
-	out, ret := d.processes(v, some(migs))
+	read := func(v *device) ([]gpu.Process, nvml.Return) { return d.processes(v, nil) }
+	if state.Current && d.symbols.has(migInstances) {
+		read = partitioned
+	}
+	out, ret := read(v)
 	return out, v.failed(op, ret)
 }
 
@@ -78,19 +92,26 @@ func (d *Driver) processLists() []processList {
 // those of each MIG device are read too. A process in several lists of one device is one row: the lists report the same
 // memory.
 func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
+	// The GPU has graphics without a partition.
+	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}))
+}
+
+// processesIn reads the lists of these devices in order.
+func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 	type place struct {
 		pid    uint32
 		gi, ci uint32
 	}
 	seen := make(map[place]bool)
 	var out []gpu.Process
-	read := func(h nvml.Device, gi, ci uint32, graphics bool) nvml.Return {
-		raw, ret := address(h)
+	for i := range devices {
+		from := &devices[i]
+		raw, ret := address(from.handle)
 		if ret != nvml.SUCCESS {
-			return ret
+			return nil, ret
 		}
 		for _, l := range d.processLists() {
-			if l.kind == gpu.GraphicsProcess && !graphics {
+			if l.kind == gpu.GraphicsProcess && !from.graphics {
 				continue // reading a list takes milliseconds
 			}
 			rows, ret := listProcesses(l.fn, raw, d.rowSize[versionSuffix(l.name)])
@@ -98,14 +119,14 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 				continue
 			}
 			if ret != nvml.SUCCESS {
-				return ret
+				return nil, ret
 			}
 			for _, r := range rows {
 				if r.gi == noInstance {
-					r.gi = gi
+					r.gi = from.gi
 				}
 				if r.ci == noInstance {
-					r.ci = ci
+					r.ci = from.ci
 				}
 				at := place{r.pid, r.gi, r.ci}
 				if r.pid == 0 || seen[at] {
@@ -115,15 +136,6 @@ func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Ret
 				out = append(out, process(r, l.kind))
 			}
 		}
-		return nvml.SUCCESS
-	}
-	for _, m := range migs {
-		if ret := read(m.handle, m.gi, m.ci, m.graphics); ret != nvml.SUCCESS {
-			return nil, ret
-		}
-	}
-	if ret := read(v.handle, noInstance, noInstance, true); ret != nvml.SUCCESS {
-		return nil, ret
 	}
 	slices.SortFunc(out, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return out, nvml.SUCCESS

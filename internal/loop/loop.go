@@ -92,6 +92,15 @@ func (w Wake) Every(ctx context.Context, d time.Duration) (woken, ok bool) {
 	return w.Sleep(ctx, Together(d))
 }
 
+// restFactor is how many times longer a loop rests than it worked.
+const restFactor = 10
+
+// Rest is how long a loop that others wake rests after work that took this long, so that the work takes no more than a tenth of the
+// time however often it is woken; from least to most.
+func Rest(took, least, most time.Duration) time.Duration {
+	return min(max(restFactor*took, least), most)
+}
+
 // Every is Pause for a loop that repeats about every d: see Together.
 func Every(ctx context.Context, d time.Duration) bool { return Pause(ctx, Together(d)) }
 
