@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -228,8 +229,8 @@ func (a *ansible) play(t *testing.T) {
 	}
 }
 
-// The documentation of the modules and of the role can be read, and the role has the syntax of a role. It is not run: it would
-// install services on this host.
+// The documentation of the modules and of the role can be read, and the role and the examples of the documentation have the right
+// syntax. The role is run in the virtual machines: here it would install services on this host.
 func TestAnsibleDocumentation(t *testing.T) {
 	a := newAnsible(t, "2.19")
 	var documents map[string]struct {
@@ -254,11 +255,28 @@ func TestAnsibleDocumentation(t *testing.T) {
 	if err != nil || !bytes.Contains(b, []byte("gpushare_spec")) {
 		t.Errorf("ansible-doc of the role: %v\n%s", err, b)
 	}
-	file := filepath.Join(a.dir, "role.yaml")
-	if err := os.WriteFile(file, []byte("- {hosts: localhost, roles: [gpushare.node.node]}\n"), 0o644); err != nil {
+	text, err := os.ReadFile("../../docs/ansible.md")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := a.command(t, "ansible-playbook", "-i", "localhost,", "--syntax-check", file).CombinedOutput(); err != nil {
-		t.Errorf("the syntax of the role: %v\n%s", err, b)
+	plays := []string{"- {hosts: localhost, roles: [gpushare.node.node]}\n"}
+	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		play := m[1]
+		if strings.HasPrefix(play, "- name:") { // tasks
+			play = "- hosts: gpu\n  tasks:\n    " + strings.ReplaceAll(play, "\n", "\n    ")
+		}
+		plays = append(plays, play)
+	}
+	if len(plays) != 3 {
+		t.Errorf("%d examples were found", len(plays)-1)
+	}
+	for i, play := range plays {
+		file := filepath.Join(a.dir, fmt.Sprintf("syntax%d.yaml", i))
+		if err := os.WriteFile(file, []byte(play), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := a.command(t, "ansible-playbook", "-i", "gpu,", "--syntax-check", file).CombinedOutput(); err != nil {
+			t.Errorf("the syntax of\n%s\n%v\n%s", play, err, b)
+		}
 	}
 }

@@ -103,6 +103,42 @@ func protect(t *testing.T, dir string) string {
 	return file
 }
 
+// The files for Prometheus that the documentation shows are accepted by it: the scrape configuration as it is, the web configuration with
+// a certificate and a hash in the place of those that it names.
+func TestScrapeConfigOfTheDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	protect(t, dir)
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inPlace := strings.NewReplacer("/etc/gpushare/metrics.crt", filepath.Join(dir, "cert.pem"), "/etc/gpushare/metrics.key", filepath.Join(dir, "key.pem"), "$2y$12$...", string(hash))
+	checked := 0
+	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		command := []string{"check", "config", "--syntax-only"}
+		switch {
+		case strings.HasPrefix(m[1], "scrape_configs:"):
+		case strings.HasPrefix(m[1], "tls_server_config:"):
+			command = []string{"check", "web-config"}
+		default:
+			continue
+		}
+		file := filepath.Join(dir, fmt.Sprintf("%d.yaml", checked))
+		if err := os.WriteFile(file, []byte(inPlace.Replace(m[1])), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		promtool(t, "", append(command, file)...)
+		checked++
+	}
+	if checked != 2 {
+		t.Errorf("%d files were checked", checked)
+	}
+}
+
 // freeAddress returns an address of the loopback interface with a port that nothing uses now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
