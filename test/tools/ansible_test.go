@@ -280,3 +280,28 @@ func TestAnsibleDocumentation(t *testing.T) {
 		}
 	}
 }
+
+// ansible-lint of this host's Debian, with its strictest profile, finds nothing in the collection.
+func TestAnsibleLint(t *testing.T) {
+	root, err := unpack("ansiblelint")
+	if err != nil {
+		t.Fatalf("cannot get ansible-lint: %v", err)
+	}
+	a := &ansible{root: root, dir: t.TempDir()}
+	// A copy, because ansible-lint writes next to what it reads, and takes the rules of the repository that it is in.
+	collection := filepath.Join(a.dir, "ansible_collections/gpushare/node")
+	if err := os.CopyFS(collection, os.DirFS("../../ansible")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := a.command(t, "ansible-lint", "--profile", "production", "--strict", "--nocolor", "--parseable")
+	cmd.Dir = collection
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Join(root, "usr/bin")+":/usr/bin:/bin") // It starts ansible-playbook.
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	// A run that found no files passes too.
+	if !regexp.MustCompile(`on 1[0-9] files`).Match(out) {
+		t.Errorf("it says\n%s", out)
+	}
+}

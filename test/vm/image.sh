@@ -27,6 +27,7 @@ packages=(
 	podman crun uidmap         # Containers, rootless ones too.
 	polkitd pkexec             # It decides for users what root's services do, as on most hosts.
 	systemd-container          # machinectl
+	ansible-core python3-apt   # It applies the role of the collection to the guest itself.
 	bpftool strace             # Lists attached programs; and a tool of the attacker.
 )
 

@@ -21,7 +21,7 @@ type boot struct {
 func boots() []boot {
 	return []boot{
 		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal"}},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}},
 	}
 }
 
@@ -35,7 +35,7 @@ func runBoots(t *testing.T, sys system) {
 	need(t)
 	img := baseImage(t, sys)
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
-		"guest": "guest", "packages": packages(t), "gpusim": simulator(t), "tests": tests(t), "packaging": "../../packaging",
+		"guest": "guest", "packages": packages(t), "gpusim": simulator(t), "tests": tests(t), "packaging": "../../packaging", "ansible": "../../ansible",
 	})}
 	ran := map[State]int{}
 	var elapsed time.Duration

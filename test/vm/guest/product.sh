@@ -5,6 +5,13 @@ accepted=$spec
 [ ! -f "$state/closed.yaml" ] || accepted=$state/closed.yaml
 burn=/usr/local/lib/gpusim/gpusim-burn
 
+# What runs at boot must not need /opt/lab, which is unpacked at about that time.
+install_virtual_gpus() {
+	mkdir -p /usr/local/lib/gpusim
+	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
+	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
+	install -m 0644 /opt/lab/guest/node/gpusim.service /etc/systemd/system/
+}
 status() { gpushare status --json; }
 field() { # field JQ_EXPRESSION reads the status
 	status | gojq -r "$1"

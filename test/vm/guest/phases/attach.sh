@@ -1,6 +1,6 @@
 # Units and processes that run already are attached, and containers of podman run with the slice of a grant and its CDI
 # device.
-# checks: described container container_restart container_privileged container_stops container_second container_elsewhere unit pid
+# checks: described container container_restart container_privileged container_stops container_second container_reserved container_elsewhere unit pid
 
 . /opt/lab/guest/product.sh
 
@@ -174,6 +174,26 @@ check_container_second() {
 }
 reported() { [ "$(field '[.node.conditions // [] | .[] | select(.kind == "container")] | length')" = 1 ]; }
 cleared() { ! reported; }
+
+# A device of its own: its place is no other's, also before the container runs, and the container is recognised by the device.
+check_container_reserved() {
+	local line id cg out code=0
+	line=$(gpushare env --cdi --reserve -t vision --grant big | sed 's/^podman run //; s/ IMAGE$//')
+	id=${line##*--device=gpushare.dev/gpu=}
+	out=$(gpushare env --cdi --reserve -t vision --grant big 2>&1) || code=$?
+	[ "$code" != 0 ] || die "two requests got the one GPU: $line, and $out"
+	note "$line; then: $out"
+	# shellcheck disable=SC2086 # it is several options
+	container own $line -- '/bin/busybox sleep 3000' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	cg=$(unit_of "$(main_of own)")
+	cg=${cg%%.scope*}.scope
+	until_true 20 has_lease "$cg"
+	want "its lease" "$(lease_at "$cg")" "$id"
+	[ -c "/proc/$(main_of own)/root/dev/nvidia2" ] || die "its nodes are $(ls "/proc/$(main_of own)/root/dev" | xargs)"
+	pod rm -f -t 0 own >/dev/null
+	until_true 20 no_lease "$id"
+	until_true 20 test ! -e "/run/cdi/gpushare-$id.json"
+}
 
 # A container outside the slice of the grant is not restricted and is in no lease.
 check_container_elsewhere() {

@@ -19,11 +19,8 @@ check_install() {
 	want "enforce" "$(field .node.enforce)" observe
 	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "a slice exists"
 	systemctl stop gpushared.service gpushared.socket gpushare-thaw.service # Until the lab's settings and GPUs are there.
-	mkdir -p /usr/local/lib/gpusim
-	cp /opt/lab/gpusim/* /usr/local/lib/gpusim/
-	# What runs at boot must not need /opt/lab, which is unpacked at about that time.
-	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
-	install -m 0644 /opt/lab/guest/node/gpusim.service /opt/lab/guest/node/lab-before.service /etc/systemd/system/
+	install_virtual_gpus
+	install -m 0644 /opt/lab/guest/node/lab-before.service /etc/systemd/system/
 	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
 	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
 	mkdir -p /etc/systemd/system/gpushared.service.d
