@@ -362,13 +362,20 @@ func TestABoardThatWasTakenOutIsForgotten(t *testing.T) {
 func TestPolicyOfAGPU(t *testing.T) {
 	warm, hot := api.Celsius(80), api.Celsius(90)
 	want := &state.Desired{
-		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm}, XID: map[string]string{"79": "report", "63": "close"}}}},
+		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm, Do: api.TemperaturePauseLow}, XID: map[string]string{"79": "report", "63": "close"}}}},
 		GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "report"}}}},
 	}
 	if p := policyOf(want, gpuA); *p.Warn != 90 || p.Do[79] != rules.ReportOnly || p.Do[63] != rules.ReportOnly {
 		t.Errorf("it is %+v", p)
 	}
-	if p := policyOf(want, "GPU-other"); *p.Warn != 80 || p.Do[63] != rules.Close {
+	if !policyOf(want, gpuA).PauseLow {
+		t.Error("what the node does at a high temperature does not hold for a GPU that has another one")
+	}
+	want.GPUs[gpuA].Health.Temperature.Do = api.TemperatureReport
+	if policyOf(want, gpuA).PauseLow {
+		t.Error("the entry of the GPU has no precedence")
+	}
+	if p := policyOf(want, "GPU-other"); *p.Warn != 80 || !p.PauseLow || p.Do[63] != rules.Close {
 		t.Errorf("that of another GPU is %+v", p)
 	}
 	if p := policyOf(&state.Desired{}, gpuA); p.Warn != nil || len(p.Do) != 0 {
