@@ -13,8 +13,8 @@ type Finding struct {
 	Hint string
 }
 
-// clearsBelow is how far the temperature falls below the warning before the finding ends, in °C.
-const clearsBelow = 5
+// ClearsBelow is how far the temperature falls below the limit before a GPU is not hot any more, in °C.
+const ClearsBelow = 5
 
 // Readings are the findings of one reading. was are those of the reading before: a finding does not come and go with each degree.
 func Readings(h *gpu.Health, p Policy, was []Finding) (out []Finding) {
@@ -46,7 +46,7 @@ func hot(h *gpu.Health, p Policy, was []Finding) (Finding, bool) {
 	}
 	least := *warn
 	if has(was, rule) {
-		least -= clearsBelow - 1
+		least -= ClearsBelow - 1
 	}
 	return Finding{rule, fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn), "check its fans and the air around it"}, *h.Temperature >= least
 }

@@ -17,13 +17,13 @@ type Heat struct {
 	ReadAt      time.Time
 }
 
-// After is the heat after a reading; nil is one that failed. A hot GPU stays so until it is clearsBelow under the limit.
+// After is the heat after a reading; nil is one that failed. A hot GPU stays so until it is ClearsBelow under the limit.
 func (w Heat) After(h *gpu.Health, p Policy, at time.Time) Heat {
 	if h == nil || h.Temperature == nil || limitOf(h, p) == nil {
 		return Heat{}
 	}
 	now := Heat{Temperature: *h.Temperature, Limit: *limitOf(h, p), ReadAt: at}
-	now.Hot = now.Temperature >= now.Limit || w.At(at).Hot && now.Temperature > now.Limit-clearsBelow
+	now.Hot = now.Temperature >= now.Limit || w.At(at).Hot && now.Temperature > now.Limit-ClearsBelow
 	return now
 }
 
