@@ -152,7 +152,7 @@ func (en *Enforcer) pause(ctx context.Context, id string, g *hotGPU) {
 	}
 }
 
-// thawPaused thaws all paused leases when the daemon stops. The next one pauses them again, so nobody is informed.
+// thawPaused thaws all paused leases when the daemon stops. The next one pauses them again, so no user is informed.
 func (en *Enforcer) thawPaused(ctx context.Context) {
 	for _, id := range slices.Sorted(maps.Keys(en.Cooling.paused)) {
 		en.thawOne(ctx, id)

@@ -178,7 +178,7 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 	}
 }
 
-// Nobody is paused on a node that only observes, of one priority, or that cannot be frozen; the condition has the reason.
+// No lease is paused on a node that only observes, of one priority, or that cannot be frozen; the condition has the reason.
 func TestLeasesOfAHotGPUThatAreNotPaused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Enforcer carries out the quotas of GPU memory and GPU time.
+// Enforcer carries out the quotas of GPU memory and GPU time, and pauses leases of hot GPUs.
 type Enforcer struct {
 	*report.Reporter
 	State    *state.State

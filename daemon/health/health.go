@@ -32,7 +32,7 @@ type Health struct {
 	StateDir  store.RunDir // keeps the history of readings
 	Admit     func()       // passes to the lease table which GPUs are closed
 	Wake      func()       // the converge loop, after a GPU was closed or opened
-	Heated    func()       // called after a reading of a GPU that is or was hot; nil: nobody is informed
+	Heated    func()       // called after a reading of a GPU that is or was hot; may be nil
 
 	Due     loop.Wake  // readings are due
 	Arrived loop.Wake  // an XID waits for its pair

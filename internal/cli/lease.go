@@ -215,7 +215,7 @@ func (a *app) leases(leases []api.Lease) {
 		if l.GPUMemory != nil && l.GPUMemory.Stage != "" {
 			state += ", " + stage(l.GPUMemory.Stage)
 		}
-		if len(l.FrozenFor) > 0 {
+		if len(l.FrozenFor) > 0 && !strings.HasSuffix(state, ", frozen") { // The stage of GPU memory says it too.
 			state += ", frozen"
 		}
 		if l.Result != "" {
