@@ -7,6 +7,7 @@ type Running struct {
 	Lease    string
 	Priority int    // a higher one is more important
 	Never    string // why it cannot be paused; empty: it can
+	Frozen   bool   // an administrator froze it, so no other lease is paused for it
 }
 
 // Pause is which leases of a hot GPU are paused.
@@ -22,9 +23,11 @@ func Pauses(running []Running) (out Pause) {
 	if len(running) == 0 {
 		return out
 	}
-	by := func(a, b Running) int { return a.Priority - b.Priority }
-	lowest := slices.MinFunc(running, by).Priority
-	if lowest == slices.MaxFunc(running, by).Priority {
+	lowest := running[0].Priority
+	for _, r := range running {
+		lowest = min(lowest, r.Priority)
+	}
+	if !slices.ContainsFunc(running, func(r Running) bool { return r.Priority > lowest && !r.Frozen }) {
 		return out
 	}
 	for _, r := range running {

@@ -60,20 +60,23 @@ func TestHeat(t *testing.T) {
 // Of a hot GPU the leases of the lowest priority are paused, and no others: never all.
 func TestPauses(t *testing.T) {
 	const low, normal, high = -1, 0, 1
-	login := Running{"login", low, "it is a login"}
+	login := Running{Lease: "login", Priority: low, Never: "it is a login"}
 	for name, c := range map[string]struct {
 		running []Running
 		want    Pause
 	}{
 		"none":                        {nil, Pause{}},
-		"one":                         {[]Running{{"a", low, ""}}, Pause{}},
-		"one priority":                {[]Running{{"a", normal, ""}, {"b", normal, ""}}, Pause{}},
-		"low and normal":              {[]Running{{"a", low, ""}, {"b", normal, ""}, {"c", low, ""}}, Pause{Leases: []string{"a", "c"}}},
-		"normal and high":             {[]Running{{"a", high, ""}, {"b", normal, ""}}, Pause{Leases: []string{"b"}}},
-		"three priorities":            {[]Running{{"a", high, ""}, {"b", normal, ""}, {"c", low, ""}}, Pause{Leases: []string{"c"}}},
-		"one of the lowest cannot be": {[]Running{{"a", low, ""}, login, {"b", high, ""}}, Pause{Leases: []string{"a"}, Never: []Running{login}}},
-		"none of the lowest can be":   {[]Running{login, {"a", normal, ""}, {"b", high, ""}}, Pause{Never: []Running{login}}},
-		"the highest cannot be":       {[]Running{{"a", low, ""}, {"b", high, "it is attached"}}, Pause{Leases: []string{"a"}}},
+		"one":                         {[]Running{{"a", low, "", false}}, Pause{}},
+		"one priority":                {[]Running{{"a", normal, "", false}, {"b", normal, "", false}}, Pause{}},
+		"low and normal":              {[]Running{{"a", low, "", false}, {"b", normal, "", false}, {"c", low, "", false}}, Pause{Leases: []string{"a", "c"}}},
+		"normal and high":             {[]Running{{"a", high, "", false}, {"b", normal, "", false}}, Pause{Leases: []string{"b"}}},
+		"three priorities":            {[]Running{{"a", high, "", false}, {"b", normal, "", false}, {"c", low, "", false}}, Pause{Leases: []string{"c"}}},
+		"one of the lowest cannot be": {[]Running{{"a", low, "", false}, login, {"b", high, "", false}}, Pause{Leases: []string{"a"}, Never: []Running{login}}},
+		"none of the lowest can be":   {[]Running{login, {"a", normal, "", false}, {"b", high, "", false}}, Pause{Never: []Running{login}}},
+		"the highest is frozen":       {[]Running{{"a", low, "", false}, {"b", high, "", true}}, Pause{}},
+		"one of two higher is frozen": {[]Running{{"a", low, "", false}, {"b", high, "", true}, {"c", normal, "", false}}, Pause{Leases: []string{"a"}}},
+		"the lowest is frozen":        {[]Running{{"a", low, "", true}, {"b", normal, "", false}, {"c", high, "", false}}, Pause{Leases: []string{"a"}}},
+		"the highest cannot be":       {[]Running{{"a", low, "", false}, {"b", high, "it is attached", false}}, Pause{Leases: []string{"a"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Pauses(c.running); !reflect.DeepEqual(got, c.want) {

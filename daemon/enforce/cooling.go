@@ -102,8 +102,9 @@ func (en *Enforcer) hotGPUs() (out []*hotGPU) {
 		if l.State != lease.Running {
 			continue
 		}
+		r := health.Running{Lease: l.ID, Priority: int(priorityOf(l.Terms.Priority)), Never: neverFrozen(&l), Frozen: en.frozenTenant(&l)}
 		for _, id := range l.Place.GPUs {
-			running[id] = append(running[id], health.Running{Lease: l.ID, Priority: int(priorityOf(l.Terms.Priority)), Never: neverFrozen(&l)})
+			running[id] = append(running[id], r)
 		}
 	}
 	node := en.Observer.Last()
@@ -119,6 +120,11 @@ func (en *Enforcer) hotGPUs() (out []*hotGPU) {
 		out = append(out, &hotGPU{id, name, heat, health.Pauses(running[id])})
 	}
 	return out
+}
+
+// frozenTenant reports whether a lease is frozen by an administrator.
+func (en *Enforcer) frozenTenant(l *lease.Lease) bool {
+	return en.Freezer != nil && slices.Contains(en.Freezer.Reasons(l.ID), cgroup.ForAdministrator)
 }
 
 // pause freezes a lease until the reading is old, and for each new reading again. A freeze that failed is tried again with the next one.
@@ -203,7 +209,7 @@ func (en *Enforcer) whyContinued(l *lease.Lease) string {
 // consequence says what follows from the heat of a GPU.
 func (en *Enforcer) consequence(g *hotGPU, cannot error) string {
 	if len(g.Leases)+len(g.Never) == 0 {
-		return "no lease is paused, because all that run on it have the same priority"
+		return "no lease is paused, because none of a higher priority runs on it"
 	}
 	var paused, parts []string
 	for _, id := range g.Leases {

@@ -189,7 +189,7 @@ func TestLeasesOfAHotGPUThatAreNotPaused(t *testing.T) {
 		want    string
 	}{
 		{"the node only observes", "observe", "normal", nil, " is not paused: the node only observes"},
-		{"one priority", "on", "low", nil, "no lease is paused, because all that run on it have the same priority"},
+		{"one priority", "on", "low", nil, "no lease is paused, because none of a higher priority runs on it"},
 		{"its freeze fails", "on", "high", func(w *fixture) { w.port.setFreezeError(errors.New("no freeze")) }, " is not paused: no freeze"},
 		{"nothing can be frozen on this host", "on", "high", func(w *fixture) { w.Freezer = nil }, " is not paused: nothing can be frozen on this host"},
 	} {
@@ -244,6 +244,20 @@ func TestAPauseIsOneReasonOfSeveral(t *testing.T) {
 		if slices.Contains(w.frozenFor(w.lease), cgroup.ForTemperature) {
 			t.Error("it is paused after the end")
 		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newHotNode(t, "on", "high", nil)
+		w.withTenants("on", api.ModeTimeslice)
+		w.read(new(90))
+		if _, err := call(t, w.PostTenantFreeze, "blue"); err != nil {
+			t.Fatal(err)
+		}
+		elapse(1100 * time.Millisecond)
+		synctest.Wait()
+		if got := w.paused(); len(got) > 0 {
+			t.Errorf("paused are %v for a lease that is frozen itself", got)
+		}
+		w.end()
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newHotNode(t, "on", "high", nil)
