@@ -396,8 +396,14 @@ func TestTheHeatOfAGPU(t *testing.T) {
 		err           error
 		hot, informed bool
 	}{
-		{84, nil, false, false}, {85, nil, true, true}, {81, nil, true, true}, {80, nil, false, true}, {81, nil, false, false},
-		{90, nil, true, true}, {90, errors.New("the driver did not answer in time"), false, true}, {84, nil, false, false},
+		{84, nil, false, false},
+		{85, nil, true, true},
+		{81, nil, true, true},
+		{80, nil, false, true},
+		{81, nil, false, false},
+		{90, nil, true, true},
+		{90, errors.New("the driver did not answer in time"), false, true},
+		{84, nil, false, false},
 	} {
 		f.now = f.now.Add(interval)
 		f.reading, f.readErr = gpu.Health{Temperature: &c.degrees}, c.err
