@@ -122,7 +122,7 @@ var rules = map[string]rule{
 	"daemon/maintenance":  {own: join(shared, "internal/text"), why: manager},
 	"daemon/leases":       {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
 	"daemon/adoption":     {own: join(shared, "internal/procfs"), why: manager},
-	"daemon/enforce":      {own: join(shared, "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},
+	"daemon/enforce":      {own: join(shared, "health", "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},
 	"daemon/account":      {own: join(shared, "internal/usage"), why: manager},
 	"daemon/memorylimit":  {own: join(shared, "quota"), why: manager},
 	"daemon/escape":       {own: join(shared, "internal/procfs", "mps"), why: manager},

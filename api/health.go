@@ -19,7 +19,14 @@ type HealthSpec struct {
 // TemperatureSpec is what happens at a high temperature of a GPU.
 type TemperatureSpec struct {
 	Warn *Celsius `json:"warn,omitempty"` // default: where the hardware lowers its clocks
+	Do   string   `json:"do,omitempty"`   // tell | pause-low; default: tell
 }
+
+// What follows from a high temperature.
+const (
+	TemperatureReport   = "tell"      // a condition
+	TemperaturePauseLow = "pause-low" // and the leases of the lowest priority are paused
+)
 
 // What follows from an XID.
 const (
@@ -34,8 +41,11 @@ func (h *HealthSpec) validate(c *checker, at string) {
 	if h.PowerCap != nil && *h.PowerCap == 0 {
 		c.add(at+".power_cap", "is 0W: write a limit that the board can have, as in 300W, or remove the key")
 	}
-	if t := h.Temperature; t != nil && t.Warn != nil && (*t.Warn < leastWarn || *t.Warn > mostWarn) {
-		c.add(at+".temperature.warn", "%s is out of range: write %s to %s", t.Warn, Celsius(leastWarn), Celsius(mostWarn))
+	if t := h.Temperature; t != nil {
+		if t.Warn != nil && (*t.Warn < leastWarn || *t.Warn > mostWarn) {
+			c.add(at+".temperature.warn", "%s is out of range: write %s to %s", t.Warn, Celsius(leastWarn), Celsius(mostWarn))
+		}
+		c.word(at+".temperature.do", t.Do)
 	}
 	for _, number := range slices.Sorted(maps.Keys(h.XID)) {
 		path := at + ".xid." + number

@@ -27,12 +27,13 @@ const (
 	ForTimeSlice     FreezeReason = iota // another lease has the GPU's time
 	ForGPUMemory                         // its grant uses too much GPU memory
 	ForAdministrator                     // an administrator froze its tenant
+	ForTemperature                       // its GPU is hot
 	ForStop                              // it is killed when its queued GPU work is done
 	freezeReasons
 )
 
 func (r FreezeReason) String() string {
-	return [freezeReasons]string{"time slices", "GPU memory", "an administrator", "its end"}[r]
+	return [freezeReasons]string{"time slices", "GPU memory", "an administrator", "the temperature of its GPU", "its end"}[r]
 }
 
 // Errors of Freeze.

@@ -268,23 +268,27 @@ func TestFreezeReasons(t *testing.T) {
 
 // A long freeze outlives the time after which a process counts as stopped, and is made again when another program undoes it.
 func TestALongFreezeIsKept(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	g := newTestFreezer(t, tree, dir)
-	runFreezer(t, g)
-	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
-		t.Fatal(err)
+	for reason, d := range map[FreezeReason]time.Duration{ForAdministrator: Forever, ForTemperature: time.Minute} {
+		t.Run(reason.String(), func(t *testing.T) {
+			tree, dir := newTree(t), t.TempDir()
+			runThawWatchdog(t, dir, tree.freezer, io.Discard)
+			g := newTestFreezer(t, tree, dir)
+			runFreezer(t, g)
+			if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+				t.Fatal(err)
+			}
+			freezeFor(t, g, "l-1", reason, d)
+			for end := time.Now().Add(2 * aliveTimeout); time.Now().Before(end); pause(5 * time.Millisecond) {
+				if !isFrozen(t, tree, "l-1") {
+					t.Fatal("it was thawed")
+				}
+			}
+			if err := tree.Thaw(t.Context(), "l-1"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it is frozen again", func() bool { return isFrozen(t, tree, "l-1") })
+		})
 	}
-	freezeFor(t, g, "l-1", ForAdministrator, Forever)
-	for end := time.Now().Add(2 * aliveTimeout); time.Now().Before(end); pause(5 * time.Millisecond) {
-		if !isFrozen(t, tree, "l-1") {
-			t.Fatal("it was thawed")
-		}
-	}
-	if err := tree.Thaw(t.Context(), "l-1"); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is frozen again", func() bool { return isFrozen(t, tree, "l-1") })
 }
 
 // A reason passes, and Run thaws: the loop that froze it hangs.

@@ -199,7 +199,7 @@ func (f *Freezer) keepScope(ctx context.Context, s *freezableScope, now time.Dur
 	f.mu.Lock()
 	frozen := s.lapses == f.lapses
 	f.mu.Unlock()
-	if frozen && (s.until[ForAdministrator] > now || s.until[ForGPUMemory] > now) {
+	if frozen && (s.until[ForAdministrator] > now || s.until[ForGPUMemory] > now || s.until[ForTemperature] > now) {
 		var err error
 		if frozen, err = f.freezer.Frozen(s.id); errors.Is(err, ErrNotFound) {
 			s.until = [freezeReasons]time.Duration{}

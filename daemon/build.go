@@ -267,7 +267,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.enforcer = &enforce.Enforcer{
 		Reporter: d.Reporter, Recorder: metrics.Recorder{Account: d.account, Totals: totals}, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
 		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Leases: d.leases, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
-		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()},
+		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()}, Cooling: enforce.Cooling{Wake: loop.NewWake()},
 	}
 	leaseIsolation.MayStart, leaseIsolation.Vacant = d.enforcer.MayStart, d.escapes.Vacant
 	d.changes = &change.Changes{
@@ -292,10 +292,10 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
 	}
 	d.health = &health.Health{
-		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge, Admit: func() { d.converger.UpdateTable(d.observer.Last()) },
+		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge, Heated: d.enforcer.Cooling.Wake.Set, Admit: func() { d.converger.UpdateTable(d.observer.Last()) },
 		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, StateDir: store.RunDir(s.StateDir), Due: loop.NewWake(), Arrived: loop.NewWake(),
 	}
-	d.converger.Health, d.changes.Health = d.health, d.health
+	d.converger.Health, d.changes.Health, d.enforcer.Cooling.Heat = d.health, d.health, d.health.Heat
 	d.maintenance = &maintenance.Maintenance{
 		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
 		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(),
@@ -353,6 +353,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.changes.Dynamic.Wake()
 	d.enforcer.Wake.Set()
 	d.enforcer.Tenants.Wake.Set()
+	d.enforcer.Cooling.Wake.Set()
 	d.leases.TimeWake.Set()
 	d.maintenance.Wake.Set()
 	d.jobs.Wake.Set()

@@ -13,8 +13,8 @@ type Finding struct {
 	Hint string
 }
 
-// clearsBelow is how far the temperature falls below the warning before the finding ends, in °C.
-const clearsBelow = 5
+// ClearsBelow is how far the temperature falls below the limit before a GPU is not hot any more, in °C.
+const ClearsBelow = 5
 
 // Readings are the findings of one reading. was are those of the reading before: a finding does not come and go with each degree.
 func Readings(h *gpu.Health, p Policy, was []Finding) (out []Finding) {
@@ -27,24 +27,45 @@ func Readings(h *gpu.Health, p Policy, was []Finding) (out []Finding) {
 	if f, ok := hot(h, p, was); ok {
 		out = append(out, f)
 	}
+	if f, ok := unpaused(h, p); ok {
+		out = append(out, f)
+	}
 	return out
 }
 
 // hot reports a temperature at which something follows.
 func hot(h *gpu.Health, p Policy, was []Finding) (Finding, bool) {
 	const rule = "temperature"
-	warn, from := p.Warn, "the spec warns from %d °C"
-	if warn == nil {
-		warn, from = h.SlowdownTemperature, "its clocks are lowered from %d °C"
-	}
+	warn := limitOf(h, p)
 	if h.Temperature == nil || warn == nil {
 		return Finding{}, false
 	}
+	from := "its clocks are lowered from %d °C"
+	if p.Warn != nil {
+		from = "the spec warns from %d °C"
+	}
 	least := *warn
 	if has(was, rule) {
-		least -= clearsBelow - 1
+		least -= ClearsBelow - 1
 	}
 	return Finding{rule, fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn), "check its fans and the air around it"}, *h.Temperature >= least
+}
+
+// unpaused reports that the spec pauses leases on a hot GPU, and that it cannot be known when it is hot.
+func unpaused(h *gpu.Health, p Policy) (Finding, bool) {
+	f := Finding{Rule: "pause-low", Text: "no lease on it is paused when it is hot (temperature.do: pause-low): its driver reports no temperature", Hint: "write do: tell for it"}
+	if h.Temperature != nil {
+		f.Text, f.Hint = f.Text+" from which its clocks are lowered", "write the temperature as health.temperature.warn"
+	}
+	return f, p.PauseLow && (h.Temperature == nil || limitOf(h, p) == nil)
+}
+
+// limitOf is the temperature from which a GPU is hot, in °C; nil if neither the spec nor the driver says it.
+func limitOf(h *gpu.Health, p Policy) *int {
+	if p.Warn != nil {
+		return p.Warn
+	}
+	return h.SlowdownTemperature
 }
 
 // has reports whether a rule fired.

@@ -2,8 +2,9 @@ package health
 
 // Policy is what the spec says of one GPU.
 type Policy struct {
-	Warn *int          // the temperature in °C from which a finding reports it; nil: where the hardware lowers its clocks
-	Do   map[uint64]Do // what follows from an XID, where it is not what its class says
+	Warn     *int          // the temperature in °C from which a finding reports it; nil: where the hardware lowers its clocks
+	PauseLow bool          // from there the leases of the lowest priority are paused
+	Do       map[uint64]Do // what follows from an XID, where it is not what its class says
 }
 
 // Do is what follows from an XID.

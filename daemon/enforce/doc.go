@@ -1,2 +1,3 @@
-// Package enforce carries out the quotas of GPU memory and GPU time. Package quota makes the decisions.
+// Package enforce carries out the quotas of GPU memory and GPU time, as package quota decides, and pauses leases of hot GPUs, as package
+// health decides.
 package enforce

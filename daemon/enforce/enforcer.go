@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Enforcer carries out the quotas of GPU memory and GPU time.
+// Enforcer carries out the quotas of GPU memory and GPU time, and pauses leases of hot GPUs.
 type Enforcer struct {
 	*report.Reporter
 	State    *state.State
@@ -35,6 +35,7 @@ type Enforcer struct {
 	Wake    loop.Wake // a lease started: the next sample is due
 	Shares  Shares
 	Tenants FrozenTenants
+	Cooling Cooling
 	tasks   loop.Group // the loops of the GPUs, and what they started
 	frozen  memoryFreezes
 }
@@ -44,6 +45,7 @@ func (en *Enforcer) Run(ctx context.Context) {
 	en.tasks.Begin(ctx)
 	defer en.tasks.Wait()
 	en.tasks.Go(func() { en.tenantLoop(ctx) })
+	en.tasks.Go(func() { en.coolingLoop(ctx) })
 	samplers := map[gpu.UUID]*sampler{}
 	for {
 		if _, ok := en.Wake.Every(ctx, en.SampleInterval()); !ok {

@@ -207,10 +207,8 @@ func (en *Enforcer) applyTenantFreezes(ctx context.Context) []tenantLease {
 			for _, r := range en.Freezer.Reasons(l.ID) {
 				done.Frozen, done.Reason = true, "it is frozen for "+r.String()
 			}
-		case l.InPlace():
-			done.Reason = "it is a login, a service or a process in place, and is never frozen"
-		case !l.Isolation.Freeze:
-			done.Reason = "it was started when nothing could be frozen"
+		case neverFrozen(&l) != "":
+			done.Reason = neverFrozen(&l)
 		case l.State != lease.Running:
 			done.Reason = "it is " + string(l.State)
 		default:
@@ -224,6 +222,17 @@ func (en *Enforcer) applyTenantFreezes(ctx context.Context) []tenantLease {
 		out = append(out, done)
 	}
 	return out
+}
+
+// neverFrozen is why a lease cannot be frozen while it runs; empty if it can.
+func neverFrozen(l *lease.Lease) string {
+	switch {
+	case l.InPlace():
+		return "it is a login, a service or a process in place, and is never frozen"
+	case !l.Isolation.Freeze:
+		return "it was started when nothing could be frozen"
+	}
+	return ""
 }
 
 // tenantLoop freezes and thaws leases when something changed, until ctx ends. While a tenant is frozen it repeats that: the

@@ -32,6 +32,7 @@ type Health struct {
 	StateDir  store.RunDir // keeps the history of readings
 	Admit     func()       // passes to the lease table which GPUs are closed
 	Wake      func()       // the converge loop, after a GPU was closed or opened
+	Heated    func()       // called after a reading of a GPU that is or was hot; may be nil
 
 	Due     loop.Wake  // readings are due
 	Arrived loop.Wake  // an XID waits for its pair
@@ -63,6 +64,7 @@ type known struct {
 	readAt   time.Time
 	err      error // of the last reading
 	findings []rules.Finding
+	heat     rules.Heat
 	history  rules.History
 }
 

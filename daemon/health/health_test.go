@@ -362,17 +362,70 @@ func TestABoardThatWasTakenOutIsForgotten(t *testing.T) {
 func TestPolicyOfAGPU(t *testing.T) {
 	warm, hot := api.Celsius(80), api.Celsius(90)
 	want := &state.Desired{
-		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm}, XID: map[string]string{"79": "report", "63": "close"}}}},
+		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm, Do: api.TemperaturePauseLow}, XID: map[string]string{"79": "report", "63": "close"}}}},
 		GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "report"}}}},
 	}
 	if p := policyOf(want, gpuA); *p.Warn != 90 || p.Do[79] != rules.ReportOnly || p.Do[63] != rules.ReportOnly {
 		t.Errorf("it is %+v", p)
 	}
-	if p := policyOf(want, "GPU-other"); *p.Warn != 80 || p.Do[63] != rules.Close {
+	if !policyOf(want, gpuA).PauseLow {
+		t.Error("what the node does at a high temperature does not hold for a GPU that has another one")
+	}
+	want.GPUs[gpuA].Health.Temperature.Do = api.TemperatureReport
+	if policyOf(want, gpuA).PauseLow {
+		t.Error("the entry of the GPU has no precedence")
+	}
+	if p := policyOf(want, "GPU-other"); *p.Warn != 80 || !p.PauseLow || p.Do[63] != rules.Close {
 		t.Errorf("that of another GPU is %+v", p)
 	}
 	if p := policyOf(&state.Desired{}, gpuA); p.Warn != nil || len(p.Do) != 0 {
 		t.Errorf("without a spec it is %+v", p)
+	}
+}
+
+// A GPU is hot as its last reading says, and those who pause leases are informed of each reading while it is, and of the one that
+// ends it.
+func TestTheHeatOfAGPU(t *testing.T) {
+	f := newFixture(t)
+	limit := api.Celsius(85)
+	f.State.SetDesired(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &limit, Do: api.TemperaturePauseLow}}}}})
+	informed := 0
+	f.Heated = func() { informed++ }
+	for i, c := range []struct {
+		degrees       int
+		err           error
+		hot, informed bool
+	}{
+		{84, nil, false, false},
+		{85, nil, true, true},
+		{81, nil, true, true},
+		{80, nil, false, true},
+		{81, nil, false, false},
+		{90, nil, true, true},
+		{90, errors.New("the driver did not answer in time"), false, true},
+		{84, nil, false, false},
+	} {
+		f.now = f.now.Add(interval)
+		f.reading, f.readErr = gpu.Health{Temperature: &c.degrees}, c.err
+		before := informed
+		if _, err := f.read(t.Context(), gpuA); !errors.Is(err, c.err) {
+			t.Fatal(err)
+		}
+		if heat, pauses := f.Heat(gpuA); heat.Hot != c.hot || !pauses || (informed > before) != c.informed {
+			t.Errorf("reading %d, %d °C: %+v, informed: %t", i, c.degrees, heat, informed > before)
+		}
+	}
+	hot := 90
+	f.reading, f.readErr = gpu.Health{Temperature: &hot}, nil
+	if _, err := f.read(t.Context(), gpuA); err != nil {
+		t.Fatal(err)
+	}
+	f.now = f.now.Add(rules.HeatLasts)
+	if heat, _ := f.Heat(gpuA); heat.Hot {
+		t.Error("an old reading says that it is hot")
+	}
+	if heat, pauses := f.Heat("GPU-other"); heat.Hot || pauses {
+		t.Error("another GPU is hot")
 	}
 }
 

@@ -16,9 +16,14 @@ func policyOf(want *state.Desired, id gpu.UUID) rules.Policy {
 		if h == nil {
 			return
 		}
-		if t := h.Temperature; t != nil && t.Warn != nil {
-			warn := int(*t.Warn)
-			p.Warn = &warn
+		if t := h.Temperature; t != nil {
+			if t.Warn != nil {
+				warn := int(*t.Warn)
+				p.Warn = &warn
+			}
+			if t.Do != "" {
+				p.PauseLow = t.Do == api.TemperaturePauseLow
+			}
 		}
 		for number, do := range h.XID {
 			if n, err := strconv.ParseUint(number, 10, 64); err == nil { // Validate has refused another text.

@@ -65,6 +65,9 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 	var was, now rules.Record
 	var failed error
 	began := false // an hour of its history
+	hot := g.heat.Hot
+	g.heat = g.heat.After(answered(&h, err), policy, m.At)
+	hot = hot || g.heat.Hot
 	if err == nil {
 		g.last, g.readAt = &h, m.At
 		began = !isEmpty(&h) && g.history.Add(&h, m.At)
@@ -83,8 +86,27 @@ func (k *Health) read(ctx context.Context, id gpu.UUID) (busy <-chan struct{}, e
 		k.saveHistory()
 	}
 	k.changed(id, was, now, failed)
+	if hot && k.Heated != nil {
+		k.Heated()
+	}
 	k.Invalidate()
 	return nil, err
+}
+
+// answered is a reading; nil if it failed.
+func answered(h *gpu.Health, err error) *gpu.Health {
+	if err != nil {
+		return nil
+	}
+	return h
+}
+
+// Heat is how hot a GPU is now, and whether the spec pauses leases on it when it is hot.
+func (k *Health) Heat(id gpu.UUID) (heat rules.Heat, pauses bool) {
+	policy := policyOf(k.State.Desired(), id)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ofLocked(id).heat.At(k.Now()), policy.PauseLow
 }
 
 // query reads the sensors. Without a reading nothing is known, which is no problem.

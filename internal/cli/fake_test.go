@@ -101,6 +101,17 @@ const (
 // noon is the time of everything on the canned node.
 var noon = time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 
+// pausedNode is labNode with a lease that is frozen for two reasons.
+func pausedNode() *api.Status {
+	s := labNode()
+	for i := range s.Leases {
+		if l := &s.Leases[i]; l.ID == "vision-3kq6" {
+			l.FrozenFor = []string{"an administrator", "the temperature of its GPU"}
+		}
+	}
+	return s
+}
+
 // frozenTenant is what freezing a tenant answers.
 func frozenTenant() api.TenantFreezeResult {
 	return api.TenantFreezeResult{

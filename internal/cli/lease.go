@@ -184,6 +184,9 @@ func (a *app) lease(l *api.Lease) {
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
 	}
+	if len(l.FrozenFor) > 0 {
+		line("frozen", "for "+strings.Join(l.FrozenFor, " and "))
+	}
 	if l.Reason != "" {
 		line("reason", l.Reason)
 	}
@@ -211,6 +214,9 @@ func (a *app) leases(leases []api.Lease) {
 		state := l.State
 		if l.GPUMemory != nil && l.GPUMemory.Stage != "" {
 			state += ", " + stage(l.GPUMemory.Stage)
+		}
+		if len(l.FrozenFor) > 0 && !strings.HasSuffix(state, ", frozen") { // The stage of GPU memory says it too.
+			state += ", frozen"
 		}
 		if l.Result != "" {
 			state = l.Result
