@@ -95,10 +95,10 @@ func (w Wake) Every(ctx context.Context, d time.Duration) (woken, ok bool) {
 // restFactor is how many times longer a loop rests than it worked.
 const restFactor = 10
 
-// Rest is how long a loop that others wake rests after work that took this long, so that the work takes no more than a tenth of the
+// Rest is how long a loop that others wake rests after work of this length, so that the work takes no more than a tenth of the
 // time however often it is woken; from least to most.
-func Rest(took, least, most time.Duration) time.Duration {
-	return min(max(restFactor*took, least), most)
+func Rest(worked, least, most time.Duration) time.Duration {
+	return min(max(restFactor*worked, least), most)
 }
 
 // Every is Pause for a loop that repeats about every d: see Together.

@@ -124,11 +124,11 @@ func TestGroupWaitsForAll(t *testing.T) {
 }
 
 func TestRestIsTenTimesTheWork(t *testing.T) {
-	for took, want := range map[time.Duration]time.Duration{
+	for worked, want := range map[time.Duration]time.Duration{
 		0: 100 * time.Millisecond, 5 * time.Millisecond: 100 * time.Millisecond, 50 * time.Millisecond: 500 * time.Millisecond, time.Second: time.Second,
 	} {
-		if got := Rest(took, 100*time.Millisecond, time.Second); got != want {
-			t.Errorf("after %v it rests %v, want %v", took, got, want)
+		if got := Rest(worked, 100*time.Millisecond, time.Second); got != want {
+			t.Errorf("after %v it rests %v, want %v", worked, got, want)
 		}
 	}
 }
