@@ -22,7 +22,7 @@ import (
 const bootDeadline = 35 * time.Minute
 
 // wordDeadline is for the guest's first line: a kernel that is stuck in the emulator reports nothing.
-const wordDeadline = 6 * time.Minute
+const wordDeadline = 4 * time.Minute
 
 // machine is one guest with its disks. Booting it twice is a reboot.
 type machine struct {
