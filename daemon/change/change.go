@@ -454,7 +454,9 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	name, a := c.R.PathValue("id"), planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
 	g, err := planner.GPUNamed(node, name)
 	if err != nil {
-		return err
+		if g, err = cs.findMissing(c.Ctx(), node, name, err); err != nil {
+			return err
+		}
 	}
 	done, err := cs.lockChanges(c.Ctx())
 	if err != nil {
