@@ -31,9 +31,8 @@ func View(s *state.State, node *observe.Node) lease.View {
 	closeDrained(s, closed, want)
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
-	v.GPUs = append(v.GPUs, missingGPUs(want, node)...)
 	stored, clients := s.Stored(), s.MPSClients()
-	v.Maintenance = state.MaintenanceText(stored.Maintenance)
+	v.GPUs, v.Maintenance = append(v.GPUs, state.MissingGPUs(want, node)...), state.MaintenanceText(stored.Maintenance)
 	closeDrainedInstances(stored, &v)
 	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)
@@ -43,21 +42,6 @@ func View(s *state.State, node *observe.Node) lease.View {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
 	}
 	return v
-}
-
-// missingGPUs are the GPUs of the spec that the driver does not find. They are there for the requests that wait for them.
-func missingGPUs(want *state.Desired, node *observe.Node) []lease.GPUView {
-	var out []lease.GPUView
-	for i := range node.Missing {
-		id := &node.Missing[i]
-		if e := want.GPUs[id.UUID]; e != nil {
-			out = append(out, lease.GPUView{
-				UUID: id.UUID, Index: id.Index, Mode: e.Mode, Capacity: id.Memory, Reserve: want.GPUMemoryReserve(id.UUID), Overcommit: e.Overcommit,
-				Closed: state.MissingReason, Missing: true,
-			})
-		}
-	}
-	return out
 }
 
 // closeOccupied closes the places that a process of no lease uses. The users who wait read the text; a condition names the
