@@ -179,6 +179,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.maintenance.Begin(first)
 	node := d.observer.Observe(first)
 	d.changes.LoadSpec(node)
+	d.observer.Expect()
 	d.account.Load()
 	if err := d.enforcer.Tenants.Load(); err != nil {
 		d.Conditions.Set("state", "frozen-tenants", err.Error(), "see which are frozen with 'gpushare tenant list', and freeze the others again with 'gpushare tenant freeze'")

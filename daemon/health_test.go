@@ -150,6 +150,9 @@ func TestHardwareTroubleClosesOneGPU(t *testing.T) {
 				if !strings.Contains(c.Message, "GPU 0 takes no new lease: XID ") || !strings.Contains(c.Hint, helps) || !strings.Contains(c.Hint, "'gpushare gpu retry 0'") {
 					t.Errorf("the condition is %+v", c)
 				}
+				if number == 79 {
+					w.reportsOnce(0, "health")
+				}
 				since := w.statusNow().GPUs[0].Health.Since
 				w.restarted(func() { w.end(); w.startDaemon() })
 				w.is(0, "after a restart", state, api.HealthClosed, "XID ")

@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -267,4 +269,73 @@ func TestDriverThatIsNotThere(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A GPU that is missing is not one that never was: requests for it wait, or are refused with this reason, and a retry says since when
+// it is missing. When the driver finds it again they are placed.
+func TestRequestsWaitForAMissingGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		board := scenarios.Board{Model: "a100-40", MIG: true}
+		w := newVirtual(t, nil, board, board)
+		w.startDaemon()
+		if _, op, refusal := w.apply(twoGPUs("3g.20gb", "2g.10gb"), ""); refusal != nil || op == nil || op.State != "done" {
+			t.Fatalf("it cannot be prepared: %v, %+v", refusal, op)
+		}
+		one, pci := w.ids[1], w.truth()[1].Identity.PCI
+		must(t, w.node.RemoveGPU("1"))
+		w.load()
+		since := time.Now().Local().Format(time.DateTime)
+		const missing = "GPU 1 is missing: the driver does not find it"
+		check := func(when string) {
+			t.Helper()
+			_, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true})
+			if e, ok := errors.AsType[*api.Error](err); !ok || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, missing) || !strings.Contains(e.Hint, "--wait") || !strings.Contains(e.Hint, "gpushare status") {
+				t.Errorf("%s a request is answered with %+v", when, err)
+			}
+			for _, name := range []string{"1", string(one)} {
+				refusal := w.do(http.MethodPost, "/v1/gpus/"+name+"/retry", "", nil)
+				if refusal == nil || refusal.Kind != api.KindUnavailable || !strings.Contains(refusal.Message, string(one)) || !strings.Contains(refusal.Message, "it is missing: the driver has not found it since "+since) || !strings.Contains(refusal.Hint, "lspci") {
+					t.Errorf("%s a retry of %s is answered with %+v, and not with %s", when, name, refusal, since)
+				}
+			}
+			if refusal := w.do(http.MethodPost, "/v1/gpus/7/retry", "", nil); refusal == nil || refusal.Kind != api.KindNotFound {
+				t.Errorf("%s a retry of a GPU that never was is answered with %+v", when, refusal)
+			}
+		}
+		check("after the load of the driver")
+		time.Sleep(time.Hour) // In the time of the bubble.
+		w.end()
+		w.startDaemon()
+		w.waitIdle(nil)
+		check("after a restart")
+
+		wait := time.Duration(0)
+		k, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true, Wait: &wait})
+		if err != nil {
+			t.Fatalf("a request that waits is refused: %v", err)
+		}
+		defer k.Cancel()
+		if u, err := k.Next(t.Context()); err != nil || u.Placed || !strings.Contains(u.Lease.Waiting, missing) {
+			t.Errorf("it waits with %+v, %v", u, err)
+		}
+		m, err := nodefile.Model("a100-40")
+		must(t, err)
+		must(t, w.node.AddGPU(gpusim.GPUConfig{Model: m, PCI: pci, UUID: one, MIG: true}))
+		w.load()
+		for {
+			u, err := k.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.Placed {
+				break
+			}
+		}
+		if l, ok := w.table.Get(k.ID()); !ok || !slices.Equal(l.Place.GPUs, []gpu.UUID{one}) {
+			t.Errorf("the lease is %+v", l)
+		}
+		if n := len(w.statusNow().Node.Conditions); n > 0 {
+			t.Errorf("at the end there are %d conditions", n)
+		}
+	})
 }

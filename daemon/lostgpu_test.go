@@ -91,6 +91,7 @@ func TestOneLostGPU(t *testing.T) {
 					t.Errorf("the same spec: %v, %+v, %+v", refusal, op, res.Plan)
 				}
 				w.doctorFails("GPU 1: ")
+				w.reportsOnce(1, "gpu") // No XID reaches this node.
 
 				res, op, refusal = w.apply(twoGPUs("2g.10gb", "3g.20gb"), "")
 				if refusal != nil || op == nil || op.State != "degraded" || !held(&res.Plan) || !strings.Contains(op.Error.Message, "GPU 1 is held, because it does not answer: "+day.reason) || !strings.Contains(op.Error.Hint, want.Command) {
@@ -140,6 +141,33 @@ func TestOneLostGPU(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// reportsOnce expects one condition, and one failed check of the doctor, about a GPU that does not answer.
+func (w *virtual) reportsOnce(i int, kind string) {
+	w.Helper()
+	var about []api.Condition
+	for _, c := range w.statusNow().Node.Conditions {
+		if c.GPU == string(w.ids[i]) {
+			about = append(about, c)
+		}
+	}
+	if len(about) != 1 || about[0].Kind != kind || !strings.Contains(about[0].Hint, fmt.Sprint("gpushare gpu retry ", i)) {
+		w.Fatalf("the conditions about GPU %d are %+v, and not one of kind %s", i, about, kind)
+	}
+	var d api.Doctor
+	if refusal := w.do(http.MethodGet, "/v1/doctor", "", &d); refusal != nil {
+		w.Fatal(refusal)
+	}
+	var found []string
+	for _, c := range d.Checks {
+		if c.Result != "ok" && strings.Contains(c.Message, fmt.Sprint("GPU ", i)) {
+			found = append(found, c.Name+" "+c.Result)
+		}
+	}
+	if want := []string{kind + " fail"}; !slices.Equal(found, want) {
+		w.Errorf("the checks of the doctor about GPU %d are %q, and not %q", i, found, want)
 	}
 }
 

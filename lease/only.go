@@ -64,7 +64,7 @@ func (r *Request) onlyOn(tenant string, candidates []Grant, v *View) ([]Grant, e
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if slices.ContainsFunc(candidates, func(g Grant) bool { return g.mayUse(d) }) {
-			usable = append(usable, strconv.Itoa(d.Index))
+			usable = append(usable, strings.TrimPrefix(d.name(), "GPU "))
 		}
 	}
 	for i := range candidates {
@@ -86,5 +86,5 @@ func (r *Request) onlyOn(tenant string, candidates []Grant, v *View) ([]Grant, e
 
 // isNamed reports whether a name is the index or the UUID of the GPU.
 func (v *GPUView) isNamed(name string) bool {
-	return name == strconv.Itoa(v.Index) || name == string(v.UUID)
+	return v.Index >= 0 && name == strconv.Itoa(v.Index) || name == string(v.UUID)
 }

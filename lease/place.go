@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -518,6 +517,9 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				notHard = append(notHard, fmt.Sprintf("GPU %d: %s", d.Index, d.NoHardMemory))
 				continue
 			}
+			if d.Closed != "" && d.Capacity == 0 {
+				return nil // its memory is not known: it did not answer since the daemon started
+			}
 			memory, share := t.granted(g.Key(), true)
 			if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= fullShare) {
 				return nil
@@ -577,7 +579,11 @@ func (v *View) gpu(id gpu.UUID) *GPUView {
 type closedGPUs []string
 
 func (c *closedGPUs) add(d *GPUView) {
-	*c = append(*c, "GPU "+strconv.Itoa(d.Index)+" is closed: "+d.Closed)
+	state := " is closed: "
+	if d.Missing {
+		state = " is missing: "
+	}
+	*c = append(*c, d.name()+state+d.Closed)
 }
 
 func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView) {

@@ -272,6 +272,10 @@ func TestFeasible(t *testing.T) {
 			kept: func() *Grant { g := mps("a", "r", 80, gib); return &g }(), grant: mps("b", "x", 30, gib), want: "30% of the threads",
 		},
 		{name: "more GPUs than there are", gpus: []GPUView{device(0, "exclusive")}, grant: exclusive("b", "x", 2), want: "2 exclusive GPUs are requested, and 1 can be granted"},
+		{name: "nor is a missing one", gpus: []GPUView{missingGPU(device(0, "exclusive"))}, grant: exclusive("b", "x", 1)},
+		{name: "nor a missing one with MIG", gpus: []GPUView{missingGPU(device(0, "mig"))}, grant: mig("b", "x", "3g.20gb")},
+		{name: "a missing one has the memory that it had", gpus: []GPUView{missingGPU(device(0, "timeslice"))}, grant: timeslice("b", "x", 10, 41*gib), want: "41 GiB of memory on one GPU is more"},
+		{name: "whose memory is not known", gpus: []GPUView{func() GPUView { d := missingGPU(device(0, "timeslice")); d.Capacity = 0; return d }()}, grant: timeslice("b", "x", 10, 41*gib)},
 		{name: "a closed GPU is not infeasible", gpus: []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()}, grant: exclusive("b", "x", 1)},
 	}
 	for _, tt := range tests {
@@ -417,6 +421,32 @@ func TestHardMemory(t *testing.T) {
 				t.Errorf("never hard: %v, %q", g, why)
 			}
 		})
+	}
+}
+
+// missingGPU is a GPU that the driver does not find.
+func missingGPU(d GPUView) GPUView {
+	d.Missing, d.Closed, d.Instances, d.Profiles = true, "the driver does not find it", nil, nil
+	return d
+}
+
+// No place is kept free on a GPU that is missing, and messages call it by its UUID if another one has its index.
+func TestAMissingGPU(t *testing.T) {
+	g := with(exclusive("a", "x", 1), func(g *Grant) { g.Spec.Reserved = true })
+	before := map[Key][]Place{g.Key(): {{GPUs: []gpu.UUID{"GPU-0"}, Devices: []gpu.UUID{"GPU-0"}}}}
+	v := View{GPUs: []GPUView{missingGPU(device(0, "exclusive")), device(1, "exclusive")}, Grants: []Grant{g}}
+	if now, unmet := reserve(&v, newOccupancy(), before, nil); len(unmet) > 0 || len(now[g.Key()]) != 1 || now[g.Key()][0].GPUs[0] != "GPU-1" {
+		t.Errorf("kept free are %+v, and not %+v", now, unmet)
+	}
+	replaced := missingGPU(device(0, "exclusive"))
+	replaced.Index = -1
+	for want, d := range map[string]GPUView{"; GPU 0 is missing: the driver does not find it": v.GPUs[0], "; GPU-0 is missing: the driver does not find it": replaced} {
+		if p, ob := place(&g, &View{GPUs: []GPUView{d}}, newOccupancy()); p != nil || !strings.HasSuffix(ob.text, want) {
+			t.Errorf("placed at %+v, %+v; want %q", p, ob, want)
+		}
+	}
+	if replaced.isNamed("-1") || !replaced.isNamed("GPU-0") {
+		t.Error("a GPU without an index is named by its UUID alone")
 	}
 }
 

@@ -118,13 +118,27 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		if tooMany && r.Wait != nil {
 			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already, the most that a user may", tenant, waits), Hint: "let some of them end, or be placed, first"}
 		}
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: "wait for a place with --wait"}
+		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: k.waitHint()}
 	}
 	if !k.done {
 		k.queued = true
 		t.changedLocked(&k.lease)
 	}
 	return k, nil
+}
+
+// waitHint is what helps a request that is refused because there is no place now.
+func (k *Ticket) waitHint() string {
+	const wait = "wait for a place with --wait"
+	if k.t.view.Maintenance != "" {
+		return wait
+	}
+	for i := range k.t.view.GPUs {
+		if d := &k.t.view.GPUs[i]; !d.Missing && slices.ContainsFunc(k.candidates, func(g Grant) bool { return g.mayUse(d) }) {
+			return wait
+		}
+	}
+	return "only an administrator can put it back: 'gpushare status' shows it; with --wait the request waits until the driver finds it"
 }
 
 // idInUseLocked reports whether an id is in use or was used lately.

@@ -140,7 +140,7 @@ func placeStillAllowed(g *Grant, p *Place, v *View) bool {
 		return false
 	}
 	for _, id := range p.GPUs {
-		if d := v.gpu(id); d == nil || !g.mayUse(d) {
+		if d := v.gpu(id); d == nil || d.Missing || !g.mayUse(d) {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -37,6 +38,8 @@ type GPUView struct {
 	// Closed is why no lease starts here now: cordoned, held, in a change, lost. Empty if the GPU is open. A closed GPU
 	// still counts for what can ever fit.
 	Closed string
+	// Missing: the driver does not find it. It is closed, no place on it is kept free, and requests for it wait.
+	Missing bool
 	// Occupied is why no lease may have this exclusive GPU alone now; empty if one may. Leases in place may have it: their
 	// processes use it already.
 	Occupied string
@@ -58,6 +61,14 @@ type GPUView struct {
 	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or
 	// nothing may be created now.
 	DynamicProfiles *gpu.Profiles
+}
+
+// name is how messages call the GPU. One that is missing has no index if another GPU has it now.
+func (g *GPUView) name() string {
+	if g.Index < 0 {
+		return string(g.UUID)
+	}
+	return "GPU " + strconv.Itoa(g.Index)
 }
 
 // budget returns the memory that grants may have together, in bytes.

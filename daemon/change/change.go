@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -453,7 +454,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	node, want := cs.Observer.Last(), cs.State.Desired()
 	name, a := c.R.PathValue("id"), planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
 	g, err := planner.GPUNamed(node, name)
-	if err != nil {
+	if err != nil && cs.State.RefuseMissing(node, name) == nil {
 		return err
 	}
 	done, err := cs.lockChanges(c.Ctx())
@@ -461,9 +462,19 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 		return err
 	}
 	defer done()
-	id := g.Identity.UUID
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
+	if g == nil { // It was missing.
+		cs.Observer.Invalidate()
+		if node = cs.Observer.Observe(ctx); node.DriverErr != nil {
+			return report.DriverError(node.DriverErr)
+		}
+		g, err = planner.GPUNamed(node, name)
+		if err := cmp.Or(cs.State.RefuseMissing(node, name), err); err != nil {
+			return err
+		}
+	}
+	id := g.Identity.UUID
 	if err := cs.Driver.Retry(ctx, id); err != nil {
 		return report.DriverError(err)
 	}

@@ -84,13 +84,11 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	if node.DriverErr != nil {
 		return nil, report.DriverError(node.DriverErr)
 	}
-	i := slices.IndexFunc(node.GPUs, func(g observe.GPU) bool {
-		return string(g.Identity.UUID) == q.GPU || fmt.Sprint(g.Identity.Index) == q.GPU
-	})
-	if i < 0 {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", q.GPU), Hint: "'gpushare gpu list' shows them"}
+	g, err := planner.GPUNamed(node, q.GPU)
+	if err != nil {
+		return nil, err
 	}
-	s := &instancesProposal{kind: kind, node: node, gpu: &node.GPUs[i]}
+	s := &instancesProposal{kind: kind, node: node, gpu: g}
 	id := s.gpu.Identity.UUID
 	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
 	switch {
@@ -113,7 +111,6 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
-	var err error
 	switch {
 	case kind == kindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool { return b.Foreign && slices.Contains(q.Start, b.Placement.Start) }):
 		return nil, &api.Error{

@@ -16,6 +16,9 @@ func (cv *Converger) updateInventory(want *state.Desired, node *observe.Node) {
 	if node.DriverErr != nil {
 		return // What was known stays.
 	}
+	if err := cv.State.RecordMissing(node); err != nil {
+		cv.Log.Warn("cannot record which GPUs are missing", "error", err)
+	}
 	was := cv.State.Stored().Identities
 	found := map[string]api.Condition{}
 	for _, id := range node.Missing {
@@ -46,7 +49,7 @@ func (cv *Converger) updateInventory(want *state.Desired, node *observe.Node) {
 func missingCondition(was gpu.Identity, id gpu.UUID, node *observe.Node) api.Condition {
 	c := api.Condition{
 		GPU: string(id), Message: fmt.Sprintf("%s of the spec is missing: the driver does not find it", id),
-		Hint: "'lspci -d 10de:' lists the devices; it is used again when the driver finds it, and 'gpushare apply' of a spec without it ends this",
+		Hint: state.MissingHint,
 	}
 	if was.PCI == "" {
 		return c

@@ -3,6 +3,7 @@ package health
 import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	rules "github.com/gpushare/gpushare/health"
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
@@ -20,6 +21,13 @@ func (k *Health) updateConditionsLocked(node *observe.Node) {
 		}
 	}
 	k.Conditions.Replace("health", out)
+}
+
+// ReportsLost reports whether the condition of a GPU says that it is lost. It is about one that was closed for this reason: of
+// another one that stopped answering later the condition says something else.
+func (k *Health) ReportsLost(id gpu.UUID) bool {
+	r := k.record(id)
+	return r.State == rules.Closed && rules.Of(r.XID).Class == rules.Lost
 }
 
 // Status is what the status shows of a GPU.

@@ -255,6 +255,22 @@ func TestRetryReadsTheGPU(t *testing.T) {
 	}
 }
 
+// A condition says that a GPU is lost where this is why it is closed: not of one that is closed for another reason, or is tested.
+func TestTheConditionSaysThatAGPUIsLost(t *testing.T) {
+	for xid, want := range map[uint64]bool{79: true, 167: true, 95: false, 31: false} {
+		f := newFixture(t)
+		f.line1(xid, 0)
+		if got := f.ReportsLost(gpuA); got != want {
+			t.Errorf("after XID %d: %v", xid, got)
+		}
+		f.node.Epoch.Boot = "boot-2"
+		f.Converge(&f.node)
+		if f.ReportsLost(gpuA) {
+			t.Errorf("after XID %d and a boot it is reported as lost", xid)
+		}
+	}
+}
+
 // What was read before a reset does not open the GPU after it.
 func TestAReadingFromBeforeDoesNotCount(t *testing.T) {
 	f := newFixture(t)

@@ -32,7 +32,7 @@ func View(s *state.State, node *observe.Node) lease.View {
 	closeWithoutMPS(closed, want, node)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
 	stored, clients := s.Stored(), s.MPSClients()
-	v.Maintenance = state.MaintenanceText(stored.Maintenance)
+	v.GPUs, v.Maintenance = append(v.GPUs, state.MissingGPUs(want, node)...), state.MaintenanceText(stored.Maintenance)
 	closeDrainedInstances(stored, &v)
 	closeInstancesWithoutMPS(&v, want, node)
 	numberInstances(s, &v)

@@ -91,6 +91,12 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		case "driver": // It is the first check.
 		case "gpu": // It is lost, or does not answer.
 			fail(cond.Kind, cond.Message, cond.Hint)
+		case "health": // Where it says that the GPU is lost, no other condition does.
+			if g, found := node.GPU(gpu.UUID(cond.GPU)); found && g.Err != nil && node.DriverErr == nil {
+				fail(cond.Kind, cond.Message, cond.Hint)
+			} else {
+				warn(cond.Kind, cond.Message, cond.Hint)
+			}
 		default:
 			warn(cond.Kind, cond.Message, cond.Hint)
 		}

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -111,7 +113,11 @@ last 8 MiB are kept.`,
 		Example:           "  gpushare lease logs vision-train-x7k2\n  gpushare lease logs -f --lines 20 vision-train-x7k2",
 		ValidArgsFunction: a.completeFirst(detachedOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.client.Logs(cmd.Context(), args[0], lines, follow, a.io.Out)
+			err := a.client.Logs(cmd.Context(), args[0], lines, follow, a.io.Out)
+			if follow && errors.Is(err, context.Canceled) {
+				return &interruptedError{hint: "the lease continues: 'gpushare lease stop " + args[0] + "' ends it"}
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow until the lease ends")

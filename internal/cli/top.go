@@ -68,6 +68,9 @@ another, for scripts and files.`,
 func (a *app) topBatch(ctx context.Context, m *topModel, frames int, pause time.Duration) error {
 	for n := 1; ; n++ {
 		s, err := a.client.Status(ctx)
+		if ctx.Err() != nil {
+			return nil // It was to end by an interrupt.
+		}
 		if err != nil {
 			return err
 		}
@@ -81,7 +84,7 @@ func (a *app) topBatch(ctx context.Context, m *topModel, frames int, pause time.
 		}
 		select {
 		case <-ctx.Done():
-			return nil // It was to end by an interrupt.
+			return nil
 		case <-time.After(pause):
 		}
 	}
@@ -103,7 +106,7 @@ func (a *app) topLive(ctx context.Context, m *topModel, in, frames int, pause ti
 	go func() { // A read that an interrupt leaves behind ends with the program.
 		var b [1]byte
 		for {
-			if n, err := a.io.In.Read(b[:]); n == 0 || err != nil {
+			if n, err := a.io.In.Read(b[:]); n == 0 || err != nil || ends(b[0]) { // Also while a reading of the status waits.
 				cancel()
 				return
 			}
@@ -145,17 +148,17 @@ func (a *app) topLive(ctx context.Context, m *topModel, in, frames int, pause ti
 			case <-next.C:
 				waits = false
 			case k := <-keys:
-				if !m.press(k) {
-					next.Stop()
-					return nil
-				}
+				m.press(k)
 			}
 		}
 	}
 }
 
-// press does what a key says; false ends top.
-func (m *topModel) press(key byte) bool {
+// ends reports whether a key ends top: q, or Ctrl-C and Ctrl-D, which are no signals here.
+func ends(key byte) bool { return key == 'q' || key == 3 || key == 4 }
+
+// press chooses the table of a key.
+func (m *topModel) press(key byte) {
 	switch key {
 	case 'g':
 		m.by = topGPUs
@@ -163,10 +166,7 @@ func (m *topModel) press(key byte) bool {
 		m.by = topTenants
 	case 'l':
 		m.by = topLeases
-	case 'q', 3, 4: // Ctrl-C and Ctrl-D, which are no signals here
-		return false
 	}
-	return true
 }
 
 // screen writes only the lines that changed: a terminal behind a slow line is not drawn again.

@@ -1,9 +1,14 @@
 package cli_test
 
 import (
+	"context"
+	"encoding/json"
 	"io"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,5 +61,47 @@ func TestTopOnATerminal(t *testing.T) {
 	after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
 	if err != nil || *after != *before {
 		t.Errorf("%v, the terminal is not as it was: %+v, %+v", err, before, after)
+	}
+}
+
+// Ctrl-C and an interrupt end top also while the daemon does not answer.
+func TestTopEndsWhileItReads(t *testing.T) {
+	for name, end := range map[string]func(screen *os.File, interrupt func()) error{
+		"Ctrl-C":    func(screen *os.File, _ func()) error { _, err := screen.WriteString("\x03"); return err },
+		"interrupt": func(_ *os.File, interrupt func()) error { interrupt(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			screen, tty := terminal(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			reads := make(chan bool, 1)
+			answered := false
+			socket := fakeDaemon(t, routes{"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				if !answered {
+					answered = true
+					_ = json.NewEncoder(w).Encode(labNode())
+					return
+				}
+				reads <- true
+				<-q.Context().Done()
+			})})
+			code := make(chan int, 1)
+			go func() {
+				code <- cli.Run(ctx, []string{"top", "-d", "500ms"}, []string{"GPUSHARE_SOCKET=" + socket, "TERM=xterm"}, cli.Stdio{In: tty, Out: tty, Err: io.Discard})
+			}()
+			go func() { _, _ = io.Copy(io.Discard, screen) }() // It ends with the terminal.
+			<-reads
+			if err := end(screen, interrupt); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case got := <-code:
+				if got != 0 {
+					t.Errorf("exit code %d", got)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("it does not end")
+			}
+		})
 	}
 }

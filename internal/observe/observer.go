@@ -109,7 +109,7 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 		if err != nil {
 			n.DriverErr = err
 			if before != nil {
-				n.Driver = before.Driver
+				n.Driver, n.Missing = before.Driver, before.Missing
 				for _, g := range before.GPUs {
 					n.GPUs = append(n.GPUs, lastKnown(g, g.Identity, err, n.Epoch != before.Epoch))
 				}
@@ -171,6 +171,17 @@ func (o *Observer) recall(gpus []GPU) {
 		}
 		id.Index, id.PCI, id.Model, id.Memory, id.NUMANode, id.Display = was.Index, was.PCI, was.Model, was.Memory, was.NUMANode, was.Display
 	}
+}
+
+// Expect finds the missing GPUs of a spec that came into force after the last observation. It reads nothing.
+func (o *Observer) Expect() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := *o.last.Load()
+	if n.DriverErr == nil {
+		n.Missing = o.missing(n.GPUs)
+	}
+	o.last.Store(&n)
 }
 
 // missing are the expected GPUs that are not there.

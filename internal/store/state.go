@@ -52,6 +52,8 @@ type State struct {
 	// Identities are what the GPUs were when the last change was accepted: a GPU that is lost when the daemon starts has neither
 	// an index nor a model.
 	Identities map[gpu.UUID]gpu.Identity `json:"identities,omitempty"`
+	// MissingSince is since when the driver does not find GPUs of the spec in force.
+	MissingSince map[gpu.UUID]time.Time `json:"missing_since,omitempty"`
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
 	OriginalModes map[gpu.UUID]GPUModes `json:"original_modes,omitempty"`
 }

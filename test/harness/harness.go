@@ -495,7 +495,12 @@ func (n *Node) Spawn(cmd *exec.Cmd) (*Job, error) {
 
 // RunOn starts gpushare run in a session of its own on a terminal.
 func (n *Node) RunOn(tty *os.File, args ...string) (*Job, error) {
-	cmd := exec.Command(n.program("gpushare"), append([]string{"run"}, args...)...)
+	return n.OnTerminal(tty, append([]string{"run"}, args...)...)
+}
+
+// OnTerminal starts gpushare in a session of its own on a terminal.
+func (n *Node) OnTerminal(tty *os.File, args ...string) (*Job, error) {
+	cmd := exec.Command(n.program("gpushare"), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = tty, tty, tty, n.Environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p, err := spawn(cmd)

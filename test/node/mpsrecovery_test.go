@@ -183,6 +183,49 @@ func TestKilledMPSRunsAgainSoon(t *testing.T) {
 	}
 }
 
+// A control daemon that ends again and again counts as failed, and is tried again only after minutes: 'gpu retry' starts it at once.
+func TestRetryStartsAFailedMPSAtOnce(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, joined)
+	const failures = 6 // in a row
+	for last, i := 0, 0; i < failures; i++ {
+		s := awaitStatus(t, n, "it is not started again", func(s *api.Status) bool {
+			m := s.GPUs[2].MPS
+			return m != nil && m.State == "running" && m.PID != last
+		})
+		last = s.GPUs[2].MPS.PID
+		if err := syscall.Kill(last, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		procfstest.AwaitEnd(t, last)
+	}
+	s := awaitStatus(t, n, "it does not count as failed", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "failed" })
+	m, err := n.Client().MPS(soon(t), "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := s.GPUs[2]; g.State != "mps-down" || !strings.Contains(g.MPS.Reason, "6 failures in a row") || m.Retry == nil || time.Until(*m.Retry) < 2*time.Minute {
+		t.Fatalf("GPU 2 is %s, with MPS %+v, %+v", g.State, g.MPS, m)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "join", "--", "true"); r.Code != 125 {
+		t.Errorf("a lease gets a GPU whose MPS has failed: %d %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "gpu", "retry", "2"); r.Code != 0 {
+		t.Fatalf("gpu retry exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	// The command has waited for it.
+	if g := status(t, n).GPUs[2]; g.State != "ok" || g.MPS == nil || g.MPS.State != "running" {
+		t.Fatalf("after gpu retry GPU 2 is %s: %s, with MPS %+v", g.State, g.Reason, g.MPS)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "join", "--", "true"); r.Code != 0 {
+		t.Errorf("after gpu retry no lease gets it: %d %s", r.Code, r.Err)
+	}
+	if hasCondition(status(t, n), "mps", "") {
+		t.Errorf("a condition is left: %+v", status(t, n).Node.Conditions)
+	}
+}
+
 // A control daemon that was killed while a client runs leaves its server. A condition has the command that helps, and the command
 // helps; gpu retry refuses and names the client.
 func TestOrphanedMPSServer(t *testing.T) {

@@ -1,15 +1,87 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
 )
+
+// runExample runs a script of the example with these variables, and with those of the node's shell but for the ones that say where
+// notes are.
+func runExample(t *testing.T, n *harness.Node, script string, env ...string) (code int, out, errs string) {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(root, "examples/prolog", script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(soon(t), "sh", path)
+	cmd.Env = slices.DeleteFunc(n.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "JOB_NOTES=") || strings.HasPrefix(v, "XDG_RUNTIME_DIR=")
+	})
+	cmd.Env = append(cmd.Env, env...) // A later value of a variable counts.
+	var o, e strings.Builder
+	cmd.Stdout, cmd.Stderr = &o, &e
+	_ = cmd.Run() // The exit code is checked.
+	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+}
+
+// The notes are in JOB_NOTES, else in XDG_RUNTIME_DIR, which a batch system does not set, else in a directory of /run. Who cannot
+// write there gets no lease, and reads why.
+func TestPrologNotes(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	job := startOutside(t, n, 0, "sleep", "60")
+	const fallback = "/run/gpushare-prolog"
+	_, err := os.Stat(fallback)
+	created := errors.Is(err, fs.ErrNotExist)
+	named, runtime := t.TempDir(), t.TempDir()
+	for i, c := range []struct {
+		name string
+		env  []string
+		dir  string
+	}{
+		{"both are set", []string{"JOB_NOTES=" + named, "XDG_RUNTIME_DIR=" + runtime}, named},
+		{"without JOB_NOTES", []string{"XDG_RUNTIME_DIR=" + runtime}, runtime},
+		{"an empty JOB_NOTES", []string{"JOB_NOTES=", "XDG_RUNTIME_DIR=" + runtime}, runtime},
+		{"with neither", nil, fallback},
+		{"both are empty", []string{"JOB_NOTES=", "XDG_RUNTIME_DIR="}, fallback},
+	} {
+		id := fmt.Sprintf("%d.%d", os.Getpid(), i) // The directory in /run may have notes of others.
+		note := filepath.Join(c.dir, "gpushare-lease."+id)
+		env := append(c.env, "JOB_ID="+id)
+		code, out, errs := runExample(t, n, "prolog.sh", append(env, "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid()))...)
+		if c.dir == fallback && os.Geteuid() != 0 {
+			if leases := status(t, n).Leases; code == 0 || !strings.Contains(errs, fallback) || len(leases) > 0 {
+				t.Errorf("%s: as an ordinary user it exits with %d, and the leases are %+v: %s", c.name, code, leases, errs)
+			}
+			continue
+		}
+		b, err := os.ReadFile(note)
+		leases := status(t, n).Leases
+		if code != 0 || err != nil || len(leases) != 1 || strings.TrimSpace(string(b)) != leases[0].ID {
+			t.Errorf("%s: it exits with %d, the note is %q, %v, and the leases are %+v: %s%s", c.name, code, b, err, leases, out, errs)
+		}
+		code, _, errs = runExample(t, n, "epilog.sh", env...)
+		if _, err := os.Stat(note); code != 0 || !errors.Is(err, fs.ErrNotExist) || len(status(t, n).Leases) > 0 {
+			t.Errorf("%s: the epilog exits with %d, and leaves a note (%v) or a lease: %s", c.name, code, err, errs)
+		}
+	}
+	if created && os.Geteuid() == 0 {
+		if err := os.Remove(fallback); err != nil {
+			t.Errorf("the example leaves more than its directory: %v", err)
+		}
+	}
+}
 
 // The example of a job prolog and epilog works.
 func TestPrologAndEpilog(t *testing.T) {
@@ -19,16 +91,7 @@ func TestPrologAndEpilog(t *testing.T) {
 	notes := t.TempDir()
 	run := func(script string, env ...string) (code int, out, errs string) {
 		t.Helper()
-		path, err := filepath.Abs(filepath.Join(root, "examples/prolog", script))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(soon(t), "sh", path)
-		cmd.Env = append(append(n.Environ(), "JOB_NOTES="+notes), env...) // A later value of a variable counts.
-		var o, e strings.Builder
-		cmd.Stdout, cmd.Stderr = &o, &e
-		_ = cmd.Run() // The exit code is checked.
-		return cmd.ProcessState.ExitCode(), o.String(), e.String()
+		return runExample(t, n, script, append([]string{"JOB_NOTES=" + notes}, env...)...)
 	}
 	job := startOutside(t, n, 0, "sleep", "60")
 	mine := []string{"JOB_ID=42", "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid())}

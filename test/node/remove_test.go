@@ -2,9 +2,11 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -76,6 +78,77 @@ func TestPackageRemoval(t *testing.T) {
 			t.Errorf("%s: it does not name the command: %s", c.name, out)
 		}
 	}
+}
+
+// powerLimits are the true power limits in W of the GPUs that have one.
+func powerLimits(t *testing.T, n *harness.Node) map[int]int {
+	t.Helper()
+	var v struct {
+		GPUs []struct {
+			Identity struct{ Index int }
+			Health   struct {
+				Power *struct{ Limit int } // in mW
+			}
+		}
+	}
+	if err := n.Ctl(soon(t), &v, "status"); err != nil {
+		t.Fatal(err)
+	}
+	out := map[int]int{}
+	for _, g := range v.GPUs {
+		if p := g.Health.Power; p != nil {
+			out[g.Identity.Index] = p.Limit / 1000
+		}
+	}
+	return out
+}
+
+// A power cap is a restriction of its own: the package is not removed while one is active, and unmanage gives the limit from before
+// back, also in another run of the daemon than the one that set the cap. It stays what it is after the daemon and the package have ended.
+func TestPackageRemovalRestoresThePowerLimit(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	wants := func(when string, limit int) {
+		t.Helper()
+		if got := powerLimits(t, n); got[2] != limit {
+			t.Errorf("%s the limits are %v W, and not %d W", when, got, limit)
+		}
+	}
+	removed := func(when, refuse string) {
+		t.Helper()
+		code, out := script(t, n, []string{"GPUSHARE=" + filepath.Join(n.Bin, "gpushare")}, "scripts/prerm", "remove")
+		if (code != 0) != (refuse != "") || !strings.Contains(out, refuse) {
+			t.Errorf("%s prerm exits with %d, and not with %q: %s", when, code, refuse, out)
+		}
+	}
+	const before, capped = 350, 300 // Another tool set the limit before.
+	if err := n.Ctl(soon(t), nil, "sensor", "2", "power-limit", strconv.Itoa(before)); err != nil {
+		t.Fatal(err)
+	}
+	for _, all := range []bool{false, true} {
+		apply(t, n, fmt.Sprintf("version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: exclusive, health: {power_cap: %dW}}]\n", capped))
+		wants("with a cap", capped)
+		removed("with a cap", fmt.Sprintf("set the power limit to %d W", before))
+		n.KillDaemon()
+		removed("with a cap, without the daemon", "restrictions are active")
+		wants("without the daemon", capped)
+		if err := n.StartDaemon(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"unmanage"}
+		if all {
+			args = append(args, "--all")
+		}
+		if r := n.CLI(soon(t), args...); r.Code != 0 {
+			t.Fatalf("%v exits with %d: %s%s", args, r.Code, r.Out, r.Err)
+		}
+		wants("unmanaged", before)
+		unmanaged(t, n)
+		removed("unmanaged", "")
+	}
+	n.StopDaemon()
+	removed("without the daemon", "")
+	wants("at the end", before)
 }
 
 // make uninstall removes what make install installed, and nothing while restrictions are active.

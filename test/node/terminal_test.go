@@ -25,6 +25,7 @@ type screen struct {
 	mu   sync.Mutex // guards the fields below
 	b    []byte
 	more chan struct{} // closed at new output
+	keys *os.File      // what is written to it is typed
 }
 
 func (s *screen) String() string {
@@ -60,6 +61,18 @@ func (s *screen) show(b []byte) {
 // onTerminal starts gpushare run with a pseudo terminal of its own, as a shell in a terminal window would.
 func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harness.Job) {
 	t.Helper()
+	s, tty := openTerminal(t)
+	job, err := n.RunOn(tty, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(job.Kill)
+	return s, job
+}
+
+// openTerminal opens a pseudo terminal.
+func openTerminal(t *testing.T) (*screen, *os.File) {
+	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skipf("this host has no pseudo terminals: %v", err)
@@ -80,11 +93,10 @@ func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harnes
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := n.RunOn(tty, args...)
-	if err != nil {
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{more: make(chan struct{})}
+	s := &screen{more: make(chan struct{}), keys: master}
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		buf := make([]byte, 4096)
@@ -97,12 +109,11 @@ func onTerminal(t *testing.T, n *harness.Node, args ...string) (*screen, *harnes
 		}
 	})
 	t.Cleanup(func() {
-		job.Kill()
 		tty.Close()
 		master.Close()
 		reader.Wait()
 	})
-	return s, job
+	return s, tty
 }
 
 // eventStream follows the events of a node.
