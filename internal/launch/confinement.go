@@ -124,9 +124,10 @@ func confines(label string) bool {
 	return label != "" && label != "unconfined" && label != "_" // AppArmor, Smack
 }
 
-// check returns why a program is not started for a caller with this confinement.
+// check returns why a program is not started for a caller with this confinement. The caller has locked its thread.
 func (c *Confinement) check(path string) *Failure {
-	self, err := confinementOf("self")
+	// The bounding set is that of a thread, and this one executes the program.
+	self, err := confinementOf("thread-self")
 	if err != nil {
 		return &Failure{Code: ExitCannot, Message: fmt.Sprintf("cannot start %s: what confines gpushare-start is not known: %v", path, err)}
 	}
