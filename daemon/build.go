@@ -237,7 +237,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.escapes = &escape.Escapes{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
-		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Changed: d.wakeConverge, UserName: d.identities.Names.UserName, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
+		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Changed: func() { d.converger.PlacesChanged() }, UserName: d.identities.Names.UserName, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
 		Bypass: escape.Bypass{Clients: supervisor, Stopper: d.stopper},
 	}
 	d.escapes.NoDescent = h.NoDescent

@@ -212,6 +212,12 @@ func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.Table.Update(v)
 }
 
+// PlacesChanged is called when places were closed to leases or opened outside of the loop. The lease table knows it when this returns.
+func (cv *Converger) PlacesChanged() {
+	cv.UpdateTable(cv.Observer.Last())
+	cv.Wake()
+}
+
 // updateConditions derives the conditions from an observation.
 func (cv *Converger) updateConditions(node *observe.Node) {
 	want := cv.State.Desired()

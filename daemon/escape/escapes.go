@@ -33,7 +33,8 @@ type Escapes struct {
 	NoDescent      error         // why
 
 	UserName func(uid int) string // nil: users are not named
-	// Changed is called when a place was closed to leases, or opened again, because of a process of no lease.
+	// Changed is called when a place was closed to leases, or opened again, because of a process of no lease. The lease table must know
+	// it when it returns: a request that waits would be placed there, and its start refused.
 	Changed func()
 
 	Escaped  Escaped

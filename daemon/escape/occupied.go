@@ -65,12 +65,18 @@ func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int)
 
 // setOccupants replaces the occupants. Their places take no lease.
 func (e *Escapes) setOccupants(change func(known map[occupant]bool) map[occupant]bool) {
+	if e.replaceOccupants(change) {
+		e.Changed() // Without the lock.
+	}
+}
+
+func (e *Escapes) replaceOccupants(change func(known map[occupant]bool) map[occupant]bool) (changed bool) {
 	o := &e.occupied
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := change(maps.Clone(o.known))
 	if maps.Equal(o.known, now) {
-		return
+		return false
 	}
 	o.known = now
 	places := map[state.Place]bool{}
@@ -78,7 +84,7 @@ func (e *Escapes) setOccupants(change func(known map[occupant]bool) map[occupant
 		places[c.place] = true
 	}
 	e.State.SetOccupied(places)
-	e.Changed()
+	return true
 }
 
 // occupies reports whether a process of no lease takes a place from leases. Processes of gpushare, of the units in node.quiesce
