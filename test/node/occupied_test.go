@@ -94,8 +94,18 @@ func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
 		{"a partitioned GPU, no instance of it", "nvidia0", "GPU 0", "", "cut"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			// The daemon sees and kills the process when it is traced, not before.
+			daemon := n.DaemonPID()
+			if err := syscall.Kill(daemon, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = syscall.Kill(daemon, syscall.SIGCONT) })
+			tracing.AwaitState(t, daemon, 'T')
 			opener := watch(t, n, nobody, c.node)
 			tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, opener.n))
+			if err := syscall.Kill(daemon, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
 			who := fmt.Sprintf("pid %d (sleep) of ", opener.n)
 			awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool {
 				return hasCondition(s, "unattributed", who) && hasCondition(s, "unattributed", "uses "+c.gpu+" without a lease")
