@@ -25,6 +25,9 @@ func TestAMissingGPU(t *testing.T) {
 	awaitStatus(t, n, "the GPU is not missing", func(s *api.Status) bool {
 		return len(s.GPUs) == 4 && s.GPUs[3].UUID == id && s.GPUs[3].State == "missing"
 	})
+	awaitStatus(t, n, "the instances that the load removed are not created again", func(s *api.Status) bool {
+		return s.Node.Operation == "" && s.GPUs[0].MIG != nil && len(s.GPUs[0].MIG.Instances) == 2
+	})
 	const missing = "GPU 3 is missing: the driver does not find it"
 	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, missing) || !strings.Contains(r.Err, "with --wait the request waits") {
 		t.Errorf("a run exits with %d: %s", r.Code, r.Err)
