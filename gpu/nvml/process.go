@@ -17,13 +17,7 @@ import (
 
 // Processes implements gpu.Driver.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	return d.listed(ctx, id, func(v *device) ([]gpu.Process, nvml.Return) {
-		_, migs, ret := d.instances(v)
-		if ret != nvml.SUCCESS {
-			return nil, ret
-		}
-		return d.processes(v, migs)
-	})
+	return d.listed(ctx, id, d.allProcesses)
 }
 
 // InstanceProcesses implements gpu.Driver. It reads the lists of the instance's MIG devices, which NVIDIA documents as those of the
@@ -37,12 +31,17 @@ func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) 
 				return d.processesIn(migs)
 			}
 		}
-		_, migs, ret := d.instances(v)
-		if ret != nvml.SUCCESS {
-			return nil, ret
-		}
-		return d.processes(v, migs)
+		return d.allProcesses(v)
 	})
+}
+
+// allProcesses reads the lists of a partitioned GPU and of each of its MIG devices.
+func (d *Driver) allProcesses(v *device) ([]gpu.Process, nvml.Return) {
+	_, migs, ret := d.instances(v)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return d.processes(v, migs)
 }
 
 // listed reads lists of a partitioned GPU, and the lists of another one.

@@ -24,9 +24,9 @@ container() {
 	make_rootfs
 	pod run -d --name "$name" --network=none --log-driver=none "${options[@]}" --rootfs $rootfs /bin/busybox sh -c "$2"
 }
-# line TENANT GRANT gives the options of the line that gpushare prints for podman.
+# line TENANT GRANT [OPTION...] gives the options of the line that gpushare prints for podman.
 line() {
-	gpushare env --cdi -t "$1" --grant "$2" | sed 's/^podman run //; s/ IMAGE$//'
+	gpushare env --cdi "${@:3}" -t "$1" --grant "$2" | sed 's/^podman run //; s/ IMAGE$//'
 }
 main_of() { pod inspect --format '{{.State.Pid}}' "$1"; }
 lease_at() { field ".leases[] | select(.isolation.cgroup == \"$1\") | .id"; }
@@ -178,7 +178,7 @@ cleared() { ! reported; }
 # A device of its own: its place is no other's, also before the container runs, and the container is recognised by the device.
 check_container_reserved() {
 	local line id cg out code=0
-	line=$(gpushare env --cdi --reserve -t vision --grant big | sed 's/^podman run //; s/ IMAGE$//')
+	line=$(line vision big --reserve)
 	id=${line##*--device=gpushare.dev/gpu=}
 	out=$(gpushare env --cdi --reserve -t vision --grant big 2>&1) || code=$?
 	[ "$code" != 0 ] || die "two requests got the one GPU: $line, and $out"
