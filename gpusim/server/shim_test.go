@@ -243,6 +243,14 @@ func TestAForkedChildHasItsOwnConnection(t *testing.T) {
 	}
 }
 
+// TestSignalsEndNoConnection interrupts a thread between and in its calls: its process stays initialised.
+func TestSignalsEndNoConnection(t *testing.T) {
+	r := serve(t, twoA100)
+	if got, want := r.run(t, nil, "interrupted"), "calls done\nafter 1\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestSocketsEndAtExec(t *testing.T) {
 	r := serve(t, twoA100)
 	if got := r.run(t, nil, "exec"); got != "sockets 0\n" {

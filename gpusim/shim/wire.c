@@ -156,9 +156,10 @@ static struct conn *ready(nvmlReturn_t *ret)
 	}
 	int forked = c->pid != getpid();
 	if (c->fd >= 0) {
-		/* No call is running, so readable means closed. */
+		/* No call is running, so readable means closed. A signal that waits (a Go program's threads get many) ends poll
+		   with EINTR, which says nothing about the connection. */
 		struct pollfd p = {.fd = c->fd, .events = POLLIN | POLLRDHUP};
-		if (forked || poll(&p, 1, 0) != 0) {
+		if (forked || poll(&p, 1, 0) > 0) {
 			close(c->fd);
 			c->fd = -1;
 		}

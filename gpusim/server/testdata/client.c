@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +206,32 @@ static void links(void)
 	printf("null %d\n", F(nvmlDeviceGetNvLinkState)(gpu(0), 0, NULL));
 }
 
+static pthread_t caller;
+static atomic_int finished;
+
+static void ignore(int sig) { (void)sig; }
+
+static void *signaller(void *arg)
+{
+	while (!atomic_load(&finished))
+		pthread_kill(caller, SIGURG);
+	return arg;
+}
+
+/* A thread makes calls while it is interrupted by signals, as the runtime of a Go program does it. */
+static void interrupted(void)
+{
+	pthread_t t;
+	struct sigaction act = {.sa_handler = ignore, .sa_flags = SA_RESTART};
+	sigaction(SIGURG, &act, NULL);
+	caller = pthread_self();
+	pthread_create(&t, NULL, signaller, NULL);
+	many((void *)2000L);
+	atomic_store(&finished, 1);
+	pthread_join(t, NULL);
+	puts("calls done");
+}
+
 /* Sockets are closed on exec. */
 static void sockets(void)
 {
@@ -250,6 +278,8 @@ int main(int argc, char **argv)
 		threads();
 	else if (!strcmp(what, "fork"))
 		forked();
+	else if (!strcmp(what, "interrupted"))
+		interrupted();
 	else if (!strcmp(what, "exec")) {
 		gpu(0);
 		execl("/proc/self/exe", argv[0], "sockets", NULL);
