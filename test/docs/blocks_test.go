@@ -36,7 +36,7 @@ func page(t *testing.T, name string) pages.Document {
 	return p
 }
 
-// generatedPage is written from the commands themselves, and its examples with them: TestCommandLineIsCurrent, TestExamplesAreRead.
+// generatedPage is written from the commands themselves, and its examples with them: TestCommandLineIsCurrent, and TestExamplesAreRead of internal/cli.
 const generatedPage = "docs/cli.md"
 
 // reasons are why a block may run nowhere.
