@@ -109,7 +109,7 @@ func virtualHost(t *testing.T, n *harness.Node) *pages.Host {
 		return cmd
 	}
 	return &pages.Host{
-		Client: n.Client(), Prepare: shell, Type: shell,
+		Client: n.Client(), Prepare: shell, Type: shell, Deadline: time.Minute,
 		Write: func(_, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) },
 		Runs:  func(b *pages.Block) bool { return b.Place == pages.Everywhere },
 		Lack: func(c *pages.Step) string {

@@ -21,6 +21,8 @@ type Host struct {
 	// Runs reports whether a block runs here, and why a command of it does not: it is then left out.
 	Runs func(b *Block) bool
 	Lack func(s *Step) string
+	// Deadline is for one command.
+	Deadline time.Duration
 }
 
 // Walked is what a walk through a page found.
@@ -29,9 +31,6 @@ type Walked struct {
 	LeftOut []string // commands that do not run here, with the reason
 	Wrong   []string // what differs from the page, with its line
 }
-
-// commandDeadline is for one command of a page.
-const commandDeadline = time.Minute
 
 // Walk runs the blocks of a page that run here, in order. It ends at a preparation that fails.
 func (h *Host) Walk(ctx context.Context, name string, p *Document) Walked {
@@ -80,7 +79,7 @@ var leaseName = regexp.MustCompile(`\bLEASE\b`)
 
 // run runs a command and returns what it prints, errors included. LEASE in it is the lease that was started last.
 func (h *Host) run(ctx context.Context, shell func(context.Context, string, string) *exec.Cmd, reader, text string) (out string, code int) {
-	ctx, cancel := context.WithTimeout(ctx, commandDeadline)
+	ctx, cancel := context.WithTimeout(ctx, h.Deadline)
 	defer cancel()
 	if leaseName.MatchString(text) {
 		newest := h.newestLease(ctx)

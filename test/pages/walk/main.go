@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/pages"
@@ -77,7 +78,8 @@ func host(simulator, node string) *pages.Host {
 		return cmd
 	}
 	return &pages.Host{
-		Client: &client.Client{},
+		Client:   &client.Client{},
+		Deadline: 3 * time.Minute, // An emulated processor installs a package in more than one.
 		Prepare: func(ctx context.Context, reader, text string) *exec.Cmd {
 			if reader == "" {
 				reader = "root"

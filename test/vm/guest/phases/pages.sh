@@ -2,7 +2,7 @@
 # walk reads their blocks and compares what the commands print. What the package does not bring is prepared before it: the virtual
 # driver, the programs of readers, and the directory in which a build left the package.
 # checks: install README first-spec tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
-# seconds: 330
+# seconds: 600
 
 . /opt/lab/guest/product.sh
 
@@ -20,11 +20,12 @@ prepare() {
 	rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap
 	install_virtual_gpus
 	install -m 0644 /opt/lab/nodes/dgx-a100.yaml /usr/local/lib/gpusim/node.yaml
-	systemctl daemon-reload
 	systemctl start gpusim.service
 	# Settings that are there stay, as for a host whose administrator wrote them first.
 	mkdir -p /etc/gpushare
-	{ echo "host_root: $root" && cat /opt/lab/guest/node/settings.yaml; } >/etc/gpushare/gpushared.yaml
+	printf 'host_root: %s\ndriver_read_timeout: 60s\nsample_interval: 5s\n' $root >/etc/gpushare/gpushared.yaml
+	mkdir -p /etc/systemd/system/gpushared.service.d
+	printf '[Service]\nWatchdogSec=120s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
 	echo force-confold >/etc/dpkg/dpkg.cfg.d/lab
 	local program
 	for program in python make; do
@@ -41,7 +42,24 @@ check_install() {
 	walk /opt/lab/docs/install.md
 	cmp /opt/lab/docs/install.md /usr/share/doc/gpushare/docs/install.md
 }
-check_README() { walk /usr/share/doc/gpushare/README.md; }
+check_README() {
+	want "what pages name and the package lacks" "$(cd /usr/share/doc/gpushare && missing)" ""
+	walk /usr/share/doc/gpushare/README.md
+}
+missing() { # missing prints the links, files and man pages that the pages in this directory have and the host has not
+	local file target name
+	while IFS=: read -r file target; do
+		# The examples are not part of the documentation: docs/install.md says where they are.
+		case $target in ../examples*) target=/usr/share/gpushare/${target#../} ;; *) target=$(dirname "$file")/$target ;; esac
+		[ -e "$target" ] || echo "$file: $target"
+	done < <(grep -oE '\]\([^)#:]+[)#]' README.md docs/*.md | sed 's/\](//; s/.$//' | sort -u)
+	while read -r target; do
+		[ -e "$target" ] || echo "$target"
+	done < <(grep -ohE '/usr/(share|libexec|lib|s?bin)/[a-z/]*gpushare[A-Za-z0-9./_-]*[A-Za-z0-9]' README.md docs/*.md | sort -u)
+	while read -r _ name; do
+		compgen -G "/usr/share/man/man*/$name.[1-8].gz" >/dev/null || echo "the man page $name"
+	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md | sort -u)
+}
 for page in $(sed -n 's/^# checks: install README //p' /opt/lab/guest/phases/pages.sh); do
 	eval "check_$page() { walk_docs $page; }"
 done
