@@ -1,7 +1,7 @@
 # A new host: the package alone, then the README and the pages from its documentation, as their readers walk through them. The program
 # walk reads their blocks and compares what the commands print. What the package does not bring is prepared before it: the virtual
 # driver, the programs of readers, and the directory in which a build left the package.
-# checks: install README first-spec tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
+# checks: install first-spec README tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
 # seconds: 600
 
 . /opt/lab/guest/product.sh
@@ -27,6 +27,8 @@ prepare() {
 	mkdir -p /etc/systemd/system/gpushared.service.d
 	printf '[Service]\nWatchdogSec=120s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
 	echo force-confold >/etc/dpkg/dpkg.cfg.d/lab
+	# The reader answers yes.
+	echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90lab
 	local program
 	for program in python make; do
 		/opt/lab/walk/walk -simulator /usr/local/lib/gpusim -node $root -program >/usr/local/bin/$program
@@ -60,6 +62,6 @@ missing() { # missing prints the links, files and man pages that the pages in th
 		compgen -G "/usr/share/man/man*/$name.[1-8].gz" >/dev/null || echo "the man page $name"
 	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md | sort -u)
 }
-for page in $(sed -n 's/^# checks: install README //p' /opt/lab/guest/phases/pages.sh); do
+for page in $(sed -n '/^# checks: install /{s///;s/ README / /;p}' /opt/lab/guest/phases/pages.sh); do
 	eval "check_$page() { walk_docs $page; }"
 done
