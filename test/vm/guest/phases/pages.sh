@@ -34,6 +34,7 @@ prepare() {
 		/opt/lab/walk/walk -simulator /usr/local/lib/gpusim -node $root -program >/usr/local/bin/$program
 		chmod 0755 /usr/local/bin/$program
 	done
+	install -m 0755 /opt/lab/guest/curl.pl /usr/local/bin/curl
 	mkdir -p /root/build/packages
 	cp /opt/lab/packages/gpushare.deb /root/build/packages/gpushare_1.0_amd64.deb
 }
@@ -46,6 +47,7 @@ check_install() {
 }
 check_README() {
 	want "what pages name and the package lacks" "$(cd /usr/share/doc/gpushare && missing)" ""
+	gpushare unmanage --all --force >/dev/null
 	walk /usr/share/doc/gpushare/README.md
 }
 missing() { # missing prints the links, files and man pages that the pages in this directory have and the host has not
