@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpushare/gpushare/test/pages"
+	"github.com/gpushare/gpushare/test/documents"
 )
 
-// pageNames are the README and the pages.
-func pageNames(t *testing.T) []string {
+// documentNames are the README and the pages.
+func documentNames(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
@@ -26,47 +26,47 @@ func pageNames(t *testing.T) []string {
 	return names
 }
 
-// page reads the blocks of a page.
-func page(t *testing.T, name string) pages.Document {
+// document reads the blocks of a page.
+func document(t *testing.T, name string) documents.Document {
 	t.Helper()
-	p, err := pages.Parse(read(t, name))
+	p, err := documents.Parse(read(t, name))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	return p
 }
 
-// generatedPage is written from the commands themselves, and its examples with them: TestCommandLineIsCurrent, and TestExamplesAreRead of internal/cli.
-const generatedPage = "docs/cli.md"
+// generatedDocument is written from the commands themselves, and its examples with them: TestCommandLineIsCurrent, and TestExamplesAreRead of internal/cli.
+const generatedDocument = "docs/cli.md"
 
 // reasons are why a block may run nowhere.
 var reasons = map[string]string{
 	"a GPU":                  "no test has one",
-	"a driver of NVIDIA":     "the guest has the virtual driver",
+	"a driver of NVIDIA":     "the virtual machine has the virtual driver",
 	"what a command printed": "it is output without its command",
 	"dcgm-exporter":          "it needs a GPU, and is not packaged for Debian",
 }
 
-// Every block of every page is run by a test or read by one: commands on the virtual node and on the guest, YAML by its reader
+// Every block of every page is run by a test or read by one: commands on the virtual node and on the virtual machine, YAML by its reader
 // (TestYAMLBlocks). Others name the test that does, or a reason from the list.
 func TestEveryBlockIsRun(t *testing.T) {
-	walked := walkedPages(t)
+	walked := walkedDocuments(t)
 	used := map[string]bool{}
-	places := map[pages.Place]int{}
-	for _, name := range pageNames(t) {
-		if name == generatedPage {
+	places := map[documents.Place]int{}
+	for _, name := range documentNames(t) {
+		if name == generatedDocument {
 			continue
 		}
-		p := page(t, name)
+		p := document(t, name)
 		commands := false
 		for i := range p.Blocks {
 			b := &p.Blocks[i]
 			switch {
-			case b.Place == pages.RunBy:
+			case b.Place == documents.RunBy:
 				if why := unknownTest(t, b.Why); why != "" {
 					t.Errorf("%s:%d: %q: %s", name, b.Line, b.Why, why)
 				}
-			case b.Place == pages.NotRun:
+			case b.Place == documents.NotRun:
 				if used[b.Why] = true; reasons[b.Why] == "" {
 					t.Errorf("%s:%d: it is not run because of %q, which is none of %q", name, b.Line, b.Why, slices.Sorted(maps.Keys(reasons)))
 				}
@@ -74,7 +74,7 @@ func TestEveryBlockIsRun(t *testing.T) {
 				continue
 			case b.Language != "console":
 				t.Errorf("%s:%d: nothing runs a block of %q: write its commands as console, or a comment 'run by' or 'not run' before it", name, b.Line, b.Language)
-			case b.Place == pages.RealHost && b.Why == "":
+			case b.Place == documents.RealHost && b.Why == "":
 				t.Errorf("%s:%d: it does not say why it needs a real host", name, b.Line)
 			default:
 				commands = true
@@ -82,7 +82,7 @@ func TestEveryBlockIsRun(t *testing.T) {
 			places[b.Place] += len(b.Commands)
 		}
 		if commands && !slices.Contains(walked, name) {
-			t.Errorf("%s has commands, and phase pages of test/vm does not walk through it", name)
+			t.Errorf("%s has commands, and phase documents of test/vm does not walk through it", name)
 		}
 	}
 	for reason := range reasons {
@@ -90,14 +90,14 @@ func TestEveryBlockIsRun(t *testing.T) {
 			t.Errorf("no block has the reason %q", reason)
 		}
 	}
-	t.Logf("%d commands run on the virtual node and on the guest, %d on the guest only, %d in another test, %d nowhere",
-		places[pages.Everywhere], places[pages.RealHost], places[pages.RunBy], places[pages.NotRun])
+	t.Logf("%d commands run on the virtual node and on the virtual machine, %d on the virtual machine only, %d in another test, %d nowhere",
+		places[documents.Everywhere], places[documents.RealHost], places[documents.RunBy], places[documents.NotRun])
 }
 
-// walkedPages are the pages that the guest walks through: the checks of the phase with the name of a page.
-func walkedPages(t *testing.T) []string {
+// walkedDocuments are the pages that the virtual machine walks through: the checks of the phase with the name of a page.
+func walkedDocuments(t *testing.T) []string {
 	t.Helper()
-	const phase = "test/vm/guest/phases/pages.sh"
+	const phase = "test/vm/guest/phases/documents.sh"
 	m := regexp.MustCompile(`(?m)^# checks: (.*)$`).FindStringSubmatch(read(t, phase))
 	if m == nil {
 		t.Fatalf("%s has no list of checks", phase)
@@ -113,8 +113,7 @@ func walkedPages(t *testing.T) []string {
 	return walked
 }
 
-// unknownTest returns why "PATH WORD" names no test: a function of a test in the directory PATH, a phase of test/vm, or a word of the
-// file PATH.
+// unknownTest returns why a directive names no test: it has a directory and a function there, or the file of a phase of test/vm.
 func unknownTest(t *testing.T, where string) string {
 	t.Helper()
 	path, word, _ := strings.Cut(where, " ")
@@ -122,15 +121,10 @@ func unknownTest(t *testing.T, where string) string {
 	switch {
 	case err != nil:
 		return err.Error()
-	case word == "":
-		return "it names no test"
-	case !info.IsDir() && strings.Contains(read(t, path), word):
-		return ""
 	case !info.IsDir():
-		return path + " does not have it"
-	}
-	if _, err := os.Stat(filepath.Join(root, path, "guest/phases", word+".sh")); err == nil {
 		return ""
+	case word == "":
+		return "it names a directory and no test"
 	}
 	files, err := filepath.Glob(filepath.Join(root, path, "*_test.go"))
 	if err != nil {

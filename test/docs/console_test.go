@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/test/documents"
 	"github.com/gpushare/gpushare/test/harness"
-	"github.com/gpushare/gpushare/test/pages"
 )
 
 // Every console block of the README and of every document runs on a virtual node, in the order of the document, and prints what the document
@@ -28,16 +28,16 @@ func TestConsoleBlocks(t *testing.T) {
 		}
 	}
 	ran := 0
-	for _, name := range pageNames(t) {
-		p := page(t, name)
+	for _, name := range documentNames(t) {
+		p := document(t, name)
 		for i := range p.Blocks {
-			if b := &p.Blocks[i]; b.Place == pages.Everywhere {
+			if b := &p.Blocks[i]; b.Place == documents.Everywhere {
 				ran += len(b.Commands)
 			}
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".md"), func(t *testing.T) {
 			if t.Parallel(); len(p.Blocks) > 0 {
-				runPage(t, bin, name, &p)
+				runDocument(t, bin, name, &p)
 			}
 		})
 	}
@@ -46,8 +46,8 @@ func TestConsoleBlocks(t *testing.T) {
 	}
 }
 
-// runPage runs the blocks of one page.
-func runPage(t *testing.T, bin, name string, p *pages.Document) {
+// runDocument runs the blocks of one page.
+func runDocument(t *testing.T, bin, name string, p *documents.Document) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	n := &harness.Node{Bin: bin, File: filepath.Join(root, "testdata/nodes", p.Node)}
@@ -79,9 +79,9 @@ var harmless = []string{"gpushare", "gpusim", "eval", "sed", "curl"}
 // installed is where the package has the examples.
 const installed = "/usr/share/gpushare/"
 
-// virtualHost is a virtual node for a reader, whoever runs this test: a directory, and the programs and examples as a package would
+// virtualHost is a virtual node for the user who runs this test: a directory, and the programs and examples as a package would
 // install them.
-func virtualHost(t *testing.T, n *harness.Node) *pages.Host {
+func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
 	t.Helper()
 	dir := t.TempDir()
 	share, err := filepath.Abs(root)
@@ -94,7 +94,7 @@ func virtualHost(t *testing.T, n *harness.Node) *pages.Host {
 		t.Fatal(err)
 	}
 	for _, program := range []string{"python", "make"} {
-		if err := os.WriteFile(filepath.Join(programs, program), []byte(pages.Program(n.Burn()[0])), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(programs, program), []byte(documents.Program(n.Burn()[0])), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,11 +108,11 @@ func virtualHost(t *testing.T, n *harness.Node) *pages.Host {
 		cmd.Dir, cmd.Env = dir, env
 		return cmd
 	}
-	return &pages.Host{
+	return &documents.Host{
 		Client: n.Client(), Prepare: shell, Type: shell, Deadline: time.Minute,
 		Write: func(_, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) },
-		Runs:  func(b *pages.Block) bool { return b.Place == pages.Everywhere },
-		Lack: func(c *pages.Step) string {
+		Runs:  func(b *documents.Block) bool { return b.Place == documents.Everywhere },
+		Lack: func(c *documents.Step) string {
 			if program := strings.Fields(c.Text)[0]; !slices.Contains(harmless, program) {
 				return program + " could change this host"
 			}

@@ -26,8 +26,8 @@ var byOthers = map[string]string{
 // by that of settings. A block that nothing reads is an error.
 func TestYAMLBlocks(t *testing.T) {
 	specs, settings := 0, 0
-	for _, of := range pageNames(t) {
-		for _, b := range page(t, of).Blocks {
+	for _, of := range documentNames(t) {
+		for _, b := range document(t, of).Blocks {
 			if b.Language != "yaml" {
 				continue
 			}

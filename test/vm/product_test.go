@@ -115,7 +115,7 @@ func built(t *testing.T, programs ...string) {
 func walker(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, "github.com/gpushare/gpushare/test/pages/walk")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, "github.com/gpushare/gpushare/test/documents/walk")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the walk through the pages: %v\n%s", err, out)

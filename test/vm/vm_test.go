@@ -24,7 +24,7 @@ func boots() []boot {
 	return []boot{
 		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}, false},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}, false},
-		{"new", []string{"pages"}, true},
+		{"new", []string{"documents"}, true},
 	}
 }
 

@@ -1,4 +1,4 @@
-package pages
+package documents
 
 // Program is a program of a reader, such as "python train.py": it uses the GPU of its lease for a moment, with --epochs for a minute.
 // Burn is the path of gpusim-burn.

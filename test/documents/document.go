@@ -1,4 +1,4 @@
-package pages
+package documents
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ type Place int
 
 // The places. A block without a directive runs in both of the first two.
 const (
-	Everywhere Place = iota // on the virtual node and on the guest
-	RealHost                // on the guest only
+	Everywhere Place = iota // on the virtual node and on the virtual machine
+	RealHost                // on the virtual machine only
 	RunBy                   // in the test that Why names
 	NotRun                  // nowhere, because of Why
 )

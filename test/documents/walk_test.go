@@ -1,4 +1,4 @@
-package pages
+package documents
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 
 // A walk finds what differs from a page, names its line, and goes on; a preparation that fails ends it.
 func TestWalk(t *testing.T) {
-	const page = "<!-- file: f -->\n```yaml\nk: v\n```\n" +
+	const text = "<!-- file: f -->\n```yaml\nk: v\n```\n" +
 		"<!-- first: test $READER = alice -->\n<!-- reader: alice -->\n```console\n$ echo a; echo b\na\n…\n$ echo c\nd\n$ false\n$ gone\n$ echo LEASE\n```\n" +
 		"<!-- not run: why -->\n```console\n$ echo e\n```\n" +
 		"<!-- first: exit 3 -->\n```console\n$ echo f\n```\n"
-	p, err := Parse(page)
+	p, err := Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

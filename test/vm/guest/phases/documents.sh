@@ -64,6 +64,6 @@ missing() { # missing prints the links, files and man pages that the pages in th
 		compgen -G "/usr/share/man/man*/$name.[1-8].gz" >/dev/null || echo "the man page $name"
 	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md | sort -u)
 }
-for page in $(sed -n '/^# checks: install /{s///;s/ README / /;p}' /opt/lab/guest/phases/pages.sh); do
-	eval "check_$page() { walk_docs $page; }"
+for name in $(sed -n '/^# checks: install /{s///;s/ README / /;p}' /opt/lab/guest/phases/documents.sh); do
+	eval "check_$name() { walk_docs $name; }"
 done

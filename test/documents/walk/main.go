@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/client"
-	"github.com/gpushare/gpushare/test/pages"
+	"github.com/gpushare/gpushare/test/documents"
 )
 
 func main() {
@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	if *program {
-		fmt.Print(pages.Program("env GPUSIM_ROOT=" + *node + " " + filepath.Join(*simulator, "gpusim-burn")))
+		fmt.Print(documents.Program("env GPUSIM_ROOT=" + *node + " " + filepath.Join(*simulator, "gpusim-burn")))
 		return 0
 	}
 	h := host(*simulator, *node)
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		p, err := pages.Parse(string(text))
+		p, err := documents.Parse(string(text))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", file, err)
 			return 1
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) int {
 }
 
 // host is this host. A reader has the environment of a login, without anything of the virtual node.
-func host(simulator, node string) *pages.Host {
+func host(simulator, node string) *documents.Host {
 	const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	env := []string{"HOME=/root", "USER=root", "LANG=C.UTF-8", "PATH=" + path}
 	asRoot := func(ctx context.Context, text string, env ...string) *exec.Cmd {
@@ -73,7 +73,7 @@ func host(simulator, node string) *pages.Host {
 		cmd.Dir, cmd.Env = "/root", env
 		return cmd
 	}
-	return &pages.Host{
+	return &documents.Host{
 		Client:   &client.Client{},
 		Deadline: 3 * time.Minute, // An emulated processor installs a package in more than one.
 		Prepare: func(ctx context.Context, reader, text string) *exec.Cmd {
@@ -100,7 +100,7 @@ func host(simulator, node string) *pages.Host {
 			}
 			return os.WriteFile(filepath.Join(u.HomeDir, name), []byte(text), 0o644)
 		},
-		Runs: func(b *pages.Block) bool { return b.Place == pages.Everywhere || b.Place == pages.RealHost },
-		Lack: func(*pages.Step) string { return "" },
+		Runs: func(b *documents.Block) bool { return b.Place == documents.Everywhere || b.Place == documents.RealHost },
+		Lack: func(*documents.Step) string { return "" },
 	}
 }
