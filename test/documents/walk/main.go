@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,13 +21,14 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:])
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-func run(ctx context.Context, args []string) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("walk", flag.ContinueOnError)
+	f.SetOutput(stderr)
 	simulator := f.String("simulator", "", "directory of the programs of the virtual node, for preparations")
 	node := f.String("node", "", "root of the virtual node, for preparations")
 	program := f.Bool("program", false, "print the program that stands for those of readers, and end")
@@ -38,7 +40,7 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	if *program {
-		fmt.Print(documents.Program("env GPUSIM_ROOT=" + *node + " " + filepath.Join(*simulator, "gpusim-burn")))
+		fmt.Fprint(stdout, documents.Program("env GPUSIM_ROOT="+*node+" "+filepath.Join(*simulator, "gpusim-burn")))
 		return 0
 	}
 	h := host(*simulator, *node)
@@ -46,20 +48,20 @@ func run(ctx context.Context, args []string) int {
 	for _, file := range f.Args() {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Fprintln(stderr, err)
 			return 1
 		}
 		p, err := documents.Parse(string(text))
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", file, err)
+			fmt.Fprintf(stderr, "%s: %v\n", file, err)
 			return 1
 		}
 		w := h.Walk(ctx, filepath.Base(file), &p)
 		for _, wrong := range w.Wrong {
-			fmt.Println(wrong)
+			fmt.Fprintln(stdout, wrong)
 			code = 1
 		}
-		fmt.Printf("NOTE %d commands of %s, %d of them not as it says\n", w.Ran, filepath.Base(file), len(w.Wrong))
+		fmt.Fprintf(stdout, "NOTE %d commands of %s, %d of them not as it says\n", w.Ran, filepath.Base(file), len(w.Wrong))
 	}
 	return code
 }
