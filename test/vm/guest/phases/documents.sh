@@ -21,11 +21,12 @@ prepare() {
 	install_virtual_gpus
 	install -m 0644 /opt/lab/nodes/dgx-a100.yaml /usr/local/lib/gpusim/node.yaml
 	systemctl start gpusim.service
-	# Settings that are there stay, as for a host whose administrator wrote them first.
+	# Settings that are there stay, as for a host whose administrator wrote them first. Timeouts are for an emulated processor and eight
+	# GPUs.
 	mkdir -p /etc/gpushare
-	printf 'host_root: %s\ndriver_read_timeout: 60s\nsample_interval: 5s\n' $root >/etc/gpushare/gpushared.yaml
+	printf 'host_root: %s\ndriver_read_timeout: 120s\nsample_interval: 5s\n' $root >/etc/gpushare/gpushared.yaml
 	mkdir -p /etc/systemd/system/gpushared.service.d
-	printf '[Service]\nWatchdogSec=120s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
+	printf '[Service]\nWatchdogSec=300s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
 	echo force-confold >/etc/dpkg/dpkg.cfg.d/lab
 	# The reader answers yes.
 	echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90lab
