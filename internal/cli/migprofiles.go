@@ -54,8 +54,8 @@ func (a *app) migProfiles() *cobra.Command {
 	var offline bool
 	c := &cobra.Command{
 		Use: "profiles", Short: "List the MIG profiles of the GPUs of this node, or of a board", Args: noArgs,
-		Example: `  gpushare mig profiles                        the GPUs of this node, as the driver reports
-  gpushare mig profiles --offline              the built-in boards
+		Example: `  gpushare mig profiles                        # the GPUs of this node, as the driver reports
+  gpushare mig profiles --offline              # the built-in boards
   gpushare mig profiles --model a100-40`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

@@ -150,10 +150,10 @@ func (a *app) root(only string) *cobra.Command {
 time slices and whole GPUs, with CPU, memory and device limits for each tenant.
 
 It talks to gpushared over ` + api.SocketPath + `.`,
-		Example: `  gpushare status                        show GPUs, tenants and leases
-  gpushare run -- python train.py        run a command on a GPU that you are granted
-  gpushare apply -f node.yaml --check    show the plan, change nothing
-  gpushare apply -f node.yaml            put the spec in force`,
+		Example: `  gpushare status                        # show GPUs, tenants and leases
+  gpushare run -- python train.py        # run a command on a GPU that you are granted
+  gpushare apply -f node.yaml --check    # show the plan, change nothing
+  gpushare apply -f node.yaml            # put the spec in force`,
 		SilenceErrors:         true,
 		SilenceUsage:          true,
 		Version:               version.Version,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -13,9 +12,6 @@ import (
 	"github.com/gpushare/gpushare/daemon"
 	"github.com/gpushare/gpushare/internal/spec"
 )
-
-// yamlBlock is a block of YAML in a document.
-var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
 // byOthers are the keys of files of other projects that documents have, with the test that gives them to a program of that project.
 var byOthers = map[string]string{
@@ -29,23 +25,18 @@ var byOthers = map[string]string{
 // Every block of YAML in the documentation is accepted by what would read it: specs and parts of specs by the decoder of specs, settings
 // by that of settings. A block that nothing reads is an error.
 func TestYAMLBlocks(t *testing.T) {
-	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	specs, settings := 0, 0
-	for _, file := range append(documents, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
-			key := firstKey(t, m[1])
-			name := fmt.Sprintf("%s, block %d", filepath.Base(file), i+1)
-			whole := m[1]
+	for _, of := range documentNames(t) {
+		for _, b := range document(t, of).Blocks {
+			if b.Language != "yaml" {
+				continue
+			}
+			key := firstKey(t, b.Text)
+			name := fmt.Sprintf("%s:%d", of, b.Line)
+			whole := b.Text
 			switch key {
 			case "grants":
-				whole = "tenants:\n  - name: any\n" + strings.ReplaceAll("\n"+m[1], "\n", "\n    ")
+				whole = "tenants:\n  - name: any\n" + strings.ReplaceAll("\n"+b.Text, "\n", "\n    ")
 				fallthrough
 			case "node", "gpus", "tenants":
 				whole = "version: v1\n" + whole

@@ -111,6 +111,18 @@ func built(t *testing.T, programs ...string) {
 	}
 }
 
+// walker builds the program that walks through the pages.
+func walker(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, "github.com/gpushare/gpushare/test/documents/walk")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the walk through the pages: %v\n%s", err, out)
+	}
+	return dir
+}
+
 // tests builds the tests of packages that are to run on a real service manager.
 func tests(t *testing.T) string {
 	t.Helper()

@@ -11,17 +11,20 @@ import (
 	"time"
 )
 
-// boot is one boot of a machine: the phases that it runs in order before the power-off.
+// boot is one boot of a machine: the phases that it runs in order before the power-off. A new host has a disk without the writes of
+// the boots before it.
 type boot struct {
 	name   string
 	phases []string
+	new    bool
 }
 
-// boots are the boots of every system on one disk. A phase depends on the phases before it.
+// boots are the boots of every system. A phase depends on the phases before it on its disk.
 func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}, false},
+		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}, false},
+		{"new", []string{"documents"}, true},
 	}
 }
 
@@ -36,11 +39,15 @@ func runBoots(t *testing.T, sys system) {
 	img := baseImage(t, sys)
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
 		"guest": "guest", "packages": packages(t), "gpusim": simulator(t), "tests": tests(t), "packaging": "../../packaging", "ansible": "../../ansible",
+		"walk": walker(t), "docs": "../../docs", "nodes": "../../testdata/nodes",
 	})}
 	ran := map[State]int{}
 	var elapsed time.Duration
 	for _, b := range chosen(boots()) {
 		t.Run(b.name, func(t *testing.T) {
+			if b.new {
+				m.disk = newDisk(t, img)
+			}
 			began := time.Now()
 			rep, off := m.boot(t, b.name, b.phases)
 			elapsed += time.Since(began)
