@@ -20,7 +20,7 @@ type boot struct {
 // boots are the boots of every system on one disk. A phase depends on the phases before it.
 func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "rootless", "keep"}},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}},
 	}
 }
