@@ -13,12 +13,12 @@ const pipeDirectory = "CUDA_MPS_PIPE_DIRECTORY"
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
 
 // PodmanOptions returns the options with which rootless podman runs a container as part of the lease that it is started in. They
-// have what the CDI spec has; podman reads CDI files only where root alone may read those of gpushare.
+// have what the CDI spec has, whose file is for root alone.
 //
 // A container of a user would have a cgroup below the user's login. Without one of its own it stays in that of the lease, with
 // the device rules and limits there. Podman mounts device nodes for a user, it creates none.
 //
-// The hooks of the vendor run as root, and give its libraries their names, so its edits are not used.
+// The vendor's edits are not used: hooks give its libraries their names, and no option runs them.
 //
 // A client of MPS needs its control daemon's directory and the host's shared memory (NVIDIA/nvidia-docker issue 419; GKE's page
 // on MPS requires hostIPC of a pod). Its user must be that of the lease, which root of a rootless container is.
