@@ -366,6 +366,21 @@ type ContainerUse struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
+// NoCDIForMPS is why a grant of MPS has no CDI device.
+const NoCDIForMPS = "a client of MPS needs the user of its lease and the host's IPC namespace, and a CDI device sets neither"
+
+// RootlessContainer is the command that runs a container in a grant without root.
+func RootlessContainer(tenant, grant string) string {
+	line := "gpushare run"
+	if tenant != "" {
+		line += " -t " + tenant
+	}
+	if grant != "" {
+		line += " --grant " + grant
+	}
+	return line + " -- sh -c 'podman run --rm $(gpushare env --podman) IMAGE'"
+}
+
 // ContainerRequest is the body of POST /v1/containers.
 type ContainerRequest struct {
 	Tenant string `json:"tenant"`
@@ -749,6 +764,8 @@ type Environment struct {
 	Lease       string            `json:"lease,omitempty"`
 	Environment map[string]string `json:"environment"`
 	Unset       []string          `json:"unset,omitempty"`
+	// Podman are the options of 'podman run' for a container in the lease; only if they were asked for.
+	Podman []string `json:"podman,omitempty"`
 }
 
 // Over applies the environment to base: it removes Unset and sets Environment, in sorted order.

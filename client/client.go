@@ -265,6 +265,11 @@ func (c *Client) Environment(ctx context.Context) (*api.Environment, error) {
 	return get[api.Environment](ctx, c, "/v1/env", nil)
 }
 
+// PodmanOptions reads the options with which rootless podman runs a container in the lease that the caller runs in.
+func (c *Client) PodmanOptions(ctx context.Context) (*api.Environment, error) {
+	return get[api.Environment](ctx, c, "/v1/env", url.Values{"podman": {"true"}})
+}
+
 // ApplyOptions are the options of Apply.
 type ApplyOptions struct {
 	File       string // for messages

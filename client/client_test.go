@@ -218,6 +218,7 @@ func TestRequests(t *testing.T) {
 		"doctor":   {func(c *client.Client) error { _, err := c.Doctor(t.Context()); return err }, "GET /v1/doctor"},
 		"counters": {func(c *client.Client) error { _, err := c.Counters(t.Context()); return err }, "GET /v1/counters"},
 		"env":      {func(c *client.Client) error { _, err := c.Environment(t.Context()); return err }, "GET /v1/env"},
+		"podman":   {func(c *client.Client) error { _, err := c.PodmanOptions(t.Context()); return err }, "GET /v1/env?podman=true"},
 		"reload":   {func(c *client.Client) error { return c.Reload(t.Context()) }, "POST /v1/reload"},
 		"retry": {func(c *client.Client) error {
 			_, err := c.RetryGPU(t.Context(), "GPU-1/2 ?", client.RetryOptions{})

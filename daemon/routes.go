@@ -55,7 +55,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodGet, Pattern: "/v1/leases/{id}/logs", Access: server.Member, What: "read the output of a lease", Bound: server.Outputs, Handle: d.leases.GetLogs, Query: server.Query{"lines": server.Text, "follow": server.Flag}},
 		{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, Audit: "stop", What: "stop a lease", Bound: server.Stops, Handle: d.leases.DeleteLease},
 		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.Reader, What: "explain a lease or a tenant", Bound: server.ReadsBack, Handle: d.viewer.GetExplain, Query: server.Query{"of": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "read the environment of a lease", Bound: server.Reads, Handle: d.leases.GetEnv},
+		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.Member, What: "read the environment of a lease", Bound: server.Reads, Handle: d.leases.GetEnv, Query: server.Query{"podman": server.Flag}},
 		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: d.viewer.GetEvents},
 		{Method: http.MethodGet, Pattern: "/v1/events/kept", Access: server.Reader, What: "list events", Bound: server.Lists, Handle: d.viewer.GetKeptEvents, Query: server.Query{"since": server.Text, "until": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.AdminOrObserver, What: "run the checks", Bound: server.ReadsBack, Handle: d.viewer.GetDoctor},

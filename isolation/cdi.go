@@ -15,7 +15,7 @@ import (
 // NVIDIA's own toolkit.
 const CDIKind = "gpushare.dev/gpu"
 
-// Container is the input for the CDI spec of a grant or of one lease.
+// Container is the input for the CDI spec of a grant or of one lease, and for the options of a container inside of a lease.
 type Container struct {
 	Device      string              // its name: of a grant, or the id of one lease
 	Rules       []cgroup.DeviceRule // the device nodes of one lease of the grant
@@ -38,9 +38,8 @@ func CDIDevice(tenant, grant string) string { return tenant + "." + grant }
 const CDIVolume = "/usr/local/nvidia/lib64"
 
 // CDI returns a CDI spec: its device nodes, its environment, and the driver's libraries, which must match the
-// kernel module and so cannot be in an image. Without the vendor's edits it uses no hooks: each library is mounted with its file name and with its
-// soname, at its path on the host and in CDIVolume. The version is the lowest that supports this, because a runtime refuses
-// a version above its own.
+// kernel module and so cannot be in an image. Without the vendor's edits it uses no hooks. The version is the lowest that
+// supports this, because a runtime refuses a version above its own.
 func CDI(c Container) (*specs.Spec, error) {
 	s := &specs.Spec{Kind: CDIKind}
 	edits := specs.ContainerEdits{Env: environ(c.Environment)}
@@ -51,24 +50,31 @@ func CDI(c Container) (*specs.Spec, error) {
 		}
 		edits.DeviceNodes = append(edits.DeviceNodes, n)
 	}
-	libraries := c.Libraries
 	if c.Vendor != nil {
-		edits.Mounts, edits.Hooks, libraries = slices.Clone(c.Vendor.Mounts), c.Vendor.Hooks, nil
+		edits.Mounts, edits.Hooks = slices.Clone(c.Vendor.Mounts), c.Vendor.Hooks
+	} else {
+		edits.Mounts = libraryMounts(&c)
 	}
-	for _, l := range libraries {
+	s.Devices = []specs.Device{{Name: c.Device, ContainerEdits: edits}}
+	var err error
+	s.Version, err = specs.MinimumRequiredVersion(s)
+	return s, err
+}
+
+// libraryMounts mounts each library with its file name and with its soname, at its path on the host and in CDIVolume.
+func libraryMounts(c *Container) []*specs.Mount {
+	var out []*specs.Mount
+	for _, l := range c.Libraries {
 		host := filepath.Join(c.HostRoot, l.Path)
 		at := []string{l.Path}
 		if l.Soname != "" {
 			at = append(at, filepath.Join(filepath.Dir(l.Path), l.Soname), filepath.Join(CDIVolume, l.Soname))
 		}
 		for _, path := range slices.Compact(at) {
-			edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: host, ContainerPath: path, Options: []string{"ro", "nosuid", "nodev", "bind"}})
+			out = append(out, &specs.Mount{HostPath: host, ContainerPath: path, Options: []string{"ro", "nosuid", "nodev", "bind"}})
 		}
 	}
-	s.Devices = []specs.Device{{Name: c.Device, ContainerEdits: edits}}
-	var err error
-	s.Version, err = specs.MinimumRequiredVersion(s)
-	return s, err
+	return out
 }
 
 // environ is sorted, so that an unchanged environment gives an unchanged spec. With NVIDIA_VISIBLE_DEVICES=void

@@ -53,7 +53,7 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	if t, ok := a.State.Desired().Tenant(q.Tenant); ok {
 		for i := range t.Grants {
 			if t.Grants[i].Name == q.Grant && t.Grants[i].Kind() == api.ModeMPS {
-				return cannot(api.KindInvalid, "it is an MPS grant, and MPS clients share memory and pipes with a server outside the container", "use a grant of another kind, or 'gpushare run' without a container")
+				return cannot(api.KindInvalid, api.NoCDIForMPS, "without root and without CDI it runs inside of a lease: "+api.RootlessContainer(q.Tenant, q.Grant))
 			}
 		}
 	}

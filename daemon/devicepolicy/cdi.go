@@ -182,7 +182,7 @@ func (pol *Policy) lastCDI(k state.GrantKey) []byte {
 // describeGrant returns the CDI file of one grant; nil when no container can be started in it now.
 func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
-		return nil, nil // An MPS client shares more with the server than a container shares with its host.
+		return nil, nil // See api.NoCDIForMPS.
 	}
 	key := lease.Key{Tenant: tenant, Grant: g.Name}
 	l := lease.Lease{Terms: lease.Grant{Tenant: tenant, Spec: *g}}
@@ -201,20 +201,14 @@ func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, te
 	return pol.describeLease(ctx, hw, &l, isolation.CDIDevice(tenant, g.Name))
 }
 
-// describeLease returns the CDI file with the devices of a lease. Without an id there is no lease yet.
+// describeLease returns the CDI file with the devices of a lease. Without an id there is no lease yet. CDI.Mu is held.
 func (pol *Policy) describeLease(ctx context.Context, hw *isolation.Hardware, l *lease.Lease, device string) ([]byte, error) {
-	rules, _, err := pol.rulesOn(hw, l)
+	c, err := pol.container(ctx, hw, l)
 	if err != nil {
 		return nil, err
 	}
-	env, _, err := pol.Environment(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	if l.ID == "" {
-		delete(env, isolation.LeaseVariable)
-	}
-	s, err := isolation.CDI(isolation.Container{Device: device, Rules: rules, Environment: env, Libraries: pol.CDI.libraries, Vendor: pol.CDI.vendor, HostRoot: pol.HostRoot})
+	c.Device, c.Libraries, c.Vendor = device, pol.CDI.libraries, pol.CDI.vendor
+	s, err := isolation.CDI(c)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make its CDI file: %w", err)
 	}
@@ -223,6 +217,22 @@ func (pol *Policy) describeLease(ctx context.Context, hw *isolation.Hardware, l 
 		return nil, fmt.Errorf("cannot encode its CDI file: %w", err)
 	}
 	return append(b, '\n'), nil
+}
+
+// container returns what a container of a lease gets, without the files of the driver.
+func (pol *Policy) container(ctx context.Context, hw *isolation.Hardware, l *lease.Lease) (isolation.Container, error) {
+	rules, _, err := pol.rulesOn(hw, l)
+	if err != nil {
+		return isolation.Container{}, err
+	}
+	env, _, err := pol.Environment(ctx, l)
+	if err != nil {
+		return isolation.Container{}, err
+	}
+	if l.ID == "" {
+		delete(env, isolation.LeaseVariable)
+	}
+	return isolation.Container{Rules: rules, Environment: env, HostRoot: pol.HostRoot}, nil
 }
 
 // SyncCDILocked makes these files the only ones of gpushare in the directory. Only root may read them, because they name

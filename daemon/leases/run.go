@@ -407,13 +407,18 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 	return ls.Stopper.AwaitEnded(ctx, l.ID)
 }
 
-// GetEnv answers with the environment of the lease that the caller runs in.
+// GetEnv answers with the environment of the lease that the caller runs in, or with what podman needs for a container in it.
 func (ls *Leases) GetEnv(c *server.Call) error {
+	podman := c.Flag("podman")
 	p := c.Caller.Process
 	id, ok := ls.Attribution.LeaseOf(p.PID)
 	// The pid was read when the caller connected. If another process has it now, its lease is not the caller's.
 	if !ok || !procfs.Alive(p.PID, p.Start) {
-		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: "start one with 'gpushare run -- $SHELL'"}
+		hint := "start one with 'gpushare run -- $SHELL'"
+		if podman {
+			hint = "start the container in one: " + api.RootlessContainer("", "")
+		}
+		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: hint}
 	}
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
@@ -423,7 +428,13 @@ func (ls *Leases) GetEnv(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	return c.Reply(http.StatusOK, api.Environment{Lease: id, Environment: env, Unset: unset})
+	out := api.Environment{Lease: id, Environment: env, Unset: unset}
+	if podman {
+		if out.Podman, err = ls.Policy.PodmanOptions(c.Ctx(), &l); err != nil {
+			return fmt.Errorf("cannot describe a container of lease %s: %w", id, err)
+		}
+	}
+	return c.Reply(http.StatusOK, out)
 }
 
 // SaveLeases writes the table, to be kept until the next boot, before a lease is reported.

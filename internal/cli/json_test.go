@@ -97,7 +97,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare operation show":  {{routes{"GET /v1/operations/op-13": plain()}, "op-13"}},
 		"gpushare operation wait":  {{applying(operation("done", nil)), "op-13"}},
 		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
-		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {status, "--cdi"}},
+		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {routes{"GET /v1/env": api.Environment{Environment: map[string]string{}, Podman: []string{"--cgroups=disabled"}}}, "--podman"}, {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "--cdi"}},
 		"gpushare explain":         {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
 		"gpushare doctor":          {{routes{"GET /v1/doctor": labDoctor()}, ""}},
 		"gpushare version":         {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},

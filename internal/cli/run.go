@@ -199,15 +199,22 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent
 }
 
 func (a *app) envCommand() *cobra.Command {
-	var cdi, reserve bool
+	var cdi, reserve, podman bool
 	var tenant, grant string
 	c := &cobra.Command{
 		Use: "env", Short: "Print the environment of the current lease, for a shell", Args: noArgs,
-		Long: `Env prints the environment of the lease that it runs in, for a shell. With --cdi it
-prints how to start a container in a grant. A container does not run below the process
-that starts it, so it is not in the lease of that process. With --reserve the device is
-for one container alone: its place is kept free for it for two minutes.`,
-		Example: "  eval \"$(gpushare env)\"\n  gpushare env --cdi -t vision --grant dev\n  gpushare env --cdi --reserve -t vision --grant dev",
+		Long: `Env prints the environment of the lease that it runs in, for a shell. With --podman it
+prints the options with which podman of a user, without root, runs a container in that
+lease.
+
+With --cdi it prints how root starts a container in a grant. A container of root does
+not run below the process that starts it, so it is not in the lease of that process.
+With --reserve the device is for one container alone: its place is kept free for it for
+two minutes.`,
+		Example: `  eval "$(gpushare env)"
+  gpushare run --grant dev -- sh -c 'podman run --rm $(gpushare env --podman) IMAGE'
+  gpushare env --cdi -t vision --grant dev
+  gpushare env --cdi --reserve -t vision --grant dev`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cdi {
 				return a.containerLine(cmd, tenant, grant, reserve)
@@ -218,9 +225,16 @@ for one container alone: its place is kept free for it for two minutes.`,
 			if tenant != "" || grant != "" {
 				return usageError{err: errors.New("--tenant and --grant need --cdi: the environment is always that of the current lease")}
 			}
-			e, err := a.client.Environment(cmd.Context())
+			read := a.client.Environment
+			if podman {
+				read = a.client.PodmanOptions
+			}
+			e, err := read(cmd.Context())
 			if err != nil {
 				return err
+			}
+			if podman {
+				a.warnOfPause()
 			}
 			if a.json {
 				return a.printJSON(struct {
@@ -228,22 +242,31 @@ for one container alone: its place is kept free for it for two minutes.`,
 					*api.Environment
 				}{1, e})
 			}
+			if podman {
+				fmt.Fprintln(a.io.Out, printable(strings.Join(e.Podman, " ")))
+				return nil
+			}
 			a.export(e.Environment, e.Unset)
 			return nil
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&cdi, "cdi", false, "print how to start a container in a grant")
+	f.BoolVar(&podman, "podman", false, "print the options of podman for a container in this lease, without root")
+	f.BoolVar(&cdi, "cdi", false, "print how root starts a container in a grant")
 	f.BoolVar(&reserve, "reserve", false, "with --cdi: keep a place free for one container, with a device of its own")
 	f.StringVarP(&tenant, "tenant", "t", "", "with --cdi: the tenant (default: the only one that you see)")
 	f.StringVar(&grant, "grant", "", "with --cdi: the grant (default: the only one that takes containers)")
 	a.completeFlag(c, "tenant", tenantsOf)
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, tenant) })
+	c.MarkFlagsMutuallyExclusive("cdi", "podman")
 	return c
 }
 
 // containerLine prints the one line that starts a container in a grant.
 func (a *app) containerLine(cmd *cobra.Command, tenant, grant string, reserve bool) error {
+	if err := a.mayUseCDI(cmd.Context(), tenant, grant); err != nil {
+		return err
+	}
 	if reserve && tenant != "" && grant != "" { // The status shows only grants with free places for any container.
 		return a.reserveContainer(cmd, tenant, grant)
 	}
@@ -253,18 +276,25 @@ func (a *app) containerLine(cmd *cobra.Command, tenant, grant string, reserve bo
 	}
 	var found []*api.ContainerUse
 	var names []string
+	ofMPS := false
 	for i := range s.Tenants {
 		t := &s.Tenants[i]
 		for j := range t.Grants {
 			g := &t.Grants[j]
-			if g.Container != nil && (tenant == "" || t.Name == tenant) && (grant == "" || g.Name == grant) {
+			if tenant != "" && t.Name != tenant || grant != "" && g.Name != grant {
+				continue
+			}
+			if g.Container != nil {
 				found, names = append(found, g.Container), append(names, t.Name+"/"+g.Name)
 			}
+			ofMPS = ofMPS || g.Kind == api.ModeMPS
 		}
 	}
 	switch {
+	case len(found) == 0 && ofMPS && grant != "":
+		return &api.Error{Kind: api.KindInvalid, Message: "cannot start a container there by CDI: " + api.NoCDIForMPS, Hint: "without root and without CDI it runs inside of a lease: " + api.RootlessContainer(tenant, grant)}
 	case len(found) == 0:
-		return &api.Error{Kind: api.KindNotFound, Message: "cannot start a container there: no such grant accepts containers now", Hint: "'gpushare tenant show NAME' lists those that do; MPS grants never do, and none does with 'enforce: observe'"}
+		return &api.Error{Kind: api.KindNotFound, Message: "cannot start a container there: no such grant accepts containers now", Hint: "'gpushare tenant show NAME' lists those that do; MPS grants do only inside of a lease ('gpushare env --podman'), and none does with 'enforce: observe'"}
 	case len(found) > 1:
 		return usageError{err: errors.New("more than one grant accepts containers: " + strings.Join(names, ", ")), hint: "select one with -t and --grant"}
 	case reserve:

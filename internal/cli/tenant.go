@@ -138,7 +138,7 @@ func (a *app) tenants(tenants []api.TenantStatus) {
 
 // containers prints how to start a container in each grant that accepts one.
 func (a *app) containers(t *api.TenantStatus) {
-	head := "\nto start a container in a grant:\n"
+	head := "\nto start a container in a grant, as root:\n"
 	for _, g := range t.Grants {
 		if g.Container != nil {
 			fmt.Fprintf(a.io.Out, "%s  %s: %s\n", head, g.Name, g.Container.Command)

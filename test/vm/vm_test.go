@@ -12,7 +12,7 @@ import (
 )
 
 // boot is one boot of a machine: the phases that it runs in order before the power-off. A new host has a disk without the writes of
-// the boots before it.
+// the boots before it; what a new host shows is the same on each system, so it is booted once, with the newest.
 type boot struct {
 	name   string
 	phases []string
@@ -22,7 +22,7 @@ type boot struct {
 // boots are the boots of every system. A phase depends on the phases before it on its disk.
 func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "keep"}, false},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "mps-socket", "attack", "traced", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "rootless", "keep"}, false},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}, false},
 		{"new", []string{"documents"}, true},
 	}
@@ -44,6 +44,9 @@ func runBoots(t *testing.T, sys system) {
 	ran := map[State]int{}
 	var elapsed time.Duration
 	for _, b := range chosen(boots()) {
+		if b.new && sys.name != debian13.name {
+			continue
+		}
 		t.Run(b.name, func(t *testing.T) {
 			if b.new {
 				m.disk = newDisk(t, img)
