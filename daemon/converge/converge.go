@@ -250,7 +250,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if g.Err != nil && node.DriverErr == nil && !cv.Health.ReportsLost(id) { // One loss is one condition.
+		if g.Err != nil && node.DriverErr == nil {
 			name := fmt.Sprint(g.Identity.Index)
 			if g.Identity.Index < 0 {
 				name = string(id) // Its index could not be read since the daemon started.
