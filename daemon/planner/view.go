@@ -144,7 +144,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 		v.Capacity = g.Identity.Memory
 	}
 	if g.Err != nil {
-		v.Closed = g.Err.Error()
+		v.Closed = Cause(g.Err)
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()
