@@ -299,7 +299,12 @@ func requestsWaitForAMissingGPU(t *testing.T, optional bool) {
 		if _, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true}); err == nil || !strings.Contains(err.Error(), "GPU 1 is closed: ") {
 			t.Errorf("while it is lost a request is answered with %v", err)
 		}
-		w.load()
+		must(t, w.node.ReloadDriver(true))
+		w.writeHost()
+		if refusal := w.do(http.MethodPost, "/v1/gpus/1/retry", "", nil); refusal == nil || !strings.Contains(refusal.Message, "it is missing") {
+			t.Errorf("before the loop has seen that it is missing a retry is answered with %+v", refusal)
+		}
+		w.waitIdle(nil)
 		since := time.Now().Local().Format(time.DateTime)
 		check := func(when string) {
 			t.Helper()

@@ -365,7 +365,7 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	switch {
 	case killed:
 		why = reason
-	case l.Origin == lease.OriginDetached:
+	case l.Origin == lease.OriginDetached || ls.hasOwnExit(&l):
 		why = ls.endText(id)
 	}
 	ls.Events.Publish(l.Event("lease.ended", why))
