@@ -18,7 +18,7 @@ func (e *Occupied) Error() string { return e.Err.Error() }
 
 func (e *Occupied) Unwrap() error { return e.Err }
 
-// OccupiedText is why nobody gets a place that a process of no lease uses. The users who wait read it; a condition names the process.
+// OccupiedText is why no lease gets a place that a process of no lease uses. The users who wait read it; a condition names the process.
 const OccupiedText = "a process of no lease uses it"
 
 // ErrQueuedAgain is the error of Start when the place of a request that waits was occupied: its ticket waits as before, and is

@@ -15,11 +15,11 @@ import (
 type occupiedIsolation struct {
 	fakeIsolation
 	at    map[gpu.UUID]bool
-	looks int
+	starts int
 }
 
 func (w *occupiedIsolation) Isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error) {
-	w.looks++
+	w.starts++
 	for _, id := range l.Place.GPUs {
 		if w.at[id] {
 			return IsolationResult{}, &Occupied{GPU: id, Err: &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: " + OccupiedText}}
@@ -29,7 +29,7 @@ func (w *occupiedIsolation) Isolate(ctx context.Context, l Lease, p Process) (Is
 }
 
 // A request that waits and finds its place occupied when it starts waits again, where it was in the queue and with the same id and
-// limit, and gets the next place that is free. The place is closed at once, so that it is not looked at again and again.
+// limit, and gets the next place that is free. The place is closed at once, so that it is not tried again and again.
 func TestAnOccupiedPlaceIsWaitedFor(t *testing.T) {
 	instances := partitioned(0)
 	for name, v := range map[string]View{
@@ -59,8 +59,8 @@ func TestAnOccupiedPlaceIsWaitedFor(t *testing.T) {
 				if u := next(t, first); u.Placed || u.Lease.Position != 1 || u.Lease.ID != id || u.Lease.State != api.LeaseQueued || len(u.Lease.GPUs) > 0 || u.Lease.Waiting == "" {
 					t.Errorf("it waits as %+v", u.Lease)
 				}
-				if isPlaced(tab, first) || isPlaced(tab, second) || w.looks != 1 || w.removed != 0 || saved != 2 {
-					t.Errorf("%+v with %d looks, %d records", tab.List(), w.looks, saved)
+				if isPlaced(tab, first) || isPlaced(tab, second) || w.starts != 1 || w.removed != 0 || saved != 2 {
+					t.Errorf("%+v with %d starts, %d records", tab.List(), w.starts, saved)
 				}
 
 				tab.Update(v) // Not occupied any more, as far as the daemon knows.

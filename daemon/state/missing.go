@@ -35,7 +35,7 @@ func MissingGPUs(want *Desired, node *observe.Node) []lease.GPUView {
 		if e := want.GPUs[id.UUID]; e != nil {
 			closed := MissingReason
 			if e.Optional {
-				closed += ", and the spec does without it" // Nobody may be about to put it back, and no condition says that it is missing.
+				closed += ", and the spec does without it" // It may never come back, and no condition says that it is missing.
 			}
 			out = append(out, lease.GPUView{
 				UUID: id.UUID, Index: id.Index, Mode: e.Mode, Capacity: id.Memory, Reserve: want.GPUMemoryReserve(id.UUID), Overcommit: e.Overcommit,
