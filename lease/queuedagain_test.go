@@ -14,7 +14,7 @@ import (
 // occupiedIsolation is an Isolation that finds processes of no lease on some GPUs.
 type occupiedIsolation struct {
 	fakeIsolation
-	at    map[gpu.UUID]bool
+	at     map[gpu.UUID]bool
 	starts int
 }
 
