@@ -272,20 +272,40 @@ func TestDriverThatIsNotThere(t *testing.T) {
 }
 
 // A GPU that is missing is not one that never was: requests for it wait, or are refused with this reason, and a retry says since when
-// it is missing. When the driver finds it again they are placed.
+// it is missing. When the driver finds it again they are placed. One that the spec calls optional is the same for requests, but its
+// absence is no condition, and changes no apply.
 func TestRequestsWaitForAMissingGPU(t *testing.T) {
+	for _, optional := range []bool{false, true} {
+		t.Run(fmt.Sprintf("optional: %v", optional), func(t *testing.T) { requestsWaitForAMissingGPU(t, optional) })
+	}
+}
+
+func requestsWaitForAMissingGPU(t *testing.T, optional bool) {
 	synctest.Test(t, func(t *testing.T) {
 		board := scenarios.Board{Model: "a100-40", MIG: true}
 		w := newVirtual(t, nil, board, board)
 		w.startDaemon()
-		if _, op, refusal := w.apply(twoGPUs("3g.20gb", "2g.10gb"), ""); refusal != nil || op == nil || op.State != "done" {
+		spec, missing := twoGPUs("3g.20gb", "2g.10gb"), "GPU 1 is missing: the driver does not find it"
+		if optional {
+			spec = strings.Replace(spec, "select: {index: 1}", "optional: true, select: {index: 1}", 1)
+			missing += ", and the spec does without it"
+		}
+		if _, op, refusal := w.apply(spec, ""); refusal != nil || op == nil || op.State != "done" {
 			t.Fatalf("it cannot be prepared: %v, %+v", refusal, op)
 		}
 		one, pci := w.ids[1], w.truth()[1].Identity.PCI
 		must(t, w.node.RemoveGPU("1"))
-		w.load()
+		w.waitIdle(nil)
+		if _, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true}); err == nil || !strings.Contains(err.Error(), "GPU 1 is closed: ") {
+			t.Errorf("while it is lost a request is answered with %v", err)
+		}
+		must(t, w.node.ReloadDriver(true))
+		w.writeHost()
+		if refusal := w.do(http.MethodPost, "/v1/gpus/1/retry", "", nil); refusal == nil || !strings.Contains(refusal.Message, "it is missing") {
+			t.Errorf("before the loop has seen that it is missing a retry is answered with %+v", refusal)
+		}
+		w.waitIdle(nil)
 		since := time.Now().Local().Format(time.DateTime)
-		const missing = "GPU 1 is missing: the driver does not find it"
 		check := func(when string) {
 			t.Helper()
 			_, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true})
@@ -308,6 +328,13 @@ func TestRequestsWaitForAMissingGPU(t *testing.T) {
 		w.startDaemon()
 		w.waitIdle(nil)
 		check("after a restart")
+		if is := w.inventory(one); (is == "") != optional || w.gpuState(one) != "missing" {
+			t.Errorf("it is %s, with the condition %q", w.gpuState(one), is)
+		}
+		if a, op, refusal := w.apply(spec, ""); refusal != nil || op != nil || a.Changed || (len(a.Plan.Held) == 0) != optional {
+			t.Errorf("the same spec again: %v, %+v, %+v", refusal, a, op)
+		}
+		check("after the same spec")
 
 		wait := time.Duration(0)
 		k, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true, Wait: &wait})

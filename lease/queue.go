@@ -36,8 +36,9 @@ type Ticket struct {
 	creating   bool             // the caller is creating it
 	claimed    *PendingInstance // without capacity: what it should get next
 	avoided    map[gpu.UUID]time.Time
-	mayFitSoon bool // an instance that is being created may be for it
-	queued     bool // it was in the queue when Submit returned
+	mayFitSoon bool      // an instance that is being created may be for it
+	queued     bool      // it was in the queue when Submit returned, or its place was taken back
+	deadline   time.Time // of Await, where the request has a limit
 
 	preempt     *preemption // the leases that are stopped for it
 	preemptions int         // how often leases were stopped for it
@@ -303,7 +304,7 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	if k.pending != nil {
 		o.user(k.request.UID).pending--
 	}
-	e := &entry{Lease: k.lease.clone()}
+	e := &entry{Lease: k.lease.clone(), ticket: k, spec: k.t.view.Generation}
 	k.t.leases[e.ID] = e
 	k.done, k.position, k.waiting, k.unread = true, 0, "", true
 	k.pending, k.creating, k.claimed, k.preempt = nil, false, nil, nil
@@ -414,12 +415,15 @@ func (k *Ticket) Next(ctx context.Context) (Update, error) {
 }
 
 // Await waits until the ticket is placed, and calls waiting, which may be nil, each time its position or reason
-// changes. When the context ends or the request's Wait has passed the ticket is cancelled.
+// changes. When the context ends or the request's Wait has passed since the first call the ticket is cancelled.
 func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, error) {
 	limit := ctx
 	if w := k.request.Wait; w != nil && *w > 0 {
+		if k.deadline.IsZero() {
+			k.deadline = time.Now().Add(*w)
+		}
 		var cancel context.CancelFunc
-		limit, cancel = context.WithTimeout(ctx, *w)
+		limit, cancel = context.WithDeadline(ctx, k.deadline)
 		defer cancel()
 	}
 	last := ""

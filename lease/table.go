@@ -90,6 +90,9 @@ type entry struct {
 	busy         bool   // Isolate or RemoveIsolation is running
 	endRequested string // the reason, if Ended was called while busy
 	preempted    bool   // TakePreemptions returned it
+
+	ticket *Ticket // that it was placed for; nil after a restart
+	spec   uint64  // the generation of the spec that it was placed under
 }
 
 // New returns an empty table. It admits no lease until Update was called.
@@ -258,7 +261,7 @@ func (t *Table) save(ctx context.Context) error {
 }
 
 // Start isolates the process of a lease that is placed. If it fails the lease has ended, or is ending if its isolation
-// could not be removed.
+// could not be removed; after ErrQueuedAgain its ticket waits again.
 func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
 	t.mu.Lock()
 	e := t.leases[id]
@@ -276,10 +279,14 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	t.mu.Unlock()
 
 	result, err := t.isolate(ctx, l, p)
+	if occupied, ok := errors.AsType[*Occupied](err); ok && t.queueAgain(ctx, e, occupied.GPU) {
+		return Lease{}, IsolationResult{}, ErrQueuedAgain
+	}
 	if err != nil {
 		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
 	t.mu.Lock()
+	e.ticket = nil
 	e.State, e.Isolation = Isolated, result.Status
 	if result.Process != (Process{}) {
 		e.Process = result.Process

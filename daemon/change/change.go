@@ -476,6 +476,10 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	}
 	id := g.Identity.UUID
 	if err := cs.Driver.Retry(ctx, id); err != nil {
+		if gpu.IsAny(err, gpu.ErrNotFound) { // The driver was loaded again without it, which the last observation does not know.
+			cs.Observer.Invalidate()
+			return cmp.Or(cs.State.RefuseMissing(cs.Observer.Observe(ctx), name), error(report.DriverError(err)))
+		}
 		return report.DriverError(err)
 	}
 	node = cs.Observer.Observe(ctx)

@@ -250,7 +250,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		if g.Err != nil && node.DriverErr == nil && !cv.Health.ReportsLost(id) { // One loss is one condition.
+		if g.Err != nil && node.DriverErr == nil {
 			name := fmt.Sprint(g.Identity.Index)
 			if g.Identity.Index < 0 {
 				name = string(id) // Its index could not be read since the daemon started.
@@ -302,6 +302,13 @@ func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Conditi
 	return c
 }
 
+// driverEvents is what the driver's events say.
+var driverEvents = map[gpu.EventKind]string{
+	gpu.EventMIGConfig: "its MIG mode or its instances changed",
+	gpu.EventECC:       "it has memory errors: 'gpushare gpu show' counts them",
+	gpu.EventLost:      "the driver lost it",
+}
+
 // eventLoop follows the events of the driver until ctx ends. When they end it subscribes again after an interval.
 func (cv *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -311,7 +318,7 @@ func (cv *Converger) eventLoop(ctx context.Context) {
 				cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
 				cv.Health.XID(e)
 			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
-				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: string(e.Kind)})
+				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: driverEvents[e.Kind]})
 			}
 			cv.Wake()
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/isolation"
 )
@@ -243,3 +244,12 @@ func TestWatchdogInterval(t *testing.T) {
 }
 
 var _ changes = (*idleChanges)(nil)
+
+// The events of the driver are sentences: their kind alone says nothing.
+func TestEventsOfTheDriverAreSentences(t *testing.T) {
+	for _, kind := range []gpu.EventKind{gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost} {
+		if text := driverEvents[kind]; !strings.Contains(text, " ") {
+			t.Errorf("%s says %q", kind, text)
+		}
+	}
+}

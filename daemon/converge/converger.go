@@ -85,8 +85,6 @@ type gpuHealth interface {
 	Converge(node *observe.Node)
 	// XID takes an XID of the driver's events. It does not wait for the GPU.
 	XID(e gpu.Event)
-	// ReportsLost reports whether a condition of its own says that the GPU is lost.
-	ReportsLost(id gpu.UUID) bool
 }
 
 // changes is what the loop needs of package change.

@@ -72,9 +72,8 @@ func (noFaults) Converge(*observe.Node) {}
 // healthy has GPUs without trouble.
 type healthy struct{}
 
-func (healthy) XID(gpu.Event)             {}
-func (healthy) Converge(*observe.Node)    {}
-func (healthy) ReportsLost(gpu.UUID) bool { return false }
+func (healthy) XID(gpu.Event)          {}
+func (healthy) Converge(*observe.Node) {}
 
 // noAccess leaves the sockets of MPS as they are.
 type noAccess struct{}

@@ -22,6 +22,9 @@ func (cv *Converger) updateInventory(want *state.Desired, node *observe.Node) {
 	was := cv.State.Stored().Identities
 	found := map[string]api.Condition{}
 	for _, id := range node.Missing {
+		if want.Optional(id.UUID) {
+			continue
+		}
 		found[string(id.UUID)] = missingCondition(was[id.UUID], id.UUID, node)
 	}
 	byIndex := selectsByIndex(want.Spec)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -25,6 +26,8 @@ type Cooling struct {
 	// Heat returns how hot a GPU is now, and whether the spec pauses leases on it; nil: none is paused.
 	Heat func(gpu.UUID) (heat health.Heat, pauses bool)
 	Wake loop.Wake // a lease started or ended, or a GPU that is or was hot was read
+
+	rules atomic.Pointer[map[string]api.Rule] // by lease: what the last pass found
 
 	// Only the loop uses these.
 	paused   map[string]*pausedLease // by lease
@@ -88,6 +91,7 @@ func (en *Enforcer) cool(ctx context.Context) bool {
 		conditions[string(g.id)] = api.Condition{GPU: string(g.id), Message: g.String() + ": " + en.consequence(g, cannot), Hint: "check its fans and the air around it"}
 	}
 	en.Conditions.Replace(conditionTemperature, conditions)
+	en.publishRules(hot, cannot)
 	if !maps.Equal(conditions, en.Cooling.reported) {
 		en.Cooling.reported = conditions
 		en.Invalidate()

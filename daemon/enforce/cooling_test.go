@@ -151,6 +151,12 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 				if want := "GPU GPU-1 has 85 °C, and is hot from 85 °C (temperature.do: pause-low): paused until it has 80 °C: " + w.lease; w.condition() != want {
 					t.Errorf("the condition says %q", w.condition())
 				}
+				if r := w.TemperatureRule(w.lease); r == nil || !r.Enforced || r.Desired != "paused until its GPU has 80 °C: GPU GPU-1 has 85 °C, and is hot from 85 °C (temperature.do: pause-low)" {
+					t.Errorf("its rule is %+v", r)
+				}
+				if r := w.TemperatureRule(w.blue); r != nil {
+					t.Errorf("the rule of a lease that is not paused is %+v", r)
+				}
 				for _, degrees := range []int{99, 84, 81, 99} {
 					elapse(10 * time.Second)
 					w.read(&degrees)
@@ -168,6 +174,9 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 				synctest.Wait()
 				if got := w.paused(); len(got) > 0 {
 					t.Errorf("paused are %v", got)
+				}
+				if r := w.TemperatureRule(w.lease); r != nil && (r.Enforced || r.Reason == "") {
+					t.Errorf("its rule is %+v", r)
 				}
 				if paused, continued := w.informed(); paused != 1 || continued != 1 {
 					t.Errorf("its user was informed of %d pauses and of %d ends", paused, continued)

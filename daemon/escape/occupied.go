@@ -203,10 +203,10 @@ func (e *Escapes) isElsewhere(pid int, place state.Place) bool {
 }
 
 func errOccupied(g *observe.GPU) error {
-	return &api.Error{
-		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: a process of no lease uses it", g.Identity.Index),
+	return &lease.Occupied{GPU: g.Identity.UUID, Err: &api.Error{
+		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: %s", g.Identity.Index, lease.OccupiedText),
 		Hint: "wait for a place with --wait; 'gpushare status' names the process to administrators",
-	}
+	}}
 }
 
 // notOpen returns an error if one of the known processes of no lease still has the place of a lease open. Such a process is killed, but

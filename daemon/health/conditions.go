@@ -10,22 +10,26 @@ import (
 // updateConditionsLocked reports the GPUs that take no new lease, and each finding. No text names a user, a process or a lease.
 func (k *Health) updateConditionsLocked(node *observe.Node) {
 	out := map[string]api.Condition{}
+	var lost []string
 	for i := range node.GPUs {
 		id := node.GPUs[i].Identity.UUID
 		name := k.nameOf(id)
 		if r := k.record(id); !r.Open() {
 			out[string(id)] = api.Condition{GPU: string(id), Message: name + " takes no new lease: " + r.Reason(), Hint: r.Helps(indexOf(node, id))}
 		}
+		if k.saysLost(id) {
+			lost = append(lost, string(id))
+		}
 		for _, f := range k.ofLocked(id).findings {
 			out[string(id)+" "+f.Rule] = api.Condition{GPU: string(id), Message: name + ": " + f.Text, Hint: f.Hint}
 		}
 	}
-	k.Conditions.Replace("health", out)
+	k.Conditions.ReplaceCovering("health", out, "gpu", lost) // One loss is one condition, whichever is found first.
 }
 
-// ReportsLost reports whether the condition of a GPU says that it is lost. It is about one that was closed for this reason: of
+// saysLost reports whether the condition of a GPU says that it is lost. It is about one that was closed for this reason: of
 // another one that stopped answering later the condition says something else.
-func (k *Health) ReportsLost(id gpu.UUID) bool {
+func (k *Health) saysLost(id gpu.UUID) bool {
 	r := k.record(id)
 	return r.State == rules.Closed && rules.Of(r.XID).Class == rules.Lost
 }

@@ -255,17 +255,41 @@ func TestRetryReadsTheGPU(t *testing.T) {
 	}
 }
 
-// A condition says that a GPU is lost where this is why it is closed: not of one that is closed for another reason, or is tested.
+// A condition says that a GPU is lost where this is why it is closed: not of one that is closed for another reason, or is tested. Then
+// it is the only one, from the first moment on: whether the GPU stopped answering before the XID or after it.
 func TestTheConditionSaysThatAGPUIsLost(t *testing.T) {
 	for xid, want := range map[uint64]bool{79: true, 167: true, 95: false, 31: false} {
 		f := newFixture(t)
 		f.line1(xid, 0)
-		if got := f.ReportsLost(gpuA); got != want {
+		if got := f.saysLost(gpuA); got != want {
 			t.Errorf("after XID %d: %v", xid, got)
+		}
+		for when, about := range map[string]string{"before the XID": string(gpuA), "after it": string(gpuA), "of another GPU": "GPU-b"} {
+			g := newFixture(t)
+			raw := map[string]api.Condition{about: {GPU: about, Message: "lost"}}
+			if when == "before the XID" {
+				g.Conditions.Replace("gpu", raw)
+				g.line1(xid, 0)
+			} else {
+				g.line1(xid, 0)
+				g.Conditions.Replace("gpu", raw)
+			}
+			kinds := map[string]bool{}
+			for _, c := range g.Conditions.List() {
+				kinds[c.Kind] = true
+			}
+			if kinds["gpu"] == (want && about == string(gpuA)) || want && !kinds["health"] {
+				t.Errorf("XID %d, and it does not answer %s: %+v", xid, when, g.Conditions.List())
+			}
+			g.node.Epoch.Boot = "boot-2"
+			g.Converge(&g.node)
+			if !slices.ContainsFunc(g.Conditions.List(), func(c api.Condition) bool { return c.Kind == "gpu" }) {
+				t.Errorf("XID %d: after a boot that it does not answer is no condition", xid)
+			}
 		}
 		f.node.Epoch.Boot = "boot-2"
 		f.Converge(&f.node)
-		if f.ReportsLost(gpuA) {
+		if f.saysLost(gpuA) {
 			t.Errorf("after XID %d and a boot it is reported as lost", xid)
 		}
 	}

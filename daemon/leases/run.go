@@ -82,23 +82,25 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 		_ = out.Encode(g) // The caller disconnected: the context ends, and with it the wait.
 		_ = http.NewResponseController(c.W).Flush()
 	}
-	placed, err := ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
-	if err != nil && ls.Tasks.Stopping() {
-		panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
-	}
-	if err == nil && r.Origin == lease.OriginAttached {
-		if err = ls.mayAttach(c.Caller); err != nil {
-			ticket.Cancel()
+	var placed lease.Update
+	var l lease.Lease
+	var result lease.IsolationResult
+	for err = lease.ErrQueuedAgain; errors.Is(err, lease.ErrQueuedAgain); {
+		placed, err = ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
+		if err != nil && ls.Tasks.Stopping() {
+			panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 		}
+		if err == nil && r.Origin == lease.OriginAttached {
+			if err = ls.mayAttach(c.Caller); err != nil {
+				ticket.Cancel()
+			}
+		}
+		if err != nil {
+			line(refuse(&api.LeaseGrant{Error: ls.leaseError(err)}))
+			return nil
+		}
+		l, result, err = ls.start(c.Ctx(), ticket.ID(), p)
 	}
-	if err != nil {
-		line(refuse(&api.LeaseGrant{Error: ls.leaseError(err)}))
-		return nil
-	}
-	// From here the start does not depend on the caller's connection.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
-	defer cancel()
-	l, result, err := ls.Table.Start(ctx, ticket.ID(), p)
 	if err != nil {
 		ticket.Cancel()
 		line(refuse(ls.startError(err)))
@@ -110,6 +112,13 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	c.Note.Lease, c.Note.Tenant, c.Note.GPU = l.ID, wire.Tenant, strings.Join(wire.GPUs, " ")
 	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Selected, Warnings: result.Warnings})
 	return nil
+}
+
+// start isolates the process of a lease that is placed. It does not depend on the caller's connection.
+func (ls *Leases) start(ctx context.Context, id string, p lease.Process) (lease.Lease, lease.IsolationResult, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
+	defer cancel()
+	return ls.Table.Start(ctx, id, p)
 }
 
 // leaseError returns an error as it is sent in the stream.
@@ -356,7 +365,7 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	switch {
 	case killed:
 		why = reason
-	case l.Origin == lease.OriginDetached:
+	case l.Origin == lease.OriginDetached || ls.hasOwnExit(&l):
 		why = ls.endText(id)
 	}
 	ls.Events.Publish(l.Event("lease.ended", why))

@@ -25,14 +25,14 @@ func Unanswered(want *state.Desired, node *observe.Node) []api.HeldGPU {
 		}
 		r := Remedies{Node: node}
 		out = append(out, api.HeldGPU{
-			GPU: string(g.Identity.UUID), Index: g.Identity.Index, Reason: cause(g.Err), Command: "gpushare gpu retry " + r.name(g.Identity.UUID),
+			GPU: string(g.Identity.UUID), Index: g.Identity.Index, Reason: Cause(g.Err), Command: "gpushare gpu retry " + r.name(g.Identity.UUID),
 		})
 	}
 	return append(out, state.Missing(want, node)...)
 }
 
-// cause is the reason of an error of the driver without the call that failed.
-func cause(err error) string {
+// Cause is the reason of an error of the driver without the call that failed.
+func Cause(err error) string {
 	if e, ok := errors.AsType[*gpu.Error](err); ok {
 		return e.Err.Error()
 	}

@@ -44,18 +44,16 @@ func View(s *state.State, node *observe.Node) lease.View {
 	return v
 }
 
-// closeOccupied closes the places that a process of no lease uses. The users who wait read the text; a condition names the
-// process.
+// closeOccupied closes the places that a process of no lease uses.
 func closeOccupied(places map[state.Place]bool, v *lease.View) {
-	const text = "a process of no lease uses it"
 	for i := range v.GPUs {
 		g := &v.GPUs[i]
 		if g.Mode == api.ModeExclusive && places[state.Place{GPU: g.UUID}] {
-			g.Occupied = text
+			g.Occupied = lease.OccupiedText
 		}
 		for j := range g.Instances {
 			if in := &g.Instances[j]; places[state.Place{GPU: g.UUID, Instance: in.Placement}] {
-				in.Occupied = text
+				in.Occupied = lease.OccupiedText
 			}
 		}
 	}
@@ -146,7 +144,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 		v.Capacity = g.Identity.Memory
 	}
 	if g.Err != nil {
-		v.Closed = g.Err.Error()
+		v.Closed = Cause(g.Err)
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 type conditions struct {
 	now func() time.Time
 
-	mu  locks.Mutex[locks.Leaf] // guards all
-	all map[conditionKey]api.Condition
+	mu      locks.Mutex[locks.Leaf] // guards all and covered
+	all     map[conditionKey]api.Condition
+	covered map[conditionKey]bool // another one says it: they are not listed
 }
 
 // newConditions returns an empty list.
@@ -46,6 +48,10 @@ func (c *conditions) Put(kind, about string, cond api.Condition) {
 func (c *conditions) put(about string, cond api.Condition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.putLocked(about, cond)
+}
+
+func (c *conditions) putLocked(about string, cond api.Condition) {
 	key := conditionKey{cond.Kind, about}
 	cond.ID, cond.Since = key.id(), c.now()
 	if old, ok := c.all[key]; ok {
@@ -64,15 +70,34 @@ func (c *conditions) Clear(kind, about string) {
 // Replace replaces all conditions of a kind.
 func (c *conditions) Replace(kind string, now map[string]api.Condition) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaceLocked(kind, now)
+}
+
+func (c *conditions) replaceLocked(kind string, now map[string]api.Condition) {
 	for key := range c.all {
 		if _, still := now[key.about]; key.kind == kind && !still {
 			delete(c.all, key)
 		}
 	}
-	c.mu.Unlock()
 	for about, cond := range now {
 		cond.Kind = kind
-		c.put(about, cond)
+		c.putLocked(about, cond)
+	}
+}
+
+// ReplaceCovering is Replace for conditions of which some say what another kind says about the same: whenever that one begins, it is not
+// listed as long as these last. covered is the other kind, and abouts are what both are about.
+func (c *conditions) ReplaceCovering(kind string, now map[string]api.Condition, covered string, abouts []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaceLocked(kind, now)
+	maps.DeleteFunc(c.covered, func(key conditionKey, _ bool) bool { return key.kind == covered })
+	if c.covered == nil {
+		c.covered = map[conditionKey]bool{}
+	}
+	for _, about := range abouts {
+		c.covered[conditionKey{covered, about}] = true
 	}
 }
 
@@ -81,8 +106,10 @@ func (c *conditions) List() []api.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]api.Condition, 0, len(c.all))
-	for _, cond := range c.all {
-		out = append(out, cond)
+	for key, cond := range c.all {
+		if !c.covered[key] {
+			out = append(out, cond)
+		}
 	}
 	slices.SortFunc(out, func(a, b api.Condition) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message))

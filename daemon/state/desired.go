@@ -1,6 +1,7 @@
 package state
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -63,15 +64,13 @@ func (d *Desired) Manages(id gpu.UUID) bool {
 	return m != api.ModeUnmanaged && m != api.ModeExternal
 }
 
-// Expected are the GPUs that the spec is about, and that it does not call optional.
-func (d *Desired) Expected() []gpu.UUID {
-	var out []gpu.UUID
-	for id, e := range d.GPUs {
-		if !e.Optional {
-			out = append(out, id)
-		}
-	}
-	return out
+// Expected are the GPUs that the spec selected when it was applied: an optional one that was not there is not among them.
+func (d *Desired) Expected() []gpu.UUID { return slices.Collect(maps.Keys(d.GPUs)) }
+
+// Optional reports whether the spec does without a GPU: that it is missing is no error and no condition.
+func (d *Desired) Optional(id gpu.UUID) bool {
+	e := d.GPUs[id]
+	return e != nil && e.Optional
 }
 
 // Dynamic reports whether instances are created on demand on a GPU.

@@ -16,11 +16,11 @@ import (
 // MissingReason is why a GPU that is missing has no other state, and is not changed.
 const MissingReason = "the driver does not find it"
 
-// Missing are the managed GPUs that the driver does not find. A change leaves them as they are.
+// Missing are the managed GPUs that the driver does not find, and that the spec does not do without. A change leaves them as they are.
 func Missing(want *Desired, node *observe.Node) []api.HeldGPU {
 	var out []api.HeldGPU
 	for _, id := range node.Missing {
-		if want.Manages(id.UUID) {
+		if want.Manages(id.UUID) && !want.Optional(id.UUID) {
 			out = append(out, api.HeldGPU{GPU: string(id.UUID), Index: id.Index, Reason: MissingReason, Command: "gpushare config reload"})
 		}
 	}
@@ -33,9 +33,13 @@ func MissingGPUs(want *Desired, node *observe.Node) []lease.GPUView {
 	for i := range node.Missing {
 		id := &node.Missing[i]
 		if e := want.GPUs[id.UUID]; e != nil {
+			closed := MissingReason
+			if e.Optional {
+				closed += ", and the spec does without it" // It may never come back, and no condition says that it is missing.
+			}
 			out = append(out, lease.GPUView{
 				UUID: id.UUID, Index: id.Index, Mode: e.Mode, Capacity: id.Memory, Reserve: want.GPUMemoryReserve(id.UUID), Overcommit: e.Overcommit,
-				Closed: MissingReason, Missing: true,
+				Closed: closed, Missing: true,
 			})
 		}
 	}

@@ -52,6 +52,9 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	wire := l.Wire()
 	v.measure(&wire)
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
+	if r := v.Managers.Enforce.TemperatureRule(l.ID); r != nil {
+		e.Rules = append(e.Rules, v.unlessObserving(v.readBackPause(l, *r)))
+	}
 	e.Rules = append(e.Rules, v.explainClients(l)...)
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
@@ -262,6 +265,23 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		r.Accuracy = timeAccuracy
 	}
 	return v.unlessObserving(r)
+}
+
+// readBackPause returns a rule that says that a lease is paused with what its freezer says.
+func (v *Viewer) readBackPause(l *lease.Lease, r api.Rule) api.Rule {
+	if !r.Enforced {
+		return r
+	}
+	frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
+	switch {
+	case err != nil:
+		r.Enforced, r.Reason = false, "its freezer cannot be read: "+err.Error()
+	case !frozen:
+		r.Enforced, r.Reason = false, "its freezer, read back, says that it runs"
+	default:
+		r.By = "its cgroup's freezer, read back: it is frozen now"
+	}
+	return r
 }
 
 // frozenFor says for what a lease is frozen.

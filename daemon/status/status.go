@@ -123,7 +123,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	}
 	switch reason, held := p.held[id]; {
 	case g.Err != nil:
-		out.State, out.Reason = stateOf(g.Err), g.Err.Error()
+		out.State, out.Reason = stateOf(g.Err), planner.Cause(g.Err)
 	case p.busyGPUs[id]:
 		out.State = "changing"
 	case held:

@@ -224,6 +224,7 @@ func TestStateOfAGPU(t *testing.T) {
 		{"slow", fmt.Errorf("x: %w", gpu.ErrTimeout), "", false, "stuck", "x: " + gpu.ErrTimeout.Error()},
 		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error()},
 		{"lost in a change", gpu.ErrLost, "", true, "lost", gpu.ErrLost.Error()},
+		{"lost, as the driver says it", &gpu.Error{Op: "read the state", GPU: "GPU-2", Code: 15, Err: gpu.ErrLost}, "", false, "lost", gpu.ErrLost.Error()},
 		{"unknown error", errors.New("unknown"), "", false, "lost", "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -76,6 +76,7 @@ type Managers struct {
 		TimeSlices(id gpu.UUID) *api.TimeSlices
 		FrozenTenant(name string) *api.TenantFreeze
 		Overuse(l *lease.Lease) quota.OverusePolicy
+		TemperatureRule(id string) *api.Rule
 	}
 	Memory interface {
 		Choice(l *lease.Lease) quota.MemoryChoice

@@ -25,7 +25,11 @@ With --since or --until it prints what the daemon keeps instead: about the last 
 since it started, of each tenant the newest. The journal and 'gpushare audit' have what is older.`,
 		Example: "  gpushare events\n  gpushare events --since 2h\n  gpushare events --json | jq -r 'select(.kind == \"gpu.held\") | .message'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r := repeats{print: a.eventLine}
+			at := time.TimeOnly
+			if since != "" || until != "" {
+				at = time.DateTime // What is kept may be of several days.
+			}
+			r := repeats{print: func(e *api.Event, times int) { a.eventLine(e, at, times) }}
 			add, flush := r.add, r.flush
 			if a.json {
 				out := json.NewEncoder(a.io.Out)
@@ -102,8 +106,8 @@ func (r *repeats) flush() {
 	r.last, r.more = nil, 0
 }
 
-// eventLine prints an event, which stands for several.
-func (a *app) eventLine(e *api.Event, times int) {
+// eventLine prints an event, which stands for several, with its time in a layout.
+func (a *app) eventLine(e *api.Event, at string, times int) {
 	where := e.Lease
 	if where == "" {
 		where = shortUUID(e.GPU)
@@ -115,5 +119,5 @@ func (a *app) eventLine(e *api.Event, times int) {
 	if times > 1 {
 		message += fmt.Sprintf(" (%d more)", times)
 	}
-	fmt.Fprintf(a.io.Out, "%s  %-16s %-20s %s\n", e.At.Local().Format(time.TimeOnly), printable(e.Kind), printable(dash(where)), message)
+	fmt.Fprintf(a.io.Out, "%s  %-16s %-20s %s\n", e.At.Local().Format(at), printable(e.Kind), printable(dash(where)), message)
 }

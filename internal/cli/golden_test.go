@@ -170,6 +170,7 @@ func TestTexts(t *testing.T) {
 		"lease-logs":               {routes{"GET /v1/leases/vision-77aa/logs": printing("epoch 1\nepoch 2\n")}, "", "lease logs vision-77aa"},
 		"lease-stop":               {routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "", "lease stop vision-3kq6"},
 		"lease-stop-several":       {routes{"DELETE /v1/leases/a-1": struct{}{}, "DELETE /v1/leases/a-2": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"a-2\" that you may stop", Hint: "see 'gpushare lease list'"}, "DELETE /v1/leases/a-3": struct{}{}}, "", "lease stop a-1 a-2 a-3"},
+		"lease-stop-in-order":      {routes{"DELETE /v1/leases/a-1": notHere("a-1"), "DELETE /v1/leases/a-2": notHere("a-2"), "DELETE /v1/leases/a-3": notHere("a-3")}, "", "lease stop a-1 a-2 a-3"},
 		"lease-stop-json":          {routes{"DELETE /v1/leases/a-1": struct{}{}, "DELETE /v1/leases/a-2": struct{}{}}, "", "lease stop a-1 a-2 --json"},
 		"lease-stop-tenant":        {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}, "DELETE /v1/leases/vision-3kq6": struct{}{}, "DELETE /v1/leases/vision-k8qg": struct{}{}}, "", "lease stop --tenant vision --yes"},
 		"lease-stop-own":           {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{UID: 4, Role: "member"}}}, "", "lease stop --all --yes"},
@@ -362,4 +363,9 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	os.Exit(m.Run())
+}
+
+// notHere is the answer to the stop of a lease that there is not.
+func notHere(id string) *api.Error {
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
 }

@@ -119,7 +119,7 @@ func (a *app) agree(ctx context.Context, question string, yes bool) error {
 	return &exitError{code: api.ExitFailed, err: errors.New("nothing was changed")}
 }
 
-// stopLeases stops several leases, and reports each in the order of the ids. The first error is that of the command.
+// stopLeases stops several leases, and reports each in the order of the ids. The last error is that of the command, which prints it.
 func (a *app) stopLeases(ctx context.Context, ids []string) error {
 	failed := make([]error, len(ids))
 	done := make([]chan struct{}, len(ids))
@@ -134,7 +134,7 @@ func (a *app) stopLeases(ctx context.Context, ids []string) error {
 			failed[i] = a.client.StopLease(ctx, ids[i])
 		})
 	}
-	var first error
+	var last error
 	stopped := []string{}
 	for i, id := range ids {
 		<-done[i]
@@ -144,14 +144,15 @@ func (a *app) stopLeases(ctx context.Context, ids []string) error {
 			if !a.json {
 				fmt.Fprintf(a.io.Out, "stopped %s\n", id)
 			}
-		case first == nil:
-			first = err
+		case last == nil:
+			last = err
 		case !errors.Is(err, context.Canceled):
-			fmt.Fprintf(a.io.Err, "gpushare: %s\n", sentence(err.Error()))
+			fmt.Fprintf(a.io.Err, "gpushare: %s\n", sentence(last.Error()))
+			last = err
 		}
 	}
 	all.Wait()
-	if a.json && (first == nil || len(stopped) > 0) {
+	if a.json && (last == nil || len(stopped) > 0) {
 		var out any = stopped
 		if len(ids) == 1 {
 			out = ids[0]
@@ -160,5 +161,5 @@ func (a *app) stopLeases(ctx context.Context, ids []string) error {
 			return err
 		}
 	}
-	return first
+	return last
 }

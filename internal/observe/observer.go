@@ -56,7 +56,7 @@ type Observer struct {
 	Now          func() time.Time
 	// Recall returns what a GPU was in a previous run of the daemon; nil: nothing is known.
 	Recall func(gpu.UUID) (gpu.Identity, bool)
-	// Expected returns the GPUs that the spec in force is about; nil: none is.
+	// Expected returns the GPUs that the spec in force selected when it was applied; nil: none.
 	Expected func() []gpu.UUID
 
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows

@@ -161,6 +161,25 @@ func TestOccupiedSinceTheLastSample(t *testing.T) {
 	}
 }
 
+// A run that waits, and whose place is found to be occupied only by the last look before its start, waits on.
+func TestAWaitingRunFindsItsPlaceOccupied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	t.Parallel()
+	n := newNode(t, quick)
+	n.Settings = map[string]string{"converge_interval": "1h", "sample_interval": "1h"} // Only that look finds it.
+	if err := n.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, shared)
+	contextOn(t, n, games, "--gpu", "3")
+	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait=1s", "--", "true")
+	if r.Code != 125 || !strings.Contains(r.Err, "waited 1s; 1 exclusive GPU requested, 0 idle; GPU 3 is closed: a process of no lease uses it") {
+		t.Errorf("a run that waits for a second is answered with %d: %s", r.Code, r.Err)
+	}
+}
+
 // A lease that just ended delays the next one at most: no run is refused because of its processes.
 func TestTheNextLeaseIsNotRefused(t *testing.T) {
 	t.Parallel()
