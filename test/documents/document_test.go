@@ -16,8 +16,13 @@ func TestParse(t *testing.T) {
 	if p.Blocks[0].First[0] != "true" || a.Text != "a" || a.Code != 3 || c.Text != "c" || c.Code != 0 || p.Blocks[2].Text != "k: v\n" {
 		t.Errorf("read %+v", p)
 	}
-	for i, want := range []Block{{Place: Everywhere}, {Place: RealHost, Why: "why", Reader: "alice"}, {File: "n.yaml", Reader: "alice"},
-		{Place: RunBy, Why: ". TestParse", Reader: "alice"}, {Place: NotRun, Why: "reason", Reader: "alice"}} {
+	for i, want := range []Block{
+		{Place: Everywhere},
+		{Place: RealHost, Why: "why", Reader: "alice"},
+		{File: "n.yaml", Reader: "alice"},
+		{Place: RunBy, Why: ". TestParse", Reader: "alice"},
+		{Place: NotRun, Why: "reason", Reader: "alice"},
+	} {
 		if b := p.Blocks[i]; b.Place != want.Place || b.Why != want.Why || b.Reader != want.Reader || b.File != want.File {
 			t.Errorf("block %d: read %+v, want %+v", i+1, b, want)
 		}
