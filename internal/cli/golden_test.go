@@ -166,7 +166,7 @@ func TestTexts(t *testing.T) {
 		"usage-plot-two":           {nil, "", "usage --plot a.svg b.svg"},
 		"usage-step":               {nil, "", "usage --step 1h"},
 		"usage-empty":              {routes{"GET /v1/usage": api.Usage{Since: noon, Until: noon}}, "", "usage --by \"\""},
-		"lease-list-all":           {routes{"GET /v1/leases": endedLeases()}, "", "lease list --all"},
+		"lease-list-all":           {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "", "lease list --all"},
 		"lease-logs":               {routes{"GET /v1/leases/vision-77aa/logs": printing("epoch 1\nepoch 2\n")}, "", "lease logs vision-77aa"},
 		"lease-stop":               {routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "", "lease stop vision-3kq6"},
 		"lease-stop-several":       {routes{"DELETE /v1/leases/a-1": struct{}{}, "DELETE /v1/leases/a-2": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"a-2\" that you may stop", Hint: "see 'gpushare lease list'"}, "DELETE /v1/leases/a-3": struct{}{}}, "", "lease stop a-1 a-2 a-3"},

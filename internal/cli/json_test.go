@@ -81,7 +81,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare tenant show":     {{status, "vision"}},
 		"gpushare tenant freeze":   {{routes{"POST /v1/tenants/vision/freeze": frozenTenant()}, "vision"}},
 		"gpushare tenant thaw":     {{routes{"POST /v1/tenants/vision/thaw": api.TenantFreezeResult{SchemaVersion: 1, Tenant: "vision"}}, "vision"}},
-		"gpushare lease list":      {{status, ""}, {empty, ""}, {routes{"GET /v1/leases": endedLeases()}, "--all"}, {routes{"GET /v1/leases": accountedLeases()}, "--since 1d"}},
+		"gpushare lease list":      {{status, ""}, {empty, ""}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "--all"}, {routes{"GET /v1/leases": accountedLeases()}, "--since 1d"}},
 		"gpushare lease show":      {{status, "vision-3kq6"}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"}},
 		"gpushare lease stop":      {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
 		"gpushare lease attach":    {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},

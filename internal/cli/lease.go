@@ -30,22 +30,19 @@ func (a *app) leaseList() *cobra.Command {
 		Use: "list", Short: "List leases", Args: noArgs,
 		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			leases, err := a.leasesOf(cmd, all, since)
-			if err != nil {
+			s, err := a.leasesOf(cmd, all, since)
+			switch {
+			case err != nil:
 				return err
-			}
-			if a.json {
-				return a.printJSON(api.LeaseList{SchemaVersion: 1, Leases: leases})
-			}
-			if len(leases) == 0 {
+			case a.json:
+				return a.printJSON(api.LeaseList{SchemaVersion: 1, Leases: s.Leases})
+			case len(s.Leases) == 0:
 				fmt.Fprintln(a.io.Out, "no leases")
-				return nil
+			case since != "":
+				a.history(s.Leases)
+			default:
+				a.statusLeases(s, columnsOf(a.io.Out), false)
 			}
-			if since != "" {
-				a.history(leases)
-				return nil
-			}
-			a.leases(leases)
 			return nil
 		},
 	}
@@ -55,17 +52,22 @@ func (a *app) leaseList() *cobra.Command {
 	return c
 }
 
-// leasesOf reads the live leases, with all or since also those that ended.
-func (a *app) leasesOf(cmd *cobra.Command, all bool, since string) ([]api.Lease, error) {
+// leasesOf reads the live leases, with all or since also those that ended. Only without since the rest of the status is read.
+func (a *app) leasesOf(cmd *cobra.Command, all bool, since string) (*api.Status, error) {
 	if since != "" {
-		return a.client.LeasesSince(cmd.Context(), since)
+		leases, err := a.client.LeasesSince(cmd.Context(), since)
+		return &api.Status{Leases: leases}, err
 	}
-	return a.leasesNow(cmd, all)
+	s, err := a.client.Status(cmd.Context())
+	if err == nil && all {
+		s.Leases, err = a.client.Leases(cmd.Context(), true)
+	}
+	return s, err
 }
 
 // history prints when leases ran and how they ended.
 func (a *app) history(leases []api.Lease) {
-	rows := [][]string{{"LEASE", "STATE", "USER", "STARTED", "ELAPSED", "EXIT", "PEAK", "COMMAND", ""}}
+	rows := [][]string{{"LEASE", "STATE", "TENANT", "USER", "STARTED", "ELAPSED", "EXIT", "PEAK", "COMMAND", ""}}
 	for i := range leases {
 		l := &leases[i]
 		started, elapsed, exit, peak, why := "-", "-", "-", "-", l.Waiting
@@ -84,21 +86,9 @@ func (a *app) history(leases []api.Lease) {
 		if l.Ended != nil {
 			why = l.Reason
 		}
-		rows = append(rows, []string{l.ID, l.State, dash(l.User), started, elapsed, exit, peak, command(l.Command), why})
+		rows = append(rows, []string{l.ID, l.State, l.Tenant, dash(l.User), started, elapsed, exit, peak, command(l.Command), why})
 	}
 	a.table(rows)
-}
-
-// leasesNow reads the live leases, and with all also the recently ended ones.
-func (a *app) leasesNow(cmd *cobra.Command, all bool) ([]api.Lease, error) {
-	if all {
-		return a.client.Leases(cmd.Context(), true)
-	}
-	s, err := a.client.Status(cmd.Context())
-	if err != nil {
-		return nil, err
-	}
-	return s.Leases, nil
 }
 
 func (a *app) leaseLogs() *cobra.Command {
@@ -130,19 +120,19 @@ const longAgo = "36d"
 
 func (a *app) leaseShow() *cobra.Command {
 	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
-		leases, err := a.leasesNow(cmd, false)
+		s, err := a.leasesOf(cmd, false, "")
 		isIt := func(l api.Lease) bool { return l.ID == args[0] }
-		if err == nil && !slices.ContainsFunc(leases, isIt) {
-			leases, err = a.leasesNow(cmd, true)
+		if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+			s.Leases, err = a.client.Leases(cmd.Context(), true)
 		}
-		if err == nil && !slices.ContainsFunc(leases, isIt) {
-			leases, err = a.leasesOf(cmd, false, longAgo)
+		if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+			s, err = a.leasesOf(cmd, false, longAgo)
 		}
 		if err != nil {
 			return err
 		}
-		if i := slices.IndexFunc(leases, isIt); i >= 0 {
-			l := &leases[i]
+		if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
+			l := &s.Leases[i]
 			if a.json {
 				return a.printJSON(struct {
 					SchemaVersion int `json:"schema_version"`
