@@ -1,6 +1,6 @@
 # The package is installed on a real systemd, where it observes, a spec is applied, and jobs run. Later phases build upon
 # this one: it leaves vision (alice) with jobs of dev and train, and speech (bob) with one of serve.
-# checks: install units_verify security virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run_cost run mps
+# checks: install units_verify security virtual_node daemon_starts worker_is_a_unit check_changes_nothing apply apply_again run mps
 
 . /opt/lab/guest/product.sh
 
@@ -97,25 +97,9 @@ check_apply_again() {
 	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$writes"
 }
 
-# What a lease adds to the start of a command, next to a scope that systemd alone starts.
-check_run_cost() {
-	local lease scope plain
-	lease=$(median_start gpushare run -q -t vision --grant dev --)
-	scope=$(median_start systemd-run --quiet --scope)
-	plain=$(median_start env)
-	note "start of a command on this emulated processor, medians of 9: by gpushare run $lease ms, by systemd-run --scope $scope ms, alone $plain ms"
-	[ "$lease" -lt $((4 * scope)) ] || die "a lease starts in $lease ms, a scope in $scope ms"
-}
-# median_start COMMAND... prints after how many milliseconds a program that COMMAND starts runs: the middle of nine.
-median_start() {
-	local i began
-	for i in 1 2 3 4 5 6 7 8 9; do
-		began=${EPOCHREALTIME/./}
-		echo $((($("$@" date +%s%6N) - began) / 1000))
-	done | sort -n | sed -n 5p
-}
-
 check_run() {
+	# No figures of the product: they are those of the emulator, which translates each program again.
+	note "start of a command, medians of 9: alone $(median_start env) ms, by systemd-run --scope $(median_start systemd-run --quiet --scope) ms, after gpushare run without a request $(median_start without_request) ms, by gpushare run $(median_start gpushare run -q -t vision --grant dev --) ms"
 	start_job alice vision dev --memory 1GiB --kernel 50ms --queue 2 --seconds 3000
 	local cg
 	cg=$(leaf_of "$pid")
@@ -126,6 +110,18 @@ check_run() {
 	want "its user" "$(ps -o user= -p "$pid")" alice
 	want "the lease's process" "$(lease_of vision dev | cut -d' ' -f2)" "$pid"
 	start_job alice vision train --memory 1GiB --kernel 250ms --queue 2 --seconds 3000
+}
+
+# median_start COMMAND... prints after how many milliseconds a program that COMMAND starts runs: the middle of nine.
+median_start() {
+	local i began
+	for i in 1 2 3 4 5 6 7 8 9; do
+		began=${EPOCHREALTIME/./}
+		echo $((($("$@" date +%s%6N) - began) / 1000))
+	done | sort -n | sed -n 5p
+}
+without_request() { # starts gpushare run, which requests nothing without a command, and then a program
+	gpushare run >/dev/null 2>&1 || "$@"
 }
 
 # The MPS control daemon is a unit of its own: it and its clients outlive a stop of gpushared.service.
