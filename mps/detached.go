@@ -214,6 +214,13 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 	if err != nil {
 		return ServiceState{}, err
 	}
+	if r.PID == 0 && len(members) > 0 {
+		// It was in execve when it was searched for, where the environment of a process is empty.
+		if err := d.found(r, members[0]); err != nil {
+			return ServiceState{}, err
+		}
+		return ServiceState{Known: true, Running: true, PID: r.PID}, nil
+	}
 	for _, p := range members {
 		st.Leftovers = append(st.Leftovers, p.PID)
 	}
@@ -226,7 +233,12 @@ func (d *Detached) find(r *detachedRecord) error {
 	if err != nil || len(members) == 0 {
 		return err
 	}
-	r.PID, r.Start = members[0].PID, members[0].Start
+	return d.found(r, members[0])
+}
+
+// found records the process of such a start.
+func (d *Detached) found(r *detachedRecord, p procfs.Stat) (err error) {
+	r.PID, r.Start = p.PID, p.Start
 	if d.Cgroup != "" {
 		if r.Cgroup, err = procfs.Cgroup(r.PID); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
