@@ -37,11 +37,8 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	cannot := func(kind api.Kind, why, hint string) error {
 		return &api.Error{Kind: kind, Message: fmt.Sprintf("cannot reserve a place for a container in grant %s of %s: %s", q.Grant, q.Tenant, why), Hint: hint}
 	}
-	switch {
-	case q.Tenant == "" || q.Grant == "":
+	if q.Tenant == "" || q.Grant == "" {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot reserve a place for a container: the request names no tenant and grant", Hint: "name both, with -t and --grant"}
-	case !a.State.Desired().Enforcing() || !a.Port.Info().Slices:
-		return cannot(api.KindUnavailable, "nothing is enforced on this node", "see 'gpushare doctor'")
 	}
 	r := lease.Request{
 		Tenant: q.Tenant, Grant: q.Grant, Admin: true, User: c.Caller.Name, UID: c.Caller.UID, Command: []string{"container"},
@@ -56,6 +53,9 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 				return cannot(api.KindInvalid, api.NoCDIForMPS, "without root and without CDI it runs inside of a lease: "+api.RootlessContainer(q.Tenant, q.Grant))
 			}
 		}
+	}
+	if !a.State.Desired().Enforcing() || !a.Port.Info().Slices {
+		return cannot(api.KindUnavailable, "nothing is enforced on this node", "see 'gpushare doctor'")
 	}
 	ticket, err := a.Table.Submit(r)
 	if err != nil {

@@ -101,12 +101,12 @@ func (ls *Leases) findProgram(ctx context.Context, l *lease.Lease) {
 	}
 }
 
-// endText returns the text of the event for the end of a lease.
-func (ls *Leases) endText(id string) string {
+// endText returns the text of the event for the end of a lease: how its command ended, or the text otherwise if that is not known.
+func (ls *Leases) endText(id, otherwise string) string {
 	if e, ok := ls.Ended.get(id); ok && e.Result != nil {
 		return "the command " + e.Result.String()
 	}
-	return "the last process ended"
+	return otherwise
 }
 
 // maxLines is how many last lines a reader can ask for: each takes memory while they are searched.

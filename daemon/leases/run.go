@@ -365,8 +365,10 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	switch {
 	case killed:
 		why = reason
-	case l.Origin == lease.OriginDetached || ls.hasOwnExit(&l):
-		why = ls.endText(id)
+	case l.Origin == lease.OriginDetached:
+		why = ls.endText(id, "the last process ended")
+	case ls.hasOwnExit(&l):
+		why = ls.endText(id, why) // A lease that was released has no exit: its process runs.
 	}
 	ls.Events.Publish(l.Event("lease.ended", why))
 	ls.Wake()
