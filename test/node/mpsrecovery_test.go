@@ -92,7 +92,8 @@ func TestDrainedMPSTakesNoLease(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	job.Kill()
-	awaitStatus(t, n, "the lease does not end", func(s *api.Status) bool { return len(s.Leases) == 0 })
+	// A plan names the processes that the status shows: those of the driver's last list.
+	awaitStatus(t, n, "the lease does not end", func(s *api.Status) bool { return len(s.Leases) == 0 && len(s.GPUs[2].Processes) == 0 })
 	apply(t, n, "version: v1\nnode: {enforce: on}\n")
 	apply(t, n, joined)
 	if g := status(t, n).GPUs[2]; g.MPS == nil || g.MPS.Drained != nil {
