@@ -36,8 +36,8 @@ const (
 	faultTime = 30 * time.Second
 	// xidWindow is the time between a fault and the driver's report of it, whichever comes first.
 	xidWindow = 10 * time.Second
-	// suspectReadings is how often a log is read after a report of the driver: the server may write later.
-	suspectReadings = 3
+	// suspectTime is how long a log is read after a report of the driver: the server may write later.
+	suspectTime = 3 * time.Second
 )
 
 // faultText is the line that names the culprit. The first form is of server.log of 580 and of strings of other versions; the second is
@@ -151,19 +151,20 @@ func (f *faults) of(r *reading, now time.Time) *Fault {
 	return &out
 }
 
-// Suspect makes the next observations of a GPU and its instances read whether a server has a fault: the driver reported an error.
+// Suspect makes the observations of a GPU and its instances in the next seconds read whether a server has a fault: the driver
+// reported an error.
 func (s *Supervisor) Suspect(id gpu.UUID, xid uint64) {
 	now := s.Now()
 	for _, w := range s.statesOn(id) {
-		w.suspect.Store(&suspicion{xid: xid, at: now, readings: suspectReadings})
+		w.suspect.Store(&suspicion{xid: xid, at: now})
 	}
 }
 
 // suspicion is an error of a GPU that may be the fault of a client.
 type suspicion struct {
-	xid      uint64
-	at       time.Time
-	readings int // that are left
+	xid  uint64
+	at   time.Time
+	next time.Time // of the next reading; zero: now
 }
 
 // statesOn are the states of a GPU and its instances.
@@ -179,19 +180,29 @@ func (s *Supervisor) statesOn(id gpu.UUID) []*gpuState {
 	return out
 }
 
-// suspected takes one reading of a suspicion. more reports whether another one is to follow.
-func (w *gpuState) suspected() (yes, more bool) {
+// suspected reports whether a reading is due by a suspicion, and when the next one is; zero: there is none. Observations may follow
+// each other at once, and are not counted: the fault would come after the last reading.
+func (w *gpuState) suspected(now time.Time) (due bool, next time.Time) {
 	was := w.suspect.Load()
 	if was == nil {
-		return false, false
+		return false, time.Time{}
+	}
+	if now.Before(was.next) {
+		return false, was.next
 	}
 	w.faults.xid, w.faults.xidAt = was.xid, was.at
 	var left *suspicion
-	if was.readings > 1 {
-		left = &suspicion{xid: was.xid, at: was.at, readings: was.readings - 1}
+	if now.Sub(was.at) < suspectTime {
+		next = now.Add(retryGreeting)
+		left = &suspicion{xid: was.xid, at: was.at, next: next}
 	}
 	w.suspect.CompareAndSwap(was, left) // A newer one stays.
-	return true, left != nil
+	return true, next
+}
+
+// allEnded reports whether the clients of the last reading have all ended, which may be a fault.
+func (w *gpuState) allEnded() bool {
+	return len(w.reading.clients) > 0 && len(living(w.reading.clients)) == 0
 }
 
 // Reread makes the next observation of a device read its clients.

@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,44 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 				t.Errorf("later: %+v", again.Fault)
 			}
 		})
+	}
+}
+
+// A fault that comes after the driver's report of it is found however often the node was observed in between, and one of which the
+// driver said nothing when its clients have ended.
+func TestFaultAfterTheReport(t *testing.T) {
+	for _, driver := range onEveryBranch(t) {
+		for _, reported := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, reported: %v", driver, reported), func(t *testing.T) {
+				r := newFixtureOf(t, driver)
+				r.start(t, Settings{GPU: gpuA})
+				culprit := r.burn(t, r.environment(t, Limits{}), "--hold").cmd.Process.Pid
+				straggler := r.burn(t, r.environment(t, Limits{}), "--hold").cmd.Process.Pid
+				r.running(t)
+				if reported {
+					signalPID(t, straggler, syscall.SIGSTOP)
+					r.Suspect(gpuA, 31)
+					for range 10 {
+						if st := r.Observe(t.Context(), deviceA); st.Fault != nil {
+							t.Fatalf("before: %+v", st.Fault)
+						}
+					}
+				}
+				c := control{program: r.Control, pipeDir: r.pipe()}
+				if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil || strings.TrimSpace(string(out)) != "0" {
+					t.Fatalf("no fault: %q %v", out, err)
+				}
+				procfstest.AwaitEnd(t, culprit)
+				if reported {
+					r.clock.pass(retryGreeting)
+				} else {
+					procfstest.AwaitEnd(t, straggler)
+				}
+				if st := r.Observe(t.Context(), deviceA); st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, []int{straggler}) || (st.Fault.XID != 0) != reported {
+					t.Errorf("after: %+v, fault %+v", st, st.Fault)
+				}
+			})
+		}
 	}
 }
 

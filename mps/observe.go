@@ -100,8 +100,8 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 	}
 	w.missedGreetings = 0
 	st.Phase = Running
-	suspected, more := w.suspected()
-	due := suspected || w.reread.Swap(false) || w.faultDue(now) || w.readingDue(now)
+	suspected, again := w.suspected(now)
+	due := suspected || w.reread.Swap(false) || w.faultDue(now) || w.allEnded() || w.readingDue(now)
 	if limits := w.limitsDue(rec, due, now); due || limits {
 		r, err := s.read(ctx, l, w, rec, limits)
 		if err != nil {
@@ -112,8 +112,11 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 		w.reading, w.read = r, now
 	}
 	st.Fault = w.faults.of(&w.reading, now)
-	if more || w.reading.fault && !st.Fault.Stuck {
-		s.watch.checkAt(id, now.Add(retryGreeting)) // It serves again as soon as its last client has ended.
+	if w.reading.fault && !st.Fault.Stuck {
+		again = now.Add(retryGreeting) // It serves again as soon as its last client has ended.
+	}
+	if !again.IsZero() {
+		s.watch.checkAt(id, again)
 	}
 	st.LogSilent = s.checkLog(ctx, id, &w.log, now)
 	// The reading may be old: a client that has ended must not make a step disruptive.
