@@ -50,7 +50,12 @@ func (s *Supervisor) Clients(ctx context.Context, on Device) ([]int, error) {
 	}); err != nil {
 		return nil, err
 	}
-	w.faults.ended(w.reading.clients, clients, s.Now())
+	now := s.Now()
+	w.faults.ended(w.reading.clients, clients, now)
+	if len(w.reading.clients) > 0 && len(clients) == 0 {
+		w.reread.Store(true) // It may be a fault.
+		s.watch.checkAt(on, now)
+	}
 	w.reading.clients = clients // The next observation has them too.
 	return slices.Clone(clients), nil
 }

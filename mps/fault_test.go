@@ -1,7 +1,6 @@
 package mps
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,11 +65,12 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 }
 
 // A fault that comes after the driver's report of it is found however often the node was observed in between, and one of which the
-// driver said nothing when its clients have ended.
+// driver said nothing when its clients have ended, also when something else has read so before.
 func TestFaultAfterTheReport(t *testing.T) {
 	for _, driver := range onEveryBranch(t) {
-		for _, reported := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, reported: %v", driver, reported), func(t *testing.T) {
+		for _, how := range []string{"reported", "not reported", "not reported, and the clients were read"} {
+			reported := how == "reported"
+			t.Run(driver+" "+how, func(t *testing.T) {
 				r := newFixtureOf(t, driver)
 				r.start(t, Settings{GPU: gpuA})
 				culprit := r.burn(t, r.environment(t, Limits{}), "--hold").cmd.Process.Pid
@@ -95,11 +95,34 @@ func TestFaultAfterTheReport(t *testing.T) {
 				} else {
 					procfstest.AwaitEnd(t, straggler)
 				}
+				if strings.HasSuffix(how, "were read") {
+					if clients, err := r.Clients(t.Context(), deviceA); err != nil || len(clients) > 0 {
+						t.Fatalf("the clients are %v, %v", clients, err)
+					}
+					if wait, _, _ := r.watch.take(r.Now()); wait > 0 {
+						t.Errorf("the device is to be observed after %s", wait)
+					}
+				}
 				if st := r.Observe(t.Context(), deviceA); st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, []int{straggler}) || (st.Fault.XID != 0) != reported {
 					t.Errorf("after: %+v, fault %+v", st, st.Fault)
 				}
 			})
 		}
+	}
+}
+
+// An observation that could not be made because the clients were read is made up for, so that a suspicion is not left to chance.
+func TestObservedAgain(t *testing.T) {
+	r := newFixtureOf(t, onEveryBranch(t)[0])
+	r.start(t, Settings{GPU: gpuA})
+	r.running(t)
+	r.Suspect(gpuA, 31)
+	w := r.gpuState(deviceA)
+	w.mu.Lock()
+	r.Observe(t.Context(), deviceA)
+	w.mu.Unlock()
+	if wait, _, _ := r.watch.take(r.Now()); wait > retryGreeting {
+		t.Errorf("it is observed again after %s, want at most %s", wait, retryGreeting)
 	}
 }
 

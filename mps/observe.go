@@ -10,11 +10,12 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// Observe observes the control daemon of one device; nil when there is none. It changes nothing on the node. During Start and
-// Stop it returns the last observation, because it must not take as long as a change.
+// Observe observes the control daemon of one device; nil when there is none. It changes nothing on the node. During Start, Stop
+// and Clients it returns the last observation, because it must not take as long as a change, and is to be called again.
 func (s *Supervisor) Observe(ctx context.Context, id Device) *State {
 	w := s.gpuState(id)
 	if !w.mu.TryLock() {
+		s.watch.checkAt(id, s.Now().Add(retryGreeting)) // What it was called for may be due, such as a suspicion.
 		return w.last.Load()
 	}
 	defer w.mu.Unlock()

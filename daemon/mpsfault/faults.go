@@ -59,6 +59,7 @@ type device struct {
 	members  map[int]member // of the clients, by pid: they have ended when a fault is seen
 	since    time.Time      // of the last fault that was reported
 	culprit  int            // of the same, as it was reported
+	xid      uint64         // of the same, as it was reported: the driver may say it later than the log
 	stopping map[int]bool   // processes that are or were stopped after this fault, by pid
 	caused   map[string][]time.Time
 }
@@ -82,7 +83,7 @@ func (f *Faults) follow(node *observe.Node) {
 				d = &device{members: map[int]member{}, caused: map[string][]time.Time{}}
 			}
 			f.on[m.Device()] = d
-			if last := m.Fault; last != nil && (!last.Since.Equal(d.since) || last.Culprit != d.culprit) {
+			if last := m.Fault; last != nil && (!last.Since.Equal(d.since) || last.Culprit != d.culprit || last.XID != d.xid) {
 				f.reportLocked(g, m.Device(), d, last)
 			}
 			f.rememberLocked(d, slices.Concat(m.Clients, listed(g, m.Device())))
@@ -121,10 +122,11 @@ func (f *Faults) rememberLocked(d *device, clients []int) {
 
 // reportLocked publishes a fault, and notes it for the users of the leases whose processes it has ended.
 func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mps.Fault) {
+	again := last.Since.Equal(d.since) && last.Culprit == d.culprit
 	if !last.Since.Equal(d.since) {
 		d.stopping = map[int]bool{}
 	}
-	d.since, d.culprit = last.Since, last.Culprit
+	d.since, d.culprit, d.xid = last.Since, last.Culprit, last.XID
 	where, by := planner.DeviceName(g, on), d.members[last.Culprit]
 	f.Events.Publish(api.Event{Kind: "mps.fault", GPU: string(on.GPU), Tenant: by.tenant, Lease: by.lease, Message: where + ": " + describe(d.members, last)})
 	noted := map[string]bool{}
@@ -138,7 +140,7 @@ func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mp
 	for _, pid := range last.Victims {
 		note(pid, "lost its GPU context: a client of the MPS of "+where+" had a fatal fault"+xid(last))
 	}
-	if by.tenant != "" {
+	if by.tenant != "" && !again {
 		f.countLocked(on, d, by.tenant, last.Since)
 	}
 }

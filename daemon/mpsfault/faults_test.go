@@ -152,6 +152,26 @@ func TestStragglersAreStoppedAfterTheGrace(t *testing.T) {
 	}
 }
 
+// An XID that the driver reports after the fault was read reaches the leases too, and the fault counts once.
+func TestALateXIDIsReported(t *testing.T) {
+	f := newFixture(t)
+	f.leaseOf = map[int]string{7: "red-1"}
+	for range maxFaults - 1 {
+		f.now, f.notes = f.now.Add(time.Second), map[string][]string{}
+		f.observed(mps.State{Clients: []int{7}})
+		for _, xid := range []uint64{0, 0, 43, 43} {
+			f.observed(mps.State{Fault: &mps.Fault{Since: f.now, Culprit: 7, XID: xid}})
+		}
+		const text = "pid 7 had a fatal fault under MPS of GPU 3"
+		if got := f.notes["red-1"]; !slices.Equal(got, []string{text, text + " (XID 43)"}) {
+			t.Errorf("the lease keeps %q", got)
+		}
+	}
+	if held := f.State.Stored().HeldBackMPS; len(held) > 0 {
+		t.Errorf("held back after %d faults: %+v", maxFaults-1, held)
+	}
+}
+
 // The third fault within ten minutes closes the GPU to the tenant whose processes caused them, and to no other one, until an
 // administrator resumes it.
 func TestARepeatOffenderIsHeldBack(t *testing.T) {
