@@ -309,19 +309,25 @@ var driverEvents = map[gpu.EventKind]string{
 	gpu.EventLost:      "the driver lost it",
 }
 
+// takeDriverEvent publishes an event of the driver, and observes the node again. Of a GPU that a change is changing the driver
+// reports each instance, which the change does itself.
+func (cv *Converger) takeDriverEvent(e gpu.Event) {
+	ch := cv.State.Changing()
+	switch {
+	case e.Kind == gpu.EventXID:
+		cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
+		cv.Health.XID(e)
+	case e.Kind == gpu.EventMIGConfig && ch != nil && ch.GPUs[e.GPU]:
+	case driverEvents[e.Kind] != "":
+		cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: driverEvents[e.Kind]})
+	}
+	cv.Wake()
+}
+
 // eventLoop follows the events of the driver until ctx ends. When they end it subscribes again after an interval.
 func (cv *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := cv.Driver.Events(ctx, func(e gpu.Event) {
-			switch e.Kind {
-			case gpu.EventXID:
-				cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
-				cv.Health.XID(e)
-			case gpu.EventMIGConfig, gpu.EventECC, gpu.EventLost:
-				cv.Events.Publish(api.Event{Kind: "gpu." + string(e.Kind), GPU: string(e.GPU), Message: driverEvents[e.Kind]})
-			}
-			cv.Wake()
-		})
+		err := cv.Driver.Events(ctx, cv.takeDriverEvent)
 		if ctx.Err() != nil {
 			return
 		}

@@ -253,3 +253,26 @@ func TestEventsOfTheDriverAreSentences(t *testing.T) {
 		}
 	}
 }
+
+// What the driver reports of the instances that a change creates or removes is no event: the change says what it does.
+func TestTheDriversEventsOfAChange(t *testing.T) {
+	w := newFixture(t, sharedSpec)
+	w.State.SetChanging(&state.OpenChange{GPUs: map[gpu.UUID]bool{"GPU-1": true}})
+	events, stop := w.Events.Subscribe()
+	defer stop()
+	for _, e := range []gpu.Event{
+		{Kind: gpu.EventMIGConfig, GPU: "GPU-1"}, {Kind: gpu.EventMIGConfig, GPU: "GPU-2"}, {Kind: gpu.EventLost, GPU: "GPU-1"}, {Kind: "unknown", GPU: "GPU-1"},
+	} {
+		w.takeDriverEvent(e)
+	}
+	w.State.EndChange()
+	w.takeDriverEvent(gpu.Event{Kind: gpu.EventMIGConfig, GPU: "GPU-1"})
+	var got []string
+	for range 3 {
+		e := <-events.C
+		got = append(got, e.Kind+" "+e.GPU)
+	}
+	if want := []string{"gpu.mig-config GPU-2", "gpu.unavailable GPU-1", "gpu.mig-config GPU-1"}; !slices.Equal(got, want) {
+		t.Errorf("the events are %q, want %q", got, want)
+	}
+}
