@@ -26,22 +26,28 @@ func (a *app) leaseCommand() *cobra.Command {
 func (a *app) leaseList() *cobra.Command {
 	var all bool
 	var since string
+	var o view
 	c := &cobra.Command{
 		Use: "list", Short: "List leases", Args: noArgs,
-		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d",
+		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d\n  gpushare lease list -o name",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(a.json); err != nil {
+				return err
+			}
 			s, err := a.leasesOf(cmd, all, since)
 			switch {
 			case err != nil:
 				return err
-			case a.json:
+			case a.json || o.output == "json":
 				return a.printJSON(api.LeaseList{SchemaVersion: 1, Leases: s.Leases})
+			case o.output == "name":
+				a.leaseNames(s.Leases)
 			case len(s.Leases) == 0:
 				fmt.Fprintln(a.io.Out, "no leases")
 			case since != "":
 				a.history(s.Leases)
 			default:
-				a.statusLeases(s, columnsOf(a.io.Out), false)
+				a.statusLeases(s, o.width(a.io.Out), o.output == "wide")
 			}
 			return nil
 		},
@@ -49,6 +55,7 @@ func (a *app) leaseList() *cobra.Command {
 	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
 	c.Flags().StringVar(&since, "since", "", "include leases that ended since then, from the account: 1m to 435d as in 36h or 7d, or a date")
 	c.MarkFlagsMutuallyExclusive("all", "since")
+	a.outputFlag(c, &o)
 	return c
 }
 

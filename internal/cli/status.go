@@ -38,9 +38,7 @@ the columns fit its width, from 80 to 200 characters; where programs read it, no
 			case a.json || o.output == "json":
 				err = a.printJSON(s)
 			case o.output == "name":
-				for i := range s.Leases {
-					fmt.Fprintln(a.io.Out, s.Leases[i].ID)
-				}
+				a.leaseNames(s.Leases)
 			default:
 				a.status(s, &o)
 			}
@@ -56,10 +54,7 @@ the columns fit its width, from 80 to 200 characters; where programs read it, no
 }
 
 func (a *app) status(s *api.Status, o *view) {
-	width := columnsOf(a.io.Out)
-	if o.output == "wide" {
-		width = 0
-	}
+	width := o.width(a.io.Out)
 	a.statusHead(s, width)
 	fmt.Fprintln(a.io.Out)
 	a.gpus(s, width, o.output == "wide")
@@ -74,6 +69,13 @@ func (a *app) status(s *api.Status, o *view) {
 		fmt.Fprintln(a.io.Out, "\nno leases")
 	}
 	a.users(s.Users)
+}
+
+// leaseNames prints the ids of leases, one a line.
+func (a *app) leaseNames(leases []api.Lease) {
+	for i := range leases {
+		fmt.Fprintln(a.io.Out, leases[i].ID)
+	}
 }
 
 // users prints what users have of the limits of each user, if there are any.

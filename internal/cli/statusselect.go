@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +30,12 @@ var (
 )
 
 func (a *app) viewFlags(c *cobra.Command, o *view) {
-	c.Flags().StringVarP(&o.output, "output", "o", "", "wide: all columns, nothing is cut; json; name: the ids of the leases, one a line")
+	a.outputFlag(c, o)
 	a.selectFlags(c, o)
+}
+
+func (a *app) outputFlag(c *cobra.Command, o *view) {
+	c.Flags().StringVarP(&o.output, "output", "o", "", "wide: all columns, nothing is cut; json; name: the ids of the leases, one a line")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(viewOutputs, cobra.ShellCompDirectiveNoFileComp)) // It fails only for a flag that does not exist.
 }
 
@@ -59,6 +64,14 @@ func usersOf(s *api.Status) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// width is the number of columns to print in; 0: as many as there are.
+func (o *view) width(out io.Writer) int {
+	if o.output == "wide" {
+		return 0
+	}
+	return columnsOf(out)
 }
 
 // check refuses unknown values, and two kinds of output.
