@@ -345,6 +345,9 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		result, exitCode = d.leases.Result(&l)
 		d.escapes.Escaped.Wake.Set()
 		d.adopter.Adoption.Recheck() // Another lease may fit now.
+		if l.Terms.Kind() == api.ModeMPS {
+			d.wakeConverge() // Its user may not reach the socket any more.
+		}
 	}
 	d.account.Changed(&l, result, exitCode)
 	d.leases.LeaseChanges.Report() // Some callers wait for other states too.

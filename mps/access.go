@@ -3,6 +3,7 @@ package mps
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,15 +23,11 @@ type Reach struct{ Users, Groups []int }
 // ErrOpen says that every user of the host reaches the tenants' socket, because a directory cannot be restricted to some.
 var ErrOpen = errors.New("every user of the host reaches it")
 
-// admittedFor is how long a user whose lease starts reaches the socket without being in the Reach of Restrict, which may have
-// been computed before.
-const admittedFor = time.Minute
-
 // access is who reaches the files of one control daemon.
 type access struct {
 	mu       sync.Mutex // guards what follows, and one change of permissions at a time
 	desired  Reach
-	admitted map[int]time.Time   // users, with the time
+	admitted map[int]time.Time   // users whose lease may not be in desired, with the time
 	applied  map[string]acl.List // what was set and read back, by path
 }
 
@@ -84,18 +81,19 @@ func (r Reach) list() acl.List {
 	return l
 }
 
-// Restrict lets only these users and groups reach the socket of a GPU's control daemon, and no user its other files. It reads all
-// of them, and reads back what it has set. changed says what had been changed from outside. The error is ErrOpen when the
+// Restrict lets only these users and groups reach the socket of a GPU's control daemon, and no user its other files. asOf is the time
+// before the leases were read for it: who was admitted since then keeps the access too. It reads all files, and reads back what it has set. changed says what had been changed from outside. The error is ErrOpen when the
 // socket is open to all nevertheless; a file that cannot be set does not keep it from the others.
-func (s *Supervisor) Restrict(id Device, r Reach) (changed []string, err error) {
+func (s *Supervisor) Restrict(id Device, r Reach, asOf time.Time) (changed []string, err error) {
 	a := &s.gpuState(id).access
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.desired = r
+	maps.DeleteFunc(a.admitted, func(_ int, at time.Time) bool { return at.Before(asOf) })
 	return s.restrictLocked(id, a)
 }
 
-// Admit lets a user whose lease starts reach the socket.
+// Admit lets a user whose lease has a place and starts reach the socket.
 func (s *Supervisor) Admit(id Device, uid int) error {
 	a := &s.gpuState(id).access
 	a.mu.Lock()
@@ -130,10 +128,8 @@ func (s *Supervisor) restrictLocked(id Device, a *access) (changed []string, err
 		return nil, nil
 	}
 	r := Reach{Users: slices.Clone(a.desired.Users), Groups: a.desired.Groups}
-	for uid, at := range a.admitted {
-		if s.Now().Sub(at) > admittedFor {
-			delete(a.admitted, uid)
-		} else if uid != 0 {
+	for uid := range a.admitted {
+		if uid != 0 {
 			r.Users = append(r.Users, uid)
 		}
 	}

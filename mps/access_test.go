@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,7 +72,7 @@ func (f *fixture) reaches(t *testing.T, uid, gid int) error {
 
 func (f *fixture) restrict(t *testing.T, r Reach) []string {
 	t.Helper()
-	changed, err := f.Restrict(deviceA, r)
+	changed, err := f.Restrict(deviceA, r, f.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,11 @@ func TestWhoReachesTheSocket(t *testing.T) {
 			if err := f.Admit(deviceA, 471304); err != nil || f.reaches(t, 471304, 471304) != nil {
 				t.Errorf("the user of a lease that starts does not reach it: %v", err)
 			}
-			f.clock.pass(2 * admittedFor)
+			f.restrict(t, Reach{Users: []int{471302}}) // Of leases that were read at the moment of the admission.
+			if err := f.reaches(t, 471304, 471304); err != nil {
+				t.Errorf("the user of a lease that starts does not reach it after what was read before: %v", err)
+			}
+			f.clock.pass(time.Nanosecond)
 			f.restrict(t, Reach{Users: []int{471302}})
 			for uid, want := range map[int]error{471301: unix.EACCES, 471302: nil, 471304: unix.EACCES} {
 				if err := f.reaches(t, uid, uid); !errors.Is(err, want) {
@@ -186,7 +191,7 @@ func TestAFileSystemWithoutLists(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(f.dir, unix.MNT_DETACH) })
 	f.start(t, Settings{GPU: gpuA})
 	for range 2 {
-		changed, err := f.Restrict(deviceA, Reach{Users: []int{471301}})
+		changed, err := f.Restrict(deviceA, Reach{Users: []int{471301}}, f.Now())
 		if !errors.Is(err, ErrOpen) || !errors.Is(err, acl.ErrUnsupported) || len(changed) > 0 {
 			t.Errorf("restricted: %q, %v", changed, err)
 		}

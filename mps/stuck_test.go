@@ -148,7 +148,7 @@ func (f *fixture) converged(t *testing.T, h *Handler, set Settings, p *program) 
 	for range 2*maxMissedGreetings + 2 {
 		f.clock.pass(logInterval)
 		st, due = h.Supervisor.observeNow(ctx, set.Device()), nil
-		if _, err := h.Supervisor.Restrict(set.Device(), Reach{}); err != nil {
+		if _, err := h.Supervisor.Restrict(set.Device(), Reach{}, h.Supervisor.Now()); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range Plan(map[Device]Settings{set.Device(): set}, map[Device]Observed{set.Device(): f.observed(st, p)}) {

@@ -36,13 +36,13 @@ type Access struct {
 // Converge lets the members of tenants and the users of leases reach the sockets, and no other user. corrected reports what was
 // changed from outside.
 func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string)) {
-	want := a.State.Desired()
+	want, asOf := a.State.Desired(), a.Now()
 	conditions := map[string]api.Condition{}
 	members, live := a.Identities.Table.Load().Tenants, a.Table.Live()
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		for _, d := range desiredOn(want, g) {
-			changed, err := a.MPS.Restrict(d, a.reach(ctx, want, members, live, g, d))
+			changed, err := a.MPS.Restrict(d, a.reach(ctx, want, members, live, g, d), asOf)
 			for _, text := range changed {
 				corrected("", "", fmt.Sprintf("MPS of %s: %s", planner.DeviceName(g, d), text))
 			}

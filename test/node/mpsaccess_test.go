@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -115,13 +116,15 @@ tenants:
     grants: [{name: whole, exclusive: 1}]
 `
 
-func newMPSNode(t *testing.T) *mpsNode {
+// newMPSNode is a node that is observed in this interval when nothing happens.
+func newMPSNode(t *testing.T, interval string) *mpsNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("becoming other users needs root")
 	}
 	n := &mpsNode{Node: inDirectory(t), who: callers()}
 	directory(t, n.Node, peopleDirectory())
+	n.Settings["converge_interval"] = interval
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +141,7 @@ func newMPSNode(t *testing.T) *mpsNode {
 // Members of tenants with a grant of MPS on the GPU reach its socket, and no other user; what is changed by hand is restored.
 func TestWhoReachesMPS(t *testing.T) {
 	t.Parallel()
-	n := newMPSNode(t)
+	n := newMPSNode(t, "1s")
 	events := follow(t, n.Node)
 	for who, want := range map[int]string{
 		withoutRole: "EACCES", namespaceRoot: "EACCES", colleague: "EACCES", adminGroup: "EACCES", observerGroup: "EACCES", member: "connected", anothers: "connected",
@@ -180,6 +183,32 @@ func TestWhoReachesMPS(t *testing.T) {
 	}
 }
 
+// A user of no tenant reaches the socket as long as a lease has a process of theirs, and not until the next observation.
+func TestTheUserOfALeaseReachesMPS(t *testing.T) {
+	t.Parallel()
+	n := newMPSNode(t, "1h")
+	other := n.who[withoutRole]
+	reaches := func(want string) {
+		t.Helper()
+		if err := harness.Await(soon(t), 50*time.Millisecond, "the user of a lease does not get "+want, func() (bool, error) {
+			s, got := n.connect(t, other)
+			s.end()
+			return got == want, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reaches("EACCES")
+	o := startOutside(t, n.Node, uint32(other.uid), "sleep", "60")
+	id := attach(t, n.Node, "--pid", strconv.Itoa(o.pid()), "-t", "red", "--grant", "join")
+	reaches("connected")
+	if err := o.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, n.Node, "the lease outlives its process", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+	reaches("EACCES")
+}
+
 // awaitText waits for an event of a kind with a text.
 func (e *eventStream) awaitText(t *testing.T, kind, text string) {
 	t.Helper()
@@ -208,7 +237,7 @@ func (e *eventStream) awaitText(t *testing.T, kind, text string) {
 // A member who connects and says nothing is named and stopped, alone, and a lease that starts meanwhile starts.
 func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 	t.Parallel()
-	n := newMPSNode(t)
+	n := newMPSNode(t, "1s")
 	events := follow(t, n.Node)
 	running := n.who[member].command(t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", "echo runs; exec sleep 600")
 	running.Env = append(running.Env, "GPUSHARE_SOCKET="+n.Socket())

@@ -38,7 +38,7 @@ func (p *probe) join() {
 // daemon finds no frozen process that keeps others out.
 func TestMPSServesOthersWhileALeaseIsFrozen(t *testing.T) {
 	t.Parallel()
-	n := newMPSNode(t)
+	n := newMPSNode(t, "1s")
 	needsFreezer(t)
 	events := follow(t, n.Node)
 	program, err := prober()

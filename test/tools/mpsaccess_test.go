@@ -93,7 +93,7 @@ ls; echo end; } >` + dir + `/out 2>/dev/null
 		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := s.Restrict(mps.Whole(oneGPU), mps.Reach{Users: []int{65534}}); err != nil || len(changed) > 0 {
+		if changed, err := s.Restrict(mps.Whole(oneGPU), mps.Reach{Users: []int{65534}}, time.Now()); err != nil || len(changed) > 0 {
 			t.Fatalf("restricted: %q, %v", changed, err)
 		}
 		env, err := s.Environment(mps.Whole(oneGPU), mps.Limits{})
