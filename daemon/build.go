@@ -345,9 +345,9 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 		result, exitCode = d.leases.Result(&l)
 		d.escapes.Escaped.Wake.Set()
 		d.adopter.Adoption.Recheck() // Another lease may fit now.
-		if l.Terms.Kind() == api.ModeMPS {
-			d.wakeConverge() // Its user may not reach the socket any more.
-		}
+	}
+	if l.Terms.Kind() == api.ModeMPS && (l.State == lease.Ended || l.InPlace()) {
+		d.wakeConverge() // Its users may reach the socket, or no longer.
 	}
 	d.account.Changed(&l, result, exitCode)
 	d.leases.LeaseChanges.Report() // Some callers wait for other states too.

@@ -198,15 +198,23 @@ func TestTheUserOfALeaseReachesMPS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reaches("EACCES")
-	o := startOutside(t, n.Node, uint32(other.uid), "sleep", "60")
-	id := attach(t, n.Node, "--pid", strconv.Itoa(o.pid()), "-t", "red", "--grant", "join")
-	reaches("connected")
-	if err := o.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+	path, dir := newCgroup(t)
+	for _, by := range []string{"--pid", "--cgroup"} { // The lease of a cgroup is the user's who attaches it, not of its processes.
+		reaches("EACCES")
+		o := startOutside(t, n.Node, uint32(other.uid), "sleep", "60")
+		what := strconv.Itoa(o.pid())
+		if by == "--cgroup" {
+			enter(t, dir, o.pid())
+			what = path
+		}
+		id := attach(t, n.Node, by, what, "-t", "red", "--grant", "join")
+		reaches("connected")
+		if err := o.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		awaitStatus(t, n.Node, "the lease outlives its process", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+		reaches("EACCES")
 	}
-	awaitStatus(t, n.Node, "the lease outlives its process", func(s *api.Status) bool { return leaseByID(s, id) == nil })
-	reaches("EACCES")
 }
 
 // awaitText waits for an event of a kind with a text.

@@ -36,16 +36,17 @@ check_others() {
 	want_connect root "$dir/t/control" connected
 }
 
-# carol reaches it as long as a unit with her process is a lease.
+# carol reaches it as long as a unit with her process is a lease: without waiting for the next observation of the node, which comes
+# after 30 s.
 check_user_of_a_lease() {
 	local dir
 	dir=$(directory)
 	systemd-run --quiet --collect --unit lab-carol --uid carol sleep 3001
 	gpushare lease attach -t speech --grant serve --unit lab-carol.service >/run/lab/attach 2>&1 || die "$(cat /run/lab/attach)"
-	until_true 60 reaches carol "$dir/t/control" connected
+	until_true 20 reaches carol "$dir/t/control" connected
 	want_connect alice "$dir/t/control" EACCES
 	systemctl stop lab-carol.service
-	until_true 60 reaches carol "$dir/t/control" EACCES
+	until_true 20 reaches carol "$dir/t/control" EACCES
 	want_connect bob "$dir/t/control" connected
 }
 
