@@ -1,0 +1,37 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// A change of a layout is a few events, however many instances it has: the driver reports each of them, and what it reports of a change
+// that is over is what is left.
+func TestOneChangeIsFewEvents(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	spec := func(layout string) string {
+		return "version: v1\nnode: {enforce: on}\ngpus:\n" + fmt.Sprintf("  - {select: {index: [0, 1]}, mode: mig, mig: {layout: [%s]}}\n", layout)
+	}
+	apply(t, n, spec(strings.Repeat("1g.5gb, ", 6)+"1g.5gb"))
+	apply(t, n, spec("3g.20gb, 2g.10gb")) // It removes 14 instances and creates 4.
+	r := n.CLI(soon(t), "events", "--since", "1h", "--json")
+	if r.Code != 0 {
+		t.Fatalf("events exits with %d: %s", r.Code, r.Err)
+	}
+	kinds := map[string]int{}
+	for line := range strings.Lines(r.Out) {
+		var e api.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		kinds[e.Kind]++
+	}
+	if kinds["spec.accepted"] != 2 || kinds["change.done"] != 2 || kinds["gpu.mig-config"] > 4 {
+		t.Errorf("two changes of two GPUs with 32 instances are these events: %v", kinds)
+	}
+}
