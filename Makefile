@@ -18,7 +18,7 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell test test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm install uninstall package verify clean help
+.PHONY: all build need demo shell test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package verify clean help
 
 all: build
 
@@ -55,14 +55,22 @@ demo: build
 shell: build
 	@$(GO) run ./test/demo -shell
 
-# Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
-# take seconds then run whole without it, the others in make test-faults.
+# Every test runs once, large enumerations as a sample (package test/enumeration), and with the race detector unless it drives programs,
+# which are built without it. Enumerations that take seconds then run whole without it, the others in make test-faults.
 # The order of locks is checked in a separate run, because the check would hide races from the detector.
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
 ifneq ($(RACE),)
-	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps ./quota ./test/bench ./test/memorysim
+	$(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) $$($(GO) list ./... | grep -v '/test/node$$')
+	ENUMERATION=sampled $(CGO) $(GO) test -timeout 20m $(TESTFLAGS) ./test/node
+	@$(MAKE) -j2 --output-sync=target --no-print-directory test-whole test-locks
+else
+	ENUMERATION=sampled $(CGO) $(GO) test -timeout 20m $(TESTFLAGS) ./...
 endif
+
+test-whole:
+	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps ./quota ./test/bench ./test/memorysim
+
+test-locks:
 	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...
 
 # ran.sh fails when a selector matches no test. The first half is one process in virtual time, which can wait for a processor: CI runs
@@ -91,6 +99,10 @@ test-tools: build
 
 test-vm: build
 	$(RAN) $(GO) test -tags vm -count=1 -timeout 80m ./test/vm
+
+# What the machines boot, so that it can be built next to other work: minutes, most of them of a mirror.
+test-vm-images:
+	$(GO) test -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
 
 hwtest: build
 	@$(GO) run ./test/hwtest

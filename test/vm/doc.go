@@ -48,7 +48,7 @@
 //
 // # How it is run
 //
-// make test-vm runs all phases. To run one phase, name also those that it builds upon:
+// make test-vm runs all phases, and make test-vm-images builds what they boot. To run one phase, name also those that it builds upon:
 //
 //	VM_PHASES='install detach' go test -tags vm -count=1 -v -run TestDebian13 ./test/vm
 //

@@ -28,6 +28,17 @@ func boots() []boot {
 	}
 }
 
+// The images are built before the machines boot, both at the same time.
+func TestImages(t *testing.T) {
+	need(t)
+	for _, sys := range []system{debian12, debian13} {
+		t.Run(sys.name, func(t *testing.T) {
+			t.Parallel()
+			baseImage(t, sys)
+		})
+	}
+}
+
 // The same boots on each system. A machine has one CPU, so both run in parallel.
 
 func TestDebian12(t *testing.T) { runBoots(t, debian12) }
