@@ -55,17 +55,12 @@ demo: build
 shell: build
 	@$(GO) run ./test/demo -shell
 
-# Every test runs once, large enumerations as a sample (package test/enumeration), and with the race detector unless it drives programs,
-# which are built without it. Enumerations that take seconds then run whole without it, the others in make test-faults.
+# Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
+# take seconds then run whole without it, the others in make test-faults.
 # The order of locks is checked in a separate run, because the check would hide races from the detector.
 test: build
-ifneq ($(RACE),)
-	$(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) $$($(GO) list ./... | grep -v '/test/node$$')
-	ENUMERATION=sampled $(CGO) $(GO) test -timeout 20m $(TESTFLAGS) ./test/node
-	@$(MAKE) -j2 --output-sync=target --no-print-directory test-whole test-locks
-else
-	ENUMERATION=sampled $(CGO) $(GO) test -timeout 20m $(TESTFLAGS) ./...
-endif
+	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+	@$(MAKE) -j2 --output-sync=target --no-print-directory $(if $(RACE),test-whole) test-locks
 
 test-whole:
 	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps ./quota ./test/bench ./test/memorysim
@@ -102,7 +97,7 @@ test-vm: build
 
 # What the machines boot, so that it can be built next to other work: minutes, most of them of a mirror.
 test-vm-images:
-	$(GO) test -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
+	$(RAN) $(GO) test -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
 
 hwtest: build
 	@$(GO) run ./test/hwtest

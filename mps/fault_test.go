@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/internal/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
@@ -140,5 +141,17 @@ func TestFaultLine(t *testing.T) {
 		if _, pid := faultIn([]string{"before", line, "after"}); pid != want {
 			t.Errorf("%q names %d, want %d", line, pid, want)
 		}
+	}
+}
+
+// A check that is planned earlier stays: a restart that is due in a moment is not put off.
+func TestAnEarlierCheckStays(t *testing.T) {
+	var w watch
+	now := time.Now()
+	for _, after := range []time.Duration{3 * time.Second, time.Second, 2 * time.Second} {
+		w.checkAt(deviceA, now.Add(after))
+	}
+	if wait, _, _ := w.take(now); wait != time.Second {
+		t.Errorf("it is checked after %s, want 1s", wait)
 	}
 }

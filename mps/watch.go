@@ -71,7 +71,7 @@ func (w *watch) take(now time.Time) (wait time.Duration, begun []int, wake loop.
 	return wait, begun, w.wake
 }
 
-// checkAt plans the next check of a device; zero: none.
+// checkAt plans the next check of a device, if none is planned before; zero: none.
 func (w *watch) checkAt(id Device, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,6 +81,9 @@ func (w *watch) checkAt(id Device, at time.Time) {
 	}
 	if w.checks == nil {
 		w.checks = map[Device]time.Time{}
+	}
+	if earlier, planned := w.checks[id]; planned && earlier.Before(at) {
+		return // Its observation plans this one again, if it must.
 	}
 	w.checks[id] = at
 	w.wake.Set()

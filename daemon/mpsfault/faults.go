@@ -122,8 +122,9 @@ func (f *Faults) rememberLocked(d *device, clients []int) {
 
 // reportLocked publishes a fault, and notes it for the users of the leases whose processes it has ended.
 func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mps.Fault) {
-	again := last.Since.Equal(d.since) && last.Culprit == d.culprit
-	if !last.Since.Equal(d.since) {
+	same := last.Since.Equal(d.since)
+	counted := same && last.Culprit == d.culprit
+	if !same {
 		d.stopping = map[int]bool{}
 	}
 	d.since, d.culprit, d.xid = last.Since, last.Culprit, last.XID
@@ -140,7 +141,7 @@ func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mp
 	for _, pid := range last.Victims {
 		note(pid, "lost its GPU context: a client of the MPS of "+where+" had a fatal fault"+xid(last))
 	}
-	if by.tenant != "" && !again {
+	if by.tenant != "" && !counted {
 		f.countLocked(on, d, by.tenant, last.Since)
 	}
 }

@@ -1,8 +1,7 @@
 // Package enumeration decides which part of a large enumeration (every fault, every kill, every state) a test runs: all
 // cases, or a sample with -short or the race detector, which is five to ten times slower. The full enumeration runs in
 // 'make test' or 'make test-faults' without the race detector: its cases repeat the same code, so a sample finds the races.
-// With ENUMERATION=sampled in the environment it is a sample too: in the run of test/node, and in the second run of all tests, as
-// another user.
+// With ENUMERATION=sampled in the environment it is a sample too: the second run of all tests, as another user.
 package enumeration
 
 import (

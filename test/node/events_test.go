@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -19,17 +18,9 @@ func TestOneChangeIsFewEvents(t *testing.T) {
 	}
 	apply(t, n, spec(strings.Repeat("1g.5gb, ", 6)+"1g.5gb"))
 	apply(t, n, spec("3g.20gb, 2g.10gb")) // It removes 14 instances and creates 4.
-	r := n.CLI(soon(t), "events", "--since", "1h", "--json")
-	if r.Code != 0 {
-		t.Fatalf("events exits with %d: %s", r.Code, r.Err)
-	}
 	kinds := map[string]int{}
-	for line := range strings.Lines(r.Out) {
-		var e api.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		kinds[e.Kind]++
+	if err := n.Client().EventsBetween(soon(t), "1h", "", func(e api.Event) { kinds[e.Kind]++ }); err != nil {
+		t.Fatal(err)
 	}
 	if kinds["spec.accepted"] != 2 || kinds["change.done"] != 2 || kinds["gpu.mig-config"] > 4 {
 		t.Errorf("two changes of two GPUs with 32 instances are these events: %v", kinds)

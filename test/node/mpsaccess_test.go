@@ -183,7 +183,7 @@ func TestWhoReachesMPS(t *testing.T) {
 	}
 }
 
-// A user of no tenant reaches the socket as long as a lease has a process of theirs, and not until the next observation.
+// A user of no tenant reaches the socket as long as a lease has a process of theirs, without waiting for an observation.
 func TestTheUserOfALeaseReachesMPS(t *testing.T) {
 	t.Parallel()
 	n := newMPSNode(t, "1h")
