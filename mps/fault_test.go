@@ -144,8 +144,8 @@ func TestFaultLine(t *testing.T) {
 	}
 }
 
-// A check that is planned earlier stays: a restart that is due in a moment is not put off.
-func TestAnEarlierCheckStays(t *testing.T) {
+// A check that is planned earlier is kept: a restart that is due in a moment is not put off.
+func TestAnEarlierCheckIsKept(t *testing.T) {
 	var w watch
 	now := time.Now()
 	for _, after := range []time.Duration{3 * time.Second, time.Second, 2 * time.Second} {

@@ -214,11 +214,13 @@ func TestLimitsOfAServer(t *testing.T) {
 const maxLogOfADay = 1e6
 
 // Observations cost few bytes of the daemon's log: a greeting each, and the lists at intervals, with what the search for processes without
-// MPS asks while leases have processes on the GPU.
+// MPS asks while leases have processes on the GPU. The day begins when a client has just been connected, which is compared with more
+// questions than what follows.
 func TestLogOfObservations(t *testing.T) {
 	const (
-		observations = 2880 // of a day, one in 30 s
-		perSearch    = 20   // observations: escape.clientsFor
+		observations = 30                                              // as many as from one reading of the limits to the next
+		intervals    = int64(24 * time.Hour / (30 * time.Second) / 30) // of a day
+		perSearch    = 20                                              // observations: escape.clientsFor
 	)
 	for _, driver := range onEveryBranch(t) {
 		for _, client := range []bool{false, true} {
@@ -230,21 +232,24 @@ func TestLogOfObservations(t *testing.T) {
 				}
 				r.running(t)
 				log := r.units.logPath(UnitName(deviceA))
-				before := size(t, log)
-				const n = 30 // as long as from one reading of the limits to the next
-				for i := range n {
-					r.clock.pass(30 * time.Second)
-					if client && i%perSearch == 0 {
-						if found, err := r.Clients(t.Context(), deviceA); err != nil || len(found) != 1 {
-							t.Fatalf("the clients are %v: %v", found, err)
+				interval := func() int64 {
+					before := size(t, log)
+					for i := range observations {
+						r.clock.pass(30 * time.Second)
+						if client && i%perSearch == 0 {
+							if found, err := r.Clients(t.Context(), deviceA); err != nil || len(found) != 1 {
+								t.Fatalf("the clients are %v: %v", found, err)
+							}
+						}
+						if st := r.Observe(t.Context(), deviceA); !st.Healthy() {
+							t.Fatalf("observed %+v", st)
 						}
 					}
-					if st := r.Observe(t.Context(), deviceA); !st.Healthy() {
-						t.Fatalf("observed %+v", st)
-					}
+					return size(t, log) - before
 				}
-				day := (size(t, log) - before) * observations / n
-				t.Logf("%d bytes a day, computed from %d observations", day, n)
+				first, next := interval(), interval()
+				day := first + (intervals-1)*next
+				t.Logf("%d bytes a day: %d in its first 15 minutes, %d in those that follow", day, first, next)
 				if day > maxLogOfADay {
 					t.Errorf("a day of observations writes %d bytes to the log, want at most %.0f", day, maxLogOfADay)
 				}

@@ -18,7 +18,10 @@ import (
 type witness struct {
 	follows bool   // tenants may change its limits, so the rest is needed
 	written uint64 // bytes, in the last greeting; 0: not known
-	cost    uint64 // bytes of one greeting, the fewest that were seen; 0: not known
+	cost    uint64 // bytes of one greeting, the fewest that were seen since it was measured; 0: not known
+	// measuredAt is when cost was measured. One line that came too late makes it too small, and with that each greeting after it one of
+	// others: it is measured again at intervals.
+	measuredAt time.Time
 	// since is what was queried since the last greeting, and before the same at its last time.
 	since, before [queryKinds]exchange
 	// others: another process may have been connected since the limits were read.
@@ -77,10 +80,38 @@ func (w *witness) greeted(written uint64) {
 	w.written = written
 }
 
+// awaited is what the daemon has written when all of its lines for the next greeting and the query before it are there, if no other
+// process was connected; 0 if that is not known.
+func (w *witness) awaited() uint64 {
+	if w.written == 0 || w.cost == 0 {
+		return 0
+	}
+	cost, queried := w.cost, 0
+	for q := range w.since {
+		switch {
+		case w.since[q].text == "":
+			continue
+		case w.since[q].text != w.before[q].text:
+			return 0
+		}
+		queried++
+		cost = w.before[q].cost
+	}
+	if queried > 1 {
+		return 0
+	}
+	return w.written + cost
+}
+
+// measureDue reports whether the cost of a greeting is to be measured, by a second one right after one that was noted.
+func (w *witness) measureDue(now time.Time) bool {
+	return w.written != 0 && (w.cost == 0 || now.Sub(w.measuredAt) >= limitsInterval)
+}
+
 // measured notes a second greeting right after another one.
-func (w *witness) measured(written uint64) {
+func (w *witness) measured(written uint64, now time.Time) {
 	if written != 0 && w.written != 0 {
-		w.cost = written - w.written
+		w.cost, w.measuredAt = written-w.written, now
 	}
 	w.written = written
 }
@@ -96,9 +127,9 @@ func (s *Supervisor) greet(ctx context.Context, l layout, w *gpuState, rec *reco
 		return err
 	}
 	w.witness.greeted(written)
-	if w.witness.cost == 0 && written != 0 {
+	if now := s.Now(); w.witness.measureDue(now) {
 		if written, err = w.greetHeld(ctx, l); err == nil {
-			w.witness.measured(written)
+			w.witness.measured(written, now)
 		}
 	}
 	return err
@@ -121,27 +152,33 @@ func (w *gpuState) greetHeld(ctx context.Context, l layout) (written uint64, err
 	if !w.witness.follows || w.pid == 0 {
 		return 0, greetClients(ctx, l.pipe(), nil)
 	}
-	err = greetClients(ctx, l.pipe(), func() { written = writtenBy(ctx, w.pid) })
+	err = greetClients(ctx, l.pipe(), func() { written = writtenBy(ctx, w.pid, w.witness.awaited()) })
 	return written, err
 }
 
 const (
-	steadyTime  = time.Millisecond // A thread of its own writes the log.
-	maxReadings = 20
+	steadyTime  = time.Millisecond // A thread of its own writes the log, late where the processors are busy.
+	maxReadings = 200
 )
 
-// writtenBy returns the bytes that a process has written, when they stay the same for a moment; 0 if they cannot be read.
-func writtenBy(ctx context.Context, pid int) uint64 {
+// writtenBy returns the bytes that a process has written, when they stay the same for a moment and are not a line less than is awaited.
+// Fewer are returned when no more came; 0 if they cannot be read, or do not stay the same.
+func writtenBy(ctx context.Context, pid int, awaited uint64) uint64 {
 	before, err := procfs.Written(pid)
+	steady := false
 	for range maxReadings {
 		if err != nil || !loop.Pause(ctx, steadyTime) {
 			return 0
 		}
 		var now uint64
-		if now, err = procfs.Written(pid); now == before {
+		now, err = procfs.Written(pid)
+		steady = now == before
+		if before = now; steady && now+lineBytes > awaited {
 			return now
 		}
-		before = now
 	}
-	return 0
+	if err != nil || !steady {
+		return 0
+	}
+	return before
 }

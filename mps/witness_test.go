@@ -1,6 +1,9 @@
 package mps
 
 import (
+	"io"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -10,55 +13,67 @@ func TestWitness(t *testing.T) {
 	t.Parallel()
 	const greetingCost, limits, lists, foreign = 200, 900, 400, 150
 	type greeting struct {
-		bytes  uint64 // that are written from the greeting before
+		bytes  uint64 // that are written from the greeting before; 0: it cannot be read
 		query  queryKind
 		text   string // of the query after it; empty: none is sent
 		others bool
+		again  uint64 // bytes of a second greeting that measures the cost; 0: there is none
 	}
 	for name, greetings := range map[string][]greeting{
 		"no other process": {
-			{greetingCost, 0, "", false},
-			{greetingCost, limitsQuery, "100.0", false},
-			{greetingCost + limits, 0, "", false},
-			{greetingCost, 0, "", false},
+			{greetingCost, 0, "", false, 0},
+			{greetingCost, limitsQuery, "100.0", false, 0},
+			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, 0, "", false, 0},
 		},
 		"another process": {
-			{greetingCost + foreign, limitsQuery, "100.0", true},
-			{greetingCost + limits, 0, "", false},
-			{greetingCost, 0, "", false},
+			{greetingCost + foreign, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, 0, "", false, 0},
 		},
 		"another process after the answer": {
-			{greetingCost, limitsQuery, "100.0", false},
-			{greetingCost + limits + foreign, limitsQuery, "100.0", true},
-			{greetingCost + limits, 0, "", true}, // It differs from the one before, and either may be right.
-			{greetingCost, limitsQuery, "100.0", true},
-			{greetingCost + limits, 0, "", false},
+			{greetingCost, limitsQuery, "100.0", false, 0},
+			{greetingCost + limits + foreign, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", true, 0}, // It differs from the one before, and either may be right.
+			{greetingCost, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
 		},
 		"other answers": {
-			{greetingCost, limitsQuery, "30.0", false},
-			{greetingCost + limits, limitsQuery, "30.0", true},
-			{greetingCost + limits, 0, "", false},
+			{greetingCost, limitsQuery, "30.0", false, 0},
+			{greetingCost + limits, limitsQuery, "30.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
 		},
 		"lists": {
-			{greetingCost, listsQuery, "4711", false},
-			{greetingCost + lists, limitsQuery, "100.0", true}, // The first of its kind.
-			{greetingCost + limits, listsQuery, "4711", false},
-			{greetingCost + lists, 0, "", false},
-			{greetingCost, listsQuery, "4711", false},
-			{greetingCost + lists + foreign, 0, "", true},
+			{greetingCost, listsQuery, "4711", false, 0},
+			{greetingCost + lists, limitsQuery, "100.0", true, 0}, // The first of its kind.
+			{greetingCost + limits, listsQuery, "4711", false, 0},
+			{greetingCost + lists, 0, "", false, 0},
+			{greetingCost, listsQuery, "4711", false, 0},
+			{greetingCost + lists + foreign, 0, "", true, 0},
 		},
 		"it was not known": {
-			{0, limitsQuery, "100.0", true},
-			{greetingCost + limits, limitsQuery, "100.0", true},
-			{greetingCost + limits, limitsQuery, "100.0", true},
-			{greetingCost + limits, 0, "", false},
+			{0, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
 		},
 		"others were connected when it was measured": {
-			{greetingCost - 50, limitsQuery, "100.0", true},
-			{greetingCost + limits - 50, limitsQuery, "100.0", true},
-			{greetingCost + limits - 50, 0, "", false},
-			{greetingCost - 50, 0, "", false},
-			{greetingCost, 0, "", true},
+			{greetingCost - 50, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits - 50, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits - 50, 0, "", false, 0},
+			{greetingCost - 50, 0, "", false, 0},
+			{greetingCost, 0, "", true, 0},
+		},
+		"a line came too late, so each greeting seems to be one of others until the cost is measured again": {
+			{greetingCost - 60, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits + 60, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, limitsQuery, "100.0", true, 0},
+			{greetingCost + limits, 0, "", false, 0},
+			{bytes: greetingCost, query: limitsQuery, text: "100.0", others: true, again: greetingCost},
+			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, 0, "", false, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +85,8 @@ func TestWitness(t *testing.T) {
 				t.Error("at first it is known")
 			}
 			written += greetingCost
-			w.measured(written)
+			measuredAt := time.Now()
+			w.measured(written, measuredAt)
 			for range 2 { // The limits are read with the same answers twice.
 				w.since[limitsQuery].text = "100.0"
 				written += greetingCost + limits
@@ -88,11 +104,55 @@ func TestWitness(t *testing.T) {
 				if w.others != l.others {
 					t.Errorf("greeting %d: others are %v", i, w.others)
 				}
+				if due := w.measureDue(measuredAt.Add(limitsInterval - time.Second)); due {
+					t.Errorf("greeting %d: it is to be measured before its time", i)
+				}
+				if l.again > 0 {
+					again := measuredAt.Add(limitsInterval)
+					if !w.measureDue(again) {
+						t.Errorf("greeting %d: it is not to be measured again", i)
+					}
+					written += l.again
+					w.measured(written, again)
+				}
 				if l.text != "" {
 					w.since[l.query].text = l.text
 				}
 			}
 		})
+	}
+}
+
+// The lines of a greeting are awaited when they come late, and no longer than for a while when fewer come.
+func TestLateLines(t *testing.T) {
+	t.Parallel()
+	line := strings.Repeat("x", lineBytes)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo begun; read go; sleep 0.05; echo "+line+" >&2; read end")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = in.Close(); _ = cmd.Wait() }() // It ends with its input.
+	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	begun := writtenBy(t.Context(), cmd.Process.Pid, 0)
+	if _, err := in.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	want := begun + uint64(len(line)+1)
+	if got := writtenBy(t.Context(), cmd.Process.Pid, want); begun == 0 || got != want {
+		t.Errorf("after %d bytes: %d, want %d", begun, got, want)
+	}
+	if got := writtenBy(t.Context(), cmd.Process.Pid, want+2*lineBytes); got != want {
+		t.Errorf("fewer than are awaited: %d, want %d", got, want)
 	}
 }
 
