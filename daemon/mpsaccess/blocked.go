@@ -63,6 +63,18 @@ func (b *blocked) add(c connection, condition api.Condition, now time.Time) (sin
 	return since, known
 }
 
+// ended reports whether a connection of the check before is not one of this check.
+func (b *blocked) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.before {
+		if _, remains := b.now[c]; !remains {
+			return true
+		}
+	}
+	return false
+}
+
 // Run looks for processes that keep others out, until ctx ends.
 func (a *Access) Run(ctx context.Context) {
 	for loop.Every(ctx, checkInterval) {
@@ -92,6 +104,9 @@ func (a *Access) check(ctx context.Context) {
 	}
 	all.Wait()
 	a.Conditions.Replace("mps-blocked", b.conditions)
+	if b.ended() {
+		a.Wake() // What it kept out was seen as down, and is not any more.
+	}
 }
 
 // handle reports a connection, and stops its processes when it is due.

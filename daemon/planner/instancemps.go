@@ -109,7 +109,7 @@ func closeInstancesWithoutMPS(v *lease.View, want *state.Desired, node *observe.
 	for i := range v.GPUs {
 		g, ok := node.GPU(v.GPUs[i].UUID)
 		for j := range v.GPUs[i].Instances {
-			if in := &v.GPUs[i].Instances[j]; ok && in.MPS && in.Unusable == "" && !g.MPSAt(in.Placement).Healthy() {
+			if in := &v.GPUs[i].Instances[j]; ok && in.MPS && in.Unusable == "" && !g.MPSAt(in.Placement).Admits() {
 				in.Unusable = mpsDown
 			}
 		}

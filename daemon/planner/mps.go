@@ -68,7 +68,7 @@ const mpsDown = "its MPS is down"
 // read this text.
 func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
 	for i := range node.GPUs {
-		if g := &node.GPUs[i]; closed[g.Identity.UUID] == "" && want.WantsMPS(g.Identity.UUID) && !g.MPS.Healthy() {
+		if g := &node.GPUs[i]; closed[g.Identity.UUID] == "" && want.WantsMPS(g.Identity.UUID) && !g.MPS.Admits() {
 			closed[g.Identity.UUID] = mpsDown
 		}
 	}

@@ -263,6 +263,9 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 			if got != "connected" {
 				t.Fatalf("a member cannot connect: %s", got)
 			}
+			if err := n.Client().Reload(soon(t)); err != nil { // An observation that has no greeting.
+				t.Fatal(err)
+			}
 			if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--", "true"); r.Code != 0 {
 				t.Errorf("a lease that starts meanwhile: %s", r.Err)
 			}
@@ -270,7 +273,7 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 			pid := fmt.Sprintf("GPU 2: pid %d (probe) of user member", s.cmd.Process.Pid)
 			events.awaitText(t, "mps.blocked", pid)
 			events.awaitText(t, "mps.blocked.stopped", pid)
-			awaitStatus(t, n.Node, "the condition stays", func(s *api.Status) bool { return !hasCondition(s, "mps-blocked", "") })
+			awaitStatus(t, n.Node, "the condition stays", func(s *api.Status) bool { return !hasCondition(s, "mps-blocked", "") && !hasCondition(s, "mps", "") })
 		})
 	}
 	t.Run("in a lease", func(t *testing.T) {
@@ -312,7 +315,30 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 		t.Error("a lease of the same member that does nothing was stopped")
 	default:
 	}
+	// A control daemon that was kept long enough counts as down, and may be restarted: there is one more observation until it serves.
+	awaitStatus(t, n.Node, "MPS does not serve again", func(s *api.Status) bool { return !hasCondition(s, "mps", "") })
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--", "true"); r.Code != 0 {
+		t.Errorf("a lease after all: %s", r.Err)
+	}
+}
+
+// MPS that a process has blocked, and that was not restarted because of its clients, serves as soon as that process has ended: it does
+// not wait for the next observation.
+func TestMPSServesWhenItIsNotBlockedAnyMore(t *testing.T) {
+	t.Parallel()
+	n := newMPSNode(t, "1h")
+	join(t, n.Node, "red")
+	s, got := n.connect(t, person{})
+	if got != "connected" {
+		t.Fatalf("root cannot connect: %s", got)
+	}
+	if err := n.Client().Reload(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, n.Node, "MPS does not count as down", func(s *api.Status) bool { return hasCondition(s, "mps", "MPS is unresponsive") })
+	s.end()
+	awaitStatus(t, n.Node, "MPS does not serve again", func(s *api.Status) bool { return !hasCondition(s, "mps", "") })
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 0 {
 		t.Errorf("a lease after all: %s", r.Err)
 	}
 }
