@@ -112,7 +112,9 @@ func (s *State) Healthy() bool { return s != nil && s.Phase == Running && s.Reas
 
 // Admits reports whether leases are placed here: new clients can join, or it has missed a greeting or two, for which a lease that
 // starts waits.
-func (s *State) Admits() bool { return s.Healthy() || s != nil && s.Phase == Running && s.MissedGreetings > 0 }
+func (s *State) Admits() bool {
+	return s.Healthy() || s != nil && s.Phase == Running && s.MissedGreetings > 0
+}
 
 // shortID is a GPU's name in paths and units. It has twelve digits, because socket paths are limited to 107 bytes.
 func shortID(id gpu.UUID) string {
