@@ -417,7 +417,7 @@ func (cs *Changes) Restore(node *observe.Node) {
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	steps, problems := cs.planRestore(ctx, want, node, lost)
-	record := engine.Record{Kind: "restore", By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
+	record := engine.Record{Kind: state.KindRestore, By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		s.Epoch = state.Epoch(node)
 		busy := gpusOf(steps)

@@ -253,14 +253,15 @@ func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node 
 
 // lockChanges is lock for a change that needs the driver: none begins while that is replaced.
 func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
-	if done, err = cs.lock(ctx); err != nil {
-		return nil, err
+	done, err = cs.lock(ctx)
+	// A maintenance holds the lock while it parks the driver. It is what the caller has to know, because it lasts.
+	if inMaintenance := cs.State.UsesDriver(); inMaintenance != nil {
+		if err == nil {
+			done()
+		}
+		return nil, inMaintenance
 	}
-	if err := cs.State.UsesDriver(); err != nil {
-		done()
-		return nil, err
-	}
-	return done, nil
+	return done, err
 }
 
 // lock admits one caller to change the node, until done is called. It waits for a change that only creates or removes

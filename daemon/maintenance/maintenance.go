@@ -144,6 +144,7 @@ func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.
 func (m *Maintenance) PostOff(c *server.Call) error {
 	var was *store.Maintenance
 	var replaced *api.ReplacedDriver
+	begun := m.Now()
 	err := m.Changes.Alone(c.Ctx(), func() (err error) {
 		if was = m.State.Stored().Maintenance; was == nil {
 			return nil
@@ -173,8 +174,8 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 	}
 	out := m.result(c.Ctx())
 	out.Changed, out.Replaced = was != nil, replaced
-	if ch := m.State.Changing(); ch != nil && replaced != nil {
-		out.Operation = ch.Operation
+	if replaced != nil { // The loop that observes may have begun it first, and it may have ended.
+		out.Operation = m.Operations.BegunSince(state.KindRestore, begun)
 	}
 	return c.Reply(http.StatusOK, out)
 }

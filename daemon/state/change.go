@@ -20,5 +20,8 @@ type OpenChange struct {
 // KindUnmanage is the kind of change that ends the management of the node.
 const KindUnmanage = "unmanage"
 
+// KindRestore is the kind of change that creates the layouts again that a boot, a reset or a load of the driver removed.
+const KindRestore = "restore"
+
 // KindMPSRestart is the kind of change that restarts MPS on one GPU.
 const KindMPSRestart = "mps-restart"
