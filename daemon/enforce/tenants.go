@@ -75,6 +75,7 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 		err = t.RunDir.Write(frozenTenantsFile, b)
 	}
 	if err == nil {
+		t.Wake.Set() // The freezes of a tenant are compared every second from now on.
 		return true, nil
 	}
 	if was {
