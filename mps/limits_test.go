@@ -218,9 +218,10 @@ const maxLogOfADay = 1e6
 // questions than what follows.
 func TestLogOfObservations(t *testing.T) {
 	const (
-		observations = 30                                              // as many as from one reading of the limits to the next
-		intervals    = int64(24 * time.Hour / (30 * time.Second) / 30) // of a day
-		perSearch    = 20                                              // observations: escape.clientsFor
+		apart        = 30 * time.Second
+		observations = limitsInterval / apart // from one reading of the limits to the next
+		intervals    = int64(24 * time.Hour / limitsInterval)
+		perSearch    = 20 // observations: escape.clientsFor
 	)
 	for _, driver := range onEveryBranch(t) {
 		for _, client := range []bool{false, true} {
@@ -235,7 +236,7 @@ func TestLogOfObservations(t *testing.T) {
 				interval := func() int64 {
 					before := size(t, log)
 					for i := range observations {
-						r.clock.pass(30 * time.Second)
+						r.clock.pass(apart)
 						if client && i%perSearch == 0 {
 							if found, err := r.Clients(t.Context(), deviceA); err != nil || len(found) != 1 {
 								t.Fatalf("the clients are %v: %v", found, err)

@@ -1,100 +1,99 @@
 package mps
 
 import (
-	"io"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
 )
+
+const greetingCost, limits = 200, 900
+
+// newWitness returns a witness that knows its costs, and what the daemon has written. It was measured at its start.
+func newWitness(t *testing.T) (w witness, written uint64) {
+	t.Helper()
+	written = 1000
+	w = witness{follows: true}
+	w.greeted(written)
+	if !w.others {
+		t.Error("at first it is known")
+	}
+	written += greetingCost
+	w.measured(written, witnessStart)
+	for range 2 { // The limits are read with the same answers twice.
+		w.since[limitsQuery].text = "100.0"
+		written += greetingCost + limits
+		w.greeted(written)
+	}
+	if w.others {
+		t.Fatal("at the beginning it is not known")
+	}
+	return w, written
+}
+
+var witnessStart = time.Unix(1000, 0)
 
 // What a daemon has written shows whether others were connected since the limits were read.
 func TestWitness(t *testing.T) {
 	t.Parallel()
-	const greetingCost, limits, lists, foreign = 200, 900, 400, 150
+	const lists, foreign = 400, 150
 	type greeting struct {
 		bytes  uint64 // that are written from the greeting before; 0: it cannot be read
 		query  queryKind
 		text   string // of the query after it; empty: none is sent
 		others bool
-		again  uint64 // bytes of a second greeting that measures the cost; 0: there is none
 	}
 	for name, greetings := range map[string][]greeting{
 		"no other process": {
-			{greetingCost, 0, "", false, 0},
-			{greetingCost, limitsQuery, "100.0", false, 0},
-			{greetingCost + limits, 0, "", false, 0},
-			{greetingCost, 0, "", false, 0},
+			{greetingCost, 0, "", false},
+			{greetingCost, limitsQuery, "100.0", false},
+			{greetingCost + limits, 0, "", false},
+			{greetingCost, 0, "", false},
 		},
 		"another process": {
-			{greetingCost + foreign, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
-			{greetingCost, 0, "", false, 0},
+			{greetingCost + foreign, limitsQuery, "100.0", true},
+			{greetingCost + limits, 0, "", false},
+			{greetingCost, 0, "", false},
 		},
 		"another process after the answer": {
-			{greetingCost, limitsQuery, "100.0", false, 0},
-			{greetingCost + limits + foreign, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", true, 0}, // It differs from the one before, and either may be right.
-			{greetingCost, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, limitsQuery, "100.0", false},
+			{greetingCost + limits + foreign, limitsQuery, "100.0", true},
+			{greetingCost + limits, 0, "", true}, // It differs from the one before, and either may be right.
+			{greetingCost, limitsQuery, "100.0", true},
+			{greetingCost + limits, 0, "", false},
 		},
 		"other answers": {
-			{greetingCost, limitsQuery, "30.0", false, 0},
-			{greetingCost + limits, limitsQuery, "30.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
+			{greetingCost, limitsQuery, "30.0", false},
+			{greetingCost + limits, limitsQuery, "30.0", true},
+			{greetingCost + limits, 0, "", false},
 		},
 		"lists": {
-			{greetingCost, listsQuery, "4711", false, 0},
-			{greetingCost + lists, limitsQuery, "100.0", true, 0}, // The first of its kind.
-			{greetingCost + limits, listsQuery, "4711", false, 0},
-			{greetingCost + lists, 0, "", false, 0},
-			{greetingCost, listsQuery, "4711", false, 0},
-			{greetingCost + lists + foreign, 0, "", true, 0},
+			{greetingCost, listsQuery, "4711", false},
+			{greetingCost + lists, limitsQuery, "100.0", true}, // The first of its kind.
+			{greetingCost + limits, listsQuery, "4711", false},
+			{greetingCost + lists, 0, "", false},
+			{greetingCost, listsQuery, "4711", false},
+			{greetingCost + lists + foreign, 0, "", true},
 		},
 		"it was not known": {
-			{0, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
+			{0, limitsQuery, "100.0", true},
+			{greetingCost + limits, limitsQuery, "100.0", true},
+			{greetingCost + limits, limitsQuery, "100.0", true},
+			{greetingCost + limits, 0, "", false},
 		},
 		"others were connected when it was measured": {
-			{greetingCost - 50, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits - 50, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits - 50, 0, "", false, 0},
-			{greetingCost - 50, 0, "", false, 0},
-			{greetingCost, 0, "", true, 0},
-		},
-		"a line came too late, so each greeting seems to be one of others until the cost is measured again": {
-			{greetingCost - 60, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits + 60, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
-			{greetingCost, limitsQuery, "100.0", true, 0},
-			{greetingCost + limits, 0, "", false, 0},
-			{bytes: greetingCost, query: limitsQuery, text: "100.0", others: true, again: greetingCost},
-			{greetingCost + limits, 0, "", false, 0},
-			{greetingCost, 0, "", false, 0},
+			{greetingCost - 50, limitsQuery, "100.0", true},
+			{greetingCost + limits - 50, limitsQuery, "100.0", true},
+			{greetingCost + limits - 50, 0, "", false},
+			{greetingCost - 50, 0, "", false},
+			{greetingCost, 0, "", true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			written := uint64(1000)
-			w := witness{follows: true}
-			w.greeted(written)
-			if !w.others {
-				t.Error("at first it is known")
-			}
-			written += greetingCost
-			measuredAt := time.Now()
-			w.measured(written, measuredAt)
-			for range 2 { // The limits are read with the same answers twice.
-				w.since[limitsQuery].text = "100.0"
-				written += greetingCost + limits
-				w.greeted(written)
-			}
-			if w.others {
-				t.Fatal("at the beginning it is not known")
-			}
+			w, written := newWitness(t)
 			for i, l := range greetings {
 				now := uint64(0)
 				if written += l.bytes; l.bytes > 0 {
@@ -104,17 +103,6 @@ func TestWitness(t *testing.T) {
 				if w.others != l.others {
 					t.Errorf("greeting %d: others are %v", i, w.others)
 				}
-				if due := w.measureDue(measuredAt.Add(limitsInterval - time.Second)); due {
-					t.Errorf("greeting %d: it is to be measured before its time", i)
-				}
-				if l.again > 0 {
-					again := measuredAt.Add(limitsInterval)
-					if !w.measureDue(again) {
-						t.Errorf("greeting %d: it is not to be measured again", i)
-					}
-					written += l.again
-					w.measured(written, again)
-				}
 				if l.text != "" {
 					w.since[l.query].text = l.text
 				}
@@ -123,16 +111,46 @@ func TestWitness(t *testing.T) {
 	}
 }
 
+// After a line that came too late each greeting seems to be one of others, until the cost is measured again.
+func TestALateLineIsMeasuredAgain(t *testing.T) {
+	t.Parallel()
+	w, written := newWitness(t)
+	greet := func(bytes uint64, others bool) {
+		t.Helper()
+		written += bytes
+		if w.greeted(written); w.others != others {
+			t.Errorf("after %d bytes others are %t", bytes, w.others)
+		}
+	}
+	readLimits := func() { w.since[limitsQuery].text = "100.0" }
+	greet(greetingCost-60, true)
+	readLimits()
+	for _, late := range []uint64{60, 0} { // Each differs from the one before it.
+		greet(greetingCost+limits+late, true)
+		readLimits()
+	}
+	greet(greetingCost+limits, false)
+	greet(greetingCost, true)
+	if w.measureDue(witnessStart.Add(limitsInterval - time.Second)) {
+		t.Error("it is to be measured before its time")
+	}
+	again := witnessStart.Add(limitsInterval)
+	if !w.measureDue(again) {
+		t.Error("it is not to be measured again")
+	}
+	written += greetingCost
+	w.measured(written, again)
+	readLimits()
+	greet(greetingCost+limits, false)
+	greet(greetingCost, false)
+}
+
 // The lines of a greeting are awaited when they come late, and no longer than for a while when fewer come.
 func TestLateLines(t *testing.T) {
 	t.Parallel()
 	line := strings.Repeat("x", lineBytes)
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo begun; read go; sleep 0.05; echo "+line+" >&2; read end")
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "read go; sleep 0.05; echo "+line+" >&2; read end")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,15 +158,15 @@ func TestLateLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = in.Close(); _ = cmd.Wait() }() // It ends with its input.
-	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
+	begun, err := procfs.Written(cmd.Process.Pid)
+	if err != nil {
 		t.Fatal(err)
 	}
-	begun := writtenBy(t.Context(), cmd.Process.Pid, 0)
 	if _, err := in.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
 	want := begun + uint64(len(line)+1)
-	if got := writtenBy(t.Context(), cmd.Process.Pid, want); begun == 0 || got != want {
+	if got := writtenBy(t.Context(), cmd.Process.Pid, want); got != want {
 		t.Errorf("after %d bytes: %d, want %d", begun, got, want)
 	}
 	if got := writtenBy(t.Context(), cmd.Process.Pid, want+2*lineBytes); got != want {

@@ -174,8 +174,10 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 	}
 	out := m.result(c.Ctx())
 	out.Changed, out.Replaced = was != nil, replaced
-	if replaced != nil { // The loop that observes may have begun it first, and it may have ended.
-		out.Operation = m.Operations.BegunSince(state.KindRestore, begun)
+	for _, op := range m.Operations.List() { // The loop that observes may have begun it first, and it may have ended.
+		if replaced != nil && op.Kind == state.KindRestore && !op.Started.Before(begun) {
+			out.Operation = op.ID
+		}
 	}
 	return c.Reply(http.StatusOK, out)
 }

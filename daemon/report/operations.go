@@ -87,18 +87,6 @@ func (o *operations) List() []api.OperationSummary {
 	return out
 }
 
-// BegunSince returns the newest operation of a kind that was begun at a time or later, also when it has ended; empty: there is none.
-func (o *operations) BegunSince(kind string, at time.Time) (id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, p := range o.all {
-		if p.op.Kind == kind && !p.op.Started.Before(at) {
-			id = p.op.ID
-		}
-	}
-	return id
-}
-
 // Has reports whether an operation can be read.
 func (o *operations) Has(id string) bool {
 	o.mu.Lock()

@@ -99,27 +99,6 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 }
 
-// The newest operation of a kind is found whether it runs or has ended, and none of before.
-func TestBegunSince(t *testing.T) {
-	o, now := newOperations(), time.Unix(1000, 0)
-	o.now = func() time.Time { return now }
-	begin := func(id, kind string) {
-		o.Begin(id, kind, "root", api.Plan{})
-		o.End(id, "done", nil)
-		now = now.Add(time.Second)
-	}
-	begin("former", "restore")
-	at := now
-	if id := o.BegunSince("restore", at); id != "" {
-		t.Errorf("one of before is found: %s", id)
-	}
-	begin("this", "restore")
-	begin("other", "apply")
-	if id := o.BegunSince("restore", at); id != "this" {
-		t.Errorf("it is %q", id)
-	}
-}
-
 func TestOperationsAreForgotten(t *testing.T) {
 	o := newOperations()
 	o.Begin("long", "apply", "root", api.Plan{})
