@@ -306,57 +306,6 @@ func TestImportsOfPrograms(t *testing.T) {
 	}
 }
 
-// Limits of the size of a package of the daemon: a larger one has to be split.
-const (
-	mostLines       = 2500 // of a package below daemon, without its tests
-	mostWiringLines = 1000
-	mostFields      = 24 // of a struct
-)
-
-func TestPackagesAreSmall(t *testing.T) {
-	lines := map[string]int{}
-	err := filepath.WalkDir("daemon", func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		lines[filepath.Dir(file)] += bytes.Count(b, []byte("\n"))
-		f, err := parser.ParseFile(token.NewFileSet(), file, b, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			spec, ok := n.(*ast.TypeSpec)
-			if !ok {
-				return true
-			}
-			if st, ok := spec.Type.(*ast.StructType); ok && st.Fields.NumFields() > mostFields {
-				t.Errorf("%s: %s has %d fields, the limit is %d: group fields that belong together", file, spec.Name, st.Fields.NumFields(), mostFields)
-			}
-			return true
-		})
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dir, n := range lines {
-		most := mostLines
-		if dir == "daemon" {
-			most = mostWiringLines
-		}
-		if n > most {
-			t.Errorf("%s has %d lines without its tests, the limit is %d", dir, n, most)
-		}
-	}
-	if len(lines) < 10 {
-		t.Errorf("only %d packages were found below daemon", len(lines))
-	}
-}
-
 func TestEveryPackageHasAComment(t *testing.T) {
 	comments := map[string]int{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
