@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -53,7 +54,7 @@ func (d *Detached) logPath(name string) string    { return filepath.Join(d.Dir, 
 
 // read returns nil when there is no record of this boot.
 func (d *Detached) read(name string) (*detachedRecord, error) {
-	b, err := os.ReadFile(d.recordPath(name))
+	b, err := boundedread.Trusted(d.recordPath(name), boundedread.Value)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -193,7 +194,7 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 		return ServiceState{}, err
 	}
 	if r.PID == 0 {
-		if err := d.find(r); err != nil {
+		if err := d.find(ctx, r); err != nil {
 			return ServiceState{}, err
 		}
 	}
@@ -210,7 +211,7 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 		d.reap(name, r)
 	}
 	st.Result = d.result(name)
-	members, err := tokenProcesses(r.Token)
+	members, err := r.members(ctx)
 	if err != nil {
 		return ServiceState{}, err
 	}
@@ -228,8 +229,8 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 }
 
 // find finds the process of a start that was interrupted before its pid was written: the oldest with the token.
-func (d *Detached) find(r *detachedRecord) error {
-	members, err := tokenProcesses(r.Token)
+func (d *Detached) find(ctx context.Context, r *detachedRecord) error {
+	members, err := r.members(ctx)
 	if err != nil || len(members) == 0 {
 		return err
 	}
@@ -321,7 +322,7 @@ func removeIfThere(path string) error {
 // endAll signals every process of a service, and those that are started meanwhile, until none is left or ctx ends.
 func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
 	for {
-		members, err := tokenProcesses(r.Token)
+		members, err := r.members(ctx)
 		if err != nil {
 			return err
 		}
@@ -366,55 +367,4 @@ func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
 		}
 	}
 	return nil
-}
-
-// tokenProcesses lists the running processes that were started with the token in their environment, the oldest first. It
-// reads the environment of all processes, so it is called only when a service starts, stops or has failed.
-func tokenProcesses(token string) ([]procfs.Stat, error) {
-	all, err := procfs.All()
-	if err != nil {
-		return nil, fmt.Errorf("cannot list processes: %w", err)
-	}
-	entry := tokenEnv + "=" + token
-	var out []procfs.Stat
-	for _, s := range all {
-		if !s.Dead() && hasEnv(s, entry) {
-			out = append(out, s)
-		}
-	}
-	slices.SortFunc(out, func(a, b procfs.Stat) int {
-		if a.Start != b.Start {
-			return int(int64(a.Start - b.Start))
-		}
-		return a.PID - b.PID
-	})
-	return out, nil
-}
-
-// hasEnv reports whether a process was started with this entry. A process that may not be read is not of the service.
-func hasEnv(s procfs.Stat, entry string) bool {
-	files := []string{fmt.Sprintf("/proc/%d/environ", s.PID)}
-	if s.State == 'Z' {
-		// The main thread has ended and no longer has an environment; the other threads do.
-		files, _ = filepath.Glob(fmt.Sprintf("/proc/%d/task/*/environ", s.PID))
-	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		b, err := os.ReadFile(file)
-		return err == nil && containsEntry(b, entry)
-	})
-}
-
-// containsEntry reports whether an environment in the format of /proc has an entry.
-func containsEntry(b []byte, entry string) bool {
-	for len(b) > 0 {
-		i := slices.Index(b, 0)
-		if i < 0 {
-			return string(b) == entry
-		}
-		if string(b[:i]) == entry {
-			return true
-		}
-		b = b[i+1:]
-	}
-	return false
 }

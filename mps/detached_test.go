@@ -147,7 +147,7 @@ func TestDetachedFindsLeftovers(t *testing.T) {
 	}
 	limit := time.Now().Add(deadline)
 	for {
-		members, err := tokenProcesses(r.Token)
+		members, err := r.members(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +268,7 @@ func TestDetachedWithoutMainThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if members, err := tokenProcesses(r.Token); err != nil || len(members) != 1 {
+	if members, err := r.members(t.Context()); err != nil || len(members) != 1 {
 		t.Errorf("by the token: %+v, %v; want one", members, err)
 	}
 	if err := d.StopService(t.Context(), "s.service", deadline); err != nil {

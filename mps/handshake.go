@@ -42,7 +42,7 @@ func (s *Supervisor) Handshakes(ctx context.Context, id Device) ([]Peer, error) 
 			inodes = append(inodes, ino)
 		}
 	}
-	return p.identify(l, st.PID, sockets, inodes)
+	return p.identify(ctx, l, st.PID, sockets, inodes)
 }
 
 // AwaitGreeting waits until the control daemon of a device greets, at most for limit, and reports whether it did.

@@ -97,7 +97,7 @@ func (s *Supervisor) SilentPeers(ctx context.Context, id Device) ([]Peer, error)
 	if unknown == nil {
 		waits := func(ino uint64) bool { return slices.Contains(awaited, sockets[ino]) }
 		p.clear(suspects, waits, now)
-		return p.identify(l, st.PID, sockets, slices.DeleteFunc(suspects, func(ino uint64) bool { return !waits(ino) }))
+		return p.identify(ctx, l, st.PID, sockets, slices.DeleteFunc(suspects, func(ino uint64) bool { return !waits(ino) }))
 	}
 	if !w.mu.TryLock() {
 		return nil, nil // During a command of gpushare the daemon may serve that one.
@@ -111,7 +111,7 @@ func (s *Supervisor) SilentPeers(ctx context.Context, id Device) ([]Peer, error)
 	case errors.Is(err, ErrNoDaemon), ctx.Err() != nil:
 		return nil, err
 	}
-	found, err := p.identify(l, st.PID, sockets, suspects)
+	found, err := p.identify(ctx, l, st.PID, sockets, suspects)
 	if len(found) > 1 {
 		return nil, fmt.Errorf("pid %d serves one of %d connections, and it is not known which: %w", st.PID, len(found), unknown)
 	}
@@ -165,7 +165,7 @@ func (p *peers) clear(suspects []uint64, waits func(ino uint64) bool, now time.T
 }
 
 // identify returns those of the suspects that are connections to the daemon's sockets, with their processes.
-func (p *peers) identify(l layout, pid int, sockets map[uint64]int, suspects []uint64) ([]Peer, error) {
+func (p *peers) identify(ctx context.Context, l layout, pid int, sockets map[uint64]int, suspects []uint64) ([]Peer, error) {
 	if len(suspects) == 0 {
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (p *peers) identify(l layout, pid int, sockets map[uint64]int, suspects []u
 			continue // A connection of another kind, as to a server.
 		}
 		if other != 0 {
-			if c.Processes, err = procfs.SocketUsers(other); err != nil {
+			if c.Processes, err = procfs.SocketUsers(ctx, other); err != nil {
 				return nil, err
 			}
 		}

@@ -72,7 +72,7 @@ func (a *Adopter) findContainers(ctx context.Context) {
 				continue
 			}
 			passes[cg] = a.containers.passes[cg] + 1
-			found := a.reservedFor(s.Name, ps, a.containers.passes[cg])
+			found := a.reservedFor(ctx, s.Name, ps, a.containers.passes[cg])
 			if found.wait {
 				continue
 			}

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -23,8 +22,6 @@ const (
 	// arrivingPasses is in how many passes a container may still have the environment of its runtime, because its program was
 	// not executed yet.
 	arrivingPasses = 2
-	// environmentBytes is how much is read of the environment of a process.
-	environmentBytes = 128 << 10
 )
 
 // PostContainer reserves a place for one container, with a CDI device of its own. Containers that start at the same moment
@@ -92,7 +89,7 @@ type arrived struct {
 }
 
 // reservedFor finds the lease that a container was started with, by the environment that the CDI device gives.
-func (a *Adopter) reservedFor(s cgroup.SliceName, ps []cgroup.Process, passes int) arrived {
+func (a *Adopter) reservedFor(ctx context.Context, s cgroup.SliceName, ps []cgroup.Process, passes int) arrived {
 	waiting := false
 	live := a.Table.Live()
 	ids := map[string]bool{}
@@ -103,7 +100,7 @@ func (a *Adopter) reservedFor(s cgroup.SliceName, ps []cgroup.Process, passes in
 	}
 	other := ""
 	for _, p := range ps[:min(len(ps), 8)] {
-		id := leaseInEnvironment(p.PID)
+		id := leaseInEnvironment(ctx, p.PID)
 		if ids[id] {
 			return arrived{lease: id}
 		}
@@ -121,13 +118,11 @@ func (a *Adopter) reservedFor(s cgroup.SliceName, ps []cgroup.Process, passes in
 }
 
 // leaseInEnvironment returns the lease in the environment of a process; empty if there is none.
-func leaseInEnvironment(pid int) string {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+func leaseInEnvironment(ctx context.Context, pid int) string {
+	b, err := procfs.Environment(ctx, pid)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, environmentBytes)) // What was read until an error counts.
 	for kv := range bytes.SplitSeq(b, []byte{0}) {
 		if id, ok := bytes.CutPrefix(kv, []byte(devicepolicy.LeaseVariable+"=")); ok {
 			return string(id)

@@ -75,7 +75,7 @@ func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.Atta
 	var err error
 	switch {
 	case q.PID != 0 && q.Unit == "" && q.Cgroup == "":
-		target, err = ls.targetProcess(caller, q.PID)
+		target, err = ls.targetProcess(ctx, caller, q.PID)
 	case q.PID == 0 && q.Unit != "" && q.Cgroup == "":
 		target, err = ls.targetUnit(ctx, caller, q.Unit)
 	case q.PID == 0 && q.Unit == "" && q.Cgroup != "":
@@ -94,7 +94,7 @@ func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.Atta
 
 // targetProcess is a process and all its descendants. A member may attach only a process of their own uid: the member
 // is responsible for what it uses, and it is stopped if it uses too much.
-func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, error) {
+func (ls *Leases) targetProcess(ctx context.Context, caller *server.Caller, pid int) (*attachTarget, error) {
 	what := fmt.Sprintf("pid %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
@@ -116,7 +116,7 @@ func (ls *Leases) targetProcess(caller *server.Caller, pid int) (*attachTarget, 
 	name := procfs.Name(pid)
 	return &attachTarget{
 		process: cgroup.Process{PID: pid, Start: start}, uid: uids[0], text: fmt.Sprintf("%s (%s)", what, name),
-		command: []string{procfs.Command(pid)},
+		command: []string{procfs.Command(ctx, pid)},
 	}, nil
 }
 

@@ -15,12 +15,21 @@ const chunk = 512
 
 // EachName calls each with the names in a directory, in portions and in the order of the file system, until it returns false.
 // What is kept of them is up to the caller: a directory may have millions.
-func EachName(dir string, each func(names []string) bool) error {
+func EachName(dir string, each func(names []string) bool) error { return EachNameFrom(dir, 0, each) }
+
+// EachNameFrom is EachName from a position on, which only the directories of the kernel give a meaning: proc_pid_fd(5) has
+// descriptor n at position n+2.
+func EachNameFrom(dir string, position int64, each func(names []string) bool) error {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
+	if position > 0 {
+		if _, err := d.Seek(position, io.SeekStart); err != nil {
+			return err
+		}
+	}
 	for {
 		names, err := d.Readdirnames(chunk)
 		if len(names) > 0 && !each(names) || errors.Is(err, io.EOF) {

@@ -2,7 +2,6 @@ package procfs
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -10,11 +9,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // BootID is the kernel's random id of this boot, read below root ("/" on a real host).
 func BootID(root string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"))
+	b, err := boundedread.Trusted(filepath.Join(root, "proc/sys/kernel/random/boot_id"), boundedread.Value)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the boot id: %w", err)
 	}
@@ -36,7 +37,7 @@ func BootTime() time.Duration {
 
 // LastPID is the pid that the kernel assigned last in this process's pid namespace; 0 when it cannot be read.
 func LastPID() int {
-	b, err := os.ReadFile("/proc/loadavg")
+	b, err := boundedread.Trusted("/proc/loadavg", boundedread.Value)
 	if err != nil {
 		return 0
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Cgroup is the process's cgroup in the v2 hierarchy, "/" for the root, as in /proc/PID/cgroup. It is relative to the
@@ -20,7 +22,8 @@ func Cgroup(pid int) (string, error) {
 	return string(b), nil
 }
 
-// CgroupBytes is Cgroup without allocation, for many pids. The result is in buf, which should have 4096 bytes.
+// CgroupBytes is Cgroup without allocation, for many pids. The result is in buf, which should have 4096 bytes,
+// unless it is longer.
 func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 	if pid <= 0 {
 		return nil, ErrNoProcess
@@ -30,6 +33,12 @@ func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 		return nil, err
 	}
 	rest := buf[:n]
+	if n == len(buf) {
+		// A long path, or many v1 hierarchies: the line of v2 is the last one.
+		if rest, _, err = boundedread.OfProcess(pid, "cgroup", boundedread.Process); err != nil {
+			return nil, unreadable(pid, "cgroup", err)
+		}
+	}
 	for len(rest) > 0 {
 		line := rest
 		if i := bytes.IndexByte(rest, '\n'); i >= 0 {

@@ -3,7 +3,6 @@ package procfs
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // statTimeout is how long one statx may take. Without a file system that must answer, it takes a microsecond.
@@ -140,7 +141,8 @@ func (r *statReader) addStuck(mount, calls int) {
 // mount is the id of the mount that the file was opened on, which is unique on the host as long as the mount exists; 0 when it
 // was closed by now.
 func (f *namedFile) mount() int {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", f.pid, f.fd))
+	// Only the beginning: what follows is as long as the process makes it, such as the list of an epoll.
+	b, _, err := boundedread.OfProcess(f.pid, "fdinfo/"+f.fd, boundedread.Value)
 	if err != nil {
 		return 0
 	}

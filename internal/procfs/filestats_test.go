@@ -20,10 +20,7 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { f.Close() })
-		fds, err := namedFiles(os.Getpid())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fds := ownFiles(t)
 		i := slices.IndexFunc(fds, func(n namedFile) bool { return n.name == f.Name() })
 		files = append(files, fds[i])
 	}
@@ -32,10 +29,7 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	fds, err := namedFiles(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := ownFiles(t)
 	other := fds[slices.IndexFunc(fds, func(n namedFile) bool { return n.name == "/dev/null" })]
 	if other.mount() == files[0].mount() || files[0].mount() == 0 {
 		t.Skipf("needs /dev and %s on two mounts", dir)
@@ -80,4 +74,16 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 			t.Errorf("after the answer: %v, %d unread", names, unread)
 		}
 	})
+}
+
+// ownFiles are the open files of the test itself.
+func ownFiles(t *testing.T) (files []namedFile) {
+	t.Helper()
+	if _, err := eachDescriptor(os.Getpid(), 0, firstDescriptors, func(fds []string) bool {
+		files = append(files, namedFiles(os.Getpid(), fds)...)
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return files
 }

@@ -2,9 +2,7 @@ package procfs
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 )
@@ -22,23 +20,15 @@ type OpenFile struct {
 // WalkOpenFiles calls found for each file that has a name and that one of the processes has open. It never waits for a file
 // system: it asks the kernel for what it knows already (AT_STATX_DONT_SYNC), and gives up a file whose file system does not
 // answer. unread is the number of processes and files that it could not read. It skips processes that have exited, and ends
-// with ctx.
+// with ctx. A process with very many descriptors is read last, so that the others are always read.
 func WalkOpenFiles(ctx context.Context, pids []int, found func(OpenFile)) (unread int, err error) {
-	for _, pid := range pids {
-		if err := ctx.Err(); err != nil {
-			return unread, fmt.Errorf("cannot read the open files of all processes: %w", err)
-		}
-		files, err := namedFiles(pid)
-		if errors.Is(err, fs.ErrPermission) {
-			unread++
-		}
-		n, err := fileStats.read(files, found)
-		unread += n
-		if err != nil {
-			return unread, err
-		}
+	unread, err = walkDescriptors(ctx, pids, func(pid int, fds []string) (int, error) {
+		return fileStats.read(namedFiles(pid, fds), found)
+	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("cannot read the open files of all processes: %w", err)
 	}
-	return unread, nil
+	return unread, err
 }
 
 // namedFile is a descriptor of a file with a name.
@@ -48,26 +38,16 @@ type namedFile struct {
 }
 
 // link is the descriptor's link, which leads to the file without a look-up of its name.
-func (f *namedFile) link() string { return fmt.Sprintf("/proc/%d/fd/%s", f.pid, f.fd) }
+func (f *namedFile) link() string { return descriptorLink(f.pid, f.fd) }
 
-// namedFiles lists the open files of a process that have a name. Pipes, sockets and the like have none, and their links do
+// namedFiles are those of the descriptors whose file has a name. Pipes, sockets and the like have none, and their links do
 // not begin with a slash. The kernel has the names: this reads no file system.
-func namedFiles(pid int) ([]namedFile, error) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	fds, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
+func namedFiles(pid int, fds []string) []namedFile {
 	files := make([]namedFile, 0, len(fds))
 	for _, fd := range fds {
-		if name, err := os.Readlink(dir + "/" + fd); err == nil && strings.HasPrefix(name, "/") {
+		if name, err := os.Readlink(descriptorLink(pid, fd)); err == nil && strings.HasPrefix(name, "/") {
 			files = append(files, namedFile{pid, fd, name})
 		}
 	}
-	return files, nil
+	return files
 }

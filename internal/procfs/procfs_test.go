@@ -84,7 +84,7 @@ func TestOwnProcess(t *testing.T) {
 	if uid, err := UID(me); err != nil || int(uid) != os.Getuid() {
 		t.Errorf("uid %d, %v", uid, err)
 	}
-	if c := Command(me); !strings.Contains(c, "procfs.test") {
+	if c := Command(t.Context(), me); !strings.Contains(c, "procfs.test") {
 		t.Errorf("command %q", c)
 	}
 	want, err := os.ReadFile("/proc/self/cgroup")
@@ -124,7 +124,7 @@ func TestNoProcess(t *testing.T) {
 			t.Errorf("OpenPidfd(%d): %v", pid, err)
 		}
 	}
-	if Command(1<<30) != "" {
+	if Command(t.Context(), 1<<30) != "" {
 		t.Error("a process that does not exist has a command")
 	}
 }

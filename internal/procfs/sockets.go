@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,56 +9,77 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
-// Sockets lists the sockets that a process has open: the descriptor of each inode.
+// Sockets lists the sockets that a process has open: the descriptor of each inode. It is for programs of root, which have only so
+// many: see SocketUsers for those of users.
 func Sockets(pid int) (map[uint64]int, error) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	d, err := os.Open(dir)
+	sockets := map[uint64]int{}
+	_, err := eachDescriptor(pid, 0, boundedread.Names, func(fds []string) bool {
+		for _, fd := range fds {
+			ino, ok := socketOf(pid, fd)
+			if number, err := strconv.Atoi(fd); ok && err == nil {
+				sockets[ino] = number
+			}
+		}
+		return true
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sockets of pid %d: %w", pid, err)
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the sockets of pid %d: %w", pid, err)
-	}
-	sockets := map[uint64]int{}
-	for _, name := range names {
-		link, err := os.Readlink(dir + "/" + name)
-		if err != nil {
-			continue // It was closed by now.
-		}
-		number, ok := strings.CutPrefix(link, "socket:[")
-		if !ok {
-			continue
-		}
-		ino, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
-		fd, e := strconv.Atoi(name)
-		if err == nil && e == nil {
-			sockets[ino] = fd
-		}
-	}
 	return sockets, nil
 }
 
-// SocketUsers lists the running processes that have a socket open, by its inode. It reads all processes, and leaves out those
-// that it may not read.
-func SocketUsers(ino uint64) ([]Stat, error) {
-	all, err := All()
+// socketOf returns the inode of a descriptor that is a socket.
+func socketOf(pid int, fd string) (uint64, bool) {
+	link, err := os.Readlink(descriptorLink(pid, fd))
+	if err != nil {
+		return 0, false // It was closed by now.
+	}
+	number, ok := strings.CutPrefix(link, "socket:[")
+	if !ok {
+		return 0, false
+	}
+	ino, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+	return ino, err == nil
+}
+
+// socketUsersTimeout bounds the search for the users of a socket: processes may have millions of descriptors.
+const socketUsersTimeout = time.Second
+
+// SocketUsers lists the running processes that have a socket open, by its inode. It reads the descriptors of all processes, and
+// leaves out those that it may not read, and what it could not read in a second.
+func SocketUsers(ctx context.Context, ino uint64) ([]Stat, error) {
+	pids, err := PIDs()
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(s Stat) bool {
-		sockets, err := Sockets(s.PID)
-		_, has := sockets[ino]
-		return err != nil || !has || s.Dead()
-	}), nil
+	ctx, cancel := context.WithTimeout(ctx, socketUsersTimeout)
+	defer cancel()
+	users := map[int]bool{}
+	// What was not read is not known to use it.
+	_, _ = walkDescriptors(ctx, pids, func(pid int, fds []string) (int, error) {
+		users[pid] = users[pid] || slices.ContainsFunc(fds, func(fd string) bool {
+			is, ok := socketOf(pid, fd)
+			return ok && is == ino
+		})
+		return 0, nil
+	})
+	var found []Stat
+	for _, pid := range pids {
+		if s, err := Read(pid); users[pid] && err == nil && !s.Dead() {
+			found = append(found, s)
+		}
+	}
+	return found, nil
 }
 
 // AwaitedSockets returns the descriptors from which threads of a process wait to read in the kernel, without a deadline of

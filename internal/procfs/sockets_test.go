@@ -24,7 +24,7 @@ func TestSocketsOfAProcess(t *testing.T) {
 	if fd, has := sockets[st.Ino]; err != nil || !has || fd != fds[0] {
 		t.Errorf("descriptor %d, %v, want %d", fd, err, fds[0])
 	}
-	users, err := SocketUsers(st.Ino)
+	users, err := SocketUsers(t.Context(), st.Ino)
 	if err != nil || !slices.ContainsFunc(users, func(s Stat) bool { return s.PID == os.Getpid() }) {
 		t.Errorf("used by %+v, %v", users, err)
 	}

@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // ErrNoProcess means that the process has exited, or that its pid is reused by another process.
@@ -59,11 +62,11 @@ func Alive(pid int, start uint64) bool {
 	return err == nil && s.Start == start && !s.Dead()
 }
 
-// Command is the process's command line with its arguments joined by spaces, or its name in brackets when it has none
-// (kernel threads, zombies), or empty when it has exited.
-func Command(pid int) string {
-	if b, err := readFile(pid, "cmdline"); err == nil {
-		if line := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")); line != "" {
+// Command is the process's command line with its arguments joined by spaces, cut after a few KiB, or its name in brackets when
+// it has none (kernel threads, zombies) or its memory does not answer, or empty when it has exited.
+func Command(ctx context.Context, pid int) string {
+	if b, cut, err := memory(ctx, pid, "cmdline", boundedread.Command); err == nil {
+		if line := joinArguments(b, cut); line != "" {
 			return line
 		}
 	}
@@ -73,6 +76,35 @@ func Command(pid int) string {
 	}
 	return "[" + s.Name + "]"
 }
+
+// joinArguments makes a line of the format of /proc/PID/cmdline.
+func joinArguments(b []byte, cut bool) string {
+	line := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
+	if cut && line != "" {
+		line += " …"
+	}
+	return line
+}
+
+// Environment is the beginning of the environment that a process was started with, in the format of /proc. It may be forged: a
+// process can declare any part of its memory to be it (PR_SET_MM), so it proves nothing about a process of a user.
+func Environment(ctx context.Context, pid int) ([]byte, error) {
+	b, _, err := memory(ctx, pid, "environ", boundedread.Environment)
+	if err != nil || len(b) > 0 {
+		return b, err
+	}
+	// A first thread that has ended no longer has an environment; the other threads do.
+	tids, err := threadIDs(pid)
+	for _, tid := range tids[:min(len(tids), mostThreadsRead)] {
+		if b, _, err := memory(ctx, pid, "task/"+strconv.Itoa(tid)+"/environ", boundedread.Environment); err == nil && len(b) > 0 {
+			return b, nil
+		}
+	}
+	return nil, err
+}
+
+// mostThreadsRead is how many threads are read for an environment: they all have the same.
+const mostThreadsRead = 8
 
 // Name is the process's short name, as `ps -o comm` shows it, or empty when it has exited.
 func Name(pid int) string {
@@ -137,23 +169,9 @@ func UIDs(pid int) ([]int, error) {
 
 // PIDs lists all visible processes, in ascending order.
 func PIDs() ([]int, error) {
-	d, err := os.Open("/proc")
+	pids, err := numbers("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("cannot list processes: %w", err)
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list processes: %w", err)
-	}
-	pids := make([]int, 0, len(names))
-	for _, n := range names {
-		if n[0] < '1' || n[0] > '9' {
-			continue
-		}
-		if pid, err := strconv.Atoi(n); err == nil {
-			pids = append(pids, pid)
-		}
 	}
 	slices.Sort(pids)
 	return pids, nil
@@ -192,15 +210,46 @@ func readFile(pid int, name string) ([]byte, error) {
 	if pid <= 0 {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + name)
+	b, _, err := boundedread.OfProcess(pid, name, boundedread.Process)
+	return b, unreadable(pid, name, err)
+}
+
+// memory reads the beginning of a file that the kernel copies from the memory of a process.
+func memory(ctx context.Context, pid int, name string, limit int) (b []byte, cut bool, err error) {
+	owner, err := UID(pid)
+	if err != nil {
+		return nil, false, err
+	}
+	b, cut, err = boundedread.Memory(ctx, pid, name, owner, limit)
+	return b, cut, unreadable(pid, name, err)
+}
+
+func unreadable(pid int, name string, err error) error {
 	// A process that exits between open and read returns ESRCH.
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
+		return fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s of pid %d: %w", name, pid, err)
+		return fmt.Errorf("cannot read %s of pid %d: %w", name, pid, err)
 	}
-	return b, nil
+	return nil
+}
+
+// numbers lists the entries of a directory that are numbers: processes, threads.
+func numbers(dir string) ([]int, error) {
+	var all []int
+	err := boundedread.EachName(dir, func(names []string) bool {
+		for _, n := range names {
+			if n[0] < '1' || n[0] > '9' {
+				continue
+			}
+			if number, err := strconv.Atoi(n); err == nil {
+				all = append(all, number)
+			}
+		}
+		return len(all) < boundedread.Names
+	})
+	return all, err
 }
 
 // parseStat reads the line of /proc/PID/stat. The name is in parentheses and may itself contain spaces and parentheses, so

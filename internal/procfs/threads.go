@@ -2,7 +2,6 @@ package procfs
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -43,20 +42,9 @@ func Threads(pid int) ([]Thread, error) {
 }
 
 func threadIDs(pid int) ([]int, error) {
-	d, err := os.Open("/proc/" + strconv.Itoa(pid) + "/task")
+	tids, err := numbers("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
-	}
-	tids := make([]int, 0, len(names))
-	for _, n := range names {
-		if tid, err := strconv.Atoi(n); err == nil {
-			tids = append(tids, tid)
-		}
 	}
 	return tids, nil
 }
