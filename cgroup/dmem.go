@@ -2,11 +2,12 @@ package cgroup
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // DmemController is the kernel's controller of device memory (Linux 6.14). Service managers do not enable it, and disable it
@@ -53,7 +54,7 @@ func ancestors(cg string) []string {
 // HasDmemLimit reports whether the kernel limits device memory of the cgroup: a limit that the driver keeps for itself is not
 // there.
 func (h Hierarchy) HasDmemLimit(cg string) bool {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "dmem.max"))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), "dmem.max"), boundedread.Value)
 	if err != nil {
 		return false
 	}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -28,7 +29,7 @@ type Hierarchy struct {
 
 // FindHierarchy finds the cgroup v2 hierarchy in this process's mounts. ErrNotSupported when there is none.
 func FindHierarchy() (Hierarchy, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	b, _, err := boundedread.TrustedPrefix("/proc/self/mountinfo", boundedread.Mounts)
 	if err != nil {
 		return Hierarchy{}, fmt.Errorf("cannot find the cgroup v2 hierarchy: %w", err)
 	}
@@ -86,7 +87,7 @@ func (h Hierarchy) Writable() bool { return unix.Access(h.Mount, unix.W_OK) == n
 
 // Controllers lists the controllers of the hierarchy.
 func (h Hierarchy) Controllers() ([]string, error) {
-	b, err := os.ReadFile(filepath.Join(h.Mount, "cgroup.controllers"))
+	b, err := boundedread.Trusted(filepath.Join(h.Mount, "cgroup.controllers"), boundedread.Value)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the controllers of %s: %w", h.Mount, err)
 	}
@@ -168,7 +169,7 @@ func readChildren(dir string) (names []string, err error) {
 
 // MemoryNodes are the NUMA nodes that the cgroup's memory comes from, as "0-1"; empty when not restricted.
 func (h Hierarchy) MemoryNodes(cg string) string {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cpuset.mems"))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), "cpuset.mems"), boundedread.Value)
 	if err != nil {
 		return "" // the controller is not enabled
 	}
@@ -310,7 +311,7 @@ func (h Hierarchy) WaitEmpty(ctx context.Context, cg string) error {
 // process.
 func (h Hierarchy) Remove(cg string) error {
 	dir := h.Dir(cg)
-	entries, err := os.ReadDir(dir)
+	entries, _, err := boundedread.Entries(dir, boundedread.Files)
 	if isRemoved(err) {
 		return nil
 	}
@@ -384,7 +385,7 @@ func readPIDs(dir string) ([]int, error) {
 
 // readEvent reads one key of the cgroup's cgroup.events.
 func readEvent(dir, key string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	b, err := boundedread.Trusted(filepath.Join(dir, "cgroup.events"), boundedread.Value)
 	if isRemoved(err) {
 		return "", fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
 	}

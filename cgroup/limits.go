@@ -2,11 +2,12 @@ package cgroup
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // limitFile is an interface file of a cgroup, with the format of its limit.
@@ -133,7 +134,7 @@ func (h Hierarchy) Limits(cg string, names []string, otherwise Limits) (Limits, 
 	dir := h.Dir(cg)
 	var acting []string // the enabled controllers, read when first needed
 	l, err := readLimits(names, func(k limitFile) (string, bool, error) {
-		b, err := os.ReadFile(filepath.Join(dir, k.file))
+		b, err := boundedread.Trusted(filepath.Join(dir, k.file), boundedread.Value)
 		if !isRemoved(err) {
 			return string(b), err == nil, err
 		}

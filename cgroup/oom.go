@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // ErrOutOfMemory is how a scope ended. Its text is shown to people.
@@ -48,7 +49,7 @@ func (h Hierarchy) SetOOMGroup(cg string) error {
 
 // oomKills is the number of processes in the cgroup and below it that the kernel has killed because memory ran out.
 func (h Hierarchy) oomKills(cg string) (uint64, bool) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), memoryEvents))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), memoryEvents), boundedread.Value)
 	if err != nil {
 		return 0, false
 	}

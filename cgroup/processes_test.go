@@ -73,7 +73,7 @@ func TestProcessesScopeInAScope(t *testing.T) {
 	eventually(t, "the shell has a child", func() bool {
 		ps, err := port.Members(ctx, "l-1")
 		for _, m := range ps {
-			if m != outer && procfs.Command(m.PID) == "sleep 60" {
+			if m != outer && procfs.Command(t.Context(), m.PID) == "sleep 60" {
 				child = m
 			}
 		}

@@ -3,12 +3,12 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -28,7 +28,7 @@ func (r *runningThread) String() string { return fmt.Sprintf("thread %d (%s)", r
 
 // firstRunning returns a thread of the cgroup or of one below it that runs; nil if there is none.
 func (h Hierarchy) firstRunning(cg string) (*runningThread, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cgroup.threads"))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), "cgroup.threads"), boundedread.IDs)
 	if isRemoved(err) {
 		return nil, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
@@ -111,7 +111,7 @@ func (s *stillness) moves() (string, error) {
 
 // userTime is how long processors have executed programs of the cgroup, without the kernel's part.
 func (h Hierarchy) userTime(cg string) (time.Duration, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cpu.stat"))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), "cpu.stat"), boundedread.Value)
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +135,7 @@ func (h Hierarchy) still(cg string) (bool, error) {
 
 // freezeIsSet reads back whether cgroup.freeze is set.
 func (h Hierarchy) freezeIsSet(cg string) (bool, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), "cgroup.freeze"))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), "cgroup.freeze"), boundedread.Value)
 	if isRemoved(err) {
 		return false, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -628,7 +628,7 @@ func mkdir(dir string) error {
 }
 
 func readWords(dir, file string) ([]string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	b, err := boundedread.Trusted(filepath.Join(dir, file), boundedread.Value)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,9 @@
 package cgroup
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -55,7 +54,7 @@ func (h Hierarchy) InUse(cg string) (InUse, error) {
 
 // number reads a file that contains one number; nil when the cgroup has no such file.
 func (h Hierarchy) number(cg, file string) (*uint64, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), file), boundedread.Value)
 	if isRemoved(err) {
 		return nil, nil
 	}
@@ -71,13 +70,13 @@ func (h Hierarchy) number(cg, file string) (*uint64, error) {
 
 // keyed reads a file of lines with a name and a number; empty when the cgroup has no such file.
 func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
-	b, err := os.ReadFile(filepath.Join(h.Dir(cg), file))
+	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), file), boundedread.Value)
 	if err != nil && !isRemoved(err) {
 		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
 	}
 	out := map[string]uint64{}
-	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
-		name, value, _ := strings.Cut(sc.Text(), " ")
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
 			out[name] = n
 		}

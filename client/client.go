@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Client talks to one daemon. Its fields must not change after the first use.
@@ -124,7 +125,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 }
 
 func refusal(res *http.Response) error {
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	b, _, _ := boundedread.Prefix(res.Body, 1<<20)
 	var envelope struct {
 		Error *api.Error `json:"error"`
 	}
@@ -673,7 +674,7 @@ func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+	b, err := boundedread.All(res.Body, boundedread.Record)
 	if err != nil {
 		return nil, unreadable(ctx, err)
 	}

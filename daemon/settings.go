@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/names"
 )
 
@@ -86,7 +87,7 @@ func LoadSettings(file string) (Settings, error) {
 	if !explicit {
 		file = SettingsPath
 	}
-	b, err := os.ReadFile(file)
+	b, err := boundedread.Trusted(file, boundedread.Settings)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !explicit:
 	case err != nil:

@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"bufio"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,12 +17,12 @@ func ParseCaps(text string) (Caps, error) {
 	caps := Caps{}
 	names := map[uint32]string{}
 	line := 0
-	for sc := bufio.NewScanner(strings.NewReader(text)); sc.Scan(); {
+	for words := range strings.Lines(text) {
 		line++
-		if strings.TrimSpace(sc.Text()) == "" {
+		f := strings.Fields(words)
+		if len(f) == 0 {
 			continue
 		}
-		f := strings.Fields(sc.Text())
 		if len(f) != 2 {
 			return nil, fmt.Errorf("cannot read MIG capabilities: line %d is not a name and a minor", line)
 		}

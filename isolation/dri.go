@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // ClassDRI is the class of the nodes of the kernel's graphics drivers (nvidia-drm). It belongs to GPUs: a lease gets those of its
@@ -35,11 +35,11 @@ func readDRI(root string) (map[string][]cgroup.DeviceRule, error) {
 	for _, path := range paths {
 		node := filepath.Dir(path)
 		dev := filepath.Dir(filepath.Dir(node))
-		vendor, err := os.ReadFile(filepath.Join(dev, "vendor"))
+		vendor, err := boundedread.Trusted(filepath.Join(dev, "vendor"), boundedread.Value)
 		if err != nil || strings.TrimSpace(string(vendor)) != nvidiaVendor {
 			continue
 		}
-		text, err := os.ReadFile(path)
+		text, err := boundedread.Trusted(path, boundedread.Value)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed by now
 		}

@@ -1,11 +1,9 @@
 package isolation
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Host is the device numbers and CPUs that the kernel reports.
@@ -44,7 +43,7 @@ func ReadHost(root string) (Host, error) {
 	h := Host{CPUs: map[int]string{}, Classes: map[string][]cgroup.DeviceRule{}}
 	var errs []error
 	read := func(path string) (string, bool) {
-		b, err := os.ReadFile(filepath.Join(root, path))
+		b, err := boundedread.Trusted(filepath.Join(root, path), boundedread.Table)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -107,8 +106,8 @@ func nodeRule(root, path string) (rule cgroup.DeviceRule, ok bool) {
 func parseMajors(text string) map[string]uint32 {
 	majors := map[string]uint32{}
 	character := false
-	for sc := bufio.NewScanner(strings.NewReader(text)); sc.Scan(); {
-		line := strings.TrimSpace(sc.Text())
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
 		if strings.HasSuffix(line, ":") {
 			character = line == "Character devices:"
 			continue

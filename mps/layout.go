@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // layout is the paths of one control daemon in the run directory: they last until the next boot, as the daemon does.
@@ -105,7 +107,7 @@ type record struct {
 
 // readRecord returns nil when there is no record or it cannot be read: the unit is then not managed by gpushare.
 func (l layout) readRecord() *record {
-	b, err := os.ReadFile(l.record())
+	b, err := boundedread.Trusted(l.record(), boundedread.Record)
 	if err != nil {
 		return nil
 	}

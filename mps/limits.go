@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // The limits of a control daemon are its defaults, which a server takes over when it starts, and those of each server, which its
@@ -130,19 +128,6 @@ func (w *gpuState) limitsDue(rec *record, readingDue bool, now time.Time) bool {
 
 // children lists the child processes of a control daemon, ascending: its servers, without a question that it would write to its log.
 func children(pid int) []int {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	var out []int
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // The thread has ended.
-		}
-		for word := range strings.FieldsSeq(string(b)) {
-			if n, err := strconv.Atoi(word); err == nil {
-				out = append(out, n)
-			}
-		}
-	}
-	slices.Sort(out)
+	out, _ := procfs.Children(pid) // It has ended.
 	return out
 }

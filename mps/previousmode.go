@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -26,7 +27,7 @@ func (s *Supervisor) previousPath(id gpu.UUID) string {
 
 // previous returns nil when no mode is recorded.
 func (s *Supervisor) previous(id gpu.UUID) (*previousMode, error) {
-	b, err := os.ReadFile(s.previousPath(id))
+	b, err := boundedread.Trusted(s.previousPath(id), boundedread.Record)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

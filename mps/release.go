@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Release identifies a control program, as far as it says.
@@ -59,7 +61,7 @@ func driverIn(program string) (string, error) {
 	if err != nil || info.Size() > maxProgram {
 		return "", err
 	}
-	b, err := os.ReadFile(program)
+	b, err := boundedread.Trusted(program, maxProgram)
 	if err != nil {
 		return "", err
 	}

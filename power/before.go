@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/durable"
 )
 
@@ -15,7 +16,7 @@ func (c *Caps) path(id gpu.UUID) string { return filepath.Join(c.Dir, string(id)
 
 // before returns the recorded limit from before; nil when none is.
 func (c *Caps) before(id gpu.UUID) (*Before, error) {
-	b, err := os.ReadFile(c.path(id))
+	b, err := boundedread.Trusted(c.path(id), boundedread.Record)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

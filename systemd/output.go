@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 const (
@@ -135,8 +136,7 @@ func (r *journalReader) read(ctx context.Context, args []string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("cannot read the journal: %w", err)
 	}
-	lines := bufio.NewScanner(out)
-	lines.Buffer(make([]byte, 64<<10), maxMessage)
+	lines := boundedread.Scanner(out, maxMessage)
 	for r.err == nil && lines.Scan() {
 		r.line(lines.Bytes())
 	}

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // usualPolicyDir is where both dbus-daemon and dbus-broker read an administrator's policy. Neither reads one below /run.
@@ -33,7 +35,7 @@ const migrationPolicy = `<?xml version="1.0"?>
 
 // MigrationDenied reports whether the policy that denies moving processes between units is installed.
 func (a *Adapter) MigrationDenied() (bool, error) {
-	b, err := os.ReadFile(a.policyFile())
+	b, err := boundedread.Trusted(a.policyFile(), boundedread.Value)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

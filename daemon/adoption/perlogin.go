@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // loginLimit is a memory limit that gpushare set on a user's logins, and the limit before it.
@@ -195,7 +195,7 @@ func (a *Adopter) showLoginLimits(logins []cgroup.Login) {
 		if err != nil || !managed {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(h.Dir(l.Cgroup), "memory.max"))
+		b, err := boundedread.Trusted(filepath.Join(h.Dir(l.Cgroup), "memory.max"), boundedread.Value)
 		if err != nil {
 			continue
 		}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -28,7 +28,7 @@ func (cs *Changes) fabric(ctx context.Context, ids ...gpu.UUID) planner.Fabric {
 func readFabric(ctx context.Context, root string, ids []gpu.UUID, query func(context.Context, gpu.UUID) (gpu.NVLinks, error)) planner.Fabric {
 	f := planner.Fabric{Links: map[gpu.UUID]planner.Links{}}
 	// The driver of the NVSwitches has one directory for each, named by its PCI address.
-	if entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices")); err == nil {
+	if entries, _, err := boundedread.Entries(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices"), boundedread.Files); err == nil {
 		f.Switches = len(entries)
 	}
 	var o external.Host

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 )
@@ -49,7 +49,7 @@ func (cs *Changes) planUnmanageRest() (out []step.Step, warnings []string, err e
 
 // cdiFiles lists the CDI specs that gpushare wrote.
 func (cs *Changes) cdiFiles() ([]string, error) {
-	entries, err := os.ReadDir(cs.Settings.CDIDir)
+	entries, _, err := boundedread.Entries(cs.Settings.CDIDir, boundedread.Files)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list CDI specs: %w", err)
 	}

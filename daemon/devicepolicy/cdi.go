@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -172,7 +173,7 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 
 // lastCDI returns the CDI file that a grant has; nil without one.
 func (pol *Policy) lastCDI(k state.GrantKey) []byte {
-	b, err := os.ReadFile(filepath.Join(pol.CDIDir, CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"))
+	b, err := boundedread.Trusted(filepath.Join(pol.CDIDir, CdiPrefix+isolation.CDIDevice(k.Tenant, k.Grant)+".json"), boundedread.Record)
 	if err != nil {
 		return nil
 	}
@@ -239,7 +240,7 @@ func (pol *Policy) container(ctx context.Context, hw *isolation.Hardware, l *lea
 // tenants. CDI.Mu is held.
 func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 	dir := pol.CDIDir
-	entries, err := os.ReadDir(dir)
+	entries, _, err := boundedread.Entries(dir, boundedread.Files)
 	if errors.Is(err, fs.ErrNotExist) {
 		if len(files) == 0 {
 			return nil
@@ -263,7 +264,7 @@ func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 			written[name] = w
 			continue
 		}
-		if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b) {
+		if old, err := boundedread.Trusted(file, boundedread.Record); err != nil || !bytes.Equal(old, b) {
 			if err := store.Replace(file, b, 0o600); err != nil {
 				errs = append(errs, err)
 				continue

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/gpushare/gpushare/cgroup"
 	devices "github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -60,7 +60,7 @@ func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info)
 	if !g.Supported {
 		return g
 	}
-	b, err := os.ReadFile(g.file)
+	b, err := boundedread.Trusted(g.file, boundedread.Record)
 	if err == nil {
 		err = json.Unmarshal(b, &g.units)
 	}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/systemd"
 )
 
@@ -27,7 +27,7 @@ func (f loginDirs) Logins(context.Context) ([]cgroup.Login, error) {
 	if f.top == "" {
 		return nil, cgroup.ErrNoLogins
 	}
-	entries, err := os.ReadDir(f.h.Dir(f.top))
+	entries, _, err := boundedread.Entries(f.h.Dir(f.top), boundedread.Files)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
@@ -70,7 +71,7 @@ func (j *JobFiles) sync() error {
 	case !errors.Is(err, fs.ErrExist):
 		return refuse(err)
 	}
-	there, err := os.ReadDir(j.Dir)
+	there, _, err := boundedread.Entries(j.Dir, boundedread.Files)
 	if err != nil {
 		return refuse(err)
 	}
@@ -98,7 +99,7 @@ const unfinishedJobs = ".jobs-"
 
 // writeJobs replaces a file at once if its content differs.
 func writeJobs(path, content string) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == content {
+	if old, err := boundedread.Trusted(path, boundedread.Record); err == nil && string(old) == content {
 		return nil
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), unfinishedJobs)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Network serves the metrics on a TCP address.
@@ -79,7 +79,7 @@ func (n *Network) check() error {
 	refuse := func(err error) error {
 		return fmt.Errorf("cannot serve metrics with metrics_web_config %s: %w", n.WebConfig, err)
 	}
-	b, err := os.ReadFile(n.WebConfig)
+	b, err := boundedread.Trusted(n.WebConfig, boundedread.Settings)
 	if err != nil {
 		return refuse(err)
 	}

@@ -166,7 +166,7 @@ func startWithPID(t *testing.T, pid int) string {
 			_ = cmd.Wait() // It was killed.
 		})
 		if cmd.Process.Pid == pid {
-			return procfs.Command(pid)
+			return procfs.Command(t.Context(), pid)
 		}
 	}
 	t.Skipf("other processes always got pid %d first", pid)

@@ -3,12 +3,9 @@
 package nvml
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Node implements gpu.Driver.
@@ -264,7 +262,7 @@ func pciAddress(p nvml.PciInfo) string {
 
 // numaNode reads the NUMA node of a PCI device, -1 when the kernel does not report it.
 func numaNode(root, pci string) int {
-	b, err := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices", pci, "numa_node"))
+	b, err := boundedread.Trusted(filepath.Join(root, "sys/bus/pci/devices", pci, "numa_node"), boundedread.Value)
 	if err != nil {
 		return -1
 	}
@@ -284,13 +282,13 @@ type kernelGPU struct {
 // kernelGPUs reads /proc/driver/nvidia/gpus, without access to a GPU.
 func kernelGPUs(root string) ([]kernelGPU, error) {
 	dir := filepath.Join(root, "proc/driver/nvidia/gpus")
-	entries, err := os.ReadDir(dir)
+	entries, _, err := boundedread.Entries(dir, boundedread.Files)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the kernel's GPUs: %w", err)
 	}
 	var out []kernelGPU
 	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(dir, e.Name(), "information"))
+		b, err := boundedread.Trusted(filepath.Join(dir, e.Name(), "information"), boundedread.Value)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the kernel's GPU: %w", err)
 		}
@@ -301,9 +299,8 @@ func kernelGPUs(root string) ([]kernelGPU, error) {
 
 // kernelUUID finds the UUID among the lines "name: value"; empty when there is none.
 func kernelUUID(information []byte) gpu.UUID {
-	lines := bufio.NewScanner(bytes.NewReader(information))
-	for lines.Scan() {
-		name, value, ok := strings.Cut(lines.Text(), ":")
+	for line := range strings.Lines(string(information)) {
+		name, value, ok := strings.Cut(line, ":")
 		if ok && strings.TrimSpace(name) == "GPU UUID" {
 			return gpu.UUID(strings.TrimSpace(value))
 		}

@@ -8,12 +8,14 @@ const (
 	Process     = 64 << 10  // other files of /proc/PID. Only the groups in status grow, and come after what is needed of it
 	Status      = 1 << 20   // the whole of /proc/PID/status: 65536 groups (NGROUPS_MAX) of up to 11 bytes
 	Value       = 64 << 10  // one file of sysfs, cgroupfs or /proc/sys
+	Table       = 1 << 20   // one of the driver in /proc: a line for each device
+	Mounts      = 4 << 20   // /proc/self/mountinfo: users add to its end, with FUSE
 	IDs         = 8 << 20   // cgroup.procs, cgroup.threads, children: more processes than a host has
-	Record      = 16 << 20  // a file that the daemon has written itself
+	Record      = 64 << 20  // a file that the daemon has written itself, or the host's list of users
 	Settings    = 4 << 20   // a file that an administrator writes
-	Program     = 256 << 20 // a program or library of the host that is searched
-	Line        = 64 << 10  // one line of a file, a log or an output
 
 	// Names is how many entries of a directory are listed: kernel.pid_max is at most 4 Mi, and 64-bit kernels allow no more processes.
 	Names = 4 << 20
+	// Files is how many entries are listed of a directory that only the daemon or an administrator fills.
+	Files = 64 << 10
 )

@@ -56,3 +56,10 @@ func (l *Lines) Err() error {
 	}
 	return l.err
 }
+
+// Scanner reads a stream line by line, and ends with bufio.ErrTooLong at a longer line.
+func Scanner(r io.Reader, limit int) *bufio.Scanner {
+	in := bufio.NewScanner(r)
+	in.Buffer(make([]byte, 0, min(limit, 4<<10)), limit)
+	return in
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/text"
 )
@@ -117,7 +117,7 @@ func (a *app) document(ctx context.Context, file string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxDocument))
+	b, _, err := boundedread.Prefix(in, maxDocument) // The daemon refuses one that is cut.
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the spec: %w", err)
 	}

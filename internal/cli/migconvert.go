@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/cli/migparted"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/mig"
@@ -85,14 +86,14 @@ the labels.`,
 // read reads a file, or standard input for -, up to the largest size of a document.
 func (a *app) read(ctx context.Context, file string) ([]byte, error) {
 	if file == "-" {
-		return io.ReadAll(io.LimitReader(a.io.In, maxDocument))
+		return boundedread.All(a.io.In, maxDocument)
 	}
 	f, err := openFile(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxDocument))
+	return boundedread.All(f, maxDocument)
 }
 
 func unknownLabel(file, label string, c *migparted.Config) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/mig"
 )
 
@@ -310,8 +311,7 @@ func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 	out := bufio.NewWriter(a.io.Out)
 	defer out.Flush()
 	enc := json.NewEncoder(out)
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 0, 1<<16), maxQuestion)
+	lines := boundedread.Scanner(in, maxQuestion)
 	n, bad := 0, 0
 	for lines.Scan() {
 		if err := ctx.Err(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // mayUseCDI refuses callers to whom a CDI device is of no use: podman of a user cannot read its file.
@@ -35,7 +36,7 @@ func (a *app) warnOfPause() {
 			dir = v
 		}
 	}
-	b, _ := os.ReadFile(filepath.Join(dir, pauseFile)) // without it there is no process
+	b, _ := boundedread.Trusted(filepath.Join(dir, pauseFile), boundedread.Value) // without it there is no process
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && pid > 0 {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 			return

@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 
@@ -14,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/store"
 )
 
@@ -156,15 +154,15 @@ func isNotFound(err error) bool {
 // stateDir reads one key of the daemon's settings, a flat file. Only the daemon checks the rest.
 func stateDir(settings string) (string, error) {
 	const usual = "/var/lib/gpushare"
-	b, err := os.ReadFile(settings)
+	b, err := boundedread.Trusted(settings, boundedread.Settings)
 	if errors.Is(err, fs.ErrNotExist) {
 		return usual, nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot read the settings: %w", err)
 	}
-	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
-		v, ok := strings.CutPrefix(sc.Text(), "state_dir:")
+	for line := range strings.Lines(string(b)) {
+		v, ok := strings.CutPrefix(strings.TrimRight(line, "\r\n"), "state_dir:")
 		if !ok {
 			continue
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // hierarchy is the name of the hierarchy. All daemons of a host use the same one.
@@ -35,7 +37,7 @@ func Open(name string) (r *Record, err error) {
 			err = fmt.Errorf("cannot record which processes descend from those of a lease: %w", errors.Join(err, r.Close()))
 		}
 	}()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, _, err := boundedread.TrustedPrefix("/proc/self/mountinfo", boundedread.Mounts)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 
 // of returns the directory that a process is recorded in.
 func (r *Record) of(pid int) (string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	b, _, err := boundedread.OfProcess(pid, "cgroup", boundedread.Process)
 	if err != nil {
 		return "", err
 	}
@@ -169,7 +171,7 @@ func (r *Record) Processes(lease string) ([]int, error) {
 	if r == nil {
 		return nil, nil
 	}
-	b, err := os.ReadFile(filepath.Join(r.cgroup(lease), procs))
+	b, err := boundedread.Trusted(filepath.Join(r.cgroup(lease), procs), boundedread.IDs)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil, nil // It was removed.
 	}
@@ -195,7 +197,7 @@ func (r *Record) Leases() ([]string, error) {
 	if r == nil {
 		return nil, nil
 	}
-	entries, err := os.ReadDir(r.dir)
+	entries, _, err := boundedread.Entries(r.dir, boundedread.Files)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the recorded leases: %w", err)
 	}

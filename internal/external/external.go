@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/slurm"
 )
 
@@ -67,38 +67,39 @@ func Read(root, host string) Host {
 
 // Processes finds the daemons by the names that the kernel keeps, of 15 characters.
 func (o *Host) Processes(root string) {
-	entries, err := os.ReadDir(filepath.Join(root, "proc"))
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			o.Errs = append(o.Errs, fmt.Errorf("cannot list processes: %w", err))
+	err := boundedread.EachName(filepath.Join(root, "proc"), func(names []string) bool {
+		for _, name := range names {
+			if pid, err := strconv.Atoi(name); err == nil {
+				o.process(root, pid)
+			}
 		}
-		return
+		return true
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		o.Errs = append(o.Errs, fmt.Errorf("cannot list processes: %w", err))
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		name, err := os.ReadFile(filepath.Join(root, "proc", e.Name(), "comm"))
-		if err != nil {
-			continue // It ended.
-		}
-		switch strings.TrimSpace(string(name)) {
-		case "slurmd":
-			o.Slurmd = pid
-		case "kubelet":
-			o.Kubelet = pid
-		case "nv-hostengine":
-			o.HostEngine = pid
-		case "nv-fabricmanage":
-			o.FabricManager = pid
-		}
+}
+
+func (o *Host) process(root string, pid int) {
+	name, err := boundedread.Trusted(filepath.Join(root, "proc", strconv.Itoa(pid), "comm"), boundedread.Value)
+	if err != nil {
+		return // It ended.
+	}
+	switch strings.TrimSpace(string(name)) {
+	case "slurmd":
+		o.Slurmd = pid
+	case "kubelet":
+		o.Kubelet = pid
+	case "nv-hostengine":
+		o.HostEngine = pid
+	case "nv-fabricmanage":
+		o.FabricManager = pid
 	}
 }
 
 // readGres reads a gres.conf with what it includes.
 func readGres(root, file, node string, depth int) (slurm.GPUs, error) {
-	b, err := os.ReadFile(filepath.Join(root, file))
+	b, err := boundedread.Trusted(filepath.Join(root, file), boundedread.Settings)
 	if err != nil {
 		return slurm.GPUs{}, err
 	}

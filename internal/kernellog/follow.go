@@ -89,6 +89,7 @@ type grown struct {
 	file **os.File
 	f    func(Record)
 	rest string // an incomplete line
+	long bool   // it is longer than any record
 }
 
 // follow waits for the kernel's notice of each change of the file's directory (inotify).
@@ -136,25 +137,31 @@ func (g *grown) read() error {
 		return err
 	}
 	(*g.file).Close()
-	*g.file, g.rest = next, ""
+	*g.file, g.rest, g.long = next, "", false
 	return g.lines()
 }
 
 func (g *grown) lines() error {
-	in := bufio.NewReader(*g.file)
+	in := bufio.NewReaderSize(*g.file, maxRecord)
 	for {
-		line, err := in.ReadString('\n')
-		g.rest += line
-		if errors.Is(err, io.EOF) {
-			return nil
+		part, err := in.ReadSlice('\n')
+		if len(g.rest)+len(part) <= maxRecord {
+			g.rest += string(part)
+		} else {
+			g.rest, g.long = "", true // It is no record.
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
 			return err
 		}
-		if r, ok := Parse(strings.TrimSuffix(g.rest, "\n")); ok {
+		if r, ok := Parse(strings.TrimSuffix(g.rest, "\n")); ok && !g.long {
 			r.Time = time.Now()
 			g.f(r)
 		}
-		g.rest = ""
+		g.rest, g.long = "", false
 	}
 }

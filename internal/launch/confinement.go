@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Confinement is what confines a process beyond its user. A detached program is no descendant of its caller and inherits
@@ -54,7 +56,7 @@ func confinementOf(pid string) (Confinement, error) {
 	if err := c.readStatus(pid); err != nil {
 		return c, err
 	}
-	label, err := os.ReadFile(filepath.Join(dir, "attr/current"))
+	label, err := boundedread.Trusted(filepath.Join(dir, "attr/current"), boundedread.Value)
 	// EINVAL: no security module has labels.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, os.ErrNotExist) {
 		return c, err
@@ -65,7 +67,7 @@ func confinementOf(pid string) (Confinement, error) {
 
 // readStatus reads /proc/PID/status (proc_pid_status(5)).
 func (c *Confinement) readStatus(pid string) error {
-	b, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+	b, err := boundedread.Trusted(filepath.Join("/proc", pid, "status"), boundedread.Status)
 	if err != nil {
 		return err
 	}

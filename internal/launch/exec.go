@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Exit codes, as those of a shell that cannot run a program.
@@ -119,7 +121,7 @@ func takeConnection() (*os.File, error) {
 
 // closeOnExec closes the descriptors from a number on when the program is executed: the parent may have left some open.
 func closeOnExec(from int) error {
-	entries, err := os.ReadDir("/proc/self/fd")
+	entries, _, err := boundedread.Entries("/proc/self/fd", boundedread.Names)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -95,12 +96,12 @@ func CredentialsOf(p Process) (Credentials, error) {
 
 func readCredentials(pid string) (o Credentials, err error) {
 	dir := filepath.Join("/proc", pid)
-	limits, err := os.ReadFile(filepath.Join(dir, "limits"))
+	limits, err := boundedread.Trusted(filepath.Join(dir, "limits"), boundedread.Value)
 	if err != nil {
 		return o, err
 	}
 	o.Limits = parseLimits(string(limits))
-	score, err := os.ReadFile(filepath.Join(dir, "oom_score_adj"))
+	score, err := boundedread.Trusted(filepath.Join(dir, "oom_score_adj"), boundedread.Value)
 	if err != nil {
 		return o, err
 	}

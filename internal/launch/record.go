@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Result is how a program ended.
@@ -51,7 +53,7 @@ func recordPath(dir, id string) string { return filepath.Join(dir, id+".json") }
 func outputPath(dir, id string) string { return filepath.Join(dir, id+".log") }
 
 func readRecord(dir, id string) (*record, error) {
-	b, err := os.ReadFile(recordPath(dir, id))
+	b, err := boundedread.Trusted(recordPath(dir, id), boundedread.Record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrUnknown
 	}

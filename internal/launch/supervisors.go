@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -132,7 +133,7 @@ func (k *Supervisors) Remove(id string) {
 
 // Prune removes the outputs and records of ids that are no longer needed.
 func (k *Supervisors) Prune(needed func(id string) bool) {
-	entries, err := os.ReadDir(k.Dir)
+	entries, _, err := boundedread.Entries(k.Dir, boundedread.Files)
 	if err != nil {
 		return // There is no directory.
 	}

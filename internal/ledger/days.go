@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/faultpoint"
 )
 
@@ -27,7 +28,7 @@ func OpenDays(dir, name string) (*Days, error) {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
 	d := &Days{dir: dir, name: name}
-	entries, err := os.ReadDir(dir)
+	entries, _, err := boundedread.Entries(dir, boundedread.Files)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
@@ -43,7 +44,7 @@ func OpenDays(dir, name string) (*Days, error) {
 
 // List returns the days that have a file, the oldest first, each as 2006-01-02.
 func (d *Days) List() ([]string, error) {
-	entries, err := os.ReadDir(d.dir)
+	entries, _, err := boundedread.Entries(d.dir, boundedread.Files)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the %s ledger: %w", d.name, err)
 	}

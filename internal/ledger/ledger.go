@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Options bound a ledger. The zero value is valid.
@@ -299,7 +301,7 @@ func path(dir, name string, number uint64) string {
 
 // numbers returns the numbers of the existing files, the oldest first.
 func numbers(dir, name string) ([]uint64, error) {
-	entries, err := os.ReadDir(dir)
+	entries, _, err := boundedread.Entries(dir, boundedread.Files)
 	if err != nil {
 		return nil, err
 	}

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // entry is one line of passwd or group.
@@ -62,7 +63,7 @@ func queryable(name string) bool {
 
 // readFile reads a passwd or group file. A missing file has no entries.
 func readFile(path, usual string) ([]entry, error) {
-	b, err := os.ReadFile(cmp.Or(path, usual))
+	b, err := boundedread.Trusted(cmp.Or(path, usual), boundedread.Record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -257,7 +258,7 @@ func placements(s *gpu.Snapshot) []gpu.Placement {
 // ReadEpoch reads the epoch from the host.
 func ReadEpoch(root string) Epoch {
 	var e Epoch
-	if b, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/random/boot_id")); err == nil {
+	if b, err := boundedread.Trusted(filepath.Join(root, "proc/sys/kernel/random/boot_id"), boundedread.Value); err == nil {
 		e.Boot = strings.TrimSpace(string(b))
 	}
 	// The module's directory in sysfs was created when it was loaded.

@@ -90,7 +90,7 @@ func joinArguments(b []byte, cut bool) string {
 // process can declare any part of its memory to be it (PR_SET_MM), so it proves nothing about a process of a user.
 func Environment(ctx context.Context, pid int) ([]byte, error) {
 	b, _, err := memory(ctx, pid, "environ", boundedread.Environment)
-	if err != nil || len(b) > 0 {
+	if err != nil && !errors.Is(err, ErrNoProcess) || len(b) > 0 {
 		return b, err
 	}
 	// A first thread that has ended no longer has an environment; the other threads do.

@@ -2,8 +2,11 @@ package procfs
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Thread is one thread of a process.
@@ -47,6 +50,28 @@ func threadIDs(pid int) ([]int, error) {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
 	return tids, nil
+}
+
+// Children lists the child processes of a process, ascending.
+func Children(pid int) ([]int, error) {
+	tids, err := threadIDs(pid)
+	if err != nil {
+		return nil, err
+	}
+	var children []int
+	for _, tid := range tids {
+		b, _, err := boundedread.OfProcess(pid, "task/"+strconv.Itoa(tid)+"/children", boundedread.IDs)
+		if err != nil {
+			continue // The thread has ended.
+		}
+		for word := range strings.FieldsSeq(string(b)) {
+			if n, err := strconv.Atoi(word); err == nil {
+				children = append(children, n)
+			}
+		}
+	}
+	slices.Sort(children)
+	return children, nil
 }
 
 // processOf returns the pid of a thread's process; 0 if there is no such thread.

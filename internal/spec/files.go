@@ -3,15 +3,13 @@ package spec
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // DropIns is the directory next to a spec whose files add tenants.
@@ -109,17 +107,10 @@ func onlyHere(s *api.Spec, main string, dropIn bool) (found api.FieldErrors) {
 
 // readFile reads a regular file: a user who may write a drop-in must not make the reader wait.
 func readFile(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, unreadableFile(err)
-	}
-	defer f.Close()
-	if i, err := f.Stat(); err != nil {
-		return nil, unreadableFile(err)
-	} else if !i.Mode().IsRegular() {
+	text, _, err := boundedread.TrustedPrefix(name, MaxSize+1)
+	if errors.Is(err, boundedread.ErrType) {
 		return nil, unreadableFile(fmt.Errorf("%s is no regular file", name))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
 		return nil, unreadableFile(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // dir is the directory of the store: names are plain, without slashes. Tests replace it by a directory that loses and fails
@@ -111,7 +113,7 @@ func readFile(d dir, name string) (b []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(f)
+	return boundedread.All(f, boundedread.Record)
 }
 
 // writeFile writes a whole file and waits until it is on the disk.

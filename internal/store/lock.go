@@ -3,12 +3,13 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // lock locks the directory for this process. The kernel unlocks it when the process ends.
@@ -68,7 +69,7 @@ func flock(f *os.File) error {
 var ErrLocked = errors.New("another gpushared uses it")
 
 func lockedBy(f *os.File) string {
-	b, err := io.ReadAll(io.LimitReader(f, 200))
+	b, _, err := boundedread.Prefix(f, 200)
 	if text := strings.TrimSpace(string(b)); err == nil && text != "" {
 		return text
 	}
@@ -76,7 +77,7 @@ func lockedBy(f *os.File) string {
 }
 
 func programName() string {
-	name, err := os.ReadFile("/proc/self/comm")
+	name, err := boundedread.Trusted("/proc/self/comm", boundedread.Value)
 	if err != nil {
 		return "unknown"
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // RunDir has files that are used until the next boot. A file is replaced atomically, so that a restarted daemon finds the
@@ -79,7 +81,7 @@ func (d RunDir) Read(name string) ([]byte, *Damage, error) {
 }
 
 func readSealed(path string) ([]byte, error) {
-	file, err := os.ReadFile(path)
+	file, err := boundedread.Trusted(path, boundedread.Record)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -18,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/isolation"
 )
 
@@ -64,13 +64,8 @@ func readFile(file string) ([]byte, error) {
 	case info.Mode().Perm()&0o002 != 0:
 		return nil, errors.New("every user may write it, and its hooks run as root")
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && len(b) > most {
+	b, err := boundedread.Trusted(file, most)
+	if errors.Is(err, boundedread.ErrTooLarge) {
 		err = fmt.Errorf("it has more than %d KiB", most>>10)
 	}
 	return b, err

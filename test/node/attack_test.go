@@ -275,7 +275,7 @@ wait`
 	}
 	for _, p := range found {
 		if at, err := procfs.Cgroup(p.PID); err != nil || !strings.HasPrefix(at+"/", l.Isolation.Cgroup+"/") {
-			t.Errorf("%s is in %s, %v, and its lease in %s", procfs.Command(p.PID), at, err, l.Isolation.Cgroup)
+			t.Errorf("%s is in %s, %v, and its lease in %s", procfs.Command(t.Context(), p.PID), at, err, l.Isolation.Cgroup)
 		}
 	}
 	// The first process ends, the lease stays for the others, and is then stopped.
@@ -300,7 +300,7 @@ func marked(t *testing.T, prefix string) []procfs.Stat {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(s procfs.Stat) bool { return s.Dead() || !strings.HasPrefix(procfs.Command(s.PID), prefix) })
+	return slices.DeleteFunc(all, func(s procfs.Stat) bool { return s.Dead() || !strings.HasPrefix(procfs.Command(t.Context(), s.PID), prefix) })
 }
 
 // Only root may write the files of the daemon, and files that other users may read contain nothing of a tenant.
