@@ -168,7 +168,7 @@ func TestSocketUsersBehindManyDescriptors(t *testing.T) {
 }
 
 func TestManyThreads(t *testing.T) {
-	const n = 10000
+	const n = 3000
 	p := tracing.Run(t, hostile.Command(t, hostile.Threads, n))
 	var threads []procfs.Thread
 	var err error

@@ -37,6 +37,7 @@ type Node struct {
 	Dir      string            // everything of this node; a new temporary directory if empty
 	Settings map[string]string // more lines for gpushared.yaml
 	Env      []string          // more environment for the daemon
+	Before   []string          // a command that executes the daemon, whose command line follows; empty: none
 
 	RealNodes bool // set by StartSim: the virtual GPUs are device nodes, which device rules apply to
 
@@ -161,7 +162,8 @@ func (n *Node) StartDaemon(ctx context.Context) error {
 		return err
 	}
 	defer notify.Close()
-	cmd := exec.Command(n.program("gpushared"), "--settings", settings)
+	argv := append(slices.Clone(n.Before), n.program("gpushared"), "--settings", settings)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(append(os.Environ(), n.Env...), "NOTIFY_SOCKET="+filepath.Join(n.Dir, "notify"))
 	// A file and not a pipe: processes that outlive the daemon have it open too, and Wait would wait for them.
 	log, err := os.OpenFile(n.LogFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)

@@ -300,7 +300,9 @@ func marked(t *testing.T, prefix string) []procfs.Stat {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(s procfs.Stat) bool { return s.Dead() || !strings.HasPrefix(procfs.Command(t.Context(), s.PID), prefix) })
+	return slices.DeleteFunc(all, func(s procfs.Stat) bool {
+		return s.Dead() || !strings.HasPrefix(procfs.Command(t.Context(), s.PID), prefix)
+	})
 }
 
 // Only root may write the files of the daemon, and files that other users may read contain nothing of a tenant.

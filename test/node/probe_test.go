@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/hostile"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -48,6 +49,7 @@ type reply struct {
 
 func TestMain(m *testing.M) {
 	tracing.Main()
+	hostile.Main()
 	if text := os.Getenv(probeEnv); text != "" {
 		var p probe
 		r := reply{}
