@@ -45,7 +45,8 @@ func sliceOf(prefix, unit string) (n cgroup.SliceName, ok bool) {
 	if n.Grant, err = unescape(grant); err != nil {
 		return n, false
 	}
-	return n, n.Check() == nil
+	// Of the many ways to write a name, only that of sliceUnit is the unit of gpushare.
+	return n, n.Check() == nil && sliceUnit(prefix, n) == unit
 }
 
 // ownUnit reports whether a unit's name begins as those of gpushare's units.

@@ -1,6 +1,9 @@
 package kernellog
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -86,6 +89,38 @@ func FuzzParse(f *testing.F) {
 		}
 		if priority := record[:strings.IndexAny(record, ",;")]; len(strings.TrimLeft(priority, "0")) > 1 {
 			t.Errorf("%q is not from the kernel", record)
+		}
+	})
+}
+
+// FuzzGrown reads random bytes as a log that is a file: what is reported is in a line that is no longer than a record.
+func FuzzGrown(f *testing.F) {
+	f.Add([]byte("4,1,2,-;NVRM: Xid (PCI:0000:07:00): 79\n4,1,2,-;NVRM: Xid"))
+	f.Add(append(bytes.Repeat([]byte("x"), 2*maxRecord), "\n4,1,2,-;NVRM: Xid (PCI:0000:07:00): 79\n"...))
+	name := filepath.Join(f.TempDir(), "kmsg")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		got, want := 0, 0
+		g := &grown{path: name, file: &file, f: func(Record) { got++ }}
+		if err := g.lines(); err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(b) {
+			if text, whole := bytes.CutSuffix(line, []byte("\n")); whole && len(line) <= maxRecord {
+				if _, ok := Parse(string(text)); ok {
+					want++
+				}
+			}
+		}
+		if got != want || len(g.rest) > maxRecord {
+			t.Errorf("%d of %d records, %d bytes kept", got, want, len(g.rest))
 		}
 	})
 }

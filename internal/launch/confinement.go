@@ -71,8 +71,12 @@ func (c *Confinement) readStatus(pid string) error {
 	if err != nil {
 		return err
 	}
+	return c.parseStatus(string(b))
+}
+
+func (c *Confinement) parseStatus(status string) (err error) {
 	fields := map[string]string{}
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(status) {
 		if name, value, ok := strings.Cut(line, ":"); ok {
 			fields[name] = strings.TrimSpace(value)
 		}

@@ -39,6 +39,11 @@ func CgroupBytes(pid int, buf []byte) ([]byte, error) {
 			return nil, unreadable(pid, "cgroup", err)
 		}
 	}
+	return parseCgroup(rest)
+}
+
+// parseCgroup finds the path in the v2 hierarchy in /proc/PID/cgroup.
+func parseCgroup(rest []byte) ([]byte, error) {
 	for len(rest) > 0 {
 		line := rest
 		if i := bytes.IndexByte(rest, '\n'); i >= 0 {

@@ -123,24 +123,11 @@ func EUID(pid int) (uint32, error) { return user(pid, 1) }
 
 // user reads one of the real, effective, saved and file system's user ids.
 func user(pid, which int) (uint32, error) {
-	b, err := readFile(pid, "status")
+	ids, err := UIDs(pid)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
-			f := strings.Fields(rest)
-			if len(f) <= which {
-				break
-			}
-			uid, err := strconv.ParseUint(f[which], 10, 32)
-			if err != nil {
-				break
-			}
-			return uint32(uid), nil
-		}
-	}
-	return 0, fmt.Errorf("cannot read the user of pid %d: its status has no Uid line", pid)
+	return uint32(ids[which]), nil
 }
 
 // UIDs are all the user ids of a process: real, effective, saved and of the file system, in this order.
@@ -149,22 +136,30 @@ func UIDs(pid int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ids []int
-	for line := range strings.Lines(string(b)) {
+	ids, ok := parseUIDs(string(b))
+	if !ok {
+		return nil, fmt.Errorf("cannot read the users of pid %d: its status has no Uid line with four ids", pid)
+	}
+	return ids, nil
+}
+
+// parseUIDs reads the four user ids in /proc/PID/status.
+func parseUIDs(status string) (ids []int, ok bool) {
+	for line := range strings.Lines(status) {
 		rest, ok := strings.CutPrefix(line, "Uid:")
+		if !ok {
+			continue
+		}
 		for _, f := range strings.Fields(rest) {
 			uid, err := strconv.ParseUint(f, 10, 32)
-			if !ok || err != nil {
-				break
+			if err != nil {
+				return nil, false
 			}
 			ids = append(ids, int(uid))
 		}
-		if ok && len(ids) == 4 {
-			return ids, nil
-		}
-		ids = nil
+		return ids, len(ids) == 4
 	}
-	return nil, fmt.Errorf("cannot read the users of pid %d: its status has no Uid line with four ids", pid)
+	return nil, false
 }
 
 // PIDs lists all visible processes, in ascending order.

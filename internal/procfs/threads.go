@@ -30,18 +30,28 @@ func Threads(pid int) ([]Thread, error) {
 			continue
 		}
 		t := Thread{TID: tid}
-		for line := range strings.Lines(string(b)) {
-			if rest, ok := strings.CutPrefix(line, "State:"); ok {
-				t.State = strings.TrimSpace(rest)[0]
-			} else if rest, ok := strings.CutPrefix(line, "TracerPid:"); ok {
-				tracer, _ := strconv.Atoi(strings.TrimSpace(rest)) // 0 is none
-				t.Tracer = processOf(tracer)
-				break
-			}
+		t.State, t.Tracer = parseThread(string(b))
+		if t.Tracer != 0 {
+			t.Tracer = processOf(t.Tracer)
 		}
 		threads = append(threads, t)
 	}
 	return threads, nil
+}
+
+// parseThread reads the state and the tracing thread in /proc/PID/task/TID/status.
+func parseThread(status string) (state byte, tracer int) {
+	for line := range strings.Lines(status) {
+		if rest, ok := strings.CutPrefix(line, "State:"); ok {
+			if rest = strings.TrimSpace(rest); rest != "" {
+				state = rest[0]
+			}
+		} else if rest, ok := strings.CutPrefix(line, "TracerPid:"); ok {
+			tracer, _ = strconv.Atoi(strings.TrimSpace(rest)) // 0 is none
+			break
+		}
+	}
+	return state, max(tracer, 0)
 }
 
 func threadIDs(pid int) ([]int, error) {
