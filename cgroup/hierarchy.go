@@ -146,6 +146,16 @@ func readChildren(dir string) (names []string, err error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
+	return childrenIn(fd)
+}
+
+// mostChildren is how many cgroups may be in one: a user makes as many as they like in a part of the hierarchy that is theirs.
+const mostChildren = boundedread.Files
+
+var errManyChildren = fmt.Errorf("it has more than %d cgroups: %w", mostChildren, boundedread.ErrTooLarge)
+
+// childrenIn lists the directories in an open one.
+func childrenIn(fd int) (names []string, err error) {
 	var buf [4096]byte
 	for {
 		n, err := unix.Getdents(fd, buf[:])
@@ -155,6 +165,9 @@ func readChildren(dir string) (names []string, err error) {
 		if n <= 0 || err != nil {
 			slices.Sort(names)
 			return names, err
+		}
+		if len(names) >= mostChildren {
+			return names, errManyChildren
 		}
 		for b := buf[:n]; len(b) > 0; { // See struct linux_dirent64 in getdents(2).
 			length := int(binary.NativeEndian.Uint16(b[16:]))
@@ -180,30 +193,20 @@ func (h Hierarchy) MemoryNodes(cg string) string {
 func (h Hierarchy) Direct(cg string) ([]int, error) { return readPIDs(h.Dir(cg)) }
 
 func (h Hierarchy) pids(cg string) ([]int, error) {
-	var all []int
-	top := h.Dir(cg)
-	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if p != top && isRemoved(err) {
-				return nil // this child was removed during the read
-			}
-			return err
-		}
-		if !d.IsDir() {
-			return nil
-		}
-		pids, err := readPIDs(p)
-		if err != nil && (p == top || !errors.Is(err, ErrNotFound)) {
-			return err
+	all, err := readPIDs(h.Dir(cg))
+	if err != nil {
+		return nil, err
+	}
+	below, err := h.Children(cg)
+	if err != nil {
+		return nil, err
+	}
+	for _, child := range below {
+		pids, err := h.pids(child)
+		if err != nil && !errors.Is(err, ErrNotFound) { // It was removed meanwhile.
+			return nil, err
 		}
 		all = append(all, pids...)
-		return nil
-	})
-	if isRemoved(err) {
-		return nil, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the processes of cgroup %s: %w", cg, err)
 	}
 	return all, nil
 }

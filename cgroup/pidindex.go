@@ -2,7 +2,6 @@ package cgroup
 
 import (
 	"errors"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -64,19 +63,9 @@ func subdirs(dir int) []string {
 	if err != nil {
 		return nil
 	}
-	f := os.NewFile(uintptr(fd), "cgroup")
-	defer f.Close()
-	entries, err := f.ReadDir(-1)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, e.Name())
-		}
-	}
-	return out
+	defer unix.Close(fd)
+	names, _ := childrenIn(fd) // Those that could be read.
+	return names
 }
 
 // readProcs reads cgroup.procs of the open directory and reports whether the cgroup exists. The processes of a threaded
