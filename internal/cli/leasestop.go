@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/text"
 )
 
@@ -105,15 +105,16 @@ func (a *app) agree(ctx context.Context, question string, yes bool) error {
 		return usageError{err: errors.New("nothing was changed: there is no terminal to ask on"), hint: "--yes answers the question"}
 	}
 	fmt.Fprint(a.io.Err, question+" [y/N] ")
-	answer, err := bufio.NewReader(a.io.In).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	in := boundedread.Scanner(a.io.In, boundedread.Command)
+	answered := in.Scan()
+	switch strings.ToLower(strings.TrimSpace(in.Text())) {
 	case "y", "yes":
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil {
+	if !answered {
 		fmt.Fprintln(a.io.Err)
 	}
 	return &exitError{code: api.ExitFailed, err: errors.New("nothing was changed")}

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,8 +56,8 @@ func Exec(supervised bool) int {
 	}
 	var p Program
 	// The whole line is read: unread data would reset the connection at the daemon.
-	message, err := bufio.NewReader(io.LimitReader(conn, 8*maxBytes)).ReadBytes('\n')
-	if err != nil || json.Unmarshal(message, &p) != nil {
+	message := boundedread.Scanner(conn, 8*maxBytes)
+	if !message.Scan() || json.Unmarshal(message.Bytes(), &p) != nil {
 		return ExitWaiting
 	}
 	f := execProgram(&p)
