@@ -8,6 +8,8 @@ import (
 // Defaults of the spec.
 const (
 	DefaultGPUMemoryReserve = Bytes(1 << 30)
+	DefaultHalfLife         = Duration(24 * time.Hour)
+	DefaultQueueWaiting     = 32
 	DefaultKeep             = Duration(5 * time.Minute)
 	DefaultRound            = Duration(time.Second)
 	DefaultOveruseGrace     = Duration(10 * time.Second)

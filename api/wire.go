@@ -427,10 +427,12 @@ type Lease struct {
 	Share              *LeaseShare     `json:"share,omitempty"`
 	GPUMemory          *LeaseMemory    `json:"gpu_memory,omitempty"`
 	Isolation          IsolationStatus `json:"isolation"`
-	FrozenFor          []string        `json:"frozen_for,omitempty"` // why it is frozen; the short freezes of time slices are not listed
-	Notices            []string        `json:"notices,omitempty"`    // the last few, newest last
-	Position           int             `json:"position,omitempty"`   // in the queue, from 1
-	Waiting            string          `json:"waiting,omitempty"`    // why
+	FrozenFor          []string        `json:"frozen_for,omitempty"`      // why it is frozen; the short freezes of time slices are not listed
+	Notices            []string        `json:"notices,omitempty"`         // the last few, newest last
+	Position           int             `json:"position,omitempty"`        // in the queue, from 1
+	PositionReason     string          `json:"position_reason,omitempty"` // what the position follows from
+	Waiting            string          `json:"waiting,omitempty"`         // why
+	ExpectedStart      *time.Time      `json:"expected_start,omitempty"`  // when it starts at the latest, if leases run to their known ends; absent: it is not known
 	Created            time.Time       `json:"created"`
 	Started            *time.Time      `json:"started,omitempty"`
 	Expires            *time.Time      `json:"expires,omitempty"` // the end of max_time

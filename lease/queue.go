@@ -40,6 +40,9 @@ type Ticket struct {
 	queued     bool      // it was in the queue when Submit returned, or its place was taken back
 	deadline   time.Time // of Await, where the request has a limit
 
+	order    ticketOrder // why it is where it is in the queue
+	expected *time.Time  // when it starts at the latest, if leases run to their known ends
+
 	preempt     *preemption // the leases that are stopped for it
 	preemptions int         // how often leases were stopped for it
 }
@@ -169,9 +172,8 @@ func (t *Table) feasibleLocked(r *Request, candidates []Grant) ([]Grant, error) 
 
 // evaluateLocked places what can be placed, in the order of the queue, and updates the position of the other tickets.
 func (t *Table) evaluateLocked() {
-	slices.SortStableFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.sequence, b.sequence))
-	})
+	t.countUseLocked()
+	t.order.sort(t)
 	// A reserved grant that was placed elsewhere frees the place that was reserved for it, and a user who has a lease more
 	// may not have what an earlier request of theirs claims: evaluate again.
 	for again := true; again; {
@@ -385,7 +387,10 @@ func (k *Ticket) reportEndedLocked() {
 
 func (k *Ticket) wireLocked() api.Lease {
 	w := k.lease.Wire()
-	w.Position, w.Waiting = k.position, k.waiting
+	w.Position, w.Waiting, w.ExpectedStart = k.position, k.waiting, k.expected
+	if k.position > 0 {
+		w.PositionReason = k.positionReason()
+	}
 	return w
 }
 

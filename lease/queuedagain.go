@@ -34,6 +34,7 @@ func (t *Table) queueAgain(ctx context.Context, e *entry, at gpu.UUID) bool {
 		t.mu.Unlock()
 		return false
 	}
+	t.countUseLocked()
 	delete(t.leases, e.ID)
 	t.view.occupy(at, &e.Place)
 	k.lease.Terms, k.lease.Place, k.lease.State = k.candidates[0], Place{}, Queued

@@ -1,9 +1,6 @@
 package lease
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // savedTicket is what is saved of a ticket over a restart of the daemon: the caller's key and its position. The ticket
 // itself ends with the daemon; a caller that repeats its request with the same key gets the same position.
@@ -46,10 +43,10 @@ func (t *Table) takeSavedLocked(r *Request) (sequence uint64, ok bool) {
 }
 
 // yieldsToSavedLocked reports whether a saved ticket that is not claimed yet is ahead of this ticket, for the same kind
-// of GPU.
+// of GPU, or may be: which of two users is ahead is known when the requests of both are there.
 func (t *Table) yieldsToSavedLocked(k *Ticket) bool {
 	return slices.ContainsFunc(t.savedTickets, func(w savedTicket) bool {
-		first := cmp.Or(cmp.Compare(w.Rank, k.rank()), cmp.Compare(k.sequence, w.Sequence)) > 0
+		first := w.Rank > k.rank() || w.Rank == k.rank() && (w.UID != k.request.UID || w.Sequence < k.sequence)
 		return first && slices.ContainsFunc(k.candidates, func(g Grant) bool { return slices.Contains(w.Kinds, g.Kind()) })
 	})
 }

@@ -18,6 +18,8 @@ type state struct {
 	Leases       []Lease       `json:"leases"`
 	Reserved     []reservation `json:"reserved,omitempty"`
 	SavedTickets []savedTicket `json:"saved_tickets,omitempty"`
+	// Lately is what was used up to its time. The leases go on from there, so it is exact whenever the state was written.
+	Lately *Lately `json:"used_lately,omitempty"`
 }
 
 type reservation struct {
@@ -34,6 +36,10 @@ func (t *Table) State() ([]byte, error) {
 
 func (t *Table) stateLocked() ([]byte, error) {
 	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked(), SavedTickets: t.savedTicketsLocked()}
+	if !t.lately.at.IsZero() {
+		used := t.lately.list()
+		s.Lately = &used
+	}
 	for k, p := range t.reserved {
 		s.Reserved = append(s.Reserved, reservation{k, p})
 	}
@@ -73,6 +79,9 @@ func (t *Table) Restore(b []byte) error {
 	}
 	for _, r := range s.Reserved {
 		t.reserved[r.Key] = r.Places
+	}
+	if s.Lately != nil {
+		t.lately.restore(s.Lately)
 	}
 	t.savedTickets = s.SavedTickets
 	for _, w := range s.SavedTickets {

@@ -82,6 +82,8 @@ type Table struct {
 	unmet        []Unmet
 	savedTickets []savedTicket // from before the restart, not claimed yet
 	recentIDs    []string      // ids of the last leases that ended
+	lately       lately
+	order        queueOrder
 }
 
 // entry is a lease in the table.
@@ -108,6 +110,7 @@ func (t *Table) Update(v View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	respec := !t.ready || v.Generation != t.view.Generation
+	t.countUseLocked() // With the half-life until now.
 	t.view, t.ready = v, true
 	if respec {
 		t.reviseTermsLocked()
@@ -392,6 +395,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 
 // removeLocked removes the lease from the table.
 func (t *Table) removeLocked(e *entry) {
+	t.countUseLocked()
 	delete(t.leases, e.ID)
 	t.retireIDLocked(e.ID)
 	e.State = Ended
@@ -459,6 +463,7 @@ func (t *Table) Recovered(id string, p Process) {
 
 // startTimeLocked sets the start time and the expiry of the lease.
 func (t *Table) startTimeLocked(e *entry) {
+	t.countUseLocked()
 	now := t.cfg.Now()
 	e.Started = &now
 	if m, _ := e.Time(); m != nil {

@@ -129,9 +129,9 @@ func TestGrantSelection(t *testing.T) {
 func TestQueueOrder(t *testing.T) {
 	v := lab()
 	high := with(exclusive("urgent", "one", 1), func(g *Grant) { g.Priority = "high" })
-	v.Grants = append(v.Grants, high)
+	v.Grants = append(v.Grants, high, exclusive("biology", "big", 2))
 	tab, _ := table(t, v)
-	_, big := mustSubmit(t, tab, "physics", "big")
+	_, big := mustSubmit(t, tab, "biology", "big")
 	first := queue(t, tab, "physics", "one")
 	second := queue(t, tab, "ml", "one")
 	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 exclusive GPU requested, 0 idle") {
@@ -155,8 +155,10 @@ func TestQueueOrder(t *testing.T) {
 
 func TestNoStarvation(t *testing.T) {
 	t.Run("exclusive GPUs", func(t *testing.T) {
-		tab, _ := table(t, lab())
-		_, one := mustSubmit(t, tab, "physics", "one")
+		v := lab()
+		v.Grants = append(v.Grants, exclusive("biology", "one", 1))
+		tab, _ := table(t, v)
+		_, one := mustSubmit(t, tab, "biology", "one")
 		big := queue(t, tab, "physics", "big") // needs both GPUs, one is idle
 		if _, err := submit(tab, "ml", "one"); err == nil {
 			t.Error("a later small request took the GPU that an earlier large one waits for")
@@ -205,8 +207,10 @@ func TestNoStarvation(t *testing.T) {
 		}
 	})
 	t.Run("a cancelled request claims nothing", func(t *testing.T) {
-		tab, _ := table(t, lab())
-		mustSubmit(t, tab, "physics", "one")
+		v := lab()
+		v.Grants = append(v.Grants, exclusive("biology", "one", 1))
+		tab, _ := table(t, v)
+		mustSubmit(t, tab, "biology", "one")
 		big := queue(t, tab, "physics", "big")
 		small := queue(t, tab, "ml", "one")
 		if isPlaced(tab, small) {

@@ -3,6 +3,7 @@ package lease
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -18,9 +19,16 @@ type View struct {
 	Maintenance string
 	Observing   bool // no lease is stopped for another
 	PerUser     PerUser
+	Queue       Queue
 	GPUs        []GPUView // in the driver's order
 	// Grants of all tenants in spec order.
 	Grants []Grant
+}
+
+// Queue is the policy of the queue.
+type Queue struct {
+	HalfLife time.Duration // after how long what was used counts half; 0: the default
+	Waiting  int           // how many requests of one user may wait for one grant; 0: as many as for all grants together
 }
 
 // GPUView is one GPU.

@@ -1,0 +1,133 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
+)
+
+// assumedTime is for how long a request that is ahead counts, and a lease that has just started: without it all that is free at
+// one moment would go to the user who used a second less.
+const assumedTime = 10 * time.Minute
+
+// ticketOrder is what a ticket's place in the queue was computed from.
+type ticketOrder struct {
+	part   float64 // of a GPU, that the lease would have
+	user   int64   // GPU-milliseconds that count for its user in its tenant, with the user's requests ahead
+	tenant int64   // the same for its tenant
+
+	userUsed, tenantUsed float64 // in GPU-seconds, lately
+	own, higher          int     // requests ahead: of its user, and of higher priorities
+}
+
+// queueOrder orders the queue: higher priorities first; of the tenants of one priority the one that used least lately, and of its
+// users the one that used least; then first come. Each request ahead counts as use, so users whose use is equal take turns.
+type queueOrder struct {
+	users   map[member]int64
+	tenants map[string]int64
+	used    map[string]float64
+	ahead   map[member]int
+}
+
+// sort orders the queue. What was used is up to date.
+func (s *queueOrder) sort(t *Table) {
+	if len(t.queue) == 0 {
+		return
+	}
+	s.begin(t)
+	for _, k := range t.queue { // Requests of one user for one grant stay in the order in which they came.
+		k.order.part = t.view.wouldTake(&k.candidates[0])
+	}
+	slices.SortFunc(t.queue, func(a, b *Ticket) int {
+		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID), cmp.Compare(a.sequence, b.sequence))
+	})
+	for _, k := range t.queue {
+		m := member{k.tenant, k.request.UID}
+		k.order.user, k.order.own, k.order.userUsed = s.users[m], s.ahead[m], t.lately.used[m]
+		s.users[m] += k.order.assumed()
+		s.ahead[m]++
+	}
+	slices.SortFunc(t.queue, func(a, b *Ticket) int {
+		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user), cmp.Compare(a.sequence, b.sequence))
+	})
+	for _, k := range t.queue {
+		k.order.tenant, k.order.tenantUsed = s.tenants[k.tenant], s.used[k.tenant]
+		s.tenants[k.tenant] += k.order.assumed()
+	}
+	slices.SortFunc(t.queue, func(a, b *Ticket) int {
+		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
+	})
+	higher := 0
+	for i, k := range t.queue {
+		if i > 0 && k.rank() < t.queue[i-1].rank() {
+			higher = i
+		}
+		k.order.higher = higher
+	}
+}
+
+// begin sets what counts for users and tenants without the requests that wait.
+func (s *queueOrder) begin(t *Table) {
+	if s.users == nil {
+		*s = queueOrder{users: map[member]int64{}, tenants: map[string]int64{}, used: map[string]float64{}, ahead: map[member]int{}}
+	}
+	clear(s.users)
+	clear(s.tenants)
+	clear(s.used)
+	clear(s.ahead)
+	for m, n := range t.lately.used {
+		whole := milliseconds(n)
+		s.users[m] += whole
+		s.tenants[m.tenant] += whole
+		s.used[m.tenant] += n
+	}
+	now := t.cfg.Now()
+	shares := t.sharesLocked()
+	for _, e := range t.leases {
+		left := assumedTime
+		if e.Started != nil {
+			left -= now.Sub(*e.Started)
+		}
+		if left <= 0 {
+			continue
+		}
+		part := t.view.partOf(&e.Terms, &e.Place) / float64(max(1, shares[sharedAt(&e.Lease)]))
+		more := milliseconds(part * min(left, assumedTime).Seconds())
+		s.users[member{e.Terms.Tenant, e.UID}] += more
+		s.tenants[e.Terms.Tenant] += more
+	}
+}
+
+// assumed is what a request counts for those behind it, in GPU-milliseconds: at least one, so that those of one user never are
+// equal.
+func (o *ticketOrder) assumed() int64 { return max(1, milliseconds(o.part*assumedTime.Seconds())) }
+
+// milliseconds rounds: what differs by less is equal.
+func milliseconds(seconds float64) int64 { return int64(math.Round(seconds * 1000)) }
+
+// positionReason says what the place in the queue follows from.
+func (k *Ticket) positionReason() string {
+	o := &k.order
+	s := fmt.Sprintf("tenant %s used %s lately, %s of it by %s (half-life %s)",
+		k.tenant, gpuHours(o.tenantUsed), gpuHours(o.userUsed), k.request.userName(), api.Duration(k.t.view.halfLife()))
+	if o.higher > 0 {
+		s += fmt.Sprintf("; %s of a higher priority ahead", text.Count(o.higher, "request"))
+	}
+	if o.own > 0 {
+		s += fmt.Sprintf("; %s of the same user ahead", text.Count(o.own, "request"))
+	}
+	if others := k.position - 1 - o.higher - o.own; others > 0 {
+		s += fmt.Sprintf("; %s ahead of users who used less or asked earlier", text.Count(others, "request"))
+	}
+	return s
+}
+
+// gpuHours writes GPU-seconds as GPU-hours.
+func gpuHours(seconds float64) string {
+	return fmt.Sprintf("%.2f GPU-hours", seconds/time.Hour.Seconds())
+}
