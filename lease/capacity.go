@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -35,13 +36,19 @@ type InstanceSlot struct {
 type slotClaim struct {
 	InstanceSlot
 	ticket string
+	start  time.Time // when that request starts at the latest; zero: that is not known, or the instance is being created
+}
+
+// blocks reports whether a request may not have what is claimed: it is not its own, and it does not end before.
+func (c *slotClaim) blocks(who *requester) bool {
+	return c.ticket != who.ticket && !who.endsBy(c.start)
 }
 
 // free reports whether a request of the grant may have a placement: no lease has it or a part of it, it is reserved for
 // no other grant, and no other request claims it.
-func (t *gpuUsage) free(at gpu.Placement, k Key, ticket string) bool {
-	for _, c := range t.claims {
-		if c.ticket != ticket && c.Placement.Overlaps(at) {
+func (t *gpuUsage) free(at gpu.Placement, k Key, who *requester) bool {
+	for i := range t.claims {
+		if c := &t.claims[i]; c.blocks(who) && c.Placement.Overlaps(at) {
 			return false
 		}
 	}
@@ -64,21 +71,21 @@ func (t *gpuUsage) createdFor(at gpu.Placement, ticket string) bool {
 }
 
 // capacity returns the GPU's slots as a request of the grant may use them.
-func (t *gpuUsage) capacity(d *GPUView, k Key, ticket string) GPUCapacity {
+func (t *gpuUsage) capacity(d *GPUView, k Key, who *requester) GPUCapacity {
 	out := GPUCapacity{Profiles: d.DynamicProfiles}
 	there := map[gpu.Placement]bool{}
 	for i := range d.Instances {
 		in := &d.Instances[i]
 		there[in.Placement] = true
 		r := InstanceSlot{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
-		if in.Pinned || !t.free(in.Placement, k, ticket) {
+		if in.Pinned || !t.free(in.Placement, k, who) {
 			out.Taken = append(out.Taken, r)
 		} else {
 			out.Idle = append(out.Idle, r)
 		}
 	}
-	for _, c := range t.claims {
-		if c.ticket != ticket && !there[c.Placement] {
+	for i := range t.claims {
+		if c := &t.claims[i]; c.blocks(who) && !there[c.Placement] {
 			there[c.Placement] = true
 			out.Taken = append(out.Taken, c.InstanceSlot)
 		}
@@ -125,7 +132,7 @@ func (v *GPUView) createsInstances() bool { return v.DynamicProfiles != nil && v
 
 // findSlot returns where an instance for the grant could be created now. GPUs for which avoid is true are not tried.
 func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UUID) bool) (d *GPUView, r InstanceSlot) {
-	if o.capacity == nil || o.noCapacity[g.Key()] {
+	if o.capacity == nil || o.noCapacity[g.Key()] && !o.backfill.mayLend(&who) {
 		return nil, r
 	}
 	var where []*GPUView
@@ -133,7 +140,7 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	for i := range v.GPUs {
 		if d := &v.GPUs[i]; g.mayUse(d) && d.createsInstances() && (avoid == nil || !avoid(d.UUID)) {
 			where = append(where, d)
-			on = append(on, o.at(d.UUID).capacity(d, g.Key(), who.ticket))
+			on = append(on, o.at(d.UUID).capacity(d, g.Key(), &who))
 		}
 	}
 	names := g.profiles(where, who.left())
@@ -142,9 +149,9 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	}
 	at, r := o.capacity.Find(names, on)
 	if at < 0 {
-		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, or whose user may have only small instances,
+		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, that may have what others claim, or whose user may have only small instances,
 		// decides only for itself.
-		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
+		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && !o.backfill.mayLend(&who) && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}
 		return nil, r

@@ -79,6 +79,8 @@ type Lease struct {
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"` // if it has a time
+	// EndBy is when it ends at the latest, if it got a place that an earlier request waits for: its time counts from then.
+	EndBy *time.Time `json:"end_by,omitempty"`
 	// MaxTime is how long it runs, if its request said so; nil: as long as the grant says.
 	MaxTime *api.Duration `json:"max_time,omitempty"`
 }

@@ -17,6 +17,10 @@ type PendingInstance struct {
 	InstanceSlot
 }
 
+// creationTime is how long the creation of an instance may take: a request that is to end before an earlier one starts has
+// only the rest of the time.
+const creationTime = 2 * time.Minute
+
 // avoidFor is how long a request avoids a GPU on which its instance could not be created.
 const avoidFor = 30 * time.Second
 
@@ -81,7 +85,7 @@ func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 		}
 		for j := range d.Instances {
 			in := &d.Instances[j]
-			if !in.Pinned && o.at(d.UUID).free(in.Placement, Key{}, "") {
+			if !in.Pinned && o.at(d.UUID).free(in.Placement, Key{}, &requester{}) {
 				out[d.UUID] = append(out[d.UUID], in.Placement)
 			}
 		}
@@ -106,8 +110,14 @@ func (t *Table) claimPendingLocked(o *occupancy) {
 }
 
 func (o *occupancy) claim(m *PendingInstance) {
+	o.claimUntil(m, time.Time{})
+}
+
+// claimUntil claims a slot for a request that starts at the latest at a time; zero: that is not known.
+func (o *occupancy) claimUntil(m *PendingInstance, start time.Time) {
 	t := o.at(m.GPU)
-	t.claims = append(t.claims, slotClaim{m.InstanceSlot, m.Ticket})
+	t.claims = append(t.claims, slotClaim{m.InstanceSlot, m.Ticket, start})
+	o.backfill.lends = o.backfill.lends || !start.IsZero()
 }
 
 // planInstanceLocked finds the capacity to create an instance for a ticket for which none is idle.
@@ -116,6 +126,7 @@ func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int
 	avoid := func(id gpu.UUID) bool { return now.Before(k.avoided[id]) }
 	for _, i := range creatable {
 		g := &k.candidates[i]
+		who.ends = k.endFrom(g, now.Add(creationTime))
 		if d, r := o.findSlot(g, &k.t.view, who, avoid); d != nil {
 			k.pending, k.claimed = &PendingInstance{Ticket: k.id, GPU: d.UUID, InstanceSlot: r}, nil
 			o.claim(k.pending)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -99,6 +100,7 @@ type requester struct {
 	has     *userUsage // what the user has; nil without a limit
 	inPlace bool       // the processes of its lease are not started by gpushare
 	own     int        // of has.pending: for this ticket
+	ends    time.Time  // when its lease would end at the latest; zero: that is not known
 }
 
 // requesterOf describes the user of a request.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
@@ -40,7 +41,8 @@ type occupancy struct {
 	users      map[int]*userUsage // by uid
 	capacity   CapacityFinder     // nil: no instance is created on demand
 	noCapacity map[Key]bool       // grants without capacity: within one evaluation capacity only decreases
-	unfreeable map[Key]int        // grants for which no leases can be stopped, with the highest priority that was tried
+	backfill   backfill
+	unfreeable map[Key]int // grants for which no leases can be stopped, with the highest priority that was tried
 }
 
 // gpuUsage is what is in use of one GPU.
@@ -51,6 +53,7 @@ type gpuUsage struct {
 	shared    map[gpu.Placement]*gpuUsage // mig: of instances that are shared through MPS
 	claims    []slotClaim                 // mig: of requests whose instances do not exist yet
 	claimed   bool                        // an earlier request waits for this GPU
+	start     time.Time                   // when the earliest of these requests starts at the latest; zero: that is not known
 	clients   int                         // of its MPS server that leases have or may have
 	user      *int                        // uid of a user who has a lease on it; nil if no user has
 	preempted map[Key]bool                // grants whose leases here are stopped for that request
@@ -73,6 +76,8 @@ type grantShare struct {
 	share    float64
 	leases   int
 	reserved bool
+	until    time.Time // when the last of its leases ends
+	endless  bool      // that is not known of one of them
 }
 
 func newOccupancy() *occupancy {
@@ -180,6 +185,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		gpu      *GPUView
 		instance *InstanceView
 		own      bool // reserved for this grant, or created for this request
+		lent     bool // claimed by an earlier request, which starts after the end of this one
 		busy     int
 	}
 	var found []candidate
@@ -218,9 +224,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 				continue
 			}
 			smallest = min(smallest, in.Memory)
-			if in.Memory <= who.left() && t.free(in.Placement, g.Key(), who.ticket) {
+			if in.Memory <= who.left() && t.free(in.Placement, g.Key(), &who) {
 				h := t.instances[in.Placement]
-				found = append(found, candidate{d, in, h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket), busy})
+				own := h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket)
+				found = append(found, candidate{d, in, own, t.lends(in.Placement, &who), busy})
 			}
 		}
 	}
@@ -251,14 +258,9 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		return nil, ob
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
-		own := func(c candidate) int {
-			if c.own {
-				return 0
-			}
-			return 1
-		}
 		return cmp.Or(
-			cmp.Compare(own(a), own(b)),
+			compareBool(b.own, a.own),
+			compareBool(a.lent, b.lent),
 			cmp.Compare(a.instance.Slices, b.instance.Slices),
 			cmp.Compare(a.instance.Memory, b.instance.Memory),
 			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)),
@@ -276,7 +278,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 
 // placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
 func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
-	var own, idle, claims []gpu.UUID
+	var own, idle, lent, claims []gpu.UUID
 	var closed closedGPUs
 	open, claimed := 0, 0
 	for i := range v.GPUs {
@@ -301,15 +303,17 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 		case !t.exclusive.freeFor(g.Key()):
 		case reservedForGrant:
 			own = append(own, d.UUID)
-		case t.claimed:
+		case t.claimedBefore(&who):
 			claimed++
+		case t.claimed:
+			lent = append(lent, d.UUID)
 		default:
 			idle = append(idle, d.UUID)
 			claims = append(claims, d.UUID)
 		}
 	}
 	n := g.Spec.Exclusive
-	if have := append(own, idle...); len(have) >= n {
+	if have := slices.Concat(own, idle, lent); len(have) >= n {
 		if who.limit.Memory > 0 { // The smallest first: the user may not have larger ones.
 			slices.SortStableFunc(have, func(a, b gpu.UUID) int { return cmp.Compare(v.gpu(a).Capacity, v.gpu(b).Capacity) })
 		}
@@ -321,7 +325,7 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 		}
 		return p, nil
 	}
-	ob := &obstacle{text: fmt.Sprintf("%d exclusive %s requested, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle))}
+	ob := &obstacle{text: fmt.Sprintf("%d exclusive %s requested, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle)+len(lent))}
 	if claimed > 0 {
 		ob.text += fmt.Sprintf(" (%d more are claimed by an earlier request)", claimed)
 	}
@@ -339,7 +343,8 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	type candidate struct {
 		divisible
-		over   int // 1 if the shares of reserved grants would be more than the GPU's time
+		over   int  // 1 if the shares of reserved grants would be more than the GPU's time
+		lent   bool // as of an instance
 		share  float64
 		memory uint64
 		leases int
@@ -412,11 +417,11 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 				}
 				continue
 			}
-			if whole.claimed && (own == nil || whole.preempted[key] || dev.oneUser() != "") {
+			if whole.claimedBefore(&who) && (whole.preempted[key] || dev.oneUser() != "" || !own.outlasts(&who)) {
 				lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
 				continue
 			}
-			c := candidate{divisible: dev, share: share, memory: memory}
+			c := candidate{divisible: dev, lent: whole.claimed, share: share, memory: memory}
 			if g.Spec.Reserved && t.oversubscribedBy(g, d) {
 				c.over = 1
 			}
@@ -449,7 +454,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 		return nil, ob
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.over, b.over), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
+		return cmp.Or(cmp.Compare(a.over, b.over), compareBool(a.lent, b.lent), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
 	})
 	return best.place(), nil
 }

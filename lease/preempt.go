@@ -130,7 +130,7 @@ func (p *preemption) claim(o *occupancy, user *userUsage) {
 	}
 	for _, id := range p.gpus {
 		u := o.at(id)
-		u.claimed = true
+		u.claim(time.Time{})
 		if u.preempted == nil {
 			u.preempted = map[Key]bool{}
 		}
@@ -352,7 +352,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 			continue
 		}
 		of := left.at(id)
-		of.claims, of.claimed, of.preempted = u.claims, u.claimed, u.preempted
+		of.claims, of.claimed, of.start, of.preempted = u.claims, u.claimed, u.start, u.preempted
 	}
 	left.live, left.users, left.noCapacity = o.live, o.users, map[Key]bool{}
 	free.GPUs = slices.DeleteFunc(free.GPUs, func(d GPUView) bool { return v.gpu(d.UUID) == nil })

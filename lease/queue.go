@@ -42,6 +42,7 @@ type Ticket struct {
 
 	order    ticketOrder // why it is where it is in the queue
 	expected *time.Time  // when it starts at the latest, if leases run to their known ends
+	reported *time.Time  // the same, as the last change had it
 
 	preempt     *preemption // the leases that are stopped for it
 	preemptions int         // how often leases were stopped for it
@@ -190,6 +191,7 @@ func (t *Table) evaluateLocked() {
 				again = true // What it claimed is free for other requests.
 			}
 			if !k.done {
+				k.awaitLocked(o)
 				left = append(left, k)
 			}
 		}
@@ -215,7 +217,7 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
-	k.mayFitSoon = k.pending != nil
+	k.mayFitSoon, k.expected = k.pending != nil, nil
 	if k.preempt != nil && !k.preempt.taken {
 		k.preempt = nil // Not started: it is chosen again, because the leases may have changed.
 	}
@@ -238,6 +240,8 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	var creatable []int // candidates for which an instance might be created
 	for i := range k.candidates {
 		g := &k.candidates[i]
+		who := who
+		who.ends = k.endFrom(g, k.t.cfg.Now())
 		p, ob := placeFor(g, &k.t.view, o, who)
 		if p == nil {
 			claims = append(claims, ob)
@@ -252,7 +256,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			}
 			continue
 		}
-		k.placeLocked(g, p, waiting, o)
+		k.placeLocked(g, p, waiting, o, who.ends)
 		return true
 	}
 	if k.pending == nil && !k.request.Immediate {
@@ -265,14 +269,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			return false
 		}
 	}
-	for _, ob := range claims {
-		for _, id := range ob.claims {
-			o.at(id).claimed = true
-		}
-	}
-	if k.pending == nil && !k.request.Immediate {
-		k.claimInstanceLocked(o, who, creatable)
-	}
+	k.claimLocked(o, who, claims, creatable)
 	text := strings.Join(waiting, "; ")
 	if preempted != "" {
 		text += "; " + preempted
@@ -284,6 +281,25 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	return false
 }
 
+// claimLocked claims what a ticket without a place should get next.
+func (k *Ticket) claimLocked(o *occupancy, who requester, obstacles []*obstacle, creatable []int) {
+	if k.pending == nil {
+		if x := k.expectLocked(o); x != nil {
+			k.claimed, k.expected = nil, &x.at
+			k.claimExpectedLocked(o, x, obstacles)
+			return
+		}
+	}
+	for _, ob := range obstacles {
+		for _, id := range ob.claims {
+			o.at(id).claim(time.Time{})
+		}
+	}
+	if k.pending == nil && !k.request.Immediate {
+		k.claimInstanceLocked(o, who, creatable)
+	}
+}
+
 // setWaiting updates the reason why the ticket waits.
 func (k *Ticket) setWaiting(text string) {
 	if text != k.waiting {
@@ -292,7 +308,7 @@ func (k *Ticket) setWaiting(text string) {
 }
 
 // placeLocked assigns the place to the ticket.
-func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) {
+func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy, ends time.Time) {
 	if len(k.candidates) > 1 && !k.queued { // No caller knows its id yet: the id gets the grant.
 		k.id = newID(k.tenant, g.Spec.Name, k.t.cfg.Random, k.t.idInUseLocked)
 		k.lease.ID = k.id
@@ -300,14 +316,16 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy) 
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
 	k.lease.Terms.Only = nil
 	k.selected = k.selectionReason(g, passed)
-	o.add(g, p, false)
-	o.addUser(k.request.UID, g, p, &k.t.view)
-	o.joins(k.id, p, &k.t.view)
+	if k.lease.EndBy = nil; !ends.IsZero() && o.claimedAt(p, k.id) {
+		k.lease.EndBy = &ends
+	}
 	if k.pending != nil {
 		o.user(k.request.UID).pending--
 	}
 	e := &entry{Lease: k.lease.clone(), ticket: k, spec: k.t.view.Generation}
 	k.t.leases[e.ID] = e
+	k.t.addLeaseLocked(o, e)
+	o.backfill.read = false
 	k.done, k.position, k.waiting, k.unread = true, 0, "", true
 	k.pending, k.creating, k.claimed, k.preempt = nil, false, nil, nil
 	k.signal()
@@ -387,7 +405,7 @@ func (k *Ticket) reportEndedLocked() {
 
 func (k *Ticket) wireLocked() api.Lease {
 	w := k.lease.Wire()
-	w.Position, w.Waiting, w.ExpectedStart = k.position, k.waiting, k.expected
+	w.Position, w.Waiting, w.ExpectedStart = k.position, k.waiting, k.reported
 	if k.position > 0 {
 		w.PositionReason = k.positionReason()
 	}

@@ -38,6 +38,7 @@ func (t *Table) queueAgain(ctx context.Context, e *entry, at gpu.UUID) bool {
 	delete(t.leases, e.ID)
 	t.view.occupy(at, &e.Place)
 	k.lease.Terms, k.lease.Place, k.lease.State = k.candidates[0], Place{}, Queued
+	k.lease.EndBy = nil
 	k.done, k.selected, k.queued, k.unread = false, "", true, true
 	t.queue = append(t.queue, k)
 	t.changedLocked(&k.lease)

@@ -203,7 +203,7 @@ func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 
 // slotStillFree reports whether an instance could still be created in the slot that is kept free for one.
 func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
-	if !t.free(*p.Instance, g.Key(), "") || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
+	if !t.free(*p.Instance, g.Key(), &requester{}) || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
 		return false
 	}
 	return slices.ContainsFunc(d.DynamicProfiles.GI, func(q gpu.Profile) bool {

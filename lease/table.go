@@ -187,9 +187,7 @@ func (t *Table) liveLocked() *occupancy {
 	o := newOccupancy()
 	o.capacity = t.cfg.Capacity
 	for _, e := range t.leases {
-		o.add(&e.Terms, &e.Place, false)
-		o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
-		o.joins(e.ID, &e.Place, &t.view)
+		t.addLeaseLocked(o, e)
 	}
 	return o
 }
@@ -468,6 +466,9 @@ func (t *Table) startTimeLocked(e *entry) {
 	e.Started = &now
 	if m, _ := e.Time(); m != nil {
 		ends := now.Add(time.Duration(*m))
+		if e.EndBy != nil && e.EndBy.Before(ends) {
+			ends = *e.EndBy
+		}
 		e.Expires = &ends
 	}
 }

@@ -1,0 +1,345 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// A large request waits for two GPUs, of which one is in use until a known time: the other is lent to what ends before, and to
+// nothing else.
+func TestSmallLeasesRunInAPlaceThatIsClaimed(t *testing.T) {
+	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{
+		unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)),
+	}}
+	c := newClocked(t, v)
+	first := c.queue("a", "one", 1001, time.Hour)
+	large := c.queue("a", "two", 1001, 0)
+	until := epoch.Add(time.Hour)
+	if at := c.lease(large).ExpectedStart; at == nil || !at.Equal(until) {
+		t.Errorf("it is expected to start at %v, want %v", at, until)
+	}
+	c.now = c.now.Add(10 * time.Minute)
+	endless, long, short := c.queue("a", "one", 1001, 0), c.queue("a", "one", 1001, 51*time.Minute), c.queue("a", "one", 1001, 50*time.Minute)
+	if isPlaced(c.Table, endless) || isPlaced(c.Table, long) || !isPlaced(c.Table, short) {
+		t.Fatalf("%+v", c.List())
+	}
+	if l := c.lease(short); l.Expires == nil || !l.Expires.Equal(until) {
+		t.Errorf("it ends at %v, want %v", l.Expires, until)
+	}
+	c.now = until
+	c.end(short)
+	if isPlaced(c.Table, large) || isPlaced(c.Table, long) || isPlaced(c.Table, endless) {
+		t.Fatalf("%+v", c.List())
+	}
+	c.end(first)
+	if !isPlaced(c.Table, large) {
+		t.Error("the large request does not start when it was expected to")
+	}
+}
+
+// What a request claims is lent only if its start is known.
+func TestNothingIsLentWithoutAKnownEnd(t *testing.T) {
+	for name, of := range map[string]func(v *View) (first time.Duration, origin string){
+		"the lease in its way has no end":                        func(*View) (time.Duration, string) { return 0, "" },
+		"the node only observes":                                 func(v *View) (time.Duration, string) { v.Observing = true; return time.Hour, "" },
+		"the lease in its way is in place":                       func(*View) (time.Duration, string) { return time.Hour, OriginAttached },
+		"a GPU that it may use opens soon":                       func(v *View) (time.Duration, string) { v.GPUs[2].ReopensSoon = true; return time.Hour, "" },
+		"a GPU that it may use is used by a process of no lease": func(v *View) (time.Duration, string) { v.GPUs[2].Occupied = "pid 7"; return time.Hour, "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive)}, Grants: []Grant{
+				unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)),
+			}}
+			v.GPUs[2].Closed = "cordoned"
+			whole, origin := of(&v)
+			c := newClocked(t, v)
+			r := Request{Tenant: "a", Grant: "one", Admin: true, Origin: origin}
+			if whole > 0 {
+				r.MaxTime = new(api.Duration(whole))
+			}
+			if _, err := c.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+			c.startPlaced()
+			large, short := c.queue("a", "two", 1001, 0), c.queue("a", "one", 1001, time.Minute)
+			if isPlaced(c.Table, short) || c.lease(large).ExpectedStart != nil {
+				t.Errorf("%+v", c.List())
+			}
+		})
+	}
+}
+
+// A further lease of a grant costs no memory, but it keeps the grant's: it may not run longer than an earlier request waits for
+// that memory.
+func TestFurtherLeasesDoNotDelayALargeOne(t *testing.T) {
+	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeTimeslice)}, Grants: []Grant{timeslice("a", "small", 10, 20*gib), timeslice("a", "large", 10, 30*gib)}}
+	c := newClocked(t, v)
+	first := c.queue("a", "small", 1001, time.Hour)
+	large := c.queue("a", "large", 1001, 0)
+	endless, long, short := c.queue("a", "small", 1001, 0), c.queue("a", "small", 1001, 2*time.Hour), c.queue("a", "small", 1001, time.Hour)
+	if isPlaced(c.Table, endless) || isPlaced(c.Table, long) || !isPlaced(c.Table, short) {
+		t.Fatalf("%+v", c.List())
+	}
+	c.now = c.now.Add(time.Hour)
+	c.end(first)
+	c.end(short)
+	if !isPlaced(c.Table, large) {
+		t.Errorf("%+v", c.List())
+	}
+}
+
+// job is a request of a simulation, in minutes.
+type job struct {
+	at, runs int
+	grant    string
+	known    bool // it says for how long it runs
+}
+
+// never is how long a lease runs that does not end in a simulation.
+const never = 1_000_000
+
+// outcome is what a simulation found of each job.
+type outcome struct {
+	start    int // -1: it did not start
+	expected int // the first start that was expected; -1: none
+	lent     bool
+}
+
+// simulate runs jobs on the table until all have ended that end. With hide no request says for how long it runs. With
+// inOrder each request is submitted when the one before it has started.
+func simulate(t *testing.T, fail func(string, ...any), v View, jobs []job, hide, inOrder bool) []outcome {
+	w := newDynamicFixture(t, 0)
+	w.view = v
+	w.view.GPUs = slices.Clone(v.GPUs)
+	w.update()
+	out, tickets := make([]outcome, len(jobs)), make([]*Ticket, len(jobs))
+	for i := range out {
+		out[i] = outcome{start: -1, expected: -1}
+	}
+	ends, pid, submitted := map[int][]string{}, 0, 0
+	minute := func() int { return int(w.now.Sub(epoch).Minutes()) }
+	last := map[string]time.Time{}
+	advance := func() {
+		for again := true; again; {
+			again = false
+			for w.HasPendingInstances() {
+				w.createPending()
+				again = true
+			}
+			for i, k := range tickets {
+				if k == nil || out[i].start >= 0 || !isPlaced(w.Table, k) {
+					continue
+				}
+				pid++
+				if _, _, err := w.Start(t.Context(), k.ID(), Process{pid, 1}); err != nil {
+					fail("%v", err)
+				}
+				l, _ := w.Get(k.ID())
+				out[i].start, out[i].lent, again = minute(), l.EndBy != nil, true
+				ends[minute()+jobs[i].runs] = append(ends[minute()+jobs[i].runs], k.ID())
+			}
+			for submitted < len(jobs) && jobs[submitted].at <= minute() && (!inOrder || submitted == 0 || out[submitted-1].start >= 0) {
+				j := &jobs[submitted]
+				r := Request{Tenant: "a", Grant: j.grant, Admin: true, UID: 1001, Wait: queueForever()}
+				if j.known && !hide {
+					r.MaxTime = new(api.Duration(time.Duration(j.runs) * time.Minute))
+				}
+				k, err := w.Submit(r)
+				if err != nil {
+					fail("%v", err)
+				}
+				tickets[submitted] = k
+				submitted, again = submitted+1, true
+			}
+		}
+		for i, k := range tickets {
+			if k == nil || out[i].start >= 0 {
+				continue
+			}
+			for _, l := range w.List() {
+				if l.ID != k.ID() || l.ExpectedStart == nil {
+					continue
+				}
+				if before, ok := last[l.ID]; ok && l.ExpectedStart.After(before) {
+					fail("at %d job %d is expected to start at %v, before it was %v", minute(), i, l.ExpectedStart, before)
+				}
+				last[l.ID] = *l.ExpectedStart
+				if out[i].expected < 0 {
+					out[i].expected = int(l.ExpectedStart.Sub(epoch).Minutes())
+				}
+			}
+		}
+	}
+	for {
+		advance()
+		next := never
+		for at := range ends {
+			next = min(next, at)
+		}
+		if submitted < len(jobs) && jobs[submitted].at > minute() {
+			next = min(next, jobs[submitted].at)
+		}
+		if next >= never {
+			return out
+		}
+		w.now = epoch.Add(time.Duration(next) * time.Minute)
+		for _, id := range ends[next] {
+			if err := w.Ended(t.Context(), id, "exited"); err != nil {
+				fail("%v", err)
+			}
+		}
+		delete(ends, next)
+	}
+}
+
+// inOrderOnGPUs is first come, first served by count: no request starts before the one ahead of it.
+func inOrderOnGPUs(gpus int, jobs []job, wants map[string]int) []int {
+	starts, previous := make([]int, len(jobs)), 0
+	for i, j := range jobs {
+		for at := max(j.at, previous); ; at++ {
+			busy := 0
+			for k := range i {
+				if starts[k] <= at && at < starts[k]+jobs[k].runs {
+					busy += wants[jobs[k].grant]
+				}
+			}
+			if busy+wants[j.grant] <= gpus {
+				starts[i], previous = at, at
+				break
+			}
+		}
+	}
+	return starts
+}
+
+// With random arrivals on whole GPUs no request starts later than first come, first served, so at no time fewer have started, and
+// none starts later than it was first expected to.
+func TestBackfillDelaysNobody(t *testing.T) {
+	wants := map[string]int{"one": 1, "two": 2, "three": 3}
+	earlier := 0
+	rapid.Check(t, func(r *rapid.T) {
+		v := View{Generation: 1, Grants: []Grant{unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), unlimited(exclusive("a", "three", 3))}}
+		gpus := rapid.IntRange(3, 5).Draw(r, "GPUs")
+		for i := range gpus {
+			v.GPUs = append(v.GPUs, device(i, api.ModeExclusive))
+		}
+		var jobs []job
+		at := 0
+		for range rapid.IntRange(2, 14).Draw(r, "jobs") {
+			at += rapid.IntRange(0, 10).Draw(r, "pause")
+			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), rapid.SampledFrom([]string{"one", "one", "two", "three"}).Draw(r, "grant"), true})
+		}
+		got, want := simulate(t, r.Fatalf, v, jobs, false, false), inOrderOnGPUs(gpus, jobs, wants)
+		for i := range jobs {
+			if got[i].start > want[i] {
+				r.Fatalf("job %d of %+v starts at %d, first come, first served at %d: %+v, %v", i, jobs, got[i].start, want[i], got, want)
+			}
+			if got[i].expected >= 0 && got[i].start > got[i].expected {
+				r.Fatalf("job %d of %+v starts at %d, and was expected to at %d", i, jobs, got[i].start, got[i].expected)
+			}
+			if got[i].start < want[i] {
+				earlier++
+			}
+		}
+	})
+	if earlier == 0 {
+		t.Error("nothing ever started earlier")
+	}
+}
+
+// On every kind of place: the large request that waits starts no later than without backfill, and at no time have fewer started
+// than first come, first served. Some leases have no end.
+func TestBackfillOnEveryKind(t *testing.T) {
+	kinds := map[string]struct {
+		view         View
+		small, large []string
+	}{
+		"whole GPUs": {View{GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive), device(3, api.ModeExclusive)}, Grants: []Grant{
+			unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), exclusive("a", "three", 3), exclusive("a", "four", 4),
+		}}, []string{"one", "two"}, []string{"three", "four"}},
+		"MIG instances": {View{GPUs: []GPUView{dynamicDevice(0), dynamicDevice(1)}, Grants: []Grant{
+			unlimited(mig("a", "small", "1g.6gb")), unlimited(mig("a", "half", "2g.12gb")), mig("a", "all", "4g.24gb"),
+		}}, []string{"small", "small", "half"}, []string{"half", "all"}},
+		"time slices with memory": {View{GPUs: []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)}, Grants: []Grant{
+			timeslice("a", "s1", 10, 8*gib), timeslice("a", "s2", 10, 12*gib), timeslice("a", "s3", 10, 16*gib), timeslice("a", "s4", 10, 5*gib), timeslice("a", "l1", 10, 30*gib), timeslice("a", "l2", 10, 36*gib),
+		}}, []string{"s1", "s2", "s3", "s4"}, []string{"l1", "l2"}},
+		"MPS": {View{GPUs: []GPUView{device(0, api.ModeMPS), device(1, api.ModeMPS)}, Grants: []Grant{
+			mps("a", "s1", 20, 8*gib), mps("a", "s2", 30, 4*gib), mps("a", "s3", 40, 16*gib), mps("a", "s4", 25, 5*gib), mps("a", "l1", 80, 10*gib), mps("a", "l2", 60, 30*gib),
+		}}, []string{"s1", "s2", "s3", "s4"}, []string{"l1", "l2"}},
+	}
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			lent := 0
+			rapid.Check(t, func(r *rapid.T) {
+				small := func(at int) job {
+					j := job{at, rapid.IntRange(1, 40).Draw(r, "runs"), rapid.SampledFrom(kind.small).Draw(r, "grant"), true}
+					if rapid.IntRange(0, 5).Draw(r, "endless") == 0 {
+						j.runs, j.known = never, false
+					}
+					return j
+				}
+				var jobs []job
+				for range rapid.IntRange(1, 5).Draw(r, "before") {
+					jobs = append(jobs, small(0))
+				}
+				large := len(jobs)
+				jobs = append(jobs, job{1, 5, rapid.SampledFrom(kind.large).Draw(r, "large"), rapid.Bool().Draw(r, "known")})
+				at := 1
+				for range rapid.IntRange(1, 8).Draw(r, "after") {
+					at += rapid.IntRange(0, 8).Draw(r, "pause")
+					jobs = append(jobs, small(at))
+				}
+				v := kind.view
+				v.Generation = 1
+				with, without := simulate(t, r.Fatalf, v, jobs, false, false), simulate(t, r.Fatalf, v, jobs, true, false)
+				if s, w := with[large].start, without[large].start; w >= 0 && (s < 0 || s > w) {
+					r.Fatalf("the large one, %d of %+v, starts at %d, and without backfill at %d: %+v, %+v", large, jobs, s, w, with, without)
+				}
+				if x := with[large].expected; x >= 0 && (with[large].start < 0 || with[large].start > x) {
+					r.Fatalf("the large one, %d of %+v, was expected at %d and starts at %d", large, jobs, x, with[large].start)
+				}
+				started := func(list []outcome, by int) (n int) {
+					for _, x := range list {
+						if x.start >= 0 && x.start <= by {
+							n++
+						}
+					}
+					return n
+				}
+				inOrder := simulate(t, r.Fatalf, v, jobs, true, true)
+				for by := range 200 {
+					if a, b := started(with, by), started(inOrder, by); a < b {
+						r.Fatalf("%d of %+v start by %d, and first come, first served %d: %+v, %+v", a, jobs, by, b, with, inOrder)
+					}
+				}
+				for _, x := range with {
+					if x.lent {
+						lent++
+					}
+				}
+			})
+			if lent == 0 {
+				t.Error("nothing was ever let in")
+			}
+		})
+	}
+}
+
+// The reasons are those of before, and name the claim.
+func TestClaimsAreNamed(t *testing.T) {
+	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{unlimited(exclusive("a", "one", 1)), exclusive("a", "two", 2)}}
+	c := newClocked(t, v)
+	c.queue("a", "one", 1001, time.Hour)
+	c.queue("a", "two", 1001, 0)
+	long := c.queue("a", "one", 1001, 2*time.Hour)
+	if why := c.lease(long).Waiting; !strings.Contains(why, "1 more are claimed by an earlier request") {
+		t.Error(fmt.Sprint("it waits because ", why))
+	}
+}
