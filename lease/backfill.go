@@ -40,8 +40,8 @@ type knownEnd struct {
 
 // expectedStart is when a request starts at the latest, and where.
 type expectedStart struct {
-	at    time.Time
-	grant int // of the candidates
+	at    time.Time // zero: in a moment
+	grant int       // of the candidates
 	place *Place
 	slot  *PendingInstance // it may be created by then
 }
@@ -169,8 +169,8 @@ func (k *Ticket) expectLocked(o *occupancy) *expectedStart {
 			best = x
 		}
 	}
-	if best == nil || !best.at.After(k.t.cfg.Now()) {
-		return nil // What is in its way should have ended.
+	if best != nil && !best.at.After(k.t.cfg.Now()) {
+		best.at = time.Time{} // What is in its way is about to end: nothing is lent any more.
 	}
 	return best
 }

@@ -285,7 +285,9 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 func (k *Ticket) claimLocked(o *occupancy, who requester, obstacles []*obstacle, creatable []int) {
 	if k.pending == nil {
 		if x := k.expectLocked(o); x != nil {
-			k.claimed, k.expected = nil, &x.at
+			if k.claimed = nil; !x.at.IsZero() {
+				k.expected = &x.at
+			}
 			k.claimExpectedLocked(o, x, obstacles)
 			return
 		}
