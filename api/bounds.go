@@ -17,6 +17,7 @@ const (
 	maxUnits       = 200  // in each list of units
 	maxLayout      = 16   // instances of one GPU; no board has more than 8 memory slices
 	maxLeases      = 100000
+	mostWaiting    = 64 // of one user, for all grants together
 	maxSlices      = 8
 	maxXIDs        = 200     // that a policy names
 	maxTasks       = 4194304 // PID_MAX_LIMIT of the kernel
@@ -28,6 +29,7 @@ const (
 	leastHostMemory = Bytes(16 << 20)
 	leastShare      = Percent(1)
 	leastTime       = Duration(time.Second)
+	leastHalfLife   = Duration(time.Minute)
 )
 
 // Bounds finds amounts that are too small to run anything and counts that are too large. It is no part of Validate: a spec
@@ -39,6 +41,12 @@ func (s *Spec) Bounds() FieldErrors {
 	if p := s.Node.PerUser; p != nil {
 		c.inRange("node.per_user.leases", p.Leases)
 		c.least("node.per_user.gpu_memory", p.GPUMemory, leastGPUMemory)
+	}
+	if q := s.Node.Queue; q != nil {
+		c.inRange("node.queue.waiting", q.Waiting)
+		if q.HalfLife != nil && *q.HalfLife > 0 && *q.HalfLife < leastHalfLife {
+			c.add("node.queue.half_life", "%s is too short: write %s or more", *q.HalfLife, leastHalfLife)
+		}
 	}
 	if i := s.Node.Isolation; i != nil {
 		c.most("node.isolation.units", "units", len(i.Units), maxUnits)

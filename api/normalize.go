@@ -32,6 +32,10 @@ func (n *NodeSpec) normalize() {
 		n.Enforce = "observe"
 	}
 	orNew(&n.GPUMemoryReserve, DefaultGPUMemoryReserve)
+	if n.Queue != nil {
+		orNew(&n.Queue.HalfLife, DefaultHalfLife)
+		orNew(&n.Queue.Waiting, DefaultQueueWaiting)
+	}
 	if n.Isolation == nil {
 		n.Isolation = &IsolationSpec{}
 	}

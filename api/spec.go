@@ -15,6 +15,7 @@ type NodeSpec struct {
 	Isolation        *IsolationSpec `json:"isolation,omitempty"`
 	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
 	PerUser          *PerUserSpec   `json:"per_user,omitempty"`
+	Queue            *QueueSpec     `json:"queue,omitempty"`
 	Quiesce          []string       `json:"quiesce,omitempty"` // units
 	Health           *HealthSpec    `json:"health,omitempty"`
 }
@@ -23,6 +24,12 @@ type NodeSpec struct {
 type PerUserSpec struct {
 	Leases    *int   `json:"leases,omitempty"`     // 1 or more
 	GPUMemory *Bytes `json:"gpu_memory,omitempty"` // of the grants that the user has leases of; above 0
+}
+
+// QueueSpec is the order of the queue, and how much one user may have in it.
+type QueueSpec struct {
+	HalfLife *Duration `json:"half_life,omitempty"` // after how long what was used counts half; default 24h, from 1m
+	Waiting  *int      `json:"waiting,omitempty"`   // requests of one user that wait for one grant; default 32
 }
 
 // IsolationSpec is policy for processes outside a lease.

@@ -130,6 +130,9 @@ func (n *NodeSpec) validate(c *checker) {
 	if p := n.PerUser; p != nil {
 		p.validate(c, "node.per_user")
 	}
+	if q := n.Queue; q != nil {
+		q.validate(c, "node.queue")
+	}
 	n.Health.validate(c, "node.health")
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
@@ -170,6 +173,18 @@ func (p *PerUserSpec) validate(c *checker, at string) {
 		c.add(at+".leases", "%d is out of range: write 1 or more, or remove it for no limit", *p.Leases)
 	}
 	c.positive(at+".gpu_memory", p.GPUMemory)
+}
+
+func (q *QueueSpec) validate(c *checker, at string) {
+	if q.HalfLife == nil && q.Waiting == nil {
+		c.add(at, "says nothing: write queue: {half_life: 24h, waiting: 32}, one of the two, or remove it")
+	}
+	if q.HalfLife != nil && *q.HalfLife <= 0 {
+		c.add(at+".half_life", "%s is out of range: write %s or more", *q.HalfLife, leastHalfLife)
+	}
+	if q.Waiting != nil && *q.Waiting < 1 {
+		c.add(at+".waiting", "%d is out of range: write 1 to %d", *q.Waiting, mostWaiting)
+	}
 }
 
 // unitKinds are the kinds of unit that can be stopped and started, or hold processes.

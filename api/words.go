@@ -35,6 +35,7 @@ type Range struct{ Least, Most uint64 }
 var ranges = map[string]Range{
 	"base":                            {},
 	"node.per_user.leases":            {1, maxLeases},
+	"node.queue.waiting":              {1, mostWaiting},
 	"gpus[].select.index":             {0, maxGPUs - 1},
 	"gpus[].select.index[]":           {0, maxGPUs - 1},
 	"tenants[].cpu.weight":            {1, 10000},

@@ -113,8 +113,8 @@ func (t *gpuUsage) lends(at gpu.Placement, who *requester) bool {
 	return slices.ContainsFunc(t.claims, func(c slotClaim) bool { return c.ticket != who.ticket && c.Placement.Overlaps(at) })
 }
 
-// outlasts reports whether the grant has its share as long as a further lease of it would need it: the further lease delays
-// nobody.
+// outlasts reports whether the grant has its share as long as a further lease of it would need it: no
+// request that waits starts later by it.
 func (s *grantShare) outlasts(who *requester) bool {
 	return s != nil && (s.reserved || s.endless || !who.ends.IsZero() && !who.ends.After(s.until))
 }

@@ -221,7 +221,7 @@ func inOrderOnGPUs(gpus int, jobs []job, wants map[string]int) []int {
 
 // With random arrivals on whole GPUs no request starts later than first come, first served, so at no time fewer have started, and
 // none starts later than it was first expected to.
-func TestBackfillDelaysNobody(t *testing.T) {
+func TestBackfillDelaysNoRequest(t *testing.T) {
 	wants := map[string]int{"one": 1, "two": 2, "three": 3}
 	earlier := 0
 	rapid.Check(t, func(r *rapid.T) {

@@ -26,9 +26,10 @@
 //
 // # The queue
 //
-// Higher priority first, then first come. A request that waits does not delay requests for other GPUs, but it claims
-// what it would get next: of the idle GPUs all that it could use, of shared GPUs the one that lacks least. So a stream
-// of small requests cannot starve a large one.
+// Higher priority first, then who used less lately (queueOrder), then first come. A request that waits does not delay
+// requests for other GPUs, but it claims what it would get next: of the idle GPUs all that it could use, of shared GPUs
+// the one that lacks least. So a stream of small requests cannot starve a large one. A lease that ends before the request
+// starts may have what it claims until then, if both are known (backfill).
 //
 // # Preemption
 //

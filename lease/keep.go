@@ -64,6 +64,35 @@ func (t *Table) tooManyLocked(r *Request) error {
 	}
 }
 
+// fullLocked returns why a further request of a user may not wait: for so many waits the user already. Empty if it may. waits is
+// for how many requests the user waited before it.
+func (k *Ticket) fullLocked(waits int) string {
+	t := k.t
+	if k.request.Admin {
+		return ""
+	}
+	if waits >= maxWaiting {
+		return fmt.Sprintf("you wait for %d already, the most that a user may", waits)
+	}
+	most := t.view.Queue.Waiting
+	if most == 0 {
+		return ""
+	}
+	// A request that may have one of several grants counts for each.
+	for i := range k.candidates {
+		n := 0
+		for _, other := range t.queue {
+			if other != k && other.request.UID == k.request.UID && !other.request.Admin && slices.ContainsFunc(other.candidates, func(g Grant) bool { return g.Key() == k.candidates[i].Key() }) {
+				n++
+			}
+		}
+		if n >= most {
+			return fmt.Sprintf("you wait for %d of grant %s already, the most that a user may (queue.waiting)", n, k.candidates[i].Spec.Name)
+		}
+	}
+	return ""
+}
+
 // waitingLocked counts the waiting tickets of a user.
 func (t *Table) waitingLocked(uid int) int {
 	n := 0

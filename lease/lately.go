@@ -126,6 +126,18 @@ func (t *Table) RestoreLately(from Lately) {
 	}
 }
 
+// Queued returns a request that waits.
+func (t *Table) Queued(id string) (api.Lease, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.queue {
+		if k.id == id {
+			return k.wireLocked(), true
+		}
+	}
+	return api.Lease{}, false
+}
+
 // HalfLife is after how long what was used counts half in the order of the queue.
 func (t *Table) HalfLife() time.Duration {
 	t.mu.Lock()

@@ -26,7 +26,7 @@ type ticketOrder struct {
 }
 
 // queueOrder orders the queue: higher priorities first; of the tenants of one priority the one that used least lately, and of its
-// users the one that used least; then first come. Each request ahead counts as use, so users whose use is equal take turns.
+// users the one that used least; then first come. Each request ahead counts as use, so users whose use is equal alternate.
 type queueOrder struct {
 	users   map[member]int64
 	tenants map[string]int64
@@ -114,7 +114,7 @@ func milliseconds(seconds float64) int64 { return int64(math.Round(seconds * 100
 func (k *Ticket) positionReason() string {
 	o := &k.order
 	s := fmt.Sprintf("tenant %s used %s lately, %s of it by %s (half-life %s)",
-		k.tenant, gpuHours(o.tenantUsed), gpuHours(o.userUsed), k.request.userName(), api.Duration(k.t.view.halfLife()))
+		k.tenant, GPUHours(o.tenantUsed), GPUHours(o.userUsed), k.request.userName(), api.Duration(k.t.view.halfLife()))
 	if o.higher > 0 {
 		s += fmt.Sprintf("; %s of a higher priority ahead", text.Count(o.higher, "request"))
 	}
@@ -127,7 +127,7 @@ func (k *Ticket) positionReason() string {
 	return s
 }
 
-// gpuHours writes GPU-seconds as GPU-hours.
-func gpuHours(seconds float64) string {
+// GPUHours writes GPU-seconds as GPU-hours.
+func GPUHours(seconds float64) string {
 	return fmt.Sprintf("%.2f GPU-hours", seconds/time.Hour.Seconds())
 }

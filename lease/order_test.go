@@ -92,7 +92,7 @@ func oneGPU() View {
 }
 
 // A user who has the GPU and 63 requests in the queue is behind the first request of another, of the same tenant or not.
-func TestOneUserDoesNotHoldTheQueue(t *testing.T) {
+func TestOneUserDoesNotBlockTheQueue(t *testing.T) {
 	for _, tenant := range []string{"red", "blue"} {
 		t.Run(tenant, func(t *testing.T) {
 			c := newClocked(t, oneGPU())
@@ -113,8 +113,8 @@ func TestOneUserDoesNotHoldTheQueue(t *testing.T) {
 	}
 }
 
-// While nobody used anything users take turns, however many requests one of them has and who asked first.
-func TestUsersTakeTurns(t *testing.T) {
+// While no user used anything they alternate, however many requests one of them has and who asked first.
+func TestUsersAlternate(t *testing.T) {
 	v := oneGPU()
 	v.GPUs[0].Closed = "cordoned"
 	c := newClocked(t, v)
@@ -255,7 +255,7 @@ func TestLatelyIsBounded(t *testing.T) {
 	}
 	u.advance(u.at.Add(1e6*time.Hour), time.Hour, nil)
 	if n := len(u.used); n != 0 {
-		t.Errorf("%d users are kept for ever", n)
+		t.Errorf("%d users are kept indefinitely", n)
 	}
 	var r lately
 	r.restore(&Lately{At: epoch, Users: []UsedLately{{"t", 1, math.Inf(1)}, {"t", 2, math.NaN()}, {"t", 3, -5}, {"t", 4, 5}}})

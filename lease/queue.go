@@ -115,13 +115,13 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if tooMany := waits >= maxWaiting && !r.Admin; !k.done && (r.Wait == nil && (!k.mayFitSoon || r.Immediate) || tooMany) {
+	if full := k.fullLocked(waits); !k.done && (r.Wait == nil && (!k.mayFitSoon || r.Immediate) || full != "") {
 		waiting := k.waiting
 		k.failLocked(nil)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		t.evaluateLocked() // what it claimed is free for other requests
-		if tooMany && r.Wait != nil {
-			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: you wait for %d already, the most that a user may", tenant, waits), Hint: "let some of them end, or be placed, first"}
+		if full != "" && r.Wait != nil {
+			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: %s", tenant, full), Hint: "let some of them end, or be placed, first: see 'gpushare lease list'"}
 		}
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: k.waitHint()}
 	}

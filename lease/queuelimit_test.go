@@ -9,6 +9,33 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
+// A user who waits for many places of one grant may wait for another, and is refused with the key of the spec.
+func TestQueueLimitPerGrant(t *testing.T) {
+	v := View{Generation: 1, Queue: Queue{Waiting: 3}, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeTimeslice)}, Grants: []Grant{
+		exclusive("red", "whole", 1), with(timeslice("red", "part", 10, gib), func(g *Grant) { one := 1; g.Spec.MaxLeases = &one }),
+	}}
+	tab, _ := table(t, v)
+	for _, grant := range []string{"whole", "part"} {
+		var last *Ticket
+		for range 1 + 3 {
+			k, err := as(tab, 1001, "alice", "red", grant, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = k
+		}
+		_, err := as(tab, 1001, "alice", "red", grant, true)
+		refused(t, err, api.KindUnavailable, "cannot wait for a lease of red: you wait for 3 of grant "+grant+" already, the most that a user may (queue.waiting)")
+		if _, err := as(tab, 1002, "bob", "red", grant, true); err != nil {
+			t.Errorf("another user is refused: %v", err)
+		}
+		last.Cancel()
+		if _, err := as(tab, 1001, "alice", "red", grant, true); err != nil {
+			t.Errorf("after one left: %v", err)
+		}
+	}
+}
+
 // One user gets a limited number of places in the queue; other users and administrators may still wait.
 func TestQueueLimitPerUser(t *testing.T) {
 	tab, _ := table(t, View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{

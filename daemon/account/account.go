@@ -113,6 +113,9 @@ func (a *Account) open() error {
 
 // Recover goes on with the leases that were restored, and ends the others at the last time at which they were seen.
 func (a *Account) Recover() {
+	a.files <- struct{}{}
+	a.restoreLately()
+	a.releaseFiles()
 	var live []usage.Lease
 	for _, l := range a.Table.Live() {
 		if l.Started != nil {

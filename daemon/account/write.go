@@ -100,7 +100,7 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	}
 	err := a.store.Write(writing)
 	if err == nil {
-		return nil
+		return a.writeLately()
 	}
 	// A newer record of the same part may have come meanwhile: it counts.
 	a.mu.Lock()

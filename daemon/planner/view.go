@@ -3,6 +3,7 @@ package planner
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -119,6 +120,15 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 		}
 		if p.GPUMemory != nil {
 			v.PerUser.Memory = uint64(*p.GPUMemory)
+		}
+	}
+	v.Queue = lease.Queue{HalfLife: time.Duration(api.DefaultHalfLife), Waiting: api.DefaultQueueWaiting}
+	if q := d.Spec.Node.Queue; q != nil {
+		if q.HalfLife != nil {
+			v.Queue.HalfLife = time.Duration(*q.HalfLife)
+		}
+		if q.Waiting != nil {
+			v.Queue.Waiting = *q.Waiting
 		}
 	}
 	for i := range d.Spec.Tenants {

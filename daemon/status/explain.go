@@ -35,6 +35,9 @@ func (v *Viewer) GetExplain(c *server.Call) error {
 		}
 		return c.Reply(http.StatusOK, v.explainLease(c.Ctx(), &l))
 	}
+	if l, ok := v.Table.Queued(name); ok && c.Caller.Sees(l.Tenant) {
+		return c.Reply(http.StatusOK, explainQueued(&l))
+	}
 	t, ok := v.State.Desired().Tenant(name)
 	if !ok || !c.Caller.Sees(name) {
 		return unknown
@@ -342,6 +345,7 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	if p := v.State.Desired().Spec.Node.PerUser; p != nil {
 		e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: "each user at most " + perUserLimits(p) + ", over all tenants", Enforced: true, By: "gpushared, when a lease gets its place"})
 	}
+	e.Rules = append(e.Rules, v.explainLately(t.Name))
 	for i := range t.Grants {
 		g := &t.Grants[i]
 		r := api.Rule{What: "devices of " + g.Name}

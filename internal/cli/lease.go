@@ -163,6 +163,12 @@ func (a *app) lease(l *api.Lease) {
 	line("grant", l.Tenant+"/"+l.Grant+" ("+l.Kind+")")
 	line("command", strings.Join(l.Command, " "))
 	line("devices", dash(strings.Join(l.Devices, " ")))
+	if l.PositionReason != "" {
+		line("position", fmt.Sprintf("%d: %s", l.Position, l.PositionReason))
+	}
+	if l.ExpectedStart != nil {
+		line("expected", "to start at "+l.ExpectedStart.Local().Format(time.DateTime)+" at the latest, if leases run to their known ends")
+	}
 	if l.Started != nil {
 		line("started", l.Started.Local().Format(time.DateTime))
 	}
@@ -227,7 +233,7 @@ func (a *app) leases(leases []api.Lease) {
 		if l.Position > 0 {
 			state = fmt.Sprintf("waiting, position %d", l.Position)
 		}
-		why := l.Waiting
+		why := waitText(l)
 		if l.Ended != nil {
 			why = l.Reason
 		}
@@ -238,6 +244,19 @@ func (a *app) leases(leases []api.Lease) {
 		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.GPUMemory), leaseShare(l.Share), command(l.Command), why})
 	}
 	a.table(rows)
+}
+
+// waitText is why a lease waits, and until when at the latest, if that is known.
+func waitText(l *api.Lease) string {
+	if l.ExpectedStart == nil {
+		return l.Waiting
+	}
+	at := l.ExpectedStart.Local()
+	format := time.DateTime
+	if today := now().Local(); at.YearDay() == today.YearDay() && at.Year() == today.Year() {
+		format = "15:04"
+	}
+	return l.Waiting + "; expected to start at " + at.Format(format) + " at the latest"
 }
 
 // timeOf is what ends a lease that expires.

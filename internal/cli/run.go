@@ -139,7 +139,7 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 		if l.Lease == nil || l.Lease.Position == 0 {
 			return
 		}
-		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(l.Lease.Waiting)); s != last {
+		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(waitText(l.Lease))); s != last {
 			fmt.Fprintln(a.io.Err, "gpushare: "+s)
 			last = s
 		}

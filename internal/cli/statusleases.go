@@ -32,7 +32,7 @@ func (a *app) statusLeases(s *api.Status, width int, wide bool) {
 		if wide {
 			name, share, device = strings.Join(l.Command, " "), leaseShare(l.Share), strings.Join(l.Devices, " ")
 		}
-		used, note := l.GPUMemory, l.Waiting
+		used, note := l.GPUMemory, waitText(l)
 		if l.Ended != nil {
 			note = l.Reason
 		}

@@ -77,7 +77,7 @@ func (m *topModel) frame(width, height int) []string {
 	if len(waiting) > 0 {
 		fmt.Fprintln(&b, "\nwaiting")
 		for _, l := range waiting {
-			fmt.Fprintln(&b, cutTo(printable(fmt.Sprintf("%3d  %s  %s  %s", l.Position, l.ID, dash(l.User), l.Waiting)), width))
+			fmt.Fprintln(&b, cutTo(printable(fmt.Sprintf("%3d  %s  %s  %s", l.Position, l.ID, dash(l.User), waitText(l))), width))
 		}
 	}
 	lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")

@@ -96,7 +96,7 @@ func onlyHere(s *api.Spec, main string, dropIn bool) (found api.FieldErrors) {
 		return found
 	}
 	const only = "a drop-in has tenants only: write it in "
-	if n := s.Node; n.Enforce != "" || n.Isolation != nil || n.GPUMemoryReserve != nil || n.PerUser != nil || n.Quiesce != nil || n.Health != nil {
+	if n := s.Node; n.Enforce != "" || n.Isolation != nil || n.GPUMemoryReserve != nil || n.PerUser != nil || n.Queue != nil || n.Quiesce != nil || n.Health != nil {
 		found = append(found, api.FieldError{Path: "node", Message: only + main})
 	}
 	if len(s.GPUs) > 0 {
