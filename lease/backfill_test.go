@@ -353,3 +353,39 @@ func TestClaimsAreNamed(t *testing.T) {
 		t.Error(fmt.Sprint("it waits because ", why))
 	}
 }
+
+// When what is in the way of a large request is about to end, its place stays claimed, although another GPU lacks as little: a lease that is
+// stopped takes a moment to end.
+func TestThePlaceStaysClaimedUntilTheEnd(t *testing.T) {
+	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)}}
+	for _, name := range []string{"endless", "first", "second", "small"} {
+		v.Grants = append(v.Grants, timeslice("a", name, 10, 10*gib))
+	}
+	v.Grants = append(v.Grants, timeslice("a", "large", 10, 30*gib))
+	c := newClocked(t, v)
+	on := func(gpu, grant string, whole time.Duration) *Ticket {
+		r := Request{Tenant: "a", Grant: grant, Admin: true, GPUs: []string{gpu}, Wait: queueForever()}
+		if whole > 0 {
+			r.MaxTime = new(api.Duration(whole))
+		}
+		k, err := c.Submit(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.startPlaced()
+		return k
+	}
+	on("0", "endless", 0)
+	first, second := on("1", "first", time.Hour), on("1", "second", time.Hour)
+	large := c.queue("a", "large", 1001, 0)
+	small := on("1", "small", 0)
+	c.now = c.now.Add(time.Hour)
+	c.end(first)
+	if isPlaced(c.Table, small) {
+		t.Fatal("a lease without an end got the place that the large request is about to get")
+	}
+	c.end(second)
+	if !isPlaced(c.Table, large) {
+		t.Errorf("%+v", c.List())
+	}
+}
