@@ -100,6 +100,7 @@ type job struct {
 	at, runs int
 	grant    string
 	known    bool // it says for how long it runs
+	early    int  // so much earlier than it says it ends
 }
 
 // never is how long a lease runs that does not end in a simulation.
@@ -149,7 +150,7 @@ func simulate(t *testing.T, fail func(string, ...any), v View, jobs []job, hide,
 				j := &jobs[submitted]
 				r := Request{Tenant: "a", Grant: j.grant, Admin: true, UID: 1001, Wait: queueForever()}
 				if j.known && !hide {
-					r.MaxTime = new(api.Duration(time.Duration(j.runs) * time.Minute))
+					r.MaxTime = new(api.Duration(time.Duration(j.runs+j.early) * time.Minute))
 				}
 				k, err := w.Submit(r)
 				if err != nil {
@@ -234,7 +235,7 @@ func TestBackfillDelaysNoRequest(t *testing.T) {
 		at := 0
 		for range rapid.IntRange(2, 14).Draw(r, "jobs") {
 			at += rapid.IntRange(0, 10).Draw(r, "pause")
-			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), rapid.SampledFrom([]string{"one", "one", "two", "three"}).Draw(r, "grant"), true})
+			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), rapid.SampledFrom([]string{"one", "one", "two", "three"}).Draw(r, "grant"), true, 0})
 		}
 		got, want := simulate(t, r.Fatalf, v, jobs, false, false), inOrderOnGPUs(gpus, jobs, wants)
 		for i := range jobs {
@@ -286,7 +287,7 @@ func TestBackfillOnEveryKind(t *testing.T) {
 			lent := 0
 			rapid.Check(t, func(r *rapid.T) {
 				small := func(at int) job {
-					j := job{at, rapid.IntRange(1, 40).Draw(r, "runs"), rapid.SampledFrom(kind.small).Draw(r, "grant"), true}
+					j := job{at, rapid.IntRange(1, 40).Draw(r, "runs"), rapid.SampledFrom(kind.small).Draw(r, "grant"), true, 0}
 					if rapid.IntRange(0, 5).Draw(r, "endless") == 0 {
 						j.runs, j.known = never, false
 					}
@@ -297,7 +298,7 @@ func TestBackfillOnEveryKind(t *testing.T) {
 					jobs = append(jobs, small(0))
 				}
 				large := len(jobs)
-				jobs = append(jobs, job{1, 5, rapid.SampledFrom(kind.large).Draw(r, "large"), rapid.Bool().Draw(r, "known")})
+				jobs = append(jobs, job{1, 5, rapid.SampledFrom(kind.large).Draw(r, "large"), rapid.Bool().Draw(r, "known"), 0})
 				at := 1
 				for range rapid.IntRange(1, 8).Draw(r, "after") {
 					at += rapid.IntRange(0, 8).Draw(r, "pause")
@@ -340,6 +341,29 @@ func TestBackfillOnEveryKind(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Leases may end earlier than they say. Whatever is let in meanwhile, no request starts later than it was first expected to, or is
+// expected later than before.
+func TestEarlyEndsBreakNoPromise(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive), device(3, api.ModeTimeslice), device(4, api.ModeTimeslice)}, Grants: []Grant{
+			unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), unlimited(exclusive("a", "three", 3)),
+			timeslice("a", "s1", 10, 8*gib), timeslice("a", "s2", 10, 12*gib), timeslice("a", "s3", 10, 16*gib), timeslice("a", "l1", 10, 30*gib),
+		}}
+		var jobs []job
+		at := 0
+		for range rapid.IntRange(2, 16).Draw(r, "jobs") {
+			at += rapid.IntRange(0, 8).Draw(r, "pause")
+			grant := v.Grants[rapid.IntRange(0, len(v.Grants)-1).Draw(r, "grant")].Spec.Name
+			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), grant, rapid.IntRange(0, 4).Draw(r, "known") > 0, rapid.IntRange(0, 30).Draw(r, "early")})
+		}
+		for i, x := range simulate(t, r.Fatalf, v, jobs, false, false) {
+			if x.expected >= 0 && x.start > x.expected {
+				r.Fatalf("job %d of %+v starts at %d, and was expected to at %d", i, jobs, x.start, x.expected)
+			}
+		}
+	})
 }
 
 // The reasons are those of before, and name the claim.

@@ -17,6 +17,7 @@ const assumedTime = 10 * time.Minute
 
 // ticketOrder is what a ticket's place in the queue was computed from.
 type ticketOrder struct {
+	rank   int     // of the priority
 	part   float64 // of a GPU, that the lease would have
 	user   int64   // GPU-milliseconds that count for its user in its tenant, with the user's requests ahead
 	tenant int64   // the same for its tenant
@@ -41,10 +42,10 @@ func (s *queueOrder) sort(t *Table) {
 	}
 	s.begin(t)
 	for _, k := range t.queue { // Requests of one user for one grant stay in the order in which they came.
-		k.order.part = t.view.wouldTake(&k.candidates[0])
+		k.order.rank, k.order.part = k.rank(), t.view.wouldTake(&k.candidates[0])
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID), cmp.Compare(a.sequence, b.sequence))
 	})
 	for _, k := range t.queue {
 		m := member{k.tenant, k.request.UID}
@@ -53,18 +54,18 @@ func (s *queueOrder) sort(t *Table) {
 		s.ahead[m]++
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user), cmp.Compare(a.sequence, b.sequence))
 	})
 	for _, k := range t.queue {
 		k.order.tenant, k.order.tenantUsed = s.tenants[k.tenant], s.used[k.tenant]
 		s.tenants[k.tenant] += k.order.assumed()
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.rank(), a.rank()), cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
 	})
 	higher := 0
 	for i, k := range t.queue {
-		if i > 0 && k.rank() < t.queue[i-1].rank() {
+		if i > 0 && k.order.rank < t.queue[i-1].order.rank {
 			higher = i
 		}
 		k.order.higher = higher
