@@ -140,8 +140,14 @@ tenants:
 	if until := s.Leases[0].Expires; until == nil || !s.Leases[1].ExpectedStart.Equal(*until) {
 		t.Errorf("it is expected to start at %v, and the GPU is in use until %v", s.Leases[1].ExpectedStart, until)
 	}
-	if r := n.CLI(soon(t), "lease", "list"); !strings.Contains(r.Out, "expected to start at ") {
-		t.Errorf("lease list has no expected start: %s", r.Out)
+	for _, command := range []string{"show", "list"} {
+		args := []string{"lease", command}
+		if command == "show" {
+			args = append(args, s.Leases[1].ID)
+		}
+		if r := n.CLI(soon(t), args...); !strings.Contains(r.Out, "expected to start at ") || command == "show" && !strings.Contains(r.Out, "position   1: tenant red used ") {
+			t.Errorf("%v has no expected start or position: %s", args, r.Out)
+		}
 	}
 	for _, args := range [][]string{nil, {"--time", "2h"}} {
 		if r := n.CLI(soon(t), append(append([]string{"run", "-q", "-t", "red", "--grant", "one"}, args...), "--", "true")...); r.Code != 125 || !strings.Contains(r.Err, "claimed by an earlier request") {
