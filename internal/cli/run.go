@@ -142,6 +142,9 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(waitText(l.Lease))); s != last {
 			fmt.Fprintln(a.io.Err, "gpushare: "+s)
 			last = s
+			if why := l.Lease.PositionReason; why != "" {
+				fmt.Fprintln(a.io.Err, "gpushare: its position: "+sentence(why))
+			}
 		}
 	}
 }

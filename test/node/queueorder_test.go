@@ -133,7 +133,10 @@ tenants:
 	if err := first.AwaitLine(soon(t), "."); err != nil {
 		t.Fatal(err)
 	}
-	run("two", "--wait")
+	large := run("two", "--wait")
+	if err := large.AwaitLine(soon(t), "its position: tenant red used "); err != nil {
+		t.Errorf("%v: %s", err, large.Output())
+	}
 	s := awaitStatus(t, n, "the large request has no expected start", func(s *api.Status) bool {
 		return len(s.Leases) == 2 && s.Leases[1].ExpectedStart != nil
 	})
