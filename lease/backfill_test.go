@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A large request waits for two GPUs, of which one is in use until a known time: the other is lent to what ends before, and to
@@ -258,11 +260,32 @@ func TestBackfillDelaysNoRequest(t *testing.T) {
 // On every kind of place: the large request that waits starts no later than without backfill, and where a place is as good as
 // another at no time have fewer started than first come, first served. Some leases have no end.
 func TestBackfillOnEveryKind(t *testing.T) {
-	kinds := map[string]struct {
-		view         View
-		small, large []string
-		additive     bool // what fits does not depend on what is where
-	}{
+	all := crowds()
+	if enumeration.Sampled() {
+		names := slices.Sorted(maps.Keys(all))
+		rapid.Check(t, func(r *rapid.T) { all[rapid.SampledFrom(names).Draw(r, "kind")].check(t, r) })
+		return
+	}
+	for name, kind := range all {
+		t.Run(name, func(t *testing.T) {
+			lent := 0
+			rapid.Check(t, func(r *rapid.T) { lent += kind.check(t, r) })
+			if lent == 0 {
+				t.Error("nothing was ever let in")
+			}
+		})
+	}
+}
+
+// crowd is a node, and the grants of small and of large requests for it.
+type crowd struct {
+	view         View
+	small, large []string
+	additive     bool // what fits does not depend on what is where
+}
+
+func crowds() map[string]crowd {
+	return map[string]crowd{
 		"whole GPUs": {View{GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive), device(3, api.ModeExclusive)}, Grants: []Grant{
 			unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), exclusive("a", "three", 3), exclusive("a", "four", 4),
 		}}, []string{"one", "two"}, []string{"three", "four"}, true},
@@ -282,65 +305,60 @@ func TestBackfillOnEveryKind(t *testing.T) {
 			mps("a", "s1", 20, 8*gib), mps("a", "s2", 30, 4*gib), mps("a", "s3", 25, 6*gib), mps("a", "l1", 80, 10*gib), mps("a", "l2", 60, 30*gib),
 		}}, []string{"s1", "s2", "s3"}, []string{"l1", "l2"}, true},
 	}
-	for name, kind := range kinds {
-		t.Run(name, func(t *testing.T) {
-			lent := 0
-			rapid.Check(t, func(r *rapid.T) {
-				small := func(at int) job {
-					j := job{at, rapid.IntRange(1, 40).Draw(r, "runs"), rapid.SampledFrom(kind.small).Draw(r, "grant"), true, 0}
-					if rapid.IntRange(0, 5).Draw(r, "endless") == 0 {
-						j.runs, j.known = never, false
-					}
-					return j
-				}
-				var jobs []job
-				for range rapid.IntRange(1, 5).Draw(r, "before") {
-					jobs = append(jobs, small(0))
-				}
-				large := len(jobs)
-				jobs = append(jobs, job{1, 5, rapid.SampledFrom(kind.large).Draw(r, "large"), rapid.Bool().Draw(r, "known"), 0})
-				at := 1
-				for range rapid.IntRange(1, 8).Draw(r, "after") {
-					at += rapid.IntRange(0, 8).Draw(r, "pause")
-					jobs = append(jobs, small(at))
-				}
-				v := kind.view
-				v.Generation = 1
-				with, without := simulate(t, r.Fatalf, v, jobs, false, false), simulate(t, r.Fatalf, v, jobs, true, false)
-				if s, w := with[large].start, without[large].start; w >= 0 && (s < 0 || s > w) {
-					r.Fatalf("the large one, %d of %+v, starts at %d, and without backfill at %d: %+v, %+v", large, jobs, s, w, with, without)
-				}
-				if x := with[large].expected; x >= 0 && (with[large].start < 0 || with[large].start > x) {
-					r.Fatalf("the large one, %d of %+v, was expected at %d and starts at %d", large, jobs, x, with[large].start)
-				}
-				started := func(list []outcome, by int) (n int) {
-					for _, x := range list {
-						if x.start >= 0 && x.start <= by {
-							n++
-						}
-					}
-					return n
-				}
-				var inOrder []outcome
-				if kind.additive { // Otherwise an earlier start may leave holes that a later one does not.
-					inOrder = simulate(t, r.Fatalf, v, jobs, true, true)
-				}
-				for by := range 200 {
-					if a, b := started(with, by), started(inOrder, by); a < b {
-						r.Fatalf("%d of %+v start by %d, and first come, first served %d: %+v, %+v", a, jobs, by, b, with, inOrder)
-					}
-				}
-				for _, x := range with {
-					if x.lent {
-						lent++
-					}
-				}
-			})
-			if lent == 0 {
-				t.Error("nothing was ever let in")
-			}
-		})
+}
+
+// check simulates random requests, and returns how many places were lent.
+func (kind crowd) check(t *testing.T, r *rapid.T) (lent int) {
+	small := func(at int) job {
+		j := job{at, rapid.IntRange(1, 40).Draw(r, "runs"), rapid.SampledFrom(kind.small).Draw(r, "grant"), true, 0}
+		if rapid.IntRange(0, 5).Draw(r, "endless") == 0 {
+			j.runs, j.known = never, false
+		}
+		return j
 	}
+	var jobs []job
+	for range rapid.IntRange(1, 5).Draw(r, "before") {
+		jobs = append(jobs, small(0))
+	}
+	large := len(jobs)
+	jobs = append(jobs, job{1, 5, rapid.SampledFrom(kind.large).Draw(r, "large"), rapid.Bool().Draw(r, "known"), 0})
+	at := 1
+	for range rapid.IntRange(1, 8).Draw(r, "after") {
+		at += rapid.IntRange(0, 8).Draw(r, "pause")
+		jobs = append(jobs, small(at))
+	}
+	v := kind.view
+	v.Generation = 1
+	with, without := simulate(t, r.Fatalf, v, jobs, false, false), simulate(t, r.Fatalf, v, jobs, true, false)
+	if s, w := with[large].start, without[large].start; w >= 0 && (s < 0 || s > w) {
+		r.Fatalf("the large one, %d of %+v, starts at %d, and without backfill at %d: %+v, %+v", large, jobs, s, w, with, without)
+	}
+	if x := with[large].expected; x >= 0 && (with[large].start < 0 || with[large].start > x) {
+		r.Fatalf("the large one, %d of %+v, was expected at %d and starts at %d", large, jobs, x, with[large].start)
+	}
+	started := func(list []outcome, by int) (n int) {
+		for _, x := range list {
+			if x.start >= 0 && x.start <= by {
+				n++
+			}
+		}
+		return n
+	}
+	var inOrder []outcome
+	if kind.additive { // Otherwise an earlier start may leave holes that a later one does not.
+		inOrder = simulate(t, r.Fatalf, v, jobs, true, true)
+	}
+	for by := range 200 {
+		if a, b := started(with, by), started(inOrder, by); a < b {
+			r.Fatalf("%d of %+v start by %d, and first come, first served %d: %+v, %+v", a, jobs, by, b, with, inOrder)
+		}
+	}
+	for _, x := range with {
+		if x.lent {
+			lent++
+		}
+	}
+	return lent
 }
 
 // Leases may end earlier than they say. Whatever is let in meanwhile, no request starts later than it was first expected to, or is
