@@ -396,9 +396,9 @@ func TestClaimsAreNamed(t *testing.T) {
 	}
 }
 
-// When what is in the way of a large request is about to end, its place stays claimed, although another GPU lacks as little: a lease that is
+// When what is in the way of a large request is about to end, its place remains claimed, although another GPU lacks as little: a lease that is
 // stopped takes a moment to end.
-func TestThePlaceStaysClaimedUntilTheEnd(t *testing.T) {
+func TestAPlaceRemainsClaimedUntilTheEnd(t *testing.T) {
 	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)}}
 	for _, name := range []string{"endless", "first", "second", "small"} {
 		v.Grants = append(v.Grants, timeslice("a", name, 10, 10*gib))
