@@ -21,10 +21,16 @@ import (
 
 // Options bound a ledger. The zero value is valid.
 type Options struct {
-	FileSize int64        // bytes of one file before the next is begun; 0: 4 MiB
-	Files    int          // how many files are kept; 0: 8
-	Queue    int          // lines that may wait for a slow disk; 0: 1024
-	OnLoss   func()       // called after an entry was lost, from any goroutine; it does not block
+	FileSize int64  // bytes of one file before the next is begun; 0: 4 MiB
+	Files    int    // how many files are kept; 0: 8
+	Queue    int    // lines that may wait for a slow disk; 0: 1024
+	OnLoss   func() // called after an entry was lost, from any goroutine; it does not block
+	// Anchor is a file outside of the directory, for what is known of the chain; empty: none.
+	Anchor string
+	Known  Mark   // a line that is known from elsewhere and was on the disk, as from before the file of the anchor was removed
+	Boot   string // the kernel's boot id
+	// OnDamage is called when files are not as they were written, with one sentence, from Open or the writer; it does not block.
+	OnDamage func(text string)
 	Log      *slog.Logger // gets one line when lines begin to be lost and one when they no longer are; nil: nothing is logged
 }
 
@@ -35,7 +41,7 @@ type Ledger struct {
 	o       Options
 	lost    atomic.Uint64
 	queue   chan json.RawMessage
-	flush   chan chan End
+	flush   chan request
 	stopped chan struct{}
 	done    chan struct{}
 	stop    sync.Once
@@ -44,16 +50,59 @@ type Ledger struct {
 	file     *os.File
 	number   uint64
 	size     int64
-	head     head
-	reported uint64 // entries that were lost and are counted in a line
+	anchor   anchor
+	anchored anchorFile
+	sizes    map[uint64]int64 // of the files that are there, except the open one
+	unsynced bool             // lines were written since the last sync
+	torn     uint64           // lines without their end that were ended, and are counted in no line
+	crash    bool             // the next line follows lines that a loss of power may explain
+	reported uint64           // entries that were lost and are counted in a line
 	losing   bool
+	failing  bool // the anchor cannot be written
+	last     End  // set before done is closed
+}
+
+// request asks the writer for the end, after it has written what waits. With sync all is on the disk, and all files are compared
+// with what was written.
+type request struct {
+	sync  bool
+	reply chan<- End
 }
 
 // End is the end of a ledger at some moment. Read and Verify stop there, because a line may be half written after it. The zero
 // value is the end of a ledger that no process writes.
 type End struct {
-	number uint64
-	size   int64
+	number  uint64
+	size    int64
+	anchor  *anchor // nil: nothing is known outside of the files
+	removed bool    // the file of the anchor was removed: only its last line is known
+	boot    string  // the kernel's boot id; empty: not known
+	written bool    // the ledger is written
+}
+
+// Mark returns the newest line, as the ledger knows it outside of its files.
+func (e End) Mark() Mark {
+	if e.anchor == nil {
+		return Mark{}
+	}
+	return e.anchor.Last
+}
+
+// AtRest returns the end of a ledger that no process writes, from its anchor and a line as in Options.Known. boot is the
+// kernel's boot id, if the files are those of this host.
+func AtRest(anchorPath string, known Mark, boot string) (End, error) {
+	a, ok, err := readAnchor(anchorPath)
+	if err != nil {
+		return End{}, fmt.Errorf("cannot read the anchor of a ledger: %w", err)
+	}
+	if !ok && known.Number == 0 {
+		return End{}, nil
+	}
+	a.know(known)
+	if !ok {
+		a.Since = known.Number
+	}
+	return End{anchor: &a, removed: !ok, boot: boot}, nil
 }
 
 // Open opens the ledger of this name in a directory, which is created if it is missing. Only root may read it.
@@ -75,13 +124,13 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
 	l := &Ledger{
-		dir: dir, name: name, o: o, queue: make(chan json.RawMessage, o.Queue), flush: make(chan chan End),
-		stopped: make(chan struct{}), done: make(chan struct{}), number: 1,
+		dir: dir, name: name, o: o, queue: make(chan json.RawMessage, o.Queue), flush: make(chan request),
+		stopped: make(chan struct{}), done: make(chan struct{}), number: 1, sizes: map[uint64]int64{}, anchored: anchorFile{path: o.Anchor},
 	}
 	if len(numbers) > 0 {
 		l.number = numbers[len(numbers)-1]
 	}
-	if l.head, err = findHead(dir, name, numbers); err != nil {
+	if err := l.resume(numbers); err != nil {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
 	go l.write()
@@ -120,12 +169,17 @@ func (l *Ledger) lose() {
 func (l *Ledger) Lost() uint64 { return l.lost.Load() }
 
 // Flush waits until everything appended before is written, or ctx ends. It returns the end of the ledger.
-func (l *Ledger) Flush(ctx context.Context) (End, error) {
+func (l *Ledger) Flush(ctx context.Context) (End, error) { return l.request(ctx, false) }
+
+// Sync is Flush, and waits until everything is on the disk. It compares all files with what was written.
+func (l *Ledger) Sync(ctx context.Context) (End, error) { return l.request(ctx, true) }
+
+func (l *Ledger) request(ctx context.Context, sync bool) (End, error) {
 	ack := make(chan End, 1)
 	select {
-	case l.flush <- ack:
+	case l.flush <- request{sync, ack}:
 	case <-l.done:
-		return End{}, nil
+		return l.last, nil
 	case <-ctx.Done():
 		return End{}, fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
 	}
@@ -135,6 +189,25 @@ func (l *Ledger) Flush(ctx context.Context) (End, error) {
 	case <-ctx.Done():
 		return End{}, fmt.Errorf("cannot flush the %s ledger: %w", l.name, ctx.Err())
 	}
+}
+
+// Verify verifies the ledger while it is written.
+func (l *Ledger) Verify(ctx context.Context, marks ...Mark) (v Verification, err error) {
+	for range 5 {
+		before, err := l.Flush(ctx)
+		if err != nil {
+			return v, err
+		}
+		if v, err = Verify(l.dir, l.name, before, marks...); err != nil {
+			return v, err
+		}
+		after, err := l.Flush(ctx)
+		if err != nil || after.anchor.Removed == before.anchor.Removed {
+			return v, err
+		}
+		// The bound has removed a file meanwhile, which may be why its lines were not found.
+	}
+	return v, nil
 }
 
 // Close writes the queued entries and stops the writer, or returns when ctx ends. Entries appended later are lost.
@@ -155,12 +228,20 @@ func (l *Ledger) write() {
 		select {
 		case value := <-l.queue:
 			l.writeLine(value)
-		case ack := <-l.flush:
+		case r := <-l.flush:
 			l.drain()
-			ack <- l.end()
+			if r.sync {
+				l.inspectAll()
+				l.sync()
+			}
+			r.reply <- l.end()
 		case <-l.stopped:
 			l.drain()
+			l.sync()
 			l.closeFile()
+			l.closeAnchor()
+			l.last = l.end()
+			l.last.written = false
 			return
 		}
 	}
@@ -179,35 +260,22 @@ func (l *Ledger) drain() {
 
 // end returns the end of the file that is written. Without an open one, the last file is complete.
 func (l *Ledger) end() End {
-	if l.file == nil {
-		return End{number: l.number, size: -1}
+	a := l.anchor
+	end := End{number: l.number, size: -1, anchor: &a, boot: l.o.Boot, written: true}
+	if l.file != nil {
+		end.size = l.size
 	}
-	return End{number: l.number, size: l.size}
+	return end
 }
 
 // writeLine writes one line completely or not at all.
 func (l *Ledger) writeLine(value json.RawMessage) {
 	lost := l.lost.Load()
-	line, err := encode(Line{Number: l.head.number + 1, Previous: l.head.hash, Lost: lost - l.reported, Entry: value})
-	if err == nil && len(line) > maxLine {
-		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)
-	}
-	if err == nil {
-		err = l.ensureFile(int64(len(line)))
-	}
-	if err == nil {
-		if _, err = l.file.Write(line); err == nil {
-			l.size += int64(len(line))
-			l.head, l.reported = head{l.head.number + 1, hashOf(line[:len(line)-1])}, lost
-		} else if cut := l.file.Truncate(l.size); cut != nil {
-			// Half a line remains. A new file is begun, and readers skip the half.
-			err = errors.Join(err, cut)
-			l.closeFile()
-			l.number++
-		}
-	}
+	err := l.appendLine(value, lost)
 	if err != nil {
 		l.lose()
+	} else {
+		l.saveAnchor(false)
 	}
 	if (err != nil) != l.losing {
 		l.losing = err != nil
@@ -222,6 +290,47 @@ func (l *Ledger) writeLine(value json.RawMessage) {
 	}
 }
 
+func (l *Ledger) appendLine(value json.RawMessage, lost uint64) error {
+	l.inspect()
+	head := l.anchor.Last
+	line, err := l.encode(head, value, lost)
+	if err != nil {
+		return err
+	}
+	torn := l.torn
+	if err := l.ensureFile(int64(len(line))); err != nil {
+		return err
+	}
+	if l.torn > torn { // Opening the file has ended a line that a kill left.
+		if line, err = l.encode(head, value, lost); err != nil {
+			return err
+		}
+	}
+	if _, err := l.file.Write(line); err != nil {
+		cut := l.file.Truncate(l.size)
+		if cut != nil {
+			// Half a line remains. A new file is begun, and readers skip the half.
+			l.closeFile()
+			l.number++
+		}
+		return errors.Join(err, cut)
+	}
+	l.size += int64(len(line))
+	l.anchor.Last, l.anchor.File = Mark{head.Number + 1, hashOf(line[:len(line)-1]), timeOf(value)}, l.number
+	l.anchor.Closed, l.anchor.Crash, l.unsynced = false, false, true
+	l.reported, l.torn, l.crash = lost, 0, false
+	return nil
+}
+
+// encode returns the line that follows a head.
+func (l *Ledger) encode(head Mark, value json.RawMessage, lost uint64) ([]byte, error) {
+	line, err := encode(Line{Number: head.Number + 1, Previous: head.Hash, Lost: lost - l.reported, Torn: l.torn, Crash: l.crash, Entry: value})
+	if err == nil && len(line) > maxLine {
+		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)
+	}
+	return line, err
+}
+
 // ensureFile opens a file with space for n bytes, and removes the oldest files.
 func (l *Ledger) ensureFile(n int64) error {
 	if l.file != nil && l.size > 0 && l.size+n > l.o.FileSize {
@@ -231,7 +340,7 @@ func (l *Ledger) ensureFile(n int64) error {
 	if l.file != nil {
 		return nil
 	}
-	f, err := os.OpenFile(l.path(l.number), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	f, err := l.openFile()
 	if err != nil {
 		return err
 	}
@@ -243,12 +352,30 @@ func (l *Ledger) ensureFile(n int64) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
+	before := info.Size()
 	info, err = f.Stat()
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
+	if info.Size() > before {
+		l.torn++
+	}
 	l.file, l.size = f, info.Size()
+	delete(l.sizes, l.number)
 	return l.prune()
+}
+
+// openFile opens the file of the next line, also if the directory was removed.
+func (l *Ledger) openFile() (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	f, err := os.OpenFile(l.path(l.number), flags, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.Mkdir(l.dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(l.path(l.number), flags, 0o600)
+	}
+	return f, err
 }
 
 func terminate(path string, f *os.File, size int64) error {
@@ -272,7 +399,8 @@ func (l *Ledger) closeFile() {
 	if l.file == nil {
 		return
 	}
-	if err := l.file.Close(); err != nil && l.o.Log != nil {
+	l.sizes[l.number] = l.size
+	if err := errors.Join(l.file.Sync(), l.file.Close()); err != nil && l.o.Log != nil {
 		l.o.Log.Warn("cannot close a file of a ledger", "ledger", l.name, "error", err.Error())
 	}
 	l.file = nil
@@ -285,9 +413,19 @@ func (l *Ledger) prune() error {
 		return err
 	}
 	for len(have) > l.o.Files {
+		last, err := lastOf(l.path(have[0]))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if last.Number > l.anchor.Removed.Number {
+			l.anchor.Removed = last
+		}
+		l.anchor.Oldest = have[1]
+		l.saveAnchor(true) // before: lines that are missing and not in it were removed by another
 		if err := os.Remove(l.path(have[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+		delete(l.sizes, have[0])
 		have = have[1:]
 	}
 	return nil

@@ -210,11 +210,14 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestAppendNeverWaits: without its directory the ledger neither blocks nor fails.
+// TestAppendNeverWaits: without its directory, where it cannot be made again, the ledger neither blocks nor fails.
 func TestAppendNeverWaits(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "removed")
 	l := open(t, dir, ledger.Options{Queue: 4})
 	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 100 {

@@ -15,7 +15,7 @@ import (
 const linesAtOnce = 32
 
 // eachLine calls each with the lines of the first size bytes of a file, all for a negative size, until it returns false. whole is
-// false for a line without its end, or that is longer than any that is written. each must not keep the bytes.
+// false for a line without its end. Of a line that is longer than any that is written, raw is a part. each must not keep the bytes.
 func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -25,7 +25,7 @@ func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) e
 	if size < 0 {
 		size = math.MaxInt64
 	}
-	lines, long := bufio.NewReaderSize(io.LimitReader(f, size), maxLine), false
+	lines, partial := bufio.NewReaderSize(io.LimitReader(f, size), maxLine), false
 	for n := 1; ; n++ {
 		if n%linesAtOnce == 0 {
 			runtime.Gosched()
@@ -33,19 +33,22 @@ func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) e
 		raw, err := lines.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			long = true
+			partial = true
 			continue
 		case errors.Is(err, io.EOF):
-			if len(raw) > 0 || long {
+			if len(raw) > 0 || partial {
 				each(raw, false)
 			}
 			return nil
 		case err != nil:
 			return err
 		}
-		if !each(bytes.TrimSuffix(raw, []byte("\n")), !long) {
+		if partial { // The last part of a long line may look like a line.
+			raw = raw[len(raw)-1:]
+		}
+		if !each(bytes.TrimSuffix(raw, []byte("\n")), true) {
 			return nil
 		}
-		long = false
+		partial = false
 	}
 }
