@@ -30,10 +30,18 @@ type AuditVerification struct {
 	Last          uint64 `json:"last"`           // the number of the newest
 	SHA256        string `json:"sha256"`         // of the newest line: kept elsewhere, it shows whether the chain was written again
 	Lost          uint64 `json:"lost"`           // entries that could not be written
-	Incomplete    uint64 `json:"incomplete"`     // lines that a kill or a power cut left incomplete; no attack
+	Incomplete    uint64 `json:"incomplete"`     // lines that a kill or a power cut left without their end; no attack
 	Older         uint64 `json:"older"`          // lines of a version without a chain
-	// Broken is the first line that was changed, removed or added; absent if every line follows the one before it.
+	// Broken is the first finding; absent if there is none.
 	Broken *BrokenLine `json:"broken,omitempty"`
+	// Findings are all places that are not as they were written, the oldest first, at most 100.
+	Findings     []AuditFinding `json:"findings,omitempty"`
+	MoreFindings uint64         `json:"more_findings,omitempty"` // that are not in the list
+	// Anchored: the newest line is known outside of the files, so that a removed end is found.
+	Anchored bool `json:"anchored"`
+	// AnchoredSince is the newest line when that began: of the lines up to it, some may have been removed at the begin before. Absent:
+	// none can.
+	AnchoredSince uint64 `json:"anchored_since,omitempty"`
 }
 
 // BrokenLine is where the chain is broken.
@@ -41,4 +49,19 @@ type BrokenLine struct {
 	File    string `json:"file"`
 	Line    int    `json:"line"` // from 1
 	Message string `json:"message"`
+}
+
+// AuditFinding is one place where the audit is not as it was written.
+type AuditFinding struct {
+	File string `json:"file,omitempty"` // absent: no file that is there
+	Line int    `json:"line,omitempty"` // from 1; absent: the whole file
+	// First and Last are the numbers of the lines that are missing or changed; absent: none is.
+	First uint64 `json:"first,omitempty"`
+	Last  uint64 `json:"last,omitempty"`
+	// After and Before are when the lines around them were written; absent: there is no such line.
+	After   time.Time `json:"after,omitzero"`
+	Before  time.Time `json:"before,omitzero"`
+	Message string    `json:"message"`
+	// PowerLoss: the lines may have been lost when the host lost its power, before they were on the disk.
+	PowerLoss bool `json:"power_loss,omitempty"`
 }

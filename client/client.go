@@ -614,9 +614,10 @@ func (c *Client) Audit(ctx context.Context, filter AuditFilter, f func(api.Audit
 	return lines(ctx, c, "/v1/audit", url.Values{"since": {filter.Since}, "until": {filter.Until}, "user": {filter.User}, "tenant": {filter.Tenant}}, f)
 }
 
-// VerifyAudit says whether every line of the audit follows the one before it.
-func (c *Client) VerifyAudit(ctx context.Context) (*api.AuditVerification, error) {
-	return get[api.AuditVerification](ctx, c, "/v1/audit/verify", nil)
+// VerifyAudit says whether every line of the audit is there and follows the one before it. Each anchor is a line that is known from
+// elsewhere, as NUMBER:SHA256.
+func (c *Client) VerifyAudit(ctx context.Context, anchors ...string) (*api.AuditVerification, error) {
+	return get[api.AuditVerification](ctx, c, "/v1/audit/verify", url.Values{"anchor": {strings.Join(anchors, ",")}})
 }
 
 // Events calls f for every event from now on until ctx ends.

@@ -44,7 +44,6 @@ import (
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/exits"
 	"github.com/gpushare/gpushare/internal/kernellog"
-	"github.com/gpushare/gpushare/internal/ledger"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -125,7 +124,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 			log.Error("cannot record that restrictions may be active", "error", err)
 		}
 	}
-	if d.Audits, err = ledger.Open(status.AuditDir(s.StateDir), report.AuditName, ledger.Options{Files: 16, OnLoss: d.AuditLost, Log: log}); err != nil {
+	if err := d.openAudit(); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { d.Reporter.Close() })

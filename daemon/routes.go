@@ -61,7 +61,7 @@ func (d *Daemon) routes() []server.Route {
 		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.AdminOrObserver, What: "run the checks", Bound: server.ReadsBack, Handle: d.viewer.GetDoctor},
 		{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Bound: server.Lists, Handle: d.account.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/audit", Access: server.Admin, What: "read the audit", Bound: server.Lists, Handle: d.viewer.GetAudit, Query: server.Query{"since": server.Text, "until": server.Text, "user": server.Text, "tenant": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/audit/verify", Access: server.Admin, What: "verify the audit", Bound: server.Lists, Handle: d.viewer.GetAuditVerification},
+		{Method: http.MethodGet, Pattern: "/v1/audit/verify", Access: server.Admin, What: "verify the audit", Bound: server.Lists, Handle: d.viewer.GetAuditVerification, Query: server.Query{"anchor": server.Text}},
 		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.AdminOrObserver, What: "read the counters", Bound: server.Reads, Handle: d.viewer.GetCounters},
 		{Method: http.MethodPost, Pattern: "/v1/reload", Access: server.Admin, Audit: "reload", What: "reload the settings", Bound: server.Changes, Handle: d.postReload},
 	}

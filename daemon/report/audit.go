@@ -48,6 +48,9 @@ type auditor struct {
 	spent   map[int]*allowance      // by uid
 	counted map[int]*tally          // by uid
 	seen    uint64                  // lost entries that were reported
+	damaged []string                // what is wrong with the files and was not reported
+	damages []string                // what was, the newest last
+	kept    uint64                  // the number of the line that is kept in the state
 }
 
 // allowance is what a user has added.
@@ -216,22 +219,6 @@ func (r *Reporter) AuditLost() {
 	}
 }
 
-// RunAudit writes counted refusals and reports lost entries until ctx ends.
-func (r *Reporter) RunAudit(ctx context.Context) {
-	tick := time.NewTicker(countInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			r.CountedNow(false)
-		case <-r.lost:
-		case <-ctx.Done():
-			return
-		}
-		r.reportLost()
-	}
-}
-
 // AuditFilter selects entries. An empty field selects all.
 type AuditFilter struct {
 	Since, Until time.Time
@@ -278,21 +265,4 @@ func (r *Reporter) auditEnd(ctx context.Context) (ledger.End, error) {
 	}
 	r.CountedNow(false)
 	return r.Audits.Flush(ctx)
-}
-
-// VerifyAudit verifies the chain of the audit.
-func (r *Reporter) VerifyAudit(ctx context.Context, dir string) (*api.AuditVerification, error) {
-	end, err := r.auditEnd(ctx)
-	if err != nil {
-		return nil, err
-	}
-	v, err := ledger.Verify(dir, AuditName, end)
-	if err != nil {
-		return nil, err
-	}
-	out := &api.AuditVerification{SchemaVersion: 1, Entries: v.Lines, First: v.First, Last: v.Last, SHA256: v.Head, Lost: v.Lost, Incomplete: v.Torn, Older: v.Older}
-	if v.Broken != nil {
-		out.Broken = &api.BrokenLine{File: v.Broken.File, Line: v.Broken.Line, Message: v.Broken.Reason}
-	}
-	return out, nil
 }

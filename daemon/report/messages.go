@@ -24,4 +24,6 @@ const (
 	MessageMPSBlocked      MessageID = "f37a238372e74c94a5b553c8753ca1b4" // a process keeps others from MPS
 	MessageRefused         MessageID = "28b65183049b4db3b83ad54e713927c9" // a request was refused
 	MessageChanged         MessageID = "806a9fe8d0b54ab7bfef43bbf3028f0b" // a user or gpushared changed something
+	MessageAuditAnchor     MessageID = "cd386aae988aab4a0b210721220ef4ea" // the newest line of the audit, with its hash
+	MessageAuditDamaged    MessageID = "1606a3904675c13f7f748f07d83d4c48" // files of the audit are not as they were written
 )

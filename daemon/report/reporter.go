@@ -23,8 +23,10 @@ type Reporter struct {
 	Counters   *counters
 	XIDs       *xids
 	Audits     *ledger.Ledger // nil: no audit
-	auditor    auditor
-	lost       chan struct{} // an entry of the audit was lost
+	// SaveMark keeps the last line of the audit outside of its files and of its anchor; nil: it is not kept.
+	SaveMark func(ledger.Mark) error
+	auditor  auditor
+	lost     chan struct{} // an entry of the audit was lost
 
 	version atomic.Uint64 // of what status shows
 }
@@ -52,5 +54,9 @@ func (r *Reporter) Close() {
 	defer cancel()
 	if err := r.Audits.Close(ctx); err != nil {
 		r.Log.Warn("cannot close the audit ledger", "error", err)
+		return
+	}
+	if end, err := r.Audits.Flush(ctx); err == nil {
+		r.keepMark(end.Mark())
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/ledger"
 )
 
 // AuditDir is the directory of the audit, below that of the state.
@@ -33,9 +35,20 @@ func (v *Viewer) GetAudit(c *server.Call) error {
 	return nil
 }
 
-// GetAuditVerification says whether every line of the audit follows the one before it.
+// GetAuditVerification says whether every line of the audit follows the one before it, and whether it has all of them.
 func (v *Viewer) GetAuditVerification(c *server.Call) error {
-	out, err := v.VerifyAudit(c.Ctx(), AuditDir(v.StateDir))
+	var marks []ledger.Mark
+	for s := range strings.SplitSeq(c.Text("anchor"), ",") {
+		if s == "" {
+			continue
+		}
+		m, err := ledger.ParseMark(s)
+		if err != nil {
+			return &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "journalctl -u gpushared MESSAGE_ID=" + string(report.MessageAuditAnchor)}
+		}
+		marks = append(marks, m)
+	}
+	out, err := v.VerifyAudit(c.Ctx(), marks)
 	if err != nil {
 		return err
 	}

@@ -374,6 +374,19 @@ func labAudit() []any {
 	}
 }
 
+// auditMissing is a verification that finds three places.
+func auditMissing() api.AuditVerification {
+	return api.AuditVerification{
+		SchemaVersion: 1, Entries: 30, First: 7, Last: 46, SHA256: strings.Repeat("5f", 32), Anchored: true, MoreFindings: 1,
+		Broken: &api.BrokenLine{File: "audit-000002.log", Line: 4, Message: "it has number 12 and follows number 9: the lines between them were removed"},
+		Findings: []api.AuditFinding{
+			{File: "audit-000002.log", Line: 4, First: 10, Last: 11, After: noon, Before: noon.Add(time.Hour), Message: "it has number 12 and follows number 9: the lines between them were removed"},
+			{File: "audit-000003.log", First: 47, Last: 47, After: noon.Add(2 * time.Hour), Before: noon.Add(3 * time.Hour), PowerLoss: true, Message: "the last line is number 46, and number 47 was written: the lines after it may have been lost with the power of the host, before they were on the disk"},
+			{Message: "line 30 cannot be compared: the oldest that is there is number 31"},
+		},
+	}
+}
+
 // labMPS is the MPS of GPU 1 of labNode.
 func labMPS() api.MPSDetail {
 	g := labNode().GPUs[1]

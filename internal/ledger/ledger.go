@@ -88,6 +88,12 @@ func (e End) Mark() Mark {
 	return e.anchor.Last
 }
 
+// File returns the number of the file that is written.
+func (e End) File() uint64 { return e.number }
+
+// AuditAnchor is the name of the anchor of the audit, below the directory of the state.
+const AuditAnchor = "audit.anchor"
+
 // AtRest returns the end of a ledger that no process writes, from its anchor and a line as in Options.Known. boot is the
 // kernel's boot id, if the files are those of this host.
 func AtRest(anchorPath string, known Mark, boot string) (End, error) {

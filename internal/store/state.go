@@ -56,6 +56,15 @@ type State struct {
 	MissingSince map[gpu.UUID]time.Time `json:"missing_since,omitempty"`
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
 	OriginalModes map[gpu.UUID]GPUModes `json:"original_modes,omitempty"`
+	// Audit is a line of the audit that was on the disk: it is recorded at start, each hour and at the end.
+	Audit *AuditMark `json:"audit,omitempty"`
+}
+
+// AuditMark is a line of the audit, so that a removed end and a removed anchor are found.
+type AuditMark struct {
+	Number uint64    `json:"number"`
+	SHA256 string    `json:"sha256"`
+	At     time.Time `json:"at"`
 }
 
 // Epoch makes hardware state void when it differs: instances do not survive a boot, a driver load or a reset.
