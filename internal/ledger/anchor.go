@@ -34,8 +34,9 @@ const slotSize = 1024
 
 // anchorFile is the open file of an anchor.
 type anchorFile struct {
-	path string
-	f    *os.File
+	path   string
+	f      *os.File
+	opened bool // it may be new, and its name not be on the disk yet
 }
 
 // readAnchor returns the anchor in force. ok is false if there is none that is undamaged.
@@ -74,24 +75,24 @@ func (x *anchorFile) write(a *anchor, sync bool) error {
 	}
 	b = append(bytes.TrimSuffix(b, []byte("\n")), bytes.Repeat([]byte(" "), slotSize-len(b)+1)...)
 	b[slotSize-1] = '\n'
-	created := false
 	if x.f == nil {
 		x.f, err = os.OpenFile(x.path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return err
 		}
-		created = true
+		x.opened = true
 	}
 	if _, err := x.f.WriteAt(b, int64(a.Sequence%2)*slotSize); err != nil {
 		return err
 	}
-	if sync || created {
-		err = x.f.Sync()
+	if !sync {
+		return nil
 	}
-	if created {
-		err = errors.Join(err, syncDir(filepath.Dir(x.path)))
+	if err := x.f.Sync(); err != nil || !x.opened {
+		return err
 	}
-	return err
+	x.opened = false
+	return syncDir(filepath.Dir(x.path))
 }
 
 // isThere reports whether the open file still has its name.

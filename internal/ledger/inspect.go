@@ -63,9 +63,9 @@ func (l *Ledger) inspectAll() {
 	}
 }
 
-// sync waits until all lines are on the disk, and the anchor that says so.
-func (l *Ledger) sync() {
-	if !l.unsynced {
+// sync waits until all lines are on the disk, and the anchor that says so. With closed it also says that the daemon ended.
+func (l *Ledger) sync(closed bool) {
+	if !l.unsynced && (!closed || l.anchor.Last.Number == 0) {
 		return
 	}
 	if l.file != nil {
@@ -74,7 +74,7 @@ func (l *Ledger) sync() {
 			return
 		}
 	}
-	l.anchor.Synced = l.anchor.Last.Number
+	l.anchor.Synced, l.anchor.Closed = l.anchor.Last.Number, closed
 	l.unsynced = !l.saveAnchor(true)
 }
 
@@ -98,15 +98,4 @@ func (l *Ledger) anchorFailed(err error) {
 		l.damage(fmt.Sprintf("the anchor of the %s cannot be written: %v", l.name, err))
 	}
 	l.failing = true
-}
-
-// closeAnchor says that the daemon ended.
-func (l *Ledger) closeAnchor() {
-	if !l.unsynced {
-		l.anchor.Closed = true
-		l.saveAnchor(true)
-	}
-	if err := l.anchored.close(); err != nil {
-		l.anchorFailed(err)
-	}
 }

@@ -238,14 +238,16 @@ func (l *Ledger) write() {
 			l.drain()
 			if r.sync {
 				l.inspectAll()
-				l.sync()
+				l.sync(false)
 			}
 			r.reply <- l.end()
 		case <-l.stopped:
 			l.drain()
-			l.sync()
+			l.sync(true)
 			l.closeFile()
-			l.closeAnchor()
+			if err := l.anchored.close(); err != nil {
+				l.anchorFailed(err)
+			}
 			l.last = l.end()
 			l.last.written = false
 			return
@@ -406,7 +408,11 @@ func (l *Ledger) closeFile() {
 		return
 	}
 	l.sizes[l.number] = l.size
-	if err := errors.Join(l.file.Sync(), l.file.Close()); err != nil && l.o.Log != nil {
+	var err error
+	if l.unsynced { // A later sync has only the next file.
+		err = l.file.Sync()
+	}
+	if err = errors.Join(err, l.file.Close()); err != nil && l.o.Log != nil {
 		l.o.Log.Warn("cannot close a file of a ledger", "ledger", l.name, "error", err.Error())
 	}
 	l.file = nil

@@ -113,8 +113,8 @@ func (l *Ledger) resume(have []uint64) error {
 		l.number = l.anchor.File + 1 // A file that was removed is not begun again: its absence stays visible.
 	}
 	l.anchor.Boot, l.anchor.Closed = l.o.Boot, false
-	l.unsynced = true
-	l.sync()
+	l.unsynced = l.anchor.Last.Number > 0
+	l.sync(false)
 	return nil
 }
 
