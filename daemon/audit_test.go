@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -178,6 +180,92 @@ func TestLostLinesOfTheAudit(t *testing.T) {
 		}) {
 			t.Errorf("the conditions are %+v", d.Conditions.List())
 		}
+		stop()
+		d.tasks.Wait()
+	})
+}
+
+// A file of the audit that is removed while the daemon runs is a condition and a line of the audit; the newest line is in the
+// journal and in the state, so that a removed end is also found after a start; and a line of the journal is compared.
+func TestRemovedFilesOfTheAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newVirtualWithUsers(t)
+		h := func() http.Handler { return d.server.Handler() }
+		reload := func() { servertest.Request(h(), servertest.Peers()["root"], http.MethodPost, "/v1/reload", nil) }
+		run := func() (stop func()) {
+			ctx, stop := context.WithCancel(t.Context())
+			d.tasks.Go(func() { d.RunAudit(ctx) })
+			return stop
+		}
+		says := func(about, want string) {
+			t.Helper()
+			if !slices.ContainsFunc(d.Conditions.List(), func(c api.Condition) bool {
+				return c.Kind == "audit" && strings.Contains(c.Message, want) && strings.Contains(c.Hint, "audit --verify")
+			}) {
+				t.Errorf("%s: the conditions are %+v", about, d.Conditions.List())
+			}
+		}
+		verification := func(query string) (v api.AuditVerification) {
+			t.Helper()
+			if e := d.do(http.MethodGet, "/v1/audit/verify"+query, "", &v); e != nil {
+				t.Fatal(e)
+			}
+			return v
+		}
+		stop := run()
+		reload()
+		time.Sleep(61 * time.Minute) // virtual
+		synctest.Wait()
+		kept := d.state.Stored().Audit
+		if kept == nil || !strings.Contains(d.log.String(), fmt.Sprintf("number=%d sha256=%s", kept.Number, kept.SHA256)) {
+			t.Fatalf("the state has line %+v, and the journal not", kept)
+		}
+		if v := verification(""); v.Broken != nil || !v.Anchored || v.AnchoredSince != 0 {
+			t.Errorf("%+v", v)
+		}
+		file := filepath.Join(d.settings.StateDir, "audit", "audit-000001.log")
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute) // virtual
+		synctest.Wait()
+		says("while it runs", "audit-000001.log was removed while gpushared ran")
+		lines := auditOf(d, "")
+		if n := len(lines); n == 0 || lines[n-1].What != "audit" || !strings.Contains(lines[n-1].Message, "was removed") {
+			t.Errorf("the audit has %+v", lines)
+		}
+		if v := verification(""); v.Broken == nil || v.Findings[0].First != 1 || v.Findings[0].Last < kept.Number || !strings.Contains(v.Broken.Message, "missing: audit-000001.log") {
+			t.Errorf("%+v", v)
+		}
+		for query, want := range map[string]string{
+			fmt.Sprintf("?anchor=%d:%s", kept.Number, kept.SHA256): "cannot be compared",
+			"?anchor=1000:" + kept.SHA256:                          "line 1000 was written",
+		} {
+			if v := verification(query); !slices.ContainsFunc(v.Findings, func(f api.AuditFinding) bool { return strings.Contains(f.Message, want) }) {
+				t.Errorf("%s: %+v", query, v)
+			}
+		}
+		if e := d.do(http.MethodGet, "/v1/audit/verify?anchor=x", "", nil); e == nil || e.Kind != api.KindInvalid || e.Hint == "" {
+			t.Errorf("a wrong anchor: %v", e)
+		}
+		stop()
+		d.end()
+
+		// The end and the anchor are removed while it does not run.
+		files, err := filepath.Glob(filepath.Join(d.dir, "state", "audit", "*.log"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		for _, f := range append(files, filepath.Join(d.dir, "state", "audit.anchor")) {
+			if err := os.Remove(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.startDaemon()
+		stop = run()
+		synctest.Wait()
+		says("after a start", "the anchor of the audit was removed")
+		says("after a start", "of the audit are missing: they were removed while gpushared did not run")
 		stop()
 		d.tasks.Wait()
 	})

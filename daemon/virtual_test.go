@@ -200,6 +200,9 @@ func (w *virtual) end() {
 func (w *virtual) kill() {
 	w.Helper()
 	next := filepath.Join(filepath.Dir(w.dir), fmt.Sprintf("life-%d", w.runs))
+	if _, err := w.Audits.Flush(context.Background()); err != nil { // A copy while it writes has files of different moments.
+		w.Fatal(err)
+	}
 	if err := os.CopyFS(next, os.DirFS(w.dir)); err != nil {
 		w.Fatal(err)
 	}

@@ -28,7 +28,8 @@ collector at once, so that no scrape reads a part of it.`,
 				return err
 			}
 			if file != "" {
-				return replaceFile(file, ".gpushare-metrics-", b) // node_exporter does not read such a name
+				// node_exporter is another user, and does not read a name with this prefix.
+				return replaceFile(file, ".gpushare-metrics-", b, 0o644)
 			}
 			if _, err := a.io.Out.Write(b); err != nil {
 				return fmt.Errorf("cannot print: %w", err)

@@ -46,7 +46,7 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 	if err != nil {
 		return err
 	}
-	return replaceFile(file, ".gpushare-plot-", image)
+	return replaceFile(file, ".gpushare-plot-", image, 0)
 }
 
 // stepLength is the length of a step that shows a time in a few hundred steps. What it cannot read is read by the daemon.
