@@ -53,7 +53,7 @@ var rules = map[string]rule{
 	"gpu/nvml":          {own: []string{"gpu"}, others: []string{"github.com/NVIDIA/go-nvml"}, why: "gpu/nvml is the only package that uses NVML"},
 	"cgroup":            {own: []string{"internal/faultpoint", "internal/loop", "internal/procfs", "cgroup/device"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters without a service manager"},
 	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device is the only package that uses BPF, and it knows only device numbers"},
-	"systemd":           {own: []string{"cgroup", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
+	"systemd":           {own: []string{"cgroup", "internal/durable", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
 	"mig":               {own: []string{"gpu", "internal/step", "internal/text"}, why: "the planner is pure: the command line uses it without a daemon or a GPU"},
 	"mps":               {own: []string{"gpu", "cgroup", "internal/acl", "internal/durable", "internal/loop", "internal/sockdiag", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
 	"power":             {own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"}, why: "power sets limits of GPUs; the spec decides on them"},
@@ -64,7 +64,7 @@ var rules = map[string]rule{
 	"daemon/state":      {own: []string{"api", "cgroup", "gpu", "internal/engine", "internal/locks", "internal/observe", "internal/spec", "internal/step", "internal/store", "lease", "mig", "power"}, why: "state is values and queries of them: it plans nothing"},
 	"daemon/planner":    {own: []string{"api", "cgroup", "cgroup/device", "daemon/state", "gpu", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "isolation", "lease", "mig", "mps"}, pure: true, why: "planner computes steps from values: the caller reads all input before"},
 	"internal/step":     {strict: true, why: "a step is data that must be decodable after a restart"},
-	"internal/store":    {own: []string{"gpu", "internal/faultpoint", "internal/locks"}, why: "the store keeps bytes and their checksums; its users interpret them"},
+	"internal/store":    {own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks"}, why: "the store keeps bytes and their checksums; its users interpret them"},
 	"internal/locks":    {strict: true, why: "the order of locks must not depend on packages that take locks"},
 	"internal/ledger":   {own: []string{"api", "internal/faultpoint"}, why: "the ledger appends lines, and says in the words of the API what a verification found"},
 	"internal/usage":    {own: []string{"gpu", "internal/ledger"}, why: "usage adds up what is reported to it: it measures nothing"},
@@ -78,7 +78,7 @@ var rules = map[string]rule{
 	"internal/finetime": {why: "finetime is a clock: it knows no user of it"},
 	"internal/procfs":   {why: "every package may import procfs, so procfs imports none but the reader"},
 	reader:              {why: "every package that reads a file may import the reader, so it imports none"},
-	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/chart", "internal/cli/migparted", "internal/ledger", "internal/procfs", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{module, "github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions and to verify the audit without a daemon"},
+	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/chart", "internal/cli/migparted", "internal/durable", "internal/ledger", "internal/procfs", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{module, "github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions and to verify the audit without a daemon"},
 	"internal/terminal": {own: []string{"internal/procfs"}, why: "terminal writes a line to a user's terminal; other packages write the text"},
 	"packaging/share":   {own: []string{"internal/cli"}, others: []string{"github.com/cpuguy83/go-md2man", "github.com/spf13/cobra"}, why: "it writes files for packages when they are built, and is in no package"},
 	"test/enumeration":  {strict: true, why: "tests of every package use it"},
@@ -119,7 +119,7 @@ var rules = map[string]rule{
 	"daemon/change":       {own: join(shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps", "power"), why: manager},
 	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power"), why: manager},
 	"daemon/acknowledge":  {own: shared, why: manager},
-	"daemon/metrics":      {own: join(shared, "gpu/worker", "internal/usage", "internal/version"), others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"}, why: manager},
+	"daemon/metrics":      {own: join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"), others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"}, why: manager},
 	"daemon/history":      {own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"}, why: "history reads revisions; only change puts one in force"},
 	"daemon/mpscontrol":   {own: shared, why: manager},
 	"daemon/cordon":       {own: shared, why: manager},
@@ -347,4 +347,84 @@ func TestEveryPackageHasAComment(t *testing.T) {
 			t.Errorf("%s has %d package comments, want exactly one that says what the package does and does not do", dir, n)
 		}
 	}
+}
+
+// writers are the files that make files in another way than package durable, and why that reaches no file of another user.
+var writers = map[string]string{
+	"cgroup/deadline.go":                      "a lock in the run directory, which only root writes to",
+	"cgroup/thawlock.go":                      "a lock in the run directory, which only root writes to",
+	"internal/descent/record.go":              "a file that the kernel made",
+	"internal/launch/exec.go":                 "a file of the kernel",
+	"internal/launch/record.go":               "a directory that only root reads",
+	"internal/launch/rotate.go":               "a directory that only root reads",
+	"mps/detached.go":                         "the log of a service in a directory that only root reads, and a file of the kernel",
+	"mps/detachedlog.go":                      "the log of a service in a directory that only root reads",
+	"cmd/gpusim/serve.go":                     "the directory of a virtual node",
+	"internal/store/store.go":                 "osDir.Open adds O_NOFOLLOW",
+	"internal/procfs/procfstest/reusedpid.go": "a file of the kernel, in tests",
+}
+
+// A file is written by package durable: new, in its directory, without following a link. Else it is made with O_EXCL or O_NOFOLLOW,
+// or the table has the reason.
+func TestFilesAreWrittenOneWay(t *testing.T) {
+	seen := map[string]bool{}
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (file == "test" || file == "gpusim" || file == "packaging" || file == "bin" || strings.HasPrefix(d.Name(), ".") && file != "."):
+			return fs.SkipDir // Programs for developers.
+		case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "internal/durable/"):
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !makesFiles(call) {
+				return true
+			}
+			if writers[file] == "" {
+				t.Errorf("%s makes a file: use durable.Replace, which follows no link", file)
+			}
+			seen[file] = true
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file := range writers {
+		if !seen[file] {
+			t.Errorf("%s makes no file any more: remove it from the table", file)
+		}
+	}
+}
+
+// makesFiles reports whether a call may write to a file through a link.
+func makesFiles(call *ast.CallExpr) bool {
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	if p, ok := f.X.(*ast.Ident); ok && p.Name == "os" && slices.Contains([]string{"WriteFile", "Create", "CreateTemp"}, f.Sel.Name) {
+		return true
+	}
+	if !slices.Contains([]string{"OpenFile", "Open", "Openat", "Openat2"}, f.Sel.Name) {
+		return false
+	}
+	creates, safe := false, false
+	for _, arg := range call.Args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				creates = creates || id.Name == "O_CREATE" || id.Name == "O_CREAT"
+				safe = safe || id.Name == "O_EXCL" || id.Name == "O_NOFOLLOW"
+			}
+			return true
+		})
+	}
+	return creates && !safe
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -77,11 +78,7 @@ func (d *Detached) write(r detachedRecord) error {
 	if err != nil {
 		return err
 	}
-	temporary := d.recordPath(r.Name) + ".new"
-	if err := os.WriteFile(temporary, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, d.recordPath(r.Name))
+	return durable.Replace(d.recordPath(r.Name), b, untilBoot(d.recordPath(r.Name)))
 }
 
 // StartService starts the process in its own session and, where possible, its own cgroup. Its output goes to a log file.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // layout is the paths of one control daemon in the run directory: they last until the next boot, as the daemon does.
@@ -123,13 +124,13 @@ func (l layout) writeRecord(r record) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the MPS record: %w", err)
 	}
-	// No fsync: it is needed only until the next boot.
-	temporary := l.record() + ".new"
-	if err := os.WriteFile(temporary, b, 0o600); err != nil {
-		return fmt.Errorf("cannot write the MPS record: %w", err)
-	}
-	if err := os.Rename(temporary, l.record()); err != nil {
+	if err := durable.Replace(l.record(), b, untilBoot(l.record())); err != nil {
 		return fmt.Errorf("cannot write the MPS record: %w", err)
 	}
 	return nil
+}
+
+// untilBoot is how a record is written that is needed only until the next boot.
+func untilBoot(path string) durable.Options {
+	return durable.Options{Mode: 0o600, Any: true, Temp: filepath.Base(path) + ".new", Volatile: true}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // usualPolicyDir is where both dbus-daemon and dbus-broker read an administrator's policy. Neither reads one below /run.
@@ -51,14 +52,8 @@ func (a *Adapter) DenyMigration(ctx context.Context) error {
 		return fmt.Errorf("cannot create the directory of bus policies: %w", err)
 	}
 	// The bus reads every file that ends in .conf, and refuses all of them when one is incomplete.
-	temporary := a.policyFile() + ".new"
-	err := os.WriteFile(temporary, []byte(migrationPolicy), 0o644)
-	if err == nil {
-		err = os.Chmod(temporary, 0o644) // The bus runs as another user, and the umask may forbid it to read the file.
-	}
-	if err == nil {
-		err = os.Rename(temporary, a.policyFile())
-	}
+	// It runs as another user, and the umask may forbid that to read the file.
+	err := durable.Replace(a.policyFile(), []byte(migrationPolicy), durable.Options{Mode: 0o644, Any: true, Temp: filepath.Base(a.policyFile()) + ".new", Volatile: true})
 	if err != nil {
 		return fmt.Errorf("cannot write the bus policy: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,10 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
@@ -97,21 +101,28 @@ func (j *JobFiles) sync() error {
 // unfinishedJobs begins the name of a file that is being written. dcgm-exporter reads no such name.
 const unfinishedJobs = ".jobs-"
 
-// writeJobs replaces a file at once if its content differs.
+// writeJobs replaces a file at once if its content differs. Whatever another program has put there is neither read nor followed
+// if it is no regular file.
 func writeJobs(path, content string) error {
-	if old, err := boundedread.Trusted(path, boundedread.Record); err == nil && string(old) == content {
+	if holds(path, content) {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), unfinishedJobs)
+	return durable.Replace(path, []byte(content), durable.Options{Mode: 0o644, Any: true, Prefix: unfinishedJobs, Volatile: true})
+}
+
+// holds reports whether a file has a content.
+func holds(path, content string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return false
 	}
-	defer os.Remove(f.Name()) // Renamed if everything succeeded.
-	_, err = f.WriteString(content)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return err
+	defer f.Close()
+	if i, err := f.Stat(); err != nil || !i.Mode().IsRegular() || i.Size() != int64(len(content)) {
+		return false
 	}
-	return os.Rename(f.Name(), path)
+	old := make([]byte, len(content))
+	_, err = io.ReadFull(f, old)
+	return err == nil && string(old) == content
 }
 
 // jobsOf returns the ids of the leases that have a GPU or a MIG instance, by the name of the file. Devices without a lease are

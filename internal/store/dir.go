@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // dir is the directory of the store: names are plain, without slashes. Tests replace it by a directory that loses and fails
@@ -135,17 +136,9 @@ func writeFile(d dir, name string, flag int, b []byte) (err error) {
 // Replace atomically replaces a file that is only used until the next boot: a reader and a restarted daemon find the old or
 // the new content. It does not wait for the disk, so a power cut may leave any content.
 func Replace(path string, content []byte, mode os.FileMode) error {
-	where, name := filepath.Split(path)
-	temp := filepath.Join(where, "."+name+".new")
-	err := os.WriteFile(temp, content, mode)
-	if err == nil {
-		err = os.Chmod(temp, mode) // independent of the umask, and of the mode of an existing file
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, errors.Join(err, ignoreMissing(os.Remove(temp))))
+	temp := "." + filepath.Base(path) + ".new"
+	if err := durable.Replace(path, content, durable.Options{Mode: mode, Any: true, Temp: temp, Volatile: true}); err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil
 }
