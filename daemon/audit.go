@@ -16,17 +16,17 @@ func (d *Daemon) openAudit() (err error) {
 		Files: 16, Anchor: filepath.Join(d.settings.StateDir, ledger.AuditAnchor), OnLoss: d.AuditLost, OnDamage: d.AuditDamaged, Log: d.Log,
 	}
 	if m := d.state.Stored().Audit; m != nil {
-		o.Known = ledger.Mark{Number: m.Number, Hash: m.SHA256, At: m.At}
+		o.Known = ledger.Point{Number: m.Number, Hash: m.SHA256, At: m.At}
 	}
 	if o.Boot, err = procfs.BootID(d.settings.HostRoot); err != nil {
 		d.Log.Warn("the audit cannot tell whether the node was started again", "error", err)
 	}
-	d.SaveMark = func(m ledger.Mark) error {
+	d.SavePoint = func(m ledger.Point) error {
 		if was := d.state.Stored().Audit; was != nil && was.Number == m.Number && was.SHA256 == m.Hash {
 			return nil // An idle daemon writes nothing.
 		}
 		return d.state.Store.Update(func(s *store.State) error {
-			s.Audit = &store.AuditMark{Number: m.Number, SHA256: m.Hash, At: m.At}
+			s.Audit = &store.AuditPoint{Number: m.Number, SHA256: m.Hash, At: m.At}
 			return nil
 		})
 	}

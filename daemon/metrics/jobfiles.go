@@ -104,14 +104,14 @@ const unfinishedJobs = ".jobs-"
 // writeJobs replaces a file at once if its content differs. Whatever another program has put there is neither read nor followed
 // if it is no regular file.
 func writeJobs(path, content string) error {
-	if holds(path, content) {
+	if hasContent(path, content) {
 		return nil
 	}
 	return durable.Replace(path, []byte(content), durable.Options{Mode: 0o644, Any: true, Prefix: unfinishedJobs, Volatile: true})
 }
 
-// holds reports whether a file has a content.
-func holds(path, content string) bool {
+// hasContent reports whether a file has a content.
+func hasContent(path, content string) bool {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false

@@ -41,7 +41,7 @@ func (r *Reporter) RunAudit(ctx context.Context) {
 			now := r.Now()
 			if file != end.File() || now.Sub(kept) >= anchorInterval {
 				kept, file = now, end.File()
-				r.keepMark(end.Mark())
+				r.keepPoint(end.Point())
 			}
 			if now.Sub(verified) >= verifyInterval {
 				verified = now
@@ -68,8 +68,8 @@ func (r *Reporter) syncAudit(ctx context.Context) (ledger.End, bool) {
 	return end, err == nil
 }
 
-// keepMark keeps the newest line in the journal and in the state.
-func (r *Reporter) keepMark(m ledger.Mark) {
+// keepPoint keeps the newest line in the journal and in the state.
+func (r *Reporter) keepPoint(m ledger.Point) {
 	if m.Number == 0 {
 		return
 	}
@@ -78,10 +78,10 @@ func (r *Reporter) keepMark(m ledger.Mark) {
 	same := r.auditor.kept == m.Number
 	r.auditor.kept = m.Number
 	r.auditor.mu.Unlock()
-	if same || r.SaveMark == nil {
+	if same || r.SavePoint == nil {
 		return
 	}
-	if err := r.SaveMark(m); err != nil {
+	if err := r.SavePoint(m); err != nil {
 		r.Log.Warn("cannot keep the newest line of the audit in the state", "error", err)
 	}
 }
@@ -133,11 +133,11 @@ func (r *Reporter) verifyOften(ctx context.Context) {
 }
 
 // VerifyAudit verifies the chain of the audit, also against lines that are known from elsewhere.
-func (r *Reporter) VerifyAudit(ctx context.Context, marks []ledger.Mark) (*api.AuditVerification, error) {
+func (r *Reporter) VerifyAudit(ctx context.Context, points []ledger.Point) (*api.AuditVerification, error) {
 	if _, err := r.auditEnd(ctx); err != nil {
 		return nil, err
 	}
-	v, err := r.Audits.Verify(ctx, marks...)
+	v, err := r.Audits.Verify(ctx, points...)
 	if err != nil {
 		return nil, err
 	}

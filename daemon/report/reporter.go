@@ -23,10 +23,10 @@ type Reporter struct {
 	Counters   *counters
 	XIDs       *xids
 	Audits     *ledger.Ledger // nil: no audit
-	// SaveMark keeps the last line of the audit outside of its files and of its anchor; nil: it is not kept.
-	SaveMark func(ledger.Mark) error
-	auditor  auditor
-	lost     chan struct{} // an entry of the audit was lost
+	// SavePoint keeps the last line of the audit outside of its files and of its anchor; nil: it is not kept.
+	SavePoint func(ledger.Point) error
+	auditor   auditor
+	lost      chan struct{} // an entry of the audit was lost
 
 	version atomic.Uint64 // of what status shows
 }
@@ -57,6 +57,6 @@ func (r *Reporter) Close() {
 		return
 	}
 	if end, err := r.Audits.Flush(ctx); err == nil {
-		r.keepMark(end.Mark())
+		r.keepPoint(end.Point())
 	}
 }

@@ -37,18 +37,18 @@ func (v *Viewer) GetAudit(c *server.Call) error {
 
 // GetAuditVerification says whether every line of the audit follows the one before it, and whether it has all of them.
 func (v *Viewer) GetAuditVerification(c *server.Call) error {
-	var marks []ledger.Mark
+	var points []ledger.Point
 	for s := range strings.SplitSeq(c.Text("anchor"), ",") {
 		if s == "" {
 			continue
 		}
-		m, err := ledger.ParseMark(s)
+		m, err := ledger.ParsePoint(s)
 		if err != nil {
 			return &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "journalctl -u gpushared MESSAGE_ID=" + string(report.MessageAuditAnchor)}
 		}
-		marks = append(marks, m)
+		points = append(points, m)
 	}
-	out, err := v.VerifyAudit(c.Ctx(), marks)
+	out, err := v.VerifyAudit(c.Ctx(), points)
 	if err != nil {
 		return err
 	}

@@ -119,18 +119,18 @@ func (a *app) verifyAudit(ctx context.Context, what *verification) error {
 
 // verification asks the daemon, or reads the files.
 func (a *app) verification(ctx context.Context, what *verification) (*api.AuditVerification, error) {
-	var marks []ledger.Mark
+	var points []ledger.Point
 	for _, s := range what.anchors {
-		m, err := ledger.ParseMark(s)
+		m, err := ledger.ParsePoint(s)
 		if err != nil {
 			return nil, usageError{err: err}
 		}
-		marks = append(marks, m)
+		points = append(points, m)
 	}
 	if what.stateDir == "" {
 		return a.client.VerifyAudit(ctx, what.anchors...)
 	}
-	known := ledger.Mark{}
+	known := ledger.Point{}
 	switch s, err := store.Peek(what.stateDir); {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, &api.Error{Kind: api.KindDenied, Message: err.Error(), Hint: "only root may read it"}
@@ -138,7 +138,7 @@ func (a *app) verification(ctx context.Context, what *verification) (*api.AuditV
 	case err != nil:
 		fmt.Fprintf(a.io.Err, "gpushare: %s: it is not compared\n", err)
 	case s.Audit != nil:
-		known = ledger.Mark{Number: s.Audit.Number, Hash: s.Audit.SHA256, At: s.Audit.At}
+		known = ledger.Point{Number: s.Audit.Number, Hash: s.Audit.SHA256, At: s.Audit.At}
 	}
 	boot, _ := procfs.BootID("/") // Without it a loss of power may explain more.
 	end, err := ledger.AtRest(filepath.Join(what.stateDir, ledger.AuditAnchor), known, boot)
@@ -146,10 +146,10 @@ func (a *app) verification(ctx context.Context, what *verification) (*api.AuditV
 		return nil, err
 	}
 	dir := filepath.Join(what.stateDir, "audit")
-	if _, err := os.Stat(dir); err != nil && known.Number == 0 && end.Mark().Number == 0 {
+	if _, err := os.Stat(dir); err != nil && known.Number == 0 && end.Point().Number == 0 {
 		return nil, fmt.Errorf("cannot verify the audit: %w", err)
 	}
-	v, err := ledger.Verify(dir, "audit", end, marks...)
+	v, err := ledger.Verify(dir, "audit", end, points...)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 const mostLinks = 40
 
 // openDirectory opens the directory of a file component by component, so that no later change of the path changes what it is. It
-// follows a symbolic link only if nobody else can have made it for this program: one of root or of the caller, and for other users
+// follows a symbolic link only if no other user can have made it for this program: one of root or of the caller, and for other users
 // than root one in a directory in which only its owner may make any.
 func openDirectory(name string) (_ int, err error) {
 	at, err := unix.Open(start(name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -18,7 +18,7 @@ type Options struct {
 	Mode fs.FileMode
 	// Keep keeps the mode and the group of a file that is replaced, if the caller owns it and it has no other name.
 	Keep bool
-	// Any replaces also what is no regular file, except a directory. Else that is refused: somebody else may have put it there, or
+	// Any replaces also what is no regular file, except a directory. Else that is refused: another user may have put it there, or
 	// the caller means another file.
 	Any bool
 	// Temp is the name of the file until it is complete; what has this name is removed. Only one caller may use it at a time. Empty: a

@@ -17,10 +17,10 @@ import (
 // of the daemon loses nothing of it. What it says of the disk was synced before.
 type anchor struct {
 	Sequence uint64 `json:"sequence"` // of two records in the file the one with the higher number is in force
-	Last     Mark   `json:"last"`     // the newest line
+	Last     Point  `json:"last"`     // the newest line
 	File     uint64 `json:"file"`     // the number of the file that has it
 	Synced   uint64 `json:"synced"`   // the newest line that is on the disk, whatever happens to the host
-	Removed  Mark   `json:"removed"`  // the last line of the files that the bound has removed
+	Removed  Point  `json:"removed"`  // the last line of the files that the bound has removed
 	Oldest   uint64 `json:"oldest"`   // the number of the oldest file that it has not removed
 	Since    uint64 `json:"since"`    // the newest line when the first anchor was written
 	Boot     string `json:"boot"`     // the kernel's boot id
@@ -126,7 +126,7 @@ func (a *anchor) mayHaveLost(newest uint64, boot string) bool {
 }
 
 // know adds a line that is known from elsewhere and was on the disk.
-func (a *anchor) know(m Mark) {
+func (a *anchor) know(m Point) {
 	if m.Number > a.Last.Number {
 		a.Last = m
 	}

@@ -125,13 +125,13 @@ func says(v ledger.Verification) string {
 	return strings.Join(out, "|")
 }
 
-func (a *anchored) verify(t *testing.T, boot string, marks ...ledger.Mark) ledger.Verification {
+func (a *anchored) verify(t *testing.T, boot string, points ...ledger.Point) ledger.Verification {
 	t.Helper()
 	end, err := ledger.AtRest(a.anchor, a.o.Known, boot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := ledger.Verify(a.dir, "audit", end, marks...)
+	v, err := ledger.Verify(a.dir, "audit", end, points...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func (a *anchored) killed(t *testing.T, l *ledger.Ledger) {
 }
 
 // A loss of power explains only what was not on the disk, and only on the next boot.
-func TestLossesOfPowerAreToldFromRemovals(t *testing.T) {
+func TestLossesOfPowerAndRemovalsDiffer(t *testing.T) {
 	for _, c := range []struct {
 		name, boot  string
 		last        int // the last line that is left
@@ -466,8 +466,8 @@ func TestLossesOfPowerAreToldFromRemovals(t *testing.T) {
 			a := newAnchored(t, 100)
 			l := a.open(t)
 			addTimed(t, l, 1, 10)
-			if end, err := l.Sync(t.Context()); err != nil || end.Mark().Number != 10 || !end.Mark().At.Equal(ten.Add(10*time.Minute)) {
-				t.Fatalf("%+v, %v", end.Mark(), err)
+			if end, err := l.Sync(t.Context()); err != nil || end.Point().Number != 10 || !end.Point().At.Equal(ten.Add(10*time.Minute)) {
+				t.Fatalf("%+v, %v", end.Point(), err)
 			}
 			addTimed(t, l, 11, 12)
 			a.killed(t, l)
@@ -541,7 +541,7 @@ func TestFilesOfAVersionWithoutAnchors(t *testing.T) {
 	}
 }
 
-// A removed anchor is reported, and the line that is known from elsewhere still shows what is missing. One that is written anew
+// A removed anchor is reported, and the line that is known from elsewhere still shows what is missing. One that is removed
 // while the daemon runs, too.
 func TestARemovedAnchor(t *testing.T) {
 	a := newAnchored(t, 100)
@@ -565,7 +565,7 @@ func TestARemovedAnchor(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.write(t, 3, a.lines(t, 3)[:1])
-	a.o.Known, a.damages.list = end.Mark(), nil
+	a.o.Known, a.damages.list = end.Point(), nil
 	want := "audit-000003.log:0: the last line is number 9, and number 10 was written: the lines after it were removed [10-10] after 10:09 before 10:10"
 	if got := says(a.verify(t, "boot-1")); !strings.Contains(got, "the anchor was removed") || !strings.Contains(got, want) {
 		t.Errorf("it says %q", got)
@@ -581,45 +581,45 @@ func TestARemovedAnchor(t *testing.T) {
 }
 
 // A hash from the journal of another host is compared too.
-func TestMarksFromElsewhere(t *testing.T) {
+func TestPointsFromElsewhere(t *testing.T) {
 	a := newAnchored(t, 3)
 	l := a.open(t)
 	addTimed(t, l, 1, 6)
-	old := mark(t, l)
+	old := point(t, l)
 	addTimed(t, l, 7, 15)
-	middle := mark(t, l)
+	middle := point(t, l)
 	addTimed(t, l, 16, 20)
-	newest := mark(t, l)
+	newest := point(t, l)
 	closed(t, l)
 	other := middle
 	other.Hash = strings.Repeat("0", 64)
 	for _, c := range []struct {
-		name string
-		mark ledger.Mark
-		want string
+		name  string
+		point ledger.Point
+		want  string
 	}{
 		{"the newest", newest, ""},
 		{"one in the middle", middle, ""},
 		{"another hash", other, "audit-000004.log:3: line 15 is not the one that was written: a hash that was kept of it differs after 10:14"},
-		{"another hash of the newest", ledger.Mark{Number: 20, Hash: other.Hash}, ":0: line 20 had the hash " + other.Hash + ", and gpushared knows another one: the lines were written again"},
+		{"another hash of the newest", ledger.Point{Number: 20, Hash: other.Hash}, ":0: line 20 had the hash " + other.Hash + ", and gpushared knows another one: the lines were written again"},
 		{"one of a removed file", old, ":0: line 6 cannot be compared: the oldest that is there is number 9"},
-		{"one that is not there", ledger.Mark{Number: 25, Hash: other.Hash}, ":0: line 25 was written, and the last that is there is number 20: the lines after it were removed [21-25] after 10:20"},
+		{"one that is not there", ledger.Point{Number: 25, Hash: other.Hash}, ":0: line 25 was written, and the last that is there is number 20: the lines after it were removed [21-25] after 10:20"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := says(a.verify(t, "boot-1", c.mark)); got != c.want {
+			if got := says(a.verify(t, "boot-1", c.point)); got != c.want {
 				t.Errorf("it says %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-func mark(t *testing.T, l *ledger.Ledger) ledger.Mark {
+func point(t *testing.T, l *ledger.Ledger) ledger.Point {
 	t.Helper()
 	end, err := l.Flush(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return end.Mark()
+	return end.Point()
 }
 
 // BenchmarkAnchor is what a line costs with its anchor and the check of its file.

@@ -23,8 +23,8 @@ type Line struct {
 	Entry json.RawMessage `json:"entry"`
 }
 
-// Mark is a line of a chain that is known outside of its files.
-type Mark struct {
+// Point is a line of a chain that is known outside of its files.
+type Point struct {
 	Number uint64    `json:"number"`
 	Hash   string    `json:"sha256"`
 	At     time.Time `json:"at,omitzero"` // of its entry
@@ -44,14 +44,14 @@ func hashOf(line []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// decode returns a line without its newline, and its mark without the time. ok is false if the line is damaged or was written
+// decode returns a line without its newline, and its point without the time. ok is false if the line is damaged or was written
 // without a chain.
-func decode(raw []byte) (m Mark, l Line, ok bool) {
+func decode(raw []byte) (m Point, l Line, ok bool) {
 	value, ok := check(raw)
 	if !ok || json.Unmarshal(value, &l) != nil || l.Number == 0 {
 		return m, l, false
 	}
-	return Mark{Number: l.Number, Hash: hashOf(raw)}, l, true
+	return Point{Number: l.Number, Hash: hashOf(raw)}, l, true
 }
 
 // isOlder reports whether an undamaged line was written without a chain.

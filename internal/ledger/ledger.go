@@ -27,7 +27,7 @@ type Options struct {
 	OnLoss   func() // called after an entry was lost, from any goroutine; it does not block
 	// Anchor is a file outside of the directory, for what is known of the chain; empty: none.
 	Anchor string
-	Known  Mark   // a line that is known from elsewhere and was on the disk, as from before the file of the anchor was removed
+	Known  Point  // a line that is known from elsewhere and was on the disk, as from before the file of the anchor was removed
 	Boot   string // the kernel's boot id
 	// OnDamage is called when files are not as they were written, with one sentence, from Open or the writer; it does not block.
 	OnDamage func(text string)
@@ -80,10 +80,10 @@ type End struct {
 	written bool    // the ledger is written
 }
 
-// Mark returns the newest line, as the ledger knows it outside of its files.
-func (e End) Mark() Mark {
+// Point returns the newest line, as the ledger knows it outside of its files.
+func (e End) Point() Point {
 	if e.anchor == nil {
-		return Mark{}
+		return Point{}
 	}
 	return e.anchor.Last
 }
@@ -96,7 +96,7 @@ const AuditAnchor = "audit.anchor"
 
 // AtRest returns the end of a ledger that no process writes, from its anchor and a line as in Options.Known. boot is the
 // kernel's boot id, if the files are those of this host.
-func AtRest(anchorPath string, known Mark, boot string) (End, error) {
+func AtRest(anchorPath string, known Point, boot string) (End, error) {
 	a, ok, err := readAnchor(anchorPath)
 	if err != nil {
 		return End{}, fmt.Errorf("cannot read the anchor of a ledger: %w", err)
@@ -198,13 +198,13 @@ func (l *Ledger) request(ctx context.Context, sync bool) (End, error) {
 }
 
 // Verify verifies the ledger while it is written.
-func (l *Ledger) Verify(ctx context.Context, marks ...Mark) (v Verification, err error) {
+func (l *Ledger) Verify(ctx context.Context, points ...Point) (v Verification, err error) {
 	for range 5 {
 		before, err := l.Flush(ctx)
 		if err != nil {
 			return v, err
 		}
-		if v, err = Verify(l.dir, l.name, before, marks...); err != nil {
+		if v, err = Verify(l.dir, l.name, before, points...); err != nil {
 			return v, err
 		}
 		after, err := l.Flush(ctx)
@@ -324,14 +324,14 @@ func (l *Ledger) appendLine(value json.RawMessage, lost uint64) error {
 		return errors.Join(err, cut)
 	}
 	l.size += int64(len(line))
-	l.anchor.Last, l.anchor.File = Mark{head.Number + 1, hashOf(line[:len(line)-1]), timeOf(value)}, l.number
+	l.anchor.Last, l.anchor.File = Point{head.Number + 1, hashOf(line[:len(line)-1]), timeOf(value)}, l.number
 	l.anchor.Closed, l.anchor.Crash, l.unsynced = false, false, true
 	l.reported, l.torn, l.crash = lost, 0, false
 	return nil
 }
 
 // encode returns the line that follows a head.
-func (l *Ledger) encode(head Mark, value json.RawMessage, lost uint64) ([]byte, error) {
+func (l *Ledger) encode(head Point, value json.RawMessage, lost uint64) ([]byte, error) {
 	line, err := encode(Line{Number: head.Number + 1, Previous: head.Hash, Lost: lost - l.reported, Torn: l.torn, Crash: l.crash, Entry: value})
 	if err == nil && len(line) > maxLine {
 		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)

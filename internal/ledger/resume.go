@@ -8,14 +8,14 @@ import (
 
 // found is what the files have of a chain.
 type found struct {
-	first    Line // the oldest line; number 0: there is none
-	last     Mark // the newest
+	first    Line  // the oldest line; number 0: there is none
+	last     Point // the newest
 	lastFile uint64
 	known    string // the hash of a line that was looked for; empty: it is not there
 }
 
 // lastOf returns the last line of a file that belongs to a chain.
-func lastOf(path string) (last Mark, err error) {
+func lastOf(path string) (last Point, err error) {
 	err = eachLine(path, -1, func(raw []byte, _ bool) bool {
 		if m, l, ok := decode(raw); ok {
 			m.At = timeOf(l.Entry)
@@ -31,7 +31,7 @@ func lastOf(path string) (last Mark, err error) {
 func (l *Ledger) search(have []uint64, number uint64) (x found, err error) {
 	for i := len(have) - 1; i >= 0; i-- {
 		begin := uint64(0)
-		var last Mark
+		var last Point
 		err := eachLine(l.path(have[i]), -1, func(raw []byte, _ bool) bool {
 			m, line, ok := decode(raw)
 			if !ok {
@@ -91,7 +91,7 @@ func (l *Ledger) resume(have []uint64) error {
 	if !ok { // A version without anchors wrote the lines, or the anchor was removed.
 		l.anchor = anchor{Last: was.Last, Since: there.last.Number}
 		if there.first.Number > 0 {
-			l.anchor.Removed = Mark{Number: there.first.Number - 1, Hash: there.first.Previous}
+			l.anchor.Removed = Point{Number: there.first.Number - 1, Hash: there.first.Previous}
 		}
 	}
 	if !ok {

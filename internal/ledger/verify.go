@@ -45,10 +45,10 @@ type verifier struct {
 	dir, name string
 	end       End
 	v         Verification
-	marks     map[uint64]string // the hashes of lines that are known outside of the files, by their numbers
+	points    map[uint64]string // the hashes of lines that are known outside of the files, by their numbers
 
-	at      Mark // the line that the next one must follow
-	started bool // a line of the chain was read
+	at      Point // the line that the next one must follow
+	started bool  // a line of the chain was read
 	entry   json.RawMessage
 	file    uint64 // of that line
 	damaged *place // the first damaged line with an end since then
@@ -61,29 +61,29 @@ type place struct {
 	line int
 }
 
-// Verify follows the chain up to an end: Ledger.End while the ledger is written, AtRest else. It also looks for marks that were kept
+// Verify follows the chain up to an end: Ledger.End while the ledger is written, AtRest else. It also looks for points that were kept
 // elsewhere.
-func Verify(dir, name string, end End, marks ...Mark) (Verification, error) {
-	x := &verifier{dir: dir, name: name, end: end, marks: map[uint64]string{}}
+func Verify(dir, name string, end End, points ...Point) (Verification, error) {
+	x := &verifier{dir: dir, name: name, end: end, points: map[uint64]string{}}
 	if a := end.anchor; a != nil {
 		x.v.Anchored, x.v.Since = true, a.Since
 		x.at = a.Removed
-		x.marks[a.Last.Number] = a.Last.Hash
+		x.points[a.Last.Number] = a.Last.Hash
 		if a.Removed.Number > 0 {
-			x.marks[a.Removed.Number] = a.Removed.Hash
+			x.points[a.Removed.Number] = a.Removed.Hash
 		}
 	}
 	if end.removed {
 		x.found(Finding{Reason: "the anchor was removed: lines that are missing at the begin cannot be seen"})
 	}
-	for _, m := range marks {
+	for _, m := range points {
 		x.add(m)
 	}
 	err := walk(dir, name, end, func(file uint64, line int, raw []byte, whole bool) bool {
 		x.follow(place{file, line}, raw, whole)
 		return true
 	})
-	x.finish(marks)
+	x.finish(points)
 	if x.started {
 		x.v.Last, x.v.Head = x.at.Number, x.at.Hash
 	}
@@ -96,13 +96,13 @@ func Verify(dir, name string, end End, marks ...Mark) (Verification, error) {
 	return x.v, nil
 }
 
-// add adds a mark of elsewhere. One that contradicts the daemon's own is a finding.
-func (x *verifier) add(m Mark) {
-	if own, ok := x.marks[m.Number]; ok && own != m.Hash {
+// add adds a point of elsewhere. One that contradicts the daemon's own is a finding.
+func (x *verifier) add(m Point) {
+	if own, ok := x.points[m.Number]; ok && own != m.Hash {
 		x.found(Finding{Reason: fmt.Sprintf("line %d had the hash %s, and gpushared knows another one: the lines were written again", m.Number, m.Hash)})
 		return
 	}
-	x.marks[m.Number] = m.Hash
+	x.points[m.Number] = m.Hash
 }
 
 func (x *verifier) found(f Finding) {
@@ -146,7 +146,7 @@ func (x *verifier) follow(p place, raw []byte, whole bool) {
 	if !x.compare(p, next, l) {
 		return // An added line: the chain goes on from the one before it.
 	}
-	x.checkMark(p, next)
+	x.checkPoint(p, next)
 	if !x.started {
 		x.v.First = l.Number
 	}
@@ -162,7 +162,7 @@ func (x *verifier) beginKnown() bool { return x.end.anchor != nil && !x.end.remo
 func (x *verifier) numbered() bool { return x.at.Number > 0 }
 
 // compare reports whether the chain goes on from a line. What does not fit is a finding.
-func (x *verifier) compare(p place, next Mark, l Line) bool {
+func (x *verifier) compare(p place, next Point, l Line) bool {
 	switch {
 	case x.follows(next, l):
 		if x.count > l.Torn && x.beginKnown() && l.Number > x.end.anchor.Since {
@@ -194,7 +194,7 @@ func (x *verifier) compare(p place, next Mark, l Line) bool {
 }
 
 // follows reports whether a line is the next one of the chain.
-func (x *verifier) follows(next Mark, l Line) bool {
+func (x *verifier) follows(next Point, l Line) bool {
 	if !x.started && !x.beginKnown() {
 		return x.damaged == nil && (l.Number == 1) == (l.Previous == "")
 	}
@@ -264,9 +264,9 @@ func (x *verifier) absent(after, before uint64) string {
 	return out
 }
 
-// checkMark compares a line with what is known of it outside of the files.
-func (x *verifier) checkMark(p place, m Mark) {
-	if hash, ok := x.marks[m.Number]; ok && hash != m.Hash {
+// checkPoint compares a line with what is known of it outside of the files.
+func (x *verifier) checkPoint(p place, m Point) {
+	if hash, ok := x.points[m.Number]; ok && hash != m.Hash {
 		f := x.finding(p, fmt.Sprintf("line %d is not the one that was written: a hash that was kept of it differs", m.Number))
 		if n := len(x.v.Findings); n == 0 || x.v.Findings[n-1].File != f.File || x.v.Findings[n-1].Line != f.Line {
 			x.found(f)
@@ -275,7 +275,7 @@ func (x *verifier) checkMark(p place, m Mark) {
 }
 
 // finish compares the end of the files with what is known of it.
-func (x *verifier) finish(marks []Mark) {
+func (x *verifier) finish(points []Point) {
 	a := x.end.anchor
 	switch {
 	case a != nil && x.at.Number < a.Last.Number:
@@ -287,7 +287,7 @@ func (x *verifier) finish(marks []Mark) {
 	if a != nil {
 		last = max(last, a.Last.Number)
 	}
-	for _, m := range marks {
+	for _, m := range points {
 		switch {
 		case m.Number > last:
 			x.found(Finding{First: last + 1, Last: m.Number, After: timeOf(x.entry), Before: m.At, Reason: fmt.Sprintf("line %d was written, and the last that is there is number %d: the lines after it were removed", m.Number, last)})

@@ -57,11 +57,11 @@ type State struct {
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
 	OriginalModes map[gpu.UUID]GPUModes `json:"original_modes,omitempty"`
 	// Audit is a line of the audit that was on the disk: it is recorded at start, each hour and at the end.
-	Audit *AuditMark `json:"audit,omitempty"`
+	Audit *AuditPoint `json:"audit,omitempty"`
 }
 
-// AuditMark is a line of the audit, so that a removed end and a removed anchor are found.
-type AuditMark struct {
+// AuditPoint is a line of the audit, so that a removed end and a removed anchor are found.
+type AuditPoint struct {
 	Number uint64    `json:"number"`
 	SHA256 string    `json:"sha256"`
 	At     time.Time `json:"at"`
