@@ -56,7 +56,7 @@ verifies the files without the daemon, also a copy of them.`,
 	c.Flags().StringVar(&f.User, "user", "", "only this user, by name or uid")
 	c.Flags().StringVarP(&f.Tenant, "tenant", "t", "", "only this tenant")
 	c.Flags().BoolVar(&v.verify, "verify", false, "follow the chain of hashes")
-	c.Flags().StringArrayVar(&v.anchors, "anchor", nil, "a line that is known from elsewhere, as `NUMBER:SHA256`")
+	c.Flags().StringArrayVar(&v.anchors, "anchor", nil, "compare a line that is known from elsewhere, as a `NUMBER:SHA256` of the journal")
 	c.Flags().StringVar(&v.stateDir, "state-dir", "", "verify the files of this state directory, without the daemon")
 	return c
 }

@@ -14,7 +14,8 @@ func (a *app) metricsCommand() *cobra.Command {
 		Use: "metrics [flags]", Short: "Print metrics for Prometheus, or write them for node_exporter", Args: noArgs,
 		Long: `Metrics prints what the status has in the text format of Prometheus. Members see their own
 tenants. With --textfile it replaces a file in the directory of node_exporter's textfile
-collector at once, so that no scrape reads a part of it.`,
+collector at once, so that no scrape reads a part of it. A link, a pipe or a device at the
+name is refused.`,
 		Example: "  gpushare metrics\n  gpushare metrics --textfile /var/lib/prometheus/node-exporter/gpushare.prom",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {

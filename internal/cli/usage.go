@@ -28,7 +28,8 @@ error. The total is exactly the sum of the rows. Records are kept for 35 days; o
 days before them only the sums by tenant, user and GPU.
 
 --plot draws the time instead: what each tenant was charged, in which its kernels ran, its GPU memory
-and its waiting requests, as means of steps. With a file (NAME.svg or NAME.png) it makes an image.`,
+and its waiting requests, as means of steps. With a file (NAME.svg or NAME.png) it makes an image. A
+link, a pipe or a device at the name is refused.`,
 		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && table {

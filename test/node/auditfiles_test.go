@@ -100,6 +100,9 @@ func TestVerifyFindsRemovedLines(t *testing.T) {
 	if findings := func(s string) int { return strings.Count(s, "broken: ") }; findings(before.Out) != findings(after.Out) {
 		t.Errorf("before the kill\n%s\nand after it\n%s", before.Out, after.Out)
 	}
+	if err := n.StartDaemon(soon(t)); err != nil { // The node is unmanaged at the end.
+		t.Error(err)
+	}
 }
 
 // awaitAuditCondition waits for a condition of the audit.
