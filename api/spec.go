@@ -121,19 +121,20 @@ type TimesliceSpec struct {
 
 // TenantSpec is one tenant.
 type TenantSpec struct {
-	Name     string       `json:"name"` // [a-z][a-z0-9-]{0,30}
-	Members  Members      `json:"members,omitzero"`
-	Adopt    *AdoptSpec   `json:"adopt,omitempty"`
-	PerLogin *MemorySpec  `json:"per_login,omitempty"`
-	CPU      *CPUSpec     `json:"cpu,omitempty"`
-	Memory   *HostMemSpec `json:"memory,omitempty"`
-	Tasks    *uint64      `json:"tasks,omitempty"`
-	IO       *IOSpec      `json:"io,omitempty"`
-	Priority string       `json:"priority,omitempty"` // low | normal | high
-	Preempt  string       `json:"preempt,omitempty"`  // stop; default: its leases are not stopped for others
-	Devices  []string     `json:"devices,omitempty"`  // classes: rdma | fuse | dri
-	Overuse  *OveruseSpec `json:"overuse,omitempty"`
-	Grants   []GrantSpec  `json:"grants,omitempty"`
+	Name      string       `json:"name"` // [a-z][a-z0-9-]{0,30}
+	Members   Members      `json:"members,omitzero"`
+	Adopt     *AdoptSpec   `json:"adopt,omitempty"`
+	PerLogin  *MemorySpec  `json:"per_login,omitempty"`
+	CPU       *CPUSpec     `json:"cpu,omitempty"`
+	Memory    *HostMemSpec `json:"memory,omitempty"`
+	Tasks     *uint64      `json:"tasks,omitempty"`
+	IO        *IOSpec      `json:"io,omitempty"`
+	Priority  string       `json:"priority,omitempty"`   // low | normal | high
+	Preempt   string       `json:"preempt,omitempty"`    // stop; default: its leases are not stopped for others
+	OnRemoval string       `json:"on_removal,omitempty"` // continue | stop: the leases of users who are not members any more; default continue
+	Devices   []string     `json:"devices,omitempty"`    // classes: rdma | fuse | dri
+	Overuse   *OveruseSpec `json:"overuse,omitempty"`
+	Grants    []GrantSpec  `json:"grants,omitempty"`
 }
 
 // Members are users and groups by name.
@@ -186,6 +187,12 @@ type OveruseSpec struct {
 
 // What happens to the leases of a tenant when a request of a tenant with a higher priority waits.
 const PreemptStop = "stop" // they may be stopped to free a place
+
+// What happens to the leases of a user who is not a member of the tenant any more.
+const (
+	OnRemovalContinue = "continue" // until they end
+	OnRemovalStop     = "stop"     // gracefully
+)
 
 // GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set, but MPS may be set with
 // MIG or Slices: then it is a share of one MIG instance.

@@ -426,6 +426,7 @@ func (t *TenantSpec) validate(c *checker, at string) {
 	}
 	c.word(at+".priority", t.Priority)
 	c.word(at+".preempt", t.Preempt)
+	c.word(at+".on_removal", t.OnRemoval)
 	if t.Preempt == PreemptStop && t.Priority == "high" {
 		c.add(at+".preempt", "has no effect with priority: high, because no tenant has a higher priority: remove it")
 	}

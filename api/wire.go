@@ -724,6 +724,15 @@ type Event struct {
 	Message string    `json:"message"`
 }
 
+// ErrorTrailer is the trailer of an answer of text that ended with an error, as JSON.
+const ErrorTrailer = "Gpushare-Error"
+
+// Events of a stream itself, when its reader has lost a right.
+const (
+	EventRoleLost  = "role.lost"  // some events do not come any more
+	EventRoleEnded = "role.ended" // none does: the last line
+)
+
 // Doctor answers GET /v1/doctor.
 type Doctor struct {
 	SchemaVersion int     `json:"schema_version"` // 1

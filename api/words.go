@@ -18,6 +18,7 @@ var words = map[string][]string{
 	"tenants[].cpu.numa":              {NUMAPrefer, NUMAStrict},
 	"tenants[].priority":              {"low", "normal", "high"},
 	"tenants[].preempt":               {PreemptStop},
+	"tenants[].on_removal":            {OnRemovalContinue, OnRemovalStop},
 	"tenants[].devices[]":             {"rdma", "fuse", "dri"},
 	"tenants[].overuse.gpu_memory":    {"observe", "notify", "freeze", "kill"},
 	"tenants[].grants[].attributes[]": {"me", "me.all", "-me", "gfx"},

@@ -583,10 +583,13 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool, to
 	}
 	defer res.Body.Close()
 	out := &noted{w: to}
-	if _, err = io.Copy(out, res.Body); err == nil || out.err != nil {
-		return out.err
+	if _, err = io.Copy(out, res.Body); err != nil && out.err == nil {
+		return unreadable(ctx, err)
 	}
-	return unreadable(ctx, err)
+	if e := new(api.Error); json.Unmarshal([]byte(res.Trailer.Get(api.ErrorTrailer)), e) == nil && e.Message != "" {
+		return e // The caller lost the right to the rest.
+	}
+	return out.err
 }
 
 // noted remembers an error of the writer, which is not an error of the daemon.
@@ -638,6 +641,9 @@ func (c *Client) Events(ctx context.Context, f func(api.Event)) error {
 				message += ": " + err.Error()
 			}
 			return &api.Error{Kind: api.KindUnavailable, Message: message, Hint: "the daemon may have been restarted: run it again"}
+		}
+		if e.Kind == api.EventRoleEnded {
+			return &api.Error{Kind: api.KindDenied, Message: e.Message, Hint: "ask the administrator: 'gpushare version' prints your role"}
 		}
 		f(e)
 	}

@@ -131,6 +131,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	convergeWake, adoptionWake, unitWake := loop.NewWake(), loop.NewWake(), loop.NewWake()
 	d.wakeConverge = convergeWake.Set
 	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
+	d.identities.ChecksGroups = true
 	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptionWake.Set
 	h, err := out.findHost(ctx, s, log, host.HostEvents{
 		Reloaded: func() { d.wakeConverge(); adoptionWake.Set() },
@@ -253,6 +254,8 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases
+	d.identities.Owns = func(uid int) bool { return d.table.Owns(uid) || d.leases.HasEnded(uid) }
+	d.leases.ConvergeInterval = func() time.Duration { return d.live.tuning.Load().converge }
 	d.account.Table, d.account.Leases = d.table, d.leases
 	d.account.Held = func(id string) bool {
 		return h.Freezer != nil && slices.ContainsFunc(h.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })

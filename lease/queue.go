@@ -179,6 +179,7 @@ func (t *Table) evaluateLocked() {
 	// may not have what an earlier request of theirs claims: evaluate again.
 	for again := true; again; {
 		again = false
+		t.queue = slices.DeleteFunc(t.queue, func(k *Ticket) bool { return k.recheckLocked() }) // What they claimed is free.
 		o := t.occupancyLocked()
 		t.claimPendingLocked(o)
 		left := t.queue[:0]
@@ -228,6 +229,11 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	}
 	if k.t.yieldsToSavedLocked(k) {
 		k.setWaiting(savedTicketsText)
+		return false
+	}
+	if why := k.request.standing(k.tenant).Unsure; why != "" {
+		k.mayFitSoon = false // Others do not wait for an answer of the directory: it claims nothing.
+		k.setWaiting(why)
 		return false
 	}
 	who := o.requesterOf(k)
@@ -369,6 +375,9 @@ func (k *Ticket) signal() {
 
 // updateLocked evaluates the request again after the node or the spec changed.
 func (k *Ticket) updateLocked(respec bool) {
+	if k.recheckLocked() {
+		return // Nothing of the tenant is told to one who is not a member any more.
+	}
 	_, candidates, err := k.t.resolveLocked(&k.request)
 	if err != nil && !respec {
 		return // A GPU that it names is missing, maybe for a moment: without a new spec nothing else can have changed.

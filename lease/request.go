@@ -16,6 +16,7 @@ type Request struct {
 	Kind    string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": the kind of the grant
 	Member  []string // the tenants that the caller is a member of
 	Admin   bool     // may request for any tenant
+	Holder  Holder   // whether the user still has the right, when it is used; nil: the daemon requests for itself
 	User    string
 	UID     int
 	Command []string

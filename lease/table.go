@@ -279,7 +279,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	l := e.clone()
 	t.mu.Unlock()
 
-	result, err := t.isolate(ctx, l, p)
+	result, err := t.isolate(ctx, e, l, p)
 	if occupied, ok := errors.AsType[*Occupied](err); ok && t.queueAgain(ctx, e, occupied.GPU) {
 		return Lease{}, IsolationResult{}, ErrQueuedAgain
 	}
@@ -316,8 +316,11 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 
 // isolate records that the lease is about to start, then isolates it: a scope that is found after the daemon ended has
 // a record.
-func (t *Table) isolate(ctx context.Context, l Lease, p Process) (IsolationResult, error) {
+func (t *Table) isolate(ctx context.Context, e *entry, l Lease, p Process) (IsolationResult, error) {
 	if err := t.save(ctx); err != nil {
+		return IsolationResult{}, err
+	}
+	if err := t.confirm(ctx, e); err != nil {
 		return IsolationResult{}, err
 	}
 	return t.cfg.Isolation.Isolate(ctx, l, p)

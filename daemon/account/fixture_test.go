@@ -191,7 +191,7 @@ func (w *fixture) total() api.UsageRow {
 
 func (w *fixture) endedLeases() []api.Lease {
 	w.Helper()
-	list, err := w.Account.EndedLeases(w.Context(), "7d", func(string) bool { return true })
+	list, err := w.Account.EndedLeases(w.Context(), "7d", func(string, int) bool { return true })
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -185,7 +185,7 @@ func parseBy(s string) (by usage.By, keys []string, err error) {
 }
 
 // EndedLeases returns the leases that ended since a time, the last first. Since is an age or a date, as in GetUsage.
-func (a *Account) EndedLeases(ctx context.Context, since string, sees func(tenant string) bool) ([]api.Lease, error) {
+func (a *Account) EndedLeases(ctx context.Context, since string, sees func(tenant string, uid int) bool) ([]api.Lease, error) {
 	begin, until, err := period(since, "", a.Now())
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (a *Account) EndedLeases(ctx context.Context, since string, sees func(tenan
 	var out []api.Lease
 	// A lease ends on the day of its last use. What is of a later time than now was written before the clock was set back.
 	if _, err := a.each(ctx, begin, until.Add(24*time.Hour), func(r *usage.Record) error {
-		if r.Kind == usage.KindEnd && sees(r.Tenant) && !r.Time().Before(begin) {
+		if r.Kind == usage.KindEnd && sees(r.Tenant, userOf(r)) && !r.Time().Before(begin) {
 			out = append(out, endedLease(r))
 		}
 		if len(out) > mostRows {
@@ -205,6 +205,14 @@ func (a *Account) EndedLeases(ctx context.Context, since string, sees func(tenan
 	}
 	slices.SortStableFunc(out, func(a, b api.Lease) int { return b.Ended.Compare(*a.Ended) })
 	return out, nil
+}
+
+// userOf returns the uid of a lease's user, -1 if the record does not have it.
+func userOf(r *usage.Record) int {
+	if r.Facts == nil {
+		return -1
+	}
+	return r.Facts.UID
 }
 
 func endedLease(r *usage.Record) api.Lease {

@@ -170,6 +170,10 @@ func (a *Adopter) candidates(ctx context.Context, want *state.Desired, logins []
 		if want.Enforcing() {
 			tenants, sure := a.tenantsOfLogin(ctx, want, &l, func(t *api.TenantSpec) bool { return t.Adopt != nil && t.Adopt.Logins != "" })
 			for _, t := range tenants {
+				if member, trusted := a.Identities.MemberByGroups(l.UID, a.Adoption.groups[l.UID], t.Name); member && !trusted {
+					sure = false // A lease that the login has is kept, and it gets no other one.
+					continue
+				}
 				n.Claims = append(n.Claims, lease.Key{Tenant: t.Name, Grant: t.Adopt.Logins})
 			}
 			n.MembershipUnknown = !sure
@@ -216,8 +220,8 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 }
 
 // tenantsOfLogin returns the relevant tenants that a user is a member of. A user's groups are read once, at the login,
-// as the login itself has them: a group that the user joins later counts from the next login. sure is false if a name
-// is not resolved yet.
+// as the login itself has them: a group that the user joins later counts from the next login, and one that they leave counts no
+// more. sure is false if a name is not resolved yet.
 func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
 	sure = true
 	identities := a.Identities.Table.Load()
@@ -228,18 +232,15 @@ func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cg
 			continue
 		}
 		m := &identities.Tenants[j]
-		if slices.Contains(m.UIDs, l.UID) {
+		known, gids := true, []int(nil)
+		if len(m.GIDs) > 0 && !slices.Contains(m.UIDs, l.UID) {
+			gids, known = a.groupsOf(ctx, l)
+		}
+		if member, _ := a.Identities.MemberByGroups(l.UID, gids, t.Name); member {
 			out = append(out, t)
 			continue
 		}
-		if len(m.GIDs) > 0 {
-			gids, known := a.groupsOf(ctx, l)
-			if slices.ContainsFunc(gids, func(gid int) bool { return slices.Contains(m.GIDs, gid) }) {
-				out = append(out, t)
-				continue
-			}
-			sure = sure && known
-		}
+		sure = sure && known
 		if slices.ContainsFunc(identities.Unknown, func(u server.UnknownMember) bool { return u.Tenant == t.Name && u.NoAnswer }) {
 			sure = false
 		}

@@ -512,7 +512,9 @@ func (cs *Changes) GetOperations(c *server.Call) error {
 
 // GetOperation answers an operation. With wait= it waits for a newer version.
 func (cs *Changes) GetOperation(c *server.Call) error {
-	ctx, after := c.Ctx(), uint64(0)
+	ctx, stop := c.WhileAllowed()
+	defer stop()
+	after := uint64(0)
 	if w := c.Text("wait"); w != "" {
 		var wait api.Duration
 		if err := wait.UnmarshalText([]byte(w)); err != nil {
@@ -527,6 +529,9 @@ func (cs *Changes) GetOperation(c *server.Call) error {
 		defer cancel()
 	}
 	op, ok := cs.Operations.Get(ctx, c.R.PathValue("id"), after)
+	if err := server.Lost(ctx); err != nil {
+		return err
+	}
 	if !ok {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "'gpushare operation list' shows those that are kept: the running and the last ones, until the daemon is restarted"}
 	}

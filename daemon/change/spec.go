@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // proposal is a planned change that is not accepted yet.
@@ -205,7 +206,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	if nodeErr != nil {
 		return nodeErr
 	}
-	stops := planner.PlanStops(p.want, cs.Table.Live(), hardware.Steps)
+	live := cs.Table.Live()
+	removed := cs.removedUnder(p.want, live)
+	stops := planner.PlanStops(p.want, live, hardware.Steps, removed)
 	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
 	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.want, p.node, use) {
 		if !slices.ContainsFunc(processStops, func(o step.Step) bool { return o.GPU == s.GPU && bytes.Equal(o.Args, s.Args) }) {
@@ -251,12 +254,37 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
+	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
 	}
 	p.plan.Disturbs = planner.Disturbs(p.steps)
 	return nil
+}
+
+// removedUnder returns the leases whose users are members of their tenant no more under a spec, by id, with why. What was so before
+// is not among them: it goes on, or the daemon stops it outside of the change.
+func (cs *Changes) removedUnder(want *state.Desired, live []lease.Lease) map[string]string {
+	now, out := cs.State.Desired(), map[string]string{}
+	table := server.TableOf(cs.Identities.Table.Load().Self, want.Spec, cs.Identities.Names)
+	for i := range live {
+		l := &live[i]
+		uid, has := l.Holder()
+		if !has {
+			continue
+		}
+		why, _ := cs.Identities.RemovedUnder(table, uid, l.Terms.Tenant)
+		if why == "" {
+			continue
+		}
+		before, _ := cs.Identities.Removed(uid, l.Terms.Tenant)
+		if before != "" && now.StopsOnRemoval(l.Terms.Tenant) == want.StopsOnRemoval(l.Terms.Tenant) {
+			continue
+		}
+		out[l.ID] = why
+	}
+	return out
 }
 
 func (cs *Changes) specDiff(p *proposal) *api.Diff {

@@ -42,7 +42,7 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		return err
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, Holder: ls.Identities.HolderOf(c.Caller),
 		User: c.Caller.Name, UID: c.Caller.UID, Wait: (*time.Duration)(q.Wait), Origin: lease.OriginAttached, AttachedBy: c.Caller.UID,
 	}
 	// The rights come first, so that a refusal says nothing about the target.
@@ -306,7 +306,7 @@ func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 func (ls *Leases) ReleaseLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
-	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
+	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.IsUserOf(&l)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may release", id), Hint: "see 'gpushare lease list'; a lease ends by itself with its last process"}
 	}
 	if l.Origin != lease.OriginAttached {
@@ -322,6 +322,11 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "the user who attached it or an administrator may"}
+	}
+	if !c.Caller.IsUserOf(&l) {
+		if err := c.AsAdmin("release lease " + id); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
 	defer cancel()

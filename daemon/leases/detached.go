@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,13 +124,11 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}
 		l = e.Lease
 	}
-	switch {
-	case !c.Caller.Admin && c.Caller.UID != l.UID:
-		if !c.Caller.IsMember(l.Terms.Tenant) {
-			return ls.noLogs(id)
-		}
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
-	case l.Origin != lease.OriginDetached:
+	may := func(now *server.Caller) error { return ls.mayReadOutput(now, &l) }
+	if err := may(c.Caller); err != nil {
+		return err
+	}
+	if l.Origin != lease.OriginDetached {
 		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: its command prints to where it was started", Hint: "the output of 'gpushare run --detach' is kept"}
 	}
 	lines := -1
@@ -140,10 +139,12 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}
 		lines = n
 	}
+	reading, stop := c.While(may)
+	defer stop()
 	var ended chan struct{}
 	if c.Flag("follow") {
 		ended = make(chan struct{})
-		ctx, cancel := context.WithCancel(c.Ctx())
+		ctx, cancel := context.WithCancel(reading)
 		defer func() {
 			cancel()
 			<-ended
@@ -154,7 +155,11 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}()
 	}
 	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	err := ls.Detached.Outputs.Output(c.Ctx(), &l, lines, ended, &flushing{c.W})
+	err := ls.Detached.Outputs.Output(reading, &l, lines, ended, &flushing{c.W, func() error { return cmp.Or(server.Lost(reading), may(c.Now())) }})
+	if lost := cmp.Or(server.Lost(reading), may(c.Now())); lost != nil {
+		c.SendLost(lost)
+		return nil
+	}
 	if errors.Is(err, launch.ErrUnknown) {
 		return nil // It printed nothing, or its output was dropped.
 	}
@@ -163,6 +168,17 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		panic(http.ErrAbortHandler) // The output is not complete: the reader must see that.
 	}
 	return nil
+}
+
+// mayReadOutput returns why a caller may not read the output of a lease. Its user always may.
+func (ls *Leases) mayReadOutput(c *server.Caller, l *lease.Lease) error {
+	switch {
+	case c.Admin || c.UID == l.UID:
+		return nil
+	case !c.IsMember(l.Terms.Tenant):
+		return ls.noLogs(l.ID)
+	}
+	return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s of user %s", c.Name, l.ID, l.User), Hint: "its user or an administrator may"}
 }
 
 func (ls *Leases) noLogs(id string) error {
@@ -185,10 +201,16 @@ func (ls *Leases) awaitEnded(ctx context.Context, l *lease.Lease) {
 }
 
 // flushing writes each part at once.
-type flushing struct{ w http.ResponseWriter }
+type flushing struct {
+	w   http.ResponseWriter
+	may func() error // whether the reader still may
+}
 
 // Write writes and flushes.
 func (f *flushing) Write(b []byte) (int, error) {
+	if err := f.may(); err != nil {
+		return 0, err
+	}
 	server.StartPart(f.w)
 	n, err := f.w.Write(b)
 	if err == nil {

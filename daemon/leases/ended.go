@@ -228,6 +228,12 @@ func (ls *Leases) saveEnded() {
 	}
 }
 
+// HasEnded reports whether a user has a lease that has ended and is kept.
+func (ls *Leases) HasEnded(uid int) bool {
+	_, ok := ls.Ended.find(func(l *lease.Lease) bool { return l.UID == uid })
+	return ok
+}
+
 // EndedLeases returns the ended leases, the last first.
 func (ls *Leases) EndedLeases() []api.Lease {
 	var out []api.Lease

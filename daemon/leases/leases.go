@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
@@ -31,11 +32,13 @@ type Leases struct {
 	Table       *lease.Table
 	Identities  *server.Identities
 	Wake        func()
-	Attribution *attribution.Attribution
-	Stopper     *stop.Stopper
-	Policy      *devicepolicy.Policy
-	Escapes     escapeTracker
-	Memory      memoryLimits
+	// ConvergeInterval is how often the node is observed; nil: every minute.
+	ConvergeInterval func() time.Duration
+	Attribution      *attribution.Attribution
+	Stopper          *stop.Stopper
+	Policy           *devicepolicy.Policy
+	Escapes          escapeTracker
+	Memory           memoryLimits
 
 	LeaseChanges *stop.LeaseChanges
 	Ended        endedLeases
@@ -46,13 +49,14 @@ type Leases struct {
 	Watchers     Watchers
 }
 
-// Run ends leases whose max_time has passed and delivers notices until ctx ends, and returns when its loops have ended.
+// Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns when its loops have ended.
 func (ls *Leases) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })
 	loops.Go(func() { ls.noticeLoop(ctx) })
 	loops.Go(func() { ls.listen(ctx) })
 	loops.Go(func() { ls.outputLoop(ctx) })
+	loops.Go(func() { ls.removalLoop(ctx) })
 	loops.Wait()
 }
 

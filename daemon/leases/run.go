@@ -50,7 +50,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 		c.Keep(0)
 	}
 	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin,
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, Holder: ls.Identities.HolderOf(c.Caller),
 		User: c.Caller.Name, UID: c.Caller.UID, Command: command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
 		GPUs: q.GPUs, MaxTime: q.MaxTime,
 	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(command))
@@ -91,7 +91,7 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 			panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 		}
 		if err == nil && r.Origin == lease.OriginAttached {
-			if err = ls.mayAttach(c.Caller); err != nil {
+			if err = ls.mayAttach(c.Now()); err != nil {
 				ticket.Cancel()
 			}
 		}
@@ -379,17 +379,25 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
 	if !ok && c.Caller.Admin && ls.isUnknown(id) {
+		if err := c.AsAdmin("stop a lease"); err != nil {
+			return err
+		}
 		if err := ls.Port.KillScope(c.Ctx(), id); err != nil {
 			return fmt.Errorf("cannot kill lease %s: %w", id, err)
 		}
 		return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 	}
-	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
+	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.IsUserOf(&l)) {
 		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
 	}
 	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
 		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
+	}
+	if !c.Caller.IsUserOf(&l) {
+		if err := c.AsAdmin("stop lease " + id); err != nil {
+			return err
+		}
 	}
 	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name, stop.StopGrace); err != nil {
 		return err
@@ -432,7 +440,7 @@ func (ls *Leases) GetEnv(c *server.Call) error {
 		return &api.Error{Kind: api.KindNotFound, Message: "this process runs in no lease", Hint: hint}
 	}
 	l, ok := ls.Table.Get(id)
-	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant)) {
+	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.UID == l.UID) {
 		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process has ended, or belongs to a tenant that you are not a member of"}
 	}
 	env, unset, err := ls.Policy.Environment(c.Ctx(), &l)

@@ -3,11 +3,14 @@ package planner
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 )
@@ -26,13 +29,41 @@ type LeaseStopArgs struct {
 // PlanStops plans the end of the leases that cannot continue under a spec: the grant was removed, the GPU has another mode,
 // or the instance is removed. It is pure; Admit checks the authority. The stops are steps of the node, not of a GPU: steps of
 // the node run first, before slices are removed and before any of the GPUs of a lease changes.
-func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step) []step.Step {
+//
+// removed has the leases of users who are members no more under the spec, by id, with why. They are stopped where the tenant says so.
+func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step, removed map[string]string) []step.Step {
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		if reason := stopReason(want, l, hardware); reason != "" {
+		reason := stopReason(want, l, hardware)
+		if why := removed[l.ID]; reason == "" && why != "" && want.StopsOnRemoval(l.Terms.Tenant) {
+			reason = why + " (on_removal: stop)"
+		}
+		if reason != "" {
 			out = append(out, stopStep(l, reason))
 		}
+	}
+	return out
+}
+
+// RemovalWarnings counts, for each tenant, the leases of users who are members no more under a spec, and says what becomes of them.
+func RemovalWarnings(want *state.Desired, live []lease.Lease, removed map[string]string) []string {
+	ids := map[string][]string{}
+	for i := range live {
+		if l := &live[i]; removed[l.ID] != "" {
+			ids[l.Terms.Tenant] = append(ids[l.Terms.Tenant], l.ID+" ("+l.User+")")
+		}
+	}
+	var out []string
+	for _, tenant := range slices.Sorted(maps.Keys(ids)) {
+		if _, ok := want.Tenant(tenant); !ok {
+			continue // All its leases are stopped, whoever has them.
+		}
+		what := "will go on (on_removal: continue)"
+		if want.StopsOnRemoval(tenant) {
+			what = "will stop (on_removal: stop)"
+		}
+		out = append(out, fmt.Sprintf("%s of removed members of tenant %s %s: %s", text.Count(len(ids[tenant]), "lease"), tenant, what, strings.Join(ids[tenant], ", ")))
 	}
 	return out
 }

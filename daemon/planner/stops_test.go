@@ -48,7 +48,7 @@ func TestPlanStops(t *testing.T) {
 			want := all()
 			c.want(want)
 			var got []string
-			for _, s := range PlanStops(want, []lease.Lease{cut, part}, c.hardware) {
+			for _, s := range PlanStops(want, []lease.Lease{cut, part}, c.hardware, nil) {
 				got = append(got, strings.TrimPrefix(s.Text, "stop lease ")+": "+s.Reason)
 				if s.Disruption != step.Running || len(s.Disturbs) != 1 || s.Phase != step.RevokeAccess || s.GPU != "" {
 					t.Errorf("the step is %+v", s)

@@ -22,6 +22,8 @@ const (
 	Member                        // admin, or a tenant's member
 	Admin                         // admin
 	AdminOrObserver               // admin or observer
+	MemberOrOwner                 // admin, a tenant's member, or a user with a lease, although they are a member no more
+	ReaderOrOwner                 // as Reader, or a user with a lease
 )
 
 // Caller is a peer with its role.
@@ -31,6 +33,16 @@ type Caller struct {
 	Admin    bool
 	Observer bool
 	Tenants  []string // of which the caller is a member, in the order of the spec
+
+	owns func(uid int) bool
+}
+
+// Owner reports whether the caller has a lease, also one that has ended.
+func (c *Caller) Owner() bool { return c.owns != nil && c.owns(c.UID) }
+
+// SeesLease reports whether the caller may read a lease: one of their tenants, or their own. A unit's lease has the uid 0.
+func (c *Caller) SeesLease(tenant string, uid int) bool {
+	return c.Sees(tenant) || uid != 0 && uid == c.UID
 }
 
 // Role is the strongest role that the caller has, in the words of the API.
@@ -64,6 +76,10 @@ func (a access) allows(c *Caller) bool {
 		return c.Admin || c.Observer
 	case Admin:
 		return c.Admin
+	case MemberOrOwner:
+		return Member.allows(c) || c.Owner()
+	case ReaderOrOwner:
+		return Reader.allows(c) || c.Owner()
 	}
 	return false
 }
@@ -76,21 +92,25 @@ func (a access) denied(c *Caller, what string) *api.Error {
 		hint = "this needs root or the group " + adminGroup
 	case AdminOrObserver:
 		hint = "this needs root, the group " + adminGroup + " or the group " + observerGroup
-	case Reader, Member:
+	case Reader, Member, MemberOrOwner, ReaderOrOwner:
 		hint = "you are a member of no tenant: an administrator can add you under 'members:' in the spec"
 	case Anyone:
 	}
 	return &api.Error{Kind: api.KindDenied, Message: c.Name + " may not " + what, Hint: hint}
 }
 
-// MayEnd reports whether the caller may stop or release a lease. Users cannot unregister a lease of their process that
-// another user attached, for example an administrator's prolog, nor logins and units, which the spec adopts.
-func (c *Caller) MayEnd(l *lease.Lease) bool {
+// MayEnd reports whether the caller may stop or release a lease.
+func (c *Caller) MayEnd(l *lease.Lease) bool { return c.Admin || c.IsUserOf(l) }
+
+// IsUserOf reports whether a lease is the caller's to end, although they may be a member of its tenant no more. Users cannot
+// unregister a lease of their process that another user attached, for example an administrator's prolog, nor logins and units, which
+// the spec adopts.
+func (c *Caller) IsUserOf(l *lease.Lease) bool {
 	switch l.Origin {
 	case lease.OriginAttached:
-		return c.Admin || c.UID == l.AttachedBy
+		return c.UID == l.AttachedBy
 	case lease.OriginLogin, lease.OriginUnit:
-		return c.Admin
+		return false
 	}
-	return c.Admin || c.UID == l.UID
+	return c.UID == l.UID
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +20,8 @@ const (
 	NameStartWait = 2 * time.Second
 	// nameQuerySpacing is the minimum time between two queries without an apply or reload.
 	nameQuerySpacing = time.Second
+	// nameQueryInterval is the maximum time between two queries. Names that were answered in it are not queried.
+	nameQueryInterval = 30 * time.Second
 	// nameQueryTimeout limits one query for all names.
 	nameQueryTimeout = 30 * time.Second
 )
@@ -39,6 +40,8 @@ type TenantMembers struct {
 	Name string
 	UIDs []int
 	GIDs []int
+
+	users []string // the names of UIDs
 }
 
 // UnknownMember is a name in the spec that the host does not know now.
@@ -60,13 +63,43 @@ func (u *UnknownMember) Text() string {
 type Identities struct {
 	*report.Reporter
 	Tasks   *loop.Group
-	Spec    func() *api.Spec // in force; nil: none is
-	Changed func()           // is called after members may have changed
+	Spec    func() *api.Spec   // in force; nil: none is
+	Changed func()             // is called after members may have changed
+	Owns    func(uid int) bool // whether a user has a lease, also one that has ended; nil: none has
 	Names   *names.Directory
-	Table   atomic.Pointer[IdentityTable] // in force
+	// ChecksGroups: a group counts only while the directory says that the user is in it. Without it the groups of a process count.
+	ChecksGroups bool
+	Table        atomic.Pointer[IdentityTable] // in force
 
 	mu   locks.Mutex[locks.IdentityRefresh] // one call updates the table at a time, so that the newest names win
 	wake loop.Wake
+	next changes
+}
+
+// changes wakes all that wait for a change of roles.
+type changes struct {
+	mu   locks.Mutex[locks.Leaf] // guards wake
+	wake chan struct{}
+}
+
+// Next returns a channel that is closed when roles may have changed.
+func (ids *Identities) Next() <-chan struct{} {
+	x := &ids.next
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.wake == nil {
+		x.wake = make(chan struct{})
+	}
+	return x.wake
+}
+
+func (x *changes) report() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.wake != nil {
+		close(x.wake)
+		x.wake = nil
+	}
 }
 
 // NewIdentities knows only root. getent is the program that queries the host's names; "off": none. The caller sets Spec and
@@ -83,23 +116,26 @@ func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identi
 	return ids
 }
 
-// Caller returns a peer with its role. It never waits, because every request calls it.
+// Caller returns a peer with its role now. It never waits, because every request calls it: until the directory has answered the groups
+// of the process count.
 func (ids *Identities) Caller(p *Peer) *Caller {
-	c := &Caller{Peer: p, Name: ids.Names.UserName(p.UID)}
+	c := &Caller{Peer: p, Name: ids.Names.UserName(p.UID), owns: ids.Owns}
 	now := ids.Table.Load()
-	c.Admin = p.UID == 0 || p.UID == now.Self || p.inGroup(now.AdminGID)
-	c.Observer = p.inGroup(now.ObserverGID)
+	c.Admin = ids.asAdmin(p).state != names.Absent
+	c.Observer = ids.inGroup(p, now.ObserverGID).state != names.Absent
 	for i := range now.Tenants {
-		t := &now.Tenants[i]
-		if slices.Contains(t.UIDs, p.UID) || slices.ContainsFunc(t.GIDs, p.inGroup) {
+		if t := &now.Tenants[i]; ids.asMember(p, t).state != names.Absent {
 			c.Tenants = append(c.Tenants, t.Name)
 		}
 	}
 	return c
 }
 
-// HasRole reports whether a peer has any role.
-func (ids *Identities) HasRole(p *Peer) bool { return ids.Caller(p).Role() != "none" }
+// HasRole reports whether a peer has any role, or a lease.
+func (ids *Identities) HasRole(p *Peer) bool {
+	c := ids.Caller(p)
+	return c.Role() != "none" || c.Owner()
+}
 
 // TableOf returns what is known of the names in a spec. It does not query the directory.
 func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
@@ -122,7 +158,13 @@ func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 			}
 			return ids
 		}
-		m.UIDs = resolve("user", t.Members.Users, dir.UserID)
+		m.UIDs = resolve("user", t.Members.Users, func(name string) (int, names.State) {
+			id, state := dir.UserID(name)
+			if state == names.Present {
+				m.users = append(m.users, name)
+			}
+			return id, state
+		})
 		m.GIDs = resolve("group", t.Members.Groups, dir.GroupID)
 		r.Tenants = append(r.Tenants, m)
 	}
@@ -164,14 +206,21 @@ func (ids *Identities) QueryNames(spec *api.Spec, wait time.Duration, all bool) 
 // Run keeps names fresh, outside of every request.
 func (ids *Identities) Run(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
+		// Without a wake-up too: what is known may have changed.
+		if _, ok := ids.wake.Every(ctx, nameQueryInterval); !ok {
 			return
-		case <-ids.wake.C():
 		}
 		ids.QueryNames(ids.Spec(), nameQueryTimeout, false)
 		loop.Pause(ctx, nameQuerySpacing) // So that many unknown callers cause few queries.
 	}
+}
+
+// AskAgain asks the directory about one user, and for the names of the spec that it did not know, unless both were answered after since.
+func (ids *Identities) AskAgain(ctx context.Context, uid int, since time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	_ = ids.Names.Confirm(ctx, uid, since) // The directory keeps the error.
+	ids.QueryNames(ids.Spec(), nameQueryTimeout, false)
 }
 
 // WakeNames makes the daemon look up names soon: after the node was observed, when a login appears, and when the name of a
@@ -201,5 +250,6 @@ func (ids *Identities) UpdateTable() {
 	}
 	ids.Conditions.Replace("names", failing)
 	ids.Invalidate()
-	ids.Changed() // A logged-in user may be a member now.
+	ids.next.report()
+	ids.Changed() // A logged-in user may be a member now, and one who waits for a place may not be one any more.
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,8 +41,9 @@ type Call struct {
 	// Note is what the handler adds to the entry of the audit.
 	Note Note
 
-	route *Route     // nil in a test that calls a handler
-	query url.Values // checked
+	route      *Route      // nil in a test that calls a handler
+	identities *Identities // nil in a test that calls a handler
+	query      url.Values  // checked
 
 	slot   *slot       // nil while it has none
 	slots  *slots      // nil in a test that calls a handler
@@ -129,7 +131,7 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		writeError(w, &api.Error{Kind: api.KindDenied, Message: "cannot read the credentials of the caller"})
 		return
 	}
-	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p)}
+	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p), identities: s.Identities}
 	if s.Identities.Names.HasPending() {
 		s.Identities.WakeNames()
 	}
@@ -150,6 +152,12 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 	if err := c.parse(r); err != nil {
 		return refuse(err)
 	}
+	if r.Audit != "" && (r.Access == Admin || r.Access == Member) {
+		now, err := s.Identities.confirmed(c.Ctx(), r.Access, c.Caller.Peer, r.What)
+		if c.Caller = now; err != nil {
+			return refuse(err)
+		}
+	}
 	release, err := s.limiter.acquire(c.Ctx(), &r.Bound, c.Caller.UID)
 	if err != nil {
 		return refuse(err)
@@ -160,13 +168,21 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 	if err := c.begin(r.Bound.slot); err != nil {
 		return refuse(err)
 	}
+	if c.Caller = c.Now(); !r.Access.allows(c.Caller) { // It may have waited.
+		return refuse(r.Access.denied(c.Caller, r.What))
+	}
+	if r.Bound.Kind == Changes.Kind { // A change waits for the one before it.
+		ctx, stop := c.WhileAllowed()
+		defer stop()
+		c.R = c.R.WithContext(ctx)
+	}
 	if !r.Bound.Reads() {
 		c.slot.end()
 	}
 	defer func() { c.slot.end() }()
 	if err := r.Handle(c); err != nil {
 		c.slot.end()
-		return refuse(err)
+		return refuse(cmp.Or(Lost(c.Ctx()), err))
 	}
 	return nil
 }

@@ -173,6 +173,12 @@ func (d *Desired) StrictNUMA(tenant string) bool {
 	})
 }
 
+// StopsOnRemoval reports whether the leases of users who are members of a tenant no more are stopped.
+func (d *Desired) StopsOnRemoval(tenant string) bool {
+	t, ok := d.Tenant(tenant)
+	return ok && t.OnRemoval == api.OnRemovalStop
+}
+
 // MigrationCost is what tenants lose when moving processes is denied. Doctor and the plan show it.
 const MigrationCost = "tenants cannot create scopes of their own from an ssh login ('systemd-run --user --scope', tmux and screen where they do that) nor run rootless podman with its systemd cgroups there; from inside their own user services they can"
 

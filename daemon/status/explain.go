@@ -30,7 +30,7 @@ func (v *Viewer) GetExplain(c *server.Call) error {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain: no lease or tenant is given", Hint: "for example 'gpushare explain vision'"}
 	}
 	if l, ok := v.Table.Get(name); ok {
-		if !c.Caller.Sees(l.Terms.Tenant) {
+		if !c.Caller.SeesLease(l.Terms.Tenant, l.UID) {
 			return unknown
 		}
 		return c.Reply(http.StatusOK, v.explainLease(c.Ctx(), &l))
@@ -70,6 +70,7 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	if l.Terms.Preempt == api.PreemptStop {
 		e.Rules = append(e.Rules, v.explainPreempt(l))
 	}
+	e.Rules = append(e.Rules, v.explainRemoval(l)...)
 	for _, u := range v.users() {
 		if u.UID == l.UID && perUserText(&u) != "" {
 			e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: u.User + " has " + perUserText(&u), Enforced: true, By: "gpushared, when a lease gets its place"})
@@ -95,6 +96,27 @@ func (v *Viewer) explainPreempt(l *lease.Lease) api.Rule {
 	}
 	r.Enforced = true
 	return v.unlessObserving(r)
+}
+
+// explainRemoval reports what becomes of the lease if its user is not a member any more, and whether that is so.
+func (v *Viewer) explainRemoval(l *lease.Lease) []api.Rule {
+	uid, has := l.Holder()
+	stops := v.State.Desired().StopsOnRemoval(l.Terms.Tenant)
+	why := ""
+	if has {
+		why, _ = v.Identities.Removed(uid, l.Terms.Tenant)
+	}
+	if !has || why == "" && !stops {
+		return nil
+	}
+	r := api.Rule{What: "on_removal", Desired: "it goes on if its user is not a member any more", Enforced: true, By: "gpushared: no new lease, and their user may stop it"}
+	if stops {
+		r.Desired, r.By = "it is stopped if its user is not a member any more", "gpushared: SIGTERM, 10 s, SIGKILL"
+	}
+	if why != "" {
+		r.Desired += ": " + why
+	}
+	return []api.Rule{v.unlessObserving(r)}
 }
 
 // locationText returns where the processes of a lease run.
@@ -341,6 +363,9 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	e.Rules = v.explainLimits(t)
 	if t.Preempt == api.PreemptStop {
 		e.Rules = append(e.Rules, v.unlessObserving(api.Rule{What: "preempt", Desired: "its leases may be stopped for a request of a tenant with a higher priority that waits", Enforced: true, By: "gpushared: SIGTERM, 10 s, SIGKILL"}))
+	}
+	if t.OnRemoval == api.OnRemovalStop {
+		e.Rules = append(e.Rules, v.unlessObserving(api.Rule{What: "on_removal", Desired: "the leases of users who are not members any more are stopped", Enforced: true, By: "gpushared: SIGTERM, 10 s, SIGKILL"}))
 	}
 	if p := v.State.Desired().Spec.Node.PerUser; p != nil {
 		e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: "each user at most " + perUserLimits(p) + ", over all tenants", Enforced: true, By: "gpushared, when a lease gets its place"})

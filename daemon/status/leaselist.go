@@ -15,18 +15,18 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 	if c.Flag("all") {
 		list = slices.Clone(list)
 		for _, e := range v.Managers.Leases.EndedLeases() {
-			if c.Caller.Sees(e.Tenant) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
+			if c.Caller.SeesLease(e.Tenant, e.UID) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
 				list = append(list, e)
 			}
 		}
 		if since == "" { // The account knows more of them. Without it the list is still complete.
-			if ended, err := v.Managers.Account.EndedLeases(c.Ctx(), endedAge, c.Caller.Sees); err == nil {
+			if ended, err := v.Managers.Account.EndedLeases(c.Ctx(), endedAge, c.Caller.SeesLease); err == nil {
 				list = withEnded(list, ended, false)
 			}
 		}
 	}
 	if since != "" {
-		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), since, c.Caller.Sees)
+		ended, err := v.Managers.Account.EndedLeases(c.Ctx(), since, c.Caller.SeesLease)
 		if err != nil {
 			return err
 		}

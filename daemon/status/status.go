@@ -354,7 +354,7 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	}
 	out.Leases = []api.Lease{}
 	for i := range s.Leases {
-		if c.IsMember(s.Leases[i].Tenant) {
+		if l := &s.Leases[i]; c.SeesLease(l.Tenant, l.UID) {
 			out.Leases = append(out.Leases, s.Leases[i])
 		}
 	}

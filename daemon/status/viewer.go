@@ -95,6 +95,6 @@ type Managers struct {
 	}
 	Account interface {
 		Fill(l *api.Lease)
-		EndedLeases(ctx context.Context, since string, sees func(tenant string) bool) ([]api.Lease, error)
+		EndedLeases(ctx context.Context, since string, sees func(tenant string, uid int) bool) ([]api.Lease, error)
 	}
 }

@@ -125,8 +125,8 @@ func (a *app) topLive(ctx context.Context, m *topModel, in, frames int, pause ti
 			return nil
 		case err == nil:
 			m.take(s)
-		case m.status == nil:
-			return err
+		case m.status == nil || denied(err):
+			return err // What a user may not see any more is not shown any longer either.
 		default:
 			m.failed = err.Error()
 		}
@@ -152,6 +152,12 @@ func (a *app) topLive(ctx context.Context, m *topModel, in, frames int, pause ti
 			}
 		}
 	}
+}
+
+// denied reports whether the daemon refused a request because of the role of the user.
+func denied(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && e.Kind == api.KindDenied
 }
 
 // ends reports whether a key ends top: q, or Ctrl-C and Ctrl-D, which are no signals here.

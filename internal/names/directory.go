@@ -22,9 +22,13 @@ type Directory struct {
 	users   table
 	groups  table
 	unnamed map[int]time.Time // numbers without a name, and when that was answered
-	pending map[int]bool      // numbers whose name was requested and is not known
-	failure error             // of the last query
-	since   time.Time         // when queries began to fail
+	// groupsOf is what the directory answered about the groups of users, by name.
+	groupsOf   map[string]groupAnswer
+	filesRead  time.Time    // when the local files were read
+	answeredAt time.Time    // when the last Refresh succeeded
+	pending    map[int]bool // numbers whose name was requested and is not known
+	failure    error        // of the last query
+	since      time.Time    // when queries began to fail
 }
 
 // table is what is known of users or of groups. An answer wins over the file.
@@ -57,7 +61,7 @@ const (
 	// maxUnnamed bounds the numbers that are known to have no name.
 	maxUnnamed = 4096
 	// freshFor is for how long an answer is not queried again.
-	freshFor = 5 * time.Minute
+	freshFor = time.Minute
 )
 
 func (d *Directory) now() time.Time {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,18 +40,24 @@ func (d *Directory) Refresh(ctx context.Context, users, groups []string, all boo
 		return err
 	}
 	defer d.requests.release()
-	err := d.refresh(ctx, users, groups, all)
+	_, failing := d.Failing() // Only an answer ends a failure: what is fresh would not be queried.
+	err := d.refresh(ctx, users, groups, all || failing != nil)
+	d.record(err)
+	return err
+}
+
+// record keeps the result of a query.
+func (d *Directory) record(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case err == nil:
-		d.failure, d.since = nil, time.Time{}
+		d.failure, d.since, d.answeredAt = nil, time.Time{}, d.now()
 	case d.failure == nil:
 		d.failure, d.since = err, d.now()
 	default:
 		d.failure = err
 	}
-	return err
 }
 
 func (d *Directory) refresh(ctx context.Context, users, groups []string, all bool) error {
@@ -82,6 +89,11 @@ func (d *Directory) refresh(ctx context.Context, users, groups []string, all boo
 		}
 		d.recordNames(part, found)
 	}
+	for _, user := range d.dueGroups(all) {
+		if err := d.queryGroups(ctx, user); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -96,8 +108,15 @@ func (d *Directory) readFiles() error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	were := slices.Collect(maps.Keys(d.users.name))
 	d.users.loadLocked(users)
 	d.groups.loadLocked(groups)
+	d.filesRead = d.now()
+	for _, uid := range were {
+		if _, named := d.users.name[uid]; !named {
+			d.unnameLocked(uid)
+		}
+	}
 	return nil
 }
 
@@ -152,8 +171,20 @@ func (d *Directory) answer(t *table, name string, id int) {
 	if t.answered == nil {
 		t.answered = map[string]answer{}
 	}
+	was, had := t.answered[name]
 	t.answered[name] = answer{id, d.now()}
 	t.nameLocked()
+	if _, named := t.name[was.id]; t == &d.users && had && was.id >= 0 && !named {
+		d.unnameLocked(was.id) // A process of a removed user must not count as one whose name was never asked for.
+	}
+}
+
+// unnameLocked records that a number has no name. mu is held.
+func (d *Directory) unnameLocked(uid int) {
+	if d.unnamed == nil || len(d.unnamed) > maxUnnamed {
+		d.unnamed = map[int]time.Time{}
+	}
+	d.unnamed[uid] = d.now()
 }
 
 func (d *Directory) lookup(ctx context.Context, database string, keys []string) ([]entry, error) {
@@ -193,13 +224,10 @@ func (d *Directory) requeue(uids []int) {
 func (d *Directory) recordNames(uids []int, found []entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.unnamed == nil || len(d.unnamed) > maxUnnamed {
-		d.unnamed = map[int]time.Time{}
-	}
 	for _, uid := range uids {
 		i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
 		if i < 0 {
-			d.unnamed[uid] = d.now()
+			d.unnameLocked(uid)
 			continue
 		}
 		if d.users.answered == nil {
@@ -223,20 +251,39 @@ func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
 	if d.Program == "" {
 		return d.groupsInFiles(user)
 	}
-	b, err := d.getent(ctx, "initgroups", user)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, err)
+	gids, err := d.askGroups(ctx, user)
+	if err == nil {
+		d.keepGroups(user, gids)
 	}
-	// The name and then numbers. The primary group is missing; passwd has it.
-	f := strings.Fields(string(b))
+	return gids, err
+}
+
+// askGroups queries all groups of a user. The caller has locked requests.
+func (d *Directory) askGroups(ctx context.Context, user string) ([]int, error) {
 	entries, err := d.lookup(ctx, "passwd", []string{user})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, err)
 	}
-	if len(f) == 0 || len(entries) != 1 {
+	if len(entries) != 1 {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, ErrUnknown)
 	}
-	out := []int{entries[0].primary}
+	entry := entries[0]
+	entry.name = user // As it was asked for: a directory may have another spelling.
+	return d.groupsOfEntry(ctx, &entry)
+}
+
+// groupsOfEntry queries the groups of a user that the directory has. The caller has locked requests.
+func (d *Directory) groupsOfEntry(ctx context.Context, user *entry) ([]int, error) {
+	b, err := d.getent(ctx, "initgroups", user.name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user.name, err)
+	}
+	// The name and then numbers. The primary group is missing; passwd has it.
+	f := strings.Fields(string(b))
+	if len(f) == 0 {
+		return nil, fmt.Errorf("cannot read the groups of %s: %w", user.name, ErrUnknown)
+	}
+	out := []int{user.primary}
 	for _, word := range f[1:] {
 		if gid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(out, int(gid)) {
 			out = append(out, int(gid))

@@ -47,14 +47,19 @@ tenants:
     grants: [{name: part, timeslice: {share: 30%, gpu_memory: 1GiB}, gpus: {index: 1}}]
 `
 
-// floodGetent is a getent(1) that knows the groups of the spec.
+// floodGetent is a getent(1) that knows the groups of the spec and their members.
 var floodGetent = fmt.Sprintf(`#!/bin/sh
-shift; missing=2
-for key; do case $key in
-red|%d) echo 'red:*:%d:'; missing=0 ;;
-blue|%d) echo 'blue:*:%d:'; missing=0 ;;
+db=$1; shift; missing=2
+for key; do case $db:$key in
+group:red|group:%[1]d) echo 'red:*:%[1]d:'; missing=0 ;;
+group:blue|group:%[2]d) echo 'blue:*:%[2]d:'; missing=0 ;;
+passwd:other|passwd:%[3]d) echo 'other:*:%[3]d:%[3]d::/:/bin/sh'; missing=0 ;;
+initgroups:other) echo 'other %[2]d'; missing=0 ;;
+passwd:48????) echo "red$key:*:$key:$key::/:/bin/sh"; missing=0 ;;
+passwd:red48????) echo "$key:*:${key#red}:${key#red}::/:/bin/sh"; missing=0 ;;
+initgroups:red48????) echo "$key %[1]d"; missing=0 ;;
 esac; done; exit $missing
-`, gidRed, gidRed, gidBlue, gidBlue)
+`, gidRed, gidBlue, otherUser)
 
 // burdenEnv has what a process of this program does to the machine instead of a measurement: a socket to flood, or burn.
 const burdenEnv = "GPUSHARE_BENCH_BURDEN"

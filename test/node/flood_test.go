@@ -57,7 +57,12 @@ func TestFloodByManyUsers(t *testing.T) {
 		users, runs, stops = 8, 4, 1
 	}
 	n := inDirectory(t)
-	directory(t, n, answers("gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:", fmt.Sprintf("red:*:%d:", gidRed)))
+	lines, red := []string{"gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:another", "another:*:471214:471214::/:/bin/sh"}, []string(nil)
+	for i := range users {
+		red = append(red, fmt.Sprintf("red%d", i))
+		lines = append(lines, fmt.Sprintf("red%d:*:%d:%d::/:/bin/sh", i, 480000+i, 480000+i))
+	}
+	directory(t, n, answers(append(lines, fmt.Sprintf("red:*:%d:%s", gidRed, strings.Join(red, ",")))...))
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}

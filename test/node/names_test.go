@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,12 +33,23 @@ func directory(t *testing.T, n *harness.Node, script string) {
 	}
 }
 
-// answers is a getent script that knows only the users and groups of these lines.
+// answers is a getent script that knows only the users and groups of these lines. Lines of users have seven fields.
 func answers(lines ...string) string {
-	s := "shift; missing=2\nfor key; do case $key in\n"
+	s := "db=$1; shift; missing=2\nfor key; do case $db:$key in\n"
 	for _, l := range lines {
 		f := strings.Split(l, ":")
-		s += fmt.Sprintf("%s|%s) echo '%s'; missing=0 ;;\n", f[0], f[2], l)
+		if len(f) < 7 {
+			s += fmt.Sprintf("group:%s|group:%s) echo '%s'; missing=0 ;;\n", f[0], f[2], l)
+			continue
+		}
+		s += fmt.Sprintf("passwd:%s|passwd:%s) echo '%s'; missing=0 ;;\n", f[0], f[2], l)
+		groups := f[0]
+		for _, g := range lines {
+			if g := strings.Split(g, ":"); len(g) == 4 && slices.Contains(strings.Split(g[3], ","), f[0]) {
+				groups += " " + g[2]
+			}
+		}
+		s += fmt.Sprintf("initgroups:%s) echo '%s'; missing=0 ;;\n", f[0], groups)
 	}
 	return s + "esac; done; exit $missing"
 }
@@ -99,7 +111,8 @@ func TestMembersOfADirectory(t *testing.T) {
 	}
 	t.Parallel()
 	n := inDirectory(t)
-	directory(t, n, answers("club:*:471102:"))
+	guest := "guest:*:471103:471101::/:/bin/sh"
+	directory(t, n, answers("club:*:471102:guest", guest))
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +127,13 @@ func TestMembersOfADirectory(t *testing.T) {
 	if r := asUID(t, n, 471103, remoteGID, []uint32{471102}, "run", "--", "true"); r.Code != 0 {
 		t.Errorf("a run by a group of the directory exits with %d: %s", r.Code, r.Err)
 	}
-	directory(t, n, answers("club:*:471102:", "remote:*:471100:471101::/:/bin/sh"))
+	// A process keeps the groups of its start, and root can give it any: the directory decides.
+	for uid, who := range map[uint32]string{471104: "a user that the directory does not know", remoteUID: "a user that it does not know yet"} {
+		if r := asUID(t, n, uid, remoteGID, []uint32{471102}, "run", "--", "true"); r.Code != 125 {
+			t.Errorf("a run by %s, whose process has the group, exits with %d: %s", who, r.Code, r.Err)
+		}
+	}
+	directory(t, n, answers("club:*:471102:guest", guest, "remote:*:471100:471101::/:/bin/sh"))
 	awaitStatus(t, n, "remote stays unknown", func(s *api.Status) bool { return !hasCondition(s, "unknown-member", "") })
 	if r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true"); r.Code != 0 {
 		t.Errorf("a member's run exits with %d: %s", r.Code, r.Err)

@@ -55,7 +55,8 @@ func callers() [columns]person {
 }
 
 func peopleDirectory() string {
-	return answers("gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:",
+	return answers("gpushare-admin:*:471201:admin", "gpushare:*:471202:observer", "blue:*:471203:another",
+		"admin:*:471210:471210::/:/bin/sh", "observer:*:471211:471211::/:/bin/sh", "another:*:471214:471214::/:/bin/sh",
 		"member:*:471212:471212::/:/bin/sh", "colleague:*:471213:471213::/:/bin/sh")
 }
 

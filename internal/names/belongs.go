@@ -1,0 +1,232 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Membership is what is known of one user in one group.
+type Membership struct {
+	State State     // Present: a member
+	At    time.Time // when that was answered; of local files: when they were read
+}
+
+// groupAnswer is the directory's answer about the groups of a user.
+type groupAnswer struct {
+	gids []int // nil: the host does not know the user
+	at   time.Time
+	used time.Time // when it was needed last
+}
+
+const (
+	// maxGroupAnswers bounds the users whose groups are kept.
+	maxGroupAnswers = 4096
+	// forgetGroups is when the groups of a user are not queried again without a need.
+	forgetGroups = time.Hour
+)
+
+// Belongs returns whether a user is in a group. It never waits: of what is not known the next Refresh asks. A process keeps the
+// groups of its start, so only this says that the user has left one.
+func (d *Directory) Belongs(uid, gid int) Membership {
+	d.mu.RLock()
+	m, user := d.belongsLocked(uid, gid)
+	d.mu.RUnlock()
+	if user == "" {
+		if m.State == Unknown {
+			d.UserName(uid) // Its name is pending now.
+		}
+		return m
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.groupsOf == nil {
+		d.groupsOf = map[string]groupAnswer{}
+	}
+	if a, ok := d.groupsOf[user]; ok || len(d.groupsOf) < maxGroupAnswers {
+		a.used = d.now()
+		d.groupsOf[user] = a
+	}
+	return m
+}
+
+// belongsLocked also returns the user whose groups decide; empty if there is none. mu is held.
+func (d *Directory) belongsLocked(uid, gid int) (m Membership, user string) {
+	user, ok := d.users.name[uid]
+	if !ok {
+		if at, none := d.unnamed[uid]; none {
+			return Membership{Absent, at}, ""
+		}
+		return Membership{}, ""
+	}
+	if slices.Contains(d.filedGroupsLocked(user), gid) {
+		return Membership{Present, d.filesRead}, ""
+	}
+	if d.Program == "" {
+		if _, filed := d.users.id[user]; filed {
+			return Membership{Absent, d.filesRead}, ""
+		}
+		return Membership{}, ""
+	}
+	a := d.groupsOf[user]
+	switch {
+	case a.at.IsZero():
+		return Membership{}, user
+	case slices.Contains(a.gids, gid):
+		return Membership{Present, a.at}, user
+	}
+	return Membership{Absent, a.at}, user
+}
+
+// filedGroupsLocked returns the groups of a user in the local files. A directory cannot take them away. mu is held.
+func (d *Directory) filedGroupsLocked(user string) []int {
+	i := slices.IndexFunc(d.users.file, func(e entry) bool { return e.name == user })
+	if i < 0 && len(d.groups.file) == 0 {
+		return nil
+	}
+	var out []int
+	if i >= 0 {
+		out = append(out, d.users.file[i].primary)
+	}
+	for j := range d.groups.file {
+		if g := &d.groups.file[j]; slices.Contains(g.members, user) {
+			out = append(out, g.id)
+		}
+	}
+	return out
+}
+
+// Confirmed returns when the directory or a local file last had a user of this name; zero: it has none.
+func (d *Directory) Confirmed(user string) time.Time {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if _, ok := d.users.id[user]; ok {
+		return d.filesRead
+	}
+	if a, ok := d.users.answered[user]; ok && a.id >= 0 {
+		return a.at
+	}
+	return time.Time{}
+}
+
+// Answered returns when the last Refresh succeeded; zero: none did.
+func (d *Directory) Answered() time.Time {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.answeredAt
+}
+
+// Confirm asks for the name and the groups of one user unless both were answered after since. When the directory does not
+// answer, what was known is kept, and the error is returned.
+func (d *Directory) Confirm(ctx context.Context, uid int, since time.Time) error {
+	if d.confirmedSince(uid, since) {
+		return nil
+	}
+	if err := d.requests.acquire(ctx); err != nil {
+		return err
+	}
+	defer d.requests.release()
+	if d.confirmedSince(uid, since) {
+		return nil // Another call has asked meanwhile.
+	}
+	err := d.confirm(ctx, uid)
+	if err != nil {
+		d.record(err)
+	}
+	return err
+}
+
+func (d *Directory) confirm(ctx context.Context, uid int) error {
+	if err := d.readFiles(); err != nil {
+		return err
+	}
+	if d.Program == "" {
+		return nil
+	}
+	was := d.UserName(uid)
+	found, err := d.lookup(ctx, "passwd", []string{strconv.Itoa(uid)})
+	if err != nil {
+		return err
+	}
+	d.recordNames([]int{uid}, found)
+	i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
+	if i < 0 || found[i].name != was && was != UIDLabel(uid) {
+		d.answer(&d.users, was, -1)
+	}
+	if i < 0 {
+		return nil
+	}
+	gids, err := d.groupsOfEntry(ctx, &found[i])
+	if err != nil && !errors.Is(err, ErrUnknown) {
+		return err
+	}
+	d.keepGroups(found[i].name, gids)
+	return nil
+}
+
+// confirmedSince reports whether all that is known of a user was answered after since.
+func (d *Directory) confirmedSince(uid int, since time.Time) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	user, ok := d.users.name[uid]
+	if !ok {
+		at, none := d.unnamed[uid]
+		return none && at.After(since)
+	}
+	if d.Program == "" {
+		return d.filesRead.After(since)
+	}
+	at := d.filesRead
+	if _, filed := d.users.id[user]; !filed {
+		at = d.users.answered[user].at
+	}
+	return at.After(since) && d.groupsOf[user].at.After(since)
+}
+
+// queryGroups asks for the groups of one user. The caller has locked requests.
+func (d *Directory) queryGroups(ctx context.Context, user string) error {
+	if !queryable(user) {
+		return nil // The label of a number without a name.
+	}
+	gids, err := d.askGroups(ctx, user)
+	if err != nil && !errors.Is(err, ErrUnknown) {
+		return err
+	}
+	d.keepGroups(user, gids)
+	return nil
+}
+
+func (d *Directory) keepGroups(user string, gids []int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.groupsOf == nil {
+		d.groupsOf = map[string]groupAnswer{}
+	}
+	a := d.groupsOf[user]
+	a.gids, a.at = gids, d.now()
+	if a.used.IsZero() {
+		a.used = a.at
+	}
+	if _, ok := d.groupsOf[user]; ok || len(d.groupsOf) < maxGroupAnswers {
+		d.groupsOf[user] = a
+	}
+}
+
+// dueGroups picks the users whose groups to query, and drops those that were not needed for long.
+func (d *Directory) dueGroups(all bool) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for user, a := range d.groupsOf {
+		switch {
+		case d.now().Sub(a.used) > forgetGroups:
+			delete(d.groupsOf, user)
+		case all || d.now().Sub(a.at) > freshFor:
+			out = append(out, user)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
