@@ -27,6 +27,8 @@ type machine struct {
 	users     map[int]UserUsage // at the last check
 	preempted int               // requests that got a place by it
 	respec    bool              // the terms of leases may have changed since then
+	standings map[right]Standing
+	had       map[string]bool   // the leases at the last check
 	seen      map[uint64]string // every generation that was assigned
 	pid       int
 }
@@ -34,6 +36,32 @@ type machine struct {
 type grantAndUser struct {
 	Key
 	uid int
+}
+
+// right is what a user may have.
+type right struct {
+	uid    int
+	tenant string
+}
+
+// modelHolder is a user of the model.
+type modelHolder struct {
+	m   *machine
+	uid int
+}
+
+func (h modelHolder) Standing(tenant string) Standing { return h.m.standings[right{h.uid, tenant}] }
+
+func (h modelHolder) Confirm(_ context.Context, tenant string) Standing { return h.Standing(tenant) }
+
+// Revoke takes the right to a tenant from a user, gives it back, or leaves open whether they have it.
+func (m *machine) Revoke(t *rapid.T) {
+	r := right{rapid.SampledFrom([]int{0, 1001, 1002}).Draw(t, "uid"), rapid.SampledFrom(m.view.Grants).Draw(t, "grant").Tenant}
+	if m.standings == nil {
+		m.standings = map[right]Standing{}
+	}
+	m.standings[r] = rapid.SampledFrom([]Standing{{}, {}, {Denied: "removed"}, {Unsure: "the directory hangs"}}).Draw(t, "standing")
+	m.tab.Recheck()
 }
 
 func (m *machine) update() {
@@ -54,6 +82,7 @@ func (m *machine) anyLive(t *rapid.T) (Lease, bool) {
 func (m *machine) Submit(t *rapid.T) {
 	g := rapid.SampledFrom(m.view.Grants).Draw(t, "grant")
 	r := Request{Tenant: g.Tenant, Admin: true, UID: rapid.SampledFrom([]int{0, 1001, 1002}).Draw(t, "uid")}
+	r.Holder = modelHolder{m, r.UID}
 	if rapid.Bool().Draw(t, "named") {
 		r.Grant = g.Spec.Name
 	}
@@ -64,6 +93,9 @@ func (m *machine) Submit(t *rapid.T) {
 	k, err := m.tab.Submit(r)
 	if err != nil {
 		var e *api.Error
+		if s := m.standings[right{r.UID, g.Tenant}]; s.Denied != "" && errors.As(err, &e) && e.Kind == api.KindDenied {
+			return
+		}
 		if !errors.As(err, &e) || e.Kind != api.KindUnavailable && e.Kind != api.KindInfeasible {
 			t.Fatalf("refused with %v", err)
 		}
@@ -113,6 +145,9 @@ func (m *machine) Start(t *rapid.T) {
 	_, _, err := m.tab.Start(context.Background(), l.ID, Process{m.pid, 1})
 	if err == nil && l.State != Placed {
 		t.Fatalf("%s was started twice", l.ID)
+	}
+	if s := m.standings[right{l.UID, l.Terms.Tenant}]; err == nil && s != (Standing{}) {
+		t.Fatalf("%s was started although its user has no right to it: %+v", l.ID, s)
 	}
 	m.isolation.isolateErr = nil
 }
@@ -289,6 +324,20 @@ func (m *machine) describe() string {
 // Check checks the invariants.
 func (m *machine) Check(t *rapid.T) {
 	live := m.tab.Live()
+	// No place is given to a user who has no right to it now, and no request of a removed user waits.
+	had := map[string]bool{}
+	for _, l := range live {
+		had[l.ID] = true
+		if s := m.standings[right{l.UID, l.Terms.Tenant}]; s != (Standing{}) && !m.had[l.ID] {
+			t.Fatalf("%s was placed although its user has no right to it: %+v", l.ID, s)
+		}
+	}
+	m.had = had
+	for _, l := range m.tab.List() {
+		if l.State == api.LeaseQueued && m.standings[right{l.UID, l.Tenant}].Denied != "" {
+			t.Fatalf("%s waits although its user is removed", l.ID)
+		}
+	}
 	perGrant := map[Key]int{}
 	type slot struct {
 		gpu gpu.UUID

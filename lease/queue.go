@@ -115,6 +115,9 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
+	if k.done && k.err != nil {
+		return nil, k.err // Its user has lost the right to it between the request and now.
+	}
 	if full := k.fullLocked(waits); !k.done && (r.Wait == nil && (!k.mayFitSoon || r.Immediate) || full != "") {
 		waiting := k.waiting
 		k.failLocked(nil)
