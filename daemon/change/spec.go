@@ -207,7 +207,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		return nodeErr
 	}
 	live := cs.Table.Live()
-	removed := cs.removedUnder(p.want, live)
+	removed := cs.removedUnder(ctx, p.want, live)
 	stops := planner.PlanStops(p.want, live, hardware.Steps, removed)
 	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
 	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.want, p.node, use) {
@@ -265,8 +265,15 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 
 // removedUnder returns the leases whose users are members of their tenant no more under a spec, by id, with why. What was so before
 // is not among them: it goes on, or the daemon stops it outside of the change.
-func (cs *Changes) removedUnder(want *state.Desired, live []lease.Lease) map[string]string {
+func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live []lease.Lease) map[string]string {
 	now, out := cs.State.Desired(), map[string]string{}
+	var users []int
+	for i := range live {
+		if uid, has := live[i].Holder(); has && !slices.Contains(users, uid) {
+			users = append(users, uid)
+		}
+	}
+	cs.Identities.ConfirmUsers(ctx, users)
 	table := server.TableOf(cs.Identities.Table.Load().Self, want.Spec, cs.Identities.Names)
 	for i := range live {
 		l := &live[i]

@@ -178,6 +178,20 @@ func (ids *Identities) confirm(ctx context.Context, p *Peer) {
 	}
 }
 
+// ConfirmUsers asks the directory about users of whom its last answer is too old to take something from them or to leave it to them.
+func (ids *Identities) ConfirmUsers(ctx context.Context, uids []int) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	for _, uid := range uids {
+		if uid == 0 || !ids.ChecksGroups {
+			continue
+		}
+		if ids.Names.Confirm(ctx, uid, ids.Now().Add(-confirmedFor)) != nil {
+			return // It does not answer, and would not about the others.
+		}
+	}
+}
+
 // confirmed asks the directory about the caller of a route that changes something, and returns why they may not use it: their role
 // counts only if the directory has confirmed it lately.
 func (ids *Identities) confirmed(ctx context.Context, a access, p *Peer, what string) (*Caller, error) {

@@ -1,0 +1,182 @@
+package server_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/loop"
+)
+
+// people are identities with a directory that the test changes.
+type people struct {
+	*server.Identities
+	t      *testing.T
+	now    time.Time
+	getent string
+	spec   *api.Spec
+}
+
+const peopleAnswer = `
+case $1:$2 in
+passwd:alice|passwd:5001) echo 'alice:*:5001:5001::/:/bin/sh' ;;
+passwd:carol|passwd:5002) echo 'carol:*:5002:5002::/:/bin/sh' ;;
+group:vision) echo 'vision:*:6001:' ;;
+group:gpushare-admin) echo 'gpushare-admin:*:6002:' ;;
+group:gpushare) echo 'gpushare:*:6003:' ;;
+initgroups:carol) echo 'carol 6001 6002 6003' ;;
+initgroups:alice) echo 'alice' ;;
+*) exit 2 ;;
+esac`
+
+func newPeople(t *testing.T) *people {
+	t.Helper()
+	p := &people{t: t, now: time.Unix(100000, 0), getent: filepath.Join(t.TempDir(), "getent")}
+	p.spec = &api.Spec{Tenants: []api.TenantSpec{{Name: "vision", Members: api.Members{Users: []string{"alice"}, Groups: []string{"vision"}}}}}
+	clock := func() time.Time { return p.now }
+	tasks := &loop.Group{}
+	t.Cleanup(tasks.Wait)
+	p.Identities = server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), clock), tasks, p.getent)
+	p.ChecksGroups, p.Names.Now, p.Names.Timeout = true, clock, 10*time.Second
+	p.Names.Passwd, p.Names.Group = filepath.Join(t.TempDir(), "passwd"), filepath.Join(t.TempDir(), "group")
+	for _, file := range []string{p.Names.Passwd, p.Names.Group} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Spec = func() *api.Spec { return p.spec }
+	p.answers(peopleAnswer)
+	p.asks()
+	return p
+}
+
+func (p *people) answers(script string) {
+	p.t.Helper()
+	if err := os.WriteFile(p.getent+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.Rename(p.getent+".new", p.getent); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *people) asks() { p.QueryNames(p.spec, 30*time.Second, true) }
+
+// learn lets the directory be asked about a user: first for the name, then for the groups.
+func (p *people) learn(peer *server.Peer) {
+	for range 2 {
+		p.Caller(peer)
+		p.asks()
+	}
+}
+
+func carol() *server.Peer { return &server.Peer{UID: 5002, GID: 5002, Groups: []int{6001, 6002, 6003}} }
+func alice() *server.Peer { return &server.Peer{UID: 5001, GID: 5001} }
+
+// standing is what a request of a peer gets in tenant vision.
+func (p *people) standing(peer *server.Peer) string {
+	s := p.HolderOf(p.Caller(peer)).Standing("vision")
+	switch {
+	case s.Denied != "":
+		return "denied: " + s.Denied
+	case s.Unsure != "":
+		return "unsure: " + s.Unsure
+	}
+	return "may"
+}
+
+func (p *people) want(what string, peer *server.Peer, role, standing string) {
+	p.t.Helper()
+	if got := p.Caller(peer).Role(); got != role {
+		p.t.Errorf("%s: the role is %s, want %s", what, got, role)
+	}
+	if got := p.standing(peer); !strings.HasPrefix(got, standing) {
+		p.t.Errorf("%s: a request %s, want %s", what, got, standing)
+	}
+}
+
+// A role by a group ends when the user leaves the group, although their processes keep it.
+func TestRolesFollowTheDirectory(t *testing.T) {
+	p := newPeople(t)
+	p.want("before the directory was asked about the user", carol(), "admin", "unsure: this host's directory has not answered yet")
+	p.learn(carol())
+	p.want("an administrator", carol(), "admin", "may")
+	p.want("a member", alice(), "member", "may")
+	next := p.Next()
+	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6001 6003", 1))
+	p.asks()
+	p.want("after they left the administrators", carol(), "member", "may")
+	select {
+	case <-next:
+	default:
+		t.Error("the change wakes nothing")
+	}
+	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6003", 1))
+	p.asks()
+	p.want("after they left the tenant's group", carol(), "observer", "denied: carol is not a member of tenant vision any more")
+	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol", 1))
+	p.asks()
+	p.want("after they left all groups", carol(), "none", "denied")
+	p.answers(strings.NewReplacer("passwd:alice|passwd:5001", "passwd:nobody", "passwd:carol|passwd:5002", "passwd:none").Replace(peopleAnswer))
+	p.asks()
+	p.want("a removed account", alice(), "none", "denied")
+	p.want("a removed account of a group", carol(), "none", "denied")
+	// A service has the groups that its unit gives it, of which no directory knows.
+	p.want("a service", &server.Peer{UID: 999, GID: 999, Groups: []int{6003}}, "observer", "denied")
+	p.want("a service with a uid of systemd", &server.Peer{UID: 61200, GID: 61200, Groups: []int{6001}}, "member", "may")
+}
+
+// A directory that hangs takes no role, and after a while gives nothing either.
+func TestAnswersGetTooOld(t *testing.T) {
+	p := newPeople(t)
+	p.learn(carol())
+	p.answers("exit 1")
+	p.now = p.now.Add(9 * time.Minute)
+	p.asks()
+	p.want("after 9 minutes", carol(), "admin", "may")
+	p.want("after 9 minutes, by name", alice(), "member", "may")
+	p.now = p.now.Add(2 * time.Minute)
+	p.asks()
+	p.want("after 11 minutes", carol(), "admin", "unsure: this host's directory has not answered for 11m whether carol is a member of tenant vision: getent failed")
+	p.want("after 11 minutes, by name", alice(), "member", "unsure: this host's directory has not answered for 11m whether alice")
+	if why, _ := p.Removed(5002, "vision"); why != "" {
+		t.Errorf("a lease ends because the directory does not answer: %s", why)
+	}
+	p.answers(peopleAnswer)
+	p.asks()
+	p.want("when it answers", carol(), "admin", "may")
+	p.want("when it answers, by name", alice(), "member", "may")
+}
+
+// Of a lease no process is asked: its user is removed when the directory says so, with the time of its oldest word on it.
+func TestRemoved(t *testing.T) {
+	p := newPeople(t)
+	p.learn(carol())
+	p.ConfirmUsers(t.Context(), []int{5001, 5002})
+	for uid, name := range map[int]string{0: "root", 5001: "a member", 5002: "a member by a group", os.Geteuid(): "the daemon's user"} {
+		if why, _ := p.Removed(uid, "vision"); why != "" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6003", 1))
+	p.asks()
+	why, at := p.Removed(5002, "vision")
+	if why != "carol is not a member of tenant vision any more" || !at.Equal(p.now) {
+		t.Errorf("%q at %v", why, at)
+	}
+	p.now = p.now.Add(time.Minute)
+	if _, again := p.Removed(5002, "vision"); !again.Equal(at) {
+		t.Errorf("without an answer it is of %v", again)
+	}
+	p.spec = &api.Spec{Tenants: []api.TenantSpec{{Name: "vision"}}}
+	p.asks()
+	if why, at := p.Removed(5001, "vision"); why != "alice is not a member of tenant vision any more" || !at.Equal(p.now) {
+		t.Errorf("removed from the spec: %q at %v", why, at)
+	}
+}
