@@ -44,15 +44,15 @@ type right struct {
 	tenant string
 }
 
-// modelHolder is a user of the model.
-type modelHolder struct {
+// modelRequester is a user of the model.
+type modelRequester struct {
 	m   *machine
 	uid int
 }
 
-func (h modelHolder) Standing(tenant string) Standing { return h.m.standings[right{h.uid, tenant}] }
+func (h modelRequester) Standing(tenant string) Standing { return h.m.standings[right{h.uid, tenant}] }
 
-func (h modelHolder) Confirm(_ context.Context, tenant string) Standing { return h.Standing(tenant) }
+func (h modelRequester) Confirm(_ context.Context, tenant string) Standing { return h.Standing(tenant) }
 
 // Revoke takes the right to a tenant from a user, gives it back, or leaves open whether they have it.
 func (m *machine) Revoke(t *rapid.T) {
@@ -82,7 +82,7 @@ func (m *machine) anyLive(t *rapid.T) (Lease, bool) {
 func (m *machine) Submit(t *rapid.T) {
 	g := rapid.SampledFrom(m.view.Grants).Draw(t, "grant")
 	r := Request{Tenant: g.Tenant, Admin: true, UID: rapid.SampledFrom([]int{0, 1001, 1002}).Draw(t, "uid")}
-	r.Holder = modelHolder{m, r.UID}
+	r.By = modelRequester{m, r.UID}
 	if rapid.Bool().Draw(t, "named") {
 		r.Grant = g.Spec.Name
 	}

@@ -379,7 +379,7 @@ func (k *Ticket) signal() {
 // updateLocked evaluates the request again after the node or the spec changed.
 func (k *Ticket) updateLocked(respec bool) {
 	if k.recheckLocked() {
-		return // Nothing of the tenant is told to one who is not a member any more.
+		return // One who is not a member any more learns nothing of the tenant.
 	}
 	_, candidates, err := k.t.resolveLocked(&k.request)
 	if err != nil && !respec {

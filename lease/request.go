@@ -11,12 +11,12 @@ import (
 
 // Request is a request for a lease. The caller determines the user and the tenants that the user is a member of.
 type Request struct {
-	Tenant  string   // empty: the only one that the caller is a member of
-	Grant   string   // empty: chosen
-	Kind    string   // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": the kind of the grant
-	Member  []string // the tenants that the caller is a member of
-	Admin   bool     // may request for any tenant
-	Holder  Holder   // whether the user still has the right, when it is used; nil: the daemon requests for itself
+	Tenant  string    // empty: the only one that the caller is a member of
+	Grant   string    // empty: chosen
+	Kind    string    // "", "mig", "mig:2g.10gb", "exclusive", "timeslice" or "mps": the kind of the grant
+	Member  []string  // the tenants that the caller is a member of
+	Admin   bool      // may request for any tenant
+	By      Requester // whether the user still has the right, when it is used; nil: the daemon requests for itself
 	User    string
 	UID     int
 	Command []string

@@ -38,7 +38,7 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 		return &api.Error{Kind: api.KindInvalid, Message: "cannot reserve a place for a container: the request names no tenant and grant", Hint: "name both, with -t and --grant"}
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Admin: true, Holder: a.Identities.HolderOf(c.Caller), User: c.Caller.Name, UID: c.Caller.UID, Command: []string{"container"},
+		Tenant: q.Tenant, Grant: q.Grant, Admin: true, By: a.Identities.RequesterOf(c.Caller), User: c.Caller.Name, UID: c.Caller.UID, Command: []string{"container"},
 		Origin: lease.OriginContainer, Immediate: true,
 	}
 	if err := a.Table.Allowed(&r); err != nil {

@@ -269,7 +269,7 @@ func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live [
 	now, out := cs.State.Desired(), map[string]string{}
 	var users []int
 	for i := range live {
-		if uid, has := live[i].Holder(); has && !slices.Contains(users, uid) {
+		if uid, has := live[i].RightOf(); has && !slices.Contains(users, uid) {
 			users = append(users, uid)
 		}
 	}
@@ -277,7 +277,7 @@ func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live [
 	table := server.TableOf(cs.Identities.Table.Load().Self, want.Spec, cs.Identities.Names)
 	for i := range live {
 		l := &live[i]
-		uid, has := l.Holder()
+		uid, has := l.RightOf()
 		if !has {
 			continue
 		}

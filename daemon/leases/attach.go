@@ -42,7 +42,7 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		return err
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, Holder: ls.Identities.HolderOf(c.Caller),
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, By: ls.Identities.RequesterOf(c.Caller),
 		User: c.Caller.Name, UID: c.Caller.UID, Wait: (*time.Duration)(q.Wait), Origin: lease.OriginAttached, AttachedBy: c.Caller.UID,
 	}
 	// The rights come first, so that a refusal says nothing about the target.

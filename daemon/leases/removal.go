@@ -42,7 +42,7 @@ func (ls *Leases) removalLoop(ctx context.Context) {
 func (ls *Leases) checkRemoved(ctx context.Context, removed map[string]*removal) time.Duration {
 	next, live := time.Hour, map[string]bool{}
 	for _, l := range ls.Table.Live() {
-		uid, has := l.Holder()
+		uid, has := l.RightOf()
 		if l.State != lease.Running || !has {
 			continue
 		}
@@ -91,8 +91,8 @@ func (ls *Leases) onRemoval(ctx context.Context, l *lease.Lease, r *removal, why
 	if left := r.due.Sub(ls.Now()); left > 0 {
 		return left
 	}
-	uid, _ := l.Holder()
-	ls.Identities.AskAgain(ctx, uid, r.since)
+	uid, _ := l.RightOf()
+	ls.Identities.QueryAgain(ctx, uid, r.since)
 	switch again, at := ls.Identities.Removed(uid, l.Terms.Tenant); {
 	case again == "":
 		return time.Millisecond // The next pass forgets it.
@@ -106,7 +106,7 @@ func (ls *Leases) onRemoval(ctx context.Context, l *lease.Lease, r *removal, why
 	return time.Hour
 }
 
-// noteRemoval tells the user of a lease once. After a restart of the daemon too it has the notices of before.
+// noteRemoval notifies the user of a lease once. After a restart of the daemon too it has the notices of before.
 func (ls *Leases) noteRemoval(l *lease.Lease, text string) {
 	if now, ok := ls.Table.Get(l.ID); ok && !slices.Contains(now.Notices, text) {
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.member-removed", Text: text})

@@ -50,7 +50,7 @@ func (ls *Leases) PostLease(c *server.Call) error {
 		c.Keep(0)
 	}
 	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, Holder: ls.Identities.HolderOf(c.Caller),
+		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, By: ls.Identities.RequesterOf(c.Caller),
 		User: c.Caller.Name, UID: c.Caller.UID, Command: command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
 		GPUs: q.GPUs, MaxTime: q.MaxTime,
 	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(command))

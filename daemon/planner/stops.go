@@ -57,7 +57,7 @@ func RemovalWarnings(want *state.Desired, live []lease.Lease, removed map[string
 	var out []string
 	for _, tenant := range slices.Sorted(maps.Keys(ids)) {
 		if _, ok := want.Tenant(tenant); !ok {
-			continue // All its leases are stopped, whoever has them.
+			continue // All its leases are stopped, of members too.
 		}
 		what := "will go on (on_removal: continue)"
 		if want.StopsOnRemoval(tenant) {

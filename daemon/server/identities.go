@@ -215,8 +215,8 @@ func (ids *Identities) Run(ctx context.Context) {
 	}
 }
 
-// AskAgain asks the directory about one user, and for the names of the spec that it did not know, unless both were answered after since.
-func (ids *Identities) AskAgain(ctx context.Context, uid int, since time.Time) {
+// QueryAgain queries the directory about one user, and the names of the spec that it did not know, unless both were answered after since.
+func (ids *Identities) QueryAgain(ctx context.Context, uid int, since time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	_ = ids.Names.Confirm(ctx, uid, since) // The directory keeps the error.

@@ -114,17 +114,17 @@ func (ids *Identities) MemberByGroups(uid int, gids []int, tenant string) (membe
 // trusts reports whether an answer of the directory is not too old to grant something.
 func (ids *Identities) trusts(s standing) bool { return ids.Now().Sub(s.at) <= trustedFor }
 
-// Holder is the user of a request, whose rights count when the request is placed, and not when it was made.
-type Holder struct {
+// Requester is the user of a request, whose rights count when the request is placed, and not when it was made.
+type Requester struct {
 	ids  *Identities
 	peer *Peer
 }
 
-// HolderOf returns the holder of the caller's requests.
-func (ids *Identities) HolderOf(c *Caller) *Holder { return &Holder{ids, c.Peer} }
+// RequesterOf returns the requester of the caller's requests.
+func (ids *Identities) RequesterOf(c *Caller) *Requester { return &Requester{ids, c.Peer} }
 
-// Standing implements lease.Holder.
-func (h *Holder) Standing(tenant string) lease.Standing {
+// Standing implements lease.Requester.
+func (h *Requester) Standing(tenant string) lease.Standing {
 	s, name := h.ids.use(h.peer, tenant), h.ids.Names.UserName(h.peer.UID)
 	if s.state == names.Absent {
 		return lease.Standing{Denied: NoMember(name, tenant)}
@@ -153,8 +153,8 @@ func (ids *Identities) unsure(what string, s standing) string {
 	return text
 }
 
-// Confirm implements lease.Holder.
-func (h *Holder) Confirm(ctx context.Context, tenant string) lease.Standing {
+// Confirm implements lease.Requester.
+func (h *Requester) Confirm(ctx context.Context, tenant string) lease.Standing {
 	h.ids.confirm(ctx, h.peer)
 	return h.Standing(tenant)
 }

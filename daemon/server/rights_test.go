@@ -52,7 +52,7 @@ func newPeople(t *testing.T) *people {
 	}
 	p.Spec = func() *api.Spec { return p.spec }
 	p.answers(peopleAnswer)
-	p.asks()
+	p.queries()
 	return p
 }
 
@@ -66,13 +66,13 @@ func (p *people) answers(script string) {
 	}
 }
 
-func (p *people) asks() { p.QueryNames(p.spec, 30*time.Second, true) }
+func (p *people) queries() { p.QueryNames(p.spec, 30*time.Second, true) }
 
 // learn lets the directory be asked about a user: first for the name, then for the groups.
 func (p *people) learn(peer *server.Peer) {
 	for range 2 {
 		p.Caller(peer)
-		p.asks()
+		p.queries()
 	}
 }
 
@@ -81,7 +81,7 @@ func alice() *server.Peer { return &server.Peer{UID: 5001, GID: 5001} }
 
 // standing is what a request of a peer gets in tenant vision.
 func (p *people) standing(peer *server.Peer) string {
-	s := p.HolderOf(p.Caller(peer)).Standing("vision")
+	s := p.RequesterOf(p.Caller(peer)).Standing("vision")
 	switch {
 	case s.Denied != "":
 		return "denied: " + s.Denied
@@ -110,7 +110,7 @@ func TestRolesFollowTheDirectory(t *testing.T) {
 	p.want("a member", alice(), "member", "may")
 	next := p.Next()
 	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6001 6003", 1))
-	p.asks()
+	p.queries()
 	p.want("after they left the administrators", carol(), "member", "may")
 	select {
 	case <-next:
@@ -118,13 +118,13 @@ func TestRolesFollowTheDirectory(t *testing.T) {
 		t.Error("the change wakes nothing")
 	}
 	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6003", 1))
-	p.asks()
+	p.queries()
 	p.want("after they left the tenant's group", carol(), "observer", "denied: carol is not a member of tenant vision any more")
 	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol", 1))
-	p.asks()
+	p.queries()
 	p.want("after they left all groups", carol(), "none", "denied")
-	p.answers(strings.NewReplacer("passwd:alice|passwd:5001", "passwd:nobody", "passwd:carol|passwd:5002", "passwd:none").Replace(peopleAnswer))
-	p.asks()
+	p.answers(strings.NewReplacer("passwd:alice|passwd:5001", "passwd:missing", "passwd:carol|passwd:5002", "passwd:none").Replace(peopleAnswer))
+	p.queries()
 	p.want("a removed account", alice(), "none", "denied")
 	p.want("a removed account of a group", carol(), "none", "denied")
 	// A service has the groups that its unit gives it, of which no directory knows.
@@ -138,18 +138,18 @@ func TestAnswersGetTooOld(t *testing.T) {
 	p.learn(carol())
 	p.answers("exit 1")
 	p.now = p.now.Add(9 * time.Minute)
-	p.asks()
+	p.queries()
 	p.want("after 9 minutes", carol(), "admin", "may")
 	p.want("after 9 minutes, by name", alice(), "member", "may")
 	p.now = p.now.Add(2 * time.Minute)
-	p.asks()
+	p.queries()
 	p.want("after 11 minutes", carol(), "admin", "unsure: this host's directory has not answered for 11m whether carol is a member of tenant vision: getent failed")
 	p.want("after 11 minutes, by name", alice(), "member", "unsure: this host's directory has not answered for 11m whether alice")
 	if why, _ := p.Removed(5002, "vision"); why != "" {
 		t.Errorf("a lease ends because the directory does not answer: %s", why)
 	}
 	p.answers(peopleAnswer)
-	p.asks()
+	p.queries()
 	p.want("when it answers", carol(), "admin", "may")
 	p.want("when it answers, by name", alice(), "member", "may")
 }
@@ -165,7 +165,7 @@ func TestRemoved(t *testing.T) {
 		}
 	}
 	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol 6003", 1))
-	p.asks()
+	p.queries()
 	why, at := p.Removed(5002, "vision")
 	if why != "carol is not a member of tenant vision any more" || !at.Equal(p.now) {
 		t.Errorf("%q at %v", why, at)
@@ -175,7 +175,7 @@ func TestRemoved(t *testing.T) {
 		t.Errorf("without an answer it is of %v", again)
 	}
 	p.spec = &api.Spec{Tenants: []api.TenantSpec{{Name: "vision"}}}
-	p.asks()
+	p.queries()
 	if why, at := p.Removed(5001, "vision"); why != "alice is not a member of tenant vision any more" || !at.Equal(p.now) {
 		t.Errorf("removed from the spec: %q at %v", why, at)
 	}

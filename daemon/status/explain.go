@@ -100,7 +100,7 @@ func (v *Viewer) explainPreempt(l *lease.Lease) api.Rule {
 
 // explainRemoval reports what becomes of the lease if its user is not a member any more, and whether that is so.
 func (v *Viewer) explainRemoval(l *lease.Lease) []api.Rule {
-	uid, has := l.Holder()
+	uid, has := l.RightOf()
 	stops := v.State.Desired().StopsOnRemoval(l.Terms.Tenant)
 	why := ""
 	if has {

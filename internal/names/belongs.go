@@ -190,7 +190,7 @@ func (d *Directory) queryGroups(ctx context.Context, user string) error {
 	if !queryable(user) {
 		return nil // The label of a number without a name.
 	}
-	gids, err := d.askGroups(ctx, user)
+	gids, err := d.groupsByName(ctx, user)
 	if err != nil && !errors.Is(err, ErrUnknown) {
 		return err
 	}

@@ -251,15 +251,15 @@ func (d *Directory) GroupsOf(ctx context.Context, user string) ([]int, error) {
 	if d.Program == "" {
 		return d.groupsInFiles(user)
 	}
-	gids, err := d.askGroups(ctx, user)
+	gids, err := d.groupsByName(ctx, user)
 	if err == nil {
 		d.keepGroups(user, gids)
 	}
 	return gids, err
 }
 
-// askGroups queries all groups of a user. The caller has locked requests.
-func (d *Directory) askGroups(ctx context.Context, user string) ([]int, error) {
+// groupsByName queries all groups of a user. The caller has locked requests.
+func (d *Directory) groupsByName(ctx context.Context, user string) ([]int, error) {
 	entries, err := d.lookup(ctx, "passwd", []string{user})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, err)

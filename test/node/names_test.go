@@ -111,8 +111,8 @@ func TestMembersOfADirectory(t *testing.T) {
 	}
 	t.Parallel()
 	n := inDirectory(t)
-	guest := "guest:*:471103:471101::/:/bin/sh"
-	directory(t, n, answers("club:*:471102:guest", guest))
+	fellow := "fellow:*:471103:471101::/:/bin/sh"
+	directory(t, n, answers("club:*:471102:fellow", fellow))
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestMembersOfADirectory(t *testing.T) {
 			t.Errorf("a run by %s, whose process has the group, exits with %d: %s", who, r.Code, r.Err)
 		}
 	}
-	directory(t, n, answers("club:*:471102:guest", guest, "remote:*:471100:471101::/:/bin/sh"))
+	directory(t, n, answers("club:*:471102:fellow", fellow, "remote:*:471100:471101::/:/bin/sh"))
 	awaitStatus(t, n, "remote stays unknown", func(s *api.Status) bool { return !hasCondition(s, "unknown-member", "") })
 	if r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true"); r.Code != 0 {
 		t.Errorf("a member's run exits with %d: %s", r.Code, r.Err)

@@ -70,10 +70,10 @@ func startRemovals(t *testing.T) *removals {
 func (n *removals) changed(script string) {
 	n.t.Helper()
 	directory(n.t, n.Node, script)
-	n.asks()
+	n.queries()
 }
 
-func (n *removals) asks() {
+func (n *removals) queries() {
 	n.t.Helper()
 	if r := n.CLI(soon(n.t), "config", "reload"); r.Code != 0 {
 		n.t.Fatalf("reload exits with %d: %s", r.Code, r.Err)
@@ -119,7 +119,7 @@ func (n *removals) runs(uid uint32, grant string) (*harness.Job, string) {
 // waits starts a request of one of the people that waits for the GPU that another one has.
 func (n *removals) waits(uid uint32, position int, args ...string) *harness.Job {
 	n.t.Helper()
-	job := n.spawn(uid, append(append([]string{"run", "--grant", "whole", "--wait"}, args...), "--", "touch", n.mark())...)
+	job := n.spawn(uid, append(append([]string{"run", "--grant", "whole", "--wait"}, args...), "--", "touch", n.placed())...)
 	awaitStatus(n.t, n.Node, "the request does not wait", func(s *api.Status) bool {
 		waiting := 0
 		for _, l := range s.Leases {
@@ -132,8 +132,8 @@ func (n *removals) waits(uid uint32, position int, args ...string) *harness.Job 
 	return job
 }
 
-// mark is a file that a command makes if it gets a GPU.
-func (n *removals) mark() string { return filepath.Join(n.Dir, "placed") }
+// placed is a file that a command makes if it gets a GPU.
+func (n *removals) placed() string { return filepath.Join(n.Dir, "placed") }
 
 // awaitDenied waits until a command ends because its user has lost the right to it.
 func awaitDenied(t *testing.T, what string, job *harness.Job, says string) {
@@ -149,7 +149,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	n := startRemovals(t)
 	open(t, n.Dir)
-	if err := os.Chmod(n.Dir, 0o777); err != nil { // So that the commands could make the mark.
+	if err := os.Chmod(n.Dir, 0o777); err != nil { // So that the commands could make that file.
 		t.Fatal(err)
 	}
 	_, held := n.runs(uidBoss, "whole")
@@ -174,7 +174,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
 	}
 	s := awaitStatus(t, n.Node, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
-	if _, err := os.Stat(n.mark()); err == nil {
+	if _, err := os.Stat(n.placed()); err == nil {
 		t.Errorf("a removed member got the GPU: %+v", s.Leases)
 	}
 	if r := n.as(uidBoss, "run", "--grant", "whole", "--", "true"); r.Code != 0 {

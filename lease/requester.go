@@ -7,8 +7,8 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Holder is the user of a request. Their rights count when they are used: when the request gets its place and when the lease starts.
-type Holder interface {
+// Requester is the user of a request. Their rights count when they are used: when the request gets its place and when the lease starts.
+type Requester interface {
 	// Standing returns whether the user may use a tenant now. It is called with the table's lock held: it must neither block nor
 	// call the table.
 	Standing(tenant string) Standing
@@ -22,8 +22,8 @@ type Standing struct {
 	Unsure string // why that is not known: nothing is granted, and nothing ends
 }
 
-// Holder returns the user by whose right a lease runs; ok is false if that is the spec's, as for logins, units and containers.
-func (l *Lease) Holder() (uid int, ok bool) {
+// RightOf returns the user by whose right a lease runs; ok is false if that is the spec's, as for logins, units and containers.
+func (l *Lease) RightOf() (uid int, ok bool) {
 	switch l.Origin {
 	case OriginAttached:
 		return l.AttachedBy, true
@@ -33,12 +33,12 @@ func (l *Lease) Holder() (uid int, ok bool) {
 	return l.UID, true
 }
 
-// standing returns whether the user of a request may use its tenant now. The daemon's own requests have no holder.
+// standing returns whether the user of a request may use its tenant now. The daemon's own requests have no requester.
 func (r *Request) standing(tenant string) Standing {
-	if r.Holder == nil {
+	if r.By == nil {
 		return Standing{}
 	}
-	return r.Holder.Standing(tenant)
+	return r.By.Standing(tenant)
 }
 
 // denied is the error of a request whose user has lost the right to it.
@@ -77,10 +77,10 @@ func (t *Table) confirm(ctx context.Context, e *entry) error {
 	t.mu.Lock()
 	k := e.ticket
 	t.mu.Unlock()
-	if k == nil || k.request.Holder == nil {
+	if k == nil || k.request.By == nil {
 		return nil
 	}
-	switch s := k.request.Holder.Confirm(ctx, k.tenant); {
+	switch s := k.request.By.Confirm(ctx, k.tenant); {
 	case s.Denied != "":
 		return s.denied()
 	case s.Unsure != "":

@@ -10,26 +10,26 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// fakeHolder is a user whose rights the test changes.
-type fakeHolder struct {
+// fakeRequester is a user whose rights the test changes.
+type fakeRequester struct {
 	now     Standing
-	asked   Standing // what the directory says when it is asked
+	answer  Standing // of the directory when it is queried
 	confirm int
 }
 
-func (h *fakeHolder) Standing(string) Standing { return h.now }
+func (h *fakeRequester) Standing(string) Standing { return h.now }
 
-func (h *fakeHolder) Confirm(context.Context, string) Standing {
+func (h *fakeRequester) Confirm(context.Context, string) Standing {
 	h.confirm++
-	h.now = h.asked
+	h.now = h.answer
 	return h.now
 }
 
-// requestOf submits a request of a holder that waits.
-func requestOf(t *testing.T, tab *Table, h Holder) *Ticket {
+// requestOf submits a request of a requester that waits.
+func requestOf(t *testing.T, tab *Table, h Requester) *Ticket {
 	t.Helper()
 	var forever time.Duration
-	k, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, Holder: h, Wait: &forever})
+	k, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, By: h, Wait: &forever})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +65,8 @@ func TestRemovedUsersDoNotWait(t *testing.T) {
 			}})
 			tab.Update(lab())
 			mustSubmit(t, tab, "vision", "train")
-			alice, other := &fakeHolder{}, &fakeHolder{}
-			removed, stays := requestOf(t, tab, alice), requestOf(t, tab, other)
+			alice, other := &fakeRequester{}, &fakeRequester{}
+			removed, remaining := requestOf(t, tab, alice), requestOf(t, tab, other)
 			next(t, removed)
 			alice.now = Standing{Denied: "alice is not a member any more"}
 			check(tab)
@@ -78,10 +78,10 @@ func TestRemovedUsersDoNotWait(t *testing.T) {
 			if !strings.Contains(strings.Join(ended, " "), removed.ID()) {
 				t.Errorf("its end is not reported: %v", ended)
 			}
-			if live := tab.Live(); len(live) > 0 && live[0].ID != stays.ID() {
+			if live := tab.Live(); len(live) > 0 && live[0].ID != remaining.ID() {
 				_ = tab.Ended(t.Context(), live[0].ID, "")
 			}
-			if isPlaced(tab, removed) || !isPlaced(tab, stays) {
+			if isPlaced(tab, removed) || !isPlaced(tab, remaining) {
 				t.Errorf("the leases are %+v", tab.List())
 			}
 		})
@@ -91,15 +91,15 @@ func TestRemovedUsersDoNotWait(t *testing.T) {
 // A user of whom nothing is known waits and claims nothing, and says for what.
 func TestUnsureUsersWait(t *testing.T) {
 	tab, _ := table(t, lab())
-	hangs := &fakeHolder{now: Standing{Unsure: "the directory has not answered"}}
+	hangs := &fakeRequester{now: Standing{Unsure: "the directory has not answered"}}
 	k := requestOf(t, tab, hangs)
 	if u := next(t, k); u.Placed || u.Lease.Waiting != "the directory has not answered" {
 		t.Fatalf("%+v", u)
 	}
-	if _, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, Holder: hangs}); err == nil || !strings.Contains(err.Error(), "the directory has not answered") {
+	if _, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, By: hangs}); err == nil || !strings.Contains(err.Error(), "the directory has not answered") {
 		t.Errorf("a request that does not wait: %v", err)
 	}
-	other := requestOf(t, tab, &fakeHolder{})
+	other := requestOf(t, tab, &fakeRequester{})
 	if !isPlaced(tab, other) {
 		t.Fatal("another user waits for the answer too")
 	}
@@ -125,7 +125,7 @@ func TestRightsAreConfirmedAtTheStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tab, isolation := table(t, lab())
-			h := &fakeHolder{asked: c.says}
+			h := &fakeRequester{answer: c.says}
 			k := requestOf(t, tab, h)
 			if !isPlaced(tab, k) {
 				t.Fatal("it is not placed")
@@ -133,7 +133,7 @@ func TestRightsAreConfirmedAtTheStart(t *testing.T) {
 			_, _, err := tab.Start(t.Context(), k.ID(), Process{PID: 42, Start: 7})
 			var e *api.Error
 			if h.confirm != 1 || (c.kind == "") != (err == nil) || err != nil && (!errors.As(err, &e) || e.Kind != c.kind) {
-				t.Errorf("asked %d times: %v", h.confirm, err)
+				t.Errorf("queried %d times: %v", h.confirm, err)
 			}
 			if n := len(isolation.isolated); (n == 1) != (err == nil) {
 				t.Errorf("%d leases are isolated", n)
@@ -147,8 +147,8 @@ func TestRightsAreConfirmedAtTheStart(t *testing.T) {
 
 func TestOwns(t *testing.T) {
 	tab, _ := table(t, lab())
-	first := requestOf(t, tab, &fakeHolder{})
-	waits := requestOf(t, tab, &fakeHolder{})
+	first := requestOf(t, tab, &fakeRequester{})
+	waits := requestOf(t, tab, &fakeRequester{})
 	if !tab.Owns(1001) || tab.Owns(1002) {
 		t.Error("a user with a lease has none, or another user has one")
 	}
