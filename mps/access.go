@@ -18,7 +18,10 @@ import (
 )
 
 // Reach is which users and groups may reach the tenants' socket of a GPU, next to root.
-type Reach struct{ Users, Groups []int }
+type Reach struct {
+	Users, Groups []int
+	Left          []int // users who left one of Groups: their processes may still have it
+}
 
 // ErrOpen says that every user of the host reaches the tenants' socket, because a directory cannot be restricted to some.
 var ErrOpen = errors.New("every user of the host reaches it")
@@ -71,6 +74,13 @@ func (r Reach) list() acl.List {
 	for group, ids := range map[bool][]int{false: r.Users, true: r.Groups} {
 		for _, id := range ids {
 			l.Named = append(l.Named, acl.Named{Group: group, ID: uint32(id), Perm: 1})
+		}
+	}
+	if len(r.Groups) > 0 {
+		for _, id := range r.Left { // The entry of a user comes before those of groups.
+			if !slices.Contains(r.Users, id) {
+				l.Named = append(l.Named, acl.Named{ID: uint32(id)})
+			}
 		}
 	}
 	if len(l.Named) > 0 {
@@ -127,7 +137,7 @@ func (s *Supervisor) restrictLocked(id Device, a *access) (changed []string, err
 		a.applied = nil
 		return nil, nil
 	}
-	r := Reach{Users: slices.Clone(a.desired.Users), Groups: a.desired.Groups}
+	r := Reach{Users: slices.Clone(a.desired.Users), Groups: a.desired.Groups, Left: a.desired.Left}
 	for uid := range a.admitted {
 		if uid != 0 {
 			r.Users = append(r.Users, uid)

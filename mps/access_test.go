@@ -133,6 +133,23 @@ func TestWhoReachesTheSocket(t *testing.T) {
 }
 
 // What was changed by hand is restored, and said once.
+// The kernel lets in a process that has a group of its start. Of a user who left the group it is closed out by name.
+func TestWhoLeftAGroupIsClosedOut(t *testing.T) {
+	f := newFixtureOf(t, onEveryBranch(t)[0])
+	f.passable(t)
+	f.start(t, Settings{GPU: gpuA})
+	f.restrict(t, Reach{Users: []int{471302}, Groups: []int{471350}, Left: []int{471301, 471302}})
+	for uid, want := range map[int]error{471301: unix.EACCES, 471302: nil, 471303: nil} {
+		if err := f.reaches(t, uid, 471350); !errors.Is(err, want) {
+			t.Errorf("user %d with the group: %v, want %v", uid, err, want)
+		}
+	}
+	f.restrict(t, Reach{Groups: []int{471350}})
+	if err := f.reaches(t, 471301, 471350); err != nil {
+		t.Errorf("a user who is back: %v", err)
+	}
+}
+
 func TestChangedPermissionsAreRestored(t *testing.T) {
 	for _, driver := range []string{"550.163.01", "580.178.04"} {
 		t.Run(driver, func(t *testing.T) {

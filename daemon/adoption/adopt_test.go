@@ -1,6 +1,7 @@
 package adoption
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -178,5 +179,33 @@ func TestNextLoginIsAdopted(t *testing.T) {
 		if x.hasCondition("alice") {
 			t.Errorf("the condition is still there: %+v", x.Conditions.List())
 		}
+	})
+}
+
+// The groups of a login are those of its start, but a group that its user has left gives nothing any more.
+func TestALoginWhoseUserLeftTheGroup(t *testing.T) {
+	withFixtures(t, func(t *testing.T, x *fixture) {
+		x.Identities.ChecksGroups = true
+		refresh := func() {
+			t.Helper()
+			if err := x.Identities.Names.Refresh(t.Context(), nil, nil, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.apply(tenantOf("vision", api.Members{Groups: []string{"lab"}}, "serve"))
+		bob := x.login(2002, "bob")
+		x.adopt()
+		x.wantAdopted("a member", "bob vision/serve login")
+		x.write(filepath.Join(x.dir, "group"), "lab:x:3000:root\nspeakers:x:3001:carol\n")
+		refresh()
+		x.adopt()
+		x.wantAdopted("after they left the group")
+		if !x.alive(bob) {
+			t.Error("the processes of the login were ended")
+		}
+		x.write(filepath.Join(x.dir, "group"), "lab:x:3000:bob,root\nspeakers:x:3001:carol\n")
+		refresh()
+		x.adopt()
+		x.wantAdopted("after they are back", "bob vision/serve login")
 	})
 }

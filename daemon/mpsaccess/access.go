@@ -78,6 +78,7 @@ func (a *Access) reach(ctx context.Context, want *state.Desired, members []serve
 			r.Users, r.Groups = append(r.Users, m.UIDs...), append(r.Groups, m.GIDs...)
 		}
 	}
+	r.Left = a.Identities.Left(r.Groups)
 	for i := range live {
 		l := &live[i]
 		if l.Terms.Kind() != api.ModeMPS || !isOn(l, d) {

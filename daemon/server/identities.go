@@ -93,6 +93,9 @@ func (ids *Identities) Next() <-chan struct{} {
 	return x.wake
 }
 
+// Announce wakes all that wait for a change of roles.
+func (ids *Identities) Announce() { ids.next.report() }
+
 func (x *changes) report() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -250,6 +253,6 @@ func (ids *Identities) UpdateTable() {
 	}
 	ids.Conditions.Replace("names", failing)
 	ids.Invalidate()
-	ids.next.report()
+	ids.Announce()
 	ids.Changed() // A logged-in user may be a member now, and one who waits for a place may not be one any more.
 }

@@ -58,6 +58,9 @@ func (ids *Identities) inGroup(p *Peer, gid int) standing {
 		return standing{state: names.Present, at: ids.Now()}
 	}
 	m := ids.Names.Belongs(p.UID, gid)
+	if m.State == names.Absent {
+		ids.Names.RecordLeft(p.UID, gid)
+	}
 	return standing{state: m.State, at: m.At}
 }
 
@@ -98,6 +101,9 @@ func (ids *Identities) use(p *Peer, tenant string) standing {
 	}
 	return best
 }
+
+// Left returns the users who left one of these groups, as far as they are known: those whose processes used gpushare with it.
+func (ids *Identities) Left(gids []int) []int { return ids.Names.Left(gids) }
 
 // MemberByGroups returns whether a user with these groups is a member of a tenant, as far as it is known, and whether that was
 // answered lately enough to grant something.

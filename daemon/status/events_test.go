@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // stream is a response that the test reads while it is written.
@@ -87,6 +88,64 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 		synctest.Wait()
 		if n := len(v.Events.Subs); n != 0 {
 			t.Errorf("%d closed streams still have subscriptions", n)
+		}
+	})
+}
+
+// What a reader may see is compared when an event is sent: one tenant less is said, and without a role the stream ends.
+func TestEventsEndWithTheRole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
+		ids := server.NewIdentities(v.Reporter, &loop.Group{}, "off")
+		ids.Table.Store(servertest.Identities())
+		h := (&server.Server{Reporter: v.Reporter, Tasks: &loop.Group{}, Identities: ids, Routes: []server.Route{
+			{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents},
+		}}).Handler()
+		s := &stream{header: http.Header{}}
+		// A member of vision by name and group, and of speech by group.
+		peer := &server.Peer{UID: servertest.UidAlice, GID: servertest.GidVision}
+		q := httptest.NewRequestWithContext(context.WithValue(t.Context(), server.PeerKey{}, peer), http.MethodGet, "/v1/events", nil)
+		q.Host = "gpushare"
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			h.ServeHTTP(s, q)
+		}()
+		synctest.Wait()
+		members := func(tenants ...server.TenantMembers) {
+			ids.Table.Store(&server.IdentityTable{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1, Tenants: tenants})
+			ids.Announce()
+			synctest.Wait()
+		}
+		publish := func(text string) {
+			for _, tenant := range []string{"vision", "speech"} {
+				v.Events.Publish(api.Event{Kind: text + "-of-" + tenant, Tenant: tenant})
+			}
+			synctest.Wait()
+		}
+		publish("first")
+		members(server.TenantMembers{Name: "vision", UIDs: []int{servertest.UidAlice}})
+		publish("second")
+		if got := s.String(); !strings.Contains(got, "first-of-speech") || strings.Contains(got, "second-of-speech") || !strings.Contains(got, "second-of-vision") ||
+			strings.Count(got, "sees no events of tenant speech any more") != 1 {
+			t.Errorf("after the end of one membership:\n%s", got)
+		}
+		// An event that is published before the reader notices is not sent either.
+		ids.Table.Store(&server.IdentityTable{Self: servertest.UidSelf, AdminGID: -1, ObserverGID: -1})
+		publish("third")
+		members()
+		publish("fourth")
+		select {
+		case <-ended:
+		default:
+			t.Error("the stream does not end")
+		}
+		lines := strings.Split(strings.TrimSpace(s.String()), "\n")
+		if last := lines[len(lines)-1]; !strings.Contains(last, `"role.ended"`) || !strings.Contains(last, "may not follow events any more") {
+			t.Errorf("the last line is %s", last)
+		}
+		if strings.Contains(s.String(), "third") || strings.Contains(s.String(), "fourth") {
+			t.Errorf("events come without a role:\n%s", s.String())
 		}
 	})
 }

@@ -111,6 +111,46 @@ func (d *Directory) Confirmed(user string) time.Time {
 	return time.Time{}
 }
 
+// member is one user in one group.
+type member struct{ uid, gid int }
+
+// maxLeft bounds the users of whom it is kept that they left a group.
+const maxLeft = 1024
+
+// RecordLeft keeps that a process has a group although its user is not in it.
+func (d *Directory) RecordLeft(uid, gid int) {
+	m := member{uid, gid}
+	d.mu.RLock()
+	known := d.left[m]
+	d.mu.RUnlock()
+	if known {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.left == nil {
+		d.left = map[member]bool{}
+	}
+	if len(d.left) < maxLeft {
+		d.left[m] = true
+	}
+}
+
+// Left returns the users who left one of these groups and are in none of them now.
+func (d *Directory) Left(gids []int) []int {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []int
+	for m := range d.left {
+		in := func(gid int) bool { is, _ := d.belongsLocked(m.uid, gid); return is.State == Present }
+		if slices.Contains(gids, m.gid) && !slices.Contains(out, m.uid) && !slices.ContainsFunc(gids, in) {
+			out = append(out, m.uid)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Answered returns when the last Refresh succeeded; zero: none did.
 func (d *Directory) Answered() time.Time {
 	d.mu.RLock()
@@ -205,6 +245,14 @@ func (d *Directory) keepGroups(user string, gids []int) {
 		d.groupsOf = map[string]groupAnswer{}
 	}
 	a := d.groupsOf[user]
+	for _, gid := range a.gids {
+		if uid, ok := d.numberLocked(user); ok && !slices.Contains(gids, gid) && len(d.left) < maxLeft {
+			if d.left == nil {
+				d.left = map[member]bool{}
+			}
+			d.left[member{uid, gid}] = true
+		}
+	}
 	a.gids, a.at = gids, d.now()
 	if a.used.IsZero() {
 		a.used = a.at
@@ -212,6 +260,15 @@ func (d *Directory) keepGroups(user string, gids []int) {
 	if _, ok := d.groupsOf[user]; ok || len(d.groupsOf) < maxGroupAnswers {
 		d.groupsOf[user] = a
 	}
+}
+
+// numberLocked returns the number of a user. mu is held.
+func (d *Directory) numberLocked(user string) (int, bool) {
+	if a, ok := d.users.answered[user]; ok && a.id >= 0 {
+		return a.id, true
+	}
+	id, ok := d.users.id[user]
+	return id, ok
 }
 
 // dueGroups picks the users whose groups to query, and drops those that were not needed for long.

@@ -24,11 +24,12 @@ type Directory struct {
 	unnamed map[int]time.Time // numbers without a name, and when that was answered
 	// groupsOf is what the directory answered about the groups of users, by name.
 	groupsOf   map[string]groupAnswer
-	filesRead  time.Time    // when the local files were read
-	answeredAt time.Time    // when the last Refresh succeeded
-	pending    map[int]bool // numbers whose name was requested and is not known
-	failure    error        // of the last query
-	since      time.Time    // when queries began to fail
+	filesRead  time.Time       // when the local files were read
+	answeredAt time.Time       // when the last Refresh succeeded
+	left       map[member]bool // who is in a group no more although a process had it, or the directory said so
+	pending    map[int]bool    // numbers whose name was requested and is not known
+	failure    error           // of the last query
+	since      time.Time       // when queries began to fail
 }
 
 // table is what is known of users or of groups. An answer wins over the file.
