@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spawn starts a process that waits before it executes its program. It starts in the cgroup whose open directory it gets,
-// or in the caller's cgroup when that is nil.
-type Spawn func(ctx context.Context, cgroup *os.File) (Process, error)
+// Spawn starts a process that waits before it executes its program, and a supervisor as its parent. Each starts in the cgroup
+// whose open directory it gets, or in the caller's cgroup when that is nil.
+type Spawn func(ctx context.Context, run, supervisor *os.File) (Process, error)
 
 // cleanupTimeout bounds the cleanup after a failed start.
 const cleanupTimeout = 10 * time.Second
@@ -28,7 +28,7 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 		return ScopeState{}, Process{}, err
 	}
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
-	run, err := t.makeScope(s, scope)
+	run, err := t.makeProgramScope(s, scope)
 	if err != nil {
 		return fail(err)
 	}
@@ -40,11 +40,12 @@ func (t *Tree) StartProgram(ctx context.Context, s Scope, spawn Spawn) (ScopeSta
 		defer cancel()
 		return fail(errors.Join(err, t.h.Kill(cleanup, scope), t.h.Remove(scope)))
 	}
-	t.index.Register(s.ID, scope)
+	t.register(s.ID, scope)
 	return t.scopeState(s.ID, scope), p, nil
 }
 
-func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {
+// makeProgramScope creates a scope with a cgroup for a supervisor.
+func (t *Tree) makeProgramScope(s Scope, scope string) (run string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, err := t.makeSliceLocked(s.Slice); err != nil {
@@ -53,8 +54,15 @@ func (t *Tree) makeScope(s Scope, scope string) (run string, err error) {
 	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 {
 		return "", fmt.Errorf("it exists already: %w", inUse(ps))
 	}
-	run, _, err = t.makeScopeLocked(s, scope)
-	return run, err
+	run, undo, err := t.makeScopeLocked(s, scope)
+	if err != nil {
+		return "", err
+	}
+	if err := mkdir(t.h.Dir(path.Join(scope, beside))); err != nil {
+		undo()
+		return "", err
+	}
+	return run, nil
 }
 
 func (t *Tree) spawn(ctx context.Context, run string, spawn Spawn) (Process, error) {
@@ -63,7 +71,12 @@ func (t *Tree) spawn(ctx context.Context, run string, spawn Spawn) (Process, err
 		return Process{}, err
 	}
 	defer dir.Close()
-	p, err := spawn(ctx, dir)
+	supervisor, err := os.OpenFile(t.h.Dir(path.Join(path.Dir(run), beside)), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return Process{}, err
+	}
+	defer supervisor.Close()
+	p, err := spawn(ctx, dir, supervisor)
 	if err != nil {
 		return Process{}, err
 	}
@@ -75,7 +88,7 @@ func (p *Processes) StartProgram(ctx context.Context, s Scope, spawn Spawn) (Sco
 	if err := checkScope(s); err != nil {
 		return ScopeState{}, Process{}, err
 	}
-	first, err := spawn(ctx, nil)
+	first, err := spawn(ctx, nil, nil)
 	if err != nil {
 		return ScopeState{}, Process{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}

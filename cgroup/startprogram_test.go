@@ -12,7 +12,7 @@ import (
 
 // startIn starts a process in the given cgroup.
 func startIn(t *testing.T) Spawn {
-	return func(_ context.Context, cgroup *os.File) (Process, error) {
+	return func(_ context.Context, cgroup, _ *os.File) (Process, error) {
 		cmd := exec.Command("sleep", "60")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if cgroup != nil {
@@ -38,7 +38,7 @@ func TestProgramsStartInTheirScope(t *testing.T) {
 			ctx := within(t, 20*time.Second)
 			s := Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}}
 			broken := errors.New("broken")
-			if _, _, err := port.StartProgram(ctx, s, func(context.Context, *os.File) (Process, error) { return Process{}, broken }); !errors.Is(err, broken) {
+			if _, _, err := port.StartProgram(ctx, s, func(context.Context, *os.File, *os.File) (Process, error) { return Process{}, broken }); !errors.Is(err, broken) {
 				t.Fatalf("a failing spawn: %v", err)
 			}
 			if left, err := port.Scopes(ctx); err != nil || len(left) > 0 {

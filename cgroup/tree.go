@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,8 @@ import (
 const (
 	sliceSuffix = ".slice"
 	scopeSuffix = ".scope"
-	inner       = "run" // the inner cgroup: contains a scope's processes and is frozen
+	inner       = "run"        // the inner cgroup: contains a scope's processes and is frozen
+	beside      = "supervisor" // the cgroup of a program's supervisor: never frozen, and not what keeps a scope
 )
 
 // TreeOptions are for NewTree. The zero value is for a usual host.
@@ -32,8 +34,9 @@ type TreeOptions struct {
 }
 
 // Tree is the adapter for hosts without a service manager: a subtree of a cgroup v2 hierarchy that gpushare manages. Slices
-// are nested directories. A scope is a directory with an inner one that contains the processes. All state is read back from
-// the kernel, so that a new Tree on the same subtree continues the work of the previous one.
+// are nested directories. A scope is a directory with an inner one that contains the processes, and one beside it for the
+// supervisor of a program. All state is read back from the kernel, so that a new Tree on the same subtree continues the work
+// of the previous one.
 //
 // It needs write permission in the hierarchy. It does not support cgroup v1.
 type Tree struct {
@@ -235,7 +238,7 @@ func (t *Tree) StartScope(ctx context.Context, s Scope) (ScopeState, error) {
 	if err != nil {
 		return ScopeState{}, fmt.Errorf("cannot start scope %s: %w", s.ID, err)
 	}
-	t.index.Register(s.ID, scope)
+	t.register(s.ID, scope)
 	return t.scopeState(s.ID, scope), nil
 }
 
@@ -246,7 +249,7 @@ func (t *Tree) placeInScope(s Scope, scope string) (again bool, err error) {
 	if _, err := t.makeSliceLocked(s.Slice); err != nil {
 		return false, err
 	}
-	if ps, err := t.h.Processes(scope); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
+	if ps, err := t.h.Processes(path.Join(scope, inner)); err == nil && len(ps) > 0 && !slices.Contains(ps, s.Process) {
 		return false, fmt.Errorf("it exists already: %w", inUse(ps))
 	} else if err == nil {
 		again = len(ps) > 0
@@ -312,10 +315,10 @@ func (t *Tree) Recover(ctx context.Context, s Scope) (ScopeState, error) {
 		return ScopeState{}, err
 	}
 	scope := path.Join(t.slicePath(s.Slice), s.ID+scopeSuffix)
-	if busy, err := t.h.Populated(scope); err != nil || !busy {
+	if busy, err := t.h.Populated(path.Join(scope, inner)); err != nil || !busy {
 		return ScopeState{}, fmt.Errorf("cannot recover scope %s: %w", s.ID, errors.Join(err, ErrNotFound))
 	}
-	t.index.Register(s.ID, scope)
+	t.register(s.ID, scope)
 	return t.scopeState(s.ID, scope), nil
 }
 
@@ -326,7 +329,7 @@ func (t *Tree) Scopes(ctx context.Context) ([]ScopeState, error) {
 		if scope == "" {
 			return nil
 		}
-		busy, err := t.h.Populated(cg)
+		busy, err := t.h.Populated(path.Join(cg, inner))
 		if busy {
 			states = append(states, ScopeState{ID: scope, Path: path.Join(cg, inner)})
 		}
@@ -340,20 +343,24 @@ func (t *Tree) Scopes(ctx context.Context) ([]ScopeState, error) {
 
 // Members lists the processes in the scope now.
 func (t *Tree) Members(_ context.Context, id string) ([]Process, error) {
-	scope, err := t.scope(id)
+	leaf, err := t.Leaf(id)
 	if err != nil {
 		return nil, err
 	}
-	return t.h.Processes(scope)
+	return t.h.Processes(leaf)
 }
 
-// WaitEmpty blocks until the scope contains no process. Then it removes the scope's directories.
+// WaitEmpty blocks until the scope contains no process. Then its supervisor ends, and it removes the scope's directories.
 func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
 	scope, err := t.scope(id)
 	if err != nil {
 		return nil //nolint:nilerr // the scope has ended
 	}
-	if err := t.h.WaitEmpty(ctx, scope); err != nil {
+	err = t.h.WaitEmpty(ctx, path.Join(scope, inner))
+	if err == nil {
+		err = t.endSupervisor(ctx, scope, time.Now().Add(supervisorTimeout))
+	}
+	if err != nil {
 		return fmt.Errorf("cannot wait for the end of scope %s: %w", id, err)
 	}
 	killed, _ := t.h.oomKills(scope)
@@ -366,13 +373,17 @@ func (t *Tree) WaitEmpty(ctx context.Context, id string) error {
 	return nil
 }
 
-// KillScope kills every process in the scope and removes it.
+// KillScope kills every process in the scope, awaits the end of its supervisor, and removes it.
 func (t *Tree) KillScope(ctx context.Context, id string) error {
 	scope, err := t.scope(id)
 	if err != nil {
 		return nil //nolint:nilerr // a missing scope is no error
 	}
-	if err := t.h.Kill(ctx, scope); err != nil {
+	err = t.h.Kill(ctx, path.Join(scope, inner))
+	if err == nil {
+		err = t.endSupervisor(context.WithoutCancel(ctx), scope, time.Now().Add(supervisorTimeout))
+	}
+	if err != nil {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
 	return t.removeScope(id, scope)
@@ -428,20 +439,27 @@ func (t *Tree) Destroy(ctx context.Context) error {
 }
 
 func (t *Tree) scope(id string) (string, error) {
-	cg, ok := t.index.Path(id)
+	run, ok := t.index.Path(id)
 	if !ok {
 		return "", fmt.Errorf("scope %s: %w", id, ErrNotFound)
 	}
-	return cg, nil
+	return path.Dir(run), nil
 }
 
-// removeScope removes an empty scope's directories, unless the scope was started again meanwhile.
+// register makes the processes in the inner cgroup those of the scope. A supervisor is not one of them.
+func (t *Tree) register(id, scope string) { t.index.Register(id, path.Join(scope, inner)) }
+
+// removeScope removes an empty scope's directories, unless the scope was started again meanwhile. Those of a supervisor that was
+// killed and has not exited stay until the next NewTree.
 func (t *Tree) removeScope(id, scope string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.h.Remove(scope)
 	if errors.Is(err, ErrInUse) {
-		return nil
+		if busy, _ := t.h.Populated(path.Join(scope, inner)); busy {
+			return nil
+		}
+		err = nil
 	}
 	if err == nil {
 		t.forget(id)
@@ -462,12 +480,19 @@ func (t *Tree) forget(id string) {
 func (t *Tree) sweep() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.walk(context.Background(), func(cg string, _ SliceName, scope string) error {
+	// Supervisors of scopes that ended meanwhile end by themselves. All together have as long as one has.
+	ctx, end := context.Background(), time.Now().Add(supervisorTimeout)
+	return t.walk(ctx, func(cg string, _ SliceName, scope string) error {
 		if scope == "" {
 			return t.renewDeviceRules(cg)
 		}
+		if busy, err := t.h.Populated(path.Join(cg, inner)); !busy && (err == nil || errors.Is(err, ErrNotFound)) {
+			if err := t.endSupervisor(ctx, cg, end); err != nil {
+				return err
+			}
+		}
 		if err := t.h.Remove(cg); errors.Is(err, ErrInUse) {
-			t.index.Register(scope, cg)
+			t.register(scope, cg)
 		} else if err != nil {
 			return err
 		}

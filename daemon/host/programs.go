@@ -34,9 +34,9 @@ func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated 
 		at = k.followed
 	}
 	var w *launch.Pending
-	state, _, err := at.StartProgram(ctx, s, func(ctx context.Context, dir *os.File) (cgroup.Process, error) {
+	state, _, err := at.StartProgram(ctx, s, func(ctx context.Context, run, supervisor *os.File) (cgroup.Process, error) {
 		var err error
-		if w, err = k.supervisors.Start(ctx, s.ID, dir, kept); err != nil {
+		if w, err = k.supervisors.Start(ctx, s.ID, launch.Cgroups{Run: run, Supervisor: supervisor}, kept); err != nil {
 			return cgroup.Process{}, err
 		}
 		return cgroup.Process(w.Process), nil

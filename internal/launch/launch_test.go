@@ -80,7 +80,7 @@ func begin(t *testing.T, k *Supervisors, id string, p *Program) error {
 // beginWith starts the program, of whose output so many bytes are kept.
 func beginWith(t *testing.T, k *Supervisors, id string, kept int64, p *Program) error {
 	t.Helper()
-	w, err := k.Start(deadline(t), id, nil, kept)
+	w, err := k.Start(deadline(t), id, Cgroups{}, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 // Without a message of the daemon no program runs: the daemon was killed in between.
 func TestEndsWithoutAProgram(t *testing.T) {
 	k := supervisors(t)
-	w, err := k.Start(deadline(t), "a", nil, 0)
+	w, err := k.Start(deadline(t), "a", Cgroups{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

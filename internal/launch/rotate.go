@@ -15,10 +15,11 @@ type rotatingFile struct {
 	limit int64
 	f     *os.File
 	size  int64
+	buf   []byte // for reading what is written
 }
 
 func newRotatingFile(path string, limit int64) (*rotatingFile, error) {
-	r := &rotatingFile{path: path, limit: limit}
+	r := &rotatingFile{path: path, limit: limit, buf: make([]byte, 32<<10)}
 	return r, r.open()
 }
 
@@ -35,22 +36,25 @@ func (r *rotatingFile) open() error {
 	return nil
 }
 
-// fill writes all that is read, until no process can write any more. When the disk is full, output is dropped: the program
-// must not block on its output.
+// fill writes all that is read, until no process can write any more, or the reader fails.
 func (r *rotatingFile) fill(from io.Reader) {
-	buf := make([]byte, 32<<10)
 	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			_, _ = r.f.Write(buf[:n]) // see above
-			r.size += int64(n)
-		}
-		if r.size >= r.limit && os.Rename(r.path, older(r.path)) == nil {
-			_ = r.open() // Without a new file the old one is used.
-		}
+		n, err := from.Read(r.buf)
+		r.write(r.buf[:n])
 		if err != nil {
 			return
 		}
+	}
+}
+
+// write appends, and rotates. When the disk is full, output is dropped: the program must not block on its output.
+func (r *rotatingFile) write(b []byte) {
+	if len(b) > 0 {
+		_, _ = r.f.Write(b) // see above
+		r.size += int64(len(b))
+	}
+	if r.size >= r.limit && os.Rename(r.path, older(r.path)) == nil {
+		_ = r.open() // Without a new file the old one is used.
 	}
 }
 

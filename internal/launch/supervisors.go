@@ -26,9 +26,15 @@ type Supervisors struct {
 	Program string // gpushare-start
 }
 
-// Start starts a supervisor, and under it a gpushare-start that waits for its program. cgroup is the open directory of the
-// cgroup to start it in, nil for none. Of the output at most kept bytes are kept, 0: MaxOutput.
-func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File, kept int64) (*Pending, error) {
+// Cgroups are the open directories of the cgroups to start in. The zero value is for none.
+type Cgroups struct {
+	Run        *os.File // of the program
+	Supervisor *os.File // of its supervisor: that is not frozen with the program, and is no process of the lease
+}
+
+// Start starts a supervisor, and under it a gpushare-start that waits for its program. Of the output at most kept bytes are
+// kept, 0: MaxOutput.
+func (k *Supervisors) Start(ctx context.Context, id string, in Cgroups, kept int64) (*Pending, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create the directory of outputs: %w", err)
 	}
@@ -40,13 +46,16 @@ func (k *Supervisors) Start(ctx context.Context, id string, cgroup *os.File, kep
 	defer remote.Close()
 	args := []string{"--supervise", k.Dir, id, strconv.FormatInt(cmp.Or(kept, MaxOutput), 10)}
 	files := []*os.File{remote}
-	if cgroup != nil {
-		args, files = append(args, "cgroup"), append(files, cgroup)
+	if in.Run != nil {
+		args, files = append(args, "cgroup"), append(files, in.Run)
 	}
 	cmd := exec.Command(k.Program, args...)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=2"}
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "GOMAXPROCS=1"}
 	cmd.Dir, cmd.ExtraFiles = "/", files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if in.Supervisor != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(in.Supervisor.Fd())
+	}
 	if err := cmd.Start(); err != nil {
 		local.Close()
 		return nil, fmt.Errorf("cannot start a supervisor process: %w", err)
@@ -78,30 +87,6 @@ func (k *Supervisors) record(id string) (*record, error) {
 		return nil, ErrUnknown
 	}
 	return r, nil
-}
-
-// Result returns how the program ended, after all its output was written. ErrUnknown: its supervisor was killed, and the
-// result is not known.
-func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
-	r, err := k.record(id)
-	if err != nil {
-		return Result{}, err
-	}
-	if supervisor, err := procfs.OpenPidfd(r.Supervisor.PID, r.Supervisor.Start); err == nil {
-		err = supervisor.Wait(ctx)
-		supervisor.Close()
-		if err != nil {
-			return Result{}, fmt.Errorf("cannot read how %s ended: its supervisor process still runs: %w", id, err)
-		}
-	}
-	// The supervisor may have written the result after the first reading.
-	if r, err = k.record(id); err != nil {
-		return Result{}, err
-	}
-	if r.Result == nil {
-		return Result{}, ErrUnknown
-	}
-	return *r.Result, nil
 }
 
 // Note writes a line of the daemon to the output.

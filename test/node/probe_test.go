@@ -34,6 +34,7 @@ type probe struct {
 	Flood  string // instead: many requests of a kind, until it is killed
 	Opens  string // instead: a device, which it tries to open in several ways
 	Sends  string // instead: a path, which it opens and sends to the process that connects to Socket
+	Hands  bool   // instead: it sends its standard output to the process that listens on Socket
 	Keeps  bool   // instead: it receives that descriptor and keeps it
 	Silent bool   // instead: it connects to Socket, a control socket of MPS, and says nothing
 	Joins  bool   // instead: it connects to Socket, a control socket of MPS, says nothing for 10 ms, ends the connection and begins again
@@ -60,6 +61,9 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		} else if p.Sends != "" || p.Keeps {
 			p.pass()
+			os.Exit(0)
+		} else if p.Hands {
+			p.hand()
 			os.Exit(0)
 		} else if p.Opens != "" {
 			p.opens()

@@ -1,0 +1,108 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
+)
+
+const (
+	// recordInterval is the time between two readings of a record whose result is about to be written.
+	recordInterval = 10 * time.Millisecond
+	// supervisorEndTimeout is how long a supervisor may write the rest of the output after its lease has ended.
+	supervisorEndTimeout = 2 * time.Second
+)
+
+// Result returns how the program ended, after all its output was written. It is called when the lease has ended, and ends the
+// supervisor if that does not end by itself. ErrUnknown: its supervisor was killed, and the result is not known.
+func (k *Supervisors) Result(ctx context.Context, id string) (Result, error) {
+	r, err := k.record(id)
+	if err != nil {
+		return Result{}, err
+	}
+	waited := k.awaitResult(ctx, id, r)
+	if err := endSupervisor(context.WithoutCancel(ctx), r.Supervisor); err != nil {
+		return Result{}, fmt.Errorf("cannot end the supervisor process of %s: %w", id, err)
+	}
+	// The supervisor may have written the result after the last reading.
+	if r, err = k.record(id); err != nil {
+		return Result{}, err
+	}
+	switch {
+	case r.Result != nil:
+		return *r.Result, nil
+	case waited != nil:
+		return Result{}, fmt.Errorf("cannot read how %s ended: %w", id, waited)
+	}
+	return Result{}, ErrUnknown
+}
+
+// awaitResult returns when the record has a result, or nothing can write one any more.
+func (k *Supervisors) awaitResult(ctx context.Context, id string, r *record) error {
+	again := time.NewTicker(recordInterval)
+	defer again.Stop()
+	for r.Result == nil && procfs.Alive(r.Supervisor.PID, r.Supervisor.Start) {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("its supervisor process still runs: %w", ctx.Err())
+		}
+		now, err := k.record(id)
+		if err != nil {
+			return err
+		}
+		r = now
+	}
+	return nil
+}
+
+// endSupervisor tells a supervisor whose result is recorded that the lease has ended, and kills it when it does not end then. It
+// waits for nothing but its files, unless something keeps it.
+func endSupervisor(ctx context.Context, p Process) error {
+	supervisor, err := procfs.OpenPidfd(p.PID, p.Start)
+	if err != nil {
+		return nil //nolint:nilerr // it has ended
+	}
+	defer supervisor.Close()
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := supervisor.Signal(sig); err != nil {
+			return nil //nolint:nilerr // it has ended
+		}
+		waiting, cancel := context.WithTimeout(ctx, supervisorEndTimeout)
+		err = supervisor.Wait(waiting)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// EndOthers ends the supervisors of leases that have ended: their daemon was killed, or was one that waited for whoever held the
+// output of the program.
+func (k *Supervisors) EndOthers(ctx context.Context, live func(id string) bool) error {
+	entries, err := os.ReadDir(k.Dir)
+	if err != nil {
+		return nil //nolint:nilerr // there is no directory
+	}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || live(id) {
+			continue
+		}
+		r, err := k.record(id)
+		if err != nil {
+			continue // It is of an earlier boot.
+		}
+		if err := endSupervisor(ctx, r.Supervisor); err != nil {
+			return fmt.Errorf("cannot end the supervisor process of %s: %w", id, err)
+		}
+	}
+	return nil
+}
