@@ -285,7 +285,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 	}
 	terminating, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := endAll(terminating, r, unix.SIGTERM); err != nil && ctx.Err() == nil && terminating.Err() == nil {
+	if err := endAll(terminating, r, (*procfs.Pidfd).Terminate); err != nil && ctx.Err() == nil && terminating.Err() == nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	killing, cancel := context.WithTimeout(ctx, killTimeout)
@@ -294,7 +294,7 @@ func (d *Detached) StopService(ctx context.Context, name string, timeout time.Du
 		// The kernel kills all members at once, also those that fork.
 		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
 	}
-	if err := endAll(killing, r, unix.SIGKILL); err != nil {
+	if err := endAll(killing, r, func(p *procfs.Pidfd) error { return p.Signal(unix.SIGKILL) }); err != nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	d.reap(name, r)
@@ -317,7 +317,7 @@ func removeIfThere(path string) error {
 }
 
 // endAll signals every process of a service, and those that are started meanwhile, until none is left or ctx ends.
-func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
+func endAll(ctx context.Context, r *detachedRecord, send func(*procfs.Pidfd) error) error {
 	for {
 		members, err := r.members(ctx)
 		if err != nil {
@@ -331,14 +331,14 @@ func endAll(ctx context.Context, r *detachedRecord, sig unix.Signal) error {
 		if len(members) == 0 {
 			return nil
 		}
-		if err := end(ctx, members, sig); err != nil {
+		if err := end(ctx, members, send); err != nil {
 			return err
 		}
 	}
 }
 
 // end signals some processes and waits for them.
-func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
+func end(ctx context.Context, members []procfs.Stat, send func(*procfs.Pidfd) error) error {
 	var fds []*procfs.Pidfd
 	defer func() {
 		for _, p := range fds {
@@ -349,10 +349,7 @@ func end(ctx context.Context, members []procfs.Stat, sig unix.Signal) error {
 		p, err := procfs.OpenPidfd(m.PID, m.Start)
 		if err == nil {
 			fds = append(fds, p)
-			err = p.Signal(sig)
-		}
-		if err == nil && sig == unix.SIGTERM {
-			err = p.Signal(unix.SIGCONT) // A stopped process handles no signal until it continues. systemd does the same.
+			err = send(p)
 		}
 		if err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err

@@ -133,6 +133,25 @@ func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
 	}
 }
 
+// A service that was stopped handles its SIGTERM.
+func TestDetachedContinuesAStoppedService(t *testing.T) {
+	d := detached(t)
+	dir := t.TempDir()
+	ready, mark := filepath.Join(dir, "ready"), filepath.Join(dir, "ended")
+	pid := startScript(t, d, `trap "echo >`+mark+`; exit 0" TERM; echo >`+ready+`; while :; do sleep 0.05; done`)
+	awaitState(t, d, "ready", func(ServiceState) bool { _, err := os.Stat(ready); return err == nil })
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	awaitStopped(t, pid)
+	if err := d.StopService(t.Context(), "s.service", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(mark); err != nil {
+		t.Errorf("it was killed: %v", err)
+	}
+}
+
 // Processes that outlive the main process are found, also in their own session.
 func TestDetachedFindsLeftovers(t *testing.T) {
 	if _, err := exec.LookPath("setsid"); err != nil {

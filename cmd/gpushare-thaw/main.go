@@ -14,14 +14,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/gpushare/gpushare/cgroup"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, os.Args[1:], os.Stderr)
 	stop()
 	os.Exit(code)

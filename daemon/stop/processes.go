@@ -35,7 +35,7 @@ func (p *Processes) Thaw(context.Context) error { return nil }
 // AwaitBacklog does nothing, for the same reason.
 func (p *Processes) AwaitBacklog(context.Context) {}
 
-// Terminate sends SIGTERM to each process.
+// Terminate sends SIGTERM to each process, and continues it if it is stopped.
 func (p *Processes) Terminate(ctx context.Context) error {
 	if p.find != nil && p.pidfds == nil {
 		var err error
@@ -43,7 +43,7 @@ func (p *Processes) Terminate(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.signal(unix.SIGTERM)
+	return p.signal((*procfs.Pidfd).Terminate)
 }
 
 // Wait returns nil when all have exited.
@@ -66,7 +66,7 @@ func (p *Processes) Kill(ctx context.Context) error {
 // KillWithin is Kill, and returns when ctx ends.
 func (p *Processes) KillWithin(ctx context.Context) error {
 	return (&tracers{watcher: p.watcher}).untilEnded(ctx, func(ctx context.Context) error {
-		if err := p.signal(unix.SIGKILL); err != nil {
+		if err := p.signal(func(h *procfs.Pidfd) error { return h.Signal(unix.SIGKILL) }); err != nil {
 			return err
 		}
 		for _, h := range p.pidfds {
@@ -94,13 +94,13 @@ func (p *Processes) living() []cgroup.Process {
 	return out
 }
 
-func (p *Processes) signal(sig unix.Signal) error {
+func (p *Processes) signal(send func(*procfs.Pidfd) error) error {
 	var failed error
 	for _, h := range p.pidfds {
 		if h.Ended() || !p.stillBelongs(h) {
 			continue
 		}
-		if err := h.Signal(sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+		if err := send(h); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			failed = errors.Join(failed, err)
 		}
 	}

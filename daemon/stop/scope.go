@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -48,7 +46,7 @@ func (s *scope) Thaw(ctx context.Context) error {
 	return err
 }
 
-// Terminate sends SIGTERM to every process by its pidfd, which cannot refer to another process.
+// Terminate sends SIGTERM to every process by its pidfd, which cannot refer to another process, and continues it if it is stopped.
 func (s *scope) Terminate(ctx context.Context) error {
 	members, err := s.port.Members(ctx, s.id)
 	if errors.Is(err, cgroup.ErrNotFound) {
@@ -64,7 +62,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 			continue // It exited.
 		}
 		if leaseID, ok := s.port.ScopeOf(m.PID); ok && leaseID == s.id {
-			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+			if err := p.Terminate(); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				failed = errors.Join(failed, err)
 			}
 		}

@@ -67,21 +67,19 @@ func (x *tracers) signal(tracer, of cgroup.Process) {
 	if !slices.Contains(tracersOf(of), tracer) || whyKept(tracer, of) != "" {
 		return
 	}
-	sig := unix.SIGKILL
-	if !x.terminated[tracer] {
-		sig = unix.SIGTERM
+	if x.terminated[tracer] {
+		_ = p.Signal(unix.SIGKILL) // A failure shows in the next check.
+		return
 	}
-	if p.Signal(sig) != nil {
+	if p.Terminate() != nil {
 		return // It has exited. A failure shows in the next check.
 	}
-	if sig == unix.SIGTERM {
-		if x.terminated == nil {
-			x.terminated = map[cgroup.Process]bool{}
-		}
-		x.terminated[tracer] = true
-		if x.watcher.stopped != nil {
-			x.watcher.stopped(nameOf(tracer.PID), nameOf(of.PID))
-		}
+	if x.terminated == nil {
+		x.terminated = map[cgroup.Process]bool{}
+	}
+	x.terminated[tracer] = true
+	if x.watcher.stopped != nil {
+		x.watcher.stopped(nameOf(tracer.PID), nameOf(of.PID))
 	}
 }
 

@@ -64,6 +64,19 @@ func (p *Pidfd) Signal(sig unix.Signal) error {
 	return nil
 }
 
+// Terminate sends SIGTERM, and SIGCONT after it: a stopped process (SIGSTOP, or job control) handles no signal until it is continued.
+// In this order the process has the SIGTERM when it continues, and executes nothing of its program before it handles it. A process
+// that is not stopped ignores SIGCONT, unless it handles it. The service manager does the same (systemd.kill(5)).
+func (p *Pidfd) Terminate() error {
+	if err := p.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	if err := p.Signal(unix.SIGCONT); err != nil && !errors.Is(err, ErrNoProcess) {
+		return err
+	}
+	return nil // It may have ended of the first one.
+}
+
 // Wait returns when the process has exited (reaped or not), or with ctx's error. At most one Wait may run on a Pidfd at a
 // time.
 func (p *Pidfd) Wait(ctx context.Context) error {

@@ -29,6 +29,8 @@ const (
 	// Trace seizes the threads in its arguments, so that each stops in its exit, says "traces", and never continues one. It
 	// ignores SIGTERM.
 	Trace = "trace"
+	// TraceUntilTerm is Trace, and ends by SIGTERM.
+	TraceUntilTerm = "trace-until-term"
 	// ExecOnInput executes sleep when its standard input ends. While a thread of it is traced, the execve waits for that
 	// thread's exit.
 	ExecOnInput = "exec-on-input"
@@ -54,6 +56,8 @@ func Main() {
 	switch words[0] {
 	case Trace:
 		signal.Ignore(syscall.SIGTERM)
+		go trace(words[1:])
+	case TraceUntilTerm:
 		go trace(words[1:])
 	case ExecOnInput:
 		fmt.Println("ready")
