@@ -9,6 +9,8 @@ type AuditLine struct {
 	By         string    `json:"by"`                   // the user, or gpushared
 	UID        int       `json:"uid"`                  // -1: the daemon; -2: several users
 	PID        int       `json:"pid,omitempty"`        // of the caller
+	LoginUID   *uint32   `json:"login_uid,omitempty"`  // of the caller: who logged in, as the kernel's audit has it; absent if not set
+	Session    *uint32   `json:"session,omitempty"`    // of that login, as the kernel's audit has it
 	Role       string    `json:"role,omitempty"`       // of the caller
 	What       string    `json:"what"`                 // apply, start, stop, attach, release, retry, …; errors: counted refusals
 	Kind       Kind      `json:"kind,omitempty"`       // of the refusal; absent if it was done

@@ -247,8 +247,8 @@ func (r *Reporter) ReadAudit(ctx context.Context, dir string, f AuditFilter, eac
 			return ctx.Err() == nil
 		}
 		more := each(api.AuditLine{
-			Number: l.Number, At: e.At, By: e.By, UID: e.UID, PID: e.PID, Role: e.Role, What: e.What, Kind: api.Kind(e.Kind), Count: e.Count,
-			Generation: e.Generation, GPU: e.GPU, Tenant: e.Tenant, Lease: e.Lease, Message: e.Text, Command: e.Command, Lost: lost,
+			Number: l.Number, At: e.At, By: e.By, UID: e.UID, PID: e.PID, LoginUID: e.LoginUID, Session: e.Session, Role: e.Role, What: e.What, Kind: api.Kind(e.Kind),
+			Count: e.Count, Generation: e.Generation, GPU: e.GPU, Tenant: e.Tenant, Lease: e.Lease, Message: e.Text, Command: e.Command, Lost: lost,
 		})
 		lost = 0
 		return more && ctx.Err() == nil

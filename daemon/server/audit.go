@@ -23,6 +23,7 @@ func (s *Server) audit(c *Call, r *Route, refused *api.Error) {
 	}
 	e := report.Entry{
 		By: c.Caller.Name, UID: c.Caller.UID, PID: c.Caller.Process.PID, Role: c.Caller.Role(), What: r.Audit,
+		LoginUID: c.Caller.Login.UID, Session: c.Caller.Login.Session,
 		Lease: n.Lease, Tenant: n.Tenant, GPU: n.GPU, Text: n.Text, Command: n.Command,
 	}
 	r.subject(c, &e)

@@ -19,8 +19,9 @@ import (
 type Peer struct {
 	UID     int
 	GID     int
-	Groups  []int          // supplementary
-	Process cgroup.Process // start time 0: the process has exited, or its pid was reused
+	Groups  []int             // supplementary
+	Process cgroup.Process    // start time 0: the process has exited, or its pid was reused
+	Login   procfs.AuditLogin // who logged in
 }
 
 // PeerKey is the key of a connection's peer in the contexts of its requests.
@@ -89,6 +90,20 @@ func (p *Peer) findProcess(c *net.UnixConn) {
 	_ = raw.Control(func(fd uintptr) {
 		p.Process.Start = startOfPeer(func() (int, error) { return peerPidfd(int(fd), p.Process.PID) }, p.Process.PID, p.UID)
 	})
+	p.Login = loginOf(p.Process)
+}
+
+// loginOf reads the login of a process; the zero value if it has exited.
+func loginOf(p cgroup.Process) procfs.AuditLogin {
+	if p.Start == 0 {
+		return procfs.AuditLogin{}
+	}
+	login, err := procfs.AuditLoginOf(p.PID)
+	// It was read by pid. It is of this process if that has the pid afterwards.
+	if start, serr := procfs.Start(p.PID); err != nil || serr != nil || start != p.Start {
+		return procfs.AuditLogin{}
+	}
+	return login
 }
 
 // peerPidfd opens a pidfd of the process that connected: from the connection (SO_PEERPIDFD, Linux 6.5), and on older kernels

@@ -78,6 +78,9 @@ func (a *app) auditLine(l *api.AuditLine) {
 		if l.PID > 0 {
 			who += fmt.Sprintf(", pid %d", l.PID)
 		}
+		if l.LoginUID != nil && int64(*l.LoginUID) != int64(l.UID) {
+			who += fmt.Sprintf(", login uid %d", *l.LoginUID)
+		}
 		who += ")"
 	}
 	about := l.Lease

@@ -34,6 +34,7 @@ type Failure struct {
 	Code    int    `json:"code"` // ExitCannot or ExitNotFound
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	Warning string `json:"warning,omitempty"` // alone: it is no failure, and the program is about to be executed
 }
 
 func (f *Failure) Error() string { return f.Message }
@@ -58,6 +59,10 @@ func Exec(supervised bool) int {
 	message := boundedread.Scanner(conn, 8*maxBytes)
 	if !message.Scan() || json.Unmarshal(message.Bytes(), &p) != nil {
 		return ExitWaiting
+	}
+	runtime.LockOSThread()
+	if warning := p.Credentials.keepLogin(); warning != "" {
+		_ = json.NewEncoder(outcome).Encode(&Failure{Warning: warning})
 	}
 	f := execProgram(&p)
 	_ = json.NewEncoder(outcome).Encode(f) // If the daemon has ended, the exit code reports it too.

@@ -17,6 +17,7 @@ import (
 // Pending is a gpushare-start that waits for its program. Close it in any case: without a program it then ends.
 type Pending struct {
 	Process Process
+	Warning string // of Start: what the program lacks of its caller
 	conn    net.Conn
 	outcome *os.File // closes when the program runs, or carries the reason of the failure
 }
@@ -68,7 +69,13 @@ func (w *Pending) Start(ctx context.Context, p *Program) error {
 		if err := json.NewEncoder(w.conn).Encode(p); err != nil {
 			return err
 		}
-		return json.NewDecoder(w.outcome).Decode(&f)
+		for outcome := json.NewDecoder(w.outcome); ; {
+			f = Failure{}
+			if err := outcome.Decode(&f); err != nil || f.Warning == "" {
+				return err
+			}
+			w.Warning = f.Warning
+		}
 	}, w.conn, w.outcome)
 	switch {
 	case errors.Is(err, io.EOF):

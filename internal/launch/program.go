@@ -33,6 +33,7 @@ type Credentials struct {
 	// Limits are the resource limits by number, those that could be read.
 	Limits      map[int]Limit `json:"limits,omitempty"`
 	OOMScore    int           `json:"oom_score,omitempty"` // oom_score_adj
+	Login       *uint32       `json:"login,omitempty"`     // the audit login uid; nil where the kernel has none
 	Confinement Confinement   `json:"confinement"`
 }
 
@@ -84,6 +85,7 @@ func (p *Program) Check() error {
 // CredentialsOf reads what the kernel reports of a process in addition to its socket credentials.
 func CredentialsOf(p Process) (Credentials, error) {
 	o, err := readCredentials(strconv.Itoa(p.PID))
+	o.Login = loginOf(p.PID)
 	// All of it was read by pid. It is of this process if that has the pid afterwards.
 	if start, serr := procfs.Start(p.PID); serr != nil || start != p.Start {
 		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: %w", p.PID, procfs.ErrNoProcess)

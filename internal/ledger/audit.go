@@ -11,6 +11,8 @@ type Audit struct {
 	By         string    `json:"by"`                   // the user's name, or the daemon itself
 	UID        int       `json:"uid"`                  // -1: the daemon itself; -2: several users without a role
 	PID        int       `json:"pid,omitempty"`        // of the caller
+	LoginUID   *uint32   `json:"login_uid,omitempty"`  // of the caller, as the kernel's audit has it; nil: not set, or no kernel with it
+	Session    *uint32   `json:"session,omitempty"`    // as above, the session
 	Role       string    `json:"role,omitempty"`       // of the caller, in the words of the API
 	What       string    `json:"what"`                 // "apply", "start", "unmanage", "retry", …; "errors" for counted refusals
 	Kind       string    `json:"kind,omitempty"`       // the kind of refusal; empty when it was done
