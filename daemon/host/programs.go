@@ -58,6 +58,11 @@ func (k supervisedPrograms) Result(ctx context.Context, id string) (launch.Resul
 	return k.supervisors.Result(ctx, id)
 }
 
+// Finish ends the supervisors of ended leases.
+func (k supervisedPrograms) Finish(ctx context.Context, ended func(id string) bool) {
+	k.supervisors.Finish(ctx, ended)
+}
+
 // Output copies the output.
 func (k supervisedPrograms) Output(ctx context.Context, l *lease.Lease, lines int, ended <-chan struct{}, to io.Writer) error {
 	return k.supervisors.Output(ctx, l.ID, lines, ended, to)
@@ -126,6 +131,9 @@ func (u unitPrograms) Result(ctx context.Context, id string) (launch.Result, err
 	}
 	return launch.Result(r), err
 }
+
+// Finish does nothing: the service manager has no process for a service that has ended.
+func (u unitPrograms) Finish(context.Context, func(id string) bool) {}
 
 // outputSlack allows for changes of the clock while a lease runs.
 const outputSlack = time.Minute

@@ -77,6 +77,9 @@ func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Sco
 	if err := w.Start(ctx, p); err != nil {
 		return cgroup.ScopeState{}, err
 	}
+	if w.Warning != "" {
+		result.Warnings = append(result.Warnings, w.Warning)
+	}
 	result.Process = lease.Process(w.Process)
 	return state, nil
 }

@@ -20,6 +20,8 @@ type Programs interface {
 	// Result returns the result of a command, once: the service manager's record is then removed. launch.ErrUnknown if
 	// there is none.
 	Result(ctx context.Context, id string) (launch.Result, error)
+	// Finish ends what still runs for the commands of leases that have ended, after a restart.
+	Finish(ctx context.Context, ended func(id string) bool)
 }
 
 // Outputs keeps the output of detached commands.

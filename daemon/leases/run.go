@@ -485,6 +485,7 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	if err := ls.Table.Restore(b); err != nil {
 		return err
 	}
+	var ended []lease.Lease
 	for _, l := range ls.Table.Live() {
 		found, err := ls.recoverLease(ctx, &l)
 		if err != nil {
@@ -495,6 +496,10 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 			ls.WatchLease(l.ID)
 			continue
 		}
+		ended = append(ended, l)
+	}
+	ls.finishPrograms(ctx, ended)
+	for _, l := range ended {
 		ls.Escapes.Note(&l) // They may have escaped instead.
 		end, cancel := context.WithTimeout(ctx, stop.IsolationTimeout)
 		if err := ls.Table.Ended(end, l.ID, "its processes exited while the daemon did not run"); err != nil {
@@ -505,6 +510,21 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	ls.pruneOutputs()
 	ls.awaitSavedTickets()
 	return nil
+}
+
+// finishPrograms ends what still runs for detached commands of leases that have ended meanwhile or before. What runs for a lease whose
+// record was lost is not ended: the lease may run.
+func (ls *Leases) finishPrograms(ctx context.Context, ended []lease.Lease) {
+	ctx, cancel := context.WithTimeout(ctx, resultTimeout)
+	defer cancel()
+	ls.Detached.Programs.Finish(ctx, func(id string) bool {
+		if slices.ContainsFunc(ended, func(l lease.Lease) bool { return l.ID == id }) {
+			return true
+		}
+		_, live := ls.Table.Get(id)
+		_, known := ls.Ended.get(id)
+		return known && !live
+	})
 }
 
 // recoverRetryInterval is the pause between two attempts to recover a lease.

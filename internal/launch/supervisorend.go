@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,8 +71,8 @@ func endSupervisor(ctx context.Context, p Process) error {
 		return nil //nolint:nilerr // it has ended
 	}
 	defer supervisor.Close()
-	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
-		if err := supervisor.Signal(sig); err != nil {
+	for _, send := range []func() error{supervisor.Terminate, func() error { return supervisor.Signal(unix.SIGKILL) }} {
+		if err := send(); err != nil {
 			return nil //nolint:nilerr // it has ended
 		}
 		waiting, cancel := context.WithTimeout(ctx, supervisorEndTimeout)
@@ -84,25 +85,24 @@ func endSupervisor(ctx context.Context, p Process) error {
 	return err
 }
 
-// EndOthers ends the supervisors of leases that have ended: their daemon was killed, or was one that waited for whoever held the
-// output of the program.
-func (k *Supervisors) EndOthers(ctx context.Context, live func(id string) bool) error {
+// Finish ends the supervisors of leases that have ended, all at once: the daemon was killed meanwhile, or was a version whose
+// supervisors wait for all who hold the output.
+func (k *Supervisors) Finish(ctx context.Context, ended func(id string) bool) {
 	entries, err := os.ReadDir(k.Dir)
 	if err != nil {
-		return nil //nolint:nilerr // there is no directory
+		return // There is no directory.
 	}
+	var all sync.WaitGroup
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok || live(id) {
+		if !ok || !ended(id) {
 			continue
 		}
 		r, err := k.record(id)
-		if err != nil {
-			continue // It is of an earlier boot.
+		if err != nil || !procfs.Alive(r.Supervisor.PID, r.Supervisor.Start) {
+			continue
 		}
-		if err := endSupervisor(ctx, r.Supervisor); err != nil {
-			return fmt.Errorf("cannot end the supervisor process of %s: %w", id, err)
-		}
+		all.Go(func() { _, _ = k.Result(ctx, id) }) // The result is read again when its lease ends.
 	}
-	return nil
+	all.Wait()
 }

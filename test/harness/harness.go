@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +26,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/descent"
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -315,21 +315,20 @@ func (n *Node) Close() error {
 // ThawPID is the pid of this node's thaw watchdog, which outlives the daemon; 0 when none runs. It is found by its arguments,
 // because no file has its pid.
 func (n *Node) ThawPID() int {
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	all, err := procfs.All()
 	if err != nil {
 		return 0
 	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
+	for _, s := range all {
+		if s.Name != "gpushare-thaw" {
+			continue // Reading the arguments of other processes may hang.
+		}
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
 		if err != nil {
 			continue // it has ended
 		}
-		argv := strings.Split(string(b), "\x00")
-		if filepath.Base(argv[0]) != "gpushare-thaw" || !slices.Contains(argv, filepath.Join(n.Dir, "run")) {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
-			return pid
+		if slices.Contains(strings.Split(string(b), "\x00"), filepath.Join(n.Dir, "run")) {
+			return s.PID
 		}
 	}
 	return 0
