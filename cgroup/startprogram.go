@@ -58,7 +58,7 @@ func (t *Tree) makeProgramScope(s Scope, scope string) (run string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := mkdir(t.h.Dir(path.Join(scope, beside))); err != nil {
+	if err := mkdir(t.h.Dir(path.Join(scope, supervising))); err != nil {
 		undo()
 		return "", err
 	}
@@ -71,7 +71,7 @@ func (t *Tree) spawn(ctx context.Context, run string, spawn Spawn) (Process, err
 		return Process{}, err
 	}
 	defer dir.Close()
-	supervisor, err := os.OpenFile(t.h.Dir(path.Join(path.Dir(run), beside)), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	supervisor, err := os.OpenFile(t.h.Dir(path.Join(path.Dir(run), supervising)), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return Process{}, err
 	}

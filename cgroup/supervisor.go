@@ -19,7 +19,7 @@ const (
 // endSupervisor waits until the supervisor of an empty scope has ended, and kills it at a time. A scope without one is no error.
 // It does not kill when ctx ends: the supervisor ends by itself, and the next NewTree removes what is left.
 func (t *Tree) endSupervisor(ctx context.Context, scope string, at time.Time) error {
-	cg := path.Join(scope, beside)
+	cg := path.Join(scope, supervising)
 	ending, cancel := context.WithDeadline(ctx, at)
 	defer cancel()
 	err := t.h.WaitEmpty(ending, cg)

@@ -21,8 +21,8 @@ func supervised(t *testing.T, tree *Tree, script string) (program, supervisor Pr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 		return start(t, cmd)
 	}
-	_, program, err := tree.StartProgram(within(t, 20*time.Second), Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}}, func(_ context.Context, at, beside *os.File) (Process, error) {
-		supervisor = run(beside, "sh", "-c", script)
+	_, program, err := tree.StartProgram(within(t, 20*time.Second), Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}}, func(_ context.Context, at, next *os.File) (Process, error) {
+		supervisor = run(next, "sh", "-c", script)
 		return run(at, "sleep", "60"), nil
 	})
 	if err != nil {
@@ -34,7 +34,7 @@ func supervised(t *testing.T, tree *Tree, script string) (program, supervisor Pr
 // A supervisor is in the scope's cgroup and no member of the scope: it is not frozen with it, and the scope is empty without it. It
 // ends before the scope has ended.
 func TestSupervisorsEndWithTheirScope(t *testing.T) {
-	const stays = "trap '' TERM; sleep 600; true"
+	const ignores = "trap '' TERM; sleep 600; true"
 	for _, c := range []struct {
 		name, script string
 		end          func(t *testing.T, tree *Tree, program Process) *Tree // and the tree afterwards
@@ -45,19 +45,19 @@ func TestSupervisorsEndWithTheirScope(t *testing.T) {
 			}
 			return tree
 		}},
-		{"killed, when the scope is empty", stays, func(t *testing.T, tree *Tree, p Process) *Tree {
+		{"killed, when the scope is empty", ignores, func(t *testing.T, tree *Tree, p Process) *Tree {
 			if err := errors.Join(signal(p, syscall.SIGKILL), tree.WaitEmpty(within(t, 30*time.Second), "p1")); err != nil {
 				t.Error(err)
 			}
 			return tree
 		}},
-		{"when the scope is killed", stays, func(t *testing.T, tree *Tree, _ Process) *Tree {
+		{"when the scope is killed", ignores, func(t *testing.T, tree *Tree, _ Process) *Tree {
 			if err := tree.KillScope(within(t, 30*time.Second), "p1"); err != nil {
 				t.Error(err)
 			}
 			return tree
 		}},
-		{"when the next daemon starts", stays, func(t *testing.T, tree *Tree, p Process) *Tree {
+		{"when the next daemon starts", ignores, func(t *testing.T, tree *Tree, p Process) *Tree {
 			if err := errors.Join(signal(p, syscall.SIGKILL), tree.h.WaitEmpty(within(t, 30*time.Second), path.Join(tree.slicePath(SliceName{Tenant: "red", Grant: "dev"}), "p1"+scopeSuffix, inner))); err != nil {
 				t.Error(err)
 			}
@@ -76,7 +76,7 @@ func TestSupervisorsEndWithTheirScope(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if at, err := procfs.Cgroup(supervisor.PID); err != nil || at != path.Join(path.Dir(leaf), beside) {
+			if at, err := procfs.Cgroup(supervisor.PID); err != nil || at != path.Join(path.Dir(leaf), supervising) {
 				t.Errorf("the supervisor is in %s: %v", at, err)
 			}
 			if members, err := tree.Members(t.Context(), "p1"); err != nil || len(members) != 1 || members[0] != program {

@@ -24,7 +24,7 @@ const (
 	sliceSuffix = ".slice"
 	scopeSuffix = ".scope"
 	inner       = "run"        // the inner cgroup: contains a scope's processes and is frozen
-	beside      = "supervisor" // the cgroup of a program's supervisor: never frozen, and not what keeps a scope
+	supervising = "supervisor" // the cgroup of a program's supervisor: never frozen, and not what keeps a scope
 )
 
 // TreeOptions are for NewTree. The zero value is for a usual host.
@@ -34,7 +34,7 @@ type TreeOptions struct {
 }
 
 // Tree is the adapter for hosts without a service manager: a subtree of a cgroup v2 hierarchy that gpushare manages. Slices
-// are nested directories. A scope is a directory with an inner one that contains the processes, and one beside it for the
+// are nested directories. A scope is a directory with an inner one that contains the processes, and one next to it for the
 // supervisor of a program. All state is read back from the kernel, so that a new Tree on the same subtree continues the work
 // of the previous one.
 //

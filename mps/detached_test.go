@@ -137,8 +137,8 @@ func TestDetachedKillsWhatIgnoresTerm(t *testing.T) {
 func TestDetachedContinuesAStoppedService(t *testing.T) {
 	d := detached(t)
 	dir := t.TempDir()
-	ready, mark := filepath.Join(dir, "ready"), filepath.Join(dir, "ended")
-	pid := startScript(t, d, `trap "echo >`+mark+`; exit 0" TERM; echo >`+ready+`; while :; do sleep 0.05; done`)
+	ready, ended := filepath.Join(dir, "ready"), filepath.Join(dir, "ended")
+	pid := startScript(t, d, `trap "echo >`+ended+`; exit 0" TERM; echo >`+ready+`; while :; do sleep 0.05; done`)
 	awaitState(t, d, "ready", func(ServiceState) bool { _, err := os.Stat(ready); return err == nil })
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestDetachedContinuesAStoppedService(t *testing.T) {
 	if err := d.StopService(t.Context(), "s.service", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(mark); err != nil {
+	if _, err := os.Stat(ended); err != nil {
 		t.Errorf("it was killed: %v", err)
 	}
 }

@@ -42,10 +42,10 @@ position.
 
 With --detach the command runs as a service and continues after you log out. It has
 your user, groups, resource limits, capability bounding set, audit login uid, directory,
-umask and environment. It is not a login: no PAM session, no keyrings, no terminal, and no nice value,
-CPU affinity or scheduling policy. If you are in namespaces of your own, in a chroot, or
-have a seccomp filter, no_new_privs or a confining security label, it is refused, because
-the service would not have them. The id of the lease is printed.
+umask and environment. It is not a login: no PAM session, no keyrings, no terminal, and
+no nice value, CPU affinity or scheduling policy. If you are in namespaces of your own, in
+a chroot, or have a seccomp filter, no_new_privs or a confining security label, it is
+refused, because the service would not have them. The id of the lease is printed.
 'gpushare lease logs ID' shows the output, 'gpushare lease show ID' how it ended, and
 'gpushare lease stop ID' stops it.`,
 		Example: `  gpushare run -- python train.py

@@ -6,7 +6,7 @@
 // that fails, the daemon learns it at once: the connection closes when the program runs, or carries the reason.
 //
 // Where a service manager starts gpushare-start, the service manager keeps the output and the exit code. Elsewhere a
-// supervisor process does: gpushare-start as the parent, in a cgroup of the lease beside that of its processes, writes the
+// supervisor process does: gpushare-start as the parent, in a cgroup of the lease next to that of its processes, writes the
 // output to files of bounded size and the result to a record. Both outlive the daemon. A supervisor ends with the last process
-// of its lease, whoever else holds the output, and the daemon ends one that does not.
+// of its lease, also while other processes have the output open, and the daemon ends one that does not.
 package launch

@@ -15,20 +15,20 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// gate is a FIFO on which a program waits.
-func gate(t *testing.T) string {
+// fifo is a named pipe on which a program waits.
+func fifo(t *testing.T) string {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "gate")
+	name := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return name
 }
 
-// pass lets the program behind a gate go on.
-func pass(t *testing.T, gate string) {
+// pass lets the program that reads a named pipe go on.
+func pass(t *testing.T, name string) {
 	t.Helper()
-	if err := os.WriteFile(gate, []byte("on\n"), 0); err != nil {
+	if err := os.WriteFile(name, []byte("on\n"), 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -59,7 +59,7 @@ func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
 	for _, floods := range []bool{false, true} {
 		t.Run(fmt.Sprintf("floods=%t", floods), func(t *testing.T) {
 			t.Parallel()
-			k, closed := supervisors(t), gate(t)
+			k, closed := supervisors(t), fifo(t)
 			if err := begin(t, k, "a", shellProgram(t, "echo before; read x <"+closed+"; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo after; exit 3")); err != nil {
 				t.Fatal(err)
 			}
@@ -104,10 +104,10 @@ func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
 }
 
 // The result is recorded when the program ends. The output of what it left behind is kept until that has ended too, although its parent
-// is gone.
+// has exited.
 func TestOrphansKeepTheirOutput(t *testing.T) {
 	t.Parallel()
-	k, closed := supervisors(t), gate(t)
+	k, closed := supervisors(t), fifo(t)
 	if err := begin(t, k, "a", shellProgram(t, "(setsid sh -c 'read x <"+closed+"; echo late' & ); echo early; exit 5")); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestSupervisorsAreEndedWithTheirLease(t *testing.T) {
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, stopped=%t", c.name, stopped), func(t *testing.T) {
 				t.Parallel()
-				k, closed := supervisors(t), gate(t)
+				k, closed := supervisors(t), fifo(t)
 				for _, id := range []string{"a", "other"} {
 					if err := begin(t, k, id, shellProgram(t, "echo early; (read x <"+closed+") & exit 6")); err != nil {
 						t.Fatal(err)

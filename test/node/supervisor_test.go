@@ -53,17 +53,17 @@ func awaitNoSupervisor(t *testing.T, n *harness.Node) {
 	}
 }
 
-// heldCommand prints, waits until the gate is opened, prints again and exits with a code of its own.
-func heldCommand(gate string, i int) string {
-	return fmt.Sprintf("echo before %d; cat %s; echo after %d; exit %d", i, gate, i, i%50)
+// heldCommand prints, waits until its named pipe is opened, prints again and exits with a code of its own.
+func heldCommand(fifo string, i int) string {
+	return fmt.Sprintf("echo before %d; cat %s; echo after %d; exit %d", i, fifo, i, i%50)
 }
 
-// openGate lets all readers of a FIFO go on, until a condition holds.
-func openGate(t *testing.T, gate, what string, done func() bool) {
+// openFIFO lets all readers of a FIFO go on, until a condition holds.
+func openFIFO(t *testing.T, fifo, what string, done func() bool) {
 	t.Helper()
 	err := harness.Await(soon(t), 10*time.Millisecond, what, func() (bool, error) {
 		// Without a reader it fails with ENXIO. One that opens it later is let go by the next round.
-		if f, err := os.OpenFile(gate, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+		if f, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 			f.Close()
 		}
 		return done(), nil
@@ -73,8 +73,8 @@ func openGate(t *testing.T, gate, what string, done func() bool) {
 	}
 }
 
-// holdOutputs starts processes outside of all leases that keep the standard output of the processes open, as cmd's user.
-func holdOutputs(t *testing.T, shell func(script string) *exec.Cmd, pids []int) (outsiders []*os.Process) {
+// keepOutputs starts processes outside of all leases that keep the standard output of the processes open, as cmd's user.
+func keepOutputs(t *testing.T, shell func(script string) *exec.Cmd, pids []int) (outsiders []*os.Process) {
 	t.Helper()
 	var script strings.Builder
 	for _, pid := range pids {
@@ -155,31 +155,31 @@ func checkResults(t *testing.T, n *harness.Node, ids []string) {
 
 // A command's output can be handed to a process outside of its lease. The supervisor, a process of root, ends with the lease all the
 // same, and so it does while the daemon does not run.
-func TestOutputThatAnOutsiderHolds(t *testing.T) {
+func TestOutputOpenOutside(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with the daemon", true: "the daemon is killed"}[killed], func(t *testing.T) {
 			n := start(t, quick)
 			apply(t, n, shared)
-			gate := filepath.Join(t.TempDir(), "gate")
-			if err := syscall.Mkfifo(gate, 0o600); err != nil {
+			fifo := filepath.Join(t.TempDir(), "fifo")
+			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			var ids []string
 			var pids []int
 			for i := range 4 {
-				id := detach(t, n, heldCommand(gate, i), "-t", "red", "--grant", "part")
+				id := detach(t, n, heldCommand(fifo, i), "-t", "red", "--grant", "part")
 				awaitLogs(t, n, id, fmt.Sprintf("before %d\n", i))
 				ids, pids = append(ids, id), append(pids, leaseByID(status(t, n), id).PID)
 			}
-			outsiders := holdOutputs(t, func(script string) *exec.Cmd { return exec.CommandContext(t.Context(), "sh", "-c", script) }, pids)
+			outsiders := keepOutputs(t, func(script string) *exec.Cmd { return exec.CommandContext(t.Context(), "sh", "-c", script) }, pids)
 			if got := len(supervisorsOf(t, n)); got != len(ids) {
 				t.Errorf("%d supervisors run, want %d", got, len(ids))
 			}
 			if killed {
 				n.KillDaemon()
 			}
-			openGate(t, gate, "supervisors are left", func() bool { return len(supervisorsOf(t, n)) == 0 })
+			openFIFO(t, fifo, "supervisors are left", func() bool { return len(supervisorsOf(t, n)) == 0 })
 			if killed {
 				if err := n.StartDaemon(soon(t)); err != nil {
 					t.Fatal(err)
@@ -207,11 +207,11 @@ func TestSupervisorsOfAUserAreBounded(t *testing.T) {
 				most = 100
 			}
 			held := outputsOutside(t)
-			gate := filepath.Join(held.dir, "gate")
-			if err := errors.Join(syscall.Mkfifo(gate, 0o666), os.Chmod(gate, 0o666)); err != nil {
+			fifo := filepath.Join(held.dir, "fifo")
+			if err := errors.Join(syscall.Mkfifo(fifo, 0o666), os.Chmod(fifo, 0o666)); err != nil {
 				t.Fatal(err)
 			}
-			ids := b.detachMany(t, most, func(i int) string { return held.hand + heldCommand(gate, i) })
+			ids := b.detachMany(t, most, func(i int) string { return held.hand + heldCommand(fifo, i) })
 			inside := b.insideOf(t, ids)
 			outputs := held.await(t, most)
 			if !killed {
@@ -227,7 +227,7 @@ func TestSupervisorsOfAUserAreBounded(t *testing.T) {
 			if killed {
 				b.KillDaemon()
 			}
-			openGate(t, gate, "supervisors are left", func() bool { return len(supervisorsOf(t, b.Node)) == 0 })
+			openFIFO(t, fifo, "supervisors are left", func() bool { return len(supervisorsOf(t, b.Node)) == 0 })
 			if killed {
 				if err := b.StartDaemon(soon(t)); err != nil {
 					t.Fatal(err)
@@ -377,7 +377,7 @@ func (b *attackFixture) refusesOneMore(t *testing.T) {
 	}
 }
 
-// checkSupervisor asserts that a supervisor is in the cgroup of its lease, beside the programs, and may do nothing there.
+// checkSupervisor asserts that a supervisor is in the cgroup of its lease, next to the programs, and may do nothing there.
 func (b *attackFixture) checkSupervisor(t *testing.T, pid int, inside map[string]bool) {
 	t.Helper()
 	at, err := procfs.Cgroup(pid)
