@@ -2,6 +2,7 @@ package launch
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -92,7 +93,7 @@ func (s *supervisor) start(dir string, kept int64, conn *os.File) (err error) {
 		return err
 	}
 	conn.Close() // From now on only the program has this end.
-	return dropCapabilities()
+	return nil
 }
 
 // startProgram starts the process that waits for its program.
@@ -113,6 +114,9 @@ func (s *supervisor) startProgram(conn, out *os.File) error {
 	s.record.Main.PID = cmd.Process.Pid
 	if s.record.Main.Start, err = procfs.Start(s.record.Main.PID); err == nil {
 		err = s.record.write("", s.id)
+	}
+	if err == nil {
+		err = dropCapabilities()
 	}
 	if err == nil {
 		// The program sends nothing to the daemon before this, so that the record exists when the daemon gets its message.
@@ -182,7 +186,7 @@ func reap(main int, ended chan<- *Result) {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, unix.WALL, nil)
 		switch {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return // There is no child.
 		case pid == main && (ws.Exited() || ws.Signaled()):
