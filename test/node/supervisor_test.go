@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,10 +59,18 @@ func heldCommand(fifo string, i int) string {
 	return fmt.Sprintf("echo before %d; cat %s; echo after %d; exit %d", i, fifo, i, i%50)
 }
 
+// eventually is a context for what many processes do at once.
+func eventually(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // openFIFO lets all readers of a FIFO go on, until a condition holds.
 func openFIFO(t *testing.T, fifo, what string, done func() bool) {
 	t.Helper()
-	err := harness.Await(soon(t), 10*time.Millisecond, what, func() (bool, error) {
+	err := harness.Await(eventually(t), 10*time.Millisecond, what, func() (bool, error) {
 		// Without a reader it fails with ENXIO. One that opens it later is let go by the next round.
 		if f, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 			f.Close()
@@ -134,7 +143,7 @@ func endedLeases(t *testing.T, n *harness.Node) map[string]api.Lease {
 // checkResults compares the results and outputs of held commands.
 func checkResults(t *testing.T, n *harness.Node, ids []string) {
 	t.Helper()
-	err := harness.Await(soon(t), 20*time.Millisecond, "not all leases end", func() (bool, error) {
+	err := harness.Await(eventually(t), 20*time.Millisecond, "not all leases end", func() (bool, error) {
 		ended := endedLeases(t, n)
 		return !slices.ContainsFunc(ids, func(id string) bool { _, ok := ended[id]; return !ok }), nil
 	})
@@ -344,7 +353,7 @@ func outputsOutside(t *testing.T) *heldOutputs {
 func (h *heldOutputs) await(t *testing.T, n int) []*os.File {
 	t.Helper()
 	var out []*os.File
-	for ctx := soon(t); len(out) < n; {
+	for ctx := eventually(t); len(out) < n; {
 		select {
 		case f := <-h.received:
 			t.Cleanup(func() { f.Close() })
