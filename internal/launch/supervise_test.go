@@ -56,8 +56,12 @@ func ended(r *record) bool { return !procfs.Alive(r.Supervisor.PID, r.Supervisor
 // A process outside of the lease that holds the output, and writes without end, neither delays the result nor keeps the supervisor.
 // All that the program printed is there.
 func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
-	for _, floods := range []bool{false, true} {
-		t.Run(fmt.Sprintf("floods=%t", floods), func(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pause  time.Duration // between two writes; negative: it writes at the end alone
+		output bool          // all of it is kept: a flood replaces it
+	}{{"it writes at the end", -1, true}, {"it writes all the time", time.Millisecond, true}, {"it floods", 0, false}} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			k, closed := supervisors(t), fifo(t)
 			if err := begin(t, k, "a", shellProgram(t, "echo before; read x <"+closed+"; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo after; exit 3")); err != nil {
@@ -74,9 +78,10 @@ func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
 			defer outside.Close()
 			written := make(chan error, 1)
 			write := func() error { _, err := outside.WriteString(strings.Repeat("outside\n", 64)); return err }
-			if floods {
+			if c.pause >= 0 {
 				go func() { // ends with the supervisor
 					for {
+						<-time.After(c.pause)
 						if err := write(); err != nil {
 							written <- err
 							return
@@ -89,14 +94,14 @@ func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
 			if r, err := k.Result(deadline(t), "a"); err != nil || r.Code != 3 {
 				t.Errorf("it ended as %+v: %v", r, err)
 			}
-			if !floods {
+			if c.pause < 0 {
 				written <- write()
 			}
 			if err := <-written; !errors.Is(err, unix.EPIPE) {
 				t.Errorf("writing to the output of a program that has ended: %v", err)
 			}
 			got := strings.ReplaceAll(output(t, k, "a", -1), "outside\n", "")
-			if !strings.HasPrefix(got, "before\nline 0\n") || !strings.HasSuffix(got, "\nline 1999\nafter\n") {
+			if c.output && (!strings.HasPrefix(got, "before\nline 0\n") || !strings.HasSuffix(got, "\nline 1999\nafter\n")) {
 				t.Errorf("its output has %d bytes and ends with %q", len(got), got[max(0, len(got)-40):])
 			}
 		})
