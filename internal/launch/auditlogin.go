@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -35,7 +36,7 @@ func (o *Credentials) keepLogin() (warning string) {
 		return ""
 	}
 	want := strconv.FormatUint(uint64(*o.Login), 10)
-	text, err := os.ReadFile(file) // of this process
+	text, err := boundedread.Trusted(file, boundedread.Value) // of this process
 	own := strings.TrimSpace(string(text))
 	if err == nil && own != want {
 		err = os.WriteFile(file, []byte(want), 0)

@@ -3,13 +3,13 @@ package launch
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -88,7 +88,7 @@ func endSupervisor(ctx context.Context, p Process) error {
 // Finish ends the supervisors of leases that have ended, all at once: the daemon was killed meanwhile, or was a version whose
 // supervisors wait for all who hold the output.
 func (k *Supervisors) Finish(ctx context.Context, ended func(id string) bool) {
-	entries, err := os.ReadDir(k.Dir)
+	entries, _, err := boundedread.Entries(k.Dir, boundedread.Files)
 	if err != nil {
 		return // There is no directory.
 	}
