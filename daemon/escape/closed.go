@@ -102,5 +102,6 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 	e.Audit("gpushared", "unattributed", text)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	return p.Wait(ctx)
+	// It has got the signal; this ends what it waits for too.
+	return stop.NewProcesses(p).Reporting(e.Reporter).KillWithin(ctx)
 }

@@ -307,7 +307,7 @@ func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, searc
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := stop.NewProcesses(targets...).KillWithin(ctx); err != nil {
+	if err := stop.NewProcesses(targets...).Reporting(e.Reporter).KillWithin(ctx); err != nil {
 		e.Log.Error("processes that left their leases were killed and do not exit", "error", err)
 	}
 }

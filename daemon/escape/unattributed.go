@@ -300,7 +300,7 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 	if err != nil {
 		return // It has exited.
 	}
-	one := stop.NewProcesses(p)
+	one := stop.NewProcesses(p).Reporting(e.Reporter)
 	defer one.Close()
 	// The pidfd is open now, so the pid cannot be reused between this check and the signal.
 	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed {

@@ -220,7 +220,7 @@ func (a *Access) stop(ctx context.Context, gpu string, p *mps.Peer, text string)
 		}
 		pidfds = append(pidfds, h)
 	}
-	target := stop.NewProcesses(pidfds...)
+	target := stop.NewProcesses(pidfds...).Reporting(a.Reporter)
 	defer target.Close()
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()

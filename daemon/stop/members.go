@@ -22,7 +22,8 @@ func DecideMember(l *lease.Lease, pid int) Decision {
 func (s *Stopper) Members(ctx context.Context, l *lease.Lease, processes []cgroup.Process, notify func(context.Context)) error {
 	// Without the conditions of a lease that ends: this one continues. A process that does not exit keeps its GPU memory, which
 	// the list of processes shows.
-	members := &Processes{watcher: watcher{stopped: s.watcher(l).stopped}, belongs: func(pid int) bool {
+	all := s.watcher(l)
+	members := &Processes{watcher: watcher{stopped: all.stopped, aborted: all.aborted, owner: all.owner}, belongs: func(pid int) bool {
 		id, ok := s.Attribution.LeaseOf(pid)
 		return ok && id == l.ID
 	}}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -14,6 +15,7 @@ const conditionNotEnded = "lease-not-ended"
 
 // watcher reports what the kill of a lease waits for.
 func (s *Stopper) watcher(l *lease.Lease) watcher {
+	uid := uint32(l.UID)
 	return watcher{
 		waits: func(alive *AliveError) {
 			what := "lease " + l.ID + " does not end: "
@@ -26,11 +28,15 @@ func (s *Stopper) watcher(l *lease.Lease) watcher {
 			}
 			s.Conditions.Put(conditionNotEnded, l.ID, c)
 		},
-		stopped: func(tracer, process string) {
-			text := fmt.Sprintf("%s is stopped: it traces %s, which was killed, and keeps it in its exit", tracer, process)
+		stopped: func(text string) {
 			s.Events.Publish(l.Event("process.stopping", text))
 			s.Audit("gpushared", "stop", text)
 		},
+		aborted: func(text string) {
+			s.Events.Publish(l.Event("mount.aborted", text))
+			s.Audit("gpushared", "stop", text)
+		},
+		owner: &uid,
 	}
 }
 
@@ -44,4 +50,17 @@ func (s *Stopper) failed(what string, err error) error {
 		return &api.Error{Kind: api.KindInUse, Message: err.Error(), Hint: alive.Hint()}
 	}
 	return err
+}
+
+// Reporting reports what is done so that they exit once they are killed: for processes of no lease.
+func (p *Processes) Reporting(r *report.Reporter) *Processes {
+	p.watcher.stopped = func(text string) {
+		r.Events.Publish(api.Event{Kind: "process.stopping", Message: text})
+		r.Audit("gpushared", "stop", text)
+	}
+	p.watcher.aborted = func(text string) {
+		r.Events.Publish(api.Event{Kind: "mount.aborted", Message: text})
+		r.Audit("gpushared", "stop", text)
+	}
+	return p
 }

@@ -7,11 +7,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
 func TestMain(m *testing.M) {
 	tracing.Main()
+	silentfs.Main()
 	goleak.VerifyTestMain(m)
 }
 

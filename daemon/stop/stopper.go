@@ -85,7 +85,7 @@ func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu,
 	if err != nil {
 		return err
 	}
-	one := NewProcesses(p)
+	one := NewProcesses(p).Reporting(s.Reporter)
 	defer one.Close()
 	// The lease is read after the pidfd was opened, so that it is the lease of this process. Leases are ended by steps
 	// of their own.

@@ -25,21 +25,37 @@ const killInterval = 500 * time.Millisecond
 
 // watcher gets what a kill waits for. The zero value reports nothing.
 type watcher struct {
-	waits   func(*AliveError)            // after each check
-	ended   func()                       // all have exited
-	gaveUp  func(left []cgroup.Process)  // the deadline of the kill passed
-	stopped func(tracer, process string) // for each tracer that is stopped
+	waits  func(*AliveError)           // after each check
+	ended  func()                      // all have exited
+	gaveUp func(left []cgroup.Process) // the deadline of the kill passed
+	stopped func(text string)            // for each tracer or server that is stopped
+	aborted func(text string)            // for each file system that is aborted, or cannot be
+	owner   *uint32                      // the user of the lease; nil: that of each process
 }
 
-// tracers are the tracers of killed processes. The zero value is ready to use.
+// report reports to one of its functions.
+func (w *watcher) report(to func(string), text string) {
+	if to != nil {
+		to(text)
+	}
+}
+
+// tracers are the tracers of killed processes, and what else these wait for. The zero value is ready to use.
 type tracers struct {
 	terminated map[cgroup.Process]bool // those that got SIGTERM: they get SIGKILL next
+	files      fileSystems
 	watcher    watcher
 }
 
-// end stops the tracers of processes that were killed, and the tracers of these: SIGTERM first, and SIGKILL when it is called
+// end ends what killed processes wait for: the file systems that their user serves, and their tracers.
+func (x *tracers) end(ctx context.Context, killed []cgroup.Process, found []fileSystem) {
+	servers := x.files.end(ctx, found, &x.watcher)
+	x.stop(slices.Concat(killed, servers))
+}
+
+// stop stops the tracers of processes that were killed, and the tracers of these: SIGTERM first, and SIGKILL when it is called
 // again.
-func (x *tracers) end(killed []cgroup.Process) {
+func (x *tracers) stop(killed []cgroup.Process) {
 	seen := map[int]bool{}
 	for next := killed; len(next) > 0; {
 		var found []cgroup.Process
@@ -78,9 +94,7 @@ func (x *tracers) signal(tracer, of cgroup.Process) {
 		x.terminated = map[cgroup.Process]bool{}
 	}
 	x.terminated[tracer] = true
-	if x.watcher.stopped != nil {
-		x.watcher.stopped(nameOf(tracer.PID), nameOf(of.PID))
-	}
+	x.watcher.report(x.watcher.stopped, fmt.Sprintf("%s is stopped: it traces %s, which was killed, and keeps it in its exit", nameOf(tracer.PID), nameOf(of.PID)))
 }
 
 // tracersOf returns the processes that trace a thread of a process.
@@ -137,21 +151,26 @@ func whyTracerKept(d Decision, tracer *uint32, own uint32) string {
 	return ""
 }
 
-// untilEnded waits until killed processes have ended, and stops the tracers that keep them. kill sends SIGKILL and waits; left lists
+// untilEnded waits until killed processes have ended, and ends what they wait for. kill sends SIGKILL and waits; left lists
 // those that have not ended. When ctx ends first, the error says what keeps each of them.
 func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) error, left func() []cgroup.Process) error {
 	for {
 		short, cancel := context.WithTimeout(ctx, killInterval)
 		err := kill(short)
 		cancel()
-		if err == nil && x.watcher.ended != nil {
-			x.watcher.ended()
+		if err == nil {
+			if x.watcher.ended != nil {
+				x.watcher.ended()
+			}
+			x.files.finish(ctx)
+			return nil
 		}
-		if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 			return err
 		}
 		remaining := left()
-		waits := &AliveError{Processes: describeAll(remaining), err: ctx.Err()}
+		found := x.files.find(ctx, remaining, x.watcher.owner)
+		waits := &AliveError{Processes: describeAll(remaining, found), err: ctx.Err()}
 		if x.watcher.waits != nil {
 			x.watcher.waits(waits)
 		}
@@ -162,7 +181,7 @@ func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) err
 			}
 			return waits
 		}
-		x.end(remaining)
+		x.end(ctx, remaining, found)
 	}
 }
 
@@ -207,19 +226,27 @@ func (e *AliveError) Hint() string {
 const mostAlive = 3
 
 // describeAll describes processes that were killed and have not exited.
-func describeAll(killed []cgroup.Process) []Alive {
+func describeAll(killed []cgroup.Process, found []fileSystem) []Alive {
 	var out []Alive
 	for _, p := range killed {
 		if len(out) == mostAlive {
 			break
 		}
-		out = append(out, describe(p))
+		out = append(out, describe(p, found))
 	}
 	return out
 }
 
-func describe(p cgroup.Process) Alive {
+// describe says what keeps a process: what is ended first is named first.
+func describe(p cgroup.Process, found []fileSystem) Alive {
 	h := Alive{Process: p, Text: nameOf(p.PID) + " was killed and has not exited"}
+	for i := range found {
+		if f := &found[i]; f.of == p {
+			h.Text += ": " + f.text()
+			h.Hint = f.hint()
+			return h
+		}
+	}
 	threads, err := procfs.Threads(p.PID)
 	if err != nil {
 		return h
@@ -239,8 +266,7 @@ func describe(p cgroup.Process) Alive {
 	}
 	for _, t := range threads {
 		if t.State == 'D' {
-			h.Text += ": it hangs in a call of the kernel (state D), often of a driver"
-			h.Hint = fmt.Sprintf("'cat /proc/%d/task/%d/stack' shows where it hangs; often only a reboot helps", p.PID, t.TID)
+			h.describeWait(p.PID, t.TID)
 			return h
 		}
 	}
@@ -255,7 +281,10 @@ func nameOf(pid int) string { return fmt.Sprintf("pid %d (%s)", pid, procfs.Name
 
 // userOf is the user of a process as texts name it. A name service is not asked: it may hang.
 func userOf(pid int) string {
-	uid := uidOf(pid)
+	return userName(uidOf(pid))
+}
+
+func userName(uid *uint32) string {
 	switch {
 	case uid == nil:
 		return "a user that cannot be read"

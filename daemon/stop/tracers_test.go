@@ -79,8 +79,8 @@ func TestTracersAreStoppedWithTheirProcess(t *testing.T) {
 				all = append(all, tracing.Run(t, tracing.Command(t, uid, tracing.Trace, append(tracing.Others(t, last), last)...)))
 			}
 			var stopped []string
-			s := &scope{port: tree, id: "one", log: slog.New(slog.DiscardHandler), watcher: watcher{stopped: func(tracer, process string) {
-				stopped = append(stopped, tracer+" "+process)
+			s := &scope{port: tree, id: "one", log: slog.New(slog.DiscardHandler), watcher: watcher{stopped: func(text string) {
+				stopped = append(stopped, text)
 			}}}
 			began := time.Now()
 			if err := s.Kill(t.Context()); err != nil {
@@ -153,7 +153,7 @@ func TestTracersOfAReusedPID(t *testing.T) {
 	}
 	var x tracers
 	for range 2 {
-		x.end([]cgroup.Process{{PID: p.PID, Start: p.Start - 1}})
+		x.stop([]cgroup.Process{{PID: p.PID, Start: p.Start - 1}})
 	}
 	select {
 	case <-tracer.Ended:

@@ -172,7 +172,7 @@ func Command(tb testing.TB, uid int, program string, args ...int) *exec.Cmd {
 	for _, a := range args {
 		words = append(words, strconv.Itoa(a))
 	}
-	cmd := exec.Command(reachable(tb, self))
+	cmd := exec.Command(Reachable(tb, self))
 	cmd.Env = []string{environment + "=" + strings.Join(words, " "), "GOMAXPROCS=4"}
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -188,9 +188,9 @@ func ThawCommand(tb testing.TB, name string) *exec.Cmd {
 	return cmd
 }
 
-// reachable returns a path of the test binary that ordinary users can execute: it is built in a directory of its user. /proc/self
+// Reachable returns a path of the test binary that ordinary users can execute: it is built in a directory of its user. /proc/self
 // would be the new process, so it is this one's.
-func reachable(tb testing.TB, self string) string {
+func Reachable(tb testing.TB, self string) string {
 	tb.Helper()
 	b, err := os.ReadFile(self)
 	if err != nil {
