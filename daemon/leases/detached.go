@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/lease"
@@ -74,7 +75,7 @@ func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Sco
 		return cgroup.ScopeState{}, err
 	}
 	p.Env = (&api.Environment{Environment: result.Environment, Unset: result.Unset}).Over(p.Env)
-	if err := w.Start(ctx, p); err != nil {
+	if err := runProgram(ctx, w, p); err != nil {
 		return cgroup.ScopeState{}, err
 	}
 	if w.Warning != "" {
@@ -82,6 +83,26 @@ func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Sco
 	}
 	result.Process = lease.Process(w.Process)
 	return state, nil
+}
+
+// programTimeout bounds the change into the directory of a program and its execution. Both are on file systems of the user, which may never
+// answer.
+const programTimeout = 10 * time.Second
+
+// runProgram sends the program to its process, and returns when it runs. The process is the user's by then, and in the lease: if it does not
+// get on, it is killed with the lease.
+func runProgram(ctx context.Context, w *launch.Pending, p *launch.Program) error {
+	bounded, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	err := w.Start(bounded, p)
+	if bounded.Err() == nil || !errors.Is(err, bounded.Err()) {
+		return err
+	}
+	message := fmt.Sprintf("cannot start %s: it does not run after %s", p.Path, api.Duration(programTimeout))
+	if wait := stop.WaitOf(w.Process.PID); wait != "" {
+		message += ": it waits in " + wait
+	}
+	return &launch.Failure{Code: launch.ExitCannot, Message: message, Hint: fmt.Sprintf("see whether 'ls %s %s' returns", p.Dir, p.Path)}
 }
 
 // recordResult reads the result of the command, immediately before its lease ends.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/hostile"
+	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -51,6 +52,7 @@ type reply struct {
 func TestMain(m *testing.M) {
 	tracing.Main()
 	hostile.Main()
+	silentfs.Main()
 	if text := os.Getenv(probeEnv); text != "" {
 		var p probe
 		r := reply{}
