@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,22 +29,33 @@ func waitCommand(t *testing.T, call, path string) string {
 	return become + "env '" + silentfs.Environment(silentfs.Wait, call, path) + "' " + program
 }
 
-// serveInLease is a command of a user that serves a file system in a namespace of its own, from a process that has left its session, and
-// waits for it.
-func serveInLease(t *testing.T) string {
+// beginServed starts a lease of a user whose process waits for a file system that another process of the lease serves, which has left its
+// session. A lease may not open /dev/fuse: the connection was opened before.
+func beginServed(t *testing.T, n *harness.Node, tenant, grant string) (id string) {
 	t.Helper()
-	if out, err := exec.CommandContext(soon(t), "sh", "-c", become+"unshare -Urm true").CombinedOutput(); err != nil {
-		t.Skipf("needs user namespaces: %s", out)
-	}
 	program, err := prober()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	open(t, dir)
-	script := fmt.Sprintf(`%s setsid -f %s; until grep -q %s /proc/self/mountinfo; do sleep 0.01; done; %s exec %[2]s`,
-		assignment(silentfs.Environment(silentfs.Serve, dir, "0")), program, dir, assignment(silentfs.Environment(silentfs.Wait, silentfs.Stat, dir+"/"+silentfs.Lost)))
-	return become + `unshare -Urm sh -c '` + script + `'`
+	dir, conn := silentfs.Mounted(t, 65534)
+	script := fmt.Sprintf(`echo "lease=$GPUSHARE_LEASE."; %s setsid -f %s; exec 3>&-; %s exec %[2]s`,
+		assignment(silentfs.Environment(silentfs.Serve, dir, "65534", "3")), program, assignment(silentfs.Environment(silentfs.Wait, silentfs.Stat, filepath.Join(dir, silentfs.Lost))))
+	args := append(strings.Fields("run -q -t "+tenant+" --grant "+grant+" -- "+become), "sh", "-c", script)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(n.Bin, "gpushare"), args...)
+	cmd.Env, cmd.ExtraFiles = n.Environ(), []*os.File{conn}
+	job, err := n.Spawn(cmd)
+	// The user has a copy outside of the lease, so the connection does not end with the server.
+	t.Cleanup(func() { conn.Close() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(job.Kill)
+	if err := job.AwaitLine(soon(t), "silent"); err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(job.Output(), "lease=")
+	id, _, _ = strings.Cut(rest, ".")
+	return id
 }
 
 // assignment is a variable as a shell takes it before a command.
@@ -119,14 +132,10 @@ func TestStopOfALeaseThatAFileSystemKeeps(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a server in the lease, in namespaces of its own", func(t *testing.T) {
+	t.Run("a server in the lease, which has left its session", func(t *testing.T) {
 		t.Parallel()
 		n := escapeNode(t)
-		job, id := begin(t, n, "red", "whole", serveInLease(t))
-		if err := job.AwaitLine(soon(t), "silent"); err != nil {
-			t.Fatal(err, job.Output())
-		}
-		stopAndGrantAgain(t, n, id)
+		stopAndGrantAgain(t, n, beginServed(t, n, "red", "whole"))
 	})
 }
 

@@ -25,7 +25,8 @@ const environment = "GPUSHARE_TEST_SILENTFS"
 
 // The programs.
 const (
-	// Serve mounts a file system at a directory, becomes its user and serves it, and says "serves". Its names are below. It ignores
+	// Serve mounts a file system at a directory, becomes its user and serves it, and says "serves". A third argument is a descriptor of
+	// one that is mounted already. Its names are below. It ignores
 	// SIGTERM, and does not end with its connection.
 	Serve = "serve"
 	// Wait says "waits" and does one of the calls below with a path, which does not return.
@@ -62,7 +63,11 @@ func Main() {
 	var err error
 	switch words[0] {
 	case Serve:
-		err = serveAs(words[1], words[2])
+		if len(words) > 3 {
+			err = serveMounted(words[3])
+		} else {
+			err = serveAs(words[1], words[2])
+		}
 	case Wait:
 		err = wait(words[1], words[2])
 	}
@@ -70,20 +75,29 @@ func Main() {
 	os.Exit(1)
 }
 
-// serveAs mounts a file system for a user, as fusermount(1) does, and serves it.
+// mount mounts a file system for a user, as fusermount(1) does. It returns the connection.
+func mount(dir string, uid int) (int, error) {
+	conn, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open /dev/fuse: %w", err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other", conn, uid, uid)
+	if err := unix.Mount("silentfs", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		unix.Close(conn)
+		return -1, fmt.Errorf("cannot mount a FUSE file system at %s: %w", dir, err)
+	}
+	return conn, nil
+}
+
+// serveAs mounts a file system for a user, and serves it.
 func serveAs(dir, user string) error {
 	uid, err := strconv.Atoi(user)
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGTERM)
-	conn, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	conn, err := mount(dir, uid)
 	if err != nil {
-		return fmt.Errorf("cannot open /dev/fuse: %w", err)
-	}
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other", conn, uid, uid)
-	if err := unix.Mount("silentfs", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return fmt.Errorf("cannot mount a FUSE file system at %s: %w", dir, err)
+		return err
 	}
 	if uid != os.Getuid() {
 		if err := syscall.Setresgid(uid, uid, uid); err != nil {
@@ -97,6 +111,21 @@ func serveAs(dir, user string) error {
 			return err
 		}
 	}
+	return serveOn(conn)
+}
+
+// serveMounted serves a file system that is mounted already.
+func serveMounted(descriptor string) error {
+	conn, err := strconv.Atoi(descriptor)
+	if err != nil {
+		return err
+	}
+	return serveOn(conn)
+}
+
+// serveOn serves a connection, and does not return.
+func serveOn(conn int) error {
+	signal.Ignore(syscall.SIGTERM)
 	fmt.Println("serves")
 	f := &FS{conn: conn, mode: unix.S_IFREG | 0o777}
 	buf := make([]byte, 1<<17)
@@ -229,9 +258,21 @@ type Server struct {
 	stop   func()
 }
 
-// Start starts a process that serves a file system of a user at a new directory, which everybody reaches. Its file system and itself end
+// Mounted mounts a file system of a user at a new directory, which everybody reaches, for a server of the test's own. The file system ends
 // with the test at the latest.
-func Start(tb testing.TB, uid int) *Server {
+func Mounted(tb testing.TB, uid int) (dir string, conn *os.File) {
+	tb.Helper()
+	dir = newDir(tb)
+	fd, err := mount(dir, uid)
+	if err != nil {
+		tb.Skipf("needs FUSE: %v", err)
+	}
+	tb.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH) }) // It may have been unmounted.
+	return dir, os.NewFile(uintptr(fd), "/dev/fuse")
+}
+
+// newDir makes a directory that everybody reaches.
+func newDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "silentfs")
 	if err != nil {
@@ -241,6 +282,14 @@ func Start(tb testing.TB, uid int) *Server {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		tb.Fatal(err)
 	}
+	return dir
+}
+
+// Start starts a process that serves a file system of a user at a new directory, which everybody reaches. Its file system and itself end
+// with the test at the latest.
+func Start(tb testing.TB, uid int) *Server {
+	tb.Helper()
+	dir := newDir(tb)
 	self, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
