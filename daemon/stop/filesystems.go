@@ -168,33 +168,20 @@ type place struct {
 // whereabouts reads where a process has files and which calls of it wait. It asks no file system.
 func whereabouts(pid int) place {
 	w := place{uses: map[uint32]bool{}, points: map[uint32]string{}, calls: map[uint32]string{}}
-	threads, err := procfs.Threads(pid)
-	if err != nil {
+	thread, calls := waitingCalls(pid)
+	if thread == 0 {
 		return w
 	}
-	var calls []procfs.Wait
-	hanging := 0 // a thread that has not exited: one that has, as the first one may, has no files and mounts
-	for _, t := range threads {
-		if t.State != 'D' || len(calls) >= mostExamined {
-			continue
-		}
-		hanging = t.TID
-		wait := procfs.ReadWait(pid, t.TID)
-		w.inFUSE = w.inFUSE || wait.Function == "request_wait_answer" || strings.HasPrefix(wait.Function, "fuse_")
-		calls = append(calls, wait)
-	}
-	if hanging == 0 {
-		return w
-	}
-	used := procfs.ReadUsedFiles(hanging)
+	used := procfs.ReadUsedFiles(thread)
 	paths := map[string]procfs.Mount{} // the mount of each path: the last one that holds it, of those with the longest point
 	for _, path := range used.Paths {
 		paths[path] = procfs.Mount{}
 	}
 	for _, c := range calls {
+		w.inFUSE = w.inFUSE || c.Function == "request_wait_answer" || strings.HasPrefix(c.Function, "fuse_")
 		paths[c.File] = procfs.Mount{}
 	}
-	_ = procfs.WalkMounts(hanging, func(m procfs.Mount) { // Without mounts the process exits, and nothing is known of it.
+	_ = procfs.WalkMounts(thread, func(m procfs.Mount) { // Without mounts the process exits, and nothing is known of it.
 		number := fuse.NumberOf(m.Major, m.Minor)
 		if isFUSE(m.Type) {
 			w.points[number] = m.Point
@@ -217,6 +204,21 @@ func whereabouts(pid int) place {
 		}
 	}
 	return w
+}
+
+// waitingCalls returns what the threads of a process wait for that no signal reaches, and one of these threads. A thread that has exited, as
+// the first one may have, has no files and no mounts.
+func waitingCalls(pid int) (thread int, calls []procfs.Wait) {
+	threads, err := procfs.Threads(pid)
+	if err != nil {
+		return 0, nil
+	}
+	for _, t := range threads {
+		if t.State == 'D' && len(calls) < mostExamined {
+			thread, calls = t.TID, append(calls, procfs.ReadWait(pid, t.TID))
+		}
+	}
+	return thread, calls
 }
 
 // isFUSE reports whether a type of file systems is served by a process: "fuse", "fuse.sshfs", "fuseblk".

@@ -25,12 +25,12 @@ const killInterval = 500 * time.Millisecond
 
 // watcher gets what a kill waits for. The zero value reports nothing.
 type watcher struct {
-	waits  func(*AliveError)           // after each check
-	ended  func()                      // all have exited
-	gaveUp func(left []cgroup.Process) // the deadline of the kill passed
-	stopped func(text string)            // for each tracer or server that is stopped
-	aborted func(text string)            // for each file system that is aborted, or cannot be
-	owner   *uint32                      // the user of the lease; nil: that of each process
+	waits   func(*AliveError)           // after each check
+	ended   func()                      // all have exited
+	gaveUp  func(left []cgroup.Process) // the deadline of the kill passed
+	stopped func(text string)           // for each tracer or server that is stopped
+	aborted func(text string)           // for each file system that is aborted, or cannot be
+	owner   *uint32                     // the user of the lease; nil: that of each process
 }
 
 // report reports to one of its functions.

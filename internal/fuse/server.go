@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -91,12 +92,7 @@ func openConnections(pid int) []Server {
 
 // connectionOf reads the number of a connection from its descriptor; 0: the kernel does not tell, or it is not mounted.
 func connectionOf(pid, fd int) uint32 {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/fdinfo/" + strconv.Itoa(fd))
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+strconv.Itoa(fd), boundedread.Process)
 	if err != nil {
 		return 0
 	}

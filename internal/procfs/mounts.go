@@ -1,12 +1,13 @@
 package procfs
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Mount is one mount in the mount namespace of a process.
@@ -29,20 +30,16 @@ func WalkMounts(tid int, each func(Mount)) error {
 		return fmt.Errorf("cannot read the mounts of thread %d: %w", tid, err)
 	}
 	defer f.Close()
-	lines := bufio.NewReaderSize(io.LimitReader(f, mostMountBytes), 64<<10)
-	for {
-		line, err := lines.ReadSlice('\n')
-		if m, ok := parseMount(string(line)); ok {
+	lines := boundedread.NewLines(io.LimitReader(f, mostMountBytes), boundedread.Line)
+	for line, ok := lines.Next(); ok; line, ok = lines.Next() {
+		if m, known := parseMount(string(line)); known {
 			each(m)
 		}
-		switch {
-		case err == nil, err == bufio.ErrBufferFull: //nolint:errorlint // It is returned as it is. A longer line is no mount that is known.
-		case err == io.EOF: //nolint:errorlint // as above
-			return nil
-		default:
-			return fmt.Errorf("cannot read the mounts of thread %d: %w", tid, err)
-		}
 	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("cannot read the mounts of thread %d: %w", tid, err)
+	}
+	return nil
 }
 
 // parseMount reads a line of /proc/PID/mountinfo (proc_pid_mountinfo(5)).

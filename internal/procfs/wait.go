@@ -3,13 +3,14 @@ package procfs
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Wait is what a thread waits for in the kernel.
@@ -41,13 +42,9 @@ func ReadWait(pid, tid int) Wait {
 }
 
 // readSome reads the start of a file of the kernel.
-func readSome(name string, most int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, most))
+func readSome(name string, most int) ([]byte, error) {
+	b, _, err := boundedread.TrustedPrefix(name, most)
+	return b, err
 }
 
 // callOf returns the call and its file from /proc/PID/syscall (proc_pid_syscall(5)): its number and its arguments.
