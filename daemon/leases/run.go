@@ -382,8 +382,8 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 		if err := c.AsAdmin("stop a lease"); err != nil {
 			return err
 		}
-		if err := ls.Port.KillScope(c.Ctx(), id); err != nil {
-			return fmt.Errorf("cannot kill lease %s: %w", id, err)
+		if err := ls.Stopper.KillUnknown(c.Ctx(), ls.Port, id); err != nil {
+			return err
 		}
 		return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 	}

@@ -190,7 +190,7 @@ func whereabouts(pid int) place {
 			w.uses[number] = true
 		}
 		for path, last := range paths {
-			if m.Holds(path) && len(m.Point) >= len(last.Point) {
+			if m.Has(path) && len(m.Point) >= len(last.Point) {
 				paths[path] = m
 			}
 		}

@@ -111,7 +111,7 @@ func linkTo(t *testing.T, dir string) string {
 }
 
 // A process that waits in a page fault ends too. Linux before 6.2 waits for the flush of its open file in its exit.
-func TestAPageFaultOfAFileSystem(t *testing.T) {
+func TestAFaultOfAMappedFile(t *testing.T) {
 	t.Parallel()
 	uid, tree := asUser(t), treeOf(t)
 	fs := silentfs.Start(t, uid)

@@ -20,7 +20,7 @@ func readKernelWait(pid, tid int) kernelWait {
 		return w
 	}
 	_ = procfs.WalkMounts(tid, func(m procfs.Mount) { // Without mounts the thread exits: the file alone is named.
-		if m.Holds(w.File) && len(m.Point) >= len(w.on.Point) {
+		if m.Has(w.File) && len(m.Point) >= len(w.on.Point) {
 			w.on = m
 		}
 	})

@@ -54,13 +54,20 @@ func (s *Stopper) failed(what string, err error) error {
 
 // Reporting reports what is done so that they exit once they are killed: for processes of no lease.
 func (p *Processes) Reporting(r *report.Reporter) *Processes {
-	p.watcher.stopped = func(text string) {
-		r.Events.Publish(api.Event{Kind: "process.stopping", Message: text})
-		r.Audit("gpushared", "stop", text)
-	}
-	p.watcher.aborted = func(text string) {
-		r.Events.Publish(api.Event{Kind: "mount.aborted", Message: text})
-		r.Audit("gpushared", "stop", text)
-	}
+	p.watcher = reporting(r)
 	return p
+}
+
+// reporting is watcher for processes of no lease that is known.
+func reporting(r *report.Reporter) watcher {
+	return watcher{
+		stopped: func(text string) {
+			r.Events.Publish(api.Event{Kind: "process.stopping", Message: text})
+			r.Audit("gpushared", "stop", text)
+		},
+		aborted: func(text string) {
+			r.Events.Publish(api.Event{Kind: "mount.aborted", Message: text})
+			r.Audit("gpushared", "stop", text)
+		},
+	}
 }

@@ -75,6 +75,14 @@ func (s *Stopper) KillScope(ctx context.Context, port cgroup.Port, l *lease.Leas
 	return nil
 }
 
+// KillUnknown kills a lease whose record was lost, and returns when its scope is empty.
+func (s *Stopper) KillUnknown(ctx context.Context, port cgroup.Port, id string) error {
+	if err := killScope(ctx, port, id, reporting(s.Reporter)); err != nil {
+		return s.failed("cannot kill lease "+id, err)
+	}
+	return nil
+}
+
 // Process stops a process of no lease, and returns when it has exited. If the pid is another process by now, the
 // process has exited.
 func (s *Stopper) Process(ctx context.Context, pid int, start uint64, name, gpu, reason string) error {

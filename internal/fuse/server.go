@@ -107,7 +107,7 @@ func connectionOf(pid, fd int) uint32 {
 	return 0
 }
 
-// Aborted reports whether the connection of the server has ended: its descriptor then has an error for poll(2). It tells the servers of
+// Aborted reports whether the connection of the server has ended: its descriptor then has an error for poll(2). It distinguishes the servers of
 // a connection that was aborted from others where the kernel has no number. false: not, or it cannot be read.
 func (s Server) Aborted() bool {
 	pidfd, err := procfs.OpenPidfd(s.PID, s.Start)

@@ -87,7 +87,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// Holds reports whether a path is on the mount, unless another mount hides it there.
-func (m Mount) Holds(path string) bool {
+// Has reports whether a path is on the mount, unless another mount hides it there.
+func (m Mount) Has(path string) bool {
 	return m.Point == "/" && strings.HasPrefix(path, "/") || path == m.Point || strings.HasPrefix(path, m.Point+"/")
 }

@@ -94,10 +94,10 @@ func linkOf(dir string, fd int32) string {
 
 // textOf reads a path from the memory of a process.
 func textOf(tid int, at uintptr) string {
-	const page = 4096
+	const size = 4096
 	var text []byte
 	for len(text) < unix.PathMax && at != 0 {
-		buf := make([]byte, page-int(at%page)) // The next page may not exist.
+		buf := make([]byte, size-int(at%size)) // The next page may not exist.
 		local := []unix.Iovec{{Base: &buf[0], Len: uint64(len(buf))}}
 		n, err := unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: at, Len: len(buf)}}, 0)
 		if err != nil || n <= 0 {
