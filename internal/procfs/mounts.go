@@ -19,8 +19,11 @@ type Mount struct {
 	Source       string // what is mounted, as "server:/export"
 }
 
-// mostMountBytes bounds what is read of the mounts of a process: a user may have 100000 in a namespace of their own.
-const mostMountBytes = 16 << 20
+// Bounds of what is read of the mounts of a process: a user may have 100000 in a namespace of their own.
+const (
+	mostMountBytes = 16 << 20
+	mostMountLine  = 64 << 10
+)
 
 // WalkMounts calls each for the mounts that a thread sees, in the order in which one hides another. The kernel has them all: no
 // file system is asked. One that has exited sees none.
@@ -30,7 +33,7 @@ func WalkMounts(tid int, each func(Mount)) error {
 		return fmt.Errorf("cannot read the mounts of thread %d: %w", tid, err)
 	}
 	defer f.Close()
-	lines := boundedread.NewLines(io.LimitReader(f, mostMountBytes), boundedread.Line)
+	lines := boundedread.NewLines(io.LimitReader(f, mostMountBytes), mostMountLine)
 	for line, ok := lines.Next(); ok; line, ok = lines.Next() {
 		if m, known := parseMount(string(line)); known {
 			each(m)

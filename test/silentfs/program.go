@@ -202,7 +202,6 @@ func (f *FS) attributesOf(node uint64) []byte {
 
 // Numbers of requests in linux/fuse.h.
 const (
-	opRead   = 15
 	opFlush  = 25
 	opAccess = 34
 )
