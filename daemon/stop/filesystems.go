@@ -25,8 +25,10 @@ const (
 	// surelyAfter is after how many checks a connection is aborted that the process may use: it is its user's, and it has had requests
 	// without an answer all the time. What a process used is not known any more when it exits, nor after its mounts were detached.
 	surelyAfter = 2
-	// searchTime bounds the search of servers in all processes.
-	searchTime = time.Second
+	// searchTime bounds a search of servers in all processes, and lastSearchTime the one after their connection was aborted, if the
+	// first ones did not get through: on a busy host with many processes.
+	searchTime     = time.Second
+	lastSearchTime = 10 * time.Second
 )
 
 // fileSystems are the FUSE file systems that killed processes wait for. The zero value is ready to use.
@@ -34,6 +36,7 @@ type fileSystems struct {
 	checks   map[uint32]int                 // in how many checks a connection had requests without an answer
 	aborted  map[uint32]bool                // the connections that were aborted
 	stopping map[cgroup.Process]fuse.Server // the servers that got SIGTERM: they get SIGKILL next
+	missed   map[uint32]fileSystem          // those that were aborted, and whose servers were not searched in every process
 }
 
 // fileSystem is a FUSE file system that a killed process waits for.
@@ -45,6 +48,7 @@ type fileSystem struct {
 	sure    bool   // the process uses it, or it was waited for in surelyAfter checks
 	kept    string // why it is not aborted; empty: it is
 	servers []fuse.Server
+	all     bool     // they were searched in every process
 	users   []uint32 // whose servers may be stopped
 }
 
@@ -240,8 +244,9 @@ func findServers(ctx context.Context, found []fileSystem) {
 		of = append(of, found[i].conn.Owner)
 		of = append(of, found[i].users...)
 	}
-	servers := fuse.Servers(ctx, of, numbers)
+	servers, all := fuse.Servers(ctx, of, numbers)
 	for i := range found {
+		found[i].all = all
 		for _, s := range servers {
 			if s.Connection == found[i].conn.Number {
 				found[i].servers = append(found[i].servers, s)
@@ -261,6 +266,14 @@ func (x *fileSystems) end(ctx context.Context, found []fileSystem, w *watcher) (
 		if !x.aborted[f.conn.Number] {
 			x.abort(ctx, f, w)
 		}
+		if f.all {
+			delete(x.missed, f.conn.Number)
+		} else if x.aborted[f.conn.Number] {
+			if x.missed == nil {
+				x.missed = map[uint32]fileSystem{}
+			}
+			x.missed[f.conn.Number] = *f
+		}
 		for _, s := range f.servers {
 			if x.stopServer(s, f, w) {
 				servers = append(servers, cgroup.Process{PID: s.PID, Start: s.Start})
@@ -270,8 +283,8 @@ func (x *fileSystems) end(ctx context.Context, found []fileSystem, w *watcher) (
 	return servers
 }
 
-// abort aborts one connection. Where the kernel does not tell which process serves it, those are its servers whose descriptor has ended
-// with it.
+// abort aborts one connection. Where the kernel does not say which process serves it, those are its servers whose descriptor has
+// ended with it.
 func (x *fileSystems) abort(ctx context.Context, f *fileSystem, w *watcher) {
 	control, err := fuse.Open()
 	if err != nil {
@@ -282,7 +295,8 @@ func (x *fileSystems) abort(ctx context.Context, f *fileSystem, w *watcher) {
 	if len(f.servers) == 0 {
 		search, cancel := context.WithTimeout(ctx, searchTime)
 		defer cancel()
-		for _, s := range fuse.Servers(search, append([]uint32{f.conn.Owner}, f.users...), nil) {
+		candidates, _ := fuse.Servers(search, append([]uint32{f.conn.Owner}, f.users...), nil)
+		for _, s := range candidates {
 			if !s.Aborted() {
 				unclear = append(unclear, s)
 			}
@@ -341,8 +355,18 @@ func whyServerKept(s fuse.Server, f *fileSystem) string {
 }
 
 // finish gives the servers that got SIGTERM a moment, and then SIGKILL: what they serve has ended.
-func (x *fileSystems) finish(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, killInterval)
+func (x *fileSystems) finish(ctx context.Context, w *watcher) {
+	for number, f := range x.missed {
+		search, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSearchTime)
+		servers, _ := fuse.Servers(search, append([]uint32{f.conn.Owner}, f.users...), map[uint32]bool{number: true})
+		cancel()
+		for _, s := range servers {
+			if s.Connection == number {
+				x.stopServer(s, &f, w)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killInterval)
 	defer cancel()
 	for p := range x.stopping {
 		h, err := procfs.OpenPidfd(p.PID, p.Start)

@@ -162,7 +162,7 @@ func (x *tracers) untilEnded(ctx context.Context, kill func(context.Context) err
 			if x.watcher.ended != nil {
 				x.watcher.ended()
 			}
-			x.files.finish(ctx)
+			x.files.finish(ctx, &x.watcher)
 			return nil
 		}
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {

@@ -29,14 +29,14 @@ func served(t *testing.T) (*silentfs.Server, Connection) {
 	if err := unix.Statx(unix.AT_FDCWD, fs.Dir, unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {
 		t.Fatal(err)
 	}
-	looked := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		var st unix.Stat_t
-		looked <- unix.Lstat(fs.Path(silentfs.Lost), &st)
+		done <- unix.Lstat(fs.Path(silentfs.Lost), &st)
 	}()
 	t.Cleanup(func() {
 		fs.Stop()
-		<-looked
+		<-done
 	})
 	fs.AwaitSilent(t)
 	return fs, Connection{Number: NumberOf(st.Dev_major, st.Dev_minor), Owner: user, Waiting: 1}
@@ -115,7 +115,11 @@ func TestServers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		out := map[int]Server{}
-		for _, s := range Servers(ctx, []uint32{user}, numbers) {
+		servers, all := Servers(ctx, []uint32{user}, numbers)
+		if !all {
+			t.Error("not every process was read")
+		}
+		for _, s := range servers {
 			out[s.PID] = s
 		}
 		return out
@@ -131,6 +135,11 @@ func TestServers(t *testing.T) {
 	}
 	if s.Aborted() {
 		t.Error("its connection has ended")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, all := Servers(ended, []uint32{user}, nil); all {
+		t.Error("every process was read, although there was no time")
 	}
 	if err := control(t).Abort(conn); err != nil {
 		t.Fatal(err)

@@ -31,19 +31,21 @@ const (
 )
 
 // Servers lists the processes of these users that have a connection open: one of these numbers, or one that the kernel does not tell.
-// It reads names of descriptors and no file, and ends with ctx.
-func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) []Server {
+// It reads names of descriptors and no file. all: ctx lasted until it had read every process.
+func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) (out []Server, all bool) {
 	pids, err := procfs.PIDs()
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	of := map[uint32]bool{}
 	for _, uid := range users {
 		of[uid] = true
 	}
-	var out []Server
 	for _, pid := range pids {
-		if ctx.Err() != nil || len(out) >= mostServers {
+		if ctx.Err() != nil {
+			return out, false
+		}
+		if len(out) >= mostServers {
 			break
 		}
 		if uid, err := procfs.UID(pid); err != nil || !of[uid] {
@@ -60,7 +62,7 @@ func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) []Ser
 			}
 		}
 	}
-	return out
+	return out, true
 }
 
 // openConnections lists the descriptors of /dev/fuse of a process.
@@ -107,8 +109,8 @@ func connectionOf(pid, fd int) uint32 {
 	return 0
 }
 
-// Aborted reports whether the connection of the server has ended: its descriptor then has an error for poll(2). It distinguishes the servers of
-// a connection that was aborted from others where the kernel has no number. false: not, or it cannot be read.
+// Aborted reports whether the connection of the server has ended: its descriptor then has an error for poll(2). It distinguishes the
+// servers of a connection that was aborted from others where the kernel has no number. false: not, or it cannot be read.
 func (s Server) Aborted() bool {
 	pidfd, err := procfs.OpenPidfd(s.PID, s.Start)
 	if err != nil {
