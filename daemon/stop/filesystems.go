@@ -102,9 +102,9 @@ func (x *fileSystems) ofProcess(p cgroup.Process, waiting []fuse.Connection, own
 		f := fileSystem{of: p, conn: c, point: mount, call: where.calls[c.Number], kept: whyConnectionKept(c.Owner, users), users: users.list}
 		f.sure = where.uses[c.Number] || x.checks[c.Number] >= surelyAfter
 		switch {
-		case f.kept == "":
-			found = append(found, f)
 		case where.uses[c.Number]:
+			found = append(found, f)
+		case f.kept == "" && where.unclear: // Else others of the user are not what it waits for.
 			found = append(found, f)
 		case mounted && where.inFUSE:
 			f.sure = false
@@ -167,6 +167,8 @@ type place struct {
 	points map[uint32]string // where connections are mounted for it
 	calls  map[uint32]string // the call that waits for a connection
 	inFUSE bool              // a thread waits in a function of FUSE
+	// unclear: a thread waits in a call whose file is on no FUSE file system by its name, as through a link, or is not known.
+	unclear bool
 }
 
 // whereabouts reads where a process has files and which calls of it wait. It asks no file system.
@@ -205,6 +207,8 @@ func whereabouts(pid int) place {
 	for _, c := range calls {
 		if m := paths[c.File]; isFUSE(m.Type) {
 			w.calls[fuse.NumberOf(m.Major, m.Minor)] = c.Call + " of " + shown(c.File)
+		} else {
+			w.unclear = true
 		}
 	}
 	return w
