@@ -48,10 +48,11 @@ func confinementOf(pid string) (Confinement, error) {
 			return c, err
 		}
 	}
-	var err error
-	if c.Root, err = rootDirectory(pid); err != nil {
-		return c, err
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, filepath.Join(dir, "root"), unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err != nil {
+		return c, os.NewSyscallError("statx", err)
 	}
+	c.Root = fmt.Sprintf("%d:%d:%d", st.Dev_major, st.Dev_minor, st.Ino)
 	if err := c.readStatus(pid); err != nil {
 		return c, err
 	}
