@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
@@ -74,20 +75,29 @@ func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 type environment struct {
 	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
-	listen     func() (*exits.Listener, error) // to the ends of processes; nil: their exit codes are not known
-	boot       func() time.Duration            // since boot; nil: the kernel's clock
+	listen     func() (*exits.Listener, error)   // to the ends of processes; nil: their exit codes are not known
+	boot       func() time.Duration              // since boot; nil: the kernel's clock
+	front      func(*host.Host) fronting.Starter // nil, or without a result: this process reads every caller
 }
 
 type driver = host.Driver
 
 // realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
-	return environment{findHost: findHost, listen: exits.Listen, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
+	return environment{findHost: findHost, listen: exits.Listen, front: frontOf, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
 		return worker.New(worker.Options{
 			Command: []string{s.Worker}, Env: host.WorkerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
 			Deadlines: host.Deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
 		})
 	}}
+}
+
+// frontOf returns what starts the front. The daemon of an ordinary user has nothing that its callers do not have.
+func frontOf(h *host.Host) fronting.Starter {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return h.Front
 }
 
 // build makes the daemon with all its parts. After an error it closes the parts that were made.
@@ -171,7 +181,21 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	d.compose(h, supervisor, convergeWake, adoptionWake, unitWake)
 	d.leases.Watchers.Exits = listener
-	return d, nil
+	if out.front != nil {
+		err = d.addFront(out.front(h))
+	}
+	return d, err
+}
+
+// addFront adds the process that reads callers who are not administrators.
+func (d *Daemon) addFront(starter fronting.Starter) (err error) {
+	if starter == nil {
+		return nil
+	}
+	d.front = &fronting.Front{Reporter: d.Reporter, Starter: starter}
+	d.server.Front = d.front
+	d.front.Table, err = d.server.FrontTable()
+	return err
 }
 
 // newAccount makes the account. It reads and writes nothing yet.
@@ -324,7 +348,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 // hostOptions returns the settings for the adapters of the host.
 func hostOptions(s Settings) host.Options {
 	return host.Options{
-		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Logins: s.LoginsCgroup,
+		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Front: s.Front, Logins: s.LoginsCgroup,
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
+	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/leases"
@@ -49,6 +50,7 @@ type Daemon struct {
 
 	identities  *server.Identities
 	server      *server.Server
+	front       *fronting.Front // nil: the server reads everybody
 	attribution *attribution.Attribution
 	stopper     *stop.Stopper
 	policy      *devicepolicy.Policy
@@ -124,7 +126,12 @@ func (d *Daemon) run(ctx context.Context) error {
 		return err
 	}
 	d.begin(ctx)
-	serving := d.server.NewServer(ctx)
+	serving := d.server.NewServing(ctx)
+	fronted, endFront := context.WithCancel(context.WithoutCancel(ctx)) // Requests end before it.
+	defer endFront()
+	if d.front != nil {
+		d.tasks.Go(func() { d.front.Run(fronted) })
+	}
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
@@ -168,6 +175,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	if e := serving.Shutdown(end); e != nil {
 		_ = serving.Close() // Requests that wait are cut off: their callers send them again.
 	}
+	endFront()
 	d.tasks.Wait()
 	return err
 }

@@ -35,6 +35,7 @@ type Settings struct {
 	Worker              string           `yaml:"worker"`        // gpushare-nvml
 	Thaw                string           `yaml:"thaw"`          // gpushare-thaw
 	Start               string           `yaml:"start"`         // gpushare-start
+	Front               string           `yaml:"front"`         // gpushare-front
 	MPSControl          string           `yaml:"mps_control"`   // nvidia-cuda-mps-control
 	Getent              string           `yaml:"getent"`        // resolves names through the host's directory; empty: searched, off: only files
 	Systemd             string           `yaml:"systemd"`       // auto | off
@@ -160,7 +161,7 @@ func (s *Settings) complete() error {
 	for _, p := range []struct {
 		at   *string
 		name string
-	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}, {&s.Start, "gpushare-start"}} {
+	}{{&s.Worker, "gpushare-nvml"}, {&s.Thaw, "gpushare-thaw"}, {&s.Start, "gpushare-start"}, {&s.Front, "gpushare-front"}} {
 		if *p.at == "" {
 			*p.at = findInstalled(p.name, "/usr/libexec/gpushare/"+p.name)
 		}
@@ -229,6 +230,7 @@ func (d *Daemon) reload() (waiting []string, err error) {
 		{"worker", d.settings.Worker, s.Worker},
 		{"thaw", d.settings.Thaw, s.Thaw},
 		{"start", d.settings.Start, s.Start},
+		{"front", d.settings.Front, s.Front},
 		{"mps_control", d.settings.MPSControl, s.MPSControl},
 		{"getent", d.settings.Getent, s.Getent},
 		{"systemd", d.settings.Systemd, s.Systemd},

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/change"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/descent"
@@ -39,6 +40,7 @@ type Host struct {
 	Units       mps.Units
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
+	Front       fronting.Starter
 	Programs    Programs
 	Descent     *descent.Record // of the processes in scopes; nil without one
 	NoDescent   error           // why there is none
@@ -59,6 +61,7 @@ type Options struct {
 	CgroupRoot string // of the subtree of gpushare
 	Start      string // gpushare-start
 	Thaw       string // gpushare-thaw
+	Front      string // gpushare-front
 	Logins     string // the cgroup of logins; empty: detected
 }
 
@@ -80,7 +83,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
 		LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
-		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Close: func() {},
+		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Front: childFront{o.Front}, Close: func() {},
 		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
 	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
@@ -113,6 +116,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.LoginFilter = devicepolicy.NewLoginFilter(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
 	h.Units = systemUnits{a}
 	h.Launcher = systemWorkers{a}
+	h.Front = unitFront{a, o.Front}
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.openRecord(o)

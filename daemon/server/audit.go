@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/internal/request"
 )
 
 // Note is what the handler of a route knows of the action that is recorded in the audit.
@@ -44,9 +45,9 @@ func (s *Server) audit(c *Call, r *Route, refused *api.Error) {
 // subject takes what the request is about from its path. The text is that of the caller.
 func (r *Route) subject(c *Call, e *report.Entry) {
 	if e.Tenant == "" {
-		e.Tenant = shortKey(c.R.PathValue("name"))
+		e.Tenant = request.Short(c.R.PathValue("name"))
 	}
-	id := shortKey(c.R.PathValue("id"))
+	id := request.Short(c.R.PathValue("id"))
 	switch {
 	case id == "":
 	case r.AuditGPU:
@@ -61,6 +62,6 @@ func (s *Server) refuseOutside(w http.ResponseWriter, q *http.Request, status in
 	writeStatus(w, status, e)
 	if p, ok := peerFrom(q.Context()); ok {
 		c := s.Identities.Caller(p)
-		s.Count(report.Entry{By: c.Name, UID: c.UID, Role: c.Role(), What: "request", Kind: string(e.Kind), Text: shortKey(e.Message)})
+		s.Count(report.Entry{By: c.Name, UID: c.UID, Role: c.Role(), What: "request", Kind: string(e.Kind), Text: request.Short(e.Message)})
 	}
 }

@@ -33,6 +33,7 @@ var (
 	Starts    = Bound{Kind: "requests that start a lease", Most: 96, Lasts: true}
 	Stops     = Bound{Kind: "requests that stop a lease", Most: 16}
 	Changes   = Bound{Kind: "requests that change the node", Most: 4}
+	Refusals  = Bound{Kind: "requests that are refused", Most: 8} // of the front
 )
 
 // limiter enforces bounds. The zero value works.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,7 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		c := &cappedConn{UnixConn: conn.(*net.UnixConn), l: l, peer: p, hasRole: l.hasRole(p)}
+		c.end.Store(c.UnixConn)
 		ok, instead := l.admit(c)
 		if instead != nil {
 			instead.shutDown()
@@ -201,18 +203,29 @@ type cappedConn struct {
 	peer    *Peer // read once: it costs a few system calls
 	hasRole bool
 	found   sync.Once
+	end     atomic.Pointer[net.UnixConn] // what ends it for both sides: itself, or the pair to the front that has it now
 }
 
 // Read finds the process of the peer before the first request arrives. That costs several system calls, for which the
 // connections of other users do not wait.
 func (c *cappedConn) Read(b []byte) (int, error) {
-	c.found.Do(func() { c.peer.findProcess(c.UnixConn) })
+	c.findProcess()
 	return c.UnixConn.Read(b)
 }
 
+func (c *cappedConn) findProcess() { c.found.Do(func() { c.peer.findProcess(c.UnixConn) }) }
+
 // shutDown ends the connection for both sides; the server closes it then. Close would wait until the goroutine that reads it now
 // runs, and the connections of other users with it.
-func (c *cappedConn) shutDown() { _ = errors.Join(c.CloseRead(), c.CloseWrite()) }
+func (c *cappedConn) shutDown() {
+	for {
+		end := c.end.Load()
+		_ = errors.Join(end.CloseRead(), end.CloseWrite())
+		if c.end.Load() == end {
+			return
+		}
+	}
+}
 
 // Close closes the connection and removes it from the counts.
 func (c *cappedConn) Close() error {

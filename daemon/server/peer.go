@@ -33,7 +33,14 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if err != nil {
 		return ctx // A request without a peer is refused.
 	}
-	return context.WithValue(ctx, PeerKey{}, p)
+	ctx = context.WithValue(ctx, PeerKey{}, p)
+	switch c.(type) {
+	case *cappedConn:
+		return context.WithValue(ctx, wayKey{}, direct)
+	case *frontConn:
+		return context.WithValue(ctx, wayKey{}, throughFront)
+	}
+	return ctx
 }
 
 func peerFrom(ctx context.Context) (*Peer, bool) {
@@ -43,8 +50,11 @@ func peerFrom(ctx context.Context) (*Peer, bool) {
 
 // peerOf reads the credentials of the connection; findProcess adds the process.
 func peerOf(c net.Conn) (*Peer, error) {
-	if capped, ok := c.(*cappedConn); ok {
-		return capped.peer, nil
+	switch c := c.(type) {
+	case *cappedConn:
+		return c.peer, nil
+	case *frontConn:
+		return c.from.peer, nil
 	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {

@@ -228,6 +228,7 @@ func TestReplacedConnectionIsNotAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &cappedConn{UnixConn: accepted.(*net.UnixConn), l: &cappedListener{}, peer: &Peer{}}
+	c.end.Store(c.UnixConn)
 	defer c.Close()
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -1,102 +1,20 @@
 package server
 
-import (
-	"fmt"
-	"maps"
-	"net/http"
-	"net/url"
-	"slices"
-	"strings"
-
-	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/version"
-)
+import "github.com/gpushare/gpushare/internal/request"
 
 // Query is the keys that a route has, each with the type of its value.
-type Query map[string]queryType
+type Query = request.Query
 
-type queryType int
-
+// The types of values of a query.
 const (
-	// Flag is true or false, 1 or 0. An empty value is an error.
-	Flag queryType = iota
-	// Text is read by the handler.
-	Text
+	Flag = request.Flag
+	Text = request.Text
 )
-
-// parse reads the query of a request. An unknown key is an error, because a request to check a change, with an error in the key,
-// would be carried out.
-func (q Query) parse(r *http.Request) (url.Values, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, invalid("query", []api.FieldError{{Message: err.Error()}})
-	}
-	var wrong []api.FieldError
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		if f := q.check(key, values[key]); f != nil {
-			wrong = append(wrong, *f)
-		}
-	}
-	return values, invalid("query", wrong)
-}
-
-// check returns what is wrong with one key; nil if nothing is.
-func (q Query) check(key string, values []string) *api.FieldError {
-	t, known := q[key]
-	switch {
-	case !known:
-		return unknownKey(key, key, slices.Sorted(maps.Keys(q)))
-	case len(values) > 1:
-		return &api.FieldError{Path: key, Message: "is there more than once"}
-	case t == Flag:
-		if _, ok := flags[values[0]]; !ok {
-			return &api.FieldError{Path: key, Message: fmt.Sprintf("%.64q is not a boolean", values[0]), Hint: "write true, false, 1 or 0"}
-		}
-	}
-	return nil
-}
-
-var flags = map[string]bool{"true": true, "1": true, "false": false, "0": false}
-
-// unknownKey is the error of a key that does not exist, with the nearest one that does.
-func unknownKey(path, key string, known []string) *api.FieldError {
-	f := &api.FieldError{Path: shortKey(path), Message: fmt.Sprintf("unknown key %q", shortKey(key))}
-	if near, ok := api.Nearest(key, known); ok {
-		f.Hint = fmt.Sprintf("did you mean %q?", near)
-	} else if len(known) > 0 {
-		f.Hint = "the keys are " + strings.Join(known, ", ")
-	} else {
-		f.Hint = "there are no keys"
-	}
-	return f
-}
-
-// shortKey bounds the part of a request that an error repeats.
-func shortKey(s string) string {
-	const most = 128
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
-}
-
-// invalid returns the error of a query or of a body; nil if no field is wrong. The version is in the hint, because a newer client
-// may use keys that this daemon does not know.
-func invalid(what string, wrong []api.FieldError) error {
-	if len(wrong) == 0 {
-		return nil
-	}
-	hint := fmt.Sprintf("gpushared %s has API v1: see 'gpushare version'", version.Version)
-	if wrong[0].Hint != "" {
-		hint = wrong[0].Hint + "; " + hint
-	}
-	return &api.Error{Kind: api.KindInvalid, Message: "cannot read the " + what + ": " + wrong[0].Error(), Hint: hint, Fields: wrong}
-}
 
 // Flag returns a boolean of the query; false if it is absent.
 func (c *Call) Flag(key string) bool {
 	c.mustDeclare(key)
-	return flags[c.query.Get(key)]
+	return request.Flags[c.query.Get(key)]
 }
 
 // Text returns a value of the query; empty if it is absent.

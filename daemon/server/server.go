@@ -21,16 +21,11 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/request"
 )
 
-// Limits of the API.
-const (
-	maxHeader    = 16 << 10
-	MaxBody      = 1 << 20
-	idleTimeout  = 2 * time.Minute
-	readTimeout  = 10 * time.Second // of a request's head, and then of its body
-	writeTimeout = 30 * time.Second // of one answer, or one line of a long one
-)
+// MaxBody is the limit of a body in bytes.
+const MaxBody = request.MaxBody
 
 // Call is one request with its caller.
 type Call struct {
@@ -45,10 +40,10 @@ type Call struct {
 	identities *Identities // nil in a test that calls a handler
 	query      url.Values  // checked
 
-	slot   *slot       // nil while it has none
-	slots  *slots      // nil in a test that calls a handler
-	bodies *bodyMemory // nil in a test that calls a handler
-	body   int         // bytes that are counted in bodies
+	slot   *slot               // nil while it has none
+	slots  *slots              // nil in a test that calls a handler
+	bodies *request.BodyMemory // nil in a test that calls a handler
+	body   int                 // bytes that are counted in bodies
 }
 
 // Ctx ends with the request.
@@ -88,7 +83,7 @@ func (c *Call) reply(status int, contentType []string, b []byte) error {
 // StartPart sets the deadline for the next part of the answer. A caller that does not read is disconnected: the answer may
 // be a new lease, which keeps its GPU until then.
 func StartPart(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // A test's recorder has none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(request.WriteTimeout)) // A test's recorder has none.
 }
 
 // Handler routes requests: identity, access, the handler of the route, and the encoding of its error.
@@ -98,32 +93,19 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(r.Method+" "+r.Pattern, func(w http.ResponseWriter, q *http.Request) { s.Serve(w, q, &r) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
-		if methods := s.methods(mux, q); len(methods) > 0 {
-			w.Header().Set("Allow", strings.Join(methods, ", "))
-			s.refuseOutside(w, q, http.StatusMethodNotAllowed, &api.Error{Kind: api.KindInvalid, Message: "cannot " + shortKey(q.Method) + " " + q.URL.Path + ": its methods are " + strings.Join(methods, ", ")})
-			return
+		status, allow, e := request.Outside(mux, q)
+		if len(allow) > 0 {
+			w.Header().Set("Allow", strings.Join(allow, ", "))
 		}
-		s.refuseOutside(w, q, http.StatusNotFound, &api.Error{Kind: api.KindNotFound, Message: "there is no " + q.Method + " " + q.URL.Path, Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"})
+		s.refuseOutside(w, q, status, e)
 	})
-	return closesUnread(mux)
-}
-
-// methods returns the methods of the routes with the path of a request.
-func (s *Server) methods(mux *http.ServeMux, q *http.Request) []string {
-	var out []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete} {
-		other := &http.Request{Method: m, URL: q.URL, Host: q.Host}
-		if _, pattern := mux.Handler(other); pattern != "/" {
-			out = append(out, m)
-		}
-	}
-	return out
+	return request.BoundsHead(request.ClosesUnread(mux))
 }
 
 // Serve answers one request of a route.
 func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
-	if q.Header.Get("Origin") != "" || q.Header.Get("Referer") != "" || (q.Host != "gpushare" && q.Host != "localhost") {
-		s.refuseOutside(w, q, http.StatusForbidden, &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"})
+	if e := request.Browser(q); e != nil {
+		s.refuseOutside(w, q, http.StatusForbidden, e)
 		return
 	}
 	p, ok := peerFrom(q.Context())
@@ -132,10 +114,19 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 		return
 	}
 	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p), identities: s.Identities}
+	if !s.cameTheRightWay(c) {
+		w.Header().Set("Connection", "close")
+		writeError(w, &api.Error{Kind: api.KindUnavailable, Message: "your role has changed since the connection was opened", Hint: "send the request again"})
+		return
+	}
 	if s.Identities.Names.HasPending() {
 		s.Identities.WakeNames()
 	}
-	s.audit(c, r, s.answer(c, r))
+	refused := s.answer(c, r)
+	if c.route != nil {
+		r = c.route // of a request that the front refused
+	}
+	s.audit(c, r, refused)
 }
 
 // answer checks the request and calls the handler; it returns the refusal that it wrote. Of a caller who may not use the route
@@ -198,9 +189,9 @@ func (c *Call) begin(kind work) (err error) {
 // parse checks the query, and that there is no body where none is read.
 func (c *Call) parse(r *Route) (err error) {
 	if c.route = r; r.Body == nil && c.R.ContentLength != 0 {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot " + r.What + ": this request has no body", Hint: "its options are in the query"}
+		return request.NoBody(r.What)
 	}
-	c.query, err = r.Query.parse(c.R)
+	c.query, err = r.Query.Parse(c.R.URL.RawQuery)
 	return err
 }
 
@@ -240,9 +231,9 @@ func (s *Server) NewServer(ctx context.Context) *http.Server {
 		Handler:           s.Handler(),
 		ConnContext:       withPeer,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: readTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
+		ReadHeaderTimeout: request.ReadTimeout,
+		IdleTimeout:       request.IdleTimeout,
+		MaxHeaderBytes:    request.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 }
@@ -300,10 +291,11 @@ type Route struct {
 // Server answers requests on the socket.
 type Server struct {
 	*report.Reporter
+	Front      Front // reads callers who are not administrators; nil: the server does
 	Tasks      *loop.Group
 	Identities *Identities
 	limiter    limiter
 	slots      slots
-	bodies     bodyMemory
+	bodies     request.BodyMemory
 	Routes     []Route
 }

@@ -1,4 +1,4 @@
-package server
+package request
 
 import (
 	"bytes"
@@ -15,39 +15,20 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Document is the body of a route that reads it itself, as YAML.
-type Document struct{}
-
-// Decode reads the body of a request as the type that its route declares. Unknown, repeated and differently capitalised keys are
-// errors: package json would ignore the first, take the last of the second, and accept the third.
-func Decode[T any](c *Call) (*T, error) {
-	if c.route != nil && reflect.TypeFor[T]() != reflect.TypeOf(c.route.Body) {
-		return nil, fmt.Errorf("internal error: %s %s declares a body of another type", c.route.Method, c.route.Pattern)
+// Decode reads a document into out, a pointer. Unknown, repeated and differently capitalised keys are errors: package json would
+// ignore the first, take the last of the second, and accept the third.
+func Decode(b []byte, out any) error {
+	if err := checkJSON(b, reflect.TypeOf(out).Elem()); err != nil {
+		return err
 	}
-	b, err := c.Body()
-	if err != nil {
-		return nil, err
-	}
-	kind := arriving
-	if len(b) > ownBody {
-		kind = longBodies
-	}
-	if err := c.begin(kind); err != nil {
-		return nil, err
-	}
-	defer c.slot.end()
-	if err := checkJSON(b, reflect.TypeFor[T]()); err != nil {
-		return nil, err
-	}
-	out := new(T)
 	if err := json.Unmarshal(b, out); err != nil {
 		f := api.FieldError{Message: err.Error()}
 		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			f = api.FieldError{Path: kind.Field, Message: "a JSON " + kind.Value + " is not allowed here"}
 		}
-		return nil, invalid("request", []api.FieldError{f})
+		return Invalid("request", []api.FieldError{f})
 	}
-	return out, nil
+	return nil
 }
 
 // checkJSON checks the keys of a document, of which there is exactly one.
@@ -63,9 +44,9 @@ func checkJSON(b []byte, t reflect.Type) error {
 		err = errors.New("the JSON value is not complete")
 	}
 	if err != nil {
-		return invalid("request", []api.FieldError{{Message: err.Error()}})
+		return Invalid("request", []api.FieldError{{Message: err.Error()}})
 	}
-	return invalid("request", w.wrong)
+	return Invalid("request", w.wrong)
 }
 
 const (
@@ -119,7 +100,7 @@ func (w *keyChecker) object(t reflect.Type, path string, depth int) error {
 		inner, known := keys[key]
 		switch {
 		case seen[key]:
-			w.report(&api.FieldError{Path: shortKey(at), Message: "is there more than once"})
+			w.report(&api.FieldError{Path: Short(at), Message: "is there more than once"})
 		case strict && !known:
 			w.report(unknownKey(at, key, slices.Sorted(maps.Keys(keys))))
 		case !strict:

@@ -1,0 +1,237 @@
+// Package fronting keeps gpushare-front running, in which callers who are not administrators are read, and passes connections to
+// it. It reads nothing of a caller itself. How the process is started is the host's.
+package fronting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/internal/front"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/sandbox"
+)
+
+const (
+	startTimeout = 20 * time.Second // until it has given up what it does not need
+	passTimeout  = 2 * time.Second  // a front that takes no connection for so long does not run
+	startWait    = 5 * time.Second  // a caller waits so long for one that starts
+	firstPause   = 200 * time.Millisecond
+	mostPause    = 30 * time.Second
+	steady       = time.Minute // one that ran for so long did not fail because of its start
+)
+
+// condition is the kind of all conditions of this package.
+const condition = "front"
+
+// Process is a front that was started.
+type Process interface {
+	PID() int
+	Done() <-chan struct{}
+	Kill() error
+}
+
+// Starter starts a front with its end of the control socket as standard input.
+type Starter interface {
+	StartFront(ctx context.Context, control *os.File) (Process, error)
+}
+
+// Front is the front of a daemon. Set the exported fields before Run.
+type Front struct {
+	*report.Reporter
+	Starter Starter
+	Table   front.Table
+
+	mu      locks.Mutex[locks.Leaf] // guards what follows
+	control *net.UnixConn           // nil: none serves
+	process Process
+	failed  error         // the last one ended, or did not start, and there is a pause
+	changed chan struct{} // closed when control or failed is set; nil: nobody waits
+}
+
+// Run keeps a front running until ctx ends.
+func (f *Front) Run(ctx context.Context) {
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := f.runOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > steady {
+			pause = 0
+		}
+		f.Log.Error("gpushare-front does not serve", "error", err, "pause", pause)
+		if pause > 0 { // The first time callers wait for the next one.
+			f.set(nil, nil, err)
+			f.Conditions.Set(condition, "", "callers who are not administrators are not served: "+err.Error(), "it is started again within "+mostPause.String()+"; see 'journalctl -u gpushared'")
+		}
+		if !loop.Pause(ctx, pause) {
+			return
+		}
+		f.set(nil, nil, nil)
+		pause = min(max(2*pause, firstPause), mostPause)
+	}
+}
+
+// runOnce starts a front and returns when it does not serve any more, with the reason.
+func (f *Front) runOnce(ctx context.Context) error {
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	control, p, err := f.start(start)
+	if err != nil {
+		return err
+	}
+	defer control.Close() // It ends then.
+	f.set(control, p, nil)
+	f.Conditions.Clear(condition, "")
+	select {
+	case <-p.Done():
+		f.set(nil, nil, nil)
+		return fmt.Errorf("pid %d (gpushare-front) has ended", p.PID())
+	case <-ctx.Done():
+		f.set(nil, nil, ctx.Err())
+		_ = p.Kill() // The end of the control socket ends it too.
+		return ctx.Err()
+	}
+}
+
+// start starts a front, and returns when it is confined and reads connections.
+func (f *Front) start(ctx context.Context) (*net.UnixConn, Process, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot start gpushare-front: %w", os.NewSyscallError("socketpair", err))
+	}
+	own, theirs := os.NewFile(uintptr(pair[0]), "control"), os.NewFile(uintptr(pair[1]), "control")
+	conn, err := net.FileConn(own)
+	own.Close()
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("cannot start gpushare-front: %w", err)
+	}
+	control := conn.(*net.UnixConn)
+	p, err := f.Starter.StartFront(ctx, theirs)
+	theirs.Close()
+	if err != nil {
+		control.Close()
+		return nil, nil, err
+	}
+	if err := f.greet(ctx, control, p); err != nil {
+		control.Close()
+		_ = p.Kill() // It has ended, or does now.
+		return nil, nil, fmt.Errorf("cannot start gpushare-front: %w", err)
+	}
+	return control, p, nil
+}
+
+// greet passes the routes, waits until the front is confined, and reads back what the kernel enforces.
+func (f *Front) greet(ctx context.Context, control *net.UnixConn, p Process) error {
+	deadline, _ := ctx.Deadline()
+	if err := control.SetDeadline(deadline); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = control.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var ready front.Ready
+	if err := front.Send(control, f.Table); err != nil {
+		return err
+	}
+	if err := front.Receive(control, &ready); err != nil {
+		return err
+	}
+	state, err := sandbox.StateOf(p.PID())
+	if err != nil {
+		return err
+	}
+	f.reportConfinement(p.PID(), ready, state)
+	return control.SetDeadline(time.Time{})
+}
+
+// reportConfinement reports what the front has although it should not. Before it has read a byte of a caller its word is good, but what
+// the kernel says of a process counts.
+func (f *Front) reportConfinement(pid int, ready front.Ready, s sandbox.State) {
+	missing := ready.Missing
+	if s.UID == 0 {
+		missing = append(missing, "it runs as root")
+	}
+	if s.Effective != 0 || s.Permitted != 0 {
+		missing = append(missing, fmt.Sprintf("it has capabilities (%x)", s.Effective|s.Permitted))
+	}
+	if !s.NoNewPrivs {
+		missing = append(missing, "it may get new privileges")
+	}
+	if !s.Filtered {
+		missing = append(missing, "the kernel does not filter its calls")
+	}
+	f.Log.Info("gpushare-front is ready", "pid", pid, "uid", s.UID, "landlock", ready.Landlock, "missing", missing)
+	if len(missing) == 0 {
+		f.Conditions.Clear(condition, "confinement")
+		return
+	}
+	text := missing[0]
+	if len(missing) > 1 {
+		text += fmt.Sprintf(", and %d more", len(missing)-1)
+	}
+	f.Conditions.Set(condition, "confinement", "gpushare-front, which reads what callers send, is not confined as it should be: "+text, "see 'gpushare doctor' and 'journalctl -u gpushared'; callers are served")
+}
+
+// set publishes what serves now, or why nothing does.
+func (f *Front) set(control *net.UnixConn, p Process, failed error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.control, f.process, f.failed = control, p, failed
+	if f.changed != nil && (control != nil || failed != nil) {
+		close(f.changed)
+		f.changed = nil
+	}
+}
+
+// errStarting: callers have waited long enough.
+var errStarting = errors.New("it is being started")
+
+// serving returns the control socket of the front that serves. It waits for one that is being started.
+func (f *Front) serving(ctx context.Context) (*net.UnixConn, Process, error) {
+	timer := time.NewTimer(startWait)
+	defer timer.Stop()
+	for {
+		f.mu.Lock()
+		control, p, failed := f.control, f.process, f.failed
+		if f.changed == nil {
+			f.changed = make(chan struct{})
+		}
+		changed := f.changed
+		f.mu.Unlock()
+		if control != nil || failed != nil {
+			return control, p, failed
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil, nil, errStarting
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// HandOver passes the connection of a user to the front, and returns the other end: what comes from there comes from that user.
+func (f *Front) HandOver(ctx context.Context, client *net.UnixConn, uid int) (*net.UnixConn, error) {
+	control, p, err := f.serving(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("gpushare-front does not run: %w", err)
+	}
+	_ = control.SetWriteDeadline(time.Now().Add(passTimeout)) // The write returns the error.
+	own, err := front.HandOver(control, client, uid)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		f.Log.Error("gpushare-front takes no connections", "pid", p.PID())
+		_ = p.Kill() // Another one is started.
+	}
+	return own, err
+}

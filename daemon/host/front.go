@@ -1,0 +1,109 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"syscall"
+
+	"github.com/gpushare/gpushare/daemon/fronting"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/systemd"
+)
+
+// frontUser is the user that the packages create for gpushare-front. Nobody has the files that belong to no user.
+const (
+	frontUser = "gpushare-front"
+	nobody    = 65534
+)
+
+// FrontUser returns the uid and gid of gpushare-front, from the files of this host: the directory may hang.
+func FrontUser() (uid, gid int) {
+	u, err := user.Lookup(frontUser)
+	if err != nil {
+		return nobody, nobody
+	}
+	uid, errUID := strconv.Atoi(u.Uid)
+	gid, errGID := strconv.Atoi(u.Gid)
+	if errUID != nil || errGID != nil || uid == 0 || gid == 0 {
+		return nobody, nobody
+	}
+	return uid, gid
+}
+
+// frontEnv is the whole environment of the front. A crash must not print what the memory of callers has.
+func frontEnv() []string { return []string{"GOTRACEBACK=single"} }
+
+// childFront starts the front as a child of the daemon. It may be killed with it at any time.
+type childFront struct{ program string }
+
+// StartFront starts the front as another user, without capabilities and groups.
+func (c childFront) StartFront(_ context.Context, control *os.File) (fronting.Process, error) {
+	uid, gid := FrontUser()
+	cmd := exec.Command(c.program)
+	cmd.Env, cmd.Dir = frontEnv(), "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = control, os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start gpushare-front: %w", err)
+	}
+	p := &child{cmd: cmd, done: make(chan struct{})}
+	go func() { // ends with the process
+		defer close(p.done)
+		_ = cmd.Wait() // only its end matters
+	}()
+	return p, nil
+}
+
+// child is a process that the daemon started.
+type child struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+func (p *child) PID() int              { return p.cmd.Process.Pid }
+func (p *child) Done() <-chan struct{} { return p.done }
+func (p *child) Kill() error           { return p.cmd.Process.Kill() }
+
+// unitFront starts the front as a unit: the daemon's own may not change its user.
+type unitFront struct {
+	a       *systemd.Adapter
+	program string
+}
+
+// StartFront starts the unit, and returns when it runs.
+func (u unitFront) StartFront(ctx context.Context, control *os.File) (fronting.Process, error) {
+	uid, gid := FrontUser()
+	name := "gpushare-front-" + rand.Text()[:8]
+	pid, err := u.a.StartConfined(ctx, systemd.Confined{
+		Name: name, Description: "gpushare, reader of requests", Argv: []string{u.program}, Env: frontEnv(), Slice: "gpushared.slice", Stdin: control, UID: uid, GID: gid, Memory: frontMemory, Tasks: frontTasks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	start, err := procfs.Start(pid)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start gpushare-front: it exited at once: %w", err)
+	}
+	fd, err := procfs.OpenPidfd(pid, start)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start gpushare-front: it exited at once: %w", err)
+	}
+	p := &unitWorker{fd: fd, done: make(chan struct{})}
+	go func() { // ends with the process
+		defer close(p.done)
+		defer fd.Close()
+		_ = fd.Wait(context.Background()) // only its end matters
+	}()
+	return p, nil
+}
+
+// The limits of the unit.
+const (
+	frontMemory = 256 << 20
+	frontTasks  = 64
+)
