@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime"
 	"runtime/debug"
 
 	"github.com/gpushare/gpushare/internal/front"
@@ -23,7 +22,6 @@ const memoryGoal = 64 << 20
 
 func main() {
 	debug.SetMemoryLimit(memoryGoal)
-	runtime.GOMAXPROCS(1) // It mostly waits, and must not look for the limits of its cgroup, which it cannot read.
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

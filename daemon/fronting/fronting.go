@@ -24,6 +24,7 @@ const (
 	passTimeout  = 2 * time.Second  // a front that takes no connection for so long does not run
 	startWait    = 5 * time.Second  // a caller waits so long for one that starts
 	firstPause   = 200 * time.Millisecond
+	shortPause   = time.Second // before the next start: callers wait so long
 	mostPause    = 30 * time.Second
 	steady       = time.Minute // one that ran for so long did not fail because of its start
 )
@@ -61,7 +62,7 @@ func (f *Front) Run(ctx context.Context) {
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := f.runOnce(ctx)
+		served, err := f.runOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -69,25 +70,31 @@ func (f *Front) Run(ctx context.Context) {
 			pause = 0
 		}
 		f.Log.Error("gpushare-front does not serve", "error", err, "pause", pause)
-		if pause > 0 { // The first time callers wait for the next one.
-			f.set(nil, nil, err)
+		if !served {
 			f.Conditions.Set(condition, "", "callers who are not administrators are not served: "+err.Error(), "it is started again within "+mostPause.String()+"; see 'journalctl -u gpushared'")
+		}
+		if pause > shortPause { // Callers wait for the next one otherwise.
+			f.set(nil, nil, err)
 		}
 		if !loop.Pause(ctx, pause) {
 			return
 		}
 		f.set(nil, nil, nil)
-		pause = min(max(2*pause, firstPause), mostPause)
+		most := mostPause
+		if served {
+			most = shortPause // Who can end it must not be able to keep it away.
+		}
+		pause = min(max(2*pause, firstPause), most)
 	}
 }
 
-// runOnce starts a front and returns when it does not serve any more, with the reason.
-func (f *Front) runOnce(ctx context.Context) error {
+// runOnce starts a front and returns when it does not serve any more, with the reason and whether it has served.
+func (f *Front) runOnce(ctx context.Context) (served bool, err error) {
 	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	control, p, err := f.start(start)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer control.Close() // It ends then.
 	f.set(control, p, nil)
@@ -95,11 +102,11 @@ func (f *Front) runOnce(ctx context.Context) error {
 	select {
 	case <-p.Done():
 		f.set(nil, nil, nil)
-		return fmt.Errorf("pid %d (gpushare-front) has ended", p.PID())
+		return true, fmt.Errorf("pid %d (gpushare-front) has ended", p.PID())
 	case <-ctx.Done():
 		f.set(nil, nil, ctx.Err())
 		_ = p.Kill() // The end of the control socket ends it too.
-		return ctx.Err()
+		return true, ctx.Err()
 	}
 }
 

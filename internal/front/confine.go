@@ -50,6 +50,7 @@ func Confine() Ready {
 			r.Missing = append(r.Missing, fmt.Sprintf("%s: %v", what, err))
 		}
 	}
+	try("it may have descriptors of others", closeInherited())
 	try("its memory is not the first to be freed", os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(oomFirst)), 0))
 	for _, l := range []struct {
 		what     int
@@ -80,4 +81,23 @@ func limit(what int, most uint64) error {
 	}
 	l.Cur, l.Max = min(l.Max, most), min(l.Max, most)
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &l))
+}
+
+// closeInherited closes what a program before this one left open: a daemon has descriptors of whoever started it. Those of this process
+// would be closed by an exec.
+func closeInherited() error {
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range all {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd) // It is not used here.
+		}
+	}
+	return nil
 }
