@@ -144,7 +144,7 @@ func TestFrontIsConfined(t *testing.T) {
 // memberConn connects as a member, whose requests the front reads. It ends with the test.
 func memberConn(t *testing.T, n *harness.Node, uid int) net.Conn {
 	t.Helper()
-	c, err := dialAs(n.Socket(), uid)
+	c, err := dialAs(n.Socket(), uid, uid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,15 +153,15 @@ func memberConn(t *testing.T, n *harness.Node, uid int) net.Conn {
 }
 
 // dialAs connects from a thread with another uid, which is what the kernel reports of the peer. The thread ends then.
-func dialAs(socket string, uid int) (net.Conn, error) {
+func dialAs(socket string, uid, gid int) (net.Conn, error) {
 	type result struct {
 		c   net.Conn
 		err error
 	}
 	done := make(chan result, 1)
 	go func() {
-		lockThread() // It is not unlocked: the thread ends with the goroutine.
-		if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESGID, uintptr(uid), uintptr(uid), ^uintptr(0)); errno != 0 {
+		runtime.LockOSThread() // It is not unlocked: the thread ends with the goroutine.
+		if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), ^uintptr(0)); errno != 0 {
 			done <- result{nil, errno}
 			return
 		}
@@ -433,6 +433,3 @@ func descriptorsOf(t *testing.T, pid int) int {
 		return err != nil || !strings.HasPrefix(to, "socket:")
 	}))
 }
-
-// lockThread binds the goroutine to its thread.
-func lockThread() { runtime.LockOSThread() }
