@@ -86,7 +86,7 @@ var rules = map[string]rule{
 	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},
 	"cmd/gpushare":      {own: []string{"internal/cli"}, why: "main is wiring"},
 	"cmd/gpushared":     {own: []string{"daemon", "internal/version"}, why: "main is wiring"},
-	"cmd/gpushare-nvml": {own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/version"}, why: "main is wiring"},
+	"cmd/gpushare-nvml": {own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/sandbox", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thaw watchdog must outlive every other program: it has the fewest dependencies"},
 
 	"internal/chart":     {own: []string{"api"}, pure: true, why: "chart is the values of a plot: the terminal and the image draw the same ones"},

@@ -26,11 +26,12 @@ import (
 // stdio are the output streams of the command.
 type stdio struct {
 	out, err io.Writer
+	process  bool // they are those of a process of its own, which restricts itself
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], stdio{os.Stdout, os.Stderr})
+	code := run(ctx, os.Args[1:], stdio{os.Stdout, os.Stderr, true})
 	stop()
 	os.Exit(code) // do not wait: a call inside the driver may never return
 }
@@ -43,6 +44,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 	token := flags.String("token", "", "send this `token` to the daemon")
 	library := flags.String("library", "", "load the NVML library from this `path`")
 	hostRoot := flags.String("host-root", "", "read /proc and /sys under this `directory`")
+	confined := flags.Bool("confined", false, "its files are restricted already")
 	debug := flags.Bool("debug", false, "log more")
 	show := flags.Bool("version", false, "print the version and exit")
 	var excluded []gpu.UUID
@@ -71,6 +73,9 @@ func run(ctx context.Context, args []string, std stdio) int {
 	}
 	log := slog.New(slog.NewTextHandler(std.err, &slog.HandlerOptions{Level: level}))
 
+	if std.process && !*confined {
+		log.Warn("the files of the GPU worker are not restricted", "err", restrictFiles(*hostRoot)) // Else it does not return.
+	}
 	conn, err := worker.Dial(ctx, *connect, *token)
 	if err != nil {
 		log.Error("gpushare-nvml failed", "err", err)
@@ -81,6 +86,11 @@ func run(ctx context.Context, args []string, std stdio) int {
 			nvml.WithLibraryPath(*library), nvml.WithHostRoot(*hostRoot), nvml.WithExcluded(excluded...), nvml.WithLogger(log))
 		if err != nil {
 			return nil, err // not d: a nil *Driver is not a nil gpu.Driver
+		}
+		if std.process {
+			if err := calls().Apply(); err != nil {
+				log.Warn("the calls of the GPU worker are not restricted", "err", err)
+			}
 		}
 		return d, nil
 	}

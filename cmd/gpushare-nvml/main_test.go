@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := run(context.Background(), tt.args, stdio{&out, &errs}); code != tt.code {
+			if code := run(context.Background(), tt.args, stdio{out: &out, err: &errs}); code != tt.code {
 				t.Errorf("exit code %d; want %d", code, tt.code)
 			}
 			if said := out.String() + errs.String(); !strings.Contains(said, tt.says) {

@@ -10,12 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is a call of the kernel in a filter. With Mask it is meant only if the lower half of one of its arguments has Value under Mask.
+// Call is a call of the kernel in a filter. With Mask it is meant only if the lower half of one of its arguments has Value under Mask,
+// or with Other any other value.
 type Call struct {
 	Number uintptr
 	Arg    uint32
 	Mask   uint32
 	Value  uint32
+	Other  bool
 }
 
 // Filter decides which calls of the kernel a process may make. A call that it refuses fails with EPERM.
@@ -68,11 +70,15 @@ func (f *Filter) program() ([]bpf.RawInstruction, error) {
 				code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.Number), SkipFalse: 1}, bpf.RetConstant{Val: result})
 				continue
 			}
+			meant := bpf.JumpEqual
+			if c.Other {
+				meant = bpf.JumpNotEqual
+			}
 			code = append(code,
 				bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.Number), SkipFalse: 5},
 				load(offsetArgs+8*c.Arg), // Both architectures have the lower half first.
 				bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: c.Mask},
-				bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.Value, SkipFalse: 1},
+				bpf.JumpIf{Cond: meant, Val: c.Value, SkipFalse: 1},
 				bpf.RetConstant{Val: result},
 				load(offsetNumber),
 			)

@@ -47,7 +47,7 @@ func report(what string, err error) {
 
 func filtered() {
 	f := Filter{
-		Never:  []Call{{Number: unix.SYS_EXECVE}, {Number: unix.SYS_SOCKET, Arg: 0, Mask: 0xffffffff, Value: unix.AF_INET}},
+		Never:  []Call{{Number: unix.SYS_EXECVE}, {Number: unix.SYS_SOCKET, Arg: 0, Mask: 0xffffffff, Value: unix.AF_UNIX, Other: true}},
 		Absent: []Call{{Number: unix.SYS_PIDFD_OPEN}},
 	}
 	if err := f.Apply(); err != nil {

@@ -24,7 +24,7 @@ import (
 )
 
 // programs are the installed programs. Their modules have licences.
-var programs = []string{"./cmd/gpushare", "./cmd/gpushared", "./cmd/gpushare-nvml", "./cmd/gpushare-start", "./cmd/gpushare-thaw", "./cmd/gpushare-plot"}
+var programs = []string{"./cmd/gpushare", "./cmd/gpushared", "./cmd/gpushare-nvml", "./cmd/gpushare-start", "./cmd/gpushare-front", "./cmd/gpushare-thaw", "./cmd/gpushare-plot"}
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stderr))

@@ -22,7 +22,7 @@ func TestConsoleBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "gpusim", "gpusim-burn"} {
+	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "gpushare-front", "gpusim", "gpusim-burn"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
 			t.Skipf("%s is missing: run 'make build' first", p)
 		}

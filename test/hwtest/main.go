@@ -101,7 +101,7 @@ func (t *test) all(ctx context.Context, virtual string) error {
 	if err != nil {
 		return fmt.Errorf("cannot find the programs: %w", err)
 	}
-	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start"} {
+	for _, p := range []string{"gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "gpushare-front"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
 			return skipped(p + " is missing: run 'make build'")
 		}

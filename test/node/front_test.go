@@ -433,3 +433,45 @@ func descriptorsOf(t *testing.T, pid int) int {
 		return err != nil || !strings.HasPrefix(to, "socket:")
 	}))
 }
+
+// The worker that calls the vendor's library may not do what neither the library nor its program needs.
+func TestWorkerIsConfined(t *testing.T) {
+	n := start(t, quick)
+	var pid int
+	err := harness.Await(soon(t), 50*time.Millisecond, "the worker has opened the driver", func() (bool, error) {
+		all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			return false, err
+		}
+		for _, file := range all {
+			b, err := os.ReadFile(file)
+			if err != nil || !strings.Contains(string(b), "--confined") || !strings.Contains(string(b), n.Dir+"/") {
+				continue
+			}
+			if pid, err = strconv.Atoi(filepath.Base(filepath.Dir(file))); err != nil {
+				return false, err
+			}
+			s, err := sandbox.StateOf(pid)
+			return err == nil && s.Filtered && s.NoNewPrivs, nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("it has %d threads: %v", len(threads), err)
+	}
+	for _, file := range threads {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue // It has ended.
+		}
+		for _, want := range []string{"\nSeccomp:\t2\n", "\nNoNewPrivs:\t1\n"} {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("%s lacks %q: %s", file, want, b)
+			}
+		}
+	}
+}
