@@ -31,6 +31,8 @@ func signatures() map[string]string {
 		"ExecStartEx": "a(sasas)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
 		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
 		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h", "OOMPolicy": "s", "LimitNOFILE": "t", "LimitNOFILESoft": "t",
+		"Group": "s", "CapabilityBoundingSet": "t", "NoNewPrivileges": "b", "PrivateNetwork": "b", "PrivateDevices": "b", "PrivateTmp": "b", "ProtectSystem": "s", "ProtectHome": "s",
+		"ProtectKernelTunables": "b", "ProtectControlGroups": "b", "RestrictNamespaces": "t",
 	}
 }
 

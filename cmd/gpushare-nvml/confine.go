@@ -16,7 +16,7 @@ import (
 // The library belongs to the vendor, and starts a program of the vendor that makes device nodes. So what is taken is what neither of
 // them needs: everything else is allowed.
 
-// changed are the folders below which the library and that program write: device nodes, /proc/driver/nvidia, sockets, logs.
+// changed are the directories below which the library and that program write: device nodes, /proc/driver/nvidia, sockets, logs.
 func changed(hostRoot string) []string {
 	dirs := []string{"/dev", "/proc", "/run", "/var/run", "/var/log", "/tmp", "/var/tmp"}
 	if hostRoot != "" && hostRoot != "/" {

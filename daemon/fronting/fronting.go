@@ -54,7 +54,7 @@ type Front struct {
 	control *net.UnixConn           // nil: none serves
 	process Process
 	failed  error         // the last one ended, or did not start, and there is a pause
-	changed chan struct{} // closed when control or failed is set; nil: nobody waits
+	changed chan struct{} // closed when control or failed is set; nil: no caller waits
 }
 
 // Run keeps a front running until ctx ends.

@@ -15,29 +15,31 @@ import (
 	"github.com/gpushare/gpushare/systemd"
 )
 
-// frontUser is the user that the packages create for gpushare-front. Nobody has the files that belong to no user.
+// frontUser is the user that the packages create for gpushare-front. Without it the front has the uid of files that belong to no user.
 const (
 	frontUser = "gpushare-front"
-	nobody    = 65534
+	noUser    = 65534
 )
 
 // FrontUser returns the uid and gid of gpushare-front, from the files of this host: the directory may hang.
 func FrontUser() (uid, gid int) {
 	u, err := user.Lookup(frontUser)
 	if err != nil {
-		return nobody, nobody
+		return noUser, noUser
 	}
 	uid, errUID := strconv.Atoi(u.Uid)
 	gid, errGID := strconv.Atoi(u.Gid)
 	if errUID != nil || errGID != nil || uid == 0 || gid == 0 {
-		return nobody, nobody
+		return noUser, noUser
 	}
 	return uid, gid
 }
 
 // frontEnv is the whole environment of the front. A crash must not print what the memory of callers has.
 // It must not look for the limits of its cgroup, whose files it would keep open.
-func frontEnv() []string { return []string{"GOTRACEBACK=single", "GOMAXPROCS=1", "GODEBUG=containermaxprocs=0"} }
+func frontEnv() []string {
+	return []string{"GOTRACEBACK=single", "GOMAXPROCS=1", "GODEBUG=containermaxprocs=0"}
+}
 
 // childFront starts the front as a child of the daemon. It may be killed with it at any time.
 type childFront struct{ program string }

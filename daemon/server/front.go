@@ -166,7 +166,7 @@ func (v *Serving) unavailable(c *cappedConn) {
 	}
 }
 
-// awaitBytes waits until a request begins to arrive: a client takes an answer before that for one that it did not ask for.
+// awaitBytes waits until a request begins to arrive: a client takes an answer before that for one that it did not expect.
 func awaitBytes(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

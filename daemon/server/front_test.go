@@ -67,16 +67,16 @@ func connOf(fd int) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// stranger is a uid that is no administrator: that of the test, or another one that root can be for a connection.
-func stranger() int {
+// notAdmin is a uid that is no administrator: that of the test, or another one that root can be for a connection.
+func notAdmin() int {
 	if uid := os.Geteuid(); uid != 0 {
 		return uid
 	}
 	return 1001
 }
 
-// dialAsStranger connects with that uid, from a thread of its own.
-func dialAsStranger(t *testing.T, socket string) net.Conn {
+// dialAsMember connects with that uid, from a thread of its own.
+func dialAsMember(t *testing.T, socket string) net.Conn {
 	t.Helper()
 	type result struct {
 		fd  int
@@ -86,7 +86,7 @@ func dialAsStranger(t *testing.T, socket string) net.Conn {
 	go func() {
 		if os.Geteuid() == 0 {
 			runtime.LockOSThread() // It is not unlocked: the thread ends with the goroutine.
-			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(stranger()), ^uintptr(0)); errno != 0 {
+			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(notAdmin()), ^uintptr(0)); errno != 0 {
 				done <- result{-1, errno}
 				return
 			}
@@ -131,7 +131,7 @@ func serveTaken(t *testing.T, f *taken) (socket string, s *Server) {
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	tasks := &loop.Group{}
 	ids := NewIdentities(r, tasks, "off")
-	ids.Table.Store(&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{stranger()}}}})
+	ids.Table.Store(&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{notAdmin()}}}})
 	who := func(c *Call) error {
 		return c.Reply(http.StatusOK, map[string]any{"uid": c.Caller.UID, "pid": c.Caller.Process.PID, "role": c.Caller.Role(), "started": c.Caller.Process.Start != 0})
 	}
@@ -162,7 +162,7 @@ func serveTaken(t *testing.T, f *taken) (socket string, s *Server) {
 	return socket, s
 }
 
-func ask(t *testing.T, c net.Conn, text string) (*http.Response, string) {
+func exchange(t *testing.T, c net.Conn, text string) (*http.Response, string) {
 	t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
@@ -182,13 +182,13 @@ func ask(t *testing.T, c net.Conn, text string) (*http.Response, string) {
 func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 	f := &taken{ends: make(chan [2]net.Conn, 4)}
 	socket, _ := serveTaken(t, f)
-	dialAsStranger(t, socket)
+	dialAsMember(t, socket)
 	ends := <-f.ends
 	defer ends[0].Close()
 	defer ends[1].Close()
 	pair := ends[1]
 	const claims = "X-Forwarded-For: root\r\nAuthorization: Basic cm9vdDo=\r\nX-Uid: 0\r\nX-Remote-User: root\r\n"
-	res, text := ask(t, pair, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n"+claims+"\r\n")
+	res, text := exchange(t, pair, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n"+claims+"\r\n")
 	var who struct {
 		UID, PID int
 		Role     string
@@ -197,10 +197,10 @@ func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &who); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("%d %s: %v", res.StatusCode, text, err)
 	}
-	if who.UID != stranger() || who.PID != os.Getpid() || who.Role != "member" || !who.Started && os.Geteuid() != 0 { // Of root the thread that connected has another uid than the process.
+	if who.UID != notAdmin() || who.PID != os.Getpid() || who.Role != "member" || !who.Started && os.Geteuid() != 0 { // Of root the thread that connected has another uid than the process.
 		t.Errorf("the daemon takes it for %+v", who)
 	}
-	if res, text := ask(t, pair, "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\n"+claims+"Content-Length: 0\r\n\r\n"); res.StatusCode != http.StatusForbidden {
+	if res, text := exchange(t, pair, "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\n"+claims+"Content-Length: 0\r\n\r\n"); res.StatusCode != http.StatusForbidden {
 		t.Errorf("a route of administrators: %d %s", res.StatusCode, text)
 	}
 	// Descriptors and credentials that are sent along change nothing: root's own pid, and another connection.
@@ -226,7 +226,7 @@ func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, err := io.ReadAll(res.Body)
-	if err != nil || json.Unmarshal(b, &who) != nil || who.UID != stranger() || who.Role != "member" {
+	if err != nil || json.Unmarshal(b, &who) != nil || who.UID != notAdmin() || who.Role != "member" {
 		t.Errorf("with credentials it is %s, %v", b, err)
 	}
 	// What is no HTTP ends this connection only.
@@ -236,11 +236,11 @@ func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 	if rest, err := io.ReadAll(pair); err != nil && !errors.Is(err, unix.ECONNRESET) || strings.Contains(string(rest), " 200 ") {
 		t.Errorf("garbage is answered with %q, %v", rest, err)
 	}
-	dialAsStranger(t, socket)
+	dialAsMember(t, socket)
 	next := <-f.ends
 	defer next[0].Close()
 	defer next[1].Close()
-	if res, _ := ask(t, next[1], "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK {
+	if res, _ := exchange(t, next[1], "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK {
 		t.Errorf("the next connection gets %d", res.StatusCode)
 	}
 }
@@ -250,23 +250,23 @@ func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 func TestRoleThatChangesOnAConnection(t *testing.T) {
 	f := &taken{ends: make(chan [2]net.Conn, 4)}
 	socket, s := serveTaken(t, f)
-	dialAsStranger(t, socket)
+	dialAsMember(t, socket)
 	ends := <-f.ends
 	defer ends[0].Close()
 	defer ends[1].Close()
 	before := *s.Identities.Table.Load()
 	now := before
-	now.Self = stranger()
+	now.Self = notAdmin()
 	s.Identities.Table.Store(&now)
-	if res, text := ask(t, ends[1], "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
+	if res, text := exchange(t, ends[1], "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
 		t.Errorf("through the front: %d %s", res.StatusCode, text)
 	}
-	direct := dialAsStranger(t, socket)
-	if res, text := ask(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK || !strings.Contains(text, `"admin"`) {
+	direct := dialAsMember(t, socket)
+	if res, text := exchange(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK || !strings.Contains(text, `"admin"`) {
 		t.Errorf("an administrator: %d %s", res.StatusCode, text)
 	}
 	s.Identities.Table.Store(&before)
-	if res, text := ask(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
+	if res, text := exchange(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
 		t.Errorf("who was an administrator: %d %s", res.StatusCode, text)
 	}
 }
@@ -275,7 +275,7 @@ func TestRoleThatChangesOnAConnection(t *testing.T) {
 func TestRefusalsOfTheFront(t *testing.T) {
 	f := &taken{ends: make(chan [2]net.Conn, 4)}
 	socket, _ := serveTaken(t, f)
-	dialAsStranger(t, socket)
+	dialAsMember(t, socket)
 	ends := <-f.ends
 	defer ends[0].Close()
 	defer ends[1].Close()
@@ -295,7 +295,7 @@ func TestRefusalsOfTheFront(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, text := ask(t, ends[1], "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
+		res, text := exchange(t, ends[1], "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
 		if res.StatusCode != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s: %d %s", c.name, res.StatusCode, text)
 		}
@@ -305,7 +305,7 @@ func TestRefusalsOfTheFront(t *testing.T) {
 	}
 }
 
-// Nobody reaches the route of refusals directly.
+// No caller reaches the route of refusals directly.
 func TestRefusalsAreOfTheFrontOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an administrator is root here")
@@ -316,16 +316,16 @@ func TestRefusalsAreOfTheFrontOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if res, text := ask(t, c, "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 2\r\n\r\n{}"); res.StatusCode != http.StatusNotFound {
+	if res, text := exchange(t, c, "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 2\r\n\r\n{}"); res.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", res.StatusCode, text)
 	}
 }
 
-// Without a front callers get an answer that nobody has read their request for, and their connection ends.
+// Without a front callers get an answer for a request that was not read, and their connection ends.
 func TestAnswerWithoutAFront(t *testing.T) {
 	socket, _ := serveTaken(t, &taken{fail: errors.New("it does not run")})
-	c := dialAsStranger(t, socket)
-	res, text := ask(t, c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 1000000\r\n\r\n{")
+	c := dialAsMember(t, socket)
+	res, text := exchange(t, c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 1000000\r\n\r\n{")
 	if res.StatusCode != http.StatusServiceUnavailable || !res.Close || !strings.Contains(text, `"unavailable"`) || !strings.Contains(text, "gpushare-front does not run") {
 		t.Errorf("%d %s", res.StatusCode, text)
 	}

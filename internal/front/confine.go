@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/sandbox"
 )
 
@@ -83,10 +84,10 @@ func limit(what int, most uint64) error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &l))
 }
 
-// closeInherited closes what a program before this one left open: a daemon has descriptors of whoever started it. Those of this process
+// closeInherited closes what a program before this one left open: a daemon has descriptors of the process that started it. Those of this process
 // would be closed by an exec.
 func closeInherited() error {
-	all, err := os.ReadDir("/proc/self/fd")
+	all, _, err := boundedread.Entries("/proc/self/fd", mostFiles)
 	if err != nil {
 		return err
 	}

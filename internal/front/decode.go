@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/internal/request"
 )
 
-// asked is a request as it is sent to the daemon: made from what was understood, never from what arrived.
-type asked struct {
+// understood is a request as it is sent to the daemon: made from what was understood, never from what arrived.
+type understood struct {
 	method string
 	target string // escaped
 	body   []byte
@@ -22,8 +22,8 @@ type asked struct {
 }
 
 // understand decodes a request of a route, or returns why it is refused.
-func (f *Front) understand(w http.ResponseWriter, q *http.Request, r *route, uid int) (*asked, error) {
-	a := &asked{method: q.Method, target: target(q, r.Pattern)}
+func (f *Front) understand(w http.ResponseWriter, q *http.Request, r *route, uid int) (*understood, error) {
+	a := &understood{method: q.Method, target: target(q, r.Pattern)}
 	if r.Admin {
 		a.last = q.ContentLength != 0
 		return a, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/gpushare/internal/request"
 )
 
-// serve asks the daemon what a caller asked, or reports why it was not understood.
+// serve sends on what a caller requests, or reports why it was not understood.
 func (f *Front) serve(w http.ResponseWriter, q *http.Request, r *route) {
 	l, ok := q.Context().Value(linkKey{}).(*link)
 	if !ok {
@@ -32,7 +32,7 @@ func (f *Front) serve(w http.ResponseWriter, q *http.Request, r *route) {
 		f.refuse(w, q, l, &Refusal{Route: r.Method + " " + r.Pattern, Error: *refusalOf(err)})
 		return
 	}
-	f.ask(w, q, l, a, given)
+	f.request(w, q, l, a, given)
 }
 
 // outside reports a request that reaches no route.
@@ -65,11 +65,11 @@ func (f *Front) refuse(w http.ResponseWriter, q *http.Request, l *link, r *Refus
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	f.ask(w, q, l, &asked{method: http.MethodPost, target: RefusalPath, body: b}, func() {})
+	f.request(w, q, l, &understood{method: http.MethodPost, target: RefusalPath, body: b}, func() {})
 }
 
 // head is what precedes the body.
-func (a *asked) head() []byte {
+func (a *understood) head() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: gpushare\r\n", a.method, a.target)
 	if a.method != http.MethodGet && a.method != http.MethodHead {
@@ -82,16 +82,16 @@ func (a *asked) head() []byte {
 // inline is the size up to which a request fits into the buffer of the pair, which is empty: sending it does not wait.
 const inline = 16 << 10
 
-// ask sends a request to the daemon and its answer to the caller. If either end goes away, so does the other. sent is called when the
+// request sends a request to the daemon and its answer to the caller. If either end goes away, so does the other. sent is called when the
 // body is not needed any more.
-func (f *Front) ask(w http.ResponseWriter, q *http.Request, l *link, a *asked, sent func()) {
-	stop := context.AfterFunc(q.Context(), func() { _ = l.daemon.Close() }) // The daemon sees that its caller is gone.
+func (f *Front) request(w http.ResponseWriter, q *http.Request, l *link, a *understood, sent func()) {
+	stop := context.AfterFunc(q.Context(), func() { _ = l.daemon.Close() }) // The daemon sees that its caller has closed the connection.
 	defer stop()
 	message := append(a.head(), a.body...)
 	written := make(chan struct{})
 	write := func() {
 		defer close(written)
-		_, _ = l.daemon.Write(message) // The daemon may answer without reading all of it, and close: then there is an answer or gone is closed.
+		_, _ = l.daemon.Write(message) // The daemon may answer without reading all of it, and close: then there is an answer or ended is closed.
 		sent()
 	}
 	if len(message) <= inline {
@@ -101,9 +101,9 @@ func (f *Front) ask(w http.ResponseWriter, q *http.Request, l *link, a *asked, s
 	}
 	select {
 	case <-l.here:
-	case <-l.gone:
+	case <-l.ended:
 		<-written
-		panic(http.ErrAbortHandler) // No answer: the caller may ask again.
+		panic(http.ErrAbortHandler) // No answer: the caller may send it again.
 	}
 	keep := false
 	defer func() {

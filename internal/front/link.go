@@ -15,10 +15,10 @@ type link struct {
 	daemon        *net.UnixConn
 	answers       *bufio.Reader // of daemon
 
-	here chan struct{} // the first bytes of an answer have arrived
-	read chan bool     // an answer was read; false: the link ends
-	gone chan struct{} // closed when the daemon's end is
-	left chan struct{} // closed when the server has closed the connection of the caller
+	here  chan struct{} // the first bytes of an answer have arrived
+	read  chan bool     // an answer was read; false: the link ends
+	ended chan struct{} // closed when the daemon's end is
+	left  chan struct{} // closed when the server has closed the connection of the caller
 
 	mu   sync.Mutex // guards what follows
 	busy bool       // a request of the caller runs
@@ -28,7 +28,7 @@ type link struct {
 func newLink(client, daemon *net.UnixConn, uid int) *link {
 	l := &link{
 		UnixConn: client, uid: uid, daemon: daemon, answers: bufio.NewReader(daemon),
-		here: make(chan struct{}), read: make(chan bool), gone: make(chan struct{}), left: make(chan struct{}),
+		here: make(chan struct{}), read: make(chan bool), ended: make(chan struct{}), left: make(chan struct{}),
 	}
 	go l.watch() // ends with the daemon's end of the pair
 	return l
@@ -37,16 +37,16 @@ func newLink(client, daemon *net.UnixConn, uid int) *link {
 // watch waits for answers, and for the end of the pair, which is then also that of the caller.
 func (l *link) watch() {
 	defer l.finish()
-	defer close(l.gone)
+	defer close(l.ended)
 	for {
 		if _, err := l.answers.Peek(1); err != nil {
 			return
 		}
 		l.mu.Lock()
-		asked := l.busy
+		expected := l.busy
 		l.mu.Unlock()
-		if !asked {
-			return // Nothing was asked.
+		if !expected {
+			return // Nothing was requested.
 		}
 		select {
 		case l.here <- struct{}{}:
@@ -71,7 +71,7 @@ func (l *link) finish() {
 	}
 }
 
-// state is told by the server. After the answer to the last request the connection ends.
+// state is what the server reports. After the answer to the last request the connection ends.
 func (l *link) state(s http.ConnState) {
 	switch s {
 	case http.StateActive, http.StateIdle:

@@ -8,7 +8,7 @@ import (
 const mostHead = 16 << 10
 
 // MaxHeader is the value of http.Server with which a connection is refused after mostHead bytes without the end of a head: package
-// http allows 4 KiB more than it is told.
+// http allows 4 KiB more than this.
 const MaxHeader = mostHead - 4<<10
 
 // BoundsHead refuses what MaxHeader lets pass: package http does not count what arrived together with the request before it.

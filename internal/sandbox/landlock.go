@@ -14,7 +14,7 @@ import (
 // ErrNoLandlock: this kernel has no Landlock, or it was not enabled at boot.
 var ErrNoLandlock = errors.New("this kernel does not have Landlock")
 
-// Files are the folders and files that a process may use with everything below them. The zero value has none.
+// Files are the directories and files that a process may use with everything below them. The zero value has none.
 type Files struct {
 	Read  []string // read, and execute
 	Write []string // everything

@@ -3,11 +3,10 @@ package sandbox
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // State is what the kernel says of the confinement of a process.
@@ -25,12 +24,7 @@ const mostStatus = 1 << 20
 
 // StateOf reads the state of a process.
 func StateOf(pid int) (State, error) {
-	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return State{}, fmt.Errorf("cannot read the confinement of pid %d: %w", pid, err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, mostStatus))
+	b, _, err := boundedread.OfProcess(pid, "status", mostStatus) // The kernel writes a list of groups after the uids, and what is needed after that.
 	if err != nil {
 		return State{}, fmt.Errorf("cannot read the confinement of pid %d: %w", pid, err)
 	}

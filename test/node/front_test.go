@@ -337,7 +337,7 @@ func commandOf(t *testing.T, n *harness.Node, who person, args ...string) *exec.
 	return cmd
 }
 
-// A front that does not start closes the daemon to users, who are told so at once, and not to administrators. A condition says why.
+// A front that does not start closes the daemon to users, who get an error that says so, and not to administrators. A condition says why.
 func TestWithoutAFrontAdministratorsAreServed(t *testing.T) {
 	n := startFronted(t, "front", "/bin/false")
 	err := harness.Await(soon(t), 50*time.Millisecond, "the condition is there", func() (bool, error) {
@@ -381,12 +381,12 @@ func TestRequestEndsWithItsCallerThroughTheFront(t *testing.T) {
 	apply(t, n, replaced(t, rolesSpec, "gpus: {index: 2}}]\n  - name: blue", "gpus: {index: 2}, max_leases: 1}]\n  - name: blue"))
 	who := callers()[member]
 	connections := descriptorsOf(t, n.DaemonPID())
-	hold, err := n.Spawn(commandOf(t, n, who, "run", "-q", "--", "sh", "-c", "echo held.; exec sleep 600"))
+	runs, err := n.Spawn(commandOf(t, n, who, "run", "-q", "--", "sh", "-c", "echo runs.; exec sleep 600"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(hold.Kill)
-	if err := hold.AwaitLine(soon(t), "held."); err != nil {
+	t.Cleanup(runs.Kill)
+	if err := runs.AwaitLine(soon(t), "runs."); err != nil {
 		t.Fatal(err)
 	}
 	waits, err := n.Spawn(commandOf(t, n, who, "run", "-q", "--wait", "1h", "--", "true"))
@@ -412,7 +412,7 @@ func TestRequestEndsWithItsCallerThroughTheFront(t *testing.T) {
 		t.Error(err)
 	}
 	follows.Close()
-	hold.Kill()
+	runs.Kill()
 	err = harness.Await(soon(t), 50*time.Millisecond, "the daemon has closed the connections", func() (bool, error) {
 		return descriptorsOf(t, n.DaemonPID()) <= connections, nil
 	})

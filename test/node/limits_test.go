@@ -19,16 +19,16 @@ import (
 )
 
 // stated finds the numbers of a sentence of the documentation.
-func stated(t *testing.T, page, sentence string) []int {
+func stated(t *testing.T, file, sentence string) []int {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(root, "docs", page))
+	b, err := os.ReadFile(filepath.Join(root, "docs", file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Join(strings.Fields(string(b)), " ")
 	found := regexp.MustCompile(sentence).FindStringSubmatch(text)
 	if found == nil {
-		t.Fatalf("%s does not say %q", page, sentence)
+		t.Fatalf("%s does not say %q", file, sentence)
 	}
 	var out []int
 	for _, word := range found[1:] {
@@ -46,10 +46,10 @@ func stated(t *testing.T, page, sentence string) []int {
 func TestStatedLimits(t *testing.T) {
 	n := startFronted(t)
 	api := stated(t, "api.md", `The head of a request has at most (\d+) KiB, a body at most (\d+) MiB. One user may have (\d+) connections, all users together (\d+); callers without a role (\d+) and (\d+)`)
-	page := stated(t, "security.md", `connections \| (\d+) of one user, (\d+) of all; .* Without a role: (\d+) of one uid, (\d+) of all \|`)
+	security := stated(t, "security.md", `connections \| (\d+) of one user, (\d+) of all; .* Without a role: (\d+) of one uid, (\d+) of all \|`)
 	request := stated(t, "security.md", `a request \| (\d+) KiB of head and (\d+) s until it has arrived, (\d+) MiB of body and (\d+) s for it`)
-	if fmt.Sprint(api[2:]) != fmt.Sprint(page) || api[0] != request[0] || api[1] != request[2] {
-		t.Fatalf("api.md says %v, and security.md %v and %v", api, page, request)
+	if fmt.Sprint(api[2:]) != fmt.Sprint(security) || api[0] != request[0] || api[1] != request[2] {
+		t.Fatalf("api.md says %v, and security.md %v and %v", api, security, request)
 	}
 	who, idle := callers(), descriptorsOf(t, n.DaemonPID())
 	connectionLimit := func(t *testing.T, n *harness.Node, name string, limit int, uids ...int) {
@@ -74,11 +74,11 @@ func TestStatedLimits(t *testing.T) {
 	})
 	connectionLimit(t, n, "one member", api[2], who[member].uid)
 	connectionLimit(t, n, "one caller without a role", api[4], who[withoutRole].uid)
-	strangers := make([]int, 2*api[5]/api[4])
-	for i := range strangers {
-		strangers[i] = 480000 + i
+	without := make([]int, 2*api[5]/api[4])
+	for i := range without {
+		without[i] = 480000 + i
 	}
-	connectionLimit(t, n, "callers without a role", api[5], strangers...)
+	connectionLimit(t, n, "callers without a role", api[5], without...)
 	// All users: as many members as are needed, by their group.
 	members := make([]int, 2*api[3]/api[2])
 	for i := range members {
@@ -155,8 +155,8 @@ func slowLimits(t *testing.T, n *harness.Node, name string, uid int, head, body 
 				t.Fatal(err)
 			}
 			_, err := io.ReadAll(conn)
-			if took := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) || took < c.limit-time.Second {
-				t.Errorf("a %s of %s that does not arrive has its connection for %v, want %v", c.what, name, took, c.limit)
+			if after := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) || after < c.limit-time.Second {
+				t.Errorf("a %s of %s that does not arrive has its connection for %v, want %v", c.what, name, after, c.limit)
 			}
 		})
 	}
@@ -180,7 +180,7 @@ func connectionLimit(t *testing.T, n *harness.Node, name string, limit int, uids
 			open = append(open, c)
 		}
 	}
-	ask := func(c net.Conn) bool {
+	answered := func(c net.Conn) bool {
 		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func connectionLimit(t *testing.T, n *harness.Node, name string, limit int, uids
 	}
 	served := 0
 	for _, c := range open {
-		if ask(c) {
+		if answered(c) {
 			served++
 		}
 	}
