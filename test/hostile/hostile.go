@@ -217,13 +217,13 @@ func mappings(n, uid int) (int, error) {
 	if _, err := unix.Mmap(-1, 0, 1<<30, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE); err != nil {
 		return 0, err
 	}
-	page := os.Getpagesize()
-	b, err := unix.Mmap(-1, 0, n*page, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	unit := os.Getpagesize()
+	b, err := unix.Mmap(-1, 0, n*unit, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return 0, err
 	}
 	for i := 0; i < n; i += 2 { // Every second page differs, so each is a mapping.
-		if err := unix.Mprotect(b[i*page:(i+1)*page], unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		if err := unix.Mprotect(b[i*unit:(i+1)*unit], unix.PROT_READ|unix.PROT_WRITE); err != nil {
 			return i, nil //nolint:nilerr // vm.max_map_count is reached.
 		}
 	}

@@ -221,7 +221,7 @@ func TestHostileProcesses(t *testing.T) {
 		}
 		began := time.Now()
 		id := attach(t, n, "--pid", fmt.Sprint(pid), "-t", "red", "--grant", "part")
-		took := time.Since(began)
+		duration := time.Since(began)
 		command("status")
 		command("top", "-b", "-n", "1")
 		command("explain", id)
@@ -231,7 +231,7 @@ func TestHostileProcesses(t *testing.T) {
 			t.Errorf("its command is %.40q", c.Command)
 		}
 		command("lease", "release", id)
-		alive(fmt.Sprintf("an attach of %s in %v", program, took.Round(time.Millisecond)))
+		alive(fmt.Sprintf("an attach of %s in %v", program, duration.Round(time.Millisecond)))
 	}
 	apply(t, n, joined)
 	awaitStatus(t, n, "MPS does not run", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.PID != 0 })
