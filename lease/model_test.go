@@ -534,7 +534,7 @@ func testModel(t *testing.T, v View) (preempted int) {
 		defer func() { preempted += m.preempted }()
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "start more": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "preempt": m.Preempt, "lose driver": m.LoseDriver, "restart": m.Restart,
+			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "preempt": m.Preempt, "lose driver": m.LoseDriver, "restart": m.Restart, "revoke": m.Revoke,
 		})
 	})
 	return preempted
