@@ -240,13 +240,13 @@ func TestUseSurvivesARestart(t *testing.T) {
 func TestLatelyIsBounded(t *testing.T) {
 	var u lately
 	u.advance(epoch, time.Hour, nil)
-	for i := range 2 * maxLately {
+	for i := range maxLately + 20 {
 		u.advance(u.at.Add(time.Second), 1000*time.Hour, map[member]float64{{"t", i}: float64(10 + i)})
 	}
 	if n := len(u.used); n != maxLately {
 		t.Errorf("%d users are kept", n)
 	}
-	if u.used[member{"t", 0}] != 0 || u.used[member{"t", 2*maxLately - 1}] == 0 {
+	if u.used[member{"t", 0}] != 0 || u.used[member{"t", maxLately + 19}] == 0 {
 		t.Error("who used most was forgotten")
 	}
 	u.advance(u.at.Add(-time.Hour), time.Hour, map[member]float64{{"t", 1}: 1}) // A clock that goes back.
