@@ -239,15 +239,19 @@ func TestAnsibleDocumentation(t *testing.T) {
 		}
 		Return map[string]any
 	}
-	b, err := a.command(t, "ansible-doc", "--json", "gpushare.node.spec", "gpushare.node.tenant", "gpushare.node.info").Output()
+	b, err := a.command(t, "ansible-doc", "--json", "gpushare.node.spec", "gpushare.node.tenant", "gpushare.node.info", "gpushare.node.members").Output()
 	if err == nil {
 		err = json.Unmarshal(b, &documents)
 	}
-	if err != nil || len(documents) != 3 {
+	if err != nil || len(documents) != 4 {
 		t.Fatalf("ansible-doc: %v\n%s", err, b)
 	}
 	for name, p := range documents {
-		if p.Doc.Options["socket"].Description == nil || len(p.Return) == 0 {
+		first := "socket"
+		if name == "gpushare.node.members" {
+			first = "group"
+		}
+		if p.Doc.Options[first].Description == nil || len(p.Return) == 0 {
 			t.Errorf("%s has the options %v", name, p.Doc.Options)
 		}
 	}

@@ -42,6 +42,7 @@ failed_tasks() { grep -A3 -E '^(fatal|failed):' "$plays/$1.out" | tr '\n' ' '; }
 
 check_installs() {
 	want "the package before" "$(dpkg-query -W -f '${db:Status-Status}' gpushare 2>/dev/null || true)" ""
+	install_lab_profiles
 	[ -d /usr/local/lib/gpusim ] || install_virtual_gpus # Where the phase runs alone.
 	systemctl daemon-reload
 	systemctl start gpusim.service
