@@ -184,8 +184,9 @@ func (p permission) ensure() (was, is acl.List, owner int, err error) {
 	}
 	owner = int(st.Uid)
 	if owner != os.Geteuid() || p.list.Group != 0 && int(st.Gid) != os.Getegid() {
+		// The unit of gpushared has no CAP_CHOWN: only root gives such a file away, and only root takes it back.
 		if err := os.Lchown(p.path, os.Geteuid(), os.Getegid()); err != nil {
-			return was, is, owner, err
+			return was, is, owner, fmt.Errorf("cannot restrict %s: it belongs to uid %d: run 'chown root:root %s': %w", p.path, owner, p.path, err)
 		}
 	}
 	if was.Equal(p.list) {

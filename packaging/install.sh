@@ -48,6 +48,7 @@ done
 for unit in "$here"/systemd/*; do
 	put_unit "$unit"
 done
+put 0755 "$here/generator/gpushare-generator" lib/systemd/system-generators/gpushare-generator
 put 0644 "$here/sysusers.d/gpushare.conf" lib/sysusers.d/gpushare.conf
 put 0644 "$here/tmpfiles.d/gpushare.conf" lib/tmpfiles.d/gpushare.conf
 put 0644 "$here/preset/90-gpushare.preset" lib/systemd/system-preset/90-gpushare.preset
@@ -69,6 +70,13 @@ for file in examples/monitoring/*; do
 done
 for file in examples/prolog/*; do
 	put 0755 "$file" "share/gpushare/$file"
+done
+# What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place.
+for profile in "$here"/apparmor/*; do
+	install -D -m 0644 "$profile" "$destdir/etc/apparmor.d/$(basename "$profile")"
+	sed -i -e "s#/usr/libexec/#$prefix/libexec/#g" -e "s#/usr/{sbin,bin}/gpushared#$prefix/{sbin,bin}/gpushared#g" \
+		"$destdir/etc/apparmor.d/$(basename "$profile")"
+	echo "/etc/apparmor.d/$(basename "$profile")" >>"$record"
 done
 if [ ! -e "$destdir/etc/gpushare/gpushared.yaml" ]; then
 	install -D -m 0644 "$here/etc/gpushared.yaml" "$destdir/etc/gpushare/gpushared.yaml"

@@ -50,7 +50,8 @@ contents() {
 	(cd "$work/root" && find . -type f -printf '%m %P\n' | sort -k 2) | while read -r mode file; do
 		type= target=/$file
 		case $file in
-		etc/*) type='type: "config|noreplace", ' ;;
+		# A profile is replaced and removed with the programs; what an administrator adds to it is in /etc/apparmor.d/local.
+		etc/gpushare/*) type='type: "config|noreplace", ' ;;
 		usr/share/zsh/*) [ "$1" = rpm ] || target=/usr/share/zsh/vendor-completions/$(basename "$file") ;;
 		esac
 		echo "  - {src: \"$work/root/$file\", dst: \"$target\", ${type}file_info: {mode: 0$mode, owner: root, group: root}}"

@@ -20,7 +20,14 @@ if [ -z "$destdir" ]; then
 fi
 
 while read -r file; do
-	rm -f "$destdir$prefix/$file"
+	case $file in
+	/etc/apparmor.d/*)
+		# A profile that stays loaded would confine what is installed at its path next.
+		[ -n "$destdir" ] || ! command -v apparmor_parser >/dev/null || apparmor_parser --remove "$file" 2>/dev/null || true
+		rm -f "$destdir$file"
+		;;
+	*) rm -f "$destdir$prefix/$file" ;;
+	esac
 done <"$record"
 rm -rf "$destdir$prefix/libexec/gpushare" "$destdir$prefix/share/gpushare" "$destdir$prefix/share/doc/gpushare"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then

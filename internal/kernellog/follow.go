@@ -19,12 +19,19 @@ import (
 const maxRecord = 8192
 
 // Follow calls f for each XID that the driver reports from now on, until ctx ends, and returns why it ended. Earlier records are
-// not read. It needs CAP_SYSLOG where kernel.dmesg_restrict is set.
+// not read. Of this host (hostRoot is /), it reads the log that is open as standard input, if it is; otherwise it needs CAP_SYSLOG
+// where kernel.dmesg_restrict is set.
 func Follow(ctx context.Context, hostRoot string, f func(Record)) error {
 	path := filepath.Join(hostRoot, "dev/kmsg")
-	file, err := open(path)
-	if err != nil {
-		return err
+	var file *os.File
+	var err error
+	if path == "/dev/kmsg" {
+		file = passed(int(os.Stdin.Fd()))
+	}
+	if file == nil {
+		if file, err = open(path); err != nil {
+			return err
+		}
 	}
 	defer func() { file.Close() }() // which may be another file by then
 	if _, err := file.Seek(0, io.SeekEnd); err != nil {

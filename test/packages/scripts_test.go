@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,9 +24,11 @@ func newHost(t *testing.T, files map[string]string) host {
 	for name, text := range files {
 		h.write(t, filepath.Join(h.root, name), text)
 	}
-	record := "#!/bin/sh\necho \"${0##*/} $*\" | sed 's#--root=[^ ]* ##' >>" + h.calls + "\n"
+	record := "#!/bin/sh\necho \"${0##*/} $*\" | sed 's#--root=[^ ]* ##; s#" + h.root + "##' >>" + h.calls + "\n"
 	h.write(t, filepath.Join(h.programs, "systemd-sysusers"), record)
 	h.write(t, filepath.Join(h.programs, "systemd-tmpfiles"), record)
+	// A profile whose name is in wrong is not read.
+	h.write(t, filepath.Join(h.programs, "apparmor_parser"), record+`test ! -e "`+h.root+`/wrong/${2##*/}"`+"\n")
 	// A file with the name of a unit in enabled or failed decides; queries are not recorded.
 	h.write(t, filepath.Join(h.programs, "systemctl"), `#!/bin/sh
 case "$*" in
@@ -100,7 +103,17 @@ const (
 	tmpfiles = "systemd-tmpfiles --create gpushare.conf"
 	preset   = "systemctl --quiet --no-reload preset gpushare-login-filter.service gpushare-thaw.service gpushared.socket gpushared.service"
 	reload   = "systemctl daemon-reload"
+
+	apparmor = "sys/module/apparmor/parameters/enabled" // Y if AppArmor is active
 )
+
+// profiles are the calls for each profile.
+func profiles(option string) (calls []string) {
+	for _, p := range []string{"gpushared", "gpushare-nvml", "gpushare-thaw"} {
+		calls = append(calls, "apparmor_parser "+option+" /etc/apparmor.d/"+p)
+	}
+	return calls
+}
 
 func TestInstallation(t *testing.T) {
 	t.Parallel()
@@ -142,6 +155,15 @@ func TestInstallation(t *testing.T) {
 		{
 			"a daemon that does not start is reported", running(map[string]string{"broken/gpushared.service": ""}), "upgrade", "configure",
 			restarted, "systemctl status gpushared.service",
+		},
+		{
+			"with AppArmor the profiles are loaded before the daemon starts", running(map[string]string{apparmor: "Y\n"}), "upgrade", "configure",
+			slices.Concat([]string{sysusers, tmpfiles}, profiles("--replace"), restarted[2:]), "",
+		},
+		{"AppArmor is off", running(map[string]string{apparmor: "N\n"}), "upgrade", "configure", restarted, ""},
+		{
+			"a profile that is not loaded is reported", running(map[string]string{apparmor: "Y\n", "wrong/gpushare-nvml": ""}), "upgrade", "configure",
+			slices.Concat([]string{sysusers, tmpfiles}, profiles("--replace"), restarted[2:]), "apparmor_parser --replace /etc/apparmor.d/gpushare-nvml",
 		},
 		{"a removal that was refused changes nothing", running(nil), "", "abort-remove", []string{""}, ""},
 	} {
@@ -190,6 +212,19 @@ func TestStateOfAnotherFormat(t *testing.T) {
 				t.Errorf("preinst %s exits with %d: %s", c.action, code, out)
 			}
 		})
+	}
+}
+
+// A profile does not outlive its program, and an upgrade keeps it in force.
+func TestProfilesAreUnloaded(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string][]string{"remove": profiles("--remove"), "0": profiles("--remove"), "upgrade": nil, "1": nil} {
+		h := newHost(t, running(map[string]string{apparmor: "Y\n", "usr/bin/gpushare": "#!/bin/sh\n"}))
+		code, out, calls := h.run(t, nil, "prerm", action)
+		calls = slices.DeleteFunc(calls, func(c string) bool { return !strings.HasPrefix(c, "apparmor_parser") })
+		if code != 0 || !slices.Equal(calls, want) {
+			t.Errorf("prerm %s exits with %d, calls %q: %s", action, code, calls, out)
+		}
 	}
 }
 

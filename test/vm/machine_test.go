@@ -108,14 +108,14 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 			// the CPU.
 			"highres=off "+
 			// Hardening and accounting that cost time at each page, call or switch. No check needs them.
-			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off audit=0 psi=0 noautogroup nowatchdog "+
+			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off psi=0 noautogroup nowatchdog "+
 			// The removal of a cgroup waits for an RCU grace period, which otherwise waits for the next tick.
 			"rcupdate.rcu_expedited=1 "+
 			// The emulator translates a program again at each new address. At a fixed address a process starts in 40 % of the time.
 			// No check is about addresses.
 			"norandmaps transparent_hugepage=never "+
-			// The modules of Debian without AppArmor, for which no profile is installed, and bpf, which takes seconds.
-			"lsm=landlock,lockdown,yama,integrity gpushare.lab="+strings.Join(phases, ","),
+			// The modules of Debian without bpf, which takes seconds.
+			"lsm=landlock,lockdown,yama,apparmor,integrity apparmor=1 security=apparmor gpushare.lab="+strings.Join(phases, ","),
 		"-drive", "file="+m.disk+",if=none,id=root,cache=unsafe", "-device", "virtio-blk-pci,drive=root",
 		"-drive", "file="+m.payload+",format=raw,if=none,id=payload,readonly=on",
 		"-device", "virtio-blk-pci,drive=payload,serial=lab",

@@ -125,3 +125,26 @@ thaw() {
 set_properties() { # set_properties UNIT RUNTIME COUNT PROPERTY...
 	busctl call --quiet $manager SetUnitProperties "sba(sv)" "$@"
 }
+
+# check_confined is run at the end of each phase: the programs of the package run with their profile of AppArmor in force, and the
+# kernel has denied them nothing since the phase before.
+check_confined() {
+	local p name label running=() denied seen
+	want "AppArmor" "$(cat /sys/module/apparmor/parameters/enabled)" Y
+	for p in $(pgrep -x 'gpushared|gpushare-thaw|gpushare-nvml'); do
+		name=$(cat "/proc/$p/comm" 2>/dev/null) || continue # It has ended.
+		label=$(cat "/proc/$p/attr/current" 2>/dev/null) || continue
+		want "the profile of $name" "$label" "$name (enforce)"
+		running+=("$name")
+	done
+	# No pass because nothing runs: a phase that ends without the daemon has stopped it.
+	if active gpushared.service; then
+		[[ " ${running[*]} " == *" gpushared "* && " ${running[*]} " == *" gpushare-nvml "* ]] || die "of the daemon only '${running[*]}' was found"
+	fi
+	seen=$(cat /run/lab/denied 2>/dev/null || echo 0)
+	denied=$(journalctl --no-pager -k -b -o cat | grep 'apparmor="DENIED"' | grep -E '(profile|label|peer)="gpushare' || true)
+	echo "$denied" | grep -c . >/run/lab/denied || true
+	[ "$(cat /run/lab/denied)" -le "$seen" ] || die "denied: $(echo "$denied" | tail -n "+$((seen + 1))" | sed 's/.*apparmor=/apparmor=/' | sort | uniq -c | sort -nr | head -n 12 | tr '\n' ';')"
+	note "confined: ${running[*]:-nothing runs}"
+}
+active() { [ "$(property "$1" ActiveState)" = active ]; }

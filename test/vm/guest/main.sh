@@ -16,7 +16,7 @@ checks_of() { sed -n 's/^# checks: *//p' "$here/phases/$1.sh" 2>/dev/null; }
 perl "$here/spent.pl" /run/lab/spent on || say "note the kernel does not report the CPU time of programs"
 plan=
 for phase in $phases; do
-	for check in $(checks_of "$phase"); do plan+=" $phase/$check"; done
+	for check in $(checks_of "$phase") confined; do plan+=" $phase/$check"; done
 	# A phase that is not there is a check that was announced and never ends.
 	[ -n "$(checks_of "$phase")" ] || plan+=" $phase/missing"
 done
@@ -54,7 +54,7 @@ used() {
 		END { for (c in by) if (by[c] > 4) print by[c], c; printf "%d others\n", all - rest }' | sort -nr | head -n 9 | paste -sd, -
 }
 for phase in $phases; do
-	for check in $(checks_of "$phase"); do one "$phase" "$check"; done
+	for check in $(checks_of "$phase") confined; do one "$phase" "$check"; done
 	say "note after $phase: processor seconds since the boot $(used); ended in it: $(perl "$here/spent.pl" /run/lab/spent off)"
 done
 say done

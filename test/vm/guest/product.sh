@@ -12,6 +12,12 @@ install_virtual_gpus() {
 	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
 	install -m 0644 /opt/lab/guest/node/gpusim.service /etc/systemd/system/
 }
+# The profiles of the package know the paths of a real host. An administrator adds others here, and the lab does.
+install_lab_profiles() {
+	mkdir -p /etc/apparmor.d/local
+	printf '%s\n' '/var/lib/gpusim/{,**} rwk,' '/usr/local/lib/gpusim/** mrix,' >/etc/apparmor.d/local/gpushared
+	printf '%s\n' '/var/lib/gpusim/{,**} rwk,' '/usr/local/lib/gpusim/** mr,' >/etc/apparmor.d/local/gpushare-nvml
+}
 status() { gpushare status --json; }
 field() { # field JQ_EXPRESSION reads the status
 	status | gojq -r "$1"
@@ -61,6 +67,5 @@ want_moving() { # want_moving PID...: a process that is frozen permanently does 
 	mapfile -t before < <(busy_of "$@")
 	until_true 20 moved "${before[@]}" "$@"
 }
-active() { [ "$(property "$1" ActiveState)" = active ]; }
 answers() { gpushare version >/dev/null 2>&1; }
 mps_pid() { field '.gpus[] | select(.mode == "mps") | "\(.mps.pid) \(.mps.unit) \(.mps.state)"'; }

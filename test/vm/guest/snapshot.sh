@@ -21,6 +21,8 @@ for cg in / /user.slice /system.slice /gpushare.slice; do
 done
 bpftool prog show 2>/dev/null | awk '/name gpushare|name gs_/ { print }'
 find /sys/fs/bpf -mindepth 1 -iname '*gpushare*' 2>/dev/null
+echo "# profiles of AppArmor"
+grep gpushare /sys/kernel/security/apparmor/profiles
 echo "# D-Bus and users"
 ls /etc/dbus-1/system.d /usr/share/dbus-1/system.d 2>/dev/null | grep -i gpushare
 getent passwd | grep -i gpushare

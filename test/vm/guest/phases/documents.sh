@@ -18,6 +18,7 @@ walk_docs() { # walk_docs NAME
 prepare() {
 	# The image leaves documentation of packages out; a host does not.
 	rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap
+	install_lab_profiles
 	install_virtual_gpus
 	install -m 0644 /opt/lab/nodes/dgx-a100.yaml /usr/local/lib/gpusim/node.yaml
 	systemctl start gpusim.service

@@ -5,6 +5,7 @@
 . /opt/lab/guest/product.sh
 
 check_install() {
+	install_lab_profiles
 	bash /opt/lab/guest/snapshot.sh >"$state/before-install"
 	local began unit
 	began=$(uptime_ms)
@@ -57,6 +58,7 @@ check_daemon_starts() {
 	note "start to ready: $(($(uptime_ms) - began)) ms"
 	active gpushared.service
 	active gpushare-thaw.service
+	want "the standard input of the daemon" "$(readlink "/proc/$(property gpushared.service MainPID)/fd/0")" /dev/kmsg
 	[[ $(field .node.adapter) == systemd* ]] || die "the adapter is $(field .node.adapter)"
 	want "GPUs that the daemon sees" "$(field '.gpus | length')" 5
 }
