@@ -170,8 +170,8 @@ func TestBPFDoesNotReplaceSysAdmin(t *testing.T) {
 	}
 }
 
-// The page has a row for each capability of the unit, and for no other.
-func TestThePageHasEachCapability(t *testing.T) {
+// docs/security.md has a row for each capability of the unit, and for no other.
+func TestTheDocumentationHasEachCapability(t *testing.T) {
 	b, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestThePageHasEachCapability(t *testing.T) {
 	slices.Sort(has)
 	slices.Sort(rows)
 	if !slices.Equal(has, rows) {
-		t.Errorf("the unit has %v, and the page %v", has, rows)
+		t.Errorf("the unit has %v, and docs/security.md %v", has, rows)
 	}
 }
 

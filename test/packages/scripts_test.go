@@ -215,6 +215,32 @@ func TestStateOfAnotherFormat(t *testing.T) {
 	}
 }
 
+// A host that is upgraded has its state elsewhere, and its administrator may have added to the profile before.
+func TestProfileOfOtherPaths(t *testing.T) {
+	t.Parallel()
+	const added = "etc/apparmor.d/local/gpushared"
+	for name, c := range map[string]struct{ settings, before, want string }{
+		"the defaults":    {"log_level: info\n#state_dir: /var/lib/gpushare\n", "", ""},
+		"other paths":     {"state_dir: \"/srv/gpu state/\" # a disk of its own\nmps_control: /opt/mps-control\n", "", "\"/srv/gpu state/{,**}\" rwkl,\n\"/opt/mps-control\" mrix,\n"},
+		"nothing is lost": {"state_dir: /srv/state\n", "/opt/x r,\n", "/opt/x r,\n"},
+		"off is no path":  {"getent: off\n", "", ""},
+	} {
+		files := running(map[string]string{apparmor: "Y\n", "etc/gpushare/gpushared.yaml": c.settings})
+		if c.before != "" {
+			files[added] = c.before
+		}
+		h := newHost(t, files)
+		code, out, _ := h.run(t, nil, "postinst", "configure")
+		got, err := os.ReadFile(filepath.Join(h.root, added))
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		if err != nil || code != 0 || string(got) != c.want {
+			t.Errorf("%s: postinst exits with %d, added %q, %v: %s", name, code, got, err, out)
+		}
+	}
+}
+
 // A profile does not outlive its program, and an upgrade keeps it in force.
 func TestProfilesAreUnloaded(t *testing.T) {
 	t.Parallel()

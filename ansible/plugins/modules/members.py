@@ -27,7 +27,7 @@ author: The gpushare authors (@gpushare)
 """
 
 EXAMPLES = r"""
-- name: The administrators are alice and bob, and nobody else
+- name: The administrators are alice and bob, and no other user
   gpushare.node.members:
     group: gpushare-admin
     users: [alice, bob]
@@ -87,7 +87,7 @@ def main():
     if unknown:
         module.fail_json(msg="cannot set the members of %s: the host has no user %s; nothing was changed" % (group, ", ".join(unknown)))
     gid, before = members(module, group)
-    # gpasswd removes nobody from their own primary group.
+    # gpasswd removes no user from their own primary group.
     primary = sorted(u.pw_name for u in pwd.getpwall() if u.pw_gid == gid and u.pw_name not in wanted)
     added = [u for u in wanted if u not in before]
     removed = [u for u in before if u not in wanted] if p["exact"] else []

@@ -75,6 +75,7 @@ check_changes_nothing_again() {
 	sed 's/share: 30%/share: 29%/' "$spec" >$plays/other.yaml
 	cmp -s "$spec" $plays/other.yaml && die "the other spec is the same"
 	truth | gojq .counters.writes >$plays/writes
+	gpasswd --add bob gpushare-admin >/dev/null # Not in the list of administrators.
 	source=$plays/other.yaml play check --check --diff
 }
 
@@ -82,6 +83,8 @@ check_check_writes_nothing() {
 	await check
 	want "the run with --check" "$(cat $plays/check.code)" 0
 	[ "$(recap check changed)" -ge 1 ] || die "--check does not say that the spec would change"
+	grep -q '^-bob$' $plays/check.out || die "--diff does not show that bob would be removed from the administrators"
+	want "administrators" "$(getent group gpushare-admin | cut -d: -f4)" carol,bob
 	grep -q '29%' $plays/check.out || die "--diff does not show the change"
 	want "the generation" "$(field .node.generation)" 1
 	want "calls that changed a GPU" "$(truth | gojq .counters.writes)" "$(cat $plays/writes)"
