@@ -76,7 +76,7 @@ for profile in "$here"/apparmor/*; do
 	install -D -m 0644 "$profile" "$destdir/etc/apparmor.d/$(basename "$profile")"
 	sed -i -e "s#/usr/libexec/#$prefix/libexec/#g" -e "s#/usr/{sbin,bin}/gpushared#$prefix/{sbin,bin}/gpushared#g" \
 		"$destdir/etc/apparmor.d/$(basename "$profile")"
-	echo "/etc/apparmor.d/$(basename "$profile")" >>"$record"
+	echo "$(echo "${prefix#/}" | sed 's#[^/][^/]*#..#g')/etc/apparmor.d/$(basename "$profile")" >>"$record"
 done
 if [ ! -e "$destdir/etc/gpushare/gpushared.yaml" ]; then
 	install -D -m 0644 "$here/etc/gpushared.yaml" "$destdir/etc/gpushare/gpushared.yaml"

@@ -21,13 +21,14 @@ fi
 
 while read -r file; do
 	case $file in
-	/etc/apparmor.d/*)
+	*/etc/apparmor.d/*)
 		# A profile that stays loaded would confine what is installed at its path next.
-		[ -n "$destdir" ] || ! command -v apparmor_parser >/dev/null || apparmor_parser --remove "$file" 2>/dev/null || true
-		rm -f "$destdir$file"
+		if [ -z "$destdir" ] && [ "$(cat /sys/module/apparmor/parameters/enabled 2>/dev/null || true)" = Y ] && command -v apparmor_parser >/dev/null; then
+			apparmor_parser --remove "$prefix/$file" || true # It may have been removed by hand.
+		fi
 		;;
-	*) rm -f "$destdir$prefix/$file" ;;
 	esac
+	rm -f "$destdir$prefix/$file"
 done <"$record"
 rm -rf "$destdir$prefix/libexec/gpushare" "$destdir$prefix/share/gpushare" "$destdir$prefix/share/doc/gpushare"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
