@@ -71,13 +71,17 @@ done
 for file in examples/prolog/*; do
 	put 0755 "$file" "share/gpushare/$file"
 done
-# What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place.
-for profile in "$here"/apparmor/*; do
-	install -D -m 0644 "$profile" "$destdir/etc/apparmor.d/$(basename "$profile")"
-	sed -i -e "s#/usr/libexec/#$prefix/libexec/#g" -e "s#/usr/{sbin,bin}/gpushared#$prefix/{sbin,bin}/gpushared#g" \
-		"$destdir/etc/apparmor.d/$(basename "$profile")"
-	echo "$(echo "${prefix#/}" | sed 's#[^/][^/]*#..#g')/etc/apparmor.d/$(basename "$profile")" >>"$record"
+# What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place. The one of
+# the daemon is an example, because with it the daemon cannot stop what runs in containers that AppArmor confines.
+put_profile() { # put_profile SOURCE TARGET
+	install -D -m 0644 "$1" "$destdir$2"
+	sed -i -e "s#/usr/libexec/#$prefix/libexec/#g" -e "s#/usr/{sbin,bin}/gpushared#$prefix/{sbin,bin}/gpushared#g" "$destdir$2"
+	echo "$(echo "${prefix#/}" | sed 's#[^/][^/]*#..#g')$2" >>"$record"
+}
+for profile in "$here"/apparmor/gpushare*; do
+	put_profile "$profile" "/etc/apparmor.d/$(basename "$profile")"
 done
+put_profile "$here/apparmor/optional/gpushared" "$prefix/share/gpushare/apparmor/gpushared"
 if [ ! -e "$destdir/etc/gpushare/gpushared.yaml" ]; then
 	install -D -m 0644 "$here/etc/gpushared.yaml" "$destdir/etc/gpushare/gpushared.yaml"
 fi

@@ -1,8 +1,21 @@
 # Units and processes that run already are attached, and containers of podman run with the slice of a grant and its CDI
 # device.
-# checks: described container container_restart container_privileged container_stops container_second container_reserved container_elsewhere unit pid
+# checks: without_profile described container container_restart container_privileged container_stops container_second container_reserved container_elsewhere unit pid with_profile
 
 . /opt/lab/guest/product.sh
+
+# Podman's containers have a profile of AppArmor that takes signals from unconfined processes only: the daemon has no profile here.
+check_without_profile() {
+	apparmor_parser --remove /etc/apparmor.d/gpushared
+	rm /etc/apparmor.d/gpushared
+	want "the profile of the daemon" "$(cat "/proc/$(property gpushared.service MainPID)/attr/current")" unconfined
+}
+check_with_profile() {
+	install_lab_profiles
+	apparmor_parser --replace /etc/apparmor.d/gpushared
+	systemctl restart gpushared.service
+	check_confined
+}
 
 rootfs=/run/lab/rootfs
 # The overlay module is not loaded here, and podman keeps the storage driver of its default directory.
