@@ -61,9 +61,10 @@ func dropAndExecute(keep []string) error {
 // numbers are all capabilities that this kernel has.
 func numbers() map[string]int {
 	all := map[string]int{
-		"CAP_KILL": unix.CAP_KILL, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE,
-		"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH, "CAP_BPF": unix.CAP_BPF,
-		"CAP_PERFMON": unix.CAP_PERFMON, "CAP_CHOWN": unix.CAP_CHOWN, "CAP_FOWNER": unix.CAP_FOWNER, "CAP_MKNOD": unix.CAP_MKNOD, "CAP_SYSLOG": unix.CAP_SYSLOG,
+		"CAP_KILL": unix.CAP_KILL, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN,
+		"CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYSLOG": unix.CAP_SYSLOG, "CAP_MKNOD": unix.CAP_MKNOD,
+		"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH,
+		"CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON, "CAP_CHOWN": unix.CAP_CHOWN, "CAP_FOWNER": unix.CAP_FOWNER,
 	}
 	for n := 0; n <= unix.CAP_LAST_CAP; n++ {
 		if _, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0); err == nil && !slices.Contains(values(all), n) {

@@ -97,7 +97,8 @@ func (a *ansible) setMembers(t *testing.T, etc string, r *membersRun) {
 	}
 	cmd := a.command(t, "ansible-playbook", args...)
 	cmd.Env = append(cmd.Env, "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
-	inner := append([]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount --bind "$1" /etc && shift && exec "$@"`, "sh", etc}, cmd.Args...)
+	const script = `mount --bind "$1" /etc && shift && exec "$@"`
+	inner := append([]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", etc}, cmd.Args...)
 	path, err := exec.LookPath("unshare")
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,8 @@ func TestProfilesCompile(t *testing.T) {
 		t.Fatal("the package has no apparmor_parser")
 	}
 	compile := func(profile string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), parser, "--base", filepath.Join(root, "etc/apparmor.d"), "--skip-kernel-load", "--skip-cache", profile)
+		base := filepath.Join(root, "etc/apparmor.d")
+		cmd := exec.CommandContext(t.Context(), parser, "--base", base, "--skip-kernel-load", "--skip-cache", profile)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := cmd.Run()
