@@ -88,7 +88,7 @@ func TestStoppedTracersHandleTerm(t *testing.T) {
 	stopByUser(t, tracer.PID)
 	of := cgroup.Process{PID: p.PID, Start: p.Start}
 	var x tracers
-	x.end([]cgroup.Process{of})
+	x.stop([]cgroup.Process{of})
 	select {
 	case <-tracer.Ended:
 	case <-time.After(30 * time.Second):
