@@ -25,10 +25,10 @@ func TestConfinedProgram(t *testing.T) {
 	if _, err := procfs.Start(pid); err != nil {
 		t.Errorf("pid %d does not run: %v", pid, err)
 	}
-	if _, err := io.WriteString(local, "heard\n"); err != nil {
+	if _, err := io.WriteString(local, "received\n"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(local).ReadString('\n'); err != nil || line != "heard\n" {
+	if line, err := bufio.NewReader(local).ReadString('\n'); err != nil || line != "received\n" {
 		t.Errorf("it sends %q, %v", line, err)
 	}
 	f.set(func() {
