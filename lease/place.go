@@ -314,16 +314,7 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 	}
 	n := g.Spec.Exclusive
 	if have := slices.Concat(own, idle, lent); len(have) >= n {
-		if who.limit.Memory > 0 { // The smallest first: the user may not have larger ones.
-			slices.SortStableFunc(have, func(a, b gpu.UUID) int { return cmp.Compare(v.gpu(a).Capacity, v.gpu(b).Capacity) })
-		}
-		got := have[:n]
-		slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
-		p := &Place{GPUs: got, Devices: slices.Clone(got)}
-		if memory := placeMemory(p, v); memory > who.left() {
-			return nil, who.tooMuch(memory)
-		}
-		return p, nil
+		return takeExclusive(have, n, v, who)
 	}
 	ob := &obstacle{text: fmt.Sprintf("%d exclusive %s requested, %d idle", n, text.Plural(n, "GPU"), len(own)+len(idle)+len(lent))}
 	if claimed > 0 {
@@ -336,6 +327,20 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 		ob.claims = claims
 	}
 	return nil, ob
+}
+
+// takeExclusive takes n of the GPUs that a request may have, the first ones of them.
+func takeExclusive(have []gpu.UUID, n int, v *View, who requester) (*Place, *obstacle) {
+	if who.limit.Memory > 0 { // The smallest first: the user may not have larger ones.
+		slices.SortStableFunc(have, func(a, b gpu.UUID) int { return cmp.Compare(v.gpu(a).Capacity, v.gpu(b).Capacity) })
+	}
+	got := have[:n]
+	slices.SortFunc(got, func(a, b gpu.UUID) int { return cmp.Compare(v.index(a), v.index(b)) })
+	p := &Place{GPUs: got, Devices: slices.Clone(got)}
+	if memory := placeMemory(p, v); memory > who.left() {
+		return nil, who.tooMuch(memory)
+	}
+	return p, nil
 }
 
 // placeShare chooses the least loaded GPU: by the sum of shares, then by granted memory, then by leases. A reserved grant

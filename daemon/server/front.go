@@ -75,7 +75,14 @@ func (v *Serving) Serve(l *cappedListener) error {
 	go func() { failed <- v.fronted.Serve(&passedConns{v}) }() // ends with Shutdown or Close
 	err := v.direct.Serve(&divided{l, v})
 	v.end()
-	<-failed
+	return errors.Join(err, closedIsNil(<-failed))
+}
+
+// closedIsNil leaves out that a server was closed: the other one says it.
+func closedIsNil(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
 	return err
 }
 

@@ -337,10 +337,9 @@ func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool 
 		_ = h.Signal(unix.SIGKILL) // A failure shows in the next check.
 		return true
 	}
-	if h.Signal(unix.SIGTERM) != nil {
+	if h.Terminate() != nil {
 		return false // It has exited.
 	}
-	_ = h.Signal(unix.SIGCONT) // One that was stopped gets no signal before.
 	if x.stopping == nil {
 		x.stopping = map[cgroup.Process]fuse.Server{}
 	}

@@ -63,3 +63,12 @@ func Entries(dir string, limit int) (entries []os.DirEntry, cut bool, err error)
 		}
 	}
 }
+
+// FirstNames lists at most limit names of an open directory, in the order of the file system.
+func FirstNames(d *os.File, limit int) ([]string, error) {
+	names, err := d.Readdirnames(limit)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return names, nil
+}

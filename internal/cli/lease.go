@@ -205,6 +205,14 @@ func (a *app) lease(l *api.Lease) {
 	if l.Reason != "" {
 		line("reason", l.Reason)
 	}
+	a.leaseIsolation(l, line)
+	for _, n := range l.Notices {
+		fmt.Fprintf(a.io.Out, "notice: %s\n", printable(n))
+	}
+}
+
+// leaseIsolation prints what keeps a lease in its place.
+func (a *app) leaseIsolation(l *api.Lease, line func(name, value string)) {
 	if l.Isolation.Cgroup != "" {
 		line("cgroup", l.Isolation.Cgroup)
 	}
@@ -216,9 +224,6 @@ func (a *app) lease(l *api.Lease) {
 	}
 	for _, m := range l.Isolation.NotEnforced {
 		fmt.Fprintf(a.io.Out, "not enforced: %s\n", printable(m))
-	}
-	for _, n := range l.Notices {
-		fmt.Fprintf(a.io.Out, "notice: %s\n", printable(n))
 	}
 }
 

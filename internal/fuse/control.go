@@ -3,12 +3,13 @@ package fuse
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Connection is one FUSE file system between the kernel and its server.
@@ -118,8 +119,8 @@ func (c *Control) Waiting() ([]Connection, error) {
 	}
 	dir := os.NewFile(uintptr(fd), ControlFiles)
 	defer dir.Close()
-	names, err := dir.Readdirnames(mostConnections)
-	if err != nil && !errors.Is(err, io.EOF) {
+	names, err := boundedread.FirstNames(dir, mostConnections)
+	if err != nil {
 		return nil, fmt.Errorf("cannot list the FUSE connections: %w", err)
 	}
 	var out []Connection

@@ -2,8 +2,6 @@ package fuse
 
 import (
 	"context"
-	"errors"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -73,8 +71,8 @@ func openConnections(pid int) []Server {
 		return nil
 	}
 	defer d.Close()
-	names, err := d.Readdirnames(mostFiles)
-	if err != nil && !errors.Is(err, io.EOF) {
+	names, err := boundedread.FirstNames(d, mostFiles)
+	if err != nil {
 		return nil
 	}
 	var out []Server

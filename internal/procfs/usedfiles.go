@@ -1,11 +1,11 @@
 package procfs
 
 import (
-	"errors"
-	"io"
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // The bounds of UsedFiles. A user may have as many descriptors and mappings as they like.
@@ -32,11 +32,8 @@ func ReadUsedFiles(tid int) UsedFiles {
 		}
 	}
 	if d, err := os.Open(dir + "fdinfo"); err == nil {
-		names, err := d.Readdirnames(mostUsedFiles)
+		names, _ := boundedread.FirstNames(d, mostUsedFiles) // None of a thread that has exited.
 		d.Close()
-		if err != nil && !errors.Is(err, io.EOF) {
-			names = nil
-		}
 		for _, name := range names {
 			if b, err := readSome(dir+"fdinfo/"+name, mostDescriptor); err == nil {
 				if id := mountOf(string(b)); id != 0 {

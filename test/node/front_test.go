@@ -2,7 +2,6 @@ package node
 
 import (
 	"bufio"
-
 	"encoding/json"
 	"errors"
 	"fmt"

@@ -75,7 +75,7 @@ func TestOneUserDoesNotBlockTheQueue(t *testing.T) {
 		}
 		return nil
 	}
-	uid := int(b.who[colleague].uid)
+	uid := b.who[colleague].uid
 	s := awaitStatus(t, b.Node, "the other user does not wait", func(s *api.Status) bool { return of(s, uid) != nil })
 	l := of(s, uid)
 	if l.State != api.LeaseQueued || l.Position != 1 || !strings.Contains(l.PositionReason, "(half-life 1h)") {
