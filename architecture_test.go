@@ -371,6 +371,7 @@ var writers = map[string]string{
 	"cmd/gpusim/serve.go":                     "the directory of a virtual node",
 	"internal/store/store.go":                 "osDir.Open adds O_NOFOLLOW",
 	"internal/procfs/procfstest/reusedpid.go": "a file of the kernel, in tests",
+	"daemon/server/servertest/access.go":      "the directory of a test",
 }
 
 // A file is written by package durable: new, in its directory, without following a link. Else it is made with O_EXCL or O_NOFOLLOW,

@@ -23,6 +23,11 @@ func newVirtualWithUsers(t *testing.T) *virtual {
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-sxm4-40gb"})
 	w.startDaemon()
 	w.tasks.Wait() // The first lookup of names has ended.
+	dir := w.identities.Names
+	dir.Passwd, dir.Group = servertest.Files(t)
+	if err := dir.Refresh(t.Context(), nil, nil, false); err != nil {
+		t.Fatal(err)
+	}
 	w.identities.Table.Store(servertest.Identities())
 	return w
 }

@@ -354,8 +354,9 @@ func (w *virtual) staleRules() []string {
 // noPrograms has no detached command, and no output of one.
 type noPrograms struct{ host.Programs }
 
-func (noPrograms) Size(string) int64          { return 0 }
-func (noPrograms) Prune(func(id string) bool) {}
+func (noPrograms) Size(string) int64                            { return 0 }
+func (noPrograms) Prune(func(id string) bool)                   {}
+func (noPrograms) Finish(context.Context, func(id string) bool) {}
 
 // fakeWorker replaces the client of the worker process: a call that takes longer than its deadline makes its GPU unresponsive, and
 // the GPU is then excluded until a retry. Calls that run at the end of a run get no answer.

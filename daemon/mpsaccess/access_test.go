@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
@@ -51,7 +52,7 @@ tenants:
 		{ID: "2", UID: 0, Terms: join, Place: lease.Place{GPUs: []gpu.UUID{gpuB}}},
 		{ID: "3", UID: 1005, Terms: lease.Grant{Tenant: "other", Spec: api.GrantSpec{Name: "whole"}}, Place: lease.Place{GPUs: []gpu.UUID{gpuA}}},
 	}
-	var a Access
+	a := Access{Identities: &server.Identities{Names: &names.Directory{}}}
 	for id, reach := range map[gpu.UUID]mps.Reach{
 		gpuA: {Users: []int{1000, 1004}, Groups: []int{50}},
 		gpuB: {Users: []int{1000, 1001}, Groups: []int{50}},

@@ -3,9 +3,13 @@ package servertest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
@@ -48,6 +52,38 @@ func Peers() map[string]*server.Peer {
 		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel reports it outside of the namespace
 	}
 }
+
+// Files writes a passwd and a group file that have the peers, with the groups of their processes.
+func Files(t testing.TB) (passwd, group string) {
+	t.Helper()
+	users, members := map[int]int{}, map[int][]string{}
+	for _, p := range Peers() {
+		if p.UID == 0 {
+			continue
+		}
+		users[p.UID] = p.GID // any of its peers'
+		for _, gid := range append([]int{p.GID}, p.Groups...) {
+			members[gid] = append(members[gid], userName(p.UID))
+		}
+	}
+	var u, g strings.Builder
+	for uid, gid := range users {
+		fmt.Fprintf(&u, "%s:x:%d:%d::/:/bin/sh\n", userName(uid), uid, gid)
+	}
+	for gid, names := range members {
+		fmt.Fprintf(&g, "group%d:x:%d:%s\n", gid, gid, strings.Join(names, ","))
+	}
+	dir := t.TempDir()
+	passwd, group = filepath.Join(dir, "passwd"), filepath.Join(dir, "group")
+	for file, text := range map[string]string{passwd: u.String(), group: g.String()} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return passwd, group
+}
+
+func userName(uid int) string { return fmt.Sprintf("user%d", uid) }
 
 // Roles returns the role of each peer, in the words of the API.
 func Roles() map[string]string {
