@@ -25,7 +25,7 @@ type anchor struct {
 	Since    uint64 `json:"since"`    // the newest line when the first anchor was written
 	Boot     string `json:"boot"`     // the kernel's boot id
 	Closed   bool   `json:"closed"`   // the daemon ended, and all lines were on the disk
-	// Crash: the newest lines are missing since the last start, and may have been lost with the power of the host.
+	// Crash: the lines after Synced are missing, may have been lost with the power of the host, and none was written since then.
 	Crash bool `json:"crash,omitempty"`
 }
 
@@ -120,15 +120,17 @@ func sameFile(f *os.File, path string) bool {
 }
 
 // mayHaveLost reports whether a loss of power may explain that a line is the newest: after a kill of the daemon alone the files are
-// complete, and what was synced is never lost.
+// complete, and what was synced is never lost. What an earlier start found lost stays explained until a line was written.
 func (a *anchor) mayHaveLost(newest uint64, boot string) bool {
-	return !a.Closed && newest >= a.Synced && (boot == "" || a.Boot != boot)
+	return newest >= a.Synced && (a.Crash || !a.Closed && (boot == "" || a.Boot != boot))
 }
 
 // know adds a line that is known from elsewhere and was on the disk.
 func (a *anchor) know(m Point) {
 	if m.Number > a.Last.Number {
 		a.Last = m
+	} else if a.Crash {
+		return // It may be one of the lines that were lost.
 	}
 	a.Synced = max(a.Synced, m.Number)
 }

@@ -436,30 +436,49 @@ func (a *anchored) killed(t *testing.T, l *ledger.Ledger) {
 func TestLossesOfPowerAndRemovalsDiffer(t *testing.T) {
 	for _, c := range []struct {
 		name, boot  string
-		last        int // the last line that is left
+		last        int    // the last line that is left
+		half        uint64 // 1: and half of the one after it
 		want, later string
 		reported    string
 	}{
 		{
-			"killed", "boot-1", 12, "", "", "",
+			"killed", "boot-1", 12, 0, "", "", "",
 		},
 		{
-			"no power, unsynced lines missing", "boot-2", 10,
+			"no power, unsynced lines missing", "boot-2", 10, 0,
 			"audit-000003.log:0: the last line is number 10, and number 12 was written: the lines after it may have been lost with the power of the host, before they were on the disk [11-12] after 10:10 before 10:12 crash",
 			"audit-000003.log:3: it has number 13 and follows number 10: the lines between them may have been lost with the power of the host, before they were on the disk [11-12] after 10:10 before 10:13 crash",
 			"lines 11 to 12 of the audit are missing, and may have been lost with the power of the host, before they were on the disk; it goes on after number 12",
 		},
 		{
-			"no power, and a synced line missing", "boot-2", 9,
+			"no power, and a synced line missing", "boot-2", 9, 0,
 			"audit-000003.log:0: the last line is number 9, and number 12 was written: the lines after it were removed [10-12] after 10:09 before 10:12",
 			"audit-000003.log:2: it has number 13 and follows number 9: the lines between them were removed [10-12] after 10:09 before 10:13",
 			"lines 10 to 12 of the audit are missing: they were removed while gpushared did not run; it goes on after number 12",
 		},
 		{
-			"killed, and lines missing", "boot-1", 11,
+			"killed, and lines missing", "boot-1", 11, 0,
 			"audit-000003.log:0: the last line is number 11, and number 12 was written: the lines after it were removed [12-12] after 10:11 before 10:12",
 			"audit-000003.log:4: it has number 13 and follows number 11: the lines between them were removed [12-12] after 10:11 before 10:13",
 			"lines 12 to 12 of the audit are missing: they were removed while gpushared did not run; it goes on after number 12",
+		},
+		{
+			"no power, and half of the last line", "boot-2", 11, 1,
+			"audit-000003.log:0: the last line is number 11, and number 12 was written: the lines after it may have been lost with the power of the host, before they were on the disk [12-12] after 10:11 before 10:12 crash",
+			"audit-000003.log:5: it has number 13 and follows number 11: the lines between them may have been lost with the power of the host, before they were on the disk [12-12] after 10:11 before 10:13 crash",
+			"lines 12 to 12 of the audit are missing, and may have been lost with the power of the host, before they were on the disk; it goes on after number 12",
+		},
+		{
+			"no power, and half of a line before the last", "boot-2", 10, 1,
+			"audit-000003.log:0: the last line is number 10, and number 12 was written: the lines after it may have been lost with the power of the host, before they were on the disk [11-12] after 10:10 before 10:12 crash",
+			"audit-000003.log:4: it has number 13 and follows number 10: the lines between them may have been lost with the power of the host, before they were on the disk [11-12] after 10:10 before 10:13 crash",
+			"lines 11 to 12 of the audit are missing, and may have been lost with the power of the host, before they were on the disk; it goes on after number 12",
+		},
+		{
+			"no power, and half of a synced line", "boot-2", 9, 1,
+			"audit-000003.log:0: the last line is number 9, and number 12 was written: the lines after it were removed [10-12] after 10:09 before 10:12",
+			"audit-000003.log:2: it was changed: its checksum is wrong; lines after it were removed [10-12] after 10:09 before 10:13",
+			"lines 10 to 12 of the audit are missing: they were removed while gpushared did not run; it goes on after number 12",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -471,9 +490,15 @@ func TestLossesOfPowerAndRemovalsDiffer(t *testing.T) {
 			}
 			addTimed(t, l, 11, 12)
 			a.killed(t, l)
-			a.write(t, 3, a.lines(t, 3)[:c.last-8])
-			if got := says(a.verify(t, c.boot)); got != c.want {
-				t.Errorf("it says\n%s, want\n%s", got, c.want)
+			lines := a.lines(t, 3)
+			left := lines[:c.last-8]
+			if c.half > 0 {
+				next := lines[c.last-8]
+				left = append(slices.Clone(left), next[:len(next)/2])
+			}
+			a.write(t, 3, left)
+			if v := a.verify(t, c.boot); says(v) != c.want || v.Torn != c.half {
+				t.Errorf("it says\n%s, and %d incomplete lines; want\n%s", says(v), v.Torn, c.want)
 			}
 			a.o.Boot = c.boot
 			l = a.open(t)
@@ -484,10 +509,106 @@ func TestLossesOfPowerAndRemovalsDiffer(t *testing.T) {
 				t.Errorf("before the next line it says\n%s, want\n%s", says(v), c.want)
 			}
 			addTimed(t, l, 13, 13)
-			if v, err := l.Verify(t.Context()); err != nil || says(v) != c.later {
-				t.Errorf("later it says\n%s, want\n%s", says(v), c.later)
+			torn := c.half
+			if strings.Contains(c.later, "changed") {
+				torn = 0 // It is the finding.
+			}
+			if v, err := l.Verify(t.Context()); err != nil || says(v) != c.later || v.Torn != torn {
+				t.Errorf("later it says\n%s, and %d incomplete lines, %v; want\n%s", says(v), v.Torn, err, c.later)
 			}
 		})
+	}
+}
+
+// afterPowerCut has the files after a start that found lines 11 and 12 lost with the power, and ended before it wrote a line: it was
+// closed, or killed.
+func afterPowerCut(t *testing.T, kill bool) *anchored {
+	t.Helper()
+	a := newAnchored(t, 100)
+	l := a.open(t)
+	addTimed(t, l, 1, 10)
+	if _, err := l.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	addTimed(t, l, 11, 12)
+	a.killed(t, l)
+	a.write(t, 3, a.lines(t, 3)[:2])
+	a.o.Boot = "boot-2"
+	l = a.open(t)
+	if kill {
+		a.killed(t, l)
+	} else {
+		closed(t, l)
+	}
+	a.damages.list = nil
+	return a
+}
+
+// A start that ends before it has written a line makes no attack of a loss of power, and hides none.
+func TestALossOfPowerSurvivesAShortStart(t *testing.T) {
+	const lost = "may have been lost with the power of the host, before they were on the disk"
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed: %v", kill), func(t *testing.T) {
+			a := afterPowerCut(t, kill)
+			if got := says(a.verify(t, "boot-2")); !strings.Contains(got, lost+" [11-12]") {
+				t.Errorf("at rest it says %s", got)
+			}
+			a.o.Known = ledger.Point{Number: 12} // as it was kept in the state, without a line
+			l := a.open(t)
+			if got := a.damages.String(); !strings.Contains(got, "lines 11 to 12 of the audit are missing, and "+lost) {
+				t.Errorf("it reports %q", got)
+			}
+			addTimed(t, l, 13, 16)
+			want := "audit-000003.log:3: it has number 13 and follows number 10: the lines between them " + lost + " [11-12] after 10:10 before 10:13 crash"
+			if v, err := l.Verify(t.Context()); err != nil || says(v) != want {
+				t.Errorf("later it says\n%s, %v; want\n%s", says(v), err, want)
+			}
+			closed(t, l)
+			// What is removed next to the lost lines afterwards was not lost with them.
+			a.write(t, 3, slices.Delete(a.lines(t, 3), 1, 2))
+			want = "audit-000003.log:2: it has number 13 and follows number 9: the lines between them were removed [10-12] after 10:09 before 10:13"
+			if got := says(a.verify(t, "boot-2")); got != want {
+				t.Errorf("without line 10 it says\n%s, want\n%s", got, want)
+			}
+		})
+		t.Run(fmt.Sprintf("killed: %v, and a line removed", kill), func(t *testing.T) {
+			a := afterPowerCut(t, kill)
+			a.write(t, 3, a.lines(t, 3)[:1])
+			if got := says(a.verify(t, "boot-2")); !strings.Contains(got, "were removed [10-12]") {
+				t.Errorf("at rest it says %s", got)
+			}
+			l := a.open(t)
+			if got := a.damages.String(); !strings.Contains(got, "lines 10 to 12 of the audit are missing: they were removed") {
+				t.Errorf("it reports %q", got)
+			}
+			addTimed(t, l, 13, 13)
+			if v, err := l.Verify(t.Context()); err != nil || !strings.Contains(says(v), "were removed [10-12]") || v.Findings[0].Crash {
+				t.Errorf("later it says %s, %v", says(v), err)
+			}
+		})
+	}
+}
+
+// While the anchor cannot be written no file is removed: nothing would say that the bound did it.
+func TestNoFileIsRemovedWithoutTheAnchor(t *testing.T) {
+	a := newAnchored(t, 3)
+	a.o.Anchor = filepath.Join(filepath.Dir(a.dir), "missing", "audit.anchor")
+	a.anchor = a.o.Anchor
+	l := a.open(t)
+	addTimed(t, l, 1, 20)
+	if v, err := l.Verify(t.Context()); err != nil || v.Broken != nil || v.First != 1 || v.Last != 20 || !strings.Contains(a.damages.String(), "cannot be written") {
+		t.Errorf("%+v, %v, %s", v, err, a.damages.String())
+	}
+	if err := os.Mkdir(filepath.Dir(a.anchor), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	addTimed(t, l, 21, 24)
+	if v, err := l.Verify(t.Context()); err != nil || v.Broken != nil || v.First != 13 || v.Last != 24 {
+		t.Errorf("later %+v, %v", v, err)
+	}
+	closed(t, l)
+	if v := a.verify(t, "boot-1"); v.Broken != nil || v.First != 13 {
+		t.Errorf("at rest %+v", v)
 	}
 }
 

@@ -20,6 +20,7 @@ type Line struct {
 	Torn     uint64 `json:"torn,omitempty"` // incomplete lines that were ended before this one
 	// Crash: the lines that are missing before this one may have been lost when the host lost its power.
 	Crash bool            `json:"crash,omitempty"`
+	Kept  uint64          `json:"kept,omitempty"` // with Crash: the newest line that was on the disk then
 	Entry json.RawMessage `json:"entry"`
 }
 

@@ -74,7 +74,10 @@ func (l *Ledger) sync(closed bool) {
 			return
 		}
 	}
-	l.anchor.Synced, l.anchor.Closed = l.anchor.Last.Number, closed
+	l.anchor.Closed = closed
+	if !l.anchor.Crash { // Its newest lines were lost.
+		l.anchor.Synced = l.anchor.Last.Number
+	}
 	l.unsynced = !l.saveAnchor(true)
 }
 

@@ -55,7 +55,8 @@ type Ledger struct {
 	sizes    map[uint64]int64 // of the files that are there, except the open one
 	unsynced bool             // lines were written since the last sync
 	torn     uint64           // lines without their end that were ended, and are counted in no line
-	crash    bool             // the next line follows lines that a loss of power may explain
+	crash    bool             // lines are missing before the next one, and a loss of power may explain it
+	kept     uint64           // the last line before them
 	reported uint64           // entries that were lost and are counted in a line
 	losing   bool
 	failing  bool // the anchor cannot be written
@@ -326,13 +327,13 @@ func (l *Ledger) appendLine(value json.RawMessage, lost uint64) error {
 	l.size += int64(len(line))
 	l.anchor.Last, l.anchor.File = Point{head.Number + 1, hashOf(line[:len(line)-1]), timeOf(value)}, l.number
 	l.anchor.Closed, l.anchor.Crash, l.unsynced = false, false, true
-	l.reported, l.torn, l.crash = lost, 0, false
+	l.reported, l.torn, l.crash, l.kept = lost, 0, false, 0
 	return nil
 }
 
 // encode returns the line that follows a head.
 func (l *Ledger) encode(head Point, value json.RawMessage, lost uint64) ([]byte, error) {
-	line, err := encode(Line{Number: head.Number + 1, Previous: head.Hash, Lost: lost - l.reported, Torn: l.torn, Crash: l.crash, Entry: value})
+	line, err := encode(Line{Number: head.Number + 1, Previous: head.Hash, Lost: lost - l.reported, Torn: l.torn, Crash: l.crash, Kept: l.kept, Entry: value})
 	if err == nil && len(line) > maxLine {
 		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)
 	}
@@ -429,11 +430,15 @@ func (l *Ledger) prune() error {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if last.Number > l.anchor.Removed.Number {
+		removed, oldest := l.anchor.Removed, l.anchor.Oldest
+		if last.Number > removed.Number {
 			l.anchor.Removed = last
 		}
 		l.anchor.Oldest = have[1]
-		l.saveAnchor(true) // before: lines that are missing and not in it were removed by another
+		if !l.saveAnchor(true) { // before: lines that are missing and not in it were removed by another
+			l.anchor.Removed, l.anchor.Oldest = removed, oldest
+			return nil // It is removed with a later one.
+		}
 		if err := os.Remove(l.path(have[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

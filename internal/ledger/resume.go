@@ -121,6 +121,7 @@ func (l *Ledger) resume(have []uint64) error {
 // goOn compares the last line that is known with those that are there.
 func (l *Ledger) goOn(was anchor, there found) {
 	known := was.Last
+	l.anchor.Crash = false
 	switch {
 	case there.last.Number < known.Number:
 		missing := fmt.Sprintf("lines %d to %d of the %s are missing", there.last.Number+1, known.Number, l.name)
@@ -130,6 +131,8 @@ func (l *Ledger) goOn(was anchor, there found) {
 		l.crash = was.mayHaveLost(there.last.Number, l.o.Boot)
 		l.anchor.Crash = l.crash
 		if l.crash {
+			l.kept = there.last.Number
+			l.anchor.Synced = l.kept
 			missing += ", and may have been lost with the power of the host, before they were on the disk"
 		} else {
 			missing += ": they were removed while gpushared did not run"

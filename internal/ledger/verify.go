@@ -174,6 +174,10 @@ func (x *verifier) compare(p place, next Point, l Line) bool {
 	case !x.started && !x.beginKnown():
 		x.begin(p, l)
 		return true
+	case x.explained(l) && l.Number > x.at.Number+1:
+		x.v.Torn += x.count
+		x.found(x.gap(p, l))
+		return true
 	case x.damaged != nil && l.Number == x.at.Number+1+x.count:
 		f := x.finding(*x.damaged, "it was changed: its checksum is wrong, and the next line follows what it was")
 		f.First, f.Last, f.Before = x.at.Number+1, l.Number-1, timeOf(l.Entry)
@@ -191,6 +195,12 @@ func (x *verifier) compare(p place, next Point, l Line) bool {
 	}
 	x.found(x.finding(p, "it does not follow the line before it, which was changed"))
 	return true
+}
+
+// explained reports whether a loss of power explains that lines are missing before one: none of those that were on the disk then is
+// missing, and the damaged lines are those that it cut off.
+func (x *verifier) explained(l Line) bool {
+	return l.Crash && x.at.Number >= l.Kept && x.count <= l.Torn
 }
 
 // follows reports whether a line is the next one of the chain.
@@ -223,13 +233,13 @@ func (x *verifier) gap(p place, l Line) Finding {
 		reason = fmt.Sprintf("it has number %d and is the first line: the lines before it were removed", l.Number)
 	}
 	f := x.finding(p, reason)
-	f.First, f.Last, f.Before, f.Crash = x.at.Number+1, l.Number-1, timeOf(l.Entry), l.Crash
+	f.First, f.Last, f.Before, f.Crash = x.at.Number+1, l.Number-1, timeOf(l.Entry), x.explained(l)
 	switch {
+	case f.Crash:
+		f.Reason = fmt.Sprintf("it has number %d and follows number %d: the lines between them may have been lost with the power of the host, before they were on the disk", l.Number, x.at.Number)
 	case x.damaged != nil:
 		damaged := x.finding(*x.damaged, "it was changed: its checksum is wrong; lines after it were removed")
 		f.File, f.Line, f.Reason = damaged.File, damaged.Line, damaged.Reason
-	case l.Crash:
-		f.Reason = fmt.Sprintf("it has number %d and follows number %d: the lines between them may have been lost with the power of the host, before they were on the disk", l.Number, x.at.Number)
 	default:
 		f.Reason += x.absent(x.file, p.file)
 	}
@@ -300,7 +310,7 @@ func (x *verifier) finish(points []Point) {
 // cut is a finding about lines that are missing at the end.
 func (x *verifier) cut(a *anchor) Finding {
 	f := Finding{First: x.at.Number + 1, Last: a.Last.Number, After: timeOf(x.entry), Before: a.Last.At}
-	f.Crash = x.damaged == nil && (a.Crash || !x.end.written && a.mayHaveLost(x.at.Number, x.end.boot))
+	f.Crash = x.damaged == nil && (a.Crash || !x.end.written) && a.mayHaveLost(x.at.Number, x.end.boot)
 	switch {
 	case x.damaged != nil:
 		at := x.finding(*x.damaged, "it was changed: its checksum is wrong")
