@@ -35,7 +35,7 @@
 //
 // For a request that waits, the table chooses the fewest leases of lower priority whose tenants allow it (preempt: stop)
 // and whose end frees a place. The caller stops them (TakePreemptions); until they have ended, the request claims what they
-// free, and no further lease of their grants starts there.
+// free, and no further lease of their grants starts there. It is ahead of all requests of its priority meanwhile.
 //
 // # Instances on demand
 //

@@ -24,15 +24,25 @@ type ticketOrder struct {
 
 	userUsed, tenantUsed float64 // in GPU-seconds, lately
 	own, higher          int     // requests ahead: of its user, and of higher priorities
+	freed                bool    // leases are stopped for it, or for a later one of its user for the same grant
+	afterFreed           bool    // one of the same priority ahead is such a one
 }
 
-// queueOrder orders the queue: higher priorities first; of the tenants of one priority the one that used least lately, and of its
-// users the one that used least; then first come. Each request ahead counts as use, so users whose use is equal alternate.
+// queueOrder orders the queue: higher priorities first; of one priority the requests for which leases are stopped; then of the tenants
+// the one that used least lately, and of its users the one that used least; then first come. Each request ahead counts as use, so
+// users whose use is equal alternate.
 type queueOrder struct {
 	users   map[member]int64
 	tenants map[string]int64
 	used    map[string]float64
 	ahead   map[member]int
+	freed   map[grantOf]bool
+}
+
+// grantOf is a user and the first grant of a request.
+type grantOf struct {
+	uid int
+	key Key
 }
 
 // sort orders the queue. What was used is up to date.
@@ -47,11 +57,17 @@ func (s *queueOrder) sort(t *Table) {
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
 		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID), cmp.Compare(a.sequence, b.sequence))
 	})
+	for _, k := range slices.Backward(t.queue) {
+		of := grantOf{k.request.UID, k.candidates[0].Key()}
+		if k.preempt != nil && k.preempt.taken {
+			s.freed[of] = true // What that frees is not for another who asks meanwhile and used less.
+		}
+		k.order.freed = s.freed[of]
+	}
 	for _, k := range t.queue {
 		m := member{k.tenant, k.request.UID}
-		k.order.user, k.order.own, k.order.userUsed = s.users[m], s.ahead[m], t.lately.used[m]
+		k.order.user, k.order.userUsed = s.users[m], t.lately.used[m]
 		s.users[m] += k.order.assumed()
-		s.ahead[m]++
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
 		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user), cmp.Compare(a.sequence, b.sequence))
@@ -61,26 +77,41 @@ func (s *queueOrder) sort(t *Table) {
 		s.tenants[k.tenant] += k.order.assumed()
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
+		freed := 0
+		if a.order.freed && !b.order.freed {
+			freed = -1
+		} else if b.order.freed && !a.order.freed {
+			freed = 1
+		}
+		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), freed, cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
 	})
-	higher := 0
+	s.countAhead(t)
+}
+
+// countAhead counts what is ahead of each request, for its reason.
+func (s *queueOrder) countAhead(t *Table) {
+	higher, freed := 0, false
 	for i, k := range t.queue {
 		if i > 0 && k.order.rank < t.queue[i-1].order.rank {
-			higher = i
+			higher, freed = i, false
 		}
-		k.order.higher = higher
+		m := member{k.tenant, k.request.UID}
+		k.order.own, k.order.higher, k.order.afterFreed = s.ahead[m], higher, freed
+		s.ahead[m]++
+		freed = freed || k.order.freed
 	}
 }
 
 // begin sets what counts for users and tenants without the requests that wait.
 func (s *queueOrder) begin(t *Table) {
 	if s.users == nil {
-		*s = queueOrder{users: map[member]int64{}, tenants: map[string]int64{}, used: map[string]float64{}, ahead: map[member]int{}}
+		*s = queueOrder{users: map[member]int64{}, tenants: map[string]int64{}, used: map[string]float64{}, ahead: map[member]int{}, freed: map[grantOf]bool{}}
 	}
 	clear(s.users)
 	clear(s.tenants)
 	clear(s.used)
 	clear(s.ahead)
+	clear(s.freed)
 	for m, n := range t.lately.used {
 		whole := milliseconds(n)
 		s.users[m] += whole
@@ -124,6 +155,9 @@ func (k *Ticket) positionReason() string {
 	}
 	if others := k.position - 1 - o.higher - o.own; others > 0 {
 		s += fmt.Sprintf("; %s ahead of users who used less or asked earlier", text.Count(others, "request"))
+		if o.afterFreed {
+			s += ", or for whom a place is freed"
+		}
 	}
 	return s
 }

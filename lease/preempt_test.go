@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -233,6 +234,75 @@ func TestPreemption(t *testing.T) {
 			t.Errorf("stopped are %v", got)
 		}
 	})
+}
+
+// What is freed for a request is not for another of its priority that comes later and used less, until it is clear that the place
+// does not become free. One of a higher priority takes it.
+func TestAFreedPlaceIsKept(t *testing.T) {
+	for _, c := range []struct {
+		name, priority string
+		closed         bool // the place does not become free
+		placed         []string
+		first          string // in the queue, later
+	}{
+		{name: "the same priority", placed: []string{"vision"}, first: "other"},
+		{name: "a higher priority", priority: "high", placed: []string{"other"}, first: "vision"},
+		{name: "it does not become free", closed: true, first: "other"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			two, now := 2, epoch
+			v := View{Generation: 1, GPUs: []GPUView{device(0, "exclusive"), device(1, "exclusive")}, Grants: []Grant{
+				low(with(exclusive("batch", "one", 1), func(g *Grant) { g.Spec.MaxLeases = &two })), exclusive("vision", "two", 2),
+				with(exclusive("other", "one", 1), func(g *Grant) { g.Priority = c.priority }),
+			}}
+			tab := New(Config{Isolation: &fakeIsolation{}, Now: func() time.Time { return now }})
+			tab.RestoreLately(Lately{At: epoch, Users: []UsedLately{{"vision", 0, 50000}}})
+			tab.Update(v)
+			a, b := run(t, tab, "batch", "one"), run(t, tab, "batch", "one")
+			k := queue(t, tab, "vision", "two")
+			if got := victims(tab); len(got) != 2 {
+				t.Fatalf("stopped are %v", got)
+			}
+			later := queue(t, tab, "other", "one")
+			if got := victims(tab); got != nil {
+				t.Errorf("%v are stopped for a second request", got)
+			}
+			now = now.Add(time.Second)
+			end(t, tab, a.ID)
+			if isPlaced(tab, later) != (c.priority == "high") {
+				t.Errorf("after the end of one of two, the later request waits because %q", later.waiting)
+			}
+			if c.priority == "" && (k.position != 1 || !strings.HasSuffix(later.positionReason(), "1 request ahead of users who used less or asked earlier, or for whom a place is freed")) {
+				t.Errorf("position %d; the later one is where it is because %q", k.position, later.positionReason())
+			}
+			if c.closed {
+				v.GPUs = slices.Clone(v.GPUs)
+				v.GPUs[0].Closed, v.GPUs[1].Closed = "cordoned", "cordoned"
+				tab.Update(v)
+			}
+			now = now.Add(10 * time.Second)
+			end(t, tab, b.ID)
+			var placed []string
+			for _, l := range tab.Live() {
+				placed = append(placed, l.Terms.Tenant)
+			}
+			if !slices.Equal(placed, c.placed) {
+				t.Errorf("placed are %v, want %v", placed, c.placed)
+			}
+			now = now.Add(freedFor)
+			tab.Update(v) // The choice ends,
+			tab.Update(v) // and the order is that of before.
+			first := ""
+			for _, l := range tab.List() {
+				if l.Position == 1 {
+					first = l.Tenant
+				}
+			}
+			if first != c.first {
+				t.Errorf("%s is first in the queue, want %s", first, c.first)
+			}
+		})
+	}
 }
 
 // The leases that are stopped are the fewest: no smaller set of those that may be stopped frees a place.
