@@ -564,8 +564,14 @@ func TestALossOfPowerSurvivesAShortStart(t *testing.T) {
 				t.Errorf("later it says\n%s, %v; want\n%s", says(v), err, want)
 			}
 			closed(t, l)
-			// What is removed next to the lost lines afterwards was not lost with them.
-			a.write(t, 3, slices.Delete(a.lines(t, 3), 1, 2))
+			// What is added or removed next to the lost lines afterwards was not lost with them.
+			lines := a.lines(t, 3)
+			a.write(t, 3, slices.Insert(slices.Clone(lines), 2, []byte("garbage\n")))
+			want = "audit-000003.log:3: it was changed: its checksum is wrong; lines after it were removed [11-12] after 10:10 before 10:13"
+			if got := says(a.verify(t, "boot-2")); got != want {
+				t.Errorf("with a line between it says\n%s, want\n%s", got, want)
+			}
+			a.write(t, 3, slices.Delete(lines, 1, 2))
 			want = "audit-000003.log:2: it has number 13 and follows number 9: the lines between them were removed [10-12] after 10:09 before 10:13"
 			if got := says(a.verify(t, "boot-2")); got != want {
 				t.Errorf("without line 10 it says\n%s, want\n%s", got, want)
@@ -599,6 +605,12 @@ func TestNoFileIsRemovedWithoutTheAnchor(t *testing.T) {
 	if v, err := l.Verify(t.Context()); err != nil || v.Broken != nil || v.First != 1 || v.Last != 20 || !strings.Contains(a.damages.String(), "cannot be written") {
 		t.Errorf("%+v, %v, %s", v, err, a.damages.String())
 	}
+	first := a.lines(t, 1)
+	a.remove(t, 1)
+	if v, err := l.Verify(t.Context()); err != nil || !strings.Contains(says(v), "the lines before it were removed; missing: audit-000001.log [1-4]") {
+		t.Errorf("without the first file it says %s, %v", says(v), err)
+	}
+	a.write(t, 1, first)
 	if err := os.Mkdir(filepath.Dir(a.anchor), 0o700); err != nil {
 		t.Fatal(err)
 	}
