@@ -80,13 +80,28 @@ func TestStatedLimits(t *testing.T) {
 	}
 	connectionLimit(t, n, "callers without a role", api[5], without...)
 	// All users: as many members as are needed, by their group.
-	members := make([]int, 2*api[3]/api[2])
+	members, names, lines := make([]int, 2*api[3]/api[2]), []string{}, []string{"gpushare-admin:*:471201:", "gpushare:*:471202:"}
 	for i := range members {
 		members[i] = 490000 + i
+		names = append(names, fmt.Sprintf("limit%d", i))
+		lines = append(lines, fmt.Sprintf("%s:*:%d:490000::/:/bin/sh", names[i], members[i]))
 	}
-	directory(t, n, answers("gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:490000:"))
+	directory(t, n, answers(append(lines, "blue:*:490000:"+strings.Join(names, ","))...))
 	if r := n.CLI(soon(t), "config", "reload"); r.Code != 0 {
 		t.Fatal(r.Err)
+	}
+	for _, uid := range members { // The directory is asked about a user when they connect for the first time.
+		if err := harness.Await(soon(t), 50*time.Millisecond, fmt.Sprintf("uid %d is a member", uid), func() (bool, error) {
+			c, err := dialAs(n.Socket(), uid, members[0])
+			if err != nil {
+				return false, err
+			}
+			defer c.Close()
+			res, _ := exchange(t, c, "GET /v1/leases HTTP/1.1\r\nHost: gpushare\r\n\r\n")
+			return res.StatusCode == http.StatusOK, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	connectionLimit(t, n, "all members", api[3], members...)
 }

@@ -25,13 +25,16 @@ func TestDamagedState(t *testing.T) {
 		keeps bool     // the spec before the last is in force
 	}{
 		{"the newest", []string{"state.json"}, true},
-		{"the one before it too", []string{"state.previous.json"}, false}, // there is no other state file now
+		{"all", []string{"state.json", "state.previous.json"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n.KillDaemon()
 			for _, f := range c.files {
 				path := filepath.Join(state, f)
 				b, err := os.ReadFile(path)
+				if !c.keeps && errors.Is(err, fs.ErrNotExist) {
+					continue // The damaged one was set aside, and nothing was written since.
+				}
 				if err != nil {
 					entries, _ := os.ReadDir(state) // For the failure message only.
 					t.Fatalf("%v, there is %v", err, entries)
