@@ -47,7 +47,15 @@ type childFront struct{ program string }
 // StartFront starts the front as another user, without capabilities and groups.
 func (c childFront) StartFront(_ context.Context, control *os.File) (fronting.Process, error) {
 	uid, gid := FrontUser()
-	cmd := exec.Command(c.program)
+	// The user of the front may not be able to reach the directory of the program: one in a home, or of a test. Its descriptor is
+	// enough, and the front closes it.
+	program, err := os.Open(c.program)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start gpushare-front: %w", err)
+	}
+	defer program.Close()
+	cmd := exec.Command("/proc/self/fd/3")
+	cmd.Args, cmd.ExtraFiles = []string{c.program}, []*os.File{program}
 	cmd.Env, cmd.Dir = frontEnv(), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = control, os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}

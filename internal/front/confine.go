@@ -52,6 +52,7 @@ func Confine() Ready {
 		}
 	}
 	try("it may have descriptors of others", closeInherited())
+	try("it has another name", os.WriteFile("/proc/self/comm", []byte("gpushare-front"), 0)) // It may have been started by a descriptor.
 	try("its memory is not the first to be freed", os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(oomFirst)), 0))
 	for _, l := range []struct {
 		what     int
