@@ -22,7 +22,10 @@ import (
 	"github.com/gpushare/gpushare/internal/request"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// After an error net/http keeps the goroutine of a connection for half a second, so that the answer is read.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // table has a route of each kind.
 var table = Table{Routes: []Route{

@@ -90,11 +90,14 @@ func joinArguments(b []byte, cut bool) string {
 // process can declare any part of its memory to be it (PR_SET_MM), so it proves nothing about a process of a user.
 func Environment(ctx context.Context, pid int) ([]byte, error) {
 	b, _, err := memory(ctx, pid, "environ", boundedread.Environment)
-	if err != nil && !errors.Is(err, ErrNoProcess) || len(b) > 0 {
+	if len(b) > 0 || errors.Is(err, boundedread.ErrNoAnswer) || ctx.Err() != nil {
 		return b, err
 	}
-	// A first thread that has ended no longer has an environment; the other threads do.
-	tids, err := threadIDs(pid)
+	// A first thread that has ended no longer has an environment, and its files belong to root; the other threads have theirs.
+	tids, none := threadIDs(pid)
+	if err == nil {
+		err = none
+	}
 	for _, tid := range tids[:min(len(tids), mostThreadsRead)] {
 		if b, _, err := memory(ctx, pid, "task/"+strconv.Itoa(tid)+"/environ", boundedread.Environment); err == nil && len(b) > 0 {
 			return b, nil
