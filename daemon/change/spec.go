@@ -207,7 +207,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		return nodeErr
 	}
 	live := cs.Table.Live()
-	removed := cs.removedUnder(ctx, p.want, live)
+	removed, unsure := cs.removedUnder(ctx, p.want, live)
 	stops := planner.PlanStops(p.want, live, hardware.Steps, removed)
 	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
 	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.want, p.node, use) {
@@ -255,6 +255,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
+	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
@@ -264,8 +265,9 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 }
 
 // removedUnder returns the leases whose users are members of their tenant no more under a spec, by id, with why. What was so before
-// is not among them: it goes on, or the daemon stops it outside of the change.
-func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live []lease.Lease) map[string]string {
+// is not among them: it goes on, or the daemon stops it outside of the change. unsure are the users about whom the directory did not
+// answer.
+func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live []lease.Lease) (out map[string]string, unsure []int) {
 	now, out := cs.State.Desired(), map[string]string{}
 	var users []int
 	for i := range live {
@@ -273,7 +275,7 @@ func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live [
 			users = append(users, uid)
 		}
 	}
-	cs.Identities.ConfirmUsers(ctx, users)
+	unsure = cs.Identities.ConfirmUsers(ctx, users)
 	table := server.TableOf(cs.Identities.Table.Load().Self, want.Spec, cs.Identities.Names)
 	for i := range live {
 		l := &live[i]
@@ -291,7 +293,7 @@ func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live [
 		}
 		out[l.ID] = why
 	}
-	return out
+	return out, unsure
 }
 
 func (cs *Changes) specDiff(p *proposal) *api.Diff {

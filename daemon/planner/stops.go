@@ -68,6 +68,24 @@ func RemovalWarnings(want *state.Desired, live []lease.Lease, removed map[string
 	return out
 }
 
+// UnsureWarnings names, for each tenant, the leases of users about whom the directory did not answer.
+func UnsureWarnings(want *state.Desired, live []lease.Lease, unsure []int) []string {
+	ids := map[string][]string{}
+	for i := range live {
+		l := &live[i]
+		uid, has := l.RightOf()
+		if _, ok := want.Tenant(l.Terms.Tenant); ok && has && slices.Contains(unsure, uid) {
+			ids[l.Terms.Tenant] = append(ids[l.Terms.Tenant], l.ID+" ("+l.User+")")
+		}
+	}
+	var out []string
+	for _, tenant := range slices.Sorted(maps.Keys(ids)) {
+		out = append(out, fmt.Sprintf("this host's directory does not answer: it is not known whether the users of %s of tenant %s are still members of it: %s",
+			text.Count(len(ids[tenant]), "lease"), tenant, strings.Join(ids[tenant], ", ")))
+	}
+	return out
+}
+
 func stopStep(l *lease.Lease, reason string) step.Step {
 	return step.Step{
 		Kind: KindLeaseStop, Phase: step.RevokeAccess, Args: step.Must(LeaseStopArgs{l.ID}),

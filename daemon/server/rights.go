@@ -41,7 +41,16 @@ type standing struct {
 
 // better returns the one that gives more: a role by one name is not lost by another.
 func (s standing) better(o standing) standing {
-	rank := func(x standing) int { return map[names.State]int{names.Present: 2, names.Unknown: 1}[x.state] }
+	rank := func(x standing) int {
+		switch x.state {
+		case names.Present:
+			return 2
+		case names.Unknown:
+			return 1
+		case names.Absent:
+		}
+		return 0
+	}
 	if rank(o) > rank(s) || rank(o) == rank(s) && o.at.After(s.at) {
 		return o
 	}
@@ -171,7 +180,7 @@ func (ids *Identities) confirm(ctx context.Context, p *Peer) {
 	if !ids.ChecksGroups || p.UID == 0 {
 		return
 	}
-	if _, failing := ids.Names.Failing(); failing != nil {
+	if ids.Names.Silent(p.UID) != nil {
 		ids.WakeNames() // It is asked again, outside of the request.
 		return
 	}
@@ -184,18 +193,20 @@ func (ids *Identities) confirm(ctx context.Context, p *Peer) {
 	}
 }
 
-// ConfirmUsers asks the directory about users of whom its last answer is too old to take something from them or to leave it to them.
-func (ids *Identities) ConfirmUsers(ctx context.Context, uids []int) {
+// ConfirmUsers asks the directory about users of whom its last answer is too old to take something from them or to leave it to them,
+// and returns those about whom it did not answer.
+func (ids *Identities) ConfirmUsers(ctx context.Context, uids []int) (unsure []int) {
+	if !ids.ChecksGroups {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	for _, uid := range uids {
-		if uid == 0 || !ids.ChecksGroups {
-			continue
-		}
-		if ids.Names.Confirm(ctx, uid, ids.Now().Add(-confirmedFor)) != nil {
-			return // It does not answer, and would not about the others.
+		if uid != 0 && ids.Names.Confirm(ctx, uid, ids.Now().Add(-confirmedFor)) != nil {
+			unsure = append(unsure, uid)
 		}
 	}
+	return unsure
 }
 
 // confirmed asks the directory about the caller of a route that changes something, and returns why they may not use it: their role

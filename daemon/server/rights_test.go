@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // people are identities with a directory that the test changes.
@@ -154,11 +156,35 @@ func TestAnswersGetTooOld(t *testing.T) {
 	p.want("when it answers, by name", alice(), "member", "may")
 }
 
+// One user about whom the directory does not answer is named, and takes nothing from the others.
+func TestOneUserIsNotConfirmed(t *testing.T) {
+	p := newPeople(t)
+	p.learn(carol())
+	p.learn(alice())
+	p.answers("case $1:$2 in passwd:5001|passwd:alice) exit 1 ;; esac\n" + peopleAnswer)
+	for range 6 {
+		p.now = p.now.Add(2 * time.Minute)
+		if unsure := p.ConfirmUsers(t.Context(), []int{0, 5001, 5002}); !slices.Equal(unsure, []int{5001}) {
+			t.Errorf("the directory does not answer about %v", unsure)
+		}
+		p.queries()
+	}
+	p.want("another user", carol(), "admin", "may")
+	p.want("the user", alice(), "member", "unsure: this host's directory has not answered for 12m")
+	// A right that is used is confirmed although the directory does not answer about another user.
+	p.now = p.now.Add(20 * time.Minute)
+	if s := p.RequesterOf(p.Caller(carol())).Confirm(t.Context(), "vision"); s != (lease.Standing{}) {
+		t.Errorf("another user: %+v", s)
+	}
+}
+
 // Of a lease no process is asked: its user is removed when the directory says so, with the time of its oldest word on it.
 func TestRemoved(t *testing.T) {
 	p := newPeople(t)
 	p.learn(carol())
-	p.ConfirmUsers(t.Context(), []int{5001, 5002})
+	if unsure := p.ConfirmUsers(t.Context(), []int{0, 5001, 5002}); len(unsure) != 0 {
+		t.Errorf("the directory does not answer about %v", unsure)
+	}
 	for uid, name := range map[int]string{0: "root", 5001: "a member", 5002: "a member by a group", os.Geteuid(): "the daemon's user"} {
 		if why, _ := p.Removed(uid, "vision"); why != "" {
 			t.Errorf("%s: %s", name, why)

@@ -61,7 +61,7 @@ func (d *Directory) belongsLocked(uid, gid int) (m Membership, user string) {
 		}
 		return Membership{}, ""
 	}
-	if slices.Contains(d.filedGroupsLocked(user), gid) {
+	if slices.Contains(d.filed[user], gid) { // A directory cannot take that away.
 		return Membership{Present, d.filesRead}, ""
 	}
 	if d.Program == "" {
@@ -78,24 +78,6 @@ func (d *Directory) belongsLocked(uid, gid int) (m Membership, user string) {
 		return Membership{Present, a.at}, user
 	}
 	return Membership{Absent, a.at}, user
-}
-
-// filedGroupsLocked returns the groups of a user in the local files. A directory cannot take them away. mu is held.
-func (d *Directory) filedGroupsLocked(user string) []int {
-	i := slices.IndexFunc(d.users.file, func(e entry) bool { return e.name == user })
-	if i < 0 && len(d.groups.file) == 0 {
-		return nil
-	}
-	var out []int
-	if i >= 0 {
-		out = append(out, d.users.file[i].primary)
-	}
-	for j := range d.groups.file {
-		if g := &d.groups.file[j]; slices.Contains(g.members, user) {
-			out = append(out, g.id)
-		}
-	}
-	return out
 }
 
 // Confirmed returns when the directory or a local file last had a user of this name; zero: it has none.
@@ -151,7 +133,7 @@ func (d *Directory) Left(gids []int) []int {
 	return out
 }
 
-// Answered returns when the last Refresh succeeded; zero: none did.
+// Answered returns when a Refresh last had an answer about all its names; zero: none had.
 func (d *Directory) Answered() time.Time {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -172,9 +154,7 @@ func (d *Directory) Confirm(ctx context.Context, uid int, since time.Time) error
 		return nil // Another call has asked meanwhile.
 	}
 	err := d.confirm(ctx, uid)
-	if err != nil {
-		d.record(err)
-	}
+	d.settle(ctx, uidQuestion(uid), err)
 	return err
 }
 
@@ -185,25 +165,73 @@ func (d *Directory) confirm(ctx context.Context, uid int) error {
 	if d.Program == "" {
 		return nil
 	}
-	was := d.UserName(uid)
 	found, err := d.lookup(ctx, "passwd", []string{strconv.Itoa(uid)})
 	if err != nil {
 		return err
 	}
-	d.recordNames([]int{uid}, found)
 	i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
-	if i < 0 || found[i].name != was && was != UIDLabel(uid) {
-		d.answer(&d.users, was, -1)
-	}
 	if i < 0 {
-		return nil
+		return d.confirmGone(ctx, uid)
 	}
-	gids, err := d.groupsOfEntry(ctx, &found[i])
+	d.recordNames([]int{uid}, found)
+	if err := d.confirmNames(ctx, uid, found[i].name); err != nil {
+		return err
+	}
+	user := found[i]
+	user.name = d.UserName(uid) // The spelling of the spec, by which the groups are kept.
+	gids, err := d.groupsOfEntry(ctx, &user)
 	if err != nil && !errors.Is(err, ErrUnknown) {
 		return err
 	}
-	d.keepGroups(found[i].name, gids)
+	d.keepGroups(user.name, gids)
 	return nil
+}
+
+// confirmNames asks for the other names of a number: the spec may have another spelling than the directory answers for the number, and
+// several accounts may share it.
+func (d *Directory) confirmNames(ctx context.Context, uid int, answered string) error {
+	for _, name := range d.namesOf(uid) {
+		if name == answered {
+			continue
+		}
+		found, err := d.lookup(ctx, "passwd", []string{name})
+		if err != nil {
+			return err
+		}
+		id := -1
+		if len(found) == 1 {
+			id = found[0].id
+		}
+		d.answer(&d.users, name, id)
+	}
+	return nil
+}
+
+// confirmGone records that the directory has no user of this number.
+func (d *Directory) confirmGone(ctx context.Context, uid int) error {
+	were := d.namesOf(uid)
+	d.recordNames([]int{uid}, nil)
+	for _, name := range were {
+		d.answer(&d.users, name, -1)
+	}
+	return nil
+}
+
+// namesOf returns the names of a number that the directory has answered, and the one that is shown.
+func (d *Directory) namesOf(uid int) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []string
+	for name, a := range d.users.answered {
+		if a.id == uid {
+			out = append(out, name)
+		}
+	}
+	if name, ok := d.users.name[uid]; ok && !slices.Contains(out, name) {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
 }
 
 // confirmedSince reports whether all that is known of a user was answered after since.
@@ -223,19 +251,6 @@ func (d *Directory) confirmedSince(uid int, since time.Time) bool {
 		at = d.users.answered[user].at
 	}
 	return at.After(since) && d.groupsOf[user].at.After(since)
-}
-
-// queryGroups asks for the groups of one user. The caller has locked requests.
-func (d *Directory) queryGroups(ctx context.Context, user string) error {
-	if !queryable(user) {
-		return nil // The label of a number without a name.
-	}
-	gids, err := d.groupsByName(ctx, user)
-	if err != nil && !errors.Is(err, ErrUnknown) {
-		return err
-	}
-	d.keepGroups(user, gids)
-	return nil
 }
 
 func (d *Directory) keepGroups(user string, gids []int) {
@@ -269,21 +284,4 @@ func (d *Directory) numberLocked(user string) (int, bool) {
 	}
 	id, ok := d.users.id[user]
 	return id, ok
-}
-
-// dueGroups picks the users whose groups to query, and drops those that were not needed for long.
-func (d *Directory) dueGroups(all bool) []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var out []string
-	for user, a := range d.groupsOf {
-		switch {
-		case d.now().Sub(a.used) > forgetGroups:
-			delete(d.groupsOf, user)
-		case all || d.now().Sub(a.at) > freshFor:
-			out = append(out, user)
-		}
-	}
-	slices.Sort(out)
-	return out
 }

@@ -2,6 +2,12 @@ package names
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -124,15 +130,165 @@ func TestConfirm(t *testing.T) {
 	if n := h.UserName(5001); n != "uid 5001" {
 		t.Errorf("it is called %s", n)
 	}
-	// One that hangs costs the time of the caller alone, and is known to fail.
+	// One that hangs is known to fail; that a caller waits no longer is no failure of the directory.
 	h.script(t, "exec sleep 600")
 	h.now = h.now.Add(time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := h.Confirm(ctx, 5001, h.now.Add(-30*time.Second)); err == nil {
+	if err := h.Confirm(ctx, 5001, h.now.Add(-30*time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a directory that hangs has answered: %v", err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, leave)
+	if err := h.Confirm(gone, 5001, h.now.Add(-30*time.Second)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone got %v", err)
+	}
+	if _, failing := h.Failing(); failing != nil {
+		t.Errorf("a caller that has gone is a failure: %v", failing)
+	}
+	h.Timeout = 10 * time.Millisecond
+	if err := h.Confirm(t.Context(), 5001, h.now.Add(-30*time.Second)); err == nil {
 		t.Error("a directory that hangs has answered")
+	}
+	if _, failing := h.Failing(); failing == nil || h.Silent(5001) == nil {
+		t.Error("the failure is not known")
+	}
+	h.script(t, ldap)
+	h.Timeout = 10 * time.Second
+	h.refresh(t, nil, nil)
+	if _, failing := h.Failing(); failing != nil {
+		t.Errorf("it still fails: %v", failing)
+	}
+	h.belongs(t, "when it answers", 5001, 6001, Present)
+}
+
+// The spec may name a user in another spelling than the directory has, and accounts may share a number: they are members all the same.
+func TestConfirmOfAnotherSpelling(t *testing.T) {
+	h := newFixture(t, strings.Replace(ldap, "initgroups:alice)", "passwd:robert) echo 'robert:*:5002:6000::/:/bin/sh' ;;\n\tinitgroups:bob|initgroups:Bob) echo 'Bob 6001' ;;\n\tinitgroups:alice)", 1))
+	h.refresh(t, []string{"Bob", "robert"}, nil)
+	for range 2 {
+		h.now = h.now.Add(time.Minute)
+		if err := h.Confirm(t.Context(), 5002, h.now.Add(-30*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"Bob", "robert"} {
+			h.user(t, name, 5002, Present)
+			if at := h.Confirmed(name); !at.Equal(h.now) {
+				t.Errorf("%s was confirmed at %v", name, at)
+			}
+		}
+		h.belongs(t, "in the other spelling", 5002, 6001, Present)
+		h.calls(t)
+		if err := h.Confirm(t.Context(), 5002, h.now.Add(-time.Second)); err != nil || h.calls(t)[0] != "" {
+			t.Errorf("it is asked for again: %v", err)
+		}
+	}
+	// The number goes to another account.
+	h.script(t, strings.ReplaceAll(ldap, "passwd:bob|passwd:5002|passwd:Bob) echo 'bob:", "passwd:5002) echo 'eve:"))
+	h.now = h.now.Add(time.Minute)
+	if err := h.Confirm(t.Context(), 5002, h.now.Add(-30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	h.user(t, "Bob", -1, Absent)
+	h.user(t, "robert", -1, Absent)
+	h.belongs(t, "another account", 5002, 6001, Absent)
+	if n := h.UserName(5002); n != "eve" {
+		t.Errorf("uid 5002 is %s", n)
+	}
+}
+
+// failsFor is ldap, whose question about some names fails, as one that hangs does after a while.
+func failsFor(pattern string) string {
+	return "case \" $* \" in " + pattern + ") exit 1 ;; esac\n" + ldap
+}
+
+// A name that fails takes nothing from the others.
+func TestOneNameThatFails(t *testing.T) {
+	h := newFixture(t, failsFor("*\" ghost \"*"))
+	h.Belongs(5001, 6001)
+	for range 3 { // The first one asks for them together, and the third one for the groups.
+		h.now = h.now.Add(2 * freshFor)
+		if err := h.Refresh(t.Context(), []string{"ghost", "alice", "Bob"}, []string{"vision"}, false); err == nil || !strings.Contains(err.Error(), "getent failed") {
+			t.Errorf("the error is %v", err)
+		}
+		for _, name := range []string{"alice", "Bob"} {
+			if at := h.Confirmed(name); !at.Equal(h.now) {
+				t.Errorf("%s was confirmed at %v", name, at)
+			}
+		}
+		h.user(t, "ghost", -1, Unknown)
+		h.group(t, "vision", 6001, Present)
+		h.Belongs(5001, 6001)
+	}
+	if m := h.belongs(t, "although another name fails", 5001, 6001, Present); !m.At.Equal(h.now) {
+		t.Errorf("the groups are of %v", m.At)
+	}
+	if h.Silent(5001) != nil {
+		t.Error("it seems not to answer about another user")
 	}
 	if _, failing := h.Failing(); failing == nil {
 		t.Error("the failure is not known")
+	}
+	if err := h.Refresh(t.Context(), []string{"alice", "Bob"}, []string{"vision"}, false); err != nil {
+		t.Errorf("without the name: %v", err)
+	}
+	if _, failing := h.Failing(); failing != nil {
+		t.Errorf("a name that nobody needs still fails: %v", failing)
+	}
+}
+
+// More names that fail than one pass asks for leave the others their turn.
+func TestNamesThatFailLeaveOthersTheirTurn(t *testing.T) {
+	h := newFixture(t, failsFor("*\" g\"*"))
+	names := []string{"alice"}
+	for i := range 10 {
+		names = append(names, fmt.Sprint("g", i))
+	}
+	slices.Sort(names[1:])
+	slices.Reverse(names) // alice is the last one.
+	for range 6 {
+		h.now = h.now.Add(time.Second)
+		if err := h.Refresh(t.Context(), names, nil, false); err == nil {
+			t.Error("names that fail are no error")
+		}
+	}
+	h.user(t, "alice", 5001, Present)
+	if h.Silent(5001) == nil {
+		t.Error("many that fail in a row are not noticed")
+	}
+	h.script(t, ldap)
+	h.refresh(t, names, nil)
+	if _, failing := h.Failing(); failing != nil {
+		t.Errorf("it still fails: %v", failing)
+	}
+}
+
+// Between the questions of a Refresh others may ask: they do not wait until it has asked for all users.
+func TestRefreshLetsOthersAsk(t *testing.T) {
+	h := newFixture(t, "case $1:$2 in passwd:one) exit 1 ;; esac\n"+ldap)
+	h.refresh(t, nil, nil)
+	h.keepGroups("one", nil)
+	h.keepGroups("two", nil)
+	h.now = h.now.Add(2 * freshFor)
+	h.calls(t)
+	free, now := false, h.now
+	h.Now = func() time.Time {
+		calls, _ := os.ReadFile(filepath.Join(h.dir, "calls"))
+		if asked := string(calls); strings.Contains(asked, "one") && !strings.Contains(asked, "two") {
+			h.requests.once.Do(func() { h.requests.c = make(chan struct{}, 1) })
+			select {
+			case h.requests.c <- struct{}{}:
+				<-h.requests.c
+				free = true
+			default:
+			}
+		}
+		return now
+	}
+	if err := h.Refresh(t.Context(), nil, nil, false); err == nil {
+		t.Error("a failure is no error")
+	}
+	if !free {
+		t.Error("nobody else can ask before it has asked for all")
 	}
 }

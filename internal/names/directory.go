@@ -15,8 +15,9 @@ type Directory struct {
 	Timeout time.Duration    // of one call; 2 s when 0
 	Now     func() time.Time // time.Now when nil
 
-	requests requestLock     // held during a query: a slow directory has one process waiting for it, not many
-	stuck    <-chan struct{} // closed when a getent that could not be killed has exited; guarded by requests
+	refreshes requestLock     // held during a Refresh; taken before requests
+	requests  requestLock     // held during a query: a slow directory has one process waiting for it, not many
+	stuck     <-chan struct{} // closed when a getent that could not be killed has exited; guarded by requests
 
 	mu      sync.RWMutex // guards what follows
 	users   table
@@ -24,12 +25,13 @@ type Directory struct {
 	unnamed map[int]time.Time // numbers without a name, and when that was answered
 	// groupsOf is what the directory answered about the groups of users, by name.
 	groupsOf   map[string]groupAnswer
-	filesRead  time.Time       // when the local files were read
-	answeredAt time.Time       // when the last Refresh succeeded
-	left       map[member]bool // who is in a group no more although a process had it, or the directory said so
-	pending    map[int]bool    // numbers whose name was requested and is not known
-	failure    error           // of the last query
-	since      time.Time       // when queries began to fail
+	filed      map[string][]int // the groups of users in the local files
+	filesRead  time.Time        // when the local files were read
+	answeredAt time.Time        // when a Refresh had an answer about all its names last
+	left       map[member]bool  // who is in a group no more although a process had it, or the directory said so
+	pending    map[int]bool     // numbers whose name was requested and is not known
+	failed     map[question]failure
+	silent     map[question]bool // the questions that failed since the directory answered last
 }
 
 // table is what is known of users or of groups. An answer wins over the file.
@@ -133,13 +135,6 @@ func (d *Directory) HasPending() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return len(d.pending) > 0
-}
-
-// Failing returns since when queries of the directory fail, and why; nil when the last query succeeded.
-func (d *Directory) Failing() (since time.Time, why error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.since, d.failure
 }
 
 // loadLocked loads a file's entries. mu is held.

@@ -2,6 +2,7 @@ package names
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,21 +35,21 @@ func Find() string {
 }
 
 // getent makes one call and returns its output. The caller has locked requests.
-func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) {
-	if d.stuck != nil {
-		select {
-		case <-d.stuck:
-			d.stuck = nil
-		default:
-			return nil, errStuck
-		}
-	}
+func (d *Directory) getent(caller context.Context, args ...string) ([]byte, error) {
 	timeout := d.Timeout
 	if timeout == 0 {
 		timeout = 2 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(caller, timeout)
 	defer cancel()
+	if d.stuck != nil { // On a busy host it may only need longer to exit.
+		select {
+		case <-d.stuck:
+			d.stuck = nil
+		case <-ctx.Done():
+			return nil, cmp.Or(caller.Err(), errStuck)
+		}
+	}
 	cmd := exec.CommandContext(ctx, d.Program, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
 	cmd.WaitDelay = killWait / 2 // Its child processes may keep the output open; they are not waited for.
@@ -65,7 +66,7 @@ func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) 
 	}()
 	select {
 	case <-exited:
-		return out.answer(ctx, err, timeout)
+		return out.answer(ctx, caller, err, timeout)
 	case <-ctx.Done():
 	}
 	late := time.NewTimer(killWait)
@@ -75,12 +76,12 @@ func (d *Directory) getent(ctx context.Context, args ...string) ([]byte, error) 
 	case <-late.C:
 		d.stuck = exited
 	}
-	return nil, unanswered(ctx, timeout)
+	return nil, unanswered(caller, timeout)
 }
 
-func unanswered(ctx context.Context, timeout time.Duration) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
+func unanswered(caller context.Context, timeout time.Duration) error {
+	if caller.Err() != nil {
+		return caller.Err() // It did not wait for the answer.
 	}
 	return fmt.Errorf("getent did not answer within %v", timeout)
 }
@@ -97,13 +98,13 @@ func (w *bounded) Write(p []byte) (int, error) {
 }
 
 // answer returns the output, unless the call failed. Exit code 2 (some keys were not found) is no failure.
-func (w *bounded) answer(ctx context.Context, err error, timeout time.Duration) ([]byte, error) {
+func (w *bounded) answer(ctx, caller context.Context, err error, timeout time.Duration) ([]byte, error) {
 	var exit *exec.ExitError
 	switch {
 	case err == nil, errors.As(err, &exit) && exit.ExitCode() == 2:
 		return w.b.Bytes(), nil
 	case ctx.Err() != nil:
-		return nil, unanswered(ctx, timeout)
+		return nil, unanswered(caller, timeout)
 	}
 	return nil, fmt.Errorf("getent failed: %w", err)
 }

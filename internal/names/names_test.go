@@ -282,6 +282,20 @@ func TestDirectoryThatFails(t *testing.T) {
 	}
 }
 
+// A killed getent that needs long to exit on a busy host is waited for by the next call, not taken for one that never will.
+func TestAKilledGetentMayExitLate(t *testing.T) {
+	h := newFixture(t, ldap)
+	exited := make(chan struct{})
+	h.stuck = exited
+	time.AfterFunc(50*time.Millisecond, func() { close(exited) })
+	h.refresh(t, []string{"alice"}, nil)
+	h.user(t, "alice", 5001, Present)
+	h.stuck, h.Timeout = make(chan struct{}), 10*time.Millisecond
+	if err := h.Refresh(t.Context(), []string{"bob"}, nil, false); !errors.Is(err, errStuck) {
+		t.Errorf("one that never exits: %v", err)
+	}
+}
+
 // Reading what is known does not wait for a query.
 func TestReadingDoesNotWait(t *testing.T) {
 	h := newFixture(t, ldap)

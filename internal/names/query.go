@@ -34,67 +34,47 @@ func (t *requestLock) acquire(ctx context.Context) error {
 func (t *requestLock) release() { <-t.c }
 
 // Refresh reads the files again and queries the pending numbers and these names: those that are new, not found or not
-// fresh, or all. When the directory does not answer, what was known is kept, and the error is returned.
+// fresh, or all. What is not answered keeps its answer of before, and the first error is returned. What the time does not reach
+// is asked for by the next one, which begins with what was asked for longest ago.
 func (d *Directory) Refresh(ctx context.Context, users, groups []string, all bool) error {
-	if err := d.requests.acquire(ctx); err != nil {
+	if err := d.refreshes.acquire(ctx); err != nil {
 		return err
 	}
-	defer d.requests.release()
-	_, failing := d.Failing() // Only an answer ends a failure: what is fresh would not be queried.
-	err := d.refresh(ctx, users, groups, all || failing != nil)
-	d.record(err)
-	return err
-}
-
-// record keeps the result of a query.
-func (d *Directory) record(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case err == nil:
-		d.failure, d.since, d.answeredAt = nil, time.Time{}, d.now()
-	case d.failure == nil:
-		d.failure, d.since = err, d.now()
-	default:
-		d.failure = err
-	}
-}
-
-func (d *Directory) refresh(ctx context.Context, users, groups []string, all bool) error {
-	if err := d.readFiles(); err != nil {
+	defer d.refreshes.release()
+	err := d.exclusively(ctx, d.readFiles)
+	d.settle(ctx, question{kind: aboutFiles}, err)
+	if err != nil {
 		return err
 	}
 	pending := d.takePending()
 	if d.Program == "" {
 		d.recordNames(pending, nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.answeredAt = d.now()
 		return nil
 	}
-	if err := d.queryNames(ctx, &d.users, "passwd", d.due(&d.users, users, all)); err != nil {
-		d.requeue(pending)
+	r := &round{d: d, ctx: ctx, until: time.Now().Add(refreshFor)}
+	r.ask(d.batches(users, groups, pending, all))
+	r.finish(pending)
+	asked := map[question]bool{}
+	for _, name := range users {
+		asked[question{aboutUser, name}] = true
+	}
+	for _, name := range groups {
+		asked[question{aboutGroup, name}] = true
+	}
+	d.forgetFailed(asked)
+	return r.err
+}
+
+// exclusively queries while no other query runs.
+func (d *Directory) exclusively(ctx context.Context, query func() error) error {
+	if err := d.requests.acquire(ctx); err != nil {
 		return err
 	}
-	if err := d.queryNames(ctx, &d.groups, "group", d.due(&d.groups, groups, all)); err != nil {
-		d.requeue(pending)
-		return err
-	}
-	for part := range slices.Chunk(pending, namesPerCall) {
-		keys := make([]string, len(part))
-		for i, uid := range part {
-			keys[i] = strconv.Itoa(uid)
-		}
-		found, err := d.lookup(ctx, "passwd", keys)
-		if err != nil {
-			d.requeue(part)
-			return err
-		}
-		d.recordNames(part, found)
-	}
-	for _, user := range d.dueGroups(all) {
-		if err := d.queryGroups(ctx, user); err != nil {
-			return err
-		}
-	}
-	return nil
+	defer d.requests.release()
+	return query()
 }
 
 func (d *Directory) readFiles() error {
@@ -111,55 +91,11 @@ func (d *Directory) readFiles() error {
 	were := slices.Collect(maps.Keys(d.users.name))
 	d.users.loadLocked(users)
 	d.groups.loadLocked(groups)
+	d.filed = groupsOfFiles(users, groups)
 	d.filesRead = d.now()
 	for _, uid := range were {
 		if _, named := d.users.name[uid]; !named {
 			d.unnameLocked(uid)
-		}
-	}
-	return nil
-}
-
-// due picks the names to query.
-func (d *Directory) due(t *table, names []string, all bool) []string {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	var out []string
-	for _, name := range names {
-		a, ok := t.answered[name]
-		if queryable(name) && !slices.Contains(out, name) && (all || !ok || a.id < 0 || d.now().Sub(a.at) > freshFor) {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
-// queryNames queries many names at once, and each name without an answer alone: a directory may answer with another
-// spelling ("alice" for "Alice"), and only then it is known for which name.
-func (d *Directory) queryNames(ctx context.Context, t *table, database string, names []string) error {
-	for part := range slices.Chunk(names, namesPerCall) {
-		found, err := d.lookup(ctx, database, part)
-		if err != nil {
-			return err
-		}
-		for _, name := range part {
-			id := -1
-			if i := slices.IndexFunc(found, func(e entry) bool { return e.name == name }); i >= 0 {
-				id = found[i].id
-			} else if len(part) == 1 {
-				if len(found) == 1 {
-					id = found[0].id
-				}
-			} else {
-				alone, err := d.lookup(ctx, database, []string{name})
-				if err != nil {
-					return err
-				}
-				if len(alone) == 1 {
-					id = alone[0].id
-				}
-			}
-			d.answer(t, name, id)
 		}
 	}
 	return nil
@@ -201,23 +137,14 @@ func (d *Directory) takePending() []int {
 	defer d.mu.Unlock()
 	var out []int
 	for uid := range d.pending {
-		if _, ok := d.users.name[uid]; !ok {
+		_, known := d.users.name[uid]
+		if _, failed := d.failed[uidQuestion(uid)]; !known && !failed { // One that failed is asked for again without this.
 			out = append(out, uid)
 		}
 	}
 	clear(d.pending)
 	slices.Sort(out)
 	return out
-}
-
-func (d *Directory) requeue(uids []int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, uid := range uids {
-		if len(d.pending) < maxPending {
-			d.pending[uid] = true
-		}
-	}
 }
 
 // recordNames records the names of numbers, and which numbers have none.
@@ -305,11 +232,23 @@ func (d *Directory) groupsInFiles(user string) ([]int, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user, ErrUnknown)
 	}
-	out := []int{d.users.file[i].primary}
-	for _, g := range d.groups.file {
-		if slices.Contains(g.members, user) && !slices.Contains(out, g.id) {
-			out = append(out, g.id)
+	return slices.Clone(d.filed[user]), nil
+}
+
+// groupsOfFiles returns the groups of each user in the local files, the primary one first.
+func groupsOfFiles(users, groups []entry) map[string][]int {
+	out := map[string][]int{}
+	for i := range users {
+		if e := &users[i]; out[e.name] == nil { // The first line of a name counts.
+			out[e.name] = []int{e.primary}
 		}
 	}
-	return out, nil
+	for i := range groups {
+		for _, name := range groups[i].members {
+			if !slices.Contains(out[name], groups[i].id) {
+				out[name] = append(out[name], groups[i].id)
+			}
+		}
+	}
+	return out
 }
