@@ -56,6 +56,7 @@ func (ls *Leases) Run(ctx context.Context) {
 	loops.Go(func() { ls.noticeLoop(ctx) })
 	loops.Go(func() { ls.listen(ctx) })
 	loops.Go(func() { ls.outputLoop(ctx) })
+	loops.Go(func() { ls.recheckLoop(ctx) })
 	loops.Go(func() { ls.removalLoop(ctx) })
 	loops.Wait()
 }

@@ -16,15 +16,28 @@ type removal struct {
 	since      time.Time // when the directory said so
 	due        time.Time // when it is asked again
 	stopped    bool
+	told       string // what becomes of the lease, as the user was told last
 }
 
-// removalLoop ends what users may not have any more: at once the requests that wait, and the running leases of a tenant with
-// on_removal: stop when the directory has said it twice. One wrong answer of it ends no lease.
+// recheckLoop ends at once the requests that wait for what their users may not have any more. It does not wait for the directory.
+func (ls *Leases) recheckLoop(ctx context.Context) {
+	for {
+		next := ls.Identities.Next()
+		ls.Table.Recheck()
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// removalLoop ends the running leases of a tenant with on_removal: stop whose users are members no more, when the directory has said
+// it twice. One wrong answer of it ends no lease.
 func (ls *Leases) removalLoop(ctx context.Context) {
 	removed := map[string]*removal{}
 	for {
 		next := ls.Identities.Next()
-		ls.Table.Recheck()
 		timer := time.NewTimer(ls.checkRemoved(ctx, removed))
 		select {
 		case <-next:
@@ -41,6 +54,8 @@ func (ls *Leases) removalLoop(ctx context.Context) {
 // checkRemoved does what is due for all running leases, and returns when to look again.
 func (ls *Leases) checkRemoved(ctx context.Context, removed map[string]*removal) time.Duration {
 	next, live := time.Hour, map[string]bool{}
+	var due []lease.Lease
+	again := map[int]time.Time{} // the users of due, and since when the directory must have answered
 	for _, l := range ls.Table.Live() {
 		uid, has := l.RightOf()
 		if l.State != lease.Running || !has {
@@ -59,7 +74,21 @@ func (ls *Leases) checkRemoved(ctx context.Context, removed map[string]*removal)
 			r = &removal{generation: l.Generation, since: at, due: ls.Now().Add(ls.removalGrace())}
 			removed[l.ID] = r
 		}
-		next = min(next, ls.onRemoval(ctx, &l, r, why))
+		left, waits := ls.onRemoval(&l, r, why)
+		if waits && left <= 0 {
+			due = append(due, l)
+			if r.since.After(again[uid]) {
+				again[uid] = r.since
+			}
+			continue
+		}
+		next = min(next, left)
+	}
+	if len(due) > 0 {
+		ls.Identities.QueryAgain(ctx, again)
+	}
+	for i := range due {
+		next = min(next, ls.stopRemoved(ctx, &due[i], removed[due[i].ID]))
 	}
 	for id := range removed {
 		if !live[id] {
@@ -77,24 +106,30 @@ func (ls *Leases) removalGrace() time.Duration {
 	return ls.ConvergeInterval()
 }
 
-// onRemoval does what is due for one lease of a removed member, and returns when to look again.
-func (ls *Leases) onRemoval(ctx context.Context, l *lease.Lease, r *removal, why string) time.Duration {
+// onRemoval tells the user of one lease of a removed member what becomes of it, and returns when to look again. waits: the lease is
+// stopped then if the directory says it again.
+func (ls *Leases) onRemoval(l *lease.Lease, r *removal, why string) (left time.Duration, waits bool) {
 	want := ls.State.Desired()
-	if !want.StopsOnRemoval(l.Terms.Tenant) || !want.Enforcing() {
-		ls.noteRemoval(l, why+": this lease goes on (on_removal: continue)")
-		return time.Hour
+	switch {
+	case !want.StopsOnRemoval(l.Terms.Tenant):
+		ls.noteRemoval(l, r, why, "this lease goes on (on_removal: continue)")
+		return time.Hour, false
+	case !want.Enforcing():
+		ls.noteRemoval(l, r, why, "this lease goes on, because gpushare only observes (node.enforce); otherwise it would be stopped (on_removal: stop)")
+		return time.Hour, false
+	case r.stopped:
+		return time.Hour, false
 	}
-	if r.stopped {
-		return time.Hour
-	}
-	ls.noteRemoval(l, fmt.Sprintf("%s: this lease will be stopped in %s (on_removal: stop), unless they are a member again", why, api.Duration(ls.removalGrace())))
-	if left := r.due.Sub(ls.Now()); left > 0 {
-		return left
-	}
+	ls.noteRemoval(l, r, why, fmt.Sprintf("this lease will be stopped in %s (on_removal: stop), unless they are a member again", api.Duration(ls.removalGrace())))
+	return r.due.Sub(ls.Now()), true
+}
+
+// stopRemoved stops a lease if the directory has said again that its user is a member no more, and returns when to look again.
+func (ls *Leases) stopRemoved(ctx context.Context, l *lease.Lease, r *removal) time.Duration {
 	uid, _ := l.RightOf()
-	ls.Identities.QueryAgain(ctx, uid, r.since)
-	switch again, at := ls.Identities.Removed(uid, l.Terms.Tenant); {
-	case again == "":
+	why, at := ls.Identities.Removed(uid, l.Terms.Tenant)
+	switch {
+	case why == "":
 		return time.Millisecond // The next pass forgets it.
 	case !at.After(r.since):
 		r.due = ls.Now().Add(ls.removalGrace()) // The directory did not answer.
@@ -106,8 +141,13 @@ func (ls *Leases) onRemoval(ctx context.Context, l *lease.Lease, r *removal, why
 	return time.Hour
 }
 
-// noteRemoval notifies the user of a lease once. After a restart of the daemon too it has the notices of before.
-func (ls *Leases) noteRemoval(l *lease.Lease, text string) {
+// noteRemoval notifies the user of a lease once. After a restart of the daemon the lease has the last notices of before.
+func (ls *Leases) noteRemoval(l *lease.Lease, r *removal, why, what string) {
+	if r.told == what {
+		return
+	}
+	r.told = what
+	text := why + ": " + what
 	if now, ok := ls.Table.Get(l.ID); ok && !slices.Contains(now.Notices, text) {
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.member-removed", Text: text})
 	}

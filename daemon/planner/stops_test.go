@@ -60,3 +60,22 @@ func TestPlanStops(t *testing.T) {
 		})
 	}
 }
+
+// The plan names the leases of users about whom the directory does not answer: they may be those of removed members.
+func TestUnsureWarnings(t *testing.T) {
+	of := func(id, user string, uid int, tenant string) lease.Lease {
+		return lease.Lease{ID: id, User: user, UID: uid, Terms: lease.Grant{Tenant: tenant}}
+	}
+	login := of("red-login-1", "alice", 1001, "red")
+	login.Origin = lease.OriginLogin
+	live := []lease.Lease{of("red-a-1", "alice", 1001, "red"), of("red-b-1", "bob", 1002, "red"), of("red-a-2", "alice", 1001, "red"), of("gone-a-1", "alice", 1001, "gone"), login}
+	want := &state.Desired{Spec: &api.Spec{Tenants: []api.TenantSpec{{Name: "red"}}}}
+	got := UnsureWarnings(want, live, []int{1001})
+	text := "this host's directory does not answer: it is not known whether the users of 2 leases of tenant red are still members of it: red-a-1 (alice), red-a-2 (alice)"
+	if !slices.Equal(got, []string{text}) {
+		t.Errorf("got %q, want %q", got, text)
+	}
+	if got := UnsureWarnings(want, live, nil); len(got) != 0 {
+		t.Errorf("without such a user: %q", got)
+	}
+}

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -34,7 +36,8 @@ type Caller struct {
 	Observer bool
 	Tenants  []string // of which the caller is a member, in the order of the spec
 
-	owns func(uid int) bool
+	owns    func(uid int) bool
+	without []string // groups that give a role and that the process has, of which the directory says that the user is not in them
 }
 
 // Owner reports whether the caller has a lease, also one that has ended.
@@ -96,7 +99,29 @@ func (a access) denied(c *Caller, what string) *api.Error {
 		hint = "you are a member of no tenant: an administrator can add you under 'members:' in the spec"
 	case Anyone:
 	}
-	return &api.Error{Kind: api.KindDenied, Message: c.Name + " may not " + what, Hint: hint}
+	message := c.Name + " may not " + what
+	if i := slices.IndexFunc(c.without, a.needsGroup); i >= 0 {
+		group := c.without[i]
+		message += fmt.Sprintf(": the process has the group %s, but the directory does not say that %s is in it", group, c.Name)
+		if c.Name != names.UIDLabel(c.UID) {
+			hint = fmt.Sprintf("'gpasswd -a %s %s' adds them", c.Name, group)
+		}
+	}
+	return &api.Error{Kind: api.KindDenied, Message: message, Hint: hint}
+}
+
+// needsGroup reports whether a group that gives a role gives this one.
+func (a access) needsGroup(group string) bool {
+	switch a {
+	case Admin:
+		return group == adminGroup
+	case AdminOrObserver:
+		return group == adminGroup || group == observerGroup
+	case Member, MemberOrOwner:
+		return group != observerGroup
+	case Anyone, Reader, ReaderOrOwner:
+	}
+	return true
 }
 
 // MayEnd reports whether the caller may stop or release a lease.

@@ -41,7 +41,8 @@ type TenantMembers struct {
 	UIDs []int
 	GIDs []int
 
-	users []string // the names of UIDs
+	users  []string // the names of UIDs
+	groups []string // the names of GIDs
 }
 
 // UnknownMember is a name in the spec that the host does not know now.
@@ -131,6 +132,7 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 			c.Tenants = append(c.Tenants, t.Name)
 		}
 	}
+	c.without = ids.without(p, now)
 	return c
 }
 
@@ -168,7 +170,13 @@ func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 			}
 			return id, state
 		})
-		m.GIDs = resolve("group", t.Members.Groups, dir.GroupID)
+		m.GIDs = resolve("group", t.Members.Groups, func(name string) (int, names.State) {
+			id, state := dir.GroupID(name)
+			if state == names.Present {
+				m.groups = append(m.groups, name)
+			}
+			return id, state
+		})
 		r.Tenants = append(r.Tenants, m)
 	}
 	return r
@@ -218,11 +226,14 @@ func (ids *Identities) Run(ctx context.Context) {
 	}
 }
 
-// QueryAgain queries the directory about one user, and the names of the spec that it did not know, unless both were answered after since.
-func (ids *Identities) QueryAgain(ctx context.Context, uid int, since time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-	defer cancel()
-	_ = ids.Names.Confirm(ctx, uid, since) // The directory keeps the error.
+// QueryAgain queries the directory about users, each unless both their name and their groups were answered after the time, and then about
+// the names of the spec that it did not know. It may take long.
+func (ids *Identities) QueryAgain(ctx context.Context, users map[int]time.Time) {
+	for uid, since := range users {
+		one, cancel := context.WithTimeout(ctx, confirmTimeout)
+		_ = ids.Names.Confirm(one, uid, since) // The directory keeps the error.
+		cancel()
+	}
 	ids.QueryNames(ids.Spec(), nameQueryTimeout, false)
 }
 

@@ -73,6 +73,26 @@ func (ids *Identities) inGroup(p *Peer, gid int) standing {
 	return standing{state: m.State, at: m.At}
 }
 
+// without returns the groups that give a role and that the process of a peer has, of which the directory says that the user is not in
+// them.
+func (ids *Identities) without(p *Peer, now *IdentityTable) []string {
+	var out []string
+	add := func(gid int, name string) {
+		if p.inGroup(gid) && ids.inGroup(p, gid).state == names.Absent && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	add(now.AdminGID, adminGroup)
+	add(now.ObserverGID, observerGroup)
+	for i := range now.Tenants {
+		t := &now.Tenants[i]
+		for j := range min(len(t.GIDs), len(t.groups)) {
+			add(t.GIDs[j], t.groups[j])
+		}
+	}
+	return out
+}
+
 // asMember returns whether a peer is a member of a tenant.
 func (ids *Identities) asMember(p *Peer, t *TenantMembers) standing {
 	best := standing{state: names.Absent, at: ids.Now()}

@@ -156,6 +156,28 @@ func TestAnswersGetTooOld(t *testing.T) {
 	p.want("when it answers, by name", alice(), "member", "may")
 }
 
+// Who has a group that the directory does not give them is told so: units of services give such groups.
+func TestGroupOfAProcessAlone(t *testing.T) {
+	p := newPeople(t)
+	service := &server.Peer{UID: 5001, GID: 5001, Groups: []int{6003, 6001, 6002}}
+	p.spec.Tenants[0].Members.Users = nil
+	p.learn(service)
+	err := server.Denied(server.Admin, p.Caller(service), "try")
+	if want := "alice may not try: the process has the group gpushare-admin, but the directory does not say that alice is in it"; err.Message != want {
+		t.Errorf("got %q, want %q", err.Message, want)
+	}
+	if want := "'gpasswd -a alice gpushare-admin' adds them"; err.Hint != want || err.Kind != api.KindDenied {
+		t.Errorf("got %s with the hint %q, want %q", err.Kind, err.Hint, want)
+	}
+	service.Groups = []int{6003, 6001}
+	if err := server.Denied(server.Member, p.Caller(service), "try"); !strings.Contains(err.Message, "has the group vision") {
+		t.Errorf("got %q", err.Message)
+	}
+	if err := server.Denied(server.Admin, p.Caller(service), "try"); strings.Contains(err.Message, "has the group") || strings.Contains(err.Hint, "gpasswd") {
+		t.Errorf("the group gives another role: %q, %q", err.Message, err.Hint)
+	}
+}
+
 // One user about whom the directory does not answer is named, and takes nothing from the others.
 func TestOneUserIsNotConfirmed(t *testing.T) {
 	p := newPeople(t)

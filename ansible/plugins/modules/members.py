@@ -8,7 +8,8 @@ short_description: Who is in a group of gpushare
 description:
   - Adds users to a group, and removes those who are not named. It creates no account and no group.
   - A user who does not exist on the host is an error, and nothing is changed then.
-  - A process that runs keeps the groups it has. Who was removed has the role until their sessions end.
+  - Who was removed loses the role within about two minutes, although their processes keep the group.
+  - Processes of services (uid below 1000, or one that systemd allocates) keep the role until they are restarted.
 options:
   group:
     description: The group, as C(gpushare-admin) or C(gpushare).
