@@ -16,7 +16,7 @@ type removal struct {
 	since      time.Time // when the directory said so
 	due        time.Time // when it is asked again
 	stopped    bool
-	told       string // what becomes of the lease, as the user was told last
+	noted      string // what becomes of the lease, as the last notice says
 }
 
 // recheckLoop ends at once the requests that wait for what their users may not have any more. It does not wait for the directory.
@@ -106,7 +106,7 @@ func (ls *Leases) removalGrace() time.Duration {
 	return ls.ConvergeInterval()
 }
 
-// onRemoval tells the user of one lease of a removed member what becomes of it, and returns when to look again. waits: the lease is
+// onRemoval notifies the user of one lease of a removed member what becomes of it, and returns when to look again. waits: the lease is
 // stopped then if the directory says it again.
 func (ls *Leases) onRemoval(l *lease.Lease, r *removal, why string) (left time.Duration, waits bool) {
 	want := ls.State.Desired()
@@ -143,10 +143,10 @@ func (ls *Leases) stopRemoved(ctx context.Context, l *lease.Lease, r *removal) t
 
 // noteRemoval notifies the user of a lease once. After a restart of the daemon the lease has the last notices of before.
 func (ls *Leases) noteRemoval(l *lease.Lease, r *removal, why, what string) {
-	if r.told == what {
+	if r.noted == what {
 		return
 	}
-	r.told = what
+	r.noted = what
 	text := why + ": " + what
 	if now, ok := ls.Table.Get(l.ID); ok && !slices.Contains(now.Notices, text) {
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.member-removed", Text: text})

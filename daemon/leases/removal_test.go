@@ -45,8 +45,8 @@ func removedFixture(t *testing.T, dir, enforce, onRemoval, getent string) *Lease
 	return ls
 }
 
-// What becomes of the lease is said once, however many other notices there are, and in observe mode not what the spec would do.
-func TestRemovalIsToldOnce(t *testing.T) {
+// What becomes of the lease is reported once, however many other notices there are, and in observe mode not what the spec would do.
+func TestRemovalIsReportedOnce(t *testing.T) {
 	for _, c := range []struct{ enforce, onRemoval, want, not string }{
 		{"on", "continue", "goes on (on_removal: continue)", "stopped"},
 		{"on", "stop", "will be stopped", "goes on"},
@@ -54,7 +54,7 @@ func TestRemovalIsToldOnce(t *testing.T) {
 	} {
 		ls := removedFixture(t, t.TempDir(), c.enforce, c.onRemoval, "exit 2")
 		id := ls.Table.Live()[0].ID
-		told := 0
+		reported := 0
 		removed := map[string]*removal{}
 		for range 3 {
 			ls.checkRemoved(t.Context(), removed)
@@ -63,7 +63,7 @@ func TestRemovalIsToldOnce(t *testing.T) {
 				if !strings.Contains(text, "any more: ") {
 					continue
 				}
-				told++
+				reported++
 				if !strings.Contains(text, c.want) || strings.Contains(text, c.not) {
 					t.Errorf("%s, %s: %q", c.enforce, c.onRemoval, text)
 				}
@@ -72,17 +72,17 @@ func TestRemovalIsToldOnce(t *testing.T) {
 				ls.Table.Notice(id, lease.Notice{Kind: "test", Text: fmt.Sprint("another notice ", i)})
 			}
 		}
-		if told != 1 {
-			t.Errorf("%s, %s: it was told %d times", c.enforce, c.onRemoval, told)
+		if reported != 1 {
+			t.Errorf("%s, %s: it was reported %d times", c.enforce, c.onRemoval, reported)
 		}
 	}
 }
 
 // leaving is a requester whose right ends.
-type leaving struct{ gone atomic.Bool }
+type leaving struct{ left atomic.Bool }
 
 func (x *leaving) Standing(string) lease.Standing {
-	if x.gone.Load() {
+	if x.left.Load() {
 		return lease.Standing{Denied: "alice is not a member any more"}
 	}
 	return lease.Standing{Unsure: "it is not known"} // So it waits.
@@ -90,18 +90,18 @@ func (x *leaving) Standing(string) lease.Standing {
 
 func (x *leaving) Confirm(context.Context, string) lease.Standing { return x.Standing("") }
 
-// A request that waits ends at once when its user is removed, although the directory hangs that is asked about a running lease.
+// A request that waits ends at once when its user is removed, although the directory hangs that is queried about a running lease.
 func TestRequestsEndWhileTheDirectoryHangs(t *testing.T) {
 	dir := t.TempDir()
-	asked := filepath.Join(dir, "asked")
-	if err := syscall.Mkfifo(asked, 0o600); err != nil {
+	queried := filepath.Join(dir, "queried")
+	if err := syscall.Mkfifo(queried, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ls := removedFixture(t, dir, "on", "stop", "exit 2")
 	ls.Identities.Names.Timeout = 5 * time.Minute
 	ls.ConvergeInterval = func() time.Duration { return 0 }
 	ls.Identities.Names.Program = filepath.Join(dir, "hangs")
-	if err := os.WriteFile(ls.Identities.Names.Program, []byte("#!/bin/sh\necho > '"+asked+"'\nexec sleep 600\n"), 0o755); err != nil {
+	if err := os.WriteFile(ls.Identities.Names.Program, []byte("#!/bin/sh\necho > '"+queried+"'\nexec sleep 600\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	alice, forever := &leaving{}, time.Duration(0)
@@ -118,10 +118,10 @@ func TestRequestsEndWhileTheDirectoryHangs(t *testing.T) {
 	t.Cleanup(stop)
 	loops.Go(func() { ls.recheckLoop(ctx) })
 	loops.Go(func() { ls.removalLoop(ctx) })
-	if _, err := os.ReadFile(asked); err != nil { // It waits until the directory is asked.
+	if _, err := os.ReadFile(queried); err != nil { // It waits until the directory is queried.
 		t.Fatal(err)
 	}
-	alice.gone.Store(true)
+	alice.left.Store(true)
 	ls.Identities.Announce()
 	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second) // The daemon waits for the directory for longer than that.
 	defer cancel()

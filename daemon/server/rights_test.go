@@ -156,7 +156,7 @@ func TestAnswersGetTooOld(t *testing.T) {
 	p.want("when it answers, by name", alice(), "member", "may")
 }
 
-// Who has a group that the directory does not give them is told so: units of services give such groups.
+// Who has a group that the directory does not give them reads why in the refusal: units of services give such groups.
 func TestGroupOfAProcessAlone(t *testing.T) {
 	p := newPeople(t)
 	service := &server.Peer{UID: 5001, GID: 5001, Groups: []int{6003, 6001, 6002}}

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -154,7 +155,7 @@ func (d *Directory) Confirm(ctx context.Context, uid int, since time.Time) error
 		return nil // Another call has asked meanwhile.
 	}
 	err := d.confirm(ctx, uid)
-	d.settle(ctx, uidQuestion(uid), err)
+	d.recordAnswer(ctx, uidQuestion(uid), err)
 	return err
 }
 
@@ -171,7 +172,7 @@ func (d *Directory) confirm(ctx context.Context, uid int) error {
 	}
 	i := slices.IndexFunc(found, func(e entry) bool { return e.id == uid })
 	if i < 0 {
-		return d.confirmGone(ctx, uid)
+		return d.confirmRemoved(ctx, uid)
 	}
 	d.recordNames([]int{uid}, found)
 	if err := d.confirmNames(ctx, uid, found[i].name); err != nil {
@@ -207,14 +208,39 @@ func (d *Directory) confirmNames(ctx context.Context, uid int, answered string) 
 	return nil
 }
 
-// confirmGone records that the directory has no user of this number.
-func (d *Directory) confirmGone(ctx context.Context, uid int) error {
+// confirmRemoved records that the directory has no user of this number, unless it knows no other user any more either.
+func (d *Directory) confirmRemoved(ctx context.Context, uid int) error {
 	were := d.namesOf(uid)
+	if others := d.others(uid); len(others) > 0 && slices.ContainsFunc(were, func(name string) bool { _, knew := d.before(&d.users, name); return knew }) {
+		found, err := d.lookup(ctx, "passwd", others)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			return errKnowsNone(len(others) + 1)
+		}
+	}
 	d.recordNames([]int{uid}, nil)
 	for _, name := range were {
 		d.answer(&d.users, name, -1)
 	}
 	return nil
+}
+
+// others returns some users that the directory knew last, except for those of one number.
+func (d *Directory) others(uid int) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []string
+	for name, a := range d.users.answered {
+		if a.id >= 0 && a.id != uid && !a.filed {
+			out = append(out, name)
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int {
+		return cmp.Or(d.users.answered[b].at.Compare(d.users.answered[a].at), cmp.Compare(a, b))
+	})
+	return out[:min(len(out), 3)]
 }
 
 // namesOf returns the names of a number that the directory has answered, and the one that is shown.

@@ -138,13 +138,13 @@ func TestConfirm(t *testing.T) {
 	if err := h.Confirm(ctx, 5001, h.now.Add(-30*time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a directory that hangs has answered: %v", err)
 	}
-	gone, leave := context.WithCancel(t.Context())
+	left, leave := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, leave)
-	if err := h.Confirm(gone, 5001, h.now.Add(-30*time.Second)); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller that has gone got %v", err)
+	if err := h.Confirm(left, 5001, h.now.Add(-30*time.Second)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has left got %v", err)
 	}
 	if _, failing := h.Failing(); failing != nil {
-		t.Errorf("a caller that has gone is a failure: %v", failing)
+		t.Errorf("a caller that has left is a failure: %v", failing)
 	}
 	h.Timeout = 10 * time.Millisecond
 	if err := h.Confirm(t.Context(), 5001, h.now.Add(-30*time.Second)); err == nil {
@@ -180,7 +180,7 @@ func TestConfirmOfAnotherSpelling(t *testing.T) {
 		h.belongs(t, "in the other spelling", 5002, 6001, Present)
 		h.calls(t)
 		if err := h.Confirm(t.Context(), 5002, h.now.Add(-time.Second)); err != nil || h.calls(t)[0] != "" {
-			t.Errorf("it is asked for again: %v", err)
+			t.Errorf("it is queried again: %v", err)
 		}
 	}
 	// The number goes to another account.
@@ -206,7 +206,7 @@ func failsFor(pattern string) string {
 func TestOneNameThatFails(t *testing.T) {
 	h := newFixture(t, failsFor("*\" ghost \"*"))
 	h.Belongs(5001, 6001)
-	for range 3 { // The first one asks for them together, and the third one for the groups.
+	for range 3 { // The first one queries them together, and the third one for the groups.
 		h.now = h.now.Add(2 * freshFor)
 		if err := h.Refresh(t.Context(), []string{"ghost", "alice", "Bob"}, []string{"vision"}, false); err == nil || !strings.Contains(err.Error(), "getent failed") {
 			t.Errorf("the error is %v", err)
@@ -233,12 +233,12 @@ func TestOneNameThatFails(t *testing.T) {
 		t.Errorf("without the name: %v", err)
 	}
 	if _, failing := h.Failing(); failing != nil {
-		t.Errorf("a name that nobody needs still fails: %v", failing)
+		t.Errorf("a name that is not needed still fails: %v", failing)
 	}
 }
 
-// More names that fail than one pass asks for leave the others their turn.
-func TestNamesThatFailLeaveOthersTheirTurn(t *testing.T) {
+// More names that fail than one pass queries leave the others their turn.
+func TestNamesThatFailLeaveTimeForOthers(t *testing.T) {
 	h := newFixture(t, failsFor("*\" g\"*"))
 	names := []string{"alice"}
 	for i := range 10 {
@@ -263,8 +263,8 @@ func TestNamesThatFailLeaveOthersTheirTurn(t *testing.T) {
 	}
 }
 
-// Between the questions of a Refresh others may ask: they do not wait until it has asked for all users.
-func TestRefreshLetsOthersAsk(t *testing.T) {
+// Between the questions of a Refresh others may query: they do not wait until it has queried all users.
+func TestRefreshLetsOthersQuery(t *testing.T) {
 	h := newFixture(t, "case $1:$2 in passwd:one) exit 1 ;; esac\n"+ldap)
 	h.refresh(t, nil, nil)
 	h.keepGroups("one", nil)
@@ -274,7 +274,7 @@ func TestRefreshLetsOthersAsk(t *testing.T) {
 	free, now := false, h.now
 	h.Now = func() time.Time {
 		calls, _ := os.ReadFile(filepath.Join(h.dir, "calls"))
-		if asked := string(calls); strings.Contains(asked, "one") && !strings.Contains(asked, "two") {
+		if begun := string(calls); strings.Contains(begun, "one") && !strings.Contains(begun, "two") {
 			h.requests.once.Do(func() { h.requests.c = make(chan struct{}, 1) })
 			select {
 			case h.requests.c <- struct{}{}:
@@ -289,6 +289,79 @@ func TestRefreshLetsOthersAsk(t *testing.T) {
 		t.Error("a failure is no error")
 	}
 	if !free {
-		t.Error("nobody else can ask before it has asked for all")
+		t.Error("no other query may run before it has queried all")
 	}
+}
+
+// A directory that does not know any user any more that it knew before has lost its servers: no user is removed.
+func TestADirectoryThatKnowsNothing(t *testing.T) {
+	h := newFixture(t, ldap)
+	users, groups := []string{"alice", "bob", "local"}, []string{"vision", "wheel"}
+	h.refresh(t, users, groups)
+	h.Belongs(5001, 6001)
+	h.refresh(t, users, groups)
+	began := h.now
+	files := strings.NewReplacer("passwd:alice|passwd:5001", "passwd:-", "passwd:bob|passwd:5002|passwd:Bob", "passwd:-", "group:vision", "group:-", "initgroups:alice", "initgroups:-").Replace(ldap)
+	h.script(t, files)
+	for range 2 {
+		h.now = h.now.Add(2 * freshFor)
+		if err := h.Confirm(t.Context(), 5001, h.now.Add(-time.Second)); err == nil || !strings.Contains(err.Error(), "knows none of 2") {
+			t.Errorf("the error of one user is %v", err)
+		}
+		if err := h.Refresh(t.Context(), users, groups, false); err == nil || !strings.Contains(err.Error(), "knows none of") {
+			t.Errorf("the error is %v", err)
+		}
+		h.user(t, "alice", 5001, Present)
+		h.user(t, "bob", 5002, Present)
+		h.user(t, "local", 1000, Present)
+		h.group(t, "vision", 6001, Present)
+		if m := h.belongs(t, "without an answer", 5001, 6001, Present); !m.At.Equal(began) || !h.Confirmed("alice").Equal(began) || !h.Answered().Equal(began) {
+			t.Errorf("the answers are of %v, %v, %v", m.At, h.Confirmed("alice"), h.Answered())
+		}
+		if h.Silent(5002) == nil {
+			t.Error("it seems to answer about another user")
+		}
+	}
+	// One user that it knows shows that it answers: the other one was removed.
+	h.script(t, strings.Replace(ldap, "passwd:bob|passwd:5002|", "", 1))
+	h.refresh(t, users, groups)
+	h.user(t, "alice", 5001, Present)
+	h.user(t, "bob", -1, Absent)
+	if _, failing := h.Failing(); failing != nil {
+		t.Errorf("it still fails: %v", failing)
+	}
+	// The last one may be removed.
+	h.script(t, files)
+	h.now = h.now.Add(2 * freshFor)
+	h.refresh(t, []string{"alice"}, []string{"wheel"})
+	h.user(t, "alice", -1, Absent)
+}
+
+// Users that are removed from the local files are removed, all at once too.
+func TestUsersRemovedFromTheFiles(t *testing.T) {
+	h := newFixture(t, `
+db=$1; shift
+for key; do
+	grep -E "^$key:|:x:$key:" "${0%/*}/$db" || missing=2
+done
+exit ${missing:-0}`)
+	two := passwd + "one:x:1101:1::/:/bin/sh\ntwo:x:1102:1::/:/bin/sh\n"
+	write(t, h.Passwd, two, 0o644)
+	h.refresh(t, []string{"one", "two"}, nil)
+	h.user(t, "two", 1102, Present)
+	write(t, h.Passwd, passwd, 0o644)
+	h.now = h.now.Add(2 * freshFor)
+	if err := h.Confirm(t.Context(), 1101, h.now.Add(-time.Second)); err != nil {
+		t.Error(err)
+	}
+	h.user(t, "one", -1, Absent)
+	write(t, h.Passwd, two, 0o644)
+	if err := h.Refresh(t.Context(), []string{"one", "two"}, nil, true); err != nil {
+		t.Fatal(err)
+	}
+	write(t, h.Passwd, passwd, 0o644)
+	h.now = h.now.Add(2 * freshFor)
+	h.refresh(t, []string{"one", "two"}, nil)
+	h.user(t, "one", -1, Absent)
+	h.user(t, "two", -1, Absent)
 }

@@ -44,8 +44,9 @@ type table struct {
 
 // answer is the directory's answer about a name.
 type answer struct {
-	id int // -1: no such name
-	at time.Time
+	id    int // -1: no such name
+	at    time.Time
+	filed bool // the local files had the name then: that it is not answered any more says nothing about the directory
 }
 
 // State is what is known of a name.

@@ -15,9 +15,9 @@ const (
 	aboutFiles     = "files" // whether they can be read
 	aboutUser      = "user"
 	aboutGroup     = "group"
-	aboutGroups    = "groups" // of a user
-	aboutUID       = "uid"    // the name and the groups of a number
-	aboutDirectory = "directory"
+	aboutGroups    = "groups"    // of a user
+	aboutUID       = "uid"       // the name and the groups of a number
+	aboutDirectory = "directory" // whether it still knows anything
 )
 
 func uidQuestion(uid int) question { return question{aboutUID, strconv.Itoa(uid)} }
@@ -37,15 +37,15 @@ const (
 	enoughFailed = 3
 )
 
-// settle keeps whether a question was answered. That the caller has gone is no failure of the directory.
-func (d *Directory) settle(ctx context.Context, q question, err error) {
+// recordAnswer keeps whether a question was answered. That the caller waits no longer is no failure of the directory.
+func (d *Directory) recordAnswer(ctx context.Context, q question, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	asks := q.kind != aboutFiles && q.kind != aboutDirectory
+	queries := q.kind != aboutFiles && q.kind != aboutDirectory
 	switch {
 	case err == nil || errors.Is(err, ErrUnknown):
 		delete(d.failed, q)
-		if asks {
+		if queries {
 			clear(d.silent)
 		}
 		return
@@ -63,7 +63,7 @@ func (d *Directory) settle(ctx context.Context, q question, err error) {
 	}
 	if ok || len(d.failed) < maxFailed {
 		d.failed[q] = f
-		if asks {
+		if queries {
 			d.silent[q] = true
 		}
 	}
@@ -111,22 +111,30 @@ func (d *Directory) Silent(uid int) error {
 	return nil
 }
 
-// forgetFailed drops the questions that nobody asks any more.
-func (d *Directory) forgetFailed(asked map[question]bool) {
+// lost reports whether the directory knew nothing any more when it was asked last.
+func (d *Directory) lost() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, lost := d.failed[question{kind: aboutDirectory}]
+	return lost
+}
+
+// forgetFailed drops the questions that are not needed any more.
+func (d *Directory) forgetFailed(needed map[question]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for q, f := range d.failed {
-		gone := false
+		drop := false
 		switch q.kind {
 		case aboutUser, aboutGroup:
-			gone = !asked[q]
+			drop = !needed[q]
 		case aboutGroups:
-			_, needed := d.groupsOf[q.key]
-			gone = !needed
+			_, used := d.groupsOf[q.key]
+			drop = !used
 		case aboutUID:
-			gone = d.now().Sub(f.used) > forgetGroups
+			drop = d.now().Sub(f.used) > forgetGroups
 		}
-		if gone {
+		if drop {
 			delete(d.failed, q)
 			delete(d.silent, q)
 		}

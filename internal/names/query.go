@@ -35,14 +35,14 @@ func (t *requestLock) release() { <-t.c }
 
 // Refresh reads the files again and queries the pending numbers and these names: those that are new, not found or not
 // fresh, or all. What is not answered keeps its answer of before, and the first error is returned. What the time does not reach
-// is asked for by the next one, which begins with what was asked for longest ago.
+// is queried by the next one, which begins with what was queried longest ago.
 func (d *Directory) Refresh(ctx context.Context, users, groups []string, all bool) error {
 	if err := d.refreshes.acquire(ctx); err != nil {
 		return err
 	}
 	defer d.refreshes.release()
 	err := d.exclusively(ctx, d.readFiles)
-	d.settle(ctx, question{kind: aboutFiles}, err)
+	d.recordAnswer(ctx, question{kind: aboutFiles}, err)
 	if err != nil {
 		return err
 	}
@@ -54,17 +54,18 @@ func (d *Directory) Refresh(ctx context.Context, users, groups []string, all boo
 		d.answeredAt = d.now()
 		return nil
 	}
+	all = all || d.lost() // Only an answer ends that: what is fresh would not be queried.
 	r := &round{d: d, ctx: ctx, until: time.Now().Add(refreshFor)}
-	r.ask(d.batches(users, groups, pending, all))
+	r.query(d.batches(users, groups, pending, all))
 	r.finish(pending)
-	asked := map[question]bool{}
+	needed := map[question]bool{}
 	for _, name := range users {
-		asked[question{aboutUser, name}] = true
+		needed[question{aboutUser, name}] = true
 	}
 	for _, name := range groups {
-		asked[question{aboutGroup, name}] = true
+		needed[question{aboutGroup, name}] = true
 	}
-	d.forgetFailed(asked)
+	d.forgetFailed(needed)
 	return r.err
 }
 
@@ -108,7 +109,8 @@ func (d *Directory) answer(t *table, name string, id int) {
 		t.answered = map[string]answer{}
 	}
 	was, had := t.answered[name]
-	t.answered[name] = answer{id, d.now()}
+	_, filed := t.id[name]
+	t.answered[name] = answer{id, d.now(), filed}
 	t.nameLocked()
 	if _, named := t.name[was.id]; t == &d.users && had && was.id >= 0 && !named {
 		d.unnameLocked(was.id) // A process of a removed user must not count as one whose name was never asked for.
@@ -160,7 +162,8 @@ func (d *Directory) recordNames(uids []int, found []entry) {
 		if d.users.answered == nil {
 			d.users.answered = map[string]answer{}
 		}
-		d.users.answered[found[i].name] = answer{uid, d.now()}
+		_, filed := d.users.id[found[i].name]
+		d.users.answered[found[i].name] = answer{uid, d.now(), filed}
 		delete(d.unnamed, uid)
 	}
 	d.users.nameLocked()

@@ -4,18 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 )
 
-// refreshFor is for how long one Refresh asks.
+// refreshFor is for how long one Refresh queries.
 const refreshFor = 10 * time.Second
 
 // batch is what one call of getent can ask for.
 type batch struct {
-	at       time.Time // when that was asked for longest ago
-	database string    // passwd or group; empty: keys has one user, whose groups are asked for
+	at       time.Time // when any of that was queried last, the longest ago
+	database string    // passwd or group; empty: keys has one user, whose groups are queried
 	kind     string    // of the questions
 	keys     []string
 }
@@ -29,11 +30,17 @@ type round struct {
 	err    error // the first one
 	names  bool  // a name was not answered
 
-	gone  []func() // records the users that the directory knew before and does not know now
-	knows bool     // it knows any that the files do not have
+	removed map[string]bool // what the directory knew before and does not know now
+	record  []func()        // records that
+	knows   bool            // it knows anything that the files do not have
 }
 
-// batches returns what to ask for, with what was asked for longest ago first.
+// errKnowsNone: a module of the name service that reaches no server may say of each name that there is none (getent exits with 2).
+func errKnowsNone(n int) error {
+	return fmt.Errorf("getent knows none of %d users and groups that it knew before", n)
+}
+
+// batches returns what to query, with what was queried longest ago first.
 func (d *Directory) batches(users, groups []string, pending []int, all bool) []batch {
 	out := slices.Concat(d.due(&d.users, "passwd", aboutUser, users, all), d.due(&d.groups, "group", aboutGroup, groups, all))
 	for part := range slices.Chunk(pending, namesPerCall) {
@@ -51,7 +58,7 @@ func (d *Directory) batches(users, groups []string, pending []int, all bool) []b
 	return out
 }
 
-// due picks the names to query. One that failed is asked for alone, because one that hangs gives no answer about the others.
+// due picks the names to query. One that failed is queried alone, because one that hangs gives no answer about the others.
 func (d *Directory) due(t *table, database, kind string, names []string, all bool) []batch {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -106,15 +113,15 @@ func (d *Directory) dueGroups(all bool) []batch {
 	return out
 }
 
-// ask asks until the time is over or the directory answers nothing any more.
-func (r *round) ask(all []batch) {
+// query queries until the time is over or the directory answers nothing any more.
+func (r *round) query(all []batch) {
 	for i := range all {
 		b := &all[i]
 		switch {
 		case r.over():
 			r.names = r.names || b.kind == aboutUser || b.kind == aboutGroup
 		case b.database != "":
-			r.askTogether(b)
+			r.queryTogether(b)
 		case b.kind == aboutUID:
 			uid, _ := strconv.Atoi(b.keys[0])
 			r.question(question{aboutUID, b.keys[0]}, func() error { return r.d.confirm(r.ctx, uid) })
@@ -130,10 +137,10 @@ func (r *round) over() bool {
 	return r.ctx.Err() != nil || r.failed >= enoughFailed || !time.Now().Before(r.until)
 }
 
-// question asks one, and reports whether it was answered.
+// question queries one, and reports whether it was answered.
 func (r *round) question(q question, query func() error) bool {
 	err := r.d.exclusively(r.ctx, query)
-	r.d.settle(r.ctx, q, err)
+	r.d.recordAnswer(r.ctx, q, err)
 	if err != nil {
 		r.failed++
 		r.err = cmp.Or(r.err, err)
@@ -144,9 +151,9 @@ func (r *round) question(q question, query func() error) bool {
 	return true
 }
 
-// askTogether queries many names at once, and each name without an answer alone: a directory may answer with another
+// queryTogether queries many names at once, and each name without an answer alone: a directory may answer with another
 // spelling ("alice" for "Alice"), and only then it is known for which name. So is which of them has no answer.
-func (r *round) askTogether(b *batch) {
+func (r *round) queryTogether(b *batch) {
 	var found []entry
 	together := len(b.keys) > 1 && r.d.exclusively(r.ctx, func() (err error) {
 		found, err = r.d.lookup(r.ctx, b.database, b.keys)
@@ -154,12 +161,12 @@ func (r *round) askTogether(b *batch) {
 	}) == nil
 	for _, key := range b.keys {
 		if together && r.keep(b, key, found, false) {
-			r.d.settle(r.ctx, question{b.kind, key}, nil)
+			r.d.recordAnswer(r.ctx, question{b.kind, key}, nil)
 			continue
 		}
 		if r.over() {
 			r.names = r.names || b.kind != aboutUID
-			return
+			continue
 		}
 		var alone []entry
 		if r.question(question{b.kind, key}, func() (err error) {
@@ -177,6 +184,7 @@ func (r *round) keep(b *batch, key string, found []entry, alone bool) bool {
 	if b.kind == aboutUID {
 		uid, _ := strconv.Atoi(key)
 		d.recordNames([]int{uid}, found)
+		r.knows = r.knows || slices.ContainsFunc(found, func(e entry) bool { return !d.inFiles(&d.users, e.name) })
 		return true
 	}
 	id := -1
@@ -192,23 +200,71 @@ func (r *round) keep(b *batch, key string, found []entry, alone bool) bool {
 	if b.kind == aboutGroup {
 		t = &d.groups
 	}
-	d.answer(t, key, id)
+	r.answered(t, b.kind, key, id, func() { d.answer(t, key, id) })
 	return true
 }
 
-// groups asks for the groups of one user.
+// answered records an answer, but that the directory does not know what it knew before only at the end of the round.
+func (r *round) answered(t *table, kind, name string, id int, record func()) {
+	was, had := r.d.before(t, name)
+	if id >= 0 || !had {
+		r.knows = r.knows || id >= 0 && !r.d.inFiles(t, name)
+		record()
+		return
+	}
+	if r.removed == nil {
+		r.removed = map[string]bool{}
+	}
+	r.removed[fmt.Sprint(kind, was)] = true
+	r.record = append(r.record, record)
+}
+
+// before returns the number of a name that the directory knew and the files did not have.
+func (d *Directory) before(t *table, name string) (id int, ok bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	a, ok := t.answered[name]
+	return a.id, ok && a.id >= 0 && !a.filed
+}
+
+func (d *Directory) inFiles(t *table, name string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, ok := t.id[name]
+	return ok
+}
+
+// groups queries the groups of one user.
 func (r *round) groups(user string) error {
 	gids, err := r.d.groupsByName(r.ctx, user)
 	if err != nil && !errors.Is(err, ErrUnknown) {
 		return err
 	}
-	r.d.keepGroups(user, gids)
+	id := 0
+	if err != nil {
+		id = -1
+	}
+	r.answered(&r.d.users, aboutUser, user, id, func() { r.d.keepGroups(user, gids) })
 	return nil
 }
 
-// finish keeps what the round did not reach for the next one.
+// finish records what is removed, and keeps what the round did not reach for the next one. That all is removed at once, except for one name,
+// is taken for a directory that does not answer.
 func (r *round) finish(pending []int) {
 	d := r.d
+	lost := question{kind: aboutDirectory}
+	if len(r.removed) > 1 && !r.knows {
+		err := errKnowsNone(len(r.removed))
+		r.err, r.names = cmp.Or(r.err, err), true
+		d.recordAnswer(r.ctx, lost, err)
+	} else {
+		for _, record := range r.record {
+			record()
+		}
+		if r.err == nil || r.knows {
+			d.recordAnswer(r.ctx, lost, nil)
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, uid := range pending {
