@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -53,7 +54,11 @@ func anyMore(err error) error {
 		return err
 	}
 	later := *e
-	later.Message += " any more"
+	what, reason, has := strings.Cut(e.Message, ": ")
+	later.Message = what + " any more"
+	if has {
+		later.Message += ": " + reason
+	}
 	return &later
 }
 
