@@ -237,6 +237,22 @@ func TestOneNameThatFails(t *testing.T) {
 	}
 }
 
+// All questions about one user may fail without that it counts as a directory that answers nothing.
+func TestOneUserThatFails(t *testing.T) {
+	h := newFixture(t, ldap)
+	h.refresh(t, []string{"alice", "Bob"}, nil)
+	h.Belongs(5001, 6001)
+	h.script(t, failsFor("*\" alice \"*|*\" 5001 \"*"))
+	for range 2 {
+		if h.Refresh(t.Context(), []string{"alice"}, nil, true) == nil || h.Confirm(t.Context(), 5001, h.now.Add(time.Second)) == nil {
+			t.Error("a failure is no error")
+		}
+	}
+	if h.Silent(5001) == nil || h.Silent(5002) != nil {
+		t.Errorf("of the user: %v, of another one: %v", h.Silent(5001), h.Silent(5002))
+	}
+}
+
 // More names that fail than one pass queries leave the others their turn.
 func TestNamesThatFailLeaveTimeForOthers(t *testing.T) {
 	h := newFixture(t, failsFor("*\" g\"*"))

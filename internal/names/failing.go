@@ -102,13 +102,18 @@ func (d *Directory) Silent(uid int) error {
 	if f, ok := d.failed[question{kind: aboutDirectory}]; ok {
 		return f.why
 	}
-	if len(d.silent) < 2 {
+	about, why := map[string]bool{}, error(nil)
+	for q := range d.silent {
+		key, f := q.key, d.failed[q]
+		if n, err := strconv.Atoi(key); err == nil && q.kind == aboutUID {
+			key = cmp.Or(d.users.name[n], key) // The questions about one user hang together.
+		}
+		about[key], why = true, f.why
+	}
+	if len(about) < 2 {
 		return nil
 	}
-	for q := range d.silent {
-		return d.failed[q].why
-	}
-	return nil
+	return why
 }
 
 // lost reports whether the directory knew nothing any more when it was asked last.
