@@ -19,15 +19,22 @@ import (
 	"github.com/gpushare/gpushare/internal/sandbox"
 )
 
-const (
-	startTimeout = 20 * time.Second // until it has given up what it does not need
-	passTimeout  = 2 * time.Second  // a front that takes no connection for so long does not run
-	startWait    = 5 * time.Second  // a caller waits so long for one that starts
-	firstPause   = 200 * time.Millisecond
-	shortPause   = time.Second // before the next start: callers wait so long
-	mostPause    = 30 * time.Second
-	steady       = time.Minute // one that ran for so long did not fail because of its start
-)
+// times are the limits of a front.
+type times struct {
+	start      time.Duration // until it has given up what it does not need
+	pass       time.Duration // one that takes no connection for so long hangs
+	wait       time.Duration // a caller waits so long for one that starts
+	firstPause time.Duration
+	shortPause time.Duration // before the next start: callers wait so long
+	mostPause  time.Duration
+	steady     time.Duration // one that ran for so long did not fail because of its start
+}
+
+// usual has a generous time to take a connection: a host may be busy, and the end of a front takes the requests of others with it.
+var usual = times{
+	start: 20 * time.Second, pass: 10 * time.Second, wait: 5 * time.Second,
+	firstPause: 200 * time.Millisecond, shortPause: time.Second, mostPause: 30 * time.Second, steady: time.Minute,
+}
 
 // condition is the kind of all conditions of this package.
 const condition = "front"
@@ -50,64 +57,69 @@ type Front struct {
 	Starter Starter
 	Table   front.Table
 
+	limits times // without any: usual
+
 	mu      locks.Mutex[locks.Leaf] // guards what follows
-	control *net.UnixConn           // nil: none serves
-	process Process
-	failed  error         // the last one ended, or did not start, and there is a pause
-	changed chan struct{} // closed when control or failed is set; nil: no caller waits
+	line    *line                   // nil: none serves
+	failed  error                   // the last one ended, or did not start, and there is a pause
+	changed chan struct{}           // closed when line or failed is set; nil: no caller waits
+}
+
+// times returns the limits.
+func (f *Front) times() times {
+	if f.limits == (times{}) {
+		return usual
+	}
+	return f.limits
 }
 
 // Run keeps a front running until ctx ends.
 func (f *Front) Run(ctx context.Context) {
+	t := f.times()
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		began := time.Now()
 		served, err := f.runOnce(ctx)
 		if ctx.Err() != nil {
+			f.set(nil, ctx.Err())
 			return
 		}
-		if time.Since(began) > steady {
+		if time.Since(began) > t.steady {
 			pause = 0
 		}
 		f.Log.Error("gpushare-front does not serve", "error", err, "pause", pause)
 		if !served {
-			f.Conditions.Set(condition, "", "callers who are not administrators are not served: "+err.Error(), "it is started again within "+mostPause.String()+"; see 'journalctl -u gpushared'")
+			f.Conditions.Set(condition, "", "callers who are not administrators are not served: "+err.Error(), "it is started again within "+t.mostPause.String()+"; see 'journalctl -u gpushared'")
 		}
-		if pause > shortPause { // Callers wait for the next one otherwise.
-			f.set(nil, nil, err)
+		if pause > t.shortPause { // Callers wait for the next one otherwise.
+			f.set(nil, err)
 		}
 		if !loop.Pause(ctx, pause) {
+			f.set(nil, ctx.Err())
 			return
 		}
-		f.set(nil, nil, nil)
-		most := mostPause
+		f.set(nil, nil)
+		most := t.mostPause
 		if served {
-			most = shortPause // Who can end it must not be able to keep it away.
+			most = t.shortPause // Who can end it must not be able to keep it away.
 		}
-		pause = min(max(2*pause, firstPause), most)
+		pause = min(max(2*pause, t.firstPause), most)
 	}
 }
 
 // runOnce starts a front and returns when it does not serve any more, with the reason and whether it has served.
 func (f *Front) runOnce(ctx context.Context) (served bool, err error) {
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, f.times().start)
 	defer cancel()
 	control, p, err := f.start(start)
 	if err != nil {
 		return false, err
 	}
 	defer control.Close() // It ends then.
-	f.set(control, p, nil)
+	l := newLine(control, p, f.times().pass)
+	f.set(l, nil)
 	f.Conditions.Clear(condition, "")
-	select {
-	case <-p.Done():
-		f.set(nil, nil, nil)
-		return true, fmt.Errorf("pid %d (gpushare-front) has ended", p.PID())
-	case <-ctx.Done():
-		f.set(nil, nil, ctx.Err())
-		_ = p.Kill() // The end of the control socket ends it too.
-		return true, ctx.Err()
-	}
+	return true, l.serve(ctx, func() { f.set(nil, ctx.Err()) })
 }
 
 // start starts a front, and returns when it is confined and reads connections.
@@ -190,11 +202,11 @@ func (f *Front) reportConfinement(pid int, ready front.Ready, s sandbox.State) {
 }
 
 // set publishes what serves now, or why nothing does.
-func (f *Front) set(control *net.UnixConn, p Process, failed error) {
+func (f *Front) set(l *line, failed error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.control, f.process, f.failed = control, p, failed
-	if f.changed != nil && (control != nil || failed != nil) {
+	f.line, f.failed = l, failed
+	if f.changed != nil && (l != nil || failed != nil) {
 		close(f.changed)
 		f.changed = nil
 	}
@@ -203,42 +215,48 @@ func (f *Front) set(control *net.UnixConn, p Process, failed error) {
 // errStarting: callers have waited long enough.
 var errStarting = errors.New("it is being started")
 
-// serving returns the control socket of the front that serves. It waits for one that is being started.
-func (f *Front) serving(ctx context.Context) (*net.UnixConn, Process, error) {
-	timer := time.NewTimer(startWait)
+// serving returns the front that serves. It waits for one that is being started.
+func (f *Front) serving(ctx context.Context) (*line, error) {
+	timer := time.NewTimer(f.times().wait)
 	defer timer.Stop()
 	for {
 		f.mu.Lock()
-		control, p, failed := f.control, f.process, f.failed
+		l, failed := f.line, f.failed
 		if f.changed == nil {
 			f.changed = make(chan struct{})
 		}
 		changed := f.changed
 		f.mu.Unlock()
-		if control != nil || failed != nil {
-			return control, p, failed
+		if l != nil || failed != nil {
+			return l, failed
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return nil, nil, errStarting
+			return nil, errStarting
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
 
-// HandOver passes the connection of a user to the front, and returns the other end: what comes from there comes from that user.
-func (f *Front) HandOver(ctx context.Context, client *net.UnixConn, uid int) (*net.UnixConn, error) {
-	control, p, err := f.serving(ctx)
+// attempts is how many fronts a connection is passed to, until one has taken it.
+const attempts = 2
+
+// HandOver passes the connection of a user to the front, and returns the other end: what comes from there comes from that user. After an
+// error no front has read of the connection.
+func (f *Front) HandOver(ctx context.Context, client *net.UnixConn, uid int) (own *net.UnixConn, err error) {
+	for range attempts {
+		l, none := f.serving(ctx)
+		if none != nil {
+			return nil, fmt.Errorf("gpushare-front does not run: %w", none)
+		}
+		if own, err = l.handOver(ctx, client, uid); !errors.Is(err, errLost) {
+			break
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("gpushare-front does not run: %w", err)
+		return nil, fmt.Errorf("gpushare-front does not take connections: %w", err)
 	}
-	_ = control.SetWriteDeadline(time.Now().Add(passTimeout)) // The write returns the error.
-	own, err := front.HandOver(control, client, uid)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		f.Log.Error("gpushare-front takes no connections", "pid", p.PID())
-		_ = p.Kill() // Another one is started.
-	}
-	return own, err
+	return own, nil
 }

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -92,7 +93,7 @@ func Receive(control *net.UnixConn, message any) error {
 }
 
 // HandOver passes a connection of a user with that uid to the front, and returns the daemon's end of the pair. The caller keeps its own
-// descriptor of the connection, and closes it.
+// descriptor of the connection, and closes it. After an error nothing was passed.
 func HandOver(control *net.UnixConn, client *net.UnixConn, uid int) (*net.UnixConn, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -106,23 +107,49 @@ func HandOver(control *net.UnixConn, client *net.UnixConn, uid int) (*net.UnixCo
 		return nil, fmt.Errorf("cannot access a connection: %w", err)
 	}
 	var sent error
-	err = raw.Control(func(fd uintptr) {
-		_, _, sent = control.WriteMsgUnix(binary.NativeEndian.AppendUint32(nil, uint32(uid)), unix.UnixRights(int(fd), pair[1]), nil)
-	})
-	if err = errors.Join(err, sent); err != nil {
-		return nil, fmt.Errorf("cannot pass a connection to the front: %w", err)
-	}
 	c, err := net.FileConn(own)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use a pair of sockets: %w", err)
 	}
+	err = raw.Control(func(fd uintptr) {
+		_, _, sent = control.WriteMsgUnix(binary.NativeEndian.AppendUint32(nil, uint32(uid)), unix.UnixRights(int(fd), pair[1]), nil)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot pass a connection to the front: %w", err)
+	}
 	return c.(*net.UnixConn), nil
+}
+
+// acknowledged is the message of the front that it has taken a connection: the next one, in order.
+var acknowledged = []byte{1}
+
+// AwaitTaken waits until the front has taken the next connection. io.EOF: there are no more acknowledgements.
+func AwaitTaken(control *net.UnixConn) error {
+	b := make([]byte, len(acknowledged)+1)
+	n, err := control.Read(b)
+	if errors.Is(err, unix.ECONNRESET) { // The front ended with connections that it did not take. What it sent before is still there.
+		n, err = control.Read(b)
+	}
+	if err == nil && n == 0 {
+		err = io.EOF // of a socket of packets
+	}
+	if err == nil && !bytes.Equal(b[:n], acknowledged) {
+		err = errors.New("it is no acknowledgement")
+	}
+	if err != nil {
+		return fmt.Errorf("cannot receive a message of the front: %w", err)
+	}
+	return nil
 }
 
 // take receives a connection: that of a caller, the pair to the daemon, and the uid of the caller.
 func take(control *net.UnixConn) (client, daemon *net.UnixConn, uid int, err error) {
 	b, oob := make([]byte, uidSize+1), make([]byte, unix.CmsgSpace(2*4))
 	n, oobn, flags, _, err := control.ReadMsgUnix(b, oob)
+	if errors.Is(err, unix.ECONNRESET) {
+		return nil, nil, 0, io.EOF // The daemon has ended, and did not read all acknowledgements.
+	}
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("cannot receive a connection: %w", err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/gpushare/internal/request"
 )
 
-// After an error net/http keeps the goroutine of a connection for half a second, so that the answer is read.
+// A server of net/http waits half a second before it closes some connections.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

@@ -78,10 +78,20 @@ type taken struct {
 	log     *slog.Logger
 }
 
-// Accept returns the next connection.
+// Accept returns the next connection. The daemon knows then that it was taken, before a byte of it is read.
 func (t *taken) Accept() (net.Conn, error) {
 	for {
 		client, daemon, uid, err := take(t.control)
+		if err == nil || errors.Is(err, errIncomplete) {
+			if _, failed := t.control.Write(acknowledged); failed != nil {
+				t.log.Debug("cannot acknowledge a connection", "error", failed)
+				if err == nil {
+					client.Close()
+					daemon.Close()
+				}
+				return nil, io.EOF // The daemon has ended.
+			}
+		}
 		if errors.Is(err, errIncomplete) {
 			t.log.Warn("cannot serve a connection", "error", err)
 			continue
