@@ -25,11 +25,11 @@ type Confined struct {
 	Tasks       uint64
 }
 
-// StartConfined starts it and returns its pid. A name is used once.
-func (a *Adapter) StartConfined(ctx context.Context, s Confined) (pid int, err error) {
+// StartConfined starts it and returns its state once it runs. A name is used once.
+func (a *Adapter) StartConfined(ctx context.Context, s Confined) (st ServiceState, err error) {
 	raw, err := s.Stdin.SyscallConn()
 	if err != nil {
-		return 0, fmt.Errorf("cannot start service %s: %w", s.Name, err)
+		return ServiceState{}, fmt.Errorf("cannot start service %s: %w", s.Name, err)
 	}
 	unit := s.Name + ".service"
 	var started error
@@ -40,16 +40,16 @@ func (a *Adapter) StartConfined(ctx context.Context, s Confined) (pid int, err e
 		})
 	})
 	if err = errors.Join(err, started); err != nil {
-		return 0, err
+		return ServiceState{}, err
 	}
-	st, err := a.ServiceState(ctx, s.Name)
+	st, err = a.ServiceState(ctx, s.Name)
 	if err == nil && st.MainPID == 0 {
 		err = errors.New(cmp.Or(st.End(), "its end is not known"))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot start service %s: it ended at once: %w", s.Name, err)
+		return ServiceState{}, fmt.Errorf("cannot start service %s: it ended at once: %w", s.Name, err)
 	}
-	return st.MainPID, nil
+	return st, nil
 }
 
 // confinedProperties are all older than minVersion. The program restricts itself further: its list of calls is its own.

@@ -17,13 +17,13 @@ func TestConfinedProgram(t *testing.T) {
 		Name: "gpushare-front-1", Description: "a test", Argv: []string{"/bin/sh", "-c", "read word; echo $word >&0; read word"}, Env: []string{"A=b"}, Slice: "gpushared.slice", Stdin: remote,
 		UID: 1001, GID: 1002, Memory: 1 << 28, Tasks: 9,
 	}
-	pid, err := a.StartConfined(within(t, 20*time.Second), s)
+	st, err := a.StartConfined(within(t, 20*time.Second), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	remote.Close()
-	if _, err := procfs.Start(pid); err != nil {
-		t.Errorf("pid %d does not run: %v", pid, err)
+	if _, err := procfs.Start(st.MainPID); err != nil || st.Cgroup == "" {
+		t.Errorf("pid %d in %q does not run: %v", st.MainPID, st.Cgroup, err)
 	}
 	if _, err := io.WriteString(local, "received\n"); err != nil {
 		t.Fatal(err)

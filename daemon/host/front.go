@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/gpushare/gpushare/daemon/fronting"
-	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/systemd"
 )
 
@@ -90,26 +89,16 @@ type unitFront struct {
 func (u unitFront) StartFront(ctx context.Context, control *os.File) (fronting.Process, error) {
 	uid, gid := FrontUser()
 	name := "gpushare-front-" + rand.Text()[:8]
-	pid, err := u.a.StartConfined(ctx, systemd.Confined{
+	state, err := u.a.StartConfined(ctx, systemd.Confined{
 		Name: name, Description: "gpushare, reader of requests", Argv: []string{u.program}, Env: frontEnv(), Slice: "gpushared.slice", Stdin: control, UID: uid, GID: gid, Memory: frontMemory, Tasks: frontTasks,
 	})
 	if err != nil {
 		return nil, err
 	}
-	start, err := procfs.Start(pid)
+	p, err := openMain(state.MainPID, state.Cgroup)
 	if err != nil {
-		return nil, fmt.Errorf("cannot start gpushare-front: it exited at once: %w", err)
+		return nil, fmt.Errorf("cannot start gpushare-front: %w", err)
 	}
-	fd, err := procfs.OpenPidfd(pid, start)
-	if err != nil {
-		return nil, fmt.Errorf("cannot start gpushare-front: it exited at once: %w", err)
-	}
-	p := &unitWorker{fd: fd, done: make(chan struct{})}
-	go func() { // ends with the process
-		defer close(p.done)
-		defer fd.Close()
-		_ = fd.Wait(context.Background()) // only its end matters
-	}()
 	return p, nil
 }
 

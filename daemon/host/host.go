@@ -264,13 +264,34 @@ func (w systemWorkers) Launch(ctx context.Context, name string, argv, env []stri
 	if err != nil || state.MainPID == 0 {
 		return nil, fmt.Errorf("cannot launch %s: it exited at once (%s): %w", name, state.Result, err)
 	}
-	start, err := procfs.Start(state.MainPID)
+	p, err := openMain(state.MainPID, state.Cgroup)
 	if err != nil {
-		return nil, fmt.Errorf("cannot launch %s: it exited at once: %w", name, err)
+		return nil, fmt.Errorf("cannot launch %s: %w", name, err)
 	}
-	fd, err := procfs.OpenPidfd(state.MainPID, start)
+	return p, nil
+}
+
+// openMain opens the main process of a unit, by the pid and the cgroup that systemd reported. Since then it may have ended, and another
+// process may have its pid: that one is not in its cgroup.
+func openMain(pid int, cg string) (*unitWorker, error) {
+	start, err := procfs.Start(pid)
 	if err != nil {
-		return nil, fmt.Errorf("cannot launch %s: it exited at once: %w", name, err)
+		return nil, fmt.Errorf("it exited at once: %w", err)
+	}
+	fd, err := procfs.OpenPidfd(pid, start)
+	if err != nil {
+		return nil, fmt.Errorf("it exited at once: %w", err)
+	}
+	at, err := procfs.Cgroup(pid)
+	if err == nil && (cg == "" || !cgroup.Below(at, cg)) {
+		err = fmt.Errorf("pid %d is another process by now, in the cgroup %s", pid, at)
+	}
+	if err == nil && fd.Ended() {
+		err = procfs.ErrNoProcess // The cgroup may be that of the next one with its pid.
+	}
+	if err != nil {
+		fd.Close()
+		return nil, fmt.Errorf("it exited at once: %w", err)
 	}
 	p := &unitWorker{fd: fd, done: make(chan struct{})}
 	go func() { // ends with the process
@@ -280,7 +301,7 @@ func (w systemWorkers) Launch(ctx context.Context, name string, argv, env []stri
 	return p, nil
 }
 
-// unitWorker is a worker that is not a child of the daemon. Its descriptor stays open until the daemon ends: Kill may
+// unitWorker is a worker that is not a child of the daemon. Its descriptor stays open while something refers to it: Kill may
 // be called at any time.
 type unitWorker struct {
 	fd   *procfs.Pidfd

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -261,10 +262,11 @@ func (s *Server) takeRefusal(c *Call) error {
 			}
 		}
 	}
+	r.Allow = slices.DeleteFunc(r.Allow, func(m string) bool { return !slices.Contains(request.Methods(), m) }) // It is a header of the answer.
 	if len(r.Allow) > 0 {
 		c.W.Header().Set("Allow", strings.Join(r.Allow, ", "))
 	}
-	if r.Status > 599 {
+	if r.Status < 400 || r.Status > 599 { // It is no refusal.
 		r.Status = http.StatusInternalServerError
 	}
 	c.Note.Refused = &r.Error

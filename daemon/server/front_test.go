@@ -286,6 +286,8 @@ func TestRefusalsOfTheFront(t *testing.T) {
 		text   string
 	}{
 		{"another method", front.Refusal{Status: 405, Allow: []string{"GET"}, Error: api.Error{Kind: api.KindInvalid, Message: "its methods are GET"}}, 405, "its methods"},
+		{"methods that are none", front.Refusal{Status: 405, Allow: []string{"PURGE, x", "GET", "GET\r\nSet-Cookie: x"}, Error: api.Error{Kind: api.KindInvalid, Message: "its methods are GET"}}, 405, "its methods"},
+		{"a status that no answer has", front.Refusal{Status: 1, Error: api.Error{Kind: api.KindInvalid, Message: "fine"}}, 500, "fine"},
 		{"a wrong key", front.Refusal{Status: 400, Route: "GET /v1", Error: api.Error{Kind: api.KindInvalid, Message: "unknown key"}}, 400, "unknown key"},
 		{"a route of administrators", front.Refusal{Status: 400, Route: "PUT /v1/spec", Error: api.Error{Kind: api.KindInvalid, Message: "unknown key"}}, 403, "may not change the spec"},
 		{"no refusal", front.Refusal{Status: 200, Error: api.Error{Kind: api.KindInvalid, Message: "fine"}}, 500, "fine"},

@@ -85,7 +85,13 @@ const inline = 16 << 10
 // request sends a request to the daemon and its answer to the caller. If either end goes away, so does the other. sent is called when the
 // body is not needed any more.
 func (f *Front) request(w http.ResponseWriter, q *http.Request, l *link, a *understood, sent func()) {
-	stop := context.AfterFunc(q.Context(), func() { _ = l.daemon.Close() }) // The daemon sees that its caller has closed the connection.
+	answered := make(chan struct{})
+	defer close(answered)
+	stop := context.AfterFunc(q.Context(), func() { // The server has read the end of what the caller sends.
+		if l.awaitGone(answered) {
+			_ = l.daemon.Close() // The daemon sees that its caller has closed the connection.
+		}
+	})
 	defer stop()
 	message := append(a.head(), a.body...)
 	written := make(chan struct{})

@@ -277,6 +277,54 @@ func TestCallerWhoWaitsGoesAway(t *testing.T) {
 	}
 }
 
+// A caller who sends nothing after the request waits for its answer nevertheless, for as long as they read.
+func TestCallerWhoOnlyReads(t *testing.T) {
+	release, ended := make(chan struct{}), make(chan struct{})
+	d := serve(t, func(w http.ResponseWriter, q *http.Request) {
+		select {
+		case <-release:
+			_, _ = io.WriteString(w, "answered")
+		case <-q.Context().Done():
+			close(ended)
+		}
+	})
+	ask := func() *net.UnixConn {
+		c := d.connect(t)
+		if _, err := io.WriteString(c, "GET /v1/status"+head+"\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-d.seen:
+		case <-time.After(time.Minute):
+			t.Fatal("the request does not reach the daemon")
+		}
+		return c
+	}
+	c := ask()
+	select {
+	case <-ended:
+		t.Fatal("the request ended while its caller waits")
+	case <-time.After(2 * lookAgain):
+	}
+	release <- struct{}{}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(res.Body); err != nil || string(b) != "answered" {
+		t.Errorf("the caller gets %q, %v", b, err)
+	}
+	ask().Close()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the daemon does not notice that its caller has gone")
+	}
+}
+
 // The end of the daemon's pair ends a connection at once while nothing is asked, and an answer that is not whole is seen as such.
 func TestTheDaemonEndsAConnection(t *testing.T) {
 	d := serve(t, func(w http.ResponseWriter, q *http.Request) {

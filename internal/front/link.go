@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // link is one connection of a caller with its pair to the daemon. Either end takes the other with it, but never in the middle of an
@@ -69,6 +72,37 @@ func (l *link) finish() {
 	if !busy {
 		_ = l.UnixConn.Close() // The server closes it too.
 	}
+}
+
+// lookAgain is how often a caller who sends nothing any more is looked at: the kernel reports no event when they also read nothing.
+const lookAgain = time.Second
+
+// awaitGone waits until the caller reads nothing any more; false: there is an answer before. One who has closed only their end for sending
+// waits for the answer.
+func (l *link) awaitGone(answered <-chan struct{}) bool {
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	for l.reads() {
+		select {
+		case <-again.C:
+		case <-answered:
+			return false
+		}
+	}
+	return true
+}
+
+// reads reports whether the caller may read an answer.
+func (l *link) reads() bool {
+	raw, err := l.UnixConn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		_, sent = unix.SendmsgN(int(fd), nil, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) // It sends nothing.
+	})
+	return err == nil && sent == nil
 }
 
 // state is what the server reports. After the answer to the last request the connection ends.

@@ -8,9 +8,14 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
+// Methods are those that routes have, and HEAD, which net/http adds to GET.
+func Methods() []string {
+	return []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete}
+}
+
 // Outside returns why a request reaches no route of mux: with the HTTP status, and the methods that its path has.
 func Outside(mux *http.ServeMux, q *http.Request) (status int, allow []string, e *api.Error) {
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete} {
+	for _, m := range Methods() {
 		other := &http.Request{Method: m, URL: q.URL, Host: q.Host}
 		if _, pattern := mux.Handler(other); pattern != "/" {
 			allow = append(allow, m)
