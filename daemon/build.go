@@ -182,17 +182,17 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.compose(h, supervisor, convergeWake, adoptionWake, unitWake)
 	d.leases.Watchers.Exits = listener
 	if out.front != nil {
-		err = d.addFront(out.front(h))
+		err = d.addFront(out.front(h), h.Packaged)
 	}
 	return d, err
 }
 
 // addFront adds the process that reads callers who are not administrators.
-func (d *Daemon) addFront(starter fronting.Starter) (err error) {
+func (d *Daemon) addFront(starter fronting.Starter, packaged bool) (err error) {
 	if starter == nil {
 		return nil
 	}
-	d.front = &fronting.Front{Reporter: d.Reporter, Starter: starter}
+	d.front = &fronting.Front{Reporter: d.Reporter, Starter: starter, Packaged: packaged}
 	d.server.Front = d.front
 	d.front.Table, err = d.server.FrontTable()
 	return err
@@ -329,7 +329,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Unconfined: d.unconfined, Attribution: d.attribution, Policy: d.policy,
 		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases, Health: d.health},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,14 +57,23 @@ type Front struct {
 	*report.Reporter
 	Starter Starter
 	Table   front.Table
+	// Packaged: a host without the user of the front was not installed as it should be.
+	Packaged bool
 
-	limits times // without any: usual
+	limits     times       // without any: usual
+	sharesUser atomic.Bool // the last one has the user that every process without one has
 
 	mu      locks.Mutex[locks.Leaf] // guards what follows
 	line    *line                   // nil: none serves
 	failed  error                   // the last one ended, or did not start, and there is a pause
 	changed chan struct{}           // closed when line or failed is set; nil: no caller waits
 }
+
+// nobody is the uid of files that belong to no user, which the processes of other programs have too.
+const nobody = 65534
+
+// SharesUser reports that the front has no user of its own, on a host where that is no condition.
+func (f *Front) SharesUser() bool { return !f.Packaged && f.sharesUser.Load() }
 
 // times returns the limits.
 func (f *Front) times() times {
@@ -179,6 +189,12 @@ func (f *Front) reportConfinement(pid int, ready front.Ready, s sandbox.State) {
 	missing := ready.Missing
 	if s.UID == 0 {
 		missing = append(missing, "it runs as root")
+	}
+	f.sharesUser.Store(s.UID == nobody)
+	if s.UID == nobody && f.Packaged {
+		missing = append(missing, "it shares its user with other processes: the user gpushare-front does not exist")
+	} else if s.UID == nobody {
+		f.Log.Warn("gpushare-front shares its user with other processes: the user gpushare-front does not exist", "pid", pid)
 	}
 	if s.Effective != 0 || s.Permitted != 0 {
 		missing = append(missing, fmt.Sprintf("it has capabilities (%x)", s.Effective|s.Permitted))

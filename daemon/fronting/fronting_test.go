@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/front"
+	"github.com/gpushare/gpushare/internal/sandbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -351,5 +352,26 @@ func TestCallerDoesNotWaitForLong(t *testing.T) {
 	f, _ := run(t, limits, hangsAtStart)
 	if err := pass(t, f); !errors.Is(err, errStarting) {
 		t.Errorf("it gets %v", err)
+	}
+}
+
+// A front without a user of its own can be signaled by other processes. On a host with packages, which create its user, that is a condition.
+func TestFrontSharesItsUser(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		uid              int
+		packaged         bool
+		condition, check bool
+	}{
+		{"its own user", 990, true, false, false}, {"no user, packages", nobody, true, true, false}, {"its own user, no packages", 990, false, false, false}, {"no user, no packages", nobody, false, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &Front{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Packaged: c.packaged}
+			f.reportConfinement(7, front.Ready{}, sandbox.State{UID: c.uid, NoNewPrivs: true, Filtered: true})
+			all := f.Conditions.List()
+			if has := len(all) == 1 && strings.Contains(all[0].Message, "shares its user"); has != c.condition || len(all) > 1 || f.SharesUser() != c.check {
+				t.Errorf("conditions %+v, shared %v", all, f.SharesUser())
+			}
+		})
 	}
 }

@@ -41,6 +41,7 @@ type Host struct {
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
 	Front       fronting.Starter
+	Packaged    bool // the packages that have the units create the user of the front too
 	Programs    Programs
 	Descent     *descent.Record // of the processes in scopes; nil without one
 	NoDescent   error           // why there is none
@@ -116,7 +117,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.LoginFilter = devicepolicy.NewLoginFilter(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
 	h.Units = systemUnits{a}
 	h.Launcher = systemWorkers{a}
-	h.Front = unitFront{a, o.Front}
+	h.Front, h.Packaged = unitFront{a, o.Front}, true
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.openRecord(o)

@@ -58,13 +58,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	}
 	v.checkAdapter(ok, warn)
 	v.checkLogins(node, ok, warn)
-	if w := v.Driver.Status(); w.Parked {
-		ok("worker", "is ended: the node is in maintenance")
-	} else if w.Stuck || w.Failure != "" {
-		fail("worker", "the NVML worker is not running: "+w.Failure, "see the journal of gpushared; 'gpushare gpu retry' starts it again")
-	} else {
-		ok("worker", fmt.Sprintf("pid %d", w.PID))
-	}
+	out = append(out, v.checkProcesses(node.DriverErr == nil)...)
 	if free, err := freeBytes(v.StateDir); err != nil {
 		fail("state", err.Error(), "")
 	} else if free < 16<<20 {
@@ -118,6 +112,25 @@ func acknowledged(checks []api.Check, conditions []api.Condition) []api.Check {
 		}
 	}
 	return checks
+}
+
+// checkProcesses reports the worker and, once it has opened the driver, what the kernel does not enforce for it and for the front.
+func (v *Viewer) checkProcesses(opened bool) []api.Check {
+	w := v.Driver.Status()
+	if !w.Parked && (w.Stuck || w.Failure != "") {
+		return []api.Check{{Name: "worker", Result: "fail", Message: "the NVML worker is not running: " + w.Failure, Hint: "see the journal of gpushared; 'gpushare gpu retry' starts it again"}}
+	}
+	out := []api.Check{{Name: "worker", Result: "ok", Message: fmt.Sprintf("pid %d", w.PID)}}
+	if w.Parked {
+		out[0].Message = "is ended: the node is in maintenance"
+	}
+	if v.Unconfined == nil {
+		return out
+	}
+	if w.Parked || !opened {
+		w.PID = 0
+	}
+	return append(out, v.Unconfined(w.PID)...)
 }
 
 // checkLogins reports the login filters that are active as the spec requests them. Conditions report those that are missing.

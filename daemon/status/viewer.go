@@ -47,6 +47,7 @@ type Viewer struct {
 	Services     UnitState // nil without systemd
 	Freezer      freezer   // nil: nothing can be frozen
 	FreezerReady func() error
+	Unconfined   func(worker int) []api.Check // what the kernel does not enforce for the processes of the daemon; nil: not known
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy
 	Managers     Managers

@@ -474,3 +474,48 @@ func TestWorkerIsConfined(t *testing.T) {
 		}
 	}
 }
+
+// The front hangs without ending: it is ended, the requests that it did not take are served by the next one, and administrators notice
+// nothing.
+func TestFrontHangs(t *testing.T) {
+	n := startFronted(t)
+	who := callers()[member]
+	pid := frontPID(t, n, 0)
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) }) // It has ended.
+	all := make(chan string, 3)
+	for range cap(all) {
+		go func() {
+			c, err := dialAs(n.Socket(), who.uid, who.gid)
+			if err != nil {
+				all <- err.Error()
+				return
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = io.WriteString(c, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\nConnection: close\r\n\r\n")
+			b, err := io.ReadAll(c)
+			if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") || !strings.Contains(string(b), `"role":"member"`) {
+				all <- fmt.Sprintf("%s, %v", b, err)
+				return
+			}
+			all <- ""
+		}()
+	}
+	if r := n.CLI(soon(t), "status"); r.Code != 0 {
+		t.Errorf("root is not served: %s", r.Err)
+	}
+	for range cap(all) {
+		if failed := <-all; failed != "" {
+			t.Errorf("a request that the front did not take: %s", failed)
+		}
+	}
+	if next := frontPID(t, n, pid); next == pid {
+		t.Error("there is no other front")
+	}
+	if r := asUID(t, n, uint32(who.uid), uint32(who.gid), nil, "status"); r.Code != 0 {
+		t.Errorf("the next request of a member exits with %d: %s", r.Code, r.Err)
+	}
+}
