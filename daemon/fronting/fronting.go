@@ -69,8 +69,8 @@ type Front struct {
 	changed chan struct{}           // closed when line or failed is set; nil: no caller waits
 }
 
-// nobody is the uid of files that belong to no user, which the processes of other programs have too.
-const nobody = 65534
+// noUser is the uid of files that belong to no user, which the processes of other programs have too.
+const noUser = 65534
 
 // SharesUser reports that the front has no user of its own, on a host where that is no condition.
 func (f *Front) SharesUser() bool { return !f.Packaged && f.sharesUser.Load() }
@@ -190,10 +190,10 @@ func (f *Front) reportConfinement(pid int, ready front.Ready, s sandbox.State) {
 	if s.UID == 0 {
 		missing = append(missing, "it runs as root")
 	}
-	f.sharesUser.Store(s.UID == nobody)
-	if s.UID == nobody && f.Packaged {
+	f.sharesUser.Store(s.UID == noUser)
+	if s.UID == noUser && f.Packaged {
 		missing = append(missing, "it shares its user with other processes: the user gpushare-front does not exist")
-	} else if s.UID == nobody {
+	} else if s.UID == noUser {
 		f.Log.Warn("gpushare-front shares its user with other processes: the user gpushare-front does not exist", "pid", pid)
 	}
 	if s.Effective != 0 || s.Permitted != 0 {

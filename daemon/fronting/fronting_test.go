@@ -363,7 +363,7 @@ func TestFrontSharesItsUser(t *testing.T) {
 		packaged         bool
 		condition, check bool
 	}{
-		{"its own user", 990, true, false, false}, {"no user, packages", nobody, true, true, false}, {"its own user, no packages", 990, false, false, false}, {"no user, no packages", nobody, false, false, true},
+		{"its own user", 990, true, false, false}, {"no user, packages", noUser, true, true, false}, {"its own user, no packages", 990, false, false, false}, {"no user, no packages", noUser, false, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &Front{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Packaged: c.packaged}

@@ -22,16 +22,16 @@ type line struct {
 	process Process
 	most    time.Duration // how long it may owe an acknowledgement
 
-	turn  chan struct{} // who put something there writes: a deadline belongs to one write
-	hangs chan struct{} // has something once it owes an acknowledgement for too long
-	ended chan struct{} // closed when there are no more acknowledgements
+	writing chan struct{} // who put something there writes: a deadline belongs to one write
+	hangs   chan struct{} // has something once it owes an acknowledgement for too long
+	ended   chan struct{} // closed when there are no more acknowledgements
 
 	mu   locks.Mutex[locks.Leaf] // guards what follows
 	owed []chan struct{}         // the oldest first; each is closed when it is acknowledged
 }
 
 func newLine(control *net.UnixConn, p Process, most time.Duration) *line {
-	return &line{control: control, process: p, most: most, turn: make(chan struct{}, 1), hangs: make(chan struct{}, 1), ended: make(chan struct{})}
+	return &line{control: control, process: p, most: most, writing: make(chan struct{}, 1), hangs: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 // drain bounds the reading of what a front that was killed had acknowledged: it is there, or never comes.
@@ -43,14 +43,14 @@ var errLost = errors.New("it ended before it took the connection")
 // handOver passes a connection, and returns when the front has it.
 func (l *line) handOver(ctx context.Context, client *net.UnixConn, uid int) (*net.UnixConn, error) {
 	select {
-	case l.turn <- struct{}{}:
+	case l.writing <- struct{}{}:
 	case <-l.ended:
 		return nil, errLost
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	taken, own, err := l.send(client, uid)
-	<-l.turn
+	taken, own, err := l.send(ctx, client, uid)
+	<-l.writing
 	if err != nil {
 		return nil, err
 	}
@@ -82,19 +82,30 @@ func (l *line) handOver(ctx context.Context, client *net.UnixConn, uid int) (*ne
 }
 
 // send writes one connection. taken is closed when it is acknowledged.
-func (l *line) send(client *net.UnixConn, uid int) (taken chan struct{}, own *net.UnixConn, err error) {
+func (l *line) send(ctx context.Context, client *net.UnixConn, uid int) (taken chan struct{}, own *net.UnixConn, err error) {
 	taken = make(chan struct{})
 	l.mu.Lock()
 	l.owed = append(l.owed, taken) // The acknowledgement may come before the write returns.
 	l.mu.Unlock()
 	_ = l.control.SetWriteDeadline(time.Now().Add(l.most)) // The write returns the error.
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		_ = l.control.SetWriteDeadline(time.Unix(1, 0))
+	})
 	own, err = front.HandOver(l.control, client, uid)
+	if !stop() {
+		<-stopped // The deadline must not be that of the next write.
+	}
 	if err == nil {
 		return taken, own, nil
 	}
 	l.mu.Lock()
 	l.owed = slices.DeleteFunc(l.owed, func(c chan struct{}) bool { return c == taken })
 	l.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		l.hang()
 		return nil, nil, errLost
@@ -132,7 +143,7 @@ func (l *line) readTaken() error {
 	}
 }
 
-// serve returns when the front does not serve any more, with the reason. Before callers are told, stopped is called: they look for another one.
+// serve returns when the front does not serve any more, with the reason. Its callers return after stopped was called, and find another one.
 func (l *line) serve(ctx context.Context, stopped func()) error {
 	read := make(chan error, 1)
 	go func() { read <- l.readTaken() }() // ends below

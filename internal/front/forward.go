@@ -88,7 +88,7 @@ func (f *Front) request(w http.ResponseWriter, q *http.Request, l *link, a *unde
 	answered := make(chan struct{})
 	defer close(answered)
 	stop := context.AfterFunc(q.Context(), func() { // The server has read the end of what the caller sends.
-		if l.awaitGone(answered) {
+		if l.awaitClosed(answered) {
 			_ = l.daemon.Close() // The daemon sees that its caller has closed the connection.
 		}
 	})

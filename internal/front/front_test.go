@@ -37,7 +37,7 @@ var table = Table{Routes: []Route{
 }}
 
 // sockets returns the two ends of a pair.
-func sockets(t *testing.T, kind int) (a, b *net.UnixConn) {
+func sockets(t testing.TB, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -288,7 +288,7 @@ func TestCallerWhoOnlyReads(t *testing.T) {
 			close(ended)
 		}
 	})
-	ask := func() *net.UnixConn {
+	send := func() *net.UnixConn {
 		c := d.connect(t)
 		if _, err := io.WriteString(c, "GET /v1/status"+head+"\r\n"); err != nil {
 			t.Fatal(err)
@@ -303,11 +303,11 @@ func TestCallerWhoOnlyReads(t *testing.T) {
 		}
 		return c
 	}
-	c := ask()
+	c := send()
 	select {
 	case <-ended:
 		t.Fatal("the request ended while its caller waits")
-	case <-time.After(2 * lookAgain):
+	case <-time.After(2 * checkAgain):
 	}
 	release <- struct{}{}
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -317,7 +317,7 @@ func TestCallerWhoOnlyReads(t *testing.T) {
 	if b, err := io.ReadAll(res.Body); err != nil || string(b) != "answered" {
 		t.Errorf("the caller gets %q, %v", b, err)
 	}
-	ask().Close()
+	send().Close()
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):

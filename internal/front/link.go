@@ -74,13 +74,13 @@ func (l *link) finish() {
 	}
 }
 
-// lookAgain is how often a caller who sends nothing any more is looked at: the kernel reports no event when they also read nothing.
-const lookAgain = time.Second
+// checkAgain is how often a caller who sends nothing any more is checked: the kernel reports no event when they also read nothing.
+const checkAgain = time.Second
 
-// awaitGone waits until the caller reads nothing any more; false: there is an answer before. One who has closed only their end for sending
+// awaitClosed waits until the caller reads nothing any more; false: there is an answer before. One who has closed only their end for sending
 // waits for the answer.
-func (l *link) awaitGone(answered <-chan struct{}) bool {
-	again := time.NewTicker(lookAgain)
+func (l *link) awaitClosed(answered <-chan struct{}) bool {
+	again := time.NewTicker(checkAgain)
 	defer again.Stop()
 	for l.reads() {
 		select {

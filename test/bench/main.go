@@ -54,6 +54,7 @@ var parts = []part{
 	{"cost", "CPU time of 64 leases on 8 GPUs, of 8 that are alone, and with forks of other programs", atMost(5 * time.Minute), (*bench).cost},
 	{"mps", "CPU time of 8 MPS control daemons and of what watches them", atMost(6 * time.Minute), (*bench).mps},
 	{"flood", "run of one user while 50 others flood the socket", atMost(5 * time.Minute), (*bench).flood},
+	{"member", "gpushare run of a member, read by gpushare-front, next to one of root", atMost(2 * time.Minute), (*bench).throughFront},
 	{"fail-open", "a stopped and a killed daemon: when the last lease is thawed", atMost(3 * time.Minute), (*bench).failOpen},
 }
 
