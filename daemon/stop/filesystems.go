@@ -3,6 +3,7 @@ package stop
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,8 +49,10 @@ type fileSystem struct {
 	sure    bool   // the process uses it, or it was waited for in surelyAfter checks
 	kept    string // why it is not aborted; empty: it is
 	servers []fuse.Server
-	all     bool     // they were searched in every process
-	users   []uint32 // whose servers may be stopped
+	// possible may serve it, where the kernel does not tell which process does. They are named, and not stopped.
+	possible []fuse.Server
+	all      bool     // they were searched in every process
+	users    []uint32 // whose servers may be stopped
 }
 
 // find returns the file systems that killed processes wait for. owner is the user of their lease, nil without one.
@@ -81,7 +84,7 @@ func (x *fileSystems) find(ctx context.Context, killed []cgroup.Process, owner *
 	for _, p := range hanging {
 		found = append(found, x.ofProcess(p, waiting, owner)...)
 	}
-	findServers(ctx, found)
+	findServers(ctx, found, searchTime)
 	return found
 }
 
@@ -234,13 +237,13 @@ func isFUSE(kind string) bool {
 	return kind == "fuse" || kind == "fuseblk" || strings.HasPrefix(kind, "fuse.") || strings.HasPrefix(kind, "fuseblk.")
 }
 
-// findServers finds the processes that serve the file systems, among all processes of their owners and of root.
-func findServers(ctx context.Context, found []fileSystem) {
+// findServers finds the processes that serve the file systems, among all processes of their owners and of root, in one search.
+func findServers(ctx context.Context, found []fileSystem, most time.Duration) {
 	if len(found) == 0 {
 		return
 	}
 	// The last check, whose outcome is the error, is made when ctx has ended.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), searchTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 	defer cancel()
 	numbers, of := map[uint32]bool{}, []uint32{0}
 	for i := range found {
@@ -248,10 +251,14 @@ func findServers(ctx context.Context, found []fileSystem) {
 		of = append(of, found[i].conn.Owner)
 		of = append(of, found[i].users...)
 	}
-	servers, all := fuse.Servers(ctx, of, numbers)
+	got := fuse.Servers(ctx, of, numbers)
 	for i := range found {
-		found[i].all = all
-		for _, s := range servers {
+		found[i].all, found[i].servers = got.All, nil
+		found[i].possible = slices.DeleteFunc(slices.Clone(got.Possible), func(s fuse.Server) bool {
+			uid := uidOf(s.PID)
+			return uid == nil || *uid != found[i].conn.Owner && !slices.Contains(found[i].users, *uid)
+		})
+		for _, s := range got.Servers {
 			if s.Connection == found[i].conn.Number {
 				found[i].servers = append(found[i].servers, s)
 			}
@@ -268,7 +275,7 @@ func (x *fileSystems) end(ctx context.Context, found []fileSystem, w *watcher) (
 			continue
 		}
 		if !x.aborted[f.conn.Number] {
-			x.abort(ctx, f, w)
+			x.abort(f, w)
 		}
 		if f.all {
 			delete(x.missed, f.conn.Number)
@@ -287,33 +294,16 @@ func (x *fileSystems) end(ctx context.Context, found []fileSystem, w *watcher) (
 	return servers
 }
 
-// abort aborts one connection. Where the kernel does not say which process serves it, those are its servers whose descriptor has
-// ended with it.
-func (x *fileSystems) abort(ctx context.Context, f *fileSystem, w *watcher) {
+// abort aborts one connection.
+func (x *fileSystems) abort(f *fileSystem, w *watcher) {
 	control, err := fuse.Open()
 	if err != nil {
 		return // The next check tries again.
 	}
 	defer control.Close()
-	var unclear []fuse.Server
-	if len(f.servers) == 0 {
-		search, cancel := context.WithTimeout(ctx, searchTime)
-		defer cancel()
-		candidates, _ := fuse.Servers(search, append([]uint32{f.conn.Owner}, f.users...), nil)
-		for _, s := range candidates {
-			if !s.Aborted() {
-				unclear = append(unclear, s)
-			}
-		}
-	}
 	if err := control.Abort(f.conn); err != nil {
 		w.report(w.aborted, fmt.Sprintf("%v: %s, which was killed, waits for it", err, nameOf(f.of.PID)))
 		return
-	}
-	for _, s := range unclear {
-		if s.Aborted() {
-			f.servers = append(f.servers, s)
-		}
 	}
 	if x.aborted == nil {
 		x.aborted = map[uint32]bool{}
@@ -357,15 +347,15 @@ func whyServerKept(s fuse.Server, f *fileSystem) string {
 	return whyTracerKept(DecidePID(s.PID), uid, f.conn.Owner)
 }
 
-// finish gives the servers that got SIGTERM a moment, and then SIGKILL: what they serve has ended.
+// finish gives the servers that got SIGTERM a moment, and then SIGKILL: what they serve has ended. Those that were missed are searched
+// once, for all connections together.
 func (x *fileSystems) finish(ctx context.Context, w *watcher) {
-	for number, f := range x.missed {
-		search, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSearchTime)
-		servers, _ := fuse.Servers(search, append([]uint32{f.conn.Owner}, f.users...), map[uint32]bool{number: true})
-		cancel()
-		for _, s := range servers {
-			if s.Connection == number {
-				x.stopServer(s, &f, w)
+	missed := slices.Collect(maps.Values(x.missed))
+	findServers(ctx, missed, lastSearchTime)
+	for i := range missed {
+		for _, s := range missed[i].servers {
+			if _, again := x.stopping[cgroup.Process{PID: s.PID, Start: s.Start}]; !again {
+				x.stopServer(s, &missed[i], w)
 			}
 		}
 	}
@@ -392,10 +382,14 @@ func (f *fileSystem) name() string {
 	return fmt.Sprintf("the FUSE file system%s (connection %d) of %s", at, f.conn.Number, userName(&f.conn.Owner))
 }
 
-// served names the processes that serve it.
+// served names the processes that serve it, or those that may.
 func (f *fileSystem) served() string {
-	names := make([]string, 0, len(f.servers))
-	for _, s := range f.servers {
+	by, servers := ", served by ", f.servers
+	if len(servers) == 0 {
+		by, servers = ", which may be served by ", f.possible
+	}
+	names := make([]string, 0, len(servers))
+	for _, s := range servers {
 		names = append(names, nameOf(s.PID)+" of "+userOf(s.PID))
 	}
 	switch {
@@ -404,7 +398,7 @@ func (f *fileSystem) served() string {
 	case len(names) > mostAlive:
 		names = append(names[:mostAlive], fmt.Sprintf("%d more processes", len(names)-mostAlive))
 	}
-	return ", served by " + strings.Join(names, " and ")
+	return by + strings.Join(names, " and ")
 }
 
 // text says that the process waits for it, and what is done about that.

@@ -3,6 +3,10 @@ package fuse
 import (
 	"context"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -84,8 +88,14 @@ func TestAbort(t *testing.T) {
 	if err := control(t).Abort(conn); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := waiting(t, conn.Number); ok {
-		t.Error("its request still waits")
+	// The kernel counts a request until its process has run.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, ok := waiting(t, conn.Number); !ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("its request still waits")
+		}
 	}
 	fs.Stop()
 	if err := control(t).Abort(conn); err != nil {
@@ -105,51 +115,106 @@ func TestTheControlFilesAreNotMounted(t *testing.T) {
 	}
 }
 
-// The servers of a connection are found by its number. Where the kernel has none, they are those whose descriptor has ended with it.
+// search finds the servers of a user.
+func search(t *testing.T, uid uint32, numbers map[uint32]bool) Found {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return Servers(ctx, []uint32{uid}, numbers)
+}
+
+// The servers of a connection are found by its number. Where the kernel has none, those that may be are.
 func TestServers(t *testing.T) {
 	t.Parallel()
 	fs, conn := served(t)
-	_, bystander := served(t)
-	find := func(numbers map[uint32]bool) map[int]Server {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		out := map[int]Server{}
-		servers, all := Servers(ctx, []uint32{user}, numbers)
-		if !all {
-			t.Error("not every process was read")
-		}
-		for _, s := range servers {
-			out[s.PID] = s
-		}
-		return out
+	served(t) // a bystander
+	found := search(t, user, map[uint32]bool{conn.Number: true})
+	if !found.All {
+		t.Error("not every process was read")
 	}
-	found := find(map[uint32]bool{conn.Number: true})
-	s, ok := found[fs.PID]
-	if !ok || s.Connection == 0 { // An older kernel has no number: then all of the user are listed.
-		if s, ok = find(nil)[fs.PID]; !ok {
-			t.Fatalf("the server %d is not among %+v", fs.PID, found)
+	isIt := func(s Server) bool { return s.PID == fs.PID }
+	if !fs.Numbered(t) {
+		if len(found.Servers) != 0 || !slices.ContainsFunc(found.Possible, isIt) {
+			t.Errorf("the kernel does not tell: %+v", found)
 		}
-	} else if len(found) != 1 {
-		t.Errorf("the servers are %+v", found)
-	}
-	if s.Aborted() {
-		t.Error("its connection has ended")
+	} else if len(found.Servers) != 1 || !isIt(found.Servers[0]) || found.Servers[0].Connection != conn.Number || len(found.Possible) != 0 {
+		t.Errorf("the server %d is not alone: %+v", fs.PID, found)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, all := Servers(ended, []uint32{user}, nil); all {
+	if Servers(ended, []uint32{user}, nil).All {
 		t.Error("every process was read, although there was no time")
 	}
-	if err := control(t).Abort(conn); err != nil {
+}
+
+// have starts processes of a user that have a file open.
+func have(t *testing.T, uid uint32, file *os.File, count int) {
+	t.Helper()
+	for range count {
+		cmd := exec.Command("sleep", "600")
+		cmd.ExtraFiles = []*os.File{file}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // A signal ends it.
+	}
+}
+
+// Files that only have the name of the device are no servers, and do not fill the list. A list that is full says so.
+func TestTheListOfServersIsBounded(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a file system needs root")
+	}
+	const uid = user + 1
+	named := filepath.Join(t.TempDir(), "dev/fuse")
+	if err := os.Mkdir(filepath.Dir(named), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if !s.Aborted() {
-		t.Error("its connection has not ended")
+	file, err := os.Create(named)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range find(map[uint32]bool{bystander.Number: true}) {
-		if s.Aborted() {
-			t.Error("another connection has ended")
+	defer file.Close()
+	have(t, uid, file, mostServers+1)
+	if found := search(t, uid, nil); len(found.Servers) != 0 || len(found.Possible) != mostPossible || !found.All {
+		t.Errorf("files with the name of the device: %d servers, %d possible, all %v", len(found.Servers), len(found.Possible), found.All)
+	}
+	dir, conn := silentfs.Mounted(t, uid)
+	defer conn.Close()
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {
+		t.Fatal(err)
+	}
+	have(t, uid, conn, mostServers+1)
+	found := search(t, uid, map[uint32]bool{NumberOf(st.Dev_major, st.Dev_minor): true})
+	if len(found.Servers) == 0 && len(found.Possible) > 0 {
+		t.Skip("the kernel does not tell which process has a connection open")
+	}
+	if len(found.Servers) != mostServers || len(found.Possible) != 0 || found.All {
+		t.Errorf("%d servers, %d possible, all %v", len(found.Servers), len(found.Possible), found.All)
+	}
+}
+
+func TestParseConnection(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fdinfo string
+		want   uint32
+	}{
+		{"pos:\t0\nflags:\t0100002\nmnt_id:\t23\nino:\t9\nfuse_connection:\t45\n", 45},
+		{"pos:\t0\nflags:\t0100002\nmnt_id:\t23\nino:\t9\n", 0},
+		{"fuse_connection:\tx\n", 0},
+		{"", 0},
+	} {
+		if got := parseConnection(c.fdinfo); got != c.want {
+			t.Errorf("%q: %d, want %d", c.fdinfo, got, c.want)
+		}
+	}
+	for link, want := range map[string]bool{"/dev/fuse": true, "/srv/root/dev/fuse": true, "/home/x/fuse": false, "/dev/fuse (deleted)": false, "socket:[7]": false} {
+		if isDevice(link) != want {
+			t.Errorf("%q is the device: %v", link, !want)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -16,34 +14,43 @@ import (
 type Server struct {
 	PID   int
 	Start uint64
-	// Connection is the number of its connection; 0 where the kernel does not tell (before Linux 6.16).
+	// Connection is the number of its connection; 0 where the kernel does not tell.
 	Connection uint32
+}
 
-	fd int
+// Found are the processes that a search found.
+type Found struct {
+	// Servers have one of the connections open.
+	Servers []Server
+	// Possible have the device of FUSE open by its name, where the kernel tells no number (before Linux 6.16). Any file may have that
+	// name, and nothing of it is asked: it may be on a file system that never answers. So they are for texts only.
+	Possible []Server
+	// All: every descriptor of every process was read.
+	All bool
 }
 
 // The bounds of a search. A user may have as many descriptors as they like.
 const (
-	mostFiles   = 4096 // of one process
-	mostServers = 64
+	mostFiles    = 4096 // of one process
+	mostServers  = 64
+	mostPossible = 16
 )
 
-// Servers lists the processes of these users that have a connection open: one of these numbers, or one that the kernel does not tell.
-// It reads names of descriptors and no file. all: ctx lasted until it had read every process.
-func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) (out []Server, all bool) {
+// Servers finds the processes of these users that have a connection with one of these numbers open. It reads names of descriptors and what
+// the kernel says of them, and no file.
+func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) Found {
 	pids, err := procfs.PIDs()
 	if err != nil {
-		return nil, false
+		return Found{}
 	}
 	of := map[uint32]bool{}
 	for _, uid := range users {
 		of[uid] = true
 	}
+	found, told := Found{All: true}, false // told: the kernel tells numbers
 	for _, pid := range pids {
-		if ctx.Err() != nil {
-			return out, false
-		}
-		if len(out) >= mostServers {
+		if ctx.Err() != nil || len(found.Servers) >= mostServers {
+			found.All = false
 			break
 		}
 		if uid, err := procfs.UID(pid); err != nil || !of[uid] {
@@ -53,50 +60,62 @@ func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) (out 
 		if err != nil {
 			continue // It has exited.
 		}
-		for _, s := range openConnections(pid) {
-			if s.Connection == 0 || numbers[s.Connection] {
-				s.Start = start
-				out = append(out, s)
+		connections, cut := openConnections(pid)
+		found.All = found.All && !cut
+		for number := range connections {
+			s := Server{PID: pid, Start: start, Connection: number}
+			told = told || number != 0
+			switch {
+			case numbers[number]:
+				found.Servers = append(found.Servers, s)
+			case number == 0 && len(found.Possible) < mostPossible:
+				found.Possible = append(found.Possible, s)
 			}
 		}
 	}
-	return out, true
+	if told {
+		found.Possible = nil // Theirs are not mounted.
+	}
+	return found
 }
 
-// openConnections lists the descriptors of /dev/fuse of a process.
-func openConnections(pid int) []Server {
+// openConnections returns the numbers of the connections that a process has open; 0: the kernel does not tell. A server may have many
+// descriptors of one. cut: it has more descriptors than are read.
+func openConnections(pid int) (numbers map[uint32]bool, cut bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer d.Close()
-	names, err := boundedread.FirstNames(d, mostFiles)
+	names, err := boundedread.FirstNames(d, mostFiles+1)
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	var out []Server
-	for _, name := range names {
-		// The device has no other name: only root makes nodes. In another root directory its path may be longer.
-		if link, err := os.Readlink(dir + "/" + name); err != nil || !strings.HasSuffix(link, "/fuse") {
-			continue
+	numbers = map[uint32]bool{}
+	for _, name := range names[:min(len(names), mostFiles)] {
+		if link, err := os.Readlink(dir + "/" + name); err == nil && isDevice(link) {
+			numbers[connectionOf(pid, name)] = true
 		}
-		fd, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		out = append(out, Server{PID: pid, Connection: connectionOf(pid, fd), fd: fd})
 	}
-	return out
+	return numbers, len(names) > mostFiles
 }
 
-// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not tell, or it is not mounted.
-func connectionOf(pid, fd int) uint32 {
-	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+strconv.Itoa(fd), boundedread.Process)
+// isDevice reports whether the name of a descriptor may be that of the device. In another root directory its path is longer.
+func isDevice(link string) bool { return strings.HasSuffix(link, "/dev/fuse") }
+
+// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not tell, or it is not mounted. The kernel writes it
+// for the device alone, whatever name another file has.
+func connectionOf(pid int, fd string) uint32 {
+	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+fd, boundedread.Process)
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(b)) {
+	return parseConnection(string(b))
+}
+
+func parseConnection(fdinfo string) uint32 {
+	for line := range strings.Lines(fdinfo) {
 		if rest, ok := strings.CutPrefix(line, "fuse_connection:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(rest), 10, 32)
 			if err == nil {
@@ -105,39 +124,4 @@ func connectionOf(pid, fd int) uint32 {
 		}
 	}
 	return 0
-}
-
-// Aborted reports whether the connection of the server has ended: its descriptor then has an error for poll(2). It distinguishes the
-// servers of a connection that was aborted from others where the kernel has no number. false: not, or it cannot be read.
-func (s Server) Aborted() bool {
-	pidfd, err := procfs.OpenPidfd(s.PID, s.Start)
-	if err != nil {
-		return false
-	}
-	defer pidfd.Close() // It waits for Pass.
-	var ended bool
-	// A descriptor of a connection that is being made waits for its server (FUSE_DEV_IOC_SYNC_INIT).
-	read := procfs.Within(s.PID, func() {
-		_ = pidfd.Pass(func(fd int) error { // false where it cannot be read
-			ended = connectionEnded(fd, s.fd)
-			return nil
-		})
-	})
-	return read && ended
-}
-
-// connectionEnded reports whether a descriptor of another process is one of a connection that has ended.
-func connectionEnded(pidfd, fd int) bool {
-	copied, err := unix.PidfdGetfd(pidfd, fd, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(copied) // A copy keeps the connection open.
-	// Another file may have the number by now.
-	if link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(copied)); err != nil || !strings.HasSuffix(link, "/fuse") {
-		return false
-	}
-	poll := []unix.PollFd{{Fd: int32(copied)}}
-	_, err = unix.Poll(poll, 0)
-	return err == nil && poll[0].Revents&unix.POLLERR != 0
 }

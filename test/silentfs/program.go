@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // environment has the program and its arguments. A test binary becomes such a program: its TestMain calls Main first.
@@ -345,6 +347,23 @@ func (s *Server) AwaitSilent(tb testing.TB) {
 	case <-time.After(20 * time.Second):
 		tb.Fatalf("nothing waits for the file system at %s", s.Dir)
 	}
+}
+
+// Numbered reports whether the kernel tells which connection the server has open: since Linux 6.16.
+func (s *Server) Numbered(tb testing.TB) bool {
+	tb.Helper()
+	dir := fmt.Sprintf("/proc/%d/fdinfo/", s.PID)
+	files, _, err := boundedread.Entries(dir, boundedread.Files)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range files {
+		b, _, err := boundedread.OfProcess(s.PID, "fdinfo/"+f.Name(), boundedread.Process)
+		if err == nil && strings.Contains(string(b), "fuse_connection:") {
+			return true
+		}
+	}
+	return false
 }
 
 // Stop ends the server and its file system.
