@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
@@ -119,6 +121,28 @@ func TestSupervisorsAreNotFrozen(t *testing.T) {
 		t.Errorf("scopes with a supervisor alone: %v %v", left, err)
 	}
 	if err := tree.KillScope(within(t, 30*time.Second), "p1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A supervisor whose processes cannot be listed does not keep the daemon from starting.
+func TestASupervisorThatCannotBeReadStopsNoStart(t *testing.T) {
+	t.Parallel()
+	tree := newTree(t)
+	if _, err := tree.SetSlice(t.Context(), Slice{Name: SliceName{Tenant: "red", Grant: "dev"}}); err != nil {
+		t.Fatal(err)
+	}
+	dir := tree.h.Dir(path.Join(tree.slicePath(SliceName{Tenant: "red", Grant: "dev"}), "p1"+scopeSuffix))
+	// Its list of processes cannot be read: it is a directory.
+	broken := t.TempDir()
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(dir+"/"+inner, 0o755), os.Mkdir(dir+"/"+supervising, 0o755), os.Mkdir(broken+"/cgroup.procs", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(broken, dir+"/"+supervising, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("needs a mount: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir+"/"+supervising, unix.MNT_DETACH) }) // It may have been removed.
+	if _, err := NewTree(TreeOptions{Mount: tree.h.Mount, Subtree: path.Base(tree.top)}); err != nil {
 		t.Error(err)
 	}
 }

@@ -487,9 +487,7 @@ func (t *Tree) sweep() error {
 			return t.renewDeviceRules(cg)
 		}
 		if busy, err := t.h.Populated(path.Join(cg, inner)); !busy && (err == nil || errors.Is(err, ErrNotFound)) {
-			if err := t.endSupervisor(ctx, cg, end); err != nil {
-				return err
-			}
+			_ = t.endSupervisor(ctx, cg, end) // One that cannot be ended keeps its scope. The daemon starts all the same.
 		}
 		if err := t.h.Remove(cg); errors.Is(err, ErrInUse) {
 			t.register(scope, cg)

@@ -67,7 +67,7 @@ func (n *Network) Listen(ctx context.Context) (net.Listener, error) {
 	}}
 	l, err := c.Listen(ctx, "tcp", n.Address)
 	if errors.Is(err, syscall.EAFNOSUPPORT) {
-		return nil, fmt.Errorf("%w: cannot serve metrics on %s: the unit of gpushared was started without the network: run 'systemctl daemon-reload' and 'systemctl restart gpushared'", ErrConfig, n.Address)
+		return nil, fmt.Errorf("%w: cannot serve metrics on %s: the unit of gpushared was started without the network: run 'systemctl daemon-reload' and 'systemctl restart gpushared', which write and use /run/systemd/generator/gpushared.service.d/50-metrics-address.conf", ErrConfig, n.Address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve metrics on %s: %w", n.Address, err)

@@ -49,7 +49,7 @@ type fileSystem struct {
 	sure    bool   // the process uses it, or it was waited for in surelyAfter checks
 	kept    string // why it is not aborted; empty: it is
 	servers []fuse.Server
-	// possible may serve it, where the kernel does not tell which process does. They are named, and not stopped.
+	// possible may serve it, where the kernel does not report which process does. They are named, and not stopped.
 	possible []fuse.Server
 	all      bool     // they were searched in every process
 	users    []uint32 // whose servers may be stopped

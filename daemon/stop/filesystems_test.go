@@ -226,9 +226,9 @@ func TestFileSystemsThatAreKept(t *testing.T) {
 	}
 }
 
-// A process of the user has a file open that has the name of the device and is on a file system that never answers: nothing is asked of
+// A process of the user has a file open that has the name of the device and is on a file system that never answers: no request goes to
 // it, so no thread of this program waits for it. Its server is another user's, so it is not found.
-func TestFilesWithTheNameOfTheDeviceAreNotAsked(t *testing.T) {
+func TestFilesWithTheNameOfTheDeviceAreNotQueried(t *testing.T) {
 	uid, tree := asUser(t), treeOf(t)
 	uid += 20
 	trap := filepath.Join(t.TempDir(), "dev")
@@ -243,18 +243,18 @@ func TestFilesWithTheNameOfTheDeviceAreNotAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command("sleep", "600")
-	holder.ExtraFiles = []*os.File{file}
-	holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	if err := holder.Start(); err != nil {
+	program := exec.Command("sleep", "600")
+	program.ExtraFiles = []*os.File{file}
+	program.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
 	silent.Silence()
 	t.Cleanup(func() {
 		_ = silent.Close() // Then the file can be closed.
 		file.Close()
-		_ = holder.Process.Kill()
-		_ = holder.Wait() // A signal ends it.
+		_ = program.Process.Kill()
+		_ = program.Wait() // A signal ends it.
 	})
 	dir, conn := silentfs.Mounted(t, uid)
 	server := tracing.Command(t, uid+1, "")

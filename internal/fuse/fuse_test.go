@@ -135,7 +135,7 @@ func TestServers(t *testing.T) {
 	isIt := func(s Server) bool { return s.PID == fs.PID }
 	if !fs.Numbered(t) {
 		if len(found.Servers) != 0 || !slices.ContainsFunc(found.Possible, isIt) {
-			t.Errorf("the kernel does not tell: %+v", found)
+			t.Errorf("the kernel does not report it: %+v", found)
 		}
 	} else if len(found.Servers) != 1 || !isIt(found.Servers[0]) || found.Servers[0].Connection != conn.Number || len(found.Possible) != 0 {
 		t.Errorf("the server %d is not alone: %+v", fs.PID, found)
@@ -190,7 +190,7 @@ func TestTheListOfServersIsBounded(t *testing.T) {
 	have(t, uid, conn, mostServers+1)
 	found := search(t, uid, map[uint32]bool{NumberOf(st.Dev_major, st.Dev_minor): true})
 	if len(found.Servers) == 0 && len(found.Possible) > 0 {
-		t.Skip("the kernel does not tell which process has a connection open")
+		t.Skip("the kernel does not report which process has a connection open")
 	}
 	if len(found.Servers) != mostServers || len(found.Possible) != 0 || found.All {
 		t.Errorf("%d servers, %d possible, all %v", len(found.Servers), len(found.Possible), found.All)

@@ -14,7 +14,7 @@ import (
 type Server struct {
 	PID   int
 	Start uint64
-	// Connection is the number of its connection; 0 where the kernel does not tell.
+	// Connection is the number of its connection; 0 where the kernel does not report it.
 	Connection uint32
 }
 
@@ -22,8 +22,8 @@ type Server struct {
 type Found struct {
 	// Servers have one of the connections open.
 	Servers []Server
-	// Possible have the device of FUSE open by its name, where the kernel tells no number (before Linux 6.16). Any file may have that
-	// name, and nothing of it is asked: it may be on a file system that never answers. So they are for texts only.
+	// Possible have the device of FUSE open by its name, where the kernel reports no number (before Linux 6.16). Any file may have that
+	// name, and no request is made for it: it may be on a file system that never answers. So they are for texts only.
 	Possible []Server
 	// All: every descriptor of every process was read.
 	All bool
@@ -47,7 +47,7 @@ func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) Found
 	for _, uid := range users {
 		of[uid] = true
 	}
-	found, told := Found{All: true}, false // told: the kernel tells numbers
+	found, numbered := Found{All: true}, false // numbered: the kernel reports numbers
 	for _, pid := range pids {
 		if ctx.Err() != nil || len(found.Servers) >= mostServers {
 			found.All = false
@@ -64,7 +64,7 @@ func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) Found
 		found.All = found.All && !cut
 		for number := range connections {
 			s := Server{PID: pid, Start: start, Connection: number}
-			told = told || number != 0
+			numbered = numbered || number != 0
 			switch {
 			case numbers[number]:
 				found.Servers = append(found.Servers, s)
@@ -73,13 +73,13 @@ func Servers(ctx context.Context, users []uint32, numbers map[uint32]bool) Found
 			}
 		}
 	}
-	if told {
+	if numbered {
 		found.Possible = nil // Theirs are not mounted.
 	}
 	return found
 }
 
-// openConnections returns the numbers of the connections that a process has open; 0: the kernel does not tell. A server may have many
+// openConnections returns the numbers of the connections that a process has open; 0: the kernel does not report it. A server may have many
 // descriptors of one. cut: it has more descriptors than are read.
 func openConnections(pid int) (numbers map[uint32]bool, cut bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
@@ -104,7 +104,7 @@ func openConnections(pid int) (numbers map[uint32]bool, cut bool) {
 // isDevice reports whether the name of a descriptor may be that of the device. In another root directory its path is longer.
 func isDevice(link string) bool { return strings.HasSuffix(link, "/dev/fuse") }
 
-// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not tell, or it is not mounted. The kernel writes it
+// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not report it, or it is not mounted. The kernel writes it
 // for the device alone, whatever name another file has.
 func connectionOf(pid int, fd string) uint32 {
 	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+fd, boundedread.Process)

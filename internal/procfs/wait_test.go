@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -107,6 +108,38 @@ func TestWithin(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); !Within(pid, func() {}); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it is not read after the reading has returned")
+		}
+	}
+}
+
+// Readings that one user makes wait do not keep those of others.
+func TestWithinIsBoundedPerOwner(t *testing.T) {
+	t.Parallel()
+	var g giveUps
+	end := make(chan struct{})
+	var returned sync.WaitGroup
+	for pid := range mostOfOwner {
+		returned.Add(1)
+		if g.within(pid, 1000, func() { <-end; returned.Done() }) {
+			t.Error("a reading that waits has returned")
+		}
+	}
+	if g.within(100, 1000, func() {}) {
+		t.Error("a user has more readings that wait")
+	}
+	for owner := range uint32(10) {
+		// One that is not scheduled in time is tried again.
+		for deadline := time.Now().Add(20 * time.Second); !g.within(200+int(owner), owner, func() {}); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no process of uid %d is read", owner)
+			}
+		}
+	}
+	close(end)
+	returned.Wait()
+	for deadline := time.Now().Add(20 * time.Second); !g.within(100, 1000, func() {}); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the user's processes are not read after the readings have returned")
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // The unit of the daemon has the kernel's log where there is one, and the network where the settings have an address for metrics.
@@ -19,28 +20,40 @@ func TestGenerator(t *testing.T) {
 	const (
 		log     = "gpushared.service.d/50-kernel-log.conf"
 		network = "gpushared.service.d/50-metrics-address.conf"
+		names   = "gpushared.service.d/50-name-service.conf"
 	)
 	kmsg, err := os.Stat("/dev/kmsg")
 	hasLog := err == nil && kmsg.Mode()&fs.ModeCharDevice != 0
 	for name, c := range map[string]struct {
 		settings string
+		sources  string
 		log      bool
 		want     []string
 	}{
-		"nothing":                    {"", false, nil},
-		"the kernel's log":           {"", true, []string{log}},
-		"an address":                 {"log_level: info\nmetrics_address: 10.0.0.7:9735\n", false, []string{network}},
-		"an address in quotes":       {"metrics_address:   \"[::]:9735\" # all\n", false, []string{network}},
-		"an empty address":           {"metrics_address: \"\"\n", false, nil},
-		"no address but a remark":    {"metrics_address: # none\n", false, nil},
-		"an address that is removed": {"#metrics_address: 10.0.0.7:9735\n", false, nil},
-		"both":                       {"metrics_address: 10.0.0.7:9735\n", true, []string{log, network}},
+		"nothing":                    {"", "", false, nil},
+		"the kernel's log":           {"", "", true, []string{log}},
+		"an address":                 {"log_level: info\nmetrics_address: 10.0.0.7:9735\n", "", false, []string{network}},
+		"an address in quotes":       {"metrics_address:   \"[::]:9735\" # all\n", "", false, []string{network}},
+		"an empty address":           {"metrics_address: \"\"\n", "", false, nil},
+		"no address but a remark":    {"metrics_address: # none\n", "", false, nil},
+		"an address that is removed": {"#metrics_address: 10.0.0.7:9735\n", "", false, nil},
+		"an address that is null":    {"metrics_address: null\n", "", false, nil},
+		"an address that is nothing": {"metrics_address: ~ # none\n", "", false, nil},
+		"an empty address, quoted":   {"metrics_address: '' # none\n", "", false, nil},
+		"sources of the host":        {"", "# nis\npasswd: files systemd sss winbind # ldap\nhosts: files nis\n", false, nil},
+		"an older directory":         {"", "passwd:\tfiles\tldap\n", false, []string{names}},
+		"groups of NIS":              {"", "passwd: files\ngroup: files nis [NOTFOUND=return]\n", false, []string{names}},
+		"compatible groups":          {"", "initgroups:compat\n", false, []string{names}},
+		"both":                       {"metrics_address: 10.0.0.7:9735\n", "", true, []string{log, network}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root, out := t.TempDir(), t.TempDir()
 			if c.settings != "" {
 				host{}.write(t, filepath.Join(root, "etc/gpushare/gpushared.yaml"), c.settings)
+			}
+			if c.sources != "" {
+				host{}.write(t, filepath.Join(root, "etc/nsswitch.conf"), c.sources)
 			}
 			if c.log {
 				if !hasLog {
@@ -68,6 +81,26 @@ func TestGenerator(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A device that cannot be opened, as in a container, is no standard input: the unit would fail.
+func TestGeneratorWithALogThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	root, out := t.TempDir(), t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mknod(filepath.Join(root, "dev/kmsg"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 1<<19))); err != nil {
+		t.Skipf("needs a device node: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "../../packaging/generator/gpushare-generator", out, out, out)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "SYSTEMD_ROOT=" + root}
+	if b, err := cmd.CombinedOutput(); err != nil || len(b) > 0 {
+		t.Fatalf("%v: %s", err, b)
+	}
+	if got := written(t, out); len(got) != 0 {
+		t.Errorf("it wrote %v", got)
 	}
 }
 

@@ -349,7 +349,7 @@ func (s *Server) AwaitSilent(tb testing.TB) {
 	}
 }
 
-// Numbered reports whether the kernel tells which connection the server has open: since Linux 6.16.
+// Numbered reports whether the kernel reports which connection the server has open: since Linux 6.16.
 func (s *Server) Numbered(tb testing.TB) bool {
 	tb.Helper()
 	dir := fmt.Sprintf("/proc/%d/fdinfo/", s.PID)

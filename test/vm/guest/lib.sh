@@ -139,6 +139,9 @@ check_confined() {
 		else
 			want "the profile of $name" "$name $label" "gpushared unconfined" # The package has no profile for the daemon alone.
 		fi
+		if [ "$name" = gpushare-nvml ]; then
+			tr '\0' '\n' <"/proc/$p/cmdline" | grep -qx -- --confined || [ ! -e "/proc/$p" ] || die "the worker $p has not restricted its files: $(tr '\0' ' ' <"/proc/$p/cmdline")"
+		fi
 		running+=("$name")
 	done
 	# No pass because nothing runs: a phase that ends without the daemon has stopped it.
