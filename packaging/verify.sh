@@ -50,7 +50,7 @@ for check in "systemd-sysusers $root/usr/lib/sysusers.d/gpushare.conf" \
 	tool=$1
 	shift
 	mkdir -p "$root/etc" "$root/run"
-	if ! out=$("$tool" --root="$root" "$@" 2>&1) || [ -n "$(echo "$out" | grep -v '^Creating group' || true)" ]; then
+	if ! out=$("$tool" --root="$root" "$@" 2>&1) || [ -n "$(echo "$out" | grep -v -e '^Creating group' -e '^Creating user' || true)" ]; then
 		echo "verify.sh: $tool: $out" >&2
 		failed=1
 	fi
