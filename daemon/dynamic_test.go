@@ -166,20 +166,21 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 				waiting = append(waiting, k)
 			}
 			p.createPending()
-			first := map[string]bool{} // sizes for which an earlier request still waits
+			// Sizes for which an earlier request of the tenant still waits. Which tenant is first depends on what they used.
+			first := map[[2]string]bool{}
 			left := waiting[:0]
 			for _, k := range waiting {
 				l, ok := p.tab.Get(k.ID())
 				if !ok {
 					for _, w := range p.tab.List() {
 						if w.ID == k.ID() {
-							first[w.Grant] = true
+							first[[2]string{w.Tenant, w.Grant}] = true
 						}
 					}
 					left = append(left, k)
 					continue
 				}
-				if first[l.Terms.Spec.Name] {
+				if first[[2]string{l.Terms.Tenant, l.Terms.Spec.Name}] {
 					t.Fatalf("seed %d: a later request got a %s first", seed, l.Terms.Spec.MIG)
 				}
 				if l.Place.Generation == 0 || l.Place.Profile != l.Terms.Spec.MIG {
