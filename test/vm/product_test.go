@@ -111,14 +111,25 @@ func built(t *testing.T, programs ...string) {
 	}
 }
 
-// walker builds the program that walks through the pages.
+// walker builds the program that walks through the pages, and attacker that of hostile processes.
 func walker(t *testing.T) string {
 	t.Helper()
+	return program(t, "github.com/gpushare/gpushare/test/documents/walk")
+}
+
+func attacker(t *testing.T) string {
+	t.Helper()
+	return program(t, "github.com/gpushare/gpushare/test/vm/attacker")
+}
+
+// program builds a program of the tests into a directory of its own.
+func program(t *testing.T, pkg string) string {
+	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, "github.com/gpushare/gpushare/test/documents/walk")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the walk through the pages: %v\n%s", err, out)
+		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
 	}
 	return dir
 }
