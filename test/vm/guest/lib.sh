@@ -126,6 +126,9 @@ set_properties() { # set_properties UNIT RUNTIME COUNT PROPERTY...
 	busctl call --quiet $manager SetUnitProperties "sba(sv)" "$@"
 }
 
+# restricted_or_ended PID: the worker executes itself a moment after its start, when its files are restricted.
+restricted_or_ended() { tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null | grep -x -- --confined >/dev/null || [ ! -e "/proc/$1" ]; }
+
 # check_confined is run at the end of each phase: the programs of the package run with their profile of AppArmor in force, and the
 # kernel has denied them nothing since the phase before.
 check_confined() {
@@ -140,7 +143,7 @@ check_confined() {
 			want "the profile of $name" "$name $label" "gpushared unconfined" # The package has no profile for the daemon alone.
 		fi
 		if [ "$name" = gpushare-nvml ]; then
-			tr '\0' '\n' <"/proc/$p/cmdline" | grep -qx -- --confined || [ ! -e "/proc/$p" ] || die "the worker $p has not restricted its files: $(tr '\0' ' ' <"/proc/$p/cmdline")"
+			until_true 10 restricted_or_ended "$p"
 		fi
 		running+=("$name")
 	done

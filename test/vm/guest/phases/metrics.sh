@@ -27,7 +27,9 @@ check_address() {
 	local code=0 answer
 	systemctl restart gpushared.service 2>/dev/null || code=$?
 	[ "$code" != 0 ] || die "the daemon has the network without a reload"
-	journalctl --no-pager -b -u gpushared.service -n 20 -o cat | grep -q "systemctl daemon-reload" || die "the error does not say what to do"
+	# grep reads all: with -q journalctl may fail because nobody reads the rest.
+	said() { journalctl --no-pager -b -u gpushared.service -n 50 -o cat | grep "systemctl daemon-reload" >/dev/null; }
+	until_true 10 said # what to do
 	systemctl daemon-reload
 	systemctl reset-failed gpushared.service
 	systemctl restart gpushared.service

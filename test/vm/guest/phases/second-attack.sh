@@ -211,7 +211,7 @@ no_big() { [ "$(field '[.leases[] | select(.grant == "big")] | length')" = 0 ]; 
 # The directory says it a second time after the interval in which the daemon converges, during the checks before this one.
 check_removed_group() {
 	until_true 60 running_is "$(cat /run/lab/removed)" 0
-	gpushare audit --since 1h | grep -q "lease $(cat /run/lab/removed) of user bob is stopped: bob is not a member" || die "the audit does not say why the lease was stopped"
+	gpushare audit --since 1h | grep "lease $(cat /run/lab/removed) of user bob is stopped: bob is not a member" >/dev/null || die "the audit does not say why the lease was stopped"
 	gpushare apply -f "$accepted" >/run/lab/members.out 2>&1 || die "$(cat /run/lab/members.out)"
 	groupdel lab-club
 }
