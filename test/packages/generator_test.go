@@ -22,8 +22,6 @@ func TestGenerator(t *testing.T) {
 		network = "gpushared.service.d/50-metrics-address.conf"
 		names   = "gpushared.service.d/50-name-service.conf"
 	)
-	kmsg, err := os.Stat("/dev/kmsg")
-	hasLog := err == nil && kmsg.Mode()&fs.ModeCharDevice != 0
 	for name, c := range map[string]struct {
 		settings string
 		sources  string
@@ -56,13 +54,11 @@ func TestGenerator(t *testing.T) {
 				host{}.write(t, filepath.Join(root, "etc/nsswitch.conf"), c.sources)
 			}
 			if c.log {
-				if !hasLog {
-					t.Skip("needs /dev/kmsg")
-				}
 				if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.Symlink("/dev/kmsg", filepath.Join(root, "dev/kmsg")); err != nil {
+				// A device that every user can open stands in for the log, which only root can.
+				if err := os.Symlink(os.DevNull, filepath.Join(root, "dev/kmsg")); err != nil {
 					t.Fatal(err)
 				}
 			}
