@@ -321,9 +321,9 @@ func TestFrontDoesNotStart(t *testing.T) {
 			limits.start, limits.firstPause, limits.mostPause = 20*time.Millisecond, 10*time.Millisecond, 80*time.Millisecond
 			f, s := run(t, limits, c.front)
 			last := <-s.starts
-			for i, least := range []time.Duration{0, 10, 20, 40, 80, 80} {
+			for i, least := range []int{0, 10, 20, 40, 80, 80} { // ms
 				next := <-s.starts
-				if pause := next.Sub(last); pause < least*time.Millisecond {
+				if pause := next.Sub(last); pause < time.Duration(least)*time.Millisecond {
 					t.Errorf("pause %d is %v", i, pause)
 				}
 				last = next

@@ -163,7 +163,7 @@ func (l *line) serve(ctx context.Context, stopped func()) error {
 	_ = l.process.Kill() // It has ended, or does now.
 	if reads {
 		_ = l.control.SetReadDeadline(time.Now().Add(drain)) // What it took before its end is not passed to another one.
-		<-read
+		<-read                                               //nolint:errcheck // It ends because the front does.
 	}
 	close(l.ended)
 	return err
