@@ -170,7 +170,11 @@ func (a *app) auditVerification(v *api.AuditVerification) {
 	if v.MoreFindings > 0 {
 		fmt.Fprintf(a.io.Out, "%s more\n", text.Count(int(min(v.MoreFindings, 1<<31)), "place"))
 	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0 && v.Last == 0 && v.Anchored && v.Older+v.Lost == 0:
+		fmt.Fprintf(a.io.Out, "%s: there is no line yet\n", a.verdict("ok"))
+		return
+	case len(found) == 0:
 		fmt.Fprintf(a.io.Out, "%s: every line follows the one before it\n", a.verdict("ok"))
 	}
 	fmt.Fprintf(a.io.Out, "lines %d to %d; the hash of the last is %s\n", v.First, v.Last, dash(v.SHA256))
