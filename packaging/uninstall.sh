@@ -33,4 +33,5 @@ done <"$record"
 rm -rf "$destdir$prefix/libexec/gpushare" "$destdir$prefix/share/gpushare" "$destdir$prefix/share/doc/gpushare"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
+	! getent passwd gpushare-front >/dev/null || userdel gpushare-front || true # As in postrm.
 fi

@@ -3,9 +3,10 @@
 
 . /opt/lab/guest/product.sh
 
-# left_over lists units, cgroups and CDI files of gpushare, without those of the package and of the NVML worker.
+# left_over lists units, cgroups and CDI files of gpushare, without those of the package, of the NVML worker and of the front: the daemon
+# runs.
 left_over() {
-	find /etc/systemd/system.control /run/systemd/system.control /run/systemd/transient -name '*gpushare*' ! -name '*nvml*' 2>/dev/null || true
+	find /etc/systemd/system.control /run/systemd/system.control /run/systemd/transient -name '*gpushare*' ! -name '*nvml*' ! -name 'gpushare-front-*' 2>/dev/null || true
 	systemctl list-units --all --no-legend --plain 'gpushare-*.slice' 'gpushare-*.scope' 'gpushare-mps-*' | awk '$3 == "active" { print $1 }'
 	find $cgroot/gpushare.slice -mindepth 1 -type d ! -name 'gpushare-nvml-*' 2>/dev/null || true
 	find /run/cdi /etc/cdi -name '*gpushare*' 2>/dev/null || true
