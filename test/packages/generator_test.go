@@ -57,7 +57,7 @@ func TestGenerator(t *testing.T) {
 				if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				// A device that every user can open stands in for the log, which only root can.
+				// A device that every user can open, in place of the log, which only root can.
 				if err := os.Symlink(os.DevNull, filepath.Join(root, "dev/kmsg")); err != nil {
 					t.Fatal(err)
 				}

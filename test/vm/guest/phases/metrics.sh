@@ -27,7 +27,7 @@ check_address() {
 	local code=0 answer
 	systemctl restart gpushared.service 2>/dev/null || code=$?
 	[ "$code" != 0 ] || die "the daemon has the network without a reload"
-	# grep reads all: with -q journalctl may fail because nobody reads the rest.
+	# grep reads all: with -q journalctl may fail, because its output is closed.
 	said() { journalctl --no-pager -b -u gpushared.service -n 50 -o cat | grep "systemctl daemon-reload" >/dev/null; }
 	until_true 10 said # what to do
 	systemctl daemon-reload
