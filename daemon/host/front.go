@@ -37,7 +37,7 @@ func FrontUser() (uid, gid int) {
 // frontEnv is the whole environment of the front. A crash must not print what the memory of callers has.
 // It must not look for the limits of its cgroup, whose files it would keep open.
 func frontEnv() []string {
-	return []string{"GOTRACEBACK=single", "GOMAXPROCS=1", "GODEBUG=containermaxprocs=0"}
+	return []string{"GOTRACEBACK=single", "GOMAXPROCS=2", "GODEBUG=containermaxprocs=0"}
 }
 
 // childFront starts the front as a child of the daemon. It may be killed with it at any time.

@@ -53,6 +53,7 @@ type Serving struct {
 	ctx             context.Context
 	direct, fronted *http.Server
 	passed          chan net.Conn // to fronted
+	handing         handing
 	ended           context.Context
 	end             context.CancelFunc
 }
@@ -128,7 +129,13 @@ func (d *divided) Accept() (net.Conn, error) {
 // pass passes a connection to the front, and serves what it sends on.
 func (v *Serving) pass(c *cappedConn) {
 	c.findProcess() // by the descriptor, which is the front's afterwards
+	passed, err := v.handing.begin(v.ended, c.peer.UID)
+	if err != nil {
+		_ = c.Close() // The daemon ends.
+		return
+	}
 	own, err := v.s.Front.HandOver(v.ended, c.UnixConn, c.peer.UID)
+	passed()
 	if err != nil {
 		v.s.Log.Debug("cannot serve a connection", "uid", c.peer.UID, "error", err)
 		v.unavailable(c)
