@@ -139,7 +139,7 @@ func TestASupervisorThatCannotBeReadStopsNoStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount(broken, dir+"/"+supervising, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("needs a mount: %v", err)
+		t.Skipf("needs root and the right to mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir+"/"+supervising, unix.MNT_DETACH) }) // It may have been removed.
 	if _, err := NewTree(TreeOptions{Mount: tree.h.Mount, Subtree: path.Base(tree.top)}); err != nil {

@@ -310,7 +310,7 @@ func TestRefusalsOfTheFront(t *testing.T) {
 // No caller reaches the route of refusals directly.
 func TestRefusalsAreOfTheFrontOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("an administrator is root here")
+		t.Skip("needs root: the caller is an administrator")
 	}
 	socket, _ := serveTaken(t, &taken{ends: make(chan [2]net.Conn, 4)})
 	c, err := net.Dial("unix", socket)

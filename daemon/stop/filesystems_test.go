@@ -237,7 +237,7 @@ func TestFilesWithTheNameOfTheDeviceAreNotQueried(t *testing.T) {
 	}
 	silent, err := silentfs.Mount(trap, "fuse", 0)
 	if err != nil {
-		t.Skipf("needs FUSE: %v", err)
+		t.Skipf("needs root and FUSE: %v", err)
 	}
 	file, err := silent.Open()
 	if err != nil {
