@@ -53,7 +53,6 @@ type Serving struct {
 	ctx             context.Context
 	direct, fronted *http.Server
 	passed          chan net.Conn // to fronted
-	handing         handing
 	ended           context.Context
 	end             context.CancelFunc
 }
@@ -128,14 +127,14 @@ func (d *divided) Accept() (net.Conn, error) {
 
 // pass passes a connection to the front, and serves what it sends on.
 func (v *Serving) pass(c *cappedConn) {
-	c.findProcess() // by the descriptor, which is the front's afterwards
-	passed, err := v.handing.begin(v.ended, c.peer.UID)
+	slot, err := v.s.slots.begin(v.ended, passing, &Caller{Peer: c.peer})
 	if err != nil {
 		_ = c.Close() // The daemon ends.
 		return
 	}
+	c.findProcess() // by the descriptor, which is the front's afterwards
 	own, err := v.s.Front.HandOver(v.ended, c.UnixConn, c.peer.UID)
-	passed()
+	slot.end()
 	if err != nil {
 		v.s.Log.Debug("cannot serve a connection", "uid", c.peer.UID, "error", err)
 		v.unavailable(c)

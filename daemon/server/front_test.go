@@ -75,8 +75,14 @@ func notAdmin() int {
 	return 1001
 }
 
-// dialAsMember connects with that uid, from a thread of its own.
+// dialAsMember connects with that uid.
 func dialAsMember(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	return dialAs(t, socket, notAdmin())
+}
+
+// dialAs connects with a uid, which needs root if it is another one, from a thread of its own.
+func dialAs(t *testing.T, socket string, uid int) net.Conn {
 	t.Helper()
 	type result struct {
 		fd  int
@@ -84,9 +90,9 @@ func dialAsMember(t *testing.T, socket string) net.Conn {
 	}
 	done := make(chan result)
 	go func() {
-		if os.Geteuid() == 0 {
+		if os.Geteuid() != uid {
 			runtime.LockOSThread() // It is not unlocked: the thread ends with the goroutine.
-			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(notAdmin()), ^uintptr(0)); errno != 0 {
+			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 				done <- result{-1, errno}
 				return
 			}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/locks"
 )
@@ -24,19 +26,21 @@ const (
 	reading                 // a request that reads, until its answer is computed
 	listing                 // the same, from files of the daemon
 	readingBack             // the same, from the kernel and the driver
+	passing                 // a connection on its way to the front
 	kindsOfWork
 )
 
 // slotsAtOnce is how many slots of a kind run at a time. One that reads may wait for something.
-var slotsAtOnce = [kindsOfWork]int{arriving: 1, longBodies: 1, reading: 2, listing: 1, readingBack: 2}
+var slotsAtOnce = [kindsOfWork]int{arriving: 1, longBodies: 1, reading: 2, listing: 1, readingBack: 2, passing: 4}
 
 const (
-	leastCount  = 100 * time.Microsecond // a slot counts as this at least
-	littleTime  = 50 * time.Millisecond  // after less than this, used lately, there is no pause
-	mostTime    = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
-	timeHalves  = 5 * time.Second        // what was used counts half after this time
-	pauseFactor = 3                      // a pause is so many times as long as the slots before it, and shorter if fewer users wait
-	mostPause   = 50 * time.Millisecond  // a slot may have waited for something else than the processor
+	leastCount   = 100 * time.Microsecond // a slot counts as this at least
+	passingCount = 500 * time.Microsecond // a connection on its way to the front counts as this: the rest is how long the other process takes
+	littleTime   = 50 * time.Millisecond  // after less than this, used lately, there is no pause
+	mostTime     = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
+	timeHalves   = 5 * time.Second        // what was used counts half after this time
+	pauseFactor  = 3                      // a pause is so many times as long as the slots before it, and shorter if fewer users wait
+	mostPause    = 50 * time.Millisecond  // a slot may have waited for something else than the processor
 )
 
 // slots gives each request its slot. The zero value works.
@@ -47,6 +51,8 @@ type slots struct {
 	pausing  bool      // one for all kinds: they share the processor
 	pauseEnd time.Time // later, if slots end in the pause
 	pruned   time.Time
+
+	processor func() time.Duration // time of it that this process has used; nil: as the kernel says
 }
 
 // timeOfUser is how long a user had slots lately.
@@ -74,6 +80,7 @@ type slot struct {
 	kind  work
 	ready chan struct{}
 	began time.Time
+	spent time.Duration // of the processor when it began
 	ended bool
 }
 
@@ -112,7 +119,7 @@ func (n *slot) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	duration := max(now.Sub(n.began), leastCount)
+	duration := n.count(now)
 	u := t.userLocked(n.uid, now)
 	u.used = min(u.used+duration, mostTime)
 	k.running--
@@ -120,6 +127,31 @@ func (n *slot) end() {
 		t.pauseLocked(now, pause)
 	}
 	t.nextLocked(n.kind)
+}
+
+// count is what a slot counts as. While a host is busy it lasts much longer than its work, and its user is no heavy one for that.
+func (n *slot) count(now time.Time) time.Duration {
+	lasted := now.Sub(n.began)
+	switch n.kind {
+	case passing:
+		return passingCount
+	case arriving, longBodies: // They wait for nothing but the processor.
+		lasted = min(lasted, n.t.processorTime()-n.spent)
+	case reading, listing, readingBack, kindsOfWork:
+	}
+	return max(lasted, leastCount)
+}
+
+// processorTime is what all of this process has used. Slots of two users at the same time count for both.
+func (t *slots) processorTime() time.Duration {
+	if t.processor != nil {
+		return t.processor()
+	}
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+		return time.Duration(time.Now().UnixNano()) // no less than it is
+	}
+	return time.Duration(used.Nano())
 }
 
 // pauseLocked makes the pause longer, or starts one.
@@ -171,7 +203,7 @@ func (t *slots) nextLocked(kind work) {
 		}
 		k.remove(next)
 		k.running++
-		next.began = now
+		next.began, next.spent = now, t.processorTime()
 		close(next.ready)
 	}
 }

@@ -10,6 +10,12 @@ import (
 
 func member(uid int) *Caller { return &Caller{Peer: &Peer{UID: uid}} }
 
+// computing is the processor time of a process that computes without a pause.
+func computing() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration { return time.Since(began) }
+}
+
 // flood uses slots of a millisecond for several requests of each user at a time until stop, and counts them.
 func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid int)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -38,7 +44,7 @@ func (t *slots) flood(ctx context.Context, kind work, users int, count func(uid 
 // However many requests of many users wait, one of a user of few requests waits for the slot that runs, and for no other.
 func TestLightUserIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var x slots
+		x := slots{processor: computing()}
 		stop := x.flood(t.Context(), arriving, 50, func(int) {})
 		defer stop()
 		<-time.After(5 * time.Second)
@@ -71,7 +77,7 @@ func TestPausesOfHeavyUsers(t *testing.T) {
 		{50, []work{arriving, reading, listing, readingBack}, 0.2, 0.45},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var x slots
+			x := slots{processor: computing()}
 			had := map[int]int{}
 			var stops []func()
 			for _, kind := range c.kinds {
@@ -113,7 +119,7 @@ func TestPausesOfHeavyUsers(t *testing.T) {
 // Slots of one kind do not wait for those of another, root waits for none, and a canceled request leaves nothing behind.
 func TestSlotsThatDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var x slots
+		x := slots{processor: computing()}
 		var held []*slot
 		for kind := range kindsOfWork {
 			for range slotsAtOnce[kind] {
@@ -163,7 +169,7 @@ func TestSlotsThatDoNotWait(t *testing.T) {
 // administrator has used.
 func TestAdministratorsAreNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var x slots
+		x := slots{processor: computing()}
 		stop := x.flood(t.Context(), listing, 50, func(int) {})
 		defer stop()
 		<-time.After(5 * time.Second)
