@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // found is what the files have of a chain.
@@ -114,7 +116,27 @@ func (l *Ledger) resume(have []uint64) error {
 	}
 	l.anchor.Boot, l.anchor.Closed = l.o.Boot, false
 	l.unsynced = l.anchor.Last.Number > 0
+	if err := l.syncAll(have); err != nil {
+		l.anchorFailed(err) // The next sync says what is on the disk.
+		return nil
+	}
 	l.sync(false)
+	return nil
+}
+
+// syncAll waits until the files of an earlier process are on the disk: that one may have been killed before it did so.
+func (l *Ledger) syncAll(have []uint64) error {
+	for _, n := range have {
+		f, err := os.OpenFile(l.path(n), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return fmt.Errorf("cannot open %s: %w", l.path(n), err)
+		}
+		err = f.Sync()
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("cannot sync %s: %w", l.path(n), err)
+		}
+	}
 	return nil
 }
 
