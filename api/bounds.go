@@ -120,6 +120,7 @@ func (s *Selector) bounds(c *checker, at string) {
 	c.most(at+".uuid", "GPUs", len(s.UUID), maxGPUs)
 	c.most(at+".pci", "GPUs", len(s.PCI), maxGPUs)
 	c.most(at+".index", "GPUs", len(s.Index), maxGPUs)
+	c.most(at+".pci_id", "ids", len(s.PCIID), maxGPUs)
 	for i := range s.Index {
 		c.inRange(element(at+".index", i, len(s.Index)), &s.Index[i])
 	}

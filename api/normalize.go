@@ -78,6 +78,11 @@ func (s *Selector) normalize() {
 			s.PCI[i] = canonical
 		}
 	}
+	for i, id := range s.PCIID {
+		if p, ok := ParsePCIID(id); ok {
+			s.PCIID[i] = p.String()
+		}
+	}
 }
 
 func (t *TenantSpec) normalize() {

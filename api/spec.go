@@ -92,12 +92,13 @@ type GPUSpec struct {
 	Owner      string         `json:"owner,omitempty"` // external: slurm | kubernetes | …
 }
 
-// Selector selects GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then Model, then All.
+// Selector selects GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then PCIID, then Model, then All.
 type Selector struct {
 	UUID  List[string] `json:"uuid,omitempty"`
 	PCI   List[string] `json:"pci,omitempty"`
 	Index List[int]    `json:"index,omitempty"`
-	Model string       `json:"model,omitempty"` // a glob
+	PCIID List[string] `json:"pci_id,omitempty"` // a kind of board: "10de:20b0", with its subsystem "10de:20b0:10de:134f"
+	Model string       `json:"model,omitempty"`  // a glob
 	All   bool         `json:"all,omitempty"`
 }
 

@@ -324,16 +324,16 @@ func isProfile(p string) bool {
 
 func (s *Selector) validate(c *checker, at string) {
 	set := 0
-	for _, is := range []bool{len(s.UUID) > 0, len(s.PCI) > 0, len(s.Index) > 0, s.Model != "", s.All} {
+	for _, is := range []bool{len(s.UUID) > 0, len(s.PCI) > 0, len(s.Index) > 0, len(s.PCIID) > 0, s.Model != "", s.All} {
 		if is {
 			set++
 		}
 	}
 	switch {
 	case set == 0:
-		c.add(at, "selects nothing: write one of uuid, pci, index, model, or all: true")
+		c.add(at, "selects nothing: write one of uuid, pci, index, pci_id, model, or all: true")
 	case set > 1:
-		c.add(at, "has %d fields: write exactly one of uuid, pci, index, model, all", set)
+		c.add(at, "has %d fields: write exactly one of uuid, pci, index, pci_id, model, all", set)
 	}
 	seen := map[string]bool{}
 	for i, u := range s.UUID {
@@ -357,6 +357,15 @@ func (s *Selector) validate(c *checker, at string) {
 			c.add(p, "%d is no index: the first GPU is 0", n)
 		}
 		c.distinct(seen, strconv.Itoa(n), p)
+	}
+	for i, id := range s.PCIID {
+		p := element(at+".pci_id", i, len(s.PCIID))
+		parsed, ok := ParsePCIID(id)
+		if !ok {
+			c.add(p, "%s is no PCI id: write vendor and device, as in 10de:20b0, or those of the subsystem too, as in 10de:20b0:10de:134f", quote(id))
+			continue
+		}
+		c.distinct(seen, parsed.String(), p)
 	}
 	if _, err := path.Match(s.Model, ""); err != nil {
 		c.add(at+".model", "%s is no pattern: write the model with * for what may differ, as in \"NVIDIA H200*\"", quote(s.Model))
@@ -385,6 +394,11 @@ func checkSelectedTwice(c *checker, gpus []GPUSpec) {
 		}
 		for j, n := range s.Index {
 			claim(i, element(at+".index", j, len(s.Index)), "index "+strconv.Itoa(n), "GPU "+strconv.Itoa(n))
+		}
+		for j, id := range s.PCIID {
+			if p, ok := ParsePCIID(id); ok {
+				claim(i, element(at+".pci_id", j, len(s.PCIID)), "pci_id "+p.String(), id)
+			}
 		}
 		if s.Model != "" {
 			claim(i, at+".model", "model "+s.Model, "model "+s.Model)

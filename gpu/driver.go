@@ -94,11 +94,16 @@ type NodeInfo struct {
 
 // Identity does not change while the driver is loaded, except for Minor, which a change of the MIG mode may change.
 type Identity struct {
-	UUID   UUID   `json:"uuid"`
-	Index  int    `json:"index"`  // the driver's enumeration order; not stable across boots
-	Minor  int    `json:"minor"`  // of /dev/nvidia<minor>
-	PCI    string `json:"pci"`    // domain:bus:device.function, lowercase, "0000:07:00.0"
-	Model  string `json:"model"`  // "NVIDIA A100-SXM4-40GB"
+	UUID  UUID   `json:"uuid"`
+	Index int    `json:"index"` // the driver's enumeration order; not stable across boots
+	Minor int    `json:"minor"` // of /dev/nvidia<minor>
+	PCI   string `json:"pci"`   // domain:bus:device.function, lowercase, "0000:07:00.0"
+	Model string `json:"model"` // "NVIDIA A100-SXM4-40GB"
+	// PCIDevice and PCISubsystem are the ids of the board in the driver's form: the device in the upper half, its vendor in the
+	// lower, 0x20B010DE. 0 when the driver does not report them: no board has such an id.
+	PCIDevice    uint32 `json:"pci_device,omitempty"`
+	PCISubsystem uint32 `json:"pci_subsystem,omitempty"`
+
 	Memory uint64 `json:"memory"` // bytes, reserved included
 	// NUMANode is the NUMA node of the PCI device, -1 when the kernel does not report it.
 	NUMANode int  `json:"numa_node"`

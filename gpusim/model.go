@@ -23,6 +23,7 @@ type Model struct {
 	Name         string // "NVIDIA A100-SXM4-40GB"
 	Architecture string
 	PCIDevice    uint32 // device id in the upper, vendor id in the lower half: 0x20B010DE
+	PCISubsystem uint32 // in the same form
 	TotalMiB     uint64 // as in version 2 of the driver's memory call, reserved included
 	ReservedMiB  uint64
 	SMs          uint32

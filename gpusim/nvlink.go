@@ -126,7 +126,7 @@ func (q *call) linkPCI(t target) Ret {
 		if to == nil {
 			return NotSupported
 		}
-		return q.pci(to.pci, to.device)
+		return q.pci(to.pci, to.device, 0) // The driver reports no subsystem of the other end.
 	})
 }
 

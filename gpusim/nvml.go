@@ -256,7 +256,7 @@ func readers() map[string]func(q *call, t target) Ret {
 		"DeviceGetCudaComputeCapability": func(q *call, t target) Ret {
 			return q.out.put(map[string]uint64{Ampere: 8, Hopper: 9, Blackwell: 10}[t.g.model.Architecture], 0)
 		},
-		"DeviceGetPciInfo":                func(q *call, t target) Ret { return q.pci(t.g.cfg.PCI, t.g.model.PCIDevice) },
+		"DeviceGetPciInfo":                func(q *call, t target) Ret { return q.pci(t.g.cfg.PCI, t.g.model.PCIDevice, t.g.model.PCISubsystem) },
 		"DeviceGetNvLinkState":            (*call).linkState,
 		"DeviceGetNvLinkRemoteDeviceType": (*call).linkKind,
 		"DeviceGetNvLinkRemotePciInfo":    (*call).linkPCI,
@@ -291,11 +291,11 @@ func readers() map[string]func(q *call, t target) Ret {
 }
 
 // pci answers with a PCI address and the ids of the device.
-func (q *call) pci(address string, id uint32) Ret {
+func (q *call) pci(address string, id, subsystem uint32) Ret {
 	var domain, bus, dev, fn uint64
 	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &dev, &fn)
 	q.out.setText(fmt.Sprintf("%08X:%02X:%02X.%X", domain, bus, dev, fn))
-	return q.out.put(domain, bus, dev, uint64(id), uint64(id))
+	return q.out.put(domain, bus, dev, uint64(id), uint64(subsystem))
 }
 
 // device answers calls that read one GPU or MIG device, or set its modes.

@@ -231,6 +231,7 @@ func (d *Driver) identity(h nvml.Device, id gpu.UUID) (gpu.Identity, nvml.Return
 	if d.symbols.has(pciInfo) {
 		if p, ret := h.GetPciInfo(); ret == nvml.SUCCESS {
 			g.PCI = pciAddress(p)
+			g.PCIDevice, g.PCISubsystem = p.PciDeviceId, p.PciSubSystemId
 			g.NUMANode = numaNode(d.o.hostRoot, g.PCI)
 		} else if !absent(ret) {
 			return g, ret

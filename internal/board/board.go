@@ -24,6 +24,7 @@ type Board struct {
 	Short        string `yaml:"short"` // for the command line: "a100-40"
 	Architecture string `yaml:"architecture"`
 	PCIDevice    uint32 `yaml:"pci_device"`
+	PCISubsystem uint32 `yaml:"pci_subsystem"`
 	Memory       struct {
 		Total    uint64 `yaml:"total_mib"`
 		Reserved uint64 `yaml:"reserved_mib"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,20 +27,25 @@ type convertedLabel struct {
 
 type convertedGPU struct {
 	Index  []int    `json:"index,omitempty"`
-	Model  string   `json:"model,omitempty"`
+	PCIID  []string `json:"pci_id,omitempty"`
+	Boards string   `json:"boards,omitempty"` // what the PCI ids select
 	All    bool     `json:"all,omitempty"`
 	Mode   string   `json:"mode"`
 	Layout []string `json:"layout,omitempty"`
 }
 
 func (a *app) migConvert() *cobra.Command {
-	var label string
+	var label, migOff string
 	c := &cobra.Command{
 		Use: "convert FILE", Short: "Convert a file of NVIDIA's MIG partition editor (mig-parted) to a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
 		Long: `Convert reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or
 the config map that contains one, and writes one of its labels as a spec. What a spec
 cannot express is listed on standard error and as a comment. Without --label it lists
-the labels.`,
+the labels. A device filter becomes a selector by PCI id.
+
+A spec turns MIG off only on GPUs that it shares in another way, which the file does not
+say: where MIG is off in the file, the GPUs become external, which is only observed.
+With --mig-off they get another mode.`,
 		Example:           "  gpushare mig convert config.yaml\n  gpushare mig convert config.yaml --label all-balanced > node.yaml",
 		ValidArgsFunction: yamlFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,17 +61,20 @@ the labels.`,
 			if err != nil {
 				return usageError{err: err, hint: "the format is that of the examples at https://github.com/NVIDIA/mig-parted"}
 			}
+			if !slices.Contains(migOffModes, migOff) {
+				return usageError{err: fmt.Errorf("cannot read --mig-off %q: it is no mode without MIG", migOff), hint: "write one of " + strings.Join(migOffModes, ", ")}
+			}
+			for _, s := range config.Skipped {
+				fmt.Fprintf(a.io.Err, "warning: not read: %s\n", sentence(s))
+			}
 			if label == "" {
-				return a.convertList(name, config)
+				return a.convertList(name, migOff, config)
 			}
 			l := config.Label(label)
 			if l == nil {
 				return unknownLabel(name, label, config)
 			}
-			out, err := convert(name, l)
-			if err != nil {
-				return err
-			}
+			out := convert(name, migOff, l)
 			if a.json {
 				return a.printJSON(struct {
 					SchemaVersion int              `json:"schema_version"`
@@ -80,8 +89,13 @@ the labels.`,
 		},
 	}
 	c.Flags().StringVar(&label, "label", "", "the label to write as a spec")
+	c.Flags().StringVar(&migOff, "mig-off", api.ModeExternal, "the mode of GPUs whose MIG mode is off in the file: external, exclusive, timeslice or mps")
+	_ = c.RegisterFlagCompletionFunc("mig-off", cobra.FixedCompletions(migOffModes, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
+
+// migOffModes are the modes that a GPU without MIG may have.
+var migOffModes = []string{api.ModeExternal, api.ModeExclusive, api.ModeTimeslice, api.ModeMPS}
 
 // read reads a file, or standard input for -, up to the largest size of a document.
 func (a *app) read(ctx context.Context, file string) ([]byte, error) {
@@ -108,27 +122,26 @@ func unknownLabel(file, label string, c *migparted.Config) error {
 	return e
 }
 
-func convert(file string, l *migparted.Label) (*convertedLabel, error) {
-	s, err := l.Spec()
-	if err != nil {
-		return nil, err
-	}
+func convert(file, migOff string, l *migparted.Label) *convertedLabel {
+	s := l.Spec(migOff)
 	out := &convertedLabel{Label: l.Name, GPUs: []convertedGPU{}, NotExpressed: append([]string{}, s.NotExpressed...), Spec: s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file))}
-	for _, g := range s.GPUs {
-		out.GPUs = append(out.GPUs, convertedGPU{Index: g.Index, Model: g.Model, All: len(g.Index) == 0 && g.Model == "", Mode: g.Mode, Layout: g.Layout})
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		c := convertedGPU{Index: g.Index, Boards: g.Boards(), All: len(g.Index) == 0 && len(g.PCIID) == 0, Mode: g.Mode, Layout: g.Layout}
+		for _, id := range g.PCIID {
+			c.PCIID = append(c.PCIID, id.String())
+		}
+		out.GPUs = append(out.GPUs, c)
 	}
-	return out, nil
+	return out
 }
 
 // convertList shows the result for every label.
-func (a *app) convertList(file string, c *migparted.Config) error {
+func (a *app) convertList(file, migOff string, c *migparted.Config) error {
 	labels := []convertedLabel{}
 	rows := [][]string{{"LABEL", "GPUS", "BECOMES", "NOT EXPRESSED"}}
 	for i := range c.Labels {
-		l, err := convert(file, &c.Labels[i])
-		if err != nil {
-			return err
-		}
+		l := convert(file, migOff, &c.Labels[i])
 		labels = append(labels, *l)
 		name, lost := l.Label, ""
 		if n := len(l.NotExpressed); n > 0 {
@@ -142,11 +155,13 @@ func (a *app) convertList(file string, c *migparted.Config) error {
 			switch {
 			case len(g.Index) > 0:
 				gpus = strings.ReplaceAll(strings.Trim(fmt.Sprint(g.Index), "[]"), " ", ",")
-			case g.Model != "":
-				gpus = strings.TrimPrefix(g.Model, "NVIDIA ")
+			case len(g.PCIID) > 0:
+				gpus = fewBoards(g.Boards)
 			}
-			becomes := "MIG off"
+			becomes := g.Mode + ", MIG off"
 			switch {
+			case g.Mode == api.ModeExternal:
+				becomes = "external: only observed"
 			case len(g.Layout) > 0:
 				becomes = counted(g.Layout)
 			case g.Mode == api.ModeMIG:
@@ -164,6 +179,15 @@ func (a *app) convertList(file string, c *migparted.Config) error {
 	}
 	a.table(rows)
 	return nil
+}
+
+// fewBoards shortens a list of boards for a column.
+func fewBoards(boards string) string {
+	list := strings.Split(boards, ", ")
+	if len(list) <= 2 {
+		return boards
+	}
+	return fmt.Sprintf("%s, %s and %d more", list[0], list[1], len(list)-2)
 }
 
 func (a *app) migExport() *cobra.Command {

@@ -23,7 +23,7 @@ type Resolved struct {
 func GrantKey(tenant, grant string) string { return tenant + "/" + grant }
 
 // Resolve finds out which GPUs the selectors mean. The more exact selector wins: a UUID or a PCI address before an
-// index, before a model, before all; two of the same kind for one GPU are a tie, which is an error.
+// index, before a PCI id (with a subsystem, then without one), before a model, before all; two of the same kind for one GPU are a tie, which is an error.
 //
 // Warnings do not prevent an apply. The error is an *api.Error of kind invalid. Findings have a
 // path but no position: Locate gives them one.
@@ -71,6 +71,8 @@ func (r *resolver) warn(path, format string, args ...any) {
 const (
 	rankAll = iota + 1
 	rankModel
+	rankPCIID
+	rankSubsystem
 	rankIndex
 	rankExact
 )
@@ -106,6 +108,16 @@ func (r *resolver) matches(s *api.Selector, at string) []match {
 	}
 	for i, n := range s.Index {
 		one(item(at+".index", i, len(s.Index)), fmt.Sprintf("index %d", n), rankIndex, func(g gpu.Identity) bool { return g.Index == n })
+	}
+	for i, text := range s.PCIID {
+		id, _ := api.ParsePCIID(text)
+		rank := rankPCIID
+		if id.Subsystem != 0 {
+			rank = rankSubsystem
+		}
+		one(item(at+".pci_id", i, len(s.PCIID)), "PCI id "+text, rank, func(g gpu.Identity) bool {
+			return g.PCIDevice != 0 && g.PCIDevice == id.Device && (id.Subsystem == 0 || g.PCISubsystem == id.Subsystem)
+		})
 	}
 	if s.Model != "" {
 		// A model may have a slash in its name, and no part of it is a directory.

@@ -47,6 +47,24 @@ func TestResolve(t *testing.T) {
 			entries: map[gpu.UUID]int{"GPU-0": 1, "GPU-1": 1, "GPU-2": 1, "GPU-3": 3, "GPU-4": 4, "GPU-5": 1, "GPU-6": 1, "GPU-7": 1},
 			grant:   []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-5", "GPU-6", "GPU-7"},
 		},
+		"a PCI id, with a subsystem before without, after an index and before a model": {
+			text: text("{select: {model: '*A100*'}, mode: mps}, {select: {pci_id: '0x20B010DE'}, mode: timeslice}, {select: {pci_id: '10de:20b0:10de:1450'}, mode: exclusive}, {select: {index: 0}, mode: external}",
+				"{name: g, exclusive: 1, gpus: {pci_id: '10DE:20B0:10de:1450'}}"),
+			gpus: eight(func(g []gpu.Identity) {
+				for i := range g[2:] { // GPUs 0 to 5
+					g[2+i].PCIDevice, g[2+i].PCISubsystem = 0x20B010DE, 0x134F10DE
+				}
+				g[7].PCISubsystem, g[6].PCISubsystem = 0x145010DE, 0x145010DE // GPUs 0 and 1
+			}),
+			entries: map[gpu.UUID]int{"GPU-0": 3, "GPU-1": 2, "GPU-2": 1, "GPU-3": 1, "GPU-4": 1, "GPU-5": 1, "GPU-6": 0, "GPU-7": 0},
+			grant:   []gpu.UUID{"GPU-1"},
+		},
+		"a PCI id that no GPU has": {
+			text:     text("{select: {all: true}, mode: exclusive}, {select: {pci_id: '10de:2330'}, mode: mps}", "{name: g, exclusive: 1}"),
+			entries:  map[gpu.UUID]int{"GPU-0": 0, "GPU-1": 0, "GPU-2": 0, "GPU-3": 0, "GPU-4": 0, "GPU-5": 0, "GPU-6": 0, "GPU-7": 0},
+			grant:    []gpu.UUID{"GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5", "GPU-6", "GPU-7"},
+			warnings: []string{"gpus[1].select.pci_id: no GPU here has PCI id 10de:2330 (there are 8, index 0 to 7): write optional: true if that is meant"},
+		},
 		"a grant's selector and the mode both count": {
 			text:    text("{select: {index: [0, 1]}, mode: timeslice}, {select: {index: 2}, mode: mps}", "{name: g, timeslice: {share: 10%}, gpus: {index: 1}}"),
 			entries: map[gpu.UUID]int{"GPU-0": 0, "GPU-1": 0, "GPU-2": 1},

@@ -23,15 +23,19 @@ const schemaFile = "docs/spec.schema.json"
 
 // patterns are those of text that has a form of its own, by path.
 var patterns = map[string]string{
-	"tenants[].name":                 "^[a-z][a-z0-9-]{0,30}$",
-	"tenants[].grants[].name":        "^[a-z][a-z0-9-]{0,30}$",
-	"tenants[].grants[].mig":         profilePattern,
-	"gpus[].mig.layout[]":            profilePattern,
-	"gpus[].mig.mps[]":               profilePattern,
-	"gpus[].select.uuid[]":           "^GPU-.+$",
-	"tenants[].grants[].gpus.uuid[]": "^GPU-.+$",
-	"tenants[].grants[].gpu_memory":  "^>=",
+	"tenants[].name":                   "^[a-z][a-z0-9-]{0,30}$",
+	"tenants[].grants[].name":          "^[a-z][a-z0-9-]{0,30}$",
+	"tenants[].grants[].mig":           profilePattern,
+	"gpus[].mig.layout[]":              profilePattern,
+	"gpus[].mig.mps[]":                 profilePattern,
+	"gpus[].select.uuid[]":             "^GPU-.+$",
+	"tenants[].grants[].gpus.uuid[]":   "^GPU-.+$",
+	"gpus[].select.pci_id[]":           pciIDPattern,
+	"tenants[].grants[].gpus.pci_id[]": pciIDPattern,
+	"tenants[].grants[].gpu_memory":    "^>=",
 }
+
+const pciIDPattern = "^(0[xX][0-9a-fA-F]{8}|[0-9a-fA-F]{4}:[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}:[0-9a-fA-F]{4})?)$"
 
 const profilePattern = "^([0-9]+c\\.)?[0-9]+g\\.[0-9]+gb([+-].*)?$"
 

@@ -92,7 +92,7 @@ func (w expected) gpu(g gpu.Snapshot) gpuReading {
 
 // pci converts an address of the kernel to the library's: with a domain of eight digits, and of four for older clients.
 func (w expected) pci(address string) pciReading {
-	out := pciReading{Legacy: strings.ToUpper(address), Board: w.board.PCIDevice}
+	out := pciReading{Legacy: strings.ToUpper(address), Board: w.board.PCIDevice, Subsystem: w.board.PCISubsystem}
 	out.ID = "0000" + out.Legacy
 	var function uint32
 	_, _ = fmt.Sscanf(address, "%x:%x:%x.%x", &out.Domain, &out.Bus, &out.Device, &function)

@@ -221,6 +221,7 @@ def gpu(index):
             "bus": pci.bus,
             "device": pci.device,
             "board": pci.pciDeviceId,
+            "subsystem": pci.pciSubSystemId,
         },
         "compute_mode": nvml.nvmlDeviceGetComputeMode(g),
         "memory": memory(g),

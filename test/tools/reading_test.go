@@ -59,6 +59,8 @@ type pciReading struct {
 	Bus    uint32 `json:"bus"`
 	Device uint32 `json:"device"`
 	Board  uint32 `json:"board"`
+	// Subsystem is the id of the board's maker.
+	Subsystem uint32 `json:"subsystem"`
 }
 
 // memoryReading are the results of the two versions of the call. Version 1 counts reserved memory as used.
