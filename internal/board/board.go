@@ -1,5 +1,6 @@
-// Package board reads the boards with published MIG profiles from testdata/gpus, which is embedded. It is for planning a
-// layout without a GPU, and for the virtual node. With a real GPU, the profiles are read from the GPU.
+// Package board reads the boards with published MIG profiles from testdata/gpus, which is embedded, and those that a site adds
+// below /etc/gpushare. It is for planning a layout without a GPU, and for the virtual node. With a real GPU, the profiles are
+// read from the GPU.
 package board
 
 import (
@@ -17,24 +18,24 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Board is one file of testdata/gpus.
+// Board is one file of testdata/gpus or of Directory.
 type Board struct {
 	File         string `yaml:"-"`     // the file's name without its extension: "A100-SXM4-40GB"
 	Name         string `yaml:"name"`  // as the driver reports it: "NVIDIA A100-SXM4-40GB"
 	Short        string `yaml:"short"` // for the command line: "a100-40"
-	Architecture string `yaml:"architecture"`
-	PCIDevice    uint32 `yaml:"pci_device"`
-	PCISubsystem uint32 `yaml:"pci_subsystem"`
+	Architecture string `yaml:"architecture,omitempty"`
+	PCIDevice    uint32 `yaml:"pci_device,omitempty"`
+	PCISubsystem uint32 `yaml:"pci_subsystem,omitempty"`
 	Memory       struct {
 		Total    uint64 `yaml:"total_mib"`
 		Reserved uint64 `yaml:"reserved_mib"`
 	} `yaml:"memory"`
 	SMs              uint32 `yaml:"sms"`
-	NVLinks          int    `yaml:"nvlinks"`
-	Resetless        bool   `yaml:"resetless"`
-	ModeSurvivesBoot bool   `yaml:"mode_survives_boot"`
+	NVLinks          int    `yaml:"nvlinks,omitempty"`
+	Resetless        bool   `yaml:"resetless,omitempty"`
+	ModeSurvivesBoot bool   `yaml:"mode_survives_boot,omitempty"`
 	// Sensors are the figures of the sensors, for the virtual node. One that no listing has is missing.
-	Sensors Sensors `yaml:"sensors"`
+	Sensors Sensors `yaml:"sensors,omitempty"`
 	Grid    uint32  `yaml:"grid"`
 	// Unverified lists the facts that are in no published listing.
 	Unverified []string  `yaml:"unverified"`
@@ -61,21 +62,39 @@ type Profile struct {
 	Slices     uint32   `yaml:"slices"`
 	Size       uint32   `yaml:"size"`
 	Starts     []uint32 `yaml:"starts"`
-	Prefer     []uint32 `yaml:"prefer"`
+	Prefer     []uint32 `yaml:"prefer,omitempty"`
 	Max        uint32   `yaml:"max"`
 	MemoryMiB  uint64   `yaml:"memory_mib"`
 	SMs        uint32   `yaml:"sms"`
-	Copy       uint32   `yaml:"copy"`
-	Decoders   uint32   `yaml:"nvdec"`
-	JPEG       uint32   `yaml:"jpeg"`
-	OFA        uint32   `yaml:"ofa"`
-	Attributes []string `yaml:"attributes"`
+	Copy       uint32   `yaml:"copy,omitempty"`
+	Decoders   uint32   `yaml:"nvdec,omitempty"`
+	JPEG       uint32   `yaml:"jpeg,omitempty"`
+	OFA        uint32   `yaml:"ofa,omitempty"`
+	Attributes []string `yaml:"attributes,omitempty"`
 }
 
 const directory = "testdata/gpus"
 
-// All returns every board, by file name. They are read once and shared: do not change them.
-var All = sync.OnceValues(readAll)
+// All returns every board, those of the site first, by file name. They are read once and shared: do not change them. A file
+// of the site that cannot be read is left out: Site reports it.
+var All = sync.OnceValues(func() ([]*Board, error) {
+	own, _ := Site(Directory)
+	builtIn, err := readAll()
+	if err != nil {
+		return nil, err
+	}
+	return merge(own, builtIn), nil
+})
+
+// merge adds the built-in boards to those of the site, which has measured its own.
+func merge(own, builtIn []*Board) []*Board {
+	for _, b := range builtIn {
+		if !slices.ContainsFunc(own, func(o *Board) bool { return o.Short == b.Short || o.Name == b.Name }) {
+			own = append(own, b)
+		}
+	}
+	return own
+}
 
 func readAll() ([]*Board, error) {
 	files, err := fs.ReadDir(gpushare.GPUs, directory)
@@ -135,6 +154,10 @@ func read(file string) (*Board, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the board %s: %w", file, err)
 	}
+	return decode(file, raw)
+}
+
+func decode(file string, raw []byte) (*Board, error) {
 	b := &Board{File: file}
 	d := yaml.NewDecoder(bytes.NewReader(raw))
 	d.KnownFields(true)

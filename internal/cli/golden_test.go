@@ -61,6 +61,10 @@ func TestTexts(t *testing.T) {
 		o.Kind = "retry"
 	}
 
+	const listing = "GPU 0: NVIDIA H20 (UUID: GPU-1)\n" +
+		"|   0  MIG 1g.12gb        19     7/7        11.75      No     10     1     0   |\n" +
+		"|                                                             1     1     0   |\n" +
+		"GPU  0 Profile ID 19 Placements: {0,1,2,3,4,5,6}:1\n"
 	for name, c := range map[string]struct {
 		routes routes
 		stdin  string
@@ -94,6 +98,12 @@ func TestTexts(t *testing.T) {
 		"mig-frag-none":            {routes{"GET /v1/mig": api.MIGList{}}, "", "mig frag"},
 		"mig-frag-full":            {nil, "", "mig frag --offline --model a30 --have 4g.24gb@0"},
 		"mig-export":               {routes{"GET /v1/mig": labMIG()}, "", "mig export"},
+		"mig-profiles-from":        {nil, listing, "mig profiles --from -"},
+		"mig-profiles-from-json":   {nil, listing, "mig profiles --from - --json"},
+		"mig-profiles-from-wrong":  {nil, "GPU 0: NVIDIA H20 (UUID: GPU-1)\n", "mig profiles --from -"},
+		"mig-profiles-no-file":     {nil, "", "mig profiles --model ./no-such-board.yaml"},
+		"mig-convert-mig-off":      {nil, partedFile(t), "mig convert - --label off --mig-off exclusive"},
+		"mig-convert-mig-on":       {nil, partedFile(t), "mig convert - --label off --mig-off mig"},
 		"mig-convert":              {nil, partedFile(t), "mig convert -"},
 		"mig-convert-label":        {nil, partedFile(t), "mig convert - --label by-board"},
 		"mig-convert-unknown":      {nil, partedFile(t), "mig convert - --label by-boar"},

@@ -299,6 +299,13 @@ func findBoard(name string) (*board.Board, error) {
 	if name == "" {
 		return nil, usageError{err: errors.New("no board is named"), hint: "write --model a100-40; 'gpushare mig profiles --offline' lists the known ones"}
 	}
+	if strings.Contains(name, "/") { // No name of a board has one.
+		b, err := board.ReadFile(name)
+		if err != nil {
+			return nil, usageError{err: err, hint: "'gpushare mig profiles --from' writes such a file"}
+		}
+		return b, nil
+	}
 	b, err := board.Find(name)
 	var unknown *board.Unknown
 	if errors.As(err, &unknown) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/board"
+	"github.com/gpushare/gpushare/internal/cli/miglisting"
 )
 
 // profileRow is one profile in JSON.
@@ -50,15 +52,29 @@ func profileRows(p gpu.Profiles) []profileRow {
 }
 
 func (a *app) migProfiles() *cobra.Command {
-	var model string
+	var model, from, name string
+	var gpu int
 	var offline bool
 	c := &cobra.Command{
 		Use: "profiles", Short: "List the MIG profiles of the GPUs of this node, or of a board", Args: noArgs,
+		Long: `Profiles lists the MIG profiles of the GPUs of this node, or of a board. A board that is
+not built in is added with --from: it reads the output of 'nvidia-smi mig -lgip' and
+'nvidia-smi mig -lgipp' (MIG mode on, no instances needed), and that of 'nvidia-smi -L'
+and 'lspci -nn' if it is in the same file, and writes a board file. Below
+/etc/gpushare/boards, as NAME.yaml, a board is known like a built-in one.`,
 		Example: `  gpushare mig profiles                        # the GPUs of this node, as the driver reports
   gpushare mig profiles --offline              # the built-in boards
-  gpushare mig profiles --model a100-40`,
+  gpushare mig profiles --model a100-40
+  (nvidia-smi -L; nvidia-smi mig -lgip; nvidia-smi mig -lgipp) > listing.txt
+  gpushare mig profiles --from listing.txt > /etc/gpushare/boards/h20.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case from != "":
+				var of *int
+				if cmd.Flags().Changed("gpu") {
+					of = &gpu
+				}
+				return a.boardFrom(cmd.Context(), from, name, of)
 			case model != "":
 				d, err := boardDevice(model, nil)
 				if err != nil {
@@ -83,8 +99,13 @@ func (a *app) migProfiles() *cobra.Command {
 			return a.profileTables(tables)
 		},
 	}
-	c.Flags().StringVar(&model, "model", "", "a built-in board, as in a100-40")
-	c.Flags().BoolVar(&offline, "offline", false, "list the built-in boards, without a daemon")
+	c.Flags().StringVar(&model, "model", "", "a board, as in a100-40, or a board file, as in ./h20.yaml")
+	c.Flags().StringVar(&from, "from", "", "write a board file from the output of 'nvidia-smi mig -lgip' and 'mig -lgipp' in this file; - is standard input")
+	c.Flags().StringVar(&name, "name", "", "with --from: the model, if 'nvidia-smi -L' is not in the file")
+	c.Flags().IntVar(&gpu, "gpu", 0, "with --from: the index of the GPU, if they differ")
+	c.Flags().BoolVar(&offline, "offline", false, "list the known boards, without a daemon")
+	c.MarkFlagsMutuallyExclusive("from", "model")
+	c.MarkFlagsMutuallyExclusive("from", "offline")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // It fails only for a flag that does not exist.
 	return c
 }
@@ -93,11 +114,40 @@ func tableOf(d *migDevice) profileTable {
 	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unverified: d.unverified, title: d.title()}
 }
 
-// boards lists the built-in boards.
+// boardFrom writes a board file from a listing.
+func (a *app) boardFrom(ctx context.Context, file, name string, gpu *int) error {
+	raw, err := a.read(ctx, file)
+	if err != nil {
+		return usageError{err: fmt.Errorf("cannot read the file: %w", err), hint: "- is standard input"}
+	}
+	b, err := miglisting.Read(string(raw), gpu)
+	if err != nil {
+		return usageError{err: fmt.Errorf("cannot read the profiles of %s: %w", file, err), hint: "(nvidia-smi -L; nvidia-smi mig -lgip; nvidia-smi mig -lgipp) > listing.txt"}
+	}
+	miglisting.Name(b, name)
+	if b.Short == "" {
+		return usageError{err: fmt.Errorf("cannot name the board of %s: the output of 'nvidia-smi -L' is not in it", file), hint: `write --name "NVIDIA H20"`}
+	}
+	if a.json {
+		return a.profileTables([]profileTable{tableOf(&migDevice{model: b.Short, name: b.Name, grid: b.GPUProfiles(), unverified: b.Unverified})})
+	}
+	text, err := miglisting.YAML(b)
+	if err != nil {
+		return err
+	}
+	_, err = a.io.Out.Write(text)
+	return err
+}
+
+// boards lists the known boards.
 func (a *app) boards() error {
 	all, err := board.All()
 	if err != nil {
 		return err
+	}
+	_, wrong := board.Site(board.Directory)
+	for _, err := range wrong {
+		fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(err.Error()))
 	}
 	if a.json {
 		var tables []profileTable

@@ -17,7 +17,7 @@ var errTooLong = errors.New("its aliases make it too long to read: write the val
 
 // tree reads the values of one file.
 type tree struct {
-	file    string
+	file     string
 	followed int
 }
 
