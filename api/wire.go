@@ -722,6 +722,9 @@ type Event struct {
 	Tenant  string    `json:"tenant,omitempty"`
 	Lease   string    `json:"lease,omitempty"`
 	Message string    `json:"message"`
+
+	// User is whose lease it is about, for the daemon: events of one user do not push out those of others. It is not sent.
+	User string `json:"-"`
 }
 
 // ErrorTrailer is the trailer of an answer of text that ended with an error, as JSON.

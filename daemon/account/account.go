@@ -3,8 +3,11 @@ package account
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
@@ -40,6 +43,7 @@ type Account struct {
 	loaded     bool                // unfinished was read
 	recovered  bool
 	pending    usage.Distinct // not on the disk yet
+	pendingOf  map[string]int // how many of these each user has
 	lost       int64          // records that were dropped and of which the disk does not know yet
 	lostLines  int64          // how many records of the kind lost there are
 }
@@ -52,9 +56,12 @@ type ender interface {
 	StopInBackground(ctx context.Context, l *lease.Lease, reason string)
 }
 
-// mostPending is how many records may wait for the disk; further ones are lost, and counted. 64 leases on 8 GPUs that the disk
-// does not take for a day have about as many.
+// mostPending is how many records may wait for the disk; of further ones those of the users with the most are lost, and counted.
+// 64 leases on 8 GPUs that the disk does not take for a day have about as many.
 const mostPending = 16384
+
+// leastPending is how many each user may have although others have mostPending together.
+const leastPending = 256
 
 // New returns the account of this run. Its other fields are to be set before Load.
 func New(a *Account) *Account {
@@ -101,6 +108,11 @@ func (a *Account) open() error {
 		return err
 	}
 	a.store = s
+	s.Live = func() func(string, uint64) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.meter.Live()
+	}
 	if a.trust.date, err = s.Newest(); err != nil {
 		return err
 	}
@@ -213,9 +225,16 @@ func (a *Account) Record(i usage.Interval) {
 
 // addLocked keeps a record until it is on the disk.
 func (a *Account) addLocked(r *usage.Record) {
-	if !a.pending.Has(r) && len(a.pending.Records()) >= mostPending {
-		a.lost++
-		return
+	if !a.pending.Has(r) {
+		n := a.pendingOf[r.User]
+		if part := mostPending / (len(a.pendingOf) + 1); len(a.pending.Records()) >= mostPending && n >= max(part, leastPending) || n >= mostPending {
+			a.lost++
+			return
+		}
+		if a.pendingOf == nil {
+			a.pendingOf = map[string]int{}
+		}
+		a.pendingOf[r.User] = n + 1
 	}
 	a.pending.Add(r)
 }
@@ -234,6 +253,10 @@ func (a *Account) acquireFiles(ctx context.Context) error {
 
 func (a *Account) reportTrouble(err error) {
 	a.Log.Warn("the account cannot be written", "error", err)
-	a.Conditions.Set("account", "disk", "the account of usage cannot be written: "+err.Error(), "free space in "+a.Dir+"; what waits is written then, and leases are not affected")
+	helps := "see the disk of " + a.Dir + " in the kernel's log: journalctl -k"
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		helps = "free space: df -h " + a.Dir
+	}
+	a.Conditions.Set("account", "disk", "the account of usage cannot be written: "+err.Error(), helps+"; what waits is written then, and leases are not affected")
 	a.Invalidate()
 }

@@ -318,3 +318,27 @@ func TestTrust(t *testing.T) {
 		t.Error("an account without files does not believe the clock")
 	}
 }
+
+// A user whose leases are many while the disk does not write loses their own records, and those of others wait.
+func TestManyRecordsOfOneUserWhileTheDiskDoesNotWrite(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		add := func(user string, n int) {
+			for i := range n {
+				w.addLocked(&usage.Record{Kind: usage.KindEnd, At: w.Now().UnixMilli(), User: user, Lease: user, Generation: uint64(i + 1)})
+			}
+		}
+		before := len(w.pending.Records())
+		add("mallory", 2*mostPending)
+		lost := w.lost
+		add("alice", 100)
+		if lost == 0 || w.lost != lost {
+			t.Errorf("%d lost of mallory, %d of alice", lost, w.lost-lost)
+		}
+		if n := len(w.pending.Records()); n > before+mostPending+100 {
+			t.Errorf("%d records wait", n)
+		}
+		w.pending, w.pendingOf, w.lost = usage.Distinct{}, nil, 0
+	})
+}

@@ -93,7 +93,7 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 		a.lost = 0
 	}
 	writing := a.pending.Records()
-	a.pending = usage.Distinct{}
+	a.pending, a.pendingOf = usage.Distinct{}, nil
 	a.mu.Unlock()
 	if len(writing) == 0 {
 		return nil

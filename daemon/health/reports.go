@@ -138,7 +138,7 @@ func (k *Health) publish(reports []rules.Report) {
 		id := k.causedBy(r)
 		e := api.Event{Kind: "gpu.xid", GPU: string(r.GPU), Lease: id, Message: x.String()}
 		if l, ok := k.Lease(id); ok {
-			e.Tenant = l.Terms.Tenant
+			e.Tenant, e.User = l.Terms.Tenant, l.User
 		}
 		if r.PID != 0 {
 			e.Message += ": " + process(r)

@@ -67,3 +67,19 @@ func TestRecentEventsOfOthersAreKept(t *testing.T) {
 		t.Errorf("two tenants of many events have %v", n)
 	}
 }
+
+// A thousand short leases of one member push out neither an XID of the same tenant, nor what another member did.
+func TestRecentEventsOfAUserAreBounded(t *testing.T) {
+	b := NewBroker(time.Now)
+	b.Publish(api.Event{Kind: "gpu.xid", Tenant: "red", User: "alice"})
+	b.Publish(api.Event{Kind: "lease.started", Tenant: "red", User: "bob"})
+	b.Publish(api.Event{Kind: "memory.stopped", Tenant: "red"})
+	for range 1300 {
+		b.Publish(api.Event{Kind: "lease.started", Tenant: "red", User: "alice"})
+		b.Publish(api.Event{Kind: "lease.ended", Tenant: "red", User: "alice"})
+	}
+	got := b.Recent(all, time.Time{}, time.Time{})
+	if len(got) != mostRecent || got[0].Kind != "gpu.xid" || got[1].User != "bob" || got[2].Kind != "memory.stopped" {
+		t.Errorf("%d events are kept, the first are %+v %+v %+v", len(got), *got[0], *got[1], *got[2])
+	}
+}

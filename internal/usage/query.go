@@ -66,7 +66,7 @@ func (s *Sums) Add(r *Record) {
 	}
 	s.lost += r.Lost
 	switch r.Kind {
-	case KindUse, KindStart, KindEnd, KindSum:
+	case KindUse, KindStart, KindEnd, KindFold, KindSum:
 		g := s.by.group(r)
 		a := s.rows[g]
 		if a == nil {

@@ -16,6 +16,7 @@ const (
 	KindEnd   Kind = "end"   // a lease ended
 	KindRun   Kind = "run"   // the daemon started
 	KindLost  Kind = "lost"  // records could not be written
+	KindFold  Kind = "fold"  // what a user of a tenant used of a GPU in an hour with leases that have no records of their own any more
 	KindSum   Kind = "sum"   // what a user of a tenant used of a GPU on one day
 )
 
@@ -92,6 +93,8 @@ func (r *Record) identity() identity {
 		return identity{kind: r.Kind, lease: r.Lease, generation: r.Generation, gpu: r.GPU, run: r.Run, part: r.Part}
 	case KindStart, KindEnd: // One end of a lease counts, whichever run of the daemon saw it.
 		return identity{kind: r.Kind, lease: r.Lease, generation: r.Generation, created: r.Created}
+	case KindFold:
+		return identity{kind: r.Kind, part: r.Part, tenant: r.Tenant, user: r.User, gpu: r.GPU}
 	case KindSum:
 		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU}
 	}

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,9 +25,9 @@ const (
 	dayLength    = 24 * time.Hour
 )
 
-// dayBytes is how large the file of one day may become: a reader holds the records of one day. 64 leases that run all day have
-// less than 1 MiB.
-const dayBytes = 32 << 20
+// defaultDayBytes is how large the file of one day may become: a reader holds the records of one day. 64 leases that run all
+// day have less than 1 MiB.
+const defaultDayBytes = 32 << 20
 
 // rewriteAfter is how many lines may be added to a file before those that no longer count are removed from it.
 const rewriteAfter = 8192
@@ -38,6 +39,16 @@ type Store struct {
 	lines, sums *ledger.Days
 	limits      Limits
 	added       map[string]int // lines since the file of a day was rewritten
+
+	// Live returns the leases of which more records may come, nil: there are none. It is called by the writer, not in Write's
+	// caller's locks.
+	Live func() func(id string, generation uint64) bool
+
+	name    string             // of this run, in records of lost ones
+	drops   int64              // how many of these there are
+	crowded map[string]crowded // by day
+	// The bounds, which tests lower.
+	dayBytes, userBytes, foldAbove int64
 }
 
 // OpenStore opens the account in a directory, which is created if it is missing.
@@ -63,7 +74,8 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, lines: lines, sums: sums, limits: l, added: map[string]int{}}
+	s := &Store{dir: dir, lines: lines, sums: sums, limits: l, added: map[string]int{}, name: rand.Text()[:12],
+		crowded: map[string]crowded{}, dayBytes: defaultDayBytes, userBytes: userBytes, foldAbove: foldAbove}
 	for _, day := range newest(days) { // The previous run may have ended before it rewrote them.
 		s.added[day] = rewriteAfter
 	}
@@ -73,27 +85,55 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 // newest returns the last two days: a lease that had not ended at the end of the previous run has a record in them.
 func newest(days []string) []string { return days[max(0, len(days)-2):] }
 
-// Write appends records and waits until they are on the disk. After an error all of them are to be written again.
+// Write appends records and waits until they are on the disk. After an error all of them are to be written again. A file that
+// has become large is made smaller at the expense of the users with the most records, never of all.
 func (s *Store) Write(records []Record) error {
+	days, err := s.write(records)
+	if err != nil {
+		return err
+	}
+	for _, day := range days {
+		if err := s.fold(day); err != nil {
+			return fmt.Errorf("cannot fold the account of %s: %w", day, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) write(records []Record) (days []string, err error) {
 	byDay := map[string][]Record{}
 	for i := range records {
 		r := records[i]
 		day, err := s.dayFor(&r)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		byDay[day] = append(byDay[day], r)
 	}
-	for _, day := range sortedKeys(byDay) {
-		if n, err := s.lines.Size(day); err != nil || n > dayBytes {
-			return errors.Join(err, fmt.Errorf("cannot write the account of %s: its file has %d MiB, the most is %d MiB", day, n>>20, dayBytes>>20))
+	days = sortedKeys(byDay)
+	for _, day := range days {
+		n, err := s.lines.Size(day)
+		if err != nil {
+			return nil, err
 		}
-		if err := ledger.Append(s.lines, day, byDay[day]); err != nil {
-			return err
+		if _, known := s.crowded[day]; n >= s.dayBytes && !known { // The previous run made it so large.
+			if err := s.fold(day); err != nil {
+				return nil, err
+			}
+			if n, err = s.lines.Size(day); err != nil {
+				return nil, err
+			}
 		}
-		s.added[day] += len(byDay[day])
+		fit := s.fitting(day, n, byDay[day])
+		if len(fit) == 0 {
+			continue
+		}
+		if err := ledger.Append(s.lines, day, fit); err != nil {
+			return nil, err
+		}
+		s.added[day] += len(fit)
 	}
-	return nil
+	return days, nil
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -286,13 +326,18 @@ func prune(d *ledger.Days, before string, most int64, remove func(day string) er
 func (s *Store) rewrite(day string) error {
 	b, err := s.read(s.lines, day)
 	if err == nil {
-		err = ledger.Replace(s.lines, day, b.Records())
+		err = s.replace(day, b.Records())
 	}
-	if err != nil {
+	return err
+}
+
+// replace replaces the records of a day.
+func (s *Store) replace(day string, records []Record) error {
+	if err := ledger.Replace(s.lines, day, records); err != nil {
 		return fmt.Errorf("cannot rewrite the account of %s: %w", day, err)
 	}
 	// A file of many records is rewritten when it has grown by as many.
-	s.added[day] = min(0, rewriteAfter-len(b.Records()))
+	s.added[day] = min(0, rewriteAfter-len(records))
 	if s.added[day] == 0 {
 		delete(s.added, day)
 	}

@@ -58,8 +58,12 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 		var s *Store
 		var m *Meter
 		var pending Distinct
+		folds := rapid.Bool().Draw(t, "folds") // every lease as soon as it may be
 		start := func() {
 			s = store(t, dir, Limits{})
+			if folds {
+				s.foldAbove, s.userBytes, s.Live = 1, 1, func() func(string, uint64) bool { return m.Live() }
+			}
 			recent, err := s.Recent()
 			if err != nil {
 				t.Fatal(err)
@@ -180,6 +184,11 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 		if all.Starts != int64(len(lives)) || all.Ends != all.Starts || all.Exits[UnknownExit] != all.Ends && all.Ends > 0 {
 			t.Fatalf("%d leases: %+v", len(lives), all)
 		}
+		if folds {
+			s.crowded = map[string]crowded{}
+			checkFolded(t, lives, &all, unmeasured)
+			return
+		}
 		for i, l := range lives {
 			at := slices.IndexFunc(rows, func(r Row) bool { return r.Lease == l.ID })
 			if at < 0 {
@@ -196,6 +205,22 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 	})
 }
 
+// checkFolded compares what all leases have together: what was folded has no lease.
+func checkFolded(t *rapid.T, lives []*life, all *Amounts, unmeasured []time.Duration) {
+	var held, busy, missing, missingBusy time.Duration
+	kills := int64(0)
+	for i, l := range lives {
+		held, busy, kills = held+l.held, busy+l.busy, kills+int64(l.kills)
+		missing, missingBusy = missing+unmeasuredTime(l, unmeasured[i], i), missingBusy+unmeasured[i]
+	}
+	if all.Held > held.Milliseconds() || all.Held < (held-missing).Milliseconds()-kills*60_000 {
+		t.Fatalf("held %d ms of %v, %d kills", all.Held, held, kills)
+	}
+	if all.Busy > busy.Milliseconds() || all.Busy < (busy-missingBusy).Milliseconds()-kills*60_000 || all.BusyKnown > all.Held {
+		t.Fatalf("busy %d ms of %v, of which %v were not measured, %d kills", all.Busy, busy, missingBusy, kills)
+	}
+}
+
 // unmeasuredTime is how long a lease ran while the daemon was dead.
 func unmeasuredTime(_ *life, busy time.Duration, i int) time.Duration {
 	each := time.Duration(i+1) * 100 * time.Millisecond % time.Second
@@ -209,7 +234,7 @@ func unmeasuredTime(_ *life, busy time.Duration, i int) time.Duration {
 func partOfAWrite(t *rapid.T, m *Meter, s *Store, c *clock) {
 	path := filepath.Join(s.dir, "usage-"+c.Date.UTC().Format(time.DateOnly)+".log")
 	before, _ := os.Stat(path)
-	if err := s.Write(m.Take(c.Moment, AllLeases)); err != nil {
+	if _, err := s.write(m.Take(c.Moment, AllLeases)); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.Stat(path)
@@ -400,11 +425,108 @@ func TestFilesAreBounded(t *testing.T) {
 	if want := int64(64 * 300 * 50_000); all.Held != want {
 		t.Errorf("held %d ms, want %d", all.Held, want)
 	}
-	if err := os.Truncate(filepath.Join(s.dir, "usage-2026-02-01.log"), dayBytes+1); err != nil {
+}
+
+// TestAFloodOfShortLeases: a user who starts thousands of short leases keeps the newest of them, and what all used; other users
+// keep everything, whatever their day has.
+func TestAFloodOfShortLeases(t *testing.T) {
+	s := store(t, t.TempDir(), Limits{})
+	s.foldAbove, s.userBytes, s.dayBytes = 64<<10, 32<<10, 256<<10
+	k := newClock()
+	m := NewMeter("a")
+	s.Live = m.Live
+	start := func(user string, n int) Lease {
+		l := train(k)
+		l.ID, l.Generation, l.User, l.Tenant = fmt.Sprintf("%s-%d", user, n), uint64(n), user, "of-"+user
+		l.Created = k.Date
+		l.Facts.Command = []string{strings.Repeat("x", 190)}
+		m.Start(l, k.Moment)
+		return l
+	}
+	write := func() {
+		t.Helper()
+		if err := s.Write(m.Take(k.Moment, StartsAndEnds)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const calm, flood = 20, 1500
+	for i := range calm {
+		start("alice", i)
+		k.pass(10 * time.Second)
+		m.End(fmt.Sprintf("alice-%d", i), uint64(i), "", "", nil, k.Moment)
+		write()
+	}
+	long := start("mallory", 1<<20)
+	for i := range flood {
+		l := start("mallory", i)
+		k.pass(200 * time.Millisecond)
+		m.End(l.ID, l.Generation, "", "exit code 0", new(0), k.Moment)
+		if i%10 == 0 {
+			write()
+		}
+		if n, err := s.lines.Size(k.Date.UTC().Format(time.DateOnly)); err != nil || n > 512<<10 {
+			t.Fatalf("after %d leases the file has %d bytes: %v", i, n, err)
+		}
+	}
+	k.pass(10 * time.Second)
+	m.End(long.ID, long.Generation, "", "", nil, k.Moment)
+	write()
+
+	again := store(t, s.dir, Limits{}) // As after a restart.
+	rows, _, lost := total(t, again, By{User: true})
+	if len(rows) != 2 || rows[0].Starts != calm || rows[0].Ends != calm || rows[0].Held != calm*10_000 || lost != 0 {
+		t.Errorf("%+v, %d lost", rows, lost)
+	}
+	if r := rows[1]; r.Starts != flood+1 || r.Ends != flood+1 || r.Exits["0"] != flood || r.Held < flood*200 {
+		t.Errorf("of the flood: %+v", r)
+	}
+	rows, _, _ = total(t, again, By{User: true, Lease: true})
+	calmRows, newest := 0, false
+	for _, r := range rows {
+		if r.User == "alice" {
+			calmRows++
+		}
+		newest = newest || r.Lease == fmt.Sprintf("mallory-%d", flood-1)
+	}
+	if calmRows != calm || !newest {
+		t.Errorf("%d leases of alice, the newest of mallory: %v", calmRows, newest)
+	}
+	recent, err := again.Recent()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write(m.Take(k.Moment, AllLeases)); err == nil || !strings.Contains(err.Error(), "the most is 32 MiB") {
-		t.Errorf("wrote to a file that is too large: %v", err)
+	if u := FindUnfinished(recent); len(u) > 0 {
+		t.Errorf("unfinished after a restart: %+v", u[0].Last)
+	}
+}
+
+// TestADayThatIsFull: a file that cannot be made small enough takes the records of users who have less than their part, and
+// counts those of the others.
+func TestADayThatIsFull(t *testing.T) {
+	dir := t.TempDir()
+	s := store(t, dir, Limits{})
+	k := newClock()
+	m := NewMeter("a")
+	for i := range 400 {
+		l := train(k)
+		l.ID, l.Generation, l.User = fmt.Sprintf("long-%d", i), uint64(i), "mallory"
+		m.Start(l, k.Moment)
+	}
+	if err := s.Write(m.Take(k.Moment, AllLeases)); err != nil {
+		t.Fatal(err)
+	}
+	s = store(t, dir, Limits{})
+	s.foldAbove, s.dayBytes, s.Live = 32<<10, 64<<10, m.Live
+	l := train(k)
+	l.ID, l.Generation, l.User = "small", 1<<20, "alice"
+	m.Start(l, k.Moment)
+	k.pass(time.Minute)
+	if err := s.Write(m.Take(k.Moment, AllLeases)); err != nil {
+		t.Fatal(err)
+	}
+	rows, _, lost := total(t, s, By{User: true})
+	if len(rows) != 2 || rows[0].User != "alice" || rows[0].Held != 60_000 || rows[0].Starts != 1 || lost != 400 {
+		t.Errorf("%+v, %d lost", rows, lost)
 	}
 }
 
