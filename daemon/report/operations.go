@@ -40,10 +40,29 @@ func (o *operations) Begin(id, kind, by string, plan api.Plan) api.Operation {
 	// An id names one operation: a retry that finds nothing to do has the id of the one before it.
 	o.all = slices.DeleteFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p.op.ID == id })
 	o.all = append(o.all, op)
-	if len(o.all) > keptOperations {
-		o.all = slices.DeleteFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p != op && len(o.all) > keptOperations })
+	for len(o.all) > keptOperations && o.forgetLocked() {
 	}
 	return copyOf(op)
+}
+
+// forgetLocked removes the oldest ended operation of the caller with the most of them, and reports whether there is one. Leases
+// of members make operations of the daemon, which must not push out those of administrators.
+func (o *operations) forgetLocked() bool {
+	ended, most := map[string]int{}, ""
+	for _, p := range o.all {
+		if p.op.Finished == nil {
+			continue
+		}
+		by := p.op.By
+		if ended[by]++; ended[by] > ended[most] {
+			most = by
+		}
+	}
+	i := slices.IndexFunc(o.all, func(p *operation) bool { return p.op.Finished != nil && p.op.By == most })
+	if i >= 0 {
+		o.all = slices.Delete(o.all, i, i+1)
+	}
+	return i >= 0
 }
 
 // copyOf returns a copy that shares no changing part.

@@ -120,3 +120,18 @@ func TestOperationsAreForgotten(t *testing.T) {
 		t.Error("the oldest was not forgotten")
 	}
 }
+
+// What the daemon does for leases of members pushes no operation of an administrator out.
+func TestOperationsOfOthersAreKept(t *testing.T) {
+	o := newOperations()
+	o.Begin("apply-1", "apply", "root", api.Plan{})
+	o.End("apply-1", "failed", nil)
+	for i := range 3 * keptOperations {
+		id := fmt.Sprint("dynamic-", i)
+		o.Begin(id, "dynamic", "gpushared", api.Plan{})
+		o.End(id, "done", nil)
+	}
+	if _, ok := o.Get(t.Context(), "apply-1", 0); !ok || len(o.all) > keptOperations {
+		t.Errorf("the apply is kept: %v, of %d", ok, len(o.all))
+	}
+}
