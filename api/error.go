@@ -194,3 +194,6 @@ func start(s string, n int) string {
 	}
 	return s[:n]
 }
+
+// MaxRequest is how many bytes the body of a request has at most.
+const MaxRequest = 1 << 20

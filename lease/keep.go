@@ -3,7 +3,6 @@ package lease
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/text"
@@ -11,38 +10,16 @@ import (
 
 // What is kept of one user: a caller decides how long a command is and how many leases they request.
 const (
-	// MaxKept is how much is kept of a command, and of each text about a lease, in bytes. The process gets its whole command.
-	MaxKept = 1 << 10
-	// maxKeptArguments is how many arguments of a command are kept: an empty one has no bytes, but a header in memory.
-	maxKeptArguments = 128
+	// MaxKept is how much is kept of a command, and of each text about a lease, in bytes.
+	MaxKept = text.KeptCommand
 	// maxPerUser is how many leases one user may have at once, with those that wait. Each change of a lease writes all.
 	maxPerUser = 128
 	// maxWaiting is how many places one user may wait for at once: every change of the node evaluates all waiting requests.
 	maxWaiting = 64
 )
 
-// ShortCommand returns a copy of a command with at most that many bytes, counting one after each argument. What is cut ends
-// with an ellipsis and the length of the whole.
-func ShortCommand(argv []string, most int) []string {
-	whole := 0
-	for _, arg := range argv {
-		whole += len(arg) + 1
-	}
-	if whole <= most && len(argv) <= maxKeptArguments {
-		return slices.Clone(argv)
-	}
-	end := fmt.Sprintf("… (cut, %d bytes)", whole)
-	left := most - len(end) - 1
-	var short []string
-	for _, arg := range argv[:min(len(argv), maxKeptArguments-1)] {
-		if len(arg) >= left {
-			end = text.UpTo(arg, left) + end
-			break
-		}
-		short, left = append(short, strings.Clone(arg)), left-len(arg)-1 // A part of a string would keep the whole in memory.
-	}
-	return append(short, end)
-}
+// ShortCommand returns a copy of a command with at most that many bytes.
+func ShortCommand(argv []string, most int) []string { return text.ShortCommand(argv, most) }
 
 // tooManyLocked returns why a user may have no further lease at all, nil if they may.
 func (t *Table) tooManyLocked(r *Request) error {

@@ -4,40 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/gpushare/gpushare/api"
 )
-
-func TestShortCommand(t *testing.T) {
-	long := strings.Repeat("ä", 1<<19)
-	for name, c := range map[string]struct {
-		argv []string
-		most int
-		want string // joined with a bar; empty: only the size matters
-	}{
-		"short":          {[]string{"python", "train.py"}, 100, "python|train.py"},
-		"exactly":        {[]string{"python", "train.py"}, 16, "python|train.py"},
-		"one too many":   {[]string{"python", "train.py", strings.Repeat("x", 20)}, 36, "python|train.py|… (cut, 37 bytes)"},
-		"long":           {[]string{"sh", "-c", long}, MaxKept, ""},
-		"many":           {strings.Split(strings.Repeat("x ", 1<<19), " "), MaxKept, ""},
-		"empty ones":     {make([]string, 1<<20), MaxKept, ""},
-		"no command":     {nil, 10, ""},
-		"first too long": {[]string{long}, 200, ""},
-	} {
-		got := ShortCommand(c.argv, c.most)
-		text := strings.Join(got, "|")
-		if c.want != "" && text != c.want {
-			t.Errorf("%s: %q, want %q", name, text, c.want)
-		}
-		if len(text) > c.most || len(got) > maxKeptArguments || !utf8.ValidString(text) {
-			t.Errorf("%s: %d bytes, %d arguments", name, len(text), len(got))
-		}
-		if cut := len(strings.Join(c.argv, " ")) >= c.most; cut != strings.Contains(text, "… (cut, ") {
-			t.Errorf("%s: %q does not say whether it was cut", name, text)
-		}
-	}
-}
 
 // A caller decides how long a command is and how often they call: neither is kept without a limit, nor written.
 func TestAUserCannotFillTheTable(t *testing.T) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Exit codes of run itself. Otherwise the exit code is that of the command.
@@ -68,6 +70,8 @@ refused, because the service would not have them. The id of the lease is printed
 			if detach {
 				return a.detach(cmd, path, r, silent)
 			}
+			// The daemon only shows it: this process executes the whole, which may be longer than a request.
+			r.Command = text.ShortCommand(args, text.KeptCommand)
 			return a.become(cmd, path, args, r, silent)
 		},
 	}
@@ -171,6 +175,21 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api
 	return granted, nil
 }
 
+// requestSize is how long a request is when it is sent.
+func requestSize(r *api.LeaseRequest) (int, error) {
+	b, err := json.Marshal(r)
+	return len(b), err
+}
+
+// sizeOf is how many bytes texts have, with the byte that ends each.
+func sizeOf(list []string) uint64 {
+	n := 0
+	for _, s := range list {
+		n += len(s) + 1
+	}
+	return uint64(n)
+}
+
 // detach starts the command as a service.
 func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent bool) error {
 	absolute, err := filepath.Abs(path)
@@ -184,6 +203,13 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
 	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: mask}
+	if n, err := requestSize(&r); err == nil && n > api.MaxRequest {
+		return &exitError{code: exitRunCannot, err: &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot run %s in the background: its arguments have %s and its environment %s, and together they may have %s", text.Short(path, 200), text.Bytes(sizeOf(r.Command)), text.Bytes(sizeOf(a.env)), text.Bytes(api.MaxRequest)),
+			Hint:    "run it without --detach, pass long lists in a file, or remove variables: env -i PATH=\"$PATH\" HOME=\"$HOME\" gpushare run --detach -- …",
+		}}
+	}
 	granted, err := a.granted(cmd, r, silent)
 	if err != nil {
 		return err

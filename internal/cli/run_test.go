@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -25,14 +26,20 @@ import (
 // asGpushare makes the test binary the command line: run becomes another program, which a test cannot.
 const asGpushare = "GPUSHARE_TEST_ARGS"
 
+// ownArguments is the value that takes the arguments of the process.
+const ownArguments = "argv"
+
 func becomeGpushare() (code int, set bool) {
 	args, set := os.LookupEnv(asGpushare)
 	if !set {
 		return 0, false
 	}
-	var argv []string
-	if err := json.Unmarshal([]byte(args), &argv); err != nil {
-		return 99, true
+	argv := os.Args[1:]
+	if args != ownArguments { // One variable has at most 128 KiB.
+		argv = nil
+		if err := json.Unmarshal([]byte(args), &argv); err != nil {
+			return 99, true
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -101,6 +108,55 @@ func TestRunBecomesTheCommand(t *testing.T) {
 		t.Errorf("the command is process %s: it should be the calling process", pid)
 	}
 	golden(t, "run", "$ gpushare run -t red --wait -- sh -c …\n── standard error\n"+errs.String())
+}
+
+// TestRunOfALongCommand: Linux starts a program with 2 MiB of arguments and environment, and a request has at most 1 MiB.
+func TestRunOfALongCommand(t *testing.T) {
+	long := func(prefix string) (list []string) {
+		for i := range 13 {
+			list = append(list, fmt.Sprintf("%s%d=%s", prefix, i, strings.Repeat("x", 100_000)))
+		}
+		return list
+	}
+	run := func(t *testing.T, body *int, env []string, args ...string) (string, error) {
+		t.Helper()
+		socket := fakeDaemon(t, routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			b, err := io.ReadAll(q.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			*body = len(b)
+			granted()(w, q)
+		})})
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), self, args...)
+		cmd.Env = append(append(os.Environ(), env...), "GPUSHARE_SOCKET="+socket, asGpushare+"="+ownArguments)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for name, c := range map[string]struct{ env, args []string }{
+		"arguments":   {nil, append([]string{"run", "-q", "--", "sh", "-c", "echo $#"}, long("")...)},
+		"environment": {long("V"), []string{"run", "-q", "--", "sh", "-c", "echo ${#V12}"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var body int
+			out, err := run(t, &body, c.env, c.args...)
+			if err != nil || !strings.Contains(out, map[bool]string{true: "12\n", false: "100000\n"}[c.env == nil]) {
+				t.Errorf("%v:\n%s", err, out)
+			}
+			if body == 0 || body > 64<<10 {
+				t.Errorf("the request has %d bytes", body)
+			}
+			out, err = run(t, &body, c.env, slices.Replace(slices.Clone(c.args), 1, 2, "--detach")...)
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(out, "in the background: its arguments have") || strings.Contains(out, "spec") {
+				t.Errorf("detached: %v:\n%s", err, out)
+			}
+		})
+	}
 }
 
 func TestRunQuietly(t *testing.T) {

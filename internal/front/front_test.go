@@ -201,7 +201,7 @@ func TestRefusalsGoToTheDaemon(t *testing.T) {
 		{"no JSON", "POST /v1/leases" + head + body("a: [*b]"), 400, "POST /v1/leases", "invalid character"},
 		{"a key twice", "POST /v1/leases" + head + body(`{"command":["x"],"command":["y"]}`), 400, "POST /v1/leases", "more than once"},
 		{"deep lists", "POST /v1/leases" + head + body(strings.Repeat("[", 4000)), 400, "POST /v1/leases", "levels"},
-		{"too long", "POST /v1/leases" + head + body(strings.Repeat(" ", request.MaxBody+1)), 400, "POST /v1/leases", "larger than 1 MiB"},
+		{"too long", "POST /v1/leases" + head + body(strings.Repeat(" ", request.MaxBody+1)), 400, "POST /v1/leases", "the request of a lease is larger than 1 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			res, text := answerTo(t, d.connect(t), c.request)

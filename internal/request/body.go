@@ -70,10 +70,23 @@ func Body(w http.ResponseWriter, q *http.Request, take func(n int) error) ([]byt
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the request did not arrive within %v", ReadTimeout)}
 	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB", Hint: "a spec of this size is probably a mistake"}
+		return nil, tooLarge(q)
 	}
 	if _, refused := errors.AsType[*api.Error](err); refused {
 		return nil, err
 	}
 	return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()} // Its caller went away, or sent no chunks.
+}
+
+// tooLarge says what a request was that has too many bytes.
+func tooLarge(q *http.Request) *api.Error {
+	e := &api.Error{Kind: api.KindInvalid, Message: "the request is larger than 1 MiB", Hint: "this is probably a mistake"}
+	switch q.URL.Path {
+	case "/v1/spec":
+		e.Message, e.Hint = "the document is larger than 1 MiB", "a spec of this size is probably a mistake"
+	case "/v1/leases":
+		e.Message = "the request of a lease is larger than 1 MiB: its command and, of a detached one, its environment have at most that together"
+		e.Hint = "pass long lists in a file, or remove variables"
+	}
+	return e
 }

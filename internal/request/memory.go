@@ -12,7 +12,7 @@ import (
 // Bodies of requests take memory while they arrive, and as long as their handler keeps what they have. A small part of each
 // user needs no permission; the rest comes out of what all users have together. Root has no limit.
 const (
-	MaxBody       = 1 << 20             // bytes of one body
+	MaxBody       = api.MaxRequest      // bytes of one body
 	OwnBody       = 128 << 10           // bytes of each user that need no permission
 	maxBodies     = 4 << 20             // bytes of all users, besides OwnBody of each
 	maxBodyOfUser = MaxBody + MaxBody/4 // bytes
