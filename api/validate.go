@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Validate finds everything that is wrong with the spec by itself, whatever the hardware is. Each finding has its path
@@ -475,12 +476,18 @@ func (m *Members) validate(c *checker, at string) {
 		seen := map[string]bool{}
 		for i, n := range list.names {
 			p := fmt.Sprintf("%s.%s[%d]", at, list.key, i)
-			if n == "" || len(n) > 255 || strings.ContainsAny(n, ":/,* \t\n") || n[0] == '-' {
-				c.add(p, "%s cannot be the name of a %s: write the name that the host knows", quote(n), list.what)
+			if !nameOfHost(n) {
+				c.add(p, "%s cannot be the name of a %s: write the name that the host knows, as getent prints it", quote(n), list.what)
 			}
 			c.distinct(seen, n, p)
 		}
 	}
+}
+
+// nameOfHost reports whether a user or a group may have the name. Directories have names with spaces, and a domain before them:
+// "CORP\domain users", "domain users@corp.example". No name has what separates fields and members in passwd and group.
+func nameOfHost(n string) bool {
+	return n != "" && len(n) <= 255 && !strings.ContainsAny(n, ":,*") && !strings.ContainsFunc(n, unicode.IsControl) && n[0] != '-' && strings.TrimSpace(n) == n
 }
 
 func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {

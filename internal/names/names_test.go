@@ -428,3 +428,40 @@ func TestParse(t *testing.T) {
 		}
 	})
 }
+
+// TestNamesOfADirectory: Active Directory has groups and users with spaces, and winbind and sssd put the domain before or after
+// them, and answer in lower case.
+func TestNamesOfADirectory(t *testing.T) {
+	h := newFixture(t, `
+kind=$1; shift; missing=0
+for key; do
+	case "$kind:$key" in
+	'group:CORP\Domain Users'|'group:CORP\domain users') printf '%s\n' 'CORP\domain users:x:10513:' ;;
+	'group:domain users@corp.example') printf '%s\n' 'domain users@corp.example:*:20513:jane doe@corp.example' ;;
+	'group:gpu team 7') printf '%s\n' 'gpu team 7:x:30007:' ;;
+	'passwd:CORP\jane doe') printf '%s\n' 'CORP\jane doe:*:11001:10513:Jane:/home/jane:/bin/sh' ;;
+	'passwd:node 10') printf '%s\n' 'node 10:*:11002:10513::/:/bin/sh' ;;
+	'initgroups:CORP\jane doe') printf '%-21s %s\n' "$key" '10513 30007' ;;
+	'initgroups:node 10') printf '%-21s %s\n' "$key" '10513' ;;
+	*) missing=2 ;;
+	esac
+done
+exit $missing`)
+	h.refresh(t, []string{`CORP\jane doe`, "node 10"}, []string{`CORP\Domain Users`, `CORP\domain users`, "domain users@corp.example", "gpu team 7", "gpu team"})
+	h.group(t, `CORP\Domain Users`, 10513, Present)
+	h.group(t, `CORP\domain users`, 10513, Present)
+	h.group(t, "domain users@corp.example", 20513, Present)
+	h.group(t, "gpu team 7", 30007, Present)
+	h.group(t, "gpu team", -1, Absent)
+	h.user(t, `CORP\jane doe`, 11001, Present)
+	for user, want := range map[string][]int{`CORP\jane doe`: {10513, 30007}, "node 10": {10513}} {
+		got, err := h.GroupsOf(t.Context(), user)
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("groups of %q: %v (-want +got):\n%s", user, err, d)
+		}
+	}
+	h.script(t, `case $1 in passwd) echo 'eve:*:11003:10513::/:/bin/sh' ;; *) echo 'mallory 0 10' ;; esac`)
+	if got, err := h.GroupsOf(t.Context(), "eve"); err == nil {
+		t.Errorf("the groups of another user are taken: %v", got)
+	}
+}

@@ -208,13 +208,18 @@ func (d *Directory) groupsOfEntry(ctx context.Context, user *entry) ([]int, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user.name, err)
 	}
-	// The name and then numbers. The primary group is missing; passwd has it.
-	f := strings.Fields(string(b))
-	if len(f) == 0 {
+	// The name as it was asked for, and then numbers. A name may have spaces, and after them digits that are no group. The primary
+	// group is missing; passwd has it.
+	line := strings.TrimSpace(string(b))
+	if line == "" {
 		return nil, fmt.Errorf("cannot read the groups of %s: %w", user.name, ErrUnknown)
 	}
+	rest, ok := strings.CutPrefix(line, user.name)
+	if !ok || rest != "" && !strings.ContainsAny(rest[:1], " \t\n") {
+		return nil, fmt.Errorf("cannot read the groups of %s: getent answers about another name: %.80q", user.name, line)
+	}
 	out := []int{user.primary}
-	for _, word := range f[1:] {
+	for _, word := range strings.Fields(rest) {
 		if gid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(out, int(gid)) {
 			out = append(out, int(gid))
 		}
