@@ -140,7 +140,7 @@ var rules = map[string]rule{
 	"daemon/mpsfault":     {own: join(shared, "internal/procfs", "mps"), why: manager},
 	"daemon/health":       {own: join(shared, "health", "internal/kernellog"), why: manager},
 	"daemon/mpsaccess":    {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/status":       {own: join(shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "quota"), why: manager},
+	"daemon/status":       {own: join(shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota"), why: manager},
 	"daemon/host":         {wiring: true, why: "host says which adapter serves which manager"},
 	"daemon":              {wiring: true, others: []string{"go.yaml.in/yaml/v3"}, why: "daemon is the wiring"},
 }

@@ -48,6 +48,7 @@ const (
 	ExitDegraded    = 6
 	ExitInfeasible  = 7
 	ExitChanges     = 10 // plan --exit-code: something would change
+	ExitIncomplete  = 11 // plan --exit-code: something differs that no step can change, or could not be read
 )
 
 // Kinds lists the closed set.

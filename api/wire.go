@@ -558,13 +558,25 @@ type Plan struct {
 	Steps         []PlanStep `json:"steps"`
 	Warnings      []string   `json:"warnings,omitempty"`
 	Disturbs      []string   `json:"disturbs,omitempty"`
-	Held          []HeldGPU  `json:"held,omitempty"`    // the GPUs that it leaves as they are, because they do not answer
-	Observe       bool       `json:"observe,omitempty"` // enforce: observe; the steps are not carried out
-	Diff          *Diff      `json:"diff,omitempty"`    // if requested
+	Held          []HeldGPU  `json:"held,omitempty"` // the GPUs that it leaves as they are, because they do not answer
+	// Unreachable is what differs from the spec, or could not be read, and has no step, with the reasons.
+	Unreachable []Unreachable `json:"unreachable,omitempty"`
+	Observe     bool          `json:"observe,omitempty"` // enforce: observe; the steps are not carried out
+	Diff        *Diff         `json:"diff,omitempty"`    // if requested
 	// EstimatedSeconds is the expected duration with GPUs in parallel, from measurements on this node; absent if a kind of
 	// step was never measured.
 	EstimatedSeconds float64 `json:"estimated_seconds,omitempty"`
 }
+
+// Unreachable is a part of the node that no step of a plan brings to the spec.
+type Unreachable struct {
+	GPU    string `json:"gpu,omitempty"` // absent: it is about the node
+	Reason string `json:"reason"`
+	Hint   string `json:"hint,omitempty"` // what helps
+}
+
+// Complete reports whether the steps of the plan lead to the whole spec.
+func (p *Plan) Complete() bool { return len(p.Held)+len(p.Unreachable) == 0 }
 
 // HeldGPU is a GPU that a change leaves as it is, because it does not answer.
 type HeldGPU struct {

@@ -329,7 +329,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
 	d.viewer = &status.Viewer{
 		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Unconfined: d.unconfined, Attribution: d.attribution, Policy: d.policy,
+		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Unconfined: d.unconfined, Attribution: d.attribution, Policy: d.policy, Power: d.changes.Power,
 		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases, Health: d.health},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.

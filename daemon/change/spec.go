@@ -202,7 +202,8 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		err.InUseBy = planner.ConflictingUsers(hardware.Problems, p.node, use)
 		return err
 	}
-	nodeSteps, nodeErr := planner.PlanNodeSteps(p.want, p.node, cs.Policy.NodeInput(p.want, p.node, hardware.Steps))
+	in := cs.Policy.NodeInput(p.want, p.node, hardware.Steps)
+	nodeSteps, nodeErr := planner.PlanNodeSteps(p.want, p.node, in)
 	if nodeErr != nil {
 		return nodeErr
 	}
@@ -235,7 +236,13 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	p.plan = api.Plan{
 		SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Observe: !p.want.Enforcing(),
-		Held: p.plan.Held,
+		Held: p.plan.Held, Unreachable: planner.UnreadParts(p.node, in),
+	}
+	if observing {
+		p.plan.Unreachable = append(p.plan.Unreachable, planner.UnreachableGPUs(hardware.Problems, p.node, cs.removesInstances)...)
+	}
+	if p.only == nil && p.same {
+		p.plan.Unreachable = append(p.plan.Unreachable, planner.StillHeld(cs.State, p.node, p.steps, hardware.Problems)...)
 	}
 	cs.State.Estimate(p.node, &p.plan)
 	if observing {

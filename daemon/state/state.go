@@ -35,6 +35,12 @@ func NewState(s *store.Store, lost bool) *State {
 // Desired is the spec in force.
 func (x *State) Desired() *Desired { return x.desired.Load() }
 
+// SpecUnread reports whether a spec was accepted that this version could not read: nothing is known of what the node should be.
+func (x *State) SpecUnread() bool {
+	acc := x.Stored().Accepted
+	return acc != nil && acc.Unmanaged != store.UnmanagedAll && x.Desired().Spec == nil
+}
+
 // SetDesired puts a spec in force.
 func (x *State) SetDesired(d *Desired) { x.desired.Store(d) }
 

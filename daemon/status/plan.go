@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
@@ -33,11 +34,17 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 // plan plans the spec in force, without authority.
 func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desired) (*api.Plan, error) {
 	out := &api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing()}
+	if v.State.SpecUnread() {
+		out.Unreachable = append(out.Unreachable, api.Unreachable{Reason: "the accepted spec cannot be read by this version", Hint: "apply a spec that this version reads"})
+	}
 	use := v.Attribution.UsageUnder(want, v.Attribution.OpenDevices(ctx, node.GPUs))
 	use.Done = ctx.Done()
 	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
 	out.Held = gpuSteps.TakeUnanswered(want, node)
-	nodeSteps, err := planner.PlanNodeSteps(want, node, v.Policy.NodeInput(want, node, gpuSteps.Steps))
+	caps := v.Power.Plan(ctx, want.PowerTargets(node), true)
+	gpuSteps.Steps = append(gpuSteps.Steps, caps.Steps...)
+	in := v.Policy.NodeInput(want, node, gpuSteps.Steps)
+	nodeSteps, err := planner.PlanNodeSteps(want, node, in)
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +57,9 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 			out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
 		}
 	}
+	removes := func(id gpu.UUID) bool { return want.Enforcing() && want.Manages(id) }
+	out.Unreachable = slices.Concat(out.Unreachable, planner.UnreachableGPUs(gpuSteps.Problems, node, removes),
+		planner.StillHeld(v.State, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held), planner.UnreadParts(node, in))
 	out.Steps, out.Empty = state.WireSteps(steps), len(steps) == 0
 	return out, nil
 }

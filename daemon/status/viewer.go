@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 )
 
@@ -51,8 +52,14 @@ type Viewer struct {
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy
 	Managers     Managers
+	Power        powerCaps
 
 	rendered renderCache
+}
+
+// powerCaps plans the limits of power.
+type powerCaps interface {
+	Plan(ctx context.Context, targets []power.Target, fresh bool) power.Plan
 }
 
 // freezer says why a lease is frozen.

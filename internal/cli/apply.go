@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -82,9 +84,16 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 	if a.json {
 		return a.applyJSON(cmd, res, how.noWait)
 	}
+	err = nil
+	if res.Operation == nil {
+		err = leftHeld(res)
+	}
+	if err != nil {
+		res.Plan.Unreachable = nil // The error has them.
+	}
 	a.plan(cmd.Context(), &res.Plan, res.Checked, res.Changed)
 	if res.Operation == nil {
-		if err := leftHeld(res); err != nil {
+		if err != nil {
 			return err
 		}
 		if res.Changed && !res.Checked {
@@ -145,19 +154,24 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 	return failed
 }
 
-// leftHeld is the outcome of an apply without steps that left GPUs as they are; nil if it left none.
+// leftHeld is the outcome of an apply without steps that left parts of the node as they are; nil if it left none.
 func leftHeld(res *api.ApplyResult) error {
 	held := res.Plan.Held
-	if len(held) == 0 || res.Checked || res.Plan.Observe {
+	if res.Plan.Complete() || res.Checked || res.Plan.Observe {
 		return nil
 	}
-	names := make([]string, len(held))
+	var names []string
+	var hint string
 	for i := range held {
-		names[i] = heldGPU(&held[i])
+		names = append(names, heldGPU(&held[i]))
+		hint = "a held GPU is changed when it answers again; '" + held[0].Command + "' tries it"
+	}
+	for i := range res.Plan.Unreachable {
+		names = append(names, res.Plan.Unreachable[i].Reason)
+		hint = cmp.Or(hint, res.Plan.Unreachable[i].Hint)
 	}
 	return &exitError{code: api.ExitDegraded, err: &api.Error{
-		Kind: api.KindDegraded, Message: fmt.Sprintf("generation %d is in force, but %s", res.Generation, strings.Join(names, "; ")),
-		Hint: "a held GPU is changed when it answers again; '" + held[0].Command + "' tries it",
+		Kind: api.KindDegraded, Message: fmt.Sprintf("generation %d is in force, but %s", res.Generation, strings.Join(names, "; ")), Hint: hint,
 	}}
 }
 
@@ -165,6 +179,17 @@ func leftHeld(res *api.ApplyResult) error {
 func (a *app) warnHeld(p *api.Plan) {
 	for i := range p.Held {
 		fmt.Fprintf(a.io.Err, "warning: %s; '%s' tries it\n", sentence(heldGPU(&p.Held[i])), printable(p.Held[i].Command))
+	}
+}
+
+// warnUnreachable says what no step changes, and what helps.
+func (a *app) warnUnreachable(p *api.Plan) {
+	for i := range p.Unreachable {
+		u := &p.Unreachable[i]
+		fmt.Fprintf(a.io.Err, "warning: not reached: %s\n", sentence(u.Reason))
+		if u.Hint != "" {
+			fmt.Fprintf(a.io.Err, "  %s\n", printable(u.Hint))
+		}
 	}
 }
 
@@ -179,8 +204,13 @@ func (a *app) planCommand() *cobra.Command {
 	var o client.ApplyOptions
 	c := &cobra.Command{
 		Use: "plan [-f FILE]", Short: "Show what would change, without changing it", Args: noArgs,
-		Long:    "With a file: what applying it would change. Without: how the node differs from the spec in force.",
-		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 10 when something would change",
+		Long: `With a file: what applying it would change. Without: how the node differs from the spec in force.
+
+With --exit-code there are three answers: 0, there is nothing to do; 10, something would change, and the whole spec is reached
+then; 11, something differs that no step can change, or could not be read: the reasons are on standard error, and in
+"unreachable" and "held" of --json. Another code means that nothing was planned: a file is refused, or the driver does not
+answer.`,
+		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 0, 10 or 11",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			plan, err := a.wouldChange(cmd, file, o)
 			if err != nil {
@@ -191,16 +221,21 @@ func (a *app) planCommand() *cobra.Command {
 			} else {
 				a.plan(cmd.Context(), plan, true, false)
 			}
-			if err == nil && exitCode && !plan.Empty {
+			switch {
+			case err != nil || !exitCode:
+				return err
+			case !plan.Complete():
+				return &exitError{code: api.ExitIncomplete}
+			case !plan.Empty:
 				return &exitError{code: api.ExitChanges}
 			}
-			return err
+			return nil
 		},
 	}
 	f := c.Flags()
 	f.StringVarP(&file, "file", "f", "", "a spec; - for standard input")
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
-	f.BoolVar(&exitCode, "exit-code", false, "exit with 10 when something would change")
+	f.BoolVar(&exitCode, "exit-code", false, "exit with 10 when something would change, with 11 when something differs that cannot be changed")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "plan as if --force were given to apply")
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "plan as if --allow-reset were given to apply")
@@ -227,8 +262,11 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 // says that the spec differs, even if the plan has no step.
 func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	for _, w := range p.Warnings {
-		fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
+		if !slices.ContainsFunc(p.Unreachable, func(u api.Unreachable) bool { return strings.HasSuffix(w, u.Reason) }) {
+			fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
+		}
 	}
+	a.warnUnreachable(p)
 	if checked || p.Observe {
 		a.warnHeld(p)
 	}
@@ -236,7 +274,9 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 		a.diff(p.Diff)
 	}
 	if p.Empty {
-		if changed {
+		if !p.Complete() && checked {
+			fmt.Fprintln(a.io.Out, "no step leads to the spec")
+		} else if changed {
 			fmt.Fprintln(a.io.Out, "no changes on the node, only to the spec")
 		} else {
 			fmt.Fprintln(a.io.Out, "no changes")

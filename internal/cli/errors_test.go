@@ -45,6 +45,9 @@ func TestExitCodes(t *testing.T) {
 
 func TestExitCodesOfVerbs(t *testing.T) {
 	well, ill := emptyNode(), labNode()
+	unreachable := api.Plan{Empty: true, Unreachable: []api.Unreachable{{GPU: gpu1, Reason: "7g.40gb at 0 is not managed by gpushare", Hint: "'gpushare mig remove 1 0' removes it"}}}
+	partly := labPlan()
+	partly.Unreachable = unreachable.Unreachable
 	for name, c := range map[string]struct {
 		routes routes
 		args   string
@@ -58,11 +61,20 @@ func TestExitCodesOfVerbs(t *testing.T) {
 		"plan with steps, without --exit-code": {routes{"GET /v1/plan": labPlan(), "GET /v1/status": well}, "plan", 0},
 		"plan with steps, as JSON":             {routes{"GET /v1/plan": labPlan()}, "plan --exit-code --json", 10},
 		"plan without steps":                   {routes{"GET /v1/plan": api.Plan{Empty: true}}, "plan --exit-code", 0},
-		"apply that ends with a hold":          {applying(operation("degraded", nil)), "apply -f -", 6},
-		"apply that ends so, as JSON":          {applying(operation("degraded", nil)), "apply -f - --json", 6},
-		"apply that fails for a process":       {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "in use"})), "apply -f -", 5},
-		"doctor that finds a failure":          {routes{"GET /v1/doctor": labDoctor()}, "doctor --json", 6},
-		"version without a daemon":             {routes{"GET /v1": &api.Error{Kind: api.KindUnavailable, Message: "it starts"}}, "version", 3},
+		"plan that cannot be made":             {routes{"GET /v1/plan": unreachable}, "plan --exit-code", 11},
+		"plan of a part that cannot be made":   {routes{"GET /v1/plan": partly, "GET /v1/status": well}, "plan --exit-code", 11},
+		"plan without a lost GPU":              {routes{"GET /v1/plan": api.Plan{Empty: true, Held: []api.HeldGPU{{Index: 1, Reason: "the GPU is lost"}}}}, "plan --exit-code --json", 11},
+		"plan that cannot be made, without it": {routes{"GET /v1/plan": unreachable}, "plan", 0},
+		"plan of a driver that is not loaded":  {routes{"GET /v1/plan": &api.Error{Kind: api.KindUnavailable, Message: "the driver is not loaded"}}, "plan --exit-code", 3},
+		"plan of a file that cannot be reached": {
+			routes{"PUT /v1/spec": api.ApplyResult{Checked: true, Plan: unreachable}}, "plan -f - --exit-code", 11,
+		},
+		"apply that reaches nothing":     {routes{"PUT /v1/spec": api.ApplyResult{Generation: 7, Plan: unreachable}}, "apply -f -", 6},
+		"apply that ends with a hold":    {applying(operation("degraded", nil)), "apply -f -", 6},
+		"apply that ends so, as JSON":    {applying(operation("degraded", nil)), "apply -f - --json", 6},
+		"apply that fails for a process": {applying(operation("failed", &api.Error{Kind: api.KindInUse, Message: "in use"})), "apply -f -", 5},
+		"doctor that finds a failure":    {routes{"GET /v1/doctor": labDoctor()}, "doctor --json", 6},
+		"version without a daemon":       {routes{"GET /v1": &api.Error{Kind: api.KindUnavailable, Message: "it starts"}}, "version", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := run(t, c.routes, "version: v1\n", strings.Fields(c.args)...); r.code != c.code {

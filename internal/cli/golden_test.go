@@ -54,6 +54,7 @@ func TestTexts(t *testing.T) {
 	notDone.Observe, notDone.Disturbs, notDone.Warnings = true, nil, nil
 	one1 := api.Plan{SchemaVersion: 1, Generation: 8, Steps: labPlan().Steps[3:4]}
 	one1.Steps[0].Text = "create the cgroup slice of vision"
+	outOfReach := api.Unreachable{GPU: gpu1, Reason: "GPU 1: 7g.40gb at 0 is not managed by gpushare", Hint: "'gpushare mig remove 1 0' removes what gpushare does not manage"}
 	waits := operation("failed", &api.Error{Kind: api.KindInUse, Message: "a process does not end"})
 	waits[1].Plan.Steps[4].State, waits[1].Plan.Steps[4].WaitsFor = "doing", "pid 4711 (python) was killed and has not exited: it is traced by pid 4712 (gdb) of root, which is not stopped: it belongs to root"
 	retried := operation("done", nil)
@@ -197,6 +198,7 @@ func TestTexts(t *testing.T) {
 		"lease-release-ended":      {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "see 'gpushare lease list'"}}, "", "lease release vision-gone"},
 		"plan":                     {routes{"GET /v1/plan": labPlan(), "GET /v1/status": labNode()}, "", "plan"},
 		"plan-empty":               {routes{"GET /v1/plan": api.Plan{SchemaVersion: 1, Empty: true}}, "", "plan --exit-code"},
+		"plan-unreachable":         {routes{"GET /v1/plan": api.Plan{SchemaVersion: 1, Empty: true, Warnings: []string{outOfReach.Reason}, Unreachable: []api.Unreachable{outOfReach}}}, "", "plan --exit-code"},
 		"plan-one-step":            {routes{"GET /v1/plan": one1}, "", "plan --exit-code"},
 		"plan-observing":           {routes{"GET /v1/plan": notDone, "GET /v1/status": labNode()}, "", "plan"},
 		"plan-without-numbers":     {routes{"GET /v1/plan": labPlan(), "GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "plan"},

@@ -83,7 +83,7 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	root.SetErr(stdio.Err)
 	cmd, err := root.ExecuteContextC(ctx)
 	code := a.report(cmd, err)
-	if err := out.failed(); err != nil && (code == api.ExitOK || code == api.ExitChanges) {
+	if err := out.failed(); err != nil && (code == api.ExitOK || code == api.ExitChanges || code == api.ExitIncomplete) {
 		code = api.ExitFailed
 		a.refusal(&api.Error{Kind: api.KindInternal, Message: "cannot write the output: " + err.Error(), Hint: "what was written is incomplete"}, code)
 	}

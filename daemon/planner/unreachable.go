@@ -1,0 +1,69 @@
+package planner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// UnreachableGPUs are the GPUs that no step of a plan without authority brings to the spec, with the reasons and the commands
+// that help. removes reports whether 'gpushare mig remove' works on a GPU.
+func UnreachableGPUs(problems map[gpu.UUID]error, node *observe.Node, removes func(gpu.UUID) bool) []api.Unreachable {
+	var out []api.Unreachable
+	for _, id := range slices.Sorted(maps.Keys(problems)) {
+		r := Remedies{Node: node, Removes: removes}
+		r.Command = "gpushare gpu retry " + r.name(id)
+		out = append(out, api.Unreachable{GPU: string(id), Reason: problems[id].Error(), Hint: r.hint(id, problems[id])})
+	}
+	return out
+}
+
+// StillHeld are the GPUs that a failed change left, that have what the spec says by now and that take no lease until a retry:
+// a plan has no step for them. Those of problems have their own reason.
+func StillHeld(st *state.State, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error) []api.Unreachable {
+	var out []api.Unreachable
+	held := st.Held()
+	for _, id := range slices.Sorted(maps.Keys(held)) {
+		g, ok := node.GPU(id)
+		if !ok || g.Err != nil || problems[id] != nil || slices.ContainsFunc(steps, func(s step.Step) bool { return s.GPU == string(id) }) {
+			continue
+		}
+		out = append(out, api.Unreachable{
+			GPU: string(id), Reason: fmt.Sprintf("GPU %d (%s) is held: %s", g.Identity.Index, id, held[id]), Hint: RetryHint(g, "tries it again"),
+		})
+	}
+	return out
+}
+
+// UnreadParts are the parts of the node that could not be read: their plan has no step, and it is not known whether it needs one.
+func UnreadParts(node *observe.Node, in NodeInput) []api.Unreachable {
+	const hint = "'gpushare doctor' has more"
+	var out []api.Unreachable
+	if node.LoginFiltersErr != nil {
+		out = append(out, api.Unreachable{Reason: "cannot read whether logins have access to managed GPUs: " + node.LoginFiltersErr.Error(), Hint: hint})
+	}
+	if in.MigrationDenied != nil {
+		if _, err := in.MigrationDenied(); err != nil {
+			out = append(out, api.Unreachable{Reason: "cannot read whether moving processes out of leases is denied: " + err.Error(), Hint: hint})
+		}
+	}
+	return out
+}
+
+// UnlimitedGPUs are the GPUs whose power limit cannot be read, or cannot be what the spec says. Those that are held have their own
+// reason.
+func UnlimitedGPUs(problems map[gpu.UUID]error, held []api.HeldGPU) []api.Unreachable {
+	var out []api.Unreachable
+	for _, id := range slices.Sorted(maps.Keys(problems)) {
+		if !containsGPU(held, id) {
+			out = append(out, api.Unreachable{GPU: string(id), Reason: "cannot plan the power limit: " + problems[id].Error()})
+		}
+	}
+	return out
+}
