@@ -162,6 +162,7 @@ func (w *virtual) startDaemon() {
 	ctx, stop := context.WithCancel(context.Background())
 	w.fakeWorker = &fakeWorker{Driver: w.node.Driver(1000 + w.runs), w: w, runCtx: ctx, unresponsive: map[gpu.UUID]bool{}}
 	fake := w.fakeWorker
+	fake.Exclude(fake.excludes)
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
 		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
@@ -384,8 +385,16 @@ func (s *fakeWorker) Unpark() {
 	defer s.mu.Unlock()
 	if s.parked {
 		s.parked, s.Driver = false, s.w.node.Driver(1000+s.w.runs)
+		s.Exclude(s.excludes)
 		clear(s.unresponsive)
 	}
+}
+
+// excludes reports whether a GPU did not answer: the worker that is started then does not access it.
+func (s *fakeWorker) excludes(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unresponsive[id]
 }
 
 func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {

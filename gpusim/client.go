@@ -99,15 +99,15 @@ func (c *Client) at(ctx context.Context, name string, h Handle, body func(target
 }
 
 // call makes a call: it counts the call, applies faults, waits for the GPU's callLock and for the latency, and runs body
-// with the node locked. A call whose ctx ends returns Timeout. Its effect is then either complete or absent.
+// with the node locked. A call whose ctx ends returns Timeout. Its effect is then complete or absent; that of a change that hangs
+// may come later, as in a kernel, which finishes a change whose caller has ended.
 func (c *Client) call(ctx context.Context, name string, g *device, body func() Ret) (ret Ret) {
 	n := c.node
 	n.mu.Lock()
 	n.calls[name]++
 	fault := n.matchFaultLocked(name, g)
-	wait := n.latencyLocked(name)
 	ready := n.cfg.State == DriverReady && (c.inits > 0 || name == "Init")
-	cleared := n.cleared
+	p := pendingCall{n: n, g: g, fault: fault, wait: n.latencyLocked(name), cleared: n.cleared, body: body}
 	n.mu.Unlock()
 	defer func() {
 		if ret != Success {
@@ -119,32 +119,63 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	if !ready && name != "Init" {
 		return Uninitialized
 	}
+	release := func() {}
 	if g != nil {
 		select {
 		case g.callLock <- struct{}{}:
-			defer func() { <-g.callLock }()
+			release = func() { <-g.callLock }
 		case <-ctx.Done():
 			return Timeout
 		}
 	}
-	if fault != nil && !fault.After {
-		if ret := n.applyFault(ctx, fault, g, cleared); ret != Success {
+	if fault == nil || fault.Do != FaultHang || !IsWrite(name) {
+		defer release()
+		return p.run(ctx)
+	}
+	done := make(chan Ret, 1)
+	go func() { // It ends when the fault is cleared, or with the node.
+		defer release()
+		done <- p.run(n.open)
+	}()
+	select {
+	case ret = <-done:
+		return ret
+	case <-ctx.Done():
+		return Timeout
+	}
+}
+
+// pendingCall is a call that has begun.
+type pendingCall struct {
+	n       *Node
+	g       *device
+	fault   *Fault
+	wait    time.Duration
+	cleared <-chan struct{}
+	body    func() Ret
+}
+
+// run applies the fault, waits for the latency and has the effect.
+func (p *pendingCall) run(ctx context.Context) Ret {
+	n := p.n
+	if p.fault != nil && !p.fault.After {
+		if ret := n.applyFault(ctx, p.fault, p.g, p.cleared); ret != Success {
 			return ret
 		}
 	}
-	if err := sleep(ctx, n.clock, wait); err != nil {
+	if err := sleep(ctx, n.clock, p.wait); err != nil {
 		return Timeout
 	}
 	n.mu.Lock()
 	before := n.changes
-	ret = body()
+	ret := p.body()
 	dirty := n.changes != before
 	n.mu.Unlock()
 	if dirty {
 		n.changed()
 	}
-	if fault != nil && fault.After {
-		if faultRet := n.applyFault(ctx, fault, g, cleared); faultRet != Success {
+	if p.fault != nil && p.fault.After {
+		if faultRet := n.applyFault(ctx, p.fault, p.g, p.cleared); faultRet != Success {
 			return faultRet
 		}
 	}

@@ -17,7 +17,12 @@ type Driver struct {
 	n      *Node
 	c      *Client
 	closed atomic.Bool // the process has ended: no further call is made
+
+	excluded func(gpu.UUID) bool // nil: no GPU is
 }
+
+// Exclude lets Node leave GPUs alone, as a worker does that was started without those that did not answer.
+func (d *Driver) Exclude(excluded func(gpu.UUID) bool) { d.excluded = excluded }
 
 // Driver opens the port as a privileged process with this pid.
 func (n *Node) Driver(pid int) *Driver { return &Driver{n: n, c: n.NVML(pid, true)} }
@@ -107,6 +112,10 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	}
 	for i := range info.GPUs {
 		id := &info.GPUs[i]
+		if d.excluded != nil && d.excluded(id.UUID) {
+			id.Error = gpu.ErrTimeout.Error()
+			continue
+		}
 		// A GPU that does not answer stays in the list.
 		if err := d.on(ctx, op, id.UUID, step{"DeviceGetHandleByIndex", func(*device) Ret { return Success }}); err != nil {
 			if errors.Is(err, gpu.ErrTimeout) {

@@ -1,6 +1,7 @@
 package gpusim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -127,7 +128,9 @@ type Node struct {
 	faultN    int
 	calls     map[string]uint64
 	failures  map[string]uint64
-	cleared   chan struct{} // closed and replaced when faults are cleared
+	cleared   chan struct{}   // closed and replaced when faults are cleared
+	open      context.Context // ends with Close
+	close     context.CancelFunc
 }
 
 // New returns a node that has just booted.
@@ -171,6 +174,7 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	if err := errors.Join(n.checkLinks(), n.checkMemoryLimits()); err != nil {
 		return nil, fmt.Errorf("cannot create node: %w", err)
 	}
+	n.open, n.close = context.WithCancel(context.Background())
 	n.bootLocked()
 	for i, g := range cfg.GPUs {
 		for _, want := range g.Layout {
@@ -191,6 +195,7 @@ func (n *Node) SetHooks(h Hooks) {
 
 // Close stops the node's timers. The node must not be used afterwards.
 func (n *Node) Close() {
+	n.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dropLocked()

@@ -272,6 +272,10 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 					s.Held = map[gpu.UUID]store.Held{}
 				}
 				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason, Since: cs.Now()}
+				if !ok || g.Err != nil {
+					g = nil
+				}
+				state.NoteUnconfirmed(s, id, g, outcome.Unknown(out[string(id)]), state.Epoch(node), r.Steps, cs.Now())
 			case out[string(id)].Dropped > 0:
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
@@ -386,6 +390,7 @@ func (cs *Changes) Resume(ctx context.Context) {
 
 // Restore creates the layouts of before a boot, a reload of the driver or a reset again, at the same placements.
 func (cs *Changes) Restore(node *observe.Node) {
+	cs.voidUnconfirmed(node)
 	want, st := cs.State.Desired(), cs.State.Stored()
 	if !want.Enforcing() || node.DriverErr != nil || cs.State.Changing() != nil {
 		return

@@ -79,3 +79,17 @@ func (cs *Changes) recordHeld(id gpu.UUID, generation uint64, reason string) {
 	}
 	cs.Events.Publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: reason})
 }
+
+// voidUnconfirmed forgets what changes may have created in an earlier boot or load of the driver.
+func (cs *Changes) voidUnconfirmed(node *observe.Node) {
+	if node.DriverErr != nil || cs.State.Changing() != nil || !state.VoidUnconfirmed(cs.State.Stored(), node, true) {
+		return
+	}
+	err := cs.State.Store.Update(func(s *store.State) error {
+		state.VoidUnconfirmed(s, node, false)
+		return nil
+	})
+	if err != nil {
+		cs.Log.Error("cannot record that instances ended with the boot", "error", err)
+	}
+}

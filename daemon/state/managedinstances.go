@@ -16,7 +16,7 @@ import (
 
 // ManagesInstance reports whether gpushare manages an instance: it created it, or it is in the layout, or it was imported.
 func (x *State) ManagesInstance(id gpu.UUID, in *gpu.Instance) bool {
-	a := x.Stored().Achieved[id]
+	a, _ := Owned(x.Stored(), id)
 	return IsManaged(&a, in)
 }
 
@@ -46,9 +46,14 @@ func InstanceGeneration(a *store.Achieved, at gpu.Placement) uint64 {
 func ManagedLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, records []store.InstanceRecord) {
 	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
 	changedAt, imported := CreatedBy(steps, g.Identity.UUID)
+	unconfirmed := s.Unconfirmed[g.Identity.UUID]
+	if !sameLoad(unconfirmed.Epoch, now) {
+		unconfirmed.Created = nil
+	}
 	kept := LayoutPlacements(e, g, was)
 	for _, in := range g.Instances {
 		created, changed := changedAt[in.Placement]
+		created = created || slices.ContainsFunc(unconfirmed.Created, func(c store.CreatedInstance) bool { return c.Is(in) })
 		if !(IsManaged(was, &in) && (same || created) || created || slices.Contains(kept, in.Placement)) {
 			continue
 		}

@@ -21,6 +21,7 @@ func RecordAchieved(s *store.State, want *Desired, g *observe.GPU, e store.Epoch
 	now.Layout, now.Instances = ManagedLayout(s, want.GPUs[id], g, &was, e, steps)
 	s.Achieved[id] = now
 	delete(s.Held, id)
+	delete(s.Unconfirmed, id)
 }
 
 // RecordUnread records a GPU whose steps were all verified, but that does not answer at the end. Its new instances are

@@ -18,6 +18,8 @@ type State struct {
 	Revisions []Revision `json:"revisions,omitempty"`
 	// Achieved is what each GPU was last read back as having reached.
 	Achieved map[gpu.UUID]Achieved `json:"achieved,omitempty"`
+	// Unconfirmed are the GPUs on which a change failed whose outcome was not read back.
+	Unconfirmed map[gpu.UUID]Unconfirmed `json:"unconfirmed,omitempty"`
 	// Held are the GPUs on which a change failed. No change touches them until a retry.
 	Held map[gpu.UUID]Held `json:"held,omitempty"`
 	// DrainedMPS are the GPUs whose MPS takes no new leases.
@@ -110,6 +112,24 @@ type Achieved struct {
 	MIG        bool             `json:"mig"`        // MIG mode is on
 	Layout     []gpu.Instance   `json:"layout,omitempty"`
 	Instances  []InstanceRecord `json:"instances,omitempty"` // of the layout's instances
+}
+
+// Unconfirmed is what a failed change of a GPU may have created, or may create yet.
+type Unconfirmed struct {
+	Since   time.Time         `json:"since"`
+	Epoch   Epoch             `json:"epoch"` // of the change: instances end with it
+	Created []CreatedInstance `json:"created"`
+}
+
+// CreatedInstance is an instance that a step creates.
+type CreatedInstance struct {
+	ProfileID uint32        `json:"profile_id"`
+	Placement gpu.Placement `json:"placement"`
+}
+
+// Is reports whether an instance is the created one.
+func (c CreatedInstance) Is(in gpu.Instance) bool {
+	return in.ProfileID == c.ProfileID && in.Placement == c.Placement
 }
 
 // InstanceRecord is what the driver does not report of a MIG instance that gpushare manages.

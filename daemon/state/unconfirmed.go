@@ -1,0 +1,86 @@
+package state
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/mig"
+)
+
+// NoteUnconfirmed records, for a GPU on which a change failed, what its steps may have created: that a call did not answer in
+// time does not mean that it did nothing. What is there now is recorded; if the GPU was not read back, or the outcome of a step is
+// not known, everything that they would create. g is nil if the GPU was not read back. The record stays until a change is
+// read back.
+func NoteUnconfirmed(s *store.State, id gpu.UUID, g *observe.GPU, unknown bool, e store.Epoch, steps []step.Step, now time.Time) {
+	made := createdInstances(steps, id)
+	if g != nil && !unknown {
+		made = slices.DeleteFunc(made, func(in store.CreatedInstance) bool { return !slices.ContainsFunc(g.Instances, in.Is) })
+	}
+	if len(made) == 0 {
+		return
+	}
+	u := s.Unconfirmed[id]
+	if !sameLoad(u.Epoch, e) {
+		u = store.Unconfirmed{Since: now, Epoch: e}
+	}
+	for _, in := range made {
+		if !slices.Contains(u.Created, in) {
+			u.Created = append(slices.Clone(u.Created), in)
+		}
+	}
+	if s.Unconfirmed == nil {
+		s.Unconfirmed = map[gpu.UUID]store.Unconfirmed{}
+	}
+	s.Unconfirmed[id] = u
+}
+
+// createdInstances are the instances that steps create on a GPU. An instance that they complete existed before.
+func createdInstances(steps []step.Step, id gpu.UUID) (out []store.CreatedInstance) {
+	for i := range steps {
+		var args mig.InstanceArgs
+		s := &steps[i]
+		if s.GPU == string(id) && s.Kind == mig.KindCreate && len(s.Undo) > 0 && json.Unmarshal(s.Args, &args) == nil {
+			out = append(out, store.CreatedInstance{ProfileID: args.ProfileID, Placement: args.Placement})
+		}
+	}
+	return out
+}
+
+// VoidUnconfirmed removes the records of GPUs whose instances ended with a boot or a load of the driver, and reports whether
+// there was one. With dry it only reports.
+func VoidUnconfirmed(s *store.State, node *observe.Node, dry bool) (any bool) {
+	for id, u := range s.Unconfirmed {
+		if EpochEnded(u.Epoch, node) {
+			any = true
+			if !dry {
+				delete(s.Unconfirmed, id)
+			}
+		}
+	}
+	return any
+}
+
+// Owned is what gpushare manages on a GPU: what it was last read back as having reached, and what a change whose outcome is not
+// known may have created. ok is false if neither is recorded.
+func Owned(st *store.State, id gpu.UUID) (a store.Achieved, ok bool) {
+	a, ok = st.Achieved[id]
+	u, has := st.Unconfirmed[id]
+	if !has {
+		return a, ok
+	}
+	a.Layout = slices.Clone(a.Layout)
+	for _, in := range u.Created {
+		if !slices.ContainsFunc(a.Layout, in.Is) {
+			a.Layout = append(a.Layout, gpu.Instance{ProfileID: in.ProfileID, Placement: in.Placement})
+		}
+	}
+	return a, true
+}
+
+// sameLoad reports whether instances of one epoch exist in the other, as far as boots and loads of the driver end them.
+func sameLoad(a, b store.Epoch) bool { return a.Boot == b.Boot && a.Driver == b.Driver }
