@@ -106,11 +106,7 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 			cs.resets.noteOne(id)
 		}
 	}
-	for id := range s.Achieved {
-		if !p.want.Manages(id) {
-			delete(s.Achieved, id)
-		}
-	}
+	state.RecordLeft(s, p.want)
 	for id := range s.Held {
 		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
 			delete(s.Held, id)

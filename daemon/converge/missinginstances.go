@@ -1,6 +1,7 @@
 package converge
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/gpushare/gpushare/daemon/state"
@@ -13,13 +14,18 @@ import (
 // is another one, although it has the same UUIDs. On a GPU with instances on demand it is foreign.
 func (cv *Converger) recordMissing(node *observe.Node) {
 	want := cv.State.Desired()
-	if node.DriverErr != nil || cv.State.LastChangeSeq() > node.Seq || cv.State.Changing() != nil || !want.Enforcing() {
+	if node.DriverErr != nil || cv.State.LastChangeSeq() > node.Seq || cv.State.Changing() != nil {
 		return
 	}
 	due := func(s *store.State, change bool) (any bool) {
 		for id, a := range s.Achieved {
 			g, ok := node.GPU(id)
-			if !ok || g.Err != nil || state.EpochEnded(a.Epoch, node) {
+			ended := state.EpochEnded(a.Epoch, node)
+			if !want.Manages(id) && (ended || ok && g.Err == nil) {
+				any = state.KeepPresent(s, id, g, ended) || any
+				continue
+			}
+			if !ok || g.Err != nil || ended || !want.Enforcing() {
 				continue // A boot removes all of them, and a change creates them again.
 			}
 			changed := false
@@ -51,7 +57,9 @@ func (cv *Converger) recordMissing(node *observe.Node) {
 		}
 		return any
 	}
-	if dry := *cv.State.Stored(); !due(&dry, false) {
+	dry := *cv.State.Stored()
+	dry.Achieved = maps.Clone(dry.Achieved)
+	if !due(&dry, false) {
 		return
 	}
 	err := cv.State.Store.Update(func(s *store.State) error {

@@ -58,12 +58,25 @@ func Unreached(st *store.State, want *Desired, node *observe.Node) []gpu.UUID {
 func RecordUnmanaged(s *store.State, want *Desired, node *observe.Node, failed map[gpu.UUID]string, empty bool) {
 	if want.Unmanaged != nil && want.Unmanaged.All {
 		for i := range node.GPUs {
-			id := node.GPUs[i].Identity.UUID
-			if _, bad := failed[id]; bad || node.GPUs[i].Err != nil {
+			g := &node.GPUs[i]
+			id := g.Identity.UUID
+			if _, bad := failed[id]; bad || g.Err != nil {
 				continue
 			}
-			delete(s.Achieved, id)
-			delete(s.OriginalModes, id)
+			if a, ok := Owned(s, id); ok { // What is in use by a process that cannot be stopped, say, is left.
+				if s.Achieved == nil {
+					s.Achieved = map[gpu.UUID]store.Achieved{}
+				}
+				s.Achieved[id] = a
+				KeepPresent(s, id, g, false)
+			}
+			if a := s.Achieved[id]; len(a.Layout) == 0 {
+				delete(s.Achieved, id)
+			}
+			delete(s.Unconfirmed, id)
+			if restored(s.OriginalModes[id], g) {
+				delete(s.OriginalModes, id)
+			}
 			delete(s.Held, id)
 		}
 	}
@@ -91,4 +104,10 @@ func RecordIdentities(s *store.State, node *observe.Node) {
 			s.Identities[id.UUID] = id
 		}
 	}
+}
+
+// restored reports whether a GPU has the modes from before gpushare changed them. The compute mode of a GPU with MPS is not compared:
+// it is restored when MPS ends.
+func restored(was store.GPUModes, g *observe.GPU) bool {
+	return (was.MIG == nil || *was.MIG == g.MIG.Current) && (was.ComputeMode == "" || g.ComputeMode == gpu.ComputeModeUnknown || was.ComputeMode == g.ComputeMode)
 }

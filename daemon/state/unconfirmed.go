@@ -84,3 +84,16 @@ func Owned(st *store.State, id gpu.UUID) (a store.Achieved, ok bool) {
 
 // sameLoad reports whether instances of one epoch exist in the other, as far as boots and loads of the driver end them.
 func sameLoad(a, b store.Epoch) bool { return a.Boot == b.Boot && a.Driver == b.Driver }
+
+// forgetUnconfirmed forgets what a change may have created at a placement, because it was removed.
+func forgetUnconfirmed(s *store.State, id gpu.UUID, at gpu.Placement) {
+	u, ok := s.Unconfirmed[id]
+	if !ok {
+		return
+	}
+	u.Created = slices.DeleteFunc(slices.Clone(u.Created), func(c store.CreatedInstance) bool { return c.Placement == at })
+	s.Unconfirmed[id] = u
+	if len(u.Created) == 0 {
+		delete(s.Unconfirmed, id)
+	}
+}
