@@ -107,3 +107,24 @@ func (w *virtual) mustRetry(i int) {
 		w.Fatalf("the retry ended %s: %+v", done.State, done.Error)
 	}
 }
+
+// What is left of a change whose steps could not be undone is gpushare's.
+func TestWhatAnUndoLeftIsOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true})
+		w.startDaemon()
+		addFault(t, w, gpusim.Fault{Call: "DeviceCreateGpuInstance*", Nth: 2, Do: gpusim.FaultFail})
+		addFault(t, w, gpusim.Fault{Call: "GpuInstanceDestroy", Do: gpusim.FaultFail, Times: -1})
+		if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [3g.20gb, 2g.10gb]}"), ""); refusal != nil || op.State != "degraded" {
+			t.Fatalf("a change that fails: %v, %+v", refusal, op)
+		}
+		if names := w.namesOf(0); len(names) == 0 {
+			t.Fatal("nothing is left: the test shows nothing")
+		}
+		w.node.ClearFaults(0)
+		w.mustApply(specOf("mode: mig, mig: {layout: [1g.5gb]}"))
+		if names := w.namesOf(0); !slices.Equal(names, []string{"1g.5gb"}) {
+			t.Errorf("the GPU has %q", names)
+		}
+	})
+}

@@ -205,8 +205,9 @@ func filled[V any](m map[gpu.UUID]V) map[gpu.UUID]V {
 	return m
 }
 
-// set brings one GPU to a limit and reads it back. The limit from before is on disk while gpushare sets one.
-func (c *Caps) set(ctx context.Context, id gpu.UUID, a Args) error {
+// set brings one GPU to a limit and reads it back. The limit from before is on disk while gpushare sets one. always: it is set also if
+// the GPU has it.
+func (c *Caps) set(ctx context.Context, id gpu.UUID, a Args, always bool) error {
 	p, err := c.readNow(ctx, id)
 	if err != nil {
 		return err
@@ -219,7 +220,7 @@ func (c *Caps) set(ctx context.Context, id gpu.UUID, a Args) error {
 			return err
 		}
 	}
-	if p.Limit != a.Limit {
+	if p.Limit != a.Limit || always {
 		if err := c.Driver.SetPowerLimit(ctx, id, a.Limit); err != nil {
 			return err
 		}

@@ -18,7 +18,8 @@ type board struct {
 	sticks uint64 // not 0: it keeps this limit
 	reads  int
 	writes int
-	err    error // of a write
+	err    error  // of a write
+	late   uint64 // not 0: a write that did not answer has its effect before the next one
 }
 
 func (b *board) Health(context.Context, gpu.UUID) (gpu.Health, error) {
@@ -28,7 +29,13 @@ func (b *board) Health(context.Context, gpu.UUID) (gpu.Health, error) {
 
 func (b *board) SetPowerLimit(_ context.Context, _ gpu.UUID, milliwatts uint64) error {
 	b.writes++
+	if b.late != 0 {
+		b.limit, b.late = b.late, 0
+	}
 	if b.err != nil {
+		if errors.Is(b.err, gpu.ErrTimeout) {
+			b.late = milliwatts
+		}
 		return b.err
 	}
 	b.limit = milliwatts
@@ -46,6 +53,29 @@ func caps(t *testing.T, b *board) *Caps {
 
 func target(limit uint64) []Target {
 	return []Target{{GPU: "GPU-1", Name: "GPU 0 (A100)", Epoch: "1/1", Cap: limit}}
+}
+
+// A limit whose call did not answer in time is undone also if the GPU has the one from before yet: the effect may come later, when
+// nothing is recorded of it any more.
+func TestALimitThatComesLate(t *testing.T) {
+	b := &board{limit: 350_000}
+	c := caps(t, b)
+	h := Handler{c}
+	step := c.Plan(t.Context(), target(300_000), true).Steps[0]
+	b.err = gpu.ErrTimeout
+	if err := h.Do(t.Context(), step); !errors.Is(err, gpu.ErrTimeout) {
+		t.Fatal(err)
+	}
+	b.err = nil
+	if err := h.Undo(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+	if b.late != 0 {
+		b.limit = b.late
+	}
+	if kept, err := c.before("GPU-1"); b.limit != 350_000 || kept != nil || err != nil {
+		t.Errorf("the limit is %d, %+v is recorded, %v", b.limit, kept, err)
+	}
 }
 
 // TestStepIsCarriedOutAndUndone does and undoes the steps of a cap, of another one and of the way out, and each a second time.

@@ -31,17 +31,22 @@ func (h Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 }
 
 // Do sets the limit.
-func (h Handler) Do(ctx context.Context, s step.Step) error { return h.set(ctx, s.GPU, s.Args) }
+func (h Handler) Do(ctx context.Context, s step.Step) error {
+	return h.set(ctx, s.GPU, s.Args, false)
+}
 
-// Undo sets the limit that was before.
-func (h Handler) Undo(ctx context.Context, s step.Step) error { return h.set(ctx, s.GPU, s.Undo) }
+// Undo sets the limit that was before, also if it reads back as such: a call that did not answer in time may have its effect
+// later, and the driver carries out the calls of one GPU in order.
+func (h Handler) Undo(ctx context.Context, s step.Step) error {
+	return h.set(ctx, s.GPU, s.Undo, true)
+}
 
-func (h Handler) set(ctx context.Context, id string, args json.RawMessage) error {
+func (h Handler) set(ctx context.Context, id string, args json.RawMessage, always bool) error {
 	a, err := decode(args)
 	if err != nil {
 		return err
 	}
-	return h.Caps.set(ctx, gpu.UUID(id), a)
+	return h.Caps.set(ctx, gpu.UUID(id), a, always)
 }
 
 func decode(b json.RawMessage) (Args, error) {
