@@ -22,9 +22,9 @@ func entries(second string) string {
 	return s
 }
 
-// What gpushare made on a GPU is its own until it is removed or handed over, whatever the spec in force says of the GPU. What
-// another program made in its place is not.
-func TestWhatWasMadeIsOursUntilItIsRemoved(t *testing.T) {
+// What gpushare created on a GPU is managed by it until it is removed or handed over, whatever the spec in force says of the GPU. What
+// another program created in its place is not.
+func TestWhatGpushareCreatedRemainsManaged(t *testing.T) {
 	const quarters = "mode: mig, mig: {layout: [1g.5gb, 1g.5gb, 1g.5gb, 1g.5gb, 1g.5gb]}"
 	const whole = "mode: mig, mig: {layout: [7g.40gb]}"
 	left := func(w *virtual) { w.mustApply(entries("")) }
@@ -63,7 +63,7 @@ func TestWhatWasMadeIsOursUntilItIsRemoved(t *testing.T) {
 			w.node.ClearFaults(0)
 			w.mustRetry(1)
 		}},
-		{name: "the entry left, and another program made the same", do: func(w *virtual) { left(w); others(w) }, theirs: true},
+		{name: "the entry left, and another program created the same", do: func(w *virtual) { left(w); others(w) }, theirs: true},
 		{name: "handed over", do: func(w *virtual) { w.mustApply(entries("mode: external, owner: slurm")) }, theirs: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

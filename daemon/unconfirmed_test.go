@@ -22,7 +22,7 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 	}{
 		{"a retry", func(w *virtual) {
 			w.node.ClearFaults(0)
-			settle(w)
+			awaitEffect(w)
 			w.mustRetry(0)
 		}},
 		{"a retry while it hangs, and another", func(w *virtual) {
@@ -30,13 +30,13 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 				w.Error("a GPU that hangs is changed")
 			}
 			w.node.ClearFaults(0)
-			settle(w)
+			awaitEffect(w)
 			w.mustRetry(0)
 		}},
 		{"a start of the daemon and a retry", func(w *virtual) {
 			w.end()
 			w.node.ClearFaults(0)
-			settle(w)
+			awaitEffect(w)
 			w.startDaemon()
 			w.waitIdle(nil)
 			w.mustRetry(0)
@@ -44,7 +44,7 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 		{"SIGKILL and a retry", func(w *virtual) {
 			w.kill()
 			w.node.ClearFaults(0)
-			settle(w)
+			awaitEffect(w)
 			w.startDaemon()
 			w.waitIdle(nil)
 			w.mustRetry(0)
@@ -89,8 +89,8 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 	}
 }
 
-// settle lets what waited for a fault end.
-func settle(w *virtual) {
+// awaitEffect lets what waited for a fault end.
+func awaitEffect(w *virtual) {
 	w.Helper()
 	time.Sleep(time.Second) // In the virtual time of the bubble.
 	synctest.Wait()
@@ -109,7 +109,7 @@ func (w *virtual) mustRetry(i int) {
 }
 
 // What is left of a change whose steps could not be undone is gpushare's.
-func TestWhatAnUndoLeftIsOurs(t *testing.T) {
+func TestWhatAnUndoLeavesIsManaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true})
 		w.startDaemon()

@@ -271,7 +271,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				if !ok || g.Err != nil {
 					g = nil
 				}
-				state.NoteUnconfirmed(s, id, g, outcome.Unknown(out[string(id)]), state.Epoch(node), r.Steps, cs.Now())
+				state.NoteUnconfirmed(s, id, g, out[string(id)].Unknown(), state.Epoch(node), r.Steps, cs.Now())
 			case out[string(id)].Dropped > 0:
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.

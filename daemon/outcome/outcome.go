@@ -3,7 +3,6 @@ package outcome
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -28,11 +27,6 @@ func Failures(out engine.Outcome) map[gpu.UUID]string {
 		}
 	}
 	return failed
-}
-
-// Unknown reports whether a step failed without an answer: what it did is not known, whatever is read now.
-func Unknown(l engine.Result) bool {
-	return l.Err != nil && (gpu.IsAny(l.Err, gpu.ErrTimeout, gpu.ErrStuck) || errors.Is(l.Err, context.DeadlineExceeded) || errors.Is(l.Err, context.Canceled))
 }
 
 // Hint reports whether failed steps were undone, on each GPU and on the node, and what to do next.

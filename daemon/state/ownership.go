@@ -35,7 +35,7 @@ func RecordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
 	s.Achieved[id] = a
 }
 
-// RecordLeft records which GPUs gpushare no longer manages under a spec. What it made there stays its own until it is removed:
+// RecordLeft records which GPUs gpushare no longer manages under a spec. What it created there stays managed until it is removed:
 // an earlier spec, or unmanage, finds it. A GPU in mode external is handed over with all that is on it.
 func RecordLeft(s *store.State, want *Desired) {
 	for id := range s.Achieved {

@@ -17,18 +17,18 @@ import (
 // not known, everything that they would create. g is nil if the GPU was not read back. The record stays until a change is
 // read back.
 func NoteUnconfirmed(s *store.State, id gpu.UUID, g *observe.GPU, unknown bool, e store.Epoch, steps []step.Step, now time.Time) {
-	made := createdInstances(steps, id)
+	created := createdInstances(steps, id)
 	if g != nil && !unknown {
-		made = slices.DeleteFunc(made, func(in store.CreatedInstance) bool { return !slices.ContainsFunc(g.Instances, in.Is) })
+		created = slices.DeleteFunc(created, func(in store.CreatedInstance) bool { return !slices.ContainsFunc(g.Instances, in.Is) })
 	}
-	if len(made) == 0 {
+	if len(created) == 0 {
 		return
 	}
 	u := s.Unconfirmed[id]
 	if !sameLoad(u.Epoch, e) {
 		u = store.Unconfirmed{Since: now, Epoch: e}
 	}
-	for _, in := range made {
+	for _, in := range created {
 		if !slices.Contains(u.Created, in) {
 			u.Created = append(slices.Clone(u.Created), in)
 		}

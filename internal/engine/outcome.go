@@ -1,6 +1,12 @@
 package engine
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpushare/gpushare/gpu"
+)
 
 // State is how a change ended on one GPU.
 type State string
@@ -25,6 +31,11 @@ type Result struct {
 	// Dropped counts the steps that were skipped because their hardware is of another epoch. The GPU must then be planned
 	// again.
 	Dropped int
+}
+
+// Unknown reports whether a step failed without an answer: what it did is not known, whatever is read now.
+func (l Result) Unknown() bool {
+	return l.Err != nil && (gpu.IsAny(l.Err, gpu.ErrTimeout, gpu.ErrStuck) || errors.Is(l.Err, context.DeadlineExceeded) || errors.Is(l.Err, context.Canceled))
 }
 
 // Outcome is how a change ended, by GPU; the empty name is the node. GPUs without a step are absent.
