@@ -61,7 +61,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		if p.unmanage == "" {
 			recordFound(s, p.steps)
 		} else if !run {
-			state.RecordUnmanaged(s, p.want, p.node, nil, true)
+			state.RecordUnmanaged(s, p.want, p.node, nil, p.plan.Complete())
 		}
 		cs.recordAchievedGPUs(s, p)
 		if !run {

@@ -3,6 +3,7 @@ package change
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -128,7 +129,7 @@ func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (
 	}
 	rest.warnings = append(rest.warnings, quiesce.Warnings...)
 	p.steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
-	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: rest.warnings}
+	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: rest.warnings, Unreachable: rest.unread}
 	cs.State.Estimate(p.node, &p.plan)
 	p.plan.Disturbs = planner.Disturbs(p.steps)
 	return p, nil
@@ -155,7 +156,8 @@ func unmanagedSpec(acc *store.Accepted, extent string) (yaml string, want *state
 // remainder is the steps that remove what gpushare maintains on the node.
 type remainder struct {
 	steps    []step.Step
-	warnings []string // what stays, and why
+	warnings []string          // what stays, and why
+	unread   []api.Unreachable // what could not be read: it is not known whether it is left
 }
 
 // remaining returns the steps that are left to unmanage the node. It needs no spec: it reads what is active.
@@ -163,6 +165,9 @@ func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, erro
 	var out remainder
 	if node.SlicesErr != nil {
 		return out, fmt.Errorf("cannot read the slices: %w", node.SlicesErr)
+	}
+	if node.LoginFiltersErr != nil {
+		out.unread = planner.UnreadParts(node, planner.NodeInput{})
 	}
 	live := cs.Table.Live()
 	var hardware []step.Step
@@ -234,6 +239,9 @@ func recordFound(s *store.State, steps []step.Step) {
 // RemainingSteps returns how many steps are left to unmanage the node, and the first of them.
 func (cs *Changes) RemainingSteps(node *observe.Node) (n int, first string, err error) {
 	l, err := cs.remaining(node, store.UnmanagedRestrictions)
+	if err == nil && len(l.unread) > 0 {
+		err = errors.New(l.unread[0].Reason)
+	}
 	if err != nil || len(l.steps) == 0 {
 		return 0, "", err
 	}
@@ -247,5 +255,5 @@ func (cs *Changes) nothingRemains(node *observe.Node, want *state.Desired) bool 
 		extent = store.UnmanagedAll
 	}
 	l, err := cs.remaining(node, extent)
-	return err == nil && len(l.steps) == 0
+	return err == nil && len(l.steps)+len(l.unread) == 0
 }

@@ -1,8 +1,12 @@
 package change
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
@@ -23,5 +27,43 @@ func TestNoteFound(t *testing.T) {
 	f := s.OriginalModes[observetest.One]
 	if len(s.OriginalModes) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
 		t.Errorf("found is %+v", s.OriginalModes)
+	}
+}
+
+// unreadFilters are login filters that cannot be read.
+type unreadFilters struct{}
+
+func (unreadFilters) Filters(context.Context) ([]device.LoginFilterState, error) {
+	return nil, errors.New("permission denied")
+}
+
+// A node whose login filters cannot be read is not unmanaged: they may be active.
+func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
+	w := newFixture(t)
+	w.apply("version: v1\nnode: {enforce: on}\ntenants: [{name: red, grants: []}]\n")
+	w.Observer.LoginFilters = unreadFilters{}
+	for range 2 { // The second time nothing is left but what cannot be read.
+		p, err := w.proposeUnmanage(w.Context(), store.UnmanagedRestrictions, "root")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.plan.Complete() || !strings.Contains(p.plan.Unreachable[0].Reason, "permission denied") {
+			t.Errorf("the plan is %+v", p.plan)
+		}
+		w.carriedOut(p)
+		if !w.State.Stored().ActiveRestrictions {
+			t.Error("no restriction is recorded as active")
+		}
+		if _, _, err := w.RemainingSteps(p.node); err == nil {
+			t.Error("nothing is said to be left")
+		}
+	}
+	w.Observer.LoginFilters = nil
+	p, err := w.proposeUnmanage(w.Context(), store.UnmanagedRestrictions, "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.carriedOut(p); !p.plan.Complete() || w.State.Stored().ActiveRestrictions {
+		t.Errorf("the node is not unmanaged: %+v", p.plan)
 	}
 }

@@ -256,6 +256,7 @@ func TestTexts(t *testing.T) {
 		"unmanage":                 {releasing(operation("done", nil)), "", "unmanage --all --force"},
 		"unmanage-no-wait":         {releasing(operation("done", nil)), "", "unmanage --no-wait"},
 		"unmanage-check":           {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}, "GET /v1/status": labNode()}, "", "unmanage --check"},
+		"unmanage-check-unread":    {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true, Unreachable: []api.Unreachable{{Reason: "cannot read whether logins have access to managed GPUs: permission denied", Hint: "'gpushare doctor' has more"}}}}}, "", "unmanage --check"},
 		"unmanage-check-nothing":   {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: api.Plan{Empty: true}}}, "", "unmanage --check"},
 		"unmanage-nothing":         {routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{Empty: true}}}, "", "unmanage"},
 		"unmanage-in-use":          {routes{"POST /v1/unmanage": &api.Error{Kind: api.KindInUse, Message: "the node is in use by vision-k8qg of bob", Hint: "nothing was changed; --force stops them, or wait until they end"}}, "", "unmanage"},

@@ -84,7 +84,7 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 
 // unmanageCheck shows the active restrictions.
 func (a *app) unmanageCheck(cmd *cobra.Command, res *api.ApplyResult) error {
-	active := !res.Plan.Empty
+	active := !res.Plan.Empty || !res.Plan.Complete() // What could not be read may be active.
 	if a.json {
 		if err := a.printJSON(struct {
 			SchemaVersion int  `json:"schema_version"`
@@ -95,6 +95,9 @@ func (a *app) unmanageCheck(cmd *cobra.Command, res *api.ApplyResult) error {
 		}
 	} else if !active {
 		fmt.Fprintln(a.io.Out, "gpushare has no active restrictions on this node")
+	} else if res.Plan.Empty {
+		a.warnUnreachable(&res.Plan)
+		fmt.Fprintln(a.io.Out, "restrictions may be active: not everything could be read")
 	} else {
 		a.plan(cmd.Context(), &res.Plan, true, false)
 	}

@@ -172,8 +172,12 @@ def finish(module, daemon, result):
     except Refusal as e:
         module.fail_json(msg=str(e), error=e.error, changed=result["changed"] and not module.check_mode)
     plan = operation.get("plan") or result["plan"]
-    for w in plan.get("warnings") or []:
+    warnings = plan.get("warnings") or []
+    for w in warnings:
         module.warn(w)
+    for u in plan.get("unreachable") or []:
+        if not any(w.endswith(u["reason"]) for w in warnings):
+            module.warn("not reached: " + u["reason"])
     for c in conditions:
         if not c.get("acknowledged"):
             module.warn(": ".join(p for p in (c.get("gpu") or c.get("tenant"), c["message"]) if p))
