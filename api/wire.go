@@ -266,12 +266,21 @@ type InstanceStatus struct {
 	Imported  bool         `json:"imported,omitempty"` // created by another program, and imported by an administrator
 	Memory    GPUMemory    `json:"memory"`
 	Lease     string       `json:"lease,omitempty"`
-	Leases    []string     `json:"leases,omitempty"` // of an instance that is shared through MPS
+	Leases    []string     `json:"leases,omitempty"` // of an instance that is shared through MPS, or split
 	MPS       *MPSStatus   `json:"mps,omitempty"`    // of such an instance
 	// Generation is the number of an instance that gpushare manages. It is never reused; UUIDs are, for the same placement.
 	Generation uint64 `json:"generation,omitempty"`
 	// RemovedAt is when an idle dynamic instance is removed; absent if it is in use or stays.
 	RemovedAt *time.Time `json:"removed_at,omitempty"`
+	// Compute are its compute instances if it is split: a lease has one of them. They share the memory of the instance.
+	Compute []ComputeStatus `json:"compute,omitempty"`
+}
+
+// ComputeStatus is one compute instance of a MIG instance that is split.
+type ComputeStatus struct {
+	UUID    string `json:"uuid"`
+	Profile string `json:"profile"` // "1c.3g.20gb"
+	Lease   string `json:"lease,omitempty"`
 }
 
 // MPSStatus is the MPS state of one GPU, or of one MIG instance.

@@ -87,3 +87,9 @@ func MissingCompute(want []NewCompute, have []ComputeInstance) []NewCompute {
 	}
 	return out
 }
+
+// Split reports whether its compute instances are not the usual single one with all slices of the instance: one program then
+// gets a part of it. 0 slices: the profile is not listed.
+func (in *Instance) Split(slices uint32) bool {
+	return len(in.Compute) > 1 || len(in.Compute) == 1 && in.Compute[0].SliceCount() != 0 && in.Compute[0].SliceCount() < slices
+}

@@ -16,6 +16,7 @@ type Report struct {
 	PID     int    // that caused it; 0: not known
 	Name    string // of the process, as the driver wrote it
 	GI      *uint32
+	CI      *uint32 // of the instance
 	Counted bool // it was returned before, without the process
 }
 
@@ -55,7 +56,7 @@ func (p *Pairs) Add(r Report) []Report {
 	}
 	if i := slices.IndexFunc(p.events, same); i >= 0 {
 		if r.GI == nil {
-			r.GI = p.events[i].GI
+			r.GI, r.CI = p.events[i].GI, p.events[i].CI
 		}
 		p.events = slices.Delete(p.events, i, i+1)
 		return append(out, r)

@@ -9,10 +9,11 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// Target is a device that may be opened: a whole GPU, or one MIG instance.
+// Target is a device that may be opened: a whole GPU, one MIG instance, or one compute instance of that.
 type Target struct {
 	GPU      gpu.UUID
 	Instance *gpu.Placement // nil: the whole GPU
+	Compute  gpu.UUID       // the MIG device of the compute instance; empty: all compute instances
 }
 
 // Hardware is the GPUs and the host as observed.
@@ -115,7 +116,13 @@ func targetRules(h *Hardware, t Target) ([]cgroup.DeviceRule, error) {
 		return nil, fmt.Errorf("cannot allow %s: %w", at, errUnknown)
 	}
 	rules = append(rules, capability(major, n))
+	if t.Compute != "" && !slices.ContainsFunc(in.Compute, func(c gpu.ComputeInstance) bool { return c.UUID == t.Compute }) {
+		return nil, fmt.Errorf("cannot allow %s: its compute instance %s was not found", at, t.Compute)
+	}
 	for _, c := range in.Compute {
+		if t.Compute != "" && c.UUID != t.Compute {
+			continue
+		}
 		n, ok := h.Host.Caps.CI(minor, in.ID, c.ID)
 		if !ok {
 			return nil, fmt.Errorf("cannot allow %s: %w", at, errUnknown)

@@ -109,6 +109,7 @@ type cachedList struct {
 type targetKey struct {
 	gpu   gpu.UUID
 	at    gpu.Placement
+	ci    gpu.UUID // empty: all of the instance
 	whole bool
 	dri   bool // with the nodes of class dri
 }
@@ -120,7 +121,7 @@ type allowance struct {
 }
 
 func keyOf(t Target, dri bool) targetKey {
-	key := targetKey{gpu: t.GPU, whole: t.Instance == nil, dri: dri}
+	key := targetKey{gpu: t.GPU, ci: t.Compute, whole: t.Instance == nil, dri: dri}
 	if t.Instance != nil {
 		key.at = *t.Instance
 	}

@@ -108,9 +108,9 @@ func (t *gpuUsage) claim(start time.Time) {
 // claimedBefore reports whether an earlier request waits for the GPU, and this one does not end before that starts.
 func (t *gpuUsage) claimedBefore(who *requester) bool { return t.claimed && !who.endsBy(t.start) }
 
-// lends reports whether another request claims a placement.
-func (t *gpuUsage) lends(at gpu.Placement, who *requester) bool {
-	return slices.ContainsFunc(t.claims, func(c slotClaim) bool { return c.ticket != who.ticket && c.Placement.Overlaps(at) })
+// lends reports whether another request claims a placement, or one compute instance of the instance there.
+func (t *gpuUsage) lends(at gpu.Placement, device gpu.UUID, who *requester) bool {
+	return slices.ContainsFunc(t.claims, func(c slotClaim) bool { return c.ticket != who.ticket && c.overlaps(at, device) })
 }
 
 // outlasts reports whether the grant has its share as long as a further lease of it would need it: no
@@ -133,7 +133,7 @@ func compareBool(a, b bool) int {
 func (o *occupancy) claimedAt(p *Place, ticket string) bool {
 	return slices.ContainsFunc(p.GPUs, func(id gpu.UUID) bool {
 		t := o.at(id)
-		return t.claimed || p.Instance != nil && t.lends(*p.Instance, &requester{ticket: ticket})
+		return t.claimed || p.Instance != nil && t.lends(*p.Instance, p.Compute, &requester{ticket: ticket})
 	})
 }
 
@@ -203,7 +203,7 @@ func equalTimes(a, b *time.Time) bool {
 // opensSoon reports whether a GPU that the grant may use is closed only for a moment, or used by a process of no lease.
 func (k *Ticket) opensSoon(g *Grant) bool {
 	return slices.ContainsFunc(k.t.view.GPUs, func(d GPUView) bool {
-		return g.mayUse(&d) && (d.Closed != "" && d.ReopensSoon || d.Occupied != "" || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Occupied != "" }))
+		return g.mayUse(&d) && (d.Closed != "" && d.ReopensSoon || d.Occupied != "" || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.occupied() }))
 	})
 }
 
@@ -279,7 +279,7 @@ func (k *Ticket) claimExpectedLocked(o *occupancy, x *expectedStart, obstacles [
 	case x.slot != nil:
 		o.claimUntil(x.slot, x.at)
 	case x.place.Instance != nil && g.share() == nil:
-		o.claimUntil(&PendingInstance{Ticket: k.id, GPU: x.place.GPUs[0], InstanceSlot: InstanceSlot{Name: x.place.Profile, Placement: *x.place.Instance, ProfileID: noProfile}}, x.at)
+		o.claimUntil(&PendingInstance{Ticket: k.id, GPU: x.place.GPUs[0], InstanceSlot: InstanceSlot{Name: x.place.Profile, Placement: *x.place.Instance, Compute: x.place.Compute, ProfileID: noProfile}}, x.at)
 	case g.Kind() == api.ModeExclusive:
 		for _, id := range obstacles[x.grant].claims {
 			o.at(id).claim(x.at)

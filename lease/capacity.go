@@ -29,6 +29,13 @@ type InstanceSlot struct {
 	ProfileID uint32
 	Name      string
 	Placement gpu.Placement
+	Compute   gpu.UUID // one compute instance of one that exists and is split; empty: all
+}
+
+// overlaps reports whether the slot has slices of a placement, or of one compute instance of the instance there.
+func (s *InstanceSlot) overlaps(at gpu.Placement, device gpu.UUID) bool {
+	other := s.Compute != "" && device != "" && s.Placement == at && s.Compute != device
+	return s.Placement.Overlaps(at) && !other
 }
 
 // slotClaim is a slot that belongs to a request before its instance exists: it is being created, or kept until it can
@@ -44,15 +51,18 @@ func (c *slotClaim) blocks(who *requester) bool {
 	return c.ticket != who.ticket && !who.endsBy(c.start)
 }
 
-// free reports whether a request of the grant may have a placement: no lease has it or a part of it, it is reserved for
-// no other grant, and no other request claims it.
-func (t *gpuUsage) free(at gpu.Placement, k Key, who *requester) bool {
+// free reports whether a request of the grant may have a placement, or one compute instance of the instance there: no lease
+// has it or a part of it, it is reserved for no other grant, and no other request claims it.
+func (t *gpuUsage) free(at gpu.Placement, device gpu.UUID, k Key, who *requester) bool {
 	for i := range t.claims {
-		if c := &t.claims[i]; c.blocks(who) && c.Placement.Overlaps(at) {
+		if c := &t.claims[i]; c.blocks(who) && c.overlaps(at, device) {
 			return false
 		}
 	}
 	for p, h := range t.instances {
+		if p == at {
+			h = h.at(device)
+		}
 		if p.Overlaps(at) && !h.freeFor(k) {
 			return false
 		}
@@ -78,7 +88,7 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, who *requester) GPUCapacity {
 		in := &d.Instances[i]
 		there[in.Placement] = true
 		r := InstanceSlot{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
-		if in.Pinned || !t.free(in.Placement, k, who) {
+		if in.Pinned || !t.free(in.Placement, "", k, who) {
 			out.Taken = append(out.Taken, r)
 		} else {
 			out.Idle = append(out.Idle, r)
@@ -215,9 +225,9 @@ func (t *gpuUsage) missingSlices(d *GPUView, at gpu.Placement, k Key, ticket str
 	for p, h := range t.instances {
 		switch {
 		case !p.Overlaps(at):
-		case h.reserved != nil && *h.reserved != k:
+		case h.reservedForOther(k):
 			return 0, false
-		case h.live != nil:
+		case h.inUse():
 			n += int(p.Size)
 		}
 	}

@@ -43,7 +43,7 @@ func (v *divisible) unusable(o *occupancy) string {
 	if v.instance == nil {
 		return ""
 	}
-	if h := o.at(v.gpu.UUID).instances[v.instance.Placement]; h != nil && h.live != nil {
+	if h := o.at(v.gpu.UUID).instances[v.instance.Placement]; h.inUse() {
 		return "a lease has all of it"
 	}
 	return cmp.Or(v.instance.Unusable, v.instance.Occupied)

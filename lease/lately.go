@@ -198,7 +198,7 @@ func (v *View) partOf(g *Grant, p *Place) float64 {
 	case d == nil || d.Capacity == 0:
 		return cmp.Or(g.percent()/fullShare, 1)
 	case g.share() == nil:
-		return partOfMemory(p.Memory, d.Capacity)
+		return partOfMemory(p.Memory, d.Capacity) * p.fraction()
 	}
 	if in := d.divisibleAt(p); in != nil && in.instance != nil {
 		return partOfMemory(in.instance.Memory, d.Capacity) * g.partOfShare(in.instance.Memory)
@@ -247,7 +247,7 @@ func (v *View) wouldTake(g *Grant) float64 {
 func (g *Grant) instanceMemory(d *GPUView) (n uint64, ok bool) {
 	n = g.smallest(d.Profiles)
 	for i := range d.Instances {
-		if in := &d.Instances[i]; g.matches(&in.ProfileView) {
+		if in := &d.Instances[i]; g.satisfies(in) {
 			n = min(n, in.Memory)
 		}
 	}

@@ -1,16 +1,21 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
-// matches reports whether the profile satisfies a MIG grant. A profile name must match exactly; without a name the
-// number of slices must: a grant of three slices is not satisfied by seven.
+// matches reports whether the profile satisfies a MIG grant. A profile name must be of the same profile; without a name the
+// number of slices must be the same: a grant of three slices is not satisfied by seven.
+//
+// A grant that names a compute instance (1c.3g.20gb) is satisfied by nothing else. One that names an instance is satisfied by
+// a compute instance of it if it is split.
 //
 // An instance that is shared through MPS satisfies only grants of a share.
 func (g *Grant) matches(p *ProfileView) bool {
@@ -18,7 +23,7 @@ func (g *Grant) matches(p *ProfileView) bool {
 		return false
 	}
 	if g.Spec.MIG != "" {
-		return p.Name == g.Spec.MIG || slices.Contains(g.Profiles, p.Name)
+		return gpu.SameProfile(cmp.Or(p.Split, p.Name), g.Spec.MIG) || p.Split != "" && gpu.SameProfile(p.Name, g.Spec.MIG)
 	}
 	if p.Slices != g.Spec.Slices {
 		return false

@@ -85,7 +85,7 @@ func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 		}
 		for j := range d.Instances {
 			in := &d.Instances[j]
-			if !in.Pinned && o.at(d.UUID).free(in.Placement, Key{}, &requester{}) {
+			if !in.Pinned && o.at(d.UUID).free(in.Placement, "", Key{}, &requester{}) {
 				out[d.UUID] = append(out[d.UUID], in.Placement)
 			}
 		}

@@ -66,8 +66,14 @@ func (o *occupancy) addUser(uid int, g *Grant, p *Place, v *View) {
 	o.usedBy(uid, p)
 	u := o.user(uid)
 	u.leases++
-	if g.share() == nil {
+	if g.share() == nil && p.Compute == "" {
 		u.memory += placeMemory(p, v)
+		return
+	}
+	if g.share() == nil { // Of a split instance each of its leases may use all memory.
+		on := p.on(Key{}, p.GPUs[0])
+		u.memory += p.Memory - min(u.shared[on], p.Memory)
+		u.shared[on] = max(u.shared[on], p.Memory)
 		return
 	}
 	for _, id := range p.GPUs {
@@ -153,6 +159,14 @@ func (r *requester) more(g *Grant, p *Place) uint64 {
 	return g.memory() - min(r.has.shared[p.on(g.Key(), p.GPUs[0])], g.memory())
 }
 
+// moreIn returns how much memory a part of an instance adds to what the user has.
+func (r *requester) moreIn(id gpu.UUID, in *InstanceView, p *part) uint64 {
+	if r.has == nil || p.device == "" {
+		return in.Memory
+	}
+	return in.Memory - min(r.has.shared[grantOn{Key{}, id, in.Placement}], in.Memory)
+}
+
 // tooMuch is the obstacle of a lease that would add this memory. Nothing is claimed: other users do not wait for it.
 func (r *requester) tooMuch(more uint64) *obstacle {
 	return &obstacle{text: fmt.Sprintf("%s has %s of %s of GPU memory, and this needs %s more (per_user.gpu_memory)",
@@ -179,7 +193,7 @@ func (r *Request) exceedsPerUser(g *Grant, v *View) *api.Error {
 				}
 			}
 			for j := range d.Instances {
-				if g.matches(&d.Instances[j].ProfileView) {
+				if g.satisfies(&d.Instances[j]) {
 					sizes = append(sizes, d.Instances[j].Memory)
 				}
 			}

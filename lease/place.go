@@ -22,6 +22,9 @@ type Place struct {
 	// Generation is gpushare's number of the instance: an instance that is created again at the same placement has the
 	// same UUIDs.
 	Generation uint64 `json:"generation,omitempty"`
+	// Compute is the MIG device of the one compute instance that it has of an instance that is split; empty: it has all of
+	// the instance.
+	Compute gpu.UUID `json:"compute,omitempty"`
 	// Devices is what the lease's processes may use: GPU UUIDs, or the MIG UUIDs of the instance.
 	Devices []gpu.UUID `json:"devices"`
 }
@@ -31,7 +34,7 @@ func (p *Place) same(q *Place) bool {
 	if (p.Instance == nil) != (q.Instance == nil) || p.Instance != nil && *p.Instance != *q.Instance {
 		return false
 	}
-	return slices.Equal(p.GPUs, q.GPUs)
+	return p.Compute == q.Compute && slices.Equal(p.GPUs, q.GPUs)
 }
 
 // occupancy is what is in use of each GPU. It is built for one evaluation of the queue.
@@ -63,11 +66,68 @@ type gpuUsage struct {
 type occupant struct {
 	live     *Key
 	reserved *Key
+	parts    map[gpu.UUID]*occupant // of an instance that is split, by the MIG device of the compute instance
 }
 
-// freeFor reports whether the grant may have the place now.
+// freeFor reports whether the grant may have the place now, with all its parts.
 func (h *occupant) freeFor(k Key) bool {
-	return h == nil || h.live == nil && (h.reserved == nil || *h.reserved == k)
+	if h == nil {
+		return true
+	}
+	for _, p := range h.parts {
+		if !p.freeFor(k) {
+			return false
+		}
+	}
+	return h.live == nil && (h.reserved == nil || *h.reserved == k)
+}
+
+// at returns a copy of what is in use of one compute instance, or of the whole instance with all its parts.
+func (h *occupant) at(device gpu.UUID) *occupant {
+	if h == nil || device == "" {
+		return h
+	}
+	out := occupant{live: h.live, reserved: h.reserved}
+	if p := h.parts[device]; p != nil {
+		out.live, out.reserved = cmp.Or(p.live, out.live), cmp.Or(p.reserved, out.reserved)
+	}
+	return &out
+}
+
+// inUse reports whether leases have the place or parts of it.
+func (h *occupant) inUse() bool {
+	if h == nil || h.live != nil {
+		return h != nil
+	}
+	for _, p := range h.parts {
+		if p.live != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// reservedForOther reports whether the place, or a part of it, is reserved for another grant.
+func (h *occupant) reservedForOther(k Key) bool {
+	for _, p := range h.parts {
+		if p.reservedForOther(k) {
+			return true
+		}
+	}
+	return h.reserved != nil && *h.reserved != k
+}
+
+// part returns what is in use of one compute instance, to be changed.
+func (h *occupant) part(device gpu.UUID) *occupant {
+	if h.parts == nil {
+		h.parts = map[gpu.UUID]*occupant{}
+	}
+	p := h.parts[device]
+	if p == nil {
+		p = &occupant{}
+		h.parts[device] = p
+	}
+	return p
 }
 
 // grantShare is what one grant has of a shared GPU.
@@ -123,6 +183,13 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 			} else {
 				s.leases++
 			}
+		case p.Instance != nil && p.Compute != "":
+			h := t.instances[*p.Instance]
+			if h == nil {
+				h = &occupant{}
+				t.instances[*p.Instance] = h
+			}
+			occupy(h.part(p.Compute))
 		case p.Instance != nil:
 			t.instances[*p.Instance] = occupy(t.instances[*p.Instance])
 		case g.Kind() == api.ModeExclusive:
@@ -178,12 +245,13 @@ func placeFor(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle
 	return placeShare(g, v, o, who)
 }
 
-// placeInstance chooses the smallest idle instance that matches; among equals the one on the GPU with the most
-// instances in use, so that other GPUs stay idle.
+// placeInstance chooses the smallest idle instance that matches, one that is not split first; among equals the one on the
+// GPU with the most instances in use, so that other GPUs stay idle.
 func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	type candidate struct {
 		gpu      *GPUView
 		instance *InstanceView
+		part     part
 		own      bool // reserved for this grant, or created for this request
 		lent     bool // claimed by an earlier request, which starts after the end of this one
 		busy     int
@@ -209,25 +277,31 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		t := o.at(d.UUID)
 		busy := 0
 		for _, h := range t.instances {
-			if h.live != nil {
+			if h.inUse() {
 				busy++
 			}
 		}
 		for j := range d.Instances {
 			in := &d.Instances[j]
-			if in.Unusable != "" || len(in.UUIDs) == 0 || !g.matches(&in.ProfileView) {
+			if in.Unusable != "" || len(in.UUIDs) == 0 {
 				continue
 			}
-			matching++
-			if in.Occupied != "" && !who.inPlace {
-				closed.addInstance(d, in)
-				continue
-			}
-			smallest = min(smallest, in.Memory)
-			if in.Memory <= who.left() && t.free(in.Placement, g.Key(), &who) {
-				h := t.instances[in.Placement]
-				own := h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket)
-				found = append(found, candidate{d, in, own, t.lends(in.Placement, &who), busy})
+			for p := range in.parts() {
+				if !g.matches(&p.ProfileView) {
+					continue
+				}
+				matching++
+				if p.occupied != "" && !who.inPlace {
+					closed.addInstance(d, in, &p)
+					continue
+				}
+				memory := who.moreIn(d.UUID, in, &p)
+				smallest = min(smallest, memory)
+				if memory <= who.left() && t.free(in.Placement, p.device, g.Key(), &who) {
+					h := t.instances[in.Placement].at(p.device)
+					own := h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket)
+					found = append(found, candidate{d, in, p, own, t.lends(in.Placement, p.device, &who), busy})
+				}
 			}
 		}
 	}
@@ -261,19 +335,17 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		return cmp.Or(
 			compareBool(b.own, a.own),
 			compareBool(a.lent, b.lent),
+			compareBool(a.part.device != "", b.part.device != ""),
 			cmp.Compare(a.instance.Slices, b.instance.Slices),
 			cmp.Compare(a.instance.Memory, b.instance.Memory),
 			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)),
+			cmp.Compare(b.part.slices, a.part.slices),
 			cmp.Compare(b.busy, a.busy),
 			cmp.Compare(a.gpu.Index, b.gpu.Index),
 			cmp.Compare(a.instance.Placement.Start, b.instance.Placement.Start),
 		)
 	})
-	at := best.instance.Placement
-	return &Place{
-		GPUs: []gpu.UUID{best.gpu.UUID}, Instance: &at, Profile: best.instance.Name, Memory: best.instance.Memory,
-		Devices: slices.Clone(best.instance.UUIDs), Generation: best.instance.Generation,
-	}, nil
+	return best.part.place(best.gpu, best.instance), nil
 }
 
 // placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
@@ -495,13 +567,15 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				if g.matches(&d.Profiles[j]) {
 					return nil
 				}
-				offered = append(offered, d.Profiles[j].Name)
+				offered = append(offered, cmp.Or(d.Profiles[j].Split, d.Profiles[j].Name))
 			}
 			for j := range d.Instances {
-				if g.matches(&d.Instances[j].ProfileView) {
-					return nil
+				for p := range d.Instances[j].parts() {
+					if g.matches(&p.ProfileView) {
+						return nil
+					}
+					offered = append(offered, cmp.Or(p.Split, p.Name))
 				}
-				offered = append(offered, d.Instances[j].Name)
 			}
 		case api.ModeExclusive:
 			if t.exclusive == nil || t.exclusive.reserved == nil || *t.exclusive.reserved == g.Key() {
@@ -596,8 +670,8 @@ func (c *closedGPUs) add(d *GPUView) {
 	*c = append(*c, d.name()+state+d.Closed)
 }
 
-func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView) {
-	*c = append(*c, fmt.Sprintf("%s at %d on GPU %d is closed: %s", in.Name, in.Placement.Start, d.Index, in.Occupied))
+func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView, p *part) {
+	*c = append(*c, fmt.Sprintf("%s at %d on GPU %d is closed: %s", cmp.Or(p.Split, p.Name), in.Placement.Start, d.Index, p.occupied))
 }
 
 func (c closedGPUs) any() bool    { return len(c) > 0 }

@@ -164,8 +164,8 @@ func TestPlace(t *testing.T) {
 
 		{name: "an instance by name", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "3g.20gb"), want: "MIG-0-4"},
 		{
-			name: "by another name of the same", gpus: []GPUView{partitioned(0)},
-			grant: with(mig("b", "x", "3g.24gb"), func(g *Grant) { g.Profiles = []string{"3g.20gb"} }), want: "MIG-0-4",
+			name: "by another driver's name of the same", gpus: []GPUView{partitioned(0)},
+			grant: mig("b", "x", "3g.21gb"), want: "MIG-0-4",
 		},
 		{name: "the name is exact", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "1g.10gb"), want: "no: there is no 1g.10gb instance now"},
 		{name: "the smallest of those with so many slices", gpus: []GPUView{func() GPUView {

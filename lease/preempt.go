@@ -361,7 +361,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 	case p != nil && g.share() != nil:
 		return &preemption{victims: ended, memory: who.more(g, p), gpus: p.GPUs}
 	case p != nil && p.Instance != nil:
-		return &preemption{victims: ended, memory: p.Memory, slot: &PendingInstance{Ticket: who.ticket, GPU: p.GPUs[0], InstanceSlot: InstanceSlot{Name: p.Profile, Placement: *p.Instance}}}
+		return &preemption{victims: ended, memory: p.Memory, slot: &PendingInstance{Ticket: who.ticket, GPU: p.GPUs[0], InstanceSlot: InstanceSlot{Name: p.Profile, Placement: *p.Instance, Compute: p.Compute}}}
 	case p != nil:
 		return &preemption{victims: ended, memory: placeMemory(p, v), gpus: p.GPUs}
 	case ob.canCreate:

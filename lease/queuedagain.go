@@ -61,8 +61,19 @@ func (v *View) occupy(id gpu.UUID, p *Place) {
 	default:
 		d.Instances = slices.Clone(d.Instances)
 		for i := range d.Instances {
-			if in := &d.Instances[i]; in.Placement == *p.Instance {
+			in := &d.Instances[i]
+			if in.Placement != *p.Instance {
+				continue
+			}
+			if p.Compute == "" {
 				in.Occupied = OccupiedText
+				continue
+			}
+			in.Compute = slices.Clone(in.Compute)
+			for j := range in.Compute {
+				if in.Compute[j].UUID == p.Compute {
+					in.Compute[j].Occupied = OccupiedText
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Request is a request for a lease. The caller determines the user and the tenants that the user is a member of.
@@ -53,7 +54,7 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 			continue
 		}
 		names = append(names, g.Spec.Name)
-		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && g.requirement() != profile && !slices.Contains(g.Profiles, profile) {
+		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && !gpu.SameProfile(g.requirement(), profile) {
 			continue
 		}
 		candidates = append(candidates, *g)

@@ -189,7 +189,11 @@ func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 				}
 				continue
 			}
-			if i < 0 || d.Instances[i].Unusable != "" || !g.matches(&d.Instances[i].ProfileView) || !t.instances[*p.Instance].freeFor(g.Key()) {
+			if i < 0 || d.Instances[i].Unusable != "" {
+				return false
+			}
+			of, ok := d.Instances[i].find(p.Compute)
+			if !ok || !g.matches(&of.ProfileView) || !t.instances[*p.Instance].at(p.Compute).freeFor(g.Key()) {
 				return false
 			}
 		case api.ModeExclusive:
@@ -203,7 +207,7 @@ func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 
 // slotStillFree reports whether an instance could still be created in the slot that is kept free for one.
 func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
-	if !t.free(*p.Instance, g.Key(), &requester{}) || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
+	if !t.free(*p.Instance, "", g.Key(), &requester{}) || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
 		return false
 	}
 	return slices.ContainsFunc(d.DynamicProfiles.GI, func(q gpu.Profile) bool {

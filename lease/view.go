@@ -89,14 +89,18 @@ type ProfileView struct {
 	Memory     uint64   // bytes
 	Attributes []string // "me", "gfx", …
 	MPS        bool     // instances of it are shared through MPS: for grants of a share, and for no others
+	// Split is the name of a compute instance of such an instance, if it is split: "1c.3g.20gb"; empty: a lease has all of it.
+	// Slices and Memory are of the whole instance, because its compute instances share its memory.
+	Split string
 }
 
 // InstanceView is one MIG instance that exists. It is identified by its GPU and its placement.
 type InstanceView struct {
 	ProfileView
 	Placement gpu.Placement
-	UUIDs     []gpu.UUID // of its MIG devices
-	ProfileID uint32     // the driver's number
+	UUIDs     []gpu.UUID    // of its MIG devices
+	Compute   []ComputeView // its compute instances, if it is split: a lease has one of them; nil: a lease has the instance
+	ProfileID uint32        // the driver's number
 	// Generation is gpushare's number: an instance that is created again at the same placement has the same UUIDs and
 	// another generation.
 	Generation uint64
@@ -125,8 +129,6 @@ type Grant struct {
 	Spec     api.GrantSpec    `json:"spec"`
 	GPUs     []gpu.UUID       `json:"gpus,omitempty"` // what Spec.GPUs resolved to; not read without a selector
 	Overuse  *api.OveruseSpec `json:"overuse,omitempty"`
-	// Profiles are further profile names that satisfy Spec.MIG on some devices. The spec's own name always does.
-	Profiles []string `json:"profiles,omitempty"`
 
 	Only []gpu.UUID `json:"-"` // of a candidate for a request that names GPUs: these, of those that it may use; nil: all of them
 }

@@ -222,11 +222,7 @@ func divides(q *gpu.Profile, sub uint32) bool {
 // sameLabel reports whether a profile is the one that another board or driver names n.
 func sameLabel(q *gpu.Profile, n ProfileName) bool {
 	m, err := ParseProfile(q.Name)
-	if err != nil || m.Slices != n.Slices || m.Compute != 0 || !slices.Equal(m.Attributes, n.Attributes) {
-		return false
-	}
-	lo, hi := uint64(min(m.GB, n.GB)), uint64(max(m.GB, n.GB))
-	return (hi-lo)*100 <= hi*5
+	return err == nil && m.Compute == 0 && m.Same(n)
 }
 
 // offers lists the names of a device's profiles, smallest first.

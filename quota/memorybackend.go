@@ -19,6 +19,7 @@ const (
 // MemoryBackendInput is what the choice of a backend depends on, for one lease on one GPU.
 type MemoryBackendInput struct {
 	MIG       bool // the lease has a MIG instance
+	Split     bool // of that, one compute instance
 	Enforcing bool // the spec says enforce: on
 	Driver    DriverLimit
 	Others    int // further leases of the grant on the GPU
@@ -53,6 +54,9 @@ func (c MemoryChoice) Advisory() bool { return c.Backend == BackendMPS && !c.Enf
 // ChooseMemoryBackend returns the strongest backend that is active.
 func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 	if in.MIG { // The hardware also limits on a node that only observes.
+		if in.Split {
+			return MemoryChoice{BackendMIG, true, true, "its MIG instance has no more memory; the leases on the other compute instances of it use the same memory"}
+		}
 		return MemoryChoice{BackendMIG, true, true, "its MIG instance has no more memory"}
 	}
 	if in.Driver.ReadBack && (in.Driver.Together || in.Others == 0) {

@@ -34,14 +34,18 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 	pids, err := procfs.PIDs()
 	if err != nil {
 		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
-		return planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
+		return noneOpen()
 	}
 	return attr.OpenDevicesOf(ctx, gpus, pids...)
 }
 
+func noneOpen() planner.OpenDevices {
+	return planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}, Compute: map[planner.ComputeKey][]int{}}
+}
+
 // OpenDevicesOf is OpenDevices for some processes.
 func (attr *Attribution) OpenDevicesOf(ctx context.Context, gpus []observe.GPU, pids ...int) planner.OpenDevices {
-	o := planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}}
+	o := noneOpen()
 	host, err := attr.Hosts.At(attr.Observer.Last())
 	if err != nil {
 		attr.Log.Warn("cannot list the processes that have GPUs open", "error", err)
@@ -66,6 +70,9 @@ func (attr *Attribution) OpenDevicesOf(ctx context.Context, gpus []observe.GPU, 
 			key = fileKey{rdev: f.Rdev}
 		}
 		at, ok := nodes[key]
+		if of := (planner.ComputeKey{GPU: at.GPU, Device: at.device}); ok && at.device != "" && !slices.Contains(o.Compute[of], f.PID) {
+			o.Compute[of] = append(o.Compute[of], f.PID)
+		}
 		switch {
 		case !ok:
 		case at.whole && !slices.Contains(o.GPUs[at.GPU], f.PID):
@@ -84,7 +91,8 @@ func (attr *Attribution) OpenDevicesOf(ctx context.Context, gpus []observe.GPU, 
 // nodeTarget is what a device node gives access to.
 type nodeTarget struct {
 	planner.InstanceKey
-	whole bool
+	device gpu.UUID // of a compute instance
+	whole  bool
 }
 
 // deviceNodes finds the device nodes of the GPUs and of their instances.
@@ -102,17 +110,19 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 		if g.Identity.Error != "" {
 			continue // Its number is not known.
 		}
-		add(nodeTarget{planner.InstanceKey{GPU: id}, true}, fmt.Sprintf("nvidia%d", minor), nvidiaMajor, uint32(minor))
+		add(nodeTarget{InstanceKey: planner.InstanceKey{GPU: id}, whole: true}, fmt.Sprintf("nvidia%d", minor), nvidiaMajor, uint32(minor))
 		for j := range g.Instances {
 			in := &g.Instances[j]
-			capability := func(n uint32, ok bool) {
+			capability := func(device gpu.UUID, n uint32, ok bool) {
 				if ok && haveCaps {
-					add(nodeTarget{planner.InstanceKey{GPU: id, GI: in.ID}, false}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
+					add(nodeTarget{InstanceKey: planner.InstanceKey{GPU: id, GI: in.ID}, device: device}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
 				}
 			}
-			capability(host.Caps.GI(minor, in.ID))
+			n, ok := host.Caps.GI(minor, in.ID)
+			capability("", n, ok)
 			for _, c := range in.Compute {
-				capability(host.Caps.CI(minor, in.ID, c.ID))
+				n, ok := host.Caps.CI(minor, in.ID, c.ID)
+				capability(c.UUID, n, ok)
 			}
 		}
 	}

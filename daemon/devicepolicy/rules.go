@@ -127,22 +127,37 @@ func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardw
 			continue
 		}
 		for j := range hw.GPUs[i].Instances {
-			if in := &hw.GPUs[i].Instances[j]; pol.State.ManagesInstance(id, in) && len(in.Compute) > 0 && pol.matches(g, id, in) {
-				out = append(out, isolation.Target{GPU: id, Instance: &in.Placement})
+			if in := &hw.GPUs[i].Instances[j]; pol.State.ManagesInstance(id, in) && len(in.Compute) > 0 {
+				out = append(out, pol.targetsIn(g, id, in)...)
 			}
 		}
 	}
 	return out
 }
 
-// matches reports whether an instance matches a MIG grant, by the profiles of the device.
-func (pol *Policy) matches(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) bool {
+// targetsIn returns what a MIG grant's slice may open of an instance, by the profiles of the device: all of it, or of one that
+// is split those compute instances that match.
+func (pol *Policy) targetsIn(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) []isolation.Target {
 	o, ok := pol.Observer.Last().GPU(id)
 	if !ok || o.Profiles == nil {
-		return false
+		return nil
 	}
 	i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
-	return i >= 0 && lease.Matches(g, planner.ProfileView(pol.State.Desired(), id, &o.Profiles.GI[i]))
+	if i < 0 {
+		return nil
+	}
+	of := planner.ProfileView(pol.State.Desired(), id, &o.Profiles.GI[i])
+	parts := planner.ComputeViews(in, &of)
+	if len(parts) == 0 && lease.Matches(g, of) {
+		return []isolation.Target{{GPU: id, Instance: &in.Placement}}
+	}
+	var out []isolation.Target
+	for _, c := range parts {
+		if of.Split = c.Name; lease.Matches(g, of) {
+			out = append(out, isolation.Target{GPU: id, Instance: &in.Placement, Compute: c.UUID})
+		}
+	}
+	return out
 }
 
 // DeviceRules returns exactly the device nodes that a lease needs.
@@ -162,7 +177,7 @@ func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Dev
 		if stale {
 			break // Another instance has its device numbers now.
 		}
-		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance})
+		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance, Compute: l.Place.Compute})
 	}
 	var classes []string
 	if t, ok := pol.State.Desired().Tenant(l.Terms.Tenant); ok {

@@ -44,7 +44,13 @@ func occupantOn(g *observe.GPU, mode string, p *gpu.Process, start uint64) (c oc
 	if i < 0 {
 		return c, false
 	}
-	c.place.Instance = g.Instances[i].Placement
+	in := &g.Instances[i]
+	c.place.Instance = in.Placement
+	for j := range in.Compute {
+		if len(in.Compute) > 1 && p.CI != nil && in.Compute[j].ID == *p.CI {
+			c.place.Compute = in.Compute[j].UUID
+		}
+	}
 	return c, true
 }
 
@@ -56,8 +62,18 @@ func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int)
 		places = append(places, state.Place{GPU: id})
 	}
 	for i := range g.Instances {
-		if in := &g.Instances[i]; mode == api.ModeMIG && slices.Contains(open.Instances[planner.InstanceKey{GPU: id, GI: in.ID}], pid) {
+		in := &g.Instances[i]
+		if mode != api.ModeMIG || !slices.Contains(open.Instances[planner.InstanceKey{GPU: id, GI: in.ID}], pid) {
+			continue
+		}
+		if len(in.Compute) < 2 {
 			places = append(places, state.Place{GPU: id, Instance: in.Placement})
+			continue
+		}
+		for _, c := range in.Compute { // Each program that uses one has the capability node of the instance open as well.
+			if slices.Contains(open.Compute[planner.ComputeKey{GPU: id, Device: c.UUID}], pid) {
+				places = append(places, state.Place{GPU: id, Instance: in.Placement, Compute: c.UUID})
+			}
 		}
 	}
 	return places
@@ -152,7 +168,7 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 		p := &processes[i]
 		st, err := procfs.Read(p.PID)
 		c, ok := occupantOn(g, l.Terms.Kind(), p, st.Start)
-		if !ok || l.Place.Instance != nil && *l.Place.Instance != c.place.Instance {
+		if !ok || !contains(l, c.place) {
 			continue
 		}
 		of, attributed := e.Attribution.LeaseOf(p.PID)
@@ -194,7 +210,10 @@ func (e *Escapes) addOccupant(c occupant) {
 
 // contains reports whether a place is one that a lease has.
 func contains(l *lease.Lease, at state.Place) bool {
-	return slices.Contains(l.Place.GPUs, at.GPU) && (l.Place.Instance == nil || *l.Place.Instance == at.Instance)
+	if !slices.Contains(l.Place.GPUs, at.GPU) || l.Place.Instance != nil && *l.Place.Instance != at.Instance {
+		return false
+	}
+	return l.Place.Compute == "" || at.Compute == "" || l.Place.Compute == at.Compute
 }
 
 func (e *Escapes) isElsewhere(pid int, place state.Place) bool {

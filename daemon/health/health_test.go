@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"context"
 	"errors"
 	"log/slog"
@@ -188,6 +189,25 @@ func TestAnErrorInAnInstanceConcernsItsLease(t *testing.T) {
 			}
 			if r := f.record(gpuA); !r.Open() {
 				t.Errorf("the GPU is %+v", r)
+			}
+		})
+	}
+}
+
+// Of an error in a compute instance of an instance that is split, the lease of that compute instance is known.
+func TestAnErrorInAComputeInstanceConcernsItsLease(t *testing.T) {
+	gi := uint32(2)
+	for ci, want := range map[uint32]string{0: "red-1", 1: "blue-1", 2: ""} {
+		t.Run(fmt.Sprintf("compute instance %d", ci), func(t *testing.T) {
+			f := newFixture(t)
+			f.node.GPUs[0].Instances = []gpu.Instance{{ID: gi, Compute: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-0"}, {ID: 1, UUID: "MIG-1"}, {ID: 2, UUID: "MIG-2"}}}}
+			f.live = []lease.Lease{{ID: "red-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-0"}}}, {ID: "blue-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-1"}}}}
+			f.XID(gpu.Event{GPU: gpuA, XID: 13, GI: &gi, CI: &ci})
+			f.wait(2 * time.Second)
+			for _, id := range []string{"red-1", "blue-1"} {
+				if got := len(f.notes[id]) > 0; got != (id == want) {
+					t.Errorf("%s has the notices %q", id, f.notes[id])
+				}
 			}
 		})
 	}

@@ -38,7 +38,7 @@ type note struct {
 
 // XID takes an XID of the driver's events.
 func (k *Health) XID(e gpu.Event) {
-	k.report(rules.Report{GPU: e.GPU, XID: e.XID, At: k.Now(), GI: e.GI})
+	k.report(rules.Report{GPU: e.GPU, XID: e.XID, At: k.Now(), GI: e.GI, CI: e.CI})
 }
 
 // line takes an XID of the kernel's log.
@@ -49,7 +49,7 @@ func (k *Health) line(r kernellog.Record) {
 	node := k.Observed()
 	for i := range node.GPUs {
 		if g := &node.GPUs[i]; strings.HasPrefix(g.Identity.PCI, r.PCI+".") {
-			k.report(rules.Report{GPU: g.Identity.UUID, XID: r.XID, At: k.Now(), FromLog: true, PID: r.PID, Name: r.Name, GI: r.GI})
+			k.report(rules.Report{GPU: g.Identity.UUID, XID: r.XID, At: k.Now(), FromLog: true, PID: r.PID, Name: r.Name, GI: r.GI, CI: r.CI})
 			return
 		}
 	}
@@ -208,11 +208,12 @@ func (k *Health) causedBy(r *rules.Report) string {
 	if r.GI == nil {
 		return ""
 	}
-	return k.leaseIn(r.GPU, *r.GI)
+	return k.leaseIn(r.GPU, *r.GI, r.CI)
 }
 
-// leaseIn is the lease that has a MIG instance alone; empty if there is none, and if several share it.
-func (k *Health) leaseIn(id gpu.UUID, gi uint32) (found string) {
+// leaseIn is the lease that has a MIG instance alone, or one compute instance of it; empty if there is none, and if several
+// share it.
+func (k *Health) leaseIn(id gpu.UUID, gi uint32, ci *uint32) (found string) {
 	g, ok := k.Observed().GPU(id)
 	if !ok {
 		return ""
@@ -223,7 +224,9 @@ func (k *Health) leaseIn(id gpu.UUID, gi uint32) (found string) {
 			continue
 		}
 		for _, l := range k.Live() {
-			if !slices.Contains(l.Place.Devices, in.Compute[0].UUID) {
+			if !slices.ContainsFunc(in.Compute, func(c gpu.ComputeInstance) bool {
+				return (ci == nil || c.ID == *ci) && slices.Contains(l.Place.Devices, c.UUID)
+			}) {
 				continue
 			}
 			if found != "" {

@@ -129,7 +129,7 @@ func (m *Limits) End(ctx context.Context, l *lease.Lease) {
 // Choice returns what enforces the GPU-memory limit of a lease, by what was read back.
 func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	in := quota.MemoryBackendInput{
-		MIG: l.Terms.Kind() == api.ModeMIG, Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
+		MIG: l.Terms.Kind() == api.ModeMIG, Split: l.Place.Compute != "", Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
 		Overuse: m.Overuse(l), CanFreeze: l.Isolation.Freeze && !l.InPlace(),
 	}
 	if in.MIG || len(l.Place.GPUs) != 1 {

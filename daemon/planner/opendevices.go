@@ -12,12 +12,19 @@ type OpenDevices struct {
 	Complete  bool               // every process was read
 	GPUs      map[gpu.UUID][]int // pids
 	Instances map[InstanceKey][]int
+	Compute   map[ComputeKey][]int // those of Instances that have a compute instance open, and not only its instance
 }
 
 // InstanceKey identifies an instance as long as it exists.
 type InstanceKey struct {
 	GPU gpu.UUID
 	GI  uint32
+}
+
+// ComputeKey identifies a compute instance as long as it exists, by its MIG device.
+type ComputeKey struct {
+	GPU    gpu.UUID
+	Device gpu.UUID
 }
 
 // Users returns the processes that have the GPU or one of its instances open.

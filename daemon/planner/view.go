@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mig"
 )
 
 // View is the current input of the lease table.
@@ -55,6 +56,12 @@ func closeOccupied(places map[state.Place]bool, v *lease.View) {
 		for j := range g.Instances {
 			if in := &g.Instances[j]; places[state.Place{GPU: g.UUID, Instance: in.Placement}] {
 				in.Occupied = lease.OccupiedText
+			}
+			for k := range g.Instances[j].Compute {
+				in, c := &g.Instances[j], &g.Instances[j].Compute[k]
+				if places[state.Place{GPU: g.UUID, Instance: in.Placement, Compute: c.UUID}] {
+					c.Occupied = lease.OccupiedText
+				}
 			}
 		}
 	}
@@ -165,26 +172,60 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	if e.Mode != api.ModeMIG || g.Profiles == nil {
 		return v
 	}
-	inLayout := map[string]bool{}
-	if e.MIG != nil {
-		for _, name := range e.MIG.Layout {
-			inLayout[name] = true
-		}
-	}
 	dynamic := e.MIG != nil && e.MIG.Dynamic
 	if dynamic && g.MIG.Current && d.Enforcing() {
 		v.DynamicProfiles = g.Profiles
 	}
 	for i := range g.Profiles.GI {
-		p := &g.Profiles.GI[i]
-		if inLayout[p.Name] || dynamic {
-			v.Profiles = append(v.Profiles, ProfileView(d, id, p))
+		if dynamic {
+			v.Profiles = append(v.Profiles, ProfileView(d, id, &g.Profiles.GI[i]))
 		}
+	}
+	if e.MIG != nil {
+		v.Profiles = append(v.Profiles, layoutProfiles(d, id, e.MIG.Layout, g.Profiles)...)
 	}
 	for i := range g.Instances {
 		v.Instances = append(v.Instances, instanceView(d, g, &g.Instances[i], foreign))
 	}
 	return v
+}
+
+// layoutProfiles are the profiles of a layout, as this device names them.
+func layoutProfiles(d *state.Desired, id gpu.UUID, layout []string, of *gpu.Profiles) []lease.ProfileView {
+	var out []lease.ProfileView
+	for i, name := range layout {
+		if slices.Contains(layout[:i], name) {
+			continue
+		}
+		list, err := mig.Match(*of, mig.Request{Name: name})
+		if err != nil {
+			continue // The layout cannot be reached, which its own condition says.
+		}
+		for j := range list {
+			v := ProfileView(d, id, &list[j])
+			if n, err := gpu.ParseProfile(name); err == nil && n.Compute != 0 && n.Compute != list[j].Slices {
+				v.Split = gpu.ComputeName(v.Name, n.Compute)
+			}
+			out = append(out, v)
+		}
+	}
+	at := func(v lease.ProfileView) int {
+		return slices.IndexFunc(of.GI, func(p gpu.Profile) bool { return p.Name == v.Name })
+	}
+	slices.SortStableFunc(out, func(a, b lease.ProfileView) int { return at(a) - at(b) })
+	return out
+}
+
+// ComputeViews are the compute instances of an instance that is split; nil for the usual single one with all slices.
+func ComputeViews(in *gpu.Instance, of *lease.ProfileView) []lease.ComputeView {
+	if !in.Split(of.Slices) {
+		return nil
+	}
+	out := make([]lease.ComputeView, len(in.Compute))
+	for i, c := range in.Compute {
+		out[i] = lease.ComputeView{UUID: c.UUID, Name: gpu.ComputeName(of.Name, c.SliceCount()), Slices: c.SliceCount()}
+	}
+	return out
 }
 
 func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
@@ -208,6 +249,8 @@ func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign fu
 		v.Unusable = "it has no compute instance"
 	case slices.Contains(v.UUIDs, ""):
 		v.Unusable = g.MIG.Missing.NoDevice().Error() // CUDA would not find it.
+	default:
+		v.Compute = ComputeViews(in, &v.ProfileView)
 	}
 	if v.MPS {
 		v.OneUser, v.MaxClients = oneUser(g.MPSAt(in.Placement)), MaxClientsOf(g, in)

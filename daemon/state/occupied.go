@@ -6,6 +6,7 @@ import "github.com/gpushare/gpushare/gpu"
 type Place struct {
 	GPU      gpu.UUID
 	Instance gpu.Placement // zero for the whole GPU
+	Compute  gpu.UUID      // the MIG device of one of the instance's several compute instances; empty: all of the instance
 }
 
 // SetOccupied replaces the places that a process of no lease uses. The caller does not change the map afterwards.

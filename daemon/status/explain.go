@@ -242,6 +242,9 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU time"}
 	switch l.Terms.Kind() {
 	case api.ModeMIG:
+		if l.Place.Compute != "" {
+			return api.Rule{What: r.What, Desired: "its own compute instance, " + l.Place.Profile, Enforced: true, By: "the hardware: no other lease computes on its slices"}
+		}
 		return api.Rule{What: r.What, Desired: "its own instance", Enforced: true, By: "the hardware: no other lease computes on its slices"}
 	case api.ModeExclusive:
 		r.Desired = "all of " + text.Count(len(l.Place.GPUs), "GPU")

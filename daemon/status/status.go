@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -234,18 +235,45 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 				}
 			}
 		}
-		for j := range p.leases {
-			l := &p.leases[j]
-			if len(st.UUIDs) > 0 && slices.Contains(l.Devices, st.UUIDs[0]) && (l.InstanceGeneration == 0 || l.InstanceGeneration == st.Generation) {
-				st.Lease = l.ID
-				if st.MPS != nil {
-					st.Leases = append(st.Leases, l.ID)
-				}
-			}
+		for _, c := range planner.ComputeViews(in, p.profile(g, in)) {
+			st.Compute = append(st.Compute, api.ComputeStatus{UUID: string(c.UUID), Profile: c.Name})
 		}
+		p.leasesIn(&st)
 		out.Instances = append(out.Instances, st)
 	}
 	return out
+}
+
+// profile is the profile of an instance.
+func (p *statusInputs) profile(g *observe.GPU, in *gpu.Instance) *lease.ProfileView {
+	if g.Profiles != nil {
+		if i := slices.IndexFunc(g.Profiles.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
+			v := planner.ProfileView(p.desired, g.Identity.UUID, &g.Profiles.GI[i])
+			return &v
+		}
+	}
+	return &lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID)}
+}
+
+// leasesIn sets the leases of an instance and of its compute instances.
+func (p *statusInputs) leasesIn(st *api.InstanceStatus) {
+	for j := range p.leases {
+		l := &p.leases[j]
+		if l.InstanceGeneration != 0 && l.InstanceGeneration != st.Generation {
+			continue
+		}
+		if slices.ContainsFunc(st.UUIDs, func(id string) bool { return slices.Contains(l.Devices, id) }) {
+			st.Lease = l.ID
+			if st.MPS != nil || len(st.Compute) > 0 {
+				st.Leases = append(st.Leases, l.ID)
+			}
+		}
+		for k := range st.Compute {
+			if slices.Contains(l.Devices, st.Compute[k].UUID) {
+				st.Compute[k].Lease = l.ID
+			}
+		}
+	}
 }
 
 func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
@@ -432,12 +460,7 @@ func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUS
 	}
 	if g.MIG != nil {
 		m := *g.MIG
-		m.Instances = slices.Clone(m.Instances)
-		for i := range m.Instances {
-			if m.Instances[i].Lease != "" && !own[m.Instances[i].Lease] {
-				m.Instances[i].Lease = "another tenant"
-			}
-		}
+		m.Instances = restrictInstances(m.Instances, own)
 		g.MIG = &m
 	}
 	return g

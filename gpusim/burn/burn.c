@@ -256,13 +256,16 @@ static int duration(const char *s, uint64_t *us)
 	return 0;
 }
 
-/* visible returns entry n of CUDA_VISIBLE_DEVICES; NULL when it is not set. */
+/* visible returns entry n of CUDA_VISIBLE_DEVICES; NULL when it is not set. Of MIG devices CUDA shows a program the first only
+ * (MIG User Guide, section on CUDA_VISIBLE_DEVICES). */
 static const char *visible(long n)
 {
 	static char entry[128];
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
 	if (!list)
 		return NULL;
+	if (n > 0 && !strncmp(list, "MIG-", 4))
+		die(EXIT_REFUSED, "invalid device ordinal (CUDA error 101): a program sees one MIG device");
 	for (;; n--) {
 		size_t len = strcspn(list, ",");
 		if (len == 0 || list[0] == '-')

@@ -52,8 +52,18 @@ func (a *app) migList(s *api.Status) {
 				lease = "imported"
 			}
 			rows = append(rows, []string{fmt.Sprint(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Placement.Start, in.Placement.Size), memory(in.Memory), device, lease})
-			for j := 1; j < len(in.UUIDs); j++ { // Compute instances that share it.
+			for j := 1; j < len(in.UUIDs) && len(in.Compute) == 0; j++ { // Of an older daemon.
 				rows = append(rows, []string{"", "", "", "", "", in.UUIDs[j], ""})
+			}
+			if len(in.Compute) > 0 {
+				last := rows[len(rows)-1]
+				last[5] = ""
+				if !in.Foreign && in.RemovedAt == nil && !in.Imported {
+					last[6] = ""
+				}
+			}
+			for _, c := range in.Compute { // A lease has one of them.
+				rows = append(rows, []string{"", "", "  " + c.Profile, "", "", c.UUID, dash(c.Lease)})
 			}
 		}
 	}

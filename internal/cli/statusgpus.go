@@ -73,6 +73,14 @@ func instanceNote(in *api.InstanceStatus) string {
 		return "foreign: not created by gpushare"
 	case len(in.UUIDs) == 0:
 		return "orphan: no compute instance"
+	case len(in.Compute) > 0:
+		used := 0
+		for _, c := range in.Compute {
+			if c.Lease != "" {
+				used++
+			}
+		}
+		return strings.TrimSpace(fmt.Sprintf("%d of %d compute instances leased  %s", used, len(in.Compute), strings.Join(in.Leases, " ")))
 	case len(in.Leases) > 1:
 		return strings.Join(in.Leases, " ")
 	case in.Lease != "":

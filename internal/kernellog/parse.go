@@ -16,6 +16,7 @@ type Record struct {
 	PID  int
 	Name string  // of the process, as the driver prints it: at most 15 bytes. Empty when it names none
 	GI   *uint32 // the GPU instance; nil when the driver names none
+	CI   *uint32 // its compute instance; nil when the driver names none
 	// Lost: records between the previous Record and this one were overwritten before they were read. An XID may be missing.
 	Lost bool
 }
@@ -70,13 +71,22 @@ func (r *Record) at(where string) bool {
 	r.PCI = pci
 	for _, w := range words[1:] {
 		if id, ok := strings.CutPrefix(w, "GPU-I:"); ok {
-			if n, err := strconv.ParseUint(id, 10, 32); err == nil {
-				gi := uint32(n)
-				r.GI = &gi
-			}
+			r.GI = instanceID(id)
+		}
+		if id, ok := strings.CutPrefix(w, "GPU-CI:"); ok {
+			r.CI = instanceID(id)
 		}
 	}
 	return true
+}
+
+func instanceID(text string) *uint32 {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return nil
+	}
+	id := uint32(n)
+	return &id
 }
 
 // address returns a PCI address without function in the form of gpu.Identity: a domain of four digits, or eight where it needs

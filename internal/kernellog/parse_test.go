@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		},
 		{
 			"a compute instance", "4,1,2,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:02): 13, pid=9, name=a, Graphics Exception",
-			&Record{PCI: "0000:3b:00", XID: 13, PID: 9, Name: "a", GI: new(uint32(1))},
+			&Record{PCI: "0000:3b:00", XID: 13, PID: 9, Name: "a", GI: new(uint32(1)), CI: new(uint32(2))},
 		},
 		{"older driver", "4,1,2,-;NVRM: Xid (0000:03:00): 14, Channel 00000001", &Record{PCI: "0000:03:00", XID: 14}},
 		{"domain of eight digits", "4,1,2,-;NVRM: Xid (PCI:00000018:01:00): 145, RLW_RXPIPE Nonfatal XC0", &Record{PCI: "0018:01:00", XID: 145}},
