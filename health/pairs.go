@@ -17,7 +17,7 @@ type Report struct {
 	Name    string // of the process, as the driver wrote it
 	GI      *uint32
 	CI      *uint32 // of the instance
-	Counted bool // it was returned before, without the process
+	Counted bool    // it was returned before, without the process
 }
 
 const (

@@ -24,7 +24,8 @@ type GPUCapacity struct {
 	Idle     []InstanceSlot
 }
 
-// InstanceSlot is one instance that exists or may be created: its profile and placement.
+// InstanceSlot is one instance that exists or may be created: its profile and placement. Its name is that of its compute
+// instances (1c.3g.20gb) if it is split into them.
 type InstanceSlot struct {
 	ProfileID uint32
 	Name      string
@@ -88,6 +89,9 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, who *requester) GPUCapacity {
 		in := &d.Instances[i]
 		there[in.Placement] = true
 		r := InstanceSlot{ProfileID: in.ProfileID, Name: in.Name, Placement: in.Placement}
+		if len(in.Compute) > 0 {
+			r.Name = in.Compute[0].Name
+		}
 		if in.Pinned || !t.free(in.Placement, "", k, who) {
 			out.Taken = append(out.Taken, r)
 		} else {
@@ -120,7 +124,7 @@ func (g *Grant) profiles(on []*GPUView, most uint64) []string {
 	var all []ProfileView
 	for _, d := range on {
 		for i := range d.Profiles {
-			if d.Profiles[i].Memory <= most && g.matches(&d.Profiles[i]) {
+			if d.Profiles[i].Memory <= most && g.matches(&d.Profiles[i]) && (d.Profiles[i].Split == "" || g.namesCompute()) {
 				all = append(all, d.Profiles[i])
 			}
 		}
@@ -130,8 +134,8 @@ func (g *Grant) profiles(on []*GPUView, most uint64) []string {
 	})
 	var names []string
 	for i := range all {
-		if !slices.Contains(names, all[i].Name) {
-			names = append(names, all[i].Name)
+		if name := all[i].slotName(); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	return names
@@ -183,7 +187,8 @@ func (o *occupancy) claimNext(g *Grant, v *View, who requester, before *PendingI
 		t := o.at(d.UUID)
 		for j := range d.DynamicProfiles.GI {
 			q := &d.DynamicProfiles.GI[j]
-			if q.Memory > who.left() || !g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}) {
+			name, ok := g.created(d, q)
+			if q.Memory > who.left() || !ok {
 				continue
 			}
 			for _, at := range q.Placements {
@@ -191,7 +196,7 @@ func (o *occupancy) claimNext(g *Grant, v *View, who requester, before *PendingI
 				if !ok {
 					continue
 				}
-				m := &PendingInstance{Ticket: who.ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: q.Name, Placement: at}}
+				m := &PendingInstance{Ticket: who.ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: name, Placement: at}}
 				p := [2]int{lacks, 1}
 				if before != nil && *before == *m {
 					p[1] = 0

@@ -57,6 +57,26 @@ func (g *Grant) satisfies(in *InstanceView) bool {
 	return false
 }
 
+// namesCompute reports whether a grant names a compute instance.
+func (g *Grant) namesCompute() bool {
+	n, err := gpu.ParseProfile(g.Spec.MIG)
+	return err == nil && n.Compute != 0 && n.Compute != n.Slices
+}
+
+// created returns what is created for a grant on a GPU with instances on demand from one of its profiles; ok is false if that
+// does not satisfy the grant.
+func (g *Grant) created(d *GPUView, q *gpu.Profile) (name string, ok bool) {
+	for i := range d.Profiles {
+		if p := &d.Profiles[i]; p.Name == q.Name && g.matches(p) && (p.Split == "" || g.namesCompute()) {
+			return p.slotName(), true
+		}
+	}
+	return "", false
+}
+
+// slotName is the name of what is created: an instance, or one that is split into compute instances of this name.
+func (p *ProfileView) slotName() string { return cmp.Or(p.Split, p.Name) }
+
 // place is where a lease with the part is.
 func (p *part) place(d *GPUView, in *InstanceView) *Place {
 	at := in.Placement

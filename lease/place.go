@@ -287,7 +287,8 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 				continue
 			}
 			for p := range in.parts() {
-				if !g.matches(&p.ProfileView) {
+				// On demand a whole instance can be created for a grant that names one.
+				if !g.matches(&p.ProfileView) || p.device != "" && d.DynamicProfiles != nil && !g.namesCompute() {
 					continue
 				}
 				matching++

@@ -367,7 +367,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 	case ob.canCreate:
 		if d, r := left.findSlot(g, &free, who, nil); d != nil {
 			memory := uint64(0)
-			if i := slices.IndexFunc(d.Profiles, func(q ProfileView) bool { return q.Name == r.Name }); i >= 0 {
+			if i := slices.IndexFunc(d.Profiles, func(q ProfileView) bool { return q.slotName() == r.Name }); i >= 0 {
 				memory = d.Profiles[i].Memory
 			}
 			return &preemption{victims: ended, memory: memory, slot: &PendingInstance{Ticket: who.ticket, GPU: d.UUID, InstanceSlot: r}}

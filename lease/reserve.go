@@ -211,6 +211,7 @@ func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
 		return false
 	}
 	return slices.ContainsFunc(d.DynamicProfiles.GI, func(q gpu.Profile) bool {
-		return slices.Contains(q.Placements, *p.Instance) && g.matches(&ProfileView{Name: q.Name, Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes})
+		_, ok := g.created(d, &q)
+		return ok && slices.Contains(q.Placements, *p.Instance)
 	})
 }

@@ -39,7 +39,8 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 	}
 	requests := make([]mig.Request, len(create))
 	for i, r := range create {
-		requests[i] = mig.Request{Name: r.Name, At: &r.Placement}
+		requests[i] = onDemand(r.Name)
+		requests[i].At = &r.Placement
 	}
 	r, err := mig.Plan(*g.Profiles, present, requests, mig.Options{})
 	if err == nil {

@@ -181,7 +181,10 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 			v.Profiles = append(v.Profiles, ProfileView(d, id, &g.Profiles.GI[i]))
 		}
 	}
-	if e.MIG != nil {
+	switch {
+	case dynamic:
+		v.Profiles = append(v.Profiles, layoutProfiles(d, id, d.ComputeGrants(), g.Profiles)...)
+	case e.MIG != nil:
 		v.Profiles = append(v.Profiles, layoutProfiles(d, id, e.MIG.Layout, g.Profiles)...)
 	}
 	for i := range g.Instances {
@@ -190,7 +193,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UU
 	return v
 }
 
-// layoutProfiles are the profiles of a layout, as this device names them.
+// layoutProfiles are the profiles with these names, as this device names them.
 func layoutProfiles(d *state.Desired, id gpu.UUID, layout []string, of *gpu.Profiles) []lease.ProfileView {
 	var out []lease.ProfileView
 	for i, name := range layout {

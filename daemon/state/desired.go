@@ -67,6 +67,23 @@ func (d *Desired) Manages(id gpu.UUID) bool {
 // Expected are the GPUs that the spec selected when it was applied: an optional one that was not there is not among them.
 func (d *Desired) Expected() []gpu.UUID { return slices.Collect(maps.Keys(d.GPUs)) }
 
+// ComputeGrants are the compute instances that grants name: on GPUs with instances on demand, instances are split into them.
+func (d *Desired) ComputeGrants() []string {
+	var names []string
+	if d.Spec == nil {
+		return nil
+	}
+	for i := range d.Spec.Tenants {
+		for j := range d.Spec.Tenants[i].Grants {
+			name := d.Spec.Tenants[i].Grants[j].MIG
+			if n, err := gpu.ParseProfile(name); err == nil && n.Compute != 0 && n.Compute != n.Slices && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // Optional reports whether the spec does without a GPU: that it is missing is no error and no condition.
 func (d *Desired) Optional(id gpu.UUID) bool {
 	e := d.GPUs[id]

@@ -163,3 +163,47 @@ func TestAnOccupiedComputeInstance(t *testing.T) {
 		t.Errorf("a third lease: %d %s", r.Code, r.Err)
 	}
 }
+
+// On demand an instance is created and split for a grant that names a compute instance: the next leases get the others, and it is
+// removed when none has one. A grant of the instance gets one of its own.
+func TestComputeInstancesOnDemand(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {dynamic: true, keep: 1s}}
+tenants:
+  - name: red
+    grants:
+      - {name: third, mig: 1c.3g.20gb, max_leases: 4}
+      - {name: whole, mig: 3g.20gb}
+`)
+	seen := map[string]bool{}
+	var jobs []*harness.Job
+	for range 3 {
+		job, err := n.Run("-q", "-t", "red", "--grant", "third", "--wait=1m", "--", "sh", "-c", `echo "sees=$CUDA_VISIBLE_DEVICES="; exec sleep 100`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		if err := job.AwaitLine(soon(t), "sees="); err != nil {
+			t.Fatalf("%v\n%s", err, daemonLog(n))
+		}
+		seen[strings.Split(job.Output(), "=")[1]] = true
+		jobs = append(jobs, job)
+	}
+	if in := computeOf(t, status(t, n), 0); len(seen) != 3 || len(in.Leases) != 3 || len(status(t, n).GPUs[0].MIG.Instances) != 1 {
+		t.Errorf("three leases see %v, the instances are %+v", seen, status(t, n).GPUs[0].MIG.Instances)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait=1m", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); r.Code != 0 || seen[strings.TrimSpace(r.Out)] {
+		t.Errorf("a lease of an instance: %d %s%s", r.Code, r.Out, r.Err)
+	}
+	jobs[0].Stop()
+	jobs[1].Stop()
+	awaitStatus(t, n, "the instance of the third lease is not the only one left", func(s *api.Status) bool {
+		return len(s.GPUs[0].MIG.Instances) == 1 && len(s.GPUs[0].MIG.Instances[0].Leases) == 1
+	})
+	jobs[2].Stop()
+	awaitTruth(t, n, "an instance that no lease has stays", empty)
+}
