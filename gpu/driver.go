@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"context"
+	"strconv"
 	"time"
 )
 
@@ -110,6 +111,23 @@ type Identity struct {
 	Display  bool `json:"display,omitempty"` // a display is attached or active
 	// Error says why the other fields could not be read. A lost GPU stays in the list.
 	Error string `json:"error,omitempty"`
+}
+
+// Name is the GPU in messages: by its index, or by its UUID where that is not known now. The driver gives the index of a GPU that
+// fell off the bus to another one.
+func (id *Identity) Name() string {
+	if id.Index < 0 {
+		return string(id.UUID)
+	}
+	return "GPU " + id.Argument()
+}
+
+// Argument is the GPU as commands take it: its index, or its UUID where that is not known.
+func (id *Identity) Argument() string {
+	if id.Index < 0 {
+		return string(id.UUID)
+	}
+	return strconv.Itoa(id.Index)
 }
 
 // Memory is in bytes. Total = Reserved + Used + Free. Reserved is 0 where the driver counts it as used.

@@ -113,9 +113,9 @@ func (v *divisible) heldBack(tenant string) string {
 // String names it in messages: "GPU 0", "3g.20gb at 4 on GPU 0".
 func (v *divisible) String() string {
 	if v.instance == nil {
-		return fmt.Sprintf("GPU %d", v.gpu.Index)
+		return fmt.Sprintf("%s", v.gpu.name())
 	}
-	return fmt.Sprintf("%s at %d on GPU %d", v.instance.Name, v.instance.Placement.Start, v.gpu.Index)
+	return fmt.Sprintf("%s at %d on %s", v.instance.Name, v.instance.Placement.Start, v.gpu.name())
 }
 
 // shared is what is in use of what the place is a share of, on one of its GPUs.

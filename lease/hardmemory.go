@@ -35,7 +35,7 @@ func NeverHard(v *View) (*Grant, string) {
 		for j := range v.GPUs {
 			if d := &v.GPUs[j]; g.mayUse(d) {
 				possible = possible || d.NoHardMemory == ""
-				reasons = append(reasons, fmt.Sprintf("GPU %d: %s", d.Index, d.NoHardMemory))
+				reasons = append(reasons, fmt.Sprintf("%s: %s", d.name(), d.NoHardMemory))
 			}
 		}
 		if !possible && len(reasons) > 0 {

@@ -150,11 +150,11 @@ func (k *Ticket) claimInstanceLocked(o *occupancy, who requester, creatable []in
 
 // pendingText describes the instance that is created for a ticket.
 func (k *Ticket) pendingText() string {
-	index := -1
+	on := string(k.pending.GPU)
 	if d := k.t.view.gpu(k.pending.GPU); d != nil {
-		index = d.Index
+		on = d.name()
 	}
-	return fmt.Sprintf("%s is being created for it on GPU %d", k.pending.Name, index)
+	return fmt.Sprintf("%s is being created for it on %s", k.pending.Name, on)
 }
 
 // refuseLocked ends a ticket whose caller does not wait. It was kept only because an instance was being created.

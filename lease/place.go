@@ -364,7 +364,7 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 			continue
 		}
 		if d.Occupied != "" && !who.inPlace {
-			closed = append(closed, fmt.Sprintf("GPU %d is closed: %s", d.Index, d.Occupied))
+			closed = append(closed, fmt.Sprintf("%s is closed: %s", d.name(), d.Occupied))
 			continue
 		}
 		t := o.at(d.UUID)
@@ -496,7 +496,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 				continue
 			}
 			if whole.claimedBefore(&who) && (whole.preempted[key] || dev.oneUser() != "" || !own.outlasts(&who)) {
-				lacks = append(lacks, fmt.Sprintf("GPU %d is claimed by an earlier request", d.Index))
+				lacks = append(lacks, fmt.Sprintf("%s is claimed by an earlier request", d.name()))
 				continue
 			}
 			c := candidate{divisible: dev, lent: whole.claimed, share: share, memory: memory}
@@ -599,7 +599,7 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 				continue
 			}
 			if g.RequiresHardMemory() && d.NoHardMemory != "" {
-				notHard = append(notHard, fmt.Sprintf("GPU %d: %s", d.Index, d.NoHardMemory))
+				notHard = append(notHard, fmt.Sprintf("%s: %s", d.name(), d.NoHardMemory))
 				continue
 			}
 			if d.Closed != "" && d.Capacity == 0 {
@@ -672,7 +672,7 @@ func (c *closedGPUs) add(d *GPUView) {
 }
 
 func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView, p *part) {
-	*c = append(*c, fmt.Sprintf("%s at %d on GPU %d is closed: %s", cmp.Or(p.Split, p.Name), in.Placement.Start, d.Index, p.occupied))
+	*c = append(*c, fmt.Sprintf("%s at %d on %s is closed: %s", cmp.Or(p.Split, p.Name), in.Placement.Start, d.name(), p.occupied))
 }
 
 func (c closedGPUs) any() bool    { return len(c) > 0 }

@@ -61,6 +61,18 @@ func (h *Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 	return false, unknownKind(s.Kind)
 }
 
+// NotThere says why a step whose call succeeded is not there when it is read back. Instances are identified by profile and
+// placement, so one that another program created since looks like the one that was destroyed.
+func (h *Handler) NotThere(s step.Step) string {
+	switch s.Kind {
+	case KindDestroy:
+		return "the driver destroyed it, and then such an instance was there: another program created it again, or the driver did not destroy it"
+	case KindCreate:
+		return "the driver created it, and then it was not there: another program destroyed it, or the driver did not create it"
+	}
+	return "the driver accepted the mode, and then it was not active: another program changed it, or the driver did not"
+}
+
 // Do carries a step out. It is idempotent.
 func (h *Handler) Do(ctx context.Context, s step.Step) error {
 	id := gpu.UUID(s.GPU)

@@ -96,14 +96,17 @@ func (pr *problem) reason() string {
 			me += n
 		}
 	}
-	for _, c := range pr.classes {
+	for i, c := range pr.classes {
 		n := len(c.requests)
 		if len(pr.places(c)) == 0 {
 			q := &pr.p.GI[c.profiles[0]]
 			return fmt.Sprintf("%s is not a placement that this GPU supports; %s starts at %s", c.request, q.Name, startsText(q))
 		}
-		if limit := pr.limit(c); n > limit {
+		if limit := pr.limit(i); n > limit {
 			name := pr.p.GI[c.profiles[0]].Name
+			if len(c.profiles) > 1 {
+				name = c.request.String()
+			}
 			if c.sub != 0 {
 				name = fmt.Sprintf("%dc.%s", c.sub, name)
 			}
@@ -158,8 +161,28 @@ func (pr *problem) maxInstances(q *gpu.Profile) int {
 	return len(q.Placements)
 }
 
-// limit is the largest number of requests of a class that the device reports.
-func (pr *problem) limit(c class) int {
+// limit is the largest number of requests of a class that the empty device has. pr has no instances. By the driver's numbers it
+// would be their sum for properties that several profiles have: seven 1g.5gb and four 1g.10gb use the same slices.
+func (pr *problem) limit(at int) int {
+	c := pr.classes[at]
+	most := pr.mostReported(c)
+	if len(c.profiles) < 2 {
+		return most
+	}
+	for n := min(most, len(c.requests), int(pr.p.Width)); n > 0; n-- {
+		counts := make([]int, len(pr.classes))
+		if counts[at] = n; pr.fits(counts) {
+			return n
+		}
+		if pr.work.over() {
+			break
+		}
+	}
+	return most
+}
+
+// mostReported is the sum of the numbers of instances that the driver reports for the profiles of a class.
+func (pr *problem) mostReported(c class) int {
 	limit := 0
 	for _, i := range c.profiles {
 		n := pr.maxInstances(&pr.p.GI[i])

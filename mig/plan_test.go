@@ -3,6 +3,7 @@ package mig
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -462,5 +463,21 @@ func BenchmarkPlan(b *testing.B) {
 				_, _ = Plan(bc.p, present, bc.want, Options{})
 			}
 		})
+	}
+}
+
+// Several profiles have the same properties and use the same slices: the most of them that fit is not the sum of their numbers.
+func TestLimitOfProperties(t *testing.T) {
+	for n, want := range map[int]string{8: "at most 7 of 1 slice, 8 are requested", 11: "at most 7 of 1 slice, 11 are requested", 12: "at most 7 of 1 slice, 12 are requested", 7: ""} {
+		_, err := Plan(a100(), nil, slices.Repeat([]Request{{Slices: 1}}, n), Options{})
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || want == "" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v, want %q", n, err, want)
+		}
+	}
+	if _, err := Plan(a100(), nil, slices.Repeat([]Request{{Slices: 1, Memory: 5 << 30}}, 5), Options{}); err == nil || !strings.Contains(err.Error(), "at most 4 of 1g.10gb, 5 are requested") {
+		t.Errorf("one profile: %v", err)
 	}
 }

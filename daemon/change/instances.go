@@ -90,7 +90,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	}
 	s := &instancesProposal{kind: kind, node: node, gpu: g}
 	id := s.gpu.Identity.UUID
-	name := fmt.Sprintf("GPU %d", s.gpu.Identity.Index)
+	name := fmt.Sprintf("%s", s.gpu.Identity.Name())
 	switch {
 	case s.gpu.Err != nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: planner.RetryHint(s.gpu, "tries it again")}
@@ -227,7 +227,7 @@ func (s *instancesProposal) auditText() string {
 			names = append(names, s.steps[i].Text)
 		}
 	}
-	return fmt.Sprintf("GPU %d: %s", s.gpu.Identity.Index, strings.Join(names, ", "))
+	return fmt.Sprintf("%s: %s", s.gpu.Identity.Name(), strings.Join(names, ", "))
 }
 
 // changesOwnership reports whether a change is of single instances, and not of what the spec says.

@@ -48,7 +48,7 @@ func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	g, _ := node.GPU(id)
-	p := &proposal{want: want, node: node, same: true, only: &id, command: fmt.Sprintf("gpushare gpu retry %d", g.Identity.Index)}
+	p := &proposal{want: want, node: node, same: true, only: &id, command: fmt.Sprintf("gpushare gpu retry %s", g.Identity.Argument())}
 	err := cs.planProposal(ctx, p, nil, planner.Authority{})
 	if ctx.Err() != nil {
 		return false

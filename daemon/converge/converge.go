@@ -267,8 +267,8 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		}
 		if len(due[id]) > 0 && held[string(id)].Message == "" {
 			drift[string(id)] = api.Condition{
-				GPU: string(id), Message: fmt.Sprintf("GPU %d is not as the spec says: an apply would %s", g.Identity.Index, strings.Join(due[id], ", ")),
-				Hint: fmt.Sprintf("it was changed outside gpushare; 'gpushare gpu retry %d' corrects it", g.Identity.Index),
+				GPU: string(id), Message: fmt.Sprintf("%s is not as the spec says: an apply would %s", g.Identity.Name(), strings.Join(due[id], ", ")),
+				Hint: fmt.Sprintf("it was changed outside gpushare; 'gpushare gpu retry %s' corrects it", g.Identity.Argument()),
 			}
 		}
 	}
@@ -290,7 +290,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Condition {
 	at := fmt.Sprintf("%d %d", g.Identity.Index, in.Placement.Start)
 	c := api.Condition{
-		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %d: %s at %d is not managed by gpushare", g.Identity.Index, g.Profiles.GIName(in.ProfileID), in.Placement.Start),
+		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("%s: %s at %d is not managed by gpushare", g.Identity.Name(), g.Profiles.GIName(in.ProfileID), in.Placement.Start),
 		Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %s' imports it, 'gpushare mig remove %s' removes it", at, at),
 	}
 	if len(in.Compute) == 0 {

@@ -54,7 +54,7 @@ func missingCondition(was gpu.Identity, id gpu.UUID, node *observe.Node) api.Con
 		GPU: string(id), Message: fmt.Sprintf("%s of the spec is missing: the driver does not find it", id),
 		Hint: state.MissingHint,
 	}
-	if was.PCI == "" {
+	if was.PCI == "" || was.Index < 0 {
 		return c
 	}
 	c.Message = fmt.Sprintf("GPU %d of the spec (%s, %s at %s) is missing: the driver does not find it", was.Index, id, was.Model, was.PCI)

@@ -56,7 +56,7 @@ func mpsHint(g *observe.GPU, m *mps.State) string {
 	case m.Down() && len(m.Leftovers) > 0:
 		return "servers of the former control daemon still run: " + restartHint(g, m)
 	case m.Phase == mps.Failed:
-		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %d'", g.Identity.Index)
+		return fmt.Sprintf("it is started again after five minutes; correct the cause, then 'gpushare gpu retry %s'", g.Identity.Argument())
 	case m.Phase == mps.Unresponsive:
 		return restartHint(g, m)
 	case m.Fault != nil && len(m.Fault.Stragglers) > 0:

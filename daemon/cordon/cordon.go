@@ -83,7 +83,7 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		if cordoned && now.Reason != "" {
 			c.Note.Text += ": " + now.Reason
 		}
-		k.Events.Publish(api.Event{Kind: "gpu." + what, GPU: string(id), Message: fmt.Sprintf("%s %s GPU %d", c.Caller.Name, what, g.Identity.Index)})
+		k.Events.Publish(api.Event{Kind: "gpu." + what, GPU: string(id), Message: fmt.Sprintf("%s %s %s", c.Caller.Name, what, g.Identity.Name())})
 		k.Refresh(c.Ctx(), node)
 	}
 	if cordoned {

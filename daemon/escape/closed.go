@@ -96,7 +96,7 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("pid %d (%s) used GPU %d outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.index)
+	text := fmt.Sprintf("pid %d (%s) used %s outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.where)
 	e.Log.Warn("a process used a GPU outside of all leases", "message_id", report.MessageUsedOutside, "pid", s.process.PID, "command", s.name, "gpu", s.gpu)
 	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 	e.Audit("gpushared", "unattributed", text)

@@ -162,7 +162,7 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 	}
 	processes, err := e.processesAt(ctx, g, l)
 	if err != nil {
-		return false, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: cannot read its processes: %v", g.Identity.Index, err), Hint: "see gpushare doctor"}
+		return false, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on %s: cannot read its processes: %v", g.Identity.Name(), err), Hint: "see gpushare doctor"}
 	}
 	for i := range processes {
 		p := &processes[i]
@@ -223,7 +223,7 @@ func (e *Escapes) isElsewhere(pid int, place state.Place) bool {
 
 func errOccupied(g *observe.GPU) error {
 	return &lease.Occupied{GPU: g.Identity.UUID, Err: &api.Error{
-		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on GPU %d: %s", g.Identity.Index, lease.OccupiedText),
+		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on %s: %s", g.Identity.Name(), lease.OccupiedText),
 		Hint: "wait for a place with --wait; 'gpushare status' names the process to administrators",
 	}}
 }

@@ -23,7 +23,7 @@ type unattributedProcess struct {
 	process cgroup.Process
 	name    string
 	gpu     gpu.UUID // the first GPU that it uses
-	index   int
+	where   string // the GPU in messages
 	user    string // "uid 1000" when the host does not know it
 	closes  bool   // its GPU or instance takes no lease that would have it alone
 	exempt  string // why it is never stopped; empty: it may be stopped
@@ -102,7 +102,7 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		if s.lease != "" {
 			what, decision = "from a lease of another place", "it is not stopped for that: 'gpushare lease stop "+s.lease+"' does"
 		}
-		text := fmt.Sprintf("%s uses GPU %d %s; %s", s.subject(), s.index, what, decision)
+		text := fmt.Sprintf("%s uses %s %s; %s", s.subject(), s.where, what, decision)
 		if s.closes {
 			text += "; no lease gets what it uses until it ends"
 		}
@@ -189,7 +189,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	quiesced := sync.OnceValue(func() []string { return d.quiesceUnits(ctx, want) }) // cgroups of units that are known to use GPUs
 	open := x.closed.openers(ctx, d, want, node)
 	add := func(s unattributedProcess, g *observe.GPU, st procfs.Stat) {
-		s.process, s.name, s.gpu, s.index = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Index
+		s.process, s.name, s.gpu, s.where = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Name()
 		if slices.ContainsFunc(out, func(o unattributedProcess) bool { return o.process == s.process }) {
 			return
 		}
@@ -310,7 +310,7 @@ func (e *Escapes) stopUnattributed(ctx context.Context, s unattributedProcess) {
 		return
 	}
 	escalation := stop.Escalation{Target: one, Notify: func(context.Context) {
-		text := fmt.Sprintf("%s uses GPU %d without a lease: it is stopped", s.subject(), s.index)
+		text := fmt.Sprintf("%s uses %s without a lease: it is stopped", s.subject(), s.where)
 		e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 		e.Audit("gpushared", "unattributed", text)
 	}}

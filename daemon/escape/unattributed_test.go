@@ -21,9 +21,9 @@ func TestUnattributed(t *testing.T) {
 	want := func(enforce api.OnOff, policy string) *state.Desired {
 		return &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: enforce, Isolation: &api.IsolationSpec{Unattributed: policy}}}}
 	}
-	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", index: 3}
-	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", index: 3}
-	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", index: 3, exempt: "it belongs to root"}
+	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", where: "GPU 3"}
+	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", where: "GPU 3"}
+	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", where: "GPU 3", exempt: "it belongs to root"}
 	var x unattributedTracker
 	steps := []struct {
 		name   string

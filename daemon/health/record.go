@@ -89,7 +89,7 @@ func (k *Health) changed(id gpu.UUID, was, now rules.Record, err error) {
 // nameOf is "GPU 1".
 func (k *Health) nameOf(id gpu.UUID) string {
 	if g, ok := k.Observed().GPU(id); ok && g.Identity.Index >= 0 {
-		return fmt.Sprintf("GPU %d", g.Identity.Index)
+		return fmt.Sprintf("%s", g.Identity.Name())
 	}
 	return "GPU " + string(id)
 }

@@ -126,7 +126,7 @@ func (m *Maintenance) stopMPS(ctx context.Context, node *observe.Node) error {
 	for i := range steps {
 		if s := &steps[i]; s.Disruption == step.Running {
 			g, _ := node.GPU(gpu.UUID(s.GPU))
-			return fmt.Errorf("the MPS of GPU %d has clients in no lease: %s", g.Identity.Index, step.Join(s.Disturbs))
+			return fmt.Errorf("the MPS of %s has clients in no lease: %s", g.Identity.Name(), step.Join(s.Disturbs))
 		}
 	}
 	if err := m.Converger.CarryOut(ctx, steps); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -65,7 +64,7 @@ func again(out engine.Outcome, node *observe.Node) string {
 	}
 	name := string(failed[0])
 	if g, ok := node.GPU(failed[0]); ok {
-		name = strconv.Itoa(g.Identity.Index)
+		name = g.Identity.Argument()
 	}
 	return "'gpushare gpu retry " + name + "' or apply again"
 }

@@ -26,9 +26,9 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 	case g.Err != nil:
 		return nil, g.Err
 	case g.MIG.Missing.CanRead() != nil:
-		return nil, fmt.Errorf("cannot create an instance on GPU %d: %w", g.Identity.Index, g.MIG.Missing.CanRead())
+		return nil, fmt.Errorf("cannot create an instance on %s: %w", g.Identity.Name(), g.MIG.Missing.CanRead())
 	case g.Profiles == nil || !g.MIG.Current:
-		return nil, fmt.Errorf("cannot create an instance on GPU %d: its MIG mode is off", g.Identity.Index)
+		return nil, fmt.Errorf("cannot create an instance on %s: its MIG mode is off", g.Identity.Name())
 	}
 	present := Present(e, g, use)
 	for i := range present {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -107,7 +106,7 @@ func gpuNames(ids []gpu.UUID, n *observe.Node) string {
 	var index []string
 	for _, id := range ids {
 		if g, ok := n.GPU(id); ok {
-			index = append(index, strconv.Itoa(g.Identity.Index))
+			index = append(index, g.Identity.Argument())
 		}
 	}
 	if len(index) == 1 {

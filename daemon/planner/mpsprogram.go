@@ -40,8 +40,8 @@ func MPSWarnings(want *state.Desired, node *observe.Node, p mps.Program) []strin
 	for i := range node.GPUs {
 		id := node.GPUs[i].Identity
 		if tenants := sharedByUsers(want, id.UUID); len(tenants) > 0 {
-			out = append(out, fmt.Sprintf("MPS control program %s serves one user at a time: while a user has leases on GPU %d, those of other users of %s wait",
-				p.Release, id.Index, strings.Join(tenants, ", ")))
+			out = append(out, fmt.Sprintf("MPS control program %s serves one user at a time: while a user has leases on %s, those of other users of %s wait",
+				p.Release, id.Name(), strings.Join(tenants, ", ")))
 		}
 	}
 	return out

@@ -34,7 +34,7 @@ func MPSGPU(want *state.Desired, node *observe.Node, name string) (*observe.GPU,
 	}
 	if id := g.Identity.UUID; !want.WantsMPS(id) {
 		return nil, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("gpushare does not run MPS on GPU %d: its mode is %s, and enforce is %s", g.Identity.Index, want.Mode(id), enforceText(want)),
+			Kind: api.KindInvalid, Message: fmt.Sprintf("gpushare does not run MPS on %s: its mode is %s, and enforce is %s", g.Identity.Name(), want.Mode(id), enforceText(want)),
 			Hint: "'gpushare mps list' shows the GPUs with MPS",
 		}
 	}
@@ -72,7 +72,7 @@ func DeviceNamed(node *observe.Node, name string) (*observe.GPU, mps.Device, err
 			return g, mps.Device{GPU: g.Identity.UUID, Instance: in.Placement}, nil
 		}
 	}
-	return nil, mps.Device{}, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("GPU %d has no MIG instance at %q", g.Identity.Index, start), Hint: "'gpushare mps list' shows those with MPS"}
+	return nil, mps.Device{}, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("%s has no MIG instance at %q", g.Identity.Name(), start), Hint: "'gpushare mps list' shows those with MPS"}
 }
 
 // MPSDevice is DeviceNamed for a GPU, or an instance, on which gpushare runs MPS.
@@ -84,7 +84,7 @@ func MPSDevice(want *state.Desired, node *observe.Node, name string) (*observe.G
 	if !d.IsInstance() {
 		if want.Enforcing() && want.HasMPS(d.GPU, true) {
 			return nil, d, &api.Error{
-				Kind: api.KindInvalid, Message: fmt.Sprintf("GPU %d runs MPS in its MIG instances, each by itself", g.Identity.Index),
+				Kind: api.KindInvalid, Message: fmt.Sprintf("%s runs MPS in its MIG instances, each by itself", g.Identity.Name()),
 				Hint: fmt.Sprintf("name one as %d:START; 'gpushare mps list' shows where they start", g.Identity.Index),
 			}
 		}

@@ -56,7 +56,7 @@ func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) GPUPlan
 		}
 		steps, err := PlanGPU(d.GPUs[id], g, use, a)
 		if err != nil {
-			p.Problems[id] = fmt.Errorf("GPU %d (%s): %w", g.Identity.Index, id, err)
+			p.Problems[id] = fmt.Errorf("%s (%s): %w", g.Identity.Name(), id, err)
 			continue
 		}
 		p.Steps = append(p.Steps, steps...)

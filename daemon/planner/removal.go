@@ -16,7 +16,7 @@ import (
 
 // RetryHint names the command that tries a GPU again, and what it does.
 func RetryHint(g *observe.GPU, does string) string {
-	return fmt.Sprintf("'gpushare gpu retry %d' %s", g.Identity.Index, does)
+	return fmt.Sprintf("'gpushare gpu retry %s' %s", g.Identity.Argument(), does)
 }
 
 // InstanceAt finds the instance that begins at a memory slice.
@@ -33,7 +33,7 @@ func InstanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Prese
 	if len(have) > 0 {
 		hint = "it has " + strings.Join(have, ", ") + ": 'gpushare mig list' shows them"
 	}
-	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of GPU %d", start, g.Identity.Index), Hint: hint}
+	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of %s", start, g.Identity.Name()), Hint: hint}
 }
 
 // InstanceName is the profile and the start of an instance.
@@ -51,11 +51,11 @@ func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in use by %s", InstanceName(g, b), g.Identity.Index, step.Join(b.InUseBy)), Hint: "nothing was changed; " + WaitForUsers}
+			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on %s: it is in use by %s", InstanceName(g, b), g.Identity.Name(), step.Join(b.InUseBy)), Hint: "nothing was changed; " + WaitForUsers}
 		case slices.Contains(layout, b.Placement) && (held || b.Foreign || len(b.Compute) == 0):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", InstanceName(g, b), g.Identity.Index), Hint: "nothing was changed; " + RetryHint(g, "changes the GPU to that layout")}
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()), Hint: "nothing was changed; " + RetryHint(g, "changes the GPU to that layout")}
 		case slices.Contains(layout, b.Placement):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on GPU %d: it is in the layout of the spec", InstanceName(g, b), g.Identity.Index), Hint: "nothing was changed; remove it from the layout and apply the spec"}
+			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()), Hint: "nothing was changed; remove it from the layout and apply the spec"}
 		}
 		removed[b.Placement] = true
 	}

@@ -116,13 +116,13 @@ func atAddress(node *observe.Node, pci string) *observe.GPU {
 }
 
 func gpuName(g *observe.GPU) string {
-	return fmt.Sprintf("GPU %d (%s)", g.Identity.Index, g.Identity.UUID)
+	return fmt.Sprintf("%s (%s)", g.Identity.Name(), g.Identity.UUID)
 }
 
 // ShortName is "GPU 1": for a text that also has the UUID.
 func ShortName(node *observe.Node, id gpu.UUID) string {
 	if g, ok := node.GPU(id); ok {
-		return fmt.Sprintf("GPU %d", g.Identity.Index)
+		return fmt.Sprintf("%s", g.Identity.Name())
 	}
 	return string(id)
 }

@@ -173,7 +173,7 @@ func (v *Viewer) checkUnattributed(node *observe.Node, warn func(name, message, 
 			bytes = &b
 		}
 		if bytes != nil && *bytes >= quota.UnattributedLarge {
-			warn("GPU memory", fmt.Sprintf("%s of GPU %d are in no process that the driver lists: managed memory, a process of another pid namespace, or memory that was not freed", api.Bytes(*bytes).Short(), g.Identity.Index),
+			warn("GPU memory", fmt.Sprintf("%s of %s are in no process that the driver lists: managed memory, a process of another pid namespace, or memory that was not freed", api.Bytes(*bytes).Short(), g.Identity.Name()),
 				"'gpushare status --json' lists the processes of the GPU; no lease is stopped because of this memory")
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -414,7 +413,7 @@ func (v *Viewer) explainGrantMemory(t *api.TenantSpec, g *api.GrantSpec) []api.R
 		if on[c] == nil {
 			order = append(order, c)
 		}
-		on[c] = append(on[c], strconv.Itoa(gp.Identity.Index))
+		on[c] = append(on[c], gp.Identity.Argument())
 	}
 	for _, c := range order {
 		r := api.Rule{What: "GPU memory of " + g.Name, Desired: api.Bytes(limit).Short() + " on GPU " + strings.Join(on[c], ", ")}

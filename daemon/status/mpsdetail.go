@@ -30,7 +30,7 @@ func (v *Viewer) GetMPS(c *server.Call) error {
 	p := v.inputs()
 	g, ok := p.node.GPU(known.Identity.UUID)
 	if !ok {
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the driver does not list GPU %d any more", known.Identity.Index), Hint: "'gpushare doctor' says more"}
+		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the driver does not list %s any more", known.Identity.Name()), Hint: "'gpushare doctor' says more"}
 	}
 	tenantOf := map[string]string{}
 	for i := range p.leases {

@@ -132,7 +132,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	case out.Health != nil && out.Health.Since != nil:
 		out.State, out.Reason = "unhealthy", fmt.Sprintf("it takes no new lease: %s; see 'gpushare gpu show %d'", out.Health.Reason, g.Identity.Index)
 	case out.Cordoned != nil:
-		out.State, out.Reason = "cordoned", fmt.Sprintf("%s closed it to new leases%s; 'gpushare gpu uncordon %d' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason), g.Identity.Index)
+		out.State, out.Reason = "cordoned", fmt.Sprintf("%s closed it to new leases%s; 'gpushare gpu uncordon %s' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason), g.Identity.Argument())
 	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
 		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
 	case p.desired.WantsMPS(id) && p.stored.Drained(id, gpu.Placement{}) != nil:

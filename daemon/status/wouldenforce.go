@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -57,7 +56,7 @@ func (v *Viewer) outside(node *observe.Node) []string {
 		for _, p := range g.Processes {
 			if u := use.Process(g.ControlDaemons(), p.PID); u.Decision == planner.Stop && u.Lease == "" && u.Start != 0 {
 				users[p.PID] = u
-				gpus[p.PID] = append(gpus[p.PID], strconv.Itoa(g.Identity.Index))
+				gpus[p.PID] = append(gpus[p.PID], g.Identity.Argument())
 			}
 		}
 	}

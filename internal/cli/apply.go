@@ -346,7 +346,7 @@ func (a *app) gpuNames(ctx context.Context, steps []api.PlanStep) gpuNames {
 	if s, err := a.client.Status(ctx); err == nil {
 		for i := range s.GPUs {
 			if _, ok := n.byUUID[s.GPUs[i].UUID]; ok {
-				n.byUUID[s.GPUs[i].UUID] = fmt.Sprintf("GPU %d", s.GPUs[i].Index)
+				n.byUUID[s.GPUs[i].UUID] = gpuName(s.GPUs[i].Index, s.GPUs[i].UUID)
 			}
 		}
 	} // Otherwise the UUIDs are enough: a plan does not wait for names.

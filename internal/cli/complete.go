@@ -104,7 +104,9 @@ func gpusOf(s *api.Status) []string {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		about := describe(strings.TrimPrefix(g.Model, "NVIDIA ") + ", " + gpuState(g))
-		numbers = append(numbers, strconv.Itoa(g.Index)+"\t"+about)
+		if g.Index >= 0 {
+			numbers = append(numbers, strconv.Itoa(g.Index)+"\t"+about)
+		}
 		uuids = append(uuids, g.UUID+"\t"+about)
 	}
 	return append(numbers, uuids...)

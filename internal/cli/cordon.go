@@ -56,11 +56,11 @@ func (a *app) cordoned(r *api.CordonResult, err error) error {
 	case a.json:
 		return a.printJSON(r)
 	case r.Cordoned == nil && !r.Changed:
-		fmt.Fprintf(a.io.Out, "GPU %d was not cordoned\n", r.Index)
+		fmt.Fprintf(a.io.Out, "%s was not cordoned\n", gpuName(r.Index, r.GPU))
 	case r.Cordoned == nil:
-		fmt.Fprintf(a.io.Out, "GPU %d is no longer cordoned\n", r.Index)
+		fmt.Fprintf(a.io.Out, "%s is no longer cordoned\n", gpuName(r.Index, r.GPU))
 	default:
-		fmt.Fprintf(a.io.Out, "GPU %d is cordoned: it takes no new lease\n", r.Index)
+		fmt.Fprintf(a.io.Out, "%s is cordoned: it takes no new lease\n", gpuName(r.Index, r.GPU))
 		for _, l := range r.Leases {
 			fmt.Fprintf(a.io.Out, "  %s runs on\n", printable(l))
 		}
@@ -88,7 +88,7 @@ and exits with 6; the GPU stays cordoned in any case, until 'gpushare gpu uncord
 				return err
 			}
 			if !a.json {
-				fmt.Fprintf(a.io.Out, "GPU %d is cordoned: it takes no new lease\n", r.Index)
+				fmt.Fprintf(a.io.Out, "%s is cordoned: it takes no new lease\n", gpuName(r.Index, r.GPU))
 			}
 			left, err := a.drain(cmd.Context(), time.Duration(limit), stop, func(s *api.Status) []api.Lease { return leasesOn(s, r.GPU) })
 			return a.drained(r, left, err)
@@ -115,12 +115,12 @@ func (a *app) drained(r *api.CordonResult, left []string, err error) error {
 	}
 	if len(left) > 0 {
 		return &exitError{code: api.ExitDegraded, err: &api.Error{
-			Kind: api.KindDegraded, Message: fmt.Sprintf("GPU %d is not drained yet: %s left: %s", r.Index, text.Count(len(left), "lease"), strings.Join(left, ", ")),
-			Hint: fmt.Sprintf("it stays cordoned; 'gpushare gpu drain %d --stop' stops them", r.Index),
+			Kind: api.KindDegraded, Message: fmt.Sprintf("%s is not drained yet: %s left: %s", gpuName(r.Index, r.GPU), text.Count(len(left), "lease"), strings.Join(left, ", ")),
+			Hint: fmt.Sprintf("it stays cordoned; 'gpushare gpu drain %s --stop' stops them", gpuArgument(r.Index, r.GPU)),
 		}}
 	}
 	if !a.json {
-		fmt.Fprintf(a.io.Out, "done: GPU %d has no leases\n", r.Index)
+		fmt.Fprintf(a.io.Out, "done: %s has no leases\n", gpuName(r.Index, r.GPU))
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (a *app) gpuList(s *api.Status) {
 	rows := [][]string{{"GPU", "UUID", "PCI", "MODEL", "MODE", "MEMORY", "STATE"}}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		rows = append(rows, []string{fmt.Sprint(g.Index), g.UUID, g.PCI, g.Model, g.Mode, memory(g.Memory), gpuState(g)})
+		rows = append(rows, []string{gpuColumn(g.Index), g.UUID, g.PCI, g.Model, g.Mode, memory(g.Memory), gpuState(g)})
 	}
 	if len(rows) == 1 {
 		fmt.Fprintln(a.io.Out, "no GPUs")

@@ -1,12 +1,15 @@
 package cli_test
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
 )
 
 // labMIG is what GPUs of the canned node can be partitioned into, shortened.
@@ -124,5 +127,41 @@ func TestTheEmptyLayoutIsAList(t *testing.T) {
 	var out struct{ Layout []any }
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil || out.Layout == nil || len(out.Layout) != 0 {
 		t.Errorf("%v\n%s%s", err, r.out, r.err)
+	}
+}
+
+// A program that asks line by line has the answer to a line before it writes the next one.
+func TestEachLineOfABatchIsAnsweredAtOnce(t *testing.T) {
+	in, write := io.Pipe()
+	read, out := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- cli.Run(t.Context(), []string{"mig", "plan", "--offline", "--batch", "-"}, nil, cli.Stdio{In: in, Out: out, Err: io.Discard})
+		out.Close()
+	}()
+	answers := bufio.NewScanner(read)
+	for range 3 {
+		if _, err := io.WriteString(write, `{"model":"a100-40","want":"1g.5gb"}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if !answers.Scan() || !strings.Contains(answers.Text(), `"feasible":true`) {
+			t.Fatalf("the answer is %q", answers.Text())
+		}
+	}
+	write.Close()
+	if code := <-ended; code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A GPU whose index is not known is not called GPU -1.
+func TestAGPUWithoutAnIndex(t *testing.T) {
+	s := labNode()
+	s.GPUs[0].Index = -1
+	r := routes{"GET /v1/status": s}
+	for _, args := range [][]string{{"status"}, {"status", "--wide"}, {"gpu", "list"}, {"mig", "list"}} {
+		if got := run(t, r, "", args...); strings.Contains(got.all, "-1 ") || !strings.Contains(got.all, "-") {
+			t.Errorf("%v:\n%s", args, got.all)
+		}
 	}
 }

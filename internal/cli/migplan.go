@@ -150,7 +150,7 @@ code 7.`,
 	c.Flags().StringVar(&have, "have", "", "the existing instances, as in '3g.20gb@4!,1g.5gb@0'")
 	c.Flags().StringVar(&want, "want", "", "the desired layout, as in '3g.20gb,1g.5gb*2'")
 	c.Flags().BoolVar(&q.Force, "force", false, "allow destroying instances in use, as few as possible")
-	c.Flags().StringVar(&batch, "batch", "", "a file of requests, one JSON object a line (- for standard input); the answers are JSON lines")
+	c.Flags().StringVar(&batch, "batch", "", "a file of requests, one JSON object a line (- for standard input); each is answered at once with a JSON line")
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
 	a.completeFlag(c, "gpu", gpusOf)
 	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
@@ -309,7 +309,6 @@ func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 		in = f
 	}
 	out := bufio.NewWriter(a.io.Out)
-	defer out.Flush()
 	enc := json.NewEncoder(out)
 	lines := boundedread.Scanner(in, maxQuestion)
 	n, bad := 0, 0
@@ -343,6 +342,10 @@ func (a *app) migBatch(ctx context.Context, file string, force bool) error {
 			answer = badLine{1, n, e}
 		}
 		if err := enc.Encode(answer); err != nil {
+			return fmt.Errorf("cannot print: %w", err)
+		}
+		// A program that asks line by line waits for the answer to each.
+		if err := out.Flush(); err != nil {
 			return fmt.Errorf("cannot print: %w", err)
 		}
 	}

@@ -40,7 +40,7 @@ func (a *app) mpsCommand() *cobra.Command {
 				if in != nil {
 					instance = fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
 				}
-				rows = append(rows, []string{fmt.Sprint(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
+				rows = append(rows, []string{gpuColumn(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
 			})
 			if len(rows) == 1 {
 				fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")

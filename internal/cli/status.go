@@ -208,7 +208,7 @@ func conditionText(s *api.Status, c *api.Condition) string {
 		where = shortUUID(c.GPU)
 		for i := range s.GPUs {
 			if s.GPUs[i].UUID == c.GPU {
-				where = fmt.Sprintf("GPU %d", s.GPUs[i].Index)
+				where = gpuName(s.GPUs[i].Index, s.GPUs[i].UUID)
 			}
 		}
 	}

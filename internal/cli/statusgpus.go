@@ -39,7 +39,7 @@ func (a *app) gpus(s *api.Status, width int, wide bool) {
 		if width > 0 && width < 100 {
 			model = cut(model, 24, false) // so that notes have room
 		}
-		cells := []string{fmt.Sprint(g.Index), model, g.Mode, gpuMemory(g), busy(g.Utilization), g.State, "", ""}
+		cells := []string{gpuColumn(g.Index), model, g.Mode, gpuMemory(g), busy(g.Utilization), g.State, "", ""}
 		if wide {
 			cells[6], cells[7] = g.UUID, g.PCI
 		}

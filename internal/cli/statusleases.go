@@ -74,12 +74,12 @@ func place(s *api.Status, l *api.Lease) string {
 	var on []string
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		name, found := fmt.Sprint(g.Index), slices.Contains(l.GPUs, g.UUID) || slices.Contains(l.Devices, g.UUID)
+		name, found := gpuColumn(g.Index), slices.Contains(l.GPUs, g.UUID) || slices.Contains(l.Devices, g.UUID)
 		if g.MIG != nil {
 			for j := range g.MIG.Instances {
 				in := &g.MIG.Instances[j]
 				if in.Lease == l.ID || slices.Contains(in.Leases, l.ID) {
-					name, found = fmt.Sprintf("%d %s@%d", g.Index, in.Profile, in.Placement.Start), true
+					name, found = fmt.Sprintf("%s %s@%d", gpuColumn(g.Index), in.Profile, in.Placement.Start), true
 				}
 			}
 		}

@@ -114,7 +114,7 @@ func (m *topModel) gpus(a *app, width int) {
 				leases++
 			}
 		}
-		rows = append(rows, line{cells: []string{fmt.Sprint(g.Index), g.Mode, g.State, used, sparkline(m.past[g.UUID]), memory(g.Memory), fmt.Sprint(leases)}, note: g.Reason})
+		rows = append(rows, line{cells: []string{gpuColumn(g.Index), g.Mode, g.State, used, sparkline(m.past[g.UUID]), memory(g.Memory), fmt.Sprint(leases)}, note: g.Reason})
 	}
 	a.fit(width, columns, rows)
 }

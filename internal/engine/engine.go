@@ -27,6 +27,11 @@ type Handler interface {
 	Undo(ctx context.Context, s step.Step) error
 }
 
+// Explainer is a handler that says why a step whose call succeeded is not there afterwards. Another program may have undone it since.
+type Explainer interface {
+	NotThere(s step.Step) string
+}
+
 // Handlers finds the handler of each kind of step.
 type Handlers map[string]Handler
 
@@ -261,7 +266,11 @@ func (r *running) do(ctx context.Context, s *step.Step) error {
 	case doErr != nil:
 		return r.failed(s, duration, doErr)
 	}
-	return r.failed(s, duration, errors.New("the call succeeded, but nothing has changed"))
+	why := "the call succeeded, but nothing has changed"
+	if h, ok := r.Handlers[s.Kind].(Explainer); ok {
+		why = h.NotThere(*s)
+	}
+	return r.failed(s, duration, errors.New(why))
 }
 
 // carryOut carries out a step within its deadline.
