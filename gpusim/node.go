@@ -57,6 +57,10 @@ type Config struct {
 	Series SeriesSupport
 	// RawSamples: utilisation is reported sample by sample, not added up per process.
 	RawSamples bool
+	// LateModules are those that neither a boot nor a load of the driver loads: another program does it later.
+	LateModules []string
+	// NodesByHelper: the nodes of capabilities and of modules are not made until nvidia-modprobe is called.
+	NodesByHelper bool
 	// Bridges are the sets of GPUs, by index, that a bridge connects.
 	Bridges [][]int
 	// Switches is the number of NVSwitches that connect all GPUs without a bridge.
@@ -119,8 +123,9 @@ type Node struct {
 	load      uint32 // number of driver loads: the generation of GPU handles
 	bootID    string
 	bootN     int
-	serial    uint32 // the generation of instance handles
-	changes   uint64 // counts changes of modes and instances, so that a call can detect its own
+	serial    uint32          // the generation of instance handles
+	modules   map[string]bool // of Modules: those that are loaded
+	changes   uint64          // counts changes of modes and instances, so that a call can detect its own
 	clients   map[*Client]struct{}
 	events    map[uint32]*eventSet
 	eventN    uint32
@@ -216,6 +221,7 @@ func (n *Node) bootLocked() {
 // loadLocked loads the driver for all GPUs.
 func (n *Node) loadLocked() {
 	n.load++
+	n.loadModulesLocked()
 	n.probeLocked()
 	if n.installed != "" {
 		n.cfg.DriverVersion, n.installed = n.installed, ""

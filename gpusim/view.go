@@ -17,6 +17,8 @@ type View struct {
 	GPUs          []GPUView   `json:"gpus"`
 	Clients       []int       `json:"clients,omitempty"`  // pids of clients that initialised the library
 	Switches      []string    `json:"switches,omitempty"` // the NVSwitches' PCI addresses
+	Modules       []string    `json:"modules,omitempty"`  // that are loaded, of Modules
+	NodesByHelper bool        `json:"nodes_by_helper,omitempty"`
 }
 
 // GPUView is the true state of one GPU.
@@ -44,7 +46,7 @@ func (n *Node) View(window time.Duration) View {
 	if state == DriverReady && n.mismatchLocked() {
 		state = DriverMismatch
 	}
-	v := View{State: state, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load)}
+	v := View{State: state, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load), Modules: n.modulesLocked(), NodesByHelper: n.cfg.NodesByHelper}
 	for i := range n.cfg.Switches {
 		v.Switches = append(v.Switches, switchAddress(i))
 	}

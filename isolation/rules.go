@@ -36,6 +36,22 @@ func OpensGPU(rules []cgroup.DeviceRule, minor int) bool {
 	})
 }
 
+// OfDriver reports whether a rule is for a node of the driver, and not for one of a class of devices.
+func OfDriver(host *Host, r cgroup.DeviceRule) bool {
+	if r.Type != 'c' {
+		return false
+	}
+	if r.Major == gpuMajor {
+		return true
+	}
+	for _, name := range []string{"nvidia-uvm", capsDriver} {
+		if major, ok := host.Majors[name]; ok && major == r.Major {
+			return true
+		}
+	}
+	return false
+}
+
 // gpu finds a GPU as observed.
 func (h *Hardware) gpu(id gpu.UUID) (*gpu.Snapshot, bool) {
 	for i := range h.GPUs {

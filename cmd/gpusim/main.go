@@ -47,6 +47,8 @@ func run(ctx context.Context, args, env []string, std stdio) int {
 	switch {
 	case slices.Contains(mpsNames, name):
 		return mpsControl(ctx, args, env, std.in, std.out, std.err)
+	case name == "nvidia-modprobe":
+		return modprobe(ctx, args[1:], env, std)
 	case name == "nvidia-smi":
 		return smi(ctx, args[1:], env, std)
 	}

@@ -212,6 +212,12 @@ func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.Table.Update(v)
 }
 
+// NodesChanged is called when a device node of the host came or went: running leases may open others now.
+func (cv *Converger) NodesChanged() {
+	cv.Drift.CheckScopesNow()
+	cv.Wake()
+}
+
 // PlacesChanged is called when places were closed to leases or opened outside of the loop. The lease table knows it when this returns.
 func (cv *Converger) PlacesChanged() {
 	cv.UpdateTable(cv.Observer.Last())

@@ -265,8 +265,8 @@ func (x *drift) filterInSync(cg string) bool {
 	return ok
 }
 
-// correctScopes keeps the device rules of leases as they were at their start. The rules of a lease that a previous run of the
-// daemon started are taken from its scope, unless it has none.
+// correctScopes keeps the device rules of leases as the host needs them. A difference from what was set last is drift; what the host got
+// or lost since then is none. The rules of a lease that a previous run of the daemon started are those of its scope.
 func (cv *Converger) correctScopes(ctx context.Context, node *observe.Node) {
 	port := cv.Port.Abilities().ScopeDevices
 	if port == nil || !cv.Drift.scopesDue(cv.Now()) {
@@ -290,36 +290,36 @@ func (cv *Converger) correctScope(ctx context.Context, port cgroup.ScopeDevices,
 	if err != nil {
 		return err
 	}
-	want, known := cv.Policy.Scopes.Get(l.ID)
-	if cv.State.Stale(l) {
-		if want, _, err = cv.Policy.DeviceRules(node, l); err != nil {
+	set, known := cv.Policy.Scopes.Get(l.ID)
+	switch {
+	case !known && closed:
+		set = is
+	case !known: // It was removed from outside, or never set.
+		if set, _, err = cv.Policy.DeviceRules(node, l); err != nil {
 			return err
 		}
-		known = true
-		cv.Policy.Scopes.Set(l.ID, want)
 	}
-	if !known && closed {
-		cv.Policy.Scopes.Set(l.ID, is)
-		return nil
-	}
-	if !known {
-		if want, _, err = cv.Policy.DeviceRules(node, l); err != nil {
-			return err
-		}
-		cv.Policy.Scopes.Set(l.ID, want)
+	want, err := cv.Policy.ScopeRules(node, l, set)
+	if err != nil {
+		return err
 	}
 	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
 	info := cv.Port.Info()
-	expected := info.Expect(cgroup.Slice{Name: name, Closed: true, Devices: want})
+	expect := func(rules []cgroup.DeviceRule) cgroup.Slice {
+		return info.Expect(cgroup.Slice{Name: name, Closed: true, Devices: rules})
+	}
 	found := cgroup.SliceState{Name: name, Closed: closed, Devices: is}
-	if found.Matches(expected) {
-		return nil
+	if !found.Matches(expect(want)) {
+		if err := port.SetScopeDeviceRules(ctx, l.ID, want); err != nil {
+			return err
+		}
+		cv.Counters.SliceWrites.Add(1)
+		cv.Log.Info("the device rules of a lease were set", "lease", l.ID, "change", isolation.Difference(expect(want), found, info))
 	}
-	if err := port.SetScopeDeviceRules(ctx, l.ID, want); err != nil {
-		return err
+	cv.Policy.Scopes.Set(l.ID, want)
+	if (known || !closed) && !found.Matches(expect(set)) {
+		cv.reportCorrected(l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expect(set), found, info)))
 	}
-	cv.Counters.SliceWrites.Add(1)
-	cv.reportCorrected(l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expected, found, info)))
 	return nil
 }
 

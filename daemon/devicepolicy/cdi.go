@@ -87,6 +87,7 @@ const cdiIdle = time.Hour
 func (pol *Policy) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { pol.followUnits(ctx) })
+	loops.Go(func() { pol.followNodes(ctx) })
 	defer loops.Wait()
 	for {
 		woken, ok := pol.CDI.Wake.Sleep(ctx, cdiIdle)

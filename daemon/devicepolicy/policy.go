@@ -30,6 +30,7 @@ type Policy struct {
 	CDI            CDI
 	UnknownOutcome unknownOutcome
 	Units          loop.Wake // a unit that is closed as logins are was started
+	Changed        func()    // a device node of the host came or went; it does not wait
 	Slices         atomic.Pointer[planner.DesiredSlices]
 	Scopes         scopeRules
 	// SliceUse returns what is in use of each slice.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gpushare/gpushare/gpusim"
@@ -25,7 +26,7 @@ type device struct {
 // procFiles returns every file of /proc and /sys that depends on the node, by path in the root.
 func procFiles(v gpusim.View) map[string]file {
 	out := map[string]file{
-		"proc/devices": {devices, 0o444},
+		"proc/devices": {devices(v), 0o444},
 		"proc/driver/nvidia/version": {fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (gpusim)\n"+
 			"GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", v.DriverVersion), 0o444},
 		"proc/driver/nvidia/capabilities/mig/config":  {capability(gpusim.CapConfig, 0o400), 0o400},
@@ -65,8 +66,23 @@ func procFiles(v gpusim.View) map[string]file {
 	return out
 }
 
-var devices = fmt.Sprintf("Character devices:\n  1 mem\n  5 /dev/tty\n%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n%3d nvidia-uvm\n\nBlock devices:\n259 blkext\n",
-	MajorGPU, MajorGPU, MajorGPU, MajorCaps, MajorUVM)
+// devices is /proc/devices, with the modules that are loaded.
+func devices(v gpusim.View) string {
+	var b strings.Builder
+	b.WriteString("Character devices:\n  1 mem\n  5 /dev/tty\n")
+	line := func(major int, name, module string) {
+		if module == "" || slices.Contains(v.Modules, module) {
+			fmt.Fprintf(&b, "%3d %s\n", major, name)
+		}
+	}
+	line(MajorGPU, "nvidia", "")
+	line(MajorGPU, "nvidia-modeset", gpusim.ModuleModeset)
+	line(MajorGPU, "nvidiactl", "")
+	line(MajorCaps, "nvidia-caps", "")
+	line(MajorUVM, "nvidia-uvm", gpusim.ModuleUVM)
+	b.WriteString("\nBlock devices:\n259 blkext\n")
+	return b.String()
+}
 
 func capability(minor int, mode os.FileMode) string {
 	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
@@ -90,6 +106,9 @@ func migMinors() string {
 // graphicsNodes are the nodes of nvidia-drm for a GPU. Their order is not that of the GPUs, as on hosts whose driver found
 // them in another order.
 func graphicsNodes(v gpusim.View, minor int) []device {
+	if !slices.Contains(v.Modules, gpusim.ModuleDRM) {
+		return nil
+	}
 	n := uint32(len(v.GPUs) - minor)
 	return []device{{fmt.Sprintf("dri/card%d", n), majorDRM, n, 0o666}, {fmt.Sprintf("dri/renderD%d", 128+n), majorDRM, 128 + n, 0o666}}
 }
@@ -98,16 +117,23 @@ func graphicsNodes(v gpusim.View, minor int) []device {
 func deviceNodes(v gpusim.View) []device {
 	out := []device{
 		{"nvidiactl", MajorGPU, minorCtl, 0o666},
-		{"nvidia-modeset", MajorGPU, minorModeset, 0o666},
-		{"nvidia-uvm", MajorUVM, 0, 0o666},
-		{"nvidia-uvm-tools", MajorUVM, 1, 0o666},
-		{"nvidia-caps/nvidia-cap1", MajorCaps, gpusim.CapConfig, 0o400},
-		{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444},
+	}
+	if !v.NodesByHelper {
+		out = append(out, device{"nvidia-caps/nvidia-cap1", MajorCaps, gpusim.CapConfig, 0o400}, device{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444})
+	}
+	if !v.NodesByHelper && slices.Contains(v.Modules, gpusim.ModuleModeset) {
+		out = append(out, device{"nvidia-modeset", MajorGPU, minorModeset, 0o666})
+	}
+	if !v.NodesByHelper && slices.Contains(v.Modules, gpusim.ModuleUVM) {
+		out = append(out, device{"nvidia-uvm", MajorUVM, 0, 0o666}, device{"nvidia-uvm-tools", MajorUVM, 1, 0o666})
 	}
 	for _, g := range v.GPUs {
 		out = append(out, graphicsNodes(v, g.Identity.Minor)...)
 		out = append(out, device{fmt.Sprintf("nvidia%d", g.Identity.Minor), MajorGPU, uint32(g.Identity.Minor), 0o666})
 		for _, gi := range g.Instances {
+			if v.NodesByHelper {
+				break
+			}
 			minors := []int{gpusim.CapGI(g.Identity.Minor, gi.ID)}
 			for _, ci := range gi.Compute {
 				minors = append(minors, gpusim.CapCI(g.Identity.Minor, gi.ID, ci.ID))

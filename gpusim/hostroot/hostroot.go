@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,7 @@ type Root struct {
 
 	mu    sync.Mutex // serialises writing
 	loads int        // the last driver load that was written
+	drm   bool       // the graphics nodes were written
 	kmsg  *os.File
 	seq   int
 	since time.Time
@@ -103,7 +105,7 @@ func (r *Root) install() error {
 		}
 	}
 	if r.opt.Program != "" {
-		for _, tool := range []string{"nvidia-cuda-mps-control", "nvidia-smi"} {
+		for _, tool := range []string{"nvidia-cuda-mps-control", "nvidia-smi", "nvidia-modprobe"} {
 			if err := link(r.opt.Program, r.path("usr/bin", tool)); err != nil {
 				return err
 			}
@@ -145,7 +147,7 @@ func replace(path string, b []byte, mode os.FileMode) error {
 func (r *Root) boot() error {
 	r.mu.Lock()
 	// This also removes the files of a previous node.
-	for _, pattern := range []string{"proc/driver", "sys/module/nvidia", "sys/bus/pci/devices/*", "dev/nvidia*"} {
+	for _, pattern := range []string{"proc/driver", "sys/module/nvidia", "sys/bus/pci/devices/*", "dev/nvidia*", "dev/dri"} {
 		paths, _ := filepath.Glob(r.path(pattern)) // it only fails for invalid patterns
 		for _, p := range paths {
 			if err := os.RemoveAll(p); err != nil {
@@ -200,12 +202,19 @@ func (r *Root) Sync() error {
 		return replace(r.path("proc/devices"), []byte("Character devices:\n  1 mem\n\nBlock devices:\n"), 0o444)
 	}
 	files := procFiles(v)
+	if drm := slices.Contains(v.Modules, gpusim.ModuleDRM); v.Loads != r.loads || drm != r.drm {
+		// The kernel makes and removes the graphics nodes itself.
+		if err := errors.Join(r.prune("sys/bus/pci/devices", files), os.RemoveAll(r.path("dev/dri"))); err != nil {
+			return fmt.Errorf("cannot write host root: %w", err)
+		}
+		r.drm = drm
+	}
 	if v.Loads != r.loads {
 		// The module's directory is created again at a load, which is how programs detect a load.
 		if err := os.RemoveAll(r.path("sys/module/nvidia")); err != nil {
 			return fmt.Errorf("cannot write host root: %w", err)
 		}
-		for _, dir := range []string{"proc/driver/nvidia/gpus", "sys/bus/pci/devices"} { // GPUs may have been removed.
+		for _, dir := range []string{"proc/driver/nvidia/gpus"} { // GPUs may have been removed.
 			if err := r.prune(dir, files); err != nil {
 				return err
 			}
@@ -260,21 +269,26 @@ func (r *Root) prune(dir string, keep map[string]file) error {
 // device creates one device node if it does not exist. Nodes of destroyed instances exist until the next boot, as on real
 // hosts.
 func (r *Root) device(d device) error {
-	path := r.path("dev", d.name)
+	return MakeNode(r.dir, d.name, d.major, d.minor, d.mode, r.opt.Mknod)
+}
+
+// MakeNode makes a device node below dev of a host root if nothing has its name; without mknod it is a regular file.
+func MakeNode(dir, name string, major, minor uint32, mode os.FileMode, mknod bool) error {
+	path := filepath.Join(dir, "dev", name)
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot create device node: %w", err)
 	}
-	if r.opt.Mknod {
-		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(d.major, d.minor))); err != nil {
-			return fmt.Errorf("cannot create device node %s: %w", d.name, err)
+	if mknod {
+		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))); err != nil {
+			return fmt.Errorf("cannot create device node %s: %w", name, err)
 		}
 	} else if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return fmt.Errorf("cannot create device node: %w", err)
 	}
-	if err := os.Chmod(path, d.mode); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		return fmt.Errorf("cannot create device node: %w", err)
 	}
 	return nil

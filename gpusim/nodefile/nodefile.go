@@ -14,6 +14,9 @@
 //	hide_process_memory: false  process lists report memory as "not available"
 //	mps_clients: own            which lists of processes have MPS clients: own (the list of MPS), both (also that of compute
 //	                            processes) or server (none; their memory is that of the server)
+//	late_modules: [nvidia-uvm]  modules that a boot does not load: nvidia-uvm, nvidia-modeset, nvidia-drm
+//	device_nodes: made          who makes the nodes of capabilities and modules: made (udev, or the vendor's library, at once) or
+//	                            helper (nothing until nvidia-modprobe is called)
 //	raw_samples: false          utilisation sample by sample instead of per process
 //	sampler: {naming: period, period: 139ms, jitter: 0.1, clock: epoch, zero_when_idle: false, series: present}
 //	                            how the driver samples utilisation, on every GPU. Drivers differ, or their documentation
@@ -45,6 +48,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -96,6 +100,8 @@ type document struct {
 	HideMemory         bool              `yaml:"hide_process_memory"`
 	MPSClients         string            `yaml:"mps_clients"`
 	RawSamples         bool              `yaml:"raw_samples"`
+	LateModules        []string          `yaml:"late_modules"`
+	DeviceNodes        string            `yaml:"device_nodes"`
 	Sampler            sampler           `yaml:"sampler"`
 	MemoryLimits       *memoryLimits     `yaml:"memory_limits"`
 	NVLink             nvlink            `yaml:"nvlink"`
@@ -190,6 +196,15 @@ func (doc *document) file() (File, error) {
 	cfg := &f.Config
 	if cfg.DriverVersion == "" {
 		cfg.DriverVersion = v.version
+	}
+	for _, m := range doc.LateModules {
+		if !slices.Contains(gpusim.Modules(), m) {
+			return File{}, fmt.Errorf("late_modules must be of %s, not %q", strings.Join(gpusim.Modules(), ", "), m)
+		}
+	}
+	cfg.LateModules, cfg.NodesByHelper = doc.LateModules, doc.DeviceNodes == "helper"
+	if doc.DeviceNodes != "" && doc.DeviceNodes != "made" && doc.DeviceNodes != "helper" {
+		return File{}, fmt.Errorf("device_nodes must be made or helper, not %q", doc.DeviceNodes)
 	}
 	switch doc.MPSClients {
 	case "", "own":

@@ -24,7 +24,8 @@ type Command struct {
 	XID     int           `json:"xid,omitempty"`
 	PID     int           `json:"pid,omitempty"`
 	Name    string        `json:"name,omitempty"`
-	Call    string        `json:"call,omitempty"` // latency: the calls
+	Unload  bool          `json:"unload,omitempty"` // module: not load
+	Call    string        `json:"call,omitempty"`   // latency: the calls
 	Latency time.Duration `json:"latency,omitempty"`
 	Force   bool          `json:"force,omitempty"`
 	Sensor  string        `json:"sensor,omitempty"` // sensor: its name
@@ -54,6 +55,7 @@ const (
 	DoXID          = "xid"
 	DoLatency      = "latency"
 	DoSensor       = "sensor"
+	DoModule       = "module"
 )
 
 // Result is the result of a command.
@@ -149,6 +151,8 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 		err = s.node.XID(o.GPU, o.XID, o.PID, o.Name)
 	case DoSensor:
 		err = s.node.SetSensor(o.GPU, o.Sensor, o.Values)
+	case DoModule:
+		err = s.node.SetModule(o.Name, !o.Unload)
 	case DoLatency:
 		if o.Call != "" {
 			err = s.node.SetLatency(o.Call, o.Latency)
