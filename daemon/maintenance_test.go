@@ -209,7 +209,7 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				}
 				synctest.Wait()
 				var now api.MaintenanceResult
-				if refusal := w.do(http.MethodGet, "/v1/maintenance", "", &now); refusal != nil || !now.Maintenance.Parked || now.Waiting != "" || now.Maintenance.DriverVersion != "580.95.05" {
+				if refusal := w.do(http.MethodGet, "/v1/maintenance", "", &now); refusal != nil || !now.Maintenance.Parked || now.Waiting != "" || now.Maintenance.DriverVersion != virtualDriver {
 					t.Fatalf("when the lease has ended: %v, %+v\n%s", refusal, now.Maintenance, w.log)
 				}
 				stop()
@@ -243,7 +243,7 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				c.between(w)
 				parked("after that")
 				off := w.maintain("/off", "")
-				if off.Maintenance != nil || off.Replaced == nil || off.Replaced.Before != "580.95.05" || off.Replaced.After != "580.95.05" || len(off.Replaced.Missing)+len(off.Replaced.Added) > 0 {
+				if off.Maintenance != nil || off.Replaced == nil || off.Replaced.Before != virtualDriver || off.Replaced.After != virtualDriver || len(off.Replaced.Missing)+len(off.Replaced.Added) > 0 {
 					t.Errorf("off: %+v", off)
 				}
 				if (off.Operation != "") != c.reloads {

@@ -68,10 +68,14 @@ func newVirtual(t *testing.T, latency map[string]time.Duration, boards ...scenar
 	return newVirtualOf(t, virtualConfig(t, latency, boards...))
 }
 
+// virtualDriver is the version of the driver of these nodes: one that reports profiles only while MIG mode is on. The nodes of
+// test/node have a newer one.
+const virtualDriver = "550.163.01"
+
 func virtualConfig(t *testing.T, latency map[string]time.Duration, boards ...scenarios.Board) gpusim.Config {
 	t.Helper()
 	cfg := gpusim.Config{
-		DriverVersion: "580.95.05", CUDAVersion: 13000, Seed: "faults", ContextMemory: 300 << 20, ProfilesWithoutMIG: true, Latency: latency,
+		DriverVersion: virtualDriver, CUDAVersion: 12040, Seed: "faults", ContextMemory: 300 << 20, Latency: latency,
 	}
 	for i, b := range boards {
 		m, err := nodefile.Model(b.Model)

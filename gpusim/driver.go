@@ -196,6 +196,7 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 			return ret
 		}
 		out = g.model.port()
+		out.GI = slices.DeleteFunc(out.GI, func(p gpu.Profile) bool { return g.profileByID(p.ID) == nil })
 		for i := range out.GI {
 			p := g.model.byID(out.GI[i].ID)
 			for _, gi := range g.instances {

@@ -101,7 +101,7 @@ func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, R
 	if !g.migCurrent {
 		return nil, NotSupported
 	}
-	p := g.model.byID(profile)
+	p := g.profileByID(profile)
 	if p == nil {
 		return nil, NotSupported
 	}

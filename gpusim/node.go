@@ -41,8 +41,6 @@ type Config struct {
 	// Latency is the duration of calls by name: the vendor's names without "nvml" and version ("DeviceSetMigMode"), or
 	// path.Match patterns. The longest matching pattern applies.
 	Latency map[string]time.Duration
-	// ProfilesWithoutMIG: profiles can be queried while MIG mode is off.
-	ProfilesWithoutMIG bool
 	// MonitorsBlockReset: a process that only has a handle of a GPU prevents its reset, as on real nodes.
 	MonitorsBlockReset bool
 	// ResetUnavailable: the driver cannot reset GPUs (a virtual machine with a passed-through GPU).

@@ -28,7 +28,7 @@ func node(t testing.TB, change func(*gpusim.Config), models ...string) *gpusim.N
 	t.Helper()
 	cfg := gpusim.Config{
 		DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 * gpusim.MiB, ServerMemory: 30 * gpusim.MiB,
-		ProfilesWithoutMIG: true, MonitorsBlockReset: true,
+		MonitorsBlockReset: true,
 	}
 	for i, name := range models {
 		cfg.GPUs = append(cfg.GPUs, gpusim.GPUConfig{Model: model(t, name), PCI: "0000:0" + string(rune('1'+i)) + ":00.0"})
@@ -413,11 +413,23 @@ func TestStateAfterBoot(t *testing.T) {
 }
 
 func TestProfilesWithoutMIGModeDependOnTheDriver(t *testing.T) {
-	for _, can := range []bool{true, false} {
-		n := node(t, func(c *gpusim.Config) { c.ProfilesWithoutMIG = can }, "A100-SXM4-40GB")
+	for _, c := range []struct {
+		version  string
+		can      bool
+		profiles int // while MIG mode is on
+	}{
+		{"470.256.02", false, 6}, {"535.183.01", false, 7}, {"550.163.01", false, 7}, {"580.95.05", true, 7}, {"615.10", true, 7},
+	} {
+		n := node(t, func(cfg *gpusim.Config) { cfg.DriverVersion = c.version }, "A100-SXM4-40GB")
 		d, ids := port(t, n)
-		if _, err := d.Profiles(t.Context(), ids[0]); (err == nil) != can {
-			t.Errorf("can %v: %v", can, err)
+		if _, err := d.Profiles(t.Context(), ids[0]); (err == nil) != c.can {
+			t.Errorf("%s with MIG mode off: %v", c.version, err)
+		}
+		if _, err := d.SetMIGMode(t.Context(), ids[0], true); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := d.Profiles(t.Context(), ids[0]); err != nil || len(p.GI) != c.profiles {
+			t.Errorf("%s with MIG mode on has %d profiles, want %d: %v", c.version, len(p.GI), c.profiles, err)
 		}
 	}
 }

@@ -476,7 +476,7 @@ func (q *call) fields(args []uint64) Ret {
 					value = 1
 				}
 			case fieldMIGQueries:
-				if t.g.node.cfg.ProfilesWithoutMIG {
+				if t.g.node.cfg.profilesWithoutMIG() {
 					value = 1
 				}
 			case fieldMemoryHeat:

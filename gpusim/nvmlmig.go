@@ -7,11 +7,31 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 )
 
-// giEnums is one more than the largest GPU-instance profile enum of drivers from 575 on, and before.
-const (
-	giEnums    = 0x12
-	giEnumsOld = 0xA
-)
+// lastMIGOnlyBranch is the newest branch whose drivers report profiles only while MIG mode is on.
+const lastMIGOnlyBranch = 550
+
+// profilesWithoutMIG reports whether profiles can be queried while MIG mode is off.
+func (cfg Config) profilesWithoutMIG() bool { return cfg.branch() > lastMIGOnlyBranch }
+
+// giEnums is one more than the largest GPU-instance profile enum of a branch: NVML_GPU_INSTANCE_PROFILE_COUNT of its header.
+// Profiles that the branch does not know have no number, so no call finds them.
+func (cfg Config) giEnums() uint64 {
+	switch {
+	case cfg.branch() < 525:
+		return 0x8 // without the second revisions: 2g+me and the 1g with double memory
+	case cfg.branch() < 575:
+		return 0xA // without those for graphics and with all media engines
+	}
+	return 0x12
+}
+
+// profileByID finds a profile that this driver knows; nil without one.
+func (g *device) profileByID(id uint32) *Profile {
+	if p := g.model.byID(id); p != nil && uint64(p.Enum) < g.node.cfg.giEnums() {
+		return p
+	}
+	return nil
+}
 
 // name is the profile name of a compute instance: "1g.5gb", or "1c.3g.20gb" if it uses a part of its GPU instance.
 func (ci *compute) name() string {
@@ -42,11 +62,7 @@ func (q *call) profiles() (Ret, bool) {
 			if ret := t.g.enumerable(); ret != Success {
 				return ret
 			}
-			enums := uint64(giEnums)
-			if beforeR575(t.g.node.cfg.DriverVersion) {
-				enums = giEnumsOld
-			}
-			if q.args[1] >= enums {
+			if q.args[1] >= t.g.node.cfg.giEnums() {
 				return InvalidArgument
 			}
 			return q.profile(t.g.model.byEnum(q.u32(1)))
@@ -56,14 +72,14 @@ func (q *call) profiles() (Ret, bool) {
 			if ret := t.g.enumerable(); ret != Success {
 				return ret
 			}
-			return q.profile(t.g.model.byID(q.u32(1)))
+			return q.profile(t.g.profileByID(q.u32(1)))
 		}), true
 	case "DeviceGetGpuInstancePossiblePlacements":
 		return q.admin(func(t target) Ret {
 			if ret := t.g.enumerable(); ret != Success {
 				return ret
 			}
-			p := t.g.model.byID(q.u32(1))
+			p := t.g.profileByID(q.u32(1))
 			if p == nil {
 				return NotSupported
 			}
@@ -74,7 +90,7 @@ func (q *call) profiles() (Ret, bool) {
 		}), true
 	case "DeviceGetGpuInstanceRemainingCapacity":
 		return q.mig(func(t target) Ret {
-			p := t.g.model.byID(q.u32(1))
+			p := t.g.profileByID(q.u32(1))
 			if p == nil {
 				return NotSupported
 			}
@@ -119,17 +135,10 @@ func (q *call) profiles() (Ret, bool) {
 
 // enumerable returns Success if profiles can be queried.
 func (g *device) enumerable() Ret {
-	if g.model.Grid == 0 || !g.migCurrent && !g.node.cfg.ProfilesWithoutMIG {
+	if g.model.Grid == 0 || !g.migCurrent && !g.node.cfg.profilesWithoutMIG() {
 		return NotSupported
 	}
 	return Success
-}
-
-// beforeR575 reports whether a driver is older than the profiles for graphics and media engines.
-func beforeR575(version string) bool {
-	var major int
-	_, _ = fmt.Sscanf(version, "%d", &major)
-	return major < 575
 }
 
 func (q *call) profile(p *Profile) Ret {
@@ -154,7 +163,7 @@ func (q *call) instances() (Ret, bool) {
 		return q.gi(func(t target) Ret { return t.gi.destroyLocked() }), true
 	case "DeviceGetGpuInstances":
 		return q.mig(func(t target) Ret {
-			if t.g.model.byID(q.u32(1)) == nil {
+			if t.g.profileByID(q.u32(1)) == nil {
 				return NotSupported
 			}
 			for _, gi := range t.g.sortedLocked() {

@@ -67,7 +67,7 @@ func virtual(t *testing.T, model string, on bool, have ...string) *countingDrive
 		g.Layout = append(g.Layout, gpu.NewInstance{ProfileID: b.ProfileID, Placement: b.Placement})
 	}
 	n, err := gpusim.New(gpusim.Config{
-		DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 << 20, ProfilesWithoutMIG: true, GPUs: []gpusim.GPUConfig{g},
+		DriverVersion: "580.95.05", CUDAVersion: 13000, ContextMemory: 300 << 20, GPUs: []gpusim.GPUConfig{g},
 	}, engine.SystemClock{})
 	if err != nil {
 		t.Fatal(err)

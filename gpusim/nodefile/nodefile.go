@@ -68,17 +68,15 @@ type File struct {
 
 // The driver versions of the variants, with their CUDA versions.
 var variants = map[string]struct {
-	version string
-	cuda    int
-	// profilesWithoutMIG: profiles can be queried while MIG mode is off.
-	profilesWithoutMIG bool
-	memoryLimits       bool
+	version      string
+	cuda         int
+	memoryLimits bool
 }{
-	"470": {"470.256.02", 11040, false, false},
-	"535": {"535.183.01", 12020, false, false},
-	"550": {"550.163.01", 12040, false, false},
-	"580": {"580.95.05", 13000, true, false},
-	"615": {"615.10", 13040, true, true}, // the minor number is invented: no release was seen
+	"470": {"470.256.02", 11040, false},
+	"535": {"535.183.01", 12020, false},
+	"550": {"550.163.01", 12040, false},
+	"580": {"580.95.05", 13000, false},
+	"615": {"615.10", 13040, true}, // the minor number is invented: no release was seen
 }
 
 // The default memory sizes. Both are uncertain, from the range of observed processes on H-class boards.
@@ -189,7 +187,7 @@ func (doc *document) file() (File, error) {
 	f := File{Driver: doc.Driver, Config: gpusim.Config{
 		DriverVersion: doc.DriverVersion, CUDAVersion: v.cuda, State: gpusim.DriverState(doc.State), Seed: doc.Seed,
 		ContextMemory: defaultContextMemory, ServerMemory: defaultServerMemory, Latency: map[string]time.Duration{},
-		ProfilesWithoutMIG: v.profilesWithoutMIG, MonitorsBlockReset: doc.MonitorsBlockReset == nil || *doc.MonitorsBlockReset, ResetUnavailable: doc.NoReset,
+		MonitorsBlockReset: doc.MonitorsBlockReset == nil || *doc.MonitorsBlockReset, ResetUnavailable: doc.NoReset,
 		HideProcessMemory: doc.HideMemory, RawSamples: doc.RawSamples,
 		Bridges: doc.NVLink.Bridges, Switches: doc.NVLink.Switches,
 	}}

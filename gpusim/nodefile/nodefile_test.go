@@ -53,7 +53,7 @@ gpus:
 		t.Fatal(err)
 	}
 	c := f.Config
-	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.ProfilesWithoutMIG || c.MonitorsBlockReset ||
+	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.MonitorsBlockReset ||
 		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 ||
 		c.Switches != 6 || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
 		t.Errorf("%+v", c)
