@@ -837,9 +837,11 @@ type MIGDevice struct {
 	Model     string        `json:"model"`
 	Mode      string        `json:"mode"`    // of the spec; unmanaged without an entry
 	Enabled   bool          `json:"enabled"` // MIG mode is on
-	Width     uint32        `json:"width"`   // memory slices; 0 if the driver reports profiles only in MIG mode
+	Width     uint32        `json:"width"`   // memory slices; 0 if the profiles are not known
 	Profiles  []MIGProfile  `json:"profiles"`
 	Instances []MIGInstance `json:"instances"`
+	// ProfilesAssumed: the driver reports profiles only in MIG mode, which is off; these are those that the model is known to have.
+	ProfilesAssumed bool `json:"profiles_assumed,omitempty"`
 }
 
 // MIGProfile is one profile, as this GPU reports it.

@@ -170,7 +170,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Expected: func() []gpu.UUID { return d.state.Desired().Expected() }, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
 		was, ok := d.state.Stored().Identities[id]
 		return was, ok
-	}}
+	}, Assume: d.assumeProfiles}
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener
 	if out.listen != nil {
@@ -394,6 +394,7 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
+		mig.KindCompare:   &mig.CompareHandler{Driver: d.driver, Report: d.reportProfiles},
 		isolation.KindSet: isolationHandler, isolation.KindRemove: isolationHandler,
 		isolation.KindLoginFilter: &isolation.LoginFilterHandler{Host: filters},
 		mps.KindStart:             control, mps.KindStop: control, mps.KindRestart: mps.RestartHandler{Handler: control},

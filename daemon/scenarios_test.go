@@ -122,7 +122,11 @@ type staged struct {
 // stage makes the node as the scenario begins.
 func (s *scenario) stage(t *testing.T, latency map[string]time.Duration) *staged {
 	t.Helper()
-	w := newVirtual(t, nil, s.Boards...)
+	cfg := virtualConfig(t, nil, s.Boards...)
+	if s.Driver != "" {
+		cfg.DriverVersion = s.Driver
+	}
+	w := newVirtualOf(t, cfg)
 	w.startDaemon()
 	if _, op, refusal := w.apply(s.SpecFrom(), ""); refusal != nil || op != nil && op.State != "done" {
 		t.Fatalf("cannot prepare the scenario: %v, %+v\n%s", refusal, op, w.log)

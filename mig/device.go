@@ -1,7 +1,6 @@
 package mig
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +12,8 @@ import (
 // Device is one GPU as it is now.
 type Device struct {
 	MIG         gpu.MIGState
-	Profiles    gpu.Profiles // may be zero while MIG is off: some drivers do not report profiles then
+	Profiles    gpu.Profiles // may be zero while MIG is off: drivers up to branch 550 do not report profiles then
+	Assumed     bool         // Profiles are of another source than this driver: they are compared once MIG mode is on
 	Present     []Present
 	InUseBy     []step.Subject // processes and leases that use the whole GPU
 	Unstoppable []step.Subject // those of InUseBy that no authority may stop: while they run, the mode cannot change
@@ -74,7 +74,7 @@ func planDevice(d Device, t Target, mode *Mode, o Options) (Result, error) {
 		r.Mode = mode
 		return r, nil
 	case !d.MIG.Current && d.Profiles.Width == 0 && len(t.Requests) != 0:
-		return Result{}, errors.New("cannot plan MIG instances: this driver reports the profiles of a GPU only while MIG mode is on; apply 'mig: {dynamic: true}' first, which turns it on, and then the layout")
+		return Result{}, &UnknownProfiles{}
 	}
 	present := d.Present
 	if !d.MIG.Current {
@@ -84,8 +84,16 @@ func planDevice(d Device, t Target, mode *Mode, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r.Mode = mode
+	r.Mode, r.Assumed = mode, d.Assumed
 	return r, nil
+}
+
+// UnknownProfiles refuses a layout on a GPU whose profiles are known neither from the driver nor from another source.
+type UnknownProfiles struct{}
+
+// Error says when the driver reports them.
+func (*UnknownProfiles) Error() string {
+	return "cannot plan MIG instances: this driver reports the profiles of a GPU only while MIG mode is on, and those of this model are not known"
 }
 
 // idleForeign are the foreign instances that no process uses.

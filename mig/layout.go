@@ -50,6 +50,28 @@ func Restore(p gpu.Profiles, present []Present, recorded Layout, o Options) (Res
 	return Plan(p, present, recorded.Requests(), o)
 }
 
+// RestoreAssumed plans a recorded layout on a GPU whose MIG mode is off and whose driver reports no profiles then. Nothing is on the
+// GPU, and the record has been on it: no search is needed. The names are those of assumed profiles; nil: none are known.
+func RestoreAssumed(assumed *gpu.Profiles, recorded []gpu.Instance) Result {
+	var p gpu.Profiles
+	if assumed != nil {
+		p = *assumed
+	}
+	r := Result{Assumed: true, recorded: true, Create: Record(p, recorded)}
+	for i := range r.Create {
+		in := &r.Create[i]
+		j := slices.IndexFunc(recorded, func(was gpu.Instance) bool { return was.Placement == in.Placement })
+		if in.Slices == 0 && len(in.Compute) == 0 { // Without the slices of the profile it is not known whether one is all of it.
+			for _, c := range recorded[j].Compute {
+				in.Compute = append(in.Compute, c.Again())
+			}
+		}
+	}
+	largestInstancesFirst(r.Create)
+	r.Layout = r.Create
+	return r
+}
+
 // Placeable lists the profiles of which one more instance could be created next to the existing ones, with the free
 // placements of each, in the order of p.GI.
 func Placeable(p gpu.Profiles, instances []gpu.Instance) []Capacity {

@@ -60,8 +60,11 @@ type Result struct {
 	// Layout is the placement of each request: Layout[i] is for request i. Requests for compute instances that share a GPU
 	// instance get the same one, which lists all of them.
 	Layout []Placed
+	// Assumed: the profiles are not those that the driver reports, because it reports none while MIG mode is off.
+	Assumed bool
 	// Imported: the completed instances are imported by an administrator. The caller of Plan sets it.
 	Imported bool
+	recorded bool // Create is of a record of this GPU
 	// profiles are for the names of Destroy.
 	profiles gpu.Profiles
 }
@@ -139,14 +142,18 @@ func (pr *problem) result(s solution, requests int) Result {
 	slices.SortFunc(r.Complete, byStart)
 	slices.SortFunc(r.Destroy, func(a, b Present) int { return order(a.Placement, b.Placement) })
 	slices.SortFunc(r.Disturbed, func(a, b Present) int { return order(a.Placement, b.Placement) })
-	// Largest first, so that an interrupted change has created those that are hardest to place.
-	slices.SortFunc(r.Create, func(a, b Placed) int {
+	largestInstancesFirst(r.Create)
+	return r
+}
+
+// largestInstancesFirst sorts instances so that an interrupted change has created those that are hardest to place.
+func largestInstancesFirst(create []Placed) {
+	slices.SortFunc(create, func(a, b Placed) int {
 		if a.Placement.Size != b.Placement.Size {
 			return int(b.Placement.Size) - int(a.Placement.Size)
 		}
 		return order(a.Placement, b.Placement)
 	})
-	return r
 }
 
 // largestFirst sorts compute instances so that all of them fit when the driver chooses their placements.

@@ -32,7 +32,7 @@ type InstanceArgs struct {
 	Imported bool `json:"imported,omitempty"`
 }
 
-// Steps converts the plan to steps of one GPU: mode on, destroy, complete, create, mode off. The caller sets their IDs.
+// Steps converts the plan to steps of one GPU: mode on, compare, destroy, complete, create, mode off. The caller sets their IDs.
 func (r Result) Steps(id gpu.UUID) []step.Step {
 	var out []step.Step
 	add := func(s step.Step) {
@@ -41,6 +41,9 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 	}
 	if r.Mode != nil && r.Mode.On {
 		add(r.Mode.step())
+		if r.Assumed && len(r.Create) > 0 {
+			add(compareStep(CompareArgs{Create: r.Create, ByID: r.recorded}))
+		}
 	}
 	for _, b := range r.Destroy {
 		placed := placedOf(r.profiles, b.Instance)

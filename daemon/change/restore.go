@@ -28,7 +28,7 @@ func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *o
 		a.Layout = planner.RestoredLayout(want, id, &a)
 		var more []step.Step
 		var err error
-		if known && a.Generation == want.Generation && want.Mode(id) == api.ModeMIG && a.MIG && g.Profiles != nil {
+		if known && a.Generation == want.Generation && want.Mode(id) == api.ModeMIG && a.MIG && (g.Profiles != nil || !g.MIG.Current) {
 			more, err = planner.RestoreGPU(want.GPUs[id], g, a.Layout, use)
 		} else {
 			more, err = planner.PlanGPU(want.GPUs[id], g, use, planner.Authority{})

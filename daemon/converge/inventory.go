@@ -19,6 +19,9 @@ func (cv *Converger) updateInventory(want *state.Desired, node *observe.Node) {
 	if err := cv.State.RecordMissing(node); err != nil {
 		cv.Log.Warn("cannot record which GPUs are missing", "error", err)
 	}
+	if err := cv.State.RecordProfiles(state.ReportedProfiles(node)); err != nil {
+		cv.Log.Warn("cannot record the MIG profiles of GPUs", "error", err)
+	}
 	was := cv.State.Stored().Identities
 	found := map[string]api.Condition{}
 	for _, id := range node.Missing {

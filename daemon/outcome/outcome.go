@@ -69,12 +69,18 @@ func again(out engine.Outcome, node *observe.Node) string {
 	return "'gpushare gpu retry " + name + "' or apply again"
 }
 
+// driversOwn is what is known after a comparison that failed.
+const driversOwn = "the profiles that the driver reports were recorded, and the next plan uses them"
+
 // helps returns what the failed steps say that helps, in the order of the GPUs.
 func helps(out engine.Outcome) []string {
 	var all []string
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		if e, ok := errors.AsType[*api.Error](out[id].Err); ok && e.Hint != "" && !slices.Contains(all, e.Hint) {
 			all = append(all, e.Hint)
+		}
+		if _, ok := errors.AsType[*mig.ProfilesDiffer](out[id].Err); ok && !slices.Contains(all, driversOwn) {
+			all = append(all, driversOwn)
 		}
 	}
 	return all

@@ -88,7 +88,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 	device := mig.Device{MIG: g.MIG, Present: Present(e, g, use)}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	if g.Profiles != nil {
-		device.Profiles = *g.Profiles
+		device.Profiles, device.Assumed = *g.Profiles, g.ProfilesAssumed
 	}
 	r, err := mig.PlanDevice(device, target, mig.Options{Force: a.Force, AllowReset: a.AllowReset, Done: use.Done})
 	if err != nil {

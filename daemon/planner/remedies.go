@@ -28,7 +28,10 @@ const WaitForUsers = "wait until they end, or stop them"
 func (r *Remedies) hint(id gpu.UUID, err error) string {
 	var infeasible *mig.Infeasible
 	var inUse *mig.InUse
+	var unknown *mig.UnknownProfiles
 	switch {
+	case errors.As(err, &unknown):
+		return "'gpushare apply' of a spec with 'mig: {dynamic: true}' for that GPU turns the mode on; a layout can be applied then, and its profiles are known from then on"
 	case errors.Is(err, gpu.ErrResetRequired):
 		return fmt.Sprintf("'%s' lets the driver reset that GPU, which must be idle then", r.with(Authority{AllowReset: true}))
 	case errors.As(err, &infeasible):

@@ -20,8 +20,10 @@ func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage
 	if err != nil {
 		return nil, err
 	}
-	r, err := mig.Restore(*g.Profiles, Present(e, g, use), mig.Record(*g.Profiles, layout), mig.Options{})
-	if err != nil {
+	var r mig.Result
+	if !g.MIG.Current && (g.Profiles == nil || g.ProfilesAssumed) {
+		r = mig.RestoreAssumed(g.Profiles, layout)
+	} else if r, err = mig.Restore(*g.Profiles, Present(e, g, use), mig.Record(*g.Profiles, layout), mig.Options{}); err != nil {
 		return nil, err
 	}
 	r.Mode = mode

@@ -35,7 +35,7 @@ func (v *Viewer) GetMIG(c *server.Call) error {
 			Profiles: []api.MIGProfile{}, Instances: []api.MIGInstance{},
 		}
 		if g.Profiles != nil {
-			dev.Width = g.Profiles.Width
+			dev.Width, dev.ProfilesAssumed = g.Profiles.Width, g.ProfilesAssumed
 			for _, q := range g.Profiles.GI {
 				p := api.MIGProfile{ID: q.ID, Name: q.Name, Slices: q.Slices, Memory: q.Memory, SMs: q.SMs, Max: q.Max, Attributes: q.Attributes, Placements: []api.MIGPlacement{}}
 				for _, at := range q.Placements {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -149,6 +150,18 @@ func Find(name string) (*Board, error) {
 	return nil, e
 }
 
+// ByModel returns the board that the driver calls so; nil when it is not known.
+func ByModel(model string) *Board {
+	all, err := All()
+	if err != nil {
+		return nil // A test reads every board.
+	}
+	if i := slices.IndexFunc(all, func(b *Board) bool { return b.Name == model }); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
 func read(file string) (*Board, error) {
 	raw, err := gpushare.GPUs.ReadFile(directory + "/" + file + ".yaml")
 	if err != nil {
@@ -168,10 +181,39 @@ func decode(file string, raw []byte) (*Board, error) {
 }
 
 // GPUProfiles returns the MIG profiles of the board, as a GPU reports them while no instance exists.
-func (b *Board) GPUProfiles() gpu.Profiles {
+func (b *Board) GPUProfiles() gpu.Profiles { return b.profiles(noEnum) }
+
+// GPUProfilesOf returns those that a driver of this version knows.
+func (b *Board) GPUProfilesOf(version string) gpu.Profiles {
+	number, _, _ := strings.Cut(version, ".")
+	branch, err := strconv.Atoi(number)
+	switch {
+	case err != nil:
+		return b.GPUProfiles()
+	case branch < 525:
+		return b.profiles(enumsR470)
+	case branch < 575:
+		return b.profiles(enumsR525)
+	}
+	return b.GPUProfiles()
+}
+
+// NVML_GPU_INSTANCE_PROFILE_COUNT of the headers of these branches: the driver knows no profile with a higher number. R525 added
+// the 1g with double memory and the 2g+me, R575 those for graphics and those with all media engines.
+const (
+	enumsR470 = 0x8
+	enumsR525 = 0xA
+	noEnum    = 1 << 31 // above all
+)
+
+// profiles are those with a number below enums.
+func (b *Board) profiles(enums uint32) gpu.Profiles {
 	out := gpu.Profiles{Width: b.Grid}
 	for i := range b.Profiles {
 		p := &b.Profiles[i]
+		if p.Enum >= enums {
+			continue
+		}
 		q := gpu.Profile{
 			ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.MemoryMiB << 20, Max: p.Max, SMs: p.SMs,
 			Attributes: slices.Sorted(slices.Values(p.Attributes)),

@@ -22,6 +22,7 @@ type migDevice struct {
 	grid       gpu.Profiles
 	present    []mig.Present
 	unverified []string
+	assumed    bool // the profiles are not those that the driver reports
 }
 
 // title is the headline of its output.
@@ -45,7 +46,7 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 	out := make([]migDevice, len(list.GPUs))
 	for i := range list.GPUs {
 		g := &list.GPUs[i]
-		d := migDevice{uuid: g.UUID, index: g.Index, name: g.Model, enabled: g.Enabled, grid: gpu.Profiles{Width: g.Width}}
+		d := migDevice{uuid: g.UUID, index: g.Index, name: g.Model, enabled: g.Enabled, grid: gpu.Profiles{Width: g.Width}, assumed: g.ProfilesAssumed}
 		for _, p := range g.Profiles {
 			q := gpu.Profile{ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.Memory, SMs: p.SMs, Max: p.Max, Attributes: p.Attributes}
 			for _, at := range p.Placements {

@@ -33,6 +33,7 @@ type profileTable struct {
 	Width      uint32       `json:"width"` // memory slices
 	Profiles   []profileRow `json:"profiles"`
 	Unverified []string     `json:"unverified,omitempty"` // not in published listings
+	Assumed    bool         `json:"assumed,omitempty"`    // known for this model, not reported: MIG mode is off
 
 	title string
 }
@@ -111,7 +112,7 @@ and 'lspci -nn' if it is in the same file, and writes a board file. Below
 }
 
 func tableOf(d *migDevice) profileTable {
-	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unverified: d.unverified, title: d.title()}
+	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unverified: d.unverified, Assumed: d.assumed, title: d.title()}
 }
 
 // boardFrom writes a board file from a listing.
@@ -185,7 +186,7 @@ func (a *app) profileTables(tables []profileTable) error {
 		}
 		fmt.Fprintf(a.io.Out, "%s\n\n", t.title)
 		if t.Width == 0 {
-			fmt.Fprintln(a.io.Out, "The driver reports its profiles only in MIG mode.")
+			fmt.Fprintln(a.io.Out, "The driver reports its profiles only in MIG mode, and those of this model are not known.")
 			continue
 		}
 		rows := [][]string{{"PROFILE", "ID", "MEMORY", "SMS", "AT MOST", "SLICES", "STARTS AT"}}
@@ -197,6 +198,9 @@ func (a *app) profileTables(tables []profileTable) error {
 			rows = append(rows, []string{p.Name, fmt.Sprint(p.ID), gib(p.Memory), fmt.Sprint(p.SMs), fmt.Sprint(p.Max), fmt.Sprint(p.Size), strings.Join(starts, " ")})
 		}
 		a.table(rows)
+		if t.Assumed {
+			fmt.Fprintln(a.io.Out, "\nThe driver reports its profiles only in MIG mode. These are known for this model; a change compares them once the mode is on.")
+		}
 		if len(t.Unverified) > 0 {
 			fmt.Fprintf(a.io.Out, "\nNot in published listings: %s.\n", strings.Join(t.Unverified, "; "))
 		}

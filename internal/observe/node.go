@@ -39,7 +39,9 @@ type Node struct {
 type GPU struct {
 	gpu.Snapshot
 	Profiles *gpu.Profiles // nil without MIG, or when they could not be read
-	MPS      *mps.State    // nil where MPS was not requested
+	// ProfilesAssumed: MIG mode is off and the driver reports no profiles then, so Profiles are what the model is known to have.
+	ProfilesAssumed bool
+	MPS             *mps.State // nil where MPS was not requested
 	// InstanceMPS are the MPS control daemons of its MIG instances, by placement, also of removed instances.
 	InstanceMPS []*mps.State
 	Err         error

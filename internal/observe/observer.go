@@ -60,6 +60,9 @@ type Observer struct {
 	// Expected returns the GPUs that the spec in force selected when it was applied; nil: none.
 	Expected func() []gpu.UUID
 
+	// Assume returns the profiles that a GPU is known to have, where the driver reports none because MIG mode is off; nil: none is known.
+	Assume func(id gpu.Identity, driver string) *gpu.Profiles
+
 	mu       locks.Mutex[locks.Observer] // one observation at a time; guards what follows
 	seq      uint64
 	info     *gpu.NodeInfo // nil: query again
@@ -138,7 +141,9 @@ func (o *Observer) gpus(ctx context.Context, n *Node) {
 				}
 			}
 			mu.Lock()
-			o.profiles[id.UUID] = g.Profiles
+			if o.profiles[id.UUID] = g.Profiles; g.ProfilesAssumed {
+				o.profiles[id.UUID] = nil
+			}
 			mu.Unlock()
 			n.GPUs[i] = g
 		})
@@ -239,9 +244,14 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 	}
 	g.Snapshot, g.ReadAt, g.UtilizationReadAt = s, o.Now(), o.Now()
 	if profiles == nil && s.MIG.Capable {
-		if p, err := o.Driver.Profiles(ctx, id.UUID); err == nil {
+		p, err := o.Driver.Profiles(ctx, id.UUID)
+		switch {
+		case err == nil:
 			g.Profiles = &p
-		} // Else it is queried again next time; a plan that needs profiles reports that they are missing.
+		case errors.Is(err, gpu.ErrNotSupported) && !s.MIG.Current && o.Assume != nil:
+			g.Profiles = o.Assume(s.Identity, o.info.DriverVersion)
+			g.ProfilesAssumed = g.Profiles != nil
+		} // Otherwise they are queried again next time; a plan that needs profiles reports that they are missing.
 	}
 	return g
 }

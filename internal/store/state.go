@@ -58,8 +58,17 @@ type State struct {
 	MissingSince map[gpu.UUID]time.Time `json:"missing_since,omitempty"`
 	// OriginalModes are the modes of GPUs before gpushare changed them first. Unmanaging all restores them.
 	OriginalModes map[gpu.UUID]GPUModes `json:"original_modes,omitempty"`
+	// Profiles are the MIG profiles of each model, as the driver last reported them. Drivers up to branch 550 report none while
+	// MIG mode is off.
+	Profiles map[string]ReportedProfiles `json:"profiles,omitempty"`
 	// Audit is a line of the audit that was on the disk: it is recorded at start, each hour and at the end.
 	Audit *AuditPoint `json:"audit,omitempty"`
+}
+
+// ReportedProfiles are the MIG profiles of a model of GPU, by a version of the driver.
+type ReportedProfiles struct {
+	Driver   string       `json:"driver"`
+	Profiles gpu.Profiles `json:"profiles"`
 }
 
 // AuditPoint is a line of the audit, so that a removed end and a removed anchor are found.

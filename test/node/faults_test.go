@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -122,7 +123,8 @@ func newChange(t *testing.T, c *chosen) *changeFixture {
 	t.Helper()
 	p := &changeFixture{T: t, Scenario: c.scenario}
 	var file strings.Builder
-	file.WriteString("driver: \"580\"\ngpus:\n")
+	branch, _, _ := strings.Cut(cmp.Or(p.Driver, "580"), ".")
+	fmt.Fprintf(&file, "driver: %q\ngpus:\n", branch)
 	for i, b := range p.Boards {
 		m, err := nodefile.Model(b.Model)
 		if err != nil {

@@ -25,6 +25,7 @@ type Scenario struct {
 	Busy       string // the profile of an instance of GPU 0 that is in use
 	Foreign    string // the profile of a foreign instance of GPU 0
 	Boots      bool   // a boot instead of a request
+	Driver     string // the version of the driver; empty: the usual one of the test
 	Reloads    bool   // the boot is only a reload of the driver
 
 	// Changes is the number of calls that change GPU 0 if none fails. The tests check it.
@@ -54,6 +55,9 @@ func All() []Scenario {
 		{Name: "MIG mode by a reset", Boards: []Board{a100Off, a100}, From: []string{"off", "3g.20gb"}, To: []string{"3g.20gb", "3g.20gb"}, AllowReset: true, Changes: 3},
 		{Name: "compute instances that share", Boards: []Board{a100}, From: one("1c.3g.20gb 2c.3g.20gb"), To: one("1c.3g.20gb 1c.3g.20gb 1c.3g.20gb"), Changes: 7},
 		{Name: "after a boot", Boards: []Board{a100, a100}, From: []string{"3g.20gb 2g.10gb", "1g.5gb 4g.20gb"}, To: []string{"3g.20gb 2g.10gb", "1g.5gb 4g.20gb"}, Boots: true, Changes: 4},
+		{Name: "MIG mode and two, where profiles need the mode", Driver: "550.163.01", Boards: []Board{h100Off}, From: one("off"), To: one("3g.40gb 1g.10gb"), Changes: 5},
+		{Name: "MIG mode by a reset, where profiles need the mode", Driver: "535.183.01", Boards: []Board{a100Off}, From: one("off"), To: one("3g.20gb"), AllowReset: true, Changes: 3},
+		{Name: "after a boot that ends MIG mode", Driver: "550.163.01", Boards: []Board{h100Off}, From: one("3g.40gb 1g.10gb"), To: one("3g.40gb 1g.10gb"), Boots: true, Changes: 5},
 		{Name: "after a reload of the driver", Boards: []Board{a100}, From: one("3g.20gb 1g.10gb"), To: one("3g.20gb 1g.10gb"), Boots: true, Reloads: true, Changes: 4},
 	}
 }
