@@ -248,7 +248,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.policy = &devicepolicy.Policy{
 		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
-		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()}, Units: unitWake, Changed: func() { d.converger.NodesChanged() },
+		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()}, Units: unitWake, Helper: h.Helper, Changed: func() { d.converger.NodesChanged() },
 	}
 	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, LeaseChanges: leaseChanges, Tasks: d.tasks}
 	var hierarchy *cgroup.Hierarchy

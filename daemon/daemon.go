@@ -201,6 +201,9 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.account.Recover()
 	d.changes.Resume(first)
 	d.specFile().First(first)
+	if d.policy.EnsureNodes(first, d.observer.Last()) { // before the first lease
+		d.observer.Observe(first)
+	}
 	d.converger.Refresh(first, d.observer.Last())
 	d.wakeConverge() // Restore now what a boot removed, without waiting for the timer.
 }

@@ -56,15 +56,16 @@ func readDRI(root string) (map[string][]cgroup.DeviceRule, error) {
 	return found, nil
 }
 
-// driRules are the render nodes of the targets. An instance has none: a render node is one of the whole GPU.
+// driRules are the render nodes of the targets. A render node is one of the whole GPU: of instances only those with graphics get it, which
+// cannot be used without.
 func driRules(h *Hardware, targets []Target) (rules []cgroup.DeviceRule, missing []string) {
 	for _, t := range targets {
 		d, ok := h.gpu(t.GPU)
 		if !ok {
 			continue // targetRules reports it.
 		}
-		if t.Instance != nil {
-			missing = append(missing, "devices of class dri: an instance has none, only a whole GPU has")
+		if t.Instance != nil && !t.Graphics {
+			missing = append(missing, "devices of class dri: an instance without graphics (+gfx) has none")
 			continue
 		}
 		was := len(rules)
@@ -74,7 +75,7 @@ func driRules(h *Hardware, targets []Target) (rules []cgroup.DeviceRule, missing
 			}
 		}
 		if len(rules) == was {
-			missing = append(missing, fmt.Sprintf("devices of class dri: none found for GPU %d", d.Identity.Index))
+			missing = append(missing, fmt.Sprintf("devices of class dri: none found for GPU %d: the module nvidia-drm is not loaded, or without modeset=1", d.Identity.Index))
 		}
 	}
 	return rules, missing

@@ -73,7 +73,7 @@ func TestClassDRI(t *testing.T) {
 			t.Errorf("%s: %v, missing %v", tt.name, got, missing)
 		}
 	}
-	if _, missing := driRules(h, []Target{{GPU: "GPU-0", Instance: &gpu.Placement{}}}); len(missing) != 1 || !strings.Contains(missing[0], "only a whole GPU") {
+	if _, missing := driRules(h, []Target{{GPU: "GPU-0", Instance: &gpu.Placement{}}}); len(missing) != 1 || !strings.Contains(missing[0], "without graphics") {
 		t.Errorf("of an instance: %v", missing)
 	}
 	slices, missing := Desired(h, []Tenant{{Name: "t", Classes: []string{ClassDRI}, Grants: []Grant{{Name: "g", Targets: []Target{{GPU: "GPU-1"}}}}}})

@@ -14,6 +14,7 @@ type Target struct {
 	GPU      gpu.UUID
 	Instance *gpu.Placement // nil: the whole GPU
 	Compute  gpu.UUID       // the MIG device of the compute instance; empty: all compute instances
+	Graphics bool           // the instance has graphics (+gfx)
 }
 
 // Hardware is the GPUs and the host as observed.
@@ -44,7 +45,7 @@ func OfDriver(host *Host, r cgroup.DeviceRule) bool {
 	if r.Major == gpuMajor {
 		return true
 	}
-	for _, name := range []string{"nvidia-uvm", capsDriver} {
+	for _, name := range []string{uvmDriver, capsDriver} {
 		if major, ok := host.Majors[name]; ok && major == r.Major {
 			return true
 		}
@@ -68,7 +69,7 @@ func (h *Hardware) gpu(id gpu.UUID) (*gpu.Snapshot, bool) {
 func Rules(h *Hardware, targets []Target, classes []string) (rules []cgroup.DeviceRule, missing []string, err error) {
 	if len(targets) > 0 {
 		rules = append(rules, node(gpuMajor, controlMinor, "rw", "/dev/nvidiactl"))
-		if major, ok := h.Host.Majors["nvidia-uvm"]; ok {
+		if major, ok := h.Host.Majors[uvmDriver]; ok {
 			rules = append(rules, node(major, 0, "rw", "/dev/nvidia-uvm"))
 		} else {
 			missing = append(missing, "/dev/nvidia-uvm: the module nvidia-uvm is not loaded, and CUDA needs it")
@@ -122,7 +123,7 @@ func targetRules(h *Hardware, t Target) ([]cgroup.DeviceRule, error) {
 	if len(in.Compute) == 0 {
 		return nil, fmt.Errorf("cannot allow %s: it has no compute instance", at)
 	}
-	major, ok := h.Host.Majors["nvidia-caps"]
+	major, ok := h.Host.Majors[capsDriver]
 	if !ok {
 		return nil, fmt.Errorf("cannot allow %s: the driver has no capability devices", at)
 	}

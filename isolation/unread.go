@@ -48,7 +48,7 @@ func ofUnread(h *Hardware, unread map[gpu.UUID]bool) func(r cgroup.DeviceRule) b
 			}
 		}
 	}
-	capsMajor, hasCaps := h.Host.Majors["nvidia-caps"]
+	capsMajor, hasCaps := h.Host.Majors[capsDriver]
 	return func(r cgroup.DeviceRule) bool {
 		switch {
 		case r.Type != 'c':
@@ -62,7 +62,7 @@ func ofUnread(h *Hardware, unread map[gpu.UUID]bool) func(r cgroup.DeviceRule) b
 
 // shared are the rules that every target has.
 func shared(rules []cgroup.DeviceRule, h *Hardware) []cgroup.DeviceRule {
-	uvm, ok := h.Host.Majors["nvidia-uvm"]
+	uvm, ok := h.Host.Majors[uvmDriver]
 	return slices.DeleteFunc(slices.Clone(rules), func(r cgroup.DeviceRule) bool {
 		return r.Type != 'c' || !(r.Major == gpuMajor && r.Minor == controlMinor || ok && r.Major == uvm)
 	})

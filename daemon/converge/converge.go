@@ -101,7 +101,10 @@ func (cv *Converger) say() {
 func (cv *Converger) Pass(ctx context.Context) {
 	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
-	cv.Observer.Observe(observeCtx)
+	if cv.Policy.EnsureNodes(observeCtx, cv.Observer.Observe(observeCtx)) {
+		cv.Observer.Observe(observeCtx)
+		cv.Wake() // The node of a module that was just loaded may be missing now.
+	}
 	// First access to removed instances is revoked: an instance that is created in their place has the same device numbers.
 	if err := cv.Correct(observeCtx); err != nil && ctx.Err() == nil {
 		cv.Log.Warn("cannot converge", "error", err)
@@ -125,7 +128,11 @@ func (cv *Converger) Converge(ctx context.Context, steps []step.Step) error {
 	cv.Power.Forget(steps)
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
 	defer cancel()
-	return cv.convergeOn(ctx, cv.Observer.Observe(ctx))
+	node := cv.Observer.Observe(ctx)
+	if cv.Policy.EnsureNodes(ctx, node) {
+		node = cv.Observer.Observe(ctx)
+	}
+	return cv.convergeOn(ctx, node)
 }
 
 // convergeOn carries out the node steps that are due, without the disruptive ones: only a change has authority.

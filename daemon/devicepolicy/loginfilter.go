@@ -242,7 +242,7 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 			if pol.State.Stale(l) {
 				break
 			}
-			v.Targets = append(v.Targets, isolation.Target{GPU: id, Instance: l.Place.Instance, Compute: l.Place.Compute})
+			v.Targets = append(v.Targets, pol.target(id, l.Place.Instance, l.Place.Compute))
 		}
 		attached = append(attached, v)
 	}

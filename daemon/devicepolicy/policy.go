@@ -30,9 +30,11 @@ type Policy struct {
 	CDI            CDI
 	UnknownOutcome unknownOutcome
 	Units          loop.Wake // a unit that is closed as logins are was started
+	Helper         Helper    // makes device nodes; nil: nothing does
 	Changed        func()    // a device node of the host came or went; it does not wait
 	Slices         atomic.Pointer[planner.DesiredSlices]
 	Scopes         scopeRules
+	nodes          nodeMaker
 	// SliceUse returns what is in use of each slice.
 	SliceUse func(node *observe.Node) map[cgroup.SliceName]isolation.Use
 }

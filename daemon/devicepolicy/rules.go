@@ -135,6 +135,24 @@ func (pol *Policy) targets(g *api.GrantSpec, ids []gpu.UUID, hw *isolation.Hardw
 	return out
 }
 
+// target is a GPU, the instance at a placement of it, or one compute instance of that.
+func (pol *Policy) target(id gpu.UUID, at *gpu.Placement, compute gpu.UUID) isolation.Target {
+	out := isolation.Target{GPU: id, Instance: at, Compute: compute}
+	last := pol.Observer.Last()
+	if at == nil || last == nil {
+		return out
+	}
+	o, ok := last.GPU(id)
+	if !ok || o.Profiles == nil {
+		return out
+	}
+	if in := o.InstanceAt(*at); in != nil {
+		i := slices.IndexFunc(o.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
+		out.Graphics = i >= 0 && slices.Contains(o.Profiles.GI[i].Attributes, "gfx")
+	}
+	return out
+}
+
 // targetsIn returns what a MIG grant's slice may open of an instance, by the profiles of the device: all of it, or of one that
 // is split those compute instances that match.
 func (pol *Policy) targetsIn(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) []isolation.Target {
@@ -149,12 +167,12 @@ func (pol *Policy) targetsIn(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) []
 	of := planner.ProfileView(pol.State.Desired(), id, &o.Profiles.GI[i])
 	parts := planner.ComputeViews(in, &of)
 	if len(parts) == 0 && lease.Matches(g, of) {
-		return []isolation.Target{{GPU: id, Instance: &in.Placement}}
+		return []isolation.Target{pol.target(id, &in.Placement, "")}
 	}
 	var out []isolation.Target
 	for _, c := range parts {
 		if of.Split = c.Name; lease.Matches(g, of) {
-			out = append(out, isolation.Target{GPU: id, Instance: &in.Placement, Compute: c.UUID})
+			out = append(out, pol.target(id, &in.Placement, c.UUID))
 		}
 	}
 	return out
@@ -177,7 +195,7 @@ func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Dev
 		if stale {
 			break // Another instance has its device numbers now.
 		}
-		targets = append(targets, isolation.Target{GPU: id, Instance: l.Place.Instance, Compute: l.Place.Compute})
+		targets = append(targets, pol.target(id, l.Place.Instance, l.Place.Compute))
 	}
 	var classes []string
 	if t, ok := pol.State.Desired().Tenant(l.Terms.Tenant); ok {

@@ -40,6 +40,7 @@ type Host struct {
 	Units       mps.Units
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
+	Helper      devicepolicy.Helper
 	Front       fronting.Starter
 	Packaged    bool // the packages that have the units create the user of the front too
 	Programs    Programs
@@ -84,7 +85,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
 		LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
-		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Front: childFront{o.Front}, Close: func() {},
+		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Helper: runHelper, Front: childFront{o.Front}, Close: func() {},
 		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
 	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
@@ -117,6 +118,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.LoginFilter = devicepolicy.NewLoginFilter(a.Hierarchy(), o.LoginsCgroup(), o.RunDir, a.Info())
 	h.Units = systemUnits{a}
 	h.Launcher = systemWorkers{a}
+	h.Helper = unitHelper(a)
 	h.Front, h.Packaged = unitFront{a, o.Front}, true
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")

@@ -169,6 +169,11 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 	if err != nil {
 		return lease.IsolationResult{}, err
 	}
+	if want.Enforcing() {
+		if err := d.Policy.CheckNodes(ctx, &l, rules); err != nil {
+			return lease.IsolationResult{}, err
+		}
+	}
 	result := lease.IsolationResult{Warnings: missing}
 	result.Environment, result.Unset, err = d.Policy.Environment(ctx, &l)
 	if err != nil {

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -87,4 +89,113 @@ func startWithNodes(t *testing.T, file string, spec func(string) string) *harnes
 		}
 	}
 	return n
+}
+
+// nodesOnDemand is a node whose modules are loaded, and whose device nodes are made, by nvidia-modprobe alone.
+const nodesOnDemand = quick + "device_nodes: helper\nlate_modules: [nvidia-uvm, nvidia-drm]\n"
+
+// failingHelper puts a program in the place of the vendor's one that makes nothing, and returns what puts it back.
+func failingHelper(t *testing.T, n *harness.Node) (restore func()) {
+	t.Helper()
+	withoutHelper(t, n)
+	path := filepath.Join(n.Root(), "usr/bin/nvidia-modprobe")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		withoutHelper(t, n)
+		if err := os.Symlink(filepath.Join(n.Bin, "gpusim"), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Before the first lease the module of unified memory is loaded, and every device node is made that a lease needs.
+func TestMissingDeviceNodesAreMade(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*testing.T, *harness.Node){
+		"by the vendor's program": func(*testing.T, *harness.Node) {},
+		"without it": func(t *testing.T, n *harness.Node) {
+			if os.Geteuid() != 0 {
+				t.Skip("needs root: only the vendor's program is setuid")
+			}
+			withoutHelper(t, n)
+			loadModule(t, n, "nvidia-uvm")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, nodesOnDemand)
+			if err := n.Start(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			prepare(t, n)
+			apply(t, n, shared)
+			command := `cd ` + n.Root() + `/dev; test -e nvidia-uvm && test "$(ls nvidia-caps | wc -l)" -ge 2`
+			if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "sh", "-c", command); r.Code != 0 {
+				t.Errorf("%s fails in a lease with %d: %s", command, r.Code, r.Err)
+			}
+			if n.RealNodes {
+				awaitStatus(t, n, "the lease did not end", func(s *api.Status) bool { return len(s.Leases) == 0 })
+				if got := opened(t, n, "cut"); len(got) != 5 {
+					t.Errorf("the lease opens %v, want 5 nodes", got)
+				}
+			}
+			for _, c := range status(t, n).Node.Conditions {
+				if c.Kind == "device-nodes" {
+					t.Errorf("condition %+v", c)
+				}
+			}
+		})
+	}
+}
+
+// A device node that cannot be made is named with the command that makes it, and a lease that needs it is refused: its program would
+// fail. The command is right.
+func TestMissingDeviceNodesAreNamed(t *testing.T) {
+	t.Parallel()
+	n := start(t, nodesOnDemand)
+	restore := failingHelper(t, n)
+	apply(t, n, shared)
+	s := awaitStatus(t, n, "the missing nodes are not named", func(s *api.Status) bool {
+		found := 0
+		for _, c := range s.Node.Conditions {
+			if c.Kind == "device-nodes" && strings.Contains(c.Hint, "'nvidia-modprobe -") {
+				found++
+			}
+		}
+		return found == 2 // the module, and the capabilities
+	})
+	run := func() harness.Result { return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true") }
+	if r := run(); r.Code == 0 || !strings.Contains(r.Err, "/dev/nvidia-caps/nvidia-cap") || !strings.Contains(r.Err, "nvidia-modprobe -f ") {
+		t.Fatalf("a lease whose nodes are missing: %d %s", r.Code, r.Err)
+	}
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-modprobe -u -c 0") || !strings.Contains(r.Out, "nvidia-cap") {
+		t.Errorf("doctor: %s", r.Out)
+	}
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 || !strings.Contains(r.Err, "nvidia-uvm") {
+		t.Errorf("a lease of a whole GPU without unified memory: %d %s", r.Code, r.Err)
+	}
+	restore()
+	for range 16 { // Each condition names one command of several.
+		var argv []string
+		for _, c := range s.Node.Conditions {
+			if _, rest, ok := strings.Cut(c.Hint, "'nvidia-modprobe "); ok && c.Kind == "device-nodes" {
+				command, _, _ := strings.Cut(rest, "'")
+				argv = strings.Fields(command)
+			}
+		}
+		if argv == nil {
+			break
+		}
+		if out, err := exec.CommandContext(soon(t), filepath.Join(n.Root(), "usr/bin/nvidia-modprobe"), argv...).CombinedOutput(); err != nil {
+			t.Fatalf("nvidia-modprobe %v: %v %s", argv, err, out)
+		}
+		was := fmt.Sprint(s.Node.Conditions)
+		s = awaitStatus(t, n, "the condition did not follow", func(s *api.Status) bool { return fmt.Sprint(s.Node.Conditions) != was })
+	}
+	if r := run(); r.Code != 0 {
+		t.Errorf("a lease after the commands of the hints: %d %s", r.Code, r.Err)
+	}
 }

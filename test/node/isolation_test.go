@@ -86,6 +86,36 @@ const openGraphics = `cd %s/dev/dri && for n in *; do
 	case $( (exec 3<$n) 2>&1) in *permitted*) ;; *) echo "open $n";; esac
 done`
 
+// Of the instances of a GPU those with graphics open its render node, with the class dri.
+func TestInstanceWithGraphicsOpensItsGraphicsNode(t *testing.T) {
+	t.Parallel()
+	n := start(t, "driver: \"580\"\ngpus: [{model: RTX-PRO-6000-96GB, mig: true}, {model: RTX-PRO-6000-96GB}]\n")
+	if !n.RealNodes {
+		t.Skip("needs root, device nodes that can be opened in the temporary directory, and no NVIDIA driver on this host")
+	}
+	apply(t, n, `version: v1
+node: {enforce: on}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [1g.24gb+gfx, 1g.24gb]}}
+tenants:
+  - name: red
+    devices: [dri]
+    grants:
+      - {name: seen, mig: 1g.24gb+gfx}
+      - {name: plain, mig: 1g.24gb}
+`)
+	own, err := filepath.Glob(filepath.Join(n.Root(), "sys/bus/pci/devices", status(t, n).GPUs[0].PCI, "drm/renderD*"))
+	if err != nil || len(own) != 1 {
+		t.Fatalf("the render nodes of GPU 0: %v, %v", own, err)
+	}
+	for grant, want := range map[string]string{"seen": "open " + filepath.Base(own[0]), "plain": ""} {
+		r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "sh", "-c", fmt.Sprintf(openGraphics, n.Root()))
+		if got := strings.Join(strings.Fields(r.Out), " "); r.Code != 0 || got != want {
+			t.Errorf("%s opens %q, want %q; %d %s", grant, got, want, r.Code, r.Err)
+		}
+	}
+}
+
 // A lease opens the render node of its own GPU with the class dri, and none without. The order of the nodes is not that of the
 // GPUs.
 func TestLeaseOpensItsOwnGraphicsNodesOnly(t *testing.T) {

@@ -1,0 +1,231 @@
+package devicepolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/isolation"
+	"github.com/gpushare/gpushare/lease"
+)
+
+const (
+	// makeTimeout bounds the making of all nodes that are missing at once.
+	makeTimeout = 10 * time.Second
+	// makeRetryInterval is the time between two attempts to make the same node.
+	makeRetryInterval = 30 * time.Second
+	// helperFiles is how many capabilities one call of the vendor's program gets; it takes 256.
+	helperFiles = 64
+)
+
+// Helper runs a program outside of the daemon's sandbox, with all rights of root where the daemon has them, and returns when it has
+// ended. It is nvidia-modprobe, or what replaces it: the daemon itself may make no device node and load no module.
+type Helper func(ctx context.Context, argv []string) error
+
+// nodeMaker makes the device nodes that the driver lacks.
+type nodeMaker struct {
+	mu    locks.Mutex[locks.Leaf] // protects tried
+	tried map[string]time.Time    // when each node was tried last
+}
+
+// due returns the nodes that are to be made now, and notes that they are tried.
+func (m *nodeMaker) due(all []isolation.MissingNode, now time.Time) []isolation.MissingNode {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, at := range m.tried {
+		if now.Sub(at) >= makeRetryInterval {
+			delete(m.tried, name)
+		}
+	}
+	var out []isolation.MissingNode
+	for _, n := range all {
+		key := n.Name + " " + n.Reason // A node of a module that is loaded by now is another attempt.
+		if _, tried := m.tried[key]; tried {
+			continue
+		}
+		if m.tried == nil {
+			m.tried = map[string]time.Time{}
+		}
+		m.tried[key] = now
+		out = append(out, n)
+	}
+	return out
+}
+
+// EnsureNodes makes the device nodes that leases need on managed GPUs and that are missing, loads the module of unified memory, and
+// reports what is missing after that. changed: the node is to be observed again.
+func (pol *Policy) EnsureNodes(ctx context.Context, node *observe.Node) (changed bool) {
+	conditions := map[string]api.Condition{}
+	defer func() { pol.Conditions.Replace("device-nodes", conditions) }()
+	want := pol.State.Desired()
+	if node.DriverErr != nil || len(want.Managed()) == 0 {
+		return false
+	}
+	w, err := pol.DesiredSlices(want, node, nil)
+	if err != nil {
+		return false // Another condition reports it.
+	}
+	var rules []cgroup.DeviceRule
+	for _, s := range w.Slices {
+		if s.Name.Grant == "" {
+			rules = append(rules, s.Devices...)
+		}
+	}
+	host, err := pol.Hosts.At(node)
+	if err != nil {
+		return false
+	}
+	rules = readable(rules)
+	missing := isolation.MissingNodes(&host, pol.HostRoot, rules)
+	if len(missing) > 0 && want.Enforcing() && pol.makeNodes(ctx, missing) {
+		if host, err = pol.Hosts.At(nil); err != nil {
+			return true
+		}
+		left := isolation.MissingNodes(&host, pol.HostRoot, rules)
+		changed, missing = !slices.EqualFunc(left, missing, sameNode), left
+	}
+	reportMissing(conditions, missing)
+	return changed
+}
+
+func sameNode(a, b isolation.MissingNode) bool { return a.Name == b.Name && a.Reason == b.Reason }
+
+// readable are the rules as a lease has them: those of slices also allow to make the nodes.
+func readable(rules []cgroup.DeviceRule) []cgroup.DeviceRule {
+	out := cgroup.SortRules(slices.Clone(rules))
+	for i := range out {
+		out[i].Access = strings.ReplaceAll(out[i].Access, "m", "")
+	}
+	return slices.CompactFunc(out, func(a, b cgroup.DeviceRule) bool { return a.Name == b.Name })
+}
+
+// shownNodes is how many nodes a condition names.
+const shownNodes = 4
+
+// reportMissing adds a condition for the module, and one for all other nodes.
+func reportMissing(conditions map[string]api.Condition, missing []isolation.MissingNode) {
+	var names []string
+	var first *isolation.MissingNode
+	for i := range missing {
+		m := &missing[i]
+		if m.Unloaded {
+			conditions[m.Name] = api.Condition{Message: "CUDA programs fail in leases: " + m.Name + ": " + m.Reason, Hint: "load it: '" + m.Command() + "'; leases that run get it too"}
+			continue
+		}
+		if names = append(names, m.Name); first == nil {
+			first = m
+		}
+	}
+	if first == nil {
+		return
+	}
+	more := ""
+	if n := len(names) - shownNodes; n > 0 {
+		names, more = names[:shownNodes], fmt.Sprintf(" and %d more", n)
+	}
+	conditions["nodes"] = api.Condition{
+		Message: fmt.Sprintf("device nodes of the driver are missing: %s%s: %s", strings.Join(names, ", "), more, first.Reason),
+		Hint:    "make each: '" + first.Command() + "'; leases that need one are refused until then",
+	}
+}
+
+// CheckNodes makes the nodes that a lease with these rules needs, and returns an error if one is missing after that: its program would
+// fail. Without unified memory it does not: not every program uses CUDA, and the lease is warned.
+func (pol *Policy) CheckNodes(ctx context.Context, l *lease.Lease, rules []cgroup.DeviceRule) error {
+	find := func() ([]isolation.MissingNode, error) {
+		host, err := pol.Hosts.At(nil)
+		if err != nil {
+			return nil, err
+		}
+		all := isolation.MissingNodes(&host, pol.HostRoot, rules)
+		return slices.DeleteFunc(all, func(m isolation.MissingNode) bool { return m.Unloaded }), nil
+	}
+	missing, err := find()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	if pol.makeNodes(ctx, missing) {
+		if missing, err = find(); err != nil || len(missing) == 0 {
+			return err
+		}
+	}
+	m := &missing[0]
+	return &api.Error{
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot start lease %s: %s is missing: %s", l.ID, m.Name, m.Reason),
+		Hint:    "an administrator makes it with '" + m.Command() + "'",
+	}
+}
+
+// makeNodes tries to make nodes, and reports whether it tried any. What it did is read back by the caller: an attempt whose end is not
+// known may have succeeded.
+func (pol *Policy) makeNodes(ctx context.Context, missing []isolation.MissingNode) bool {
+	if pol.Helper == nil {
+		return false
+	}
+	due := pol.nodes.due(missing, pol.Now())
+	if len(due) == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	var errs []error
+	for _, argv := range pol.commands(due) {
+		if ctx.Err() != nil {
+			errs = append(errs, ctx.Err())
+			break
+		}
+		errs = append(errs, pol.Helper(ctx, argv))
+	}
+	names := make([]string, 0, len(due))
+	for i := range due {
+		names = append(names, due[i].Name)
+	}
+	pol.Log.Info("device nodes of the driver were missing, and are made", "nodes", names, "error", errors.Join(errs...))
+	return true
+}
+
+// commands are the calls that make nodes: of the vendor's program, which has the modes that the driver asks for, if it is installed.
+func (pol *Policy) commands(due []isolation.MissingNode) [][]string {
+	helper := findProgram(pol.HostRoot, "nvidia-modprobe")
+	var out [][]string
+	var files []string
+	for i := range due {
+		switch m := &due[i]; {
+		case helper == "":
+			for _, c := range m.Commands {
+				if path := findProgram("/", c[0]); path != "" {
+					out = append(out, append([]string{path}, c[1:]...))
+				}
+			}
+		case m.Helper[0] == "-f":
+			files = append(files, m.Helper...)
+		default:
+			out = append(out, append([]string{helper}, m.Helper...))
+		}
+	}
+	for some := range slices.Chunk(files, 2*helperFiles) {
+		out = append(out, append([]string{helper}, some...))
+	}
+	return out
+}
+
+// findProgram finds a program of the system below root; empty: there is none.
+func findProgram(root, name string) string {
+	for _, dir := range []string{"usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin"} {
+		path := filepath.Join(root, dir, name)
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
