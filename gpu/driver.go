@@ -150,9 +150,11 @@ type Snapshot struct {
 	Memory      Memory      `json:"memory"`
 	Utilization *int        `json:"utilization,omitempty"` // percent of the last sample period; nil when unknown (always with MIG)
 	ComputeMode ComputeMode `json:"compute_mode"`
-	MIG         MIGState    `json:"mig"`
-	Instances   []Instance  `json:"instances,omitempty"` // sorted by placement start
-	Processes   []Process   `json:"processes,omitempty"` // sorted by pid
+	// PowerLimit is that of Health, in milliwatts, as far as one call reads it; nil when the driver does not report it.
+	PowerLimit *uint64    `json:"power_limit,omitempty"`
+	MIG        MIGState   `json:"mig"`
+	Instances  []Instance `json:"instances,omitempty"` // sorted by placement start
+	Processes  []Process  `json:"processes,omitempty"` // sorted by pid
 }
 
 // NVLinks describes the NVLinks of one GPU. NVML reports them link by link: nvmlDeviceGetNvLinkState, and for each link

@@ -141,6 +141,12 @@ func (d *Driver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error
 		step{"DeviceGetMemoryInfo", func(g *device) Ret { s.Identity, s.Memory = g.identityLocked(), g.memoryLocked(nil); return Success }},
 		step{"DeviceGetMigMode", func(g *device) Ret { s.MIG = g.migStateLocked(); return Success }},
 		step{"DeviceGetComputeMode", func(g *device) Ret { s.ComputeMode = g.mode; return Success }},
+		step{"DeviceGetPowerManagementLimit", func(g *device) Ret {
+			if g.model.Sensors.Power != nil {
+				s.PowerLimit = new(g.sensors.limit)
+			}
+			return Success
+		}},
 		step{"DeviceGetUtilizationRates", func(g *device) Ret {
 			if !g.migCurrent {
 				u := g.engine.Utilization()

@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// ReadInterval is how often the limit of a GPU is read, where gpushare sets it or has to restore it; no other GPU is read. A
-// change and a proposed spec read it at once.
+// ReadInterval is how often the power of a GPU is read with its range, where gpushare sets the limit or has to restore it; no other GPU is
+// read. A change and a proposed spec read it at once, and so does a pass whose observation has another limit.
 const ReadInterval = 30 * time.Second
 
 // readTimeout bounds one round of readings.
@@ -174,12 +174,14 @@ func (c *Caps) Forget(steps []step.Step) {
 	}
 }
 
-// power returns the reading of a GPU, at most ReadInterval old unless fresh. nil: it does not report power.
+// power returns the reading of a GPU, at most ReadInterval old unless fresh, and none that the observation shows to be old. nil: it does not
+// report power.
 func (c *Caps) power(ctx context.Context, t *Target, fresh bool) (*gpu.Power, error) {
 	c.mu.Lock()
 	r, ok := c.read[t.GPU]
 	c.mu.Unlock()
-	if now := c.Now(); ok && !fresh && r.epoch == t.Epoch && !now.Before(r.at) && now.Sub(r.at) < ReadInterval {
+	changed := t.Limit != nil && r.power != nil && *t.Limit != r.power.Limit
+	if now := c.Now(); ok && !fresh && !changed && r.epoch == t.Epoch && !now.Before(r.at) && now.Sub(r.at) < ReadInterval {
 		return r.power, nil
 	}
 	p, err := c.readNow(ctx, t.GPU)

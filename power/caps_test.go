@@ -212,6 +212,38 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
+// TestAnObservationWithAnotherLimitIsFollowed: a limit that another tool set is corrected with the next observation, however old the
+// reading is, and one that was observed before it was set causes no step.
+func TestAnObservationWithAnotherLimitIsFollowed(t *testing.T) {
+	b := &board{limit: 400_000}
+	c := caps(t, b)
+	pass := func(observed uint64) Plan {
+		t.Helper()
+		targets := target(300_000)
+		targets[0].Limit = &observed
+		p := c.Plan(t.Context(), targets, false)
+		for i := range p.Steps {
+			if err := (Handler{c}).Do(t.Context(), p.Steps[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Converged(targets, p)
+		return p
+	}
+	pass(400_000)
+	if p := pass(400_000); len(p.Steps) != 0 || b.limit != 300_000 {
+		t.Errorf("an observation from before: %+v", p.Steps)
+	}
+	b.limit = 250_000
+	if p := pass(250_000); len(p.Steps) != 1 || b.limit != 300_000 || p.Changed["GPU-1"] == "" {
+		t.Errorf("set by another tool: %+v, the limit is %d mW", p, b.limit)
+	}
+	before := b.reads
+	if pass(300_000); b.reads != before {
+		t.Error("an observation as desired: it was read again")
+	}
+}
+
 // TestChangedFromOutside: a difference is one only if the cap was in force before, in the same epoch.
 func TestChangedFromOutside(t *testing.T) {
 	b := &board{limit: 400_000}

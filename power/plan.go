@@ -32,6 +32,8 @@ type Target struct {
 	Name  string // "GPU 0 (NVIDIA A100-SXM4-40GB)"
 	Epoch string
 	Cap   uint64 // mW; 0: gpushare sets none
+	// Limit is the limit of the observation, in mW; nil where it does not have it.
+	Limit *uint64
 	Path  string // of its key in the spec
 	Err   error  // the GPU does not answer
 }

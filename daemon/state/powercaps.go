@@ -17,7 +17,7 @@ func (d *Desired) PowerTargets(n *observe.Node) []power.Target {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t := power.Target{
-			GPU: g.Identity.UUID, Name: fmt.Sprintf("%s (%s)", g.Identity.Name(), g.Identity.Model), Epoch: n.Epoch.String(), Err: g.Err,
+			GPU: g.Identity.UUID, Name: fmt.Sprintf("%s (%s)", g.Identity.Name(), g.Identity.Model), Epoch: n.Epoch.String(), Err: g.Err, Limit: g.PowerLimit,
 		}
 		if limit, path := d.powerCap(t.GPU); limit != nil {
 			t.Cap, t.Path = limit.Milliwatts(), path

@@ -78,6 +78,11 @@ func (d *Driver) snapshot(v *device) (s gpu.Snapshot, ret nvml.Return) {
 			return s, ret
 		}
 	}
+	if d.symbols.has(readPower) {
+		if mw, ret := v.handle.GetPowerManagementLimit(); ret == nvml.SUCCESS {
+			s.PowerLimit = new(uint64(mw))
+		} // A board without one is not in trouble, and the other calls report one that is.
+	}
 	var migs []migDevice
 	if s.MIG.Current && d.symbols.has(migInstances) {
 		if s.Instances, migs, ret = d.instances(v); ret != nvml.SUCCESS {

@@ -91,7 +91,7 @@ func startWithNodes(t *testing.T, file string, spec func(string) string) *harnes
 	return n
 }
 
-// nodesOnDemand is a node whose modules are loaded, and whose device nodes are made, by nvidia-modprobe alone.
+// nodesOnDemand is a node on which only nvidia-modprobe loads modules and creates device nodes.
 const nodesOnDemand = quick + "device_nodes: helper\nlate_modules: [nvidia-uvm, nvidia-drm]\n"
 
 // failingHelper puts a program in the place of the vendor's one that makes nothing, and returns what puts it back.
@@ -111,7 +111,7 @@ func failingHelper(t *testing.T, n *harness.Node) (restore func()) {
 	}
 }
 
-// Before the first lease the module of unified memory is loaded, and every device node is made that a lease needs.
+// Before the first lease the module of unified memory is loaded, and every device node is created that a lease needs.
 func TestMissingDeviceNodesAreMade(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*testing.T, *harness.Node){
