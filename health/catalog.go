@@ -1,6 +1,10 @@
 package health
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpushare/gpushare/gpu"
+)
 
 // Class is what follows from an XID.
 type Class string
@@ -121,13 +125,13 @@ func Of(number uint64) XID {
 // String is "XID 31 (a program used …)".
 func (x XID) String() string { return fmt.Sprintf("XID %d (%s)", x.Number, x.Meaning) }
 
-// Helps is what an administrator does about it; empty where nothing has to be done.
-func (c Class) Helps() string {
+// Helps is what an administrator does about it on a GPU, whose name is as commands take it; empty where nothing has to be done.
+func (c Class) Helps(name string) string {
 	switch c {
 	case Rows:
-		return "reset the GPU when it is idle"
+		return "reset the GPU: " + gpu.ResetCommands(name)
 	case Reset:
-		return "reset the GPU: drain it, then 'nvidia-smi -r'"
+		return "reset the GPU: " + gpu.ResetCommands(name)
 	case Lost:
 		return "boot the node; if it happens again, check the board and its slot"
 	case Program, Contained, Notice, Read:

@@ -10,7 +10,9 @@ import (
 type Finding struct {
 	Rule string // one word for each rule
 	Text string
-	Hint string
+	Hint string // empty with Reset
+	// Reset: a reset of the GPU ends it.
+	Reset bool
 }
 
 // ClearsBelow is how far the temperature falls below the limit before a GPU is not hot any more, in °C.
@@ -19,10 +21,10 @@ const ClearsBelow = 5
 // Readings are the findings of one reading. was are those of the reading before: a finding does not come and go with each degree.
 func Readings(h *gpu.Health, p Policy, was []Finding) (out []Finding) {
 	if r := h.Rows; r != nil && r.Pending {
-		out = append(out, Finding{"rows-pending", "rows of its memory failed, and the next reset replaces them", "reset the GPU when it is idle: 'gpushare gpu drain', then 'nvidia-smi -r'"})
+		out = append(out, Finding{Rule: "rows-pending", Text: "rows of its memory failed, and the next reset replaces them", Reset: true})
 	}
 	if r := h.Rows; r != nil && r.Failed {
-		out = append(out, Finding{"rows-failed", Of(RowsFailed).Meaning, "plan to exchange the board"})
+		out = append(out, Finding{Rule: "rows-failed", Text: Of(RowsFailed).Meaning, Hint: "plan to exchange the board"})
 	}
 	if f, ok := hot(h, p, was); ok {
 		out = append(out, f)
@@ -48,7 +50,7 @@ func hot(h *gpu.Health, p Policy, was []Finding) (Finding, bool) {
 	if has(was, rule) {
 		least -= ClearsBelow - 1
 	}
-	return Finding{rule, fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn), "check its fans and the air around it"}, *h.Temperature >= least
+	return Finding{Rule: rule, Text: fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn), Hint: "check its fans and the air around it"}, *h.Temperature >= least
 }
 
 // unpaused reports that the spec pauses leases on a hot GPU, and that it cannot be known when it is hot.

@@ -200,7 +200,7 @@ func (r Record) Helps(name string) string {
 	if r.State == Testing {
 		return "it opens by itself when its readings are good; " + retry
 	}
-	helps := cmp.Or(Of(r.XID).Class.Helps(), "reset the GPU: drain it, then 'nvidia-smi -r'")
+	helps := cmp.Or(Of(r.XID).Class.Helps(name), Reset.Helps(name))
 	if r.XID == RowsFailed || r.Cause == Of(RowsFailed).Meaning || strings.Contains(r.Failed, Of(RowsFailed).Meaning) {
 		helps = "exchange the board if a reset does not help"
 	}

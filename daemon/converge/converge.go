@@ -268,7 +268,11 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 			if g.Identity.Index < 0 {
 				name = string(id) // Its index could not be read since the daemon started.
 			}
-			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"}
+			hint := "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"
+			if errors.Is(g.Err, gpu.ErrLost) { // A retry alone finds it lost again.
+				hint = "reset it: " + gpu.ResetCommands(name) + "; if it is lost again, boot the node"
+			}
+			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: hint}
 		}
 		if !want.Manages(id) || !want.Enforcing() || busy[id] || g.Err != nil {
 			continue // Of a GPU that does not answer only the former state is known.

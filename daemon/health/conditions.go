@@ -21,7 +21,11 @@ func (k *Health) updateConditionsLocked(node *observe.Node) {
 			lost = append(lost, string(id))
 		}
 		for _, f := range k.ofLocked(id).findings {
-			out[string(id)+" "+f.Rule] = api.Condition{GPU: string(id), Message: name + ": " + f.Text, Hint: f.Hint}
+			hint := f.Hint
+			if f.Reset {
+				hint = "when it is idle, reset it: " + gpu.ResetCommands(indexOf(node, id))
+			}
+			out[string(id)+" "+f.Rule] = api.Condition{GPU: string(id), Message: name + ": " + f.Text, Hint: hint}
 		}
 	}
 	k.Conditions.ReplaceCovering("health", out, "gpu", lost) // One loss is one condition, whichever is found first.

@@ -112,7 +112,7 @@ func failingHelper(t *testing.T, n *harness.Node) (restore func()) {
 }
 
 // Before the first lease the module of unified memory is loaded, and every device node is created that a lease needs.
-func TestMissingDeviceNodesAreMade(t *testing.T) {
+func TestMissingDeviceNodesAreCreated(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*testing.T, *harness.Node){
 		"by the vendor's program": func(*testing.T, *harness.Node) {},
