@@ -123,7 +123,7 @@ var rules = map[string]rule{
 	"daemon/specfile":     {own: []string{"api", "daemon/report", "daemon/state", "internal/spec"}, why: "specfile reads files and calls apply; package change decides"},
 	"daemon/outcome":      {own: []string{"api", "daemon/planner", "gpu", "internal/engine", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "mig"}, pure: true, why: "outcome describes what a change has reached; it changes nothing"},
 	"daemon/change":       {own: join(shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps", "power"), why: manager},
-	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power"), why: manager},
+	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power", "quota"), why: manager},
 	"daemon/acknowledge":  {own: shared, why: manager},
 	"daemon/metrics":      {own: join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"), others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"}, why: manager},
 	"daemon/history":      {own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"}, why: "history reads revisions; only change puts one in force"},

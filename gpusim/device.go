@@ -36,6 +36,7 @@ type device struct {
 	instances   map[uint32]*instance
 	contexts    map[*Context]struct{}
 	limits      map[string]memoryLimit // of GPU memory, by cgroup
+	unfreed     uint64                 // bytes that the driver has not freed after their process
 	leaked      uint64                 // reservations that removed cgroups have left
 	sensors     sensors
 	engine      *engine.Engine
@@ -110,6 +111,7 @@ func (g *device) resetLocked() {
 
 // clearLocked ends the contexts and removes the instances.
 func (g *device) clearLocked() {
+	g.unfreed = 0
 	g.node.changes++
 	for c := range g.contexts {
 		c.endLocked()
@@ -195,6 +197,9 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 		}
 	}
 	m.Used += g.serverMemoryLocked(gi)
+	if gi == nil {
+		m.Used += g.unfreed
+	}
 	m.Free = m.Total - m.Reserved - min(m.Used, m.Total-m.Reserved)
 	return m
 }

@@ -318,7 +318,8 @@ const SensorUsage = `temperature °C | memory-temperature °C | power W | power-
 throttle none | throttle REASON … (power-cap, thermal, hardware, hardware-thermal, power-brake)
 ecc CORRECTED UNCORRECTED | rows CORRECTED UNCORRECTED [pending] [failed]
 banks MAX HIGH PARTIAL LOW NONE | nvlink-errors CRC REPLAY RECOVERY | pcie-replays N
-recovery none | reset | reboot | drain-p2p | drain-and-reset | recover-imex | bus-reset`
+recovery none | reset | reboot | drain-p2p | drain-and-reset | recover-imex | bus-reset
+unfreed-memory MIB (used, of no process, until a reset)`
 
 // SetSensor sets a sensor or a counter of a GPU.
 func (n *Node) SetSensor(id, name string, values []string) error {
@@ -359,6 +360,10 @@ func (g *device) setSensorLocked(name string, values []string) error {
 	case "power":
 		if err = numbers(values, &n[0]); err == nil {
 			s.usage = n[0] * 1000
+		}
+	case "unfreed-memory":
+		if err = numbers(values, &n[0]); err == nil {
+			g.unfreed = n[0] * MiB
 		}
 	case "power-limit":
 		if err = numbers(values, &n[0]); err == nil {

@@ -212,6 +212,20 @@ func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share flo
 	return memory, share
 }
 
+// unfree is the memory that is used and in no process, without what live leases were granted: that may be their managed memory.
+func (t *gpuUsage) unfree(dev *divisible) uint64 {
+	if dev.instance != nil {
+		return 0
+	}
+	var live uint64
+	for _, s := range t.shares {
+		if s.leases > 0 {
+			live += s.memory
+		}
+	}
+	return dev.gpu.InNoProcess - min(live, dev.gpu.InNoProcess)
+}
+
 // obstacle is why a grant has no place now.
 type obstacle struct {
 	text       string
@@ -456,12 +470,18 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			t, whole := o.shared(p, d.UUID), o.at(d.UUID)
 			own := t.shares[key]
 			memory, share := t.granted(key, false)
+			unfree := t.unfree(&dev)
+			memory += unfree
 			need := g.memory() // for all its leases here together: what they have already is not added
 			switch {
 			case d.Overcommit:
 			case memory+need > dev.budget():
 				short := memory + need - dev.budget()
-				lacks = append(lacks, fmt.Sprintf("%v lacks %s of memory", &dev, api.Bytes(short).Short()))
+				text := fmt.Sprintf("%v lacks %s of memory", &dev, api.Bytes(short).Short())
+				if unfree > 0 {
+					text += fmt.Sprintf(" (%s are used, and in no process)", api.Bytes(unfree).Short())
+				}
+				lacks = append(lacks, text)
 				if nearest == nil || short < shortest {
 					nearest, shortest = d, short
 				}

@@ -39,7 +39,9 @@ type GPUView struct {
 	Capacity   uint64 // bytes that grants may have together, before the reserve is subtracted
 	Reserve    uint64 // bytes never granted
 	Overcommit bool
-	Instances  []InstanceView // that exist, in MIG mode
+	// InNoProcess is how much of its memory, in bytes, is used and in no process. As much of it as live leases were granted may be theirs.
+	InNoProcess uint64
+	Instances   []InstanceView // that exist, in MIG mode
 	// Profiles are the instances that this GPU has in its layout or that can be created: a grant that matches none of
 	// them, and no instance that exists, never fits here.
 	Profiles []ProfileView

@@ -216,6 +216,7 @@ func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.State.SetMPSClients(cv.Attribution.MPSClients(node))
 	v := planner.View(cv.State, node)
 	cv.MemoryLimits.Describe(&v)
+	cv.describeNoProcess(&v, node)
 	cv.Table.Update(v)
 }
 
@@ -301,6 +302,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
 	cv.updatePowerConditions(want)
+	cv.updateNoProcess(node)
 }
 
 // foreignCondition reports an instance that gpushare does not manage, with the commands that settle whose it is.

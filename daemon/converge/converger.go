@@ -43,6 +43,7 @@ type Converger struct {
 	Hardware
 
 	Drift         drift
+	NoProcess     noProcess
 	unmetReserved unmetReserved
 	said          string // to the service manager; only the loop uses it
 }
