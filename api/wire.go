@@ -70,6 +70,7 @@ type NodeStatus struct {
 	ClosedTo   []string    `json:"closed_to,omitempty"`  // cgroups whose processes open managed GPUs only with a lease, as read back
 	Conditions []Condition `json:"conditions,omitempty"` // what is wrong or weaker than requested; empty is healthy
 	Operation  string      `json:"operation,omitempty"`  // the running change
+	Starting   bool        `json:"starting,omitempty"`   // the daemon was started and has not yet compared the node with the spec: a change may follow
 	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since
 	Times      []StepTime  `json:"times,omitempty"`      // measured durations of steps
 	// Maintenance is who took the node out of service; absent: it takes leases.

@@ -124,8 +124,8 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if change.Current == a.On {
 		return nil
 	}
-	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset. The error does not say so:
-	// the undo of the step withdraws it, and the status shows the mode that is pending now.
+	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset. Unless only a boot can activate
+	// it, the undo of the step withdraws it. The status shows the mode that is pending now.
 	why := change.Activation
 	if why == nil {
 		why = gpu.ErrResetRequired
@@ -135,8 +135,10 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w%s", gpu.ErrInUse, h.inUseByText(ctx, snap, nil))}
 	case !a.Reset:
 		return &ResetRequired{On: a.On}
+	case h.Reset == nil && change.Pending == a.On:
+		return &AfterBoot{On: a.On}
 	case h.Reset == nil:
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and the driver did not reset this GPU: 'nvidia-smi -i %s -mig %s' and a boot of the host do it", why, id, zeroOrOne(a.On))}
+		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w, and the driver did not reset this GPU", why)}
 	}
 	if err := h.Reset(ctx, id); err != nil {
 		return err
@@ -149,14 +151,6 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: it is still %s after a reset", gpu.ErrUnknown, onOff(snap.MIG.Current))}
 	}
 	return nil
-}
-
-// zeroOrOne is a mode as nvidia-smi takes it.
-func zeroOrOne(on bool) string {
-	if on {
-		return "1"
-	}
-	return "0"
 }
 
 // transientUse is how long the handler waits while the driver reports a GPU as in use and no user can be named, and

@@ -365,7 +365,7 @@ func TestModeStep(t *testing.T) {
 	t.Run("pending without a reset", func(t *testing.T) {
 		f := off()
 		err := apply(t, &Handler{Driver: f}, steps)
-		if !errors.Is(err, gpu.ErrResetRequired) || !strings.Contains(err.Error(), "nvidia-smi -i GPU-1 -mig 1") {
+		if !errors.Is(err, gpu.ErrResetRequired) || !errors.Is(err, step.ErrAfterBoot) || !f.mig.Pending || !strings.Contains(err.Error(), "is turned on by the next boot of the host") {
 			t.Fatal(err)
 		}
 		if err := (&Handler{Driver: f}).Undo(t.Context(), steps[0]); err != nil || f.mig.Pending {

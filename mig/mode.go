@@ -27,6 +27,18 @@ func (e *ResetRequired) Error() string {
 // Unwrap returns gpu.ErrResetRequired.
 func (*ResetRequired) Unwrap() error { return gpu.ErrResetRequired }
 
+// AfterBoot is the error of a mode change that the driver accepted and cannot make current: a reset is needed, and the driver cannot
+// reset this GPU, as in a virtual machine. The driver keeps the mode, so a boot makes it current.
+type AfterBoot struct{ On bool }
+
+// Error says what turns the mode on or off.
+func (e *AfterBoot) Error() string {
+	return fmt.Sprintf("MIG mode was accepted and is turned %s by the next boot of the host: the driver cannot reset this GPU", onOff(e.On))
+}
+
+// Unwrap returns step.ErrAfterBoot and gpu.ErrResetRequired.
+func (*AfterBoot) Unwrap() []error { return []error{step.ErrAfterBoot, gpu.ErrResetRequired} }
+
 // InUse refuses a mode change of a GPU that is in use.
 type InUse struct {
 	On          bool

@@ -101,14 +101,14 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
 	busy := gpusOf(p.steps)
 	for i := range p.node.GPUs {
 		g := &p.node.GPUs[i]
-		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && g.Err == nil && p.concerns(id) {
+		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && !p.awaitBoot[id] && g.Err == nil && p.concerns(id) {
 			state.RecordAchieved(s, p.want, g, state.Epoch(p.node), nil)
 			cs.resets.noteOne(id)
 		}
 	}
 	state.RecordLeft(s, p.want)
 	for id := range s.Held {
-		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
+		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !p.awaitBoot[id] && !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
 			delete(s.Held, id)
 		}
 	}
@@ -267,7 +267,11 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				if s.Held == nil {
 					s.Held = map[gpu.UUID]store.Held{}
 				}
-				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason, Since: cs.Now()}
+				h := store.Held{Generation: want.Generation, Reason: reason, Since: cs.Now()}
+				if out[string(id)].State == engine.Deferred {
+					h.Boot = node.Epoch.Boot
+				}
+				s.Held[id] = h
 				if !ok || g.Err != nil {
 					g = nil
 				}
@@ -393,14 +397,17 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 	lost := map[gpu.UUID]bool{}
 	for id := range want.GPUs {
-		if _, held := st.Held[id]; held || !want.Manages(id) {
-			continue
-		}
-		if g, ok := node.GPU(id); !ok || g.Err != nil {
+		g, ok := node.GPU(id)
+		if !ok || g.Err != nil || !want.Manages(id) {
 			continue // Until it answers nothing can be planned or recorded.
 		}
+		h, held := st.Held[id]
+		due := held && state.AfterBoot(h, want, g, node)
+		if held && !due {
+			continue
+		}
 		a, ok := st.Achieved[id]
-		if !ok || state.EpochEnded(a.Epoch, node) || cs.resets.wasReset(&a, node, id) {
+		if !ok || due || state.EpochEnded(a.Epoch, node) || cs.resets.wasReset(&a, node, id) {
 			lost[id] = true
 		}
 	}

@@ -38,6 +38,8 @@ type proposal struct {
 	unmanage string    // unmanage: how much is removed
 	command  string    // with which the caller asks for it, without options
 
+	awaitBoot map[gpu.UUID]bool // the GPUs that a boot of the host brings nearer to the spec: they have no step
+
 	migrationByDefault bool // the spec does not say node.isolation.migration
 }
 
@@ -190,6 +192,8 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	if p.only == nil {
 		p.plan.Held = hardware.TakeUnanswered(p.want, p.node)
+		p.awaitBoot = cs.State.AwaitingBoot(p.want, p.node)
+		hardware.TakeAwaitingBoot(p.awaitBoot, p.want, p.node, use)
 	}
 	maps.DeleteFunc(hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.concerns(id) })
 	hardware.Steps = slices.DeleteFunc(hardware.Steps, func(s step.Step) bool { return !p.concerns(gpu.UUID(s.GPU)) })
@@ -260,6 +264,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
 		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
+	p.plan.Warnings = append(p.plan.Warnings, planner.AwaitBootWarnings(p.awaitBoot, p.node)...)
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
 	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)

@@ -110,6 +110,9 @@ func (cv *Converger) Pass(ctx context.Context) {
 		cv.Log.Warn("cannot converge", "error", err)
 	}
 	cv.Changes.Restore(cv.Observer.Last())
+	if cv.State.NoteCompared() { // A change that follows from it is open now.
+		cv.Invalidate()
+	}
 	cv.recordMissing(cv.Observer.Last()) // After Restore: instances that a reset removed are created again by the change that is open now.
 	cv.Refresh(ctx, cv.Observer.Last())
 	cv.Changes.RestartUnits(ctx)
@@ -243,7 +246,12 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	}
 	cv.Conditions.Replace("driver", driver)
 	held, drift, foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}
+	awaiting := cv.State.AwaitingBoot(want, node)
 	for id, why := range cv.State.Held() {
+		if awaiting[id] {
+			held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: planner.BootHint}
+			continue
+		}
 		name := string(id)
 		if g, ok := node.GPU(id); ok {
 			name = fmt.Sprint(g.Identity.Index)

@@ -30,6 +30,18 @@ func Failures(out engine.Outcome) map[gpu.UUID]string {
 
 // Hint reports whether failed steps were undone, on each GPU and on the node, and what to do next.
 func Hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
+	rest := maps.Clone(out)
+	maps.DeleteFunc(rest, func(_ string, l engine.Result) bool { return l.State == engine.Deferred })
+	switch {
+	case len(rest) == len(out):
+		return hint(out, node, steps)
+	case rest.State() == engine.Reached:
+		return planner.BootHint
+	}
+	return hint(rest, node, steps) + "; of the others " + planner.BootHint
+}
+
+func hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 	var parts []string
 	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
 		parts = append(parts, "failed steps were undone")

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -51,6 +52,8 @@ func TestHintOfAnOutcome(t *testing.T) {
 		{name: "not undone", out: engine.Outcome{"GPU-1": {State: engine.Held}}, want: "GPU 1 could not be restored: it has neither the former nor the desired state" + retry("1")},
 		{name: "both", out: engine.Outcome{"GPU-1": {State: engine.Held}, "GPU-2": {State: engine.Undone}}, want: "failed steps were undone, but GPU 1 could not be restored: it has neither the former nor the desired state" + correct + "apply again"},
 		{name: "the last steps of the node", out: engine.Outcome{"": {State: engine.Held}, "GPU-1": {State: engine.Reached}}, want: "failed steps of the node were not undone" + correct + "apply again"},
+		{name: "only a boot helps", out: engine.Outcome{"": {State: engine.Reached}, "GPU-1": {State: engine.Deferred}}, want: planner.BootHint},
+		{name: "only a boot helps one", out: engine.Outcome{"GPU-1": {State: engine.Deferred}, "GPU-2": {State: engine.Undone}}, want: "failed steps were undone" + retry("2") + "; of the others " + planner.BootHint},
 		{name: "dropped", out: engine.Outcome{"GPU-1": {State: engine.Reached, Dropped: 2}}, want: "no step failed: the missing parts are retried; 'gpushare status' lists them"},
 		{
 			name: "a step says what helps", out: engine.Outcome{"": {State: engine.Undone, Err: fmt.Errorf("it is so: %w", &api.Error{Hint: "do this"})}, "GPU-1": {State: engine.Undone}},

@@ -21,6 +21,8 @@ type State struct {
 	closed     atomic.Pointer[map[gpu.UUID]string]
 	occupied   atomic.Pointer[map[Place]bool]
 	mpsClients atomic.Pointer[MPSClients]
+	// compared: since the daemon was started, what a boot may have removed was compared with the spec.
+	compared atomic.Bool
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
 	lastChangeSeq atomic.Uint64
 }
@@ -69,6 +71,12 @@ func (x *State) EndChange() *OpenChange { return x.changing.Swap(nil) }
 
 // Withdraw closes a change, unless another one took its place.
 func (x *State) Withdraw(c *OpenChange) bool { return x.changing.CompareAndSwap(c, nil) }
+
+// Starting reports whether the node was not yet compared with the spec since the daemon was started.
+func (x *State) Starting() bool { return !x.compared.Load() }
+
+// NoteCompared records that it was compared. It reports whether that was the first time.
+func (x *State) NoteCompared() bool { return x.compared.CompareAndSwap(false, true) }
 
 // LastChangeSeq is the number of the observation with which the last change ended.
 func (x *State) LastChangeSeq() uint64 { return x.lastChangeSeq.Load() }

@@ -158,6 +158,7 @@ func (v *Viewer) inputs() *statusInputs {
 		shown += len(p.node.GPUs[i].Processes)
 	}
 	p.leaseOf = v.Attribution.LeaseLookup(shown)
+	p.starting = v.State.Starting()
 	if ch := v.State.Changing(); ch != nil {
 		p.changing, p.busyGPUs = ch.Operation, ch.GPUs
 	}

@@ -31,6 +31,7 @@ type statusInputs struct {
 	granted    map[gpu.UUID][]api.GrantedMemory
 	users      []api.UserStatus
 	changing   string // the running operation
+	starting   bool   // the node was not yet compared with the spec
 	held       map[gpu.UUID]string
 	busyGPUs   map[gpu.UUID]bool // in a change
 	conditions []api.Condition
@@ -60,7 +61,7 @@ func (p *statusInputs) render() *api.Status {
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
 			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Unmanaged: p.desired.Unmanaged,
+			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Starting: p.starting, Unmanaged: p.desired.Unmanaged,
 			Times: state.WireTimes(p.stored.StepDurations), Maintenance: state.WireMaintenance(p.stored.Maintenance),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,

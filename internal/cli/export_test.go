@@ -7,3 +7,6 @@ func SetNow(f func() time.Time) { now = f }
 
 // SetPlotter sets the program that draws images.
 func SetPlotter(path string) { installedPlotter = path }
+
+// UnreadyGPUs is unreadyGPUs.
+var UnreadyGPUs = unreadyGPUs

@@ -175,7 +175,10 @@ func TestHelp(t *testing.T) {
 		if noun.Short == "" {
 			t.Errorf("'%s' is not described", noun.CommandPath())
 		}
-		if r := runOn(t.Context(), "/nowhere", "", noun.Name()); noun.HasSubCommands() && (r.code != 0 || !strings.Contains(r.out, "Available Commands:")) {
+		if !noun.HasSubCommands() {
+			continue // 'ready' would wait for the daemon.
+		}
+		if r := runOn(t.Context(), "/nowhere", "", noun.Name()); (r.code != 0 || !strings.Contains(r.out, "Available Commands:")) {
 			t.Errorf("'%s' alone exits with %d:\n%s", noun.CommandPath(), r.code, r.all)
 		}
 	}

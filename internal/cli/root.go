@@ -104,6 +104,7 @@ type verb struct {
 func (a *app) verbs() []verb {
 	return []verb{
 		{"status", a.statusCommand},
+		{"ready", a.readyCommand},
 		{"top", a.topCommand},
 		{"apply", a.applyCommand},
 		{"plan", a.planCommand},

@@ -168,6 +168,9 @@ func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 		if ctx.Err() != nil {
 			return Result{State: Interrupted, Reason: errStop.Error(), Step: failed.ID}
 		}
+		if errors.Is(err, step.ErrAfterBoot) {
+			return Result{State: Deferred, Reason: reason(err), Err: err, Step: failed.ID}
+		}
 		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Err: err, Step: failed.ID}
 		if err := r.undoSteps(ctx, steps[:i+1]); err != nil {
 			l.State, l.Reason = Held, l.Reason+"; and it could not be undone: "+reason(err)

@@ -54,6 +54,11 @@ func TestRun(t *testing.T) {
 			want:   states{"A": engine.Undone, "B": engine.Reached, "": engine.Reached}, a: "old", b: "new", unit: "up",
 			reasons: map[string]string{"A": `cannot set A/hw1 to "new": the call succeeded, but nothing has changed`},
 		},
+		"a step needs a boot": { // Nothing is undone, and access stays revoked.
+			inject: func(w *fakeNode) { w.pending["A/hw2"] = true },
+			want:   states{"A": engine.Deferred, "B": engine.Reached, "": engine.Reached}, a: "", b: "new", unit: "up",
+			reasons: map[string]string{"A": "it is kept: only a boot of the host can finish it"},
+		},
 		"an answer is late": {
 			inject: func(w *fakeNode) { w.late["A/hw1"] = true },
 			want:   states{"A": engine.Reached, "B": engine.Reached, "": engine.Reached}, a: "new", b: "new", unit: "up",

@@ -26,6 +26,7 @@ type fakeNode struct {
 	down     bool
 	broken   map[string]bool // "do key" and "undo key" that always fail
 	lying    map[string]bool // keys whose writes succeed and change nothing
+	pending  map[string]bool // keys whose writes have an effect at the next boot
 	late     map[string]bool // keys whose writes take effect and return an error
 	wrong    []string        // breaches of the rule
 }
@@ -57,7 +58,7 @@ func gpuSteps(gpu string, id int) []step.Step {
 }
 
 func newFakeNode(gpus ...string) *fakeNode {
-	w := &fakeNode{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}}
+	w := &fakeNode{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}, pending: map[string]bool{}}
 	for _, g := range gpus {
 		w.values[g+"/access"], w.values[g+"/hw1"], w.values[g+"/hw2"] = "old", "old", "old"
 	}
@@ -103,6 +104,9 @@ func (w *fakeNode) passLocked() bool {
 func (w *fakeNode) writeLocked(what, key, to string) error {
 	if !w.passLocked() {
 		return errPower
+	}
+	if what == "do" && w.pending[key] {
+		return fmt.Errorf("it is kept: %w", step.ErrAfterBoot)
 	}
 	if w.broken[what+" "+key] {
 		w.values[key] = "half:" + to

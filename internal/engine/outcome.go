@@ -14,13 +14,14 @@ type State string
 // The states, from the best to the worst.
 const (
 	Reached     State = "reached"     // as the change requested
+	Deferred    State = "deferred"    // the hardware keeps a step until the next boot of the host; nothing was undone
 	Undone      State = "undone"      // a step failed, and the GPU is as before
 	Interrupted State = "interrupted" // the engine was stopped: the record must stay open
 	Held        State = "held"        // a step failed and could not be undone: neither old nor new
 )
 
 // severity orders the states.
-var severity = map[State]int{Reached: 0, Undone: 1, Interrupted: 2, Held: 3}
+var severity = map[State]int{Reached: 0, Deferred: 1, Undone: 2, Interrupted: 3, Held: 4}
 
 // Result is how a change ended on one GPU, or on the node.
 type Result struct {

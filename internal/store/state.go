@@ -168,6 +168,8 @@ type Held struct {
 	Generation uint64    `json:"generation"` // of the spec that was tried
 	Reason     string    `json:"reason"`
 	Since      time.Time `json:"since"`
+	// Boot is the kernel's boot id while the GPU keeps a MIG mode that only another boot makes current; empty: it waits for none.
+	Boot string `json:"boot,omitempty"`
 }
 
 // Cordon is who closed a GPU to new leases.

@@ -127,22 +127,37 @@ func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
 	}
 }
 
-// In a virtual machine whose GPU only the host can reset, the change is undone with its own error kind, and no pending mode is
-// left.
+// In a virtual machine whose GPU only the host can reset, the mode stays set, and the next boot is all that the layout needs.
 func TestResetThatCannotBeDone(t *testing.T) {
 	t.Parallel()
 	n := patient(t, replaced(t, quick, "gpus:", "no_reset: true\ngpus:"))
 	spec := "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
-	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "reset") {
+	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "is turned on by the next boot of the host") || !strings.Contains(r.Err, "systemctl reboot") {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	s := awaitChange(t, n)
-	if g := s.GPUs[2]; g.State != "held" || !strings.Contains(g.Reason, "a reset is required") {
+	if g := s.GPUs[2]; g.State != "held" || !strings.Contains(g.Reason, "next boot") {
 		t.Errorf("GPU 2 is %s: %s", g.State, g.Reason)
 	}
-	if m := gpusOf(t, n)[2].MIG; m.Current || m.Pending {
+	if m := gpusOf(t, n)[2].MIG; m.Current || !m.Pending {
 		t.Errorf("its MIG mode is %+v", m)
+	}
+	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out+r.Err, "waits for a boot of the host") {
+		t.Errorf("the second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	n.StopDaemon()
+	if err := n.Ctl(soon(t), nil, "reboot"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	err := harness.Await(soon(t), 20*time.Millisecond, "the layout is not created after the boot", func() (bool, error) {
+		return strings.Contains(n.CLI(soon(t), "mig", "list").Out, "3g.20gb") && status(t, n).GPUs[2].State == "ok", nil
+	})
+	if err != nil {
+		t.Errorf("%v\n%s", err, daemonLog(n))
 	}
 }
 
