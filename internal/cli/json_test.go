@@ -178,7 +178,7 @@ func TestHelp(t *testing.T) {
 		if !noun.HasSubCommands() {
 			continue // 'ready' would wait for the daemon.
 		}
-		if r := runOn(t.Context(), "/nowhere", "", noun.Name()); (r.code != 0 || !strings.Contains(r.out, "Available Commands:")) {
+		if r := runOn(t.Context(), "/nowhere", "", noun.Name()); r.code != 0 || !strings.Contains(r.out, "Available Commands:") {
 			t.Errorf("'%s' alone exits with %d:\n%s", noun.CommandPath(), r.code, r.all)
 		}
 	}
