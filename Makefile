@@ -30,7 +30,7 @@ help:
 	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: many minutes of CPU'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json; BENCHFLAGS=-help: a part of them, several runs'
-	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node; its MPS programs run the cases of the stand-in'
+	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node; its MPS programs run the cases of the stand-in, its NVML library runs below the worker'
 	@echo 'make test-vm    the real systemd of Debian 12 and 13 in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'

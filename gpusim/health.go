@@ -48,7 +48,7 @@ var recoveryWords = []string{
 // reasons why clocks are lowered among those that the virtual node has.
 const (
 	recoveryBranch     = 570
-	clockReasonsBranch = 550
+	clockReasonsBranch = 535
 )
 
 // branch is the number before the first dot of a driver's version; 0 when there is none.

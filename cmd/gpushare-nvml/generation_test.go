@@ -30,7 +30,7 @@ func TestSimGenerations(t *testing.T) {
 		},
 		{
 			driver: "535", version: "535.183.01", cuda: 12020, reserved: true,
-			lacks: []string{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetProcessesUtilizationInfo"},
+			lacks: []string{"nvmlDeviceGetProcessesUtilizationInfo"},
 			has:   []string{"nvmlDeviceGetMemoryInfo_v2", "nvmlGpuInstanceCreateComputeInstanceWithPlacement"},
 		},
 		{
