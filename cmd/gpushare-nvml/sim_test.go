@@ -258,6 +258,10 @@ func TestSimNode(t *testing.T) {
 				if g.Index != i || g.Error != "" || g.Memory == 0 || g.Minor < 0 || !strings.HasPrefix(string(g.UUID), "GPU-") {
 					t.Errorf("GPU %d = %+v", i, g)
 				}
+				ids := map[string][2]uint32{"NVIDIA A100-SXM4-40GB": {0x20B010DE, 0x134F10DE}, "NVIDIA H100 80GB HBM3": {0x233010DE, 0x16C110DE}}[g.Model]
+				if g.PCIDevice != ids[0] || g.PCISubsystem != ids[1] {
+					t.Errorf("GPU %d has the PCI ids %#x, %#x; want %#x", i, g.PCIDevice, g.PCISubsystem, ids)
+				}
 				if _, err := os.Stat(filepath.Join(n.root, "sys/bus/pci/devices", g.PCI)); err != nil {
 					t.Errorf("GPU %d: the kernel does not know its address: %v", i, err)
 				}

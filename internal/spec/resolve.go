@@ -243,7 +243,7 @@ func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 // optional reports whether an entry with the very same selector is optional: then a grant for that GPU is, too.
 func (r *resolver) optional(s *api.Selector) bool {
 	return slices.ContainsFunc(r.spec.GPUs, func(e api.GPUSpec) bool {
-		return e.Optional && slices.Equal(e.Select.UUID, s.UUID) && slices.Equal(e.Select.PCI, s.PCI) && slices.Equal(e.Select.Index, s.Index)
+		return e.Optional && slices.Equal(e.Select.UUID, s.UUID) && slices.Equal(e.Select.PCI, s.PCI) && slices.Equal(e.Select.Index, s.Index) && slices.Equal(e.Select.PCIID, s.PCIID)
 	})
 }
 
