@@ -74,8 +74,10 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, lines: lines, sums: sums, limits: l, added: map[string]int{}, name: rand.Text()[:12],
-		crowded: map[string]crowded{}, dayBytes: defaultDayBytes, userBytes: userBytes, foldAbove: foldAbove}
+	s := &Store{
+		dir: dir, lines: lines, sums: sums, limits: l, added: map[string]int{}, name: rand.Text()[:12],
+		crowded: map[string]crowded{}, dayBytes: defaultDayBytes, userBytes: userBytes, foldAbove: foldAbove,
+	}
 	for _, day := range newest(days) { // The previous run may have ended before it rewrote them.
 		s.added[day] = rewriteAfter
 	}
