@@ -68,7 +68,7 @@ func newWithoutReset(t *testing.T) *virtual {
 
 // A MIG mode that only a boot makes current stays set, and the answer, the status and the next plan say so. The boot is enough:
 // the rest is carried out after it, whatever happened to the daemon meanwhile.
-func TestAModeThatOnlyABootTurnsOn(t *testing.T) {
+func TestAModeThatWaitsForABoot(t *testing.T) {
 	const layout = "mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}"
 	for _, c := range []struct {
 		name      string
@@ -143,7 +143,7 @@ func TestAModeThatOnlyABootTurnsOn(t *testing.T) {
 }
 
 // The same for the other direction, and for a boot that does not help: the mode was taken back before it.
-func TestAModeThatOnlyABootTurnsOff(t *testing.T) {
+func TestMIGOffWaitsForABoot(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		takenBack bool

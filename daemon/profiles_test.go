@@ -41,7 +41,7 @@ func TestLayoutsWhereProfilesNeedMIGMode(t *testing.T) {
 					t.Errorf("the plan compares the profiles: %v", compared)
 				}
 				reached := w.layoutOf(0)
-				settled := func(when, want string) {
+				inSync := func(when, want string) {
 					t.Helper()
 					w.waitIdle(nil)
 					if is := w.layoutOf(0); is != want {
@@ -51,17 +51,17 @@ func TestLayoutsWhereProfilesNeedMIGMode(t *testing.T) {
 						t.Errorf("%s the status has %+v, %+v", when, s.GPUs[0], s.Node.Conditions)
 					}
 				}
-				settled("after the apply", reached)
+				inSync("after the apply", reached)
 				w.reboot()
-				settled("after a boot", reached)
+				inSync("after a boot", reached)
 				if _, op, refusal := w.apply(specOf("mode: exclusive"), "?allow-reset=1"); refusal != nil || op.State != "done" {
 					t.Fatalf("without MIG it ends %+v, %v", op, refusal)
 				}
-				settled("without MIG", "MIG off: ")
+				inSync("without MIG", "MIG off: ")
 				if _, op, refusal := w.apply(fixed, "?allow-reset=1"); refusal != nil || op.State != "done" {
 					t.Fatalf("back again it ends %+v, %v", op, refusal)
 				}
-				settled("back again", reached)
+				inSync("back again", reached)
 			})
 		})
 	}

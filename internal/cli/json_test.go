@@ -96,6 +96,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare operation list":  {{routes{"GET /v1/operations": labOperations()}, ""}, {routes{"GET /v1/operations": api.OperationList{SchemaVersion: 1}}, ""}},
 		"gpushare operation show":  {{routes{"GET /v1/operations/op-13": plain()}, "op-13"}},
 		"gpushare operation wait":  {{applying(operation("done", nil)), "op-13"}},
+		"gpushare ready":           {{routes{"GET /v1/status": emptyNode()}, ""}},
 		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
 		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {routes{"GET /v1/env": api.Environment{Environment: map[string]string{}, Podman: []string{"--cgroups=disabled"}}}, "--podman"}, {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "--cdi"}},
 		"gpushare explain":         {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
