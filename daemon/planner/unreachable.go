@@ -28,15 +28,17 @@ func UnreachableGPUs(problems map[gpu.UUID]error, node *observe.Node, removes fu
 // a plan has no step for them. Those of problems have their own reason.
 func StillHeld(st *state.State, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error) []api.Unreachable {
 	var out []api.Unreachable
-	held := st.Held()
+	held, awaiting := st.Held(), st.AwaitingBoot(st.Desired(), node)
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil || problems[id] != nil || slices.ContainsFunc(steps, func(s step.Step) bool { return s.GPU == string(id) }) {
 			continue
 		}
-		out = append(out, api.Unreachable{
-			GPU: string(id), Reason: fmt.Sprintf("GPU %d (%s) is held: %s", g.Identity.Index, id, held[id]), Hint: RetryHint(g, "tries it again"),
-		})
+		hint := RetryHint(g, "tries it again")
+		if awaiting[id] {
+			hint = BootHint
+		}
+		out = append(out, api.Unreachable{GPU: string(id), Reason: fmt.Sprintf("GPU %d (%s) is held: %s", g.Identity.Index, id, held[id]), Hint: hint})
 	}
 	return out
 }

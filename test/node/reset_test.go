@@ -143,7 +143,7 @@ func TestResetThatCannotBeDone(t *testing.T) {
 	if m := gpusOf(t, n)[2].MIG; m.Current || !m.Pending {
 		t.Errorf("its MIG mode is %+v", m)
 	}
-	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out+r.Err, "waits for a boot of the host") {
+	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != api.ExitDegraded || !strings.Contains(r.Out+r.Err, "waits for a boot of the host") || !strings.Contains(r.Err, "hint: 'systemctl reboot' makes the mode current") {
 		t.Errorf("the second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	n.StopDaemon()
