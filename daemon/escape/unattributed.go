@@ -23,12 +23,12 @@ type unattributedProcess struct {
 	process cgroup.Process
 	name    string
 	gpu     gpu.UUID // the first GPU that it uses
-	where   string // the GPU in messages
-	user    string // "uid 1000" when the host does not know it
-	closes  bool   // its GPU or instance takes no lease that would have it alone
-	exempt  string // why it is never stopped; empty: it may be stopped
-	opened  bool   // it has no context: it only has the device open
-	lease   string // the lease of another place that it is in
+	where   string   // the GPU in messages
+	user    string   // "uid 1000" when the host does not know it
+	closes  bool     // its GPU or instance takes no lease that would have it alone
+	exempt  string   // why it is never stopped; empty: it may be stopped
+	opened  bool     // it has no context: it only has the device open
+	lease   string   // the lease of another place that it is in
 }
 
 // subject names the process and its user.

@@ -80,7 +80,7 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 	}
 	await := func(what string, reached func() bool) {
 		t.Helper()
-		again, late := time.NewTicker(time.Millisecond), time.After(time.Minute) // Nothing tells how many wait.
+		again, late := time.NewTicker(time.Millisecond), time.After(time.Minute) // There is no event for it.
 		defer again.Stop()
 		for !reached() {
 			select {
