@@ -70,7 +70,8 @@ func ParseProfile(name string) (ProfileName, error) {
 	if n.Slices, ok = number(parts[0], "g"); !ok {
 		return bad("the slices are not a number followed by g")
 	}
-	if n.GB, ok = number(parts[1], "gb"); !ok {
+	// An integrated GPU has no memory of its own, and its profiles are named so (Jetson Linux guide, section on MIG).
+	if n.GB, ok = number(parts[1], "gb"); !ok && parts[1] != "0gb" {
 		return bad("the memory is not a number followed by gb")
 	}
 	if n.Compute > n.Slices {

@@ -22,6 +22,8 @@ func TestParseProfile(t *testing.T) {
 		{name: "2g.48gb+me.all", want: ProfileName{Slices: 2, GB: 48, Attributes: []string{"me.all"}}},
 		{name: "1g.24gb+gfx+me", want: ProfileName{Slices: 1, GB: 24, Attributes: []string{"gfx", "me"}}},
 		{name: "1c.3g.20gb", want: ProfileName{Compute: 1, Slices: 3, GB: 20}},
+		{name: "1g.0gb+me", want: ProfileName{Slices: 1, Attributes: []string{"me"}}}, // of an integrated GPU
+		{name: "1g.00gb", err: "the memory is not a number"},
 		{name: "", err: "it does not have the parts"},
 		{name: "3g", err: "it does not have the parts"},
 		{name: "3.20gb", err: "the slices are not a number"},

@@ -127,7 +127,7 @@ func Similar(p gpu.Profiles, req Request) (_ Request, ok bool) {
 		if err != nil || m.Slices != n.Slices || !slices.Equal(m.Attributes, n.Attributes) {
 			continue
 		}
-		if d := float64(max(m.GB, n.GB)) / float64(min(m.GB, n.GB)); distance < 0 || d < distance {
+		if d := float64(max(m.GB, n.GB, 1)) / float64(max(min(m.GB, n.GB), 1)); distance < 0 || d < distance {
 			m.Compute = n.Compute
 			best, distance = Request{Name: m.String()}, d
 		}

@@ -130,7 +130,7 @@ func (cs *Changes) conflict() error {
 		e.Operation = ch.Operation
 		e.Message += ": " + ch.Operation
 		if cs.Operations.Has(ch.Operation) { // It has no operation while it is planned.
-			e.Hint = fmt.Sprintf("'gpushare operation wait %s' waits for it: then try again", ch.Operation)
+			e.Hint = fmt.Sprintf("'gpushare operation wait %s' waits for it: then try again; 'gpushare apply --wait' does both", ch.Operation)
 		}
 	}
 	return e

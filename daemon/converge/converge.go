@@ -254,7 +254,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		}
 		name := string(id)
 		if g, ok := node.GPU(id); ok {
-			name = fmt.Sprint(g.Identity.Index)
+			name = g.Identity.Argument()
 		}
 		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry " + name + "'"}
 	}
@@ -273,10 +273,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if g.Err != nil && node.DriverErr == nil {
-			name := fmt.Sprint(g.Identity.Index)
-			if g.Identity.Index < 0 {
-				name = string(id) // Its index could not be read since the daemon started.
-			}
+			name := g.Identity.Argument()
 			hint := "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"
 			if errors.Is(g.Err, gpu.ErrLost) { // A retry alone finds it lost again.
 				hint = "reset it: " + gpu.ResetCommands(name) + "; if it is lost again, boot the node"
@@ -306,6 +303,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.addForeignSlices(want, node, foreign)
 	cv.Conditions.Replace("foreign", foreign)
 	cv.Conditions.Replace("gpu", gpus)
+	cv.Conditions.Replace("profile-names", planner.UnknownProfiles(want, node))
 	cv.updateInventory(want, node)
 	cv.updateIsolationConditions(want, node)
 	cv.updateUnmanageConditions(want, node)
@@ -315,7 +313,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 
 // foreignCondition reports an instance that gpushare does not manage, with the commands that settle whose it is.
 func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Condition {
-	at := fmt.Sprintf("%d %d", g.Identity.Index, in.Placement.Start)
+	at := fmt.Sprintf("%s %d", g.Identity.Argument(), in.Placement.Start)
 	c := api.Condition{
 		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("%s: %s at %d is not managed by gpushare", g.Identity.Name(), g.Profiles.GIName(in.ProfileID), in.Placement.Start),
 		Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %s' imports it, 'gpushare mig remove %s' removes it", at, at),

@@ -25,6 +25,7 @@ const maxDocument = 1<<20 + 1
 // applying is how an apply is requested, next to what the daemon gets.
 type applying struct {
 	noWait bool
+	wait   *api.Duration // while another change is under way; nil: it is refused then
 	match  *uint64 // refuse unless this generation is in force
 }
 
@@ -64,6 +65,8 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL")
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
+	f.Var(duration{&how.wait}, "wait", "wait for the end of another change, at most this long, as in 10m (--wait alone: no limit)")
+	f.Lookup("wait").NoOptDefVal = "0s"
 	f.Func("if-generation", "refuse unless this `generation` is in force", func(s string) error {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
@@ -77,7 +80,11 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 // applied sends a spec, shows the plan, and follows the change.
 func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
 	o.IfMatch = how.match
-	res, err := a.client.Apply(cmd.Context(), doc, o)
+	var res *api.ApplyResult
+	err := a.afterOthers(cmd.Context(), how.wait, func() (err error) {
+		res, err = a.client.Apply(cmd.Context(), doc, o)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -88,3 +88,37 @@ func TestApplyWithAGPUThatDoesNotAnswer(t *testing.T) {
 		})
 	}
 }
+
+// An apply with --wait that comes while another change is under way waits for the end of that, and is sent again.
+func TestApplyWaitsForAnotherChange(t *testing.T) {
+	conflict := &api.Error{Kind: api.KindConflict, Message: "another change is under way: op-1", Hint: "wait", Operation: "op-1"}
+	ended := noon
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"it is refused without", []string{"apply", "-f", "-"}, api.ExitConflict, "another change is under way"},
+		{"it waits", []string{"apply", "-f", "-", "--wait"}, 0, "waiting for op-1"},
+		{"it waits with a limit", []string{"apply", "-f", "-", "--wait", "1m"}, 0, "generation 8 is in force"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sent := 0
+			r := routes{
+				"GET /v1/operations/op-1": api.Operation{ID: "op-1", State: "done", Finished: &ended},
+				"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if sent++; sent < 3 {
+						w.WriteHeader(http.StatusConflict)
+						_ = json.NewEncoder(w).Encode(map[string]any{"error": conflict})
+						return
+					}
+					_ = json.NewEncoder(w).Encode(api.ApplyResult{Generation: 8, Changed: true})
+				}),
+			}
+			if got := run(t, r, "version: v1\n", c.args...); got.code != c.code || !strings.Contains(got.all, c.says) {
+				t.Errorf("exit code %d:\n%s", got.code, got.all)
+			}
+		})
+	}
+}

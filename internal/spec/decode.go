@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -207,6 +208,9 @@ func (d *decoder) place(findings api.FieldErrors) api.FieldErrors {
 	return placed
 }
 
+// grantMIG is the path of the profile of a grant.
+var grantMIG = regexp.MustCompile(`^tenants\[\d+\]\.grants\[\d+\]\.mig$`)
+
 // value reads one node into one value of the spec.
 func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 	d.at[path] = n
@@ -294,6 +298,9 @@ var examples = map[reflect.Type]string{
 func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	if n.Kind == yaml.ScalarNode {
 		return true
+	}
+	if n.Kind == yaml.SequenceNode && grantMIG.MatchString(path) {
+		required = "one profile: a lease has one instance, because a CUDA program uses one MIG device. Write max_leases, and run each process in a lease of its own"
 	}
 	d.wrong(n, path, "is %s, must be %s", kinds[n.ShortTag()], required)
 	return false
