@@ -38,7 +38,9 @@ func StillHeld(st *state.State, node *observe.Node, steps []step.Step, problems 
 		if awaiting[id] {
 			hint = BootHint
 		}
-		out = append(out, api.Unreachable{GPU: string(id), Reason: fmt.Sprintf("GPU %d (%s) is held: %s", g.Identity.Index, id, held[id]), Hint: hint})
+		out = append(out, api.Unreachable{
+			GPU: string(id), Reason: fmt.Sprintf("%s (%s) is held: %s", g.Identity.Name(), id, held[id]), Hint: hint,
+		})
 	}
 	return out
 }
