@@ -82,7 +82,7 @@ func (cv *Converger) updateNoProcess(node *observe.Node) {
 		if bytes == 0 || !cv.State.Desired().Manages(id.UUID) {
 			continue
 		}
-		c := api.Condition{GPU: string(id.UUID), Message: fmt.Sprintf("GPU %d: %s of its memory are used, and in no process that the driver lists", id.Index, api.Bytes(bytes).Short())}
+		c := api.Condition{GPU: string(id.UUID), Message: fmt.Sprintf("%s: %s of its memory are used, and in no process that the driver lists", id.Name(), api.Bytes(bytes).Short())}
 		switch on := leasesOn(live, id.UUID); len(on) {
 		case 0:
 			c.Message += "; no lease has the GPU: a process that does not exit, or memory that the driver has not freed. New leases get what is left"
