@@ -266,10 +266,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	d.escapes.NoDescent = h.NoDescent
 	if h.Descent != nil { // A nil record must stay a nil interface.
-		d.escapes.Descent = h.Descent
-		if err := h.Descent.WhySlow; err != nil {
-			d.Log.Info("a run takes longer on a busy host", "reason", err)
-		}
+		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.NotKept
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
@@ -348,7 +345,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 // hostOptions returns the settings for the adapters of the host.
 func hostOptions(s Settings) host.Options {
 	return host.Options{
-		Systemd: s.Systemd, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Front: s.Front, Logins: s.LoginsCgroup,
+		Systemd: s.Systemd, HostRoot: s.HostRoot, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Front: s.Front, Logins: s.LoginsCgroup,
 	}
 }
 

@@ -37,7 +37,10 @@ type Escaped struct {
 	tracker    tracker
 	leases     map[string]*lease.Lease // tracked leases, also after they ended
 	startTimes map[string]startTime
-	exempted   map[cgroup.Process]bool // root's processes that were reported
+	exempted   map[cgroup.Process]bool   // root's processes that were reported
+	recorded   map[string]map[int]uint64 // what the last pass read of the record of descent
+	lost       uint64                    // processes that are not recorded, as of the last pass
+	partial    map[string]string         // tracked leases of which processes may not be recorded, and why
 }
 
 // startedLease is a lease with the time at which it started.
@@ -62,20 +65,26 @@ func (x *Escaped) Note(l *lease.Lease) {
 }
 
 // addStarted adds the leases that Note has received. x.mu is held.
-func (x *Escaped) addStarted(record descentRecord) {
+func (e *Escapes) addStarted() {
+	x := &e.Escaped
 	x.startMu.Lock()
 	started := x.started
 	x.started = nil
 	x.startMu.Unlock()
 	if x.leases == nil {
 		x.leases, x.startTimes, x.exempted = map[string]*lease.Lease{}, map[string]startTime{}, map[cgroup.Process]bool{}
+		x.partial = map[string]string{}
 	}
 	for _, n := range started {
 		if x.leases[n.lease.ID] != nil {
 			continue
 		}
 		x.leases[n.lease.ID], x.startTimes[n.lease.ID] = n.lease, n.at
-		if record == nil {
+		earlier := e.Descent != nil && e.RecordBegins && n.lease.Started != nil && n.lease.Started.Before(x.Since)
+		if earlier {
+			x.partial[n.lease.ID] = startedFirst
+		}
+		if e.Descent == nil || earlier {
 			// Whether the process is inside was not read yet: only its start time is known.
 			x.tracker.add(n.lease.ID, n.lease.Process.PID, n.lease.Process.Start, 0)
 		}
@@ -93,18 +102,17 @@ func ticksAt(t time.Time) uint64 {
 }
 
 // forget drops the leases that have ended and have no process left. live are the leases that have not ended.
-func (x *Escaped) forget(live map[string][]int, record descentRecord) {
+func (x *Escaped) forget(live map[string][]int, searchesRecord bool) {
 	for id := range x.leases {
 		_, still := live[id]
-		still = still || x.tracker.hasLease(id)
-		if record != nil && !still {
-			removed, err := record.Remove(id)
-			still = !removed || err != nil
-		}
-		if !still {
+		if still = still || x.tracker.hasLease(id) || len(x.recorded[id]) > 0; !still {
 			delete(x.leases, id)
 			delete(x.startTimes, id)
+			delete(x.partial, id)
 		}
+	}
+	if searchesRecord && len(x.partial) == 0 {
+		x.tracker = tracker{} // No pass looks from now on.
 	}
 	for p := range x.exempted {
 		if !procfs.Alive(p.PID, p.Start) {
@@ -131,13 +139,17 @@ func (e *Escapes) escapedLoop(ctx context.Context) {
 func (e *Escapes) endEscaped(ctx context.Context) error {
 	h, ok := e.Attribution.Hierarchy()
 	enforcing := ok && e.State.Desired().Enforcing()
-	if e.updateConditions(enforcing); !enforcing {
-		return nil // No process was moved into a cgroup of gpushare.
-	}
 	x := &e.Escaped
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.addStarted(e.Descent)
+	defer func() { e.updateConditions(enforcing) }()
+	if !enforcing {
+		return nil // No process was moved into a cgroup of gpushare.
+	}
+	e.addStarted()
+	if err := e.notePartial(); err != nil {
+		return err
+	}
 	search := e.searchByLooking
 	if e.Descent != nil {
 		search = e.searchRecorded
@@ -153,7 +165,7 @@ func (e *Escapes) endEscaped(ctx context.Context) error {
 			return found, err
 		})
 	}
-	x.forget(live, e.Descent)
+	x.forget(live, e.Descent != nil)
 	return nil
 }
 

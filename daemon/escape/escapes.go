@@ -31,6 +31,8 @@ type Escapes struct {
 	Attribution    *attribution.Attribution
 	Descent        descentRecord // nil: escaped processes are found by looking only
 	NoDescent      error         // why
+	RecordBegins   bool          // it has nothing from before this daemon
+	NotKept        error         // why it ends with this daemon; nil: it does not
 
 	UserName func(uid int) string // nil: users are not named
 	// Changed is called when a place was closed to leases, or opened again, because of a process of no lease. The lease table must know

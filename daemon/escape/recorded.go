@@ -3,10 +3,10 @@ package escape
 import (
 	"cmp"
 	"errors"
-	"io/fs"
+	"fmt"
+	"maps"
 	"slices"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -17,11 +17,10 @@ type descentRecord interface {
 	Add(lease string, pid int) (undo func() error, err error)
 	// Release forgets a lease whose processes may continue.
 	Release(lease string) error
-	// Remove removes a lease without processes. removed: it is not recorded any more.
-	Remove(lease string) (removed bool, err error)
-	// Processes lists the processes in ascending order.
-	Processes(lease string) ([]int, error)
-	Leases() ([]string, error)
+	// Members returns the start time of each process, by lease and pid, in clock ticks since boot.
+	Members() (map[string]map[int]uint64, error)
+	// Lost counts the processes of leases that are not recorded, since the record began.
+	Lost() (uint64, error)
 }
 
 // Record records a process and its descendants as those of a lease. undo takes that back.
@@ -39,45 +38,55 @@ const wasRecorded = "it was inside, or a process started it that was"
 // Escaped is held.
 func (e *Escapes) searchRecorded(h cgroup.Hierarchy) (found []escapedProcess, live map[string][]int, err error) {
 	x := &e.Escaped
-	ids, err := e.Descent.Leases()
-	if err != nil {
-		return nil, nil, err
-	}
 	// The record is read first: a process that starts meanwhile is then inside and not recorded, and not the reverse.
-	recorded := map[string][]int{}
-	for _, id := range ids {
-		if recorded[id], err = e.Descent.Processes(id); err != nil {
-			return nil, nil, err
-		}
+	if x.recorded, err = e.Descent.Members(); err != nil {
+		return nil, nil, err
 	}
 	s, err := e.readScopes(h)
 	if err != nil {
 		return nil, nil, err
 	}
 	for id, pids := range s.inside {
-		if err := e.recordMissing(id, pids, recorded[id]); err != nil {
+		if err := e.recordMissing(id, pids, x.recorded[id]); err != nil {
 			return nil, nil, err
 		}
 	}
-	for id, pids := range recorded {
+	for id, members := range x.recorded {
 		if _, known := e.Table.Get(id); s.root == "" || known && x.leases[id] == nil {
 			continue // It is being started: its process is not inside yet.
 		}
-		found = append(found, outside(id, added(s.inside[id], pids), procfs.Read, s.where)...)
-		if len(pids) == 0 && x.leases[id] == nil {
-			_, err = e.Descent.Remove(id) // Of an earlier daemon.
+		found = append(found, outside(id, members, s.inside[id], procfs.Read, s.where)...)
+	}
+	if len(x.partial) > 0 {
+		e.followRecorded()
+		looked, _, err := e.searchByLooking(h)
+		if err != nil {
+			return nil, nil, err
 		}
+		found = append(found, looked...)
 	}
 	slices.SortFunc(found, func(a, b escapedProcess) int { return cmp.Compare(a.pid, b.pid) })
-	return found, s.inside, err
+	return slices.CompactFunc(found, func(a, b escapedProcess) bool { return a.pid == b.pid }), s.inside, nil
+}
+
+// followRecorded lets the search by looking find what recorded processes started and was not recorded.
+func (e *Escapes) followRecorded() {
+	x := &e.Escaped
+	for id := range x.partial {
+		for pid, start := range x.recorded[id] {
+			if x.tracker.members[pid] == nil {
+				x.tracker.add(id, pid, start, 0)
+			}
+		}
+	}
 }
 
 // outside returns those of a lease's recorded processes that run outside of all leases. One in a cgroup of gpushare is in another
 // lease, or about to enter one.
-func outside(id string, pids []int, stat func(int) (procfs.Stat, error), where func(int) (location, bool)) (found []escapedProcess) {
-	for _, pid := range pids {
+func outside(id string, members map[int]uint64, inside []int, stat func(int) (procfs.Stat, error), where func(int) (location, bool)) (found []escapedProcess) {
+	for _, pid := range added(inside, slices.Sorted(maps.Keys(members))) {
 		st, err := stat(pid)
-		if err != nil || st.Dead() {
+		if err != nil || st.Dead() || st.Start != members[pid] {
 			continue
 		}
 		if at, ok := where(pid); ok && !at.managed && at.lease == "" {
@@ -87,34 +96,95 @@ func outside(id string, pids []int, stat func(int) (procfs.Stat, error), where f
 	return found
 }
 
-// recordMissing records the processes inside a lease that are not recorded: they started before there was a record, or are from
-// an earlier version. A process that forks while it is read may be new and recorded.
-func (e *Escapes) recordMissing(id string, inside, recorded []int) error {
-	missing := added(recorded, inside)
+// recordMissing records the processes inside a lease that are not recorded: they started before there was a record, are from an
+// earlier version, or there was no room. A process that forks while it is read may be new and recorded.
+func (e *Escapes) recordMissing(id string, inside []int, recorded map[int]uint64) error {
+	missing := added(slices.Sorted(maps.Keys(recorded)), inside)
 	if len(missing) == 0 {
 		return nil
 	}
-	now, err := e.Descent.Processes(id)
+	now, err := e.Descent.Members()
 	if err != nil {
 		return err
 	}
-	for _, pid := range added(now, missing) {
+	for _, pid := range added(slices.Sorted(maps.Keys(now[id])), missing) {
 		if owner, ok := e.Port.ScopeOf(pid); !ok || owner != id {
 			continue // It has exited, or is in another lease.
 		}
-		if _, err := e.Descent.Add(id, pid); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		if _, err := e.Descent.Add(id, pid); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err
 		}
 	}
 	return nil
 }
 
-// updateConditions reports when escaped processes are found by looking only.
+// notePartial notes the leases of which the record may miss processes, because some were not recorded. They are searched by looking
+// too, until they have ended. The lock of Escaped is held.
+func (e *Escapes) notePartial() error {
+	if e.Descent == nil {
+		return nil
+	}
+	x := &e.Escaped
+	lost, err := e.Descent.Lost()
+	if err != nil || lost <= x.lost {
+		return err
+	}
+	again := true // It may happen in each pass for hours.
+	for id := range x.leases {
+		again = again && x.partial[id] == tooMany
+		x.partial[id] = tooMany
+	}
+	if !again {
+		e.Log.Warn("processes of leases were not recorded", "count", lost-x.lost)
+	}
+	x.lost = lost
+	return nil
+}
+
+// Why the record may miss processes of a lease.
+const (
+	tooMany      = "their processes are more than are recorded at a time"
+	startedFirst = "they started before the record"
+)
+
+// updateConditions reports when escaped processes may not be found. The lock of Escaped is held.
 func (e *Escapes) updateConditions(enforcing bool) {
+	const mayBeMissed = "may not be found, if those that started it have ended: "
 	if !enforcing || e.NoDescent == nil {
 		e.Conditions.Clear("escape", "descent")
-		return
+	} else {
+		e.Conditions.Set("escape", "descent", "a process that leaves its lease "+mayBeMissed+e.NoDescent.Error(),
+			"close the GPUs to logins (node.isolation.logins: closed): then it is killed when it uses one; 'ls /sys/kernel/btf/vmlinux' shows whether the kernel describes its types")
 	}
-	e.Conditions.Set("escape", "descent", "a process that leaves its lease may not be found, if those that started it have ended: "+e.NoDescent.Error(),
-		"start the hierarchy with 'systemctl start run-gpushare-descent.mount'; the kernel must not have the parameter cgroup_no_v1=named")
+	for _, c := range []struct{ why, key, hint string }{
+		{tooMany, "processes", "limit the processes of the tenant in the spec (tasks); 'gpushare lease list' shows the leases"},
+		{startedFirst, "earlier", "it passes when these leases have ended: 'gpushare lease list'"},
+	} {
+		var ids []string
+		for id, why := range e.Escaped.partial {
+			if why == c.why {
+				ids = append(ids, id)
+			}
+		}
+		if !enforcing || len(ids) == 0 {
+			e.Conditions.Clear("escape", c.key)
+			continue
+		}
+		slices.Sort(ids)
+		text, hint := c.why, c.hint
+		if c.why == startedFirst && e.NotKept != nil {
+			text += ", which ends with gpushared because " + e.NotKept.Error()
+			hint = "'mount -t bpf bpf /sys/fs/bpf', and restart gpushared; " + hint
+		}
+		e.Conditions.Set("escape", c.key, fmt.Sprintf("a process that leaves one of these leases %s%s: %s", mayBeMissed, text, listed(ids)), hint)
+	}
+}
+
+// listed lists some leases.
+func listed(ids []string) string {
+	const most = 5
+	if len(ids) <= most {
+		return strings.Join(ids, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
 }

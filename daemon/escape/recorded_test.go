@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/api"
@@ -22,17 +21,21 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
 // record is what the kernel records: in which lease each process was, or the one that started it.
-func (w *fakeHost) record() map[string][]int {
-	out := map[string][]int{}
-	for _, pid := range slices.Sorted(maps.Keys(w.procs)) {
-		if id := w.procs[pid].descendsFrom; id != "" {
-			out[id] = append(out[id], pid)
+func (w *fakeHost) record() map[string]map[int]uint64 {
+	out := map[string]map[int]uint64{}
+	for pid, b := range w.procs {
+		if out[b.descendsFrom] == nil {
+			out[b.descendsFrom] = map[int]uint64{}
 		}
+		out[b.descendsFrom][pid] = b.Start
 	}
+	delete(out, "")
 	return out
 }
 
@@ -41,7 +44,7 @@ func (w *fakeHost) search() []escapedProcess {
 	var found []escapedProcess
 	l := w.snapshot()
 	for _, id := range slices.Sorted(maps.Keys(w.record())) {
-		found = append(found, outside(id, added(l.inside[id], w.record()[id]), l.stat, l.where)...)
+		found = append(found, outside(id, w.record()[id], l.inside[id], l.stat, l.where)...)
 	}
 	return found
 }
@@ -132,9 +135,23 @@ type fakeRecord struct {
 	descentRecord
 	pids  []int
 	fails map[int]error // of Add
+	lost  uint64
 }
 
-func (r *fakeRecord) Processes(string) ([]int, error) { return slices.Clone(r.pids), nil }
+func (r *fakeRecord) Members() (map[string]map[int]uint64, error) {
+	return map[string]map[int]uint64{"a": startTimesOf(r.pids)}, nil
+}
+
+func (r *fakeRecord) Lost() (uint64, error) { return r.lost, nil }
+
+// startTimesOf are processes of which only the pids matter.
+func startTimesOf(pids []int) map[int]uint64 {
+	out := map[int]uint64{}
+	for _, pid := range pids {
+		out[pid] = 1
+	}
+	return out
+}
 
 func (r *fakeRecord) Add(_ string, pid int) (func() error, error) {
 	if err := r.fails[pid]; err != nil {
@@ -167,12 +184,12 @@ func TestRecordMissing(t *testing.T) {
 		{name: "two are not", recorded: []int{10}, inside: []int{9, 10, 11}, now: []int{10}, of: map[int]string{9: "a", 11: "a"}, want: []int{9, 11}},
 		{name: "one forked meanwhile, and is recorded by the kernel", recorded: []int{10}, inside: []int{10, 11, 12}, now: []int{10, 11}, of: map[int]string{11: "a", 12: "a"}, want: []int{12}},
 		{name: "one has exited, one is in another lease", inside: []int{10, 11, 12}, of: map[int]string{11: "b", 12: "a"}, want: []int{12}},
-		{name: "one exits while it is recorded", inside: []int{10, 11}, of: map[int]string{10: "a", 11: "a"}, fails: map[int]error{10: fmt.Errorf("it ended: %w", unix.ESRCH)}, want: []int{11}},
+		{name: "one exits while it is recorded", inside: []int{10, 11}, of: map[int]string{10: "a", 11: "a"}, fails: map[int]error{10: fmt.Errorf("it ended: %w", procfs.ErrNoProcess)}, want: []int{11}},
 		{name: "one cannot be recorded", inside: []int{10}, of: map[int]string{10: "a"}, fails: map[int]error{10: errFull}, err: errFull},
 	} {
 		r := &fakeRecord{pids: slices.Clone(c.now), fails: c.fails}
 		e := &Escapes{Descent: r, Port: fakeScopes{of: c.of}}
-		if err := e.recordMissing("a", c.inside, c.recorded); !errors.Is(err, c.err) {
+		if err := e.recordMissing("a", c.inside, startTimesOf(c.recorded)); !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
 		if got := r.pids[len(c.now):]; !slices.Equal(got, c.want) {
@@ -188,21 +205,30 @@ func (abilities) Abilities() cgroup.Abilities {
 	return cgroup.Abilities{Hierarchy: &cgroup.Hierarchy{Mount: "/"}}
 }
 
+func (abilities) ScopeOf(int) (string, bool) { return "", false }
+
 // noGPUs is a driver without GPUs.
 type noGPUs struct{ gpu.Driver }
 
 func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
 
-// Without the record a condition says what may not be found, while a spec is enforced.
-func TestConditionWithoutARecord(t *testing.T) {
+// escapesOnNothing are Escapes of a host without GPUs and leases, on which a spec is enforced.
+func escapesOnNothing(t *testing.T) (*Escapes, *report.Reporter) {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	st := state.NewState(nil, false)
+	st.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}})
 	observer := &observe.Observer{Driver: noGPUs{}, Slices: cgroup.NewProcesses("a test"), HostRoot: t.TempDir(), Now: time.Now}
 	observer.Observe(t.Context())
-	e := &Escapes{
-		Reporter: rep, State: st, Port: abilities{}, Attribution: &attribution.Attribution{Port: abilities{}}, Table: leasetest.TableWith(t, "red", "part", 1001),
-		Observer: observer, NoDescent: errors.New("the kernel has none"),
-	}
+	return &Escapes{
+		Reporter: rep, State: st, Port: abilities{}, Attribution: &attribution.Attribution{Port: abilities{}},
+		Table: leasetest.TableWith(t, "red", "part", 1001), Observer: observer, Samples: &observe.Samples{},
+	}, rep
+}
+
+// Without the record a condition says what may not be found, while a spec is enforced.
+func TestConditionWithoutARecord(t *testing.T) {
+	e, rep := escapesOnNothing(t)
+	e.NoDescent = errors.New("the kernel has none")
 	for _, c := range []struct {
 		enforce api.OnOff
 		missing error
@@ -213,14 +239,68 @@ func TestConditionWithoutARecord(t *testing.T) {
 		{"on", e.NoDescent, "the kernel has none"},
 		{"on", nil, ""},
 	} {
-		st.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: c.enforce}}})
+		e.State.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: c.enforce}}})
 		e.NoDescent = c.missing
 		if err := e.endEscaped(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		found := rep.Conditions.List()
-		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, "run-gpushare-descent.mount")) {
+		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, "logins: closed")) {
 			t.Errorf("enforce %s, missing: %v: the conditions are %+v", c.enforce, c.missing, found)
 		}
+	}
+}
+
+// Processes that the kernel did not record, and leases from before the record, are a condition until their leases have ended. So long
+// escaped processes are found by looking, too.
+func TestConditionOfAPartialRecord(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		notKept       error
+		happen        func(e *Escapes, r *fakeRecord)
+		message, hint string
+	}{
+		{"nothing happened", nil, func(*Escapes, *fakeRecord) {}, "", ""},
+		{"processes are lost", nil, func(_ *Escapes, r *fakeRecord) { r.lost = 3 }, "their processes are more than are recorded at a time: a", "(tasks)"},
+		{"the record begins", nil, func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "they started before the record: a", "gpushare lease list"},
+		{"the record is not kept", errors.New("nothing is mounted"), func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "which ends with gpushared because nothing is mounted: a", "mount -t bpf"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, rep := escapesOnNothing(t)
+			const ended = 1 << 30 // no process has this pid
+			r := &fakeRecord{pids: []int{ended}}
+			e.Descent, e.NotKept, e.Escaped.Since = r, c.notKept, time.Now()
+			before := e.Escaped.Since.Add(-time.Hour)
+			e.Note(&lease.Lease{ID: "a", Started: &before, Process: lease.Process{PID: ended, Start: 1}, Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"}})
+			pass := func(want string) {
+				t.Helper()
+				if err := e.endEscaped(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				found := rep.Conditions.List()
+				if (len(found) != 0) != (want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, want) || !strings.Contains(found[0].Hint, c.hint)) {
+					t.Errorf("the conditions are %+v", found)
+				}
+			}
+			pass("")
+			c.happen(e, r)
+			if e.RecordBegins { // It is known when the lease is noted.
+				e.Escaped.leases = nil
+				e.Note(&lease.Lease{ID: "a", Started: &before, Process: lease.Process{PID: ended, Start: 1}, Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"}})
+			}
+			for range 2 {
+				pass(c.message)
+			}
+			if looks := !e.Escaped.tracker.empty() || e.Escaped.tracker.pass > 0; looks != (c.message != "") {
+				t.Errorf("escaped processes are found by looking: %t", looks)
+			}
+			r.pids = nil // The lease has ended, and so have its processes.
+			for range 2 {
+				pass("")
+			}
+			if !e.Escaped.tracker.empty() || e.Escaped.tracker.pass > 0 || len(e.Escaped.leases) > 0 {
+				t.Errorf("it is still looked for: %+v", e.Escaped.leases)
+			}
+		})
 	}
 }

@@ -46,6 +46,7 @@ type Host struct {
 	Programs    Programs
 	Descent     *descent.Record // of the processes in scopes; nil without one
 	NoDescent   error           // why there is none
+	NotKept     error           // why it ends with this process; nil: it does not
 	Close       func()
 }
 
@@ -58,6 +59,7 @@ type Programs interface {
 // Options are paths and programs of the host.
 type Options struct {
 	Systemd    string // "off": it is not used even if it runs
+	HostRoot   string // of the host's file systems
 	RunDir     string
 	StateDir   string
 	CgroupRoot string // of the subtree of gpushare
@@ -133,7 +135,9 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 
 // openRecord opens the record of the processes that descend from those of leases.
 func (h *Host) openRecord(o Options) {
-	if h.Descent, h.NoDescent = descent.Open(o.CgroupRoot); h.NoDescent != nil {
+	var pins string
+	pins, h.NotKept = descent.PinDir(o.HostRoot, o.CgroupRoot)
+	if h.Descent, h.NoDescent = descent.Open(pins); h.NoDescent != nil {
 		h.Descent = nil
 		return
 	}

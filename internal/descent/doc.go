@@ -1,10 +1,13 @@
 // Package descent keeps a record of which processes descend from those of a lease, in the kernel.
 //
-// The record is a cgroup v1 hierarchy without controllers (cgroups(7), "named hierarchies"), with one cgroup for each lease. A
-// process starts in the cgroups of the one that forks it, in every hierarchy. It stays there, whatever its parent, its session
-// or its place in the hierarchy of the service manager become, and only root can move it. The record has no effect on a
-// process, it is complete at each moment, and it outlives the daemon.
+// Two BPF programs run at the tracepoints of a fork and of an exit. A process that one of a lease forks is recorded for the lease before
+// it runs, whatever its parent, its session, its cgroup or its namespaces are or become; the record of a process ends when its last
+// thread does. The forking process is the one that runs the program: with CLONE_PARENT the parent of the new one is another. There is no
+// queue of events that could overflow: a process is recorded or, when there is no room, counted as lost.
+//
+// Other programs of the host see nothing of it: no hierarchy of cgroups, no mount, no file of /proc changes. The programs and the
+// record are pinned in the BPF file system of the host, where it has one, and outlive the daemon there.
 //
 // The process connector is no substitute: it names the parent of a new process (drivers/connector/cn_proc.c,
-// proc_fork_connector), and with CLONE_PARENT that is not the process that forked.
+// proc_fork_connector), not the process that forked, and its messages are dropped when they come too fast.
 package descent

@@ -3,225 +3,291 @@ package descent
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// hierarchy is the name of the hierarchy. All daemons of a host use the same one.
-const hierarchy = "gpushare"
-
-// Record is the record of one daemon. A nil Record records nothing.
+// Record is the record of one daemon.
 type Record struct {
-	mount *os.File // keeps a mount of its own; nil when the host has mounted the hierarchy
-	top   string   // the directory of the whole hierarchy
-	dir   string   // that of this daemon's leases
+	// Begins: it recorded nothing before it was opened. Processes of leases that left before are not in it.
+	Begins bool
 
-	quick   *os.File // see quickenMoves
-	WhySlow error    // why moves into cgroups take long on a busy host; nil: they do not
+	dir           string // where it is pinned; empty: it ends with this process
+	members, lost *ebpf.Map
+	fork, exit    attached
+
+	mu     sync.Mutex   // guards the fields below
+	unsure map[int]bool // pids whose entry may be of a process that has ended: see Members
+	missed uint64       // ends that the kernel did not run the program for
+	noRoom uint64       // processes that Add had no room for
 }
 
-// Open opens the record of the daemon whose cgroups have this name. A hierarchy that is mounted already is used: the sandbox of
-// the service does not allow to mount. It fails without root, and with a kernel that was started with cgroup_no_v1=named.
-func Open(name string) (r *Record, err error) {
+// maxRoom bounds the processes of all leases that are recorded: 14 MiB of the kernel.
+const maxRoom = 1 << 17
+
+// nanosecondsPerTick converts the start times of the kernel to those of /proc.
+const nanosecondsPerTick = 1_000_000_000 / procfs.Ticks
+
+// Open opens the record that is pinned in a directory, or begins it. With an empty name it is not pinned. It fails without root, in
+// another pid namespace than the first, and with a kernel that has no BPF or does not describe its types.
+func Open(dir string) (*Record, error) { return open(dir, maxRoom) }
+
+func open(dir string, room uint32) (r *Record, err error) {
+	r = &Record{dir: dir, unsure: map[int]bool{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot record which processes descend from those of a lease: %w", errors.Join(err, r.Close()))
 		}
 	}()
-	mounts, _, err := boundedread.TrustedPrefix("/proc/self/mountinfo", boundedread.Mounts)
+	if err := inFirstNamespace(); err != nil {
+		return r, err
+	}
+	at, err := kernelLayout()
 	if err != nil {
-		return nil, err
-	}
-	r = &Record{}
-	if top, ok := findMount(string(mounts)); ok {
-		r.top = top
-	} else if r.mount, err = mountCgroups(hierarchy); err != nil {
-		return r, err
-	} else {
-		r.top = fmt.Sprint("/proc/self/fd/", r.mount.Fd())
-	}
-	r.quick, r.WhySlow = quickenMoves(string(mounts))
-	// The mount of the host has the mode 0755: others need not list the leases.
-	if err = os.Chmod(r.top, 0o700); err != nil {
 		return r, err
 	}
-	r.dir = filepath.Join(r.top, name)
-	return r, mkdir(r.dir)
-}
-
-// findMount finds the mount of the whole hierarchy in a mountinfo file (proc_pid_mountinfo(5)).
-func findMount(mountinfo string) (string, bool) {
-	for line := range strings.Lines(mountinfo) {
-		before, after, _ := strings.Cut(line, " - ")
-		at, kind := strings.Fields(before), strings.Fields(after)
-		if len(at) < 5 || len(kind) < 3 || kind[0] != "cgroup" || at[3] != "/" {
-			continue
-		}
-		for option := range strings.SplitSeq(kind[2], ",") {
-			if option == "name="+hierarchy {
-				return at[4], true
-			}
-		}
+	if r.Begins, err = r.openMaps(min(room, maxPIDs())); err != nil {
+		return r, err
 	}
-	return "", false
+	if r.exit, err = attach("gpushare_exit", "sched_process_exit", exitProgram(at, r.members)); err != nil {
+		return r, err
+	}
+	if r.fork, err = attach("gpushare_fork", "sched_process_fork", forkProgram(at, r.members, r.lost)); err != nil {
+		return r, err
+	}
+	if err := errors.Join(r.pin(r.exit, exitPin), r.pin(r.fork, forkPin)); err != nil {
+		return r, fmt.Errorf("pin it in %s: %w", dir, err)
+	}
+	recorded, err := r.entries()
+	for pid := range recorded {
+		r.unsure[pid] = true
+	}
+	if err == nil && len(recorded) == 0 {
+		err = kernelError(r.lost.Put(uint32(0), uint64(0))) // They have ended.
+	}
+	return r, err
 }
 
-// Close ends the use of the record. What is recorded stays.
+// inFirstNamespace fails in another pid namespace than the first: the pids of the kernel are others there.
+func inFirstNamespace() error {
+	const first = "pid:[4026531836]" // PROC_PID_INIT_INO (include/linux/proc_ns.h)
+	switch is, err := os.Readlink("/proc/self/ns/pid"); {
+	case err != nil:
+		return err
+	case is != first:
+		return errors.New("gpushared runs in a pid namespace of its own")
+	}
+	return nil
+}
+
+// maxPIDs is how many processes the kernel can have.
+func maxPIDs() uint32 {
+	b, err := boundedread.Trusted("/proc/sys/kernel/pid_max", boundedread.Value)
+	if err != nil {
+		return maxRoom
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil || n == 0 {
+		return maxRoom
+	}
+	return uint32(n)
+}
+
+// Close ends the use of the record. A record without a process is removed; another one stays where it is pinned, and the kernel
+// continues it.
 func (r *Record) Close() error {
 	if r == nil {
 		return nil
 	}
-	_ = unix.Rmdir(r.dir) // It fails while a lease is recorded.
 	var err error
-	for _, f := range []*os.File{r.mount, r.quick} {
-		if f != nil {
-			err = errors.Join(err, f.Close())
+	if r.members != nil {
+		recorded, e := r.entries()
+		if err = e; err == nil && len(recorded) == 0 {
+			err = unpin(r.dir)
+		}
+	}
+	r.fork.Close()
+	r.exit.Close()
+	for _, m := range []*ebpf.Map{r.members, r.lost} {
+		if m != nil {
+			err = errors.Join(err, m.Close())
 		}
 	}
 	return err
 }
 
-// Add records a process, and what it starts from now on. undo records it as before.
+// Add records a process, and what it starts from now on. undo records it, and what it started, as before. A process for which there is
+// no room counts as lost: it may run.
 func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
-	if r == nil {
-		return func() error { return nil }, nil
-	}
-	before, err := r.of(pid)
+	start, err := procfs.Start(pid)
 	if err != nil {
 		return nil, fmt.Errorf("cannot record pid %d: %w", pid, err)
 	}
-	undo = func() error { return r.move(lease, before) }
-	if err := mkdir(r.cgroup(lease)); err != nil {
+	p, err := procfs.OpenPidfd(pid, start)
+	if err != nil {
 		return nil, fmt.Errorf("cannot record pid %d: %w", pid, err)
 	}
-	if err := place(r.cgroup(lease), pid); err != nil {
-		return nil, fmt.Errorf("cannot record pid %d: %w", pid, errors.Join(err, undo()))
+	defer p.Close()
+	e := entry{Start: start * nanosecondsPerTick}
+	if len(lease) > len(e.Lease) {
+		return nil, fmt.Errorf("cannot record pid %d: the id of its lease is longer than %d characters", pid, len(e.Lease))
 	}
-	return undo, nil
-}
-
-// of returns the directory that a process is recorded in.
-func (r *Record) of(pid int) (string, error) {
-	b, _, err := boundedread.OfProcess(pid, "cgroup", boundedread.Process)
+	copy(e.Lease[:], lease)
+	before := ""
+	var was entry
+	if err := r.members.Lookup(uint32(pid), &was); err == nil && was.of(start) {
+		before = was.lease()
+	}
+	r.mu.Lock()
+	r.unsure[pid] = true
+	r.mu.Unlock()
+	err = kernelError(r.members.Put(uint32(pid), e))
+	if errors.Is(err, unix.E2BIG) {
+		r.mu.Lock()
+		r.noRoom++
+		r.mu.Unlock()
+		return func() error { return r.move(lease, before) }, nil
+	}
+	if err == nil && p.Ended() { // The kernel may have ended its record before.
+		err = errors.Join(procfs.ErrNoProcess, r.remove(pid))
+	}
 	if err != nil {
-		return "", err
+		return nil, fmt.Errorf("cannot record pid %d: %w", pid, err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if _, cg, ok := strings.Cut(line, ":name="+hierarchy+":"); ok {
-			return filepath.Join(r.top, path.Clean(strings.TrimSuffix(cg, "\n"))), nil
-		}
-	}
-	return r.top, nil
+	return func() error { return r.move(lease, before) }, nil
 }
 
 // Release forgets a lease and its processes.
-func (r *Record) Release(lease string) error {
-	if r == nil {
-		return nil
-	}
-	return r.move(lease, r.top)
-}
+func (r *Record) Release(lease string) error { return r.move(lease, "") }
 
-// move moves all processes of a lease, with what they start meanwhile, and removes its cgroup.
+// move records all processes of a lease for another one, or no longer, with what they start meanwhile.
 func (r *Record) move(lease, to string) error {
 	const rounds = 100 // Each round moves what was started during the one before.
 	for range rounds {
-		pids, err := r.Processes(lease)
+		all, err := r.entries()
 		if err != nil {
 			return err
 		}
-		for _, pid := range pids {
-			if err := place(to, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+		found := false
+		for pid, e := range all {
+			if e.lease() != lease {
+				continue
+			}
+			found = true
+			if to == "" {
+				err = r.remove(pid)
+			} else {
+				e.Lease = [maxLease]byte{}
+				copy(e.Lease[:], to)
+				if err = kernelError(r.members.Update(uint32(pid), e, ebpf.UpdateExist)); errors.Is(err, unix.ENOENT) {
+					err = nil // It has ended.
+				}
+			}
+			if err != nil {
 				return fmt.Errorf("cannot end the record of lease %s: %w", lease, err)
 			}
 		}
-		if removed, err := r.Remove(lease); removed || err != nil {
-			return err
+		if !found {
+			return nil
 		}
 	}
 	return fmt.Errorf("cannot end the record of lease %s: its processes start others without end", lease)
 }
 
-// Remove removes the cgroup of a lease without processes. removed: there is none any more.
-func (r *Record) Remove(lease string) (removed bool, err error) {
-	if r == nil {
-		return true, nil
+func (r *Record) remove(pid int) error {
+	err := r.members.Delete(uint32(pid))
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
 	}
-	err = unix.Rmdir(r.cgroup(lease))
-	switch {
-	case err == nil, errors.Is(err, unix.ENOENT):
-		return true, nil
-	case errors.Is(err, unix.EBUSY):
-		return false, nil
-	}
-	return false, fmt.Errorf("cannot remove the record of lease %s: %w", lease, err)
+	return kernelError(err)
 }
 
-// Processes lists the processes of a lease and all that descend from them, wherever they are, in ascending order.
-func (r *Record) Processes(lease string) ([]int, error) {
-	if r == nil {
-		return nil, nil
-	}
-	b, err := boundedread.Trusted(filepath.Join(r.cgroup(lease), procs), boundedread.IDs)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return nil, nil // It was removed.
-	}
+// Members returns the start time of each recorded process, by lease and pid, in clock ticks since boot.
+func (r *Record) Members() (map[string]map[int]uint64, error) {
+	all, err := r.entries()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the record of lease %s: %w", lease, err)
+		return nil, err
 	}
-	var pids []int
-	for line := range strings.Lines(string(b)) {
-		pid, err := strconv.Atoi(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the record of lease %s: %w", lease, err)
-		}
-		if pid > 0 { // 0 is a process of another pid namespace.
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
-}
-
-// Leases lists the leases that have a record, also those of earlier daemons.
-func (r *Record) Leases() ([]string, error) {
-	if r == nil {
-		return nil, nil
-	}
-	entries, _, err := boundedread.Entries(r.dir, boundedread.Files)
+	missed, err := r.exit.missed()
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the recorded leases: %w", err)
+		return nil, fmt.Errorf("cannot read how many ends of processes were missed: %w", err)
 	}
-	var out []string
-	for _, e := range entries {
-		if e.IsDir() {
-			out = append(out, e.Name())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// The kernel ends what it recorded itself. What Add records may be written when its process has just ended.
+	if missed != r.missed {
+		for pid := range all {
+			r.unsure[pid] = true
 		}
+		r.missed = missed
+	}
+	for pid := range r.unsure {
+		e, recorded := all[pid]
+		if recorded {
+			if start, err := procfs.Start(pid); err == nil && e.of(start) {
+				continue
+			}
+			if err := r.remove(pid); err != nil {
+				return nil, err
+			}
+		}
+		delete(all, pid)
+		delete(r.unsure, pid)
+	}
+	out := map[string]map[int]uint64{}
+	for pid, e := range all {
+		lease := e.lease()
+		if out[lease] == nil {
+			out[lease] = map[int]uint64{}
+		}
+		out[lease][pid] = e.Start / nanosecondsPerTick
 	}
 	return out, nil
 }
 
-// procs lists the processes of a cgroup, and takes those that are written to it.
-const procs = "cgroup.procs"
-
-func (r *Record) cgroup(lease string) string { return filepath.Join(r.dir, lease) }
-
-func place(dir string, pid int) error {
-	return os.WriteFile(filepath.Join(dir, procs), []byte(strconv.Itoa(pid)), 0) // The kernel has created the file.
-}
-
-func mkdir(dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+// Lost counts the processes of leases that were not recorded since the record began: there was no room, or the kernel did not run a
+// program.
+func (r *Record) Lost() (uint64, error) {
+	var lost uint64
+	err := r.lost.Lookup(uint32(0), &lost)
+	missed, e := r.fork.missed()
+	if err = errors.Join(err, e); err != nil {
+		return 0, fmt.Errorf("cannot read how many processes of leases were not recorded: %w", kernelError(err))
 	}
-	return nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return lost + missed + r.noRoom, nil
 }
+
+// entries reads the whole record. An entry that is there all the time is read.
+func (r *Record) entries() (map[int]entry, error) {
+	const chunk = 1024 // more than a bucket of the kernel's table ever has
+	var cursor ebpf.MapBatchCursor
+	pids, values := make([]uint32, chunk), make([]entry, chunk)
+	all := map[int]entry{}
+	for {
+		n, err := r.members.BatchLookup(&cursor, pids, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("cannot read the record of the processes of leases: %w", kernelError(err))
+		}
+		for i := range n {
+			all[int(pids[i])] = values[i]
+		}
+		if err != nil {
+			return all, nil
+		}
+	}
+}
+
+func (e entry) lease() string { return strings.TrimRight(string(e.Lease[:]), "\x00") }
+
+// of reports whether the entry is of the process that started at this time.
+func (e entry) of(start uint64) bool { return e.Start/nanosecondsPerTick == start }

@@ -7,33 +7,24 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"slices"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-func TestFindMount(t *testing.T) {
-	const before = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-	for _, c := range []struct{ name, text, want string }{
-		{"none", before, ""},
-		{"another name", before + "31 24 0:27 / /a rw - cgroup cgroup rw,xattr,name=systemd\n", ""},
-		{"a longer name", before + "31 24 0:27 / /a rw - cgroup cgroup rw,name=gpushare2\n", ""},
-		{"a part of it", before + "31 24 0:27 /l1 /a rw - cgroup cgroup rw,name=gpushare\n", ""},
-		{"a tmpfs with the option", before + "31 24 0:27 / /a rw - tmpfs tmpfs rw,name=gpushare\n", ""},
-		{"it", before + "31 24 0:27 / /run/a rw,nosuid - cgroup cgroup rw,name=gpushare\n", "/run/a"},
-		{"no fields", "x\n - cgroup\n", ""},
-	} {
-		if got, ok := findMount(c.text); got != c.want || ok != (c.want != "") {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
-	}
-}
+// opened opens a record that is not pinned.
+func opened(t *testing.T) *Record { return reopened(t, "", maxRoom) }
 
-func open(t *testing.T) *Record {
+func reopened(t *testing.T, dir string, room uint32) *Record {
 	t.Helper()
-	r, err := Open(fmt.Sprint("test-", os.Getpid(), "-", strings.ToLower(t.Name())))
+	r, err := open(dir, room)
 	if errors.Is(err, fs.ErrPermission) {
 		t.Skip("needs root: ", err)
 	}
@@ -41,15 +32,36 @@ func open(t *testing.T) *Record {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		leases, err := r.Leases()
-		for _, id := range leases {
-			err = errors.Join(err, r.Release(id))
-		}
-		if err = errors.Join(err, r.Close()); err != nil {
+		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return r
+}
+
+// members are the recorded processes of a lease.
+func members(t *testing.T, r *Record, lease string) map[int]uint64 {
+	t.Helper()
+	all, err := r.Members()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[lease]
+}
+
+// bpffs mounts a BPF file system and returns the directory of a record in it.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	at := t.TempDir()
+	if err := unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		t.Skip("mounting a BPF file system needs root: ", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(at, "gpushare")
 }
 
 // shell starts a script that prints a line with the pid of its last descendant and then waits for its input to end.
@@ -81,9 +93,9 @@ func shell(t *testing.T, script string) (cmd *exec.Cmd, start func() int) {
 	}
 }
 
-// A descendant is recorded although its parents have ended and it is in a session of its own.
+// A descendant is recorded although its parents have ended and it is in a session of its own, with its start time.
 func TestDescendantsRemainRecorded(t *testing.T) {
-	r := open(t)
+	r := opened(t)
 	cmd, start := shell(t, "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 60 >/dev/null\" & '; sleep 60")
 	undo, err := r.Add("one", cmd.Process.Pid)
 	if err != nil {
@@ -94,43 +106,228 @@ func TestDescendantsRemainRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // It was killed.
-	if pids, err := r.Processes("one"); err != nil || !slices.Contains(pids, grandchild) || slices.Contains(pids, cmd.Process.Pid) {
-		t.Errorf("%d and not %d is recorded: %v, %v", grandchild, cmd.Process.Pid, pids, err)
+	all := members(t, r, "one")
+	began, err := procfs.Start(grandchild)
+	if err != nil || all[grandchild] != began || began == 0 {
+		t.Errorf("%d, which started at %d, is recorded: %v, %v", grandchild, began, all, err)
 	}
-	if removed, err := r.Remove("one"); removed || err != nil {
-		t.Errorf("it was removed with a process: %v, %v", removed, err)
-	}
-	// Another daemon with the same name reads the same record.
-	again, err := Open(strings.TrimPrefix(r.dir, r.top+"/"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pids, err := again.Processes("one"); err != nil || !slices.Contains(pids, grandchild) {
-		t.Errorf("%v, %v", pids, err)
-	}
-	if ids, err := again.Leases(); err != nil || !slices.Equal(ids, []string{"one"}) {
-		t.Errorf("%v, %v", ids, err)
-	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
+	if _, still := all[cmd.Process.Pid]; still {
+		t.Errorf("%d has ended and is recorded: %v", cmd.Process.Pid, all)
 	}
 	if err := undo(); err != nil {
 		t.Error(err)
 	}
-	if ids, err := r.Leases(); err != nil || len(ids) > 0 {
-		t.Errorf("undone: %v, %v", ids, err)
+	if all, err := r.Members(); err != nil || len(all) > 0 {
+		t.Errorf("undone: %v, %v", all, err)
+	}
+}
+
+// What is pinned is continued by the kernel when no daemon runs, and read by the next one.
+func TestARecordOutlivesItsDaemon(t *testing.T) {
+	dir := bpffs(t)
+	first, err := open(dir, maxRoom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Begins {
+		t.Error("the first one says that there was a record before")
+	}
+	cmd, start := shell(t, "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 60 >/dev/null\" & '; sleep 60")
+	if _, err := first.Add("one", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	grandchild := start()
+	_, _ = cmd.Process.Kill(), cmd.Wait()
+	second := reopened(t, dir, maxRoom)
+	all := members(t, second, "one")
+	if all[grandchild] == 0 || all[cmd.Process.Pid] != 0 || second.Begins {
+		t.Errorf("%d is recorded, begins %t: %v", grandchild, second.Begins, all)
+	}
+	third, err := open(dir, maxRoom) // The programs of both run for a moment.
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid := range all {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // It may have ended.
+	}
+	await(t, "an ended process is still recorded", func() bool { return len(members(t, third, "one")) == 0 })
+	if err := third.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record of no process is still pinned: %v", err)
+	}
+}
+
+// A record of which a part is missing, or of another layout, has a gap: it begins again.
+func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
+	for _, name := range pinNames() {
+		t.Run(name, func(t *testing.T) {
+			dir := bpffs(t)
+			first, err := open(dir, maxRoom)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := first.Add("one", os.Getpid()); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+			r := reopened(t, dir, maxRoom)
+			if all, err := r.Members(); err != nil || !r.Begins || len(all) > 0 {
+				t.Errorf("begins %t: %v, %v", r.Begins, all, err)
+			}
+		})
+	}
+}
+
+// A process that has no room is counted, whoever starts it, and may run.
+func TestProcessesWithoutRoomAreCounted(t *testing.T) {
+	r := reopened(t, "", 1)
+	cmd, start := shell(t, "sleep 60 >/dev/null & sleep 60 >/dev/null & echo $!; wait")
+	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	lost := func() uint64 {
+		n, err := r.Lost()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if lost() != 0 {
+		t.Errorf("%d are lost", lost())
+	}
+	start()
+	if n := lost(); n != 2 {
+		t.Errorf("%d are lost, 2 have started", n)
+	}
+	other, _ := shell(t, "sleep 60")
+	if _, err := r.Add("two", other.Process.Pid); err != nil {
+		t.Error("it must run: ", err)
+	}
+	if n := lost(); n != 3 {
+		t.Errorf("%d are lost", n)
+	}
+	if all, err := r.Members(); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// The record of a process lasts until its last thread ends, and over an execve by another thread than the first, which takes its pid.
+func TestThreads(t *testing.T) {
+	r := opened(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), threadsEnv+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Write([]byte("go\n")); err != nil { // It ends its first thread, starts a process, and executes a program in another.
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for _, what := range []string{"of a process whose first thread has ended", "of a process after execve by another thread"} {
+		if !lines.Scan() {
+			t.Fatal(lines.Err())
+		}
+		child := 0
+		if _, err := fmt.Sscan(lines.Text(), &child); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) })
+		all := members(t, r, "one")
+		if all[child] == 0 || all[cmd.Process.Pid] == 0 {
+			t.Errorf("the child %d %s, and %d, are recorded: %v", child, what, cmd.Process.Pid, all)
+		}
+	}
+}
+
+// threadsEnv makes this program the process of TestThreads.
+const threadsEnv = "GPUSHARE_TEST_THREADS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(threadsEnv) != "" {
+		endFirstThread()
+	}
+	os.Exit(m.Run())
+}
+
+// endFirstThread ends the first thread, and executes a program in another one.
+func endFirstThread() {
+	ended := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		<-ended
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		for { // The first thread is a zombie when it has ended.
+			if st, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", os.Getpid())); err == nil && strings.Contains(string(st), ") Z ") {
+				break
+			}
+			runtime.Gosched()
+		}
+		pid, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "60"}, &syscall.ProcAttr{Env: os.Environ()})
+		if err == nil {
+			fmt.Println(pid)
+			err = syscall.Exec("/bin/sh", []string{"sh", "-c", "sleep 60 >/dev/null & echo $!; wait"}, nil)
+		}
+		fmt.Println(err)
+	}()
+	runtime.LockOSThread()
+	close(ended)
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+// A record of a process that ended while it was recorded does not become that of another process with its pid.
+func TestAStaleEntryEnds(t *testing.T) {
+	r := opened(t)
+	cmd, _ := shell(t, "sleep 60")
+	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	var e entry
+	if err := r.members.Lookup(uint32(cmd.Process.Pid), &e); err != nil {
+		t.Fatal(err)
+	}
+	e.Start -= nanosecondsPerTick // It was another one.
+	if err := r.members.Put(uint32(cmd.Process.Pid), e); err != nil {
+		t.Fatal(err)
+	}
+	if all := members(t, r, "one"); len(all) > 0 {
+		t.Errorf("%v", all)
+	}
+	if all, err := r.entries(); err != nil || len(all) > 0 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 
 // A process of a lease that gets another lease is recorded for that one, and for the first again if that fails.
 func TestOneLeaseInAnother(t *testing.T) {
-	r := open(t)
+	r := opened(t)
 	cmd, _ := shell(t, "sleep 60")
 	pid := cmd.Process.Pid
 	recorded := func(id string, want bool) {
 		t.Helper()
-		if pids, err := r.Processes(id); err != nil || slices.Contains(pids, pid) != want {
-			t.Errorf("%s: %v, %v", id, pids, err)
+		if all := members(t, r, id); (all[pid] != 0) != want {
+			t.Errorf("%s: %v", id, all)
 		}
 	}
 	if _, err := r.Add("outer", pid); err != nil {
@@ -146,38 +343,75 @@ func TestOneLeaseInAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorded("outer", true)
-	if removed, err := r.Remove("inner"); !removed || err != nil {
-		t.Errorf("%v, %v", removed, err)
+	if err := r.Release("outer"); err != nil {
+		t.Fatal(err)
 	}
+	recorded("outer", false)
 }
 
 func TestAddAProcessThatHasEnded(t *testing.T) {
-	r := open(t)
+	r := opened(t)
 	if _, err := r.Add("one", 1<<30); err == nil {
 		t.Error("a process that does not exist is recorded")
 	}
-	if pids, err := r.Processes("one"); err != nil || len(pids) > 0 {
-		t.Errorf("%v, %v", pids, err)
+	if all := members(t, r, "one"); len(all) > 0 {
+		t.Errorf("%v", all)
 	}
 }
 
-func TestNoRecord(t *testing.T) {
-	var r *Record
-	undo, err := r.Add("one", 1)
-	if err != nil || undo() != nil || r.Release("one") != nil || r.Close() != nil {
-		t.Error("without a record nothing happens")
+// Processes of others are not recorded, however many start and end.
+func TestOtherProcessesAreNotRecorded(t *testing.T) {
+	r := opened(t)
+	if out, err := exec.Command("sh", "-c", "i=0; while [ $i -lt 300 ]; do (exit 0) & i=$((i+1)); done; wait").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	if pids, err := r.Processes("one"); err != nil || pids != nil {
-		t.Error("without a record nothing is known")
+	if all, err := r.Members(); err != nil || len(all) > 0 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 
-// BenchmarkProcesses measures what a pass reads for one lease of 50 processes.
-func BenchmarkProcesses(b *testing.B) {
-	r, err := Open(fmt.Sprint("bench-", os.Getpid()))
+// No other program sees the record: what a process of the host has in its cgroups and mounts is what it had.
+func TestTheRecordIsNotVisible(t *testing.T) {
+	seen := func() string {
+		var all []byte
+		for _, name := range []string{"cgroup", "mountinfo"} {
+			b, err := os.ReadFile("/proc/self/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, b...)
+		}
+		return string(all)
+	}
+	before := strings.Count(seen(), "gpushare")
+	r := opened(t)
+	if _, err := r.Add("one", os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	if after := strings.Count(seen(), "gpushare"); after > before {
+		t.Errorf("it is seen:\n%s", seen())
+	}
+	if err := r.Release("one"); err != nil {
+		t.Error(err)
+	}
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for until := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// BenchmarkMembers measures what a pass reads for 50 processes of a lease.
+func BenchmarkMembers(b *testing.B) {
+	r, err := Open("")
 	if err != nil {
 		b.Skip("needs root: ", err)
 	}
+	defer r.Close()
 	cmd := exec.Command("sh", "-c", "read -r x; for i in $(seq 49); do sleep 60 & done; echo; wait")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, _ := cmd.StdinPipe()
@@ -188,12 +422,6 @@ func BenchmarkProcesses(b *testing.B) {
 	defer func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait() // It was killed.
-		for until := time.Now().Add(5 * time.Second); time.Now().Before(until); {
-			if removed, _ := r.Remove("one"); removed {
-				break
-			}
-		}
-		_ = r.Close() // The result does not depend on it.
 	}()
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
 		b.Fatal(err)
@@ -203,8 +431,8 @@ func BenchmarkProcesses(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if pids, err := r.Processes("one"); err != nil || len(pids) != 50 {
-			b.Fatal(len(pids), err)
+		if all, err := r.Members(); err != nil || len(all["one"]) != 50 {
+			b.Fatal(len(all["one"]), err)
 		}
 	}
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
-	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -107,6 +106,9 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	if err := n.StartSim(ctx); err != nil {
+		return err
+	}
+	if err := n.mountBPF(); err != nil {
 		return err
 	}
 	return n.StartDaemon(ctx)
@@ -206,20 +208,35 @@ func (n *Node) dropSubtree() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return errors.Join(t.Destroy(ctx), dropRecord(n.Subtree()))
+	return t.Destroy(ctx)
 }
 
-// dropRecord removes what is recorded of the leases of a node, whose processes have ended.
-func dropRecord(name string) error {
-	r, err := descent.Open(name)
-	if err != nil {
-		return nil // There is none without root.
+// RecordDir is where the kernel's record of the processes of leases is pinned.
+func (n *Node) RecordDir() string { return filepath.Join(n.bpf(), n.Subtree()) }
+
+func (n *Node) bpf() string { return filepath.Join(n.Root(), "sys/fs/bpf") }
+
+// mountBPF mounts the BPF file system of the node, as systemd does on a host. Without root there is none.
+func (n *Node) mountBPF() error {
+	if os.Geteuid() != 0 {
+		return nil
 	}
-	ids, err := r.Leases()
-	for _, id := range ids {
-		err = errors.Join(err, r.Release(id))
+	if err := os.MkdirAll(n.bpf(), 0o755); err != nil {
+		return fmt.Errorf("cannot create a directory: %w", err)
 	}
-	return errors.Join(err, r.Close())
+	if err := unix.Mount("bpf", n.bpf(), "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("cannot mount the BPF file system: %w", err)
+	}
+	return nil
+}
+
+// unmountBPF ends the record, too.
+func (n *Node) unmountBPF() error {
+	err := unix.Unmount(n.bpf(), unix.MNT_DETACH)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
+		return nil // None is mounted.
+	}
+	return err
 }
 
 // LogFile is the log of the daemon, over all its runs.
@@ -302,7 +319,7 @@ func (n *Node) Close() error {
 	if n.daemon != nil {
 		n.daemon.end(syscall.SIGTERM, 10*time.Second)
 	}
-	errs = append(errs, n.endThaw(), n.endServices(), n.dropSubtree())
+	errs = append(errs, n.endThaw(), n.endServices(), n.dropSubtree(), n.unmountBPF())
 	if n.sim != nil {
 		n.sim.end(syscall.SIGTERM, 5*time.Second)
 	}

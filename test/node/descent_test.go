@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/harness"
 )
@@ -198,15 +200,20 @@ func TestRecordEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	n := escapeNode(t)
 	job, id := begin(t, n, "red", "part", become+"sleep 60")
-	record := recordOf(t, job.PID(), id)
+	if !slices.Contains(recorded(t, n, id), job.PID()) {
+		t.Fatalf("pid %d is not recorded: %v", job.PID(), recorded(t, n, id))
+	}
 	if out := n.CLI(soon(t), "lease", "stop", id); out.Code != 0 {
 		t.Fatal(out)
 	}
 	if err := harness.Await(soon(t), 10*time.Millisecond, "the lease is still recorded", func() (bool, error) {
-		ids, err := record.Leases()
-		return !slices.Contains(ids, id), err
+		return len(recorded(t, n, id)) == 0, nil
 	}); err != nil {
 		t.Error(err)
+	}
+	n.StopDaemon()
+	if _, err := os.Stat(n.RecordDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a record of no process is pinned: %v", err)
 	}
 }
 
@@ -218,13 +225,13 @@ func TestProcessesOfALeaseAreRecordedLater(t *testing.T) {
 	begins := filepath.Join(t.TempDir(), "begins")
 	open(t, filepath.Dir(begins))
 	x := startEscape(t, n, `while ! [ -e `+begins+` ]; do sleep 0.02; done; setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here"; exec sleep 60`)
-	record := recordOf(t, x.job.PID(), x.id)
-	if err := record.Release(x.id); err != nil {
+	record := pinnedRecord(t, n)
+	pid := uint32(x.job.PID())
+	if err := record.Delete(pid); err != nil {
 		t.Fatal(err)
 	}
 	if err := harness.Await(soon(t), 10*time.Millisecond, "its process is not recorded again", func() (bool, error) {
-		pids, err := record.Processes(x.id)
-		return slices.Contains(pids, x.job.PID()), err
+		return slices.Contains(recorded(t, n, x.id), x.job.PID()), nil
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -236,26 +243,135 @@ func TestProcessesOfALeaseAreRecordedLater(t *testing.T) {
 	x.awaitEnded("the descendant", child, began)
 }
 
-// recordOf opens the record in which a process of a lease is.
-func recordOf(t *testing.T, pid int, id string) *descent.Record {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		t.Fatal(err)
+// A record that ended with its daemon, because it could not be pinned, is a condition that names the leases from before; it passes with
+// them. What was inside when the daemon started is found when it leaves.
+func TestALeaseFromBeforeTheRecord(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	x := startEscape(t, n, `setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here" ; exec sleep 60`)
+	child := x.pids()[0]
+	n.KillDaemon()
+	entries, err := os.ReadDir(n.RecordDir())
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("the record is not pinned: %v, %v", entries, err)
 	}
-	_, after, _ := strings.Cut(string(b), ":name=gpushare:/")
-	top, rest, _ := strings.Cut(after, "/")
-	if !strings.HasPrefix(rest, id+"\n") {
-		t.Fatalf("pid %d is not recorded for %s: %s", pid, id, b)
-	}
-	record, err := descent.Open(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := record.Close(); err != nil {
-			t.Error(err)
+	for _, e := range entries {
+		if err := os.Remove(filepath.Join(n.RecordDir(), e.Name())); err != nil {
+			t.Fatal(err)
 		}
-	})
-	return record
+	}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	condition := func() string {
+		for _, c := range status(t, n).Node.Conditions {
+			if c.Kind == "escape" {
+				return c.Message
+			}
+		}
+		return ""
+	}
+	if err := harness.Await(soon(t), 10*time.Millisecond, "no condition names the lease", func() (bool, error) {
+		return strings.Contains(condition(), "they started before the record: "+x.id), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := harness.Await(soon(t), 10*time.Millisecond, "the process inside is not recorded", func() (bool, error) {
+		return slices.Contains(recorded(t, n, x.id), child), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	x.move(child)
+	x.awaitEnded("the descendant", child, began)
+	x.job.Kill()
+	if err := harness.Await(soon(t), 10*time.Millisecond, "the condition remains", func() (bool, error) { return condition() == "", nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+// No other program of the host sees that the daemon runs and follows the processes of leases, in what it reads of its own cgroups and
+// mounts. Slurm, among others, reads both and does not start next to a hierarchy that it does not know.
+func TestNothingOfTheDaemonIsInCgroupsAndMountsOfOthers(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("leases are cgroups only for root")
+	}
+	unified(t)
+	other := exec.Command("cat") // It runs before the daemon does.
+	in, err := other.StdinPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = in.Close(), other.Wait() })
+	// Tests that run in parallel have mounts of their own, whose directories are those of their nodes.
+	seen := func(n *harness.Node) (found []string) {
+		for _, name := range []string{"cgroup", "mountinfo"} {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", other.Process.Pid, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(b)) {
+				if strings.Contains(line, "gpushare") && (name == "cgroup" || strings.Contains(line, n.Dir)) {
+					found = append(found, name+": "+line)
+				}
+			}
+		}
+		return found
+	}
+	n := start(t, quick)
+	n.StopDaemon()
+	before := seen(n)
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, shared)
+	job, id := begin(t, n, "red", "part", become+"sleep 60")
+	if !slices.Contains(recorded(t, n, id), job.PID()) {
+		t.Errorf("pid %d is not recorded", job.PID())
+	}
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", job.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(own)) {
+		if strings.Contains(line, n.Subtree()) && !strings.HasPrefix(line, "0::") {
+			t.Errorf("a process of a lease is in a cgroup of another hierarchy: %s", line)
+		}
+	}
+	if after := seen(n); !slices.Equal(before, after) {
+		t.Errorf("before the daemon ran it was %q, now it is %q", before, after)
+	}
+}
+
+// pinnedRecord opens the kernel's record of a node.
+func pinnedRecord(t *testing.T, n *harness.Node) *ebpf.Map {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(n.RecordDir(), "members"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// recorded lists the processes that the kernel has recorded for a lease.
+func recorded(t *testing.T, n *harness.Node, id string) (pids []int) {
+	t.Helper()
+	m := pinnedRecord(t, n)
+	var pid uint32
+	var entry [48]byte
+	all := m.Iterate()
+	for all.Next(&pid, &entry) {
+		if strings.TrimRight(string(entry[8:]), "\x00") == id {
+			pids = append(pids, int(pid))
+		}
+	}
+	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) { // Others end meanwhile.
+		t.Fatal(err)
+	}
+	return pids
 }
