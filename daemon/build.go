@@ -42,6 +42,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/exits"
 	"github.com/gpushare/gpushare/internal/kernellog"
@@ -265,6 +266,9 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Bypass: escape.Bypass{Clients: supervisor, Stopper: d.stopper},
 	}
 	d.escapes.NoDescent = h.NoDescent
+	if h.Former {
+		d.escapes.FormerMounts = descent.FormerMounts
+	}
 	if h.Descent != nil { // A nil record must stay a nil interface.
 		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.NotKept
 	}

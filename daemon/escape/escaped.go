@@ -137,6 +137,7 @@ func (e *Escapes) escapedLoop(ctx context.Context) {
 
 // endEscaped finds and kills the processes that belong to a lease and run outside of it.
 func (e *Escapes) endEscaped(ctx context.Context) error {
+	e.updateFormer()
 	h, ok := e.Attribution.Hierarchy()
 	enforcing := ok && e.State.Desired().Enforcing()
 	x := &e.Escaped

@@ -33,6 +33,8 @@ type Escapes struct {
 	NoDescent      error         // why
 	RecordBegins   bool          // it has nothing from before this daemon
 	NotKept        error         // why it ends with this daemon; nil: it does not
+	// FormerMounts lists the cgroup hierarchies of an earlier version that are mounted; nil: there were none at the start.
+	FormerMounts func() ([]string, error)
 
 	UserName func(uid int) string // nil: users are not named
 	// Changed is called when a place was closed to leases, or opened again, because of a process of no lease. The lease table must know

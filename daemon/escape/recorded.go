@@ -59,11 +59,11 @@ func (e *Escapes) searchRecorded(h cgroup.Hierarchy) (found []escapedProcess, li
 	}
 	if len(x.partial) > 0 {
 		e.followRecorded()
-		looked, _, err := e.searchByLooking(h)
+		more, _, err := e.searchByLooking(h)
 		if err != nil {
 			return nil, nil, err
 		}
-		found = append(found, looked...)
+		found = append(found, more...)
 	}
 	slices.SortFunc(found, func(a, b escapedProcess) int { return cmp.Compare(a.pid, b.pid) })
 	return slices.CompactFunc(found, func(a, b escapedProcess) bool { return a.pid == b.pid }), s.inside, nil
@@ -97,7 +97,7 @@ func outside(id string, members map[int]uint64, inside []int, stat func(int) (pr
 }
 
 // recordMissing records the processes inside a lease that are not recorded: they started before there was a record, are from an
-// earlier version, or there was no room. A process that forks while it is read may be new and recorded.
+// earlier version, or the record was full. A process that forks while it is read may be new and recorded.
 func (e *Escapes) recordMissing(id string, inside []int, recorded map[int]uint64) error {
 	missing := added(slices.Sorted(maps.Keys(recorded)), inside)
 	if len(missing) == 0 {
@@ -187,4 +187,23 @@ func listed(ids []string) string {
 		return strings.Join(ids, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+}
+
+// updateFormer reports hierarchies of an earlier version until they are unmounted, also on a node that is only observed.
+func (e *Escapes) updateFormer() {
+	if e.FormerMounts == nil {
+		return
+	}
+	mounts, err := e.FormerMounts()
+	if err != nil {
+		e.Log.Warn("cannot look for what an earlier version has mounted", "error", err)
+		return
+	}
+	if len(mounts) == 0 {
+		e.Conditions.Clear("hierarchy", "")
+		e.FormerMounts = nil // No version mounts them any more.
+		return
+	}
+	e.Conditions.Set("hierarchy", "", "every process of the host has the cgroup hierarchies of an earlier version, next to which Slurm does not start: "+strings.Join(mounts, ", "),
+		"'umount "+strings.Join(mounts, " ")+"'")
 }

@@ -291,8 +291,8 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 			for range 2 {
 				pass(c.message)
 			}
-			if looks := !e.Escaped.tracker.empty() || e.Escaped.tracker.pass > 0; looks != (c.message != "") {
-				t.Errorf("escaped processes are found by looking: %t", looks)
+			if searches := !e.Escaped.tracker.empty() || e.Escaped.tracker.pass > 0; searches != (c.message != "") {
+				t.Errorf("escaped processes are found by looking: %t", searches)
 			}
 			r.pids = nil // The lease has ended, and so have its processes.
 			for range 2 {
@@ -302,5 +302,25 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 				t.Errorf("it is still looked for: %+v", e.Escaped.leases)
 			}
 		})
+	}
+}
+
+// Hierarchies of an earlier version are a condition until they are unmounted, with the command, whether a spec is enforced or not.
+func TestConditionOfFormerMounts(t *testing.T) {
+	e, rep := escapesOnNothing(t)
+	e.State.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "observe"}}})
+	mounts := []string{"/run/gpushare/descent", "/run/gpushare/moves"}
+	e.FormerMounts = func() ([]string, error) { return mounts, nil }
+	for _, want := range []int{1, 1, 0, 0} {
+		if want == 0 {
+			mounts = nil
+		}
+		if err := e.endEscaped(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		found := rep.Conditions.List()
+		if len(found) != want || want > 0 && (found[0].Kind != "hierarchy" || found[0].Hint != "'umount /run/gpushare/descent /run/gpushare/moves'") {
+			t.Errorf("the conditions are %+v", found)
+		}
 	}
 }

@@ -47,6 +47,7 @@ type Host struct {
 	Descent     *descent.Record // of the processes in scopes; nil without one
 	NoDescent   error           // why there is none
 	NotKept     error           // why it ends with this process; nil: it does not
+	Former      bool            // hierarchies of an earlier version are mounted
 	Close       func()
 }
 
@@ -98,7 +99,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, o, log, events)
 	case cgroup.KindCgroupfs:
-		return h.onCgroupfs(ctx, o, supervisors, events)
+		return h.onCgroupfs(ctx, o, log, supervisors, events)
 	case cgroup.KindProcesses:
 	}
 	h.Port = h.Follow
@@ -124,7 +125,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.Front, h.Packaged = unitFront{a, o.Front}, true
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
-	h.openRecord(o)
+	h.openRecord(o, log)
 	// gpushare-thaw is a unit of its own, which the package installs.
 	if err := h.newFreezer(a, o); err != nil {
 		h.Close()
@@ -134,7 +135,12 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 }
 
 // openRecord opens the record of the processes that descend from those of leases.
-func (h *Host) openRecord(o Options) {
+func (h *Host) openRecord(o Options, log *slog.Logger) {
+	former, err := descent.FormerMounts()
+	if err = errors.Join(err, descent.EmptyFormer(former)); err != nil {
+		log.Warn("cannot remove the cgroups of an earlier version", "error", err)
+	}
+	h.Former = len(former) > 0
 	var pins string
 	pins, h.NotKept = descent.PinDir(o.HostRoot, o.CgroupRoot)
 	if h.Descent, h.NoDescent = descent.Open(pins); h.NoDescent != nil {
@@ -176,7 +182,7 @@ func countDevicePrograms(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Supervisors, events HostEvents) (*Host, error) {
+func (h *Host) onCgroupfs(ctx context.Context, o Options, log *slog.Logger, supervisors *launch.Supervisors, events HostEvents) (*Host, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: o.CgroupRoot})
 	if err != nil {
 		return nil, err
@@ -188,7 +194,7 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, supervisors *launch.Su
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
-	h.openRecord(o)
+	h.openRecord(o, log)
 	if err := h.newFreezer(t, o); err != nil {
 		return nil, err
 	}

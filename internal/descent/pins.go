@@ -32,14 +32,14 @@ func PinDir(hostRoot, name string) (string, error) {
 }
 
 // openMaps opens the pinned record and its counter, or makes new ones. begins: nothing was recorded before.
-func (r *Record) openMaps(room uint32) (begins bool, err error) {
+func (r *Record) openMaps(capacity uint32) (begins bool, err error) {
 	if r.dir != "" && r.openPinned() {
 		return false, nil
 	}
 	if err := unpin(r.dir); err != nil {
 		return true, err
 	}
-	if r.members, err = ebpf.NewMap(membersSpec(room)); err == nil {
+	if r.members, err = ebpf.NewMap(membersSpec(capacity)); err == nil {
 		r.lost, err = ebpf.NewMap(lostSpec())
 	}
 	if err == nil && r.dir != "" {

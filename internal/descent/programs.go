@@ -27,11 +27,11 @@ type entry struct {
 const entrySize = 8 + maxLease
 
 // membersSpec is the record: the entry of each process, by pid. It is allocated at once, so that a fork never waits for memory.
-func membersSpec(room uint32) *ebpf.MapSpec {
-	return &ebpf.MapSpec{Name: "gpushare_member", Type: ebpf.Hash, KeySize: 4, ValueSize: entrySize, MaxEntries: room}
+func membersSpec(capacity uint32) *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: "gpushare_member", Type: ebpf.Hash, KeySize: 4, ValueSize: entrySize, MaxEntries: capacity}
 }
 
-// lostSpec counts the processes for which there was no room.
+// lostSpec counts the processes for which the record was full.
 func lostSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: "gpushare_lost", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
 }
@@ -130,7 +130,7 @@ func forkProgram(l layout, members, lost *ebpf.Map) asm.Instructions {
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "end"),
-		asm.StoreImm(asm.RFP, keyAt, 0, asm.Word), // There is no room.
+		asm.StoreImm(asm.RFP, keyAt, 0, asm.Word), // It is full.
 	)
 	code = append(code, lookup(lost)...)
 	code = append(code, asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord))

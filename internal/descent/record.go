@@ -24,23 +24,23 @@ type Record struct {
 	members, lost *ebpf.Map
 	fork, exit    attached
 
-	mu     sync.Mutex   // guards the fields below
-	unsure map[int]bool // pids whose entry may be of a process that has ended: see Members
-	missed uint64       // ends that the kernel did not run the program for
-	noRoom uint64       // processes that Add had no room for
+	mu      sync.Mutex   // guards the fields below
+	unsure  map[int]bool // pids whose entry may be of a process that has ended: see Members
+	missed  uint64       // ends that the kernel did not run the program for
+	refused uint64       // processes that Add had no place for
 }
 
-// maxRoom bounds the processes of all leases that are recorded: 14 MiB of the kernel.
-const maxRoom = 1 << 17
+// maxMembers bounds the processes of all leases that are recorded: 14 MiB of the kernel.
+const maxMembers = 1 << 17
 
 // nanosecondsPerTick converts the start times of the kernel to those of /proc.
 const nanosecondsPerTick = 1_000_000_000 / procfs.Ticks
 
 // Open opens the record that is pinned in a directory, or begins it. With an empty name it is not pinned. It fails without root, in
 // another pid namespace than the first, and with a kernel that has no BPF or does not describe its types.
-func Open(dir string) (*Record, error) { return open(dir, maxRoom) }
+func Open(dir string) (*Record, error) { return open(dir, maxMembers) }
 
-func open(dir string, room uint32) (r *Record, err error) {
+func open(dir string, capacity uint32) (r *Record, err error) {
 	r = &Record{dir: dir, unsure: map[int]bool{}}
 	defer func() {
 		if err != nil {
@@ -54,7 +54,7 @@ func open(dir string, room uint32) (r *Record, err error) {
 	if err != nil {
 		return r, err
 	}
-	if r.Begins, err = r.openMaps(min(room, maxPIDs())); err != nil {
+	if r.Begins, err = r.openMaps(min(capacity, maxPIDs())); err != nil {
 		return r, err
 	}
 	if r.exit, err = attach("gpushare_exit", "sched_process_exit", exitProgram(at, r.members)); err != nil {
@@ -92,11 +92,11 @@ func inFirstNamespace() error {
 func maxPIDs() uint32 {
 	b, err := boundedread.Trusted("/proc/sys/kernel/pid_max", boundedread.Value)
 	if err != nil {
-		return maxRoom
+		return maxMembers
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
 	if err != nil || n == 0 {
-		return maxRoom
+		return maxMembers
 	}
 	return uint32(n)
 }
@@ -125,7 +125,7 @@ func (r *Record) Close() error {
 }
 
 // Add records a process, and what it starts from now on. undo records it, and what it started, as before. A process for which there is
-// no room counts as lost: it may run.
+// no place counts as lost: it may run.
 func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 	err = kernelError(r.members.Put(uint32(pid), e))
 	if errors.Is(err, unix.E2BIG) {
 		r.mu.Lock()
-		r.noRoom++
+		r.refused++
 		r.mu.Unlock()
 		return func() error { return r.move(lease, before) }, nil
 	}
@@ -253,7 +253,7 @@ func (r *Record) Members() (map[string]map[int]uint64, error) {
 	return out, nil
 }
 
-// Lost counts the processes of leases that were not recorded since the record began: there was no room, or the kernel did not run a
+// Lost counts the processes of leases that were not recorded since the record began: the record was full, or the kernel did not run a
 // program.
 func (r *Record) Lost() (uint64, error) {
 	var lost uint64
@@ -264,7 +264,7 @@ func (r *Record) Lost() (uint64, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return lost + missed + r.noRoom, nil
+	return lost + missed + r.refused, nil
 }
 
 // entries reads the whole record. An entry that is there all the time is read.

@@ -20,11 +20,11 @@ import (
 )
 
 // opened opens a record that is not pinned.
-func opened(t *testing.T) *Record { return reopened(t, "", maxRoom) }
+func opened(t *testing.T) *Record { return reopened(t, "", maxMembers) }
 
-func reopened(t *testing.T, dir string, room uint32) *Record {
+func reopened(t *testing.T, dir string, capacity uint32) *Record {
 	t.Helper()
-	r, err := open(dir, room)
+	r, err := open(dir, capacity)
 	if errors.Is(err, fs.ErrPermission) {
 		t.Skip("needs root: ", err)
 	}
@@ -125,7 +125,7 @@ func TestDescendantsRemainRecorded(t *testing.T) {
 // What is pinned is continued by the kernel when no daemon runs, and read by the next one.
 func TestARecordOutlivesItsDaemon(t *testing.T) {
 	dir := bpffs(t)
-	first, err := open(dir, maxRoom)
+	first, err := open(dir, maxMembers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,12 +141,12 @@ func TestARecordOutlivesItsDaemon(t *testing.T) {
 	}
 	grandchild := start()
 	_, _ = cmd.Process.Kill(), cmd.Wait()
-	second := reopened(t, dir, maxRoom)
+	second := reopened(t, dir, maxMembers)
 	all := members(t, second, "one")
 	if all[grandchild] == 0 || all[cmd.Process.Pid] != 0 || second.Begins {
 		t.Errorf("%d is recorded, begins %t: %v", grandchild, second.Begins, all)
 	}
-	third, err := open(dir, maxRoom) // The programs of both run for a moment.
+	third, err := open(dir, maxMembers) // The programs of both run for a moment.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
 	for _, name := range pinNames() {
 		t.Run(name, func(t *testing.T) {
 			dir := bpffs(t)
-			first, err := open(dir, maxRoom)
+			first, err := open(dir, maxMembers)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +180,7 @@ func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
 				t.Fatal(err)
 			}
-			r := reopened(t, dir, maxRoom)
+			r := reopened(t, dir, maxMembers)
 			if all, err := r.Members(); err != nil || !r.Begins || len(all) > 0 {
 				t.Errorf("begins %t: %v, %v", r.Begins, all, err)
 			}
@@ -188,8 +188,8 @@ func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
 	}
 }
 
-// A process that has no room is counted, whoever starts it, and may run.
-func TestProcessesWithoutRoomAreCounted(t *testing.T) {
+// A process for which the record has no place is counted, and may run.
+func TestProcessesBeyondTheCapacityAreCounted(t *testing.T) {
 	r := reopened(t, "", 1)
 	cmd, start := shell(t, "sleep 60 >/dev/null & sleep 60 >/dev/null & echo $!; wait")
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/internal/descent"
 	"github.com/gpushare/gpushare/internal/exits"
 	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/internal/terminal"
@@ -54,6 +55,7 @@ func acts() []act {
 			}
 			return []string{"CAP_SYS_ADMIN"}
 		}, cgroupWithRules, replaceRules},
+		{"record the processes of leases", always("CAP_SYS_ADMIN"), nothing, recordProcesses},
 		{"hear of the ends of processes", always("CAP_NET_ADMIN"), nothing, hearOfEnds},
 		{"signal a process of a tenant", always("CAP_KILL"), tenantProcess, signalProcess},
 		{"read which files a process of a tenant has open", always("CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"), tenantProcess, readOpenFiles},
@@ -110,6 +112,14 @@ func replaceRules(dir string) error {
 		return errors.New("nothing was written")
 	}
 	return err
+}
+
+func recordProcesses(string) error {
+	r, err := descent.Open("")
+	if err != nil {
+		return err
+	}
+	return r.Close()
 }
 
 func hearOfEnds(string) error {

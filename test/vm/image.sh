@@ -13,7 +13,7 @@
 set -euo pipefail
 out=$1
 suite=$2
-size=2000M
+size=2600M
 
 packages=(
 	systemd systemd-sysv udev dbus
@@ -30,6 +30,8 @@ packages=(
 	systemd-container          # machinectl
 	ansible-core python3-apt   # It applies the role of the collection to the guest itself.
 	bpftool strace             # Lists attached programs; and a tool of the attacker.
+	slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge # A scheduler next to the product. Started by its phase.
+	containerd runc            # The same.
 )
 
 if [ "$(id -u)" != 0 ]; then
@@ -102,6 +104,9 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
 	podman-auto-update.timer podman.socket podman-restart.service podman-clean-transient.service; do
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
+
+# A phase starts them.
+rm -f "$root"/etc/systemd/system/multi-user.target.wants/{munge,slurmctld,slurmd,containerd}.service
 
 # No reload and no login may start a unit that no check needs.
 mkdir -p "$root/etc/systemd/system-generators" "$root/etc/systemd/user-generators"

@@ -22,7 +22,7 @@ type boot struct {
 // boots are the boots of every system. A phase depends on the phases before it on its disk.
 func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "metrics", "mps-socket", "attack", "traced", "second-attack", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "rootless", "keep"}, false},
+		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "metrics", "mps-socket", "attack", "traced", "second-attack", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "rootless", "neighbours", "keep"}, false},
 		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}, false},
 		{"new", []string{"documents"}, true},
 	}

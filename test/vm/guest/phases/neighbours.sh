@@ -1,0 +1,183 @@
+# Other programs of the host next to the product: what they read of cgroups and mounts, Slurm in both orders, containerd and podman. What
+# an earlier version mounted goes with the upgrade.
+# checks: visible reader slurm_second slurm_first containerd podman former
+# seconds: 330
+
+. /opt/lab/guest/product.sh
+
+rootfs=/run/lab/rootfs
+
+# Everything that other programs of the host could see of the daemon: see the list in docs/install.md.
+seen() {
+	echo "# mounts"
+	cut -d' ' -f1-4 /proc/1/mounts
+	echo "# hierarchies"
+	cut -d: -f2 /proc/1/cgroup
+	echo "# sysctls"
+	sysctl -a 2>/dev/null | grep -vE '^(fs\.(dentry-state|file-nr|inode-(nr|state)|quota|aio-nr)|kernel\.(ns_last_pid|random\.|pty\.nr|tainted|perf_event_max_sample_rate)|net\.netfilter\.nf_conntrack_count|vm\.)'
+	echo "# modules"
+	cut -d' ' -f1 /proc/modules | sort
+	echo "# sockets"
+	ss -Hltunx | awk '$1 ~ /^(u_|tcp|udp)/ { print $1, $5 }' | sort -u
+	echo "# users"
+	getent passwd && getent group
+	echo "# files"
+	find /etc /run/cdi /run/systemd/generator /usr/lib/systemd -xdev 2>/dev/null | sort
+	echo "# audit"
+	auditctl -l 2>/dev/null || true
+	echo "# programs"
+	bpftool prog show | sed -n 's/^[0-9]*: *\([a-z_]*\) .*name \([^ ]*\).*/\1 \2/p' | sort -u
+	find /sys/fs/bpf -mindepth 1 | sort
+}
+
+# Stopped without a lease, and running with one: what differs is in the list.
+check_visible() {
+	local new
+	systemctl stop gpushared.service
+	seen >/run/lab/seen-before
+	systemctl start gpushared.service
+	until_true 60 answers
+	seen >/run/lab/seen-while
+	new=$(diff /run/lab/seen-before /run/lab/seen-while | sed -n 's/^[<>]/&/p' || true)
+	note "${new//$'\n'/; }"
+	new=$(grep -vE '^> (tracing gpushare_(fork|exit)|/run/cdi/gpushare-.*\.json|/sys/fs/bpf/gpushare(/(members|lost|fork|exit))?)$' <<<"$new" || true)
+	want "what the host has while the daemon runs, and is not in the list" "$new" ""
+	[ -e /sys/fs/bpf/gpushare/fork ] || die "the record of the processes of leases is not pinned: $(ls /sys/fs/bpf)"
+	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "escape" or .kind == "hierarchy") | .message] | join("; ")')" ""
+}
+
+# The libraries of runc and kubelet take a host for one with cgroup v2 alone if each process has one line, of the hierarchy 0, and no file
+# system of cgroup v1 is mounted. A lease runs meanwhile.
+check_reader() {
+	local f line n=0
+	[ -d "/proc/$(job vision dev)" ] || die "the lease has ended"
+	for f in /proc/[0-9]*/cgroup; do
+		line=$(cat "$f" 2>/dev/null) || continue # It has ended.
+		[[ $line == 0::/* && $line != *$'\n'* ]] || die "$f: $line"
+		n=$((n + 1))
+	done
+	want "mounts of cgroup v1" "$(awk '$3 == "cgroup"' /proc/mounts)" ""
+	note "$n processes"
+}
+
+slurm_conf() {
+	mkdir -p /etc/slurm /var/lib/slurm/slurmctld /var/lib/slurm/slurmd /var/log/slurm
+	chown slurm: /var/lib/slurm /var/lib/slurm/slurmctld /var/log/slurm
+	cat >/etc/slurm/slurm.conf <<-CONF
+		ClusterName=lab
+		SlurmctldHost=$(hostname)
+		SlurmUser=slurm
+		AuthType=auth/munge
+		StateSaveLocation=/var/lib/slurm/slurmctld
+		SlurmdSpoolDir=/var/lib/slurm/slurmd
+		SlurmctldPidFile=/run/slurmctld.pid
+		SlurmdPidFile=/run/slurmd.pid
+		SlurmctldLogFile=/var/log/slurm/slurmctld.log
+		SlurmdLogFile=/var/log/slurm/slurmd.log
+		ProctrackType=proctrack/cgroup
+		TaskPlugin=task/cgroup
+		JobAcctGatherType=jobacct_gather/none
+		AccountingStorageType=accounting_storage/none
+		MpiDefault=none
+		SelectType=select/cons_tres
+		SlurmdParameters=config_overrides
+		ReturnToService=2
+		MessageTimeout=90
+		BatchStartTimeout=90
+		NodeName=$(hostname) CPUs=2 RealMemory=500 State=UNKNOWN
+		PartitionName=all Nodes=ALL Default=YES MaxTime=1:00:00 State=UP
+	CONF
+	printf 'CgroupPlugin=cgroup/v2\nConstrainDevices=yes\n' >/etc/slurm/cgroup.conf
+	if [ ! -s /etc/munge/munge.key ]; then
+		head -c 1024 /dev/urandom >/etc/munge/munge.key
+		chown munge: /etc/munge/munge.key
+		chmod 0400 /etc/munge/munge.key
+	fi
+}
+node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
+# job_runs prints where a job of alice runs, with the node that Slurm drains if it cannot start one.
+job_runs() {
+	until_true 90 node_is_idle
+	(cd /tmp && timeout 120 runuser -u alice -- srun -t 1 sed -n 's/^0:://p' /proc/self/cgroup) 2>&1
+}
+want_job() {
+	local out
+	out=$(job_runs) || die "the job does not run: $out; $(tail -n 3 /var/log/slurm/slurmd.log)"
+	[[ $out == */job_*/step_0/* ]] || die "the job runs in: $out"
+	note "a job of Slurm $(slurmd -V | cut -d' ' -f2) runs in $out"
+}
+
+# The daemon runs, with leases, when slurmd starts.
+check_slurm_second() {
+	slurm_conf
+	active gpushared.service
+	systemctl start munge.service slurmctld.service
+	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
+	want_job
+}
+
+# slurmd runs when the daemon starts. A lease runs next to a job.
+check_slurm_first() {
+	local out
+	systemctl stop gpushared.service gpushared.socket
+	systemctl restart slurmd.service
+	systemctl start gpushared.socket gpushared.service
+	until_true 60 answers
+	want_job
+	out=$(as alice gpushare run -q -t vision --grant dev -- sed -n 's/^0:://p' /proc/self/cgroup 2>&1) || die "a lease does not start next to Slurm: $out"
+	[[ $out == /gpushare.slice/*/run ]] || die "the lease runs in $out"
+	want_job
+}
+
+make_rootfs() {
+	mkdir -p $rootfs/bin $rootfs/proc $rootfs/sys $rootfs/dev $rootfs/etc
+	cp /bin/busybox $rootfs/bin/
+}
+
+check_containerd() {
+	local out
+	make_rootfs
+	systemctl start containerd.service
+	out=$(timeout 120 ctr run --rm --rootfs $rootfs lab-neighbour /bin/busybox cat /proc/self/cgroup 2>&1) || die "a container does not run: $out"
+	want "the cgroup that the container sees" "$out" 0::/
+	systemctl stop containerd.service
+}
+
+check_podman() {
+	local out
+	make_rootfs
+	out=$(timeout 120 podman run --rm --network none --rootfs $rootfs /bin/busybox cat /proc/self/cgroup 2>&1) || die "a container does not run: $out"
+	want "the cgroup that the container sees" "$out" 0::/
+}
+
+# The hierarchies of an earlier version, with a process of a lease: slurmd does not start, which shows that the checks above can fail. A
+# restart of the daemon and the script of the package remove them, and the lease runs on.
+check_former() {
+	local at p
+	p=$(job vision dev)
+	for at in descent moves; do
+		mkdir -p /run/gpushare/$at
+	done
+	mount -t cgroup -o none,name=gpushare,nosuid,nodev,noexec cgroup /run/gpushare/descent
+	mount -t cgroup -o none,name=gpushare-moves,favordynmods,nosuid,nodev,noexec cgroup /run/gpushare/moves
+	mkdir -p /run/gpushare/descent/gpushare/lab-1
+	echo "$p" >/run/gpushare/descent/gpushare/lab-1/cgroup.procs
+	systemctl stop slurmd.service
+	! timeout 60 systemctl start slurmd.service || ! job_runs >/run/lab/job.out || die "Slurm runs jobs next to the hierarchies: this check tests nothing: $(cat /run/lab/job.out)"
+	grep -qi hybrid /var/log/slurm/slurmd.log || die "slurmd does not mind the hierarchies: $(tail -n 3 /var/log/slurm/slurmd.log)"
+	systemctl stop slurmd.service
+	systemctl restart gpushared.service
+	until_true 60 answers
+	[[ $(field '[.node.conditions[]? | select(.kind == "hierarchy") | .hint] | join("; ")') == *"umount /run/gpushare/"* ]] || die "no condition names the mounts"
+	/var/lib/dpkg/info/gpushare.postinst configure 1.0
+	want "mounts of cgroup v1" "$(awk '$3 == "cgroup"' /proc/mounts)" ""
+	want "the cgroups of the process of the lease" "$(wc -l <"/proc/$p/cgroup")" 1
+	until_true 60 answers
+	until_true 30 no_hierarchy_condition
+	systemctl reset-failed slurmd.service || true
+	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
+	want_job
+	systemctl stop slurmd.service slurmctld.service munge.service
+	rm -rf $rootfs
+}
+no_hierarchy_condition() { [ "$(field '[.node.conditions[]? | select(.kind == "hierarchy")] | length')" = 0 ]; }
