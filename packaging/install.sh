@@ -48,6 +48,8 @@ done
 for unit in "$here"/systemd/*; do
 	put_unit "$unit"
 done
+# Units of an earlier version. Slurm does not start next to what they mount.
+rm -f "$destdir$prefix"/lib/systemd/system/run-gpushare-descent.mount "$destdir$prefix"/lib/systemd/system/run-gpushare-moves.mount
 put 0755 "$here/generator/gpushare-generator" lib/systemd/system-generators/gpushare-generator
 put 0644 "$here/sysusers.d/gpushare.conf" lib/sysusers.d/gpushare.conf
 put 0644 "$here/tmpfiles.d/gpushare.conf" lib/tmpfiles.d/gpushare.conf

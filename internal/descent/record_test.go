@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/procfs"
@@ -434,5 +435,31 @@ func BenchmarkMembers(b *testing.B) {
 		if all, err := r.Members(); err != nil || len(all["one"]) != 50 {
 			b.Fatal(len(all["one"]), err)
 		}
+	}
+}
+
+// BenchmarkPrograms measures how long the programs make each fork and exit of processes that are of no lease.
+func BenchmarkPrograms(b *testing.B) {
+	r, err := Open("")
+	if err != nil {
+		b.Skip("needs root: ", err)
+	}
+	defer r.Close()
+	counting, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		b.Skip("the kernel does not count the time of programs: ", err)
+	}
+	defer counting.Close()
+	for b.Loop() {
+		if err := exec.Command("true").Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for name, a := range map[string]attached{"ns/fork": r.fork, "ns/exit": r.exit} {
+		s, err := a.program.Stats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), name)
 	}
 }

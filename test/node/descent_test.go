@@ -44,6 +44,23 @@ var forks = map[string]func(p *probe) (pid int, err error){
 		}
 		return cmd.Process.Pid, nil // It is not its child.
 	},
+	// The same among many that end at once.
+	"among many": func(*probe) (pid int, err error) {
+		out, err := exec.Command("sh", "-c", "for i in $(seq 60); do (exec true) & done; setsid sh -c 'setsid sleep 600 <&- >&- 2>&- & echo $!'; wait").Output()
+		if err == nil {
+			_, err = fmt.Sscan(string(out), &pid)
+		}
+		return pid, err
+	},
+	// It is the first process of a pid namespace, whose pids are others.
+	"pid namespace": func(*probe) (int, error) {
+		cmd := exec.Command("sleep", "600")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil
+	},
 	// The same from a process whose parent is init, or the user's service manager.
 	"sibling by an orphan": func(*probe) (pid int, err error) {
 		cmd := exec.Command("sh", "-c", `"$0" $$ &`, os.Args[0])
@@ -56,7 +73,7 @@ var forks = map[string]func(p *probe) (pid int, err error){
 	},
 }
 
-// escapes is how many processes leave in each of the three ways: 102 together.
+// escapes is how many processes leave in each way.
 const escapes = 34
 
 // fork starts processes, one for each round.
@@ -140,6 +157,9 @@ func TestEscapeOfADescendantThatWasNeverSeen(t *testing.T) {
 					})
 					outcomes <- outcome{time.Since(since), err}
 				}()
+			}
+			if out := x.job.Output(); left == 0 && strings.Contains(out, "operation not permitted") {
+				t.Skip("this host allows a user no namespace: ", out)
 			}
 			if left != escapes {
 				t.Fatalf("%d processes left the lease\n%s", left, x.job.Output())
