@@ -270,7 +270,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		d.escapes.FormerMounts = descent.FormerMounts
 	}
 	if h.Descent != nil { // A nil record must stay a nil interface.
-		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.NotKept
+		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.Descent.NotKept
 	}
 	d.leases = &leases.Leases{
 		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,

@@ -156,6 +156,12 @@ func (e *Escapes) updateConditions(enforcing bool) {
 		e.Conditions.Set("escape", "descent", "a process that leaves its lease "+mayBeMissed+e.NoDescent.Error(),
 			"close the GPUs to logins (node.isolation.logins: closed): then it is killed when it uses one; 'ls /sys/kernel/btf/vmlinux' shows whether the kernel describes its types")
 	}
+	if !enforcing || e.NotKept == nil {
+		e.Conditions.Clear("escape", "kept")
+	} else {
+		e.Conditions.Set("escape", "kept", "a process that leaves its lease while gpushared does not run "+mayBeMissed+e.NotKept.Error(),
+			"'mount -t bpf bpf /sys/fs/bpf', and 'systemctl restart gpushared'")
+	}
 	for _, c := range []struct{ why, key, hint string }{
 		{tooMany, "processes", "limit the processes of the tenant in the spec (tasks); 'gpushare lease list' shows the leases"},
 		{startedFirst, "earlier", "it passes when these leases have ended: 'gpushare lease list'"},
@@ -171,12 +177,7 @@ func (e *Escapes) updateConditions(enforcing bool) {
 			continue
 		}
 		slices.Sort(ids)
-		text, hint := c.why, c.hint
-		if c.why == startedFirst && e.NotKept != nil {
-			text += ", which ends with gpushared because " + e.NotKept.Error()
-			hint = "'mount -t bpf bpf /sys/fs/bpf', and restart gpushared; " + hint
-		}
-		e.Conditions.Set("escape", c.key, fmt.Sprintf("a process that leaves one of these leases %s%s: %s", mayBeMissed, text, listed(ids)), hint)
+		e.Conditions.Set("escape", c.key, fmt.Sprintf("a process that leaves one of these leases %s%s: %s", mayBeMissed, c.why, listed(ids)), c.hint)
 	}
 }
 

@@ -230,22 +230,24 @@ func TestConditionWithoutARecord(t *testing.T) {
 	e, rep := escapesOnNothing(t)
 	e.NoDescent = errors.New("the kernel has none")
 	for _, c := range []struct {
-		enforce api.OnOff
-		missing error
-		want    string
+		enforce          api.OnOff
+		missing, notKept error
+		want, hint       string
 	}{
-		{"on", e.NoDescent, "those that started it have ended: the kernel has none"},
-		{"observe", e.NoDescent, ""},
-		{"on", e.NoDescent, "the kernel has none"},
-		{"on", nil, ""},
+		{"on", e.NoDescent, nil, "those that started it have ended: the kernel has none", "logins: closed"},
+		{"observe", e.NoDescent, nil, "", ""},
+		{"on", e.NoDescent, nil, "the kernel has none", "logins: closed"},
+		{"on", nil, nil, "", ""},
+		{"on", nil, errors.New("nothing is mounted"), "while gpushared does not run may not be found, if those that started it have ended: nothing is mounted", "mount -t bpf bpf /sys/fs/bpf"},
+		{"observe", nil, errors.New("nothing is mounted"), "", ""},
 	} {
 		e.State.SetDesired(&state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: c.enforce}}})
-		e.NoDescent = c.missing
+		e.NoDescent, e.NotKept = c.missing, c.notKept
 		if err := e.endEscaped(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		found := rep.Conditions.List()
-		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, "logins: closed")) {
+		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, c.hint)) {
 			t.Errorf("enforce %s, missing: %v: the conditions are %+v", c.enforce, c.missing, found)
 		}
 	}
@@ -256,20 +258,18 @@ func TestConditionWithoutARecord(t *testing.T) {
 func TestConditionOfAPartialRecord(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		notKept       error
 		happen        func(e *Escapes, r *fakeRecord)
 		message, hint string
 	}{
-		{"nothing happened", nil, func(*Escapes, *fakeRecord) {}, "", ""},
-		{"processes are lost", nil, func(_ *Escapes, r *fakeRecord) { r.lost = 3 }, "their processes are more than are recorded at a time: a", "(tasks)"},
-		{"the record begins", nil, func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "they started before the record: a", "gpushare lease list"},
-		{"the record is not kept", errors.New("nothing is mounted"), func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "which ends with gpushared because nothing is mounted: a", "mount -t bpf"},
+		{"nothing happened", func(*Escapes, *fakeRecord) {}, "", ""},
+		{"processes are lost", func(_ *Escapes, r *fakeRecord) { r.lost = 3 }, "their processes are more than are recorded at a time: a", "(tasks)"},
+		{"the record begins", func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "they started before the record: a", "gpushare lease list"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, rep := escapesOnNothing(t)
 			const ended = 1 << 30 // no process has this pid
 			r := &fakeRecord{pids: []int{ended}}
-			e.Descent, e.NotKept, e.Escaped.Since = r, c.notKept, time.Now()
+			e.Descent, e.Escaped.Since = r, time.Now()
 			before := e.Escaped.Since.Add(-time.Hour)
 			e.Note(&lease.Lease{ID: "a", Started: &before, Process: lease.Process{PID: ended, Start: 1}, Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"}})
 			pass := func(want string) {

@@ -46,7 +46,6 @@ type Host struct {
 	Programs    Programs
 	Descent     *descent.Record // of the processes in scopes; nil without one
 	NoDescent   error           // why there is none
-	NotKept     error           // why it ends with this process; nil: it does not
 	Former      bool            // hierarchies of an earlier version are mounted
 	Close       func()
 }
@@ -141,9 +140,8 @@ func (h *Host) openRecord(o Options, log *slog.Logger) {
 		log.Warn("cannot remove the cgroups of an earlier version", "error", err)
 	}
 	h.Former = len(former) > 0
-	var pins string
-	pins, h.NotKept = descent.PinDir(o.HostRoot, o.CgroupRoot)
-	if h.Descent, h.NoDescent = descent.Open(pins); h.NoDescent != nil {
+	h.Descent, h.NoDescent = descent.Open(o.HostRoot, o.CgroupRoot)
+	if h.NoDescent != nil {
 		h.Descent = nil
 		return
 	}

@@ -19,13 +19,14 @@ const (
 
 func pinNames() []string { return []string{membersPin, lostPin, forkPin, exitPin} }
 
-// PinDir returns the directory in which the record with this name is pinned. systemd mounts the BPF file system of the host.
-func PinDir(hostRoot, name string) (string, error) {
+// pinDir returns the directory in which the record with this name is pinned. systemd mounts the BPF file system of the host, and the unit
+// makes the directory above, because nothing else there can be written in its sandbox.
+func pinDir(hostRoot, name string) (string, error) {
 	mounts := []string{filepath.Join(hostRoot, "sys/fs/bpf"), "/sys/fs/bpf"}
 	for _, at := range mounts {
 		var s unix.Statfs_t
 		if err := unix.Statfs(at, &s); err == nil && s.Type == unix.BPF_FS_MAGIC {
-			return filepath.Join(at, name), nil
+			return filepath.Join(at, "gpushare", name), nil
 		}
 	}
 	return "", fmt.Errorf("no BPF file system is mounted at %s", mounts[1])
@@ -43,10 +44,10 @@ func (r *Record) openMaps(capacity uint32) (begins bool, err error) {
 		r.lost, err = ebpf.NewMap(lostSpec())
 	}
 	if err == nil && r.dir != "" {
-		if err = os.Mkdir(r.dir, 0o700); errors.Is(err, fs.ErrExist) {
-			err = nil
+		if err = os.MkdirAll(r.dir, 0o700); err != nil {
+			return true, err
 		}
-		err = errors.Join(err, r.members.Pin(filepath.Join(r.dir, membersPin)), r.lost.Pin(filepath.Join(r.dir, lostPin)))
+		err = errors.Join(r.members.Pin(filepath.Join(r.dir, membersPin)), r.lost.Pin(filepath.Join(r.dir, lostPin)))
 	}
 	return true, kernelError(err)
 }

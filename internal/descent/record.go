@@ -18,7 +18,8 @@ import (
 // Record is the record of one daemon.
 type Record struct {
 	// Begins: it recorded nothing before it was opened. Processes of leases that left before are not in it.
-	Begins bool
+	Begins  bool
+	NotKept error // why it ends with this process; nil: it does not
 
 	dir           string // where it is pinned; empty: it ends with this process
 	members, lost *ebpf.Map
@@ -36,15 +37,31 @@ const maxMembers = 1 << 17
 // nanosecondsPerTick converts the start times of the kernel to those of /proc.
 const nanosecondsPerTick = 1_000_000_000 / procfs.Ticks
 
-// Open opens the record that is pinned in a directory, or begins it. With an empty name it is not pinned. It fails without root, in
+// Open opens the record with this name, which is pinned in the BPF file system of the host, or begins it. It fails without root, in
 // another pid namespace than the first, and with a kernel that has no BPF or does not describe its types.
-func Open(dir string) (*Record, error) { return open(dir, maxMembers) }
+func Open(hostRoot, name string) (*Record, error) {
+	dir, notKept := pinDir(hostRoot, name)
+	if notKept == nil {
+		r, err := open(dir, maxMembers)
+		if err == nil {
+			return r, nil
+		}
+		notKept = err
+	}
+	r, err := open("", maxMembers)
+	if err != nil {
+		return nil, fmt.Errorf("cannot record which processes descend from those of a lease: %w", err)
+	}
+	r.NotKept = notKept
+	return r, nil
+}
 
+// open opens the record that is pinned in a directory; empty: it is not pinned.
 func open(dir string, capacity uint32) (r *Record, err error) {
 	r = &Record{dir: dir, unsure: map[int]bool{}}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("cannot record which processes descend from those of a lease: %w", errors.Join(err, r.Close()))
+			err = errors.Join(err, r.Close())
 		}
 	}()
 	if err := inFirstNamespace(); err != nil {

@@ -189,6 +189,43 @@ func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
 	}
 }
 
+// Where nothing can be pinned, the record ends with the process, and says why.
+func TestARecordThatCannotBePinned(t *testing.T) {
+	at := filepath.Dir(bpffs(t))
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "sys/fs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(at, filepath.Join(root, "sys/fs/bpf")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		flags uintptr
+		want  error
+	}{{"it can", 0, nil}, {"the file system is read-only, as in the sandbox of a unit", unix.MS_RDONLY, unix.EROFS}} {
+		if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|c.flags, ""); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Open(root, "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(r.NotKept, c.want) || !r.Begins {
+			t.Errorf("%s: begins %t, it is not kept: %v", c.name, r.Begins, r.NotKept)
+		}
+		if _, err := os.Lstat(filepath.Join(at, "gpushare/node", forkPin)); (err == nil) != (c.want == nil) {
+			t.Errorf("%s: the pin: %v", c.name, err)
+		}
+		if _, err := r.Add("one", os.Getpid()); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(r.Release("one"), r.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A process for which the record has no place is counted, and may run.
 func TestProcessesBeyondTheCapacityAreCounted(t *testing.T) {
 	r := reopened(t, "", 1)
@@ -408,7 +445,7 @@ func await(t *testing.T, what string, ok func() bool) {
 
 // BenchmarkMembers measures what a pass reads for 50 processes of a lease.
 func BenchmarkMembers(b *testing.B) {
-	r, err := Open("")
+	r, err := open("", maxMembers)
 	if err != nil {
 		b.Skip("needs root: ", err)
 	}
@@ -440,7 +477,7 @@ func BenchmarkMembers(b *testing.B) {
 
 // BenchmarkPrograms measures how long the programs make each fork and exit of processes that are of no lease.
 func BenchmarkPrograms(b *testing.B) {
-	r, err := Open("")
+	r, err := open("", maxMembers)
 	if err != nil {
 		b.Skip("needs root: ", err)
 	}

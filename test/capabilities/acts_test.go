@@ -115,7 +115,7 @@ func replaceRules(dir string) error {
 }
 
 func recordProcesses(string) error {
-	r, err := descent.Open("")
+	r, err := descent.Open("/nonexistent", "gpushare-capabilities")
 	if err != nil {
 		return err
 	}

@@ -212,7 +212,7 @@ func (n *Node) dropSubtree() error {
 }
 
 // RecordDir is where the kernel's record of the processes of leases is pinned.
-func (n *Node) RecordDir() string { return filepath.Join(n.bpf(), n.Subtree()) }
+func (n *Node) RecordDir() string { return filepath.Join(n.bpf(), "gpushare", n.Subtree()) }
 
 func (n *Node) bpf() string { return filepath.Join(n.Root(), "sys/fs/bpf") }
 

@@ -7,7 +7,7 @@
 check_before() {
 	loginctl enable-linger alice
 	until_true 60 test -S /run/user/2001/bus
-	[ -e /sys/fs/bpf/gpushare/fork ] || die "the record of the processes of leases is not pinned"
+	[ -e /sys/fs/bpf/gpushare/gpushare/fork ] || die "the record of the processes of leases is not pinned"
 	spec_with "isolation: {migration: detect}" ""
 }
 
