@@ -1,6 +1,6 @@
 # Other programs of the host next to the product: what they read of cgroups and mounts, Slurm in both orders, containerd and podman. What
 # an earlier version mounted goes with the upgrade.
-# checks: visible reader slurm_second slurm_first containerd podman former
+# checks: visible reader slurm_second slurm_first containerd podman option former
 # seconds: 330
 
 . /opt/lab/guest/product.sh
@@ -40,7 +40,7 @@ check_visible() {
 	seen >/run/lab/seen-while
 	new=$(diff /run/lab/seen-before /run/lab/seen-while | sed -n 's/^[<>]/&/p' || true)
 	note "${new//$'\n'/; }"
-	new=$(grep -vE '^> (tracing gpushare_(fork|exit)|/run/cdi/gpushare-.*\.json|/sys/fs/bpf/gpushare(/gpushare(/(members|lost|fork|exit))?)?|u_str /run/gpushare/nvml\.sock)$' <<<"$new" || true)
+	new=$(grep -vE '^[<>] (tracing gpushare_(fork|exit)|/run/cdi/gpushare-.*\.json|/sys/fs/bpf/gpushare(/gpushare(/(members|lost|fork|exit))?)?|u_str /run/gpushare/nvml\.sock)$' <<<"$new" || true)
 	want "what the host has while the daemon runs, and is not in the list" "$new" ""
 	[ -e /sys/fs/bpf/gpushare/gpushare/fork ] || die "the record of the processes of leases is not pinned: $(ls /sys/fs/bpf)"
 	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "escape" or .kind == "hierarchy") | .message] | join("; ")')" ""
@@ -61,6 +61,7 @@ check_reader() {
 }
 
 slurm_conf() {
+	ip address add 10.99.0.1/32 dev lo # Slurm listens only where there is another address than 127.0.0.1, and the machine has no network.
 	mkdir -p /etc/slurm /var/lib/slurm/slurmctld /var/lib/slurm/slurmd /var/log/slurm
 	chown slurm: /var/lib/slurm /var/lib/slurm/slurmctld /var/log/slurm
 	cat >/etc/slurm/slurm.conf <<-CONF
@@ -149,6 +150,18 @@ check_podman() {
 	out=$(timeout 120 podman run --rm --network none --rootfs $rootfs /bin/busybox cat /proc/self/cgroup 2>&1) || die "a container does not run: $out"
 	[[ $out == 0::/* && $out != *$'\n'* ]] || die "the cgroups that the container sees: $out"
 }
+
+# The option that docs/install.md names for quicker starts keeps the others, and Slurm does not mind it.
+check_option() {
+	local before
+	before=$(options)
+	mount -o remount,favordynmods /sys/fs/cgroup
+	want "the options of cgroups" "$(options)" "$(printf '%s,favordynmods' "$before" | tr , '\n' | sort | paste -sd,)"
+	want_job
+	mount -o remount,nofavordynmods /sys/fs/cgroup
+	want "the options of cgroups" "$(options)" "$before"
+}
+options() { awk '$2 == "/sys/fs/cgroup" { print $4 }' /proc/mounts | tr , '\n' | sort | paste -sd,; }
 
 # The hierarchies of an earlier version, with a process of a lease: slurmd does not start, which shows that the checks above can fail. A
 # restart of the daemon and the script of the package remove them, and the lease runs on.
