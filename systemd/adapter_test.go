@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -479,6 +480,34 @@ func TestOOMPolicy(t *testing.T) {
 		if _, err := a.Result(ctx, "p-1"); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A scope of another program has a name like those of leases: that of Slurm begins with the name of the host, which may be that of the
+// prefix. It is no lease, and its processes are not found as one.
+func TestScopesOfOtherPrograms(t *testing.T) {
+	a, f := openReal(t)
+	ctx := within(t, 20*time.Second)
+	unit := a.prefix + "-node1_slurmstepd.scope"
+	cg := "/" + a.prefix + "other.slice/" + unit // Not in the slice of the prefix, as system.slice is not.
+	if err := os.MkdirAll(a.h.Dir(cg), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, "sleep", "60")
+	if err := os.WriteFile(filepath.Join(a.h.Dir(cg), "cgroup.procs"), []byte(strconv.Itoa(p.PID)), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(a.h.Kill(context.Background(), path.Dir(cg)), a.h.Remove(path.Dir(cg))); err != nil {
+			t.Error(err)
+		}
+	})
+	f.set(func() {
+		u := f.unitLocked(unit)
+		u.active, u.sub, u.cgroup = "active", "running", cg
+	})
+	if scopes, err := a.Scopes(ctx); err != nil || len(scopes) > 0 {
+		t.Errorf("scopes %+v, %v", scopes, err)
 	}
 }
 

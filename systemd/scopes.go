@@ -248,8 +248,8 @@ func (a *Adapter) scopeUnits(ctx context.Context) ([]cgroup.ScopeState, error) {
 		if err != nil {
 			return nil, err
 		}
-		if cg == "" {
-			continue // it has ended
+		if cg == "" || !cgroup.Below(cg, "/"+sliceUnit(a.prefix, cgroup.SliceName{})) {
+			continue // It has ended; or it is of another program: Slurm's scope begins with the name of the host.
 		}
 		busy, err := a.h.Populated(cg)
 		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
