@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -505,6 +506,7 @@ func TestScopesOfOtherPrograms(t *testing.T) {
 	f.set(func() {
 		u := f.unitLocked(unit)
 		u.active, u.sub, u.cgroup = "active", "running", cg
+		u.props["ControlGroup"] = dbus.MakeVariant(cg)
 	})
 	if scopes, err := a.Scopes(ctx); err != nil || len(scopes) > 0 {
 		t.Errorf("scopes %+v, %v", scopes, err)
