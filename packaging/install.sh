@@ -73,8 +73,7 @@ done
 for file in examples/prolog/*; do
 	put 0755 "$file" "share/gpushare/$file"
 done
-# What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place. The one of
-# the daemon is an example, because with it the daemon cannot stop what runs in containers that AppArmor confines.
+# What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place.
 put_profile() { # put_profile SOURCE TARGET
 	install -D -m 0644 "$1" "$destdir$2"
 	sed -i -e "s#/usr/libexec/#$prefix/libexec/#g" -e "s#/usr/{sbin,bin}/gpushared#$prefix/{sbin,bin}/gpushared#g" "$destdir$2"
@@ -83,7 +82,6 @@ put_profile() { # put_profile SOURCE TARGET
 for profile in "$here"/apparmor/gpushare*; do
 	put_profile "$profile" "/etc/apparmor.d/$(basename "$profile")"
 done
-put_profile "$here/apparmor/optional/gpushared" "$prefix/share/gpushare/apparmor/gpushared"
 if [ ! -e "$destdir/etc/gpushare/gpushared.yaml" ]; then
 	install -D -m 0644 "$here/etc/gpushared.yaml" "$destdir/etc/gpushare/gpushared.yaml"
 fi

@@ -33,7 +33,7 @@ done
 
 # Profiles are compiled, not loaded, as this host's tool reads them.
 if command -v apparmor_parser >/dev/null 2>&1 && [ -d /etc/apparmor.d/tunables ]; then
-	for profile in "$root"/etc/apparmor.d/* "$root"/usr/share/gpushare/apparmor/*; do
+	for profile in "$root"/etc/apparmor.d/*; do
 		out=$(apparmor_parser --skip-kernel-load --skip-cache "$profile" 2>&1 | grep -v '^Cache read/write disabled' || true)
 		[ -z "$out" ] && continue
 		echo "verify.sh: $profile: $out" >&2

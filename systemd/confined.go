@@ -12,7 +12,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Confined is a program that systemd runs as another user, without capabilities, devices, a network and files that it may change.
+// Confined is a program that systemd runs without devices, a network and files that it may change, as another user or with few capabilities.
 type Confined struct {
 	Name        string // without ".service"
 	Description string
@@ -21,8 +21,10 @@ type Confined struct {
 	Slice       string   // a unit
 	Stdin       *os.File
 	UID, GID    int
-	Memory      uint64 // bytes
-	Tasks       uint64
+	// Capabilities that it may have, a bit for each number; none when zero.
+	Capabilities uint64
+	Memory       uint64 // bytes
+	Tasks        uint64
 }
 
 // StartConfined starts it and returns its state once it runs. A name is used once.
@@ -57,7 +59,7 @@ func confinedProperties(s Confined) []sd.Property {
 	return []sd.Property{
 		prop("Description", s.Description), prop("Slice", s.Slice), prop("Type", "exec"), execStart(s.Argv), prop("Environment", s.Env),
 		prop("CollectMode", "inactive-or-failed"), prop("Restart", "no"), prop("TimeoutStopUSec", uint64(stopTimeout.Microseconds())),
-		prop("User", strconv.Itoa(s.UID)), prop("Group", strconv.Itoa(s.GID)), prop("CapabilityBoundingSet", uint64(0)), prop("NoNewPrivileges", true),
+		prop("User", strconv.Itoa(s.UID)), prop("Group", strconv.Itoa(s.GID)), prop("CapabilityBoundingSet", s.Capabilities), prop("NoNewPrivileges", true),
 		prop("PrivateNetwork", true), prop("PrivateDevices", true), prop("PrivateTmp", true), prop("ProtectSystem", "strict"), prop("ProtectHome", "yes"),
 		prop("ProtectKernelTunables", true), prop("ProtectControlGroups", true), prop("RestrictNamespaces", uint64(0)),
 		prop("MemoryMax", s.Memory), prop("MemorySwapMax", uint64(0)), prop("TasksMax", s.Tasks), prop("UMask", uint32(0o077)),

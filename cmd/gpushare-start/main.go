@@ -1,6 +1,6 @@
 // Command gpushare-start executes a detached program of a tenant, inside the isolation of its lease, when the daemon sends
 // the program. With --supervise it is the parent of such a process, on hosts without a service manager: it keeps the output
-// and the exit code. Only gpushared starts it.
+// and the exit code. With --signals it sends signals that a profile of AppArmor keeps the daemon from. Only gpushared starts it.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/internal/relay"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -21,6 +22,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return launch.Exec(false)
 	case len(args) == 1 && args[0] == launch.SupervisedFlag:
 		return launch.Exec(true)
+	case len(args) == 1 && args[0] == relay.Flag:
+		if err := relay.Serve(0); err != nil {
+			fmt.Fprintf(stderr, "gpushare-start: cannot relay signals: %v\n", err)
+			return 1
+		}
+		return 0
 	case args[0] == "--version":
 		fmt.Fprintln(stdout, "gpushare-start "+version.Version)
 		return 0

@@ -102,6 +102,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	case cgroup.KindProcesses:
 	}
 	h.Port = h.Follow
+	h.relaySignals(childRelay{o.Start}.start)
 	return h, nil
 }
 
@@ -124,6 +125,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.Front, h.Packaged = unitFront{a, o.Front}, true
 	h.Programs = unitPrograms{a: a, program: o.Start}
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
+	h.relaySignals(unitRelay{a, o.Start}.start)
 	h.openRecord(o, log)
 	// gpushare-thaw is a unit of its own, which the package installs.
 	if err := h.newFreezer(a, o); err != nil {
@@ -192,6 +194,7 @@ func (h *Host) onCgroupfs(ctx context.Context, o Options, log *slog.Logger, supe
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
+	h.relaySignals(childRelay{o.Start}.start)
 	h.openRecord(o, log)
 	if err := h.newFreezer(t, o); err != nil {
 		return nil, err

@@ -45,18 +45,30 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 // PID is the process's pid.
 func (p *Pidfd) PID() int { return p.pid }
 
-// Signal sends a signal. ErrNoProcess when the process has exited and was reaped.
+// Signal sends a signal: itself, or by the relay of UseRelay. ErrNoProcess when the process has exited and was reaped, a
+// RefusedError when a security module refuses it.
 func (p *Pidfd) Signal(sig unix.Signal) error {
+	s := signals.Load()
+	if s == nil {
+		s = &directly
+	}
+	return p.signalBy(s, sig)
+}
+
+func (p *Pidfd) signalBy(s *signaller, sig unix.Signal) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("cannot signal pid %d: %w", p.pid, err)
 	}
 	var sent error
-	if err := raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { sent = s.deliver(p.pid, int(fd), sig) }); err != nil {
 		return fmt.Errorf("cannot signal pid %d: %w", p.pid, err)
 	}
 	if errors.Is(sent, unix.ESRCH) {
 		return fmt.Errorf("pid %d: %w", p.pid, ErrNoProcess)
+	}
+	if refused, ok := errors.AsType[*RefusedError](sent); ok {
+		return refused // It says all.
 	}
 	if sent != nil {
 		return fmt.Errorf("cannot signal pid %d: %w", p.pid, sent)

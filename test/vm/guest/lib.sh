@@ -137,11 +137,7 @@ check_confined() {
 	for p in $(pgrep -x 'gpushared|gpushare-thaw|gpushare-nvml'); do
 		name=$(cat "/proc/$p/comm" 2>/dev/null) || continue # It has ended.
 		label=$(cat "/proc/$p/attr/current" 2>/dev/null) || continue
-		if [ -e "/etc/apparmor.d/$name" ]; then
-			want "the profile of $name" "$label" "$name (enforce)"
-		else
-			want "the profile of $name" "$name $label" "gpushared unconfined" # The package has no profile for the daemon alone.
-		fi
+		want "the profile of $name" "$label" "$name (enforce)"
 		if [ "$name" = gpushare-nvml ]; then
 			until_true 10 restricted_or_ended "$p"
 		fi

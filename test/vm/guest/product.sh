@@ -15,7 +15,6 @@ install_virtual_gpus() {
 # The profiles of the package know the paths of a real host. An administrator adds others here, and the lab does.
 install_lab_profiles() {
 	mkdir -p /etc/apparmor.d/local
-	cp /opt/lab/packaging/apparmor/optional/gpushared /etc/apparmor.d/ # As an administrator does who wants it.
 	printf '%s\n' '/var/lib/gpusim/{,**} rwk,' '/usr/local/lib/gpusim/** mrix,' >/etc/apparmor.d/local/gpushared
 	printf '%s\n' '/var/lib/gpusim/{,**} rwk,' '/usr/local/lib/gpusim/** mr,' >/etc/apparmor.d/local/gpushare-nvml
 }

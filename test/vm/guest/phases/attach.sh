@@ -1,21 +1,8 @@
 # Units and processes that run already are attached, and containers of podman run with the slice of a grant and its CDI
 # device.
-# checks: without_profile described container container_restart container_privileged container_stops container_second container_reserved container_elsewhere unit pid with_profile
+# checks: described container container_restart container_privileged container_stops container_killed container_second container_reserved container_elsewhere unit pid
 
 . /opt/lab/guest/product.sh
-
-# Podman's containers have a profile of AppArmor that takes signals from unconfined processes only: the daemon has no profile here.
-check_without_profile() {
-	apparmor_parser --remove /etc/apparmor.d/gpushared
-	rm /etc/apparmor.d/gpushared
-	want "the profile of the daemon" "$(cat "/proc/$(property gpushared.service MainPID)/attr/current")" unconfined
-}
-check_with_profile() {
-	install_lab_profiles
-	apparmor_parser --replace /etc/apparmor.d/gpushared
-	systemctl restart gpushared.service
-	check_confined
-}
 
 rootfs=/run/lab/rootfs
 # The overlay module is not loaded here, and podman keeps the storage driver of its default directory.
@@ -154,18 +141,44 @@ check_container_privileged() {
 	pod rm -f -t 0 four >/dev/null
 }
 
-# A stop of the lease stops the whole container, and podman reports it as exited.
+# The container's processes and the daemon have each a profile, and that of the container takes no signals of the daemon.
+want_two_profiles() { # want_two_profiles PID
+	local label
+	label=$(cat "/proc/$1/attr/current")
+	[[ $label == containers-default*"(enforce)" ]] || die "the profile of the container is $label"
+	want "the profile of the daemon" "$(cat "/proc/$(property gpushared.service MainPID)/attr/current")" "gpushared (enforce)"
+	note "the profile of the container: $label"
+}
+
+# A stop of the lease stops the whole container, and podman reports it as exited. The process gets SIGTERM, and decides how it exits.
 check_container_stops() {
 	local id cg
 	# shellcheck disable=SC2046 # it is several options
-	container two $(line vision dev) -- 'trap "exit 0" TERM; while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	container two $(line vision dev) -- 'trap "exit 43" TERM; while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	want_two_profiles "$(main_of two)"
 	cg=$(unit_of "$(main_of two)")
 	cg=${cg%%.scope*}.scope
 	until_true 20 has_lease "$cg"
 	id=$(lease_at "$cg")
 	gpushare lease stop "$id"
 	until_true 20 exited two
+	want "the exit code of its program" "$(pod inspect --format '{{.State.ExitCode}}' two)" 43
 	pod rm -f two >/dev/null
+}
+
+# One that ignores SIGTERM has its grace, and is killed.
+check_container_killed() {
+	local id cg
+	# shellcheck disable=SC2046 # it is several options
+	container deaf $(line vision dev) -- 'trap "" TERM; while :; do /bin/busybox sleep 1; done' >/run/lab/podman 2>&1 || die "$(cat /run/lab/podman)"
+	cg=$(unit_of "$(main_of deaf)")
+	cg=${cg%%.scope*}.scope
+	until_true 20 has_lease "$cg"
+	id=$(lease_at "$cg")
+	gpushare lease stop "$id"
+	until_true 40 exited deaf
+	want "the exit code of its program" "$(pod inspect --format '{{.State.ExitCode}}' deaf)" 137
+	pod rm -f deaf >/dev/null
 }
 exited() { [ "$(pod inspect --format '{{.State.Status}}' "$1")" = exited ]; }
 
