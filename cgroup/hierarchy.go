@@ -268,17 +268,19 @@ func (h Hierarchy) Verify(p Process, cg string) error {
 // them in their exit.
 func (h Hierarchy) Kill(ctx context.Context, cg string) error {
 	err := writeFile(filepath.Join(h.Dir(cg), "cgroup.kill"), "1")
+	send := killLeft(sigkill)
 	var afterRound func() error
 	switch {
 	case isRemoved(err) && h.Exists(cg):
 		// Kernels before 5.14 have no cgroup.kill.
+		send = sigkill
 		afterRound = func() error { return KernelFreezer{Root: h.Mount}.Thaw(ctx, cg) }
 	case err != nil && !isRemoved(err):
 		return fmt.Errorf("cannot kill the processes of cgroup %s: %w", cg, err)
 	}
 	// The kernel sends that signal to the first thread of each process. A process whose first thread has exited does not get
 	// it (seen on Linux 6.18), and may fork.
-	if err := killAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, afterRound); err != nil {
+	if err := killAll(ctx, func() ([]Process, error) { return h.Processes(cg) }, send, afterRound); err != nil {
 		return err
 	}
 	return h.WaitEmpty(ctx, cg)

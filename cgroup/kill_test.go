@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -71,5 +74,42 @@ func TestKillOfATracedProcessHasADeadline(t *testing.T) {
 	}
 	if err := tree.KillScope(within(t, 10*time.Second), "l-1"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The kernel kills a whole cgroup without asking a security module. One that refuses the signal of this process does not keep a scope
+// from ending, but a process that the kernel's signal did not reach keeps it, and other errors end the kill.
+func TestKillThatASecurityModuleRefuses(t *testing.T) {
+	t.Parallel()
+	p := spawn(t, "sleep", "60")
+	for name, c := range map[string]struct {
+		send error
+		ends bool // the kernel's signal reaches it
+		want error
+	}{
+		"the kernel killed it":        {&procfs.RefusedError{PID: p.PID, Profile: "docker-default"}, true, nil},
+		"the kernel did not reach it": {&procfs.RefusedError{PID: p.PID, Profile: "docker-default"}, false, context.DeadlineExceeded},
+		"another error":               {unix.EPERM, true, unix.EPERM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rounds := 0
+			list := func() ([]Process, error) {
+				if rounds++; rounds > 1 && c.ends {
+					return nil, nil
+				}
+				if c.ends {
+					return []Process{{PID: p.PID, Start: p.Start + 1}}, nil // Its end is near: there is nothing to wait for.
+				}
+				return []Process{p}, nil
+			}
+			deadline := 200 * time.Millisecond
+			if c.ends {
+				deadline = time.Minute
+			}
+			err := killAll(within(t, deadline), list, killLeft(func(Process) error { return c.send }), nil)
+			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("it ends with %v, want %v", err, c.want)
+			}
+		})
 	}
 }

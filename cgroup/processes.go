@@ -221,7 +221,7 @@ func (p *Processes) living(id string) ([]Process, error) {
 
 // KillScope kills every process of the scope until none is found.
 func (p *Processes) KillScope(ctx context.Context, id string) error {
-	if err := killAll(ctx, func() ([]Process, error) { return p.Members(ctx, id) }, nil); err != nil {
+	if err := killAll(ctx, func() ([]Process, error) { return p.Members(ctx, id) }, sigkill, nil); err != nil {
 		return fmt.Errorf("cannot kill scope %s: %w", id, err)
 	}
 	p.forget(id)

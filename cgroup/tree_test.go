@@ -170,7 +170,7 @@ func TestKillWithoutTheKillFile(t *testing.T) {
 	if err := tree.Freeze(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	err = killAll(ctx, func() ([]Process, error) { return tree.h.Processes(st.Path) }, func() error {
+	err = killAll(ctx, func() ([]Process, error) { return tree.h.Processes(st.Path) }, sigkill, func() error {
 		return tree.freezer.Thaw(ctx, st.Path)
 	})
 	if err != nil {

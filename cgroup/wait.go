@@ -78,8 +78,8 @@ func waitShort(ctx context.Context, pidfd *procfs.Pidfd) error {
 	return pidfd.Wait(short)
 }
 
-// killAll kills every listed process until none is listed. wake, if any, is called after each round of signals.
-func killAll(ctx context.Context, list func() ([]Process, error), afterRound func() error) error {
+// killAll kills every listed process with send until none is listed. afterRound, if any, is called after each round of signals.
+func killAll(ctx context.Context, list func() ([]Process, error), send func(Process) error, afterRound func() error) error {
 	for {
 		ps, err := list()
 		if errors.Is(err, ErrNotFound) {
@@ -92,7 +92,7 @@ func killAll(ctx context.Context, list func() ([]Process, error), afterRound fun
 			return nil
 		}
 		for _, p := range ps {
-			if err := signal(p, unix.SIGKILL); err != nil {
+			if err := send(p); err != nil {
 				return err
 			}
 		}
@@ -104,6 +104,21 @@ func killAll(ctx context.Context, list func() ([]Process, error), afterRound fun
 		if err := waitOne(ctx, ps[0], nil); err != nil {
 			return err
 		}
+	}
+}
+
+// sigkill sends SIGKILL to exactly this process.
+func sigkill(p Process) error { return signal(p, unix.SIGKILL) }
+
+// killLeft is send after the kernel was told to kill the whole cgroup, which no security module refuses. One that does not take the
+// signal of this process either got the kernel's or is named when the wait for its end is over.
+func killLeft(send func(Process) error) func(Process) error {
+	return func(p Process) error {
+		err := send(p)
+		if _, refused := errors.AsType[*procfs.RefusedError](err); refused {
+			return nil
+		}
+		return err
 	}
 }
 

@@ -15,7 +15,7 @@ func TestConfinedProgram(t *testing.T) {
 	local, remote := startConn(t)
 	s := Confined{
 		Name: "gpushare-front-1", Description: "a test", Argv: []string{"/bin/sh", "-c", "read word; echo $word >&0; read word"}, Env: []string{"A=b"}, Slice: "gpushared.slice", Stdin: remote,
-		UID: 1001, GID: 1002, Memory: 1 << 28, Tasks: 9,
+		UID: 1001, GID: 1002, Capabilities: 1 << 5, Memory: 1 << 28, Tasks: 9,
 	}
 	st, err := a.StartConfined(within(t, 20*time.Second), s)
 	if err != nil {
@@ -34,7 +34,7 @@ func TestConfinedProgram(t *testing.T) {
 	f.set(func() {
 		u := f.units["gpushare-front-1.service"]
 		for name, want := range map[string]any{
-			"User": "1001", "Group": "1002", "CapabilityBoundingSet": uint64(0), "NoNewPrivileges": true, "PrivateNetwork": true, "ProtectSystem": "strict", "MemoryMax": uint64(1 << 28),
+			"User": "1001", "Group": "1002", "CapabilityBoundingSet": uint64(1 << 5), "NoNewPrivileges": true, "PrivateNetwork": true, "ProtectSystem": "strict", "MemoryMax": uint64(1 << 28),
 			"TasksMax": uint64(9), "Slice": "gpushared.slice",
 		} {
 			if got := u.props[name].Value(); got != want {

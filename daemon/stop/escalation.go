@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/internal/faultpoint"
+	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // IsolationTimeout bounds the isolation of one process, and the wait for the end of a process that was killed.
@@ -34,6 +36,7 @@ type Target interface {
 type Escalation struct {
 	Target     Target
 	Notify     func(ctx context.Context) // informs the users before the first stage; nil if they know
+	Refused    func(err error)           // reports that SIGTERM does not reach a process, because a security module refuses it; may be nil
 	terminated bool
 }
 
@@ -64,14 +67,29 @@ func (l *Escalation) Terminate(ctx context.Context) error {
 	}
 	faultpoint.Hit("stop.before-term")
 	if err := l.Target.Terminate(ctx); err != nil {
-		return err
+		if !onlyRefused(err) {
+			return err
+		}
+		// Otherwise it could never be stopped. It has its grace, and no security module refuses that the kernel kills a cgroup.
+		if l.Refused != nil {
+			l.Refused(err)
+		}
 	}
 	faultpoint.Hit("stop.after-term")
 	l.terminated = true
 	return nil
 }
 
-// Terminated reports whether SIGTERM was sent.
+// onlyRefused reports whether every error in err is the refusal of a security module.
+func onlyRefused(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // It is asked whether this very error is joined.
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyRefused(e) })
+	}
+	_, ok := errors.AsType[*procfs.RefusedError](err)
+	return ok
+}
+
+// Terminated reports whether SIGTERM was sent, or refused.
 func (l *Escalation) Terminated() bool { return l.terminated }
 
 // ErrNotTerminated says that SIGTERM was not sent, without which SIGKILL is not sent.

@@ -320,3 +320,46 @@ func treeOf(t *testing.T) *cgroup.Tree {
 	})
 	return tree
 }
+
+// A security module may refuse SIGTERM. It is reported, the grace passes, and the kill is tried: otherwise the lease would never end.
+func TestRefusedSIGTERM(t *testing.T) {
+	t.Parallel()
+	refusal := &procfs.RefusedError{PID: 1, Name: "python", Profile: "docker-default", Own: "gpushared"}
+	for name, c := range map[string]struct {
+		err    error
+		stages string
+		told   bool
+		want   error
+	}{
+		"one is refused":           {refusal, "thaw terminate wait backlog kill", true, nil},
+		"all are":                  {errors.Join(refusal, refusal), "thaw terminate wait backlog kill", true, nil},
+		"another fails as well":    {errors.Join(refusal, errStage), "thaw terminate", false, errStage},
+		"a missing permission":     {syscall.EPERM, "thaw terminate", false, syscall.EPERM},
+		"the kernel's own refusal": {syscall.EACCES, "thaw terminate", false, syscall.EACCES},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &refusingTarget{fakeTarget{wait: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}, c.err}
+			var told error
+			l := Escalation{Target: s, Refused: func(err error) { told = err }}
+			err := l.Run(t.Context(), 10*time.Millisecond)
+			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("it returned %v, want %v", err, c.want)
+			}
+			if got := strings.Join(s.did, " "); got != c.stages || (told != nil) != c.told || l.Terminated() != c.told {
+				t.Errorf("the stages were %s, want %s; told was %v", got, c.stages, told)
+			}
+		})
+	}
+}
+
+// refusingTarget is a target to which SIGTERM cannot be sent.
+type refusingTarget struct {
+	fakeTarget
+	err error
+}
+
+func (s *refusingTarget) Terminate(context.Context) error {
+	s.did = append(s.did, "terminate")
+	return s.err
+}

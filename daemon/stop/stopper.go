@@ -64,7 +64,7 @@ func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration
 
 // EscalationOf returns the escalation of a lease that has a scope of gpushare.
 func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
-	return &Escalation{Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log, watcher: s.watcher(l)}}
+	return &Escalation{Refused: s.refused(l), Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log, watcher: s.watcher(l)}}
 }
 
 // KillScope kills what is left of a lease that ends, and returns when its scope is empty.
