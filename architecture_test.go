@@ -107,6 +107,7 @@ var rules = map[string]rule{
 	"internal/exits":          {own: []string{"internal/procfs"}, why: "exits reads messages of the kernel; the caller knows what a process is"},
 	"internal/kernellog":      {why: "kernellog reads errors of GPUs in the log; the caller decides what they mean"},
 	"internal/descent":        {own: []string{"internal/procfs"}, others: []string{"github.com/cilium/ebpf"}, why: "descent keeps the kernel's record of processes; daemon/escape decides about them"},
+	"internal/relay":          {why: "relay sends what it is given: whom to signal is decided elsewhere"},
 	"internal/launch":         {own: []string{"internal/procfs"}, why: "launch executes a tenant's program as root until then: it must be small and know no lease"},
 	"cmd/gpushare-start":      {own: []string{"internal/launch", "internal/relay", "internal/version"}, why: "it runs as root until it executes the tenant's program: it has the fewest dependencies"},
 

@@ -110,7 +110,7 @@ func killAll(ctx context.Context, list func() ([]Process, error), send func(Proc
 // sigkill sends SIGKILL to exactly this process.
 func sigkill(p Process) error { return signal(p, unix.SIGKILL) }
 
-// killLeft is send after the kernel was told to kill the whole cgroup, which no security module refuses. One that does not take the
+// killLeft is send after the kernel has begun to kill the whole cgroup, which no security module refuses. One that does not take the
 // signal of this process either got the kernel's or is named when the wait for its end is over.
 func killLeft(send func(Process) error) func(Process) error {
 	return func(p Process) error {

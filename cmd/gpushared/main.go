@@ -80,6 +80,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		return 0
 	}
 	fmt.Fprintf(errs, "gpushared: %v\n", err)
+	if hint := daemon.ProfileHint(err); hint != "" {
+		fmt.Fprintf(errs, "gpushared: %s\n", hint)
+	}
 	if errors.Is(err, daemon.ErrSettings) || errors.Is(err, daemon.ErrNewerState) || errors.Is(err, daemon.ErrOlderState) {
 		return exitConfig
 	}

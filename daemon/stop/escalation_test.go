@@ -326,10 +326,10 @@ func TestRefusedSIGTERM(t *testing.T) {
 	t.Parallel()
 	refusal := &procfs.RefusedError{PID: 1, Name: "python", Profile: "docker-default", Own: "gpushared"}
 	for name, c := range map[string]struct {
-		err    error
-		stages string
-		told   bool
-		want   error
+		err      error
+		stages   string
+		reported bool
+		want     error
 	}{
 		"one is refused":           {refusal, "thaw terminate wait backlog kill", true, nil},
 		"all are":                  {errors.Join(refusal, refusal), "thaw terminate wait backlog kill", true, nil},
@@ -340,14 +340,14 @@ func TestRefusedSIGTERM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &refusingTarget{fakeTarget{wait: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}, c.err}
-			var told error
-			l := Escalation{Target: s, Refused: func(err error) { told = err }}
+			var reported error
+			l := Escalation{Target: s, Refused: func(err error) { reported = err }}
 			err := l.Run(t.Context(), 10*time.Millisecond)
 			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 				t.Errorf("it returned %v, want %v", err, c.want)
 			}
-			if got := strings.Join(s.did, " "); got != c.stages || (told != nil) != c.told || l.Terminated() != c.told {
-				t.Errorf("the stages were %s, want %s; told was %v", got, c.stages, told)
+			if got := strings.Join(s.did, " "); got != c.stages || (reported != nil) != c.reported || l.Terminated() != c.reported {
+				t.Errorf("the stages were %s, want %s; reported was %v", got, c.stages, reported)
 			}
 		})
 	}

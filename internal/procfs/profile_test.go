@@ -32,7 +32,7 @@ func TestProfileOfALabel(t *testing.T) {
 	}
 }
 
-// Who sends a signal, and what is said when nobody can.
+// Who sends a signal, and what is said when nothing can send it.
 func TestRefusedSignals(t *testing.T) {
 	t.Parallel()
 	const container = "containers-default-0.62.2"

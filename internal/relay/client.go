@@ -33,7 +33,7 @@ func (c *Client) Signal(pidfd int, sig unix.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
-		errno, err := c.ask(pidfd, sig)
+		errno, err := c.query(pidfd, sig)
 		if err == nil {
 			return result(errno)
 		}
@@ -42,7 +42,7 @@ func (c *Client) Signal(pidfd int, sig unix.Signal) error {
 	if err := c.startLocked(); err != nil {
 		return err
 	}
-	errno, err := c.ask(pidfd, sig)
+	errno, err := c.query(pidfd, sig)
 	if err != nil {
 		c.closeLocked()
 		return err
@@ -83,8 +83,8 @@ func (c *Client) startLocked() error {
 	return nil
 }
 
-// ask sends one message and reads its answer.
-func (c *Client) ask(pidfd int, sig unix.Signal) (unix.Errno, error) {
+// query sends one message and reads its answer.
+func (c *Client) query(pidfd int, sig unix.Signal) (unix.Errno, error) {
 	if err := c.conn.SetDeadline(time.Now().Add(signalTimeout)); err != nil {
 		return 0, err
 	}

@@ -105,13 +105,14 @@ const (
 	reload   = "systemctl daemon-reload"
 
 	apparmor = "sys/module/apparmor/parameters/enabled" // Y if AppArmor is active
+	daemon   = "etc/apparmor.d/gpushared"
 	nvml     = "etc/apparmor.d/gpushare-nvml"
 	thaw     = "etc/apparmor.d/gpushare-thaw"
 )
 
 // profiles are the calls for each profile.
 func profiles(option string) (calls []string) {
-	for _, p := range []string{"gpushare-nvml", "gpushare-thaw"} {
+	for _, p := range []string{"gpushare-nvml", "gpushare-thaw", "gpushared"} {
 		calls = append(calls, "apparmor_parser "+option+" /etc/apparmor.d/"+p)
 	}
 	return calls
@@ -159,12 +160,12 @@ func TestInstallation(t *testing.T) {
 			restarted, "systemctl status gpushared.service",
 		},
 		{
-			"with AppArmor the profiles are loaded before the daemon starts", running(map[string]string{apparmor: "Y\n", nvml: "", thaw: ""}), "upgrade", "configure",
+			"with AppArmor the profiles are loaded before the daemon starts", running(map[string]string{apparmor: "Y\n", nvml: "", thaw: "", daemon: ""}), "upgrade", "configure",
 			slices.Concat([]string{sysusers, tmpfiles}, profiles("--replace"), restarted[2:]), "",
 		},
-		{"AppArmor is off", running(map[string]string{apparmor: "N\n", nvml: "", thaw: ""}), "upgrade", "configure", restarted, ""},
+		{"AppArmor is off", running(map[string]string{apparmor: "N\n", nvml: "", thaw: "", daemon: ""}), "upgrade", "configure", restarted, ""},
 		{
-			"a profile that is not loaded is reported", running(map[string]string{apparmor: "Y\n", nvml: "", thaw: "", "wrong/gpushare-nvml": ""}), "upgrade", "configure",
+			"a profile that is not loaded is reported", running(map[string]string{apparmor: "Y\n", nvml: "", thaw: "", daemon: "", "wrong/gpushare-nvml": ""}), "upgrade", "configure",
 			slices.Concat([]string{sysusers, tmpfiles}, profiles("--replace"), restarted[2:]), "apparmor_parser --replace /etc/apparmor.d/gpushare-nvml",
 		},
 		{"a removal that was refused changes nothing", running(nil), "", "abort-remove", []string{""}, ""},
@@ -227,7 +228,7 @@ func TestProfileOfOtherPaths(t *testing.T) {
 		"nothing is lost": {"state_dir: /srv/state\n", "/opt/x r,\n", "/opt/x r,\n"},
 		"off is no path":  {"getent: off\n", "", ""},
 	} {
-		files := running(map[string]string{apparmor: "Y\n", "etc/apparmor.d/gpushared": "", "etc/gpushare/gpushared.yaml": c.settings})
+		files := running(map[string]string{apparmor: "Y\n", daemon: "", "etc/gpushare/gpushared.yaml": c.settings})
 		if c.before != "" {
 			files[added] = c.before
 		}
@@ -247,7 +248,7 @@ func TestProfileOfOtherPaths(t *testing.T) {
 func TestProfilesAreUnloaded(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string][]string{"remove": profiles("--remove"), "0": profiles("--remove"), "upgrade": nil, "1": nil} {
-		h := newHost(t, running(map[string]string{apparmor: "Y\n", nvml: "", thaw: "", "usr/bin/gpushare": "#!/bin/sh\n"}))
+		h := newHost(t, running(map[string]string{apparmor: "Y\n", nvml: "", thaw: "", daemon: "", "usr/bin/gpushare": "#!/bin/sh\n"}))
 		code, out, calls := h.run(t, nil, "prerm", action)
 		calls = slices.DeleteFunc(calls, func(c string) bool { return !strings.HasPrefix(c, "apparmor_parser") })
 		if code != 0 || !slices.Equal(calls, want) {
