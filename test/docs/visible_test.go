@@ -39,7 +39,7 @@ func TestWhatTheHostSeesIsListed(t *testing.T) {
 		"systemd/policy.go":                     `"(/?[\w/.-]*gpushare[\w-]*\.conf)"`,
 		"packaging/systemd/gpushared.socket":    `(?m)^ListenStream=(\S+)`,
 		"packaging/systemd/gpushared.service":   `(?m)^ReadWritePaths=-(/sys\S+)`,
-		"packaging/apparmor/optional/gpushared": `(?m)^  (/(?:var/lib|run)/\w+)/\{`,
+		"packaging/apparmor/gpushared": `(?m)^  (/(?:var/lib|run)/\w+)/\{`,
 	} {
 		b, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
