@@ -363,3 +363,28 @@ func (s *refusingTarget) Terminate(context.Context) error {
 	s.did = append(s.did, "terminate")
 	return s.err
 }
+
+// All processes of a container are stopped. Where SIGKILL is refused for each, the kernel kills its cgroup.
+func TestRefusedSIGKILL(t *testing.T) {
+	t.Parallel()
+	refusal := &procfs.RefusedError{PID: 1, Name: "python", Profile: "docker-default", Own: "gpushared"}
+	for name, c := range map[string]struct {
+		err, want error
+		alone     bool // others are in its cgroup
+		kills     int
+	}{
+		"it was sent":           {nil, nil, false, 0},
+		"it is refused":         {errors.Join(refusal, refusal), errStage, false, 1},
+		"others are there":      {refusal, syscall.EACCES, true, 0},
+		"another fails as well": {errors.Join(refusal, syscall.EPERM), syscall.EPERM, false, 0},
+	} {
+		kills := 0
+		p := &Processes{whole: func(context.Context) error { kills++; return errStage }}
+		if c.alone {
+			p.whole = nil
+		}
+		if err := p.orWhole(t.Context(), c.err); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || kills != c.kills {
+			t.Errorf("%s: %v and %d kills of the cgroup, want %v and %d", name, err, kills, c.want, c.kills)
+		}
+	}
+}

@@ -17,6 +17,8 @@ type Processes struct {
 	belongs func(pid int) bool                                 // checked again before each signal; nil: always
 	find    func(ctx context.Context) ([]*procfs.Pidfd, error) // finds them when SIGTERM is due; nil: those in pidfds
 	watcher watcher
+	// whole kills the cgroup that has all of them and no other, where a security module refuses SIGKILL; nil: there is none.
+	whole func(ctx context.Context) error
 }
 
 // NewProcesses returns the processes of these descriptors as a target.
@@ -66,7 +68,7 @@ func (p *Processes) Kill(ctx context.Context) error {
 // KillWithin is Kill, and returns when ctx ends.
 func (p *Processes) KillWithin(ctx context.Context) error {
 	return (&tracers{watcher: p.watcher}).untilEnded(ctx, func(ctx context.Context) error {
-		if err := p.signal(func(h *procfs.Pidfd) error { return h.Signal(unix.SIGKILL) }); err != nil {
+		if err := p.orWhole(ctx, p.signal(func(h *procfs.Pidfd) error { return h.Signal(unix.SIGKILL) })); err != nil {
 			return err
 		}
 		for _, h := range p.pidfds {
@@ -79,6 +81,14 @@ func (p *Processes) KillWithin(ctx context.Context) error {
 		}
 		return nil
 	}, p.living)
+}
+
+// orWhole kills the whole cgroup where the kill of single processes was refused, for which the kernel asks no security module.
+func (p *Processes) orWhole(ctx context.Context, err error) error {
+	if err == nil || p.whole == nil || !onlyRefused(err) {
+		return err
+	}
+	return p.whole(ctx)
 }
 
 // living lists those that have not exited.

@@ -53,6 +53,9 @@ func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration
 	if l.InPlace() {
 		here := s.processesOf(l, func(ctx context.Context) ([]int, error) { return s.pidsToStop(ctx, l) })
 		defer here.Close()
+		if l.Origin == lease.OriginContainer && l.Cgroup != "" {
+			here.whole = func(ctx context.Context) error { return killCgroup(ctx, l.Cgroup) }
+		}
 		escalation.Target = here
 	}
 	escalation.Notify = notify
@@ -60,6 +63,15 @@ func (s *Stopper) Lease(ctx context.Context, l *lease.Lease, grace time.Duration
 		return s.failed("cannot stop lease "+l.ID, err)
 	}
 	return nil
+}
+
+// killCgroup kills all processes of a cgroup.
+func killCgroup(ctx context.Context, cg string) error {
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return err
+	}
+	return h.Kill(ctx, cg)
 }
 
 // EscalationOf returns the escalation of a lease that has a scope of gpushare.
