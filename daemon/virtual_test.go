@@ -44,6 +44,7 @@ type virtual struct {
 	ids        []gpu.UUID
 	port       *slicesInMemory
 	root       string // of the host
+	files      *hostroot.Root
 	dir        string // of the daemon; another one in each run after a kill
 	log        *bytes.Buffer
 	violations []string // of the invariants that hold at every moment
@@ -116,7 +117,8 @@ func (w *virtual) writeHost() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	root.Close()
+	root.Close() // its log
+	w.files = root
 	w.node.SetHooks(gpusim.Hooks{})
 	// The list has every capability of 32 GPUs, and every observation reads it.
 	list := filepath.Join(w.root, "proc/driver/nvidia-caps/mig-minors")
@@ -171,6 +173,7 @@ func (w *virtual) startDaemon() {
 		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
 			h.Programs = noPrograms{}
+			h.Helper = func(context.Context, []string) error { return w.files.MakeNodes() }
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil

@@ -232,6 +232,17 @@ func (r *Root) Sync() error {
 			return err
 		}
 	}
+	return r.makeNodes(v)
+}
+
+// MakeNodes makes the device nodes that the present state of the node has, as the vendor's program does, and changes nothing else.
+func (r *Root) MakeNodes() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.makeNodes(r.node.View(0))
+}
+
+func (r *Root) makeNodes(v gpusim.View) error {
 	for _, d := range deviceNodes(v) {
 		if err := r.device(d); err != nil {
 			return err
