@@ -34,7 +34,9 @@ type healthNode struct {
 
 func newHealthNode(t *testing.T, spec string) *healthNode {
 	t.Helper()
-	w := &healthNode{virtual: newVirtual(t, nil, scenarios.Board{Model: "a100-40"}, scenarios.Board{Model: "a100-40"}), log: make(chan kernellog.Record)}
+	cfg := virtualConfig(t, nil, scenarios.Board{Model: "a100-40"}, scenarios.Board{Model: "a100-40"})
+	cfg.DriverVersion = "580.65.06" // Branches up to 565 do not say what a GPU needs.
+	w := &healthNode{virtual: newVirtualOf(t, cfg), log: make(chan kernellog.Record)}
 	w.startDaemon()
 	if _, op, refusal := w.apply(spec, ""); refusal != nil || op != nil && op.State != "done" {
 		t.Fatalf("it cannot be prepared: %v, %+v", refusal, op)
@@ -151,7 +153,7 @@ func TestHardwareTroubleClosesOneGPU(t *testing.T) {
 					t.Errorf("the condition is %+v", c)
 				}
 				if number == 79 {
-					w.reportsOnce(0, "health")
+					w.reportsOnce(0, "health", "gpushare gpu retry 0")
 				}
 				since := w.statusNow().GPUs[0].Health.Since
 				w.restarted(func() { w.end(); w.startDaemon() })

@@ -33,6 +33,7 @@ type badDay struct {
 	name   string
 	begins func(*virtual)
 	reason string
+	hint   string
 	ends   func(*virtual)
 }
 
@@ -49,16 +50,17 @@ func badDays() []badDay {
 		}
 		w.waitIdle(&op)
 	}
+	const resets, retries = "nvidia-smi --gpu-reset -i 1", "gpushare gpu retry 1"
 	return []badDay{
-		{"XID 79", func(w *virtual) { w.node.Lose(1) }, "the GPU is lost", (*virtual).reboot},
+		{"XID 79", func(w *virtual) { w.node.Lose(1) }, "the GPU is lost", resets, (*virtual).reboot},
 		{"XID 79, and the daemon is restarted", func(w *virtual) {
 			w.node.Lose(1)
 			w.end()
 			w.unknownWhenLost = true
 			w.startDaemon()
-		}, "the GPU is lost", (*virtual).reboot},
-		{"it hangs", hangs, "the driver did not answer in time", func(w *virtual) { w.node.ClearFaults(0); retry(w) }},
-		{"it hangs, and answers by itself", hangs, "the driver did not answer in time", func(w *virtual) {
+		}, "the GPU is lost", resets, (*virtual).reboot},
+		{"it hangs", hangs, "the driver did not answer in time", retries, func(w *virtual) { w.node.ClearFaults(0); retry(w) }},
+		{"it hangs, and answers by itself", hangs, "the driver did not answer in time", retries, func(w *virtual) {
 			w.node.ClearFaults(0)
 			w.end()
 			w.startDaemon() // A new worker has no excluded GPUs.
@@ -91,7 +93,7 @@ func TestOneLostGPU(t *testing.T) {
 					t.Errorf("the same spec: %v, %+v, %+v", refusal, op, res.Plan)
 				}
 				w.doctorFails("GPU 1: ")
-				w.reportsOnce(1, "gpu") // No XID reaches this node.
+				w.reportsOnce(1, "gpu", day.hint) // No XID reaches this node.
 
 				res, op, refusal = w.apply(twoGPUs("2g.10gb", "3g.20gb"), "")
 				if refusal != nil || op == nil || op.State != "degraded" || !held(&res.Plan) || !strings.Contains(op.Error.Message, "GPU 1 is held, because it does not answer: "+day.reason) || !strings.Contains(op.Error.Hint, want.Command) {
@@ -145,7 +147,7 @@ func TestOneLostGPU(t *testing.T) {
 }
 
 // reportsOnce expects one condition, and one failed check of the doctor, about a GPU that does not answer.
-func (w *virtual) reportsOnce(i int, kind string) {
+func (w *virtual) reportsOnce(i int, kind, hint string) {
 	w.Helper()
 	var about []api.Condition
 	for _, c := range w.statusNow().Node.Conditions {
@@ -153,7 +155,7 @@ func (w *virtual) reportsOnce(i int, kind string) {
 			about = append(about, c)
 		}
 	}
-	if len(about) != 1 || about[0].Kind != kind || !strings.Contains(about[0].Hint, fmt.Sprint("gpushare gpu retry ", i)) {
+	if len(about) != 1 || about[0].Kind != kind || !strings.Contains(about[0].Hint, hint) {
 		w.Fatalf("the conditions about GPU %d are %+v, and not one of kind %s", i, about, kind)
 	}
 	var d api.Doctor

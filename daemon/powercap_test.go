@@ -99,12 +99,12 @@ func TestPowerCap(t *testing.T) {
 		w.mustApply(capSpec("250W", "280W"))
 		w.wantLimits("280 250, 2 kept", "another cap")
 
-		// The daemon reads the limits every ReadInterval, not in every pass.
-		reads := w.node.Counters().Calls["DeviceGetPowerManagementLimit"]
+		// The daemon reads the power with its range every ReadInterval, not in every pass. An observation has the limit only.
+		reads := w.node.Counters().Calls["DeviceGetPowerManagementLimitConstraints"]
 		for range 10 {
 			w.waitIdle(nil)
 		}
-		if n := w.node.Counters().Calls["DeviceGetPowerManagementLimit"] - reads; n != 0 {
+		if n := w.node.Counters().Calls["DeviceGetPowerManagementLimitConstraints"] - reads; n != 0 {
 			t.Errorf("%d readings in passes at one time", n)
 		}
 		w.sensor("0", "power-limit", "400")
