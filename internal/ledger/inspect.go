@@ -68,11 +68,13 @@ func (l *Ledger) sync(closed bool) {
 	if !l.unsynced && (!closed || l.anchor.Last.Number == 0) {
 		return
 	}
+	err := l.syncEarlier()
 	if l.file != nil {
-		if err := l.file.Sync(); err != nil {
-			l.anchorFailed(err)
-			return
-		}
+		err = errors.Join(err, l.file.Sync())
+	}
+	if err != nil {
+		l.anchorFailed(err)
+		return
 	}
 	l.anchor.Closed = closed
 	if !l.anchor.Crash { // Its newest lines were lost.

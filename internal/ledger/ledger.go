@@ -54,6 +54,7 @@ type Ledger struct {
 	anchored anchorFile
 	sizes    map[uint64]int64 // of the files that are there, except the open one
 	unsynced bool             // lines were written since the last sync
+	earlier  []uint64         // files of an earlier process that are not known to be on the disk
 	torn     uint64           // lines without their end that were ended, and are counted in no line
 	crash    bool             // lines are missing before the next one, and a loss of power may explain it
 	kept     uint64           // the last line before them

@@ -116,18 +116,18 @@ func (l *Ledger) resume(have []uint64) error {
 	}
 	l.anchor.Boot, l.anchor.Closed = l.o.Boot, false
 	l.unsynced = l.anchor.Last.Number > 0
-	if err := l.syncAll(have); err != nil {
-		l.anchorFailed(err) // The next sync says what is on the disk.
-		return nil
-	}
+	l.earlier = have
 	l.sync(false)
 	return nil
 }
 
-// syncAll waits until the files of an earlier process are on the disk: that one may have been killed before it did so.
-func (l *Ledger) syncAll(have []uint64) error {
-	for _, n := range have {
+// syncEarlier waits until the files of an earlier process are on the disk: that one may have been killed before it did so.
+func (l *Ledger) syncEarlier() error {
+	for _, n := range l.earlier {
 		f, err := os.OpenFile(l.path(n), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // It was the oldest one.
+		}
 		if err != nil {
 			return fmt.Errorf("cannot open %s: %w", l.path(n), err)
 		}
@@ -137,6 +137,7 @@ func (l *Ledger) syncAll(have []uint64) error {
 			return fmt.Errorf("cannot sync %s: %w", l.path(n), err)
 		}
 	}
+	l.earlier = nil
 	return nil
 }
 
