@@ -256,6 +256,15 @@ func (f *Front) serving(ctx context.Context) (*line, error) {
 	}
 }
 
+// Await waits for a front that is being started, and returns why none serves.
+func (f *Front) Await(ctx context.Context) error {
+	_, err := f.serving(ctx)
+	if err != nil {
+		return fmt.Errorf("gpushare-front does not run: %w", err)
+	}
+	return nil
+}
+
 // attempts is how many fronts a connection is passed to, until one has taken it.
 const attempts = 2
 

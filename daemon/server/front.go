@@ -22,6 +22,8 @@ import (
 // Front has another process read a caller: it passes on what it understood, on a connection of its own for each one that it got. Who
 // the caller is was read before, from the kernel: the process cannot say it.
 type Front interface {
+	// Await waits for a front that is being started, within a deadline of its own, and returns why none serves.
+	Await(ctx context.Context) error
 	HandOver(ctx context.Context, client *net.UnixConn, uid int) (*net.UnixConn, error)
 }
 
@@ -121,23 +123,20 @@ func (d *divided) Accept() (net.Conn, error) {
 		if c.hasRole && d.v.s.Identities.Caller(c.peer).Admin {
 			return c, nil
 		}
-		d.v.s.Tasks.Go(func() { d.v.pass(c) }) // ends within the deadline of the front
+		d.v.s.Tasks.Go(func() { d.v.pass(c) }) // ends within passTimeout and the deadlines of the front
 	}
 }
 
 // pass passes a connection to the front, and serves what it sends on.
 func (v *Serving) pass(c *cappedConn) {
-	slot, err := v.s.slots.begin(v.ended, passing, &Caller{Peer: c.peer})
+	own, err := v.handOver(c)
 	if err != nil {
-		_ = c.Close() // The daemon ends.
-		return
-	}
-	c.findProcess() // by the descriptor, which is the front's afterwards
-	own, err := v.s.Front.HandOver(v.ended, c.UnixConn, c.peer.UID)
-	slot.end()
-	if err != nil {
+		if v.ended.Err() != nil {
+			_ = c.Close() // The daemon ends.
+			return
+		}
 		v.s.Log.Debug("cannot serve a connection", "uid", c.peer.UID, "error", err)
-		v.unavailable(c)
+		v.unavailable(c, err)
 		return
 	}
 	c.end.Store(own)
@@ -150,14 +149,37 @@ func (v *Serving) pass(c *cappedConn) {
 	}
 }
 
+// passTimeout bounds how long a connection waits for those of other users.
+const passTimeout = 30 * time.Second
+
+var errOthersFirst = fmt.Errorf("connections of other users took %v", passTimeout)
+
+// handOver passes a connection when those of users who had fewer have been passed.
+func (v *Serving) handOver(c *cappedConn) (*net.UnixConn, error) {
+	ctx, cancel := context.WithTimeout(v.ended, passTimeout)
+	defer cancel()
+	if err := v.s.Front.Await(ctx); err != nil { // without a slot, which others need
+		return nil, err
+	}
+	slot, err := v.s.slots.begin(ctx, passing, &Caller{Peer: c.peer})
+	if err != nil {
+		return nil, errOthersFirst
+	}
+	defer slot.end()
+	c.findProcess() // by the descriptor, which is the front's afterwards
+	return v.s.Front.HandOver(v.ended, c.UnixConn, c.peer.UID)
+}
+
 // unavailable answers the first request of a connection without reading it.
-func (v *Serving) unavailable(c *cappedConn) {
+func (v *Serving) unavailable(c *cappedConn, why error) {
 	defer c.Close()
 	stop := context.AfterFunc(v.ended, c.shutDown)
 	defer stop()
-	b, err := json.Marshal(map[string]*api.Error{"error": {
-		Kind: api.KindUnavailable, Message: "cannot read the request: gpushare-front does not run", Hint: "try again; an administrator sees the reason with 'gpushare condition list'",
-	}})
+	e := &api.Error{Kind: api.KindUnavailable, Message: "cannot read the request: gpushare-front does not run", Hint: "try again; an administrator sees the reason with 'gpushare condition list'"}
+	if errors.Is(why, errOthersFirst) {
+		e.Message, e.Hint = "cannot read the request: "+why.Error(), "try again later"
+	}
+	b, err := json.Marshal(map[string]*api.Error{"error": e})
 	if err != nil {
 		return
 	}

@@ -32,6 +32,8 @@ type taken struct {
 	fail error
 }
 
+func (f *taken) Await(context.Context) error { return f.fail }
+
 func (f *taken) HandOver(_ context.Context, client *net.UnixConn, uid int) (*net.UnixConn, error) {
 	if f.fail != nil {
 		return nil, f.fail

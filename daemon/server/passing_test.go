@@ -22,6 +22,8 @@ type slowFront struct {
 	take    chan struct{} // lets it take one
 }
 
+func (f *slowFront) Await(context.Context) error { return nil }
+
 func (f *slowFront) HandOver(ctx context.Context, _ *net.UnixConn, uid int) (*net.UnixConn, error) {
 	f.offered <- uid
 	select {
@@ -110,6 +112,23 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the front gets no further connection")
 	}
+}
+
+// A connection that waits for those of others for too long is answered, without a front that would have read it.
+func TestConnectionThatWaitsForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Front: &slowFront{}}
+		for range slotsAtOnce[passing] {
+			if _, err := s.slots.begin(t.Context(), passing, member(1001)); err != nil { // They are never ended.
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		_, err := s.NewServing(t.Context()).handOver(&cappedConn{peer: &Peer{UID: 1002}})
+		if waited := time.Since(began); !errors.Is(err, errOthersFirst) || waited != passTimeout {
+			t.Errorf("after %v: %v; want a refusal after %v", waited, err, passTimeout)
+		}
+	})
 }
 
 // Who opens some connections each second is no user of many, however long the front of a busy host takes for each, and however long
