@@ -17,6 +17,8 @@ import (
 const (
 	startTimeout  = 10 * time.Second
 	signalTimeout = 5 * time.Second
+	// retryAfter is how long a failed start counts for all signals: a stop signals many processes, one after the other.
+	retryAfter = 10 * time.Second
 )
 
 // Client is the daemon's side. It starts the program for the first signal, and again when it has ended.
@@ -24,8 +26,10 @@ type Client struct {
 	// Start starts the program with its standard input, and returns when it runs.
 	Start func(ctx context.Context, stdin *os.File) error
 
-	mu   sync.Mutex // guards conn: one signal is sent at a time
-	conn *net.UnixConn
+	mu     sync.Mutex // guards what follows: one signal is sent at a time
+	conn   *net.UnixConn
+	failed error     // the last start
+	tried  time.Time // when that was
 }
 
 // Signal sends a signal to the process of a pidfd. It returns the kernel's error, or why the program cannot send it.
@@ -39,11 +43,16 @@ func (c *Client) Signal(pidfd int, sig unix.Signal) error {
 		}
 		c.closeLocked() // It ended, because there was nothing to send.
 	}
-	if err := c.startLocked(); err != nil {
-		return err
+	if c.failed != nil && time.Since(c.tried) < retryAfter {
+		return c.failed
+	}
+	c.tried = time.Now()
+	if c.failed = c.startLocked(); c.failed != nil {
+		return c.failed
 	}
 	errno, err := c.query(pidfd, sig)
 	if err != nil {
+		c.failed = err
 		c.closeLocked()
 		return err
 	}

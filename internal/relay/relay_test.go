@@ -196,14 +196,27 @@ func TestProgramThatFails(t *testing.T) {
 	s := start(t, time.Minute)
 	works := s.Start
 	_, pidfd := target(t)
-	s.Start = func(context.Context, *os.File) error { return errors.New("systemd does not answer") }
-	if err := s.Signal(pidfd, unix.SIGKILL); err == nil || !strings.Contains(err.Error(), "systemd does not answer") {
-		t.Errorf("a program that does not start: %v", err)
+	starts := 0
+	s.Start = func(context.Context, *os.File) error { starts++; return errors.New("systemd does not answer") }
+	for range 100 { // as many processes as a lease has
+		if err := s.Signal(pidfd, unix.SIGKILL); err == nil || !strings.Contains(err.Error(), "systemd does not answer") {
+			t.Errorf("a program that does not start: %v", err)
+		}
 	}
+	if starts != 1 {
+		t.Errorf("it is started %d times at once, want one attempt", starts)
+	}
+	later := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tried = s.tried.Add(-retryAfter)
+	}
+	later()
 	s.Start = func(context.Context, *os.File) error { return nil } // Its standard input closes.
 	if err := s.Signal(pidfd, unix.SIGKILL); err == nil {
 		t.Error("a program that ended at once is no error")
 	}
+	later()
 	s.Start = works
 	if err := s.Signal(pidfd, unix.SIGKILL); err != nil {
 		t.Errorf("the next signal: %v", err)
