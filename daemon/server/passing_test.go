@@ -133,7 +133,7 @@ func TestConnectionThatWaitsForOthers(t *testing.T) {
 
 // Who opens some connections each second is no user of many, however long the front of a busy host takes for each, and however long
 // a request waits for the processor.
-func TestBusyHostMakesNobodyHeavy(t *testing.T) {
+func TestBusyHostMakesNoUserHeavy(t *testing.T) {
 	for kind, name := range map[work]string{passing: "connections", arriving: "requests"} {
 		synctest.Test(t, func(t *testing.T) {
 			x := slots{processor: func() time.Duration { return 0 }} // A busy host: it lasts, and nothing is computed.

@@ -323,7 +323,8 @@ func TestFrontIsKilled(t *testing.T) {
 	case <-soon(t).Done():
 		t.Fatal("the command does not end")
 	}
-	if out := events.Output(); events.Code() == 0 || !strings.Contains(out, "ended") {
+	// It may not have had its answer when the first front was killed.
+	if out := events.Output(); events.Code() == 0 || !strings.Contains(out, "ended") && !strings.Contains(out, "cannot reach gpushared") {
 		t.Errorf("the command that followed events exits with %d: %s", events.Code(), out)
 	}
 }

@@ -411,6 +411,13 @@ func TestSupervisorOfAFrozenLease(t *testing.T) {
 	id := strings.TrimSpace(b.detachMany(t, 1, func(int) string { return "echo ready; exec sleep 600" })[0])
 	l := leaseByID(status(t, b.Node), id)
 	dir := filepath.Join(filepath.Dir(b.top), l.Isolation.Cgroup)
+	err := harness.Await(eventually(t), 10*time.Millisecond, "the program does not print", func() (bool, error) {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", l.PID))
+		return string(name) == "sleep\n", err // The shell has printed then.
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
