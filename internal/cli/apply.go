@@ -26,7 +26,7 @@ const maxDocument = 1<<20 + 1
 type applying struct {
 	noWait bool
 	wait   *api.Duration // while another change is under way; nil: it is refused then
-	match  *uint64 // refuse unless this generation is in force
+	match  *uint64       // refuse unless this generation is in force
 }
 
 func (a *app) applyCommand() *cobra.Command {
