@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,11 +40,10 @@ func NewDocument(file string, text []byte, s *api.Spec) *Document {
 // ReadFiles reads the spec of a file and of the *.yaml next to it in conf.d, in the order of their names. A drop-in has
 // tenants only, and a tenant is in one file.
 func ReadFiles(file string) (*Document, error) {
-	names, err := filepath.Glob(filepath.Join(filepath.Dir(file), DropIns, "*.yaml"))
+	names, err := dropIns(filepath.Join(filepath.Dir(file), DropIns))
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the drop-ins of %s: %w", file, err)
+		return nil, unreadableFile(err)
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return strings.HasPrefix(filepath.Base(n), ".") })
 	d := &Document{File: file}
 	size := 0
 	in := map[string]string{} // tenant → file
@@ -85,6 +85,27 @@ func ReadFiles(file string) (*Document, error) {
 		return nil, refusal(file, d.Locate(found))
 	}
 	return d, nil
+}
+
+// dropIns lists the drop-ins in a directory, which may be missing. One that cannot be read is an error: without its tenants the spec
+// would say that they have nothing.
+func dropIns(dir string) (names []string, err error) {
+	entries, cut, err := boundedread.Entries(dir, boundedread.Files)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if cut {
+		return nil, fmt.Errorf("%s has more than %d files", dir, boundedread.Files)
+	}
+	for _, e := range entries {
+		if n := e.Name(); filepath.Ext(n) == ".yaml" && !strings.HasPrefix(n, ".") {
+			names = append(names, filepath.Join(dir, n))
+		}
+	}
+	return names, nil
 }
 
 // onlyHere refuses what a file that the daemon reads by itself cannot have.

@@ -1,6 +1,7 @@
 package spec_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -73,5 +74,37 @@ func TestReadFiles(t *testing.T) {
 	case <-begun:
 	case <-time.After(time.Minute):
 		t.Fatal("a FIFO makes it wait")
+	}
+}
+
+// A directory of drop-ins that cannot be listed is not one without drop-ins: a spec without their tenants would be applied.
+func TestDropInsThatCannotBeListed(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(dir string) error
+		want error // nil: there are none
+	}{
+		"none":                     {func(string) error { return nil }, nil},
+		"no directory":             {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, syscall.ENOTDIR},
+		"links that lead nowhere":  {func(dir string) error { return os.Symlink(spec.DropIns, dir) }, syscall.ELOOP},
+		"others may not read them": {func(dir string) error { return os.Mkdir(dir, 0) }, syscall.EACCES},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if errors.Is(c.want, syscall.EACCES) && os.Geteuid() == 0 {
+				t.Skip("root may read every directory")
+			}
+			dir := t.TempDir()
+			main := filepath.Join(dir, "node.yaml")
+			if err := errors.Join(os.WriteFile(main, []byte("version: v1\n"), 0o600), c.make(filepath.Join(dir, spec.DropIns))); err != nil {
+				t.Fatal(err)
+			}
+			d, err := spec.ReadFiles(main)
+			var e *api.Error
+			switch {
+			case c.want == nil && err != nil:
+				t.Errorf("without drop-ins: %v", err)
+			case c.want != nil && (!errors.As(err, &e) || e.Kind != api.KindInvalid || !strings.Contains(err.Error(), c.want.Error()) || !strings.Contains(err.Error(), filepath.Join(dir, spec.DropIns))):
+				t.Errorf("it gives %v, %v", d, err)
+			}
+		})
 	}
 }
