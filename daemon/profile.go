@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/procfs"
 )
@@ -14,7 +17,9 @@ import (
 func ProfileHint(err error) string { return profileHint(err, procfs.Profile(os.Getpid())) }
 
 func profileHint(err error, profile string) string {
-	if profile == "" || !errors.Is(err, fs.ErrPermission) {
+	// Some libraries keep of an error of the kernel only its text.
+	denied := err != nil && (errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), unix.EACCES.Error()))
+	if profile == "" || !denied {
 		return ""
 	}
 	return fmt.Sprintf("the profile %[1]s of AppArmor may forbid it ('journalctl -k --grep DENIED' shows it): "+

@@ -20,6 +20,7 @@ func TestProfileHint(t *testing.T) {
 		helps   bool
 	}{
 		{denied, "gpushared", true},
+		{errors.New("cannot serve metrics with metrics_web_config /srv/web.yaml: " + denied.Error()), "gpushared", true}, // as exporter-toolkit does
 		{denied, "", false},
 		{errors.New("cannot read the settings"), "gpushared", false},
 		{nil, "gpushared", false},
