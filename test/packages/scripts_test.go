@@ -244,6 +244,95 @@ func TestProfileOfOtherPaths(t *testing.T) {
 	}
 }
 
+// What the daemon reads next to a file of the settings, or because that file names it, is elsewhere too.
+func TestProfileOfFilesThatFilesName(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, running(map[string]string{
+		apparmor: "Y\n", daemon: "", "etc/gpushare/gpushared.yaml": "spec_file: /srv/gpushare/node.yaml\nmetrics_web_config: '/srv/metrics/web.yaml' # TLS\n",
+		"srv/metrics/web.yaml": "# cert_file: /no\ntls_server_config:\n  cert_file: live/cert.pem\n  key_file: \"/opt/keys/key.pem\"\n  client_ca_file: /srv/ca.pem # of the site\n" +
+			"  client_auth_type: RequireAndVerifyClientCert\n",
+		"srv/metrics/archive/cert1.pem": "", "srv/metrics/live/x": "",
+	}))
+	if err := os.Symlink("../archive/cert1.pem", filepath.Join(h.root, "srv/metrics/live/cert.pem")); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := h.run(t, nil, "postinst", "configure")
+	got, err := os.ReadFile(filepath.Join(h.root, "etc/apparmor.d/local/gpushared"))
+	want := []string{
+		`"/srv/gpushare/node.yaml" r,`, `"/srv/metrics/web.yaml" r,`, `"/srv/gpushare/conf.d/{,**}" r,`, `"/srv/metrics/live/cert.pem" r,`,
+		`"/srv/metrics/archive/cert1.pem" r,`, `"/srv/metrics/archive/*" r,`, `"/opt/keys/key.pem" r,`, `"/srv/ca.pem" r,`, "",
+	}
+	if diff := cmp.Diff(want, strings.Split(string(got), "\n")); err != nil || code != 0 || diff != "" {
+		t.Errorf("postinst exits with %d, %v: %s\n(-want +got):\n%s", code, err, out, diff)
+	}
+}
+
+// Without systemd the daemon starts its programs itself, which its profile does not allow: it is neither loaded nor left to the next boot.
+func TestProfileOfTheDaemonIsForSystemd(t *testing.T) {
+	t.Parallel()
+	const packaged, administrators = "../gpushared", "/etc/apparmor.d/gpushared"
+	others := profiles("--replace")[:2]
+	removed := append(slices.Clone(others), "apparmor_parser --remove /etc/apparmor.d/gpushared")
+	for _, c := range []struct {
+		name         string
+		files        map[string]string
+		init         string // what /sbin/init is a link to
+		before, want string // what the link that disables the profile leads to
+		calls        []string
+	}{
+		{"another init", map[string]string{"sbin/init": ""}, "", "", packaged, removed},
+		{"another init is a link", nil, "openrc-init", "", packaged, removed},
+		{"the next upgrade", map[string]string{"sbin/init": ""}, "", packaged, packaged, removed},
+		{"an image that systemd will boot", nil, "../lib/systemd/systemd", "", "", others},
+		{"an image without an init", nil, "", "", "", others},
+		{"systemd", running(nil), "/lib/systemd/systemd", "", "", profiles("--replace")},
+		{"systemd came later", running(nil), "/lib/systemd/systemd", packaged, "", profiles("--replace")},
+		{"the administrator's", running(nil), "/lib/systemd/systemd", administrators, administrators, profiles("--replace")},
+	} {
+		h := newHost(t, c.files)
+		for name, text := range map[string]string{apparmor: "Y\n", nvml: "", thaw: "", daemon: "", "sbin/openrc-init": "", "usr/bin/gpushare": "#!/bin/sh\n"} {
+			h.write(t, filepath.Join(h.root, name), text)
+		}
+		link := filepath.Join(h.root, "etc/apparmor.d/disable/gpushared")
+		if c.before != "" {
+			h.write(t, filepath.Join(filepath.Dir(link), "other"), "")
+		}
+		for name, to := range map[string]string{link: c.before, filepath.Join(h.root, "sbin/init"): c.init} {
+			if to == "" {
+				continue
+			}
+			if err := os.Symlink(to, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		code, out, calls := h.run(t, nil, "postinst", "configure")
+		calls = slices.DeleteFunc(calls, func(c string) bool { return !strings.HasPrefix(c, "apparmor_parser") })
+		got, _ := os.Readlink(link) // Without a link it is empty.
+		if diff := cmp.Diff(c.calls, calls); code != 0 || got != c.want || diff != "" {
+			t.Errorf("%s: postinst exits with %d, the link leads to %q: %s\n(-want +got):\n%s", c.name, code, got, out, diff)
+		}
+		code, out, _ = h.run(t, nil, "prerm", "remove")
+		if _, err := os.Lstat(link); code != 0 || (err == nil) != (c.want == administrators) {
+			t.Errorf("%s: prerm exits with %d, the link: %v: %s", c.name, code, err, out)
+		}
+	}
+}
+
+// The kernel's record of the processes of leases is one of the restrictions that a removal may keep.
+func TestRecordIsKeptWithTheRestrictions(t *testing.T) {
+	t.Parallel()
+	const record = "sys/fs/bpf/gpushare/descent"
+	for _, c := range []struct {
+		env  []string
+		kept bool
+	}{{nil, false}, {[]string{"GPUSHARE_KEEP_ISOLATION=1"}, true}} {
+		h := newHost(t, running(map[string]string{record: "", "usr/bin/gpushare": "#!/bin/sh\n"}))
+		if code, out, _ := h.run(t, c.env, "prerm", "remove"); code != 0 || h.has(record) != c.kept {
+			t.Errorf("with %q prerm exits with %d, record kept: %v: %s", c.env, code, h.has(record), out)
+		}
+	}
+}
+
 // A profile does not outlive its program, and an upgrade keeps it in force.
 func TestProfilesAreUnloaded(t *testing.T) {
 	t.Parallel()
