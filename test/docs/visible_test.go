@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,23 +32,45 @@ func TestWhatTheHostSeesIsListed(t *testing.T) {
 			}
 		}
 	}
-	for file, expr := range map[string]string{
-		"packaging/sysusers.d/gpushare.conf":    `(?m)^[ugm] +(\S+)`,
-		"packaging/tmpfiles.d/gpushare.conf":    `(?m)^[a-zA-Z] +(\S+)`,
-		"internal/descent/programs.go":          `attach\("(gpushare_\w+)"`,
-		"internal/descent/record.go":            `attach\("(gpushare_\w+)"`,
-		"systemd/policy.go":                     `"(/?[\w/.-]*gpushare[\w-]*\.conf)"`,
-		"packaging/systemd/gpushared.socket":    `(?m)^ListenStream=(\S+)`,
-		"packaging/systemd/gpushared.service":   `(?m)^ReadWritePaths=-(/sys\S+)`,
-		"packaging/apparmor/gpushared": `(?m)^  (/(?:var/lib|run)/\w+)/\{`,
+	for _, from := range []struct{ file, expr, as string }{
+		{"packaging/sysusers.d/gpushare.conf", `(?m)^[ugm] +(\S+)`, "%s"},
+		{"packaging/tmpfiles.d/gpushare.conf", `(?m)^[a-zA-Z] +(\S+)`, "%s"},
+		{"packaging/scripts/postinst", `(?m)^\s*(?:added|disabled)=\$root(/etc\S+)`, "%s"},
+		{"packaging/systemd/gpushared.socket", `(?m)^ListenStream=(\S+)`, "%s"},
+		{"packaging/systemd/gpushared.service", `(?m)^ReadWritePaths=-(/sys\S+)`, "%s"},
+		{"packaging/apparmor/gpushared", `(?m)^  (/(?:var/lib|run)/\w+)/\{`, "%s"},
+		{"internal/descent/record.go", `attach\("(gpushare_\w+)"`, "%s"},
+		{"systemd/policy.go", `policyName = "(\S+\.conf)"`, "/etc/dbus-1/system.d/%s"},
+		{"systemd/readback.go", `"(/(?:etc|run)/systemd/system\.control)"`, "%s"},
+		{"systemd/names.go", `escape\(prefix\) \+ "(-)" \+ id \+ "\.scope"`, "gpushare%s….scope"},
+		{"systemd/programs.go", `escape\(prefix\) \+ "(-\w+-)" \+ id \+ "\.service"`, "gpushare%s….service"},
+		{"daemon/host/front.go", `name := "(gpushare-\S+-)"`, "%s….service"},
+		{"daemon/host/relay.go", `Name: "(gpushare-\S+-)"`, "%s….service"},
+		{"daemon/host/helper.go", `helperService = "(\S+)"`, "%s.service"},
+		{"gpu/worker/supervise.go", `Launch\(ctx, "(gpushare-\S+-)"`, "%s….service"},
+		{"mps/state.go", `"(gpushare-\S+-)" \+ d\.name\(\) \+ "\.service"`, "%s….service"},
+		// The module and the nodes that the vendor's program is asked for.
+		{"isolation/nodes.go", `uvmDriver = "(\S+)"`, "%s"},
+		{"isolation/nodes.go", `Name: "(/dev/\S+)"`, "%s"},
+		{"isolation/rules.go", `fmt\.Sprintf\("(/dev/nvidia)%d"`, "%sN"},
+		{"isolation/rules.go", `fmt\.Sprintf\("(/dev/nvidia-caps/nvidia-cap)%d"`, "%sN"},
+		{"isolation/steps.go", `"(/dev/nvidiactl)"`, "%s"},
 	} {
-		b, err := os.ReadFile(filepath.Join(root, file))
+		b, err := os.ReadFile(filepath.Join(root, from.file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(string(b), -1) {
-			names[m[1]] = file
+		found := regexp.MustCompile(from.expr).FindAllStringSubmatch(string(b), -1)
+		if len(found) == 0 {
+			t.Errorf("%s has nothing like %s: where is it now?", from.file, from.expr)
 		}
+		for _, m := range found {
+			names[fmt.Sprintf(from.as, m[1])] = from.file
+		}
+	}
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1) {
+		listed[m[1]] = true
 	}
 	if len(names) < 20 {
 		t.Errorf("only %d names were found: %v", len(names), names)
@@ -56,7 +79,7 @@ func TestWhatTheHostSeesIsListed(t *testing.T) {
 		if strings.HasSuffix(name, ".mount") {
 			t.Errorf("%s: every program of the host sees a mount, and Slurm does not start next to one of cgroups", name)
 		}
-		if !strings.Contains(table, name) {
+		if !listed[name] {
 			t.Errorf("%s of %s is not in the list of docs/install.md of what the host sees", name, from)
 		}
 	}
