@@ -188,6 +188,34 @@ func TestMIGOffWaitsForABoot(t *testing.T) {
 	}
 }
 
+// Unmanaging all takes back a MIG mode that waits for a boot, also where the driver reports no profiles and those of the board are not
+// known. The mode from before is recorded until no other is pending.
+func TestUnmanageOfAModeThatWaitsForABoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := virtualConfig(t, nil, scenarios.Board{Model: "a100-40"})
+		unknown := *cfg.GPUs[0].Model
+		unknown.Name = "NVIDIA unheard-of"
+		cfg.GPUs[0].Model, cfg.ResetUnavailable = &unknown, true
+		w := newVirtualOf(t, cfg)
+		w.startDaemon()
+		if _, op, refusal := w.apply(specOf("mode: mig, mig: {dynamic: true}"), "?allow-reset=1"); refusal != nil || op.State != "degraded" {
+			t.Fatalf("it ends %+v, %v", op, refusal)
+		}
+		if g, _ := w.observer.Last().GPU(w.ids[0]); g.Profiles != nil || g.MIG.Current || !g.MIG.Pending {
+			t.Fatalf("the GPU has %+v: the test shows nothing", g.MIG)
+		}
+		w.mustUnmanage("?all=1")
+		if n := len(w.state.Stored().OriginalModes); n != 0 {
+			t.Errorf("the original modes of %d GPUs are recorded", n)
+		}
+		w.reboot()
+		w.waitIdle(nil)
+		if now := w.layoutOf(0); now != "MIG off: " {
+			t.Errorf("after the boot the GPU has %q", now)
+		}
+	})
+}
+
 // heldHint is the hint of the condition about the held GPU.
 func (w *virtual) heldHint() string {
 	w.Helper()

@@ -81,6 +81,13 @@ func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []ste
 	}
 	switch on := was.MIG == nil || *was.MIG; {
 	case !g.MIG.Current && !g.MIG.Pending:
+	case !g.MIG.Current && !on: // Only a pending mode is cancelled: without it the next boot would turn MIG on.
+		r, err := mig.PlanDevice(mig.Device{MIG: g.MIG}, mig.Target{}, mig.Options{})
+		if err != nil {
+			warnings = append(warnings, fmt.Sprintf("%s: MIG mode stays pending: %v", name, err))
+		} else {
+			steps = r.Steps(g.Identity.UUID)
+		}
 	case g.Profiles == nil:
 		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not report its profiles")
 	default:

@@ -70,6 +70,7 @@ func TestPlanUnmanageStops(t *testing.T) {
 func TestPlanUnmanageGPU(t *testing.T) {
 	on, off, yes := true, false, true
 	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
+	pending := func(g *observe.GPU) { g.MIG.Pending, g.Profiles = true, nil }
 	foreign := NoUsage()
 	foreign.Managed = func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 4 }
 	for _, c := range []struct {
@@ -90,6 +91,7 @@ func TestPlanUnmanageGPU(t *testing.T) {
 		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: NoUsage(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
 		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: NoUsage()},
 		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not answer"},
+		{name: "a pending mode that was found off, profiles not reported", have: observetest.With(observetest.Device(false), pending), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"turn off MIG mode"}},
 		{name: "profiles not reported", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not report its profiles"},
 		{name: "in use", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {
