@@ -194,11 +194,13 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 	want, id := cs.State.Desired(), s.gpu.Identity.UUID
 	record := engine.Record{Kind: s.kind, By: caller, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
 	err := cs.State.Store.Update(func(st *store.State) error {
-		a := st.Achieved[id]
-		for _, in := range s.imports {
-			state.AddImported(st, &a, in)
+		if len(s.imports) > 0 { // Only a GPU that has a record gets here with imports.
+			a := st.Achieved[id]
+			for _, in := range s.imports {
+				state.AddImported(st, &a, in)
+			}
+			st.Achieved[id] = a
 		}
-		st.Achieved[id] = a
 		if len(s.steps) == 0 {
 			return nil
 		}
