@@ -172,6 +172,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		was, ok := d.state.Stored().Identities[id]
 		return was, ok
 	}, Assume: d.assumeProfiles}
+	d.state.Observed = d.observer.Last
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener
 	if out.listen != nil {

@@ -219,7 +219,11 @@ func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation stri
 		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + reason, Hint: "it continues when the daemon is started again"})
 		return // The record stays open, and the next run resumes it.
 	}
-	cs.closeChange(ctx, r, operation, out)
+	begun := func(id string) []step.Step { return out[id].Begun(r.Steps, id) }
+	if resumed { // What the run before it began is not known.
+		begun = func(string) []step.Step { return r.Steps }
+	}
+	cs.closeChange(ctx, r, operation, out, begun)
 }
 
 func (cs *Changes) progress(operation string, p engine.Progress) {
@@ -238,8 +242,8 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 	})
 }
 
-// closeChange reads the node back, records the outcome and reports it.
-func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome) {
+// closeChange reads the node back, records the outcome and reports it. begun returns the steps of a GPU that may have been begun.
+func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome, begun func(id string) []step.Step) {
 	want := cs.State.Desired()
 	observeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
@@ -275,7 +279,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 				if !ok || g.Err != nil {
 					g = nil
 				}
-				state.NoteUnconfirmed(s, id, g, out[string(id)].Unknown(), state.Epoch(node), r.Steps, cs.Now())
+				state.NoteUnconfirmed(s, id, g, out[string(id)].Unknown(), state.Epoch(node), begun(string(id)), cs.Now())
 			case out[string(id)].Dropped > 0:
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.

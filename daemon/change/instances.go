@@ -104,9 +104,16 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
 	}
 	st := cs.State.Stored()
-	a, _ := state.Owned(st, id)
-	if _, achieved := st.Achieved[id]; !achieved && kind == kindImport {
+	a, _ := state.Owned(st, id, node)
+	switch was, achieved := st.Achieved[id]; {
+	case kind != kindImport:
+	case !achieved:
 		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": it never was as the spec says", Hint: planner.RetryHint(s.gpu, "changes it to what the spec says")}
+	case state.EpochEnded(was.Epoch, node):
+		return nil, &api.Error{
+			Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": since the host was booted or the driver was loaded it was not as the spec says",
+			Hint: planner.RetryHint(s.gpu, "changes it to what the spec says"),
+		}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)

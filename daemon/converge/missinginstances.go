@@ -18,6 +18,11 @@ func (cv *Converger) recordMissing(node *observe.Node) {
 		return
 	}
 	due := func(s *store.State, change bool) (any bool) {
+		for id := range s.Unconfirmed {
+			if g, ok := node.GPU(id); ok && g.Err == nil && !want.Manages(id) {
+				any = state.ForgetAbsent(s, id, g) || any
+			}
+		}
 		for id, a := range s.Achieved {
 			g, ok := node.GPU(id)
 			ended := state.EpochEnded(a.Epoch, node)
@@ -58,7 +63,7 @@ func (cv *Converger) recordMissing(node *observe.Node) {
 		return any
 	}
 	dry := *cv.State.Stored()
-	dry.Achieved = maps.Clone(dry.Achieved)
+	dry.Achieved, dry.Unconfirmed = maps.Clone(dry.Achieved), maps.Clone(dry.Unconfirmed)
 	if !due(&dry, false) {
 		return
 	}

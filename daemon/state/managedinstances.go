@@ -16,7 +16,11 @@ import (
 
 // ManagesInstance reports whether gpushare manages an instance: it created it, or it is in the layout, or it was imported.
 func (x *State) ManagesInstance(id gpu.UUID, in *gpu.Instance) bool {
-	a, _ := Owned(x.Stored(), id)
+	var node *observe.Node
+	if x.Observed != nil {
+		node = x.Observed()
+	}
+	a, _ := Owned(x.Stored(), id, node)
 	return IsManaged(&a, in)
 }
 

@@ -15,9 +15,6 @@ import (
 // RecordOwnership records the instances that these steps imported or removed on a GPU that stays held.
 func RecordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
 	a, ok := s.Achieved[id]
-	if !ok {
-		return
-	}
 	for i := range steps {
 		var args mig.InstanceArgs
 		if steps[i].GPU != string(id) || json.Unmarshal(steps[i].Args, &args) != nil {
@@ -25,14 +22,16 @@ func RecordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
 		}
 		switch steps[i].Kind {
 		case mig.KindDestroy:
-			forgetUnconfirmed(s, id, args.Placement)
+			forgetUnconfirmed(s, id, args.Placement) // Also on a GPU that never was as a spec says.
 			a.Layout = slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool { return in.Placement == args.Placement })
 			a.Instances = slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == args.Placement })
 		case mig.KindCreate:
 			AddImported(s, &a, gpu.Instance{ProfileID: args.ProfileID, Placement: args.Placement})
 		}
 	}
-	s.Achieved[id] = a
+	if ok {
+		s.Achieved[id] = a
+	}
 }
 
 // RecordLeft records which GPUs gpushare no longer manages under a spec. What it created there stays managed until it is removed:

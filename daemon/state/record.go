@@ -63,7 +63,7 @@ func RecordUnmanaged(s *store.State, want *Desired, node *observe.Node, failed m
 			if _, bad := failed[id]; bad || g.Err != nil {
 				continue
 			}
-			if a, ok := Owned(s, id); ok { // What is in use by a process that cannot be stopped, say, is left.
+			if a, ok := Owned(s, id, node); ok { // What is in use by a process that cannot be stopped, say, is left.
 				if s.Achieved == nil {
 					s.Achieved = map[gpu.UUID]store.Achieved{}
 				}

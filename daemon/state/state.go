@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 )
 
@@ -14,6 +15,8 @@ type State struct {
 	Store *store.Store
 	// Lost means that the state of previous runs could not be read.
 	Lost bool
+	// Observed is the last observation of the node; nil, or without a result: records of every boot count. Read-only after the first use.
+	Observed func() *observe.Node
 
 	correcting locks.Mutex[locks.Correction] // no change opens while the converge loop corrects
 	desired    atomic.Pointer[Desired]

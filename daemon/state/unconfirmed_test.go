@@ -49,7 +49,7 @@ func TestWhatAFailedChangeMayHaveCreated(t *testing.T) {
 		if n := len(s.Unconfirmed["GPU-1"].Created); n != c.want || len(s.Unconfirmed["GPU-2"].Created) != 0 {
 			t.Errorf("%s: %+v, want %d", c.name, s.Unconfirmed, c.want)
 		}
-		a, ok := Owned(s, "GPU-1")
+		a, ok := Owned(s, "GPU-1", nil)
 		if ok != (c.want > 0) || c.want > 0 && !IsManaged(&a, &three) {
 			t.Errorf("%s: managed are %+v", c.name, a.Layout)
 		}
@@ -57,9 +57,79 @@ func TestWhatAFailedChangeMayHaveCreated(t *testing.T) {
 		if VoidUnconfirmed(s, node, false) {
 			t.Errorf("%s: it is void in its own boot", c.name)
 		}
+		if a, _ := Owned(s, "GPU-1", node); c.want > 0 && !IsManaged(&a, &three) {
+			t.Errorf("%s: in its own boot managed are %+v", c.name, a.Layout)
+		}
 		node.Epoch.Boot = "another"
+		if a, _ := Owned(s, "GPU-1", node); len(a.Layout) != 0 {
+			t.Errorf("%s: after a boot managed are %+v", c.name, a.Layout)
+		}
 		if VoidUnconfirmed(s, node, true) != (c.want > 0) || VoidUnconfirmed(s, node, false) != (c.want > 0) || len(s.Unconfirmed) != 0 {
 			t.Errorf("%s: it is not void after a boot: %+v", c.name, s.Unconfirmed)
 		}
+	}
+}
+
+// What gpushare managed and the undo of a change may create again stays its own. What it did not manage, and what is there or known not
+// to come, is not recorded.
+func TestWhatAnUndoMayCreateAgain(t *testing.T) {
+	three, small := observetest.Instance(9, 0), observetest.Instance(19, 6)
+	var steps []step.Step
+	for _, in := range []gpu.Instance{three, small} {
+		args := step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})
+		steps = append(steps, step.Step{Kind: mig.KindDestroy, GPU: "GPU-1", Args: args, Undo: args})
+	}
+	device := func(in ...gpu.Instance) *observe.GPU {
+		g := observetest.Device(true, in...)
+		return &g
+	}
+	for _, c := range []struct {
+		name    string
+		g       *observe.GPU
+		unknown bool
+		want    bool
+	}{
+		{"not read back", nil, false, true},
+		{"the undo did not answer", device(), true, true},
+		{"the undo did not answer, and it is there", device(three), true, false},
+		{"the undo failed", device(), false, false},
+	} {
+		s := &store.State{Achieved: map[gpu.UUID]store.Achieved{"GPU-1": {Layout: []gpu.Instance{three}}}}
+		NoteUnconfirmed(s, "GPU-1", c.g, c.unknown, store.Epoch{}, steps, time.Unix(1, 0))
+		created := s.Unconfirmed["GPU-1"].Created
+		if got := len(created) == 1 && created[0].Is(three); got != c.want || len(created) > 1 {
+			t.Errorf("%s: %+v", c.name, created)
+		}
+	}
+}
+
+// On a GPU that gpushare does not manage, what is not there when it answers is not gpushare's when it appears.
+func TestForgetAbsent(t *testing.T) {
+	three, small := observetest.Instance(9, 0), observetest.Instance(19, 6)
+	created := func(in gpu.Instance) store.CreatedInstance {
+		return store.CreatedInstance{ProfileID: in.ProfileID, Placement: in.Placement}
+	}
+	s := &store.State{Unconfirmed: map[gpu.UUID]store.Unconfirmed{"GPU-1": {Created: []store.CreatedInstance{created(three), created(small)}}}}
+	g := observetest.Device(true, small)
+	if !ForgetAbsent(s, "GPU-1", &g) || ForgetAbsent(s, "GPU-1", &g) {
+		t.Error("the change of the record is not reported once")
+	}
+	if left := s.Unconfirmed["GPU-1"].Created; len(left) != 1 || !left[0].Is(small) {
+		t.Errorf("left are %+v", left)
+	}
+	g.Instances = nil
+	if !ForgetAbsent(s, "GPU-1", &g) || len(s.Unconfirmed) != 0 {
+		t.Errorf("the record has %+v", s.Unconfirmed)
+	}
+}
+
+// The removal of an instance ends the record of its creation, also on a GPU that never was as a spec says.
+func TestARemovedInstanceIsNotExpected(t *testing.T) {
+	three := observetest.Instance(9, 0)
+	args := step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: three.ProfileID, Placement: three.Placement}})
+	s := &store.State{Unconfirmed: map[gpu.UUID]store.Unconfirmed{"GPU-1": {Created: []store.CreatedInstance{{ProfileID: three.ProfileID, Placement: three.Placement}}}}}
+	RecordOwnership(s, "GPU-1", []step.Step{{Kind: mig.KindDestroy, GPU: "GPU-1", Args: args}})
+	if len(s.Unconfirmed) != 0 || len(s.Achieved) != 0 {
+		t.Errorf("the records have %+v, %+v", s.Unconfirmed, s.Achieved)
 	}
 }

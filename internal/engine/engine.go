@@ -173,7 +173,7 @@ func (r *running) runSteps(ctx context.Context, steps []step.Step) Result {
 		}
 		l := Result{State: Undone, Reason: "cannot " + failed.Text + ": " + reason(err), Err: err, Step: failed.ID}
 		if err := r.undoSteps(ctx, steps[:i+1]); err != nil {
-			l.State, l.Reason = Held, l.Reason+"; and it could not be undone: "+reason(err)
+			l.State, l.Reason, l.Err = Held, l.Reason+"; and it could not be undone: "+reason(err), errors.Join(l.Err, err)
 			if ctx.Err() != nil {
 				l.State = Interrupted
 			}

@@ -3,9 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
 )
 
 // State is how a change ended on one GPU.
@@ -27,7 +29,7 @@ var severity = map[State]int{Reached: 0, Deferred: 1, Undone: 2, Interrupted: 3,
 type Result struct {
 	State  State
 	Reason string // empty when reached
-	Err    error  // of the failed step; nil without one
+	Err    error  // of the failed step, and of its undo; nil without one
 	Step   int    // the failed step, -1 without one
 	// Dropped counts the steps that were skipped because their hardware is of another epoch. The GPU must then be planned
 	// again.
@@ -37,6 +39,12 @@ type Result struct {
 // Unknown reports whether a step failed without an answer: what it did is not known, whatever is read now.
 func (l Result) Unknown() bool {
 	return l.Err != nil && (gpu.IsAny(l.Err, gpu.ErrTimeout, gpu.ErrStuck) || errors.Is(l.Err, context.DeadlineExceeded) || errors.Is(l.Err, context.Canceled))
+}
+
+// Begun are the steps of a GPU that a run may have begun, by its result: those up to the one that failed, in their order.
+func (l Result) Begun(steps []step.Step, id string) []step.Step {
+	own := byGPU(steps)[id]
+	return own[:slices.IndexFunc(own, func(s step.Step) bool { return s.ID == l.Step })+1]
 }
 
 // Outcome is how a change ended, by GPU; the empty name is the node. GPUs without a step are absent.
