@@ -24,7 +24,7 @@ func NoteUnconfirmed(s *store.State, id gpu.UUID, g *observe.GPU, unknown bool, 
 	} else {
 		was := s.Achieved[id]
 		for _, in := range destroyedInstances(steps, id) {
-			if slices.ContainsFunc(was.Layout, in.Is) && !isThere(in) { // What is there is recorded as achieved.
+			if sameLoad(was.Epoch, e) && slices.ContainsFunc(was.Layout, in.Is) && !isThere(in) { // What is there is recorded as achieved.
 				created = append(created, in)
 			}
 		}

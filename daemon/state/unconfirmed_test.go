@@ -87,15 +87,17 @@ func TestWhatAnUndoMayCreateAgain(t *testing.T) {
 		name    string
 		g       *observe.GPU
 		unknown bool
+		boot    string
 		want    bool
 	}{
-		{"not read back", nil, false, true},
-		{"the undo did not answer", device(), true, true},
-		{"the undo did not answer, and it is there", device(three), true, false},
-		{"the undo failed", device(), false, false},
+		{"not read back", nil, false, "b", true},
+		{"the undo did not answer", device(), true, "b", true},
+		{"the undo did not answer, and it is there", device(three), true, "b", false},
+		{"the undo failed", device(), false, "b", false},
+		{"it was managed in an earlier boot", device(), true, "a", false},
 	} {
-		s := &store.State{Achieved: map[gpu.UUID]store.Achieved{"GPU-1": {Layout: []gpu.Instance{three}}}}
-		NoteUnconfirmed(s, "GPU-1", c.g, c.unknown, store.Epoch{}, steps, time.Unix(1, 0))
+		s := &store.State{Achieved: map[gpu.UUID]store.Achieved{"GPU-1": {Epoch: store.Epoch{Boot: c.boot}, Layout: []gpu.Instance{three}}}}
+		NoteUnconfirmed(s, "GPU-1", c.g, c.unknown, store.Epoch{Boot: "b"}, steps, time.Unix(1, 0))
 		created := s.Unconfirmed["GPU-1"].Created
 		if got := len(created) == 1 && created[0].Is(three); got != c.want || len(created) > 1 {
 			t.Errorf("%s: %+v", c.name, created)
