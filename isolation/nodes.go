@@ -23,12 +23,23 @@ type MissingNode struct {
 	Helper []string
 	// Commands make it without that program; empty: they cannot.
 	Commands [][]string
+	// Manual: the driver's parameters allow no program to make it. Commands are those of an administrator.
+	Manual bool
 	// Unloaded: the module is not loaded, and the node has no numbers.
 	Unloaded bool
 }
 
 // Command is what makes the node, for people.
-func (m *MissingNode) Command() string { return "nvidia-modprobe " + strings.Join(m.Helper, " ") }
+func (m *MissingNode) Command() string {
+	if !m.Manual {
+		return "nvidia-modprobe " + strings.Join(m.Helper, " ")
+	}
+	each := make([]string, 0, len(m.Commands))
+	for _, argv := range m.Commands {
+		each = append(each, strings.Join(argv, " "))
+	}
+	return strings.Join(each, " && ")
+}
 
 // MissingNodes returns the nodes of the driver among these rules that are missing below root, and that of unified memory where a GPU is
 // among them. Neither the kernel nor udev makes them: the first program that uses one does, by a setuid program of the vendor, which is
@@ -43,7 +54,7 @@ func MissingNodes(h *Host, root string, rules []cgroup.DeviceRule) []MissingNode
 		}
 		opensGPU = opensGPU || r.Major == gpuMajor && r.Minor != controlMinor
 		if why := nodeFault(root, r); why != "" {
-			out = append(out, MissingNode{Name: r.Name, Reason: why, Helper: helper, Commands: mknod(root, r)})
+			out = append(out, missingNode(root, r, why, helper))
 		}
 	}
 	if _, loaded := h.Majors[uvmDriver]; opensGPU && !loaded {
@@ -97,14 +108,39 @@ func nodeFault(root string, r cgroup.DeviceRule) string {
 	return ""
 }
 
-// mknod are the commands that make a node with the modes of the driver: capabilities are read, the others also written.
-func mknod(root string, r cgroup.DeviceRule) [][]string {
-	path, mode := filepath.Join(root, r.Name), "666"
-	if r.Access == "r" {
-		mode = "444"
+// missingNode is a node with the commands that make it as the driver asks for, if it does.
+func missingNode(root string, r cgroup.DeviceRule, why string, helper []string) MissingNode {
+	m := MissingNode{Name: r.Name, Reason: why, Helper: helper}
+	f, err := deviceFile{mode: 0o666}, error(nil) // The nodes of unified memory have no parameters.
+	switch {
+	case helper[0] == "-f":
+		f, err = readDeviceFile(root, helper[1], 0o444)
+	case r.Major == gpuMajor:
+		f, err = readDeviceFile(root, paramsFile, 0o666)
 	}
-	return [][]string{
-		{"mkdir", "-p", "-m", "755", filepath.Dir(path)}, {"rm", "-f", path},
-		{"mknod", "-m", mode, path, "c", strconv.Itoa(int(r.Major)), strconv.Itoa(int(r.Minor))},
+	if err != nil {
+		m.Reason += fmt.Sprintf(", and which mode it gets is not known: %v", err)
+		return m
 	}
+	m.Commands = mknod(root, r, f)
+	if f.manual {
+		m.Manual = true
+		m.Reason += ", and by " + f.source + " no program makes it"
+	}
+	return m
+}
+
+// mknod are the commands that make a node with the mode and owner that the driver asks for. What has its name and is not it is removed
+// before, as nvidia-modprobe does: it is the node of an earlier load of the driver.
+func mknod(root string, r cgroup.DeviceRule, f deviceFile) (out [][]string) {
+	path := filepath.Join(root, r.Name)
+	if dir := filepath.Dir(path); dir != filepath.Join(root, "dev") {
+		out = append(out, []string{"mkdir", "-p", "-m", "755", dir})
+	}
+	out = append(out, []string{"rm", "-f", path},
+		[]string{"mknod", "-m", fmt.Sprintf("%03o", f.mode), path, "c", strconv.Itoa(int(r.Major)), strconv.Itoa(int(r.Minor))})
+	if f.uid != 0 || f.gid != 0 {
+		out = append(out, []string{"chown", fmt.Sprintf("%d:%d", f.uid, f.gid), path})
+	}
+	return out
 }

@@ -57,21 +57,45 @@ func modprobe(ctx context.Context, args, env []string, std stdio) int {
 		case n == 255:
 			name = "nvidiactl"
 		}
-		if makeNode(root, name, driver, uint32(n), 0o666) != nil {
+		mode, modify := uint32(0o666), true // The nodes of unified memory have no parameters.
+		if driver == "nvidia" {
+			_, mode, modify, err = deviceFile(root, "proc/driver/nvidia/params")
+		}
+		if err != nil || modify && makeNode(root, name, driver, uint32(n), os.FileMode(mode)) != nil {
 			return exitFailed
 		}
 	}
 	for _, file := range files {
-		var minor, mode, modify uint32
-		b, err := os.ReadFile(filepath.Join(root, file))
-		if err == nil {
-			_, err = fmt.Sscanf(string(b), "DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: %d", &minor, &mode, &modify)
-		}
-		if err != nil || makeNode(root, fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), "nvidia-caps", minor, os.FileMode(mode)) != nil {
+		minor, mode, modify, err := deviceFile(root, file)
+		if err != nil || modify && makeNode(root, fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), "nvidia-caps", minor, os.FileMode(mode)) != nil {
 			return exitFailed
 		}
 	}
 	return exitOK
+}
+
+// deviceFile reads what the driver asks for of a node. Without modify nothing makes it, and that is a success.
+func deviceFile(root, path string) (minor, mode uint32, modify bool, err error) {
+	b, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		return 0, 0, false, err
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		n, err := strconv.ParseUint(value, 10, 32)
+		if err != nil {
+			break
+		}
+		switch name {
+		case "DeviceFileMinor":
+			minor = uint32(n)
+		case "DeviceFileMode":
+			mode = uint32(n)
+		case "ModifyDeviceFiles", "DeviceFileModify":
+			modify = n == 1
+		}
+	}
+	return minor, mode, modify, nil
 }
 
 // makeNode makes a node with the major of its driver in /proc/devices, real if the others are.
