@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +23,8 @@ import (
 const (
 	// makeTimeout bounds the making of all nodes that are missing at once.
 	makeTimeout = 10 * time.Second
+	// waitTimeout bounds the wait for another maker: it ends a program that takes longer, which takes a moment.
+	waitTimeout = makeTimeout + 2*time.Second
 	// makeRetryInterval is the time between two attempts to make the same node.
 	makeRetryInterval = 30 * time.Second
 	// helperFiles is how many capabilities one call of the vendor's program gets; it takes 256.
@@ -31,38 +35,81 @@ const (
 // ended. It is nvidia-modprobe, or what replaces it: the daemon itself may make no device node and load no module.
 type Helper func(ctx context.Context, argv []string) error
 
-// nodeMaker makes the device nodes that the driver lacks.
+// ErrHelperRuns is what a Helper returns that has not run the program: an earlier one has not ended.
+var ErrHelperRuns = errors.New("an earlier program that makes device nodes still runs")
+
+// nodeMaker makes the device nodes that the driver lacks, one maker at a time: a second one waits, and finds what the first has made.
+// A maker acquires no lock of the order, so it may be waited for with any of them held.
 type nodeMaker struct {
-	mu    locks.Mutex[locks.Leaf] // protects tried
-	tried map[string]time.Time    // when each node was tried last
+	mu    locks.Mutex[locks.Leaf] // protects makes
+	makes chan struct{}           // closed when the maker that makes now has ended; nil: none does
+
+	// Only the maker has these.
+	epoch observe.Epoch        // of what was tried
+	tried map[string]time.Time // when each node that is still missing was tried last
 }
 
-// due returns the nodes that are to be made now, and notes that they are tried.
-func (m *nodeMaker) due(all []isolation.MissingNode, now time.Time) []isolation.MissingNode {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, at := range m.tried {
-		if now.Sub(at) >= makeRetryInterval {
-			delete(m.tried, name)
+// begin waits until no other maker makes nodes. The caller calls end.
+func (m *nodeMaker) begin(ctx context.Context) error {
+	for {
+		m.mu.Lock()
+		other := m.makes
+		if other == nil {
+			m.makes = make(chan struct{})
+			m.mu.Unlock()
+			return nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
+}
+
+func (m *nodeMaker) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.makes)
+	m.makes = nil
+}
+
+// triedKey is what an attempt is of: a node of a module that is loaded by now is another one.
+func triedKey(n *isolation.MissingNode) string { return n.Name + " " + n.Reason }
+
+// due returns the nodes that are to be made now, and notes that they are tried. What was tried before the driver was loaded again was
+// not tried.
+func (m *nodeMaker) due(all []isolation.MissingNode, epoch observe.Epoch, now time.Time) []isolation.MissingNode {
+	if m.tried == nil || m.epoch != epoch {
+		m.epoch, m.tried = epoch, map[string]time.Time{}
+	}
+	maps.DeleteFunc(m.tried, func(_ string, at time.Time) bool { return now.Sub(at) >= makeRetryInterval })
 	var out []isolation.MissingNode
-	for _, n := range all {
-		key := n.Name + " " + n.Reason // A node of a module that is loaded by now is another attempt.
-		if _, tried := m.tried[key]; tried {
+	for i := range all {
+		key := triedKey(&all[i])
+		if _, tried := m.tried[key]; tried || all[i].Manual {
 			continue
 		}
-		if m.tried == nil {
-			m.tried = map[string]time.Time{}
-		}
 		m.tried[key] = now
-		out = append(out, n)
+		out = append(out, all[i])
 	}
 	return out
 }
 
+// concluded forgets what was not tried after all, and what is made: a node that is removed again is made again at once.
+func (m *nodeMaker) concluded(due, left []isolation.MissingNode, ran bool) {
+	for i := range due {
+		key := triedKey(&due[i])
+		if !ran || !slices.ContainsFunc(left, func(n isolation.MissingNode) bool { return triedKey(&n) == key }) {
+			delete(m.tried, key)
+		}
+	}
+}
+
 // EnsureNodes makes the device nodes that leases need on managed GPUs and that are missing, loads the module of unified memory, and
-// reports what is missing after that. changed: the node is to be observed again.
+// reports what is missing after that. changed: the node is to be observed again. It has deadlines of its own, and may use all of its
+// time: what the caller does next has another one.
 func (pol *Policy) EnsureNodes(ctx context.Context, node *observe.Node) (changed bool) {
 	conditions := map[string]api.Condition{}
 	defer func() { pol.Conditions.Replace("device-nodes", conditions) }()
@@ -86,11 +133,14 @@ func (pol *Policy) EnsureNodes(ctx context.Context, node *observe.Node) (changed
 	}
 	rules = readable(rules)
 	missing := isolation.MissingNodes(&host, pol.HostRoot, rules)
-	if len(missing) > 0 && want.Enforcing() && pol.makeNodes(ctx, missing) {
-		if host, err = pol.Hosts.At(nil); err != nil {
+	if len(missing) > 0 && want.Enforcing() {
+		left, err := pol.makeNodes(ctx, missing, func() ([]isolation.MissingNode, error) {
+			host, err := pol.Hosts.At(nil)
+			return isolation.MissingNodes(&host, pol.HostRoot, rules), err
+		})
+		if err != nil {
 			return true
 		}
-		left := isolation.MissingNodes(&host, pol.HostRoot, rules)
 		changed, missing = !slices.EqualFunc(left, missing, sameNode), left
 	}
 	reportMissing(conditions, missing)
@@ -150,13 +200,11 @@ func (pol *Policy) CheckNodes(ctx context.Context, l *lease.Lease, rules []cgrou
 		return slices.DeleteFunc(all, func(m isolation.MissingNode) bool { return m.Unloaded }), nil
 	}
 	missing, err := find()
+	if err == nil && len(missing) > 0 {
+		missing, err = pol.makeNodes(ctx, missing, find)
+	}
 	if err != nil || len(missing) == 0 {
 		return err
-	}
-	if pol.makeNodes(ctx, missing) {
-		if missing, err = find(); err != nil || len(missing) == 0 {
-			return err
-		}
 	}
 	m := &missing[0]
 	return &api.Error{
@@ -166,32 +214,59 @@ func (pol *Policy) CheckNodes(ctx context.Context, l *lease.Lease, rules []cgrou
 	}
 }
 
-// makeNodes tries to make nodes, and reports whether it tried any. What it did is read back by the caller: an attempt whose end is not
-// known may have succeeded.
-func (pol *Policy) makeNodes(ctx context.Context, missing []isolation.MissingNode) bool {
+// makeNodes makes nodes unless they were tried a short time ago, and returns what find finds after that: an attempt whose end is not known
+// may have succeeded. Another maker may be making them: what is missing is found again when that one has ended.
+func (pol *Policy) makeNodes(ctx context.Context, missing []isolation.MissingNode, find func() ([]isolation.MissingNode, error)) ([]isolation.MissingNode, error) {
 	if pol.Helper == nil {
-		return false
+		return missing, nil
 	}
-	due := pol.nodes.due(missing, pol.Now())
-	if len(due) == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
+	waiting, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	var errs []error
-	for _, argv := range pol.commands(due) {
-		if ctx.Err() != nil {
-			errs = append(errs, ctx.Err())
-			break
-		}
-		errs = append(errs, pol.Helper(ctx, argv))
+	if pol.nodes.begin(waiting) != nil {
+		return missing, nil
 	}
+	defer pol.nodes.end()
+	missing, err := find()
+	if err != nil {
+		return nil, err
+	}
+	due := pol.nodes.due(missing, observe.ReadEpoch(pol.HostRoot), pol.Now())
+	commands := pol.commands(due)
+	if len(commands) == 0 {
+		return missing, nil
+	}
+	ran, err := pol.runAll(ctx, commands)
 	names := make([]string, 0, len(due))
 	for i := range due {
 		names = append(names, due[i].Name)
 	}
-	pol.Log.Info("device nodes of the driver were missing, and are made", "nodes", names, "error", errors.Join(errs...))
-	return true
+	level := slog.LevelInfo
+	if !ran { // Each pass tries it again.
+		level = slog.LevelDebug
+	}
+	pol.Log.Log(ctx, level, "device nodes of the driver were missing, and are made", "nodes", names, "error", err)
+	left, err := find()
+	if err != nil {
+		return nil, err
+	}
+	pol.nodes.concluded(due, left, ran)
+	return left, nil
+}
+
+// runAll runs the commands. ran is false when not all of them had their time: they count as not tried.
+func (pol *Policy) runAll(ctx context.Context, commands [][]string) (ran bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	var errs []error
+	for _, argv := range commands {
+		if limited.Err() != nil {
+			errs = append(errs, limited.Err())
+			break
+		}
+		errs = append(errs, pol.Helper(limited, argv))
+	}
+	err = errors.Join(errs...)
+	return ctx.Err() == nil && !errors.Is(err, ErrHelperRuns), err
 }
 
 // commands are the calls that make nodes: of the vendor's program, which has the modes that the driver asks for, if it is installed.
