@@ -201,10 +201,13 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.account.Recover()
 	d.changes.Resume(first)
 	d.specFile().First(first)
-	if d.policy.EnsureNodes(first, d.observer.Last()) { // before the first lease
-		d.observer.Observe(first)
+	changed := d.policy.EnsureNodes(ctx, d.observer.Last()) // before the first lease
+	last, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	if changed {
+		d.observer.Observe(last)
 	}
-	d.converger.Refresh(first, d.observer.Last())
+	d.converger.Refresh(last, d.observer.Last())
 	d.wakeConverge() // Restore now what a boot removed, without waiting for the timer.
 }
 

@@ -99,14 +99,13 @@ func (cv *Converger) say() {
 
 // Pass observes the node once and corrects it.
 func (cv *Converger) Pass(ctx context.Context) {
-	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
-	defer cancel()
-	if cv.Policy.EnsureNodes(observeCtx, cv.Observer.Observe(observeCtx)) {
-		cv.Observer.Observe(observeCtx)
+	if _, changed := cv.observe(ctx); changed {
 		cv.Wake() // The node of a module that was just loaded may be missing now.
 	}
+	correcting, cancel := context.WithTimeout(ctx, observe.Timeout)
+	defer cancel()
 	// First access to removed instances is revoked: an instance that is created in their place has the same device numbers.
-	if err := cv.Correct(observeCtx); err != nil && ctx.Err() == nil {
+	if err := cv.Correct(correcting); err != nil && ctx.Err() == nil {
 		cv.Log.Warn("cannot converge", "error", err)
 	}
 	cv.Changes.Restore(cv.Observer.Last())
@@ -119,6 +118,21 @@ func (cv *Converger) Pass(ctx context.Context) {
 	cv.Identities.WakeNames()
 }
 
+// observe observes the node, makes the device nodes that it lacks, and observes it again if that changed it. Each has its own time: a
+// program of the vendor that hangs takes none from the others, nor from the steps that follow, which revoke access.
+func (cv *Converger) observe(ctx context.Context) (node *observe.Node, changed bool) {
+	once := func() *observe.Node {
+		ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
+		defer cancel()
+		return cv.Observer.Observe(ctx)
+	}
+	node = once()
+	if changed = cv.Policy.EnsureNodes(ctx, node); changed {
+		node = once()
+	}
+	return node, changed
+}
+
 // Correct carries out the node steps that are due by the last observation, unless a change is open. A change revokes access
 // before it changes GPUs and grants it after; a correction in between would grant it too early.
 func (cv *Converger) Correct(ctx context.Context) error {
@@ -129,12 +143,9 @@ func (cv *Converger) Correct(ctx context.Context) error {
 func (cv *Converger) Converge(ctx context.Context, steps []step.Step) error {
 	cv.Drift.forgetWritten(steps)
 	cv.Power.Forget(steps)
-	ctx, cancel := context.WithTimeout(ctx, observe.Timeout+30*time.Second)
+	node, _ := cv.observe(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	node := cv.Observer.Observe(ctx)
-	if cv.Policy.EnsureNodes(ctx, node) {
-		node = cv.Observer.Observe(ctx)
-	}
 	return cv.convergeOn(ctx, node)
 }
 
