@@ -132,6 +132,7 @@ func (e *Escapes) escapedLoop(ctx context.Context) {
 		if err := e.endEscaped(ctx); err != nil && ctx.Err() == nil {
 			e.Log.Error("cannot search for processes that left their leases", "error", err)
 		}
+		e.Counters.EscapeSearches.Add(1)
 	}
 }
 

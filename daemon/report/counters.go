@@ -16,4 +16,5 @@ type counters struct {
 	Freezes           atomic.Uint64
 	Drifts            atomic.Uint64 // differences that were made outside gpushare and corrected
 	Renders           atomic.Uint64 // of the status
+	EscapeSearches    atomic.Uint64 // for processes that left their lease, that have ended
 }

@@ -26,6 +26,7 @@ func (v *Viewer) GetCounters(c *server.Call) error {
 		"cdi.writes":          v.Counters.CDIWrites.Load(),
 		"freezes":             v.Counters.Freezes.Load(),
 		"drift.corrected":     v.Counters.Drifts.Load(),
+		"escape.searches":     v.Counters.EscapeSearches.Load(),
 		"status.renders":      v.Counters.Renders.Load(),
 		"writes":              w.Writes + v.Counters.SliceWrites.Load() + v.Counters.FilterWrites.Load() + v.Counters.Steps.Load() + v.Counters.CDIWrites.Load(),
 	})
