@@ -82,6 +82,9 @@ type Error struct {
 	InUseBy []DeviceUser `json:"in_use_by,omitempty"`
 	// Operation is, with conflict, the id of the operation to wait for.
 	Operation string `json:"operation,omitempty"`
+	// Planning is true, with conflict, while another change is only planned: it has no operation yet, and the same request may be
+	// accepted a moment later.
+	Planning bool `json:"planning,omitempty"`
 	// Stale says, with conflict, what was applied since the spec was read that is applied now.
 	Stale *StaleSpec `json:"stale,omitempty"`
 }

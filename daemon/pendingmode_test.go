@@ -85,10 +85,22 @@ func TestAModeThatWaitsForABoot(t *testing.T) {
 			}
 		}, "1g.5gb 3g.20gb"},
 		{"another layout is applied", func(t *testing.T, w *virtual) {
-			if res, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [7g.40gb]}"), ""); refusal != nil || op != nil && op.State != "done" || !res.Changed {
+			if res, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [7g.40gb]}"), ""); refusal != nil || op != nil || !res.Changed || !awaits(res.Plan.Unreachable) {
 				t.Errorf("it is answered with %+v, %+v, %v", res, op, refusal)
 			}
 		}, "7g.40gb"},
+		{"another layout and a tenant are applied", func(t *testing.T, w *virtual) {
+			res, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [7g.40gb]}")+"tenants: [{name: red, memory: {max: 1GiB}}]\n", "")
+			if refusal != nil || op == nil || op.State != "degraded" || op.Error.Hint != planner.BootHint || !awaits(res.Plan.Unreachable) {
+				t.Errorf("it is answered with %+v, %+v, %v", res, op, refusal)
+			}
+		}, "7g.40gb"},
+		{"it is planned", func(t *testing.T, w *virtual) {
+			var plan api.Plan
+			if refusal := w.do("GET", "/v1/plan", "", &plan); refusal != nil || !awaits(plan.Unreachable) || len(plan.Steps) > 0 {
+				t.Errorf("it is answered with %+v, %v", plan, refusal)
+			}
+		}, "1g.5gb 3g.20gb"},
 		{"a layout that is not possible", func(t *testing.T, w *virtual) {
 			if _, _, refusal := w.apply(specOf("mode: mig, mig: {layout: [7g.40gb, 1g.5gb]}"), "?allow-reset=1"); refusal == nil || refusal.Kind != api.KindInfeasible {
 				t.Errorf("it is answered with %v", refusal)
@@ -214,6 +226,11 @@ func TestUnmanageOfAModeThatWaitsForABoot(t *testing.T) {
 			t.Errorf("after the boot the GPU has %q", now)
 		}
 	})
+}
+
+// awaits reports whether a plan says of the only GPU, once, that it waits for a boot.
+func awaits(list []api.Unreachable) bool {
+	return len(list) == 1 && list[0].GPU != "" && list[0].Hint == planner.BootHint && strings.Contains(list[0].Reason, "by the next boot of the host")
 }
 
 // heldHint is the hint of the condition about the held GPU.

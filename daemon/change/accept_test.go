@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpushare/gpushare/cgroup"
@@ -26,7 +27,12 @@ tenants:
 // An accepted change is recorded, carried out and closed: the record is removed, the spec stays, and the loop converges last.
 func TestAcceptAndClose(t *testing.T) {
 	w := newFixture(t)
+	var wakes atomic.Int64
+	w.Wake = func() { wakes.Add(1) }
 	op := w.apply(sharedSpec)
+	if wakes.Load() == 0 {
+		t.Error("the loop is not woken: what it could not compare during the change waits for its interval")
+	}
 	stored := w.State.Stored()
 	if op == nil || op.State != "done" || len(stored.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !stored.ActiveRestrictions {
 		t.Fatalf("it ended as %+v; on disk is %+v", op, stored)

@@ -312,6 +312,7 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)
 	cs.endOperation(operation, node, &r, failed, out, nodeErr)
+	cs.Wake() // What the loop could not compare while the change was open is due.
 }
 
 // endPendingInstances reports the outcome to the requests that waited for instances, and wakes the loop for the next ones.
@@ -342,7 +343,6 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.
 	for _, id := range slices.Sorted(maps.Keys(out)) {
 		if l := out[id]; id != "" && l.State == engine.Reached && l.Dropped > 0 {
 			parts = append(parts, id+": the host was booted or the driver reloaded during the change; lost instances are created again now")
-			cs.Wake()
 		}
 	}
 	if l := out[""]; l.Reason != "" {
@@ -357,6 +357,12 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.
 			hint = planner.HeldHint(held)
 		}
 		parts = append(parts, planner.HeldText(held))
+	}
+	for _, u := range cs.unreached(r, node, failed) {
+		if len(parts) == 0 {
+			hint = u.Hint
+		}
+		parts = append(parts, u.Reason)
 	}
 	if len(parts) == 0 {
 		cs.Operations.End(operation, "done", nil)
@@ -392,12 +398,17 @@ func (cs *Changes) Resume(ctx context.Context) {
 	})
 }
 
-// Restore creates the layouts of before a boot, a reload of the driver or a reset again, at the same placements.
-func (cs *Changes) Restore(node *observe.Node) {
+// Restore creates the layouts of before a boot, a reload of the driver or a reset again, at the same placements. It reports whether it
+// has compared every managed GPU that answers with the spec: what has to be done about them is in a change that is open now, or is
+// recorded.
+func (cs *Changes) Restore(node *observe.Node) bool {
 	cs.voidUnconfirmed(node)
 	want, st := cs.State.Desired(), cs.State.Stored()
-	if !want.Enforcing() || node.DriverErr != nil || cs.State.Changing() != nil {
-		return
+	if !want.Enforcing() {
+		return true // It observes.
+	}
+	if node.DriverErr != nil || cs.State.Changing() != nil {
+		return len(want.GPUs) == 0
 	}
 	lost := map[gpu.UUID]bool{}
 	for id := range want.GPUs {
@@ -417,13 +428,12 @@ func (cs *Changes) Restore(node *observe.Node) {
 	}
 	if len(lost) == 0 {
 		cs.resets.note(node)
-		cs.reachUnanswered(node)
-		return
+		return cs.reachUnanswered(node)
 	}
 	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
 	defer cs.Dynamic.planning.Unlock()
 	if !cs.applyMu.TryLock() {
-		return
+		return false
 	}
 	defer cs.applyMu.Unlock()
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
@@ -452,13 +462,14 @@ func (cs *Changes) Restore(node *observe.Node) {
 	})
 	if err != nil {
 		cs.Log.Error("cannot record the restore of layouts", "error", err)
-		return
+		return false
 	}
 	cs.resets.note(node)
 	if len(steps) > 0 {
 		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
 		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
 	}
+	return true
 }
 
 // RetryGPU retries a held or unresponsive GPU, with the authority of the request.

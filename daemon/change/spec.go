@@ -126,7 +126,9 @@ func ifMatch(header string) (*uint64, error) {
 
 func (cs *Changes) conflict() error {
 	e := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it and try again"}
-	if ch := cs.State.Changing(); ch != nil {
+	ch := cs.State.Changing()
+	e.Planning = ch == nil
+	if ch != nil {
 		e.Operation = ch.Operation
 		e.Message += ": " + ch.Operation
 		if cs.Operations.Has(ch.Operation) { // It has no operation while it is planned.
@@ -245,8 +247,8 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	if observing {
 		p.plan.Unreachable = append(p.plan.Unreachable, planner.UnreachableGPUs(hardware.Problems, p.node, cs.removesInstances)...)
 	}
-	if p.only == nil && p.same {
-		p.plan.Unreachable = append(p.plan.Unreachable, planner.StillHeld(cs.State, p.node, p.steps, hardware.Problems)...)
+	if p.only == nil {
+		p.plan.Unreachable = append(p.plan.Unreachable, cs.staysHeld(p, hardware.Problems)...)
 	}
 	cs.State.Estimate(p.node, &p.plan)
 	if observing {

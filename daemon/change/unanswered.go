@@ -3,6 +3,7 @@ package change
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
@@ -23,15 +24,39 @@ func (cs *Changes) leftHeld(r *engine.Record, node *observe.Node) []api.HeldGPU 
 	return slices.DeleteFunc(planner.Unanswered(cs.State.Desired(), node), func(h api.HeldGPU) bool { return busy[gpu.UUID(h.GPU)] })
 }
 
+// staysHeld are the GPUs that are held after the steps of a proposal.
+func (cs *Changes) staysHeld(p *proposal, problems map[gpu.UUID]error) []api.Unreachable {
+	held := cs.State.Held()
+	if !p.same { // The new spec takes up the others again.
+		maps.DeleteFunc(held, func(id gpu.UUID, _ string) bool { return !p.awaitBoot[id] })
+	}
+	return planner.StillHeld(held, p.awaitBoot, p.node, p.steps, problems)
+}
+
+// unreached is what a change left as it is although none of its steps failed: GPUs that wait for a boot, and what cannot be read.
+func (cs *Changes) unreached(r *engine.Record, node *observe.Node, failed map[gpu.UUID]string) []api.Unreachable {
+	switch r.Kind {
+	case state.KindUnmanage:
+		return planner.UnreadParts(node, planner.NodeInput{})
+	case kindApply:
+	default:
+		return nil
+	}
+	held := cs.State.Held()
+	maps.DeleteFunc(held, func(id gpu.UUID, _ string) bool { return failed[id] != "" })
+	return planner.StillHeld(held, cs.State.AwaitingBoot(cs.State.Desired(), node), node, r.Steps, nil)
+}
+
 // reachUnanswered changes the GPUs that did not answer when the spec in force was applied, and answer now. It has no authority:
-// a GPU that it cannot change is held, with the reason.
-func (cs *Changes) reachUnanswered(node *observe.Node) {
+// a GPU that it cannot change is held, with the reason. It reports whether it has planned all of them.
+func (cs *Changes) reachUnanswered(node *observe.Node) bool {
 	want := cs.State.Desired()
 	for _, id := range state.Unreached(cs.State.Stored(), want, node) {
 		if !cs.reachOne(want, node, id) {
-			return // The next pass plans the others.
+			return false // The next pass plans the others.
 		}
 	}
+	return true
 }
 
 // reachOne plans one GPU, and reports whether the next one may be planned at once.

@@ -42,7 +42,7 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 	w := newFixture(t)
 	w.apply("version: v1\nnode: {enforce: on}\ntenants: [{name: red, grants: []}]\n")
 	w.Observer.LoginFilters = unreadFilters{}
-	for range 2 { // The second time nothing is left but what cannot be read.
+	for i := range 2 { // The second time nothing is left but what cannot be read.
 		p, err := w.proposeUnmanage(w.Context(), store.UnmanagedRestrictions, "root")
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,10 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 		if p.plan.Complete() || !strings.Contains(p.plan.Unreachable[0].Reason, "permission denied") {
 			t.Errorf("the plan is %+v", p.plan)
 		}
-		w.carriedOut(p)
+		op := w.carriedOut(p)
+		if i == 0 && (op == nil || op.State != "degraded" || !strings.Contains(op.Error.Message, "permission denied") || op.Error.Hint == "") {
+			t.Errorf("the change ended as %+v", op)
+		}
 		if !w.State.Stored().ActiveRestrictions {
 			t.Error("no restriction is recorded as active")
 		}

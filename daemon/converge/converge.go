@@ -108,8 +108,7 @@ func (cv *Converger) Pass(ctx context.Context) {
 	if err := cv.Correct(correcting); err != nil && ctx.Err() == nil {
 		cv.Log.Warn("cannot converge", "error", err)
 	}
-	cv.Changes.Restore(cv.Observer.Last())
-	if cv.State.NoteCompared() { // A change that follows from it is open now.
+	if cv.Changes.Restore(cv.Observer.Last()) && cv.State.NoteCompared() { // A change that follows from it is open now.
 		cv.Invalidate()
 	}
 	cv.recordMissing(cv.Observer.Last()) // After Restore: instances that a reset removed are created again by the change that is open now.

@@ -67,6 +67,18 @@ func TestNothingIsCorrectedDuringAChange(t *testing.T) {
 	}
 }
 
+// The daemon starts until the node was compared with the spec: a change that is resumed, or that is planned, is in the way of that.
+func TestTheDaemonStartsUntilTheNodeWasCompared(t *testing.T) {
+	w := newFixture(t, sharedSpec)
+	w.changes.busy = true
+	for _, starting := range []bool{true, false} {
+		w.changes.busy = starting
+		if w.Pass(t.Context()); w.State.Starting() != starting {
+			t.Errorf("after a pass that compared %v it starts: %v", !starting, w.State.Starting())
+		}
+	}
+}
+
 // Converging again changes nothing.
 func TestConvergingTwiceWritesOnce(t *testing.T) {
 	w := newFixture(t, sharedSpec)

@@ -90,7 +90,8 @@ type gpuHealth interface {
 
 // changes is what the loop needs of package change.
 type changes interface {
-	Restore(node *observe.Node)
+	// Restore reports whether it has compared every managed GPU that answers with the spec.
+	Restore(node *observe.Node) (compared bool)
 	RestartUnits(ctx context.Context)
 	// RemainingSteps returns how many steps are left to unmanage the node, and the first of them.
 	RemainingSteps(node *observe.Node) (n int, first string, err error)

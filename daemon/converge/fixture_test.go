@@ -49,9 +49,12 @@ func (d *idleDriver) Events(ctx context.Context, _ func(gpu.Event)) error {
 }
 
 // idleChanges carries out no change. It counts the passes.
-type idleChanges struct{ passes atomic.Int64 }
+type idleChanges struct {
+	passes atomic.Int64
+	busy   bool // it cannot compare the node
+}
 
-func (c *idleChanges) Restore(*observe.Node)        { c.passes.Add(1) }
+func (c *idleChanges) Restore(*observe.Node) bool   { c.passes.Add(1); return !c.busy }
 func (c *idleChanges) RestartUnits(context.Context) {}
 func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err error) {
 	return 0, "", nil

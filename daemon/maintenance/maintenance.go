@@ -51,7 +51,7 @@ type changes interface {
 	// Alone calls f while no other change is planned or open, also in a maintenance.
 	Alone(ctx context.Context, f func() error) error
 	// Restore begins a change that creates the layouts again that a load of the driver removed, if there are any.
-	Restore(node *observe.Node)
+	Restore(node *observe.Node) (compared bool)
 }
 
 // converger is the loop that corrects the node.

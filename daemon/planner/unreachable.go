@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -24,14 +23,14 @@ func UnreachableGPUs(problems map[gpu.UUID]error, node *observe.Node, removes fu
 	return out
 }
 
-// StillHeld are the GPUs that a failed change left, that have what the spec says by now and that take no lease until a retry:
-// a plan has no step for them. Those of problems have their own reason.
-func StillHeld(st *state.State, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error) []api.Unreachable {
+// StillHeld are the GPUs that a failed change left, that have what the spec says by now and that take no lease until a retry, and
+// those that wait for a boot: no step of a plan brings them to the spec. Those of problems have their own reason.
+func StillHeld(held map[gpu.UUID]string, awaiting map[gpu.UUID]bool, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error) []api.Unreachable {
 	var out []api.Unreachable
-	held, awaiting := st.Held(), st.AwaitingBoot(st.Desired(), node)
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		g, ok := node.GPU(id)
-		if !ok || g.Err != nil || problems[id] != nil || slices.ContainsFunc(steps, func(s step.Step) bool { return s.GPU == string(id) }) {
+		planned := !awaiting[id] && slices.ContainsFunc(steps, func(s step.Step) bool { return s.GPU == string(id) })
+		if !ok || g.Err != nil || problems[id] != nil || planned {
 			continue
 		}
 		hint := RetryHint(g, "tries it again")

@@ -43,6 +43,8 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	out.Held = gpuSteps.TakeUnanswered(want, node)
 	caps := v.Power.Plan(ctx, want.PowerTargets(node), true)
 	gpuSteps.Steps = append(gpuSteps.Steps, caps.Steps...)
+	awaiting := v.State.AwaitingBoot(want, node)
+	gpuSteps.TakeAwaitingBoot(awaiting, want, node, use)
 	in := v.Policy.NodeInput(want, node, gpuSteps.Steps)
 	nodeSteps, err := planner.PlanNodeSteps(want, node, in)
 	if err != nil {
@@ -59,7 +61,7 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	}
 	removes := func(id gpu.UUID) bool { return want.Enforcing() && want.Manages(id) }
 	out.Unreachable = slices.Concat(out.Unreachable, planner.UnreachableGPUs(gpuSteps.Problems, node, removes),
-		planner.StillHeld(v.State, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held), planner.UnreadParts(node, in))
+		planner.StillHeld(v.State.Held(), awaiting, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held), planner.UnreadParts(node, in))
 	out.Steps, out.Empty = state.WireSteps(steps), len(steps) == 0
 	return out, nil
 }

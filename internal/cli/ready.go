@@ -23,12 +23,13 @@ const (
 func (a *app) readyCommand() *cobra.Command {
 	limit := new(readyTimeout)
 	c := &cobra.Command{
-		Use: "ready", Short: "Wait until the GPUs are as the spec says, as after a boot", Args: noArgs,
+		Use: "ready", Short: "Wait until the layouts that a boot removed are there again", Args: noArgs,
 		Long: `Ready waits until the daemon runs, has compared the node with the spec, and has created the
-layouts that a boot removed. It exits with 0 when every GPU of the spec is as the spec says,
-and at once with 6 when a GPU is held: nothing changes that without an administrator. A GPU
-that does not answer yet is waited for. Without a spec, and with 'enforce: observe', there is
-nothing to wait for but the daemon.
+layouts that a boot removed. It exits with 0 when no change is open, and every GPU of the spec
+answers and none is held; and at once with 6 when a GPU is held: nothing changes that without
+an administrator. A GPU that does not answer yet is waited for. It does not look at what another
+program changed since: 'gpushare plan --exit-code' does. Without a spec, and with
+'enforce: observe', there is nothing to wait for but the daemon.
 
 A unit that needs MIG instances has After=gpushare-ready.target and Wants=gpushare-ready.target
 (with Requires= it is not started when this command fails). Only root and administrators see
@@ -92,16 +93,18 @@ func (a *app) sayReady(s *api.Status) error {
 
 // unreadyGPUs says what is waited for; empty when the node is ready. held are the GPUs that stay as they are.
 func unreadyGPUs(s *api.Status) (waits string, held []string) {
+	driver := slices.IndexFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "driver" })
 	switch {
+	case s.Node.Starting && driver >= 0: // Nothing is compared before it is there.
+		return s.Node.Conditions[driver].Message, nil
 	case s.Node.Starting:
 		return "the daemon has not compared the node with the spec yet", nil
 	case s.Node.Operation != "":
 		return s.Node.Operation + " runs", nil
 	case s.Node.Enforce != "on":
 		return "", nil
-	}
-	if i := slices.IndexFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "driver" }); i >= 0 {
-		return s.Node.Conditions[i].Message, nil
+	case driver >= 0:
+		return s.Node.Conditions[driver].Message, nil
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]

@@ -2,7 +2,9 @@ package cli_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
@@ -19,6 +21,8 @@ func TestWhatANodeIsWaitedFor(t *testing.T) {
 	about.Conditions = []api.Condition{{Kind: "inventory", GPU: "GPU-1"}}
 	driver := on
 	driver.Conditions = []api.Condition{{Kind: "driver", Message: "the driver is not loaded"}}
+	starting := driver
+	starting.Starting = true
 	for _, c := range []struct {
 		name string
 		node api.NodeStatus
@@ -33,6 +37,7 @@ func TestWhatANodeIsWaitedFor(t *testing.T) {
 		{name: "it observes", node: api.NodeStatus{Enforce: "observe"}, gpus: []api.GPUStatus{gpu(api.ModeMIG, "lost", "")}},
 		{name: "held", node: on, gpus: []api.GPUStatus{gpu(api.ModeMIG, "held", "it failed")}, held: "GPU 1 is held: it failed"},
 		{name: "it does not answer yet", node: on, gpus: []api.GPUStatus{gpu(api.ModeMIG, "stuck", "no answer")}, want: "GPU 1 is stuck: no answer"},
+		{name: "the daemon starts without a driver", node: starting, want: "the driver is not loaded"},
 		{name: "no driver yet", node: driver, want: "the driver is not loaded"},
 		{name: "missing", node: about, gpus: []api.GPUStatus{gpu(api.ModeMIG, "missing", "")}, want: "GPU 1 is missing"},
 		{name: "missing, and optional", node: on, gpus: []api.GPUStatus{gpu(api.ModeMIG, "missing", "")}},
@@ -60,19 +65,33 @@ func TestReadyEnds(t *testing.T) {
 	}{
 		{"ready", status(on), 0, `"ready": true`},
 		{"held", status(on, api.GPUStatus{Mode: api.ModeMIG, State: "held", Reason: "it failed"}), api.ExitDegraded, "the node is not ready: GPU 0 is held: it failed"},
-		{"too late", status(api.NodeStatus{Starting: true}), api.ExitDegraded, "the node is not ready after 1s: the daemon has not compared the node with the spec yet"},
 		{"no right", routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, api.ExitDenied, "you may not"},
 	} {
-		args := []string{"ready", "--json"}
-		if c.name == "too late" {
-			args = append(args, "--timeout", "1s")
-		}
-		r := run(t, c.at, "", args...)
+		r := run(t, c.at, "", "ready", "--json")
 		if r.code != c.code || !strings.Contains(r.all, c.want) {
 			t.Errorf("%s: exit %d: %s", c.name, r.code, r.all)
 		}
 		if c.code == 0 && !json.Valid([]byte(r.out)) {
 			t.Errorf("%s: no JSON: %s", c.name, r.out)
+		}
+	}
+}
+
+// It waits no longer than it was told to, and says what is not ready. A host may be so busy that not one answer comes in a second.
+func TestReadyIsTooLate(t *testing.T) {
+	for _, limit := range []string{"1s", "10s", "1m"} {
+		asked := new(atomic.Int64)
+		at := routes{"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			_ = json.NewEncoder(w).Encode(api.Status{SchemaVersion: 1, Node: api.NodeStatus{Starting: true}})
+		})}
+		r := run(t, at, "", "ready", "--json", "--timeout", limit)
+		want := "the node is not ready after " + limit + ": the daemon has not compared the node with the spec yet"
+		if r.code == api.ExitDegraded && strings.Contains(r.all, want) {
+			return
+		}
+		if asked.Load() > 1 || limit == "1m" { // It asks again when it has the first answer.
+			t.Fatalf("exit %d: %s", r.code, r.all)
 		}
 	}
 }
