@@ -89,7 +89,7 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 		return err
 	}
 	if a.json {
-		return a.applyJSON(cmd, res, how.noWait)
+		return a.applyJSON(cmd, res, how.noWait, leftHeld)
 	}
 	err = nil
 	if res.Operation == nil {
@@ -140,7 +140,8 @@ func (a *app) document(ctx context.Context, file string) ([]byte, error) {
 	return b, nil
 }
 
-func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) error {
+// applyJSON prints the result of a change when that has ended. left is the outcome of one without steps.
+func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool, left func(*api.ApplyResult) error) error {
 	var failed error
 	if res.Operation != nil && !noWait {
 		last, err := a.client.Follow(cmd.Context(), res.Operation, func(*api.Operation) {})
@@ -150,7 +151,7 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 		res.Operation = last
 		failed = outcome(last)
 	} else if res.Operation == nil {
-		failed = leftHeld(res)
+		failed = left(res)
 	}
 	if err := a.printJSON(struct {
 		SchemaVersion int `json:"schema_version"`
@@ -163,6 +164,11 @@ func (a *app) applyJSON(cmd *cobra.Command, res *api.ApplyResult, noWait bool) e
 
 // leftHeld is the outcome of an apply without steps that left parts of the node as they are; nil if it left none.
 func leftHeld(res *api.ApplyResult) error {
+	return leftAfter(fmt.Sprintf("generation %d is in force", res.Generation), res)
+}
+
+// leftAfter is leftHeld after what was done.
+func leftAfter(done string, res *api.ApplyResult) error {
 	held := res.Plan.Held
 	if res.Plan.Complete() || res.Checked || res.Plan.Observe {
 		return nil
@@ -178,7 +184,7 @@ func leftHeld(res *api.ApplyResult) error {
 		hint = cmp.Or(hint, res.Plan.Unreachable[i].Hint)
 	}
 	return &exitError{code: api.ExitDegraded, err: &api.Error{
-		Kind: api.KindDegraded, Message: fmt.Sprintf("generation %d is in force, but %s", res.Generation, strings.Join(names, "; ")), Hint: hint,
+		Kind: api.KindDegraded, Message: fmt.Sprintf("%s, but %s", done, strings.Join(names, "; ")), Hint: hint,
 	}}
 }
 

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -120,5 +122,64 @@ func TestApplyWaitsForAnotherChange(t *testing.T) {
 				t.Errorf("exit code %d:\n%s", got.code, got.all)
 			}
 		})
+	}
+}
+
+// A plan has no operation to wait for. A change that has ended and stays open is not waited for, and no wait is without a pause.
+func TestApplyWaitsForAPlanAndNotForever(t *testing.T) {
+	ended := noon
+	for _, c := range []struct {
+		name     string
+		conflict *api.Error
+		refused  int // attempts
+		op       api.Operation
+		code     int
+		says     string
+		attempts int64
+	}{
+		{"a plan", &api.Error{Message: "another change is under way", Planning: true}, 2, api.Operation{}, 0, "waiting: another change is being planned", 3},
+		{"a conflict without a change", &api.Error{Message: "other"}, 1, api.Operation{}, api.ExitConflict, "other", 1},
+		{
+			"it exceeded its time", &api.Error{Message: "another change is under way: op-1", Operation: "op-1"}, 100, api.Operation{ID: "op-1", State: "failed", Finished: &ended},
+			api.ExitConflict, "op-1; it has ended and is not finished", 3,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.conflict.Kind = api.KindConflict
+			sent := new(atomic.Int64)
+			r := routes{
+				"GET /v1/operations/op-1": c.op,
+				"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if sent.Add(1) <= int64(c.refused) {
+						w.WriteHeader(http.StatusConflict)
+						_ = json.NewEncoder(w).Encode(map[string]any{"error": c.conflict})
+						return
+					}
+					_ = json.NewEncoder(w).Encode(api.ApplyResult{Generation: 8, Changed: true})
+				}),
+			}
+			began := time.Now()
+			got := run(t, r, "version: v1\n", "apply", "-f", "-", "--wait")
+			if got.code != c.code || !strings.Contains(got.all, c.says) || sent.Load() != c.attempts {
+				t.Errorf("%d attempts, exit code %d:\n%s", sent.Load(), got.code, got.all)
+			}
+			if took := time.Since(began); took < time.Duration(c.attempts-1)*200*time.Millisecond {
+				t.Errorf("%d attempts in %s: there was no pause between them", c.attempts, took)
+			}
+		})
+	}
+}
+
+// An unmanage without a step that could not read everything is not done, in text and in JSON.
+func TestUnmanageThatCannotReadEverything(t *testing.T) {
+	unread := api.Unreachable{Reason: "cannot read whether logins have access to managed GPUs: permission denied", Hint: "'gpushare doctor' has more"}
+	for _, changed := range []bool{false, true} {
+		r := routes{"POST /v1/unmanage": api.ApplyResult{Changed: changed, Plan: api.Plan{Empty: true, Unreachable: []api.Unreachable{unread}}}}
+		for _, args := range [][]string{{"unmanage"}, {"unmanage", "--json"}} {
+			got := run(t, r, "", args...)
+			if got.code != api.ExitDegraded || strings.Count(got.err, unread.Reason) != 1 || strings.Contains(got.out, "done: ") {
+				t.Errorf("changed %v, %s: exit code %d:\n%s", changed, args, got.code, got.all)
+			}
+		}
 	}
 }

@@ -62,7 +62,7 @@ func (a *app) changeOwnership(s ownershipChange, send func(context.Context, api.
 				return err
 			}
 			if a.json {
-				return a.applyJSON(cmd, res, false)
+				return a.applyJSON(cmd, res, false, leftHeld)
 			}
 			switch {
 			case !res.Changed:

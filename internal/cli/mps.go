@@ -224,7 +224,7 @@ It touches no other one. With clients it is refused, and names them; --force ter
 				return err
 			}
 			if a.json {
-				return a.applyJSON(cmd, res, false)
+				return a.applyJSON(cmd, res, false, leftHeld)
 			}
 			a.plan(cmd.Context(), &res.Plan, o.Check, false)
 			if res.Operation == nil {

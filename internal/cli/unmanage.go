@@ -53,16 +53,21 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 				return a.unmanageCheck(cmd, res)
 			}
 			if a.json {
-				return a.applyJSON(cmd, res, noWait)
+				return a.applyJSON(cmd, res, noWait, leftActive)
 			}
-			if !res.Changed {
-				a.plan(cmd.Context(), &res.Plan, false, false)
-				return nil
+			var left error
+			if res.Operation == nil {
+				left = leftActive(res)
 			}
-			if !res.Plan.Empty {
-				a.plan(cmd.Context(), &res.Plan, false, true)
+			if left != nil {
+				res.Plan.Unreachable = nil // The error has them.
+			}
+			if !res.Changed || !res.Plan.Empty {
+				a.plan(cmd.Context(), &res.Plan, false, res.Changed)
 			}
 			switch {
+			case left != nil || !res.Changed:
+				return left
 			case res.Operation == nil:
 				fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
 				return nil
@@ -80,6 +85,14 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
 	f.StringVar(&settings, "settings", settingsPath, "settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)")
 	return c
+}
+
+// leftActive is the outcome of an unmanage without steps; nil if nothing is left.
+func leftActive(res *api.ApplyResult) error {
+	if res.Plan.Complete() {
+		return nil
+	}
+	return leftAfter("the steps of 'gpushare unmanage' are done", res)
 }
 
 // unmanageCheck shows the active restrictions.
