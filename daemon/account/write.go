@@ -96,11 +96,11 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	a.pending, a.pendingOf = usage.Distinct{}, nil
 	a.mu.Unlock()
 	if len(writing) == 0 {
-		return nil
+		return a.store.Unfolded()
 	}
 	err := a.store.Write(writing)
 	if err == nil {
-		return a.writeLately()
+		return errors.Join(a.store.Unfolded(), a.writeLately())
 	}
 	// A newer record of the same part may have come meanwhile: it counts.
 	a.mu.Lock()

@@ -138,8 +138,9 @@ type crowded struct {
 	share int64
 }
 
-// fold folds the leases of users with more than their part of a day's file, if it has grown by a quarter since the last time.
-func (s *Store) fold(day string) error {
+// fold folds the leases of users with more than their part of a day's file, if it has grown by a quarter since the last time. It
+// folds no lease of records that are appended after it.
+func (s *Store) fold(day string, next []Record) error {
 	size, err := s.lines.Size(day)
 	if err != nil || size < max(s.foldAbove, s.crowded[day].size*5/4) {
 		return err
@@ -153,8 +154,14 @@ func (s *Store) fold(day string) error {
 		users[records[i].User] = true
 	}
 	c := crowded{share: min(s.userBytes, s.dayBytes/2/int64(max(1, len(users))))}
+	waiting, live := map[leaseKey]bool{}, s.live()
+	for i := range next {
+		waiting[leaseKey{next[i].Lease, next[i].Generation}] = true
+	}
 	var kept []Record
-	kept, c.bytes = foldLeases(records, c.share, s.live())
+	kept, c.bytes = foldLeases(records, c.share, func(id string, generation uint64) bool {
+		return waiting[leaseKey{id, generation}] || live(id, generation)
+	})
 	if err := s.replace(day, kept); err != nil {
 		return err
 	}

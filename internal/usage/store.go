@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,6 +45,8 @@ type Store struct {
 	// caller's locks.
 	Live func() func(id string, generation uint64) bool
 
+	unfolded map[string]error // the days whose file could not be made smaller, with the reasons
+
 	name    string             // of this run, in records of lost ones
 	drops   int64              // how many of these there are
 	crowded map[string]crowded // by day
@@ -76,7 +79,7 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 	}
 	s := &Store{
 		dir: dir, lines: lines, sums: sums, limits: l, added: map[string]int{}, name: rand.Text()[:12],
-		crowded: map[string]crowded{}, dayBytes: defaultDayBytes, userBytes: userBytes, foldAbove: foldAbove,
+		crowded: map[string]crowded{}, unfolded: map[string]error{}, dayBytes: defaultDayBytes, userBytes: userBytes, foldAbove: foldAbove,
 	}
 	for _, day := range newest(days) { // The previous run may have ended before it rewrote them.
 		s.added[day] = rewriteAfter
@@ -88,19 +91,28 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 func newest(days []string) []string { return days[max(0, len(days)-2):] }
 
 // Write appends records and waits until they are on the disk. After an error all of them are to be written again. A file that
-// has become large is made smaller at the expense of the users with the most records, never of all.
+// has become large is made smaller at the expense of the users with the most records, never of all. Unfolded says if that failed:
+// the records are written nevertheless, and once more they would count twice.
 func (s *Store) Write(records []Record) error {
 	days, err := s.write(records)
 	if err != nil {
 		return err
 	}
 	for _, day := range days {
-		if err := s.fold(day); err != nil {
-			return fmt.Errorf("cannot fold the account of %s: %w", day, err)
+		s.unfolded[day] = nil
+	}
+	for _, day := range sortedKeys(s.unfolded) {
+		if err := s.fold(day, nil); err != nil {
+			s.unfolded[day] = fmt.Errorf("cannot fold the account of %s: %w", day, err)
+			continue
 		}
+		delete(s.unfolded, day)
 	}
 	return nil
 }
+
+// Unfolded says why files could not be made smaller. The next Write tries it again.
+func (s *Store) Unfolded() error { return errors.Join(slices.Collect(maps.Values(s.unfolded))...) }
 
 func (s *Store) write(records []Record) (days []string, err error) {
 	byDay := map[string][]Record{}
@@ -119,7 +131,8 @@ func (s *Store) write(records []Record) (days []string, err error) {
 			return nil, err
 		}
 		if _, known := s.crowded[day]; n >= s.dayBytes && !known { // The previous run made it so large.
-			if err := s.fold(day); err != nil {
+			// What an attempt that failed has appended of these records is there: it must remain what the next attempt appends.
+			if err := s.fold(day, records); err != nil {
 				return nil, err
 			}
 			if n, err = s.lines.Size(day); err != nil {

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -601,5 +602,93 @@ func BenchmarkQuery(b *testing.B) {
 			}
 			b.ReportMetric(float64(n), "lines")
 		})
+	}
+}
+
+// twoDays are the records of a lease of one day and of one of the next.
+func twoDays(k *clock) []Record {
+	m := NewMeter("a")
+	for i := range 2 {
+		l := train(k)
+		l.ID, l.Generation, l.User, l.Created = fmt.Sprintf("lease-%d", i), uint64(i), "alice", k.Date
+		m.Start(l, k.Moment)
+		k.pass(10 * time.Second)
+		m.End(l.ID, l.Generation, "", "", nil, k.Moment)
+		k.pass(dayLength)
+	}
+	return m.Take(k.Moment, AllLeases)
+}
+
+// block makes a file of the account one that cannot be written, and returns how that ends.
+func block(t *testing.T, path string) (end func()) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(path, "blocks"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A file that cannot be folded is no failed write: records that were folded and are written again would count twice. It is folded
+// later.
+func TestAFailedFoldIsNoFailedWrite(t *testing.T) {
+	k := newClock()
+	records := twoDays(k)
+	last := records[len(records)-1].Day()
+	s := store(t, t.TempDir(), Limits{})
+	s.foldAbove, s.userBytes = 1, 1
+	end := block(t, filepath.Join(s.dir, "usage-"+last+".log")+".new")
+	if err := s.Write(records); err != nil {
+		t.Error(err)
+		if err := s.Write(records); err == nil { // As the account does after an error.
+			t.Error("the second attempt folds it")
+		}
+	}
+	if err := s.Unfolded(); err == nil || !strings.Contains(err.Error(), "cannot fold the account of "+last) {
+		t.Errorf("it is not said: %v", err)
+	}
+	check := func() {
+		t.Helper()
+		rows, _, lost := total(t, s, By{User: true})
+		if len(rows) != 1 || rows[0].Starts != 2 || rows[0].Ends != 2 || rows[0].Held != 20_000 || lost != 0 {
+			t.Errorf("%+v, %d lost", rows, lost)
+		}
+	}
+	check()
+	end()
+	if err := errors.Join(s.Write(nil), s.Unfolded()); err != nil {
+		t.Error(err)
+	}
+	check()
+	if rows, _, _ := total(t, s, By{Lease: true}); rows[0].Starts != 2 {
+		t.Errorf("it is not folded: %+v", rows)
+	}
+}
+
+// What a failed attempt has appended is not folded before it is appended again.
+func TestAFailedWriteIsNotFolded(t *testing.T) {
+	k := newClock()
+	records := twoDays(k)
+	last := records[len(records)-1].Day()
+	s := store(t, t.TempDir(), Limits{})
+	end := block(t, filepath.Join(s.dir, "usage-"+last+".log"))
+	if err := s.Write(records); err == nil {
+		t.Fatal("a day that cannot be written is written")
+	}
+	end()
+	size, err := s.lines.Size(records[0].Day())
+	if err != nil || size == 0 {
+		t.Fatalf("the first day has %d bytes: %v", size, err)
+	}
+	s.foldAbove, s.dayBytes = 1, size // The file is too large now.
+	if err := s.Write(records); err != nil {
+		t.Fatal(err)
+	}
+	rows, _, _ := total(t, s, By{User: true})
+	if len(rows) != 1 || rows[0].Starts != 2 || rows[0].Ends != 2 {
+		t.Errorf("%+v", rows)
 	}
 }
