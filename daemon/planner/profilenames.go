@@ -21,8 +21,8 @@ func UnknownProfiles(want *state.Desired, n *observe.Node) map[string]api.Condit
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		e := want.GPUs[g.Identity.UUID]
-		if e == nil || e.Mode != api.ModeMIG || e.MIG == nil || g.Profiles == nil {
-			continue
+		if e == nil || e.Mode != api.ModeMIG || e.MIG == nil || g.Profiles == nil || g.ProfilesAssumed {
+			continue // What is assumed of a model is not what its driver says.
 		}
 		for _, name := range e.MIG.Layout {
 			if _, err := mig.Match(*g.Profiles, mig.Request{Name: name}); err != nil {
@@ -59,7 +59,7 @@ func unknownOfGrant(want *state.Desired, n *observe.Node, tenant string, grant *
 		if want.Mode(id) != api.ModeMIG {
 			continue
 		}
-		if !found || g.Profiles == nil {
+		if !found || g.Profiles == nil || g.ProfilesAssumed {
 			return c, false
 		}
 		if _, err := mig.Match(*g.Profiles, mig.Request{Name: grant.MIG}); err == nil {

@@ -26,6 +26,7 @@ func TestUnknownProfiles(t *testing.T) {
 		layout []string
 		grant  string
 		rename map[string]string
+		off    bool // MIG mode is off, and the driver reports no profiles then
 		want   []string
 	}{
 		{name: "the names of the spec", layout: []string{"3g.20gb"}, grant: "3g.20gb"},
@@ -41,6 +42,7 @@ func TestUnknownProfiles(t *testing.T) {
 			name: "a compute instance", layout: []string{"2g.10gb"}, grant: "1c.3g.20gb", rename: map[string]string{"3g.20gb": "3g.25gb"},
 			want: []string{"the driver has no profile 1c.3g.20gb, which grant cut of red names; the nearest on GPU 1 is 1c.3g.25gb"},
 		},
+		{name: "assumed profiles", layout: []string{"3g.20gb"}, grant: "3g.20gb", rename: map[string]string{"3g.20gb": "3g.25gb"}, off: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := observetest.Device(true)
@@ -51,7 +53,7 @@ func TestUnknownProfiles(t *testing.T) {
 					p.GI[i].Name = to
 				}
 			}
-			g.Profiles, g.Identity.Index = &p, 1
+			g.Profiles, g.ProfilesAssumed, g.Identity.Index = &p, c.off, 1
 			var got []string
 			for _, found := range UnknownProfiles(spec(c.layout, c.grant), &observe.Node{GPUs: []observe.GPU{g}}) {
 				got = append(got, found.Message)
