@@ -88,6 +88,8 @@ func selected(s *api.Selector) string {
 		return strings.Join(s.UUID, ",")
 	case len(s.PCI) > 0:
 		return strings.Join(s.PCI, ",")
+	case len(s.PCIID) > 0:
+		return strings.Join(s.PCIID, ",")
 	}
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint([]int(s.Index)), "[]"), " ", ",")
 }

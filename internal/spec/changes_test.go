@@ -39,6 +39,7 @@ tenants:
 		{"a setting of the node", base, edit("observe", "on"), []string{"node.enforce: observe → on"}},
 		{"another mode", base, edit("mode: exclusive", "mode: mps"), []string{"gpus.1,2.mode: exclusive → mps"}},
 		{"another selector", base, edit("[1, 2]", "[1]"), []string{"+ gpus.1", "- gpus.1,2"}},
+		{"a kind of board", base, edit("{index: 0}", `{pci_id: ["10de:20b0"]}`), []string{"- gpus.0", "+ gpus.10de:20b0"}},
 		{"members", base, edit("[alice, bob]", "[carol, alice]"), []string{"tenants.vision.members.users: + carol, - bob"}},
 		{"their order", base, edit("[alice, bob]", "[bob, alice]"), []string{"tenants.vision.members.users: another order"}},
 		{"a share", base, edit("40%", "50%"), []string{"tenants.vision.grants.dev.timeslice.share: 40% → 50%"}},
