@@ -621,6 +621,7 @@ type PlanStep struct {
 	Reason           string   `json:"reason,omitempty"`
 	Disruption       string   `json:"disruption"`
 	Disturbs         []string `json:"disturbs,omitempty"`
+	Irreversible     string   `json:"irreversible,omitempty"`      // why it cannot be undone; empty: it can, or needs no undo
 	EstimatedSeconds float64  `json:"estimated_seconds,omitempty"` // from measurements on this node
 	State            string   `json:"state,omitempty"`             // of an operation: pending | doing | done | failed | undone
 	Seconds          float64  `json:"seconds,omitempty"`
@@ -823,6 +824,8 @@ func (e *Environment) Over(base []string) []string {
 type InstancesRequest struct {
 	GPU   string   `json:"gpu"`   // its index or UUID
 	Start []uint32 `json:"start"` // the memory slice at which each begins
+	// Force allows the removal of instances that could not be created again. It stops no process.
+	Force bool `json:"force,omitempty"`
 }
 
 // MIGList answers GET /v1/mig: profiles, placements and instances of every GPU with MIG.

@@ -13,6 +13,8 @@ type MissingMIG struct {
 	Change  []string `json:"change,omitempty"` // to create and destroy instances
 	// Device are those that find the MIG device of a compute instance, where its information does not contain it.
 	Device []string `json:"device,omitempty"`
+	// Placements are those that report the placement of a compute instance.
+	Placements []string `json:"placements,omitempty"`
 	// Place are those that create a compute instance at a placement. Instances can be changed without them.
 	Place []string `json:"place,omitempty"`
 }
@@ -55,6 +57,21 @@ func (m *MissingMIG) NoDevice() error {
 		return fmt.Errorf("its MIG device cannot be found: %w", err)
 	}
 	return (*MissingMIG)(nil).NoDevice()
+}
+
+// NoIdentity says that compute instances of one size cannot be told apart, and which functions that takes where the library lacks them.
+func (m *MissingMIG) NoIdentity() string {
+	const why = "the driver reports neither placement nor UUID of its compute instances"
+	if m == nil || len(m.Placements)+len(m.Device) == 0 {
+		return why
+	}
+	return why + " (" + m.lacks(append(append([]string{}, m.Placements...), m.Device...)).Error() + ")"
+}
+
+// MayIdentify reports whether the library has functions that report the placement or the UUID of a compute instance. The driver
+// may report neither nevertheless.
+func (m *MissingMIG) MayIdentify() bool {
+	return m == nil || len(m.Placements) == 0 || len(m.Device) == 0
 }
 
 func (m *MissingMIG) lacks(functions []string) error {

@@ -156,7 +156,7 @@ func (d *Driver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error
 		}},
 		step{"DeviceGetGpuInstances", func(g *device) Ret {
 			for _, gi := range g.sortedLocked() {
-				s.Instances = append(s.Instances, gi.portLocked())
+				s.Instances = append(s.Instances, gi.reportedLocked())
 			}
 			return Success
 		}},
@@ -173,10 +173,10 @@ func (g *device) migStateLocked() gpu.MIGState {
 		return gpu.MIGState{}
 	}
 	resetless := g.model.Resetless
-	return gpu.MIGState{Capable: true, Current: g.migCurrent, Pending: g.migPending, Resetless: &resetless}
+	return gpu.MIGState{Capable: true, Current: g.migCurrent, Pending: g.migPending, Resetless: &resetless, Missing: g.node.cfg.ComputeReports.missingMIG(g.node.cfg.DriverVersion)}
 }
 
-// portLocked returns the instance as the port describes it.
+// portLocked returns the instance as it is, in the words of the port.
 func (gi *instance) portLocked() gpu.Instance {
 	out := gpu.Instance{ID: gi.id, ProfileID: gi.profile.ID, Placement: gi.placement, Memory: gi.dev.memoryLocked(gi)}
 	for _, ci := range gi.sortedCompute() {
@@ -409,7 +409,7 @@ func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32
 			if !ok {
 				return NotSupported
 			}
-			_, ret := in.createCILocked(profile, c.Placement)
+			_, ret := in.createCILocked(profile, in.requestedAt(c))
 			return ret
 		}})
 	}
@@ -418,7 +418,7 @@ func (d *Driver) complete(ctx context.Context, op string, id gpu.UUID, gi uint32
 		if in == nil {
 			return NotFound
 		}
-		out = in.portLocked()
+		out = in.reportedLocked()
 		return Success
 	}})
 	err := d.on(ctx, op, id, calls...)
@@ -436,7 +436,7 @@ func (d *Driver) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, c
 		if len(compute) == 0 {
 			compute = []gpu.NewCompute{{Slices: in.profile.Slices}}
 		}
-		compute = gpu.MissingCompute(compute, in.portLocked().Compute)
+		compute = gpu.MissingCompute(compute, in.reportedLocked().Compute)
 		return Success
 	}})
 	if err != nil {

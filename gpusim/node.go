@@ -53,6 +53,8 @@ type Config struct {
 	Sampling engine.Sampling
 	// Series is whether the driver has the GPU's own utilisation samples.
 	Series SeriesSupport
+	// ComputeReports is what the driver reports of compute instances.
+	ComputeReports ComputeReports
 	// RawSamples: utilisation is reported sample by sample, not added up per process.
 	RawSamples bool
 	// LateModules are those that neither a boot nor a load of the driver loads: another program does it later.

@@ -428,6 +428,9 @@ func (q *call) migDevice(t target) Ret {
 	case "DeviceGetGpuInstanceId":
 		return q.out.put(uint64(t.gi.id))
 	case "DeviceGetComputeInstanceId":
+		if t.g.node.cfg.ComputeReports.anonymous() {
+			return NotSupported
+		}
 		return q.out.put(uint64(t.ci.id))
 	case "DeviceGetAttributes":
 		p := t.gi.profile

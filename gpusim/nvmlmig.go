@@ -215,8 +215,14 @@ func (q *call) instances() (Ret, bool) {
 		}), true
 	case "ComputeInstanceGetInfo":
 		return q.ci(func(t target) Ret {
-			return out.put(uint64(t.ci.device()), uint64(t.gi.handle()), uint64(t.ci.id), uint64(t.ci.profile.enum),
-				uint64(t.ci.placement.Start), uint64(t.ci.placement.Size))
+			device, at := t.ci.device(), t.ci.placement
+			if reports := t.g.node.cfg.ComputeReports; reports != ComputePlacements {
+				at = gpu.Placement{}
+				if reports.anonymous() {
+					device = t.g.handleLocked()
+				}
+			}
+			return out.put(uint64(device), uint64(t.gi.handle()), uint64(t.ci.id), uint64(t.ci.profile.enum), uint64(at.Start), uint64(at.Size))
 		}), true
 	}
 	return 0, false

@@ -51,9 +51,36 @@ func TestCheckUndo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.Check(gpu.MIGState{}); c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			if err := r.Check(gpu.MIGState{}, Options{}); c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("%v, want %q", err, c.err)
+			}
+			// With Force it is destroyed, by a step that has no undo and says why. Its undo succeeds only where it is still there.
+			if err := r.Check(gpu.MIGState{}, Options{Force: true}); err != nil {
+				t.Errorf("with Force: %v", err)
+			}
+			s := r.Steps("GPU-1")[0]
+			if one := c.err != ""; s.Kind != KindDestroy || one != (s.Irreversible != "") || one != (len(s.Undo) == 0) {
+				t.Errorf("the step is %+v", s)
+			}
+			f := newFake(p, nil)
+			f.instances = []gpu.Instance{present[0].Instance}
+			h := &Handler{Driver: f}
+			if err := h.Undo(t.Context(), s); err != nil || len(NotUndone(read(f), r.Steps("GPU-1")[:1])) != 0 {
+				t.Errorf("the undo of what was not done: %v", err)
+			}
+			if c.err == "" {
+				return
+			}
+			f.instances = nil
+			if err := h.Undo(t.Context(), s); err == nil || !strings.Contains(err.Error(), "was destroyed, and it could not be created again") || len(f.instances) != 0 {
+				t.Errorf("the undo of what cannot be undone: %v, %+v", err, f.instances)
+			}
+			if left := NotUndone(read(f), r.Steps("GPU-1")[:1]); len(left) != 1 || !strings.HasSuffix(left[0], " is missing") {
+				t.Errorf("as it is read back: %q", left)
 			}
 		})
 	}
 }
+
+// read is the GPU of a fake as it is now.
+func read(f *fake) gpu.Snapshot { return gpu.Snapshot{MIG: f.mig, Instances: f.instances} }

@@ -43,7 +43,7 @@ func PlanDevice(d Device, t Target, o Options) (Result, error) {
 	}
 	r, err := planDevice(d, t, mode, o)
 	if err == nil {
-		err = r.Check(d.MIG)
+		err = r.Check(d.MIG, o)
 	}
 	if err != nil {
 		return Result{}, err

@@ -89,6 +89,9 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 
 // Undo restores the state before a step. A step without undo data is not undone.
 func (h *Handler) Undo(ctx context.Context, s step.Step) error {
+	if s.Irreversible != "" {
+		return h.stillThere(ctx, s)
+	}
 	if len(s.Undo) == 0 {
 		return nil
 	}
@@ -102,6 +105,25 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 		return h.create(ctx, id, s.Undo)
 	}
 	return unknownKind(s.Kind)
+}
+
+// stillThere is the undo of a destroy that cannot be undone: it succeeds only where nothing was destroyed.
+func (h *Handler) stillThere(ctx context.Context, s step.Step) error {
+	var a InstanceArgs
+	if err := decode(s.Args, &a); err != nil {
+		return err
+	}
+	in, _, err := h.find(ctx, gpu.UUID(s.GPU), a)
+	if err != nil {
+		return err
+	}
+	switch {
+	case in == nil:
+		return fmt.Errorf("%s was destroyed, and %s", a.Placed, s.Irreversible)
+	case !a.complete(*in):
+		return fmt.Errorf("%s has lost compute instances, and %s", a.Placed, s.Irreversible)
+	}
+	return nil
 }
 
 func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {

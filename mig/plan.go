@@ -38,7 +38,9 @@ func (p Placed) String() string {
 
 // Options is the authority that a plan may use. The zero value disturbs no process.
 type Options struct {
-	Force       bool // --force by an administrator: instances in use and foreign ones may be destroyed, as few as possible
+	// Force is --force by an administrator: instances in use and foreign ones may be destroyed, as few as possible, and those that
+	// no undo could create again.
+	Force       bool
 	TakeForeign bool // idle foreign instances may be destroyed
 	AllowReset  bool // --allow-reset by an administrator
 	// Done: when it is closed, the search ends with an error that is context.Canceled. nil: never.

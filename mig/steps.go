@@ -52,6 +52,9 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 			Kind: KindDestroy, Args: step.Must(args), Undo: step.Must(args),
 			Text: "destroy " + placed.String(), Reason: "it is not in the layout, or its slices are needed", Disruption: step.Idle,
 		}
+		if why := Irreversible(b.Instance, nil); why != "" {
+			s.Undo, s.Irreversible = nil, "it could not be created again, because "+why
+		}
 		if b.InUse {
 			s.Disruption, s.Disturbs = step.Running, slices.Clone(b.InUseBy)
 		}

@@ -331,6 +331,11 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 }
 
 func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.Record, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error) {
+	if warnings := planner.OneWayWarnings(r.Steps, node); len(warnings) > 0 { // What was created says what this driver reports.
+		cs.Operations.Update(operation, func(o *api.Operation) {
+			o.Plan.Warnings = append(slices.Clip(o.Plan.Warnings), slices.DeleteFunc(warnings, func(w string) bool { return slices.Contains(o.Plan.Warnings, w) })...)
+		})
+	}
 	var parts []string
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)

@@ -126,7 +126,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	case kind == kindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
 	default:
-		hardware, err = planner.PlanRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id))
+		hardware, err = planner.PlanRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id), planner.Authority{Force: q.Force})
 	}
 	if err != nil {
 		return nil, err
@@ -138,6 +138,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	}
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
 	cs.State.Estimate(node, &s.plan)
+	s.plan.Warnings = planner.IrreversibleWarnings(s.steps, node)
 	if _, held := st.Held[id]; held {
 		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+planner.RetryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
 	}
@@ -185,7 +186,7 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 		}
 		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: s.gpu.Profiles.GIName(b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
 		if err == nil {
-			err = r.Check(s.gpu.MIG)
+			err = r.Check(s.gpu.MIG, mig.Options{})
 		}
 		if err != nil {
 			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + planner.InstanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}

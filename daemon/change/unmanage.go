@@ -127,8 +127,8 @@ func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (
 	if err != nil {
 		return nil, err
 	}
-	rest.warnings = append(rest.warnings, quiesce.Warnings...)
 	p.steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
+	rest.warnings = slices.Concat(rest.warnings, quiesce.Warnings, planner.IrreversibleWarnings(p.steps, p.node))
 	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: rest.warnings, Unreachable: rest.unread}
 	cs.State.Estimate(p.node, &p.plan)
 	p.plan.Disturbs = planner.Disturbs(p.steps)

@@ -34,6 +34,9 @@ func Disturbs(steps []step.Step) []string {
 // Admit refuses steps that disturb a lease or a process without authority. It is the last check: the planners refuse them too.
 func Admit(steps []step.Step, a Authority) error {
 	for i := range steps {
+		if s := &steps[i]; s.Irreversible != "" && !a.Force {
+			return notUndone(s)
+		}
 		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
 			return &api.Error{
 				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Join(s.Disturbs), s.Text, s.Reason),
@@ -42,6 +45,13 @@ func Admit(steps []step.Step, a Authority) error {
 		}
 	}
 	return nil
+}
+
+// notUndone refuses a step that cannot be undone.
+func notUndone(s *step.Step) error {
+	return &api.Error{
+		Kind: api.KindInfeasible, Message: fmt.Sprintf("cannot %s: %s", s.Text, s.Irreversible), Hint: "nothing was changed; --force destroys it nevertheless",
+	}
 }
 
 // ProblemError reports why GPUs cannot be changed as desired: the first GPU in full, and the number of the others. Its hint

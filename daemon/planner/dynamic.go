@@ -44,7 +44,7 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 	}
 	r, err := mig.Plan(*g.Profiles, present, requests, mig.Options{})
 	if err == nil {
-		err = r.Check(g.MIG)
+		err = r.Check(g.MIG, mig.Options{Force: !destroysImported(g.Identity.UUID, r.Destroy, use)})
 	}
 	if err != nil {
 		return nil, err
@@ -62,6 +62,12 @@ func PlanOnDemand(e *api.GPUSpec, g *observe.GPU, use Usage, create []lease.Inst
 		}
 	}
 	return steps, nil
+}
+
+// destroysImported reports whether one of the instances was imported. Only a spec that has instances come and go removes those that
+// were created for it also where they could not be created again.
+func destroysImported(id gpu.UUID, destroy []mig.Present, use Usage) bool {
+	return use.Imported != nil && slices.ContainsFunc(destroy, func(b mig.Present) bool { return use.Imported(id, b.Placement) })
 }
 
 // RestoredLayout is the part of a GPU's layout that is restored after a boot. Instances that were created on demand are not:

@@ -28,6 +28,10 @@ func TestPlanOnDemand(t *testing.T) {
 	foreign.Managed = func(gpu.UUID, *gpu.Instance) bool { return false }
 	withoutCompute := observetest.Instance(9, 0)
 	withoutCompute.Compute = nil
+	anonymous := observetest.Instance(9, 0) // It could not be created again.
+	anonymous.Compute = []gpu.ComputeInstance{{Slices: 2}, {ID: 1, Slices: 1}}
+	imported := NoUsage()
+	imported.Imported = func(gpu.UUID, gpu.Placement) bool { return true }
 	for _, c := range []struct {
 		name   string
 		have   observe.GPU
@@ -46,6 +50,8 @@ func TestPlanOnDemand(t *testing.T) {
 		{name: "a foreign instance overlaps", have: observetest.Device(true, observetest.Instance(14, 4)), use: foreign, create: []lease.InstanceSlot{slot("3g.20gb", 4, 4)}, fails: "2g.10gb at 4"},
 		{name: "it exists", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), create: []lease.InstanceSlot{slot("3g.20gb", 4, 4)}},
 		{name: "its compute instance is missing", have: observetest.Device(true, withoutCompute), use: NoUsage(), create: []lease.InstanceSlot{slot("3g.20gb", 0, 4)}, want: []string{"complete 3g.20gb at 0"}},
+		{name: "what could not be created again is removed", have: observetest.Device(true, anonymous), use: NoUsage(), remove: []gpu.Placement{{Size: 4}}, want: []string{"destroy 3g.20gb of 2c+1c at 0"}},
+		{name: "unless it was imported", have: observetest.Device(true, anonymous), use: imported, create: []lease.InstanceSlot{slot("7g.40gb", 0, 8)}, fails: "could not be created again"},
 		{name: "largest first", have: observetest.Device(true), use: NoUsage(), create: []lease.InstanceSlot{slot("1g.5gb", 0, 1), slot("3g.20gb", 4, 4)}, want: []string{"create 3g.20gb at 4", "create 1g.5gb at 0"}},
 		{name: "MIG mode is off", have: observetest.Device(false), use: NoUsage(), create: []lease.InstanceSlot{slot("1g.5gb", 0, 1)}, fails: "MIG mode is off"},
 	} {

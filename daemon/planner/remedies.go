@@ -29,7 +29,10 @@ func (r *Remedies) hint(id gpu.UUID, err error) string {
 	var infeasible *mig.Infeasible
 	var inUse *mig.InUse
 	var unknown *mig.UnknownProfiles
+	var noUndo *mig.NoUndo
 	switch {
+	case errors.As(err, &noUndo):
+		return fmt.Sprintf("'%s' destroys it nevertheless: if a later step fails, it is not created again", r.with(Authority{Force: true}))
 	case errors.As(err, &unknown):
 		return "'gpushare apply' of a spec with 'mig: {dynamic: true}' for that GPU turns the mode on; a layout can be applied then, and its profiles are known from then on"
 	case errors.Is(err, gpu.ErrResetRequired):
@@ -76,9 +79,17 @@ func (r *Remedies) with(more Authority) string {
 
 // removal is the command that removes instances.
 func (r *Remedies) removal(id gpu.UUID, instances []mig.Present) string {
-	words := []string{"gpushare mig remove", r.name(id)}
+	var starts []uint32
 	for i := range instances {
-		words = append(words, fmt.Sprint(instances[i].Placement.Start))
+		starts = append(starts, instances[i].Placement.Start)
+	}
+	return removal(r.name(id), starts)
+}
+
+func removal(name string, starts []uint32) string {
+	words := []string{"gpushare mig remove", name}
+	for _, s := range starts {
+		words = append(words, fmt.Sprint(s))
 	}
 	return strings.Join(words, " ")
 }

@@ -35,6 +35,7 @@ func TestHintsOfRefusals(t *testing.T) {
 		{"use and a reset", &mig.InUse{Reset: true}, Authority{}, yes, "wait until they end, or 'gpushare gpu retry 1 --allow-reset --force' stops"},
 		{"use", &mig.InUse{}, Authority{AllowReset: true}, yes, "wait until they end, or 'gpushare gpu retry 1 --allow-reset --force' stops"},
 		{"use that nothing may stop", &mig.InUse{Unstoppable: true, Reset: true}, Authority{}, yes, WaitForUsers},
+		{"what no undo could create again", &mig.NoUndo{}, Authority{AllowReset: true}, yes, "'gpushare gpu retry 1 --allow-reset --force' destroys"},
 		{"a lost GPU", gpu.ErrLost, Authority{}, yes, "'gpushare gpu retry 1' tries it again"},
 	} {
 		r := Remedies{Node: &observe.Node{GPUs: []observe.GPU{observetest.Device(true)}}, Command: "gpushare gpu retry 1", Had: c.had, Removes: c.removes}

@@ -41,8 +41,9 @@ func InstanceName(g *observe.GPU, b *mig.Present) string {
 	return fmt.Sprintf("%s at %d", g.Profiles.GIName(b.ProfileID), b.Placement.Start)
 }
 
-// PlanRemove plans the removal of idle instances that are in no layout, managed and foreign ones.
-func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool) ([]step.Step, error) {
+// PlanRemove plans the removal of idle instances that are in no layout, managed and foreign ones. Force allows to remove those that
+// could not be created again; it stops no process.
+func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool, auth Authority) ([]step.Step, error) {
 	layout := state.NeededPlacements(e, g, a)
 	removed := map[gpu.Placement]bool{}
 	for _, start := range starts {
@@ -65,10 +66,15 @@ func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 	}
 	r, err := mig.Plan(*g.Profiles, present, nil, mig.Options{})
 	if err == nil {
-		err = r.Check(g.MIG)
+		err = r.Check(g.MIG, mig.Options{Force: auth.Force})
 	}
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
+		remedies := Remedies{Command: removal(g.Identity.Argument(), starts)}
+		e := &api.Error{Kind: api.KindInfeasible, Message: err.Error(), Hint: "nothing was changed"}
+		if hint := remedies.hint(g.Identity.UUID, err); hint != "" {
+			e.Hint += "; " + hint
+		}
+		return nil, e
 	}
 	steps := r.Steps(g.Identity.UUID)
 	for i := range steps {

@@ -27,7 +27,7 @@ func RestoreGPU(e *api.GPUSpec, g *observe.GPU, layout []gpu.Instance, use Usage
 		return nil, err
 	}
 	r.Mode = mode
-	if err := r.Check(g.MIG); err != nil {
+	if err := r.Check(g.MIG, mig.Options{}); err != nil {
 		return nil, err
 	}
 	return r.Steps(g.Identity.UUID), nil

@@ -18,6 +18,12 @@ import (
 func AdmitUnmanage(steps []step.Step, a Authority) error {
 	var users []step.Subject
 	for i := range steps {
+		if steps[i].Irreversible != "" && !a.Force {
+			return &api.Error{
+				Kind: api.KindInfeasible, Message: fmt.Sprintf("cannot %s: %s", steps[i].Text, steps[i].Irreversible),
+				Hint: "nothing was changed; 'gpushare unmanage --all --force' destroys it nevertheless: if a later step fails, it is not created again",
+			}
+		}
 		if steps[i].Disruption == step.Running {
 			users = step.Merge(users, steps[i].Disturbs)
 		}

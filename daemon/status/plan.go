@@ -24,10 +24,12 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 	if node.DriverErr != nil {
 		return report.DriverError(node.DriverErr)
 	}
-	out, err := v.plan(ctx, node, v.State.Desired())
+	want := v.State.Desired()
+	out, err := v.plan(ctx, node, want)
 	if err != nil {
 		return err
 	}
+	out.Warnings = append(out.Warnings, planner.IrreversibleInstances(want, node)...)
 	return c.Reply(http.StatusOK, out)
 }
 
@@ -59,6 +61,7 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 			out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())
 		}
 	}
+	out.Warnings = append(out.Warnings, planner.IrreversibleWarnings(steps, node)...)
 	removes := func(id gpu.UUID) bool { return want.Enforcing() && want.Manages(id) }
 	out.Unreachable = slices.Concat(out.Unreachable, planner.UnreachableGPUs(gpuSteps.Problems, node, removes),
 		planner.StillHeld(v.State.Held(), awaiting, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held), planner.UnreadParts(node, in))

@@ -36,6 +36,7 @@ const (
 	migInstances
 	profileNames
 	changeInstances
+	readPlacement
 	placeCompute
 	migWalk
 	computeProcesses
@@ -109,6 +110,7 @@ func needs() []need {
 		{changeInstances, []string{"nvmlGpuInstanceDestroy"}, "MIG instances cannot be changed"},
 		{changeInstances, []string{"nvmlGpuInstanceCreateComputeInstance"}, "MIG instances cannot be changed"},
 		{changeInstances, []string{"nvmlComputeInstanceDestroy"}, "MIG instances cannot be changed"},
+		{readPlacement, []string{"nvmlComputeInstanceGetInfo_v2"}, "placements of compute instances are not read"},
 		{placeCompute, []string{"nvmlGpuInstanceCreateComputeInstanceWithPlacement"}, "compute instances cannot be placed"},
 		{migWalk, []string{"nvmlDeviceGetMaxMigDeviceCount"}, "the UUID of a compute instance may not be found"},
 		{migWalk, []string{"nvmlDeviceGetMigDeviceHandleByIndex"}, "the UUID of a compute instance may not be found"},
@@ -201,9 +203,9 @@ func (s symbols) has(f feature) bool {
 func (s symbols) missingMIG(library string) *gpu.MissingMIG {
 	m := gpu.MissingMIG{
 		Library: library, Read: slices.Concat(s.absent[migMode], s.absent[migInstances]), Mode: s.absent[setMIGMode],
-		Change: s.absent[changeInstances], Device: s.absent[migWalk], Place: s.absent[placeCompute],
+		Change: s.absent[changeInstances], Device: s.absent[migWalk], Placements: s.absent[readPlacement], Place: s.absent[placeCompute],
 	}
-	if len(m.Read)+len(m.Mode)+len(m.Change)+len(m.Device)+len(m.Place) == 0 {
+	if len(m.Read)+len(m.Mode)+len(m.Change)+len(m.Device)+len(m.Placements)+len(m.Place) == 0 {
 		return nil
 	}
 	return &m

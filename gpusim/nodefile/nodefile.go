@@ -12,6 +12,7 @@
 //	monitors_block_reset: true  a process with a handle of a GPU prevents its reset
 //	no_reset: false             the driver cannot reset: a mode change returns "reset required"
 //	hide_process_memory: false  process lists report memory as "not available"
+//	compute_reports: placements what is reported of compute instances: placements (and UUIDs), uuids, or none of both
 //	mps_clients: own            which lists of processes have MPS clients: own (the list of MPS), both (also that of compute
 //	                            processes) or server (none; their memory is that of the server)
 //	late_modules: [nvidia-uvm]  modules that a boot does not load: nvidia-uvm, nvidia-modeset, nvidia-drm
@@ -97,6 +98,7 @@ type document struct {
 	NoReset            bool              `yaml:"no_reset"`
 	HideMemory         bool              `yaml:"hide_process_memory"`
 	MPSClients         string            `yaml:"mps_clients"`
+	ComputeReports     string            `yaml:"compute_reports"`
 	RawSamples         bool              `yaml:"raw_samples"`
 	LateModules        []string          `yaml:"late_modules"`
 	DeviceNodes        string            `yaml:"device_nodes"`
@@ -194,6 +196,13 @@ func (doc *document) file() (File, error) {
 	cfg := &f.Config
 	if cfg.DriverVersion == "" {
 		cfg.DriverVersion = v.version
+	}
+	switch doc.ComputeReports {
+	case "", "placements":
+	case string(gpusim.ComputeUUIDs), string(gpusim.ComputeNothing):
+		cfg.ComputeReports = gpusim.ComputeReports(doc.ComputeReports)
+	default:
+		return File{}, fmt.Errorf("compute_reports must be placements, uuids or none, not %q", doc.ComputeReports)
 	}
 	for _, m := range doc.LateModules {
 		if !slices.Contains(gpusim.Modules(), m) {

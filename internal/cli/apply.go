@@ -62,7 +62,7 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
 	f.BoolVar(&o.Check, "dry-run", false, "the same as --check")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
-	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL")
+	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
 	f.Var(duration{&how.wait}, "wait", "wait for the end of another change, at most this long, as in 10m (--wait alone: no limit)")
@@ -324,6 +324,9 @@ func (a *app) steps(steps []api.PlanStep, names gpuNames) {
 		lines[i] = "  " + names.prefix(s.GPU) + printable(s.Text)
 		if s.EstimatedSeconds >= 0.1 {
 			lines[i] += fmt.Sprintf("  (about %.1f s)", s.EstimatedSeconds)
+		}
+		if s.Irreversible != "" {
+			lines[i] += "  (cannot be undone)"
 		}
 		if n := utf8.RuneCountInString(lines[i]); n <= wide {
 			column = max(column, n)

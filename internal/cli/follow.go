@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -45,6 +46,11 @@ func (a *app) follow(ctx context.Context, op *api.Operation) error {
 	})
 	if err != nil {
 		return continues(err, op)
+	}
+	for _, w := range last.Plan.Warnings { // Those of the plan were printed before.
+		if !slices.Contains(op.Plan.Warnings, w) {
+			fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(w))
+		}
 	}
 	if err := outcome(last); err != nil {
 		return err

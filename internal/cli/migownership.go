@@ -31,25 +31,28 @@ func (a *app) migRemove() *cobra.Command {
 		long: `Remove destroys instances that are idle and in no layout of the spec: instances that
 gpushare did not create, instances without a compute instance, imported instances, and
 dynamic ones. If one is in use, the command names its processes and changes nothing.
-START is the first memory slice of the instance, as 'gpushare mig list' shows it.`,
-		nothing: "no changes", done: "they are removed",
+START is the first memory slice of the instance, as 'gpushare mig list' shows it.
+
+An instance of several compute instances that the driver reports without placement and
+UUID could not be created again if a later step fails: it needs --force.`,
+		nothing: "no changes", done: "they are removed", force: "also remove instances that could not be created again; no process is stopped",
 	}, func(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
 		return a.client.RemoveInstances(ctx, r, check)
 	})
 }
 
 // ownershipChange has the texts of one of the two commands.
-type ownershipChange struct{ use, short, long, nothing, done string }
+type ownershipChange struct{ use, short, long, nothing, done, force string }
 
 func (a *app) changeOwnership(s ownershipChange, send func(context.Context, api.InstancesRequest, bool) (*api.ApplyResult, error)) *cobra.Command {
-	var check bool
+	var check, force bool
 	c := &cobra.Command{
 		Use: s.use + " GPU START…", Short: s.short, Long: s.long,
 		Example:           "  gpushare mig " + s.use + " 0 4 --check\n  gpushare mig " + s.use + " 0 4",
 		Args:              atLeast(2, "a GPU's index or UUID, and the first memory slice of each instance"),
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := api.InstancesRequest{GPU: args[0]}
+			r := api.InstancesRequest{GPU: args[0], Force: force}
 			for _, arg := range args[1:] {
 				n, err := strconv.ParseUint(arg, 10, 32)
 				if err != nil {
@@ -83,5 +86,8 @@ func (a *app) changeOwnership(s ownershipChange, send func(context.Context, api.
 		},
 	}
 	c.Flags().BoolVar(&check, "check", false, "show the plan and change nothing")
+	if s.force != "" {
+		c.Flags().BoolVar(&force, "force", false, s.force)
+	}
 	return c
 }

@@ -81,7 +81,7 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 	f := c.Flags()
 	f.BoolVar(&o.All, "all", false, "also restore the GPUs: remove instances of gpushare, restore modes, keep no spec in force")
 	f.BoolVar(&o.Check, "check", false, "change nothing: list the active restrictions, and exit with 5 when there are any")
-	f.BoolVar(&o.Force, "force", false, "stop running leases: SIGTERM, a grace period, then SIGKILL")
+	f.BoolVar(&o.Force, "force", false, "stop running leases: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
 	f.StringVar(&settings, "settings", settingsPath, "settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)")
 	return c

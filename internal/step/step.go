@@ -28,16 +28,19 @@ const (
 
 // Step is one change. Args and Undo are of the kind's types and must decode again after a restart.
 type Step struct {
-	ID         int             `json:"id"`            // unique within its change, in order
-	Kind       string          `json:"kind"`          // "mig.create", "slice.set", …; it selects the handler
-	GPU        string          `json:"gpu,omitempty"` // the GPU's UUID; empty for a step of the node
-	Phase      Phase           `json:"phase"`
-	Args       json.RawMessage `json:"args,omitempty"`
-	Undo       json.RawMessage `json:"undo,omitempty"`
-	Text       string          `json:"text"`   // what it does, for people: "create 3g.20gb at 4"
-	Reason     string          `json:"reason"` // why: "missing instance"
-	Disruption Disruption      `json:"disruption"`
-	Disturbs   []Subject       `json:"disturbs,omitempty"`
+	ID    int             `json:"id"`            // unique within its change, in order
+	Kind  string          `json:"kind"`          // "mig.create", "slice.set", …; it selects the handler
+	GPU   string          `json:"gpu,omitempty"` // the GPU's UUID; empty for a step of the node
+	Phase Phase           `json:"phase"`
+	Args  json.RawMessage `json:"args,omitempty"`
+	Undo  json.RawMessage `json:"undo,omitempty"`
+	// Irreversible is why it has no undo although it destroys something; empty: it has one, or needs none. It needs authority.
+	Irreversible string `json:"irreversible,omitempty"`
+
+	Text       string     `json:"text"`   // what it does, for people: "create 3g.20gb at 4"
+	Reason     string     `json:"reason"` // why: "missing instance"
+	Disruption Disruption `json:"disruption"`
+	Disturbs   []Subject  `json:"disturbs,omitempty"`
 }
 
 // Must encodes the arguments of a step. Their types always encode.
