@@ -67,21 +67,21 @@ func NotUndone(s gpu.Snapshot, steps []step.Step) (out []string) {
 	for i := range steps {
 		var mode ModeArgs
 		var a InstanceArgs
-		switch st := &steps[i]; {
-		case st.Irreversible != "" && decode(st.Args, &a) == nil:
-			before[a.Placement] = true
-			if in := at(a); in == nil || !a.complete(*in) {
-				out = append(out, a.String()+" is missing")
-			}
-		case len(st.Undo) == 0: // It is not undone.
-		case st.Kind == KindMode && decode(st.Undo, &mode) == nil && s.MIG.Current != mode.On:
+		st := &steps[i]
+		was := st.Undo
+		if st.Irreversible != "" {
+			was = st.Args
+		}
+		switch {
+		case len(was) == 0: // It is not undone.
+		case st.Kind == KindMode && decode(was, &mode) == nil && s.MIG.Current != mode.On:
 			out = append(out, "MIG mode is "+onOff(s.MIG.Current))
-		case st.Kind == KindDestroy && decode(st.Undo, &a) == nil:
+		case st.Kind == KindDestroy && decode(was, &a) == nil:
 			before[a.Placement] = true
 			if in := at(a); in == nil || !a.Orphan && !a.complete(*in) {
 				out = append(out, a.String()+" is missing")
 			}
-		case st.Kind == KindCreate && decode(st.Undo, &a) == nil && at(a) != nil && !before[a.Placement]:
+		case st.Kind == KindCreate && decode(was, &a) == nil && at(a) != nil && !before[a.Placement]:
 			out = append(out, a.String()+" is left")
 		}
 	}
