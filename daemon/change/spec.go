@@ -266,8 +266,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
 		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
-	p.plan.Warnings = append(p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node)...)
-	p.plan.Warnings = append(p.plan.Warnings, planner.AwaitBootWarnings(p.awaitBoot, p.node)...)
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node), planner.AwaitBootWarnings(p.awaitBoot, p.node))
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
 	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
 	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)

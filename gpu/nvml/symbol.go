@@ -129,7 +129,6 @@ func needs() []need {
 
 		{memoryLimits, []string{"nvmlDeviceSetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
 		{memoryLimits, []string{"nvmlDeviceGetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
-
 		{temperature, []string{"nvmlDeviceGetTemperature"}, "the temperature is not known"},
 		{temperatureThreshold, []string{"nvmlDeviceGetTemperatureThreshold"}, "the temperature at which the hardware slows down is not known"},
 		{readPower, []string{"nvmlDeviceGetPowerUsage"}, "power and its limit are not known"},

@@ -107,6 +107,12 @@ func TestSymbols(t *testing.T) {
 			lacks:   []feature{profileNames},
 		},
 		{
+			name:    "the first version of a compute instance's information",
+			removed: []string{"nvmlComputeInstanceGetInfo_v2"},
+			missing: []string{"nvmlComputeInstanceGetInfo_v2"},
+			lacks:   []feature{readPlacement},
+		},
+		{
 			name:    "no MIG at all",
 			removed: []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"},
 			missing: []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances"},

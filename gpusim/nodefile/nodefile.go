@@ -197,12 +197,8 @@ func (doc *document) file() (File, error) {
 	if cfg.DriverVersion == "" {
 		cfg.DriverVersion = v.version
 	}
-	switch doc.ComputeReports {
-	case "", "placements":
-	case string(gpusim.ComputeUUIDs), string(gpusim.ComputeNothing):
-		cfg.ComputeReports = gpusim.ComputeReports(doc.ComputeReports)
-	default:
-		return File{}, fmt.Errorf("compute_reports must be placements, uuids or none, not %q", doc.ComputeReports)
+	if err := doc.reports(cfg); err != nil {
+		return File{}, err
 	}
 	for _, m := range doc.LateModules {
 		if !slices.Contains(gpusim.Modules(), m) {
@@ -212,13 +208,6 @@ func (doc *document) file() (File, error) {
 	cfg.LateModules, cfg.NodesByHelper = doc.LateModules, doc.DeviceNodes == "helper"
 	if doc.DeviceNodes != "" && doc.DeviceNodes != "made" && doc.DeviceNodes != "helper" {
 		return File{}, fmt.Errorf("device_nodes must be made or helper, not %q", doc.DeviceNodes)
-	}
-	switch doc.MPSClients {
-	case "", "own":
-	case string(gpusim.MPSListBoth), string(gpusim.MPSListServer):
-		cfg.MPSLists = gpusim.MPSLists(doc.MPSClients)
-	default:
-		return File{}, fmt.Errorf("mps_clients must be own, both or server, not %q", doc.MPSClients)
 	}
 	switch cfg.State {
 	case "", gpusim.DriverReady, gpusim.DriverAbsent, gpusim.DriverMismatch:
@@ -265,6 +254,25 @@ func (doc *document) file() (File, error) {
 		cfg.GPUs = append(cfg.GPUs, gpus...)
 	}
 	return f, nil
+}
+
+// reports sets what the driver reports of compute instances and of clients of MPS.
+func (doc *document) reports(cfg *gpusim.Config) error {
+	switch doc.ComputeReports {
+	case "", "placements":
+	case string(gpusim.ComputeUUIDs), string(gpusim.ComputeNothing):
+		cfg.ComputeReports = gpusim.ComputeReports(doc.ComputeReports)
+	default:
+		return fmt.Errorf("compute_reports must be placements, uuids or none, not %q", doc.ComputeReports)
+	}
+	switch doc.MPSClients {
+	case "", "own":
+	case string(gpusim.MPSListBoth), string(gpusim.MPSListServer):
+		cfg.MPSLists = gpusim.MPSLists(doc.MPSClients)
+	default:
+		return fmt.Errorf("mps_clients must be own, both or server, not %q", doc.MPSClients)
+	}
+	return nil
 }
 
 // gpus returns the GPUs of one entry. The first one has this index.
