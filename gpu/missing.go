@@ -59,7 +59,7 @@ func (m *MissingMIG) NoDevice() error {
 	return (*MissingMIG)(nil).NoDevice()
 }
 
-// NoIdentity says that compute instances of one size cannot be told apart, and which functions that takes where the library lacks them.
+// NoIdentity says that compute instances of one size cannot be distinguished, and which functions that needs, where the library lacks them.
 func (m *MissingMIG) NoIdentity() string {
 	const why = "the driver reports neither placement nor UUID of its compute instances"
 	if m == nil || len(m.Placements)+len(m.Device) == 0 {

@@ -248,7 +248,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Unreachable = append(p.plan.Unreachable, planner.UnreachableGPUs(hardware.Problems, p.node, cs.removesInstances)...)
 	}
 	if p.only == nil {
-		p.plan.Unreachable = append(p.plan.Unreachable, cs.staysHeld(p, hardware.Problems)...)
+		p.plan.Unreachable = append(p.plan.Unreachable, cs.heldAfter(p, hardware.Problems)...)
 	}
 	cs.State.Estimate(p.node, &p.plan)
 	if observing {

@@ -24,8 +24,8 @@ func (cs *Changes) leftHeld(r *engine.Record, node *observe.Node) []api.HeldGPU 
 	return slices.DeleteFunc(planner.Unanswered(cs.State.Desired(), node), func(h api.HeldGPU) bool { return busy[gpu.UUID(h.GPU)] })
 }
 
-// staysHeld are the GPUs that are held after the steps of a proposal.
-func (cs *Changes) staysHeld(p *proposal, problems map[gpu.UUID]error) []api.Unreachable {
+// heldAfter are the GPUs that are held after the steps of a proposal.
+func (cs *Changes) heldAfter(p *proposal, problems map[gpu.UUID]error) []api.Unreachable {
 	held := cs.State.Held()
 	if !p.same { // The new spec takes up the others again.
 		maps.DeleteFunc(held, func(id gpu.UUID, _ string) bool { return !p.awaitBoot[id] })

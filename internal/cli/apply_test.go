@@ -163,8 +163,8 @@ func TestApplyWaitsForAPlanAndNotForever(t *testing.T) {
 			if got.code != c.code || !strings.Contains(got.all, c.says) || sent.Load() != c.attempts {
 				t.Errorf("%d attempts, exit code %d:\n%s", sent.Load(), got.code, got.all)
 			}
-			if took := time.Since(began); took < time.Duration(c.attempts-1)*200*time.Millisecond {
-				t.Errorf("%d attempts in %s: there was no pause between them", c.attempts, took)
+			if duration := time.Since(began); duration < time.Duration(c.attempts-1)*200*time.Millisecond {
+				t.Errorf("%d attempts in %s: there was no pause between them", c.attempts, duration)
 			}
 		})
 	}

@@ -77,12 +77,12 @@ func TestReadyEnds(t *testing.T) {
 	}
 }
 
-// It waits no longer than it was told to, and says what is not ready. A host may be so busy that not one answer comes in a second.
+// It waits no longer than its limit, and says what is not ready. A host may be so busy that not one answer comes in a second.
 func TestReadyIsTooLate(t *testing.T) {
 	for _, limit := range []string{"1s", "10s", "1m"} {
-		asked := new(atomic.Int64)
+		requests := new(atomic.Int64)
 		at := routes{"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			asked.Add(1)
+			requests.Add(1)
 			_ = json.NewEncoder(w).Encode(api.Status{SchemaVersion: 1, Node: api.NodeStatus{Starting: true}})
 		})}
 		r := run(t, at, "", "ready", "--json", "--timeout", limit)
@@ -90,7 +90,7 @@ func TestReadyIsTooLate(t *testing.T) {
 		if r.code == api.ExitDegraded && strings.Contains(r.all, want) {
 			return
 		}
-		if asked.Load() > 1 || limit == "1m" { // It asks again when it has the first answer.
+		if requests.Load() > 1 || limit == "1m" { // It sends another when it has the first answer.
 			t.Fatalf("exit %d: %s", r.code, r.all)
 		}
 	}

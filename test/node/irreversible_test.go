@@ -76,7 +76,7 @@ func TestEveryWayOutOfALayoutThatCannotBeUndone(t *testing.T) {
 		{"no MIG", "470", func(t *testing.T, n *harness.Node, apply func(string) []string) {
 			until(t, n, append(apply(leftWith("mode: exclusive")), "--allow-reset")...)
 		}, false, nil},
-		{"removed while the layout has it", "580", func(t *testing.T, n *harness.Node, apply func(string) []string) {
+		{"removed although the spec names it", "580", func(t *testing.T, n *harness.Node, apply func(string) []string) {
 			refused(t, n, "remove it from the layout and apply the spec", "mig", "remove", "0", "4")
 			until(t, n, apply(leftWith("mode: mig, mig: {layout: [1g.5gb]}"))...)
 		}, true, []string{"1g.5gb"}},
