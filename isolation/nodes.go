@@ -1,8 +1,9 @@
 package isolation
 
 import (
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -94,7 +95,7 @@ func nodeFault(root string, r cgroup.DeviceRule) string {
 	var st unix.Stat_t
 	err := unix.Stat(filepath.Join(root, r.Name), &st)
 	switch {
-	case os.IsNotExist(err):
+	case errors.Is(err, fs.ErrNotExist):
 		return "it does not exist"
 	case err != nil:
 		return "" // Whether it is there is not known.

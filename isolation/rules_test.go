@@ -96,8 +96,10 @@ func TestRules(t *testing.T) {
 			want: "nvidia3:rw nvidiactl:rw nvidia-cap426:r nvidia-cap427:r nvidia-uvm:rw"},
 		{name: "an instance with two compute instances", targets: []Target{slot(1, 4, 2)}, // 3 + 135·2 + 9·5 = 318
 			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap319:r nvidia-cap320:r nvidia-uvm:rw"},
-		{name: "one of the two compute instances", targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-5-1"}},
-			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap320:r nvidia-uvm:rw"},
+		{
+			name: "one of the two compute instances", targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-5-1"}},
+			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap320:r nvidia-uvm:rw",
+		},
 		{name: "a compute instance that was removed", targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-gone"}}, err: "its compute instance MIG-gone was not found"},
 		{name: "a class", classes: []string{"fuse"}, want: "fuse:rw"},
 		{name: "a class without devices", classes: []string{"rdma"}, missing: "devices of class rdma: none found"},

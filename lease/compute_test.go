@@ -39,42 +39,50 @@ func TestComputeInstances(t *testing.T) {
 		want   []string
 	}{
 		{
-			"three leases have one each", []GPUView{thirds()},
+			"three leases have one each",
+			[]GPUView{thirds()},
 			[]Grant{with(mig("b", "x", "1c.3g.20gb"), most(4))},
 			[]string{"MIG-0-4-0 1c.3g.20gb", "MIG-0-4-1 1c.3g.20gb", "MIG-0-4-2 1c.3g.20gb", "no: no idle 1c.3g.20gb instance: 3 of 3 in use or reserved"},
 		},
 		{
-			"a grant of the instance has one of them", []GPUView{thirds()},
+			"a grant of the instance has one of them",
+			[]GPUView{thirds()},
 			[]Grant{with(mig("b", "x", "3g.20gb"), most(2))},
 			[]string{"MIG-0-4-0 1c.3g.20gb", "MIG-0-4-1 1c.3g.20gb", "no: all its 2 leases are in use"},
 		},
 		{
-			"the largest first", []GPUView{split(partitioned(0), "3g.20gb", 1, 2)},
+			"the largest first",
+			[]GPUView{split(partitioned(0), "3g.20gb", 1, 2)},
 			[]Grant{with(mig("b", "x", "3g.20gb"), most(2))},
 			[]string{"MIG-0-4-1 2c.3g.20gb", "MIG-0-4-0 1c.3g.20gb", "no: all its 2 leases are in use"},
 		},
 		{
-			"a whole instance before a split one", []GPUView{thirds(), partitioned(1)},
+			"a whole instance before a split one",
+			[]GPUView{thirds(), partitioned(1)},
 			[]Grant{with(mig("b", "x", "3g.20gb"), most(2))},
 			[]string{"MIG-1-4 3g.20gb", "MIG-0-4-0 1c.3g.20gb", "no: all its 2 leases are in use"},
 		},
 		{
-			"a compute instance is no whole instance", []GPUView{partitioned(0)},
+			"a compute instance is no whole instance",
+			[]GPUView{partitioned(0)},
 			[]Grant{mig("b", "x", "1c.3g.20gb")},
 			[]string{"never: no GPU that it may use has a 1c.3g.20gb instance"},
 		},
 		{
-			"nor one of another size", []GPUView{thirds()},
+			"nor one of another size",
+			[]GPUView{thirds()},
 			[]Grant{mig("b", "x", "2c.3g.20gb")},
 			[]string{"never: no GPU that it may use has a 2c.3g.20gb instance"},
 		},
 		{
-			"by slices, of the instance", []GPUView{thirds()},
+			"by slices, of the instance",
+			[]GPUView{thirds()},
 			[]Grant{{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 3}}},
 			[]string{"MIG-0-4-0 1c.3g.20gb", "no: its one lease is in use"},
 		},
 		{
-			"one for each of two tenants", []GPUView{split(partitioned(0), "3g.20gb", 2, 1)},
+			"one for each of two tenants",
+			[]GPUView{split(partitioned(0), "3g.20gb", 2, 1)},
 			[]Grant{mig("b", "x", "1c.3g.20gb"), mig("c", "y", "2c.3g.20gb")},
 			[]string{"MIG-0-4-1 1c.3g.20gb", "no: its one lease is in use", "MIG-0-4-0 2c.3g.20gb", "no: its one lease is in use"},
 		},

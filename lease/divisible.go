@@ -113,7 +113,7 @@ func (v *divisible) heldBack(tenant string) string {
 // String names it in messages: "GPU 0", "3g.20gb at 4 on GPU 0".
 func (v *divisible) String() string {
 	if v.instance == nil {
-		return fmt.Sprintf("%s", v.gpu.name())
+		return v.gpu.name()
 	}
 	return fmt.Sprintf("%s at %d on %s", v.instance.Name, v.instance.Placement.Start, v.gpu.name())
 }

@@ -44,24 +44,7 @@ func modprobe(ctx context.Context, args, env []string, std stdio) int {
 		return exitFailed
 	}
 	for _, minor := range minors {
-		n, err := strconv.ParseUint(minor, 10, 20)
-		if err != nil {
-			return exitFailed
-		}
-		name, driver := "nvidia"+minor, "nvidia"
-		switch {
-		case uvm && n == 0:
-			name, driver = "nvidia-uvm", "nvidia-uvm"
-		case uvm:
-			name, driver = "nvidia-uvm-tools", "nvidia-uvm"
-		case n == 255:
-			name = "nvidiactl"
-		}
-		mode, modify := uint32(0o666), true // The nodes of unified memory have no parameters.
-		if driver == "nvidia" {
-			_, mode, modify, err = deviceFile(root, "proc/driver/nvidia/params")
-		}
-		if err != nil || modify && makeNode(root, name, driver, uint32(n), os.FileMode(mode)) != nil {
+		if !makeMinor(root, minor, uvm) {
 			return exitFailed
 		}
 	}
@@ -117,4 +100,26 @@ func makeNode(root, name, driver string, minor uint32, mode os.FileMode) error {
 		return hostroot.MakeNode(root, name, uint32(major), minor, mode, err == nil && st.Mode()&os.ModeCharDevice != 0)
 	}
 	return fmt.Errorf("no driver %s", driver)
+}
+
+// makeMinor makes the node of a minor, of a GPU or of unified memory.
+func makeMinor(root, minor string, uvm bool) bool {
+	n, err := strconv.ParseUint(minor, 10, 20)
+	if err != nil {
+		return false
+	}
+	name, driver := "nvidia"+minor, "nvidia"
+	switch {
+	case uvm && n == 0:
+		name, driver = "nvidia-uvm", "nvidia-uvm"
+	case uvm:
+		name, driver = "nvidia-uvm-tools", "nvidia-uvm"
+	case n == 255:
+		name = "nvidiactl"
+	}
+	mode, modify := uint32(0o666), true // The nodes of unified memory have no parameters.
+	if driver == "nvidia" {
+		_, mode, modify, err = deviceFile(root, "proc/driver/nvidia/params")
+	}
+	return err == nil && (!modify || makeNode(root, name, driver, uint32(n), os.FileMode(mode)) == nil)
 }

@@ -340,7 +340,7 @@ func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
 		name := string(id)
 		if g, ok := node.GPU(id); ok {
-			name = fmt.Sprintf("%s", g.Identity.Name())
+			name = g.Identity.Name()
 		}
 		parts = append(parts, name+" is held: "+failed[id])
 		cs.Events.Publish(api.Event{Kind: "gpu.held", GPU: string(id), Message: failed[id]})

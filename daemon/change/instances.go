@@ -90,7 +90,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	}
 	s := &instancesProposal{kind: kind, node: node, gpu: g}
 	id := s.gpu.Identity.UUID
-	name := fmt.Sprintf("%s", s.gpu.Identity.Name())
+	name := s.gpu.Identity.Name()
 	switch {
 	case s.gpu.Err != nil:
 		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: planner.RetryHint(s.gpu, "tries it again")}

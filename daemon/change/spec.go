@@ -254,6 +254,16 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	if observing {
 		p.plan.Warnings = outcome.WouldRefuse(hardware.Problems, p.steps, a)
 	}
+	cs.warn(ctx, p, found, use)
+	p.plan.Warnings = append(p.plan.Warnings, quiesce.Warnings...)
+	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
+	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)
+	p.plan.Disturbs = planner.Disturbs(p.steps)
+	return nil
+}
+
+// warn adds what the plan of a proposal warns of, besides what its steps stop.
+func (cs *Changes) warn(ctx context.Context, p *proposal, found []api.FieldError, use planner.Usage) {
 	for _, w := range found {
 		p.plan.Warnings = append(p.plan.Warnings, w.Error())
 	}
@@ -267,15 +277,11 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
 	}
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node), planner.AwaitBootWarnings(p.awaitBoot, p.node))
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use), quiesce.Warnings)
-	p.plan.Warnings = append(p.plan.Warnings, planner.RemovalWarnings(p.want, live, removed)...)
-	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)
+	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use))
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
 		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
 	}
-	p.plan.Disturbs = planner.Disturbs(p.steps)
-	return nil
 }
 
 // removedUnder returns the leases whose users are members of their tenant no more under a spec, by id, with why. What was so before

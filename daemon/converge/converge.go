@@ -283,12 +283,7 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		if g.Err != nil && node.DriverErr == nil {
-			name := g.Identity.Argument()
-			hint := "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"
-			if errors.Is(g.Err, gpu.ErrLost) { // A retry alone finds it lost again.
-				hint = "reset it: " + gpu.ResetCommands(name) + "; if it is lost again, boot the node"
-			}
-			gpus[string(id)] = api.Condition{GPU: string(id), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: hint}
+			gpus[string(id)] = unansweredCondition(g)
 		}
 		if !want.Manages(id) || !want.Enforcing() || busy[id] || g.Err != nil {
 			continue // Of a GPU that does not answer only the former state is known.
@@ -319,6 +314,16 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 	cv.updateUnmanageConditions(want, node)
 	cv.updatePowerConditions(want)
 	cv.updateNoProcess(node)
+}
+
+// unansweredCondition reports a GPU that could not be read.
+func unansweredCondition(g *observe.GPU) api.Condition {
+	name := g.Identity.Argument()
+	hint := "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"
+	if errors.Is(g.Err, gpu.ErrLost) { // A retry alone finds it lost again.
+		hint = "reset it: " + gpu.ResetCommands(name) + "; if it is lost again, boot the node"
+	}
+	return api.Condition{GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: hint}
 }
 
 // foreignCondition reports an instance that gpushare does not manage, with the commands that settle whose it is.

@@ -119,7 +119,7 @@ func (en *Enforcer) hotGPUs() (out []*hotGPU) {
 		}
 		name := "GPU " + string(id)
 		if g, ok := node.GPU(id); ok && g.Identity.Index >= 0 {
-			name = fmt.Sprintf("%s", g.Identity.Name())
+			name = g.Identity.Name()
 		}
 		out = append(out, &hotGPU{id, name, heat, health.Pauses(running[id])})
 	}

@@ -1,8 +1,6 @@
 package health
 
 import (
-	"fmt"
-
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	rules "github.com/gpushare/gpushare/health"
@@ -89,7 +87,7 @@ func (k *Health) changed(id gpu.UUID, was, now rules.Record, err error) {
 // nameOf is "GPU 1".
 func (k *Health) nameOf(id gpu.UUID) string {
 	if g, ok := k.Observed().GPU(id); ok && g.Identity.Index >= 0 {
-		return fmt.Sprintf("%s", g.Identity.Name())
+		return g.Identity.Name()
 	}
 	return "GPU " + string(id)
 }

@@ -100,7 +100,7 @@ func (ls *Leases) closeUnknown() {
 		for _, g := range gpus {
 			closed[g] = "a lease whose record was lost runs there"
 			if seen, ok := ls.Observer.Last().GPU(g); ok {
-				names = append(names, fmt.Sprintf("%s", seen.Identity.Name()))
+				names = append(names, seen.Identity.Name())
 			}
 		}
 		slices.Sort(names)

@@ -131,7 +131,7 @@ func DownInstances(want *state.Desired, g *observe.GPU, managed ManagedInstance)
 
 // DeviceName names a GPU, or an instance of it, in messages: "GPU 0", "GPU 0, 3g.20gb at 4".
 func DeviceName(g *observe.GPU, d mps.Device) string {
-	name := fmt.Sprintf("%s", g.Identity.Name())
+	name := g.Identity.Name()
 	if !d.IsInstance() {
 		return name
 	}

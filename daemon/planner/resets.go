@@ -122,7 +122,7 @@ func gpuName(g *observe.GPU) string {
 // ShortName is "GPU 1": for a text that also has the UUID.
 func ShortName(node *observe.Node, id gpu.UUID) string {
 	if g, ok := node.GPU(id); ok {
-		return fmt.Sprintf("%s", g.Identity.Name())
+		return g.Identity.Name()
 	}
 	return string(id)
 }

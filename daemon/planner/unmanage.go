@@ -81,7 +81,7 @@ func losesPlace(l *lease.Lease, hardware []step.Step) bool {
 // PlanUnmanageGPU plans a GPU as it was before gpushare managed it: managed instances are removed, and modes are restored.
 // What needs more authority stays and is reported as a warning. It is pure.
 func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []step.Step, warnings []string) {
-	name := fmt.Sprintf("%s", g.Identity.Name())
+	name := g.Identity.Name()
 	if g.Err != nil {
 		return nil, []string{name + " does not answer and stays unchanged: " + g.Err.Error()}
 	}

@@ -82,7 +82,7 @@ func (l *Escalation) Terminate(ctx context.Context) error {
 
 // onlyRefused reports whether every error in err is the refusal of a security module.
 func onlyRefused(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // It is asked whether this very error is joined.
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyRefused(e) })
 	}
 	_, ok := errors.AsType[*procfs.RefusedError](err)

@@ -140,7 +140,8 @@ func TestApplyWaitsForAPlanAndNotForever(t *testing.T) {
 		{"a plan", &api.Error{Message: "another change is under way", Planning: true}, 2, api.Operation{}, 0, "waiting: another change is being planned", 3},
 		{"a conflict without a change", &api.Error{Message: "other"}, 1, api.Operation{}, api.ExitConflict, "other", 1},
 		{
-			"it exceeded its time", &api.Error{Message: "another change is under way: op-1", Operation: "op-1"}, 100, api.Operation{ID: "op-1", State: "failed", Finished: &ended},
+			"it exceeded its time", &api.Error{Message: "another change is under way: op-1", Operation: "op-1"}, 100,
+			api.Operation{ID: "op-1", State: "failed", Finished: &ended},
 			api.ExitConflict, "op-1; it has ended and is not finished", 3,
 		},
 	} {

@@ -29,8 +29,10 @@ func (h *scripted) Undo(_ context.Context, s step.Step) error { return h.undo[s.
 func TestUnknownOutcome(t *testing.T) {
 	broken := errors.New("no")
 	steps := []step.Step{
-		{ID: 1, Kind: "test", GPU: "GPU-a", Phase: step.Change}, {ID: 2, Kind: "test", GPU: "GPU-b", Phase: step.Change},
-		{ID: 3, Kind: "test", GPU: "GPU-a", Phase: step.Change}, {ID: 4, Kind: "test", GPU: "GPU-a", Phase: step.Change},
+		{ID: 1, Kind: "test", GPU: "GPU-a", Phase: step.Change},
+		{ID: 2, Kind: "test", GPU: "GPU-b", Phase: step.Change},
+		{ID: 3, Kind: "test", GPU: "GPU-a", Phase: step.Change},
+		{ID: 4, Kind: "test", GPU: "GPU-a", Phase: step.Change},
 		{ID: 5, Kind: "test", GPU: "GPU-a", Phase: step.RevokeAccess},
 	}
 	for _, c := range []struct {
