@@ -18,7 +18,7 @@ seen() {
 	echo "# modules"
 	cut -d' ' -f1 /proc/modules | sort
 	echo "# sockets"
-	ss -Hltunx | awk '$1 ~ /^(u_|tcp|udp)/ { print $1, $5 }' | sort -u
+	ss -Hltunx | awk '$1 ~ /^(u_|tcp|udp)/ && $5 !~ "^/run/user/" { print $1, $5 }' | sort -u # Logins end meanwhile.
 	echo "# users"
 	getent passwd && getent group
 	echo "# files"
