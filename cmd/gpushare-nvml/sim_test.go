@@ -726,7 +726,7 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 
 // TestSimHangAtStart lets one GPU hang before the first worker starts: only this GPU becomes unresponsive.
 func TestSimHangAtStart(t *testing.T) {
-	n := serve(t, hopper, worker.Deadlines{Start: time.Second})
+	n := serve(t, hopper, worker.Deadlines{Start: 10 * time.Second}) // The second start is one of a worker next to other work.
 	ctx := testContext(t)
 	var st struct {
 		GPUs []struct {
