@@ -95,6 +95,8 @@ slurm_conf() {
 		chmod 0400 /etc/munge/munge.key
 	fi
 }
+# The controller may have taken the node down, or drained it, while slurmd did not start.
+slurm_resumes() { node_is_idle || { scontrol update "NodeName=$(uname -n)" State=RESUME 2>/dev/null; node_is_idle; }; }
 node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
 # job_runs prints where a job of alice runs, with the node that Slurm drains if it cannot start one.
 job_runs() {
@@ -187,6 +189,7 @@ check_former() {
 	until_true 30 no_hierarchy_condition
 	systemctl reset-failed slurmd.service || true
 	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
+	until_true 60 slurm_resumes
 	want_job
 	systemctl stop slurmd.service slurmctld.service munge.service
 	rm -rf $rootfs
