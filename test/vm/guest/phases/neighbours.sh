@@ -95,8 +95,6 @@ slurm_conf() {
 		chmod 0400 /etc/munge/munge.key
 	fi
 }
-# The controller may have taken the node down, or drained it, while slurmd did not start.
-slurm_resumes() { node_is_idle || { scontrol update "NodeName=$(uname -n)" State=RESUME 2>/dev/null; node_is_idle; }; }
 node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
 # job_runs prints where a job of alice runs, with the node that Slurm drains if it cannot start one.
 job_runs() {
@@ -188,8 +186,11 @@ check_former() {
 	until_true 60 answers
 	until_true 30 no_hierarchy_condition
 	systemctl reset-failed slurmd.service || true
+	# Slurm 22.05 waits for the end of the job that it could not start.
+	systemctl stop slurmctld.service
+	rm -rf /var/lib/slurm/slurmctld/* /var/lib/slurm/slurmd/*
+	systemctl start slurmctld.service
 	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
-	until_true 60 slurm_resumes
 	want_job
 	systemctl stop slurmd.service slurmctld.service munge.service
 	rm -rf $rootfs
