@@ -9,8 +9,9 @@ import (
 	"github.com/gpushare/gpushare/internal/procfs"
 )
 
-// A process that has the pid of a unit's by now is not taken for it, and not killed.
-func TestPidOfAnotherUnit(t *testing.T) {
+// waiting starts a process that waits until the test ends.
+func waiting(t *testing.T) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -20,6 +21,12 @@ func TestPidOfAnotherUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { in.Close() })
+	return cmd
+}
+
+// A process that has the pid of a unit's by now is not taken for it, and not killed.
+func TestPidOfAnotherUnit(t *testing.T) {
+	cmd := waiting(t)
 	cg, err := procfs.Cgroup(cmd.Process.Pid)
 	if err != nil {
 		t.Skipf("the cgroup of a process is not known here: %v", err)

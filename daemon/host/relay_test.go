@@ -2,7 +2,6 @@ package host
 
 import (
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 
@@ -27,15 +26,7 @@ func TestMain(m *testing.M) {
 func TestRelayIsAChild(t *testing.T) {
 	client := &relay.Client{Start: childRelay{os.Args[0]}.start}
 	t.Cleanup(client.Close)
-	cmd := exec.Command("cat")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { in.Close() })
+	cmd := waiting(t)
 	start, err := procfs.Start(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)

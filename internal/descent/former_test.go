@@ -59,7 +59,7 @@ func TestEmptyFormer(t *testing.T) {
 	if err := EmptyFormer([]string{at}); err != nil {
 		t.Fatal(err)
 	}
-	// A removed cgroup lasts for a moment. A hierarchy that is unmounted within it stays until it is mounted and unmounted again.
+	// The kernel reports no event for it. A removed cgroup lasts for a moment. A hierarchy that is unmounted within it stays until it is mounted and unmounted again.
 	await(t, "the hierarchy is still in /proc/PID/cgroup", func() bool {
 		if err := unix.Unmount(at, 0); err != nil {
 			t.Fatal(err)
