@@ -46,104 +46,349 @@ const manager = "a manager imports no manager and no adapter: it declares an int
 func join(base []string, more ...string) []string { return slices.Concat(base, more) }
 
 var rules = map[string]rule{
-	"api":               {strict: true, why: "api is the wire format: every program imports it, so it has no dependencies and no logic"},
-	"client":            {own: []string{"api"}, why: "other programs use the client too: it must not import the daemon"},
-	"gpu":               {strict: true, why: "gpu is a port: it must not depend on an implementation"},
-	"gpu/worker":        {own: []string{"gpu", "internal/procfs"}, why: "the worker carries the port across a process boundary, for every implementation"},
-	"gpu/nvml":          {own: []string{"gpu"}, others: []string{"github.com/NVIDIA/go-nvml"}, why: "gpu/nvml is the only package that uses NVML"},
-	"cgroup":            {own: []string{"internal/faultpoint", "internal/loop", "internal/procfs", "cgroup/device"}, others: []string{"github.com/containerd/cgroups"}, why: "cgroup is a port and the adapters without a service manager"},
-	"cgroup/device":     {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device uses BPF, and it knows only device numbers"},
-	"systemd":           {own: []string{"cgroup", "internal/durable", "internal/procfs"}, others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"}, why: "systemd is an adapter of the port of cgroup and the only package that uses D-Bus"},
-	"mig":               {own: []string{"gpu", "internal/step", "internal/text"}, why: "the planner is pure: the command line uses it without a daemon or a GPU"},
-	"mps":               {own: []string{"gpu", "cgroup", "internal/acl", "internal/durable", "internal/loop", "internal/sockdiag", "internal/step", "internal/procfs"}, why: "mps supervises control daemons; other packages decide which user may use them"},
-	"power":             {own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"}, why: "power sets limits of GPUs; the spec decides on them"},
-	"isolation":         {own: []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"}, others: []string{"tags.cncf.io/container-device-interface/specs-go"}, why: "isolation turns a grant into restrictions; it must not know the wire format or the daemon"},
-	"lease":             {own: []string{"gpu", "api", "internal/locks", "internal/text"}, why: "the lease table uses small interfaces: it must not know their implementations"},
-	"quota":             {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
-	"health":            {own: []string{"gpu"}, pure: true, why: "health decides from values; daemon/health reads GPUs and closes them"},
-	"daemon/state":      {own: []string{"api", "cgroup", "gpu", "internal/engine", "internal/locks", "internal/observe", "internal/spec", "internal/step", "internal/store", "lease", "mig", "power"}, why: "state is values and queries of them: it plans nothing"},
-	"daemon/planner":    {own: []string{"api", "cgroup", "cgroup/device", "daemon/state", "gpu", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "isolation", "lease", "mig", "mps"}, pure: true, why: "planner computes steps from values: the caller reads all input before"},
-	"internal/step":     {strict: true, why: "a step is data that must be decodable after a restart"},
-	"internal/store":    {own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks"}, why: "the store keeps bytes and their checksums; its users interpret them"},
-	"internal/locks":    {strict: true, why: "the order of locks must not depend on packages that take locks"},
-	"internal/ledger":   {own: []string{"api", "internal/faultpoint"}, why: "the ledger appends lines, and says in the words of the API what a verification found"},
-	"internal/usage":    {own: []string{"gpu", "internal/ledger"}, why: "usage adds up what is reported to it: it measures nothing"},
-	"internal/engine":   {own: []string{"gpu", "internal/locks", "internal/step", "internal/store", "internal/faultpoint"}, why: "the engine runs steps of any kind: it must not know the kinds"},
-	"internal/spec":     {own: []string{"api", "gpu"}, others: []string{"go.yaml.in/yaml/v3"}, why: "spec reads documents and resolves selectors; it plans nothing"},
-	"internal/observe":  {own: []string{"cgroup", "cgroup/device", "gpu", "internal/locks", "mps"}, why: "observe reads: it does not plan or act"},
-	"internal/board":    {own: []string{"gpu", "internal/boundedread"}, others: []string{module, "go.yaml.in/yaml/v3"}, why: "board reads the embedded list of boards and that of the site, and decides nothing"},
+	"api":    {strict: true, why: "api is the wire format: every program imports it, so it has no dependencies and no logic"},
+	"client": {own: []string{"api"}, why: "other programs use the client too: it must not import the daemon"},
+	"gpu":    {strict: true, why: "gpu is a port: it must not depend on an implementation"},
+	"gpu/worker": {
+		own: []string{"gpu", "internal/procfs"},
+		why: "the worker carries the port across a process boundary, for every implementation",
+	},
+	"gpu/nvml": {
+		own:    []string{"gpu"},
+		others: []string{"github.com/NVIDIA/go-nvml"},
+		why:    "gpu/nvml is the only package that uses NVML",
+	},
+	"cgroup": {
+		own:    []string{"internal/faultpoint", "internal/loop", "internal/procfs", "cgroup/device"},
+		others: []string{"github.com/containerd/cgroups"},
+		why:    "cgroup is a port and the adapters without a service manager",
+	},
+	"cgroup/device": {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device uses BPF, and it knows only device numbers"},
+	"systemd": {
+		own:    []string{"cgroup", "internal/durable", "internal/procfs"},
+		others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"},
+		why:    "systemd is an adapter of the port of cgroup and the only package that uses D-Bus",
+	},
+	"mig": {
+		own: []string{"gpu", "internal/step", "internal/text"},
+		why: "the planner is pure: the command line uses it without a daemon or a GPU",
+	},
+	"mps": {
+		own: []string{
+			"gpu",
+			"cgroup",
+			"internal/acl",
+			"internal/durable",
+			"internal/loop",
+			"internal/sockdiag",
+			"internal/step",
+			"internal/procfs",
+		},
+		why: "mps supervises control daemons; other packages decide which user may use them",
+	},
+	"power": {
+		own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"},
+		why: "power sets limits of GPUs; the spec decides on them",
+	},
+	"isolation": {
+		own:    []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"},
+		others: []string{"tags.cncf.io/container-device-interface/specs-go"},
+		why:    "isolation turns a grant into restrictions; it must not know the wire format or the daemon",
+	},
+	"lease": {
+		own: []string{"gpu", "api", "internal/locks", "internal/text"},
+		why: "the lease table uses small interfaces: it must not know their implementations",
+	},
+	"quota":  {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
+	"health": {own: []string{"gpu"}, pure: true, why: "health decides from values; daemon/health reads GPUs and closes them"},
+	"daemon/state": {
+		own: []string{
+			"api",
+			"cgroup",
+			"gpu",
+			"internal/engine",
+			"internal/locks",
+			"internal/observe",
+			"internal/spec",
+			"internal/step",
+			"internal/store",
+			"lease",
+			"mig",
+			"power",
+		},
+		why: "state is values and queries of them: it plans nothing",
+	},
+	"daemon/planner": {
+		own: []string{
+			"api",
+			"cgroup",
+			"cgroup/device",
+			"daemon/state",
+			"gpu",
+			"internal/observe",
+			"internal/spec",
+			"internal/step",
+			"internal/store",
+			"internal/text",
+			"isolation",
+			"lease",
+			"mig",
+			"mps",
+		},
+		pure: true,
+		why:  "planner computes steps from values: the caller reads all input before",
+	},
+	"internal/step": {strict: true, why: "a step is data that must be decodable after a restart"},
+	"internal/store": {
+		own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks"},
+		why: "the store keeps bytes and their checksums; its users interpret them",
+	},
+	"internal/locks": {strict: true, why: "the order of locks must not depend on packages that take locks"},
+	"internal/ledger": {
+		own: []string{"api", "internal/faultpoint"},
+		why: "the ledger appends lines, and says in the words of the API what a verification found",
+	},
+	"internal/usage": {own: []string{"gpu", "internal/ledger"}, why: "usage adds up what is reported to it: it measures nothing"},
+	"internal/engine": {
+		own: []string{"gpu", "internal/locks", "internal/step", "internal/store", "internal/faultpoint"},
+		why: "the engine runs steps of any kind: it must not know the kinds",
+	},
+	"internal/spec": {
+		own:    []string{"api", "gpu"},
+		others: []string{"go.yaml.in/yaml/v3"},
+		why:    "spec reads documents and resolves selectors; it plans nothing",
+	},
+	"internal/observe": {
+		own: []string{"cgroup", "cgroup/device", "gpu", "internal/locks", "mps"},
+		why: "observe reads: it does not plan or act",
+	},
+	"internal/board": {
+		own:    []string{"gpu", "internal/boundedread"},
+		others: []string{module, "go.yaml.in/yaml/v3"},
+		why:    "board reads the embedded list of boards and that of the site, and decides nothing",
+	},
 	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: it only reports which GPUs Slurm manages"},
 	"internal/names":    {why: "names resolves users and groups; the daemon decides on their roles"},
 	"internal/text":     {strict: true, why: "every package may import text, so text imports none"},
 	"internal/finetime": {why: "finetime is a clock: it knows no user of it"},
 	"internal/procfs":   {why: "every package may import procfs, so procfs imports none but the reader"},
 	reader:              {why: "every package that reads a file may import the reader, so it imports none"},
-	"internal/cli":      {own: []string{"api", "client", "gpu", "internal/board", "internal/chart", "internal/cli/miglisting", "internal/cli/migparted", "internal/durable", "internal/ledger", "internal/procfs", "internal/spec", "internal/store", "internal/text", "internal/version", "mig"}, others: []string{module, "github.com/spf13/cobra"}, why: "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions and to verify the audit without a daemon"},
-	"internal/terminal": {own: []string{"internal/procfs"}, why: "terminal writes a line to a user's terminal; other packages write the text"},
-	"packaging/share":   {own: []string{"internal/cli"}, others: []string{"github.com/cpuguy83/go-md2man", "github.com/spf13/cobra"}, why: "it writes files for packages when they are built, and is in no package"},
+	"internal/cli": {
+		own: []string{
+			"api",
+			"client",
+			"gpu",
+			"internal/board",
+			"internal/chart",
+			"internal/cli/miglisting",
+			"internal/cli/migparted",
+			"internal/durable",
+			"internal/ledger",
+			"internal/procfs",
+			"internal/spec",
+			"internal/store",
+			"internal/text",
+			"internal/version",
+			"mig",
+		},
+		others: []string{module, "github.com/spf13/cobra"},
+		why:    "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions and to verify the audit without a daemon",
+	},
+	"internal/terminal": {
+		own: []string{"internal/procfs"},
+		why: "terminal writes a line to a user's terminal; other packages write the text",
+	},
+	"packaging/share": {
+		own:    []string{"internal/cli"},
+		others: []string{"github.com/cpuguy83/go-md2man", "github.com/spf13/cobra"},
+		why:    "it writes files for packages when they are built, and is in no package",
+	},
 	"test/enumeration":  {strict: true, why: "tests of every package use it"},
 	"test/scenarios":    {strict: true, why: "a scenario is a description: each test carries it out differently"},
 	"gpusim/engine":     {why: "the time engine is arithmetic over an injected clock"},
 	"cmd/gpushare":      {own: []string{"internal/cli"}, why: "main is wiring"},
 	"cmd/gpushared":     {own: []string{"daemon", "internal/version"}, why: "main is wiring"},
 	"cmd/gpushare-nvml": {own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/sandbox", "internal/version"}, why: "main is wiring"},
-	"cmd/gpushare-thaw": {own: []string{"cgroup", "internal/version"}, why: "the thaw watchdog must outlive every other program: it has the fewest dependencies"},
+	"cmd/gpushare-thaw": {
+		own: []string{"cgroup", "internal/version"},
+		why: "the thaw watchdog must outlive every other program: it has the fewest dependencies",
+	},
 
-	"internal/chart":     {own: []string{"api"}, pure: true, why: "chart is the values of a plot: the terminal and the image draw the same ones"},
-	"internal/plotimage": {own: []string{"internal/chart"}, others: []string{"gonum.org/v1/plot"}, why: "plotimage is linked into gpushare-plot only, because its fonts take long to load"},
-	"cmd/gpushare-plot":  {own: []string{"internal/chart", "internal/plotimage"}, why: "it reads a chart and writes an image: it opens nothing"},
+	"internal/chart": {
+		own:  []string{"api"},
+		pure: true,
+		why:  "chart is the values of a plot: the terminal and the image draw the same ones",
+	},
+	"internal/plotimage": {
+		own:    []string{"internal/chart"},
+		others: []string{"gonum.org/v1/plot"},
+		why:    "plotimage is linked into gpushare-plot only, because its fonts take long to load",
+	},
+	"cmd/gpushare-plot": {
+		own: []string{"internal/chart", "internal/plotimage"},
+		why: "it reads a chart and writes an image: it opens nothing",
+	},
 
-	"internal/vendorcdi":      {own: []string{"isolation"}, others: []string{"go.yaml.in/yaml/v3", "tags.cncf.io/container-device-interface/specs-go"}, why: "vendorcdi reads a file of the vendor; it writes nothing"},
-	"internal/cli/miglisting": {own: []string{"internal/board", "internal/text", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "miglisting converts a listing of another tool; it reads no GPU and no file"},
-	"internal/cli/migparted":  {own: []string{"api", "internal/board", "internal/text", "mig"}, others: []string{"go.yaml.in/yaml/v3"}, why: "migparted converts the file of another tool; it reads no GPU and writes nothing"},
-	"internal/durable":        {why: "durable writes bytes; its callers know what they mean"},
-	"internal/acl":            {why: "acl reads and writes lists; mps decides who is in one"},
-	"internal/sockdiag":       {why: "sockdiag asks the kernel and decides nothing"},
-	"internal/fuse":           {own: []string{"internal/procfs"}, why: "fuse reads and aborts connections; daemon/stop decides which"},
-	"internal/request":        {own: []string{"api", "internal/locks", "internal/version"}, why: "request reads what a caller sent, in the daemon and in the front; it knows no route"},
-	"internal/sandbox":        {why: "sandbox restricts the process that calls it; each program has its own list"},
-	"internal/front":          {own: []string{"api", "internal/request", "internal/sandbox"}, why: "it reads what every user sends: it must be small, and have nothing of the daemon"},
-	"cmd/gpushare-front":      {own: []string{"internal/front", "internal/version"}, why: "main is wiring"},
-	"internal/exits":          {own: []string{"internal/procfs"}, why: "exits reads messages of the kernel; the caller knows what a process is"},
-	"internal/kernellog":      {why: "kernellog reads errors of GPUs in the log; the caller decides what they mean"},
-	"internal/descent":        {own: []string{"internal/procfs"}, others: []string{"github.com/cilium/ebpf"}, why: "descent keeps the kernel's record of processes; daemon/escape decides about them"},
-	"internal/relay":          {why: "relay sends what it is given: whom to signal is decided elsewhere"},
-	"internal/launch":         {own: []string{"internal/procfs"}, why: "launch executes a tenant's program as root until then: it must be small and know no lease"},
-	"cmd/gpushare-start":      {own: []string{"internal/launch", "internal/relay", "internal/version"}, why: "it runs as root until it executes the tenant's program: it has the fewest dependencies"},
+	"internal/vendorcdi": {
+		own:    []string{"isolation"},
+		others: []string{"go.yaml.in/yaml/v3", "tags.cncf.io/container-device-interface/specs-go"},
+		why:    "vendorcdi reads a file of the vendor; it writes nothing",
+	},
+	"internal/cli/miglisting": {
+		own:    []string{"internal/board", "internal/text", "mig"},
+		others: []string{"go.yaml.in/yaml/v3"},
+		why:    "miglisting converts a listing of another tool; it reads no GPU and no file",
+	},
+	"internal/cli/migparted": {
+		own:    []string{"api", "internal/board", "internal/text", "mig"},
+		others: []string{"go.yaml.in/yaml/v3"},
+		why:    "migparted converts the file of another tool; it reads no GPU and writes nothing",
+	},
+	"internal/durable":  {why: "durable writes bytes; its callers know what they mean"},
+	"internal/acl":      {why: "acl reads and writes lists; mps decides who is in one"},
+	"internal/sockdiag": {why: "sockdiag asks the kernel and decides nothing"},
+	"internal/fuse":     {own: []string{"internal/procfs"}, why: "fuse reads and aborts connections; daemon/stop decides which"},
+	"internal/request": {
+		own: []string{"api", "internal/locks", "internal/version"},
+		why: "request reads what a caller sent, in the daemon and in the front; it knows no route",
+	},
+	"internal/sandbox": {why: "sandbox restricts the process that calls it; each program has its own list"},
+	"internal/front": {
+		own: []string{"api", "internal/request", "internal/sandbox"},
+		why: "it reads what every user sends: it must be small, and have nothing of the daemon",
+	},
+	"cmd/gpushare-front": {own: []string{"internal/front", "internal/version"}, why: "main is wiring"},
+	"internal/exits": {
+		own: []string{"internal/procfs"},
+		why: "exits reads messages of the kernel; the caller knows what a process is",
+	},
+	"internal/kernellog": {why: "kernellog reads errors of GPUs in the log; the caller decides what they mean"},
+	"internal/descent": {
+		own:    []string{"internal/procfs"},
+		others: []string{"github.com/cilium/ebpf"},
+		why:    "descent keeps the kernel's record of processes; daemon/escape decides about them",
+	},
+	"internal/relay": {why: "relay sends what it is given: whom to signal is decided elsewhere"},
+	"internal/launch": {
+		own: []string{"internal/procfs"},
+		why: "launch executes a tenant's program as root until then: it must be small and know no lease",
+	},
+	"cmd/gpushare-start": {
+		own: []string{"internal/launch", "internal/relay", "internal/version"},
+		why: "it runs as root until it executes the tenant's program: it has the fewest dependencies",
+	},
 
 	// The packages of the daemon. A manager declares an interface for what it needs of another.
 	"internal/loop":       {strict: true, why: "loop only runs functions of other packages"},
 	"internal/external":   {own: []string{"internal/slurm"}, why: "external finds other schedulers of GPUs and decides nothing"},
 	"internal/version":    {strict: true, why: "version is one string"},
 	"internal/faultpoint": {strict: true, why: "a fault point must cost nothing when it is not used"},
-	"daemon/report":       {own: []string{"api", "gpu", "internal/ledger", "internal/locks", "internal/text"}, why: "every part reports to report, so report imports no part"},
-	"daemon/server":       {own: []string{"api", "cgroup", "daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/names", "internal/procfs", "internal/request", "lease"}, why: "server identifies the caller; the managers handle the request"},
-	"daemon/attribution":  {own: join(values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs", "internal/step", "isolation", "mps"), why: "attribution finds the lease of a process; it stops no process"},
-	"daemon/stop":         {own: join(values, "daemon/report", "internal/faultpoint", "internal/fuse", "internal/loop", "internal/procfs", "internal/step", "internal/terminal"), why: "stop is the one way to stop a process; the managers decide which"},
-	"daemon/devicepolicy": {own: join(values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe", "internal/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps"), why: "devicepolicy decides which devices may be opened; the managers apply it"},
-	"daemon/specfile":     {own: []string{"api", "daemon/report", "daemon/state", "internal/spec"}, why: "specfile reads files and calls apply; package change decides"},
-	"daemon/outcome":      {own: []string{"api", "daemon/planner", "gpu", "internal/engine", "internal/observe", "internal/spec", "internal/step", "internal/store", "internal/text", "mig"}, pure: true, why: "outcome describes what a change has reached; it changes nothing"},
-	"daemon/change":       {own: join(shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig", "mps", "power"), why: manager},
-	"daemon/converge":     {own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power", "quota"), why: manager},
-	"daemon/acknowledge":  {own: shared, why: manager},
-	"daemon/metrics":      {own: join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"), others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"}, why: manager},
-	"daemon/history":      {own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"}, why: "history reads revisions; only change puts one in force"},
-	"daemon/mpscontrol":   {own: shared, why: manager},
-	"daemon/cordon":       {own: shared, why: manager},
-	"daemon/maintenance":  {own: join(shared, "internal/text"), why: manager},
-	"daemon/leases":       {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
-	"daemon/adoption":     {own: join(shared, "internal/procfs"), why: manager},
-	"daemon/enforce":      {own: join(shared, "health", "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},
-	"daemon/account":      {own: join(shared, "internal/usage"), why: manager},
-	"daemon/memorylimit":  {own: join(shared, "quota"), why: manager},
-	"daemon/escape":       {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/fronting":     {own: []string{"daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/sandbox"}, why: "fronting keeps a process running and passes connections to it; it reads nothing of a caller"},
-	"daemon/mpsfault":     {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/health":       {own: join(shared, "health", "internal/kernellog"), why: manager},
-	"daemon/mpsaccess":    {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/status":       {own: join(shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names", "internal/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota"), why: manager},
-	"daemon/host":         {wiring: true, why: "host says which adapter serves which manager"},
-	"daemon":              {wiring: true, others: []string{"go.yaml.in/yaml/v3"}, why: "daemon is the wiring"},
+	"daemon/report": {
+		own: []string{"api", "gpu", "internal/ledger", "internal/locks", "internal/text"},
+		why: "every part reports to report, so report imports no part",
+	},
+	"daemon/server": {
+		own: []string{
+			"api",
+			"cgroup",
+			"daemon/report",
+			"internal/front",
+			"internal/locks",
+			"internal/loop",
+			"internal/names",
+			"internal/procfs",
+			"internal/request",
+			"lease",
+		},
+		why: "server identifies the caller; the managers handle the request",
+	},
+	"daemon/attribution": {
+		own: join(
+			values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs",
+			"internal/step", "isolation", "mps",
+		),
+		why: "attribution finds the lease of a process; it stops no process",
+	},
+	"daemon/stop": {
+		own: join(
+			values, "daemon/report", "internal/faultpoint", "internal/fuse", "internal/loop", "internal/procfs", "internal/step",
+			"internal/terminal",
+		),
+		why: "stop is the one way to stop a process; the managers decide which",
+	},
+	"daemon/devicepolicy": {
+		own: join(
+			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe",
+			"internal/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
+		),
+		why: "devicepolicy decides which devices may be opened; the managers apply it",
+	},
+	"daemon/specfile": {
+		own: []string{"api", "daemon/report", "daemon/state", "internal/spec"},
+		why: "specfile reads files and calls apply; package change decides",
+	},
+	"daemon/outcome": {
+		own: []string{
+			"api",
+			"daemon/planner",
+			"gpu",
+			"internal/engine",
+			"internal/observe",
+			"internal/spec",
+			"internal/step",
+			"internal/store",
+			"internal/text",
+			"mig",
+		},
+		pure: true,
+		why:  "outcome describes what a change has reached; it changes nothing",
+	},
+	"daemon/change": {
+		own: join(
+			shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig",
+			"mps", "power",
+		),
+		why: manager,
+	},
+	"daemon/converge": {
+		own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power", "quota"),
+		why: manager,
+	},
+	"daemon/acknowledge": {own: shared, why: manager},
+	"daemon/metrics": {
+		own:    join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"),
+		others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"},
+		why:    manager,
+	},
+	"daemon/history": {
+		own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"},
+		why: "history reads revisions; only change puts one in force",
+	},
+	"daemon/mpscontrol":  {own: shared, why: manager},
+	"daemon/cordon":      {own: shared, why: manager},
+	"daemon/maintenance": {own: join(shared, "internal/text"), why: manager},
+	"daemon/leases":      {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
+	"daemon/adoption":    {own: join(shared, "internal/procfs"), why: manager},
+	"daemon/enforce":     {own: join(shared, "health", "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},
+	"daemon/account":     {own: join(shared, "internal/usage"), why: manager},
+	"daemon/memorylimit": {own: join(shared, "quota"), why: manager},
+	"daemon/escape":      {own: join(shared, "internal/procfs", "mps"), why: manager},
+	"daemon/fronting": {
+		own: []string{"daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/sandbox"},
+		why: "fronting keeps a process running and passes connections to it; it reads nothing of a caller",
+	},
+	"daemon/mpsfault":  {own: join(shared, "internal/procfs", "mps"), why: manager},
+	"daemon/health":    {own: join(shared, "health", "internal/kernellog"), why: manager},
+	"daemon/mpsaccess": {own: join(shared, "internal/procfs", "mps"), why: manager},
+	"daemon/status": {
+		own: join(
+			shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
+			"internal/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
+		),
+		why: manager,
+	},
+	"daemon/host": {wiring: true, why: "host says which adapter serves which manager"},
+	"daemon":      {wiring: true, others: []string{"go.yaml.in/yaml/v3"}, why: "daemon is the wiring"},
 }
 
 // onlyIn has modules that only one package may import directly.
@@ -240,7 +485,10 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 				if !ok {
 					return true
 				}
-				if from, ok := s.X.(*ast.Ident); ok && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}, s.Sel.Name) {
+				if from, ok := s.X.(*ast.Ident); ok && from.Name == "time" &&
+					slices.Contains(
+						[]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}, s.Sel.Name,
+					) {
 					t.Errorf("%s uses time.%s: %s", file, s.Sel.Name, r.why)
 				}
 				return true
@@ -251,13 +499,20 @@ func TestPurePackagesHaveNoClock(t *testing.T) {
 
 // testOnly has the names of packages for tests.
 var testOnly = map[string]bool{
-	"observetest": true, "leasetest": true, "procfstest": true, "plannertest": true, "servertest": true, "burntest": true, "cgrouptest": true,
+	"observetest": true,
+	"leasetest":   true,
+	"procfstest":  true,
+	"plannertest": true,
+	"servertest":  true,
+	"burntest":    true,
+	"cgrouptest":  true,
 }
 
 // needsNoRule reports whether a package needs no row: tests and the virtual node may import everything, because the product does
 // not import them.
 func needsNoRule(dir string) bool {
-	return testOnly[path.Base(dir)] || strings.HasPrefix(dir, "test/") || dir == "gpusim" || strings.HasPrefix(dir, "gpusim/") || dir == "cmd/gpusim"
+	return testOnly[path.Base(dir)] || strings.HasPrefix(dir, "test/") || dir == "gpusim" || strings.HasPrefix(dir, "gpusim/") ||
+		dir == "cmd/gpusim"
 }
 
 func (r rule) allows(imp string) bool {

@@ -42,8 +42,16 @@ func TestBounds(t *testing.T) {
 
 // A finding is one line that a terminal shows, whatever is in it.
 func TestLongFinding(t *testing.T) {
-	f := api.FieldError{File: strings.Repeat("é/", 2000), Line: 1, Column: 2, Path: strings.Repeat("ü.", 2000), Message: strings.Repeat("ß", 2000)}
-	if got := f.Error(); len(got) > 460 || !strings.HasPrefix(got, "é/é/") || !strings.HasSuffix(got, "ß…") || !strings.Contains(got, "/:1:2: ü.") || strings.ContainsRune(got, '\ufffd') {
+	f := api.FieldError{
+		File:    strings.Repeat("é/", 2000),
+		Line:    1,
+		Column:  2,
+		Path:    strings.Repeat("ü.", 2000),
+		Message: strings.Repeat("ß", 2000),
+	}
+	if got := f.Error(); len(got) > 460 || !strings.HasPrefix(got, "é/é/") || !strings.HasSuffix(got, "ß…") ||
+		!strings.Contains(got, "/:1:2: ü.") ||
+		strings.ContainsRune(got, '\ufffd') {
 		t.Errorf("it has %d bytes: %s", len(got), got)
 	}
 }

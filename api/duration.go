@@ -121,7 +121,9 @@ func parseClock(s string) (time.Duration, error) {
 	case len(fields) > 4:
 		return 0, errNoDuration
 	case !dayed && len(fields) == 3:
-		return 0, fmt.Errorf("can be minutes and seconds or hours and minutes: write %sm%ss or %[1]sh%[2]sm", short(fields[1]), short(fields[2]))
+		return 0, fmt.Errorf(
+			"can be minutes and seconds or hours and minutes: write %sm%ss or %[1]sh%[2]sm", short(fields[1]), short(fields[2]),
+		)
 	}
 	// Slurm accepts more than 23 hours without days, and more than 59 of nothing else.
 	bounds := []int{mostDays, 23, 59, 59}
@@ -138,7 +140,10 @@ func parseClock(s string) (time.Duration, error) {
 			if i == 0 || !dayed && i == 1 {
 				return 0, ErrDurationTooLong
 			}
-			return 0, fmt.Errorf("has %s %s, the highest is %d: write it as in 1-12:30:00, 36h30m or 1d", short(fields[i]), []string{"", "hours", "minutes", "seconds"}[i], bounds[i])
+			return 0, fmt.Errorf(
+				"has %s %s, the highest is %d: write it as in 1-12:30:00, 36h30m or 1d", short(fields[i]),
+				[]string{"", "hours", "minutes", "seconds"}[i], bounds[i],
+			)
 		}
 		d += time.Duration(n) * unit
 	}

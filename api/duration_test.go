@@ -70,7 +70,10 @@ func TestParseDurationProperties(t *testing.T) {
 		if got, err := api.ParseDuration(d.String()); err != nil || got != d {
 			t.Fatalf("%s is read as %s, %v", d, got, err)
 		}
-		text := rapid.OneOf(rapid.String(), rapid.StringMatching(`-?[0-9.]{0,12}[-:dhmsu]?[0-9]{0,12}[-:dhms]{0,2}[0-9:]{0,9}`)).Draw(t, "text")
+		text := rapid.OneOf(
+			rapid.String(),
+			rapid.StringMatching(`-?[0-9.]{0,12}[-:dhmsu]?[0-9]{0,12}[-:dhms]{0,2}[0-9:]{0,9}`),
+		).Draw(t, "text")
 		if got, err := api.ParseDuration(text); got < 0 || err != nil && (len(err.Error()) > 500 || got != 0) {
 			t.Fatalf("%q is read as %d, %v", text, got, err)
 		}

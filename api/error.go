@@ -53,7 +53,17 @@ const (
 
 // Kinds lists the closed set.
 func Kinds() []Kind {
-	return []Kind{KindNotFound, KindConflict, KindInUse, KindInvalid, KindDenied, KindUnavailable, KindDegraded, KindInfeasible, KindInternal}
+	return []Kind{
+		KindNotFound,
+		KindConflict,
+		KindInUse,
+		KindInvalid,
+		KindDenied,
+		KindUnavailable,
+		KindDegraded,
+		KindInfeasible,
+		KindInternal,
+	}
 }
 
 // Status is the HTTP status of a kind; 500 for an unknown one.

@@ -31,9 +31,13 @@ func (s *Spec) ReservedTwice() FieldErrors {
 			sum[key] += float64(share.Share)
 			names[key] = append(names[key], fmt.Sprintf("%s/%s %s", s.Tenants[i].Name, g.Name, share.Share))
 			if sum[key] > 100+1e-9 {
-				c.add(fmt.Sprintf("tenants[%d].grants[%d].%s.share", i, j, kind),
+				c.add(
+					fmt.Sprintf("tenants[%d].grants[%d].%s.share", i, j, kind),
 					"the reserved grants on GPU %s need %s together; it has 100%% (%s): grant less, reserve fewer grants, or write overcommit: true for that GPU",
-					key.name, Percent(math.Round(sum[key]*100)/100), strings.Join(names[key], ", "))
+					key.name,
+					Percent(math.Round(sum[key]*100)/100),
+					strings.Join(names[key], ", "),
+				)
 			}
 		}
 	}

@@ -47,7 +47,10 @@ func checkAdoptedTwice(c *checker, tenants []TenantSpec) {
 		if t.Adopt.Logins != "" {
 			for j, u := range t.Members.Users {
 				if first, ok := users[u]; ok && first != t.Name {
-					c.add(fmt.Sprintf("tenants[%d].members.users[%d]", i, j), "the logins of %s are adopted by tenant %s already: a user may be in one tenant that adopts logins", u, first)
+					c.add(
+						fmt.Sprintf("tenants[%d].members.users[%d]", i, j),
+						"the logins of %s are adopted by tenant %s already: a user may be in one tenant that adopts logins", u, first,
+					)
 				} else {
 					users[u] = t.Name
 				}
@@ -114,7 +117,10 @@ func (c *checker) name(path, name, what string) {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
 	}
 	if !ok {
-		c.add(path, "%s cannot be the name of a %s: write a lowercase letter, then at most 30 lowercase letters, digits and dashes", quote(name), what)
+		c.add(
+			path, "%s cannot be the name of a %s: write a lowercase letter, then at most 30 lowercase letters, digits and dashes",
+			quote(name), what,
+		)
 	}
 }
 
@@ -142,7 +148,10 @@ func (n *NodeSpec) validate(c *checker) {
 		c.distinct(seen, unit, at)
 		switch {
 		case strings.HasPrefix(unit, "nvidia-fabricmanager"):
-			c.add(at, "the fabric manager must keep running: stopping it aborts every CUDA job behind the NVSwitches; remove it from the list")
+			c.add(
+				at,
+				"the fabric manager must keep running: stopping it aborts every CUDA job behind the NVSwitches; remove it from the list",
+			)
 		case strings.HasPrefix(unit, "gpushare"):
 			c.add(at, "gpushare's own units cannot be stopped by gpushare: remove %s from the list", unit)
 		}
@@ -287,11 +296,19 @@ func (m *MIGSpec) validateMPS(c *checker, at string) {
 		path := element(at, i, len(m.MPS))
 		switch {
 		case strings.Contains(p, "c."):
-			c.add(path, "%s has several compute instances, and an MPS control daemon serves one: write a profile without them, as in 3g.20gb", quote(p))
+			c.add(
+				path,
+				"%s has several compute instances, and an MPS control daemon serves one: write a profile without them, as in 3g.20gb",
+				quote(p),
+			)
 		case !slices.Contains(m.Layout, p):
 			c.add(path, "%s is not in the layout: write a profile of the layout, or remove it", quote(p))
 		case slices.ContainsFunc(m.Layout, func(l string) bool { return strings.HasSuffix(l, "c."+p) }):
-			c.add(path, "the layout also has %s with several compute instances, and an MPS control daemon serves one: remove those from the layout", quote(p))
+			c.add(
+				path,
+				"the layout also has %s with several compute instances, and an MPS control daemon serves one: remove those from the layout",
+				quote(p),
+			)
 		}
 		c.distinct(seen, p, path)
 	}
@@ -363,7 +380,11 @@ func (s *Selector) validate(c *checker, at string) {
 		p := element(at+".pci_id", i, len(s.PCIID))
 		parsed, ok := ParsePCIID(id)
 		if !ok {
-			c.add(p, "%s is no PCI id: write vendor and device, as in 10de:20b0, or those of the subsystem too, as in 10de:20b0:10de:134f", quote(id))
+			c.add(
+				p,
+				"%s is no PCI id: write vendor and device, as in 10de:20b0, or those of the subsystem too, as in 10de:20b0:10de:134f",
+				quote(id),
+			)
 			continue
 		}
 		c.distinct(seen, parsed.String(), p)
@@ -487,7 +508,8 @@ func (m *Members) validate(c *checker, at string) {
 // nameOfHost reports whether a user or a group may have the name. Directories have names with spaces, and a domain before them:
 // "CORP\domain users", "domain users@corp.example". No name has what separates fields and members in passwd and group.
 func nameOfHost(n string) bool {
-	return n != "" && len(n) <= 255 && !strings.ContainsAny(n, ":,*") && !strings.ContainsFunc(n, unicode.IsControl) && n[0] != '-' && strings.TrimSpace(n) == n
+	return n != "" && len(n) <= 255 && !strings.ContainsAny(n, ":,*") && !strings.ContainsFunc(n, unicode.IsControl) && n[0] != '-' &&
+		strings.TrimSpace(n) == n
 }
 
 func (a *AdoptSpec) validate(c *checker, at string, grants []GrantSpec) {
@@ -529,7 +551,13 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	for _, k := range []struct {
 		key string
 		set bool
-	}{{"mig", g.MIG != ""}, {"slices", g.Slices > 0}, {"timeslice", g.Timeslice != nil}, {"mps", g.MPS != nil}, {"exclusive", g.Exclusive != 0}} {
+	}{
+		{"mig", g.MIG != ""},
+		{"slices", g.Slices > 0},
+		{"timeslice", g.Timeslice != nil},
+		{"mps", g.MPS != nil},
+		{"exclusive", g.Exclusive != 0},
+	} {
 		if k.set {
 			kinds = append(kinds, k.key)
 		}
@@ -546,7 +574,8 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.Slices == 0 && g.GPUMemory != "" {
 		c.add(at+".gpu_memory", "is only read with slices: write it inside timeslice or mps, or remove it")
 	} else if g.GPUMemory != "" {
-		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.GPUMemory, ">="))); err != nil || b == 0 || !strings.HasPrefix(g.GPUMemory, ">=") {
+		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.GPUMemory, ">="))); err != nil || b == 0 ||
+			!strings.HasPrefix(g.GPUMemory, ">=") {
 			as := Bytes(38 << 30)
 			if b > 0 {
 				as = b
@@ -603,7 +632,10 @@ func (g *GrantSpec) validateInInstance(c *checker, at string) {
 		c.add(at+".reserved", "is not possible for a share of a MIG instance: remove it, or reserve a whole instance")
 	}
 	if g.Accept == AcceptHard {
-		c.add(at+".accept", "a share of a MIG instance has no hard limit of GPU memory: the driver limits the memory of whole GPUs only; write best-effort, or remove it")
+		c.add(
+			at+".accept",
+			"a share of a MIG instance has no hard limit of GPU memory: the driver limits the memory of whole GPUs only; write best-effort, or remove it",
+		)
 	}
 }
 

@@ -29,7 +29,9 @@ func TestNormalize(t *testing.T) {
 			{Select: api.Selector{PCI: api.List[string]{"0F:00.0"}}, Mode: api.ModeTimeslice},
 			{Select: api.Selector{All: true}, Mode: api.ModeMIG, MIG: &api.MIGSpec{Dynamic: true}},
 		},
-		Tenants: []api.TenantSpec{{Name: "t", Grants: []api.GrantSpec{{Name: "a", MIG: "1g.5gb"}, {Name: "b", Timeslice: &api.ShareSpec{Share: 40}}}}},
+		Tenants: []api.TenantSpec{
+			{Name: "t", Grants: []api.GrantSpec{{Name: "a", MIG: "1g.5gb"}, {Name: "b", Timeslice: &api.ShareSpec{Share: 40}}}},
+		},
 	}
 	s.Normalize()
 	got, err := json.Marshal(s)

@@ -105,7 +105,9 @@ func decodeDeadline(b []byte) (deadline, error) {
 	if len(b) < slotText {
 		return deadline{}, io.ErrUnexpectedEOF
 	}
-	boot, cg, id := int(binary.LittleEndian.Uint16(b[slotLengths:])), int(binary.LittleEndian.Uint16(b[slotLengths+2:])), int(binary.LittleEndian.Uint16(b[slotLengths+4:]))
+	boot, cg, id := int(binary.LittleEndian.Uint16(b[slotLengths:])), int(
+		binary.LittleEndian.Uint16(b[slotLengths+2:]),
+	), int(binary.LittleEndian.Uint16(b[slotLengths+4:]))
 	sum := binary.LittleEndian.Uint32(b[slotSum:])
 	if sum == 0 && boot == 0 && cg == 0 && id == 0 {
 		return deadline{}, nil // never written

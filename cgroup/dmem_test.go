@@ -45,7 +45,9 @@ func TestEnableController(t *testing.T) {
 			t.Errorf("in %s %q was written, want %q", cg, got, want)
 		}
 		// As the kernel reports it.
-		if err := os.WriteFile(filepath.Join(h.Dir(cg), "cgroup.subtree_control"), []byte(strings.TrimPrefix(want, "+")), 0o644); err != nil {
+		if err := os.WriteFile(
+			filepath.Join(h.Dir(cg), "cgroup.subtree_control"), []byte(strings.TrimPrefix(want, "+")), 0o644,
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

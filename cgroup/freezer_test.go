@@ -552,7 +552,13 @@ func TestThawWatchdogAtStart(t *testing.T) {
 }
 
 func TestDeadlineSlots(t *testing.T) {
-	d := deadline{Until: 1 << 40 * time.Millisecond, By: Process{PID: 1 << 22, Start: 1 << 60}, Boot: "b", Cgroup: "/gpushare.slice/run", ID: "l-1"}
+	d := deadline{
+		Until:  1 << 40 * time.Millisecond,
+		By:     Process{PID: 1 << 22, Start: 1 << 60},
+		Boot:   "b",
+		Cgroup: "/gpushare.slice/run",
+		ID:     "l-1",
+	}
 	var slot [slotSize]byte
 	b, err := d.encode(&slot)
 	if err != nil {

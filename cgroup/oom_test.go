@@ -106,7 +106,9 @@ func TestOOMWatcher(t *testing.T) {
 
 func TestOOMWatcherOfManyScopes(t *testing.T) {
 	const none, one = "oom_kill 0\n", "oom_kill 1\n"
-	h := fakeHierarchy(t, map[string]string{"s/memory.events": none, "s/a/memory.events": none, "s/b/memory.events": none, "s/c/memory.events": none})
+	h := fakeHierarchy(
+		t, map[string]string{"s/memory.events": none, "s/a/memory.events": none, "s/b/memory.events": none, "s/c/memory.events": none},
+	)
 	var o OOMWatcher
 	for _, id := range []string{"a", "b", "c"} {
 		if err := o.Watch(h, id, "/s/"+id, "/s"); err != nil {
@@ -143,7 +145,9 @@ func TestTreeEndsAsAWhole(t *testing.T) {
 	tree := newTree(t)
 	name := SliceName{Tenant: "vision", Grant: "train"}
 	ctx := within(t, 60*time.Second)
-	if _, err := tree.SetSlice(ctx, Slice{Name: name, Limits: Limits{MemoryMax: new(uint64(16 << 20)), SwapMax: new(uint64(0))}}); err != nil {
+	if _, err := tree.SetSlice(
+		ctx, Slice{Name: name, Limits: Limits{MemoryMax: new(uint64(16 << 20)), SwapMax: new(uint64(0))}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := tree.h.oomKills(tree.slicePath(name)); !ok {

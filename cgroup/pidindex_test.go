@@ -234,7 +234,9 @@ func BenchmarkPIDIndex(b *testing.B) {
 // benchProcesses starts a scope with n processes.
 func benchProcesses(b *testing.B, tree *Tree, id string, n int) {
 	b.Helper()
-	cmd := exec.Command("sh", "-c", fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", n))
+	cmd := exec.Command(
+		"sh", "-c", fmt.Sprintf("read x; i=1; while [ $i -lt %d ]; do (read y <&3) & i=$((i+1)); done; echo up; read y <&3", n),
+	)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		b.Fatal(err)

@@ -115,7 +115,9 @@ func TestReadLimitsOfTheKernel(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for _, bad := range []string{"", "1", "x 100000", "1 0", "1 x"} {
-		if _, err := readLimits([]string{"cpu"}, func(k limitFile) (string, bool, error) { return bad, k.file == "cpu.max", nil }); err == nil {
+		if _, err := readLimits(
+			[]string{"cpu"}, func(k limitFile) (string, bool, error) { return bad, k.file == "cpu.max", nil },
+		); err == nil {
 			t.Errorf("cpu.max %q was read", bad)
 		}
 	}

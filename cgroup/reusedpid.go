@@ -30,7 +30,9 @@ func (h Hierarchy) takeOut(p Process, cg string, write writer, depth int) error 
 		return nil //nolint:nilerr // it exited, or the move did not reach it
 	}
 	cannot := func(err error) error {
-		return fmt.Errorf("cannot take pid %d (%s), which has the pid of a process that exited, out of cgroup %s: %w", other.PID, other.Name, cg, err)
+		return fmt.Errorf(
+			"cannot take pid %d (%s), which has the pid of a process that exited, out of cgroup %s: %w", other.PID, other.Name, cg, err,
+		)
 	}
 	from, err := h.origin(other, cg)
 	if err != nil {

@@ -102,30 +102,50 @@ func TestPlaceOfAReusedPID(t *testing.T) {
 			again()
 			return write()
 		}},
-		"before the write, of a user": {script: forks, as: user, want: "outside", write: func(_ *testing.T, again reuse, write func() error) error {
-			again()
-			return write()
-		}},
+		"before the write, of a user": {
+			script: forks,
+			as:     user,
+			want:   "outside",
+			write: func(_ *testing.T, again reuse, write func() error) error {
+				again()
+				return write()
+			},
+		},
 		"after the write, elsewhere": {script: forks, want: "outside", write: func(_ *testing.T, again reuse, write func() error) error {
 			err := write()
 			again()
 			return err
 		}},
-		"after the write, forked in the lease": {script: forks, inside: true, want: "lease", write: func(_ *testing.T, again reuse, write func() error) error {
-			err := write()
-			again()
-			return err
-		}},
+		"after the write, forked in the lease": {
+			script: forks,
+			inside: true,
+			want:   "lease",
+			write: func(_ *testing.T, again reuse, write func() error) error {
+				err := write()
+				again()
+				return err
+			},
+		},
 		"with what it forked": {script: forksTwice, want: "outside", write: func(_ *testing.T, again reuse, write func() error) error {
 			again()
 			return write()
 		}},
-		"without its parent, in a session": {script: orphans, as: user, skip: 1, want: "outside", write: func(_ *testing.T, again reuse, write func() error) error {
-			again()
-			return write()
-		}},
+		"without its parent, in a session": {
+			script: orphans,
+			as:     user,
+			skip:   1,
+			want:   "outside",
+			write: func(_ *testing.T, again reuse, write func() error) error {
+				again()
+				return write()
+			},
+		},
 		"without its parent or a session": {
-			script: orphans, as: &syscall.SysProcAttr{Credential: user.Credential}, skip: 1, want: "lease", left: "which has the pid of a process that exited",
+			script: orphans,
+			as:     &syscall.SysProcAttr{Credential: user.Credential},
+			skip:   1,
+			want:   "lease",
+			left:   "which has the pid of a process that exited",
 			write: func(_ *testing.T, again reuse, write func() error) error {
 				again()
 				return write()
@@ -153,11 +173,14 @@ func TestPlaceOfAReusedPID(t *testing.T) {
 					end(t, p)
 					other = s.fork(t, p, tt.skip)
 					if tt.script == orphans {
-						eventually(t, "its parent exits", func() bool { st, err := procfs.Read(other.PID); return err == nil && st.PPID == 1 })
+						eventually(
+							t, "its parent exits", func() bool { st, err := procfs.Read(other.PID); return err == nil && st.PPID == 1 },
+						)
 					}
 				}, func() error { return writeFile(name, value) })
 			}, 0)
-			if tt.left == "" && !errors.Is(err, procfs.ErrNoProcess) || tt.left != "" && (errors.Is(err, procfs.ErrNoProcess) || !strings.Contains(fmt.Sprint(err), tt.left)) {
+			if tt.left == "" && !errors.Is(err, procfs.ErrNoProcess) ||
+				tt.left != "" && (errors.Is(err, procfs.ErrNoProcess) || !strings.Contains(fmt.Sprint(err), tt.left)) {
 				t.Errorf("the move returned %v", err)
 			}
 			want := map[string]string{"outside": outside, "lease": lease}[tt.want]

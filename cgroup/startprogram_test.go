@@ -38,7 +38,9 @@ func TestProgramsStartInTheirScope(t *testing.T) {
 			ctx := within(t, 20*time.Second)
 			s := Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}}
 			broken := errors.New("broken")
-			if _, _, err := port.StartProgram(ctx, s, func(context.Context, *os.File, *os.File) (Process, error) { return Process{}, broken }); !errors.Is(err, broken) {
+			if _, _, err := port.StartProgram(
+				ctx, s, func(context.Context, *os.File, *os.File) (Process, error) { return Process{}, broken },
+			); !errors.Is(err, broken) {
 				t.Fatalf("a failing spawn: %v", err)
 			}
 			if left, err := port.Scopes(ctx); err != nil || len(left) > 0 {

@@ -23,10 +23,14 @@ func supervised(t *testing.T, tree *Tree, script string) (program, supervisor Pr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 		return start(t, cmd)
 	}
-	_, program, err := tree.StartProgram(within(t, 20*time.Second), Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}}, func(_ context.Context, at, next *os.File) (Process, error) {
-		supervisor = run(next, "sh", "-c", script)
-		return run(at, "sleep", "60"), nil
-	})
+	_, program, err := tree.StartProgram(
+		within(t, 20*time.Second),
+		Scope{ID: "p1", Slice: SliceName{Tenant: "red", Grant: "dev"}},
+		func(_ context.Context, at, next *os.File) (Process, error) {
+			supervisor = run(next, "sh", "-c", script)
+			return run(at, "sleep", "60"), nil
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +118,10 @@ func TestSupervisorsAreNotFrozen(t *testing.T) {
 	if frozen, err := tree.freezer.Frozen(at); err != nil || frozen {
 		t.Errorf("the supervisor is frozen: %t %v", frozen, err)
 	}
-	if err := errors.Join(tree.Thaw(t.Context(), "p1"), signal(program, syscall.SIGKILL), tree.h.WaitEmpty(within(t, 20*time.Second), path.Join(path.Dir(at), inner))); err != nil {
+	if err := errors.Join(
+		tree.Thaw(t.Context(), "p1"), signal(program, syscall.SIGKILL),
+		tree.h.WaitEmpty(within(t, 20*time.Second), path.Join(path.Dir(at), inner)),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := tree.Scopes(t.Context()); err != nil || len(left) > 0 {
@@ -135,7 +142,10 @@ func TestASupervisorThatCannotBeReadStopsNoStart(t *testing.T) {
 	dir := tree.h.Dir(path.Join(tree.slicePath(SliceName{Tenant: "red", Grant: "dev"}), "p1"+scopeSuffix))
 	// Its list of processes cannot be read: it is a directory.
 	broken := t.TempDir()
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(dir+"/"+inner, 0o755), os.Mkdir(dir+"/"+supervising, 0o755), os.Mkdir(broken+"/cgroup.procs", 0o755)); err != nil {
+	if err := errors.Join(
+		os.Mkdir(dir, 0o755), os.Mkdir(dir+"/"+inner, 0o755), os.Mkdir(dir+"/"+supervising, 0o755),
+		os.Mkdir(broken+"/cgroup.procs", 0o755),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount(broken, dir+"/"+supervising, "", unix.MS_BIND, ""); err != nil {

@@ -78,7 +78,14 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 		return nil, err
 	}
 	_, freezerErr := t.freezer.Frozen(t.top)
-	t.info = Info{Adapter: "cgroupfs", Detail: h.Dir(t.top), Slices: true, Driver: DriverCgroupfs, Freeze: freezerErr == nil, Limits: limits}
+	t.info = Info{
+		Adapter: "cgroupfs",
+		Detail:  h.Dir(t.top),
+		Slices:  true,
+		Driver:  DriverCgroupfs,
+		Freeze:  freezerErr == nil,
+		Limits:  limits,
+	}
 	if err := device.Probe(h.Dir(t.top)); err != nil {
 		t.info.NoDevices = err.Error()
 	} else {
@@ -96,7 +103,11 @@ func (t *Tree) Info() Info {
 
 // Abilities are those of a host without a service manager.
 func (t *Tree) Abilities() Abilities {
-	a := Abilities{Hierarchy: new(t.h), PIDIndex: t.PIDIndex, OwnScope: func(name string) bool { return strings.HasSuffix(name, scopeSuffix) }}
+	a := Abilities{
+		Hierarchy: new(t.h),
+		PIDIndex:  t.PIDIndex,
+		OwnScope:  func(name string) bool { return strings.HasSuffix(name, scopeSuffix) },
+	}
 	if t.info.Devices {
 		a.ScopeDevices = t
 	}

@@ -98,7 +98,13 @@ func OpenDevices(ps []Process) ([]DeviceRule, error) {
 	}
 	var rules []DeviceRule
 	unread, err := procfs.WalkOpenFiles(ctx, pids, func(f procfs.OpenFile) {
-		r := DeviceRule{Type: f.Type, Major: unix.Major(f.Rdev), Minor: unix.Minor(f.Rdev), Access: "rw", Name: strings.TrimSuffix(f.Name, " (deleted)")}
+		r := DeviceRule{
+			Type:   f.Type,
+			Major:  unix.Major(f.Rdev),
+			Minor:  unix.Minor(f.Rdev),
+			Access: "rw",
+			Name:   strings.TrimSuffix(f.Name, " (deleted)"),
+		}
 		if f.Type != 0 && !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) {
 			rules = append(rules, r)
 		}

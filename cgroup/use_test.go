@@ -24,8 +24,10 @@ func TestInUse(t *testing.T) {
 		{
 			name: "everything",
 			files: map[string]string{
-				"memory.current": "1000000\n", "memory.stat": "anon 500000\nfile 400000\nactive_file 100000\ninactive_file 200000\nslab_reclaimable 50000\n",
-				"pids.current": "12\n", "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+				"memory.current": "1000000\n",
+				"memory.stat":    "anon 500000\nfile 400000\nactive_file 100000\ninactive_file 200000\nslab_reclaimable 50000\n",
+				"pids.current":   "12\n",
+				"cpu.stat":       "usage_usec 2500000\nuser_usec 1\n",
 			},
 			want: InUse{Memory: new(uint64(650000)), Tasks: new(uint64(12)), CPU: new(2500 * time.Millisecond)},
 		},

@@ -614,7 +614,10 @@ type AuditFilter struct {
 
 // Audit calls f for every line of the audit, the oldest first.
 func (c *Client) Audit(ctx context.Context, filter AuditFilter, f func(api.AuditLine)) error {
-	return lines(ctx, c, "/v1/audit", url.Values{"since": {filter.Since}, "until": {filter.Until}, "user": {filter.User}, "tenant": {filter.Tenant}}, f)
+	return lines(
+		ctx, c, "/v1/audit",
+		url.Values{"since": {filter.Since}, "until": {filter.Until}, "user": {filter.User}, "tenant": {filter.Tenant}}, f,
+	)
 }
 
 // VerifyAudit says whether every line of the audit is there and follows the one before it. Each anchor is a line that is known from

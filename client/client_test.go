@@ -108,7 +108,8 @@ func TestUnreachable(t *testing.T) {
 			c2 := client.Client{Socket: c.socket(t)}
 			_, err := c2.Status(t.Context())
 			e := refused(t, err)
-			if e.Kind != c.kind || !strings.Contains(e.Message, c.says) || !strings.Contains(e.Message, c2.Socket) || !strings.Contains(e.Hint, c.hint) {
+			if e.Kind != c.kind || !strings.Contains(e.Message, c.says) || !strings.Contains(e.Message, c2.Socket) ||
+				!strings.Contains(e.Hint, c.hint) {
 				t.Errorf("refused as %s: %s (hint: %s)", e.Kind, e.Message, e.Hint)
 			}
 		})
@@ -147,7 +148,13 @@ func TestZeroValue(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	full := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it", Operation: "op-3", Fields: []api.FieldError{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m", Hint: "h"}}}
+	full := &api.Error{
+		Kind:      api.KindConflict,
+		Message:   "another change is under way",
+		Hint:      "wait for it",
+		Operation: "op-3",
+		Fields:    []api.FieldError{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m", Hint: "h"}},
+	}
 	for name, c := range map[string]struct {
 		status int
 		body   string
@@ -247,7 +254,9 @@ func TestRequests(t *testing.T) {
 			k := serve(t, func(w http.ResponseWriter, q *http.Request) {
 				b, _ := io.ReadAll(q.Body)
 				parts := []string{q.Method, q.URL.RequestURI(), q.Header.Get("Content-Type"), q.Header.Get("If-Match"), string(b)}
-				got = strings.TrimRight(strings.Join(strings.FieldsFunc(strings.Join(parts, "\x00"), func(r rune) bool { return r == 0 }), " "), " ")
+				got = strings.TrimRight(
+					strings.Join(strings.FieldsFunc(strings.Join(parts, "\x00"), func(r rune) bool { return r == 0 }), " "), " ",
+				)
 				if q.Host != "gpushare" || q.Header.Get("Origin") != "" {
 					t.Errorf("the host is %q, the origin %q: the daemon refuses what a browser could send", q.Host, q.Header.Get("Origin"))
 				}
@@ -297,12 +306,17 @@ func TestLeaseStream(t *testing.T) {
 	t.Run("granted after a wait", func(t *testing.T) {
 		c := serve(t, func(w http.ResponseWriter, q *http.Request) {
 			var received api.LeaseRequest
-			if err := json.NewDecoder(q.Body).Decode(&received); err != nil || received.Tenant != "red" || q.Method+q.URL.Path != "POST/v1/leases" {
+			if err := json.NewDecoder(q.Body).Decode(&received); err != nil || received.Tenant != "red" ||
+				q.Method+q.URL.Path != "POST/v1/leases" {
 				t.Errorf("%s %s of %+v, %v", q.Method, q.URL.Path, received, err)
 			}
 			queued(w, 2)
 			queued(w, 1)
-			line(w, api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"A": "b"}, Selected: "grant part"})
+			line(w, api.LeaseGrant{
+				Lease:       &api.Lease{ID: "red-1", State: api.LeaseRunning},
+				Environment: map[string]string{"A": "b"},
+				Selected:    "grant part",
+			})
 		})
 		g, progress, err := lease(t, c)
 		if err != nil || g.Environment["A"] != "b" || g.Selected != "grant part" {
@@ -538,7 +552,12 @@ func TestRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, api.Info{API: "v1"}) }), ReadHeaderTimeout: time.Second}
+		s := &http.Server{
+			Handler: http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, api.Info{API: "v1"}) },
+			),
+			ReadHeaderTimeout: time.Second,
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(l) }()
 		if info, err := c.Info(t.Context()); err != nil || info.API != "v1" {

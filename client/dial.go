@@ -65,7 +65,12 @@ func queue(socket string) (net.Conn, error) {
 		}
 	}
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: socket, Net: "unix"}, Err: os.NewSyscallError("connect", err)}
+		return nil, &net.OpError{
+			Op:   "dial",
+			Net:  "unix",
+			Addr: &net.UnixAddr{Name: socket, Net: "unix"},
+			Err:  os.NewSyscallError("connect", err),
+		}
 	}
 	c, err := net.FileConn(f)
 	if err != nil {

@@ -46,14 +46,20 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 		switch {
 		case errors.Is(err, errLost):
 			if !lost {
-				progress(&api.LeaseGrant{Warnings: []string{"gpushared went away; it is asked again for the same place as soon as it is back"}})
+				progress(
+					&api.LeaseGrant{Warnings: []string{"gpushared went away; it is asked again for the same place as soon as it is back"}},
+				)
 			}
 			lost = true
 		case !lost || !unreached(err):
 			return g, err
 		}
 		if !until.IsZero() && time.Until(until) <= 0 {
-			return nil, &api.Error{Kind: api.KindUnavailable, Message: "gpushared went away while the lease was waited for, and did not come back in time", Hint: "run the command again when it is back"}
+			return nil, &api.Error{
+				Kind:    api.KindUnavailable,
+				Message: "gpushared went away while the lease was waited for, and did not come back in time",
+				Hint:    "run the command again when it is back",
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -27,7 +27,9 @@ func TestUnreachableByErrno(t *testing.T) {
 			c := Client{Socket: "/run/x"}
 			err := c.unreachable(t.Context(), &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", errno)})
 			var e *api.Error
-			if !errors.As(err, &e) || e.Kind != want.kind || !strings.Contains(e.Message, want.says) || !strings.Contains(e.Message, "/run/x") || e.Hint == "" {
+			if !errors.As(err, &e) || e.Kind != want.kind || !strings.Contains(e.Message, want.says) ||
+				!strings.Contains(e.Message, "/run/x") ||
+				e.Hint == "" {
 				t.Errorf("reported as %#v", err)
 			}
 		})

@@ -145,7 +145,10 @@ func TestAccessToEveryRoute(t *testing.T) {
 				reached := false
 				probe := r
 				probe.Handle = func(c *server.Call) error { reached = true; return c.Reply(http.StatusOK, nil) }
-				w := servertest.Request(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1", nil)
+				w := servertest.Request(
+					http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { d.server.Serve(w, q, &probe) }), p, r.Method, "/v1",
+					nil,
+				)
 				role := servertest.Roles()[caller]
 				// An observer that is a member too has both roles.
 				may := slices.Contains(allowed, role) || caller == "observer and member" && slices.Contains(allowed, "observer")
@@ -156,7 +159,8 @@ func TestAccessToEveryRoute(t *testing.T) {
 					continue
 				}
 				e := servertest.ErrorOf(t, w)
-				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" || !strings.Contains(e.Message, "may not "+r.What) {
+				if w.Code != http.StatusForbidden || e.Kind != api.KindDenied || e.Hint == "" ||
+					!strings.Contains(e.Message, "may not "+r.What) {
 					t.Errorf("%s is refused with %d: %+v", caller, w.Code, e)
 				}
 			}

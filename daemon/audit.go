@@ -13,7 +13,11 @@ import (
 // openAudit opens the audit, and compares it with what is known of it outside of its files.
 func (d *Daemon) openAudit() (err error) {
 	o := ledger.Options{
-		Files: 16, Anchor: filepath.Join(d.settings.StateDir, ledger.AuditAnchor), OnLoss: d.AuditLost, OnDamage: d.AuditDamaged, Log: d.Log,
+		Files:    16,
+		Anchor:   filepath.Join(d.settings.StateDir, ledger.AuditAnchor),
+		OnLoss:   d.AuditLost,
+		OnDamage: d.AuditDamaged,
+		Log:      d.Log,
 	}
 	if m := d.state.Stored().Audit; m != nil {
 		o.Known = ledger.Point{Number: m.Number, Hash: m.SHA256, At: m.At}

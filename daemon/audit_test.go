@@ -53,7 +53,8 @@ func TestEveryChangingRouteIsAudited(t *testing.T) {
 			if r.Audit == "" || r.Pattern == "/v1/leases" || r.Pattern == "/v1/leases/attach" {
 				continue
 			}
-			if w := servertest.Request(h, p, r.Method, path.Replace(r.Pattern), nil); w.Code != http.StatusForbidden && w.Code != http.StatusNotFound {
+			if w := servertest.Request(h, p, r.Method, path.Replace(r.Pattern), nil); w.Code != http.StatusForbidden &&
+				w.Code != http.StatusNotFound {
 				t.Fatalf("%s %s of %s is answered with %d", r.Method, r.Pattern, who, w.Code)
 			}
 			lines := auditOf(d, fmt.Sprint("user=", uid))
@@ -61,7 +62,9 @@ func TestEveryChangingRouteIsAudited(t *testing.T) {
 				t.Fatalf("%s %s refused to %s is not in the audit", r.Method, r.Pattern, who)
 			}
 			l := lines[len(lines)-1]
-			if l.What != r.Audit || l.UID != uid || l.PID != 4711 || l.Role == "" || l.Kind != api.KindDenied && l.Kind != api.KindNotFound || l.Message == "" {
+			if l.What != r.Audit || l.UID != uid || l.PID != 4711 || l.Role == "" ||
+				l.Kind != api.KindDenied && l.Kind != api.KindNotFound ||
+				l.Message == "" {
 				t.Errorf("%s %s of %s: %+v", r.Method, r.Pattern, who, l)
 			}
 			if strings.Contains(r.Pattern, "{") && l.Lease+l.GPU+l.Tenant != "x" {
@@ -104,7 +107,15 @@ func TestActionsInTheAudit(t *testing.T) {
 			got = append(got, fmt.Sprint(l.What, " ", l.Kind, " ", l.Generation))
 		}
 	}
-	if want := []string{"apply  1", "apply conflict 1", "freeze conflict 1", "thaw  1", "retry  1", "reload  1", "unmanage  2"}; !slices.Equal(got, want) {
+	if want := []string{
+		"apply  1",
+		"apply conflict 1",
+		"freeze conflict 1",
+		"thaw  1",
+		"retry  1",
+		"reload  1",
+		"unmanage  2",
+	}; !slices.Equal(got, want) {
 		t.Errorf("the audit has %q, want %q", got, want)
 	}
 	var v api.AuditVerification
@@ -234,14 +245,17 @@ func TestRemovedFilesOfTheAudit(t *testing.T) {
 		if n := len(lines); n == 0 || lines[n-1].What != "audit" || !strings.Contains(lines[n-1].Message, "was removed") {
 			t.Errorf("the audit has %+v", lines)
 		}
-		if v := verification(""); v.Broken == nil || v.Findings[0].First != 1 || v.Findings[0].Last < kept.Number || !strings.Contains(v.Broken.Message, "missing: audit-000001.log") {
+		if v := verification(""); v.Broken == nil || v.Findings[0].First != 1 || v.Findings[0].Last < kept.Number ||
+			!strings.Contains(v.Broken.Message, "missing: audit-000001.log") {
 			t.Errorf("%+v", v)
 		}
 		for query, want := range map[string]string{
 			fmt.Sprintf("?anchor=%d:%s", kept.Number, kept.SHA256): "cannot be compared",
 			"?anchor=1000:" + kept.SHA256:                          "line 1000 was written",
 		} {
-			if v := verification(query); !slices.ContainsFunc(v.Findings, func(f api.AuditFinding) bool { return strings.Contains(f.Message, want) }) {
+			if v := verification(query); !slices.ContainsFunc(
+				v.Findings, func(f api.AuditFinding) bool { return strings.Contains(f.Message, want) },
+			) {
 				t.Errorf("%s: %+v", query, v)
 			}
 		}

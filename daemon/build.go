@@ -85,12 +85,25 @@ type driver = host.Driver
 
 // realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
-	return environment{findHost: findHost, listen: exits.Listen, front: frontOf, openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
-		return worker.New(worker.Options{
-			Command: []string{s.Worker}, Env: host.WorkerEnv(), RunDir: s.RunDir, Library: s.Library, HostRoot: s.HostRoot, Launcher: h.Launcher, Log: log,
-			Deadlines: host.Deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
-		})
-	}}
+	return environment{
+		findHost: findHost,
+		listen:   exits.Listen,
+		front:    frontOf,
+		openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
+			return worker.New(worker.Options{
+				Command: []string{
+					s.Worker,
+				},
+				Env:       host.WorkerEnv(),
+				RunDir:    s.RunDir,
+				Library:   s.Library,
+				HostRoot:  s.HostRoot,
+				Launcher:  h.Launcher,
+				Log:       log,
+				Deadlines: host.Deadlines(time.Duration(s.DriverReadTimeout), time.Duration(s.DriverChangeTimeout)),
+			})
+		},
+	}
 }
 
 // frontOf returns what starts the front. The daemon of an ordinary user has nothing that its callers do not have.
@@ -167,11 +180,8 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
-	supervisor := &mps.Supervisor{Units: h.Units, Control: s.MPSControl, RunDir: filepath.Join(s.RunDir, "mps"), StateDir: filepath.Join(s.StateDir, "mps"), Log: log, Now: time.Now}
-	d.observer = &observe.Observer{Driver: d.driver, Slices: h.Port, MPS: supervisor, LoginFilters: h.LoginFilter, HostRoot: s.HostRoot, Now: time.Now, Expected: func() []gpu.UUID { return d.state.Desired().Expected() }, Recall: func(id gpu.UUID) (gpu.Identity, bool) {
-		was, ok := d.state.Stored().Identities[id]
-		return was, ok
-	}, Assume: d.assumeProfiles}
+	supervisor := newSupervisor(s, h.Units, log)
+	d.observer = d.newObserver(h, supervisor)
 	d.state.Observed = d.observer.Last
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener
@@ -187,6 +197,36 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 		err = d.addFront(out.front(h), h.Packaged)
 	}
 	return d, err
+}
+
+// newSupervisor makes the supervisor of MPS control daemons. It starts nothing.
+func newSupervisor(s Settings, units mps.Units, log *slog.Logger) *mps.Supervisor {
+	return &mps.Supervisor{
+		Units:    units,
+		Control:  s.MPSControl,
+		RunDir:   filepath.Join(s.RunDir, "mps"),
+		StateDir: filepath.Join(s.StateDir, "mps"),
+		Log:      log,
+		Now:      time.Now,
+	}
+}
+
+// newObserver makes what reads the node. It reads nothing yet.
+func (d *Daemon) newObserver(h *host.Host, supervisor *mps.Supervisor) *observe.Observer {
+	return &observe.Observer{
+		Driver:       d.driver,
+		Slices:       h.Port,
+		MPS:          supervisor,
+		LoginFilters: h.LoginFilter,
+		HostRoot:     d.settings.HostRoot,
+		Now:          time.Now,
+		Expected:     func() []gpu.UUID { return d.state.Desired().Expected() },
+		Recall: func(id gpu.UUID) (gpu.Identity, bool) {
+			was, ok := d.state.Stored().Identities[id]
+			return was, ok
+		},
+		Assume: d.assumeProfiles,
+	}
 }
 
 // addFront adds the process that reads callers who are not administrators.
@@ -209,7 +249,9 @@ func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
 	if err != nil {
 		d.Log.Warn("the account cannot tell whether the node was started again", "error", err)
 	}
-	return account.New(&account.Account{Reporter: d.Reporter, State: d.state, Dir: filepath.Join(d.settings.StateDir, "ledger"), BootID: id, Boot: boot})
+	return account.New(
+		&account.Account{Reporter: d.Reporter, State: d.state, Dir: filepath.Join(d.settings.StateDir, "ledger"), BootID: id, Boot: boot},
+	)
 }
 
 // compose makes the managers and connects them. It starts nothing.
@@ -245,14 +287,43 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	workerPID := func() int { return d.driver.Status().PID }
 	d.server = &server.Server{Reporter: d.Reporter, Tasks: d.tasks, Identities: d.identities}
 	d.attribution = &attribution.Attribution{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, State: d.state, Port: h.Port, Follow: h.Follow, Attachments: h.Attachments, WorkerPID: workerPID,
-		Observer: d.observer, Table: d.table, CanStopUnits: h.Services != nil, Hosts: hosts,
+		Reporter:     d.Reporter,
+		HostRoot:     s.HostRoot,
+		State:        d.state,
+		Port:         h.Port,
+		Follow:       h.Follow,
+		Attachments:  h.Attachments,
+		WorkerPID:    workerPID,
+		Observer:     d.observer,
+		Table:        d.table,
+		CanStopUnits: h.Services != nil,
+		Hosts:        hosts,
 	}
 	d.policy = &devicepolicy.Policy{
-		Reporter: d.Reporter, HostRoot: s.HostRoot, CDIDir: s.CDIDir, State: d.state, Port: h.Port, Observer: d.observer, Table: d.table, Logins: h.LoginFilter,
-		MPS: supervisor, Hosts: hosts, SliceUse: d.attribution.SliceUse, CDI: devicepolicy.CDI{Wake: loop.NewWake()}, Units: unitWake, Helper: h.Helper, Changed: func() { d.converger.NodesChanged() },
+		Reporter: d.Reporter,
+		HostRoot: s.HostRoot,
+		CDIDir:   s.CDIDir,
+		State:    d.state,
+		Port:     h.Port,
+		Observer: d.observer,
+		Table:    d.table,
+		Logins:   h.LoginFilter,
+		MPS:      supervisor,
+		Hosts:    hosts,
+		SliceUse: d.attribution.SliceUse,
+		CDI:      devicepolicy.CDI{Wake: loop.NewWake()},
+		Units:    unitWake,
+		Helper:   h.Helper,
+		Changed:  func() { d.converger.NodesChanged() },
 	}
-	d.stopper = &stop.Stopper{Reporter: d.Reporter, Driver: d.driver, Table: d.table, Attribution: d.attribution, LeaseChanges: leaseChanges, Tasks: d.tasks}
+	d.stopper = &stop.Stopper{
+		Reporter:     d.Reporter,
+		Driver:       d.driver,
+		Table:        d.table,
+		Attribution:  d.attribution,
+		LeaseChanges: leaseChanges,
+		Tasks:        d.tasks,
+	}
 	var hierarchy *cgroup.Hierarchy
 	if h.Port.Info().Slices {
 		hierarchy = h.Port.Abilities().Hierarchy
@@ -262,9 +333,21 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Overuse: func(l *lease.Lease) quota.OverusePolicy { return d.enforcer.Overuse(l) },
 	}
 	d.escapes = &escape.Escapes{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port, Table: d.table, Samples: samples,
-		Units: units, WorkerPID: workerPID, SampleInterval: sampleInterval, Attribution: d.attribution, Changed: func() { d.converger.PlacesChanged() }, UserName: d.identities.Names.UserName, Escaped: escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
-		Bypass: escape.Bypass{Clients: supervisor, Stopper: d.stopper},
+		Reporter:       d.Reporter,
+		State:          d.state,
+		Driver:         d.driver,
+		Observer:       d.observer,
+		Port:           h.Port,
+		Table:          d.table,
+		Samples:        samples,
+		Units:          units,
+		WorkerPID:      workerPID,
+		SampleInterval: sampleInterval,
+		Attribution:    d.attribution,
+		Changed:        func() { d.converger.PlacesChanged() },
+		UserName:       d.identities.Names.UserName,
+		Escaped:        escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
+		Bypass:         escape.Bypass{Clients: supervisor, Stopper: d.stopper},
 	}
 	d.escapes.NoDescent = h.NoDescent
 	if h.Former {
@@ -274,68 +357,221 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.Descent.NotKept
 	}
 	d.leases = &leases.Leases{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Tasks: d.tasks, WorkerPID: workerPID, Observer: d.observer, Port: h.Port,
-		Follow: h.Follow, Attachments: h.Attachments, Table: d.table, Identities: d.identities, Wake: d.wakeConverge, Attribution: d.attribution, Stopper: d.stopper,
-		Policy: d.policy, Escapes: d.escapes, Memory: memory, LeaseChanges: leaseChanges, Notices: make(chan leases.QueuedNotice, leases.NoticeQueue), Detached: leases.Detached{Programs: h.Programs, Outputs: h.Programs},
-		TimeWake: loop.NewWake(), Watchers: leases.Watchers{Watched: map[string]bool{}},
+		Reporter:     d.Reporter,
+		State:        d.state,
+		RunDir:       run,
+		Tasks:        d.tasks,
+		WorkerPID:    workerPID,
+		Observer:     d.observer,
+		Port:         h.Port,
+		Follow:       h.Follow,
+		Attachments:  h.Attachments,
+		Table:        d.table,
+		Identities:   d.identities,
+		Wake:         d.wakeConverge,
+		Attribution:  d.attribution,
+		Stopper:      d.stopper,
+		Policy:       d.policy,
+		Escapes:      d.escapes,
+		Memory:       memory,
+		LeaseChanges: leaseChanges,
+		Notices:      make(chan leases.QueuedNotice, leases.NoticeQueue),
+		Detached:     leases.Detached{Programs: h.Programs, Outputs: h.Programs},
+		TimeWake:     loop.NewWake(),
+		Watchers:     leases.Watchers{Watched: map[string]bool{}},
 	}
 	leaseIsolation.Leases = d.leases
 	d.identities.Owns = func(uid int) bool { return d.table.Owns(uid) || d.leases.HasEnded(uid) }
 	d.leases.ConvergeInterval = func() time.Duration { return d.live.tuning.Load().converge }
 	d.account.Table, d.account.Leases = d.table, d.leases
 	d.account.Held = func(id string) bool {
-		return h.Freezer != nil && slices.ContainsFunc(h.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })
+		return h.Freezer != nil &&
+			slices.ContainsFunc(h.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })
 	}
 	d.adopter = &adoption.Adopter{
-		Reporter: d.Reporter, State: d.state, RunDir: run, Observer: d.observer, Port: h.Port, Hierarchy: sync.OnceValues(cgroup.FindHierarchy), Attachments: h.Attachments, Table: d.table,
-		Identities: d.identities, Sessions: h.Sessions, SampleInterval: sampleInterval, Wake: d.wakeConverge, Attribution: d.attribution, Policy: d.policy, Leases: d.leases,
-		Adoption: adoption.Adoption{Wake: adoptionWake},
+		Reporter:       d.Reporter,
+		State:          d.state,
+		RunDir:         run,
+		Observer:       d.observer,
+		Port:           h.Port,
+		Hierarchy:      sync.OnceValues(cgroup.FindHierarchy),
+		Attachments:    h.Attachments,
+		Table:          d.table,
+		Identities:     d.identities,
+		Sessions:       h.Sessions,
+		SampleInterval: sampleInterval,
+		Wake:           d.wakeConverge,
+		Attribution:    d.attribution,
+		Policy:         d.policy,
+		Leases:         d.leases,
+		Adoption:       adoption.Adoption{Wake: adoptionWake},
 	}
 	totals := &metrics.Totals{}
 	d.enforcer = &enforce.Enforcer{
-		Reporter: d.Reporter, Recorder: metrics.Recorder{Account: d.account, Totals: totals}, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table,
-		Samples: samples, SampleInterval: sampleInterval, ReadingTime: d.driver.ReadingTime, Attribution: d.attribution, Stopper: d.stopper, Leases: d.leases, Wake: loop.NewWake(), Shares: enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
-		Tenants: enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()}, Cooling: enforce.Cooling{Wake: loop.NewWake()},
+		Reporter:       d.Reporter,
+		Recorder:       metrics.Recorder{Account: d.account, Totals: totals},
+		State:          d.state,
+		Driver:         d.driver,
+		Observer:       d.observer,
+		Table:          d.table,
+		Samples:        samples,
+		SampleInterval: sampleInterval,
+		ReadingTime:    d.driver.ReadingTime,
+		Attribution:    d.attribution,
+		Stopper:        d.stopper,
+		Leases:         d.leases,
+		Wake:           loop.NewWake(),
+		Shares:         enforce.Shares{GPUs: map[gpu.UUID]*enforce.Slicer{}},
+		Tenants:        enforce.FrozenTenants{RunDir: run, Wake: loop.NewWake()},
+		Cooling:        enforce.Cooling{Wake: loop.NewWake()},
 	}
 	leaseIsolation.MayStart, leaseIsolation.Vacant = d.enforcer.MayStart, d.escapes.Vacant
 	d.changes = &change.Changes{
-		Reporter: d.Reporter, Settings: change.ChangeSettings{
+		Reporter: d.Reporter,
+		Settings: change.ChangeSettings{
 			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
 			AnswerTimeout: time.Duration(s.DriverReadTimeout), ChangeTimeout: time.Duration(s.DriverChangeTimeout),
-		}, State: d.state, Tasks: d.tasks, Port: h.Port, Driver: d.driver, Observer: d.observer,
-		Engine: engine, Table: d.table, Services: h.Services, Logins: h.LoginFilter, Identities: d.identities,
-		Attribution: d.attribution, Policy: d.policy, Stopper: d.stopper, Leases: d.leases, Adopter: d.adopter, Wake: d.wakeConverge, Dynamic: change.Dynamic{Signal: loop.NewWake()},
+		},
+		State:       d.state,
+		Tasks:       d.tasks,
+		Port:        h.Port,
+		Driver:      d.driver,
+		Observer:    d.observer,
+		Engine:      engine,
+		Table:       d.table,
+		Services:    h.Services,
+		Logins:      h.LoginFilter,
+		Identities:  d.identities,
+		Attribution: d.attribution,
+		Policy:      d.policy,
+		Stopper:     d.stopper,
+		Leases:      d.leases,
+		Adopter:     d.adopter,
+		Wake:        d.wakeConverge,
+		Dynamic:     change.Dynamic{Signal: loop.NewWake()},
 	}
 	d.converger = &converge.Converger{
-		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Engine: engine, Port: h.Port, Table: d.table,
-		Notify: d.notify, Logins: h.LoginFilter, ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge }, Signal: convergeWake, Wake: d.wakeConverge, ThawReady: ready, Identities: d.identities, Attribution: d.attribution, Policy: d.policy, Changes: d.changes, MemoryLimits: memory,
+		Reporter:         d.Reporter,
+		State:            d.state,
+		Driver:           d.driver,
+		Observer:         d.observer,
+		Engine:           engine,
+		Port:             h.Port,
+		Table:            d.table,
+		Notify:           d.notify,
+		Logins:           h.LoginFilter,
+		ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge },
+		Signal:           convergeWake,
+		Wake:             d.wakeConverge,
+		ThawReady:        ready,
+		Identities:       d.identities,
+		Attribution:      d.attribution,
+		Policy:           d.policy,
+		Changes:          d.changes,
+		MemoryLimits:     memory,
 	}
 	caps := &power.Caps{Driver: d.driver, Dir: filepath.Join(s.StateDir, "power"), Now: time.Now}
 	d.changes.Converger, d.changes.Memory, d.changes.Power, d.converger.Power = d.converger, memory, caps, caps
 	access := &mpsaccess.Access{
-		Reporter: d.Reporter, State: d.state, Observer: d.observer, Table: d.table, Identities: d.identities, Attribution: d.attribution, MPS: supervisor, Wake: d.wakeConverge,
+		Reporter:    d.Reporter,
+		State:       d.state,
+		Observer:    d.observer,
+		Table:       d.table,
+		Identities:  d.identities,
+		Attribution: d.attribution,
+		MPS:         supervisor,
+		Wake:        d.wakeConverge,
 	}
 	d.converger.MPSAccess = access
 	d.converger.MPSFaults = &mpsfault.Faults{
-		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Leases: d.leases, Stopper: d.stopper, Wake: d.wakeConverge,
+		Reporter: d.Reporter,
+		State:    d.state,
+		Observed: d.observer.Last,
+		Lease:    d.table.Get,
+		LeaseOf:  d.attribution.LeaseOf,
+		Leases:   d.leases,
+		Stopper:  d.stopper,
+		Wake:     d.wakeConverge,
 	}
 	d.health = &health.Health{
-		Reporter: d.Reporter, State: d.state, Observed: d.observer.Last, Driver: d.driver, Lease: d.table.Get, Live: d.table.Live, Leases: d.leases, LeaseLookup: d.attribution.LeaseLookup, Wake: d.wakeConverge, Heated: d.enforcer.Cooling.Wake.Set, Admit: func() { d.converger.UpdateTable(d.observer.Last()) },
-		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) }, StateDir: store.RunDir(s.StateDir), Due: loop.NewWake(), Arrived: loop.NewWake(),
+		Reporter:    d.Reporter,
+		State:       d.state,
+		Observed:    d.observer.Last,
+		Driver:      d.driver,
+		Lease:       d.table.Get,
+		Live:        d.table.Live,
+		Leases:      d.leases,
+		LeaseLookup: d.attribution.LeaseLookup,
+		Wake:        d.wakeConverge,
+		Heated:      d.enforcer.Cooling.Wake.Set,
+		Admit:       func() { d.converger.UpdateTable(d.observer.Last()) },
+		FollowLog:   func(ctx context.Context, f func(kernellog.Record)) error { return kernellog.Follow(ctx, s.HostRoot, f) },
+		StateDir:    store.RunDir(s.StateDir),
+		Due:         loop.NewWake(),
+		Arrived:     loop.NewWake(),
 	}
 	d.converger.Health, d.changes.Health, d.enforcer.Cooling.Heat = d.health, d.health, d.health.Heat
 	d.maintenance = &maintenance.Maintenance{
-		Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Observer: d.observer, Table: d.table, Driver: d.driver, Changes: d.changes, Converger: d.converger,
-		Users: d.attribution, UserName: d.identities.Names.UserName, Wake: loop.NewWake(),
+		Reporter:  d.Reporter,
+		StateDir:  s.StateDir,
+		State:     d.state,
+		Observer:  d.observer,
+		Table:     d.table,
+		Driver:    d.driver,
+		Changes:   d.changes,
+		Converger: d.converger,
+		Users:     d.attribution,
+		UserName:  d.identities.Names.UserName,
+		Wake:      loop.NewWake(),
 	}
-	d.acknowledged = &acknowledge.Acknowledgements{Reporter: d.Reporter, StateDir: s.StateDir, State: d.state, Began: d.Now(), Wake: loop.NewWake()}
+	d.acknowledged = &acknowledge.Acknowledgements{
+		Reporter: d.Reporter,
+		StateDir: s.StateDir,
+		State:    d.state,
+		Began:    d.Now(),
+		Wake:     loop.NewWake(),
+	}
 	d.viewer = &status.Viewer{
-		Reporter: d.Reporter, StateDir: s.StateDir, HostRoot: s.HostRoot, Host: hostname(), State: d.state, Driver: d.driver, Observer: d.observer, Port: h.Port,
-		Table: d.table, Samples: samples, Identities: d.identities, Logins: h.LoginFilter, LimitsLogins: h.Sessions != nil, Services: unitState, FreezerReady: ready, Unconfined: d.unconfined, Attribution: d.attribution, Policy: d.policy, Power: d.changes.Power,
-		Managers: status.Managers{Acknowledge: d.acknowledged, Account: d.account, Adoption: d.adopter, Converge: d.converger, Change: d.changes, Enforce: d.enforcer, Memory: memory, Leases: d.leases, Health: d.health},
+		Reporter:     d.Reporter,
+		StateDir:     s.StateDir,
+		HostRoot:     s.HostRoot,
+		Host:         hostname(),
+		State:        d.state,
+		Driver:       d.driver,
+		Observer:     d.observer,
+		Port:         h.Port,
+		Table:        d.table,
+		Samples:      samples,
+		Identities:   d.identities,
+		Logins:       h.LoginFilter,
+		LimitsLogins: h.Sessions != nil,
+		Services:     unitState,
+		FreezerReady: ready,
+		Unconfined:   d.unconfined,
+		Attribution:  d.attribution,
+		Policy:       d.policy,
+		Power:        d.changes.Power,
+		Managers: status.Managers{
+			Acknowledge: d.acknowledged,
+			Account:     d.account,
+			Adoption:    d.adopter,
+			Converge:    d.converger,
+			Change:      d.changes,
+			Enforce:     d.enforcer,
+			Memory:      memory,
+			Leases:      d.leases,
+			Health:      d.health,
+		},
 	}
 	if h.Freezer != nil { // A nil adapter must stay a nil interface.
-		freezer := &mpsaccess.Freezer{Scopes: h.Freezer, Lease: d.table.Get, LeaseOf: d.attribution.LeaseOf, Observed: d.observer.Last, MPS: supervisor, Now: time.Now}
+		freezer := &mpsaccess.Freezer{
+			Scopes:   h.Freezer,
+			Lease:    d.table.Get,
+			LeaseOf:  d.attribution.LeaseOf,
+			Observed: d.observer.Last,
+			MPS:      supervisor,
+			Now:      time.Now,
+		}
 		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer, access.Freezer = freezer, freezer, freezer, freezer
 	}
 	d.metrics = &metrics.Exporter{Reporter: d.Reporter, Status: d.viewer, Worker: d.driver, Totals: totals}
@@ -350,7 +586,15 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 // hostOptions returns the settings for the adapters of the host.
 func hostOptions(s Settings) host.Options {
 	return host.Options{
-		Systemd: s.Systemd, HostRoot: s.HostRoot, RunDir: s.RunDir, StateDir: s.StateDir, CgroupRoot: s.CgroupRoot, Start: s.Start, Thaw: s.Thaw, Front: s.Front, Logins: s.LoginsCgroup,
+		Systemd:    s.Systemd,
+		HostRoot:   s.HostRoot,
+		RunDir:     s.RunDir,
+		StateDir:   s.StateDir,
+		CgroupRoot: s.CgroupRoot,
+		Start:      s.Start,
+		Thaw:       s.Thaw,
+		Front:      s.Front,
+		Logins:     s.LoginsCgroup,
 	}
 }
 
@@ -395,15 +639,33 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 	isolationHandler := &isolation.Handler{Slices: d.host.Port}
 	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
-		mig.KindMode: instances, mig.KindCreate: instances, mig.KindDestroy: instances,
-		mig.KindCompare:   &mig.CompareHandler{Driver: d.driver, Report: d.reportProfiles},
-		isolation.KindSet: isolationHandler, isolation.KindRemove: isolationHandler,
+		mig.KindMode:              instances,
+		mig.KindCreate:            instances,
+		mig.KindDestroy:           instances,
+		mig.KindCompare:           &mig.CompareHandler{Driver: d.driver, Report: d.reportProfiles},
+		isolation.KindSet:         isolationHandler,
+		isolation.KindRemove:      isolationHandler,
 		isolation.KindLoginFilter: &isolation.LoginFilterHandler{Host: filters},
-		mps.KindStart:             control, mps.KindStop: control, mps.KindRestart: mps.RestartHandler{Handler: control},
-		planner.KindComputeMode: change.ComputeMode{Driver: d.driver}, planner.KindLeaseStop: change.LeaseStop{D: d.changes}, planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
-		planner.KindProcessStop: change.ProcessStop{Stopper: d.stopper}, planner.KindUnitStop: change.QuiesceUnit{D: d.changes}, planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
-		planner.KindCDIRemove: change.UnmanageStep{D: d.changes}, planner.KindLoginLimits: change.UnmanageStep{D: d.changes}, planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration: devicepolicy.MigrationPolicy{Port: d.host.Port}, power.KindLimit: power.Handler{Caps: d.changes.Power},
+		mps.KindStart:             control,
+		mps.KindStop:              control,
+		mps.KindRestart:           mps.RestartHandler{Handler: control},
+		planner.KindComputeMode: change.ComputeMode{
+			Driver: d.driver,
+		},
+		planner.KindLeaseStop:    change.LeaseStop{D: d.changes},
+		planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
+		planner.KindProcessStop: change.ProcessStop{
+			Stopper: d.stopper,
+		},
+		planner.KindUnitStop:  change.QuiesceUnit{D: d.changes},
+		planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
+		planner.KindCDIRemove: change.UnmanageStep{
+			D: d.changes,
+		},
+		planner.KindLoginLimits:  change.UnmanageStep{D: d.changes},
+		planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
+		planner.KindMigration:    devicepolicy.MigrationPolicy{Port: d.host.Port},
+		power.KindLimit:          power.Handler{Caps: d.changes.Power},
 	}
 }
 
@@ -411,9 +673,15 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 func (d *Daemon) reportDamage(r store.Report) {
 	switch {
 	case r.Lost:
-		d.Conditions.Set("state", "lost", "the state could not be read: "+r.Reason, "the node is kept as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir)
+		d.Conditions.Set(
+			"state", "lost", "the state could not be read: "+r.Reason,
+			"the node is kept as it is; apply the spec again. The damaged files are kept in "+d.settings.StateDir,
+		)
 	case r.FellBack:
-		d.Conditions.Set("state", "fell-back", "the newest state could not be read, the previous one is used: "+r.Reason, "check the spec with 'gpushare get'; the damaged file is kept in "+d.settings.StateDir)
+		d.Conditions.Set(
+			"state", "fell-back", "the newest state could not be read, the previous one is used: "+r.Reason,
+			"check the spec with 'gpushare get'; the damaged file is kept in "+d.settings.StateDir,
+		)
 	}
 	if r.Reason != "" {
 		d.Log.Error("the state was damaged", "message_id", report.MessageStateDamaged, "reason", r.Reason, "kept", r.Quarantined)

@@ -12,8 +12,10 @@ import (
 func (d *Daemon) unconfined(worker int) (found []api.Check) {
 	if d.front != nil && d.front.SharesUser() {
 		found = append(found, api.Check{
-			Name: "front", Result: "warn", Message: "gpushare-front shares its user with other processes, which may end it: the user gpushare-front does not exist",
-			Hint: "useradd --system --no-create-home --shell /usr/sbin/nologin gpushare-front, and restart gpushared",
+			Name:    "front",
+			Result:  "warn",
+			Message: "gpushare-front shares its user with other processes, which may end it: the user gpushare-front does not exist",
+			Hint:    "useradd --system --no-create-home --shell /usr/sbin/nologin gpushare-front, and restart gpushared",
 		})
 	}
 	if worker == 0 {
@@ -38,8 +40,12 @@ func unconfinedWorker(pid int, s sandbox.State) []api.Check {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []api.Check{{
-		Name: "worker", Result: "warn", Message: fmt.Sprintf("pid %d (gpushare-nvml) is not confined as it should be: %s", pid, strings.Join(missing, ", and ")),
-		Hint: "'journalctl -u gpushared' has the reason; GPUs are read and changed nevertheless",
-	}}
+	return []api.Check{
+		{
+			Name:    "worker",
+			Result:  "warn",
+			Message: fmt.Sprintf("pid %d (gpushare-nvml) is not confined as it should be: %s", pid, strings.Join(missing, ", and ")),
+			Hint:    "'journalctl -u gpushared' has the reason; GPUs are read and changed nevertheless",
+		},
+	}
 }

@@ -49,7 +49,8 @@ func TestCordon(t *testing.T) {
 			}
 		}
 		first := cordon(`{"reason":"its fan"}`)
-		if !first.Changed || len(first.Leases) != 1 || first.Cordoned == nil || first.Cordoned.Reason != "its fan" || first.Cordoned.By == "" {
+		if !first.Changed || len(first.Leases) != 1 || first.Cordoned == nil || first.Cordoned.Reason != "its fan" ||
+			first.Cordoned.By == "" {
 			t.Errorf("the answer is %+v", first)
 		}
 		if again := cordon("{}"); again.Changed || again.Cordoned.Reason != "its fan" {
@@ -58,7 +59,8 @@ func TestCordon(t *testing.T) {
 		stillCordoned := func(when string) {
 			t.Helper()
 			g := w.statusNow().GPUs[0]
-			if g.State != "cordoned" || g.Cordoned == nil || !g.Cordoned.Since.Equal(first.Cordoned.Since) || !strings.Contains(g.Reason, "(its fan); 'gpushare gpu uncordon 0' ends that") {
+			if g.State != "cordoned" || g.Cordoned == nil || !g.Cordoned.Since.Equal(first.Cordoned.Since) ||
+				!strings.Contains(g.Reason, "(its fan); 'gpushare gpu uncordon 0' ends that") {
 				t.Errorf("%s it is %s: %s, %+v", when, g.State, g.Reason, g.Cordoned)
 			}
 			if submitted() {
@@ -79,7 +81,8 @@ func TestCordon(t *testing.T) {
 
 		var r api.CordonResult
 		for _, changed := range []bool{true, false} {
-			if refusal := w.do(http.MethodPost, "/v1/gpus/0/uncordon", "", &r); refusal != nil || r.Changed != changed || r.Cordoned != nil {
+			if refusal := w.do(http.MethodPost, "/v1/gpus/0/uncordon", "", &r); refusal != nil || r.Changed != changed ||
+				r.Cordoned != nil {
 				t.Errorf("uncordon: %v, %+v", refusal, r)
 			}
 			r = api.CordonResult{}

@@ -160,7 +160,10 @@ func (d *Daemon) run(ctx context.Context) error {
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot report to the service manager that the daemon is ready", "error", err)
 	}
-	d.Log.Info("ready", "message_id", report.MessageReady, "socket", d.settings.Socket, "adapter", devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs))
+	d.Log.Info(
+		"ready", "message_id", report.MessageReady, "socket", d.settings.Socket, "adapter",
+		devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs),
+	)
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
@@ -190,12 +193,18 @@ func (d *Daemon) begin(ctx context.Context) {
 	d.observer.Expect()
 	d.account.Load()
 	if err := d.enforcer.Tenants.Load(); err != nil {
-		d.Conditions.Set("state", "frozen-tenants", err.Error(), "see which are frozen with 'gpushare tenant list', and freeze the others again with 'gpushare tenant freeze'")
+		d.Conditions.Set(
+			"state", "frozen-tenants", err.Error(),
+			"see which are frozen with 'gpushare tenant list', and freeze the others again with 'gpushare tenant freeze'",
+		)
 		d.Log.Error("cannot freeze tenants again", "error", err)
 	}
 	// To restore the leases has no deadline: the time of the observation must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
-		d.Conditions.Set("state", "leases", "the leases of the previous daemon cannot be read: "+err.Error(), "their processes continue to run, without shares and quotas")
+		d.Conditions.Set(
+			"state", "leases", "the leases of the previous daemon cannot be read: "+err.Error(),
+			"their processes continue to run, without shares and quotas",
+		)
 		d.Log.Error("cannot restore the leases", "error", err)
 	}
 	d.account.Recover()

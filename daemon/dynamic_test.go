@@ -130,7 +130,13 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			}
 			spec.Tenants = append(spec.Tenants, ts)
 		}
-		p := &onDemandFixture{t: t, want: &state.Desired{Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{}}, gpus: map[gpu.UUID]*observe.GPU{}, now: time.Unix(1000, 0), generations: map[gpu.UUID]map[gpu.Placement]uint64{}}
+		p := &onDemandFixture{
+			t:           t,
+			want:        &state.Desired{Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{}},
+			gpus:        map[gpu.UUID]*observe.GPU{},
+			now:         time.Unix(1000, 0),
+			generations: map[gpu.UUID]map[gpu.Placement]uint64{},
+		}
 		for i := range 2 {
 			id := gpu.UUID(fmt.Sprintf("GPU-%d", i))
 			g := observetest.Device(true)
@@ -138,7 +144,9 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			p.order, p.gpus[id], p.generations[id] = append(p.order, id), &g, map[gpu.Placement]uint64{}
 			p.want.GPUs[id] = onDemandSpec(time.Minute)
 		}
-		p.tab = lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Capacity{}, Now: func() time.Time { return p.now }})
+		p.tab = lease.New(
+			lease.Config{Isolation: leasetest.NoIsolation{}, Capacity: planner.Capacity{}, Now: func() time.Time { return p.now }},
+		)
 		p.tab.Update(p.view(nil))
 		var waiting []*lease.Ticket
 		ends := map[string]time.Time{}
@@ -159,7 +167,12 @@ func TestOnDemandInVirtualTime(t *testing.T) {
 			}
 			if submitted < 80 && random.IntN(3) > 0 {
 				submitted++
-				k, err := p.tab.Submit(lease.Request{Tenant: []string{"red", "blue"}[random.IntN(2)], Admin: true, Kind: "mig:" + names[random.IntN(len(names))], Wait: &forever})
+				k, err := p.tab.Submit(lease.Request{
+					Tenant: []string{"red", "blue"}[random.IntN(2)],
+					Admin:  true,
+					Kind:   "mig:" + names[random.IntN(len(names))],
+					Wait:   &forever,
+				})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -23,7 +23,8 @@ func TestStaleBase(t *testing.T) {
 			}
 			return refusal
 		}
-		if e := refused("base: 3\n" + first); !strings.Contains(e.Message, "edited from generation 3, and this node has none yet") || e.Stale != nil {
+		if e := refused("base: 3\n" + first); !strings.Contains(e.Message, "edited from generation 3, and this node has none yet") ||
+			e.Stale != nil {
 			t.Errorf("before the first apply: %+v", e)
 		}
 		for _, spec := range []string{first, "base: 1\n" + first + "  - name: blue\n    tasks: 7\n"} {
@@ -33,16 +34,20 @@ func TestStaleBase(t *testing.T) {
 		}
 		e := refused("base: 1\n" + strings.Replace(first, "40%", "50%", 1))
 		s := e.Stale
-		if s == nil || s.Base != 1 || s.Generation != 2 || s.By != "root" || s.At.IsZero() || strings.Join(s.Lost, "|") != "+   - name: blue|+     tasks: 7" {
+		if s == nil || s.Base != 1 || s.Generation != 2 || s.By != "root" || s.At.IsZero() ||
+			strings.Join(s.Lost, "|") != "+   - name: blue|+     tasks: 7" {
 			t.Fatalf("it says %+v: %s", s, e.Message)
 		}
-		if !strings.Contains(e.Message, "edited from generation 1, and generation 2 is in force, by root at 2") || !strings.HasSuffix(e.Message, "; 2 lines of what others changed since would be lost") {
+		if !strings.Contains(e.Message, "edited from generation 1, and generation 2 is in force, by root at 2") ||
+			!strings.HasSuffix(e.Message, "; 2 lines of what others changed since would be lost") {
 			t.Errorf("it says %s", e.Message)
 		}
-		if e := refused("base: 1\n" + first + "  - name: blue\n    tasks: 7\n"); len(e.Stale.Lost) != 0 || !strings.HasSuffix(e.Message, "the spec has every line of it") {
+		if e := refused("base: 1\n" + first + "  - name: blue\n    tasks: 7\n"); len(e.Stale.Lost) != 0 ||
+			!strings.HasSuffix(e.Message, "the spec has every line of it") {
 			t.Errorf("a spec that has the change of the other: %+v: %s", e.Stale, e.Message)
 		}
-		if e := refused("base: 9\n" + first); !e.Stale.Unknown || len(e.Stale.Lost) != 2 || !strings.Contains(e.Message, "generation 9 is not kept") {
+		if e := refused("base: 9\n" + first); !e.Stale.Unknown || len(e.Stale.Lost) != 2 ||
+			!strings.Contains(e.Message, "generation 9 is not kept") {
 			t.Errorf("a base that is not kept: %+v: %s", e.Stale, e.Message)
 		}
 		if _, _, refusal := w.apply(first, ""); refusal != nil {

@@ -131,7 +131,12 @@ func (s *scenario) fails(t *testing.T, name string, f gpusim.Fault) bool {
 // writeCalls are the calls that change hardware, as the virtual driver names them.
 func writeCalls() []string {
 	return []string{
-		"DeviceSetMigMode", "DeviceCreateGpuInstanceWithPlacement", "GpuInstanceCreateComputeInstance", "ComputeInstanceDestroy", "GpuInstanceDestroy", "DeviceSetComputeMode",
+		"DeviceSetMigMode",
+		"DeviceCreateGpuInstanceWithPlacement",
+		"GpuInstanceCreateComputeInstance",
+		"ComputeInstanceDestroy",
+		"GpuInstanceDestroy",
+		"DeviceSetComputeMode",
 	}
 }
 
@@ -246,7 +251,9 @@ func TestKilledWhileUndoing(t *testing.T) {
 					s.play(t, func(t *testing.T, s *scenario) {
 						w := s.stage(t, nil)
 						where := fmt.Sprintf("a creation failed, and killed in %s %d after that", call, nth)
-						if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceCreateGpuInstanceWithPlacement", GPU: "0", Do: gpusim.FaultFail, Code: gpusim.InUse}); err != nil {
+						if _, err := w.node.AddFault(
+							gpusim.Fault{Call: "DeviceCreateGpuInstanceWithPlacement", GPU: "0", Do: gpusim.FaultFail, Code: gpusim.InUse},
+						); err != nil {
 							t.Fatal(err)
 						}
 						w.hang(gpusim.Fault{Call: call, GPU: "0", Nth: nth})
@@ -297,7 +304,13 @@ func TestGPUsAreChangedInParallel(t *testing.T) {
 		return d, most
 	}
 	// The slowest change destroys seven instances and creates two.
-	slowest := scenario{Scenario: scenarios.Scenario{Boards: []scenarios.Board{{Model: "a100-40", MIG: true}}, From: []string{strings.Repeat("1g.5gb ", 7)}, To: []string{"3g.20gb 3g.20gb"}}}
+	slowest := scenario{
+		Scenario: scenarios.Scenario{
+			Boards: []scenarios.Board{{Model: "a100-40", MIG: true}},
+			From:   []string{strings.Repeat("1g.5gb ", 7)},
+			To:     []string{"3g.20gb 3g.20gb"},
+		},
+	}
 	all := scenario{}
 	for i := range 8 {
 		all.Boards = append(all.Boards, slowest.Boards[0])

@@ -38,7 +38,8 @@ func TestWhatGpushareNeverCreatedIsForeign(t *testing.T) {
 		w.startDaemon()
 		w.mustApply(entries("mode: mig, mig: {layout: [1g.5gb]}"))
 		addFault(t, w, gpusim.Fault{Call: "DeviceCreateGpuInstance*", GPU: "1", Do: gpusim.FaultFail, Code: gpusim.Timeout, Times: -1})
-		if _, op, refusal := w.apply(entries("mode: mig, mig: {layout: [1g.5gb, 3g.20gb, 2g.10gb]}"), ""); refusal != nil || op.State != "degraded" {
+		if _, op, refusal := w.apply(entries("mode: mig, mig: {layout: [1g.5gb, 3g.20gb, 2g.10gb]}"), ""); refusal != nil ||
+			op.State != "degraded" {
 			t.Fatalf("a change that does not answer: %v, %+v", refusal, op)
 		}
 		if u := w.state.Stored().Unconfirmed[w.ids[1]]; len(u.Created) != 1 || u.Created[0].ProfileID != 9 {

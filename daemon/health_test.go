@@ -149,7 +149,8 @@ func TestHardwareTroubleClosesOneGPU(t *testing.T) {
 				w.is(0, "after the XID", state, api.HealthClosed, "XID ")
 				w.is(1, "after the XID of the other", "ok", api.HealthOK, "")
 				c := w.conditionOf("health", w.ids[0])
-				if !strings.Contains(c.Message, "GPU 0 takes no new lease: XID ") || !strings.Contains(c.Hint, helps) || !strings.Contains(c.Hint, "'gpushare gpu retry 0'") {
+				if !strings.Contains(c.Message, "GPU 0 takes no new lease: XID ") || !strings.Contains(c.Hint, helps) ||
+					!strings.Contains(c.Hint, "'gpushare gpu retry 0'") {
 					t.Errorf("the condition is %+v", c)
 				}
 				if number == 79 {
@@ -226,7 +227,10 @@ func TestReadingsCloseAndOpenAGPU(t *testing.T) {
 		w.is(0, "after a reset", "ok", api.HealthOK, "")
 
 		w.sensor("1", "recovery", "drain-and-reset")
-		w.is(1, "while the driver requests something", "unhealthy", api.HealthClosed, "the driver says that it needs a reset after its leases have ended")
+		w.is(
+			1, "while the driver requests something", "unhealthy", api.HealthClosed,
+			"the driver says that it needs a reset after its leases have ended",
+		)
 		w.is(0, "while the driver requests something for the other", "ok", api.HealthOK, "")
 		w.sensor("1", "recovery", "none")
 		w.is(1, "when the driver no longer requests something", "ok", api.HealthOK, "")
@@ -245,7 +249,8 @@ func TestReadingsCloseAndOpenAGPU(t *testing.T) {
 				t.Errorf("at %s °C there is a condition: %t", c.degrees, has)
 			}
 		}
-		if r := w.statusNow().GPUs[1].Health.Readings; r == nil || r.Temperature == nil || *r.Temperature != 77 || time.Since(r.ReadAt) > 11*time.Second {
+		if r := w.statusNow().GPUs[1].Health.Readings; r == nil || r.Temperature == nil || *r.Temperature != 77 ||
+			time.Since(r.ReadAt) > 11*time.Second {
 			t.Errorf("the readings are %+v", r)
 		}
 	})

@@ -49,7 +49,9 @@ func (w *heldGPU) other(profile, start, size uint32, compute ...uint32) uint32 {
 	w.Helper()
 	g := w.truth()[0]
 	gi := uint32(0)
-	in, err := w.otherDriver().CreateInstance(w.Context(), w.ids[0], gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}})
+	in, err := w.otherDriver().CreateInstance(
+		w.Context(), w.ids[0], gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}},
+	)
 	if err != nil {
 		w.Fatalf("cannot create an instance at %d of %+v: %v", start, g.Instances, err)
 	}
@@ -129,7 +131,11 @@ var leftBehind = []found{
 	{"a foreign one in use", func(w *heldGPU) { w.use(w.other(profile1g, 0, 1, full)) }, false},
 	{"a foreign one that root uses", func(w *heldGPU) { w.use(w.other(profile1g, 0, 1, full)) }, false},
 	{"a foreign one, and one in use", func(w *heldGPU) { w.other(profile1g, 0, 1, full); w.use(w.other(profile1g, 1, 1, full)) }, false},
-	{"a foreign one, and one that root uses", func(w *heldGPU) { w.other(profile1g, 0, 1, full); w.use(w.other(profile1g, 1, 1, full)) }, false},
+	{
+		"a foreign one, and one that root uses",
+		func(w *heldGPU) { w.other(profile1g, 0, 1, full); w.use(w.other(profile1g, 1, 1, full)) },
+		false,
+	},
 	{"an orphan", func(w *heldGPU) { w.other(profile1g, 0, 1) }, false},
 	{"an orphan of the layout", func(w *heldGPU) { w.other(profile3g, 0, 4) }, false},
 	{"two orphans", func(w *heldGPU) { w.other(profile1g, 0, 1); w.other(profile2g, 2, 2) }, false},
@@ -216,7 +222,13 @@ func afterBoot(w *heldGPU, f found) {
 
 var states = []becomes{
 	{"held", "mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}", true, false, heldBy("GpuInstanceCreateComputeInstance*")},
-	{"held with a half of an instance", "mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}", true, true, heldBy("GpuInstanceCreateComputeInstance*", "GpuInstanceDestroy")},
+	{
+		"held with a half of an instance",
+		"mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}",
+		true,
+		true,
+		heldBy("GpuInstanceCreateComputeInstance*", "GpuInstanceDestroy"),
+	},
 	{"held before the largest", "mode: mig, mig: {layout: [7g.40gb]}", true, false, heldBy("GpuInstanceDestroy", "ComputeInstanceDestroy")},
 	{"held before MIG mode is off", "mode: timeslice", true, false, heldBy("GpuInstanceDestroy", "ComputeInstanceDestroy")},
 	{"after a boot", "mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}", false, false, afterBoot},
@@ -293,7 +305,10 @@ func (w *heldGPU) follow(command string) {
 		case next == "" && w.asDesired():
 			return // Also if the command was refused: it is not needed.
 		case next == "":
-			w.Errorf("no command is named, and the GPU is %+v, with %q:\n  %s", w.statusNow().GPUs[0], w.adviceNow(), strings.Join(path, "\n  "))
+			w.Errorf(
+				"no command is named, and the GPU is %+v, with %q:\n  %s", w.statusNow().GPUs[0], w.adviceNow(),
+				strings.Join(path, "\n  "),
+			)
 			return
 		case after == maxCommands || n == 2*maxCommands:
 			w.Errorf("it is not as desired after %d commands:\n  %s", n+1, strings.Join(path, "\n  "))
@@ -371,7 +386,8 @@ func (w *heldGPU) command(line string) (next string, waits bool, refusal *api.Er
 	if len(all) > 1 {
 		w.Errorf("%s: more than one command is named: %q", line, refusal.Hint)
 	}
-	if waits = strings.Contains(refusal.Hint, "wait until they end"); waits && !strings.Contains(refusal.Message, fmt.Sprintf("pid %d (", w.victim.pid)) {
+	if waits = strings.Contains(refusal.Hint, "wait until they end"); waits &&
+		!strings.Contains(refusal.Message, fmt.Sprintf("pid %d (", w.victim.pid)) {
 		w.Errorf("%s: it waits for no named process: %s (%s)", line, refusal.Message, refusal.Hint)
 	}
 	return strings.Join(all[:min(len(all), 1)], ""), waits, refusal
@@ -391,7 +407,8 @@ func (w *heldGPU) heldAdvice() []string {
 // asDesired reports whether the GPU is as the spec of the administrator says.
 func (w *heldGPU) asDesired() bool {
 	s := w.statusNow()
-	return s.GPUs[0].State == "ok" && len(w.heldAdvice()) == 0 && !slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.GPU == string(w.ids[0]) && c.Kind != "foreign" })
+	return s.GPUs[0].State == "ok" && len(w.heldAdvice()) == 0 &&
+		!slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.GPU == string(w.ids[0]) && c.Kind != "foreign" })
 }
 
 // Foreign instances and orphans are shown while a GPU is held, each with the commands for it.

@@ -132,7 +132,8 @@ func TestBoardsThatChange(t *testing.T) {
 					if s := w.gpuState(one); (s == "missing") != c.missing || w.gpuState(zero) != "ok" {
 						t.Errorf("%s the GPUs are %s and %s", when, w.gpuState(zero), s)
 					}
-					if added != "" && (!strings.Contains(w.inventory(added), "is new") || w.gpuState(added) != "ok" || strings.Contains(now[added], "on")) {
+					if added != "" &&
+						(!strings.Contains(w.inventory(added), "is new") || w.gpuState(added) != "ok" || strings.Contains(now[added], "on")) {
 						t.Errorf("%s the new one is %s with %q: %q", when, w.gpuState(added), now[added], w.inventory(added))
 					}
 					if stale := w.staleRules(); len(stale) > 0 || len(w.violations) > 0 {
@@ -238,11 +239,14 @@ func TestDriverThatIsNotThere(t *testing.T) {
 						t.Errorf("%s is %s", id, s)
 					}
 				}
-				if cond := w.statusNow().Node.Conditions; len(cond) != 1 || cond[0].Kind != "driver" || !strings.Contains(cond[0].Message, c.says) || !strings.Contains(cond[0].Hint, c.hint) {
+				if cond := w.statusNow().Node.Conditions; len(cond) != 1 || cond[0].Kind != "driver" ||
+					!strings.Contains(cond[0].Message, c.says) ||
+					!strings.Contains(cond[0].Hint, c.hint) {
 					t.Errorf("the conditions are %+v", cond)
 				}
 				w.doctorFails(c.says)
-				if _, _, refusal := w.apply(spec, ""); refusal == nil || refusal.Kind != api.KindUnavailable || !strings.Contains(refusal.Hint, c.hint) {
+				if _, _, refusal := w.apply(spec, ""); refusal == nil || refusal.Kind != api.KindUnavailable ||
+					!strings.Contains(refusal.Hint, c.hint) {
 					t.Errorf("an apply is answered with %v", refusal)
 				}
 				if now := w.rulesOf("one"); now != rules || rules == "" {
@@ -263,7 +267,8 @@ func TestDriverThatIsNotThere(t *testing.T) {
 					t.Errorf("at the end: %+v, %q", cond, w.violations)
 				}
 				var d api.Doctor
-				if refusal := w.do(http.MethodGet, "/v1/doctor", "", &d); refusal != nil || slices.ContainsFunc(d.Checks, func(k api.Check) bool { return k.Result == "fail" }) {
+				if refusal := w.do(http.MethodGet, "/v1/doctor", "", &d); refusal != nil ||
+					slices.ContainsFunc(d.Checks, func(k api.Check) bool { return k.Result == "fail" }) {
 					t.Errorf("the doctor fails at the end: %v, %+v", refusal, d.Checks)
 				}
 			})
@@ -296,12 +301,14 @@ func requestsWaitForAMissingGPU(t *testing.T, optional bool) {
 		one, pci := w.ids[1], w.truth()[1].Identity.PCI
 		must(t, w.node.RemoveGPU("1"))
 		w.waitIdle(nil)
-		if _, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true}); err == nil || !strings.Contains(err.Error(), "GPU 1 is closed: ") {
+		if _, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true}); err == nil ||
+			!strings.Contains(err.Error(), "GPU 1 is closed: ") {
 			t.Errorf("while it is lost a request is answered with %v", err)
 		}
 		must(t, w.node.ReloadDriver(true))
 		w.writeHost()
-		if refusal := w.do(http.MethodPost, "/v1/gpus/1/retry", "", nil); refusal == nil || !strings.Contains(refusal.Message, "it is missing") {
+		if refusal := w.do(http.MethodPost, "/v1/gpus/1/retry", "", nil); refusal == nil ||
+			!strings.Contains(refusal.Message, "it is missing") {
 			t.Errorf("before the loop has seen that it is missing a retry is answered with %+v", refusal)
 		}
 		w.waitIdle(nil)
@@ -309,12 +316,17 @@ func requestsWaitForAMissingGPU(t *testing.T, optional bool) {
 		check := func(when string) {
 			t.Helper()
 			_, err := w.table.Submit(lease.Request{Tenant: "red", Grant: "one", Admin: true})
-			if e, ok := errors.AsType[*api.Error](err); !ok || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, missing) || !strings.Contains(e.Hint, "--wait") || !strings.Contains(e.Hint, "gpushare status") {
+			if e, ok := errors.AsType[*api.Error](
+				err,
+			); !ok || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, missing) || !strings.Contains(e.Hint, "--wait") ||
+				!strings.Contains(e.Hint, "gpushare status") {
 				t.Errorf("%s a request is answered with %+v", when, err)
 			}
 			for _, name := range []string{"1", string(one)} {
 				refusal := w.do(http.MethodPost, "/v1/gpus/"+name+"/retry", "", nil)
-				if refusal == nil || refusal.Kind != api.KindUnavailable || !strings.Contains(refusal.Message, string(one)) || !strings.Contains(refusal.Message, "it is missing: the driver has not found it since "+since) || !strings.Contains(refusal.Hint, "lspci") {
+				if refusal == nil || refusal.Kind != api.KindUnavailable || !strings.Contains(refusal.Message, string(one)) ||
+					!strings.Contains(refusal.Message, "it is missing: the driver has not found it since "+since) ||
+					!strings.Contains(refusal.Hint, "lspci") {
 					t.Errorf("%s a retry of %s is answered with %+v, and not with %s", when, name, refusal, since)
 				}
 			}

@@ -50,10 +50,12 @@ func TestTheFirstApplyOfALayoutSaysWhatLeavingItNeeds(t *testing.T) {
 				w := newAnonymous(t, c.reports)
 				warns := func(p *api.Plan) bool {
 					all := strings.Join(p.Warnings, "\n")
-					return strings.Contains(all, only) && strings.Contains(all, "neither placement nor UUID") && strings.Contains(all, c.lacks)
+					return strings.Contains(all, only) && strings.Contains(all, "neither placement nor UUID") &&
+						strings.Contains(all, c.lacks)
 				}
 				var checked api.ApplyResult
-				if refusal := w.do(http.MethodPut, "/v1/spec?check=1", specOf(oneWay), &checked); refusal != nil || warns(&checked.Plan) != c.before {
+				if refusal := w.do(http.MethodPut, "/v1/spec?check=1", specOf(oneWay), &checked); refusal != nil ||
+					warns(&checked.Plan) != c.before {
 					t.Errorf("the plan warns: %q, %v", checked.Plan.Warnings, refusal)
 				}
 				res, op, refusal := w.apply(specOf(oneWay), "")
@@ -64,7 +66,8 @@ func TestTheFirstApplyOfALayoutSaysWhatLeavingItNeeds(t *testing.T) {
 					t.Errorf("before the change it warns %q, after it %q", res.Plan.Warnings, op.Plan.Warnings)
 				}
 				var plan api.Plan
-				if refusal := w.do(http.MethodGet, "/v1/plan", "", &plan); refusal != nil || c.after != strings.Contains(strings.Join(plan.Warnings, "\n"), "only --force changes or removes 3g.20gb at") {
+				if refusal := w.do(http.MethodGet, "/v1/plan", "", &plan); refusal != nil ||
+					c.after != strings.Contains(strings.Join(plan.Warnings, "\n"), "only --force changes or removes 3g.20gb at") {
 					t.Errorf("the plan of the spec in force warns: %q, %v", plan.Warnings, refusal)
 				}
 				_, _, refusal = w.apply(specOf(another), "")
@@ -96,13 +99,15 @@ func TestADestroyThatCannotBeUndone(t *testing.T) {
 				if refusal != nil || op == nil || op.State != "degraded" || op.Error == nil {
 					t.Fatalf("%v, %+v", refusal, op)
 				}
-				if i := slices.IndexFunc(res.Plan.Steps, func(s api.PlanStep) bool { return s.Kind == mig.KindDestroy }); i < 0 || !strings.Contains(res.Plan.Steps[i].Irreversible, "neither placement nor UUID") {
+				if i := slices.IndexFunc(res.Plan.Steps, func(s api.PlanStep) bool { return s.Kind == mig.KindDestroy }); i < 0 ||
+					!strings.Contains(res.Plan.Steps[i].Irreversible, "neither placement nor UUID") {
 					t.Errorf("the steps are %+v", res.Plan.Steps)
 				}
 				held := w.statusNow().GPUs[0]
 				said := held.Reason + "; " + op.Error.Message + "; " + op.Error.Hint
 				unchanged := w.layoutOf(0) == was
-				if held.State != "held" || strings.Contains(said, "could not be created again") == unchanged || strings.Contains(op.Error.Hint, "failed steps were undone") != unchanged {
+				if held.State != "held" || strings.Contains(said, "could not be created again") == unchanged ||
+					strings.Contains(op.Error.Hint, "failed steps were undone") != unchanged {
 					t.Errorf("unchanged: %v; it is %s: %s", unchanged, held.State, said)
 				}
 				w.node.ClearFaults(0)

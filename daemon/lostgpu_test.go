@@ -96,7 +96,9 @@ func TestOneLostGPU(t *testing.T) {
 				w.reportsOnce(1, "gpu", day.hint) // No XID reaches this node.
 
 				res, op, refusal = w.apply(twoGPUs("2g.10gb", "3g.20gb"), "")
-				if refusal != nil || op == nil || op.State != "degraded" || !held(&res.Plan) || !strings.Contains(op.Error.Message, "GPU 1 is held, because it does not answer: "+day.reason) || !strings.Contains(op.Error.Hint, want.Command) {
+				if refusal != nil || op == nil || op.State != "degraded" || !held(&res.Plan) ||
+					!strings.Contains(op.Error.Message, "GPU 1 is held, because it does not answer: "+day.reason) ||
+					!strings.Contains(op.Error.Hint, want.Command) {
 					t.Fatalf("a change of the other GPU: %v, %+v", refusal, op)
 				}
 				if names := w.namesOf(0); !slices.Equal(names, []string{"2g.10gb"}) {
@@ -138,7 +140,8 @@ func TestOneLostGPU(t *testing.T) {
 				if stale := w.staleRules(); len(stale) > 0 || len(w.violations) > 0 {
 					t.Errorf("%q, %q", stale, w.violations)
 				}
-				if res, op, refusal := w.apply(twoGPUs("2g.10gb", "7g.40gb"), ""); refusal != nil || op != nil || res.Changed || len(res.Plan.Held) > 0 {
+				if res, op, refusal := w.apply(twoGPUs("2g.10gb", "7g.40gb"), ""); refusal != nil || op != nil || res.Changed ||
+					len(res.Plan.Held) > 0 {
 					t.Errorf("the same spec at the end: %v, %+v", refusal, res.Plan)
 				}
 			})
@@ -180,7 +183,9 @@ func (w *virtual) doctorFails(text string) {
 	if refusal := w.do(http.MethodGet, "/v1/doctor", "", &d); refusal != nil {
 		w.Fatal(refusal)
 	}
-	if !slices.ContainsFunc(d.Checks, func(c api.Check) bool { return c.Result == "fail" && strings.Contains(c.Message, text) && c.Hint != "" }) {
+	if !slices.ContainsFunc(
+		d.Checks, func(c api.Check) bool { return c.Result == "fail" && strings.Contains(c.Message, text) && c.Hint != "" },
+	) {
 		w.Errorf("the doctor does not fail with %q: %+v", text, d.Checks)
 	}
 }

@@ -83,10 +83,12 @@ func TestMaintenance(t *testing.T) {
 			}
 		}
 		first := w.maintain("", `{"reason":"its fans"}`)
-		if !first.Changed || first.Maintenance == nil || first.Maintenance.Reason != "its fans" || !slices.Equal(first.Leases, []string{running.ID()}) {
+		if !first.Changed || first.Maintenance == nil || first.Maintenance.Reason != "its fans" ||
+			!slices.Equal(first.Leases, []string{running.ID()}) {
 			t.Errorf("the answer is %+v", first)
 		}
-		if again := w.maintain("", "{}"); again.Changed || again.Maintenance.Reason != "its fans" || !again.Maintenance.Since.Equal(first.Maintenance.Since) {
+		if again := w.maintain("", "{}"); again.Changed || again.Maintenance.Reason != "its fans" ||
+			!again.Maintenance.Since.Equal(first.Maintenance.Since) {
 			t.Errorf("the second answer is %+v", again)
 		}
 		wait := time.Hour
@@ -96,7 +98,9 @@ func TestMaintenance(t *testing.T) {
 		}
 		closed := func(when string) {
 			t.Helper()
-			if _, why := w.place(); !strings.Contains(why, "the node is in maintenance: ") || !strings.Contains(why, first.Maintenance.By+" closed it to new leases at 20") || !strings.Contains(why, "(its fans)") {
+			if _, why := w.place(); !strings.Contains(why, "the node is in maintenance: ") ||
+				!strings.Contains(why, first.Maintenance.By+" closed it to new leases at 20") ||
+				!strings.Contains(why, "(its fans)") {
 				t.Errorf("%s a request is answered with %q", when, why)
 			}
 			if kinds := w.conditionKinds(); !slices.Equal(kinds, []string{"maintenance"}) {
@@ -152,7 +156,9 @@ func (w *virtual) doctorWarns(text string) {
 	if refusal := w.do(http.MethodGet, "/v1/doctor", "", &d); refusal != nil {
 		w.Fatal(refusal)
 	}
-	if !slices.ContainsFunc(d.Checks, func(c api.Check) bool { return c.Result == "warn" && strings.Contains(c.Message, text) && c.Hint != "" }) {
+	if !slices.ContainsFunc(
+		d.Checks, func(c api.Check) bool { return c.Result == "warn" && strings.Contains(c.Message, text) && c.Hint != "" },
+	) {
 		w.Errorf("the doctor does not warn of %q: %+v", text, d.Checks)
 	}
 	if i := slices.IndexFunc(d.Checks, func(c api.Check) bool { return c.Result == "fail" }); i >= 0 {
@@ -201,7 +207,10 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				if !r.Changed || r.Maintenance.Parked || r.Waiting != "1 lease left" || w.driver.Status().Parked {
 					t.Fatalf("with a lease the answer is %+v", r)
 				}
-				if _, _, refusal := w.apply(strings.Replace(maintained, "20%", "25%", 1), ""); refusal == nil || refusal.Kind != api.KindConflict || !strings.Contains(refusal.Message, "the node is in maintenance") {
+				if _, _, refusal := w.apply(
+					strings.Replace(maintained, "20%", "25%", 1), "",
+				); refusal == nil || refusal.Kind != api.KindConflict ||
+					!strings.Contains(refusal.Message, "the node is in maintenance") {
 					t.Errorf("an apply is answered with %v", refusal)
 				}
 				if err := w.table.Ended(t.Context(), running.ID(), "done"); err != nil {
@@ -209,7 +218,10 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				}
 				synctest.Wait()
 				var now api.MaintenanceResult
-				if refusal := w.do(http.MethodGet, "/v1/maintenance", "", &now); refusal != nil || !now.Maintenance.Parked || now.Waiting != "" || now.Maintenance.DriverVersion != virtualDriver {
+				if refusal := w.do(
+					http.MethodGet, "/v1/maintenance", "", &now,
+				); refusal != nil || !now.Maintenance.Parked || now.Waiting != "" ||
+					now.Maintenance.DriverVersion != virtualDriver {
 					t.Fatalf("when the lease has ended: %v, %+v\n%s", refusal, now.Maintenance, w.log)
 				}
 				stop()
@@ -243,7 +255,9 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 				c.between(w)
 				parked("after that")
 				off := w.maintain("/off", "")
-				if off.Maintenance != nil || off.Replaced == nil || off.Replaced.Before != virtualDriver || off.Replaced.After != virtualDriver || len(off.Replaced.Missing)+len(off.Replaced.Added) > 0 {
+				if off.Maintenance != nil || off.Replaced == nil || off.Replaced.Before != virtualDriver ||
+					off.Replaced.After != virtualDriver ||
+					len(off.Replaced.Missing)+len(off.Replaced.Added) > 0 {
 					t.Errorf("off: %+v", off)
 				}
 				if (off.Operation != "") != c.reloads {

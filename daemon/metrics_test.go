@@ -18,7 +18,8 @@ func TestAScrapeCallsNoDriver(t *testing.T) {
 	for range 20 {
 		d.Invalidate()
 		w := servertest.Request(h, servertest.Peers()["root"], http.MethodGet, "/metrics", nil)
-		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `gpushare_gpu_xid_errors_total{gpu="0",uuid="`+string(d.ids[0])+`",xid="79"} 1`) {
+		if w.Code != http.StatusOK ||
+			!strings.Contains(w.Body.String(), `gpushare_gpu_xid_errors_total{gpu="0",uuid="`+string(d.ids[0])+`",xid="79"} 1`) {
 			t.Fatalf("a scrape is answered with %d: %s", w.Code, w.Body)
 		}
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain; version=0.0.4") {

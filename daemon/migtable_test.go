@@ -37,7 +37,12 @@ func TestMIGTable(t *testing.T) {
 	} {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := (&scenario{Scenario: c.Scenario}).stage(t, map[string]time.Duration{"*": 2 * time.Millisecond, "*Create*": time.Second, "*Destroy": time.Second, "DeviceSetMigMode": 3 * time.Second})
+				w := (&scenario{Scenario: c.Scenario}).stage(t, map[string]time.Duration{
+					"*":                2 * time.Millisecond,
+					"*Create*":         time.Second,
+					"*Destroy":         time.Second,
+					"DeviceSetMigMode": 3 * time.Second,
+				})
 				zero, before := w.truth()[0], w.node.Counters()
 				res, op, refusal := w.apply(c.SpecTo(), c.Query())
 				switch {

@@ -37,7 +37,9 @@ func TestWhatGpushareCreatedRemainsManaged(t *testing.T) {
 			}
 		}
 		w.waitAnother()
-		if _, err := d.CreateInstance(w.Context(), w.ids[1], gpu.NewInstance{ProfileID: profile1g, Placement: gpu.Placement{Start: 0, Size: 1}}); err != nil {
+		if _, err := d.CreateInstance(
+			w.Context(), w.ids[1], gpu.NewInstance{ProfileID: profile1g, Placement: gpu.Placement{Start: 0, Size: 1}},
+		); err != nil {
 			w.Fatal(err)
 		}
 		w.waitAnother()

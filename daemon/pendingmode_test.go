@@ -30,7 +30,8 @@ func TestAPendingModeIsShownWhileItIsPending(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWithoutReset(t)
-				if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [3g.20gb]}"), "?allow-reset=1"); refusal != nil || op.State != "degraded" {
+				if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [3g.20gb]}"), "?allow-reset=1"); refusal != nil ||
+					op.State != "degraded" {
 					t.Fatalf("it ends %+v, %v", op, refusal)
 				}
 				if c.then != nil {
@@ -132,12 +133,15 @@ func TestAModeThatWaitsForABoot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWithoutReset(t)
 				_, op, refusal := w.apply(specOf(layout), "?allow-reset=1")
-				if refusal != nil || op.State != "degraded" || !strings.Contains(op.Error.Message, "is turned on by the next boot of the host") || !strings.Contains(op.Error.Hint, "'systemctl reboot' makes the mode current") {
+				if refusal != nil || op.State != "degraded" ||
+					!strings.Contains(op.Error.Message, "is turned on by the next boot of the host") ||
+					!strings.Contains(op.Error.Hint, "'systemctl reboot' makes the mode current") {
 					t.Fatalf("it ends %+v, %v", op, refusal)
 				}
 				c.meanwhile(t, w)
 				w.waitIdle(nil)
-				if s := w.statusNow().GPUs[0]; s.State != "held" || !strings.Contains(s.Reason, "by the next boot of the host") || !s.MIG.Pending {
+				if s := w.statusNow().GPUs[0]; s.State != "held" || !strings.Contains(s.Reason, "by the next boot of the host") ||
+					!s.MIG.Pending {
 					t.Errorf("before the boot the GPU is %s: %s; %+v", s.State, s.Reason, s.MIG)
 				}
 				if hint := w.heldHint(); hint != planner.BootHint {
@@ -169,7 +173,8 @@ func TestMIGOffWaitsForABoot(t *testing.T) {
 				if names := strings.Join(w.namesOf(0), " "); names != "3g.20gb" {
 					t.Fatalf("the GPU has %q", names)
 				}
-				if _, op, refusal := w.apply(specOf("mode: exclusive"), "?allow-reset=1"); refusal != nil || op.State != "degraded" || !strings.Contains(op.Error.Message, "is turned off by the next boot") {
+				if _, op, refusal := w.apply(specOf("mode: exclusive"), "?allow-reset=1"); refusal != nil || op.State != "degraded" ||
+					!strings.Contains(op.Error.Message, "is turned off by the next boot") {
 					t.Fatalf("it ends %+v, %v", op, refusal)
 				}
 				if c.takenBack {
@@ -183,7 +188,8 @@ func TestMIGOffWaitsForABoot(t *testing.T) {
 					}
 					return
 				}
-				if s := w.statusNow().GPUs[0]; s.State != "held" || !strings.Contains(s.Reason, "this GPU must be reset for it; add --allow-reset") {
+				if s := w.statusNow().GPUs[0]; s.State != "held" ||
+					!strings.Contains(s.Reason, "this GPU must be reset for it; add --allow-reset") {
 					t.Fatalf("after the boot the GPU is %s: %s", s.State, s.Reason)
 				}
 				if refusal := w.do("POST", "/v1/gpus/0/retry?allow-reset=1", "", nil); refusal != nil {
@@ -210,7 +216,8 @@ func TestUnmanageOfAModeThatWaitsForABoot(t *testing.T) {
 		cfg.GPUs[0].Model, cfg.ResetUnavailable = &unknown, true
 		w := newVirtualOf(t, cfg)
 		w.startDaemon()
-		if _, op, refusal := w.apply(specOf("mode: mig, mig: {dynamic: true}"), "?allow-reset=1"); refusal != nil || op.State != "degraded" {
+		if _, op, refusal := w.apply(specOf("mode: mig, mig: {dynamic: true}"), "?allow-reset=1"); refusal != nil ||
+			op.State != "degraded" {
 			t.Fatalf("it ends %+v, %v", op, refusal)
 		}
 		if g, _ := w.observer.Last().GPU(w.ids[0]); g.Profiles != nil || g.MIG.Current || !g.MIG.Pending {
@@ -230,7 +237,8 @@ func TestUnmanageOfAModeThatWaitsForABoot(t *testing.T) {
 
 // awaits reports whether a plan says of the only GPU, once, that it waits for a boot.
 func awaits(list []api.Unreachable) bool {
-	return len(list) == 1 && list[0].GPU != "" && list[0].Hint == planner.BootHint && strings.Contains(list[0].Reason, "by the next boot of the host")
+	return len(list) == 1 && list[0].GPU != "" && list[0].Hint == planner.BootHint &&
+		strings.Contains(list[0].Reason, "by the next boot of the host")
 }
 
 // heldHint is the hint of the condition about the held GPU.

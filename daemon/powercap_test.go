@@ -24,7 +24,11 @@ func capSpec(node, first string) string {
 		}
 		return ", health: {power_cap: " + health + "}"
 	}
-	return fmt.Sprintf("version: v1\nnode: {enforce: on%s}\ngpus:\n  - {select: {index: 0}, mode: exclusive%s}\n  - {select: {index: 1}, mode: exclusive}\n", entry(node), entry(first))
+	return fmt.Sprintf(
+		"version: v1\nnode: {enforce: on%s}\ngpus:\n  - {select: {index: 0}, mode: exclusive%s}\n  - {select: {index: 1}, mode: exclusive}\n",
+		entry(node),
+		entry(first),
+	)
 }
 
 // limitsNow are the true power limits in W, and the number of limits from before that are on disk.
@@ -86,7 +90,9 @@ func TestPowerCap(t *testing.T) {
 				steps = append(steps, s.Text+": "+s.Reason)
 			}
 		}
-		if got, want := strings.Join(steps, "\n"), "set the power limit to 300 W: power_cap is 300 W, and the limit is 350 W\nset the power limit to 250 W: power_cap is 250 W, and the limit is 400 W"; got != want {
+		if got, want := strings.Join(
+			steps, "\n",
+		), "set the power limit to 300 W: power_cap is 300 W, and the limit is 350 W\nset the power limit to 250 W: power_cap is 250 W, and the limit is 400 W"; got != want {
 			t.Errorf("steps:\n%s\nwant\n%s", got, want)
 		}
 		w.wantLimits("300 250, 2 kept", "applied")
@@ -209,7 +215,9 @@ func TestPowerCapThatIsNotKept(t *testing.T) {
 		w.startDaemon()
 		w.mustApply(capSpec("", "300W"))
 		w.sensor("0", "power-limit", "400")
-		if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceSetPowerManagementLimit", Times: -1, Do: gpusim.FaultFail, Code: gpusim.NoPermission}); err != nil {
+		if _, err := w.node.AddFault(
+			gpusim.Fault{Call: "DeviceSetPowerManagementLimit", Times: -1, Do: gpusim.FaultFail, Code: gpusim.NoPermission},
+		); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(power.ReadInterval)
@@ -217,7 +225,9 @@ func TestPowerCapThatIsNotKept(t *testing.T) {
 		w.wantLimits("400 400, 1 kept", "refused by the driver")
 		found := false
 		for _, c := range w.Conditions.List() {
-			found = found || c.Kind == "power" && strings.Contains(c.Message, "the power limit of GPU 0 (NVIDIA A100-SXM4-40GB) is 400 W, and power_cap is 300 W")
+			found = found ||
+				c.Kind == "power" &&
+					strings.Contains(c.Message, "the power limit of GPU 0 (NVIDIA A100-SXM4-40GB) is 400 W, and power_cap is 300 W")
 		}
 		if !found {
 			t.Errorf("conditions %+v", w.Conditions.List())
@@ -239,7 +249,10 @@ func TestPowerCapAfterAReset(t *testing.T) {
 		w.mustApply(node + "gpus: [{select: {all: true}, mode: exclusive}]\n")
 		w.wantLimits("300, 1 kept", "applied")
 		resets := w.truth()[0].Resets
-		if _, op, refusal := w.apply(node+"gpus: [{select: {all: true}, mode: mig, mig: {layout: [3g.20gb]}}]\n", "?allow-reset=true"); refusal != nil || op.State != "done" {
+		if _, op, refusal := w.apply(
+			node+"gpus: [{select: {all: true}, mode: mig, mig: {layout: [3g.20gb]}}]\n", "?allow-reset=true",
+		); refusal != nil ||
+			op.State != "done" {
 			t.Fatalf("%v, %+v", refusal, op)
 		}
 		if w.truth()[0].Resets == resets {

@@ -36,7 +36,9 @@ func TestLayoutsWhereProfilesNeedMIGMode(t *testing.T) {
 				if refusal != nil || op == nil || op.State != "done" {
 					t.Fatalf("it ends %+v, %v", op, refusal)
 				}
-				compared := slices.ContainsFunc(res.Plan.Steps, func(s api.PlanStep) bool { return strings.Contains(s.Text, "compare the driver's MIG profiles") })
+				compared := slices.ContainsFunc(
+					res.Plan.Steps, func(s api.PlanStep) bool { return strings.Contains(s.Text, "compare the driver's MIG profiles") },
+				)
 				if old := c.driver < "570"; compared != old {
 					t.Errorf("the plan compares the profiles: %v", compared)
 				}

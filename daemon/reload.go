@@ -24,7 +24,11 @@ func (d *Daemon) postReload(c *server.Call) error {
 	d.observer.Observe(ctx)
 	d.converger.Drift.CheckScopesNow()
 	if err := d.converger.Correct(ctx); err != nil {
-		return &api.Error{Kind: api.KindDegraded, Message: "the settings are in force, but not all drift could be corrected: " + err.Error(), Hint: "see 'gpushare status'"}
+		return &api.Error{
+			Kind:    api.KindDegraded,
+			Message: "the settings are in force, but not all drift could be corrected: " + err.Error(),
+			Hint:    "see 'gpushare status'",
+		}
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
 	d.wakeConverge() // A change of its own restores what a reset or a reload of the driver removed.

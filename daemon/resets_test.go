@@ -26,7 +26,9 @@ func TestLinksAreReadForResets(t *testing.T) {
 		return n
 	}
 	layout := func(index int) string {
-		return fmt.Sprintf("version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: %d}, mode: mig, mig: {layout: [3g.20gb]}}\n", index)
+		return fmt.Sprintf(
+			"version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: %d}, mode: mig, mig: {layout: [3g.20gb]}}\n", index,
+		)
 	}
 	for _, c := range []struct {
 		name   string
@@ -75,10 +77,14 @@ func TestLinksAreReadForResets(t *testing.T) {
 				} else if refusal != nil || len(res.Plan.Steps) == 0 {
 					t.Fatalf("there is no plan: %v", refusal)
 				}
-				if !strings.Contains(c.query, "check") && (op == nil || op.State != "done" || w.truth()[0].Resets != 1 || w.truth()[1].Resets != 0) {
+				if !strings.Contains(c.query, "check") &&
+					(op == nil || op.State != "done" || w.truth()[0].Resets != 1 || w.truth()[1].Resets != 0) {
 					t.Errorf("it ends %+v\n%s", op, w.log)
 				}
-				if found := slices.ContainsFunc(warnings, func(s string) bool { return strings.Contains(s, "NVLink") || strings.Contains(s, "bridge") }); found != (c.reason != "") || !strings.Contains(strings.Join(warnings, "\n"), c.reason) {
+				if found := slices.ContainsFunc(
+					warnings, func(s string) bool { return strings.Contains(s, "NVLink") || strings.Contains(s, "bridge") },
+				); found != (c.reason != "") ||
+					!strings.Contains(strings.Join(warnings, "\n"), c.reason) {
 					t.Errorf("it says %q, want %q", warnings, c.reason)
 				}
 				if n := calls(w); n != c.calls {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/cordon"
@@ -10,59 +11,229 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 )
 
+const (
+	get    = http.MethodGet
+	put    = http.MethodPut
+	post   = http.MethodPost
+	remove = http.MethodDelete
+)
+
+// row is a route as a line of the table: its first columns are what every route has.
+type row struct {
+	method, pattern string
+	what            string // "read the spec": for the refusal
+	access          server.Access
+	bound           server.Bound
+	handle          func(*server.Call) error
+	more
+}
+
+// more is what only some routes have; server.Route describes it.
+type more struct {
+	Audit    string
+	AuditGPU bool
+	Query    server.Query
+	Body     any
+}
+
+var applyQuery = server.Query{
+	"check":       server.Flag,
+	"diff":        server.Flag,
+	"force":       server.Flag,
+	"allow-reset": server.Flag,
+	"file":        server.Text,
+}
+
 // routes is the API. A handler restricts further what a member sees of other tenants.
 func (d *Daemon) routes() []server.Route {
-	mps := &mpscontrol.Control{
-		Reporter: d.Reporter, StateDir: d.settings.StateDir, State: d.state, Observer: d.observer, Attribution: d.attribution, Table: d.table, Changes: d.changes, Refresh: d.converger.Refresh,
+	var out []server.Route
+	for _, r := range slices.Concat(d.specRoutes(), d.gpuRoutes(), d.leaseRoutes(), d.reportRoutes()) {
+		out = append(out, server.Route{
+			Method:   r.method,
+			Pattern:  r.pattern,
+			What:     r.what,
+			Access:   r.access,
+			Bound:    r.bound,
+			Handle:   r.handle,
+			Audit:    r.Audit,
+			AuditGPU: r.AuditGPU,
+			Query:    r.Query,
+			Body:     r.Body,
+		})
 	}
+	return out
+}
+
+// specRoutes are those of the spec in force, and what happens to it.
+func (d *Daemon) specRoutes() []row {
 	revisions := &history.History{State: d.state}
-	cordons := &cordon.Cordons{Reporter: d.Reporter, StateDir: d.settings.StateDir, State: d.state, Observer: d.observer, Table: d.table, Refresh: d.converger.Refresh}
-	return []server.Route{
-		{Method: http.MethodGet, Pattern: "/v1", Access: server.Anyone, What: "read the versions", Bound: server.Reads, Handle: d.viewer.GetInfo},
-		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, What: "read the status", Bound: server.Reads, Handle: d.viewer.GetStatus},
-		{Method: http.MethodGet, Pattern: "/metrics", Access: server.Reader, What: "read the metrics", Bound: server.Reads, Handle: d.metrics.Get},
-		{Method: http.MethodGet, Pattern: "/v1/spec", Access: server.AdminOrObserver, What: "read the spec", Bound: server.Reads, Handle: d.changes.GetSpec},
-		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, Audit: "apply", What: "change the spec", Bound: server.Changes, Handle: d.changes.PutSpec, Query: server.Query{"check": server.Flag, "diff": server.Flag, "force": server.Flag, "allow-reset": server.Flag, "file": server.Text}, Body: server.Document{}},
-		{Method: http.MethodGet, Pattern: "/v1/history", Access: server.AdminOrObserver, What: "read the history", Bound: server.Lists, Handle: revisions.GetHistory},
-		{Method: http.MethodGet, Pattern: "/v1/history/{generation}", Access: server.AdminOrObserver, What: "read the history", Bound: server.Reads, Handle: revisions.GetRevision},
-		{Method: http.MethodPost, Pattern: "/v1/unmanage", Access: server.Admin, Audit: "unmanage", What: "unmanage the node", Bound: server.Changes, Handle: d.changes.PostUnmanage, Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag}},
-		{Method: http.MethodGet, Pattern: "/v1/plan", Access: server.AdminOrObserver, What: "read the plan", Bound: server.ReadsBack, Handle: d.viewer.GetPlan},
-		{Method: http.MethodGet, Pattern: "/v1/mig", Access: server.AdminOrObserver, What: "list MIG profiles and instances", Bound: server.ReadsBack, Handle: d.viewer.GetMIG},
-		{Method: http.MethodPost, Pattern: "/v1/mig/import", Access: server.Admin, Audit: "mig import", What: "import MIG instances", Bound: server.Changes, Handle: d.changes.PostImport, Query: server.Query{"check": server.Flag}, Body: api.InstancesRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/mig/remove", Access: server.Admin, Audit: "mig remove", What: "remove MIG instances", Bound: server.Changes, Handle: d.changes.PostRemove, Query: server.Query{"check": server.Flag}, Body: api.InstancesRequest{}},
-		{Method: http.MethodGet, Pattern: "/v1/operations", Access: server.AdminOrObserver, What: "list operations", Bound: server.Reads, Handle: d.changes.GetOperations},
-		{Method: http.MethodGet, Pattern: "/v1/operations/{id}", Access: server.AdminOrObserver, What: "read operations", Bound: server.Awaits, Handle: d.changes.GetOperation, Query: server.Query{"wait": server.Text, "after": server.Text}},
-		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/retry", Access: server.Admin, Audit: "retry", AuditGPU: true, What: "try a GPU again", Bound: server.Changes, Handle: d.changes.RetryGPU, Query: server.Query{"force": server.Flag, "allow-reset": server.Flag}},
-		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/cordon", Access: server.Admin, Audit: "cordon", AuditGPU: true, What: "cordon a GPU", Bound: server.Changes, Handle: cordons.PostCordon, Body: api.CordonRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/gpus/{id}/uncordon", Access: server.Admin, Audit: "uncordon", AuditGPU: true, What: "uncordon a GPU", Bound: server.Changes, Handle: cordons.PostUncordon},
-		{Method: http.MethodGet, Pattern: "/v1/maintenance", Access: server.AdminOrObserver, What: "read the maintenance", Bound: server.ReadsBack, Handle: d.maintenance.GetMaintenance},
-		{Method: http.MethodPost, Pattern: "/v1/maintenance", Access: server.Admin, Audit: "maintenance", What: "begin a maintenance", Bound: server.Changes, Handle: d.maintenance.PostOn, Body: api.MaintenanceRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/maintenance/off", Access: server.Admin, Audit: "maintenance", What: "end a maintenance", Bound: server.Changes, Handle: d.maintenance.PostOff},
-		{Method: http.MethodGet, Pattern: "/v1/mps/{id}", Access: server.AdminOrObserver, What: "read the MPS of a GPU", Bound: server.ReadsBack, Handle: d.viewer.GetMPS},
-		{Method: http.MethodGet, Pattern: "/v1/mps/{id}/log", Access: server.Admin, What: "read the log of MPS", Bound: server.ReadsBack, Handle: d.viewer.GetMPSLog, Query: server.Query{"lines": server.Text}},
-		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/restart", Access: server.Admin, Audit: "mps restart", AuditGPU: true, What: "restart the MPS of a GPU", Bound: server.Changes, Handle: mps.PostRestart, Query: server.Query{"check": server.Flag, "force": server.Flag}},
-		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/drain", Access: server.Admin, Audit: "mps drain", AuditGPU: true, What: "drain the MPS of a GPU", Bound: server.Changes, Handle: mps.PostDrain},
-		{Method: http.MethodPost, Pattern: "/v1/mps/{id}/resume", Access: server.Admin, Audit: "mps resume", AuditGPU: true, What: "resume the MPS of a GPU", Bound: server.Changes, Handle: mps.PostResume},
-		{Method: http.MethodPost, Pattern: "/v1/conditions/{id}/ack", Access: server.Admin, Audit: "condition ack", What: "acknowledge a condition", Bound: server.Changes, Handle: d.acknowledged.PostAck, Body: api.AcknowledgeRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/conditions/{id}/unack", Access: server.Admin, Audit: "condition unack", What: "end the acknowledgement of a condition", Bound: server.Changes, Handle: d.acknowledged.PostUnack},
-		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/freeze", Access: server.Admin, Audit: "freeze", What: "freeze a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantFreeze},
-		{Method: http.MethodPost, Pattern: "/v1/tenants/{name}/thaw", Access: server.Admin, Audit: "thaw", What: "thaw a tenant", Bound: server.Changes, Handle: d.enforcer.PostTenantThaw},
-		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, Audit: "start", What: "run on a GPU", Bound: server.Starts, Handle: d.leases.PostLease, Body: api.LeaseRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/leases/attach", Access: server.Member, Audit: "attach", What: "attach a process to a GPU", Bound: server.Starts, Handle: d.leases.PostAttach, Body: api.AttachRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/containers", Access: server.Admin, Audit: "container", What: "reserve a place for a container", Bound: server.Starts, Handle: d.adopter.PostContainer, Body: api.ContainerRequest{}},
-		{Method: http.MethodPost, Pattern: "/v1/leases/{id}/release", Access: server.MemberOrOwner, Audit: "release", What: "release a lease", Bound: server.Stops, Handle: d.leases.ReleaseLease},
-		{Method: http.MethodGet, Pattern: "/v1/leases", Access: server.ReaderOrOwner, What: "list leases", Bound: server.Lists, Handle: d.viewer.GetLeases, Query: server.Query{"all": server.Flag, "since": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/leases/{id}/logs", Access: server.MemberOrOwner, What: "read the output of a lease", Bound: server.Outputs, Handle: d.leases.GetLogs, Query: server.Query{"lines": server.Text, "follow": server.Flag}},
-		{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.MemberOrOwner, Audit: "stop", What: "stop a lease", Bound: server.Stops, Handle: d.leases.DeleteLease},
-		{Method: http.MethodGet, Pattern: "/v1/explain", Access: server.ReaderOrOwner, What: "explain a lease or a tenant", Bound: server.ReadsBack, Handle: d.viewer.GetExplain, Query: server.Query{"of": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/env", Access: server.MemberOrOwner, What: "read the environment of a lease", Bound: server.Reads, Handle: d.leases.GetEnv, Query: server.Query{"podman": server.Flag}},
-		{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: d.viewer.GetEvents},
-		{Method: http.MethodGet, Pattern: "/v1/events/kept", Access: server.Reader, What: "list events", Bound: server.Lists, Handle: d.viewer.GetKeptEvents, Query: server.Query{"since": server.Text, "until": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/doctor", Access: server.AdminOrObserver, What: "run the checks", Bound: server.ReadsBack, Handle: d.viewer.GetDoctor},
-		{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Bound: server.Lists, Handle: d.account.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/audit", Access: server.Admin, What: "read the audit", Bound: server.Lists, Handle: d.viewer.GetAudit, Query: server.Query{"since": server.Text, "until": server.Text, "user": server.Text, "tenant": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/audit/verify", Access: server.Admin, What: "verify the audit", Bound: server.Lists, Handle: d.viewer.GetAuditVerification, Query: server.Query{"anchor": server.Text}},
-		{Method: http.MethodGet, Pattern: "/v1/counters", Access: server.AdminOrObserver, What: "read the counters", Bound: server.Reads, Handle: d.viewer.GetCounters},
-		{Method: http.MethodPost, Pattern: "/v1/reload", Access: server.Admin, Audit: "reload", What: "reload the settings", Bound: server.Changes, Handle: d.postReload},
+	return []row{
+		{get, "/v1/spec", "read the spec", server.AdminOrObserver, server.Reads, d.changes.GetSpec, more{}},
+		{put, "/v1/spec", "change the spec", server.Admin, server.Changes, d.changes.PutSpec, more{
+			Audit: "apply",
+			Query: applyQuery,
+			Body:  server.Document{},
+		}},
+		{get, "/v1/history", "read the history", server.AdminOrObserver, server.Lists, revisions.GetHistory, more{}},
+		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, revisions.GetRevision, more{}},
+		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.changes.PostUnmanage, more{
+			Audit: "unmanage",
+			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag},
+		}},
+		{get, "/v1/plan", "read the plan", server.AdminOrObserver, server.ReadsBack, d.viewer.GetPlan, more{}},
+		{get, "/v1/operations", "list operations", server.AdminOrObserver, server.Reads, d.changes.GetOperations, more{}},
+		{get, "/v1/operations/{id}", "read operations", server.AdminOrObserver, server.Awaits, d.changes.GetOperation, more{
+			Query: server.Query{"wait": server.Text, "after": server.Text},
+		}},
+		{post, "/v1/reload", "reload the settings", server.Admin, server.Changes, d.postReload, more{Audit: "reload"}},
+	}
+}
+
+// gpuRoutes are those of GPUs, their MIG instances and their MPS.
+func (d *Daemon) gpuRoutes() []row {
+	mps := &mpscontrol.Control{
+		Reporter:    d.Reporter,
+		StateDir:    d.settings.StateDir,
+		State:       d.state,
+		Observer:    d.observer,
+		Attribution: d.attribution,
+		Table:       d.table,
+		Changes:     d.changes,
+		Refresh:     d.converger.Refresh,
+	}
+	cordons := &cordon.Cordons{
+		Reporter: d.Reporter,
+		StateDir: d.settings.StateDir,
+		State:    d.state,
+		Observer: d.observer,
+		Table:    d.table,
+		Refresh:  d.converger.Refresh,
+	}
+	return []row{
+		{get, "/v1/mig", "list MIG profiles and instances", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMIG, more{}},
+		{post, "/v1/mig/import", "import MIG instances", server.Admin, server.Changes, d.changes.PostImport, more{
+			Audit: "mig import",
+			Query: server.Query{"check": server.Flag},
+			Body:  api.InstancesRequest{},
+		}},
+		{post, "/v1/mig/remove", "remove MIG instances", server.Admin, server.Changes, d.changes.PostRemove, more{
+			Audit: "mig remove",
+			Query: server.Query{"check": server.Flag},
+			Body:  api.InstancesRequest{},
+		}},
+		{post, "/v1/gpus/{id}/retry", "try a GPU again", server.Admin, server.Changes, d.changes.RetryGPU, more{
+			Audit:    "retry",
+			AuditGPU: true,
+			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag},
+		}},
+		{post, "/v1/gpus/{id}/cordon", "cordon a GPU", server.Admin, server.Changes, cordons.PostCordon, more{
+			Audit:    "cordon",
+			AuditGPU: true,
+			Body:     api.CordonRequest{},
+		}},
+		{post, "/v1/gpus/{id}/uncordon", "uncordon a GPU", server.Admin, server.Changes, cordons.PostUncordon, more{
+			Audit:    "uncordon",
+			AuditGPU: true,
+		}},
+		{get, "/v1/maintenance", "read the maintenance", server.AdminOrObserver, server.ReadsBack, d.maintenance.GetMaintenance, more{}},
+		{post, "/v1/maintenance", "begin a maintenance", server.Admin, server.Changes, d.maintenance.PostOn, more{
+			Audit: "maintenance",
+			Body:  api.MaintenanceRequest{},
+		}},
+		{post, "/v1/maintenance/off", "end a maintenance", server.Admin, server.Changes, d.maintenance.PostOff, more{Audit: "maintenance"}},
+		{get, "/v1/mps/{id}", "read the MPS of a GPU", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMPS, more{}},
+		{get, "/v1/mps/{id}/log", "read the log of MPS", server.Admin, server.ReadsBack, d.viewer.GetMPSLog, more{
+			Query: server.Query{"lines": server.Text},
+		}},
+		{post, "/v1/mps/{id}/restart", "restart the MPS of a GPU", server.Admin, server.Changes, mps.PostRestart, more{
+			Audit:    "mps restart",
+			AuditGPU: true,
+			Query:    server.Query{"check": server.Flag, "force": server.Flag},
+		}},
+		{post, "/v1/mps/{id}/drain", "drain the MPS of a GPU", server.Admin, server.Changes, mps.PostDrain, more{
+			Audit:    "mps drain",
+			AuditGPU: true,
+		}},
+		{post, "/v1/mps/{id}/resume", "resume the MPS of a GPU", server.Admin, server.Changes, mps.PostResume, more{
+			Audit:    "mps resume",
+			AuditGPU: true,
+		}},
+	}
+}
+
+// leaseRoutes are those of leases and the tenants that have them.
+func (d *Daemon) leaseRoutes() []row {
+	return []row{
+		{post, "/v1/tenants/{name}/freeze", "freeze a tenant", server.Admin, server.Changes, d.enforcer.PostTenantFreeze, more{
+			Audit: "freeze",
+		}},
+		{post, "/v1/tenants/{name}/thaw", "thaw a tenant", server.Admin, server.Changes, d.enforcer.PostTenantThaw, more{Audit: "thaw"}},
+		{post, "/v1/leases", "run on a GPU", server.Member, server.Starts, d.leases.PostLease, more{
+			Audit: "start",
+			Body:  api.LeaseRequest{},
+		}},
+		{post, "/v1/leases/attach", "attach a process to a GPU", server.Member, server.Starts, d.leases.PostAttach, more{
+			Audit: "attach",
+			Body:  api.AttachRequest{},
+		}},
+		{post, "/v1/containers", "reserve a place for a container", server.Admin, server.Starts, d.adopter.PostContainer, more{
+			Audit: "container",
+			Body:  api.ContainerRequest{},
+		}},
+		{post, "/v1/leases/{id}/release", "release a lease", server.MemberOrOwner, server.Stops, d.leases.ReleaseLease, more{
+			Audit: "release",
+		}},
+		{get, "/v1/leases", "list leases", server.ReaderOrOwner, server.Lists, d.viewer.GetLeases, more{
+			Query: server.Query{"all": server.Flag, "since": server.Text},
+		}},
+		{get, "/v1/leases/{id}/logs", "read the output of a lease", server.MemberOrOwner, server.Outputs, d.leases.GetLogs, more{
+			Query: server.Query{"lines": server.Text, "follow": server.Flag},
+		}},
+		{remove, "/v1/leases/{id}", "stop a lease", server.MemberOrOwner, server.Stops, d.leases.DeleteLease, more{Audit: "stop"}},
+		{get, "/v1/explain", "explain a lease or a tenant", server.ReaderOrOwner, server.ReadsBack, d.viewer.GetExplain, more{
+			Query: server.Query{"of": server.Text},
+		}},
+		{get, "/v1/env", "read the environment of a lease", server.MemberOrOwner, server.Reads, d.leases.GetEnv, more{
+			Query: server.Query{"podman": server.Flag},
+		}},
+	}
+}
+
+// reportRoutes are those of what the node is and was, for people and tools.
+func (d *Daemon) reportRoutes() []row {
+	return []row{
+		{get, "/v1", "read the versions", server.Anyone, server.Reads, d.viewer.GetInfo, more{}},
+		{get, "/v1/status", "read the status", server.Reader, server.Reads, d.viewer.GetStatus, more{}},
+		{get, "/metrics", "read the metrics", server.Reader, server.Reads, d.metrics.Get, more{}},
+		{post, "/v1/conditions/{id}/ack", "acknowledge a condition", server.Admin, server.Changes, d.acknowledged.PostAck, more{
+			Audit: "condition ack",
+			Body:  api.AcknowledgeRequest{},
+		}},
+		{
+			post,
+			"/v1/conditions/{id}/unack",
+			"end the acknowledgement of a condition",
+			server.Admin,
+			server.Changes,
+			d.acknowledged.PostUnack,
+			more{
+				Audit: "condition unack",
+			},
+		},
+		{get, "/v1/events", "follow events", server.Reader, server.Events, d.viewer.GetEvents, more{}},
+		{get, "/v1/events/kept", "list events", server.Reader, server.Lists, d.viewer.GetKeptEvents, more{
+			Query: server.Query{"since": server.Text, "until": server.Text},
+		}},
+		{get, "/v1/doctor", "run the checks", server.AdminOrObserver, server.ReadsBack, d.viewer.GetDoctor, more{}},
+		{get, "/v1/usage", "read what leases used", server.Reader, server.Lists, d.account.GetUsage, more{
+			Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text},
+		}},
+		{get, "/v1/audit", "read the audit", server.Admin, server.Lists, d.viewer.GetAudit, more{
+			Query: server.Query{"since": server.Text, "until": server.Text, "user": server.Text, "tenant": server.Text},
+		}},
+		{get, "/v1/audit/verify", "verify the audit", server.Admin, server.Lists, d.viewer.GetAuditVerification, more{
+			Query: server.Query{"anchor": server.Text},
+		}},
+		{get, "/v1/counters", "read the counters", server.AdminOrObserver, server.Reads, d.viewer.GetCounters, more{}},
 	}
 }

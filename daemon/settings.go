@@ -75,8 +75,17 @@ var ErrSettings = errors.New("the settings are wrong")
 
 func defaultSettings() Settings {
 	return Settings{
-		HostRoot: "/", StateDir: "/var/lib/gpushare", RunDir: "/run/gpushare", CDIDir: "/run/cdi", Systemd: "auto", CgroupRoot: "gpushare",
-		ConvergeInterval: SettingsDuration(30 * time.Second), SampleInterval: SettingsDuration(time.Second), DriverReadTimeout: SettingsDuration(2 * time.Second), DriverChangeTimeout: SettingsDuration(30 * time.Second), LogLevel: "info",
+		HostRoot:            "/",
+		StateDir:            "/var/lib/gpushare",
+		RunDir:              "/run/gpushare",
+		CDIDir:              "/run/cdi",
+		Systemd:             "auto",
+		CgroupRoot:          "gpushare",
+		ConvergeInterval:    SettingsDuration(30 * time.Second),
+		SampleInterval:      SettingsDuration(time.Second),
+		DriverReadTimeout:   SettingsDuration(2 * time.Second),
+		DriverChangeTimeout: SettingsDuration(30 * time.Second),
+		LogLevel:            "info",
 	}
 }
 
@@ -105,7 +114,9 @@ func LoadSettings(file string) (Settings, error) {
 
 // complete sets values that depend on other settings, and refuses invalid ones.
 func (s *Settings) complete() error {
-	for _, dir := range []struct{ name, path string }{{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}, {"cdi_dir", s.CDIDir}} {
+	for _, dir := range []struct{ name, path string }{
+		{"host_root", s.HostRoot}, {"state_dir", s.StateDir}, {"run_dir", s.RunDir}, {"cdi_dir", s.CDIDir},
+	} {
 		if !filepath.IsAbs(dir.path) {
 			return fmt.Errorf("%w: %s is %q, which is not an absolute path", ErrSettings, dir.name, dir.path)
 		}
@@ -119,8 +130,11 @@ func (s *Settings) complete() error {
 	if s.Systemd != "auto" && s.Systemd != "off" {
 		return fmt.Errorf("%w: systemd is %q: write auto or off", ErrSettings, s.Systemd)
 	}
-	if s.LoginsCgroup != "" && (s.LoginsCgroup == "/" || filepath.Clean(s.LoginsCgroup) != s.LoginsCgroup || !filepath.IsAbs(s.LoginsCgroup)) {
-		return fmt.Errorf("%w: logins_cgroup is %q: write a path below the cgroup v2 mount point, like /user.slice", ErrSettings, s.LoginsCgroup)
+	if s.LoginsCgroup != "" &&
+		(s.LoginsCgroup == "/" || filepath.Clean(s.LoginsCgroup) != s.LoginsCgroup || !filepath.IsAbs(s.LoginsCgroup)) {
+		return fmt.Errorf(
+			"%w: logins_cgroup is %q: write a path below the cgroup v2 mount point, like /user.slice", ErrSettings, s.LoginsCgroup,
+		)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
@@ -141,7 +155,10 @@ func (s *Settings) complete() error {
 		}
 	}
 	if (s.MetricsAddress != "") != filepath.IsAbs(s.MetricsWebConfig) {
-		return fmt.Errorf("%w: metrics_address is %q and metrics_web_config is %q: set both, the second as an absolute path, or none", ErrSettings, s.MetricsAddress, s.MetricsWebConfig)
+		return fmt.Errorf(
+			"%w: metrics_address is %q and metrics_web_config is %q: set both, the second as an absolute path, or none", ErrSettings,
+			s.MetricsAddress, s.MetricsWebConfig,
+		)
 	}
 	if s.JobFilesDir != "" && !filepath.IsAbs(s.JobFilesDir) {
 		return fmt.Errorf("%w: job_files_dir is %q, which is not an absolute path", ErrSettings, s.JobFilesDir)

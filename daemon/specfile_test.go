@@ -63,7 +63,10 @@ func TestSpecFile(t *testing.T) {
 		in(1, "red blue")
 
 		const other = "version: v1\ntenants: [{name: green}]\n"
-		if _, _, e := w.apply(other, ""); e == nil || e.Kind != api.KindConflict || !strings.Contains(e.Message, file+" is its only source") || !strings.Contains(e.Hint, "config reload") {
+		if _, _, e := w.apply(
+			other, "",
+		); e == nil || e.Kind != api.KindConflict || !strings.Contains(e.Message, file+" is its only source") ||
+			!strings.Contains(e.Hint, "config reload") {
 			t.Errorf("a spec from elsewhere: %+v", e)
 		}
 		if res, _, e := w.apply(other, "?check=1"); e != nil || !res.Checked {
@@ -85,7 +88,8 @@ func TestSpecFile(t *testing.T) {
 		} {
 			write(dropIn, bad.text)
 			_, e := reload()
-			if e == nil || e.Kind != api.KindInvalid || !strings.HasPrefix(e.Message, bad.says) || !strings.Contains(e.Hint, file+" was not applied") {
+			if e == nil || e.Kind != api.KindInvalid || !strings.HasPrefix(e.Message, bad.says) ||
+				!strings.Contains(e.Hint, file+" was not applied") {
 				t.Errorf("want %q: %+v", bad.says, e)
 			}
 			if got := condition(); !strings.Contains(got, "the spec in force stays: "+bad.says) {

@@ -20,7 +20,9 @@ func TestEveryRouteRefusesWhatItDoesNotKnow(t *testing.T) {
 		t.Helper()
 		w := servertest.Request(h, root, method, target, strings.NewReader(body))
 		e := servertest.ErrorOf(t, w)
-		if text := e.Message + "\n" + e.Hint; w.Code != http.StatusBadRequest || e.Kind != api.KindInvalid || !strings.Contains(text, want) || e.Hint == "" {
+		if text := e.Message + "\n" + e.Hint; w.Code != http.StatusBadRequest || e.Kind != api.KindInvalid ||
+			!strings.Contains(text, want) ||
+			e.Hint == "" {
 			t.Errorf("%s %s %s is answered with %d %+v, want a hint and %q", method, target, body, w.Code, e, want)
 		}
 	}

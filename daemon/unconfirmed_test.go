@@ -63,7 +63,8 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 							w.startDaemon()
 							w.mustApply(specOf("mode: mig, mig: {layout: [1g.5gb]}"))
 							addFault(t, w, gpusim.Fault{Call: call, Do: gpusim.FaultHang, After: after})
-							if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [1g.5gb, 3g.20gb]}"), ""); refusal != nil || op.State != "degraded" {
+							if _, op, refusal := w.apply(specOf("mode: mig, mig: {layout: [1g.5gb, 3g.20gb]}"), ""); refusal != nil ||
+								op.State != "degraded" {
 								t.Fatalf("a change that hangs: %v, %+v", refusal, op)
 							}
 							if _, _, refusal := w.apply(specOf("mode: mig, mig: {layout: ["+next.name+"]}"), ""); refusal != nil {
@@ -75,7 +76,8 @@ func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
 								t.Errorf("the GPU has %q", names)
 							}
 							s := w.statusNow()
-							if g := &s.GPUs[0]; g.State != "ok" || len(s.Node.Conditions) != 0 || slices.ContainsFunc(g.MIG.Instances, func(in api.InstanceStatus) bool { return in.Foreign }) {
+							if g := &s.GPUs[0]; g.State != "ok" || len(s.Node.Conditions) != 0 ||
+								slices.ContainsFunc(g.MIG.Instances, func(in api.InstanceStatus) bool { return in.Foreign }) {
 								t.Errorf("the GPU is %s, %+v, %+v", g.State, g.MIG.Instances, s.Node.Conditions)
 							}
 							if n := len(w.state.Stored().Unconfirmed); n != 0 {

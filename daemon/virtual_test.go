@@ -160,7 +160,9 @@ func (w *virtual) reload() {
 func (w *virtual) startDaemon() {
 	w.Helper()
 	s := defaultSettings()
-	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(w.dir, "run"), filepath.Join(w.dir, "cdi"), "off"
+	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(
+		w.dir, "run",
+	), filepath.Join(w.dir, "cdi"), "off"
 	s.SpecFile = w.specFile
 	if err := s.complete(); err != nil {
 		w.Fatal(err)
@@ -171,7 +173,12 @@ func (w *virtual) startDaemon() {
 	fake.Exclude(fake.excludes)
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
 		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
-			h := &host.Host{Port: w.port, Follow: w.port.Processes, LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}), Close: func() {}}
+			h := &host.Host{
+				Port:        w.port,
+				Follow:      w.port.Processes,
+				LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, hostOptions(s).LoginsCgroup(), s.RunDir, cgroup.Info{}),
+				Close:       func() {},
+			}
 			h.Programs = noPrograms{}
 			h.Helper = func(context.Context, []string) error { return w.files.MakeNodes() }
 			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
@@ -404,7 +411,9 @@ func (s *fakeWorker) excludes(id gpu.UUID) bool {
 	return s.unresponsive[id]
 }
 
-func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+func withDeadline[T any](
+	s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error),
+) (T, error) {
 	var none T
 	if s.w.clientExited != nil && s.w.clientExited() {
 		s.w.closeContext()
@@ -431,7 +440,9 @@ func withDeadline[T any](s *fakeWorker, ctx context.Context, op string, id gpu.U
 }
 
 // changing makes a call that changes hardware: at this time no slice may open a capability without an instance.
-func changing[T any](s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+func changing[T any](
+	s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error),
+) (T, error) {
 	defer s.w.concurrent.begin(id)()
 	if s.runCtx.Err() == nil {
 		for _, stale := range s.w.staleRules() {
@@ -477,27 +488,44 @@ func (s *fakeWorker) Node(ctx context.Context) (gpu.NodeInfo, error) {
 }
 
 func (s *fakeWorker) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
-	return withDeadline(s, ctx, "read", id, 2*time.Second, func(ctx context.Context) (gpu.Snapshot, error) { return s.Driver.Snapshot(ctx, id) })
+	return withDeadline(
+		s, ctx, "read", id, 2*time.Second, func(ctx context.Context) (gpu.Snapshot, error) { return s.Driver.Snapshot(ctx, id) },
+	)
 }
 
 func (s *fakeWorker) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error) {
-	return withDeadline(s, ctx, "read profiles", id, 10*time.Second, func(ctx context.Context) (gpu.Profiles, error) { return s.Driver.Profiles(ctx, id) })
+	return withDeadline(
+		s, ctx, "read profiles", id, 10*time.Second,
+		func(ctx context.Context) (gpu.Profiles, error) { return s.Driver.Profiles(ctx, id) },
+	)
 }
 
 func (s *fakeWorker) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	return withDeadline(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) })
+	return withDeadline(
+		s, ctx, "read processes", id, 2*time.Second,
+		func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.Processes(ctx, id) },
+	)
 }
 
 func (s *fakeWorker) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
-	return withDeadline(s, ctx, "read processes", id, 2*time.Second, func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.InstanceProcesses(ctx, id, gi) })
+	return withDeadline(
+		s, ctx, "read processes", id, 2*time.Second,
+		func(ctx context.Context) ([]gpu.Process, error) { return s.Driver.InstanceProcesses(ctx, id, gi) },
+	)
 }
 
 func (s *fakeWorker) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
-	return withDeadline(s, ctx, "read the NVLinks", id, 10*time.Second, func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) })
+	return withDeadline(
+		s, ctx, "read the NVLinks", id, 10*time.Second,
+		func(ctx context.Context) (gpu.NVLinks, error) { return s.Driver.NVLinks(ctx, id) },
+	)
 }
 
 func (s *fakeWorker) MemoryLimit(ctx context.Context, id gpu.UUID, cgroup string) (gpu.MemoryLimit, error) {
-	return withDeadline(s, ctx, "read the memory limit", id, 2*time.Second, func(ctx context.Context) (gpu.MemoryLimit, error) { return s.Driver.MemoryLimit(ctx, id, cgroup) })
+	return withDeadline(
+		s, ctx, "read the memory limit", id, 2*time.Second,
+		func(ctx context.Context) (gpu.MemoryLimit, error) { return s.Driver.MemoryLimit(ctx, id, cgroup) },
+	)
 }
 
 func (s *fakeWorker) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup string, hard *uint64) error {
@@ -508,11 +536,17 @@ func (s *fakeWorker) SetMemoryLimit(ctx context.Context, id gpu.UUID, cgroup str
 }
 
 func (s *fakeWorker) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.ModeChange, error) {
-	return changing(s, ctx, "set MIG mode", id, time.Minute, func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) })
+	return changing(
+		s, ctx, "set MIG mode", id, time.Minute,
+		func(ctx context.Context) (gpu.ModeChange, error) { return s.Driver.SetMIGMode(ctx, id, on) },
+	)
 }
 
 func (s *fakeWorker) CreateInstance(ctx context.Context, id gpu.UUID, want gpu.NewInstance) (gpu.Instance, error) {
-	return changing(s, ctx, "create instance", id, 30*time.Second, func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) })
+	return changing(
+		s, ctx, "create instance", id, 30*time.Second,
+		func(ctx context.Context) (gpu.Instance, error) { return s.Driver.CreateInstance(ctx, id, want) },
+	)
 }
 
 func (s *fakeWorker) CompleteInstance(ctx context.Context, id gpu.UUID, gi uint32, compute []gpu.NewCompute) (gpu.Instance, error) {
@@ -536,7 +570,10 @@ func (s *fakeWorker) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.C
 }
 
 func (s *fakeWorker) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
-	return withDeadline(s, ctx, "read the health", id, 10*time.Second, func(ctx context.Context) (gpu.Health, error) { return s.Driver.Health(ctx, id) })
+	return withDeadline(
+		s, ctx, "read the health", id, 10*time.Second,
+		func(ctx context.Context) (gpu.Health, error) { return s.Driver.Health(ctx, id) },
+	)
 }
 
 func (s *fakeWorker) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
@@ -584,7 +621,13 @@ type slicesInMemory struct {
 }
 
 func (p *slicesInMemory) Info() cgroup.Info {
-	return cgroup.Info{Adapter: "memory", Slices: true, Driver: cgroup.DriverCgroupfs, Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
+	return cgroup.Info{
+		Adapter: "memory",
+		Slices:  true,
+		Driver:  cgroup.DriverCgroupfs,
+		Devices: true,
+		Limits:  []string{"cpu", "memory", "tasks"},
+	}
 }
 
 func (p *slicesInMemory) setDead(dead bool) {
@@ -606,7 +649,9 @@ func (p *slicesInMemory) SetSlice(_ context.Context, s cgroup.Slice) (bool, erro
 		return false, errors.New("the daemon was killed")
 	}
 	if s.Name.Grant == "" && p.allowedLimits != nil && !p.allowedLimits[limitsText(s.Limits)] {
-		p.w.violations = append(p.w.violations, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)))
+		p.w.violations = append(
+			p.w.violations, fmt.Sprintf("the slice of %s got limits that no spec has: %s", s.Name, limitsText(s.Limits)),
+		)
 	}
 	if old, ok := p.all[s.Name]; ok && stateOfSlice(old).Matches(s) {
 		return false, nil

@@ -56,7 +56,8 @@ func (c ComputeInstance) Again() NewCompute {
 
 // Is reports whether a compute instance is one that is requested.
 func (w NewCompute) Is(c ComputeInstance) bool {
-	return w.Slices == c.SliceCount() && (w.Placement == nil || c.Placement.Size == 0 || *w.Placement == c.Placement) && (w.UUID == "" || w.UUID == c.UUID)
+	return w.Slices == c.SliceCount() && (w.Placement == nil || c.Placement.Size == 0 || *w.Placement == c.Placement) &&
+		(w.UUID == "" || w.UUID == c.UUID)
 }
 
 // Exact reports whether a placement is requested, and not only a size.

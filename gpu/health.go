@@ -90,8 +90,8 @@ const (
 	RecoveryBusReset      = "bus-reset"       // a reset of its PCIe bus
 )
 
-// ResetCommands says how an administrator resets a GPU, whose name is as commands take it. The tool of the vendor refuses the reset while any
-// process has the GPU open, and the worker of gpushare has every GPU open.
+// ResetCommands says how an administrator resets a GPU, whose name is as commands take it. The tool of the vendor refuses the reset
+// while any process has the GPU open, and the worker of gpushare has every GPU open.
 func ResetCommands(name string) string {
 	return "'gpushare maintenance on --driver --wait 1h' ends the NVML worker, which has the GPU open, when no lease is left; then 'nvidia-smi --gpu-reset -i " + name +
 		"' and 'gpushare maintenance off'"

@@ -25,9 +25,21 @@ func TestErrorText(t *testing.T) {
 		err  gpu.Error
 		want string
 	}{
-		{"of a GPU", gpu.Error{Op: "create instance", GPU: "GPU-1", Code: 23, Err: gpu.ErrInsufficientResources}, "cannot create instance on GPU-1: insufficient resources (NVML code 23)"},
-		{"of the node", gpu.Error{Op: "open the driver", Code: 9, Err: gpu.ErrNotLoaded}, "cannot open the driver: the NVIDIA driver is not loaded (NVML code 9)"},
-		{"without a code", gpu.Error{Op: "read the memory", GPU: "GPU-1", Err: gpu.ErrTimeout}, "cannot read the memory on GPU-1: the driver did not answer in time"},
+		{
+			"of a GPU",
+			gpu.Error{Op: "create instance", GPU: "GPU-1", Code: 23, Err: gpu.ErrInsufficientResources},
+			"cannot create instance on GPU-1: insufficient resources (NVML code 23)",
+		},
+		{
+			"of the node",
+			gpu.Error{Op: "open the driver", Code: 9, Err: gpu.ErrNotLoaded},
+			"cannot open the driver: the NVIDIA driver is not loaded (NVML code 9)",
+		},
+		{
+			"without a code",
+			gpu.Error{Op: "read the memory", GPU: "GPU-1", Err: gpu.ErrTimeout},
+			"cannot read the memory on GPU-1: the driver did not answer in time",
+		},
 	}
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.want {

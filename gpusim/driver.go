@@ -98,7 +98,12 @@ func (d *Driver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	var info gpu.NodeInfo
 	ret := d.c.call(ctx, "DeviceGetCount", nil, func() Ret {
 		cfg := d.n.cfg
-		info = gpu.NodeInfo{DriverVersion: cfg.DriverVersion, LibraryVersion: cfg.nvmlVersion(), CUDAVersion: cfg.CUDAVersion, Library: "gpusim"}
+		info = gpu.NodeInfo{
+			DriverVersion:  cfg.DriverVersion,
+			LibraryVersion: cfg.nvmlVersion(),
+			CUDAVersion:    cfg.CUDAVersion,
+			Library:        "gpusim",
+		}
 		if cfg.Series == SeriesMissing {
 			info.Missing = []string{"nvmlDeviceGetSamples"}
 		}
@@ -173,14 +178,22 @@ func (g *device) migStateLocked() gpu.MIGState {
 		return gpu.MIGState{}
 	}
 	resetless := g.model.Resetless
-	return gpu.MIGState{Capable: true, Current: g.migCurrent, Pending: g.migPending, Resetless: &resetless, Missing: g.node.cfg.ComputeReports.missingMIG(g.node.cfg.DriverVersion)}
+	return gpu.MIGState{
+		Capable:   true,
+		Current:   g.migCurrent,
+		Pending:   g.migPending,
+		Resetless: &resetless,
+		Missing:   g.node.cfg.ComputeReports.missingMIG(g.node.cfg.DriverVersion),
+	}
 }
 
 // portLocked returns the instance as it is, in the words of the port.
 func (gi *instance) portLocked() gpu.Instance {
 	out := gpu.Instance{ID: gi.id, ProfileID: gi.profile.ID, Placement: gi.placement, Memory: gi.dev.memoryLocked(gi)}
 	for _, ci := range gi.sortedCompute() {
-		out.Compute = append(out.Compute, gpu.ComputeInstance{ID: ci.id, ProfileID: ci.profile.enum, Placement: ci.placement, UUID: ci.uuid})
+		out.Compute = append(
+			out.Compute, gpu.ComputeInstance{ID: ci.id, ProfileID: ci.profile.enum, Placement: ci.placement, UUID: ci.uuid},
+		)
 	}
 	return out
 }
@@ -260,7 +273,10 @@ func (d *Driver) Memory(ctx context.Context, id gpu.UUID) (m gpu.Memory, err err
 
 // Processes reads the processes of one GPU.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) (out []gpu.Process, err error) {
-	err = d.on(ctx, "read processes", id, step{"DeviceGetComputeRunningProcesses", func(g *device) Ret { out = g.allProcessesLocked(); return Success }})
+	err = d.on(
+		ctx, "read processes", id,
+		step{"DeviceGetComputeRunningProcesses", func(g *device) Ret { out = g.allProcessesLocked(); return Success }},
+	)
 	return out, err
 }
 

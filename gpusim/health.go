@@ -41,7 +41,13 @@ var throttleBits = map[string]uint64{
 
 // recoveryWords are the recovery actions by number.
 var recoveryWords = []string{
-	gpu.RecoveryNone, gpu.RecoveryReset, gpu.RecoveryReboot, gpu.RecoveryDrainP2P, gpu.RecoveryDrainAndReset, gpu.RecoveryIMEX, gpu.RecoveryBusReset,
+	gpu.RecoveryNone,
+	gpu.RecoveryReset,
+	gpu.RecoveryReboot,
+	gpu.RecoveryDrainP2P,
+	gpu.RecoveryDrainAndReset,
+	gpu.RecoveryIMEX,
+	gpu.RecoveryBusReset,
 }
 
 // recoveryBranch is the first driver branch with the recovery action, clockReasonsBranch the first with the newer name of the
@@ -221,7 +227,10 @@ func (d *Driver) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 
 // SetPowerLimit sets the power limit.
 func (d *Driver) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
-	return d.on(ctx, "set the power limit", id, step{"DeviceSetPowerManagementLimit", func(g *device) Ret { return g.setPowerLocked(milliwatts) }})
+	return d.on(
+		ctx, "set the power limit", id,
+		step{"DeviceSetPowerManagementLimit", func(g *device) Ret { return g.setPowerLocked(milliwatts) }},
+	)
 }
 
 // healthLocked is the true state, without a call.

@@ -237,7 +237,9 @@ func (n *Node) checkMemoryLimits() error {
 			return errors.New("memory is accounted by cgroup, but the node knows no cgroups")
 		}
 	default:
-		return fmt.Errorf("the memory accounting must be %s or %s, not %q", MemoryAccountingMisc, MemoryAccountingDmem, n.cfg.MemoryLimits.Accounting)
+		return fmt.Errorf(
+			"the memory accounting must be %s or %s, not %q", MemoryAccountingMisc, MemoryAccountingDmem, n.cfg.MemoryLimits.Accounting,
+		)
 	}
 	return nil
 }

@@ -184,7 +184,10 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	for i, g := range cfg.GPUs {
 		for _, want := range g.Layout {
 			if _, ret := n.devices[i].createWholeLocked(want); ret != Success {
-				return nil, fmt.Errorf("cannot create an instance of profile %d at %d on GPU %d: NVML code %d", want.ProfileID, want.Placement.Start, i, ret)
+				return nil, fmt.Errorf(
+					"cannot create an instance of profile %d at %d on GPU %d: NVML code %d", want.ProfileID, want.Placement.Start, i,
+					ret,
+				)
 			}
 		}
 	}

@@ -249,7 +249,10 @@ func TestInstanceRules(t *testing.T) {
 	}
 	at := func(profile, start, size uint32, compute ...gpu.NewCompute) func(*testing.T, *gpusim.Driver, gpu.UUID) error {
 		return func(t *testing.T, d *gpusim.Driver, id gpu.UUID) error {
-			_, err := d.CreateInstance(t.Context(), id, gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}, Compute: compute})
+			_, err := d.CreateInstance(
+				t.Context(), id,
+				gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}, Compute: compute},
+			)
 			return err
 		}
 	}
@@ -336,7 +339,9 @@ func TestAmpereModeChangeNeedsReset(t *testing.T) {
 	if err != nil || change.Current || !change.Pending || !errors.Is(change.Activation, gpu.ErrInUse) {
 		t.Fatalf("with a monitor: %+v, %v", change, err)
 	}
-	if _, err := d.CreateInstance(t.Context(), ids[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Size: 1}}); !errors.Is(err, gpu.ErrNotSupported) {
+	if _, err := d.CreateInstance(t.Context(), ids[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Size: 1}}); !errors.Is(
+		err, gpu.ErrNotSupported,
+	) {
 		t.Errorf("create while pending: %v", err)
 	}
 	if err := n.ResetGPU(string(ids[0]), os.Getpid()); err == nil {

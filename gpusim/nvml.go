@@ -256,7 +256,9 @@ func readers() map[string]func(q *call, t target) Ret {
 		"DeviceGetCudaComputeCapability": func(q *call, t target) Ret {
 			return q.out.put(map[string]uint64{Ampere: 8, Hopper: 9, Blackwell: 10}[t.g.model.Architecture], 0)
 		},
-		"DeviceGetPciInfo":                func(q *call, t target) Ret { return q.pci(t.g.cfg.PCI, t.g.model.PCIDevice, t.g.model.PCISubsystem) },
+		"DeviceGetPciInfo": func(q *call, t target) Ret {
+			return q.pci(t.g.cfg.PCI, t.g.model.PCIDevice, t.g.model.PCISubsystem)
+		},
 		"DeviceGetNvLinkState":            (*call).linkState,
 		"DeviceGetNvLinkRemoteDeviceType": (*call).linkKind,
 		"DeviceGetNvLinkRemotePciInfo":    (*call).linkPCI,

@@ -247,7 +247,9 @@ func TestPCIAddressesInAnyForm(t *testing.T) {
 			t.Errorf("%s: %d", id, r.Ret)
 		}
 	}
-	if r := l.c.Call(t.Context(), gpusim.Request{Func: "nvmlDeviceGetHandleByPciBusId_v2", Text: "0000:02:00.0"}); r.Ret != gpusim.NotFound {
+	if r := l.c.Call(
+		t.Context(), gpusim.Request{Func: "nvmlDeviceGetHandleByPciBusId_v2", Text: "0000:02:00.0"},
+	); r.Ret != gpusim.NotFound {
 		t.Errorf("no such address: %d", r.Ret)
 	}
 }

@@ -222,7 +222,9 @@ func (q *call) instances() (Ret, bool) {
 					device = t.g.handleLocked()
 				}
 			}
-			return out.put(uint64(device), uint64(t.gi.handle()), uint64(t.ci.id), uint64(t.ci.profile.enum), uint64(at.Start), uint64(at.Size))
+			return out.put(
+				uint64(device), uint64(t.gi.handle()), uint64(t.ci.id), uint64(t.ci.profile.enum), uint64(at.Start), uint64(at.Size),
+			)
 		}), true
 	}
 	return 0, false

@@ -36,10 +36,12 @@ func TestSeriesRunsDry(t *testing.T) {
 		if last := s.Samples[14]; last.Time != s.Newest || time.Since(time.UnixMicro(int64(last.Time))) < 900*time.Millisecond {
 			t.Errorf("the newest sample is %+v of %d", last, s.Newest)
 		}
-		if again, err := d.UtilizationSeries(t.Context(), ids[0], s.Newest); err != nil || len(again.Samples) != 0 || again.Newest != s.Newest {
+		if again, err := d.UtilizationSeries(t.Context(), ids[0], s.Newest); err != nil || len(again.Samples) != 0 ||
+			again.Newest != s.Newest {
 			t.Errorf("idle since: %+v, %v", again, err)
 		}
-		if some, err := d.UtilizationSeries(t.Context(), ids[0], s.Samples[12].Time); err != nil || !slices.Equal(some.Samples, s.Samples[13:]) {
+		if some, err := d.UtilizationSeries(t.Context(), ids[0], s.Samples[12].Time); err != nil ||
+			!slices.Equal(some.Samples, s.Samples[13:]) {
 			t.Errorf("newer than the last but two: %+v, %v", some, err)
 		}
 	})

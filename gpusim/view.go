@@ -46,7 +46,15 @@ func (n *Node) View(window time.Duration) View {
 	if state == DriverReady && n.mismatchLocked() {
 		state = DriverMismatch
 	}
-	v := View{State: state, DriverVersion: n.cfg.DriverVersion, BootID: n.bootID, Boots: n.bootN, Loads: int(n.load), Modules: n.modulesLocked(), NodesByHelper: n.cfg.NodesByHelper}
+	v := View{
+		State:         state,
+		DriverVersion: n.cfg.DriverVersion,
+		BootID:        n.bootID,
+		Boots:         n.bootN,
+		Loads:         int(n.load),
+		Modules:       n.modulesLocked(),
+		NodesByHelper: n.cfg.NodesByHelper,
+	}
 	for i := range n.cfg.Switches {
 		v.Switches = append(v.Switches, switchAddress(i))
 	}

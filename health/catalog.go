@@ -64,7 +64,10 @@ func init() {
 	add(Program, "work of a program did not end in time", 8)
 	add(Program, "a program used an engine of the GPU wrongly", 69)
 	add(Program, "a copy of a program failed", 39, 40, 41, 70, 71, 72, 75, 76, 77, 85, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135)
-	add(Program, "video or image work of a program failed", 60, 68, 82, 83, 84, 86, 88, 89, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 139)
+	add(
+		Program, "video or image work of a program failed", 60, 68, 82, 83, 84, 86, 88, 89, 96, 97, 98, 99, 100, 101, 102, 103, 104,
+		105, 139,
+	)
 	// messages: a fault of software, after which the program ends and the GPU is in order. catalog: ignore.
 	add(Program, "a program ended because of a fault of its own on the GPU", 43)
 	// catalog and remapping: restart the application; the reset that replaces the row can wait.

@@ -50,12 +50,20 @@ func hot(h *gpu.Health, p Policy, was []Finding) (Finding, bool) {
 	if has(was, rule) {
 		least -= ClearsBelow - 1
 	}
-	return Finding{Rule: rule, Text: fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn), Hint: "check its fans and the air around it"}, *h.Temperature >= least
+	return Finding{
+		Rule: rule,
+		Text: fmt.Sprintf("its temperature is %d °C, and "+from, *h.Temperature, *warn),
+		Hint: "check its fans and the air around it",
+	}, *h.Temperature >= least
 }
 
 // unpaused reports that the spec pauses leases on a hot GPU, and that it cannot be known when it is hot.
 func unpaused(h *gpu.Health, p Policy) (Finding, bool) {
-	f := Finding{Rule: "pause-low", Text: "no lease on it is paused when it is hot (temperature.do: pause-low): its driver reports no temperature", Hint: "write do: tell for it"}
+	f := Finding{
+		Rule: "pause-low",
+		Text: "no lease on it is paused when it is hot (temperature.do: pause-low): its driver reports no temperature",
+		Hint: "write do: tell for it",
+	}
 	if h.Temperature != nil {
 		f.Text, f.Hint = f.Text+" from which its clocks are lowered", "write the temperature as health.temperature.warn"
 	}

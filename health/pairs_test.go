@@ -61,7 +61,10 @@ func TestPairs(t *testing.T) {
 				}
 			}
 			if counted != c.counted || named != c.named || inGI != c.inGI {
-				t.Errorf("%d errors, %d with the process, %d with the instance; want %d, %d, %d: %+v", counted, named, inGI, c.counted, c.named, c.inGI, out)
+				t.Errorf(
+					"%d errors, %d with the process, %d with the instance; want %d, %d, %d: %+v", counted, named, inGI, c.counted,
+					c.named, c.inGI, out,
+				)
 			}
 		})
 	}

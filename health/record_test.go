@@ -113,7 +113,23 @@ func TestRecord(t *testing.T) {
 
 // Every state has a way out, from everything that may have happened before.
 func TestEveryStateHasAnExit(t *testing.T) {
-	all := []happening{xid(31), xid(79), xid(95), xid(64), seen(answers), seen(lost), seen(hangs), read(good, answers), read(unknown, answers), read(requesting, answers), read(pending, answers), read(failed, answers), read(good, lost), boots, retries}
+	all := []happening{
+		xid(31),
+		xid(79),
+		xid(95),
+		xid(64),
+		seen(answers),
+		seen(lost),
+		seen(hangs),
+		read(good, answers),
+		read(unknown, answers),
+		read(requesting, answers),
+		read(pending, answers),
+		read(failed, answers),
+		read(good, lost),
+		boots,
+		retries,
+	}
 	var walk func(r Record, depth int)
 	checked := map[Record]bool{}
 	walk = func(r Record, depth int) {

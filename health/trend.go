@@ -41,7 +41,8 @@ func (y *History) Add(h *gpu.Health, at time.Time) (began bool) {
 	now := &y.Hours[len(y.Hours)-1]
 	now.Readings++
 	for _, reason := range h.Throttle {
-		if reason == gpu.ThrottleThermal || reason == gpu.ThrottleHardware || reason == gpu.ThrottleHardwareThermal || reason == gpu.ThrottlePowerBrake {
+		if reason == gpu.ThrottleThermal || reason == gpu.ThrottleHardware || reason == gpu.ThrottleHardwareThermal ||
+			reason == gpu.ThrottlePowerBrake {
 			now.Slowed++
 			break
 		}
@@ -89,23 +90,60 @@ func (y *History) Trends(h *gpu.Health, now time.Time) (out []Finding) {
 		n, was := sum(day, count), sum(before, count)
 		perHour, wasPerHour := float64(n)/float64(max(1, len(day))), float64(was)/float64(max(1, len(before)))
 		if len(before) >= leastBefore && n >= fewErrors && perHour >= rises*wasPerHour {
-			out = append(out, Finding{Rule: rule, Text: fmt.Sprintf("%s in the last day: %d, %.1f an hour; before that %.1f an hour in %d hours", what, n, perHour, wasPerHour, len(before)), Hint: hint})
+			out = append(out, Finding{
+				Rule: rule,
+				Text: fmt.Sprintf(
+					"%s in the last day: %d, %.1f an hour; before that %.1f an hour in %d hours", what, n, perHour, wasPerHour,
+					len(before),
+				),
+				Hint: hint,
+			})
 		}
 	}
 	if n := sum(day, func(r *Hour) uint64 { return r.Uncorrected }); n > 0 {
-		out = append(out, Finding{Rule: "uncorrected-errors", Text: fmt.Sprintf("errors of its memory that were not corrected in the last day: %d", n), Hint: "'nvidia-smi -q -d ECC,ROW_REMAPPER' shows more; plan to exchange the board if they go on after a reset"})
+		out = append(out, Finding{
+			Rule: "uncorrected-errors",
+			Text: fmt.Sprintf("errors of its memory that were not corrected in the last day: %d", n),
+			Hint: "'nvidia-smi -q -d ECC,ROW_REMAPPER' shows more; plan to exchange the board if they go on after a reset",
+		})
 	}
-	rate("corrected-errors", "errors of its memory that were corrected", "plan to check the board", func(r *Hour) uint64 { return r.Corrected })
-	rate("pcie-replays", "repeated transfers over PCIe", "check that the board sits well in its slot", func(r *Hour) uint64 { return r.PCIeReplays })
-	rate("nvlink-errors", "CRC errors of its NVLinks", "check its links with 'nvidia-smi nvlink -e'", func(r *Hour) uint64 { return r.NVLinkCRC })
+	rate(
+		"corrected-errors", "errors of its memory that were corrected", "plan to check the board",
+		func(r *Hour) uint64 { return r.Corrected },
+	)
+	rate(
+		"pcie-replays", "repeated transfers over PCIe", "check that the board sits well in its slot",
+		func(r *Hour) uint64 { return r.PCIeReplays },
+	)
+	rate(
+		"nvlink-errors", "CRC errors of its NVLinks", "check its links with 'nvidia-smi nvlink -e'",
+		func(r *Hour) uint64 { return r.NVLinkCRC },
+	)
 	if slowed, was := part(day), part(before); slowed >= leastSlowed && len(before) >= leastBefore && slowed >= 3*was {
-		out = append(out, Finding{Rule: "slowed", Text: fmt.Sprintf("heat or the hardware lowered its clocks in %.1f %% of the readings of the last day, and in %.1f %% before", 100*slowed, 100*was), Hint: "check its fans, the air around it and its power"})
+		out = append(out, Finding{
+			Rule: "slowed",
+			Text: fmt.Sprintf(
+				"heat or the hardware lowered its clocks in %.1f %% of the readings of the last day, and in %.1f %% before", 100*slowed,
+				100*was,
+			),
+			Hint: "check its fans, the air around it and its power",
+		})
 	}
 	if top, was := hottest(day), hottest(before); len(before) >= leastBefore && was > 0 && top >= was+hotterBy {
-		out = append(out, Finding{Rule: "hotter", Text: fmt.Sprintf("its highest temperature of the last day is %d °C, and was %d °C in the %d hours before", top, was, len(before)), Hint: "check its fans and the air around it"})
+		out = append(out, Finding{
+			Rule: "hotter",
+			Text: fmt.Sprintf(
+				"its highest temperature of the last day is %d °C, and was %d °C in the %d hours before", top, was, len(before),
+			),
+			Hint: "check its fans and the air around it",
+		})
 	}
 	if h.Rows != nil && h.Rows.Banks != nil && h.Rows.Banks.Low+h.Rows.Banks.None > 0 {
-		out = append(out, Finding{Rule: "rows-left", Text: fmt.Sprintf("banks of its memory with few spare rows: %d, with none: %d", h.Rows.Banks.Low, h.Rows.Banks.None), Hint: "plan to exchange the board"})
+		out = append(out, Finding{
+			Rule: "rows-left",
+			Text: fmt.Sprintf("banks of its memory with few spare rows: %d, with none: %d", h.Rows.Banks.Low, h.Rows.Banks.None),
+			Hint: "plan to exchange the board",
+		})
 	}
 	return out
 }

@@ -18,8 +18,14 @@ type sensors struct {
 
 func (s sensors) reading() *gpu.Health {
 	return &gpu.Health{
-		ECC: &gpu.ECCErrors{Corrected: s.corrected, Uncorrected: s.uncorrected}, PCIeReplays: &s.replays, NVLinkErrors: &gpu.NVLinkErrors{CRC: s.crc},
-		Temperature: &s.temperature, Throttle: s.throttle,
+		ECC: &gpu.ECCErrors{
+			Corrected:   s.corrected,
+			Uncorrected: s.uncorrected,
+		},
+		PCIeReplays:  &s.replays,
+		NVLinkErrors: &gpu.NVLinkErrors{CRC: s.crc},
+		Temperature:  &s.temperature,
+		Throttle:     s.throttle,
 	}
 }
 
@@ -79,7 +85,8 @@ func TestTrends(t *testing.T) {
 
 func TestSpareRowsThatAreLeft(t *testing.T) {
 	h := &gpu.Health{Rows: &gpu.RemappedRows{Banks: &gpu.RowBanks{Max: 600, Low: 2, None: 1}}}
-	if found := new(History).Trends(h, noon); len(found) != 1 || found[0].Rule != "rows-left" || !strings.Contains(found[0].Text, "few spare rows: 2, with none: 1") {
+	if found := new(History).Trends(h, noon); len(found) != 1 || found[0].Rule != "rows-left" ||
+		!strings.Contains(found[0].Text, "few spare rows: 2, with none: 1") {
 		t.Errorf("it found %+v", found)
 	}
 }
@@ -93,7 +100,8 @@ func TestHistoryIsBounded(t *testing.T) {
 			began++
 		}
 	}
-	if len(y.Hours) != keptHours || began != 365*24 || !slices.IsSortedFunc(y.Hours, func(a, b Hour) int { return a.Start.Compare(b.Start) }) {
+	if len(y.Hours) != keptHours || began != 365*24 ||
+		!slices.IsSortedFunc(y.Hours, func(a, b Hour) int { return a.Start.Compare(b.Start) }) {
 		t.Errorf("%d hours are kept, %d began", len(y.Hours), began)
 	}
 }

@@ -111,7 +111,9 @@ func TestCDI(t *testing.T) {
 	if d := cmp.Diff([]string{"CUDA_VISIBLE_DEVICES=MIG-1", "GPUSHARE_TENANT=vision-1", "NVIDIA_VISIBLE_DEVICES=void"}, e.Env); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff(&specs.DeviceNode{Path: "/dev/nvidia-caps/nvidia-cap12", Type: "c", Major: 511, Minor: 12, Permissions: "r"}, e.DeviceNodes[1]); d != "" {
+	if d := cmp.Diff(
+		&specs.DeviceNode{Path: "/dev/nvidia-caps/nvidia-cap12", Type: "c", Major: 511, Minor: 12, Permissions: "r"}, e.DeviceNodes[1],
+	); d != "" {
 		t.Error(d)
 	}
 	var mounts []string
@@ -132,7 +134,8 @@ func TestCDI(t *testing.T) {
 	if n := elsewhere.Devices[0].ContainerEdits.DeviceNodes[0]; n.HostPath != "/srv/node/dev/nvidiactl" || n.Path != "/dev/nvidiactl" {
 		t.Errorf("node of a host root: %+v", n)
 	}
-	if m := elsewhere.Devices[0].ContainerEdits.Mounts[1]; m.HostPath != "/srv/node/usr/lib64/libcuda.so.580.95.05" || m.ContainerPath != "/usr/lib64/libcuda.so.1" {
+	if m := elsewhere.Devices[0].ContainerEdits.Mounts[1]; m.HostPath != "/srv/node/usr/lib64/libcuda.so.580.95.05" ||
+		m.ContainerPath != "/usr/lib64/libcuda.so.1" {
 		t.Errorf("mount of a host root: %+v", m)
 	}
 }

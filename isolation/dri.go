@@ -75,7 +75,13 @@ func driRules(h *Hardware, targets []Target) (rules []cgroup.DeviceRule, missing
 			}
 		}
 		if len(rules) == was {
-			missing = append(missing, fmt.Sprintf("devices of class dri: none found for GPU %d: the module nvidia-drm is not loaded, or without modeset=1", d.Identity.Index))
+			missing = append(
+				missing,
+				fmt.Sprintf(
+					"devices of class dri: none found for GPU %d: the module nvidia-drm is not loaded, or without modeset=1",
+					d.Identity.Index,
+				),
+			)
 		}
 	}
 	return rules, missing

@@ -37,7 +37,9 @@ func graphicsHost(t *testing.T) *Hardware {
 	}
 	h := &Hardware{Host: host}
 	for i, pci := range []string{"0000:07:00.0", "0000:0f:00.0", "0000:47:00.0"} {
-		h.GPUs = append(h.GPUs, gpu.Snapshot{Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Index: i, Minor: i, PCI: pci}})
+		h.GPUs = append(
+			h.GPUs, gpu.Snapshot{Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Index: i, Minor: i, PCI: pci}},
+		)
 	}
 	return h
 }
@@ -69,14 +71,18 @@ func TestClassDRI(t *testing.T) {
 				got = append(got, r.Name)
 			}
 		}
-		if strings.Join(got, " ") != tt.want || tt.missing != "" && !strings.Contains(fmt.Sprint(missing), tt.missing) || tt.missing == "" && strings.Contains(fmt.Sprint(missing), "dri") {
+		if strings.Join(got, " ") != tt.want || tt.missing != "" && !strings.Contains(fmt.Sprint(missing), tt.missing) ||
+			tt.missing == "" && strings.Contains(fmt.Sprint(missing), "dri") {
 			t.Errorf("%s: %v, missing %v", tt.name, got, missing)
 		}
 	}
-	if _, missing := driRules(h, []Target{{GPU: "GPU-0", Instance: &gpu.Placement{}}}); len(missing) != 1 || !strings.Contains(missing[0], "without graphics") {
+	if _, missing := driRules(h, []Target{{GPU: "GPU-0", Instance: &gpu.Placement{}}}); len(missing) != 1 ||
+		!strings.Contains(missing[0], "without graphics") {
 		t.Errorf("of an instance: %v", missing)
 	}
-	slices, missing := Desired(h, []Tenant{{Name: "t", Classes: []string{ClassDRI}, Grants: []Grant{{Name: "g", Targets: []Target{{GPU: "GPU-1"}}}}}})
+	slices, missing := Desired(
+		h, []Tenant{{Name: "t", Classes: []string{ClassDRI}, Grants: []Grant{{Name: "g", Targets: []Target{{GPU: "GPU-1"}}}}}},
+	)
 	for _, s := range slices {
 		var dri []cgroup.DeviceRule
 		for _, r := range s.Devices {
@@ -84,7 +90,9 @@ func TestClassDRI(t *testing.T) {
 				dri = append(dri, r)
 			}
 		}
-		if d := cmp.Diff([]cgroup.DeviceRule{{Type: 'c', Major: 226, Minor: 128, Access: "rwm", Name: "/dev/dri/renderD128"}}, dri); d != "" {
+		if d := cmp.Diff(
+			[]cgroup.DeviceRule{{Type: 'c', Major: 226, Minor: 128, Access: "rwm", Name: "/dev/dri/renderD128"}}, dri,
+		); d != "" {
 			t.Errorf("slice %s, missing %v: %s", s.Name, missing, d)
 		}
 	}

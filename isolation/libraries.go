@@ -25,8 +25,12 @@ func driverFiles() []string {
 // libraryDirs are the directories of 64-bit libraries in distributions and in the driver's own installer.
 func libraryDirs() []string {
 	return []string{
-		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
-		"usr/lib64", "usr/lib",
+		"usr/lib/x86_64-linux-gnu",
+		"usr/lib/aarch64-linux-gnu",
+		"usr/lib/x86_64-linux-gnu/nvidia/current",
+		"usr/lib/aarch64-linux-gnu/nvidia/current",
+		"usr/lib64",
+		"usr/lib",
 	}
 }
 

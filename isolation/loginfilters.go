@@ -39,10 +39,12 @@ type InPlaceLease struct {
 }
 
 // LoginFilters returns the desired login filters: on the closed cgroups, which are those of logins and of units that run
-// commands of users, and on those of adopted units. They close the managed GPUs to users without a lease on them. A managed GPU that is missing now may return with
-// any minor: then all minors are closed except those of observed GPUs that are not managed. missing names the leases
-// that get nothing.
-func LoginFilters(h *Hardware, managed []gpu.UUID, closedCgroups []string, inPlace []InPlaceLease) (states []device.LoginFilterState, missing []string) {
+// commands of users, and on those of adopted units. They close the managed GPUs to users without a lease on them. A managed GPU that is
+// missing now may return with any minor: then all minors are closed except those of observed GPUs that are not managed. missing names
+// the leases that get nothing.
+func LoginFilters(
+	h *Hardware, managed []gpu.UUID, closedCgroups []string, inPlace []InPlaceLease,
+) (states []device.LoginFilterState, missing []string) {
 	closed := managedRanges(h, managed)
 	at := func(cg string) *device.LoginFilter {
 		i := slices.IndexFunc(states, func(s device.LoginFilterState) bool { return s.Cgroup == cg })

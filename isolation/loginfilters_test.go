@@ -107,7 +107,9 @@ func drawFilter(t *rapid.T, name string) device.LoginFilter {
 	var g device.LoginFilter
 	for range rapid.IntRange(0, 3).Draw(t, name+" ranges") {
 		first := rapid.Uint32Range(0, 6).Draw(t, "first")
-		g.Closed = append(g.Closed, device.Range{Type: 'c', Major: gpuMajor, First: first, Last: first + rapid.Uint32Range(0, 3).Draw(t, "more")})
+		g.Closed = append(
+			g.Closed, device.Range{Type: 'c', Major: gpuMajor, First: first, Last: first + rapid.Uint32Range(0, 3).Draw(t, "more")},
+		)
 	}
 	for range rapid.IntRange(0, 4).Draw(t, name+" exceptions") {
 		g.Except = append(g.Except, device.Exception{

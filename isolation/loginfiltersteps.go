@@ -29,9 +29,13 @@ func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string
 		target := filterTarget(want.Cgroup, logins)
 		if i < 0 {
 			revoke = append(revoke, step.Step{
-				Kind: KindLoginFilter, Phase: step.RevokeAccess, Disruption: step.None,
-				Args: step.Must(LoginFilterArgs{want.Cgroup, &want.Filter}), Undo: step.Must(LoginFilterArgs{Cgroup: want.Cgroup}),
-				Text: fmt.Sprintf("close %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)), Reason: "it has no login filter yet; open files remain open",
+				Kind:       KindLoginFilter,
+				Phase:      step.RevokeAccess,
+				Disruption: step.None,
+				Args:       step.Must(LoginFilterArgs{want.Cgroup, &want.Filter}),
+				Undo:       step.Must(LoginFilterArgs{Cgroup: want.Cgroup}),
+				Text:       fmt.Sprintf("close %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)),
+				Reason:     "it has no login filter yet; open files remain open",
 			})
 			continue
 		}
@@ -39,16 +43,24 @@ func PlanLoginFilters(desired, observed []device.LoginFilterState, logins string
 		restricted := restrictFilter(is, want.Filter)
 		if !restricted.Equal(is) {
 			revoke = append(revoke, step.Step{
-				Kind: KindLoginFilter, Phase: step.RevokeAccess, Disruption: step.None,
-				Args: step.Must(LoginFilterArgs{want.Cgroup, &restricted}), Undo: step.Must(LoginFilterArgs{want.Cgroup, &is}),
-				Text: fmt.Sprintf("close %s to %s%s", gpuText(restricted), target, exceptionText(restricted)), Reason: "it allows more than it should",
+				Kind:       KindLoginFilter,
+				Phase:      step.RevokeAccess,
+				Disruption: step.None,
+				Args:       step.Must(LoginFilterArgs{want.Cgroup, &restricted}),
+				Undo:       step.Must(LoginFilterArgs{want.Cgroup, &is}),
+				Text:       fmt.Sprintf("close %s to %s%s", gpuText(restricted), target, exceptionText(restricted)),
+				Reason:     "it allows more than it should",
 			})
 		}
 		if !restricted.Equal(want.Filter) {
 			grant = append(grant, step.Step{
-				Kind: KindLoginFilter, Phase: step.GrantAccess, Disruption: step.None,
-				Args: step.Must(LoginFilterArgs{want.Cgroup, &want.Filter}), Undo: step.Must(LoginFilterArgs{want.Cgroup, &restricted}),
-				Text: fmt.Sprintf("close only %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)), Reason: "it denies more than it should",
+				Kind:       KindLoginFilter,
+				Phase:      step.GrantAccess,
+				Disruption: step.None,
+				Args:       step.Must(LoginFilterArgs{want.Cgroup, &want.Filter}),
+				Undo:       step.Must(LoginFilterArgs{want.Cgroup, &restricted}),
+				Text:       fmt.Sprintf("close only %s to %s%s", gpuText(want.Filter), target, exceptionText(want.Filter)),
+				Reason:     "it denies more than it should",
 			})
 		}
 	}
@@ -83,7 +95,9 @@ func restrictFilter(is, want device.LoginFilter) device.LoginFilter {
 	}
 	for _, e := range is.Except {
 		// want opens the device to all users, so the users with an exception keep access.
-		willBeClosed := slices.ContainsFunc(want.Closed, func(r device.Range) bool { return r.Has(e.Rule.Type, e.Rule.Major, e.Rule.Minor) })
+		willBeClosed := slices.ContainsFunc(
+			want.Closed, func(r device.Range) bool { return r.Has(e.Rule.Type, e.Rule.Major, e.Rule.Minor) },
+		)
 		if !willBeClosed {
 			restricted.Except = append(restricted.Except, e)
 		}
@@ -128,7 +142,9 @@ func (h *LoginFilterHandler) Do(ctx context.Context, s step.Step) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.Host.ChangeFilter(ctx, to.Cgroup, func(current *device.LoginFilter) *device.LoginFilter { return reapply(from.Filter, to.Filter, current) })
+	_, err = h.Host.ChangeFilter(
+		ctx, to.Cgroup, func(current *device.LoginFilter) *device.LoginFilter { return reapply(from.Filter, to.Filter, current) },
+	)
 	return err
 }
 

@@ -59,7 +59,12 @@ func MissingNodes(h *Host, root string, rules []cgroup.DeviceRule) []MissingNode
 		}
 	}
 	if _, loaded := h.Majors[uvmDriver]; opensGPU && !loaded {
-		m := MissingNode{Name: "/dev/nvidia-uvm", Reason: "the module nvidia-uvm is not loaded, and CUDA needs it", Helper: []string{"-u", "-c", "0"}, Unloaded: true}
+		m := MissingNode{
+			Name:     "/dev/nvidia-uvm",
+			Reason:   "the module nvidia-uvm is not loaded, and CUDA needs it",
+			Helper:   []string{"-u", "-c", "0"},
+			Unloaded: true,
+		}
 		if root == "/" {
 			m.Commands = [][]string{{"modprobe", uvmDriver}} // Its node is missing next.
 		}
@@ -104,7 +109,9 @@ func nodeFault(root string, r cgroup.DeviceRule) string {
 	case st.Mode&unix.S_IFMT != unix.S_IFCHR:
 		return "it is no device"
 	case unix.Major(st.Rdev) != r.Major || unix.Minor(st.Rdev) != r.Minor:
-		return fmt.Sprintf("it is the device %d:%d, and the driver has %d:%d now", unix.Major(st.Rdev), unix.Minor(st.Rdev), r.Major, r.Minor)
+		return fmt.Sprintf(
+			"it is the device %d:%d, and the driver has %d:%d now", unix.Major(st.Rdev), unix.Minor(st.Rdev), r.Major, r.Minor,
+		)
 	}
 	return ""
 }

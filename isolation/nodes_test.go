@@ -135,7 +135,8 @@ func TestModesOfMissingNodes(t *testing.T) {
 			if tt.commands == 0 {
 				return
 			}
-			if text := m.Command(); m.Manual != strings.Contains(text, "rm -f "+path+" && mknod -m "+tt.mode) || m.Manual == strings.Contains(text, "nvidia-modprobe") {
+			if text := m.Command(); m.Manual != strings.Contains(text, "rm -f "+path+" && mknod -m "+tt.mode) ||
+				m.Manual == strings.Contains(text, "nvidia-modprobe") {
 				t.Errorf("people make it with %s", text)
 			}
 			at := slices.IndexFunc(m.Commands, func(argv []string) bool { return argv[0] == "mknod" })

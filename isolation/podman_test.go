@@ -18,10 +18,15 @@ func TestPodmanOptions(t *testing.T) {
 	}
 	whole := []string{
 		"--cgroups=disabled",
-		"--device=/dev/nvidiactl:/dev/nvidiactl:rw", "--device=/dev/nvidia-caps/nvidia-cap12:/dev/nvidia-caps/nvidia-cap12:r",
-		"--volume=/usr/lib64/libcuda.so.580.95.05:/usr/lib64/libcuda.so.580.95.05:ro", "--volume=/usr/lib64/libcuda.so.580.95.05:/usr/lib64/libcuda.so.1:ro",
-		"--volume=/usr/lib64/libcuda.so.580.95.05:/usr/local/nvidia/lib64/libcuda.so.1:ro", "--volume=/usr/bin/nvidia-smi:/usr/bin/nvidia-smi:ro",
-		"--env=CUDA_VISIBLE_DEVICES=MIG-1", "--env=GPUSHARE_TENANT=vision-1", "--env=NVIDIA_VISIBLE_DEVICES=void",
+		"--device=/dev/nvidiactl:/dev/nvidiactl:rw",
+		"--device=/dev/nvidia-caps/nvidia-cap12:/dev/nvidia-caps/nvidia-cap12:r",
+		"--volume=/usr/lib64/libcuda.so.580.95.05:/usr/lib64/libcuda.so.580.95.05:ro",
+		"--volume=/usr/lib64/libcuda.so.580.95.05:/usr/lib64/libcuda.so.1:ro",
+		"--volume=/usr/lib64/libcuda.so.580.95.05:/usr/local/nvidia/lib64/libcuda.so.1:ro",
+		"--volume=/usr/bin/nvidia-smi:/usr/bin/nvidia-smi:ro",
+		"--env=CUDA_VISIBLE_DEVICES=MIG-1",
+		"--env=GPUSHARE_TENANT=vision-1",
+		"--env=NVIDIA_VISIBLE_DEVICES=void",
 	}
 	elsewhere := slices.Clone(whole)
 	for i, o := range elsewhere {

@@ -55,7 +55,11 @@ func machine(t testing.TB) *Hardware {
 			s.MIG = gpu.MIGState{Capable: true, Current: true, Pending: true}
 			s.Instances = []gpu.Instance{
 				{ID: 2, Placement: gpu.Placement{Start: 0, Size: 4}, Compute: []gpu.ComputeInstance{{ID: 0}}},
-				{ID: 5, Placement: gpu.Placement{Start: 4, Size: 2}, Compute: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-5-0"}, {ID: 1, UUID: "MIG-5-1"}}},
+				{
+					ID:        5,
+					Placement: gpu.Placement{Start: 4, Size: 2},
+					Compute:   []gpu.ComputeInstance{{ID: 0, UUID: "MIG-5-0"}, {ID: 1, UUID: "MIG-5-1"}},
+				},
 				{ID: 9, Placement: gpu.Placement{Start: 6, Size: 1}},
 			}
 		}
@@ -97,10 +101,15 @@ func TestRules(t *testing.T) {
 		{name: "an instance with two compute instances", targets: []Target{slot(1, 4, 2)}, // 3 + 135·2 + 9·5 = 318
 			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap319:r nvidia-cap320:r nvidia-uvm:rw"},
 		{
-			name: "one of the two compute instances", targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-5-1"}},
-			want: "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap320:r nvidia-uvm:rw",
+			name:    "one of the two compute instances",
+			targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-5-1"}},
+			want:    "nvidia2:rw nvidiactl:rw nvidia-cap318:r nvidia-cap320:r nvidia-uvm:rw",
 		},
-		{name: "a compute instance that was removed", targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-gone"}}, err: "its compute instance MIG-gone was not found"},
+		{
+			name:    "a compute instance that was removed",
+			targets: []Target{{GPU: "GPU-1", Instance: &gpu.Placement{Start: 4, Size: 2}, Compute: "MIG-gone"}},
+			err:     "its compute instance MIG-gone was not found",
+		},
 		{name: "a class", classes: []string{"fuse"}, want: "fuse:rw"},
 		{name: "a class without devices", classes: []string{"rdma"}, missing: "devices of class rdma: none found"},
 		{
@@ -111,10 +120,30 @@ func TestRules(t *testing.T) {
 		{name: "an unknown GPU", targets: []Target{whole(9)}, err: "cannot allow GPU GPU-9: not found"},
 		{name: "a missing instance", targets: []Target{slot(0, 0, 2)}, err: "the instance at 0 of GPU GPU-0: not found"},
 		{name: "an instance without a compute instance", targets: []Target{slot(0, 6, 1)}, err: "it has no compute instance"},
-		{name: "a driver without capability devices", targets: []Target{slot(0, 0, 4)}, change: func(h *Hardware) { delete(h.Host.Majors, "nvidia-caps") }, err: "no capability devices"},
-		{name: "a driver that does not report the minors", targets: []Target{slot(0, 0, 4)}, change: func(h *Hardware) { h.Host.Caps = nil }, err: "does not report the minors"},
-		{name: "a driver that does not report the minor of one compute instance", targets: []Target{slot(1, 4, 2)}, change: func(h *Hardware) { delete(h.Host.Caps, "gpu2/gi5/ci1/access") }, err: "does not report the minors"},
-		{name: "a GPU without a node", targets: []Target{whole(3)}, change: func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 }, err: "its device node is unknown"},
+		{
+			name:    "a driver without capability devices",
+			targets: []Target{slot(0, 0, 4)},
+			change:  func(h *Hardware) { delete(h.Host.Majors, "nvidia-caps") },
+			err:     "no capability devices",
+		},
+		{
+			name:    "a driver that does not report the minors",
+			targets: []Target{slot(0, 0, 4)},
+			change:  func(h *Hardware) { h.Host.Caps = nil },
+			err:     "does not report the minors",
+		},
+		{
+			name:    "a driver that does not report the minor of one compute instance",
+			targets: []Target{slot(1, 4, 2)},
+			change:  func(h *Hardware) { delete(h.Host.Caps, "gpu2/gi5/ci1/access") },
+			err:     "does not report the minors",
+		},
+		{
+			name:    "a GPU without a node",
+			targets: []Target{whole(3)},
+			change:  func(h *Hardware) { h.GPUs[3].Identity.Minor = -1 },
+			err:     "its device node is unknown",
+		},
 		{name: "one valid and one invalid target", targets: []Target{whole(3), whole(9)}, err: "GPU-9"},
 	}
 	for _, tt := range tests {
@@ -151,7 +180,10 @@ func TestRulesKeepInstancesApart(t *testing.T) {
 		var all []Target
 		minors := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7}).Draw(r, "minors")
 		for i := range rapid.IntRange(1, 4).Draw(r, "gpus") {
-			s := gpu.Snapshot{Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Minor: minors[i]}, MIG: gpu.MIGState{Current: true}}
+			s := gpu.Snapshot{
+				Identity: gpu.Identity{UUID: gpu.UUID(fmt.Sprint("GPU-", i)), Minor: minors[i]},
+				MIG:      gpu.MIGState{Current: true},
+			}
 			ids := rapid.SliceOfNDistinct(rapid.Uint32Range(0, 14), 1, 7, rapid.ID[uint32]).Draw(r, "ids")
 			for j, id := range ids {
 				in := gpu.Instance{ID: id, Placement: gpu.Placement{Start: uint32(j), Size: 1}}
@@ -244,7 +276,10 @@ func TestReadHost(t *testing.T) {
 	if h, err := ReadHost(root); err != nil || h.Caps != nil || len(h.Majors) != 0 {
 		t.Errorf("an empty host: %+v, %v", h, err)
 	}
-	write("proc/devices", "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n236 nvidia-caps\n510 nvidia-uvm\n\nBlock devices:\n259 nvidia-uvm\n  8 sd\n")
+	write(
+		"proc/devices",
+		"Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n236 nvidia-caps\n510 nvidia-uvm\n\nBlock devices:\n259 nvidia-uvm\n  8 sd\n",
+	)
 	write("proc/driver/nvidia-caps/mig-minors", "config 1\nmonitor 2\ngpu0/gi0/access 3\n")
 	write("sys/devices/system/node/node0/cpulist", "0-3,8-11\n")
 	write("sys/devices/system/node/node1/cpulist", "4-7\n")
@@ -284,7 +319,12 @@ func TestDesired(t *testing.T) {
 	limit := uint64(1 << 30)
 	tenants := []Tenant{
 		{Name: "vision", Limits: cgroup.Limits{MemoryMax: &limit}, NUMA: "prefer", Classes: []string{"fuse", "rdma"}, Grants: []Grant{
-			{Name: "train", Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)}}, {Name: "big", Targets: []Target{whole(2), whole(3)}}, {Name: "none"},
+			{
+				Name:    "train",
+				Targets: []Target{slot(0, 0, 4), slot(0, 6, 1)},
+			},
+			{Name: "big", Targets: []Target{whole(2), whole(3)}},
+			{Name: "none"},
 		}},
 		{Name: "idle"},
 	}
@@ -376,7 +416,9 @@ func TestMemoryNodes(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	set, unset := Environment(Lease{ID: "vision-dev-3f2k", Tenant: "vision", Grant: "dev", Devices: []gpu.UUID{"GPU-1", "GPU-2"}, Timesliced: true})
+	set, unset := Environment(
+		Lease{ID: "vision-dev-3f2k", Tenant: "vision", Grant: "dev", Devices: []gpu.UUID{"GPU-1", "GPU-2"}, Timesliced: true},
+	)
 	want := map[string]string{
 		"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "CUDA_SCALE_LAUNCH_QUEUES": "0.25x",
 		"GPUSHARE_LEASE": "vision-dev-3f2k", "GPUSHARE_TENANT": "vision", "GPUSHARE_GRANT": "dev",

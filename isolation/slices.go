@@ -131,7 +131,8 @@ func keyOf(t Target, dri bool) targetKey {
 func (m *ruleCache) forTargets(targets []Target, classes []cgroup.DeviceRule, dri bool) allowance {
 	for i := range m.byList {
 		l := &m.byList[i]
-		if slices.EqualFunc(targets, l.targets, func(t Target, k targetKey) bool { return keyOf(t, dri) == k }) && slices.Equal(classes, l.classes) {
+		if slices.EqualFunc(targets, l.targets, func(t Target, k targetKey) bool { return keyOf(t, dri) == k }) &&
+			slices.Equal(classes, l.classes) {
 			return l.allowance
 		}
 	}

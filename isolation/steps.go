@@ -61,8 +61,12 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		restricted := restrict(is, want)
 		if !equal(is, restricted, info) {
 			s := step.Step{
-				Kind: KindSet, Phase: step.RevokeAccess, Args: step.Must(restricted), Undo: step.Must(Previous{&is}),
-				Text: fmt.Sprintf("restrict the cgroup slice of %s: %s", want.Name, difference(is, restricted, info)), Reason: "it allows more than it should",
+				Kind:       KindSet,
+				Phase:      step.RevokeAccess,
+				Args:       step.Must(restricted),
+				Undo:       step.Must(Previous{&is}),
+				Text:       fmt.Sprintf("restrict the cgroup slice of %s: %s", want.Name, difference(is, restricted, info)),
+				Reason:     "it allows more than it should",
 				Disruption: step.None,
 			}
 			if below := useBelow(is, restricted, info, use[want.Name]); len(below) > 0 {
@@ -73,8 +77,12 @@ func PlanInUse(desired []cgroup.Slice, observed []cgroup.SliceState, info cgroup
 		}
 		if !equal(restricted, want, info) {
 			steps = append(steps, step.Step{
-				Kind: KindSet, Phase: step.GrantAccess, Args: step.Must(want), Undo: step.Must(Previous{&restricted}),
-				Text: fmt.Sprintf("change the cgroup slice of %s: %s", want.Name, difference(restricted, want, info)), Reason: "it differs from the spec",
+				Kind:       KindSet,
+				Phase:      step.GrantAccess,
+				Args:       step.Must(want),
+				Undo:       step.Must(Previous{&restricted}),
+				Text:       fmt.Sprintf("change the cgroup slice of %s: %s", want.Name, difference(restricted, want, info)),
+				Reason:     "it differs from the spec",
 				Disruption: step.None,
 			})
 		}

@@ -94,7 +94,12 @@ func TestPlan(t *testing.T) {
 	f := func(n float64) *float64 { return &n }
 	name := cgroup.SliceName{Tenant: "vision"}
 	grant := cgroup.SliceName{Tenant: "vision", Grant: "train"}
-	base := cgroup.Slice{Name: name, Closed: true, Devices: []cgroup.DeviceRule{dev(0, "rw"), dev(1, "rw")}, Limits: cgroup.Limits{MemoryMax: u(8 << 30), CPUQuota: f(400)}}
+	base := cgroup.Slice{
+		Name:    name,
+		Closed:  true,
+		Devices: []cgroup.DeviceRule{dev(0, "rw"), dev(1, "rw")},
+		Limits:  cgroup.Limits{MemoryMax: u(8 << 30), CPUQuota: f(400)},
+	}
 	changed := func(f func(*cgroup.Slice)) cgroup.Slice { s := base; f(&s); return s }
 	tests := []struct {
 		name     string
@@ -119,8 +124,13 @@ func TestPlan(t *testing.T) {
 			observed: []cgroup.SliceState{{Name: name}},
 		},
 		{
-			name: "the tenant first", desired: []cgroup.Slice{{Name: grant, Closed: true}, base}, info: everything,
-			want: []string{"grant: create the cgroup slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)", "grant: create the cgroup slice of vision/train: 0 devices (none)"},
+			name:    "the tenant first",
+			desired: []cgroup.Slice{{Name: grant, Closed: true}, base},
+			info:    everything,
+			want: []string{
+				"grant: create the cgroup slice of vision: cpu.quota 400%, memory.max 8 GiB, 2 devices (none)",
+				"grant: create the cgroup slice of vision/train: 0 devices (none)",
+			},
 		},
 		{
 			name: "lower", info: everything, observed: []cgroup.SliceState{state(base)},
@@ -167,15 +177,22 @@ func TestPlan(t *testing.T) {
 			want: []string{"revoke: restrict the cgroup slice of vision: devices closed, +/dev/nvidia0, +/dev/nvidia1 (none)"},
 		},
 		{
-			name: "removed, the grants first", info: everything,
-			observed: []cgroup.SliceState{{}, state(base), {Name: grant, Closed: true}}, use: map[cgroup.SliceName]Use{grant: {Leases: []string{"l1"}}},
+			name: "removed, the grants first",
+			info: everything,
+			observed: []cgroup.SliceState{
+				{},
+				state(base),
+				{Name: grant, Closed: true},
+			},
+			use:  map[cgroup.SliceName]Use{grant: {Leases: []string{"l1"}}},
 			want: []string{"revoke: remove the cgroup slice of vision/train (running)", "revoke: remove the cgroup slice of vision (idle)"},
 		},
 		{
 			name: "all revoking first", info: everything, observed: []cgroup.SliceState{state(base), {Name: grant, Closed: true}},
 			desired: []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "a"}}, changed(func(s *cgroup.Slice) { s.Devices = nil })},
 			want: []string{
-				"revoke: restrict the cgroup slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)", "revoke: remove the cgroup slice of vision/train (idle)",
+				"revoke: restrict the cgroup slice of vision: -/dev/nvidia0, -/dev/nvidia1 (none)",
+				"revoke: remove the cgroup slice of vision/train (idle)",
 				"grant: create the cgroup slice of a: no limit (none)",
 			},
 		},
@@ -236,7 +253,13 @@ func genInfo() *rapid.Generator[cgroup.Info] {
 	})
 }
 
-var names = []cgroup.SliceName{{Tenant: "a"}, {Tenant: "a", Grant: "x"}, {Tenant: "a", Grant: "y"}, {Tenant: "b"}, {Tenant: "b", Grant: "x"}}
+var names = []cgroup.SliceName{
+	{Tenant: "a"},
+	{Tenant: "a", Grant: "x"},
+	{Tenant: "a", Grant: "y"},
+	{Tenant: "b"},
+	{Tenant: "b", Grant: "x"},
+}
 
 // wider returns something that a allows and b does not.
 func wider(a, b cgroup.Slice) string {
@@ -244,7 +267,9 @@ func wider(a, b cgroup.Slice) string {
 	switch {
 	case !a.Closed && b.Closed:
 		return "devices open"
-	case above(a.Limits.MemoryMax, b.Limits.MemoryMax), above(a.Limits.MemoryHigh, b.Limits.MemoryHigh), above(a.Limits.SwapMax, b.Limits.SwapMax):
+	case above(a.Limits.MemoryMax, b.Limits.MemoryMax),
+		above(a.Limits.MemoryHigh, b.Limits.MemoryHigh),
+		above(a.Limits.SwapMax, b.Limits.SwapMax):
 		return "memory"
 	case above(a.Limits.TasksMax, b.Limits.TasksMax):
 		return "tasks"

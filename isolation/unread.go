@@ -11,7 +11,9 @@ import (
 // KeepUnread adds to the desired slices what the observed ones allow on GPUs that could not be read: nothing is known of these,
 // and rules without them would revoke them from their leases. What the rules allow on other GPUs is as desired. keeps selects
 // the slices that may use such a GPU.
-func KeepUnread(h *Hardware, desired []cgroup.Slice, observed []cgroup.SliceState, unread map[gpu.UUID]bool, keeps func(cgroup.SliceName) bool) {
+func KeepUnread(
+	h *Hardware, desired []cgroup.Slice, observed []cgroup.SliceState, unread map[gpu.UUID]bool, keeps func(cgroup.SliceName) bool,
+) {
 	var of func(r cgroup.DeviceRule) bool
 	for i := range desired {
 		s := &desired[i]

@@ -11,10 +11,19 @@ import (
 // What slices allow on a GPU that was never read is kept, and what they allow on other GPUs is as desired.
 func TestKeepUnread(t *testing.T) {
 	h := &Hardware{
-		Host: Host{Majors: map[string]uint32{"nvidia-uvm": 500, "nvidia-caps": 510}, Caps: Caps{"gpu0/gi1/access": 21, "gpu1/gi1/access": 156, "gpu10/gi1/access": 400, "mig/config": 1}},
-		GPUs: []gpu.Snapshot{{Identity: gpu.Identity{UUID: "a", Minor: 0}}, {Identity: gpu.Identity{UUID: "b", Minor: -1}}, {Identity: gpu.Identity{UUID: "c", Minor: 10}}},
+		Host: Host{
+			Majors: map[string]uint32{"nvidia-uvm": 500, "nvidia-caps": 510},
+			Caps:   Caps{"gpu0/gi1/access": 21, "gpu1/gi1/access": 156, "gpu10/gi1/access": 400, "mig/config": 1},
+		},
+		GPUs: []gpu.Snapshot{
+			{Identity: gpu.Identity{UUID: "a", Minor: 0}},
+			{Identity: gpu.Identity{UUID: "b", Minor: -1}},
+			{Identity: gpu.Identity{UUID: "c", Minor: 10}},
+		},
 	}
-	ctl, uvm, a, b, c := node(gpuMajor, 255, "rw", ""), node(500, 0, "rw", ""), node(gpuMajor, 0, "rw", ""), node(gpuMajor, 1, "rw", ""), node(gpuMajor, 10, "rw", "")
+	ctl, uvm, a, b, c := node(gpuMajor, 255, "rw", ""), node(500, 0, "rw", ""), node(gpuMajor, 0, "rw", ""), node(
+		gpuMajor, 1, "rw", "",
+	), node(gpuMajor, 10, "rw", "")
 	all := []cgroup.DeviceRule{ctl, uvm, a, b, c, capability(510, 21), capability(510, 156), capability(510, 400)}
 	for _, tt := range []struct {
 		name              string
@@ -29,8 +38,13 @@ func TestKeepUnread(t *testing.T) {
 		{"the grant may use it no longer", []cgroup.DeviceRule{ctl, uvm, a}, all, false, []cgroup.DeviceRule{ctl, uvm, a}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			desired := []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Devices: cgroup.SortRules(slices.Clone(tt.desired))}, {Name: cgroup.SliceName{Tenant: "new"}}}
-			observed := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Devices: tt.observed, Limits: cgroup.Limits{CPUs: "0-3"}}}
+			desired := []cgroup.Slice{
+				{Name: cgroup.SliceName{Tenant: "red"}, Devices: cgroup.SortRules(slices.Clone(tt.desired))},
+				{Name: cgroup.SliceName{Tenant: "new"}},
+			}
+			observed := []cgroup.SliceState{
+				{Name: cgroup.SliceName{Tenant: "red"}, Devices: tt.observed, Limits: cgroup.Limits{CPUs: "0-3"}},
+			}
 			KeepUnread(h, desired, observed, map[gpu.UUID]bool{"b": true}, func(cgroup.SliceName) bool { return tt.keeps })
 			if got := desired[0].Devices; !slices.Equal(got, cgroup.SortRules(slices.Clone(tt.want))) {
 				t.Errorf("it allows %v, want %v", got, tt.want)

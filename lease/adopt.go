@@ -58,7 +58,9 @@ func PlanAdoption(candidates []AdoptionCandidate, live []Lease) AdoptionPlan {
 		case i >= 0 && claim == nil:
 			out.End[live[i].ID] = "the spec does not adopt " + c.Description() + " any more"
 		case i >= 0 && *claim != live[i].Terms.Key():
-			out.End[live[i].ID] = fmt.Sprintf("the spec adopts %s into grant %s of tenant %s now", c.Description(), claim.Grant, claim.Tenant)
+			out.End[live[i].ID] = fmt.Sprintf(
+				"the spec adopts %s into grant %s of tenant %s now", c.Description(), claim.Grant, claim.Tenant,
+			)
 		}
 	}
 	return out

@@ -203,7 +203,8 @@ func equalTimes(a, b *time.Time) bool {
 // opensSoon reports whether a GPU that the grant may use is closed only for a moment, or used by a process of no lease.
 func (k *Ticket) opensSoon(g *Grant) bool {
 	return slices.ContainsFunc(k.t.view.GPUs, func(d GPUView) bool {
-		return g.mayUse(&d) && (d.Closed != "" && d.ReopensSoon || d.Occupied != "" || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.occupied() }))
+		return g.mayUse(&d) &&
+			(d.Closed != "" && d.ReopensSoon || d.Occupied != "" || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.occupied() }))
 	})
 }
 
@@ -279,7 +280,19 @@ func (k *Ticket) claimExpectedLocked(o *occupancy, x *expectedStart, obstacles [
 	case x.slot != nil:
 		o.claimUntil(x.slot, x.at)
 	case x.place.Instance != nil && g.share() == nil:
-		o.claimUntil(&PendingInstance{Ticket: k.id, GPU: x.place.GPUs[0], InstanceSlot: InstanceSlot{Name: x.place.Profile, Placement: *x.place.Instance, Compute: x.place.Compute, ProfileID: noProfile}}, x.at)
+		o.claimUntil(
+			&PendingInstance{
+				Ticket: k.id,
+				GPU:    x.place.GPUs[0],
+				InstanceSlot: InstanceSlot{
+					Name:      x.place.Profile,
+					Placement: *x.place.Instance,
+					Compute:   x.place.Compute,
+					ProfileID: noProfile,
+				},
+			},
+			x.at,
+		)
 	case g.Kind() == api.ModeExclusive:
 		for _, id := range obstacles[x.grant].claims {
 			o.at(id).claim(x.at)

@@ -28,7 +28,9 @@ func TestSmallLeasesRunInAPlaceThatIsClaimed(t *testing.T) {
 		t.Errorf("it is expected to start at %v, want %v", at, until)
 	}
 	c.now = c.now.Add(10 * time.Minute)
-	endless, long, short := c.queue("a", "one", 1001, 0), c.queue("a", "one", 1001, 51*time.Minute), c.queue("a", "one", 1001, 50*time.Minute)
+	endless, long, short := c.queue("a", "one", 1001, 0), c.queue(
+		"a", "one", 1001, 51*time.Minute,
+	), c.queue("a", "one", 1001, 50*time.Minute)
 	if isPlaced(c.Table, endless) || isPlaced(c.Table, long) || !isPlaced(c.Table, short) {
 		t.Fatalf("%+v", c.List())
 	}
@@ -56,9 +58,13 @@ func TestNothingIsLentWithoutAKnownEnd(t *testing.T) {
 		"a GPU that it may use is used by a process of no lease": func(v *View) (time.Duration, string) { v.GPUs[2].Occupied = "pid 7"; return time.Hour, "" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive)}, Grants: []Grant{
-				unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)),
-			}}
+			v := View{
+				Generation: 1,
+				GPUs:       []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive)},
+				Grants: []Grant{
+					unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)),
+				},
+			}
 			v.GPUs[2].Closed = "cordoned"
 			whole, origin := of(&v)
 			c := newClocked(t, v)
@@ -81,7 +87,11 @@ func TestNothingIsLentWithoutAKnownEnd(t *testing.T) {
 // A further lease of a grant costs no memory, but it keeps the grant's: it may not run longer than an earlier request waits for
 // that memory.
 func TestFurtherLeasesDoNotDelayALargeOne(t *testing.T) {
-	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeTimeslice)}, Grants: []Grant{timeslice("a", "small", 10, 20*gib), timeslice("a", "large", 10, 30*gib)}}
+	v := View{
+		Generation: 1,
+		GPUs:       []GPUView{device(0, api.ModeTimeslice)},
+		Grants:     []Grant{timeslice("a", "small", 10, 20*gib), timeslice("a", "large", 10, 30*gib)},
+	}
 	c := newClocked(t, v)
 	first := c.queue("a", "small", 1001, time.Hour)
 	large := c.queue("a", "large", 1001, 0)
@@ -228,7 +238,14 @@ func TestBackfillDelaysNoRequest(t *testing.T) {
 	wants := map[string]int{"one": 1, "two": 2, "three": 3}
 	earlier := 0
 	rapid.Check(t, func(r *rapid.T) {
-		v := View{Generation: 1, Grants: []Grant{unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), unlimited(exclusive("a", "three", 3))}}
+		v := View{
+			Generation: 1,
+			Grants: []Grant{
+				unlimited(exclusive("a", "one", 1)),
+				unlimited(exclusive("a", "two", 2)),
+				unlimited(exclusive("a", "three", 3)),
+			},
+		}
 		gpus := rapid.IntRange(3, 5).Draw(r, "GPUs")
 		for i := range gpus {
 			v.GPUs = append(v.GPUs, device(i, api.ModeExclusive))
@@ -237,7 +254,13 @@ func TestBackfillDelaysNoRequest(t *testing.T) {
 		at := 0
 		for range rapid.IntRange(2, 14).Draw(r, "jobs") {
 			at += rapid.IntRange(0, 10).Draw(r, "pause")
-			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), rapid.SampledFrom([]string{"one", "one", "two", "three"}).Draw(r, "grant"), true, 0})
+			jobs = append(jobs, job{
+				at,
+				rapid.IntRange(1, 30).Draw(r, "runs"),
+				rapid.SampledFrom([]string{"one", "one", "two", "three"}).Draw(r, "grant"),
+				true,
+				0,
+			})
 		}
 		got, want := simulate(t, r.Fatalf, v, jobs, false, false), inOrderOnGPUs(gpus, jobs, wants)
 		for i := range jobs {
@@ -286,23 +309,57 @@ type crowd struct {
 
 func crowds() map[string]crowd {
 	return map[string]crowd{
-		"whole GPUs": {View{GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive), device(3, api.ModeExclusive)}, Grants: []Grant{
-			unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), exclusive("a", "three", 3), exclusive("a", "four", 4),
-		}}, []string{"one", "two"}, []string{"three", "four"}, true},
+		"whole GPUs": {
+			View{
+				GPUs: []GPUView{
+					device(0, api.ModeExclusive),
+					device(1, api.ModeExclusive),
+					device(2, api.ModeExclusive),
+					device(3, api.ModeExclusive),
+				},
+				Grants: []Grant{
+					unlimited(exclusive("a", "one", 1)),
+					unlimited(exclusive("a", "two", 2)),
+					exclusive("a", "three", 3),
+					exclusive("a", "four", 4),
+				},
+			},
+			[]string{"one", "two"},
+			[]string{"three", "four"},
+			true,
+		},
 		"MIG instances": {View{GPUs: []GPUView{dynamicDevice(0), dynamicDevice(1)}, Grants: []Grant{
 			unlimited(mig("a", "small", "1g.6gb")), unlimited(mig("a", "half", "2g.12gb")), mig("a", "all", "4g.24gb"),
 		}}, []string{"small", "small", "half"}, []string{"half", "all"}, false},
 		"time slices with memory": {View{GPUs: []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)}, Grants: []Grant{
-			timeslice("a", "s1", 10, 8*gib), timeslice("a", "s2", 10, 12*gib), timeslice("a", "s3", 10, 16*gib), timeslice("a", "s4", 10, 5*gib), timeslice("a", "l1", 10, 30*gib), timeslice("a", "l2", 10, 36*gib),
+			timeslice("a", "s1", 10, 8*gib),
+			timeslice("a", "s2", 10, 12*gib),
+			timeslice("a", "s3", 10, 16*gib),
+			timeslice("a", "s4", 10, 5*gib),
+			timeslice("a", "l1", 10, 30*gib),
+			timeslice("a", "l2", 10, 36*gib),
 		}}, []string{"s1", "s2", "s3", "s4"}, []string{"l1", "l2"}, false},
 		"MPS": {View{GPUs: []GPUView{device(0, api.ModeMPS), device(1, api.ModeMPS)}, Grants: []Grant{
-			mps("a", "s1", 20, 8*gib), mps("a", "s2", 30, 4*gib), mps("a", "s3", 40, 16*gib), mps("a", "s4", 25, 5*gib), mps("a", "l1", 80, 10*gib), mps("a", "l2", 60, 30*gib),
+			mps("a", "s1", 20, 8*gib),
+			mps("a", "s2", 30, 4*gib),
+			mps("a", "s3", 40, 16*gib),
+			mps("a", "s4", 25, 5*gib),
+			mps("a", "l1", 80, 10*gib),
+			mps("a", "l2", 60, 30*gib),
 		}}, []string{"s1", "s2", "s3", "s4"}, []string{"l1", "l2"}, false},
 		"time slices of one GPU": {View{GPUs: []GPUView{device(0, api.ModeTimeslice)}, Grants: []Grant{
-			timeslice("a", "s1", 10, 8*gib), timeslice("a", "s2", 10, 12*gib), timeslice("a", "s3", 10, 6*gib), timeslice("a", "l1", 10, 30*gib), timeslice("a", "l2", 10, 25*gib),
+			timeslice("a", "s1", 10, 8*gib),
+			timeslice("a", "s2", 10, 12*gib),
+			timeslice("a", "s3", 10, 6*gib),
+			timeslice("a", "l1", 10, 30*gib),
+			timeslice("a", "l2", 10, 25*gib),
 		}}, []string{"s1", "s2", "s3"}, []string{"l1", "l2"}, true},
 		"MPS of one GPU": {View{GPUs: []GPUView{device(0, api.ModeMPS)}, Grants: []Grant{
-			mps("a", "s1", 20, 8*gib), mps("a", "s2", 30, 4*gib), mps("a", "s3", 25, 6*gib), mps("a", "l1", 80, 10*gib), mps("a", "l2", 60, 30*gib),
+			mps("a", "s1", 20, 8*gib),
+			mps("a", "s2", 30, 4*gib),
+			mps("a", "s3", 25, 6*gib),
+			mps("a", "l1", 80, 10*gib),
+			mps("a", "l2", 60, 30*gib),
 		}}, []string{"s1", "s2", "s3"}, []string{"l1", "l2"}, true},
 	}
 }
@@ -365,16 +422,37 @@ func (kind crowd) check(t *testing.T, r *rapid.T) (lent int) {
 // expected later than before.
 func TestEarlyEndsBreakNoPromise(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive), device(2, api.ModeExclusive), device(3, api.ModeTimeslice), device(4, api.ModeTimeslice)}, Grants: []Grant{
-			unlimited(exclusive("a", "one", 1)), unlimited(exclusive("a", "two", 2)), unlimited(exclusive("a", "three", 3)),
-			timeslice("a", "s1", 10, 8*gib), timeslice("a", "s2", 10, 12*gib), timeslice("a", "s3", 10, 16*gib), timeslice("a", "l1", 10, 30*gib),
-		}}
+		v := View{
+			Generation: 1,
+			GPUs: []GPUView{
+				device(0, api.ModeExclusive),
+				device(1, api.ModeExclusive),
+				device(2, api.ModeExclusive),
+				device(3, api.ModeTimeslice),
+				device(4, api.ModeTimeslice),
+			},
+			Grants: []Grant{
+				unlimited(exclusive("a", "one", 1)),
+				unlimited(exclusive("a", "two", 2)),
+				unlimited(exclusive("a", "three", 3)),
+				timeslice("a", "s1", 10, 8*gib),
+				timeslice("a", "s2", 10, 12*gib),
+				timeslice("a", "s3", 10, 16*gib),
+				timeslice("a", "l1", 10, 30*gib),
+			},
+		}
 		var jobs []job
 		at := 0
 		for range rapid.IntRange(2, 16).Draw(r, "jobs") {
 			at += rapid.IntRange(0, 8).Draw(r, "pause")
 			grant := v.Grants[rapid.IntRange(0, len(v.Grants)-1).Draw(r, "grant")].Spec.Name
-			jobs = append(jobs, job{at, rapid.IntRange(1, 30).Draw(r, "runs"), grant, rapid.IntRange(0, 4).Draw(r, "known") > 0, rapid.IntRange(0, 30).Draw(r, "early")})
+			jobs = append(jobs, job{
+				at,
+				rapid.IntRange(1, 30).Draw(r, "runs"),
+				grant,
+				rapid.IntRange(0, 4).Draw(r, "known") > 0,
+				rapid.IntRange(0, 30).Draw(r, "early"),
+			})
 		}
 		for i, x := range simulate(t, r.Fatalf, v, jobs, false, false) {
 			if x.expected >= 0 && x.start > x.expected {
@@ -386,7 +464,11 @@ func TestEarlyEndsBreakNoPromise(t *testing.T) {
 
 // The reasons are those of before, and name the claim.
 func TestClaimsAreNamed(t *testing.T) {
-	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{unlimited(exclusive("a", "one", 1)), exclusive("a", "two", 2)}}
+	v := View{
+		Generation: 1,
+		GPUs:       []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)},
+		Grants:     []Grant{unlimited(exclusive("a", "one", 1)), exclusive("a", "two", 2)},
+	}
 	c := newClocked(t, v)
 	c.queue("a", "one", 1001, time.Hour)
 	c.queue("a", "two", 1001, 0)

@@ -130,7 +130,10 @@ func (g *Grant) profiles(on []*GPUView, most uint64) []string {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b ProfileView) int {
-		return cmp.Or(cmp.Compare(a.Slices, b.Slices), cmp.Compare(a.Memory, b.Memory), cmp.Compare(len(a.Attributes), len(b.Attributes)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(a.Slices, b.Slices), cmp.Compare(a.Memory, b.Memory), cmp.Compare(len(a.Attributes), len(b.Attributes)),
+			cmp.Compare(a.Name, b.Name),
+		)
 	})
 	var names []string
 	for i := range all {
@@ -163,9 +166,10 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	}
 	at, r := o.capacity.Find(names, on)
 	if at < 0 {
-		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, that may have what others claim, or whose user may have only small instances,
-		// decides only for itself.
-		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && !o.backfill.mayLend(&who) && (avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
+		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, that may have what others claim, or
+		// whose user may have only small instances, decides only for itself.
+		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && !o.backfill.mayLend(&who) &&
+			(avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}
 		return nil, r
@@ -196,7 +200,11 @@ func (o *occupancy) claimNext(g *Grant, v *View, who requester, before *PendingI
 				if !ok {
 					continue
 				}
-				m := &PendingInstance{Ticket: who.ticket, GPU: d.UUID, InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: name, Placement: at}}
+				m := &PendingInstance{
+					Ticket:       who.ticket,
+					GPU:          d.UUID,
+					InstanceSlot: InstanceSlot{ProfileID: q.ID, Name: name, Placement: at},
+				}
 				p := [2]int{lacks, 1}
 				if before != nil && *before == *m {
 					p[1] = 0
@@ -249,7 +257,9 @@ func blockingInstance(g *Grant, v *View) string {
 		}
 		for j := range d.Instances {
 			if in := &d.Instances[j]; in.Pinned && in.Unusable != "" {
-				return in.Name + " at " + strconv.Itoa(int(in.Placement.Start)) + " on GPU " + strconv.Itoa(d.Index) + " is in the way: " + in.Unusable
+				return in.Name + " at " + strconv.Itoa(int(in.Placement.Start)) + " on GPU " + strconv.Itoa(
+					d.Index,
+				) + " is in the way: " + in.Unusable
 			}
 		}
 	}

@@ -81,7 +81,14 @@ func (p *ProfileView) slotName() string { return cmp.Or(p.Split, p.Name) }
 func (p *part) place(d *GPUView, in *InstanceView) *Place {
 	at := in.Placement
 	out := &Place{
-		GPUs: []gpu.UUID{d.UUID}, Instance: &at, Profile: in.Name, Memory: in.Memory, Devices: slices.Clone(in.UUIDs), Generation: in.Generation,
+		GPUs: []gpu.UUID{
+			d.UUID,
+		},
+		Instance:   &at,
+		Profile:    in.Name,
+		Memory:     in.Memory,
+		Devices:    slices.Clone(in.UUIDs),
+		Generation: in.Generation,
 	}
 	if p.device != "" {
 		out.Profile, out.Compute, out.Devices = p.Split, p.device, []gpu.UUID{p.device}

@@ -126,9 +126,22 @@ func TestPartsOfAnInstance(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	device := func(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("MIG-0-4-%d", i)) }
 	placeOf := func(i int) Place {
-		return Place{GPUs: []gpu.UUID{"GPU-0"}, Instance: &at, Profile: "1c.3g.20gb", Memory: 20 * gib, Compute: device(i), Devices: []gpu.UUID{device(i)}}
+		return Place{
+			GPUs:     []gpu.UUID{"GPU-0"},
+			Instance: &at,
+			Profile:  "1c.3g.20gb",
+			Memory:   20 * gib,
+			Compute:  device(i),
+			Devices:  []gpu.UUID{device(i)},
+		}
 	}
-	whole := Place{GPUs: []gpu.UUID{"GPU-0"}, Instance: &at, Profile: "3g.20gb", Memory: 20 * gib, Devices: []gpu.UUID{device(0), device(1), device(2)}}
+	whole := Place{
+		GPUs:     []gpu.UUID{"GPU-0"},
+		Instance: &at,
+		Profile:  "3g.20gb",
+		Memory:   20 * gib,
+		Devices:  []gpu.UUID{device(0), device(1), device(2)},
+	}
 	grant := mig("b", "x", "1c.3g.20gb")
 	other := mig("a", "y", "1c.3g.20gb")
 	for _, tt := range []struct {

@@ -16,8 +16,8 @@
 // lease of the grant costs nothing there. Shares of a time-sliced GPU are weights: the sum of the live ones may exceed
 // 100 %. Then the entitled share that is shown is normalised, and Oversubscribed reports it. Reserved ones that exceed it
 // are refused with the spec (ReservedMisfit), unless it allows overcommit. Shares under MPS are parts of the threads:
-// their sum may not exceed 100 % without overcommit, and a request waits. A grant's share on a GPU is split evenly among its leases there. A lease that is ending
-// keeps its place until it has ended.
+// their sum may not exceed 100 % without overcommit, and a request waits. A grant's share on a GPU is split evenly among its leases
+// there. A lease that is ending keeps its place until it has ended.
 //
 // A user may have only so many leases and so much granted memory at once, over all tenants (PerUser). It is checked when
 // a lease gets its place: a request beyond it waits and claims nothing, and a lease that has its place keeps it. A shared

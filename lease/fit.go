@@ -46,7 +46,10 @@ func fit(grants []*Grant, on []sharedCapacity, maxSteps int) (chosen []int, deci
 	}
 	// The grants with the fewest GPUs come first, of equals the largest.
 	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(len(usable[a]), len(usable[b])), cmp.Compare(grants[b].percent(), grants[a].percent()), cmp.Compare(grants[b].memory(), grants[a].memory()))
+		return cmp.Or(
+			cmp.Compare(len(usable[a]), len(usable[b])), cmp.Compare(grants[b].percent(), grants[a].percent()),
+			cmp.Compare(grants[b].memory(), grants[a].memory()),
+		)
 	})
 	left := slices.Clone(on)
 	chosen = make([]int, len(grants))
@@ -112,7 +115,8 @@ func ReservedMisfit(v *View) *Misfit {
 		var grants []*Grant
 		for i := range v.Grants {
 			g := &v.Grants[i]
-			if g.Spec.Reserved && g.Kind() == mode && slices.ContainsFunc(on, func(c sharedCapacity) bool { return g.mayUse(c.gpu) && c.takes(g) }) {
+			if g.Spec.Reserved && g.Kind() == mode &&
+				slices.ContainsFunc(on, func(c sharedCapacity) bool { return g.mayUse(c.gpu) && c.takes(g) }) {
 				grants = append(grants, g)
 			}
 		}

@@ -59,7 +59,11 @@ func TestReservedMisfit(t *testing.T) {
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "grants") {
 			on := rapid.SliceOfNDistinct(rapid.SampledFrom(ids), 1, len(ids), rapid.ID[gpu.UUID]).Draw(t, "on")
-			g := reservedOn(fmt.Sprintf("t%d", i), float64(rapid.IntRange(1, 10).Draw(t, "share")*10), uint64(rapid.IntRange(1, 20).Draw(t, "memory"))*gib, on...)
+			g := reservedOn(
+				fmt.Sprintf("t%d", i),
+				float64(rapid.IntRange(1, 10).Draw(t, "share")*10),
+				uint64(rapid.IntRange(1, 20).Draw(t, "memory"))*gib,
+				on...)
 			g.Priority = rapid.SampledFrom([]string{"low", "", "high"}).Draw(t, "priority")
 			v.Grants = append(v.Grants, g)
 		}
@@ -70,7 +74,8 @@ func TestReservedMisfit(t *testing.T) {
 		if m == nil {
 			tab := New(Config{Isolation: &fakeIsolation{}})
 			tab.Update(v)
-			if over, unmet := tab.Oversubscribed(), tab.Unmet(); len(unmet) > 0 || slices.ContainsFunc(over, func(o Oversubscribed) bool { return !v.gpu(o.GPU).Overcommit }) {
+			if over, unmet := tab.Oversubscribed(), tab.Unmet(); len(unmet) > 0 ||
+				slices.ContainsFunc(over, func(o Oversubscribed) bool { return !v.gpu(o.GPU).Overcommit }) {
 				t.Fatalf("they fit, and the table has %+v %+v", over, unmet)
 			}
 			return
@@ -123,7 +128,10 @@ func TestMisfitSaysWhat(t *testing.T) {
 		})
 	}
 	t.Run("threads of MPS", func(t *testing.T) {
-		v := View{GPUs: []GPUView{device(0, api.ModeMPS)}, Grants: []Grant{reserved(mps("a", "r", 60, gib)), reserved(mps("b", "r", 60, gib))}}
+		v := View{
+			GPUs:   []GPUView{device(0, api.ModeMPS)},
+			Grants: []Grant{reserved(mps("a", "r", 60, gib)), reserved(mps("b", "r", 60, gib))},
+		}
 		if m := ReservedMisfit(&v); m == nil || !m.Share {
 			t.Errorf("the misfit is %+v", m)
 		}
@@ -145,7 +153,11 @@ func TestFitIsBounded(t *testing.T) {
 }
 
 func TestOversubscribed(t *testing.T) {
-	v := View{Generation: 1, GPUs: []GPUView{device(4, api.ModeTimeslice)}, Grants: []Grant{reservedOn("vision", 80, gib), timeslice("speech", "dev", 60, gib), timeslice("students", "lab", 20, gib)}}
+	v := View{
+		Generation: 1,
+		GPUs:       []GPUView{device(4, api.ModeTimeslice)},
+		Grants:     []Grant{reservedOn("vision", 80, gib), timeslice("speech", "dev", 60, gib), timeslice("students", "lab", 20, gib)},
+	}
 	tab, _ := table(t, v)
 	texts := func(list []Oversubscribed) (out []string) {
 		for i := range list {
@@ -161,13 +173,17 @@ func TestOversubscribed(t *testing.T) {
 		t.Errorf("100%% in all: %v", got)
 	}
 	_, l := mustSubmit(t, tab, "speech", "dev") // Live shares that are too much are a warning, not a refusal.
-	want := []string{"shares on GPU 4 add up to 160%: while all have work, vision/r 80% gets 50%, speech/dev 60% gets 38%, students/lab 20% gets 12%"}
+	want := []string{
+		"shares on GPU 4 add up to 160%: while all have work, vision/r 80% gets 50%, speech/dev 60% gets 38%, students/lab 20% gets 12%",
+	}
 	if d := cmp.Diff(want, texts(tab.Oversubscribed())); d != "" {
 		t.Error(d)
 	}
 	less := v
 	less.Grants = []Grant{v.Grants[0], timeslice("speech", "dev", 10, gib), timeslice("students", "lab", 20, gib)}
-	want = []string{"shares on GPU 4 add up to 110%: while all have work, vision/r 80% gets 73%, students/lab 20% gets 18%, speech/dev 10% gets 9%"}
+	want = []string{
+		"shares on GPU 4 add up to 110%: while all have work, vision/r 80% gets 73%, students/lab 20% gets 18%, speech/dev 10% gets 9%",
+	}
 	if d := cmp.Diff(want, texts(tab.OversubscribedUnder(less))); d != "" {
 		t.Error(d)
 	}
@@ -183,7 +199,9 @@ func TestOversubscribed(t *testing.T) {
 // A lease of a reserved grant does not take the time that another reserved grant needs, although that GPU is idle.
 func TestReservedGrantAvoidsReservedTime(t *testing.T) {
 	v := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)}, Grants: []Grant{
-		reservedOn("any", 80, gib), reservedOn("first", 80, gib, "GPU-0"), with(timeslice("c", "x", 90, gib), func(g *Grant) { g.Spec.GPUs, g.GPUs = &api.Selector{All: true}, []gpu.UUID{"GPU-1"} }),
+		reservedOn("any", 80, gib),
+		reservedOn("first", 80, gib, "GPU-0"),
+		with(timeslice("c", "x", 90, gib), func(g *Grant) { g.Spec.GPUs, g.GPUs = &api.Selector{All: true}, []gpu.UUID{"GPU-1"} }),
 	}}
 	tab, _ := table(t, v)
 	mustSubmit(t, tab, "c", "x")

@@ -20,11 +20,17 @@ const gib = 1 << 30
 func bytesOf(n uint64) *api.Bytes { b := api.Bytes(n); return &b }
 
 func timeslice(tenant, name string, share float64, memory uint64) Grant {
-	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}}}
+	return Grant{
+		Tenant: tenant,
+		Spec:   api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}},
+	}
 }
 
 func mps(tenant, name string, share float64, memory uint64) Grant {
-	return Grant{Tenant: tenant, Spec: api.GrantSpec{Name: name, MPS: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}}}
+	return Grant{
+		Tenant: tenant,
+		Spec:   api.GrantSpec{Name: name, MPS: &api.ShareSpec{Share: api.Percent(share), GPUMemory: bytesOf(memory)}},
+	}
 }
 
 func exclusive(tenant, name string, n int) Grant {

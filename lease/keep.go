@@ -36,8 +36,11 @@ func (t *Table) tooManyLocked(r *Request) error {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindUnavailable, Hint: "stop some, or let them end: see 'gpushare lease list'",
-		Message: fmt.Sprintf("cannot start a lease: %s has %d leases, with those that wait, and a user may have %d", r.userName(), n, maxPerUser),
+		Kind: api.KindUnavailable,
+		Hint: "stop some, or let them end: see 'gpushare lease list'",
+		Message: fmt.Sprintf(
+			"cannot start a lease: %s has %d leases, with those that wait, and a user may have %d", r.userName(), n, maxPerUser,
+		),
 	}
 }
 
@@ -59,12 +62,15 @@ func (k *Ticket) fullLocked(waits int) string {
 	for i := range k.candidates {
 		n := 0
 		for _, other := range t.queue {
-			if other != k && other.request.UID == k.request.UID && !other.request.Admin && slices.ContainsFunc(other.candidates, func(g Grant) bool { return g.Key() == k.candidates[i].Key() }) {
+			if other != k && other.request.UID == k.request.UID && !other.request.Admin &&
+				slices.ContainsFunc(other.candidates, func(g Grant) bool { return g.Key() == k.candidates[i].Key() }) {
 				n++
 			}
 		}
 		if n >= most {
-			return fmt.Sprintf("you wait for %d of grant %s already, the most that a user may (queue.waiting)", n, k.candidates[i].Spec.Name)
+			return fmt.Sprintf(
+				"you wait for %d of grant %s already, the most that a user may (queue.waiting)", n, k.candidates[i].Spec.Name,
+			)
 		}
 	}
 	return ""

@@ -22,7 +22,8 @@ func TestAUserCannotFillTheTable(t *testing.T) {
 		}
 	}
 	var e *api.Error
-	if err := submit(1001, false); !errors.As(err, &e) || e.Kind != api.KindUnavailable || e.Hint == "" || !strings.Contains(e.Message, "alice has 128 leases") {
+	if err := submit(1001, false); !errors.As(err, &e) || e.Kind != api.KindUnavailable || e.Hint == "" ||
+		!strings.Contains(e.Message, "alice has 128 leases") {
 		t.Errorf("one more returned %v", err)
 	}
 	for _, other := range []struct {
@@ -38,7 +39,8 @@ func TestAUserCannotFillTheTable(t *testing.T) {
 		t.Errorf("%d bytes are written, want at most %d: %v", len(b), most, err)
 	}
 	for _, l := range tab.List() {
-		if len(strings.Join(l.Command, " ")) > MaxKept || l.Command[0] != "python" || !strings.HasSuffix(l.Command[1], "… (cut, 1048584 bytes)") {
+		if len(strings.Join(l.Command, " ")) > MaxKept || l.Command[0] != "python" ||
+			!strings.HasSuffix(l.Command[1], "… (cut, 1048584 bytes)") {
 			t.Fatalf("the command is %.100q", l.Command)
 		}
 	}

@@ -123,9 +123,24 @@ func (l *Lease) clone() Lease {
 // Wire returns the lease as the API reports it. The caller adds what is measured: processes, memory in use, occupancy.
 func (l *Lease) Wire() api.Lease {
 	w := api.Lease{
-		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Kind: l.Terms.Kind(),
-		State: l.State.wire(), User: l.User, UID: l.UID, Command: l.Command, PID: l.Process.PID,
-		Origin: cmp.Or(l.Origin, OriginRun), Isolation: l.Isolation, Notices: slices.Clone(l.Notices), Created: l.Created, Started: l.Started, Expires: l.Expires, MaxTime: l.MaxTime, Reason: l.Reason,
+		ID:         l.ID,
+		Generation: l.Generation,
+		Tenant:     l.Terms.Tenant,
+		Grant:      l.Terms.Spec.Name,
+		Kind:       l.Terms.Kind(),
+		State:      l.State.wire(),
+		User:       l.User,
+		UID:        l.UID,
+		Command:    l.Command,
+		PID:        l.Process.PID,
+		Origin:     cmp.Or(l.Origin, OriginRun),
+		Isolation:  l.Isolation,
+		Notices:    slices.Clone(l.Notices),
+		Created:    l.Created,
+		Started:    l.Started,
+		Expires:    l.Expires,
+		MaxTime:    l.MaxTime,
+		Reason:     l.Reason,
 	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {

@@ -247,7 +247,10 @@ func (m *machine) Preempt(t *rapid.T) {
 				(other.rank() > k.rank() || other.rank() == k.rank() && other.sequence < k.sequence)
 		})
 		if _, ok := m.tab.Get(p.Request.ID); !ok && !ahead {
-			t.Fatalf("%s has no place after %d leases were stopped for it: it waits because %q\n%s", p.Request.ID, len(p.Victims), k.waiting, m.describe())
+			t.Fatalf(
+				"%s has no place after %d leases were stopped for it: it waits because %q\n%s", p.Request.ID, len(p.Victims), k.waiting,
+				m.describe(),
+			)
 		}
 		m.preempted++
 	}
@@ -492,11 +495,17 @@ func TestTableModel(t *testing.T) {
 			device(5, "exclusive"), device(6, "exclusive"), device(7, "exclusive"),
 		},
 		Grants: []Grant{
-			mig("a", "m3", "3g.20gb"), with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.MaxLeases = &three }),
+			mig("a", "m3", "3g.20gb"),
+			with(mig("b", "m1", "1g.5gb"), func(g *Grant) { g.Spec.MaxLeases = &three }),
 			{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, MaxLeases: &two}},
-			timeslice("a", "t", 40, 20*gib), timeslice("b", "t", 30, 15*gib), with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
-			mps("a", "p", 60, 10*gib), mps("b", "p", 50, 20*gib),
-			exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
+			timeslice("a", "t", 40, 20*gib),
+			timeslice("b", "t", 30, 15*gib),
+			with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
+			mps("a", "p", 60, 10*gib),
+			mps("b", "p", 50, 20*gib),
+			exclusive("a", "e", 2),
+			exclusive("b", "e", 1),
+			with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
 		},
 	})
 }
@@ -507,8 +516,13 @@ func TestTableModelCrowded(t *testing.T) {
 	v := View{
 		Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive"), device(2, "exclusive")},
 		Grants: []Grant{
-			timeslice("a", "t", 40, 25*gib), timeslice("b", "t", 30, 20*gib), timeslice("c", "t", 30, 30*gib), timeslice("c", "s", 10, 8*gib),
-			exclusive("a", "e", 2), exclusive("b", "e", 1), with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
+			timeslice("a", "t", 40, 25*gib),
+			timeslice("b", "t", 30, 20*gib),
+			timeslice("c", "t", 30, 30*gib),
+			timeslice("c", "s", 10, 8*gib),
+			exclusive("a", "e", 2),
+			exclusive("b", "e", 1),
+			with(exclusive("c", "e", 1), func(g *Grant) { g.Spec.MaxLeases = &two }),
 		},
 	}
 	for i := range v.Grants {
@@ -524,7 +538,13 @@ func TestTableModelCrowded(t *testing.T) {
 func testModel(t *testing.T, v View) (preempted int) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := epoch
-		m := &machine{isolation: &fakeIsolation{}, view: v, tickets: map[string]*Ticket{}, kindOf: map[string]grantAndUser{}, seen: map[uint64]string{}}
+		m := &machine{
+			isolation: &fakeIsolation{},
+			view:      v,
+			tickets:   map[string]*Ticket{},
+			kindOf:    map[string]grantAndUser{},
+			seen:      map[uint64]string{},
+		}
 		// The clock advances and goes back.
 		m.tab = New(Config{Isolation: m.isolation, Now: func() time.Time {
 			now = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "clock")) * time.Millisecond)
@@ -533,8 +553,20 @@ func testModel(t *testing.T, v View) (preempted int) {
 		m.update()
 		defer func() { preempted += m.preempted }()
 		t.Repeat(map[string]func(*rapid.T){
-			"": m.Check, "ask": m.Submit, "ask more": m.Submit, "cancel": m.Cancel, "start": m.Start, "start more": m.Start, "end": m.End,
-			"close": m.Close, "respec": m.ChangeGrant, "limit users": m.LimitUsers, "preempt": m.Preempt, "lose driver": m.LoseDriver, "restart": m.Restart, "revoke": m.Revoke,
+			"":            m.Check,
+			"ask":         m.Submit,
+			"ask more":    m.Submit,
+			"cancel":      m.Cancel,
+			"start":       m.Start,
+			"start more":  m.Start,
+			"end":         m.End,
+			"close":       m.Close,
+			"respec":      m.ChangeGrant,
+			"limit users": m.LimitUsers,
+			"preempt":     m.Preempt,
+			"lose driver": m.LoseDriver,
+			"restart":     m.Restart,
+			"revoke":      m.Revoke,
 		})
 	})
 	return preempted

@@ -11,7 +11,9 @@ import (
 func TestOneUserAtATime(t *testing.T) {
 	gpu := device(0, api.ModeMPS)
 	gpu.OneUser = "its MPS, version 550.163.01, serves one user at a time"
-	tab, _ := table(t, View{Generation: 1, GPUs: []GPUView{gpu}, Grants: []Grant{mps("vision", "a", 20, 1<<30), mps("speech", "b", 20, 1<<30)}})
+	tab, _ := table(
+		t, View{Generation: 1, GPUs: []GPUView{gpu}, Grants: []Grant{mps("vision", "a", 20, 1<<30), mps("speech", "b", 20, 1<<30)}},
+	)
 	place := func(uid int, tenant, grant string) {
 		t.Helper()
 		if _, err := as(tab, uid, "", tenant, grant, false); err != nil {

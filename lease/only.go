@@ -40,7 +40,10 @@ func (r *Request) shortEnough(tenant string, candidates []Grant) ([]Grant, error
 	}
 	if len(left) == 0 {
 		return nil, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot place a lease of %s for %s: its grants have a max_time of at most %s", tenant, *r.MaxTime, longest),
+			Kind: api.KindInvalid,
+			Message: fmt.Sprintf(
+				"cannot place a lease of %s for %s: its grants have a max_time of at most %s", tenant, *r.MaxTime, longest,
+			),
 			Hint: fmt.Sprintf("ask for %s or less", longest),
 		}
 	}
@@ -77,7 +80,12 @@ func (r *Request) onlyOn(tenant string, candidates []Grant, v *View) ([]Grant, e
 	if len(left) > 0 {
 		return left, nil
 	}
-	e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot place a lease of %s on GPU %s: none of its grants may use that GPU", tenant, strings.Join(r.GPUs, " or "))}
+	e := &api.Error{
+		Kind: api.KindNotFound,
+		Message: fmt.Sprintf(
+			"cannot place a lease of %s on GPU %s: none of its grants may use that GPU", tenant, strings.Join(r.GPUs, " or "),
+		),
+	}
 	if len(usable) > 0 {
 		e.Hint = "they may use GPU " + strings.Join(usable, ", ")
 	}

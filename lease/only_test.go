@@ -42,7 +42,8 @@ func TestRequestsNameGPUs(t *testing.T) {
 			k, err := tab.Submit(Request{Tenant: c.tenant, Grant: c.grant, GPUs: c.gpus, Admin: true})
 			if c.refused != "" {
 				var refused *api.Error
-				if !errors.As(err, &refused) || refused.Message != c.refused || refused.Kind != api.KindNotFound || !strings.HasPrefix(refused.Hint, "they may use GPU ") {
+				if !errors.As(err, &refused) || refused.Message != c.refused || refused.Kind != api.KindNotFound ||
+					!strings.HasPrefix(refused.Hint, "they may use GPU ") {
 					t.Fatalf("got %v (%+v), want %s", err, refused, c.refused)
 				}
 				return
@@ -66,7 +67,11 @@ func TestRequestsNameGPUs(t *testing.T) {
 
 // A request for a GPU in use waits for that one, also while it is missing for a moment, and nothing else waits for it.
 func TestRequestsWaitForTheirGPU(t *testing.T) {
-	view := View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)}, Grants: []Grant{with(exclusive("a", "x", 1), func(g *Grant) { n := 4; g.Spec.MaxLeases = &n })}}
+	view := View{
+		Generation: 1,
+		GPUs:       []GPUView{device(0, api.ModeExclusive), device(1, api.ModeExclusive)},
+		Grants:     []Grant{with(exclusive("a", "x", 1), func(g *Grant) { n := 4; g.Spec.MaxLeases = &n })},
+	}
 	tab, _ := table(t, view)
 	first, l := mustSubmit(t, tab, "a", "x")
 	var forever time.Duration
@@ -128,7 +133,8 @@ func TestRequestsHaveATime(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, from := l.Time(); from != c.from || (l.Expires == nil) != (c.ends == 0) || l.Expires != nil && !l.Expires.Equal(epoch.Add(c.ends)) {
+			if _, from := l.Time(); from != c.from || (l.Expires == nil) != (c.ends == 0) ||
+				l.Expires != nil && !l.Expires.Equal(epoch.Add(c.ends)) {
 				t.Errorf("it ends at %v by its %s, want after %s by its %s", l.Expires, from, c.ends, c.from)
 			}
 		})

@@ -55,7 +55,10 @@ func (s *queueOrder) sort(t *Table) {
 		k.order.rank, k.order.part = k.rank(), t.view.wouldTake(&k.candidates[0])
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(
+			cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.request.UID, b.request.UID),
+			cmp.Compare(a.sequence, b.sequence),
+		)
 	})
 	for _, k := range slices.Backward(t.queue) {
 		of := grantOf{k.request.UID, k.candidates[0].Key()}
@@ -70,7 +73,10 @@ func (s *queueOrder) sort(t *Table) {
 		s.users[m] += k.order.assumed()
 	}
 	slices.SortFunc(t.queue, func(a, b *Ticket) int {
-		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(
+			cmp.Compare(b.order.rank, a.order.rank), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.order.user, b.order.user),
+			cmp.Compare(a.sequence, b.sequence),
+		)
 	})
 	for _, k := range t.queue {
 		k.order.tenant, k.order.tenantUsed = s.tenants[k.tenant], s.used[k.tenant]
@@ -83,7 +89,10 @@ func (s *queueOrder) sort(t *Table) {
 		} else if b.order.freed && !a.order.freed {
 			freed = 1
 		}
-		return cmp.Or(cmp.Compare(b.order.rank, a.order.rank), freed, cmp.Compare(a.order.tenant, b.order.tenant), cmp.Compare(a.sequence, b.sequence))
+		return cmp.Or(
+			cmp.Compare(b.order.rank, a.order.rank), freed, cmp.Compare(a.order.tenant, b.order.tenant),
+			cmp.Compare(a.sequence, b.sequence),
+		)
 	})
 	s.countAhead(t)
 }
@@ -105,7 +114,13 @@ func (s *queueOrder) countAhead(t *Table) {
 // begin sets what counts for users and tenants without the requests that wait.
 func (s *queueOrder) begin(t *Table) {
 	if s.users == nil {
-		*s = queueOrder{users: map[member]int64{}, tenants: map[string]int64{}, used: map[string]float64{}, ahead: map[member]int{}, freed: map[grantOf]bool{}}
+		*s = queueOrder{
+			users:   map[member]int64{},
+			tenants: map[string]int64{},
+			used:    map[string]float64{},
+			ahead:   map[member]int{},
+			freed:   map[grantOf]bool{},
+		}
 	}
 	clear(s.users)
 	clear(s.tenants)

@@ -88,7 +88,11 @@ func (c *clocked) lease(k *Ticket) api.Lease {
 func unlimited(g Grant) Grant { n := 500; g.Spec.MaxLeases = &n; return g }
 
 func oneGPU() View {
-	return View{Generation: 1, GPUs: []GPUView{device(0, api.ModeExclusive)}, Grants: []Grant{unlimited(exclusive("red", "x", 1)), unlimited(exclusive("blue", "x", 1))}}
+	return View{
+		Generation: 1,
+		GPUs:       []GPUView{device(0, api.ModeExclusive)},
+		Grants:     []Grant{unlimited(exclusive("red", "x", 1)), unlimited(exclusive("blue", "x", 1))},
+	}
 }
 
 // A user who has the GPU and 63 requests in the queue is behind the first request of another, of the same tenant or not.
@@ -159,7 +163,8 @@ func TestUseDecides(t *testing.T) {
 	near(used("red"), integral)
 	near(used("blue"), integral/2)
 	waitsRed, waitsBlue := c.queue("red", "x", 1001, 0), c.queue("blue", "x", 1002, 0)
-	if l := c.lease(waitsBlue); l.Position != 1 || !strings.Contains(l.PositionReason, "tenant blue used 0.36 GPU-hours lately, 0.36 GPU-hours of it by u1002 (half-life 1h)") {
+	if l := c.lease(waitsBlue); l.Position != 1 ||
+		!strings.Contains(l.PositionReason, "tenant blue used 0.36 GPU-hours lately, 0.36 GPU-hours of it by u1002 (half-life 1h)") {
 		t.Errorf("position %d: %s", l.Position, l.PositionReason)
 	}
 	if l := c.lease(waitsRed); l.Position != 2 || !strings.Contains(l.PositionReason, "tenant red used 0.72 GPU-hours lately") {
@@ -186,7 +191,8 @@ func TestPriorityDecidesFirst(t *testing.T) {
 	c.queue("red", "x", 1001, 0)
 	c.now = c.now.Add(10 * time.Hour)
 	blue, red := c.queue("blue", "x", 1002, 0), c.queue("red", "x", 1001, 0)
-	if c.lease(red).Position != 1 || c.lease(blue).Position != 2 || !strings.Contains(c.lease(blue).PositionReason, "1 request of a higher priority ahead") {
+	if c.lease(red).Position != 1 || c.lease(blue).Position != 2 ||
+		!strings.Contains(c.lease(blue).PositionReason, "1 request of a higher priority ahead") {
 		t.Errorf("%+v", c.List())
 	}
 }
@@ -295,11 +301,19 @@ func TestOrderIsTheDefinition(t *testing.T) {
 		v.GPUs[0].Closed = "cordoned"
 		tenants := []string{"a", "b", "c"}
 		for i, name := range tenants {
-			v.Grants = append(v.Grants, with(unlimited(exclusive(name, "x", 1)), func(g *Grant) { g.Priority = []string{"", "", "high"}[i] }))
+			v.Grants = append(
+				v.Grants, with(unlimited(exclusive(name, "x", 1)), func(g *Grant) { g.Priority = []string{"", "", "high"}[i] }),
+			)
 		}
 		tab := New(Config{Isolation: &fakeIsolation{}, Now: func() time.Time { return epoch }})
 		tab.RestoreLately(Lately{At: epoch, Users: []UsedLately{
-			{"a", 1, float64(rapid.IntRange(0, 3000).Draw(t, "a1"))}, {"a", 2, float64(rapid.IntRange(0, 3000).Draw(t, "a2"))}, {"b", 1, float64(rapid.IntRange(0, 3000).Draw(t, "b1"))},
+			{
+				"a",
+				1,
+				float64(rapid.IntRange(0, 3000).Draw(t, "a1")),
+			},
+			{"a", 2, float64(rapid.IntRange(0, 3000).Draw(t, "a2"))},
+			{"b", 1, float64(rapid.IntRange(0, 3000).Draw(t, "b1"))},
 		}})
 		tab.Update(v)
 		type request struct {
@@ -309,7 +323,9 @@ func TestOrderIsTheDefinition(t *testing.T) {
 		var left []request
 		for i := range rapid.IntRange(1, 25).Draw(t, "requests") {
 			m := member{rapid.SampledFrom(tenants).Draw(t, "tenant"), rapid.IntRange(1, 3).Draw(t, "uid")}
-			if _, err := tab.Submit(Request{Tenant: m.tenant, Admin: true, UID: m.uid, Wait: queueForever(), Key: fmt.Sprint(i)}); err != nil {
+			if _, err := tab.Submit(
+				Request{Tenant: m.tenant, Admin: true, UID: m.uid, Wait: queueForever(), Key: fmt.Sprint(i)},
+			); err != nil {
 				t.Fatal(err)
 			}
 			left = append(left, request{m, i})
@@ -341,7 +357,10 @@ func TestOrderIsTheDefinition(t *testing.T) {
 			next := left[best]
 			if k.request.Key != fmt.Sprint(next.n) {
 				// Of tenants with equal use the request that came first is ahead: it may be another than that of the tenant's next user.
-				if other := slices.IndexFunc(left, func(r request) bool { return k.request.Key == fmt.Sprint(r.n) }); byTenant[left[other].m.tenant] != byTenant[next.m.tenant] || left[other].m.tenant == next.m.tenant {
+				if other := slices.IndexFunc(
+					left, func(r request) bool { return k.request.Key == fmt.Sprint(r.n) },
+				); byTenant[left[other].m.tenant] != byTenant[next.m.tenant] ||
+					left[other].m.tenant == next.m.tenant {
 					t.Fatalf("at %d there is %s of %s/%d, want %d of %+v", i, k.request.Key, k.tenant, k.request.UID, next.n, next.m)
 				}
 				best = slices.IndexFunc(left, func(r request) bool { return k.request.Key == fmt.Sprint(r.n) })

@@ -159,6 +159,10 @@ func (k *Ticket) pendingText() string {
 
 // refuseLocked ends a ticket whose caller does not wait. It was kept only because an instance was being created.
 func (k *Ticket) refuseLocked() {
-	k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting), Hint: "wait for a place with --wait"})
+	k.failLocked(&api.Error{
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting),
+		Hint:    "wait for a place with --wait",
+	})
 	k.reportEndedLocked()
 }

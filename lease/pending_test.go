@@ -77,7 +77,12 @@ func newDynamicFixture(t *testing.T, gpus int, grants ...Grant) *dynamicFixture 
 	for i := range gpus {
 		w.view.GPUs = append(w.view.GPUs, dynamicDevice(i))
 	}
-	w.Table = New(Config{Isolation: &fakeIsolation{}, Capacity: firstFit{}, Now: func() time.Time { return w.now }, InstancePending: func() { w.pending++ }})
+	w.Table = New(Config{
+		Isolation:       &fakeIsolation{},
+		Capacity:        firstFit{},
+		Now:             func() time.Time { return w.now },
+		InstancePending: func() { w.pending++ },
+	})
 	w.update()
 	return w
 }
@@ -356,7 +361,9 @@ func TestNoPendingInstance(t *testing.T) {
 
 // The capacity of a reserved grant is kept free, and no instance is created before the first request.
 func TestReservedCapacity(t *testing.T) {
-	w := newDynamicFixture(t, 1, many(mig("a", "small", "1g.6gb"), 9), with(mig("b", "half", "2g.12gb"), func(g *Grant) { g.Spec.Reserved = true }))
+	w := newDynamicFixture(
+		t, 1, many(mig("a", "small", "1g.6gb"), 9), with(mig("b", "half", "2g.12gb"), func(g *Grant) { g.Spec.Reserved = true }),
+	)
 	if list := w.TakePendingInstances(); len(list) != 0 {
 		t.Errorf("%s is pending without a request", listPending(list))
 	}

@@ -138,7 +138,10 @@ func (r *requester) mostLeases() string {
 	}
 	s := fmt.Sprintf("%s has %d of %d leases (per_user.leases)", r.name, r.has.leases, r.limit.Leases)
 	if n := r.has.pending - r.own; n > 0 {
-		s = fmt.Sprintf("%s has %d of %d leases, and instances are being created for %d more (per_user.leases)", r.name, r.has.leases, r.limit.Leases, n)
+		s = fmt.Sprintf(
+			"%s has %d of %d leases, and instances are being created for %d more (per_user.leases)", r.name, r.has.leases,
+			r.limit.Leases, n,
+		)
 	}
 	return s
 }
@@ -212,9 +215,12 @@ func (r *Request) exceedsPerUser(g *Grant, v *View) *api.Error {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindInfeasible, Hint: "ask the administrator for a smaller grant",
-		Message: fmt.Sprintf("cannot ever place grant %s of %s for %s: it needs %s of GPU memory, and a user may have %s (per_user.gpu_memory)",
-			g.Spec.Name, g.Tenant, r.userName(), api.Bytes(need).Short(), api.Bytes(limit).Short()),
+		Kind: api.KindInfeasible,
+		Hint: "ask the administrator for a smaller grant",
+		Message: fmt.Sprintf(
+			"cannot ever place grant %s of %s for %s: it needs %s of GPU memory, and a user may have %s (per_user.gpu_memory)",
+			g.Spec.Name, g.Tenant, r.userName(), api.Bytes(need).Short(), api.Bytes(limit).Short(),
+		),
 	}
 }
 

@@ -37,7 +37,8 @@ func TestPerUserLeases(t *testing.T) {
 		}
 	}
 	var e *api.Error
-	if _, err := as(tab, 1001, "alice", "vision", "train", false); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "alice has 2 of 2 leases (per_user.leases)") {
+	if _, err := as(tab, 1001, "alice", "vision", "train", false); !errors.As(err, &e) || e.Kind != api.KindUnavailable ||
+		!strings.Contains(e.Message, "alice has 2 of 2 leases (per_user.leases)") {
 		t.Errorf("the third gives %v", err)
 	}
 	waits, err := as(tab, 1001, "alice", "ml", "one", true)
@@ -109,7 +110,10 @@ func TestPerUserCountsAttachedAndAdopted(t *testing.T) {
 				}
 				return
 			}
-			refused(t, err, api.KindUnavailable, "alice has 20 GiB of 30 GiB of GPU memory, and this needs 16 GiB more (per_user.gpu_memory)")
+			refused(
+				t, err, api.KindUnavailable,
+				"alice has 20 GiB of 30 GiB of GPU memory, and this needs 16 GiB more (per_user.gpu_memory)",
+			)
 			v.PerUser = PerUser{Leases: 1}
 			tab.Update(v)
 			_, err = as(tab, 1001, "alice", "speech", "serve", false)
@@ -200,7 +204,12 @@ func TestPerUserMemory(t *testing.T) {
 		refused(t, err, api.KindUnavailable, "alice has 20 GiB of 16 GiB of GPU memory, and this needs 16 GiB more")
 	})
 	t.Run("instances on demand", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{dynamicDevice(0)}, Grants: []Grant{mig("a", "half", "2g.12gb"), mig("b", "half", "2g.12gb")}, PerUser: PerUser{Leases: 1}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{dynamicDevice(0)},
+			Grants:     []Grant{mig("a", "half", "2g.12gb"), mig("b", "half", "2g.12gb")},
+			PerUser:    PerUser{Leases: 1},
+		}
 		tab := New(Config{Isolation: &fakeIsolation{}, Capacity: firstFit{}})
 		tab.Update(v)
 		first, err := as(tab, 1001, "alice", "a", "half", true)
@@ -211,7 +220,9 @@ func TestPerUserMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := next(t, second).Lease.Waiting; got != "alice has 0 of 1 leases, and instances are being created for 1 more (per_user.leases)" {
+		if got := next(
+			t, second,
+		).Lease.Waiting; got != "alice has 0 of 1 leases, and instances are being created for 1 more (per_user.leases)" {
 			t.Errorf("the second waits because %q", got)
 		}
 		if p := tab.TakePendingInstances(); len(p) != 1 || p[0].Ticket != first.ID() {

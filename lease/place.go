@@ -141,7 +141,13 @@ type grantShare struct {
 }
 
 func newOccupancy() *occupancy {
-	return &occupancy{gpus: map[gpu.UUID]*gpuUsage{}, live: map[Key]int{}, users: map[int]*userUsage{}, noCapacity: map[Key]bool{}, unfreeable: map[Key]int{}}
+	return &occupancy{
+		gpus:       map[gpu.UUID]*gpuUsage{},
+		live:       map[Key]int{},
+		users:      map[int]*userUsage{},
+		noCapacity: map[Key]bool{},
+		unfreeable: map[Key]int{},
+	}
 }
 
 func (o *occupancy) at(id gpu.UUID) *gpuUsage {
@@ -348,15 +354,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
 		return cmp.Or(
-			compareBool(b.own, a.own),
-			compareBool(a.lent, b.lent),
-			compareBool(a.part.device != "", b.part.device != ""),
-			cmp.Compare(a.instance.Slices, b.instance.Slices),
-			cmp.Compare(a.instance.Memory, b.instance.Memory),
-			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)),
-			cmp.Compare(b.part.slices, a.part.slices),
-			cmp.Compare(b.busy, a.busy),
-			cmp.Compare(a.gpu.Index, b.gpu.Index),
+			compareBool(b.own, a.own), compareBool(a.lent, b.lent), compareBool(a.part.device != "", b.part.device != ""),
+			cmp.Compare(a.instance.Slices, b.instance.Slices), cmp.Compare(a.instance.Memory, b.instance.Memory),
+			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)), cmp.Compare(b.part.slices, a.part.slices),
+			cmp.Compare(b.busy, a.busy), cmp.Compare(a.gpu.Index, b.gpu.Index),
 			cmp.Compare(a.instance.Placement.Start, b.instance.Placement.Start),
 		)
 	})
@@ -552,7 +553,10 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 		return nil, ob
 	}
 	best := slices.MinFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.over, b.over), compareBool(a.lent, b.lent), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory), cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index))
+		return cmp.Or(
+			cmp.Compare(a.over, b.over), compareBool(a.lent, b.lent), cmp.Compare(a.share, b.share), cmp.Compare(a.memory, b.memory),
+			cmp.Compare(a.leases, b.leases), cmp.Compare(a.gpu.Index, b.gpu.Index),
+		)
 	})
 	return best.place(), nil
 }
@@ -634,31 +638,51 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	}
 	switch {
 	case usable == 0 && g.Spec.GPUs != nil:
-		return never("ask the administrator to change the grant's gpus or the mode of those GPUs", "none of the GPUs in its selector is in mode %s", g.Spec.Mode())
+		return never(
+			"ask the administrator to change the grant's gpus or the mode of those GPUs",
+			"none of the GPUs in its selector is in mode %s", g.Spec.Mode(),
+		)
 	case usable == 0:
 		return never("ask the administrator for a GPU in that mode", "no GPU is in mode %s", g.Spec.Mode())
 	case g.Spec.InInstance() && len(offered) == 0:
-		return never("ask the administrator to share such instances (mig.mps)", "no GPU that it may use has a %s instance with MPS in its layout", g.requirement())
+		return never(
+			"ask the administrator to share such instances (mig.mps)",
+			"no GPU that it may use has a %s instance with MPS in its layout", g.requirement(),
+		)
 	case g.Spec.InInstance():
-		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory is more than a %s instance has after the reserve", api.Bytes(g.memory()).Short(), g.requirement())
+		return never(
+			"the most that it can have is "+api.Bytes(most).Short(), "%s of memory is more than a %s instance has after the reserve",
+			api.Bytes(g.memory()).Short(), g.requirement(),
+		)
 	case g.Kind() == api.ModeMIG:
 		slices.Sort(offered)
 		offered = slices.Compact(offered)
 		if len(offered) == 0 {
 			return never("", "no GPU that it may use has a %s instance in its layout", g.requirement())
 		}
-		return never("the layouts have "+strings.Join(offered, ", "), "no GPU that it may use has a %s instance in its layout", g.requirement())
+		return never(
+			"the layouts have "+strings.Join(offered, ", "), "no GPU that it may use has a %s instance in its layout", g.requirement(),
+		)
 	case g.Kind() == api.ModeExclusive:
 		if free >= g.Spec.Exclusive {
 			return nil
 		}
 		return never("ask for fewer GPUs", "%d exclusive GPUs are requested, and %d can be granted", g.Spec.Exclusive, free)
 	case len(notHard) == usable:
-		return never("with accept: best-effort it would have a weaker limit", "its limit of GPU memory must be hard, and would not be: %s", strings.Join(notHard, "; "))
+		return never(
+			"with accept: best-effort it would have a weaker limit", "its limit of GPU memory must be hard, and would not be: %s",
+			strings.Join(notHard, "; "),
+		)
 	case g.memory() > most:
-		return never("the most that it can have is "+api.Bytes(most).Short(), "%s of memory on one GPU is more than the reserve and the reserved grants leave", api.Bytes(g.memory()).Short())
+		return never(
+			"the most that it can have is "+api.Bytes(most).Short(),
+			"%s of memory on one GPU is more than the reserve and the reserved grants leave", api.Bytes(g.memory()).Short(),
+		)
 	}
-	return never("ask the administrator for a smaller share", "%s of the threads is more than the reserved grants leave", percentText(g.percent()))
+	return never(
+		"ask the administrator for a smaller share", "%s of the threads is more than the reserved grants leave",
+		percentText(g.percent()),
+	)
 }
 
 // fullShare is all of one GPU, in percent.

@@ -114,8 +114,10 @@ func TestPlace(t *testing.T) {
 			grant: exclusive("b", "x", 1), want: "no: 1 exclusive GPU requested, 0 idle; GPU 0 is closed: a process uses it",
 		},
 		{
-			name: "an occupied instance is no lease's", gpus: []GPUView{occupiedAt(partitioned(0), 4)},
-			grant: mig("b", "x", "3g.20gb"), want: "no: no idle 3g.20gb instance: 1 of 1 in use or reserved; 3g.20gb at 4 on GPU 0 is closed: a process uses it",
+			name:  "an occupied instance is no lease's",
+			gpus:  []GPUView{occupiedAt(partitioned(0), 4)},
+			grant: mig("b", "x", "3g.20gb"),
+			want:  "no: no idle 3g.20gb instance: 1 of 1 in use or reserved; 3g.20gb at 4 on GPU 0 is closed: a process uses it",
 		},
 		{
 			name: "a time-sliced GPU is shared with processes of no lease", gpus: []GPUView{occupied(device(0, "timeslice"))},
@@ -131,9 +133,11 @@ func TestPlace(t *testing.T) {
 			grant: timeslice("b", "y", 80, gib), want: "no: GPU 0 is closed: cordoned",
 		},
 		{
-			name: "max_leases", gpus: []GPUView{device(0, "timeslice")},
+			name:  "max_leases",
+			gpus:  []GPUView{device(0, "timeslice")},
 			live:  []held{{timeslice("b", "x", 10, gib), share("GPU-0")}, {timeslice("b", "x", 10, gib), share("GPU-0")}},
-			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.MaxLeases = &n }), want: "no: all its 2 leases are in use",
+			grant: with(timeslice("b", "x", 10, gib), func(g *Grant) { n := 2; g.Spec.MaxLeases = &n }),
+			want:  "no: all its 2 leases are in use",
 		},
 
 		{
@@ -167,10 +171,19 @@ func TestPlace(t *testing.T) {
 			name: "by another driver's name of the same", gpus: []GPUView{partitioned(0)},
 			grant: mig("b", "x", "3g.21gb"), want: "MIG-0-4",
 		},
-		{name: "the name is exact", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "1g.10gb"), want: "no: there is no 1g.10gb instance now"},
+		{
+			name:  "the name is exact",
+			gpus:  []GPUView{partitioned(0)},
+			grant: mig("b", "x", "1g.10gb"),
+			want:  "no: there is no 1g.10gb instance now",
+		},
 		{name: "the smallest of those with so many slices", gpus: []GPUView{func() GPUView {
 			d := device(0, "mig")
-			d.Instances = []InstanceView{instance(0, "1g.10gb", 1, 0, 2, 10*gib), instance(0, "1g.5gb+me", 1, 2, 1, 5*gib, "me"), instance(0, "1g.5gb", 1, 3, 1, 5*gib)}
+			d.Instances = []InstanceView{
+				instance(0, "1g.10gb", 1, 0, 2, 10*gib),
+				instance(0, "1g.5gb+me", 1, 2, 1, 5*gib, "me"),
+				instance(0, "1g.5gb", 1, 3, 1, 5*gib),
+			}
 			return d
 		}()}, grant: Grant{Tenant: "b", Spec: api.GrantSpec{Name: "x", Slices: 1}}, want: "MIG-0-3"},
 		{name: "with so much memory", gpus: []GPUView{func() GPUView {
@@ -257,26 +270,66 @@ func TestFeasible(t *testing.T) {
 		want  string // a part of the message; empty: feasible
 	}{
 		{name: "in the layout and not created yet", gpus: []GPUView{layout}, grant: mig("b", "x", "3g.20gb")},
-		{name: "not in the layout", gpus: []GPUView{layout}, grant: mig("b", "x", "7g.40gb"), want: "no GPU that it may use has a 7g.40gb instance"},
-		{name: "an instance that is in no layout", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "2g.10gb")},
-		{name: "an empty GPU", gpus: []GPUView{device(0, "mig")}, grant: mig("b", "x", "2g.10gb"), want: "no GPU that it may use has a 2g.10gb instance"},
-		{name: "not known while it is being changed", gpus: []GPUView{func() GPUView { d := device(0, "mig"); d.Closed = "in a change"; return d }()}, grant: mig("b", "x", "2g.10gb")},
-		{name: "no such mode", gpus: []GPUView{layout}, grant: mps("b", "x", 10, gib), want: "no GPU is in mode mps"},
-		{name: "more memory than there is", gpus: []GPUView{device(0, "timeslice")}, grant: timeslice("b", "x", 10, 41*gib), want: "41 GiB of memory on one GPU is more"},
 		{
-			name: "more memory than a reserved grant leaves", gpus: []GPUView{device(0, "timeslice")},
-			kept: func() *Grant { g := timeslice("a", "r", 10, 30*gib); return &g }(), grant: timeslice("b", "x", 10, 10*gib), want: "more than the reserve and the reserved grants leave",
+			name:  "not in the layout",
+			gpus:  []GPUView{layout},
+			grant: mig("b", "x", "7g.40gb"),
+			want:  "no GPU that it may use has a 7g.40gb instance",
+		},
+		{name: "an instance that is in no layout", gpus: []GPUView{partitioned(0)}, grant: mig("b", "x", "2g.10gb")},
+		{
+			name:  "an empty GPU",
+			gpus:  []GPUView{device(0, "mig")},
+			grant: mig("b", "x", "2g.10gb"),
+			want:  "no GPU that it may use has a 2g.10gb instance",
+		},
+		{
+			name:  "not known while it is being changed",
+			gpus:  []GPUView{func() GPUView { d := device(0, "mig"); d.Closed = "in a change"; return d }()},
+			grant: mig("b", "x", "2g.10gb"),
+		},
+		{name: "no such mode", gpus: []GPUView{layout}, grant: mps("b", "x", 10, gib), want: "no GPU is in mode mps"},
+		{
+			name:  "more memory than there is",
+			gpus:  []GPUView{device(0, "timeslice")},
+			grant: timeslice("b", "x", 10, 41*gib),
+			want:  "41 GiB of memory on one GPU is more",
+		},
+		{
+			name:  "more memory than a reserved grant leaves",
+			gpus:  []GPUView{device(0, "timeslice")},
+			kept:  func() *Grant { g := timeslice("a", "r", 10, 30*gib); return &g }(),
+			grant: timeslice("b", "x", 10, 10*gib),
+			want:  "more than the reserve and the reserved grants leave",
 		},
 		{
 			name: "more threads than a reserved grant leaves", gpus: []GPUView{device(0, "mps")},
 			kept: func() *Grant { g := mps("a", "r", 80, gib); return &g }(), grant: mps("b", "x", 30, gib), want: "30% of the threads",
 		},
-		{name: "more GPUs than there are", gpus: []GPUView{device(0, "exclusive")}, grant: exclusive("b", "x", 2), want: "2 exclusive GPUs are requested, and 1 can be granted"},
+		{
+			name:  "more GPUs than there are",
+			gpus:  []GPUView{device(0, "exclusive")},
+			grant: exclusive("b", "x", 2),
+			want:  "2 exclusive GPUs are requested, and 1 can be granted",
+		},
 		{name: "nor is a missing one", gpus: []GPUView{missingGPU(device(0, "exclusive"))}, grant: exclusive("b", "x", 1)},
 		{name: "nor a missing one with MIG", gpus: []GPUView{missingGPU(device(0, "mig"))}, grant: mig("b", "x", "3g.20gb")},
-		{name: "a missing one has the memory that it had", gpus: []GPUView{missingGPU(device(0, "timeslice"))}, grant: timeslice("b", "x", 10, 41*gib), want: "41 GiB of memory on one GPU is more"},
-		{name: "whose memory is not known", gpus: []GPUView{func() GPUView { d := missingGPU(device(0, "timeslice")); d.Capacity = 0; return d }()}, grant: timeslice("b", "x", 10, 41*gib)},
-		{name: "a closed GPU is not infeasible", gpus: []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()}, grant: exclusive("b", "x", 1)},
+		{
+			name:  "a missing one has the memory that it had",
+			gpus:  []GPUView{missingGPU(device(0, "timeslice"))},
+			grant: timeslice("b", "x", 10, 41*gib),
+			want:  "41 GiB of memory on one GPU is more",
+		},
+		{
+			name:  "whose memory is not known",
+			gpus:  []GPUView{func() GPUView { d := missingGPU(device(0, "timeslice")); d.Capacity = 0; return d }()},
+			grant: timeslice("b", "x", 10, 41*gib),
+		},
+		{
+			name:  "a closed GPU is not infeasible",
+			gpus:  []GPUView{func() GPUView { d := device(0, "exclusive"); d.Closed = "lost"; return d }()},
+			grant: exclusive("b", "x", 1),
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -336,7 +389,11 @@ func TestEntitled(t *testing.T) {
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("b", "x", 70, gib), "g", Running)},
 			map[string]float64{"a": 30, "b": 70},
 		},
-		{"a sum below 100 % is not normalised", []Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running)}, map[string]float64{"a": 30}},
+		{
+			"a sum below 100 % is not normalised",
+			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running)},
+			map[string]float64{"a": 30},
+		},
 		{
 			"split among a grant's leases",
 			[]Lease{lease("a", timeslice("a", "x", 30, gib), "g", Running), lease("b", timeslice("a", "x", 30, gib), "g", Placed)},
@@ -414,7 +471,8 @@ func TestHardMemory(t *testing.T) {
 			case !refused && (p == nil || string(p.Devices[0]) != c.want):
 				t.Errorf("placed at %+v, %+v; want %s", p, ob, c.want)
 			}
-			if err := feasible(&c.grant, v, newOccupancy()); (err == nil) != (c.never == "") || err != nil && !strings.Contains(err.Message, c.never) {
+			if err := feasible(&c.grant, v, newOccupancy()); (err == nil) != (c.never == "") ||
+				err != nil && !strings.Contains(err.Message, c.never) {
 				t.Errorf("feasible: %v, want %q", err, c.never)
 			}
 			if g, why := NeverHard(v); (g == nil) != (c.never == "") || !strings.Contains(why, c.never) {
@@ -435,7 +493,8 @@ func TestAMissingGPU(t *testing.T) {
 	g := with(exclusive("a", "x", 1), func(g *Grant) { g.Spec.Reserved = true })
 	before := map[Key][]Place{g.Key(): {{GPUs: []gpu.UUID{"GPU-0"}, Devices: []gpu.UUID{"GPU-0"}}}}
 	v := View{GPUs: []GPUView{missingGPU(device(0, "exclusive")), device(1, "exclusive")}, Grants: []Grant{g}}
-	if now, unmet := reserve(&v, newOccupancy(), before, nil); len(unmet) > 0 || len(now[g.Key()]) != 1 || now[g.Key()][0].GPUs[0] != "GPU-1" {
+	if now, unmet := reserve(&v, newOccupancy(), before, nil); len(unmet) > 0 || len(now[g.Key()]) != 1 ||
+		now[g.Key()][0].GPUs[0] != "GPU-1" {
 		t.Errorf("kept free are %+v, and not %+v", now, unmet)
 	}
 	replaced := missingGPU(device(0, "exclusive"))

@@ -81,7 +81,8 @@ func (t *Table) Preempts(victim string) bool {
 // mayStop reports whether a lease may be stopped to free a place for the ticket, or is ending already: its tenant allows it
 // and has a lower priority, and its end frees its place. A lease in place does not end with its processes on the GPU.
 func (k *Ticket) mayStop(e *entry) bool {
-	return (e.State == Running && !e.busy || e.State == Ending) && !e.InPlace() && e.Terms.Preempt == api.PreemptStop && e.Terms.rank() < k.rank()
+	return (e.State == Running && !e.busy || e.State == Ending) && !e.InPlace() && e.Terms.Preempt == api.PreemptStop &&
+		e.Terms.rank() < k.rank()
 }
 
 // preemptLocked chooses the leases that free a place for a ticket which has no place, or keeps the choice while they are
@@ -361,7 +362,15 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 	case p != nil && g.share() != nil:
 		return &preemption{victims: ended, memory: who.more(g, p), gpus: p.GPUs}
 	case p != nil && p.Instance != nil:
-		return &preemption{victims: ended, memory: p.Memory, slot: &PendingInstance{Ticket: who.ticket, GPU: p.GPUs[0], InstanceSlot: InstanceSlot{Name: p.Profile, Placement: *p.Instance, Compute: p.Compute}}}
+		return &preemption{
+			victims: ended,
+			memory:  p.Memory,
+			slot: &PendingInstance{
+				Ticket:       who.ticket,
+				GPU:          p.GPUs[0],
+				InstanceSlot: InstanceSlot{Name: p.Profile, Placement: *p.Instance, Compute: p.Compute},
+			},
+		}
 	case p != nil:
 		return &preemption{victims: ended, memory: placeMemory(p, v), gpus: p.GPUs}
 	case ob.canCreate:

@@ -78,7 +78,11 @@ func TestPreemption(t *testing.T) {
 		}
 	})
 	t.Run("no further lease of the victims' grant starts in what is freed", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{low(timeslice("batch", "g", 30, 20*gib)), timeslice("vision", "g", 30, 30*gib)}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "timeslice")},
+			Grants:     []Grant{low(timeslice("batch", "g", 30, 20*gib)), timeslice("vision", "g", 30, 30*gib)},
+		}
 		tab, _ := table(t, v)
 		a, b := run(t, tab, "batch", "g"), run(t, tab, "batch", "g")
 		k := queue(t, tab, "vision", "g")
@@ -98,7 +102,10 @@ func TestPreemption(t *testing.T) {
 	})
 	t.Run("fewest: one large instance, not two small grants", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice")}, Grants: []Grant{
-			low(timeslice("small", "a", 30, 19*gib)), low(timeslice("small", "b", 30, 19*gib)), low(timeslice("large", "g", 90, 38*gib)), timeslice("vision", "g", 30, 30*gib),
+			low(timeslice("small", "a", 30, 19*gib)),
+			low(timeslice("small", "b", 30, 19*gib)),
+			low(timeslice("large", "g", 90, 38*gib)),
+			timeslice("vision", "g", 30, 30*gib),
 		}}
 		for i, on := range []gpu.UUID{"GPU-0", "GPU-0", "GPU-1"} {
 			v.Grants[i].Spec.GPUs, v.Grants[i].GPUs = &api.Selector{All: true}, []gpu.UUID{on}
@@ -113,7 +120,10 @@ func TestPreemption(t *testing.T) {
 		}
 	})
 	t.Run("an instance that is created", func(t *testing.T) {
-		f := newDynamicFixture(t, 1, low(with(mig("batch", "quarter", "1g.6gb"), func(g *Grant) { four := 4; g.Spec.MaxLeases = &four })), mig("vision", "half", "2g.12gb"))
+		f := newDynamicFixture(
+			t, 1, low(with(mig("batch", "quarter", "1g.6gb"), func(g *Grant) { four := 4; g.Spec.MaxLeases = &four })),
+			mig("vision", "half", "2g.12gb"),
+		)
 		for range 4 {
 			k := queue(t, f.Table, "batch", "quarter")
 			f.createPending()
@@ -158,7 +168,11 @@ func TestPreemption(t *testing.T) {
 			"the node observes":             func(v *View, _ *Request) { v.Observing = true },
 		} {
 			t.Run(name, func(t *testing.T) {
-				v := View{Generation: 1, GPUs: []GPUView{device(0, "exclusive"), device(1, "exclusive")}, Grants: []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1), exclusive("c", "one", 1)}}
+				v := View{
+					Generation: 1,
+					GPUs:       []GPUView{device(0, "exclusive"), device(1, "exclusive")},
+					Grants:     []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1), exclusive("c", "one", 1)},
+				}
 				v.GPUs[1].Capacity = 10 * gib
 				tab, _ := table(t, v)
 				run(t, tab, "batch", "one")
@@ -181,14 +195,19 @@ func TestPreemption(t *testing.T) {
 				if got := victims(tab); got != nil {
 					t.Errorf("stopped are %v", got)
 				}
-				if name == "the node observes" && !strings.Contains(next(t, k).Lease.Waiting, "it would be placed after 1 lease of a lower priority") {
+				if name == "the node observes" &&
+					!strings.Contains(next(t, k).Lease.Waiting, "it would be placed after 1 lease of a lower priority") {
 					t.Errorf("it waits because %q", k.waiting)
 				}
 			})
 		}
 	})
 	t.Run("what is in place is not stopped", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "exclusive")}, Grants: []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1)}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "exclusive")},
+			Grants:     []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1)},
+		}
 		for _, origin := range []string{OriginAttached, OriginLogin, OriginUnit, OriginContainer, OriginDetached} {
 			tab, _ := table(t, v)
 			k, err := tab.Submit(Request{Tenant: "batch", Admin: true, Origin: origin})
@@ -220,7 +239,11 @@ func TestPreemption(t *testing.T) {
 		}
 	})
 	t.Run("a lease that starts after the request", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "exclusive")}, Grants: []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1)}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "exclusive")},
+			Grants:     []Grant{low(exclusive("batch", "one", 1)), exclusive("vision", "one", 1)},
+		}
 		tab, _ := table(t, v)
 		placed, _ := mustSubmit(t, tab, "batch", "one")
 		queue(t, tab, "vision", "one")
@@ -272,7 +295,8 @@ func TestAFreedPlaceIsKept(t *testing.T) {
 			if isPlaced(tab, later) != (c.priority == "high") {
 				t.Errorf("after the end of one of two, the later request waits because %q", later.waiting)
 			}
-			if c.priority == "" && (k.position != 1 || !strings.HasSuffix(later.positionReason(), "1 request ahead of users who used less or asked earlier, or for whom a place is freed")) {
+			if c.priority == "" &&
+				(k.position != 1 || !strings.HasSuffix(later.positionReason(), "1 request ahead of users who used less or asked earlier, or for whom a place is freed")) {
 				t.Errorf("position %d; the later one is where it is because %q", k.position, later.positionReason())
 			}
 			if c.closed {
@@ -323,13 +347,29 @@ func TestPreemptionIsSmallest(t *testing.T) {
 
 // One case: tenants with leases that may be stopped, and a request that waits; the number of leases stopped is counted.
 func checkPreemptionIsSmallest(t *testing.T, rt *rapid.T, requested Grant, stopped map[int]int) {
-	v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "mps"), device(3, "exclusive"), device(4, "exclusive"), device(5, "exclusive"), partitioned(6)}}
+	v := View{
+		Generation: 1,
+		GPUs: []GPUView{
+			device(0, "timeslice"),
+			device(1, "timeslice"),
+			device(2, "mps"),
+			device(3, "exclusive"),
+			device(4, "exclusive"),
+			device(5, "exclusive"),
+			partitioned(6),
+		},
+	}
 	n := 4
 	for i := range 8 {
 		tenant := fmt.Sprintf("t%d", i)
 		memory, share := uint64(rapid.IntRange(5, 25).Draw(rt, "memory"))*gib, float64(rapid.IntRange(10, 60).Draw(rt, "share"))
 		g := rapid.SampledFrom([]Grant{
-			timeslice(tenant, "g", share, memory), mps(tenant, "g", share, memory), exclusive(tenant, "g", 1), exclusive(tenant, "g", 2), mig(tenant, "g", "1g.5gb"), mig(tenant, "g", "3g.20gb"),
+			timeslice(tenant, "g", share, memory),
+			mps(tenant, "g", share, memory),
+			exclusive(tenant, "g", 1),
+			exclusive(tenant, "g", 2),
+			mig(tenant, "g", "1g.5gb"),
+			mig(tenant, "g", "3g.20gb"),
 		}).Draw(rt, "grant")
 		g.Spec.MaxLeases = &n
 		g.Priority = rapid.SampledFrom([]string{"low", ""}).Draw(rt, "priority")

@@ -67,7 +67,11 @@ func (t *Table) Allowed(r *Request) error {
 }
 
 func errNotObserved() error {
-	return &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the node was not observed yet", Hint: "try again in a moment"}
+	return &api.Error{
+		Kind:    api.KindUnavailable,
+		Message: "cannot place a lease: the node was not observed yet",
+		Hint:    "try again in a moment",
+	}
 }
 
 // Submit requests a place. It returns an *api.Error at once for what is not allowed, what can never fit, and without
@@ -90,7 +94,11 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		return nil, err
 	}
 	if t.view.DriverUnavailable != "" && t.view.Maintenance == "" && r.Wait == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot place a lease: the GPUs cannot be read now: " + t.view.DriverUnavailable, Hint: "see gpushare doctor"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "cannot place a lease: the GPUs cannot be read now: " + t.view.DriverUnavailable,
+			Hint:    "see gpushare doctor",
+		}
 	}
 	grant := ""
 	if len(candidates) == 1 {
@@ -124,9 +132,17 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		t.evaluateLocked() // what it claimed is free for other requests
 		if full != "" && r.Wait != nil {
-			return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot wait for a lease of %s: %s", tenant, full), Hint: "let some of them end, or be placed, first: see 'gpushare lease list'"}
+			return nil, &api.Error{
+				Kind:    api.KindUnavailable,
+				Message: fmt.Sprintf("cannot wait for a lease of %s: %s", tenant, full),
+				Hint:    "let some of them end, or be placed, first: see 'gpushare lease list'",
+			}
 		}
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting), Hint: k.waitHint()}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting),
+			Hint:    k.waitHint(),
+		}
 	}
 	if !k.done {
 		k.queued = true
@@ -501,7 +517,8 @@ func (k *Ticket) Cancel() {
 		k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		k.reportEndedLocked()
-	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation && e.State == Placed && !e.busy && e.Process == (Process{}) {
+	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation &&
+		e.State == Placed && !e.busy && e.Process == (Process{}) {
 		e.Reason = "the request was cancelled"
 		t.removeLocked(e)
 	} else {

@@ -22,7 +22,10 @@ func (w *occupiedIsolation) Isolate(ctx context.Context, l Lease, p Process) (Is
 	w.starts++
 	for _, id := range l.Place.GPUs {
 		if w.at[id] {
-			return IsolationResult{}, &Occupied{GPU: id, Err: &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: " + OccupiedText}}
+			return IsolationResult{}, &Occupied{
+				GPU: id,
+				Err: &api.Error{Kind: api.KindUnavailable, Message: "cannot start a lease: " + OccupiedText},
+			}
 		}
 	}
 	return w.fakeIsolation.Isolate(ctx, l, p)
@@ -56,7 +59,10 @@ func TestAnOccupiedPlaceIsWaitedFor(t *testing.T) {
 				if _, _, err := tab.Start(t.Context(), id, Process{PID: 42, Start: 7}); !errors.Is(err, ErrQueuedAgain) {
 					t.Fatalf("an occupied place: %v", err)
 				}
-				if u := next(t, first); u.Placed || u.Lease.Position != 1 || u.Lease.ID != id || u.Lease.State != api.LeaseQueued || len(u.Lease.GPUs) > 0 || u.Lease.Waiting == "" {
+				if u := next(
+					t, first,
+				); u.Placed || u.Lease.Position != 1 || u.Lease.ID != id || u.Lease.State != api.LeaseQueued || len(u.Lease.GPUs) > 0 ||
+					u.Lease.Waiting == "" {
 					t.Errorf("it waits as %+v", u.Lease)
 				}
 				if isPlaced(tab, first) || isPlaced(tab, second) || w.starts != 1 || w.removed != 0 || saved != 2 {

@@ -11,9 +11,14 @@ import (
 
 // A user who waits for many places of one grant may wait for another, and is refused with the key of the spec.
 func TestQueueLimitPerGrant(t *testing.T) {
-	v := View{Generation: 1, Queue: Queue{Waiting: 3}, GPUs: []GPUView{device(0, api.ModeExclusive), device(1, api.ModeTimeslice)}, Grants: []Grant{
-		exclusive("red", "whole", 1), with(timeslice("red", "part", 10, gib), func(g *Grant) { one := 1; g.Spec.MaxLeases = &one }),
-	}}
+	v := View{
+		Generation: 1,
+		Queue:      Queue{Waiting: 3},
+		GPUs:       []GPUView{device(0, api.ModeExclusive), device(1, api.ModeTimeslice)},
+		Grants: []Grant{
+			exclusive("red", "whole", 1), with(timeslice("red", "part", 10, gib), func(g *Grant) { one := 1; g.Spec.MaxLeases = &one }),
+		},
+	}
 	tab, _ := table(t, v)
 	for _, grant := range []string{"whole", "part"} {
 		var last *Ticket
@@ -25,7 +30,10 @@ func TestQueueLimitPerGrant(t *testing.T) {
 			last = k
 		}
 		_, err := as(tab, 1001, "alice", "red", grant, true)
-		refused(t, err, api.KindUnavailable, "cannot wait for a lease of red: you wait for 3 of grant "+grant+" already, the most that a user may (queue.waiting)")
+		refused(
+			t, err, api.KindUnavailable,
+			"cannot wait for a lease of red: you wait for 3 of grant "+grant+" already, the most that a user may (queue.waiting)",
+		)
 		if _, err := as(tab, 1002, "bob", "red", grant, true); err != nil {
 			t.Errorf("another user is refused: %v", err)
 		}

@@ -54,7 +54,8 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 			continue
 		}
 		names = append(names, g.Spec.Name)
-		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind || profile != "" && !gpu.SameProfile(g.requirement(), profile) {
+		if r.Grant != "" && g.Spec.Name != r.Grant || kind != "" && g.Kind() != kind ||
+			profile != "" && !gpu.SameProfile(g.requirement(), profile) {
 			continue
 		}
 		candidates = append(candidates, *g)
@@ -63,13 +64,29 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 	case len(candidates) > 0:
 		return tenant, candidates, nil
 	case len(names) == 0:
-		return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s: it has none", tenant), Hint: "ask the administrator for a grant"}
+		return "", nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("cannot find a grant of tenant %s: it has none", tenant),
+			Hint:    "ask the administrator for a grant",
+		}
 	case r.Grant != "" && !slices.Contains(names, r.Grant):
-		return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find grant %q of tenant %s", r.Grant, tenant), Hint: "its grants are " + strings.Join(names, ", ")}
+		return "", nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("cannot find grant %q of tenant %s", r.Grant, tenant),
+			Hint:    "its grants are " + strings.Join(names, ", "),
+		}
 	case r.Grant != "":
-		return "", nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot use grant %s of tenant %s for %q: it is of another kind", r.Grant, tenant, r.Kind), Hint: "name the grant or the kind of GPU, not both"}
+		return "", nil, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot use grant %s of tenant %s for %q: it is of another kind", r.Grant, tenant, r.Kind),
+			Hint:    "name the grant or the kind of GPU, not both",
+		}
 	}
-	return "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.Kind), Hint: "its grants are " + strings.Join(names, ", ")}
+	return "", nil, &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("cannot find a grant of tenant %s for %q", tenant, r.Kind),
+		Hint:    "its grants are " + strings.Join(names, ", "),
+	}
 }
 
 // tenant returns the tenant of the request.
@@ -81,10 +98,18 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 		if !r.Admin && !slices.Contains(r.Member, r.Tenant) {
 			// The same message whether the tenant exists or not: a caller that is no member must not learn which
 			// tenants there are.
-			return "", &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("cannot use tenant %s: you are no member of it", r.Tenant), Hint: memberHint(r.Member)}
+			return "", &api.Error{
+				Kind:    api.KindDenied,
+				Message: fmt.Sprintf("cannot use tenant %s: you are no member of it", r.Tenant),
+				Hint:    memberHint(r.Member),
+			}
 		}
 		if !known(r.Tenant) && !slices.Contains(r.Member, r.Tenant) {
-			return "", &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find tenant %q with a grant", r.Tenant), Hint: "see gpushare tenant list"}
+			return "", &api.Error{
+				Kind:    api.KindNotFound,
+				Message: fmt.Sprintf("cannot find tenant %q with a grant", r.Tenant),
+				Hint:    "see gpushare tenant list",
+			}
 		}
 		return r.Tenant, nil
 	}
@@ -93,9 +118,17 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 		return r.Member[0], nil
 	case 0:
 		if r.Admin {
-			return "", &api.Error{Kind: api.KindInvalid, Message: "cannot choose a tenant: you are a member of none", Hint: "name one with -t"}
+			return "", &api.Error{
+				Kind:    api.KindInvalid,
+				Message: "cannot choose a tenant: you are a member of none",
+				Hint:    "name one with -t",
+			}
 		}
-		return "", &api.Error{Kind: api.KindDenied, Message: "cannot use a GPU: you are a member of no tenant", Hint: "ask the administrator to add you to one"}
+		return "", &api.Error{
+			Kind:    api.KindDenied,
+			Message: "cannot use a GPU: you are a member of no tenant",
+			Hint:    "ask the administrator to add you to one",
+		}
 	}
 	if r.Grant != "" {
 		var having []string
@@ -108,7 +141,11 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 			return having[0], nil
 		}
 	}
-	return "", &api.Error{Kind: api.KindInvalid, Message: "cannot choose a tenant: you are a member of " + strings.Join(r.Member, ", "), Hint: "name one with -t"}
+	return "", &api.Error{
+		Kind:    api.KindInvalid,
+		Message: "cannot choose a tenant: you are a member of " + strings.Join(r.Member, ", "),
+		Hint:    "name one with -t",
+	}
 }
 
 func memberHint(member []string) string {
@@ -127,5 +164,9 @@ func (r *Request) parseKind() (kind, profile string, err error) {
 			return kind, profile, nil
 		}
 	}
-	return "", "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot request GPU %q", r.Kind), Hint: "write mig, mig:PROFILE, exclusive, timeslice or mps"}
+	return "", "", &api.Error{
+		Kind:    api.KindInvalid,
+		Message: fmt.Sprintf("cannot request GPU %q", r.Kind),
+		Hint:    "write mig, mig:PROFILE, exclusive, timeslice or mps",
+	}
 }

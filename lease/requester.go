@@ -84,7 +84,11 @@ func (t *Table) confirm(ctx context.Context, e *entry) error {
 	case s.Denied != "":
 		return s.denied()
 	case s.Unsure != "":
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", e.ID, s.Unsure), Hint: "try again when the directory answers: 'getent initgroups USER'"}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot start lease %s: %s", e.ID, s.Unsure),
+			Hint:    "try again when the directory answers: 'getent initgroups USER'",
+		}
 	}
 	return nil
 }

@@ -96,7 +96,8 @@ func TestUnsureUsersWait(t *testing.T) {
 	if u := next(t, k); u.Placed || u.Lease.Waiting != "the directory has not answered" {
 		t.Fatalf("%+v", u)
 	}
-	if _, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, By: hangs}); err == nil || !strings.Contains(err.Error(), "the directory has not answered") {
+	if _, err := tab.Submit(Request{Tenant: "vision", Grant: "train", Member: []string{"vision"}, UID: 1001, By: hangs}); err == nil ||
+		!strings.Contains(err.Error(), "the directory has not answered") {
 		t.Errorf("a request that does not wait: %v", err)
 	}
 	other := requestOf(t, tab, &fakeRequester{})

@@ -43,12 +43,16 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 	// Existing places come first for all grants, so that the search below cannot take one grant's place for another.
 	for _, g := range grants {
 		for i := range live[g.Key()] {
-			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) {
+			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) &&
+				placeStillFits(g, p, v, o) {
 				take(g, p)
 			}
 		}
 		for i := range before[g.Key()] {
-			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) && placeStillFits(g, p, v, o) && placeStillFree(g, p, v, o) && !oversubscribes(g, p, v, o) {
+			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) &&
+				placeStillFits(g, p, v, o) &&
+				placeStillFree(g, p, v, o) &&
+				!oversubscribes(g, p, v, o) {
 				take(g, p)
 			}
 		}
@@ -207,7 +211,8 @@ func placeStillFree(g *Grant, p *Place, v *View, o *occupancy) bool {
 
 // slotStillFree reports whether an instance could still be created in the slot that is kept free for one.
 func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
-	if !t.free(*p.Instance, "", g.Key(), &requester{}) || slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
+	if !t.free(*p.Instance, "", g.Key(), &requester{}) ||
+		slices.ContainsFunc(d.Instances, func(in InstanceView) bool { return in.Pinned && in.Placement.Overlaps(*p.Instance) }) {
 		return false
 	}
 	return slices.ContainsFunc(d.DynamicProfiles.GI, func(q gpu.Profile) bool {

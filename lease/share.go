@@ -31,7 +31,10 @@ func (o *Oversubscribed) Text() string {
 	for _, g := range o.Grants {
 		parts = append(parts, fmt.Sprintf("%s/%s %s gets %.0f%%", g.Tenant, g.Grant, percentText(g.Share), g.Gets))
 	}
-	return fmt.Sprintf("shares on GPU %d add up to %s: while all have work, %s", o.Index, percentText(math.Round(o.Total*100)/100), strings.Join(parts, ", "))
+	return fmt.Sprintf(
+		"shares on GPU %d add up to %s: while all have work, %s", o.Index, percentText(math.Round(o.Total*100)/100),
+		strings.Join(parts, ", "),
+	)
 }
 
 // Oversubscribed returns the oversubscribed GPUs, in the driver's order. Shares under MPS are not weights, and are never
@@ -52,7 +55,8 @@ func (t *Table) OversubscribedUnder(v View) []Oversubscribed {
 	o, places := newOccupancy(), map[Key][]Place{}
 	for _, e := range t.sortedLocked() {
 		terms := e.Terms
-		if i := slices.IndexFunc(v.Grants, func(g Grant) bool { return g.Key() == terms.Key() }); i >= 0 && v.Grants[i].Kind() == terms.Kind() {
+		if i := slices.IndexFunc(v.Grants, func(g Grant) bool { return g.Key() == terms.Key() }); i >= 0 &&
+			v.Grants[i].Kind() == terms.Kind() {
 			terms.Spec.Timeslice = v.Grants[i].Spec.Timeslice
 		}
 		o.add(&terms, &e.Place, false)

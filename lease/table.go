@@ -147,12 +147,18 @@ func (t *Table) reviseTermsLocked() {
 		switch was, is := api.Bytes(e.Terms.memory()).Short(), api.Bytes(g.memory()).Short(); {
 		case g.memory() > e.Terms.memory() && !t.raiseFitsLocked(e, g, o):
 			revised.GPUMemory = old.GPUMemory
-			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the grant's memory is %s now, but that does not fit next to the other grants: this lease keeps %s", is, was))
+			t.noticeLocked(
+				e, "lease.memory",
+				fmt.Sprintf("the grant's memory is %s now, but that does not fit next to the other grants: this lease keeps %s", is, was),
+			)
 		case g.memory() != e.Terms.memory():
 			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the GPU memory of grant %s is %s now, it was %s", e.Terms.Spec.Name, is, was))
 		}
 		if revised.Share != old.Share {
-			t.noticeLocked(e, "lease.share", fmt.Sprintf("the share of grant %s is %s now, it was %s", e.Terms.Spec.Name, revised.Share, old.Share))
+			t.noticeLocked(
+				e, "lease.share",
+				fmt.Sprintf("the share of grant %s is %s now, it was %s", e.Terms.Spec.Name, revised.Share, old.Share),
+			)
 		}
 		if e.Terms.Kind() == api.ModeMPS {
 			e.Terms.Spec.MPS = &revised
@@ -272,7 +278,10 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 		return Lease{}, IsolationResult{}, notFound(id)
 	case e.State != Placed || e.busy || e.Process != (Process{}):
 		t.mu.Unlock()
-		return Lease{}, IsolationResult{}, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot start lease %s: it was started already", id)}
+		return Lease{}, IsolationResult{}, &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("cannot start lease %s: it was started already", id),
+		}
 	}
 	e.busy, e.Process = true, p
 	t.changedLocked(&e.Lease)
@@ -302,7 +311,9 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	t.mu.Lock()
 	if reason := e.endRequested; reason != "" {
 		t.mu.Unlock()
-		return Lease{}, IsolationResult{}, t.abandon(ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)})
+		return Lease{}, IsolationResult{}, t.abandon(
+			ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)},
+		)
 	}
 	e.State, e.busy = Running, false
 	t.changedLocked(&e.Lease)

@@ -22,7 +22,14 @@ import (
 func lab() View {
 	return View{
 		Generation: 1,
-		GPUs:       []GPUView{partitioned(0), device(1, "mps"), device(2, "timeslice"), device(3, "timeslice"), device(4, "exclusive"), device(5, "exclusive")},
+		GPUs: []GPUView{
+			partitioned(0),
+			device(1, "mps"),
+			device(2, "timeslice"),
+			device(3, "timeslice"),
+			device(4, "exclusive"),
+			device(5, "exclusive"),
+		},
 		Grants: []Grant{
 			mig("vision", "train", "3g.20gb"), timeslice("vision", "dev", 40, 20*gib),
 			timeslice("speech", "dev", 30, 30*gib), mps("speech", "serve", 30, 16*gib),
@@ -45,7 +52,12 @@ func TestRefusals(t *testing.T) {
 		{"several tenants", Request{Member: []string{"vision", "speech"}}, api.KindInvalid, "vision, speech"},
 		{"several tenants have the grant", Request{Member: []string{"vision", "speech"}, Grant: "dev"}, api.KindInvalid, "vision, speech"},
 		{"not a member", Request{Member: []string{"vision"}, Tenant: "speech"}, api.KindDenied, "no member of it"},
-		{"a caller that is no member does not learn which tenants exist", Request{Member: []string{"vision"}, Tenant: "unknown"}, api.KindDenied, "no member of it"},
+		{
+			"a caller that is no member does not learn which tenants exist",
+			Request{Member: []string{"vision"}, Tenant: "unknown"},
+			api.KindDenied,
+			"no member of it",
+		},
 		{"an admin does", Request{Admin: true, Tenant: "unknown"}, api.KindNotFound, `tenant "unknown"`},
 		{"unknown grant", Request{Member: []string{"vision"}, Grant: "x"}, api.KindNotFound, `grant "x" of tenant vision`},
 		{"a member without grants", Request{Member: []string{"empty"}}, api.KindNotFound, "it has none"},
@@ -78,7 +90,8 @@ func TestBeforeFirstUpdate(t *testing.T) {
 	v := lab()
 	v.GPUs, v.DriverUnavailable = nil, "the driver is not loaded"
 	tab.Update(v)
-	if _, err := submit(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable || !strings.Contains(e.Message, "driver is not loaded") {
+	if _, err := submit(tab, "vision", "dev"); !errors.As(err, &e) || e.Kind != api.KindUnavailable ||
+		!strings.Contains(e.Message, "driver is not loaded") {
 		t.Errorf("without the driver: got %v", err)
 	}
 	k := queue(t, tab, "vision", "dev")
@@ -98,8 +111,18 @@ func TestGrantSelection(t *testing.T) {
 	}{
 		{"requested", nil, Request{Member: []string{"vision"}, Grant: "dev"}, "grant dev of vision: requested"},
 		{"the only one", nil, Request{Member: []string{"ml"}}, "grant one of ml: the only one that fits"},
-		{"the only one of the kind", nil, Request{Member: []string{"vision"}, Kind: "timeslice"}, "grant dev of vision: the only one that fits timeslice"},
-		{"by profile", nil, Request{Member: []string{"vision"}, Kind: "mig:3g.20gb"}, "grant train of vision: the only one that fits mig:3g.20gb"},
+		{
+			"the only one of the kind",
+			nil,
+			Request{Member: []string{"vision"}, Kind: "timeslice"},
+			"grant dev of vision: the only one that fits timeslice",
+		},
+		{
+			"by profile",
+			nil,
+			Request{Member: []string{"vision"}, Kind: "mig:3g.20gb"},
+			"grant train of vision: the only one that fits mig:3g.20gb",
+		},
 		{"the first in the order of the spec", nil, Request{Member: []string{"vision"}}, "grant train of vision: selected automatically"},
 		{
 			"the next if that is in use",
@@ -107,7 +130,12 @@ func TestGrantSelection(t *testing.T) {
 			Request{Member: []string{"vision"}},
 			"grant dev of vision: selected automatically (train: its one lease is in use)",
 		},
-		{"one of several tenants has it", nil, Request{Member: []string{"vision", "speech"}, Grant: "serve"}, "grant serve of speech: requested"},
+		{
+			"one of several tenants has it",
+			nil,
+			Request{Member: []string{"vision", "speech"}, Grant: "serve"},
+			"grant serve of speech: requested",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +162,8 @@ func TestQueueOrder(t *testing.T) {
 	_, big := mustSubmit(t, tab, "biology", "big")
 	first := queue(t, tab, "physics", "one")
 	second := queue(t, tab, "ml", "one")
-	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued || !strings.Contains(u.Lease.Waiting, "1 exclusive GPU requested, 0 idle") {
+	if u := next(t, second); u.Lease.Position != 2 || u.Lease.State != api.LeaseQueued ||
+		!strings.Contains(u.Lease.Waiting, "1 exclusive GPU requested, 0 idle") {
 		t.Errorf("got %+v", u.Lease)
 	}
 	third := queue(t, tab, "urgent", "one")
@@ -186,7 +215,10 @@ func TestNoStarvation(t *testing.T) {
 	})
 	t.Run("memory", func(t *testing.T) {
 		v := View{GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{
-			timeslice("a", "small", 10, 20*gib), timeslice("b", "large", 10, 30*gib), timeslice("c", "small", 10, 10*gib), timeslice("a", "other", 10, 5*gib),
+			timeslice("a", "small", 10, 20*gib),
+			timeslice("b", "large", 10, 30*gib),
+			timeslice("c", "small", 10, 10*gib),
+			timeslice("a", "other", 10, 5*gib),
 		}}
 		tab, _ := table(t, v)
 		_, a := mustSubmit(t, tab, "a", "small")
@@ -261,7 +293,10 @@ func TestReserved(t *testing.T) {
 	})
 	t.Run("a request that does not fit next to a reserved grant is infeasible", func(t *testing.T) {
 		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "exclusive")}, Grants: []Grant{
-			reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 20*gib), reserved(exclusive("a", "e", 1)), exclusive("b", "e", 1),
+			reserved(timeslice("a", "r", 10, 20*gib)),
+			timeslice("b", "x", 10, 20*gib),
+			reserved(exclusive("a", "e", 1)),
+			exclusive("b", "e", 1),
 		}}
 		tab, _ := table(t, v)
 		for _, grant := range []string{"x", "e"} {
@@ -273,8 +308,14 @@ func TestReserved(t *testing.T) {
 	})
 	t.Run("a place that is not possible any more is replaced", func(t *testing.T) {
 		v := View{
-			Generation: 1, GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
-			Grants: []Grant{reserved(timeslice("a", "r", 10, 20*gib)), timeslice("b", "x", 10, 15*gib), reserved(mig("a", "m", "3g.20gb")), mig("b", "m", "3g.20gb")},
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "timeslice"), device(1, "timeslice"), partitioned(2), partitioned(3)},
+			Grants: []Grant{
+				reserved(timeslice("a", "r", 10, 20*gib)),
+				timeslice("b", "x", 10, 15*gib),
+				reserved(mig("a", "m", "3g.20gb")),
+				mig("b", "m", "3g.20gb"),
+			},
 		}
 		only := &api.Selector{All: true}
 		v.Grants[1].Spec.GPUs, v.Grants[1].GPUs = only, []gpu.UUID{"GPU-0"}
@@ -426,7 +467,8 @@ func TestStartFails(t *testing.T) {
 		tab.Update(lab())
 		w.onIsolate = func(Lease) { full = errors.New("no space left on device") }
 		k, _ := mustSubmit(t, tab, "vision", "train")
-		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil || !strings.Contains(err.Error(), "cannot record the leases: no space left") {
+		if _, _, err := tab.Start(t.Context(), k.ID(), p); err == nil ||
+			!strings.Contains(err.Error(), "cannot record the leases: no space left") {
 			t.Errorf("got %v", err)
 		}
 		if len(tab.Live()) != 0 || w.removed != 1 {
@@ -476,7 +518,8 @@ func TestAwait(t *testing.T) {
 		var waiting []string
 		_, err := submit().Await(t.Context(), func(l api.Lease) { waiting = append(waiting, fmt.Sprint(l.Position, " ", l.Waiting)) })
 		var e *api.Error
-		if !errors.As(err, &e) || e.Kind != api.KindUnavailable || e.Message != "cannot place a lease of vision: waited 10m; its one lease is in use" {
+		if !errors.As(err, &e) || e.Kind != api.KindUnavailable ||
+			e.Message != "cannot place a lease of vision: waited 10m; its one lease is in use" {
 			t.Errorf("got %v", err)
 		}
 		if d := time.Since(start); d != wait {
@@ -570,7 +613,8 @@ func TestSpecChanges(t *testing.T) {
 		}
 		v.Grants[1].Spec.Idle = &api.IdleSpec{After: api.Duration(time.Hour)}
 		tab.Update(v)
-		if got := tab.Live()[0].Terms; got.Priority != "low" || got.Preempt != api.PreemptStop || got.Overuse.GPUMemory != "freeze" || got.Spec.Idle == nil {
+		if got := tab.Live()[0].Terms; got.Priority != "low" || got.Preempt != api.PreemptStop || got.Overuse.GPUMemory != "freeze" ||
+			got.Spec.Idle == nil {
 			t.Errorf("got %+v", got)
 		}
 		// The lease keeps what its grant said last; the tenant still decides after the grant was removed.
@@ -583,7 +627,11 @@ func TestSpecChanges(t *testing.T) {
 		}
 	})
 	t.Run("two grants do not grow into the same memory", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "timeslice")},
+			Grants:     []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 10*gib)},
+		}
 		tab, _ := table(t, v)
 		mustSubmit(t, tab, "a", "x")
 		mustSubmit(t, tab, "b", "y")
@@ -595,7 +643,11 @@ func TestSpecChanges(t *testing.T) {
 		}
 	})
 	t.Run("share and memory change live as far as they fit", func(t *testing.T) {
-		v := View{Generation: 1, GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 20*gib)}}
+		v := View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, "timeslice")},
+			Grants:     []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "y", 30, 20*gib)},
+		}
 		tab, _ := table(t, v)
 		_, a := mustSubmit(t, tab, "a", "x")
 		mustSubmit(t, tab, "b", "y")
@@ -670,8 +722,12 @@ func TestRestore(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	const n = 200
 	v := View{
-		GPUs:   []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
-		Grants: []Grant{timeslice("a", "x", 30, 10*gib), timeslice("b", "x", 30, 10*gib), with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.MaxLeases = &n })},
+		GPUs: []GPUView{device(0, "timeslice"), device(1, "timeslice"), device(2, "exclusive")},
+		Grants: []Grant{
+			timeslice("a", "x", 30, 10*gib),
+			timeslice("b", "x", 30, 10*gib),
+			with(exclusive("c", "x", 1), func(g *Grant) { n := 50; g.Spec.MaxLeases = &n }),
+		},
 	}
 	w := &fakeIsolation{}
 	var mu sync.Mutex

@@ -201,5 +201,6 @@ func (g *Grant) rank() int {
 
 // mayUse reports whether the mode and the selector allow the grant to use the GPU.
 func (g *Grant) mayUse(v *GPUView) bool {
-	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) && (g.Only == nil || slices.Contains(g.Only, v.UUID))
+	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) &&
+		(g.Only == nil || slices.Contains(g.Only, v.UUID))
 }

@@ -205,7 +205,10 @@ func TestBaseline(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.created != tc.created || c.destroyed != tc.destroyed || c.modes != tc.modes || c.failures != 0 {
-				t.Errorf("%d created, %d destroyed, %d modes, %d failures; want %d, %d, %d and none", c.created, c.destroyed, c.modes, c.failures, tc.created, tc.destroyed, tc.modes)
+				t.Errorf(
+					"%d created, %d destroyed, %d modes, %d failures; want %d, %d, %d and none", c.created, c.destroyed, c.modes,
+					c.failures, tc.created, tc.destroyed, tc.modes,
+				)
 			}
 			if got := c.layout(t); got != tc.after {
 				t.Errorf("the layout is %s, want %s", got, tc.after)

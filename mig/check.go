@@ -8,8 +8,8 @@ import (
 	"github.com/gpushare/gpushare/internal/step"
 )
 
-// Check returns why the driver cannot carry out every step of the plan, or cannot undo one without Force. It is called before the first step:
-// a GPU whose MIG mode was changed has lost its work, also when no instance can be created then.
+// Check returns why the driver cannot carry out every step of the plan, or cannot undo one without Force. It is called before the first
+// step: a GPU whose MIG mode was changed has lost its work, also when no instance can be created then.
 func (r Result) Check(m gpu.MIGState, o Options) error {
 	var err error
 	switch {

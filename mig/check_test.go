@@ -51,7 +51,8 @@ func TestCheckUndo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.Check(gpu.MIGState{}, Options{}); c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			if err := r.Check(gpu.MIGState{}, Options{}); c.err == "" && err != nil ||
+				c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("%v, want %q", err, c.err)
 			}
 			// With Force it is destroyed, by a step that has no undo and says why. Its undo succeeds only where it is still there.
@@ -72,7 +73,10 @@ func TestCheckUndo(t *testing.T) {
 				return
 			}
 			f.instances = nil
-			if err := h.Undo(t.Context(), s); err == nil || !strings.Contains(err.Error(), "was destroyed, and it could not be created again") || len(f.instances) != 0 {
+			if err := h.Undo(
+				t.Context(), s,
+			); err == nil || !strings.Contains(err.Error(), "was destroyed, and it could not be created again") ||
+				len(f.instances) != 0 {
 				t.Errorf("the undo of what cannot be undone: %v, %+v", err, f.instances)
 			}
 			if left := NotUndone(read(f), r.Steps("GPU-1")[:1]); len(left) != 1 || !strings.HasSuffix(left[0], " is missing") {

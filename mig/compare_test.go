@@ -72,7 +72,8 @@ func TestCompare(t *testing.T) {
 			if (err != nil) != (c.differ || c.off) || (got != nil) != c.differ {
 				t.Errorf("it is answered with %v and reports %v", err, got)
 			}
-			if c.differ && !strings.Contains(err.Error(), "the driver does not offer 3g.20gb at 4 (profile id 9); it offers "+p.GI[0].Name) {
+			if c.differ &&
+				!strings.Contains(err.Error(), "the driver does not offer 3g.20gb at 4 (profile id 9); it offers "+p.GI[0].Name) {
 				t.Errorf("the reason is %q", err)
 			}
 		})
@@ -117,7 +118,8 @@ func TestRestoreAssumed(t *testing.T) {
 	p := a100()
 	for _, assumed := range []*gpu.Profiles{&p, nil} {
 		r := RestoreAssumed(assumed, recorded)
-		if len(r.Create) != 2 || r.Create[0].ProfileID != 9 || len(r.Create[0].Compute) != 2 || (len(r.Create[1].Compute) != 0) != (assumed == nil) {
+		if len(r.Create) != 2 || r.Create[0].ProfileID != 9 || len(r.Create[0].Compute) != 2 ||
+			(len(r.Create[1].Compute) != 0) != (assumed == nil) {
 			t.Errorf("with profiles %v: %+v", assumed != nil, r.Create)
 		}
 		r.Mode = &Mode{On: true}

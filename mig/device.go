@@ -107,5 +107,8 @@ func foreignBlocks(p gpu.Profiles, foreign []Present) error {
 	for i, b := range foreign {
 		names[i] = placedOf(p, b.Instance).String()
 	}
-	return &Infeasible{Blocked: foreign, Reason: "MIG mode cannot be turned off: " + strings.Join(names, ", ") + verb(names) + " not managed by gpushare"}
+	return &Infeasible{
+		Blocked: foreign,
+		Reason:  "MIG mode cannot be turned off: " + strings.Join(names, ", ") + verb(names) + " not managed by gpushare",
+	}
 }

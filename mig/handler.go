@@ -238,12 +238,19 @@ func (h *Handler) create(ctx context.Context, id gpu.UUID, raw json.RawMessage) 
 // destroyOther destroys what the driver created instead of the requested instance: it is of no layout, and no undo would find
 // it. An instance that was there before is not destroyed.
 func (h *Handler) destroyOther(ctx context.Context, id gpu.UUID, op string, before *gpu.Instance, got gpu.Instance) error {
-	created := fmt.Sprintf("%s with %d compute instances", Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement}, len(got.Compute))
+	created := fmt.Sprintf(
+		"%s with %d compute instances", Placed{Name: fmt.Sprintf("profile %d", got.ProfileID), Placement: got.Placement},
+		len(got.Compute),
+	)
 	if before != nil {
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the instance is %s instead", gpu.ErrUnknown, created)}
 	}
 	if err := h.Driver.DestroyInstance(ctx, id, got.ID); err != nil {
-		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s instead, which is left: %w", gpu.ErrUnknown, created, err)}
+		return &gpu.Error{
+			Op:  op,
+			GPU: id,
+			Err: fmt.Errorf("%w: the driver created %s instead, which is left: %w", gpu.ErrUnknown, created, err),
+		}
 	}
 	return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: the driver created %s instead, which was destroyed", gpu.ErrUnknown, created)}
 }

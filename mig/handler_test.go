@@ -113,14 +113,19 @@ func (f *fake) CompleteInstance(_ context.Context, _ gpu.UUID, gi uint32, comput
 	}
 	in := &f.instances[slices.IndexFunc(f.instances, func(in gpu.Instance) bool { return in.ID == gi })]
 	if len(compute) == 0 {
-		compute = []gpu.NewCompute{{Slices: f.p.GI[slices.IndexFunc(f.p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID })].Slices}}
+		compute = []gpu.NewCompute{
+			{Slices: f.p.GI[slices.IndexFunc(f.p.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID })].Slices},
+		}
 	}
 	for _, c := range gpu.MissingCompute(compute, in.Compute) {
 		place := gpu.Placement{Start: uint32(len(in.Compute)), Size: c.Slices}
 		if c.Placement != nil {
 			place = *c.Placement
 		}
-		in.Compute = append(in.Compute, gpu.ComputeInstance{ID: uint32(len(in.Compute)), Placement: place, UUID: gpu.UUID(fmt.Sprintf("MIG-%d-%d", gi, place.Start))})
+		in.Compute = append(
+			in.Compute,
+			gpu.ComputeInstance{ID: uint32(len(in.Compute)), Placement: place, UUID: gpu.UUID(fmt.Sprintf("MIG-%d-%d", gi, place.Start))},
+		)
 	}
 	return *in, nil
 }
@@ -197,7 +202,10 @@ func TestInterruptedAnywhere(t *testing.T) {
 		present := presentOf(p, s)
 		for i := range present {
 			if present[i].ProfileID == 9 && rapid.Bool().Draw(rt, "split") {
-				present[i].Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Start: 0, Size: 1}}, {ID: 1, Placement: gpu.Placement{Start: 1, Size: 2}}}
+				present[i].Compute = []gpu.ComputeInstance{
+					{Placement: gpu.Placement{Start: 0, Size: 1}},
+					{ID: 1, Placement: gpu.Placement{Start: 1, Size: 2}},
+				}
 			}
 		}
 		m := map[int]int{}
@@ -253,7 +261,10 @@ func TestInterruptedAnywhere(t *testing.T) {
 func TestRestoreIsExact(t *testing.T) {
 	p := a100()
 	present := presentFrom(t, p, "3g.20gb@0", "1g.5gb@5", "1g.5gb+me@6")
-	present[0].Compute = []gpu.ComputeInstance{{Placement: gpu.Placement{Start: 1, Size: 2}}, {ID: 1, Placement: gpu.Placement{Start: 0, Size: 1}}}
+	present[0].Compute = []gpu.ComputeInstance{
+		{Placement: gpu.Placement{Start: 1, Size: 2}},
+		{ID: 1, Placement: gpu.Placement{Start: 0, Size: 1}},
+	}
 	recorded := newFake(p, present).layout()
 	b, err := json.Marshal(recorded)
 	if err != nil {
@@ -289,7 +300,8 @@ func TestInUseErrorNamesProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = apply(t, &Handler{Driver: f}, r.Steps("GPU-1"))
-	if want := "cannot destroy 3g.20gb at 4 on GPU-1: in use by pid 4711"; err == nil || err.Error() != want || !errors.Is(err, gpu.ErrInUse) {
+	if want := "cannot destroy 3g.20gb at 4 on GPU-1: in use by pid 4711"; err == nil || err.Error() != want ||
+		!errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if f.writes != 0 || len(f.instances[0].Compute) != 1 {
@@ -334,7 +346,8 @@ func TestMode(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := PlanMode(tc.state, tc.on, tc.inUseBy, tc.o)
-			if tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) || tc.err == "" && err != nil || tc.is != nil && !errors.Is(err, tc.is) {
+			if tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) || tc.err == "" && err != nil ||
+				tc.is != nil && !errors.Is(err, tc.is) {
 				t.Fatalf("got %v, want %q", err, tc.err)
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {
@@ -365,7 +378,8 @@ func TestModeStep(t *testing.T) {
 	t.Run("pending without a reset", func(t *testing.T) {
 		f := off()
 		err := apply(t, &Handler{Driver: f}, steps)
-		if !errors.Is(err, gpu.ErrResetRequired) || !errors.Is(err, step.ErrAfterBoot) || !f.mig.Pending || !strings.Contains(err.Error(), "is turned on by the next boot of the host") {
+		if !errors.Is(err, gpu.ErrResetRequired) || !errors.Is(err, step.ErrAfterBoot) || !f.mig.Pending ||
+			!strings.Contains(err.Error(), "is turned on by the next boot of the host") {
 			t.Fatal(err)
 		}
 		if err := (&Handler{Driver: f}).Undo(t.Context(), steps[0]); err != nil || f.mig.Pending {

@@ -130,7 +130,10 @@ func (pr *problem) reason() string {
 			for _, m := range g.members {
 				slices += uint32(len(pr.classes[m].requests)) * pr.classes[m].sub
 			}
-			return fmt.Sprintf("this GPU supports at most %d of %s, and the %d requested compute slices do not fit into their %d each", pr.maxInstances(q), q.Name, slices, q.Slices)
+			return fmt.Sprintf(
+				"this GPU supports at most %d of %s, and the %d requested compute slices do not fit into their %d each",
+				pr.maxInstances(q), q.Name, slices, q.Slices,
+			)
 		}
 		count(fewest, g.profiles[0], q.Placements[0].Size)
 	}
@@ -142,7 +145,10 @@ func (pr *problem) reason() string {
 	case need > pr.p.Width:
 		return fmt.Sprintf("they need %d memory slices, this GPU has %d", need, pr.p.Width)
 	}
-	return fmt.Sprintf("%d of %d memory slices would be enough, but the placements that this GPU supports do not allow this combination", need, pr.p.Width)
+	return fmt.Sprintf(
+		"%d of %d memory slices would be enough, but the placements that this GPU supports do not allow this combination", need,
+		pr.p.Width,
+	)
 }
 
 // places lists the possible placements of a class; for a compute instance those of its GPU instance.

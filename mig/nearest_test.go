@@ -86,7 +86,9 @@ func TestLargestPartAgainstTrial(t *testing.T) {
 				for range rapid.IntRange(0, 4).Draw(t, "kinds") {
 					requests = append(requests, slices.Repeat([]Request{requestFor(t, dev.p)}, rapid.IntRange(1, 4).Draw(t, "times"))...)
 				}
-				pr, err := newProblem(dev.p, present, requests, Options{Force: rapid.Bool().Draw(t, "force"), TakeForeign: rapid.Bool().Draw(t, "take")})
+				pr, err := newProblem(
+					dev.p, present, requests, Options{Force: rapid.Bool().Draw(t, "force"), TakeForeign: rapid.Bool().Draw(t, "take")},
+				)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -105,7 +107,11 @@ func kinds(p gpu.Profiles) []Request {
 	var out []Request
 	for i := range p.GI {
 		q := &p.GI[i]
-		named := []Request{{Name: q.Name}, {Slices: q.Slices, Attributes: q.Attributes}, {Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes}}
+		named := []Request{
+			{Name: q.Name},
+			{Slices: q.Slices, Attributes: q.Attributes},
+			{Slices: q.Slices, Memory: q.Memory, Attributes: q.Attributes},
+		}
 		for sub := uint32(1); sub < q.Slices; sub++ {
 			if divides(q, sub) {
 				named = append(named, Request{Name: fmt.Sprintf("%dc.%s", sub, q.Name)})
@@ -136,7 +142,8 @@ func layoutOf(t *rapid.T, p gpu.Profiles, every []Request) []Request {
 		have = more
 		var can []Request
 		for _, req := range every {
-			if fit, err := Match(p, req); err == nil && slices.ContainsFunc(fit, func(f gpu.Profile) bool { return f.ID == q.ID }) && (req.At == nil || *req.At == at) {
+			if fit, err := Match(p, req); err == nil && slices.ContainsFunc(fit, func(f gpu.Profile) bool { return f.ID == q.ID }) &&
+				(req.At == nil || *req.At == at) {
 				can = append(can, req)
 			}
 		}
@@ -179,7 +186,9 @@ func TestPlanIsBounded(t *testing.T) {
 				var present []Present
 				for range rapid.IntRange(0, 4).Draw(t, "present") {
 					q := rapid.SampledFrom(p.GI).Draw(t, "of")
-					if more, err := AddPresent(p, present, q.Name, rapid.SampledFrom(q.Placements).Draw(t, "start").Start, rapid.Bool().Draw(t, "in use")); err == nil {
+					if more, err := AddPresent(
+						p, present, q.Name, rapid.SampledFrom(q.Placements).Draw(t, "start").Start, rapid.Bool().Draw(t, "in use"),
+					); err == nil {
 						present = more
 					}
 				}
@@ -193,7 +202,10 @@ func TestPlanIsBounded(t *testing.T) {
 				mostNearest = max(mostNearest, pr.work.steps)
 			})
 			if most > searchSteps/10 || mostNearest > nearestSteps/10 {
-				t.Errorf("%d steps for a plan and %d for the nearest layout; %d and %d are allowed", most, mostNearest, searchSteps, nearestSteps)
+				t.Errorf(
+					"%d steps for a plan and %d for the nearest layout; %d and %d are allowed", most, mostNearest, searchSteps,
+					nearestSteps,
+				)
 			}
 			t.Logf("%d steps for a plan, %d for the nearest layout", most, mostNearest)
 		})
@@ -237,7 +249,8 @@ func TestTheSearchEnds(t *testing.T) {
 	}
 	var e *Infeasible
 	_, err := Plan(p, nil, want, Options{})
-	if !errors.As(err, &e) || e.StoppedAfter < nearestSteps || !strings.Contains(err.Error(), fmt.Sprintf("stopped looking for the nearest layout after %d steps", e.StoppedAfter)) {
+	if !errors.As(err, &e) || e.StoppedAfter < nearestSteps ||
+		!strings.Contains(err.Error(), fmt.Sprintf("stopped looking for the nearest layout after %d steps", e.StoppedAfter)) {
 		t.Errorf("got %v", err)
 	}
 	var complex *TooComplex

@@ -147,7 +147,14 @@ func TestPlan(t *testing.T) {
 				"keep": placedText(r.Keep), "extra": placedText(r.Extra), "complete": placedText(r.Complete),
 				"destroy": destroyedText(tc.p, r.Destroy), "create": placedText(r.Create), "layout": placedText(r.Layout),
 			}
-			want := map[string]string{"keep": tc.keep, "extra": tc.extra, "complete": tc.complete, "destroy": tc.destroy, "create": tc.create, "layout": tc.layout}
+			want := map[string]string{
+				"keep":     tc.keep,
+				"extra":    tc.extra,
+				"complete": tc.complete,
+				"destroy":  tc.destroy,
+				"create":   tc.create,
+				"layout":   tc.layout,
+			}
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
@@ -174,7 +181,12 @@ func TestInfeasibleIsInUseOnlyWhenForceHelps(t *testing.T) {
 func presentOf(p gpu.Profiles, s situation) []Present {
 	var out []Present
 	for i, b := range s.present {
-		out = append(out, Present{Instance: instance(p, p.GI[b.profile].Name, b.start), InUse: s.inUse[i], Foreign: s.foreign[i], Keepable: s.keepable[i]})
+		out = append(out, Present{
+			Instance: instance(p, p.GI[b.profile].Name, b.start),
+			InUse:    s.inUse[i],
+			Foreign:  s.foreign[i],
+			Keepable: s.keepable[i],
+		})
 	}
 	return out
 }
@@ -319,10 +331,22 @@ func TestEveryTransition(t *testing.T) {
 		}
 	}
 	mean := func(n, of int) float64 { return float64(n) / float64(of) }
-	t.Logf("%d transitions: %.2f destroyed on average, %.2f by clearing; %d additive: %.2f and %.2f, %.0f %% without any; with one pinned %.0f %% feasible",
-		pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned))
+	t.Logf(
+		"%d transitions: %.2f destroyed on average, %.2f by clearing; %d additive: %.2f and %.2f, %.0f %% without any; with one pinned %.0f %% feasible",
+		pairs,
+		mean(destroyed, pairs),
+		mean(cleared, pairs),
+		additive,
+		mean(addDestroyed, additive),
+		mean(addCleared, additive),
+		100*mean(addNone, additive),
+		100*mean(pinnedOK, pinned),
+	)
 	if !enumeration.Sampled() {
-		got := fmt.Sprintf("%d %.2f %.2f %d %.2f %.2f %.0f %.0f", pairs, mean(destroyed, pairs), mean(cleared, pairs), additive, mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned))
+		got := fmt.Sprintf(
+			"%d %.2f %.2f %d %.2f %.2f %.0f %.0f", pairs, mean(destroyed, pairs), mean(cleared, pairs), additive,
+			mean(addDestroyed, additive), mean(addCleared, additive), 100*mean(addNone, additive), 100*mean(pinnedOK, pinned),
+		)
 		if want := "11026 2.10 3.37 1873 0.37 2.68 70 51"; got != want {
 			t.Errorf("figures are %s, want %s", got, want)
 		}
@@ -477,7 +501,8 @@ func TestLimitOfProperties(t *testing.T) {
 			t.Errorf("%d: %v, want %q", n, err, want)
 		}
 	}
-	if _, err := Plan(a100(), nil, slices.Repeat([]Request{{Slices: 1, Memory: 5 << 30}}, 5), Options{}); err == nil || !strings.Contains(err.Error(), "at most 4 of 1g.10gb, 5 are requested") {
+	if _, err := Plan(a100(), nil, slices.Repeat([]Request{{Slices: 1, Memory: 5 << 30}}, 5), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "at most 4 of 1g.10gb, 5 are requested") {
 		t.Errorf("one profile: %v", err)
 	}
 }

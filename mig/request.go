@@ -197,7 +197,11 @@ func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 		full := p.GI[out[0]].Name
 		out = slices.DeleteFunc(out, func(i int) bool { return !divides(&p.GI[i], sub) })
 		if len(out) == 0 {
-			return nil, 0, &NoProfile{Request: req, Why: fmt.Sprintf("%s has no compute instances of %d slices", full, sub), Offers: offers(p)}
+			return nil, 0, &NoProfile{
+				Request: req,
+				Why:     fmt.Sprintf("%s has no compute instances of %d slices", full, sub),
+				Offers:  offers(p),
+			}
 		}
 	}
 	slices.SortStableFunc(out, func(a, b int) int {

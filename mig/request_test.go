@@ -99,7 +99,9 @@ func TestPlanIgnoresInputOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := Plan(p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(requests).Draw(t, "order of requests"), Options{})
+		second, err := Plan(
+			p, rapid.Permutation(present).Draw(t, "order"), rapid.Permutation(requests).Draw(t, "order of requests"), Options{},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,11 +90,18 @@ type cost struct {
 
 func newProblem(p gpu.Profiles, present []Present, requests []Request, o Options) (*problem, error) {
 	if p.Width > maxWidth || len(present) > maxWidth {
-		return nil, fmt.Errorf("cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are supported", p.Width, len(present), maxWidth)
+		return nil, fmt.Errorf(
+			"cannot plan MIG instances: the grid is %d wide with %d instances, at most %d are supported", p.Width, len(present),
+			maxWidth,
+		)
 	}
 	pr := &problem{p: p, present: present, opts: o, maxMe: 1, work: newWork(searchSteps, o)}
 	for _, q := range p.GI {
-		r := rule{me: slices.Contains(q.Attributes, "me"), all: slices.Contains(q.Attributes, "me.all"), none: slices.Contains(q.Attributes, "-me")}
+		r := rule{
+			me:   slices.Contains(q.Attributes, "me"),
+			all:  slices.Contains(q.Attributes, "me.all"),
+			none: slices.Contains(q.Attributes, "-me"),
+		}
 		pr.rules = append(pr.rules, r)
 		if r.me {
 			pr.maxMe = max(pr.maxMe, int(q.Max))
@@ -169,7 +176,8 @@ func (pr *problem) placeable(req Request, profiles []int) bool {
 // equivalent reports whether the requests of two classes are interchangeable.
 func (c class) equivalent(d class) bool {
 	if c.sub != 0 || d.sub != 0 {
-		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && c.placed == d.placed && (!c.placed || c.request.samePlace(d.request))
+		return c.sub == d.sub && slices.Equal(c.profiles, d.profiles) && c.placed == d.placed &&
+			(!c.placed || c.request.samePlace(d.request))
 	}
 	return slices.Equal(c.choices, d.choices) && sameCompute(c.request.Compute, d.request.Compute)
 }

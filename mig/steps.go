@@ -86,8 +86,12 @@ func (r Result) Steps(id gpu.UUID) []step.Step {
 
 func (m *Mode) step() step.Step {
 	s := step.Step{
-		Kind: KindMode, Args: step.Must(ModeArgs{On: m.On, Reset: m.Reset}), Undo: step.Must(ModeArgs{On: m.Was, Reset: m.Reset}),
-		Text: "turn " + onOff(m.On) + " MIG mode", Reason: fmt.Sprintf("the spec has MIG %s, the GPU has MIG %s", onOff(m.On), onOff(m.Was)), Disruption: step.Idle,
+		Kind:       KindMode,
+		Args:       step.Must(ModeArgs{On: m.On, Reset: m.Reset}),
+		Undo:       step.Must(ModeArgs{On: m.Was, Reset: m.Reset}),
+		Text:       "turn " + onOff(m.On) + " MIG mode",
+		Reason:     fmt.Sprintf("the spec has MIG %s, the GPU has MIG %s", onOff(m.On), onOff(m.Was)),
+		Disruption: step.Idle,
 	}
 	if m.Reset {
 		s.Text += "; the driver resets the GPU for it"

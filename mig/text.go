@@ -45,7 +45,9 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 		b.InUse = b.InUse || inUse
 		inside, ok := arrangedInside(b.Compute, sub, q.Slices)
 		if !ok {
-			return nil, fmt.Errorf("cannot add %s: the %s there has no free slices for another compute instance of %d slices", item, q.Name, sub)
+			return nil, fmt.Errorf(
+				"cannot add %s: the %s there has no free slices for another compute instance of %d slices", item, q.Name, sub,
+			)
 		}
 		b.Compute = inside
 		return list, nil
@@ -68,7 +70,11 @@ func AddPresent(p gpu.Profiles, list []Present, name string, start uint32, inUse
 	t := tally{of: make([]uint32, len(p.GI))}
 	for _, at := range pr.profile {
 		if !pr.add(&t, at) {
-			return nil, fmt.Errorf("cannot add %s: this GPU does not support it together with the others (at most %d of it, one +me, and +me.all only with -me)", item, pr.maxInstances(q))
+			return nil, fmt.Errorf(
+				"cannot add %s: this GPU does not support it together with the others (at most %d of it, one +me, and +me.all only with -me)",
+				item,
+				pr.maxInstances(q),
+			)
 		}
 	}
 	return append(list, b), nil

@@ -38,8 +38,11 @@ var known = []struct {
 // and is what both have.
 func (a Abilities) and(b Abilities) Abilities {
 	return Abilities{
-		MultiUser: a.MultiUser && b.MultiUser, OwnerOnly: a.OwnerOnly && b.OwnerOnly, ServersOwnerOnly: a.ServersOwnerOnly && b.ServersOwnerOnly,
-		MaxClients: min(a.MaxClients, b.MaxClients),
+		MultiUser: a.MultiUser &&
+			b.MultiUser,
+		OwnerOnly:        a.OwnerOnly && b.OwnerOnly,
+		ServersOwnerOnly: a.ServersOwnerOnly && b.ServersOwnerOnly,
+		MaxClients:       min(a.MaxClients, b.MaxClients),
 	}
 }
 

@@ -69,7 +69,14 @@ func TestStartsOnEveryBranch(t *testing.T) {
 
 // Where the program says why it ends, the error has its words.
 func TestWithoutAGPUOnEveryBranch(t *testing.T) {
-	said := map[string]string{"535.261.03": "", "550.163.01": "", "555.58.02": "", "580.178.04": "found no usable GPU (it exited with 100)", "595.99.02": "found no usable GPU (it exited with 100)", "615.71.09": "Failed to initialize CUDA: 100"}
+	said := map[string]string{
+		"535.261.03": "",
+		"550.163.01": "",
+		"555.58.02":  "",
+		"580.178.04": "found no usable GPU (it exited with 100)",
+		"595.99.02":  "found no usable GPU (it exited with 100)",
+		"615.71.09":  "Failed to initialize CUDA: 100",
+	}
 	for _, driver := range onEveryBranch(t) {
 		want := said[driver]
 		t.Run(driver, func(t *testing.T) {

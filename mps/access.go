@@ -92,8 +92,9 @@ func (r Reach) list() acl.List {
 }
 
 // Restrict lets only these users and groups reach the socket of a GPU's control daemon, and no user its other files. asOf is the time
-// before the leases were read for it: who was admitted since then keeps the access too. It reads all files, and reads back what it has set. changed says what had been changed from outside. The error is ErrOpen when the
-// socket is open to all nevertheless; a file that cannot be set does not keep it from the others.
+// before the leases were read for it: who was admitted since then keeps the access too. It reads all files, and reads back what it has
+// set. changed says what had been changed from outside. The error is ErrOpen when the socket is open to all nevertheless; a file that
+// cannot be set does not keep it from the others.
 func (s *Supervisor) Restrict(id Device, r Reach, asOf time.Time) (changed []string, err error) {
 	a := &s.gpuState(id).access
 	a.mu.Lock()
@@ -186,7 +187,9 @@ func (p permission) ensure() (was, is acl.List, owner int, err error) {
 	if owner != os.Geteuid() || p.list.Group != 0 && int(st.Gid) != os.Getegid() {
 		// The unit of gpushared has no CAP_CHOWN: only root gives such a file away, and only root takes it back.
 		if err := os.Lchown(p.path, os.Geteuid(), os.Getegid()); err != nil {
-			return was, is, owner, fmt.Errorf("cannot restrict %s: it belongs to uid %d: run 'chown root:root %s': %w", p.path, owner, p.path, err)
+			return was, is, owner, fmt.Errorf(
+				"cannot restrict %s: it belongs to uid %d: run 'chown root:root %s': %w", p.path, owner, p.path, err,
+			)
 		}
 	}
 	if was.Equal(p.list) {

@@ -200,7 +200,9 @@ func (d *Detached) ServiceState(ctx context.Context, name string) (ServiceState,
 	if s, err := procfs.Read(r.PID); err == nil && s.Start == r.Start {
 		if !s.Dead() {
 			if cg, err := procfs.Cgroup(r.PID); r.Cgroup != "" && err == nil && cg != r.Cgroup {
-				return ServiceState{}, fmt.Errorf("cannot read the state of %s: pid %d was moved from cgroup %s to %s", name, r.PID, r.Cgroup, cg)
+				return ServiceState{}, fmt.Errorf(
+					"cannot read the state of %s: pid %d was moved from cgroup %s to %s", name, r.PID, r.Cgroup, cg,
+				)
 			}
 			st.Running, st.PID = true, r.PID
 			return st, nil

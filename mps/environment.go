@@ -14,7 +14,9 @@ type Limits struct {
 func (s *Supervisor) Environment(d Device, lim Limits) ([]string, error) {
 	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(d).tenant()}
 	if lim.Threads < 0 || lim.Threads > 100 || lim.Threads != lim.Threads {
-		return nil, fmt.Errorf("cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", d, percentText(lim.Threads))
+		return nil, fmt.Errorf(
+			"cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", d, percentText(lim.Threads),
+		)
 	}
 	if lim.Threads > 0 {
 		env = append(env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+percentText(lim.Threads))

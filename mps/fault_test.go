@@ -30,7 +30,8 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 			culprit, victim, straggler := programs[0].cmd.Process.Pid, programs[1].cmd.Process.Pid, programs[2].cmd.Process.Pid
 			signalPID(t, straggler, syscall.SIGSTOP)
 			c := control{program: r.Control, pipeDir: r.pipe()}
-			if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil || strings.TrimSpace(string(out)) != "0" {
+			if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil ||
+				strings.TrimSpace(string(out)) != "0" {
 				t.Fatalf("no fault: %q %v", out, err)
 			}
 			procfstest.AwaitEnd(t, culprit)
@@ -39,21 +40,29 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 			st := r.Observe(t.Context(), deviceA)
 			victims := []int{victim, straggler}
 			slices.Sort(victims)
-			if st.Healthy() || st.Fault == nil || st.Fault.Culprit != culprit || st.Fault.XID != 31 || !slices.Equal(st.Fault.Victims, victims) || !slices.Equal(st.Fault.Stragglers, []int{straggler}) {
+			if st.Healthy() || st.Fault == nil || st.Fault.Culprit != culprit || st.Fault.XID != 31 ||
+				!slices.Equal(st.Fault.Victims, victims) ||
+				!slices.Equal(st.Fault.Stragglers, []int{straggler}) {
 				t.Fatalf("with a fault: %+v, fault %+v", st, st.Fault)
 			}
 			// A server that stays in its fault is one that does not answer, and restarting it stops those that run.
 			r.clock.pass(faultTime)
 			stuck := r.Observe(t.Context(), deviceA)
-			if stuck.Phase != Unresponsive || !stuck.Fault.Stuck || !stuck.Fault.Since.Equal(st.Fault.Since) || !strings.Contains(stuck.Reason, "(XID 31) for more than 30s") {
+			if stuck.Phase != Unresponsive || !stuck.Fault.Stuck || !stuck.Fault.Since.Equal(st.Fault.Since) ||
+				!strings.Contains(stuck.Reason, "(XID 31) for more than 30s") {
 				t.Errorf("after %s: %+v, fault %+v", faultTime, stuck, stuck.Fault)
 			}
-			if steps := Plan(map[Device]Settings{deviceA: {GPU: gpuA}}, map[Device]Observed{deviceA: {State: stuck}}); len(steps) != 1 || steps[0].Disruption != step.Running || steps[0].Reason != stuck.Reason {
+			if steps := Plan(
+				map[Device]Settings{deviceA: {GPU: gpuA}}, map[Device]Observed{deviceA: {State: stuck}},
+			); len(steps) != 1 || steps[0].Disruption != step.Running ||
+				steps[0].Reason != stuck.Reason {
 				t.Errorf("the steps are %+v", steps)
 			}
 			signalPID(t, straggler, syscall.SIGKILL)
 			after := r.running(t)
-			if after.PID != before.PID || !slices.Equal(after.Servers, before.Servers) || after.Fault == nil || len(after.Fault.Stragglers) != 0 || !after.Fault.Since.Equal(st.Fault.Since) {
+			if after.PID != before.PID || !slices.Equal(after.Servers, before.Servers) || after.Fault == nil ||
+				len(after.Fault.Stragglers) != 0 ||
+				!after.Fault.Since.Equal(st.Fault.Since) {
 				t.Errorf("after: %+v, fault %+v", after, after.Fault)
 			}
 			r.burn(t, r.environment(t, Limits{}), "--hold")
@@ -87,7 +96,8 @@ func TestFaultAfterTheReport(t *testing.T) {
 					}
 				}
 				c := control{program: r.Control, pipeDir: r.pipe()}
-				if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil || strings.TrimSpace(string(out)) != "0" {
+				if out, err := c.query(t.Context(), "gpusim_fault "+strconv.Itoa(culprit)); err != nil ||
+					strings.TrimSpace(string(out)) != "0" {
 					t.Fatalf("no fault: %q %v", out, err)
 				}
 				procfstest.AwaitEnd(t, culprit)
@@ -104,7 +114,10 @@ func TestFaultAfterTheReport(t *testing.T) {
 						t.Errorf("the device is to be observed after %s", wait)
 					}
 				}
-				if st := r.Observe(t.Context(), deviceA); st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, []int{straggler}) || (st.Fault.XID != 0) != reported {
+				if st := r.Observe(
+					t.Context(), deviceA,
+				); st.Fault == nil || st.Fault.Culprit != culprit || !slices.Equal(st.Fault.Victims, []int{straggler}) ||
+					(st.Fault.XID != 0) != reported {
 					t.Errorf("after: %+v, fault %+v", st, st.Fault)
 				}
 			})

@@ -32,7 +32,8 @@ func FuzzLog(f *testing.F) {
 			t.Fatal(err)
 		}
 		lines := d.LastLines(t.Context(), "s", n)
-		if len(lines) > n || slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "\n") }) || !strings.HasSuffix(strings.TrimSuffix(string(b), "\n"), strings.Join(lines, "\n")) {
+		if len(lines) > n || slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "\n") }) ||
+			!strings.HasSuffix(strings.TrimSuffix(string(b), "\n"), strings.Join(lines, "\n")) {
 			t.Errorf("the last %d lines of %q are %q", n, b, lines)
 		}
 	})

@@ -114,7 +114,9 @@ func (h *Handler) start(ctx context.Context, set Settings, keep bool) error {
 		return err
 	}
 	if keep && running && !managed {
-		return fmt.Errorf("cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.Device())
+		return fmt.Errorf(
+			"cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.Device(),
+		)
 	}
 	if err := h.setMode(ctx, set); err != nil {
 		if managed {

@@ -47,7 +47,10 @@ func onlyStep(t *testing.T, h *Handler, want *Settings) step.Step {
 	if want != nil {
 		desired[deviceA] = *want
 	}
-	steps := Plan(desired, map[Device]Observed{deviceA: {State: h.Supervisor.observeNow(t.Context(), deviceA), ComputeMode: h.Driver.(*fakeModes).mode}})
+	steps := Plan(
+		desired,
+		map[Device]Observed{deviceA: {State: h.Supervisor.observeNow(t.Context(), deviceA), ComputeMode: h.Driver.(*fakeModes).mode}},
+	)
 	if len(steps) != 1 {
 		t.Fatalf("planned %+v, want one step", steps)
 	}
@@ -158,7 +161,8 @@ func TestFailedStartRestoresMode(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		st := r.observe(t)
-		if m.mode != gpu.ComputeDefault || st == nil || st.Phase != Restarting || !strings.Contains(st.Reason, "no usable GPU") || !st.Retry.After(time.Unix(1e9, 0)) {
+		if m.mode != gpu.ComputeDefault || st == nil || st.Phase != Restarting || !strings.Contains(st.Reason, "no usable GPU") ||
+			!st.Retry.After(time.Unix(1e9, 0)) {
 			t.Errorf("after the failure: mode %s, %+v", m.mode, st)
 		}
 	})

@@ -13,7 +13,8 @@ func TestHandshakes(t *testing.T) {
 			f := newFixtureOf(t, driver)
 			f.start(t, Settings{GPU: gpuA})
 			f.running(t)
-			if found, err := f.Handshakes(t.Context(), deviceA); err != nil || len(found) > 0 || !f.AwaitGreeting(t.Context(), deviceA, deadline) {
+			if found, err := f.Handshakes(t.Context(), deviceA); err != nil || len(found) > 0 ||
+				!f.AwaitGreeting(t.Context(), deviceA, deadline) {
 				t.Fatalf("before: %+v %v", found, err)
 			}
 			c, err := dial(filepath.Join(f.layout(deviceA).tenant(), "control"))

@@ -31,7 +31,8 @@ func (s *Supervisor) startedOn(id gpu.UUID) []Device {
 	var out []Device
 	found, _ := filepath.Glob(filepath.Join(s.RunDir, shortID(id)+"-*", recordName)) // The only error is of the pattern.
 	for _, path := range found {
-		if rec := (layout{filepath.Dir(path)}).readRecord(); rec != nil && rec.Settings.GPU == id && s.layout(rec.Settings.Device()).record() == path {
+		if rec := (layout{filepath.Dir(path)}).readRecord(); rec != nil && rec.Settings.GPU == id &&
+			s.layout(rec.Settings.Device()).record() == path {
 			out = append(out, rec.Settings.Device())
 		}
 	}

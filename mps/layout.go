@@ -32,7 +32,10 @@ const maxSocketPath = 107
 // exists. Restrict opens the tenants' directory.
 func (l layout) create() error {
 	if long := filepath.Join(l.pipe(), "control_privileged"); len(long) > maxSocketPath {
-		return fmt.Errorf("cannot create a socket at %s: the path has %d bytes and may have %d; set a shorter run_dir", long, len(long), maxSocketPath)
+		return fmt.Errorf(
+			"cannot create a socket at %s: the path has %d bytes and may have %d; set a shorter run_dir", long, len(long),
+			maxSocketPath,
+		)
 	}
 	if err := os.MkdirAll(l.dir, directoryMode); err != nil {
 		return fmt.Errorf("cannot create an MPS directory: %w", err)

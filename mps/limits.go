@@ -53,7 +53,9 @@ func (r serverReading) drift(pid int, set Settings) string {
 	switch {
 	case !r.limited:
 	case math.Abs(r.threads-set.percentage()) > maxServerRounding:
-		return fmt.Sprintf("the thread percentage of server %d is %s, it should be %s", pid, percentText(r.threads), percentText(set.percentage()))
+		return fmt.Sprintf(
+			"the thread percentage of server %d is %s, it should be %s", pid, percentText(r.threads), percentText(set.percentage()),
+		)
 	case r.memory != readBack(set.Memory):
 		return fmt.Sprintf("the memory limit of server %d reads back as %q, it should be %q", pid, r.memory, readBack(set.Memory))
 	}
@@ -89,7 +91,9 @@ func (s *Supervisor) setServers(ctx context.Context, c control, w *gpuState, set
 	}
 	maps.DeleteFunc(w.refused, func(pid int, _ string) bool { return !slices.Contains(o.servers, pid) })
 	for _, pid := range o.servers {
-		if _, err := c.query(ctx, fmt.Sprintf("set_active_thread_percentage %d %s\nset_device_pinned_mem_limit %d 0 %s", pid, threads, pid, memory)); err != nil {
+		if _, err := c.query(
+			ctx, fmt.Sprintf("set_active_thread_percentage %d %s\nset_device_pinned_mem_limit %d 0 %s", pid, threads, pid, memory),
+		); err != nil {
 			return err
 		}
 		r, err := c.server(ctx, pid, true)

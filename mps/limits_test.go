@@ -198,7 +198,8 @@ func TestLimitsOfAServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen := r.Observe(t.Context(), deviceA)
-			if !seen.Drift || !strings.Contains(seen.Reason, fmt.Sprintf("the thread percentage of server %d is 90, it should be 30", st.Servers[0])) {
+			if !seen.Drift ||
+				!strings.Contains(seen.Reason, fmt.Sprintf("the thread percentage of server %d is 90, it should be 30", st.Servers[0])) {
 				t.Errorf("observed %+v", seen)
 			}
 			r.correct(t, set)

@@ -153,7 +153,13 @@ func newFixtureOf(t *testing.T, driver string) *fixture {
 
 // supervisor returns a new supervisor over the same files, as after a restart of gpushared.
 func (f *fixture) supervisor() *Supervisor {
-	s := &Supervisor{Units: f.units, RunDir: f.dir, StateDir: filepath.Join(f.node.Root, "state"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: f.clock.Now}
+	s := &Supervisor{
+		Units:    f.units,
+		RunDir:   f.dir,
+		StateDir: filepath.Join(f.node.Root, "state"),
+		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Now:      f.clock.Now,
+	}
 	if f.Supervisor != nil {
 		s.Control = f.Control
 	}

@@ -52,7 +52,14 @@ func (s *Supervisor) observeLocked(ctx context.Context, id Device, w *gpuState) 
 			return s.unstarted(id, w)
 		}
 	}
-	st := &State{GPU: id.GPU, Instance: id.Instance, Unit: UnitName(id), PID: unit.PID, Leftovers: unit.Leftovers, Restarts: w.restarts.count()}
+	st := &State{
+		GPU:       id.GPU,
+		Instance:  id.Instance,
+		Unit:      UnitName(id),
+		PID:       unit.PID,
+		Leftovers: unit.Leftovers,
+		Restarts:  w.restarts.count(),
+	}
 	if rec != nil {
 		st.Settings, st.SingleUser, st.AnyoneSets = &rec.Settings, rec.SingleUser, rec.AnyoneSets || rec.AnyoneSetsServers
 	}

@@ -85,7 +85,12 @@ func TestParseServer(t *testing.T) {
 		{"busy", "INITIALIZING\n", serverReading{}, false},
 		{"fault", "FAULT\n9\n", serverReading{clients: []int{9}, fault: true}, false},
 		{"it has ended", "Server 4 not found\nServer 4 not found\n", serverReading{}, false},
-		{"before 550", "Unknown command \"get_server_status\"\n7\n100.0\n", serverReading{clients: []int{7}, noStatus: true, limited: true, threads: 100}, false},
+		{
+			"before 550",
+			"Unknown command \"get_server_status\"\n7\n100.0\n",
+			serverReading{clients: []int{7}, noStatus: true, limited: true, threads: 100},
+			false,
+		},
 		{"something else", "Server busy\n", serverReading{}, true},
 		{"no percentage", "1.2.3\n", serverReading{}, true},
 	}

@@ -41,7 +41,9 @@ func TestASilentPeerIsFound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(found) != 1 || found[0].UID != os.Geteuid() || len(found[0].Processes) != 1 || found[0].Processes[0].PID != os.Getpid() || found[0].Processes[0].Start != self {
+			if len(found) != 1 || found[0].UID != os.Geteuid() || len(found[0].Processes) != 1 ||
+				found[0].Processes[0].PID != os.Getpid() ||
+				found[0].Processes[0].Start != self {
 				t.Errorf("found %+v, want this process", found)
 			}
 			if found[0].Socket != filepath.Join(f.pipe(), "control") {

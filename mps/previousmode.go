@@ -36,7 +36,10 @@ func (s *Supervisor) previous(id gpu.UUID) (*previousMode, error) {
 	}
 	var p previousMode
 	if err := json.Unmarshal(b, &p); err != nil || p.Mode == "" {
-		return nil, fmt.Errorf("cannot read the compute mode from before MPS: %s is damaged; write the mode with 'nvidia-smi -c' and remove the file", s.previousPath(id))
+		return nil, fmt.Errorf(
+			"cannot read the compute mode from before MPS: %s is damaged; write the mode with 'nvidia-smi -c' and remove the file",
+			s.previousPath(id),
+		)
 	}
 	return &p, nil
 }

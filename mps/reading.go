@@ -96,7 +96,9 @@ func (c control) apply(ctx context.Context, set Settings) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.query(ctx, "set_default_active_thread_percentage "+threads+"\nset_default_device_pinned_mem_limit 0 "+memory); err != nil {
+	if _, err := c.query(
+		ctx, "set_default_active_thread_percentage "+threads+"\nset_default_device_pinned_mem_limit 0 "+memory,
+	); err != nil {
 		return err
 	}
 	o, err := c.overview(ctx)

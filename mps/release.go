@@ -54,8 +54,8 @@ var driverText = regexp.MustCompile(`^[4-9][0-9]{2}\.[0-9]{2,3}(?:\.[0-9]{2})?$`
 
 const maxDriverText = len("595.999.02")
 
-// driverIn returns the driver version that a program file contains as a string of its own. Empty without one, and with more than one, because then
-// it is not known which is its own.
+// driverIn returns the driver version that a program file contains as a string of its own. Empty without one, and with more than one,
+// because then it is not known which is its own.
 func driverIn(program string) (string, error) {
 	info, err := os.Stat(program)
 	if err != nil || info.Size() > maxProgram {

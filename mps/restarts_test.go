@@ -140,7 +140,8 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 	set := Settings{GPU: gpuA}
 	begin := r.clock.Now()
 	for i := range maxFailures {
-		if _, err := r.converge(t.Context(), h, set); err == nil || !strings.Contains(err.Error(), `exited with 1; it said "Cannot do without a fan"`) {
+		if _, err := r.converge(t.Context(), h, set); err == nil ||
+			!strings.Contains(err.Error(), `exited with 1; it said "Cannot do without a fan"`) {
 			t.Fatalf("start %d: %v", i+1, err)
 		}
 		st, err := r.converge(t.Context(), h, set)

@@ -39,7 +39,9 @@ func (s *Supervisor) startLocked(ctx context.Context, w *gpuState, set Settings)
 	if err != nil {
 		return err
 	}
-	if err := prepare(l, record{Settings: set, SingleUser: !can.MultiUser, AnyoneSets: !can.OwnerOnly, AnyoneSetsServers: !can.ServersOwnerOnly}); err != nil {
+	if err := prepare(
+		l, record{Settings: set, SingleUser: !can.MultiUser, AnyoneSets: !can.OwnerOnly, AnyoneSetsServers: !can.ServersOwnerOnly},
+	); err != nil {
 		return err
 	}
 	w.pid, w.read, w.missedGreetings = 0, time.Time{}, 0

@@ -46,7 +46,8 @@ func TestRestartReplacesADaemonThatWorks(t *testing.T) {
 		t.Errorf("without a client the step is %+v", s)
 	}
 	p.ends(t, 1, "")
-	if lines := r.LastLines(t.Context(), Whole(gpuA), 3); len(lines) != 3 || strings.ContainsFunc(strings.Join(lines, ""), func(r rune) bool { return r < ' ' }) {
+	if lines := r.LastLines(t.Context(), Whole(gpuA), 3); len(lines) != 3 ||
+		strings.ContainsFunc(strings.Join(lines, ""), func(r rune) bool { return r < ' ' }) {
 		t.Errorf("the last three lines are %q", lines)
 	}
 }
@@ -127,7 +128,8 @@ func TestStuckStatesEnd(t *testing.T) {
 					}
 					st = r.running(t)
 				}
-				if st.Settings == nil || *st.Settings != set || st.Defaults == nil || st.Defaults.Threads != 30 || st.Defaults.Memory != "2G" {
+				if st.Settings == nil || *st.Settings != set || st.Defaults == nil || st.Defaults.Threads != 30 ||
+					st.Defaults.Memory != "2G" {
 					t.Errorf("its limits are not in force: %+v %+v", st.Settings, st.Defaults)
 				}
 				if !clients || !c.keeps {

@@ -27,7 +27,19 @@ func TestStartObserveStop(t *testing.T) {
 	set := Settings{GPU: gpuA, Threads: 40, Memory: 1500 << 20}
 	r.start(t, set)
 	st := r.running(t)
-	want := &State{GPU: gpuA, Phase: Running, Unit: "gpushare-mps-0123456789ab.service", PID: st.PID, Version: st.Version, Program: st.Program, SingleUser: st.SingleUser, AnyoneSets: st.AnyoneSets, Settings: &set, Start: st.Start, Defaults: &Defaults{Threads: 40, Memory: "1G"}}
+	want := &State{
+		GPU:        gpuA,
+		Phase:      Running,
+		Unit:       "gpushare-mps-0123456789ab.service",
+		PID:        st.PID,
+		Version:    st.Version,
+		Program:    st.Program,
+		SingleUser: st.SingleUser,
+		AnyoneSets: st.AnyoneSets,
+		Settings:   &set,
+		Start:      st.Start,
+		Defaults:   &Defaults{Threads: 40, Memory: "1G"},
+	}
 	if diff := cmp.Diff(want, st); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
 	}
@@ -359,9 +371,24 @@ func TestStartFailures(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "found no usable GPU (it exited with 100)"},
-		{"no program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "/nonexistent/nvidia-cuda-mps-control" }, "no program at /nonexistent"},
-		{"relative program", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.Control = "nvidia-cuda-mps-control" }, "is not absolute"},
-		{"path too long", Settings{GPU: gpuA}, func(_ *testing.T, r *fixture) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) }, "set a shorter run_dir"},
+		{
+			"no program",
+			Settings{GPU: gpuA},
+			func(_ *testing.T, r *fixture) { r.Control = "/nonexistent/nvidia-cuda-mps-control" },
+			"no program at /nonexistent",
+		},
+		{
+			"relative program",
+			Settings{GPU: gpuA},
+			func(_ *testing.T, r *fixture) { r.Control = "nvidia-cuda-mps-control" },
+			"is not absolute",
+		},
+		{
+			"path too long",
+			Settings{GPU: gpuA},
+			func(_ *testing.T, r *fixture) { r.RunDir = filepath.Join(r.dir, strings.Repeat("x", 80)) },
+			"set a shorter run_dir",
+		},
 		{"no UUID", Settings{GPU: "0"}, nil, "not a UUID"},
 		{"threads", Settings{GPU: gpuA, Threads: 101}, nil, "thread percentage of 101"},
 		{"memory", Settings{GPU: gpuA, Memory: 1<<20 + 1}, nil, "whole MiB"},

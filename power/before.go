@@ -25,7 +25,10 @@ func (c *Caps) before(id gpu.UUID) (*Before, error) {
 	}
 	var out Before
 	if err := json.Unmarshal(b, &out); err != nil || out.Limit == 0 {
-		return nil, fmt.Errorf("cannot read the power limit from before: %s is damaged; remove it, and set the limit with 'nvidia-smi -pl' after the GPU is unmanaged", c.path(id))
+		return nil, fmt.Errorf(
+			"cannot read the power limit from before: %s is damaged; remove it, and set the limit with 'nvidia-smi -pl' after the GPU is unmanaged",
+			c.path(id),
+		)
 	}
 	return &out, nil
 }

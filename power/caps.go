@@ -174,8 +174,8 @@ func (c *Caps) Forget(steps []step.Step) {
 	}
 }
 
-// power returns the reading of a GPU, at most ReadInterval old unless fresh, and none that the observation shows to be old. nil: it does not
-// report power.
+// power returns the reading of a GPU, at most ReadInterval old unless fresh, and none that the observation shows to be old. nil: it
+// does not report power.
 func (c *Caps) power(ctx context.Context, t *Target, fresh bool) (*gpu.Power, error) {
 	c.mu.Lock()
 	r, ok := c.read[t.GPU]

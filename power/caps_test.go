@@ -183,12 +183,14 @@ func TestUnmanageNamesWhatRemains(t *testing.T) {
 	if err := (Handler{c}).Do(t.Context(), p.Steps[0]); err != nil {
 		t.Fatal(err)
 	}
-	if steps, warnings := c.PlanUnmanage(t.Context(), target(0)); len(steps) != 1 || steps[0].Reason != "the node is unmanaged" || len(warnings) != 0 {
+	if steps, warnings := c.PlanUnmanage(t.Context(), target(0)); len(steps) != 1 || steps[0].Reason != "the node is unmanaged" ||
+		len(warnings) != 0 {
 		t.Errorf("%+v, %q", steps, warnings)
 	}
 	silent := target(0)
 	silent[0].Err = gpu.ErrTimeout
-	if steps, warnings := c.PlanUnmanage(t.Context(), silent); len(steps) != 0 || len(warnings) != 1 || !strings.Contains(warnings[0], "the power limit of GPU 0 (A100) is not restored") {
+	if steps, warnings := c.PlanUnmanage(t.Context(), silent); len(steps) != 0 || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "the power limit of GPU 0 (A100) is not restored") {
 		t.Errorf("%+v, %q", steps, warnings)
 	}
 }

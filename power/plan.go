@@ -53,7 +53,8 @@ func plan(t *Target, p *gpu.Power, kept *Before) (*step.Step, error) {
 		return nil, &Infeasible{t.Name + " does not report its power, so its limit cannot be set", "leave power_cap away for this GPU"}
 	case t.Cap != 0 && (t.Cap < p.Min || t.Cap > p.Max):
 		return nil, &Infeasible{
-			fmt.Sprintf("%s is outside of what %s can have: %s to %s", watts(t.Cap), t.Name, watts(p.Min), watts(p.Max)), "write a value in this range",
+			fmt.Sprintf("%s is outside of what %s can have: %s to %s", watts(t.Cap), t.Name, watts(p.Min), watts(p.Max)),
+			"write a value in this range",
 		}
 	case t.Cap != 0 && t.Cap == p.Limit:
 		return nil, nil

@@ -43,7 +43,17 @@ const (
 
 // restart forgets the observations. The next freezes wait for this long; 0: firstWait.
 func (b *backlog) restart(first time.Duration) {
-	*b = backlog{first: min(first, longestWait), epoch: b.epoch + 1, lengthy: b.lengthy, longUntil: b.longUntil, mean: b.mean, wait: b.wait, charged: b.charged, observed: b.observed[:0], sorted: b.sorted[:0]}
+	*b = backlog{
+		first:     min(first, longestWait),
+		epoch:     b.epoch + 1,
+		lengthy:   b.lengthy,
+		longUntil: b.longUntil,
+		mean:      b.mean,
+		wait:      b.wait,
+		charged:   b.charged,
+		observed:  b.observed[:0],
+		sorted:    b.sorted[:0],
+	}
 	if first == 0 {
 		b.mean, b.wait = 0, 0
 	}

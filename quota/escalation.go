@@ -13,7 +13,7 @@ type OverusePolicy string
 const (
 	OveruseObserve OverusePolicy = "observe" // it is recorded
 	OveruseNotify  OverusePolicy = "notify"  // the tenant is notified
-	OveruseFreeze  OverusePolicy = "freeze"  // it is frozen, at most MaxFrozen without a break: its use stops growing, but no memory is freed
+	OveruseFreeze  OverusePolicy = "freeze"  // it is frozen, at most MaxFrozen without a break: its use stops growing, no memory is freed
 	OveruseKill    OverusePolicy = "kill"    // it is frozen in its grace, then gets SIGTERM, after another grace it is killed
 )
 
@@ -203,7 +203,14 @@ const clearAfter = 5 * time.Second
 func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out []MemoryAction) {
 	st := e.accounts[a.ID]
 	add := func(kind MemoryActionKind, in time.Duration) {
-		out = append(out, MemoryAction{Kind: kind, Account: a.ID, Used: r.lastKnown, Limit: a.Limit, Notify: a.Policy != OveruseObserve && !a.DryRun, Delay: in})
+		out = append(out, MemoryAction{
+			Kind:    kind,
+			Account: a.ID,
+			Used:    r.lastKnown,
+			Limit:   a.Limit,
+			Notify:  a.Policy != OveruseObserve && !a.DryRun,
+			Delay:   in,
+		})
 	}
 	if a.Limit == 0 {
 		st.high, st.notice, st.over, st.lowSince = 0, false, nil, nil

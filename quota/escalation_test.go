@@ -185,7 +185,14 @@ func TestEscalationLowerLimitGivesFullGrace(t *testing.T) {
 }
 
 func TestMemoryMessages(t *testing.T) {
-	a := MemoryAction{Kind: MemoryOver, Account: "vision/dev", Lease: "l-1", Used: 32*gibi + gibi/5, Limit: 30 * gibi, Delay: 10 * time.Second}
+	a := MemoryAction{
+		Kind:    MemoryOver,
+		Account: "vision/dev",
+		Lease:   "l-1",
+		Used:    32*gibi + gibi/5,
+		Limit:   30 * gibi,
+		Delay:   10 * time.Second,
+	}
 	for do, want := range map[MemoryActionKind]string{
 		MemoryNotice: "vision/dev uses 32.2 GiB of 30 GiB GPU memory: close to its limit",
 		MemoryOver:   "vision/dev uses 32.2 GiB of 30 GiB GPU memory, more than granted: free memory within 10s",
@@ -253,7 +260,10 @@ func TestEscalationInvariants(t *testing.T) {
 					overSince[a.Account] = now
 				case MemoryStop:
 					if policy[i] != OveruseKill || !certain[a.Account] || now < overSince[a.Account]+grace[i] {
-						t.Fatalf("at %v stops %s under %s: certain %v, over since %v, grace %v", now, a.Lease, policy[i], certain[a.Account], overSince[a.Account], grace[i])
+						t.Fatalf(
+							"at %v stops %s under %s: certain %v, over since %v, grace %v", now, a.Lease, policy[i], certain[a.Account],
+							overSince[a.Account], grace[i],
+						)
 					}
 					if _, ok := frozen[a.Lease]; ok {
 						t.Fatalf("%s gets SIGTERM while it is frozen", a.Lease)
@@ -320,7 +330,20 @@ func TestNoKillWithoutSIGTERM(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"3 stop a, 3s", "4 stop a, 3s", "5 stop a, 3s", "6 stop a, 3s", "9 kill a", "10 kill a", "11 kill a", "16 kill a", "21 kill a", "27 kill a", "32 kill a", "37 kill a"}
+	want := []string{
+		"3 stop a, 3s",
+		"4 stop a, 3s",
+		"5 stop a, 3s",
+		"6 stop a, 3s",
+		"9 kill a",
+		"10 kill a",
+		"11 kill a",
+		"16 kill a",
+		"21 kill a",
+		"27 kill a",
+		"32 kill a",
+		"37 kill a",
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -373,7 +396,15 @@ func TestCandidates(t *testing.T) {
 	var got []MemoryAction
 	for s := range 3 {
 		grown := 11 + float64(s)/2
-		got = append(got, l.Evaluate(time.Duration(s)*time.Second, DeviceMemory{}, []MemoryAccount{account("high", 20, true), account("same", 12, false), account("grown", grown, false), account("less", 11, false), account("within", 9, false)})...)
+		got = append(
+			got,
+			l.Evaluate(time.Duration(s)*time.Second, DeviceMemory{}, []MemoryAccount{
+				account("high", 20, true),
+				account("same", 12, false),
+				account("grown", grown, false),
+				account("less", 11, false),
+				account("within", 9, false),
+			})...)
 		if i := slices.IndexFunc(got, func(a MemoryAction) bool { return a.Kind == MemoryStop }); i >= 0 && s < 2 {
 			l.victim, l.nextStop = nil, 0 // Choose again.
 			got = slices.Delete(got, i, i+1)

@@ -58,7 +58,10 @@ func (c MemoryCandidate) String() string {
 	if growth < 0 {
 		sign, growth = "-", -growth
 	}
-	out := fmt.Sprintf("%s %s uses %s of %s (%.0f %%), %s%s in 30 s", c.Account, c.Lease, text.Bytes(c.Used), text.Bytes(c.Limit), 100*ratio(c.Used, c.Limit), sign, text.Bytes(uint64(growth)))
+	out := fmt.Sprintf(
+		"%s %s uses %s of %s (%.0f %%), %s%s in 30 s", c.Account, c.Lease, text.Bytes(c.Used), text.Bytes(c.Limit),
+		100*ratio(c.Used, c.Limit), sign, text.Bytes(uint64(growth)),
+	)
 	if c.HighPriority {
 		out += ", high priority"
 	}
@@ -102,7 +105,9 @@ func (a MemoryAction) String() string {
 		return fmt.Sprintf("lease %s is thawed", a.Lease)
 	case MemoryStop:
 		if a.InPlace {
-			return fmt.Sprintf("%s: the process of lease %s that uses most %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay)
+			return fmt.Sprintf(
+				"%s: the process of lease %s that uses most %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay,
+			)
 		}
 		return fmt.Sprintf("%s: lease %s %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay)
 	case MemoryKill:

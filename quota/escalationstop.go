@@ -67,7 +67,18 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 		return out
 	case v.killed == nil && now >= v.again:
 		v.again = now + stopRetry
-		out := []MemoryAction{{Kind: MemoryKill, Account: a.ID, Lease: v.lease, InPlace: inPlace, Used: r.lastKnown, Limit: a.Limit, Notify: !v.tried, Retry: v.tried}}
+		out := []MemoryAction{
+			{
+				Kind:    MemoryKill,
+				Account: a.ID,
+				Lease:   v.lease,
+				InPlace: inPlace,
+				Used:    r.lastKnown,
+				Limit:   a.Limit,
+				Notify:  !v.tried,
+				Retry:   v.tried,
+			},
+		}
 		v.tried = true
 		return out
 	case v.killed == nil:
@@ -116,7 +127,16 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 			continue
 		}
 		if a.DryRun {
-			would := MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: c.Lease, Used: c.Used, Limit: c.Limit, Delay: a.Grace, DryRun: true, Candidates: candidates}
+			would := MemoryAction{
+				Kind:       MemoryStop,
+				Account:    a.ID,
+				Lease:      c.Lease,
+				Used:       c.Used,
+				Limit:      c.Limit,
+				Delay:      a.Grace,
+				DryRun:     true,
+				Candidates: candidates,
+			}
 			out = append(out, e.accounts[a.ID].once(would)...)
 			continue
 		}
@@ -139,7 +159,15 @@ func (e *Escalation) stop(now time.Duration, a *MemoryAccount, r reading, u Memo
 	if o := st.leases[u.Lease]; o != nil {
 		o.runs, o.low = now, use(u)
 	}
-	return append(out, MemoryAction{Kind: MemoryStop, Account: a.ID, Lease: u.Lease, InPlace: u.InPlace, Used: r.lastKnown, Limit: a.Limit, Delay: a.Grace})
+	return append(out, MemoryAction{
+		Kind:    MemoryStop,
+		Account: a.ID,
+		Lease:   u.Lease,
+		InPlace: u.InPlace,
+		Used:    r.lastKnown,
+		Limit:   a.Limit,
+		Delay:   a.Grace,
+	})
 }
 
 // candidates are the accounts whose current use is above their limit: those of high priority last, then the one furthest
@@ -157,7 +185,10 @@ func (e *Escalation) candidates(now time.Duration, list []MemoryAccount, reading
 		})
 	}
 	slices.SortStableFunc(out, func(x, y MemoryCandidate) int {
-		return cmp.Or(compareBool(x.HighPriority, y.HighPriority), cmp.Compare(ratio(y.Used, y.Limit), ratio(x.Used, x.Limit)), cmp.Compare(y.Growth, x.Growth))
+		return cmp.Or(
+			compareBool(x.HighPriority, y.HighPriority), cmp.Compare(ratio(y.Used, y.Limit), ratio(x.Used, x.Limit)),
+			cmp.Compare(y.Growth, x.Growth),
+		)
 	})
 	return out
 }

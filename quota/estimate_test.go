@@ -25,7 +25,10 @@ func TestShareErrorIsAsStated(t *testing.T) {
 			}
 			var b Busy
 			a := int(math.Round(100 * float64(busy) / samples))
-			b.Add(0, window*time.Second, []gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}}, func(pid int) string { return []string{"", "a", "b"}[pid] })
+			b.Add(
+				0, window*time.Second, []gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}},
+				func(pid int) string { return []string{"", "a", "b"}[pid] },
+			)
 			sh := b.Shares(window*time.Second, window*time.Second)["a"]
 			square += (sh.Part - p) * (sh.Part - p) / runs
 			stated += sh.StdErr / runs

@@ -54,7 +54,10 @@ func TestGroup(t *testing.T) {
 // TestGroupLearnsFromEachGPU checks that the utilisation of a GPU belongs to the leases that use it.
 func TestGroupLearnsFromEachGPU(t *testing.T) {
 	s := NewScheduler(Config{})
-	s.SetMembers(0, []Member{{Lease: "a", GPUs: []gpu.UUID{"GPU-0"}, Share: 1, Active: true}, {Lease: "b", GPUs: []gpu.UUID{"GPU-0", "GPU-1"}, Share: 1, Active: true}})
+	s.SetMembers(0, []Member{
+		{Lease: "a", GPUs: []gpu.UUID{"GPU-0"}, Share: 1, Active: true},
+		{Lease: "b", GPUs: []gpu.UUID{"GPU-0", "GPU-1"}, Share: 1, Active: true},
+	})
 	s.ObserveUtilization(ms(900), Utilization{GPU: "GPU-1", UpTo: ms(900)})
 	s.ObserveUtilization(ms(900), Utilization{GPU: "GPU-9", UpTo: ms(900)})
 	if len(s.tracks) != 2 || s.tracks[0].read != 0 || s.tracks[1].read != ms(900) {

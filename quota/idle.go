@@ -47,8 +47,9 @@ func (o *ownIdle) usual() float64 {
 	return sorted[n/2]
 }
 
-// mostExcused is the idle part of its slices for which a lease is not charged: it uses the rest as well as one may expect. From there on it is charged for more and more
-// of it, and for all of it from twice that part on: a lease that leaves a lot idle must not get the time of those that do not.
+// mostExcused is the idle part of its slices for which a lease is not charged: it uses the rest as well as one may expect. From there
+// on it is charged for more and more of it, and for all of it from twice that part on: a lease that leaves a lot idle must not get the
+// time of those that do not.
 const mostExcused = 1 - leastUsed
 
 // charge is what a lease is charged for a slice: the time that it used. A host that waits for each kernel leaves a few percent

@@ -55,12 +55,22 @@ func (c MemoryChoice) Advisory() bool { return c.Backend == BackendMPS && !c.Enf
 func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 	if in.MIG { // The hardware also limits on a node that only observes.
 		if in.Split {
-			return MemoryChoice{BackendMIG, true, true, "its MIG instance has no more memory; the leases on the other compute instances of it use the same memory"}
+			return MemoryChoice{
+				BackendMIG,
+				true,
+				true,
+				"its MIG instance has no more memory; the leases on the other compute instances of it use the same memory",
+			}
 		}
 		return MemoryChoice{BackendMIG, true, true, "its MIG instance has no more memory"}
 	}
 	if in.Driver.ReadBack && (in.Driver.Together || in.Others == 0) {
-		return MemoryChoice{BackendDriver, true, true, "the driver refuses allocations above the limit (read back); managed memory is not limited"}
+		return MemoryChoice{
+			BackendDriver,
+			true,
+			true,
+			"the driver refuses allocations above the limit (read back); managed memory is not limited",
+		}
 	}
 	reactive := MemoryChoice{BackendObserve, false, false, "it is only sampled and reported"}
 	switch {
@@ -74,12 +84,27 @@ func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 		reactive.Reason += ": the lease cannot be frozen"
 	}
 	if in.Driver.ReadBack {
-		return MemoryChoice{BackendDriver, false, true, fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason)}
+		return MemoryChoice{
+			BackendDriver,
+			false,
+			true,
+			fmt.Sprintf("the driver limits each of the grant's %d leases alone (read back); together %s", in.Others+1, reactive.Reason),
+		}
 	}
 	if in.MPS && reactive.Enforced {
-		reactive = MemoryChoice{BackendMPS, false, true, "of the grant " + reactive.Reason + "; advisory: each process asks the MPS server for its own limit, by its environment"}
+		reactive = MemoryChoice{
+			BackendMPS,
+			false,
+			true,
+			"of the grant " + reactive.Reason + "; advisory: each process asks the MPS server for its own limit, by its environment",
+		}
 	} else if in.MPS {
-		reactive = MemoryChoice{BackendMPS, false, false, "advisory: each process asks the MPS server for its own limit, by its environment; of the grant " + reactive.Reason}
+		reactive = MemoryChoice{
+			BackendMPS,
+			false,
+			false,
+			"advisory: each process asks the MPS server for its own limit, by its environment; of the grant " + reactive.Reason,
+		}
 	}
 	if in.Driver.Reason != "" {
 		reactive.Reason += "; no limit by the driver: " + in.Driver.Reason

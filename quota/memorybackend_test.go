@@ -52,7 +52,14 @@ func TestHardNeedsAReadBack(t *testing.T) {
 				for others := range 2 {
 					for _, mps := range bools {
 						for _, p := range []OverusePolicy{OveruseObserve, OveruseNotify, OveruseFreeze, OveruseKill} {
-							in := MemoryBackendInput{MIG: mig, Enforcing: true, Driver: DriverLimit{ReadBack: read, Together: together}, Others: others, MPS: mps, Overuse: p}
+							in := MemoryBackendInput{
+								MIG:       mig,
+								Enforcing: true,
+								Driver:    DriverLimit{ReadBack: read, Together: together},
+								Others:    others,
+								MPS:       mps,
+								Overuse:   p,
+							}
 							got := ChooseMemoryBackend(in)
 							if want := mig || read && (together || others == 0); got.Hard != want {
 								t.Errorf("%+v: hard is %v", in, got.Hard)

@@ -144,7 +144,9 @@ func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 			m.backlog.restart(0) // the backlog may be shorter then
 		}
 		s.limitCredits()
-		s.fallback.start(now, "all leases run concurrently for a while: slices and queued work of all leases take longer than a lease may be frozen")
+		s.fallback.start(
+			now, "all leases run concurrently for a while: slices and queued work of all leases take longer than a lease may be frozen",
+		)
 		return false, s.fallback.reason
 	}
 	return true, ""
@@ -239,7 +241,8 @@ func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	first := slices.Index(s.in, m)
 	for i := range s.in {
 		x := s.in[(first+i)%len(s.in)]
-		if !x.running && s.capWait(x, s.quantum()) == 0 && !slices.ContainsFunc(s.set, func(y *member) bool { return x.overlaps(&y.Member) }) {
+		if !x.running && s.capWait(x, s.quantum()) == 0 &&
+			!slices.ContainsFunc(s.set, func(y *member) bool { return x.overlaps(&y.Member) }) {
 			s.join(x)
 		}
 	}

@@ -98,7 +98,16 @@ func (s *Scheduler) startFreezes() time.Duration {
 			continue
 		}
 		m.usage.pending = 0 // It is accounted when the samples are known.
-		f := &freeze{lease: m, at: m.frozenAt, ran: m.frozenAt - s.start, wait: m.wait, until: end, measures: m.measures, epoch: m.backlog.epoch, charged: m.backlog.mean}
+		f := &freeze{
+			lease:    m,
+			at:       m.frozenAt,
+			ran:      m.frozenAt - s.start,
+			wait:     m.wait,
+			until:    end,
+			measures: m.measures,
+			epoch:    m.backlog.epoch,
+			charged:  m.backlog.mean,
+		}
 		if m.frozenAt < s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
 		}

@@ -56,7 +56,11 @@ func TestSampleClock(t *testing.T) {
 						list = append(list, gpu.SeriesSample{Time: x.stamp, Percent: int(x.at/(second/10)) % 101})
 					}
 				}
-				u := c.Convert("GPU-0", Clocks{Now: now, Epoch: uint64((epoch + off + now).Microseconds()), Boot: uint64((uptime + now).Microseconds())}, list)
+				u := c.Convert(
+					"GPU-0",
+					Clocks{Now: now, Epoch: uint64((epoch + off + now).Microseconds()), Boot: uint64((uptime + now).Microseconds())},
+					list,
+				)
 				if u.From < last && i > 0 || u.UpTo != now {
 					t.Fatalf("reading %d: from %v to %v, the last was to %v", i, u.From, u.UpTo, last)
 				}
@@ -82,11 +86,17 @@ func TestSampleClock(t *testing.T) {
 func TestSampleClockOfAnIdleGPU(t *testing.T) {
 	var c SampleClock
 	boot := uint64(100_000_000_000)
-	u := c.Convert("", Clocks{Now: time.Hour, Epoch: 1_700_000_000_000_000, Boot: boot}, []gpu.SeriesSample{{Time: boot - 3_000_000_000, Percent: 80}})
+	u := c.Convert(
+		"", Clocks{Now: time.Hour, Epoch: 1_700_000_000_000_000, Boot: boot},
+		[]gpu.SeriesSample{{Time: boot - 3_000_000_000, Percent: 80}},
+	)
 	if len(u.Periods) != 0 || u.From >= u.UpTo {
 		t.Errorf("%+v", u)
 	}
-	u = c.Convert("", Clocks{Now: time.Hour + time.Second, Epoch: 1_700_000_001_000_000, Boot: boot + 1_000_000}, []gpu.SeriesSample{{Time: boot + 400_000, Percent: 80}})
+	u = c.Convert(
+		"", Clocks{Now: time.Hour + time.Second, Epoch: 1_700_000_001_000_000, Boot: boot + 1_000_000},
+		[]gpu.SeriesSample{{Time: boot + 400_000, Percent: 80}},
+	)
 	if len(u.Periods) != 1 || u.Periods[0] != (Period{End: time.Hour + 400*time.Millisecond, Busy: 0.8}) {
 		t.Errorf("%+v", u)
 	}

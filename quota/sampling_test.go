@@ -30,7 +30,9 @@ func TestSamplingInterval(t *testing.T) {
 			var s Sampling
 			s.Read(0, 0, Headroom{}, time.Second)
 			s.Read(100*time.Millisecond, uint64(tc.rate*gibi/10), Headroom{}, time.Second)
-			if got := s.Next(100*time.Millisecond, Headroom{Bytes: tc.headroom, Known: tc.known}, time.Second).Round(time.Millisecond); got != tc.want {
+			if got := s.Next(100*time.Millisecond, Headroom{Bytes: tc.headroom, Known: tc.known}, time.Second).Round(
+				time.Millisecond,
+			); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

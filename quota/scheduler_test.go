@@ -77,7 +77,10 @@ func TestWakeUpsOfASlice(t *testing.T) {
 // TestFailuresFailOpen checks that a lease that cannot be frozen keeps running and that the others still share.
 func TestFailuresFailOpen(t *testing.T) {
 	s := NewScheduler(Config{})
-	s.SetMembers(0, []Member{{Lease: "a", Share: 1, Active: true}, {Lease: "stone", Share: 1, Active: true}, {Lease: "z", Share: 1, Active: true}})
+	s.SetMembers(
+		0,
+		[]Member{{Lease: "a", Share: 1, Active: true}, {Lease: "stone", Share: 1, Active: true}, {Lease: "z", Share: 1, Active: true}},
+	)
 	frozen := map[string]bool{}
 	now, tries := time.Duration(0), 0
 	for now < 30*time.Second {
@@ -141,7 +144,15 @@ func TestSchedulerInvariants(t *testing.T) {
 			switch rapid.IntRange(0, 15).Draw(t, "event") {
 			case 0:
 				id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "lease")
-				m := Member{Lease: id, Grant: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"), Share: float64(rapid.IntRange(1, 100).Draw(t, "share")), Active: rapid.Bool().Draw(t, "active"), NeverFreeze: rapid.IntRange(0, 5).Draw(t, "never frozen") == 0, Held: rapid.IntRange(0, 5).Draw(t, "held") == 0, Priority: Priority(rapid.IntRange(-1, 1).Draw(t, "priority"))}
+				m := Member{
+					Lease:       id,
+					Grant:       rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"),
+					Share:       float64(rapid.IntRange(1, 100).Draw(t, "share")),
+					Active:      rapid.Bool().Draw(t, "active"),
+					NeverFreeze: rapid.IntRange(0, 5).Draw(t, "never frozen") == 0,
+					Held:        rapid.IntRange(0, 5).Draw(t, "held") == 0,
+					Priority:    Priority(rapid.IntRange(-1, 1).Draw(t, "priority")),
+				}
 				if rapid.IntRange(0, 4).Draw(t, "capped") == 0 {
 					c := float64(rapid.IntRange(5, 100).Draw(t, "cap")) / 100
 					m.Cap = &c

@@ -79,7 +79,8 @@ func (s *Scheduler) log() {
 		switch {
 		case now.state == several:
 			now.lease = nil
-		case now.lease == nil && frozen && (last.state == runs || last.state == drains) && last.lease.frozen && !(s.phase == sliceRuns && s.started):
+		case now.lease == nil && frozen && (last.state == runs || last.state == drains) && last.lease.frozen &&
+			!(s.phase == sliceRuns && s.started):
 			now.state, now.lease = drains, last.lease
 		}
 		now.waiting = frozen && s.phase != allCapped // idle for a cap is not idle for another lease

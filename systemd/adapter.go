@@ -112,9 +112,15 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 		return nil, err
 	}
 	a := &Adapter{
-		policyDir: opt.Policy,
-		bus:       bus, prefix: opt.Prefix, h: h, freezer: cgroup.NewKernelFreezer(h.Mount),
-		roots: dropinRoots(), devicePrograms: opt.DevicePrograms, configs: map[string]sliceConfig{}, journalctl: cmp.Or(opt.Journalctl, "journalctl"),
+		policyDir:      opt.Policy,
+		bus:            bus,
+		prefix:         opt.Prefix,
+		h:              h,
+		freezer:        cgroup.NewKernelFreezer(h.Mount),
+		roots:          dropinRoots(),
+		devicePrograms: opt.DevicePrograms,
+		configs:        map[string]sliceConfig{},
+		journalctl:     cmp.Or(opt.Journalctl, "journalctl"),
 	}
 	if err := a.initialize(ctx, controllers); err != nil {
 		bus.close()

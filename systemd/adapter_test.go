@@ -600,7 +600,13 @@ func TestStopServiceKillsAfterTheTimeout(t *testing.T) {
 	if err := a.StopService(ctx, "stuck", 50*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"StopUnit stuck.service replace", "CancelJob 2", "KillUnit stuck.service all 9", "StopUnit stuck.service replace", "ResetFailedUnit stuck.service"}
+	want := []string{
+		"StopUnit stuck.service replace",
+		"CancelJob 2",
+		"KillUnit stuck.service all 9",
+		"StopUnit stuck.service replace",
+		"ResetFailedUnit stuck.service",
+	}
 	if d := cmp.Diff(want, f.taken()); d != "" {
 		t.Errorf("calls (-want +got):\n%s", d)
 	}

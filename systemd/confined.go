@@ -12,7 +12,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Confined is a program that systemd runs without devices, a network and files that it may change, as another user or with few capabilities.
+// Confined is a program that systemd runs without devices, a network and files that it may change, as another user or with few
+// capabilities.
 type Confined struct {
 	Name        string // without ".service"
 	Description string
@@ -57,12 +58,31 @@ func (a *Adapter) StartConfined(ctx context.Context, s Confined) (st ServiceStat
 // confinedProperties are all older than minVersion. The program restricts itself further: its list of calls is its own.
 func confinedProperties(s Confined) []sd.Property {
 	return []sd.Property{
-		prop("Description", s.Description), prop("Slice", s.Slice), prop("Type", "exec"), execStart(s.Argv), prop("Environment", s.Env),
-		prop("CollectMode", "inactive-or-failed"), prop("Restart", "no"), prop("TimeoutStopUSec", uint64(stopTimeout.Microseconds())),
-		prop("User", strconv.Itoa(s.UID)), prop("Group", strconv.Itoa(s.GID)), prop("CapabilityBoundingSet", s.Capabilities), prop("NoNewPrivileges", true),
-		prop("PrivateNetwork", true), prop("PrivateDevices", true), prop("PrivateTmp", true), prop("ProtectSystem", "strict"), prop("ProtectHome", "yes"),
-		prop("ProtectKernelTunables", true), prop("ProtectControlGroups", true), prop("RestrictNamespaces", uint64(0)),
-		prop("MemoryMax", s.Memory), prop("MemorySwapMax", uint64(0)), prop("TasksMax", s.Tasks), prop("UMask", uint32(0o077)),
-		prop("StandardOutput", "journal"), prop("StandardError", "journal"),
+		prop("Description", s.Description),
+		prop("Slice", s.Slice),
+		prop("Type", "exec"),
+		execStart(s.Argv),
+		prop("Environment", s.Env),
+		prop("CollectMode", "inactive-or-failed"),
+		prop("Restart", "no"),
+		prop("TimeoutStopUSec", uint64(stopTimeout.Microseconds())),
+		prop("User", strconv.Itoa(s.UID)),
+		prop("Group", strconv.Itoa(s.GID)),
+		prop("CapabilityBoundingSet", s.Capabilities),
+		prop("NoNewPrivileges", true),
+		prop("PrivateNetwork", true),
+		prop("PrivateDevices", true),
+		prop("PrivateTmp", true),
+		prop("ProtectSystem", "strict"),
+		prop("ProtectHome", "yes"),
+		prop("ProtectKernelTunables", true),
+		prop("ProtectControlGroups", true),
+		prop("RestrictNamespaces", uint64(0)),
+		prop("MemoryMax", s.Memory),
+		prop("MemorySwapMax", uint64(0)),
+		prop("TasksMax", s.Tasks),
+		prop("UMask", uint32(0o077)),
+		prop("StandardOutput", "journal"),
+		prop("StandardError", "journal"),
 	}
 }

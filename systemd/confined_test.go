@@ -14,8 +14,17 @@ func TestConfinedProgram(t *testing.T) {
 	a, f := openReal(t)
 	local, remote := startConn(t)
 	s := Confined{
-		Name: "gpushare-front-1", Description: "a test", Argv: []string{"/bin/sh", "-c", "read word; echo $word >&0; read word"}, Env: []string{"A=b"}, Slice: "gpushared.slice", Stdin: remote,
-		UID: 1001, GID: 1002, Capabilities: 1 << 5, Memory: 1 << 28, Tasks: 9,
+		Name:         "gpushare-front-1",
+		Description:  "a test",
+		Argv:         []string{"/bin/sh", "-c", "read word; echo $word >&0; read word"},
+		Env:          []string{"A=b"},
+		Slice:        "gpushared.slice",
+		Stdin:        remote,
+		UID:          1001,
+		GID:          1002,
+		Capabilities: 1 << 5,
+		Memory:       1 << 28,
+		Tasks:        9,
 	}
 	st, err := a.StartConfined(within(t, 20*time.Second), s)
 	if err != nil {

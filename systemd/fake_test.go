@@ -25,14 +25,51 @@ import (
 // signatures are the D-Bus types of the properties that may be set, from org.freedesktop.systemd1(5).
 func signatures() map[string]string {
 	return map[string]string{
-		"CPUQuotaPerSecUSec": "t", "CPUWeight": "t", "MemoryMax": "t", "MemoryHigh": "t", "MemorySwapMax": "t",
-		"TasksMax": "t", "IOWeight": "t", "AllowedCPUs": "ay", "DevicePolicy": "s", "DeviceAllow": "a(ss)",
-		"Description": "s", "Slice": "s", "PIDs": "au", "Delegate": "b", "CollectMode": "s", "TimeoutStopUSec": "t",
-		"ExecStartEx": "a(sasas)", "Environment": "as", "Restart": "s", "RestartUSec": "t", "Type": "s", "User": "s",
-		"WorkingDirectory": "s", "UMask": "u", "RemainAfterExit": "b", "IgnoreSIGPIPE": "b", "StandardOutput": "s", "StandardError": "s",
-		"SyslogIdentifier": "s", "AllowedMemoryNodes": "ay", "StandardInputFileDescriptor": "h", "OOMPolicy": "s", "LimitNOFILE": "t", "LimitNOFILESoft": "t",
-		"Group": "s", "CapabilityBoundingSet": "t", "NoNewPrivileges": "b", "PrivateNetwork": "b", "PrivateDevices": "b", "PrivateTmp": "b", "ProtectSystem": "s", "ProtectHome": "s",
-		"ProtectKernelTunables": "b", "ProtectControlGroups": "b", "RestrictNamespaces": "t",
+		"CPUQuotaPerSecUSec":          "t",
+		"CPUWeight":                   "t",
+		"MemoryMax":                   "t",
+		"MemoryHigh":                  "t",
+		"MemorySwapMax":               "t",
+		"TasksMax":                    "t",
+		"IOWeight":                    "t",
+		"AllowedCPUs":                 "ay",
+		"DevicePolicy":                "s",
+		"DeviceAllow":                 "a(ss)",
+		"Description":                 "s",
+		"Slice":                       "s",
+		"PIDs":                        "au",
+		"Delegate":                    "b",
+		"CollectMode":                 "s",
+		"TimeoutStopUSec":             "t",
+		"ExecStartEx":                 "a(sasas)",
+		"Environment":                 "as",
+		"Restart":                     "s",
+		"RestartUSec":                 "t",
+		"Type":                        "s",
+		"User":                        "s",
+		"WorkingDirectory":            "s",
+		"UMask":                       "u",
+		"RemainAfterExit":             "b",
+		"IgnoreSIGPIPE":               "b",
+		"StandardOutput":              "s",
+		"StandardError":               "s",
+		"SyslogIdentifier":            "s",
+		"AllowedMemoryNodes":          "ay",
+		"StandardInputFileDescriptor": "h",
+		"OOMPolicy":                   "s",
+		"LimitNOFILE":                 "t",
+		"LimitNOFILESoft":             "t",
+		"Group":                       "s",
+		"CapabilityBoundingSet":       "t",
+		"NoNewPrivileges":             "b",
+		"PrivateNetwork":              "b",
+		"PrivateDevices":              "b",
+		"PrivateTmp":                  "b",
+		"ProtectSystem":               "s",
+		"ProtectHome":                 "s",
+		"ProtectKernelTunables":       "b",
+		"ProtectControlGroups":        "b",
+		"RestrictNamespaces":          "t",
 	}
 }
 
@@ -135,10 +172,14 @@ func (f *fake) applyLocked(u *fakeUnit, props []fakeProperty) *dbus.Error {
 	for _, p := range props {
 		want, ok := signatures()[p.Name]
 		if !ok {
-			return dbus.NewError("org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + p.Name + ", or unknown property."})
+			return dbus.NewError(
+				"org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + p.Name + ", or unknown property."},
+			)
 		}
 		if got := p.Value.Signature().String(); got != want {
-			return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{fmt.Sprintf("property %s has type %s, not %s", p.Name, want, got)})
+			return dbus.NewError(
+				"org.freedesktop.DBus.Error.InvalidArgs", []any{fmt.Sprintf("property %s has type %s, not %s", p.Name, want, got)},
+			)
 		}
 		if p.Name == "DeviceAllow" {
 			if entries, _ := p.Value.Value().([][]any); len(entries) > 0 {
@@ -312,7 +353,9 @@ func (m manager) StartTransientUnit(name, mode string, props []fakeProperty, _ [
 		return p.Name != "OOMPolicy" || strings.HasSuffix(name, ".service") || parseVersion(m.f.version) >= 253
 	}
 	if i := slices.IndexFunc(props, func(p fakeProperty) bool { return !known(p) }); i >= 0 {
-		return "", dbus.NewError("org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + props[i].Name + ", or unknown property."})
+		return "", dbus.NewError(
+			"org.freedesktop.DBus.Error.PropertyReadOnly", []any{"Cannot set property " + props[i].Name + ", or unknown property."},
+		)
 	}
 	u := m.f.unitLocked(name)
 	if err := m.f.applyLocked(u, props); err != nil {
@@ -446,7 +489,10 @@ func (m manager) ListUnitsByPatterns(_, patterns []string) ([]fakeStatus, *dbus.
 	for name, u := range m.f.units {
 		for _, p := range patterns {
 			if ok, err := path.Match(p, name); err == nil && ok {
-				list = append(list, fakeStatus{Name: name, LoadState: "loaded", ActiveState: u.active, SubState: u.sub, Path: unitPath(name), JobPath: "/"})
+				list = append(
+					list,
+					fakeStatus{Name: name, LoadState: "loaded", ActiveState: u.active, SubState: u.sub, Path: unitPath(name), JobPath: "/"},
+				)
 				break
 			}
 		}
@@ -473,7 +519,9 @@ func (o unitObjects) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant
 	if !known {
 		if !strings.HasSuffix(name, ".slice") {
 			return map[string]dbus.Variant{
-				"LoadState": dbus.MakeVariant("not-found"), "ActiveState": dbus.MakeVariant("inactive"), "ControlGroup": dbus.MakeVariant(""),
+				"LoadState":    dbus.MakeVariant("not-found"),
+				"ActiveState":  dbus.MakeVariant("inactive"),
+				"ControlGroup": dbus.MakeVariant(""),
 			}, nil
 		}
 		u = o.f.unitLocked(name)

@@ -36,7 +36,10 @@ for a; do case $a in
 esac; done
 exec tail -n +$first $follow journal
 `
-	if err := errors.Join(os.WriteFile(filepath.Join(j.dir, "journal"), nil, 0o600), os.WriteFile(filepath.Join(j.dir, "journalctl"), []byte(script), 0o700)); err != nil {
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(j.dir, "journal"), nil, 0o600),
+		os.WriteFile(filepath.Join(j.dir, "journalctl"), []byte(script), 0o700),
+	); err != nil {
 		t.Fatal(err)
 	}
 	return j, &Adapter{prefix: "gpushare", journalctl: filepath.Join(j.dir, "journalctl")}

@@ -25,7 +25,10 @@ func loginMatches() [][]dbus.MatchOption {
 	var rules [][]dbus.MatchOption
 	for _, member := range []string{"UserNew", "UserRemoved", "SessionNew", "SessionRemoved"} {
 		rules = append(rules, []dbus.MatchOption{
-			dbus.WithMatchSender(loginName), dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginIface), dbus.WithMatchMember(member),
+			dbus.WithMatchSender(loginName),
+			dbus.WithMatchObjectPath(loginPath),
+			dbus.WithMatchInterface(loginIface),
+			dbus.WithMatchMember(member),
 		})
 	}
 	// While logind restarts, signals are lost.
@@ -37,9 +40,14 @@ func loginMatches() [][]dbus.MatchOption {
 // unitMatches match the signals about units that start and end. Every start is a job, also one that systemd begins by itself,
 // and 252 and 257 both report the end of a job after its effect. UnitNew reports that a unit was loaded, not started.
 func unitMatches() [][]dbus.MatchOption {
-	return [][]dbus.MatchOption{{
-		dbus.WithMatchSender(busName), dbus.WithMatchObjectPath(managerPath), dbus.WithMatchInterface(managerIface), dbus.WithMatchMember("JobRemoved"),
-	}}
+	return [][]dbus.MatchOption{
+		{
+			dbus.WithMatchSender(busName),
+			dbus.WithMatchObjectPath(managerPath),
+			dbus.WithMatchInterface(managerIface),
+			dbus.WithMatchMember("JobRemoved"),
+		},
+	}
 }
 
 // ErrNoLogind: systemd-logind does not run. It wraps cgroup.ErrNoLogins.

@@ -145,7 +145,8 @@ func TestStartedUnitsAreReported(t *testing.T) {
 	if cg, err := a.UnitCgroup(ctx, "hub.service"); err != nil || cg != "/gpushare.slice/hub.service" {
 		t.Errorf("it is in %q, %v", cg, err)
 	}
-	if _, err := a.UnitCgroup(ctx, "data.mount"); err == nil || errors.Is(err, cgroup.ErrNotFound) || !strings.Contains(err.Error(), "only services") {
+	if _, err := a.UnitCgroup(ctx, "data.mount"); err == nil || errors.Is(err, cgroup.ErrNotFound) ||
+		!strings.Contains(err.Error(), "only services") {
 		t.Errorf("a mount: %v", err)
 	}
 }

@@ -53,7 +53,9 @@ func (a *Adapter) Output(ctx context.Context, id string, since time.Time, lines 
 }
 
 // follow copies what comes after the last entry of a reader, from the one journalctl that follows the lease, until ended is closed.
-func (a *Adapter) follow(ctx context.Context, id string, r *journalReader, from, match []string, ended <-chan struct{}, to io.Writer) error {
+func (a *Adapter) follow(
+	ctx context.Context, id string, r *journalReader, from, match []string, ended <-chan struct{}, to io.Writer,
+) error {
 	args := append(append([]string{"--follow"}, r.next(from)...), match...)
 	f := a.followers.join(id, r.cursor, func(ctx context.Context, each func(entry)) error {
 		own := &journalReader{program: a.journalctl, each: func(e entry) error { each(e); return nil }}
@@ -126,7 +128,10 @@ func (r *journalReader) readOnce(ctx context.Context, args []string) error {
 
 // read runs journalctl once.
 func (r *journalReader) read(ctx context.Context, args []string) error {
-	cmd := exec.CommandContext(ctx, r.program, append([]string{"--no-pager", "--quiet", "--all", "--output=json", "--output-fields=MESSAGE"}, args...)...)
+	cmd := exec.CommandContext(
+		ctx,
+		r.program,
+		append([]string{"--no-pager", "--quiet", "--all", "--output=json", "--output-fields=MESSAGE"}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -194,7 +199,8 @@ func (a *Adapter) ServiceOutput(ctx context.Context, name string, n int) []strin
 	var out bytes.Buffer
 	r := &journalReader{program: a.journalctl, each: func(e entry) error { out.WriteString(e.line); return nil }}
 	// By this boot and the program itself: systemd's own messages about the unit are not of the program.
-	if err := r.read(ctx, []string{"--boot", "--lines=" + strconv.Itoa(n), "_SYSTEMD_UNIT=" + name + ".service"}); err != nil || out.Len() == 0 {
+	if err := r.read(ctx, []string{"--boot", "--lines=" + strconv.Itoa(n), "_SYSTEMD_UNIT=" + name + ".service"}); err != nil ||
+		out.Len() == 0 {
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")

@@ -53,7 +53,10 @@ func (a *Adapter) DenyMigration(ctx context.Context) error {
 	}
 	// The bus reads every file that ends in .conf, and refuses all of them when one is incomplete.
 	// It runs as another user, and the umask may forbid that to read the file.
-	err := durable.Replace(a.policyFile(), []byte(migrationPolicy), durable.Options{Mode: 0o644, Any: true, Temp: filepath.Base(a.policyFile()) + ".new", Volatile: true})
+	err := durable.Replace(
+		a.policyFile(), []byte(migrationPolicy),
+		durable.Options{Mode: 0o644, Any: true, Temp: filepath.Base(a.policyFile()) + ".new", Volatile: true},
+	)
 	if err != nil {
 		return fmt.Errorf("cannot write the bus policy: %w", err)
 	}

@@ -64,7 +64,8 @@ func TestMigrationPolicy(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		elapsed := slices.ContainsFunc(f.taken(), func(c string) bool { return strings.HasPrefix(c, "AttachProcessesToUnit user.slice") })
-		refused := strings.Contains(string(out), "org.freedesktop.DBus.Error.AccessDenied") || strings.Contains(string(out), "Rejected send message")
+		refused := strings.Contains(string(out), "org.freedesktop.DBus.Error.AccessDenied") ||
+			strings.Contains(string(out), "Rejected send message")
 		if elapsed == refused || (err == nil) != elapsed {
 			t.Fatalf("user %d was neither allowed nor denied: %v: %s", uid, err, out)
 		}

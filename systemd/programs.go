@@ -35,7 +35,9 @@ func programOf(prefix, unit string) (id string, ok bool) {
 //
 // The service never has a User=: systemd would delegate its cgroup to that user, who could then leave the inner one, and
 // it would add the groups of the user database to those of the caller.
-func (a *Adapter) StartProgram(ctx context.Context, s cgroup.Scope, argv []string, stdin *os.File) (cgroup.ScopeState, cgroup.Process, error) {
+func (a *Adapter) StartProgram(
+	ctx context.Context, s cgroup.Scope, argv []string, stdin *os.File,
+) (cgroup.ScopeState, cgroup.Process, error) {
 	fail := func(err error) (cgroup.ScopeState, cgroup.Process, error) {
 		return cgroup.ScopeState{}, cgroup.Process{}, fmt.Errorf("cannot start the service of lease %s: %w", s.ID, err)
 	}
@@ -163,7 +165,9 @@ func (a *Adapter) Result(ctx context.Context, id string) (ProgramResult, error) 
 			// Its cgroup is empty and it runs: it was moved out. The service manager still tracks it, and stops it with its service.
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
 			defer cancel()
-			return ProgramResult{}, errors.Join(fmt.Errorf("cannot read how %s ended: it is %s: %w", unit, st.Active, ctx.Err()), a.stop(stop, unit))
+			return ProgramResult{}, errors.Join(
+				fmt.Errorf("cannot read how %s ended: it is %s: %w", unit, st.Active, ctx.Err()), a.stop(stop, unit),
+			)
 		case <-time.After(resultInterval):
 		}
 	}

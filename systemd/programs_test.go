@@ -295,7 +295,8 @@ func TestOutputOfTheLastLines(t *testing.T) {
 			program, arguments := journalctl(t, c.backwards, "", `{"__CURSOR":"c9","MESSAGE":"as requested"}`)
 			a := &Adapter{prefix: "gpushare", journalctl: program}
 			var shown bytes.Buffer
-			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil || shown.String() != "as requested\n" {
+			if err := a.Output(within(t, 20*time.Second), "red-1", time.Unix(1000, 0), c.lines, nil, &shown); err != nil ||
+				shown.String() != "as requested\n" {
 				t.Errorf("%v, shown: %q", err, shown.String())
 			}
 			b, err := os.ReadFile(arguments)
@@ -303,7 +304,8 @@ func TestOutputOfTheLastLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			calls := strings.Split(strings.TrimSpace(string(b)), "\n")
-			if len(calls) != 3 || !strings.Contains(calls[1], c.queries) || strings.Contains(calls[2], "--reverse") || !strings.Contains(calls[2], c.reads) {
+			if len(calls) != 3 || !strings.Contains(calls[1], c.queries) || strings.Contains(calls[2], "--reverse") ||
+				!strings.Contains(calls[2], c.reads) {
 				t.Errorf("its arguments:\n%s", b)
 			}
 		})

@@ -296,7 +296,10 @@ func TestHostTableAfterBoot(t *testing.T) {
 func TestHostDriftIsCorrected(t *testing.T) {
 	a := openHost(t, nil)
 	ctx := within(t, 60*time.Second)
-	s := cgroup.Slice{Name: cgroup.SliceName{Tenant: "drift"}, Limits: cgroup.Limits{MemoryMax: new(uint64(256 << 20)), TasksMax: new(uint64(64))}}
+	s := cgroup.Slice{
+		Name:   cgroup.SliceName{Tenant: "drift"},
+		Limits: cgroup.Limits{MemoryMax: new(uint64(256 << 20)), TasksMax: new(uint64(64))},
+	}
 	if _, err := a.SetSlice(ctx, s); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +321,9 @@ func TestHostDriftIsCorrected(t *testing.T) {
 		t.Errorf("correcting twice wrote %v, %v", wrote, err)
 	}
 	// What an administrator sets by systemctl is noticed without a reload.
-	if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", "gpusharetest-drift.slice", "TasksMax=99").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(
+		ctx, "systemctl", "set-property", "--runtime", "gpusharetest-drift.slice", "TasksMax=99",
+	).CombinedOutput(); err != nil {
 		t.Fatalf("set-property: %v: %s", err, out)
 	}
 	if got := read(t, a, s.Name).Limits.TasksMax; got == nil || *got != 99 {
@@ -604,7 +609,9 @@ func TestHostOutOfMemory(t *testing.T) {
 			}
 			if port == cgroup.Port(a) {
 				// Changing the unit does not undo it.
-				if out, err := exec.CommandContext(ctx, "systemctl", "set-property", "--runtime", st.Unit, "MemoryMax=1G").CombinedOutput(); err != nil {
+				if out, err := exec.CommandContext(
+					ctx, "systemctl", "set-property", "--runtime", st.Unit, "MemoryMax=1G",
+				).CombinedOutput(); err != nil {
 					t.Errorf("systemctl set-property: %v: %s", err, out)
 				}
 				if got := kernelValue(t, a, st.Path, "memory.oom.group"); got != "1" {

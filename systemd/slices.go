@@ -80,7 +80,9 @@ func (a *Adapter) verifyDevices(path string, s cgroup.Slice) error {
 		return fmt.Errorf("cannot read slice %s back: %w", s.Name, err)
 	}
 	if s.Closed && !devicesEnforced {
-		return fmt.Errorf("cannot close the devices of slice %s: systemd accepted the rules, but its cgroup %s has no device program", s.Name, path)
+		return fmt.Errorf(
+			"cannot close the devices of slice %s: systemd accepted the rules, but its cgroup %s has no device program", s.Name, path,
+		)
 	}
 	return nil
 }
@@ -88,7 +90,9 @@ func (a *Adapter) verifyDevices(path string, s cgroup.Slice) error {
 // sliceChanges returns the properties to set so that the slice becomes as requested, by their lifetime. A property that
 // systemd has and that does not act (another program wrote in the cgroup, or removed the device program) is set again:
 // systemd then writes all its properties.
-func (a *Adapter) sliceChanges(is map[string]any, effective cgroup.Limits, devicesEnforced bool, s cgroup.Slice) (persistentProps, runtimeProps []sd.Property, err error) {
+func (a *Adapter) sliceChanges(
+	is map[string]any, effective cgroup.Limits, devicesEnforced bool, s cgroup.Slice,
+) (persistentProps, runtimeProps []sd.Property, err error) {
 	supported, _ := s.Limits.Only(a.info.Limits)
 	want, err := limitValues(supported)
 	if err != nil {
@@ -173,7 +177,9 @@ func (a *Adapter) RemoveSlice(ctx context.Context, name cgroup.SliceName) error 
 			return fmt.Errorf("cannot remove slice %s: %w", name, err)
 		}
 		if len(ps) > 0 {
-			return fmt.Errorf("cannot remove slice %s: it has %d processes, the first is pid %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse)
+			return fmt.Errorf(
+				"cannot remove slice %s: it has %d processes, the first is pid %d: %w", name, len(ps), ps[0].PID, cgroup.ErrInUse,
+			)
 		}
 		if err := a.stop(ctx, unit); err != nil {
 			return err

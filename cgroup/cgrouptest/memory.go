@@ -29,12 +29,23 @@ type Memory struct {
 
 // NewMemory returns an adapter without slices.
 func NewMemory() *Memory {
-	return &Memory{Processes: cgroup.NewProcesses(""), all: map[cgroup.SliceName]cgroup.Slice{}, broken: map[cgroup.SliceName]error{}, once: map[cgroup.SliceName]bool{}}
+	return &Memory{
+		Processes: cgroup.NewProcesses(""),
+		all:       map[cgroup.SliceName]cgroup.Slice{},
+		broken:    map[cgroup.SliceName]error{},
+		once:      map[cgroup.SliceName]bool{},
+	}
 }
 
 // Info reports what a test of slices needs.
 func (m *Memory) Info() cgroup.Info {
-	return cgroup.Info{Adapter: "memory", Slices: true, Driver: cgroup.DriverCgroupfs, Devices: true, Limits: []string{"cpu", "memory", "tasks"}}
+	return cgroup.Info{
+		Adapter: "memory",
+		Slices:  true,
+		Driver:  cgroup.DriverCgroupfs,
+		Devices: true,
+		Limits:  []string{"cpu", "memory", "tasks"},
+	}
 }
 
 // Abilities contains the migration policy, if there is one.

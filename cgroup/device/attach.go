@@ -48,7 +48,13 @@ func (p program) load() (*ebpf.Program, error) {
 
 func specOf(name string, code asm.Instructions) *ebpf.ProgramSpec {
 	// The helpers that the programs call are available to any license.
-	return &ebpf.ProgramSpec{Name: name, Type: ebpf.CGroupDevice, AttachType: ebpf.AttachCGroupDevice, Instructions: code, License: "Apache-2.0"}
+	return &ebpf.ProgramSpec{
+		Name:         name,
+		Type:         ebpf.CGroupDevice,
+		AttachType:   ebpf.AttachCGroupDevice,
+		Instructions: code,
+		License:      "Apache-2.0",
+	}
 }
 
 // listOf is a map with this content. Other versions of gpushare read it too: another layout needs another name.
@@ -245,7 +251,9 @@ func Probe(dir string) error {
 		Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
 	})
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
-		return errors.New("device programs may not be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or a parent cgroup has a program that permits no other")
+		return errors.New(
+			"device programs may not be attached: CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or a parent cgroup has a program that permits no other",
+		)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot attach a device program: %w", kernelError(err))

@@ -61,7 +61,10 @@ func (f LoginFilter) Canonical() LoginFilter {
 		if bits == 0 {
 			continue
 		}
-		out.Except = append(out.Except, Exception{w.uid, Rule{Type: typeOf(w.numbers[0]), Major: w.numbers[1], Minor: w.numbers[2], Access: accessOf(bits)}})
+		out.Except = append(
+			out.Except,
+			Exception{w.uid, Rule{Type: typeOf(w.numbers[0]), Major: w.numbers[1], Minor: w.numbers[2], Access: accessOf(bits)}},
+		)
 	}
 	slices.SortFunc(out.Except, func(a, b Exception) int { return cmp.Or(cmp.Compare(a.UID, b.UID), compareRules(a.Rule, b.Rule)) })
 	return out

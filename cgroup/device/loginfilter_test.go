@@ -223,7 +223,9 @@ func TestLoginFilterOfAnotherVersionIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cg.Close()
-	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(cg.Fd()), Program: old, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI}); err != nil {
+	if err := link.RawAttachProgram(
+		link.RawAttachProgramOptions{Target: int(cg.Fd()), Program: old, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI},
+	); err != nil {
 		t.Fatal(err)
 	}
 	f := device.LoginFilter{Closed: []device.Range{closed(0, 0)}}
@@ -245,10 +247,16 @@ func TestLoginFilterChangesWithoutAWrongAnswer(t *testing.T) {
 	filters := []device.LoginFilter{
 		{Closed: []device.Range{closed(0, 1)}, Except: []device.Exception{except(nobody, 0)}},
 		{Closed: []device.Range{closed(0, 2)}, Except: []device.Exception{except(nobody, 0), except(nobody-1, 1), except(nobody, 2)}},
-		{Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}}, Except: []device.Exception{except(nobody, 0), except(device.AnyUser, 2)}},
+		{
+			Closed: []device.Range{closed(0, 1), {Type: 'c', Major: 237, Last: device.MaxMinor}},
+			Except: []device.Exception{except(nobody, 0), except(device.AnyUser, 2)},
+		},
 	}
 	setLoginFilter(t, dir, filters[0])
-	whileOpening(t, dir, nobody, n, map[string]string{"n0": allowed, "n1": denied, "n3": allowed}, func(i int) { setLoginFilter(t, dir, filters[i%len(filters)]) })
+	whileOpening(
+		t, dir, nobody, n, map[string]string{"n0": allowed, "n1": denied, "n3": allowed},
+		func(i int) { setLoginFilter(t, dir, filters[i%len(filters)]) },
+	)
 }
 
 func TestLoginFilterReadsBackAsItWasSet(t *testing.T) {
@@ -267,7 +275,9 @@ func TestLoginFilterReadsBackAsItWasSet(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "exceptions") {
 			f.Except = append(f.Except, device.Exception{UID: rapid.Uint32().Draw(t, "uid"), Rule: device.Rule{
-				Type: 'c', Major: rapid.SampledFrom([]uint32{195, 196, 509}).Draw(t, "major of"), Minor: rapid.Uint32Range(0, 300).Draw(t, "minor"),
+				Type:   'c',
+				Major:  rapid.SampledFrom([]uint32{195, 196, 509}).Draw(t, "major of"),
+				Minor:  rapid.Uint32Range(0, 300).Draw(t, "minor"),
 				Access: rapid.SampledFrom([]string{"r", "w", "rw", "rwm"}).Draw(t, "access"),
 			}})
 		}
@@ -329,6 +339,9 @@ func BenchmarkReadLoginFilter(b *testing.B) {
 func BenchmarkSetLoginFilter(b *testing.B) {
 	dir := newCgroup(b)
 	for i := uint32(0); b.Loop(); i++ {
-		setLoginFilter(b, dir, device.LoginFilter{Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}}, Except: []device.Exception{except(i%2, 1)}})
+		setLoginFilter(b, dir, device.LoginFilter{
+			Closed: []device.Range{closed(0, 7), {Type: 'c', Major: 237, First: 3, Last: 3 + 8*135}},
+			Except: []device.Exception{except(i%2, 1)},
+		})
 	}
 }

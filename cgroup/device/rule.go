@@ -102,14 +102,18 @@ func accessOf(bits uint32) string {
 }
 
 func compareRules(a, b Rule) int {
-	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor), cmp.Compare(a.Access, b.Access))
+	return cmp.Or(
+		cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor), cmp.Compare(a.Access, b.Access),
+	)
 }
 
 // joinRanges sorts ranges and merges those that touch or overlap, so that two lists of the same devices are equal.
 func joinRanges(in []Range) []Range {
 	sorted := slices.Clone(in)
 	slices.SortFunc(sorted, func(a, b Range) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
+		return cmp.Or(
+			cmp.Compare(a.Type, b.Type), cmp.Compare(a.Major, b.Major), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last),
+		)
 	})
 	out := sorted[:0]
 	for _, r := range sorted {

@@ -33,7 +33,8 @@ func restrictFiles(hostRoot string) error {
 		return fmt.Errorf("cannot find this program: %w", err)
 	}
 	runtime.LockOSThread() // It stays locked: after an error this thread, and it alone, may be restricted.
-	if _, err := sandbox.LandlockThread(sandbox.Files{Read: []string{"/"}, Write: changed(hostRoot)}, sandbox.Options{}); err != nil && !errors.Is(err, sandbox.ErrNoLandlock) {
+	if _, err := sandbox.LandlockThread(sandbox.Files{Read: []string{"/"}, Write: changed(hostRoot)}, sandbox.Options{}); err != nil &&
+		!errors.Is(err, sandbox.ErrNoLandlock) {
 		return err
 	} else if err != nil {
 		runtime.UnlockOSThread()
@@ -48,7 +49,8 @@ func calls() *sandbox.Filter {
 	f := &sandbox.Filter{Never: []sandbox.Call{{Number: unix.SYS_SOCKET, Arg: 0, Mask: 0xffffffff, Value: unix.AF_UNIX, Other: true}}}
 	for _, n := range []uintptr{
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
-		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
+		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT,
+		unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
 		unix.SYS_MOUNT_SETATTR, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_OPEN_BY_HANDLE_AT,
 		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP,
 		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,

@@ -41,7 +41,10 @@ func TestSimGenerations(t *testing.T) {
 		{driver: "615", version: "615.10", cuda: 13040, reserved: true, recovery: gpu.RecoveryNone, has: []string{"nvmlDeviceSetMemoryLimits_v1"}},
 	} {
 		t.Run(tt.driver, func(t *testing.T) {
-			n := serve(t, "driver: \""+tt.driver+"\"\ngpus: [{model: A100-SXM4-40GB, mig: true}, {model: A100-SXM4-40GB}]\n", worker.Deadlines{})
+			n := serve(
+				t, "driver: \""+tt.driver+"\"\ngpus: [{model: A100-SXM4-40GB, mig: true}, {model: A100-SXM4-40GB}]\n",
+				worker.Deadlines{},
+			)
 			ctx := testContext(t)
 			info := n.readGPUs(ctx)
 			if info.DriverVersion != tt.version || info.CUDAVersion != tt.cuda || len(info.GPUs) != 2 {
@@ -58,7 +61,8 @@ func TestSimGenerations(t *testing.T) {
 				}
 			}
 			s, err := n.Snapshot(ctx, n.gpus[0])
-			if err != nil || !s.MIG.Current || (s.Memory.Reserved > 0) != tt.reserved || s.Memory.Total != s.Memory.Reserved+s.Memory.Used+s.Memory.Free {
+			if err != nil || !s.MIG.Current || (s.Memory.Reserved > 0) != tt.reserved ||
+				s.Memory.Total != s.Memory.Reserved+s.Memory.Used+s.Memory.Free {
 				t.Errorf("snapshot %+v, %v", s, err)
 			}
 			h, err := n.Health(ctx, n.gpus[1])

@@ -42,7 +42,14 @@ func TestSimHealth(t *testing.T) {
 					Throttle: []string{}, ECC: &gpu.ECCErrors{}, Rows: &gpu.RemappedRows{Banks: &gpu.RowBanks{Max: 2560}},
 					NVLinkErrors: &gpu.NVLinkErrors{}, PCIeReplays: &zero, Recovery: tt.recovery,
 				},
-				{Temperature: new(34), Throttle: []string{}, ECC: &gpu.ECCErrors{}, Rows: &gpu.RemappedRows{}, PCIeReplays: &zero, Recovery: tt.recovery},
+				{
+					Temperature: new(34),
+					Throttle:    []string{},
+					ECC:         &gpu.ECCErrors{},
+					Rows:        &gpu.RemappedRows{},
+					PCIeReplays: &zero,
+					Recovery:    tt.recovery,
+				},
 			}
 			for i, want := range idle {
 				if diff := cmp.Diff(want, read(i)); diff != "" {

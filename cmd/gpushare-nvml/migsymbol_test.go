@@ -84,12 +84,19 @@ func TestSimMIGWithoutAFunction(t *testing.T) {
 	// not be changed.
 	const read, mode, change = "read", "mode", "change"
 	needed := map[string]string{
-		"nvmlDeviceGetMigMode": read, "nvmlDeviceGetGpuInstancePossiblePlacements_v2": read, "nvmlDeviceGetGpuInstances": read,
-		"nvmlDeviceGetGpuInstanceById": read, "nvmlGpuInstanceGetInfo": read, "nvmlGpuInstanceGetComputeInstanceProfileInfo": read,
-		"nvmlGpuInstanceGetComputeInstances": read, "nvmlComputeInstanceGetInfo_v2": read,
-		"nvmlDeviceSetMigMode":                     mode,
-		"nvmlDeviceCreateGpuInstanceWithPlacement": change, "nvmlGpuInstanceDestroy": change, "nvmlGpuInstanceCreateComputeInstance": change,
-		"nvmlComputeInstanceDestroy": change,
+		"nvmlDeviceGetMigMode":                          read,
+		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": read,
+		"nvmlDeviceGetGpuInstances":                     read,
+		"nvmlDeviceGetGpuInstanceById":                  read,
+		"nvmlGpuInstanceGetInfo":                        read,
+		"nvmlGpuInstanceGetComputeInstanceProfileInfo":  read,
+		"nvmlGpuInstanceGetComputeInstances":            read,
+		"nvmlComputeInstanceGetInfo_v2":                 read,
+		"nvmlDeviceSetMigMode":                          mode,
+		"nvmlDeviceCreateGpuInstanceWithPlacement":      change,
+		"nvmlGpuInstanceDestroy":                        change,
+		"nvmlGpuInstanceCreateComputeInstance":          change,
+		"nvmlComputeInstanceDestroy":                    change,
 	}
 	all := exported(t, "580")
 	for name := range needed {
@@ -112,7 +119,10 @@ func TestSimMIGWithoutAFunction(t *testing.T) {
 				case !needs && err != nil:
 					t.Errorf("to %q: %v, although the library has what it needs", layout, err)
 				case needs && (err == nil || !planned || !errors.Is(err, gpu.ErrMissing) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), info.LibraryVersion)):
-					t.Errorf("to %q: %v, refused by the plan: %v; want it refused with the function and version %s", layout, err, planned, info.LibraryVersion)
+					t.Errorf(
+						"to %q: %v, refused by the plan: %v; want it refused with the function and version %s", layout, err, planned,
+						info.LibraryVersion,
+					)
 				case needs && writes != 0:
 					t.Errorf("to %q: %d writes before it was refused", layout, writes)
 				}

@@ -56,7 +56,10 @@ func TestSimDestroyFailsInTheMiddle(t *testing.T) {
 	at := func(start uint32) gpu.NewCompute {
 		return gpu.NewCompute{Slices: 1, Placement: &gpu.Placement{Start: start, Size: 1}}
 	}
-	in, err := n.CreateInstance(testContext(t), id, gpu.NewInstance{ProfileID: 5, Placement: gpu.Placement{Size: 4}, Compute: []gpu.NewCompute{at(1), at(3), at(2)}})
+	in, err := n.CreateInstance(
+		testContext(t), id,
+		gpu.NewInstance{ProfileID: 5, Placement: gpu.Placement{Size: 4}, Compute: []gpu.NewCompute{at(1), at(3), at(2)}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +69,8 @@ func TestSimDestroyFailsInTheMiddle(t *testing.T) {
 			c := client(t, symbols)
 			for _, fault := range [][]string{{"ComputeInstanceDestroy", "--nth", "1"}, {"ComputeInstanceDestroy", "--nth", "2"}, {"ComputeInstanceDestroy", "--nth", "3"}, {"GpuInstanceDestroy"}} {
 				n.ctl(slices.Concat([]string{"fault", "add", fault[0], "fail", "--code", "19"}, fault[1:])...)
-				if err := c.DestroyInstance(testContext(t), id, in.ID); !errors.Is(err, gpu.ErrInUse) || strings.Contains(err.Error(), "lost") {
+				if err := c.DestroyInstance(testContext(t), id, in.ID); !errors.Is(err, gpu.ErrInUse) ||
+					strings.Contains(err.Error(), "lost") {
 					t.Errorf("%q fails: %v", fault, err)
 				}
 				n.ctl("fault", "clear")
@@ -88,7 +92,13 @@ func TestSimSharedLayouts(t *testing.T) {
 	for name, symbols := range computeDrivers(exported(t, "535")) {
 		t.Run(name, func(t *testing.T) {
 			c := client(t, symbols)
-			layouts := [][]string{{"1c.3g.20gb", "2c.3g.20gb"}, {"3g.20gb"}, {"1c.4g.20gb", "2c.4g.20gb", "1g.5gb"}, {"1c.4g.20gb", "1c.4g.20gb", "2c.4g.20gb", "1g.5gb"}, {"7g.40gb"}}
+			layouts := [][]string{
+				{"1c.3g.20gb", "2c.3g.20gb"},
+				{"3g.20gb"},
+				{"1c.4g.20gb", "2c.4g.20gb", "1g.5gb"},
+				{"1c.4g.20gb", "1c.4g.20gb", "2c.4g.20gb", "1g.5gb"},
+				{"7g.40gb"},
+			}
 			for _, layout := range layouts {
 				if _, err := to(t, c, id, layout...); err != nil {
 					t.Fatalf("to %q: %v", layout, err)
@@ -139,7 +149,10 @@ func failEachCall(t *testing.T, n *simNode, c gpu.Driver, when string, layout ..
 		is := truthOf(t, n)
 		lost := slices.DeleteFunc(uuidsOf(before), func(id string) bool { return slices.Contains(uuidsOf(is), id) })
 		if undone != nil || len(lost) > 0 || is != before && !completes {
-			t.Fatalf("to %q, call %d fails %s: %v; undone: %v; it is not as before:\n%s", layout, nth, when, failed, undone, cmp.Diff(before, is))
+			t.Fatalf(
+				"to %q, call %d fails %s: %v; undone: %v; it is not as before:\n%s", layout, nth, when, failed, undone,
+				cmp.Diff(before, is),
+			)
 		}
 	}
 }
@@ -155,7 +168,13 @@ func TestSimEveryCallOfSharedLayoutsFailsOnce(t *testing.T) {
 	n := serve(t, old, worker.Deadlines{})
 	client := lackingClients(t, n)
 	n.readGPUs(testContext(t))
-	layouts := [][]string{{"1c.3g.20gb", "2c.3g.20gb"}, {"3g.20gb", "1g.5gb"}, {"1c.4g.20gb", "2c.4g.20gb", "1g.5gb"}, {"1c.4g.20gb", "1c.4g.20gb", "2c.4g.20gb"}, {"7g.40gb"}}
+	layouts := [][]string{
+		{"1c.3g.20gb", "2c.3g.20gb"},
+		{"3g.20gb", "1g.5gb"},
+		{"1c.4g.20gb", "2c.4g.20gb", "1g.5gb"},
+		{"1c.4g.20gb", "1c.4g.20gb", "2c.4g.20gb"},
+		{"7g.40gb"},
+	}
 	for name, symbols := range computeDrivers(exported(t, "535")) {
 		t.Run(name, func(t *testing.T) {
 			c := client(t, symbols)

@@ -316,7 +316,14 @@ func TestSimProfiles(t *testing.T) {
 		}
 		var got []row
 		for _, g := range p.GI {
-			r := row{ID: g.ID, Name: g.Name, Slices: g.Slices, Max: g.Max, Attributes: strings.Join(g.Attributes, ","), MemoryMoreThan: g.Memory >> 30}
+			r := row{
+				ID:             g.ID,
+				Name:           g.Name,
+				Slices:         g.Slices,
+				Max:            g.Max,
+				Attributes:     strings.Join(g.Attributes, ","),
+				MemoryMoreThan: g.Memory >> 30,
+			}
 			for _, at := range g.Placements {
 				r.Starts, r.Size = append(r.Starts, at.Start), at.Size
 			}
@@ -382,7 +389,9 @@ func TestSimInstances(t *testing.T) {
 			}
 		}
 		create := func(profile, start, size uint32, compute ...gpu.NewCompute) (gpu.Instance, error) {
-			return n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}, Compute: compute})
+			return n.CreateInstance(
+				ctx, id, gpu.NewInstance{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}, Compute: compute},
+			)
 		}
 		whole, err := create(9, 4, 4)
 		if err != nil {
@@ -406,7 +415,8 @@ func TestSimInstances(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff([]gpu.Instance{split, whole}, s.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "Memory")); d != "" || !s.MIG.Current {
+		if d := cmp.Diff([]gpu.Instance{split, whole}, s.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "Memory")); d != "" ||
+			!s.MIG.Current {
 			t.Errorf("snapshot (-created +read):\n%s", d)
 		}
 		p, err := n.Profiles(ctx, id)
@@ -508,7 +518,8 @@ func TestSimMode(t *testing.T) {
 	id := n.gpus[0]
 	ctx0 := n.cudaContext(string(id))
 	m, err := n.SetMIGMode(ctx, id, true)
-	if err != nil || m.Current || !m.Pending || m.Activation == nil || !errors.Is(m.Activation, gpu.ErrInUse) && !errors.Is(m.Activation, gpu.ErrResetRequired) {
+	if err != nil || m.Current || !m.Pending || m.Activation == nil ||
+		!errors.Is(m.Activation, gpu.ErrInUse) && !errors.Is(m.Activation, gpu.ErrResetRequired) {
 		t.Errorf("busy: %+v, %v; want pending and the reason", m, err)
 	}
 	ctx0.conn.Close()
@@ -590,7 +601,9 @@ func TestSimProcesses(t *testing.T) {
 		var in gpu.Instance
 		if mig {
 			var err error
-			if in, err = n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}}); err != nil {
+			if in, err = n.CreateInstance(
+				ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}},
+			); err != nil {
 				t.Fatal(err)
 			}
 			device = string(in.Compute[0].UUID)
@@ -617,7 +630,8 @@ func TestSimProcesses(t *testing.T) {
 			t.Errorf("memory %+v after %+v, %v", after, before, err)
 		}
 		if mig {
-			if err := n.DestroyInstance(ctx, id, in.ID); !errors.Is(err, gpu.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+			if err := n.DestroyInstance(ctx, id, in.ID); !errors.Is(err, gpu.ErrInUse) ||
+				!strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
 				t.Errorf("destroyed while in use: %v; want ErrInUse and the pid", err)
 			}
 			if _, _, err := n.Utilization(ctx, id, 0); !errors.Is(err, gpu.ErrNotSupported) {
@@ -653,7 +667,8 @@ func TestSimProcesses(t *testing.T) {
 			}
 		}
 		second := series.Samples[1].Time
-		if s, err := n.UtilizationSeries(ctx, id, second); err != nil || len(s.Samples) < len(series.Samples)-2 || s.Samples[0] != series.Samples[2] {
+		if s, err := n.UtilizationSeries(ctx, id, second); err != nil || len(s.Samples) < len(series.Samples)-2 ||
+			s.Samples[0] != series.Samples[2] {
 			t.Errorf("newer than the second sample: %+v, %v; want those after it of %+v", s, err, series)
 		}
 		s, newest, err := n.Utilization(ctx, id, 0)
@@ -849,7 +864,9 @@ func TestSimCost(t *testing.T) {
 	ctx := testContext(t)
 	n.readGPUs(ctx)
 	for i := range uint32(7) {
-		if _, err := n.CreateInstance(ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
+		if _, err := n.CreateInstance(
+			ctx, n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -882,7 +899,9 @@ func BenchmarkSim(b *testing.B) {
 	n := serve(b, old, worker.Deadlines{})
 	n.readGPUs(b.Context())
 	for i := range uint32(7) {
-		if _, err := n.CreateInstance(b.Context(), n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}}); err != nil {
+		if _, err := n.CreateInstance(
+			b.Context(), n.gpus[0], gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: i, Size: 1}},
+		); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -926,7 +945,10 @@ func TestSimKill(t *testing.T) {
 // TestSimAllAtOnce runs all operations on every GPU concurrently while workers are killed. Changes may fail because of a
 // missing answer, readings may not. At the end no instance remains.
 func TestSimAllAtOnce(t *testing.T) {
-	n := serve(t, "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB, count: 3, mig: true}\n  - {model: H100-SXM5-80GB}\n", worker.Deadlines{})
+	n := serve(
+		t, "driver: \"580\"\ngpus:\n  - {model: A100-SXM4-40GB, count: 3, mig: true}\n  - {model: H100-SXM5-80GB}\n",
+		worker.Deadlines{},
+	)
 	ctx := testContext(t)
 	n.readGPUs(ctx)
 	const rounds = 15
@@ -1025,7 +1047,8 @@ func TestSimMemoryLimits(t *testing.T) {
 	old := serve(t, "driver: \"580\"\n"+gpus, worker.Deadlines{})
 	old.readGPUs(testContext(t))
 	info, err := old.Node(testContext(t))
-	if err != nil || !slices.Contains(info.Missing, "nvmlDeviceSetMemoryLimits_v1") || !slices.Contains(info.Missing, "nvmlDeviceGetMemoryLimits_v1") {
+	if err != nil || !slices.Contains(info.Missing, "nvmlDeviceSetMemoryLimits_v1") ||
+		!slices.Contains(info.Missing, "nvmlDeviceGetMemoryLimits_v1") {
 		t.Errorf("missing = %q, %v; want the functions of R615", info.Missing, err)
 	}
 	if _, err := old.MemoryLimit(testContext(t), old.gpus[0], "/"); !errors.Is(err, gpu.ErrMissing) {

@@ -75,7 +75,11 @@ func callEverything(ctx context.Context, c *worker.Client, watch time.Duration) 
 		errs["compute mode"] = c.SetComputeMode(ctx, g.UUID, gpu.ComputeDefault)
 		_, errs["MIG mode"] = c.SetMIGMode(ctx, g.UUID, true)
 		at := gpu.Placement{Start: 0, Size: 1}
-		in, err := c.CreateInstance(ctx, g.UUID, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: 2, Size: 1}, Compute: []gpu.NewCompute{{Slices: 1, Placement: &at}}})
+		in, err := c.CreateInstance(ctx, g.UUID, gpu.NewInstance{
+			ProfileID: 19,
+			Placement: gpu.Placement{Start: 2, Size: 1},
+			Compute:   []gpu.NewCompute{{Slices: 1, Placement: &at}},
+		})
 		errs["create"] = err
 		if err == nil {
 			_, errs["complete"] = c.CompleteInstance(ctx, g.UUID, in.ID, nil)
@@ -112,7 +116,9 @@ func lackingClients(t *testing.T, n *simNode) func(t *testing.T, symbols []strin
 	for _, s := range sources {
 		o := filepath.Join(dir, strings.TrimSuffix(filepath.Base(s), ".c")+".o")
 		objects = append(objects, o)
-		if out, err := exec.Command("gcc", "-w", "-fPIC", "-c", "-I"+filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"), "-o", o, s).CombinedOutput(); err != nil {
+		if out, err := exec.Command(
+			"gcc", "-w", "-fPIC", "-c", "-I"+filepath.Join(strings.TrimSpace(string(header)), "pkg/nvml"), "-o", o, s,
+		).CombinedOutput(); err != nil {
 			t.Fatalf("cannot compile: %v\n%s", err, out)
 		}
 	}

@@ -50,7 +50,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.SetOutput(errs)
 	file := flags.String("settings", "", "the settings file (default "+daemon.SettingsPath+")")
 	check := flags.Bool("check-settings", false, "check the settings and exit")
-	attach := flags.Bool("attach-login-filter", false, "close GPUs to logins if the accepted spec says so, and exit: for the boot, before the daemon")
+	attach := flags.Bool(
+		"attach-login-filter", false, "close GPUs to logins if the accepted spec says so, and exit: for the boot, before the daemon",
+	)
 	show := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return 2

@@ -64,7 +64,9 @@ func start(t *testing.T, file string, args ...string) (string, *exec.Cmd) {
 	t.Helper()
 	dir := programs(t)
 	root := t.TempDir()
-	cmd := exec.Command(filepath.Join(dir, "gpusim"), append([]string{"serve", "--node", "../../testdata/nodes/" + file, "--root", root}, args...)...)
+	cmd := exec.Command(
+		filepath.Join(dir, "gpusim"),
+		append([]string{"serve", "--node", "../../testdata/nodes/" + file, "--root", root}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -96,7 +98,8 @@ func gpusimRun(t *testing.T, args ...string) (string, int) {
 func TestANodeFromStartToEnd(t *testing.T) {
 	root, serving := start(t, "mixed.yaml")
 	list, code := gpusimRun(t, "exec", "--root", root, "--", "nvidia-smi", "-L")
-	if lines := strings.Split(strings.TrimSpace(list), "\n"); code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[4], "GPU 4: NVIDIA A30 (UUID: GPU-") {
+	if lines := strings.Split(strings.TrimSpace(list), "\n"); code != 0 || len(lines) != 5 ||
+		!strings.HasPrefix(lines[4], "GPU 4: NVIDIA A30 (UUID: GPU-") {
 		t.Errorf("exit %d: %s", code, list)
 	}
 	if out, code := gpusimRun(t, "exec", "--root", root, "--", "sh", "-c", "echo $GPUSIM_ROOT; exit 7"); code != 7 || out != root+"\n" {
@@ -105,18 +108,23 @@ func TestANodeFromStartToEnd(t *testing.T) {
 	if out, code := gpusimRun(t, "exec", "--root", root, "--", "nvidia-smi", "--gpu-reset", "-i", "0"); code != 0 {
 		t.Errorf("reset, exit %d: %s", code, out)
 	}
-	if out, code := gpusimRun(t, "ctl", "--root", root, "fault", "add", "DeviceGetMemoryInfo", "fail", "--nth", "3", "--code", "19"); code != 0 || out != "1\n" {
+	if out, code := gpusimRun(
+		t, "ctl", "--root", root, "fault", "add", "DeviceGetMemoryInfo", "fail", "--nth", "3", "--code", "19",
+	); code != 0 ||
+		out != "1\n" {
 		t.Errorf("fault, exit %d: %s", code, out)
 	}
 	out, code := gpusimRun(t, "ctl", "--root", root, "status", "--window", "10s")
 	var s server.Status
-	if err := json.Unmarshal([]byte(out), &s); code != 0 || err != nil || len(s.GPUs) != 5 || s.GPUs[0].Resets != 1 || s.Faults[0].Code != gpusim.InUse {
+	if err := json.Unmarshal([]byte(out), &s); code != 0 || err != nil || len(s.GPUs) != 5 || s.GPUs[0].Resets != 1 ||
+		s.Faults[0].Code != gpusim.InUse {
 		t.Errorf("status, exit %d, %v: %s", code, err, out)
 	}
 	if out, code := gpusimRun(t, "ctl", "--root", root, "reset", "99"); code != exitFailed || !strings.Contains(out, "99") {
 		t.Errorf("reset of an unknown GPU, exit %d: %s", code, out)
 	}
-	if out, code := gpusimRun(t, "serve", "--node", "../../testdata/nodes/mixed.yaml", "--root", root); code != exitFailed || !strings.Contains(out, "another process") {
+	if out, code := gpusimRun(t, "serve", "--node", "../../testdata/nodes/mixed.yaml", "--root", root); code != exitFailed ||
+		!strings.Contains(out, "another process") {
 		t.Errorf("a second server of the root, exit %d: %s", code, out)
 	}
 	if err := serving.Process.Signal(syscall.SIGTERM); err != nil {
@@ -132,7 +140,10 @@ func TestANodeFromStartToEnd(t *testing.T) {
 
 func TestBurnUsesTheNode(t *testing.T) {
 	root, _ := start(t, "mixed.yaml")
-	out, code := gpusimRun(t, "exec", "--root", root, "--", filepath.Join(programs(t), "gpusim"), "burn", "--gpu", "4", "--memory", "1GiB", "--kernel", "1ms", "--seconds", "0.3")
+	out, code := gpusimRun(
+		t, "exec", "--root", root, "--", filepath.Join(programs(t), "gpusim"), "burn", "--gpu", "4", "--memory", "1GiB", "--kernel",
+		"1ms", "--seconds", "0.3",
+	)
 	if code != 0 || !strings.HasPrefix(out, "ready\n") {
 		t.Errorf("exit %d: %s", code, out)
 	}

@@ -50,7 +50,8 @@ func modprobe(ctx context.Context, args, env []string, std stdio) int {
 	}
 	for _, file := range files {
 		minor, mode, modify, err := deviceFile(root, file)
-		if err != nil || modify && makeNode(root, fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), "nvidia-caps", minor, os.FileMode(mode)) != nil {
+		if err != nil ||
+			modify && makeNode(root, fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), "nvidia-caps", minor, os.FileMode(mode)) != nil {
 			return exitFailed
 		}
 	}

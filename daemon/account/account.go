@@ -172,9 +172,24 @@ func leaseOf(l *lease.Lease) usage.Lease {
 	w := l.Wire()
 	kind := l.Terms.Kind()
 	return usage.Lease{
-		ID: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPUs: l.Place.GPUs,
-		Created: l.Created, Started: *l.Started, Wait: l.Started.Sub(l.Created), Exclusive: kind == api.ModeExclusive || kind == api.ModeMIG,
-		Facts: usage.Facts{Kind: w.Kind, Origin: w.Origin, UID: l.UID, Command: lease.ShortCommand(l.Command, mostCommand), GPUs: w.GPUs, Devices: w.Devices},
+		ID:         l.ID,
+		Generation: l.Generation,
+		Tenant:     l.Terms.Tenant,
+		Grant:      l.Terms.Spec.Name,
+		User:       l.User,
+		GPUs:       l.Place.GPUs,
+		Created:    l.Created,
+		Started:    *l.Started,
+		Wait:       l.Started.Sub(l.Created),
+		Exclusive:  kind == api.ModeExclusive || kind == api.ModeMIG,
+		Facts: usage.Facts{
+			Kind:    w.Kind,
+			Origin:  w.Origin,
+			UID:     l.UID,
+			Command: lease.ShortCommand(l.Command, mostCommand),
+			GPUs:    w.GPUs,
+			Devices: w.Devices,
+		},
 	}
 }
 
@@ -227,7 +242,8 @@ func (a *Account) Record(i usage.Interval) {
 func (a *Account) addLocked(r *usage.Record) {
 	if !a.pending.Has(r) {
 		n := a.pendingOf[r.User]
-		if part := mostPending / (len(a.pendingOf) + 1); len(a.pending.Records()) >= mostPending && n >= max(part, leastPending) || n >= mostPending {
+		if part := mostPending / (len(a.pendingOf) + 1); len(a.pending.Records()) >= mostPending && n >= max(part, leastPending) ||
+			n >= mostPending {
 			a.lost++
 			return
 		}
@@ -257,6 +273,9 @@ func (a *Account) reportTrouble(err error) {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		helps = "free space: df -h " + a.Dir
 	}
-	a.Conditions.Set("account", "disk", "the account of usage cannot be written: "+err.Error(), helps+"; what waits is written then, and leases are not affected")
+	a.Conditions.Set(
+		"account", "disk", "the account of usage cannot be written: "+err.Error(),
+		helps+"; what waits is written then, and leases are not affected",
+	)
 	a.Invalidate()
 }

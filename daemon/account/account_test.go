@@ -44,7 +44,9 @@ func TestUsageIsUpToDate(t *testing.T) {
 		r = w.total()
 		hasRow(t, &r, 105*time.Second, 105*time.Second/4, 105*time.Second, 1, 1)
 		list := w.endedLeases()
-		if len(list) != 1 || list[0].ID != w.id || *list[0].ElapsedSeconds != 105_000 || *list[0].GPUMemory.Peak != 3<<30 || list[0].Reason != "the last process ended" || list[0].State != api.LeaseEnded {
+		if len(list) != 1 || list[0].ID != w.id || *list[0].ElapsedSeconds != 105_000 || *list[0].GPUMemory.Peak != 3<<30 ||
+			list[0].Reason != "the last process ended" ||
+			list[0].State != api.LeaseEnded {
 			t.Errorf("ended leases: %+v", list)
 		}
 	})
@@ -90,7 +92,8 @@ func TestRestarts(t *testing.T) {
 				}
 				hasRow(t, &u.Total, held, c.busy, 2*c.busy, 1, ended)
 				list := w.endedLeases()
-				if c.ends == "" && len(list) > 0 || c.ends != "" && (len(list) != 1 || list[0].Reason != c.ends || *list[0].ElapsedSeconds != 75_000) {
+				if c.ends == "" && len(list) > 0 ||
+					c.ends != "" && (len(list) != 1 || list[0].Reason != c.ends || *list[0].ElapsedSeconds != 75_000) {
 					t.Errorf("ended leases: %+v", list)
 				}
 				// A third run finds everything closed, or goes on.
@@ -113,13 +116,23 @@ func TestEndThatTheTableFinds(t *testing.T) {
 		w.kill()
 		elapse(time.Hour)
 		three := 3
-		w.Account = New(&Account{Reporter: w.Reporter, State: w.State, Dir: w.dir, BootID: w.boot, Boot: w.Boot, Table: lease.New(w.config()), Leases: w, Held: w.Held})
+		w.Account = New(&Account{
+			Reporter: w.Reporter,
+			State:    w.State,
+			Dir:      w.dir,
+			BootID:   w.boot,
+			Boot:     w.Boot,
+			Table:    lease.New(w.config()),
+			Leases:   w,
+			Held:     w.Held,
+		})
 		w.Load()
 		l.State, l.Reason = lease.Ended, "its processes exited while the daemon did not run"
 		w.Changed(&l, "exited with 3", &three)
 		w.Recover()
 		list := w.endedLeases()
-		if len(list) != 1 || list[0].Reason != l.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds > 55_000 || *list[0].ElapsedSeconds == 0 {
+		if len(list) != 1 || list[0].Reason != l.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds > 55_000 ||
+			*list[0].ElapsedSeconds == 0 {
 			t.Errorf("ended leases: %+v", list)
 		}
 		if r := w.total(); r.ExitCodes["3"] != 1 || len(r.ExitCodes) != 1 {
@@ -143,7 +156,8 @@ func TestEndBeforeAKill(t *testing.T) {
 		elapse(time.Hour)
 		w.start(nil)
 		list := w.endedLeases()
-		if len(list) != 1 || list[0].Reason != e.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds != 75_000 || !list[0].Ended.Equal(at) {
+		if len(list) != 1 || list[0].Reason != e.Reason || *list[0].ExitCode != 3 || *list[0].ElapsedSeconds != 75_000 ||
+			!list[0].Ended.Equal(at) {
 			t.Errorf("ended leases: %+v", list)
 		}
 		if r := w.total(); r.ExitCodes["3"] != 1 || len(r.ExitCodes) != 1 || r.HeldSeconds < 50_000 || r.HeldSeconds > 51_000 {

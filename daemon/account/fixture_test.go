@@ -92,7 +92,15 @@ func (w *fixture) load(saved []byte) {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return time.Now().Add(w.jump) })
 	st := state.NewState(nil, false)
 	st.SetDesired(&state.Desired{Generation: 1, Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}})
-	w.Account = New(&Account{Reporter: rep, State: st, Dir: w.dir, BootID: w.boot, Boot: func() time.Duration { return time.Since(began) }, Leases: w, Held: func(string) bool { return w.held }})
+	w.Account = New(&Account{
+		Reporter: rep,
+		State:    st,
+		Dir:      w.dir,
+		BootID:   w.boot,
+		Boot:     func() time.Duration { return time.Since(began) },
+		Leases:   w,
+		Held:     func(string) bool { return w.held },
+	})
 	w.Load()
 	w.table = lease.New(w.config())
 	w.Table = w.table
@@ -145,7 +153,11 @@ func (w *fixture) pass(d time.Duration) {
 		from := time.Now()
 		elapse(time.Second)
 		for _, l := range w.table.Live() {
-			i := usage.Interval{Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, GPU: l.Place.GPUs[0]}, From: from, To: time.Now()}
+			i := usage.Interval{
+				Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, GPU: l.Place.GPUs[0]},
+				From:    from,
+				To:      time.Now(),
+			}
 			i.Memory = &usage.Memory{Mean: 1 << 30, Peak: 3 << 30}
 			if w.busy != nil {
 				i.Busy = &usage.Busy{Time: time.Duration(*w.busy * float64(time.Second))}
@@ -167,7 +179,14 @@ func (w *fixture) revise(idle *api.IdleSpec) {
 // get sends a query as one of the users of servertest.
 func (w *fixture) get(who, query string) (*api.Usage, *api.Error) {
 	w.Helper()
-	h := servertest.Handler(w.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/usage", Access: server.Reader, What: "read what leases used", Handle: w.GetUsage, Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text}})
+	h := servertest.Handler(w.Reporter, server.Route{
+		Method:  http.MethodGet,
+		Pattern: "/v1/usage",
+		Access:  server.Reader,
+		What:    "read what leases used",
+		Handle:  w.GetUsage,
+		Query:   server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text},
+	})
 	rec := servertest.Request(h, servertest.Peers()[who], http.MethodGet, "/v1/usage?"+query, nil)
 	if rec.Code != http.StatusOK {
 		return nil, servertest.ErrorOf(w.T, rec)

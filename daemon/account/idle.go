@@ -84,7 +84,10 @@ func (a *Account) checkIdle(ctx context.Context, l *lease.Lease, idle, now time.
 	// The lease must have been seen idle for the whole grace, too: what is not measured stops no lease.
 	if stops && now-warnedAt >= grace && idle >= after+grace {
 		delete(a.idle.warned, key)
-		a.Leases.StopInBackground(ctx, l, fmt.Sprintf("it has not used its GPU for %s (idle.do: stop of its grant)", api.Duration((after+grace).Round(time.Second))))
+		a.Leases.StopInBackground(
+			ctx, l,
+			fmt.Sprintf("it has not used its GPU for %s (idle.do: stop of its grant)", api.Duration((after+grace).Round(time.Second))),
+		)
 	}
 }
 

@@ -137,12 +137,14 @@ func TestWhatIdleShows(t *testing.T) {
 		w.revise(&api.IdleSpec{After: api.Duration(time.Hour), Do: api.IdleStop})
 		w.busy = part(0)
 		w.pass(30 * time.Second)
-		if l := live(); l.IdleSeconds == nil || *l.IdleSeconds < 19 || *l.IdleSeconds > 30 || !slices.Equal(l.Isolation.NotEnforced, []string{"another"}) {
+		if l := live(); l.IdleSeconds == nil || *l.IdleSeconds < 19 || *l.IdleSeconds > 30 ||
+			!slices.Equal(l.Isolation.NotEnforced, []string{"another"}) {
 			t.Errorf("%+v", l)
 		}
 		w.busy = nil
 		w.pass(90 * time.Second)
-		if l := live(); len(l.Isolation.NotEnforced) != 2 || !strings.Contains(l.Isolation.NotEnforced[1], "is not measured, so it cannot be seen to be idle") {
+		if l := live(); len(l.Isolation.NotEnforced) != 2 ||
+			!strings.Contains(l.Isolation.NotEnforced[1], "is not measured, so it cannot be seen to be idle") {
 			t.Errorf("%q", l.Isolation.NotEnforced)
 		}
 	})

@@ -26,7 +26,10 @@ func period(since, until string, now time.Time) (begin, end time.Time, err error
 		}
 	}
 	if !begin.Before(end) {
-		return begin, end, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show the time since %s until %s: it ends before it begins", since, until)}
+		return begin, end, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot show the time since %s until %s: it ends before it begins", since, until),
+		}
 	}
 	return begin, end, nil
 }

@@ -23,7 +23,11 @@ const (
 )
 
 // errTooMany: an answer would have too many rows.
-var errTooMany = &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show more than %d rows", mostRows), Hint: "write a shorter time with --since and --until, or fewer keys with --by"}
+var errTooMany = &api.Error{
+	Kind:    api.KindInvalid,
+	Message: fmt.Sprintf("cannot show more than %d rows", mostRows),
+	Hint:    "write a shorter time with --since and --until, or fewer keys with --by",
+}
 
 // GetUsage answers what leases used. A member reads only their own tenants.
 func (a *Account) GetUsage(c *server.Call) error {
@@ -92,10 +96,18 @@ func parseStep(s string, since, until time.Time) (time.Duration, error) {
 	case err != nil:
 		return 0, &api.Error{Kind: api.KindInvalid, Message: "cannot read step: " + err.Error()}
 	case step < time.Hour || step%time.Hour != 0:
-		return 0, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show steps of %s: the account has whole hours", d), Hint: "write a step of one or more hours, as in 1h or 1d"}
+		return 0, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot show steps of %s: the account has whole hours", d),
+			Hint:    "write a step of one or more hours, as in 1h or 1d",
+		}
 	case until.Sub(since.Truncate(step)) > api.MostUsageSteps*step:
 		return 0, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show more than %d steps: %s has more of %s", api.MostUsageSteps, api.Duration(until.Sub(since).Truncate(time.Hour)), d),
+			Kind: api.KindInvalid,
+			Message: fmt.Sprintf(
+				"cannot show more than %d steps: %s has more of %s", api.MostUsageSteps,
+				api.Duration(until.Sub(since).Truncate(time.Hour)), d,
+			),
 			Hint: "write a longer step, or a shorter time with --since and --until",
 		}
 	}
@@ -105,8 +117,9 @@ func parseStep(s string, since, until time.Time) (time.Duration, error) {
 // onlyDays refuses steps of hours of a day of which only a sum is left.
 func onlyDays(r *usage.Record, step time.Duration) error {
 	return &api.Error{
-		Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show steps of %s: of %s only the sum of the day is kept", api.Duration(step), r.Day()),
-		Hint: "write a step of whole days, as in 1d, or a later --since",
+		Kind:    api.KindInvalid,
+		Message: fmt.Sprintf("cannot show steps of %s: of %s only the sum of the day is kept", api.Duration(step), r.Day()),
+		Hint:    "write a step of whole days, as in 1d, or a later --since",
 	}
 }
 
@@ -128,11 +141,24 @@ func rowOf(r *usage.Row) api.UsageRow {
 		r.Exits = map[string]int64{}
 	}
 	return api.UsageRow{
-		Tenant: r.Tenant, User: r.User, GPU: string(r.GPU), Lease: r.Lease, LeasesStarted: r.Starts, LeasesEnded: r.Ends,
-		HeldSeconds: api.Thousandths(r.Held), OccupancySeconds: api.Thousandths(r.Occupancy), OccupancyMeasuredSeconds: api.Thousandths(r.OccupancyKnown),
-		BusySeconds: api.Thousandths(r.Busy), BusyStdErrorSeconds: api.Thousandths(math.Round(math.Sqrt(float64(max(0, r.BusyVariance))))), BusyMeasuredSeconds: api.Thousandths(r.BusyKnown),
-		GPUMemoryGiBSeconds: api.Thousandths(r.Memory), GPUMemoryMeasuredSeconds: api.Thousandths(r.MemoryKnown), GPUMemoryPeak: uint64(max(0, r.Peak)),
-		QueueWaitSeconds: api.Thousandths(r.Wait), QueueWaitLongestSeconds: api.Thousandths(r.LongestWait), ExitCodes: r.Exits,
+		Tenant:                   r.Tenant,
+		User:                     r.User,
+		GPU:                      string(r.GPU),
+		Lease:                    r.Lease,
+		LeasesStarted:            r.Starts,
+		LeasesEnded:              r.Ends,
+		HeldSeconds:              api.Thousandths(r.Held),
+		OccupancySeconds:         api.Thousandths(r.Occupancy),
+		OccupancyMeasuredSeconds: api.Thousandths(r.OccupancyKnown),
+		BusySeconds:              api.Thousandths(r.Busy),
+		BusyStdErrorSeconds:      api.Thousandths(math.Round(math.Sqrt(float64(max(0, r.BusyVariance))))),
+		BusyMeasuredSeconds:      api.Thousandths(r.BusyKnown),
+		GPUMemoryGiBSeconds:      api.Thousandths(r.Memory),
+		GPUMemoryMeasuredSeconds: api.Thousandths(r.MemoryKnown),
+		GPUMemoryPeak:            uint64(max(0, r.Peak)),
+		QueueWaitSeconds:         api.Thousandths(r.Wait),
+		QueueWaitLongestSeconds:  api.Thousandths(r.LongestWait),
+		ExitCodes:                r.Exits,
 	}
 }
 
@@ -161,7 +187,11 @@ func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usag
 		return f(r)
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return from, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot read the account within %s", queryTimeout), Hint: "write a shorter time with --since and --until"}
+		return from, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot read the account within %s", queryTimeout),
+			Hint:    "write a shorter time with --since and --until",
+		}
 	}
 	return from, err
 }
@@ -174,14 +204,22 @@ func parseBy(s string) (by usage.By, keys []string, err error) {
 		switch {
 		case s == "":
 		case !slices.Contains(all, key):
-			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q: the keys are %s", key, strings.Join(all, ", "))}
+			return by, nil, &api.Error{
+				Kind:    api.KindInvalid,
+				Message: fmt.Sprintf("cannot show usage by %q: the keys are %s", key, strings.Join(all, ", ")),
+			}
 		case requested[key]:
 			return by, nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show usage by %q twice", key)}
 		}
 		requested[key] = s != ""
 	}
 	keys = slices.DeleteFunc(all, func(key string) bool { return !requested[key] })
-	return usage.By{Tenant: requested[api.ByTenant], User: requested[api.ByUser], GPU: requested[api.ByGPU], Lease: requested[api.ByLease]}, keys, nil
+	return usage.By{
+		Tenant: requested[api.ByTenant],
+		User:   requested[api.ByUser],
+		GPU:    requested[api.ByGPU],
+		Lease:  requested[api.ByLease],
+	}, keys, nil
 }
 
 // EndedLeases returns the leases that ended since a time, the last first. Since is an age or a date, as in GetUsage.
@@ -222,9 +260,25 @@ func endedLease(r *usage.Record) api.Lease {
 	}
 	started, ended, elapsed := time.UnixMilli(r.Started), r.Time(), api.Thousandths(r.Elapsed)
 	l := api.Lease{
-		ID: r.Lease, Generation: r.Generation, Tenant: r.Tenant, Grant: r.Grant, Kind: f.Kind, State: api.LeaseEnded, Origin: f.Origin, User: r.User, UID: f.UID,
-		Command: f.Command, GPUs: f.GPUs, Devices: f.Devices, Created: time.UnixMilli(r.Created),
-		Started: &started, Ended: &ended, ElapsedSeconds: &elapsed, Reason: f.Reason, Result: f.Result, ExitCode: f.ExitCode,
+		ID:             r.Lease,
+		Generation:     r.Generation,
+		Tenant:         r.Tenant,
+		Grant:          r.Grant,
+		Kind:           f.Kind,
+		State:          api.LeaseEnded,
+		Origin:         f.Origin,
+		User:           r.User,
+		UID:            f.UID,
+		Command:        f.Command,
+		GPUs:           f.GPUs,
+		Devices:        f.Devices,
+		Created:        time.UnixMilli(r.Created),
+		Started:        &started,
+		Ended:          &ended,
+		ElapsedSeconds: &elapsed,
+		Reason:         f.Reason,
+		Result:         f.Result,
+		ExitCode:       f.ExitCode,
 	}
 	if peak := uint64(max(0, r.Highest)); peak > 0 {
 		l.GPUMemory = &api.LeaseMemory{Peak: &peak}

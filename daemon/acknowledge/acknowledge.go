@@ -173,7 +173,11 @@ func (a *Acknowledgements) PostAck(c *server.Call) error {
 	k := store.Acknowledged{By: c.Caller.Name, At: a.Now(), Reason: reason}
 	switch d := q.For; {
 	case d != nil && (time.Duration(*d) < time.Second || time.Duration(*d) > longest):
-		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot acknowledge a condition for %s: it may be 1s to %s", d, api.Duration(longest)), Hint: "without a time it is acknowledged until it ends"}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot acknowledge a condition for %s: it may be 1s to %s", d, api.Duration(longest)),
+			Hint:    "without a time it is acknowledged until it ends",
+		}
 	case d != nil:
 		k.Until = k.At.Add(time.Duration(*d))
 	}
@@ -217,7 +221,11 @@ func (a *Acknowledgements) PostUnack(c *server.Call) error {
 }
 
 func (a *Acknowledgements) unrecorded(err error) error {
-	return &api.Error{Kind: api.KindInternal, Message: "cannot record which conditions are acknowledged: " + err.Error(), Hint: "free space in " + a.StateDir}
+	return &api.Error{
+		Kind:    api.KindInternal,
+		Message: "cannot record which conditions are acknowledged: " + err.Error(),
+		Hint:    "free space in " + a.StateDir,
+	}
 }
 
 // find returns the condition of a request.
@@ -226,7 +234,11 @@ func (a *Acknowledgements) find(c *server.Call) (*api.Condition, error) {
 	list := a.Conditions.List()
 	i := slices.IndexFunc(list, func(c api.Condition) bool { return c.ID == id })
 	if i < 0 {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no condition %q", id), Hint: "'gpushare condition list' shows them; one that has ended needs no acknowledgement"}
+		return nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no condition %q", id),
+			Hint:    "'gpushare condition list' shows them; one that has ended needs no acknowledgement",
+		}
 	}
 	return &list[i], nil
 }
@@ -235,7 +247,9 @@ func (a *Acknowledgements) answer(c *server.Call, cond *api.Condition, changed b
 	c.Note.GPU, c.Note.Text = cond.GPU, "no change"
 	if changed {
 		c.Note.Text = what + " " + cond.ID + ": " + cond.Message
-		a.Events.Publish(api.Event{Kind: "condition." + what, GPU: cond.GPU, Tenant: cond.Tenant, Message: c.Caller.Name + " " + what + " " + cond.ID})
+		a.Events.Publish(
+			api.Event{Kind: "condition." + what, GPU: cond.GPU, Tenant: cond.Tenant, Message: c.Caller.Name + " " + what + " " + cond.ID},
+		)
 		a.Invalidate()
 	}
 	one := a.Annotate([]api.Condition{*cond})

@@ -46,7 +46,11 @@ func (f *fixture) start() {
 	}
 	clock := func() time.Time { return f.now }
 	f.Acknowledgements = &Acknowledgements{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), clock), StateDir: f.dir, State: state.NewState(st, false), Began: f.now, Wake: loop.NewWake(),
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), clock),
+		StateDir: f.dir,
+		State:    state.NewState(st, false),
+		Began:    f.now,
+		Wake:     loop.NewWake(),
 	}
 }
 
@@ -116,7 +120,8 @@ func TestAcknowledgedUntilTheTimeIsOver(t *testing.T) {
 	f.appear()
 	out := f.ack(`{"for":"2h","reason":"the board is replaced today"}`)
 	k := out.Condition.Acknowledged
-	if k == nil || k.By != "root" || k.Reason != "the board is replaced today" || !k.At.Equal(f.now) || k.Until == nil || !k.Until.Equal(f.now.Add(2*time.Hour)) {
+	if k == nil || k.By != "root" || k.Reason != "the board is replaced today" || !k.At.Equal(f.now) || k.Until == nil ||
+		!k.Until.Equal(f.now.Add(2*time.Hour)) {
 		t.Fatalf("the answer has %+v", k)
 	}
 	f.now = f.now.Add(2*time.Hour - time.Second)

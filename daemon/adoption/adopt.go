@@ -91,7 +91,10 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 }
 
 // startDue starts the leases that are due.
-func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates []lease.AdoptionCandidate, adopted []lease.Lease, due []lease.AdoptionCandidate, notAdopted map[string]api.Condition) {
+func (a *Adopter) startDue(
+	ctx context.Context, want *state.Desired, candidates []lease.AdoptionCandidate, adopted []lease.Lease,
+	due []lease.AdoptionCandidate, notAdopted map[string]api.Condition,
+) {
 	x := &a.Adoption
 	if x.generation != want.Generation {
 		x.hadLease, x.generation = nil, want.Generation
@@ -110,15 +113,20 @@ func (a *Adopter) startDue(ctx context.Context, want *state.Desired, candidates 
 		n := &due[i]
 		if id, had := x.hadLease[a.candidateKey(n)]; had {
 			if _, live := a.Table.Get(id); !live {
-				notAdopted[n.Unit] = api.Condition{Tenant: n.Claims[0].Tenant, Message: "lease " + id + " of " + n.Description() + " was ended", Hint: "it is adopted again at the next login, when the unit is started again, or at the next apply"}
+				notAdopted[n.Unit] = api.Condition{
+					Tenant:  n.Claims[0].Tenant,
+					Message: "lease " + id + " of " + n.Description() + " was ended",
+					Hint:    "it is adopted again at the next login, when the unit is started again, or at the next apply",
+				}
 			}
 			continue
 		}
 		id, err := a.startAdopted(ctx, n)
 		if err != nil {
 			notAdopted[n.Unit] = api.Condition{
-				Tenant: n.Claims[0].Tenant, Message: fmt.Sprintf("no lease of grant %s for %s: %v", n.Claims[0].Grant, n.Description(), err),
-				Hint: "they can open no managed GPU; adoption is tried again when there is capacity",
+				Tenant:  n.Claims[0].Tenant,
+				Message: fmt.Sprintf("no lease of grant %s for %s: %v", n.Claims[0].Grant, n.Description(), err),
+				Hint:    "they can open no managed GPU; adoption is tried again when there is capacity",
 			}
 			continue
 		}
@@ -148,13 +156,19 @@ func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdo
 	anyAdopted := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Origin == lease.OriginLogin })
 	if a.Sessions == nil || !needed && !anyAdopted {
 		if needed {
-			notAdopted["logins"] = api.Condition{Message: "logins are not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "run gpushared as root on a host with cgroup v2"}
+			notAdopted["logins"] = api.Condition{
+				Message: "logins are not adopted on " + devicepolicy.AdapterText(a.Port.Info()),
+				Hint:    "run gpushared as root on a host with cgroup v2",
+			}
 		}
 		return nil, nil
 	}
 	logins, err := a.Sessions.Logins(ctx)
 	if errors.Is(err, cgroup.ErrNoLogins) {
-		notAdopted["logins"] = api.Condition{Message: "logins are not adopted: no service reports who is logged in", Hint: "install systemd-logind with libpam-systemd"}
+		notAdopted["logins"] = api.Condition{
+			Message: "logins are not adopted: no service reports who is logged in",
+			Hint:    "install systemd-logind with libpam-systemd",
+		}
 		return nil, nil
 	}
 	// Root's logins are not adopted.
@@ -162,7 +176,9 @@ func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdo
 }
 
 // candidates returns all logins and units, with the tenants' claims on them.
-func (a *Adopter) candidates(ctx context.Context, want *state.Desired, logins []cgroup.Login, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
+func (a *Adopter) candidates(
+	ctx context.Context, want *state.Desired, logins []cgroup.Login, notAdopted map[string]api.Condition,
+) []lease.AdoptionCandidate {
 	var candidates []lease.AdoptionCandidate
 	a.forgetGroups(logins)
 	for _, l := range logins {
@@ -204,17 +220,25 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 	var candidates []lease.AdoptionCandidate
 	for _, unit := range slices.Sorted(maps.Keys(claims)) {
 		if a.Sessions == nil {
-			notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()), Hint: "units are adopted only on a host with systemd"}
+			notAdopted[unit] = api.Condition{
+				Message: "unit " + unit + " is not adopted on " + devicepolicy.AdapterText(a.Port.Info()),
+				Hint:    "units are adopted only on a host with systemd",
+			}
 			continue
 		}
 		cg, err := a.Sessions.UnitCgroup(ctx, unit)
 		if err != nil {
 			if !errors.Is(err, cgroup.ErrNotFound) {
-				notAdopted[unit] = api.Condition{Message: "unit " + unit + " is not adopted: " + err.Error(), Hint: "see 'systemctl status " + unit + "'"}
+				notAdopted[unit] = api.Condition{
+					Message: "unit " + unit + " is not adopted: " + err.Error(),
+					Hint:    "see 'systemctl status " + unit + "'",
+				}
 			}
 			continue
 		}
-		candidates = append(candidates, lease.AdoptionCandidate{Origin: lease.OriginUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]})
+		candidates = append(
+			candidates, lease.AdoptionCandidate{Origin: lease.OriginUnit, Name: unit, Unit: unit, Cgroup: cg, Claims: claims[unit]},
+		)
 	}
 	return candidates
 }
@@ -222,7 +246,9 @@ func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAd
 // tenantsOfLogin returns the relevant tenants that a user is a member of. A user's groups are read once, at the login,
 // as the login itself has them: a group that the user joins later counts from the next login, and one that they leave counts no
 // more. sure is false if a name is not resolved yet.
-func (a *Adopter) tenantsOfLogin(ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool) (out []*api.TenantSpec, sure bool) {
+func (a *Adopter) tenantsOfLogin(
+	ctx context.Context, want *state.Desired, l *cgroup.Login, relevant func(*api.TenantSpec) bool,
+) (out []*api.TenantSpec, sure bool) {
 	sure = true
 	identities := a.Identities.Table.Load()
 	for i := range want.Spec.Tenants {
@@ -304,7 +330,9 @@ func (a *Adopter) startAdopted(ctx context.Context, n *lease.AdoptionCandidate) 
 		return "", err
 	}
 	a.Leases.WatchLease(l.ID)
-	a.Events.Publish(l.Event("lease.started", fmt.Sprintf("adopted %s into grant %s of tenant %s", n.Description(), l.Terms.Spec.Name, l.Terms.Tenant)))
+	a.Events.Publish(
+		l.Event("lease.started", fmt.Sprintf("adopted %s into grant %s of tenant %s", n.Description(), l.Terms.Spec.Name, l.Terms.Tenant)),
+	)
 	a.Wake() // The converge loop grants the devices of the lease.
 	return l.ID, nil
 }

@@ -83,7 +83,13 @@ func (a *Adopter) findContainers(ctx context.Context) {
 			if err != nil {
 				refused[cg] = err.Error()
 				if a.containers.refused[cg] == "" {
-					a.Events.Publish(api.Event{Kind: "container.refused", Tenant: s.Name.Tenant, Message: fmt.Sprintf("%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err)})
+					a.Events.Publish(api.Event{
+						Kind:   "container.refused",
+						Tenant: s.Name.Tenant,
+						Message: fmt.Sprintf(
+							"%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err,
+						),
+					})
 				}
 			}
 		}
@@ -92,7 +98,10 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	a.containers.refused, a.containers.passes = refused, passes
 	now := map[string]api.Condition{}
 	for cg, why := range refused {
-		now[cg] = api.Condition{Message: containerName(cg) + " has no lease: " + why, Hint: "it continues to run; what it uses counts for no tenant. Its cgroup is " + cg}
+		now[cg] = api.Condition{
+			Message: containerName(cg) + " has no lease: " + why,
+			Hint:    "it continues to run; what it uses counts for no tenant. Its cgroup is " + cg,
+		}
 	}
 	a.Conditions.Replace("container", now)
 	if changed {
@@ -114,7 +123,16 @@ func containerName(cg string) string {
 // admitContainer starts the lease that waited for a container, or a new one.
 func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg, reserved string, p cgroup.Process) error {
 	name := containerName(cg)
-	r := lease.Request{Tenant: s.Tenant, Grant: s.Grant, Admin: true, User: "root", Command: []string{name}, Origin: lease.OriginContainer, Cgroup: cg, Immediate: true}
+	r := lease.Request{
+		Tenant:    s.Tenant,
+		Grant:     s.Grant,
+		Admin:     true,
+		User:      "root",
+		Command:   []string{name},
+		Origin:    lease.OriginContainer,
+		Cgroup:    cg,
+		Immediate: true,
+	}
 	if base := path.Base(cg); strings.HasSuffix(base, ".scope") || strings.HasSuffix(base, ".slice") {
 		r.Unit = base
 	}

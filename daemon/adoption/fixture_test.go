@@ -62,7 +62,13 @@ func (b *fakeSessions) SetLoginMemory(_ context.Context, uid int, limit *uint64)
 type inPlaceIsolation struct{ to *cgroup.Attachments }
 
 func scopeOf(l *lease.Lease, p lease.Process) cgroup.Scope {
-	return cgroup.Scope{ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: cgroup.Process(p), Closed: true, Cgroup: l.Cgroup}
+	return cgroup.Scope{
+		ID:      l.ID,
+		Slice:   cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name},
+		Process: cgroup.Process(p),
+		Closed:  true,
+		Cgroup:  l.Cgroup,
+	}
 }
 
 func (v inPlaceIsolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) (lease.IsolationResult, error) {
@@ -140,8 +146,13 @@ func withFixtures(t *testing.T, test func(t *testing.T, x *fixture)) {
 func newFixture(t *testing.T, h cgroup.Hierarchy, kernel bool) *fixture {
 	t.Helper()
 	x := &fixture{
-		t: t, dir: t.TempDir(), sessions: &fakeSessions{units: map[string]string{}, memory: map[int]*uint64{}}, h: h, kernel: kernel, ended: make(chan string, 64),
-		top: "/gpushare-adoption-" + strconv.Itoa(os.Getpid()) + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
+		t:        t,
+		dir:      t.TempDir(),
+		sessions: &fakeSessions{units: map[string]string{}, memory: map[int]*uint64{}},
+		h:        h,
+		kernel:   kernel,
+		ended:    make(chan string, 64),
+		top:      "/gpushare-adoption-" + strconv.Itoa(os.Getpid()) + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
 	}
 	x.write(filepath.Join(x.dir, "passwd"), "root:x:0:0::/:\nalice:x:2001:2001::/:\nbob:x:2002:2002::/:\ncarol:x:2003:2003::/:\n")
 	x.write(filepath.Join(x.dir, "group"), "lab:x:3000:bob,root\nspeakers:x:3001:carol\n")
@@ -162,7 +173,9 @@ func newFixture(t *testing.T, h cgroup.Hierarchy, kernel bool) *fixture {
 func (x *fixture) start() {
 	x.t.Helper()
 	r, st := report.NewReporter(slog.New(slog.NewTextHandler(x.t.Output(), nil)), time.Now), state.NewState(nil, false)
-	port, observer, attachments := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: x.h.Mount})
+	port, observer, attachments := cgroup.NewProcesses("a test"), &observe.Observer{}, cgroup.NewAttachments(
+		cgroup.AttachmentsOptions{Mount: x.h.Mount},
+	)
 	table := lease.New(lease.Config{Isolation: inPlaceIsolation{attachments}, Changed: func(l lease.Lease) {
 		if l.State == lease.Ended {
 			x.ended <- l.ID
@@ -182,13 +195,37 @@ func (x *fixture) start() {
 		w.watches.Wait()
 	}
 	x.Adopter = &Adopter{
-		Reporter: r, State: st, RunDir: store.RunDir(x.dir), Observer: observer, Port: port, Attachments: attachments, Table: table, Identities: identities, Sessions: x.sessions,
-		Hierarchy: func() (cgroup.Hierarchy, error) { return x.h, nil }, SampleInterval: func() time.Duration { return time.Hour }, Wake: func() {},
-		Attribution: &attribution.Attribution{Reporter: r, State: st, Port: port, Follow: port, Attachments: attachments, Observer: observer, Table: table},
-		Policy: &devicepolicy.Policy{
-			Reporter: r, State: st, Port: port, Observer: observer, Table: table, Logins: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", x.dir, cgroup.Info{}),
+		Reporter:       r,
+		State:          st,
+		RunDir:         store.RunDir(x.dir),
+		Observer:       observer,
+		Port:           port,
+		Attachments:    attachments,
+		Table:          table,
+		Identities:     identities,
+		Sessions:       x.sessions,
+		Hierarchy:      func() (cgroup.Hierarchy, error) { return x.h, nil },
+		SampleInterval: func() time.Duration { return time.Hour },
+		Wake:           func() {},
+		Attribution: &attribution.Attribution{
+			Reporter:    r,
+			State:       st,
+			Port:        port,
+			Follow:      port,
+			Attachments: attachments,
+			Observer:    observer,
+			Table:       table,
 		},
-		Leases: w, Adoption: Adoption{Wake: loop.NewWake()},
+		Policy: &devicepolicy.Policy{
+			Reporter: r,
+			State:    st,
+			Port:     port,
+			Observer: observer,
+			Table:    table,
+			Logins:   devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", x.dir, cgroup.Info{}),
+		},
+		Leases:   w,
+		Adoption: Adoption{Wake: loop.NewWake()},
 	}
 }
 
@@ -347,7 +384,9 @@ func (x *fixture) await(what string, live int) {
 }
 
 func (x *fixture) hasCondition(text string) bool {
-	return slices.ContainsFunc(x.Conditions.List(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) })
+	return slices.ContainsFunc(
+		x.Conditions.List(), func(c api.Condition) bool { return c.Kind == "not-adopted" && strings.Contains(c.Message, text) },
+	)
 }
 
 func tenantOf(name string, m api.Members, grants ...string) api.TenantSpec {

@@ -32,14 +32,29 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 		return err
 	}
 	cannot := func(kind api.Kind, why, hint string) error {
-		return &api.Error{Kind: kind, Message: fmt.Sprintf("cannot reserve a place for a container in grant %s of %s: %s", q.Grant, q.Tenant, why), Hint: hint}
+		return &api.Error{
+			Kind:    kind,
+			Message: fmt.Sprintf("cannot reserve a place for a container in grant %s of %s: %s", q.Grant, q.Tenant, why),
+			Hint:    hint,
+		}
 	}
 	if q.Tenant == "" || q.Grant == "" {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot reserve a place for a container: the request names no tenant and grant", Hint: "name both, with -t and --grant"}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot reserve a place for a container: the request names no tenant and grant",
+			Hint:    "name both, with -t and --grant",
+		}
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Admin: true, By: a.Identities.RequesterOf(c.Caller), User: c.Caller.Name, UID: c.Caller.UID, Command: []string{"container"},
-		Origin: lease.OriginContainer, Immediate: true,
+		Tenant:    q.Tenant,
+		Grant:     q.Grant,
+		Admin:     true,
+		By:        a.Identities.RequesterOf(c.Caller),
+		User:      c.Caller.Name,
+		UID:       c.Caller.UID,
+		Command:   []string{"container"},
+		Origin:    lease.OriginContainer,
+		Immediate: true,
 	}
 	if err := a.Table.Allowed(&r); err != nil {
 		return err
@@ -47,7 +62,10 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	if t, ok := a.State.Desired().Tenant(q.Tenant); ok {
 		for i := range t.Grants {
 			if t.Grants[i].Name == q.Grant && t.Grants[i].Kind() == api.ModeMPS {
-				return cannot(api.KindInvalid, api.NoCDIForMPS, "without root and without CDI it runs inside of a lease: "+api.RootlessContainer(q.Tenant, q.Grant))
+				return cannot(
+					api.KindInvalid, api.NoCDIForMPS,
+					"without root and without CDI it runs inside of a lease: "+api.RootlessContainer(q.Tenant, q.Grant),
+				)
 			}
 		}
 	}
@@ -63,7 +81,10 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	u := a.Policy.ContainerUse(a.Observer.Last().Slices, cgroup.SliceName{Tenant: q.Tenant, Grant: q.Grant}, id)
 	if u == nil || !a.Policy.CDI.OffersLease(id) {
 		ticket.Cancel()
-		return cannot(api.KindUnavailable, "its slice or its CDI file could not be written", "see 'gpushare status' and 'gpushare doctor', and try again")
+		return cannot(
+			api.KindUnavailable, "its slice or its CDI file could not be written",
+			"see 'gpushare status' and 'gpushare doctor', and try again",
+		)
 	}
 	until := time.Now().Add(containerWait)
 	u.Lease, u.Until = id, &until
@@ -75,8 +96,11 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 func (a *Adopter) dropLateContainers(now time.Time) {
 	live := a.Table.Live()
 	for i := range live {
-		if l := &live[i]; l.AwaitsContainer() && a.Table.DropContainer(l.ID, fmt.Sprintf("no container was started with it within %s", containerWait), now.Add(-containerWait)) {
-			a.Events.Publish(l.Event("lease.ended", fmt.Sprintf("no container was started with the device of lease %s within %s", l.ID, containerWait)))
+		if l := &live[i]; l.AwaitsContainer() &&
+			a.Table.DropContainer(l.ID, fmt.Sprintf("no container was started with it within %s", containerWait), now.Add(-containerWait)) {
+			a.Events.Publish(
+				l.Event("lease.ended", fmt.Sprintf("no container was started with the device of lease %s within %s", l.ID, containerWait)),
+			)
 		}
 	}
 }
@@ -112,7 +136,13 @@ func (a *Adopter) reservedFor(ctx context.Context, s cgroup.SliceName, ps []cgro
 	case (waiting || other != "") && passes < arrivingPasses:
 		return arrived{wait: true}
 	case other != "":
-		return arrived{err: &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("it was started with the device of lease %s, which another container has or which has ended", other), Hint: "each container needs a device of its own: 'gpushare env --cdi --reserve'"}}
+		return arrived{
+			err: &api.Error{
+				Kind:    api.KindConflict,
+				Message: fmt.Sprintf("it was started with the device of lease %s, which another container has or which has ended", other),
+				Hint:    "each container needs a device of its own: 'gpushare env --cdi --reserve'",
+			},
+		}
 	}
 	return arrived{}
 }
@@ -134,7 +164,11 @@ func leaseInEnvironment(ctx context.Context, pid int) string {
 // startReserved starts the lease that waited for a container.
 func (a *Adopter) startReserved(ctx context.Context, id, cg, unit string, p cgroup.Process) (lease.Lease, error) {
 	if !a.Table.ArrivedContainer(id, cg, unit, []string{containerName(cg)}) {
-		return lease.Lease{}, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("lease %s waits for no container", id), Hint: "see 'gpushare lease list'"}
+		return lease.Lease{}, &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("lease %s waits for no container", id),
+			Hint:    "see 'gpushare lease list'",
+		}
 	}
 	l, _, err := a.Table.Start(ctx, id, lease.Process(p))
 	return l, err

@@ -38,7 +38,8 @@ func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, p
 	}
 	may := stop.DecidePID(pid)
 	switch {
-	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(daemons, st) || slices.ContainsFunc(daemons, func(m *mps.State) bool { return m.PID == pid }):
+	case pid == os.Getpid() || pid == attr.WorkerPID() || ServesMPS(daemons, st) ||
+		slices.ContainsFunc(daemons, func(m *mps.State) bool { return m.PID == pid }):
 		h.Decision = planner.Own
 	case want.Quiesces(h.Unit) && !attr.CanStopUnits:
 		h.Decision, h.Reason = planner.Keep, "node.quiesce names its unit, and stopping units needs systemd"

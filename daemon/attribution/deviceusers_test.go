@@ -36,7 +36,10 @@ func TestDeviceNodes(t *testing.T) {
 	g := observetest.Device(true, observetest.Instance(9, 4))
 	g.Identity.Minor, g.Instances[0].ID, g.Instances[0].Compute[0].ID = 3, 2, 1
 	lost := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Identity.UUID, g.Identity.Error = "GPU-2", "lost" })
-	host := isolation.Host{Majors: map[string]uint32{"nvidia-caps": 237}, Caps: isolation.Caps{"gpu3/gi2/access": 426, "gpu3/gi2/ci1/access": 428, "gpu3/gi5/access": 453}}
+	host := isolation.Host{
+		Majors: map[string]uint32{"nvidia-caps": 237},
+		Caps:   isolation.Caps{"gpu3/gi2/access": 426, "gpu3/gi2/ci1/access": 428, "gpu3/gi5/access": 453},
+	}
 	var names []string
 	nodes := deviceNodes(&host, []observe.GPU{g, lost}, func(name string, major, minor uint32) (fileKey, bool) {
 		names = append(names, name)

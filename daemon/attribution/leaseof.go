@@ -80,7 +80,8 @@ func (attr *Attribution) UsageUnder(want *state.Desired, o planner.OpenDevices) 
 		Instance: func(id gpu.UUID, p gpu.Placement) []string {
 			var out []string
 			for i := range live {
-				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) && !state.StaleIn(st, &live[i]) {
+				if pl := &live[i].Place; pl.Instance != nil && *pl.Instance == p && slices.Contains(pl.GPUs, id) &&
+					!state.StaleIn(st, &live[i]) {
 					out = append(out, live[i].ID)
 				}
 			}

@@ -40,7 +40,11 @@ func (attr *Attribution) OpenDevices(ctx context.Context, gpus []observe.GPU) pl
 }
 
 func noneOpen() planner.OpenDevices {
-	return planner.OpenDevices{GPUs: map[gpu.UUID][]int{}, Instances: map[planner.InstanceKey][]int{}, Compute: map[planner.ComputeKey][]int{}}
+	return planner.OpenDevices{
+		GPUs:      map[gpu.UUID][]int{},
+		Instances: map[planner.InstanceKey][]int{},
+		Compute:   map[planner.ComputeKey][]int{},
+	}
 }
 
 // OpenDevicesOf is OpenDevices for some processes.
@@ -96,7 +100,9 @@ type nodeTarget struct {
 }
 
 // deviceNodes finds the device nodes of the GPUs and of their instances.
-func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool)) map[fileKey]nodeTarget {
+func deviceNodes(
+	host *isolation.Host, gpus []observe.GPU, find func(name string, major, minor uint32) (fileKey, bool),
+) map[fileKey]nodeTarget {
 	out := map[fileKey]nodeTarget{}
 	add := func(at nodeTarget, name string, major, minor uint32) {
 		if key, ok := find(name, major, minor); ok {
@@ -115,7 +121,10 @@ func deviceNodes(host *isolation.Host, gpus []observe.GPU, find func(name string
 			in := &g.Instances[j]
 			capability := func(device gpu.UUID, n uint32, ok bool) {
 				if ok && haveCaps {
-					add(nodeTarget{InstanceKey: planner.InstanceKey{GPU: id, GI: in.ID}, device: device}, fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n)
+					add(
+						nodeTarget{InstanceKey: planner.InstanceKey{GPU: id, GI: in.ID}, device: device},
+						fmt.Sprintf("nvidia-caps/nvidia-cap%d", n), caps, n,
+					)
 				}
 			}
 			n, ok := host.Caps.GI(minor, in.ID)

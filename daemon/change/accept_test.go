@@ -34,10 +34,12 @@ func TestAcceptAndClose(t *testing.T) {
 		t.Error("the loop is not woken: what it could not compare during the change waits for its interval")
 	}
 	stored := w.State.Stored()
-	if op == nil || op.State != "done" || len(stored.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 || !stored.ActiveRestrictions {
+	if op == nil || op.State != "done" || len(stored.Change) != 0 || w.State.Changing() != nil || w.State.Desired().Generation != 1 ||
+		!stored.ActiveRestrictions {
 		t.Fatalf("it ended as %+v; on disk is %+v", op, stored)
 	}
-	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") || w.idleConverger.ends.Load() != 1 {
+	if got := strings.Join(w.port.Names(), " "); !strings.Contains(got, "red") || !strings.Contains(got, "blue") ||
+		w.idleConverger.ends.Load() != 1 {
 		t.Errorf("the slices are %s, and the loop converged %d times", got, w.idleConverger.ends.Load())
 	}
 	writes := w.port.Writes()
@@ -95,7 +97,8 @@ func TestAChangeThatFailsOnTheNode(t *testing.T) {
 			}
 			w.port.BreakOnce(cgroup.SliceName{Tenant: "red"}, errors.New("broken"))
 			op := w.apply(c.after)
-			if op == nil || op.State != "degraded" || op.Error == nil || !strings.HasPrefix(op.Error.Hint, c.hint) || !strings.Contains(op.Error.Message, "broken") {
+			if op == nil || op.State != "degraded" || op.Error == nil || !strings.HasPrefix(op.Error.Hint, c.hint) ||
+				!strings.Contains(op.Error.Message, "broken") {
 				t.Fatalf("it ended as %+v, %v", op, op.Error)
 			}
 			if len(w.State.Stored().Change) != 0 || w.State.Changing() != nil {
@@ -127,7 +130,8 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 			t.Errorf("unmanage of %s: the steps for the policy are %+v", what, of)
 		}
 		op := w.carriedOut(p)
-		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" || w.State.Stored().ActiveRestrictions {
+		if denied, err := w.port.Policy.MigrationDenied(); denied || err != nil || op == nil || op.State != "done" ||
+			w.State.Stored().ActiveRestrictions {
 			t.Errorf("unmanage of %s: moving is denied: %v, %v; it ended as %+v", what, denied, err, op)
 		}
 	}
@@ -138,7 +142,8 @@ func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
 	w := newFixture(t)
 	w.apply(sharedSpec)
 	w.port.Policy.Set(true, errors.New("it is a directory"))
-	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil || !strings.Contains(err.Error(), "it is a directory") {
+	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil ||
+		!strings.Contains(err.Error(), "it is a directory") {
 		t.Errorf("it gives %v", err)
 	}
 }
@@ -148,7 +153,13 @@ func TestOpenUnmanageIsResumed(t *testing.T) {
 	w := newFixture(t)
 	w.port.Policy.Set(true, nil)
 	r := engine.Record{ID: "unmanage-7", Kind: state.KindUnmanage, By: "root", Generation: 3, Steps: []step.Step{
-		{ID: 1, Kind: planner.KindMigration, Phase: step.GrantAccess, Args: step.Must(planner.MigrationArgs{}), Undo: step.Must(planner.MigrationArgs{Deny: true})},
+		{
+			ID:    1,
+			Kind:  planner.KindMigration,
+			Phase: step.GrantAccess,
+			Args:  step.Must(planner.MigrationArgs{}),
+			Undo:  step.Must(planner.MigrationArgs{Deny: true}),
+		},
 	}}
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -166,7 +177,9 @@ func TestOpenUnmanageIsResumed(t *testing.T) {
 	}
 	// Without undo data the policy stays.
 	handler := devicepolicy.MigrationPolicy{Port: w.Port}
-	if err := handler.Undo(t.Context(), step.Step{Kind: planner.KindMigration, Args: step.Must(planner.MigrationArgs{Deny: true})}); err != nil {
+	if err := handler.Undo(
+		t.Context(), step.Step{Kind: planner.KindMigration, Args: step.Must(planner.MigrationArgs{Deny: true})},
+	); err != nil {
 		t.Error(err)
 	}
 }

@@ -42,7 +42,13 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 	now := cs.Now()
 	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
 	record := engine.Record{
-		Kind: p.kind(), By: caller, Authority: engine.Authority(a), Generation: p.want.Generation, Started: now, Epoch: state.Epoch(p.node), Steps: p.steps,
+		Kind:       p.kind(),
+		By:         caller,
+		Authority:  engine.Authority(a),
+		Generation: p.want.Generation,
+		Started:    now,
+		Epoch:      state.Epoch(p.node),
+		Steps:      p.steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		switch {
@@ -70,7 +76,11 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		return recordChange(s, &record)
 	})
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the spec was not accepted: " + err.Error(), Hint: "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "the spec was not accepted: " + err.Error(),
+			Hint:    "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again",
+		}
 	}
 	cs.install(p.want)
 	if p.unmanage == "" {
@@ -165,10 +175,24 @@ func (cs *Changes) Alone(ctx context.Context, f func() error) error {
 }
 
 // Submit carries out steps that no spec asks for. It must be called in Exclusive.
-func (cs *Changes) Submit(kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority) (*api.Operation, error) {
-	r := engine.Record{Kind: kind, By: caller, Authority: engine.Authority(a), Generation: plan.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
+func (cs *Changes) Submit(
+	kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
+) (*api.Operation, error) {
+	r := engine.Record{
+		Kind:       kind,
+		By:         caller,
+		Authority:  engine.Authority(a),
+		Generation: plan.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      steps,
+	}
 	if err := cs.State.Store.Update(func(s *store.State) error { return recordChange(s, &r) }); err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "free space in " + cs.Settings.StateDir + " and try again"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "nothing was changed: " + err.Error(),
+			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
+		}
 	}
 	op := cs.launch(r, plan)
 	return &op, nil
@@ -203,7 +227,10 @@ func (cs *Changes) Open(operation string, r *engine.Record) {
 // carryOut runs the steps, reads the node back, records what was achieved, and closes the change.
 func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation string, resumed bool) {
 	ch := cs.State.Changing()
-	hooks := engine.Hooks{Progress: func(p engine.Progress) { ch.NoteDuration(&p); cs.progress(operation, p) }, PrepareGrant: cs.Policy.Granter()}
+	hooks := engine.Hooks{
+		Progress:     func(p engine.Progress) { ch.NoteDuration(&p); cs.progress(operation, p) },
+		PrepareGrant: cs.Policy.Granter(),
+	}
 	var out engine.Outcome
 	if resumed {
 		out = cs.Engine.Resume(ctx, &r, state.Epoch(cs.Observer.Last()), hooks)
@@ -216,7 +243,11 @@ func (cs *Changes) carryOut(ctx context.Context, r engine.Record, operation stri
 		if cs.Tasks.Context().Err() == nil {
 			reason = fmt.Sprintf("it took longer than %s", changeTimeout)
 		}
-		cs.Operations.End(operation, "failed", &api.Error{Kind: api.KindUnavailable, Message: "the change is not finished: " + reason, Hint: "it continues when the daemon is started again"})
+		cs.Operations.End(operation, "failed", &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "the change is not finished: " + reason,
+			Hint:    "it continues when the daemon is started again",
+		})
 		return // The record stays open, and the next run resumes it.
 	}
 	begun := func(id string) []step.Step { return out[id].Begun(r.Steps, id) }
@@ -243,7 +274,9 @@ func (cs *Changes) progress(operation string, p engine.Progress) {
 }
 
 // closeChange reads the node back, records the outcome and reports it. begun returns the steps of a GPU that may have been begun.
-func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation string, out engine.Outcome, begun func(id string) []step.Step) {
+func (cs *Changes) closeChange(
+	ctx context.Context, r engine.Record, operation string, out engine.Outcome, begun func(id string) []step.Step,
+) {
 	want := cs.State.Desired()
 	observeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
 	defer cancel()
@@ -301,7 +334,10 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 		return nil
 	})
 	if err != nil {
-		cs.Conditions.Set("state", "close", "cannot record the end of a change: "+err.Error(), "free space in "+cs.Settings.StateDir+"; the change is resumed at the next start")
+		cs.Conditions.Set(
+			"state", "close", "cannot record the end of a change: "+err.Error(),
+			"free space in "+cs.Settings.StateDir+"; the change is resumed at the next start",
+		)
 		cs.Log.Error("cannot record the end of a change", "operation", operation, "error", err)
 	} else {
 		cs.Conditions.Clear("state", "close")
@@ -309,7 +345,9 @@ func (cs *Changes) closeChange(ctx context.Context, r engine.Record, operation s
 	// Node steps that the changed hardware now allows: access is granted by the observed state.
 	nodeErr := cs.Converger.Converge(context.WithoutCancel(ctx), r.Steps)
 	ch := cs.State.EndChange()
-	cs.Converger.Refresh(context.WithoutCancel(ctx), cs.Observer.Last()) // Before the end is reported: a client that waited for it reads the status next.
+	cs.Converger.Refresh(
+		context.WithoutCancel(ctx), cs.Observer.Last(),
+	) // Before the end is reported: a client that waited for it reads the status next.
 	cs.endPendingInstances(ch, failed)
 	cs.endOperation(operation, node, &r, failed, out, nodeErr)
 	cs.Wake() // What the loop could not compare while the change was open is due.
@@ -330,10 +368,14 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 	cs.Dynamic.Wake()
 }
 
-func (cs *Changes) endOperation(operation string, node *observe.Node, r *engine.Record, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error) {
+func (cs *Changes) endOperation(
+	operation string, node *observe.Node, r *engine.Record, failed map[gpu.UUID]string, out engine.Outcome, nodeErr error,
+) {
 	if warnings := planner.OneWayWarnings(r.Steps, node); len(warnings) > 0 { // What was created says what this driver reports.
 		cs.Operations.Update(operation, func(o *api.Operation) {
-			o.Plan.Warnings = append(slices.Clip(o.Plan.Warnings), slices.DeleteFunc(warnings, func(w string) bool { return slices.Contains(o.Plan.Warnings, w) })...)
+			o.Plan.Warnings = append(
+				slices.Clip(o.Plan.Warnings),
+				slices.DeleteFunc(warnings, func(w string) bool { return slices.Contains(o.Plan.Warnings, w) })...)
 		})
 	}
 	var parts []string
@@ -390,11 +432,17 @@ func (cs *Changes) Resume(ctx context.Context) {
 	}
 	var r engine.Record
 	if err := json.Unmarshal(raw, &r); err != nil {
-		cs.Conditions.Set("state", "change", "the open change cannot be read: "+err.Error(), "its steps are not resumed; apply the spec again")
+		cs.Conditions.Set(
+			"state", "change", "the open change cannot be read: "+err.Error(), "its steps are not resumed; apply the spec again",
+		)
 		return
 	}
-	cs.Log.Info("an open change is resumed", "message_id", report.MessageChangeResumed, "operation", r.ID, "by", r.By, "steps", len(r.Steps))
-	op := cs.Operations.Begin(r.ID, "resume", r.By, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)})
+	cs.Log.Info(
+		"an open change is resumed", "message_id", report.MessageChangeResumed, "operation", r.ID, "by", r.By, "steps", len(r.Steps),
+	)
+	op := cs.Operations.Begin(
+		r.ID, "resume", r.By, api.Plan{SchemaVersion: 1, Generation: cs.State.Desired().Generation, Steps: state.WireSteps(r.Steps)},
+	)
 	cs.Open(op.ID, &r)
 	cs.Tasks.Go(func() {
 		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
@@ -444,7 +492,14 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	steps, problems := cs.planRestore(ctx, want, node, lost)
-	record := engine.Record{Kind: state.KindRestore, By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: planner.Number(steps)}
+	record := engine.Record{
+		Kind:       state.KindRestore,
+		By:         "gpushared",
+		Generation: want.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      planner.Number(steps),
+	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		s.Epoch = state.Epoch(node)
 		busy := gpusOf(steps)
@@ -561,7 +616,11 @@ func (cs *Changes) GetOperation(c *server.Call) error {
 		return err
 	}
 	if !ok {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")), Hint: "'gpushare operation list' shows those that are kept: the running and the last ones, until the daemon is restarted"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no operation %q", c.R.PathValue("id")),
+			Hint:    "'gpushare operation list' shows those that are kept: the running and the last ones, until the daemon is restarted",
+		}
 	}
 	return c.Reply(200, op)
 }

@@ -191,7 +191,9 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 		return
 	}
 	op := cs.Operations.Begin(record.ID, record.Kind, record.By, plan)
-	cs.State.SetChanging(&state.OpenChange{Operation: op.ID, GPUs: gpus, Brief: true, Ended: provisional.Ended, Pending: pending, Failed: failed})
+	cs.State.SetChanging(
+		&state.OpenChange{Operation: op.ID, GPUs: gpus, Brief: true, Ended: provisional.Ended, Pending: pending, Failed: failed},
+	)
 	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		run, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)
@@ -201,7 +203,9 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 }
 
 // planDynamic plans the created and removed instances from a new observation. failed are the GPUs without a plan.
-func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, create map[gpu.UUID][]lease.InstanceSlot, remove map[gpu.UUID][]gpu.Placement) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
+func (cs *Changes) planDynamic(
+	ctx context.Context, gpus map[gpu.UUID]bool, create map[gpu.UUID][]lease.InstanceSlot, remove map[gpu.UUID][]gpu.Placement,
+) (r engine.Record, p api.Plan, failed map[gpu.UUID]bool, err error) {
 	want, node := cs.State.Desired(), cs.Observer.Observe(ctx)
 	if node.DriverErr != nil {
 		return r, p, nil, node.DriverErr
@@ -232,14 +236,23 @@ func (cs *Changes) planDynamic(ctx context.Context, gpus map[gpu.UUID]bool, crea
 	if err != nil {
 		return r, p, nil, err
 	}
-	r = engine.Record{Kind: state.KindDynamic, By: "gpushared", Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(node), Steps: steps}
+	r = engine.Record{
+		Kind:       state.KindDynamic,
+		By:         "gpushared",
+		Generation: want.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      steps,
+	}
 	p = api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(r.Steps)}
 	cs.State.Estimate(node, &p)
 	return r, p, failed, nil
 }
 
 // withNodeSteps adds the node steps to steps that create and destroy instances: quiesced units, and isolation.
-func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step) ([]step.Step, error) {
+func (cs *Changes) withNodeSteps(
+	ctx context.Context, want *state.Desired, node *observe.Node, use planner.Usage, hardware []step.Step,
+) ([]step.Step, error) {
 	nodeSteps, err := planner.PlanNodeSteps(want, node, cs.Policy.NodeInput(want, node, hardware))
 	if err != nil {
 		return nil, err
@@ -248,7 +261,9 @@ func (cs *Changes) withNodeSteps(ctx context.Context, want *state.Desired, node 
 	if err != nil {
 		return nil, err
 	}
-	return planner.Number(planner.WithoutDisruption(slices.Concat(quiesce.Stop, nodeSteps.Before, hardware, nodeSteps.After, quiesce.Start))), nil
+	return planner.Number(
+		planner.WithoutDisruption(slices.Concat(quiesce.Stop, nodeSteps.Before, hardware, nodeSteps.After, quiesce.Start)),
+	), nil
 }
 
 // lockChanges is lock for a change that needs the driver: none begins while that is replaced.

@@ -38,7 +38,11 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 		return err
 	}
 	if len(q.Start) == 0 {
-		return &api.Error{Kind: api.KindInvalid, Message: "the request names no instance", Hint: "name the memory slice at which each begins: 'gpushare mig list' shows them"}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "the request names no instance",
+			Hint:    "name the memory slice at which each begins: 'gpushare mig list' shows them",
+		}
 	}
 	check := c.Flag("check")
 	if !check {
@@ -91,37 +95,37 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	s := &instancesProposal{kind: kind, node: node, gpu: g}
 	id := s.gpu.Identity.UUID
 	name := s.gpu.Identity.Name()
-	switch {
-	case s.gpu.Err != nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: name + " does not answer: " + s.gpu.Err.Error(), Hint: planner.RetryHint(s.gpu, "tries it again")}
-	case !want.Enforcing():
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot change MIG instances: the node has no spec with enforce: on", Hint: "apply a spec with enforce: on first"}
-	case !want.Manages(id):
-		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: "apply a spec with mode: mig for it first"}
-	case s.gpu.MIG.Missing.CanRead() != nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot read the MIG instances of " + name + ": " + s.gpu.MIG.Missing.CanRead().Error(), Hint: "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks"}
-	case s.gpu.Profiles == nil:
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
+	if err := refuseInstances(s.gpu, want); err != nil {
+		return nil, err
 	}
 	st := cs.State.Stored()
 	a, _ := state.Owned(st, id, node)
 	switch was, achieved := st.Achieved[id]; {
 	case kind != kindImport:
 	case !achieved:
-		return nil, &api.Error{Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": it never was as the spec says", Hint: planner.RetryHint(s.gpu, "changes it to what the spec says")}
+		return nil, &api.Error{
+			Kind:    api.KindConflict,
+			Message: "cannot import MIG instances of " + name + ": it never was as the spec says",
+			Hint:    planner.RetryHint(s.gpu, "changes it to what the spec says"),
+		}
 	case state.EpochEnded(was.Epoch, node):
 		return nil, &api.Error{
-			Kind: api.KindConflict, Message: "cannot import MIG instances of " + name + ": since the host was booted or the driver was loaded it was not as the spec says",
-			Hint: planner.RetryHint(s.gpu, "changes it to what the spec says"),
+			Kind:    api.KindConflict,
+			Message: "cannot import MIG instances of " + name + ": since the host was booted or the driver was loaded it was not as the spec says",
+			Hint:    planner.RetryHint(s.gpu, "changes it to what the spec says"),
 		}
 	}
 	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
 	switch {
-	case kind == kindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool { return b.Foreign && slices.Contains(q.Start, b.Placement.Start) }):
+	case kind == kindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool {
+		return b.Foreign && slices.Contains(q.Start, b.Placement.Start)
+	}):
 		return nil, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)), Hint: withoutMIGHint(s.gpu, present),
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)),
+			Hint:    withoutMIGHint(s.gpu, present),
 		}
 	case kind == kindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
@@ -140,9 +144,46 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	cs.State.Estimate(node, &s.plan)
 	s.plan.Warnings = planner.IrreversibleWarnings(s.steps, node)
 	if _, held := st.Held[id]; held {
-		s.plan.Warnings = append(s.plan.Warnings, name+" stays held: "+planner.RetryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"))
+		s.plan.Warnings = append(
+			s.plan.Warnings,
+			name+" stays held: "+planner.RetryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"),
+		)
 	}
 	return s, nil
+}
+
+// refuseInstances says why the instances of a GPU cannot be changed on request, whatever the request is.
+func refuseInstances(g *observe.GPU, want *state.Desired) error {
+	id, name := g.Identity.UUID, g.Identity.Name()
+	switch {
+	case g.Err != nil:
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: name + " does not answer: " + g.Err.Error(),
+			Hint:    planner.RetryHint(g, "tries it again"),
+		}
+	case !want.Enforcing():
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot change MIG instances: the node has no spec with enforce: on",
+			Hint:    "apply a spec with enforce: on first",
+		}
+	case !want.Manages(id):
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot change the MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)),
+			Hint:    "apply a spec with mode: mig for it first",
+		}
+	case g.MIG.Missing.CanRead() != nil:
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "cannot read the MIG instances of " + name + ": " + g.MIG.Missing.CanRead().Error(),
+			Hint:    "install a driver whose library has these functions; 'gpushare doctor' lists what this one lacks",
+		}
+	case g.Profiles == nil:
+		return &api.Error{Kind: api.KindUnavailable, Message: "the driver does not report the MIG profiles of " + name}
+	}
+	return nil
 }
 
 // withoutMIGHint is what to do about the foreign instances of a GPU that the spec has without MIG mode.
@@ -184,12 +225,19 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 		for i := range present { // The planner must change nothing else.
 			present[i].Keepable = true
 		}
-		r, err := mig.Plan(*s.gpu.Profiles, present, []mig.Request{{Name: s.gpu.Profiles.GIName(b.ProfileID), At: &b.Placement}}, mig.Options{TakeForeign: true})
+		r, err := mig.Plan(
+			*s.gpu.Profiles, present, []mig.Request{{Name: s.gpu.Profiles.GIName(b.ProfileID), At: &b.Placement}},
+			mig.Options{TakeForeign: true},
+		)
 		if err == nil {
 			err = r.Check(s.gpu.MIG, mig.Options{})
 		}
 		if err != nil {
-			return nil, &api.Error{Kind: api.KindInfeasible, Message: "cannot import " + planner.InstanceName(s.gpu, b) + ": " + err.Error(), Hint: "nothing was changed"}
+			return nil, &api.Error{
+				Kind:    api.KindInfeasible,
+				Message: "cannot import " + planner.InstanceName(s.gpu, b) + ": " + err.Error(),
+				Hint:    "nothing was changed",
+			}
 		}
 		r.Imported = true
 		steps = append(steps, r.Steps(s.gpu.Identity.UUID)...)
@@ -200,7 +248,14 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 // acceptInstances records the imported instances, and starts the steps.
 func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, caller string) (*api.Operation, error) {
 	want, id := cs.State.Desired(), s.gpu.Identity.UUID
-	record := engine.Record{Kind: s.kind, By: caller, Generation: want.Generation, Started: cs.Now(), Epoch: state.Epoch(s.node), Steps: s.steps}
+	record := engine.Record{
+		Kind:       s.kind,
+		By:         caller,
+		Generation: want.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(s.node),
+		Steps:      s.steps,
+	}
 	err := cs.State.Store.Update(func(st *store.State) error {
 		if len(s.imports) > 0 { // Only a GPU that has a record gets here with imports.
 			a := st.Achieved[id]
@@ -215,7 +270,11 @@ func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, ca
 		return recordChange(st, &record)
 	})
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "nothing was changed: " + err.Error(), Hint: "free space in " + cs.Settings.StateDir + " and try again"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "nothing was changed: " + err.Error(),
+			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
+		}
 	}
 	if len(s.steps) == 0 {
 		cs.Converger.Refresh(ctx, s.node)

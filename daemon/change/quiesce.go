@@ -41,7 +41,9 @@ func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 
 // planQuiesce plans the stop and the later start of the services of node.quiesce that have a GPU open whose MIG partition the
 // steps change. Other units of the list (sockets, timers) could start those services: they are stopped with them.
-func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step) (planner.QuiescePlan, error) {
+func (cs *Changes) planQuiesce(
+	ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step,
+) (planner.QuiescePlan, error) {
 	var q planner.QuiescePlan
 	if want.Spec == nil || len(want.Spec.Node.Quiesce) == 0 {
 		return q, nil
@@ -74,7 +76,11 @@ func (cs *Changes) planQuiesce(ctx context.Context, want *state.Desired, use pla
 			continue
 		}
 		if err != nil {
-			return q, &api.Error{Kind: api.KindUnavailable, Message: "cannot read whether " + unit + " runs: " + err.Error(), Hint: "nothing was changed; node.quiesce names it"}
+			return q, &api.Error{
+				Kind:    api.KindUnavailable,
+				Message: "cannot read whether " + unit + " runs: " + err.Error(),
+				Hint:    "nothing was changed; node.quiesce names it",
+			}
 		}
 		if active {
 			stop, start := planner.UnitSteps(unit)

@@ -178,7 +178,10 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 		change := func(id string) step.Step {
 			return step.Step{Kind: "test.change", GPU: id, Phase: step.Change, Text: "change " + id, Disruption: step.Idle}
 		}
-		return &engine.Record{ID: "apply-1", Steps: planner.Number([]step.Step{stop1, stop2, change("GPU-1"), change("GPU-2"), start2, start1})}
+		return &engine.Record{
+			ID:    "apply-1",
+			Steps: planner.Number([]step.Step{stop1, stop2, change("GPU-1"), change("GPU-2"), start2, start1}),
+		}
 	}
 	for _, c := range []struct {
 		name       string
@@ -198,7 +201,13 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 				hardware := &partition{host: host, steps: map[string]bool{}, broken: c.gpu}
 				daemonRun := func() (*Changes, *engine.Engine) {
 					d := &Changes{Reporter: report.NewReporter(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now), Services: host}
-					return d, &engine.Engine{Handlers: engine.Handlers{planner.KindUnitStop: QuiesceUnit{d}, planner.KindUnitStart: QuiesceUnit{d}, "test.change": hardware}}
+					return d, &engine.Engine{
+						Handlers: engine.Handlers{
+							planner.KindUnitStop:  QuiesceUnit{d},
+							planner.KindUnitStart: QuiesceUnit{d},
+							"test.change":         hardware,
+						},
+					}
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
@@ -221,7 +230,8 @@ func TestQuiescedUnitsRunAgain(t *testing.T) {
 					t.Error(hardware.wrong)
 				}
 				d, _ := daemonRun()
-				if left := d.stoppedUnits(t.Context(), record()); (c.notStarted == "") != (len(left) == 0) || c.notStarted != "" && !slices.Contains(left, c.notStarted) {
+				if left := d.stoppedUnits(t.Context(), record()); (c.notStarted == "") != (len(left) == 0) ||
+					c.notStarted != "" && !slices.Contains(left, c.notStarted) {
 					t.Errorf("stopped units: %q", left)
 				}
 			})
@@ -253,7 +263,8 @@ func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	}
 	d := &Changes{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Services: host, State: state.NewState(st, false)}
 	d.RestartUnits(t.Context())
-	if got := d.Conditions.List(); len(got) != 1 || !strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
+	if got := d.Conditions.List(); len(got) != 1 ||
+		!strings.Contains(got[0].Message, dcgm+" was stopped for a change and does not start again: it fails") {
 		t.Errorf("the conditions are %+v", got)
 	}
 	if left := st.State().StoppedUnits; !slices.Equal(left, []string{dcgm, "gone.service"}) && !slices.Equal(left, []string{dcgm}) {

@@ -25,7 +25,9 @@ func (cs *Changes) fabric(ctx context.Context, ids ...gpu.UUID) planner.Fabric {
 }
 
 // readFabric reads the NVSwitches and the fabric manager of the host at root, and the NVLinks of some GPUs.
-func readFabric(ctx context.Context, root string, ids []gpu.UUID, query func(context.Context, gpu.UUID) (gpu.NVLinks, error)) planner.Fabric {
+func readFabric(
+	ctx context.Context, root string, ids []gpu.UUID, query func(context.Context, gpu.UUID) (gpu.NVLinks, error),
+) planner.Fabric {
 	f := planner.Fabric{Links: map[gpu.UUID]planner.Links{}}
 	// The driver of the NVSwitches has one directory for each, named by its PCI address.
 	if entries, _, err := boundedread.Entries(filepath.Join(root, "proc/driver/nvidia-nvswitch/devices"), boundedread.Files); err == nil {

@@ -17,9 +17,13 @@ import (
 // A plan lists the effects of a reset before it is allowed.
 func TestResetWarnings(t *testing.T) {
 	at := func(id gpu.UUID, index int, pci string) observe.GPU {
-		return observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Identity = gpu.Identity{UUID: id, Index: index, PCI: pci} })
+		return observetest.With(
+			observetest.Device(false), func(g *observe.GPU) { g.Identity = gpu.Identity{UUID: id, Index: index, PCI: pci} },
+		)
 	}
-	node := &observe.Node{GPUs: []observe.GPU{at(observetest.One, 1, "0000:07:00.0"), at("GPU-2", 2, "0000:0f:00.0"), at("GPU-3", 3, "0000:47:00.0")}}
+	node := &observe.Node{
+		GPUs: []observe.GPU{at(observetest.One, 1, "0000:07:00.0"), at("GPU-2", 2, "0000:0f:00.0"), at("GPU-3", 3, "0000:47:00.0")},
+	}
 	const nvswitch, manager = "proc/driver/nvidia-nvswitch/devices/0000:c4:00.0/information", "proc/815/comm"
 	bridge := gpu.NVLinks{Peers: []string{"0000:0f:00.0"}, Down: 8}
 	for _, c := range []struct {

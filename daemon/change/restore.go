@@ -15,7 +15,9 @@ import (
 
 // planRestore plans what a boot removed: the recorded layouts at their placements. A GPU that never reached the accepted spec
 // is planned once more, without authority.
-func (cs *Changes) planRestore(ctx context.Context, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool) ([]step.Step, map[gpu.UUID]error) {
+func (cs *Changes) planRestore(
+	ctx context.Context, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool,
+) ([]step.Step, map[gpu.UUID]error) {
 	var steps []step.Step
 	problems := map[gpu.UUID]error{}
 	st, use := cs.State.Stored(), cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))

@@ -132,7 +132,9 @@ func (cs *Changes) conflict() error {
 		e.Operation = ch.Operation
 		e.Message += ": " + ch.Operation
 		if cs.Operations.Has(ch.Operation) { // It has no operation while it is planned.
-			e.Hint = fmt.Sprintf("'gpushare operation wait %s' waits for it: then try again; 'gpushare apply --wait' does both", ch.Operation)
+			e.Hint = fmt.Sprintf(
+				"'gpushare operation wait %s' waits for it: then try again; 'gpushare apply --wait' does both", ch.Operation,
+			)
 		}
 	}
 	return e
@@ -165,8 +167,16 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 	if err != nil {
 		return nil, d.Located(err)
 	}
-	p := &proposal{command: spec.Command(d.File), node: node, resolved: resolved, want: state.DesiredOf(s, resolved, now.Generation+1), yaml: string(text), migrationByDefault: byDefault}
-	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml && state.SameResolved(now, p.want)
+	p := &proposal{
+		command:            spec.Command(d.File),
+		node:               node,
+		resolved:           resolved,
+		want:               state.DesiredOf(s, resolved, now.Generation+1),
+		yaml:               string(text),
+		migrationByDefault: byDefault,
+	}
+	p.same = now.Spec != nil && cs.State.Stored().Accepted != nil && cs.State.Stored().Accepted.YAML == p.yaml &&
+		state.SameResolved(now, p.want)
 	if p.same {
 		p.want.Generation = now.Generation
 	}
@@ -241,8 +251,13 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 		return err
 	}
 	p.plan = api.Plan{
-		SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Observe: !p.want.Enforcing(),
-		Held: p.plan.Held, Unreachable: planner.UnreadParts(p.node, in),
+		SchemaVersion: 1,
+		Generation:    p.want.Generation,
+		Empty:         len(p.steps) == 0,
+		Steps:         state.WireSteps(p.steps),
+		Observe:       !p.want.Enforcing(),
+		Held:          p.plan.Held,
+		Unreachable:   planner.UnreadParts(p.node, in),
 	}
 	if observing {
 		p.plan.Unreachable = append(p.plan.Unreachable, planner.UnreachableGPUs(hardware.Problems, p.node, cs.removesInstances)...)
@@ -274,9 +289,14 @@ func (cs *Changes) warn(ctx context.Context, p *proposal, found []api.FieldError
 		p.plan.Warnings = append(p.plan.Warnings, planner.MPSWarnings(p.want, p.node, cs.Observer.MPS.Program(ctx))...)
 	}
 	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
-		p.plan.Warnings = append(p.plan.Warnings, "node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed")
+		p.plan.Warnings = append(
+			p.plan.Warnings,
+			"node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed",
+		)
 	}
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node), planner.AwaitBootWarnings(p.awaitBoot, p.node))
+	p.plan.Warnings = slices.Concat(
+		p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node), planner.AwaitBootWarnings(p.awaitBoot, p.node),
+	)
 	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use))
 	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {
@@ -339,7 +359,10 @@ func (cs *Changes) LoadSpec(_ *observe.Node) {
 	}
 	s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML))
 	if err != nil {
-		cs.Conditions.Set("state", "spec", "the accepted spec cannot be read by this version: "+err.Error(), "nothing is changed; apply a spec that this version reads")
+		cs.Conditions.Set(
+			"state", "spec", "the accepted spec cannot be read by this version: "+err.Error(),
+			"nothing is changed; apply a spec that this version reads",
+		)
 		cs.Log.Error("cannot read the accepted spec", "error", err)
 		cs.Identities.QueryNames(nil, server.NameStartWait, true)
 		return
@@ -361,14 +384,27 @@ func (cs *Changes) install(want *state.Desired) {
 func (cs *Changes) GetSpec(c *server.Call) error {
 	acc := cs.State.Stored().Accepted
 	if acc != nil && acc.Unmanaged == store.UnmanagedAll {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no spec is in force: %s unmanaged the node at %s", acc.By, acc.At.Format(time.RFC3339)), Hint: "apply one with 'gpushare apply -f node.yaml'"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("no spec is in force: %s unmanaged the node at %s", acc.By, acc.At.Format(time.RFC3339)),
+			Hint:    "apply one with 'gpushare apply -f node.yaml'",
+		}
 	}
 	if acc == nil {
-		return &api.Error{Kind: api.KindNotFound, Message: "no spec was applied yet", Hint: "write one and apply it with 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: "no spec was applied yet",
+			Hint:    "write one and apply it with 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples",
+		}
 	}
 	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
 	head, rest, _ := strings.Cut(acc.YAML, "\n")
-	out := api.SpecDocument{Generation: acc.Generation, By: acc.By, At: acc.At, YAML: fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest)}
+	out := api.SpecDocument{
+		Generation: acc.Generation,
+		By:         acc.By,
+		At:         acc.At,
+		YAML:       fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
+	}
 	if s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML)); err == nil { // An error is a condition since the start.
 		out.Spec = s
 	}

@@ -24,8 +24,12 @@ func (cs *Changes) onlyFromFiles(d *spec.Document, check bool) (*spec.Document, 
 		return d, nil
 	}
 	return nil, &api.Error{
-		Kind: api.KindConflict, Message: fmt.Sprintf("cannot apply the spec: %s is its only source on this node (spec_file in the daemon's settings)", file),
-		Hint: fmt.Sprintf("change %s, then 'gpushare config reload'; 'gpushare apply -f %s' applies it with options such as --force", file, spec.Argument(file)),
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot apply the spec: %s is its only source on this node (spec_file in the daemon's settings)", file),
+		Hint: fmt.Sprintf(
+			"change %s, then 'gpushare config reload'; 'gpushare apply -f %s' applies it with options such as --force", file,
+			spec.Argument(file),
+		),
 	}
 }
 

@@ -38,7 +38,10 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 		if err != nil {
 			return err
 		}
-		return c.Reply(http.StatusOK, api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty})
+		return c.Reply(
+			http.StatusOK,
+			api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty},
+		)
 	}
 	done, err := cs.lock(c.Ctx())
 	if err != nil {
@@ -129,7 +132,14 @@ func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (
 	}
 	p.steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
 	rest.warnings = slices.Concat(rest.warnings, quiesce.Warnings, planner.IrreversibleWarnings(p.steps, p.node))
-	p.plan = api.Plan{SchemaVersion: 1, Generation: p.want.Generation, Empty: len(p.steps) == 0, Steps: state.WireSteps(p.steps), Warnings: rest.warnings, Unreachable: rest.unread}
+	p.plan = api.Plan{
+		SchemaVersion: 1,
+		Generation:    p.want.Generation,
+		Empty:         len(p.steps) == 0,
+		Steps:         state.WireSteps(p.steps),
+		Warnings:      rest.warnings,
+		Unreachable:   rest.unread,
+	}
 	cs.State.Estimate(p.node, &p.plan)
 	p.plan.Disturbs = planner.Disturbs(p.steps)
 	return p, nil
@@ -142,7 +152,11 @@ func unmanagedSpec(acc *store.Accepted, extent string) (yaml string, want *state
 	}
 	s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML))
 	if err != nil {
-		return "", nil, &api.Error{Kind: api.KindInvalid, Message: "the accepted spec cannot be read by this version: " + err.Error(), Hint: "'gpushare unmanage --all' unmanages the node without the spec"}
+		return "", nil, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "the accepted spec cannot be read by this version: " + err.Error(),
+			Hint:    "'gpushare unmanage --all' unmanages the node without the spec",
+		}
 	}
 	s.Node.Enforce = "observe"
 	text, err := spec.Encode(s)
@@ -195,7 +209,10 @@ func (cs *Changes) remaining(node *observe.Node, extent string) (remainder, erro
 	if err != nil {
 		return out, err
 	}
-	isolationSteps := slices.Concat(isolation.PlanUnmanage(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)), isolation.PlanLoginFilters(nil, node.LoginFilters, cs.Logins.Logins), bus)
+	isolationSteps := slices.Concat(
+		isolation.PlanUnmanage(managed, cs.Port.Info(), cs.Attribution.SliceUse(node)),
+		isolation.PlanLoginFilters(nil, node.LoginFilters, cs.Logins.Logins), bus,
+	)
 	rest, warnings, err := cs.planUnmanageRest()
 	if err != nil {
 		return out, err

@@ -22,8 +22,21 @@ func TestNoteFound(t *testing.T) {
 		return step.Step{Kind: mig.KindMode, GPU: string(observetest.One), Undo: step.Must(mig.ModeArgs{On: was})}
 	}
 	recordFound(s, []step.Step{{Kind: mig.KindCreate, GPU: "GPU-9"}, mode(false)})
-	recordFound(s, []step.Step{mode(true), {Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited})}})
-	recordFound(s, []step.Step{{Kind: planner.KindComputeMode, GPU: string(observetest.One), Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault})}})
+	recordFound(s, []step.Step{
+		mode(true),
+		{
+			Kind: planner.KindComputeMode,
+			GPU:  string(observetest.One),
+			Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeProhibited}),
+		},
+	})
+	recordFound(s, []step.Step{
+		{
+			Kind: planner.KindComputeMode,
+			GPU:  string(observetest.One),
+			Undo: step.Must(planner.ComputeModeArgs{Mode: gpu.ComputeDefault}),
+		},
+	})
 	f := s.OriginalModes[observetest.One]
 	if len(s.OriginalModes) != 1 || f.MIG == nil || *f.MIG || f.ComputeMode != gpu.ComputeProhibited {
 		t.Errorf("found is %+v", s.OriginalModes)
@@ -51,7 +64,8 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 			t.Errorf("the plan is %+v", p.plan)
 		}
 		op := w.carriedOut(p)
-		if i == 0 && (op == nil || op.State != "degraded" || !strings.Contains(op.Error.Message, "permission denied") || op.Error.Hint == "") {
+		if i == 0 &&
+			(op == nil || op.State != "degraded" || !strings.Contains(op.Error.Message, "permission denied") || op.Error.Hint == "") {
 			t.Errorf("the change ended as %+v", op)
 		}
 		if !w.State.Stored().ActiveRestrictions {

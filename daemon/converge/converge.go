@@ -83,7 +83,9 @@ func (cv *Converger) say() {
 	if !cv.State.Desired().Enforcing() {
 		says = "only observes; "
 	}
-	says += text.Count(len(cv.Observer.Last().GPUs), "GPU") + ", " + text.Count(len(list)-waiting, "lease") + ", " + text.Count(waiting, "request") + " waiting"
+	says += text.Count(len(cv.Observer.Last().GPUs), "GPU") + ", " + text.Count(
+		len(list)-waiting, "lease",
+	) + ", " + text.Count(waiting, "request") + " waiting"
 	if n := len(cv.Conditions.List()); n > 0 {
 		says += "; " + text.Count(n, "condition") + ", see 'gpushare status'"
 	}
@@ -165,7 +167,9 @@ func (cv *Converger) convergeOn(ctx context.Context, node *observe.Node) error {
 	}
 	targets := want.PowerTargets(node)
 	power := cv.Power.Plan(ctx, targets, false)
-	found, steps := cv.driftOf(want, node), slices.Concat(nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After, power.Steps)
+	found, steps := cv.driftOf(want, node), slices.Concat(
+		nodeSteps.Before, planner.PlanMigration(want, in.MigrationDenied), nodeSteps.After, power.Steps,
+	)
 	steps = planner.WithoutWaiting(steps, node, cv.Now())
 	skipped := disruptive(steps)
 	err = cv.CarryOut(ctx, steps)
@@ -255,7 +259,8 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		driver[""] = api.Condition{Message: e.Message, Hint: e.Hint}
 	}
 	cv.Conditions.Replace("driver", driver)
-	held, drift, foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}, map[string]api.Condition{}
+	held, drift := map[string]api.Condition{}, map[string]api.Condition{}
+	foreign, gpus := map[string]api.Condition{}, map[string]api.Condition{}
 	awaiting := cv.State.AwaitingBoot(want, node)
 	for id, why := range cv.State.Held() {
 		if awaiting[id] {
@@ -266,7 +271,11 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		if g, ok := node.GPU(id); ok {
 			name = g.Identity.Argument()
 		}
-		held[string(id)] = api.Condition{GPU: string(id), Message: "held: " + why, Hint: "correct the cause, then 'gpushare gpu retry " + name + "'"}
+		held[string(id)] = api.Condition{
+			GPU:     string(id),
+			Message: "held: " + why,
+			Hint:    "correct the cause, then 'gpushare gpu retry " + name + "'",
+		}
 	}
 	busy := map[gpu.UUID]bool{}
 	if ch := cv.State.Changing(); ch != nil {
@@ -295,8 +304,9 @@ func (cv *Converger) updateConditions(node *observe.Node) {
 		}
 		if len(due[id]) > 0 && held[string(id)].Message == "" {
 			drift[string(id)] = api.Condition{
-				GPU: string(id), Message: fmt.Sprintf("%s is not as the spec says: an apply would %s", g.Identity.Name(), strings.Join(due[id], ", ")),
-				Hint: fmt.Sprintf("it was changed outside gpushare; 'gpushare gpu retry %s' corrects it", g.Identity.Argument()),
+				GPU:     string(id),
+				Message: fmt.Sprintf("%s is not as the spec says: an apply would %s", g.Identity.Name(), strings.Join(due[id], ", ")),
+				Hint:    fmt.Sprintf("it was changed outside gpushare; 'gpushare gpu retry %s' corrects it", g.Identity.Argument()),
 			}
 		}
 	}
@@ -330,7 +340,10 @@ func unansweredCondition(g *observe.GPU) api.Condition {
 func foreignCondition(g *observe.GPU, in *gpu.Instance, mode string) api.Condition {
 	at := fmt.Sprintf("%s %d", g.Identity.Argument(), in.Placement.Start)
 	c := api.Condition{
-		GPU: string(g.Identity.UUID), Message: fmt.Sprintf("%s: %s at %d is not managed by gpushare", g.Identity.Name(), g.Profiles.GIName(in.ProfileID), in.Placement.Start),
+		GPU: string(g.Identity.UUID),
+		Message: fmt.Sprintf(
+			"%s: %s at %d is not managed by gpushare", g.Identity.Name(), g.Profiles.GIName(in.ProfileID), in.Placement.Start,
+		),
 		Hint: fmt.Sprintf("it takes no lease; 'gpushare mig import %s' imports it, 'gpushare mig remove %s' removes it", at, at),
 	}
 	if len(in.Compute) == 0 {

@@ -59,7 +59,8 @@ func TestNothingIsCorrectedDuringAChange(t *testing.T) {
 	}
 	w.State.EndChange()
 	w.Pass(t.Context())
-	if got := strings.Join(w.port.Names(), " "); w.Counters.Converges.Load() != 1 || !strings.Contains(got, "red") || !strings.Contains(got, "blue") {
+	if got := strings.Join(w.port.Names(), " "); w.Counters.Converges.Load() != 1 || !strings.Contains(got, "red") ||
+		!strings.Contains(got, "blue") {
 		t.Errorf("after it the slices are %s", got)
 	}
 	if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
@@ -91,7 +92,10 @@ func TestConvergingTwiceWritesOnce(t *testing.T) {
 		w.Pass(t.Context())
 	}
 	if w.port.Writes() != writes || w.Counters.Steps.Load() != steps || w.Counters.Drifts.Load() != 0 {
-		t.Errorf("more passes made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps, w.Counters.Drifts.Load())
+		t.Errorf(
+			"more passes made %d more writes in %d steps, and %d drifts", w.port.Writes()-writes, w.Counters.Steps.Load()-steps,
+			w.Counters.Drifts.Load(),
+		)
 	}
 }
 
@@ -249,7 +253,9 @@ func TestWatchdogInterval(t *testing.T) {
 			stop()
 			<-ended
 		})
-		if want := []string{"0 GPUs, 0 leases, 0 requests waiting; 1 condition, see 'gpushare status'"}; !slices.Equal(w.watchdog.said, want) {
+		if want := []string{
+			"0 GPUs, 0 leases, 0 requests waiting; 1 condition, see 'gpushare status'",
+		}; !slices.Equal(w.watchdog.said, want) {
 			t.Errorf("the service manager got %q, want %q", w.watchdog.said, want)
 		}
 	}

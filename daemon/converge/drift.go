@@ -183,14 +183,23 @@ func (cv *Converger) reportDrift(want *state.Desired, found []difference, skippe
 	uncorrected := map[string]api.Condition{}
 	for i := range skipped {
 		if s := &skipped[i]; s.Kind == isolation.KindSet || s.Kind == isolation.KindRemove {
-			uncorrected[s.Text] = api.Condition{Message: "not corrected: " + s.Text + ", because " + s.Reason, Hint: "it would disturb a lease: 'gpushare apply --force' does it"}
+			uncorrected[s.Text] = api.Condition{
+				Message: "not corrected: " + s.Text + ", because " + s.Reason,
+				Hint:    "it would disturb a lease: 'gpushare apply --force' does it",
+			}
 		}
 	}
 	for _, f := range found {
 		if cv.Drift.isInSync(f.name) {
 			cv.reportCorrected(f.name.Tenant, "", fmt.Sprintf("the slice of %s: %s", f.name, f.text))
 		} else if len(skipped) == 0 {
-			uncorrected[f.name.String()] = api.Condition{Tenant: f.name.Tenant, Message: fmt.Sprintf("the slice of %s was changed from outside (desired → found: %s) and cannot be corrected", f.name, f.text), Hint: "see the journal of gpushared"}
+			uncorrected[f.name.String()] = api.Condition{
+				Tenant: f.name.Tenant,
+				Message: fmt.Sprintf(
+					"the slice of %s was changed from outside (desired → found: %s) and cannot be corrected", f.name, f.text,
+				),
+				Hint: "see the journal of gpushared",
+			}
 		}
 	}
 	cv.Drift.setUncorrected(uncorrected)
@@ -200,7 +209,12 @@ func (cv *Converger) reportDrift(want *state.Desired, found []difference, skippe
 func (cv *Converger) reportCorrected(tenant, lease, text string) {
 	cv.Counters.Drifts.Add(1)
 	cv.Drift.noteCorrected(cv.Now(), text)
-	cv.Events.Publish(api.Event{Kind: "drift.corrected", Tenant: tenant, Lease: lease, Message: "changed from outside and corrected (desired → found): " + text})
+	cv.Events.Publish(api.Event{
+		Kind:    "drift.corrected",
+		Tenant:  tenant,
+		Lease:   lease,
+		Message: "changed from outside and corrected (desired → found): " + text,
+	})
 	cv.Log.Warn("drift was corrected", "message_id", report.MessageDrift, "what", text)
 }
 
@@ -252,7 +266,9 @@ func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState) {
 	defer x.mu.Unlock()
 	x.filters = map[string]syncedFilter{}
 	for _, w := range want {
-		if i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) }); i >= 0 {
+		if i := slices.IndexFunc(
+			is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) },
+		); i >= 0 {
 			x.filters[w.Cgroup] = syncedFilter{w.Filter, is[i].ID}
 		}
 	}
@@ -318,7 +334,9 @@ func (cv *Converger) correctScope(ctx context.Context, port cgroup.ScopeDevices,
 	}
 	cv.Policy.Scopes.Set(l.ID, want)
 	if (known || !closed) && !found.Matches(expect(set)) {
-		cv.reportCorrected(l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expect(set), found, info)))
+		cv.reportCorrected(
+			l.Terms.Tenant, l.ID, fmt.Sprintf("the devices of lease %s: %s", l.ID, isolation.Difference(expect(set), found, info)),
+		)
 	}
 	return nil
 }

@@ -113,7 +113,12 @@ func newFixture(t *testing.T, document string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stored.Close() })
-	w := &fixture{port: cgrouptest.NewMemory(), driver: &idleDriver{}, changes: &idleChanges{}, watchdog: &countingWatchdog{interval: 20 * time.Second}}
+	w := &fixture{
+		port:     cgrouptest.NewMemory(),
+		driver:   &idleDriver{},
+		changes:  &idleChanges{},
+		watchdog: &countingWatchdog{interval: 20 * time.Second},
+	}
 	w.port.Policy = &cgrouptest.Policy{}
 	root := t.TempDir()
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
@@ -123,15 +128,42 @@ func newFixture(t *testing.T, document string) *fixture {
 	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	signal := loop.NewWake()
 	w.Converger = &Converger{
-		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Port: w.port, Table: table, Notify: w.watchdog, Logins: logins, Signal: signal, Wake: signal.Set,
+		Reporter: rep,
+		State:    st,
+		Driver:   w.driver,
+		Observer: observer,
+		Port:     w.port,
+		Table:    table,
+		Notify:   w.watchdog,
+		Logins:   logins,
+		Signal:   signal,
+		Wake:     signal.Set,
 		Engine: &engine.Engine{Handlers: engine.Handlers{
-			isolation.KindSet: &isolation.Handler{Slices: w.port}, isolation.KindRemove: &isolation.Handler{Slices: w.port}, planner.KindMigration: bus{w.port.Policy},
+			isolation.KindSet: &isolation.Handler{
+				Slices: w.port,
+			},
+			isolation.KindRemove:  &isolation.Handler{Slices: w.port},
+			planner.KindMigration: bus{w.port.Policy},
 		}},
-		ConvergeInterval: func() time.Duration { return time.Minute }, ThawReady: func() error { return nil }, Changes: w.changes, MemoryLimits: noLimits{}, MPSAccess: noAccess{}, MPSFaults: noFaults{}, Hardware: Hardware{Health: healthy{}, Power: &power.Caps{Dir: root, Now: time.Now}},
-		Identities:  server.NewIdentities(rep, &loop.Group{}, "off"),
-		Attribution: &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
+		ConvergeInterval: func() time.Duration { return time.Minute },
+		ThawReady:        func() error { return nil },
+		Changes:          w.changes,
+		MemoryLimits:     noLimits{},
+		MPSAccess:        noAccess{},
+		MPSFaults:        noFaults{},
+		Hardware:         Hardware{Health: healthy{}, Power: &power.Caps{Dir: root, Now: time.Now}},
+		Identities:       server.NewIdentities(rep, &loop.Group{}, "off"),
+		Attribution:      &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
-			Reporter: rep, HostRoot: root, CDIDir: t.TempDir(), State: st, Port: w.port, Observer: observer, Table: table, Logins: logins, Hosts: &isolation.HostCache{Root: root},
+			Reporter: rep,
+			HostRoot: root,
+			CDIDir:   t.TempDir(),
+			State:    st,
+			Port:     w.port,
+			Observer: observer,
+			Table:    table,
+			Logins:   logins,
+			Hosts:    &isolation.HostCache{Root: root},
 			SliceUse: func(*observe.Node) map[cgroup.SliceName]isolation.Use { return w.use },
 		},
 	}

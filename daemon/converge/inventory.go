@@ -38,12 +38,21 @@ func (cv *Converger) updateInventory(want *state.Desired, node *observe.Node) {
 		case len(was) == 0 || id.Index < 0 || id.Error != "":
 		case !known && want.GPUs[id.UUID] == nil && want.Spec != nil:
 			found[string(id.UUID)] = api.Condition{
-				GPU: string(id.UUID), Message: fmt.Sprintf("GPU %d (%s at %s) is new: it was not there when the spec was applied, so it is unmanaged and takes no lease", id.Index, id.Model, id.PCI),
+				GPU: string(id.UUID),
+				Message: fmt.Sprintf(
+					"GPU %d (%s at %s) is new: it was not there when the spec was applied, so it is unmanaged and takes no lease",
+					id.Index, id.Model, id.PCI,
+				),
 				Hint: "'gpushare apply' of a spec that selects it uses it",
 			}
 		case known && byIndex && old.Index != id.Index && want.GPUs[id.UUID] != nil:
 			found[string(id.UUID)] = api.Condition{
-				GPU: string(id.UUID), Message: fmt.Sprintf("GPU %d had the index %d when the spec was applied: it is used as before, but the next apply of this spec would select others by index", id.Index, old.Index),
+				GPU: string(id.UUID),
+				Message: fmt.Sprintf(
+					"GPU %d had the index %d when the spec was applied: it is used as before, but the next apply of this spec would select others by index",
+					id.Index,
+					old.Index,
+				),
 				Hint: "'gpushare apply --check' shows what that would change; select GPUs by uuid or pci",
 			}
 		}

@@ -33,7 +33,11 @@ func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *obse
 	switch {
 	case !want.Enforcing() || !want.FiltersLogins():
 		if len(node.LoginFilters) > 0 && cv.State.Changing() == nil {
-			add("active", fmt.Sprintf("a login filter is active on %s, and the spec in force has none", node.LoginFilters[0].Cgroup), "it was attached at boot, or by a previous spec; remove it with 'gpushare unmanage', or apply a spec with enforce: on and isolation.logins: open")
+			add(
+				"active",
+				fmt.Sprintf("a login filter is active on %s, and the spec in force has none", node.LoginFilters[0].Cgroup),
+				"it was attached at boot, or by a previous spec; remove it with 'gpushare unmanage', or apply a spec with enforce: on and isolation.logins: open",
+			)
 		}
 	case cv.Logins.Reason != "":
 		hint := "run gpushared as root on a host with cgroup v2"
@@ -42,7 +46,10 @@ func (cv *Converger) updateLoginFilterConditions(want *state.Desired, node *obse
 		}
 		add("none", hasAccess+cv.Logins.Reason, hint)
 	case node.LoginFiltersErr != nil:
-		add("unread", "cannot read whether logins have access to managed GPUs: "+node.LoginFiltersErr.Error(), "see the journal of gpushared")
+		add(
+			"unread", "cannot read whether logins have access to managed GPUs: "+node.LoginFiltersErr.Error(),
+			"see the journal of gpushared",
+		)
 	default:
 		states, missing, err := cv.Policy.DesiredFilters(want, node, nil, cv.Table.Live())
 		if err != nil {

@@ -32,7 +32,9 @@ func (cv *Converger) updateMPSConditions(want *state.Desired, node *observe.Node
 		for _, m := range g.ControlDaemons() {
 			if m.Settings != nil && m.Healthy() && m.LogSilent && want.Enforcing() {
 				bad[fmt.Sprint(m.Device())] = api.Condition{
-					GPU: string(id), Message: planner.DeviceName(g, m.Device()) + ": the log of MPS is silent: a fault of a client would not be named", Hint: restartHint(g, m),
+					GPU:     string(id),
+					Message: planner.DeviceName(g, m.Device()) + ": the log of MPS is silent: a fault of a client would not be named",
+					Hint:    restartHint(g, m),
 				}
 			}
 		}
@@ -60,14 +62,20 @@ func mpsHint(g *observe.GPU, m *mps.State) string {
 	case m.Phase == mps.Unresponsive:
 		return restartHint(g, m)
 	case m.Fault != nil && len(m.Fault.Stragglers) > 0:
-		return fmt.Sprintf("it serves again when these have ended; those of leases are stopped ten seconds after the fault, and 'gpushare mps restart %s --force' does not wait for them", planner.MPSArguments(g, m.Device()))
+		return fmt.Sprintf(
+			"it serves again when these have ended; those of leases are stopped ten seconds after the fault, and 'gpushare mps restart %s --force' does not wait for them",
+			planner.MPSArguments(g, m.Device()),
+		)
 	}
 	return "it is corrected by itself"
 }
 
 // restartHint is for a control daemon that only a restart corrects.
 func restartHint(g *observe.GPU, m *mps.State) string {
-	return fmt.Sprintf("it is restarted when it has no clients; 'gpushare mps restart %s --force' terminates them", planner.MPSArguments(g, m.Device()))
+	return fmt.Sprintf(
+		"it is restarted when it has no clients; 'gpushare mps restart %s --force' terminates them",
+		planner.MPSArguments(g, m.Device()),
+	)
 }
 
 // reportMPSCorrected reports what was changed from outside on control daemons that run, and is as desired again.

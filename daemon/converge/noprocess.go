@@ -82,7 +82,12 @@ func (cv *Converger) updateNoProcess(node *observe.Node) {
 		if bytes == 0 || !cv.State.Desired().Manages(id.UUID) {
 			continue
 		}
-		c := api.Condition{GPU: string(id.UUID), Message: fmt.Sprintf("%s: %s of its memory are used, and in no process that the driver lists", id.Name(), api.Bytes(bytes).Short())}
+		c := api.Condition{
+			GPU: string(id.UUID),
+			Message: fmt.Sprintf(
+				"%s: %s of its memory are used, and in no process that the driver lists", id.Name(), api.Bytes(bytes).Short(),
+			),
+		}
 		switch on := leasesOn(live, id.UUID); len(on) {
 		case 0:
 			c.Message += "; no lease has the GPU: a process that does not exit, or memory that the driver has not freed. "
@@ -91,7 +96,10 @@ func (cv *Converger) updateNoProcess(node *observe.Node) {
 			} else {
 				c.Message += "New leases get what is left"
 			}
-			c.Hint = fmt.Sprintf("processes that do not exit have the state D or Z in 'ps -eo pid,stat,comm'; without one, reset it: %s", gpu.ResetCommands(fmt.Sprint(id.Index)))
+			c.Hint = fmt.Sprintf(
+				"processes that do not exit have the state D or Z in 'ps -eo pid,stat,comm'; without one, reset it: %s",
+				gpu.ResetCommands(fmt.Sprint(id.Index)),
+			)
 		case 1:
 			c.Tenant = on[0].Terms.Tenant
 			c.Message += "; " + on[0].ID + " is the only lease on it: it may be its managed memory"

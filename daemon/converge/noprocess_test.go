@@ -20,7 +20,9 @@ func TestWhatNewLeasesGetNextToMemoryInNoProcess(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			w := newFixture(t, sharedSpec)
 			w.State.SetDesired(&state.Desired{Spec: &api.Spec{}, GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: mode}}})
-			used := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.Memory = gpu.Memory{Total: 40 << 30, Used: 34 << 30} })
+			used := observetest.With(
+				observetest.Device(false), func(g *observe.GPU) { g.Memory = gpu.Memory{Total: 40 << 30, Used: 34 << 30} },
+			)
 			for seq := range uint64(2) { // What counts is in two observations.
 				w.NoProcess.observe(&observe.Node{Seq: seq + 1, GPUs: []observe.GPU{used}})
 			}

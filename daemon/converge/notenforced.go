@@ -48,20 +48,32 @@ func (cv *Converger) addIsolationConditions(want *state.Desired, node *observe.N
 	}
 	where := " on " + devicepolicy.AdapterText(cv.Port.Info())
 	if len(names) > 0 {
-		conditions["limits"] = api.Condition{Message: strings.Join(names, ", ") + " limits are not enforced" + where, Hint: "'gpushare tenant show' lists them; systemd with cgroup v2 enforces all of them"}
+		conditions["limits"] = api.Condition{
+			Message: strings.Join(names, ", ") + " limits are not enforced" + where,
+			Hint:    "'gpushare tenant show' lists them; systemd with cgroup v2 enforces all of them",
+		}
 	}
 	if len(w.Slices) > 0 && !info.Devices {
 		how := where
 		if info.NoDevices != "" {
 			how += ": " + info.NoDevices
 		}
-		conditions["devices"] = api.Condition{Message: "device rules are not enforced" + how, Hint: "only the environment restricts a tenant to its GPUs; run gpushared as root on a host with cgroup v2"}
+		conditions["devices"] = api.Condition{
+			Message: "device rules are not enforced" + how,
+			Hint:    "only the environment restricts a tenant to its GPUs; run gpushared as root on a host with cgroup v2",
+		}
 	}
 	timesliced := slices.ContainsFunc(node.GPUs, func(g observe.GPU) bool { return want.Mode(g.Identity.UUID) == api.ModeTimeslice })
 	if err := cv.ThawReady(); timesliced && !info.Freeze {
-		conditions["freeze"] = api.Condition{Message: "time shares are not enforced" + where, Hint: "no lease can be frozen: run gpushared as root on a host with cgroup v2"}
+		conditions["freeze"] = api.Condition{
+			Message: "time shares are not enforced" + where,
+			Hint:    "no lease can be frozen: run gpushared as root on a host with cgroup v2",
+		}
 	} else if timesliced && err != nil {
-		conditions["freeze"] = api.Condition{Message: "time shares are not enforced: " + err.Error(), Hint: "start gpushare-thaw: 'systemctl start gpushare-thaw'"}
+		conditions["freeze"] = api.Condition{
+			Message: "time shares are not enforced: " + err.Error(),
+			Hint:    "start gpushare-thaw: 'systemctl start gpushare-thaw'",
+		}
 	}
 }
 

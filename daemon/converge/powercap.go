@@ -34,7 +34,11 @@ func (cv *Converger) updatePowerConditions(want *state.Desired) {
 	out := map[string]api.Condition{}
 	if want.Enforcing() {
 		for id, why := range cv.Power.Unmet() {
-			out[string(id)] = api.Condition{GPU: string(id), Message: "power_cap is not in force: " + why, Hint: "it is tried again; see the journal of gpushared"}
+			out[string(id)] = api.Condition{
+				GPU:     string(id),
+				Message: "power_cap is not in force: " + why,
+				Hint:    "it is tried again; see the journal of gpushared",
+			}
 		}
 	}
 	cv.Conditions.Replace("power", out)

@@ -31,7 +31,9 @@ func (cv *Converger) updateReserved() {
 	for _, u := range unmet {
 		now[u.Grant] = true
 		conditions[u.Grant.Tenant+"/"+u.Grant.Grant] = api.Condition{
-			Tenant: u.Grant.Tenant, Message: u.Reason, Hint: "no lease is stopped for it: its places are kept free when leases end; 'gpushare lease list' lists the leases",
+			Tenant:  u.Grant.Tenant,
+			Message: u.Reason,
+			Hint:    "no lease is stopped for it: its places are kept free when leases end; 'gpushare lease list' lists the leases",
 		}
 	}
 	cv.Conditions.Replace("reserved", conditions)
@@ -43,7 +45,11 @@ func (cv *Converger) updateReserved() {
 	}
 	for key := range before {
 		if !now[key] {
-			cv.Events.Publish(api.Event{Kind: "reserved.kept", Tenant: key.Tenant, Message: key.Tenant + "/" + key.Grant + ": its reserved places are kept free again, or it is no longer reserved"})
+			cv.Events.Publish(api.Event{
+				Kind:    "reserved.kept",
+				Tenant:  key.Tenant,
+				Message: key.Tenant + "/" + key.Grant + ": its reserved places are kept free again, or it is no longer reserved",
+			})
 		}
 	}
 }

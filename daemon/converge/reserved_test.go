@@ -79,7 +79,9 @@ func TestUnmetReservedGrantIsReported(t *testing.T) {
 
 	want(withoutReserved, 1)
 	refresh("nothing is reserved", node, 0, "")
-	ticket, err := w.Table.Submit(lease.Request{Tenant: "blue", Member: []string{"blue"}, UID: 1001, User: "user", Command: []string{"command"}})
+	ticket, err := w.Table.Submit(
+		lease.Request{Tenant: "blue", Member: []string{"blue"}, UID: 1001, User: "user", Command: []string{"command"}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,11 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		return nil
 	})
 	if err != nil {
-		return &api.Error{Kind: api.KindInternal, Message: "cannot record which GPUs are cordoned: " + err.Error(), Hint: "nothing was changed; free space in " + k.StateDir}
+		return &api.Error{
+			Kind:    api.KindInternal,
+			Message: "cannot record which GPUs are cordoned: " + err.Error(),
+			Hint:    "nothing was changed; free space in " + k.StateDir,
+		}
 	}
 	c.Note.GPU, c.Note.Text = string(id), "no change"
 	now, cordoned := k.State.Stored().Cordoned[id]
@@ -83,7 +87,9 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		if cordoned && now.Reason != "" {
 			c.Note.Text += ": " + now.Reason
 		}
-		k.Events.Publish(api.Event{Kind: "gpu." + what, GPU: string(id), Message: fmt.Sprintf("%s %s %s", c.Caller.Name, what, g.Identity.Name())})
+		k.Events.Publish(
+			api.Event{Kind: "gpu." + what, GPU: string(id), Message: fmt.Sprintf("%s %s %s", c.Caller.Name, what, g.Identity.Name())},
+		)
 		k.Refresh(c.Ctx(), node)
 	}
 	if cordoned {

@@ -117,8 +117,9 @@ func (x *CDI) OffersLease(id string) bool {
 }
 
 // WriteCDI writes one CDI file for each lease that waits for its container, and one for each grant, with the devices that its
-// next lease would get, so that a container gets nothing that another lease has. When no further lease is possible, they are the devices of the grant's newest lease: a
-// container that is restarted finds them again. It writes only what changed, and removes files without a grant.
+// next lease would get, so that a container gets nothing that another lease has. When no further lease is possible, they are the
+// devices of the grant's newest lease: a container that is restarted finds them again. It writes only what changed, and removes files
+// without a grant.
 func (pol *Policy) WriteCDI(ctx context.Context) {
 	pol.CDI.Mu.Lock()
 	defer pol.CDI.Mu.Unlock()
@@ -135,14 +136,20 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 		unread := pol.NeverRead(node)
 		pol.CDI.readLibrariesLocked(pol.HostRoot, node)
 		if err := pol.CDI.vendorErr; err != nil {
-			problems["vendor"] = api.Condition{Message: err.Error() + "; containers get the driver's libraries without it", Hint: "write it again with 'nvidia-ctk cdi generate', or remove it"}
+			problems["vendor"] = api.Condition{
+				Message: err.Error() + "; containers get the driver's libraries without it",
+				Hint:    "write it again with 'nvidia-ctk cdi generate', or remove it",
+			}
 		}
 		live := pol.Table.Live()
 		for i := range live {
 			if l := &live[i]; l.AwaitsContainer() {
 				b, err := pol.describeLease(ctx, &hw, l, l.ID)
 				if err != nil {
-					problems[l.ID] = api.Condition{Tenant: l.Terms.Tenant, Message: fmt.Sprintf("cannot start the container of lease %s: %v", l.ID, err)}
+					problems[l.ID] = api.Condition{
+						Tenant:  l.Terms.Tenant,
+						Message: fmt.Sprintf("cannot start the container of lease %s: %v", l.ID, err),
+					}
 					continue
 				}
 				files[CdiPrefix+l.ID+".json"], leases[l.ID] = b, true
@@ -154,7 +161,10 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 				k := state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}
 				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j])
 				if err != nil {
-					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{Tenant: t.Name, Message: fmt.Sprintf("cannot start a container in grant %s of %s: %v", k.Grant, k.Tenant, err)}
+					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{
+						Tenant:  t.Name,
+						Message: fmt.Sprintf("cannot start a container in grant %s of %s: %v", k.Grant, k.Tenant, err),
+					}
 				}
 				if b == nil && usesAny(want, cgroup.SliceName(k), unread) {
 					b = pol.lastCDI(k) // It was correct when the GPU was read last.
@@ -167,7 +177,10 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 	}
 	pol.CDI.Grants, pol.CDI.Leases = grants, leases
 	if err := pol.SyncCDILocked(files); err != nil {
-		problems[""] = api.Condition{Message: "cannot write the CDI files of the grants: " + err.Error(), Hint: "check cdi_dir in the settings; leases are not affected"}
+		problems[""] = api.Condition{
+			Message: "cannot write the CDI files of the grants: " + err.Error(),
+			Hint:    "check cdi_dir in the settings; leases are not affected",
+		}
 	}
 	pol.Conditions.Replace("cdi", problems)
 }

@@ -60,7 +60,9 @@ func (pol *Policy) watchNodes(ctx context.Context) error {
 	}
 	directories := func() {
 		for _, name := range nodeDirectories() {
-			_, _ = addWatch(f, filepath.Join(dev, name), mask) // Most hosts lack one. A second watch of the same directory is the first one.
+			_, _ = addWatch(
+				f, filepath.Join(dev, name), mask,
+			) // Most hosts lack one. A second watch of the same directory is the first one.
 		}
 	}
 	directories()

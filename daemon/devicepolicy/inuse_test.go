@@ -56,10 +56,20 @@ func newRedNode(t *testing.T, limits cgroup.Limits, files map[string]string) *re
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	table := leasetest.TableOf(t, lease.Config{Isolation: leasetest.NoIsolation{}}, "red", "part", 1001)
 	use := &attribution.Attribution{
-		Reporter: r, State: of, Port: port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Table: table,
+		Reporter:    r,
+		State:       of,
+		Port:        port,
+		Follow:      cgroup.NewProcesses("a test"),
+		Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}),
+		Table:       table,
 	}
 	pol := &Policy{
-		Reporter: r, State: of, Port: port, Table: table, Logins: NewLoginFilter(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}), SliceUse: use.SliceUse,
+		Reporter: r,
+		State:    of,
+		Port:     port,
+		Table:    table,
+		Logins:   NewLoginFilter(cgroup.Hierarchy{}, "", t.TempDir(), cgroup.Info{}),
+		SliceUse: use.SliceUse,
 	}
 	files["cgroup.procs"] = ""
 	for name, text := range files {
@@ -111,7 +121,8 @@ func TestLimitBelowUse(t *testing.T) {
 				return
 			}
 			var refused *api.Error
-			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.reason) || !strings.Contains(refused.Message, "red-") {
+			if !errors.As(err, &refused) || refused.Kind != api.KindInUse || !strings.Contains(refused.Message, c.reason) ||
+				!strings.Contains(refused.Message, "red-") {
 				t.Errorf("refused with %v, want %q and the lease", err, c.reason)
 			}
 			if err := planner.Admit(steps, planner.Authority{Force: true}); err != nil {
@@ -132,7 +143,10 @@ func TestQuotaBelowUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for quota, refuse := range map[float64]bool{200: true, 350: false} {
-		steps := red.planSlices(&state.Desired{}, []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}})
+		steps := red.planSlices(
+			&state.Desired{},
+			[]cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{CPUQuota: &quota}, Closed: true}},
+		)
 		err := planner.Admit(steps, planner.Authority{})
 		if (err != nil) != refuse || refuse && !strings.Contains(err.Error(), "300% of a CPU") {
 			t.Errorf("a quota of %v%%: %v", quota, err)
@@ -143,7 +157,10 @@ func TestQuotaBelowUse(t *testing.T) {
 // A limit that was raised from outside and is in use is not lowered by the converge loop, which has no authority.
 func TestConvergeSetsNoLimitBelowUse(t *testing.T) {
 	red := newRedNode(t, cgroup.Limits{TasksMax: new(uint64(1000))}, map[string]string{"pids.current": "312\n"})
-	steps := red.planSlices(red.State.Desired(), []cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}})
+	steps := red.planSlices(
+		red.State.Desired(),
+		[]cgroup.Slice{{Name: cgroup.SliceName{Tenant: "red"}, Limits: cgroup.Limits{TasksMax: new(uint64(100))}, Closed: true}},
+	)
 	if len(steps) != 1 || steps[0].Disruption != step.Running {
 		t.Errorf("the steps are %+v", steps)
 	}

@@ -109,7 +109,9 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, erro
 }
 
 // ChangeFilter sets the filter of a cgroup to what change returns for the active one; nil is none.
-func (g *LoginFilter) ChangeFilter(_ context.Context, cg string, change func(now *devices.LoginFilter) *devices.LoginFilter) (wrote bool, err error) {
+func (g *LoginFilter) ChangeFilter(
+	_ context.Context, cg string, change func(now *devices.LoginFilter) *devices.LoginFilter,
+) (wrote bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var now *devices.LoginFilter
@@ -213,7 +215,9 @@ func (g *LoginFilter) LastError() error {
 }
 
 // DesiredFilters returns the filters that should be active, from one observation and the current leases.
-func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease) ([]devices.LoginFilterState, []string, error) {
+func (pol *Policy) DesiredFilters(
+	want *state.Desired, node *observe.Node, hardwareSteps []step.Step, leases []lease.Lease,
+) ([]devices.LoginFilterState, []string, error) {
 	if !want.FiltersLogins() || !pol.Logins.Supported {
 		return nil, nil, nil
 	}
@@ -255,7 +259,8 @@ func (pol *Policy) DesiredFilters(want *state.Desired, node *observe.Node, hardw
 	}
 	states, missing := isolation.LoginFilters(&hw, want.Managed(), closed, attached)
 	for _, s := range node.LoginFilters {
-		if adopted == nil && s.Cgroup != pol.Logins.Logins && !slices.ContainsFunc(states, func(w devices.LoginFilterState) bool { return w.Cgroup == s.Cgroup }) {
+		if adopted == nil && s.Cgroup != pol.Logins.Logins &&
+			!slices.ContainsFunc(states, func(w devices.LoginFilterState) bool { return w.Cgroup == s.Cgroup }) {
 			states = append(states, s) // It is not known yet whether the unit runs and is adopted.
 		}
 	}
@@ -344,7 +349,10 @@ func (pol *Policy) filtersWithoutDriver(hw *isolation.Hardware, node *observe.No
 	states := slices.Clone(node.LoginFilters)
 	for _, cg := range closed {
 		if !slices.ContainsFunc(states, func(s devices.LoginFilterState) bool { return s.Cgroup == cg }) {
-			states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: devices.LoginFilter{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()})
+			states = append(
+				states,
+				devices.LoginFilterState{Cgroup: cg, Filter: devices.LoginFilter{Closed: isolation.AllGPUs(&hw.Host)}.Canonical()},
+			)
 		}
 	}
 	return states

@@ -168,7 +168,10 @@ func reportMissing(conditions map[string]api.Condition, missing []isolation.Miss
 	for i := range missing {
 		m := &missing[i]
 		if m.Unloaded {
-			conditions[m.Name] = api.Condition{Message: "CUDA programs fail in leases: " + m.Name + ": " + m.Reason, Hint: "load it: '" + m.Command() + "'; leases that run get it too"}
+			conditions[m.Name] = api.Condition{
+				Message: "CUDA programs fail in leases: " + m.Name + ": " + m.Reason,
+				Hint:    "load it: '" + m.Command() + "'; leases that run get it too",
+			}
 			continue
 		}
 		if names = append(names, m.Name); first == nil {
@@ -216,7 +219,9 @@ func (pol *Policy) CheckNodes(ctx context.Context, l *lease.Lease, rules []cgrou
 
 // makeNodes makes nodes unless they were tried a short time ago, and returns what find finds after that: an attempt whose end is not known
 // may have succeeded. Another maker may be making them: what is missing is found again when that one has ended.
-func (pol *Policy) makeNodes(ctx context.Context, missing []isolation.MissingNode, find func() ([]isolation.MissingNode, error)) ([]isolation.MissingNode, error) {
+func (pol *Policy) makeNodes(
+	ctx context.Context, missing []isolation.MissingNode, find func() ([]isolation.MissingNode, error),
+) ([]isolation.MissingNode, error) {
 	if pol.Helper == nil {
 		return missing, nil
 	}

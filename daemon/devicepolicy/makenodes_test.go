@@ -34,7 +34,11 @@ func newNodesHost(t *testing.T) *nodesHost {
 	if err := os.Chmod(filepath.Join(h.root, "usr/bin/nvidia-modprobe"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h.Policy = &Policy{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), HostRoot: h.root, Hosts: &isolation.HostCache{Root: h.root}}
+	h.Policy = &Policy{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now),
+		HostRoot: h.root,
+		Hosts:    &isolation.HostCache{Root: h.root},
+	}
 	return h
 }
 
@@ -160,7 +164,8 @@ func TestNoProgramCreatesNodesOfAnAdministrator(t *testing.T) {
 	h.write("proc/driver/nvidia/params", "ModifyDeviceFiles: 0\nDeviceFileMode: 432\n")
 	h.Helper = func(_ context.Context, argv []string) error { t.Errorf("%q is run", argv); return nil }
 	err := h.start(t.Context())
-	if refused := (*api.Error)(nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "proc/driver/nvidia/params") || !strings.Contains(refused.Hint, "mknod -m 660 ") {
+	if refused := (*api.Error)(nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "proc/driver/nvidia/params") ||
+		!strings.Contains(refused.Hint, "mknod -m 660 ") {
 		t.Errorf("the lease is refused with %+v", err)
 	}
 }

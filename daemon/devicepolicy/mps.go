@@ -31,7 +31,11 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 		if st != nil && st.Reason != "" {
 			why = st.Reason
 		}
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot connect to MPS on %s: %s", d, why), Hint: "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot connect to MPS on %s: %s", d, why),
+			Hint:    "'gpushare mps list' shows it; an administrator can try 'gpushare gpu retry'",
+		}
 	}
 	if err := pol.MPS.Admit(d, l.UID); err != nil {
 		return nil, err

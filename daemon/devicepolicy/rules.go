@@ -61,7 +61,8 @@ func (pol *Policy) NeverRead(node *observe.Node) map[gpu.UUID]bool {
 // usesAny reports whether a grant of a slice may use one of the GPUs; of the slice of a tenant, any of its grants.
 func usesAny(want *state.Desired, name cgroup.SliceName, gpus map[gpu.UUID]bool) bool {
 	for k, ids := range want.Grants {
-		if k.Tenant == name.Tenant && (name.Grant == "" || k.Grant == name.Grant) && slices.ContainsFunc(ids, func(id gpu.UUID) bool { return gpus[id] }) {
+		if k.Tenant == name.Tenant && (name.Grant == "" || k.Grant == name.Grant) &&
+			slices.ContainsFunc(ids, func(id gpu.UUID) bool { return gpus[id] }) {
 			return true
 		}
 	}
@@ -105,7 +106,10 @@ func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolat
 		}
 		for j := range t.Grants {
 			g := &t.Grants[j]
-			it.Grants = append(it.Grants, isolation.Grant{Name: g.Name, Targets: pol.targets(g, want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], hw)})
+			it.Grants = append(
+				it.Grants,
+				isolation.Grant{Name: g.Name, Targets: pol.targets(g, want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], hw)},
+			)
 		}
 		out = append(out, it)
 	}
@@ -211,7 +215,11 @@ func (pol *Policy) rulesOn(hw *isolation.Hardware, l *lease.Lease) ([]cgroup.Dev
 // Environment returns the environment variables for a lease's processes, and those to unset.
 func (pol *Policy) Environment(ctx context.Context, l *lease.Lease) (map[string]string, []string, error) {
 	in := isolation.Lease{
-		ID: l.ID, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, Devices: l.Place.Devices, Timesliced: l.Terms.Kind() == api.ModeTimeslice,
+		ID:         l.ID,
+		Tenant:     l.Terms.Tenant,
+		Grant:      l.Terms.Spec.Name,
+		Devices:    l.Place.Devices,
+		Timesliced: l.Terms.Kind() == api.ModeTimeslice,
 	}
 	if l.Terms.Kind() == api.ModeMPS && len(l.Place.GPUs) == 1 {
 		var err error

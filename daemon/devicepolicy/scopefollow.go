@@ -31,7 +31,9 @@ func (pol *Policy) ScopeRules(node *observe.Node, l *lease.Lease, had []cgroup.D
 	}
 	if _, ok := pol.State.Desired().Tenant(l.Terms.Tenant); !ok {
 		// The classes of a removed tenant are not in the spec any more, and its leases may go on.
-		rules = append(rules, slices.DeleteFunc(slices.Clone(had), func(r cgroup.DeviceRule) bool { return isolation.OfDriver(&hw.Host, r) })...)
+		rules = append(
+			rules,
+			slices.DeleteFunc(slices.Clone(had), func(r cgroup.DeviceRule) bool { return isolation.OfDriver(&hw.Host, r) })...)
 		rules = cgroup.SortRules(rules)
 	}
 	return rules, nil

@@ -60,7 +60,12 @@ func TestRulesOfARunningLeaseFollowTheHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			write("proc/devices", "Character devices:\n195 nvidia\n"+tt.devices+"\nBlock devices:\n")
-			pol := &Policy{State: state.NewState(st, false), HostRoot: root, Hosts: &isolation.HostCache{Root: root}, Observer: &observe.Observer{HostRoot: root}}
+			pol := &Policy{
+				State:    state.NewState(st, false),
+				HostRoot: root,
+				Hosts:    &isolation.HostCache{Root: root},
+				Observer: &observe.Observer{HostRoot: root},
+			}
 			pol.State.SetDesired(tt.spec)
 			node := tt.node
 			if node.GPUs == nil {

@@ -96,7 +96,10 @@ func (en *Enforcer) terminateLargest(ctx context.Context, s *sampler, l *lease.L
 		return nil, err
 	}
 	attempt := &stopAttempt{lease: l.ID, processes: largest, escalation: &stop.Escalation{Target: largest, Notify: func(context.Context) {
-		en.Table.Notice(l.ID, lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("pid %d (%s) gets SIGTERM: it uses the most GPU memory", pid, procfs.Name(pid))})
+		en.Table.Notice(l.ID, lease.Notice{
+			Kind: "memory.victim",
+			Text: fmt.Sprintf("pid %d (%s) gets SIGTERM: it uses the most GPU memory", pid, procfs.Name(pid)),
+		})
 	}}}
 	if err := attempt.escalation.Terminate(ctx); err != nil {
 		largest.Close()

@@ -57,8 +57,17 @@ func (s *sampler) sampleBusy(ctx context.Context, leases []lease.Lease) {
 			continue
 		}
 		s.en.record(&usage.Interval{
-			Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPU: s.id},
-			From:    from, To: at, Busy: &usage.Busy{Time: time.Duration(part * float64(length)), Variance: quota.BusyVariance(part, length)},
+			Subject: usage.Subject{
+				Lease:      l.ID,
+				Generation: l.Generation,
+				Tenant:     l.Terms.Tenant,
+				Grant:      l.Terms.Spec.Name,
+				User:       l.User,
+				GPU:        s.id,
+			},
+			From: from,
+			To:   at,
+			Busy: &usage.Busy{Time: time.Duration(part * float64(length)), Variance: quota.BusyVariance(part, length)},
 		})
 	}
 }

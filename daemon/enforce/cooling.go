@@ -88,7 +88,11 @@ func (en *Enforcer) cool(ctx context.Context) bool {
 	}
 	conditions := map[string]api.Condition{}
 	for _, g := range hot {
-		conditions[string(g.id)] = api.Condition{GPU: string(g.id), Message: g.String() + ": " + en.consequence(g, cannot), Hint: "check its fans and the air around it"}
+		conditions[string(g.id)] = api.Condition{
+			GPU:     string(g.id),
+			Message: g.String() + ": " + en.consequence(g, cannot),
+			Hint:    "check its fans and the air around it",
+		}
 	}
 	en.Conditions.Replace(conditionTemperature, conditions)
 	en.publishRules(hot, cannot)
@@ -230,7 +234,9 @@ func (en *Enforcer) consequence(g *hotGPU, cannot error) string {
 		parts = append(parts, fmt.Sprintf("%s is not paused: %s", l.Lease, l.Never))
 	}
 	if len(paused) > 0 {
-		parts = slices.Insert(parts, 0, fmt.Sprintf("paused until it has %d °C: %s", g.Limit-health.ClearsBelow, strings.Join(paused, ", ")))
+		parts = slices.Insert(
+			parts, 0, fmt.Sprintf("paused until it has %d °C: %s", g.Limit-health.ClearsBelow, strings.Join(paused, ", ")),
+		)
 	}
 	return strings.Join(parts, "; ")
 }

@@ -151,7 +151,8 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 				if want := "GPU GPU-1 has 85 °C, and is hot from 85 °C (temperature.do: pause-low): paused until it has 80 °C: " + w.lease; w.condition() != want {
 					t.Errorf("the condition says %q", w.condition())
 				}
-				if r := w.TemperatureRule(w.lease); r == nil || !r.Enforced || r.Desired != "paused until its GPU has 80 °C: GPU GPU-1 has 85 °C, and is hot from 85 °C (temperature.do: pause-low)" {
+				if r := w.TemperatureRule(w.lease); r == nil || !r.Enforced ||
+					r.Desired != "paused until its GPU has 80 °C: GPU GPU-1 has 85 °C, and is hot from 85 °C (temperature.do: pause-low)" {
 					t.Errorf("its rule is %+v", r)
 				}
 				if r := w.TemperatureRule(w.blue); r != nil {
@@ -217,7 +218,10 @@ func TestLeasesOfAHotGPUThatAreNotPaused(t *testing.T) {
 				}
 				w.read(new(40))
 				if paused, continued := w.informed(); w.condition() != "" || paused+continued != 0 {
-					t.Errorf("afterwards the condition says %q, and its user was informed of %d pauses and of %d ends", w.condition(), paused, continued)
+					t.Errorf(
+						"afterwards the condition says %q, and its user was informed of %d pauses and of %d ends", w.condition(),
+						paused, continued,
+					)
 				}
 				w.end()
 			})

@@ -295,22 +295,53 @@ func newFixture(t *testing.T, overuse string) *fixture {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	w := &fixture{journal: j, driver: &fakeDriver{}, ended: make(chan struct{})}
 	w.driver.sample = func() ([]gpu.Process, error) { return nil, nil }
-	w.port = &fakePort{journal: j, leaseOf: map[int]string{}, frozen: map[string]map[cgroup.FreezeReason]time.Time{}, stopping: map[string]bool{}, froze: map[string]int{}, killed: func(context.Context, string) {}}
+	w.port = &fakePort{
+		journal:  j,
+		leaseOf:  map[int]string{},
+		frozen:   map[string]map[cgroup.FreezeReason]time.Time{},
+		stopping: map[string]bool{},
+		froze:    map[string]int{},
+		killed:   func(context.Context, string) {},
+	}
 	wake := loop.NewWake()
-	table := leasetest.TableOf(t, lease.Config{Isolation: fakeIsolation{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid())
+	table := leasetest.TableOf(
+		t, lease.Config{Isolation: fakeIsolation{}, Changed: func(lease.Lease) { wake.Set() }}, "red", "part", os.Getuid(),
+	)
 	w.lease = table.Live()[0].ID
 	table.Update(viewOf(overuse, new(api.Bytes(limit))))
 	st := state.NewState(nil, false)
 	observer := &observe.Observer{Driver: w.driver, Slices: w.port, HostRoot: t.TempDir(), Now: time.Now}
 	observer.Observe(t.Context())
 	attr := &attribution.Attribution{
-		Reporter: rep, State: st, Port: w.port, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Observer: observer, Table: table,
+		Reporter:    rep,
+		State:       st,
+		Port:        w.port,
+		Follow:      cgroup.NewProcesses("a test"),
+		Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}),
+		Observer:    observer,
+		Table:       table,
 	}
 	w.Enforcer = &Enforcer{
-		Reporter: rep, State: st, Driver: w.driver, Observer: observer, Freezer: fakeFreezer{w.port}, Table: table, Samples: observe.NewSamples(),
-		SampleInterval: func() time.Duration { return time.Second }, Attribution: attr,
-		Stopper: &stop.Stopper{Reporter: rep, Driver: w.driver, Table: table, Attribution: attr, Freezer: fakeFreezer{w.port}, LeaseChanges: &stop.LeaseChanges{}},
-		Wake:    wake, Shares: Shares{GPUs: map[gpu.UUID]*Slicer{}}, Tenants: FrozenTenants{RunDir: store.RunDir(t.TempDir()), Wake: loop.NewWake()},
+		Reporter:       rep,
+		State:          st,
+		Driver:         w.driver,
+		Observer:       observer,
+		Freezer:        fakeFreezer{w.port},
+		Table:          table,
+		Samples:        observe.NewSamples(),
+		SampleInterval: func() time.Duration { return time.Second },
+		Attribution:    attr,
+		Stopper: &stop.Stopper{
+			Reporter:     rep,
+			Driver:       w.driver,
+			Table:        table,
+			Attribution:  attr,
+			Freezer:      fakeFreezer{w.port},
+			LeaseChanges: &stop.LeaseChanges{},
+		},
+		Wake:    wake,
+		Shares:  Shares{GPUs: map[gpu.UUID]*Slicer{}},
+		Tenants: FrozenTenants{RunDir: store.RunDir(t.TempDir()), Wake: loop.NewWake()},
 	}
 	w.Leases = fakeLeases{w}
 	w.enforce("on", api.ModeExclusive) // No GPU time is scheduled in tests of GPU memory.
@@ -327,7 +358,9 @@ func viewOf(overuse string, memory *api.Bytes) lease.View {
 		}
 	}
 	return lease.View{
-		Generation: 2, GPUs: []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}}, Grants: []lease.Grant{grant("red"), grant("blue")},
+		Generation: 2,
+		GPUs:       []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}},
+		Grants:     []lease.Grant{grant("red"), grant("blue")},
 	}
 }
 

@@ -68,7 +68,12 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 		if k < 0 {
 			k = len(list)
 			list = append(list, quota.MemoryAccount{
-				ID: id, Limit: limit, Policy: overuse(l), Grace: graceOf(l), HighPriority: l.Terms.Priority == "high", DryRun: !en.State.Desired().Enforcing(),
+				ID:           id,
+				Limit:        limit,
+				Policy:       overuse(l),
+				Grace:        graceOf(l),
+				HighPriority: l.Terms.Priority == "high",
+				DryRun:       !en.State.Desired().Enforcing(),
 			})
 		}
 		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil, InPlace: l.InPlace()}

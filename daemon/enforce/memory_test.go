@@ -146,7 +146,10 @@ func TestAboveTheLimit(t *testing.T) {
 					t.Errorf("its user gets %q, want %d lines", notices, c.notices)
 				}
 				if c.memory > 0 && sample.Memory != c.memory || sample.Stage != c.stage || sample.LastKnown.IsZero() == c.last {
-					t.Errorf("it is reported with %d bytes, %q, of %v; want %d, %q", sample.Memory, sample.Stage, sample.LastKnown, c.memory, c.stage)
+					t.Errorf(
+						"it is reported with %d bytes, %q, of %v; want %d, %q", sample.Memory, sample.Stage, sample.LastKnown, c.memory,
+						c.stage,
+					)
 				}
 			})
 		})

@@ -87,7 +87,8 @@ func sameLeases(a, b []lease.Lease) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State || !reflect.DeepEqual(a[i].Terms, b[i].Terms) {
+		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State ||
+			!reflect.DeepEqual(a[i].Terms, b[i].Terms) {
 			return false
 		}
 	}
@@ -221,7 +222,10 @@ func (s *sampler) crossCheck(sample *observe.GPUSample) {
 	large := *sample.Unattributed >= quota.UnattributedLarge
 	if large && !s.reported {
 		text := fmt.Sprintf("GPU %s has %s of GPU memory in no process", s.id, api.Bytes(*sample.Unattributed).Short())
-		s.en.Log.Warn("GPU memory in no process: managed memory, a process of another pid namespace, or memory that was not freed", "gpu", s.id, "bytes", *sample.Unattributed)
+		s.en.Log.Warn(
+			"GPU memory in no process: managed memory, a process of another pid namespace, or memory that was not freed", "gpu", s.id,
+			"bytes", *sample.Unattributed,
+		)
 		s.en.Events.Publish(api.Event{Kind: "memory.unattributed", GPU: string(s.id), Message: text})
 	}
 	s.reported = large
@@ -284,8 +288,17 @@ func (s *sampler) recordMemory(l *lease.Lease, before map[string]*leaseUse, from
 		return
 	}
 	s.en.record(&usage.Interval{
-		Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPU: s.id},
-		From:    from, To: s.recordedAt, Memory: &usage.Memory{Mean: *a.memory/2 + *b.memory/2, Peak: max(*a.memory, *b.memory)},
+		Subject: usage.Subject{
+			Lease:      l.ID,
+			Generation: l.Generation,
+			Tenant:     l.Terms.Tenant,
+			Grant:      l.Terms.Spec.Name,
+			User:       l.User,
+			GPU:        s.id,
+		},
+		From:   from,
+		To:     s.recordedAt,
+		Memory: &usage.Memory{Mean: *a.memory/2 + *b.memory/2, Peak: max(*a.memory, *b.memory)},
 	})
 }
 
@@ -310,8 +323,14 @@ func (s *sampler) account(waited time.Duration) {
 		s.en.Conditions.Clear(conditionDriverTime, string(s.id))
 		return
 	}
-	s.en.Conditions.Set(conditionDriverTime, string(s.id), "readings of GPU "+string(s.id)+" take "+load.Round(100*time.Microsecond).String()+" of the driver's time each second, more than 2ms",
-		"their processes are listed less often; a newer driver lists processes faster")
+	s.en.Conditions.Set(
+		conditionDriverTime,
+		string(s.id),
+		"readings of GPU "+string(s.id)+" take "+load.Round(
+			100*time.Microsecond,
+		).String()+" of the driver's time each second, more than 2ms",
+		"their processes are listed less often; a newer driver lists processes faster",
+	)
 }
 
 // usesOf adds up what each lease uses.

@@ -156,8 +156,17 @@ func (sl *Slicer) record(d *Enforcer, id gpu.UUID, at time.Time, list []quota.Us
 		occupancy := min(max(u.Occupancy-before[u.Lease], 0), length)
 		x.recorded[u.Lease] = before[u.Lease] + occupancy
 		interval := usage.Interval{
-			Subject: usage.Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name, User: l.User, GPU: id},
-			From:    x.listTime, To: at, Occupancy: &occupancy,
+			Subject: usage.Subject{
+				Lease:      l.ID,
+				Generation: l.Generation,
+				Tenant:     l.Terms.Tenant,
+				Grant:      l.Terms.Spec.Name,
+				User:       l.User,
+				GPU:        id,
+			},
+			From:      x.listTime,
+			To:        at,
+			Occupancy: &occupancy,
 		}
 		if known {
 			part := min(busy[u.Lease], 1)

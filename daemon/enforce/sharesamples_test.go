@@ -38,7 +38,8 @@ func TestTheAccountOfTimeAddsUp(t *testing.T) {
 		sum, last := map[string]time.Duration{}, map[string]time.Time{}
 		var first, end time.Time
 		for _, i := range r.list {
-			if *i.Occupancy < 0 || *i.Occupancy > i.Length() || i.GPU != testGPU || i.Grant != "part" || i.Tenant == "" || i.Generation == 0 {
+			if *i.Occupancy < 0 || *i.Occupancy > i.Length() || i.GPU != testGPU || i.Grant != "part" || i.Tenant == "" ||
+				i.Generation == 0 {
 				t.Errorf("an interval of %v: %v of %s/%s on %s", i.Length(), *i.Occupancy, i.Tenant, i.Grant, i.GPU)
 			}
 			if at, ok := last[i.Lease]; ok && !at.Equal(i.From) {
@@ -96,7 +97,13 @@ func TestTimeIsSharedAgainWithTheThawWatchdog(t *testing.T) {
 		if s := w.TimeSlices(testGPU); s.Enforced || !strings.Contains(s.Reason, "gpushare-thaw does not run") {
 			t.Errorf("the status says %+v", s)
 		}
-		l := api.Lease{ID: w.lease, Kind: api.ModeTimeslice, GPUs: []string{string(testGPU)}, Share: &api.LeaseShare{}, Isolation: api.IsolationStatus{Freeze: true}}
+		l := api.Lease{
+			ID:        w.lease,
+			Kind:      api.ModeTimeslice,
+			GPUs:      []string{string(testGPU)},
+			Share:     &api.LeaseShare{},
+			Isolation: api.IsolationStatus{Freeze: true},
+		}
 		if w.Fill(&l, true); l.Share.Enforced || l.Share.Occupancy != nil {
 			t.Errorf("the lease says %+v", l.Share)
 		}

@@ -59,10 +59,22 @@ func TestHungGPUDelaysNoOther(t *testing.T) {
 			grace := api.Duration(2 * time.Second)
 			w.Table.Update(lease.View{
 				Generation: 3,
-				GPUs:       []lease.GPUView{{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}, {UUID: secondGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30}},
+				GPUs: []lease.GPUView{
+					{UUID: testGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30},
+					{UUID: secondGPU, Mode: api.ModeTimeslice, Capacity: 1 << 30},
+				},
 				Grants: []lease.Grant{
-					{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}}, GPUs: []gpu.UUID{testGPU}},
-					{Tenant: "blue", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}}, GPUs: []gpu.UUID{secondGPU}, Overuse: &api.OveruseSpec{GPUMemory: "freeze", Grace: &grace}},
+					{
+						Tenant: "red",
+						Spec:   api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}},
+						GPUs:   []gpu.UUID{testGPU},
+					},
+					{
+						Tenant:  "blue",
+						Spec:    api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 50, GPUMemory: &memory}},
+						GPUs:    []gpu.UUID{secondGPU},
+						Overuse: &api.OveruseSpec{GPUMemory: "freeze", Grace: &grace},
+					},
 				},
 			})
 			blue := w.startLease(t, "blue")

@@ -83,7 +83,11 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 	} else {
 		delete(t.byName, tenant)
 	}
-	return false, &api.Error{Kind: api.KindInternal, Message: "cannot record which tenants are frozen: " + err.Error(), Hint: "free space in " + string(t.RunDir)}
+	return false, &api.Error{
+		Kind:    api.KindInternal,
+		Message: "cannot record which tenants are frozen: " + err.Error(),
+		Hint:    "free space in " + string(t.RunDir),
+	}
 }
 
 // get returns who froze a tenant; nil if it is not frozen.
@@ -112,8 +116,9 @@ func (en *Enforcer) MayStart(tenant string) error {
 		return nil
 	}
 	return &api.Error{
-		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease: %s froze tenant %s at %s", f.By, tenant, f.Since.Format(time.DateTime)),
-		Hint: "an administrator thaws it with 'gpushare tenant thaw " + tenant + "'",
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot start a lease: %s froze tenant %s at %s", f.By, tenant, f.Since.Format(time.DateTime)),
+		Hint:    "an administrator thaws it with 'gpushare tenant thaw " + tenant + "'",
 	}
 }
 
@@ -124,7 +129,11 @@ func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
 		return err
 	}
 	if err := en.canFreeze(); err != nil {
-		return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot freeze tenant %s: %s", name, err), Hint: "'gpushare doctor' says what is missing"}
+		return &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("cannot freeze tenant %s: %s", name, err),
+			Hint:    "'gpushare doctor' says what is missing",
+		}
 	}
 	changed, err := en.Tenants.set(name, &api.TenantFreeze{By: c.Caller.Name, Since: en.Now()})
 	if err != nil {
@@ -156,7 +165,13 @@ func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, even
 	if !changed {
 		c.Note.Text = "no change"
 	}
-	out := api.TenantFreezeResult{SchemaVersion: 1, Tenant: name, Frozen: en.Tenants.get(name), Changed: changed, Leases: []api.LeaseFreeze{}}
+	out := api.TenantFreezeResult{
+		SchemaVersion: 1,
+		Tenant:        name,
+		Frozen:        en.Tenants.get(name),
+		Changed:       changed,
+		Leases:        []api.LeaseFreeze{},
+	}
 	for _, l := range en.applyTenantFreezes(c.Ctx()) {
 		if l.tenant == name {
 			out.Leases = append(out.Leases, l.LeaseFreeze)
@@ -167,10 +182,15 @@ func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, even
 }
 
 func (en *Enforcer) knownTenant(name string) error {
-	if spec := en.State.Desired().Spec; spec != nil && slices.ContainsFunc(spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name }) {
+	if spec := en.State.Desired().Spec; spec != nil &&
+		slices.ContainsFunc(spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name }) {
 		return nil
 	}
-	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no tenant %q", name), Hint: "'gpushare tenant list' shows them"}
+	return &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no tenant %q", name),
+		Hint:    "'gpushare tenant list' shows them",
+	}
 }
 
 // canFreeze returns why nothing can be frozen.

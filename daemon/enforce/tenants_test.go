@@ -55,7 +55,8 @@ func TestAFrozenTenantGetsNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, blue := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.withTenants("on", api.ModeTimeslice) })
 		got, err := call(t, w.PostTenantFreeze, "red")
-		if err != nil || !got.Changed || got.Frozen == nil || len(got.Leases) != 1 || got.Leases[0] != (api.LeaseFreeze{Lease: w.lease, Frozen: true}) {
+		if err != nil || !got.Changed || got.Frozen == nil || len(got.Leases) != 1 ||
+			got.Leases[0] != (api.LeaseFreeze{Lease: w.lease, Frozen: true}) {
 			t.Fatalf("it answered %+v, %v", got, err)
 		}
 		w.runUntil(12 * time.Second)
@@ -121,7 +122,8 @@ func TestTenantsRemainFrozen(t *testing.T) {
 			t.Errorf("it is frozen for %v: it was not frozen again", got)
 		}
 		got, err := call(t, w.PostTenantThaw, "red")
-		if err != nil || got.Frozen != nil || len(got.Leases) != 1 || !got.Leases[0].Frozen || got.Leases[0].Reason != "it is frozen for GPU memory" {
+		if err != nil || got.Frozen != nil || len(got.Leases) != 1 || !got.Leases[0].Frozen ||
+			got.Leases[0].Reason != "it is frozen for GPU memory" {
 			t.Errorf("the thaw answered %+v, %v", got, err)
 		}
 		if err := again.Load(); err != nil || again.get("red") != nil {

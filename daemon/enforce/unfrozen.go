@@ -64,7 +64,10 @@ func (d *Enforcer) stopUnfrozen(id string) {
 	if !ok || l.State != lease.Running {
 		return
 	}
-	reason := fmt.Sprintf("it ran in %d slices of others within %s: it could not be frozen (isolation.unfrozen: stop)", quota.UnfrozenSlices, api.Duration(quota.UnfrozenWithin))
+	reason := fmt.Sprintf(
+		"it ran in %d slices of others within %s: it could not be frozen (isolation.unfrozen: stop)", quota.UnfrozenSlices,
+		api.Duration(quota.UnfrozenWithin),
+	)
 	d.Audit("gpushared", "unfrozen", "stops lease "+id+": "+reason)
 	d.Leases.StopInBackground(d.tasks.Context(), &l, reason) // The loop of the GPU may end before the lease.
 }

@@ -56,7 +56,10 @@ func TestALeaseThatCannotBeFrozenIsStopped(t *testing.T) {
 					return
 				}
 				// The first one is stopped; the other then has no competitor, so that nothing freezes it.
-				if len(stops) != 1 || left != 1 || !strings.HasSuffix(stops[0], "it ran in 3 slices of others within 3m: it could not be frozen (isolation.unfrozen: stop)") {
+				if len(stops) != 1 || left != 1 ||
+					!strings.HasSuffix(
+						stops[0], "it ran in 3 slices of others within 3m: it could not be frozen (isolation.unfrozen: stop)",
+					) {
 					t.Errorf("%d leases are left, %q", left, stops)
 				}
 				if at["notice"] == 0 || at["SIGTERM"] < at["notice"] || at["SIGKILL"] < at["SIGTERM"]+stop.StopGrace {

@@ -65,7 +65,12 @@ func (d *Enforcer) reportUngated(id gpu.UUID, begun map[string]error, ended []st
 		if !ok {
 			continue
 		}
-		c := api.Condition{GPU: string(id), Tenant: l.Terms.Tenant, Message: "lease " + l.ID + " runs in the slices of others: it cannot be frozen: " + err.Error(), Hint: "'gpushare lease stop " + l.ID + "' ends it"}
+		c := api.Condition{
+			GPU:     string(id),
+			Tenant:  l.Terms.Tenant,
+			Message: "lease " + l.ID + " runs in the slices of others: it cannot be frozen: " + err.Error(),
+			Hint:    "'gpushare lease stop " + l.ID + "' ends it",
+		}
 		d.Conditions.Put(conditionUngated, l.ID, c)
 		d.Events.Publish(l.Event("lease.not-frozen", c.Message))
 	}

@@ -153,7 +153,9 @@ func (e *Escapes) checkBypass(ctx context.Context, want *state.Desired, s *serve
 	found, stops := e.Bypass.end(s.device, contexts, not, err, want.Bypass(id), e.Now())
 	for i := range found {
 		c := &found[i]
-		e.Events.Publish(api.Event{Kind: "mps.bypass", GPU: string(id), Tenant: c.tenant, Lease: c.lease, Message: c.text(name, want.Bypass(id))})
+		e.Events.Publish(
+			api.Event{Kind: "mps.bypass", GPU: string(id), Tenant: c.tenant, Lease: c.lease, Message: c.text(name, want.Bypass(id))},
+		)
 	}
 	for _, processes := range stops {
 		tasks.Go(func() { e.stopBypass(ctx, s, name, processes) })
@@ -218,7 +220,9 @@ func (e *Escapes) stopBypass(ctx context.Context, s *served, name string, contex
 	err := e.Bypass.Stopper.Members(ctx, &l, processes, func(context.Context) {
 		for i := range contexts {
 			text := fmt.Sprintf("%s is stopped: it uses %s and is no client of its MPS (mps.bypass: stop)", contexts[i].subject(), name)
-			e.Events.Publish(api.Event{Kind: "mps.bypass.stopped", GPU: string(s.device.GPU), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text})
+			e.Events.Publish(
+				api.Event{Kind: "mps.bypass.stopped", GPU: string(s.device.GPU), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text},
+			)
 			e.Audit("gpushared", "bypass", text)
 			e.Table.Notice(l.ID, lease.Notice{Text: text})
 		}

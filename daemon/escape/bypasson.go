@@ -89,7 +89,9 @@ func (on *bypassOn) verified(now time.Time) bool {
 
 // end records a check: the processes of leases, and which of them are no clients. It returns those that are found to bypass MPS, and
 // those to stop, for each lease.
-func (b *Bypass) end(d mps.Device, contexts []leasedContext, not []int, err error, bypass string, now time.Time) (found []leasedContext, stops map[string][]leasedContext) {
+func (b *Bypass) end(
+	d mps.Device, contexts []leasedContext, not []int, err error, bypass string, now time.Time,
+) (found []leasedContext, stops map[string][]leasedContext) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := b.on[d]

@@ -97,7 +97,10 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 		return err
 	}
 	text := fmt.Sprintf("pid %d (%s) used %s outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.where)
-	e.Log.Warn("a process used a GPU outside of all leases", "message_id", report.MessageUsedOutside, "pid", s.process.PID, "command", s.name, "gpu", s.gpu)
+	e.Log.Warn(
+		"a process used a GPU outside of all leases", "message_id", report.MessageUsedOutside, "pid", s.process.PID, "command", s.name,
+		"gpu", s.gpu,
+	)
 	e.Events.Publish(api.Event{Kind: "gpu.unattributed.stopped", GPU: string(s.gpu), Message: text})
 	e.Audit("gpushared", "unattributed", text)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

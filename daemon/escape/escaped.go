@@ -343,7 +343,10 @@ func (e *Escapes) exempt(escaped escapedProcess) bool {
 // reportEscape reports one escaped process in the log, in an event and in a notice of the lease.
 func (e *Escapes) reportEscape(escaped escapedProcess, decision string) {
 	text := fmt.Sprintf("pid %d (%s) left the lease for %s: %s; %s", escaped.pid, escaped.name, escaped.path, escaped.why, decision)
-	e.Log.Warn("a process left its lease", "message_id", report.MessageLeaseLeft, "lease", escaped.lease, "pid", escaped.pid, "command", escaped.name, "cgroup", escaped.path, "why", escaped.why, "decision", decision)
+	e.Log.Warn(
+		"a process left its lease", "message_id", report.MessageLeaseLeft, "lease", escaped.lease, "pid", escaped.pid, "command",
+		escaped.name, "cgroup", escaped.path, "why", escaped.why, "decision", decision,
+	)
 	if _, live := e.Table.Get(escaped.lease); live {
 		e.Table.Notice(escaped.lease, lease.Notice{Kind: "lease.escaped", Text: text})
 		return

@@ -162,7 +162,11 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 	}
 	processes, err := e.processesAt(ctx, g, l)
 	if err != nil {
-		return false, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start a lease on %s: cannot read its processes: %v", g.Identity.Name(), err), Hint: "see gpushare doctor"}
+		return false, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot start a lease on %s: cannot read its processes: %v", g.Identity.Name(), err),
+			Hint:    "see gpushare doctor",
+		}
 	}
 	for i := range processes {
 		p := &processes[i]

@@ -16,7 +16,12 @@ import (
 
 func TestOccupants(t *testing.T) {
 	second := gpu.Placement{Start: 4, Size: 4}
-	g := &observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0"}, Instances: []gpu.Instance{{ID: 1, Placement: gpu.Placement{Size: 4}}, {ID: 2, Placement: second}}}}
+	g := &observe.GPU{
+		Snapshot: gpu.Snapshot{
+			Identity:  gpu.Identity{UUID: "GPU-0"},
+			Instances: []gpu.Instance{{ID: 1, Placement: gpu.Placement{Size: 4}}, {ID: 2, Placement: second}},
+		},
+	}
 	in := func(gi uint32) *uint32 { return &gi }
 	for _, tt := range []struct {
 		name, mode string
@@ -38,8 +43,10 @@ func TestOccupants(t *testing.T) {
 
 	changes := 0
 	e := &Escapes{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), nil), State: state.NewState(nil, false), WorkerPID: func() int { return 99 },
-		Changed: func() { changes++ },
+		Reporter:  report.NewReporter(slog.New(slog.DiscardHandler), nil),
+		State:     state.NewState(nil, false),
+		WorkerPID: func() int { return 99 },
+		Changed:   func() { changes++ },
 	}
 	self, err := procfs.Read(os.Getpid())
 	if err != nil {

@@ -83,7 +83,9 @@ func (e *Escapes) followRecorded() {
 
 // outside returns those of a lease's recorded processes that run outside of all leases. One in a cgroup of gpushare is in another
 // lease, or about to enter one.
-func outside(id string, members map[int]uint64, inside []int, stat func(int) (procfs.Stat, error), where func(int) (location, bool)) (found []escapedProcess) {
+func outside(
+	id string, members map[int]uint64, inside []int, stat func(int) (procfs.Stat, error), where func(int) (location, bool),
+) (found []escapedProcess) {
 	for _, pid := range added(inside, slices.Sorted(maps.Keys(members))) {
 		st, err := stat(pid)
 		if err != nil || st.Dead() || st.Start != members[pid] {
@@ -153,8 +155,12 @@ func (e *Escapes) updateConditions(enforcing bool) {
 	if !enforcing || e.NoDescent == nil {
 		e.Conditions.Clear("escape", "descent")
 	} else {
-		e.Conditions.Set("escape", "descent", "a process that leaves its lease "+mayBeMissed+e.NoDescent.Error(),
-			"close the GPUs to logins (node.isolation.logins: closed): then it is killed when it uses one; 'ls /sys/kernel/btf/vmlinux' shows whether the kernel describes its types")
+		e.Conditions.Set(
+			"escape",
+			"descent",
+			"a process that leaves its lease "+mayBeMissed+e.NoDescent.Error(),
+			"close the GPUs to logins (node.isolation.logins: closed): then it is killed when it uses one; 'ls /sys/kernel/btf/vmlinux' shows whether the kernel describes its types",
+		)
 	}
 	if !enforcing || e.NotKept == nil {
 		e.Conditions.Clear("escape", "kept")
@@ -177,7 +183,9 @@ func (e *Escapes) updateConditions(enforcing bool) {
 			continue
 		}
 		slices.Sort(ids)
-		e.Conditions.Set("escape", c.key, fmt.Sprintf("a process that leaves one of these leases %s%s: %s", mayBeMissed, c.why, listed(ids)), c.hint)
+		e.Conditions.Set(
+			"escape", c.key, fmt.Sprintf("a process that leaves one of these leases %s%s: %s", mayBeMissed, c.why, listed(ids)), c.hint,
+		)
 	}
 }
 
@@ -205,6 +213,12 @@ func (e *Escapes) updateFormer() {
 		e.FormerMounts = nil // No version mounts them any more.
 		return
 	}
-	e.Conditions.Set("hierarchy", "", "every process of the host has the cgroup hierarchies of an earlier version, next to which Slurm does not start: "+strings.Join(mounts, ", "),
-		"'umount "+strings.Join(mounts, " ")+"'")
+	e.Conditions.Set(
+		"hierarchy",
+		"",
+		"every process of the host has the cgroup hierarchies of an earlier version, next to which Slurm does not start: "+strings.Join(
+			mounts, ", ",
+		),
+		"'umount "+strings.Join(mounts, " ")+"'",
+	)
 }

@@ -247,7 +247,9 @@ func TestConditionWithoutARecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := rep.Conditions.List()
-		if (len(found) != 0) != (c.want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, c.hint)) {
+		if (len(found) != 0) != (c.want != "") ||
+			len(found) > 0 &&
+				(found[0].Kind != "escape" || !strings.Contains(found[0].Message, c.want) || !strings.Contains(found[0].Hint, c.hint)) {
 			t.Errorf("enforce %s, missing: %v: the conditions are %+v", c.enforce, c.missing, found)
 		}
 	}
@@ -271,14 +273,21 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 			r := &fakeRecord{pids: []int{ended}}
 			e.Descent, e.Escaped.Since = r, time.Now()
 			before := e.Escaped.Since.Add(-time.Hour)
-			e.Note(&lease.Lease{ID: "a", Started: &before, Process: lease.Process{PID: ended, Start: 1}, Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"}})
+			e.Note(&lease.Lease{
+				ID:        "a",
+				Started:   &before,
+				Process:   lease.Process{PID: ended, Start: 1},
+				Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"},
+			})
 			pass := func(want string) {
 				t.Helper()
 				if err := e.endEscaped(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				found := rep.Conditions.List()
-				if (len(found) != 0) != (want != "") || len(found) > 0 && (found[0].Kind != "escape" || !strings.Contains(found[0].Message, want) || !strings.Contains(found[0].Hint, c.hint)) {
+				if (len(found) != 0) != (want != "") ||
+					len(found) > 0 &&
+						(found[0].Kind != "escape" || !strings.Contains(found[0].Message, want) || !strings.Contains(found[0].Hint, c.hint)) {
 					t.Errorf("the conditions are %+v", found)
 				}
 			}
@@ -286,7 +295,12 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 			c.happen(e, r)
 			if e.RecordBegins { // It is known when the lease is noted.
 				e.Escaped.leases = nil
-				e.Note(&lease.Lease{ID: "a", Started: &before, Process: lease.Process{PID: ended, Start: 1}, Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"}})
+				e.Note(&lease.Lease{
+					ID:        "a",
+					Started:   &before,
+					Process:   lease.Process{PID: ended, Start: 1},
+					Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"},
+				})
 			}
 			for range 2 {
 				pass(c.message)
@@ -319,7 +333,8 @@ func TestConditionOfFormerMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := rep.Conditions.List()
-		if len(found) != want || want > 0 && (found[0].Kind != "hierarchy" || found[0].Hint != "'umount /run/gpushare/descent /run/gpushare/moves'") {
+		if len(found) != want ||
+			want > 0 && (found[0].Kind != "hierarchy" || found[0].Hint != "'umount /run/gpushare/descent /run/gpushare/moves'") {
 			t.Errorf("the conditions are %+v", found)
 		}
 	}

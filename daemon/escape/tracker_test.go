@@ -144,16 +144,21 @@ func TestTracker(t *testing.T) {
 			want:  []string{"a p8: its parent belongs to the lease", "a p9: its parent belongs to the lease", "a p10: it was inside"},
 		},
 		{
-			name: "an orphan of a session that started inside", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11) },
-			after: func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 12); w.leave(13); w.exit(12) }, want: []string{"a p13: its session started inside"},
+			name:   "an orphan of a session that started inside",
+			before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11) },
+			after:  func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 12); w.leave(13); w.exit(12) },
+			want:   []string{"a p13: its session started inside"},
 		},
 		{
-			name: "the same, and its leader has exited", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11); w.spawn(12, 11) },
-			after: func(w *fakeHost) { w.spawn(13, 12); w.leave(13); w.exit(12); w.exit(11); w.exit(10) }, want: []string{"a p13: its session started inside"},
+			name:   "the same, and its leader has exited",
+			before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10); w.setsid(11); w.spawn(12, 11) },
+			after:  func(w *fakeHost) { w.spawn(13, 12); w.leave(13); w.exit(12); w.exit(11); w.exit(10) },
+			want:   []string{"a p13: its session started inside"},
 		},
 		{
-			name: "a shell that becomes a lease has older children", before: func(w *fakeHost) { w.spawn(10, 1); w.setsid(10); w.spawn(11, 10); w.run(10, "a") },
-			after: func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 1) },
+			name:   "a shell that becomes a lease has older children",
+			before: func(w *fakeHost) { w.spawn(10, 1); w.setsid(10); w.spawn(11, 10); w.run(10, "a") },
+			after:  func(w *fakeHost) { w.spawn(12, 11); w.spawn(13, 1) },
 		},
 		{
 			name: "its pid was reused", before: func(w *fakeHost) { w.spawn(10, 1); w.run(10, "a"); w.spawn(11, 10) },
@@ -264,7 +269,9 @@ func TestTrackerModel(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			pids := slices.Sorted(maps.Keys(w.procs))
 			pid := rapid.SampledFrom(pids).Draw(t, "pid")
-			switch rapid.SampledFrom([]string{"fork", "fork", "fork", "exit", "setsid", "run", "leave", "leave", "observe", "observe"}).Draw(t, "what") {
+			switch rapid.SampledFrom(
+				[]string{"fork", "fork", "fork", "exit", "setsid", "run", "leave", "leave", "observe", "observe"},
+			).Draw(t, "what") {
 			case "fork":
 				if child := rapid.IntRange(2, 30).Draw(t, "child"); w.free(child) {
 					w.spawn(child, pid)

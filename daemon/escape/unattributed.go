@@ -96,7 +96,9 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		case s.exempt != "":
 			decision = "it is not stopped: " + s.exempt
 		case stops:
-			decision = "it is stopped " + api.Duration(stop.UnattributedGrace).String() + " after this was first observed (node.isolation.unattributed: stop)"
+			decision = "it is stopped " + api.Duration(
+				stop.UnattributedGrace,
+			).String() + " after this was first observed (node.isolation.unattributed: stop)"
 		}
 		what := "without a lease"
 		if s.lease != "" {
@@ -106,7 +108,11 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		if s.closes {
 			text += "; no lease gets what it uses until it ends"
 		}
-		conditions[fmt.Sprint(s.process)] = api.Condition{GPU: string(s.gpu), Message: text, Hint: "'gpushare run' starts a command in a lease, 'gpushare lease attach --pid' attaches a running process to one"}
+		conditions[fmt.Sprint(s.process)] = api.Condition{
+			GPU:     string(s.gpu),
+			Message: text,
+			Hint:    "'gpushare run' starts a command in a lease, 'gpushare lease attach --pid' attaches a running process to one",
+		}
 		if !known {
 			d.Events.Publish(api.Event{Kind: "gpu.unattributed", GPU: string(s.gpu), Message: text})
 		}
@@ -126,7 +132,9 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 
 // processes returns the processes on a GPU as they were read last. A GPU without leases is not sampled, and between two
 // observations of the node half a minute may pass, so this reads it itself. seen is when the node was observed last.
-func (x *unattributedTracker) processes(ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) []gpu.Process {
+func (x *unattributedTracker) processes(
+	ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time,
+) []gpu.Process {
 	id := g.Identity.UUID
 	if d.Samples.Has(id) || !want.Enforcing() {
 		delete(x.listed, id)
@@ -220,7 +228,8 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 				continue
 			}
 			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)
-			if closes = closes && want.Enforcing() && d.occupies(&p, attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()); closes {
+			if closes = closes && want.Enforcing() &&
+				d.occupies(&p, attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()); closes {
 				occupied[c] = true
 			}
 			add(unattributedProcess{closes: closes}, g, st)

@@ -23,7 +23,13 @@ func TestUnattributed(t *testing.T) {
 	}
 	one := unattributedProcess{process: cgroup.Process{PID: 10, Start: 1}, name: "burn", gpu: "GPU-a", where: "GPU 3"}
 	two := unattributedProcess{process: cgroup.Process{PID: 11, Start: 2}, name: "burn", gpu: "GPU-a", where: "GPU 3"}
-	root := unattributedProcess{process: cgroup.Process{PID: 12, Start: 3}, name: "dcgm", gpu: "GPU-a", where: "GPU 3", exempt: "it belongs to root"}
+	root := unattributedProcess{
+		process: cgroup.Process{PID: 12, Start: 3},
+		name:    "dcgm",
+		gpu:     "GPU-a",
+		where:   "GPU 3",
+		exempt:  "it belongs to root",
+	}
 	var x unattributedTracker
 	steps := []struct {
 		name   string
@@ -34,14 +40,32 @@ func TestUnattributed(t *testing.T) {
 		events int
 	}{
 		{name: "first observed", want: want("on", "stop"), found: []unattributedProcess{one, root}, events: 2},
-		{name: "within the grace period", after: stop.UnattributedGrace - time.Second, want: want("on", "stop"), found: []unattributedProcess{one, root, two}, events: 1},
-		{name: "after the grace period", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
+		{
+			name:   "within the grace period",
+			after:  stop.UnattributedGrace - time.Second,
+			want:   want("on", "stop"),
+			found:  []unattributedProcess{one, root, two},
+			events: 1,
+		},
+		{
+			name:  "after the grace period",
+			after: time.Second,
+			want:  want("on", "stop"),
+			found: []unattributedProcess{two, one, root},
+			due:   10,
+		},
 		{name: "only reported", after: time.Second, want: want("on", "report"), found: []unattributedProcess{two, one, root}},
 		{name: "only observed", after: time.Second, want: want("observe", "stop"), found: []unattributedProcess{two, one, root}},
 		{name: "the oldest first", after: time.Hour, want: want("on", "stop"), found: []unattributedProcess{two, one, root}, due: 10},
 		{name: "then the next", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, due: 11},
 		{name: "in a lease for a moment", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{root}},
-		{name: "the grace period starts again", after: time.Second, want: want("on", "stop"), found: []unattributedProcess{two, root}, events: 1},
+		{
+			name:   "the grace period starts again",
+			after:  time.Second,
+			want:   want("on", "stop"),
+			found:  []unattributedProcess{two, root},
+			events: 1,
+		},
 	}
 	for _, s := range steps {
 		now = now.Add(s.after)

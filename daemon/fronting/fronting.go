@@ -99,7 +99,10 @@ func (f *Front) Run(ctx context.Context) {
 		}
 		f.Log.Error("gpushare-front does not serve", "error", err, "pause", pause)
 		if !served {
-			f.Conditions.Set(condition, "", "callers who are not administrators are not served: "+err.Error(), "it is started again within "+t.mostPause.String()+"; see 'journalctl -u gpushared'")
+			f.Conditions.Set(
+				condition, "", "callers who are not administrators are not served: "+err.Error(),
+				"it is started again within "+t.mostPause.String()+"; see 'journalctl -u gpushared'",
+			)
 		}
 		if pause > t.shortPause { // Callers wait for the next one otherwise.
 			f.set(nil, err)
@@ -214,7 +217,10 @@ func (f *Front) reportConfinement(pid int, ready front.Ready, s sandbox.State) {
 	if len(missing) > 1 {
 		text += fmt.Sprintf(", and %d more", len(missing)-1)
 	}
-	f.Conditions.Set(condition, "confinement", "gpushare-front, which reads what callers send, is not confined as it should be: "+text, "see 'gpushare doctor' and 'journalctl -u gpushared'; callers are served")
+	f.Conditions.Set(
+		condition, "confinement", "gpushare-front, which reads what callers send, is not confined as it should be: "+text,
+		"see 'gpushare doctor' and 'journalctl -u gpushared'; callers are served",
+	)
 }
 
 // set publishes what serves now, or why nothing does.

@@ -143,7 +143,15 @@ func run(t *testing.T, limits times, fronts ...func(p *fake)) (*Front, *starter)
 
 // brief has short limits where a test waits for their end, and long ones where it must not.
 func brief() times {
-	return times{start: soon, pass: soon, wait: soon, firstPause: time.Millisecond, shortPause: 20 * time.Millisecond, mostPause: soon, steady: soon}
+	return times{
+		start:      soon,
+		pass:       soon,
+		wait:       soon,
+		firstPause: time.Millisecond,
+		shortPause: 20 * time.Millisecond,
+		mostPause:  soon,
+		steady:     soon,
+	}
 }
 
 // pass passes a connection to the front.
@@ -338,7 +346,8 @@ func TestFrontDoesNotStart(t *testing.T) {
 				}
 			}
 			all := f.Conditions.List()
-			if len(all) != 1 || !strings.Contains(all[0].Message, "callers who are not administrators are not served") || !strings.Contains(all[0].Message, c.want) {
+			if len(all) != 1 || !strings.Contains(all[0].Message, "callers who are not administrators are not served") ||
+				!strings.Contains(all[0].Message, c.want) {
 				t.Errorf("the conditions are %+v", all)
 			}
 		})
@@ -369,7 +378,9 @@ func TestFrontSharesItsUser(t *testing.T) {
 			f := &Front{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Packaged: c.packaged}
 			f.reportConfinement(7, front.Ready{}, sandbox.State{UID: c.uid, NoNewPrivs: true, Filtered: true})
 			all := f.Conditions.List()
-			if has := len(all) == 1 && strings.Contains(all[0].Message, "shares its user"); has != c.condition || len(all) > 1 || f.SharesUser() != c.check {
+			if has := len(all) == 1 &&
+				strings.Contains(all[0].Message, "shares its user"); has != c.condition || len(all) > 1 ||
+				f.SharesUser() != c.check {
 				t.Errorf("conditions %+v, shared %v", all, f.SharesUser())
 			}
 		})

@@ -31,7 +31,14 @@ type line struct {
 }
 
 func newLine(control *net.UnixConn, p Process, most time.Duration) *line {
-	return &line{control: control, process: p, most: most, writing: make(chan struct{}, 1), hangs: make(chan struct{}, 1), ended: make(chan struct{})}
+	return &line{
+		control: control,
+		process: p,
+		most:    most,
+		writing: make(chan struct{}, 1),
+		hangs:   make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+	}
 }
 
 // drain bounds the reading of what a front that was killed had acknowledged: it is there, or never comes.

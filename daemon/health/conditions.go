@@ -15,7 +15,11 @@ func (k *Health) updateConditionsLocked(node *observe.Node) {
 		id := node.GPUs[i].Identity.UUID
 		name := k.nameOf(id)
 		if r := k.record(id); !r.Open() {
-			out[string(id)] = api.Condition{GPU: string(id), Message: name + " takes no new lease: " + r.Reason(), Hint: r.Helps(indexOf(node, id))}
+			out[string(id)] = api.Condition{
+				GPU:     string(id),
+				Message: name + " takes no new lease: " + r.Reason(),
+				Hint:    r.Helps(indexOf(node, id)),
+			}
 		}
 		if k.saysLost(id) {
 			lost = append(lost, string(id))
@@ -81,5 +85,8 @@ func wire(g *known) *api.HealthReadings {
 
 // isEmpty reports whether the driver gave no reading at all.
 func isEmpty(h *gpu.Health) bool {
-	return h.Temperature == nil && h.MemoryTemperature == nil && h.Power == nil && h.Throttle == nil && h.ECC == nil && h.Rows == nil && h.NVLinkErrors == nil && h.PCIeReplays == nil && h.Recovery == ""
+	return h.Temperature == nil && h.MemoryTemperature == nil && h.Power == nil && h.Throttle == nil && h.ECC == nil && h.Rows == nil &&
+		h.NVLinkErrors == nil &&
+		h.PCIeReplays == nil &&
+		h.Recovery == ""
 }

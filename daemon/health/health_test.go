@@ -56,8 +56,15 @@ func newFixture(t *testing.T) *fixture {
 		}}}},
 	}
 	f.Health = &Health{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }), State: state.NewState(stored, false),
-		Observed: func() *observe.Node { return &f.node }, Leases: f, Admit: func() {}, Wake: func() {}, StateDir: store.RunDir(dir), Due: loop.NewWake(), Arrived: loop.NewWake(),
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }),
+		State:    state.NewState(stored, false),
+		Observed: func() *observe.Node { return &f.node },
+		Leases:   f,
+		Admit:    func() {},
+		Wake:     func() {},
+		StateDir: store.RunDir(dir),
+		Due:      loop.NewWake(),
+		Arrived:  loop.NewWake(),
 		LeaseLookup: func(int) func(int) (string, bool) {
 			return func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok }
 		},
@@ -142,11 +149,13 @@ func TestAnErrorOfAProgramIsReportedToItsLease(t *testing.T) {
 			f.leaseOf[7] = "red-1"
 			reports(f)
 			f.wait(time.Hour)
-			if n := f.notes["red-1"]; len(f.notes) != 1 || len(n) != 1 || !strings.Contains(n[0], "pid 7 (python) caused XID 31 (") || !strings.Contains(n[0], "on GPU 3; the GPU is in order") {
+			if n := f.notes["red-1"]; len(f.notes) != 1 || len(n) != 1 || !strings.Contains(n[0], "pid 7 (python) caused XID 31 (") ||
+				!strings.Contains(n[0], "on GPU 3; the GPU is in order") {
 				t.Errorf("the notices are %q", f.notes)
 			}
 			e := f.published("gpu.xid")
-			if len(e) != 1 || e[0].Tenant != "red" || e[0].Lease != "red-1" || e[0].GPU != string(gpuA) || !strings.Contains(e[0].Message, "pid 7 (python)") {
+			if len(e) != 1 || e[0].Tenant != "red" || e[0].Lease != "red-1" || e[0].GPU != string(gpuA) ||
+				!strings.Contains(e[0].Message, "pid 7 (python)") {
 				t.Errorf("the events are %+v", e)
 			}
 			if x := f.XIDs.List(); len(x) != 1 || x[0].Count != 1 {
@@ -174,7 +183,10 @@ func TestAnErrorInAnInstanceConcernsItsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			gi := uint32(2)
-			f.node.GPUs[0].Instances = []gpu.Instance{{ID: 1, Compute: []gpu.ComputeInstance{{UUID: "MIG-1"}}}, {ID: gi, Compute: []gpu.ComputeInstance{{UUID: "MIG-2"}}}}
+			f.node.GPUs[0].Instances = []gpu.Instance{
+				{ID: 1, Compute: []gpu.ComputeInstance{{UUID: "MIG-1"}}},
+				{ID: gi, Compute: []gpu.ComputeInstance{{UUID: "MIG-2"}}},
+			}
 			f.live = []lease.Lease{{ID: "other-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-1"}}}}
 			for _, id := range c.leases {
 				f.live = append(f.live, lease.Lease{ID: id, Place: lease.Place{Devices: []gpu.UUID{"MIG-2"}}})
@@ -184,7 +196,8 @@ func TestAnErrorInAnInstanceConcernsItsLease(t *testing.T) {
 				t.Errorf("it did not wait for the log: %q", f.notes)
 			}
 			f.wait(2 * time.Second)
-			if got := strings.Join(f.notes["red-1"], ""); !strings.Contains(got, c.note) || (c.note == "") != (got == "") || len(f.notes["other-1"]) != 0 {
+			if got := strings.Join(f.notes["red-1"], ""); !strings.Contains(got, c.note) || (c.note == "") != (got == "") ||
+				len(f.notes["other-1"]) != 0 {
 				t.Errorf("the notices are %q", f.notes)
 			}
 			if r := f.record(gpuA); !r.Open() {
@@ -200,8 +213,13 @@ func TestAnErrorInAComputeInstanceConcernsItsLease(t *testing.T) {
 	for ci, want := range map[uint32]string{0: "red-1", 1: "blue-1", 2: ""} {
 		t.Run(fmt.Sprintf("compute instance %d", ci), func(t *testing.T) {
 			f := newFixture(t)
-			f.node.GPUs[0].Instances = []gpu.Instance{{ID: gi, Compute: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-0"}, {ID: 1, UUID: "MIG-1"}, {ID: 2, UUID: "MIG-2"}}}}
-			f.live = []lease.Lease{{ID: "red-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-0"}}}, {ID: "blue-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-1"}}}}
+			f.node.GPUs[0].Instances = []gpu.Instance{
+				{ID: gi, Compute: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-0"}, {ID: 1, UUID: "MIG-1"}, {ID: 2, UUID: "MIG-2"}}},
+			}
+			f.live = []lease.Lease{
+				{ID: "red-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-0"}}},
+				{ID: "blue-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-1"}}},
+			}
 			f.XID(gpu.Event{GPU: gpuA, XID: 13, GI: &gi, CI: &ci})
 			f.wait(2 * time.Second)
 			for _, id := range []string{"red-1", "blue-1"} {
@@ -263,7 +281,8 @@ func TestRetryReadsTheGPU(t *testing.T) {
 	if err := f.Retry(t.Context(), gpuA); err != nil || !f.record(gpuA).Open() {
 		t.Errorf("retry with good readings: %v, %+v", err, f.record(gpuA))
 	}
-	if s := f.Status(gpuA); s.State != api.HealthOK || s.Readings == nil || *s.Readings.Temperature != 61 || !s.Readings.ReadAt.Equal(f.now) {
+	if s := f.Status(gpuA); s.State != api.HealthOK || s.Readings == nil || *s.Readings.Temperature != 61 ||
+		!s.Readings.ReadAt.Equal(f.now) {
 		t.Errorf("the status is %+v", s)
 	}
 	if list := f.Conditions.List(); len(list) != 0 {
@@ -392,7 +411,8 @@ func TestTheHistoryOutlivesTheDaemon(t *testing.T) {
 	f = next
 	read(20, 50)
 	list := f.Conditions.List()
-	if len(list) != 1 || list[0].Kind != "health" || !strings.Contains(list[0].Message, "GPU 3: errors of its memory that were corrected in the last day: 950") {
+	if len(list) != 1 || list[0].Kind != "health" ||
+		!strings.Contains(list[0].Message, "GPU 3: errors of its memory that were corrected in the last day: 950") {
 		t.Errorf("the conditions are %+v", list)
 	}
 	if s := f.Status(gpuA); s.State != api.HealthWarning || s.Since != nil {
@@ -422,8 +442,17 @@ func TestABoardThatWasTakenOutIsForgotten(t *testing.T) {
 func TestPolicyOfAGPU(t *testing.T) {
 	warm, hot := api.Celsius(80), api.Celsius(90)
 	want := &state.Desired{
-		Spec: &api.Spec{Node: api.NodeSpec{Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &warm, Do: api.TemperaturePauseLow}, XID: map[string]string{"79": "report", "63": "close"}}}},
-		GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "report"}}}},
+		Spec: &api.Spec{
+			Node: api.NodeSpec{
+				Health: &api.HealthSpec{
+					Temperature: &api.TemperatureSpec{Warn: &warm, Do: api.TemperaturePauseLow},
+					XID:         map[string]string{"79": "report", "63": "close"},
+				},
+			},
+		},
+		GPUs: map[gpu.UUID]*api.GPUSpec{
+			gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &hot}, XID: map[string]string{"63": "report"}}},
+		},
 	}
 	if p := policyOf(want, gpuA); *p.Warn != 90 || p.Do[79] != rules.ReportOnly || p.Do[63] != rules.ReportOnly {
 		t.Errorf("it is %+v", p)
@@ -448,7 +477,11 @@ func TestPolicyOfAGPU(t *testing.T) {
 func TestTheHeatOfAGPU(t *testing.T) {
 	f := newFixture(t)
 	limit := api.Celsius(85)
-	f.State.SetDesired(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &limit, Do: api.TemperaturePauseLow}}}}})
+	f.State.SetDesired(&state.Desired{
+		GPUs: map[gpu.UUID]*api.GPUSpec{
+			gpuA: {Health: &api.HealthSpec{Temperature: &api.TemperatureSpec{Warn: &limit, Do: api.TemperaturePauseLow}}},
+		},
+	})
 	informed := 0
 	f.Heated = func() { informed++ }
 	for i, c := range []struct {

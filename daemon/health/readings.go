@@ -129,7 +129,11 @@ func (k *Health) Retry(ctx context.Context, id gpu.UUID) error {
 	node, name := k.Observed(), k.nameOf(id)
 	g, ok := node.GPU(id)
 	if !ok || g.Err != nil || node.DriverErr != nil {
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot test %s: it does not answer, and it is closed to new leases: %s", name, r.Reason()), Hint: "it is tested when it answers again, as after a boot"}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot test %s: it does not answer, and it is closed to new leases: %s", name, r.Reason()),
+			Hint:    "it is tested when it answers again, as after a boot",
+		}
 	}
 	k.apply(transition{id, func(r rules.Record) rules.Record { return r.Retried(k.momentOf(node)) }})
 	busy, err := k.read(ctx, id)
@@ -145,9 +149,17 @@ func (k *Health) Retry(ctx context.Context, id gpu.UUID) error {
 	case r.Open():
 		return nil
 	case r.State == rules.Testing:
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot test %s: its sensors cannot be read%s", name, because(err)), Hint: "it is tested again every " + interval.String()}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot test %s: its sensors cannot be read%s", name, because(err)),
+			Hint:    "it is tested again every " + interval.String(),
+		}
 	}
-	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot open %s: %s", name, r.Reason()), Hint: r.Helps(indexOf(node, id))}
+	return &api.Error{
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot open %s: %s", name, r.Reason()),
+		Hint:    r.Helps(indexOf(node, id)),
+	}
 }
 
 // indexOf is how commands name a GPU.

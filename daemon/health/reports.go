@@ -49,7 +49,9 @@ func (k *Health) line(r kernellog.Record) {
 	node := k.Observed()
 	for i := range node.GPUs {
 		if g := &node.GPUs[i]; strings.HasPrefix(g.Identity.PCI, r.PCI+".") {
-			k.report(rules.Report{GPU: g.Identity.UUID, XID: r.XID, At: k.Now(), FromLog: true, PID: r.PID, Name: r.Name, GI: r.GI, CI: r.CI})
+			k.report(
+				rules.Report{GPU: g.Identity.UUID, XID: r.XID, At: k.Now(), FromLog: true, PID: r.PID, Name: r.Name, GI: r.GI, CI: r.CI},
+			)
 			return
 		}
 	}

@@ -58,8 +58,9 @@ func (h *History) GetRevision(c *server.Call) error {
 	r := &all[i]
 	if r.Unmanaged == store.UnmanagedAll {
 		return &api.Error{
-			Kind: api.KindNotFound, Message: fmt.Sprintf("generation %d has no spec: %s unmanaged the node at %s", r.Generation, r.By, r.At.Format(time.RFC3339)),
-			Hint: "'gpushare unmanage --all' does that again",
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("generation %d has no spec: %s unmanaged the node at %s", r.Generation, r.By, r.At.Format(time.RFC3339)),
+			Hint:    "'gpushare unmanage --all' does that again",
 		}
 	}
 	return c.Reply(http.StatusOK, api.SpecDocument{Generation: r.Generation, By: r.By, At: r.At, YAML: r.YAML})

@@ -78,7 +78,10 @@ func TestHistory(t *testing.T) {
 		"x": `generation "x" is not kept`,
 	} {
 		var refused *api.Error
-		if err := call(t, h.GetRevision, generation, &doc); !errors.As(err, &refused) || refused.Kind != api.KindNotFound || refused.Message != says || refused.Hint == "" {
+		if err := call(
+			t, h.GetRevision, generation, &doc,
+		); !errors.As(err, &refused) || refused.Kind != api.KindNotFound || refused.Message != says ||
+			refused.Hint == "" {
 			t.Errorf("%s: %v", generation, err)
 		}
 	}
@@ -92,7 +95,8 @@ func TestHistoryForgets(t *testing.T) {
 		}
 	})
 	var got api.SpecHistory
-	if err := call(t, h.GetHistory, "", &got); err != nil || len(got.Revisions) != 20 || got.Revisions[0].Generation != 6 || got.Revisions[0].Changes != nil {
+	if err := call(t, h.GetHistory, "", &got); err != nil || len(got.Revisions) != 20 || got.Revisions[0].Generation != 6 ||
+		got.Revisions[0].Changes != nil {
 		t.Errorf("%v: %+v", err, got)
 	}
 	if err := call(t, kept(t, func(*store.State) {}).GetHistory, "", &got); err != nil || len(got.Revisions) != 0 {

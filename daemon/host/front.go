@@ -90,7 +90,16 @@ func (u unitFront) StartFront(ctx context.Context, control *os.File) (fronting.P
 	uid, gid := FrontUser()
 	name := "gpushare-front-" + rand.Text()[:8]
 	state, err := u.a.StartConfined(ctx, systemd.Confined{
-		Name: name, Description: "gpushare, reader of requests", Argv: []string{u.program}, Env: frontEnv(), Slice: "gpushared.slice", Stdin: control, UID: uid, GID: gid, Memory: frontMemory, Tasks: frontTasks,
+		Name:        name,
+		Description: "gpushare, reader of requests",
+		Argv:        []string{u.program},
+		Env:         frontEnv(),
+		Slice:       "gpushared.slice",
+		Stdin:       control,
+		UID:         uid,
+		GID:         gid,
+		Memory:      frontMemory,
+		Tasks:       frontTasks,
 	})
 	if err != nil {
 		return nil, err

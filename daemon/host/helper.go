@@ -18,7 +18,9 @@ const helperService = "gpushare-device-nodes"
 // unitHelper runs a program as a unit of its own: the sandbox of the daemon's unit allows no device nodes and no modules.
 func unitHelper(a *systemd.Adapter) devicepolicy.Helper {
 	return func(ctx context.Context, argv []string) error {
-		err := a.StartService(ctx, systemd.Service{Name: helperService, Description: "gpushare: device nodes of the driver", Argv: argv, Type: "oneshot"})
+		err := a.StartService(
+			ctx, systemd.Service{Name: helperService, Description: "gpushare: device nodes of the driver", Argv: argv, Type: "oneshot"},
+		)
 		if errors.Is(err, systemd.ErrExists) { // of a call, or of a daemon, that ended before its program did
 			return fmt.Errorf("%w: %w", devicepolicy.ErrHelperRuns, err)
 		}

@@ -87,13 +87,19 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 	kind, why := cgroup.Detect(opt)
 	h := &Host{
 		LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, o.LoginsCgroup(), o.RunDir, cgroup.Info{}),
-		Follow:      cgroup.NewProcesses(shortReason(why)), Launcher: worker.Exec{Stderr: os.Stderr}, Helper: runHelper, Front: childFront{o.Front}, Close: func() {},
-		Units: &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
+		Follow:      cgroup.NewProcesses(shortReason(why)),
+		Launcher:    worker.Exec{Stderr: os.Stderr},
+		Helper:      runHelper,
+		Front:       childFront{o.Front},
+		Close:       func() {},
+		Units:       &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
 	}
 	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: h.Follow, followed: h.Follow}
 	// h.Port is set below, before the first call.
-	h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }})
+	h.Attachments = cgroup.NewAttachments(
+		cgroup.AttachmentsOptions{InOtherScope: func(pid int) bool { _, ok := h.Port.ScopeOf(pid); return ok }},
+	)
 	switch kind {
 	case cgroup.KindSystemd:
 		return h.onSystemd(ctx, o, log, events)
@@ -113,7 +119,13 @@ func shortReason(why string) string {
 }
 
 func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (*Host, error) {
-	a, err := systemd.Open(ctx, systemd.Options{Log: log, DevicePrograms: countDevicePrograms(log), OnReload: events.Reloaded, OnLogins: events.Logins, OnUnit: events.Unit})
+	a, err := systemd.Open(ctx, systemd.Options{
+		Log:            log,
+		DevicePrograms: countDevicePrograms(log),
+		OnReload:       events.Reloaded,
+		OnLogins:       events.Logins,
+		OnUnit:         events.Unit,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +194,9 @@ func countDevicePrograms(log *slog.Logger) func(dir string) (int, error) {
 	}
 }
 
-func (h *Host) onCgroupfs(ctx context.Context, o Options, log *slog.Logger, supervisors *launch.Supervisors, events HostEvents) (*Host, error) {
+func (h *Host) onCgroupfs(
+	ctx context.Context, o Options, log *slog.Logger, supervisors *launch.Supervisors, events HostEvents,
+) (*Host, error) {
 	t, err := cgroup.NewTree(cgroup.TreeOptions{Subtree: o.CgroupRoot})
 	if err != nil {
 		return nil, err
@@ -207,7 +221,9 @@ func startThaw(ctx context.Context, o Options, freezer *cgroup.Freezer, launcher
 	if freezer.Ready() == nil {
 		return nil
 	}
-	if _, err := launcher.Launch(ctx, "gpushare-thaw", []string{o.Thaw, "--run-dir", o.RunDir}, []string{"PATH=/usr/bin:/bin"}); err != nil {
+	if _, err := launcher.Launch(
+		ctx, "gpushare-thaw", []string{o.Thaw, "--run-dir", o.RunDir}, []string{"PATH=/usr/bin:/bin"},
+	); err != nil {
 		return fmt.Errorf("cannot start gpushare-thaw: %w", err)
 	}
 	// It takes its lock soon; until then nothing is frozen.

@@ -28,7 +28,9 @@ type programStarter interface {
 }
 
 // Start starts a process that waits for its program.
-func (k supervisedPrograms) Start(ctx context.Context, s cgroup.Scope, isolated bool, kept int64) (cgroup.ScopeState, *launch.Pending, error) {
+func (k supervisedPrograms) Start(
+	ctx context.Context, s cgroup.Scope, isolated bool, kept int64,
+) (cgroup.ScopeState, *launch.Pending, error) {
 	at := k.isolated
 	if !isolated {
 		at = k.followed

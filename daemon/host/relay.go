@@ -32,8 +32,15 @@ type unitRelay struct {
 
 func (u unitRelay) start(ctx context.Context, stdin *os.File) error {
 	_, err := u.a.StartConfined(ctx, systemd.Confined{
-		Name: "gpushare-relay-" + rand.Text()[:8], Description: "gpushare, relay of signals", Argv: []string{u.program, relay.Flag}, Env: frontEnv(),
-		Slice: "gpushared.slice", Stdin: stdin, Capabilities: 1 << unix.CAP_KILL, Memory: relayMemory, Tasks: relayTasks,
+		Name:         "gpushare-relay-" + rand.Text()[:8],
+		Description:  "gpushare, relay of signals",
+		Argv:         []string{u.program, relay.Flag},
+		Env:          frontEnv(),
+		Slice:        "gpushared.slice",
+		Stdin:        stdin,
+		Capabilities: 1 << unix.CAP_KILL,
+		Memory:       relayMemory,
+		Tasks:        relayTasks,
 	})
 	return err
 }

@@ -42,8 +42,17 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		return err
 	}
 	r := lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, By: ls.Identities.RequesterOf(c.Caller),
-		User: c.Caller.Name, UID: c.Caller.UID, Wait: (*time.Duration)(q.Wait), Origin: lease.OriginAttached, AttachedBy: c.Caller.UID,
+		Tenant:     q.Tenant,
+		Grant:      q.Grant,
+		Kind:       q.Kind,
+		Member:     c.Caller.Tenants,
+		Admin:      c.Caller.Admin,
+		By:         ls.Identities.RequesterOf(c.Caller),
+		User:       c.Caller.Name,
+		UID:        c.Caller.UID,
+		Wait:       (*time.Duration)(q.Wait),
+		Origin:     lease.OriginAttached,
+		AttachedBy: c.Caller.UID,
 	}
 	// The rights come first, so that a refusal says nothing about the target.
 	if err := ls.Table.Allowed(&r); err != nil {
@@ -66,7 +75,11 @@ func (ls *Leases) mayAttach(caller *server.Caller) error {
 	if caller.Admin || !ls.State.Desired().AttachesForAdmins() {
 		return nil
 	}
-	return &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach: the spec has 'isolation.attach: admin'", Hint: "start the command with 'gpushare run'; an administrator may attach it"}
+	return &api.Error{
+		Kind:    api.KindDenied,
+		Message: caller.Name + " may not attach: the spec has 'isolation.attach: admin'",
+		Hint:    "start the command with 'gpushare run'; an administrator may attach it",
+	}
 }
 
 // target finds what the request names, and refuses what the caller may not attach.
@@ -81,7 +94,11 @@ func (ls *Leases) target(ctx context.Context, caller *server.Caller, q *api.Atta
 	case q.PID == 0 && q.Unit == "" && q.Cgroup != "":
 		target, err = ls.targetCgroup(caller, q.Cgroup)
 	default:
-		err = &api.Error{Kind: api.KindInvalid, Message: "cannot attach: the request names no target, or several", Hint: "use exactly one of --pid, --unit and --cgroup"}
+		err = &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot attach: the request names no target, or several",
+			Hint:    "use exactly one of --pid, --unit and --cgroup",
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -98,14 +115,22 @@ func (ls *Leases) targetProcess(ctx context.Context, caller *server.Caller, pid 
 	what := fmt.Sprintf("pid %d", pid)
 	start, err := procfs.Start(pid)
 	if pid < 1 || err != nil {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": no such process", Hint: "use the pid on the host: a process in a container has another pid there"}
+		return nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: "cannot attach " + what + ": no such process",
+			Hint:    "use the pid on the host: a process in a container has another pid there",
+		}
 	}
 	uids, err := procfs.UIDs(pid)
 	if err != nil || !procfs.Alive(pid, start) {
 		return nil, &api.Error{Kind: api.KindNotFound, Message: "cannot attach " + what + ": it exited"}
 	}
 	if !caller.Admin && slices.ContainsFunc(uids, func(id int) bool { return id != caller.UID }) {
-		return nil, &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach %s: it belongs to another user", caller.Name, what), Hint: "an administrator may attach it"}
+		return nil, &api.Error{
+			Kind:    api.KindDenied,
+			Message: fmt.Sprintf("%s may not attach %s: it belongs to another user", caller.Name, what),
+			Hint:    "an administrator may attach it",
+		}
 	}
 	if why := ls.notAttachable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
@@ -123,9 +148,17 @@ func (ls *Leases) targetProcess(ctx context.Context, caller *server.Caller, pid 
 // alreadyLeased refuses a target that has a lease, and names the lease if its tenant may be named.
 func (ls *Leases) alreadyLeased(what, leaseID string, sees func(tenant string) bool) error {
 	if l, ok := ls.Table.Get(leaseID); !ok || !sees(l.Terms.Tenant) {
-		return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in a lease already", what), Hint: "an administrator sees which"}
+		return &api.Error{
+			Kind:    api.KindConflict,
+			Message: fmt.Sprintf("cannot attach %s: it is in a lease already", what),
+			Hint:    "an administrator sees which",
+		}
 	}
-	return &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID), Hint: "'gpushare lease release " + leaseID + "' removes it from an attached lease"}
+	return &api.Error{
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot attach %s: it is in lease %s already", what, leaseID),
+		Hint:    "'gpushare lease release " + leaseID + "' removes it from an attached lease",
+	}
 }
 
 // notAttachable returns why a process can be in no lease: kernel threads, pid 1, gpushared's own processes and its
@@ -159,18 +192,30 @@ func (ls *Leases) notAttachable(pid int) string {
 // apply to a service of other users.
 func (ls *Leases) targetUnit(ctx context.Context, caller *server.Caller, unit string) (*attachTarget, error) {
 	if !caller.Admin {
-		return nil, &api.Error{Kind: api.KindDenied, Message: caller.Name + " may not attach a system unit", Hint: "attach your own process with --pid; an administrator may attach units"}
+		return nil, &api.Error{
+			Kind:    api.KindDenied,
+			Message: caller.Name + " may not attach a system unit",
+			Hint:    "attach your own process with --pid; an administrator may attach units",
+		}
 	}
 	units := ls.Port.Abilities().Units
 	if units == nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot attach unit %s: there is no service manager (%s)", unit, devicepolicy.AdapterText(ls.Port.Info())), Hint: "attach its main process with --pid"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot attach unit %s: there is no service manager (%s)", unit, devicepolicy.AdapterText(ls.Port.Info())),
+			Hint:    "attach its main process with --pid",
+		}
 	}
 	if !strings.Contains(unit, ".") {
 		unit += ".service"
 	}
 	cg, err := units.UnitCgroup(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach unit %s: it does not run", unit), Hint: "see 'systemctl status " + unit + "'"}
+		return nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("cannot attach unit %s: it does not run", unit),
+			Hint:    "see 'systemctl status " + unit + "'",
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot attach unit %s: %w", unit, err)
@@ -192,7 +237,11 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	}
 	h, err := cgroup.FindHierarchy()
 	if err != nil {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: "cannot attach a cgroup: this host has no cgroup v2 hierarchy", Hint: "attach a process with --pid"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "cannot attach a cgroup: this host has no cgroup v2 hierarchy",
+			Hint:    "attach a process with --pid",
+		}
 	}
 	cg := strings.TrimSuffix(name, "/")
 	if rest, ok := strings.CutPrefix(cg, h.Mount); ok {
@@ -234,7 +283,10 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 	}
 	if !caller.Admin && (target.uid != caller.UID || dirUID(h.Dir(cg)) != caller.UID) {
 		return nil, &api.Error{
-			Kind: api.KindDenied, Message: fmt.Sprintf("%s may not attach cgroup %s: it also has processes of other users, or is not delegated", caller.Name, name),
+			Kind: api.KindDenied,
+			Message: fmt.Sprintf(
+				"%s may not attach cgroup %s: it also has processes of other users, or is not delegated", caller.Name, name,
+			),
 			Hint: "a member may attach a delegated cgroup, such as those of 'systemd-run --user', and their own processes with --pid; an administrator may attach any",
 		}
 	}
@@ -307,7 +359,11 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 	id := c.R.PathValue("id")
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.IsUserOf(&l)) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may release", id), Hint: "see 'gpushare lease list'; a lease ends by itself with its last process"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no lease %q that you may release", id),
+			Hint:    "see 'gpushare lease list'; a lease ends by itself with its last process",
+		}
 	}
 	if l.Origin != lease.OriginAttached {
 		hint := "'gpushare lease stop " + id + "' ends its processes"
@@ -321,7 +377,13 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 	}
 	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy)), Hint: "the user who attached it or an administrator may"}
+		return &api.Error{
+			Kind: api.KindDenied,
+			Message: fmt.Sprintf(
+				"%s may not release lease %s: %s attached it", c.Caller.Name, id, ls.Identities.Names.UserName(l.AttachedBy),
+			),
+			Hint: "the user who attached it or an administrator may",
+		}
 	}
 	if !c.Caller.IsUserOf(&l) {
 		if err := c.AsAdmin("release lease " + id); err != nil {

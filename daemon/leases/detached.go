@@ -60,7 +60,9 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 }
 
 // startProgram starts the command of a detached lease, isolated, and returns when it runs.
-func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool) (cgroup.ScopeState, error) {
+func (ls *Leases) startProgram(
+	ctx context.Context, l *lease.Lease, s cgroup.Scope, p *launch.Program, result *lease.IsolationResult, isolated bool,
+) (cgroup.ScopeState, error) {
 	state, w, err := ls.Detached.Programs.Start(ctx, s, isolated, outputOf(ls.detachedOf(l.UID)))
 	if err != nil {
 		return cgroup.ScopeState{}, err
@@ -89,8 +91,8 @@ func (ls *Leases) startProgram(ctx context.Context, l *lease.Lease, s cgroup.Sco
 // answer.
 const programTimeout = 10 * time.Second
 
-// runProgram sends the program to its process, and returns when it runs. The process is the user's by then, and in the lease: if it does not
-// get on, it is killed with the lease.
+// runProgram sends the program to its process, and returns when it runs. The process is the user's by then, and in the lease: if it
+// does not get on, it is killed with the lease.
 func runProgram(ctx context.Context, w *launch.Pending, p *launch.Program) error {
 	bounded, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
@@ -153,13 +155,21 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		return err
 	}
 	if l.Origin != lease.OriginDetached {
-		return &api.Error{Kind: api.KindInvalid, Message: "there is no output of lease " + id + " here: its command prints to where it was started", Hint: "the output of 'gpushare run --detach' is kept"}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "there is no output of lease " + id + " here: its command prints to where it was started",
+			Hint:    "the output of 'gpushare run --detach' is kept",
+		}
 	}
 	lines := -1
 	if s := c.Text("lines"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 0 || n > maxLines {
-			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot show %.64q lines: write a number from 0 to %d", s, maxLines), Hint: "without a number all output is shown"}
+			return &api.Error{
+				Kind:    api.KindInvalid,
+				Message: fmt.Sprintf("cannot show %.64q lines: write a number from 0 to %d", s, maxLines),
+				Hint:    "without a number all output is shown",
+			}
 		}
 		lines = n
 	}
@@ -179,7 +189,9 @@ func (ls *Leases) GetLogs(c *server.Call) error {
 		}()
 	}
 	c.W.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	err := ls.Detached.Outputs.Output(reading, &l, lines, ended, &flushing{c.W, func() error { return cmp.Or(server.Lost(reading), may(c.Now())) }})
+	err := ls.Detached.Outputs.Output(
+		reading, &l, lines, ended, &flushing{c.W, func() error { return cmp.Or(server.Lost(reading), may(c.Now())) }},
+	)
 	if lost := cmp.Or(server.Lost(reading), may(c.Now())); lost != nil {
 		c.SendLost(lost)
 		return nil
@@ -202,11 +214,19 @@ func (ls *Leases) mayReadOutput(c *server.Caller, l *lease.Lease) error {
 	case !c.IsMember(l.Terms.Tenant):
 		return ls.noLogs(l.ID)
 	}
-	return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not read the output of lease %s of user %s", c.Name, l.ID, l.User), Hint: "its user or an administrator may"}
+	return &api.Error{
+		Kind:    api.KindDenied,
+		Message: fmt.Sprintf("%s may not read the output of lease %s of user %s", c.Name, l.ID, l.User),
+		Hint:    "its user or an administrator may",
+	}
 }
 
 func (ls *Leases) noLogs(id string) error {
-	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q whose output you may read", id), Hint: "see 'gpushare lease list --all'"}
+	return &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no lease %q whose output you may read", id),
+		Hint:    "see 'gpushare lease list --all'",
+	}
 }
 
 // awaitEnded waits until the lease has ended.
@@ -256,7 +276,11 @@ func decodeRequest(c *server.Call) (*api.LeaseRequest, error) {
 	case len(q.Command) == 0:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease: the request names no command"}
 	case q.MaxTime != nil && *q.MaxTime <= 0:
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease for a max_time of 0", Hint: "leave it out: then the lease has the time of its grant"}
+		return nil, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot start a lease for a max_time of 0",
+			Hint:    "leave it out: then the lease has the time of its grant",
+		}
 	case len(q.GPUs) > mostNames:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot place a lease on more than %d named GPUs", mostNames)}
 	case len(q.Key) > 64:

@@ -94,7 +94,9 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 	case api.ModeTimeslice:
 		w.NotEnforced = append(w.NotEnforced, "its time share: it is never frozen, so it is not limited to its share")
 	case api.ModeMPS:
-		w.NotEnforced = append(w.NotEnforced, "its MPS share: it applies only to processes that were started with the environment of the lease")
+		w.NotEnforced = append(
+			w.NotEnforced, "its MPS share: it applies only to processes that were started with the environment of the lease",
+		)
 	}
 	return w
 }

@@ -49,7 +49,8 @@ type Leases struct {
 	Watchers     Watchers
 }
 
-// Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns when its loops have ended.
+// Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns
+// when its loops have ended.
 func (ls *Leases) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })

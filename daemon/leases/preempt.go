@@ -25,10 +25,26 @@ func (ls *Leases) preempt(ctx context.Context) {
 
 // reportPreemption records which lease is stopped for which request. The event is the victim's: it names no other tenant.
 func (ls *Leases) reportPreemption(request, victim *lease.Lease) {
-	ls.Events.Publish(victim.Event("lease.preempted", fmt.Sprintf("lease %s of %s is being stopped: a request of a higher priority needs its place", victim.ID, victim.Terms.Tenant)))
-	ls.Events.Publish(api.Event{Kind: "lease.preempts", Tenant: request.Terms.Tenant, Lease: request.ID, Message: fmt.Sprintf("a lease of a lower priority is being stopped for the request %s of %s", request.ID, request.User)})
-	ls.Audit("gpushared", "preempt", fmt.Sprintf("lease %s of tenant %s (%s priority, user %s) is stopped for the request %s of tenant %s (%s priority, user %s)",
-		victim.ID, victim.Terms.Tenant, priority(victim), victim.User, request.ID, request.Terms.Tenant, priority(request), request.User))
+	ls.Events.Publish(
+		victim.Event(
+			"lease.preempted",
+			fmt.Sprintf("lease %s of %s is being stopped: a request of a higher priority needs its place", victim.ID, victim.Terms.Tenant),
+		),
+	)
+	ls.Events.Publish(api.Event{
+		Kind:    "lease.preempts",
+		Tenant:  request.Terms.Tenant,
+		Lease:   request.ID,
+		Message: fmt.Sprintf("a lease of a lower priority is being stopped for the request %s of %s", request.ID, request.User),
+	})
+	ls.Audit(
+		"gpushared",
+		"preempt",
+		fmt.Sprintf(
+			"lease %s of tenant %s (%s priority, user %s) is stopped for the request %s of tenant %s (%s priority, user %s)", victim.ID,
+			victim.Terms.Tenant, priority(victim), victim.User, request.ID, request.Terms.Tenant, priority(request), request.User,
+		),
+	)
 }
 
 func priority(l *lease.Lease) string {

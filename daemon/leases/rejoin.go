@@ -68,7 +68,8 @@ func (ls *Leases) leaseByKey(c *server.Call, q *api.LeaseRequest) (lease.Lease, 
 		if l.Key != q.Key || l.UID != c.Caller.UID || l.State == lease.Ending {
 			continue
 		}
-		if l.Origin == lease.OriginDetached && q.Detach != nil || l.Origin == lease.OriginRun && l.Process == lease.Process(c.Caller.Process) {
+		if l.Origin == lease.OriginDetached && q.Detach != nil ||
+			l.Origin == lease.OriginRun && l.Process == lease.Process(c.Caller.Process) {
 			return l, true
 		}
 	}

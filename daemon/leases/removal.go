@@ -115,12 +115,18 @@ func (ls *Leases) onRemoval(l *lease.Lease, r *removal, why string) (left time.D
 		ls.noteRemoval(l, r, why, "this lease goes on (on_removal: continue)")
 		return time.Hour, false
 	case !want.Enforcing():
-		ls.noteRemoval(l, r, why, "this lease goes on, because gpushare only observes (node.enforce); otherwise it would be stopped (on_removal: stop)")
+		ls.noteRemoval(
+			l, r, why,
+			"this lease goes on, because gpushare only observes (node.enforce); otherwise it would be stopped (on_removal: stop)",
+		)
 		return time.Hour, false
 	case r.stopped:
 		return time.Hour, false
 	}
-	ls.noteRemoval(l, r, why, fmt.Sprintf("this lease will be stopped in %s (on_removal: stop), unless they are a member again", api.Duration(ls.removalGrace())))
+	ls.noteRemoval(
+		l, r, why,
+		fmt.Sprintf("this lease will be stopped in %s (on_removal: stop), unless they are a member again", api.Duration(ls.removalGrace())),
+	)
 	return r.due.Sub(ls.Now()), true
 }
 

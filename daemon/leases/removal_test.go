@@ -41,7 +41,13 @@ func removedFixture(t *testing.T, dir, enforce, onRemoval, getent string) *Lease
 	s.SetDesired(&state.Desired{Spec: spec})
 	ids.Spec = func() *api.Spec { return spec }
 	ids.QueryNames(spec, time.Minute, true)
-	ls := &Leases{Reporter: r, Table: leasetest.TableWith(t, "vision", "part", servertest.UidAlice), State: s, Identities: ids, Tasks: tasks}
+	ls := &Leases{
+		Reporter:   r,
+		Table:      leasetest.TableWith(t, "vision", "part", servertest.UidAlice),
+		State:      s,
+		Identities: ids,
+		Tasks:      tasks,
+	}
 	return ls
 }
 
@@ -105,7 +111,9 @@ func TestRequestsEndWhileTheDirectoryHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	alice, forever := &leaving{}, time.Duration(0)
-	waiting, err := ls.Table.Submit(lease.Request{Tenant: "vision", Member: []string{"vision"}, UID: servertest.UidAlice, By: alice, Wait: &forever})
+	waiting, err := ls.Table.Submit(
+		lease.Request{Tenant: "vision", Member: []string{"vision"}, UID: servertest.UidAlice, By: alice, Wait: &forever},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

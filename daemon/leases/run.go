@@ -50,9 +50,20 @@ func (ls *Leases) PostLease(c *server.Call) error {
 		c.Keep(0)
 	}
 	return ls.admit(c, lease.Request{
-		Tenant: q.Tenant, Grant: q.Grant, Kind: q.Kind, Member: c.Caller.Tenants, Admin: c.Caller.Admin, By: ls.Identities.RequesterOf(c.Caller),
-		User: c.Caller.Name, UID: c.Caller.UID, Command: command, Wait: (*time.Duration)(q.Wait), Origin: held, Key: q.Key,
-		GPUs: q.GPUs, MaxTime: q.MaxTime,
+		Tenant:  q.Tenant,
+		Grant:   q.Grant,
+		Kind:    q.Kind,
+		Member:  c.Caller.Tenants,
+		Admin:   c.Caller.Admin,
+		By:      ls.Identities.RequesterOf(c.Caller),
+		User:    c.Caller.Name,
+		UID:     c.Caller.UID,
+		Command: command,
+		Wait:    (*time.Duration)(q.Wait),
+		Origin:  held,
+		Key:     q.Key,
+		GPUs:    q.GPUs,
+		MaxTime: q.MaxTime,
 	}, lease.Process(p), program, c.Caller.Name+" started "+server.FirstWord(command))
 }
 
@@ -110,7 +121,13 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
 	c.Note.Lease, c.Note.Tenant, c.Note.GPU = l.ID, wire.Tenant, strings.Join(wire.GPUs, " ")
-	line(&api.LeaseGrant{Lease: &wire, Environment: result.Environment, Unset: result.Unset, Selected: placed.Selected, Warnings: result.Warnings})
+	line(&api.LeaseGrant{
+		Lease:       &wire,
+		Environment: result.Environment,
+		Unset:       result.Unset,
+		Selected:    placed.Selected,
+		Warnings:    result.Warnings,
+	})
 	return nil
 }
 
@@ -213,14 +230,18 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 		result.Status.NotEnforced = append(result.Status.NotEnforced, missing)
 	}
 	if !want.Enforcing() {
-		result.Warnings = append(result.Warnings, "the node only observes (enforce: observe): the command is not isolated, and no quota is enforced")
+		result.Warnings = append(
+			result.Warnings, "the node only observes (enforce: observe): the command is not isolated, and no quota is enforced",
+		)
 		result.Status.NotEnforced = append(result.Status.NotEnforced, "everything: the spec says enforce: observe")
 	}
 	return result, nil
 }
 
 // startScope moves a process into its scope. It is recorded before, so that no process is inside that is not recorded.
-func (ls *Leases) startScope(ctx context.Context, l *lease.Lease, port cgroup.Port, s cgroup.Scope, isolated bool) (state cgroup.ScopeState, err error) {
+func (ls *Leases) startScope(
+	ctx context.Context, l *lease.Lease, port cgroup.Port, s cgroup.Scope, isolated bool,
+) (state cgroup.ScopeState, err error) {
 	if isolated {
 		var undo func() error
 		if undo, err = ls.Escapes.Record(l.ID, s.Process.PID); err != nil {
@@ -393,11 +414,19 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 		return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 	}
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.IsUserOf(&l)) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no lease %q that you may stop", id),
+			Hint:    "see 'gpushare lease list'",
+		}
 	}
 	c.Note.Tenant, c.Note.Text = l.Terms.Tenant, "a lease of "+l.User
 	if !c.Caller.MayEnd(&l) {
-		return &api.Error{Kind: api.KindDenied, Message: fmt.Sprintf("%s may not stop lease %s of user %s", c.Caller.Name, id, l.User), Hint: "its user or an administrator may"}
+		return &api.Error{
+			Kind:    api.KindDenied,
+			Message: fmt.Sprintf("%s may not stop lease %s of user %s", c.Caller.Name, id, l.User),
+			Hint:    "its user or an administrator may",
+		}
 	}
 	if !c.Caller.IsUserOf(&l) {
 		if err := c.AsAdmin("stop lease " + id); err != nil {
@@ -446,7 +475,10 @@ func (ls *Leases) GetEnv(c *server.Call) error {
 	}
 	l, ok := ls.Table.Get(id)
 	if !ok || !(c.Caller.Admin || c.Caller.IsMember(l.Terms.Tenant) || c.Caller.UID == l.UID) {
-		return &api.Error{Kind: api.KindNotFound, Message: "the lease of this process has ended, or belongs to a tenant that you are not a member of"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: "the lease of this process has ended, or belongs to a tenant that you are not a member of",
+		}
 	}
 	env, unset, err := ls.Policy.Environment(c.Ctx(), &l)
 	if err != nil {
@@ -484,7 +516,10 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 		return err
 	}
 	if damage != nil {
-		ls.Conditions.Set("state", "leases", "the newest record of the leases could not be read, the one before it is used: "+damage.Reason, "see 'gpushare lease list'; a lease that is missing there is reported by another condition")
+		ls.Conditions.Set(
+			"state", "leases", "the newest record of the leases could not be read, the one before it is used: "+damage.Reason,
+			"see 'gpushare lease list'; a lease that is missing there is reported by another condition",
+		)
 		ls.Log.Error("the record of the leases was damaged", "message_id", report.MessageLeasesDamaged, "reason", damage.Reason)
 	}
 	if err := ls.Table.Restore(b); err != nil {

@@ -15,8 +15,17 @@ import (
 
 // A member may not stop a lease of another user, and cannot learn whether another tenant's lease exists.
 func TestStopLeaseIsRefused(t *testing.T) {
-	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Table: leasetest.TableWith(t, "vision", "part", servertest.UidAlice)}
-	h := servertest.Handler(ls.Reporter, server.Route{Method: http.MethodDelete, Pattern: "/v1/leases/{id}", Access: server.Member, What: "stop a lease", Handle: ls.DeleteLease})
+	ls := &Leases{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now),
+		Table:    leasetest.TableWith(t, "vision", "part", servertest.UidAlice),
+	}
+	h := servertest.Handler(ls.Reporter, server.Route{
+		Method:  http.MethodDelete,
+		Pattern: "/v1/leases/{id}",
+		Access:  server.Member,
+		What:    "stop a lease",
+		Handle:  ls.DeleteLease,
+	})
 	id := ls.Table.Live()[0].ID
 	for _, c := range []struct {
 		name   string

@@ -227,7 +227,11 @@ func (m *Maintenance) record(now *store.Maintenance) error {
 		return nil
 	})
 	if err != nil {
-		return &api.Error{Kind: api.KindInternal, Message: "cannot record the maintenance: " + err.Error(), Hint: "nothing was changed; free space in " + m.StateDir}
+		return &api.Error{
+			Kind:    api.KindInternal,
+			Message: "cannot record the maintenance: " + err.Error(),
+			Hint:    "nothing was changed; free space in " + m.StateDir,
+		}
 	}
 	m.setWaiting("")
 	m.report()
@@ -293,7 +297,10 @@ func (m *Maintenance) result(ctx context.Context) *api.MaintenanceResult {
 	users, complete := m.Users.DriverUsers(ctx)
 	out.Unread = !complete
 	for _, u := range users {
-		out.DriverUsers = append(out.DriverUsers, api.DriverUser{PID: u.PID, Command: u.Name, User: m.UserName(int(u.UID)), Unit: u.Unit, Lease: u.Lease, Nodes: u.Nodes})
+		out.DriverUsers = append(
+			out.DriverUsers,
+			api.DriverUser{PID: u.PID, Command: u.Name, User: m.UserName(int(u.UID)), Unit: u.Unit, Lease: u.Lease, Nodes: u.Nodes},
+		)
 	}
 	return out
 }

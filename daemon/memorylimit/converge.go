@@ -167,7 +167,8 @@ func grantLimits(want *state.Desired, id gpu.UUID, live []lease.Lease) map[lease
 		for j := range t.Grants {
 			s := &t.Grants[j]
 			g := lease.Grant{Tenant: t.Name, Spec: *s}
-			if out[g.Key()] == 0 && s.Kind() == want.Mode(id) && (s.GPUs == nil || slices.Contains(want.Grants[state.GrantKey{Tenant: t.Name, Grant: s.Name}], id)) {
+			if out[g.Key()] == 0 && s.Kind() == want.Mode(id) &&
+				(s.GPUs == nil || slices.Contains(want.Grants[state.GrantKey{Tenant: t.Name, Grant: s.Name}], id)) {
 				out[g.Key()] = state.GrantMemory(s)
 			}
 		}
@@ -233,8 +234,10 @@ func (m *Limits) updateConditions(want *state.Desired, items map[gpu.UUID][]item
 			it := &list[i]
 			if r, ok := m.get(target{id, it.cgroup}); ok && r.reason != "" && a.known && a.reason == "" {
 				out[string(id)+it.cgroup] = api.Condition{
-					GPU: string(id), Tenant: it.tenant, Message: fmt.Sprintf("the driver does not limit the GPU memory of %s: %s", it.what, r.reason),
-					Hint: "it is tried again; 'gpushare explain' shows what limits it meanwhile",
+					GPU:     string(id),
+					Tenant:  it.tenant,
+					Message: fmt.Sprintf("the driver does not limit the GPU memory of %s: %s", it.what, r.reason),
+					Hint:    "it is tried again; 'gpushare explain' shows what limits it meanwhile",
 				}
 			}
 		}
@@ -247,7 +250,11 @@ func (m *Limits) updateConditions(want *state.Desired, items map[gpu.UUID][]item
 		}
 		if c := m.Choice(l); !c.Hard {
 			out[l.ID] = api.Condition{
-				Tenant: l.Terms.Tenant, Message: fmt.Sprintf("the GPU-memory limit of lease %s of %s is not hard, though its grant says accept: hard: %s", l.ID, l.Terms.Key(), c.Reason),
+				Tenant: l.Terms.Tenant,
+				Message: fmt.Sprintf(
+					"the GPU-memory limit of lease %s of %s is not hard, though its grant says accept: hard: %s", l.ID, l.Terms.Key(),
+					c.Reason,
+				),
 				Hint: "stop the lease with 'gpushare lease stop " + l.ID + "', or write accept: best-effort",
 			}
 		}

@@ -11,7 +11,13 @@ import (
 // GrantChoice returns what would enforce the GPU-memory limit of a lease in the slice of a grant on one GPU.
 func (m *Limits) GrantChoice(t *api.TenantSpec, g *api.GrantSpec, id gpu.UUID) quota.MemoryChoice {
 	l := lease.Lease{Terms: lease.Grant{Tenant: t.Name, Spec: *g, Overuse: t.Overuse}}
-	in := quota.MemoryBackendInput{MIG: g.Kind() == api.ModeMIG, Enforcing: m.State.Desired().Enforcing(), MPS: g.Kind() == api.ModeMPS, Overuse: m.Overuse(&l), CanFreeze: true}
+	in := quota.MemoryBackendInput{
+		MIG:       g.Kind() == api.ModeMIG,
+		Enforcing: m.State.Desired().Enforcing(),
+		MPS:       g.Kind() == api.ModeMPS,
+		Overuse:   m.Overuse(&l),
+		CanFreeze: true,
+	}
 	if g.InInstance() {
 		in.Driver.Reason = inInstance
 		return quota.ChooseMemoryBackend(in)

@@ -81,8 +81,9 @@ func (m *Limits) requiresHard(l *lease.Lease) bool {
 
 func refusal(l *lease.Lease, reason string) error {
 	return &api.Error{
-		Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot limit the GPU memory of grant %s of %s: %s", l.Terms.Spec.Name, l.Terms.Tenant, reason),
-		Hint: "the grant says accept: hard; with accept: best-effort it would start with a weaker limit",
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot limit the GPU memory of grant %s of %s: %s", l.Terms.Spec.Name, l.Terms.Tenant, reason),
+		Hint:    "the grant says accept: hard; with accept: best-effort it would start with a weaker limit",
 	}
 }
 
@@ -129,8 +130,12 @@ func (m *Limits) End(ctx context.Context, l *lease.Lease) {
 // Choice returns what enforces the GPU-memory limit of a lease, by what was read back.
 func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	in := quota.MemoryBackendInput{
-		MIG: l.Terms.Kind() == api.ModeMIG, Split: l.Place.Compute != "", Enforcing: m.State.Desired().Enforcing(), MPS: l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
-		Overuse: m.Overuse(l), CanFreeze: l.Isolation.Freeze && !l.InPlace(),
+		MIG:       l.Terms.Kind() == api.ModeMIG,
+		Split:     l.Place.Compute != "",
+		Enforcing: m.State.Desired().Enforcing(),
+		MPS:       l.Terms.Kind() == api.ModeMPS && !l.InPlace(),
+		Overuse:   m.Overuse(l),
+		CanFreeze: l.Isolation.Freeze && !l.InPlace(),
 	}
 	if in.MIG || len(l.Place.GPUs) != 1 {
 		return quota.ChooseMemoryBackend(in)
@@ -211,9 +216,11 @@ func (m *Limits) Refuse(want *state.Desired, node *observe.Node) error {
 	m.Describe(&v)
 	if g, reason := lease.NeverHard(&v); g != nil {
 		return &api.Error{
-			Kind:    api.KindInfeasible,
-			Message: fmt.Sprintf("cannot limit the GPU memory of grant %s of %s, which says accept: hard: %s", g.Spec.Name, g.Tenant, reason),
-			Hint:    "nothing was changed; write accept: best-effort to accept a weaker limit, or use a MIG profile",
+			Kind: api.KindInfeasible,
+			Message: fmt.Sprintf(
+				"cannot limit the GPU memory of grant %s of %s, which says accept: hard: %s", g.Spec.Name, g.Tenant, reason,
+			),
+			Hint: "nothing was changed; write accept: best-effort to accept a weaker limit, or use a MIG profile",
 		}
 	}
 	return nil

@@ -138,7 +138,8 @@ func unable(err error) bool {
 
 // lacks reports whether the driver lacks the functions.
 func lacks(node *observe.Node) bool {
-	return slices.Contains(node.Driver.Missing, "nvmlDeviceSetMemoryLimits_v1") || slices.Contains(node.Driver.Missing, "nvmlDeviceGetMemoryLimits_v1")
+	return slices.Contains(node.Driver.Missing, "nvmlDeviceSetMemoryLimits_v1") ||
+		slices.Contains(node.Driver.Missing, "nvmlDeviceGetMemoryLimits_v1")
 }
 
 // record keeps the result of one item.

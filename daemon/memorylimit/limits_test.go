@@ -127,12 +127,21 @@ func newFixture(t *testing.T, dmem bool, accept string) *fixture {
 	t.Cleanup(func() { _ = stored.Close() })
 	f := &fixture{t: t, driver: &fakeDriver{dmem: dmem, limits: map[string]uint64{}}, now: time.Unix(1000, 0)}
 	f.node = &observe.Node{
-		GPUs:   []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}, Memory: gpu.Memory{Total: 40 * gib}}}},
-		Slices: []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red"}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}, Path: "/red/part"}},
+		GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}, Memory: gpu.Memory{Total: 40 * gib}}}},
+		Slices: []cgroup.SliceState{
+			{Name: cgroup.SliceName{Tenant: "red"}, Path: "/red"},
+			{Name: cgroup.SliceName{Tenant: "red", Grant: "part"}, Path: "/red/part"},
+		},
 	}
 	f.Limits = &Limits{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }), State: state.NewState(stored, false), Driver: f.driver,
-		Observer: &lastNode{f.node}, Hierarchy: &cgroup.Hierarchy{Mount: t.TempDir()}, Overuse: func(*lease.Lease) quota.OverusePolicy { return quota.OveruseKill },
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }),
+		State:    state.NewState(stored, false),
+		Driver:   f.driver,
+		Observer: &lastNode{
+			f.node,
+		},
+		Hierarchy: &cgroup.Hierarchy{Mount: t.TempDir()},
+		Overuse:   func(*lease.Lease) quota.OverusePolicy { return quota.OveruseKill },
 	}
 	f.mkdir("/red/part")
 	f.Table = lease.New(lease.Config{Isolation: inDirectories{f}})
@@ -157,7 +166,11 @@ func (f *fixture) spec(limit uint64, accept string) {
 
 func (f *fixture) update() {
 	d := f.State.Desired()
-	v := lease.View{Generation: d.Generation, GPUs: []lease.GPUView{{UUID: "GPU-1", Mode: api.ModeTimeslice, Capacity: 40 * gib}}, Grants: []lease.Grant{{Tenant: "red", Spec: d.Spec.Tenants[0].Grants[0]}}}
+	v := lease.View{
+		Generation: d.Generation,
+		GPUs:       []lease.GPUView{{UUID: "GPU-1", Mode: api.ModeTimeslice, Capacity: 40 * gib}},
+		Grants:     []lease.Grant{{Tenant: "red", Spec: d.Spec.Tenants[0].Grants[0]}},
+	}
 	f.Describe(&v)
 	f.Table.Update(v)
 }
@@ -447,7 +460,8 @@ func TestRefuse(t *testing.T) {
 	}
 	f.node.Driver.Missing = []string{"nvmlDeviceSetMemoryLimits_v1"}
 	var e *api.Error
-	if err := f.Refuse(f.State.Desired(), f.node); !errors.As(err, &e) || e.Kind != api.KindInfeasible || !strings.Contains(e.Message, "GPU 0: the driver is older than R615") {
+	if err := f.Refuse(f.State.Desired(), f.node); !errors.As(err, &e) || e.Kind != api.KindInfeasible ||
+		!strings.Contains(e.Message, "GPU 0: the driver is older than R615") {
 		t.Errorf("an older driver: %v", err)
 	}
 }

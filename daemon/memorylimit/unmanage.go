@@ -37,7 +37,8 @@ func (m *Limits) eachAttached(f func(id gpu.UUID, l *lease.Lease) error) error {
 	live := m.Table.Live()
 	for i := range live {
 		l := &live[i]
-		if m.Hierarchy == nil || !l.InPlace() || l.Origin == lease.OriginContainer || l.Isolation.Cgroup == "" || !m.Hierarchy.Exists(l.Isolation.Cgroup) {
+		if m.Hierarchy == nil || !l.InPlace() || l.Origin == lease.OriginContainer || l.Isolation.Cgroup == "" ||
+			!m.Hierarchy.Exists(l.Isolation.Cgroup) {
 			continue
 		}
 		for _, id := range l.Place.GPUs {

@@ -214,7 +214,10 @@ func (c *collection) instance(g *api.GPUStatus, in *api.InstanceStatus) {
 	if len(in.UUIDs) > 0 {
 		device = in.UUIDs[0]
 	}
-	c.add(instanceInfo, 1, index, g.UUID, device, strconv.FormatUint(uint64(in.ID), 10), in.Profile, strconv.FormatUint(uint64(in.Placement.Start), 10), strconv.FormatBool(in.Foreign))
+	c.add(
+		instanceInfo, 1, index, g.UUID, device, strconv.FormatUint(uint64(in.ID), 10), in.Profile,
+		strconv.FormatUint(uint64(in.Placement.Start), 10), strconv.FormatBool(in.Foreign),
+	)
 	if device == "" {
 		return
 	}

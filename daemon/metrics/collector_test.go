@@ -29,40 +29,108 @@ const gib = 1 << 30
 func labNode() *Snapshot {
 	gpu := func(index int, mode string) api.GPUStatus {
 		return api.GPUStatus{
-			Index: index, UUID: fmt.Sprintf("GPU-%d", index), PCI: fmt.Sprintf("0000:%02x:00.0", index), Model: "NVIDIA A100-SXM4-40GB", Mode: mode, State: "ok",
-			Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib, Free: 37 * gib}, ReadAt: &noon,
+			Index:  index,
+			UUID:   fmt.Sprintf("GPU-%d", index),
+			PCI:    fmt.Sprintf("0000:%02x:00.0", index),
+			Model:  "NVIDIA A100-SXM4-40GB",
+			Mode:   mode,
+			State:  "ok",
+			Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib, Free: 37 * gib},
+			ReadAt: &noon,
 		}
 	}
 	split, served, sliced, lost, fresh := gpu(0, "mig"), gpu(1, "mps"), gpu(2, "timeslice"), gpu(3, "exclusive"), gpu(4, "external")
 	split.MIG = &api.MIGStatus{Enabled: true, Instances: []api.InstanceStatus{
-		{ID: 2, Profile: "3g.20gb", Placement: api.MIGPlacement{Start: 4, Size: 4}, UUIDs: []string{"MIG-4"}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 20 * gib, Used: gib}},
+		{
+			ID:        2,
+			Profile:   "3g.20gb",
+			Placement: api.MIGPlacement{Start: 4, Size: 4},
+			UUIDs:     []string{"MIG-4"},
+			Lease:     "vision-3kq6",
+			Memory:    api.GPUMemory{Total: 20 * gib, Used: gib},
+		},
 		{ID: 7, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 2, Size: 1}, UUIDs: []string{"MIG-2"}, Foreign: true},
 		{ID: 8, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 3, Size: 1}},
 		{ID: 9, Profile: "2g.10gb", UUIDs: []string{"MIG-0"}, MPS: &api.MPSStatus{State: "failed"}},
 	}}
-	served.Utilization, served.MPS = ptr(100), &api.MPSStatus{State: "running", Clients: 1, MaxClients: 48, Restarts: 2, Drained: &api.MPSDrain{}}
-	served.Processes = []api.ProcessStatus{{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-1"}, {PID: 3, Kind: "compute"}}
+	served.Utilization, served.MPS = ptr(100), &api.MPSStatus{
+		State:      "running",
+		Clients:    1,
+		MaxClients: 48,
+		Restarts:   2,
+		Drained:    &api.MPSDrain{},
+	}
+	served.Processes = []api.ProcessStatus{
+		{PID: 1, Kind: "mps-server"},
+		{PID: 2, Kind: "mps", Lease: "speech-1"},
+		{PID: 3, Kind: "compute"},
+	}
 	served.Memory, served.Unattributed = api.GPUMemory{Total: 40 * gib, Used: 3 * gib, Free: 36 * gib, Reserved: gib}, ptr(uint64(0))
 	sliced.Utilization, sliced.TimeSlices = ptr(7), &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.5)}
 	sliced.Granted = []api.GrantedMemory{{Tenant: "vision", Grant: "dev", Bytes: 30 * gib}}
 	lost.State, lost.Utilization = "lost", ptr(50)
 	readings := &api.HealthReadings{
-		ReadAt: noon, Temperature: ptr(61), MemoryTemperature: ptr(70), Throttle: []string{"thermal"}, CorrectedErrors: ptr(uint64(5)), UncorrectedErrors: ptr(uint64(1)), PCIeReplays: ptr(uint64(2)),
-		Rows: &api.RemappedRows{Corrected: 1, Uncorrected: 2, Pending: true}, NVLinkErrors: &api.NVLinkCounters{CRC: 3, Replay: 4, Recovery: 5},
+		ReadAt:            noon,
+		Temperature:       ptr(61),
+		MemoryTemperature: ptr(70),
+		Throttle:          []string{"thermal"},
+		CorrectedErrors:   ptr(uint64(5)),
+		UncorrectedErrors: ptr(uint64(1)),
+		PCIeReplays:       ptr(uint64(2)),
+		Rows: &api.RemappedRows{
+			Corrected:   1,
+			Uncorrected: 2,
+			Pending:     true,
+		},
+		NVLinkErrors: &api.NVLinkCounters{CRC: 3, Replay: 4, Recovery: 5},
 	}
-	served.Health, sliced.Health = &api.GPUHealth{State: api.HealthWarning, Readings: readings}, &api.GPUHealth{State: api.HealthOK, Readings: &api.HealthReadings{ReadAt: noon}}
+	served.Health, sliced.Health = &api.GPUHealth{
+		State:    api.HealthWarning,
+		Readings: readings,
+	}, &api.GPUHealth{
+		State:    api.HealthOK,
+		Readings: &api.HealthReadings{ReadAt: noon},
+	}
 	lost.Health = &api.GPUHealth{State: api.HealthClosed, Since: &noon, Readings: readings}
 	fresh.ReadAt, fresh.Memory, fresh.Owner = nil, api.GPUMemory{}, "slurm"
 	later := noon.Add(time.Minute)
 	lease := func(id, grant, state string, on api.GPUStatus) api.Lease {
-		return api.Lease{ID: id, Tenant: "vision", Grant: grant, Kind: on.Mode, State: state, Origin: "run", User: "alice", GPUs: []string{on.UUID}, Devices: []string{on.UUID}, Created: noon}
+		return api.Lease{
+			ID:      id,
+			Tenant:  "vision",
+			Grant:   grant,
+			Kind:    on.Mode,
+			State:   state,
+			Origin:  "run",
+			User:    "alice",
+			GPUs:    []string{on.UUID},
+			Devices: []string{on.UUID},
+			Created: noon,
+		}
 	}
-	inMIG, first, second, waits, waitsToo := lease("vision-3kq6", "train", "running", split), lease("vision-a", "dev", "running", sliced), lease("vision-b", "dev", "running", sliced), lease("vision-c", "dev", "queued", sliced), lease("vision-d", "dev", "queued", sliced)
+	inMIG, first, second, waits, waitsToo := lease("vision-3kq6", "train", "running", split), lease(
+		"vision-a", "dev", "running", sliced,
+	), lease("vision-b", "dev", "running", sliced), lease(
+		"vision-c", "dev", "queued", sliced,
+	), lease("vision-d", "dev", "queued", sliced)
 	inMIG.Devices, inMIG.GPUMemory = []string{"MIG-4"}, &api.LeaseMemory{Limit: 20 * gib, Used: gib, Backend: "mig", Hard: true}
 	inMIG.Isolation.NotEnforced = []string{"memory.high: this kernel has no memory controller"}
 	first.Share = &api.LeaseShare{Entitled: 20, Due: ptr(50.0), Busy: ptr(40.0), Occupancy: ptr(48.0), Enforced: true}
-	second.Share, second.User, second.FrozenFor = &api.LeaseShare{Entitled: 20, Busy: ptr(10.0)}, "bob\xff", []string{"the tenant is frozen"}
-	first.GPUMemory, second.GPUMemory = &api.LeaseMemory{Limit: 30 * gib, Used: gib, Backend: "reactive"}, &api.LeaseMemory{Limit: 30 * gib, Backend: "reactive", Unknown: true}
+	second.Share, second.User, second.FrozenFor = &api.LeaseShare{
+		Entitled: 20,
+		Busy:     ptr(10.0),
+	}, "bob\xff", []string{
+		"the tenant is frozen",
+	}
+	first.GPUMemory, second.GPUMemory = &api.LeaseMemory{
+		Limit:   30 * gib,
+		Used:    gib,
+		Backend: "reactive",
+	}, &api.LeaseMemory{
+		Limit:   30 * gib,
+		Backend: "reactive",
+		Unknown: true,
+	}
 	for _, l := range []*api.Lease{&waits, &waitsToo} {
 		l.GPUs, l.Devices = nil, nil
 	}
@@ -71,25 +139,54 @@ func labNode() *Snapshot {
 		Version: "1.2.3",
 		Status: &api.Status{
 			At: noon,
-			Node: api.NodeStatus{Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd", Operation: "op-3", Conditions: []api.Condition{
-				{Kind: "held", GPU: "GPU-3"},
-				{Kind: "unknown-member", Message: "alice"},
-				{Kind: "unknown-member", Message: "bob"},
-				{Kind: "not-enforced", Tenant: "vision", Acknowledged: &api.Acknowledgement{}},
-			}},
+			Node: api.NodeStatus{
+				Generation: 7,
+				Enforce:    "on",
+				Driver:     "580.95.05",
+				Adapter:    "systemd",
+				Operation:  "op-3",
+				Conditions: []api.Condition{
+					{Kind: "held", GPU: "GPU-3"},
+					{Kind: "unknown-member", Message: "alice"},
+					{Kind: "unknown-member", Message: "bob"},
+					{Kind: "not-enforced", Tenant: "vision", Acknowledged: &api.Acknowledgement{}},
+				},
+			},
 			GPUs: []api.GPUStatus{split, served, sliced, lost, fresh},
 			Tenants: []api.TenantStatus{
-				{Name: "vision", Priority: "high", Frozen: &api.TenantFreeze{}, Limits: []api.LimitStatus{{Name: "cpu.quota", InForce: "800%"}, {Name: "memory.high", Reason: "no controller"}}, Grants: []api.GrantStatus{
-					{Name: "train", Kind: "mig", Leases: 1, MaxLeases: 1}, {Name: "dev", Kind: "timeslice", Leases: 2, Queued: 2},
-				}},
+				{
+					Name:     "vision",
+					Priority: "high",
+					Frozen:   &api.TenantFreeze{},
+					Limits:   []api.LimitStatus{{Name: "cpu.quota", InForce: "800%"}, {Name: "memory.high", Reason: "no controller"}},
+					Grants: []api.GrantStatus{
+						{Name: "train", Kind: "mig", Leases: 1, MaxLeases: 1}, {Name: "dev", Kind: "timeslice", Leases: 2, Queued: 2},
+					},
+				},
 				{Name: "speech", Priority: "normal"},
 			},
 			Leases: []api.Lease{inMIG, first, second, waits, waitsToo},
-			Users:  []api.UserStatus{{User: "alice", Leases: 2, MaxLeases: 4, GPUMemory: api.UserMemory{Granted: 50 * gib, Limit: 60 * gib}}, {User: "bob", Leases: 1}},
+			Users: []api.UserStatus{
+				{User: "alice", Leases: 2, MaxLeases: 4, GPUMemory: api.UserMemory{Granted: 50 * gib, Limit: 60 * gib}},
+				{User: "bob", Leases: 1},
+			},
 		},
-		XIDs:     []report.XIDCount{{GPU: "GPU-1", XID: 79, Count: 2, Last: noon}},
-		Activity: &Activity{Converges: 1, Drifts: 2, Steps: 3, Freezes: 4, Messages: 5, Writes: 6, Timeouts: 7, WorkerStarts: 8, Reading: 1500 * time.Millisecond},
-		Usage:    []Usage{{GPU: "GPU-2", Tenant: "vision", User: "alice", Busy: ptr(90 * time.Second), Occupancy: ptr(2 * time.Minute)}, {GPU: "GPU-0", Tenant: "vision", User: "alice"}},
+		XIDs: []report.XIDCount{{GPU: "GPU-1", XID: 79, Count: 2, Last: noon}},
+		Activity: &Activity{
+			Converges:    1,
+			Drifts:       2,
+			Steps:        3,
+			Freezes:      4,
+			Messages:     5,
+			Writes:       6,
+			Timeouts:     7,
+			WorkerStarts: 8,
+			Reading:      1500 * time.Millisecond,
+		},
+		Usage: []Usage{
+			{GPU: "GPU-2", Tenant: "vision", User: "alice", Busy: ptr(90 * time.Second), Occupancy: ptr(2 * time.Minute)},
+			{GPU: "GPU-0", Tenant: "vision", User: "alice"},
+		},
 	}
 }
 
@@ -169,7 +266,8 @@ func TestLeaseIDsAreOnOneMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(b)) {
-		if (strings.Contains(line, "vision-3kq6") || strings.Contains(line, "vision-a")) && !strings.HasPrefix(line, "gpushare_lease_info{") {
+		if (strings.Contains(line, "vision-3kq6") || strings.Contains(line, "vision-a")) &&
+			!strings.HasPrefix(line, "gpushare_lease_info{") {
 			t.Errorf("a lease id is in %s", line)
 		}
 	}
@@ -227,7 +325,10 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s has another list of metrics than the code: 'go test ./daemon/metrics -update' writes it:\n%s", file, cmp.Diff(written, list.String()))
+		t.Fatalf(
+			"%s has another list of metrics than the code: 'go test ./daemon/metrics -update' writes it:\n%s", file,
+			cmp.Diff(written, list.String()),
+		)
 	}
 	if err := os.WriteFile(file, []byte(before+begin+list.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)

@@ -62,10 +62,12 @@ func TestAlertRules(t *testing.T) {
 		}
 		for _, r := range g.Rules {
 			checkNames(t, r.Alert, r.Expr)
-			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" ||
+				r.Annotations["description"] == "" {
 				t.Errorf("%s has the labels %v and the annotations %v", r.Alert, r.Labels, r.Annotations)
 			}
-			if !strings.Contains(tests, "alertname: "+r.Alert+"\n        exp_alerts:\n") || !strings.Contains(tests, "alertname: "+r.Alert+"\n        exp_alerts: []\n") {
+			if !strings.Contains(tests, "alertname: "+r.Alert+"\n        exp_alerts:\n") ||
+				!strings.Contains(tests, "alertname: "+r.Alert+"\n        exp_alerts: []\n") {
 				t.Errorf("alerts_test.yaml has no test in which %s fires, or none in which it does not", r.Alert)
 			}
 		}
@@ -115,7 +117,8 @@ func TestDashboard(t *testing.T) {
 	}
 	used := map[int]bool{}
 	for i, p := range d.Panels {
-		if used[p.ID] || p.ID == 0 || p.Title == "" || p.Datasource != want || len(p.Targets) == 0 || !slices.Contains([]string{"stat", "table", "timeseries"}, p.Type) {
+		if used[p.ID] || p.ID == 0 || p.Title == "" || p.Datasource != want || len(p.Targets) == 0 ||
+			!slices.Contains([]string{"stat", "table", "timeseries"}, p.Type) {
 			t.Errorf("the panel %q is %+v", p.Title, p)
 		}
 		used[p.ID] = true

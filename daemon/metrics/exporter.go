@@ -35,8 +35,14 @@ func (e *Exporter) Text(c *server.Caller) ([]byte, error) {
 	if c.Admin || c.Observer {
 		w := e.Worker.Stats()
 		a := &Activity{
-			Converges: e.Counters.Converges.Load(), Drifts: e.Counters.Drifts.Load(), Steps: e.Counters.Steps.Load(), Freezes: e.Counters.Freezes.Load(),
-			Messages: w.Messages, Writes: w.Writes, Timeouts: w.Timeouts, WorkerStarts: w.Starts,
+			Converges:    e.Counters.Converges.Load(),
+			Drifts:       e.Counters.Drifts.Load(),
+			Steps:        e.Counters.Steps.Load(),
+			Freezes:      e.Counters.Freezes.Load(),
+			Messages:     w.Messages,
+			Writes:       w.Writes,
+			Timeouts:     w.Timeouts,
+			WorkerStarts: w.Starts,
 		}
 		for _, d := range w.Readings {
 			a.Reading += d

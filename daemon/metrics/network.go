@@ -67,7 +67,11 @@ func (n *Network) Listen(ctx context.Context) (net.Listener, error) {
 	}}
 	l, err := c.Listen(ctx, "tcp", n.Address)
 	if errors.Is(err, syscall.EAFNOSUPPORT) {
-		return nil, fmt.Errorf("%w: cannot serve metrics on %s: the unit of gpushared was started without the network: run 'systemctl daemon-reload' and 'systemctl restart gpushared', which write and use /run/systemd/generator/gpushared.service.d/50-metrics-address.conf", ErrConfig, n.Address)
+		return nil, fmt.Errorf(
+			"%w: cannot serve metrics on %s: the unit of gpushared was started without the network: run 'systemctl daemon-reload' and 'systemctl restart gpushared', which write and use /run/systemd/generator/gpushared.service.d/50-metrics-address.conf",
+			ErrConfig,
+			n.Address,
+		)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve metrics on %s: %w", n.Address, err)
@@ -91,10 +95,19 @@ func (n *Network) check() error {
 		return refuse(err)
 	}
 	if len(c.Users) == 0 && c.TLS.ClientAuth != "RequireAndVerifyClientCert" {
-		return refuse(errors.New("every local user could read the metrics of all tenants: add basic_auth_users, or client_auth_type: RequireAndVerifyClientCert"))
+		return refuse(
+			errors.New(
+				"every local user could read the metrics of all tenants: add basic_auth_users, or client_auth_type: RequireAndVerifyClientCert",
+			),
+		)
 	}
 	if c.TLS.Cert == "" && c.TLS.CertFile == "" && !n.isLoopback() {
-		return refuse(fmt.Errorf("passwords would be sent to %s without TLS: add tls_server_config with cert_file and key_file, or serve on 127.0.0.1", n.Address))
+		return refuse(
+			fmt.Errorf(
+				"passwords would be sent to %s without TLS: add tls_server_config with cert_file and key_file, or serve on 127.0.0.1",
+				n.Address,
+			),
+		)
 	}
 	return nil
 }
@@ -117,9 +130,14 @@ const (
 func (n *Network) Run(ctx context.Context, l net.Listener) {
 	log := n.Exporter.Log
 	s := &http.Server{
-		Handler: n.Exporter.handler(), BaseContext: func(net.Listener) context.Context { return ctx },
-		ReadTimeout: requestTimeout, ReadHeaderTimeout: requestTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler:           n.Exporter.handler(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadTimeout:       requestTimeout,
+		ReadHeaderTimeout: requestTimeout,
+		WriteTimeout:      answerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // A scrape that is cut off is repeated.
 	defer stop()
@@ -128,7 +146,10 @@ func (n *Network) Run(ctx context.Context, l net.Listener) {
 		return
 	}
 	log.Error("the metrics are not served any more", "address", n.Address, "error", err)
-	n.Exporter.Conditions.Set("metrics", "address", "the metrics are not served on "+n.Address+": "+err.Error(), "correct the cause, then 'systemctl restart gpushared'")
+	n.Exporter.Conditions.Set(
+		"metrics", "address", "the metrics are not served on "+n.Address+": "+err.Error(),
+		"correct the cause, then 'systemctl restart gpushared'",
+	)
 	n.Exporter.Invalidate()
 }
 

@@ -35,7 +35,14 @@ func certificate(t *testing.T, dir string) *x509.CertPool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	c := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +78,12 @@ type fakeWorker struct{}
 func (fakeWorker) Stats() worker.Stats { return worker.Stats{} }
 
 func newExporter(f *fakeStatus) *Exporter {
-	return &Exporter{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Status: f, Worker: fakeWorker{}, Totals: &Totals{}}
+	return &Exporter{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now),
+		Status:   f,
+		Worker:   fakeWorker{},
+		Totals:   &Totals{},
+	}
 }
 
 const tlsPart = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"

@@ -49,7 +49,11 @@ func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected fun
 			if err == nil {
 				continue
 			}
-			c := api.Condition{GPU: string(d.GPU), Message: fmt.Sprintf("%s: who reaches its MPS is not as it should be: %v", planner.DeviceName(g, d), err), Hint: "correct the cause; it is tried again at every observation"}
+			c := api.Condition{
+				GPU:     string(d.GPU),
+				Message: fmt.Sprintf("%s: who reaches its MPS is not as it should be: %v", planner.DeviceName(g, d), err),
+				Hint:    "correct the cause; it is tried again at every observation",
+			}
 			if errors.Is(err, mps.ErrOpen) {
 				c.Hint = "set run_dir to a directory on a file system with access control lists, as tmpfs, ext4 and xfs have them"
 			}
@@ -71,7 +75,9 @@ func desiredOn(want *state.Desired, g *observe.GPU) []mps.Device {
 }
 
 // reach returns the members of the tenants that have a grant on the device, and the users of its leases.
-func (a *Access) reach(ctx context.Context, want *state.Desired, members []server.TenantMembers, live []lease.Lease, g *observe.GPU, d mps.Device) mps.Reach {
+func (a *Access) reach(
+	ctx context.Context, want *state.Desired, members []server.TenantMembers, live []lease.Lease, g *observe.GPU, d mps.Device,
+) mps.Reach {
 	var r mps.Reach
 	for i := range members {
 		if m := &members[i]; hasGrant(want, m.Name, g, d) {

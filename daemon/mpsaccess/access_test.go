@@ -45,12 +45,22 @@ tenants:
 	}
 	s.Normalize()
 	want := state.DesiredOf(s, spec.Resolved{Grants: map[string][]gpu.UUID{spec.GrantKey("second", "join"): {gpuB}}}, 1)
-	members := []server.TenantMembers{{Name: "any", UIDs: []int{1000}, GIDs: []int{50}}, {Name: "second", UIDs: []int{1001, 1000}}, {Name: "other", UIDs: []int{1002}}, {Name: "removed", UIDs: []int{1003}}}
+	members := []server.TenantMembers{
+		{Name: "any", UIDs: []int{1000}, GIDs: []int{50}},
+		{Name: "second", UIDs: []int{1001, 1000}},
+		{Name: "other", UIDs: []int{1002}},
+		{Name: "removed", UIDs: []int{1003}},
+	}
 	join := lease.Grant{Tenant: "any", Spec: api.GrantSpec{Name: "join", MPS: &api.ShareSpec{}}}
 	live := []lease.Lease{
 		{ID: "1", UID: 1004, Terms: join, Place: lease.Place{GPUs: []gpu.UUID{gpuA}}},
 		{ID: "2", UID: 0, Terms: join, Place: lease.Place{GPUs: []gpu.UUID{gpuB}}},
-		{ID: "3", UID: 1005, Terms: lease.Grant{Tenant: "other", Spec: api.GrantSpec{Name: "whole"}}, Place: lease.Place{GPUs: []gpu.UUID{gpuA}}},
+		{
+			ID:    "3",
+			UID:   1005,
+			Terms: lease.Grant{Tenant: "other", Spec: api.GrantSpec{Name: "whole"}},
+			Place: lease.Place{GPUs: []gpu.UUID{gpuA}},
+		},
 	}
 	a := Access{Identities: &server.Identities{Names: &names.Directory{}}}
 	for id, reach := range map[gpu.UUID]mps.Reach{

@@ -149,7 +149,12 @@ func (a *Access) releaseFrozen(ctx context.Context, d mps.Device, p *mps.Peer, t
 		frozen, err := a.Freezer.Release(ctx, id, d)
 		if frozen {
 			released = true
-			a.Events.Publish(api.Event{Kind: "mps.blocked.thawed", GPU: string(d.GPU), Lease: id, Message: text + ": its lease is frozen, and was thawed for its handshake"})
+			a.Events.Publish(api.Event{
+				Kind:    "mps.blocked.thawed",
+				GPU:     string(d.GPU),
+				Lease:   id,
+				Message: text + ": its lease is frozen, and was thawed for its handshake",
+			})
 		}
 		if err != nil && ctx.Err() == nil {
 			a.Log.Warn("a lease that is joining MPS is not frozen as it was", "lease", id, "error", err)

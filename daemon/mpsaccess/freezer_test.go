@@ -62,7 +62,10 @@ func (o *onMPS) Handshakes(context.Context, mps.Device) ([]mps.Peer, error) {
 
 func (o *onMPS) freezer() *Freezer {
 	o.reasons = map[string][]cgroup.FreezeReason{}
-	terms := map[string]lease.Grant{"joining": {Spec: api.GrantSpec{MPS: &api.ShareSpec{}}}, "other": {Spec: api.GrantSpec{Timeslice: &api.ShareSpec{}}}}
+	terms := map[string]lease.Grant{
+		"joining": {Spec: api.GrantSpec{MPS: &api.ShareSpec{}}},
+		"other":   {Spec: api.GrantSpec{Timeslice: &api.ShareSpec{}}},
+	}
 	return &Freezer{
 		Scopes: o, MPS: o, Now: func() time.Time { return time.Unix(1e9, 0) },
 		Lease: func(id string) (lease.Lease, bool) {
@@ -111,7 +114,10 @@ func TestNoLeaseIsFrozenInAHandshake(t *testing.T) {
 func TestNoServerIsFrozen(t *testing.T) {
 	o := onMPS{servers: []int{7}}
 	f := o.freezer()
-	if err := f.Freeze(t.Context(), "joining", cgroup.ForGPUMemory, time.Minute); err == nil || !strings.Contains(err.Error(), "pid 7") || o.freezes != 0 {
+	if err := f.Freeze(
+		t.Context(), "joining", cgroup.ForGPUMemory, time.Minute,
+	); err == nil || !strings.Contains(err.Error(), "pid 7") ||
+		o.freezes != 0 {
 		t.Errorf("error %v after %d freezes", err, o.freezes)
 	}
 }
@@ -132,7 +138,8 @@ func TestAFrozenLeaseIsReleased(t *testing.T) {
 	if err := f.Thaw(t.Context(), "joining", cgroup.ForGPUMemory); err != nil {
 		t.Fatal(err)
 	}
-	if frozen, err := f.Release(t.Context(), "joining", on); !frozen || err != nil || !slices.Equal(f.Reasons("joining"), []cgroup.FreezeReason{cgroup.ForAdministrator}) {
+	if frozen, err := f.Release(t.Context(), "joining", on); !frozen || err != nil ||
+		!slices.Equal(f.Reasons("joining"), []cgroup.FreezeReason{cgroup.ForAdministrator}) {
 		t.Errorf("after a thaw: %v %v, frozen for %v", frozen, err, f.Reasons("joining"))
 	}
 	o.handshakes, o.pid = -1, 7

@@ -72,7 +72,10 @@ func (k *Control) restart(c *server.Call) error {
 	c.Note.GPU, c.Note.Text = string(g.Identity.UUID), fmt.Sprintf("%s, force=%v", planner.DeviceName(g, d), a.Force)
 	if err := planner.Admit(steps, a); err != nil {
 		if e, ok := errors.AsType[*api.Error](err); ok {
-			e.Hint = fmt.Sprintf("nothing was changed; wait until they end, or 'gpushare mps restart %s --force' terminates them", planner.MPSArguments(g, d))
+			e.Hint = fmt.Sprintf(
+				"nothing was changed; wait until they end, or 'gpushare mps restart %s --force' terminates them",
+				planner.MPSArguments(g, d),
+			)
 		}
 		return err
 	}
@@ -109,7 +112,9 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 		out.Instance = new(api.MIGPlacement(d.Instance))
 	}
 	heldBack := func(h store.HeldBackMPS) bool { return h.GPU == d.GPU && h.Instance == d.Instance }
-	if drain || k.State.Stored().Drained(d.GPU, d.Instance) == nil && !slices.ContainsFunc(k.State.Stored().HeldBackMPS, heldBack) { // One that left MPS mode can be resumed.
+	if drain ||
+		k.State.Stored().Drained(d.GPU, d.Instance) == nil &&
+			!slices.ContainsFunc(k.State.Stored().HeldBackMPS, heldBack) { // One that left MPS mode can be resumed.
 		if _, _, err := planner.MPSDevice(want, node, name); err != nil {
 			return err
 		}
@@ -127,7 +132,11 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 		return nil
 	})
 	if err != nil {
-		return &api.Error{Kind: api.KindInternal, Message: "cannot record which GPUs are drained: " + err.Error(), Hint: "free space in " + k.StateDir}
+		return &api.Error{
+			Kind:    api.KindInternal,
+			Message: "cannot record which GPUs are drained: " + err.Error(),
+			Hint:    "free space in " + k.StateDir,
+		}
 	}
 	verb, event := "resumed", "mps.resumed"
 	if drain {
@@ -136,7 +145,11 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 	c.Note.GPU, c.Note.Text = string(d.GPU), "no change"
 	if out.Changed {
 		c.Note.Text = fmt.Sprintf("%s MPS of %s", verb, planner.DeviceName(g, d))
-		k.Events.Publish(api.Event{Kind: event, GPU: string(d.GPU), Message: fmt.Sprintf("%s %s MPS of %s", c.Caller.Name, verb, planner.DeviceName(g, d))})
+		k.Events.Publish(api.Event{
+			Kind:    event,
+			GPU:     string(d.GPU),
+			Message: fmt.Sprintf("%s %s MPS of %s", c.Caller.Name, verb, planner.DeviceName(g, d)),
+		})
 		k.Refresh(c.Ctx(), node)
 	}
 	if by := k.State.Stored().Drained(d.GPU, d.Instance); by != nil {

@@ -129,7 +129,13 @@ func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mp
 	}
 	d.since, d.culprit, d.xid = last.Since, last.Culprit, last.XID
 	where, by := planner.DeviceName(g, on), d.members[last.Culprit]
-	f.Events.Publish(api.Event{Kind: "mps.fault", GPU: string(on.GPU), Tenant: by.tenant, Lease: by.lease, Message: where + ": " + describe(d.members, last)})
+	f.Events.Publish(api.Event{
+		Kind:    "mps.fault",
+		GPU:     string(on.GPU),
+		Tenant:  by.tenant,
+		Lease:   by.lease,
+		Message: where + ": " + describe(d.members, last),
+	})
 	noted := map[string]bool{}
 	note := func(pid int, text string) {
 		if id := d.members[pid].lease; id != "" && !noted[id] {

@@ -45,13 +45,20 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { stored.Close() })
 	f := &fixture{
-		now: time.Unix(1e9, 0), node: observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: gpuA, Index: 3}}}}},
-		leaseOf: map[int]string{}, tenants: map[string]string{"red-1": "red", "blue-1": "blue"}, notes: map[string][]string{},
+		now:     time.Unix(1e9, 0),
+		node:    observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: gpuA, Index: 3}}}}},
+		leaseOf: map[int]string{},
+		tenants: map[string]string{"red-1": "red", "blue-1": "blue"},
+		notes:   map[string][]string{},
 	}
 	f.Faults = &Faults{
-		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }), State: state.NewState(stored, false),
-		Observed: func() *observe.Node { return &f.node }, Leases: f, Stopper: f, Wake: func() {},
-		LeaseOf: func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok },
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return f.now }),
+		State:    state.NewState(stored, false),
+		Observed: func() *observe.Node { return &f.node },
+		Leases:   f,
+		Stopper:  f,
+		Wake:     func() {},
+		LeaseOf:  func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok },
 		Lease: func(id string) (lease.Lease, bool) {
 			return lease.Lease{ID: id, Terms: lease.Grant{Tenant: f.tenants[id]}}, f.tenants[id] != ""
 		},
@@ -204,7 +211,8 @@ func TestARepeatOffenderIsHeldBack(t *testing.T) {
 		t.Errorf("events %q", got)
 	}
 	conditions := f.Conditions.List()
-	if len(conditions) != 1 || conditions[0].Kind != "mps-held-back" || conditions[0].Tenant != "red" || !strings.Contains(conditions[0].Hint, "gpushare mps resume 3") {
+	if len(conditions) != 1 || conditions[0].Kind != "mps-held-back" || conditions[0].Tenant != "red" ||
+		!strings.Contains(conditions[0].Hint, "gpushare mps resume 3") {
 		t.Errorf("conditions %+v", conditions)
 	}
 	v := lease.View{GPUs: []lease.GPUView{{UUID: gpuA}}}

@@ -37,7 +37,10 @@ func (f *Faults) countLocked(on mps.Device, d *device, tenant string, at time.Ti
 		f.Log.Error("cannot record that a tenant is held back", "gpu", on, "tenant", tenant, "error", err)
 		return
 	}
-	text := fmt.Sprintf("tenant %s gets no new lease of the MPS of %s: its processes caused %d fatal faults in %.0f minutes", tenant, on, len(all), countedFor.Minutes())
+	text := fmt.Sprintf(
+		"tenant %s gets no new lease of the MPS of %s: its processes caused %d fatal faults in %.0f minutes", tenant, on, len(all),
+		countedFor.Minutes(),
+	)
 	f.Events.Publish(api.Event{Kind: "mps.held-back", GPU: string(on.GPU), Tenant: tenant, Message: text})
 	f.Audit("gpushared", "mps-held-back", text)
 	f.Wake()
@@ -55,9 +58,12 @@ func (f *Faults) updateConditions(node *observe.Node) {
 		}
 		d := mps.Device{GPU: h.GPU, Instance: h.Instance}
 		out[fmt.Sprint(d, h.Tenant)] = api.Condition{
-			GPU: string(h.GPU), Tenant: h.Tenant,
-			Message: fmt.Sprintf("%s: tenant %s gets no new lease of its MPS: its processes caused %d fatal faults in %.0f minutes, the last at %s",
-				planner.DeviceName(g, d), h.Tenant, h.Faults, countedFor.Minutes(), h.Since.UTC().Format(time.RFC3339)),
+			GPU:    string(h.GPU),
+			Tenant: h.Tenant,
+			Message: fmt.Sprintf(
+				"%s: tenant %s gets no new lease of its MPS: its processes caused %d fatal faults in %.0f minutes, the last at %s",
+				planner.DeviceName(g, d), h.Tenant, h.Faults, countedFor.Minutes(), h.Since.UTC().Format(time.RFC3339),
+			),
 			Hint: fmt.Sprintf("correct its program, then 'gpushare mps resume %s'", planner.MPSArguments(g, d)),
 		}
 	}

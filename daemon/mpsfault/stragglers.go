@@ -44,7 +44,13 @@ func (f *Faults) stopStragglers(ctx context.Context, tasks *loop.Group) {
 	for _, s := range f.due() {
 		tasks.Go(func() {
 			err := f.Stopper.Members(ctx, &s.lease, []cgroup.Process{s.process}, func(context.Context) {
-				f.Events.Publish(api.Event{Kind: "mps.fault.stopped", GPU: string(s.on.GPU), Tenant: s.lease.Terms.Tenant, Lease: s.lease.ID, Message: s.text})
+				f.Events.Publish(api.Event{
+					Kind:    "mps.fault.stopped",
+					GPU:     string(s.on.GPU),
+					Tenant:  s.lease.Terms.Tenant,
+					Lease:   s.lease.ID,
+					Message: s.text,
+				})
 				f.Audit("gpushared", "mps-fault", s.text)
 				f.Leases.Note(s.lease.ID, lease.Notice{Text: s.text})
 			})
@@ -80,8 +86,17 @@ func (f *Faults) due() []straggler {
 				if err != nil || st.Dead() || !known {
 					continue
 				}
-				out = append(out, straggler{m.Device(), l, cgroup.Process{PID: pid, Start: st.Start}, fmt.Sprintf(
-					"pid %d (%s) is stopped: a fatal fault under MPS of %s took its GPU context, and no process can join before it has ended", pid, st.Name, planner.DeviceName(g, m.Device()))})
+				out = append(out, straggler{
+					m.Device(),
+					l,
+					cgroup.Process{PID: pid, Start: st.Start},
+					fmt.Sprintf(
+						"pid %d (%s) is stopped: a fatal fault under MPS of %s took its GPU context, and no process can join before it has ended",
+						pid,
+						st.Name,
+						planner.DeviceName(g, m.Device()),
+					),
+				})
 			}
 		}
 	}

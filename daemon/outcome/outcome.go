@@ -59,7 +59,9 @@ func hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 		case id == "":
 			parts = append(parts, "failed steps of the node were not undone")
 		default:
-			parts = append(parts, planner.ShortName(node, gpu.UUID(id))+" could not be restored: it has neither the former nor the desired state")
+			parts = append(
+				parts, planner.ShortName(node, gpu.UUID(id))+" could not be restored: it has neither the former nor the desired state",
+			)
 		}
 	}
 	if len(parts) == 0 {

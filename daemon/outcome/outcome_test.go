@@ -16,7 +16,13 @@ import (
 
 func TestFailures(t *testing.T) {
 	got := Failures(engine.Outcome{
-		"": {State: engine.Held, Reason: "of the node"}, "GPU-1": {State: engine.Reached}, "GPU-2": {State: engine.Undone, Reason: "why"}, "GPU-3": {State: engine.Held, Reason: "worse"},
+		"": {
+			State:  engine.Held,
+			Reason: "of the node",
+		},
+		"GPU-1": {State: engine.Reached},
+		"GPU-2": {State: engine.Undone, Reason: "why"},
+		"GPU-3": {State: engine.Held, Reason: "worse"},
 	})
 	want := map[gpu.UUID]string{"GPU-2": "why", "GPU-3": "worse"}
 	if len(got) != len(want) || got["GPU-2"] != "why" || got["GPU-3"] != "worse" {

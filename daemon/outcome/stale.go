@@ -15,14 +15,18 @@ import (
 // change back. acc is the spec in force, nil if there is none; the revisions are those that were accepted before.
 func Stale(s *api.Spec, base uint64, acc *store.Accepted, revisions []store.Revision) error {
 	e := &api.Error{
-		Kind: api.KindConflict, Message: fmt.Sprintf("cannot apply the spec: it was edited from generation %d, and this node has none yet", base),
-		Hint: "apply it without base: and --if-generation",
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot apply the spec: it was edited from generation %d, and this node has none yet", base),
+		Hint:    "apply it without base: and --if-generation",
 	}
 	if acc == nil {
 		return e
 	}
 	e.Stale = &api.StaleSpec{Base: base, Generation: acc.Generation, By: acc.By, At: acc.At}
-	e.Message = fmt.Sprintf("cannot apply the spec: it was edited from generation %d, and generation %d is in force, by %s at %s", base, acc.Generation, acc.By, acc.At.UTC().Format(time.RFC3339))
+	e.Message = fmt.Sprintf(
+		"cannot apply the spec: it was edited from generation %d, and generation %d is in force, by %s at %s", base, acc.Generation,
+		acc.By, acc.At.UTC().Format(time.RFC3339),
+	)
 	e.Hint = "'gpushare get' prints the spec in force: make your change there and apply that; without base: and --if-generation the spec is applied as it is"
 	if acc.Unmanaged != "" {
 		return e
@@ -44,7 +48,9 @@ func Stale(s *api.Spec, base uint64, acc *store.Accepted, revisions []store.Revi
 	case n == 0:
 		e.Message += "; the spec has every line of it"
 	case e.Stale.Unknown:
-		e.Message += fmt.Sprintf("; generation %d is not kept any longer, and the spec lacks %s of the one in force", base, text.Count(n, "line"))
+		e.Message += fmt.Sprintf(
+			"; generation %d is not kept any longer, and the spec lacks %s of the one in force", base, text.Count(n, "line"),
+		)
 	default:
 		e.Message += fmt.Sprintf("; %s of what others changed since would be lost", text.Count(n, "line"))
 	}

@@ -50,7 +50,9 @@ func Admit(steps []step.Step, a Authority) error {
 // notUndone refuses a step that cannot be undone.
 func notUndone(s *step.Step) error {
 	return &api.Error{
-		Kind: api.KindInfeasible, Message: fmt.Sprintf("cannot %s: %s", s.Text, s.Irreversible), Hint: "nothing was changed; --force destroys it nevertheless",
+		Kind:    api.KindInfeasible,
+		Message: fmt.Sprintf("cannot %s: %s", s.Text, s.Irreversible),
+		Hint:    "nothing was changed; --force destroys it nevertheless",
 	}
 }
 

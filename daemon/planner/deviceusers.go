@@ -139,7 +139,15 @@ func deviceUsers(g *observe.GPU, use Usage) []api.DeviceUser {
 			}
 			named[h.Lease] = true
 			out = append(out, api.DeviceUser{
-				GPU: id, Instance: name, PID: h.PID, Command: h.Name, Unit: h.Unit, Tenant: h.Tenant, Lease: h.Lease, RunningSeconds: h.Age.Seconds(), Kept: h.Decision == Keep,
+				GPU:            id,
+				Instance:       name,
+				PID:            h.PID,
+				Command:        h.Name,
+				Unit:           h.Unit,
+				Tenant:         h.Tenant,
+				Lease:          h.Lease,
+				RunningSeconds: h.Age.Seconds(),
+				Kept:           h.Decision == Keep,
 			})
 		}
 		for _, l := range leases {

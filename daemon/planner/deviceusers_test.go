@@ -70,13 +70,17 @@ func TestMonitorsInAPlan(t *testing.T) {
 				return h
 			}
 			node := &observe.Node{GPUs: []observe.GPU{c.have}}
-			p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: whole}}, node, use, Authority{Force: c.force, AllowReset: true})
+			p := PlanGPUs(
+				&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: whole}}, node, use,
+				Authority{Force: c.force, AllowReset: true},
+			)
 			if err := ProblemError(p.Problems, Remedies{Node: node, Command: "gpushare apply -f node.yaml"}); c.kind != "" || err != nil {
 				if err == nil || err.Kind != c.kind || !strings.Contains(err.Message, c.says) {
 					t.Errorf("it is refused with %+v, want %s with %q", err, c.kind, c.says)
 				}
 				users := ConflictingUsers(p.Problems, node, use)
-				if c.kind == api.KindInUse && (len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Kept) {
+				if c.kind == api.KindInUse &&
+					(len(users) != 1 || users[0].PID != 42 || users[0].Command != "nvtop" || users[0].GPU != string(observetest.One) || users[0].Kept) {
 					t.Errorf("its device users are %+v", users)
 				}
 				return

@@ -40,9 +40,12 @@ func FeasibleSpec(want *state.Desired, n *observe.Node) error {
 			}
 			if need > largest && !over {
 				wrong = append(wrong, api.FieldError{
-					Path:    fmt.Sprintf("tenants[%d].grants[%d].%s.gpu_memory", i, j, g.Kind()),
-					Message: fmt.Sprintf("%s is more than any of its GPUs has: %s after node.gpu_memory_reserve", api.Bytes(need).Short(), api.Bytes(largest).Short()),
-					Hint:    "grant less, or name larger GPUs",
+					Path: fmt.Sprintf("tenants[%d].grants[%d].%s.gpu_memory", i, j, g.Kind()),
+					Message: fmt.Sprintf(
+						"%s is more than any of its GPUs has: %s after node.gpu_memory_reserve", api.Bytes(need).Short(),
+						api.Bytes(largest).Short(),
+					),
+					Hint: "grant less, or name larger GPUs",
 				})
 			}
 		}
@@ -98,7 +101,10 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 	if len(m.GPUs) > 1 {
 		each = "a grant is on one GPU, and each has "
 	}
-	e.Message = fmt.Sprintf("the reserved grants on %s need %s together; %s%s (%s)", gpuNames(m.GPUs, n), strings.Join(need, " and "), each, strings.Join(has, " and "), strings.Join(names, ", "))
+	e.Message = fmt.Sprintf(
+		"the reserved grants on %s need %s together; %s%s (%s)", gpuNames(m.GPUs, n), strings.Join(need, " and "), each,
+		strings.Join(has, " and "), strings.Join(names, ", "),
+	)
 	return &api.Error{Kind: api.KindInfeasible, Message: e.Error(), Fields: []api.FieldError{e}, Hint: "nothing was changed; " + e.Hint}
 }
 

@@ -23,7 +23,16 @@ func desiredGrants(overcommit bool, list ...api.GrantSpec) (*state.Desired, *obs
 	for i := range list {
 		d.Grants[state.GrantKey{Tenant: "red", Grant: list[i].Name}] = []gpu.UUID{observetest.One}
 	}
-	return d, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Index: 1}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 30}}}}}
+	return d, &observe.Node{
+		GPUs: []observe.GPU{
+			{
+				Snapshot: gpu.Snapshot{
+					Identity: gpu.Identity{UUID: observetest.One, Index: 1},
+					Memory:   gpu.Memory{Total: 40 << 30, Reserved: 1 << 30},
+				},
+			},
+		},
+	}
 }
 
 func shareGrant(name string, percent int, reserved bool) api.GrantSpec {
@@ -66,7 +75,8 @@ func TestFeasibleSpec(t *testing.T) {
 				return
 			}
 			var e *api.Error
-			if !errors.As(err, &e) || e.Kind != api.KindInfeasible || !strings.Contains(e.Hint, "nothing was changed") && len(e.Fields) == 0 {
+			if !errors.As(err, &e) || e.Kind != api.KindInfeasible ||
+				!strings.Contains(e.Hint, "nothing was changed") && len(e.Fields) == 0 {
 				t.Fatalf("accepted, or refused for another reason: %v", err)
 			}
 			for _, word := range c.says {

@@ -25,7 +25,10 @@ func Unanswered(want *state.Desired, node *observe.Node) []api.HeldGPU {
 		}
 		r := Remedies{Node: node}
 		out = append(out, api.HeldGPU{
-			GPU: string(g.Identity.UUID), Index: g.Identity.Index, Reason: Cause(g.Err), Command: "gpushare gpu retry " + r.name(g.Identity.UUID),
+			GPU:     string(g.Identity.UUID),
+			Index:   g.Identity.Index,
+			Reason:  Cause(g.Err),
+			Command: "gpushare gpu retry " + r.name(g.Identity.UUID),
 		})
 	}
 	return append(out, state.Missing(want, node)...)

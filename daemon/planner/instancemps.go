@@ -27,7 +27,8 @@ func instanceMPS(want *state.Desired, g *observe.GPU, hardware []step.Step, mana
 	out := map[mps.Device]mps.Settings{}
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		if !want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 || in.Compute[0].UUID == "" {
+		if !want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 ||
+			in.Compute[0].UUID == "" {
 			continue
 		}
 		set := instanceSettings(want, g, in.ProfileID, in.Placement)
@@ -76,7 +77,9 @@ func SharesInstance(want *state.Desired, g *observe.GPU, grant *api.GrantSpec, a
 
 // replacedMPS removes from desired what is for instances that the steps create in place of others with a control daemon, and
 // returns it.
-func replacedMPS(desired map[mps.Device]mps.Settings, observed map[mps.Device]mps.Observed, hardware []step.Step) map[mps.Device]mps.Settings {
+func replacedMPS(
+	desired map[mps.Device]mps.Settings, observed map[mps.Device]mps.Observed, hardware []step.Step,
+) map[mps.Device]mps.Settings {
 	out := map[mps.Device]mps.Settings{}
 	for i := range hardware {
 		var args mig.InstanceArgs
@@ -172,13 +175,24 @@ func feasibleInInstance(want *state.Desired, n *observe.Node, g *api.GrantSpec, 
 	switch {
 	case len(ids) == 0:
 	case !matching:
-		return []api.FieldError{{Path: at, Message: "none of its GPUs has such an instance that is shared through MPS", Hint: "write its profile into gpus[].mig.layout and gpus[].mig.mps"}}
+		return []api.FieldError{
+			{
+				Path:    at,
+				Message: "none of its GPUs has such an instance that is shared through MPS",
+				Hint:    "write its profile into gpus[].mig.layout and gpus[].mig.mps",
+			},
+		}
 	case need > largest || largest == 0:
-		return []api.FieldError{{
-			Path:    at + ".mps.gpu_memory",
-			Message: fmt.Sprintf("%s is more than such an instance has: %s after node.gpu_memory_reserve", api.Bytes(need).Short(), api.Bytes(largest).Short()),
-			Hint:    "grant less, or share larger instances",
-		}}
+		return []api.FieldError{
+			{
+				Path: at + ".mps.gpu_memory",
+				Message: fmt.Sprintf(
+					"%s is more than such an instance has: %s after node.gpu_memory_reserve", api.Bytes(need).Short(),
+					api.Bytes(largest).Short(),
+				),
+				Hint: "grant less, or share larger instances",
+			},
+		}
 	}
 	return nil
 }

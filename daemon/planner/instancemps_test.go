@@ -55,17 +55,25 @@ func TestPlanMPSOfInstances(t *testing.T) {
 			if c.change != nil {
 				c.change(&in)
 			}
-			g := observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Instances: []gpu.Instance{in}, Processes: []gpu.Process{
-				{PID: 70, Kind: gpu.MPSProcess, GI: &gi}, {PID: 71, Kind: gpu.MPSProcess, GI: &other},
-			}}, Profiles: &gpu.Profiles{GI: []gpu.Profile{{ID: 9, Name: "3g.20gb"}}}}
+			g := observe.GPU{
+				Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Instances: []gpu.Instance{in}, Processes: []gpu.Process{
+					{PID: 70, Kind: gpu.MPSProcess, GI: &gi}, {PID: 71, Kind: gpu.MPSProcess, GI: &other},
+				}},
+				Profiles: &gpu.Profiles{GI: []gpu.Profile{{ID: 9, Name: "3g.20gb"}}},
+			}
 			if c.missing {
 				g.Instances = nil
 			}
 			if c.m != nil {
 				g.InstanceMPS = []*mps.State{c.m}
 			}
-			want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}}, GPUs: map[gpu.UUID]*api.GPUSpec{id: {Mode: api.ModeMIG, MIG: c.want}}}
-			stop, start := PlanMPS(want, &observe.Node{GPUs: []observe.GPU{g}}, c.hardware, func(gpu.UUID, *gpu.Instance) bool { return !c.foreign })
+			want := &state.Desired{
+				Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}},
+				GPUs: map[gpu.UUID]*api.GPUSpec{id: {Mode: api.ModeMIG, MIG: c.want}},
+			}
+			stop, start := PlanMPS(
+				want, &observe.Node{GPUs: []observe.GPU{g}}, c.hardware, func(gpu.UUID, *gpu.Instance) bool { return !c.foreign },
+			)
 			var got []string
 			for _, s := range append(stop, start...) {
 				kind := map[string]string{mps.KindStart: "start", mps.KindStop: "stop"}[s.Kind]

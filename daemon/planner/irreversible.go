@@ -17,7 +17,13 @@ func IrreversibleWarnings(steps []step.Step, node *observe.Node) (out []string) 
 	for i := range steps {
 		s := &steps[i]
 		if g, ok := node.GPU(gpu.UUID(s.GPU)); ok && s.Irreversible != "" {
-			out = append(out, fmt.Sprintf("%s: the step '%s' cannot be undone: %s. If a later step fails, the GPU is held without it", g.Identity.Name(), s.Text, s.Irreversible))
+			out = append(
+				out,
+				fmt.Sprintf(
+					"%s: the step '%s' cannot be undone: %s. If a later step fails, the GPU is held without it", g.Identity.Name(),
+					s.Text, s.Irreversible,
+				),
+			)
 		}
 	}
 	return append(out, OneWayWarnings(steps, node)...)
@@ -57,7 +63,9 @@ func IrreversibleInstances(want *state.Desired, node *observe.Node) (out []strin
 }
 
 func onlyForce(g *observe.GPU, instance, why string) string {
-	return fmt.Sprintf("%s: only --force changes or removes %s, because it could not be created again: %s", g.Identity.Name(), instance, why)
+	return fmt.Sprintf(
+		"%s: only --force changes or removes %s, because it could not be created again: %s", g.Identity.Name(), instance, why,
+	)
 }
 
 // identifiesCompute reports whether the driver reports the placement or the UUID of compute instances, as far as this is known: by those

@@ -79,7 +79,8 @@ func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *obse
 func WithoutRestarts(steps []step.Step, node *observe.Node) []step.Step {
 	return slices.DeleteFunc(steps, func(s step.Step) bool {
 		m := MPSOf(&s, node)
-		return s.Kind == mps.KindStart && s.Disruption == step.Running && m != nil && (m.Down() || m.Phase == mps.Unresponsive || m.LogSilent)
+		return s.Kind == mps.KindStart && s.Disruption == step.Running && m != nil &&
+			(m.Down() || m.Phase == mps.Unresponsive || m.LogSilent)
 	})
 }
 

@@ -37,7 +37,9 @@ func TestMPSThatIsDown(t *testing.T) {
 		{"it does not answer and has clients", &mps.State{Phase: mps.Unresponsive, Settings: set, Reason: "no greeting"}, client, true, 1, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			node := &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Processes: c.processes}, MPS: c.m}}}
+			node := &observe.Node{
+				GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Processes: c.processes}, MPS: c.m}},
+			}
 			closed := map[gpu.UUID]string{}
 			if closeWithoutMPS(closed, want, node); (closed[id] != "") != c.closed {
 				t.Errorf("closed: %q", closed)

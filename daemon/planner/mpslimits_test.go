@@ -26,7 +26,12 @@ func TestMPSSettings(t *testing.T) {
 	}{
 		{"no grant", nil, share(50, gib), mps.Settings{}},
 		{"one", []*api.ShareSpec{share(33.33, 8*gib)}, nil, mps.Settings{Threads: 33.33, Memory: 8 * gib}},
-		{"the largest of each", []*api.ShareSpec{share(25, 16*gib), share(50, 4*gib)}, share(80, 32*gib), mps.Settings{Threads: 50, Memory: 16 * gib}},
+		{
+			"the largest of each",
+			[]*api.ShareSpec{share(25, 16*gib), share(50, 4*gib)},
+			share(80, 32*gib),
+			mps.Settings{Threads: 50, Memory: 16 * gib},
+		},
 		{"one without a memory limit", []*api.ShareSpec{share(25, 16*gib), share(10, 0)}, nil, mps.Settings{Threads: 25}},
 		{"all threads", []*api.ShareSpec{share(100, gib)}, nil, mps.Settings{Memory: gib}},
 		{"no whole MiB", []*api.ShareSpec{share(10, 3<<19)}, nil, mps.Settings{Threads: 10, Memory: 2 << 20}},

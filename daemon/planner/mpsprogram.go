@@ -40,8 +40,13 @@ func MPSWarnings(want *state.Desired, node *observe.Node, p mps.Program) []strin
 	for i := range node.GPUs {
 		id := node.GPUs[i].Identity
 		if tenants := sharedByUsers(want, id.UUID); len(tenants) > 0 {
-			out = append(out, fmt.Sprintf("MPS control program %s serves one user at a time: while a user has leases on %s, those of other users of %s wait",
-				p.Release, id.Name(), strings.Join(tenants, ", ")))
+			out = append(
+				out,
+				fmt.Sprintf(
+					"MPS control program %s serves one user at a time: while a user has leases on %s, those of other users of %s wait",
+					p.Release, id.Name(), strings.Join(tenants, ", "),
+				),
+			)
 		}
 	}
 	return out
@@ -58,7 +63,8 @@ func sharedByUsers(want *state.Desired, id gpu.UUID) []string {
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
 		if !slices.ContainsFunc(t.Grants, func(g api.GrantSpec) bool {
-			return g.Kind() == api.ModeMPS && (g.GPUs == nil || slices.Contains(want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], id))
+			return g.Kind() == api.ModeMPS &&
+				(g.GPUs == nil || slices.Contains(want.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}], id))
 		}) {
 			continue
 		}

@@ -21,7 +21,11 @@ func GPUNamed(node *observe.Node, name string) (*observe.GPU, error) {
 		return string(g.Identity.UUID) == name || fmt.Sprint(g.Identity.Index) == name
 	})
 	if i < 0 {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", name), Hint: "'gpushare gpu list' shows them"}
+		return nil, &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no GPU %q", name),
+			Hint:    "'gpushare gpu list' shows them",
+		}
 	}
 	return &node.GPUs[i], nil
 }
@@ -34,7 +38,11 @@ func MPSGPU(want *state.Desired, node *observe.Node, name string) (*observe.GPU,
 	}
 	if id := g.Identity.UUID; !want.WantsMPS(id) {
 		return nil, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("gpushare does not run MPS on %s: its mode is %s, and enforce is %s", g.Identity.Name(), want.Mode(id), enforceText(want)),
+			Kind: api.KindInvalid,
+			Message: fmt.Sprintf(
+				"gpushare does not run MPS on %s: its mode is %s, and enforce is %s", g.Identity.Name(), want.Mode(id),
+				enforceText(want),
+			),
 			Hint: "'gpushare mps list' shows the GPUs with MPS",
 		}
 	}
@@ -72,7 +80,11 @@ func DeviceNamed(node *observe.Node, name string) (*observe.GPU, mps.Device, err
 			return g, mps.Device{GPU: g.Identity.UUID, Instance: in.Placement}, nil
 		}
 	}
-	return nil, mps.Device{}, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("%s has no MIG instance at %q", g.Identity.Name(), start), Hint: "'gpushare mps list' shows those with MPS"}
+	return nil, mps.Device{}, &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("%s has no MIG instance at %q", g.Identity.Name(), start),
+		Hint:    "'gpushare mps list' shows those with MPS",
+	}
 }
 
 // MPSDevice is DeviceNamed for a GPU, or an instance, on which gpushare runs MPS.
@@ -93,7 +105,10 @@ func MPSDevice(want *state.Desired, node *observe.Node, name string) (*observe.G
 	}
 	if in := g.InstanceAt(d.Instance); !want.Enforcing() || !want.SharesInstances(d.GPU, g.Profiles.GIName(in.ProfileID)) {
 		return nil, d, &api.Error{
-			Kind: api.KindInvalid, Message: fmt.Sprintf("gpushare does not run MPS in %s: it is not shared, and enforce is %s", DeviceName(g, d), enforceText(want)),
+			Kind: api.KindInvalid,
+			Message: fmt.Sprintf(
+				"gpushare does not run MPS in %s: it is not shared, and enforce is %s", DeviceName(g, d), enforceText(want),
+			),
 			Hint: "'gpushare mps list' shows the GPUs and instances with MPS",
 		}
 	}
@@ -103,11 +118,18 @@ func MPSDevice(want *state.Desired, node *observe.Node, name string) (*observe.G
 // RestartMPS plans the restart of MPS on a GPU or an instance.
 func RestartMPS(want *state.Desired, g *observe.GPU, d mps.Device, managed ManagedInstance) (step.Step, error) {
 	if !d.IsInstance() {
-		return mps.RestartStep(mpsSettings(want, g.Identity, want.GPUs[d.GPU]), mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes}), nil
+		return mps.RestartStep(
+			mpsSettings(want, g.Identity, want.GPUs[d.GPU]),
+			mps.Observed{State: g.MPS, ComputeMode: g.ComputeMode, Processes: g.Processes},
+		), nil
 	}
 	set, ok := instanceMPS(want, g, nil, managed)[d]
 	if !ok {
-		return step.Step{}, &api.Error{Kind: api.KindUnavailable, Message: DeviceName(g, d) + " cannot be shared now: it is not managed by gpushare, or has not one compute instance", Hint: "'gpushare mig list' shows it"}
+		return step.Step{}, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: DeviceName(g, d) + " cannot be shared now: it is not managed by gpushare, or has not one compute instance",
+			Hint:    "'gpushare mig list' shows it",
+		}
 	}
 	s := mps.RestartStep(set, mps.Observed{State: g.MPSOf(d), Processes: processesOf(g, d.Instance)})
 	s.Text = fmt.Sprintf("restart MPS in the instance at %d", d.Instance.Start)

@@ -143,8 +143,13 @@ func PlanMigration(want *state.Desired, denied func() (bool, error)) []step.Step
 		return nil // addMigrationConditions reports that it cannot be read.
 	}
 	s := step.Step{
-		Kind: KindMigration, Phase: step.RevokeAccess, Args: step.Must(MigrationArgs{deny}), Undo: step.Must(MigrationArgs{is}),
-		Text: "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)", Reason: "node.isolation.migration is deny", Disruption: step.None,
+		Kind:       KindMigration,
+		Phase:      step.RevokeAccess,
+		Args:       step.Must(MigrationArgs{deny}),
+		Undo:       step.Must(MigrationArgs{is}),
+		Text:       "deny moving processes out of leases (a bus policy against AttachProcessesToUnit)",
+		Reason:     "node.isolation.migration is deny",
+		Disruption: step.None,
 	}
 	if !deny {
 		s.Phase, s.Text, s.Reason = step.GrantAccess, "let tenants move their processes between units again", "node.isolation.migration is not deny"

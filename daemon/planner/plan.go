@@ -107,7 +107,12 @@ func Present(e *api.GPUSpec, g *observe.GPU, use Usage) []mig.Present {
 		// Instances created on demand are removed when they were idle for long, imported ones on request.
 		keepable := dynamic || use.Imported != nil && use.Imported(g.Identity.UUID, in.Placement)
 		out = append(out, mig.Present{
-			Instance: *in, InUse: len(users) > 0, InUseBy: users, Pinned: len(kept) > 0, Keepable: keepable, Foreign: !use.Managed(g.Identity.UUID, in),
+			Instance: *in,
+			InUse:    len(users) > 0,
+			InUseBy:  users,
+			Pinned:   len(kept) > 0,
+			Keepable: keepable,
+			Foreign:  !use.Managed(g.Identity.UUID, in),
 		})
 	}
 	return out
@@ -127,7 +132,9 @@ func planComputeMode(e *api.GPUSpec, g *observe.GPU) []step.Step {
 	if e.Mode != api.ModeTimeslice || g.ComputeMode == gpu.ComputeModeUnknown || g.ComputeMode == gpu.ComputeDefault || g.MPS != nil {
 		return nil
 	}
-	return []step.Step{computeModeStep(g, gpu.ComputeDefault, "time slicing needs a mode for several processes; it is "+string(g.ComputeMode))}
+	return []step.Step{
+		computeModeStep(g, gpu.ComputeDefault, "time slicing needs a mode for several processes; it is "+string(g.ComputeMode)),
+	}
 }
 
 func computeModeStep(g *observe.GPU, mode gpu.ComputeMode, reason string) step.Step {

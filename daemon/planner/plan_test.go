@@ -20,8 +20,10 @@ import (
 // NoUsage has no device user, and every instance is managed.
 func NoUsage() Usage {
 	return Usage{
-		Instance: func(gpu.UUID, gpu.Placement) []string { return nil }, GPU: func(gpu.UUID) []string { return nil },
-		Managed: func(gpu.UUID, *gpu.Instance) bool { return true }, Process: func(_ []*mps.State, pid int) DeviceUser { return DeviceUser{PID: pid, Start: 1, Name: "python"} },
+		Instance: func(gpu.UUID, gpu.Placement) []string { return nil },
+		GPU:      func(gpu.UUID) []string { return nil },
+		Managed:  func(gpu.UUID, *gpu.Instance) bool { return true },
+		Process:  func(_ []*mps.State, pid int) DeviceUser { return DeviceUser{PID: pid, Start: 1, Name: "python"} },
 	}
 }
 
@@ -192,7 +194,9 @@ func TestProblemError(t *testing.T) {
 		{errors.New("something else"), api.KindInfeasible, "nothing was changed"},
 	} {
 		var e *api.Error
-		err := ProblemError(map[gpu.UUID]error{"GPU-0": c.err, "GPU-9": errors.New("later")}, Remedies{Command: "gpushare apply -f node.yaml"})
+		err := ProblemError(
+			map[gpu.UUID]error{"GPU-0": c.err, "GPU-9": errors.New("later")}, Remedies{Command: "gpushare apply -f node.yaml"},
+		)
 		if !errors.As(err, &e) || e.Kind != c.kind || !strings.Contains(e.Hint, c.hint) || !strings.Contains(e.Message, "1 more") {
 			t.Errorf("%v gives %+v", c.err, e)
 		}
@@ -204,9 +208,17 @@ func TestProblemError(t *testing.T) {
 
 // The last check: without authority no step disturbs a lease or a process.
 func TestAdmit(t *testing.T) {
-	steps := []step.Step{{Text: "destroy 3g.20gb at 0", GPU: string(observetest.One), Disruption: step.Running, Disturbs: []step.Subject{step.LeaseOf("red-cut-1", "")}}}
+	steps := []step.Step{
+		{
+			Text:       "destroy 3g.20gb at 0",
+			GPU:        string(observetest.One),
+			Disruption: step.Running,
+			Disturbs:   []step.Subject{step.LeaseOf("red-cut-1", "")},
+		},
+	}
 	var e *api.Error
-	if err := Admit(steps, Authority{AllowReset: true}); !errors.As(err, &e) || e.Kind != api.KindInUse || !strings.Contains(e.Message, "red-cut-1") {
+	if err := Admit(steps, Authority{AllowReset: true}); !errors.As(err, &e) || e.Kind != api.KindInUse ||
+		!strings.Contains(e.Message, "red-cut-1") {
 		t.Errorf("without force: %v", err)
 	}
 	if err := Admit(steps, Authority{Force: true}); err != nil {

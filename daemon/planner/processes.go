@@ -40,8 +40,14 @@ func PlanProcessStops(hardware []step.Step, node *observe.Node, use Usage) []ste
 			}
 			seen[key] = true
 			out = append(out, step.Step{
-				Kind: KindProcessStop, GPU: s.GPU, Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
-				Text: "stop " + h.String(), Reason: "it blocks this step: " + s.Text, Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
+				Kind:       KindProcessStop,
+				GPU:        s.GPU,
+				Phase:      step.RevokeAccess,
+				Args:       step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
+				Text:       "stop " + h.String(),
+				Reason:     "it blocks this step: " + s.Text,
+				Disruption: step.Running,
+				Disturbs:   []step.Subject{h.subject()},
 			})
 		}
 	}
@@ -70,8 +76,14 @@ func PlanClosingStops(now, want *state.Desired, node *observe.Node, use Usage) [
 				continue
 			}
 			out = append(out, step.Step{
-				Kind: KindProcessStop, GPU: string(id), Phase: step.RevokeAccess, Args: step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
-				Text: "stop " + h.String(), Reason: "it uses the GPU without a lease, and node.isolation.logins is closed", Disruption: step.Running, Disturbs: []step.Subject{h.subject()},
+				Kind:       KindProcessStop,
+				GPU:        string(id),
+				Phase:      step.RevokeAccess,
+				Args:       step.Must(ProcessArgs{h.PID, h.Start, h.Name}),
+				Text:       "stop " + h.String(),
+				Reason:     "it uses the GPU without a lease, and node.isolation.logins is closed",
+				Disruption: step.Running,
+				Disturbs:   []step.Subject{h.subject()},
 			})
 		}
 	}

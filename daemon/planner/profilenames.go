@@ -27,7 +27,11 @@ func UnknownProfiles(want *state.Desired, n *observe.Node) map[string]api.Condit
 		for _, name := range e.MIG.Layout {
 			if _, err := mig.Match(*g.Profiles, mig.Request{Name: name}); err != nil {
 				out[string(g.Identity.UUID)+" "+name] = api.Condition{
-					GPU: string(g.Identity.UUID), Message: fmt.Sprintf("the driver has no profile %s, which the layout of %s names%s", name, g.Identity.Name(), nearestProfile(g, name)),
+					GPU: string(g.Identity.UUID),
+					Message: fmt.Sprintf(
+						"the driver has no profile %s, which the layout of %s names%s", name, g.Identity.Name(),
+						nearestProfile(g, name),
+					),
 					Hint: "the instances stay; write the driver's name in the layout and apply: 'gpushare mig profiles' lists the names",
 				}
 			}
@@ -70,7 +74,13 @@ func unknownOfGrant(want *state.Desired, n *observe.Node, tenant string, grant *
 	if len(near) == 0 {
 		return c, false
 	}
-	c = api.Condition{Tenant: tenant, Message: fmt.Sprintf("the driver has no profile %s, which grant %s of %s names%s", grant.MIG, grant.Name, tenant, slices.Sorted(maps.Keys(near))[0])}
+	c = api.Condition{
+		Tenant: tenant,
+		Message: fmt.Sprintf(
+			"the driver has no profile %s, which grant %s of %s names%s", grant.MIG, grant.Name, tenant,
+			slices.Sorted(maps.Keys(near))[0],
+		),
+	}
 	c.Hint = "the grant gets no lease; write the driver's name and apply: 'gpushare mig profiles' lists the names"
 	if p, err := gpu.ParseProfile(grant.MIG); err == nil && p.Compute == 0 {
 		c.Hint += ". 'slices: " + fmt.Sprint(p.Slices) + "' instead of a name is right with every driver"

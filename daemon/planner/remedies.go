@@ -52,7 +52,10 @@ func (r *Remedies) hint(id gpu.UUID, err error) string {
 	case errors.As(err, &inUse) && inUse.Unstoppable:
 		return WaitForUsers
 	case errors.As(err, &inUse) && inUse.Reset:
-		return fmt.Sprintf("wait until they end, or '%s' stops them (SIGTERM, then SIGKILL) and resets the GPU", r.with(Authority{Force: true, AllowReset: true}))
+		return fmt.Sprintf(
+			"wait until they end, or '%s' stops them (SIGTERM, then SIGKILL) and resets the GPU",
+			r.with(Authority{Force: true, AllowReset: true}),
+		)
 	case errors.Is(err, gpu.ErrInUse):
 		return r.force()
 	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrTimeout, gpu.ErrStuck, gpu.ErrNotLoaded):

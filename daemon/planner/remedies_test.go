@@ -38,7 +38,12 @@ func TestHintsOfRefusals(t *testing.T) {
 		{"what no undo could create again", &mig.NoUndo{}, Authority{AllowReset: true}, yes, "'gpushare gpu retry 1 --allow-reset --force' destroys"},
 		{"a lost GPU", gpu.ErrLost, Authority{}, yes, "'gpushare gpu retry 1' tries it again"},
 	} {
-		r := Remedies{Node: &observe.Node{GPUs: []observe.GPU{observetest.Device(true)}}, Command: "gpushare gpu retry 1", Had: c.had, Removes: c.removes}
+		r := Remedies{
+			Node:    &observe.Node{GPUs: []observe.GPU{observetest.Device(true)}},
+			Command: "gpushare gpu retry 1",
+			Had:     c.had,
+			Removes: c.removes,
+		}
 		got := r.hint(observetest.One, c.err)
 		if !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: the hint is %q, want %q", c.name, got, c.want)

@@ -33,7 +33,11 @@ func InstanceAt(g *observe.GPU, present []mig.Present, start uint32) (*mig.Prese
 	if len(have) > 0 {
 		hint = "it has " + strings.Join(have, ", ") + ": 'gpushare mig list' shows them"
 	}
-	return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("no MIG instance begins at slice %d of %s", start, g.Identity.Name()), Hint: hint}
+	return nil, &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("no MIG instance begins at slice %d of %s", start, g.Identity.Name()),
+		Hint:    hint,
+	}
 }
 
 // InstanceName is the profile and the start of an instance.
@@ -43,7 +47,9 @@ func InstanceName(g *observe.GPU, b *mig.Present) string {
 
 // PlanRemove plans the removal of idle instances that are in no layout, managed and foreign ones. Force allows to remove those that
 // could not be created again; it stops no process.
-func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool, auth Authority) ([]step.Step, error) {
+func PlanRemove(
+	e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig.Present, starts []uint32, held bool, auth Authority,
+) ([]step.Step, error) {
 	layout := state.NeededPlacements(e, g, a)
 	removed := map[gpu.Placement]bool{}
 	for _, start := range starts {
@@ -52,11 +58,25 @@ func PlanRemove(e *api.GPUSpec, g *observe.GPU, a *store.Achieved, present []mig
 		case err != nil:
 			return nil, err
 		case b.InUse:
-			return nil, &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("cannot remove %s on %s: it is in use by %s", InstanceName(g, b), g.Identity.Name(), step.Join(b.InUseBy)), Hint: "nothing was changed; " + WaitForUsers}
+			return nil, &api.Error{
+				Kind: api.KindInUse,
+				Message: fmt.Sprintf(
+					"cannot remove %s on %s: it is in use by %s", InstanceName(g, b), g.Identity.Name(), step.Join(b.InUseBy),
+				),
+				Hint: "nothing was changed; " + WaitForUsers,
+			}
 		case slices.Contains(layout, b.Placement) && (held || b.Foreign || len(b.Compute) == 0):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()), Hint: "nothing was changed; " + RetryHint(g, "changes the GPU to that layout")}
+			return nil, &api.Error{
+				Kind:    api.KindConflict,
+				Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()),
+				Hint:    "nothing was changed; " + RetryHint(g, "changes the GPU to that layout"),
+			}
 		case slices.Contains(layout, b.Placement):
-			return nil, &api.Error{Kind: api.KindConflict, Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()), Hint: "nothing was changed; remove it from the layout and apply the spec"}
+			return nil, &api.Error{
+				Kind:    api.KindConflict,
+				Message: fmt.Sprintf("cannot remove %s on %s: it is in the layout of the spec", InstanceName(g, b), g.Identity.Name()),
+				Hint:    "nothing was changed; remove it from the layout and apply the spec",
+			}
 		}
 		removed[b.Placement] = true
 	}

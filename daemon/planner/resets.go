@@ -40,7 +40,13 @@ func (f *Fabric) ResetEffects(id gpu.UUID, node *observe.Node, reset []gpu.UUID)
 	}
 	switch {
 	case l.Err != nil:
-		parts = append(parts, fmt.Sprintf("the GPUs that a bridge joins it with are unknown (%v): 'nvidia-smi nvlink --status' may list them; they must be idle too", l.Err))
+		parts = append(
+			parts,
+			fmt.Sprintf(
+				"the GPUs that a bridge joins it with are unknown (%v): 'nvidia-smi nvlink --status' may list them; they must be idle too",
+				l.Err,
+			),
+		)
 	case l.Unknown > 0:
 		parts = append(parts, fmt.Sprintf("%d of its NVLinks lead to devices that the driver does not name", l.Unknown))
 	case len(parts) == 0 && l.Down > 0:
@@ -99,8 +105,15 @@ func (f *Fabric) busyPeers(node *observe.Node, reset []gpu.UUID, use Usage) []st
 		peer := *g
 		peer.MIG.Resetless = nil // A process that only has it open blocks the reset too.
 		if users, _ := inUseBy(&peer, nil, use); len(users) > 0 {
-			out = append(out, fmt.Sprintf("%s is in use by %s, and must be idle for the reset of %s: the driver may refuse the reset, or those processes may fail",
-				gpuName(g), step.Join(users), joinWords(joined[id])))
+			out = append(
+				out,
+				fmt.Sprintf(
+					"%s is in use by %s, and must be idle for the reset of %s: the driver may refuse the reset, or those processes may fail",
+					gpuName(g),
+					step.Join(users),
+					joinWords(joined[id]),
+				),
+			)
 		}
 	}
 	return out

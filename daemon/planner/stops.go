@@ -63,7 +63,13 @@ func RemovalWarnings(want *state.Desired, live []lease.Lease, removed map[string
 		if want.StopsOnRemoval(tenant) {
 			what = "will stop (on_removal: stop)"
 		}
-		out = append(out, fmt.Sprintf("%s of removed members of tenant %s %s: %s", text.Count(len(ids[tenant]), "lease"), tenant, what, strings.Join(ids[tenant], ", ")))
+		out = append(
+			out,
+			fmt.Sprintf(
+				"%s of removed members of tenant %s %s: %s", text.Count(len(ids[tenant]), "lease"), tenant, what,
+				strings.Join(ids[tenant], ", "),
+			),
+		)
 	}
 	return out
 }
@@ -80,8 +86,13 @@ func UnsureWarnings(want *state.Desired, live []lease.Lease, unsure []int) []str
 	}
 	var out []string
 	for _, tenant := range slices.Sorted(maps.Keys(ids)) {
-		out = append(out, fmt.Sprintf("this host's directory does not answer: it is not known whether the users of %s of tenant %s are still members of it: %s",
-			text.Count(len(ids[tenant]), "lease"), tenant, strings.Join(ids[tenant], ", ")))
+		out = append(
+			out,
+			fmt.Sprintf(
+				"this host's directory does not answer: it is not known whether the users of %s of tenant %s are still members of it: %s",
+				text.Count(len(ids[tenant]), "lease"), tenant, strings.Join(ids[tenant], ", "),
+			),
+		)
 	}
 	return out
 }

@@ -16,15 +16,32 @@ import (
 
 func TestPlanStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
-	cut := lease.Lease{ID: "red-cut-1", User: "alice", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "cut", MIG: "3g.20gb"}}, Place: lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}}
-	part := lease.Lease{ID: "red-part-1", User: "bob", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}}
+	cut := lease.Lease{
+		ID:    "red-cut-1",
+		User:  "alice",
+		Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "cut", MIG: "3g.20gb"}},
+		Place: lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at},
+	}
+	part := lease.Lease{
+		ID:    "red-part-1",
+		User:  "bob",
+		Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}},
+		Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}},
+	}
 	destroy := func(id gpu.UUID, start uint32) step.Step {
-		return step.Step{Kind: mig.KindDestroy, GPU: string(id), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: gpu.Placement{Start: start, Size: 4}}})}
+		return step.Step{
+			Kind: mig.KindDestroy,
+			GPU:  string(id),
+			Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: gpu.Placement{Start: start, Size: 4}}}),
+		}
 	}
 	all := func() *state.Desired {
 		return &state.Desired{
-			GPUs:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG}, "GPU-2": {Mode: api.ModeTimeslice}},
-			Grants: map[state.GrantKey][]gpu.UUID{{Tenant: "red", Grant: "cut"}: {observetest.One}, {Tenant: "red", Grant: "part"}: {"GPU-2"}},
+			GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG}, "GPU-2": {Mode: api.ModeTimeslice}},
+			Grants: map[state.GrantKey][]gpu.UUID{
+				{Tenant: "red", Grant: "cut"}:  {observetest.One},
+				{Tenant: "red", Grant: "part"}: {"GPU-2"},
+			},
 		}
 	}
 	for _, c := range []struct {
@@ -68,7 +85,13 @@ func TestUnsureWarnings(t *testing.T) {
 	}
 	login := of("red-login-1", "alice", 1001, "red")
 	login.Origin = lease.OriginLogin
-	live := []lease.Lease{of("red-a-1", "alice", 1001, "red"), of("red-b-1", "bob", 1002, "red"), of("red-a-2", "alice", 1001, "red"), of("gone-a-1", "alice", 1001, "gone"), login}
+	live := []lease.Lease{
+		of("red-a-1", "alice", 1001, "red"),
+		of("red-b-1", "bob", 1002, "red"),
+		of("red-a-2", "alice", 1001, "red"),
+		of("gone-a-1", "alice", 1001, "gone"),
+		login,
+	}
 	want := &state.Desired{Spec: &api.Spec{Tenants: []api.TenantSpec{{Name: "red"}}}}
 	got := UnsureWarnings(want, live, []int{1001})
 	text := "this host's directory does not answer: it is not known whether the users of 2 leases of tenant red are still members of it: red-a-1 (alice), red-a-2 (alice)"

@@ -20,8 +20,9 @@ func AdmitUnmanage(steps []step.Step, a Authority) error {
 	for i := range steps {
 		if steps[i].Irreversible != "" && !a.Force {
 			return &api.Error{
-				Kind: api.KindInfeasible, Message: fmt.Sprintf("cannot %s: %s", steps[i].Text, steps[i].Irreversible),
-				Hint: "nothing was changed; 'gpushare unmanage --all --force' destroys it nevertheless: if a later step fails, it is not created again",
+				Kind:    api.KindInfeasible,
+				Message: fmt.Sprintf("cannot %s: %s", steps[i].Text, steps[i].Irreversible),
+				Hint:    "nothing was changed; 'gpushare unmanage --all --force' destroys it nevertheless: if a later step fails, it is not created again",
 			}
 		}
 		if steps[i].Disruption == step.Running {

@@ -23,18 +23,39 @@ func TestPlanUnmanageStops(t *testing.T) {
 	at := gpu.Placement{Start: 4, Size: 4}
 	grant := lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "part", Timeslice: &api.ShareSpec{Share: 30}}}
 	of := func(id, held string, state lease.State, cgroup string) lease.Lease {
-		return lease.Lease{ID: id, User: "alice", Origin: held, State: state, Terms: grant, Place: lease.Place{GPUs: []gpu.UUID{"GPU-2"}}, Isolation: api.IsolationStatus{Cgroup: cgroup}}
+		return lease.Lease{
+			ID:        id,
+			User:      "alice",
+			Origin:    held,
+			State:     state,
+			Terms:     grant,
+			Place:     lease.Place{GPUs: []gpu.UUID{"GPU-2"}},
+			Isolation: api.IsolationStatus{Cgroup: cgroup},
+		}
 	}
 	cut := of("cut", lease.OriginAttached, lease.Running, "/elsewhere")
 	cut.Place = lease.Place{GPUs: []gpu.UUID{observetest.One}, Instance: &at}
 	live := []lease.Lease{
-		of("run", "", lease.Running, "/gpushare/run"), of("just-placed", lease.OriginRun, lease.Placed, ""), of("observed", lease.OriginRun, lease.Running, ""),
-		of("detached", lease.OriginDetached, lease.Running, "/gpushare/detached"), of("container", lease.OriginContainer, lease.Running, "/gpushare/container"),
-		of("attached", lease.OriginAttached, lease.Running, "/elsewhere"), of("login", lease.OriginLogin, lease.Running, "/user.slice"), of("unit", lease.OriginUnit, lease.Running, "/system.slice"),
+		of("run", "", lease.Running, "/gpushare/run"),
+		of("just-placed", lease.OriginRun, lease.Placed, ""),
+		of("observed", lease.OriginRun, lease.Running, ""),
+		of("detached", lease.OriginDetached, lease.Running, "/gpushare/detached"),
+		of("container", lease.OriginContainer, lease.Running, "/gpushare/container"),
+		of("attached", lease.OriginAttached, lease.Running, "/elsewhere"),
+		of("login", lease.OriginLogin, lease.Running, "/user.slice"),
+		of("unit", lease.OriginUnit, lease.Running, "/system.slice"),
 		cut,
 	}
-	hardware := []step.Step{{Kind: mig.KindDestroy, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})}}
-	other := lease.Lease{ID: "other", User: "bob", Origin: lease.OriginRun, State: lease.Running, Terms: lease.Grant{Tenant: "blue", Spec: grant.Spec}}
+	hardware := []step.Step{
+		{Kind: mig.KindDestroy, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{Placement: at}})},
+	}
+	other := lease.Lease{
+		ID:     "other",
+		User:   "bob",
+		Origin: lease.OriginRun,
+		State:  lease.Running,
+		Terms:  lease.Grant{Tenant: "blue", Spec: grant.Spec},
+	}
 	red := []cgroup.SliceState{{Name: cgroup.SliceName{Tenant: "red"}}, {Name: cgroup.SliceName{Tenant: "red", Grant: "part"}}}
 	for _, c := range []struct {
 		what              string

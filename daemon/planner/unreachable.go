@@ -25,7 +25,9 @@ func UnreachableGPUs(problems map[gpu.UUID]error, node *observe.Node, removes fu
 
 // StillHeld are the GPUs that a failed change left, that have what the spec says by now and that take no lease until a retry, and
 // those that wait for a boot: no step of a plan brings them to the spec. Those of problems have their own reason.
-func StillHeld(held map[gpu.UUID]string, awaiting map[gpu.UUID]bool, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error) []api.Unreachable {
+func StillHeld(
+	held map[gpu.UUID]string, awaiting map[gpu.UUID]bool, node *observe.Node, steps []step.Step, problems map[gpu.UUID]error,
+) []api.Unreachable {
 	var out []api.Unreachable
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		g, ok := node.GPU(id)
@@ -49,11 +51,17 @@ func UnreadParts(node *observe.Node, in NodeInput) []api.Unreachable {
 	const hint = "'gpushare doctor' has more"
 	var out []api.Unreachable
 	if node.LoginFiltersErr != nil {
-		out = append(out, api.Unreachable{Reason: "cannot read whether logins have access to managed GPUs: " + node.LoginFiltersErr.Error(), Hint: hint})
+		out = append(
+			out,
+			api.Unreachable{Reason: "cannot read whether logins have access to managed GPUs: " + node.LoginFiltersErr.Error(), Hint: hint},
+		)
 	}
 	if in.MigrationDenied != nil {
 		if _, err := in.MigrationDenied(); err != nil {
-			out = append(out, api.Unreachable{Reason: "cannot read whether moving processes out of leases is denied: " + err.Error(), Hint: hint})
+			out = append(
+				out,
+				api.Unreachable{Reason: "cannot read whether moving processes out of leases is denied: " + err.Error(), Hint: hint},
+			)
 		}
 	}
 	return out

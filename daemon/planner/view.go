@@ -151,7 +151,9 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 	return v
 }
 
-func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.GPUView {
+func gpuView(
+	d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool,
+) lease.GPUView {
 	id := g.Identity.UUID
 	v := lease.GPUView{
 		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
@@ -232,7 +234,11 @@ func ComputeViews(in *gpu.Instance, of *lease.ProfileView) []lease.ComputeView {
 }
 
 func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign func(gpu.UUID, *gpu.Instance) bool) lease.InstanceView {
-	v := lease.InstanceView{Placement: in.Placement, ProfileID: in.ProfileID, ProfileView: lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID), Memory: in.Memory.Total}}
+	v := lease.InstanceView{
+		Placement:   in.Placement,
+		ProfileID:   in.ProfileID,
+		ProfileView: lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID), Memory: in.Memory.Total},
+	}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
 			v.ProfileView = ProfileView(d, g.Identity.UUID, p)

@@ -17,15 +17,30 @@ func TestViewOf(t *testing.T) {
 	reserve := api.Bytes(1 << 30)
 	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on", GPUMemoryReserve: &reserve}, Tenants: []api.TenantSpec{{
 		Name: "red", Priority: "high", Grants: []api.GrantSpec{
-			{Name: "cut", MIG: "3g.20gb"}, {Name: "part", Timeslice: &api.ShareSpec{Share: 30}, GPUs: &api.Selector{Index: api.List[int]{2}}},
+			{
+				Name: "cut",
+				MIG:  "3g.20gb",
+			},
+			{Name: "part", Timeslice: &api.ShareSpec{Share: 30}, GPUs: &api.Selector{Index: api.List[int]{2}}},
 		},
 	}}}
 	d := &state.Desired{Generation: 7, Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{
 		observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "1g.5gb"}}},
-		"GPU-2":         {Mode: api.ModeTimeslice, Overcommit: true}, "GPU-3": {Mode: api.ModeExclusive}, "GPU-4": {Mode: api.ModeTimeslice}, "GPU-5": {Mode: api.ModeExclusive},
+		"GPU-2": {
+			Mode:       api.ModeTimeslice,
+			Overcommit: true,
+		},
+		"GPU-3": {Mode: api.ModeExclusive},
+		"GPU-4": {Mode: api.ModeTimeslice},
+		"GPU-5": {Mode: api.ModeExclusive},
 	}, Grants: map[state.GrantKey][]gpu.UUID{{Tenant: "red", Grant: "cut"}: {observetest.One}, {Tenant: "red", Grant: "part"}: {"GPU-2"}}}
 	plain := func(id gpu.UUID, index int) observe.GPU {
-		return observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id, Index: index, Memory: 40 << 30}, Memory: gpu.Memory{Total: 40 << 30, Reserved: 1 << 29}}}
+		return observe.GPU{
+			Snapshot: gpu.Snapshot{
+				Identity: gpu.Identity{UUID: id, Index: index, Memory: 40 << 30},
+				Memory:   gpu.Memory{Total: 40 << 30, Reserved: 1 << 29},
+			},
+		}
 	}
 	half := observetest.Instance(19, 5)
 	half.Compute = nil
@@ -38,7 +53,10 @@ func TestViewOf(t *testing.T) {
 	lost := plain("GPU-4", 4)
 	lost.Err, lost.Memory = errors.New("it does not answer"), gpu.Memory{}
 	n := &observe.Node{GPUs: []observe.GPU{plain("GPU-0", 0), mig, plain("GPU-2", 2), plain("GPU-3", 3), lost, plain("GPU-5", 5)}}
-	v := ViewOf(d, n, map[gpu.UUID]string{"GPU-5": "it is held", "GPU-4": "it is held"}, func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 6 })
+	v := ViewOf(
+		d, n, map[gpu.UUID]string{"GPU-5": "it is held", "GPU-4": "it is held"},
+		func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 6 },
+	)
 
 	if v.Generation != 7 || v.DriverUnavailable != "" {
 		t.Errorf("generation %d, driver unavailable: %q", v.Generation, v.DriverUnavailable)
@@ -79,7 +97,8 @@ func TestViewOf(t *testing.T) {
 	if diff := cmp.Diff([]string{"1g.5gb", "3g.20gb"}, profiles); diff != "" {
 		t.Errorf("profiles of the layout (-want +got):\n%s", diff)
 	}
-	if len(v.Grants) != 2 || v.Grants[0].GPUs != nil || !cmp.Equal(v.Grants[1].GPUs, []gpu.UUID{"GPU-2"}) || v.Grants[0].Priority != "high" {
+	if len(v.Grants) != 2 || v.Grants[0].GPUs != nil || !cmp.Equal(v.Grants[1].GPUs, []gpu.UUID{"GPU-2"}) ||
+		v.Grants[0].Priority != "high" {
 		t.Errorf("grants %+v", v.Grants)
 	}
 

@@ -205,8 +205,11 @@ func (r *Reporter) reportLost() {
 	r.auditor.seen = lost
 	r.auditor.mu.Unlock()
 	if news {
-		r.Conditions.Set("audit", "lost", fmt.Sprintf("entries of the audit that were lost since the daemon started, because they could not be written: %d", lost),
-			"free space in the state directory; the journal has them: 'journalctl -u gpushared'")
+		r.Conditions.Set(
+			"audit", "lost",
+			fmt.Sprintf("entries of the audit that were lost since the daemon started, because they could not be written: %d", lost),
+			"free space in the state directory; the journal has them: 'journalctl -u gpushared'",
+		)
 		r.Invalidate()
 	}
 }
@@ -247,8 +250,24 @@ func (r *Reporter) ReadAudit(ctx context.Context, dir string, f AuditFilter, eac
 			return ctx.Err() == nil
 		}
 		more := each(api.AuditLine{
-			Number: l.Number, At: e.At, By: e.By, UID: e.UID, PID: e.PID, LoginUID: e.LoginUID, Session: e.Session, Role: e.Role, What: e.What, Kind: api.Kind(e.Kind),
-			Count: e.Count, Generation: e.Generation, GPU: e.GPU, Tenant: e.Tenant, Lease: e.Lease, Message: e.Text, Command: e.Command, Lost: lost,
+			Number:     l.Number,
+			At:         e.At,
+			By:         e.By,
+			UID:        e.UID,
+			PID:        e.PID,
+			LoginUID:   e.LoginUID,
+			Session:    e.Session,
+			Role:       e.Role,
+			What:       e.What,
+			Kind:       api.Kind(e.Kind),
+			Count:      e.Count,
+			Generation: e.Generation,
+			GPU:        e.GPU,
+			Tenant:     e.Tenant,
+			Lease:      e.Lease,
+			Message:    e.Text,
+			Command:    e.Command,
+			Lost:       lost,
 		})
 		lost = 0
 		return more && ctx.Err() == nil

@@ -15,7 +15,10 @@ import (
 // openAudit opens the audit of a reporter in a directory.
 func openAudit(t *testing.T, r *Reporter, dir, boot string) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(filepath.Join(dir, "audit"), "audit", ledger.Options{Anchor: filepath.Join(dir, ledger.AuditAnchor), Boot: boot, OnDamage: r.AuditDamaged})
+	l, err := ledger.Open(
+		filepath.Join(dir, "audit"), "audit",
+		ledger.Options{Anchor: filepath.Join(dir, ledger.AuditAnchor), Boot: boot, OnDamage: r.AuditDamaged},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,8 @@ func TestALossOfPowerIsNoLastingCondition(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.verifyOften(t.Context())
-	if list := r.Conditions.List(); len(list) != 1 || !strings.Contains(list[0].Message, "it was changed") || strings.Contains(list[0].Message, "places") {
+	if list := r.Conditions.List(); len(list) != 1 || !strings.Contains(list[0].Message, "it was changed") ||
+		strings.Contains(list[0].Message, "places") {
 		t.Errorf("the conditions are %+v", list)
 	}
 }

@@ -112,7 +112,9 @@ func (c *conditions) List() []api.Condition {
 		}
 	}
 	slices.SortFunc(out, func(a, b api.Condition) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message))
+		return cmp.Or(
+			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message),
+		)
 	})
 	return out
 }

@@ -33,7 +33,10 @@ func TestConditions(t *testing.T) {
 	now = now.Add(time.Minute)
 	c.Set("state", "close", "disk fuller", "free space")
 	c.Replace("gpu", map[string]api.Condition{"b": {GPU: "b", Message: "b is still lost"}, "c": {GPU: "c", Message: "c is lost"}})
-	expect("renewed keeps since when it is so", "gpu: b is still lost since 17:40", "gpu: c is lost since 18:40", "state: disk fuller since 16:40")
+	expect(
+		"renewed keeps since when it is so", "gpu: b is still lost since 17:40", "gpu: c is lost since 18:40",
+		"state: disk fuller since 16:40",
+	)
 	c.Clear("state", "close")
 	c.Clear("state", "never there")
 	c.Replace("gpu", nil)

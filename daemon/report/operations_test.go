@@ -76,7 +76,10 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	o.Begin("retry-of-2", "retry", "root", api.Plan{})
 	o.End("retry-of-2", "done", nil)
-	o.Begin("apply-1", "apply", "alice", api.Plan{Generation: 7, Steps: []api.PlanStep{{ID: 1, Text: "one"}, {ID: 2, Text: "two"}, {ID: 3}}})
+	o.Begin(
+		"apply-1", "apply", "alice",
+		api.Plan{Generation: 7, Steps: []api.PlanStep{{ID: 1, Text: "one"}, {ID: 2, Text: "two"}, {ID: 3}}},
+	)
 	o.Begin("retry-of-2", "retry", "bob", api.Plan{})
 	if again := o.End("retry-of-2", "degraded", &api.Error{Message: "why"}); again.By != "bob" {
 		t.Errorf("the end is that of the one before: %+v", again)
@@ -88,7 +91,9 @@ func TestOperationsAreListed(t *testing.T) {
 		t.Fatalf("listed: %+v", list)
 	}
 	first, second := list[0], list[1]
-	if first.State != "running" || first.By != "alice" || first.Generation != 7 || first.StepCount != 3 || first.StepsEnded != 1 || first.CurrentStep != "two" || first.Finished != nil {
+	if first.State != "running" || first.By != "alice" || first.Generation != 7 || first.StepCount != 3 || first.StepsEnded != 1 ||
+		first.CurrentStep != "two" ||
+		first.Finished != nil {
 		t.Errorf("the running one: %+v", first)
 	}
 	if second.State != "degraded" || second.By != "bob" || second.Error == nil || second.Error.Message != "why" || second.Finished == nil {

@@ -33,7 +33,8 @@ func sourceOf(e *api.Event) source {
 
 // more orders sources with the same number of events.
 func (s source) more(other source) bool {
-	return cmp.Or(strings.Compare(s.tenant, other.tenant), strings.Compare(s.user, other.user)) > 0 || s.tenant == other.tenant && s.user == other.user && s.life
+	return cmp.Or(strings.Compare(s.tenant, other.tenant), strings.Compare(s.user, other.user)) > 0 ||
+		s.tenant == other.tenant && s.user == other.user && s.life
 }
 
 func (r *recent) add(e *api.Event) {

@@ -34,7 +34,14 @@ type Reporter struct {
 // NewReporter returns a Reporter without an audit ledger.
 func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
 	return &Reporter{
-		Log: log, Now: now, Conditions: newConditions(now), Events: NewBroker(now), Operations: &operations{now: now}, Counters: &counters{}, XIDs: &xids{}, lost: make(chan struct{}, 1),
+		Log:        log,
+		Now:        now,
+		Conditions: newConditions(now),
+		Events:     NewBroker(now),
+		Operations: &operations{now: now},
+		Counters:   &counters{},
+		XIDs:       &xids{},
+		lost:       make(chan struct{}, 1),
 	}
 }
 

@@ -15,11 +15,11 @@ const (
 	observerGroup = "gpushare"
 )
 
-// access is the role that a route requires of its caller.
-type access int
+// Access is the role that a route requires of its caller.
+type Access int
 
 const (
-	Anyone          access = iota // every local user
+	Anyone          Access = iota // every local user
 	Reader                        // admin, observer, or a tenant's member, who sees only their own
 	Member                        // admin, or a tenant's member
 	Admin                         // admin
@@ -67,7 +67,7 @@ func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants
 // Sees reports whether the caller may read a tenant's leases and limits.
 func (c *Caller) Sees(tenant string) bool { return c.Admin || c.Observer || c.IsMember(tenant) }
 
-func (a access) allows(c *Caller) bool {
+func (a Access) allows(c *Caller) bool {
 	switch a {
 	case Anyone:
 		return true
@@ -88,7 +88,7 @@ func (a access) allows(c *Caller) bool {
 }
 
 // denied returns the error, with the role that is needed.
-func (a access) denied(c *Caller, what string) *api.Error {
+func (a Access) denied(c *Caller, what string) *api.Error {
 	hint := "an administrator of this host can help"
 	switch a {
 	case Admin:
@@ -111,7 +111,7 @@ func (a access) denied(c *Caller, what string) *api.Error {
 }
 
 // needsGroup reports whether a group that gives a role gives this one.
-func (a access) needsGroup(group string) bool {
+func (a Access) needsGroup(group string) bool {
 	switch a {
 	case Admin:
 		return group == adminGroup

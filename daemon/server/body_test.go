@@ -45,9 +45,22 @@ func serve(t *testing.T, caller string) func() net.Conn {
 		return c.Reply(http.StatusOK, len(q.Command))
 	}
 	s := &server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: ids, Routes: []server.Route{
-		{Method: http.MethodPost, Pattern: "/v1/leases", Access: server.Member, Handle: read, Body: api.LeaseRequest{}, Bound: server.Starts},
+		{
+			Method:  http.MethodPost,
+			Pattern: "/v1/leases",
+			Access:  server.Member,
+			Handle:  read,
+			Body:    api.LeaseRequest{},
+			Bound:   server.Starts,
+		},
 		{Method: http.MethodPut, Pattern: "/v1/spec", Access: server.Admin, Handle: read, Body: api.LeaseRequest{}, Bound: server.Changes},
-		{Method: http.MethodGet, Pattern: "/v1/status", Access: server.Reader, Handle: func(c *server.Call) error { return c.Reply(http.StatusOK, "status") }, Bound: server.Reads},
+		{
+			Method:  http.MethodGet,
+			Pattern: "/v1/status",
+			Access:  server.Reader,
+			Handle:  func(c *server.Call) error { return c.Reply(http.StatusOK, "status") },
+			Bound:   server.Reads,
+		},
 	}}
 	h := s.NewServer(context.Background())
 	h.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
@@ -187,7 +200,9 @@ func TestBodiesHaveLimitedMemory(t *testing.T) {
 		}
 		third := connect()
 		defer third.Close()
-		if got := answer(third, "POST /v1/leases"+head+"Content-Length: 20\r\n\r\n{\"command\":[\"true\"]}"); !strings.Contains(got, "200") {
+		if got := answer(third, "POST /v1/leases"+head+"Content-Length: 20\r\n\r\n{\"command\":[\"true\"]}"); !strings.Contains(
+			got, "200",
+		) {
 			t.Errorf("a short request is answered with %.300s", got)
 		}
 		_ = first.Close() // It gives its memory back.

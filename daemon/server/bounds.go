@@ -107,7 +107,9 @@ func (l *limiter) addLocked(b *Bound, key limited, u *userRequests) error {
 	case u.running >= b.Most:
 		why, hint = fmt.Sprintf("you have %d %s, the most that a user may have at once", u.running, b.Kind), "end one of them first"
 	case b.All > 0 && u.running >= left:
-		why, hint = fmt.Sprintf("there are %d %s of several users, and all may have %d at once", l.lasting[b.Kind], b.Kind, b.All), "try again later"
+		why, hint = fmt.Sprintf(
+			"there are %d %s of several users, and all may have %d at once", l.lasting[b.Kind], b.Kind, b.All,
+		), "try again later"
 	default:
 		if l.lasting == nil {
 			l.lasting = map[string]int{}

@@ -3,4 +3,4 @@ package server
 import "github.com/gpushare/gpushare/api"
 
 // Denied is the error of a route for a caller without its role.
-func Denied(a access, c *Caller, what string) *api.Error { return a.denied(c, what) }
+func Denied(a Access, c *Caller, what string) *api.Error { return a.denied(c, what) }

@@ -175,7 +175,11 @@ func (v *Serving) unavailable(c *cappedConn, why error) {
 	defer c.Close()
 	stop := context.AfterFunc(v.ended, c.shutDown)
 	defer stop()
-	e := &api.Error{Kind: api.KindUnavailable, Message: "cannot read the request: gpushare-front does not run", Hint: "try again; an administrator sees the reason with 'gpushare condition list'"}
+	e := &api.Error{
+		Kind:    api.KindUnavailable,
+		Message: "cannot read the request: gpushare-front does not run",
+		Hint:    "try again; an administrator sees the reason with 'gpushare condition list'",
+	}
 	if errors.Is(why, errOthersFirst) {
 		e.Message, e.Hint = "cannot read the request: "+why.Error(), "try again later"
 	}
@@ -189,7 +193,11 @@ func (v *Serving) unavailable(c *cappedConn, why error) {
 	if !awaitBytes(c.UnixConn) {
 		return
 	}
-	_, _ = fmt.Fprintf(c.UnixConn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(b), b)
+	_, _ = fmt.Fprintf(
+		c.UnixConn,
+		"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		len(b), b,
+	)
 	_ = c.CloseWrite()
 	// A caller whose request is not read gets an error instead of the answer. What arrives is dropped, within the deadline.
 	drop := make([]byte, 4<<10)
@@ -268,7 +276,15 @@ func (s *Server) FrontTable() (front.Table, error) {
 
 // fronted handles what the front sends: requests, and refusals of those that it did not understand.
 func (s *Server) fronted() http.Handler {
-	refusals := Route{Method: http.MethodPost, Pattern: front.RefusalPath, Access: Anyone, What: "request", Handle: s.takeRefusal, Body: front.Refusal{}, Bound: Refusals}
+	refusals := Route{
+		Method:  http.MethodPost,
+		Pattern: front.RefusalPath,
+		Access:  Anyone,
+		What:    "request",
+		Handle:  s.takeRefusal,
+		Body:    front.Refusal{},
+		Bound:   Refusals,
+	}
 	requests := s.Handler()
 	mux := http.NewServeMux()
 	mux.HandleFunc(refusals.Method+" "+refusals.Pattern, func(w http.ResponseWriter, q *http.Request) { s.Serve(w, q, &refusals) })
@@ -290,7 +306,9 @@ func (s *Server) takeRefusal(c *Call) error {
 			}
 		}
 	}
-	r.Allow = slices.DeleteFunc(r.Allow, func(m string) bool { return !slices.Contains(request.Methods(), m) }) // It is a header of the answer.
+	r.Allow = slices.DeleteFunc(
+		r.Allow, func(m string) bool { return !slices.Contains(request.Methods(), m) },
+	) // It is a header of the answer.
 	if len(r.Allow) > 0 {
 		c.W.Header().Set("Allow", strings.Join(r.Allow, ", "))
 	}

@@ -139,14 +139,36 @@ func serveTaken(t *testing.T, f *taken) (socket string, s *Server) {
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	tasks := &loop.Group{}
 	ids := NewIdentities(r, tasks, "off")
-	ids.Table.Store(&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{notAdmin()}}}})
+	ids.Table.Store(
+		&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{notAdmin()}}}},
+	)
 	who := func(c *Call) error {
-		return c.Reply(http.StatusOK, map[string]any{"uid": c.Caller.UID, "pid": c.Caller.Process.PID, "role": c.Caller.Role(), "started": c.Caller.Process.Start != 0})
+		return c.Reply(http.StatusOK, map[string]any{
+			"uid":     c.Caller.UID,
+			"pid":     c.Caller.Process.PID,
+			"role":    c.Caller.Role(),
+			"started": c.Caller.Process.Start != 0,
+		})
 	}
 	s = &Server{Reporter: r, Front: f, Tasks: tasks, Identities: ids, Routes: []Route{
 		{Method: http.MethodGet, Pattern: "/v1", Access: Anyone, What: "read the versions", Bound: Reads, Handle: who},
-		{Method: http.MethodPut, Pattern: "/v1/spec", Access: Admin, What: "change the spec", Bound: Changes, Handle: who, Body: Document{}},
-		{Method: http.MethodGet, Pattern: "/v1/events", Access: Reader, What: "follow events", Bound: Events, Handle: func(c *Call) error { <-c.Ctx().Done(); return nil }},
+		{
+			Method:  http.MethodPut,
+			Pattern: "/v1/spec",
+			Access:  Admin,
+			What:    "change the spec",
+			Bound:   Changes,
+			Handle:  who,
+			Body:    Document{},
+		},
+		{
+			Method:  http.MethodGet,
+			Pattern: "/v1/events",
+			Access:  Reader,
+			What:    "follow events",
+			Bound:   Events,
+			Handle:  func(c *Call) error { <-c.Ctx().Done(); return nil },
+		},
 	}}
 	capped, err := NewCappedListener(l, ids.HasRole)
 	if err != nil {
@@ -205,10 +227,13 @@ func TestFrontCannotClaimAnotherIdentity(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &who); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("%d %s: %v", res.StatusCode, text, err)
 	}
-	if who.UID != notAdmin() || who.PID != os.Getpid() || who.Role != "member" || !who.Started && os.Geteuid() != 0 { // Of root the thread that connected has another uid than the process.
+	if who.UID != notAdmin() || who.PID != os.Getpid() || who.Role != "member" ||
+		!who.Started && os.Geteuid() != 0 { // Of root the thread that connected has another uid than the process.
 		t.Errorf("the daemon takes it for %+v", who)
 	}
-	if res, text := exchange(t, pair, "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\n"+claims+"Content-Length: 0\r\n\r\n"); res.StatusCode != http.StatusForbidden {
+	if res, text := exchange(
+		t, pair, "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\n"+claims+"Content-Length: 0\r\n\r\n",
+	); res.StatusCode != http.StatusForbidden {
 		t.Errorf("a route of administrators: %d %s", res.StatusCode, text)
 	}
 	// Descriptors and credentials that are sent along change nothing: root's own pid, and another connection.
@@ -266,15 +291,22 @@ func TestRoleThatChangesOnAConnection(t *testing.T) {
 	now := before
 	now.Self = notAdmin()
 	s.Identities.Table.Store(&now)
-	if res, text := exchange(t, ends[1], "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
+	if res, text := exchange(
+		t, ends[1], "PUT /v1/spec HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 0\r\n\r\n",
+	); res.StatusCode != http.StatusServiceUnavailable ||
+		!res.Close {
 		t.Errorf("through the front: %d %s", res.StatusCode, text)
 	}
 	direct := dialAsMember(t, socket)
-	if res, text := exchange(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK || !strings.Contains(text, `"admin"`) {
+	if res, text := exchange(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK ||
+		!strings.Contains(text, `"admin"`) {
 		t.Errorf("an administrator: %d %s", res.StatusCode, text)
 	}
 	s.Identities.Table.Store(&before)
-	if res, text := exchange(t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusServiceUnavailable || !res.Close {
+	if res, text := exchange(
+		t, direct, "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n",
+	); res.StatusCode != http.StatusServiceUnavailable ||
+		!res.Close {
 		t.Errorf("who was an administrator: %d %s", res.StatusCode, text)
 	}
 }
@@ -305,7 +337,10 @@ func TestRefusalsOfTheFront(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, text := exchange(t, ends[1], "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
+		res, text := exchange(
+			t, ends[1],
+			"POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b),
+		)
 		if res.StatusCode != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s: %d %s", c.name, res.StatusCode, text)
 		}
@@ -326,7 +361,9 @@ func TestRefusalsAreOfTheFrontOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if res, text := exchange(t, c, "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 2\r\n\r\n{}"); res.StatusCode != http.StatusNotFound {
+	if res, text := exchange(
+		t, c, "POST "+front.RefusalPath+" HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 2\r\n\r\n{}",
+	); res.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", res.StatusCode, text)
 	}
 }
@@ -336,7 +373,8 @@ func TestAnswerWithoutAFront(t *testing.T) {
 	socket, _ := serveTaken(t, &taken{fail: errors.New("it does not run")})
 	c := dialAsMember(t, socket)
 	res, text := exchange(t, c, "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 1000000\r\n\r\n{")
-	if res.StatusCode != http.StatusServiceUnavailable || !res.Close || !strings.Contains(text, `"unavailable"`) || !strings.Contains(text, "gpushare-front does not run") {
+	if res.StatusCode != http.StatusServiceUnavailable || !res.Close || !strings.Contains(text, `"unavailable"`) ||
+		!strings.Contains(text, "gpushare-front does not run") {
 		t.Errorf("%d %s", res.StatusCode, text)
 	}
 }

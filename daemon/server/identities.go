@@ -252,7 +252,11 @@ func (ids *Identities) UpdateTable() {
 	unknown := map[string]api.Condition{}
 	for i := range r.Unknown {
 		u := &r.Unknown[i]
-		unknown[u.Tenant+" "+u.name] = api.Condition{Tenant: u.Tenant, Message: u.Text(), Hint: "correct the name, or create the user or group; until then the name gives no rights"}
+		unknown[u.Tenant+" "+u.name] = api.Condition{
+			Tenant:  u.Tenant,
+			Message: u.Text(),
+			Hint:    "correct the name, or create the user or group; until then the name gives no rights",
+		}
 	}
 	ids.Conditions.Replace("unknown-member", unknown)
 	failing := map[string]api.Condition{}

@@ -105,10 +105,15 @@ func (l *cappedListener) next() (net.Conn, error) {
 			case errors.Is(failed, unix.EAGAIN):
 				return false // The runtime calls again when there is one.
 			case failed != nil:
-				failed = &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", failed)} // The server retries what is temporary.
+				failed = &net.OpError{
+					Op:  "accept",
+					Net: "unix",
+					Err: os.NewSyscallError("accept4", failed),
+				} // The server retries what is temporary.
 				return true
 			}
-			if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && !l.isFull(int(cred.Uid)) && !hasHungUp(fd) {
+			if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && !l.isFull(int(cred.Uid)) &&
+				!hasHungUp(fd) {
 				break
 			}
 			unix.Close(fd)

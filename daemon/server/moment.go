@@ -28,7 +28,10 @@ func ParseTime(name, s string, now time.Time) (time.Time, error) {
 		return time.Time{}, outOfRange(name, s)
 	}
 	if err != nil {
-		return time.Time{}, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot read %s %q: it is no age and no date: %s", name, s, ageRange)}
+		return time.Time{}, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot read %s %q: it is no age and no date: %s", name, s, ageRange),
+		}
 	}
 	age := time.Duration(d)
 	if age < leastAge || age > mostAge {

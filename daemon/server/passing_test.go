@@ -55,7 +55,9 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 	f := &slowFront{offered: make(chan int, many+1), take: make(chan struct{})}
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	ids := NewIdentities(r, &loop.Group{}, "off")
-	ids.Table.Store(&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{heavy, light}}}})
+	ids.Table.Store(
+		&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{heavy, light}}}},
+	)
 	s := &Server{Reporter: r, Front: f, Tasks: &loop.Group{}, Identities: ids}
 	capped, err := NewCappedListener(l, ids.HasRole)
 	if err != nil {

@@ -16,9 +16,16 @@ func Reason(action, text string) (string, error) {
 	text = strings.TrimSpace(text)
 	switch {
 	case len(text) > mostReason:
-		return "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot %s: the reason has %d bytes, and at most %d are kept", action, len(text), mostReason)}
+		return "", &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot %s: the reason has %d bytes, and at most %d are kept", action, len(text), mostReason),
+		}
 	case strings.ContainsFunc(text, unicode.IsControl):
-		return "", &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot %s: the reason has a control character or several lines", action), Hint: "write one line of text"}
+		return "", &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot %s: the reason has a control character or several lines", action),
+			Hint:    "write one line of text",
+		}
 	}
 	return text, nil
 }

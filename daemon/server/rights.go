@@ -180,7 +180,9 @@ func NoMember(user, tenant string) string {
 func (ids *Identities) unsure(what string, s standing) string {
 	text := "this host's directory has not answered yet whether " + what
 	if s.state == names.Present {
-		text = fmt.Sprintf("this host's directory has not answered for %s whether %s", api.Duration(ids.Now().Sub(s.at).Truncate(time.Minute)), what)
+		text = fmt.Sprintf(
+			"this host's directory has not answered for %s whether %s", api.Duration(ids.Now().Sub(s.at).Truncate(time.Minute)), what,
+		)
 	}
 	if _, why := ids.Names.Failing(); why != nil {
 		text += ": " + why.Error()
@@ -208,7 +210,8 @@ func (ids *Identities) confirm(ctx context.Context, p *Peer) {
 	defer cancel()
 	before := ids.Caller(p)
 	_ = ids.Names.Confirm(ctx, p.UID, ids.Now().Add(-confirmedFor)) // What was known counts, as long as it is trusted.
-	if after := ids.Caller(p); before.Admin != after.Admin || before.Observer != after.Observer || !slices.Equal(before.Tenants, after.Tenants) {
+	if after := ids.Caller(p); before.Admin != after.Admin || before.Observer != after.Observer ||
+		!slices.Equal(before.Tenants, after.Tenants) {
 		ids.UpdateTable()
 	}
 }
@@ -231,7 +234,7 @@ func (ids *Identities) ConfirmUsers(ctx context.Context, uids []int) (unsure []i
 
 // confirmed asks the directory about the caller of a route that changes something, and returns why they may not use it: their role
 // counts only if the directory has confirmed it lately.
-func (ids *Identities) confirmed(ctx context.Context, a access, p *Peer, what string) (*Caller, error) {
+func (ids *Identities) confirmed(ctx context.Context, a Access, p *Peer, what string) (*Caller, error) {
 	ids.confirm(ctx, p)
 	c := ids.Caller(p)
 	if !a.allows(c) {

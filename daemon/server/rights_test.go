@@ -40,7 +40,9 @@ esac`
 func newPeople(t *testing.T) *people {
 	t.Helper()
 	p := &people{t: t, now: time.Unix(100000, 0), getent: filepath.Join(t.TempDir(), "getent")}
-	p.spec = &api.Spec{Tenants: []api.TenantSpec{{Name: "vision", Members: api.Members{Users: []string{"alice"}, Groups: []string{"vision"}}}}}
+	p.spec = &api.Spec{
+		Tenants: []api.TenantSpec{{Name: "vision", Members: api.Members{Users: []string{"alice"}, Groups: []string{"vision"}}}},
+	}
 	clock := func() time.Time { return p.now }
 	tasks := &loop.Group{}
 	t.Cleanup(tasks.Wait)
@@ -125,7 +127,9 @@ func TestRolesFollowTheDirectory(t *testing.T) {
 	p.answers(strings.Replace(peopleAnswer, "carol 6001 6002 6003", "carol", 1))
 	p.queries()
 	p.want("after they left all groups", carol(), "none", "denied")
-	p.answers(strings.NewReplacer("passwd:alice|passwd:5001", "passwd:missing", "passwd:carol|passwd:5002", "passwd:none").Replace(peopleAnswer))
+	p.answers(
+		strings.NewReplacer("passwd:alice|passwd:5001", "passwd:missing", "passwd:carol|passwd:5002", "passwd:none").Replace(peopleAnswer),
+	)
 	p.queries()
 	p.want("a removed account", alice(), "none", "denied")
 	p.want("a removed account of a group", carol(), "none", "denied")
@@ -145,7 +149,10 @@ func TestAnswersGetTooOld(t *testing.T) {
 	p.want("after 9 minutes, by name", alice(), "member", "may")
 	p.now = p.now.Add(2 * time.Minute)
 	p.queries()
-	p.want("after 11 minutes", carol(), "admin", "unsure: this host's directory has not answered for 11m whether carol is a member of tenant vision: getent failed")
+	p.want(
+		"after 11 minutes", carol(), "admin",
+		"unsure: this host's directory has not answered for 11m whether carol is a member of tenant vision: getent failed",
+	)
 	p.want("after 11 minutes, by name", alice(), "member", "unsure: this host's directory has not answered for 11m whether alice")
 	if why, _ := p.Removed(5002, "vision"); why != "" {
 		t.Errorf("a lease ends because the directory does not answer: %s", why)
@@ -173,7 +180,8 @@ func TestGroupOfAProcessAlone(t *testing.T) {
 	if err := server.Denied(server.Member, p.Caller(service), "try"); !strings.Contains(err.Message, "has the group vision") {
 		t.Errorf("got %q", err.Message)
 	}
-	if err := server.Denied(server.Admin, p.Caller(service), "try"); strings.Contains(err.Message, "has the group") || strings.Contains(err.Hint, "gpasswd") {
+	if err := server.Denied(server.Admin, p.Caller(service), "try"); strings.Contains(err.Message, "has the group") ||
+		strings.Contains(err.Hint, "gpasswd") {
 		t.Errorf("the group gives another role: %q, %q", err.Message, err.Hint)
 	}
 }

@@ -116,7 +116,11 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	c := &Call{W: w, R: q, Caller: s.Identities.Caller(p), identities: s.Identities}
 	if !s.cameTheRightWay(c) {
 		w.Header().Set("Connection", "close")
-		writeError(w, &api.Error{Kind: api.KindUnavailable, Message: "your role has changed since the connection was opened", Hint: "send the request again"})
+		writeError(w, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "your role has changed since the connection was opened",
+			Hint:    "send the request again",
+		})
 		return
 	}
 	if s.Identities.Names.HasPending() {
@@ -277,7 +281,7 @@ func shortenBacklog(l *net.UnixListener) error {
 type Route struct {
 	Method  string
 	Pattern string
-	Access  access
+	Access  Access
 	What    string // "read the spec": for the refusal
 	Handle  func(*Call) error
 	// Audit is the action in the audit: "apply", "stop"; empty: it changes nothing, and only its refusals are counted.

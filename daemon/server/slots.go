@@ -34,8 +34,9 @@ const (
 var slotsAtOnce = [kindsOfWork]int{arriving: 1, longBodies: 1, reading: 2, listing: 1, readingBack: 2, passing: 4}
 
 const (
-	leastCount   = 100 * time.Microsecond // a slot counts as this at least
-	passingCount = 500 * time.Microsecond // a connection on its way to the front counts as this: the rest is how long the other process takes
+	leastCount = 100 * time.Microsecond // a slot counts as this at least
+	// A connection on its way to the front counts as this: the rest is how long the other process takes.
+	passingCount = 500 * time.Microsecond
 	littleTime   = 50 * time.Millisecond  // after less than this, used lately, there is no pause
 	mostTime     = 200 * time.Millisecond // more is not counted, so that a user is not behind others for long
 	timeHalves   = 5 * time.Second        // what was used counts half after this time

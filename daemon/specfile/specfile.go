@@ -46,7 +46,9 @@ func (s *Source) Reload(ctx context.Context, by string) (*api.ApplyResult, error
 	}
 	apply := "gpushare apply -f " + spec.Argument(s.File)
 	if acc := s.State.Stored().Accepted; acc != nil && acc.Unmanaged != "" {
-		s.Conditions.Set(condition, "", fmt.Sprintf("%s is not applied: %s unmanaged the node", s.File, acc.By), "'"+apply+"' manages it again")
+		s.Conditions.Set(
+			condition, "", fmt.Sprintf("%s is not applied: %s unmanaged the node", s.File, acc.By), "'"+apply+"' manages it again",
+		)
 		return nil, nil
 	}
 	d, err := spec.ReadFiles(s.File)
@@ -55,7 +57,10 @@ func (s *Source) Reload(ctx context.Context, by string) (*api.ApplyResult, error
 		out, err = s.Apply(ctx, d, by)
 	}
 	if err != nil {
-		s.Conditions.Set(condition, "", s.File+" was not applied, the spec in force stays: "+err.Error(), "correct it, then 'gpushare config reload'; '"+apply+" --check' shows the plan")
+		s.Conditions.Set(
+			condition, "", s.File+" was not applied, the spec in force stays: "+err.Error(),
+			"correct it, then 'gpushare config reload'; '"+apply+" --check' shows the plan",
+		)
 		return nil, err
 	}
 	s.Conditions.Clear(condition, "")

@@ -100,7 +100,8 @@ func (d *Desired) Dynamic(id gpu.UUID) bool {
 // in bytes.
 func (d *Desired) GPUMemoryReserve(id gpu.UUID) uint64 {
 	e := d.GPUs[id]
-	shared := e != nil && (e.Mode == api.ModeTimeslice || e.Mode == api.ModeMPS || e.Mode == api.ModeMIG && e.MIG != nil && len(e.MIG.MPS) > 0)
+	shared := e != nil &&
+		(e.Mode == api.ModeTimeslice || e.Mode == api.ModeMPS || e.Mode == api.ModeMIG && e.MIG != nil && len(e.MIG.MPS) > 0)
 	if !shared || d.Spec.Node.GPUMemoryReserve == nil {
 		return 0
 	}

@@ -47,7 +47,9 @@ func InstanceGeneration(a *store.Achieved, at gpu.Placement) uint64 {
 
 // ManagedLayout returns the instances of a GPU that are managed after these steps, with their records. Foreign instances stay
 // foreign, also when the layout is reached next to them. e is the desired state of the GPU, was the achieved one.
-func ManagedLayout(s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step) (layout []gpu.Instance, records []store.InstanceRecord) {
+func ManagedLayout(
+	s *store.State, e *api.GPUSpec, g *observe.GPU, was *store.Achieved, now store.Epoch, steps []step.Step,
+) (layout []gpu.Instance, records []store.InstanceRecord) {
 	same := was.Epoch.Boot == now.Boot && was.Epoch.Driver == now.Driver
 	changedAt, imported := CreatedBy(steps, g.Identity.UUID)
 	unconfirmed := s.Unconfirmed[g.Identity.UUID]
@@ -82,7 +84,8 @@ func CreatedBy(steps []step.Step, id gpu.UUID) (changedAt, imported map[gpu.Plac
 	changedAt, imported = map[gpu.Placement]bool{}, map[gpu.Placement]bool{}
 	for i := range steps {
 		var args mig.InstanceArgs
-		if s := &steps[i]; s.GPU != string(id) || s.Kind != mig.KindCreate && s.Kind != mig.KindDestroy || json.Unmarshal(s.Args, &args) != nil {
+		if s := &steps[i]; s.GPU != string(id) || s.Kind != mig.KindCreate && s.Kind != mig.KindDestroy ||
+			json.Unmarshal(s.Args, &args) != nil {
 			continue
 		}
 		changedAt[args.Placement] = changedAt[args.Placement] || steps[i].Kind == mig.KindCreate

@@ -28,7 +28,11 @@ func TestManagedLayout(t *testing.T) {
 		return store.InstanceRecord{Placement: gpu.Placement{Start: start, Size: size}, Generation: n}
 	}
 	stepAt := func(kind string, in gpu.Instance) step.Step {
-		return step.Step{Kind: kind, GPU: string(observetest.One), Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}})}
+		return step.Step{
+			Kind: kind,
+			GPU:  string(observetest.One),
+			Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}}),
+		}
 	}
 	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
 	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
@@ -83,7 +87,17 @@ func TestImportedBySteps(t *testing.T) {
 		if err := json.Unmarshal(c.args, &args); err != nil || args.Placement != at {
 			t.Errorf("%s: it is read as %+v: %v", c.name, args, err)
 		}
-		stepAt, imported := CreatedBy([]step.Step{{Kind: mig.KindCreate, GPU: string(observetest.One), Args: c.args, Reason: "it is imported, and compute instances are missing"}}, observetest.One)
+		stepAt, imported := CreatedBy(
+			[]step.Step{
+				{
+					Kind:   mig.KindCreate,
+					GPU:    string(observetest.One),
+					Args:   c.args,
+					Reason: "it is imported, and compute instances are missing",
+				},
+			},
+			observetest.One,
+		)
 		if !stepAt[at] || imported[at] != c.want {
 			t.Errorf("%s: created %v, imported %v", c.name, stepAt[at], imported[at])
 		}
@@ -92,10 +106,18 @@ func TestImportedBySteps(t *testing.T) {
 
 func TestEstimate(t *testing.T) {
 	node := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Model: "A100"}}}, {Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Model: "A100"}}},
+		{
+			Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: observetest.One, Model: "A100"}},
+		},
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Model: "A100"}}},
 	}}
 	s := &store.State{}
-	steps := []step.Step{{ID: 1, Kind: "slice.set"}, {ID: 2, Kind: mig.KindDestroy, GPU: string(observetest.One)}, {ID: 3, Kind: mig.KindCreate, GPU: string(observetest.One)}, {ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"}}
+	steps := []step.Step{
+		{ID: 1, Kind: "slice.set"},
+		{ID: 2, Kind: mig.KindDestroy, GPU: string(observetest.One)},
+		{ID: 3, Kind: mig.KindCreate, GPU: string(observetest.One)},
+		{ID: 4, Kind: mig.KindCreate, GPU: "GPU-2"},
+	}
 	plan := func() api.Plan {
 		p := api.Plan{Steps: WireSteps(steps)}
 		estimate(s.StepDurations, node, &p)
@@ -111,7 +133,8 @@ func TestEstimate(t *testing.T) {
 	for range 100 { // An update of the driver made it faster.
 		NoteTimes(s, node, steps, []stepDuration{{3, 1}})
 	}
-	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Kind != mig.KindCreate || got[1].Count != 102 || got[1].MeanSeconds > 1.01 {
+	if got := WireTimes(s.StepDurations); len(got) != 3 || got[1].Kind != mig.KindCreate || got[1].Count != 102 ||
+		got[1].MeanSeconds > 1.01 {
 		t.Errorf("the step times are %+v", got)
 	}
 }

@@ -38,8 +38,14 @@ func MissingGPUs(want *Desired, node *observe.Node) []lease.GPUView {
 				closed += ", and the spec does without it" // It may never come back, and no condition says that it is missing.
 			}
 			out = append(out, lease.GPUView{
-				UUID: id.UUID, Index: id.Index, Mode: e.Mode, Capacity: id.Memory, Reserve: want.GPUMemoryReserve(id.UUID), Overcommit: e.Overcommit,
-				Closed: closed, Missing: true,
+				UUID:       id.UUID,
+				Index:      id.Index,
+				Mode:       e.Mode,
+				Capacity:   id.Memory,
+				Reserve:    want.GPUMemoryReserve(id.UUID),
+				Overcommit: e.Overcommit,
+				Closed:     closed,
+				Missing:    true,
 			})
 		}
 	}

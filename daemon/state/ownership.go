@@ -24,7 +24,9 @@ func RecordOwnership(s *store.State, id gpu.UUID, steps []step.Step) {
 		case mig.KindDestroy:
 			forgetUnconfirmed(s, id, args.Placement) // Also on a GPU that never was as a spec says.
 			a.Layout = slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool { return in.Placement == args.Placement })
-			a.Instances = slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == args.Placement })
+			a.Instances = slices.DeleteFunc(
+				slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == args.Placement },
+			)
 		case mig.KindCreate:
 			AddImported(s, &a, gpu.Instance{ProfileID: args.ProfileID, Placement: args.Placement})
 		}
@@ -55,7 +57,10 @@ func RecordLeft(s *store.State, want *Desired) {
 func KeepPresent(s *store.State, id gpu.UUID, g *observe.GPU, ended bool) bool {
 	a := s.Achieved[id]
 	left := slices.DeleteFunc(slices.Clone(a.Layout), func(in gpu.Instance) bool {
-		return ended || !slices.ContainsFunc(g.Instances, func(now gpu.Instance) bool { return now.Placement == in.Placement && now.ProfileID == in.ProfileID })
+		return ended ||
+			!slices.ContainsFunc(
+				g.Instances, func(now gpu.Instance) bool { return now.Placement == in.Placement && now.ProfileID == in.ProfileID },
+			)
 	})
 	switch len(left) {
 	case len(a.Layout):
@@ -77,6 +82,8 @@ func AddImported(s *store.State, a *store.Achieved, in gpu.Instance) {
 	in.Memory = gpu.Memory{}
 	s.LastInstanceGeneration++
 	a.Layout = append(slices.Clone(a.Layout), in)
-	a.Instances = append(slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
-		store.InstanceRecord{Placement: in.Placement, Generation: s.LastInstanceGeneration, Imported: true})
+	a.Instances = append(
+		slices.DeleteFunc(slices.Clone(a.Instances), func(m store.InstanceRecord) bool { return m.Placement == in.Placement }),
+		store.InstanceRecord{Placement: in.Placement, Generation: s.LastInstanceGeneration, Imported: true},
+	)
 }

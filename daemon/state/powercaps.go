@@ -17,7 +17,11 @@ func (d *Desired) PowerTargets(n *observe.Node) []power.Target {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t := power.Target{
-			GPU: g.Identity.UUID, Name: fmt.Sprintf("%s (%s)", g.Identity.Name(), g.Identity.Model), Epoch: n.Epoch.String(), Err: g.Err, Limit: g.PowerLimit,
+			GPU:   g.Identity.UUID,
+			Name:  fmt.Sprintf("%s (%s)", g.Identity.Name(), g.Identity.Model),
+			Epoch: n.Epoch.String(),
+			Err:   g.Err,
+			Limit: g.PowerLimit,
 		}
 		if limit, path := d.powerCap(t.GPU); limit != nil {
 			t.Cap, t.Path = limit.Milliwatts(), path
@@ -52,7 +56,11 @@ func PowerError(targets []power.Target, problems map[gpu.UUID]error) error {
 		if bad, ok := errors.AsType[*power.Infeasible](err); ok {
 			wrong = append(wrong, api.FieldError{Path: t.Path, Message: bad.Text, Hint: bad.Hint})
 		} else if err != nil {
-			return &api.Error{Kind: api.KindUnavailable, Message: "cannot read the power limit of " + t.Name + ": " + err.Error(), Hint: "nothing was changed; try again"}
+			return &api.Error{
+				Kind:    api.KindUnavailable,
+				Message: "cannot read the power limit of " + t.Name + ": " + err.Error(),
+				Hint:    "nothing was changed; try again",
+			}
 		}
 	}
 	if len(wrong) == 0 {

@@ -109,5 +109,6 @@ func RecordIdentities(s *store.State, node *observe.Node) {
 // restored reports whether a GPU has the modes from before gpushare changed them. The compute mode of a GPU with MPS is not compared:
 // it is restored when MPS ends. A MIG mode that is pending is changed by the next boot.
 func restored(was store.GPUModes, g *observe.GPU) bool {
-	return (was.MIG == nil || *was.MIG == g.MIG.Current && *was.MIG == g.MIG.Pending) && (was.ComputeMode == "" || g.ComputeMode == gpu.ComputeModeUnknown || was.ComputeMode == g.ComputeMode)
+	return (was.MIG == nil || *was.MIG == g.MIG.Current && *was.MIG == g.MIG.Pending) &&
+		(was.ComputeMode == "" || g.ComputeMode == gpu.ComputeModeUnknown || was.ComputeMode == g.ComputeMode)
 }

@@ -87,7 +87,9 @@ func VoidUnconfirmed(s *store.State, node *observe.Node, dry bool) (any bool) {
 // program creates in its place is not gpushare's. It reports whether that changed the record.
 func ForgetAbsent(s *store.State, id gpu.UUID, g *observe.GPU) bool {
 	u := s.Unconfirmed[id]
-	left := slices.DeleteFunc(slices.Clone(u.Created), func(in store.CreatedInstance) bool { return !slices.ContainsFunc(g.Instances, in.Is) })
+	left := slices.DeleteFunc(
+		slices.Clone(u.Created), func(in store.CreatedInstance) bool { return !slices.ContainsFunc(g.Instances, in.Is) },
+	)
 	if len(left) == len(u.Created) {
 		return false
 	}

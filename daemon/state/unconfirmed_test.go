@@ -111,7 +111,9 @@ func TestForgetAbsent(t *testing.T) {
 	created := func(in gpu.Instance) store.CreatedInstance {
 		return store.CreatedInstance{ProfileID: in.ProfileID, Placement: in.Placement}
 	}
-	s := &store.State{Unconfirmed: map[gpu.UUID]store.Unconfirmed{"GPU-1": {Created: []store.CreatedInstance{created(three), created(small)}}}}
+	s := &store.State{
+		Unconfirmed: map[gpu.UUID]store.Unconfirmed{"GPU-1": {Created: []store.CreatedInstance{created(three), created(small)}}},
+	}
 	g := observetest.Device(true, small)
 	if !ForgetAbsent(s, "GPU-1", &g) || ForgetAbsent(s, "GPU-1", &g) {
 		t.Error("the change of the record is not reported once")
@@ -129,7 +131,11 @@ func TestForgetAbsent(t *testing.T) {
 func TestARemovedInstanceIsNotExpected(t *testing.T) {
 	three := observetest.Instance(9, 0)
 	args := step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: three.ProfileID, Placement: three.Placement}})
-	s := &store.State{Unconfirmed: map[gpu.UUID]store.Unconfirmed{"GPU-1": {Created: []store.CreatedInstance{{ProfileID: three.ProfileID, Placement: three.Placement}}}}}
+	s := &store.State{
+		Unconfirmed: map[gpu.UUID]store.Unconfirmed{
+			"GPU-1": {Created: []store.CreatedInstance{{ProfileID: three.ProfileID, Placement: three.Placement}}},
+		},
+	}
 	RecordOwnership(s, "GPU-1", []step.Step{{Kind: mig.KindDestroy, GPU: "GPU-1", Args: args}})
 	if len(s.Unconfirmed) != 0 || len(s.Achieved) != 0 {
 		t.Errorf("the records have %+v, %+v", s.Unconfirmed, s.Achieved)

@@ -9,7 +9,16 @@ import (
 func WireSteps(steps []step.Step) []api.PlanStep {
 	out := make([]api.PlanStep, len(steps))
 	for i, s := range steps {
-		out[i] = api.PlanStep{ID: s.ID, Kind: s.Kind, GPU: s.GPU, Text: s.Text, Reason: s.Reason, Disruption: string(s.Disruption), Disturbs: step.Texts(s.Disturbs), Irreversible: s.Irreversible}
+		out[i] = api.PlanStep{
+			ID:           s.ID,
+			Kind:         s.Kind,
+			GPU:          s.GPU,
+			Text:         s.Text,
+			Reason:       s.Reason,
+			Disruption:   string(s.Disruption),
+			Disturbs:     step.Texts(s.Disturbs),
+			Irreversible: s.Irreversible,
+		}
 	}
 	return out
 }

@@ -44,7 +44,11 @@ func (v *Viewer) GetAuditVerification(c *server.Call) error {
 		}
 		m, err := ledger.ParsePoint(s)
 		if err != nil {
-			return &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "journalctl -u gpushared MESSAGE_ID=" + string(report.MessageAuditAnchor)}
+			return &api.Error{
+				Kind:    api.KindInvalid,
+				Message: err.Error(),
+				Hint:    "journalctl -u gpushared MESSAGE_ID=" + string(report.MessageAuditAnchor),
+			}
 		}
 		points = append(points, m)
 	}

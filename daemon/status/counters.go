@@ -28,6 +28,7 @@ func (v *Viewer) GetCounters(c *server.Call) error {
 		"drift.corrected":     v.Counters.Drifts.Load(),
 		"escape.searches":     v.Counters.EscapeSearches.Load(),
 		"status.renders":      v.Counters.Renders.Load(),
-		"writes":              w.Writes + v.Counters.SliceWrites.Load() + v.Counters.FilterWrites.Load() + v.Counters.Steps.Load() + v.Counters.CDIWrites.Load(),
+		"writes": w.Writes + v.Counters.SliceWrites.Load() + v.Counters.FilterWrites.Load() +
+			v.Counters.Steps.Load() + v.Counters.CDIWrites.Load(),
 	})
 }

@@ -48,13 +48,22 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 		e := report.DriverError(node.DriverErr)
 		fail("driver", e.Message, e.Hint)
 	} else {
-		ok("driver", fmt.Sprintf("version %s, NVML %s from %s, %d GPUs", node.Driver.DriverVersion, node.Driver.LibraryVersion, node.Driver.Library, len(node.GPUs)))
+		ok(
+			"driver",
+			fmt.Sprintf(
+				"version %s, NVML %s from %s, %d GPUs", node.Driver.DriverVersion, node.Driver.LibraryVersion, node.Driver.Library,
+				len(node.GPUs),
+			),
+		)
 		if len(node.GPUs) == 0 {
 			warn("gpus", "the driver finds no GPUs", "'lspci -d 10de:' lists the devices; 'dmesg' shows why the driver does not use them")
 		}
 	}
 	if len(node.Driver.Missing) > 0 {
-		warn("library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "), "features that need them are limited or unavailable; a newer driver has them")
+		warn(
+			"library", "this driver lacks: "+strings.Join(node.Driver.Missing, ", "),
+			"features that need them are limited or unavailable; a newer driver has them",
+		)
 	}
 	v.checkAdapter(ok, warn)
 	v.checkLogins(node, ok, warn)
@@ -62,13 +71,19 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	if free, err := freeBytes(v.StateDir); err != nil {
 		fail("state", err.Error(), "")
 	} else if free < 16<<20 {
-		warn("state", fmt.Sprintf("%s has only %s left", v.StateDir, api.Bytes(free).Short()), "free some space: on a full disk every apply is refused")
+		warn(
+			"state", fmt.Sprintf("%s has only %s left", v.StateDir, api.Bytes(free).Short()),
+			"free some space: on a full disk every apply is refused",
+		)
 	} else {
 		ok("state", v.StateDir+" is locked by this daemon and has free space")
 	}
 	if a, errA := os.Readlink("/proc/self/ns/pid"); errA == nil {
 		if b, errB := os.Readlink("/proc/1/ns/pid"); errB == nil && a != b {
-			fail("namespace", "the daemon does not run in the host's pid namespace", "the driver reports pids of another namespace to it: run it outside of a container")
+			fail(
+				"namespace", "the daemon does not run in the host's pid namespace",
+				"the driver reports pids of another namespace to it: run it outside of a container",
+			)
 		}
 	}
 	other := external.Read(v.HostRoot, v.Host)
@@ -118,7 +133,14 @@ func acknowledged(checks []api.Check, conditions []api.Condition) []api.Check {
 func (v *Viewer) checkProcesses(opened bool) []api.Check {
 	w := v.Driver.Status()
 	if !w.Parked && (w.Stuck || w.Failure != "") {
-		return []api.Check{{Name: "worker", Result: "fail", Message: "the NVML worker is not running: " + w.Failure, Hint: "see the journal of gpushared; 'gpushare gpu retry' starts it again"}}
+		return []api.Check{
+			{
+				Name:    "worker",
+				Result:  "fail",
+				Message: "the NVML worker is not running: " + w.Failure,
+				Hint:    "see the journal of gpushared; 'gpushare gpu retry' starts it again",
+			},
+		}
 	}
 	out := []api.Check{{Name: "worker", Result: "ok", Message: fmt.Sprintf("pid %d", w.PID)}}
 	if w.Parked {
@@ -173,8 +195,15 @@ func (v *Viewer) checkUnattributed(node *observe.Node, warn func(name, message, 
 			bytes = &b
 		}
 		if bytes != nil && *bytes >= quota.UnattributedLarge {
-			warn("GPU memory", fmt.Sprintf("%s of %s are in no process that the driver lists: managed memory, a process of another pid namespace, or memory that was not freed", api.Bytes(*bytes).Short(), g.Identity.Name()),
-				"'gpushare status --json' lists the processes of the GPU; no lease is stopped because of this memory")
+			warn(
+				"GPU memory",
+				fmt.Sprintf(
+					"%s of %s are in no process that the driver lists: managed memory, a process of another pid namespace, or memory that was not freed",
+					api.Bytes(*bytes).Short(),
+					g.Identity.Name(),
+				),
+				"'gpushare status --json' lists the processes of the GPU; no lease is stopped because of this memory",
+			)
 		}
 	}
 }
@@ -187,7 +216,10 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 	if deniable && v.State.Desired().DeniesMigration() {
 		ok("migration", "is denied; the cost is: "+state.MigrationCost)
 	} else if deniable {
-		ok("migration", "processes that leave their lease are killed; node.isolation.migration: deny keeps them inside, at this cost: "+state.MigrationCost)
+		ok(
+			"migration",
+			"processes that leave their lease are killed; node.isolation.migration: deny keeps them inside, at this cost: "+state.MigrationCost,
+		)
 	}
 	if v.State.Desired().Enforcing() {
 		return // What is requested and not enforced is among the conditions.
@@ -198,7 +230,10 @@ func (v *Viewer) checkAdapter(ok func(name, message string), warn func(name, mes
 		warn("time shares", "no lease is frozen: "+err.Error(), "systemctl start gpushare-thaw")
 	}
 	if !info.Devices {
-		warn("device rules", "cannot be enforced: "+devicepolicy.WhyNoDeviceRules(info), "only its environment limits a tenant to its GPUs; run gpushared as root on a host with cgroup v2")
+		warn(
+			"device rules", "cannot be enforced: "+devicepolicy.WhyNoDeviceRules(info),
+			"only its environment limits a tenant to its GPUs; run gpushared as root on a host with cgroup v2",
+		)
 	}
 }
 

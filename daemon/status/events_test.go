@@ -47,14 +47,34 @@ func (s *stream) String() string {
 func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
-		h := servertest.Handler(v.Reporter, server.Route{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents},
-			server.Route{Method: http.MethodGet, Pattern: "/v1/events/kept", Access: server.Reader, What: "list events", Bound: server.Lists, Handle: v.GetKeptEvents, Query: server.Query{"since": server.Text, "until": server.Text}})
+		h := servertest.Handler(
+			v.Reporter,
+			server.Route{
+				Method:  http.MethodGet,
+				Pattern: "/v1/events",
+				Access:  server.Reader,
+				What:    "follow events",
+				Bound:   server.Events,
+				Handle:  v.GetEvents,
+			},
+			server.Route{
+				Method:  http.MethodGet,
+				Pattern: "/v1/events/kept",
+				Access:  server.Reader,
+				What:    "list events",
+				Bound:   server.Lists,
+				Handle:  v.GetKeptEvents,
+				Query:   server.Query{"since": server.Text, "until": server.Text},
+			},
+		)
 		ctx, cancel := context.WithCancel(t.Context())
 		streams := map[string]*stream{}
 		for _, caller := range []string{"root", "observer", "member", "observer and member"} {
 			s := &stream{header: http.Header{}}
 			streams[caller] = s
-			q := httptest.NewRequestWithContext(context.WithValue(ctx, server.PeerKey{}, servertest.Peers()[caller]), http.MethodGet, "/v1/events", nil)
+			q := httptest.NewRequestWithContext(
+				context.WithValue(ctx, server.PeerKey{}, servertest.Peers()[caller]), http.MethodGet, "/v1/events", nil,
+			)
 			q.Host = "gpushare"
 			go h.ServeHTTP(s, q)
 		}
@@ -81,7 +101,9 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 				t.Errorf("%s: status %d, %d events of the last hour, want %d", caller, r.Code, n, want)
 			}
 		}
-		if r := servertest.Request(h, servertest.Peers()["root"], http.MethodGet, "/v1/events/kept?until=tomorrow", nil); r.Code != http.StatusBadRequest {
+		if r := servertest.Request(
+			h, servertest.Peers()["root"], http.MethodGet, "/v1/events/kept?until=tomorrow", nil,
+		); r.Code != http.StatusBadRequest {
 			t.Errorf("a time that is none: status %d", r.Code)
 		}
 		cancel()
@@ -126,7 +148,8 @@ func TestEventsEndWithTheRole(t *testing.T) {
 		publish("first")
 		members(server.TenantMembers{Name: "vision", UIDs: []int{servertest.UidAlice}})
 		publish("second")
-		if got := s.String(); !strings.Contains(got, "first-of-speech") || strings.Contains(got, "second-of-speech") || !strings.Contains(got, "second-of-vision") ||
+		if got := s.String(); !strings.Contains(got, "first-of-speech") || strings.Contains(got, "second-of-speech") ||
+			!strings.Contains(got, "second-of-vision") ||
 			strings.Count(got, "sees no events of tenant speech any more") != 1 {
 			t.Errorf("after the end of one membership:\n%s", got)
 		}
@@ -141,7 +164,8 @@ func TestEventsEndWithTheRole(t *testing.T) {
 			t.Error("the stream does not end")
 		}
 		lines := strings.Split(strings.TrimSpace(s.String()), "\n")
-		if last := lines[len(lines)-1]; !strings.Contains(last, `"role.ended"`) || !strings.Contains(last, "may not follow events any more") {
+		if last := lines[len(lines)-1]; !strings.Contains(last, `"role.ended"`) ||
+			!strings.Contains(last, "may not follow events any more") {
 			t.Errorf("the last line is %s", last)
 		}
 		if strings.Contains(s.String(), "third") || strings.Contains(s.String(), "fourth") {

@@ -24,9 +24,17 @@ import (
 // GetExplain reports for a lease or a tenant what is enforced and by what, and what is not enforced and why. It reads back.
 func (v *Viewer) GetExplain(c *server.Call) error {
 	name := c.Text("of")
-	unknown := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name), Hint: "'gpushare lease list' and 'gpushare tenant list' show them"}
+	unknown := &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no lease and no tenant %q that you may see", name),
+		Hint:    "'gpushare lease list' and 'gpushare tenant list' show them",
+	}
 	if name == "" {
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot explain: no lease or tenant is given", Hint: "for example 'gpushare explain vision'"}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot explain: no lease or tenant is given",
+			Hint:    "for example 'gpushare explain vision'",
+		}
 	}
 	if l, ok := v.Table.Get(name); ok {
 		if !c.Caller.SeesLease(l.Terms.Tenant, l.UID) {
@@ -50,7 +58,11 @@ const explainTimeout = 5 * time.Second
 func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanation {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a lease of grant %s of %s; its processes run %s", l.Terms.Spec.Name, l.Terms.Tenant, locationText(l))}
+	e := &api.Explanation{
+		SchemaVersion: 1,
+		Name:          l.ID,
+		Text:          fmt.Sprintf("a lease of grant %s of %s; its processes run %s", l.Terms.Spec.Name, l.Terms.Tenant, locationText(l)),
+	}
 	wire := l.Wire()
 	v.measure(&wire)
 	e.Rules = append(e.Rules, v.explainMembers(ctx, l), v.explainDevices(l), v.explainMemory(l, &wire), v.explainTime(l, &wire))
@@ -61,7 +73,11 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
 		for _, r := range v.explainLimits(t) {
 			if l.InPlace() && l.Origin != lease.OriginContainer {
-				r = api.Rule{What: r.What, Desired: r.Desired, Reason: attribution.InPlaceReason(l) + ": the limits apply in the tenant's slice, and it is not in it"}
+				r = api.Rule{
+					What:    r.What,
+					Desired: r.Desired,
+					Reason:  attribution.InPlaceReason(l) + ": the limits apply in the tenant's slice, and it is not in it",
+				}
 			}
 			e.Rules = append(e.Rules, r)
 		}
@@ -72,12 +88,22 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 	e.Rules = append(e.Rules, v.explainRemoval(l)...)
 	for _, u := range v.users() {
 		if u.UID == l.UID && perUserText(&u) != "" {
-			e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: u.User + " has " + perUserText(&u), Enforced: true, By: "gpushared, when a lease gets its place"})
+			e.Rules = append(e.Rules, api.Rule{
+				What:     "per_user",
+				Desired:  u.User + " has " + perUserText(&u),
+				Enforced: true,
+				By:       "gpushared, when a lease gets its place",
+			})
 		}
 	}
 	if l.Expires != nil {
 		_, maxTime := l.Time()
-		r := api.Rule{What: maxTime, Desired: "until " + l.Expires.Format(time.RFC3339), Enforced: v.State.Desired().Enforcing(), By: "gpushared, while it runs"}
+		r := api.Rule{
+			What:     maxTime,
+			Desired:  "until " + l.Expires.Format(time.RFC3339),
+			Enforced: v.State.Desired().Enforcing(),
+			By:       "gpushared, while it runs",
+		}
 		if l.InPlace() && l.Origin != lease.OriginContainer {
 			r.By = "gpushared, while it runs: it stops the processes that use the GPU"
 		}
@@ -88,7 +114,11 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 
 // explainPreempt reports whether the lease may be stopped to free a place for another.
 func (v *Viewer) explainPreempt(l *lease.Lease) api.Rule {
-	r := api.Rule{What: "preempt", Desired: "it may be stopped for a request of a tenant with a higher priority that waits", By: "gpushared: SIGTERM, 10 s, SIGKILL"}
+	r := api.Rule{
+		What:    "preempt",
+		Desired: "it may be stopped for a request of a tenant with a higher priority that waits",
+		By:      "gpushared: SIGTERM, 10 s, SIGKILL",
+	}
 	if l.InPlace() {
 		r.Reason, r.By = attribution.InPlaceReason(l)+": its end would not free its place", ""
 		return r
@@ -108,7 +138,12 @@ func (v *Viewer) explainRemoval(l *lease.Lease) []api.Rule {
 	if !has || why == "" && !stops {
 		return nil
 	}
-	r := api.Rule{What: "on_removal", Desired: "it goes on if its user is not a member any more", Enforced: true, By: "gpushared: no new lease, and their user may stop it"}
+	r := api.Rule{
+		What:     "on_removal",
+		Desired:  "it goes on if its user is not a member any more",
+		Enforced: true,
+		By:       "gpushared: no new lease, and their user may stop it",
+	}
 	if stops {
 		r.Desired, r.By = "it is stopped if its user is not a member any more", "gpushared: SIGTERM, 10 s, SIGKILL"
 	}
@@ -176,7 +211,9 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	case !l.Isolation.Devices:
 		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could open before")
 	case l.Origin == lease.OriginContainer && slice != nil:
-		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(slice.Devices), "the device program of its grant's slice "+slice.Path+", read back"
+		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(
+			slice.Devices,
+		), "the device program of its grant's slice "+slice.Path+", read back"
 	case l.InPlace():
 		r.Enforced, r.By = true, "the login filter on its cgroup: it may open the GPUs of its user's leases, and no other managed GPU"
 	case slice == nil || !slice.Closed:
@@ -242,9 +279,19 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	switch l.Terms.Kind() {
 	case api.ModeMIG:
 		if l.Place.Compute != "" {
-			return api.Rule{What: r.What, Desired: "its own compute instance, " + l.Place.Profile, Enforced: true, By: "the hardware: no other lease computes on its slices"}
+			return api.Rule{
+				What:     r.What,
+				Desired:  "its own compute instance, " + l.Place.Profile,
+				Enforced: true,
+				By:       "the hardware: no other lease computes on its slices",
+			}
 		}
-		return api.Rule{What: r.What, Desired: "its own instance", Enforced: true, By: "the hardware: no other lease computes on its slices"}
+		return api.Rule{
+			What:     r.What,
+			Desired:  "its own instance",
+			Enforced: true,
+			By:       "the hardware: no other lease computes on its slices",
+		}
 	case api.ModeExclusive:
 		r.Desired = "all of " + text.Count(len(l.Place.GPUs), "GPU")
 		r.Enforced, r.By = true, "no other lease gets it"
@@ -364,13 +411,34 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 	e := &api.Explanation{SchemaVersion: 1, Name: t.Name, Text: fmt.Sprintf("a tenant with %s", text.Count(len(t.Grants), "grant"))}
 	e.Rules = v.explainLimits(t)
 	if t.Preempt == api.PreemptStop {
-		e.Rules = append(e.Rules, v.unlessObserving(api.Rule{What: "preempt", Desired: "its leases may be stopped for a request of a tenant with a higher priority that waits", Enforced: true, By: "gpushared: SIGTERM, 10 s, SIGKILL"}))
+		e.Rules = append(
+			e.Rules,
+			v.unlessObserving(api.Rule{
+				What:     "preempt",
+				Desired:  "its leases may be stopped for a request of a tenant with a higher priority that waits",
+				Enforced: true,
+				By:       "gpushared: SIGTERM, 10 s, SIGKILL",
+			}),
+		)
 	}
 	if t.OnRemoval == api.OnRemovalStop {
-		e.Rules = append(e.Rules, v.unlessObserving(api.Rule{What: "on_removal", Desired: "the leases of users who are not members any more are stopped", Enforced: true, By: "gpushared: SIGTERM, 10 s, SIGKILL"}))
+		e.Rules = append(
+			e.Rules,
+			v.unlessObserving(api.Rule{
+				What:     "on_removal",
+				Desired:  "the leases of users who are not members any more are stopped",
+				Enforced: true,
+				By:       "gpushared: SIGTERM, 10 s, SIGKILL",
+			}),
+		)
 	}
 	if p := v.State.Desired().Spec.Node.PerUser; p != nil {
-		e.Rules = append(e.Rules, api.Rule{What: "per_user", Desired: "each user at most " + perUserLimits(p) + ", over all tenants", Enforced: true, By: "gpushared, when a lease gets its place"})
+		e.Rules = append(e.Rules, api.Rule{
+			What:     "per_user",
+			Desired:  "each user at most " + perUserLimits(p) + ", over all tenants",
+			Enforced: true,
+			By:       "gpushared, when a lease gets its place",
+		})
 	}
 	e.Rules = append(e.Rules, v.explainLately(t.Name))
 	for i := range t.Grants {
@@ -386,7 +454,9 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 		case !s.Closed:
 			r.Reason = "all devices can be opened in " + s.Path
 		default:
-			r.Desired, r.Enforced, r.By = ruleNames(s.Devices), true, "the device program of "+s.Path+", read back; each lease may open fewer"
+			r.Desired, r.Enforced, r.By = ruleNames(
+				s.Devices,
+			), true, "the device program of "+s.Path+", read back; each lease may open fewer"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 		e.Rules = append(e.Rules, v.explainGrantMemory(t, g)...)

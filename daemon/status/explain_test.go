@@ -60,7 +60,11 @@ func TestWhyDevicesAreOpen(t *testing.T) {
 
 // The defaults of the control daemon that were read back are enforced for each client, and never called a limit of the grant.
 func TestDefaultsOfMPSArePerClient(t *testing.T) {
-	l := lease.Lease{ID: "red-serve-1", Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "serve", MPS: &api.ShareSpec{Share: 30}}}, Place: lease.Place{GPUs: []gpu.UUID{observetest.One}}}
+	l := lease.Lease{
+		ID:    "red-serve-1",
+		Terms: lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "serve", MPS: &api.ShareSpec{Share: 30}}},
+		Place: lease.Place{GPUs: []gpu.UUID{observetest.One}},
+	}
 	for _, c := range []struct {
 		name     string
 		state    *mps.State
@@ -82,7 +86,8 @@ func TestDefaultsOfMPSArePerClient(t *testing.T) {
 		var got []string
 		for _, r := range clientRules(&l, &g) {
 			got = append(got, r.What)
-			if r.Enforced != c.enforced || r.Enforced && !strings.Contains(r.By, "not for the processes of the lease together") || !r.Enforced && r.Reason == "" {
+			if r.Enforced != c.enforced || r.Enforced && !strings.Contains(r.By, "not for the processes of the lease together") ||
+				!r.Enforced && r.Reason == "" {
 				t.Errorf("%s: %+v", c.name, r)
 			}
 		}

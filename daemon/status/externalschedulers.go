@@ -29,21 +29,36 @@ func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observ
 	}
 	const or = "; or remove them from "
 	if list, _ := managed(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
-		warn("external schedulers", fmt.Sprintf("slurmd (pid %d) schedules %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile, strings.Join(o.Gres.Settings, ", ")),
-			externalHint(list, "slurm")+or+o.GresFile)
+		warn(
+			"external schedulers",
+			fmt.Sprintf(
+				"slurmd (pid %d) schedules %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile,
+				strings.Join(o.Gres.Settings, ", "),
+			),
+			externalHint(list, "slurm")+or+o.GresFile,
+		)
 	}
 	list, mig := managed(nil, true)
 	if o.Kubelet != 0 && len(o.Plugins) > 0 && len(list) > 0 {
-		warn("external schedulers", fmt.Sprintf("the kubelet (pid %d) schedules %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
-			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)")
+		warn(
+			"external schedulers",
+			fmt.Sprintf("the kubelet (pid %d) schedules %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
+			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)",
+		)
 	}
 	if o.MIGManager && len(list) > 0 {
-		warn("external schedulers", "nvidia-mig-manager.service is enabled: it partitions GPUs at boot and destroys the instances of the tenants on "+gpuList(list),
-			"'systemctl disable nvidia-mig-manager.service', or "+externalHint(list, "mig-manager"))
+		warn(
+			"external schedulers",
+			"nvidia-mig-manager.service is enabled: it partitions GPUs at boot and destroys the instances of the tenants on "+gpuList(list),
+			"'systemctl disable nvidia-mig-manager.service', or "+externalHint(list, "mig-manager"),
+		)
 	}
 	if o.HostEngine != 0 && mig && !want.QuiescesDCGM() {
-		warn("external schedulers", fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.HostEngine),
-			"'systemctl stop nvidia-dcgm.service' around such a change; in the spec: node: {quiesce: [nvidia-dcgm.service]}")
+		warn(
+			"external schedulers",
+			fmt.Sprintf("nv-hostengine (pid %d) keeps GPUs open: a change of MIG mode fails while it runs", o.HostEngine),
+			"'systemctl stop nvidia-dcgm.service' around such a change; in the spec: node: {quiesce: [nvidia-dcgm.service]}",
+		)
 	}
 }
 

@@ -23,6 +23,10 @@ func (v *Viewer) checkHealth(node *observe.Node, ok func(name, message string), 
 		ok("health", fmt.Sprintf("no GPU has trouble; sensors are read of %d of %d", read, len(node.GPUs)))
 	}
 	if err := v.Managers.Health.LogError(); err != nil {
-		warn("health", err.Error(), "a program that causes an XID is known in a MIG instance of one lease only; gpushared needs /dev/kmsg: 'systemctl daemon-reload' and 'systemctl restart gpushared' let systemd open it")
+		warn(
+			"health",
+			err.Error(),
+			"a program that causes an XID is known in a MIG instance of one lease only; gpushared needs /dev/kmsg: 'systemctl daemon-reload' and 'systemctl restart gpushared' let systemd open it",
+		)
 	}
 }

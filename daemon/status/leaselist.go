@@ -15,7 +15,8 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 	if c.Flag("all") {
 		list = slices.Clone(list)
 		for _, e := range v.Managers.Leases.EndedLeases() {
-			if c.Caller.SeesLease(e.Tenant, e.UID) && !slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
+			if c.Caller.SeesLease(e.Tenant, e.UID) &&
+				!slices.ContainsFunc(list, func(l api.Lease) bool { return l.Generation == e.Generation }) {
 				list = append(list, e)
 			}
 		}
@@ -38,8 +39,9 @@ func (v *Viewer) GetLeases(c *server.Call) error {
 // endedAge is how long package leases keeps leases that ended, and a little more.
 const endedAge = "25h"
 
-// withEnded adds what the account knows of ended leases, and with others those that are not in the list. A lease may be in both lists: it has just ended, or it ended since
-// the last boot. Generations are used again after a boot, and the account has no fractions of a millisecond.
+// withEnded adds what the account knows of ended leases, and with others those that are not in the list. A lease may be in both lists:
+// it has just ended, or it ended since the last boot. Generations are used again after a boot, and the account has no fractions of a
+// millisecond.
 func withEnded(list, ended []api.Lease, others bool) []api.Lease {
 	type key struct {
 		id      string

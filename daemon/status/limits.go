@@ -59,7 +59,9 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 		out.Reason = "no member is logged in"
 	default:
 		out.InForce = exactBytes(limit)
-		out.Reason = fmt.Sprintf("for each user who is logged in (%d now), in addition to the tenant's limits: each applies by itself", limited)
+		out.Reason = fmt.Sprintf(
+			"for each user who is logged in (%d now), in addition to the tenant's limits: each applies by itself", limited,
+		)
 	}
 	return []api.LimitStatus{out}
 }

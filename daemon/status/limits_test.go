@@ -37,7 +37,8 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 				t.Fatalf("%d limits are shown: %+v", len(list), list)
 			}
 			for _, l := range list {
-				if l.Name == "tasks" && (l.Desired != "100" || l.InForce != c.inForce || !strings.Contains(l.Reason, c.reason) || (l.Reason == "") != (c.reason == "")) {
+				if l.Name == "tasks" &&
+					(l.Desired != "100" || l.InForce != c.inForce || !strings.Contains(l.Reason, c.reason) || (l.Reason == "") != (c.reason == "")) {
 					t.Errorf("it is shown as %+v", l)
 				}
 			}

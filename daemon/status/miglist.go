@@ -31,13 +31,27 @@ func (v *Viewer) GetMIG(c *server.Call) error {
 			e = &api.GPUSpec{}
 		}
 		dev := api.MIGDevice{
-			Index: g.Identity.Index, UUID: string(g.Identity.UUID), Model: g.Identity.Model, Mode: want.Mode(g.Identity.UUID), Enabled: g.MIG.Current,
-			Profiles: []api.MIGProfile{}, Instances: []api.MIGInstance{},
+			Index:     g.Identity.Index,
+			UUID:      string(g.Identity.UUID),
+			Model:     g.Identity.Model,
+			Mode:      want.Mode(g.Identity.UUID),
+			Enabled:   g.MIG.Current,
+			Profiles:  []api.MIGProfile{},
+			Instances: []api.MIGInstance{},
 		}
 		if g.Profiles != nil {
 			dev.Width, dev.ProfilesAssumed = g.Profiles.Width, g.ProfilesAssumed
 			for _, q := range g.Profiles.GI {
-				p := api.MIGProfile{ID: q.ID, Name: q.Name, Slices: q.Slices, Memory: q.Memory, SMs: q.SMs, Max: q.Max, Attributes: q.Attributes, Placements: []api.MIGPlacement{}}
+				p := api.MIGProfile{
+					ID:         q.ID,
+					Name:       q.Name,
+					Slices:     q.Slices,
+					Memory:     q.Memory,
+					SMs:        q.SMs,
+					Max:        q.Max,
+					Attributes: q.Attributes,
+					Placements: []api.MIGPlacement{},
+				}
 				for _, at := range q.Placements {
 					p.Placements = append(p.Placements, api.MIGPlacement(at))
 				}

@@ -19,7 +19,13 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 		return &api.MPSStatus{State: string(mps.Stopped), Bypass: bypass}
 	}
 	out := &api.MPSStatus{
-		State: string(m.Phase), Unit: m.Unit, PID: m.PID, Version: m.Version, Reason: cmp.Or(m.Reason, m.Pending), Restarts: m.Restarts, Bypass: bypass,
+		State:    string(m.Phase),
+		Unit:     m.Unit,
+		PID:      m.PID,
+		Version:  m.Version,
+		Reason:   cmp.Or(m.Reason, m.Pending),
+		Restarts: m.Restarts,
+		Bypass:   bypass,
 	}
 	if at := m.Started(); !at.IsZero() {
 		out.Started = &at

@@ -30,7 +30,11 @@ func (v *Viewer) GetMPS(c *server.Call) error {
 	p := v.inputs()
 	g, ok := p.node.GPU(known.Identity.UUID)
 	if !ok {
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("the driver does not list %s any more", known.Identity.Name()), Hint: "'gpushare doctor' says more"}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("the driver does not list %s any more", known.Identity.Name()),
+			Hint:    "'gpushare doctor' says more",
+		}
 	}
 	tenantOf := map[string]string{}
 	for i := range p.leases {
@@ -42,7 +46,11 @@ func (v *Viewer) GetMPS(c *server.Call) error {
 	}
 	var clients []int
 	if in := g.InstanceAt(d.Instance); d.IsInstance() && in == nil {
-		return &api.Error{Kind: api.KindUnavailable, Message: planner.DeviceName(g, d) + " does not exist any more", Hint: "'gpushare mps list' shows what exists"}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: planner.DeviceName(g, d) + " does not exist any more",
+			Hint:    "'gpushare mps list' shows what exists",
+		}
 	} else if d.IsInstance() {
 		out.MPSStatus, out.Profile, out.Instance = *p.instanceMPS(g, in), g.Profiles.GIName(in.ProfileID), new(api.MIGPlacement(d.Instance))
 		clients = clientsIn(g, in)
@@ -71,7 +79,12 @@ func (v *Viewer) mpsRules(g *observe.GPU, on mps.Device, leases []api.Lease) []a
 	m := g.MPSOf(on)
 	if d := m.ReadDefaults(); d != nil {
 		// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE cannot exceed the default. A default that every client may change enforces nothing.
-		threads := api.Rule{What: "default threads", Desired: strconv.FormatFloat(d.Threads, 'f', -1, 64) + "%", Enforced: true, By: "the control daemon, for clients that join from now on"}
+		threads := api.Rule{
+			What:     "default threads",
+			Desired:  strconv.FormatFloat(d.Threads, 'f', -1, 64) + "%",
+			Enforced: true,
+			By:       "the control daemon, for clients that join from now on",
+		}
 		memory := api.Rule{What: "default GPU memory", Desired: "no limit"}
 		if d.Threads >= 100 {
 			threads.Enforced, threads.By, threads.Reason = false, "", "all threads are no limit"
@@ -93,7 +106,8 @@ func (v *Viewer) mpsRules(g *observe.GPU, on mps.Device, leases []api.Lease) []a
 	for i := range leases {
 		w := &leases[i]
 		l, ok := live[w.ID]
-		if !ok || !slices.Contains(l.Place.GPUs, on.GPU) || on.IsInstance() && (l.Place.Instance == nil || *l.Place.Instance != on.Instance) {
+		if !ok || !slices.Contains(l.Place.GPUs, on.GPU) ||
+			on.IsInstance() && (l.Place.Instance == nil || *l.Place.Instance != on.Instance) {
 			continue
 		}
 		for _, r := range []api.Rule{v.explainTime(l, w), v.explainMemory(l, w)} {
@@ -116,7 +130,10 @@ func (v *Viewer) GetMPSLog(c *server.Call) error {
 	n := defaultLogLines
 	if text := c.Text("lines"); text != "" {
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > mps.MaxLogLines {
-			return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot read lines %q: write a number from 1 to %d", strings.ToValidUTF8(text, ""), mps.MaxLogLines)}
+			return &api.Error{
+				Kind:    api.KindInvalid,
+				Message: fmt.Sprintf("cannot read lines %q: write a number from 1 to %d", strings.ToValidUTF8(text, ""), mps.MaxLogLines),
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)

@@ -37,7 +37,10 @@ func (v *Viewer) GetPlan(c *server.Call) error {
 func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desired) (*api.Plan, error) {
 	out := &api.Plan{SchemaVersion: 1, Generation: want.Generation, Observe: want.Spec != nil && !want.Enforcing()}
 	if v.State.SpecUnread() {
-		out.Unreachable = append(out.Unreachable, api.Unreachable{Reason: "the accepted spec cannot be read by this version", Hint: "apply a spec that this version reads"})
+		out.Unreachable = append(
+			out.Unreachable,
+			api.Unreachable{Reason: "the accepted spec cannot be read by this version", Hint: "apply a spec that this version reads"},
+		)
 	}
 	use := v.Attribution.UsageUnder(want, v.Attribution.OpenDevices(ctx, node.GPUs))
 	use.Done = ctx.Done()
@@ -63,8 +66,11 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	}
 	out.Warnings = append(out.Warnings, planner.IrreversibleWarnings(steps, node)...)
 	removes := func(id gpu.UUID) bool { return want.Enforcing() && want.Manages(id) }
-	out.Unreachable = slices.Concat(out.Unreachable, planner.UnreachableGPUs(gpuSteps.Problems, node, removes),
-		planner.StillHeld(v.State.Held(), awaiting, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held), planner.UnreadParts(node, in))
+	out.Unreachable = slices.Concat(
+		out.Unreachable, planner.UnreachableGPUs(gpuSteps.Problems, node, removes),
+		planner.StillHeld(v.State.Held(), awaiting, node, steps, gpuSteps.Problems), planner.UnlimitedGPUs(caps.Problems, out.Held),
+		planner.UnreadParts(node, in),
+	)
 	out.Steps, out.Empty = state.WireSteps(steps), len(steps) == 0
 	return out, nil
 }

@@ -16,11 +16,27 @@ const byQueue = "gpushared, whenever a place is free"
 
 // explainQueued reports why a request waits, why it is where it is in the queue, and when it starts.
 func explainQueued(l *api.Lease) *api.Explanation {
-	e := &api.Explanation{SchemaVersion: 1, Name: l.ID, Text: fmt.Sprintf("a request of %s for grant %s of %s that waits: %s", l.User, l.Grant, l.Tenant, l.Waiting)}
-	e.Rules = append(e.Rules, api.Rule{What: "position", Desired: fmt.Sprintf("%d: %s", l.Position, l.PositionReason), Enforced: true, By: byQueue})
-	start := api.Rule{What: "expected start", Reason: "it is not known: a lease in its way has no known end, or another request is ahead of it"}
+	e := &api.Explanation{
+		SchemaVersion: 1,
+		Name:          l.ID,
+		Text:          fmt.Sprintf("a request of %s for grant %s of %s that waits: %s", l.User, l.Grant, l.Tenant, l.Waiting),
+	}
+	e.Rules = append(
+		e.Rules, api.Rule{What: "position", Desired: fmt.Sprintf("%d: %s", l.Position, l.PositionReason), Enforced: true, By: byQueue},
+	)
+	start := api.Rule{
+		What:   "expected start",
+		Reason: "it is not known: a lease in its way has no known end, or another request is ahead of it",
+	}
 	if l.ExpectedStart != nil {
-		start = api.Rule{What: start.What, Desired: "at " + l.ExpectedStart.Format(time.RFC3339) + ", if leases run to their known ends; until then its place is lent only to leases that end before", Enforced: true, By: byQueue}
+		start = api.Rule{
+			What: start.What,
+			Desired: "at " + l.ExpectedStart.Format(
+				time.RFC3339,
+			) + ", if leases run to their known ends; until then its place is lent only to leases that end before",
+			Enforced: true,
+			By:       byQueue,
+		}
 	}
 	e.Rules = append(e.Rules, start)
 	return e
@@ -50,5 +66,10 @@ func (v *Viewer) explainLately(tenant string) api.Rule {
 	if len(parts) > 0 {
 		s += ": " + strings.Join(parts, ", ")
 	}
-	return api.Rule{What: "queue", Desired: s + "; of tenants of one priority the one that used least is served first", Enforced: true, By: byQueue}
+	return api.Rule{
+		What:     "queue",
+		Desired:  s + "; of tenants of one priority the one that used least is served first",
+		Enforced: true,
+		By:       byQueue,
+	}
 }

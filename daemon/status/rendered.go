@@ -132,10 +132,21 @@ func (v *Viewer) inputs() *statusInputs {
 	v.Managers.Converge.UpdateShares() // The leases may have changed since the last pass of the converger.
 	want := v.State.Desired()
 	p := &statusInputs{
-		host: v.Host, adapter: devicepolicy.AdapterText(v.Port.Info()), now: v.Now(), node: withoutEndedMPS(v.Samples.Overlay(v.Observer.Last())), desired: want,
-		leases: v.Table.List(), granted: v.Table.Granted(), users: v.users(), held: v.State.Held(), busyGPUs: map[gpu.UUID]bool{},
-		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()), limits: map[string][]api.LimitStatus{},
-		command: procfs.Name, servesMPS: attribution.IsServingMPS, sampled: v.Samples.Has,
+		host:       v.Host,
+		adapter:    devicepolicy.AdapterText(v.Port.Info()),
+		now:        v.Now(),
+		node:       withoutEndedMPS(v.Samples.Overlay(v.Observer.Last())),
+		desired:    want,
+		leases:     v.Table.List(),
+		granted:    v.Table.Granted(),
+		users:      v.users(),
+		held:       v.State.Held(),
+		busyGPUs:   map[gpu.UUID]bool{},
+		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()),
+		limits:     map[string][]api.LimitStatus{},
+		command:    procfs.Name,
+		servesMPS:  attribution.IsServingMPS,
+		sampled:    v.Samples.Has,
 	}
 	st := v.State.Stored()
 	pending := state.OpenSteps(st)

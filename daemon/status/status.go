@@ -60,9 +60,18 @@ func (p *statusInputs) render() *api.Status {
 	s := &api.Status{
 		SchemaVersion: 1, At: p.now,
 		Node: api.NodeStatus{
-			Host: p.host, Generation: p.desired.Generation, Enforce: p.desired.Enforce(), Driver: p.node.Driver.DriverVersion,
-			Adapter: p.adapter, ClosedTo: p.closedTo(), Conditions: p.conditions, Operation: p.changing, Starting: p.starting, Unmanaged: p.desired.Unmanaged,
-			Times: state.WireTimes(p.stored.StepDurations), Maintenance: state.WireMaintenance(p.stored.Maintenance),
+			Host:        p.host,
+			Generation:  p.desired.Generation,
+			Enforce:     p.desired.Enforce(),
+			Driver:      p.node.Driver.DriverVersion,
+			Adapter:     p.adapter,
+			ClosedTo:    p.closedTo(),
+			Conditions:  p.conditions,
+			Operation:   p.changing,
+			Starting:    p.starting,
+			Unmanaged:   p.desired.Unmanaged,
+			Times:       state.WireTimes(p.stored.StepDurations),
+			Maintenance: state.WireMaintenance(p.stored.Maintenance),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -131,13 +140,20 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	case held:
 		out.State, out.Reason = "held", reason
 	case out.Health != nil && out.Health.Since != nil:
-		out.State, out.Reason = "unhealthy", fmt.Sprintf("it takes no new lease: %s; see 'gpushare gpu show %d'", out.Health.Reason, g.Identity.Index)
+		out.State, out.Reason = "unhealthy", fmt.Sprintf(
+			"it takes no new lease: %s; see 'gpushare gpu show %d'", out.Health.Reason, g.Identity.Index,
+		)
 	case out.Cordoned != nil:
-		out.State, out.Reason = "cordoned", fmt.Sprintf("%s closed it to new leases%s; 'gpushare gpu uncordon %s' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason), g.Identity.Argument())
+		out.State, out.Reason = "cordoned", fmt.Sprintf(
+			"%s closed it to new leases%s; 'gpushare gpu uncordon %s' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason),
+			g.Identity.Argument(),
+		)
 	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
 		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
 	case p.desired.WantsMPS(id) && p.stored.Drained(id, gpu.Placement{}) != nil:
-		out.State, out.Reason = "drained", fmt.Sprintf("%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.Drained(id, gpu.Placement{}).By, g.Identity.Index)
+		out.State, out.Reason = "drained", fmt.Sprintf(
+			"%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.Drained(id, gpu.Placement{}).By, g.Identity.Index,
+		)
 	default:
 		for _, d := range planner.DownInstances(p.desired, g, func(id gpu.UUID, in *gpu.Instance) bool { return !p.foreign(id, in) }) {
 			out.State, out.Reason = "mps-down", planner.DeviceName(g, d)+": "+planner.MPSReason(g.MPSOf(d))
@@ -278,13 +294,26 @@ func (p *statusInputs) leasesIn(st *api.InstanceStatus) {
 }
 
 func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
-	out := api.TenantStatus{Name: t.Name, Priority: cmp.Or(t.Priority, "normal"), Members: t.Members, Limits: p.limits[t.Name], Grants: []api.GrantStatus{}}
+	out := api.TenantStatus{
+		Name:     t.Name,
+		Priority: cmp.Or(t.Priority, "normal"),
+		Members:  t.Members,
+		Limits:   p.limits[t.Name],
+		Grants:   []api.GrantStatus{},
+	}
 	if p.frozen != nil {
 		out.Frozen = p.frozen(t.Name)
 	}
 	for i := range t.Grants {
 		g := &t.Grants[i]
-		st := api.GrantStatus{Name: g.Name, Kind: g.Kind(), Text: grantText(g), GPUs: []string{}, Reserved: g.Reserved, MaxLeases: maxLeases(g)}
+		st := api.GrantStatus{
+			Name:      g.Name,
+			Kind:      g.Kind(),
+			Text:      grantText(g),
+			GPUs:      []string{},
+			Reserved:  g.Reserved,
+			MaxLeases: maxLeases(g),
+		}
 		for _, id := range p.desired.Grants[state.GrantKey{Tenant: t.Name, Grant: g.Name}] {
 			st.GPUs = append(st.GPUs, string(id))
 		}

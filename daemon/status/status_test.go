@@ -23,7 +23,12 @@ func twoTenants() *statusInputs {
 	memory := func(b uint64) *uint64 { return &b }
 	spec := &api.Spec{Node: api.NodeSpec{Enforce: "on"}}
 	want := &state.Desired{Generation: 3, Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{
-		"GPU-0": {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}}}, "GPU-1": {Mode: api.ModeTimeslice}, "GPU-2": {Mode: api.ModeExclusive},
+		"GPU-0": {
+			Mode: api.ModeMIG,
+			MIG:  &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}},
+		},
+		"GPU-1": {Mode: api.ModeTimeslice},
+		"GPU-2": {Mode: api.ModeExclusive},
 	}, Grants: map[state.GrantKey][]gpu.UUID{}}
 	p := &statusInputs{
 		sampled: func(gpu.UUID) bool { return false },
@@ -32,23 +37,58 @@ func twoTenants() *statusInputs {
 		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: attribution.IsServingMPS,
 	}
 	n := &observe.Node{GPUs: []observe.GPU{
-		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0}, MIG: gpu.MIGState{Capable: true, Current: true, Pending: true}}, Profiles: observetest.A100()},
+		{
+			Snapshot: gpu.Snapshot{
+				Identity: gpu.Identity{UUID: "GPU-0", Index: 0},
+				MIG:      gpu.MIGState{Capable: true, Current: true, Pending: true},
+			},
+			Profiles: observetest.A100(),
+		},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1}}},
 		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-2", Index: 2}}},
 	}}
 	leases := map[int]string{}
 	for i, tenant := range []string{"mine", "theirs"} {
-		spec.Tenants = append(spec.Tenants, api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, Grants: []api.GrantSpec{
-			{Name: "mig-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
-		}})
+		spec.Tenants = append(
+			spec.Tenants,
+			api.TenantSpec{Name: tenant, Members: api.Members{Users: []string{"user-of-" + tenant}}, Grants: []api.GrantSpec{
+				{Name: "mig-of-" + tenant, MIG: "3g.20gb"}, {Name: "part-of-" + tenant, Timeslice: &api.ShareSpec{Share: 50}},
+			}},
+		)
 		want.Grants[state.GrantKey{Tenant: tenant, Grant: "mig-of-" + tenant}] = []gpu.UUID{"GPU-0"}
 		want.Grants[state.GrantKey{Tenant: tenant, Grant: "part-of-" + tenant}] = []gpu.UUID{"GPU-1"}
 		device := gpu.UUID(fmt.Sprint("MIG-", i))
-		n.GPUs[0].Instances = append(n.GPUs[0].Instances, gpu.Instance{ID: uint32(i), ProfileID: 9, Placement: gpu.Placement{Start: uint32(4 * i), Size: 4}, Compute: []gpu.ComputeInstance{{UUID: device}}})
-		p.leases = append(p.leases,
-			api.Lease{ID: "lease-mig-" + tenant, Tenant: tenant, Grant: "mig-of-" + tenant, State: api.LeaseRunning, Devices: []string{string(device)}, Command: []string{"command-of-" + tenant}},
-			api.Lease{ID: "lease-part-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseRunning, Command: []string{"command-of-" + tenant}},
-			api.Lease{ID: "lease-wait-" + tenant, Tenant: tenant, Grant: "part-of-" + tenant, State: api.LeaseQueued, Command: []string{"command-of-" + tenant}})
+		n.GPUs[0].Instances = append(n.GPUs[0].Instances, gpu.Instance{
+			ID:        uint32(i),
+			ProfileID: 9,
+			Placement: gpu.Placement{Start: uint32(4 * i), Size: 4},
+			Compute:   []gpu.ComputeInstance{{UUID: device}},
+		})
+		p.leases = append(
+			p.leases,
+			api.Lease{
+				ID:      "lease-mig-" + tenant,
+				Tenant:  tenant,
+				Grant:   "mig-of-" + tenant,
+				State:   api.LeaseRunning,
+				Devices: []string{string(device)},
+				Command: []string{"command-of-" + tenant},
+			},
+			api.Lease{
+				ID:      "lease-part-" + tenant,
+				Tenant:  tenant,
+				Grant:   "part-of-" + tenant,
+				State:   api.LeaseRunning,
+				Command: []string{"command-of-" + tenant},
+			},
+			api.Lease{
+				ID:      "lease-wait-" + tenant,
+				Tenant:  tenant,
+				Grant:   "part-of-" + tenant,
+				State:   api.LeaseQueued,
+				Command: []string{"command-of-" + tenant},
+			},
+		)
 		pid := 100 + i
 		leases[pid] = "lease-part-" + tenant
 		n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: pid, Kind: gpu.ComputeProcess, Memory: memory(1)})
@@ -56,12 +96,23 @@ func twoTenants() *statusInputs {
 		p.limits[tenant] = []api.LimitStatus{{Name: "tasks", Desired: "limit-of-" + tenant}}
 		p.conditions = append(p.conditions, api.Condition{Kind: "not-enforced", Tenant: tenant, Message: "condition-of-" + tenant})
 	}
-	p.users = []api.UserStatus{{User: "user-of-mine", UID: servertest.UidAlice, Leases: 7}, {User: "user-of-theirs", UID: 1 << 20, Leases: 8}}
-	p.conditions = append(p.conditions, api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"}, api.Condition{Kind: "not-enforced", Message: "for-all"},
-		api.Condition{Kind: "of-a-later-version", Message: "it names theirs"}, api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
+	p.users = []api.UserStatus{
+		{User: "user-of-mine", UID: servertest.UidAlice, Leases: 7},
+		{User: "user-of-theirs", UID: 1 << 20, Leases: 8},
+	}
+	p.conditions = append(
+		p.conditions,
+		api.Condition{Kind: "gpu", GPU: "GPU-2", Message: "GPU-2 is lost"},
+		api.Condition{Kind: "not-enforced", Message: "for-all"},
+		api.Condition{
+			Kind:    "of-a-later-version",
+			Message: "it names theirs",
+		},
+		api.Condition{Kind: "of-a-later-version", GPU: "GPU-1", Message: "it names theirs"},
 		api.Condition{Kind: "drift", GPU: "GPU-1", Message: "an apply would stop lease-part-theirs"},
 		api.Condition{Kind: "unknown-member", Tenant: "theirs", Message: "this host does not know user-of-theirs"},
-		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"})
+		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"},
+	)
 	p.conditions[0].Acknowledged = &api.Acknowledgement{By: "admin-of-theirs", Reason: "because of theirs"} // of mine
 	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
 	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of no tenant
@@ -108,8 +159,20 @@ func TestMemoryAddsUp(t *testing.T) {
 
 // A check that found an acknowledged condition passes; no other check does.
 func TestAcknowledgedChecksPass(t *testing.T) {
-	conditions := []api.Condition{{Kind: "held", Message: "one", Acknowledged: &api.Acknowledgement{By: "root"}}, {Kind: "held", Message: "two"}, {Kind: "driver", Message: "lost", Acknowledged: &api.Acknowledgement{By: "root"}}}
-	got := acknowledged([]api.Check{{Name: "driver", Result: "fail", Message: "lost"}, {Name: "held", Result: "warn", Message: "one", Hint: "h"}, {Name: "held", Result: "warn", Message: "two"}, {Name: "worker", Result: "fail", Message: "one"}}, conditions)
+	conditions := []api.Condition{
+		{Kind: "held", Message: "one", Acknowledged: &api.Acknowledgement{By: "root"}},
+		{Kind: "held", Message: "two"},
+		{Kind: "driver", Message: "lost", Acknowledged: &api.Acknowledgement{By: "root"}},
+	}
+	got := acknowledged(
+		[]api.Check{
+			{Name: "driver", Result: "fail", Message: "lost"},
+			{Name: "held", Result: "warn", Message: "one", Hint: "h"},
+			{Name: "held", Result: "warn", Message: "two"},
+			{Name: "worker", Result: "fail", Message: "one"},
+		},
+		conditions,
+	)
 	for i, want := range []string{"ok", "ok", "warn", "fail"} {
 		if got[i].Result != want || (got[i].Acknowledged != nil) != (want == "ok") {
 			t.Errorf("check %d: %+v, want %s", i, got[i], want)

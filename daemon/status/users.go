@@ -14,7 +14,13 @@ func (v *Viewer) users() []api.UserStatus {
 	limit := v.Table.PerUser()
 	var out []api.UserStatus
 	for _, u := range v.Table.Users() {
-		s := api.UserStatus{User: u.User, UID: u.UID, Leases: u.Leases, MaxLeases: limit.Leases, GPUMemory: api.UserMemory{Granted: u.Memory, Limit: limit.Memory}}
+		s := api.UserStatus{
+			User:      u.User,
+			UID:       u.UID,
+			Leases:    u.Leases,
+			MaxLeases: limit.Leases,
+			GPUMemory: api.UserMemory{Granted: u.Memory, Limit: limit.Memory},
+		}
 		if s.User == "" || s.User == names.UIDLabel(u.UID) {
 			s.User = v.Identities.Names.UserName(u.UID) // The name may be known by now.
 		}
@@ -30,7 +36,9 @@ func perUserText(u *api.UserStatus) string {
 		parts = append(parts, fmt.Sprintf("%d of %s", u.Leases, text.Count(u.MaxLeases, "lease")))
 	}
 	if u.GPUMemory.Limit > 0 {
-		parts = append(parts, fmt.Sprintf("%s of %s of GPU memory", api.Bytes(u.GPUMemory.Granted).Short(), api.Bytes(u.GPUMemory.Limit).Short()))
+		parts = append(
+			parts, fmt.Sprintf("%s of %s of GPU memory", api.Bytes(u.GPUMemory.Granted).Short(), api.Bytes(u.GPUMemory.Limit).Short()),
+		)
 	}
 	return strings.Join(parts, ", ")
 }

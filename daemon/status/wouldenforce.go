@@ -19,7 +19,9 @@ import (
 const mostNamed = 8
 
 // checkObserving says what 'enforce: on' would do, and to whom, on a node whose spec only observes.
-func (v *Viewer) checkObserving(ctx context.Context, node *observe.Node, ok func(name, message string), warn func(name, message, hint string)) {
+func (v *Viewer) checkObserving(
+	ctx context.Context, node *observe.Node, ok func(name, message string), warn func(name, message, hint string),
+) {
 	want := v.State.Desired()
 	if want.Spec == nil || want.Enforcing() || node.DriverErr != nil {
 		return
@@ -29,17 +31,33 @@ func (v *Viewer) checkObserving(ctx context.Context, node *observe.Node, ok func
 		warn("enforce", "what 'enforce: on' would do cannot be planned: "+err.Error(), "")
 		return
 	}
-	ok("enforce", fmt.Sprintf("is observe: nothing is changed, limited or stopped; 'on' would take %s, which 'gpushare plan' lists", text.Count(len(plan.Steps), "step")))
+	ok(
+		"enforce",
+		fmt.Sprintf(
+			"is observe: nothing is changed, limited or stopped; 'on' would take %s, which 'gpushare plan' lists",
+			text.Count(len(plan.Steps), "step"),
+		),
+	)
 	for _, w := range plan.Warnings {
 		warn("enforce", w, "an apply of the same spec with 'enforce: on' says what helps")
 	}
 	switch {
 	case want.FiltersLogins(): // The plan names the processes that use managed GPUs outside a lease.
-		ok("enforce", "'on' would let no user but root open a managed GPU outside a lease, from "+strings.Join(slices.Concat([]string{"logins"}, want.ClosedUnits()), ", "))
+		ok(
+			"enforce",
+			"'on' would let no user but root open a managed GPU outside a lease, from "+strings.Join(
+				slices.Concat([]string{"logins"}, want.ClosedUnits()), ", ",
+			),
+		)
 	case want.StopsUnattributed():
 		if outside := v.outside(node); len(outside) > 0 {
-			warn("enforce", "'on' would stop processes outside a lease, "+api.Duration(stop.UnattributedGrace).String()+" after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
-				"let them end, attach them with 'gpushare lease attach', or warn their users")
+			warn(
+				"enforce",
+				"'on' would stop processes outside a lease, "+api.Duration(
+					stop.UnattributedGrace,
+				).String()+" after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
+				"let them end, attach them with 'gpushare lease attach', or warn their users",
+			)
 		}
 	}
 }

@@ -218,7 +218,9 @@ func TestStopScope(t *testing.T) {
 			t.Parallel()
 			tree := treeOf(t)
 			p, ended := script(t, c.script)
-			if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
+			if _, err := tree.StartScope(
+				t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p},
+			); err != nil {
 				t.Fatal(err)
 			}
 			// A frozen scope is thawed first, so that SIGTERM reaches it, whatever it is frozen for.
@@ -248,7 +250,9 @@ func TestStopScopeWithoutCgroups(t *testing.T) {
 	t.Parallel()
 	follow := cgroup.NewProcesses("a test")
 	p, ended := script(t, ignores)
-	if _, err := follow.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
+	if _, err := follow.StartScope(
+		t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p},
+	); err != nil {
 		t.Fatal(err)
 	}
 	l := Escalation{Target: &scope{port: follow, freezer: freezerOf(t, follow), id: "one", log: slog.New(slog.DiscardHandler)}}

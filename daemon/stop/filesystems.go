@@ -102,7 +102,14 @@ func (x *fileSystems) ofProcess(p cgroup.Process, waiting []fuse.Connection, own
 	var found, others []fileSystem
 	for _, c := range waiting {
 		mount, mounted := where.points[c.Number]
-		f := fileSystem{of: p, conn: c, point: mount, call: where.calls[c.Number], kept: whyConnectionKept(c.Owner, users), users: users.list}
+		f := fileSystem{
+			of:    p,
+			conn:  c,
+			point: mount,
+			call:  where.calls[c.Number],
+			kept:  whyConnectionKept(c.Owner, users),
+			users: users.list,
+		}
 		f.sure = where.uses[c.Number] || x.checks[c.Number] >= surelyAfter
 		switch {
 		case where.uses[c.Number]:
@@ -217,8 +224,8 @@ func whereabouts(pid int) place {
 	return w
 }
 
-// waitingCalls returns what the threads of a process wait for that no signal reaches, and one of these threads. A thread that has exited, as
-// the first one may have, has no files and no mounts.
+// waitingCalls returns what the threads of a process wait for that no signal reaches, and one of these threads. A thread that has
+// exited, as the first one may have, has no files and no mounts.
 func waitingCalls(pid int) (thread int, calls []procfs.Wait) {
 	threads, err := procfs.Threads(pid)
 	if err != nil {
@@ -334,7 +341,10 @@ func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool 
 		x.stopping = map[cgroup.Process]fuse.Server{}
 	}
 	x.stopping[p] = s
-	w.report(w.stopped, fmt.Sprintf("%s is stopped: it serves %s, for which %s, which was killed, waits", nameOf(s.PID), f.name(), nameOf(f.of.PID)))
+	w.report(
+		w.stopped,
+		fmt.Sprintf("%s is stopped: it serves %s, for which %s, which was killed, waits", nameOf(s.PID), f.name(), nameOf(f.of.PID)),
+	)
 	return true
 }
 

@@ -29,7 +29,10 @@ func waits(t *testing.T, tree *cgroup.Tree, fs *silentfs.Server, uid int, call, 
 	cmd := tracing.Command(t, uid, "")
 	cmd.Env = []string{silentfs.Environment(silentfs.Wait, call, path), "GOMAXPROCS=4"}
 	p := tracing.Run(t, cmd)
-	if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}}); err != nil {
+	if _, err := tree.StartScope(
+		t.Context(),
+		cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	fs.AwaitSilent(t)
@@ -84,11 +87,17 @@ func TestFileSystemsAreAborted(t *testing.T) {
 			}
 			<-p.Ended
 			text := strings.Join(did.text, "\n")
-			wants := []string{fmt.Sprintf("the FUSE file system at %s (connection ", fs.Dir), fmt.Sprintf("is aborted: pid %d (", p.PID), "which was killed, waits for it"}
+			wants := []string{
+				fmt.Sprintf("the FUSE file system at %s (connection ", fs.Dir),
+				fmt.Sprintf("is aborted: pid %d (", p.PID),
+				"which was killed, waits for it",
+			}
 			if numbered {
 				<-fs.Ended
-				wants = append(wants, fmt.Sprintf(") of uid %d, served by pid %d (", uid, fs.PID), fmt.Sprintf(" of uid %d is aborted: pid %d (", uid, p.PID),
-					"is stopped: it serves the FUSE file system at "+fs.Dir)
+				wants = append(
+					wants, fmt.Sprintf(") of uid %d, served by pid %d (", uid, fs.PID),
+					fmt.Sprintf(" of uid %d is aborted: pid %d (", uid, p.PID), "is stopped: it serves the FUSE file system at "+fs.Dir,
+				)
 			} else { // The servers of the other tests are named too.
 				wants = append(wants, fmt.Sprintf(") of uid %d, which may be served by pid ", uid))
 				if strings.Contains(text, "is stopped") {
@@ -202,7 +211,8 @@ func TestFileSystemsThatAreKept(t *testing.T) {
 			if !fs.Numbered(t) {
 				_, want, _ = strings.Cut(want, ": ") // Those that may serve it are named.
 			}
-			if text := alive.Error(); !strings.Contains(text, want) || !strings.Contains(text, "of "+fs.Path(silentfs.Lost)) || !strings.Contains(text, "at "+fs.Dir) {
+			if text := alive.Error(); !strings.Contains(text, want) || !strings.Contains(text, "of "+fs.Path(silentfs.Lost)) ||
+				!strings.Contains(text, "at "+fs.Dir) {
 				t.Errorf("it says %q, want %q", text, want)
 			}
 			if hint := alive.Hint(); !strings.HasPrefix(hint, "end its requests: '") || !strings.HasSuffix(hint, "/abort'") {
@@ -280,7 +290,10 @@ func TestFilesWithTheNameOfTheDeviceAreNotQueried(t *testing.T) {
 	cmd := tracing.Command(t, uid, "")
 	cmd.Env = []string{silentfs.Environment(silentfs.Wait, silentfs.Stat, filepath.Join(dir, silentfs.Lost)), "GOMAXPROCS=4"}
 	p := tracing.Run(t, cmd)
-	if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}}); err != nil {
+	if _, err := tree.StartScope(
+		t.Context(),
+		cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	await("silent")

@@ -59,7 +59,8 @@ func (h *Alive) describeWait(pid, tid int) {
 
 // hasServer reports whether a type of file systems asks a server of the network, which root mounts.
 func hasServer(kind string) bool {
-	return strings.HasPrefix(kind, "nfs") || slices.Contains([]string{"9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs", "lustre", "ocfs2", "smb3"}, kind)
+	return strings.HasPrefix(kind, "nfs") ||
+		slices.Contains([]string{"9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs", "lustre", "ocfs2", "smb3"}, kind)
 }
 
 // WaitOf says what a process waits for that does not get on: "chdir of /home/alice, on nfs4 at /home from server:/home". Empty: not in

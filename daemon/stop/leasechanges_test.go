@@ -14,7 +14,9 @@ func TestAwaitEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Stopper{LeaseChanges: &LeaseChanges{}}
 		slow := &slowIsolation{begun: make(chan struct{}), end: make(chan struct{})}
-		d.Table = leasetest.TableOf(t, lease.Config{Isolation: slow, Changed: func(lease.Lease) { d.LeaseChanges.Report() }}, "red", "part", 1001)
+		d.Table = leasetest.TableOf(
+			t, lease.Config{Isolation: slow, Changed: func(lease.Lease) { d.LeaseChanges.Report() }}, "red", "part", 1001,
+		)
 		id := d.Table.Live()[0].ID
 		go func() { _ = d.Table.Ended(t.Context(), id, "its last process ended") }() // The result is checked below.
 		<-slow.begun

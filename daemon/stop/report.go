@@ -20,7 +20,10 @@ const conditionRefused = "signal-refused"
 // refused reports that a lease is stopped without SIGTERM, until it has ended.
 func (s *Stopper) refused(l *lease.Lease) func(error) {
 	return func(err error) {
-		c := api.Condition{Tenant: l.Terms.Tenant, Message: "SIGTERM does not reach all processes of lease " + l.ID + ", so they are killed after their grace: " + err.Error()}
+		c := api.Condition{
+			Tenant:  l.Terms.Tenant,
+			Message: "SIGTERM does not reach all processes of lease " + l.ID + ", so they are killed after their grace: " + err.Error(),
+		}
 		if refused, ok := errors.AsType[*procfs.RefusedError](err); ok {
 			c.Hint = refused.Hint()
 		}

@@ -115,11 +115,15 @@ func (s *scope) Kill(ctx context.Context) error {
 func killScope(ctx context.Context, port cgroup.Port, id string, w watcher) error {
 	ctx, cancel := context.WithTimeout(ctx, IsolationTimeout)
 	defer cancel()
-	return (&tracers{watcher: w}).untilEnded(ctx, func(ctx context.Context) error { return port.KillScope(ctx, id) }, func() []cgroup.Process {
-		members, err := port.Members(ctx, id)
-		if err != nil {
-			return nil // The next kill has the error.
-		}
-		return members
-	})
+	return (&tracers{watcher: w}).untilEnded(
+		ctx,
+		func(ctx context.Context) error { return port.KillScope(ctx, id) },
+		func() []cgroup.Process {
+			members, err := port.Members(ctx, id)
+			if err != nil {
+				return nil // The next kill has the error.
+			}
+			return members
+		},
+	)
 }

@@ -42,7 +42,9 @@ const neverKills = time.Minute
 func TestStoppedProcessesHandleTerm(t *testing.T) {
 	inScope := func(port cgroup.Port) func(*testing.T, cgroup.Process) Target {
 		return func(t *testing.T, p cgroup.Process) Target {
-			if _, err := port.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p}); err != nil {
+			if _, err := port.StartScope(
+				t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: p},
+			); err != nil {
 				t.Fatal(err)
 			}
 			return &scope{port: port, id: "one", log: slog.New(slog.DiscardHandler)}

@@ -76,7 +76,10 @@ func killCgroup(ctx context.Context, cg string) error {
 
 // EscalationOf returns the escalation of a lease that has a scope of gpushare.
 func (s *Stopper) EscalationOf(l *lease.Lease) *Escalation {
-	return &Escalation{Refused: s.refused(l), Target: &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log, watcher: s.watcher(l)}}
+	return &Escalation{
+		Refused: s.refused(l),
+		Target:  &scope{port: s.Attribution.PortOf(l), freezer: s.Freezer, id: l.ID, log: s.Log, watcher: s.watcher(l)},
+	}
 }
 
 // KillScope kills what is left of a lease that ends, and returns when its scope is empty.
@@ -144,7 +147,10 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 
 // processesOf returns processes of a lease in place.
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
-	p := &Processes{watcher: s.watcherInPlace(l), belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID }}
+	p := &Processes{
+		watcher: s.watcherInPlace(l),
+		belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID },
+	}
 	if pids == nil {
 		return p
 	}

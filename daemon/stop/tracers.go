@@ -94,7 +94,10 @@ func (x *tracers) signal(tracer, of cgroup.Process) {
 		x.terminated = map[cgroup.Process]bool{}
 	}
 	x.terminated[tracer] = true
-	x.watcher.report(x.watcher.stopped, fmt.Sprintf("%s is stopped: it traces %s, which was killed, and keeps it in its exit", nameOf(tracer.PID), nameOf(of.PID)))
+	x.watcher.report(
+		x.watcher.stopped,
+		fmt.Sprintf("%s is stopped: it traces %s, which was killed, and keeps it in its exit", nameOf(tracer.PID), nameOf(of.PID)),
+	)
 }
 
 // tracersOf returns the processes that trace a thread of a process.

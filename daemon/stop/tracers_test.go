@@ -50,7 +50,10 @@ func asUser(t *testing.T) int {
 func traced(t *testing.T, tree *cgroup.Tree, program string, uid, tracerUID int) (p, tracer tracing.Program) {
 	t.Helper()
 	p = tracing.Run(t, tracing.Command(t, uid, program))
-	if _, err := tree.StartScope(t.Context(), cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}}); err != nil {
+	if _, err := tree.StartScope(
+		t.Context(),
+		cgroup.Scope{ID: "one", Slice: cgroup.SliceName{Tenant: "red", Grant: "part"}, Process: cgroup.Process{PID: p.PID, Start: p.Start}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	tracer = tracing.Run(t, tracing.Command(t, tracerUID, tracing.Trace, append(tracing.Others(t, p.PID), p.PID)...))
@@ -131,7 +134,11 @@ func TestTracersThatAreKept(t *testing.T) {
 	if !ok || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("it returned %v", err)
 	}
-	want := fmt.Sprintf("pid %d (program) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped: it belongs to root", p.PID, tracer.PID)
+	want := fmt.Sprintf(
+		"pid %d (program) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped: it belongs to root",
+		p.PID,
+		tracer.PID,
+	)
 	if alive.Error() != want || alive.Hint() != fmt.Sprintf("end the tracer: 'kill -9 %d'", tracer.PID) || waits < 2 {
 		t.Errorf("after %d checks: %s, hint %q", waits, alive, alive.Hint())
 	}
@@ -148,7 +155,8 @@ func TestTracersOfAReusedPID(t *testing.T) {
 	uid := asUser(t)
 	p := tracing.Run(t, tracing.Command(t, uid, tracing.Large))
 	tracer := tracing.Run(t, tracing.Command(t, uid, tracing.Trace, p.PID))
-	if got := tracersOf(cgroup.Process{PID: p.PID, Start: p.Start}); len(got) != 1 || got[0].PID != tracer.PID || got[0].Start != tracer.Start {
+	if got := tracersOf(cgroup.Process{PID: p.PID, Start: p.Start}); len(got) != 1 || got[0].PID != tracer.PID ||
+		got[0].Start != tracer.Start {
 		t.Errorf("its tracers are %v", got)
 	}
 	var x tracers

@@ -59,7 +59,12 @@ func (d *Driver) limited(ctx context.Context, op string, id gpu.UUID) (*device, 
 // limitFailed returns the error of a call on a limit; nil for success.
 func limitFailed(v *device, op, cgroup string, ret nvml.Return) error {
 	if ret == nvml.ERROR_OPERATING_SYSTEM {
-		return &gpu.Error{Op: op, GPU: v.id, Code: int(ret), Err: fmt.Errorf("%w: the driver cannot open the cgroup %s", gpu.ErrInvalid, cgroup)}
+		return &gpu.Error{
+			Op:   op,
+			GPU:  v.id,
+			Code: int(ret),
+			Err:  fmt.Errorf("%w: the driver cannot open the cgroup %s", gpu.ErrInvalid, cgroup),
+		}
 	}
 	return v.failed(op, ret)
 }

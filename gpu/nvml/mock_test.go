@@ -56,17 +56,24 @@ func TestSevenSlices(t *testing.T) {
 	}{
 		{"the first", map[uint32]nvml.Return{4: nvml.SUCCESS}, nvml.SUCCESS, []uint32{4}},
 		{"the second", map[uint32]nvml.Return{4: nvml.ERROR_NOT_SUPPORTED, 8: nvml.SUCCESS}, nvml.SUCCESS, []uint32{4, 8}},
-		{"neither", map[uint32]nvml.Return{4: nvml.ERROR_NOT_SUPPORTED, 8: nvml.ERROR_NOT_SUPPORTED}, nvml.ERROR_NOT_SUPPORTED, []uint32{4, 8}},
+		{
+			"neither",
+			map[uint32]nvml.Return{4: nvml.ERROR_NOT_SUPPORTED, 8: nvml.ERROR_NOT_SUPPORTED},
+			nvml.ERROR_NOT_SUPPORTED,
+			[]uint32{4, 8},
+		},
 		{"no room", map[uint32]nvml.Return{4: nvml.ERROR_INSUFFICIENT_RESOURCES}, nvml.ERROR_INSUFFICIENT_RESOURCES, []uint32{4}},
 	}
 	d := &Driver{symbols: everySymbol(t)}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var tried []uint32
-			gi := &mock.GpuInstance{CreateComputeInstanceFunc: func(i *nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) {
-				tried = append(tried, i.Id)
-				return &mock.ComputeInstance{}, tt.codes[i.Id]
-			}}
+			gi := &mock.GpuInstance{
+				CreateComputeInstanceFunc: func(i *nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) {
+					tried = append(tried, i.Id)
+					return &mock.ComputeInstance{}, tt.codes[i.Id]
+				},
+			}
 			if _, ret := d.addOne(gi, profiles, gpu.NewCompute{Slices: 7}); ret != tt.want {
 				t.Errorf("code %d; want %d", ret, tt.want)
 			}
@@ -179,7 +186,8 @@ func TestUndoCreate(t *testing.T) {
 	gi := &mock.GpuInstance{DestroyFunc: func() nvml.Return { order = append(order, "gpu"); return nvml.ERROR_IN_USE }}
 	err := d.undoCreate(v, "create instance", gi, []nvml.ComputeInstance{ci}, cause)
 	var e *gpu.Error
-	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 || !strings.Contains(err.Error(), "cannot undo the creation: in use") {
+	if !errors.Is(err, gpu.ErrInsufficientResources) || !errors.As(err, &e) || e.Code != 23 ||
+		!strings.Contains(err.Error(), "cannot undo the creation: in use") {
 		t.Errorf("error = %v", err)
 	}
 	if diff := cmp.Diff([]string{"compute", "gpu"}, order); diff != "" {
@@ -250,7 +258,9 @@ func TestNVLinks(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (&Driver{symbols: symbols{lacking: map[feature]string{nvLinks: "lacks it"}}}).NVLinks(t.Context(), "GPU-1"); !errors.Is(err, gpu.ErrMissing) {
+	if _, err := (&Driver{symbols: symbols{lacking: map[feature]string{nvLinks: "lacks it"}}}).NVLinks(
+		t.Context(), "GPU-1",
+	); !errors.Is(err, gpu.ErrMissing) {
 		t.Errorf("a library without the functions: %v", err)
 	}
 }
@@ -273,7 +283,9 @@ func TestMemoryLimit(t *testing.T) {
 		},
 	}
 	d := &Driver{symbols: everySymbol(t), devices: map[gpu.UUID]*device{"GPU-1": {id: "GPU-1", handle: h}}}
-	if err := errors.Join(d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", new(uint64(7))), d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", nil)); err != nil {
+	if err := errors.Join(
+		d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", new(uint64(7))), d.SetMemoryLimit(t.Context(), "GPU-1", "/cg/a", nil),
+	); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]uint64{0, 7, 0, 1<<64 - 1}, set); diff != "" {

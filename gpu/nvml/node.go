@@ -77,7 +77,10 @@ func (d *Driver) entries() ([]entry, nvml.Return) {
 	if found := d.kernelList(); len(found) == n {
 		for _, k := range found {
 			if !d.excludes(k.uuid) {
-				out = append(out, entry{d.lastKnown(k.uuid), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByPciBusId(k.pci) }})
+				out = append(
+					out,
+					entry{d.lastKnown(k.uuid), func() (nvml.Device, nvml.Return) { return d.lib.DeviceGetHandleByPciBusId(k.pci) }},
+				)
 			}
 		}
 		return out, nvml.SUCCESS

@@ -226,14 +226,18 @@ func (d *Driver) find(v *device, op string, gi uint32) (nvml.GpuInstance, nvml.G
 	}
 	i := slices.IndexFunc(profiles, func(p giProfile) bool { return p.ID == info.ProfileId })
 	if i < 0 {
-		return nil, info, giProfile{}, refuse(op, v.id, fmt.Errorf("%w: the GPU instance is of profile %d, which the GPU does not list", gpu.ErrUnknown, info.ProfileId))
+		return nil, info, giProfile{}, refuse(
+			op, v.id, fmt.Errorf("%w: the GPU instance is of profile %d, which the GPU does not list", gpu.ErrUnknown, info.ProfileId),
+		)
 	}
 	return h, info, profiles[i], nil
 }
 
 // addCompute creates compute instances and returns those created, also when one fails. Several profiles may have the
 // requested number of slices; the GPU instance accepts one of them.
-func (d *Driver) addCompute(v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute) ([]nvml.ComputeInstance, error) {
+func (d *Driver) addCompute(
+	v *device, op string, gi nvml.GpuInstance, profile uint32, want []gpu.NewCompute,
+) ([]nvml.ComputeInstance, error) {
 	var created []nvml.ComputeInstance
 	if len(want) == 0 {
 		return nil, nil
@@ -311,7 +315,8 @@ func (d *Driver) isRequested(v *device, gi nvml.GpuInstance, c nvml.ComputeInsta
 	}
 	_, id, ret := d.migDevice(v, in.Id, info)
 	at := gpu.Placement{Start: info.Placement.Start, Size: info.Placement.Size}
-	return ret == nvml.SUCCESS && w.Is(gpu.ComputeInstance{Placement: at, Slices: w.Slices, UUID: id}) && (w.Placement == nil || at.Size != 0), ret
+	return ret == nvml.SUCCESS && w.Is(gpu.ComputeInstance{Placement: at, Slices: w.Slices, UUID: id}) &&
+		(w.Placement == nil || at.Size != 0), ret
 }
 
 // removeCompute destroys compute instances that were just created.

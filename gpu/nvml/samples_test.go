@@ -55,7 +55,9 @@ func TestSampleLayouts(t *testing.T) {
 	lib := sampleLibrary(t)
 	var device int
 	raw := unsafe.Pointer(&device)
-	newer, older, gpus := lib.symbol("nvmlDeviceGetProcessesUtilizationInfo"), lib.symbol("nvmlDeviceGetProcessUtilization"), lib.symbol("nvmlDeviceGetSamples")
+	newer, older, gpus := lib.symbol("nvmlDeviceGetProcessesUtilizationInfo"), lib.symbol(
+		"nvmlDeviceGetProcessUtilization",
+	), lib.symbol("nvmlDeviceGetSamples")
 	processes := func(fn unsafe.Pointer, old bool) func(uint64) (int, nvml.Return) {
 		return func(since uint64) (int, nvml.Return) {
 			rows, ret := listSamples(fn, raw, old, since)

@@ -105,7 +105,12 @@ func (d *Driver) migState(h nvml.Device) (gpu.MIGState, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return gpu.MIGState{}, ret
 	}
-	m := gpu.MIGState{Capable: true, Current: current == nvml.DEVICE_MIG_ENABLE, Pending: pending == nvml.DEVICE_MIG_ENABLE, Missing: d.missing}
+	m := gpu.MIGState{
+		Capable: true,
+		Current: current == nvml.DEVICE_MIG_ENABLE,
+		Pending: pending == nvml.DEVICE_MIG_ENABLE,
+		Missing: d.missing,
+	}
 	m.Resetless = d.resetless(h)
 	return m, nvml.SUCCESS
 }

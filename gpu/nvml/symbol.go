@@ -86,19 +86,35 @@ func needs() []need {
 		{cudaVersion, []string{"nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"}, "the CUDA version is not shown"},
 		{model, []string{"nvmlDeviceGetName"}, "models have no name"},
 		{minorNumber, []string{"nvmlDeviceGetMinorNumber"}, "device nodes are not known"},
-		{pciInfo, []string{"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"}, "PCI addresses and NUMA nodes are not known"},
+		{
+			pciInfo,
+			[]string{"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"},
+			"PCI addresses and NUMA nodes are not known",
+		},
 		{displayMode, []string{"nvmlDeviceGetDisplayMode"}, "attached displays are not seen"},
 		{displayActive, []string{"nvmlDeviceGetDisplayActive"}, "active displays are not seen"},
 		{reservedMemory, []string{"nvmlDeviceGetMemoryInfo_v2"}, "reserved memory counts as used"},
 		{utilizationRates, []string{"nvmlDeviceGetUtilizationRates"}, "the utilisation is not known"},
 		{readComputeMode, []string{"nvmlDeviceGetComputeMode"}, "the compute mode is not known"},
 		{setComputeMode, []string{"nvmlDeviceSetComputeMode"}, "the compute mode cannot be set"},
-		{fieldValues, []string{"nvmlDeviceGetFieldValues"}, "whether a mode change needs a reset, the memory temperature and the needed recovery are not known"},
+		{
+			fieldValues,
+			[]string{"nvmlDeviceGetFieldValues"},
+			"whether a mode change needs a reset, the memory temperature and the needed recovery are not known",
+		},
 
 		{migMode, []string{"nvmlDeviceGetMigMode"}, "no GPU counts as capable of MIG"},
 		{setMIGMode, []string{"nvmlDeviceSetMigMode"}, "the MIG mode cannot be set"},
-		{migInstances, []string{"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstanceProfileInfo"}, "MIG instances are not read"},
-		{migInstances, []string{"nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements"}, "MIG instances are not read"},
+		{
+			migInstances,
+			[]string{"nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstanceProfileInfo"},
+			"MIG instances are not read",
+		},
+		{
+			migInstances,
+			[]string{"nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements"},
+			"MIG instances are not read",
+		},
 		{migInstances, []string{"nvmlDeviceGetGpuInstances"}, "MIG instances are not read"},
 		{migInstances, []string{"nvmlDeviceGetGpuInstanceById"}, "MIG instances are not read"},
 		{migInstances, []string{"nvmlGpuInstanceGetInfo"}, "MIG instances are not read"},
@@ -117,26 +133,66 @@ func needs() []need {
 		{migWalk, []string{"nvmlDeviceGetGpuInstanceId"}, "the UUID of a compute instance may not be found"},
 		{migWalk, []string{"nvmlDeviceGetComputeInstanceId"}, "the UUID of a compute instance may not be found"},
 
-		{computeProcesses, []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"}, "compute processes are not seen"},
-		{graphicsProcesses, []string{"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses"}, "graphics processes are not seen"},
-		{mpsProcesses, []string{"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses"}, "clients of MPS are not seen"},
-		{processUtilization, []string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"}, "the utilisation by process is not known"},
+		{
+			computeProcesses,
+			[]string{
+				"nvmlDeviceGetComputeRunningProcesses_v3",
+				"nvmlDeviceGetComputeRunningProcesses_v2",
+				"nvmlDeviceGetComputeRunningProcesses",
+			},
+			"compute processes are not seen",
+		},
+		{
+			graphicsProcesses,
+			[]string{
+				"nvmlDeviceGetGraphicsRunningProcesses_v3",
+				"nvmlDeviceGetGraphicsRunningProcesses_v2",
+				"nvmlDeviceGetGraphicsRunningProcesses",
+			},
+			"graphics processes are not seen",
+		},
+		{
+			mpsProcesses,
+			[]string{
+				"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+				"nvmlDeviceGetMPSComputeRunningProcesses_v2",
+				"nvmlDeviceGetMPSComputeRunningProcesses",
+			},
+			"clients of MPS are not seen",
+		},
+		{
+			processUtilization,
+			[]string{"nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"},
+			"the utilisation by process is not known",
+		},
 		{utilizationSeries, []string{"nvmlDeviceGetSamples"}, "idle time between time slices is not measured"},
 
 		{nvLinks, []string{"nvmlDeviceGetNvLinkState"}, "which GPUs NVLink joins is not known"},
 		{nvLinks, []string{"nvmlDeviceGetNvLinkRemoteDeviceType"}, "which GPUs NVLink joins is not known"},
-		{nvLinks, []string{"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"}, "which GPUs NVLink joins is not known"},
+		{
+			nvLinks,
+			[]string{"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"},
+			"which GPUs NVLink joins is not known",
+		},
 
 		{memoryLimits, []string{"nvmlDeviceSetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
 		{memoryLimits, []string{"nvmlDeviceGetMemoryLimits_v1"}, "the driver limits no GPU memory by cgroup (needs R615)"},
 		{temperature, []string{"nvmlDeviceGetTemperature"}, "the temperature is not known"},
-		{temperatureThreshold, []string{"nvmlDeviceGetTemperatureThreshold"}, "the temperature at which the hardware slows down is not known"},
+		{
+			temperatureThreshold,
+			[]string{"nvmlDeviceGetTemperatureThreshold"},
+			"the temperature at which the hardware slows down is not known",
+		},
 		{readPower, []string{"nvmlDeviceGetPowerUsage"}, "power and its limit are not known"},
 		{readPower, []string{"nvmlDeviceGetPowerManagementLimit"}, "power and its limit are not known"},
 		{readPower, []string{"nvmlDeviceGetPowerManagementLimitConstraints"}, "power and its limit are not known"},
 		{readPower, []string{"nvmlDeviceGetPowerManagementDefaultLimit"}, "power and its limit are not known"},
 		{setPower, []string{"nvmlDeviceSetPowerManagementLimit"}, "the power limit cannot be set"},
-		{clockReasons, []string{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}, "why clocks are lowered is not known"},
+		{
+			clockReasons,
+			[]string{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"},
+			"why clocks are lowered is not known",
+		},
 		{eccErrors, []string{"nvmlDeviceGetTotalEccErrors"}, "errors of memory are not counted"},
 		{remappedRows, []string{"nvmlDeviceGetRemappedRows"}, "replaced rows of memory are not known"},
 		{rowBanks, []string{"nvmlDeviceGetRowRemapperHistogram"}, "spare rows of memory are not counted"},
@@ -162,7 +218,12 @@ type symbols struct {
 
 // findSymbols looks up all symbols. The error names the first missing required symbol.
 func findSymbols(lookup func(string) unsafe.Pointer) (symbols, error) {
-	s := symbols{lacking: make(map[feature]string), absent: make(map[feature][]string), best: make(map[string]string), at: make(map[string]unsafe.Pointer)}
+	s := symbols{
+		lacking: make(map[feature]string),
+		absent:  make(map[feature][]string),
+		best:    make(map[string]string),
+		at:      make(map[string]unsafe.Pointer),
+	}
 	noted := make(map[string]bool)
 	for _, n := range needs() {
 		found := ""

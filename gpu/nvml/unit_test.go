@@ -231,8 +231,20 @@ func TestNameProfile(t *testing.T) {
 		{"number without a name", 13, gpu.Profile{Slices: 1, Memory: 24 << 30}, "1g.24gb-me", []string{"-me"}},
 		{"graphics", 17, gpu.Profile{Name: "3g.72gb+gfx"}, "3g.72gb+gfx", []string{"gfx"}},
 		{"number of a newer library", 40, gpu.Profile{Name: "1g.24gb+me.all"}, "1g.24gb+me.all", []string{"me.all"}},
-		{"number of a newer library, by capability", 41, gpu.Profile{Name: "1g.24gb", Attributes: []string{"gfx"}}, "1g.24gb", []string{"gfx"}},
-		{"newer and several", 42, gpu.Profile{Name: "1g.24gb+gfx-me", Attributes: []string{"gfx"}}, "1g.24gb+gfx-me", []string{"-me", "gfx"}},
+		{
+			"number of a newer library, by capability",
+			41,
+			gpu.Profile{Name: "1g.24gb", Attributes: []string{"gfx"}},
+			"1g.24gb",
+			[]string{"gfx"},
+		},
+		{
+			"newer and several",
+			42,
+			gpu.Profile{Name: "1g.24gb+gfx-me", Attributes: []string{"gfx"}},
+			"1g.24gb+gfx-me",
+			[]string{"-me", "gfx"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -267,7 +279,8 @@ func TestRowSizes(t *testing.T) {
 			t.Errorf("%s: rows of %d bytes; want %d", tt.driver, got, tt.want)
 		}
 	}
-	if s := rowSizes("580.1"); s[versionSuffix("nvmlDeviceGetComputeRunningProcesses")] != rowSizeV1 || s[versionSuffix("x_v2")] != rowSizeV2 {
+	if s := rowSizes("580.1"); s[versionSuffix("nvmlDeviceGetComputeRunningProcesses")] != rowSizeV1 ||
+		s[versionSuffix("x_v2")] != rowSizeV2 {
 		t.Errorf("sizes by version = %v", s)
 	}
 }
@@ -297,7 +310,10 @@ func TestParseProcesses(t *testing.T) {
 }
 
 func TestProcessMemory(t *testing.T) {
-	if p := process(processRow{pid: 1, memory: math.MaxUint64, gi: noInstance, ci: noInstance}, gpu.ComputeProcess); p.Memory != nil || p.GI != nil || p.CI != nil {
+	if p := process(
+		processRow{pid: 1, memory: math.MaxUint64, gi: noInstance, ci: noInstance}, gpu.ComputeProcess,
+	); p.Memory != nil || p.GI != nil ||
+		p.CI != nil {
 		t.Errorf("not available: %+v; want memory and instances unknown", p)
 	}
 	if p := process(processRow{pid: 1}, gpu.ComputeProcess); p.Memory == nil || *p.Memory != 0 || p.GI == nil || *p.GI != 0 {
@@ -336,7 +352,12 @@ func TestMissingCompute(t *testing.T) {
 	}{
 		{"none exists", []gpu.NewCompute{{Slices: 3}}, nil, []gpu.NewCompute{{Slices: 3}}},
 		{"all exist", []gpu.NewCompute{{Slices: 3}}, []gpu.Placement{{Start: 0, Size: 3}}, nil},
-		{"one of two exists", []gpu.NewCompute{{Slices: 1}, {Slices: 1}}, []gpu.Placement{{Start: 1, Size: 1}}, []gpu.NewCompute{{Slices: 1}}},
+		{
+			"one of two exists",
+			[]gpu.NewCompute{{Slices: 1}, {Slices: 1}},
+			[]gpu.Placement{{Start: 1, Size: 1}},
+			[]gpu.NewCompute{{Slices: 1}},
+		},
 		{
 			"at another placement",
 			[]gpu.NewCompute{{Slices: 1, Placement: at(0, 1)}},

@@ -53,7 +53,10 @@ func TestEveryOperation(t *testing.T) {
 		err = errors.Join(c.SetMemoryLimit(ctx, gpuA, "/a/b", new(uint64(1))), c.SetMemoryLimit(ctx, gpuA, "/none", nil))
 		check("SetMemoryLimit", nil, nil, err)
 		health, err := c.Health(ctx, gpuA)
-		check("Health", health, gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}}, err)
+		check(
+			"Health", health, gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}},
+			err,
+		)
 		check("SetPowerLimit", nil, nil, c.SetPowerLimit(ctx, gpuA, 300_000))
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)

@@ -71,7 +71,8 @@ func TestBoundedContext(t *testing.T) {
 			t.Errorf("after 1 s: %v left, %v", left, ctx.Err())
 		}
 		<-child.Done()
-		if d := time.Since(began); d != 1100*time.Millisecond || !errors.Is(ctx.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(child), context.DeadlineExceeded) {
+		if d := time.Since(began); d != 1100*time.Millisecond || !errors.Is(ctx.Err(), context.DeadlineExceeded) ||
+			!errors.Is(context.Cause(child), context.DeadlineExceeded) {
 			t.Errorf("it ended after %v with %v", d, ctx.Err())
 		}
 		cancelled, cancel := within(t.Context(), time.Hour)

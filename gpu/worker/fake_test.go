@@ -256,7 +256,11 @@ func (l *inProcess) Launch(_ context.Context, _ string, argv, _ []string) (Proce
 			clientEnd.Close()
 			return
 		}
-		_ = Worker{Open: l.node.open(excluded...), Unusable: unusable, Log: slog.New(slog.DiscardHandler)}.Serve(context.Background(), workerEnd)
+		_ = Worker{
+			Open:     l.node.open(excluded...),
+			Unusable: unusable,
+			Log:      slog.New(slog.DiscardHandler),
+		}.Serve(context.Background(), workerEnd)
 	})
 	return w, nil
 }

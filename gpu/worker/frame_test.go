@@ -155,8 +155,25 @@ func TestOutermostSentinelSent(t *testing.T) {
 // TestOpsAreComplete checks that every method of the port except Close is an operation.
 func TestOpsAreComplete(t *testing.T) {
 	ops := []Op{
-		OpNode, OpSnapshot, OpProfiles, OpMemory, OpProcesses, OpInstanceProcesses, OpUtilization, OpSeries, OpNVLinks, OpMemoryLimit, OpSetMemoryLimit, OpHealth, OpSetPowerLimit, OpSetMIGMode, OpCreateInstance,
-		OpCompleteInstance, OpDestroyInstance, OpSetComputeMode, OpEvents,
+		OpNode,
+		OpSnapshot,
+		OpProfiles,
+		OpMemory,
+		OpProcesses,
+		OpInstanceProcesses,
+		OpUtilization,
+		OpSeries,
+		OpNVLinks,
+		OpMemoryLimit,
+		OpSetMemoryLimit,
+		OpHealth,
+		OpSetPowerLimit,
+		OpSetMIGMode,
+		OpCreateInstance,
+		OpCompleteInstance,
+		OpDestroyInstance,
+		OpSetComputeMode,
+		OpEvents,
 	}
 	d := Deadlines{}.withDefaults()
 	for _, op := range ops {

@@ -74,8 +74,19 @@ type pending struct {
 
 // send registers one operation with s and sends it. done is closed with the result, at the latest after timeout
 // and deadlineGrace, both without the time in which this process was stopped.
-func (c *Client) send(s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func()) *pending {
-	p := &pending{op: op, info: info, gpu: id, began: time.Now(), timeout: timeout, done: make(chan struct{}), suspect: suspect, release: release}
+func (c *Client) send(
+	s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func(),
+) *pending {
+	p := &pending{
+		op:      op,
+		info:    info,
+		gpu:     id,
+		began:   time.Now(),
+		timeout: timeout,
+		done:    make(chan struct{}),
+		suspect: suspect,
+		release: release,
+	}
 	if op == OpEvents {
 		p.events = newQueue()
 	}

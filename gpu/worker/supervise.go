@@ -106,7 +106,10 @@ func (c *Client) run(st *startAttempt) {
 	s, node, err := c.launch(ctx)
 	if err == nil {
 		c.stats.with(func(st *Stats) { st.Starts++ })
-		c.o.Log.Info("the GPU worker is ready", "pid", s.proc.PID(), "driver", node.DriverVersion, "gpus", len(node.GPUs), "excluded", s.excluded)
+		c.o.Log.Info(
+			"the GPU worker is ready", "pid", s.proc.PID(), "driver", node.DriverVersion, "gpus", len(node.GPUs), "excluded",
+			s.excluded,
+		)
 	}
 	c.mu.Lock()
 	c.starting = nil

@@ -49,7 +49,8 @@ func TestNaming(t *testing.T) {
 				t.Errorf("%d of %d rows name the first process, want %d to %d of %d", first, len(rows), c.lowest, c.most, c.rows)
 			}
 			series := e.Series(0)
-			if want := int(min(c.first+c.second, period) * 100 / period); len(series) != 60 || series[0].Percent != want || series[59].Percent != want {
+			if want := int(min(c.first+c.second, period) * 100 / period); len(series) != 60 || series[0].Percent != want ||
+				series[59].Percent != want {
 				t.Errorf("%d samples %+v, want 60 of %d %%", len(series), series, want)
 			}
 		})

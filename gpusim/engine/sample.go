@@ -41,7 +41,13 @@ type part struct {
 
 // newSampler returns a sampler whose first period starts now.
 func newSampler(o Sampling) sampler {
-	s := sampler{o: o.withDefaults(), random: newRandom(o.Seed), latest: -1, rows: ring[Sample]{most: RingSize}, series: ring[SeriesSample]{most: SeriesSize}}
+	s := sampler{
+		o:      o.withDefaults(),
+		random: newRandom(o.Seed),
+		latest: -1,
+		rows:   ring[Sample]{most: RingSize},
+		series: ring[SeriesSample]{most: SeriesSize},
+	}
 	s.next = s.length()
 	if o.Seed != 0 {
 		s.next = max(time.Duration(s.random.float()*float64(s.next)), 1)

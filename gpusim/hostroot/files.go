@@ -29,7 +29,10 @@ func procFiles(v gpusim.View) map[string]file {
 		"proc/devices": {devices(v), 0o444},
 		"proc/driver/nvidia/version": {fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (gpusim)\n"+
 			"GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", v.DriverVersion), 0o444},
-		"proc/driver/nvidia/params":                   {"ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRegistryDwords: \"\"\n", 0o444},
+		"proc/driver/nvidia/params": {
+			"ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRegistryDwords: \"\"\n",
+			0o444,
+		},
 		"proc/driver/nvidia/capabilities/mig/config":  {capability(gpusim.CapConfig, 0o400), 0o400},
 		"proc/driver/nvidia/capabilities/mig/monitor": {capability(gpusim.CapMonitor, 0o444), 0o444},
 		"proc/driver/nvidia-caps/mig-minors":          {migMinors(), 0o444},
@@ -120,7 +123,10 @@ func deviceNodes(v gpusim.View) []device {
 		{"nvidiactl", MajorGPU, minorCtl, 0o666},
 	}
 	if !v.NodesByHelper {
-		out = append(out, device{"nvidia-caps/nvidia-cap1", MajorCaps, gpusim.CapConfig, 0o400}, device{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444})
+		out = append(
+			out, device{"nvidia-caps/nvidia-cap1", MajorCaps, gpusim.CapConfig, 0o400},
+			device{"nvidia-caps/nvidia-cap2", MajorCaps, gpusim.CapMonitor, 0o444},
+		)
 	}
 	if !v.NodesByHelper && slices.Contains(v.Modules, gpusim.ModuleModeset) {
 		out = append(out, device{"nvidia-modeset", MajorGPU, minorModeset, 0o666})

@@ -201,7 +201,8 @@ func TestDeviceNodesCanBeReal(t *testing.T) {
 	if err := unix.Stat(filepath.Join(dir, "dev/nvidia5"), &st); err != nil {
 		t.Fatal(err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != hostroot.MajorGPU || unix.Minor(st.Rdev) != 5 || st.Mode&0o777 != 0o666 {
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(st.Rdev) != hostroot.MajorGPU || unix.Minor(st.Rdev) != 5 ||
+		st.Mode&0o777 != 0o666 {
 		t.Errorf("mode %o, device %d:%d", st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
 }

@@ -66,7 +66,10 @@ func (b branch) ownSettings(uid uint32) string {
 	if b >= b595 {
 		who = "who "
 	}
-	return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user %sstarted it or by the root user.", uid, who)
+	return fmt.Sprintf(
+		"Insufficient privileges for UID %d. Control deamon settings can only be modified by the user %sstarted it or by the root user.",
+		uid, who,
+	)
 }
 
 // version is what -v prints. Until 555 the program takes one of -d, -f and -h alone. With any other argument it prints its help, and
@@ -134,5 +137,8 @@ func (b branch) faultLines(pid int) []string {
 	if b < b580 {
 		return []string{fmt.Sprintf("Client process %d encountered a fatal GPU error.", pid), "Server is handling a fatal GPU error."}
 	}
-	return []string{fmt.Sprintf("Client {PID: %d, Context ID: 0} encountered a fatal GPU error.", pid), "Server has begun teardown sequence to handle a fatal GPU error."}
+	return []string{
+		fmt.Sprintf("Client {PID: %d, Context ID: 0} encountered a fatal GPU error.", pid),
+		"Server has begun teardown sequence to handle a fatal GPU error.",
+	}
 }

@@ -77,7 +77,8 @@ func (d *control) command(u ui, text string) (status int, answer string, quit bo
 		}
 		return ""
 	}
-	perServer := name == "shutdown_server" || name == "terminate_client" || name == "set_active_thread_percentage" || name == "set_device_pinned_mem_limit"
+	perServer := name == "shutdown_server" || name == "terminate_client" || name == "set_active_thread_percentage" ||
+		name == "set_device_pinned_mem_limit"
 	if strings.HasPrefix(name, "set_default_") || perServer && d.cfg.branch.needsOwner() {
 		if why, ok := d.permitted(u); !ok {
 			return 0, why, false
@@ -370,7 +371,9 @@ func (d *control) ps(args []string) string {
 		}
 		ready++
 		for i, r := range s.clients() {
-			out = append(out, fmt.Sprintf("%-9s %-5d %-9d %-24s %-14s %s", r.pid, i, s.pid, short(r.gpu), namespaceOf(r.pid), commandOf(r.pid)))
+			out = append(
+				out, fmt.Sprintf("%-9s %-5d %-9d %-24s %-14s %s", r.pid, i, s.pid, short(r.gpu), namespaceOf(r.pid), commandOf(r.pid)),
+			)
 		}
 	}
 	if ready == 0 {

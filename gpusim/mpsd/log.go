@@ -24,7 +24,10 @@ func (j *logger) line(source string, pid int, format string, args ...any) {
 		return
 	}
 	// A missing reader of the log is ignored.
-	_, _ = fmt.Fprintf(j.out, "[%s %s%s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, j.branch.level(), pid, fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(
+		j.out, "[%s %s%s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), source, j.branch.level(), pid,
+		fmt.Sprintf(format, args...),
+	)
 }
 
 // A record in the log FIFO: twelve words and the message, as in branches up to 595.

@@ -76,7 +76,9 @@ func Main(ctx context.Context, args, env []string, stdin io.Reader, stdout, stde
 		case "-q", "--ready-devices":
 			c.readyDevices = true
 		case "-v", "--version":
-			fmt.Fprintf(stdout, "CUDA MPS Control for Linux/Unix/QNX. Binary version: %d\n(stand-in of a virtual node)\n", c.branch.version())
+			fmt.Fprintf(
+				stdout, "CUDA MPS Control for Linux/Unix/QNX. Binary version: %d\n(stand-in of a virtual node)\n", c.branch.version(),
+			)
 			return 0
 		case "-h", "--help":
 			fmt.Fprint(stdout, help)

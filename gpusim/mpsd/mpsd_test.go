@@ -165,7 +165,10 @@ func (d *daemon) uiIn(t *testing.T, pipe, input string, limit time.Duration) (co
 	defer cancel()
 	// In this process: a hundred processes are slow with the race detector.
 	var b bytes.Buffer
-	code = mpsd.Main(ctx, []string{mpsd.ControlName}, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe, "GPUSIM_ROOT=" + d.node.Root}, strings.NewReader(input), &b, &b)
+	code = mpsd.Main(
+		ctx, []string{mpsd.ControlName}, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe, "GPUSIM_ROOT=" + d.node.Root},
+		strings.NewReader(input), &b, &b,
+	)
 	if ctx.Err() != nil {
 		code = -1
 	}
@@ -341,7 +344,8 @@ func TestStartFailures(t *testing.T) {
 	t.Run("second daemon", func(t *testing.T) {
 		d := start(t, nil)
 		out, err := command(t, d.bin, d.env, "-f")
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 || out != "An instance of this daemon is already running\n" {
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 ||
+			out != "An instance of this daemon is already running\n" {
 			t.Errorf("%q %v", out, err)
 		}
 		d.answers(t, "get_server_list\n", "")
@@ -360,7 +364,8 @@ func TestStartFailures(t *testing.T) {
 	})
 	t.Run("unknown option is a success", func(t *testing.T) {
 		_, bin := node(t)
-		if out, err := command(t, bin, nil, "--bogus"); err != nil || !strings.HasPrefix(out, "Unrecognized option") || !strings.Contains(out, "\x00") {
+		if out, err := command(t, bin, nil, "--bogus"); err != nil || !strings.HasPrefix(out, "Unrecognized option") ||
+			!strings.Contains(out, "\x00") {
 			t.Errorf("%q %v", out, err)
 		}
 	})
@@ -417,7 +422,8 @@ func TestClients(t *testing.T) {
 		t.Errorf("the client requested %q, want %q", got, line)
 	}
 	_, table := d.ui(t, "ps\n")
-	if rows := strings.Split(table, "\n"); len(rows) != 2 || !strings.HasPrefix(rows[0], "PID ") || !strings.HasPrefix(rows[1], a.pid()+" ") {
+	if rows := strings.Split(table, "\n"); len(rows) != 2 || !strings.HasPrefix(rows[0], "PID ") ||
+		!strings.HasPrefix(rows[1], a.pid()+" ") {
 		t.Errorf("ps: %q", table)
 	}
 

@@ -377,8 +377,17 @@ func Model(name string) (*gpusim.Model, error) {
 		return nil, err
 	}
 	m := &gpusim.Model{
-		Name: b.Name, Architecture: b.Architecture, PCIDevice: b.PCIDevice, PCISubsystem: b.PCISubsystem, TotalMiB: b.Memory.Total,
-		ReservedMiB: b.Memory.Reserved, SMs: b.SMs, NVLinks: b.NVLinks, Resetless: b.Resetless, ModeSurvivesBoot: b.ModeSurvivesBoot, Grid: b.Grid,
+		Name:             b.Name,
+		Architecture:     b.Architecture,
+		PCIDevice:        b.PCIDevice,
+		PCISubsystem:     b.PCISubsystem,
+		TotalMiB:         b.Memory.Total,
+		ReservedMiB:      b.Memory.Reserved,
+		SMs:              b.SMs,
+		NVLinks:          b.NVLinks,
+		Resetless:        b.Resetless,
+		ModeSurvivesBoot: b.ModeSurvivesBoot,
+		Grid:             b.Grid,
 	}
 	m.Sensors = gpusim.BoardSensors{Slowdown: b.Sensors.Slowdown, Memory: b.Sensors.Memory, Banks: b.Sensors.Banks}
 	if p := b.Sensors.Power; p != nil {

@@ -71,7 +71,8 @@ gpus:
 		seen[g.PCI] = true
 	}
 	last := c.GPUs[9]
-	if last.PCI != "0002:01:00.0" || *last.Minor != 20 || last.NUMANode != -1 || !last.MIG || len(last.Layout) != 2 || last.Layout[1].Placement.Start != 6 {
+	if last.PCI != "0002:01:00.0" || *last.Minor != 20 || last.NUMANode != -1 || !last.MIG || len(last.Layout) != 2 ||
+		last.Layout[1].Placement.Start != 6 {
 		t.Errorf("%+v", last)
 	}
 }

@@ -150,7 +150,9 @@ func peer(conn *net.UnixConn) (*syscall.Ucred, error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(
+		func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) },
+	); err != nil {
 		return nil, fmt.Errorf("cannot read peer: %w", err)
 	}
 	if credErr != nil {

@@ -26,7 +26,8 @@ func TestLists(t *testing.T) {
 	}
 	if getfacl, err := exec.LookPath("getfacl"); err == nil {
 		out, err := exec.CommandContext(t.Context(), getfacl, "--numeric", "--absolute-names", "--omit-header", dir).Output()
-		if want := "user::rwx\nuser:1000:--x\nuser:1001:r-x\t\t#effective:--x\ngroup::---\ngroup:50:--x\nmask::--x\nother::---\n\n"; err != nil || string(out) != want {
+		if want := "user::rwx\nuser:1000:--x\nuser:1001:r-x\t\t#effective:--x\ngroup::---\ngroup:50:--x\nmask::--x\nother::---\n\n"; err != nil ||
+			string(out) != want {
 			t.Errorf("getfacl prints %q, %v", out, err)
 		}
 	}

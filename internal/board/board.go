@@ -138,7 +138,9 @@ func Find(name string) (*Board, error) {
 			}
 		}
 	}
-	begins := slices.DeleteFunc(slices.Clone(all), func(b *Board) bool { return name == "" || !strings.HasPrefix(b.Short, strings.ToLower(name)) })
+	begins := slices.DeleteFunc(
+		slices.Clone(all), func(b *Board) bool { return name == "" || !strings.HasPrefix(b.Short, strings.ToLower(name)) },
+	)
 	if len(begins) == 1 {
 		return begins[0], nil
 	}

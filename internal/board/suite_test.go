@@ -155,7 +155,10 @@ func isAsPublished(t *testing.T, b *board.Board) {
 	}
 	for i, p := range b.Profiles {
 		starts := strings.ReplaceAll(strings.Trim(fmt.Sprint(p.Starts), "[]"), " ", ",")
-		line := fmt.Sprintf("%s %d %d %.2f %d %d %d %d %d {%s}:%d", p.Name, p.ID, p.Max, float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, p.Copy, p.JPEG, p.OFA, starts, p.Size)
+		line := fmt.Sprintf(
+			"%s %d %d %.2f %d %d %d %d %d {%s}:%d", p.Name, p.ID, p.Max, float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, p.Copy, p.JPEG,
+			p.OFA, starts, p.Size,
+		)
 		if i < len(want) {
 			line = maskUnpublished(line, want[i])
 		}

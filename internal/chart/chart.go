@@ -60,10 +60,34 @@ type value struct {
 }
 
 var values = []value{
-	{"GPU time charged", "GPUs", "not measured: MPS charges no time", func(r *api.UsageStepRow) api.Thousandths { return r.OccupancySeconds }, func(r *api.UsageStepRow) api.Thousandths { return r.OccupancyMeasuredSeconds }},
-	{"GPU time busy", "GPUs", "not measured: the driver does not report it of MIG instances", func(r *api.UsageStepRow) api.Thousandths { return r.BusySeconds }, func(r *api.UsageStepRow) api.Thousandths { return r.BusyMeasuredSeconds }},
-	{"GPU memory", "GiB", "not measured", func(r *api.UsageStepRow) api.Thousandths { return r.GPUMemoryGiBSeconds }, func(r *api.UsageStepRow) api.Thousandths { return r.GPUMemoryMeasuredSeconds }},
-	{"waiting requests", "requests", "no request waited", func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds }, func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds }},
+	{
+		"GPU time charged",
+		"GPUs",
+		"not measured: MPS charges no time",
+		func(r *api.UsageStepRow) api.Thousandths { return r.OccupancySeconds },
+		func(r *api.UsageStepRow) api.Thousandths { return r.OccupancyMeasuredSeconds },
+	},
+	{
+		"GPU time busy",
+		"GPUs",
+		"not measured: the driver does not report it of MIG instances",
+		func(r *api.UsageStepRow) api.Thousandths { return r.BusySeconds },
+		func(r *api.UsageStepRow) api.Thousandths { return r.BusyMeasuredSeconds },
+	},
+	{
+		"GPU memory",
+		"GiB",
+		"not measured",
+		func(r *api.UsageStepRow) api.Thousandths { return r.GPUMemoryGiBSeconds },
+		func(r *api.UsageStepRow) api.Thousandths { return r.GPUMemoryMeasuredSeconds },
+	},
+	{
+		"waiting requests",
+		"requests",
+		"no request waited",
+		func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds },
+		func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds },
+	},
 }
 
 // Empty reports whether no lease used anything and no request waited.
@@ -80,7 +104,11 @@ func Empty(u *api.Usage) bool {
 
 // Of makes the chart of usage by tenant, with steps.
 func Of(u *api.Usage, zone *time.Location) Chart {
-	c := Chart{StepSeconds: u.StepSeconds, StepCount: len(u.Steps), Title: fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes))}
+	c := Chart{
+		StepSeconds: u.StepSeconds,
+		StepCount:   len(u.Steps),
+		Title:       fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes)),
+	}
 	if len(u.Steps) > 0 {
 		c.Since = u.Steps[0].Since
 	}

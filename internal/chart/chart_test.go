@@ -32,8 +32,7 @@ func row(tenant string, occupancy, busy, memory, waiting api.Thousandths) api.Us
 
 func TestValuesAreMeansOfSteps(t *testing.T) {
 	u := hours(
-		[]api.UsageStepRow{row("speech", 1_800_000, 0, 36_000_000, 0), row("vision", 7_200_000, 3_600_000, 36_000_000, 900_000)},
-		nil,
+		[]api.UsageStepRow{row("speech", 1_800_000, 0, 36_000_000, 0), row("vision", 7_200_000, 3_600_000, 36_000_000, 900_000)}, nil,
 		[]api.UsageStepRow{row("vision", 1_800_000, 900_000, 0, 0)},
 	)
 	u.Until = u.Until.Add(-30 * time.Minute) // The last step is half over.
@@ -95,7 +94,8 @@ func TestManyTenantsShareASeries(t *testing.T) {
 	for _, s := range p.Series {
 		sum += s.Mean()
 	}
-	if last := p.Series[len(p.Series)-1]; len(p.Series) != mostSeries || last.Name != Others || p.Series[0].Name != "tenant-00" || math.Abs(sum-210) > 1e-9 {
+	if last := p.Series[len(p.Series)-1]; len(p.Series) != mostSeries || last.Name != Others || p.Series[0].Name != "tenant-00" ||
+		math.Abs(sum-210) > 1e-9 {
 		t.Errorf("%d series, the last %s, together %v", len(p.Series), last.Name, sum)
 	}
 }

@@ -62,7 +62,10 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
 	f.BoolVar(&o.Check, "dry-run", false, "the same as --check")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
-	f.BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
+	f.BoolVar(
+		&o.Force, "force", false,
+		"stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone",
+	)
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
 	f.Var(duration{&how.wait}, "wait", "wait for the end of another change, at most this long, as in 10m (--wait alone: no limit)")
@@ -110,7 +113,10 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 	}
 	if how.noWait {
 		a.warnHeld(&res.Plan)
-		fmt.Fprintf(a.io.Out, "generation %d is accepted: 'gpushare operation wait %s' waits for the end\n", res.Plan.Generation, printable(res.Operation.ID))
+		fmt.Fprintf(
+			a.io.Out, "generation %d is accepted: 'gpushare operation wait %s' waits for the end\n", res.Plan.Generation,
+			printable(res.Operation.ID),
+		)
 		return nil
 	}
 	return a.follow(cmd.Context(), res.Operation)
@@ -248,7 +254,10 @@ answer.`,
 	f := c.Flags()
 	f.StringVarP(&file, "file", "f", "", "a spec; - for standard input")
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
-	f.BoolVar(&exitCode, "exit-code", false, "exit with 10 when something would change, with 11 when something differs that cannot be changed")
+	f.BoolVar(
+		&exitCode, "exit-code", false,
+		"exit with 10 when something would change, with 11 when something differs that cannot be changed",
+	)
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "plan as if --force were given to apply")
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "plan as if --allow-reset were given to apply")

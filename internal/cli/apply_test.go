@@ -36,7 +36,9 @@ func TestApplyRequests(t *testing.T) {
 			got := ""
 			r := routes{"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 				b, _ := io.ReadAll(q.Body)
-				got = "?" + strings.ReplaceAll(q.URL.RawQuery, strings.ReplaceAll(file, "/", "%2F"), "FILE") + " " + q.Header.Get("If-Match") + " " + string(b)
+				got = "?" + strings.ReplaceAll(q.URL.RawQuery, strings.ReplaceAll(file, "/", "%2F"), "FILE") + " " + q.Header.Get(
+					"If-Match",
+				) + " " + string(b)
 				_ = json.NewEncoder(w).Encode(api.ApplyResult{Plan: api.Plan{Empty: true}})
 			})}
 			res := run(t, r, "typed\n", strings.Fields(strings.ReplaceAll(args, "FILE", file))...)
@@ -54,7 +56,9 @@ func TestApplyOfAHugeDocument(t *testing.T) {
 		b, _ := io.ReadAll(q.Body)
 		got = len(b)
 		w.WriteHeader(http.StatusBadRequest)
-		_ = json.NewEncoder(w).Encode(map[string]any{"error": api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB"}})
+		_ = json.NewEncoder(w).Encode(
+			map[string]any{"error": api.Error{Kind: api.KindInvalid, Message: "the document is larger than 1 MiB"}},
+		)
 	})}
 	if res := run(t, r, strings.Repeat("x", 5<<20), "apply", "-f", "-"); res.code != api.ExitUsage || got != 1<<20+1 {
 		t.Errorf("exit code %d after %d bytes", res.code, got)
@@ -173,9 +177,14 @@ func TestApplyWaitsForAPlanAndNotForever(t *testing.T) {
 
 // An unmanage without a step that could not read everything is not done, in text and in JSON.
 func TestUnmanageThatCannotReadEverything(t *testing.T) {
-	unread := api.Unreachable{Reason: "cannot read whether logins have access to managed GPUs: permission denied", Hint: "'gpushare doctor' has more"}
+	unread := api.Unreachable{
+		Reason: "cannot read whether logins have access to managed GPUs: permission denied",
+		Hint:   "'gpushare doctor' has more",
+	}
 	for _, changed := range []bool{false, true} {
-		r := routes{"POST /v1/unmanage": api.ApplyResult{Changed: changed, Plan: api.Plan{Empty: true, Unreachable: []api.Unreachable{unread}}}}
+		r := routes{
+			"POST /v1/unmanage": api.ApplyResult{Changed: changed, Plan: api.Plan{Empty: true, Unreachable: []api.Unreachable{unread}}},
+		}
 		for _, args := range [][]string{{"unmanage"}, {"unmanage", "--json"}} {
 			got := run(t, r, "", args...)
 			if got.code != api.ExitDegraded || strings.Count(got.err, unread.Reason) != 1 || strings.Contains(got.out, "done: ") {

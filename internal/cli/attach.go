@@ -14,7 +14,8 @@ func (a *app) leaseAttach() *cobra.Command {
 	var r api.AttachRequest
 	var export bool
 	c := &cobra.Command{
-		Use: "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]", Short: "Give a running process, unit or cgroup a lease",
+		Use:   "attach (--pid N | --unit U | --cgroup PATH) [-t TENANT] [--grant NAME] [-- NAME]",
+		Short: "Give a running process, unit or cgroup a lease",
 		Long: `Attach is for job prologs, notebook hubs and scripts. The processes stay in their
 cgroup, and their use of the GPU counts for the grant. gpushare sets no device rules or
 limits there; the output lists what is not enforced. The lease ends with the last
@@ -103,7 +104,10 @@ func (a *app) attached(g *api.LeaseGrant, export bool) error {
 func (a *app) leaseRelease() *cobra.Command {
 	var missing bool
 	c := &cobra.Command{
-		Use: "release ID", Short: "End an attached lease and leave its processes running", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf),
+		Use:               "release ID",
+		Short:             "End an attached lease and leave its processes running",
+		Args:              exactArgs(1, "the id of a lease"),
+		ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := a.client.ReleaseLease(cmd.Context(), args[0])
 			if missing && isNotFound(err) {

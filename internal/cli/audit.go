@@ -24,7 +24,9 @@ func (a *app) auditCommand() *cobra.Command {
 	var f client.AuditFilter
 	var v verification
 	c := &cobra.Command{
-		Use: "audit [flags]", Short: "Show who changed what, and what was refused", Args: noArgs,
+		Use:   "audit [flags]",
+		Short: "Show who changed what, and what was refused",
+		Args:  noArgs,
 		Long: `Audit prints one line for each action, the oldest first: who, with which role, uid and pid,
 what, and the generation of the spec afterwards. Refusals are in it too; wrong requests and
 refused reads are counted, in one line for each user and minute. Only administrators may
@@ -98,8 +100,10 @@ func (a *app) auditLine(l *api.AuditLine) {
 	if l.Command != "" {
 		message += ": " + l.Command
 	}
-	fmt.Fprintf(a.io.Out, "%s  %s  %-10s %-20s %s  generation %d  %s\n",
-		l.At.Local().Format(time.DateTime), printable(who), printable(l.What), printable(dash(about)), printable(done), l.Generation, printable(message))
+	fmt.Fprintf(
+		a.io.Out, "%s  %s  %-10s %-20s %s  generation %d  %s\n", l.At.Local().Format(time.DateTime), printable(who), printable(l.What),
+		printable(dash(about)), printable(done), l.Generation, printable(message),
+	)
 }
 
 func (a *app) verifyAudit(ctx context.Context, what *verification) error {
@@ -182,7 +186,11 @@ func (a *app) auditVerification(v *api.AuditVerification) {
 	case !v.Anchored:
 		fmt.Fprintln(a.io.Out, "whether lines were removed at the begin or the end is not known: there is no anchor")
 	case v.AnchoredSince > 0 && v.First <= v.AnchoredSince:
-		fmt.Fprintf(a.io.Out, "before line %d nothing was known outside of the files: whether lines were removed at the begin before that is not known\n", v.AnchoredSince)
+		fmt.Fprintf(
+			a.io.Out,
+			"before line %d nothing was known outside of the files: whether lines were removed at the begin before that is not known\n",
+			v.AnchoredSince,
+		)
 	}
 	for _, c := range []struct {
 		count uint64

@@ -11,8 +11,23 @@ const (
 
 // stateColors are the states that need attention. The others have no colour.
 var stateColors = map[string]string{
-	"held": red, "unhealthy": red, "lost": red, "stuck": red, "failed": red, "fail": red, "unresponsive": red, "over its limit": red, "stopping": red,
-	"changing": yellow, "cordoned": yellow, "starting": yellow, "ending": yellow, "waiting": yellow, "warn": yellow, "near its limit": yellow, "undone": yellow,
+	"held":           red,
+	"unhealthy":      red,
+	"lost":           red,
+	"stuck":          red,
+	"failed":         red,
+	"fail":           red,
+	"unresponsive":   red,
+	"over its limit": red,
+	"stopping":       red,
+	"changing":       yellow,
+	"cordoned":       yellow,
+	"starting":       yellow,
+	"ending":         yellow,
+	"waiting":        yellow,
+	"warn":           yellow,
+	"near its limit": yellow,
+	"undone":         yellow,
 }
 
 // paint colours a word on a terminal whose user did not refuse colours.

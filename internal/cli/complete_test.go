@@ -83,14 +83,26 @@ func TestCompletionIsSilent(t *testing.T) {
 		silent(t, runOn(t.Context(), filepath.Join(t.TempDir(), "s"), "", "__complete", "tenant", "show", ""))
 	})
 	t.Run("not allowed", func(t *testing.T) {
-		silent(t, run(t, routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "__complete", "lease", "stop", ""))
+		silent(
+			t,
+			run(
+				t, routes{"GET /v1/status": &api.Error{Kind: api.KindDenied, Message: "you may not"}}, "", "__complete", "lease",
+				"stop", "",
+			),
+		)
 	})
 	t.Run("nothing there", func(t *testing.T) {
 		silent(t, run(t, routes{"GET /v1/status": emptyNode()}, "", "__complete", "run", "--kind", ""))
 	})
 	t.Run("a daemon that hangs", func(t *testing.T) {
 		began := time.Now()
-		silent(t, run(t, routes{"GET /v1/status": http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })}, "", "__complete", "gpu", "retry", ""))
+		silent(
+			t,
+			run(
+				t, routes{"GET /v1/status": http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })},
+				"", "__complete", "gpu", "retry", "",
+			),
+		)
 		if duration := time.Since(began); duration < 900*time.Millisecond || duration > 5*time.Second {
 			t.Errorf("it needed %v, the deadline is one second", duration)
 		}

@@ -37,7 +37,9 @@ func (a *app) conditionTable(s *api.Status) {
 	var rows []line
 	for i := range s.Node.Conditions {
 		c := &s.Node.Conditions[i]
-		rows = append(rows, line{[]string{c.ID, c.Since.Local().Format(time.DateTime), acknowledgement(c.Acknowledged)}, conditionText(s, c)})
+		rows = append(
+			rows, line{[]string{c.ID, c.Since.Local().Format(time.DateTime), acknowledgement(c.Acknowledged)}, conditionText(s, c)},
+		)
 	}
 	a.fit(columnsOf(a.io.Out), columns, rows)
 }
@@ -60,7 +62,10 @@ func acknowledgement(k *api.Acknowledgement) string {
 func (a *app) conditionAck() *cobra.Command {
 	var wait, reason string
 	c := &cobra.Command{
-		Use: "ack ID", Short: "Acknowledge a condition", Args: exactArgs(1, "the id of a condition"), ValidArgsFunction: a.completeFirst(conditionsOf),
+		Use:               "ack ID",
+		Short:             "Acknowledge a condition",
+		Args:              exactArgs(1, "the id of a condition"),
+		ValidArgsFunction: a.completeFirst(conditionsOf),
 		Long: `Ack says that an administrator knows of a condition. The status shows it among the acknowledged
 ones, 'gpushare status --exit-code' does not count it, and the check of 'gpushare doctor' that found
 it passes, so that an alert on their exit codes ends. The acknowledgement ends with the condition,
@@ -86,7 +91,10 @@ does not end it.`,
 
 func (a *app) conditionUnack() *cobra.Command {
 	return &cobra.Command{
-		Use: "unack ID", Short: "End the acknowledgement of a condition", Args: exactArgs(1, "the id of a condition"), ValidArgsFunction: a.completeFirst(conditionsOf),
+		Use:               "unack ID",
+		Short:             "End the acknowledgement of a condition",
+		Args:              exactArgs(1, "the id of a condition"),
+		ValidArgsFunction: a.completeFirst(conditionsOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := a.client.Unacknowledge(cmd.Context(), args[0])
 			return a.acknowledged(r, err)
@@ -105,7 +113,10 @@ func (a *app) acknowledged(r *api.AcknowledgeResult, err error) error {
 	c := &r.Condition
 	switch {
 	case c.Acknowledged != nil && c.Acknowledged.Until != nil:
-		fmt.Fprintf(a.io.Out, "acknowledged %s until %s: %s\n", printable(c.ID), c.Acknowledged.Until.Local().Format(time.DateTime), sentence(c.Message))
+		fmt.Fprintf(
+			a.io.Out, "acknowledged %s until %s: %s\n", printable(c.ID), c.Acknowledged.Until.Local().Format(time.DateTime),
+			sentence(c.Message),
+		)
 	case c.Acknowledged != nil:
 		fmt.Fprintf(a.io.Out, "acknowledged %s until it ends: %s\n", printable(c.ID), sentence(c.Message))
 	case r.Changed:

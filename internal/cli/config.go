@@ -13,7 +13,9 @@ import (
 func (a *app) specCommand() *cobra.Command {
 	return group("spec", "Spec files", a.schemaCommand(),
 		&cobra.Command{
-			Use: "validate FILE", Short: "Check a spec without a daemon: keys, quantities, names", Args: exactArgs(1, "a spec file, or - for standard input"),
+			Use:               "validate FILE",
+			Short:             "Check a spec without a daemon: keys, quantities, names",
+			Args:              exactArgs(1, "a spec file, or - for standard input"),
 			Example:           "  gpushare spec validate node.yaml\n  ./make-spec | gpushare spec validate -",
 			ValidArgsFunction: yamlFiles,
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,7 +37,9 @@ func (a *app) specCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(s)
 				}
-				fmt.Fprintf(a.io.Out, "%s: ok: %s of GPUs, %s\n", file, text.Count(len(s.GPUs), "set"), text.Count(len(s.Tenants), "tenant"))
+				fmt.Fprintf(
+					a.io.Out, "%s: ok: %s of GPUs, %s\n", file, text.Count(len(s.GPUs), "set"), text.Count(len(s.Tenants), "tenant"),
+				)
 				return nil
 			},
 		})
@@ -43,7 +47,9 @@ func (a *app) specCommand() *cobra.Command {
 
 func (a *app) schemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "schema", Short: "Print the JSON Schema of the spec, for editors and other tools", Args: noArgs,
+		Use:   "schema",
+		Short: "Print the JSON Schema of the spec, for editors and other tools",
+		Args:  noArgs,
 		Long: `Schema prints the JSON Schema of the spec: its keys, types, words and ranges, each with its
 meaning. Editors complete and check a spec with it. 'gpushare spec validate' also finds what a
 schema cannot express.`,

@@ -115,7 +115,10 @@ func (a *app) drained(r *api.CordonResult, left []string, err error) error {
 	}
 	if len(left) > 0 {
 		return &exitError{code: api.ExitDegraded, err: &api.Error{
-			Kind: api.KindDegraded, Message: fmt.Sprintf("%s is not drained yet: %s left: %s", gpuName(r.Index, r.GPU), text.Count(len(left), "lease"), strings.Join(left, ", ")),
+			Kind: api.KindDegraded,
+			Message: fmt.Sprintf(
+				"%s is not drained yet: %s left: %s", gpuName(r.Index, r.GPU), text.Count(len(left), "lease"), strings.Join(left, ", "),
+			),
 			Hint: fmt.Sprintf("it stays cordoned; 'gpushare gpu drain %s --stop' stops them", gpuArgument(r.Index, r.GPU)),
 		}}
 	}
@@ -227,8 +230,11 @@ func (a *app) drainProgress(now []api.Lease, shown map[string]string) []string {
 
 func (a *app) gpuShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show GPU", Short: "Show one GPU: its state and who closed it, its instances, leases and processes", Args: exactArgs(1, "a GPU's index or UUID"),
-		Example: "  gpushare gpu show 3\n  gpushare gpu show 3 --json", ValidArgsFunction: a.completeFirst(gpusOf),
+		Use:               "show GPU",
+		Short:             "Show one GPU: its state and who closed it, its instances, leases and processes",
+		Args:              exactArgs(1, "a GPU's index or UUID"),
+		Example:           "  gpushare gpu show 3\n  gpushare gpu show 3 --json",
+		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.client.Status(cmd.Context())
 			if err != nil {
@@ -236,7 +242,11 @@ func (a *app) gpuShow() *cobra.Command {
 			}
 			i := slices.IndexFunc(s.GPUs, func(g api.GPUStatus) bool { return g.UUID == args[0] || fmt.Sprint(g.Index) == args[0] })
 			if i < 0 {
-				return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q", args[0]), Hint: "'gpushare gpu list' shows them"}
+				return &api.Error{
+					Kind:    api.KindNotFound,
+					Message: fmt.Sprintf("there is no GPU %q", args[0]),
+					Hint:    "'gpushare gpu list' shows them",
+				}
 			}
 			g, leases, conditions := &s.GPUs[i], leasesOn(s, s.GPUs[i].UUID), []api.Condition{}
 			for _, c := range s.Node.Conditions {
@@ -290,7 +300,9 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 		}
 	}
 	for i := range leases {
-		rows = append(rows, []string{"lease", fmt.Sprintf("%s of %s (%s), %s", leases[i].ID, leases[i].User, leases[i].Tenant, leases[i].State)})
+		rows = append(
+			rows, []string{"lease", fmt.Sprintf("%s of %s (%s), %s", leases[i].ID, leases[i].User, leases[i].Tenant, leases[i].State)},
+		)
 	}
 	for i := range g.Processes {
 		p := &g.Processes[i]

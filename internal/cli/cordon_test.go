@@ -35,7 +35,14 @@ type drainingNode struct {
 
 func (d *drainingNode) routes() routes {
 	r := routes{
-		"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1, Index: 1, Changed: true, Cordoned: &api.Cordon{By: "root", Since: noon}, Leases: []string{"a-1", "b-2"}},
+		"POST /v1/gpus/1/cordon": api.CordonResult{
+			SchemaVersion: 1,
+			GPU:           gpu1,
+			Index:         1,
+			Changed:       true,
+			Cordoned:      &api.Cordon{By: "root", Since: noon},
+			Leases:        []string{"a-1", "b-2"},
+		},
 		"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -46,7 +53,9 @@ func (d *drainingNode) routes() routes {
 					s.Leases = append(s.Leases, api.Lease{ID: id, User: "ann", State: "running", GPUs: []string{gpu1}})
 				}
 			}
-			s.Leases = append(s.Leases, api.Lease{ID: "other-3", State: "running", GPUs: []string{gpu0}}, api.Lease{ID: "queued-4", State: "queued"})
+			s.Leases = append(
+				s.Leases, api.Lease{ID: "other-3", State: "running", GPUs: []string{gpu0}}, api.Lease{ID: "queued-4", State: "queued"},
+			)
 			_ = json.NewEncoder(w).Encode(s)
 		}),
 	}

@@ -12,7 +12,9 @@ import (
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check the node for problems and missing enforcement", Args: noArgs,
+		Use:     "doctor",
+		Short:   "Check the node for problems and missing enforcement",
+		Args:    noArgs,
 		Long:    "Doctor checks the driver, the isolation, the saved state and the tenants. It changes nothing, and exits with 6 if a check failed.",
 		Example: "  gpushare doctor\n  gpushare doctor --json | jq '.checks[] | select(.result != \"ok\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +51,10 @@ func (a *app) checks(checks []api.Check) {
 		case "fail":
 			failed++
 		}
-		fmt.Fprintf(a.io.Out, "%s%s  %s: %s\n", a.verdict(c.Result), strings.Repeat(" ", max(0, len("fail")-len(c.Result))), c.Name, sentence(c.Message)+acknowledgedCheck(c.Acknowledged))
+		fmt.Fprintf(
+			a.io.Out, "%s%s  %s: %s\n", a.verdict(c.Result), strings.Repeat(" ", max(0, len("fail")-len(c.Result))), c.Name,
+			sentence(c.Message)+acknowledgedCheck(c.Acknowledged),
+		)
 		shared := i+1 < len(checks) && checks[i+1].Name == c.Name && checks[i+1].Result == c.Result && checks[i+1].Hint == c.Hint
 		if c.Hint != "" && !shared {
 			fmt.Fprintf(a.io.Out, "      %s\n", sentence(c.Hint))

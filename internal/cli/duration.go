@@ -31,7 +31,10 @@ func (d duration) String() string {
 // waitFlag is the flag --wait, whose value may follow it as another word, and may be left out.
 func waitFlag(c *cobra.Command, at **api.Duration) {
 	f := c.Flags()
-	f.Var(duration{at}, "wait", "wait in the queue if nothing is free, at most this long, as in 10m or 1d (--wait alone or --wait=0: no limit)")
+	f.Var(
+		duration{at}, "wait",
+		"wait in the queue if nothing is free, at most this long, as in 10m or 1d (--wait alone or --wait=0: no limit)",
+	)
 	f.Lookup("wait").NoOptDefVal = "0s"
 }
 

@@ -36,7 +36,8 @@ func TestExitCodes(t *testing.T) {
 			if err := json.Unmarshal([]byte(r.err), &reported); err != nil || r.out != "" {
 				t.Fatalf("with --json it is %v:\n%s%s", err, r.out, r.err)
 			}
-			if r.code != code || reported.ExitCode != code || reported.SchemaVersion != 1 || reported.Error.Kind != kind || reported.Error.Hint != "do this" {
+			if r.code != code || reported.ExitCode != code || reported.SchemaVersion != 1 || reported.Error.Kind != kind ||
+				reported.Error.Hint != "do this" {
 				t.Errorf("with --json the exit code is %d: %+v", r.code, reported)
 			}
 		})
@@ -45,7 +46,12 @@ func TestExitCodes(t *testing.T) {
 
 func TestExitCodesOfVerbs(t *testing.T) {
 	well, ill := emptyNode(), labNode()
-	unreachable := api.Plan{Empty: true, Unreachable: []api.Unreachable{{GPU: gpu1, Reason: "7g.40gb at 0 is not managed by gpushare", Hint: "'gpushare mig remove 1 0' removes it"}}}
+	unreachable := api.Plan{
+		Empty: true,
+		Unreachable: []api.Unreachable{
+			{GPU: gpu1, Reason: "7g.40gb at 0 is not managed by gpushare", Hint: "'gpushare mig remove 1 0' removes it"},
+		},
+	}
 	partly := labPlan()
 	partly.Unreachable = unreachable.Unreachable
 	for name, c := range map[string]struct {
@@ -111,7 +117,8 @@ func TestUsage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := runOn(t.Context(), missing, "", strings.Fields(c.args)...)
 			lines := strings.SplitN(r.err, "\nhint: ", 2)
-			if r.code != api.ExitUsage || r.out != "" || len(lines) != 2 || !strings.Contains(lines[0], c.says) || !strings.Contains(lines[1], c.hint) {
+			if r.code != api.ExitUsage || r.out != "" || len(lines) != 2 || !strings.Contains(lines[0], c.says) ||
+				!strings.Contains(lines[1], c.hint) {
 				t.Errorf("exit code %d, want 2 with %q and the hint %q:\n%s", r.code, c.says, c.hint, r.all)
 			}
 		})
@@ -126,7 +133,9 @@ func TestHostileWords(t *testing.T) {
 	s.Node.Conditions[0].Message, s.Tenants[0].Grants[0].Text = evil, evil
 	p := labPlan()
 	p.Disturbs, p.Warnings, p.Steps[0].Text, p.Steps[0].Reason = []string{evil}, []string{evil}, evil, evil
-	o := operation("failed", &api.Error{Kind: api.KindInUse, Message: evil, Hint: evil, Fields: []api.FieldError{{Message: evil, Hint: evil}}})
+	o := operation(
+		"failed", &api.Error{Kind: api.KindInUse, Message: evil, Hint: evil, Fields: []api.FieldError{{Message: evil, Hint: evil}}},
+	)
 	o[2].Plan.Steps[2].Error, o[1].Plan.Steps[2].WaitsFor = evil, evil
 	applied := applying(o)
 	for args, r := range map[string]routes{

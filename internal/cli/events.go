@@ -17,7 +17,9 @@ const collectFor = time.Second
 func (a *app) eventsCommand() *cobra.Command {
 	var since, until string
 	c := &cobra.Command{
-		Use: "events", Short: "Follow the events of the node", Args: noArgs,
+		Use:   "events",
+		Short: "Follow the events of the node",
+		Args:  noArgs,
 		Long: `Events prints one line for each event from now on, until it is interrupted. Equal events that
 follow each other are one line and their number. With --json each is an object on its line.
 

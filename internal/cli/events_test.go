@@ -11,7 +11,13 @@ func repeatedEvents() []any {
 	var out []any
 	emit := func(times int, kind, message string) {
 		for range times {
-			out = append(out, api.Event{Seq: uint64(len(out) + 1), At: noon.Add(time.Duration(len(out)) * time.Second), Kind: kind, GPU: gpu0, Message: message})
+			out = append(out, api.Event{
+				Seq:     uint64(len(out) + 1),
+				At:      noon.Add(time.Duration(len(out)) * time.Second),
+				Kind:    kind,
+				GPU:     gpu0,
+				Message: message,
+			})
 		}
 	}
 	emit(1, "spec.accepted", "generation 8, by root")

@@ -10,7 +10,9 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "explain LEASE|TENANT", Short: "Show what is enforced, by what, and what is not and why", Args: exactArgs(1, "a lease or a tenant"),
+		Use:   "explain LEASE|TENANT",
+		Short: "Show what is enforced, by what, and what is not and why",
+		Args:  exactArgs(1, "a lease or a tenant"),
 		Long: `Explain reads back the restrictions of a lease or a tenant: devices, GPU memory and
 time, host limits. What is not enforced is listed with the reason.`,
 		Example:           "  gpushare explain vision-dev-3kq6\n  gpushare explain vision",

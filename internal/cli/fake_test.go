@@ -115,8 +115,14 @@ func pausedNode() *api.Status {
 // frozenTenant is what freezing a tenant answers.
 func frozenTenant() api.TenantFreezeResult {
 	return api.TenantFreezeResult{
-		SchemaVersion: 1, Tenant: "vision", Changed: true, Frozen: &api.TenantFreeze{By: "root", Since: noon},
-		Leases: []api.LeaseFreeze{{Lease: "vision-4", Frozen: true}, {Lease: "vision-5", Reason: "it is a login, a service or a process in place, and is never frozen"}},
+		SchemaVersion: 1,
+		Tenant:        "vision",
+		Changed:       true,
+		Frozen:        &api.TenantFreeze{By: "root", Since: noon},
+		Leases: []api.LeaseFreeze{
+			{Lease: "vision-4", Frozen: true},
+			{Lease: "vision-5", Reason: "it is a login, a service or a process in place, and is never frozen"},
+		},
 	}
 }
 
@@ -127,10 +133,26 @@ func labNode() *api.Status {
 	return &api.Status{
 		SchemaVersion: 1, At: noon,
 		Node: api.NodeStatus{
-			Host: "lab1", Generation: 7, Enforce: "on", Driver: "580.95.05", Adapter: "systemd 257", Operation: "op-12", ClosedTo: []string{"/system.slice/cron.service", "/user.slice"},
+			Host:       "lab1",
+			Generation: 7,
+			Enforce:    "on",
+			Driver:     "580.95.05",
+			Adapter:    "systemd 257",
+			Operation:  "op-12",
+			ClosedTo:   []string{"/system.slice/cron.service", "/user.slice"},
 			Conditions: []api.Condition{
-				{Kind: "held", GPU: gpu10, Message: "held: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
-				{Kind: "drift", GPU: gpu0, Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2", Hint: "it was changed outside gpushare; 'gpushare apply' corrects it"},
+				{
+					Kind:    "held",
+					GPU:     gpu10,
+					Message: "held: cannot create 3g.20gb at 4: in use",
+					Hint:    "correct the cause, then 'gpushare gpu retry'",
+				},
+				{
+					Kind:    "drift",
+					GPU:     gpu0,
+					Message: "GPU 0 is not as the spec says: an apply would create 1g.5gb at 2",
+					Hint:    "it was changed outside gpushare; 'gpushare apply' corrects it",
+				},
 				{Kind: "not-enforced", Tenant: "vision", Message: "memory.high is not enforced"},
 				{Kind: "unknown-member", Message: "this host does not know user alice of tenant vision", Hint: unknown},
 				{Kind: "unknown-member", Message: "this host does not know user bob of tenant speech", Hint: unknown},
@@ -139,57 +161,201 @@ func labNode() *api.Status {
 		},
 		GPUs: []api.GPUStatus{
 			{
-				Index: 0, UUID: gpu0, PCI: "0000:07:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mig", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
+				Index:  0,
+				UUID:   gpu0,
+				PCI:    "0000:07:00.0",
+				Model:  "NVIDIA A100-SXM4-40GB",
+				Mode:   "mig",
+				State:  "ok",
+				Memory: api.GPUMemory{Total: 40 * gib, Used: 1400 << 20},
 				MIG: &api.MIGStatus{Enabled: true, Pending: true, Instances: []api.InstanceStatus{
-					{ID: 3, Profile: "2g.10gb", Placement: api.MIGPlacement{Start: 0, Size: 2}, UUIDs: []string{mig0, "MIG-1f0e6d52-1111-5231-ac3a-052ac7741b87"}, Memory: api.GPUMemory{Total: 9856 << 20}},
-					{ID: 7, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 2, Size: 1}, UUIDs: []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"}, Foreign: true, Memory: api.GPUMemory{Total: 4864 << 20}},
+					{
+						ID:        3,
+						Profile:   "2g.10gb",
+						Placement: api.MIGPlacement{Start: 0, Size: 2},
+						UUIDs:     []string{mig0, "MIG-1f0e6d52-1111-5231-ac3a-052ac7741b87"},
+						Memory:    api.GPUMemory{Total: 9856 << 20},
+					},
+					{
+						ID:        7,
+						Profile:   "1g.5gb",
+						Placement: api.MIGPlacement{Start: 2, Size: 1},
+						UUIDs:     []string{"MIG-7c4f28eb-a675-5538-9728-883cfe6bbdf7"},
+						Foreign:   true,
+						Memory:    api.GPUMemory{Total: 4864 << 20},
+					},
 					{ID: 8, Profile: "1g.5gb+me", Placement: api.MIGPlacement{Start: 3, Size: 1}, Memory: api.GPUMemory{Total: 4864 << 20}},
-					{ID: 2, Profile: "3g.20gb", Placement: api.MIGPlacement{Start: 4, Size: 4}, UUIDs: []string{mig4}, Lease: "vision-3kq6", Memory: api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20}},
+					{
+						ID:        2,
+						Profile:   "3g.20gb",
+						Placement: api.MIGPlacement{Start: 4, Size: 4},
+						UUIDs:     []string{mig4},
+						Lease:     "vision-3kq6",
+						Memory:    api.GPUMemory{Total: 19968 << 20, Used: 1400 << 20},
+					},
 				}},
 			},
 			{
-				Index: 1, UUID: gpu1, PCI: "0000:0f:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "ok", Memory: api.GPUMemory{Total: 40 * gib, Used: 3 * gib}, Utilization: ptr(100),
-				MPS: &api.MPSStatus{State: "running", Unit: "gpushare-mps-cd5d2d71fb8a.service", PID: 28415, Version: "13.0", Clients: 1, MaxClients: 48, Bypass: "report"},
+				Index:       1,
+				UUID:        gpu1,
+				PCI:         "0000:0f:00.0",
+				Model:       "NVIDIA A100-SXM4-40GB",
+				Mode:        "mps",
+				State:       "ok",
+				Memory:      api.GPUMemory{Total: 40 * gib, Used: 3 * gib},
+				Utilization: ptr(100),
+				MPS: &api.MPSStatus{
+					State:      "running",
+					Unit:       "gpushare-mps-cd5d2d71fb8a.service",
+					PID:        28415,
+					Version:    "13.0",
+					Clients:    1,
+					MaxClients: 48,
+					Bypass:     "report",
+				},
 				Processes: []api.ProcessStatus{
-					{PID: 1, Kind: "mps-server"}, {PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"}, {PID: 3, Kind: "compute"}, {PID: 4, Kind: "compute"},
+					{
+						PID:  1,
+						Kind: "mps-server",
+					},
+					{PID: 2, Kind: "mps", Lease: "speech-serve-with-a-very-long-name-0042"},
+					{PID: 3, Kind: "compute"},
+					{PID: 4, Kind: "compute"},
 				},
 			},
-			{Index: 2, UUID: gpu2, PCI: "0000:47:00.0", Model: "NVIDIA RTX PRO 6000 Blackwell Server Edition", Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 96 * gib, Used: 50 * gib}, Utilization: ptr(7), TimeSlices: &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.2)}},
 			{
-				Index: 10, UUID: gpu10, PCI: "0000:4e:00.0", Model: "NVIDIA A100-SXM4-40GB", Mode: "mps", State: "held", Reason: "cannot create 3g.20gb at 4: in use", Memory: api.GPUMemory{Total: 40 * gib},
+				Index:       2,
+				UUID:        gpu2,
+				PCI:         "0000:47:00.0",
+				Model:       "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+				Mode:        "timeslice",
+				State:       "ok",
+				Memory:      api.GPUMemory{Total: 96 * gib, Used: 50 * gib},
+				Utilization: ptr(7),
+				TimeSlices:  &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.2)},
+			},
+			{
+				Index:     10,
+				UUID:      gpu10,
+				PCI:       "0000:4e:00.0",
+				Model:     "NVIDIA A100-SXM4-40GB",
+				Mode:      "mps",
+				State:     "held",
+				Reason:    "cannot create 3g.20gb at 4: in use",
+				Memory:    api.GPUMemory{Total: 40 * gib},
 				MPS:       &api.MPSStatus{State: "failed", Bypass: "deny", Reason: "its unit ended three times"},
 				Processes: []api.ProcessStatus{{PID: 5, Kind: "compute"}},
 			},
 		},
 		Tenants: []api.TenantStatus{
 			{Name: "vision", Priority: "high", Limits: []api.LimitStatus{
-				{Name: "cpu.quota", Desired: "800%", InForce: "800%"}, {Name: "memory.high", Desired: "60GiB", Reason: "this kernel has no memory controller"},
+				{
+					Name:    "cpu.quota",
+					Desired: "800%",
+					InForce: "800%",
+				},
+				{Name: "memory.high", Desired: "60GiB", Reason: "this kernel has no memory controller"},
 			}, Grants: []api.GrantStatus{
 				{Name: "train", Kind: "mig", Text: "MIG 3g.20gb", GPUs: []string{gpu0}, Leases: 1, MaxLeases: 1, Queued: 2},
-				{Name: "dev", Kind: "timeslice", Text: "40% of the time, 30 GiB", GPUs: []string{gpu2}, Leases: 1, Container: &api.ContainerUse{
-					Device: "gpushare.dev/gpu=vision.dev", CgroupParent: "gpushare-vision-dev.slice",
-					Command: "podman run --cgroup-parent=gpushare-vision-dev.slice --device=gpushare.dev/gpu=vision.dev IMAGE",
-				}},
+				{
+					Name:   "dev",
+					Kind:   "timeslice",
+					Text:   "40% of the time, 30 GiB",
+					GPUs:   []string{gpu2},
+					Leases: 1,
+					Container: &api.ContainerUse{
+						Device: "gpushare.dev/gpu=vision.dev", CgroupParent: "gpushare-vision-dev.slice",
+						Command: "podman run --cgroup-parent=gpushare-vision-dev.slice --device=gpushare.dev/gpu=vision.dev IMAGE",
+					},
+				},
 			}},
-			{Name: "speech", Priority: "normal", Grants: []api.GrantStatus{{Name: "serve", Kind: "mps", Text: "30% of the threads (advisory), 16 GiB", GPUs: []string{gpu1, gpu10}, Leases: 1, MaxLeases: 4}}},
+			{
+				Name:     "speech",
+				Priority: "normal",
+				Grants: []api.GrantStatus{
+					{
+						Name:      "serve",
+						Kind:      "mps",
+						Text:      "30% of the threads (advisory), 16 GiB",
+						GPUs:      []string{gpu1, gpu10},
+						Leases:    1,
+						MaxLeases: 4,
+					},
+				},
+			},
 			{Name: "geology", Priority: "low"},
 		},
 		Leases: []api.Lease{
 			{
-				ID: "vision-3kq6", Generation: 31, Tenant: "vision", Grant: "train", Kind: "mig", State: "running", User: "alice", PID: 31853, Command: []string{"python", "train.py"},
-				Devices: []string{mig4}, GPUMemory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"}, Started: &noon, Expires: ptr(noon.Add(24 * time.Hour)),
-				Isolation: api.IsolationStatus{Cgroup: "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope", Unit: "gpushare-vision-3kq6.scope", Devices: true, NotEnforced: []string{"memory.high: this kernel has no memory controller"}},
-				Notices:   []string{"GPU memory is nearly used up"},
+				ID:         "vision-3kq6",
+				Generation: 31,
+				Tenant:     "vision",
+				Grant:      "train",
+				Kind:       "mig",
+				State:      "running",
+				User:       "alice",
+				PID:        31853,
+				Command:    []string{"python", "train.py"},
+				Devices: []string{
+					mig4,
+				},
+				GPUMemory: &api.LeaseMemory{Limit: 19968 << 20, Used: 1400 << 20, Backend: "mig"},
+				Started:   &noon,
+				Expires:   ptr(noon.Add(24 * time.Hour)),
+				Isolation: api.IsolationStatus{
+					Cgroup:      "/gpushare.slice/gpushare-vision.slice/gpushare-vision-train.slice/gpushare-vision-3kq6.scope",
+					Unit:        "gpushare-vision-3kq6.scope",
+					Devices:     true,
+					NotEnforced: []string{"memory.high: this kernel has no memory controller"},
+				},
+				Notices: []string{"GPU memory is nearly used up"},
 			},
 			{
-				ID: "vision-k8qg", Tenant: "vision", Grant: "dev", Kind: "timeslice", State: "running", User: "bob", PID: 7, Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
-				Devices: []string{gpu2}, GPUMemory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"}, Share: &api.LeaseShare{Entitled: 40, Due: ptr(57.1), Busy: ptr(38.6), StdErr: ptr(4.9), OfUsed: ptr(55.2), Occupancy: ptr(56.8), Enforced: true},
+				ID:      "vision-k8qg",
+				Tenant:  "vision",
+				Grant:   "dev",
+				Kind:    "timeslice",
+				State:   "running",
+				User:    "bob",
+				PID:     7,
+				Command: []string{"sh", "-c", "echo \x1b[31mred; printf '%s\n' größer und größer und größer und größer"},
+				Devices: []string{
+					gpu2,
+				},
+				GPUMemory: &api.LeaseMemory{Limit: 30 * gib, Used: 31 * gib, Backend: "reactive", Stage: "over"},
+				Share: &api.LeaseShare{
+					Entitled:  40,
+					Due:       ptr(57.1),
+					Busy:      ptr(38.6),
+					StdErr:    ptr(4.9),
+					OfUsed:    ptr(55.2),
+					Occupancy: ptr(56.8),
+					Enforced:  true,
+				},
 			},
 			{
-				ID: "speech-serve-with-a-very-long-name-0042", Tenant: "speech", Grant: "serve", Kind: "mps", State: "running", PID: 2, Command: []string{"serve"}, Devices: []string{gpu1},
-				GPUMemory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"}, Share: &api.LeaseShare{Entitled: 30, Advisory: true},
+				ID:        "speech-serve-with-a-very-long-name-0042",
+				Tenant:    "speech",
+				Grant:     "serve",
+				Kind:      "mps",
+				State:     "running",
+				PID:       2,
+				Command:   []string{"serve"},
+				Devices:   []string{gpu1},
+				GPUMemory: &api.LeaseMemory{Used: 3 * gib, Backend: "none"},
+				Share:     &api.LeaseShare{Entitled: 30, Advisory: true},
 			},
-			{ID: "vision-zzzz", Tenant: "vision", Grant: "train", Kind: "mig", State: "queued", User: "carol", Command: []string{"make", "train"}, Position: 1, Waiting: "its one lease is in use"},
+			{
+				ID:       "vision-zzzz",
+				Tenant:   "vision",
+				Grant:    "train",
+				Kind:     "mig",
+				State:    "queued",
+				User:     "carol",
+				Command:  []string{"make", "train"},
+				Position: 1,
+				Waiting:  "its one lease is in use",
+			},
 		},
 		Users: []api.UserStatus{
 			{User: "alice", UID: 1001, Leases: 1, MaxLeases: 4, GPUMemory: api.UserMemory{Granted: 19968 << 20, Limit: 40 * gib}},
@@ -203,10 +369,38 @@ func endedLeases() api.LeaseList {
 	over := noon.Add(time.Hour)
 	return api.LeaseList{SchemaVersion: 1, Leases: []api.Lease{
 		{
-			ID: "vision-77aa", Tenant: "vision", Grant: "train", Kind: "mig", State: "ended", Origin: "detached", User: "alice", PID: 41, Command: []string{"python", "train.py"},
-			Devices: []string{mig4}, Started: &noon, Ended: &over, Result: "exited with 3", ExitCode: ptr(3), Reason: "its last process ended",
+			ID:      "vision-77aa",
+			Tenant:  "vision",
+			Grant:   "train",
+			Kind:    "mig",
+			State:   "ended",
+			Origin:  "detached",
+			User:    "alice",
+			PID:     41,
+			Command: []string{"python", "train.py"},
+			Devices: []string{
+				mig4,
+			},
+			Started:  &noon,
+			Ended:    &over,
+			Result:   "exited with 3",
+			ExitCode: ptr(3),
+			Reason:   "its last process ended",
 		},
-		{ID: "vision-88bb", Tenant: "vision", Grant: "train", Kind: "mig", State: "ended", Origin: "run", User: "alice", PID: 42, Command: []string{"make"}, Started: &noon, Ended: &over, Reason: "the kernel killed it: out of memory"},
+		{
+			ID:      "vision-88bb",
+			Tenant:  "vision",
+			Grant:   "train",
+			Kind:    "mig",
+			State:   "ended",
+			Origin:  "run",
+			User:    "alice",
+			PID:     42,
+			Command: []string{"make"},
+			Started: &noon,
+			Ended:   &over,
+			Reason:  "the kernel killed it: out of memory",
+		},
 	}}
 }
 
@@ -217,12 +411,18 @@ func acknowledgedNode() *api.Status {
 		c := &s.Node.Conditions[i]
 		c.ID, c.Since, c.Acknowledged = fmt.Sprintf("%s-%08x", c.Kind, i), noon, &api.Acknowledgement{By: "root", At: noon}
 	}
-	s.Node.Conditions[0].Acknowledged.Until, s.Node.Conditions[0].Acknowledged.Reason = ptr(noon.Add(2*time.Hour)), "the board is replaced today"
+	s.Node.Conditions[0].Acknowledged.Until, s.Node.Conditions[0].Acknowledged.Reason = ptr(
+		noon.Add(2*time.Hour),
+	), "the board is replaced today"
 	return s
 }
 
 func acknowledgedResult(now bool) api.AcknowledgeResult {
-	out := api.AcknowledgeResult{SchemaVersion: 1, Changed: true, Condition: api.Condition{ID: "held-3f9a21c0", Kind: "held", GPU: gpu10, Message: "held: in use", Since: noon}}
+	out := api.AcknowledgeResult{
+		SchemaVersion: 1,
+		Changed:       true,
+		Condition:     api.Condition{ID: "held-3f9a21c0", Kind: "held", GPU: gpu10, Message: "held: in use", Since: noon},
+	}
 	if now {
 		out.Condition.Acknowledged = &api.Acknowledgement{By: "root", At: noon, Until: ptr(noon.Add(2 * time.Hour)), Reason: "today"}
 	}
@@ -249,10 +449,32 @@ func labPlan() api.Plan {
 	return api.Plan{
 		SchemaVersion: 1, Generation: 8,
 		Steps: []api.PlanStep{
-			{ID: 1, Kind: "mig.destroy", GPU: gpu0, Text: "destroy 2g.10gb at 0", Reason: "not in the layout", Disruption: "none", EstimatedSeconds: 0.31},
+			{
+				ID:               1,
+				Kind:             "mig.destroy",
+				GPU:              gpu0,
+				Text:             "destroy 2g.10gb at 0",
+				Reason:           "not in the layout",
+				Disruption:       "none",
+				EstimatedSeconds: 0.31,
+			},
 			{ID: 2, Kind: "mig.create", GPU: gpu0, Text: "create 1g.5gb at 0", Reason: "missing instance", Disruption: "none"},
-			{ID: 3, Kind: "mps.start", GPU: gpu10, Text: "start MPS", Reason: "MPS is desired but does not run", Disruption: "none", EstimatedSeconds: 2},
-			{ID: 4, Kind: "slice.set", Text: "create the cgroup slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096", Reason: "it does not exist", Disruption: "none"},
+			{
+				ID:               3,
+				Kind:             "mps.start",
+				GPU:              gpu10,
+				Text:             "start MPS",
+				Reason:           "MPS is desired but does not run",
+				Disruption:       "none",
+				EstimatedSeconds: 2,
+			},
+			{
+				ID:         4,
+				Kind:       "slice.set",
+				Text:       "create the cgroup slice of vision/train: cpu.quota 800%, memory.max 64GiB, memory.high 60GiB, tasks.max 4096",
+				Reason:     "it does not exist",
+				Disruption: "none",
+			},
 			{ID: 5, Kind: "lease.stop", GPU: gpu2, Text: "stop lease vision-k8qg", Disruption: "kills"},
 		},
 		Warnings: []string{"this host does not know user alice of tenant vision"},
@@ -264,7 +486,15 @@ func labPlan() api.Plan {
 func operation(state string, failure *api.Error) []*api.Operation {
 	var out []*api.Operation
 	for version := range 3 {
-		o := &api.Operation{ID: "op-13", Kind: "apply", State: "running", Version: uint64(version + 1), By: "root", Plan: labPlan(), Started: noon}
+		o := &api.Operation{
+			ID:      "op-13",
+			Kind:    "apply",
+			State:   "running",
+			Version: uint64(version + 1),
+			By:      "root",
+			Plan:    labPlan(),
+			Started: noon,
+		}
 		for i := range o.Plan.Steps {
 			s := &o.Plan.Steps[i]
 			switch {
@@ -294,7 +524,15 @@ func labOperations() api.OperationList {
 	held.ID, held.Started, held.Finished = "apply-11", noon.Add(-time.Hour), ptr(noon.Add(-time.Hour+2500*time.Millisecond))
 	runs := operation("done", nil)[1]
 	runs.Started = noon.Add(-3 * time.Second)
-	retried := api.OperationSummary{ID: "retry-of-2", Kind: "retry", State: "done", By: "alice\x1b[2J", Generation: 8, Started: noon.Add(-time.Minute), Finished: ptr(noon.Add(-time.Minute))}
+	retried := api.OperationSummary{
+		ID:         "retry-of-2",
+		Kind:       "retry",
+		State:      "done",
+		By:         "alice\x1b[2J",
+		Generation: 8,
+		Started:    noon.Add(-time.Minute),
+		Finished:   ptr(noon.Add(-time.Minute)),
+	}
 	return api.OperationList{SchemaVersion: 1, Operations: []api.OperationSummary{held.Summary(), retried, runs.Summary()}}
 }
 
@@ -321,7 +559,11 @@ func applying(versions []*api.Operation) routes {
 // reloading answers a reload that applies a spec_file in the same way.
 func reloading(versions []*api.Operation) routes {
 	r := applying(versions)
-	r["POST /v1/reload"] = api.Reloaded{Reloaded: true, NeedsRestart: []string{"socket"}, Applied: &api.ApplyResult{Generation: 8, Changed: true, Plan: labPlan(), Operation: versions[0]}}
+	r["POST /v1/reload"] = api.Reloaded{
+		Reloaded:     true,
+		NeedsRestart: []string{"socket"},
+		Applied:      &api.ApplyResult{Generation: 8, Changed: true, Plan: labPlan(), Operation: versions[0]},
+	}
 	return r
 }
 
@@ -339,9 +581,24 @@ func releasing(versions []*api.Operation) routes {
 func labDoctor() *api.Doctor {
 	return &api.Doctor{SchemaVersion: 1, Checks: []api.Check{
 		{Name: "driver", Result: "ok", Message: "version 580.95.05, 4 GPUs"},
-		{Name: "unknown-member", Result: "warn", Message: "this host does not know user alice", Hint: "correct the name, or create the user or group"},
-		{Name: "unknown-member", Result: "warn", Message: "this host does not know user bob", Hint: "correct the name, or create the user or group"},
-		{Name: "held", Result: "fail", Message: "GPU 10: cannot create 3g.20gb at 4: in use", Hint: "correct the cause, then 'gpushare gpu retry'"},
+		{
+			Name:    "unknown-member",
+			Result:  "warn",
+			Message: "this host does not know user alice",
+			Hint:    "correct the name, or create the user or group",
+		},
+		{
+			Name:    "unknown-member",
+			Result:  "warn",
+			Message: "this host does not know user bob",
+			Hint:    "correct the name, or create the user or group",
+		},
+		{
+			Name:    "held",
+			Result:  "fail",
+			Message: "GPU 10: cannot create 3g.20gb at 4: in use",
+			Hint:    "correct the cause, then 'gpushare gpu retry'",
+		},
 	}}
 }
 
@@ -357,7 +614,15 @@ func emitting(values ...any) http.HandlerFunc {
 
 func labEvents() []any {
 	return []any{
-		api.Event{Seq: 1, At: noon, Kind: "lease.started", GPU: gpu0, Tenant: "vision", Lease: "vision-3kq6", Message: "alice started python\x1b[2J train.py"},
+		api.Event{
+			Seq:     1,
+			At:      noon,
+			Kind:    "lease.started",
+			GPU:     gpu0,
+			Tenant:  "vision",
+			Lease:   "vision-3kq6",
+			Message: "alice started python\x1b[2J train.py",
+		},
 		api.Event{Seq: 2, At: noon.Add(time.Second), Kind: "gpu.held", GPU: gpu10, Message: "cannot create 3g.20gb at 4: in use"},
 		api.Event{Seq: 5, At: noon.Add(2 * time.Second), Kind: "gap", Message: "2 events were missed"},
 		api.Event{Seq: 6, At: noon.Add(3 * time.Second), Kind: "tenant.over", Tenant: "vision", Message: "over its limit"},
@@ -366,22 +631,102 @@ func labEvents() []any {
 
 func labAudit() []any {
 	return []any{
-		api.AuditLine{Number: 7, At: noon, By: "root", PID: 4711, Role: "admin", What: "apply", Generation: 8, Message: "3 steps, force=false"},
-		api.AuditLine{Number: 8, At: noon.Add(time.Second), By: "alice", UID: 1001, PID: 4712, Role: "member", What: "start", Generation: 8, Tenant: "vision", Lease: "vision-3kq6", Message: "alice started python", Command: "python\x1b[2J train.py", Lost: 2},
-		api.AuditLine{Number: 9, At: noon.Add(2 * time.Second), By: "bob", UID: 1002, PID: 4713, Role: "member", What: "stop", Kind: api.KindNotFound, Generation: 8, Lease: "vision-3kq6", Message: "there is no lease \"vision-3kq6\" that you may stop"},
-		api.AuditLine{Number: 10, At: noon.Add(time.Minute), By: "bob", UID: 1002, Role: "member", What: "errors", Kind: api.KindInvalid, Count: 37, Generation: 8, Message: "since 12:00:00: invalid 37; the last: read the status: unknown key"},
-		api.AuditLine{Number: 11, At: noon.Add(time.Minute), By: "gpushared", UID: -1, What: "preempt", Generation: 8, Message: "lease vision-3kq6 is stopped"},
+		api.AuditLine{
+			Number:     7,
+			At:         noon,
+			By:         "root",
+			PID:        4711,
+			Role:       "admin",
+			What:       "apply",
+			Generation: 8,
+			Message:    "3 steps, force=false",
+		},
+		api.AuditLine{
+			Number:     8,
+			At:         noon.Add(time.Second),
+			By:         "alice",
+			UID:        1001,
+			PID:        4712,
+			Role:       "member",
+			What:       "start",
+			Generation: 8,
+			Tenant:     "vision",
+			Lease:      "vision-3kq6",
+			Message:    "alice started python",
+			Command:    "python\x1b[2J train.py",
+			Lost:       2,
+		},
+		api.AuditLine{
+			Number:     9,
+			At:         noon.Add(2 * time.Second),
+			By:         "bob",
+			UID:        1002,
+			PID:        4713,
+			Role:       "member",
+			What:       "stop",
+			Kind:       api.KindNotFound,
+			Generation: 8,
+			Lease:      "vision-3kq6",
+			Message:    "there is no lease \"vision-3kq6\" that you may stop",
+		},
+		api.AuditLine{
+			Number:     10,
+			At:         noon.Add(time.Minute),
+			By:         "bob",
+			UID:        1002,
+			Role:       "member",
+			What:       "errors",
+			Kind:       api.KindInvalid,
+			Count:      37,
+			Generation: 8,
+			Message:    "since 12:00:00: invalid 37; the last: read the status: unknown key",
+		},
+		api.AuditLine{
+			Number:     11,
+			At:         noon.Add(time.Minute),
+			By:         "gpushared",
+			UID:        -1,
+			What:       "preempt",
+			Generation: 8,
+			Message:    "lease vision-3kq6 is stopped",
+		},
 	}
 }
 
 // auditMissing is a verification that finds three places.
 func auditMissing() api.AuditVerification {
 	return api.AuditVerification{
-		SchemaVersion: 1, Entries: 30, First: 7, Last: 46, SHA256: strings.Repeat("5f", 32), Anchored: true, MoreFindings: 1,
-		Broken: &api.BrokenLine{File: "audit-000002.log", Line: 4, Message: "it has number 12 and follows number 9: the lines between them were removed"},
+		SchemaVersion: 1,
+		Entries:       30,
+		First:         7,
+		Last:          46,
+		SHA256:        strings.Repeat("5f", 32),
+		Anchored:      true,
+		MoreFindings:  1,
+		Broken: &api.BrokenLine{
+			File:    "audit-000002.log",
+			Line:    4,
+			Message: "it has number 12 and follows number 9: the lines between them were removed",
+		},
 		Findings: []api.AuditFinding{
-			{File: "audit-000002.log", Line: 4, First: 10, Last: 11, After: noon, Before: noon.Add(time.Hour), Message: "it has number 12 and follows number 9: the lines between them were removed"},
-			{File: "audit-000003.log", First: 47, Last: 47, After: noon.Add(2 * time.Hour), Before: noon.Add(3 * time.Hour), PowerLoss: true, Message: "the last line is number 46, and number 47 was written: the lines after it may have been lost with the power of the host, before they were on the disk"},
+			{
+				File:    "audit-000002.log",
+				Line:    4,
+				First:   10,
+				Last:    11,
+				After:   noon,
+				Before:  noon.Add(time.Hour),
+				Message: "it has number 12 and follows number 9: the lines between them were removed",
+			},
+			{
+				File:      "audit-000003.log",
+				First:     47,
+				Last:      47,
+				After:     noon.Add(2 * time.Hour),
+				Before:    noon.Add(3 * time.Hour),
+				PowerLoss: true,
+				Message:   "the last line is number 46, and number 47 was written: the lines after it may have been lost with the power of the host, before they were on the disk",
+			},
 			{Message: "line 30 cannot be compared: the oldest that is there is number 31"},
 		},
 	}
@@ -391,12 +736,24 @@ func auditMissing() api.AuditVerification {
 func labMPS() api.MPSDetail {
 	g := labNode().GPUs[1]
 	m := api.MPSDetail{
-		SchemaVersion: 1, GPU: g.UUID, Index: g.Index, MPSStatus: *g.MPS, Servers: []int{28420},
-		ClientList: []api.ProcessStatus{{PID: 2, Command: "serve", Kind: "mps", Lease: "speech-1", Tenant: "speech", Memory: ptr(uint64(3 << 30))}, {PID: 3, Kind: "mps"}},
+		SchemaVersion: 1,
+		GPU:           g.UUID,
+		Index:         g.Index,
+		MPSStatus:     *g.MPS,
+		Servers:       []int{28420},
+		ClientList: []api.ProcessStatus{
+			{PID: 2, Command: "serve", Kind: "mps", Lease: "speech-1", Tenant: "speech", Memory: ptr(uint64(3 << 30))},
+			{PID: 3, Kind: "mps"},
+		},
 		Rules: []api.Rule{
 			{What: "default threads", Desired: "30%", Enforced: true, By: "the control daemon, for clients that join from now on"},
 			{What: "default GPU memory", Desired: "no limit", Reason: "the control daemon has no limit"},
-			{What: "speech-1: GPU time", Desired: "threads, 30%", Advisory: true, Reason: "advisory: each process asks the MPS server for it, by its environment"},
+			{
+				What:     "speech-1: GPU time",
+				Desired:  "threads, 30%",
+				Advisory: true,
+				Reason:   "advisory: each process asks the MPS server for it, by its environment",
+			},
 		},
 	}
 	m.Started, m.Restarts = &noon, 1
@@ -405,7 +762,15 @@ func labMPS() api.MPSDetail {
 
 // mpsRestart is the plan of a restart of MPS.
 func mpsRestart() api.Plan {
-	return api.Plan{SchemaVersion: 1, Generation: 7, Disturbs: []string{"pid 2 (lease speech-1)"}, Steps: []api.PlanStep{{
-		ID: 1, Kind: "mps.restart", GPU: gpu1, Text: "restart MPS", Reason: "an administrator requests it", Disruption: "running", Disturbs: []string{"pid 2 (lease speech-1)"},
-	}}}
+	return api.Plan{SchemaVersion: 1, Generation: 7, Disturbs: []string{"pid 2 (lease speech-1)"}, Steps: []api.PlanStep{
+		{
+			ID:         1,
+			Kind:       "mps.restart",
+			GPU:        gpu1,
+			Text:       "restart MPS",
+			Reason:     "an administrator requests it",
+			Disruption: "running",
+			Disturbs:   []string{"pid 2 (lease speech-1)"},
+		},
+	}}
 }

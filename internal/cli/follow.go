@@ -80,7 +80,9 @@ func reached(op *api.Operation) string {
 
 // stepLine is one step of an operation; width is that of the longest state.
 func (a *app) stepLine(s *api.PlanStep, names gpuNames, width int) string {
-	line := fmt.Sprintf("  %s%s  %s%s", a.state(s.State), strings.Repeat(" ", max(0, width-len(s.State))), names.prefix(s.GPU), printable(s.Text))
+	line := fmt.Sprintf(
+		"  %s%s  %s%s", a.state(s.State), strings.Repeat(" ", max(0, width-len(s.State))), names.prefix(s.GPU), printable(s.Text),
+	)
 	if s.State == "done" && s.Seconds >= 0.05 {
 		line += fmt.Sprintf("  (%.1f s)", s.Seconds)
 	}

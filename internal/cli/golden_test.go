@@ -21,7 +21,10 @@ var update = flag.Bool("update", false, "write the golden files again")
 func TestTexts(t *testing.T) {
 	manyConditions := emptyNode()
 	for i := range 20 {
-		manyConditions.Node.Conditions = append(manyConditions.Node.Conditions, api.Condition{Kind: "unknown-member", Message: fmt.Sprintf("this host does not know user u%d", i), Hint: "correct the name"})
+		manyConditions.Node.Conditions = append(
+			manyConditions.Node.Conditions,
+			api.Condition{Kind: "unknown-member", Message: fmt.Sprintf("this host does not know user u%d", i), Hint: "correct the name"},
+		)
 	}
 	observing := labNode()
 	observing.Node.Enforce, observing.Node.Operation, observing.Node.Conditions, observing.Leases, observing.Tenants = "observe", "", nil, nil, nil
@@ -30,20 +33,48 @@ func TestTexts(t *testing.T) {
 	released := emptyNode()
 	released.Node.Generation, released.Node.Unmanaged = 8, &api.Unmanaged{By: "root", At: noon, All: true}
 
-	failed := &api.Error{Kind: api.KindDegraded, Message: "GPU 10 is held: MPS does not start", Hint: "correct the cause, then 'gpushare gpu retry 10'"}
+	failed := &api.Error{
+		Kind:    api.KindDegraded,
+		Message: "GPU 10 is held: MPS does not start",
+		Hint:    "correct the cause, then 'gpushare gpu retry 10'",
+	}
 	infeasible := &api.Error{Kind: api.KindInfeasible, Message: "4 × 3g.20gb cannot fit on GPU 0", Hint: "2 × 3g.20gb fit"}
 	spoilt := &api.Error{
-		Kind: api.KindInvalid, Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is an invalid mode (and one more mistake)", Hint: "nothing was changed",
+		Kind:    api.KindInvalid,
+		Message: "node.yaml:3:5: gpus[0].mode: \"migg\" is an invalid mode (and one more mistake)",
+		Hint:    "nothing was changed",
 		Fields: []api.FieldError{
-			{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mode", Message: "\"migg\" is an invalid mode", Hint: "did you mean mig?"},
-			{File: "node.yaml", Line: 9, Column: 7, Path: "tenants[0].grants[1].timeslice.share", Message: "\"40\" has no percent sign: write 40%"},
+			{
+				File:    "node.yaml",
+				Line:    3,
+				Column:  5,
+				Path:    "gpus[0].mode",
+				Message: "\"migg\" is an invalid mode",
+				Hint:    "did you mean mig?",
+			},
+			{
+				File:    "node.yaml",
+				Line:    9,
+				Column:  7,
+				Path:    "tenants[0].grants[1].timeslice.share",
+				Message: "\"40\" has no percent sign: write 40%",
+			},
 		},
 	}
 	one := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error(), Hint: "nothing was changed", Fields: spoilt.Fields[:1]}
 	hundred := &api.Error{Kind: api.KindInvalid, Message: spoilt.Fields[0].Error() + " (and 400 more mistakes)", Fields: spoilt.Fields}
 	stale := &api.Error{
-		Kind: api.KindConflict, Message: "cannot apply the spec: it was edited from generation 6, and generation 7 is in force, by alice at 2026-03-02T12:00:00Z; 43 lines of what others changed since would be lost", Hint: "make your change there",
-		Stale: &api.StaleSpec{Base: 6, Generation: 7, By: "alice", At: noon, Lost: []string{"-     tasks: 7", "+     tasks: 9"}, More: 41},
+		Kind:    api.KindConflict,
+		Message: "cannot apply the spec: it was edited from generation 6, and generation 7 is in force, by alice at 2026-03-02T12:00:00Z; 43 lines of what others changed since would be lost",
+		Hint:    "make your change there",
+		Stale: &api.StaleSpec{
+			Base:       6,
+			Generation: 7,
+			By:         "alice",
+			At:         noon,
+			Lost:       []string{"-     tasks: 7", "+     tasks: 9"},
+			More:       41,
+		},
 	}
 	checked := func(p api.Plan, changed bool) routes {
 		return routes{"PUT /v1/spec": api.ApplyResult{Generation: 8, Checked: true, Changed: changed, Plan: p}, "GET /v1/status": labNode()}
@@ -54,7 +85,11 @@ func TestTexts(t *testing.T) {
 	notDone.Observe, notDone.Disturbs, notDone.Warnings = true, nil, nil
 	one1 := api.Plan{SchemaVersion: 1, Generation: 8, Steps: labPlan().Steps[3:4]}
 	one1.Steps[0].Text = "create the cgroup slice of vision"
-	outOfReach := api.Unreachable{GPU: gpu1, Reason: "GPU 1: 7g.40gb at 0 is not managed by gpushare", Hint: "'gpushare mig remove 1 0' removes what gpushare does not manage"}
+	outOfReach := api.Unreachable{
+		GPU:    gpu1,
+		Reason: "GPU 1: 7g.40gb at 0 is not managed by gpushare",
+		Hint:   "'gpushare mig remove 1 0' removes what gpushare does not manage",
+	}
 	waits := operation("failed", &api.Error{Kind: api.KindInUse, Message: "a process does not end"})
 	waits[1].Plan.Steps[4].State, waits[1].Plan.Steps[4].WaitsFor = "doing", "pid 4711 (python) was killed and has not exited: it is traced by pid 4712 (gdb) of root, which is not stopped: it belongs to root"
 	retried := operation("done", nil)
@@ -386,5 +421,9 @@ func TestMain(m *testing.M) {
 
 // notHere is the answer to the stop of a lease that there is not.
 func notHere(id string) *api.Error {
-	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may stop", id), Hint: "see 'gpushare lease list'"}
+	return &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no lease %q that you may stop", id),
+		Hint:    "see 'gpushare lease list'",
+	}
 }

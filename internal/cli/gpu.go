@@ -35,7 +35,10 @@ names what is in the way, and the command for that.`,
 			return a.follow(cmd.Context(), op)
 		},
 	}
-	c.Flags().BoolVar(&o.Force, "force", false, "stop leases and processes that use the GPU: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
+	c.Flags().BoolVar(
+		&o.Force, "force", false,
+		"stop leases and processes that use the GPU: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone",
+	)
 	c.Flags().BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset the GPU if a change of MIG mode needs it")
 	return c
 }

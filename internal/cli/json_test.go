@@ -16,7 +16,18 @@ import (
 
 // jsonless are commands that become another program, whose output is for a shell, a person or Prometheus, or is JSON of another
 // format.
-var jsonless = []string{"gpushare run", "gpushare spec schema", "gpushare lease logs", "gpushare metrics", "gpushare top", "gpushare help", "gpushare completion bash", "gpushare completion fish", "gpushare completion powershell", "gpushare completion zsh"}
+var jsonless = []string{
+	"gpushare run",
+	"gpushare spec schema",
+	"gpushare lease logs",
+	"gpushare metrics",
+	"gpushare top",
+	"gpushare help",
+	"gpushare completion bash",
+	"gpushare completion fish",
+	"gpushare completion powershell",
+	"gpushare completion zsh",
+}
 
 func verbs(t *testing.T) []*cobra.Command {
 	t.Helper()
@@ -58,13 +69,25 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare gpu uncordon": {{routes{"POST /v1/gpus/1/uncordon": api.CordonResult{SchemaVersion: 1}}, "1"}},
 		"gpushare maintenance": {
 			{routes{"GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}}, ""},
-			{routes{"POST /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}, "GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1, Maintenance: &api.Maintenance{By: "root"}}}, "on"},
+			{
+				routes{
+					"POST /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1},
+					"GET /v1/maintenance":  api.MaintenanceResult{SchemaVersion: 1, Maintenance: &api.Maintenance{By: "root"}},
+				},
+				"on",
+			},
 			{routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1}}, "off"},
 		},
-		"gpushare gpu drain":       {{routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1}, "GET /v1/status": emptyNode()}, "1"}},
-		"gpushare mig list":        {{status, ""}, {empty, ""}},
-		"gpushare mig plan":        {{nil, "--offline --model a30 --want 1g.6gb"}, {nil, "--offline --model a30 --want 4g.24gb*2"}},
-		"gpushare mig frag":        {{routes{"GET /v1/mig": labMIG()}, ""}, {routes{"GET /v1/mig": api.MIGList{}}, ""}, {nil, "--offline --model a30"}},
+		"gpushare gpu drain": {
+			{routes{"POST /v1/gpus/1/cordon": api.CordonResult{SchemaVersion: 1, GPU: gpu1}, "GET /v1/status": emptyNode()}, "1"},
+		},
+		"gpushare mig list": {{status, ""}, {empty, ""}},
+		"gpushare mig plan": {{nil, "--offline --model a30 --want 1g.6gb"}, {nil, "--offline --model a30 --want 4g.24gb*2"}},
+		"gpushare mig frag": {
+			{routes{"GET /v1/mig": labMIG()}, ""},
+			{routes{"GET /v1/mig": api.MIGList{}}, ""},
+			{nil, "--offline --model a30"},
+		},
 		"gpushare mig convert":     {{nil, "migparted/testdata/mixed.yaml"}, {nil, "migparted/testdata/mixed.yaml --label off"}},
 		"gpushare mig export":      {{routes{"GET /v1/mig": labMIG()}, ""}, {routes{"GET /v1/mig": api.MIGList{}}, ""}},
 		"gpushare mig profiles":    {{nil, "--model a30"}, {nil, "--offline"}},
@@ -80,32 +103,74 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare tenant list":     {{status, ""}, {empty, ""}},
 		"gpushare tenant show":     {{status, "vision"}},
 		"gpushare tenant freeze":   {{routes{"POST /v1/tenants/vision/freeze": frozenTenant()}, "vision"}},
-		"gpushare tenant thaw":     {{routes{"POST /v1/tenants/vision/thaw": api.TenantFreezeResult{SchemaVersion: 1, Tenant: "vision"}}, "vision"}},
-		"gpushare lease list":      {{status, ""}, {empty, ""}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "--all"}, {routes{"GET /v1/leases": accountedLeases()}, "--since 1d"}},
-		"gpushare lease show":      {{status, "vision-3kq6"}, {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"}},
-		"gpushare lease stop":      {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
-		"gpushare lease attach":    {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},
-		"gpushare lease release":   {{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"}, {routes{"POST /v1/leases/vision-gone/release": &api.Error{Kind: api.KindNotFound, Message: "there is no lease \"vision-gone\" that you may release", Hint: "see 'gpushare lease list'"}}, "vision-gone --missing-ok"}},
-		"gpushare usage":           {{routes{"GET /v1/usage": labUsage()}, "--by tenant,user"}},
-		"gpushare plan":            {{routes{"GET /v1/plan": labPlan()}, ""}},
-		"gpushare apply":           {{applying(operation("done", nil)), "-f -"}, {applying(operation("done", nil)), "-f - --no-wait"}, {routes{"PUT /v1/spec": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, "-f - --check"}},
-		"gpushare unmanage":        {{releasing(operation("done", nil)), "--all"}, {routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, ""}, {routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}}, "--check"}},
-		"gpushare mig import":      {{routes{"POST /v1/mig/import": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true}}, "0 4"}},
-		"gpushare mig remove":      {{routes{"POST /v1/mig/remove": api.ApplyResult{Checked: true, Plan: labPlan()}}, "0 4 --check"}},
-		"gpushare gpu retry":       {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
-		"gpushare operation list":  {{routes{"GET /v1/operations": labOperations()}, ""}, {routes{"GET /v1/operations": api.OperationList{SchemaVersion: 1}}, ""}},
-		"gpushare operation show":  {{routes{"GET /v1/operations/op-13": plain()}, "op-13"}},
-		"gpushare operation wait":  {{applying(operation("done", nil)), "op-13"}},
-		"gpushare ready":           {{routes{"GET /v1/status": emptyNode()}, ""}},
-		"gpushare get":             {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
-		"gpushare env":             {{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""}, {routes{"GET /v1/env": api.Environment{Environment: map[string]string{}, Podman: []string{"--cgroups=disabled"}}}, "--podman"}, {routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "--cdi"}},
-		"gpushare explain":         {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
-		"gpushare doctor":          {{routes{"GET /v1/doctor": labDoctor()}, ""}},
-		"gpushare version":         {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
-		"gpushare audit":           {{routes{"GET /v1/audit/verify": api.AuditVerification{SchemaVersion: 1}}, "--verify"}, {routes{"GET /v1/audit": emitting(labAudit()...)}, ""}},
-		"gpushare events":          {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
-		"gpushare config reload":   {{routes{"POST /v1/reload": struct{}{}}, ""}},
-		"gpushare spec validate":   {{nil, "-"}},
+		"gpushare tenant thaw": {
+			{routes{"POST /v1/tenants/vision/thaw": api.TenantFreezeResult{SchemaVersion: 1, Tenant: "vision"}}, "vision"},
+		},
+		"gpushare lease list": {
+			{status, ""},
+			{empty, ""},
+			{routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "--all"},
+			{routes{"GET /v1/leases": accountedLeases()}, "--since 1d"},
+		},
+		"gpushare lease show": {
+			{status, "vision-3kq6"},
+			{routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"},
+		},
+		"gpushare lease stop":   {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
+		"gpushare lease attach": {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},
+		"gpushare lease release": {
+			{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"},
+			{
+				routes{
+					"POST /v1/leases/vision-gone/release": &api.Error{
+						Kind:    api.KindNotFound,
+						Message: "there is no lease \"vision-gone\" that you may release",
+						Hint:    "see 'gpushare lease list'",
+					},
+				},
+				"vision-gone --missing-ok",
+			},
+		},
+		"gpushare usage": {{routes{"GET /v1/usage": labUsage()}, "--by tenant,user"}},
+		"gpushare plan":  {{routes{"GET /v1/plan": labPlan()}, ""}},
+		"gpushare apply": {
+			{applying(operation("done", nil)), "-f -"},
+			{applying(operation("done", nil)), "-f - --no-wait"},
+			{routes{"PUT /v1/spec": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, "-f - --check"},
+		},
+		"gpushare unmanage": {
+			{releasing(operation("done", nil)), "--all"},
+			{routes{"POST /v1/unmanage": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}}}, ""},
+			{routes{"POST /v1/unmanage": api.ApplyResult{Checked: true, Plan: labPlan()}}, "--check"},
+		},
+		"gpushare mig import": {
+			{routes{"POST /v1/mig/import": api.ApplyResult{Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true}}, "0 4"},
+		},
+		"gpushare mig remove": {{routes{"POST /v1/mig/remove": api.ApplyResult{Checked: true, Plan: labPlan()}}, "0 4 --check"}},
+		"gpushare gpu retry":  {{routes{"POST /v1/gpus/3/retry": plain()}, "3"}},
+		"gpushare operation list": {
+			{routes{"GET /v1/operations": labOperations()}, ""},
+			{routes{"GET /v1/operations": api.OperationList{SchemaVersion: 1}}, ""},
+		},
+		"gpushare operation show": {{routes{"GET /v1/operations/op-13": plain()}, "op-13"}},
+		"gpushare operation wait": {{applying(operation("done", nil)), "op-13"}},
+		"gpushare ready":          {{routes{"GET /v1/status": emptyNode()}, ""}},
+		"gpushare get":            {{routes{"GET /v1/spec": api.SpecDocument{Generation: 7, YAML: "version: v1\n"}}, ""}},
+		"gpushare env": {
+			{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}}}, ""},
+			{routes{"GET /v1/env": api.Environment{Environment: map[string]string{}, Podman: []string{"--cgroups=disabled"}}}, "--podman"},
+			{routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "--cdi"},
+		},
+		"gpushare explain": {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
+		"gpushare doctor":  {{routes{"GET /v1/doctor": labDoctor()}, ""}},
+		"gpushare version": {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
+		"gpushare audit": {
+			{routes{"GET /v1/audit/verify": api.AuditVerification{SchemaVersion: 1}}, "--verify"},
+			{routes{"GET /v1/audit": emitting(labAudit()...)}, ""},
+		},
+		"gpushare events":        {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
+		"gpushare config reload": {{routes{"POST /v1/reload": struct{}{}}, ""}},
+		"gpushare spec validate": {{nil, "-"}},
 	}
 	for _, c := range verbs(t) {
 		verb := c.CommandPath()

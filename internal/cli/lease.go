@@ -53,7 +53,9 @@ func (a *app) leaseList() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
-	c.Flags().StringVar(&since, "since", "", "include leases that ended since then, from the account: 1m to 435d as in 36h or 7d, or a date")
+	c.Flags().StringVar(
+		&since, "since", "", "include leases that ended since then, from the account: 1m to 435d as in 36h or 7d, or a date",
+	)
 	c.MarkFlagsMutuallyExclusive("all", "since")
 	a.outputFlag(c, &o)
 	return c
@@ -132,31 +134,41 @@ last 8 MiB are kept.`,
 const longAgo = "36d"
 
 func (a *app) leaseShow() *cobra.Command {
-	return &cobra.Command{Use: "show ID", Short: "Show one lease: what it may use, what it uses, what is enforced", Args: exactArgs(1, "the id of a lease"), ValidArgsFunction: a.completeFirst(leasesOf), RunE: func(cmd *cobra.Command, args []string) error {
-		s, err := a.leasesOf(cmd, false, "")
-		isIt := func(l api.Lease) bool { return l.ID == args[0] }
-		if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
-			s.Leases, err = a.client.Leases(cmd.Context(), true)
-		}
-		if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
-			s, err = a.leasesOf(cmd, false, longAgo)
-		}
-		if err != nil {
-			return err
-		}
-		if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
-			l := &s.Leases[i]
-			if a.json {
-				return a.printJSON(struct {
-					SchemaVersion int `json:"schema_version"`
-					*api.Lease
-				}{1, l})
+	return &cobra.Command{
+		Use:               "show ID",
+		Short:             "Show one lease: what it may use, what it uses, what is enforced",
+		Args:              exactArgs(1, "the id of a lease"),
+		ValidArgsFunction: a.completeFirst(leasesOf),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.leasesOf(cmd, false, "")
+			isIt := func(l api.Lease) bool { return l.ID == args[0] }
+			if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+				s.Leases, err = a.client.Leases(cmd.Context(), true)
 			}
-			a.lease(l)
-			return nil
-		}
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no lease %q that you may see", args[0]), Hint: "see 'gpushare lease list'"}
-	}}
+			if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+				s, err = a.leasesOf(cmd, false, longAgo)
+			}
+			if err != nil {
+				return err
+			}
+			if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
+				l := &s.Leases[i]
+				if a.json {
+					return a.printJSON(struct {
+						SchemaVersion int `json:"schema_version"`
+						*api.Lease
+					}{1, l})
+				}
+				a.lease(l)
+				return nil
+			}
+			return &api.Error{
+				Kind:    api.KindNotFound,
+				Message: fmt.Sprintf("there is no lease %q that you may see", args[0]),
+				Hint:    "see 'gpushare lease list'",
+			}
+		},
+	}
 }
 
 // lease prints one lease in full.
@@ -252,7 +264,17 @@ func (a *app) leases(leases []api.Lease) {
 		for _, d := range l.Devices {
 			on = append(on, shortUUID(d))
 		}
-		rows = append(rows, []string{l.ID, state, dash(l.User), pid(l.PID), dash(strings.Join(on, " ")), leaseMemory(l.GPUMemory), leaseShare(l.Share), command(l.Command), why})
+		rows = append(rows, []string{
+			l.ID,
+			state,
+			dash(l.User),
+			pid(l.PID),
+			dash(strings.Join(on, " ")),
+			leaseMemory(l.GPUMemory),
+			leaseShare(l.Share),
+			command(l.Command),
+			why,
+		})
 	}
 	a.table(rows)
 }

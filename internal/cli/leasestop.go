@@ -21,7 +21,8 @@ func (a *app) leaseStop() *cobra.Command {
 	var which view
 	var all, yes bool
 	c := &cobra.Command{
-		Use: "stop ID… | --tenant T | --gpu N | --user U | --mine | --all", Short: "Stop leases: SIGTERM, a grace period, then SIGKILL",
+		Use:   "stop ID… | --tenant T | --gpu N | --user U | --mine | --all",
+		Short: "Stop leases: SIGTERM, a grace period, then SIGKILL",
 		Long: `Stop ends the leases with these ids, or those that the flags select, of those that you may stop.
 Selected leases are listed first, and stopped after a question; --yes answers it. A lease that waits
 in the queue is not stopped: end its command.`,
@@ -31,7 +32,10 @@ in the queue is not stopped: end its command.`,
 			selected := all || which.selective()
 			switch {
 			case len(args) == 0 && !selected:
-				return usageError{err: fmt.Errorf("'%s' needs the id of a lease", cmd.CommandPath()), hint: "--tenant, --gpu, --user, --mine and --all select several"}
+				return usageError{
+					err:  fmt.Errorf("'%s' needs the id of a lease", cmd.CommandPath()),
+					hint: "--tenant, --gpu, --user, --mine and --all select several",
+				}
 			case len(args) > 0 && selected:
 				return usageError{err: errors.New("ids and flags that select leases exclude each other")}
 			case all && which.selective():

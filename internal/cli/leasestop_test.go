@@ -40,7 +40,10 @@ func TestStopAfterAQuestion(t *testing.T) {
 				b, _ := io.ReadAll(screen) // It ends with an error when the other side is closed.
 				seen <- string(b)
 			}()
-			code := cli.Run(t.Context(), []string{"lease", "stop", "--all"}, []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, r)}, cli.Stdio{In: strings.NewReader(c.answer), Out: tty, Err: tty})
+			code := cli.Run(
+				t.Context(), []string{"lease", "stop", "--all"}, []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, r)},
+				cli.Stdio{In: strings.NewReader(c.answer), Out: tty, Err: tty},
+			)
 			tty.Close()
 			if screen := <-seen; code != c.code || stopped.Load() != c.stopped || !strings.Contains(screen, "Stop 3 leases? [y/N] ") {
 				t.Errorf("exit code %d and %d stopped, want %d and %d: %q", code, stopped.Load(), c.code, c.stopped, screen)

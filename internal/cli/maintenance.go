@@ -28,7 +28,8 @@ type maintenanceFlags struct {
 func (a *app) maintenanceCommand() *cobra.Command {
 	var o maintenanceFlags
 	c := &cobra.Command{
-		Use: "maintenance [on|off]", Short: "Take the node out of service, for example to replace the driver",
+		Use:   "maintenance [on|off]",
+		Short: "Take the node out of service, for example to replace the driver",
 		Long: `Maintenance shows whether the node is in maintenance, the leases that still have GPUs, and after
 'on --driver' the processes that keep the driver's modules from being unloaded.
 
@@ -193,7 +194,10 @@ func (a *app) maintained(r *api.MaintenanceResult, waited bool) error {
 // maintenance prints the maintenance and what is in its way.
 func (a *app) maintenance(r *api.MaintenanceResult) {
 	m := r.Maintenance
-	fmt.Fprintf(a.io.Out, "the node is in maintenance by %s, since %s%s\n", printable(m.By), m.Since.Local().Format(time.DateTime), printable(join(": ", m.Reason)))
+	fmt.Fprintf(
+		a.io.Out, "the node is in maintenance by %s, since %s%s\n", printable(m.By), m.Since.Local().Format(time.DateTime),
+		printable(join(": ", m.Reason)),
+	)
 	a.inTheWay(r)
 }
 
@@ -216,7 +220,10 @@ func (a *app) inTheWay(r *api.MaintenanceResult) {
 	case len(r.DriverUsers) == 0:
 		fmt.Fprintln(a.io.Out, "the driver is parked: no user of it was found, but not every process could be read")
 	default:
-		fmt.Fprintf(a.io.Out, "the driver is parked, and %s still %s it:\n", text.Count(len(r.DriverUsers), "process"), useForm(len(r.DriverUsers)))
+		fmt.Fprintf(
+			a.io.Out, "the driver is parked, and %s still %s it:\n", text.Count(len(r.DriverUsers), "process"),
+			useForm(len(r.DriverUsers)),
+		)
 	}
 	if len(r.DriverUsers) == 0 || !m.Parked { // Before that they are the worker, MPS and the leases.
 		return

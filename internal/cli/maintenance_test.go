@@ -66,7 +66,13 @@ func (d *maintainedNode) routes() routes {
 // A maintenance names what is in its way, and waits for the leases if that is asked for.
 func TestMaintenance(t *testing.T) {
 	users := []api.DriverUser{
-		{PID: 501, Command: "nvidia-persiste", User: "nvidia-persistenced", Unit: "nvidia-persistenced.service", Nodes: []string{"nvidia0", "nvidia1", "nvidiactl"}},
+		{
+			PID:     501,
+			Command: "nvidia-persiste",
+			User:    "nvidia-persistenced",
+			Unit:    "nvidia-persistenced.service",
+			Nodes:   []string{"nvidia0", "nvidia1", "nvidiactl"},
+		},
 		{PID: 4711, Command: "python", User: "ann", Unit: "session-3.scope", Nodes: []string{"nvidia0"}},
 	}
 	for _, c := range []struct {

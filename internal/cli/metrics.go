@@ -20,9 +20,15 @@ name is refused.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case a.json:
-				return usageError{err: errors.New("cannot print metrics as JSON: their format is that of Prometheus"), hint: "'gpushare status --json' has the values as JSON"}
+				return usageError{
+					err:  errors.New("cannot print metrics as JSON: their format is that of Prometheus"),
+					hint: "'gpushare status --json' has the values as JSON",
+				}
 			case file == "" && cmd.Flags().Changed("textfile"), file != "" && !strings.HasSuffix(file, ".prom"):
-				return usageError{err: fmt.Errorf("cannot write metrics to %q: node_exporter reads only files that end in .prom", file), hint: "name it gpushare.prom"}
+				return usageError{
+					err:  fmt.Errorf("cannot write metrics to %q: node_exporter reads only files that end in .prom", file),
+					hint: "name it gpushare.prom",
+				}
 			}
 			b, err := a.client.Metrics(cmd.Context())
 			if err != nil {

@@ -42,7 +42,9 @@ func TestTextfile(t *testing.T) {
 		t.Errorf("a refusal ends with %d: %s", r.code, r.all)
 	}
 	check("a refusal", "a 2\n")
-	if r := run(t, routes{"GET /metrics": printing("a 3\n")}, "", "metrics", "--textfile", filepath.Join(dir, "none", "gpushare.prom")); r.code != api.ExitFailed {
+	if r := run(
+		t, routes{"GET /metrics": printing("a 3\n")}, "", "metrics", "--textfile", filepath.Join(dir, "none", "gpushare.prom"),
+	); r.code != api.ExitFailed {
 		t.Errorf("without the directory it ends with %d: %s", r.code, r.all)
 	}
 }
@@ -74,7 +76,8 @@ func TestTextfileIsWrittenNew(t *testing.T) {
 			}()
 			select {
 			case r := <-ended:
-				if (r.code == api.ExitFailed) != (c.refused != "") || !strings.Contains(r.all, c.refused) || c.refused != "" && !strings.Contains(r.all, "hint: 'ls -ld ") {
+				if (r.code == api.ExitFailed) != (c.refused != "") || !strings.Contains(r.all, c.refused) ||
+					c.refused != "" && !strings.Contains(r.all, "hint: 'ls -ld ") {
 					t.Errorf("it ends with %d: %s", r.code, r.all)
 				}
 			case <-time.After(time.Minute):

@@ -51,7 +51,15 @@ func (a *app) migList(s *api.Status) {
 			case in.Lease == "" && in.Imported:
 				lease = "imported"
 			}
-			rows = append(rows, []string{gpuColumn(s.GPUs[i].Index), fmt.Sprint(in.ID), in.Profile, fmt.Sprintf("%d:%d", in.Placement.Start, in.Placement.Size), memory(in.Memory), device, lease})
+			rows = append(rows, []string{
+				gpuColumn(s.GPUs[i].Index),
+				fmt.Sprint(in.ID),
+				in.Profile,
+				fmt.Sprintf("%d:%d", in.Placement.Start, in.Placement.Size),
+				memory(in.Memory),
+				device,
+				lease,
+			})
 			for j := 1; j < len(in.UUIDs) && len(in.Compute) == 0; j++ { // Of an older daemon.
 				rows = append(rows, []string{"", "", "", "", "", in.UUIDs[j], ""})
 			}

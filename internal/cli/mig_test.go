@@ -32,10 +32,24 @@ func labMIG() *api.MIGList {
 			},
 			Instances: []api.MIGInstance{
 				{ProfileID: 19, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 1, Size: 1}, Compute: whole(1)},
-				{ProfileID: 9, Profile: "3g.20gb", Placement: api.MIGPlacement{Start: 4, Size: 4}, Compute: []api.MIGPlacement{{Size: 2}, {Start: 2, Size: 1}}, InUse: true},
+				{
+					ProfileID: 9,
+					Profile:   "3g.20gb",
+					Placement: api.MIGPlacement{Start: 4, Size: 4},
+					Compute:   []api.MIGPlacement{{Size: 2}, {Start: 2, Size: 1}},
+					InUse:     true,
+				},
 			},
 		},
-		{Index: 1, UUID: gpu1, Model: "NVIDIA A30", Mode: "mig", Enabled: true, Profiles: []api.MIGProfile{}, Instances: []api.MIGInstance{}},
+		{
+			Index:     1,
+			UUID:      gpu1,
+			Model:     "NVIDIA A30",
+			Mode:      "mig",
+			Enabled:   true,
+			Profiles:  []api.MIGProfile{},
+			Instances: []api.MIGInstance{},
+		},
 		{
 			Index: 2, UUID: gpu2, Model: "NVIDIA A30", Mode: "unmanaged", Width: 4, Instances: []api.MIGInstance{},
 			Profiles: []api.MIGProfile{{ID: 0, Name: "4g.24gb", Slices: 4, Memory: 24000 << 20, SMs: 56, Max: 1, Placements: at(4, 0)}},

@@ -193,8 +193,10 @@ func strict(raw []byte, into any, keys string) error {
 	}
 	end := int(d.InputOffset())
 	if rest := bytes.TrimSpace(raw[end:]); len(rest) > 0 {
-		return fmt.Errorf("cannot read %s: %q follows the object, at byte %d; a list is written in brackets, as in [{\"slices\": 1}, \"1g.5gb*3\"]",
-			text.Short(string(raw[:end]), maxShown), text.Short(string(rest), maxShown), end+1)
+		return fmt.Errorf(
+			"cannot read %s: %q follows the object, at byte %d; a list is written in brackets, as in [{\"slices\": 1}, \"1g.5gb*3\"]",
+			text.Short(string(raw[:end]), maxShown), text.Short(string(rest), maxShown), end+1,
+		)
 	}
 	return nil
 }
@@ -297,7 +299,10 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Op
 // findBoard finds a board by name. Its error suggests the most similar name.
 func findBoard(name string) (*board.Board, error) {
 	if name == "" {
-		return nil, usageError{err: errors.New("no board is named"), hint: "write --model a100-40; 'gpushare mig profiles --offline' lists the known ones"}
+		return nil, usageError{
+			err:  errors.New("no board is named"),
+			hint: "write --model a100-40; 'gpushare mig profiles --offline' lists the known ones",
+		}
 	}
 	if strings.Contains(name, "/") { // No name of a board has one.
 		b, err := board.ReadFile(name)

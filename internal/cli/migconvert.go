@@ -37,7 +37,9 @@ type convertedGPU struct {
 func (a *app) migConvert() *cobra.Command {
 	var label, migOff string
 	c := &cobra.Command{
-		Use: "convert FILE", Short: "Convert a file of NVIDIA's MIG partition editor (mig-parted) to a spec", Args: exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
+		Use:   "convert FILE",
+		Short: "Convert a file of NVIDIA's MIG partition editor (mig-parted) to a spec",
+		Args:  exactArgs(1, "a file of the MIG partition editor, or - for standard input"),
 		Long: `Convert reads a configuration file of NVIDIA's MIG partition editor (mig-parted), or
 the config map that contains one, and writes one of its labels as a spec. What a spec
 cannot express is listed on standard error and as a comment. Without --label it lists
@@ -62,7 +64,10 @@ With --mig-off they get another mode.`,
 				return usageError{err: err, hint: "the format is that of the examples at https://github.com/NVIDIA/mig-parted"}
 			}
 			if !slices.Contains(migOffModes, migOff) {
-				return usageError{err: fmt.Errorf("cannot read --mig-off %q: it is no mode without MIG", migOff), hint: "write one of " + strings.Join(migOffModes, ", ")}
+				return usageError{
+					err:  fmt.Errorf("cannot read --mig-off %q: it is no mode without MIG", migOff),
+					hint: "write one of " + strings.Join(migOffModes, ", "),
+				}
 			}
 			for _, s := range config.Skipped {
 				fmt.Fprintf(a.io.Err, "warning: not read: %s\n", sentence(s))
@@ -89,7 +94,10 @@ With --mig-off they get another mode.`,
 		},
 	}
 	c.Flags().StringVar(&label, "label", "", "the label to write as a spec")
-	c.Flags().StringVar(&migOff, "mig-off", api.ModeExternal, "the mode of GPUs whose MIG mode is off in the file: external, exclusive, timeslice or mps")
+	c.Flags().StringVar(
+		&migOff, "mig-off", api.ModeExternal,
+		"the mode of GPUs whose MIG mode is off in the file: external, exclusive, timeslice or mps",
+	)
 	_ = c.RegisterFlagCompletionFunc("mig-off", cobra.FixedCompletions(migOffModes, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
@@ -115,7 +123,10 @@ func unknownLabel(file, label string, c *migparted.Config) error {
 	for _, l := range c.Labels {
 		known = append(known, l.Name)
 	}
-	e := usageError{err: fmt.Errorf("%s has no label %q", file, label), hint: fmt.Sprintf("'gpushare mig convert %s' lists its labels", file)}
+	e := usageError{
+		err:  fmt.Errorf("%s has no label %q", file, label),
+		hint: fmt.Sprintf("'gpushare mig convert %s' lists its labels", file),
+	}
 	if near, ok := api.Nearest(label, known); ok {
 		e.hint = fmt.Sprintf("did you mean --label %s?", near)
 	}
@@ -124,7 +135,12 @@ func unknownLabel(file, label string, c *migparted.Config) error {
 
 func convert(file, migOff string, l *migparted.Label) *convertedLabel {
 	s := l.Spec(migOff)
-	out := &convertedLabel{Label: l.Name, GPUs: []convertedGPU{}, NotExpressed: append([]string{}, s.NotExpressed...), Spec: s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file))}
+	out := &convertedLabel{
+		Label:        l.Name,
+		GPUs:         []convertedGPU{},
+		NotExpressed: append([]string{}, s.NotExpressed...),
+		Spec:         s.YAML(fmt.Sprintf("From the label %s of %s.", l.Name, file)),
+	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		c := convertedGPU{Index: g.Index, Boards: g.Boards(), All: len(g.Index) == 0 && len(g.PCIID) == 0, Mode: g.Mode, Layout: g.Layout}
@@ -232,10 +248,15 @@ func exported(devices []migDevice) migparted.Spec {
 		}
 		layout := mig.Record(d.grid, list).Names()
 		if len(layout) == 0 {
-			s.NotExpressed = append(s.NotExpressed, fmt.Sprintf("GPU %d is in MIG mode and has no instance: a layout has one or more", d.index))
+			s.NotExpressed = append(
+				s.NotExpressed, fmt.Sprintf("GPU %d is in MIG mode and has no instance: a layout has one or more", d.index),
+			)
 			continue
 		}
-		s.GPUs = append(s.GPUs, migparted.GPUs{UUID: d.uuid, Mode: api.ModeMIG, Layout: layout, Comment: fmt.Sprintf("GPU %d, %s", d.index, d.name)})
+		s.GPUs = append(
+			s.GPUs,
+			migparted.GPUs{UUID: d.uuid, Mode: api.ModeMIG, Layout: layout, Comment: fmt.Sprintf("GPU %d, %s", d.index, d.name)},
+		)
 	}
 	return s
 }

@@ -46,7 +46,14 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 	out := make([]migDevice, len(list.GPUs))
 	for i := range list.GPUs {
 		g := &list.GPUs[i]
-		d := migDevice{uuid: g.UUID, index: g.Index, name: g.Model, enabled: g.Enabled, grid: gpu.Profiles{Width: g.Width}, assumed: g.ProfilesAssumed}
+		d := migDevice{
+			uuid:    g.UUID,
+			index:   g.Index,
+			name:    g.Model,
+			enabled: g.Enabled,
+			grid:    gpu.Profiles{Width: g.Width},
+			assumed: g.ProfilesAssumed,
+		}
 		for _, p := range g.Profiles {
 			q := gpu.Profile{ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.Memory, SMs: p.SMs, Max: p.Max, Attributes: p.Attributes}
 			for _, at := range p.Placements {
@@ -55,7 +62,11 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 			d.grid.GI = append(d.grid.GI, q)
 		}
 		for _, in := range g.Instances {
-			b := mig.Present{Instance: gpu.Instance{ProfileID: in.ProfileID, Placement: gpu.Placement(in.Placement)}, InUse: in.InUse, Foreign: in.Foreign}
+			b := mig.Present{
+				Instance: gpu.Instance{ProfileID: in.ProfileID, Placement: gpu.Placement(in.Placement)},
+				InUse:    in.InUse,
+				Foreign:  in.Foreign,
+			}
 			for j, ci := range in.Compute {
 				b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(j), Placement: gpu.Placement(ci)})
 			}
@@ -80,7 +91,11 @@ func (a *app) migDevice(ctx context.Context, name string) (*migDevice, error) {
 	for _, d := range all {
 		known = append(known, strconv.Itoa(d.index))
 	}
-	e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find a GPU with MIG that is %s", name), Hint: "no GPU of this node has MIG"}
+	e := &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("cannot find a GPU with MIG that is %s", name),
+		Hint:    "no GPU of this node has MIG",
+	}
 	if len(known) > 0 {
 		e.Hint = "GPUs with MIG: " + strings.Join(known, ", ")
 	}

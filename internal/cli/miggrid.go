@@ -36,7 +36,8 @@ func planRow(title string, present []mig.Present, r *mig.Result) gridRow {
 	for _, list := range [][]mig.Placed{r.Keep, r.Extra, r.Complete, r.Create} {
 		for _, x := range list {
 			used := slices.ContainsFunc(present, func(b mig.Present) bool {
-				return b.InUse && b.Placement == x.Placement && !slices.ContainsFunc(r.Destroy, func(d mig.Present) bool { return d.Placement == b.Placement })
+				return b.InUse && b.Placement == x.Placement &&
+					!slices.ContainsFunc(r.Destroy, func(d mig.Present) bool { return d.Placement == b.Placement })
 			})
 			row.blocks = append(row.blocks, block{x.Placement, label(x, used)})
 		}

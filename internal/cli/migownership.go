@@ -27,7 +27,8 @@ compute instance gets one. START is the first memory slice of the instance, as
 
 func (a *app) migRemove() *cobra.Command {
 	return a.changeOwnership(ownershipChange{
-		use: "remove", short: "Remove idle MIG instances that no layout contains",
+		use:   "remove",
+		short: "Remove idle MIG instances that no layout contains",
 		long: `Remove destroys instances that are idle and in no layout of the spec: instances that
 gpushare did not create, instances without a compute instance, imported instances, and
 dynamic ones. If one is in use, the command names its processes and changes nothing.
@@ -35,7 +36,9 @@ START is the first memory slice of the instance, as 'gpushare mig list' shows it
 
 An instance of several compute instances that the driver reports without placement and
 UUID could not be created again if a later step fails: it needs --force.`,
-		nothing: "no changes", done: "they are removed", force: "also remove instances that could not be created again; no process is stopped",
+		nothing: "no changes",
+		done:    "they are removed",
+		force:   "also remove instances that could not be created again; no process is stopped",
 	}, func(ctx context.Context, r api.InstancesRequest, check bool) (*api.ApplyResult, error) {
 		return a.client.RemoveInstances(ctx, r, check)
 	})
@@ -44,7 +47,9 @@ UUID could not be created again if a later step fails: it needs --force.`,
 // ownershipChange has the texts of one of the two commands.
 type ownershipChange struct{ use, short, long, nothing, done, force string }
 
-func (a *app) changeOwnership(s ownershipChange, send func(context.Context, api.InstancesRequest, bool) (*api.ApplyResult, error)) *cobra.Command {
+func (a *app) changeOwnership(
+	s ownershipChange, send func(context.Context, api.InstancesRequest, bool) (*api.ApplyResult, error),
+) *cobra.Command {
 	var check, force bool
 	c := &cobra.Command{
 		Use: s.use + " GPU START…", Short: s.short, Long: s.long,

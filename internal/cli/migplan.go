@@ -111,19 +111,11 @@ code 7.`,
   gpushare mig plan --offline --model h200-141 --want '3g.71gb,2g.35gb,1g.18gb*2' --json
   gpushare mig plan --offline --batch requests.jsonl   # lines of {"model": …, "have": …, "want": …}`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case !offline && id == "":
-				return usageError{err: errors.New("no GPU is named"), hint: "write --gpu 0 for one of this node, or --offline --model a100-40 for a board"}
-			case !offline && (q.Model != "" || have != "" || batch != ""):
-				return usageError{err: errors.New("--model, --have and --batch are for a board"), hint: "write --offline too, and leave out --gpu"}
-			case offline && id != "":
-				return usageError{err: errors.New("--gpu names a GPU of this node"), hint: "leave out --offline, or name a board with --model"}
-			case batch != "" && (cmd.Flags().Changed("model") || cmd.Flags().Changed("have") || cmd.Flags().Changed("want")):
-				return usageError{err: errors.New("--batch reads the requests from a file"), hint: "leave out --model, --have and --want"}
-			case batch != "":
+			if err := askedPlan(cmd, id, offline, batch != ""); err != nil {
+				return err
+			}
+			if batch != "" {
 				return a.migBatch(cmd.Context(), batch, q.Force)
-			case !cmd.Flags().Changed("want"):
-				return usageError{err: errors.New("no layout given"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
 			}
 			var err error
 			if q.Have, err = readInstances(have); err != nil {
@@ -150,12 +142,41 @@ code 7.`,
 	c.Flags().StringVar(&have, "have", "", "the existing instances, as in '3g.20gb@4!,1g.5gb@0'")
 	c.Flags().StringVar(&want, "want", "", "the desired layout, as in '3g.20gb,1g.5gb*2'")
 	c.Flags().BoolVar(&q.Force, "force", false, "allow destroying instances in use, as few as possible")
-	c.Flags().StringVar(&batch, "batch", "", "a file of requests, one JSON object a line (- for standard input); each is answered at once with a JSON line")
+	c.Flags().StringVar(&batch, "batch", "",
+		"a file of requests, one JSON object a line (- for standard input); each is answered at once with a JSON line",
+	)
 	_ = c.RegisterFlagCompletionFunc("model", completeBoards) // These fail only for flags that do not exist.
 	a.completeFlag(c, "gpu", gpusOf)
 	_ = c.RegisterFlagCompletionFunc("have", completeInstances(true))
 	_ = c.RegisterFlagCompletionFunc("want", completeInstances(false))
 	return c
+}
+
+// askedPlan refuses flags that ask for nothing, or for two things.
+func askedPlan(c *cobra.Command, id string, offline, batch bool) error {
+	f := c.Flags()
+	switch {
+	case !offline && id == "":
+		return usageError{
+			err:  errors.New("no GPU is named"),
+			hint: "write --gpu 0 for one of this node, or --offline --model a100-40 for a board",
+		}
+	case !offline && (f.Changed("model") || f.Changed("have") || batch):
+		return usageError{
+			err:  errors.New("--model, --have and --batch are for a board"),
+			hint: "write --offline too, and leave out --gpu",
+		}
+	case offline && id != "":
+		return usageError{
+			err:  errors.New("--gpu names a GPU of this node"),
+			hint: "leave out --offline, or name a board with --model",
+		}
+	case batch && (f.Changed("model") || f.Changed("have") || f.Changed("want")):
+		return usageError{err: errors.New("--batch reads the requests from a file"), hint: "leave out --model, --have and --want"}
+	case !batch && !f.Changed("want"):
+		return usageError{err: errors.New("no layout given"), hint: "write --want '3g.20gb,1g.5gb', or --want '' for an empty GPU"}
+	}
+	return nil
 }
 
 // tryOn plans for a GPU of this node.
@@ -165,7 +186,11 @@ func (a *app) tryOn(ctx context.Context, id string, q *question) (*trial, error)
 		return nil, err
 	}
 	if d.grid.Width == 0 {
-		return nil, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot read the profiles of GPU %d: its driver reports them only in MIG mode", d.index), Hint: "try its board: 'gpushare mig plan --offline --model …'"}
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot read the profiles of GPU %d: its driver reports them only in MIG mode", d.index),
+			Hint:    "try its board: 'gpushare mig plan --offline --model …'",
+		}
 	}
 	return d.try(ctx, q.Want, q.Force)
 }

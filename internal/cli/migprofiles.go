@@ -42,7 +42,16 @@ func profileRows(p gpu.Profiles) []profileRow {
 	out := []profileRow{}
 	for i := range p.GI {
 		q := &p.GI[i]
-		r := profileRow{Name: q.Name, ID: q.ID, Slices: q.Slices, Memory: q.Memory, SMs: q.SMs, Max: q.Max, Attributes: q.Attributes, Starts: []uint32{}}
+		r := profileRow{
+			Name:       q.Name,
+			ID:         q.ID,
+			Slices:     q.Slices,
+			Memory:     q.Memory,
+			SMs:        q.SMs,
+			Max:        q.Max,
+			Attributes: q.Attributes,
+			Starts:     []uint32{},
+		}
 		for _, at := range q.Placements {
 			r.Size = at.Size
 			r.Starts = append(r.Starts, at.Start)
@@ -101,7 +110,10 @@ and 'lspci -nn' if it is in the same file, and writes a board file. Below
 		},
 	}
 	c.Flags().StringVar(&model, "model", "", "a board, as in a100-40, or a board file, as in ./h20.yaml")
-	c.Flags().StringVar(&from, "from", "", "write a board file from the output of 'nvidia-smi mig -lgip' and 'mig -lgipp' in this file; - is standard input")
+	c.Flags().StringVar(
+		&from, "from", "",
+		"write a board file from the output of 'nvidia-smi mig -lgip' and 'mig -lgipp' in this file; - is standard input",
+	)
 	c.Flags().StringVar(&name, "name", "", "with --from: the model, if 'nvidia-smi -L' is not in the file")
 	c.Flags().IntVar(&gpu, "gpu", 0, "with --from: the index of the GPU, if they differ")
 	c.Flags().BoolVar(&offline, "offline", false, "list the known boards, without a daemon")
@@ -112,7 +124,16 @@ and 'lspci -nn' if it is in the same file, and writes a board file. Below
 }
 
 func tableOf(d *migDevice) profileTable {
-	return profileTable{Model: d.model, GPU: d.uuid, Name: d.name, Width: d.grid.Width, Profiles: profileRows(d.grid), Unverified: d.unverified, Assumed: d.assumed, title: d.title()}
+	return profileTable{
+		Model:      d.model,
+		GPU:        d.uuid,
+		Name:       d.name,
+		Width:      d.grid.Width,
+		Profiles:   profileRows(d.grid),
+		Unverified: d.unverified,
+		Assumed:    d.assumed,
+		title:      d.title(),
+	}
 }
 
 // boardFrom writes a board file from a listing.
@@ -123,14 +144,22 @@ func (a *app) boardFrom(ctx context.Context, file, name string, gpu *int) error 
 	}
 	b, err := miglisting.Read(string(raw), gpu)
 	if err != nil {
-		return usageError{err: fmt.Errorf("cannot read the profiles of %s: %w", file, err), hint: "(nvidia-smi -L; nvidia-smi mig -lgip; nvidia-smi mig -lgipp) > listing.txt"}
+		return usageError{
+			err:  fmt.Errorf("cannot read the profiles of %s: %w", file, err),
+			hint: "(nvidia-smi -L; nvidia-smi mig -lgip; nvidia-smi mig -lgipp) > listing.txt",
+		}
 	}
 	miglisting.Name(b, name)
 	if b.Short == "" {
-		return usageError{err: fmt.Errorf("cannot name the board of %s: the output of 'nvidia-smi -L' is not in it", file), hint: `write --name "NVIDIA H20"`}
+		return usageError{
+			err:  fmt.Errorf("cannot name the board of %s: the output of 'nvidia-smi -L' is not in it", file),
+			hint: `write --name "NVIDIA H20"`,
+		}
 	}
 	if a.json {
-		return a.profileTables([]profileTable{tableOf(&migDevice{model: b.Short, name: b.Name, grid: b.GPUProfiles(), unverified: b.Unverified})})
+		return a.profileTables(
+			[]profileTable{tableOf(&migDevice{model: b.Short, name: b.Name, grid: b.GPUProfiles(), unverified: b.Unverified})},
+		)
 	}
 	text, err := miglisting.YAML(b)
 	if err != nil {
@@ -195,11 +224,22 @@ func (a *app) profileTables(tables []profileTable) error {
 			for i, s := range p.Starts {
 				starts[i] = fmt.Sprint(s)
 			}
-			rows = append(rows, []string{p.Name, fmt.Sprint(p.ID), gib(p.Memory), fmt.Sprint(p.SMs), fmt.Sprint(p.Max), fmt.Sprint(p.Size), strings.Join(starts, " ")})
+			rows = append(rows, []string{
+				p.Name,
+				fmt.Sprint(p.ID),
+				gib(p.Memory),
+				fmt.Sprint(p.SMs),
+				fmt.Sprint(p.Max),
+				fmt.Sprint(p.Size),
+				strings.Join(starts, " "),
+			})
 		}
 		a.table(rows)
 		if t.Assumed {
-			fmt.Fprintln(a.io.Out, "\nThe driver reports its profiles only in MIG mode. These are known for this model; a change compares them once the mode is on.")
+			fmt.Fprintln(
+				a.io.Out,
+				"\nThe driver reports its profiles only in MIG mode. These are known for this model; a change compares them once the mode is on.",
+			)
 		}
 		if len(t.Unverified) > 0 {
 			fmt.Fprintf(a.io.Out, "\nNot in published listings: %s.\n", strings.Join(t.Unverified, "; "))

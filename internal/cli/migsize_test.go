@@ -78,7 +78,8 @@ func TestLargeQuestions(t *testing.T) {
 				Nearest  []string
 				Error    *api.Error
 			}
-			if err := json.Unmarshal([]byte(r.out), &out); err != nil || len(r.out) > 5000 || out.Feasible && name != "a long name" || // It is one +me, named many times.
+			if err := json.Unmarshal([]byte(r.out), &out); err != nil || len(r.out) > 5000 ||
+				out.Feasible && name != "a long name" || // It is one +me, named many times.
 				!out.Feasible && out.Reason == "" && out.Error == nil {
 				t.Errorf("%s, %s: %v: exit code %d, %.500s %.500s", b.Short, name, err, r.code, r.out, r.err)
 			}

@@ -13,46 +13,66 @@ import (
 )
 
 func (a *app) mpsCommand() *cobra.Command {
-	return group("mps", "CUDA MPS control daemons",
-		a.listing("list", "List MPS control daemons, one for each GPU in MPS mode and for each MIG instance that is shared", func(s *api.Status) any {
-			type row struct {
-				GPU      string            `json:"gpu"`
-				Profile  string            `json:"profile,omitempty"`
-				Instance *api.MIGPlacement `json:"instance,omitempty"`
-				api.MPSStatus
-			}
-			out := struct {
-				SchemaVersion int   `json:"schema_version"`
-				MPS           []row `json:"mps"`
-			}{1, []row{}}
-			eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
-				r := row{GPU: g.UUID, MPSStatus: *m}
-				if in != nil {
-					r.Profile, r.Instance = in.Profile, &in.Placement
+	return group(
+		"mps",
+		"CUDA MPS control daemons",
+		a.listing(
+			"list",
+			"List MPS control daemons, one for each GPU in MPS mode and for each MIG instance that is shared",
+			func(s *api.Status) any {
+				type row struct {
+					GPU      string            `json:"gpu"`
+					Profile  string            `json:"profile,omitempty"`
+					Instance *api.MIGPlacement `json:"instance,omitempty"`
+					api.MPSStatus
 				}
-				out.MPS = append(out.MPS, r)
-			})
-			return out
-		}, func(s *api.Status) {
-			rows := [][]string{{"GPU", "INSTANCE", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
-			eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
-				instance := ""
-				if in != nil {
-					instance = fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
+				out := struct {
+					SchemaVersion int   `json:"schema_version"`
+					MPS           []row `json:"mps"`
+				}{1, []row{}}
+				eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
+					r := row{GPU: g.UUID, MPSStatus: *m}
+					if in != nil {
+						r.Profile, r.Instance = in.Profile, &in.Placement
+					}
+					out.MPS = append(out.MPS, r)
+				})
+				return out
+			},
+			func(s *api.Status) {
+				rows := [][]string{{"GPU", "INSTANCE", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
+				eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
+					instance := ""
+					if in != nil {
+						instance = fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
+					}
+					rows = append(
+						rows,
+						[]string{gpuColumn(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)},
+					)
+				})
+				if len(rows) == 1 {
+					fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
+					return
 				}
-				rows = append(rows, []string{gpuColumn(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)})
-			})
-			if len(rows) == 1 {
-				fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
-				return
-			}
-			a.table(rows)
-		}),
-		a.mpsShow(), a.mpsLog(), a.mpsRestart(),
-		a.mpsDrain("drain", "Close the MPS of a GPU or MIG instance to new leases", "Drain closes the MPS of a GPU or a MIG instance to new leases. Those that run continue. It\nstays drained over a restart of the daemon and over a boot, until 'gpushare mps resume'.",
-			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.DrainMPS(ctx, id) }),
-		a.mpsDrain("resume", "Open a drained MPS to new leases again", "Resume ends 'gpushare mps drain'. A tenant that is held back there after fatal faults gets\nleases again.",
-			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.ResumeMPS(ctx, id) }))
+				a.table(rows)
+			},
+		),
+		a.mpsShow(),
+		a.mpsLog(),
+		a.mpsRestart(),
+		a.mpsDrain(
+			"drain",
+			"Close the MPS of a GPU or MIG instance to new leases",
+			"Drain closes the MPS of a GPU or a MIG instance to new leases. Those that run continue. It\nstays drained over a restart of the daemon and over a boot, until 'gpushare mps resume'.",
+			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.DrainMPS(ctx, id) },
+		),
+		a.mpsDrain(
+			"resume", "Open a drained MPS to new leases again",
+			"Resume ends 'gpushare mps drain'. A tenant that is held back there after fatal faults gets\nleases again.",
+			func(ctx context.Context, id string) (*api.MPSDrainResult, error) { return a.client.ResumeMPS(ctx, id) },
+		),
+	)
 }
 
 // clients is "2 of 48".
@@ -112,8 +132,11 @@ func mpsGPUs(s *api.Status) []string {
 
 func (a *app) mpsShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show GPU[:START]", Short: "Show the MPS of one GPU or MIG instance: its clients, and what of its limits is enforced", Args: exactArgs(1, mpsArgument),
-		Example: "  gpushare mps show 2\n  gpushare mps show 0:4\n  gpushare mps show 2 --json", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		Use:               "show GPU[:START]",
+		Short:             "Show the MPS of one GPU or MIG instance: its clients, and what of its limits is enforced",
+		Args:              exactArgs(1, mpsArgument),
+		Example:           "  gpushare mps show 2\n  gpushare mps show 0:4\n  gpushare mps show 2 --json",
+		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := a.client.MPS(cmd.Context(), args[0])
 			if err != nil {
@@ -159,7 +182,9 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 		rows = append(rows, []string{"next start", m.Retry.Local().Format(time.DateTime)})
 	}
 	if m.Drained != nil {
-		rows = append(rows, []string{"drained", fmt.Sprintf("by %s, since %s", m.Drained.By, m.Drained.Since.Local().Format(time.DateTime))})
+		rows = append(
+			rows, []string{"drained", fmt.Sprintf("by %s, since %s", m.Drained.By, m.Drained.Since.Local().Format(time.DateTime))},
+		)
 	}
 	a.table(rows)
 	fmt.Fprintln(a.io.Out)
@@ -185,11 +210,14 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 func (a *app) mpsLog() *cobra.Command {
 	var lines int
 	c := &cobra.Command{
-		Use: "log GPU[:START]", Short: "Show the last lines of the control daemon of a GPU or MIG instance and its servers", Args: exactArgs(1, mpsArgument),
+		Use:   "log GPU[:START]",
+		Short: "Show the last lines of the control daemon of a GPU or MIG instance and its servers",
+		Args:  exactArgs(1, mpsArgument),
 		Long: `Log shows what the MPS control daemon of a GPU and its servers wrote last, also after
 they have ended. The lines name processes of every tenant, so only administrators may
 read them.`,
-		Example: "  gpushare mps log 2\n  gpushare mps log 2 --lines 200", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		Example:           "  gpushare mps log 2\n  gpushare mps log 2 --lines 200",
+		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := a.client.MPSLog(cmd.Context(), args[0], lines)
 			if err != nil {
@@ -214,10 +242,13 @@ read them.`,
 func (a *app) mpsRestart() *cobra.Command {
 	var o client.MPSRestartOptions
 	c := &cobra.Command{
-		Use: "restart GPU[:START]", Short: "Restart the MPS of a GPU or MIG instance", Args: exactArgs(1, mpsArgument),
+		Use:   "restart GPU[:START]",
+		Short: "Restart the MPS of a GPU or MIG instance",
+		Args:  exactArgs(1, mpsArgument),
 		Long: `Restart replaces the MPS control daemon of a GPU, or of a MIG instance, and its servers.
 It touches no other one. With clients it is refused, and names them; --force terminates them first.`,
-		Example: "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force\n  gpushare mps restart 0:4", ValidArgsFunction: a.completeFirst(mpsGPUs),
+		Example:           "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force\n  gpushare mps restart 0:4",
+		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			res, err := a.client.RestartMPS(cmd.Context(), args[0], o)
 			if err != nil {

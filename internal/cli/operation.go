@@ -16,12 +16,16 @@ import (
 const operationArgument = "the id of an operation"
 
 func (a *app) operationCommand() *cobra.Command {
-	return group("operation", "Operations: changes of the node that run or have ended", a.operationList(), a.operationShow(), a.operationWait())
+	return group(
+		"operation", "Operations: changes of the node that run or have ended", a.operationList(), a.operationShow(), a.operationWait(),
+	)
 }
 
 func (a *app) operationList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the changes that run and the last that ended: who, what, when", Args: noArgs,
+		Use:   "list",
+		Short: "List the changes that run and the last that ended: who, what, when",
+		Args:  noArgs,
 		Long: `List shows the running changes and the last 64, the newest last. GENERATION is that of the
 spec that a change puts in force, or that it restores. A restart of the daemon ends the list;
 a change that was open then is resumed and listed again.`,
@@ -45,13 +49,28 @@ func (a *app) operationTable(all []api.OperationSummary) {
 		fmt.Fprintln(a.io.Out, "no operation since the daemon was started: 'gpushare history' shows the specs that were applied")
 		return
 	}
-	columns := []column{{head: "OPERATION"}, {head: "KIND"}, {head: "BY", min: 8}, {head: "GENERATION"}, {head: "STARTED"}, {head: "DURATION"}, {head: "STEPS"}, {head: "STATE", min: 20}}
+	columns := []column{
+		{head: "OPERATION"},
+		{head: "KIND"},
+		{head: "BY", min: 8},
+		{head: "GENERATION"},
+		{head: "STARTED"},
+		{head: "DURATION"},
+		{head: "STEPS"},
+		{head: "STATE", min: 20},
+	}
 	rows := make([]line, len(all))
 	for i := range all {
 		o := &all[i]
 		rows[i] = line{cells: []string{
-			o.ID, o.Kind, o.By, strconv.FormatUint(o.Generation, 10), o.Started.Local().Format(time.DateTime), runtime(o.Started, o.Finished),
-			fmt.Sprintf("%d/%d", o.StepsEnded, o.StepCount), operationState(o),
+			o.ID,
+			o.Kind,
+			o.By,
+			strconv.FormatUint(o.Generation, 10),
+			o.Started.Local().Format(time.DateTime),
+			runtime(o.Started, o.Finished),
+			fmt.Sprintf("%d/%d", o.StepsEnded, o.StepCount),
+			operationState(o),
 		}}
 	}
 	a.fit(columnsOf(a.io.Out), columns, rows)
@@ -76,8 +95,11 @@ func runtime(started time.Time, finished *time.Time) string {
 
 func (a *app) operationShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show one operation with its steps", Args: exactArgs(1, operationArgument), ValidArgsFunction: a.completeOperations,
-		Example: "  gpushare operation show apply-7",
+		Use:               "show ID",
+		Short:             "Show one operation with its steps",
+		Args:              exactArgs(1, operationArgument),
+		ValidArgsFunction: a.completeOperations,
+		Example:           "  gpushare operation show apply-7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := a.client.Operation(cmd.Context(), args[0], 0, 0)
 			if err != nil {
@@ -127,7 +149,10 @@ func (a *app) operationDetail(ctx context.Context, o *api.Operation) {
 func (a *app) operationWait() *cobra.Command {
 	var limit *api.Duration
 	c := &cobra.Command{
-		Use: "wait ID", Short: "Wait until an operation has ended, and show its progress", Args: exactArgs(1, operationArgument), ValidArgsFunction: a.completeOperations,
+		Use:               "wait ID",
+		Short:             "Wait until an operation has ended, and show its progress",
+		Args:              exactArgs(1, operationArgument),
+		ValidArgsFunction: a.completeOperations,
 		Long: `Wait prints the steps of a change as they end, as apply does, and exits with the code that
 apply would: 0 if everything was reached, 6 if a GPU is held. An interrupt ends the wait, not
 the change. If --timeout is over first, it exits with 5.`,

@@ -63,7 +63,13 @@ func TestTableProperties(t *testing.T) {
 // Colours take no width, and only words of state have one.
 func TestTableColours(t *testing.T) {
 	rows := func() [][]string {
-		return [][]string{{"GPU", "STATE", "NOTE"}, {"0", "ok", "held"}, {"1", "held: in use", "x"}, {"2", "running, over its limit", "y"}, {"3", "waiting, position 1", "z"}}
+		return [][]string{
+			{"GPU", "STATE", "NOTE"},
+			{"0", "ok", "held"},
+			{"1", "held: in use", "x"},
+			{"2", "running, over its limit", "y"},
+			{"3", "waiting, position 1", "z"},
+		}
 	}
 	var plain, colored bytes.Buffer
 	(&app{io: Stdio{Out: &plain}}).table(rows())
@@ -71,7 +77,10 @@ func TestTableColours(t *testing.T) {
 	if strings.Contains(plain.String(), "\x1b") {
 		t.Errorf("there are colours without being asked for:\n%q", plain.String())
 	}
-	want := strings.NewReplacer("held: in use", "\x1b[31mheld\x1b[0m: in use", "over its limit", "\x1b[31mover its limit\x1b[0m", "waiting,", "\x1b[33mwaiting\x1b[0m,").Replace(plain.String())
+	want := strings.NewReplacer(
+		"held: in use", "\x1b[31mheld\x1b[0m: in use", "over its limit", "\x1b[31mover its limit\x1b[0m", "waiting,",
+		"\x1b[33mwaiting\x1b[0m,",
+	).Replace(plain.String())
 	if diff := cmp.Diff(want, colored.String()); diff != "" {
 		t.Error(diff)
 	}

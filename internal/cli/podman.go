@@ -42,5 +42,8 @@ func (a *app) warnOfPause() {
 			return
 		}
 	}
-	fmt.Fprintln(a.io.Err, "gpushare: warning: podman keeps a process for all containers of its user, and would start it in this lease, which then does not end with the container; start it before the lease, with 'podman unshare true'")
+	fmt.Fprintln(
+		a.io.Err,
+		"gpushare: warning: podman keeps a process for all containers of its user, and would start it in this lease, which then does not end with the container; start it before the lease, with 'podman unshare true'",
+	)
 }

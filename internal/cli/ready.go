@@ -57,7 +57,14 @@ func (a *app) awaitReady(ctx context.Context, limit *api.Duration) error {
 		case err == nil:
 			waits, held := unreadyGPUs(s)
 			if len(held) > 0 {
-				return &exitError{code: api.ExitDegraded, err: &api.Error{Kind: api.KindDegraded, Message: "the node is not ready: " + strings.Join(held, "; "), Hint: "'gpushare status' says what helps"}}
+				return &exitError{
+					code: api.ExitDegraded,
+					err: &api.Error{
+						Kind:    api.KindDegraded,
+						Message: "the node is not ready: " + strings.Join(held, "; "),
+						Hint:    "'gpushare status' says what helps",
+					},
+				}
 			}
 			if waits == "" {
 				return a.sayReady(s)
@@ -74,7 +81,14 @@ func (a *app) awaitReady(ctx context.Context, limit *api.Duration) error {
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			return &exitError{code: api.ExitDegraded, err: &api.Error{Kind: api.KindDegraded, Message: fmt.Sprintf("the node is not ready after %s: %v", limit, last), Hint: "'gpushare status' and 'gpushare doctor' say more"}}
+			return &exitError{
+				code: api.ExitDegraded,
+				err: &api.Error{
+					Kind:    api.KindDegraded,
+					Message: fmt.Sprintf("the node is not ready after %s: %v", limit, last),
+					Hint:    "'gpushare status' and 'gpushare doctor' say more",
+				},
+			}
 		}
 	}
 }

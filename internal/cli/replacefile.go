@@ -17,7 +17,9 @@ func replaceFile(path, prefix string, content []byte, mode fs.FileMode) error {
 	switch {
 	case errors.Is(err, durable.ErrRefused):
 		return &api.Error{
-			Kind: api.KindInternal, Message: fmt.Sprintf("cannot write %s: %v", path, err), Hint: fmt.Sprintf("'ls -ld %s' shows it: remove it, or write to another name", path),
+			Kind:    api.KindInternal,
+			Message: fmt.Sprintf("cannot write %s: %v", path, err),
+			Hint:    fmt.Sprintf("'ls -ld %s' shows it: remove it, or write to another name", path),
 		}
 	case err != nil:
 		return fmt.Errorf("cannot write %s: %w", path, err)

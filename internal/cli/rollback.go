@@ -67,7 +67,11 @@ func (a *app) rollbackTo(ctx context.Context, args []string) (now uint64, to str
 		return now, args[0], nil
 	}
 	if before == "" {
-		return 0, "", &api.Error{Kind: api.KindNotFound, Message: "there is no spec before the one in force", Hint: "'gpushare history' lists the specs that were in force"}
+		return 0, "", &api.Error{
+			Kind:    api.KindNotFound,
+			Message: "there is no spec before the one in force",
+			Hint:    "'gpushare history' lists the specs that were in force",
+		}
 	}
 	return now, before, nil
 }

@@ -85,7 +85,10 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	code := a.report(cmd, err)
 	if err := out.failed(); err != nil && (code == api.ExitOK || code == api.ExitChanges || code == api.ExitIncomplete) {
 		code = api.ExitFailed
-		a.refusal(&api.Error{Kind: api.KindInternal, Message: "cannot write the output: " + err.Error(), Hint: "what was written is incomplete"}, code)
+		a.refusal(
+			&api.Error{Kind: api.KindInternal, Message: "cannot write the output: " + err.Error(), Hint: "what was written is incomplete"},
+			code,
+		)
 	}
 	return code
 }
@@ -174,7 +177,9 @@ It talks to gpushared over ` + api.SocketPath + `.`,
 			a.color = a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.io.Out)
 		},
 	}
-	root.PersistentFlags().StringVar(&a.client.Socket, "socket", "", "the daemon's socket (default $GPUSHARE_SOCKET, then "+api.SocketPath+")")
+	root.PersistentFlags().StringVar(
+		&a.client.Socket, "socket", "", "the daemon's socket (default $GPUSHARE_SOCKET, then "+api.SocketPath+")",
+	)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON with a schema_version instead of text")
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
@@ -222,7 +227,11 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 			shown.Hint = fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())
 		}
 	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "if any flags in the group"): // cobra's own
-		shown, code = &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath())}, api.ExitUsage
+		shown, code = &api.Error{
+			Kind:    api.KindInvalid,
+			Message: err.Error(),
+			Hint:    fmt.Sprintf("'%s --help' shows the usage", cmd.CommandPath()),
+		}, api.ExitUsage
 	}
 	if errors.As(err, &exit) {
 		code = exit.code
@@ -284,7 +293,8 @@ func mistakes(message string, fields []api.FieldError) string {
 	if file == "" {
 		file = "the spec"
 	}
-	if message != first && message != fmt.Sprintf("%s (and %d more mistakes)", first, len(fields)-1) && message != first+" (and one more mistake)" {
+	if message != first && message != fmt.Sprintf("%s (and %d more mistakes)", first, len(fields)-1) &&
+		message != first+" (and one more mistake)" {
 		return fmt.Sprintf("%s has many mistakes, the first %d are:", file, len(fields))
 	}
 	return fmt.Sprintf("%s has %s:", file, text.Count(len(fields), "mistake"))
@@ -316,7 +326,9 @@ func (a *app) versionCommand() *cobra.Command {
 				fmt.Fprintf(a.io.Out, "driver    %s\n", info.Driver)
 			}
 			if info.Version != version.Version {
-				fmt.Fprintln(a.io.Err, "warning: the command line and the daemon are of different versions: restart the daemon after an upgrade")
+				fmt.Fprintln(
+					a.io.Err, "warning: the command line and the daemon are of different versions: restart the daemon after an upgrade",
+				)
 			}
 			return nil
 		},

@@ -81,7 +81,10 @@ refused, because the service would not have them. The id of the lease is printed
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
 	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
 	f.StringSliceVarP(&r.GPUs, "gpu", "g", nil, "place it on this GPU, by its index or UUID; of several, as in 0,1, on any")
-	f.Var(duration{&r.MaxTime}, "time", "end it after this time, as in 2h or 1-12:00:00, after a warning (default and at most: the max_time of the grant)")
+	f.Var(
+		duration{&r.MaxTime}, "time",
+		"end it after this time, as in 2h or 1-12:00:00, after a warning (default and at most: the max_time of the grant)",
+	)
 	waitFlag(c, &r.Wait)
 	f.BoolVarP(&detach, "detach", "d", false, "run it as a service in the background, and print the id of its lease")
 	f.BoolVarP(&silent, "quiet", "q", false, "do not print which grant was selected")
@@ -205,9 +208,12 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent
 	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: mask}
 	if n, err := requestSize(&r); err == nil && n > api.MaxRequest {
 		return &exitError{code: exitRunCannot, err: &api.Error{
-			Kind:    api.KindInvalid,
-			Message: fmt.Sprintf("cannot run %s in the background: its arguments have %s and its environment %s, and together they may have %s", text.Short(path, 200), text.Bytes(sizeOf(r.Command)), text.Bytes(sizeOf(a.env)), text.Bytes(api.MaxRequest)),
-			Hint:    "run it without --detach, pass long lists in a file, or remove variables: env -i PATH=\"$PATH\" HOME=\"$HOME\" gpushare run --detach -- …",
+			Kind: api.KindInvalid,
+			Message: fmt.Sprintf(
+				"cannot run %s in the background: its arguments have %s and its environment %s, and together they may have %s",
+				text.Short(path, 200), text.Bytes(sizeOf(r.Command)), text.Bytes(sizeOf(a.env)), text.Bytes(api.MaxRequest),
+			),
+			Hint: "run it without --detach, pass long lists in a file, or remove variables: env -i PATH=\"$PATH\" HOME=\"$HOME\" gpushare run --detach -- …",
 		}}
 	}
 	granted, err := a.granted(cmd, r, silent)
@@ -321,11 +327,22 @@ func (a *app) containerLine(cmd *cobra.Command, tenant, grant string, reserve bo
 	}
 	switch {
 	case len(found) == 0 && ofMPS && grant != "":
-		return &api.Error{Kind: api.KindInvalid, Message: "cannot start a container there by CDI: " + api.NoCDIForMPS, Hint: "without root and without CDI it runs inside of a lease: " + api.RootlessContainer(tenant, grant)}
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot start a container there by CDI: " + api.NoCDIForMPS,
+			Hint:    "without root and without CDI it runs inside of a lease: " + api.RootlessContainer(tenant, grant),
+		}
 	case len(found) == 0:
-		return &api.Error{Kind: api.KindNotFound, Message: "cannot start a container there: no such grant accepts containers now", Hint: "'gpushare tenant show NAME' lists those that do; MPS grants do only inside of a lease ('gpushare env --podman'), and none does with 'enforce: observe'"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: "cannot start a container there: no such grant accepts containers now",
+			Hint:    "'gpushare tenant show NAME' lists those that do; MPS grants do only inside of a lease ('gpushare env --podman'), and none does with 'enforce: observe'",
+		}
 	case len(found) > 1:
-		return usageError{err: errors.New("more than one grant accepts containers: " + strings.Join(names, ", ")), hint: "select one with -t and --grant"}
+		return usageError{
+			err:  errors.New("more than one grant accepts containers: " + strings.Join(names, ", ")),
+			hint: "select one with -t and --grant",
+		}
 	case reserve:
 		tenant, grant, _ := strings.Cut(names[0], "/")
 		return a.reserveContainer(cmd, tenant, grant)

@@ -68,8 +68,14 @@ func granted() http.HandlerFunc {
 		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 2, Waiting: "its one lease is in use"}},
 		api.LeaseGrant{Lease: &api.Lease{ID: "red-1", State: api.LeaseQueued, Position: 1, Waiting: "its one lease is in use"}},
 		api.LeaseGrant{
-			Lease: &api.Lease{ID: "red-1", State: api.LeaseRunning}, Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "HIDDEN": "no"},
-			Unset: []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant part of red", Warnings: []string{"nothing is isolated"},
+			Lease: &api.Lease{
+				ID:    "red-1",
+				State: api.LeaseRunning,
+			},
+			Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "HIDDEN": "no"},
+			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"},
+			Selected:    "grant part of red",
+			Warnings:    []string{"nothing is isolated"},
 		},
 	)
 }
@@ -80,8 +86,13 @@ func attached() http.HandlerFunc {
 		api.LeaseGrant{Lease: &api.Lease{ID: "vision-dev-9", State: api.LeaseQueued, Position: 1, Waiting: "its memory is in use"}},
 		api.LeaseGrant{
 			Lease: &api.Lease{
-				ID: "vision-dev-9", State: api.LeaseRunning, Origin: api.OriginAttached, Command: []string{"notebook\x1b[31m"},
-				Isolation: api.IsolationStatus{NotEnforced: []string{"device rules: the process stays where it is, so it can open the same GPUs as before"}},
+				ID:      "vision-dev-9",
+				State:   api.LeaseRunning,
+				Origin:  api.OriginAttached,
+				Command: []string{"notebook\x1b[31m"},
+				Isolation: api.IsolationStatus{
+					NotEnforced: []string{"device rules: the process stays where it is, so it can open the same GPUs as before"},
+				},
 			},
 			Environment: map[string]string{"CUDA_VISIBLE_DEVICES": mig4, "GPUSHARE_LEASE": "vision-dev-9"},
 			Unset:       []string{"CUDA_MPS_PIPE_DIRECTORY"}, Selected: "grant dev of vision: requested",
@@ -91,8 +102,19 @@ func attached() http.HandlerFunc {
 
 func TestRunBecomesTheCommand(t *testing.T) {
 	socket := fakeDaemon(t, routes{"POST /v1/leases": granted()})
-	cmd := gpushare(t, socket, []string{"HIDDEN=yes", "CUDA_MPS_PIPE_DIRECTORY=/tmp/x", "KEPT=a=b"},
-		"run", "-t", "red", "--wait", "--", "sh", "-c", `echo "$$ $CUDA_VISIBLE_DEVICES $HIDDEN ${CUDA_MPS_PIPE_DIRECTORY-unset} $KEPT"; exit 7`)
+	cmd := gpushare(
+		t,
+		socket,
+		[]string{"HIDDEN=yes", "CUDA_MPS_PIPE_DIRECTORY=/tmp/x", "KEPT=a=b"},
+		"run",
+		"-t",
+		"red",
+		"--wait",
+		"--",
+		"sh",
+		"-c",
+		`echo "$$ $CUDA_VISIBLE_DEVICES $HIDDEN ${CUDA_MPS_PIPE_DIRECTORY-unset} $KEPT"; exit 7`,
+	)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -152,7 +174,8 @@ func TestRunOfALongCommand(t *testing.T) {
 			}
 			out, err = run(t, &body, c.env, slices.Replace(slices.Clone(c.args), 1, 2, "--detach")...)
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(out, "in the background: its arguments have") || strings.Contains(out, "spec") {
+			if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(out, "in the background: its arguments have") ||
+				strings.Contains(out, "spec") {
 				t.Errorf("detached: %v:\n%s", err, out)
 			}
 		})
@@ -270,7 +293,8 @@ func TestRunDetached(t *testing.T) {
 	}
 	mask := syscall.Umask(0)
 	syscall.Umask(mask)
-	if d := got.Detach; d == nil || d.Path != sh || d.Dir != cmd.Dir || d.UMask != mask || !slices.Contains(d.Environment, "A=b") || !slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
+	if d := got.Detach; d == nil || d.Path != sh || d.Dir != cmd.Dir || d.UMask != mask || !slices.Contains(d.Environment, "A=b") ||
+		!slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
 		t.Errorf("it requested %+v, %+v", got, got.Detach)
 	}
 	golden(t, "run-detached", "$ gpushare run -d --wait -- sh -c …\n"+out.String()+"── standard error\n"+errs.String())
@@ -351,9 +375,19 @@ func explained() api.Explanation {
 		SchemaVersion: 1, Name: "vision-3kq6", Text: "a lease of grant dev of vision; its processes run in lab.service (attached)",
 		Rules: []api.Rule{
 			{What: "processes", Desired: "3 now", Reason: "a process that is moved out of its cgroup leaves the lease"},
-			{What: "GPU memory", Desired: "30 GiB, of which 12 GiB are used", Enforced: true, By: "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL"},
+			{
+				What:     "GPU memory",
+				Desired:  "30 GiB, of which 12 GiB are used",
+				Enforced: true,
+				By:       "gpushared samples it: the process that uses most gets SIGTERM, then SIGKILL",
+			},
 			{What: "GPU time", Desired: "40%", Reason: "it is never frozen, so nothing limits when it runs"},
-			{What: "GPU time", Desired: "threads, 30%", Advisory: true, Reason: "advisory: each process asks the MPS server for it, by its environment"},
+			{
+				What:     "GPU time",
+				Desired:  "threads, 30%",
+				Advisory: true,
+				Reason:   "advisory: each process asks the MPS server for it, by its environment",
+			},
 		},
 	}
 }

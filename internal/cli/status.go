@@ -17,7 +17,9 @@ func (a *app) statusCommand() *cobra.Command {
 	var exitCode bool
 	var o view
 	c := &cobra.Command{
-		Use: "status", Short: "Show GPUs, tenants and leases as they are now", Args: noArgs,
+		Use:   "status",
+		Short: "Show GPUs, tenants and leases as they are now",
+		Args:  noArgs,
 		Long: `Status shows the GPUs, tenants and leases as they are now. --tenant, --gpu, --user and --mine
 restrict it to leases, and to the GPUs, tenants and conditions that belong to them. On a terminal
 the columns fit its width, from 80 to 200 characters; where programs read it, nothing is cut.`,
@@ -104,7 +106,10 @@ func (a *app) statusHead(s *api.Status, width int) {
 	head := []string{n.Host}
 	switch {
 	case n.Unmanaged != nil:
-		head = append(head, fmt.Sprintf("generation %d", n.Generation), fmt.Sprintf("unmanaged by %s, %s: nothing is enforced", n.Unmanaged.By, n.Unmanaged.At.Local().Format(time.DateTime)))
+		head = append(
+			head, fmt.Sprintf("generation %d", n.Generation),
+			fmt.Sprintf("unmanaged by %s, %s: nothing is enforced", n.Unmanaged.By, n.Unmanaged.At.Local().Format(time.DateTime)),
+		)
 	case n.Generation == 0:
 		head = append(head, "no spec applied yet")
 	case n.Enforce == "on":

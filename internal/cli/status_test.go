@@ -25,7 +25,10 @@ func (s *screenOf) Columns() int { return s.columns }
 func onScreen(t *testing.T, r routes, columns int, args string) result {
 	t.Helper()
 	out, errs := &screenOf{columns: columns}, &bytes.Buffer{}
-	code := cli.Run(t.Context(), strings.Fields(args), []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, r), "TERM=xterm"}, cli.Stdio{In: strings.NewReader(""), Out: out, Err: errs})
+	code := cli.Run(
+		t.Context(), strings.Fields(args), []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, r), "TERM=xterm"},
+		cli.Stdio{In: strings.NewReader(""), Out: out, Err: errs},
+	)
 	return result{code: code, out: out.String(), err: errs.String()}
 }
 
@@ -40,7 +43,15 @@ func busyNode() *api.Status {
 	}
 	s.GPUs[0].UtilizationReadAt, s.GPUs[0].Utilization = ptr(noon.Add(-4*time.Second)), nil
 	s.GPUs[1].UtilizationReadAt = ptr(noon.Add(-3 * time.Minute)) // older than its memory
-	s.GPUs = append(s.GPUs, api.GPUStatus{Index: 11, UUID: "GPU-11", Model: "NVIDIA A100-SXM4-40GB", Mode: "exclusive", State: "lost", Reason: "the GPU has fallen off the bus", Memory: api.GPUMemory{Total: 40 << 30}})
+	s.GPUs = append(s.GPUs, api.GPUStatus{
+		Index:  11,
+		UUID:   "GPU-11",
+		Model:  "NVIDIA A100-SXM4-40GB",
+		Mode:   "exclusive",
+		State:  "lost",
+		Reason: "the GPU has fallen off the bus",
+		Memory: api.GPUMemory{Total: 40 << 30},
+	})
 	s.GPUs[0].MIG.Instances[0].Memory.Used = 3 << 30
 	s.Leases[1].GPUMemory.LastKnown = ptr(noon.Add(-90 * time.Second))
 	for i, uid := range []int{1001, 1002, 1003, 1004} {

@@ -15,7 +15,16 @@ func (a *app) gpus(s *api.Status, width int, wide bool) {
 		fmt.Fprintln(a.io.Out, "no GPUs")
 		return
 	}
-	columns := []column{{head: "GPU"}, {head: "MODEL", min: 20}, {head: "MODE"}, {head: "MEMORY"}, {head: "BUSY"}, {head: "STATE"}, {head: "UUID"}, {head: "PCI"}}
+	columns := []column{
+		{head: "GPU"},
+		{head: "MODEL", min: 20},
+		{head: "MODE"},
+		{head: "MEMORY"},
+		{head: "BUSY"},
+		{head: "STATE"},
+		{head: "UUID"},
+		{head: "PCI"},
+	}
 	at := now()
 	common := ages(&s.GPUs[0], at)
 	for i := range s.GPUs {

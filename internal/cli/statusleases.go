@@ -46,7 +46,10 @@ func (a *app) statusLeases(s *api.Status, width int, wide bool) {
 				note = strings.TrimPrefix(note+"; memory as of "+old+" ago", "; ")
 			}
 		}
-		rows = append(rows, line{[]string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), leaseMemory(used), share, pid(l.PID), name, device}, note})
+		rows = append(rows, line{
+			[]string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), leaseMemory(used), share, pid(l.PID), name, device},
+			note,
+		})
 	}
 	for i := range rows[:len(rows)-1] {
 		if rows[i].note == rows[i+1].note { // It is printed once, below the last of them.

@@ -36,14 +36,18 @@ func (a *app) viewFlags(c *cobra.Command, o *view) {
 
 func (a *app) outputFlag(c *cobra.Command, o *view) {
 	c.Flags().StringVarP(&o.output, "output", "o", "", "wide: all columns, nothing is cut; json; name: the ids of the leases, one a line")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(viewOutputs, cobra.ShellCompDirectiveNoFileComp)) // It fails only for a flag that does not exist.
+	_ = c.RegisterFlagCompletionFunc(
+		"output", cobra.FixedCompletions(viewOutputs, cobra.ShellCompDirectiveNoFileComp),
+	) // It fails only for a flag that does not exist.
 }
 
 // selectFlags are the flags that select leases and their order.
 func (a *app) selectFlags(c *cobra.Command, o *view) {
 	a.whichFlags(c, o)
 	c.Flags().StringVar(&o.sort, "sort", "", "order of the leases: "+strings.Join(viewSorts, ", "))
-	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(viewSorts, cobra.ShellCompDirectiveNoFileComp)) // It fails only for a flag that does not exist.
+	_ = c.RegisterFlagCompletionFunc(
+		"sort", cobra.FixedCompletions(viewSorts, cobra.ShellCompDirectiveNoFileComp),
+	) // It fails only for a flag that does not exist.
 }
 
 // whichFlags are the flags that select leases.
@@ -121,19 +125,29 @@ func (o *view) restrict(s *api.Status, uid int) error {
 	if o.gpu != "" {
 		i := slices.IndexFunc(s.GPUs, func(g api.GPUStatus) bool { return strconv.Itoa(g.Index) == o.gpu || g.UUID == o.gpu })
 		if i < 0 {
-			return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no GPU %q that you may see", o.gpu), Hint: "'gpushare gpu list' shows them"}
+			return &api.Error{
+				Kind:    api.KindNotFound,
+				Message: fmt.Sprintf("there is no GPU %q that you may see", o.gpu),
+				Hint:    "'gpushare gpu list' shows them",
+			}
 		}
 		only = s.GPUs[i].UUID
 	}
 	if o.tenant != "" && !slices.ContainsFunc(s.Tenants, func(t api.TenantStatus) bool { return t.Name == o.tenant }) &&
 		!slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Tenant == o.tenant }) {
-		return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("there is no tenant %q that you may see", o.tenant), Hint: "'gpushare tenant list' shows them"}
+		return &api.Error{
+			Kind:    api.KindNotFound,
+			Message: fmt.Sprintf("there is no tenant %q that you may see", o.tenant),
+			Hint:    "'gpushare tenant list' shows them",
+		}
 	}
 	tenants, gpus, users := map[string]bool{o.tenant: true}, map[string]bool{only: true}, map[string]bool{o.user: true}
 	leases := []api.Lease{}
 	for i := range s.Leases {
 		l := &s.Leases[i]
-		if o.tenant != "" && l.Tenant != o.tenant || o.user != "" && l.User != o.user && strconv.Itoa(l.UID) != o.user || o.mine && l.UID != uid || only != "" && !slices.Contains(gpusUsedBy(s, l), only) {
+		if o.tenant != "" && l.Tenant != o.tenant || o.user != "" && l.User != o.user && strconv.Itoa(l.UID) != o.user ||
+			o.mine && l.UID != uid ||
+			only != "" && !slices.Contains(gpusUsedBy(s, l), only) {
 			continue
 		}
 		leases = append(leases, *l)
@@ -176,7 +190,10 @@ func gpusUsedBy(s *api.Status, l *api.Lease) []string {
 		if slices.Contains(l.Devices, g.UUID) {
 			out = append(out, g.UUID)
 		}
-		if g.MIG != nil && slices.ContainsFunc(g.MIG.Instances, func(in api.InstanceStatus) bool { return in.Lease == l.ID || slices.Contains(in.Leases, l.ID) }) {
+		if g.MIG != nil &&
+			slices.ContainsFunc(
+				g.MIG.Instances, func(in api.InstanceStatus) bool { return in.Lease == l.ID || slices.Contains(in.Leases, l.ID) },
+			) {
 			out = append(out, g.UUID)
 		}
 	}

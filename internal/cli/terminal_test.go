@@ -55,7 +55,10 @@ func TestColours(t *testing.T) {
 				_, _ = io.Copy(&b, screen) // It ends with an error when the other side is closed.
 				seen <- b.String()
 			}()
-			code := cli.Run(t.Context(), []string{"doctor"}, append(c.env, "GPUSHARE_SOCKET="+socket), cli.Stdio{In: strings.NewReader(""), Out: tty, Err: io.Discard})
+			code := cli.Run(
+				t.Context(), []string{"doctor"}, append(c.env, "GPUSHARE_SOCKET="+socket),
+				cli.Stdio{In: strings.NewReader(""), Out: tty, Err: io.Discard},
+			)
 			tty.Close()
 			got := <-seen
 			if code != 6 || !strings.Contains(got, "held") {

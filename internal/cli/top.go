@@ -60,7 +60,9 @@ another, for scripts and files.`,
 	f.BoolVarP(&batch, "batch", "b", false, "print tables one after another, without a terminal")
 	f.IntVarP(&frames, "count", "n", 0, "end after this many tables (default without end)")
 	f.VarP(duration{&every}, "every", "d", "how often the values are read, 500ms or more")
-	_ = c.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{topGPUs, topTenants, topLeases}, cobra.ShellCompDirectiveNoFileComp)) // It fails only for a flag that does not exist.
+	_ = c.RegisterFlagCompletionFunc(
+		"by", cobra.FixedCompletions([]string{topGPUs, topTenants, topLeases}, cobra.ShellCompDirectiveNoFileComp),
+	) // It fails only for a flag that does not exist.
 	return c
 }
 

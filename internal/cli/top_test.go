@@ -13,10 +13,19 @@ import (
 
 // busyNode has more than a small terminal shows.
 func busyNode() *api.Status {
-	s := &api.Status{At: time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC), Node: api.NodeStatus{Host: "lab-with-a-long-name.example.org", Generation: 12345, Enforce: "on"}}
+	s := &api.Status{
+		At:   time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC),
+		Node: api.NodeStatus{Host: "lab-with-a-long-name.example.org", Generation: 12345, Enforce: "on"},
+	}
 	used := 50
 	for i := range 8 {
-		g := api.GPUStatus{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Mode: "timeslice", State: "ok", Memory: api.GPUMemory{Total: 80 << 30, Used: uint64(i) << 30}}
+		g := api.GPUStatus{
+			Index:  i,
+			UUID:   fmt.Sprintf("GPU-%d", i),
+			Mode:   "timeslice",
+			State:  "ok",
+			Memory: api.GPUMemory{Total: 80 << 30, Used: uint64(i) << 30},
+		}
 		if i < 4 {
 			g.Mode = "mig" // The driver reports no utilisation in MIG mode.
 		} else {
@@ -27,7 +36,14 @@ func busyNode() *api.Status {
 	s.GPUs[7].State, s.GPUs[7].Reason = "held", strings.Repeat("the driver does not answer ", 5)
 	for i := range 40 {
 		tenant := fmt.Sprintf("tenant-with-a-long-name-%02d", i%10)
-		l := api.Lease{ID: fmt.Sprintf("%s-train-%04d", tenant, i), Tenant: tenant, State: "running", User: "someone", GPUs: []string{fmt.Sprintf("GPU-%d", i%8)}, Command: []string{"python", strings.Repeat("x", 60)}}
+		l := api.Lease{
+			ID:      fmt.Sprintf("%s-train-%04d", tenant, i),
+			Tenant:  tenant,
+			State:   "running",
+			User:    "someone",
+			GPUs:    []string{fmt.Sprintf("GPU-%d", i%8)},
+			Command: []string{"python", strings.Repeat("x", 60)},
+		}
 		if i >= 35 {
 			l.State, l.Position, l.Waiting = api.LeaseQueued, i-34, "its one lease is in use; "+strings.Repeat("GPU 3 is closed ", 5)
 		}
@@ -57,7 +73,8 @@ func TestTopFits(t *testing.T) {
 					t.Errorf("%s on %v has a line of %d characters: %s", by, size, n, l)
 				}
 			}
-			if last := lines[len(lines)-1]; !strings.HasPrefix(last, "g GPUs   t tenants") || by == topLeases && size[1] < 60 && !strings.Contains(last, "more lines") {
+			if last := lines[len(lines)-1]; !strings.HasPrefix(last, "g GPUs   t tenants") ||
+				by == topLeases && size[1] < 60 && !strings.Contains(last, "more lines") {
 				t.Errorf("%s on %v ends with %q", by, size, last)
 			}
 		}
@@ -65,7 +82,8 @@ func TestTopFits(t *testing.T) {
 	m := &topModel{by: topGPUs}
 	m.take(busyNode())
 	frame := strings.Join(m.frame(80, 0), "\n")
-	if strings.Contains(frame, "0%\n") || !strings.Contains(frame, "mig        ok     -     -") || !strings.Contains(frame, "timeslice  ok     50%   ▅") {
+	if strings.Contains(frame, "0%\n") || !strings.Contains(frame, "mig        ok     -     -") ||
+		!strings.Contains(frame, "timeslice  ok     50%   ▅") {
 		t.Errorf("the utilisation is not right:\n%s", frame)
 	}
 }

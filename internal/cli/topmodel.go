@@ -59,8 +59,10 @@ func (m *topModel) frame(width, height int) []string {
 			}
 		}
 	})
-	head := fmt.Sprintf("%s  %s  generation %d, %s  %s, %s, %d waiting", printable(s.Node.Host), s.At.Local().Format(time.TimeOnly), s.Node.Generation, s.Node.Enforce,
-		text.Count(len(s.GPUs), "GPU"), text.Count(len(s.Leases)-len(waiting), "lease"), len(waiting))
+	head := fmt.Sprintf(
+		"%s  %s  generation %d, %s  %s, %s, %d waiting", printable(s.Node.Host), s.At.Local().Format(time.TimeOnly), s.Node.Generation,
+		s.Node.Enforce, text.Count(len(s.GPUs), "GPU"), text.Count(len(s.Leases)-len(waiting), "lease"), len(waiting),
+	)
 	fmt.Fprintln(&b, cutTo(head, width))
 	if m.failed != "" {
 		fmt.Fprintln(&b, cutTo("not newer: "+printable(m.failed), width))
@@ -100,7 +102,15 @@ func cutTo(s string, width int) string {
 }
 
 func (m *topModel) gpus(a *app, width int) {
-	columns := []column{{head: "GPU"}, {head: "MODE"}, {head: "STATE"}, {head: "USED"}, {head: "BEFORE", drop: 1}, {head: "GPU MEMORY"}, {head: "LEASES"}}
+	columns := []column{
+		{head: "GPU"},
+		{head: "MODE"},
+		{head: "STATE"},
+		{head: "USED"},
+		{head: "BEFORE", drop: 1},
+		{head: "GPU MEMORY"},
+		{head: "LEASES"},
+	}
 	s := m.status
 	var rows []line
 	for i := range s.GPUs {
@@ -114,13 +124,24 @@ func (m *topModel) gpus(a *app, width int) {
 				leases++
 			}
 		}
-		rows = append(rows, line{cells: []string{gpuColumn(g.Index), g.Mode, g.State, used, sparkline(m.past[g.UUID]), memory(g.Memory), fmt.Sprint(leases)}, note: g.Reason})
+		rows = append(rows, line{
+			cells: []string{gpuColumn(g.Index), g.Mode, g.State, used, sparkline(m.past[g.UUID]), memory(g.Memory), fmt.Sprint(leases)},
+			note:  g.Reason,
+		})
 	}
 	a.fit(width, columns, rows)
 }
 
 func (m *topModel) tenants(a *app, width int) {
-	columns := []column{{head: "TENANT", min: 8}, {head: "PRIORITY", drop: 1}, {head: "LEASES"}, {head: "WAITING"}, {head: "DUE"}, {head: "USED"}, {head: "GPU MEMORY"}}
+	columns := []column{
+		{head: "TENANT", min: 8},
+		{head: "PRIORITY", drop: 1},
+		{head: "LEASES"},
+		{head: "WAITING"},
+		{head: "DUE"},
+		{head: "USED"},
+		{head: "GPU MEMORY"},
+	}
 	s := m.status
 	var rows []line
 	for i := range s.Tenants {
@@ -136,13 +157,26 @@ func (m *topModel) tenants(a *app, width int) {
 				sum.add(l)
 			}
 		}
-		rows = append(rows, line{cells: []string{t.Name, t.Priority, fmt.Sprint(sum.leases), fmt.Sprint(waiting), sum.due(), sum.used(), sum.memory()}})
+		rows = append(
+			rows,
+			line{cells: []string{t.Name, t.Priority, fmt.Sprint(sum.leases), fmt.Sprint(waiting), sum.due(), sum.used(), sum.memory()}},
+		)
 	}
 	a.fit(width, columns, rows)
 }
 
 func (m *topModel) leases(a *app, width int) {
-	columns := []column{{head: "LEASE", min: 12, want: 24, middle: true}, {head: "STATE"}, {head: "TENANT", min: 6, drop: 3}, {head: "USER", min: 5}, {head: "GPU"}, {head: "DUE"}, {head: "USED"}, {head: "GPU MEMORY"}, {head: "COMMAND", min: 10, drop: 2}}
+	columns := []column{
+		{head: "LEASE", min: 12, want: 24, middle: true},
+		{head: "STATE"},
+		{head: "TENANT", min: 6, drop: 3},
+		{head: "USER", min: 5},
+		{head: "GPU"},
+		{head: "DUE"},
+		{head: "USED"},
+		{head: "GPU MEMORY"},
+		{head: "COMMAND", min: 10, drop: 2},
+	}
 	s := m.status
 	var rows []line
 	for i := range s.Leases {
@@ -152,7 +186,19 @@ func (m *topModel) leases(a *app, width int) {
 		}
 		var sum topSum
 		sum.add(l)
-		rows = append(rows, line{cells: []string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), sum.due(), sum.used(), sum.memory(), command(l.Command)}})
+		rows = append(rows, line{
+			cells: []string{
+				l.ID,
+				leaseState(l),
+				l.Tenant,
+				dash(l.User),
+				place(s, l),
+				sum.due(),
+				sum.used(),
+				sum.memory(),
+				command(l.Command),
+			},
+		})
 	}
 	a.fit(width, columns, rows)
 }

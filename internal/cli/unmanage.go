@@ -72,7 +72,9 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 				fmt.Fprintln(a.io.Out, "done: the node is unmanaged")
 				return nil
 			case noWait:
-				fmt.Fprintf(a.io.Out, "the change is running: 'gpushare operation wait %s' waits for the end\n", printable(res.Operation.ID))
+				fmt.Fprintf(
+					a.io.Out, "the change is running: 'gpushare operation wait %s' waits for the end\n", printable(res.Operation.ID),
+				)
 				return nil
 			}
 			return a.follow(cmd.Context(), res.Operation)
@@ -83,7 +85,10 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 	f.BoolVar(&o.Check, "check", false, "change nothing: list the active restrictions, and exit with 5 when there are any")
 	f.BoolVar(&o.Force, "force", false, "stop running leases: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
-	f.StringVar(&settings, "settings", settingsPath, "settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)")
+	f.StringVar(
+		&settings, "settings", settingsPath,
+		"settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)",
+	)
 	return c
 }
 
@@ -135,10 +140,24 @@ func (a *app) checkSavedState(settings string, cause error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		s = &store.State{} // No daemon ever changed this node.
 	case err != nil:
-		return &api.Error{Kind: api.KindInUse, Message: "cannot tell whether restrictions are active, so they may be: the daemon does not answer, and " + strings.TrimPrefix(err.Error(), "cannot "), Hint: hint}
+		return &api.Error{
+			Kind: api.KindInUse,
+			Message: "cannot tell whether restrictions are active, so they may be: the daemon does not answer, and " + strings.TrimPrefix(
+				err.Error(), "cannot ",
+			),
+			Hint: hint,
+		}
 	}
 	if s.ActiveRestrictions || len(s.Change) > 0 {
-		return &api.Error{Kind: api.KindInUse, Message: fmt.Sprintf("restrictions are active: generation %d was enforced and the node was not unmanaged since; only the daemon can list them, and it does not answer (%s)", generationOf(s), cause), Hint: hint}
+		return &api.Error{
+			Kind: api.KindInUse,
+			Message: fmt.Sprintf(
+				"restrictions are active: generation %d was enforced and the node was not unmanaged since; only the daemon can list them, and it does not answer (%s)",
+				generationOf(s),
+				cause,
+			),
+			Hint: hint,
+		}
 	}
 	if a.json {
 		return a.printJSON(struct {

@@ -20,7 +20,9 @@ func (a *app) usageCommand() *cobra.Command {
 	var by []string
 	var table bool
 	c := &cobra.Command{
-		Use: "usage [flags]", Short: "Show what leases used: GPU time, GPU memory, waits, exit codes", Args: noArgs,
+		Use:   "usage [flags]",
+		Short: "Show what leases used: GPU time, GPU memory, waits, exit codes",
+		Args:  noArgs,
 		Long: `Usage adds up the account of the node, in whole hours and in UTC days. Members see their
 own tenants. HELD is the time for which leases had a GPU or their part of it, OCCUPANCY
 that for which they were charged, BUSY that in which their kernels ran, with one standard
@@ -38,7 +40,10 @@ link, a pipe or a device at the name is refused.`,
 			switch {
 			case cmd.Flags().Changed("plot"):
 				if a.json || table || cmd.Flags().Changed("by") {
-					return usageError{err: errors.New("cannot plot with --json, --csv or --by"), hint: "'gpushare usage --step 1h --json' has the values of a plot"}
+					return usageError{
+						err:  errors.New("cannot plot with --json, --csv or --by"),
+						hint: "'gpushare usage --step 1h --json' has the values of a plot",
+					}
 				}
 				return a.usagePlot(cmd.Context(), since, until, step, plot)
 			case step != "" && !a.json:
@@ -62,8 +67,13 @@ link, a pipe or a device at the name is refused.`,
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
 	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, or several of them")
 	c.Flags().BoolVar(&table, "csv", false, "print CSV (RFC 4180) with a header, without the total")
-	c.Flags().StringVar(&step, "step", "", "with --plot or --json: length of a step in whole hours, as in 1h or 1d (default for --plot: by the time)")
-	c.Flags().StringVar(&plot, "plot", "", "draw the time in the terminal, or into this file (NAME.svg or NAME.png; --plot alone or --plot=-: the terminal)")
+	c.Flags().StringVar(
+		&step, "step", "", "with --plot or --json: length of a step in whole hours, as in 1h or 1d (default for --plot: by the time)",
+	)
+	c.Flags().StringVar(
+		&plot, "plot", "",
+		"draw the time in the terminal, or into this file (NAME.svg or NAME.png; --plot alone or --plot=-: the terminal)",
+	)
 	c.Flags().Lookup("plot").NoOptDefVal = "-"
 	_ = c.MarkFlagFilename("plot", "svg", "png") // It fails only for a flag that does not exist.
 	return c
@@ -135,7 +145,12 @@ func (a *app) usage(u *api.Usage) {
 	if len(u.By) == 0 {
 		header = append(header, "")
 	}
-	rows := [][]string{append(header, "HELD (s)", "OCCUPANCY (s)", "BUSY (s)", "GPU MEMORY (GiB·s)", "PEAK", "WAITED (s)", "LONGEST (s)", "STARTED", "ENDED", "EXIT CODES")}
+	rows := [][]string{
+		append(
+			header, "HELD (s)", "OCCUPANCY (s)", "BUSY (s)", "GPU MEMORY (GiB·s)", "PEAK", "WAITED (s)", "LONGEST (s)", "STARTED",
+			"ENDED", "EXIT CODES",
+		),
+	}
 	for i := range u.Rows {
 		r := &u.Rows[i]
 		var keys []string

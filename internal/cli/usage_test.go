@@ -13,16 +13,43 @@ import (
 // labUsage is a week of two tenants.
 func labUsage() *api.Usage {
 	vision := api.UsageRow{
-		Tenant: "vision", User: "alice", LeasesStarted: 12, LeasesEnded: 11, HeldSeconds: 86_400_000, OccupancySeconds: 25_920_500, OccupancyMeasuredSeconds: 86_000_000,
-		BusySeconds: 24_000_001, BusyStdErrorSeconds: 312_250, BusyMeasuredSeconds: 85_000_000, GPUMemoryGiBSeconds: 518_400_000, GPUMemoryMeasuredSeconds: 86_000_000,
-		GPUMemoryPeak: 12 << 30, QueueWaitSeconds: 90_250, QueueWaitLongestSeconds: 60_000, ExitCodes: map[string]int64{"0": 7, "137": 1, "2": 1, "unknown": 2},
+		Tenant:                   "vision",
+		User:                     "alice",
+		LeasesStarted:            12,
+		LeasesEnded:              11,
+		HeldSeconds:              86_400_000,
+		OccupancySeconds:         25_920_500,
+		OccupancyMeasuredSeconds: 86_000_000,
+		BusySeconds:              24_000_001,
+		BusyStdErrorSeconds:      312_250,
+		BusyMeasuredSeconds:      85_000_000,
+		GPUMemoryGiBSeconds:      518_400_000,
+		GPUMemoryMeasuredSeconds: 86_000_000,
+		GPUMemoryPeak:            12 << 30,
+		QueueWaitSeconds:         90_250,
+		QueueWaitLongestSeconds:  60_000,
+		ExitCodes:                map[string]int64{"0": 7, "137": 1, "2": 1, "unknown": 2},
 	}
-	green := api.UsageRow{Tenant: "green", User: "bob", LeasesStarted: 1, HeldSeconds: 3_600_000, QueueWaitSeconds: 5, QueueWaitLongestSeconds: 5, ExitCodes: map[string]int64{}}
+	green := api.UsageRow{
+		Tenant:                  "green",
+		User:                    "bob",
+		LeasesStarted:           1,
+		HeldSeconds:             3_600_000,
+		QueueWaitSeconds:        5,
+		QueueWaitLongestSeconds: 5,
+		ExitCodes:               map[string]int64{},
+	}
 	total := vision
 	total.Tenant, total.User = "", ""
 	total.LeasesStarted, total.HeldSeconds, total.QueueWaitSeconds = 13, 90_000_000, 90_255
 	return &api.Usage{
-		SchemaVersion: 1, Since: noon.Add(-7 * 24 * time.Hour), Until: noon, By: []string{"tenant", "user"}, Rows: []api.UsageRow{green, vision}, Total: total, LostRecords: 3,
+		SchemaVersion: 1,
+		Since:         noon.Add(-7 * 24 * time.Hour),
+		Until:         noon,
+		By:            []string{"tenant", "user"},
+		Rows:          []api.UsageRow{green, vision},
+		Total:         total,
+		LostRecords:   3,
 	}
 }
 
@@ -32,12 +59,34 @@ func accountedLeases() api.LeaseList {
 	return api.LeaseList{SchemaVersion: 1, Leases: []api.Lease{
 		labNode().Leases[0],
 		{
-			ID: "vision-train-m2n4", Tenant: "vision", Grant: "train", Kind: "timeslice", State: api.LeaseEnded, User: "alice", Command: []string{"python", "train.py"}, Created: started,
-			Started: &started, Ended: &ended, ElapsedSeconds: &elapsed, GPUMemory: &api.LeaseMemory{Peak: &peak}, Reason: "the last process ended", Result: "exited with 3", ExitCode: &code,
+			ID:             "vision-train-m2n4",
+			Tenant:         "vision",
+			Grant:          "train",
+			Kind:           "timeslice",
+			State:          api.LeaseEnded,
+			User:           "alice",
+			Command:        []string{"python", "train.py"},
+			Created:        started,
+			Started:        &started,
+			Ended:          &ended,
+			ElapsedSeconds: &elapsed,
+			GPUMemory:      &api.LeaseMemory{Peak: &peak},
+			Reason:         "the last process ended",
+			Result:         "exited with 3",
+			ExitCode:       &code,
 		},
 		{
-			ID: "vision-train-b5c6", Tenant: "vision", Grant: "train", State: api.LeaseEnded, User: "bob", Command: []string{"./bench"}, Created: started, Started: &started, Ended: &ended,
-			ElapsedSeconds: new(api.Thousandths), Reason: "the node was started again",
+			ID:             "vision-train-b5c6",
+			Tenant:         "vision",
+			Grant:          "train",
+			State:          api.LeaseEnded,
+			User:           "bob",
+			Command:        []string{"./bench"},
+			Created:        started,
+			Started:        &started,
+			Ended:          &ended,
+			ElapsedSeconds: new(api.Thousandths),
+			Reason:         "the node was started again",
 		},
 	}}
 }
@@ -80,7 +129,12 @@ func TestUsageRequests(t *testing.T) {
 				got = q.URL.RawQuery
 				_, _ = w.Write([]byte("{}"))
 			})
-			if r := run(t, routes{"GET /v1/usage": answer, "GET /v1/leases": answer}, "", strings.Fields(c.args)...); r.code != 0 || got != c.want {
+			if r := run(
+				t,
+				routes{"GET /v1/usage": answer, "GET /v1/leases": answer},
+				"",
+				strings.Fields(c.args)...); r.code != 0 ||
+				got != c.want {
 				t.Errorf("exit code %d, asked %q, want %q: %s", r.code, got, c.want, r.err)
 			}
 		})

@@ -20,7 +20,10 @@ import (
 func (a *app) usagePlot(ctx context.Context, since, until, step, file string) error {
 	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(file), "."))
 	if file != "-" && format != "svg" && format != "png" {
-		return usageError{err: fmt.Errorf("cannot draw into %q: the name of an image ends in .svg or .png", file), hint: "'gpushare usage --plot' draws in the terminal"}
+		return usageError{
+			err:  fmt.Errorf("cannot draw into %q: the name of an image ends in .svg or .png", file),
+			hint: "'gpushare usage --plot' draws in the terminal",
+		}
 	}
 	if step == "" {
 		step = stepLength(since, until)
@@ -30,7 +33,10 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 		return err
 	}
 	if chart.Empty(u) {
-		fmt.Fprintf(a.io.Out, "%s to %s: no lease used a GPU, so there is nothing to draw\n", u.Since.Local().Format(minutes), u.Until.Local().Format(minutes))
+		fmt.Fprintf(
+			a.io.Out, "%s to %s: no lease used a GPU, so there is nothing to draw\n", u.Since.Local().Format(minutes),
+			u.Until.Local().Format(minutes),
+		)
 		return nil
 	}
 	c := chart.Of(u, time.Local)
@@ -99,7 +105,11 @@ func (a *app) image(ctx context.Context, c *chart.Chart, format string) ([]byte,
 	case err != nil && errs.Len() > 0:
 		return nil, fmt.Errorf("cannot draw the image: %s", strings.TrimSpace(errs.String()))
 	case err != nil:
-		return nil, &api.Error{Kind: api.KindInternal, Message: fmt.Sprintf("cannot draw the image: %v", err), Hint: "install gpushare with " + plotProgram + "; 'gpushare usage --plot' draws in the terminal without it"}
+		return nil, &api.Error{
+			Kind:    api.KindInternal,
+			Message: fmt.Sprintf("cannot draw the image: %v", err),
+			Hint:    "install gpushare with " + plotProgram + "; 'gpushare usage --plot' draws in the terminal without it",
+		}
 	}
 	return out.Bytes(), nil
 }
@@ -154,7 +164,10 @@ func (a *app) drawChart(c *chart.Chart) {
 		fmt.Fprintf(a.io.Out, "\n%-*s%9s%9s\n", 2+chartName+1+columns, head, "MEAN", "MAX")
 		for k := range p.Series {
 			s := &p.Series[k]
-			fmt.Fprintf(a.io.Out, "  %-*s %s%9.2f%9.2f\n", chartName, cut(printable(s.Name), chartName, true), bars(lines[k], top), s.Mean(), s.Max())
+			fmt.Fprintf(
+				a.io.Out, "  %-*s %s%9.2f%9.2f\n", chartName, cut(printable(s.Name), chartName, true), bars(lines[k], top), s.Mean(),
+				s.Max(),
+			)
 		}
 	}
 	fmt.Fprintf(a.io.Out, "\n  %-*s %s\n", chartName, "", timeLine(c, each, columns))

@@ -59,7 +59,14 @@ func plotting(t *testing.T, how string) {
 // labWeek is a week in hours: one tenant works by day, one has a batch at the end and waits for it, one uses MPS.
 func labWeek() *api.Usage {
 	const hour = 3_600_000
-	u := &api.Usage{SchemaVersion: 1, Since: noon.Add(-7 * 24 * time.Hour), Until: noon, By: []string{"tenant"}, StepSeconds: 3600, LostRecords: 3}
+	u := &api.Usage{
+		SchemaVersion: 1,
+		Since:         noon.Add(-7 * 24 * time.Hour),
+		Until:         noon,
+		By:            []string{"tenant"},
+		StepSeconds:   3600,
+		LostRecords:   3,
+	}
 	for i := range 7 * 24 {
 		s := api.UsageStep{Since: u.Since.Add(time.Duration(i) * time.Hour)}
 		add := func(tenant string, charged, memory, waiting api.Thousandths) {
@@ -101,7 +108,9 @@ func TestImages(t *testing.T) {
 	environment := append(os.Environ(), "GPUSHARE_SOCKET="+socket)
 	draw := func(args ...string) (int, string, string) {
 		var out, errs bytes.Buffer
-		code := cli.Run(t.Context(), append([]string{"usage"}, args...), environment, cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs})
+		code := cli.Run(
+			t.Context(), append([]string{"usage"}, args...), environment, cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs},
+		)
 		return code, out.String(), errs.String()
 	}
 	for _, name := range []string{"week.svg", "week.png", "WEEK.PNG"} {
@@ -128,14 +137,16 @@ func TestImages(t *testing.T) {
 		t.Errorf("left in the directory: %v, %v", list, err)
 	}
 	// A image that cannot be written is an error, and leaves the old one.
-	if code, _, errs := draw("--plot=" + filepath.Join(dir, "no/week.svg")); code != api.ExitFailed || !strings.Contains(errs, "cannot write") {
+	if code, _, errs := draw("--plot=" + filepath.Join(dir, "no/week.svg")); code != api.ExitFailed ||
+		!strings.Contains(errs, "cannot write") {
 		t.Errorf("no directory: exit code %d: %s", code, errs)
 	}
 	full := filepath.Join(dir, "full.svg")
 	if err := os.Symlink("/dev/full", full); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := draw("--plot", full); code != api.ExitFailed || !strings.Contains(errs, "it is a symbolic link") || !strings.Contains(errs, "hint: 'ls -ld "+full) {
+	if code, _, errs := draw("--plot", full); code != api.ExitFailed || !strings.Contains(errs, "it is a symbolic link") ||
+		!strings.Contains(errs, "hint: 'ls -ld "+full) {
 		t.Errorf("a link: exit code %d: %s", code, errs)
 	}
 	plotting(t, "fails")
@@ -144,7 +155,8 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := draw("--plot", filepath.Join(dir, "week.svg")); code != api.ExitFailed || !strings.Contains(errs, "cannot draw the chart: a test") {
+	if code, _, errs := draw("--plot", filepath.Join(dir, "week.svg")); code != api.ExitFailed ||
+		!strings.Contains(errs, "cannot draw the chart: a test") {
 		t.Errorf("a program that fails: exit code %d: %s", code, errs)
 	}
 	if after, err := os.ReadFile(filepath.Join(dir, "week.svg")); err != nil || !bytes.Equal(before, after) {

@@ -52,7 +52,13 @@ func kernelLayout() (l layout, err error) {
 		of   *btf.Struct
 		name string
 		at   *int16
-	}{{task, "pid", &l.pid}, {task, "tgid", &l.tgid}, {task, "start_boottime", &l.start}, {task, "signal", &l.signal}, {signal, "live", &l.live}} {
+	}{
+		{task, "pid", &l.pid},
+		{task, "tgid", &l.tgid},
+		{task, "start_boottime", &l.start},
+		{task, "signal", &l.signal},
+		{signal, "live", &l.live},
+	} {
 		at, ok := offset(f.of.Members, f.name)
 		if !ok || at > 1<<15-1 {
 			return l, fmt.Errorf("%s of the kernel has no field %s", f.of.Name, f.name)

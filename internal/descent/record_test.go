@@ -317,7 +317,8 @@ func endFirstThread() {
 		<-ended
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		for { // The first thread is a zombie when it has ended.
-			if st, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", os.Getpid())); err == nil && strings.Contains(string(st), ") Z ") {
+			if st, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", os.Getpid())); err == nil &&
+				strings.Contains(string(st), ") Z ") {
 				break
 			}
 			runtime.Gosched()
@@ -400,7 +401,9 @@ func TestAddAProcessThatHasEnded(t *testing.T) {
 // Processes of others are not recorded, however many start and end.
 func TestOtherProcessesAreNotRecorded(t *testing.T) {
 	r := opened(t)
-	if out, err := exec.Command("sh", "-c", "i=0; while [ $i -lt 300 ]; do (exit 0) & i=$((i+1)); done; wait").CombinedOutput(); err != nil {
+	if out, err := exec.Command(
+		"sh", "-c", "i=0; while [ $i -lt 300 ]; do (exit 0) & i=$((i+1)); done; wait",
+	).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if all, err := r.Members(); err != nil || len(all) > 0 {

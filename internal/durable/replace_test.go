@@ -21,7 +21,9 @@ func shared(t *testing.T) (dir, secret string) {
 	t.Helper()
 	parent := t.TempDir()
 	dir, secret = filepath.Join(parent, "shared"), filepath.Join(parent, "secret")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777|fs.ModeSticky), os.WriteFile(secret, []byte("secret"), 0o600)); err != nil {
+	if err := errors.Join(
+		os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777|fs.ModeSticky), os.WriteFile(secret, []byte("secret"), 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	return dir, secret
@@ -68,7 +70,8 @@ func TestWhatIsPlantedAtTheName(t *testing.T) {
 			}
 			before, _ := os.Lstat(name) // Where there is none, it is nil.
 			err := Replace(name, []byte("new"), Options{Mode: 0o644, Keep: true, Prefix: ".unfinished-"})
-			if (err != nil) != (c.refused != "") || err != nil && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.refused)) {
+			if (err != nil) != (c.refused != "") ||
+				err != nil && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.refused)) {
 				t.Fatalf("the error is %v, want %q", err, c.refused)
 			}
 			after, errAfter := os.Lstat(name)
@@ -78,7 +81,8 @@ func TestWhatIsPlantedAtTheName(t *testing.T) {
 			case c.refused != "" && (!os.SameFile(before, after) || before.Mode() != after.Mode()):
 				t.Errorf("it was changed from %v to %v", before.Mode(), after.Mode())
 			case c.refused == "":
-				if b, err := os.ReadFile(name); err != nil || string(b) != "new" || after.Mode() != c.mode || after.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+				if b, err := os.ReadFile(name); err != nil || string(b) != "new" || after.Mode() != c.mode ||
+					after.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 					t.Errorf("the file has %q, mode %v, %v", b, after.Mode(), err)
 				}
 			}
@@ -95,7 +99,9 @@ func TestWhatIsPlantedAtTheName(t *testing.T) {
 				t.Errorf("%v is left, %v", list, err)
 			}
 			// The daemon's own files are replaced whatever was put there, except a directory.
-			if err := Replace(name, []byte("any"), Options{Mode: 0o600, Any: true, Temp: "unfinished"}); (err == nil) == (c.name == "a directory") {
+			if err := Replace(
+				name, []byte("any"), Options{Mode: 0o600, Any: true, Temp: "unfinished"},
+			); (err == nil) == (c.name == "a directory") {
 				t.Errorf("with Any: %v", err)
 			}
 			if b, err := os.ReadFile(secret); err != nil || string(b) != "secret" {
@@ -159,7 +165,8 @@ func TestLinksToTheDirectory(t *testing.T) {
 		if c.name == foreign+"/f" && os.Geteuid() != 0 {
 			continue // The test could not make the link one of another user.
 		}
-		if err := Replace(c.name, nil, Options{}); (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+		if err := Replace(c.name, nil, Options{}); (err != nil) != (c.refused != "") ||
+			err != nil && !strings.Contains(err.Error(), c.refused) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.refused)
 		}
 	}

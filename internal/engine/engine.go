@@ -385,7 +385,9 @@ func (r *running) log(level slog.Level, message string, s *step.Step, more ...sl
 	if r.Log == nil {
 		return
 	}
-	attrs := append([]slog.Attr{slog.Int("step", s.ID), slog.String("kind", s.Kind), slog.String("gpu", s.GPU), slog.String("text", s.Text)}, more...)
+	attrs := append(
+		[]slog.Attr{slog.Int("step", s.ID), slog.String("kind", s.Kind), slog.String("gpu", s.GPU), slog.String("text", s.Text)},
+		more...)
 	r.Log.LogAttrs(context.Background(), level, message, attrs...)
 }
 

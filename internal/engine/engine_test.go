@@ -297,7 +297,10 @@ func TestResumeInAnotherEpoch(t *testing.T) {
 		}
 		unit := set(5, "", step.RevokeAccess, "unit", "up", "down")
 		unit.Kind = "unit.stop"
-		return &engine.Record{Epoch: then, Steps: []step.Step{mig(1, "A"), mig(2, "B"), set(3, "A", step.Change, "A/hw2", "old", "new"), unit}}
+		return &engine.Record{
+			Epoch: then,
+			Steps: []step.Step{mig(1, "A"), mig(2, "B"), set(3, "A", step.Change, "A/hw2", "old", "new"), unit},
+		}
 	}
 	for name, c := range map[string]struct {
 		now     store.Epoch
@@ -345,12 +348,14 @@ func TestPrepareGrant(t *testing.T) {
 		s.Args = step.Must(args{"A/access", "observed with " + w.get("A/hw1")})
 		return s, true, nil
 	}}
-	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "observed with new" {
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached ||
+		w.get("A/access") != "observed with new" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
 	w = newFakeNode("A")
 	hooks.PrepareGrant = func(_ context.Context, s step.Step) (step.Step, bool, error) { return s, false, nil }
-	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached || w.get("A/access") != "" {
+	if out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, hooks); out.State() != engine.Reached ||
+		w.get("A/access") != "" {
 		t.Errorf("%+v, %v", out, w.snapshot())
 	}
 	w = newFakeNode("A")
@@ -368,7 +373,20 @@ func TestProgress(t *testing.T) {
 	out := w.engine().Run(t.Context(), &engine.Record{Steps: gpuSteps("A", 1)}, engine.Hooks{Progress: func(p engine.Progress) {
 		reported = append(reported, fmt.Sprint(p.Step, " ", p.State))
 	}})
-	want := []string{"4 doing", "4 done", "2 doing", "2 done", "3 doing", "3 failed", "3 undoing", "3 undone", "2 undoing", "2 undone", "4 undoing", "4 undone"}
+	want := []string{
+		"4 doing",
+		"4 done",
+		"2 doing",
+		"2 done",
+		"3 doing",
+		"3 failed",
+		"3 undoing",
+		"3 undone",
+		"2 undoing",
+		"2 undone",
+		"4 undoing",
+		"4 undone",
+	}
 	if d := cmp.Diff(want, reported); d != "" || out["A"].Step != 3 {
 		t.Errorf("reported (-want +got):\n%s\n%+v", d, out)
 	}
@@ -378,9 +396,13 @@ func TestProgress(t *testing.T) {
 func TestProgressOfAWait(t *testing.T) {
 	w := &waiting{}
 	var reported []string
-	(&engine.Engine{Handlers: engine.Handlers{"wait": w}}).Run(t.Context(), &engine.Record{Steps: []step.Step{{ID: 1, Kind: "wait", GPU: "A"}}}, engine.Hooks{Progress: func(p engine.Progress) {
-		reported = append(reported, fmt.Sprint(p.State, " ", p.WaitsFor))
-	}})
+	(&engine.Engine{Handlers: engine.Handlers{"wait": w}}).Run(
+		t.Context(),
+		&engine.Record{Steps: []step.Step{{ID: 1, Kind: "wait", GPU: "A"}}},
+		engine.Hooks{Progress: func(p engine.Progress) {
+			reported = append(reported, fmt.Sprint(p.State, " ", p.WaitsFor))
+		}},
+	)
 	step.ReportWait(w.ctx, "something after its end")
 	if d := cmp.Diff([]string{"doing ", "doing a process", "done "}, reported); d != "" {
 		t.Errorf("reported (-want +got):\n%s", d)
@@ -452,7 +474,9 @@ func TestStopLetsTheStepFinish(t *testing.T) {
 				s := newSlow()
 				e := &engine.Engine{Handlers: engine.Handlers{"slow": s}, Grace: 5 * time.Second}
 				ctx, cancel := context.WithCancel(t.Context())
-				record := &engine.Record{Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A"}, {ID: 2, Kind: "slow", GPU: "", Phase: step.GrantAccess}}}
+				record := &engine.Record{
+					Steps: []step.Step{{ID: 1, Kind: "slow", GPU: "A"}, {ID: 2, Kind: "slow", GPU: "", Phase: step.GrantAccess}},
+				}
 				ended := make(chan engine.Outcome)
 				go func() { ended <- e.Run(ctx, record, engine.Hooks{}) }()
 				<-s.begun

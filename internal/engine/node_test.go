@@ -58,7 +58,13 @@ func gpuSteps(gpu string, id int) []step.Step {
 }
 
 func newFakeNode(gpus ...string) *fakeNode {
-	w := &fakeNode{values: map[string]string{"unit": "up"}, broken: map[string]bool{}, lying: map[string]bool{}, late: map[string]bool{}, pending: map[string]bool{}}
+	w := &fakeNode{
+		values:  map[string]string{"unit": "up"},
+		broken:  map[string]bool{},
+		lying:   map[string]bool{},
+		late:    map[string]bool{},
+		pending: map[string]bool{},
+	}
 	for _, g := range gpus {
 		w.values[g+"/access"], w.values[g+"/hw1"], w.values[g+"/hw2"] = "old", "old", "old"
 	}

@@ -38,7 +38,8 @@ type Result struct {
 
 // Unknown reports whether a step failed without an answer: what it did is not known, whatever is read now.
 func (l Result) Unknown() bool {
-	return l.Err != nil && (gpu.IsAny(l.Err, gpu.ErrTimeout, gpu.ErrStuck) || errors.Is(l.Err, context.DeadlineExceeded) || errors.Is(l.Err, context.Canceled))
+	return l.Err != nil &&
+		(gpu.IsAny(l.Err, gpu.ErrTimeout, gpu.ErrStuck) || errors.Is(l.Err, context.DeadlineExceeded) || errors.Is(l.Err, context.Canceled))
 }
 
 // Begun are the steps of a GPU that a run may have begun, by its result: those up to the one that failed, in their order.

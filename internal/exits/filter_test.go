@@ -123,7 +123,9 @@ func BenchmarkForeignEnds(b *testing.B) {
 	defer l.Forget(cmd.Process.Pid, start)
 	received, buf := 0, make([]byte, 4096)
 	for b.Loop() {
-		if err := exec.Command("sh", "-c", "i=0; while [ $i -lt "+strconv.Itoa(1000)+" ]; do (exit 0); i=$((i+1)); done").Run(); err != nil {
+		if err := exec.Command(
+			"sh", "-c", "i=0; while [ $i -lt "+strconv.Itoa(1000)+" ]; do (exit 0); i=$((i+1)); done",
+		).Run(); err != nil {
 			b.Fatal(err)
 		}
 		raw, err := l.socket.SyscallConn()

@@ -143,7 +143,9 @@ func (l *Listener) filterLocked() error {
 		return err
 	}
 	attach := func(f *unix.SockFprog) (err error) {
-		if e := raw.Control(func(fd uintptr) { err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, f) }); e != nil {
+		if e := raw.Control(
+			func(fd uintptr) { err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, f) },
+		); e != nil {
 			return e
 		}
 		return err
@@ -276,7 +278,9 @@ func filter(pids []int) *unix.SockFprog {
 	const block = 200
 	for some := range slices.Chunk(pids, block) {
 		for i, pid := range some {
-			code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: order(uint32(pid)), Jt: uint8(len(some) - i)})
+			code = append(
+				code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: order(uint32(pid)), Jt: uint8(len(some) - i)},
+			)
 		}
 		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: 1}, accept)
 	}

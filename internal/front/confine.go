@@ -30,11 +30,13 @@ func calls() []sandbox.Call {
 	}
 	for _, n := range []uintptr{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL,
-		unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_SENDTO, unix.SYS_SHUTDOWN, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME,
+		unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_SENDTO,
+		unix.SYS_SHUTDOWN, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME,
 		unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,
 		unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, unix.SYS_PIPE2,
 		unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_BRK,
-		unix.SYS_FUTEX, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY,
+		unix.SYS_FUTEX, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME,
+		unix.SYS_GETTIMEOFDAY, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY,
 		unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL,
 		unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_GETRANDOM, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 	} {
@@ -71,7 +73,10 @@ func Confine() Ready {
 	if !errors.Is(err, sandbox.ErrNoLandlock) { // Its calls are filtered nevertheless: it cannot open a file.
 		try("Landlock does not confine it", err)
 	}
-	try("its calls of the kernel are not filtered", (&sandbox.Filter{Only: calls(), Absent: []sandbox.Call{{Number: unix.SYS_CLONE3}}}).Apply())
+	try(
+		"its calls of the kernel are not filtered",
+		(&sandbox.Filter{Only: calls(), Absent: []sandbox.Call{{Number: unix.SYS_CLONE3}}}).Apply(),
+	)
 	return r
 }
 
@@ -85,8 +90,8 @@ func limit(what int, most uint64) error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &l))
 }
 
-// closeInherited closes what a program before this one left open: a daemon has descriptors of the process that started it. Those of this process
-// would be closed by an exec.
+// closeInherited closes what a program before this one left open: a daemon has descriptors of the process that started it. Those of
+// this process would be closed by an exec.
 func closeInherited() error {
 	all, _, err := boundedread.Entries("/proc/self/fd", mostFiles)
 	if err != nil {

@@ -175,7 +175,8 @@ func TestRequestsAreEncodedAgain(t *testing.T) {
 			if got := <-d.seen; got != c.want {
 				t.Errorf("the daemon got %q, want %q", got, c.want)
 			}
-			if res.StatusCode != http.StatusOK || text != "answered" || res.Header.Get("Content-Type") != "application/json" || res.Header.Get("X-Inner") != "" {
+			if res.StatusCode != http.StatusOK || text != "answered" || res.Header.Get("Content-Type") != "application/json" ||
+				res.Header.Get("X-Inner") != "" {
 				t.Errorf("the caller got %d %q %v", res.StatusCode, text, res.Header)
 			}
 		})
@@ -210,7 +211,8 @@ func TestRefusalsGoToTheDaemon(t *testing.T) {
 			}
 			got, ok := strings.CutPrefix(<-d.seen, "POST "+RefusalPath+" ")
 			var r Refusal
-			if err := request.Decode([]byte(got), &r); !ok || err != nil || r.Status != c.status || r.Route != c.route || !strings.Contains(r.Error.Message, c.text) {
+			if err := request.Decode([]byte(got), &r); !ok || err != nil || r.Status != c.status || r.Route != c.route ||
+				!strings.Contains(r.Error.Message, c.text) {
 				t.Errorf("the daemon got %s, want %d of %q with %q: %v", got, c.status, c.route, c.text, err)
 			}
 		})

@@ -77,8 +77,8 @@ func (l *link) finish() {
 // checkAgain is how often a caller who sends nothing any more is checked: the kernel reports no event when they also read nothing.
 const checkAgain = time.Second
 
-// awaitClosed waits until the caller reads nothing any more; false: there is an answer before. One who has closed only their end for sending
-// waits for the answer.
+// awaitClosed waits until the caller reads nothing any more; false: there is an answer before. One who has closed only their end for
+// sending waits for the answer.
 func (l *link) awaitClosed(answered <-chan struct{}) bool {
 	again := time.NewTicker(checkAgain)
 	defer again.Stop()

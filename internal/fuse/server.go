@@ -104,8 +104,8 @@ func openConnections(pid int) (numbers map[uint32]bool, cut bool) {
 // isDevice reports whether the name of a descriptor may be that of the device. In another root directory its path is longer.
 func isDevice(link string) bool { return strings.HasSuffix(link, "/dev/fuse") }
 
-// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not report it, or it is not mounted. The kernel writes it
-// for the device alone, whatever name another file has.
+// connectionOf reads the number of a connection from its descriptor; 0: the kernel does not report it, or it is not mounted. The kernel
+// writes it for the device alone, whatever name another file has.
 func connectionOf(pid int, fd string) uint32 {
 	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+fd, boundedread.Process)
 	if err != nil {

@@ -44,7 +44,9 @@ func (o *Credentials) keepLogin() (warning string) {
 	if err == nil {
 		return ""
 	}
-	return fmt.Sprintf("the audit login uid of the command is %s, that of its caller is %s: %v", loginText(own), loginText(want), reason(err))
+	return fmt.Sprintf(
+		"the audit login uid of the command is %s, that of its caller is %s: %v", loginText(own), loginText(want), reason(err),
+	)
 }
 
 func loginText(uid string) string {

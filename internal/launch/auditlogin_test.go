@@ -34,7 +34,9 @@ func TestKeepsTheAuditLogin(t *testing.T) {
 			t.Parallel()
 			k := supervisors(t)
 			starter := filepath.Join(t.TempDir(), "starter")
-			if err := os.WriteFile(starter, fmt.Appendf(nil, "#!/bin/sh\nset -- %s \"$@\"\n%s\nexec \"$@\"\n", k.Program, c.before), 0o755); err != nil {
+			if err := os.WriteFile(
+				starter, fmt.Appendf(nil, "#!/bin/sh\nset -- %s \"$@\"\n%s\nexec \"$@\"\n", k.Program, c.before), 0o755,
+			); err != nil {
 				t.Fatal(err)
 			}
 			k.Program = starter

@@ -141,8 +141,9 @@ func (c *Confinement) check(path string) *Failure {
 	_ = first.readStatus("1") // If it is hidden, it is taken as not confined.
 	if names := c.lost(&self, &first); len(names) > 0 {
 		return &Failure{
-			Code: ExitCannot, Message: fmt.Sprintf("cannot start %s detached: what confines the caller would be lost: %s", path, strings.Join(names, ", ")),
-			Hint: "run it without --detach, for example below nohup or in tmux",
+			Code:    ExitCannot,
+			Message: fmt.Sprintf("cannot start %s detached: what confines the caller would be lost: %s", path, strings.Join(names, ", ")),
+			Hint:    "run it without --detach, for example below nohup or in tmux",
 		}
 	}
 	return nil

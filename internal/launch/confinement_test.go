@@ -41,7 +41,9 @@ func confinedCaller(kind, argument string) {
 func allowAll() error {
 	filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, _, errno := unix.Syscall(
+		unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)),
+	)
 	if errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
 	}
@@ -73,7 +75,8 @@ func callerOf(t *testing.T, argv ...string) Credentials {
 	}
 	// With --fork the caller is a child.
 	pid := cmd.Process.Pid
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)); err == nil && len(strings.Fields(string(b))) == 1 && strings.Contains(strings.Join(argv, " "), "--fork") {
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)); err == nil && len(strings.Fields(string(b))) == 1 &&
+		strings.Contains(strings.Join(argv, " "), "--fork") {
 		if pid, err = strconv.Atoi(strings.Fields(string(b))[0]); err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,9 @@ import "testing"
 // A process sets its name and its groups, which are in its status, and most of its limits.
 func FuzzAttributes(f *testing.F) {
 	f.Add("Name:\tpython\nGroups:\t4 24 \nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\nCapBnd:\t000001ffffffffff\n")
-	f.Add("Limit                     Soft Limit           Hard Limit           Units     \nMax open files            1024                 unlimited            files     \n")
+	f.Add(
+		"Limit                     Soft Limit           Hard Limit           Units     \nMax open files            1024                 unlimited            files     \n",
+	)
 	f.Fuzz(func(t *testing.T, text string) {
 		var c Confinement
 		if err := c.parseStatus(text); err == nil && c.Filters < 0 {

@@ -68,7 +68,14 @@ func shellProgram(t *testing.T, script string) *Program {
 		t.Fatal(err)
 	}
 	o.UID, o.GID = os.Getuid(), os.Getgid()
-	return &Program{Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "WHO=tenant"}, Dir: "/tmp", UMask: 0o027, Credentials: o}
+	return &Program{
+		Path:        "/bin/sh",
+		Argv:        []string{"sh", "-c", script},
+		Env:         []string{"PATH=/usr/bin:/bin", "WHO=tenant"},
+		Dir:         "/tmp",
+		UMask:       0o027,
+		Credentials: o,
+	}
 }
 
 // begin starts the program.
@@ -103,7 +110,15 @@ func output(t *testing.T, k *Supervisors, id string, lines int) string {
 
 func TestExecsTheProgram(t *testing.T) {
 	k := supervisors(t)
-	if err := begin(t, k, "a", shellProgram(t, `echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`)); err != nil {
+	if err := begin(
+		t,
+		k,
+		"a",
+		shellProgram(
+			t,
+			`echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`,
+		),
+	); err != nil {
 		t.Fatal(err)
 	}
 	r, err := k.Result(deadline(t), "a")
@@ -181,7 +196,10 @@ func TestExecsAsAnotherUser(t *testing.T) {
 		t.Skip("to run as another user needs root")
 	}
 	k := supervisors(t)
-	p := shellProgram(t, "id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj")
+	p := shellProgram(
+		t,
+		"id -u; id -g; id -G; grep -E '^(CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | tr '\n' ' '; ulimit -n; cat /proc/self/oom_score_adj",
+	)
 	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups, p.Credentials.OOMScore = 65534, 65533, []int{4711, 4712}, 42
 	p.Credentials.Limits = map[int]Limit{unix.RLIMIT_NOFILE: {100, 200}}
 	if err := begin(t, k, "a", p); err != nil {
@@ -243,7 +261,9 @@ func TestFollowsTheOutput(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := begin(t, k, "a", shellProgram(t, "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; read x < "+fifo+"; echo last")); err != nil {
+	if err := begin(
+		t, k, "a", shellProgram(t, "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); done; read x < "+fifo+"; echo last"),
+	); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -267,7 +287,8 @@ func TestFollowsTheOutput(t *testing.T) {
 	}
 	close(ended)
 	follow.Wait()
-	if got := pipe.String(); !strings.HasSuffix(got, "\nline 299\ngpushare: a notice\nlast\n") || !strings.HasPrefix(got, "line 0\nline 1\n") {
+	if got := pipe.String(); !strings.HasSuffix(got, "\nline 299\ngpushare: a notice\nlast\n") ||
+		!strings.HasPrefix(got, "line 0\nline 1\n") {
 		t.Errorf("the follower saw %q", got)
 	}
 	if got := output(t, k, "a", 2); got != "gpushare: a notice\nlast\n" {

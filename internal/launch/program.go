@@ -61,7 +61,10 @@ func (p *Program) Check() error {
 	case p.UMask < 0 || p.UMask > 0o777:
 		return fmt.Errorf("cannot start with umask %o: it has bits beyond 777", p.UMask)
 	case len(p.Argv)+len(p.Env) > maxArguments:
-		return fmt.Errorf("cannot start %s: its arguments and environment have %d entries, at most %d are allowed", p.Path, len(p.Argv)+len(p.Env), maxArguments)
+		return fmt.Errorf(
+			"cannot start %s: its arguments and environment have %d entries, at most %d are allowed", p.Path, len(p.Argv)+len(p.Env),
+			maxArguments,
+		)
 	}
 	size := 0
 	for _, message := range append([]string{p.Path, p.Dir}, p.Argv...) {
@@ -115,10 +118,22 @@ func readCredentials(pid string) (o Credentials, err error) {
 // parseLimits reads /proc/PID/limits (proc_pid_limits(5)).
 func parseLimits(text string) map[int]Limit {
 	names := map[string]int{
-		"cpu time": unix.RLIMIT_CPU, "file size": unix.RLIMIT_FSIZE, "data size": unix.RLIMIT_DATA, "stack size": unix.RLIMIT_STACK,
-		"core file size": unix.RLIMIT_CORE, "resident set": unix.RLIMIT_RSS, "processes": unix.RLIMIT_NPROC, "open files": unix.RLIMIT_NOFILE,
-		"locked memory": unix.RLIMIT_MEMLOCK, "address space": unix.RLIMIT_AS, "file locks": unix.RLIMIT_LOCKS, "pending signals": unix.RLIMIT_SIGPENDING,
-		"msgqueue size": unix.RLIMIT_MSGQUEUE, "nice priority": unix.RLIMIT_NICE, "realtime priority": unix.RLIMIT_RTPRIO, "realtime timeout": unix.RLIMIT_RTTIME,
+		"cpu time":          unix.RLIMIT_CPU,
+		"file size":         unix.RLIMIT_FSIZE,
+		"data size":         unix.RLIMIT_DATA,
+		"stack size":        unix.RLIMIT_STACK,
+		"core file size":    unix.RLIMIT_CORE,
+		"resident set":      unix.RLIMIT_RSS,
+		"processes":         unix.RLIMIT_NPROC,
+		"open files":        unix.RLIMIT_NOFILE,
+		"locked memory":     unix.RLIMIT_MEMLOCK,
+		"address space":     unix.RLIMIT_AS,
+		"file locks":        unix.RLIMIT_LOCKS,
+		"pending signals":   unix.RLIMIT_SIGPENDING,
+		"msgqueue size":     unix.RLIMIT_MSGQUEUE,
+		"nice priority":     unix.RLIMIT_NICE,
+		"realtime priority": unix.RLIMIT_RTPRIO,
+		"realtime timeout":  unix.RLIMIT_RTTIME,
 	}
 	const wide = 26 // width of the column of names
 	out := map[int]Limit{}

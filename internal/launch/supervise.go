@@ -36,7 +36,9 @@ func Supervise(dir, id string, kept int64, inCgroup bool) int {
 	if err == nil {
 		err = s.untilEnd()
 	} else {
-		_ = json.NewEncoder(conn).Encode(greeting{Failure: &Failure{Code: ExitCannot, Message: "cannot supervise the program: " + err.Error()}}) // The daemon may have ended.
+		_ = json.NewEncoder(conn).Encode(
+			greeting{Failure: &Failure{Code: ExitCannot, Message: "cannot supervise the program: " + err.Error()}},
+		) // The daemon may have ended.
 	}
 	if err != nil {
 		return 1

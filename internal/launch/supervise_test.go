@@ -64,7 +64,15 @@ func TestOutsidersDoNotKeepASupervisor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			k, closed := supervisors(t), fifo(t)
-			if err := begin(t, k, "a", shellProgram(t, "echo before; read x <"+closed+"; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo after; exit 3")); err != nil {
+			if err := begin(
+				t,
+				k,
+				"a",
+				shellProgram(
+					t,
+					"echo before; read x <"+closed+"; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo after; exit 3",
+				),
+			); err != nil {
 				t.Fatal(err)
 			}
 			main, err := k.Main("a")

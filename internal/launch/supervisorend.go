@@ -63,8 +63,8 @@ func (k *Supervisors) awaitResult(ctx context.Context, id string, r *record) err
 	return nil
 }
 
-// endSupervisor sends SIGTERM to a supervisor whose result is recorded, because the lease has ended, and kills it when it does not end then. It
-// waits for nothing but its files, unless something keeps it.
+// endSupervisor sends SIGTERM to a supervisor whose result is recorded, because the lease has ended, and kills it when it does not end
+// then. It waits for nothing but its files, unless something keeps it.
 func endSupervisor(ctx context.Context, p Process) error {
 	supervisor, err := procfs.OpenPidfd(p.PID, p.Start)
 	if err != nil {

@@ -341,11 +341,16 @@ func TestVerifySaysWhatIsMissing(t *testing.T) {
 // The same while the ledger is written. It also notices that files are removed, cut off or replaced, and goes on in a new one.
 func TestChangesOfFilesWhileWriting(t *testing.T) {
 	damage := map[string]string{
-		"the last lines removed": "audit-000005.log was cut off", "the newest file emptied": "audit-000005.log was cut off",
-		"the newest file removed": "audit-000005.log was removed", "all files removed": "audit-000005.log was removed",
-		"the directory removed": "audit-000005.log was removed", "replaced by an older copy": "audit-000005.log was replaced by another file",
-		"a file in the middle removed": "audit-000003.log was removed", "the oldest file removed": "audit-000001.log was removed",
-		"a file in the middle emptied": "audit-000002.log was changed", "added garbage at the end": "audit-000005.log was written to by another process",
+		"the last lines removed":       "audit-000005.log was cut off",
+		"the newest file emptied":      "audit-000005.log was cut off",
+		"the newest file removed":      "audit-000005.log was removed",
+		"all files removed":            "audit-000005.log was removed",
+		"the directory removed":        "audit-000005.log was removed",
+		"replaced by an older copy":    "audit-000005.log was replaced by another file",
+		"a file in the middle removed": "audit-000003.log was removed",
+		"the oldest file removed":      "audit-000001.log was removed",
+		"a file in the middle emptied": "audit-000002.log was changed",
+		"added garbage at the end":     "audit-000005.log was written to by another process",
 	}
 	seen := 0
 	for _, c := range manipulations() {
@@ -396,7 +401,9 @@ func TestTheNextLineNoticesARemovedFile(t *testing.T) {
 		t.Errorf("the next file has %d lines", n)
 	}
 	closed(t, l)
-	if got, want := says(a.verify(t, "boot-1")), "audit-000002.log:1: it has number 3 and is the first line: the lines before it were removed; missing: audit-000001.log [1-2] before 10:03"; got != want {
+	if got, want := says(
+		a.verify(t, "boot-1"),
+	), "audit-000002.log:1: it has number 3 and is the first line: the lines before it were removed; missing: audit-000001.log [1-2] before 10:03"; got != want {
 		t.Errorf("it says %q, want %q", got, want)
 	}
 }
@@ -414,7 +421,9 @@ func TestTheBoundIsNoAttack(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	a.remove(t, 3)
-	if got, want := says(a.verify(t, "boot-1")), "audit-000004.log:1: it has number 13 and is the first line: the lines before it were removed; missing: audit-000003.log [9-12] before 10:13"; got != want {
+	if got, want := says(
+		a.verify(t, "boot-1"),
+	), "audit-000004.log:1: it has number 13 and is the first line: the lines before it were removed; missing: audit-000003.log [9-12] before 10:13"; got != want {
 		t.Errorf("it says %q, want %q", got, want)
 	}
 }
@@ -602,12 +611,14 @@ func TestNoFileIsRemovedWithoutTheAnchor(t *testing.T) {
 	a.anchor = a.o.Anchor
 	l := a.open(t)
 	addTimed(t, l, 1, 20)
-	if v, err := l.Verify(t.Context()); err != nil || v.Broken != nil || v.First != 1 || v.Last != 20 || !strings.Contains(a.damages.String(), "cannot be written") {
+	if v, err := l.Verify(t.Context()); err != nil || v.Broken != nil || v.First != 1 || v.Last != 20 ||
+		!strings.Contains(a.damages.String(), "cannot be written") {
 		t.Errorf("%+v, %v, %s", v, err, a.damages.String())
 	}
 	first := a.lines(t, 1)
 	a.remove(t, 1)
-	if v, err := l.Verify(t.Context()); err != nil || !strings.Contains(says(v), "the lines before it were removed; missing: audit-000001.log [1-4]") {
+	if v, err := l.Verify(t.Context()); err != nil ||
+		!strings.Contains(says(v), "the lines before it were removed; missing: audit-000001.log [1-4]") {
 		t.Errorf("without the first file it says %s, %v", says(v), err)
 	}
 	a.write(t, 1, first)
@@ -669,7 +680,9 @@ func TestFilesOfAVersionWithoutAnchors(t *testing.T) {
 	}
 	closed(t, l)
 	a.remove(t, 2)
-	if got, want := says(a.verify(t, "boot-1")), "audit-000003.log:1: it has number 9 and is the first line: the lines before it were removed; missing: audit-000002.log [5-8] before 10:09"; got != want {
+	if got, want := says(
+		a.verify(t, "boot-1"),
+	), "audit-000003.log:1: it has number 9 and is the first line: the lines before it were removed; missing: audit-000002.log [5-8] before 10:09"; got != want {
 		t.Errorf("it says %q, want %q", got, want)
 	}
 }
@@ -704,7 +717,8 @@ func TestARemovedAnchor(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 	l = a.open(t)
-	if got := a.damages.String(); !strings.Contains(got, "the anchor of the audit was removed") || !strings.Contains(got, "lines 10 to 10 of the audit are missing") {
+	if got := a.damages.String(); !strings.Contains(got, "the anchor of the audit was removed") ||
+		!strings.Contains(got, "lines 10 to 10 of the audit are missing") {
 		t.Errorf("it reports %q", got)
 	}
 	addTimed(t, l, 11, 11)

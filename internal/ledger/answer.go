@@ -10,7 +10,14 @@ func (v *Verification) Answer() *api.AuditVerification {
 	}
 	for _, f := range v.Findings {
 		out.Findings = append(out.Findings, api.AuditFinding{
-			File: f.File, Line: f.Line, First: f.First, Last: f.Last, After: f.After, Before: f.Before, Message: f.Reason, PowerLoss: f.Crash,
+			File:      f.File,
+			Line:      f.Line,
+			First:     f.First,
+			Last:      f.Last,
+			After:     f.After,
+			Before:    f.Before,
+			Message:   f.Reason,
+			PowerLoss: f.Crash,
 		})
 	}
 	if b := v.Broken; b != nil {

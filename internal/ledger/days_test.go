@@ -107,7 +107,10 @@ func TestDaysSkipDamagedLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		cut := rapid.IntRange(0, len(b)).Draw(t, "cut")
-		junk := strings.Repeat(rapid.SampledFrom([]string{"", "x", "\x00", "deadbeef 1"}).Draw(t, "junk"), rapid.SampledFrom([]int{1, 100, 3 * maxLine}).Draw(t, "times"))
+		junk := strings.Repeat(
+			rapid.SampledFrom([]string{"", "x", "\x00", "deadbeef 1"}).Draw(t, "junk"),
+			rapid.SampledFrom([]int{1, 100, 3 * maxLine}).Draw(t, "times"),
+		)
 		if err := os.WriteFile(path, append(b[:cut:cut], junk...), 0o600); err != nil {
 			t.Fatal(err)
 		}

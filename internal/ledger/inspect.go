@@ -52,7 +52,9 @@ func (l *Ledger) inspectAll() {
 			l.damage(filepath.Base(l.path(n)) + " was removed while gpushared ran")
 			delete(l.sizes, n)
 		case err == nil && info.Size() != size:
-			l.damage(fmt.Sprintf("%s was changed while gpushared ran: it had %d bytes and has %d", filepath.Base(l.path(n)), size, info.Size()))
+			l.damage(
+				fmt.Sprintf("%s was changed while gpushared ran: it had %d bytes and has %d", filepath.Base(l.path(n)), size, info.Size()),
+			)
 			l.sizes[n] = info.Size()
 		}
 	}

@@ -334,7 +334,15 @@ func (l *Ledger) appendLine(value json.RawMessage, lost uint64) error {
 
 // encode returns the line that follows a head.
 func (l *Ledger) encode(head Point, value json.RawMessage, lost uint64) ([]byte, error) {
-	line, err := encode(Line{Number: head.Number + 1, Previous: head.Hash, Lost: lost - l.reported, Torn: l.torn, Crash: l.crash, Kept: l.kept, Entry: value})
+	line, err := encode(Line{
+		Number:   head.Number + 1,
+		Previous: head.Hash,
+		Lost:     lost - l.reported,
+		Torn:     l.torn,
+		Crash:    l.crash,
+		Kept:     l.kept,
+		Entry:    value,
+	})
 	if err == nil && len(line) > maxLine {
 		err = fmt.Errorf("it has %d bytes, and at most %d are read again", len(line), maxLine)
 	}

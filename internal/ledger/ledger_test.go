@@ -91,7 +91,10 @@ func TestAppendAndRead(t *testing.T) {
 		t.Error("what does not encode was taken")
 	}
 	var first []int
-	if _, err := ledger.Read(dir, "audit", ledger.End{}, func(*ledger.Line) bool { first = append(first, 0); return len(first) < 2 }); err != nil || len(first) != 2 {
+	if _, err := ledger.Read(
+		dir, "audit", ledger.End{}, func(*ledger.Line) bool { first = append(first, 0); return len(first) < 2 },
+	); err != nil ||
+		len(first) != 2 {
 		t.Errorf("stopped after two, it read %d (%v)", len(first), err)
 	}
 }

@@ -41,6 +41,9 @@ func TestLongFilesLetOthersRun(t *testing.T) {
 	baton <- struct{}{}
 	<-ended
 	if err != nil || read != lines || ran < least {
-		t.Errorf("%d lines were read and another goroutine ran %d times (%v), want %d lines and at least %d times", read, ran, err, lines, least)
+		t.Errorf(
+			"%d lines were read and another goroutine ran %d times (%v), want %d lines and at least %d times", read, ran, err, lines,
+			least,
+		)
 	}
 }

@@ -103,7 +103,12 @@ func (l *Ledger) resume(have []uint64) error {
 		}
 	}
 	if lost {
-		l.damage(fmt.Sprintf("the anchor of the %s was removed: lines before number %d may be missing unnoticed at the begin", l.name, there.first.Number))
+		l.damage(
+			fmt.Sprintf(
+				"the anchor of the %s was removed: lines before number %d may be missing unnoticed at the begin", l.name,
+				there.first.Number,
+			),
+		)
 	}
 	l.goOn(was, there)
 	for _, n := range have {
@@ -162,7 +167,12 @@ func (l *Ledger) goOn(was anchor, there found) {
 		}
 		l.damage(fmt.Sprintf("%s; it goes on after number %d", missing, known.Number))
 	case known.Number > 0 && there.known != known.Hash:
-		l.damage(fmt.Sprintf("line %d of the %s is not the one that gpushared wrote: it was changed while gpushared did not run", known.Number, l.name))
+		l.damage(
+			fmt.Sprintf(
+				"line %d of the %s is not the one that gpushared wrote: it was changed while gpushared did not run", known.Number,
+				l.name,
+			),
+		)
 		// The next line follows the one that was written, so that the place stays visible.
 		l.anchor.Last.Number, l.anchor.File = there.last.Number, there.lastFile
 	default:

@@ -99,7 +99,11 @@ func Verify(dir, name string, end End, points ...Point) (Verification, error) {
 // add adds a point of elsewhere. One that contradicts the daemon's own is a finding.
 func (x *verifier) add(m Point) {
 	if own, ok := x.points[m.Number]; ok && own != m.Hash {
-		x.found(Finding{Reason: fmt.Sprintf("line %d had the hash %s, and gpushared knows another one: the lines were written again", m.Number, m.Hash)})
+		x.found(Finding{
+			Reason: fmt.Sprintf(
+				"line %d had the hash %s, and gpushared knows another one: the lines were written again", m.Number, m.Hash,
+			),
+		})
 		return
 	}
 	x.points[m.Number] = m.Hash
@@ -236,7 +240,11 @@ func (x *verifier) gap(p place, l Line) Finding {
 	f.First, f.Last, f.Before, f.Crash = x.at.Number+1, l.Number-1, timeOf(l.Entry), x.explained(l)
 	switch {
 	case f.Crash:
-		f.Reason = fmt.Sprintf("it has number %d and follows number %d: the lines between them may have been lost with the power of the host, before they were on the disk", l.Number, x.at.Number)
+		f.Reason = fmt.Sprintf(
+			"it has number %d and follows number %d: the lines between them may have been lost with the power of the host, before they were on the disk",
+			l.Number,
+			x.at.Number,
+		)
 	case x.damaged != nil:
 		damaged := x.finding(*x.damaged, "it was changed: its checksum is wrong; lines after it were removed")
 		f.File, f.Line, f.Reason = damaged.File, damaged.Line, damaged.Reason
@@ -300,7 +308,15 @@ func (x *verifier) finish(points []Point) {
 	for _, m := range points {
 		switch {
 		case m.Number > last:
-			x.found(Finding{First: last + 1, Last: m.Number, After: timeOf(x.entry), Before: m.At, Reason: fmt.Sprintf("line %d was written, and the last that is there is number %d: the lines after it were removed", m.Number, last)})
+			x.found(Finding{
+				First:  last + 1,
+				Last:   m.Number,
+				After:  timeOf(x.entry),
+				Before: m.At,
+				Reason: fmt.Sprintf(
+					"line %d was written, and the last that is there is number %d: the lines after it were removed", m.Number, last,
+				),
+			})
 		case x.v.First > 0 && m.Number < x.v.First && (a == nil || m.Number != a.Removed.Number):
 			x.found(Finding{Reason: fmt.Sprintf("line %d cannot be compared: the oldest that is there is number %d", m.Number, x.v.First)})
 		}

@@ -85,7 +85,12 @@ func check(r Ranked) (goroutine uint64, at []uintptr) {
 	defer mu.Unlock()
 	for _, h := range held[goroutine] {
 		if places[h.rank] >= place {
-			broken(fmt.Sprintf("locks: %T is taken while %T is held, against the order\ntaken at:\n%sheld since:\n%s", r, h.rank, where(at), where(h.at)))
+			broken(
+				fmt.Sprintf(
+					"locks: %T is taken while %T is held, against the order\ntaken at:\n%sheld since:\n%s", r, h.rank, where(at),
+					where(h.at),
+				),
+			)
 		}
 	}
 	return goroutine, at

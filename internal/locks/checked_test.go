@@ -18,10 +18,26 @@ type locker interface {
 // all returns one mutex of each level, in order.
 func all() []locker {
 	return []locker{
-		new(Mutex[Planning]), new(Mutex[Apply]), new(Mutex[Correction]), new(Mutex[Adoption]), new(Mutex[Attaching]), new(Mutex[Watchers]),
+		new(Mutex[Planning]),
+		new(Mutex[Apply]),
+		new(Mutex[Correction]),
+		new(Mutex[Adoption]),
+		new(Mutex[Attaching]),
+		new(Mutex[Watchers]),
 		new(Mutex[UnknownLeases]),
-		new(Mutex[EscapeScan]), new(Mutex[Rendering]), new(Mutex[IdentityRefresh]), new(Mutex[Observer]), new(Mutex[Logins]), new(Mutex[CDI]),
-		new(Mutex[Health]), new(Mutex[MPSFaults]), new(Mutex[TableSave]), new(Mutex[Table]), new(Mutex[Shares]), new(Mutex[Progress]), new(Mutex[Store]),
+		new(Mutex[EscapeScan]),
+		new(Mutex[Rendering]),
+		new(Mutex[IdentityRefresh]),
+		new(Mutex[Observer]),
+		new(Mutex[Logins]),
+		new(Mutex[CDI]),
+		new(Mutex[Health]),
+		new(Mutex[MPSFaults]),
+		new(Mutex[TableSave]),
+		new(Mutex[Table]),
+		new(Mutex[Shares]),
+		new(Mutex[Progress]),
+		new(Mutex[Store]),
 		new(Mutex[Leaf]),
 	}
 }

@@ -211,7 +211,8 @@ func (d *Directory) confirmNames(ctx context.Context, uid int, answered string) 
 // confirmRemoved records that the directory has no user of this number, unless it knows no other user any more either.
 func (d *Directory) confirmRemoved(ctx context.Context, uid int) error {
 	were := d.namesOf(uid)
-	if others := d.others(uid); len(others) > 0 && slices.ContainsFunc(were, func(name string) bool { _, knew := d.before(&d.users, name); return knew }) {
+	if others := d.others(uid); len(others) > 0 &&
+		slices.ContainsFunc(were, func(name string) bool { _, knew := d.before(&d.users, name); return knew }) {
 		found, err := d.lookup(ctx, "passwd", others)
 		if err != nil {
 			return err

@@ -164,7 +164,15 @@ func TestConfirm(t *testing.T) {
 
 // The spec may name a user in another spelling than the directory has, and accounts may share a number: they are members all the same.
 func TestConfirmOfAnotherSpelling(t *testing.T) {
-	h := newFixture(t, strings.Replace(ldap, "initgroups:alice)", "passwd:robert) echo 'robert:*:5002:6000::/:/bin/sh' ;;\n\tinitgroups:bob|initgroups:Bob) echo 'Bob 6001' ;;\n\tinitgroups:alice)", 1))
+	h := newFixture(
+		t,
+		strings.Replace(
+			ldap,
+			"initgroups:alice)",
+			"passwd:robert) echo 'robert:*:5002:6000::/:/bin/sh' ;;\n\tinitgroups:bob|initgroups:Bob) echo 'Bob 6001' ;;\n\tinitgroups:alice)",
+			1,
+		),
+	)
 	h.refresh(t, []string{"Bob", "robert"}, nil)
 	for range 2 {
 		h.now = h.now.Add(time.Minute)
@@ -208,7 +216,8 @@ func TestOneNameThatFails(t *testing.T) {
 	h.Belongs(5001, 6001)
 	for range 3 { // The first one queries them together, and the third one for the groups.
 		h.now = h.now.Add(2 * freshFor)
-		if err := h.Refresh(t.Context(), []string{"ghost", "alice", "Bob"}, []string{"vision"}, false); err == nil || !strings.Contains(err.Error(), "getent failed") {
+		if err := h.Refresh(t.Context(), []string{"ghost", "alice", "Bob"}, []string{"vision"}, false); err == nil ||
+			!strings.Contains(err.Error(), "getent failed") {
 			t.Errorf("the error is %v", err)
 		}
 		for _, name := range []string{"alice", "Bob"} {
@@ -317,7 +326,10 @@ func TestADirectoryThatKnowsNothing(t *testing.T) {
 	h.Belongs(5001, 6001)
 	h.refresh(t, users, groups)
 	began := h.now
-	files := strings.NewReplacer("passwd:alice|passwd:5001", "passwd:-", "passwd:bob|passwd:5002|passwd:Bob", "passwd:-", "group:vision", "group:-", "initgroups:alice", "initgroups:-").Replace(ldap)
+	files := strings.NewReplacer(
+		"passwd:alice|passwd:5001", "passwd:-", "passwd:bob|passwd:5002|passwd:Bob", "passwd:-", "group:vision", "group:-",
+		"initgroups:alice", "initgroups:-",
+	).Replace(ldap)
 	h.script(t, files)
 	for range 2 {
 		h.now = h.now.Add(2 * freshFor)
@@ -331,7 +343,8 @@ func TestADirectoryThatKnowsNothing(t *testing.T) {
 		h.user(t, "bob", 5002, Present)
 		h.user(t, "local", 1000, Present)
 		h.group(t, "vision", 6001, Present)
-		if m := h.belongs(t, "without an answer", 5001, 6001, Present); !m.At.Equal(began) || !h.Confirmed("alice").Equal(began) || !h.Answered().Equal(began) {
+		if m := h.belongs(t, "without an answer", 5001, 6001, Present); !m.At.Equal(began) || !h.Confirmed("alice").Equal(began) ||
+			!h.Answered().Equal(began) {
 			t.Errorf("the answers are of %v, %v, %v", m.At, h.Confirmed("alice"), h.Answered())
 		}
 		if h.Silent(5002) == nil {

@@ -447,7 +447,11 @@ for key; do
 	esac
 done
 exit $missing`)
-	h.refresh(t, []string{`CORP\jane doe`, "node 10"}, []string{`CORP\Domain Users`, `CORP\domain users`, "domain users@corp.example", "gpu team 7", "gpu team"})
+	h.refresh(
+		t,
+		[]string{`CORP\jane doe`, "node 10"},
+		[]string{`CORP\Domain Users`, `CORP\domain users`, "domain users@corp.example", "gpu team 7", "gpu team"},
+	)
 	h.group(t, `CORP\Domain Users`, 10513, Present)
 	h.group(t, `CORP\domain users`, 10513, Present)
 	h.group(t, "domain users@corp.example", 20513, Present)

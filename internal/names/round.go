@@ -248,8 +248,8 @@ func (r *round) groups(user string) error {
 	return nil
 }
 
-// finish records what is removed, and keeps what the round did not reach for the next one. That all is removed at once, except for one name,
-// is taken for a directory that does not answer.
+// finish records what is removed, and keeps what the round did not reach for the next one. That all is removed at once, except for one
+// name, is taken for a directory that does not answer.
 func (r *round) finish(pending []int) {
 	d := r.d
 	lost := question{kind: aboutDirectory}

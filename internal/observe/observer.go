@@ -175,7 +175,8 @@ func (o *Observer) recall(gpus []GPU) {
 		if !ok || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Identity.Index == was.Index }) {
 			continue
 		}
-		id.Index, id.PCI, id.Model, id.Memory, id.NUMANode, id.Display = was.Index, was.PCI, was.Model, was.Memory, was.NUMANode, was.Display
+		id.Index, id.PCI, id.Model = was.Index, was.PCI, was.Model
+		id.Memory, id.NUMANode, id.Display = was.Memory, was.NUMANode, was.Display
 	}
 }
 

@@ -179,7 +179,10 @@ func TestOneMessageAGPUWhenNothingChanged(t *testing.T) {
 			t.Errorf("%s has MPS %v", g.Identity.UUID, g.MPS)
 		}
 	}
-	expect(t, "the identities", []gpu.UUID{"GPU-a", "GPU-b", "GPU-c"}, []gpu.UUID{second.Identities()[0].UUID, second.Identities()[1].UUID, second.Identities()[2].UUID})
+	expect(
+		t, "the identities", []gpu.UUID{"GPU-a", "GPU-b", "GPU-c"},
+		[]gpu.UUID{second.Identities()[0].UUID, second.Identities()[1].UUID, second.Identities()[2].UUID},
+	)
 	if g, ok := second.GPU("GPU-c"); !ok || g.Identity.Index != 2 {
 		t.Errorf("GPU-c is found as %v, %v", g, ok)
 	}

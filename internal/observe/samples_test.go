@@ -35,12 +35,21 @@ func TestSamplesOverAnObservation(t *testing.T) {
 // was read.
 func TestTimesOfReadings(t *testing.T) {
 	start, busy := time.Unix(1000, 0), 40
-	n := &Node{Seq: 1, GPUs: []GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}}, ReadAt: start, UtilizationReadAt: start}}}
+	n := &Node{
+		Seq:  1,
+		GPUs: []GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}}, ReadAt: start, UtilizationReadAt: start}},
+	}
 	s := NewSamples()
 	if s.PutMemory("GPU-1", gpu.Memory{Used: 1}, start) {
 		t.Error("memory without processes is kept")
 	}
-	s.Put("GPU-1", GPUSample{Node: 1, Memory: gpu.Memory{Used: 7}, Utilization: &busy, ReadAt: start.Add(time.Second), UtilizationReadAt: start.Add(time.Second)})
+	s.Put("GPU-1", GPUSample{
+		Node:              1,
+		Memory:            gpu.Memory{Used: 7},
+		Utilization:       &busy,
+		ReadAt:            start.Add(time.Second),
+		UtilizationReadAt: start.Add(time.Second),
+	})
 	for _, c := range []struct {
 		used  uint64
 		after time.Duration
@@ -51,7 +60,8 @@ func TestTimesOfReadings(t *testing.T) {
 		}
 	}
 	g := s.Overlay(n).GPUs[0]
-	if g.Memory.Used != 8 || !g.ReadAt.Equal(start.Add(2100*time.Millisecond)) || *g.Utilization != 40 || !g.UtilizationReadAt.Equal(start.Add(time.Second)) {
+	if g.Memory.Used != 8 || !g.ReadAt.Equal(start.Add(2100*time.Millisecond)) || *g.Utilization != 40 ||
+		!g.UtilizationReadAt.Equal(start.Add(time.Second)) {
 		t.Errorf("got %+v", g)
 	}
 	if s.PutUtilization("GPU-2", 9, start) {

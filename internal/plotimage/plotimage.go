@@ -72,7 +72,10 @@ func render(to draw.Canvas, c *chart.Chart, zone *time.Location) error {
 	if len(c.Panels) == 0 || c.Steps() == 0 {
 		return fmt.Errorf("the chart has no values")
 	}
-	to.FillPolygon(color.White, []vg.Point{{X: to.Min.X, Y: to.Min.Y}, {X: to.Max.X, Y: to.Min.Y}, {X: to.Max.X, Y: to.Max.Y}, {X: to.Min.X, Y: to.Max.Y}})
+	to.FillPolygon(
+		color.White,
+		[]vg.Point{{X: to.Min.X, Y: to.Min.Y}, {X: to.Max.X, Y: to.Min.Y}, {X: to.Max.X, Y: to.Max.Y}, {X: to.Min.X, Y: to.Max.Y}},
+	)
 	head := style(13, draw.XLeft)
 	to.FillText(head, vg.Point{X: to.Min.X + margin, Y: to.Max.Y - margin - head.Height(c.Title)}, c.Title)
 	foot := style(9, draw.XLeft)
@@ -144,7 +147,9 @@ func panel(p *chart.Panel, c *chart.Chart, palette map[string]color.RGBA, zone *
 	}
 	if p.Absent != "" {
 		out.HideY()
-		labels, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: (out.X.Min + out.X.Max) / 2, Y: 0.5}}, Labels: []string{p.Absent}})
+		labels, err := plotter.NewLabels(
+			plotter.XYLabels{XYs: plotter.XYs{{X: (out.X.Min + out.X.Max) / 2, Y: 0.5}}, Labels: []string{p.Absent}},
+		)
 		if err != nil {
 			return nil, fmt.Errorf("cannot draw %s: %w", p.Title, err)
 		}
@@ -221,5 +226,7 @@ type box struct{ color color.Color }
 
 // Thumbnail fills the place of the sign.
 func (b box) Thumbnail(c *draw.Canvas) {
-	c.FillPolygon(b.color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+	c.FillPolygon(
+		b.color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}},
+	)
 }

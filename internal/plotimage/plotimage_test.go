@@ -20,7 +20,12 @@ var monday = time.Date(2025, 2, 24, 0, 0, 0, 0, time.UTC)
 
 // week is a week of two tenants and one value that was not measured.
 func week() *chart.Chart {
-	c := &chart.Chart{Title: "GPU usage, 2025-02-24 00:00 to 2025-03-03 00:00", Since: monday, StepSeconds: 3600, Notes: []string{"not measured: the occupancy, for 3.000 of 9.000 s"}}
+	c := &chart.Chart{
+		Title:       "GPU usage, 2025-02-24 00:00 to 2025-03-03 00:00",
+		Since:       monday,
+		StepSeconds: 3600,
+		Notes:       []string{"not measured: the occupancy, for 3.000 of 9.000 s"},
+	}
 	wave := func(mean, period float64) []float64 {
 		out := make([]float64, 7*24)
 		for i := range out {
@@ -29,9 +34,21 @@ func week() *chart.Chart {
 		return out
 	}
 	c.Panels = []chart.Panel{
-		{Title: "GPU time charged", Unit: "GPUs", Series: []chart.Series{{Name: "vision", Values: wave(2, 4)}, {Name: "speech <&>", Values: wave(1, 9)}}},
+		{
+			Title:  "GPU time charged",
+			Unit:   "GPUs",
+			Series: []chart.Series{{Name: "vision", Values: wave(2, 4)}, {Name: "speech <&>", Values: wave(1, 9)}},
+		},
 		{Title: "GPU time busy", Unit: "GPUs", Absent: "not measured: the driver does not report it of MIG instances"},
-		{Title: "GPU memory", Unit: "GiB", Series: []chart.Series{{Name: "vision", Values: wave(60, 4)}, {Name: "speech <&>", Values: wave(20, 9)}, {Name: chart.Others, Values: wave(5, 20)}}},
+		{
+			Title: "GPU memory",
+			Unit:  "GiB",
+			Series: []chart.Series{
+				{Name: "vision", Values: wave(60, 4)},
+				{Name: "speech <&>", Values: wave(20, 9)},
+				{Name: chart.Others, Values: wave(5, 20)},
+			},
+		},
 		{Title: "waiting requests", Unit: "requests", Series: []chart.Series{{Name: "vision", Values: wave(0.4, 3)}}},
 	}
 	return c
@@ -100,7 +117,9 @@ func TestPNG(t *testing.T) {
 		}
 		return out
 	}
-	c.Panels = []chart.Panel{{Title: "GPU memory", Unit: "GiB", Series: []chart.Series{{Name: "vision", Values: flat(4)}, {Name: "speech", Values: flat(2)}}}}
+	c.Panels = []chart.Panel{
+		{Title: "GPU memory", Unit: "GiB", Series: []chart.Series{{Name: "vision", Values: flat(4)}, {Name: "speech", Values: flat(2)}}},
+	}
 	b := drawn(t, c, PNG)
 	image, err := png.Decode(bytes.NewReader(b))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Image distinguishes the program that a process executes from the one before it: where the kernel has put its code, its stack, its heap and its
-// arguments. They are random, but where that is off, and a process may set them.
+// Image distinguishes the program that a process executes from the one before it: where the kernel has put its code, its stack, its
+// heap and its arguments. They are random, but where that is off, and a process may set them.
 type Image struct{ Code, Stack, Heap, Arguments uint64 }
 
 // ReadImage returns the image of a process. It is an error if the caller may not know it.

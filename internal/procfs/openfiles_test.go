@@ -63,7 +63,9 @@ func TestWalkOpenFiles(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := procfs.WalkOpenFiles(over, []int{pid}, func(procfs.OpenFile) { t.Error("it continued after the end of its context") }); err == nil {
+	if _, err := procfs.WalkOpenFiles(
+		over, []int{pid}, func(procfs.OpenFile) { t.Error("it continued after the end of its context") },
+	); err == nil {
 		t.Error("it returned no error, although its context had ended")
 	}
 }
@@ -138,7 +140,8 @@ func TestWalkOfAllProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := []int{}
-	if _, err := procfs.WalkOpenFiles(t.Context(), pids, func(o procfs.OpenFile) { seen = append(seen, o.PID) }); err != nil || !slices.Contains(seen, os.Getpid()) {
+	if _, err := procfs.WalkOpenFiles(t.Context(), pids, func(o procfs.OpenFile) { seen = append(seen, o.PID) }); err != nil ||
+		!slices.Contains(seen, os.Getpid()) {
 		t.Errorf("the test itself is not found: %v, %v", seen, err)
 	}
 }

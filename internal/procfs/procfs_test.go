@@ -24,8 +24,16 @@ func TestParseStat(t *testing.T) {
 		want Stat
 		bad  bool
 	}{
-		{name: "plain", line: "12 (python)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "python"}},
-		{name: "parentheses and spaces in the name", line: "12 (a) R (b)" + tail, want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "a) R (b"}},
+		{
+			name: "plain",
+			line: "12 (python)" + tail,
+			want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "python"},
+		},
+		{
+			name: "parentheses and spaces in the name",
+			line: "12 (a) R (b)" + tail,
+			want: Stat{PID: 12, PPID: 7, Session: 3, State: 'S', Threads: 1, Start: 4711, Name: "a) R (b"},
+		},
 		{name: "empty", line: "", bad: true},
 		{name: "no name", line: "12 S 7", bad: true},
 		{name: "short", line: "12 (x) S 7 1", bad: true},
@@ -138,7 +146,8 @@ func TestPidfd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == cmd.Process.Pid && o.PPID == os.Getpid() && !o.Dead() }) {
+	if all, err := All(); err != nil ||
+		!slices.ContainsFunc(all, func(o Stat) bool { return o.PID == cmd.Process.Pid && o.PPID == os.Getpid() && !o.Dead() }) {
 		t.Errorf("the child pid %d is not among %v, %v", cmd.Process.Pid, all, err)
 	}
 	if _, err := OpenPidfd(cmd.Process.Pid, start+1); !errors.Is(err, ErrNoProcess) {
@@ -220,7 +229,8 @@ func TestFirstThreadEnded(t *testing.T) {
 	if s.Dead() || p.Ended() || !Alive(s.PID, s.Start) {
 		t.Errorf("%+v: dead %v, ended %v, alive %v", s, s.Dead(), p.Ended(), Alive(s.PID, s.Start))
 	}
-	if all, err := All(); err != nil || !slices.ContainsFunc(all, func(o Stat) bool { return o.PID == s.PID && o.PPID == os.Getpid() && !o.Dead() }) {
+	if all, err := All(); err != nil ||
+		!slices.ContainsFunc(all, func(o Stat) bool { return o.PID == s.PID && o.PPID == os.Getpid() && !o.Dead() }) {
 		t.Errorf("the child pid %d is not among %v, %v", s.PID, all, err)
 	}
 	stdin.Close()

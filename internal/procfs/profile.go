@@ -104,7 +104,8 @@ func (s *signaller) deliver(pid, pidfd int, sig unix.Signal) error {
 	refused := &RefusedError{PID: pid, Own: s.own}
 	if s.relay != nil && sig != 0 { // Signal 0 only asks whether it exists.
 		if profile := s.profile(pid); s.differs(profile) {
-			if refused.Relay = s.relay(pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) || errors.Is(refused.Relay, unix.EPERM) {
+			if refused.Relay = s.relay(pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) ||
+				errors.Is(refused.Relay, unix.EPERM) {
 				return refused.Relay
 			}
 		}

@@ -83,13 +83,17 @@ func TestRefusedSignals(t *testing.T) {
 			p := pidfdOf(t, os.Getpid())
 			err := p.signalBy(s, unix.SIGHUP)
 			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || directs != c.directs || relayes != c.relayes {
-				t.Errorf("%v after %d attempts and %d by the relay, want %v after %d and %d", err, directs, relayes, c.want, c.directs, c.relayes)
+				t.Errorf(
+					"%v after %d attempts and %d by the relay, want %v after %d and %d", err, directs, relayes, c.want, c.directs,
+					c.relayes,
+				)
 			}
 			if c.says == "" {
 				return
 			}
 			refused, ok := errors.AsType[*RefusedError](err)
-			if !ok || !strings.Contains(err.Error(), c.says) || strings.Count(err.Error(), "cannot signal") != 1 || !strings.Contains(refused.Hint(), "'journalctl ") {
+			if !ok || !strings.Contains(err.Error(), c.says) || strings.Count(err.Error(), "cannot signal") != 1 ||
+				!strings.Contains(refused.Hint(), "'journalctl ") {
 				t.Errorf("it says %q", err)
 			}
 		})

@@ -286,7 +286,16 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the start time is not a number")
 	}
-	return Stat{PID: pid, PPID: ppid, Session: session, TTY: ttyDevice(uint32(tty)), State: f[0][0], Threads: threads, Start: start, Name: string(b[open+1 : end])}, nil
+	return Stat{
+		PID:     pid,
+		PPID:    ppid,
+		Session: session,
+		TTY:     ttyDevice(uint32(tty)),
+		State:   f[0][0],
+		Threads: threads,
+		Start:   start,
+		Name:    string(b[open+1 : end]),
+	}, nil
 }
 
 // ttyDevice is the device number in field 7, where the kernel puts the upper bits of the minor above the major's.

@@ -22,7 +22,8 @@ type UsedFiles struct {
 	Paths   []string           // its working directory, its root directory, its program
 }
 
-// ReadUsedFiles reads them by one of its threads: one that has exited has none. It asks no file system, and leaves out what would wait for a lock of the process.
+// ReadUsedFiles reads them by one of its threads: one that has exited has none. It asks no file system, and leaves out what would wait
+// for a lock of the process.
 func ReadUsedFiles(tid int) UsedFiles {
 	dir := "/proc/" + strconv.Itoa(tid) + "/"
 	u := UsedFiles{Mounts: map[int]bool{}, Devices: map[[2]uint32]bool{}}

@@ -119,22 +119,83 @@ type call struct {
 
 // descriptorCalls are calls on an open file, which may wait for its file system.
 var descriptorCalls = map[int]call{
-	unix.SYS_READ: {"read", 0}, unix.SYS_PREAD64: {"pread", 0}, unix.SYS_READV: {"readv", 0}, unix.SYS_PREADV: {"preadv", 0}, unix.SYS_PREADV2: {"preadv", 0},
-	unix.SYS_WRITE: {"write", 0}, unix.SYS_PWRITE64: {"pwrite", 0}, unix.SYS_WRITEV: {"writev", 0}, unix.SYS_PWRITEV: {"pwritev", 0}, unix.SYS_PWRITEV2: {"pwritev", 0},
-	unix.SYS_FSYNC: {"fsync", 0}, unix.SYS_FDATASYNC: {"fdatasync", 0}, unix.SYS_SYNCFS: {"syncfs", 0}, unix.SYS_FSTAT: {"fstat", 0}, unix.SYS_GETDENTS64: {"getdents", 0},
-	unix.SYS_IOCTL: {"ioctl", 0}, unix.SYS_CLOSE: {"close", 0}, unix.SYS_FTRUNCATE: {"ftruncate", 0}, unix.SYS_FALLOCATE: {"fallocate", 0},
-	unix.SYS_FLOCK: {"flock", 0}, unix.SYS_FCNTL: {"fcntl", 0}, unix.SYS_LSEEK: {"lseek", 0}, unix.SYS_FCHDIR: {"fchdir", 0}, unix.SYS_FSTATFS: {"fstatfs", 0},
-	unix.SYS_FCHMOD: {"fchmod", 0}, unix.SYS_FCHOWN: {"fchown", 0}, unix.SYS_SENDFILE: {"sendfile", 1}, unix.SYS_SPLICE: {"splice", 0},
-	unix.SYS_COPY_FILE_RANGE: {"copy_file_range", 0}, unix.SYS_MMAP: {"mmap", 4},
+	unix.SYS_READ: {
+		"read",
+		0,
+	},
+	unix.SYS_PREAD64: {"pread", 0},
+	unix.SYS_READV:   {"readv", 0},
+	unix.SYS_PREADV:  {"preadv", 0},
+	unix.SYS_PREADV2: {"preadv", 0},
+	unix.SYS_WRITE: {
+		"write",
+		0,
+	},
+	unix.SYS_PWRITE64: {"pwrite", 0},
+	unix.SYS_WRITEV:   {"writev", 0},
+	unix.SYS_PWRITEV:  {"pwritev", 0},
+	unix.SYS_PWRITEV2: {"pwritev", 0},
+	unix.SYS_FSYNC: {
+		"fsync",
+		0,
+	},
+	unix.SYS_FDATASYNC:  {"fdatasync", 0},
+	unix.SYS_SYNCFS:     {"syncfs", 0},
+	unix.SYS_FSTAT:      {"fstat", 0},
+	unix.SYS_GETDENTS64: {"getdents", 0},
+	unix.SYS_IOCTL:      {"ioctl", 0},
+	unix.SYS_CLOSE:      {"close", 0},
+	unix.SYS_FTRUNCATE:  {"ftruncate", 0},
+	unix.SYS_FALLOCATE:  {"fallocate", 0},
+	unix.SYS_FLOCK: {
+		"flock",
+		0,
+	},
+	unix.SYS_FCNTL:           {"fcntl", 0},
+	unix.SYS_LSEEK:           {"lseek", 0},
+	unix.SYS_FCHDIR:          {"fchdir", 0},
+	unix.SYS_FSTATFS:         {"fstatfs", 0},
+	unix.SYS_FCHMOD:          {"fchmod", 0},
+	unix.SYS_FCHOWN:          {"fchown", 0},
+	unix.SYS_SENDFILE:        {"sendfile", 1},
+	unix.SYS_SPLICE:          {"splice", 0},
+	unix.SYS_COPY_FILE_RANGE: {"copy_file_range", 0},
+	unix.SYS_MMAP:            {"mmap", 4},
 }
 
 // pathCalls are calls with a path. Where it is the second argument, the first is the directory that it is relative to.
 var pathCalls = func() map[int]call {
 	all := map[int]call{
-		unix.SYS_EXECVE: {"execve", 0}, unix.SYS_EXECVEAT: {"execveat", 1}, unix.SYS_OPENAT: {"openat", 1}, unix.SYS_OPENAT2: {"openat2", 1}, unix.SYS_STATX: {"statx", 1},
-		unix.SYS_FACCESSAT: {"faccessat", 1}, unix.SYS_FACCESSAT2: {"faccessat2", 1}, unix.SYS_READLINKAT: {"readlinkat", 1}, unix.SYS_UNLINKAT: {"unlinkat", 1},
-		unix.SYS_MKDIRAT: {"mkdirat", 1}, unix.SYS_FCHMODAT: {"fchmodat", 1}, unix.SYS_FCHOWNAT: {"fchownat", 1}, unix.SYS_UTIMENSAT: {"utimensat", 1},
-		unix.SYS_RENAMEAT2: {"renameat2", 1}, unix.SYS_LINKAT: {"linkat", 1}, unix.SYS_CHDIR: {"chdir", 0}, unix.SYS_TRUNCATE: {"truncate", 0}, unix.SYS_STATFS: {"statfs", 0},
+		unix.SYS_EXECVE: {
+			"execve",
+			0,
+		},
+		unix.SYS_EXECVEAT: {"execveat", 1},
+		unix.SYS_OPENAT:   {"openat", 1},
+		unix.SYS_OPENAT2:  {"openat2", 1},
+		unix.SYS_STATX:    {"statx", 1},
+		unix.SYS_FACCESSAT: {
+			"faccessat",
+			1,
+		},
+		unix.SYS_FACCESSAT2: {"faccessat2", 1},
+		unix.SYS_READLINKAT: {"readlinkat", 1},
+		unix.SYS_UNLINKAT:   {"unlinkat", 1},
+		unix.SYS_MKDIRAT: {
+			"mkdirat",
+			1,
+		},
+		unix.SYS_FCHMODAT:  {"fchmodat", 1},
+		unix.SYS_FCHOWNAT:  {"fchownat", 1},
+		unix.SYS_UTIMENSAT: {"utimensat", 1},
+		unix.SYS_RENAMEAT2: {
+			"renameat2",
+			1,
+		},
+		unix.SYS_LINKAT:   {"linkat", 1},
+		unix.SYS_CHDIR:    {"chdir", 0},
+		unix.SYS_TRUNCATE: {"truncate", 0},
+		unix.SYS_STATFS:   {"statfs", 0},
 	}
 	for number, c := range ownPathCalls {
 		all[number] = c

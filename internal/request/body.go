@@ -75,7 +75,10 @@ func Body(w http.ResponseWriter, q *http.Request, take func(n int) error) ([]byt
 	if _, refused := errors.AsType[*api.Error](err); refused {
 		return nil, err
 	}
-	return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read the request: " + err.Error()} // Its caller went away, or sent no chunks.
+	return nil, &api.Error{
+		Kind:    api.KindInvalid,
+		Message: "cannot read the request: " + err.Error(),
+	} // Its caller went away, or sent no chunks.
 }
 
 // tooLarge says what a request was that has too many bytes.

@@ -35,11 +35,19 @@ func (m *BodyMemory) Take(uid, n int) error {
 	defer m.mu.Unlock()
 	now := m.byUID[uid]
 	if now+n > maxBodyOfUser {
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("your requests that arrive or wait have %d bytes, and a user may have %d at once", now+n, maxBodyOfUser), Hint: "let some of them end first"}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("your requests that arrive or wait have %d bytes, and a user may have %d at once", now+n, maxBodyOfUser),
+			Hint:    "let some of them end first",
+		}
 	}
 	more := beyond(now+n) - beyond(now)
 	if m.shared+more > maxBodies {
-		return &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("too many long requests of several users arrive or wait: they may have %d bytes together", maxBodies), Hint: fmt.Sprintf("try again later; requests of up to %d bytes are not affected", OwnBody)}
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("too many long requests of several users arrive or wait: they may have %d bytes together", maxBodies),
+			Hint:    fmt.Sprintf("try again later; requests of up to %d bytes are not affected", OwnBody),
+		}
 	}
 	if m.byUID == nil {
 		m.byUID = map[int]int{}

@@ -22,9 +22,16 @@ func Outside(mux *http.ServeMux, q *http.Request) (status int, allow []string, e
 		}
 	}
 	if len(allow) > 0 {
-		return http.StatusMethodNotAllowed, allow, &api.Error{Kind: api.KindInvalid, Message: "cannot " + Short(q.Method) + " " + Short(q.URL.Path) + ": its methods are " + strings.Join(allow, ", ")}
+		return http.StatusMethodNotAllowed, allow, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot " + Short(q.Method) + " " + Short(q.URL.Path) + ": its methods are " + strings.Join(allow, ", "),
+		}
 	}
-	return http.StatusNotFound, nil, &api.Error{Kind: api.KindNotFound, Message: "there is no " + Short(q.Method) + " " + Short(q.URL.Path), Hint: "the command line and the daemon may be of different versions: see 'gpushare version'"}
+	return http.StatusNotFound, nil, &api.Error{
+		Kind:    api.KindNotFound,
+		Message: "there is no " + Short(q.Method) + " " + Short(q.URL.Path),
+		Hint:    "the command line and the daemon may be of different versions: see 'gpushare version'",
+	}
 }
 
 // Browser returns the refusal of a request that a browser sent; nil for others. A page of another site cannot make a request
@@ -33,7 +40,11 @@ func Browser(q *http.Request) *api.Error {
 	if q.Header.Get("Origin") == "" && q.Header.Get("Referer") == "" && slices.Contains([]string{"gpushare", "localhost"}, q.Host) {
 		return nil
 	}
-	return &api.Error{Kind: api.KindDenied, Message: "requests from browsers are refused", Hint: "use the command line, or 'curl --unix-socket … http://localhost/v1/status'"}
+	return &api.Error{
+		Kind:    api.KindDenied,
+		Message: "requests from browsers are refused",
+		Hint:    "use the command line, or 'curl --unix-socket … http://localhost/v1/status'",
+	}
 }
 
 // NoBody is the refusal of a request with a body where none is read. what is the action of the route.

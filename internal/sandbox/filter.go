@@ -110,7 +110,9 @@ func (f *Filter) Apply() error {
 		return os.NewSyscallError("prctl PR_SET_NO_NEW_PRIVS", err)
 	}
 	// The kernel gives both to all other threads of the process.
-	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	thread, _, errno := unix.Syscall(
+		unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)),
+	)
 	if errno != 0 {
 		return fmt.Errorf("cannot filter calls of the kernel: %w", os.NewSyscallError("seccomp", errno))
 	}

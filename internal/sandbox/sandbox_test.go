@@ -74,7 +74,9 @@ func filtered() {
 
 func confineAndExec(dir string) {
 	runtime.LockOSThread()
-	if _, err := LandlockThread(Files{Read: []string{"/"}, Write: []string{filepath.Join(dir, "own"), filepath.Join(dir, "absent")}}, Options{Alone: true}); err != nil {
+	if _, err := LandlockThread(
+		Files{Read: []string{"/"}, Write: []string{filepath.Join(dir, "own"), filepath.Join(dir, "absent")}}, Options{Alone: true},
+	); err != nil {
 		fmt.Println("apply:", err)
 		return
 	}

@@ -47,7 +47,8 @@ func Parse(text, node string) (g GPUs, includes []string) {
 
 // read reads one line. A line about other resources than GPUs, such as name=nic, is ignored; AutoDetect has a line of its own.
 func (g *GPUs) read(set map[string]string) {
-	if name, ok := set["name"]; ok && !strings.EqualFold(name, "gpu") && !strings.EqualFold(name, "mps") && !strings.EqualFold(name, "shard") {
+	if name, ok := set["name"]; ok && !strings.EqualFold(name, "gpu") && !strings.EqualFold(name, "mps") &&
+		!strings.EqualFold(name, "shard") {
 		return
 	}
 	if auto := set["autodetect"]; strings.EqualFold(auto, "nvml") || strings.EqualFold(auto, "nvidia") {
@@ -57,7 +58,8 @@ func (g *GPUs) read(set map[string]string) {
 	for _, key := range []string{"file", "multiplefiles"} {
 		found := false
 		for _, file := range Expand(set[key]) {
-			if minor, err := strconv.Atoi(strings.TrimPrefix(file, "/dev/nvidia")); err == nil && minor >= 0 && strings.HasPrefix(file, "/dev/nvidia") {
+			if minor, err := strconv.Atoi(strings.TrimPrefix(file, "/dev/nvidia")); err == nil && minor >= 0 &&
+				strings.HasPrefix(file, "/dev/nvidia") {
 				g.Minors, found = append(g.Minors, minor), true
 			}
 		}

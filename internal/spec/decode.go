@@ -153,7 +153,13 @@ type decoder struct {
 func decode(data []byte) (*api.Spec, *decoder) {
 	d := &decoder{at: map[string]*yaml.Node{}}
 	if len(data) > MaxSize {
-		d.found = api.FieldErrors{{Message: fmt.Sprintf("the spec has more than 1 MiB (%d bytes), which is the most that is read: is this the right file?", MaxSize)}}
+		d.found = api.FieldErrors{
+			{
+				Message: fmt.Sprintf(
+					"the spec has more than 1 MiB (%d bytes), which is the most that is read: is this the right file?", MaxSize,
+				),
+			},
+		}
 		return nil, d
 	}
 	if f := unreadable(data); f != nil {
@@ -176,7 +182,10 @@ func decode(data []byte) (*api.Spec, *decoder) {
 		if err != nil {
 			line = syntaxError(data, err).Line
 		}
-		d.found = append(d.found, api.FieldError{Line: line, Message: "the file has a second document: write one spec, without --- or ... in the middle"})
+		d.found = append(
+			d.found,
+			api.FieldError{Line: line, Message: "the file has a second document: write one spec, without --- or ... in the middle"},
+		)
 	}
 	top := document.Content[0]
 	if top.Kind == yaml.ScalarNode && top.ShortTag() == "!!null" {

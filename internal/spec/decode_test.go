@@ -135,7 +135,9 @@ func TestDecodeBoundsFindings(t *testing.T) {
 
 func TestCheckReserved(t *testing.T) {
 	text := func(entries, a, b string) []byte {
-		return []byte("version: v1\ngpus: [" + entries + "]\ntenants:\n  - name: t\n    grants:\n      - {name: a, reserved: true, " + a + "}\n      - {name: b, reserved: true, " + b + "}\n")
+		return []byte(
+			"version: v1\ngpus: [" + entries + "]\ntenants:\n  - name: t\n    grants:\n      - {name: a, reserved: true, " + a + "}\n      - {name: b, reserved: true, " + b + "}\n",
+		)
 	}
 	const entry = "{select: {index: [3, 4]}, mode: timeslice}"
 	share := func(percent, gpus string) string { return "timeslice: {share: " + percent + "}, gpus: {" + gpus + "}" }
@@ -171,7 +173,9 @@ func TestCheckReserved(t *testing.T) {
 
 func TestLocate(t *testing.T) {
 	text := []byte("version: v1\ngpus:\n  - select: {index: 3}\n    mode: exclusive\n")
-	got := spec.Locate("node.yaml", text, api.FieldErrors{{Path: "gpus[0].select.index"}, {Path: "gpus[0].mig.layout[2]"}, {Path: "tenants[4]"}})
+	got := spec.Locate(
+		"node.yaml", text, api.FieldErrors{{Path: "gpus[0].select.index"}, {Path: "gpus[0].mig.layout[2]"}, {Path: "tenants[4]"}},
+	)
 	want := api.FieldErrors{
 		{File: "node.yaml", Line: 3, Column: 21, Path: "gpus[0].select.index"},
 		{File: "node.yaml", Line: 3, Column: 5, Path: "gpus[0].mig.layout[2]"},

@@ -53,7 +53,13 @@ func ReadFiles(file string) (*Document, error) {
 			return nil, err
 		}
 		if size += len(text); size > MaxSize {
-			return nil, refusal(name, api.FieldErrors{{Message: fmt.Sprintf("with this file the spec has more than 1 MiB (%d bytes), which is the most that is read", MaxSize)}})
+			return nil, refusal(name, api.FieldErrors{
+				{
+					Message: fmt.Sprintf(
+						"with this file the spec has more than 1 MiB (%d bytes), which is the most that is read", MaxSize,
+					),
+				},
+			})
 		}
 		s, err := Decode(name, text)
 		if err != nil {
@@ -63,7 +69,10 @@ func ReadFiles(file string) (*Document, error) {
 		for i := range s.Tenants {
 			tenant := s.Tenants[i].Name
 			if other, ok := in[tenant]; ok {
-				found = append(found, api.FieldError{Path: fmt.Sprintf("tenants[%d].name", i), Message: fmt.Sprintf("tenant %q is in %s and in %s: remove it from one of the files", tenant, other, name)})
+				found = append(found, api.FieldError{
+					Path:    fmt.Sprintf("tenants[%d].name", i),
+					Message: fmt.Sprintf("tenant %q is in %s and in %s: remove it from one of the files", tenant, other, name),
+				})
 			}
 			in[tenant] = name
 		}
@@ -117,7 +126,9 @@ func onlyHere(s *api.Spec, main string, dropIn bool) (found api.FieldErrors) {
 		return found
 	}
 	const only = "a drop-in has tenants only: write it in "
-	if n := s.Node; n.Enforce != "" || n.Isolation != nil || n.GPUMemoryReserve != nil || n.PerUser != nil || n.Queue != nil || n.Quiesce != nil || n.Health != nil {
+	if n := s.Node; n.Enforce != "" || n.Isolation != nil || n.GPUMemoryReserve != nil || n.PerUser != nil || n.Queue != nil ||
+		n.Quiesce != nil ||
+		n.Health != nil {
 		found = append(found, api.FieldError{Path: "node", Message: only + main})
 	}
 	if len(s.GPUs) > 0 {
@@ -139,7 +150,11 @@ func readFile(name string) ([]byte, error) {
 }
 
 func unreadableFile(err error) error {
-	return &api.Error{Kind: api.KindInvalid, Message: "cannot read the spec: " + err.Error(), Hint: "the spec in force stays; correct spec_file, or remove it from the settings"}
+	return &api.Error{
+		Kind:    api.KindInvalid,
+		Message: "cannot read the spec: " + err.Error(),
+		Hint:    "the spec in force stays; correct spec_file, or remove it from the settings",
+	}
 }
 
 // Is reports whether another spec says the same as the document.

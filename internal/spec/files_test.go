@@ -28,7 +28,10 @@ func TestReadFiles(t *testing.T) {
 		}
 	}
 	tenant := func(name string) string {
-		return fmt.Sprintf("version: v1\ntenants:\n  - name: %s\n    members: {users: [alice]}\n    adopt: {logins: g}\n    grants: [{name: g, exclusive: 1}]\n", name)
+		return fmt.Sprintf(
+			"version: v1\ntenants:\n  - name: %s\n    members: {users: [alice]}\n    adopt: {logins: g}\n    grants: [{name: g, exclusive: 1}]\n",
+			name,
+		)
 	}
 	fails := func(want string) {
 		t.Helper()
@@ -51,7 +54,11 @@ func TestReadFiles(t *testing.T) {
 	if n := len(d.Spec.Tenants); n != 3 {
 		t.Errorf("it has %d tenants: %+v", n, d.Spec)
 	}
-	placed := d.Locate(api.FieldErrors{{Path: "tenants[2].members.users[0]", Message: "x"}, {Path: "tenants[0].grants", Message: "y"}, {Path: "node", Message: "z"}})
+	placed := d.Locate(api.FieldErrors{
+		{Path: "tenants[2].members.users[0]", Message: "x"},
+		{Path: "tenants[0].grants", Message: "y"},
+		{Path: "node", Message: "z"},
+	})
 	for i, want := range []string{dropIns + "/a.yaml:2:57: tenants[1].members.users[0]: x", main + ":6:5: tenants[0].grants: y", main + ":1:1: node: z"} {
 		if got := placed[i].Error(); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -94,7 +101,9 @@ func TestDropInsThatCannotBeListed(t *testing.T) {
 			}
 			dir := t.TempDir()
 			main := filepath.Join(dir, "node.yaml")
-			if err := errors.Join(os.WriteFile(main, []byte("version: v1\n"), 0o600), c.make(filepath.Join(dir, spec.DropIns))); err != nil {
+			if err := errors.Join(
+				os.WriteFile(main, []byte("version: v1\n"), 0o600), c.make(filepath.Join(dir, spec.DropIns)),
+			); err != nil {
 				t.Fatal(err)
 			}
 			d, err := spec.ReadFiles(main)

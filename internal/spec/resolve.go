@@ -23,7 +23,8 @@ type Resolved struct {
 func GrantKey(tenant, grant string) string { return tenant + "/" + grant }
 
 // Resolve finds out which GPUs the selectors mean. The more exact selector wins: a UUID or a PCI address before an
-// index, before a PCI id (with a subsystem, then without one), before a model, before all; two of the same kind for one GPU are a tie, which is an error.
+// index, before a PCI id (with a subsystem, then without one), before a model, before all; two of the same kind for one GPU are a tie,
+// which is an error.
 //
 // Warnings do not prevent an apply. The error is an *api.Error of kind invalid. Findings have a
 // path but no position: Locate gives them one.
@@ -202,7 +203,10 @@ func (r *resolver) grants() {
 			case len(may) == 0:
 				r.warn(at, "no GPU here is in mode %s for this grant: no user can use it", kind)
 			case grant.Exclusive > len(may):
-				r.warn(at+".exclusive", "only %d GPUs are in mode exclusive for this grant: a lease of %d never fits", len(may), grant.Exclusive)
+				r.warn(
+					at+".exclusive", "only %d GPUs are in mode exclusive for this grant: a lease of %d never fits", len(may),
+					grant.Exclusive,
+				)
 			}
 		}
 	}
@@ -226,7 +230,10 @@ func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 			for _, g := range m.gpus {
 				selected[g] = true
 				if mode := r.mode(g); mode != kind && m.rank >= rankIndex {
-					r.fail(m.path, "GPU %s is in mode %s, this grant needs %s: name a GPU of that mode, or change the mode", name(r.gpus[g]), mode, kind)
+					r.fail(
+						m.path, "GPU %s is in mode %s, this grant needs %s: name a GPU of that mode, or change the mode",
+						name(r.gpus[g]), mode, kind,
+					)
 				}
 			}
 		}
@@ -243,7 +250,9 @@ func (r *resolver) usable(grant *api.GrantSpec, at string) []gpu.UUID {
 // optional reports whether an entry with the very same selector is optional: then a grant for that GPU is, too.
 func (r *resolver) optional(s *api.Selector) bool {
 	return slices.ContainsFunc(r.spec.GPUs, func(e api.GPUSpec) bool {
-		return e.Optional && slices.Equal(e.Select.UUID, s.UUID) && slices.Equal(e.Select.PCI, s.PCI) && slices.Equal(e.Select.Index, s.Index) && slices.Equal(e.Select.PCIID, s.PCIID)
+		return e.Optional && slices.Equal(e.Select.UUID, s.UUID) && slices.Equal(e.Select.PCI, s.PCI) &&
+			slices.Equal(e.Select.Index, s.Index) &&
+			slices.Equal(e.Select.PCIID, s.PCIID)
 	})
 }
 

@@ -181,7 +181,14 @@ func TestResolve(t *testing.T) {
 
 func modelTies(gpus ...int) (texts []string) {
 	for _, i := range gpus {
-		texts = append(texts, fmt.Sprintf(`gpus[3].select.model: GPU %d (%s) is selected as exactly by gpus[2] (model "*A100*") as by gpus[3] (model "NVIDIA A100*"): name it in one of them only`, i, uuid(i)))
+		texts = append(
+			texts,
+			fmt.Sprintf(
+				`gpus[3].select.model: GPU %d (%s) is selected as exactly by gpus[2] (model "*A100*") as by gpus[3] (model "NVIDIA A100*"): name it in one of them only`,
+				i,
+				uuid(i),
+			),
+		)
 	}
 	return texts
 }

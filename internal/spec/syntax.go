@@ -59,9 +59,18 @@ var causes = []struct{ reported, cause string }{
 	{"did not find expected ',' or '}'", "a { is not closed, or a comma is missing after one of its values"},
 	{"did not find expected ',' or ']'", "a [ is not closed, or a comma is missing after one of its values"},
 	{"did not find expected node content", "a value is missing: is a [ or { not closed?"},
-	{"mapping values are not allowed in this context", "a key cannot be here: start it on a line of its own, with the same indentation as the other keys, and put text that has a colon in quotes"},
-	{"did not find expected key", "the indentation of a key differs from that of the keys above: use the same number of spaces for all keys of one mapping"},
-	{"did not find expected '-' indicator", "the indentation of an item differs from that of the items above: use the same number of spaces before each dash"},
+	{
+		"mapping values are not allowed in this context",
+		"a key cannot be here: start it on a line of its own, with the same indentation as the other keys, and put text that has a colon in quotes",
+	},
+	{
+		"did not find expected key",
+		"the indentation of a key differs from that of the keys above: use the same number of spaces for all keys of one mapping",
+	},
+	{
+		"did not find expected '-' indicator",
+		"the indentation of an item differs from that of the items above: use the same number of spaces before each dash",
+	},
 	{"could not find expected ':'", "a key has no colon, or more than 1024 bytes: write key: value"},
 	{"found unexpected end of stream", "a quote is not closed"},
 	{"found character that cannot start any token", "a value cannot start with this character: put it in quotes"},
@@ -88,7 +97,11 @@ func syntaxError(data []byte, err error) api.FieldError {
 		}
 		text := strings.TrimLeft(lines[i], " \t")
 		if tab := strings.IndexByte(lines[i][:len(lines[i])-len(text)], '\t'); tab >= 0 && (text != "" || i == line-1) {
-			return api.FieldError{Line: i + 1, Column: tab + 1, Message: "the line is indented with a tab: YAML is indented with spaces only"}
+			return api.FieldError{
+				Line:    i + 1,
+				Column:  tab + 1,
+				Message: "the line is indented with a tab: YAML is indented with spaces only",
+			}
 		}
 	}
 	if m := noAnchor().FindStringSubmatch(reported); m != nil {

@@ -98,15 +98,18 @@ func unmarshal(file []byte) (*State, error) {
 		Format int             `json:"format"`
 		Epoch  json.RawMessage `json:"epoch"`
 	}
-	if err := json.Unmarshal(rest, &first); err != nil || first.Format != h.Format || first.Format < 1 || !bytes.Equal(first.Epoch, h.Epoch) {
+	if err := json.Unmarshal(rest, &first); err != nil || first.Format != h.Format || first.Format < 1 ||
+		!bytes.Equal(first.Epoch, h.Epoch) {
 		return nil, fmt.Errorf("%w: header and content disagree", errCorrupt)
 	}
 	switch {
 	case first.Format > Format:
 		return nil, fmt.Errorf("%w (format %d, this one reads %d)", ErrNewerFormat, first.Format, Format)
 	case first.Format < Format:
-		return nil, fmt.Errorf("%w (format %d, this one reads %d): run 'gpushare release' of that build, then move %s and %s to another directory",
-			ErrOlderFormat, first.Format, Format, current, previous)
+		return nil, fmt.Errorf(
+			"%w (format %d, this one reads %d): run 'gpushare release' of that build, then move %s and %s to another directory",
+			ErrOlderFormat, first.Format, Format, current, previous,
+		)
 	}
 	var b body
 	if err := json.Unmarshal(rest, &b); err != nil {

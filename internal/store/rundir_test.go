@@ -87,7 +87,8 @@ func TestOpenLocksTheOtherDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := t.TempDir()
-	if _, _, err := Open(second, run); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "cannot lock "+run) || !strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
+	if _, _, err := Open(second, run); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "cannot lock "+run) ||
+		!strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
 		t.Errorf("a second lock gives %v", err)
 	}
 	if err := s.Close(); err != nil {

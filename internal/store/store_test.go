@@ -300,7 +300,8 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte("{}\n{}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := unmarshal(b)
-		if (s == nil) == (err == nil) || err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, ErrOlderFormat) {
+		if (s == nil) == (err == nil) ||
+			err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, ErrOlderFormat) {
 			t.Fatalf("%v, %v", s, err)
 		}
 	})
@@ -357,7 +358,8 @@ func TestFormatFiles(t *testing.T) {
 		}
 		s, err := unmarshal(b)
 		if format < 2 {
-			if !errors.Is(err, ErrOlderFormat) || !strings.Contains(err.Error(), "gpushare release") || !strings.Contains(err.Error(), "state.json") {
+			if !errors.Is(err, ErrOlderFormat) || !strings.Contains(err.Error(), "gpushare release") ||
+				!strings.Contains(err.Error(), "state.json") {
 				t.Errorf("%s returns %v", file, err)
 			}
 			continue
@@ -367,11 +369,18 @@ func TestFormatFiles(t *testing.T) {
 			continue
 		}
 		a := s.Achieved["GPU-0"]
-		if s.Accepted.Generation != 3 || s.Accepted.By != "root" || len(s.Revisions) != 3 || a.Layout[0].Placement.Size != 4 || s.Change == nil || s.Held["GPU-1"].Reason == "" {
+		if s.Accepted.Generation != 3 || s.Accepted.By != "root" || len(s.Revisions) != 3 || a.Layout[0].Placement.Size != 4 ||
+			s.Change == nil ||
+			s.Held["GPU-1"].Reason == "" {
 			t.Errorf("%s reads as %+v", file, s)
 		}
-		if len(a.Instances) != 1 || a.Instances[0].Generation != 7 || !a.Instances[0].Imported || s.LastInstanceGeneration != 7 || s.LastOperation != 7 ||
-			s.StepDurations["A100"]["mig.create"].MeanSeconds != 0.5 || s.OriginalModes["GPU-0"].MIG == nil || !s.ActiveRestrictions || !s.CreatedSlices["vision"] || s.StoppedUnits[0] != "dcgm.service" {
+		if len(a.Instances) != 1 || a.Instances[0].Generation != 7 || !a.Instances[0].Imported || s.LastInstanceGeneration != 7 ||
+			s.LastOperation != 7 ||
+			s.StepDurations["A100"]["mig.create"].MeanSeconds != 0.5 ||
+			s.OriginalModes["GPU-0"].MIG == nil ||
+			!s.ActiveRestrictions ||
+			!s.CreatedSlices["vision"] ||
+			s.StoppedUnits[0] != "dcgm.service" {
 			t.Errorf("%s reads as %+v", file, s)
 		}
 	}
@@ -468,7 +477,8 @@ func TestReplace(t *testing.T) {
 	if names, _ := os.ReadDir(dir); len(names) != 1 {
 		t.Errorf("left behind: %v", names)
 	}
-	if err := Replace(filepath.Join(dir, "no", "such"), nil, 0o600); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot write "+dir) {
+	if err := Replace(filepath.Join(dir, "no", "such"), nil, 0o600); !errors.Is(err, os.ErrNotExist) ||
+		!strings.HasPrefix(err.Error(), "cannot write "+dir) {
 		t.Errorf("a missing directory gives %v", err)
 	}
 }

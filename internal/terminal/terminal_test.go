@@ -77,7 +77,8 @@ func TestNotifiesEachTerminalOnce(t *testing.T) {
 	if notified := Notify([]int{pid, pid, os.Getpid()}, os.Getuid(), "10 minutes are \x1b[31mleft"); notified != 1 {
 		t.Fatalf("%d terminals were notified", notified)
 	}
-	if got := shown(t, shows); strings.Count(got, "minutes") != 1 || strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "\r") || !strings.HasSuffix(got, "\n") {
+	if got := shown(t, shows); strings.Count(got, "minutes") != 1 || strings.Contains(got, "\x1b") || !strings.HasPrefix(got, "\r") ||
+		!strings.HasSuffix(got, "\n") {
 		t.Errorf("the terminal shows %q", got)
 	}
 }

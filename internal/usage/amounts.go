@@ -94,7 +94,13 @@ func (f *fine) amounts() Amounts {
 func (f *fine) carry() fine {
 	const ms = time.Millisecond
 	return fine{
-		held: f.held % ms, occupancy: f.occupancy % ms, occupancyKnown: f.occupancyKnown % ms, busy: f.busy % ms, busyKnown: f.busyKnown % ms,
-		memoryKnown: f.memoryKnown % ms, rest: f.rest, variance: f.variance - f.wholeVariance()/1e6,
+		held:           f.held % ms,
+		occupancy:      f.occupancy % ms,
+		occupancyKnown: f.occupancyKnown % ms,
+		busy:           f.busy % ms,
+		busyKnown:      f.busyKnown % ms,
+		memoryKnown:    f.memoryKnown % ms,
+		rest:           f.rest,
+		variance:       f.variance - f.wholeVariance()/1e6,
 	}
 }

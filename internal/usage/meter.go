@@ -353,8 +353,17 @@ func (m *Meter) sorted() []*metered {
 // record returns a record of the lease, without amounts.
 func (l *metered) record(k Kind, at time.Time) Record {
 	r := Record{
-		Kind: k, At: at.UnixMilli(), Lease: l.ID, Generation: l.Generation, Tenant: l.Tenant, Grant: l.Grant, User: l.User,
-		Created: l.Created.UnixMilli(), Started: l.Started.UnixMilli(), Elapsed: l.elapsed.Milliseconds(), Highest: int64(min(l.highest, math.MaxInt64)),
+		Kind:       k,
+		At:         at.UnixMilli(),
+		Lease:      l.ID,
+		Generation: l.Generation,
+		Tenant:     l.Tenant,
+		Grant:      l.Grant,
+		User:       l.User,
+		Created:    l.Created.UnixMilli(),
+		Started:    l.Started.UnixMilli(),
+		Elapsed:    l.elapsed.Milliseconds(),
+		Highest:    int64(min(l.highest, math.MaxInt64)),
 	}
 	if len(l.GPUs) > 0 {
 		r.GPU = l.GPUs[0]

@@ -23,7 +23,11 @@ func (c *clock) pass(d time.Duration) { c.Date, c.Boot = c.Date.Add(d), c.Boot+d
 // The interval's times have no monotonic part: their distance is what counts.
 func (c *clock) interval(l *Lease, id gpu.UUID, length time.Duration) Interval {
 	to := time.Unix(0, 0).Add(c.Boot)
-	return Interval{Subject: Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Tenant, Grant: l.Grant, User: l.User, GPU: id}, From: to.Add(-length), To: to}
+	return Interval{
+		Subject: Subject{Lease: l.ID, Generation: l.Generation, Tenant: l.Tenant, Grant: l.Grant, User: l.User, GPU: id},
+		From:    to.Add(-length),
+		To:      to,
+	}
 }
 
 func train(c *clock) Lease {
@@ -61,7 +65,13 @@ func TestMeterAddsUp(t *testing.T) {
 	for i := range 90 * 60 { // over an end of an hour
 		c.pass(time.Second)
 		x := c.interval(&l, "GPU-a", time.Second)
-		x.Occupancy, x.Busy, x.Memory = &half, &Busy{Time: 250*time.Millisecond + 300*time.Microsecond, Variance: 0.0001}, &Memory{Mean: 1 << 29, Peak: 3 << 29}
+		x.Occupancy, x.Busy, x.Memory = &half, &Busy{
+			Time:     250*time.Millisecond + 300*time.Microsecond,
+			Variance: 0.0001,
+		}, &Memory{
+			Mean: 1 << 29,
+			Peak: 3 << 29,
+		}
 		m.Record(&x, c.Moment)
 		if i%50 == 0 {
 			for _, r := range m.Take(c.Moment, AllLeases) {
@@ -76,8 +86,20 @@ func TestMeterAddsUp(t *testing.T) {
 	}
 	_, got := sum(By{}, b)
 	want := Amounts{
-		Held: 5_400_000, Occupancy: 2_700_000, OccupancyKnown: 5_400_000, Busy: 5400*250 + 1620, BusyKnown: 5_400_000, BusyVariance: 5400 * 100,
-		Memory: 2_700_000, MemoryKnown: 5_400_000, Peak: 3 << 29, Starts: 1, Wait: 3000, LongestWait: 3000, Ends: 1, Exits: map[string]int64{"3": 1},
+		Held:           5_400_000,
+		Occupancy:      2_700_000,
+		OccupancyKnown: 5_400_000,
+		Busy:           5400*250 + 1620,
+		BusyKnown:      5_400_000,
+		BusyVariance:   5400 * 100,
+		Memory:         2_700_000,
+		MemoryKnown:    5_400_000,
+		Peak:           3 << 29,
+		Starts:         1,
+		Wait:           3000,
+		LongestWait:    3000,
+		Ends:           1,
+		Exits:          map[string]int64{"3": 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

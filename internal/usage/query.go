@@ -89,7 +89,9 @@ func (s *Sums) Rows() (rows []Row, total Amounts) {
 		rows = append(rows, Row{g, *a})
 	}
 	slices.SortFunc(rows, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.User, b.User), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Lease, b.Lease))
+		return cmp.Or(
+			cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.User, b.User), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Lease, b.Lease),
+		)
 	})
 	for i := range rows {
 		total.Add(&rows[i].Amounts)
@@ -108,7 +110,14 @@ func SumDay(day time.Time, records []Record) []Record {
 	rows, _ := s.Rows()
 	var out []Record
 	for i := range rows {
-		out = append(out, Record{Kind: KindSum, At: day.UnixMilli(), Tenant: rows[i].Tenant, User: rows[i].User, GPU: rows[i].GPU, Amounts: rows[i].Amounts})
+		out = append(out, Record{
+			Kind:    KindSum,
+			At:      day.UnixMilli(),
+			Tenant:  rows[i].Tenant,
+			User:    rows[i].User,
+			GPU:     rows[i].GPU,
+			Amounts: rows[i].Amounts,
+		})
 	}
 	if s.lost > 0 {
 		out = append(out, Record{Kind: KindLost, At: day.UnixMilli(), Lost: s.lost})

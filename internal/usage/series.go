@@ -61,7 +61,8 @@ func (s *Series) Add(r *Record) error {
 	case len(s.steps) == 0:
 	case r.Kind == KindStart:
 		s.spread(s.steps[0].by.group(r), at.Add(-time.Duration(r.Wait)*time.Millisecond), at)
-	case (r.Kind == KindSum || r.Kind == KindFold) && i >= 0: // When they waited is not kept: it counts on the day or in the hour of the start.
+	case (r.Kind == KindSum || r.Kind == KindFold) && i >= 0:
+		// When they waited is not kept: it counts on the day or in the hour of the start.
 		s.waiting[i][s.steps[0].by.group(r)] += r.Wait
 	}
 	return nil

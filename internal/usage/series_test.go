@@ -26,7 +26,9 @@ func TestSeriesAddsUpToSums(t *testing.T) {
 				Kind: rapid.SampledFrom([]Kind{KindUse, KindStart, KindEnd, KindRun, KindLost}).Draw(t, "kind"),
 				At:   since.Add(time.Duration(rapid.Int64Range(int64(-2*step), int64(until.Sub(since)+2*step)).Draw(t, "at"))).UnixMilli(),
 			}
-			r.Tenant, r.GPU = rapid.SampledFrom([]string{"vision", "speech"}).Draw(t, "tenant"), gpu.UUID(rapid.SampledFrom([]string{"GPU-a", "GPU-b"}).Draw(t, "GPU"))
+			r.Tenant, r.GPU = rapid.SampledFrom([]string{"vision", "speech"}).Draw(
+				t, "tenant",
+			), gpu.UUID(rapid.SampledFrom([]string{"GPU-a", "GPU-b"}).Draw(t, "GPU"))
 			r.Held, r.Memory = rapid.Int64Range(0, 3_600_000).Draw(t, "held"), rapid.Int64Range(0, 1000).Draw(t, "memory")
 			if r.Kind == KindStart {
 				r.Wait = rapid.Int64Range(0, 3*step.Milliseconds()).Draw(t, "wait")

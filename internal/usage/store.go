@@ -307,7 +307,10 @@ func (s *Store) Keep(now time.Time, trusted bool) error {
 		}
 		return now.UTC().AddDate(0, 0, -days).Format(time.DateOnly)
 	}
-	errs = append(errs, prune(s.lines, old(s.limits.Lines), s.limits.Bytes, s.sumUp), prune(s.sums, old(s.limits.Sums), s.limits.Bytes, s.sums.Remove))
+	errs = append(
+		errs, prune(s.lines, old(s.limits.Lines), s.limits.Bytes, s.sumUp),
+		prune(s.sums, old(s.limits.Sums), s.limits.Bytes, s.sums.Remove),
+	)
 	return errors.Join(errs...)
 }
 

@@ -94,7 +94,9 @@ func TestTheAccountAddsUpAfterAnyCrash(t *testing.T) {
 		}
 		newLease := func() {
 			l := &life{Lease: train(c), live: true}
-			l.ID, l.Generation, l.GPUs = fmt.Sprintf("lease-%d", len(lives)), uint64(len(lives)%3+1), []gpu.UUID{gpu.UUID(fmt.Sprintf("GPU-%d", len(lives)))}
+			l.ID, l.Generation, l.GPUs = fmt.Sprintf("lease-%d", len(lives)), uint64(len(lives)%3+1), []gpu.UUID{
+				gpu.UUID(fmt.Sprintf("GPU-%d", len(lives))),
+			}
 			l.Created = l.Created.Add(time.Duration(len(lives)) * time.Millisecond)
 			lives = append(lives, l)
 			m.Start(l.Lease, c.Moment)
@@ -533,11 +535,22 @@ func TestADayThatIsFull(t *testing.T) {
 
 func TestSums(t *testing.T) {
 	use := func(hours int, tenant, user string, id gpu.UUID, lease string, busy int64) Record {
-		return Record{Kind: KindUse, At: noon.Add(time.Duration(hours) * time.Hour).UnixMilli(), Tenant: tenant, User: user, GPU: id, Lease: lease, Amounts: Amounts{Busy: busy, BusyVariance: 4}}
+		return Record{
+			Kind:    KindUse,
+			At:      noon.Add(time.Duration(hours) * time.Hour).UnixMilli(),
+			Tenant:  tenant,
+			User:    user,
+			GPU:     id,
+			Lease:   lease,
+			Amounts: Amounts{Busy: busy, BusyVariance: 4},
+		}
 	}
 	records := []Record{
-		use(0, "vision", "alice", "GPU-b", "v-1", 1), use(0, "vision", "bob", "GPU-a", "v-2", 2), use(1, "audio", "carol", "GPU-a", "a-1", 4),
-		use(2, "vision", "alice", "GPU-a", "v-1", 8), use(-5, "vision", "alice", "GPU-a", "v-0", 16),
+		use(0, "vision", "alice", "GPU-b", "v-1", 1),
+		use(0, "vision", "bob", "GPU-a", "v-2", 2),
+		use(1, "audio", "carol", "GPU-a", "a-1", 4),
+		use(2, "vision", "alice", "GPU-a", "v-1", 8),
+		use(-5, "vision", "alice", "GPU-a", "v-0", 16),
 		{Kind: KindLost, At: noon.UnixMilli(), Lost: 3},
 		{Kind: KindRun, At: noon.UnixMilli()},
 	}
@@ -582,7 +595,9 @@ func BenchmarkQuery(b *testing.B) {
 			m := NewMeter("0123abcd")
 			for i := range 64 {
 				l := train(k)
-				l.ID, l.Generation, l.Exclusive, l.GPUs = fmt.Sprintf("vision-train-%04d", i), uint64(i), true, []gpu.UUID{gpu.UUID(fmt.Sprintf("GPU-5f0c1a2b-0000-0000-0000-%012d", i%8))}
+				l.ID, l.Generation, l.Exclusive, l.GPUs = fmt.Sprintf("vision-train-%04d", i), uint64(i), true, []gpu.UUID{
+					gpu.UUID(fmt.Sprintf("GPU-5f0c1a2b-0000-0000-0000-%012d", i%8)),
+				}
 				m.Start(l, k.Moment)
 			}
 			n := 0

@@ -122,7 +122,8 @@ func parse(b []byte, root, version string) (*isolation.Vendor, error) {
 		}
 		own := *h
 		own.Path = filepath.Join(root, path.Clean(h.Path))
-		if info, err := os.Stat(own.Path); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o002 != 0 {
+		if info, err := os.Stat(own.Path); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 ||
+			info.Mode().Perm()&0o002 != 0 {
 			return nil, fmt.Errorf("its hook %s is not there, is no program, or every user may write it", h.Path)
 		}
 		v.Hooks = append(v.Hooks, &own)
@@ -133,5 +134,7 @@ func parse(b []byte, root, version string) (*isolation.Vendor, error) {
 // isDevicePath reports whether a path belongs to the devices, which are given by leases alone.
 func isDevicePath(p string) bool {
 	p = path.Clean(p)
-	return slices.ContainsFunc([]string{"/dev", "/proc", "/sys"}, func(dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") })
+	return slices.ContainsFunc(
+		[]string{"/dev", "/proc", "/sys"}, func(dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") },
+	)
 }

@@ -74,7 +74,13 @@ func TestVendorCDI(t *testing.T) {
 	for _, n := range e.DeviceNodes {
 		nodes = append(nodes, n.Path)
 	}
-	if d := cmp.Diff([]string{"/usr/lib64/libcuda.so.580.95.05 at /usr/lib64/libcuda.so.580.95.05", "/run/nvidia-persistenced/socket at /run/nvidia-persistenced/socket"}, mounts); d != "" {
+	if d := cmp.Diff(
+		[]string{
+			"/usr/lib64/libcuda.so.580.95.05 at /usr/lib64/libcuda.so.580.95.05",
+			"/run/nvidia-persistenced/socket at /run/nvidia-persistenced/socket",
+		},
+		mounts,
+	); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff([]string{"/dev/nvidiactl"}, nodes); d != "" {

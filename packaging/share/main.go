@@ -24,7 +24,15 @@ import (
 )
 
 // programs are the installed programs. Their modules have licences.
-var programs = []string{"./cmd/gpushare", "./cmd/gpushared", "./cmd/gpushare-nvml", "./cmd/gpushare-start", "./cmd/gpushare-front", "./cmd/gpushare-thaw", "./cmd/gpushare-plot"}
+var programs = []string{
+	"./cmd/gpushare",
+	"./cmd/gpushared",
+	"./cmd/gpushare-nvml",
+	"./cmd/gpushare-start",
+	"./cmd/gpushare-front",
+	"./cmd/gpushare-thaw",
+	"./cmd/gpushare-plot",
+}
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stderr))
@@ -270,7 +278,10 @@ func texts(b *bytes.Buffer, dir string) error {
 	found := false
 	for _, e := range entries {
 		name := strings.ToUpper(e.Name())
-		if e.IsDir() || !slices.ContainsFunc([]string{"LICENSE", "LICENCE", "COPYING", "NOTICE"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		if e.IsDir() ||
+			!slices.ContainsFunc(
+				[]string{"LICENSE", "LICENCE", "COPYING", "NOTICE"}, func(p string) bool { return strings.HasPrefix(name, p) },
+			) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))

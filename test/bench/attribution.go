@@ -53,7 +53,9 @@ func attribution(ctx context.Context, _ *harness.Node) (figures []Figure, err er
 			return nil, fmt.Errorf("%d processes were attributed, there are %d", n, attributedLeases*processesOfEach)
 		}
 	}
-	return []Figure{lower("PID to tenant, per 10 000 processes, median of 21", median(durations)*10_000/(attributedLeases*processesOfEach), "ms", 20)}, nil
+	return []Figure{
+		lower("PID to tenant, per 10 000 processes, median of 21", median(durations)*10_000/(attributedLeases*processesOfEach), "ms", 20),
+	}, nil
 }
 
 // crowd starts a scope with processes, which end when leave is called.

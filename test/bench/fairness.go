@@ -318,13 +318,17 @@ func (b *bench) startNode(ctx context.Context, s sampler) (*harness.Node, error)
 // tenant is the name of a tenant of a scenario.
 func tenant(scenario, load int) string { return fmt.Sprintf("s%d-t%d", scenario, load) }
 
-// startScenarios applies one spec for all scenarios, which are all references or none is, and starts their programs. What it started is returned also with an error.
+// startScenarios applies one spec for all scenarios, which are all references or none is, and starts their programs. What it started is
+// returned also with an error.
 func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*running, error) {
 	var gpus, tenants strings.Builder
 	for i, sc := range list {
 		fmt.Fprintf(&gpus, "  - {select: {index: %d}, mode: timeslice}\n", i)
 		for k, l := range sc.loads {
-			fmt.Fprintf(&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}}]\n", tenant(i, k), l.share, i)
+			fmt.Fprintf(
+				&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}}]\n",
+				tenant(i, k), l.share, i,
+			)
 		}
 	}
 	enforce := "on"
@@ -344,7 +348,9 @@ func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*r
 		r := &running{scenario: sc, gpu: gpu.UUID(st.GPUs[i].UUID), shown: make([][]shown, len(sc.loads))}
 		all = append(all, r)
 		for k, l := range sc.loads {
-			args := append([]string{"-q", "-t", tenant(i, k), "--grant", "part", "--"}, n.Burn(append([]string{"--memory", "1GiB"}, strings.Fields(l.burn)...)...)...)
+			args := append(
+				[]string{"-q", "-t", tenant(i, k), "--grant", "part", "--"},
+				n.Burn(append([]string{"--memory", "1GiB"}, strings.Fields(l.burn)...)...)...)
 			j, err := n.Run(args...)
 			if err != nil {
 				return all, err

@@ -20,7 +20,11 @@ func bigSpec() string {
 	b.WriteString("version: v1\nnode: {enforce: on}\ngpus:\n  - select: {all: true}\n    mode: mig\n    mig: {layout: [" +
 		strings.TrimSuffix(strings.Repeat("1g.5gb, ", 7), ", ") + "]}\ntenants:\n")
 	for i := range 64 {
-		fmt.Fprintf(&b, "  - name: team%02d\n    cpu: {weight: 200}\n    memory: {max: 8GiB}\n    tasks: 512\n    grants: [{name: run, mig: 1g.5gb}]\n", i)
+		fmt.Fprintf(
+			&b,
+			"  - name: team%02d\n    cpu: {weight: 200}\n    memory: {max: 8GiB}\n    tasks: 512\n    grants: [{name: run, mig: 1g.5gb}]\n",
+			i,
+		)
 	}
 	return b.String()
 }

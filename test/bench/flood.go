@@ -111,7 +111,11 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &harness.Node{Bin: b.bin, File: filepath.Join(dir, "node.yaml"), Settings: map[string]string{"getent": filepath.Join(dir, "getent")}}
+	n := &harness.Node{
+		Bin:      b.bin,
+		File:     filepath.Join(dir, "node.yaml"),
+		Settings: map[string]string{"getent": filepath.Join(dir, "getent")},
+	}
 	defer func() { failed = errors.Join(failed, n.Close()) }()
 	if err := n.Start(ctx); err != nil {
 		return nil, err
@@ -159,13 +163,20 @@ func (b *bench) flood(ctx context.Context) (figures []Figure, failed error) {
 			figure(m.name+": longest", v[len(v)-1:], "ms", "lower", nil))
 	}
 	peak, err := peakMiB(n.DaemonPID())
-	return append(figures,
-		lower("gpushare run in a flood by 50 users, p99 without that of the control", max(0, p99[flooded]-p99[control]), "ms", mostUnderFlood),
-		lower("memory of the daemon in a flood by 50 users, at most", peak, "MiB", 128)), err
+	return append(
+		figures,
+		lower(
+			"gpushare run in a flood by 50 users, p99 without that of the control", max(0, p99[flooded]-p99[control]), "ms",
+			mostUnderFlood,
+		),
+		lower("memory of the daemon in a flood by 50 users, at most", peak, "MiB", 128),
+	), err
 }
 
 // runsUnder measures runs under a burden, in ms.
-func runsUnder(ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string, runs int, pause time.Duration) ([]float64, error) {
+func runsUnder(
+	ctx context.Context, n *harness.Node, cpu *processorSlices, program, burden string, runs int, pause time.Duration,
+) ([]float64, error) {
 	if burden != "" {
 		stop, err := startBurden(ctx, n, cpu, program, burden)
 		defer stop()
@@ -187,8 +198,10 @@ func floodFiles(dir string) (program string, err error) {
 		return "", fmt.Errorf("cannot copy this program: %w", err)
 	}
 	program = filepath.Join(dir, "load")
-	return program, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755),
-		os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(floodNode), 0o644), os.WriteFile(filepath.Join(dir, "getent"), []byte(floodGetent), 0o755))
+	return program, errors.Join(
+		os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755), os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(floodNode), 0o644),
+		os.WriteFile(filepath.Join(dir, "getent"), []byte(floodGetent), 0o755),
+	)
 }
 
 // startBurden starts the processes of many users.
@@ -223,7 +236,9 @@ func startBurden(ctx context.Context, n *harness.Node, cpu *processorSlices, pro
 func as(ctx context.Context, uid, group int, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{uint32(group)}}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{uint32(group)}},
+	}
 	return cmd
 }
 

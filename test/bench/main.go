@@ -47,11 +47,21 @@ func atMost(d time.Duration) func(*bench) time.Duration {
 var parts = []part{
 	{"plan", "the MIG planner and a replay of requests", atMost(2 * time.Minute), (*bench).plan},
 	{"node", "start, converge, status, run, memory, idle CPU, re-layout", atMost(5 * time.Minute), (*bench).node},
-	{"run", "gpushare run until its command runs, alone and 8 at once, and the start of its process", atMost(2 * time.Minute), (*bench).toExec},
+	{
+		"run",
+		"gpushare run until its command runs, alone and 8 at once, and the start of its process",
+		atMost(2 * time.Minute),
+		(*bench).toExec,
+	},
 	{"simulated", "the scheduler in virtual time: every scenario with every sampler", atMost(10 * time.Minute), (*bench).simulated},
 	{"memory", "GPU memory in virtual time: overshoot, and what neighbours lose", atMost(2 * time.Minute), (*bench).memory},
 	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
-	{"cost", "CPU time of 64 leases on 8 GPUs, of 8 that are alone, and with forks of other programs", atMost(5 * time.Minute), (*bench).cost},
+	{
+		"cost",
+		"CPU time of 64 leases on 8 GPUs, of 8 that are alone, and with forks of other programs",
+		atMost(5 * time.Minute),
+		(*bench).cost,
+	},
 	{"mps", "CPU time of 8 MPS control daemons and of what watches them", atMost(6 * time.Minute), (*bench).mps},
 	{"flood", "run of one user while 50 others flood the socket", atMost(5 * time.Minute), (*bench).flood},
 	{"member", "gpushare run of a member, read by gpushare-front, next to one of root", atMost(2 * time.Minute), (*bench).throughFront},
@@ -79,7 +89,10 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags.DurationVar(&b.window, "for", time.Minute, "measure shares this `long`")
 	flags.DurationVar(&b.warmUp, "warm-up", 20*time.Second, "let leases run this `long` before their shares are measured")
 	flags.StringVar(&b.scenario, "scenario", "", "measure shares only of the scenarios whose name contains this `text`")
-	flags.BoolVar(&b.full, "full", false, "measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time")
+	flags.BoolVar(
+		&b.full, "full", false,
+		"measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time",
+	)
 	flags.BoolVar(&b.markdown, "markdown", false, "print the tables as Markdown")
 	if err := flags.Parse(args); err != nil {
 		return 2

@@ -31,7 +31,11 @@ func (b *bench) throughFront(ctx context.Context) (figures []Figure, failed erro
 	if _, err := floodFiles(dir); err != nil {
 		return nil, err
 	}
-	n := &harness.Node{Bin: b.bin, File: filepath.Join(dir, "node.yaml"), Settings: map[string]string{"getent": filepath.Join(dir, "getent")}}
+	n := &harness.Node{
+		Bin:      b.bin,
+		File:     filepath.Join(dir, "node.yaml"),
+		Settings: map[string]string{"getent": filepath.Join(dir, "getent")},
+	}
 	defer n.Close()
 	if err := n.Start(ctx); err != nil {
 		return nil, err
@@ -60,8 +64,10 @@ func (b *bench) throughFront(ctx context.Context) (figures []Figure, failed erro
 		who string
 		all []float64
 	}{{"root, read by the daemon", root}, {"a member, read by gpushare-front", member}} {
-		figures = append(figures,
-			figure(name+f.who+": minimum", []float64{slices.Min(f.all)}, "ms", "lower", nil), figure(name+f.who+": median", []float64{median(f.all)}, "ms", "lower", nil))
+		figures = append(
+			figures, figure(name+f.who+": minimum", []float64{slices.Min(f.all)}, "ms", "lower", nil),
+			figure(name+f.who+": median", []float64{median(f.all)}, "ms", "lower", nil),
+		)
 	}
 	return figures, nil
 }

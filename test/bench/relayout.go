@@ -52,6 +52,8 @@ func relayout(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Figure{lower(fmt.Sprintf("full re-layout of 8 GPUs (%.2f s) against the slowest alone (%.2f s)", all.Seconds(), slowest.Seconds()),
-		all.Seconds()/slowest.Seconds(), "times", 1.3)}, nil
+	return []Figure{
+		lower(fmt.Sprintf("full re-layout of 8 GPUs (%.2f s) against the slowest alone (%.2f s)", all.Seconds(), slowest.Seconds()),
+			all.Seconds()/slowest.Seconds(), "times", 1.3),
+	}, nil
 }

@@ -15,7 +15,10 @@ func TestReplay(t *testing.T) {
 	}
 	for _, load := range mixes {
 		n := got[load.name]
-		t.Logf("%s: accepted of %d, mean of %d seeds: gpushare %.1f, first fit %.1f, best fit %.1f", load.name, replayRequests, seeds, n["gpushare"], n["first fit"], n["best fit"])
+		t.Logf(
+			"%s: accepted of %d, mean of %d seeds: gpushare %.1f, first fit %.1f, best fit %.1f", load.name, replayRequests, seeds,
+			n["gpushare"], n["first fit"], n["best fit"],
+		)
 		if n["gpushare"] < n["first fit"] || n["gpushare"] < n["best fit"] {
 			t.Errorf("%s: gpushare places fewer requests", load.name)
 		}

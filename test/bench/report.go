@@ -107,7 +107,10 @@ func loadAverage() (float64, error) {
 // warnIfBusy warns if other programs use the machine: figures in time are then those of the machine.
 func (b *bench) warnIfBusy(m Machine) {
 	if m.LoadBefore > 0.5*float64(m.Cores) {
-		fmt.Fprintf(b.errs, "bench: the load average is %.1f on %d cores: figures in time are not those of the product\n", m.LoadBefore, m.Cores)
+		fmt.Fprintf(
+			b.errs, "bench: the load average is %.1f on %d cores: figures in time are not those of the product\n", m.LoadBefore,
+			m.Cores,
+		)
 	}
 }
 

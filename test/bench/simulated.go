@@ -108,7 +108,10 @@ func simulatedFigures(name string, enforced bool, sc *fairness.Scenario, runs []
 	add(columnRMS60, "points", "lower", target(bound, 1), func(f fairness.Figures) float64 { return f.RMS60 })
 	add(columnWorst, "points", "lower", nil, func(f fairness.Figures) float64 { return f.Worst10 })
 	add(columnBusy, "%", "higher", target(bound, 97), func(f fairness.Figures) float64 { return f.Busy })
-	add(columnWait, "s", "lower", target(enforced, longestFreeze(sc).Seconds()), func(f fairness.Figures) float64 { return f.Longest.Seconds() })
+	add(
+		columnWait, "s", "lower", target(enforced, longestFreeze(sc).Seconds()),
+		func(f fairness.Figures) float64 { return f.Longest.Seconds() },
+	)
 	return out
 }
 

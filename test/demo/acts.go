@@ -155,7 +155,9 @@ func (s *show) isolation(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"-t", "students", "--grant", "lab", "--"}, s.node.Burn("--gpu", other.GPUs[0], "--memory", "1GiB", "--seconds", "0.2")...)
+	args := append(
+		[]string{"-t", "students", "--grant", "lab", "--"},
+		s.node.Burn("--gpu", other.GPUs[0], "--memory", "1GiB", "--seconds", "0.2")...)
 	fmt.Fprintf(s.out, "$ gpushare run -t students --grant lab -- gpusim-burn --gpu %s …\n", other.GPUs[0])
 	j, err := s.node.Run(args...)
 	if err != nil {

@@ -68,12 +68,18 @@ func TestEveryBlockIsRun(t *testing.T) {
 				}
 			case b.Place == documents.NotRun:
 				if used[b.Why] = true; reasons[b.Why] == "" {
-					t.Errorf("%s:%d: it is not run because of %q, which is none of %q", name, b.Line, b.Why, slices.Sorted(maps.Keys(reasons)))
+					t.Errorf(
+						"%s:%d: it is not run because of %q, which is none of %q", name, b.Line, b.Why,
+						slices.Sorted(maps.Keys(reasons)),
+					)
 				}
 			case b.Language == "yaml":
 				continue
 			case b.Language != "console":
-				t.Errorf("%s:%d: nothing runs a block of %q: write its commands as console, or a comment 'run by' or 'not run' before it", name, b.Line, b.Language)
+				t.Errorf(
+					"%s:%d: nothing runs a block of %q: write its commands as console, or a comment 'run by' or 'not run' before it",
+					name, b.Line, b.Language,
+				)
 			case b.Place == documents.RealHost && b.Why == "":
 				t.Errorf("%s:%d: it does not say why it needs a real host", name, b.Line)
 			default:

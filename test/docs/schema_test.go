@@ -46,7 +46,10 @@ var quantities = map[reflect.Type]map[string]any{
 	reflect.TypeFor[api.Celsius](): {"type": "string", "pattern": "^[0-9]+C$"},
 	reflect.TypeFor[api.Watts]():   {"type": "string", "pattern": "^[0-9]+W$"},
 	reflect.TypeFor[api.Duration](): {"anyOf": []any{
-		map[string]any{"type": "string", "pattern": "^ *(0|([0-9.]+(ns|us|µs|μs|ms|s|m|h|d))+|[0-9]+-[0-9]+(:[0-9]+){0,2}|[0-9]+(:[0-9]+){2}) *$"},
+		map[string]any{
+			"type":    "string",
+			"pattern": "^ *(0|([0-9.]+(ns|us|µs|μs|ms|s|m|h|d))+|[0-9]+-[0-9]+(:[0-9]+){0,2}|[0-9]+(:[0-9]+){2}) *$",
+		},
 		map[string]any{"const": 0},
 	}},
 }
@@ -181,7 +184,10 @@ func TestSchemaOfTheSpecIsCurrent(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(b.String(), read(t, schemaFile)); diff != "" {
-		t.Errorf("%s differs from the types and docs/spec.md; write it with 'go test ./test/docs -update' (-want +got):\n%s", schemaFile, diff)
+		t.Errorf(
+			"%s differs from the types and docs/spec.md; write it with 'go test ./test/docs -update' (-want +got):\n%s", schemaFile,
+			diff,
+		)
 	}
 }
 
@@ -252,7 +258,17 @@ func TestSchemaOfTheSpecFits(t *testing.T) {
 		t.Fatalf("only %d valid specs were found", valid)
 	}
 	// What is wrong with the keys, the types or the words of a document, and with nothing else.
-	structural := []string{"a-list", "modes", "only-null", "quantities", "tenants", "unknown-key", "unknown-keys-everywhere", "wrong-types", "empty"}
+	structural := []string{
+		"a-list",
+		"modes",
+		"only-null",
+		"quantities",
+		"tenants",
+		"unknown-key",
+		"unknown-keys-everywhere",
+		"wrong-types",
+		"empty",
+	}
 	for _, name := range structural {
 		text, err := os.ReadFile(filepath.Join(root, "testdata/configs/invalid", name+".yaml"))
 		if err != nil {

@@ -38,10 +38,16 @@ func TestWalk(t *testing.T) {
 		},
 	}
 	w := h.Walk(t.Context(), "p.md", &p)
-	if written != "f k: v\n" || w.Ran != 4 || len(w.LeftOut) != 1 || !strings.Contains(w.LeftOut[0], "p.md:14: gone: this host has no gone") {
+	if written != "f k: v\n" || w.Ran != 4 || len(w.LeftOut) != 1 ||
+		!strings.Contains(w.LeftOut[0], "p.md:14: gone: this host has no gone") {
 		t.Errorf("wrote %q, walked %+v", written, w)
 	}
-	want := []string{"p.md:11: echo c\nthe page has \"d\"", "p.md:13: false\nexits with 1", "p.md:15: echo LEASE\nexits with -1, the page says 0:\nthere is no lease", "p.md:22: the preparation \"exit 3\" exits with 3"}
+	want := []string{
+		"p.md:11: echo c\nthe page has \"d\"",
+		"p.md:13: false\nexits with 1",
+		"p.md:15: echo LEASE\nexits with -1, the page says 0:\nthere is no lease",
+		"p.md:22: the preparation \"exit 3\" exits with 3",
+	}
 	if len(w.Wrong) != len(want) {
 		t.Fatalf("found %q", w.Wrong)
 	}

@@ -71,7 +71,10 @@ func TestIdleLeaseDelaysNoOther(t *testing.T) {
 		near(t, Measure(Scenario{Loads: []Load{lazy, busy(50)}}, v, Enforced, 2), 2, 50, 50)
 	}
 	// Off for 30 s, on for 60 s: while it is on it has its share.
-	f := Measure(Scenario{Loads: []Load{{Share: 50, Queue: 50 * ms, On: time.Minute, Off: 30 * time.Second}, busy(50)}, Long: 260 * time.Second}, Variants()[1], Enforced, 2)
+	f := Measure(
+		Scenario{Loads: []Load{{Share: 50, Queue: 50 * ms, On: time.Minute, Off: 30 * time.Second}, busy(50)}, Long: 260 * time.Second},
+		Variants()[1], Enforced, 2,
+	)
 	if f.Of[0] < 29 || f.Of[0] > 36 || f.Busy < 95 {
 		t.Errorf("%.1f, busy %.1f", f.Of, f.Busy)
 	}

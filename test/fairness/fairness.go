@@ -81,7 +81,10 @@ type Figures struct {
 
 // String returns the figures as a row.
 func (f Figures) String() string {
-	return fmt.Sprintf("rms10 %5.2f  rms60 %5.2f  worst10 %5.2f  bias %5.2f  busy %5.1f %%  longest %5.2fs", f.RMS10, f.RMS60, f.Worst10, f.Bias, f.Busy, f.Longest.Seconds())
+	return fmt.Sprintf(
+		"rms10 %5.2f  rms60 %5.2f  worst10 %5.2f  bias %5.2f  busy %5.1f %%  longest %5.2fs", f.RMS10, f.RMS60, f.Worst10, f.Bias,
+		f.Busy, f.Longest.Seconds(),
+	)
 }
 
 // Run runs a scenario.

@@ -38,22 +38,68 @@ func Scenarios() []Scenario {
 		{Name: "10/20/30/40, queues 50 ms", Loads: queues(0, []float64{10, 20, 30, 40}, 50*ms), Bound: true},
 		{Name: "8 equal, queues 50 ms", Loads: queues(0, equal(8), 50*ms), Bound: true},
 		{Name: "16 equal, queues 50 ms", Loads: queues(0, equal(16), 50*ms), Bound: true, Warm: 40 * time.Second},
-		{Name: "8 equal, queues 50 ms, a host that is late by 1.5 ms", Loads: queues(0, equal(8), 50*ms), Bound: true, Late: 1500 * time.Microsecond},
-		{Name: "16 equal, queues 50 ms, a host that is late by 1.5 ms", Loads: queues(0, equal(16), 50*ms), Bound: true, Warm: 40 * time.Second, Late: 1500 * time.Microsecond},
+		{
+			Name:  "8 equal, queues 50 ms, a host that is late by 1.5 ms",
+			Loads: queues(0, equal(8), 50*ms),
+			Bound: true,
+			Late:  1500 * time.Microsecond,
+		},
+		{
+			Name:  "16 equal, queues 50 ms, a host that is late by 1.5 ms",
+			Loads: queues(0, equal(16), 50*ms),
+			Bound: true,
+			Warm:  40 * time.Second,
+			Late:  1500 * time.Microsecond,
+		},
 		{Name: "30/70, queues 400/20 ms ±30 %", Loads: queues(0.3, []float64{30, 70}, 400*ms, 20*ms), Bound: true},
 		{Name: "10/90, queues 400/5 ms ±30 %", Loads: queues(0.3, []float64{10, 90}, 400*ms, 5*ms), Bound: true},
-		{Name: "10/20/30/40, queues 200/50/100/20 ms ±30 %", Loads: queues(0.3, []float64{10, 20, 30, 40}, 200*ms, 50*ms, 100*ms, 20*ms), Bound: true},
+		{
+			Name:  "10/20/30/40, queues 200/50/100/20 ms ±30 %",
+			Loads: queues(0.3, []float64{10, 20, 30, 40}, 200*ms, 50*ms, 100*ms, 20*ms),
+			Bound: true,
+		},
 		{Name: "30/70, synchronous 1 ms and queue 50 ms", Loads: []Load{synchronous(30), queue(70)}, Bound: true},
 		{Name: "50/50, synchronous 1 ms and queue 50 ms", Loads: []Load{synchronous(50), queue(50)}, Bound: true},
 		{Name: "30/70, host-bound 10+30 ms and queue 50 ms", Loads: []Load{hostBound(30), queue(70)}, Warm: time.Minute},
 		{Name: "50/50, both host-bound 10+30 ms", Loads: []Load{hostBound(50), hostBound(50)}, Warm: time.Minute},
 		{Name: "alone, queue 50 ms", Loads: []Load{queue(30)}, Bound: true},
-		{Name: "join and leave", Loads: []Load{queue(30), {Share: 70, Queue: 50 * ms, From: 60 * time.Second, Until: 200 * time.Second}, {Share: 50, Queue: 100 * ms, From: 110 * time.Second, Until: 160 * time.Second}}, Bound: true},
+		{
+			Name: "join and leave",
+			Loads: []Load{
+				queue(30),
+				{Share: 70, Queue: 50 * ms, From: 60 * time.Second, Until: 200 * time.Second},
+				{Share: 50, Queue: 100 * ms, From: 110 * time.Second, Until: 160 * time.Second},
+			},
+			Bound: true,
+		},
 		{Name: "50/50, one on and off every 1.2 s", Loads: []Load{{Share: 50, Queue: 50 * ms, On: 1200 * ms, Off: 1200 * ms}, queue(50)}},
 		{Name: "30/70, queues 50 ms, the clock is set", Loads: queues(0, []float64{30, 70}, 50*ms), Bound: true, Jumps: true},
-		{Name: "30/70, queues 50 ms, another process for 5 % of the time", Loads: append(queues(0, []float64{30, 70}, 50*ms), Load{Outside: true, Work: 5 * ms, Think: 95 * ms}), Bound: true},
-		{Name: "50/50, kernels of 2 s", Loads: []Load{{Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second}, {Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second}}, Bound: true, Long: 600 * time.Second, Warm: 120 * time.Second},
-		{Name: "10/90, kernels of 2 s, frozen for up to 30 s", Loads: []Load{{Share: 10, Queue: 2 * time.Second, Kernel: 2 * time.Second}, {Share: 90, Queue: 2 * time.Second, Kernel: 2 * time.Second}}, Config: quota.Config{MaxFrozen: 30 * time.Second}, Bound: true, Long: 1200 * time.Second, Warm: 300 * time.Second},
+		{
+			Name:  "30/70, queues 50 ms, another process for 5 % of the time",
+			Loads: append(queues(0, []float64{30, 70}, 50*ms), Load{Outside: true, Work: 5 * ms, Think: 95 * ms}),
+			Bound: true,
+		},
+		{
+			Name: "50/50, kernels of 2 s",
+			Loads: []Load{
+				{Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+				{Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+			},
+			Bound: true,
+			Long:  600 * time.Second,
+			Warm:  120 * time.Second,
+		},
+		{
+			Name: "10/90, kernels of 2 s, frozen for up to 30 s",
+			Loads: []Load{
+				{Share: 10, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+				{Share: 90, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+			},
+			Config: quota.Config{MaxFrozen: 30 * time.Second},
+			Bound:  true,
+			Long:   1200 * time.Second,
+			Warm:   300 * time.Second,
+		},
 	}
 }
 
@@ -61,12 +107,29 @@ func Scenarios() []Scenario {
 func Variants() []Variant {
 	return []Variant{
 		{Name: "instant, 139 ms, epoch", Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 139 * ms, Jitter: 0.05}},
-		{Name: "period, 139 ms, boot", Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05, Clock: engine.SinceBoot}},
+		{
+			Name:     "period, 139 ms, boot",
+			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05, Clock: engine.SinceBoot},
+		},
 		{Name: "period, 168 ms, epoch", Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 168 * ms, Jitter: 0.05}},
-		{Name: "instant, 168 ms, boot, no jitter", Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Clock: engine.SinceBoot}},
+		{
+			Name:     "instant, 168 ms, boot, no jitter",
+			Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Clock: engine.SinceBoot},
+		},
 		{Name: "last, 200 ms, epoch", Sampling: engine.Sampling{Naming: engine.NameLast, Period: 200 * ms, Jitter: 0.05}},
-		{Name: "period, 167 ms, zeros", Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 167 * ms, Jitter: 0.02, ZeroWhenIdle: true}},
-		{Name: "no series, period, 139 ms", Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05}, NoSeries: true},
-		{Name: "no series, instant, 168 ms", Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Jitter: 0.05}, NoSeries: true},
+		{
+			Name:     "period, 167 ms, zeros",
+			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 167 * ms, Jitter: 0.02, ZeroWhenIdle: true},
+		},
+		{
+			Name:     "no series, period, 139 ms",
+			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05},
+			NoSeries: true,
+		},
+		{
+			Name:     "no series, instant, 168 ms",
+			Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Jitter: 0.05},
+			NoSeries: true,
+		},
 	}
 }

@@ -53,7 +53,9 @@ func newNode(sc Scenario, v Variant, mode Mode, seed uint64) *node {
 	n.engine = engine.NewSampled(&n.clock, sampling)
 	n.reads = time.Duration(n.r.Float64() * float64(time.Second))
 	for i, l := range sc.Loads {
-		n.processes = append(n.processes, &process{node: n, Load: l, lease: "lease-" + strconv.Itoa(10+i), pid: 100 + i, exists: l.From == 0})
+		n.processes = append(
+			n.processes, &process{node: n, Load: l, lease: "lease-" + strconv.Itoa(10+i), pid: 100 + i, exists: l.From == 0},
+		)
 	}
 	for _, p := range n.processes {
 		p.start()
@@ -72,7 +74,10 @@ func newNode(sc Scenario, v Variant, mode Mode, seed uint64) *node {
 	}
 	if sc.Jumps {
 		for at := 17 * time.Second; at < sc.Warm+sc.Long; at += 23 * time.Second {
-			n.jumps = append(n.jumps, jump{at, []time.Duration{time.Hour, time.Hour - 3*time.Second, -2 * time.Hour, 0, 400 * time.Millisecond}[len(n.jumps)%5]})
+			n.jumps = append(
+				n.jumps,
+				jump{at, []time.Duration{time.Hour, time.Hour - 3*time.Second, -2 * time.Hour, 0, 400 * time.Millisecond}[len(n.jumps)%5]},
+			)
 		}
 	}
 	return n
@@ -201,7 +206,11 @@ func (n *node) query() {
 	}
 	now := n.now()
 	if !n.v.NoSeries {
-		at := quota.Clocks{Now: now, Epoch: uint64(n.clock.at.Add(n.offset(now)).UnixMicro()), Boot: uint64((1234*time.Second + now).Microseconds())}
+		at := quota.Clocks{
+			Now:   now,
+			Epoch: uint64(n.clock.at.Add(n.offset(now)).UnixMicro()),
+			Boot:  uint64((1234*time.Second + now).Microseconds()),
+		}
 		var list []gpu.SeriesSample
 		for _, x := range n.engine.Series(0) {
 			stamp := x.Time

@@ -46,17 +46,66 @@ func with(loads, scheduler float64) float64 { return math.Hypot(loads, scheduler
 
 // exceptions are computed, or measured with a margin for other seeds.
 var exceptions = []exception{
-	{"10/90, kernels of 2 s", false, "", Limits{
-		RMS10: with(alternation(2*time.Second, 0.1, 10*time.Second), Target.RMS10), RMS60: 3.5, Bias: 2.8, Busy: 97,
-		Reason: "a kernel is not interrupted: the smaller lease runs for 2 s in 20 s. Kernels so long are not measured with waits, so they are charged by a mean",
-	}},
-	{"50/50, kernels of 2 s", false, "", Limits{
-		RMS10: with(alternation(2*time.Second, 0.5, 10*time.Second), Target.RMS10), RMS60: 1.8, Bias: 1.2, Busy: 97,
-		Reason: "a kernel is not interrupted: five of them fit in 10 s. Kernels so long are not measured with waits, so they are charged by a mean",
-	}},
-	{"queues 400/", true, "", Limits{RMS10: 3.5, RMS60: 2.6, Bias: 2.4, Busy: 97, Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each"}},
-	{"queues 200/", true, "", Limits{RMS10: 2.5, RMS60: 2, Bias: 2.8, Busy: 97, Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each"}},
-	{"", true, "", Limits{RMS10: 2.5, RMS60: 2, Bias: 2, Busy: 97, Reason: "without the series the backlog is learned from answers that are wrong by 0.2 s each"}},
+	{
+		"10/90, kernels of 2 s",
+		false,
+		"",
+		Limits{
+			RMS10:  with(alternation(2*time.Second, 0.1, 10*time.Second), Target.RMS10),
+			RMS60:  3.5,
+			Bias:   2.8,
+			Busy:   97,
+			Reason: "a kernel is not interrupted: the smaller lease runs for 2 s in 20 s. Kernels so long are not measured with waits, so they are charged by a mean",
+		},
+	},
+	{
+		"50/50, kernels of 2 s",
+		false,
+		"",
+		Limits{
+			RMS10:  with(alternation(2*time.Second, 0.5, 10*time.Second), Target.RMS10),
+			RMS60:  1.8,
+			Bias:   1.2,
+			Busy:   97,
+			Reason: "a kernel is not interrupted: five of them fit in 10 s. Kernels so long are not measured with waits, so they are charged by a mean",
+		},
+	},
+	{
+		"queues 400/",
+		true,
+		"",
+		Limits{
+			RMS10:  3.5,
+			RMS60:  2.6,
+			Bias:   2.4,
+			Busy:   97,
+			Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each",
+		},
+	},
+	{
+		"queues 200/",
+		true,
+		"",
+		Limits{
+			RMS10:  2.5,
+			RMS60:  2,
+			Bias:   2.8,
+			Busy:   97,
+			Reason: "without the series a long backlog is learned from answers that are wrong by 0.2 s each",
+		},
+	},
+	{
+		"",
+		true,
+		"",
+		Limits{
+			RMS10:  2.5,
+			RMS60:  2,
+			Bias:   2,
+			Busy:   97,
+			Reason: "without the series the backlog is learned from answers that are wrong by 0.2 s each",
+		},
+	},
 }
 
 // Limits returns what the figures of a scenario with a variant must keep.

@@ -86,7 +86,8 @@ func Run(socket, kind string, begun func()) error {
 				c, err := net.Dial("unix", socket)
 				connected()
 				if err != nil {
-					time.Sleep(time.Millisecond) // The kernel refuses at once while the backlog is full and sends no event when it is not: this is the pace of the load.
+					// The kernel refuses at once while the backlog is full and sends no event when it is not: this is the pace of the load.
+					time.Sleep(time.Millisecond)
 					continue
 				}
 				each(c)

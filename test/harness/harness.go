@@ -224,7 +224,8 @@ func (n *Node) mountBPF() error {
 	if err := os.MkdirAll(n.bpf(), 0o755); err != nil {
 		return fmt.Errorf("cannot create a directory: %w", err)
 	}
-	if err := unix.Mount("bpf", n.bpf(), "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil && !errors.Is(err, unix.EPERM) {
+	if err := unix.Mount("bpf", n.bpf(), "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil &&
+		!errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("cannot mount the BPF file system: %w", err)
 	}
 	return nil
@@ -252,8 +253,12 @@ func (n *Node) logTail() string {
 
 func (n *Node) writeSettings() (string, error) {
 	all := map[string]string{
-		"host_root": n.Root(), "state_dir": filepath.Join(n.Dir, "state"), "run_dir": filepath.Join(n.Dir, "run"), "cdi_dir": filepath.Join(n.Dir, "cdi"),
-		"systemd": "off", "cgroup_root": n.Subtree(),
+		"host_root":   n.Root(),
+		"state_dir":   filepath.Join(n.Dir, "state"),
+		"run_dir":     filepath.Join(n.Dir, "run"),
+		"cdi_dir":     filepath.Join(n.Dir, "cdi"),
+		"systemd":     "off",
+		"cgroup_root": n.Subtree(),
 		// With many more tests than CPUs a virtual driver may wait for seconds, after which a GPU counts as stuck.
 		"driver_read_timeout": "20s",
 	}

@@ -101,7 +101,8 @@ func TestAllocFillsMemory(t *testing.T) {
 	if out, err := run("--memory", "64", "--max", "512", "--seconds", "1"); err != nil || !strings.Contains(out, "grew to 512 MiB") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err := run("--memory", "64", "--max", "4096", "--seconds", "1"); err == nil || !strings.Contains(out, "cannot allocate more: CUDA error 2 (OUT_OF_MEMORY)") {
+	if out, err := run("--memory", "64", "--max", "4096", "--seconds", "1"); err == nil ||
+		!strings.Contains(out, "cannot allocate more: CUDA error 2 (OUT_OF_MEMORY)") {
 		t.Errorf("more than there is: %v: %s", err, out)
 	}
 	if out, err := run("--memory"); err == nil || !strings.Contains(out, "usage: ") {

@@ -21,7 +21,10 @@ var deepQueue = load{queue: 4096, kernel: 500 * time.Microsecond}
 // drain measures how long the queued work of a frozen process runs, with the driver's default queues and with smaller ones.
 func (t *test) drain(ctx context.Context) error {
 	t.title("Queued work of a frozen process")
-	t.say("A program launches kernels of %s as fast as it can, is stopped after half a second, and is continued; %d times.\n", deepQueue.kernel, t.repeat)
+	t.say(
+		"A program launches kernels of %s as fast as it can, is stopped after half a second, and is continued; %d times.\n",
+		deepQueue.kernel, t.repeat,
+	)
 	t.say("| CUDA_SCALE_LAUNCH_QUEUES | shortest | median | longest |\n|---|---|---|---|")
 	for _, scale := range []string{"", "0.25x"} {
 		var env []string
@@ -72,8 +75,14 @@ const killMemory = 4096
 // memory is free, and whether the driver still reports utilisation after that.
 func (t *test) kill(ctx context.Context) error {
 	t.title("SIGKILL of a busy program")
-	t.say("%d times each, with %d MiB allocated. Utilisation: how long the driver reported any after the kill; its sample period is part of that.\n", t.repeat, killMemory)
-	t.say("| | memory free after: median | longest | utilisation reported for: median | longest | never free within 8 s |\n|---|---|---|---|---|---|")
+	t.say(
+		"%d times each, with %d MiB allocated. Utilisation: how long the driver reported any after the kill; its sample period is part of that.\n",
+		t.repeat,
+		killMemory,
+	)
+	t.say(
+		"| | memory free after: median | longest | utilisation reported for: median | longest | never free within 8 s |\n|---|---|---|---|---|---|",
+	)
 	for _, freezeFirst := range []bool{false, true} {
 		var released, busy []time.Duration
 		never := 0
@@ -98,7 +107,10 @@ func (t *test) kill(ctx context.Context) error {
 		}
 		slices.Sort(released)
 		slices.Sort(busy)
-		t.say("| %s | %s | %s | %s | %s | %d |", name, released[len(released)/2], released[len(released)-1], busy[len(busy)/2], busy[len(busy)-1], never)
+		t.say(
+			"| %s | %s | %s | %s | %s | %d |", name, released[len(released)/2], released[len(released)-1], busy[len(busy)/2],
+			busy[len(busy)-1], never,
+		)
 	}
 	return nil
 }
@@ -166,7 +178,10 @@ func (t *test) overshoot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.say("- in a lease of %d MiB it came to %.0f MiB: %.0f MiB too much, at %.1f GiB/s", quotaMiB, mib(inside.Most), mib(inside.Most)-quotaMiB, inside.Rate/(1<<30))
+	t.say(
+		"- in a lease of %d MiB it came to %.0f MiB: %.0f MiB too much, at %.1f GiB/s", quotaMiB, mib(inside.Most),
+		mib(inside.Most)-quotaMiB, inside.Rate/(1<<30),
+	)
 	return nil
 }
 

@@ -223,7 +223,8 @@ func (h *virtualHost) busy(ctx context.Context, pid int) (float64, error) {
 func (h *virtualHost) close() error { return nil }
 
 func (h *virtualHost) driverLibrary() (args, env []string) {
-	return []string{"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1")}, []string{"GPUSIM_ROOT=" + h.node.Root()}
+	args = []string{"-host-root", h.node.Root(), "-library", filepath.Join(h.node.Root(), "usr/lib/libnvidia-ml.so.1")}
+	return args, []string{"GPUSIM_ROOT=" + h.node.Root()}
 }
 
 func (h *virtualHost) fill(uuid string, _ int) (argv, env []string) {

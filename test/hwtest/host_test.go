@@ -18,9 +18,37 @@ func TestParseSMI(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []observedGPU{
-		{index: 0, uuid: "GPU-aaaa", pci: "0000:07:00.0", model: "NVIDIA H200", totalMiB: 143771, usedMiB: 4, computeMode: "Default", driver: "570.124.06"},
-		{index: 1, uuid: "GPU-bbbb", pci: "0000:0f:00.0", model: "NVIDIA A100-SXM4-40GB", totalMiB: 40960, usedMiB: 512, mig: true, computeMode: "Exclusive_Process", driver: "570.124.06", computeProcesses: 2},
-		{index: 2, uuid: "GPU-cccc", pci: "0000:1a:00.0", model: "NVIDIA RTX A6000", totalMiB: 49140, computeMode: "Default", driver: "570.124.06"},
+		{
+			index:       0,
+			uuid:        "GPU-aaaa",
+			pci:         "0000:07:00.0",
+			model:       "NVIDIA H200",
+			totalMiB:    143771,
+			usedMiB:     4,
+			computeMode: "Default",
+			driver:      "570.124.06",
+		},
+		{
+			index:            1,
+			uuid:             "GPU-bbbb",
+			pci:              "0000:0f:00.0",
+			model:            "NVIDIA A100-SXM4-40GB",
+			totalMiB:         40960,
+			usedMiB:          512,
+			mig:              true,
+			computeMode:      "Exclusive_Process",
+			driver:           "570.124.06",
+			computeProcesses: 2,
+		},
+		{
+			index:       2,
+			uuid:        "GPU-cccc",
+			pci:         "0000:1a:00.0",
+			model:       "NVIDIA RTX A6000",
+			totalMiB:    49140,
+			computeMode: "Default",
+			driver:      "570.124.06",
+		},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(observedGPU{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -179,7 +179,10 @@ func (t *test) attribution(ctx context.Context) error {
 		}
 		return used >= allocMiB<<20, nil
 	})
-	t.check(err == nil, "a lease that allocated %d MiB is shown with %.0f MiB: %.0f MiB for the context", allocMiB, mib(used), mib(used)-allocMiB)
+	t.check(
+		err == nil, "a lease that allocated %d MiB is shown with %.0f MiB: %.0f MiB for the context", allocMiB, mib(used),
+		mib(used)-allocMiB,
+	)
 	if err != nil {
 		st, err := t.node.Client().Status(ctx)
 		if err != nil {
@@ -238,10 +241,16 @@ func (t *test) overuse(ctx context.Context) error {
 	})
 	select {
 	case <-j.Done():
-		t.check(most > quotaMiB<<20 && j.Code() != 0, "it was observed with %.0f MiB of %d MiB and stopped %.1f s after its start; its exit code is %d",
-			mib(most), quotaMiB, time.Since(began).Seconds(), j.Code())
+		t.check(
+			most > quotaMiB<<20 && j.Code() != 0,
+			"it was observed with %.0f MiB of %d MiB and stopped %.1f s after its start; its exit code is %d", mib(most), quotaMiB,
+			time.Since(began).Seconds(), j.Code(),
+		)
 	default:
-		t.check(false, "it was observed with %.0f MiB of %d MiB and was not stopped in %.0f s", mib(most), quotaMiB, time.Since(began).Seconds())
+		t.check(
+			false, "it was observed with %.0f MiB of %d MiB and was not stopped in %.0f s", mib(most), quotaMiB,
+			time.Since(began).Seconds(),
+		)
 	}
 	return nil
 }
@@ -279,7 +288,10 @@ func (t *test) shares(ctx context.Context) error {
 		return err
 	}
 	part := 100 * got[0] / (got[0] + got[1])
-	t.say("Work per second (on a real GPU: how often %d MiB were set): alone %.0f; shared %.0f and %.0f.\n", loadMiB, alone[0], got[0], got[1])
+	t.say(
+		"Work per second (on a real GPU: how often %d MiB were set): alone %.0f; shared %.0f and %.0f.\n", loadMiB, alone[0], got[0],
+		got[1],
+	)
 	t.check(math.Abs(part-30) <= 5, "%.1f %% and %.1f %% over %s", part, 100-part, t.window)
 	t.say("- both together did %.0f %% of the work of one alone", 100*(got[0]+got[1])/alone[0])
 	st, err = t.node.Client().Status(ctx)

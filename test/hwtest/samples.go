@@ -27,7 +27,9 @@ func (t *test) watch(ctx context.Context, window, every time.Duration, samples b
 		t.watcher = bin
 	}
 	args, env := t.host.driverLibrary()
-	argv := append([]string{t.watcher, "-gpu", t.gpu, "-for", window.String(), "-every", every.String(), fmt.Sprintf("-samples=%t", samples)}, args...)
+	argv := append(
+		[]string{t.watcher, "-gpu", t.gpu, "-for", window.String(), "-every", every.String(), fmt.Sprintf("-samples=%t", samples)},
+		args...)
 	out, err := output(ctx, env, argv...)
 	if err != nil {
 		return nil, err
@@ -206,7 +208,10 @@ func (t *test) reportGaps(what string, times []uint64, alone readings.Phase) (pe
 		t.say("- %s: too few to measure their period", what)
 		return 0
 	}
-	t.say("- %s: every %.1f ms at the median, %.1f to %.1f ms, while one process kept the GPU busy", what, float64(g.Median)/1000, float64(g.Shortest)/1000, float64(g.Longest)/1000)
+	t.say(
+		"- %s: every %.1f ms at the median, %.1f to %.1f ms, while one process kept the GPU busy", what, float64(g.Median)/1000,
+		float64(g.Shortest)/1000, float64(g.Longest)/1000,
+	)
 	return g.Median
 }
 

@@ -20,7 +20,13 @@ func (t *test) table(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.say("Kernels of %s, %d queued; %s after %s of warm-up; errors in points of what was used. The work of one program alone, without a lease, is 100 %%.\n", sharedLoad.kernel, sharedLoad.queue, t.window, t.warmUp)
+	t.say(
+		"Kernels of %s, %d queued; %s after %s of warm-up; errors in points of what was used. The work of one program alone, without a lease, is 100 %%.\n",
+		sharedLoad.kernel,
+		sharedLoad.queue,
+		t.window,
+		t.warmUp,
+	)
 	t.say("| shares | got | mean error | RMS 10 s | worst 10 s | work of all | longest wait |\n|---|---|---|---|---|---|---|")
 	for _, targets := range [][]float64{{30, 70}, {10, 90}, {10, 20, 30, 40}} {
 		if err := t.row(ctx, targets, rate, true); err != nil {
@@ -104,7 +110,10 @@ func (t *test) row(ctx context.Context, targets []float64, alone float64, leases
 		got = append(got, fmt.Sprintf("%.1f", 100*v/total))
 	}
 	rms, worst := r.Deviation(parts, min(10*time.Second, r.End()))
-	t.say("| %s | %s | %.2f | %.2f | %.2f | %.1f %% | %.2f s |", title, strings.Join(got, "/"), r.Bias(parts), rms, worst, r.Busy()/alone, r.LongestWait().Seconds())
+	t.say(
+		"| %s | %s | %.2f | %.2f | %.2f | %.1f %% | %.2f s |", title, strings.Join(got, "/"), r.Bias(parts), rms, worst, r.Busy()/alone,
+		r.LongestWait().Seconds(),
+	)
 	return nil
 }
 

@@ -62,7 +62,10 @@ func (h *realHost) iterations(ctx context.Context, uuid string, kernel time.Dura
 	if n, ok := h.measured[kernel]; ok {
 		return n, nil
 	}
-	out, err := output(ctx, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, h.work, "--progress", h.newProgress(), "--kernel", strconv.FormatInt(kernel.Microseconds(), 10), "--seconds", "1")
+	out, err := output(
+		ctx, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, h.work, "--progress", h.newProgress(), "--kernel",
+		strconv.FormatInt(kernel.Microseconds(), 10), "--seconds", "1",
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +93,10 @@ func readProgress(file string) (uint32, error) {
 }
 
 func (h *virtualHost) workload(_ context.Context, uuid string, l load) (workload, error) {
-	argv := h.node.Burn("--gpu", uuid, "--memory", fmt.Sprintf("%dMiB", max(l.memory, 1)), "--kernel", microseconds(l.kernel), "--queue", strconv.Itoa(l.queue))
+	argv := h.node.Burn(
+		"--gpu", uuid, "--memory", fmt.Sprintf("%dMiB", max(l.memory, 1)), "--kernel", microseconds(l.kernel), "--queue",
+		strconv.Itoa(l.queue),
+	)
 	switch {
 	case l.think > 0:
 		argv = append(argv, "--think", microseconds(l.think))

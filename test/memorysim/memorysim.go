@@ -115,7 +115,13 @@ func Run(ctx context.Context, seed uint64, backend Backend) (Result, error) {
 		return Result{}, err
 	}
 	groups := &cgroups{of: map[int]string{}}
-	cfg := gpusim.Config{DriverVersion: "615.10", CUDAVersion: 13040, ContextMemory: 300 * mib, GPUs: []gpusim.GPUConfig{{Model: model, PCI: "0000:07:00.0"}}, Cgroups: groups}
+	cfg := gpusim.Config{
+		DriverVersion: "615.10",
+		CUDAVersion:   13040,
+		ContextMemory: 300 * mib,
+		GPUs:          []gpusim.GPUConfig{{Model: model, PCI: "0000:07:00.0"}},
+		Cgroups:       groups,
+	}
 	if backend == Cgroup {
 		cfg.MemoryLimits = gpusim.MemoryLimitConfig{Accounting: gpusim.MemoryAccountingDmem}
 	}

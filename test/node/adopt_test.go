@@ -16,7 +16,9 @@ var adopting = strings.NewReplacer("    members: {users: [nobody]}\n", "    memb
 
 // adopted returns the running leases of logins.
 func adopted(s *api.Status) []api.Lease {
-	return slices.DeleteFunc(slices.Clone(s.Leases), func(l api.Lease) bool { return l.Origin != api.OriginLogin || l.State != api.LeaseRunning })
+	return slices.DeleteFunc(
+		slices.Clone(s.Leases), func(l api.Lease) bool { return l.Origin != api.OriginLogin || l.State != api.LeaseRunning },
+	)
 }
 
 // The login of a member is a lease, opens the devices of its grant and no others, and outlives the daemon. The lease ends
@@ -27,7 +29,9 @@ func TestAdoptedLogin(t *testing.T) {
 	apply(t, l.Node, adopting)
 	slice := systemd.UserSlice(nobody) + "/session-1.scope"
 	// They print nothing, so that Wait does not wait for their output.
-	login, root, other := l.command(t, nobody, slice, "sleep", "600"), l.command(t, 0, systemd.UserSlice(0), "sleep", "600"), l.command(t, games, systemd.UserSlice(games), "sleep", "600")
+	login, root, other := l.command(t, nobody, slice, "sleep", "600"), l.command(
+		t, 0, systemd.UserSlice(0), "sleep", "600",
+	), l.command(t, games, systemd.UserSlice(games), "sleep", "600")
 	for _, cmd := range []interface{ Start() error }{login, root, other} {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -49,7 +53,9 @@ func TestAdoptedLogin(t *testing.T) {
 	in := func(uid uint32) []string { return l.opensIn(t, uid, systemd.UserSlice(int(uid))+"/session-2.scope") }
 	s := awaitStatus(t, l.Node, "the login has no lease", func(s *api.Status) bool { return len(adopted(s)) > 0 })
 	all := adopted(s)
-	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" || all[0].Isolation.Unit != systemd.UserSlice(nobody) || all[0].State != api.LeaseRunning {
+	if len(all) != 1 || all[0].UID != nobody || all[0].User != "nobody" || all[0].Grant != "part" ||
+		all[0].Isolation.Unit != systemd.UserSlice(nobody) ||
+		all[0].State != api.LeaseRunning {
 		t.Fatalf("the leases are %+v", all)
 	}
 	if got := in(nobody); !slices.Equal(got, []string{"nvidia1", "nvidia2"}) {

@@ -101,7 +101,10 @@ func TestAttach(t *testing.T) {
 		{"a path of no cgroup", []string{"--cgroup", "/../x"}, api.ExitUsage, "not the path of a cgroup"},
 		{"an unknown grant", []string{"--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "none"}, api.ExitFailed, "none"},
 	} {
-		if r := n.CLI(soon(t), append([]string{"lease", "attach", "-t", "red"}, c.args...)...); r.Code != c.code || !strings.Contains(r.Err, c.says) {
+		if r := n.CLI(
+			soon(t),
+			append([]string{"lease", "attach", "-t", "red"}, c.args...)...); r.Code != c.code ||
+			!strings.Contains(r.Err, c.says) {
 			t.Errorf("%s: attach exits with %d, want %d and %q: %s%s", c.name, r.Code, c.code, c.says, r.Out, r.Err)
 		}
 	}
@@ -119,10 +122,14 @@ func TestAttach(t *testing.T) {
 	if l.Share == nil || l.Share.Enforced || l.Isolation.Freeze || l.Isolation.Devices {
 		t.Errorf("it reports a restriction as enforced that is not: %+v, share %+v", l.Isolation, l.Share)
 	}
-	if missing := strings.Join(l.Isolation.NotEnforced, "\n"); !strings.Contains(missing, "device rules: ") || !strings.Contains(missing, "its time share: ") {
+	if missing := strings.Join(l.Isolation.NotEnforced, "\n"); !strings.Contains(missing, "device rules: ") ||
+		!strings.Contains(missing, "its time share: ") {
 		t.Errorf("it does not say what is not enforced: %s", missing)
 	}
-	if r := n.CLI(soon(t), "lease", "attach", "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) {
+	if r := n.CLI(
+		soon(t), "lease", "attach", "--pid", fmt.Sprint(p.pid()), "-t", "blue", "--grant", "part",
+	); r.Code != api.ExitConflict ||
+		!strings.Contains(r.Err, id) {
 		t.Errorf("attached twice: exit code %d: %s", r.Code, r.Err)
 	}
 
@@ -154,7 +161,9 @@ func TestAttach(t *testing.T) {
 	// A stop ends only the processes on the GPU.
 	shell := startOutside(t, n, 0, "sh", "-c", strings.Join(n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold"), " ")+"; sleep 60")
 	id = attach(t, n, "--pid", fmt.Sprint(shell.pid()), "-t", "red", "--grant", "part")
-	awaitStatus(t, n, "its child is not on the GPU", func(s *api.Status) bool { l := leaseByID(s, id); return l != nil && l.Processes == 1 })
+	awaitStatus(
+		t, n, "its child is not on the GPU", func(s *api.Status) bool { l := leaseByID(s, id); return l != nil && l.Processes == 1 },
+	)
 	if r := n.CLI(soon(t), "lease", "stop", id); r.Code != 0 {
 		t.Fatalf("stop exits with %d: %s", r.Code, r.Err)
 	}
@@ -220,7 +229,9 @@ func TestWhoMayAttach(t *testing.T) {
 			t.Errorf("%s: with a lease the answer is %q, without one %q", c.what, now, before[c.what])
 		}
 	}
-	if says := refused("the own process in a lease of another tenant", api.ExitConflict, "it is in a lease already", "--pid", pid); strings.Contains(says, "red") {
+	if says := refused(
+		"the own process in a lease of another tenant", api.ExitConflict, "it is in a lease already", "--pid", pid,
+	); strings.Contains(says, "red") {
 		t.Errorf("the refusal names the lease: %s", says)
 	}
 	for _, id := range leased {
@@ -256,7 +267,9 @@ func newCgroup(t *testing.T) (path, dir string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		err := harness.Await(ctx, 10*time.Millisecond, "the cgroup is not removed", func() (bool, error) { return os.Remove(dir) == nil, nil })
+		err := harness.Await(
+			ctx, 10*time.Millisecond, "the cgroup is not removed", func() (bool, error) { return os.Remove(dir) == nil, nil },
+		)
 		if err != nil {
 			t.Error(err)
 		}
@@ -396,7 +409,8 @@ func TestExplain(t *testing.T) {
 	if loose["GPU time"].Enforced || loose["devices"].Enforced || !loose["GPU memory"].Enforced {
 		t.Errorf("of an attached process only the GPU memory is enforced (overuse is kill): %+v", loose)
 	}
-	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); isolated["GPU time"].Enforced != freezes || isolated["processes"].Enforced != freezes {
+	if freezes := !strings.HasPrefix(status(t, n).Node.Adapter, "processes"); isolated["GPU time"].Enforced != freezes ||
+		isolated["processes"].Enforced != freezes {
 		t.Errorf("of a run on %s: %+v", status(t, n).Node.Adapter, isolated)
 	}
 	if r := rules("red"); r["devices of part"].What == "" || r["devices of cut"].What == "" {

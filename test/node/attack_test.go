@@ -57,7 +57,9 @@ func newAttackFixture(t *testing.T) *attackFixture {
 	}
 	apply(t, n, battleSpec)
 	b := &attackFixture{Node: n, who: callers(), top: filepath.Join(unified(t), n.Subtree())}
-	job, err := n.Spawn(b.as(t, anothers, "run", "-q", "--", "sh", "-c", `export SECRET=secret-of-blue; echo "lease=$GPUSHARE_LEASE."; exec sleep 600`))
+	job, err := n.Spawn(
+		b.as(t, anothers, "run", "-q", "--", "sh", "-c", `export SECRET=secret-of-blue; echo "lease=$GPUSHARE_LEASE."; exec sleep 600`),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +79,11 @@ func (b *attackFixture) as(t *testing.T, column int, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := b.who[column].command(t.Context(), append([]string{filepath.Join(b.Bin, "gpushare")}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Within one session every process may send SIGCONT to every other.
-	cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+b.Socket(), "GPUSIM_ROOT="+b.Root(),
-		"VICTIM="+strconv.Itoa(b.victimPID()), "TOP="+b.top, "ITS="+b.victimDir(), "MOUNT="+filepath.Dir(b.top), "RUN="+filepath.Join(b.Dir, "run"), "STATE="+filepath.Join(b.Dir, "state"), "DEV="+filepath.Join(b.Root(), "dev"))
+	cmd.Env = append(
+		cmd.Env, "GPUSHARE_SOCKET="+b.Socket(), "GPUSIM_ROOT="+b.Root(), "VICTIM="+strconv.Itoa(b.victimPID()), "TOP="+b.top,
+		"ITS="+b.victimDir(), "MOUNT="+filepath.Dir(b.top), "RUN="+filepath.Join(b.Dir, "run"), "STATE="+filepath.Join(b.Dir, "state"),
+		"DEV="+filepath.Join(b.Root(), "dev"),
+	)
 	return cmd
 }
 
@@ -198,7 +203,9 @@ func TestAnotherNodeForTheSameMinor(t *testing.T) {
 	if !b.RealNodes {
 		t.Skip("needs device nodes that can be opened in the temporary directory")
 	}
-	if c := status(t, b.Node).Node.Conditions; slices.ContainsFunc(c, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") }) {
+	if c := status(t, b.Node).Node.Conditions; slices.ContainsFunc(
+		c, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") },
+	) {
 		t.Skip("needs device programs")
 	}
 	var st unix.Stat_t

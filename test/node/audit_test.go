@@ -60,12 +60,16 @@ func TestAuditOfLeases(t *testing.T) {
 		}
 		if l.Lease == id {
 			got = append(got, fmt.Sprint(l.What, " ", l.UID, " ", l.Role, " ", l.Kind))
-			if l.PID == 0 || l.Generation != 1 || l.What == "start" && (!strings.Contains(l.Command, "marker") || l.Tenant != "red" || l.GPU == "") {
+			if l.PID == 0 || l.Generation != 1 ||
+				l.What == "start" && (!strings.Contains(l.Command, "marker") || l.Tenant != "red" || l.GPU == "") {
 				t.Errorf("%+v", l)
 			}
 		}
 	}
-	want := fmt.Sprintf("start %d member |stop %d member not-found|stop %d member denied|stop %d member ", who[member].uid, who[anothers].uid, who[colleague].uid, who[member].uid)
+	want := fmt.Sprintf(
+		"start %d member |stop %d member not-found|stop %d member denied|stop %d member ", who[member].uid, who[anothers].uid,
+		who[colleague].uid, who[member].uid,
+	)
 	if strings.Join(got, "|") != want {
 		t.Errorf("the audit has %q, want %q\n%s%s", got, want, r.Out, r.Err)
 	}

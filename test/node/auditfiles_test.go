@@ -59,7 +59,11 @@ func TestVerifyFindsRemovedLines(t *testing.T) {
 	}
 	anchor := fmt.Sprintf("%s:%s", anchors[len(anchors)-1][1], anchors[len(anchors)-1][2])
 	verify("the anchor of the log", 0, nil, append(offline, "--anchor", anchor)...)
-	verify("an anchor of other lines", api.ExitDegraded, []string{"written again"}, append(offline, "--anchor", anchor[:len(anchor)-64]+strings.Repeat("0", 64))...)
+	verify(
+		"an anchor of other lines",
+		api.ExitDegraded,
+		[]string{"written again"},
+		append(offline, "--anchor", anchor[:len(anchor)-64]+strings.Repeat("0", 64))...)
 
 	// The last line is removed while it does not run.
 	b, err := os.ReadFile(auditFile(n.Dir, 1))
@@ -78,7 +82,9 @@ func TestVerifyFindsRemovedLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	both("the last line removed, after a start", api.ExitDegraded, "were removed", missing)
-	awaitAuditCondition(t, n, fmt.Sprintf("lines %d to %d of the audit are missing: they were removed while gpushared did not run", last, last))
+	awaitAuditCondition(
+		t, n, fmt.Sprintf("lines %d to %d of the audit are missing: they were removed while gpushared did not run", last, last),
+	)
 
 	// The file is removed while it runs: the next action is in a new one.
 	if err := os.Remove(auditFile(n.Dir, 1)); err != nil {
@@ -109,6 +115,8 @@ func TestVerifyFindsRemovedLines(t *testing.T) {
 func awaitAuditCondition(t *testing.T, n *harness.Node, want string) {
 	t.Helper()
 	awaitStatus(t, n, "the condition of the audit", func(s *api.Status) bool {
-		return slices.ContainsFunc(s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "audit" && strings.Contains(c.Message, want) })
+		return slices.ContainsFunc(
+			s.Node.Conditions, func(c api.Condition) bool { return c.Kind == "audit" && strings.Contains(c.Message, want) },
+		)
 	})
 }

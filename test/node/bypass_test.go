@@ -90,7 +90,12 @@ func bypassIsStopped(t *testing.T, spec, where string) {
 				if way == "with a server of its own" {
 					dir := filepath.Join(n.Dir, "own")
 					control := filepath.Join(n.Root(), "usr/bin/nvidia-cuda-mps-control")
-					script = fmt.Sprintf("mkdir %[1]s; CUDA_MPS_PIPE_DIRECTORY=%[1]s CUDA_MPS_LOG_DIRECTORY=%[1]s %[2]s -f >/dev/null 2>&1 & while ! test -S %[1]s/control; do sleep 0.1; done; CUDA_MPS_PIPE_DIRECTORY=%[1]s %[3]s", dir, control, burn)
+					script = fmt.Sprintf(
+						"mkdir %[1]s; CUDA_MPS_PIPE_DIRECTORY=%[1]s CUDA_MPS_LOG_DIRECTORY=%[1]s %[2]s -f >/dev/null 2>&1 & while ! test -S %[1]s/control; do sleep 0.1; done; CUDA_MPS_PIPE_DIRECTORY=%[1]s %[3]s",
+						dir,
+						control,
+						burn,
+					)
 				}
 				job, id := shell(t, n, script+`; echo "ended=$?."; exec `+burn)
 				if e := events.await(t, "mps.bypass", id); !strings.Contains(e.Message, "uses "+where) {

@@ -30,7 +30,17 @@ tenants:
 // leased starts a job of a lease and returns what CUDA sees in it.
 func leased(t *testing.T, n *harness.Node, tenant, grant string) (job *harness.Job, id, devices string) {
 	t.Helper()
-	job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--", "sh", "-c", `echo "sees=$CUDA_VISIBLE_DEVICES=$GPUSHARE_LEASE="; exec sleep 100`)
+	job, err := n.Run(
+		"-q",
+		"-t",
+		tenant,
+		"--grant",
+		grant,
+		"--",
+		"sh",
+		"-c",
+		`echo "sees=$CUDA_VISIBLE_DEVICES=$GPUSHARE_LEASE="; exec sleep 100`,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +78,8 @@ func TestALeaseOfAComputeInstance(t *testing.T) {
 			var last *harness.Job
 			for range 3 {
 				job, id, devices := leased(t, n, "red", "third")
-				if !slices.ContainsFunc(all, func(c api.ComputeStatus) bool { return c.UUID == devices && c.Profile == "1c.3g.20gb" }) || seen[devices] != "" {
+				if !slices.ContainsFunc(all, func(c api.ComputeStatus) bool { return c.UUID == devices && c.Profile == "1c.3g.20gb" }) ||
+					seen[devices] != "" {
 					t.Errorf("a lease sees %q of %+v, and others have %v", devices, all, seen)
 				}
 				seen[devices], last = id, job
@@ -99,7 +110,10 @@ func TestALeaseOfAComputeInstance(t *testing.T) {
 			if strings.Contains(first+second, ",") || first == second {
 				t.Errorf("two leases of a split instance see %q and %q", first, second)
 			}
-			if i := slices.IndexFunc(computeOf(t, status(t, n), 1).Compute, func(c api.ComputeStatus) bool { return c.UUID == first && c.Profile == "2c.3g.20gb" }); i < 0 {
+			if i := slices.IndexFunc(
+				computeOf(t, status(t, n), 1).Compute,
+				func(c api.ComputeStatus) bool { return c.UUID == first && c.Profile == "2c.3g.20gb" },
+			); i < 0 {
 				t.Errorf("the first lease has %q of %+v", first, computeOf(t, status(t, n), 1).Compute)
 			}
 		})
@@ -159,7 +173,8 @@ func TestAnOccupiedComputeInstance(t *testing.T) {
 			t.Error("a lease has the compute instance that the process uses")
 		}
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "third", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "a process of no lease uses it") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "third", "--", "true"); r.Code != 125 ||
+		!strings.Contains(r.Err, "a process of no lease uses it") {
 		t.Errorf("a third lease: %d %s", r.Code, r.Err)
 	}
 }
@@ -182,7 +197,18 @@ tenants:
 	seen := map[string]bool{}
 	var jobs []*harness.Job
 	for range 3 {
-		job, err := n.Run("-q", "-t", "red", "--grant", "third", "--wait=1m", "--", "sh", "-c", `echo "sees=$CUDA_VISIBLE_DEVICES="; exec sleep 100`)
+		job, err := n.Run(
+			"-q",
+			"-t",
+			"red",
+			"--grant",
+			"third",
+			"--wait=1m",
+			"--",
+			"sh",
+			"-c",
+			`echo "sees=$CUDA_VISIBLE_DEVICES="; exec sleep 100`,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +222,10 @@ tenants:
 	if in := computeOf(t, status(t, n), 0); len(seen) != 3 || len(in.Leases) != 3 || len(status(t, n).GPUs[0].MIG.Instances) != 1 {
 		t.Errorf("three leases see %v, the instances are %+v", seen, status(t, n).GPUs[0].MIG.Instances)
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait=1m", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); r.Code != 0 || seen[strings.TrimSpace(r.Out)] {
+	if r := n.CLI(
+		soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait=1m", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES",
+	); r.Code != 0 ||
+		seen[strings.TrimSpace(r.Out)] {
 		t.Errorf("a lease of an instance: %d %s%s", r.Code, r.Out, r.Err)
 	}
 	jobs[0].Stop()

@@ -31,7 +31,8 @@ func described(t *testing.T, n *harness.Node, device string) *cdiDevice {
 		Kind    string      `json:"kind"`
 		Devices []cdiDevice `json:"devices"`
 	}
-	if err := json.Unmarshal(b, &file); err != nil || file.Kind != "gpushare.dev/gpu" || len(file.Devices) != 1 || file.Devices[0].Name != device {
+	if err := json.Unmarshal(b, &file); err != nil || file.Kind != "gpushare.dev/gpu" || len(file.Devices) != 1 ||
+		file.Devices[0].Name != device {
 		t.Fatalf("%s is described as (%v):\n%s", device, err, b)
 	}
 	return &file.Devices[0]
@@ -93,7 +94,8 @@ func TestContainers(t *testing.T) {
 			instance = in.UUIDs[0]
 		}
 	}
-	if !slices.Contains(cut.Edit.Env, "CUDA_VISIBLE_DEVICES="+instance) || slices.ContainsFunc(cut.Edit.Env, func(kv string) bool { return strings.HasPrefix(kv, "GPUSHARE_LEASE=") }) {
+	if !slices.Contains(cut.Edit.Env, "CUDA_VISIBLE_DEVICES="+instance) ||
+		slices.ContainsFunc(cut.Edit.Env, func(kv string) bool { return strings.HasPrefix(kv, "GPUSHARE_LEASE=") }) {
 		t.Errorf("its environment is %v", cut.Edit.Env)
 	}
 	caps := 0
@@ -160,7 +162,9 @@ func TestContainers(t *testing.T) {
 		return len(s.Leases) == 1 && s.Leases[0].GPUMemory != nil && s.Leases[0].GPUMemory.Stage == "over"
 	})
 	l := s.Leases[0]
-	if l.Origin != api.OriginContainer || l.Grant != "part" || l.Tenant != "red" || l.Isolation.Cgroup != parent+"/libpod-0123456789abcdef" || !slices.Equal(l.Command, []string{"container 0123456789ab"}) {
+	if l.Origin != api.OriginContainer || l.Grant != "part" || l.Tenant != "red" ||
+		l.Isolation.Cgroup != parent+"/libpod-0123456789abcdef" ||
+		!slices.Equal(l.Command, []string{"container 0123456789ab"}) {
 		t.Errorf("the lease is %+v", l)
 	}
 	if r := n.CLI(soon(t), "lease", "release", l.ID); r.Code != api.ExitUsage {
@@ -193,7 +197,10 @@ func TestContainers(t *testing.T) {
 	}
 	second := startOutside(t, n, 0, "sleep", "60")
 	enter(t, whole, second.pid())
-	s = awaitStatus(t, n, "no condition reports the container without a lease", func(s *api.Status) bool { return hasCondition(s, "container", "container fedc has no lease") })
+	s = awaitStatus(
+		t, n, "no condition reports the container without a lease",
+		func(s *api.Status) bool { return hasCondition(s, "container", "container fedc has no lease") },
+	)
 	if len(s.Leases) != 1 || s.Leases[0].ID != id {
 		t.Errorf("the leases are %+v", s.Leases)
 	}
@@ -207,7 +214,10 @@ func TestContainers(t *testing.T) {
 		<-o.done
 	}
 	user.Kill()
-	awaitStatus(t, n, "the condition stays after its end", func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 })
+	awaitStatus(
+		t, n, "the condition stays after its end",
+		func(s *api.Status) bool { return !hasCondition(s, "container", "") && len(s.Leases) == 0 },
+	)
 
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: timeslice}]\n"+
 		"tenants: [{name: red, grants: [{name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}]}]\n")
@@ -260,7 +270,8 @@ func reservedContainers(t *testing.T, n *harness.Node, mount, parent string) {
 	}
 	whole, why := reserve("red", "whole")
 	d := described(t, n, whole.Lease)
-	if d == nil || !slices.Contains(d.Edit.Env, "GPUSHARE_LEASE="+whole.Lease) || whole.Device != "gpushare.dev/gpu="+whole.Lease || whole.Until == nil {
+	if d == nil || !slices.Contains(d.Edit.Env, "GPUSHARE_LEASE="+whole.Lease) || whole.Device != "gpushare.dev/gpu="+whole.Lease ||
+		whole.Until == nil {
 		t.Fatalf("its device is %+v, described as %+v (%s)", whole, d, why)
 	}
 	if u, why := reserve("blue", "whole"); u.Lease != "" || !strings.Contains(why, "cannot place a lease of blue now") {
@@ -292,7 +303,8 @@ func reservedContainers(t *testing.T, n *harness.Node, mount, parent string) {
 	begin("libpod-aaaa", second.Lease)
 	awaitStatus(t, n, "the container is not the lease of its device", func(s *api.Status) bool {
 		l := leaseByID(s, second.Lease)
-		return l != nil && l.State == api.LeaseRunning && slices.Equal(l.Command, []string{"container aaaa"}) && l.Isolation.Cgroup == parent+"/libpod-aaaa"
+		return l != nil && l.State == api.LeaseRunning && slices.Equal(l.Command, []string{"container aaaa"}) &&
+			l.Isolation.Cgroup == parent+"/libpod-aaaa"
 	})
 	awaitDescribed(t, n, "a device is there after its start", second.Lease, func(d *cdiDevice) bool { return d == nil })
 	begin("libpod-bbbb", second.Lease)

@@ -262,7 +262,10 @@ func killedAt(t *testing.T, n *harness.Node, k int, spec, desired string) (died 
 	case got == old && !acknowledged:
 		// It was not accepted: no step may have begun.
 	default:
-		t.Errorf("%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged, got, old, desired)
+		t.Errorf(
+			"%s, acknowledged %v: the node has neither the old nor the new layout:\n got %s\n old %s\n new %s", where, acknowledged,
+			got, old, desired,
+		)
 	}
 	if acknowledged && s.Node.Generation <= generation && generation > 0 {
 		t.Errorf("%s: the spec was acknowledged, and generation %d is still in force", where, s.Node.Generation)
@@ -334,7 +337,9 @@ func killedWhileUndoing(t *testing.T, binaries string) {
 		apply(t, n, before)
 		old := truth(t, n)
 		where := fmt.Sprintf("kill %d while undoing", k)
-		if err := n.Ctl(soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "0", "--nth", "1", "--times", "1"); err != nil {
+		if err := n.Ctl(
+			soon(t), nil, "fault", "add", "DeviceCreateGpuInstance*", "fail", "--gpu", "0", "--nth", "1", "--times", "1",
+		); err != nil {
 			t.Fatal(err)
 		}
 		n.StopDaemon()
@@ -535,7 +540,8 @@ func workerOf(t *testing.T, daemon int) int {
 			}
 			// pid (comm) state ppid …; the comm of gpushare-nvml has no parenthesis.
 			head, rest, _ := strings.Cut(string(b), ") ")
-			if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(daemon) && f[0] != "Z" && strings.HasSuffix(head, "(gpushare-nvml") {
+			if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(daemon) && f[0] != "Z" &&
+				strings.HasSuffix(head, "(gpushare-nvml") {
 				pid, err = strconv.Atoi(strings.Fields(head)[0])
 				return err == nil, err
 			}

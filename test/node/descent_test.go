@@ -47,7 +47,9 @@ var forks = map[string]func(p *probe) (pid int, err error){
 	},
 	// The same among many that end at once.
 	"among many": func(*probe) (pid int, err error) {
-		out, err := exec.Command("sh", "-c", "for i in $(seq 60); do (exec true) & done; setsid sh -c 'setsid sleep 600 <&- >&- 2>&- & echo $!'; wait").Output()
+		out, err := exec.Command(
+			"sh", "-c", "for i in $(seq 60); do (exec true) & done; setsid sh -c 'setsid sleep 600 <&- >&- 2>&- & echo $!'; wait",
+		).Output()
 		if err == nil {
 			_, err = fmt.Sscan(string(out), &pid)
 		}
@@ -268,7 +270,11 @@ func TestProcessesOfALeaseAreRecordedLater(t *testing.T) {
 	n := escapeNode(t)
 	begins := filepath.Join(t.TempDir(), "begins")
 	open(t, filepath.Dir(begins))
-	x := startEscape(t, n, `while ! [ -e `+begins+` ]; do sleep 0.02; done; setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here"; exec sleep 60`)
+	x := startEscape(
+		t,
+		n,
+		`while ! [ -e `+begins+` ]; do sleep 0.02; done; setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here"; exec sleep 60`,
+	)
 	record := pinnedRecord(t, n)
 	pid := uint32(x.job.PID())
 	if err := record.Delete(pid); err != nil {
@@ -329,7 +335,9 @@ func TestALeaseFromBeforeTheRecord(t *testing.T) {
 	x.move(child)
 	x.awaitEnded("the descendant", child, began)
 	x.job.Kill()
-	if err := harness.Await(soon(t), 10*time.Millisecond, "the condition remains", func() (bool, error) { return condition() == "", nil }); err != nil {
+	if err := harness.Await(
+		soon(t), 10*time.Millisecond, "the condition remains", func() (bool, error) { return condition() == "", nil },
+	); err != nil {
 		t.Error(err)
 	}
 }

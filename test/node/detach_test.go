@@ -57,7 +57,15 @@ func TestDetached(t *testing.T) {
 	if err := syscall.Mkfifo(go1, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	id := detach(t, n, `echo "lease=$GPUSHARE_LEASE on $CUDA_VISIBLE_DEVICES"; cat /proc/self/cgroup; read x <`+go1+`; echo done; exit 3`, "-t", "red", "--grant", "part")
+	id := detach(
+		t,
+		n,
+		`echo "lease=$GPUSHARE_LEASE on $CUDA_VISIBLE_DEVICES"; cat /proc/self/cgroup; read x <`+go1+`; echo done; exit 3`,
+		"-t",
+		"red",
+		"--grant",
+		"part",
+	)
 	s := status(t, n)
 	l := leaseByID(s, id)
 	if l == nil || l.Origin != api.OriginDetached || l.State != api.LeaseRunning || l.PID == 0 {
@@ -77,7 +85,8 @@ func TestDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := follow(t, n)
-	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Origin != api.OriginDetached || again.Generation != l.Generation {
+	if again := leaseByID(status(t, n), id); again == nil || again.PID != l.PID || again.Origin != api.OriginDetached ||
+		again.Generation != l.Generation {
 		t.Fatalf("after a kill the lease is %+v", again)
 	}
 	follower = exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushare"), "lease", "logs", "-f", id)
@@ -197,7 +206,10 @@ func TestDetachedRefusals(t *testing.T) {
 	if l := awaitResult(t, n, stopped); l.Result != "exited with 0" || !strings.HasPrefix(l.Reason, "stopped by ") {
 		t.Errorf("it ended as %+v", l)
 	}
-	if r := n.CLI(soon(t), "lease", "logs", stopped); !strings.Contains(r.Out, "gpushare: lease "+stopped+": it is being stopped: stopped by ") || !strings.Contains(r.Out, "asked\n") {
+	if r := n.CLI(
+		soon(t), "lease", "logs", stopped,
+	); !strings.Contains(r.Out, "gpushare: lease "+stopped+": it is being stopped: stopped by ") ||
+		!strings.Contains(r.Out, "asked\n") {
 		t.Errorf("its output is %q", r.Out)
 	}
 }
@@ -228,7 +240,8 @@ func TestDetachedKeepsConfinement(t *testing.T) {
 			if strings.Contains(string(out), "unshare failed") {
 				t.Skipf("needs a kernel with it: %s", out)
 			}
-			if cmd.ProcessState.ExitCode() != 126 || !strings.Contains(string(out), c.says) || !strings.Contains(string(out), "without --detach") {
+			if cmd.ProcessState.ExitCode() != 126 || !strings.Contains(string(out), c.says) ||
+				!strings.Contains(string(out), "without --detach") {
 				t.Errorf("it ended with %v, want 126 and %q: %s", err, c.says, out)
 			}
 		})
@@ -256,7 +269,10 @@ func TestDetachedMember(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
-	r := as(t, n, "run", "-q", "--detach", "--grant", "part", "--", "sh", "-c", "id -u; id -g; id -G; grep CapEff /proc/self/status; umask; pwd; echo $HOME")
+	r := as(
+		t, n, "run", "-q", "--detach", "--grant", "part", "--", "sh", "-c",
+		"id -u; id -g; id -G; grep CapEff /proc/self/status; umask; pwd; echo $HOME",
+	)
 	if r.Code != 0 {
 		t.Fatalf("exit code %d: %s", r.Code, r.Err)
 	}
@@ -268,7 +284,8 @@ func TestDetachedMember(t *testing.T) {
 	}
 	secret := detach(t, n, "echo secret", "-t", "red", "--grant", "part")
 	awaitResult(t, n, secret)
-	if r := as(t, n, "lease", "logs", secret); r.Code != api.ExitFailed || !strings.Contains(r.Err, "there is no lease") || strings.Contains(r.Out, "secret") {
+	if r := as(t, n, "lease", "logs", secret); r.Code != api.ExitFailed || !strings.Contains(r.Err, "there is no lease") ||
+		strings.Contains(r.Out, "secret") {
 		t.Errorf("another tenant's output: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := as(t, n, "lease", "list", "--all"); strings.Contains(r.Out, secret) {

@@ -156,10 +156,14 @@ func TestMonitorsBlockAReset(t *testing.T) {
 		t.Errorf("over a user's monitor apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	r = n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--force", "--check")
-	if r.Code != 0 || !strings.Contains(r.Out, "stop "+user.pid) || !strings.Contains(r.Out+r.Err, "NVLink joins it with no other GPU") || !strings.Contains(r.Out+r.Err, "fabric manager") {
+	if r.Code != 0 || !strings.Contains(r.Out, "stop "+user.pid) || !strings.Contains(r.Out+r.Err, "NVLink joins it with no other GPU") ||
+		!strings.Contains(r.Out+r.Err, "fabric manager") {
 		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--force"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") || !strings.Contains(r.Err, "fabric manager") {
+	if r := n.CLIIn(
+		soon(t), spec, "apply", "-f", "-", "--force",
+	); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") ||
+		!strings.Contains(r.Err, "fabric manager") {
 		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if !user.alive() {

@@ -64,7 +64,17 @@ func awaitTruth(t *testing.T, n *harness.Node, what string, condition func(truth
 // runOnDemand starts a job whose lease may need a new instance.
 func runOnDemand(t *testing.T, n *harness.Node, tenant, grant string, command ...string) (*harness.Job, string) {
 	t.Helper()
-	job, err := n.Run("-q", "-t", tenant, "--grant", grant, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE="; exec `+strings.Join(command, " "))
+	job, err := n.Run(
+		"-q",
+		"-t",
+		tenant,
+		"--grant",
+		grant,
+		"--",
+		"sh",
+		"-c",
+		`echo "lease=$GPUSHARE_LEASE="; exec `+strings.Join(command, " "),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +118,17 @@ func TestInstancesOnDemand(t *testing.T) {
 		return false
 	})
 	before := writes(t, n)
-	if out := run(t, n, "-t", "red", "--kind", "mig:2g.10gb", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); strings.TrimSpace(out) != l.Devices[0] {
+	if out := run(t, n, "-t", "red", "--kind", "mig:2g.10gb", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"); strings.TrimSpace(
+		out,
+	) != l.Devices[0] {
 		t.Errorf("the next lease has %s, not the idle %s", out, l.Devices[0])
 	}
 	if got := writes(t, n); got != before {
 		t.Errorf("%d writes for a lease on an instance that was there", got-before)
 	}
 	// Without a grant no instance is created.
-	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--kind", "mig:2g.10gb", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "half") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--kind", "mig:2g.10gb", "--", "true"); r.Code != 125 ||
+		!strings.Contains(r.Err, "half") {
 		t.Errorf("without a grant run exits with %d: %s", r.Code, r.Err)
 	}
 	// An idle instance is destroyed at once when a request needs its placement.
@@ -126,7 +139,8 @@ func TestInstancesOnDemand(t *testing.T) {
 	if got := withoutPlaces(onGPU(truth(t, n), 0)); !strings.Contains(got, "profile 0") || strings.Contains(got, ";") {
 		t.Errorf("GPU 0 is partitioned as %s", got)
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "no capacity for another 3g.20gb") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--", "true"); r.Code != 125 ||
+		!strings.Contains(r.Err, "no capacity for another 3g.20gb") {
 		t.Errorf("a full node refuses with %d: %s", r.Code, r.Err)
 	}
 	for _, j := range []*harness.Job{two, other} {
@@ -303,7 +317,8 @@ func TestImportAndRemoveInstances(t *testing.T) {
 		t.Errorf("with foreign instances in the way run exits with %d: %s", r.Code, r.Err)
 	}
 	layout := replaced(t, spec, "{dynamic: true, keep: 1h}", "{layout: [7g.40gb]}")
-	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "3g.20gb at "+at(three)) {
+	if r := n.CLIIn(soon(t), layout, "apply", "-f", "-"); r.Code != api.ExitInfeasible ||
+		!strings.Contains(r.Err, "3g.20gb at "+at(three)) {
 		t.Errorf("a layout that they block: exit code %d, %s", r.Code, r.Err)
 	}
 	for _, args := range [][]string{{"import", "0", at(three), "--check"}, {"remove", "0", at(other), "--check"}} {

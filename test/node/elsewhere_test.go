@@ -110,13 +110,16 @@ func TestAContextFromAnotherLease(t *testing.T) {
 func wantElsewhere(t *testing.T, n *harness.Node, pid int, id string) {
 	t.Helper()
 	awaitStatus(t, n, "no condition names the process", func(s *api.Status) bool {
-		return hasCondition(s, "unattributed", fmt.Sprintf("pid %d ", pid)) && hasCondition(s, "unattributed", "uses GPU 3 from a lease of another place") &&
-			hasCondition(s, "unattributed", "gpushare lease stop "+id) && hasCondition(s, "unattributed", "no lease gets what it uses until it ends")
+		return hasCondition(s, "unattributed", fmt.Sprintf("pid %d ", pid)) &&
+			hasCondition(s, "unattributed", "uses GPU 3 from a lease of another place") &&
+			hasCondition(s, "unattributed", "gpushare lease stop "+id) &&
+			hasCondition(s, "unattributed", "no lease gets what it uses until it ends")
 	})
 	run := func(wait string) harness.Result {
 		return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait="+wait, "--", "true")
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "a process of no lease uses it") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 ||
+		!strings.Contains(r.Err, "a process of no lease uses it") {
 		t.Errorf("a run is answered with %d: %s", r.Code, r.Err)
 	}
 	if l := leaseByID(status(t, n), id); l == nil || l.State != api.LeaseRunning {

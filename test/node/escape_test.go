@@ -187,7 +187,9 @@ func TestEscape(t *testing.T) {
 		}
 		t.Cleanup(other.Kill)
 		x := &escapeFixture{t: t, n: n, top: unified(t), events: follow(t, n)}
-		inner := filepath.Join(n.Bin, "gpushare") + " run -q -t red --grant part -- sh -c 'echo pids \\$\\$ here; exec sleep 60 >/dev/null 2>&1'"
+		inner := filepath.Join(
+			n.Bin, "gpushare",
+		) + " run -q -t red --grant part -- sh -c 'echo pids \\$\\$ here; exec sleep 60 >/dev/null 2>&1'"
 		x.job, x.id = begin(t, n, "red", "part", "sh", "-c", `"`+inner+` & wait"`)
 		nested := x.pids()[0]
 		roots := x.job.PID() // It runs as root.

@@ -14,7 +14,9 @@ func TestOneChangeIsFewEvents(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	spec := func(layout string) string {
-		return "version: v1\nnode: {enforce: on}\ngpus:\n" + fmt.Sprintf("  - {select: {index: [0, 1]}, mode: mig, mig: {layout: [%s]}}\n", layout)
+		return "version: v1\nnode: {enforce: on}\ngpus:\n" + fmt.Sprintf(
+			"  - {select: {index: [0, 1]}, mode: mig, mig: {layout: [%s]}}\n", layout,
+		)
 	}
 	apply(t, n, spec(strings.Repeat("1g.5gb, ", 6)+"1g.5gb"))
 	apply(t, n, spec("3g.20gb, 2g.10gb")) // It removes 14 instances and creates 4.

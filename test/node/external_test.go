@@ -28,7 +28,8 @@ func TestExternalIsNeverTouched(t *testing.T) {
 	if !strings.Contains(cut, "GPU 0") {
 		t.Fatalf("no instance was created: %s", cut)
 	}
-	if r := n.CLIIn(soon(t), external, "apply", "-f", "-", "--check"); r.Code != 0 || strings.Contains(r.Out, "GPU 0") || strings.Contains(r.Out, "GPU 1") {
+	if r := n.CLIIn(soon(t), external, "apply", "-f", "-", "--check"); r.Code != 0 || strings.Contains(r.Out, "GPU 0") ||
+		strings.Contains(r.Out, "GPU 1") {
 		t.Errorf("an apply would change an external GPU: %s%s", r.Out, r.Err)
 	}
 	apply(t, n, external)
@@ -105,7 +106,8 @@ func TestDoctorFindsAnExternalScheduler(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "slurmd (pid 4711) schedules GPUs 2, 3") || !strings.Contains(r.Out, "owner: slurm") {
+	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "slurmd (pid 4711) schedules GPUs 2, 3") ||
+		!strings.Contains(r.Out, "owner: slurm") {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
 }

@@ -78,29 +78,32 @@ func TestThreeCallsFailOnce(t *testing.T) {
 		if i%enumeration.Stride(5) != 0 {
 			continue // A sample with different places and failures.
 		}
-		t.Run(fmt.Sprintf("%s/the %s call, %d of %d, with %s", c.scenario.Name, c.place, c.nth, c.scenario.Changes, c.failure.name), func(t *testing.T) {
-			t.Parallel()
-			p := newChange(t, &c)
-			f := c.do
-			f.Call, f.GPU, f.Nth = "write", "0", c.nth
-			p.begin(f)
-			p.invariants("after the fault")
-			if f.Do != gpusim.FaultHang { // A daemon that starts while a call hangs has a test of its own.
-				p.killed()
-				p.invariants("after the fault and kill -9")
-			}
-			p.clearFaults()
-			p.invariants("corrected")
-			p.applied("corrected")
-			if f.Do == gpusim.FaultHang {
-				p.killed()
-				p.invariants("corrected, after kill -9")
-				p.applied("corrected, after kill -9")
-			}
-			if t.Failed() {
-				t.Log(daemonLog(p.Node))
-			}
-		})
+		t.Run(
+			fmt.Sprintf("%s/the %s call, %d of %d, with %s", c.scenario.Name, c.place, c.nth, c.scenario.Changes, c.failure.name),
+			func(t *testing.T) {
+				t.Parallel()
+				p := newChange(t, &c)
+				f := c.do
+				f.Call, f.GPU, f.Nth = "write", "0", c.nth
+				p.begin(f)
+				p.invariants("after the fault")
+				if f.Do != gpusim.FaultHang { // A daemon that starts while a call hangs has a test of its own.
+					p.killed()
+					p.invariants("after the fault and kill -9")
+				}
+				p.clearFaults()
+				p.invariants("corrected")
+				p.applied("corrected")
+				if f.Do == gpusim.FaultHang {
+					p.killed()
+					p.invariants("corrected, after kill -9")
+					p.applied("corrected, after kill -9")
+				}
+				if t.Failed() {
+					t.Log(daemonLog(p.Node))
+				}
+			},
+		)
 	}
 }
 
@@ -367,5 +370,7 @@ func (p *changeFixture) working() bool {
 		return false
 	default:
 	}
-	return slices.ContainsFunc(p.truth()[0].Processes, func(q gpu.Process) bool { return q.PID == p.job.PID() && q.GI != nil && *q.GI == p.instance })
+	return slices.ContainsFunc(
+		p.truth()[0].Processes, func(q gpu.Process) bool { return q.PID == p.job.PID() && q.GI != nil && *q.GI == p.instance },
+	)
 }

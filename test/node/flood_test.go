@@ -57,7 +57,12 @@ func TestFloodByManyUsers(t *testing.T) {
 		users, runs, stops = 8, 4, 1
 	}
 	n := inDirectory(t)
-	lines, red := []string{"gpushare-admin:*:471201:", "gpushare:*:471202:", "blue:*:471203:another", "another:*:471214:471214::/:/bin/sh"}, []string(nil)
+	lines, red := []string{
+		"gpushare-admin:*:471201:",
+		"gpushare:*:471202:",
+		"blue:*:471203:another",
+		"another:*:471214:471214::/:/bin/sh",
+	}, []string(nil)
 	for i := range users {
 		red = append(red, fmt.Sprintf("red%d", i))
 		lines = append(lines, fmt.Sprintf("red%d:*:%d:%d::/:/bin/sh", i, 480000+i, 480000+i))
@@ -105,8 +110,15 @@ func TestFloodByManyUsers(t *testing.T) {
 		job.Kill()
 	}
 	memory := memoryPeak(t, n.DaemonPID())
-	t.Logf("without the flood by %d users a run takes %v, and with it %v, and %v at most; a stop takes %v at most; the daemon had %d MiB at most",
-		users, median(before), median(during), slices.Max(during), slices.Max(stopped), memory>>20)
+	t.Logf(
+		"without the flood by %d users a run takes %v, and with it %v, and %v at most; a stop takes %v at most; the daemon had %d MiB at most",
+		users,
+		median(before),
+		median(during),
+		slices.Max(during),
+		slices.Max(stopped),
+		memory>>20,
+	)
 	if most := slices.Max(during); most > mostRunUnderFlood {
 		t.Errorf("a run takes %v, want at most %v", most, mostRunUnderFlood)
 	}

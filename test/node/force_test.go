@@ -87,7 +87,10 @@ func TestGrantInUse(t *testing.T) {
 		l := leaseByID(s, id)
 		return l != nil && l.Share != nil && l.Share.Entitled == 50
 	})
-	r = n.CLIIn(soon(t), replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
+	r = n.CLIIn(
+		soon(t), replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-",
+		"--force",
+	)
 	if r.Code != 0 {
 		t.Errorf("with force apply exits with %d: %s", r.Code, r.Err)
 	}
@@ -158,7 +161,8 @@ func TestForceStopsAnUnattributedProcess(t *testing.T) {
 	user, ended, _ := burn(65534)
 	refused("the process of a user", user, api.ExitConflict)
 	r := n.CLIIn(soon(t), other, "apply", "-f", "-", "--check", "--force")
-	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+user) || !strings.Contains(r.Out, "stop "+user) || !strings.Contains(r.Out, "gpusim-burn, for ") {
+	if r.Code != 0 || !strings.Contains(r.Out, "disturbs: "+user) || !strings.Contains(r.Out, "stop "+user) ||
+		!strings.Contains(r.Out, "gpusim-burn, for ") {
 		t.Errorf("--check --force exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	r = n.CLIIn(soon(t), other, "apply", "-f", "-", "--force")

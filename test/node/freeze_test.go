@@ -33,7 +33,9 @@ func needsFreezer(t *testing.T) {
 func busy(t *testing.T, n *harness.Node, tenant string) (id, cgroup string) {
 	t.Helper()
 	_, id = begin(t, n, tenant, "part", n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10")...)
-	s := awaitStatus(t, n, "the lease does not use the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 })
+	s := awaitStatus(
+		t, n, "the lease does not use the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 },
+	)
 	return id, filepath.Join(unified(t), findLease(s, id).Isolation.Cgroup)
 }
 
@@ -194,7 +196,8 @@ func TestTenantFreeze(t *testing.T) {
 			t.Errorf("tenant %s: frozen %+v", tenant.Name, tenant.Frozen)
 		}
 	}
-	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "part", "--", "true"); r.Code == 0 || !strings.Contains(r.Err, "froze tenant red") {
+	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "part", "--", "true"); r.Code == 0 ||
+		!strings.Contains(r.Err, "froze tenant red") {
 		t.Errorf("a new lease of a frozen tenant: %d %s", r.Code, r.Err)
 	}
 
@@ -246,7 +249,14 @@ func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)
-	apply(t, n, strings.Replace(small, "  - name: blue\n", "  - name: green\n    grants:\n      - {name: part, timeslice: {share: 10%, gpu_memory: 1GiB}}\n  - name: blue\n", 1))
+	apply(
+		t,
+		n,
+		strings.Replace(
+			small, "  - name: blue\n",
+			"  - name: green\n    grants:\n      - {name: part, timeslice: {share: 10%, gpu_memory: 1GiB}}\n  - name: blue\n", 1,
+		),
+	)
 	dirs := map[string]string{}
 	for _, tenant := range []string{"red", "blue", "green"} {
 		_, dirs[tenant] = busy(t, n, tenant)

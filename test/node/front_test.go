@@ -70,7 +70,10 @@ func frontPID(t *testing.T, n *harness.Node, before int) (pid int) {
 			if err != nil {
 				return false, err
 			}
-			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child)); err == nil && strings.TrimSpace(string(name)) == "gpushare-front" && child != before {
+			if name, err := os.ReadFile(
+				fmt.Sprintf("/proc/%d/comm", child),
+			); err == nil && strings.TrimSpace(string(name)) == "gpushare-front" &&
+				child != before {
 				if s, err := sandbox.StateOf(child); err == nil && s.Filtered { // It has given up what it does not need.
 					pid = child
 					return true, nil
@@ -128,7 +131,8 @@ func TestFrontIsConfined(t *testing.T) {
 		if err != nil {
 			continue // It was closed.
 		}
-		if number := filepath.Base(fd); !strings.HasPrefix(to, "socket:") && !strings.HasPrefix(to, "anon_inode:") && number != "1" && number != "2" {
+		if number := filepath.Base(fd); !strings.HasPrefix(to, "socket:") && !strings.HasPrefix(to, "anon_inode:") && number != "1" &&
+			number != "2" {
 			t.Errorf("it has %s open as %s", to, number)
 		}
 	}
@@ -276,7 +280,8 @@ func TestBodiesOfMembersDoNotReachTheDaemon(t *testing.T) {
 	if more > 16<<20 {
 		t.Errorf("the daemon has %d bytes more", more)
 	}
-	if res, body := exchange(t, memberConn(t, n, uid), "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK || !strings.Contains(body, `"role":"member"`) {
+	if res, body := exchange(t, memberConn(t, n, uid), "GET /v1 HTTP/1.1\r\nHost: gpushare\r\n\r\n"); res.StatusCode != http.StatusOK ||
+		!strings.Contains(body, `"role":"member"`) {
 		t.Errorf("afterwards: %d %s", res.StatusCode, body)
 	}
 }
@@ -353,14 +358,18 @@ func TestWithoutAFrontAdministratorsAreServed(t *testing.T) {
 	}
 	// Between two attempts callers wait for the next one, but not for long.
 	err = harness.Await(soon(t), 50*time.Millisecond, "a member is refused", func() (bool, error) {
-		res, body := exchange(t, memberConn(t, n, callers()[member].uid), "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 3\r\n\r\n{}\n")
+		res, body := exchange(
+			t, memberConn(t, n, callers()[member].uid), "POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: 3\r\n\r\n{}\n",
+		)
 		var e struct {
 			Error struct{ Kind, Message, Hint string }
 		}
 		if err := json.Unmarshal([]byte(body), &e); err != nil {
 			return false, err
 		}
-		if res.StatusCode != http.StatusServiceUnavailable || e.Error.Kind != "unavailable" || !strings.Contains(e.Error.Message, "gpushare-front does not run") || e.Error.Hint == "" {
+		if res.StatusCode != http.StatusServiceUnavailable || e.Error.Kind != "unavailable" ||
+			!strings.Contains(e.Error.Message, "gpushare-front does not run") ||
+			e.Error.Hint == "" {
 			return false, fmt.Errorf("%d %s", res.StatusCode, body)
 		}
 		return true, nil
@@ -369,7 +378,8 @@ func TestWithoutAFrontAdministratorsAreServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	who := callers()[member]
-	if r := asUID(t, n, uint32(who.uid), uint32(who.gid), nil, "status"); r.Code == 0 || !strings.Contains(r.Err, "gpushare-front does not run") {
+	if r := asUID(t, n, uint32(who.uid), uint32(who.gid), nil, "status"); r.Code == 0 ||
+		!strings.Contains(r.Err, "gpushare-front does not run") {
 		t.Errorf("the status of a member exits with %d: %s", r.Code, r.Err)
 	}
 }

@@ -15,7 +15,9 @@ func TestXIDsOfProgramsAndOfTheHardware(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, small)
 	job, id := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--hold")...)
-	awaitStatus(t, n, "the lease does not use the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 })
+	awaitStatus(
+		t, n, "the lease does not use the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 },
+	)
 	events := follow(t, n)
 	if err := n.Ctl(soon(t), nil, "xid", "2", "31", "--pid", strconv.Itoa(job.PID()), "--name", "gpusim-burn"); err != nil {
 		t.Fatal(err)

@@ -168,13 +168,15 @@ func TestMissingDeviceNodesAreNamed(t *testing.T) {
 		return found == 2 // the module, and the capabilities
 	})
 	run := func() harness.Result { return n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true") }
-	if r := run(); r.Code == 0 || !strings.Contains(r.Err, "/dev/nvidia-caps/nvidia-cap") || !strings.Contains(r.Err, "nvidia-modprobe -f ") {
+	if r := run(); r.Code == 0 || !strings.Contains(r.Err, "/dev/nvidia-caps/nvidia-cap") ||
+		!strings.Contains(r.Err, "nvidia-modprobe -f ") {
 		t.Fatalf("a lease whose nodes are missing: %d %s", r.Code, r.Err)
 	}
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-modprobe -u -c 0") || !strings.Contains(r.Out, "nvidia-cap") {
 		t.Errorf("doctor: %s", r.Out)
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 || !strings.Contains(r.Err, "nvidia-uvm") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 ||
+		!strings.Contains(r.Err, "nvidia-uvm") {
 		t.Errorf("a lease of a whole GPU without unified memory: %d %s", r.Code, r.Err)
 	}
 	restore()
@@ -189,7 +191,10 @@ func TestMissingDeviceNodesAreNamed(t *testing.T) {
 		if argv == nil {
 			break
 		}
-		if out, err := exec.CommandContext(soon(t), filepath.Join(n.Root(), "usr/bin/nvidia-modprobe"), argv...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(
+			soon(t),
+			filepath.Join(n.Root(), "usr/bin/nvidia-modprobe"),
+			argv...).CombinedOutput(); err != nil {
 			t.Fatalf("nvidia-modprobe %v: %v %s", argv, err, out)
 		}
 		was := fmt.Sprint(s.Node.Conditions)

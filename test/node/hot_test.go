@@ -43,9 +43,14 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 	}
 	onlyRed := func(when string) {
 		t.Helper()
-		err := harness.Await(soon(t), 5*time.Millisecond, when+" not only red is frozen", func() (bool, error) { // Blue may be in its last freeze for a slice.
-			return slices.Equal(f.now(), []string{"red"}), nil
-		})
+		err := harness.Await(
+			soon(t),
+			5*time.Millisecond,
+			when+" not only red is frozen",
+			func() (bool, error) { // Blue may be in its last freeze for a slice.
+				return slices.Equal(f.now(), []string{"red"}), nil
+			},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,11 +77,17 @@ func TestLeasesOfAHotGPUArePaused(t *testing.T) {
 	if l := findLease(s, blue); len(l.FrozenFor) > 0 {
 		t.Errorf("blue is frozen for %q", l.FrozenFor)
 	}
-	if r := n.CLI(soon(t), "explain", red); r.Code != 0 || !strings.Contains(strings.Join(strings.Fields(r.Out), " "), "paused until its GPU has 80 °C: GPU 2 has 91 °C, and is hot from 85 °C (temperature.do: pause-low)") || !strings.Contains(r.Out, "read back: it is frozen now") {
+	if r := n.CLI(
+		soon(t), "explain", red,
+	); r.Code != 0 || !strings.Contains(strings.Join(strings.Fields(r.Out), " "), "paused until its GPU has 80 °C: GPU 2 has 91 °C, and is hot from 85 °C (temperature.do: pause-low)") ||
+		!strings.Contains(r.Out, "read back: it is frozen now") {
 		t.Errorf("it is explained with %d: %s", r.Code, r.Out)
 	}
 	onlyRed("at 91 °C")
-	if r := n.CLI(soon(t), "lease", "show", red); !strings.Contains(r.Out, "running, frozen") || !strings.Contains(r.Out, "for the temperature of its GPU") || !strings.Contains(r.Out, "notice: it is paused: GPU 2 has 91 °C") {
+	if r := n.CLI(
+		soon(t), "lease", "show", red,
+	); !strings.Contains(r.Out, "running, frozen") || !strings.Contains(r.Out, "for the temperature of its GPU") ||
+		!strings.Contains(r.Out, "notice: it is paused: GPU 2 has 91 °C") {
 		t.Errorf("lease show prints:\n%s", r.Out)
 	}
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "paused until it has 80 °C: "+red) {

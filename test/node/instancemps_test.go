@@ -66,7 +66,10 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 	t.Helper()
 	name := fmt.Sprintf("0:%d", in.Placement.Start)
 	for _, as := range []string{name, in.UUIDs[0]} {
-		if r := n.CLI(soon(t), "mps", "show", as); r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at") || !strings.Contains(r.Out, lease) || !strings.Contains(r.Out, "default threads") {
+		if r := n.CLI(
+			soon(t), "mps", "show", as,
+		); r.Code != 0 || !strings.Contains(r.Out, "3g.20gb at") || !strings.Contains(r.Out, lease) ||
+			!strings.Contains(r.Out, "default threads") {
 			t.Errorf("mps show %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
 		}
 	}
@@ -74,7 +77,8 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 		if r := n.CLI(soon(t), "mps", "log", as, "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
 			t.Errorf("mps log %s exits with %d: %s%s", as, r.Code, r.Out, r.Err)
 		}
-		if r := n.CLI(soon(t), "mps", "restart", as); r.Code != api.ExitConflict || !strings.Contains(r.Err, lease) || !strings.Contains(r.Err, "mps restart "+name+" --force") {
+		if r := n.CLI(soon(t), "mps", "restart", as); r.Code != api.ExitConflict || !strings.Contains(r.Err, lease) ||
+			!strings.Contains(r.Err, "mps restart "+name+" --force") {
 			t.Errorf("a restart of %s with clients exits with %d: %s", as, r.Code, r.Err)
 		}
 		if r := n.CLI(soon(t), "mps", "drain", as); r.Code != 0 || !strings.Contains(r.Out, lease) {
@@ -83,7 +87,8 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 		if m := instanceOf(t, status(t, n), "3g.20gb").MPS; m.Drained == nil || m.State != "running" {
 			t.Errorf("drained as %s: %+v", as, m)
 		}
-		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
+		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "part", "--", "true"); r.Code != 125 ||
+			!strings.Contains(r.Err, "its MPS is drained") {
 			t.Errorf("a lease gets it: %d %s", r.Code, r.Err)
 		}
 		if r := n.CLI(soon(t), "mps", "resume", as); r.Code != 0 {
@@ -99,7 +104,8 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 		}
 	}
 	before := instanceOf(t, status(t, n), "3g.20gb").MPS.PID
-	if r := n.CLI(soon(t), "mps", "restart", name, "--check", "--force"); r.Code != 0 || !strings.Contains(r.Out, "restart MPS in the instance at") {
+	if r := n.CLI(soon(t), "mps", "restart", name, "--check", "--force"); r.Code != 0 ||
+		!strings.Contains(r.Out, "restart MPS in the instance at") {
 		t.Errorf("the check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if now := instanceOf(t, status(t, n), "3g.20gb").MPS.PID; now != before {
@@ -151,7 +157,9 @@ func TestTwoTenantsShareAnInstance(t *testing.T) {
 	}
 	instanceIsDrained(t, n, in, redID)
 	// More than the limit of the grant, and more than the instance has.
-	if r := n.CLI(soon(t), append([]string{"run", "-q", "-t", "red", "--grant", "part", "--"}, n.Burn("--memory", "9GiB")...)...); r.Code == 0 {
+	if r := n.CLI(
+		soon(t),
+		append([]string{"run", "-q", "-t", "red", "--grant", "part", "--"}, n.Burn("--memory", "9GiB")...)...); r.Code == 0 {
 		t.Error("a client has more memory than its grant")
 	}
 	if r := n.CLIIn(soon(t), noInstanceMPS, "apply", "-f", "-"); r.Code != 5 {

@@ -81,7 +81,8 @@ func TestInterruptedFollowers(t *testing.T) {
 				t.Fatal(err)
 			}
 			endsAtOnce(t, what, job, c.code)
-			if c.code == 130 && !strings.Contains(job.Output(), "gpushare: interrupted\nhint: the lease continues: 'gpushare lease stop "+id+"' ends it") {
+			if c.code == 130 &&
+				!strings.Contains(job.Output(), "gpushare: interrupted\nhint: the lease continues: 'gpushare lease stop "+id+"' ends it") {
 				t.Errorf("%s says: %s", what, job.Output())
 			}
 			daemon(syscall.SIGCONT)
@@ -133,7 +134,9 @@ func TestInterruptedTop(t *testing.T) {
 			if now := settings(); *now != *was {
 				t.Errorf("the terminal has %+v, and had %+v", now, was)
 			}
-			if err := s.await(soon(t), "\x1b[?7h\x1b[?25h\x1b[?1049l"); err != nil { // It wraps lines, shows the cursor, and what was there before.
+			if err := s.await(
+				soon(t), "\x1b[?7h\x1b[?25h\x1b[?1049l",
+			); err != nil { // It wraps lines, shows the cursor, and what was there before.
 				t.Error(err)
 			}
 		})

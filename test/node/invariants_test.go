@@ -210,7 +210,9 @@ func (p *changeFixture) isolationActive(st *api.Status, report reporter) {
 			}
 		}
 	})
-	notIsolated := slices.ContainsFunc(st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") })
+	notIsolated := slices.ContainsFunc(
+		st.Node.Conditions, func(c api.Condition) bool { return strings.Contains(c.Message, "device rules are not enforced") },
+	)
 	if !notIsolated && len(withRules) == 0 {
 		report("I3", "device rules are reported as enforced, and no cgroup of the node has any")
 	}
@@ -262,7 +264,8 @@ func memoryFits(st *api.Status, report reporter) {
 		g, grants, sum := &st.GPUs[i], map[string]bool{}, uint64(0)
 		for k := range st.Leases {
 			l := &st.Leases[k]
-			if name := l.Tenant + "/" + l.Grant; slices.Contains(l.GPUs, g.UUID) && l.GPUMemory != nil && l.State != api.LeaseEnded && (l.Kind == api.ModeMIG || !grants[name]) {
+			if name := l.Tenant + "/" + l.Grant; slices.Contains(l.GPUs, g.UUID) && l.GPUMemory != nil && l.State != api.LeaseEnded &&
+				(l.Kind == api.ModeMIG || !grants[name]) {
 				grants[name] = true
 				sum += l.GPUMemory.Limit
 			}

@@ -111,10 +111,17 @@ func TestEveryWayOutOfALayoutThatCannotBeUndone(t *testing.T) {
 				}
 				return []string{"apply", "-f", file}
 			}
-			if r := until(t, n, command(leftWith(shared))...); !strings.Contains(r.Err, "only --force changes or removes 3g.20gb of 2c+1c at 4") {
+			if r := until(
+				t,
+				n,
+				command(leftWith(shared))...); !strings.Contains(
+				r.Err,
+				"only --force changes or removes 3g.20gb of 2c+1c at 4",
+			) {
 				t.Errorf("the first apply warns of nothing: %s%s", r.Out, r.Err)
 			}
-			if r := n.CLI(soon(t), "plan"); r.Code != 0 || !strings.Contains(r.Err, "only --force changes or removes 3g.20gb at 4") || !strings.Contains(r.Err, "neither placement nor UUID") {
+			if r := n.CLI(soon(t), "plan"); r.Code != 0 || !strings.Contains(r.Err, "only --force changes or removes 3g.20gb at 4") ||
+				!strings.Contains(r.Err, "neither placement nor UUID") {
 				t.Errorf("a plan warns of nothing: %d %s%s", r.Code, r.Out, r.Err)
 			}
 			tt.steps(t, n, command)

@@ -165,7 +165,8 @@ func TestEnvironmentOfALease(t *testing.T) {
 	}
 	t.Run("gpushare env inside", func(t *testing.T) {
 		r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "gpushare", "env")
-		if r.Code != 0 || !strings.Contains(r.Out, "export CUDA_VISIBLE_DEVICES='"+instance+"'") || !strings.Contains(r.Out, "unset CUDA_MPS_PIPE_DIRECTORY") {
+		if r.Code != 0 || !strings.Contains(r.Out, "export CUDA_VISIBLE_DEVICES='"+instance+"'") ||
+			!strings.Contains(r.Out, "unset CUDA_MPS_PIPE_DIRECTORY") {
 			t.Errorf("exit code %d:\n%s%s", r.Code, r.Out, r.Err)
 		}
 	})
@@ -279,7 +280,8 @@ func TestMaxTime(t *testing.T) {
 	})
 	l := harness.Lease(s, "red", "short")
 	id = l.ID
-	if l.Expires == nil || l.Started == nil || l.Expires.Sub(*l.Started) != 10*time.Second { // A tenth of it is long enough for the notice, also on a busy host.
+	if l.Expires == nil || l.Started == nil ||
+		l.Expires.Sub(*l.Started) != 10*time.Second { // A tenth of it is long enough for the notice, also on a busy host.
 		t.Fatalf("the lease does not show its end: %+v", l)
 	}
 	if code := awaitEnd(t, job); code != -int(syscall.SIGTERM) {

@@ -45,9 +45,21 @@ func stated(t *testing.T, file, sentence string) []int {
 // the front reads.
 func TestStatedLimits(t *testing.T) {
 	n := startFronted(t)
-	api := stated(t, "api.md", `The head of a request has at most (\d+) KiB, a body at most (\d+) MiB. One user may have (\d+) connections, all users together (\d+); callers without a role (\d+) and (\d+)`)
-	security := stated(t, "security.md", `connections \| (\d+) of one user, (\d+) of all; .* Without a role: (\d+) of one uid, (\d+) of all \|`)
-	request := stated(t, "security.md", `a request \| (\d+) KiB of head and (\d+) s until it has arrived, (\d+) MiB of body and (\d+) s for it`)
+	api := stated(
+		t,
+		"api.md",
+		`The head of a request has at most (\d+) KiB, a body at most (\d+) MiB. One user may have (\d+) connections, all users together (\d+); callers without a role (\d+) and (\d+)`,
+	)
+	security := stated(
+		t,
+		"security.md",
+		`connections \| (\d+) of one user, (\d+) of all; .* Without a role: (\d+) of one uid, (\d+) of all \|`,
+	)
+	request := stated(
+		t,
+		"security.md",
+		`a request \| (\d+) KiB of head and (\d+) s until it has arrived, (\d+) MiB of body and (\d+) s for it`,
+	)
 	if fmt.Sprint(api[2:]) != fmt.Sprint(security) || api[0] != request[0] || api[1] != request[2] {
 		t.Fatalf("api.md says %v, and security.md %v and %v", api, security, request)
 	}
@@ -141,7 +153,10 @@ func bodyLimit(t *testing.T, n *harness.Node, name string, uid, limit int) {
 	for size, tooLarge := range map[int]bool{limit: false, limit + 1: true} {
 		const before, after = `{"tenant":"none","command":["true"]`, "}"
 		body := before + strings.Repeat(" ", size-len(before)-len(after)) + after
-		_, answer := exchange(t, memberConn(t, n, uid), fmt.Sprintf("POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: %d\r\n\r\n%s", size, body))
+		_, answer := exchange(
+			t, memberConn(t, n, uid),
+			fmt.Sprintf("POST /v1/leases HTTP/1.1\r\nHost: gpushare\r\nContent-Length: %d\r\n\r\n%s", size, body),
+		)
 		if strings.Contains(answer, "larger than 1 MiB") != tooLarge {
 			t.Errorf("a body of %d bytes of %s is answered with %s", size, name, answer)
 		}

@@ -225,7 +225,19 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 	var starting sync.WaitGroup
 	for i := range count {
 		starting.Go(func() {
-			args := []string{"run", "-q", "--detach", "-t", "red", "--grant", "part", "--", "sh", "-c", fmt.Sprintf("echo x >>%s/%d; exec sleep 600", dir, i)}
+			args := []string{
+				"run",
+				"-q",
+				"--detach",
+				"-t",
+				"red",
+				"--grant",
+				"part",
+				"--",
+				"sh",
+				"-c",
+				fmt.Sprintf("echo x >>%s/%d; exec sleep 600", dir, i),
+			}
 			r := n.CLI(soon(t), args...)
 			for strings.Contains(r.Err, "cannot reach") { // No daemon was running: nothing was requested.
 				r = n.CLI(soon(t), args...)
@@ -258,13 +270,18 @@ func TestManyDetachedWhileTheDaemonDies(t *testing.T) {
 		}
 		seen[id] = true
 		var b []byte
-		err := harness.Await(soon(t), 10*time.Millisecond, "it does not begin", func() (bool, error) { // A lease runs before its program has done anything.
-			var err error
-			if b, err = os.ReadFile(filepath.Join(dir, fmt.Sprint(i))); errors.Is(err, fs.ErrNotExist) {
-				err = nil
-			}
-			return len(b) > 0, err
-		})
+		err := harness.Await(
+			soon(t),
+			10*time.Millisecond,
+			"it does not begin",
+			func() (bool, error) { // A lease runs before its program has done anything.
+				var err error
+				if b, err = os.ReadFile(filepath.Join(dir, fmt.Sprint(i))); errors.Is(err, fs.ErrNotExist) {
+					err = nil
+				}
+				return len(b) > 0, err
+			},
+		)
 		if err != nil || string(b) != "x\n" {
 			t.Errorf("job %d was started %d times: %v", i, strings.Count(string(b), "x"), err)
 		}

@@ -122,7 +122,8 @@ func openedBy(t *testing.T, cmd *exec.Cmd) []string {
 	}
 	var nodes []string
 	for line := range strings.Lines(string(out)) {
-		if n := strings.TrimPrefix(strings.TrimSpace(line), "open "); filepath.Dir(n) == "." && strings.HasPrefix(n, "nvidia") && len(n) == len("nvidia0") {
+		if n := strings.TrimPrefix(strings.TrimSpace(line), "open "); filepath.Dir(n) == "." && strings.HasPrefix(n, "nvidia") &&
+			len(n) == len("nvidia0") {
 			nodes = append(nodes, n)
 		}
 	}
@@ -263,7 +264,9 @@ func TestLoginFilterAtBoot(t *testing.T) {
 	l := newLogins(t)
 	attach := func() string {
 		t.Helper()
-		out, err := exec.Command(filepath.Join(l.Bin, "gpushared"), "-attach-login-filter", "-settings", filepath.Join(l.Dir, "gpushared.yaml")).CombinedOutput()
+		out, err := exec.Command(
+			filepath.Join(l.Bin, "gpushared"), "-attach-login-filter", "-settings", filepath.Join(l.Dir, "gpushared.yaml"),
+		).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -398,7 +401,11 @@ func TestUnitsAreClosedAsLoginsAre(t *testing.T) {
 		}
 		t.Cleanup(func() { cg.Close() })
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cg.Fd()), Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			UseCgroupFD: true,
+			CgroupFD:    int(cg.Fd()),
+			Credential:  &syscall.Credential{Uid: uid, Gid: uid},
+		}
 		return cmd
 	}
 	expect := func(when string, uid uint32, want ...string) {
@@ -409,7 +416,8 @@ func TestUnitsAreClosedAsLoginsAre(t *testing.T) {
 	}
 	expect("before", nobody, allFour...)
 	spec := replaced(t, closedLogins, "logins: closed", "logins: closed, units: ["+unit+", missing-at.service]")
-	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-", "--check"); r.Code != api.ExitOK || !strings.Contains(r.Out, "to /"+unit) || strings.Contains(r.Out, "missing-at") {
+	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-", "--check"); r.Code != api.ExitOK || !strings.Contains(r.Out, "to /"+unit) ||
+		strings.Contains(r.Out, "missing-at") {
 		t.Errorf("the plan: %s%s", r.Out, r.Err)
 	}
 	apply(t, l.Node, spec)
@@ -418,10 +426,12 @@ func TestUnitsAreClosedAsLoginsAre(t *testing.T) {
 	if r := l.CLIIn(soon(t), spec, "apply", "-f", "-"); !strings.Contains(r.Out, "no changes") {
 		t.Errorf("the second apply: %s%s", r.Out, r.Err)
 	}
-	if s := status(t, l.Node); !slices.Equal(s.Node.ClosedTo, []string{"/" + unit, l.cg}) && !slices.Equal(s.Node.ClosedTo, []string{l.cg, "/" + unit}) {
+	if s := status(t, l.Node); !slices.Equal(s.Node.ClosedTo, []string{"/" + unit, l.cg}) &&
+		!slices.Equal(s.Node.ClosedTo, []string{l.cg, "/" + unit}) {
 		t.Errorf("the status: closed to %v", s.Node.ClosedTo)
 	}
-	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "filter is active on "+unit) || !strings.Contains(r.Out, "missing-at.service of isolation.units: skipped") {
+	if r := l.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "filter is active on "+unit) ||
+		!strings.Contains(r.Out, "missing-at.service of isolation.units: skipped") {
 		t.Errorf("doctor: %s%s", r.Out, r.Err)
 	}
 

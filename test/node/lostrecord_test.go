@@ -132,7 +132,8 @@ func TestDamagedRecordOfLeases(t *testing.T) {
 	if l := harness.Lease(s, "red", "whole"); l == nil || l.ID != id {
 		t.Errorf("the leases are %+v", s.Leases)
 	}
-	if text := fmt.Sprint(s.Node.Conditions); !strings.Contains(text, "the one before it is used") || strings.Contains(text, "unknown-lease") {
+	if text := fmt.Sprint(s.Node.Conditions); !strings.Contains(text, "the one before it is used") ||
+		strings.Contains(text, "unknown-lease") {
 		t.Errorf("the conditions are %s", text)
 	}
 }

@@ -77,9 +77,13 @@ func TestDriverUpgrade(t *testing.T) {
 	job, id := begin(t, n, "red", "join", "sleep 1000")
 	defer job.Kill()
 
-	exits(api.ExitDegraded, "the driver is not parked yet: 1 lease left: "+id, "maintenance", "on", "--driver", "--reason", "driver 580.105.08")
+	exits(
+		api.ExitDegraded, "the driver is not parked yet: 1 lease left: "+id, "maintenance", "on", "--driver", "--reason",
+		"driver 580.105.08",
+	)
 	exits(125, "the node is in maintenance: ", "run", "-q", "-t", "red", "--grant", "cut", "--", "true")
-	if r := n.CLIIn(soon(t), upgraded, "apply", "-f", "-"); r.Code != api.ExitConflict || !strings.Contains(r.Err, "its driver is being replaced") {
+	if r := n.CLIIn(soon(t), upgraded, "apply", "-f", "-"); r.Code != api.ExitConflict ||
+		!strings.Contains(r.Err, "its driver is being replaced") {
 		t.Errorf("an apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if err := order("driver-unload"); err == nil {
@@ -143,12 +147,16 @@ func TestDriverUpgrade(t *testing.T) {
 	parked("with the new driver")
 
 	exits(0, "the driver is 580.105.08, and was 580.", "maintenance", "off")
-	err := harness.Await(soon(t), 20*time.Millisecond, "the layout is not restored", func() (bool, error) { return truth(t, n) == was, nil })
+	err := harness.Await(
+		soon(t), 20*time.Millisecond, "the layout is not restored", func() (bool, error) { return truth(t, n) == was, nil },
+	)
 	if err != nil {
 		t.Fatalf("%v:\n got %s\nwant %s\n%s", err, truth(t, n), was, daemonLog(n))
 	}
 	awaitChange(t, n)
-	s := awaitStatus(t, n, "MPS does not run again", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "running" })
+	s := awaitStatus(
+		t, n, "MPS does not run again", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "running" },
+	)
 	if s.Node.Maintenance != nil || s.Node.Driver != "580.105.08" {
 		t.Errorf("at the end the node is %+v", s.Node)
 	}
@@ -171,7 +179,8 @@ func TestMaintenanceRefusesLeases(t *testing.T) {
 	if r := n.CLI(soon(t), "maintenance", "on", "--reason", "its fans"); r.Code != 0 {
 		t.Fatalf("it exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "(its fans)") {
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "cut", "--", "true"); r.Code != 125 ||
+		!strings.Contains(r.Err, "(its fans)") {
 		t.Errorf("a run exits with %d: %s", r.Code, r.Err)
 	}
 	waiting, err := n.Run("-q", "--wait", "-t", "red", "--grant", "cut", "--", "echo", "placed")

@@ -65,7 +65,12 @@ func TestGrowingLease(t *testing.T) {
 			apply(t, n, offenders)
 			events := follow(t, n)
 			neighbour, id := begin(t, n, "red", "part", n.Burn("--memory", "10GiB", "--hold")...)
-			job, lease := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--hold", "--ignore-term", "--grow", fmt.Sprintf("%dGiB/s", rate))...)
+			job, lease := begin(
+				t,
+				n,
+				"blue",
+				"part",
+				n.Burn("--memory", "1GiB", "--hold", "--ignore-term", "--grow", fmt.Sprintf("%dGiB/s", rate))...)
 			var most uint64
 			began, frozen := time.Now(), false
 			for running := true; running; {
@@ -126,7 +131,10 @@ func TestHungGPUAndAnOffender(t *testing.T) {
 	events := follow(t, n)
 	begin(t, n, "red", "other", n.Burn("--memory", "1GiB", "--hold")...)
 	_, id := begin(t, n, "blue", "part", n.Burn("--memory", "1GiB", "--hold")...)
-	awaitStatus(t, n, "the lease has no process on the GPU", func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 })
+	awaitStatus(
+		t, n, "the lease has no process on the GPU",
+		func(s *api.Status) bool { l := findLease(s, id); return l != nil && l.Processes > 0 },
+	)
 	uuid := status(t, n).GPUs[0].UUID
 	f := gpusim.Fault{Call: "*", GPU: uuid, Do: gpusim.FaultHang, Times: -1}
 	if _, err := server.Control(soon(t), n.Root(), server.Command{Do: server.DoFaultAdd, Fault: &f}); err != nil {

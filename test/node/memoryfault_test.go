@@ -125,7 +125,10 @@ func memoryFault(t *testing.T, bin, point, victim string, sig syscall.Signal) {
 	if d := time.Since(got[0]); d < time.Second-scheduled {
 		t.Errorf("it was killed %v after its first SIGTERM, before the end of its grace", d)
 	}
-	t.Logf("%d SIGTERM, the first %v before its end; the longest freeze was %v", len(got), time.Since(got[0]).Round(10*time.Millisecond), f.longest().Round(10*time.Millisecond))
+	t.Logf(
+		"%d SIGTERM, the first %v before its end; the longest freeze was %v", len(got), time.Since(got[0]).Round(10*time.Millisecond),
+		f.longest().Round(10*time.Millisecond),
+	)
 	select {
 	case <-neighbour.Done():
 		t.Errorf("the neighbour ended: %s", neighbour.Output())

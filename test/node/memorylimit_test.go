@@ -143,7 +143,8 @@ func TestDriverLimitsGPUMemory(t *testing.T) {
 			if got := limitOf(t, n, filepath.Dir(filepath.Dir(l.Isolation.Cgroup))); got != 8<<30 {
 				t.Errorf("the limit of the slice of the grant is %d", got)
 			}
-			if r := n.CLI(soon(t), "explain", "blue"); !strings.Contains(r.Out, "8 GiB on GPU 0") || !strings.Contains(r.Out, "the driver refuses allocations above the limit") {
+			if r := n.CLI(soon(t), "explain", "blue"); !strings.Contains(r.Out, "8 GiB on GPU 0") ||
+				!strings.Contains(r.Out, "the driver refuses allocations above the limit") {
 				t.Errorf("explain of the tenant prints:\n%s%s", r.Out, r.Err)
 			}
 			if r := n.CLI(soon(t), "explain", blue); !strings.Contains(r.Out, "the driver refuses allocations above the limit") {
@@ -262,7 +263,10 @@ func TestDriverLimitsAttachedCgroup(t *testing.T) {
 	if got := limitOf(t, n, path); got != 8<<30 {
 		t.Errorf("its limit is %d", got)
 	}
-	burn := startOutside(t, n, 0, "sh", "-c", fmt.Sprintf("echo $$ >%s/cgroup.procs; exec %s", dir, strings.Join(n.Burn("--gpu", "0", "--memory", "9GiB", "--hold"), " ")))
+	burn := startOutside(
+		t, n, 0, "sh", "-c",
+		fmt.Sprintf("echo $$ >%s/cgroup.procs; exec %s", dir, strings.Join(n.Burn("--gpu", "0", "--memory", "9GiB", "--hold"), " ")),
+	)
 	select {
 	case <-burn.done:
 	case <-soon(t).Done():
@@ -279,7 +283,8 @@ func TestDriverLimitsAttachedCgroup(t *testing.T) {
 	}
 	id = attach(t, n, "--cgroup", path, "-t", "red", "--grant", "part")
 	awaitBackend(t, n, id, "driver", true)
-	if r := n.CLI(soon(t), "unmanage", "--force"); r.Code != 0 || !strings.Contains(r.Out, "remove the GPU-memory limits of 1 attached cgroups") {
+	if r := n.CLI(soon(t), "unmanage", "--force"); r.Code != 0 ||
+		!strings.Contains(r.Out, "remove the GPU-memory limits of 1 attached cgroups") {
 		t.Errorf("unmanage exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if got := memoryLimits(t, n); len(got) != 0 {
@@ -301,7 +306,8 @@ func TestGrantThatAcceptsOnlyAHardLimit(t *testing.T) {
 		onCgroups(t, n)
 		hard := replaced(t, hard, "index: 0", "index: 2")
 		r := n.CLIIn(soon(t), hard, "apply", "-f", "-")
-		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "the driver is older than R615") || !strings.Contains(r.Err, "accept: best-effort") {
+		if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "the driver is older than R615") ||
+			!strings.Contains(r.Err, "accept: best-effort") {
 			t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 		}
 		apply(t, n, replaced(t, hard, "accept: hard", "accept: best-effort"))
@@ -400,7 +406,9 @@ func TestFailedDriverLimitIsNotShown(t *testing.T) {
 	if failed == 0 {
 		t.Error("no fault hit a lease")
 	}
-	if kinds := slices.DeleteFunc(status(t, n).Node.Conditions, func(c api.Condition) bool { return c.Kind != "gpu-memory" }); len(kinds) != 0 {
+	if kinds := slices.DeleteFunc(status(t, n).Node.Conditions, func(c api.Condition) bool { return c.Kind != "gpu-memory" }); len(
+		kinds,
+	) != 0 {
 		t.Errorf("conditions remain: %+v", kinds)
 	}
 }

@@ -29,7 +29,8 @@ func TestAMissingGPU(t *testing.T) {
 		return s.Node.Operation == "" && s.GPUs[0].MIG != nil && len(s.GPUs[0].MIG.Instances) == 2
 	})
 	const missing = "GPU 3 is missing: the driver does not find it"
-	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, missing) || !strings.Contains(r.Err, "with --wait the request waits") {
+	if r := n.CLI(soon(t), "run", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, missing) ||
+		!strings.Contains(r.Err, "with --wait the request waits") {
 		t.Errorf("a run exits with %d: %s", r.Code, r.Err)
 	}
 	waiting, err := n.Run("--wait", "-t", "red", "--grant", "whole", "--", "true")
@@ -42,7 +43,9 @@ func TestAMissingGPU(t *testing.T) {
 	}
 	for _, name := range []string{"3", id} {
 		r := n.CLI(soon(t), "gpu", "retry", name)
-		if r.Code != api.ExitUnreachable || !strings.Contains(r.Err, "GPU 3 ("+id+")") || !strings.Contains(r.Err, "it is missing: the driver has not found it since 2") || !strings.Contains(r.Err, "lspci") {
+		if r.Code != api.ExitUnreachable || !strings.Contains(r.Err, "GPU 3 ("+id+")") ||
+			!strings.Contains(r.Err, "it is missing: the driver has not found it since 2") ||
+			!strings.Contains(r.Err, "lspci") {
 			t.Errorf("gpu retry %s exits with %d: %s", name, r.Code, r.Err)
 		}
 	}

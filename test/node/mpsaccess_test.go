@@ -247,7 +247,9 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 	t.Parallel()
 	n := newMPSNode(t, "1s")
 	events := follow(t, n.Node)
-	running := n.who[member].command(t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", "echo runs; exec sleep 600")
+	running := n.who[member].command(
+		t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", "echo runs; exec sleep 600",
+	)
 	running.Env = append(running.Env, "GPUSHARE_SOCKET="+n.Socket())
 	job, err := n.Spawn(running)
 	if err != nil {
@@ -273,7 +275,10 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 			pid := fmt.Sprintf("GPU 2: pid %d (probe) of user member", s.cmd.Process.Pid)
 			events.awaitText(t, "mps.blocked", pid)
 			events.awaitText(t, "mps.blocked.stopped", pid)
-			awaitStatus(t, n.Node, "the condition stays", func(s *api.Status) bool { return !hasCondition(s, "mps-blocked", "") && !hasCondition(s, "mps", "") })
+			awaitStatus(
+				t, n.Node, "the condition stays",
+				func(s *api.Status) bool { return !hasCondition(s, "mps-blocked", "") && !hasCondition(s, "mps", "") },
+			)
 		})
 	}
 	t.Run("in a lease", func(t *testing.T) {
@@ -281,7 +286,9 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := n.who[member].command(t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", "echo lease=$GPUSHARE_LEASE.; exec "+program)
+		cmd := n.who[member].command(
+			t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", "echo lease=$GPUSHARE_LEASE.; exec "+program,
+		)
 		cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+n.Socket(), probeEnv+"="+n.silence(t))
 		job, err := n.Spawn(cmd)
 		if err != nil {
@@ -300,7 +307,8 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 			t.Fatalf("root cannot connect: %s", got)
 		}
 		awaitStatus(t, n.Node, "root's process is not named", func(now *api.Status) bool {
-			return hasCondition(now, "mps-blocked", fmt.Sprintf("pid %d (", s.cmd.Process.Pid)) && hasCondition(now, "mps-blocked", "it belongs to root")
+			return hasCondition(now, "mps-blocked", fmt.Sprintf("pid %d (", s.cmd.Process.Pid)) &&
+				hasCondition(now, "mps-blocked", "it belongs to root")
 		})
 		select {
 		case <-s.ended:

@@ -66,7 +66,11 @@ func TestMPSServesOthersWhileALeaseIsFrozen(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if r := n.CLI(soon(t), append([]string{"run", "-q", "-t", "blue", "--"}, n.Burn("--memory", "1MiB", "--hold", "--seconds", "0.05")...)...); r.Code != 0 {
+		if r := n.CLI(
+			soon(t),
+			append(
+				[]string{"run", "-q", "-t", "blue", "--"},
+				n.Burn("--memory", "1MiB", "--hold", "--seconds", "0.05")...)...); r.Code != 0 {
 			t.Errorf("a lease that joins meanwhile: %s", r.Err)
 		}
 		if r := n.CLI(soon(t), "tenant", "thaw", "red"); r.Code != 0 {

@@ -73,11 +73,14 @@ func TestMPSLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, greedy := begin(t, n, "red", "small", append(bare, n.Burn("--memory", "3GiB", "--hold")...)...)
-			awaitStatus(t, n, "a client that takes more than any grant has", func(s *api.Status) bool { return leaseByID(s, greedy) == nil })
+			awaitStatus(
+				t, n, "a client that takes more than any grant has", func(s *api.Status) bool { return leaseByID(s, greedy) == nil },
+			)
 
 			larger := replaced(t, sharedSpec, "share: 50%", "share: 60%")
 			check := n.CLIIn(soon(t), larger, "apply", "--check", "-f", "-")
-			if want := "threads of MPS clients 50% → 60%: new clients"; !strings.Contains(check.Out, want) || strings.Contains(check.Out, "restart MPS") {
+			if want := "threads of MPS clients 50% → 60%: new clients"; !strings.Contains(check.Out, want) ||
+				strings.Contains(check.Out, "restart MPS") {
 				t.Errorf("the plan does not say %q: %s%s", want, check.Out, check.Err)
 			}
 			apply(t, n, larger)
@@ -140,7 +143,8 @@ func TestMPSHasItsOwnCgroup(t *testing.T) {
 			t.Errorf("pid %d is in %s (%v), the daemon in %s", pid, cg, err, own)
 		}
 		limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
-		if _, rest, ok := strings.Cut(string(limits), "Max open files"); err != nil || !ok || strings.Fields(rest)[1] != "16384" { // The stand-in, a Go program, changes its soft limit.
+		if _, rest, ok := strings.Cut(string(limits), "Max open files"); err != nil || !ok ||
+			strings.Fields(rest)[1] != "16384" { // The stand-in, a Go program, changes its soft limit.
 			t.Errorf("the limits of pid %d: %s%v", pid, limits, err)
 		}
 	}

@@ -272,7 +272,9 @@ func (f *randomFaults) limits(where string) {
 			f.t.Fatalf("%s: %v", where, err)
 		}
 		for _, want := range []string{"30%", "2G"} {
-			if !slices.ContainsFunc(m.Rules, func(r api.Rule) bool { return strings.HasPrefix(r.What, "default") && r.Desired == want && r.Enforced }) {
+			if !slices.ContainsFunc(
+				m.Rules, func(r api.Rule) bool { return strings.HasPrefix(r.What, "default") && r.Desired == want && r.Enforced },
+			) {
 				f.t.Errorf("%s: GPU %d has no default of %s: %+v", where, g, want, m.Rules)
 			}
 		}

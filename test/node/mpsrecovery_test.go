@@ -69,7 +69,8 @@ func TestDrainedMPSTakesNoLease(t *testing.T) {
 		if m := s.GPUs[2].MPS; m == nil || m.Drained == nil || m.Drained.By == "" || m.State != "running" {
 			t.Errorf("killed %v: %+v", killed, m)
 		}
-		if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 125 || !strings.Contains(r.Err, "its MPS is drained") {
+		if r := n.CLI(soon(t), "run", "-q", "-t", "blue", "--grant", "join", "--", "true"); r.Code != 125 ||
+			!strings.Contains(r.Err, "its MPS is drained") {
 			t.Errorf("killed %v: a lease gets it: %d %s", killed, r.Code, r.Err)
 		}
 		if r := n.CLI(soon(t), "mps", "list"); !strings.Contains(r.Out, "drained by") {
@@ -125,7 +126,8 @@ func TestMPSIsShownAndRestarted(t *testing.T) {
 	if r := n.CLI(soon(t), "mps", "log", "2", "--lines", "500"); r.Code != 0 || !strings.Contains(r.Out, "NEW SERVER") {
 		t.Errorf("mps log exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	if r := n.CLI(soon(t), "mps", "restart", "2"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) || !strings.Contains(r.Err, "mps restart 2 --force") {
+	if r := n.CLI(soon(t), "mps", "restart", "2"); r.Code != api.ExitConflict || !strings.Contains(r.Err, id) ||
+		!strings.Contains(r.Err, "mps restart 2 --force") {
 		t.Errorf("a restart with a client exits with %d: %s", r.Code, r.Err)
 	}
 	if r := n.CLI(soon(t), "mps", "restart", "2", "--check"); r.Code != 0 || !strings.Contains(r.Out, id) {
@@ -196,12 +198,16 @@ func TestRetryStartsAFailedMPSAtOnce(t *testing.T) {
 		}
 		procfstest.AwaitEnd(t, last)
 	}
-	s := awaitStatus(t, n, "it does not count as failed", func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "failed" })
+	s := awaitStatus(
+		t, n, "it does not count as failed",
+		func(s *api.Status) bool { return s.GPUs[2].MPS != nil && s.GPUs[2].MPS.State == "failed" },
+	)
 	m, err := n.Client().MPS(soon(t), "2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g := s.GPUs[2]; g.State != "mps-down" || !strings.Contains(g.MPS.Reason, "6 failures in a row") || m.Retry == nil || time.Until(*m.Retry) < 2*time.Minute {
+	if g := s.GPUs[2]; g.State != "mps-down" || !strings.Contains(g.MPS.Reason, "6 failures in a row") || m.Retry == nil ||
+		time.Until(*m.Retry) < 2*time.Minute {
 		t.Fatalf("GPU 2 is %s, with MPS %+v, %+v", g.State, g.MPS, m)
 	}
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "join", "--", "true"); r.Code != 125 {

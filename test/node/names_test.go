@@ -120,7 +120,10 @@ func TestMembersOfADirectory(t *testing.T) {
 	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "does not know user remote of tenant far") {
 		t.Errorf("apply exits with %d and does not warn: %s%s", r.Code, r.Out, r.Err)
 	}
-	awaitStatus(t, n, "no condition reports that remote is unknown", func(s *api.Status) bool { return hasCondition(s, "unknown-member", "user remote") })
+	awaitStatus(
+		t, n, "no condition reports that remote is unknown",
+		func(s *api.Status) bool { return hasCondition(s, "unknown-member", "user remote") },
+	)
 	if r := asUID(t, n, remoteUID, remoteGID, nil, "status"); r.Code != api.ExitDenied || !strings.Contains(r.Err, "uid 471100 may not") {
 		t.Errorf("an unknown user's status exits with %d: %s", r.Code, r.Err)
 	}
@@ -159,7 +162,10 @@ func TestDirectoryHangs(t *testing.T) {
 	if r := n.CLI(soon(t), "config", "reload"); r.Code != 0 {
 		t.Fatalf("reload exits with %d: %s", r.Code, r.Err)
 	}
-	awaitStatus(t, n, "no condition reports that the directory hangs", func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") })
+	awaitStatus(
+		t, n, "no condition reports that the directory hangs",
+		func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") },
+	)
 	for range 3 { // While it is queried all the time.
 		began := time.Now()
 		r := asUID(t, n, remoteUID, remoteGID, nil, "run", "--", "true")

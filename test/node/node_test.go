@@ -220,7 +220,9 @@ func buildWithFaults(t *testing.T) string {
 	if err := os.Remove(filepath.Join(dir, "gpushared")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faultpoint,lockcheck", "-o", filepath.Join(dir, "gpushared"), "./cmd/gpushared")
+	cmd := exec.CommandContext(
+		t.Context(), "go", "build", "-tags", "faultpoint,lockcheck", "-o", filepath.Join(dir, "gpushared"), "./cmd/gpushared",
+	)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

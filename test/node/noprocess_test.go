@@ -56,7 +56,8 @@ func TestMemoryInNoProcess(t *testing.T) {
 		t.Errorf("the hint is %q", c.Hint)
 	}
 	for _, grant := range []string{"part", "whole"} {
-		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true"); r.Code == 0 || !strings.Contains(r.Err, "in no process") {
+		if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", grant, "--", "true"); r.Code == 0 ||
+			!strings.Contains(r.Err, "in no process") {
 			t.Errorf("a lease of %s without free memory: %d %s", grant, r.Code, r.Err)
 		}
 	}

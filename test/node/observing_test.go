@@ -27,7 +27,8 @@ func TestObservingSaysWhatOnWouldDo(t *testing.T) {
 	observing := replaced(t, closedLogins, "enforce: on", "enforce: observe")
 	before := counters(t, n)["writes"]
 	r := n.CLIIn(soon(t), observing, "apply", "-f", "-")
-	if r.Code != 0 || !strings.Contains(r.Err, "with enforce: on this would be refused") || !strings.Contains(r.Err, fmt.Sprintf("pid %d", pid)) {
+	if r.Code != 0 || !strings.Contains(r.Err, "with enforce: on this would be refused") ||
+		!strings.Contains(r.Err, fmt.Sprintf("pid %d", pid)) {
 		t.Fatalf("a spec that observes: %+v", r)
 	}
 	d := n.CLI(soon(t), "doctor")
@@ -51,7 +52,10 @@ func TestObservingSaysWhatOnWouldDo(t *testing.T) {
 	if r := n.CLIIn(soon(t), replaced(t, observing, "logins: closed", "unattributed: stop"), "apply", "-f", "-"); r.Code != 0 {
 		t.Errorf("isolation.unattributed: stop: %+v", r)
 	}
-	if d := n.CLI(soon(t), "doctor"); !regexp.MustCompile(fmt.Sprintf(`pid %d \(gpusim-burn[^)]*\) of %s on GPU 3`, pid, account.Username)).MatchString(d.Out) || strings.Contains(d.Out, opener.pid) {
+	if d := n.CLI(
+		soon(t), "doctor",
+	); !regexp.MustCompile(fmt.Sprintf(`pid %d \(gpusim-burn[^)]*\) of %s on GPU 3`, pid, account.Username)).MatchString(d.Out) ||
+		strings.Contains(d.Out, opener.pid) {
 		t.Errorf("the doctor with isolation.unattributed: stop:\n%s", d.Out)
 	}
 	if !opener.alive() {

@@ -175,7 +175,8 @@ func TestAWaitingRunFindsItsPlaceOccupied(t *testing.T) {
 	apply(t, n, shared)
 	contextOn(t, n, games, "--gpu", "3")
 	r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--wait=1s", "--", "true")
-	if r.Code != 125 || !strings.Contains(r.Err, "waited 1s; 1 exclusive GPU requested, 0 idle; GPU 3 is closed: a process of no lease uses it") {
+	if r.Code != 125 ||
+		!strings.Contains(r.Err, "waited 1s; 1 exclusive GPU requested, 0 idle; GPU 3 is closed: a process of no lease uses it") {
 		t.Errorf("a run that waits for a second is answered with %d: %s", r.Code, r.Err)
 	}
 }

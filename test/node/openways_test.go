@@ -140,7 +140,13 @@ func uringOpen(path string, flags uint8) error {
 	}
 	defer func() { _ = unix.Munmap(entries) }()
 	at := func(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&rings[offset])) }
-	*(*uringSQE)(unsafe.Pointer(&entries[0])) = uringSQE{opcode: opOpenat, flags: flags, fd: unix.AT_FDCWD, path: uint64(uintptr(unsafe.Pointer(name))), oflags: unix.O_RDWR}
+	*(*uringSQE)(unsafe.Pointer(&entries[0])) = uringSQE{
+		opcode: opOpenat,
+		flags:  flags,
+		fd:     unix.AT_FDCWD,
+		path:   uint64(uintptr(unsafe.Pointer(name))),
+		oflags: unix.O_RDWR,
+	}
 	*at(p.sq.array) = 0
 	*at(p.sq.tail)++
 	if _, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, ring, 1, 1, enterGetevent, 0, 0); errno != 0 {

@@ -59,8 +59,14 @@ func TestLimitsOfAUser(t *testing.T) {
 		return id
 	}
 	id := begins("blue", "part")
-	refused(125, name+" has 6 GiB of 10 GiB of GPU memory, and this needs 5 GiB more (per_user.gpu_memory)", "run", "-t", "green", "--grant", "more", "--", "true")
-	refused(125, "it needs 12 GiB of GPU memory, and a user may have 10 GiB (per_user.gpu_memory)", "run", "--wait", "-t", "blue", "--grant", "large", "--", "true")
+	refused(
+		125, name+" has 6 GiB of 10 GiB of GPU memory, and this needs 5 GiB more (per_user.gpu_memory)", "run", "-t", "green",
+		"--grant", "more", "--", "true",
+	)
+	refused(
+		125, "it needs 12 GiB of GPU memory, and a user may have 10 GiB (per_user.gpu_memory)", "run", "--wait", "-t", "blue",
+		"--grant", "large", "--", "true",
+	)
 	other := begins("green", "part")
 	full := name + " has 2 of 2 leases (per_user.leases)"
 	refused(125, full, "run", "-t", "green", "--grant", "part", "--", "true")
@@ -69,7 +75,9 @@ func TestLimitsOfAUser(t *testing.T) {
 	_, mine := begin(t, n, "green", "more", "sleep", "60")
 
 	s := status(t, n)
-	want := []api.UserStatus{{User: name, UID: 65534, Leases: 2, MaxLeases: 2, GPUMemory: api.UserMemory{Granted: 8 << 30, Limit: 10 << 30}}}
+	want := []api.UserStatus{
+		{User: name, UID: 65534, Leases: 2, MaxLeases: 2, GPUMemory: api.UserMemory{Granted: 8 << 30, Limit: 10 << 30}},
+	}
 	if len(s.Users) != 1 || s.Users[0] != want[0] {
 		t.Errorf("the users are %+v", s.Users)
 	}

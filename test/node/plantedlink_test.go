@@ -26,7 +26,9 @@ func TestCommandsFollowNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, secret := filepath.Join(n.Dir, "shared"), filepath.Join(n.Dir, "secret")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777|fs.ModeSticky), os.WriteFile(secret, []byte("secret"), 0o600)); err != nil {
+	if err := errors.Join(
+		os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777|fs.ModeSticky), os.WriteFile(secret, []byte("secret"), 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

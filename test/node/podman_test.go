@@ -103,7 +103,8 @@ func TestPodmanOptionsOfALease(t *testing.T) {
 		}
 	}
 	r := n.CLI(soon(t), "env", "--podman")
-	if r.Code != api.ExitFailed || r.Out != "" || !strings.Contains(r.Err, "gpushare run -- sh -c 'podman run --rm $(gpushare env --podman) IMAGE'") {
+	if r.Code != api.ExitFailed || r.Out != "" ||
+		!strings.Contains(r.Err, "gpushare run -- sh -c 'podman run --rm $(gpushare env --podman) IMAGE'") {
 		t.Errorf("outside of a lease it exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
@@ -118,7 +119,8 @@ func TestPodmanOptionsOfMPS(t *testing.T) {
 	if err != nil || len(dirs) != 1 {
 		t.Fatalf("pipe directories %q, %v", dirs, err)
 	}
-	if o.volumes[dirs[0]] != dirs[0] || !slices.Contains(o.env, "CUDA_MPS_PIPE_DIRECTORY="+dirs[0]) || !slices.Contains(o.env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M") {
+	if o.volumes[dirs[0]] != dirs[0] || !slices.Contains(o.env, "CUDA_MPS_PIPE_DIRECTORY="+dirs[0]) ||
+		!slices.Contains(o.env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M") {
 		t.Errorf("the control daemon is at %s, and a container gets %v and %v", dirs[0], o.volumes, o.env)
 	}
 	if !slices.Equal(o.plain, []string{"--cgroups=disabled", "--ipc=host"}) {
@@ -126,7 +128,8 @@ func TestPodmanOptionsOfMPS(t *testing.T) {
 	}
 	for _, more := range [][]string{nil, {"--reserve"}} {
 		r := n.CLI(soon(t), append([]string{"env", "--cdi", "-t", "red", "--grant", "small"}, more...)...)
-		if r.Code == 0 || !strings.Contains(r.Err, api.RootlessContainer("red", "small")) || len(more) == 0 && !strings.Contains(r.Err, api.NoCDIForMPS) {
+		if r.Code == 0 || !strings.Contains(r.Err, api.RootlessContainer("red", "small")) ||
+			len(more) == 0 && !strings.Contains(r.Err, api.NoCDIForMPS) {
 			t.Errorf("env --cdi %v of an MPS grant exits with %d: %s%s", more, r.Code, r.Out, r.Err)
 		}
 	}

@@ -44,7 +44,9 @@ func TestPreemption(t *testing.T) {
 	if r := n.CLI(soon(t), "run", "-t", "vision", "--", "true"); r.Code != 125 || leaseByID(status(t, n), batchID) == nil {
 		t.Fatalf("a request that does not wait exits with %d: %s", r.Code, r.Err)
 	}
-	if r := n.CLI(soon(t), "explain", batchID); !strings.Contains(r.Out, "it may be stopped for a request of a tenant with a higher priority") {
+	if r := n.CLI(soon(t), "explain", batchID); !strings.Contains(
+		r.Out, "it may be stopped for a request of a tenant with a higher priority",
+	) {
 		t.Errorf("explain says:\n%s", r.Out)
 	}
 	job, err := n.Run("-t", "vision", "--wait", "--", "sh", "-c", "echo got it; exec sleep 60")
@@ -77,10 +79,14 @@ func TestPreemption(t *testing.T) {
 		}
 		audit.Write(b)
 	}
-	if !strings.Contains(audit.String(), "lease "+batchID+" of tenant batch (low priority") || !strings.Contains(audit.String(), "of tenant vision (high priority") {
+	if !strings.Contains(audit.String(), "lease "+batchID+" of tenant batch (low priority") ||
+		!strings.Contains(audit.String(), "of tenant vision (high priority") {
 		t.Errorf("the audit has:\n%s", audit.String())
 	}
-	if r := n.CLI(soon(t), "lease", "show", batchID); !strings.Contains(r.Out, "a request of a higher priority needs its place (preempt: stop)") || strings.Contains(r.Out, "vision") {
+	if r := n.CLI(
+		soon(t), "lease", "show", batchID,
+	); !strings.Contains(r.Out, "a request of a higher priority needs its place (preempt: stop)") ||
+		strings.Contains(r.Out, "vision") {
 		t.Errorf("the lease that was stopped says:\n%s", r.Out)
 	}
 	// The other tenant does not allow it: the next request waits.

@@ -108,9 +108,11 @@ func serve(socket string) {
 func (p *probe) make() reply {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return client.Dial(ctx, p.Socket)
-	}}}
+	c := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return client.Dial(ctx, p.Socket)
+		}},
+	}
 	q, err := http.NewRequestWithContext(ctx, p.Method, "http://gpushare"+p.Path, strings.NewReader(p.Body))
 	if err != nil {
 		return reply{Error: err.Error()}

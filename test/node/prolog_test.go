@@ -59,7 +59,11 @@ func TestPrologNotes(t *testing.T) {
 		id := fmt.Sprintf("%d.%d", os.Getpid(), i) // The directory in /run may have notes of others.
 		note := filepath.Join(c.dir, "gpushare-lease."+id)
 		env := append(c.env, "JOB_ID="+id)
-		code, out, errs := runExample(t, n, "prolog.sh", append(env, "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid()))...)
+		code, out, errs := runExample(
+			t,
+			n,
+			"prolog.sh",
+			append(env, "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid()))...)
 		if c.dir == fallback && os.Geteuid() != 0 {
 			if leases := status(t, n).Leases; code == 0 || !strings.Contains(errs, fallback) || len(leases) > 0 {
 				t.Errorf("%s: as an ordinary user it exits with %d, and the leases are %+v: %s", c.name, code, leases, errs)
@@ -100,7 +104,8 @@ func TestPrologAndEpilog(t *testing.T) {
 		t.Fatalf("the prolog exits with %d: %s%s", code, out, errs)
 	}
 	s := status(t, n)
-	if len(s.Leases) != 1 || s.Leases[0].PID != job.pid() || s.Leases[0].Origin != api.OriginAttached || s.Leases[0].Command[0] != "job-42" {
+	if len(s.Leases) != 1 || s.Leases[0].PID != job.pid() || s.Leases[0].Origin != api.OriginAttached ||
+		s.Leases[0].Command[0] != "job-42" {
 		t.Fatalf("the leases are %+v", s.Leases)
 	}
 	for _, want := range []string{"export CUDA_VISIBLE_DEVICES=" + s.GPUs[3].UUID, "export GPUSHARE_LEASE=" + s.Leases[0].ID, "unset CUDA_MPS_PIPE_DIRECTORY"} {

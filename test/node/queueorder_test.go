@@ -81,7 +81,10 @@ func TestOneUserDoesNotBlockTheQueue(t *testing.T) {
 	if l.State != api.LeaseQueued || l.Position != 1 || !strings.Contains(l.PositionReason, "(half-life 1h)") {
 		t.Errorf("the other user's request is %s at position %d: %s", l.State, l.Position, l.PositionReason)
 	}
-	if r := b.CLI(soon(t), "explain", l.ID); r.Code != 0 || !strings.Contains(r.Out, "position") || !strings.Contains(r.Out, "GPU-hours lately") || !strings.Contains(r.Out, "it is not known") {
+	if r := b.CLI(
+		soon(t), "explain", l.ID,
+	); r.Code != 0 || !strings.Contains(r.Out, "position") || !strings.Contains(r.Out, "GPU-hours lately") ||
+		!strings.Contains(r.Out, "it is not known") {
 		t.Errorf("explain says %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if r := b.CLI(soon(t), "explain", "red"); r.Code != 0 || !strings.Contains(r.Out, "half-life 1h): member ") {
@@ -122,7 +125,10 @@ tenants:
 `)
 	run := func(grant string, args ...string) *harness.Job {
 		t.Helper()
-		job, err := n.Run(append([]string{"-q", "-t", "red", "--grant", grant}, append(args, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600`)...)...)
+		job, err := n.Run(
+			append(
+				[]string{"-q", "-t", "red", "--grant", grant},
+				append(args, "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600`)...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,12 +154,18 @@ tenants:
 		if command == "show" {
 			args = append(args, s.Leases[1].ID)
 		}
-		if r := n.CLI(soon(t), args...); !strings.Contains(r.Out, "expected to start at ") || command == "show" && !strings.Contains(r.Out, "position   1: tenant red used ") {
+		if r := n.CLI(
+			soon(t),
+			args...); !strings.Contains(r.Out, "expected to start at ") ||
+			command == "show" && !strings.Contains(r.Out, "position   1: tenant red used ") {
 			t.Errorf("%v has no expected start or position: %s", args, r.Out)
 		}
 	}
 	for _, args := range [][]string{nil, {"--time", "2h"}} {
-		if r := n.CLI(soon(t), append(append([]string{"run", "-q", "-t", "red", "--grant", "one"}, args...), "--", "true")...); r.Code != 125 || !strings.Contains(r.Err, "claimed by an earlier request") {
+		if r := n.CLI(
+			soon(t),
+			append(append([]string{"run", "-q", "-t", "red", "--grant", "one"}, args...), "--", "true")...); r.Code != 125 ||
+			!strings.Contains(r.Err, "claimed by an earlier request") {
 			t.Errorf("%v ends with %d: %s", args, r.Code, r.Err)
 		}
 	}

@@ -16,7 +16,10 @@ latency: {DeviceCreateGpuInstanceWithPlacement: 700ms, DeviceSetMigMode: 300ms}
 gpus:
   - {model: H100-SXM5-80GB}
 `)
-	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 0}, mode: mig, mig: {layout: [3g.40gb, 2g.20gb, 1g.10gb]}}\n")
+	apply(
+		t, n,
+		"version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 0}, mode: mig, mig: {layout: [3g.40gb, 2g.20gb, 1g.10gb]}}\n",
+	)
 	was := truth(t, n)
 	n.StopDaemon()
 	if err := n.Ctl(soon(t), nil, "reboot"); err != nil {

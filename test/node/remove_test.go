@@ -126,7 +126,13 @@ func TestPackageRemovalRestoresThePowerLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, all := range []bool{false, true} {
-		apply(t, n, fmt.Sprintf("version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: exclusive, health: {power_cap: %dW}}]\n", capped))
+		apply(
+			t,
+			n,
+			fmt.Sprintf(
+				"version: v1\nnode: {enforce: on}\ngpus: [{select: {index: 2}, mode: exclusive, health: {power_cap: %dW}}]\n", capped,
+			),
+		)
 		wants("with a cap", capped)
 		removed("with a cap", fmt.Sprintf("set the power limit to %d W", before))
 		n.KillDaemon()
@@ -173,7 +179,8 @@ func TestUninstall(t *testing.T) {
 	}
 	installed := len(files(dir))
 	apply(t, n, everything)
-	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare unmanage") || len(files(dir)) != installed {
+	if code, out := script(t, n, nil, "uninstall.sh", "", dir+"/usr"); code == 0 || !strings.Contains(out, "gpushare unmanage") ||
+		len(files(dir)) != installed {
 		t.Errorf("while restrictions are active it exits with %d and leaves %d of %d files: %s", code, len(files(dir)), installed, out)
 	}
 	if r := n.CLI(soon(t), "unmanage"); r.Code != 0 {

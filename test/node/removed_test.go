@@ -194,9 +194,12 @@ func TestRemovedWhileFollowing(t *testing.T) {
 	awaitLogs(t, n.Node, id, "begun")
 
 	followers := map[string]*harness.Job{
-		"events of a member by group": n.spawn(uidCarol, "events", "--json"), "events of an observer": n.spawn(uidOlga, "events", "--json"),
-		"events of an administrator": n.spawn(uidAdam, "events", "--json"), "output of an administrator": n.spawn(uidAdam, "lease", "logs", "-f", id),
-		"top of a member by group": n.spawn(uidCarol, "top", "-b", "-d", "500ms"), "top of an observer": n.spawn(uidOlga, "top", "-b", "-d", "500ms"),
+		"events of a member by group": n.spawn(uidCarol, "events", "--json"),
+		"events of an observer":       n.spawn(uidOlga, "events", "--json"),
+		"events of an administrator":  n.spawn(uidAdam, "events", "--json"),
+		"output of an administrator":  n.spawn(uidAdam, "lease", "logs", "-f", id),
+		"top of a member by group":    n.spawn(uidCarol, "top", "-b", "-d", "500ms"),
+		"top of an observer":          n.spawn(uidOlga, "top", "-b", "-d", "500ms"),
 	}
 	if err := followers["output of an administrator"].AwaitLine(soon(t), "begun"); err != nil {
 		t.Fatal(err)
@@ -260,18 +263,23 @@ func TestRemovedWhileRunning(t *testing.T) {
 	}
 
 	without := replaced(t, clubSpec, "[alice, boss]", "[boss]")
-	if r := n.CLIIn(soon(t), without, "apply", "-f", "-", "--check"); !strings.Contains(r.Out+r.Err, "2 leases of removed members of tenant far will go on (on_removal: continue)") || !strings.Contains(r.Out+r.Err, lease+" (alice)") {
+	if r := n.CLIIn(
+		soon(t), without, "apply", "-f", "-", "--check",
+	); !strings.Contains(r.Out+r.Err, "2 leases of removed members of tenant far will go on (on_removal: continue)") ||
+		!strings.Contains(r.Out+r.Err, lease+" (alice)") {
 		t.Errorf("the plan says\n%s%s", r.Out, r.Err)
 	}
 	apply(t, n.Node, without)
 	awaitStatus(t, n.Node, "the lease has no notice", func(s *api.Status) bool {
 		l := leaseByID(s, lease)
-		return l != nil && strings.Contains(strings.Join(l.Notices, "\n"), "alice is not a member of tenant far any more: this lease goes on")
+		return l != nil &&
+			strings.Contains(strings.Join(l.Notices, "\n"), "alice is not a member of tenant far any more: this lease goes on")
 	})
 	n.changed(club("", "olga", "adam"))
 	awaitStatus(t, n.Node, "the lease of carol has no notice", func(s *api.Status) bool {
 		l := leaseByID(s, byGroup)
-		return l != nil && strings.Contains(strings.Join(l.Notices, "\n"), "carol is not a member of tenant far any more: this lease goes on")
+		return l != nil &&
+			strings.Contains(strings.Join(l.Notices, "\n"), "carol is not a member of tenant far any more: this lease goes on")
 	})
 	// It is theirs all the same, and nothing else of the tenant is.
 	if r := n.as(uidAlice, "lease", "list"); r.Code != 0 || !strings.Contains(r.Out, lease) || strings.Contains(r.Out, byGroup) {
@@ -319,7 +327,8 @@ func TestRemovedMembersAreStopped(t *testing.T) {
 	if leaseByID(status(t, n.Node), lease) == nil {
 		t.Fatal("the refused apply stopped the lease")
 	}
-	if r = n.CLIIn(soon(t), without, "apply", "-f", "-", "--force"); r.Code != 0 || !strings.Contains(r.Out+r.Err, "1 lease of removed members of tenant far will stop") {
+	if r = n.CLIIn(soon(t), without, "apply", "-f", "-", "--force"); r.Code != 0 ||
+		!strings.Contains(r.Out+r.Err, "1 lease of removed members of tenant far will stop") {
 		t.Errorf("with force apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	awaitEnd(t, alices)
@@ -329,7 +338,9 @@ func TestRemovedMembersAreStopped(t *testing.T) {
 
 	events := follow(t, n.Node)
 	n.changed(club("", "olga", "adam"))
-	if e := events.await(t, "lease.member-removed", byGroup); !strings.Contains(e.Message, "carol is not a member of tenant far any more: this lease will be stopped") {
+	if e := events.await(t, "lease.member-removed", byGroup); !strings.Contains(
+		e.Message, "carol is not a member of tenant far any more: this lease will be stopped",
+	) {
 		t.Errorf("the event is %+v", e)
 	}
 	awaitEnd(t, carols)
@@ -356,7 +367,10 @@ func TestALeaseOutlivesAWrongAnswer(t *testing.T) {
 	n.changed(club("", "olga", "adam"))
 	events.await(t, "lease.member-removed", id)
 	n.changed("exec sleep 600")
-	awaitStatus(t, n.Node, "no condition reports that the directory hangs", func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") })
+	awaitStatus(
+		t, n.Node, "no condition reports that the directory hangs",
+		func(s *api.Status) bool { return hasCondition(s, "names", "did not answer") },
+	)
 	if r := n.as(uidCarol, "run", "--grant", "part", "--", "true"); r.Code != 125 {
 		t.Errorf("a run of a removed member exits with %d: %s", r.Code, r.Err)
 	}

@@ -133,7 +133,8 @@ func TestResetThatCannotBeDone(t *testing.T) {
 	n := patient(t, replaced(t, quick, "gpus:", "no_reset: true\ngpus:"))
 	spec := "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset")
-	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "is turned on by the next boot of the host") || !strings.Contains(r.Err, "systemctl reboot") {
+	if r.Code != api.ExitDegraded || !strings.Contains(r.Err, "is turned on by the next boot of the host") ||
+		!strings.Contains(r.Err, "systemctl reboot") {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	s := awaitChange(t, n)
@@ -143,7 +144,10 @@ func TestResetThatCannotBeDone(t *testing.T) {
 	if m := gpusOf(t, n)[2].MIG; m.Current || !m.Pending {
 		t.Errorf("its MIG mode is %+v", m)
 	}
-	if r := n.CLIIn(soon(t), spec, "apply", "-f", "-"); r.Code != api.ExitDegraded || !strings.Contains(r.Out+r.Err, "waits for a boot of the host") || !strings.Contains(r.Err, "hint: 'systemctl reboot' makes the mode current") {
+	if r := n.CLIIn(
+		soon(t), spec, "apply", "-f", "-",
+	); r.Code != api.ExitDegraded || !strings.Contains(r.Out+r.Err, "waits for a boot of the host") ||
+		!strings.Contains(r.Err, "hint: 'systemctl reboot' makes the mode current") {
 		t.Errorf("the second apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	n.StopDaemon()
@@ -197,7 +201,8 @@ func TestWhatABridgeJoins(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--allow-reset", "--check"}, {"--allow-reset"}} {
 		r := n.CLIIn(soon(t), after, append([]string{"apply", "-f", "-"}, args...)...)
-		if r.Code != 0 || !strings.Contains(r.Out+r.Err, joined) || !strings.Contains(r.Out+r.Err, ") is in use by "+id) || !strings.Contains(r.Out+r.Err, "must be idle for the reset of GPU 2") {
+		if r.Code != 0 || !strings.Contains(r.Out+r.Err, joined) || !strings.Contains(r.Out+r.Err, ") is in use by "+id) ||
+			!strings.Contains(r.Out+r.Err, "must be idle for the reset of GPU 2") {
 			t.Errorf("apply %v exits with %d: %s%s", args, r.Code, r.Out, r.Err)
 		}
 	}
@@ -219,7 +224,8 @@ func TestWhatSwitchesJoin(t *testing.T) {
 	n := patient(t, replaced(t, quick, "gpus:", "nvlink: {switches: 6}\ngpus:"))
 	const spec = "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--check")
-	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "6 NVSwitches of this host join it with every other GPU") || !strings.Contains(r.Out+r.Err, "the fabric manager does not run") {
+	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "6 NVSwitches of this host join it with every other GPU") ||
+		!strings.Contains(r.Out+r.Err, "the fabric manager does not run") {
 		t.Errorf("apply --check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

@@ -30,7 +30,10 @@ func followHint(t *testing.T, n *harness.Node, hint string) {
 			}
 			continue
 		}
-		if out, err := exec.CommandContext(soon(t), filepath.Join(n.Root(), "usr/bin", name), strings.Fields(rest)...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(
+			soon(t),
+			filepath.Join(n.Root(), "usr/bin", name),
+			strings.Fields(rest)...).CombinedOutput(); err != nil {
 			t.Fatalf("%s of the hint %q: %v\n%s", m[1], hint, err, out)
 		}
 	}

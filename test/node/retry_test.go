@@ -20,7 +20,10 @@ func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
 	if err := n.Client().Reload(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	s := awaitStatus(t, n, "the unresponsive GPUs are not reported", func(s *api.Status) bool { return s.GPUs[2].State == "lost" && s.GPUs[3].State == "stuck" })
+	s := awaitStatus(
+		t, n, "the unresponsive GPUs are not reported",
+		func(s *api.Status) bool { return s.GPUs[2].State == "lost" && s.GPUs[3].State == "stuck" },
+	)
 	if s.GPUs[0].State != "ok" {
 		t.Errorf("GPU 0 is %s: %s", s.GPUs[0].State, s.GPUs[0].Reason)
 	}

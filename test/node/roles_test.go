@@ -38,7 +38,16 @@ const (
 )
 
 func columnNames() [columns]string {
-	return [columns]string{"root", "admin group", "observer group", "member", "colleague", "another tenant's member", "no role", "root in a user namespace"}
+	return [columns]string{
+		"root",
+		"admin group",
+		"observer group",
+		"member",
+		"colleague",
+		"another tenant's member",
+		"no role",
+		"root in a user namespace",
+	}
 }
 
 func callers() [columns]person {
@@ -285,7 +294,16 @@ func TestRolesOnTheSocket(t *testing.T) {
 				return leaseOf(job)
 			}
 		}
-		cmd := who[column].command(t.Context(), filepath.Join(n.Bin, "gpushare"), "run", "-q", "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600 # `+secret)
+		cmd := who[column].command(
+			t.Context(),
+			filepath.Join(n.Bin, "gpushare"),
+			"run",
+			"-q",
+			"--",
+			"sh",
+			"-c",
+			`echo "lease=$GPUSHARE_LEASE."; exec sleep 600 # `+secret,
+		)
 		cmd.Env = append(cmd.Env, "GPUSHARE_SOCKET="+n.Socket())
 		job, err := n.Spawn(cmd)
 		if err != nil {

@@ -13,7 +13,8 @@ func checkRollback(t *testing.T, n *harness.Node) {
 	changed := replaced(t, small, "[3g.20gb, 1g.5gb]", "[3g.20gb, 2g.10gb]")
 	apply(t, n, replaced(t, changed, "share: 30%", "share: 20%"))
 	r := n.CLI(soon(t), "history")
-	if want := "tenants.red.grants.part.timeslice.share: 30% → 20%"; r.Code != 0 || !strings.Contains(r.Out, want) || !strings.Contains(r.Out, "gpus.0.mig.layout: + 2g.10gb, - 1g.5gb") {
+	if want := "tenants.red.grants.part.timeslice.share: 30% → 20%"; r.Code != 0 || !strings.Contains(r.Out, want) ||
+		!strings.Contains(r.Out, "gpus.0.mig.layout: + 2g.10gb, - 1g.5gb") {
 		t.Errorf("history exited with %d and has no %q:\n%s%s", r.Code, want, r.Out, r.Err)
 	}
 	before := writes(t, n)

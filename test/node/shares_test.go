@@ -35,7 +35,9 @@ func TestSharesAbove100(t *testing.T) {
 		if name == "validate" {
 			want = api.ExitUsage
 		}
-		if r.Code != want || !strings.Contains(r.Err, "tenants[1].grants[0].timeslice.share: the reserved grants on GPU 2 need 160% together") || !strings.Contains(r.Err, ":11:") {
+		if r.Code != want ||
+			!strings.Contains(r.Err, "tenants[1].grants[0].timeslice.share: the reserved grants on GPU 2 need 160% together") ||
+			!strings.Contains(r.Err, ":11:") {
 			t.Errorf("%s exits with %d: %s%s", name, r.Code, r.Out, r.Err)
 		}
 	}
@@ -43,11 +45,17 @@ func TestSharesAbove100(t *testing.T) {
 		t.Fatalf("a refused spec is generation %d", g)
 	}
 	// With another GPU they fit, and with overcommit the sum is only reported.
-	if r := n.CLIIn(soon(t), strings.ReplaceAll(reserved, "gpus: {index: 2}", "gpus: {index: [2, 3]}"), "apply", "--check", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "add up") {
+	if r := n.CLIIn(
+		soon(t), strings.ReplaceAll(reserved, "gpus: {index: 2}", "gpus: {index: [2, 3]}"), "apply", "--check", "-f", "-",
+	); r.Code != 0 ||
+		strings.Contains(r.Out+r.Err, "add up") {
 		t.Errorf("on two GPUs: apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	const report = "shares on GPU 2 add up to 160%: while all have work, blue/part 80% gets 50%, red/part 80% gets 50%"
-	if r := n.CLIIn(soon(t), replaced(t, reserved, "mode: timeslice}", "mode: timeslice, overcommit: true}"), "apply", "--check", "-f", "-"); r.Code != 0 || !strings.Contains(r.Out+r.Err, report) {
+	if r := n.CLIIn(
+		soon(t), replaced(t, reserved, "mode: timeslice}", "mode: timeslice, overcommit: true}"), "apply", "--check", "-f", "-",
+	); r.Code != 0 ||
+		!strings.Contains(r.Out+r.Err, report) {
 		t.Errorf("with overcommit: apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 

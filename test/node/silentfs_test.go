@@ -38,8 +38,12 @@ func beginServed(t *testing.T, n *harness.Node, tenant, grant string) (id string
 		t.Fatal(err)
 	}
 	dir, conn := silentfs.Mounted(t, 65534)
-	script := fmt.Sprintf(`echo "lease=$GPUSHARE_LEASE."; %s setsid -f %s; exec 3>&-; %s exec %[2]s`,
-		assignment(silentfs.Environment(silentfs.Serve, dir, "65534", "3")), program, assignment(silentfs.Environment(silentfs.Wait, silentfs.Stat, filepath.Join(dir, silentfs.Lost))))
+	script := fmt.Sprintf(
+		`echo "lease=$GPUSHARE_LEASE."; %s setsid -f %s; exec 3>&-; %s exec %[2]s`,
+		assignment(silentfs.Environment(silentfs.Serve, dir, "65534", "3")),
+		program,
+		assignment(silentfs.Environment(silentfs.Wait, silentfs.Stat, filepath.Join(dir, silentfs.Lost))),
+	)
 	args := append(strings.Fields("run -q -t "+tenant+" --grant "+grant+" -- "+become), "sh", "-c", script)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(n.Bin, "gpushare"), args...)
 	cmd.Env, cmd.ExtraFiles = n.Environ(), []*os.File{conn}
@@ -126,7 +130,9 @@ func TestStopOfALeaseThatAFileSystemKeeps(t *testing.T) {
 			if !numbered {
 				by = "which may be served by pid " // Those of the other tests too.
 			}
-			if !strings.Contains(text, "the FUSE file system at "+fs.Dir) || !strings.Contains(text, "of uid 65534") || !strings.Contains(text, by) || !strings.Contains(text, "is aborted") {
+			if !strings.Contains(text, "the FUSE file system at "+fs.Dir) || !strings.Contains(text, "of uid 65534") ||
+				!strings.Contains(text, by) ||
+				!strings.Contains(text, "is aborted") {
 				t.Errorf("the audit has\n%s", text)
 			}
 			if e := events.await(t, "mount.aborted", id); !strings.Contains(e.Message, fs.Dir) {
@@ -176,13 +182,18 @@ func TestForceOverALeaseThatAFileSystemKeeps(t *testing.T) {
 	if !numbered {
 		by = "which may be served by pid "
 	}
-	r := n.CLIIn(patiently(t), replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
+	r := n.CLIIn(
+		patiently(t), replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-",
+		"--force",
+	)
 	if r.Code != 0 {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	waits := slices.IndexFunc(strings.Split(r.Out, "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "  waits ") && strings.Contains(line, "stop lease "+id) && strings.Contains(line, "of "+fs.Path(silentfs.Lost)) &&
-			strings.Contains(line, by) && strings.Contains(line, "it is aborted")
+		return strings.HasPrefix(line, "  waits ") && strings.Contains(line, "stop lease "+id) &&
+			strings.Contains(line, "of "+fs.Path(silentfs.Lost)) &&
+			strings.Contains(line, by) &&
+			strings.Contains(line, "it is aborted")
 	})
 	if waits < 0 {
 		t.Errorf("its step does not say what it waits for: %s", r.Out)
@@ -205,7 +216,8 @@ func TestStopOfALeaseThatAFileSystemOfRootKeeps(t *testing.T) {
 	if !fs.Numbered(t) {
 		want = "of root, which may be served by pid "
 	}
-	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, "it is not aborted, because it belongs to root") || strings.Contains(r.Err, "reboot") {
+	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, "it is not aborted, because it belongs to root") ||
+		strings.Contains(r.Err, "reboot") {
 		t.Fatalf("lease stop exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	if got := conditionsOf(status(t, n), "lease-not-ended"); len(got) != 1 || !strings.Contains(got[0], want) {

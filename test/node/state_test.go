@@ -98,10 +98,14 @@ func TestStateOfAnotherFormat(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{}, {"-attach-login-filter"}} {
-		cmd := exec.CommandContext(soon(t), filepath.Join(n.Bin, "gpushared"), append([]string{"--settings", filepath.Join(n.Dir, "gpushared.yaml")}, args...)...)
+		cmd := exec.CommandContext(
+			soon(t),
+			filepath.Join(n.Bin, "gpushared"),
+			append([]string{"--settings", filepath.Join(n.Dir, "gpushared.yaml")}, args...)...)
 		cmd.Env = append(os.Environ(), n.Env...)
 		out, _ := cmd.CombinedOutput() // The exit code is checked.
-		if code := cmd.ProcessState.ExitCode(); code != 78 || !strings.Contains(string(out), "format 1, this one reads 2") || !strings.Contains(string(out), "gpushare release") {
+		if code := cmd.ProcessState.ExitCode(); code != 78 || !strings.Contains(string(out), "format 1, this one reads 2") ||
+			!strings.Contains(string(out), "gpushare release") {
 			t.Errorf("gpushared %v exits with %d: %s", args, code, out)
 		}
 	}
@@ -113,7 +117,8 @@ func TestStateOfAnotherFormat(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "state.corrupt-1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file was put aside as damaged: %v", err)
 	}
-	if r := n.CLI(soon(t), "unmanage", "--check", "--settings", filepath.Join(n.Dir, "gpushared.yaml")); r.Code != 5 || !strings.Contains(r.Err, "format 1, this one reads 2") {
+	if r := n.CLI(soon(t), "unmanage", "--check", "--settings", filepath.Join(n.Dir, "gpushared.yaml")); r.Code != 5 ||
+		!strings.Contains(r.Err, "format 1, this one reads 2") {
 		t.Errorf("unmanage --check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	select {

@@ -64,7 +64,8 @@ func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	if r := n.CLI(soon(t), "doctor"); !strings.Contains(r.Out, "nvidia-dcgm.service") || !strings.Contains(r.Out, "this needs systemd") {
 		t.Errorf("doctor says:\n%s", r.Out)
 	}
-	if r := n.CLIIn(soon(t), replaced(t, spec, "share: 30%", "share: 20%"), "apply", "-f", "-"); r.Code != 0 || strings.Contains(r.Out+r.Err, "stopping units") {
+	if r := n.CLIIn(soon(t), replaced(t, spec, "share: 30%", "share: 20%"), "apply", "-f", "-"); r.Code != 0 ||
+		strings.Contains(r.Out+r.Err, "stopping units") {
 		t.Errorf("a change without MIG steps exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

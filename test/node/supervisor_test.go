@@ -493,7 +493,25 @@ func detachAs(t *testing.T, n *harness.Node, login, script string) string {
 	if login == strconv.FormatUint(1<<32-1, 10) {
 		set = ""
 	}
-	cmd := exec.CommandContext(soon(t), "sh", "-c", set+`exec "$@"`, "sh", filepath.Join(n.Bin, "gpushare"), "run", "-q", "--detach", "-t", "red", "--grant", "part", "--", "sh", "-c", script)
+	cmd := exec.CommandContext(
+		soon(t),
+		"sh",
+		"-c",
+		set+`exec "$@"`,
+		"sh",
+		filepath.Join(n.Bin, "gpushare"),
+		"run",
+		"-q",
+		"--detach",
+		"-t",
+		"red",
+		"--grant",
+		"part",
+		"--",
+		"sh",
+		"-c",
+		script,
+	)
 	cmd.Env = n.Environ()
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

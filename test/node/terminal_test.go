@@ -127,9 +127,11 @@ func follow(t *testing.T, n *harness.Node) *eventStream {
 	t.Helper()
 	e := &eventStream{more: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return client.Dial(ctx, n.Socket())
-	}}}
+	c := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return client.Dial(ctx, n.Socket())
+		}},
+	}
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://gpushare/v1/events", nil)
 	if err != nil {
 		t.Fatal(err)

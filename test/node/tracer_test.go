@@ -55,7 +55,10 @@ func TestStopOfALeaseThatRootTraces(t *testing.T) {
 	n, job, id, tracer := traceLease(t, 0)
 	began := time.Now()
 	r := n.CLI(soon(t), "lease", "stop", id)
-	want := fmt.Sprintf("pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(), tracer.PID)
+	want := fmt.Sprintf(
+		"pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(),
+		tracer.PID,
+	)
 	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, fmt.Sprintf("kill -9 %d", tracer.PID)) {
 		t.Fatalf("after %v lease stop exited with %d: %s%s", time.Since(began), r.Code, r.Out, r.Err)
 	}
@@ -80,13 +83,22 @@ func TestStopOfALeaseThatRootTraces(t *testing.T) {
 func TestForceOverALeaseThatRootTraces(t *testing.T) {
 	t.Parallel()
 	n, job, id, tracer := traceLease(t, 0)
-	want := fmt.Sprintf("pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(), tracer.PID)
+	want := fmt.Sprintf(
+		"pid %d (sleep) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", job.PID(),
+		tracer.PID,
+	)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second) // grace 10 s, 15 s after SIGKILL
 	defer cancel()
 	began := time.Now()
-	r := n.CLIIn(ctx, replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-", "--force")
+	r := n.CLIIn(
+		ctx, replaced(t, shared, "      - {name: part, timeslice: {share: 30%, gpu_memory: 8GiB}}\n", ""), "apply", "-f", "-",
+		"--force",
+	)
 	t.Logf("after %.1f s apply exits with %d", time.Since(began).Seconds(), r.Code)
-	if help := fmt.Sprintf("end the tracer: 'kill -9 %d', then ", tracer.PID); r.Code != api.ExitDegraded || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, help) {
+	if help := fmt.Sprintf(
+		"end the tracer: 'kill -9 %d', then ", tracer.PID,
+	); r.Code != api.ExitDegraded || !strings.Contains(r.Err, want) ||
+		!strings.Contains(r.Err, help) {
 		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	waits := slices.IndexFunc(strings.Split(r.Out, "\n"), func(line string) bool {
@@ -110,7 +122,10 @@ func TestStopOfALeaseInPlaceThatRootTraces(t *testing.T) {
 	awaitOnGPU(t, n, 2, p.pid(), func(s api.ProcessStatus) bool { return s.Lease == id })
 	tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, p.pid()))
 	r := n.CLI(soon(t), "lease", "stop", id)
-	want := fmt.Sprintf("pid %d (gpusim-burn) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", p.pid(), tracer.PID)
+	want := fmt.Sprintf(
+		"pid %d (gpusim-burn) was killed and has not exited: it is traced by pid %d (program) of root, which is not stopped", p.pid(),
+		tracer.PID,
+	)
 	if r.Code != 5 || !strings.Contains(r.Err, want) || !strings.Contains(r.Err, fmt.Sprintf("kill -9 %d", tracer.PID)) {
 		t.Fatalf("lease stop exited with %d: %s%s", r.Code, r.Out, r.Err)
 	}

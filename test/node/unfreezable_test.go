@@ -33,7 +33,10 @@ func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
 	n := escapeNode(t)
 	apply(t, n, unequal)
 	burn := func(tenant string) string {
-		_, id := begin(t, n, tenant, "part", strings.Join(n.Burn("--memory", "100MiB", "--kernel", "10ms", "--queue", "2", "--seconds", "120"), " "))
+		_, id := begin(
+			t, n, tenant, "part",
+			strings.Join(n.Burn("--memory", "100MiB", "--kernel", "10ms", "--queue", "2", "--seconds", "120"), " "),
+		)
 		return id
 	}
 	red := burn("red")
@@ -60,7 +63,10 @@ func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
 	})
 	t.Logf("it has %.1f %% of the used time, %+v", *share.OfUsed, *share)
 	if *share.OfUsed > 25 || !share.Enforced {
-		t.Errorf("it has %.1f %% of the used time instead of 10 %%; enforced: %v %s\n%s", *share.OfUsed, share.Enforced, share.Reason, daemonLog(n))
+		t.Errorf(
+			"it has %.1f %% of the used time instead of 10 %%; enforced: %v %s\n%s", *share.OfUsed, share.Enforced, share.Reason,
+			daemonLog(n),
+		)
 	}
 	if got := conditionsOf(status(t, n), "lease-not-frozen"); len(got) != 0 {
 		t.Errorf("conditions: %q", got)
@@ -102,7 +108,8 @@ func TestALeaseThatOthersThawIsStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := leaseByID(&api.Status{Leases: all}, red); l == nil || !strings.Contains(l.Reason, "it could not be frozen (isolation.unfrozen: stop)") {
+	if l := leaseByID(&api.Status{Leases: all}, red); l == nil ||
+		!strings.Contains(l.Reason, "it could not be frozen (isolation.unfrozen: stop)") {
 		t.Errorf("it ended: %+v\n%s", l, daemonLog(n))
 	}
 	if l := leaseByID(status(t, n), blue); l == nil || l.State != api.LeaseRunning {

@@ -140,7 +140,8 @@ func TestUnmanage(t *testing.T) {
 		t.Errorf("the compute modes are %s, they were %s", got, modes)
 	}
 	s := status(t, n)
-	if s.Node.Unmanaged == nil || s.Node.Unmanaged.All || s.Node.Unmanaged.By == "" || s.Node.Enforce != "observe" || s.Node.Generation != 2 {
+	if s.Node.Unmanaged == nil || s.Node.Unmanaged.All || s.Node.Unmanaged.By == "" || s.Node.Enforce != "observe" ||
+		s.Node.Generation != 2 {
 		t.Errorf("status says %+v", s.Node)
 	}
 	if r := n.CLI(soon(t), "status"); !strings.Contains(r.Out, "unmanaged by") {
@@ -302,7 +303,8 @@ func TestUnmanageCheckWithoutDaemon(t *testing.T) {
 	apply(t, n, everything)
 	n.KillDaemon()
 	r := check()
-	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "restrictions are active") || !strings.Contains(r.Err, "systemctl start gpushared") {
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, "restrictions are active") ||
+		!strings.Contains(r.Err, "systemctl start gpushared") {
 		t.Errorf("while restrictions are active it exits with %d: %s", r.Code, r.Err)
 	}
 	state := filepath.Join(n.Dir, "state", "state.json")
@@ -372,7 +374,9 @@ func TestUnmanageAroundOtherProcesses(t *testing.T) {
 	if _, err := other.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	err = harness.Await(soon(t), 10*time.Millisecond, "its cgroup is not removed", func() (bool, error) { return os.Remove(inside) == nil, nil })
+	err = harness.Await(
+		soon(t), 10*time.Millisecond, "its cgroup is not removed", func() (bool, error) { return os.Remove(inside) == nil, nil },
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

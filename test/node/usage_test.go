@@ -65,7 +65,8 @@ func TestAccountAndIdleLeases(t *testing.T) {
 	allocated := time.Since(began)
 	detached := detach(t, n, "exit 3", "-t", "red", "--grant", "part")
 	events.await(t, "lease.ended", detached)
-	if e := events.await(t, "lease.idle", idleID); !strings.Contains(e.Message, "it has not used its GPU for 10s") || !strings.Contains(e.Message, "it is stopped in 10s unless it does") {
+	if e := events.await(t, "lease.idle", idleID); !strings.Contains(e.Message, "it has not used its GPU for 10s") ||
+		!strings.Contains(e.Message, "it is stopped in 10s unless it does") {
 		t.Errorf("the warning says %q", e.Message)
 	}
 	if e := events.await(t, "lease.stopping", idleID); !strings.Contains(e.Message, "idle.do: stop") {
@@ -81,7 +82,8 @@ func TestAccountAndIdleLeases(t *testing.T) {
 			t.Errorf("%s ended: %s", name, job.Output())
 		default:
 		}
-		if l := leaseByID(status(t, n), name); l == nil || len(l.Notices) > 0 || l.IdleSeconds == nil || *l.IdleSeconds > 0 || slices.ContainsFunc(l.Isolation.NotEnforced, func(s string) bool { return strings.HasPrefix(s, "idle") }) {
+		if l := leaseByID(status(t, n), name); l == nil || len(l.Notices) > 0 || l.IdleSeconds == nil || *l.IdleSeconds > 0 ||
+			slices.ContainsFunc(l.Isolation.NotEnforced, func(s string) bool { return strings.HasPrefix(s, "idle") }) {
 			t.Errorf("%s: %+v", name, l)
 		}
 	}
@@ -109,7 +111,8 @@ func TestAccountAndIdleLeases(t *testing.T) {
 			t.Errorf("a row lacks a key: %+v", r)
 		}
 	}
-	if len(rows) != 4 || after.Total.LeasesStarted != 4 || after.Total.LeasesEnded != 2 || after.Total.ExitCodes["3"] != 1 || after.LostRecords != 0 {
+	if len(rows) != 4 || after.Total.LeasesStarted != 4 || after.Total.LeasesEnded != 2 || after.Total.ExitCodes["3"] != 1 ||
+		after.LostRecords != 0 {
 		t.Fatalf("the account has %+v", after)
 	}
 	for _, c := range []struct {
@@ -119,13 +122,17 @@ func TestAccountAndIdleLeases(t *testing.T) {
 	}{{busyID, 0.5, 1, 1}, {aloneID, 0.8, 1, 2}, {idleID, 0, 0.01, 2}} {
 		r := rows[c.id]
 		part := float64(r.BusySeconds) / float64(max(1, r.BusyMeasuredSeconds))
-		if r.HeldSeconds < 19_000 || r.BusyMeasuredSeconds > r.HeldSeconds || r.BusyMeasuredSeconds < 10_000 || part < c.least || part > c.most {
+		if r.HeldSeconds < 19_000 || r.BusyMeasuredSeconds > r.HeldSeconds || r.BusyMeasuredSeconds < 10_000 || part < c.least ||
+			part > c.most {
 			t.Errorf("%s: busy for %s of %s s, held for %s s", c.id, r.BusySeconds, r.BusyMeasuredSeconds, r.HeldSeconds)
 		}
-		least := 0.9 * c.gib * float64(r.GPUMemoryMeasuredSeconds-min(r.GPUMemoryMeasuredSeconds, api.Thousandths(allocated.Milliseconds())))
+		least := 0.9 * c.gib * float64(
+			r.GPUMemoryMeasuredSeconds-min(r.GPUMemoryMeasuredSeconds, api.Thousandths(allocated.Milliseconds())),
+		)
 		most := 1.5 * c.gib * float64(r.GPUMemoryMeasuredSeconds)
 		memory := float64(r.GPUMemoryGiBSeconds)
-		if r.GPUMemoryMeasuredSeconds < 5_000 || r.GPUMemoryMeasuredSeconds > r.HeldSeconds || memory < least || memory > most || float64(r.GPUMemoryPeak) < c.gib*(1<<30) {
+		if r.GPUMemoryMeasuredSeconds < 5_000 || r.GPUMemoryMeasuredSeconds > r.HeldSeconds || memory < least || memory > most ||
+			float64(r.GPUMemoryPeak) < c.gib*(1<<30) {
 			t.Errorf("%s: %s GiB·s in %s s, at most %d bytes", c.id, r.GPUMemoryGiBSeconds, r.GPUMemoryMeasuredSeconds, r.GPUMemoryPeak)
 		}
 	}
@@ -157,7 +164,10 @@ func checkPlot(t *testing.T, n *harness.Node) {
 	if held != u.Total.HeldSeconds || held == 0 || u.StepSeconds != 3600 {
 		t.Errorf("the steps of %d s have %s s, the total %s s", u.StepSeconds, held, u.Total.HeldSeconds)
 	}
-	if r := n.CLI(soon(t), "usage", "--plot", "--since", "1d"); r.Code != 0 || !strings.Contains(r.Out, "GPU memory (GiB)") || !strings.Contains(r.Out, "  red ") || !strings.Contains(r.Out, "█") {
+	if r := n.CLI(
+		soon(t), "usage", "--plot", "--since", "1d",
+	); r.Code != 0 || !strings.Contains(r.Out, "GPU memory (GiB)") || !strings.Contains(r.Out, "  red ") ||
+		!strings.Contains(r.Out, "█") {
 		t.Errorf("the plot: %d, %s%s", r.Code, r.Out, r.Err)
 	}
 	file := filepath.Join(t.TempDir(), "day.svg")
@@ -179,8 +189,10 @@ func checkKept(t *testing.T, before, after *api.Usage, loss api.Thousandths) {
 			t.Errorf("%s has no row any more", b.Lease)
 			continue
 		}
-		if a := &after.Rows[at]; a.HeldSeconds < b.HeldSeconds || a.BusySeconds < b.BusySeconds-loss || a.GPUMemoryGiBSeconds < b.GPUMemoryGiBSeconds-2*loss ||
-			a.LeasesStarted != b.LeasesStarted || a.LeasesEnded != b.LeasesEnded {
+		if a := &after.Rows[at]; a.HeldSeconds < b.HeldSeconds || a.BusySeconds < b.BusySeconds-loss ||
+			a.GPUMemoryGiBSeconds < b.GPUMemoryGiBSeconds-2*loss ||
+			a.LeasesStarted != b.LeasesStarted ||
+			a.LeasesEnded != b.LeasesEnded {
 			t.Errorf("%s before the restart: %+v, and after it: %+v", b.Lease, b, a)
 		}
 	}
@@ -220,13 +232,16 @@ func checkEnded(t *testing.T, n *harness.Node, stopped, detached string) {
 		if l.State != api.LeaseEnded {
 			continue
 		}
-		if l.Started == nil || l.Ended == nil || l.ElapsedSeconds == nil || len(l.Command) == 0 || l.Grant != "part" || l.Kind != api.ModeTimeslice || len(l.GPUs) != 1 {
+		if l.Started == nil || l.Ended == nil || l.ElapsedSeconds == nil || len(l.Command) == 0 || l.Grant != "part" ||
+			l.Kind != api.ModeTimeslice ||
+			len(l.GPUs) != 1 {
 			t.Errorf("an ended lease: %+v", l)
 			continue
 		}
 		switch l.ID {
 		case stopped:
-			if !strings.Contains(l.Reason, "idle.do: stop") || *l.ElapsedSeconds < 19_000 || l.GPUMemory == nil || *l.GPUMemory.Peak < 2<<30 {
+			if !strings.Contains(l.Reason, "idle.do: stop") || *l.ElapsedSeconds < 19_000 || l.GPUMemory == nil ||
+				*l.GPUMemory.Peak < 2<<30 {
 				t.Errorf("the stopped lease: %+v", l)
 			}
 		case detached:
@@ -239,7 +254,8 @@ func checkEnded(t *testing.T, n *harness.Node, stopped, detached string) {
 		t.Errorf("the leases are %s", fmt.Sprint(states))
 	}
 	for id, state := range states {
-		if r := n.CLI(soon(t), "lease", "show", id); r.Code != 0 || !strings.Contains(r.Out, id) || state == api.LeaseEnded && !strings.Contains(r.Out, "elapsed") {
+		if r := n.CLI(soon(t), "lease", "show", id); r.Code != 0 || !strings.Contains(r.Out, id) ||
+			state == api.LeaseEnded && !strings.Contains(r.Out, "elapsed") {
 			t.Errorf("lease show exits with %d: %s%s", r.Code, r.Out, r.Err)
 		}
 	}

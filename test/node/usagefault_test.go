@@ -127,7 +127,10 @@ func checkCounted(t *testing.T, where string, u *api.Usage, times map[string]lea
 			t.Errorf("%s: %s had its GPU for %s of %s s", where, r.Lease, r.HeldSeconds, lasted)
 		}
 		if r.BusyMeasuredSeconds > r.HeldSeconds || r.BusySeconds > r.BusyMeasuredSeconds || r.OccupancySeconds > r.HeldSeconds {
-			t.Errorf("%s: %s was busy for %s s of %s s, and occupied its GPU for %s of %s s", where, r.Lease, r.BusySeconds, r.BusyMeasuredSeconds, r.OccupancySeconds, r.HeldSeconds)
+			t.Errorf(
+				"%s: %s was busy for %s s of %s s, and occupied its GPU for %s of %s s", where, r.Lease, r.BusySeconds,
+				r.BusyMeasuredSeconds, r.OccupancySeconds, r.HeldSeconds,
+			)
 		}
 	}
 }

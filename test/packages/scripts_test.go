@@ -124,7 +124,13 @@ func TestInstallation(t *testing.T) {
 		sysusers, tmpfiles, preset, reload, "systemctl start gpushare-login-filter.service", "systemctl start gpushare-thaw.service",
 		"systemctl start gpushared.socket", "systemctl start gpushared.service",
 	}
-	restarted := []string{sysusers, tmpfiles, reload, "systemctl try-restart gpushare-thaw.service", "systemctl try-restart gpushared.service"}
+	restarted := []string{
+		sysusers,
+		tmpfiles,
+		reload,
+		"systemctl try-restart gpushare-thaw.service",
+		"systemctl try-restart gpushared.service",
+	}
 	for _, c := range []struct {
 		name            string
 		files           map[string]string
@@ -248,10 +254,13 @@ func TestProfileOfOtherPaths(t *testing.T) {
 func TestProfileOfFilesThatFilesName(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, running(map[string]string{
-		apparmor: "Y\n", daemon: "", "etc/gpushare/gpushared.yaml": "spec_file: /srv/gpushare/node.yaml\nmetrics_web_config: '/srv/metrics/web.yaml' # TLS\n",
+		apparmor:                      "Y\n",
+		daemon:                        "",
+		"etc/gpushare/gpushared.yaml": "spec_file: /srv/gpushare/node.yaml\nmetrics_web_config: '/srv/metrics/web.yaml' # TLS\n",
 		"srv/metrics/web.yaml": "# cert_file: /no\ntls_server_config:\n  cert_file: live/cert.pem\n  key_file: \"/opt/keys/key.pem\"\n  client_ca_file: /srv/ca.pem # of the site\n" +
 			"  client_auth_type: RequireAndVerifyClientCert\n",
-		"srv/metrics/archive/cert1.pem": "", "srv/metrics/live/x": "",
+		"srv/metrics/archive/cert1.pem": "",
+		"srv/metrics/live/x":            "",
 	}))
 	if err := os.Symlink("../archive/cert1.pem", filepath.Join(h.root, "srv/metrics/live/cert.pem")); err != nil {
 		t.Fatal(err)

@@ -92,14 +92,26 @@ type task struct {
 func (a *ansible) run(t *testing.T, tasks []*task) {
 	t.Helper()
 	var play strings.Builder
-	play.WriteString("- hosts: localhost\n  gather_facts: false\n  connection: local\n  vars: {ansible_python_interpreter: /usr/bin/python3}\n  tasks:\n")
+	play.WriteString(
+		"- hosts: localhost\n  gather_facts: false\n  connection: local\n  vars: {ansible_python_interpreter: /usr/bin/python3}\n  tasks:\n",
+	)
 	results := make([]string, len(tasks))
 	for i, task := range tasks {
 		results[i] = fmt.Sprintf("r%d", i)
-		fmt.Fprintf(&play, "    - gpushare.node.%s:\n        socket: %s\n%s      register: %s\n      ignore_errors: true\n      check_mode: %v\n      diff: true\n",
-			task.module, a.node.Socket(), indented(task.arguments, 8), results[i], task.check)
+		fmt.Fprintf(
+			&play,
+			"    - gpushare.node.%s:\n        socket: %s\n%s      register: %s\n      ignore_errors: true\n      check_mode: %v\n      diff: true\n",
+			task.module,
+			a.node.Socket(),
+			indented(task.arguments, 8),
+			results[i],
+			task.check,
+		)
 	}
-	fmt.Fprintf(&play, "    - ansible.builtin.copy: {content: '{{ [%s] | to_json }}', dest: %s/results.json}\n      diff: false\n", strings.Join(results, ", "), a.dir)
+	fmt.Fprintf(
+		&play, "    - ansible.builtin.copy: {content: '{{ [%s] | to_json }}', dest: %s/results.json}\n      diff: false\n",
+		strings.Join(results, ", "), a.dir,
+	)
 	file := filepath.Join(a.dir, "play.yaml")
 	if err := os.WriteFile(file, []byte(play.String()), 0o644); err != nil {
 		t.Fatal(err)
@@ -146,7 +158,9 @@ func TestAnsible(t *testing.T) {
 			t.Parallel()
 			a := newAnsible(t, version)
 			a.node = &harness.Node{Bin: bin, File: filepath.Join(t.TempDir(), "node.yaml")}
-			if err := os.WriteFile(a.node.File, []byte("driver: 580\ngpus: [{model: A100-SXM4-40GB}, {model: A100-SXM4-40GB}]\n"), 0o644); err != nil {
+			if err := os.WriteFile(
+				a.node.File, []byte("driver: 580\ngpus: [{model: A100-SXM4-40GB}, {model: A100-SXM4-40GB}]\n"), 0o644,
+			); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
@@ -160,7 +174,8 @@ func TestAnsible(t *testing.T) {
 			a.play(t)
 			a.node.StopDaemon()
 			alone := &task{module: "info"}
-			if a.run(t, []*task{alone}); !alone.Failed || !strings.Contains(alone.Msg, "does not answer") || !strings.Contains(alone.Msg, "systemctl status gpushared") {
+			if a.run(t, []*task{alone}); !alone.Failed || !strings.Contains(alone.Msg, "does not answer") ||
+				!strings.Contains(alone.Msg, "systemctl status gpushared") {
 				t.Errorf("without the daemon: %+v", alone)
 			}
 		})
@@ -183,9 +198,24 @@ func (a *ansible) play(t *testing.T) {
 		{task{name: "the first run", module: "spec", arguments: ansibleSpec}, true, "", "vision"},
 		{task{name: "the second run", module: "spec", arguments: ansibleSpec}, false, "", "vision"},
 		{task{name: "check mode of the same", module: "spec", arguments: ansibleSpec, check: true}, false, "", "vision"},
-		{task{name: "a wrong word", module: "spec", arguments: wrong("mode: timeslice", "mode: timeslices")}, false, "gpus[1].mode", "vision"},
-		{task{name: "an impossible layout", module: "spec", arguments: wrong("[3g.20gb, 2g.10gb]", "[4g.20gb, 4g.20gb]")}, false, "hint: ", "vision"},
-		{task{name: "another generation", module: "spec", arguments: wrong("allow_reset: true", "generation: 7")}, false, "it was edited from generation 7, and generation 1 is in force", "vision"},
+		{
+			task{name: "a wrong word", module: "spec", arguments: wrong("mode: timeslice", "mode: timeslices")},
+			false,
+			"gpus[1].mode",
+			"vision",
+		},
+		{
+			task{name: "an impossible layout", module: "spec", arguments: wrong("[3g.20gb, 2g.10gb]", "[4g.20gb, 4g.20gb]")},
+			false,
+			"hint: ",
+			"vision",
+		},
+		{
+			task{name: "another generation", module: "spec", arguments: wrong("allow_reset: true", "generation: 7")},
+			false,
+			"it was edited from generation 7, and generation 1 is in force",
+			"vision",
+		},
 		{task{name: "check mode of a tenant", module: "tenant", arguments: dev, check: true}, true, "", "vision"},
 		{task{name: "a tenant", module: "tenant", arguments: dev}, true, "", "vision speech"},
 		{task{name: "the same tenant", module: "tenant", arguments: dev}, false, "", "vision speech"},
@@ -218,10 +248,12 @@ func (a *ansible) play(t *testing.T) {
 			t.Errorf("%s: tenants: %v", c.name, tenants)
 		}
 	}
-	if check := &cases[0]; len(check.Steps) == 0 || check.Operation != "" || check.Diff.Before != "" || !strings.Contains(check.Diff.After, "3g.20gb") {
+	if check := &cases[0]; len(check.Steps) == 0 || check.Operation != "" || check.Diff.Before != "" ||
+		!strings.Contains(check.Diff.After, "3g.20gb") {
 		t.Errorf("check mode: %+v", check.task)
 	}
-	if first, second := &cases[1], &cases[2]; first.Operation == "" || first.Generation != 1 || second.Generation != 1 || len(second.Steps) != 0 {
+	if first, second := &cases[1], &cases[2]; first.Operation == "" || first.Generation != 1 || second.Generation != 1 ||
+		len(second.Steps) != 0 {
 		t.Errorf("the first and the second run: %+v, %+v", first.task, second.task)
 	}
 	if !bytes.Contains(last.Spec.Spec, []byte(`"3g.20gb"`)) || last.Failed {
@@ -239,7 +271,9 @@ func TestAnsibleDocumentation(t *testing.T) {
 		}
 		Return map[string]any
 	}
-	b, err := a.command(t, "ansible-doc", "--json", "gpushare.node.spec", "gpushare.node.tenant", "gpushare.node.info", "gpushare.node.members").Output()
+	b, err := a.command(
+		t, "ansible-doc", "--json", "gpushare.node.spec", "gpushare.node.tenant", "gpushare.node.info", "gpushare.node.members",
+	).Output()
 	if err == nil {
 		err = json.Unmarshal(b, &documents)
 	}

@@ -117,5 +117,7 @@ func unpack(name string, args ...string) (string, error) {
 // environ returns the environment of a client on a node: the node's library is first in the path.
 func (c *clients) environ(n *harness.Node, more ...string) []string {
 	libraries := append([]string{filepath.Join(n.Root(), "usr/lib")}, c.libraries...)
-	return append(append(n.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, ":"), "PYTHONPATH="+c.modules, "PYTHONDONTWRITEBYTECODE=1"), more...)
+	return append(
+		append(n.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, ":"), "PYTHONPATH="+c.modules, "PYTHONDONTWRITEBYTECODE=1"),
+		more...)
 }

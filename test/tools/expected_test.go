@@ -49,15 +49,28 @@ func (w expected) node(s server.Status) nodeReading {
 func (w expected) gpu(g gpu.Snapshot) gpuReading {
 	id := g.Identity
 	out := gpuReading{
-		Index: id.Index, ByUUID: id.Index, ByPCI: id.Index, UUID: id.UUID, Name: w.board.Name, Minor: id.Minor,
-		PCI: w.pci(id.PCI), Memory: memory(g.Memory),
+		Index:       id.Index,
+		ByUUID:      id.Index,
+		ByPCI:       id.Index,
+		UUID:        id.UUID,
+		Name:        w.board.Name,
+		Minor:       id.Minor,
+		PCI:         w.pci(id.PCI),
+		Memory:      memory(g.Memory),
 		ComputeMode: map[gpu.ComputeMode]int{gpu.ComputeDefault: 0, gpu.ComputeExclusiveProcess: 3, gpu.ComputeProhibited: 2}[g.ComputeMode],
 		MIG:         modeReading{one(g.MIG.Current), one(g.MIG.Pending)},
 		Resetless:   resetlessReading{0, uint64(one(w.board.Resetless))},
-		Profiles:    w.profiles(g), Instances: []instanceReading{}, Processes: w.processes(g, nil), Links: w.links(id.Index),
+		Profiles:    w.profiles(g),
+		Instances:   []instanceReading{},
+		Processes:   w.processes(g, nil),
+		Links:       w.links(id.Index),
 		// The same on every virtual board.
-		Temperature: answer[int]{Value: 34}, Power: answer[int]{Error: "NotSupported"}, PowerLimit: answer[int]{Error: "NotSupported"},
-		Clock: answer[int]{Value: 1410}, Fan: answer[int]{Error: "NotSupported"}, Energy: answer[uint64]{Error: "NotSupported"},
+		Temperature: answer[int]{Value: 34},
+		Power:       answer[int]{Error: "NotSupported"},
+		PowerLimit:  answer[int]{Error: "NotSupported"},
+		Clock:       answer[int]{Value: 1410},
+		Fan:         answer[int]{Error: "NotSupported"},
+		Energy:      answer[uint64]{Error: "NotSupported"},
 	}
 	if p := w.board.Sensors.Power; p != nil {
 		out.Power, out.PowerLimit = answer[int]{Value: 62_000}, answer[int]{Value: int(p.Default) * 1000}

@@ -30,7 +30,9 @@ func TestRealMPSWithASilentPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(strings.TrimPrefix(env[0], "CUDA_MPS_PIPE_DIRECTORY="), "control")}); err != nil {
+		if err := unix.Connect(
+			fd, &unix.SockaddrUnix{Name: filepath.Join(strings.TrimPrefix(env[0], "CUDA_MPS_PIPE_DIRECTORY="), "control")},
+		); err != nil {
 			t.Fatal(err)
 		}
 		tick := time.NewTicker(50 * time.Millisecond)

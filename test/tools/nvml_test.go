@@ -95,7 +95,10 @@ func TestRealNVMLHasTheFunctionsOfTheVirtualNode(t *testing.T) {
 		}
 		slices.Sort(invented)
 		if len(invented) > 0 {
-			t.Errorf("the library of branch %s has %d functions, of the %d of the virtual node not: %q", branch, len(exported), len(virtual), invented)
+			t.Errorf(
+				"the library of branch %s has %d functions, of the %d of the virtual node not: %q", branch, len(exported), len(virtual),
+				invented,
+			)
 		}
 	})
 }

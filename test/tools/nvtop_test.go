@@ -50,7 +50,13 @@ type shownProcess struct {
 func (w expected) shows(s server.Status, mps bool) (out shown) {
 	gib := func(bytes uint64) string { return fmt.Sprintf("%.3f", float64(bytes)/(1<<30)) }
 	for i, g := range s.GPUs {
-		d := shownDevice{Name: w.board.Name, Used: gib(g.Memory.Used + g.Memory.Reserved), Total: gib(g.Memory.Total), Busy: "N/A", Temperature: "34"}
+		d := shownDevice{
+			Name:        w.board.Name,
+			Used:        gib(g.Memory.Used + g.Memory.Reserved),
+			Total:       gib(g.Memory.Total),
+			Busy:        "N/A",
+			Temperature: "34",
+		}
 		if g.Utilization != nil {
 			d.Busy = fmt.Sprint(*g.Utilization, "%")
 		}
@@ -179,7 +185,10 @@ func (l *fixture) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 	}
 	s := &terminal{keys: os.NewFile(uintptr(fd), "ptmx"), changed: make(chan struct{})}
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0), unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})); err != nil {
+	if err := errors.Join(
+		err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0),
+		unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}),
+	); err != nil {
 		t.Fatal(err)
 	}
 	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -193,11 +202,15 @@ func (l *fixture) nvtop(t *testing.T) (*terminal, *exec.Cmd) {
 	if err := os.WriteFile(description, []byte(Terminfo()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(shortContext(t), "tic", "-x", "-o", filepath.Join(dir, "terminfo"), description).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(
+		shortContext(t), "tic", "-x", "-o", filepath.Join(dir, "terminfo"), description,
+	).CombinedOutput(); err != nil {
 		t.Fatalf("cannot run tic of the package ncurses-bin: %v\n%s", err, out)
 	}
 	ctx, cancel := context.WithCancel(shortContext(t))
-	cmd := exec.CommandContext(ctx, l.clients.nvtop, "--no-plot", "--no-color", "--delay", "2", "--config-file", filepath.Join(dir, "nvtop.ini"))
+	cmd := exec.CommandContext(
+		ctx, l.clients.nvtop, "--no-plot", "--no-color", "--delay", "2", "--config-file", filepath.Join(dir, "nvtop.ini"),
+	)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.Env = l.clients.environ(l.Node, "TERM="+Terminal, "TERMINFO="+filepath.Join(dir, "terminfo"), "LC_ALL=C.UTF-8")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

@@ -62,14 +62,21 @@ func TestPackages(t *testing.T) {
 
 	root := t.TempDir()
 	output(t, nil, "packaging/install.sh", root, "/usr", "bin")
-	installed := strings.Split(strings.TrimSpace(output(t, nil, "sh", "-c", "cd "+root+" && find . -type f -printf '%M root root /%P\\n'")), "\n")
+	installed := strings.Split(
+		strings.TrimSpace(output(t, nil, "sh", "-c", "cd "+root+" && find . -type f -printf '%M root root /%P\\n'")), "\n",
+	)
 	installed = slices.DeleteFunc(installed, func(l string) bool { return strings.HasSuffix(l, "/usr/share/gpushare/installed") })
 	slices.Sort(installed)
 	if len(installed) < 80 {
 		t.Errorf("make install installs %d files", len(installed))
 	}
 	// Fields of each line: permissions, owner, group, path.
-	inRPM := strings.Split(strings.TrimSpace(output(t, nil, "rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]", rpm)), "\n")
+	inRPM := strings.Split(
+		strings.TrimSpace(
+			output(t, nil, "rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]", rpm),
+		),
+		"\n",
+	)
 	inRPM = slices.DeleteFunc(inRPM, func(l string) bool { return strings.HasPrefix(l, "d") })
 	slices.Sort(inRPM)
 	if diff := cmp.Diff(installed, inRPM); diff != "" {
@@ -160,7 +167,15 @@ func manualsRender(t *testing.T, root string) {
 		}
 	}
 	for _, program := range []string{"gpushared", "gpushare-thaw"} {
-		text := output(t, nil, "sh", "-c", `zcat "$1" | groff -K utf8 -man -t -T utf8 -P -cbou`, "sh", filepath.Join(root, "usr/share/man/man8", program+".8.gz"))
+		text := output(
+			t,
+			nil,
+			"sh",
+			"-c",
+			`zcat "$1" | groff -K utf8 -man -t -T utf8 -P -cbou`,
+			"sh",
+			filepath.Join(root, "usr/share/man/man8", program+".8.gz"),
+		)
 		usage := output(t, nil, "sh", "-c", `"$1" -h 2>&1 || true`, "sh", "bin/"+program)
 		flags := regexp.MustCompile(`(?m)^  -[a-z-]+`).FindAllString(usage, -1)
 		if len(flags) < 2 {

@@ -89,7 +89,14 @@ func protect(t *testing.T, dir string) string {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	c := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	must(err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
@@ -99,7 +106,13 @@ func protect(t *testing.T, dir string) string {
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
 	must(err)
 	file := filepath.Join(dir, "web.yaml")
-	must(os.WriteFile(file, fmt.Appendf(nil, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: '%s'}\n", hash), 0o600))
+	must(
+		os.WriteFile(
+			file,
+			fmt.Appendf(nil, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: '%s'}\n", hash),
+			0o600,
+		),
+	)
 	return file
 }
 
@@ -116,7 +129,10 @@ func TestScrapeConfigOfTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inPlace := strings.NewReplacer("/etc/gpushare/metrics.crt", filepath.Join(dir, "cert.pem"), "/etc/gpushare/metrics.key", filepath.Join(dir, "key.pem"), "$2y$12$...", string(hash))
+	inPlace := strings.NewReplacer(
+		"/etc/gpushare/metrics.crt", filepath.Join(dir, "cert.pem"), "/etc/gpushare/metrics.key", filepath.Join(dir, "key.pem"),
+		"$2y$12$...", string(hash),
+	)
 	checked := 0
 	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
 		command := []string{"check", "config", "--syntax-only"}
@@ -214,7 +230,12 @@ scrape_configs:
 	}
 	promtool(t, "", "check", "config", file)
 	p := &prometheus{address: freeAddress(t)}
-	p.job, err = n.Spawn(exec.Command(filepath.Join(tools, "usr/bin/prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "tsdb"), "--web.listen-address="+p.address, "--log.level=warn"))
+	p.job, err = n.Spawn(
+		exec.Command(
+			filepath.Join(tools, "usr/bin/prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
+			"--web.listen-address="+p.address, "--log.level=warn",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +251,15 @@ func TestPrometheus(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, target := t.TempDir(), freeAddress(t)
-	n := &harness.Node{Bin: bin, File: filepath.Join(dir, "node.yaml"), Settings: map[string]string{"metrics_address": target, "metrics_web_config": protect(t, dir), "job_files_dir": filepath.Join(dir, "jobs")}}
+	n := &harness.Node{
+		Bin:  bin,
+		File: filepath.Join(dir, "node.yaml"),
+		Settings: map[string]string{
+			"metrics_address":    target,
+			"metrics_web_config": protect(t, dir),
+			"job_files_dir":      filepath.Join(dir, "jobs"),
+		},
+	}
 	if err := os.WriteFile(n.File, []byte(monitoredNode), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +311,10 @@ func TestPrometheus(t *testing.T) {
 			last = err // It may not have started yet.
 			return ok && err == nil, nil
 		}); err != nil {
-			t.Fatalf("%v; the last error: %v; Prometheus says: %s; gpushare says: %s", err, last, p.job.Output(), n.CLI(shortContext(t), "status").Out)
+			t.Fatalf(
+				"%v; the last error: %v; Prometheus says: %s; gpushare says: %s", err, last, p.job.Output(),
+				n.CLI(shortContext(t), "status").Out,
+			)
 		}
 	}
 	await("the target to be up", func() (bool, error) {
@@ -361,7 +393,9 @@ func dashboardQueries(t *testing.T) map[string][]string {
 	out := map[string][]string{}
 	for _, p := range d.Panels {
 		for _, q := range p.Targets {
-			out[p.Title] = append(out[p.Title], strings.NewReplacer("$instance", ".*", "$tenant", ".*", "$__rate_interval", "10s").Replace(q.Expr))
+			out[p.Title] = append(
+				out[p.Title], strings.NewReplacer("$instance", ".*", "$tenant", ".*", "$__rate_interval", "10s").Replace(q.Expr),
+			)
 		}
 	}
 	if len(out) < 20 {

@@ -126,7 +126,12 @@ func start(t *testing.T, b *board.Board, driver string) *fixture {
 	l.busy = l.use(t, "--gpu", "1", "--memory", "2GiB", "--kernel", "100ms", "--queue", "1000").PID()
 	l.use(t, "--gpu", "1", "--memory", "1GiB", "--hold")
 	l.use(t, "--gpu", "2", "--memory", "3GiB", "--hold")
-	l.wait(t, append([]string{l.Bin + "/gpushare", "run", "-q", "-t", "red", "--grant", "join", "--"}, l.Burn("--memory", "1536MiB", "--hold")...))
+	l.wait(
+		t,
+		append(
+			[]string{l.Bin + "/gpushare", "run", "-q", "-t", "red", "--grant", "join", "--"},
+			l.Burn("--memory", "1536MiB", "--hold")...),
+	)
 	return l
 }
 
@@ -236,7 +241,13 @@ func testBoard(t *testing.T, b *board.Board, driver string) {
 // hasProcesses checks that each GPU has its processes: without them the readings would be trivially equal.
 func (l *fixture) hasProcesses(t *testing.T) {
 	t.Helper()
-	want := map[int]string{partitioned: strings.Repeat("compute ", len(l.mig)), whole: "compute compute ", changing: "compute ", empty: "", shared: "compute mps "}
+	want := map[int]string{
+		partitioned: strings.Repeat("compute ", len(l.mig)),
+		whole:       "compute compute ",
+		changing:    "compute ",
+		empty:       "",
+		shared:      "compute mps ",
+	}
 	got := map[int]string{}
 	for i, g := range l.status(t).GPUs {
 		kinds := []string{""}
@@ -304,7 +315,14 @@ func (l *fixture) reportsEvents(t *testing.T) {
 	if len(created.Instances) != 1 {
 		t.Fatalf("gpushare created %+v", created.Instances)
 	}
-	want = eventReading{Supported: all, Nothing: "Timeout", UUID: created.Identity.UUID, Type: migConfig, GI: created.Instances[0].ID, CI: none}
+	want = eventReading{
+		Supported: all,
+		Nothing:   "Timeout",
+		UUID:      created.Identity.UUID,
+		Type:      migConfig,
+		GI:        created.Instances[0].ID,
+		CI:        none,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("an instance (-want +got):\n%s", diff)
 	}

@@ -91,7 +91,9 @@ func baseImage(t *testing.T, sys system) image {
 func newDisk(t *testing.T, img image) string {
 	t.Helper()
 	disk := filepath.Join(t.TempDir(), "root.qcow2")
-	out, err := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.root, "-F", "raw", disk).CombinedOutput()
+	out, err := exec.CommandContext(
+		t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", "-b", img.root, "-F", "raw", disk,
+	).CombinedOutput()
 	if err != nil {
 		t.Fatal(fmt.Errorf("cannot create the guest's disk: %w\n%s", err, out))
 	}

@@ -138,7 +138,9 @@ func program(t *testing.T, pkg string) string {
 func tests(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", filepath.Join(dir, "systemd.test"), "github.com/gpushare/gpushare/systemd")
+	cmd := exec.CommandContext(
+		t.Context(), "go", "test", "-c", "-o", filepath.Join(dir, "systemd.test"), "github.com/gpushare/gpushare/systemd",
+	)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the tests of package systemd: %v\n%s", err, out)

@@ -22,8 +22,47 @@ type boot struct {
 // boots are the boots of every system. A phase depends on the phases before it on its disk.
 func boots() []boot {
 	return []boot{
-		{"first", []string{"logins", "mechanisms", "adapter", "install", "product", "steady", "metrics", "mps-socket", "attack", "traced", "second-attack", "attach", "detach", "lost-record", "escape", "login-filter", "other-ways", "rootless", "neighbours", "keep"}, false},
-		{"second", []string{"after-mechanisms", "after-adapter", "after-product", "after-login-filter", "limits", "quiesce", "unmanage", "removal", "ansible"}, false},
+		{
+			"first",
+			[]string{
+				"logins",
+				"mechanisms",
+				"adapter",
+				"install",
+				"product",
+				"steady",
+				"metrics",
+				"mps-socket",
+				"attack",
+				"traced",
+				"second-attack",
+				"attach",
+				"detach",
+				"lost-record",
+				"escape",
+				"login-filter",
+				"other-ways",
+				"rootless",
+				"neighbours",
+				"keep",
+			},
+			false,
+		},
+		{
+			"second",
+			[]string{
+				"after-mechanisms",
+				"after-adapter",
+				"after-product",
+				"after-login-filter",
+				"limits",
+				"quiesce",
+				"unmanage",
+				"removal",
+				"ansible",
+			},
+			false,
+		},
 		{"new", []string{"documents"}, true},
 	}
 }
@@ -49,8 +88,16 @@ func runBoots(t *testing.T, sys system) {
 	need(t)
 	img := baseImage(t, sys)
 	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
-		"guest": "guest", "packages": packages(t), "gpusim": simulator(t), "tests": tests(t), "packaging": "../../packaging", "ansible": "../../ansible",
-		"walk": walker(t), "attacker": attacker(t), "docs": "../../docs", "nodes": "../../testdata/nodes",
+		"guest":     "guest",
+		"packages":  packages(t),
+		"gpusim":    simulator(t),
+		"tests":     tests(t),
+		"packaging": "../../packaging",
+		"ansible":   "../../ansible",
+		"walk":      walker(t),
+		"attacker":  attacker(t),
+		"docs":      "../../docs",
+		"nodes":     "../../testdata/nodes",
 	})}
 	ran := map[State]int{}
 	var elapsed time.Duration

@@ -115,7 +115,12 @@ func TestEveryFieldIsExplained(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if !known[name] {
-			t.Errorf("%s: the field %q has no row in docs/glossary.md or docs/spec.md and is not named in docs/api.md: add \"| `%s` | meaning |\" to the glossary", all[name], name, name)
+			t.Errorf(
+				"%s: the field %q has no row in docs/glossary.md or docs/spec.md and is not named in docs/api.md: add \"| `%s` | meaning |\" to the glossary",
+				all[name],
+				name,
+				name,
+			)
 		}
 	}
 	for _, name := range glossary {

@@ -34,9 +34,25 @@ type passage struct {
 
 // extensions are the kinds of file that are read, and named are further files without an extension.
 var (
-	extensions = []string{".go", ".md", ".sh", ".yaml", ".yml", ".txt", ".service", ".socket", ".slice", ".conf", ".want", ".c", ".h", ".py", ".pl"}
-	named      = []string{"Makefile", ".ci/run", "packaging/scripts/prerm"}
-	skipped    = []string{".git", "bin", "build", "testdata/gpus", "test/words"}
+	extensions = []string{
+		".go",
+		".md",
+		".sh",
+		".yaml",
+		".yml",
+		".txt",
+		".service",
+		".socket",
+		".slice",
+		".conf",
+		".want",
+		".c",
+		".h",
+		".py",
+		".pl",
+	}
+	named   = []string{"Makefile", ".ci/run", "packaging/scripts/prerm"}
+	skipped = []string{".git", "bin", "build", "testdata/gpus", "test/words"}
 )
 
 // tree reads every file of the repository that has words.

@@ -32,7 +32,13 @@ const (
 // Identities returns the users of the tests.
 func Identities() *server.IdentityTable {
 	return &server.IdentityTable{Self: UidSelf, AdminGID: gidAdmin, ObserverGID: gidObserver, Tenants: []server.TenantMembers{
-		{Name: "vision", UIDs: []int{UidAlice}, GIDs: []int{GidVision}}, {Name: "speech", GIDs: []int{GidVision}}, {Name: "other", GIDs: []int{GidOther}},
+		{
+			Name: "vision",
+			UIDs: []int{UidAlice},
+			GIDs: []int{GidVision},
+		},
+		{Name: "speech", GIDs: []int{GidVision}},
+		{Name: "other", GIDs: []int{GidOther}},
 	}}
 }
 
@@ -88,9 +94,17 @@ func userName(uid int) string { return fmt.Sprintf("user%d", uid) }
 // Roles returns the role of each peer, in the words of the API.
 func Roles() map[string]string {
 	return map[string]string{
-		"root": "admin", "the daemon's own user": "admin", "group of admins": "admin", "further group of admin": "admin",
-		"observer": "observer", "member": "member", "member by group": "member", "observer and member": "member", "another's member": "member",
-		"without a role": "none", "root in a namespace": "none",
+		"root":                   "admin",
+		"the daemon's own user":  "admin",
+		"group of admins":        "admin",
+		"further group of admin": "admin",
+		"observer":               "observer",
+		"member":                 "member",
+		"member by group":        "member",
+		"observer and member":    "member",
+		"another's member":       "member",
+		"without a role":         "none",
+		"root in a namespace":    "none",
 	}
 }
 

@@ -256,8 +256,20 @@ func TestRefused(t *testing.T) {
 	}{
 		{name: "no such GPU", args: []string{"--gpu", "nope"}, code: 1, message: "CUDA error 100"},
 		{name: "nothing visible", env: []string{"CUDA_VISIBLE_DEVICES="}, code: 1, message: "CUDA error 100"},
-		{name: "ordinal beyond what is visible", env: []string{"CUDA_VISIBLE_DEVICES=GPU-a"}, args: []string{"--gpu", "1"}, code: 1, message: "CUDA error 101"},
-		{name: "a second MIG device", env: []string{"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"}, args: []string{"--gpu", "1"}, code: 1, message: "CUDA error 101"},
+		{
+			name:    "ordinal beyond what is visible",
+			env:     []string{"CUDA_VISIBLE_DEVICES=GPU-a"},
+			args:    []string{"--gpu", "1"},
+			code:    1,
+			message: "CUDA error 101",
+		},
+		{
+			name:    "a second MIG device",
+			env:     []string{"CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"},
+			args:    []string{"--gpu", "1"},
+			code:    1,
+			message: "CUDA error 101",
+		},
 		{name: "no node", prepare: func(t *testing.T, root string) {
 			if err := os.Remove(filepath.Join(root, "dev/nvidia0")); err != nil {
 				t.Fatal(err)

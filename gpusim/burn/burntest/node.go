@@ -55,7 +55,13 @@ func Start(tb testing.TB) *Node {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n := &Node{Root: root, Engine: engine.New(engine.SystemClock{}), memory: 40 << 30, lines: map[int]string{}, conns: map[net.Conn]struct{}{}}
+	n := &Node{
+		Root:   root,
+		Engine: engine.New(engine.SystemClock{}),
+		memory: 40 << 30,
+		lines:  map[int]string{},
+		conns:  map[net.Conn]struct{}{},
+	}
 	for _, dir := range []string{"dev/nvidia-caps", "run/gpusim", "usr/bin"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			tb.Fatal(err)

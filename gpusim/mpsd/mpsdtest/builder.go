@@ -32,7 +32,9 @@ func (b *Builder) Path(tb testing.TB) string {
 		if b.err = os.Chmod(b.dir, 0o755); b.err != nil { // for the programs of other users
 			return
 		}
-		cmd := exec.CommandContext(tb.Context(), "go", "build", "-buildvcs=false", "-o", b.path(), "github.com/gpushare/gpushare/gpusim/mpsd/mpsdtest/standin")
+		cmd := exec.CommandContext(
+			tb.Context(), "go", "build", "-buildvcs=false", "-o", b.path(), "github.com/gpushare/gpushare/gpusim/mpsd/mpsdtest/standin",
+		)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		b.out, b.err = cmd.CombinedOutput()
 	})

@@ -26,7 +26,10 @@ func asListing(index int, b *board.Board, free bool) string {
 		if !free {
 			left = 0
 		}
-		fmt.Fprintf(&s, "| %3d  MIG %-14s %2d   %3d/%-3d     %6.2f       No    %3d   %3d   %3d   |\n", index, p.Name, p.ID, left, p.Max, float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, 0)
+		fmt.Fprintf(
+			&s, "| %3d  MIG %-14s %2d   %3d/%-3d     %6.2f       No    %3d   %3d   %3d   |\n", index, p.Name, p.ID, left, p.Max,
+			float64(p.MemoryMiB)/1024, p.SMs, p.Decoders, 0,
+		)
 		fmt.Fprintf(&s, "|%60s%3d   %3d   %3d   |\n", "", p.Copy, p.JPEG, p.OFA)
 		s.WriteString(rule)
 	}
@@ -35,7 +38,10 @@ func asListing(index int, b *board.Board, free bool) string {
 		if len(p.Starts) == 1 {
 			word = "Placement :"
 		}
-		fmt.Fprintf(&s, "GPU %2d Profile ID %2d %s {%s}:%d\n", index, p.ID, word, strings.ReplaceAll(strings.Trim(fmt.Sprint(p.Starts), "[]"), " ", ","), p.Size)
+		fmt.Fprintf(
+			&s, "GPU %2d Profile ID %2d %s {%s}:%d\n", index, p.ID, word,
+			strings.ReplaceAll(strings.Trim(fmt.Sprint(p.Starts), "[]"), " ", ","), p.Size,
+		)
 	}
 	return s.String()
 }
@@ -54,7 +60,9 @@ func boards(t *testing.T) []*board.Board {
 func TestEveryBoardIsReadBack(t *testing.T) {
 	for _, want := range boards(t) {
 		t.Run(want.Short, func(t *testing.T) {
-			listing := asListing(0, want, false) + fmt.Sprintf("01:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:%04x] (rev a1)\n", want.PCIDevice>>16)
+			listing := asListing(0, want, false) + fmt.Sprintf(
+				"01:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:%04x] (rev a1)\n", want.PCIDevice>>16,
+			)
 			got, err := miglisting.Read(listing, nil)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, listing)

@@ -121,7 +121,8 @@ func scan(raw string) (*listing, error) {
 			if err != nil {
 				return nil, fail("%v", err)
 			}
-			if len(d.profiles) == mostProfiles || slices.ContainsFunc(d.profiles, func(q board.Profile) bool { return q.ID == p.ID || q.Name == p.Name }) {
+			if len(d.profiles) == mostProfiles ||
+				slices.ContainsFunc(d.profiles, func(q board.Profile) bool { return q.ID == p.ID || q.Name == p.Name }) {
 				return nil, fail("GPU %s has %s or its id %d twice", m[1], p.Name, p.ID)
 			}
 			d.profiles = append(d.profiles, p)
@@ -222,6 +223,9 @@ func (d *device) board(id uint32) (*board.Board, error) {
 	for i := range b.Profiles {
 		b.Profiles[i].Enum = number(&b.Profiles[i])
 	}
-	b.Unverified = []string{"the total memory, which a listing of profiles does not have", "the order in which the driver prefers placements"}
+	b.Unverified = []string{
+		"the total memory, which a listing of profiles does not have",
+		"the order in which the driver prefers placements",
+	}
 	return b, nil
 }

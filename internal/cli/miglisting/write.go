@@ -26,7 +26,9 @@ func Name(b *board.Board, name string) {
 // YAML writes a board file.
 func YAML(b *board.Board) ([]byte, error) {
 	var out bytes.Buffer
-	out.WriteString("# Written by 'gpushare mig profiles --from'. As a file of " + board.Directory + " it is known like a built-in board.\n")
+	out.WriteString(
+		"# Written by 'gpushare mig profiles --from'. As a file of " + board.Directory + " it is known like a built-in board.\n",
+	)
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
 	if err := e.Encode(b); err != nil {

@@ -65,7 +65,9 @@ func (t *tree) entry(n *yaml.Node) (Entry, error) {
 		case "mig-devices":
 			err = t.counts(f.value, &e)
 		default:
-			err = fmt.Errorf("unknown key %q: an entry has devices, device-filter, mig-enabled and mig-devices", text.Short(f.key.Value, maxShown))
+			err = fmt.Errorf(
+				"unknown key %q: an entry has devices, device-filter, mig-enabled and mig-devices", text.Short(f.key.Value, maxShown),
+			)
 		}
 		if err != nil {
 			return e, t.at(f.value, "%s: %v", text.Short(f.key.Value, maxShown), err)

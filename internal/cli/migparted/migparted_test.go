@@ -181,7 +181,16 @@ func TestNothingBreaksOut(t *testing.T) {
 					*change.to = change.from
 				}
 			}
-			got, err := migparted.Read("f", fmt.Appendf(nil, "version: v1\nmig-configs:\n  \"%s\": [{device-filter: [\"%s\", 0x20B210DE], devices: all, mig-enabled: true, mig-devices: {\"%s\": 1}}]\n", l, f, p))
+			got, err := migparted.Read(
+				"f",
+				fmt.Appendf(
+					nil,
+					"version: v1\nmig-configs:\n  \"%s\": [{device-filter: [\"%s\", 0x20B210DE], devices: all, mig-enabled: true, mig-devices: {\"%s\": 1}}]\n",
+					l,
+					f,
+					p,
+				),
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +212,12 @@ func TestNothingBreaksOut(t *testing.T) {
 
 // TestMIGOff converts MIG off to each mode.
 func TestMIGOff(t *testing.T) {
-	c, err := migparted.Read("f", []byte("version: v1\nmig-configs: {a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}, {devices: [0], mig-enabled: false}]}\n"))
+	c, err := migparted.Read(
+		"f",
+		[]byte(
+			"version: v1\nmig-configs: {a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}, {devices: [0], mig-enabled: false}]}\n",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,14 +51,19 @@ func (l *Label) Spec(migOff string) Spec {
 			g.Comment = "MIG off"
 		case len(e.layout()) == 0:
 			g.Mode = api.ModeMIG
-			out.notExpressed(e, "MIG on without instances is not a layout: it is converted to dynamic, where instances are created for leases")
+			out.notExpressed(
+				e, "MIG on without instances is not a layout: it is converted to dynamic, where instances are created for leases",
+			)
 		default:
 			g.Mode, g.Layout = api.ModeMIG, e.layout()
 		}
 		if out.selectGPUs(e, &g) {
 			out.add(g)
 			if g.Mode == api.ModeExternal {
-				out.notExpressed(e, "a spec turns MIG off only on GPUs that it shares in another way: these are only observed; --mig-off exclusive, timeslice or mps also turns MIG off")
+				out.notExpressed(
+					e,
+					"a spec turns MIG off only on GPUs that it shares in another way: these are only observed; --mig-off exclusive, timeslice or mps also turns MIG off",
+				)
 			}
 		}
 	}
@@ -74,7 +79,10 @@ func (s *Spec) selectGPUs(e *Entry, g *GPUs) bool {
 			return false
 		}
 		if len(e.Filter) > 0 {
-			s.notExpressed(e, "a spec selects GPUs by number or by board, not by both: the device filter %s is not checked", strings.Join(e.Filter, ", "))
+			s.notExpressed(
+				e, "a spec selects GPUs by number or by board, not by both: the device filter %s is not checked",
+				strings.Join(e.Filter, ", "),
+			)
 		}
 		g.Index = slices.Clone(e.Devices)
 		slices.Sort(g.Index)
@@ -99,7 +107,10 @@ func (s *Spec) selectGPUs(e *Entry, g *GPUs) bool {
 			return false
 		}
 		if slices.ContainsFunc(s.GPUs, func(b GPUs) bool { return len(b.Index) > 0 }) {
-			s.notExpressed(e, "in the file this later entry has precedence over entries with GPU numbers; in a spec the number has precedence over the board")
+			s.notExpressed(
+				e,
+				"in the file this later entry has precedence over entries with GPU numbers; in a spec the number has precedence over the board",
+			)
 		}
 	}
 	return true

@@ -24,7 +24,9 @@ func InPIDNamespace(t *testing.T) bool {
 	t.Helper()
 	const inside = "GPUSHARE_TEST_PID_NAMESPACE"
 	if os.Getenv(inside) != "" {
-		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+		if err := errors.Join(
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, ""),
+		); err != nil {
 			t.Skipf("needs a mount of /proc in a pid namespace: %v", err)
 		}
 		startThreads()

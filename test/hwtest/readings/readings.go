@@ -175,8 +175,16 @@ func (n Naming) String() string {
 	case math.Abs(got-want) <= 2.5*sigma:
 		verdict = "one of the processes that ran in the period"
 	}
-	return fmt.Sprintf("%s: of %d samples with work of several processes, %.0f %% name the one that ran at their time; %.0f ± %.0f %% would, if a sample named any that ran. "+
-		"%d samples are of a time at which nothing ran", verdict, n.Mixed, 100*got, 100*want, 100*sigma, n.Named)
+	return fmt.Sprintf(
+		"%s: of %d samples with work of several processes, %.0f %% name the one that ran at their time; %.0f ± %.0f %% would, if a sample named any that ran. "+
+			"%d samples are of a time at which nothing ran",
+		verdict,
+		n.Mixed,
+		100*got,
+		100*want,
+		100*sigma,
+		n.Named,
+	)
 }
 
 // Full is the 90th percentile of the percentages while the GPU was busy without a break.

@@ -111,7 +111,12 @@ func TestFindGaps(t *testing.T) {
 
 func TestReleased(t *testing.T) {
 	busy, idle := 80, 0
-	list := []Reading{{Boot: 10, Used: 900, Utilization: &busy}, {Boot: 20, Used: 900, Utilization: &busy}, {Boot: 30, Used: 100, Utilization: &busy}, {Boot: 40, Used: 100, Utilization: &idle}}
+	list := []Reading{
+		{Boot: 10, Used: 900, Utilization: &busy},
+		{Boot: 20, Used: 900, Utilization: &busy},
+		{Boot: 30, Used: 100, Utilization: &busy},
+		{Boot: 40, Used: 100, Utilization: &idle},
+	}
 	if d, ok := Released(list, 15, 200); !ok || d != 15 {
 		t.Errorf("%d, %v", d, ok)
 	}

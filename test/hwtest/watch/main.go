@@ -81,7 +81,9 @@ func memory(ctx context.Context, d *nvml.Driver, id gpu.UUID, r *readings.Readin
 }
 
 // sample reads what is newer than the last reading. A series that the driver lacks is part of the result.
-func sample(ctx context.Context, d *nvml.Driver, id gpu.UUID, since, seriesSince uint64, r *readings.Reading) (newest, seriesNewest uint64, err error) {
+func sample(
+	ctx context.Context, d *nvml.Driver, id gpu.UUID, since, seriesSince uint64, r *readings.Reading,
+) (newest, seriesNewest uint64, err error) {
 	r.Processes, newest, err = d.Utilization(ctx, id, since)
 	if err != nil {
 		return since, seriesSince, err
