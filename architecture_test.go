@@ -50,7 +50,7 @@ var rules = map[string]rule{
 	"client": {own: []string{"api"}, why: "other programs use the client too: it must not import the daemon"},
 	"gpu":    {strict: true, why: "gpu is a port: it must not depend on an implementation"},
 	"gpu/worker": {
-		own: []string{"gpu", "internal/procfs"},
+		own: []string{"gpu", "internal/kernel/procfs"},
 		why: "the worker carries the port across a process boundary, for every implementation",
 	},
 	"gpu/nvml": {
@@ -59,13 +59,13 @@ var rules = map[string]rule{
 		why:    "gpu/nvml is the only package that uses NVML",
 	},
 	"cgroup": {
-		own:    []string{"internal/faultpoint", "internal/loop", "internal/procfs", "cgroup/device"},
+		own:    []string{"internal/faultpoint", "internal/loop", "internal/kernel/procfs", "cgroup/device"},
 		others: []string{"github.com/containerd/cgroups"},
 		why:    "cgroup is a port and the adapters without a service manager",
 	},
 	"cgroup/device": {others: []string{"github.com/cilium/ebpf"}, why: "cgroup/device uses BPF, and it knows only device numbers"},
 	"systemd": {
-		own:    []string{"cgroup", "internal/durable", "internal/procfs"},
+		own:    []string{"cgroup", "internal/durable", "internal/kernel/procfs"},
 		others: []string{"github.com/coreos/go-systemd", "github.com/godbus/dbus"},
 		why:    "systemd is an adapter of the port of cgroup and the only package that uses D-Bus",
 	},
@@ -77,12 +77,12 @@ var rules = map[string]rule{
 		own: []string{
 			"gpu",
 			"cgroup",
-			"internal/acl",
+			"internal/kernel/acl",
 			"internal/durable",
 			"internal/loop",
-			"internal/sockdiag",
+			"internal/kernel/sockdiag",
 			"internal/step",
-			"internal/procfs",
+			"internal/kernel/procfs",
 		},
 		why: "mps supervises control daemons; other packages decide which user may use them",
 	},
@@ -167,12 +167,11 @@ var rules = map[string]rule{
 		others: []string{module, "go.yaml.in/yaml/v3"},
 		why:    "board reads the embedded list of boards and that of the site, and decides nothing",
 	},
-	"internal/slurm":    {strict: true, why: "slurm reads the text of a file: it only reports which GPUs Slurm manages"},
-	"internal/names":    {why: "names resolves users and groups; the daemon decides on their roles"},
-	"internal/text":     {strict: true, why: "every package may import text, so text imports none"},
-	"internal/finetime": {why: "finetime is a clock: it knows no user of it"},
-	"internal/procfs":   {why: "every package may import procfs, so procfs imports none but the reader"},
-	reader:              {why: "every package that reads a file may import the reader, so it imports none"},
+	"internal/names":         {why: "names resolves users and groups; the daemon decides on their roles"},
+	"internal/text":          {strict: true, why: "every package may import text, so text imports none"},
+	"gpusim/finetime":        {why: "finetime is a clock: it knows no user of it"},
+	"internal/kernel/procfs": {why: "every package may import procfs, so procfs imports none but the reader"},
+	reader:                   {why: "every package that reads a file may import the reader, so it imports none"},
 	"internal/cli": {
 		own: []string{
 			"api",
@@ -184,7 +183,7 @@ var rules = map[string]rule{
 			"internal/cli/migparted",
 			"internal/durable",
 			"internal/ledger",
-			"internal/procfs",
+			"internal/kernel/procfs",
 			"internal/spec",
 			"internal/store",
 			"internal/text",
@@ -195,7 +194,7 @@ var rules = map[string]rule{
 		why:    "the command line builds without cgo and uses no driver, no cgroup and no D-Bus; it reads the state only to report active restrictions and to verify the audit without a daemon",
 	},
 	"internal/terminal": {
-		own: []string{"internal/procfs"},
+		own: []string{"internal/kernel/procfs"},
 		why: "terminal writes a line to a user's terminal; other packages write the text",
 	},
 	"packaging/share": {
@@ -244,10 +243,13 @@ var rules = map[string]rule{
 		others: []string{"go.yaml.in/yaml/v3"},
 		why:    "migparted converts the file of another tool; it reads no GPU and writes nothing",
 	},
-	"internal/durable":  {why: "durable writes bytes; its callers know what they mean"},
-	"internal/acl":      {why: "acl reads and writes lists; mps decides who is in one"},
-	"internal/sockdiag": {why: "sockdiag asks the kernel and decides nothing"},
-	"internal/fuse":     {own: []string{"internal/procfs"}, why: "fuse reads and aborts connections; daemon/stop decides which"},
+	"internal/durable":         {why: "durable writes bytes; its callers know what they mean"},
+	"internal/kernel/acl":      {why: "acl reads and writes lists; mps decides who is in one"},
+	"internal/kernel/sockdiag": {why: "sockdiag asks the kernel and decides nothing"},
+	"internal/fuse": {
+		own: []string{"internal/kernel/procfs"},
+		why: "fuse reads and aborts connections; daemon/stop decides which",
+	},
 	"internal/request": {
 		own: []string{"api", "internal/locks", "internal/version"},
 		why: "request reads what a caller sent, in the daemon and in the front; it knows no route",
@@ -258,19 +260,19 @@ var rules = map[string]rule{
 		why: "it reads what every user sends: it must be small, and have nothing of the daemon",
 	},
 	"cmd/gpushare-front": {own: []string{"internal/front", "internal/version"}, why: "main is wiring"},
-	"internal/exits": {
-		own: []string{"internal/procfs"},
+	"internal/kernel/exits": {
+		own: []string{"internal/kernel/procfs"},
 		why: "exits reads messages of the kernel; the caller knows what a process is",
 	},
-	"internal/kernellog": {why: "kernellog reads errors of GPUs in the log; the caller decides what they mean"},
-	"internal/descent": {
-		own:    []string{"internal/procfs"},
+	"internal/kernel/kernellog": {why: "kernellog reads errors of GPUs in the log; the caller decides what they mean"},
+	"internal/kernel/descent": {
+		own:    []string{"internal/kernel/procfs"},
 		others: []string{"github.com/cilium/ebpf"},
 		why:    "descent keeps the kernel's record of processes; daemon/escape decides about them",
 	},
 	"internal/relay": {why: "relay sends what it is given: whom to signal is decided elsewhere"},
 	"internal/launch": {
-		own: []string{"internal/procfs"},
+		own: []string{"internal/kernel/procfs"},
 		why: "launch executes a tenant's program as root until then: it must be small and know no lease",
 	},
 	"cmd/gpushare-start": {
@@ -280,7 +282,7 @@ var rules = map[string]rule{
 
 	// The packages of the daemon. A manager declares an interface for what it needs of another.
 	"internal/loop":       {strict: true, why: "loop only runs functions of other packages"},
-	"internal/external":   {own: []string{"internal/slurm"}, why: "external finds other schedulers of GPUs and decides nothing"},
+	"internal/external":   {why: "external finds other schedulers of GPUs and decides nothing"},
 	"internal/version":    {strict: true, why: "version is one string"},
 	"internal/faultpoint": {strict: true, why: "a fault point must cost nothing when it is not used"},
 	"daemon/report": {
@@ -296,7 +298,7 @@ var rules = map[string]rule{
 			"internal/locks",
 			"internal/loop",
 			"internal/names",
-			"internal/procfs",
+			"internal/kernel/procfs",
 			"internal/request",
 			"lease",
 		},
@@ -304,14 +306,14 @@ var rules = map[string]rule{
 	},
 	"daemon/attribution": {
 		own: join(
-			values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/procfs",
+			values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/kernel/procfs",
 			"internal/step", "isolation", "mps",
 		),
 		why: "attribution finds the lease of a process; it stops no process",
 	},
 	"daemon/stop": {
 		own: join(
-			values, "daemon/report", "internal/faultpoint", "internal/fuse", "internal/loop", "internal/procfs", "internal/step",
+			values, "daemon/report", "internal/faultpoint", "internal/fuse", "internal/loop", "internal/kernel/procfs", "internal/step",
 			"internal/terminal",
 		),
 		why: "stop is the one way to stop a process; the managers decide which",
@@ -319,7 +321,7 @@ var rules = map[string]rule{
 	"daemon/devicepolicy": {
 		own: join(
 			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe",
-			"internal/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
+			"internal/kernel/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
 		),
 		why: "devicepolicy decides which devices may be opened; the managers apply it",
 	},
@@ -345,7 +347,7 @@ var rules = map[string]rule{
 	},
 	"daemon/change": {
 		own: join(
-			shared, "daemon/outcome", "internal/engine", "internal/external", "internal/procfs", "internal/spec", "isolation", "mig",
+			shared, "daemon/outcome", "internal/engine", "internal/external", "internal/kernel/procfs", "internal/spec", "isolation", "mig",
 			"mps", "power",
 		),
 		why: manager,
@@ -367,23 +369,26 @@ var rules = map[string]rule{
 	"daemon/mpscontrol":  {own: shared, why: manager},
 	"daemon/cordon":      {own: shared, why: manager},
 	"daemon/maintenance": {own: join(shared, "internal/text"), why: manager},
-	"daemon/leases":      {own: join(shared, "internal/launch", "internal/procfs", "internal/terminal"), why: manager},
-	"daemon/adoption":    {own: join(shared, "internal/procfs"), why: manager},
-	"daemon/enforce":     {own: join(shared, "health", "internal/faultpoint", "internal/procfs", "internal/usage", "quota"), why: manager},
+	"daemon/leases":      {own: join(shared, "internal/launch", "internal/kernel/procfs", "internal/terminal"), why: manager},
+	"daemon/adoption":    {own: join(shared, "internal/kernel/procfs"), why: manager},
+	"daemon/enforce": {
+		own: join(shared, "health", "internal/faultpoint", "internal/kernel/procfs", "internal/usage", "quota"),
+		why: manager,
+	},
 	"daemon/account":     {own: join(shared, "internal/usage"), why: manager},
 	"daemon/memorylimit": {own: join(shared, "quota"), why: manager},
-	"daemon/escape":      {own: join(shared, "internal/procfs", "mps"), why: manager},
+	"daemon/escape":      {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/fronting": {
 		own: []string{"daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/sandbox"},
 		why: "fronting keeps a process running and passes connections to it; it reads nothing of a caller",
 	},
-	"daemon/mpsfault":  {own: join(shared, "internal/procfs", "mps"), why: manager},
-	"daemon/health":    {own: join(shared, "health", "internal/kernellog"), why: manager},
-	"daemon/mpsaccess": {own: join(shared, "internal/procfs", "mps"), why: manager},
+	"daemon/mpsfault":  {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
+	"daemon/health":    {own: join(shared, "health", "internal/kernel/kernellog"), why: manager},
+	"daemon/mpsaccess": {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/status": {
 		own: join(
 			shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
-			"internal/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
+			"internal/kernel/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
 		),
 		why: manager,
 	},
@@ -613,21 +618,21 @@ func TestEveryPackageHasAComment(t *testing.T) {
 
 // writers are the files that make files in another way than package durable, and why that reaches no file of another user.
 var writers = map[string]string{
-	"cgroup/deadline.go":                      "a lock in the run directory, which only root writes to",
-	"cgroup/thawlock.go":                      "a lock in the run directory, which only root writes to",
-	"internal/descent/former.go":              "a file of the kernel",
-	"internal/front/confine.go":               "a file of the kernel",
-	"internal/launch/auditlogin.go":           "a file of the kernel",
-	"internal/launch/exec.go":                 "a file of the kernel",
-	"internal/launch/privileges.go":           "a file of the kernel",
-	"internal/launch/record.go":               "a directory that only root reads",
-	"internal/launch/rotate.go":               "a directory that only root reads",
-	"mps/detached.go":                         "the log of a service in a directory that only root reads, and a file of the kernel",
-	"mps/detachedlog.go":                      "the log of a service in a directory that only root reads",
-	"cmd/gpusim/serve.go":                     "the directory of a virtual node",
-	"internal/store/store.go":                 "osDir.Open adds O_NOFOLLOW",
-	"internal/procfs/procfstest/reusedpid.go": "a file of the kernel, in tests",
-	"daemon/server/servertest/access.go":      "the directory of a test",
+	"cgroup/deadline.go":                             "a lock in the run directory, which only root writes to",
+	"cgroup/thawlock.go":                             "a lock in the run directory, which only root writes to",
+	"internal/kernel/descent/former.go":              "a file of the kernel",
+	"internal/front/confine.go":                      "a file of the kernel",
+	"internal/launch/auditlogin.go":                  "a file of the kernel",
+	"internal/launch/exec.go":                        "a file of the kernel",
+	"internal/launch/privileges.go":                  "a file of the kernel",
+	"internal/launch/record.go":                      "a directory that only root reads",
+	"internal/launch/rotate.go":                      "a directory that only root reads",
+	"mps/detached.go":                                "the log of a service in a directory that only root reads, and a file of the kernel",
+	"mps/detachedlog.go":                             "the log of a service in a directory that only root reads",
+	"cmd/gpusim/serve.go":                            "the directory of a virtual node",
+	"internal/store/store.go":                        "osDir.Open adds O_NOFOLLOW",
+	"internal/kernel/procfs/procfstest/reusedpid.go": "a file of the kernel, in tests",
+	"daemon/server/servertest/access.go":             "the directory of a test",
 }
 
 // A file is written by package durable: new, in its directory, without following a link. Else it is made with O_EXCL or O_NOFOLLOW,

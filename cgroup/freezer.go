@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/faultpoint"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // LeafFreezer is a ScopeFreezer that reports which cgroup it freezes. Every Port is one.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // BenchmarkFreezer freezes and thaws a scope for a time slice, as a scheduler does. cpu-ns/op is the CPU time of this process.

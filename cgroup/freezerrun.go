@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Ready returns nil when gpushare-thaw runs and answers, and ErrNoThawWatchdog when it does not. While scopes are frozen it

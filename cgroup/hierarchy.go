@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Hierarchy is the mounted cgroup v2 hierarchy. Its methods take cgroup paths as in /proc/PID/cgroup; "/" is the root. They

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // adapters are the adapters that the tests of the port run with.

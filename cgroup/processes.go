@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Processes is the adapter for a user without privileges: no cgroup, no limit, no freezer. A scope is the process tree

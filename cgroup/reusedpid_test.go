@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 )
 
 // shell forks one process for each line that it reads, in its own cgroup.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"sync"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // ScopeIndex finds the scope of a pid by its cgroup. The zero value is empty and ready. It is safe for concurrent use.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // The kernel reports a cgroup as frozen when each of its threads is in the freezer's trap, which is on the way from the kernel to

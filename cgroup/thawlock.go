@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // lockFile is locked by gpushare-thaw while it runs. It has its pid and the time of its last pass: a stopped process keeps

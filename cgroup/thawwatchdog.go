@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // ThawWatchdog thaws scopes whose deadline has passed, and scopes that were frozen by a process that has exited, or that has

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // The suffixes distinguish slices, scopes and the kernel's files.

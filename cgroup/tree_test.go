@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 func TestTreeFreezes(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/names"
-	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/systemd"
 )
 

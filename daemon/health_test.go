@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/kernellog"
+	"github.com/gpushare/gpushare/internal/kernel/kernellog"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/test/scenarios"
 )

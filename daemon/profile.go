@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // ProfileHint says what helps when the daemon cannot start because its profile of AppArmor may forbid it: settings may name paths that the

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/acl"
+	"github.com/gpushare/gpushare/internal/kernel/acl"
 )
 
 // Reach is which users and groups may reach the tenants' socket of a GPU, next to root.

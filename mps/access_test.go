@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/acl"
+	"github.com/gpushare/gpushare/internal/kernel/acl"
 )
 
 // as runs f in a thread of another user, without groups. The kernel takes the credentials of a thread.

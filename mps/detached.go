@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/durable"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Detached runs services without a service manager: processes in their own sessions that do not end with gpushared and are

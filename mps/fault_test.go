@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
 )
 

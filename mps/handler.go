@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/step"
 )
 

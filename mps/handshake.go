@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // handshakeTimeout is how long a control daemon that serves others may take to greet. A healthy one needs a millisecond.

@@ -3,7 +3,7 @@ package mps
 import (
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Started is when the control daemon started, to the second; zero if it does not run.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // The limits of a control daemon are its defaults, which a server takes over when it starts, and those of each server, which its

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // Observe observes the control daemon of one device; nil when there is none. It changes nothing on the node. During Start, Stop

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/sockdiag"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/sockdiag"
 )
 
 // A control daemon serves one connection at a time and waits for it without a deadline: a process that connects and sends nothing

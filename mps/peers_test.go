@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // silent polls until connections are found that keep others out, as the daemon does.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
 )
 

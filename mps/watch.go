@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
-	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // retryGreeting is the time from a missed greeting to the next check.

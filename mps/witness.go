@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
-	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // Where tenants may change limits, the limits have to be compared whenever one of them was connected. Each query is lines in the

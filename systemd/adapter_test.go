@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

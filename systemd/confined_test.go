@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // A confined program gets its socket as standard input, and its unit has no capability, no network and no files to change.

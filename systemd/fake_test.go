@@ -19,7 +19,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // signatures are the D-Bus types of the properties that may be set, from org.freedesktop.systemd1(5).

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"golang.org/x/sys/unix"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // stopTimeout is the time between SIGTERM and SIGKILL when systemd stops a scope. The default of systemd is 90 s, and a

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/gpusim/engine"
-	"github.com/gpushare/gpushare/internal/finetime"
+	"github.com/gpushare/gpushare/gpusim/finetime"
 )
 
 // hostClock is the clock of a node that serves processes: kernels of a virtual GPU are as short as those of a real one, and

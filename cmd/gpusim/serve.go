@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/gpusim/finetime"
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/gpusim/server"
-	"github.com/gpushare/gpushare/internal/finetime"
 )
 
 // flags returns a flag set that prints to std.

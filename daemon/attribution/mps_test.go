@@ -3,7 +3,7 @@ package attribution
 import (
 	"testing"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/mps"
 )
 

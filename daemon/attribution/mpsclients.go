@@ -2,8 +2,8 @@ package attribution
 
 import (
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // MPSClients counts the clients that the MPS control daemons of a node have, by their leases. A client that has exited since they

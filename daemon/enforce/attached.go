@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/stop"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )

@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 // With logins closed, no user but root opens a managed GPU outside of a lease. A process that uses one nevertheless left a lease

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // descentRecord is the kernel's record of the processes that descend from those of each lease; *descent.Record is one.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // tracker knows the processes that were observed inside leases. The cgroup of a lease is not enough: a tenant who runs a

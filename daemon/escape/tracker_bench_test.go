@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // manyProcesses returns a host with 10 000 processes in 200 leases and 2 000 others.

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	rules "github.com/gpushare/gpushare/health"
-	"github.com/gpushare/gpushare/internal/kernellog"
+	"github.com/gpushare/gpushare/internal/kernel/kernellog"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"

@@ -22,9 +22,9 @@ import (
 	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/gpu/worker"
-	"github.com/gpushare/gpushare/internal/descent"
+	"github.com/gpushare/gpushare/internal/kernel/descent"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/launch"
-	"github.com/gpushare/gpushare/internal/procfs"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/systemd"
 )

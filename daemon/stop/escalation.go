@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/faultpoint"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // IsolationTimeout bounds the isolation of one process, and the wait for the end of a process that was killed.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // fakeTarget records the stages of an escalation.

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/gpushare/gpushare/cgroup"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // FirstUser is the first uid of people; lower uids are root and the system's services.

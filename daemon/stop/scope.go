@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
-	"github.com/gpushare/gpushare/internal/procfs"
 )
 
 const (

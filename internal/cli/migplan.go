@@ -111,7 +111,7 @@ code 7.`,
   gpushare mig plan --offline --model h200-141 --want '3g.71gb,2g.35gb,1g.18gb*2' --json
   gpushare mig plan --offline --batch requests.jsonl   # lines of {"model": …, "have": …, "want": …}`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := askedPlan(cmd, id, offline, batch != ""); err != nil {
+			if err := checkPlanFlags(cmd, id, offline, batch != ""); err != nil {
 				return err
 			}
 			if batch != "" {
@@ -152,8 +152,8 @@ code 7.`,
 	return c
 }
 
-// askedPlan refuses flags that ask for nothing, or for two things.
-func askedPlan(c *cobra.Command, id string, offline, batch bool) error {
+// checkPlanFlags refuses flags that ask for nothing, or for two things.
+func checkPlanFlags(c *cobra.Command, id string, offline, batch bool) error {
 	f := c.Flags()
 	switch {
 	case !offline && id == "":

@@ -12,17 +12,16 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/slurm"
 )
 
 // Host are the other programs on this host that schedule or use GPUs.
 type Host struct {
-	Slurmd     int        // its pid; 0 when it does not run
-	Gres       slurm.GPUs // the GPUs that it is configured to schedule here
-	GresFile   string     // the file that configures it
-	Kubelet    int        // its pid
-	Plugins    []string   // sockets of device plugins for NVIDIA
-	HostEngine int        // pid of DCGM's host engine
+	Slurmd     int      // its pid; 0 when it does not run
+	Gres       Gres     // the GPUs that it is configured to schedule here
+	GresFile   string   // the file that configures it
+	Kubelet    int      // its pid
+	Plugins    []string // sockets of device plugins for NVIDIA
+	HostEngine int      // pid of DCGM's host engine
 	// FabricManager is its pid: without it the GPUs behind NVSwitches cannot be used.
 	FabricManager int
 	MIGManager    bool    // nvidia-mig-manager is enabled: it partitions at boot
@@ -98,12 +97,12 @@ func (o *Host) process(root string, pid int) {
 }
 
 // readGres reads a gres.conf with what it includes.
-func readGres(root, file, node string, depth int) (slurm.GPUs, error) {
+func readGres(root, file, node string, depth int) (Gres, error) {
 	b, err := boundedread.Trusted(filepath.Join(root, file), boundedread.Settings)
 	if err != nil {
-		return slurm.GPUs{}, err
+		return Gres{}, err
 	}
-	g, includes := slurm.Parse(string(b), node)
+	g, includes := parseGres(string(b), node)
 	for _, in := range includes {
 		if depth > 4 {
 			return g, fmt.Errorf("%s: files include each other", file)

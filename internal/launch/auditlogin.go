@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // unsetLogin is how the kernel writes an audit login uid that is not set.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // ErrUnknown: there is no record of this id.

@@ -17,9 +17,9 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
-	"github.com/gpushare/gpushare/internal/descent"
-	"github.com/gpushare/gpushare/internal/exits"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/descent"
+	"github.com/gpushare/gpushare/internal/kernel/exits"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/terminal"
 )
 

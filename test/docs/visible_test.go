@@ -39,7 +39,7 @@ func TestWhatTheHostSeesIsListed(t *testing.T) {
 		{"packaging/systemd/gpushared.socket", `(?m)^ListenStream=(\S+)`, "%s"},
 		{"packaging/systemd/gpushared.service", `(?m)^ReadWritePaths=-(/sys\S+)`, "%s"},
 		{"packaging/apparmor/gpushared", `(?m)^  (/(?:var/lib|run)/\w+)/\{`, "%s"},
-		{"internal/descent/record.go", `attach\("(gpushare_\w+)"`, "%s"},
+		{"internal/kernel/descent/record.go", `attach\("(gpushare_\w+)"`, "%s"},
 		{"systemd/policy.go", `policyName = "(\S+\.conf)"`, "/etc/dbus-1/system.d/%s"},
 		{"systemd/readback.go", `"(/(?:etc|run)/systemd/system\.control)"`, "%s"},
 		{"systemd/names.go", `escape\(prefix\) \+ "(-)" \+ id \+ "\.scope"`, "gpushare%s….scope"},

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/hwtest/readings"
 )

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/hwtest/readings"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/systemd"
 )
 

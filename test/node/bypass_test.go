@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/harness"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/exits"
+	"github.com/gpushare/gpushare/internal/kernel/exits"
 )
 
 // The command of 'gpushare run' is a child of the user's shell. Its exit code is known nevertheless, and is in the account.

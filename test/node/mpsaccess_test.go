@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/acl"
+	"github.com/gpushare/gpushare/internal/kernel/acl"
 	"github.com/gpushare/gpushare/test/harness"
 )
 

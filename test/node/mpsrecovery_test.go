@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/procfs/procfstest"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/test/harness"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // InPIDNamespace runs the test in a new pid namespace, and reports true there. In the process that started it, it reports

@@ -1,8 +1,4 @@
-// Package slurm reads which GPUs Slurm is configured to schedule on this node, from the text of its gres.conf.
-//
-// It is pure: it opens no file and queries no daemon. It ignores what it does not understand: the result only says whether
-// Slurm may schedule the same GPUs.
-package slurm
+package external
 
 import (
 	"slices"
@@ -10,19 +6,19 @@ import (
 	"strings"
 )
 
-// GPUs are the GPUs in a node's gres.conf.
-type GPUs struct {
+// Gres are the GPUs in a node's gres.conf.
+type Gres struct {
 	Auto     bool     // AutoDetect: every GPU that the driver shows
 	Minors   []int    // of the listed device nodes, ascending, each once
 	Settings []string // the settings, as they are written
 }
 
 // Any reports whether Slurm schedules any GPU.
-func (g GPUs) Any() bool { return g.Auto || len(g.Minors) > 0 }
+func (g Gres) Any() bool { return g.Auto || len(g.Minors) > 0 }
 
-// Parse reads the text of a gres.conf for one node, named as in NodeName=. includes are the files that it
+// parseGres reads the text of a gres.conf for one node, named as in NodeName=. includes are the files that it
 // includes.
-func Parse(text, node string) (g GPUs, includes []string) {
+func parseGres(text, node string) (g Gres, includes []string) {
 	for _, line := range lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) == 2 && strings.EqualFold(fields[0], "Include") {
@@ -35,7 +31,7 @@ func Parse(text, node string) (g GPUs, includes []string) {
 				set[strings.ToLower(key)] = strings.Trim(value, `"`)
 			}
 		}
-		if nodes, ok := set["nodename"]; ok && !Contains(nodes, node) {
+		if nodes, ok := set["nodename"]; ok && !containsHost(nodes, node) {
 			continue
 		}
 		g.read(set)
@@ -46,7 +42,7 @@ func Parse(text, node string) (g GPUs, includes []string) {
 }
 
 // read reads one line. A line about other resources than GPUs, such as name=nic, is ignored; AutoDetect has a line of its own.
-func (g *GPUs) read(set map[string]string) {
+func (g *Gres) read(set map[string]string) {
 	if name, ok := set["name"]; ok && !strings.EqualFold(name, "gpu") && !strings.EqualFold(name, "mps") &&
 		!strings.EqualFold(name, "shard") {
 		return
@@ -57,7 +53,7 @@ func (g *GPUs) read(set map[string]string) {
 	}
 	for _, key := range []string{"file", "multiplefiles"} {
 		found := false
-		for _, file := range Expand(set[key]) {
+		for _, file := range expandHosts(set[key]) {
 			if minor, err := strconv.Atoi(strings.TrimPrefix(file, "/dev/nvidia")); err == nil && minor >= 0 &&
 				strings.HasPrefix(file, "/dev/nvidia") {
 				g.Minors, found = append(g.Minors, minor), true
@@ -91,19 +87,19 @@ func lines(text string) []string {
 	return out
 }
 
-// Contains reports whether a host list, as in "node[01-10],login", contains a host. "ALL" contains every host.
-func Contains(list, host string) bool {
+// containsHost reports whether a host list, as in "node[01-10],login", contains a host. "ALL" contains every host.
+func containsHost(list, host string) bool {
 	if strings.EqualFold(list, "ALL") {
 		return true
 	}
-	return slices.Contains(Expand(list), host)
+	return slices.Contains(expandHosts(list), host)
 }
 
 // maxNames bounds an expansion.
 const maxNames = 1 << 16
 
-// Expand expands a list with brackets: "/dev/nvidia[0-1,3]" is three names. An item that cannot be read is ignored.
-func Expand(list string) []string {
+// expandHosts expands a list with brackets: "/dev/nvidia[0-1,3]" is three names. An item that cannot be read is ignored.
+func expandHosts(list string) []string {
 	var out []string
 	for _, item := range splitOutside(list) {
 		out = append(out, expandOne(item)...)
