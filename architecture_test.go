@@ -366,7 +366,7 @@ var rules = map[string]rule{
 		own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"},
 		why: "history reads revisions; only change puts one in force",
 	},
-	"daemon/mpscontrol":  {own: shared, why: manager},
+	"daemon/mps/control": {own: shared, why: manager},
 	"daemon/cordon":      {own: shared, why: manager},
 	"daemon/maintenance": {own: join(shared, "internal/text"), why: manager},
 	"daemon/leases":      {own: join(shared, "internal/launch", "internal/kernel/procfs", "internal/terminal"), why: manager},
@@ -382,9 +382,9 @@ var rules = map[string]rule{
 		own: []string{"daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/sandbox"},
 		why: "fronting keeps a process running and passes connections to it; it reads nothing of a caller",
 	},
-	"daemon/mpsfault":  {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
-	"daemon/health":    {own: join(shared, "health", "internal/kernel/kernellog"), why: manager},
-	"daemon/mpsaccess": {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
+	"daemon/mps/fault":  {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
+	"daemon/health":     {own: join(shared, "health", "internal/kernel/kernellog"), why: manager},
+	"daemon/mps/access": {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/status": {
 		own: join(
 			shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names",

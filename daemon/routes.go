@@ -7,7 +7,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/cordon"
 	"github.com/gpushare/gpushare/daemon/history"
-	"github.com/gpushare/gpushare/daemon/mpscontrol"
+	mpscontrol "github.com/gpushare/gpushare/daemon/mps/control"
 	"github.com/gpushare/gpushare/daemon/server"
 )
 

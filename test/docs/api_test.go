@@ -2,11 +2,7 @@ package docs
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -26,40 +22,17 @@ func TestEveryErrorKindIsDocumented(t *testing.T) {
 }
 
 // The routes are read from the daemon's table, which no other package may import.
+var route = regexp.MustCompile(`\{(get|put|post|remove), "([^"]+)", "[^"]+", server\.(\w+),`)
+
 func TestEveryRouteIsDocumented(t *testing.T) {
-	f, err := parser.ParseFile(token.NewFileSet(), root+"/daemon/routes.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
 	text, found := read(t, "docs/api.md"), 0
-	ast.Inspect(f, func(n ast.Node) bool {
-		c, ok := n.(*ast.CompositeLit)
-		if !ok || c.Type != nil {
-			return true
-		}
-		field := map[string]ast.Expr{}
-		for _, e := range c.Elts {
-			if kv, ok := e.(*ast.KeyValueExpr); ok {
-				field[fmt.Sprint(kv.Key)] = kv.Value
-			}
-		}
-		method, isMethod := field["Method"].(*ast.SelectorExpr)
-		pattern, isPattern := field["Pattern"].(*ast.BasicLit)
-		who, isWho := field["Access"].(*ast.SelectorExpr)
-		if !isMethod || !isPattern || !isWho {
-			return true
-		}
-		path, err := strconv.Unquote(pattern.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+	verbs := map[string]string{"get": "GET", "put": "PUT", "post": "POST", "remove": "DELETE"}
+	for _, m := range route.FindAllStringSubmatch(read(t, "daemon/routes.go"), -1) {
 		found++
-		verb := strings.ToUpper(strings.TrimPrefix(method.Sel.Name, "Method"))
-		if row := fmt.Sprintf("| %s | `%s` | %s |", verb, path, words(who.Sel.Name)); !strings.Contains(text, row) {
+		if row := fmt.Sprintf("| %s | `%s` | %s |", verbs[m[1]], m[2], words(m[3])); !strings.Contains(text, row) {
 			t.Errorf("docs/api.md lacks the row %q", row)
 		}
-		return false
-	})
+	}
 	if found == 0 {
 		t.Fatal("daemon/routes.go has no routes: the reading is broken")
 	}

@@ -1,4 +1,4 @@
-package mpsaccess
+package access
 
 import (
 	"context"

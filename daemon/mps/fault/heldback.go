@@ -1,4 +1,4 @@
-package mpsfault
+package fault
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package mpscontrol
+package control
 
 import (
 	"context"
