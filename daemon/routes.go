@@ -209,17 +209,9 @@ func (d *Daemon) reportRoutes() []row {
 			Audit: "condition ack",
 			Body:  api.AcknowledgeRequest{},
 		}},
-		{
-			post,
-			"/v1/conditions/{id}/unack",
-			"end the acknowledgement of a condition",
-			server.Admin,
-			server.Changes,
-			d.acknowledged.PostUnack,
-			more{
-				Audit: "condition unack",
-			},
-		},
+		{post, "/v1/conditions/{id}/unack", "end an acknowledgement", server.Admin, server.Changes, d.acknowledged.PostUnack, more{
+			Audit: "condition unack",
+		}},
 		{get, "/v1/events", "follow events", server.Reader, server.Events, d.viewer.GetEvents, more{}},
 		{get, "/v1/events/kept", "list events", server.Reader, server.Lists, d.viewer.GetKeptEvents, more{
 			Query: server.Query{"since": server.Text, "until": server.Text},
