@@ -2,8 +2,8 @@ package lease
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -257,9 +257,7 @@ func blockingInstance(g *Grant, v *View) string {
 		}
 		for j := range d.Instances {
 			if in := &d.Instances[j]; in.Pinned && in.Unusable != "" {
-				return in.Name + " at " + strconv.Itoa(int(in.Placement.Start)) + " on GPU " + strconv.Itoa(
-					d.Index,
-				) + " is in the way: " + in.Unusable
+				return fmt.Sprintf("%s at %d on GPU %d is in the way: %s", in.Name, in.Placement.Start, d.Index, in.Unusable)
 			}
 		}
 	}

@@ -83,9 +83,8 @@ func (cv *Converger) say() {
 	if !cv.State.Desired().Enforcing() {
 		says = "only observes; "
 	}
-	says += text.Count(len(cv.Observer.Last().GPUs), "GPU") + ", " + text.Count(
-		len(list)-waiting, "lease",
-	) + ", " + text.Count(waiting, "request") + " waiting"
+	gpus, live := text.Count(len(cv.Observer.Last().GPUs), "GPU"), text.Count(len(list)-waiting, "lease")
+	says += gpus + ", " + live + ", " + text.Count(waiting, "request") + " waiting"
 	if n := len(cv.Conditions.List()); n > 0 {
 		says += "; " + text.Count(n, "condition") + ", see 'gpushare status'"
 	}

@@ -60,9 +60,8 @@ func (pol *Policy) watchNodes(ctx context.Context) error {
 	}
 	directories := func() {
 		for _, name := range nodeDirectories() {
-			_, _ = addWatch(
-				f, filepath.Join(dev, name), mask,
-			) // Most hosts lack one. A second watch of the same directory is the first one.
+			// Most hosts lack one. A second watch of the same directory is the first one.
+			_, _ = addWatch(f, filepath.Join(dev, name), mask)
 		}
 	}
 	directories()

@@ -326,9 +326,7 @@ func (s *sampler) account(waited time.Duration) {
 	s.en.Conditions.Set(
 		conditionDriverTime,
 		string(s.id),
-		"readings of GPU "+string(s.id)+" take "+load.Round(
-			100*time.Microsecond,
-		).String()+" of the driver's time each second, more than 2ms",
+		fmt.Sprintf("readings of GPU %s take %s of the driver's time each second, more than 2ms", s.id, load.Round(100*time.Microsecond)),
 		"their processes are listed less often; a newer driver lists processes faster",
 	)
 }

@@ -216,9 +216,8 @@ func (e *Escapes) updateFormer() {
 	e.Conditions.Set(
 		"hierarchy",
 		"",
-		"every process of the host has the cgroup hierarchies of an earlier version, next to which Slurm does not start: "+strings.Join(
-			mounts, ", ",
-		),
+		"every process of the host has the cgroup hierarchies of an earlier version, next to which Slurm does not start: "+
+			strings.Join(mounts, ", "),
 		"'umount "+strings.Join(mounts, " ")+"'",
 	)
 }

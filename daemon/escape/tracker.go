@@ -102,9 +102,8 @@ func (r *tracker) add(lease string, pid int, start, at uint64) {
 
 // remove removes a member that has exited.
 func (r *tracker) remove(pid int, l snapshot) {
-	if s := r.members[pid]; l.startTimes[s.lease].precedes(
-		procfs.Stat{PID: pid, Start: s.start},
-	) { // Else its session may be older than the lease.
+	s := r.members[pid]
+	if l.startTimes[s.lease].precedes(procfs.Stat{PID: pid, Start: s.start}) { // Else its session may be older than the lease.
 		r.exited[pid] = exitedMember{s.lease, l.at}
 	}
 	delete(r.members, pid)

@@ -96,9 +96,8 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		case s.exempt != "":
 			decision = "it is not stopped: " + s.exempt
 		case stops:
-			decision = "it is stopped " + api.Duration(
-				stop.UnattributedGrace,
-			).String() + " after this was first observed (node.isolation.unattributed: stop)"
+			decision = "it is stopped " + api.Duration(stop.UnattributedGrace).String() +
+				" after this was first observed (node.isolation.unattributed: stop)"
 		}
 		what := "without a lease"
 		if s.lease != "" {

@@ -211,9 +211,8 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 	case !l.Isolation.Devices:
 		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could open before")
 	case l.Origin == lease.OriginContainer && slice != nil:
-		r.Enforced, r.Desired, r.By = slice.Closed, ruleNames(
-			slice.Devices,
-		), "the device program of its grant's slice "+slice.Path+", read back"
+		r.Enforced, r.Desired = slice.Closed, ruleNames(slice.Devices)
+		r.By = "the device program of its grant's slice " + slice.Path + ", read back"
 	case l.InPlace():
 		r.Enforced, r.By = true, "the login filter on its cgroup: it may open the GPUs of its user's leases, and no other managed GPU"
 	case slice == nil || !slice.Closed:
@@ -454,9 +453,8 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 		case !s.Closed:
 			r.Reason = "all devices can be opened in " + s.Path
 		default:
-			r.Desired, r.Enforced, r.By = ruleNames(
-				s.Devices,
-			), true, "the device program of "+s.Path+", read back; each lease may open fewer"
+			r.Desired, r.Enforced = ruleNames(s.Devices), true
+			r.By = "the device program of " + s.Path + ", read back; each lease may open fewer"
 		}
 		e.Rules = append(e.Rules, v.unlessObserving(r))
 		e.Rules = append(e.Rules, v.explainGrantMemory(t, g)...)

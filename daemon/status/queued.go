@@ -31,9 +31,8 @@ func explainQueued(l *api.Lease) *api.Explanation {
 	if l.ExpectedStart != nil {
 		start = api.Rule{
 			What: start.What,
-			Desired: "at " + l.ExpectedStart.Format(
-				time.RFC3339,
-			) + ", if leases run to their known ends; until then its place is lent only to leases that end before",
+			Desired: "at " + l.ExpectedStart.Format(time.RFC3339) +
+				", if leases run to their known ends; until then its place is lent only to leases that end before",
 			Enforced: true,
 			By:       byQueue,
 		}

@@ -53,9 +53,8 @@ func (v *Viewer) checkObserving(
 		if outside := v.outside(node); len(outside) > 0 {
 			warn(
 				"enforce",
-				"'on' would stop processes outside a lease, "+api.Duration(
-					stop.UnattributedGrace,
-				).String()+" after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
+				"'on' would stop processes outside a lease, "+api.Duration(stop.UnattributedGrace).String()+
+					" after they are found (node.isolation.unattributed: stop): "+strings.Join(outside, ", "),
 				"let them end, attach them with 'gpushare lease attach', or warn their users",
 			)
 		}

@@ -142,9 +142,8 @@ func (a *app) checkSavedState(settings string, cause error) error {
 	case err != nil:
 		return &api.Error{
 			Kind: api.KindInUse,
-			Message: "cannot tell whether restrictions are active, so they may be: the daemon does not answer, and " + strings.TrimPrefix(
-				err.Error(), "cannot ",
-			),
+			Message: "cannot tell whether restrictions are active, so they may be: the daemon does not answer, and " +
+				strings.TrimPrefix(err.Error(), "cannot "),
 			Hint: hint,
 		}
 	}

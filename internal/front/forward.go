@@ -97,9 +97,8 @@ func (f *Front) request(w http.ResponseWriter, q *http.Request, l *link, a *unde
 	written := make(chan struct{})
 	write := func() {
 		defer close(written)
-		_, _ = l.daemon.Write(
-			message,
-		) // The daemon may answer without reading all of it, and close: then there is an answer or ended is closed.
+		// The daemon may answer without reading all of it, and close: then there is an answer or ended is closed.
+		_, _ = l.daemon.Write(message)
 		sent()
 	}
 	if len(message) <= inline {

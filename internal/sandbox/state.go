@@ -24,9 +24,8 @@ const mostStatus = 1 << 20
 
 // StateOf reads the state of a process.
 func StateOf(pid int) (State, error) {
-	b, _, err := boundedread.OfProcess(
-		pid, "status", mostStatus,
-	) // The kernel writes a list of groups after the uids, and what is needed after that.
+	// The kernel writes a list of groups after the uids, and what is needed after that.
+	b, _, err := boundedread.OfProcess(pid, "status", mostStatus)
 	if err != nil {
 		return State{}, fmt.Errorf("cannot read the confinement of pid %d: %w", pid, err)
 	}

@@ -41,9 +41,8 @@ func planner(ctx context.Context) ([]Figure, error) {
 				best := time.Hour
 				for range 3 { // The best of three, because other programs run on this machine.
 					began := time.Now()
-					_, _ = mig.Plan(
-						p, present, want, mig.Options{},
-					) // An infeasible request has an answer too: the nearest feasible layout.
+					// An infeasible request has an answer too: the nearest feasible layout.
+					_, _ = mig.Plan(p, present, want, mig.Options{})
 					best = min(best, time.Since(began))
 				}
 				durations = append(durations, best)
