@@ -100,6 +100,7 @@ func TestUnmanageOfWhatLeftTheSpec(t *testing.T) {
 		board       scenarios.Board
 	}{
 		{"MIG", "mode: mig, mig: {layout: [3g.40gb, 1g.10gb]}", scenarios.Board{Model: "h100-80"}},
+		{"MIG that was on", "mode: exclusive", scenarios.Board{Model: "h100-80", MIG: true}},
 		{"instances on demand", "mode: mig, mig: {dynamic: true}", scenarios.Board{Model: "h100-80"}},
 		{"a compute mode", "mode: timeslice", scenarios.Board{Model: "h100-80"}},
 		{"a power limit", "mode: exclusive, health: {power_cap: 500W}", scenarios.Board{Model: "h100-80"}},
@@ -130,6 +131,62 @@ func TestUnmanageOfWhatLeftTheSpec(t *testing.T) {
 				}
 				if st := w.state.Stored(); len(st.Achieved)+len(st.OriginalModes)+len(st.Unconfirmed) != 0 {
 					t.Errorf("the records have %+v, %+v, %+v", st.Achieved, st.OriginalModes, st.Unconfirmed)
+				}
+			})
+		})
+	}
+}
+
+// A MIG mode from before that needs a reset is not restored by unmanaging all: the answer names it with the command, and the record is
+// kept until the GPU has the mode.
+func TestUnmanageNamesTheModeThatItDoesNotRestore(t *testing.T) {
+	for _, c := range []struct {
+		name, entry string
+		on          bool // before
+		command     string
+		applied     bool // a spec is applied after the command, instead of another unmanage
+	}{
+		{"on before", "mode: exclusive", true, "'nvidia-smi -i 1 -mig 1' turns it on", false},
+		{"off before", "mode: mig, mig: {layout: [3g.20gb]}", false, "'nvidia-smi -i 1 -mig 0' turns it off", false},
+		{"on before, and a spec after the command", "mode: exclusive", true, "'nvidia-smi -i 1 -mig 1' turns it on", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "a100-40", MIG: c.on})
+				w.startDaemon()
+				if _, op, refusal := w.apply(entries(c.entry), "?allow-reset=1"); refusal != nil || op.State != "done" {
+					t.Fatalf("the spec: %v, %+v", refusal, op)
+				}
+				unmanage := func() string {
+					var res api.ApplyResult
+					if refusal := w.do(http.MethodPost, "/v1/unmanage?all=1&force=1", "", &res); refusal != nil {
+						t.Fatal(refusal)
+					}
+					w.waitIdle(res.Operation)
+					return strings.Join(res.Plan.Warnings, "; ")
+				}
+				for range 2 {
+					if warnings := unmanage(); !strings.Contains(warnings, c.command) {
+						t.Errorf("the warnings are %q", warnings)
+					}
+					if was := w.state.Stored().OriginalModes[w.ids[1]].MIG; was == nil || *was != c.on {
+						t.Error("the mode from before is not recorded")
+					}
+				}
+				if _, err := w.node.Driver(77).SetMIGMode(t.Context(), w.ids[1], c.on); err != nil { // The command.
+					t.Fatal(err)
+				}
+				w.waitAnother()
+				if c.applied {
+					w.mustApply(entries(""))
+				} else if warnings := unmanage(); warnings != "" {
+					t.Errorf("after the command the warnings are %q", warnings)
+				}
+				if g := w.truth()[1]; g.MIG.Current != c.on {
+					t.Errorf("MIG mode is %+v", g.MIG)
+				}
+				if n := len(w.state.Stored().OriginalModes); n != 0 {
+					t.Errorf("the original modes of %d GPUs are recorded", n)
 				}
 			})
 		})

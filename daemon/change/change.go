@@ -51,6 +51,9 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		Steps:      p.steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
+		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
+			state.ForgetRestored(s, p.node) // The modes that they have now are those from before this spec.
+		}
 		switch {
 		case p.same:
 		case p.unmanage != "":

@@ -75,11 +75,23 @@ func (cs *Changes) unmanage(c *server.Call, extent string, a planner.Authority) 
 	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same || !p.plan.Empty}
 	if !out.Changed {
 		c.Note.Text = "no changes"
-		return out, nil
+		return out, cs.forgetRestored(p)
 	}
 	c.Note.Text = p.auditText(a) + ", " + extent
 	out.Operation, err = cs.accept(c.Ctx(), p, caller, a)
 	return out, err
+}
+
+// forgetRestored removes the original modes of GPUs that got them since the node was unmanaged, for example by the command that the
+// answer named.
+func (cs *Changes) forgetRestored(p *proposal) error {
+	if p.unmanage != store.UnmanagedAll || len(cs.State.Stored().OriginalModes) == 0 {
+		return nil
+	}
+	return cs.State.Store.Update(func(s *store.State) error {
+		state.ForgetRestored(s, p.node)
+		return nil
+	})
 }
 
 // closeGPUs keeps new leases out of every GPU until open is called or a change takes its place.

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -86,29 +87,7 @@ func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []ste
 	if g.Err != nil {
 		return nil, []string{name + " does not answer and stays unchanged: " + g.Err.Error()}
 	}
-	switch on := was.MIG == nil || *was.MIG; {
-	case !g.MIG.Current && !g.MIG.Pending:
-	case !g.MIG.Current && !on: // Only a pending mode is cancelled: without it the next boot would turn MIG on.
-		r, err := mig.PlanDevice(mig.Device{MIG: g.MIG}, mig.Target{}, mig.Options{})
-		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s: MIG mode stays pending: %v", name, err))
-		} else {
-			steps = r.Steps(g.Identity.UUID)
-		}
-	case g.Profiles == nil:
-		warnings = append(warnings, name+": its instances and its MIG mode stay: the driver does not report its profiles")
-	default:
-		r, err := unmanageMIG(g, on, use)
-		if err != nil && !on {
-			warnings = append(warnings, fmt.Sprintf("%s: MIG mode stays on: %v", name, err))
-			r, err = unmanageMIG(g, true, use)
-		}
-		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s: its instances stay: %v", name, err))
-		} else {
-			steps = r.Steps(g.Identity.UUID)
-		}
-	}
+	steps, warnings = planMIGAsBefore(g, was.MIG, use)
 	if was.ComputeMode != "" && g.ComputeMode != gpu.ComputeModeUnknown && g.ComputeMode != was.ComputeMode && g.MPS == nil {
 		steps = append(steps, computeModeStep(g, was.ComputeMode, "it had this mode before"))
 	}
@@ -118,11 +97,86 @@ func PlanUnmanageGPU(g *observe.GPU, was store.GPUModes, use Usage) (steps []ste
 	return steps, warnings
 }
 
-// unmanageMIG plans the MIG part. The steps name the processes that they would stop; AdmitUnmanage decides on them. Instances
-// that gpushare does not manage stay, because no instance is planned in their place.
-func unmanageMIG(g *observe.GPU, on bool, use Usage) (mig.Result, error) {
+// planMIGAsBefore plans the removal of managed instances, and the MIG mode from before; was is nil where gpushare never changed it. A
+// pending mode is then of another program, and is not changed.
+func planMIGAsBefore(g *observe.GPU, was *bool, use Usage) (steps []step.Step, warnings []string) {
+	name, state := g.Identity.Name(), g.MIG
+	if was == nil {
+		state.Pending = state.Current
+		was = &state.Current
+	}
+	on := *was
+	var r mig.Result
+	var err error
+	switch {
+	case !state.Current && state.Pending == on && !on:
+		return nil, nil
+	case !state.Current && on:
+		r, err = planMIGOn(g, use)
+	case !state.Current: // Only a pending mode is cancelled: without it the next boot would turn MIG on.
+		r, err = mig.PlanDevice(mig.Device{MIG: state}, mig.Target{}, mig.Options{})
+	case g.Profiles == nil:
+		return nil, []string{name + ": its instances and its MIG mode stay: the driver does not report its profiles"}
+	default:
+		r, err = unmanageMIG(g, state, on, use)
+		if err != nil && !on {
+			warnings = append(warnings, notRestored(g, on, err))
+			on = true
+			r, err = unmanageMIG(g, state, on, use)
+		}
+		if err != nil {
+			return nil, append(warnings, fmt.Sprintf("%s: its instances stay: %v", name, err))
+		}
+	}
+	if err != nil {
+		return nil, append(warnings, notRestored(g, on, err))
+	}
+	return r.Steps(g.Identity.UUID), warnings
+}
+
+// notRestored is the warning about a MIG mode from before that is not restored, with the command that restores it.
+func notRestored(g *observe.GPU, on bool, err error) string {
+	is, word, digit := "on", "off", 0
+	if on {
+		is, word, digit = "off", "on", 1
+	}
+	if !g.MIG.Current && g.MIG.Pending {
+		is = "pending"
+	}
+	why := err.Error()
+	if errors.Is(err, gpu.ErrResetRequired) {
+		why = "the GPU must be reset for it" // Unmanaging has no authority for that.
+	}
+	return fmt.Sprintf(
+		"%s: MIG mode was %s before gpushare changed it, and stays %s: %s; 'nvidia-smi -i %s -mig %d' turns it %s once the GPU is idle",
+		g.Identity.Name(),
+		word,
+		is,
+		why,
+		g.Identity.Argument(),
+		digit,
+		word,
+	)
+}
+
+// planMIGOn plans MIG mode on, without instances. Leases on the GPU are stopped with authority; processes of no lease are not, so
+// they are in the way.
+func planMIGOn(g *observe.GPU, use Usage) (mig.Result, error) {
+	device := mig.Device{MIG: g.MIG}
+	device.InUseBy, _ = inUseBy(g, nil, use)
+	for _, u := range device.InUseBy {
+		if u.Kind != step.Lease {
+			device.Unstoppable = append(device.Unstoppable, u)
+		}
+	}
+	return mig.PlanDevice(device, mig.Target{On: true}, mig.Options{Force: true})
+}
+
+// unmanageMIG plans the MIG part of a GPU with MIG mode. The steps name the processes that they would stop; AdmitUnmanage decides on
+// them. Instances that gpushare does not manage stay, because no instance is planned in their place.
+func unmanageMIG(g *observe.GPU, state gpu.MIGState, on bool, use Usage) (mig.Result, error) {
 	plain := &api.GPUSpec{Mode: api.ModeMIG} // Not dynamic: no idle instance is kept.
-	device := mig.Device{MIG: g.MIG, Present: Present(plain, g, use), Profiles: *g.Profiles}
+	device := mig.Device{MIG: state, Present: Present(plain, g, use), Profiles: *g.Profiles}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)
 	for i := range device.Present {
 		if b := &device.Present[i]; b.Foreign && !on {

@@ -92,6 +92,12 @@ func TestPlanUnmanageGPU(t *testing.T) {
 	on, off, yes := true, false, true
 	resetless := func(g *observe.GPU) { g.MIG.Resetless = &yes }
 	pending := func(g *observe.GPU) { g.MIG.Pending, g.Profiles = true, nil }
+	process := func(g *observe.GPU) { g.Processes = []gpu.Process{{PID: 77}} }
+	leaseOn := func() Usage {
+		u := NoUsage()
+		u.GPU = func(gpu.UUID) []string { return []string{"red-1"} }
+		return u
+	}
 	foreign := NoUsage()
 	foreign.Managed = func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 4 }
 	for _, c := range []struct {
@@ -106,13 +112,21 @@ func TestPlanUnmanageGPU(t *testing.T) {
 		{name: "MIG was on before", have: observetest.Device(true, observetest.Instance(9, 4)), use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
 		{name: "found on", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &on}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
 		{name: "found off, no reset needed", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), resetless), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4", "turn off MIG mode"}},
-		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
-		{name: "a foreign instance next to a managed one", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "MIG mode stays on"},
+		{name: "found off, a reset needed", have: observetest.Device(true, observetest.Instance(9, 4)), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}, warns: "and stays on: "},
+		{name: "a foreign instance next to a managed one", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4), observetest.Instance(19, 0)), resetless), was: store.GPUModes{MIG: &off}, use: foreign, steps: []string{"destroy 3g.20gb at 4"}, warns: "and stays on: "},
 		{name: "only a foreign instance", have: observetest.Device(true, observetest.Instance(19, 0)), use: foreign},
 		{name: "the compute mode", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeExclusiveProcess}, use: NoUsage(), steps: []string{"set the compute mode to " + string(gpu.ComputeExclusiveProcess)}},
 		{name: "the compute mode as it was", have: observetest.Device(false), was: store.GPUModes{ComputeMode: gpu.ComputeDefault}, use: NoUsage()},
 		{name: "lost", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Err = gpu.ErrLost }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not answer"},
 		{name: "a pending mode that was found off, profiles not reported", have: observetest.With(observetest.Device(false), pending), was: store.GPUModes{MIG: &off}, use: NoUsage(), steps: []string{"turn off MIG mode"}},
+		{name: "found on, turned off, no reset needed", have: observetest.With(observetest.Device(false), resetless), was: store.GPUModes{MIG: &on}, use: NoUsage(), steps: []string{"turn on MIG mode"}},
+		{name: "found on, turned off, a reset needed", have: observetest.Device(false), was: store.GPUModes{MIG: &on}, use: NoUsage(), warns: "GPU 1: MIG mode was on before gpushare changed it, and stays off: the GPU must be reset for it; 'nvidia-smi -i 1 -mig 1' turns it on once the GPU is idle"},
+		{name: "found on, turned off, and on is pending", have: observetest.With(observetest.Device(false), pending), was: store.GPUModes{MIG: &on}, use: NoUsage(), warns: "stays pending: the GPU must be reset for it"},
+		{name: "found on, turned off, a lease in the way", have: observetest.With(observetest.Device(false), resetless), was: store.GPUModes{MIG: &on}, use: leaseOn(), steps: []string{"turn on MIG mode"}},
+		{name: "found on, turned off, a process of no lease in the way", have: observetest.With(observetest.With(observetest.Device(false), resetless), process), was: store.GPUModes{MIG: &on}, use: NoUsage(), warns: "stays off: cannot turn on MIG mode: the GPU is in use by pid 77"},
+		{name: "found on, and off is pending", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.MIG.Pending = false }), was: store.GPUModes{MIG: &on}, use: NoUsage(), steps: []string{"turn on MIG mode"}},
+		{name: "never changed, and on is pending", have: observetest.With(observetest.Device(false), pending), use: NoUsage()},
+		{name: "never changed, on, and off is pending", have: observetest.With(observetest.Device(true, observetest.Instance(9, 4)), func(g *observe.GPU) { g.MIG.Pending = false }), use: NoUsage(), steps: []string{"destroy 3g.20gb at 4"}},
 		{name: "profiles not reported", have: observetest.With(observetest.Device(true), func(g *observe.GPU) { g.Profiles = nil }), was: store.GPUModes{MIG: &off}, use: NoUsage(), warns: "does not report its profiles"},
 		{name: "in use", have: observetest.Device(true, observetest.Instance(9, 4)), use: leaseAt(4), steps: []string{"destroy 3g.20gb at 4"}},
 	} {

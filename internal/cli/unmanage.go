@@ -28,8 +28,8 @@ stay. 'gpushare apply' with 'node.enforce: on' manages the node again.
 
 With --all the GPUs are restored too: MIG instances that gpushare created are removed,
 changed modes return to what they were before, and no spec stays in force. Instances
-of others are never changed. To turn MIG mode off a GPU may need a reset. Then the
-mode stays on, and the output says so.
+of others are never changed. To change its MIG mode a GPU may need a reset. Then the
+mode stays, and the output names the command that restores it.
 
 Without --force nothing in use is stopped. Processes outside a lease are never stopped:
 a slice that contains some loses its restrictions, and the next 'gpushare unmanage'
