@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/names"
@@ -81,16 +82,16 @@ func newAdoptionFixture(t *testing.T) *adoptionFixture {
 	x.startDaemon = func() {
 		tree := cgroup.NewProcesses("a test")
 		ctx, stop = context.WithCancel(t.Context())
-		s := defaultSettings()
+		s := settings.Defaults()
 		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
 		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, environment{
-			findHost: func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
+			findHost: func(context.Context, settings.Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
 				return &host.Host{
 					Port: tree, Follow: tree, Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,
 					LoginFilter: devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", dir, cgroup.Info{}), Close: func() {},
 				}, nil
 			},
-			openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
+			openDriver: func(settings.Settings, *host.Host, *slog.Logger) (driver, error) { return noDriver{}, nil },
 		})
 		if err != nil {
 			t.Fatal(err)

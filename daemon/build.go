@@ -37,6 +37,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -66,16 +67,16 @@ var (
 )
 
 // NewLogger logs to the journal when the daemon runs under systemd, else as text. The level can be changed later.
-func NewLogger(s Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
+func NewLogger(s settings.Settings, errs io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := &slog.LevelVar{}
-	_ = level.UnmarshalText([]byte(s.LogLevel)) // LoadSettings has refused an unknown level; here it is info.
+	_ = level.UnmarshalText([]byte(s.LogLevel)) // settings.Load has refused an unknown level; here it is info.
 	return slog.New(systemd.LogHandler(errs, level)), level
 }
 
 // environment is what a daemon uses outside of its process, in addition to files: the adapters of the host, and the GPUs.
 type environment struct {
-	findHost   func(context.Context, Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
-	openDriver func(Settings, *host.Host, *slog.Logger) (driver, error)
+	findHost   func(context.Context, settings.Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
+	openDriver func(settings.Settings, *host.Host, *slog.Logger) (driver, error)
 	listen     func() (*exits.Listener, error)   // to the ends of processes; nil: their exit codes are not known
 	boot       func() time.Duration              // since boot; nil: the kernel's clock
 	front      func(*host.Host) fronting.Starter // nil, or without a result: this process reads every caller
@@ -89,7 +90,7 @@ func realEnvironment() environment {
 		findHost: findHost,
 		listen:   exits.Listen,
 		front:    frontOf,
-		openDriver: func(s Settings, h *host.Host, log *slog.Logger) (driver, error) {
+		openDriver: func(s settings.Settings, h *host.Host, log *slog.Logger) (driver, error) {
 			return worker.New(worker.Options{
 				Command: []string{
 					s.Worker,
@@ -115,7 +116,7 @@ func frontOf(h *host.Host) fronting.Starter {
 }
 
 // build makes the daemon with all its parts. After an error it closes the parts that were made.
-func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar, out environment) (d *Daemon, err error) {
+func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *slog.LevelVar, out environment) (d *Daemon, err error) {
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -137,11 +138,15 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	}
 	undo = append(undo, func() { _ = st.Close() }) // The returned error is more important.
 	d = &Daemon{
-		Reporter: report.NewReporter(log, time.Now), settings: s, notify: notify,
-		state: state.NewState(st, damage.Lost), tasks: &loop.Group{}, live: liveSettings{level: level, tuning: new(atomic.Pointer[tuning])},
+		Reporter: report.NewReporter(log, time.Now),
+		settings: s,
+		notify:   notify,
+		state:    state.NewState(st, damage.Lost),
+		tasks:    &loop.Group{},
+		live:     liveSettings{level: level, tuning: new(atomic.Pointer[settings.Tuning])},
 	}
 	d.Generation = func() uint64 { return d.state.Desired().Generation }
-	d.live.tuning.Store(tuningOf(s))
+	d.live.tuning.Store(s.Tuning())
 	d.reportDamage(damage)
 	if d.state.Lost { // Restrictions may be active that are not known. Status reports this until the node is unmanaged.
 		if err := st.Update(func(s *store.State) error { s.ActiveRestrictions = true; return nil }); err != nil {
@@ -157,19 +162,7 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
 	d.identities.ChecksGroups = true
 	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptionWake.Set
-	h, err := out.findHost(ctx, s, log, host.HostEvents{
-		Reloaded: func() { d.wakeConverge(); adoptionWake.Set() },
-		Logins:   adoptionWake.Set,
-		UserName: d.identities.Names.UserName,
-		Unit: func(name string) {
-			if d.state.Desired().Adopts(name) {
-				adoptionWake.Set()
-			}
-			if name == "" || slices.Contains(d.state.Desired().ClosedUnits(), name) {
-				unitWake.Set()
-			}
-		},
-	})
+	h, err := out.findHost(ctx, s, log, d.hostEvents(adoptionWake, unitWake))
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +192,25 @@ func build(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelV
 	return d, err
 }
 
+// hostEvents says what follows from an event of the host.
+func (d *Daemon) hostEvents(adoptionWake, unitWake loop.Wake) host.HostEvents {
+	return host.HostEvents{
+		Reloaded: func() { d.wakeConverge(); adoptionWake.Set() },
+		Logins:   adoptionWake.Set,
+		UserName: d.identities.Names.UserName,
+		Unit: func(name string) {
+			if d.state.Desired().Adopts(name) {
+				adoptionWake.Set()
+			}
+			if name == "" || slices.Contains(d.state.Desired().ClosedUnits(), name) {
+				unitWake.Set()
+			}
+		},
+	}
+}
+
 // newSupervisor makes the supervisor of MPS control daemons. It starts nothing.
-func newSupervisor(s Settings, units mps.Units, log *slog.Logger) *mps.Supervisor {
+func newSupervisor(s settings.Settings, units mps.Units, log *slog.Logger) *mps.Supervisor {
 	return &mps.Supervisor{
 		Units:    units,
 		Control:  s.MPSControl,
@@ -275,7 +285,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	samples := observe.NewSamples()
 	hosts := &isolation.HostCache{Root: s.HostRoot}
-	sampleInterval := func() time.Duration { return d.live.tuning.Load().sample }
+	sampleInterval := func() time.Duration { return d.live.tuning.Load().Sample }
 	var units escape.UnitFinder // A nil adapter must stay a nil interface.
 	if h.Sessions != nil {
 		units = h.Sessions
@@ -382,7 +392,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 	}
 	leaseIsolation.Leases = d.leases
 	d.identities.Owns = func(uid int) bool { return d.table.Owns(uid) || d.leases.HasEnded(uid) }
-	d.leases.ConvergeInterval = func() time.Duration { return d.live.tuning.Load().converge }
+	d.leases.ConvergeInterval = func() time.Duration { return d.live.tuning.Load().Converge }
 	d.account.Table, d.account.Leases = d.table, d.leases
 	d.account.Held = func(id string) bool {
 		return h.Freezer != nil &&
@@ -460,7 +470,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 		Table:            d.table,
 		Notify:           d.notify,
 		Logins:           h.LoginFilter,
-		ConvergeInterval: func() time.Duration { return d.live.tuning.Load().converge },
+		ConvergeInterval: func() time.Duration { return d.live.tuning.Load().Converge },
 		Signal:           convergeWake,
 		Wake:             d.wakeConverge,
 		ThawReady:        ready,
@@ -584,7 +594,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake,
 }
 
 // hostOptions returns the settings for the adapters of the host.
-func hostOptions(s Settings) host.Options {
+func hostOptions(s settings.Settings) host.Options {
 	return host.Options{
 		Systemd:    s.Systemd,
 		HostRoot:   s.HostRoot,
@@ -598,13 +608,13 @@ func hostOptions(s Settings) host.Options {
 	}
 }
 
-func findHost(ctx context.Context, s Settings, log *slog.Logger, events host.HostEvents) (*host.Host, error) {
+func findHost(ctx context.Context, s settings.Settings, log *slog.Logger, events host.HostEvents) (*host.Host, error) {
 	return host.Find(ctx, hostOptions(s), log, events)
 }
 
 // AttachLoginFilter closes the GPUs to logins before the first login: at boot the daemon starts later, and the driver may
 // load later still. It writes one line to out.
-func AttachLoginFilter(s Settings, out io.Writer) error {
+func AttachLoginFilter(s settings.Settings, out io.Writer) error {
 	return devicepolicy.AttachLoginFilter(s.HostRoot, s.StateDir, hostOptions(s).LoginsCgroup(), out)
 }
 
@@ -708,7 +718,7 @@ func (d *Daemon) listenForScrapes(ctx context.Context) (net.Listener, error) {
 	}
 	l, err := d.network.Listen(ctx)
 	if errors.Is(err, metrics.ErrConfig) {
-		err = fmt.Errorf("%w: %w", ErrSettings, err)
+		err = fmt.Errorf("%w: %w", settings.ErrWrong, err)
 	}
 	return l, err
 }

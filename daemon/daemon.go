@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -36,7 +37,7 @@ import (
 // Daemon is one running gpushared. Its fields are set by build and not changed afterwards.
 type Daemon struct {
 	*report.Reporter
-	settings Settings
+	settings settings.Settings
 	state    *state.State
 	tasks    *loop.Group
 	live     liveSettings
@@ -83,7 +84,7 @@ type readers struct {
 // liveSettings are those that a reload changes.
 type liveSettings struct {
 	level  *slog.LevelVar
-	tuning *atomic.Pointer[tuning]
+	tuning *atomic.Pointer[settings.Tuning]
 }
 
 // requestsAtStop is how long a stop waits for requests that run: a stop of the service takes at most 2 s.
@@ -100,7 +101,7 @@ type notifier interface {
 
 // Run runs the daemon until ctx ends. It reports that it is ready when its settings are valid, its state is loaded, the
 // inventory is done, the open change is resumed or undone, and the first converge is planned.
-func Run(ctx context.Context, s Settings, log *slog.Logger, level *slog.LevelVar) error {
+func Run(ctx context.Context, s settings.Settings, log *slog.Logger, level *slog.LevelVar) error {
 	d, err := build(ctx, s, log, level, realEnvironment())
 	if err != nil {
 		return err

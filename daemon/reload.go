@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/daemon/specfile"
 	"github.com/gpushare/gpushare/internal/observe"
 )
@@ -43,6 +44,23 @@ func (d *Daemon) postReload(c *server.Call) error {
 		return &said
 	}
 	return c.Reply(http.StatusOK, api.Reloaded{SchemaVersion: 1, Reloaded: true, NeedsRestart: waiting, Applied: applied})
+}
+
+// reload reads the settings again. Intervals and the log level change at once; other differences need a restart, and are
+// returned. Invalid settings are refused, and the old ones stay in force.
+func (d *Daemon) reload() (waiting []string, err error) {
+	s, err := settings.Load(d.settings.File)
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error(), Hint: "the old settings stay in force"}
+	}
+	if old := d.live.tuning.Swap(s.Tuning()); *old != *s.Tuning() {
+		d.wakeConverge() // The loops take the new intervals up.
+	}
+	if err := d.live.level.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return nil, fmt.Errorf("internal error: a valid log level is refused: %w", err)
+	}
+	d.identities.QueryNames(d.state.Desired().Spec, server.NameWait, true)
+	return d.settings.NeedRestart(&s), nil
 }
 
 // specFile is the only source of the spec, if the settings have one.

@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
@@ -159,12 +160,12 @@ func (w *virtual) reload() {
 // startDaemon starts a daemon on what is on disk.
 func (w *virtual) startDaemon() {
 	w.Helper()
-	s := defaultSettings()
+	s := settings.Defaults()
 	s.HostRoot, s.StateDir, s.RunDir, s.CDIDir, s.Getent = w.root, filepath.Join(w.dir, "state"), filepath.Join(
 		w.dir, "run",
 	), filepath.Join(w.dir, "cdi"), "off"
 	s.SpecFile = w.specFile
-	if err := s.complete(); err != nil {
+	if err := s.Complete(); err != nil {
 		w.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -172,7 +173,7 @@ func (w *virtual) startDaemon() {
 	fake := w.fakeWorker
 	fake.Exclude(fake.excludes)
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
-		findHost: func(_ context.Context, s Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
+		findHost: func(_ context.Context, s settings.Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{
 				Port:        w.port,
 				Follow:      w.port.Processes,
@@ -185,7 +186,7 @@ func (w *virtual) startDaemon() {
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},
-		openDriver: func(Settings, *host.Host, *slog.Logger) (driver, error) { return fake, nil },
+		openDriver: func(settings.Settings, *host.Host, *slog.Logger) (driver, error) { return fake, nil },
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/gpushare/gpushare/daemon"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -48,7 +49,7 @@ func limitRuntime() {
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("gpushared", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	file := flags.String("settings", "", "the settings file (default "+daemon.SettingsPath+")")
+	file := flags.String("settings", "", "the settings file (default "+settings.Path+")")
 	check := flags.Bool("check-settings", false, "check the settings and exit")
 	attach := flags.Bool(
 		"attach-login-filter", false, "close GPUs to logins if the accepted spec says so, and exit: for the boot, before the daemon",
@@ -65,18 +66,18 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		fmt.Fprintln(out, version.Version)
 		return 0
 	}
-	settings, err := daemon.LoadSettings(*file)
+	s, err := settings.Load(*file)
 	if err == nil && *check {
 		fmt.Fprintln(out, "ok")
 		return 0
 	}
 	if err == nil && *attach {
-		if err = daemon.AttachLoginFilter(settings, out); err == nil {
+		if err = daemon.AttachLoginFilter(s, out); err == nil {
 			return 0
 		}
 	} else if err == nil {
-		log, level := daemon.NewLogger(settings, errs)
-		err = daemon.Run(ctx, settings, log, level)
+		log, level := daemon.NewLogger(s, errs)
+		err = daemon.Run(ctx, s, log, level)
 	}
 	if err == nil {
 		return 0
@@ -85,7 +86,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if hint := daemon.ProfileHint(err); hint != "" {
 		fmt.Fprintf(errs, "gpushared: %s\n", hint)
 	}
-	if errors.Is(err, daemon.ErrSettings) || errors.Is(err, daemon.ErrNewerState) || errors.Is(err, daemon.ErrOlderState) {
+	if errors.Is(err, settings.ErrWrong) || errors.Is(err, daemon.ErrNewerState) || errors.Is(err, daemon.ErrOlderState) {
 		return exitConfig
 	}
 	return 1

@@ -42,18 +42,6 @@ type webConfig struct {
 	Users map[string]string `yaml:"basic_auth_users"`
 }
 
-// CheckAddress refuses an address that is not HOST:PORT.
-func CheckAddress(address string) error {
-	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return fmt.Errorf("metrics_address is %q: write an address and a port, like 10.0.0.7:9735 or [::]:9735", address)
-	}
-	return nil
-}
-
 // Listen checks the settings and opens the address. The metrics have data of all tenants, and every local user reaches every
 // address of the host. So a file without authentication is refused, and one without TLS for other hosts.
 func (n *Network) Listen(ctx context.Context) (net.Listener, error) {

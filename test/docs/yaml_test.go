@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpushare/gpushare/daemon"
+	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/internal/spec"
 )
 
@@ -25,7 +25,7 @@ var byOthers = map[string]string{
 // Every block of YAML in the documentation is accepted by what would read it: specs and parts of specs by the decoder of specs, settings
 // by that of settings. A block that nothing reads is an error.
 func TestYAMLBlocks(t *testing.T) {
-	specs, settings := 0, 0
+	specs, files := 0, 0
 	for _, of := range documentNames(t) {
 		for _, b := range document(t, of).Blocks {
 			if b.Language != "yaml" {
@@ -50,12 +50,12 @@ func TestYAMLBlocks(t *testing.T) {
 					t.Errorf("%s is refused: %v", name, err)
 				}
 			case "metrics_address", "job_files_dir":
-				settings++
+				files++
 				written := filepath.Join(t.TempDir(), "gpushared.yaml")
 				if err := os.WriteFile(written, []byte(whole), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := daemon.LoadSettings(written); err != nil {
+				if _, err := settings.Load(written); err != nil {
 					t.Errorf("%s is refused: %v", name, err)
 				}
 			default:
@@ -65,8 +65,8 @@ func TestYAMLBlocks(t *testing.T) {
 			}
 		}
 	}
-	if specs < 7 || settings < 2 {
-		t.Errorf("%d specs and %d settings were found", specs, settings)
+	if specs < 7 || files < 2 {
+		t.Errorf("%d specs and %d settings were found", specs, files)
 	}
 }
 

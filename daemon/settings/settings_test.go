@@ -1,4 +1,4 @@
-package daemon
+package settings
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestLoadSettings(t *testing.T) {
+func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		says       []string // of the error; none: it is accepted
@@ -57,7 +57,7 @@ func TestLoadSettings(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			s, err := LoadSettings(file)
+			s, err := Load(file)
 			if len(c.says) == 0 {
 				if err != nil {
 					t.Fatal(err)
@@ -65,7 +65,7 @@ func TestLoadSettings(t *testing.T) {
 				c.check(t, s)
 				return
 			}
-			if !errors.Is(err, ErrSettings) {
+			if !errors.Is(err, ErrWrong) {
 				t.Fatalf("it is accepted, or refused with another error: %v", err)
 			}
 			for _, word := range c.says {
@@ -75,7 +75,15 @@ func TestLoadSettings(t *testing.T) {
 			}
 		})
 	}
-	if _, err := LoadSettings(filepath.Join(t.TempDir(), "none")); !errors.Is(err, ErrSettings) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, ErrWrong) {
 		t.Errorf("a given file that does not exist: %v", err)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for _, address := range []string{"", "10.0.0.7", ":metrics", "10.0.0.7:70000", "10.0.0.7:-1"} {
+		if err := checkAddress(address); err == nil {
+			t.Errorf("the address %q is accepted", address)
+		}
 	}
 }
