@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"time"
 
@@ -86,15 +85,6 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	if changed {
 		sl.wakeUp()
 	}
-}
-
-// sameMember reports whether a lease takes part as before. Cap points to a number.
-func sameMember(a, b quota.Member) bool {
-	if (a.Cap == nil) != (b.Cap == nil) || a.Cap != nil && *a.Cap != *b.Cap {
-		return false
-	}
-	a.Cap, b.Cap = nil, nil
-	return reflect.DeepEqual(a, b)
 }
 
 // configure gives the settings to the scheduler. The lock is held.

@@ -1,0 +1,99 @@
+package enforce
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// leaseUse is what the processes of a lease use of the GPU.
+type leaseUse struct {
+	memory    *uint64 // bytes; nil: the driver does not report that of a process
+	processes map[int]bool
+}
+
+// usesOf adds up what each lease uses.
+func (en *Enforcer) usesOf(leases []lease.Lease, processes []gpu.Process) map[string]*leaseUse {
+	used := make(map[string]*leaseUse, len(leases))
+	for i := range leases {
+		used[leases[i].ID] = &leaseUse{memory: new(uint64), processes: map[int]bool{}}
+	}
+	leaseOf := en.Attribution.LeaseLookup(len(processes))
+	for i := range processes {
+		p := &processes[i]
+		id, ok := leaseOf(p.PID)
+		u := used[id]
+		if !ok || u == nil || u.processes[p.PID] {
+			continue // A process may be in two of the driver's lists, with the same memory.
+		}
+		u.processes[p.PID] = true
+		switch {
+		case p.Memory == nil:
+			u.memory = nil
+		case u.memory != nil:
+			*u.memory += *p.Memory
+		}
+	}
+	return used
+}
+
+// accounts are the grants with leases on a GPU, with what each lease uses.
+func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []quota.MemoryAccount {
+	var list []quota.MemoryAccount
+	for i := range leases {
+		l := &leases[i]
+		limit := state.GrantMemory(&l.Terms.Spec)
+		if limit == 0 {
+			continue
+		}
+		id := accountOf(l)
+		k := slices.IndexFunc(list, func(a quota.MemoryAccount) bool { return a.ID == id })
+		if k < 0 {
+			k = len(list)
+			list = append(list, quota.MemoryAccount{
+				ID:           id,
+				Limit:        limit,
+				Policy:       overuse(l),
+				Grace:        graceOf(l),
+				HighPriority: priorityOf(l.Terms.Priority) == quota.PriorityHigh,
+				DryRun:       !en.State.Desired().Enforcing(),
+			})
+		}
+		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil, InPlace: l.InPlace()}
+		if u := used[l.ID]; u != nil {
+			use.Used = u.memory
+		}
+		list[k].Leases = append(list[k].Leases, use)
+	}
+	return list
+}
+
+// defaultGrace is the default of overuse.grace.
+const defaultGrace = 10 * time.Second
+
+// overuse is what the spec says about a lease that uses too much GPU memory.
+func overuse(l *lease.Lease) quota.OverusePolicy {
+	if l.Terms.Overuse == nil || l.Terms.Overuse.GPUMemory == "" {
+		return quota.OveruseNotify
+	}
+	return quota.OverusePolicy(l.Terms.Overuse.GPUMemory)
+}
+
+// Overuse returns what happens to a lease that uses too much GPU memory: nothing on a node that only observes.
+func (en *Enforcer) Overuse(l *lease.Lease) quota.OverusePolicy {
+	if !en.State.Desired().Enforcing() {
+		return quota.OveruseObserve
+	}
+	return overuse(l)
+}
+
+func graceOf(l *lease.Lease) time.Duration {
+	if o := l.Terms.Overuse; o != nil && o.Grace != nil {
+		return time.Duration(*o.Grace)
+	}
+	return defaultGrace
+}
