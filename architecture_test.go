@@ -38,7 +38,7 @@ type rule struct {
 var values = []string{"api", "cgroup", "gpu", "internal/locks", "lease"}
 
 // shared are the packages that every manager may import.
-var shared = join(values, "daemon/attribution", "daemon/devicepolicy", "daemon/planner", "daemon/report", "daemon/server", "daemon/state",
+var shared = join(values, "daemon/attribution", "daemon/closing", "daemon/devicepolicy", "daemon/planner", "daemon/report", "daemon/server", "daemon/state",
 	"daemon/stop", "internal/loop", "internal/observe", "internal/step", "internal/store")
 
 const manager = "a manager imports no manager and no adapter: it declares an interface for what it needs, and the wiring fills it"
@@ -101,10 +101,16 @@ var rules = map[string]rule{
 	},
 	"quota":  {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
 	"health": {own: []string{"gpu"}, pure: true, why: "health decides from values; daemon/health reads GPUs and closes them"},
+	"daemon/closing": {
+		own:  []string{"api", "gpu", "health", "internal/store"},
+		pure: true,
+		why:  "closing is values: the closers decide when a place is closed, and pass the time",
+	},
 	"daemon/state": {
 		own: []string{
 			"api",
 			"cgroup",
+			"daemon/closing",
 			"gpu",
 			"internal/engine",
 			"internal/locks",
@@ -123,6 +129,7 @@ var rules = map[string]rule{
 			"api",
 			"cgroup",
 			"cgroup/device",
+			"daemon/closing",
 			"daemon/state",
 			"gpu",
 			"internal/observe",

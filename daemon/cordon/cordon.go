@@ -7,11 +7,11 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
@@ -37,31 +37,23 @@ func (k *Cordons) PostCordon(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	now := store.Cordon{By: c.Caller.Name, Since: k.Now(), Reason: reason}
-	return k.change(c, "cordoned", func(s *store.State, id gpu.UUID) bool {
-		was, ok := s.Cordoned[id]
-		if ok && (reason == "" || was.Reason == reason) {
+	return k.change(c, "cordoned", func(s *store.State, at store.Where) bool {
+		was := closing.Cordoned.At(s, at)
+		if was != nil && (reason == "" || was.Reason == reason) {
 			return false
 		}
-		if s.Cordoned == nil {
-			s.Cordoned = map[gpu.UUID]store.Cordon{}
-		}
-		s.Cordoned[id] = now
+		closing.Cordoned.Close(s, store.Closure{Where: at, By: c.Caller.Name, Since: k.Now(), Reason: reason})
 		return true
 	})
 }
 
 // PostUncordon ends PostCordon.
 func (k *Cordons) PostUncordon(c *server.Call) error {
-	return k.change(c, "uncordoned", func(s *store.State, id gpu.UUID) bool {
-		_, was := s.Cordoned[id]
-		delete(s.Cordoned, id)
-		return was
-	})
+	return k.change(c, "uncordoned", closing.Cordoned.Open)
 }
 
 // change records a change of one GPU, and answers with its leases. update reports whether there is one.
-func (k *Cordons) change(c *server.Call, what string, update func(s *store.State, id gpu.UUID) bool) error {
+func (k *Cordons) change(c *server.Call, what string, update func(s *store.State, at store.Where) bool) error {
 	node := k.Observer.Last()
 	g, err := planner.GPUNamed(node, c.R.PathValue("id"))
 	if err != nil {
@@ -70,7 +62,7 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 	id := g.Identity.UUID
 	out := api.CordonResult{SchemaVersion: 1, GPU: string(id), Index: g.Identity.Index, Leases: []string{}}
 	err = k.State.Store.Update(func(s *store.State) error {
-		out.Changed = update(s, id)
+		out.Changed = update(s, closing.OnGPU(id))
 		return nil
 	})
 	if err != nil {
@@ -81,10 +73,10 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		}
 	}
 	c.Note.GPU, c.Note.Text = string(id), "no change"
-	now, cordoned := k.State.Stored().Cordoned[id]
+	now := closing.Cordoned.At(k.State.Stored(), closing.OnGPU(id))
 	if out.Changed {
 		c.Note.Text = what
-		if cordoned && now.Reason != "" {
+		if now != nil && now.Reason != "" {
 			c.Note.Text += ": " + now.Reason
 		}
 		k.Events.Publish(
@@ -92,10 +84,7 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		)
 		k.Refresh(c.Ctx(), node)
 	}
-	if cordoned {
-		wire := api.Cordon(now)
-		out.Cordoned = &wire
-	}
+	out.Cordoned = closing.Cordon(now)
 	for _, l := range k.Table.Live() {
 		if slices.Contains(l.Place.GPUs, id) {
 			out.Leases = append(out.Leases, l.ID)

@@ -1,6 +1,9 @@
 package state
 
-import "github.com/gpushare/gpushare/gpu"
+import (
+	"github.com/gpushare/gpushare/daemon/closing"
+	"github.com/gpushare/gpushare/gpu"
+)
 
 // Unfit are the GPUs that take no new lease, whatever the spec says, with the reasons: an administrator cordoned them, or they have
 // trouble of their own. The users who wait read the reasons.
@@ -9,8 +12,8 @@ func (x *State) Unfit() map[gpu.UUID]string {
 	for id := range st.Unhealthy {
 		out[id] = "it is unhealthy: " + st.Unhealthy[id].Cause
 	}
-	for id := range st.Cordoned {
-		out[id] = "it is cordoned"
+	for _, c := range closing.Cordoned.In(st) {
+		out[c.GPU] = closing.Text(&c)
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -119,10 +120,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if e := p.desired.GPUs[id]; e != nil {
 		out.Owner = e.Owner
 	}
-	if k, ok := p.stored.Cordoned[id]; ok {
-		wire := api.Cordon(k)
-		out.Cordoned = &wire
-	}
+	out.Cordoned = closing.Cordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
 	if p.health != nil {
 		out.Health = p.health(id)
 	}

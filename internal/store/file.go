@@ -37,11 +37,12 @@ type header struct {
 type body struct {
 	Format int `json:"format"`
 	State
+	older
 }
 
 // marshal returns the bytes of a file.
 func marshal(s *State) ([]byte, error) {
-	b, err := json.Marshal(body{Format: Format, State: *s})
+	b, err := json.Marshal(body{Format: Format, State: *s, older: olderOf(s.Closures)})
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the state: %w", err)
 	}
@@ -117,6 +118,9 @@ func unmarshal(file []byte) (*State, error) {
 	}
 	if h.Generation != b.generation() {
 		return nil, fmt.Errorf("%w: header and content disagree", errCorrupt)
+	}
+	if len(b.Closures) == 0 { // There are none, or an older version wrote the file.
+		b.Closures = b.closures()
 	}
 	return &b.State, nil
 }

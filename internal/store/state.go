@@ -28,8 +28,8 @@ type State struct {
 	DrainedInstances []DrainedInstance `json:"drained_instances,omitempty"`
 	// HeldBackMPS are the tenants that get no new lease of the MPS of a GPU.
 	HeldBackMPS []HeldBackMPS `json:"held_back_mps,omitempty"`
-	// Cordoned are the GPUs that an administrator closed to new leases, whatever the spec says.
-	Cordoned map[gpu.UUID]Cordon `json:"cordoned,omitempty"`
+	// Closures are why places take no lease, in the order in which they were closed.
+	Closures []Closure `json:"closures,omitempty"`
 	// Unhealthy are the GPUs that take no new lease because of trouble of their own.
 	Unhealthy map[gpu.UUID]Unhealthy `json:"unhealthy,omitempty"`
 	// Maintenance is who took the node out of service; nil: it takes leases.
