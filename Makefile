@@ -63,7 +63,7 @@ test: build
 	@$(MAKE) -j2 --output-sync=target --no-print-directory $(if $(RACE),test-whole) test-locks
 
 test-whole:
-	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps ./quota ./test/bench ./test/memorysim
+	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
 
 test-locks:
 	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...

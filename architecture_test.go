@@ -74,17 +74,26 @@ var rules = map[string]rule{
 		why: "the planner is pure: the command line uses it without a daemon or a GPU",
 	},
 	"mps": {
+		own:  []string{"gpu", "internal/step"},
+		pure: true,
+		why:  "mps describes: package mps/control runs and reads",
+	},
+	"mps/control": {
 		own: []string{
 			"gpu",
-			"cgroup",
-			"internal/kernel/acl",
 			"internal/durable",
-			"internal/loop",
-			"internal/kernel/sockdiag",
-			"internal/step",
+			"internal/kernel/acl",
 			"internal/kernel/procfs",
+			"internal/kernel/sockdiag",
+			"internal/loop",
+			"internal/step",
+			"mps",
 		},
-		why: "mps supervises control daemons; other packages decide which user may use them",
+		why: "mps/control supervises control daemons; other packages decide which user may use them",
+	},
+	"mps/detached": {
+		own: []string{"internal/durable", "internal/kernel/procfs", "mps"},
+		why: "mps/detached runs processes: it knows a service, and not what it does",
 	},
 	"power": {
 		own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"},
@@ -329,6 +338,7 @@ var rules = map[string]rule{
 		own: join(
 			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe",
 			"internal/kernel/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
+			"mps/control",
 		),
 		why: "devicepolicy decides which devices may be opened; the managers apply it",
 	},
@@ -396,7 +406,7 @@ var rules = map[string]rule{
 	},
 	"daemon/mps/fault":  {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/health":     {own: join(shared, "health", "internal/kernel/kernellog"), why: manager},
-	"daemon/mps/access": {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
+	"daemon/mps/access": {own: join(shared, "internal/kernel/procfs", "mps", "mps/control"), why: manager},
 	"daemon/status": {
 		own: join(
 			shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
@@ -639,8 +649,8 @@ var writers = map[string]string{
 	"internal/launch/privileges.go":                  "a file of the kernel",
 	"internal/launch/record.go":                      "a directory that only root reads",
 	"internal/launch/rotate.go":                      "a directory that only root reads",
-	"mps/detached.go":                                "the log of a service in a directory that only root reads, and a file of the kernel",
-	"mps/detachedlog.go":                             "the log of a service in a directory that only root reads",
+	"mps/detached/services.go":                       "the log of a service in a directory that only root reads, and a file of the kernel",
+	"mps/detached/log.go":                            "the log of a service in a directory that only root reads",
 	"cmd/gpusim/serve.go":                            "the directory of a virtual node",
 	"internal/store/store.go":                        "osDir.Open adds O_NOFOLLOW",
 	"internal/kernel/procfs/procfstest/reusedpid.go": "a file of the kernel, in tests",

@@ -55,6 +55,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 	"github.com/gpushare/gpushare/systemd"
@@ -210,8 +211,8 @@ func (d *Daemon) hostEvents(adoptionWake, unitWake loop.Wake) host.HostEvents {
 }
 
 // newSupervisor makes the supervisor of MPS control daemons. It starts nothing.
-func newSupervisor(s settings.Settings, units mps.Units, log *slog.Logger) *mps.Supervisor {
-	return &mps.Supervisor{
+func newSupervisor(s settings.Settings, units control.Units, log *slog.Logger) *control.Supervisor {
+	return &control.Supervisor{
 		Units:    units,
 		Control:  s.MPSControl,
 		RunDir:   filepath.Join(s.RunDir, "mps"),
@@ -222,7 +223,7 @@ func newSupervisor(s settings.Settings, units mps.Units, log *slog.Logger) *mps.
 }
 
 // newObserver makes what reads the node. It reads nothing yet.
-func (d *Daemon) newObserver(h *host.Host, supervisor *mps.Supervisor) *observe.Observer {
+func (d *Daemon) newObserver(h *host.Host, supervisor *control.Supervisor) *observe.Observer {
 	return &observe.Observer{
 		Driver:       d.driver,
 		Slices:       h.Port,
@@ -265,7 +266,7 @@ func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
 }
 
 // compose makes the managers and connects them. It starts nothing.
-func (d *Daemon) compose(h *host.Host, supervisor *mps.Supervisor, convergeWake, adoptionWake, unitWake loop.Wake) {
+func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeWake, adoptionWake, unitWake loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table and the isolation of leases need each other, so the isolation is completed after the table is made.
@@ -644,10 +645,10 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.jobs.Wake.Set()
 }
 
-func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
+func (d *Daemon) handlers(supervisor *control.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
 	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
 	isolationHandler := &isolation.Handler{Slices: d.host.Port}
-	control := &mps.Handler{Supervisor: supervisor, Driver: d.driver}
+	runsMPS := &control.Handler{Supervisor: supervisor, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode:              instances,
 		mig.KindCreate:            instances,
@@ -656,9 +657,9 @@ func (d *Daemon) handlers(supervisor *mps.Supervisor, filters *devicepolicy.Logi
 		isolation.KindSet:         isolationHandler,
 		isolation.KindRemove:      isolationHandler,
 		isolation.KindLoginFilter: &isolation.LoginFilterHandler{Host: filters},
-		mps.KindStart:             control,
-		mps.KindStop:              control,
-		mps.KindRestart:           mps.RestartHandler{Handler: control},
+		mps.KindStart:             runsMPS,
+		mps.KindStop:              runsMPS,
+		mps.KindRestart:           control.RestartHandler{Handler: runsMPS},
 		planner.KindComputeMode: change.ComputeMode{
 			Driver: d.driver,
 		},

@@ -32,7 +32,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
-	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/detached"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
@@ -182,7 +182,7 @@ func (w *virtual) startDaemon() {
 			}
 			h.Programs = noPrograms{}
 			h.Helper = func(context.Context, []string) error { return w.files.MakeNodes() }
-			h.Units = &mps.Detached{Dir: filepath.Join(s.RunDir, "units")}
+			h.Units = &detached.Services{Dir: filepath.Join(s.RunDir, "units")}
 			h.Attachments = cgroup.NewAttachments(cgroup.AttachmentsOptions{})
 			return h, nil
 		},

@@ -28,13 +28,13 @@ func (d Device) String() string {
 	return fmt.Sprintf("the MIG instance at %d of %s", d.Instance.Start, d.GPU)
 }
 
-// compare orders devices by GPU, the whole GPU before its instances.
-func (d Device) compare(o Device) int {
+// Compare orders devices by GPU, the whole GPU before its instances.
+func (d Device) Compare(o Device) int {
 	return cmp.Or(cmp.Compare(d.GPU, o.GPU), cmp.Compare(d.Instance.Start, o.Instance.Start), cmp.Compare(d.Instance.Size, o.Instance.Size))
 }
 
-// name is its name in paths and units.
-func (d Device) name() string {
+// Name is its name in paths and units.
+func (d Device) Name() string {
 	if !d.IsInstance() {
 		return shortID(d.GPU)
 	}

@@ -9,14 +9,12 @@ type Limits struct {
 	Total   uint64  // the GPU's memory in bytes, a larger limit is refused; 0 when it is not known
 }
 
-// Environment returns the variables, as NAME=value, with which a lease's processes join MPS on a device. A process can change
-// these limits up to the control daemon's defaults, so where that matters the default must be the limit.
-func (s *Supervisor) Environment(d Device, lim Limits) ([]string, error) {
-	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.layout(d).tenant()}
-	if lim.Threads < 0 || lim.Threads > 100 || lim.Threads != lim.Threads {
-		return nil, fmt.Errorf(
-			"cannot join MPS on %s: a thread percentage of %s is not above 0 and at most 100", d, percentText(lim.Threads),
-		)
+// Environment returns the variables, as NAME=value, with which a lease's processes join MPS on a device through a directory. A process
+// can change these limits up to the control daemon's defaults, so where that matters the default must be the limit.
+func (lim Limits) Environment(d Device, directory string) ([]string, error) {
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + directory}
+	if err := checkThreads(lim.Threads); err != nil {
+		return nil, fmt.Errorf("cannot join MPS on %s: %w", d, err)
 	}
 	if lim.Threads > 0 {
 		env = append(env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+percentText(lim.Threads))

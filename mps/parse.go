@@ -11,8 +11,8 @@ import (
 // The answers come from a program whose versions differ and whose output tenants may influence. So every parser accepts any
 // bytes, and returns an error with what it cannot parse.
 
-// parsePIDs parses one pid a line: get_server_list and get_client_list.
-func parsePIDs(out []byte) ([]int, error) {
+// ParsePIDs parses one pid a line: get_server_list and get_client_list.
+func ParsePIDs(out []byte) ([]int, error) {
 	var pids []int
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
 		word := strings.TrimSpace(string(line))
@@ -28,47 +28,48 @@ func parsePIDs(out []byte) ([]int, error) {
 	return pids, nil
 }
 
-// overview is the answer of one run of the control program.
-type overview struct {
-	threads float64 // the default percentage
-	memory  string  // the default limit of device 0 as it reads back, empty for none
-	servers []int   // pids
+// Overview is the answer of one run of the control program.
+type Overview struct {
+	Threads float64 // the default percentage
+	Memory  string  // the default limit of device 0 as it reads back, empty for none
+	Servers []int   // pids
 }
 
-// overviewQuery has its commands in an order in which the answers can be distinguished, because nothing separates them: a
+// OverviewQuery has its commands in an order in which the answers can be distinguished, because nothing separates them: a
 // line with a number, no line or one with a unit, and lines of pids.
-const overviewQuery = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
+const OverviewQuery = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\nget_server_list"
 
-func parseOverview(out []byte) (overview, error) {
-	var o overview
+// ParseOverview parses the answers to OverviewQuery.
+func ParseOverview(out []byte) (Overview, error) {
+	var o Overview
 	first, rest, _ := bytes.Cut(out, []byte("\n"))
 	var err error
-	if o.threads, err = parsePercent(first); err != nil {
-		return overview{}, err
+	if o.Threads, err = parsePercent(first); err != nil {
+		return Overview{}, err
 	}
 	second, after, _ := bytes.Cut(rest, []byte("\n"))
 	if s := trim(second); bytes.HasSuffix(s, []byte("G")) || bytes.HasSuffix(s, []byte("M")) {
-		o.memory, rest = string(s), after
+		o.Memory, rest = string(s), after
 	}
-	if o.servers, err = parsePIDs(rest); err != nil {
-		return overview{}, err
+	if o.Servers, err = ParsePIDs(rest); err != nil {
+		return Overview{}, err
 	}
 	return o, nil
 }
 
-// serverReading is what one server reports.
-type serverReading struct {
-	clients []int // ascending
-	fault   bool  // no new client can join until all clients have ended
-	// noStatus: its version has no command that says so.
-	noStatus bool
-	limited  bool // it reported the limits that its next clients get
-	threads  float64
-	memory   string // as it reads back, empty for none
+// ServerReading is what one server reports.
+type ServerReading struct {
+	Clients []int // ascending
+	Fault   bool  // no new client can join until all clients have ended
+	// NoStatus: its version has no command that says so.
+	NoStatus bool
+	Limited  bool // it reported the limits that its next clients get
+	Threads  float64
+	Memory   string // as it reads back, empty for none
 }
 
-// serverQuery queries the state and the clients of one server, and its limits.
-func serverQuery(pid int, limits bool) string {
+// ServerQuery queries the state and the clients of one server, and its limits.
+func ServerQuery(pid int, limits bool) string {
 	q := fmt.Sprintf("get_server_status %d\nget_client_list %d", pid, pid)
 	if limits {
 		q += fmt.Sprintf("\nget_active_thread_percentage %d\nget_device_pinned_mem_limit %d 0", pid, pid)
@@ -76,34 +77,34 @@ func serverQuery(pid int, limits bool) string {
 	return q
 }
 
-// parseServer parses the answers to serverQuery: words, pids, a number with a decimal, and one with a unit. A server may have
+// ParseServer parses the answers to ServerQuery: words, pids, a number with a decimal, and one with a unit. A server may have
 // ended meanwhile, or be busy and print nothing. Drivers before 550 do not know the query for the state.
-func parseServer(out []byte) (serverReading, error) {
-	var r serverReading
+func ParseServer(out []byte) (ServerReading, error) {
+	var r ServerReading
 	var pids [][]byte
 	for line := range bytes.SplitSeq(out, []byte("\n")) {
 		switch s := string(trim(line)); {
 		case s == "FAULT":
-			r.fault = true
+			r.Fault = true
 		case s == `Unknown command "get_server_status"`:
-			r.noStatus = true
+			r.NoStatus = true
 		case s == "ACTIVE", s == "INITIALIZING":
 		case strings.HasPrefix(s, "Server ") && strings.HasSuffix(s, " not found"):
 		case strings.HasSuffix(s, "G"), strings.HasSuffix(s, "M"):
-			r.memory = s
+			r.Memory = s
 		case strings.Contains(s, "."):
 			p, err := parsePercent([]byte(s))
 			if err != nil {
 				return r, answerError(out)
 			}
-			r.limited, r.threads = true, p
+			r.Limited, r.Threads = true, p
 		default:
 			pids = append(pids, line)
 		}
 	}
 	var err error
-	r.clients, err = parsePIDs(bytes.Join(pids, []byte("\n")))
-	slices.Sort(r.clients)
+	r.Clients, err = ParsePIDs(bytes.Join(pids, []byte("\n")))
+	slices.Sort(r.Clients)
 	return r, err
 }
 
@@ -116,8 +117,8 @@ func parsePercent(out []byte) (float64, error) {
 	return p, nil
 }
 
-// parseVersion parses the output of -v: "… Binary version: 13000" is CUDA 13.0. Older programs do not have the option.
-func parseVersion(out []byte) (int, error) {
+// ParseVersion parses the output of -v: "… Binary version: 13000" is CUDA 13.0. Older programs do not have the option.
+func ParseVersion(out []byte) (int, error) {
 	_, rest, ok := bytes.Cut(out, []byte("Binary version:"))
 	if !ok {
 		return 0, answerError(out)

@@ -10,7 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/gpu"
 )
+
+const gpuA = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
+
+var deviceA = Whole(gpuA)
 
 func transcript(t testing.TB, name string) []byte {
 	t.Helper()
@@ -37,7 +43,7 @@ func TestParsePIDs(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := parsePIDs([]byte(test.in))
+			got, err := ParsePIDs([]byte(test.in))
 			if (err != nil) != test.bad || !cmp.Equal(got, test.want) {
 				t.Errorf("%v %v", got, err)
 			}
@@ -48,24 +54,24 @@ func TestParsePIDs(t *testing.T) {
 func TestParseOverview(t *testing.T) {
 	tests := []struct {
 		name, in string
-		want     overview
+		want     Overview
 		bad      bool
 	}{
-		{"fresh", "100.0\n", overview{threads: 100}, false},
-		{"a limit", "33.3\n2G\n", overview{threads: 33.3, memory: "2G"}, false},
-		{"a limit and servers", "33.3\n900M\n12\n7\n", overview{threads: 33.3, memory: "900M", servers: []int{12, 7}}, false},
-		{"servers", "0.4\n12\n", overview{threads: 0.4, servers: []int{12}}, false},
-		{"nothing", "", overview{}, true},
-		{"an error", "100.0\nServer 0 not found\n", overview{}, true},
-		{"help", "Unrecognized option\n\x00\n", overview{}, true},
+		{"fresh", "100.0\n", Overview{Threads: 100}, false},
+		{"a limit", "33.3\n2G\n", Overview{Threads: 33.3, Memory: "2G"}, false},
+		{"a limit and servers", "33.3\n900M\n12\n7\n", Overview{Threads: 33.3, Memory: "900M", Servers: []int{12, 7}}, false},
+		{"servers", "0.4\n12\n", Overview{Threads: 0.4, Servers: []int{12}}, false},
+		{"nothing", "", Overview{}, true},
+		{"an error", "100.0\nServer 0 not found\n", Overview{}, true},
+		{"help", "Unrecognized option\n\x00\n", Overview{}, true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := parseOverview([]byte(test.in))
+			got, err := ParseOverview([]byte(test.in))
 			if (err != nil) != test.bad {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(overview{})); diff != "" {
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(Overview{})); diff != "" {
 				t.Errorf("overview (-want +got):\n%s", diff)
 			}
 		})
@@ -75,32 +81,32 @@ func TestParseOverview(t *testing.T) {
 func TestParseServer(t *testing.T) {
 	tests := []struct {
 		name, in string
-		want     serverReading
+		want     ServerReading
 		bad      bool
 	}{
-		{"active", "ACTIVE\n9\n5\n50.0\n2G\n", serverReading{clients: []int{5, 9}, limited: true, threads: 50, memory: "2G"}, false},
-		{"no memory limit", "ACTIVE\n100.0\n", serverReading{limited: true, threads: 100}, false},
-		{"less than a GiB", "ACTIVE\n33.3\n900M\n", serverReading{limited: true, threads: 33.3, memory: "900M"}, false},
-		{"without its limits", "ACTIVE\n7\n", serverReading{clients: []int{7}}, false},
-		{"busy", "INITIALIZING\n", serverReading{}, false},
-		{"fault", "FAULT\n9\n", serverReading{clients: []int{9}, fault: true}, false},
-		{"it has ended", "Server 4 not found\nServer 4 not found\n", serverReading{}, false},
+		{"active", "ACTIVE\n9\n5\n50.0\n2G\n", ServerReading{Clients: []int{5, 9}, Limited: true, Threads: 50, Memory: "2G"}, false},
+		{"no memory limit", "ACTIVE\n100.0\n", ServerReading{Limited: true, Threads: 100}, false},
+		{"less than a GiB", "ACTIVE\n33.3\n900M\n", ServerReading{Limited: true, Threads: 33.3, Memory: "900M"}, false},
+		{"without its limits", "ACTIVE\n7\n", ServerReading{Clients: []int{7}}, false},
+		{"busy", "INITIALIZING\n", ServerReading{}, false},
+		{"fault", "FAULT\n9\n", ServerReading{Clients: []int{9}, Fault: true}, false},
+		{"it has ended", "Server 4 not found\nServer 4 not found\n", ServerReading{}, false},
 		{
 			"before 550",
 			"Unknown command \"get_server_status\"\n7\n100.0\n",
-			serverReading{clients: []int{7}, noStatus: true, limited: true, threads: 100},
+			ServerReading{Clients: []int{7}, NoStatus: true, Limited: true, Threads: 100},
 			false,
 		},
-		{"something else", "Server busy\n", serverReading{}, true},
-		{"no percentage", "1.2.3\n", serverReading{}, true},
+		{"something else", "Server busy\n", ServerReading{}, true},
+		{"no percentage", "1.2.3\n", ServerReading{}, true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := parseServer([]byte(test.in))
+			got, err := ParseServer([]byte(test.in))
 			if (err != nil) != test.bad {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(serverReading{})); diff != "" && !test.bad {
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(ServerReading{})); diff != "" && !test.bad {
 				t.Errorf("server (-want +got):\n%s", diff)
 			}
 		})
@@ -118,7 +124,7 @@ func TestParsePercent(t *testing.T) {
 func TestParseVersion(t *testing.T) {
 	tests := map[string]int{"version-580.txt": 13000, "version-595.txt": 13020, "version-535.txt": 0}
 	for name, want := range tests {
-		if got, err := parseVersion(transcript(t, name)); got != want || (err != nil) != (want == 0) {
+		if got, err := ParseVersion(transcript(t, name)); got != want || (err != nil) != (want == 0) {
 			t.Errorf("%s gives %d %v, want %d", name, got, err, want)
 		}
 	}
@@ -173,7 +179,6 @@ func TestReadBack(t *testing.T) {
 }
 
 func TestEnvironmentOfALease(t *testing.T) {
-	s := &Supervisor{RunDir: "/run/gpushare/mps"}
 	tests := []struct {
 		name string
 		lim  Limits
@@ -192,7 +197,7 @@ func TestEnvironmentOfALease(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := s.Environment(deviceA, test.lim)
+			got, err := test.lim.Environment(deviceA, "/run/gpushare/mps/0123456789ab/t")
 			if (err != nil) != (test.bad != "") || (err != nil && !strings.Contains(err.Error(), test.bad)) {
 				t.Fatalf("error %v, want %q", err, test.bad)
 			}
@@ -212,23 +217,23 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if pids, err := parsePIDs(b); err == nil {
+		if pids, err := ParsePIDs(b); err == nil {
 			for _, pid := range pids {
 				if pid <= 0 {
 					t.Errorf("pid %d of %q", pid, b)
 				}
 			}
 		}
-		if o, err := parseOverview(b); err == nil && !(o.threads >= 0 && o.threads <= 100) {
+		if o, err := ParseOverview(b); err == nil && !(o.Threads >= 0 && o.Threads <= 100) {
 			t.Errorf("%+v of %q", o, b)
 		}
-		if r, err := parseServer(b); err == nil && (!slices.IsSorted(r.clients) || !(r.threads >= 0 && r.threads <= 100)) {
+		if r, err := ParseServer(b); err == nil && (!slices.IsSorted(r.Clients) || !(r.Threads >= 0 && r.Threads <= 100)) {
 			t.Errorf("%+v of %q", r, b)
 		}
 		if p, err := parsePercent(b); err == nil && !(p >= 0 && p <= 100) {
 			t.Errorf("%v %% of %q", p, b)
 		}
-		if v, err := parseVersion(b); err == nil && v < 1000 {
+		if v, err := ParseVersion(b); err == nil && v < 1000 {
 			t.Errorf("the version %d of %q", v, b)
 		}
 	})

@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,7 +34,8 @@ type StopArgs struct {
 	Instance gpu.Placement `json:"instance,omitzero"`
 }
 
-func (a StopArgs) device() Device { return Device(a) }
+// Device is what they are for.
+func (a StopArgs) Device() Device { return Device(a) }
 
 // StopUndo is what ran before; nil for a daemon that is not managed by gpushare.
 type StopUndo struct {
@@ -58,7 +60,7 @@ func Plan(desired map[Device]Settings, observed map[Device]Observed) []step.Step
 		ids[id] = true
 	}
 	var steps []step.Step
-	for _, id := range slices.SortedFunc(maps.Keys(ids), Device.compare) {
+	for _, id := range slices.SortedFunc(maps.Keys(ids), Device.Compare) {
 		set, isDesired := desired[id]
 		o := observed[id]
 		switch {
@@ -164,4 +166,29 @@ func disturbedClients(o Observed) (step.Disruption, []step.Subject) {
 		clients = append(clients, step.ProcessOf(pid, ""))
 	}
 	return step.Running, clients
+}
+
+// DeviceOf is the device of a step of this package.
+func DeviceOf(s *step.Step) (Device, bool) {
+	switch s.Kind {
+	case KindStart:
+		a, err := Decode[StartArgs](s.Args)
+		return a.Settings.Device(), err == nil
+	case KindStop:
+		a, err := Decode[StopArgs](s.Args)
+		return a.Device(), err == nil
+	}
+	return Device{}, false
+}
+
+// Decode decodes the arguments or the undo of a step of this package.
+func Decode[T any](b []byte) (T, error) {
+	var v T
+	if len(b) == 0 {
+		return v, nil
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("cannot read the arguments of an MPS step: %w", err)
+	}
+	return v, nil
 }

@@ -3,16 +3,8 @@ package mps
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"regexp"
-	"strconv"
-	"strings"
-
-	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Release identifies a control program, as far as it says.
@@ -46,64 +38,23 @@ func (r Release) Version() string {
 	return fmt.Sprintf("%d.%d", r.CUDA/1000, r.CUDA%1000/10)
 }
 
-// maxProgram is the largest program file that is searched for its version, in bytes. The real ones have less than 1 MiB.
-const maxProgram = 4 << 20
-
 // driverText is a driver version, and maxDriverText the length of the longest in bytes.
 var driverText = regexp.MustCompile(`^[4-9][0-9]{2}\.[0-9]{2,3}(?:\.[0-9]{2})?$`)
 
 const maxDriverText = len("595.999.02")
 
-// driverIn returns the driver version that a program file contains as a string of its own. Empty without one, and with more than one,
+// DriverIn returns the driver version that a program contains as a string of its own. Empty without one, and with more than one,
 // because then it is not known which is its own.
-func driverIn(program string) (string, error) {
-	info, err := os.Stat(program)
-	if err != nil || info.Size() > maxProgram {
-		return "", err
-	}
-	b, err := boundedread.Trusted(program, maxProgram)
-	if err != nil {
-		return "", err
-	}
+func DriverIn(program []byte) string {
 	found := ""
-	for text := range bytes.SplitSeq(b, []byte{0}) {
+	for text := range bytes.SplitSeq(program, []byte{0}) {
 		if len(text) > maxDriverText || !driverText.Match(text) {
 			continue
 		}
 		if found != "" {
-			return "", nil
+			return ""
 		}
 		found = string(text)
 	}
-	return found, nil
-}
-
-// probe identifies a control program. It starts no daemon and connects to none.
-func probe(ctx context.Context, program string) (Release, error) {
-	var r Release
-	driver, err := driverIn(program)
-	if err != nil {
-		return r, fmt.Errorf("cannot identify the MPS control program: %w", err)
-	}
-	if driver != "" {
-		number, _, _ := strings.Cut(driver, ".")
-		if r.Branch, err = strconv.Atoi(number); err != nil {
-			return r, fmt.Errorf("cannot identify the MPS control program: %w", err)
-		}
-		r.Driver = driver
-	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	// A directory without a daemon: early versions take -v for no option and look for one.
-	out, stderr, err := run(ctx, program, []string{"-v"}, environment(program, "/nonexistent"), "")
-	if err != nil {
-		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
-			return Release{}, fmt.Errorf("cannot run %s: %w", program, err)
-		}
-	}
-	r.Early = bytes.Contains(stderr, noDaemon)
-	if n, err := parseVersion(out); err == nil {
-		r.CUDA = n
-	}
-	return r, nil
+	return found
 }

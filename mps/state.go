@@ -45,8 +45,8 @@ type Defaults struct {
 	Memory  string  `json:"memory,omitempty"` // "2G", rounded down; empty for no limit
 }
 
-// visible is what the control daemon and its server may see: it is device 0 for them.
-func (s Settings) visible() string {
+// Visible is what the control daemon and its server may see: it is device 0 for them.
+func (s Settings) Visible() string {
 	if s.Device().IsInstance() {
 		return string(s.MIG)
 	}
@@ -127,6 +127,6 @@ func shortID(id gpu.UUID) string {
 }
 
 // UnitName is the name of the unit that runs a device's control daemon.
-func UnitName(d Device) string { return "gpushare-mps-" + d.name() + ".service" }
+func UnitName(d Device) string { return "gpushare-mps-" + d.Name() + ".service" }
 
 func percentText(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }

@@ -12,7 +12,7 @@ func TestAdmits(t *testing.T) {
 		"none":                  {nil, false},
 		"it greets":             {&State{Phase: Running}, true},
 		"a greeting is missed":  {&State{Phase: Running, MissedGreetings: 1, Reason: "no greeting"}, true},
-		"three are missed":      {&State{Phase: Unresponsive, MissedGreetings: maxMissedGreetings, Reason: "no greeting"}, false},
+		"three are missed":      {&State{Phase: Unresponsive, MissedGreetings: 3, Reason: "no greeting"}, false},
 		"it has just begun":     {&State{Phase: Starting, MissedGreetings: 1, Reason: "no daemon"}, false},
 		"its limits are others": {&State{Phase: Running, Drift: true, Reason: "the thread percentage is 100, it should be 30"}, false},
 		"it has ended":          {&State{Phase: Stopped, Reason: "its unit does not run"}, false},

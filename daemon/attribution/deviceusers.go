@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -22,10 +21,7 @@ func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, p
 	if err != nil {
 		return h // It exited or is exiting: there is nothing to keep.
 	}
-	h.Start, h.Name = st.Start, st.Name
-	if age := procfs.BootTime() - time.Duration(st.Start)*time.Second/procfs.Ticks; age > 0 {
-		h.Age = age
-	}
+	h.Start, h.Name, h.Age = st.Start, st.Name, procfs.Age(st.Start)
 	if cg, err := procfs.Cgroup(pid); err == nil {
 		h.Unit, login = unitOf(cg), stop.InLogin(cg)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
-	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // Policy decides which devices may be opened by which processes.
@@ -24,7 +24,7 @@ type Policy struct {
 	Observer       *observe.Observer
 	Table          *lease.Table
 	Logins         *LoginFilter // denies managed GPUs to logins
-	MPS            *mps.Supervisor
+	MPS            *control.Supervisor
 	Hosts          *isolation.HostCache
 	adopted        atomic.Pointer[[]string] // the cgroups of adopted units that run; nil: not known yet
 	CDI            CDI

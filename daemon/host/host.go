@@ -26,6 +26,8 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/launch"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
+	"github.com/gpushare/gpushare/mps/detached"
 	"github.com/gpushare/gpushare/systemd"
 )
 
@@ -37,7 +39,7 @@ type Host struct {
 	Freezer     *cgroup.Freezer        // nil if nothing can be frozen
 	Sessions    adoption.SessionSource // nil if logins cannot be listed
 	Services    change.Services        // nil if no units can be stopped
-	Units       mps.Units
+	Units       control.Units
 	LoginFilter *devicepolicy.LoginFilter
 	Launcher    worker.Launcher
 	Helper      devicepolicy.Helper
@@ -92,7 +94,7 @@ func Find(ctx context.Context, o Options, log *slog.Logger, events HostEvents) (
 		Helper:      runHelper,
 		Front:       childFront{o.Front},
 		Close:       func() {},
-		Units:       &mps.Detached{Dir: filepath.Join(o.RunDir, "units")},
+		Units:       &detached.Services{Dir: filepath.Join(o.RunDir, "units")},
 	}
 	supervisors := &launch.Supervisors{Dir: filepath.Join(o.StateDir, "output"), Program: o.Start}
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: h.Follow, followed: h.Follow}
@@ -203,7 +205,7 @@ func (h *Host) onCgroupfs(
 	}
 	h.Port = t
 	// Not in the daemon's own cgroup: whatever ends the daemon ends that.
-	h.Units = &mps.Detached{Dir: filepath.Join(o.RunDir, "units"), Cgroup: filepath.Join(t.Hierarchy().Dir(t.Top()), "services")}
+	h.Units = &detached.Services{Dir: filepath.Join(o.RunDir, "units"), Cgroup: filepath.Join(t.Hierarchy().Dir(t.Top()), "services")}
 	h.Sessions = loginDirs{h: t.Hierarchy(), top: o.LoginsCgroup(), name: events.UserName}
 	h.LoginFilter = devicepolicy.NewLoginFilter(t.Hierarchy(), o.LoginsCgroup(), o.RunDir, t.Info())
 	h.Follow = cgroup.NewProcesses("the spec says enforce: observe")

@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -27,8 +28,8 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 		Restarts: m.Restarts,
 		Bypass:   bypass,
 	}
-	if at := m.Started(); !at.IsZero() {
-		out.Started = &at
+	if m.Start != 0 {
+		out.Started = new(time.Now().Add(-procfs.Age(m.Start)).Round(time.Second))
 	}
 	return out
 }

@@ -9,3 +9,8 @@ import "path/filepath"
 func Write(path string, content []byte) error {
 	return Replace(path, content, Options{Mode: 0o600, Any: true, Temp: filepath.Base(path) + ".new"})
 }
+
+// WriteUntilBoot is Write for a file that is needed only until the next boot: it does not wait for the disk.
+func WriteUntilBoot(path string, content []byte) error {
+	return Replace(path, content, Options{Mode: 0o600, Any: true, Temp: filepath.Base(path) + ".new", Volatile: true})
+}

@@ -48,7 +48,7 @@ func TestWhatTheHostSeesIsListed(t *testing.T) {
 		{"daemon/host/relay.go", `Name:\s+"(gpushare-\S+-)"`, "%s….service"},
 		{"daemon/host/helper.go", `helperService = "(\S+)"`, "%s.service"},
 		{"gpu/worker/supervise.go", `Launch\(ctx, "(gpushare-\S+-)"`, "%s….service"},
-		{"mps/state.go", `"(gpushare-\S+-)" \+ d\.name\(\) \+ "\.service"`, "%s….service"},
+		{"mps/state.go", `"(gpushare-\S+-)" \+ d\.Name\(\) \+ "\.service"`, "%s….service"},
 		// The module and the nodes that the vendor's program is asked for.
 		{"isolation/nodes.go", `uvmDriver = "(\S+)"`, "%s"},
 		{"isolation/nodes.go", `Name:\s+"(/dev/\S+)"`, "%s"},

@@ -26,7 +26,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
-	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/detached"
 )
 
 // Node is one virtual node with the programs that run on it. Set the exported fields before Start.
@@ -383,7 +383,7 @@ func (n *Node) endServices() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	d := &mps.Detached{Dir: dir}
+	d := &detached.Services{Dir: dir}
 	var errs []error
 	for _, r := range records {
 		errs = append(errs, d.StopService(ctx, strings.TrimSuffix(filepath.Base(r), ".json"), time.Second))

@@ -19,13 +19,15 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim/mpsd/mpstest"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
+	"github.com/gpushare/gpushare/mps/detached"
 )
 
 // realMPS are NVIDIA's MPS control programs of Debian, by the branch of the driver.
 var realMPS = sync.OnceValues(func() (string, error) { return unpack("mps") })
 
 // eachMPS runs a test for each of them. It fails where they cannot be downloaded.
-func eachMPS(t *testing.T, f func(t *testing.T, branch int, s *mps.Supervisor)) {
+func eachMPS(t *testing.T, f func(t *testing.T, branch int, s *control.Supervisor)) {
 	dir, err := realMPS()
 	if err != nil {
 		t.Fatalf("cannot get the MPS control programs: %v", err)
@@ -38,7 +40,7 @@ func eachMPS(t *testing.T, f func(t *testing.T, branch int, s *mps.Supervisor)) 
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(run) })
-			units := &mps.Detached{Dir: filepath.Join(run, "s")}
+			units := &detached.Services{Dir: filepath.Join(run, "s")}
 			t.Cleanup(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 				defer cancel()
@@ -46,7 +48,7 @@ func eachMPS(t *testing.T, f func(t *testing.T, branch int, s *mps.Supervisor)) 
 					t.Errorf("cannot clean up: %v", err)
 				}
 			})
-			f(t, branch, &mps.Supervisor{
+			f(t, branch, &control.Supervisor{
 				Units: units, Control: filepath.Join(dir, name, "usr/bin/nvidia-cuda-mps-control"), RunDir: filepath.Join(run, "m"),
 				Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
 			})
@@ -58,7 +60,7 @@ const oneGPU = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
 
 // TestRealMPSCommands sends the table of the stand-in's tests to daemons that gpushare has started.
 func TestRealMPSCommands(t *testing.T) {
-	eachMPS(t, func(t *testing.T, branch int, s *mps.Supervisor) {
+	eachMPS(t, func(t *testing.T, branch int, s *control.Supervisor) {
 		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +102,7 @@ func query(t *testing.T, program, pipe, command string) (code int, out string) {
 
 // TestRealMPSUnderTheSupervisor starts, observes and stops the real control daemons with the arguments of the product.
 func TestRealMPSUnderTheSupervisor(t *testing.T) {
-	eachMPS(t, func(t *testing.T, branch int, s *mps.Supervisor) {
+	eachMPS(t, func(t *testing.T, branch int, s *control.Supervisor) {
 		set := mps.Settings{GPU: oneGPU, Threads: 30, Memory: 1500 << 20}
 		if err := s.Start(t.Context(), set); err != nil {
 			t.Fatal(err)

@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // TestRealMPSWithASilentPeer finds a process that connects to the real control daemons and says nothing: they serve no other.
 func TestRealMPSWithASilentPeer(t *testing.T) {
-	eachMPS(t, func(t *testing.T, _ int, s *mps.Supervisor) {
+	eachMPS(t, func(t *testing.T, _ int, s *control.Supervisor) {
 		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +38,7 @@ func TestRealMPSWithASilentPeer(t *testing.T) {
 		}
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
-		var found []mps.Peer
+		var found []control.Peer
 		for end := time.Now().Add(30 * time.Second); len(found) == 0; <-tick.C {
 			if found, err = s.SilentPeers(t.Context(), id); err != nil || time.Now().After(end) {
 				t.Fatalf("not found: %v", err)
@@ -63,7 +64,7 @@ func TestRealMPSServerReachesItsFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a server of another user needs root")
 	}
-	eachMPS(t, func(t *testing.T, _ int, s *mps.Supervisor) {
+	eachMPS(t, func(t *testing.T, _ int, s *control.Supervisor) {
 		dir, err := os.MkdirTemp("", "mps-")
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +96,7 @@ ls; echo end; } >` + dir + `/out 2>/dev/null
 		if err := s.Start(t.Context(), mps.Settings{GPU: oneGPU}); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := s.Restrict(mps.Whole(oneGPU), mps.Reach{Users: []int{65534}}, time.Now()); err != nil || len(changed) > 0 {
+		if changed, err := s.Restrict(mps.Whole(oneGPU), control.Reach{Users: []int{65534}}, time.Now()); err != nil || len(changed) > 0 {
 			t.Fatalf("restricted: %q, %v", changed, err)
 		}
 		env, err := s.Environment(mps.Whole(oneGPU), mps.Limits{})

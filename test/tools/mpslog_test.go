@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // TestRealMPSLog counts what observations make the real control daemons write, in a time that passes at once, and looks whether a change
 // of a tenant is noticed by the next observation although the limits are not asked for each time.
 func TestRealMPSLog(t *testing.T) {
-	eachMPS(t, func(t *testing.T, branch int, s *mps.Supervisor) {
+	eachMPS(t, func(t *testing.T, branch int, s *control.Supervisor) {
 		now := time.Now()
 		s.Now = func() time.Time { return now }
 		id := mps.Whole(oneGPU)

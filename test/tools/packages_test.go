@@ -95,7 +95,7 @@ func TestPackages(t *testing.T) {
 	if diff := cmp.Diff(installed, inDeb); diff != "" {
 		t.Errorf("files (-make install +deb):\n%s", diff)
 	}
-	t.Run("control", func(t *testing.T) { control(t, deb, rpm) })
+	t.Run("control", func(t *testing.T) { packageManager(t, deb, rpm) })
 	t.Run("man", func(t *testing.T) { manualsRender(t, root) })
 }
 
@@ -108,8 +108,8 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-// control tests what a package manager does with the packages.
-func control(t *testing.T, deb, rpm string) {
+// packageManager tests what a package manager does with the packages.
+func packageManager(t *testing.T, deb, rpm string) {
 	if got := output(t, nil, "dpkg-deb", "-f", deb, "Version"); got != "1.2+3.gabcdef0\n" {
 		t.Errorf("the version of the deb is %q", got)
 	}

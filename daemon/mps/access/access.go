@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // Access keeps the sockets of the MPS control daemons. Set the fields before the first use.
@@ -26,7 +27,7 @@ type Access struct {
 	Table       *lease.Table
 	Identities  *server.Identities
 	Attribution *attribution.Attribution
-	MPS         *mps.Supervisor
+	MPS         *control.Supervisor
 	Freezer     *Freezer // nil: nothing can be frozen
 	Wake        func()   // observes the node again
 
@@ -54,7 +55,7 @@ func (a *Access) Converge(ctx context.Context, node *observe.Node, corrected fun
 				Message: fmt.Sprintf("%s: who reaches its MPS is not as it should be: %v", planner.DeviceName(g, d), err),
 				Hint:    "correct the cause; it is tried again at every observation",
 			}
-			if errors.Is(err, mps.ErrOpen) {
+			if errors.Is(err, control.ErrOpen) {
 				c.Hint = "set run_dir to a directory on a file system with access control lists, as tmpfs, ext4 and xfs have them"
 			}
 			conditions[fmt.Sprint(d)] = c
@@ -77,8 +78,8 @@ func desiredOn(want *state.Desired, g *observe.GPU) []mps.Device {
 // reach returns the members of the tenants that have a grant on the device, and the users of its leases.
 func (a *Access) reach(
 	ctx context.Context, want *state.Desired, members []server.TenantMembers, live []lease.Lease, g *observe.GPU, d mps.Device,
-) mps.Reach {
-	var r mps.Reach
+) control.Reach {
+	var r control.Reach
 	for i := range members {
 		if m := &members[i]; hasGrant(want, m.Name, g, d) {
 			r.Users, r.Groups = append(r.Users, m.UIDs...), append(r.Groups, m.GIDs...)

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 const (
@@ -63,7 +64,7 @@ tenants:
 		},
 	}
 	a := Access{Identities: &server.Identities{Names: &names.Directory{}}}
-	for id, reach := range map[gpu.UUID]mps.Reach{
+	for id, reach := range map[gpu.UUID]control.Reach{
 		gpuA: {Users: []int{1000, 1004}, Groups: []int{50}},
 		gpuB: {Users: []int{1000, 1001}, Groups: []int{50}},
 	} {
@@ -102,7 +103,7 @@ func TestWhatIsKept(t *testing.T) {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	a := Access{Reporter: rep, Identities: server.NewIdentities(rep, &loop.Group{}, "off")}
 	for uid, kept := range map[int]bool{0: true, -1: true, 33: os.Geteuid() != 33, 1000: false} {
-		if _, keeps := a.describe(nil, &mps.Peer{UID: uid}); (keeps != "") != kept {
+		if _, keeps := a.describe(nil, &control.Peer{UID: uid}); (keeps != "") != kept {
 			t.Errorf("a process of uid %d that cannot be found: %q", uid, keeps)
 		}
 	}

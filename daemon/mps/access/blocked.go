@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 const (
@@ -110,7 +111,7 @@ func (a *Access) check(ctx context.Context) {
 }
 
 // handle reports a connection, and stops its processes when it is due.
-func (a *Access) handle(ctx context.Context, g *observe.GPU, d mps.Device, p *mps.Peer) {
+func (a *Access) handle(ctx context.Context, g *observe.GPU, d mps.Device, p *control.Peer) {
 	c, id := connection{d, p.Inode}, string(d.GPU)
 	who, keeps := a.describe(g, p)
 	text := fmt.Sprintf("%s: %s connected to its MPS and sends nothing, and no process can join meanwhile", planner.DeviceName(g, d), who)
@@ -136,7 +137,7 @@ func (a *Access) handle(ctx context.Context, g *observe.GPU, d mps.Device, p *mp
 }
 
 // releaseFrozen thaws the frozen leases of a connection, so that they end their handshake. It reports whether there were any.
-func (a *Access) releaseFrozen(ctx context.Context, d mps.Device, p *mps.Peer, text string) bool {
+func (a *Access) releaseFrozen(ctx context.Context, d mps.Device, p *control.Peer, text string) bool {
 	if a.Freezer == nil {
 		return false
 	}
@@ -164,7 +165,7 @@ func (a *Access) releaseFrozen(ctx context.Context, d mps.Device, p *mps.Peer, t
 }
 
 // describe names the processes of a connection, and why they are not stopped; empty: they are.
-func (a *Access) describe(g *observe.GPU, p *mps.Peer) (who, keeps string) {
+func (a *Access) describe(g *observe.GPU, p *control.Peer) (who, keeps string) {
 	who = p.Names()
 	if who == "" {
 		who = "a process that cannot be found"
@@ -204,7 +205,7 @@ func stoppable(uid int) bool {
 }
 
 // stop stops the processes of a connection, or ends the connection where none is known.
-func (a *Access) stop(ctx context.Context, gpu string, p *mps.Peer, text string) error {
+func (a *Access) stop(ctx context.Context, gpu string, p *control.Peer, text string) error {
 	text += ": it is stopped"
 	notify := func(context.Context) {
 		a.Events.Publish(api.Event{Kind: "mps.blocked.stopped", GPU: gpu, Message: text})

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 const (
@@ -40,9 +41,9 @@ type Scopes interface {
 	Ready() error
 }
 
-// handshakes are those of the clients of the control daemons. *mps.Supervisor has them.
+// handshakes are those of the clients of the control daemons. *control.Supervisor has them.
 type handshakes interface {
-	Handshakes(ctx context.Context, id mps.Device) ([]mps.Peer, error)
+	Handshakes(ctx context.Context, id mps.Device) ([]control.Peer, error)
 	AwaitGreeting(ctx context.Context, id mps.Device, limit time.Duration) bool
 }
 

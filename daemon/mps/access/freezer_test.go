@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // onMPS is a node with the lease "joining" on MPS and the lease "other" on the time of the same GPU. Its process 7 is in a handshake
@@ -49,7 +50,7 @@ func (o *onMPS) AwaitGreeting(context.Context, mps.Device, time.Duration) bool {
 	return o.handshakes == 0
 }
 
-func (o *onMPS) Handshakes(context.Context, mps.Device) ([]mps.Peer, error) {
+func (o *onMPS) Handshakes(context.Context, mps.Device) ([]control.Peer, error) {
 	if o.err != nil {
 		return nil, o.err
 	}
@@ -57,7 +58,7 @@ func (o *onMPS) Handshakes(context.Context, mps.Device) ([]mps.Peer, error) {
 		return nil, nil
 	}
 	o.handshakes--
-	return []mps.Peer{{Processes: []procfs.Stat{{PID: o.pid}}}}, nil
+	return []control.Peer{{Processes: []procfs.Stat{{PID: o.pid}}}}, nil
 }
 
 func (o *onMPS) freezer() *Freezer {

@@ -35,6 +35,11 @@ func BootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
+// Age is for how long a process has run that started so many clock ticks after boot; not negative.
+func Age(start uint64) time.Duration {
+	return max(BootTime()-time.Duration(start)*time.Second/Ticks, 0)
+}
+
 // LastPID is the pid that the kernel assigned last in this process's pid namespace; 0 when it cannot be read.
 func LastPID() int {
 	b, err := boundedread.Trusted("/proc/loadavg", boundedread.Value)
