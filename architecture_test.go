@@ -338,7 +338,6 @@ var rules = map[string]rule{
 		own: join(
 			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe",
 			"internal/kernel/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
-			"mps/control",
 		),
 		why: "devicepolicy decides which devices may be opened; the managers apply it",
 	},

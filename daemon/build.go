@@ -174,8 +174,8 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 		return nil, err
 	}
 	undo = append(undo, func() { _ = d.driver.Close() })
-	supervisor := newSupervisor(s, h.Units, log)
-	d.observer = d.newObserver(h, supervisor)
+	d.controls = newSupervisor(s, h.Units, log)
+	d.observer = d.newObserver(h)
 	d.state.Observed = d.observer.Last
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener
@@ -185,7 +185,7 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 		}
 		undo = append(undo, func() { _ = listener.Close() }) // The returned error is more important.
 	}
-	d.compose(h, supervisor, convergeWake, adoptionWake, unitWake)
+	d.compose(h, convergeWake, adoptionWake, unitWake)
 	d.leases.Watchers.Exits = listener
 	if out.front != nil {
 		err = d.addFront(out.front(h), h.Packaged)
@@ -223,11 +223,11 @@ func newSupervisor(s settings.Settings, units control.Units, log *slog.Logger) *
 }
 
 // newObserver makes what reads the node. It reads nothing yet.
-func (d *Daemon) newObserver(h *host.Host, supervisor *control.Supervisor) *observe.Observer {
+func (d *Daemon) newObserver(h *host.Host) *observe.Observer {
 	return &observe.Observer{
 		Driver:       d.driver,
 		Slices:       h.Port,
-		MPS:          supervisor,
+		MPS:          d.controls,
 		LoginFilters: h.LoginFilter,
 		HostRoot:     d.settings.HostRoot,
 		Now:          time.Now,
@@ -266,7 +266,7 @@ func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
 }
 
 // compose makes the managers and connects them. It starts nothing.
-func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeWake, adoptionWake, unitWake loop.Wake) {
+func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop.Wake) {
 	s, run := d.settings, store.RunDir(d.settings.RunDir)
 	engine := &engine.Engine{Log: d.Log, Now: time.Now}
 	// The table and the isolation of leases need each other, so the isolation is completed after the table is made.
@@ -319,7 +319,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		Observer: d.observer,
 		Table:    d.table,
 		Logins:   h.LoginFilter,
-		MPS:      supervisor,
+		MPS:      d.controls,
 		Hosts:    hosts,
 		SliceUse: d.attribution.SliceUse,
 		CDI:      devicepolicy.CDI{Wake: loop.NewWake()},
@@ -358,7 +358,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		Changed:        func() { d.converger.PlacesChanged() },
 		UserName:       d.identities.Names.UserName,
 		Escaped:        escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
-		Bypass:         escape.Bypass{Clients: supervisor, Stopper: d.stopper},
+		Bypass:         escape.Bypass{Clients: d.controls, Stopper: d.stopper},
 	}
 	d.escapes.NoDescent = h.NoDescent
 	if h.Former {
@@ -474,6 +474,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		ConvergeInterval: func() time.Duration { return d.live.tuning.Load().Converge },
 		Signal:           convergeWake,
 		Wake:             d.wakeConverge,
+		SuspectMPS:       d.controls.Suspect,
 		ThawReady:        ready,
 		Identities:       d.identities,
 		Attribution:      d.attribution,
@@ -490,7 +491,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		Table:       d.table,
 		Identities:  d.identities,
 		Attribution: d.attribution,
-		MPS:         supervisor,
+		MPS:         d.controls,
 		Wake:        d.wakeConverge,
 	}
 	d.converger.MPSAccess = access
@@ -562,6 +563,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		Attribution:  d.attribution,
 		Policy:       d.policy,
 		Power:        d.changes.Power,
+		MPS:          d.controls,
 		Managers: status.Managers{
 			Acknowledge: d.acknowledged,
 			Account:     d.account,
@@ -580,7 +582,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 			Lease:    d.table.Get,
 			LeaseOf:  d.attribution.LeaseOf,
 			Observed: d.observer.Last,
-			MPS:      supervisor,
+			MPS:      d.controls,
 			Now:      time.Now,
 		}
 		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer, access.Freezer = freezer, freezer, freezer, freezer
@@ -591,7 +593,7 @@ func (d *Daemon) compose(h *host.Host, supervisor *control.Supervisor, convergeW
 		d.network = &metrics.Network{Exporter: d.metrics, Address: s.MetricsAddress, WebConfig: s.MetricsWebConfig}
 	}
 	d.server.Routes = d.routes()
-	engine.Handlers, engine.Timeout = d.handlers(supervisor, h.LoginFilter), d.changes.StepTimeout
+	engine.Handlers, engine.Timeout = d.handlers(h.LoginFilter), d.changes.StepTimeout
 }
 
 // hostOptions returns the settings for the adapters of the host.
@@ -645,10 +647,10 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.jobs.Wake.Set()
 }
 
-func (d *Daemon) handlers(supervisor *control.Supervisor, filters *devicepolicy.LoginFilter) engine.Handlers {
+func (d *Daemon) handlers(filters *devicepolicy.LoginFilter) engine.Handlers {
 	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
 	isolationHandler := &isolation.Handler{Slices: d.host.Port}
-	runsMPS := &control.Handler{Supervisor: supervisor, Driver: d.driver}
+	runsMPS := &control.Handler{Supervisor: d.controls, Driver: d.driver}
 	return engine.Handlers{
 		mig.KindMode:              instances,
 		mig.KindCreate:            instances,

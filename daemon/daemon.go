@@ -32,6 +32,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps/control"
 )
 
 // Daemon is one running gpushared. Its fields are set by build and not changed afterwards.
@@ -55,6 +56,7 @@ type Daemon struct {
 	attribution *attribution.Attribution
 	stopper     *stop.Stopper
 	policy      *devicepolicy.Policy
+	controls    *control.Supervisor // of MPS control daemons
 	changes     *change.Changes
 	converger   *converge.Converger
 	leases      *leases.Leases
@@ -136,7 +138,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
 	d.tasks.Go(func() { d.converger.Run(ctx) })
-	d.tasks.Go(func() { d.policy.MPS.Watch(ctx, d.wakeConverge) })
+	d.tasks.Go(func() { d.controls.Watch(ctx, d.wakeConverge) })
 	if f := d.host.Freezer; f != nil {
 		d.tasks.Go(func() {
 			f.Run(ctx, func(err error) { d.Log.Error("cannot keep leases frozen", "error", err) })

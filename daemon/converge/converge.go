@@ -367,7 +367,7 @@ func (cv *Converger) takeDriverEvent(e gpu.Event) {
 	ch := cv.State.Changing()
 	switch {
 	case e.Kind == gpu.EventXID:
-		cv.Policy.MPS.Suspect(e.GPU, e.XID) // A fatal fault of a client is an XID.
+		cv.SuspectMPS(e.GPU, e.XID) // A fatal fault of a client is an XID.
 		cv.Health.XID(e)
 	case e.Kind == gpu.EventMIGConfig && ch != nil && ch.GPUs[e.GPU]:
 	case driverEvents[e.Kind] != "":

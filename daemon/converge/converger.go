@@ -40,6 +40,8 @@ type Converger struct {
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
 	MPSFaults        mpsFaults
+	// SuspectMPS makes the next observations of the control daemons of a GPU look for a fault.
+	SuspectMPS func(on gpu.UUID, xid uint64)
 	Hardware
 
 	Drift         drift

@@ -12,6 +12,14 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
+// controlDaemons are those of MPS, as a lease joins one.
+type controlDaemons interface {
+	// Await observes the control daemon of a device, and waits for one that runs and does not greet.
+	Await(ctx context.Context, on mps.Device) *mps.State
+	Admit(on mps.Device, uid int) error
+	Environment(on mps.Device, limits mps.Limits) ([]string, error)
+}
+
 // deviceOf is what a lease has a share of through MPS.
 func deviceOf(l *lease.Lease) mps.Device {
 	d := mps.Whole(l.Place.GPUs[0])

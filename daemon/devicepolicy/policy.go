@@ -11,7 +11,6 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
-	"github.com/gpushare/gpushare/mps/control"
 )
 
 // Policy decides which devices may be opened by which processes.
@@ -24,7 +23,7 @@ type Policy struct {
 	Observer       *observe.Observer
 	Table          *lease.Table
 	Logins         *LoginFilter // denies managed GPUs to logins
-	MPS            *control.Supervisor
+	MPS            controlDaemons
 	Hosts          *isolation.HostCache
 	adopted        atomic.Pointer[[]string] // the cgroups of adopted units that run; nil: not known yet
 	CDI            CDI

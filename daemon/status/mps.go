@@ -36,10 +36,10 @@ func mpsStatus(m *mps.State, bypass string) *api.MPSStatus {
 
 // endedMPS counts the control daemons that have ended.
 func (v *Viewer) endedMPS() uint64 {
-	if v.Policy == nil || v.Policy.MPS == nil {
+	if v.MPS == nil {
 		return 0
 	}
-	return v.Policy.MPS.Ended()
+	return v.MPS.Ended()
 }
 
 // withoutEndedMPS is a node on which a control daemon that has ended since it was observed does not run.

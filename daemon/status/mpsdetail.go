@@ -25,7 +25,7 @@ func (v *Viewer) GetMPS(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	v.Policy.MPS.Reread(d) // The lists are read now, and not up to three minutes ago.
+	v.MPS.Reread(d) // The lists are read now, and not up to three minutes ago.
 	v.Observer.Observe(ctx)
 	p := v.inputs()
 	g, ok := p.node.GPU(known.Identity.UUID)
@@ -138,7 +138,7 @@ func (v *Viewer) GetMPSLog(c *server.Call) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
-	out := api.MPSLog{SchemaVersion: 1, GPU: string(d.GPU), Unit: mps.UnitName(d), Lines: v.Policy.MPS.LastLines(ctx, d, n)}
+	out := api.MPSLog{SchemaVersion: 1, GPU: string(d.GPU), Unit: mps.UnitName(d), Lines: v.MPS.LastLines(ctx, d, n)}
 	if out.Lines == nil {
 		out.Lines = []string{}
 	}

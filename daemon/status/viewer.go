@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/power"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -53,6 +54,7 @@ type Viewer struct {
 	Policy       *devicepolicy.Policy
 	Managers     Managers
 	Power        powerCaps
+	MPS          controlDaemons
 
 	rendered renderCache
 }
@@ -60,6 +62,15 @@ type Viewer struct {
 // powerCaps plans the limits of power.
 type powerCaps interface {
 	Plan(ctx context.Context, targets []power.Target, fresh bool) power.Plan
+}
+
+// controlDaemons are those of MPS.
+type controlDaemons interface {
+	// Ended counts those that have ended. It reads no file.
+	Ended() uint64
+	// Reread makes the next observation of a device read its clients.
+	Reread(on mps.Device)
+	LastLines(ctx context.Context, on mps.Device, n int) []string
 }
 
 // freezer says why a lease is frozen.
