@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -9,15 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/test/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata/node.prom and the list in docs/monitoring.md again")
 
 func ptr[T any](v T) *T { return &v }
 
@@ -210,18 +207,7 @@ func TestMetricsOfANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := withoutGoVersion(b)
-	if *update {
-		if err := os.WriteFile("testdata/node.prom", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile("testdata/node.prom")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("testdata/node.prom differs (-want +got):\n%s", d)
-	}
+	golden.File(t, "testdata/node.prom", got)
 	for _, m := range Catalog() {
 		if !strings.Contains(got, "# TYPE "+m.Name+" ") {
 			t.Errorf("the node has no example of %s", m.Name)
@@ -301,7 +287,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(b), begin)
-	written, after, found := strings.Cut(rest, end)
+	_, after, found := strings.Cut(rest, end)
 	if !ok || !found {
 		t.Fatalf("%s lacks the line %q or %q", file, begin, end)
 	}
@@ -321,16 +307,5 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		}
 		fmt.Fprintf(&list, "| `%s` | %s | %s | %s |\n", m.Name, kind, labels, m.Help)
 	}
-	if written == list.String() {
-		return
-	}
-	if !*update {
-		t.Fatalf(
-			"%s has another list of metrics than the code: 'go test ./daemon/metrics -update' writes it:\n%s", file,
-			cmp.Diff(written, list.String()),
-		)
-	}
-	if err := os.WriteFile(file, []byte(before+begin+list.String()+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	golden.File(t, file, before+begin+list.String()+end+after)
 }

@@ -92,7 +92,7 @@ func TestDrain(t *testing.T) {
 			}
 			// Both leases end between two looks, in any order.
 			out := strings.Replace(r.out, "  ended     b-2\n  ended     a-1\n", "  ended     a-1\n  ended     b-2\n", 1)
-			golden(t, c.golden, fmt.Sprintf("$ gpushare %s\n%s── standard error\n%s── exit code %d\n", c.args, out, r.err, r.code))
+			compare(t, c.golden, fmt.Sprintf("$ gpushare %s\n%s── standard error\n%s── exit code %d\n", c.args, out, r.err, r.code))
 		})
 	}
 }

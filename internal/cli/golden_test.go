@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,13 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 // TestTexts compares everything that a person sees with testdata/NAME.txt. -update writes them: then read the difference.
 func TestTexts(t *testing.T) {
@@ -351,27 +347,14 @@ tenants:
 					t.Errorf("line %d ends in spaces: %q", i+1, line)
 				}
 			}
-			golden(t, name, got)
+			compare(t, name, got)
 		})
 	}
 }
 
-func golden(t *testing.T, name, got string) {
+func compare(t *testing.T, name, got string) {
 	t.Helper()
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	golden.File(t, filepath.Join("testdata", name+".txt"), got)
 }
 
 // No golden file outlives its test.

@@ -99,7 +99,7 @@ func TestMaintenance(t *testing.T) {
 			if r.code != c.code {
 				t.Errorf("exit code %d, want %d", r.code, c.code)
 			}
-			golden(t, c.golden, fmt.Sprintf("$ gpushare %s\n%s── standard error\n%s── exit code %d\n", c.args, r.out, r.err, r.code))
+			compare(t, c.golden, fmt.Sprintf("$ gpushare %s\n%s── standard error\n%s── exit code %d\n", c.args, r.out, r.err, r.code))
 		})
 	}
 }

@@ -129,7 +129,7 @@ func TestRunBecomesTheCommand(t *testing.T) {
 	if cmd.Process == nil || pid != strconv.Itoa(cmd.Process.Pid) {
 		t.Errorf("the command is process %s: it should be the calling process", pid)
 	}
-	golden(t, "run", "$ gpushare run -t red --wait -- sh -c …\n── standard error\n"+errs.String())
+	compare(t, "run", "$ gpushare run -t red --wait -- sh -c …\n── standard error\n"+errs.String())
 }
 
 // TestRunOfALongCommand: Linux starts a program with 2 MiB of arguments and environment, and a request has at most 1 MiB.
@@ -297,7 +297,7 @@ func TestRunDetached(t *testing.T) {
 		!slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
 		t.Errorf("it requested %+v, %+v", got, got.Detach)
 	}
-	golden(t, "run-detached", "$ gpushare run -d --wait -- sh -c …\n"+out.String()+"── standard error\n"+errs.String())
+	compare(t, "run-detached", "$ gpushare run -d --wait -- sh -c …\n"+out.String()+"── standard error\n"+errs.String())
 	for code, message := range map[int]string{126: "cannot run /x: permission denied", 127: "cannot run /x: no such file or directory"} {
 		r := routes{"POST /v1/leases": emitting(api.LeaseGrant{Error: &api.Error{Kind: api.KindInvalid, Message: message}, ExitCode: code})}
 		cmd := gpushare(t, fakeDaemon(t, r), nil, "run", "--detach", "--", "sh")

@@ -80,7 +80,7 @@ func TestStatusFits(t *testing.T) {
 				}
 			}
 			if c.columns == c.within {
-				golden(t, map[int]string{80: "status-80", 120: "status-120", 200: "status-200"}[c.columns], r.out)
+				compare(t, map[int]string{80: "status-80", 120: "status-120", 200: "status-200"}[c.columns], r.out)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/golden"
 )
 
 // maxAnswer is how long one line of an answer may be, in bytes: a terminal shows it, and so does a log.
@@ -509,5 +510,5 @@ func TestAnswers(t *testing.T) {
 	if n < 150 {
 		t.Errorf("only %d mistakes are tried", n)
 	}
-	golden(t, "testdata/answers.golden", b.String())
+	golden.File(t, "testdata/answers.golden", b.String())
 }

@@ -3,7 +3,6 @@ package spec_test
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,26 +12,8 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files of this package again")
-
-// golden compares with a file, or writes it with -update.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s differs (-want +got):\n%s", path, d)
-	}
-}
 
 func files(t *testing.T, patterns ...string) map[string][]byte {
 	t.Helper()
@@ -93,7 +74,7 @@ func TestDecodeValid(t *testing.T) {
 				t.Errorf("the text with defaults is refused: %v\n%s", err, once)
 			}
 			if strings.Contains(file, "configs") {
-				golden(t, strings.TrimSuffix(file, ".yaml")+".canonical", string(canonical))
+				golden.File(t, strings.TrimSuffix(file, ".yaml")+".canonical", string(canonical))
 			}
 		})
 	}
@@ -110,7 +91,7 @@ func TestDecodeInvalid(t *testing.T) {
 			if !ok || refusal.Kind != api.KindInvalid || len(refusal.Fields) == 0 {
 				t.Fatalf("the error is %T %[1]v", err)
 			}
-			golden(t, strings.TrimSuffix(file, ".yaml")+".want", api.FieldErrors(refusal.Fields).Error()+"\n")
+			golden.File(t, strings.TrimSuffix(file, ".yaml")+".want", api.FieldErrors(refusal.Fields).Error()+"\n")
 		})
 	}
 }

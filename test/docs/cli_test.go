@@ -1,20 +1,16 @@
 package docs
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/cli.md")
 
 const cliHead = `# The command line
 
@@ -26,15 +22,7 @@ func TestCommandLineIsCurrent(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(cliHead)
 	command(&b, cli.Root())
-	file := filepath.Join(root, "docs/cli.md")
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(b.String(), read(t, "docs/cli.md")); diff != "" {
-		t.Errorf("docs/cli.md differs from the commands; write it with 'go test ./test/docs -update' (-want +got):\n%s", diff)
-	}
+	golden.File(t, filepath.Join(root, "docs/cli.md"), b.String())
 }
 
 // command writes one command and its subcommands.

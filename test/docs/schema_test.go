@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/golden"
 )
 
 const schemaFile = "docs/spec.schema.json"
@@ -178,17 +178,7 @@ func TestSchemaOfTheSpecIsCurrent(t *testing.T) {
 	if err := e.Encode(schema); err != nil {
 		t.Fatal(err)
 	}
-	if *update {
-		if err := os.WriteFile(filepath.Join(root, schemaFile), b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(b.String(), read(t, schemaFile)); diff != "" {
-		t.Errorf(
-			"%s differs from the types and docs/spec.md; write it with 'go test ./test/docs -update' (-want +got):\n%s", schemaFile,
-			diff,
-		)
-	}
+	golden.File(t, filepath.Join(root, schemaFile), b.String())
 }
 
 // What the daemon accepts the schema accepts, and it refuses what has the wrong keys, types or words.

@@ -1,7 +1,6 @@
 package migparted_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +13,8 @@ import (
 	"github.com/gpushare/gpushare/internal/board"
 	"github.com/gpushare/gpushare/internal/cli/migparted"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the expected specs")
 
 // TestEveryLabel converts every label of a file and checks that the result is a valid spec.
 func TestEveryLabel(t *testing.T) {
@@ -36,16 +34,7 @@ func TestEveryLabel(t *testing.T) {
 			if _, err := spec.Decode(l.Name, []byte(got)); err != nil {
 				t.Errorf("not a spec: %v\n%s", err, got)
 			}
-			file := filepath.Join("testdata", l.Name+".txt")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if d := cmp.Diff(string(want), got); err != nil || d != "" {
-				t.Errorf("%v (-want +got):\n%s", err, d)
-			}
+			golden.File(t, filepath.Join("testdata", l.Name+".txt"), got)
 		})
 	}
 }
