@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/mps/detached"
+	"github.com/gpushare/gpushare/test/supervisor"
 )
 
 // Node is one virtual node with the programs that run on it. Set the exported fields before Start.
@@ -41,6 +42,7 @@ type Node struct {
 	RealNodes bool // set by StartSim: the virtual GPUs are device nodes, which device rules apply to
 
 	own    bool // Close removes Dir
+	kept   bool // the supervisor ends this node if this process is killed
 	sim    *process
 	daemon *process
 }
@@ -67,7 +69,27 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 		p.err = cmd.Wait()
 		close(p.done)
 	}()
+	if err := supervisor.Child(cmd.Process.Pid); err != nil {
+		p.end(syscall.SIGKILL, time.Second)
+		return nil, err
+	}
 	return p, nil
+}
+
+// keep lets the supervisor end this node when this process is killed, and nobody calls Close.
+func (n *Node) keep() error {
+	if n.kept {
+		return nil
+	}
+	p := supervisor.Place{Dir: n.Dir, Remove: n.own}
+	if h, err := cgroup.FindHierarchy(); err == nil {
+		p.Cgroup = filepath.Join(h.Mount, n.Subtree())
+	}
+	if err := supervisor.Keep(p); err != nil {
+		return err
+	}
+	n.kept = true
+	return nil
 }
 
 func (p *process) end(sig syscall.Signal, wait time.Duration) {
@@ -116,6 +138,9 @@ func (n *Node) Start(ctx context.Context) error {
 
 // StartSim starts the virtual GPUs and waits until they are ready.
 func (n *Node) StartSim(ctx context.Context) error {
+	if err := n.keep(); err != nil {
+		return err
+	}
 	args := []string{"serve", "--node", n.File, "--root", n.Root()}
 	if n.RealNodes = canMknod(n.Dir); n.RealNodes {
 		args = append(args, "--mknod")
@@ -155,6 +180,9 @@ func (n *Node) StartSim(ctx context.Context) error {
 
 // StartDaemon starts the daemon and waits for its READY=1.
 func (n *Node) StartDaemon(ctx context.Context) error {
+	if err := n.keep(); err != nil {
+		return err
+	}
 	settings, err := n.writeSettings()
 	if err != nil {
 		return err
@@ -330,6 +358,10 @@ func (n *Node) Close() error {
 	}
 	if n.own {
 		errs = append(errs, os.RemoveAll(n.Dir))
+	}
+	if n.kept {
+		n.kept = false
+		errs = append(errs, supervisor.Drop(n.Dir))
 	}
 	return errors.Join(errs...)
 }
