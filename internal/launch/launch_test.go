@@ -19,6 +19,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 // The test binary is also gpushare-start.
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 	case os.Args[1] == confinedFlag:
 		confinedCaller(os.Args[2], os.Args[3])
 	}
-	os.Exit(m.Run())
+	os.Exit(leftover.Main(m))
 }
 
 func deadline(t *testing.T) context.Context {

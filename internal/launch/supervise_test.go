@@ -22,6 +22,13 @@ func fifo(t *testing.T) string {
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // Programs that still wait read its end, and one that opens it only now does not find it.
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err = errors.Join(err, os.Remove(name)); err != nil {
+			t.Error(err)
+		}
+		_ = f.Close()
+	})
 	return name
 }
 

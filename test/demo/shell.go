@@ -9,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/gpushare/gpushare/test/supervisor"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 // shell starts a shell on a virtual DGX A100 whose daemon has no spec. The node ends with it. The exit code of the shell is
@@ -36,7 +36,7 @@ func (s *show) shell(ctx context.Context) error {
 
 `, s.spec, s.spec)
 	cmd := exec.Command(path)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, s.out, os.Stderr, supervisor.Without(s.node.Environ())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, s.out, os.Stderr, leftover.Without(s.node.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGHUP}
 	err := cmd.Run()
 	var exit *exec.ExitError

@@ -27,7 +27,7 @@ import (
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/mps/detached"
-	"github.com/gpushare/gpushare/test/supervisor"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 // Node is one virtual node with the programs that run on it. Set the exported fields before Start.
@@ -69,7 +69,7 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 		p.err = cmd.Wait()
 		close(p.done)
 	}()
-	if err := supervisor.Child(cmd.Process.Pid); err != nil {
+	if err := leftover.Child(cmd.Process.Pid); err != nil {
 		p.end(syscall.SIGKILL, time.Second)
 		return nil, err
 	}
@@ -81,11 +81,11 @@ func (n *Node) keep() error {
 	if n.kept {
 		return nil
 	}
-	p := supervisor.Place{Dir: n.Dir, Remove: n.own}
+	p := leftover.Place{Dir: n.Dir, Remove: n.own}
 	if h, err := cgroup.FindHierarchy(); err == nil {
 		p.Cgroup = filepath.Join(h.Mount, n.Subtree())
 	}
-	if err := supervisor.Keep(p); err != nil {
+	if err := leftover.Keep(p); err != nil {
 		return err
 	}
 	n.kept = true
@@ -361,7 +361,7 @@ func (n *Node) Close() error {
 	}
 	if n.kept {
 		n.kept = false
-		errs = append(errs, supervisor.Drop(n.Dir))
+		errs = append(errs, leftover.Drop(n.Dir))
 	}
 	return errors.Join(errs...)
 }

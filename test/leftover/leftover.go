@@ -1,10 +1,10 @@
-// Package supervisor ends what a test or a demo has started when that program ends in any way, SIGKILL included. A second process of
+// Package leftover ends what a test or a demo has started when that program ends in any way, SIGKILL included. A second process of
 // the same program in a session of its own, the supervisor, waits for the end of the first. Then it kills what the first has started,
 // with all that came of it, and removes the directories that it was told about. An orderly end leaves it nothing to do.
 //
 // A process belongs to the first if it is a descendant of a child that was reported, if it inherited the token in its environment, or
 // if its environment or its command line names one of the directories. What has none of these and has left its parent is not found.
-package supervisor
+package leftover
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package supervisor
+package leftover
 
 import (
 	"bytes"
@@ -69,7 +69,7 @@ func (s *started) end(ctx context.Context) bool {
 		for _, p := range s.places {
 			killCgroup(p.Cgroup)
 		}
-		found := s.find(ctx)
+		found := s.find()
 		if len(found) == 0 {
 			break
 		}
@@ -103,7 +103,7 @@ func kill(ctx context.Context, s procfs.Stat) {
 }
 
 // find finds what the first process has started.
-func (s *started) find(ctx context.Context) []procfs.Stat {
+func (s *started) find() []procfs.Stat {
 	all, err := procfs.All()
 	if err != nil {
 		return nil
@@ -114,11 +114,12 @@ func (s *started) find(ctx context.Context) []procfs.Stat {
 	mine, others := map[int]bool{}, map[int]bool{}
 	for _, p := range all {
 		start, reported := s.children[p.PID]
-		named, supervisor := s.names(ctx, p)
+		named, supervisor := s.names(p)
 		mine[p.PID], others[p.PID] = reported && start == p.Start || named, supervisor
 	}
 	// The supervisor of a test that was started by a test ends what that one has started, and then itself.
 	all = slices.DeleteFunc(all, func(p procfs.Stat) bool { return others[p.PID] })
+	mine[s.first] = true
 	for grown := true; grown; {
 		grown = false
 		for _, p := range all {
@@ -132,8 +133,8 @@ func (s *started) find(ctx context.Context) []procfs.Stat {
 
 // names reports whether the environment or the command line of a process names the token or a place, and whether it is a supervisor.
 // One that cannot be read, as those of other users, has no names.
-func (s *started) names(ctx context.Context, p procfs.Stat) (named, supervisor bool) {
-	read, cancel := context.WithTimeout(ctx, time.Second)
+func (s *started) names(p procfs.Stat) (named, supervisor bool) {
+	read, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	env, _ := procfs.Environment(read, p.PID)
 	if bytes.HasPrefix(env, []byte(environment+"=")) || bytes.Contains(env, []byte("\x00"+environment+"=")) {
