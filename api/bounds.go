@@ -59,6 +59,10 @@ func (s *Spec) Bounds() FieldErrors {
 		g.Health.bounds(c, at+".health")
 		if g.MIG != nil {
 			c.most(at+".mig.layout", "instances", len(g.MIG.Layout), maxLayout)
+			for j := range g.MIG.Layout {
+				n := uint64(g.MIG.Layout[j].Slices)
+				c.inRange64(fmt.Sprintf("%s.mig.layout[%d].slices", at, j), &n)
+			}
 			c.leastTime(at+".mig.keep", g.MIG.Keep)
 		}
 	}

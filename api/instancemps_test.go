@@ -18,12 +18,12 @@ func TestValidateShareOfAnInstance(t *testing.T) {
 		{"valid", func(*api.MIGSpec, *api.GrantSpec) {}, ""},
 		{"by slices", func(_ *api.MIGSpec, g *api.GrantSpec) { g.MIG, g.Slices = "", 3 }, ""},
 		{"instances on demand", func(m *api.MIGSpec, _ *api.GrantSpec) { m.Layout, m.Dynamic = nil, true }, "an instance that is created on demand is for one lease"},
-		{"not in the layout", func(m *api.MIGSpec, _ *api.GrantSpec) { m.MPS = []string{"2g.10gb"} }, "is not in the layout"},
-		{"twice", func(m *api.MIGSpec, _ *api.GrantSpec) { m.MPS = []string{"3g.20gb", "3g.20gb"} }, "mps[1]"},
+		{"not in the layout", func(m *api.MIGSpec, _ *api.GrantSpec) { m.MPS = api.LayoutOf("2g.10gb") }, "is not in the layout"},
+		{"twice", func(m *api.MIGSpec, _ *api.GrantSpec) { m.MPS = api.LayoutOf("3g.20gb", "3g.20gb") }, "mps[1]"},
 		{"a compute instance", func(m *api.MIGSpec, _ *api.GrantSpec) {
-			m.Layout, m.MPS = []string{"1c.3g.20gb", "2c.3g.20gb"}, []string{"1c.3g.20gb"}
+			m.Layout, m.MPS = api.LayoutOf("1c.3g.20gb", "2c.3g.20gb"), api.LayoutOf("1c.3g.20gb")
 		}, "has several compute instances"},
-		{"several compute instances", func(m *api.MIGSpec, _ *api.GrantSpec) { m.Layout = []string{"3g.20gb", "1c.3g.20gb", "2c.3g.20gb"} }, "with several compute instances"},
+		{"several compute instances", func(m *api.MIGSpec, _ *api.GrantSpec) { m.Layout = api.LayoutOf("3g.20gb", "1c.3g.20gb", "2c.3g.20gb") }, "with several compute instances"},
 		{"reserved", func(_ *api.MIGSpec, g *api.GrantSpec) { g.Reserved = true }, "not possible for a share of a MIG instance"},
 		{"a hard limit", func(_ *api.MIGSpec, g *api.GrantSpec) {
 			memory := api.Bytes(1 << 30)
@@ -32,7 +32,7 @@ func TestValidateShareOfAnInstance(t *testing.T) {
 		{"time-sliced", func(_ *api.MIGSpec, g *api.GrantSpec) { g.MPS, g.Timeslice = nil, share }, "grants mig and timeslice at once"},
 		{"three kinds", func(_ *api.MIGSpec, g *api.GrantSpec) { g.Timeslice = share }, "at once"},
 	} {
-		m := &api.MIGSpec{Layout: []string{"3g.20gb"}, MPS: []string{"3g.20gb"}}
+		m := &api.MIGSpec{Layout: api.LayoutOf("3g.20gb"), MPS: api.LayoutOf("3g.20gb")}
 		g := api.GrantSpec{Name: "part", MIG: "3g.20gb", MPS: share}
 		c.set(m, &g)
 		s := api.Spec{

@@ -104,10 +104,10 @@ type Selector struct {
 
 // MIGSpec is a layout: fixed or dynamic.
 type MIGSpec struct {
-	Layout  []string  `json:"layout,omitempty"` // profile names, with repetition
-	Dynamic bool      `json:"dynamic,omitempty"`
-	Keep    *Duration `json:"keep,omitempty"` // dynamic: how long an idle instance stays; default 5m
-	MPS     []string  `json:"mps,omitempty"`  // profiles of the layout whose instances are shared through MPS
+	Layout  []LayoutItem `json:"layout,omitempty"` // one for each instance
+	Dynamic bool         `json:"dynamic,omitempty"`
+	Keep    *Duration    `json:"keep,omitempty"` // dynamic: how long an idle instance stays; default 5m
+	MPS     []LayoutItem `json:"mps,omitempty"`  // items of the layout whose instances are shared through MPS
 }
 
 // MPSSpec is how MPS runs on a GPU.

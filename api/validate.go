@@ -279,8 +279,8 @@ func (m *MIGSpec) validate(c *checker, at string) {
 	if m.Keep != nil && !m.Dynamic {
 		c.add(at+".keep", "is only read with dynamic: true: a fixed layout always stays; remove it")
 	}
-	for i, p := range m.Layout {
-		c.profile(fmt.Sprintf("%s.layout[%d]", at, i), p)
+	for i := range m.Layout {
+		m.Layout[i].validate(c, fmt.Sprintf("%s.layout[%d]", at, i))
 	}
 	m.validateMPS(c, at+".mps")
 }
@@ -291,26 +291,27 @@ func (m *MIGSpec) validateMPS(c *checker, at string) {
 		c.add(at, "is only read with a layout: an instance that is created on demand is for one lease; remove it")
 		return
 	}
-	seen := map[string]bool{}
-	for i, p := range m.MPS {
-		path := element(at, i, len(m.MPS))
+	for i := range m.MPS {
+		item, path := &m.MPS[i], fmt.Sprintf("%s[%d]", at, i)
 		switch {
-		case strings.Contains(p, "c."):
+		case strings.Contains(item.Profile, "c."):
 			c.add(
 				path,
 				"%s has several compute instances, and an MPS control daemon serves one: write a profile without them, as in 3g.20gb",
-				quote(p),
+				quote(item.Profile),
 			)
-		case !slices.Contains(m.Layout, p):
-			c.add(path, "%s is not in the layout: write a profile of the layout, or remove it", quote(p))
-		case slices.ContainsFunc(m.Layout, func(l string) bool { return strings.HasSuffix(l, "c."+p) }):
+		case !slices.ContainsFunc(m.Layout, func(l LayoutItem) bool { return item.Same(&l) }):
+			c.add(path, "%s is not in the layout: write an item of the layout, as it is there, or remove it", item.quoted())
+		case slices.ContainsFunc(m.Layout, item.splitBy):
 			c.add(
 				path,
 				"the layout also has %s with several compute instances, and an MPS control daemon serves one: remove those from the layout",
-				quote(p),
+				item.quoted(),
 			)
 		}
-		c.distinct(seen, p, path)
+		if slices.ContainsFunc(m.MPS[:i], func(before LayoutItem) bool { return item.Same(&before) }) {
+			c.add(path, "%s is already in this list: remove it", item.quoted())
+		}
 	}
 }
 
@@ -574,25 +575,12 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	if g.Slices == 0 && g.GPUMemory != "" {
 		c.add(at+".gpu_memory", "is only read with slices: write it inside timeslice or mps, or remove it")
 	} else if g.GPUMemory != "" {
-		if b, err := ParseBytes(strings.TrimSpace(strings.TrimPrefix(g.GPUMemory, ">="))); err != nil || b == 0 ||
-			!strings.HasPrefix(g.GPUMemory, ">=") {
-			as := Bytes(38 << 30)
-			if b > 0 {
-				as = b
-			}
-			c.add(at+".gpu_memory", "%s is no least amount of memory: write it as in \">=%s\"", quote(g.GPUMemory), as)
-		}
+		c.leastMemory(at+".gpu_memory", g.GPUMemory)
 	}
 	if g.Slices == 0 && len(g.Attributes) > 0 {
 		c.add(at+".attributes", "is only read with slices: remove it, or write the attribute into the profile as in 1g.10gb+me")
 	}
-	for i, a := range g.Attributes {
-		if p := fmt.Sprintf("%s.attributes[%d]", at, i); a == "" {
-			c.add(p, "is empty: write me, me.all, -me or gfx")
-		} else {
-			c.word(p, a)
-		}
-	}
+	c.attributes(at+".attributes", g.Attributes)
 	if g.Timeslice != nil {
 		g.Timeslice.validate(c, at+".timeslice")
 	}

@@ -252,7 +252,7 @@ type GrantedMemory struct {
 type MIGStatus struct {
 	Enabled   bool             `json:"enabled"`
 	Pending   bool             `json:"pending"`
-	Layout    []string         `json:"layout,omitempty"`  // desired
+	Layout    []string         `json:"layout,omitempty"`  // desired; by properties: as the driver names the profile
 	Dynamic   bool             `json:"dynamic,omitempty"` // instances are created for leases
 	Instances []InstanceStatus `json:"instances,omitempty"`
 }

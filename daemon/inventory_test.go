@@ -214,7 +214,7 @@ func TestDriverThatIsNotThere(t *testing.T) {
 		{
 			"its library is of another version", "mismatch", "different versions", "reboot",
 			func(t *testing.T, w *virtual) {
-				w.node.InstallDriver("580.105.08")
+				w.node.InstallDriver("580.105.08", nil)
 				must(t, w.fakeWorker.Park(t.Context())) // The worker that uses the old library ends.
 				w.fakeWorker.Unpark()
 				w.observer.Invalidate()

@@ -119,7 +119,7 @@ func TestProfilesOfAnUnknownBoard(t *testing.T) {
 		then func(*virtual) error
 	}{
 		{"after a boot", func(*virtual) error { return nil }},
-		{"after another version of the driver", func(w *virtual) error { w.node.InstallDriver("535.183.01"); return nil }},
+		{"after another version of the driver", func(w *virtual) error { w.node.InstallDriver("535.183.01", nil); return nil }},
 		{"by the achieved state alone", func(w *virtual) error {
 			return w.state.Store.Update(func(s *store.State) error { s.Profiles = nil; return nil })
 		}},

@@ -218,6 +218,7 @@ func (d *Driver) Profiles(ctx context.Context, id gpu.UUID) (gpu.Profiles, error
 		out.GI = slices.DeleteFunc(out.GI, func(p gpu.Profile) bool { return g.profileByID(p.ID) == nil })
 		for i := range out.GI {
 			p := g.model.byID(out.GI[i].ID)
+			out.GI[i].Name = d.n.nameLocked(p)
 			for _, gi := range g.instances {
 				if gi.profile == p && out.GI[i].Compute == nil {
 					out.GI[i].Compute = p.computePort()

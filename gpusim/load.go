@@ -1,6 +1,9 @@
 package gpusim
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // UnloadDriver unloads the kernel module. It fails with the pids while processes use the driver, unless forced (which is not
 // possible on a real node).
@@ -36,12 +39,15 @@ func (n *Node) LoadDriver() error {
 }
 
 // InstallDriver installs a version: the library is of it at once, and the kernel module when it is loaded. Programs that have
-// initialised the old library go on with it.
-func (n *Node) InstallDriver(version string) {
+// initialised the old library go on with it. names are those of profiles that this version names differently than the board's data.
+func (n *Node) InstallDriver(version string, names map[string]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.installed = version
+	n.installed, n.nextNames = version, names
 }
+
+// nameLocked is the name of a profile as the loaded driver has it.
+func (n *Node) nameLocked(p *Profile) string { return cmp.Or(n.profileNames[p.Name], p.Name) }
 
 // mismatchLocked reports whether the library and the loaded module are of different versions.
 func (n *Node) mismatchLocked() bool {

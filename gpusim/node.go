@@ -120,22 +120,25 @@ type Node struct {
 	swapped   [][2]*device
 	plugged   int    // boards that were plugged since the node was made
 	installed string // the version of the library; empty: that of the module
-	load      uint32 // number of driver loads: the generation of GPU handles
-	bootID    string
-	bootN     int
-	serial    uint32          // the generation of instance handles
-	modules   map[string]bool // of Modules: those that are loaded
-	changes   uint64          // counts changes of modes and instances, so that a call can detect its own
-	clients   map[*Client]struct{}
-	events    map[uint32]*eventSet
-	eventN    uint32
-	faults    []*Fault
-	faultN    int
-	calls     map[string]uint64
-	failures  map[string]uint64
-	cleared   chan struct{}   // closed and replaced when faults are cleared
-	open      context.Context // ends with Close
-	close     context.CancelFunc
+	// profileNames are names that the loaded driver has for profiles instead of those of the board, and nextNames those of the
+	// installed one.
+	profileNames, nextNames map[string]string
+	load                    uint32 // number of driver loads: the generation of GPU handles
+	bootID                  string
+	bootN                   int
+	serial                  uint32          // the generation of instance handles
+	modules                 map[string]bool // of Modules: those that are loaded
+	changes                 uint64          // counts changes of modes and instances, so that a call can detect its own
+	clients                 map[*Client]struct{}
+	events                  map[uint32]*eventSet
+	eventN                  uint32
+	faults                  []*Fault
+	faultN                  int
+	calls                   map[string]uint64
+	failures                map[string]uint64
+	cleared                 chan struct{}   // closed and replaced when faults are cleared
+	open                    context.Context // ends with Close
+	close                   context.CancelFunc
 }
 
 // New returns a node that has just booted.
@@ -228,6 +231,7 @@ func (n *Node) loadLocked() {
 	n.probeLocked()
 	if n.installed != "" {
 		n.cfg.DriverVersion, n.installed = n.installed, ""
+		n.profileNames, n.nextNames = n.nextNames, nil
 	}
 	if n.load > 1 { // At first it is as configured.
 		n.cfg.State = DriverReady

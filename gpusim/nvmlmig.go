@@ -36,9 +36,9 @@ func (g *device) profileByID(id uint32) *Profile {
 // name is the profile name of a compute instance: "1g.5gb", or "1c.3g.20gb" if it uses a part of its GPU instance.
 func (ci *compute) name() string {
 	if ci.profile.slices == ci.gi.profile.Slices {
-		return ci.gi.profile.Name
+		return ci.gi.dev.node.nameLocked(ci.gi.profile)
 	}
-	return fmt.Sprintf("%dc.%s", ci.profile.slices, ci.gi.profile.Name)
+	return fmt.Sprintf("%dc.%s", ci.profile.slices, ci.gi.dev.node.nameLocked(ci.gi.profile))
 }
 
 // sms returns the multiprocessors of a compute instance.
@@ -65,14 +65,14 @@ func (q *call) profiles() (Ret, bool) {
 			if q.args[1] >= t.g.node.cfg.giEnums() {
 				return InvalidArgument
 			}
-			return q.profile(t.g.model.byEnum(q.u32(1)))
+			return q.profile(t.g.node, t.g.model.byEnum(q.u32(1)))
 		}), true
 	case "DeviceGetGpuInstanceProfileInfoByIdV":
 		return q.gpu(func(t target) Ret {
 			if ret := t.g.enumerable(); ret != Success {
 				return ret
 			}
-			return q.profile(t.g.profileByID(q.u32(1)))
+			return q.profile(t.g.node, t.g.profileByID(q.u32(1)))
 		}), true
 	case "DeviceGetGpuInstancePossiblePlacements":
 		return q.admin(func(t target) Ret {
@@ -141,11 +141,11 @@ func (g *device) enumerable() Ret {
 	return Success
 }
 
-func (q *call) profile(p *Profile) Ret {
+func (q *call) profile(n *Node, p *Profile) Ret {
 	if p == nil {
 		return NotSupported
 	}
-	q.out.setText("MIG " + p.Name)
+	q.out.setText("MIG " + n.nameLocked(p))
 	return q.out.put(uint64(p.ID), 0, uint64(p.Slices), uint64(p.Max), uint64(p.SMs), uint64(p.Copy), uint64(p.Decoders), 0,
 		uint64(p.JPEG), uint64(p.OFA), p.MemoryMiB, p.capabilities())
 }

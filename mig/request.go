@@ -20,6 +20,9 @@ type Request struct {
 	Slices     uint32
 	Memory     uint64
 	Attributes []string
+	// Smallest: only the smallest profile with these properties matches, so that the same request has the same instance whatever
+	// exists already.
+	Smallest bool
 	// At fixes the placement; nil leaves it to the planner. Size 0: it fixes only the start.
 	At *gpu.Placement
 	// Compute are the compute instances; empty: one with all slices.
@@ -210,7 +213,40 @@ func matches(p gpu.Profiles, req Request) (out []int, sub uint32, err error) {
 		}
 		return cmp.Compare(p.GI[a].ID, p.GI[b].ID)
 	})
-	return out, sub, nil
+	out, err = onlySmallest(p, req, out)
+	return out, sub, err
+}
+
+// onlySmallest returns the first of sorted profiles for a request of the smallest. It refuses several of the same memory: which one
+// is meant is not known.
+func onlySmallest(p gpu.Profiles, req Request, sorted []int) ([]int, error) {
+	if !req.Smallest || req.Name != "" {
+		return sorted, nil
+	}
+	e := &AmbiguousProfile{Request: req}
+	for _, i := range sorted {
+		if p.GI[i].Memory == p.GI[sorted[0]].Memory {
+			e.Names = append(e.Names, p.GI[i].Name)
+		}
+	}
+	if len(e.Names) > 1 {
+		return nil, e
+	}
+	return sorted[:1], nil
+}
+
+// AmbiguousProfile is the error for a request by properties that several profiles of the device have, none smaller than the others.
+type AmbiguousProfile struct {
+	Request Request
+	Names   []string
+}
+
+// Error names the profiles.
+func (e *AmbiguousProfile) Error() string {
+	return fmt.Sprintf(
+		"cannot choose a MIG profile for %s: this GPU has %s, which are equally large; write the name of one of them",
+		text.Short(e.Request.String(), maxShown), strings.Join(e.Names, " and "),
+	)
 }
 
 // divides reports whether GPU instances of a profile can have compute instances of sub slices. The device reports this

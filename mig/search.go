@@ -155,13 +155,20 @@ type requestKey struct {
 	name, attributes string
 	slices           uint32
 	memory           uint64
+	smallest         bool
 	fixed            bool
 	at               gpu.Placement
 }
 
 // key returns the key of a request. ok is false when it lists compute instances.
 func (req Request) key() (_ requestKey, ok bool) {
-	k := requestKey{name: req.Name, attributes: strings.Join(req.Attributes, "\x00"), slices: req.Slices, memory: req.Memory}
+	k := requestKey{
+		name:       req.Name,
+		attributes: strings.Join(req.Attributes, "\x00"),
+		slices:     req.Slices,
+		memory:     req.Memory,
+		smallest:   req.Smallest,
+	}
 	if req.At != nil {
 		k.fixed, k.at = true, *req.At
 	}

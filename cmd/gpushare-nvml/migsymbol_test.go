@@ -66,7 +66,7 @@ func stepsTo(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) ([]step.
 	}
 	e := &api.GPUSpec{Mode: api.ModeTimeslice}
 	if len(layout) > 0 {
-		e = &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: layout}}
+		e = &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf(layout...)}}
 	}
 	use := plannertest.NoUsage()
 	use.Managed = func(gpu.UUID, *gpu.Instance) bool { return true }

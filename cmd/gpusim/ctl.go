@@ -28,7 +28,8 @@ var ctlUsage = `usage: gpusim ctl --root DIR COMMAND
   driver-reload [--force]
   driver-unload [--force] | driver-load    the kernel module
   module load|unload NAME                  nvidia-uvm, nvidia-modeset or nvidia-drm
-  driver-install VERSION                   the library at once, the module at its next load
+  driver-install VERSION [OLD=NEW …]       the library at once, the module at its next load; OLD=NEW: it names
+                                           a profile differently, as in 1g.5gb=1g.6gb
   gpu-remove GPU                           it is lost, and not found by the next load of the driver
   gpu-add MODEL PCI | gpu-replace GPU | gpu-swap GPU GPU
                                            found by the next load of the driver
@@ -157,8 +158,8 @@ func parseCommand(args []string, std stdio) (server.Command, error) {
 		o.Do = server.DoDriverLoad
 	case len(words) == 3 && (key == "module load" || key == "module unload"):
 		o.Do, o.Name, o.Unload = server.DoModule, words[2], words[1] == "unload"
-	case len(words) == 2 && words[0] == server.DoInstall:
-		o.Do, o.Version = server.DoInstall, words[1]
+	case len(words) >= 2 && words[0] == server.DoInstall:
+		o.Do, o.Version, o.Values = server.DoInstall, words[1], words[2:]
 	case len(words) == 2 && (words[0] == server.DoRemoveGPU || words[0] == server.DoReplaceGPU):
 		o.Do, o.GPU = words[0], words[1]
 	case len(words) == 3 && words[0] == server.DoAddGPU:

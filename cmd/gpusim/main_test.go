@@ -155,6 +155,7 @@ func TestCommandsAreParsed(t *testing.T) {
 		"fault add any hang --gpu 2 --times -1": {Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "any", Do: "hang", GPU: "2", Nth: 1, Times: -1}},
 		"fault clear 3":                         {Do: server.DoFaultClear, ID: 3},
 		"driver-reload --force":                 {Do: server.DoDriverReload, Force: true},
+		"driver-install 600.1 1g.5gb=1g.6gb":    {Do: server.DoInstall, Version: "600.1", Values: []string{"1g.5gb=1g.6gb"}},
 		"xid 0 31 --pid 7 --name python":        {Do: server.DoXID, GPU: "0", XID: 31, PID: 7, Name: "python"},
 		"latency DeviceSetMigMode 1.5s":         {Do: server.DoLatency, Call: "DeviceSetMigMode", Latency: 1500 * time.Millisecond},
 		"latency":                               {Do: server.DoLatency},

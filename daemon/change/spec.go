@@ -225,7 +225,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	live := cs.Table.Live()
 	removed, unsure := cs.removedUnder(ctx, p.want, live)
-	stops := planner.PlanStops(p.want, live, hardware.Steps, removed)
+	stops := planner.PlanStops(p.want, p.node, live, hardware.Steps, removed)
 	processStops := planner.PlanProcessStops(hardware.Steps, p.node, use)
 	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.want, p.node, use) {
 		if !slices.ContainsFunc(processStops, func(o step.Step) bool { return o.GPU == s.GPU && bytes.Equal(o.Args, s.Args) }) {

@@ -168,7 +168,7 @@ func (pol *Policy) targetsIn(g *api.GrantSpec, id gpu.UUID, in *gpu.Instance) []
 	if i < 0 {
 		return nil
 	}
-	of := planner.ProfileView(pol.State.Desired(), id, &o.Profiles.GI[i])
+	of := planner.ProfileView(pol.State.Desired(), id, o.Profiles, &o.Profiles.GI[i])
 	parts := planner.ComputeViews(in, &of)
 	if len(parts) == 0 && lease.Matches(g, of) {
 		return []isolation.Target{pol.target(id, &in.Placement, "")}

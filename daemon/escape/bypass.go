@@ -54,7 +54,7 @@ func servedOf(want *state.Desired, g *observe.GPU) []served {
 	}
 	var out []served
 	for i := range g.Instances {
-		if in := &g.Instances[i]; want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) {
+		if in := &g.Instances[i]; want.SharesInstances(id, g.Profiles, g.Profiles.GIName(in.ProfileID)) {
 			out = append(out, served{g, mps.Device{GPU: id, Instance: in.Placement}, in})
 		}
 	}

@@ -177,7 +177,7 @@ func TestBypassInInstances(t *testing.T) {
 		t.Fatalf("the instances have the profiles %q and %q", profile, g.Profiles.GIName(other.ProfileID))
 	}
 	f.want.GPUs = map[gpu.UUID]*api.GPUSpec{g.Identity.UUID: {
-		Mode: api.ModeMIG, MIG: &api.MIGSpec{MPS: []string{profile}}, MPS: &api.MPSSpec{Bypass: api.BypassStop},
+		Mode: api.ModeMIG, MIG: &api.MIGSpec{MPS: api.LayoutOf(profile)}, MPS: &api.MPSSpec{Bypass: api.BypassStop},
 	}}
 	parts := servedOf(f.want, g)
 	if len(parts) != 1 || parts[0].device != (mps.Device{GPU: g.Identity.UUID, Instance: shared.Placement}) {

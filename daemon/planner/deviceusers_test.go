@@ -31,7 +31,7 @@ func TestDeviceUsersAreNamed(t *testing.T) {
 
 // Monitors block a reset and the removal of an instance, but no change without a reset. Force stops processes of users only.
 func TestMonitorsInAPlan(t *testing.T) {
-	whole := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
+	whole := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf("7g.40gb")}}
 	resetless := true
 	hopper := observetest.With(observetest.Device(false), func(g *observe.GPU) { g.MIG.Resetless = &resetless })
 	on := observetest.Device(true, observetest.Instance(9, 4))

@@ -27,7 +27,7 @@ func instanceMPS(want *state.Desired, g *observe.GPU, hardware []step.Step, mana
 	out := map[mps.Device]mps.Settings{}
 	for i := range g.Instances {
 		in := &g.Instances[i]
-		if !want.SharesInstances(id, g.Profiles.GIName(in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 ||
+		if !want.SharesInstances(id, g.Profiles, g.Profiles.GIName(in.ProfileID)) || !managed(id, in) || len(in.Compute) != 1 ||
 			in.Compute[0].UUID == "" {
 			continue
 		}
@@ -43,7 +43,7 @@ func instanceMPS(want *state.Desired, g *observe.GPU, hardware []step.Step, mana
 		}
 		set := instanceSettings(want, g, args.ProfileID, args.Placement)
 		delete(out, set.Device())
-		if s.Kind == mig.KindCreate && want.SharesInstances(id, args.Name) && len(args.Compute) <= 1 {
+		if s.Kind == mig.KindCreate && want.SharesInstances(id, g.Profiles, args.Name) && len(args.Compute) <= 1 {
 			out[set.Device()] = set
 		}
 	}
@@ -58,7 +58,7 @@ func instanceSettings(want *state.Desired, g *observe.GPU, profile uint32, at gp
 	}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == profile {
-			of := ProfileView(want, set.GPU, p)
+			of := ProfileView(want, set.GPU, g.Profiles, p)
 			limitByGrants(&set, want, p.Memory, func(grant *api.GrantSpec) bool { return grant.InInstance() && lease.Matches(grant, of) })
 		}
 	}
@@ -72,7 +72,7 @@ func SharesInstance(want *state.Desired, g *observe.GPU, grant *api.GrantSpec, a
 		return false
 	}
 	i := slices.IndexFunc(g.Profiles.GI, func(p gpu.Profile) bool { return p.ID == in.ProfileID })
-	return i >= 0 && lease.Matches(grant, ProfileView(want, g.Identity.UUID, &g.Profiles.GI[i]))
+	return i >= 0 && lease.Matches(grant, ProfileView(want, g.Identity.UUID, g.Profiles, &g.Profiles.GI[i]))
 }
 
 // replacedMPS removes from desired what is for instances that the steps create in place of others with a control daemon, and
@@ -165,7 +165,7 @@ func feasibleInInstance(want *state.Desired, n *observe.Node, g *api.GrantSpec, 
 			return nil // Its profiles are not known now.
 		}
 		for i := range gp.Profiles.GI {
-			p := ProfileView(want, id, &gp.Profiles.GI[i])
+			p := ProfileView(want, id, gp.Profiles, &gp.Profiles.GI[i])
 			if p.MPS && lease.Matches(g, p) {
 				matching, largest = true, max(largest, p.Memory-min(want.GPUMemoryReserve(id), p.Memory))
 			}

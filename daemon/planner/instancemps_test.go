@@ -18,8 +18,8 @@ import (
 func TestPlanMPSOfInstances(t *testing.T) {
 	const id, uuid = gpu.UUID("GPU-1"), gpu.UUID("MIG-1")
 	at := gpu.Placement{Start: 4, Size: 4}
-	on := &api.MIGSpec{Layout: []string{"3g.20gb"}, MPS: []string{"3g.20gb"}}
-	off := &api.MIGSpec{Layout: []string{"3g.20gb"}}
+	on := &api.MIGSpec{Layout: api.LayoutOf("3g.20gb"), MPS: api.LayoutOf("3g.20gb")}
+	off := &api.MIGSpec{Layout: api.LayoutOf("3g.20gb")}
 	set := &mps.Settings{GPU: id, Instance: at, MIG: uuid}
 	running := func() *mps.State { return &mps.State{GPU: id, Instance: at, Phase: mps.Running, PID: 7, Settings: set} }
 	instance := gpu.Instance{ID: 2, ProfileID: 9, Placement: at, Compute: []gpu.ComputeInstance{{UUID: uuid}}}

@@ -103,7 +103,7 @@ func MPSDevice(want *state.Desired, node *observe.Node, name string) (*observe.G
 		g, err = MPSGPU(want, node, name)
 		return g, d, err
 	}
-	if in := g.InstanceAt(d.Instance); !want.Enforcing() || !want.SharesInstances(d.GPU, g.Profiles.GIName(in.ProfileID)) {
+	if in := g.InstanceAt(d.Instance); !want.Enforcing() || !want.SharesInstances(d.GPU, g.Profiles, g.Profiles.GIName(in.ProfileID)) {
 		return nil, d, &api.Error{
 			Kind: api.KindInvalid,
 			Message: fmt.Sprintf(

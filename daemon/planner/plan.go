@@ -83,7 +83,7 @@ func planMIG(e *api.GPUSpec, g *observe.GPU, use Usage, a Authority) ([]step.Ste
 		return nil, nil
 	}
 	if target.On && e.MIG != nil {
-		target.Requests = mig.Requests(e.MIG.Layout...)
+		target.Requests = state.LayoutRequests(e.MIG.Layout)
 	}
 	device := mig.Device{MIG: g.MIG, Present: Present(e, g, use)}
 	device.InUseBy, device.Unstoppable = inUseBy(g, nil, use)

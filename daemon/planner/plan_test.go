@@ -41,7 +41,7 @@ func leaseAt(start uint32) Usage {
 
 func TestPlanGPUs(t *testing.T) {
 	layout := func(names ...string) *api.GPUSpec {
-		return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: names}}
+		return &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf(names...)}}
 	}
 	foreign := NoUsage()
 	foreign.Managed = func(gpu.UUID, *gpu.Instance) bool { return false }
@@ -169,7 +169,7 @@ func TestPlanOfSeveralGPUs(t *testing.T) {
 	bad, good := observetest.Device(true), observetest.Device(true)
 	bad.Err, good.Identity.UUID = gpu.ErrStuck, "GPU-2"
 	n := &observe.Node{GPUs: []observe.GPU{bad, good}}
-	e := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"7g.40gb"}}}
+	e := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf("7g.40gb")}}
 	p := PlanGPUs(&state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: e, "GPU-2": e}}, n, NoUsage(), Authority{})
 	if len(p.Problems) != 1 || p.Problems[observetest.One] == nil || len(p.Steps) != 1 || p.Steps[0].GPU != "GPU-2" {
 		t.Errorf("planned %v with problems %v", texts(p.Steps), p.Problems)

@@ -17,7 +17,7 @@ func TestUnknownProfiles(t *testing.T) {
 	spec := func(layout []string, grant string) *state.Desired {
 		return &state.Desired{
 			Spec:   &api.Spec{Tenants: []api.TenantSpec{{Name: "red", Grants: []api.GrantSpec{{Name: "cut", MIG: grant}}}}},
-			GPUs:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: layout}}},
+			GPUs:   map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf(layout...)}}},
 			Grants: map[state.GrantKey][]gpu.UUID{{Tenant: "red", Grant: "cut"}: {observetest.One}},
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
@@ -31,11 +32,13 @@ type LeaseStopArgs struct {
 // the node run first, before slices are removed and before any of the GPUs of a lease changes.
 //
 // removed has the leases of users who are members no more under the spec, by id, with why. They are stopped where the tenant says so.
-func PlanStops(want *state.Desired, live []lease.Lease, hardware []step.Step, removed map[string]string) []step.Step {
+func PlanStops(
+	want *state.Desired, n *observe.Node, live []lease.Lease, hardware []step.Step, removed map[string]string,
+) []step.Step {
 	var out []step.Step
 	for i := range live {
 		l := &live[i]
-		reason := stopReason(want, l, hardware)
+		reason := stopReason(want, n, l, hardware)
 		if why := removed[l.ID]; reason == "" && why != "" && want.StopsOnRemoval(l.Terms.Tenant) {
 			reason = why + " (on_removal: stop)"
 		}
@@ -104,7 +107,7 @@ func stopStep(l *lease.Lease, reason string) step.Step {
 	}
 }
 
-func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) string {
+func stopReason(want *state.Desired, n *observe.Node, l *lease.Lease, hardware []step.Step) string {
 	may, ok := want.Grants[state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}]
 	if !ok {
 		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
@@ -119,7 +122,7 @@ func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) strin
 		if !slices.Contains(may, id) {
 			return fmt.Sprintf("grant %s of %s may no longer use its GPU", l.Terms.Spec.Name, l.Terms.Tenant)
 		}
-		if l.Place.Instance != nil && want.SharesInstances(id, l.Place.Profile) != l.Terms.Spec.InInstance() {
+		if l.Place.Instance != nil && sharesInstance(want, n, id, l) != l.Terms.Spec.InInstance() {
 			if l.Terms.Spec.InInstance() {
 				return "its MIG instance is no longer shared through MPS"
 			}
@@ -130,6 +133,19 @@ func stopReason(want *state.Desired, l *lease.Lease, hardware []step.Step) strin
 		}
 	}
 	return ""
+}
+
+// sharesInstance reports whether the instance of a lease is shared through MPS under a spec.
+func sharesInstance(want *state.Desired, n *observe.Node, id gpu.UUID, l *lease.Lease) bool {
+	g, ok := n.GPU(id)
+	if !ok || g.Profiles == nil {
+		return want.SharesInstances(id, nil, l.Place.Profile)
+	}
+	name := l.Place.Profile
+	if in := g.InstanceAt(*l.Place.Instance); in != nil {
+		name = g.Profiles.GIName(in.ProfileID) // As this driver names it.
+	}
+	return want.SharesInstances(id, g.Profiles, name)
 }
 
 func destroys(hardware []step.Step, id gpu.UUID, at gpu.Placement) bool {

@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
@@ -65,7 +66,7 @@ func TestPlanStops(t *testing.T) {
 			want := all()
 			c.want(want)
 			var got []string
-			for _, s := range PlanStops(want, []lease.Lease{cut, part}, c.hardware, nil) {
+			for _, s := range PlanStops(want, &observe.Node{}, []lease.Lease{cut, part}, c.hardware, nil) {
 				got = append(got, strings.TrimPrefix(s.Text, "stop lease ")+": "+s.Reason)
 				if s.Disruption != step.Running || len(s.Disturbs) != 1 || s.Phase != step.RevokeAccess || s.GPU != "" {
 					t.Errorf("the step is %+v", s)

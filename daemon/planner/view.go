@@ -180,12 +180,12 @@ func gpuView(
 	}
 	for i := range g.Profiles.GI {
 		if dynamic {
-			v.Profiles = append(v.Profiles, ProfileView(d, id, &g.Profiles.GI[i]))
+			v.Profiles = append(v.Profiles, ProfileView(d, id, g.Profiles, &g.Profiles.GI[i]))
 		}
 	}
 	switch {
 	case dynamic:
-		v.Profiles = append(v.Profiles, layoutProfiles(d, id, d.ComputeGrants(), g.Profiles)...)
+		v.Profiles = append(v.Profiles, layoutProfiles(d, id, api.LayoutOf(d.ComputeGrants()...), g.Profiles)...)
 	case e.MIG != nil:
 		v.Profiles = append(v.Profiles, layoutProfiles(d, id, e.MIG.Layout, g.Profiles)...)
 	}
@@ -195,23 +195,26 @@ func gpuView(
 	return v
 }
 
-// layoutProfiles are the profiles with these names, as this device names them.
-func layoutProfiles(d *state.Desired, id gpu.UUID, layout []string, of *gpu.Profiles) []lease.ProfileView {
+// layoutProfiles are the profiles of these items, as this device names them.
+func layoutProfiles(d *state.Desired, id gpu.UUID, layout []api.LayoutItem, of *gpu.Profiles) []lease.ProfileView {
 	var out []lease.ProfileView
-	for i, name := range layout {
-		if slices.Contains(layout[:i], name) {
+	for i := range layout {
+		item := &layout[i]
+		if slices.ContainsFunc(layout[:i], func(before api.LayoutItem) bool { return item.Same(&before) }) {
 			continue
 		}
-		list, err := mig.Match(*of, mig.Request{Name: name})
+		list, err := mig.Match(*of, state.LayoutRequest(item))
 		if err != nil {
 			continue // The layout cannot be reached, which its own condition says.
 		}
 		for j := range list {
-			v := ProfileView(d, id, &list[j])
-			if n, err := gpu.ParseProfile(name); err == nil && n.Compute != 0 && n.Compute != list[j].Slices {
+			v := ProfileView(d, id, of, &list[j])
+			if n, err := gpu.ParseProfile(item.Profile); err == nil && n.Compute != 0 && n.Compute != list[j].Slices {
 				v.Split = gpu.ComputeName(v.Name, n.Compute)
 			}
-			out = append(out, v)
+			if !slices.ContainsFunc(out, func(o lease.ProfileView) bool { return o.Name == v.Name && o.Split == v.Split }) {
+				out = append(out, v)
+			}
 		}
 	}
 	at := func(v lease.ProfileView) int {
@@ -241,7 +244,7 @@ func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign fu
 	}
 	for i := range g.Profiles.GI {
 		if p := &g.Profiles.GI[i]; p.ID == in.ProfileID {
-			v.ProfileView = ProfileView(d, g.Identity.UUID, p)
+			v.ProfileView = ProfileView(d, g.Identity.UUID, g.Profiles, p)
 		}
 	}
 	for _, c := range in.Compute {
@@ -267,7 +270,9 @@ func instanceView(d *state.Desired, g *observe.GPU, in *gpu.Instance, foreign fu
 	return v
 }
 
-// ProfileView is the part of a profile that the lease table reads.
-func ProfileView(d *state.Desired, id gpu.UUID, p *gpu.Profile) lease.ProfileView {
-	return lease.ProfileView{Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes, MPS: d.SharesInstances(id, p.Name)}
+// ProfileView is the part of a profile of a GPU, which has these profiles, that the lease table reads.
+func ProfileView(d *state.Desired, id gpu.UUID, of *gpu.Profiles, p *gpu.Profile) lease.ProfileView {
+	return lease.ProfileView{
+		Name: p.Name, Slices: p.Slices, Memory: p.Memory, Attributes: p.Attributes, MPS: d.SharesInstances(id, of, p.Name),
+	}
 }

@@ -25,7 +25,7 @@ func TestViewOf(t *testing.T) {
 		},
 	}}}
 	d := &state.Desired{Generation: 7, Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{
-		observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb", "1g.5gb"}}},
+		observetest.One: {Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf("3g.20gb", "1g.5gb")}},
 		"GPU-2": {
 			Mode:       api.ModeTimeslice,
 			Overcommit: true,

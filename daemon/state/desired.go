@@ -52,12 +52,6 @@ func (d *Desired) Bypass(id gpu.UUID) string {
 	return api.BypassReport
 }
 
-// SharesInstances reports whether the instances of a profile on a GPU are shared through MPS.
-func (d *Desired) SharesInstances(id gpu.UUID, profile string) bool {
-	e := d.GPUs[id]
-	return e != nil && e.Mode == api.ModeMIG && e.MIG != nil && slices.Contains(e.MIG.MPS, profile)
-}
-
 // Manages reports whether gpushare manages a GPU: its mode is neither external nor unmanaged.
 func (d *Desired) Manages(id gpu.UUID) bool {
 	m := d.Mode(id)

@@ -128,7 +128,7 @@ func layoutPlacements(e *api.GPUSpec, g *observe.GPU, was *store.Achieved, o mig
 	for i := range g.Instances {
 		present[i] = mig.Present{Instance: g.Instances[i], Foreign: !IsManaged(was, &g.Instances[i])}
 	}
-	r, err := mig.Plan(*g.Profiles, present, mig.Requests(e.MIG.Layout...), o)
+	r, err := mig.Plan(*g.Profiles, present, LayoutRequests(e.MIG.Layout), o)
 	if err != nil {
 		return nil
 	}

@@ -34,7 +34,7 @@ func TestManagedLayout(t *testing.T) {
 			Args: step.Must(mig.InstanceArgs{Placed: mig.Placed{ProfileID: in.ProfileID, Placement: in.Placement}}),
 		}
 	}
-	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: []string{"3g.20gb"}}}
+	fixed := &api.GPUSpec{Mode: api.ModeMIG, MIG: &api.MIGSpec{Layout: api.LayoutOf("3g.20gb")}}
 	three, small := observetest.Instance(9, 4), observetest.Instance(19, 0)
 	had := store.Achieved{Epoch: here, Layout: []gpu.Instance{three}, Instances: []store.InstanceRecord{record(4, 4, 5)}}
 	missing := had

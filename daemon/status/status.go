@@ -227,7 +227,7 @@ func (p *statusInputs) process(r *gpu.Process, tenantOf map[string]string) api.P
 func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 	out := &api.MIGStatus{Enabled: g.MIG.Current, Pending: g.MIG.Pending}
 	if e := p.desired.GPUs[g.Identity.UUID]; e != nil && e.MIG != nil {
-		out.Layout, out.Dynamic = e.MIG.Layout, e.MIG.Dynamic
+		out.Layout, out.Dynamic = state.LayoutNames(e.MIG.Layout, g.Profiles), e.MIG.Dynamic
 	}
 	for i := range g.Instances {
 		in := &g.Instances[i]
@@ -236,7 +236,7 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 			Memory:  wireMemory(in.Memory),
 			Foreign: p.foreign(g.Identity.UUID, in),
 		}
-		if m := g.MPSAt(in.Placement); m != nil || p.desired.SharesInstances(g.Identity.UUID, st.Profile) {
+		if m := g.MPSAt(in.Placement); m != nil || p.desired.SharesInstances(g.Identity.UUID, g.Profiles, st.Profile) {
 			st.MPS = p.instanceMPS(g, in)
 		}
 		for _, c := range in.Compute {
@@ -263,7 +263,7 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 func (p *statusInputs) profile(g *observe.GPU, in *gpu.Instance) *lease.ProfileView {
 	if g.Profiles != nil {
 		if i := slices.IndexFunc(g.Profiles.GI, func(q gpu.Profile) bool { return q.ID == in.ProfileID }); i >= 0 {
-			v := planner.ProfileView(p.desired, g.Identity.UUID, &g.Profiles.GI[i])
+			v := planner.ProfileView(p.desired, g.Identity.UUID, g.Profiles, &g.Profiles.GI[i])
 			return &v
 		}
 	}

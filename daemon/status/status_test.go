@@ -25,7 +25,7 @@ func twoTenants() *statusInputs {
 	want := &state.Desired{Generation: 3, Spec: spec, GPUs: map[gpu.UUID]*api.GPUSpec{
 		"GPU-0": {
 			Mode: api.ModeMIG,
-			MIG:  &api.MIGSpec{Layout: []string{"3g.20gb", "3g.20gb"}},
+			MIG:  &api.MIGSpec{Layout: api.LayoutOf("3g.20gb", "3g.20gb")},
 		},
 		"GPU-1": {Mode: api.ModeTimeslice},
 		"GPU-2": {Mode: api.ModeExclusive},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -30,7 +31,7 @@ type Command struct {
 	Force   bool          `json:"force,omitempty"`
 	Sensor  string        `json:"sensor,omitempty"` // sensor: its name
 	Values  []string      `json:"values,omitempty"`
-	Version string        `json:"version,omitempty"` // driver-install
+	Version string        `json:"version,omitempty"` // driver-install; with Values: names of profiles, OLD=NEW
 	Other   string        `json:"other,omitempty"`   // gpu-swap: the other GPU
 	Model   string        `json:"model,omitempty"`   // gpu-add: with PCI, the address
 	PCI     string        `json:"pci,omitempty"`
@@ -131,7 +132,17 @@ func (s *Server) execute(o Command, caller int, from net.Conn) (a Result) {
 	case DoDriverLoad:
 		err = s.node.LoadDriver()
 	case DoInstall:
-		s.node.InstallDriver(o.Version)
+		names := map[string]string{}
+		for _, v := range o.Values {
+			before, after, ok := strings.Cut(v, "=")
+			if !ok {
+				err = fmt.Errorf("cannot read %q: a profile of another name is OLD=NEW, as in 1g.5gb=1g.6gb", v)
+			}
+			names[before] = after
+		}
+		if err == nil {
+			s.node.InstallDriver(o.Version, names)
+		}
 	case DoRemoveGPU:
 		err = s.node.RemoveGPU(o.GPU)
 	case DoAddGPU:

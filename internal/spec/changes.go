@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -172,11 +173,13 @@ func value(v any) string {
 	if s, ok := v.(string); ok {
 		return shortened(s)
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // ">=8GiB" is for people.
+	if err := e.Encode(v); err != nil {
 		return "?"
 	}
-	return shortened(string(b))
+	return shortened(strings.TrimSpace(b.String()))
 }
 
 func shortened(s string) string {

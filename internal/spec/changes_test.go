@@ -40,6 +40,11 @@ tenants:
 		{"another mode", base, edit("mode: exclusive", "mode: mps"), []string{"gpus.1,2.mode: exclusive → mps"}},
 		{"another selector", base, edit("[1, 2]", "[1]"), []string{"+ gpus.1", "- gpus.1,2"}},
 		{"a kind of board", base, edit("{index: 0}", `{pci_id: ["10de:20b0"]}`), []string{"- gpus.0", "+ gpus.10de:20b0"}},
+		{
+			"a layout by properties", edit("mode: timeslice", "mode: mig, mig: {layout: [3g.20gb, 1g.5gb]}"),
+			edit("mode: timeslice", "mode: mig, mig: {layout: [3g.20gb, {slices: 1, gpu_memory: '>=8GiB'}]}"),
+			[]string{`gpus.0.mig.layout: + {"gpu_memory":">=8GiB","slices":1}, - 1g.5gb`},
+		},
 		{"members", base, edit("[alice, bob]", "[carol, alice]"), []string{"tenants.vision.members.users: + carol, - bob"}},
 		{"their order", base, edit("[alice, bob]", "[bob, alice]"), []string{"tenants.vision.members.users: another order"}},
 		{"a share", base, edit("40%", "50%"), []string{"tenants.vision.grants.dev.timeslice.share: 40% → 50%"}},

@@ -245,6 +245,10 @@ func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
 	case *api.OnOff:
 		d.onOff(read, n, path)
 		return
+	case *api.LayoutItem:
+		if n.Kind == yaml.ScalarNode {
+			v = v.FieldByName("Profile") // Its name is text, and its properties are a mapping.
+		}
 	case interface{ UnmarshalText([]byte) error }:
 		if d.scalar(n, path, examples[reflect.TypeOf(read).Elem()]) {
 			if err := read.UnmarshalText([]byte(n.Value)); err != nil {
@@ -401,7 +405,7 @@ func (d *decoder) list(v reflect.Value, n *yaml.Node, path string) {
 // asList says how to write a list.
 func asList(item reflect.Type, n *yaml.Node) string {
 	switch {
-	case item.Kind() == reflect.Struct:
+	case item.Kind() == reflect.Struct && item != reflect.TypeFor[api.LayoutItem]():
 		names, _ := fields(item)
 		return fmt.Sprintf("write each on lines of its own after a dash, as in - %s: …", names[0])
 	case n.Kind == yaml.ScalarNode:
@@ -413,7 +417,11 @@ func asList(item reflect.Type, n *yaml.Node) string {
 // structure reads a mapping into a struct, by the names that the struct's json tags give.
 func (d *decoder) structure(v reflect.Value, n *yaml.Node, path string) {
 	names, index := fields(v.Type())
-	if !d.mapping(n, path, "with "+strings.Join(names, ", ")) {
+	of := "with " + strings.Join(names, ", ")
+	if v.Type() == reflect.TypeFor[api.LayoutItem]() {
+		of += ", or a profile name"
+	}
+	if !d.mapping(n, path, of) {
 		return
 	}
 	d.members(n, path, func(key, value *yaml.Node, p string) {
@@ -472,11 +480,14 @@ func (d *decoder) members(n *yaml.Node, path string, f func(key, value *yaml.Nod
 	}
 }
 
-// fields lists a struct's names in the order of the type.
+// fields lists a struct's names in the order of the type, without fields that are not written.
 func fields(t reflect.Type) (names []string, index map[string]int) {
 	index = make(map[string]int, t.NumField())
 	for i := range t.NumField() {
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
 		names = append(names, name)
 		index[name] = i
 	}

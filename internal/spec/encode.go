@@ -40,6 +40,10 @@ func encode(v reflect.Value) (*yaml.Node, error) {
 	case encoding.TextMarshaler:
 		t, err := x.MarshalText()
 		return scalar(string(t)), err
+	case api.LayoutItem:
+		if x.Profile != "" {
+			return scalar(x.Profile), nil
+		}
 	case api.OnOff:
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(x)}, nil
 	}
@@ -49,6 +53,9 @@ func encode(v reflect.Value) (*yaml.Node, error) {
 		n.Kind = yaml.MappingNode
 		for i := range v.NumField() {
 			name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			if name == "-" {
+				continue
+			}
 			f := v.Field(i)
 			empty := (f.Kind() == reflect.Slice || f.Kind() == reflect.Map) && f.Len() == 0
 			if option != "" && f.IsZero() || option == "omitempty" && empty {

@@ -63,15 +63,15 @@ var placesOf = sync.OnceValue(func() map[string][]string {
 		if t.Kind() != reflect.Struct {
 			return
 		}
-		names, _ := fields(t)
-		for i, name := range names {
+		names, index := fields(t)
+		for _, name := range names {
 			if path == "" {
 				places[name] = append(places[name], "the top")
-				walk(t.Field(i).Type, name)
+				walk(t.Field(index[name]).Type, name)
 				continue
 			}
 			places[name] = append(places[name], path)
-			walk(t.Field(i).Type, path+"."+name)
+			walk(t.Field(index[name]).Type, path+"."+name)
 		}
 	}
 	walk(reflect.TypeFor[api.Spec](), "")

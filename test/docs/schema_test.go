@@ -26,8 +26,8 @@ var patterns = map[string]string{
 	"tenants[].name":                   "^[a-z][a-z0-9-]{0,30}$",
 	"tenants[].grants[].name":          "^[a-z][a-z0-9-]{0,30}$",
 	"tenants[].grants[].mig":           profilePattern,
-	"gpus[].mig.layout[]":              profilePattern,
-	"gpus[].mig.mps[]":                 profilePattern,
+	"gpus[].mig.layout[].gpu_memory":   "^>=",
+	"gpus[].mig.mps[].gpu_memory":      "^>=",
 	"gpus[].select.uuid[]":             "^GPU-.+$",
 	"tenants[].grants[].gpus.uuid[]":   "^GPU-.+$",
 	"gpus[].select.pci_id[]":           pciIDPattern,
@@ -77,6 +77,9 @@ func schemaOf(t reflect.Type, path string, described func(path string) string) m
 		properties, required := map[string]any{}, []any{}
 		for i := range t.NumField() {
 			name, option, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			if name == "-" {
+				continue
+			}
 			at := strings.TrimPrefix(path+"."+name, ".")
 			one := schemaOf(t.Field(i).Type, at, described)
 			if option == "" {
@@ -92,6 +95,10 @@ func schemaOf(t reflect.Type, path string, described func(path string) string) m
 		out := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 		if len(required) > 0 {
 			out["required"] = required
+		}
+		if t == reflect.TypeFor[api.LayoutItem]() { // By name or by properties.
+			out["required"] = []any{"slices"}
+			return map[string]any{"anyOf": []any{map[string]any{"type": "string", "pattern": profilePattern}, out}}
 		}
 		return out
 	case reflect.Slice:
