@@ -381,9 +381,29 @@ type fakeWorker struct {
 	w      *virtual
 	runCtx context.Context
 
-	mu           sync.Mutex // protects unresponsive
+	mu           sync.Mutex // protects what follows
 	unresponsive map[gpu.UUID]bool
 	parked       bool
+	process      context.Context // of the process that makes the calls; nil: of the first one, which did not crash
+	crashed      context.CancelFunc
+}
+
+// processLocked is the process that makes the calls.
+func (s *fakeWorker) processLocked() context.Context {
+	if s.process == nil {
+		s.process, s.crashed = context.WithCancel(s.runCtx)
+	}
+	return s.process
+}
+
+// crash ends the worker's process: its calls get no answer, the driver continues with those that change something, and the next call
+// is made by another process.
+func (s *fakeWorker) crash() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processLocked()
+	s.crashed()
+	s.process = nil
 }
 
 // Park ends the worker: its client of the driver ends, so that the driver can be unloaded.
@@ -420,7 +440,7 @@ func withDeadline[T any](
 		s.w.closeContext()
 	}
 	s.mu.Lock()
-	unresponsive, parked := s.unresponsive[id], s.parked
+	unresponsive, parked, process := s.unresponsive[id], s.parked, s.processLocked()
 	s.mu.Unlock()
 	if parked {
 		return none, &gpu.Error{Op: op, GPU: id, Err: gpu.ErrParked}
@@ -430,7 +450,7 @@ func withDeadline[T any](
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	defer context.AfterFunc(s.runCtx, cancel)()
+	defer context.AfterFunc(process, cancel)()
 	out, err := f(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && id != "" {
 		s.mu.Lock()

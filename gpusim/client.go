@@ -99,8 +99,8 @@ func (c *Client) at(ctx context.Context, name string, h Handle, body func(target
 }
 
 // call makes a call: it counts the call, applies faults, waits for the GPU's callLock and for the latency, and runs body
-// with the node locked. A call whose ctx ends returns Timeout. Its effect is then complete or absent; that of a change that hangs
-// may come later, as in a kernel, which finishes a change whose caller has ended.
+// with the node locked. A call whose ctx ends returns Timeout. A change that was begun then has its effect later, as in a kernel, which
+// finishes a change whose caller has ended.
 func (c *Client) call(ctx context.Context, name string, g *device, body func() Ret) (ret Ret) {
 	n := c.node
 	n.mu.Lock()
@@ -119,21 +119,16 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	if !ready && name != "Init" {
 		return Uninitialized
 	}
-	release := func() {}
-	if g != nil {
-		select {
-		case g.callLock <- struct{}{}:
-			release = func() { <-g.callLock }
-		case <-ctx.Done():
-			return Timeout
-		}
+	release, ok := g.enter(ctx, IsWrite(name), fault != nil && fault.ReadsAnswer)
+	if !ok {
+		return Timeout
 	}
-	if fault == nil || fault.Do != FaultHang || !IsWrite(name) {
+	if !IsWrite(name) {
 		defer release()
 		return p.run(ctx)
 	}
 	done := make(chan Ret, 1)
-	go func() { // It ends when the fault is cleared, or with the node.
+	go func() { // It ends after the latency and when the fault is cleared, or with the node.
 		defer release()
 		done <- p.run(n.open)
 	}()
@@ -143,6 +138,37 @@ func (c *Client) call(ctx context.Context, name string, g *device, body func() R
 	case <-ctx.Done():
 		return Timeout
 	}
+}
+
+// enter waits until a call may begin: one call at a time is at a GPU. readsAnswer is of a change that does not keep reads from the GPU:
+// only other changes wait for it. ok is false if ctx ends before. g is nil for a call on the whole node.
+func (g *device) enter(ctx context.Context, write, readsAnswer bool) (release func(), ok bool) {
+	var held []chan struct{}
+	release = func() {
+		for _, l := range held {
+			<-l
+		}
+	}
+	if g == nil {
+		return release, true
+	}
+	var locks []chan struct{}
+	if write {
+		locks = append(locks, g.writeLock)
+	}
+	if !write || !readsAnswer {
+		locks = append(locks, g.callLock)
+	}
+	for _, l := range locks {
+		select {
+		case l <- struct{}{}:
+			held = append(held, l)
+		case <-ctx.Done():
+			release()
+			return nil, false
+		}
+	}
+	return release, true
 }
 
 // pendingCall is a call that has begun.

@@ -23,6 +23,8 @@ type device struct {
 	cfg   GPUConfig
 	// callLock is held by one call at a time: the driver serialises calls on the GPU until the hardware answers.
 	callLock chan struct{}
+	// writeLock is held by one call that changes the GPU, before its callLock.
+	writeLock chan struct{}
 
 	minor       int
 	lost        bool
@@ -65,9 +67,19 @@ type compute struct {
 
 func newDevice(n *Node, index int, cfg GPUConfig) *device {
 	g := &device{
-		node: n, index: index, uuid: cfg.UUID, model: cfg.Model, cfg: cfg, minor: index, callLock: make(chan struct{}, 1),
-		migStored: cfg.MIG, migPending: cfg.MIG, instances: map[uint32]*instance{}, contexts: map[*Context]struct{}{},
-		sensors: newSensors(cfg.Model),
+		node:       n,
+		index:      index,
+		uuid:       cfg.UUID,
+		model:      cfg.Model,
+		cfg:        cfg,
+		minor:      index,
+		callLock:   make(chan struct{}, 1),
+		writeLock:  make(chan struct{}, 1),
+		migStored:  cfg.MIG,
+		migPending: cfg.MIG,
+		instances:  map[uint32]*instance{},
+		contexts:   map[*Context]struct{}{},
+		sensors:    newSensors(cfg.Model),
 	}
 	if g.uuid == "" {
 		g.uuid = gpuUUID(n.cfg.Seed, index)

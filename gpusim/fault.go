@@ -32,6 +32,9 @@ type Fault struct {
 	Code  Ret    `json:"code,omitempty"` // for fail; 0 is UnknownError
 	// After: the fault hits after the effect of the call.
 	After bool `json:"after,omitempty"`
+	// ReadsAnswer: while a change hangs, the calls that read the GPU are answered, with what was before it. Whether a driver does so
+	// is not documented.
+	ReadsAnswer bool `json:"reads_answer,omitempty"`
 
 	Seen int `json:"seen"` // matching calls
 	Hits int `json:"hits"` // matching calls that the fault hit

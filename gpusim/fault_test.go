@@ -81,6 +81,55 @@ func TestHangBlocksItsGPUOnly(t *testing.T) {
 	})
 }
 
+// A change whose caller has ended is in the kernel: it has its effect later, before the next change of the GPU, and reads may be
+// answered meanwhile.
+func TestAChangeContinuesWithoutItsCaller(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		latency time.Duration
+		hang    bool // until the faults are cleared
+		want    gpu.ComputeMode
+	}{
+		{name: "it takes long", latency: time.Minute, want: gpu.ComputeProhibited},
+		{name: "it hangs, reads are answered, and another change follows", hang: true, want: gpu.ComputeExclusiveProcess},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := node(t, func(n *gpusim.Config) {
+					n.Latency = map[string]time.Duration{"DeviceSetComputeMode": c.latency}
+				}, "A30-24GB")
+				d, ids := port(t, n)
+				if c.hang {
+					if _, err := n.AddFault(gpusim.Fault{Call: "DeviceSetComputeMode", Do: "hang", ReadsAnswer: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := d.SetComputeMode(ctx, ids[0], gpu.ComputeProhibited); !errors.Is(err, gpu.ErrTimeout) {
+					t.Fatalf("the call without an answer: %v", err)
+				}
+				if c.hang {
+					if s, err := d.Snapshot(t.Context(), ids[0]); err != nil || s.ComputeMode != gpu.ComputeDefault {
+						t.Errorf("while it hangs the mode is %s, %v", s.ComputeMode, err)
+					}
+					next := make(chan error, 1)
+					go func() { next <- d.SetComputeMode(context.Background(), ids[0], gpu.ComputeExclusiveProcess) }()
+					synctest.Wait()
+					n.ClearFaults(0)
+					if err := <-next; err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(2 * time.Minute) // In the virtual time of the bubble.
+				if s, err := d.Snapshot(t.Context(), ids[0]); err != nil || s.ComputeMode != c.want {
+					t.Errorf("the mode is %s, %v, want %s", s.ComputeMode, err, c.want)
+				}
+			})
+		})
+	}
+}
+
 // TestAFailedCreationLeavesNothing lets each call of a creation fail: no instance remains.
 func TestAFailedCreationLeavesNothing(t *testing.T) {
 	want := gpu.NewInstance{ProfileID: 9, Placement: gpu.Placement{Size: 4}, Compute: []gpu.NewCompute{{Slices: 2}, {Slices: 1}}}

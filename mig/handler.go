@@ -98,7 +98,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 	id := gpu.UUID(s.GPU)
 	switch s.Kind {
 	case KindMode:
-		return h.mode(ctx, id, s.Undo)
+		return h.undoMode(ctx, id, s.Undo)
 	case KindCreate:
 		return h.destroy(ctx, id, s.Undo)
 	case KindDestroy:
@@ -143,7 +143,7 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 	if err != nil {
 		return h.explainInUse(ctx, err, op, id, snap, nil)
 	}
-	if change.Current == a.On {
+	if change.Current == a.On && change.Pending == a.On {
 		return nil
 	}
 	// An accepted mode is not yet active: the driver keeps it pending until the GPU is idle or reset. Unless only a boot can activate
@@ -173,6 +173,26 @@ func (h *Handler) mode(ctx context.Context, id gpu.UUID, raw json.RawMessage) er
 		return &gpu.Error{Op: op, GPU: id, Err: fmt.Errorf("%w: it is still %s after a reset", gpu.ErrUnknown, onOff(snap.MIG.Current))}
 	}
 	return nil
+}
+
+// undoMode restores the mode from before a step. It is set also where it reads back, as current and as pending: a call that was not
+// answered may have its effect later, and the driver carries out the changes of one GPU in order. So the mode that is read after
+// this call is the one that remains. That the driver refuses the call is no error where the mode then reads back.
+func (h *Handler) undoMode(ctx context.Context, id gpu.UUID, raw json.RawMessage) error {
+	var a ModeArgs
+	if err := decode(raw, &a); err != nil {
+		return err
+	}
+	snap, err := h.Driver.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	if snap.MIG.Current == a.On && snap.MIG.Pending == a.On {
+		if _, err := h.Driver.SetMIGMode(ctx, id, a.On); gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) || ctx.Err() != nil {
+			return inStepTerms(errors.Join(err, ctx.Err()), "restore MIG mode "+onOff(a.On), id)
+		}
+	}
+	return h.mode(ctx, id, raw)
 }
 
 // transientUse is how long the handler waits while the driver reports a GPU as in use and no user can be named, and

@@ -22,7 +22,7 @@ var ctlUsage = `usage: gpusim ctl --root DIR COMMAND
   fault add CALL DO [OPTION …]             CALL: a name such as DeviceCreateGpuInstance*, any,
                                            or write for every call that changes the node
                                            DO: fail | hang | lose
-                                           --gpu GPU --nth N --times N (negative: no limit) --code N --after
+                                           --gpu GPU --nth N --times N (negative: no limit) --code N --after --reads-answer
   fault list | fault clear [ID]
   reboot
   driver-reload [--force]
@@ -122,6 +122,7 @@ func parseCommand(args []string, std stdio) (server.Command, error) {
 	f.IntVar(&fault.Times, "times", 1, "")
 	f.IntVar(&code, "code", 0, "")
 	f.BoolVar(&fault.After, "after", false, "")
+	f.BoolVar(&fault.ReadsAnswer, "reads-answer", false, "")
 	f.BoolVar(&o.Force, "force", false, "")
 	f.IntVar(&o.PID, "pid", 0, "")
 	f.StringVar(&o.Name, "name", "", "")

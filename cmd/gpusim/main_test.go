@@ -153,6 +153,7 @@ func TestCommandsAreParsed(t *testing.T) {
 	for line, want := range map[string]server.Command{
 		"status --window 10s":                   {Do: server.DoStatus, Window: 10 * time.Second},
 		"fault add any hang --gpu 2 --times -1": {Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "any", Do: "hang", GPU: "2", Nth: 1, Times: -1}},
+		"fault add write hang --reads-answer":   {Do: server.DoFaultAdd, Fault: &gpusim.Fault{Call: "write", Do: "hang", Nth: 1, Times: 1, ReadsAnswer: true}},
 		"fault clear 3":                         {Do: server.DoFaultClear, ID: 3},
 		"driver-reload --force":                 {Do: server.DoDriverReload, Force: true},
 		"driver-install 600.1 1g.5gb=1g.6gb":    {Do: server.DoInstall, Version: "600.1", Values: []string{"1g.5gb=1g.6gb"}},

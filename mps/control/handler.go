@@ -49,7 +49,7 @@ func (h *Handler) Do(ctx context.Context, s step.Step) error {
 		if err != nil {
 			return err
 		}
-		return h.start(ctx, a.Settings, a.KeepServer)
+		return h.start(ctx, a.Settings, a.KeepServer, false)
 	case mps.KindStop:
 		a, err := mps.Decode[mps.StopArgs](s.Args)
 		if err != nil {
@@ -77,7 +77,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 			return err
 		}
 		if u.Previous != nil {
-			return h.start(ctx, *u.Previous, a.KeepServer)
+			return h.start(ctx, *u.Previous, a.KeepServer, true)
 		}
 		return h.stop(ctx, a.Settings.Device())
 	case mps.KindStop:
@@ -85,7 +85,7 @@ func (h *Handler) Undo(ctx context.Context, s step.Step) error {
 		if err != nil || u.Settings == nil {
 			return err
 		}
-		return h.start(ctx, *u.Settings, false)
+		return h.start(ctx, *u.Settings, false, true)
 	}
 	return unknownKind(s)
 }
@@ -108,7 +108,7 @@ func (h *Handler) isRunning(ctx context.Context, set mps.Settings) (bool, error)
 
 // start sets the compute mode and starts MPS, or sets up the control daemon that runs. With keep it stops
 // nothing that runs. The previous mode is on disk before the mode is changed.
-func (h *Handler) start(ctx context.Context, set mps.Settings, keep bool) error {
+func (h *Handler) start(ctx context.Context, set mps.Settings, keep, undo bool) error {
 	managed, running, err := h.Supervisor.manages(ctx, set)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (h *Handler) start(ctx context.Context, set mps.Settings, keep bool) error 
 			"cannot start MPS on %s: processes of a control daemon run by now, and a start would stop its clients", set.Device(),
 		)
 	}
-	if err := h.setMode(ctx, set); err != nil {
+	if err := h.setMode(ctx, set, undo); err != nil {
 		if managed {
 			return err
 		}
@@ -133,8 +133,9 @@ func (h *Handler) start(ctx context.Context, set mps.Settings, keep bool) error 
 	return nil
 }
 
-// setMode sets the compute mode of the settings: exclusive-process, or the one from before it.
-func (h *Handler) setMode(ctx context.Context, set mps.Settings) error {
+// setMode sets the compute mode of the settings: exclusive-process, or the one from before it. undo: it is set also where it reads back,
+// as in restoreMode.
+func (h *Handler) setMode(ctx context.Context, set mps.Settings, undo bool) error {
 	if !set.DenyBypass {
 		return h.restoreMode(ctx, set.Device())
 	}
@@ -145,10 +146,14 @@ func (h *Handler) setMode(ctx context.Context, set mps.Settings) error {
 	if err := h.Supervisor.keepPrevious(set.GPU, snap.ComputeMode); err != nil {
 		return err
 	}
-	return h.mode(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess)
+	if snap.ComputeMode == gpu.ComputeExclusiveProcess && !undo {
+		return nil
+	}
+	return h.Driver.SetComputeMode(ctx, set.GPU, gpu.ComputeExclusiveProcess)
 }
 
-// restoreMode restores the compute mode from before setMode. An instance has none of its own.
+// restoreMode restores the compute mode from before setMode. It is set also where it reads back: a call that was not answered may have
+// its effect later, and the driver carries out the changes of one GPU in order. An instance has no mode of its own.
 func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 	if d.IsInstance() {
 		return nil
@@ -167,7 +172,11 @@ func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 		return err
 	}
 	if p.applies(boot, snap.ComputeMode) {
-		if err := h.mode(ctx, id, snap.ComputeMode, p.Mode); err != nil {
+		err := h.Driver.SetComputeMode(ctx, id, p.Mode)
+		if refused := err != nil && !gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) && ctx.Err() == nil; refused && snap.ComputeMode == p.Mode {
+			err = nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -195,13 +204,6 @@ func (h *Handler) restore(ctx context.Context, d mps.Device) error {
 		return err
 	}
 	return h.Supervisor.Forget(d)
-}
-
-func (h *Handler) mode(ctx context.Context, id gpu.UUID, current, desired gpu.ComputeMode) error {
-	if current == desired {
-		return nil
-	}
-	return h.Driver.SetComputeMode(ctx, id, desired)
 }
 
 func unknownKind(s step.Step) error {

@@ -41,6 +41,11 @@ func (m *fakeModes) SetComputeMode(_ context.Context, _ gpu.UUID, mode gpu.Compu
 	return nil
 }
 
+func computeModeOf(h *Handler) gpu.ComputeMode {
+	snap, _ := h.Driver.Snapshot(context.Background(), gpuA)
+	return snap.ComputeMode
+}
+
 // onlyStep plans for one GPU and returns its only step.
 func onlyStep(t *testing.T, h *Handler, want *mps.Settings) step.Step {
 	t.Helper()
@@ -51,7 +56,7 @@ func onlyStep(t *testing.T, h *Handler, want *mps.Settings) step.Step {
 	steps := mps.Plan(
 		desired,
 		map[mps.Device]mps.Observed{
-			deviceA: {State: h.Supervisor.observeNow(t.Context(), deviceA), ComputeMode: h.Driver.(*fakeModes).mode},
+			deviceA: {State: h.Supervisor.observeNow(t.Context(), deviceA), ComputeMode: computeModeOf(h)},
 		},
 	)
 	if len(steps) != 1 {

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -73,6 +75,62 @@ func TestModeIsRestoredWithoutTheRunDirectory(t *testing.T) {
 			do(t, h, onlyStep(t, h, nil))
 			if m.mode != gpu.ComputeProhibited {
 				t.Errorf("after the stop the mode is %s", m.mode)
+			}
+		})
+	}
+}
+
+// lateModes answers no change of the mode in time: each has its effect at the next change, before that one.
+type lateModes struct {
+	fakeModes
+	late  bool
+	later gpu.ComputeMode // empty: none
+}
+
+func (m *lateModes) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.ComputeMode) error {
+	if m.late {
+		m.later = mode
+		return gpu.ErrTimeout
+	}
+	if m.later != "" {
+		m.mode, m.later = m.later, ""
+	}
+	return m.fakeModes.SetComputeMode(ctx, id, mode)
+}
+
+// A compute mode that was set, and not in time, is not taken for one that was not set: the undo sets the mode from before, which reads
+// back already.
+func TestModeThatIsSetLater(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		previous *mps.Settings // what runs before the step
+		want     gpu.ComputeMode
+	}{
+		{"a start", nil, gpu.ComputeProhibited},
+		{"a start that denies no bypass any more", &mps.Settings{GPU: gpuA, DenyBypass: true}, gpu.ComputeExclusiveProcess},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newFixture(t)
+			m := &lateModes{fakeModes: fakeModes{mode: gpu.ComputeProhibited}}
+			h := &Handler{Supervisor: r.Supervisor, Driver: m}
+			next := mps.Settings{GPU: gpuA, DenyBypass: c.previous == nil}
+			if c.previous != nil {
+				do(t, h, onlyStep(t, h, c.previous))
+			}
+			s := onlyStep(t, h, &next)
+			m.late = true
+			if err := h.Do(t.Context(), s); !errors.Is(err, gpu.ErrTimeout) {
+				t.Fatalf("the step: %v", err)
+			}
+			m.late = false
+			if err := h.Undo(t.Context(), s); err != nil {
+				t.Fatalf("the undo: %v", err)
+			}
+			if m.later != "" {
+				m.mode = m.later // The call of the step has its effect by now.
+			}
+			if m.mode != c.want {
+				t.Errorf("the mode is %s, want %s", m.mode, c.want)
 			}
 		})
 	}

@@ -31,7 +31,7 @@ func (h RestartHandler) Do(ctx context.Context, s step.Step) error {
 	if err != nil {
 		return err
 	}
-	if err := h.setMode(ctx, a.Settings); err != nil {
+	if err := h.setMode(ctx, a.Settings, false); err != nil {
 		return fmt.Errorf("cannot restart MPS on %s: %w", a.Settings.Device(), err)
 	}
 	if err := h.Supervisor.Start(ctx, a.Settings); err != nil {
