@@ -346,9 +346,9 @@ var rules = map[string]rule{
 		others: []string{"go.yaml.in/yaml/v3"},
 		why:    "settings reads one file: it starts nothing, so that a check of the settings has no effect",
 	},
-	"daemon/specfile": {
-		own: []string{"api", "daemon/report", "daemon/state", "internal/spec"},
-		why: "specfile reads files and calls apply; package change decides",
+	"daemon/specs": {
+		own: []string{"api", "daemon/report", "daemon/server", "daemon/state", "internal/spec", "internal/store", "internal/text"},
+		why: "specs knows which spec is in force; only change accepts one",
 	},
 	"daemon/outcome": {
 		own: []string{
@@ -368,8 +368,17 @@ var rules = map[string]rule{
 	},
 	"daemon/change": {
 		own: join(
-			shared, "daemon/outcome", "internal/engine", "internal/external", "internal/kernel/procfs", "internal/spec", "isolation", "mig",
-			"mps", "power",
+			shared,
+			"daemon/outcome",
+			"daemon/specs",
+			"internal/engine",
+			"internal/external",
+			"internal/kernel/procfs",
+			"internal/spec",
+			"isolation",
+			"mig",
+			"mps",
+			"power",
 		),
 		why: manager,
 	},
@@ -382,10 +391,6 @@ var rules = map[string]rule{
 		own:    join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"),
 		others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"},
 		why:    manager,
-	},
-	"daemon/history": {
-		own: []string{"api", "daemon/server", "daemon/state", "internal/spec", "internal/store"},
-		why: "history reads revisions; only change puts one in force",
 	},
 	"daemon/mps/control": {own: shared, why: manager},
 	"daemon/cordon":      {own: shared, why: manager},

@@ -38,6 +38,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/settings"
+	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -50,6 +51,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
@@ -437,13 +439,23 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 		Cooling:        enforce.Cooling{Wake: loop.NewWake()},
 	}
 	leaseIsolation.MayStart, leaseIsolation.Vacant = d.enforcer.MayStart, d.escapes.Vacant
+	d.specs = &specs.Specs{
+		Reporter:   d.Reporter,
+		State:      d.state,
+		Identities: d.identities,
+		File:       s.SpecFile,
+		Apply: func(ctx context.Context, doc *spec.Document, by string) (*api.ApplyResult, error) {
+			return d.changes.ApplyDocument(ctx, doc, by)
+		},
+	}
 	d.changes = &change.Changes{
 		Reporter: d.Reporter,
 		Settings: change.ChangeSettings{
-			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir, SpecFile: s.SpecFile,
+			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir,
 			AnswerTimeout: time.Duration(s.DriverReadTimeout), ChangeTimeout: time.Duration(s.DriverChangeTimeout),
 		},
 		State:       d.state,
+		Specs:       d.specs,
 		Tasks:       d.tasks,
 		Port:        h.Port,
 		Driver:      d.driver,

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/settings"
+	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -57,6 +58,7 @@ type Daemon struct {
 	stopper     *stop.Stopper
 	policy      *devicepolicy.Policy
 	controls    *control.Supervisor // of MPS control daemons
+	specs       *specs.Specs
 	changes     *change.Changes
 	converger   *converge.Converger
 	leases      *leases.Leases
@@ -191,8 +193,8 @@ func (d *Daemon) begin(ctx context.Context) {
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	d.maintenance.Begin(first)
-	node := d.observer.Observe(first)
-	d.changes.LoadSpec(node)
+	d.observer.Observe(first)
+	d.specs.Load()
 	d.observer.Expect()
 	d.account.Load()
 	if err := d.enforcer.Tenants.Load(); err != nil {
@@ -212,7 +214,7 @@ func (d *Daemon) begin(ctx context.Context) {
 	}
 	d.account.Recover()
 	d.changes.Resume(first)
-	d.specFile().First(first)
+	d.specs.ApplyChangedFile(first)
 	changed := d.policy.EnsureNodes(ctx, d.observer.Last()) // before the first lease
 	last, stop := context.WithTimeout(ctx, 20*time.Second)
 	defer stop()

@@ -10,7 +10,6 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/settings"
-	"github.com/gpushare/gpushare/daemon/specfile"
 	"github.com/gpushare/gpushare/internal/observe"
 )
 
@@ -33,7 +32,7 @@ func (d *Daemon) postReload(c *server.Call) error {
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
 	d.wakeConverge() // A change of its own restores what a reset or a reload of the driver removed.
-	applied, err := d.specFile().Reload(c.Ctx(), c.Caller.Name)
+	applied, err := d.specs.ApplyFile(c.Ctx(), c.Caller.Name)
 	if err != nil {
 		e := &api.Error{Kind: api.KindInternal, Message: err.Error()}
 		if refused, ok := errors.AsType[*api.Error](err); ok {
@@ -61,9 +60,4 @@ func (d *Daemon) reload() (waiting []string, err error) {
 	}
 	d.identities.QueryNames(d.state.Desired().Spec, server.NameWait, true)
 	return d.settings.NeedRestart(&s), nil
-}
-
-// specFile is the only source of the spec, if the settings have one.
-func (d *Daemon) specFile() *specfile.Source {
-	return &specfile.Source{Reporter: d.Reporter, File: d.settings.SpecFile, State: d.state, Apply: d.changes.ApplyDocument}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/cordon"
-	"github.com/gpushare/gpushare/daemon/history"
 	mpscontrol "github.com/gpushare/gpushare/daemon/mps/control"
 	"github.com/gpushare/gpushare/daemon/server"
 )
@@ -66,16 +65,15 @@ func (d *Daemon) routes() []server.Route {
 
 // specRoutes are those of the spec in force, and what happens to it.
 func (d *Daemon) specRoutes() []row {
-	revisions := &history.History{State: d.state}
 	return []row{
-		{get, "/v1/spec", "read the spec", server.AdminOrObserver, server.Reads, d.changes.GetSpec, more{}},
+		{get, "/v1/spec", "read the spec", server.AdminOrObserver, server.Reads, d.specs.GetSpec, more{}},
 		{put, "/v1/spec", "change the spec", server.Admin, server.Changes, d.changes.PutSpec, more{
 			Audit: "apply",
 			Query: applyQuery,
 			Body:  server.Document{},
 		}},
-		{get, "/v1/history", "read the history", server.AdminOrObserver, server.Lists, revisions.GetHistory, more{}},
-		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, revisions.GetRevision, more{}},
+		{get, "/v1/history", "read the history", server.AdminOrObserver, server.Lists, d.specs.GetHistory, more{}},
+		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, d.specs.GetRevision, more{}},
 		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.changes.PostUnmanage, more{
 			Audit: "unmanage",
 			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag},

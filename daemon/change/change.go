@@ -85,7 +85,7 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 			Hint:    "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again",
 		}
 	}
-	cs.install(p.want)
+	cs.Specs.Install(p.want)
 	if p.unmanage == "" {
 		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, caller)})
 	} else {

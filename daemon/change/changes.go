@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
@@ -44,6 +45,7 @@ type Changes struct {
 	*report.Reporter
 	Settings    ChangeSettings
 	State       *state.State
+	Specs       *specs.Specs
 	Tasks       *loop.Group
 	Port        cgroup.Port
 	Driver      gpuDriver
@@ -91,7 +93,6 @@ type ChangeSettings struct {
 	HostRoot      string
 	StateDir      string
 	CDIDir        string
-	SpecFile      string        // the only source of the spec; empty: apply is
 	AnswerTimeout time.Duration // for driver calls that only read
 	ChangeTimeout time.Duration // for driver calls that change a GPU
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -93,6 +94,7 @@ func newFixture(t *testing.T) *fixture {
 		WorkerPID:   func() int { return 0 },
 		Hosts:       &isolation.HostCache{Root: root},
 	}
+	identities := server.NewIdentities(rep, tasks, "off")
 	w.Changes = &Changes{
 		Reporter:    rep,
 		Settings:    ChangeSettings{HostRoot: root, CDIDir: cdi},
@@ -110,7 +112,8 @@ func newFixture(t *testing.T) *fixture {
 		Hardware:    Hardware{Power: &power.Caps{Dir: t.TempDir(), Now: time.Now}},
 		Wake:        func() {},
 		Dynamic:     Dynamic{Signal: loop.NewWake()},
-		Identities:  server.NewIdentities(rep, tasks, "off"),
+		Identities:  identities,
+		Specs:       &specs.Specs{Reporter: rep, State: st, Identities: identities},
 		Policy: &devicepolicy.Policy{
 			Reporter: rep,
 			HostRoot: root,

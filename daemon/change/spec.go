@@ -9,19 +9,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -77,7 +76,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	d, err := cs.onlyFromFiles(spec.NewDocument(file, body, s), check)
+	d, err := cs.Specs.OnlyFromFile(spec.NewDocument(file, body, s), check)
 	if err != nil {
 		return err
 	}
@@ -93,7 +92,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		return err
 	}
 	if c.Flag("diff") {
-		p.plan.Diff = cs.specDiff(p)
+		p.plan.Diff = cs.Specs.Diff(p.yaml)
 	}
 	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
 	if check || (p.same && p.plan.Empty) {
@@ -111,6 +110,27 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		status = http.StatusAccepted
 	}
 	return c.Reply(status, out)
+}
+
+// ApplyDocument applies a spec without any option, if it says something else than the one in force.
+func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by string) (*api.ApplyResult, error) {
+	done, err := cs.lockChanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p, err := cs.propose(ctx, d, nil, planner.Authority{})
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same}
+	if p.same {
+		return out, nil
+	}
+	if out.Operation, err = cs.accept(ctx, p, by, planner.Authority{}); err == nil {
+		cs.Audit(by, p.kind(), p.auditText(planner.Authority{}))
+	}
+	return out, err
 }
 
 func ifMatch(header string) (*uint64, error) {
@@ -147,7 +167,7 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 		match = s.Base
 	}
 	if match != nil && *match != now.Generation {
-		return nil, outcome.Stale(s, *match, cs.State.Stored().Accepted, cs.State.Stored().Revisions)
+		return nil, specs.Stale(s, *match, cs.State.Stored().Accepted, cs.State.Stored().Revisions)
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
@@ -334,79 +354,4 @@ func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live [
 		out[l.ID] = why
 	}
 	return out, unsure
-}
-
-func (cs *Changes) specDiff(p *proposal) *api.Diff {
-	out := &api.Diff{After: p.yaml}
-	if acc := cs.State.Stored().Accepted; acc != nil {
-		out.Before = acc.YAML
-	}
-	return out
-}
-
-// LoadSpec loads the accepted spec at start. Its selectors were resolved when it was accepted.
-func (cs *Changes) LoadSpec(_ *observe.Node) {
-	acc := cs.State.Stored().Accepted
-	if acc == nil {
-		cs.Identities.QueryNames(nil, server.NameStartWait, true)
-		return
-	}
-	unmanaged := state.UnmanagedOf(acc)
-	if acc.Unmanaged == store.UnmanagedAll {
-		cs.Identities.QueryNames(nil, server.NameStartWait, true)
-		cs.install(&state.Desired{Generation: acc.Generation, Unmanaged: unmanaged})
-		return
-	}
-	s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML))
-	if err != nil {
-		cs.Conditions.Set(
-			"state", "spec", "the accepted spec cannot be read by this version: "+err.Error(),
-			"nothing is changed; apply a spec that this version reads",
-		)
-		cs.Log.Error("cannot read the accepted spec", "error", err)
-		cs.Identities.QueryNames(nil, server.NameStartWait, true)
-		return
-	}
-	s.Normalize()
-	cs.Identities.QueryNames(s, server.NameStartWait, true)
-	want := state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation)
-	want.Unmanaged = unmanaged
-	cs.install(want)
-}
-
-// install puts a spec in force in memory.
-func (cs *Changes) install(want *state.Desired) {
-	cs.State.SetDesired(want)
-	cs.Identities.UpdateTable()
-}
-
-// GetSpec answers the spec in force with its generation as base: an edited copy is refused when another spec was applied since.
-func (cs *Changes) GetSpec(c *server.Call) error {
-	acc := cs.State.Stored().Accepted
-	if acc != nil && acc.Unmanaged == store.UnmanagedAll {
-		return &api.Error{
-			Kind:    api.KindNotFound,
-			Message: fmt.Sprintf("no spec is in force: %s unmanaged the node at %s", acc.By, acc.At.Format(time.RFC3339)),
-			Hint:    "apply one with 'gpushare apply -f node.yaml'",
-		}
-	}
-	if acc == nil {
-		return &api.Error{
-			Kind:    api.KindNotFound,
-			Message: "no spec was applied yet",
-			Hint:    "write one and apply it with 'gpushare apply -f node.yaml'; examples are in /usr/share/gpushare/examples",
-		}
-	}
-	c.W.Header().Set("ETag", strconv.Quote(strconv.FormatUint(acc.Generation, 10)))
-	head, rest, _ := strings.Cut(acc.YAML, "\n")
-	out := api.SpecDocument{
-		Generation: acc.Generation,
-		By:         acc.By,
-		At:         acc.At,
-		YAML:       fmt.Sprintf("%s\nbase: %d\n%s", head, acc.Generation, rest),
-	}
-	if s, err := spec.DecodeAccepted("state.json", []byte(acc.YAML)); err == nil { // An error is a condition since the start.
-		out.Spec = s
-	}
-	return c.Reply(http.StatusOK, out)
 }

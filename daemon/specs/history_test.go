@@ -1,4 +1,4 @@
-package history
+package specs
 
 import (
 	"encoding/json"
@@ -21,7 +21,7 @@ const one, two = "version: v1\ntenants:\n  - {name: a}\n", "version: v1\ntenants
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // kept is a state in which specs were accepted.
-func kept(t *testing.T, f func(*store.State)) *History {
+func kept(t *testing.T, f func(*store.State)) *Specs {
 	t.Helper()
 	st, _, err := store.Open(t.TempDir())
 	if err != nil {
@@ -31,7 +31,7 @@ func kept(t *testing.T, f func(*store.State)) *History {
 	if err := st.Update(func(s *store.State) error { f(s); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	return &History{State: state.NewState(st, false)}
+	return &Specs{State: state.NewState(st, false)}
 }
 
 func call(t *testing.T, handle func(*server.Call) error, generation string, out any) error {

@@ -1,6 +1,4 @@
-// Package history answers what specs were accepted. It reads the revisions that the state keeps and changes nothing: a rollback
-// applies one of them as every apply does.
-package history
+package specs
 
 import (
 	"fmt"
@@ -11,19 +9,13 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// History is the accepted specs.
-type History struct {
-	State *state.State
-}
-
 // GetHistory lists the revisions, the oldest first, with what each changed.
-func (h *History) GetHistory(c *server.Call) error {
-	stored := h.State.Stored()
+func (ss *Specs) GetHistory(c *server.Call) error {
+	stored := ss.State.Stored()
 	out := api.SpecHistory{SchemaVersion: 1, Revisions: []api.SpecRevision{}}
 	for i := range stored.Revisions {
 		r := &stored.Revisions[i]
@@ -44,9 +36,9 @@ func (h *History) GetHistory(c *server.Call) error {
 }
 
 // GetRevision answers one spec as it was accepted.
-func (h *History) GetRevision(c *server.Call) error {
+func (ss *Specs) GetRevision(c *server.Call) error {
 	name := c.R.PathValue("generation")
-	all := h.State.Stored().Revisions
+	all := ss.State.Stored().Revisions
 	i := slices.IndexFunc(all, func(r store.Revision) bool { return strconv.FormatUint(r.Generation, 10) == name })
 	if i < 0 {
 		e := &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("generation %q is not kept", name), Hint: "no spec was applied yet"}
