@@ -350,26 +350,9 @@ var rules = map[string]rule{
 		own: []string{"api", "daemon/report", "daemon/server", "daemon/state", "internal/spec", "internal/store", "internal/text"},
 		why: "specs knows which spec is in force; only change accepts one",
 	},
-	"daemon/outcome": {
-		own: []string{
-			"api",
-			"daemon/planner",
-			"gpu",
-			"internal/engine",
-			"internal/observe",
-			"internal/spec",
-			"internal/step",
-			"internal/store",
-			"internal/text",
-			"mig",
-		},
-		pure: true,
-		why:  "outcome describes what a change has reached; it changes nothing",
-	},
 	"daemon/change": {
 		own: join(
 			shared,
-			"daemon/outcome",
 			"daemon/specs",
 			"internal/engine",
 			"internal/external",
@@ -413,7 +396,7 @@ var rules = map[string]rule{
 	"daemon/mps/access": {own: join(shared, "internal/kernel/procfs", "mps", "mps/control"), why: manager},
 	"daemon/status": {
 		own: join(
-			shared, "cgroup/device", "daemon/outcome", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
+			shared, "cgroup/device", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
 			"internal/kernel/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
 		),
 		why: manager,

@@ -266,51 +266,6 @@ func (cs *Changes) withNodeSteps(
 	), nil
 }
 
-// lockChanges is lock for a change that needs the driver: none begins while that is replaced.
-func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
-	done, err = cs.lock(ctx)
-	// A maintenance holds the lock while it parks the driver. It is what the caller has to know, because it lasts.
-	if inMaintenance := cs.State.UsesDriver(); inMaintenance != nil {
-		if err == nil {
-			done()
-		}
-		return nil, inMaintenance
-	}
-	return done, err
-}
-
-// lock admits one caller to change the node, until done is called. It waits for a change that only creates or removes
-// instances on demand, because that is short; any other open change is a conflict.
-func (cs *Changes) lock(ctx context.Context) (done func(), err error) {
-	// The planning of instances on demand is short: wait for it.
-	cs.Dynamic.planning.Lock()
-	locked := cs.applyMu.TryLock()
-	cs.Dynamic.planning.Unlock()
-	if !locked {
-		return nil, cs.conflict()
-	}
-	ch := cs.State.Changing()
-	if ch != nil && ch.Brief {
-		wait, cancel := context.WithTimeout(ctx, briefTimeout)
-		defer cancel()
-		select {
-		case <-ch.Ended:
-		case <-wait.Done():
-		}
-	}
-	if cs.State.Changing() != nil {
-		cs.applyMu.Unlock()
-		return nil, cs.conflict()
-	}
-	return func() {
-		cs.applyMu.Unlock()
-		cs.Dynamic.Wake() // A request may wait for an instance since then.
-	}, nil
-}
-
-// briefTimeout is how long a caller waits for a change that only creates or removes instances on demand.
-const briefTimeout = time.Minute
-
 // IdleSince returns the time since which no lease or request needs an instance.
 func (cs *Changes) IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool) {
 	return cs.Dynamic.since(idleKey{id, at, generation})

@@ -7,11 +7,95 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
 )
+
+// Restore creates the layouts of before a boot, a reload of the driver or a reset again, at the same placements. It reports whether it
+// has compared every managed GPU that answers with the spec: what has to be done about them is in a change that is open now, or is
+// recorded.
+func (cs *Changes) Restore(node *observe.Node) bool {
+	cs.voidUnconfirmed(node)
+	want, st := cs.State.Desired(), cs.State.Stored()
+	if !want.Enforcing() {
+		return true // It observes.
+	}
+	if node.DriverErr != nil || cs.State.Changing() != nil {
+		return len(want.GPUs) == 0
+	}
+	lost := map[gpu.UUID]bool{}
+	for id := range want.GPUs {
+		g, ok := node.GPU(id)
+		if !ok || g.Err != nil || !want.Manages(id) {
+			continue // Until it answers nothing can be planned or recorded.
+		}
+		h, held := st.Held[id]
+		due := held && state.AfterBoot(h, want, g, node)
+		if held && !due {
+			continue
+		}
+		a, ok := st.Achieved[id]
+		if !ok || due || state.EpochEnded(a.Epoch, node) || cs.resets.wasReset(&a, node, id) {
+			lost[id] = true
+		}
+	}
+	if len(lost) == 0 {
+		cs.resets.note(node)
+		return cs.reachUnanswered(node)
+	}
+	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
+	defer cs.Dynamic.planning.Unlock()
+	if !cs.applyMu.TryLock() {
+		return false
+	}
+	defer cs.applyMu.Unlock()
+	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
+	defer cancel()
+	steps, problems := cs.planRestore(ctx, want, node, lost)
+	record := engine.Record{
+		Kind:       state.KindRestore,
+		By:         "gpushared",
+		Generation: want.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      planner.Number(steps),
+	}
+	err := cs.State.Store.Update(func(s *store.State) error {
+		s.Epoch = state.Epoch(node)
+		busy := gpusOf(steps)
+		for id := range lost {
+			g, ok := node.GPU(id)
+			if reason, bad := problems[id]; bad {
+				if s.Held == nil {
+					s.Held = map[gpu.UUID]store.Held{}
+				}
+				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason.Error(), Since: cs.Now()}
+			} else if ok && g.Err == nil && !busy[id] {
+				state.RecordAchieved(s, want, g, state.Epoch(node), nil)
+			}
+		}
+		if len(steps) == 0 {
+			return nil
+		}
+		recordFound(s, steps)
+		return recordChange(s, &record)
+	})
+	if err != nil {
+		cs.Log.Error("cannot record the restore of layouts", "error", err)
+		return false
+	}
+	cs.resets.note(node)
+	if len(steps) > 0 {
+		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
+		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
+	}
+	return true
+}
 
 // planRestore plans what a boot removed: the recorded layouts at their placements. A GPU that never reached the accepted spec
 // is planned once more, without authority.

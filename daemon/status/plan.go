@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -58,7 +57,7 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	stops := planner.PlanClosingStops(want, want, node, use)
 	steps := planner.Number(planner.WithoutHeld(slices.Concat(nodeSteps.Before, stops, gpuSteps.Steps, nodeSteps.After), out.Held))
 	if out.Observe {
-		out.Warnings = outcome.WouldRefuse(gpuSteps.Problems, steps, planner.Authority{})
+		out.Warnings = planner.WouldRefuse(gpuSteps.Problems, steps, planner.Authority{})
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
 			out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())

@@ -3,15 +3,10 @@ package change
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/outcome"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -21,7 +16,6 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/lease"
 )
 
 // proposal is a planned change that is not accepted yet.
@@ -55,109 +49,6 @@ func (p *proposal) kind() string {
 		return "retry"
 	}
 	return kindApply
-}
-
-// PutSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
-func (cs *Changes) PutSpec(c *server.Call) error {
-	body, err := c.Body()
-	if err != nil {
-		return err
-	}
-	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
-	check, file := c.Flag("check"), c.Text("file")
-	if file == "" || file == "-" {
-		file = "the spec"
-	}
-	match, err := ifMatch(c.R.Header.Get("If-Match"))
-	if err != nil {
-		return err
-	}
-	s, err := spec.Decode(file, body)
-	if err != nil {
-		return err
-	}
-	d, err := cs.Specs.OnlyFromFile(spec.NewDocument(file, body, s), check)
-	if err != nil {
-		return err
-	}
-	if !check {
-		done, err := cs.lockChanges(c.Ctx())
-		if err != nil {
-			return err
-		}
-		defer done()
-	}
-	p, err := cs.propose(c.Ctx(), d, match, a)
-	if err != nil {
-		return err
-	}
-	if c.Flag("diff") {
-		p.plan.Diff = cs.Specs.Diff(p.yaml)
-	}
-	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
-	if check || (p.same && p.plan.Empty) {
-		c.Note.Text = "no changes"
-		return c.Reply(http.StatusOK, out)
-	}
-	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
-	if err != nil {
-		return err
-	}
-	c.Note.Text = p.auditText(a)
-	out.Operation = op
-	status := http.StatusOK
-	if op != nil {
-		status = http.StatusAccepted
-	}
-	return c.Reply(status, out)
-}
-
-// ApplyDocument applies a spec without any option, if it says something else than the one in force.
-func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by string) (*api.ApplyResult, error) {
-	done, err := cs.lockChanges(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	p, err := cs.propose(ctx, d, nil, planner.Authority{})
-	if err != nil {
-		return nil, err
-	}
-	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same}
-	if p.same {
-		return out, nil
-	}
-	if out.Operation, err = cs.accept(ctx, p, by, planner.Authority{}); err == nil {
-		cs.Audit(by, p.kind(), p.auditText(planner.Authority{}))
-	}
-	return out, err
-}
-
-func ifMatch(header string) (*uint64, error) {
-	if header == "" {
-		return nil, nil
-	}
-	n, err := strconv.ParseUint(strings.Trim(header, `"`), 10, 64)
-	if err != nil {
-		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read If-Match: it must be a generation"}
-	}
-	return &n, nil
-}
-
-func (cs *Changes) conflict() error {
-	e := &api.Error{Kind: api.KindConflict, Message: "another change is under way", Hint: "wait for it and try again"}
-	ch := cs.State.Changing()
-	e.Planning = ch == nil
-	if ch != nil {
-		e.Operation = ch.Operation
-		e.Message += ": " + ch.Operation
-		if cs.Operations.Has(ch.Operation) { // It has no operation while it is planned.
-			e.Hint = fmt.Sprintf(
-				"'gpushare operation wait %s' waits for it: then try again; 'gpushare apply --wait' does both", ch.Operation,
-			)
-		}
-	}
-	return e
 }
 
 // propose plans a spec, or returns the reason why it is not possible. It changes nothing.
@@ -287,7 +178,7 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	}
 	cs.State.Estimate(p.node, &p.plan)
 	if observing {
-		p.plan.Warnings = outcome.WouldRefuse(hardware.Problems, p.steps, a)
+		p.plan.Warnings = planner.WouldRefuse(hardware.Problems, p.steps, a)
 	}
 	cs.warn(ctx, p, found, use)
 	p.plan.Warnings = append(p.plan.Warnings, quiesce.Warnings...)
@@ -295,63 +186,4 @@ func (cs *Changes) planProposal(ctx context.Context, p *proposal, found []api.Fi
 	p.plan.Warnings = append(p.plan.Warnings, planner.UnsureWarnings(p.want, live, unsure)...)
 	p.plan.Disturbs = planner.Disturbs(p.steps)
 	return nil
-}
-
-// warn adds what the plan of a proposal warns of, besides what its steps stop.
-func (cs *Changes) warn(ctx context.Context, p *proposal, found []api.FieldError, use planner.Usage) {
-	for _, w := range found {
-		p.plan.Warnings = append(p.plan.Warnings, w.Error())
-	}
-	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.want, p.node)) {
-		p.plan.Warnings = append(p.plan.Warnings, over.Text())
-	}
-	if planner.WantsMPS(p.want) && cs.Observer.MPS != nil {
-		p.plan.Warnings = append(p.plan.Warnings, planner.MPSWarnings(p.want, p.node, cs.Observer.MPS.Program(ctx))...)
-	}
-	if p.migrationByDefault && planner.DeniesMigration(p.steps) {
-		p.plan.Warnings = append(
-			p.plan.Warnings,
-			"node.isolation.migration is deny by default: "+state.MigrationCost+". With 'detect' they can, and processes that leave their lease are killed",
-		)
-	}
-	p.plan.Warnings = slices.Concat(
-		p.plan.Warnings, planner.IrreversibleWarnings(p.steps, p.node), planner.AwaitBootWarnings(p.awaitBoot, p.node),
-	)
-	p.plan.Warnings = slices.Concat(p.plan.Warnings, cs.resetWarnings(ctx, p.steps, p.node, use))
-	unknown := server.TableOf(0, p.want.Spec, cs.Identities.Names).Unknown
-	for i := range unknown {
-		p.plan.Warnings = append(p.plan.Warnings, unknown[i].Text())
-	}
-}
-
-// removedUnder returns the leases whose users are members of their tenant no more under a spec, by id, with why. What was so before
-// is not among them: it goes on, or the daemon stops it outside of the change. unsure are the users about whom the directory did not
-// answer.
-func (cs *Changes) removedUnder(ctx context.Context, want *state.Desired, live []lease.Lease) (out map[string]string, unsure []int) {
-	now, out := cs.State.Desired(), map[string]string{}
-	var users []int
-	for i := range live {
-		if uid, has := live[i].RightOf(); has && !slices.Contains(users, uid) {
-			users = append(users, uid)
-		}
-	}
-	unsure = cs.Identities.ConfirmUsers(ctx, users)
-	table := server.TableOf(cs.Identities.Table.Load().Self, want.Spec, cs.Identities.Names)
-	for i := range live {
-		l := &live[i]
-		uid, has := l.RightOf()
-		if !has {
-			continue
-		}
-		why, _ := cs.Identities.RemovedUnder(table, uid, l.Terms.Tenant)
-		if why == "" {
-			continue
-		}
-		before, _ := cs.Identities.Removed(uid, l.Terms.Tenant)
-		if before != "" && now.StopsOnRemoval(l.Terms.Tenant) == want.StopsOnRemoval(l.Terms.Tenant) {
-			continue
-		}
-		out[l.ID] = why
-	}
-	return out, unsure
 }

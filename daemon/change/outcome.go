@@ -1,5 +1,4 @@
-// Package outcome says in words what a change has reached on each GPU, and what helps where it did not.
-package outcome
+package change
 
 import (
 	"cmp"
@@ -17,8 +16,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// Failures returns the GPUs that did not reach the desired state, and the reasons.
-func Failures(out engine.Outcome) map[gpu.UUID]string {
+// failures returns the GPUs that did not reach the desired state, and the reasons.
+func failures(out engine.Outcome) map[gpu.UUID]string {
 	failed := map[gpu.UUID]string{}
 	for id, l := range out {
 		if id != "" && l.State != engine.Reached {
@@ -28,20 +27,20 @@ func Failures(out engine.Outcome) map[gpu.UUID]string {
 	return failed
 }
 
-// Hint reports whether failed steps were undone, on each GPU and on the node, and what to do next.
-func Hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
+// outcomeHint reports whether failed steps were undone, on each GPU and on the node, and what to do next.
+func outcomeHint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 	rest := maps.Clone(out)
 	maps.DeleteFunc(rest, func(_ string, l engine.Result) bool { return l.State == engine.Deferred })
 	switch {
 	case len(rest) == len(out):
-		return hint(out, node, steps)
+		return hintOf(out, node, steps)
 	case rest.State() == engine.Reached:
 		return planner.BootHint
 	}
-	return hint(rest, node, steps) + "; of the others " + planner.BootHint
+	return hintOf(rest, node, steps) + "; of the others " + planner.BootHint
 }
 
-func hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
+func hintOf(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 	var parts []string
 	if slices.ContainsFunc(slices.Collect(maps.Values(out)), func(l engine.Result) bool { return l.State == engine.Undone }) {
 		parts = append(parts, "failed steps were undone")
@@ -72,7 +71,7 @@ func hint(out engine.Outcome, node *observe.Node, steps []step.Step) string {
 
 // again says how to try again: the one GPU that failed, or all by its spec.
 func again(out engine.Outcome, node *observe.Node) string {
-	failed := slices.Collect(maps.Keys(Failures(out)))
+	failed := slices.Collect(maps.Keys(failures(out)))
 	if len(failed) != 1 {
 		return "apply again"
 	}

@@ -1,4 +1,4 @@
-package outcome
+package planner
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
 )
@@ -16,7 +15,7 @@ const mostNamed = 8
 
 // WouldRefuse says why an apply with enforce: on would be refused, for a spec that only observes: it changes nothing, so it is
 // not refused itself. problems are those of the GPUs, without authority; steps are what would be done.
-func WouldRefuse(problems map[gpu.UUID]error, steps []step.Step, a planner.Authority) []string {
+func WouldRefuse(problems map[gpu.UUID]error, steps []step.Step, a Authority) []string {
 	const prefix = "with enforce: on this would be refused: "
 	var out []string
 	for _, id := range slices.Sorted(maps.Keys(problems)) {

@@ -1,4 +1,4 @@
-package outcome
+package change
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 )
 
 func TestFailures(t *testing.T) {
-	got := Failures(engine.Outcome{
+	got := failures(engine.Outcome{
 		"": {
 			State:  engine.Held,
 			Reason: "of the node",
@@ -66,7 +66,7 @@ func TestHintOfAnOutcome(t *testing.T) {
 			want: "failed steps were undone; do this, then 'gpushare gpu retry 1' or apply again",
 		},
 	} {
-		if got := Hint(c.out, node, c.steps); got != c.want {
+		if got := outcomeHint(c.out, node, c.steps); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

@@ -1,0 +1,163 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/engine"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
+)
+
+// accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
+// observes, it returns no operation.
+func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a planner.Authority) (*api.Operation, error) {
+	now := cs.Now()
+	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
+	record := engine.Record{
+		Kind:       p.kind(),
+		By:         caller,
+		Authority:  engine.Authority(a),
+		Generation: p.want.Generation,
+		Started:    now,
+		Epoch:      state.Epoch(p.node),
+		Steps:      p.steps,
+	}
+	err := cs.State.Store.Update(func(s *store.State) error {
+		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
+			state.ForgetRestored(s, p.node) // The modes that they have now are those from before this spec.
+		}
+		switch {
+		case p.same:
+		case p.unmanage != "":
+			s.Unmanage(p.yaml, caller, now, store.Resolved(p.resolved), p.unmanage)
+		default:
+			s.Accept(p.yaml, caller, now, store.Resolved(p.resolved))
+		}
+		s.Epoch = state.Epoch(p.node)
+		state.RecordIdentities(s, p.node)
+		s.ActiveRestrictions = s.ActiveRestrictions || p.want.Enforcing() || run
+		if p.want.Enforcing() {
+			cs.State.RecordSlices(s, p.want, p.node)
+		}
+		if p.unmanage == "" {
+			recordFound(s, p.steps)
+		} else if !run {
+			state.RecordUnmanaged(s, p.want, p.node, nil, p.plan.Complete())
+		}
+		cs.recordAchievedGPUs(s, p)
+		if !run {
+			return nil
+		}
+		return recordChange(s, &record)
+	})
+	if err != nil {
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "the spec was not accepted: " + err.Error(),
+			Hint:    "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again",
+		}
+	}
+	cs.Specs.Install(p.want)
+	if p.unmanage == "" {
+		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, caller)})
+	} else {
+		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, caller)})
+	}
+	if !run {
+		// Instances that are managed now, and GPUs that are no longer held, are open when the caller gets the answer. The computed
+		// isolation did not contain them.
+		cs.Policy.Slices.Store(nil)
+		if err := cs.Converger.Correct(ctx); err != nil && ctx.Err() == nil {
+			cs.Log.Warn("cannot converge", "error", err)
+		}
+		cs.Converger.Refresh(ctx, cs.Observer.Last())
+		cs.Wake() // The loop does what else follows from the new spec.
+		return nil, nil
+	}
+	op := cs.launch(record, p.plan)
+	return &op, nil
+}
+
+// auditText describes an accepted proposal in the audit.
+func (p *proposal) auditText(a planner.Authority) string {
+	out := fmt.Sprintf("%d steps, force=%v", len(p.steps), a.Force)
+	if generation, ok := strings.CutPrefix(p.command, "gpushare rollback "); ok {
+		out += ", back to generation " + generation
+	}
+	return out
+}
+
+// recordAchievedGPUs records the GPUs that are as desired already. No step changes them, so no step would record them.
+func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
+	if !p.want.Enforcing() {
+		return
+	}
+	busy := gpusOf(p.steps)
+	for i := range p.node.GPUs {
+		g := &p.node.GPUs[i]
+		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && !p.awaitBoot[id] && g.Err == nil && p.concerns(id) {
+			state.RecordAchieved(s, p.want, g, state.Epoch(p.node), nil)
+			cs.resets.noteOne(id)
+		}
+	}
+	state.RecordLeft(s, p.want)
+	for id := range s.Held {
+		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !p.awaitBoot[id] && !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
+			delete(s.Held, id)
+		}
+	}
+	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.want.Mode(id) != api.ModeMPS })
+	s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool { return !p.want.HasMPS(h.GPU, h.Instance.Size > 0) })
+	s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d store.DrainedInstance) bool { return !p.want.HasMPS(d.GPU, true) })
+	for id := range s.OriginalModes {
+		if p.want.Mode(id) == api.ModeExternal {
+			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.
+		}
+	}
+}
+
+// recordChange numbers a change and stores its record.
+func recordChange(s *store.State, r *engine.Record) error {
+	s.LastOperation++
+	r.ID = fmt.Sprintf("%s-%d", r.Kind, s.LastOperation)
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("internal error: cannot encode the change record: %w", err)
+	}
+	s.Change = b
+	return nil
+}
+
+// Submit carries out steps that no spec asks for. It must be called in Exclusive.
+func (cs *Changes) Submit(
+	kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
+) (*api.Operation, error) {
+	r := engine.Record{
+		Kind:       kind,
+		By:         caller,
+		Authority:  engine.Authority(a),
+		Generation: plan.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      steps,
+	}
+	if err := cs.State.Store.Update(func(s *store.State) error { return recordChange(s, &r) }); err != nil {
+		return nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "nothing was changed: " + err.Error(),
+			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
+		}
+	}
+	op := cs.launch(r, plan)
+	return &op, nil
+}

@@ -1,0 +1,100 @@
+package change
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/spec"
+)
+
+// PutSpec is apply: decode, resolve, observe, plan, admit, persist, and then the steps.
+func (cs *Changes) PutSpec(c *server.Call) error {
+	body, err := c.Body()
+	if err != nil {
+		return err
+	}
+	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
+	check, file := c.Flag("check"), c.Text("file")
+	if file == "" || file == "-" {
+		file = "the spec"
+	}
+	match, err := ifMatch(c.R.Header.Get("If-Match"))
+	if err != nil {
+		return err
+	}
+	s, err := spec.Decode(file, body)
+	if err != nil {
+		return err
+	}
+	d, err := cs.Specs.OnlyFromFile(spec.NewDocument(file, body, s), check)
+	if err != nil {
+		return err
+	}
+	if !check {
+		done, err := cs.lockChanges(c.Ctx())
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	p, err := cs.propose(c.Ctx(), d, match, a)
+	if err != nil {
+		return err
+	}
+	if c.Flag("diff") {
+		p.plan.Diff = cs.Specs.Diff(p.yaml)
+	}
+	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
+	if check || (p.same && p.plan.Empty) {
+		c.Note.Text = "no changes"
+		return c.Reply(http.StatusOK, out)
+	}
+	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
+	if err != nil {
+		return err
+	}
+	c.Note.Text = p.auditText(a)
+	out.Operation = op
+	status := http.StatusOK
+	if op != nil {
+		status = http.StatusAccepted
+	}
+	return c.Reply(status, out)
+}
+
+// ApplyDocument applies a spec without any option, if it says something else than the one in force.
+func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by string) (*api.ApplyResult, error) {
+	done, err := cs.lockChanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p, err := cs.propose(ctx, d, nil, planner.Authority{})
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same}
+	if p.same {
+		return out, nil
+	}
+	if out.Operation, err = cs.accept(ctx, p, by, planner.Authority{}); err == nil {
+		cs.Audit(by, p.kind(), p.auditText(planner.Authority{}))
+	}
+	return out, err
+}
+
+func ifMatch(header string) (*uint64, error) {
+	if header == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(strings.Trim(header, `"`), 10, 64)
+	if err != nil {
+		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot read If-Match: it must be a generation"}
+	}
+	return &n, nil
+}
