@@ -20,39 +20,39 @@ import (
 
 // accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
 // observes, it returns no operation.
-func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a planner.Authority) (*api.Operation, error) {
+func (cs *Changes) accept(ctx context.Context, p *state.Proposal, caller string, a planner.Authority) (*api.Operation, error) {
 	now := cs.Now()
-	run := (p.want.Enforcing() || p.unmanage != "") && len(p.steps) > 0
+	run := p.Runs()
 	record := engine.Record{
-		Kind:       p.kind(),
+		Kind:       p.Intent.Kind(),
 		By:         caller,
 		Authority:  engine.Authority(a),
-		Generation: p.want.Generation,
+		Generation: p.Want.Generation,
 		Started:    now,
-		Epoch:      state.Epoch(p.node),
-		Steps:      p.steps,
+		Epoch:      state.Epoch(p.Node),
+		Steps:      p.Steps,
 	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
-			state.ForgetRestored(s, p.node) // The modes that they have now are those from before this spec.
+			state.ForgetRestored(s, p.Node) // The modes that they have now are those from before this spec.
 		}
 		switch {
-		case p.same:
-		case p.unmanage != "":
-			s.Unmanage(p.yaml, caller, now, store.Resolved(p.resolved), p.unmanage)
+		case !p.Intent.Accepts():
+		case p.Intent.Removes():
+			s.Unmanage(p.YAML, caller, now, store.Resolved(p.Resolved), p.Extent)
 		default:
-			s.Accept(p.yaml, caller, now, store.Resolved(p.resolved))
+			s.Accept(p.YAML, caller, now, store.Resolved(p.Resolved))
 		}
-		s.Epoch = state.Epoch(p.node)
-		state.RecordIdentities(s, p.node)
-		s.ActiveRestrictions = s.ActiveRestrictions || p.want.Enforcing() || run
-		if p.want.Enforcing() {
-			cs.State.RecordSlices(s, p.want, p.node)
+		s.Epoch = state.Epoch(p.Node)
+		state.RecordIdentities(s, p.Node)
+		s.ActiveRestrictions = s.ActiveRestrictions || p.Want.Enforcing() || run
+		if p.Want.Enforcing() {
+			cs.State.RecordSlices(s, p.Want, p.Node)
 		}
-		if p.unmanage == "" {
-			recordFound(s, p.steps)
+		if !p.Intent.Removes() {
+			recordFound(s, p.Steps)
 		} else if !run {
-			state.RecordUnmanaged(s, p.want, p.node, nil, p.plan.Complete())
+			state.RecordUnmanaged(s, p.Want, p.Node, nil, p.Plan.Complete())
 		}
 		cs.recordAchievedGPUs(s, p)
 		if !run {
@@ -67,11 +67,11 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 			Hint:    "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again",
 		}
 	}
-	cs.Specs.Install(p.want)
-	if p.unmanage == "" {
-		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.want.Generation, caller)})
+	cs.Specs.Install(p.Want)
+	if !p.Intent.Removes() {
+		cs.Events.Publish(api.Event{Kind: "spec.accepted", Message: fmt.Sprintf("generation %d, by %s", p.Want.Generation, caller)})
 	} else {
-		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.unmanage, caller)})
+		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.Extent, caller)})
 	}
 	if !run {
 		// Instances that are managed now, and GPUs that are no longer held, are open when the caller gets the answer. The computed
@@ -84,43 +84,43 @@ func (cs *Changes) accept(ctx context.Context, p *proposal, caller string, a pla
 		cs.Wake() // The loop does what else follows from the new spec.
 		return nil, nil
 	}
-	op := cs.launch(record, p.plan)
+	op := cs.launch(record, p.Plan)
 	return &op, nil
 }
 
 // auditText describes an accepted proposal in the audit.
-func (p *proposal) auditText(a planner.Authority) string {
-	out := fmt.Sprintf("%d steps, force=%v", len(p.steps), a.Force)
-	if generation, ok := strings.CutPrefix(p.command, "gpushare rollback "); ok {
+func auditText(p *state.Proposal, a planner.Authority) string {
+	out := fmt.Sprintf("%d steps, force=%v", len(p.Steps), a.Force)
+	if generation, ok := strings.CutPrefix(p.Command, "gpushare rollback "); ok {
 		out += ", back to generation " + generation
 	}
 	return out
 }
 
 // recordAchievedGPUs records the GPUs that are as desired already. No step changes them, so no step would record them.
-func (cs *Changes) recordAchievedGPUs(s *store.State, p *proposal) {
-	if !p.want.Enforcing() {
+func (cs *Changes) recordAchievedGPUs(s *store.State, p *state.Proposal) {
+	if !p.Want.Enforcing() {
 		return
 	}
-	busy := gpusOf(p.steps)
-	for i := range p.node.GPUs {
-		g := &p.node.GPUs[i]
-		if id := g.Identity.UUID; p.want.Manages(id) && !busy[id] && !p.awaitBoot[id] && g.Err == nil && p.concerns(id) {
-			state.RecordAchieved(s, p.want, g, state.Epoch(p.node), nil)
+	busy := gpusOf(p.Steps)
+	for i := range p.Node.GPUs {
+		g := &p.Node.GPUs[i]
+		if id := g.Identity.UUID; p.Want.Manages(id) && !busy[id] && !p.AwaitBoot[id] && g.Err == nil && p.Concerns(id) {
+			state.RecordAchieved(s, p.Want, g, state.Epoch(p.Node), nil)
 			cs.resets.noteOne(id)
 		}
 	}
-	state.RecordLeft(s, p.want)
+	state.RecordLeft(s, p.Want)
 	for id := range s.Held {
-		if g, ok := p.node.GPU(id); !p.want.Manages(id) || !p.awaitBoot[id] && !busy[id] && p.concerns(id) && (!ok || g.Err == nil) {
+		if g, ok := p.Node.GPU(id); !p.Want.Manages(id) || !p.AwaitBoot[id] && !busy[id] && p.Concerns(id) && (!ok || g.Err == nil) {
 			delete(s.Held, id)
 		}
 	}
-	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.want.Mode(id) != api.ModeMPS })
-	s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool { return !p.want.HasMPS(h.GPU, h.Instance.Size > 0) })
-	s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d store.DrainedInstance) bool { return !p.want.HasMPS(d.GPU, true) })
+	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.Want.Mode(id) != api.ModeMPS })
+	s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool { return !p.Want.HasMPS(h.GPU, h.Instance.Size > 0) })
+	s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d store.DrainedInstance) bool { return !p.Want.HasMPS(d.GPU, true) })
 	for id := range s.OriginalModes {
-		if p.want.Mode(id) == api.ModeExternal {
+		if p.Want.Mode(id) == api.ModeExternal {
 			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.
 		}
 	}

@@ -70,8 +70,8 @@ func TestDefaultMigrationIsWarnedOf(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := strings.Contains(strings.Join(p.plan.Warnings, "\n"), "rootless podman"); got != want {
-					t.Errorf("warned: %v, want %v: %q", got, want, p.plan.Warnings)
+				if got := strings.Contains(strings.Join(p.Plan.Warnings, "\n"), "rootless podman"); got != want {
+					t.Errorf("warned: %v, want %v: %q", got, want, p.Plan.Warnings)
 				}
 				w.apply(text)
 			}
@@ -121,7 +121,7 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		var of []step.Step
-		for _, s := range p.steps {
+		for _, s := range p.Steps {
 			if s.Kind == planner.KindMigration {
 				of = append(of, s)
 			}

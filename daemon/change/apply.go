@@ -47,10 +47,10 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		return err
 	}
 	if c.Flag("diff") {
-		p.plan.Diff = cs.Specs.Diff(p.yaml)
+		p.Plan.Diff = cs.Specs.Diff(p.YAML)
 	}
-	out := api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: check, Changed: !p.same || !p.plan.Empty}
-	if check || (p.same && p.plan.Empty) {
+	out := api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Checked: check, Changed: p.Changes()}
+	if check || !p.Changes() {
 		c.Note.Text = "no changes"
 		return c.Reply(http.StatusOK, out)
 	}
@@ -58,7 +58,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	c.Note.Text = p.auditText(a)
+	c.Note.Text = auditText(p, a)
 	out.Operation = op
 	status := http.StatusOK
 	if op != nil {
@@ -78,12 +78,12 @@ func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by strin
 	if err != nil {
 		return nil, err
 	}
-	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same}
-	if p.same {
+	out := &api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Changed: p.Intent.Accepts()}
+	if !p.Intent.Accepts() {
 		return out, nil
 	}
 	if out.Operation, err = cs.accept(ctx, p, by, planner.Authority{}); err == nil {
-		cs.Audit(by, p.kind(), p.auditText(planner.Authority{}))
+		cs.Audit(by, p.Intent.Kind(), auditText(p, planner.Authority{}))
 	}
 	return out, err
 }

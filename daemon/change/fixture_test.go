@@ -154,7 +154,7 @@ func (w *fixture) apply(document string) *api.Operation {
 	return w.carriedOut(p)
 }
 
-func (w *fixture) carriedOut(p *proposal) *api.Operation {
+func (w *fixture) carriedOut(p *state.Proposal) *api.Operation {
 	w.Helper()
 	op, err := w.accept(w.Context(), p, "root", planner.Authority{})
 	if err != nil {

@@ -21,14 +21,51 @@ import (
 // recorded.
 func (cs *Changes) Restore(node *observe.Node) bool {
 	cs.voidUnconfirmed(node)
-	want, st := cs.State.Desired(), cs.State.Stored()
+	want := cs.State.Desired()
 	if !want.Enforcing() {
 		return true // It observes.
 	}
 	if node.DriverErr != nil || cs.State.Changing() != nil {
 		return len(want.GPUs) == 0
 	}
-	lost := map[gpu.UUID]bool{}
+	lost := cs.lostGPUs(want, node)
+	if len(lost) == 0 {
+		cs.resets.note(node)
+		return cs.reachUnanswered(node)
+	}
+	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
+	defer cs.Dynamic.planning.Unlock()
+	if !cs.applyMu.TryLock() {
+		return false
+	}
+	defer cs.applyMu.Unlock()
+	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
+	defer cancel()
+	steps, problems := cs.planRestore(ctx, want, node, lost)
+	record := &engine.Record{
+		Kind:       state.KindRestore,
+		By:         "gpushared",
+		Generation: want.Generation,
+		Started:    cs.Now(),
+		Epoch:      state.Epoch(node),
+		Steps:      planner.Number(steps),
+	}
+	if err := cs.recordRestore(record, want, node, lost, problems); err != nil {
+		cs.Log.Error("cannot record the restore of layouts", "error", err)
+		return false
+	}
+	cs.resets.note(node)
+	if len(steps) > 0 {
+		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
+		cs.launch(*record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
+	}
+	return true
+}
+
+// lostGPUs are the GPUs that are to be planned again: they never were as the spec says, or a boot, a load of the driver or a reset has
+// removed what was created.
+func (cs *Changes) lostGPUs(want *state.Desired, node *observe.Node) map[gpu.UUID]bool {
+	st, lost := cs.State.Stored(), map[gpu.UUID]bool{}
 	for id := range want.GPUs {
 		g, ok := node.GPU(id)
 		if !ok || g.Err != nil || !want.Manages(id) {
@@ -44,30 +81,16 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 			lost[id] = true
 		}
 	}
-	if len(lost) == 0 {
-		cs.resets.note(node)
-		return cs.reachUnanswered(node)
-	}
-	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
-	defer cs.Dynamic.planning.Unlock()
-	if !cs.applyMu.TryLock() {
-		return false
-	}
-	defer cs.applyMu.Unlock()
-	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
-	defer cancel()
-	steps, problems := cs.planRestore(ctx, want, node, lost)
-	record := engine.Record{
-		Kind:       state.KindRestore,
-		By:         "gpushared",
-		Generation: want.Generation,
-		Started:    cs.Now(),
-		Epoch:      state.Epoch(node),
-		Steps:      planner.Number(steps),
-	}
-	err := cs.State.Store.Update(func(s *store.State) error {
-		s.Epoch = state.Epoch(node)
-		busy := gpusOf(steps)
+	return lost
+}
+
+// recordRestore records the steps, the GPUs that need none, and those that cannot be restored.
+func (cs *Changes) recordRestore(
+	r *engine.Record, want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool, problems map[gpu.UUID]error,
+) error {
+	return cs.State.Store.Update(func(s *store.State) error {
+		s.Epoch = r.Epoch
+		busy := gpusOf(r.Steps)
 		for id := range lost {
 			g, ok := node.GPU(id)
 			if reason, bad := problems[id]; bad {
@@ -76,25 +99,15 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 				}
 				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason.Error(), Since: cs.Now()}
 			} else if ok && g.Err == nil && !busy[id] {
-				state.RecordAchieved(s, want, g, state.Epoch(node), nil)
+				state.RecordAchieved(s, want, g, r.Epoch, nil)
 			}
 		}
-		if len(steps) == 0 {
+		if len(r.Steps) == 0 {
 			return nil
 		}
-		recordFound(s, steps)
-		return recordChange(s, &record)
+		recordFound(s, r.Steps)
+		return recordChange(s, r)
 	})
-	if err != nil {
-		cs.Log.Error("cannot record the restore of layouts", "error", err)
-		return false
-	}
-	cs.resets.note(node)
-	if len(steps) > 0 {
-		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
-		cs.launch(record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
-	}
-	return true
 }
 
 // planRestore plans what a boot removed: the recorded layouts at their placements. A GPU that never reached the accepted spec

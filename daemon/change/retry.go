@@ -7,6 +7,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 )
@@ -48,9 +49,9 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	if err := cs.Health.Retry(ctx, id); err != nil {
 		return err
 	}
-	p := &proposal{want: want, node: node, same: true, only: &id, command: "gpushare gpu retry " + name}
+	p := &state.Proposal{Intent: state.ToRetry, GPU: id, Want: want, Node: node, Command: "gpushare gpu retry " + name}
 	if want.Spec != nil {
-		if err := cs.planProposal(ctx, p, nil, a); err != nil {
+		if err := cs.planProposal(ctx, p, remarks{}, a); err != nil {
 			return err
 		}
 	}
@@ -58,9 +59,9 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	c.Note.Text = p.auditText(a)
+	c.Note.Text = auditText(p, a)
 	if op == nil {
-		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.plan)
+		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.Plan)
 		done = cs.Operations.End(done.ID, "done", nil)
 		op = &done
 	}

@@ -17,7 +17,7 @@ import (
 
 // leftHeld are the GPUs that the apply of a spec left as they are, because they did not answer.
 func (cs *Changes) leftHeld(r *engine.Record, node *observe.Node) []api.HeldGPU {
-	if r.Kind != kindApply {
+	if r.Kind != state.KindApply {
 		return nil
 	}
 	busy := gpusOf(r.Steps)
@@ -25,12 +25,12 @@ func (cs *Changes) leftHeld(r *engine.Record, node *observe.Node) []api.HeldGPU 
 }
 
 // heldAfter are the GPUs that are held after the steps of a proposal.
-func (cs *Changes) heldAfter(p *proposal, problems map[gpu.UUID]error) []api.Unreachable {
+func (cs *Changes) heldAfter(p *state.Proposal, problems map[gpu.UUID]error) []api.Unreachable {
 	held := cs.State.Held()
-	if !p.same { // The new spec takes up the others again.
-		maps.DeleteFunc(held, func(id gpu.UUID, _ string) bool { return !p.awaitBoot[id] })
+	if p.Intent.Accepts() { // The new spec takes up the others again.
+		maps.DeleteFunc(held, func(id gpu.UUID, _ string) bool { return !p.AwaitBoot[id] })
 	}
-	return planner.StillHeld(held, p.awaitBoot, p.node, p.steps, problems)
+	return planner.StillHeld(held, p.AwaitBoot, p.Node, p.Steps, problems)
 }
 
 // unreached is what a change left as it is although none of its steps failed: GPUs that wait for a boot, and what cannot be read.
@@ -38,7 +38,7 @@ func (cs *Changes) unreached(r *engine.Record, node *observe.Node, failed map[gp
 	switch r.Kind {
 	case state.KindUnmanage:
 		return planner.UnreadParts(node, planner.NodeInput{})
-	case kindApply:
+	case state.KindApply:
 	default:
 		return nil
 	}
@@ -73,8 +73,14 @@ func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	g, _ := node.GPU(id)
-	p := &proposal{want: want, node: node, same: true, only: &id, command: fmt.Sprintf("gpushare gpu retry %s", g.Identity.Argument())}
-	err := cs.planProposal(ctx, p, nil, planner.Authority{})
+	p := &state.Proposal{
+		Intent:  state.ToRetry,
+		GPU:     id,
+		Want:    want,
+		Node:    node,
+		Command: fmt.Sprintf("gpushare gpu retry %s", g.Identity.Argument()),
+	}
+	err := cs.planProposal(ctx, p, remarks{}, planner.Authority{})
 	if ctx.Err() != nil {
 		return false
 	}

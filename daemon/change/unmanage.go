@@ -40,7 +40,7 @@ func (cs *Changes) PostUnmanage(c *server.Call) error {
 		}
 		return c.Reply(
 			http.StatusOK,
-			api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Checked: true, Changed: !p.same || !p.plan.Empty},
+			api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Checked: true, Changed: p.Changes()},
 		)
 	}
 	done, err := cs.lock(c.Ctx())
@@ -69,27 +69,27 @@ func (cs *Changes) unmanage(c *server.Call, extent string, a planner.Authority) 
 	if err != nil {
 		return nil, err
 	}
-	if err := planner.AdmitUnmanage(p.steps, a); err != nil {
+	if err := planner.AdmitUnmanage(p.Steps, a); err != nil {
 		return nil, err
 	}
-	out := &api.ApplyResult{Generation: p.want.Generation, Plan: p.plan, Changed: !p.same || !p.plan.Empty}
+	out := &api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Changed: p.Changes()}
 	if !out.Changed {
 		c.Note.Text = "no changes"
 		return out, cs.forgetRestored(p)
 	}
-	c.Note.Text = p.auditText(a) + ", " + extent
+	c.Note.Text = auditText(p, a) + ", " + extent
 	out.Operation, err = cs.accept(c.Ctx(), p, caller, a)
 	return out, err
 }
 
 // forgetRestored removes the original modes of GPUs that got them since the node was unmanaged, for example by the command that the
 // answer named.
-func (cs *Changes) forgetRestored(p *proposal) error {
-	if p.unmanage != store.UnmanagedAll || len(cs.State.Stored().OriginalModes) == 0 {
+func (cs *Changes) forgetRestored(p *state.Proposal) error {
+	if p.Extent != store.UnmanagedAll || len(cs.State.Stored().OriginalModes) == 0 {
 		return nil
 	}
 	return cs.State.Store.Update(func(s *store.State) error {
-		state.ForgetRestored(s, p.node)
+		state.ForgetRestored(s, p.Node)
 		return nil
 	})
 }
@@ -117,43 +117,44 @@ func everyGPU(n *observe.Node) map[gpu.UUID]bool {
 }
 
 // proposeUnmanage plans to unmanage the node. It changes nothing.
-func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (*proposal, error) {
+func (cs *Changes) proposeUnmanage(ctx context.Context, extent, caller string) (*state.Proposal, error) {
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	now, acc := cs.State.Desired(), cs.State.Stored().Accepted
-	p := &proposal{node: cs.Observer.Observe(ctx), want: now, unmanage: extent}
-	p.same = acc == nil || acc.Unmanaged == extent || acc.Unmanaged == store.UnmanagedAll
-	if !p.same {
+	p := &state.Proposal{Intent: state.ToUnmanage, Extent: extent, Node: cs.Observer.Observe(ctx), Want: now}
+	if acc == nil || acc.Unmanaged == extent || acc.Unmanaged == store.UnmanagedAll {
+		p.Intent = p.Intent.InForce()
+	} else {
 		var err error
-		if p.yaml, p.want, err = unmanagedSpec(acc, extent); err != nil {
+		if p.YAML, p.Want, err = unmanagedSpec(acc, extent); err != nil {
 			return nil, err
 		}
 		if extent != store.UnmanagedAll {
-			p.resolved = spec.Resolved(acc.Resolved)
+			p.Resolved = spec.Resolved(acc.Resolved)
 		}
-		p.want.Generation = acc.Generation + 1
-		p.want.Unmanaged = &api.Unmanaged{By: caller, At: cs.Now(), All: extent == store.UnmanagedAll}
+		p.Want.Generation = acc.Generation + 1
+		p.Want.Unmanaged = &api.Unmanaged{By: caller, At: cs.Now(), All: extent == store.UnmanagedAll}
 	}
-	rest, err := cs.remaining(p.node, extent)
+	rest, err := cs.remaining(p.Node, extent)
 	if err != nil {
 		return nil, err
 	}
-	quiesce, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.node.GPUs)), rest.steps)
+	quiesce, err := cs.planQuiesce(ctx, now, cs.Attribution.UsageUnder(now, cs.Attribution.OpenDevices(ctx, p.Node.GPUs)), rest.steps)
 	if err != nil {
 		return nil, err
 	}
-	p.steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
-	rest.warnings = slices.Concat(rest.warnings, quiesce.Warnings, planner.IrreversibleWarnings(p.steps, p.node))
-	p.plan = api.Plan{
+	p.Steps = planner.Number(slices.Concat(quiesce.Stop, rest.steps, quiesce.Start))
+	rest.warnings = slices.Concat(rest.warnings, quiesce.Warnings, planner.IrreversibleWarnings(p.Steps, p.Node))
+	p.Plan = api.Plan{
 		SchemaVersion: 1,
-		Generation:    p.want.Generation,
-		Empty:         len(p.steps) == 0,
-		Steps:         state.WireSteps(p.steps),
+		Generation:    p.Want.Generation,
+		Empty:         len(p.Steps) == 0,
+		Steps:         state.WireSteps(p.Steps),
 		Warnings:      rest.warnings,
 		Unreachable:   rest.unread,
 	}
-	cs.State.Estimate(p.node, &p.plan)
-	p.plan.Disturbs = planner.Disturbs(p.steps)
+	cs.State.Estimate(p.Node, &p.Plan)
+	p.Plan.Disturbs = planner.Disturbs(p.Steps)
 	return p, nil
 }
 

@@ -60,8 +60,8 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.plan.Complete() || !strings.Contains(p.plan.Unreachable[0].Reason, "permission denied") {
-			t.Errorf("the plan is %+v", p.plan)
+		if p.Plan.Complete() || !strings.Contains(p.Plan.Unreachable[0].Reason, "permission denied") {
+			t.Errorf("the plan is %+v", p.Plan)
 		}
 		op := w.carriedOut(p)
 		if i == 0 &&
@@ -71,7 +71,7 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 		if !w.State.Stored().ActiveRestrictions {
 			t.Error("no restriction is recorded as active")
 		}
-		if _, _, err := w.RemainingSteps(p.node); err == nil {
+		if _, _, err := w.RemainingSteps(p.Node); err == nil {
 			t.Error("nothing is said to be left")
 		}
 	}
@@ -80,7 +80,7 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.carriedOut(p); !p.plan.Complete() || w.State.Stored().ActiveRestrictions {
-		t.Errorf("the node is not unmanaged: %+v", p.plan)
+	if w.carriedOut(p); !p.Plan.Complete() || w.State.Stored().ActiveRestrictions {
+		t.Errorf("the node is not unmanaged: %+v", p.Plan)
 	}
 }

@@ -17,6 +17,12 @@ type OpenChange struct {
 	Durations []stepDuration          // of its steps so far; only its progress hook changes it
 }
 
+// KindApply is the kind of change that puts a spec in force.
+const KindApply = "apply"
+
+// KindRetry is the kind of change of one GPU that was held or did not answer.
+const KindRetry = "retry"
+
 // KindUnmanage is the kind of change that ends the management of the node.
 const KindUnmanage = "unmanage"
 

@@ -1,0 +1,103 @@
+package change
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// draft is what the parts of a plan need of each other.
+type draft struct {
+	observing bool // it changes nothing, so it needs no authority
+	use       planner.Usage
+	hardware  planner.GPUPlan
+	held      []api.HeldGPU // left as they are, because they do not answer
+	input     planner.NodeInput
+	node      planner.NodeSteps
+	live      []lease.Lease
+	removed   map[string]string // leases by id, with why their users have no right to them any more
+	unsure    []int             // users about whom the directory did not answer
+	quiesce   planner.QuiescePlan
+}
+
+// planGPUs plans the hardware: modes, instances, limits of power.
+func (cs *Changes) planGPUs(ctx context.Context, p *state.Proposal, d *draft, a planner.Authority) error {
+	d.use = cs.Attribution.UsageUnder(p.Want, cs.Attribution.OpenDevices(ctx, p.Node.GPUs))
+	d.use.Done = ctx.Done()
+	d.hardware = planner.PlanGPUs(p.Want, p.Node, d.use, a)
+	d.hardware.Steps = append(d.hardware.Steps, cs.Power.Plan(ctx, p.Want.PowerTargets(p.Node), false).Steps...)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !p.Intent.OneGPU() {
+		d.held = d.hardware.TakeUnanswered(p.Want, p.Node)
+		p.AwaitBoot = cs.State.AwaitingBoot(p.Want, p.Node)
+		d.hardware.TakeAwaitingBoot(p.AwaitBoot, p.Want, p.Node, d.use)
+	}
+	maps.DeleteFunc(d.hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.Concerns(id) })
+	d.hardware.Steps = slices.DeleteFunc(d.hardware.Steps, func(s step.Step) bool { return !p.Concerns(gpu.UUID(s.GPU)) })
+	return nil
+}
+
+// refuse returns why GPUs cannot be changed as the spec says; nil: all can, or none is changed.
+func (cs *Changes) refuse(ctx context.Context, p *state.Proposal, d *draft, a planner.Authority) error {
+	problems := d.hardware.Problems
+	err := planner.ProblemError(problems, planner.Remedies{Node: p.Node, Command: p.Command, Had: a, Removes: cs.removesInstances})
+	if err == nil || d.observing {
+		return nil
+	}
+	if what := cs.refusedResetHint(ctx, problems, p.Node); what != "" {
+		err.Hint += "; " + what
+	}
+	err.InUseBy = planner.ConflictingUsers(problems, p.Node, d.use)
+	return err
+}
+
+// planNode plans the isolation, and which leases end with the spec.
+func (cs *Changes) planNode(ctx context.Context, p *state.Proposal, d *draft) (err error) {
+	d.input = cs.Policy.NodeInput(p.Want, p.Node, d.hardware.Steps)
+	if d.node, err = planner.PlanNodeSteps(p.Want, p.Node, d.input); err != nil {
+		return err
+	}
+	d.live = cs.Table.Live()
+	d.removed, d.unsure = cs.removedUnder(ctx, p.Want, d.live)
+	return nil
+}
+
+// order puts the steps in their order: leases and processes are stopped before what they use changes, units around all of it.
+func (cs *Changes) order(ctx context.Context, p *state.Proposal, d *draft, a planner.Authority) (err error) {
+	stops := planner.PlanStops(p.Want, p.Node, d.live, d.hardware.Steps, d.removed)
+	steps := slices.Concat(stops, d.node.Before, cs.planProcessStops(p, d), d.hardware.Steps, d.node.After)
+	steps = planner.WithoutHeld(steps, d.held)
+	if !a.Force && !p.Intent.OneGPU() {
+		steps = planner.WithoutRestarts(steps, p.Node)
+	}
+	// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
+	steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && !p.Concerns(gpu.UUID(s.GPU)) })
+	if d.quiesce, err = cs.planQuiesce(ctx, p.Want, d.use, steps); err != nil {
+		return err
+	}
+	// Leases get their grace period before units are stopped.
+	steps = slices.Insert(steps, planner.CountLeading(steps, planner.KindLeaseStop), d.quiesce.Stop...)
+	p.Steps = planner.Number(append(steps, d.quiesce.Start...))
+	return nil
+}
+
+// planProcessStops stops what uses a GPU that changes or is closed, each once.
+func (cs *Changes) planProcessStops(p *state.Proposal, d *draft) []step.Step {
+	steps := planner.PlanProcessStops(d.hardware.Steps, p.Node, d.use)
+	for _, s := range planner.PlanClosingStops(cs.State.Desired(), p.Want, p.Node, d.use) {
+		if !slices.ContainsFunc(steps, func(o step.Step) bool { return o.GPU == s.GPU && bytes.Equal(o.Args, s.Args) }) {
+			steps = append(steps, s)
+		}
+	}
+	return steps
+}

@@ -1,0 +1,34 @@
+package state
+
+import (
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/internal/step"
+)
+
+// Proposal is a planned change that is not accepted yet.
+type Proposal struct {
+	Intent   Intent
+	GPU      gpu.UUID // of an intent of one GPU
+	Extent   string   // of an intent that removes: how much
+	Command  string   // with which the caller asks for it, without options
+	YAML     string   // of the spec as it is stored
+	Want     *Desired
+	Resolved spec.Resolved
+	Node     *observe.Node
+	Steps    []step.Step
+	Plan     api.Plan
+
+	AwaitBoot map[gpu.UUID]bool // the GPUs that a boot of the host brings nearer to the spec: they have no step
+}
+
+// Concerns reports whether the change may touch a GPU.
+func (p *Proposal) Concerns(id gpu.UUID) bool { return !p.Intent.OneGPU() || p.GPU == id }
+
+// Runs reports whether the change has steps that are carried out: on a node that only observes, those that remove.
+func (p *Proposal) Runs() bool { return (p.Want.Enforcing() || p.Intent.Removes()) && len(p.Steps) > 0 }
+
+// Changes reports whether anything follows from the proposal.
+func (p *Proposal) Changes() bool { return p.Intent.Accepts() || !p.Plan.Empty }
