@@ -386,11 +386,12 @@ var rules = map[string]rule{
 	},
 	"daemon/account":     {own: join(shared, "internal/usage"), why: manager},
 	"daemon/memorylimit": {own: join(shared, "quota"), why: manager},
-	"daemon/escape":      {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
+	"daemon/escape":      {own: join(shared, "internal/kernel/procfs"), why: manager},
 	"daemon/fronting": {
 		own: []string{"daemon/report", "internal/front", "internal/locks", "internal/loop", "internal/sandbox"},
 		why: "fronting keeps a process running and passes connections to it; it reads nothing of a caller",
 	},
+	"daemon/mps/bypass": {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/mps/fault":  {own: join(shared, "internal/kernel/procfs", "mps"), why: manager},
 	"daemon/health":     {own: join(shared, "health", "internal/kernel/kernellog"), why: manager},
 	"daemon/mps/access": {own: join(shared, "internal/kernel/procfs", "mps", "mps/control"), why: manager},

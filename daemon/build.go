@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/memorylimit"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	mpsaccess "github.com/gpushare/gpushare/daemon/mps/access"
+	"github.com/gpushare/gpushare/daemon/mps/bypass"
 	mpsfault "github.com/gpushare/gpushare/daemon/mps/fault"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
@@ -360,7 +361,19 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 		Changed:        func() { d.converger.PlacesChanged() },
 		UserName:       d.identities.Names.UserName,
 		Escaped:        escape.Escaped{Wake: loop.NewWake(), Since: time.Now()},
-		Bypass:         escape.Bypass{Clients: d.controls, Stopper: d.stopper},
+	}
+	d.bypass = &bypass.Search{
+		Reporter:       d.Reporter,
+		State:          d.state,
+		Driver:         d.driver,
+		Observer:       d.observer,
+		Table:          d.table,
+		Samples:        samples,
+		Attribution:    d.attribution,
+		SampleInterval: sampleInterval,
+		Changed:        func() { d.converger.PlacesChanged() },
+		Clients:        d.controls,
+		Stopper:        d.stopper,
 	}
 	d.escapes.NoDescent = h.NoDescent
 	if h.Former {

@@ -23,6 +23,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
+	"github.com/gpushare/gpushare/daemon/mps/bypass"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/settings"
@@ -57,6 +58,7 @@ type Daemon struct {
 	attribution *attribution.Attribution
 	stopper     *stop.Stopper
 	policy      *devicepolicy.Policy
+	bypass      *bypass.Search
 	controls    *control.Supervisor // of MPS control daemons
 	specs       *specs.Specs
 	changes     *change.Changes
@@ -149,6 +151,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.enforcer.Run(ctx) })
 	d.tasks.Go(func() { d.changes.Run(ctx) })
 	d.tasks.Go(func() { d.escapes.Run(ctx) })
+	d.tasks.Go(func() { d.bypass.Run(ctx) })
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })

@@ -14,8 +14,7 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// Escapes finds processes that left their lease, processes that use a managed GPU without a lease, and processes of leases that use
-// a GPU in MPS mode without its MPS.
+// Escapes finds processes that left their lease, and processes that use a managed GPU without a lease.
 type Escapes struct {
 	*report.Reporter
 	State     *state.State
@@ -42,7 +41,6 @@ type Escapes struct {
 	Changed func()
 
 	Escaped  Escaped
-	Bypass   Bypass
 	occupied occupants
 }
 
@@ -51,7 +49,6 @@ func (e *Escapes) Run(ctx context.Context) {
 	var loops loop.Group
 	loops.Go(func() { e.escapedLoop(ctx) })
 	loops.Go(func() { e.unattributedLoop(ctx) })
-	loops.Go(func() { e.bypassLoop(ctx, &loops) })
 	loops.Wait()
 }
 

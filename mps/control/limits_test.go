@@ -223,7 +223,7 @@ func TestLogOfObservations(t *testing.T) {
 		apart        = 30 * time.Second
 		observations = limitsInterval / apart // from one reading of the limits to the next
 		intervals    = int64(24 * time.Hour / limitsInterval)
-		perSearch    = 20 // observations: escape.clientsFor
+		perSearch    = 20 // observations: bypass.clientsFor
 	)
 	for _, driver := range onEveryBranch(t) {
 		for _, client := range []bool{false, true} {

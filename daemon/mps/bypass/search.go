@@ -1,4 +1,4 @@
-package escape
+package bypass
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
@@ -26,14 +27,24 @@ import (
 // its server, and that of another MPS too. So every process of a lease in these lists is compared with the clients that the control
 // daemon has.
 
-// Bypass is the search for processes of leases that use a GPU in MPS mode, or a MIG instance that is shared through MPS, and are no
-// clients of its MPS server.
-type Bypass struct {
+// Search is the search for them. Set the fields before the first use.
+type Search struct {
+	*report.Reporter
+	State       *state.State
+	Driver      gpu.Driver
+	Observer    *observe.Observer
+	Table       *lease.Table
+	Samples     *observe.Samples
+	Attribution *attribution.Attribution
+	// SampleInterval returns the time between two samples.
+	SampleInterval func() time.Duration
+	// Changed is called when the number of clients of a GPU has changed: the lease table must know it when it returns.
+	Changed func()
 	Clients clientReader
 	Stopper memberStopper
 
 	mu locks.Mutex[locks.Leaf] // guards on
-	on map[mps.Device]*bypassOn
+	on map[mps.Device]*searched
 }
 
 // served is a GPU in MPS mode, or one MIG instance that is shared through MPS.
@@ -90,8 +101,8 @@ type memberStopper interface {
 }
 
 const (
-	// readingsForBypass is how often in a row a process must be missing from the clients: one reading may meet a client that joins.
-	readingsForBypass = 2
+	// readingsUntilFound is how often in a row a process must be missing from the clients: one reading may meet a client that joins.
+	readingsUntilFound = 2
 	// verifiedFor is how long what is known of the processes of an unchanged list is not looked at again: a client may execute another
 	// program, which is no client, with the same pid.
 	verifiedFor = 30 * time.Second
@@ -104,31 +115,33 @@ const (
 	checkTimeout = 5 * time.Second
 )
 
-// bypassLoop starts a check wherever one is due. It runs twice in each sample interval, so that a process is
-// reported within two.
-func (e *Escapes) bypassLoop(ctx context.Context, tasks *loop.Group) {
-	for loop.Pause(ctx, e.SampleInterval()/2) {
-		want, node := e.State.Desired(), e.Samples.Overlay(e.Observer.Last())
-		for _, s := range e.Bypass.due(want, node, e.Now()) {
-			tasks.Go(func() { e.checkBypass(ctx, want, s, tasks) })
+// Run starts a check wherever one is due, until ctx ends, and returns when all have ended. It looks twice in each sample interval, so
+// that a process is reported within two.
+func (b *Search) Run(ctx context.Context) {
+	var tasks loop.Group
+	defer tasks.Wait()
+	for loop.Pause(ctx, b.SampleInterval()/2) {
+		want, node := b.State.Desired(), b.Samples.Overlay(b.Observer.Last())
+		for _, s := range b.due(want, node, b.Now()) {
+			tasks.Go(func() { b.check(ctx, want, s, &tasks) })
 		}
-		e.Conditions.Replace("mps-bypass", e.Bypass.conditions(want))
+		b.Conditions.Replace("mps-bypass", b.conditions(want))
 	}
 }
 
 // due returns what is to be checked, and forgets where MPS is not to run any more.
-func (b *Bypass) due(want *state.Desired, node *observe.Node, now time.Time) []*served {
+func (b *Search) due(want *state.Desired, node *observe.Node, now time.Time) []*served {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.on
-	b.on = map[mps.Device]*bypassOn{}
+	b.on = map[mps.Device]*searched{}
 	var out []*served
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		for _, s := range servedOf(want, g) {
 			on := was[s.device]
 			if on == nil {
-				on = &bypassOn{stopping: map[cgroup.Process]bool{}}
+				on = &searched{stopping: map[cgroup.Process]bool{}}
 			}
 			b.on[s.device] = on
 			on.name = planner.DeviceName(g, s.device)
@@ -140,37 +153,37 @@ func (b *Bypass) due(want *state.Desired, node *observe.Node, now time.Time) []*
 	return out
 }
 
-// checkBypass compares the processes of leases on a GPU or in an instance with the clients of its MPS, reports those that are new, and
+// check compares the processes of leases on a GPU or in an instance with the clients of its MPS, reports those that are new, and
 // stops them if the spec says so.
-func (e *Escapes) checkBypass(ctx context.Context, want *state.Desired, s *served, tasks *loop.Group) {
+func (b *Search) check(ctx context.Context, want *state.Desired, s *served, tasks *loop.Group) {
 	read, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	contexts, not, err := e.readContexts(read, s)
+	contexts, not, err := b.readContexts(read, s)
 	if ctx.Err() != nil {
 		return
 	}
 	id, name := s.device.GPU, planner.DeviceName(s.gpu, s.device)
-	found, stops := e.Bypass.end(s.device, contexts, not, err, want.Bypass(id), e.Now())
+	found, stops := b.end(s.device, contexts, not, err, want.Bypass(id), b.Now())
 	for i := range found {
 		c := &found[i]
-		e.Events.Publish(
+		b.Events.Publish(
 			api.Event{Kind: "mps.bypass", GPU: string(id), Tenant: c.tenant, Lease: c.lease, Message: c.text(name, want.Bypass(id))},
 		)
 	}
 	for _, processes := range stops {
-		tasks.Go(func() { e.stopBypass(ctx, s, name, processes) })
+		tasks.Go(func() { b.stop(ctx, s, name, processes) })
 	}
 }
 
 // readContexts lists the processes of leases on a GPU or in an instance, and then those of them that are no clients of its MPS.
-func (e *Escapes) readContexts(ctx context.Context, s *served) (contexts []leasedContext, not []int, err error) {
+func (b *Search) readContexts(ctx context.Context, s *served) (contexts []leasedContext, not []int, err error) {
 	g := s.gpu
-	processes, err := e.Driver.Processes(ctx, g.Identity.UUID)
+	processes, err := b.Driver.Processes(ctx, g.Identity.UUID)
 	if err != nil {
 		return nil, nil, err
 	}
 	var pids []int
-	leaseOf := e.Attribution.LeaseLookup(len(processes))
+	leaseOf := b.Attribution.LeaseLookup(len(processes))
 	for i := range processes {
 		p := &processes[i]
 		id, leased := leaseOf(p.PID)
@@ -181,7 +194,7 @@ func (e *Escapes) readContexts(ctx context.Context, s *served) (contexts []lease
 		if err != nil || st.Dead() || attribution.ServesMPS(g.ControlDaemons(), st) {
 			continue
 		}
-		l, known := e.Table.Get(id)
+		l, known := b.Table.Get(id)
 		if !known || !s.leases(p, l.Place.Instance) {
 			continue
 		}
@@ -193,23 +206,23 @@ func (e *Escapes) readContexts(ctx context.Context, s *served) (contexts []lease
 		}
 		contexts, pids = append(contexts, c), append(pids, p.PID)
 	}
-	clients, err := e.Bypass.Clients.Clients(ctx, s.device)
+	clients, err := b.Clients.Clients(ctx, s.device)
 	if err != nil {
 		if len(pids) == 0 {
 			err = nil // There is nothing to compare.
 		}
 		return contexts, nil, err
 	}
-	if s.instance == nil && e.State.SetMPSClientsOn(g.Identity.UUID, e.Attribution.CountClients(clients), g.MPS.MaxClients()) {
-		e.Changed()
+	if s.instance == nil && b.State.SetMPSClientsOn(g.Identity.UUID, b.Attribution.CountClients(clients), g.MPS.MaxClients()) {
+		b.Changed()
 	}
 	return contexts, slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(clients, pid) }), nil
 }
 
-// stopBypass stops processes of one lease that are no clients of the MPS of a GPU or of an instance.
-func (e *Escapes) stopBypass(ctx context.Context, s *served, name string, contexts []leasedContext) {
-	defer e.Bypass.stopped(s.device, contexts)
-	l, ok := e.Table.Get(contexts[0].lease)
+// stop stops processes of one lease that are no clients of the MPS of a GPU or of an instance.
+func (b *Search) stop(ctx context.Context, s *served, name string, contexts []leasedContext) {
+	defer b.stopped(s.device, contexts)
+	l, ok := b.Table.Get(contexts[0].lease)
 	if !ok {
 		return // It has ended, with its processes.
 	}
@@ -217,17 +230,17 @@ func (e *Escapes) stopBypass(ctx context.Context, s *served, name string, contex
 	for i := range contexts {
 		processes = append(processes, contexts[i].process)
 	}
-	err := e.Bypass.Stopper.Members(ctx, &l, processes, func(context.Context) {
+	err := b.Stopper.Members(ctx, &l, processes, func(context.Context) {
 		for i := range contexts {
 			text := fmt.Sprintf("%s is stopped: it uses %s and is no client of its MPS (mps.bypass: stop)", contexts[i].subject(), name)
-			e.Events.Publish(
+			b.Events.Publish(
 				api.Event{Kind: "mps.bypass.stopped", GPU: string(s.device.GPU), Tenant: l.Terms.Tenant, Lease: l.ID, Message: text},
 			)
-			e.Audit("gpushared", "bypass", text)
-			e.Table.Notice(l.ID, lease.Notice{Text: text})
+			b.Audit("gpushared", "bypass", text)
+			b.Table.Notice(l.ID, lease.Notice{Text: text})
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		e.Log.Error("cannot stop processes that bypass MPS", "lease", l.ID, "error", err)
+		b.Log.Error("cannot stop processes that bypass MPS", "lease", l.ID, "error", err)
 	}
 }

@@ -1,4 +1,4 @@
-package escape
+package bypass
 
 import (
 	"errors"
@@ -17,18 +17,18 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// bypassFixture is one GPU in MPS mode and the search on it, in a time that the test sets.
-type bypassFixture struct {
-	Bypass
+// fixture is one GPU in MPS mode and the search on it, in a time that the test sets.
+type fixture struct {
+	Search
 	want *state.Desired
 	node observe.Node
 	now  time.Time
 }
 
-func newBypassFixture(bypass string) *bypassFixture {
+func newFixture(bypass string) *fixture {
 	g := observetest.Device(false)
 	g.MIG.Current = false
-	return &bypassFixture{
+	return &fixture{
 		want: &state.Desired{
 			Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}},
 			GPUs: map[gpu.UUID]*api.GPUSpec{g.Identity.UUID: {Mode: api.ModeMPS, MPS: &api.MPSSpec{Bypass: bypass}}},
@@ -39,7 +39,7 @@ func newBypassFixture(bypass string) *bypassFixture {
 }
 
 // lists sets the driver's list.
-func (f *bypassFixture) lists(kind gpu.ProcessKind, pids ...int) {
+func (f *fixture) lists(kind gpu.ProcessKind, pids ...int) {
 	f.node.GPUs[0].Processes = nil
 	for _, pid := range pids {
 		f.node.GPUs[0].Processes = append(f.node.GPUs[0].Processes, gpu.Process{PID: pid, Kind: kind})
@@ -47,13 +47,13 @@ func (f *bypassFixture) lists(kind gpu.ProcessKind, pids ...int) {
 }
 
 // isDue passes some time and reports whether a check is due.
-func (f *bypassFixture) isDue(d time.Duration) bool {
+func (f *fixture) isDue(d time.Duration) bool {
 	f.now = f.now.Add(d)
 	return len(f.due(f.want, &f.node, f.now)) == 1
 }
 
 // check ends a check that was due: not are the pids that are no clients.
-func (f *bypassFixture) check(not []int, err error, contexts ...leasedContext) (found []leasedContext, stops map[string][]leasedContext) {
+func (f *fixture) check(not []int, err error, contexts ...leasedContext) (found []leasedContext, stops map[string][]leasedContext) {
 	id := f.node.GPUs[0].Identity.UUID
 	return f.end(mps.Whole(id), contexts, not, err, f.want.Bypass(id), f.now)
 }
@@ -63,9 +63,9 @@ func contextOf(pid int) leasedContext {
 }
 
 // A process is found by the second of two readings in a row, and a client never.
-func TestBypassNeedsTwoReadings(t *testing.T) {
+func TestNeedsTwoReadings(t *testing.T) {
 	t.Parallel()
-	f := newBypassFixture(api.BypassStop)
+	f := newFixture(api.BypassStop)
 	if f.isDue(0) {
 		t.Error("a check is due although no process is listed")
 	}
@@ -107,7 +107,7 @@ func TestNoBypass(t *testing.T) {
 		{"it joins", [][]int{{7}, {}, {7}, {}}},
 		{"readings fail", [][]int{nil, nil, nil, nil}},
 	} {
-		f := newBypassFixture(api.BypassStop)
+		f := newFixture(api.BypassStop)
 		f.lists(gpu.ComputeProcess, 7)
 		for i, not := range c.not {
 			var err error
@@ -130,26 +130,26 @@ func TestNoBypass(t *testing.T) {
 
 // The same list is not read again for a while, unless the spec or the list has changed: a process in another list of the driver may
 // have executed another program.
-func TestBypassIsReadAgain(t *testing.T) {
+func TestIsReadAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		change func(f *bypassFixture)
+		change func(f *fixture)
 		after  time.Duration
 		want   bool
 	}{
-		{"nothing", func(*bypassFixture) {}, verifiedFor - time.Second, false},
-		{"time", func(*bypassFixture) {}, verifiedFor, true},
-		{"a process", func(f *bypassFixture) { f.lists(gpu.MPSProcess, 7, 8) }, time.Second, true},
-		{"its list", func(f *bypassFixture) { f.lists(gpu.ComputeProcess, 7) }, time.Second, true},
-		{"the spec", func(f *bypassFixture) {
-			f.want = newBypassFixture(api.BypassStop).want
+		{"nothing", func(*fixture) {}, verifiedFor - time.Second, false},
+		{"time", func(*fixture) {}, verifiedFor, true},
+		{"a process", func(f *fixture) { f.lists(gpu.MPSProcess, 7, 8) }, time.Second, true},
+		{"its list", func(f *fixture) { f.lists(gpu.ComputeProcess, 7) }, time.Second, true},
+		{"the spec", func(f *fixture) {
+			f.want = newFixture(api.BypassStop).want
 		}, time.Second, true},
-		{"the mode", func(f *bypassFixture) {
+		{"the mode", func(f *fixture) {
 			f.want.GPUs[f.node.GPUs[0].Identity.UUID].Mode = api.ModeTimeslice
 		}, time.Hour, false},
 	} {
-		f := newBypassFixture(api.BypassReport)
+		f := newFixture(api.BypassReport)
 		f.lists(gpu.MPSProcess, 7)
 		if !f.isDue(0) {
 			t.Fatal("the first check is not due")
@@ -164,9 +164,9 @@ func TestBypassIsReadAgain(t *testing.T) {
 
 // In MIG mode each instance that is shared through MPS is searched for itself, with the processes that the driver reports in it, and with
 // those of its leases where the driver reports no instance.
-func TestBypassInInstances(t *testing.T) {
+func TestInInstances(t *testing.T) {
 	t.Parallel()
-	f := newBypassFixture(api.BypassStop)
+	f := newFixture(api.BypassStop)
 	g := &f.node.GPUs[0]
 	*g = observetest.Device(true,
 		gpu.Instance{ID: 2, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}},
@@ -212,7 +212,7 @@ func TestBypassInInstances(t *testing.T) {
 }
 
 // The clients are not queried while the processes execute the same programs, but every few minutes.
-func TestBypassComparesPrograms(t *testing.T) {
+func TestComparesPrograms(t *testing.T) {
 	t.Parallel()
 	self := contextOf(os.Getpid())
 	var err error
@@ -233,9 +233,9 @@ func TestBypassComparesPrograms(t *testing.T) {
 		{"a program that is not known", hidden, nil, verifiedFor},
 		{"a process that bypasses MPS", self, []int{os.Getpid()}, verifiedFor},
 	} {
-		f := newBypassFixture(api.BypassReport)
+		f := newFixture(api.BypassReport)
 		f.lists(gpu.ComputeProcess, os.Getpid())
-		for range readingsForBypass {
+		for range readingsUntilFound {
 			f.isDue(0)
 			f.check(c.not, nil, c.context)
 		}
@@ -250,7 +250,7 @@ func TestBypassComparesPrograms(t *testing.T) {
 }
 
 // What may not be stopped is only reported, and the condition says what happens.
-func TestBypassIsReported(t *testing.T) {
+func TestIsReported(t *testing.T) {
 	t.Parallel()
 	self := contextOf(os.Getpid())
 	start, err := procfs.Start(os.Getpid())
@@ -271,10 +271,10 @@ func TestBypassIsReported(t *testing.T) {
 		{api.BypassStop, exempt, false, "it is not stopped: it belongs to root or to the system"},
 		{api.BypassDeny, self, false, "new ones get no context (mps.bypass: deny)"},
 	} {
-		f := newBypassFixture(c.bypass)
+		f := newFixture(c.bypass)
 		f.lists(gpu.ComputeProcess, self.process.PID)
 		var stops map[string][]leasedContext
-		for range readingsForBypass {
+		for range readingsUntilFound {
 			f.isDue(time.Hour)
 			_, stops = f.check([]int{self.process.PID}, nil, c.context)
 		}

@@ -1,4 +1,4 @@
-package escape
+package bypass
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// bypassOn is what is known of the processes of leases on one GPU in MPS mode, or in one MIG instance that is shared through MPS.
-type bypassOn struct {
+// searched is what is known of the processes of leases on one GPU in MPS mode, or in one MIG instance that is shared through MPS.
+type searched struct {
 	name     string // in messages
 	checking bool
 	read     time.Time     // when the clients were read last
@@ -58,7 +58,7 @@ func (c *leasedContext) text(name, bypass string) string {
 }
 
 // begin reports whether a check is due, and marks it as begun.
-func (on *bypassOn) begin(list []gpu.Process, bypass string, now time.Time) bool {
+func (on *searched) begin(list []gpu.Process, bypass string, now time.Time) bool {
 	same := slices.EqualFunc(on.listed, list, func(a, b gpu.Process) bool { return a.PID == b.PID && a.Kind == b.Kind })
 	switch {
 	case on.checking:
@@ -77,7 +77,7 @@ func (on *bypassOn) begin(list []gpu.Process, bypass string, now time.Time) bool
 }
 
 // verified reports whether all processes were clients not long ago, and execute the same programs as then.
-func (on *bypassOn) verified(now time.Time) bool {
+func (on *searched) verified(now time.Time) bool {
 	if on.failed != nil || now.Sub(on.read) >= clientsFor {
 		return false
 	}
@@ -89,7 +89,7 @@ func (on *bypassOn) verified(now time.Time) bool {
 
 // end records a check: the processes of leases, and which of them are no clients. It returns those that are found to bypass MPS, and
 // those to stop, for each lease.
-func (b *Bypass) end(
+func (b *Search) end(
 	d mps.Device, contexts []leasedContext, not []int, err error, bypass string, now time.Time,
 ) (found []leasedContext, stops map[string][]leasedContext) {
 	b.mu.Lock()
@@ -115,11 +115,11 @@ func (b *Bypass) end(
 		if k := slices.IndexFunc(before, func(o leasedContext) bool { return o.process == c.process }); k >= 0 {
 			c.missing = before[k].missing
 		}
-		if c.missing++; c.missing < readingsForBypass {
+		if c.missing++; c.missing < readingsUntilFound {
 			on.next = now
 			continue
 		}
-		if c.missing == readingsForBypass {
+		if c.missing == readingsUntilFound {
 			found = append(found, *c)
 		}
 		if bypass == api.BypassStop && c.exempt == "" && !on.stopping[c.process] {
@@ -134,7 +134,7 @@ func (b *Bypass) end(
 }
 
 // stopped records that a stop has ended. What still runs is stopped again.
-func (b *Bypass) stopped(d mps.Device, contexts []leasedContext) {
+func (b *Search) stopped(d mps.Device, contexts []leasedContext) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	on := b.on[d]
@@ -146,14 +146,14 @@ func (b *Bypass) stopped(d mps.Device, contexts []leasedContext) {
 }
 
 // conditions are the processes that bypass MPS, and where that cannot be read.
-func (b *Bypass) conditions(want *state.Desired) map[string]api.Condition {
+func (b *Search) conditions(want *state.Desired) map[string]api.Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := map[string]api.Condition{}
 	for d, on := range b.on {
 		for i := range on.contexts {
 			c := &on.contexts[i]
-			if c.missing < readingsForBypass || !procfs.Alive(c.process.PID, c.process.Start) {
+			if c.missing < readingsUntilFound || !procfs.Alive(c.process.PID, c.process.Start) {
 				continue
 			}
 			out[fmt.Sprint(d, c.process)] = api.Condition{
@@ -161,7 +161,7 @@ func (b *Bypass) conditions(want *state.Desired) map[string]api.Condition {
 				Hint: "a program joins MPS with the environment of its lease: in the lease 'gpushare env' prints it",
 			}
 		}
-		if on.failures >= readingsForBypass {
+		if on.failures >= readingsUntilFound {
 			out[fmt.Sprint(d)] = api.Condition{
 				GPU: string(d.GPU), Message: fmt.Sprintf("it is not known which processes on %s bypass its MPS: %v", on.name, on.failed),
 				Hint: "'gpushare mps list' shows the state of MPS",
