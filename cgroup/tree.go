@@ -40,11 +40,12 @@ type TreeOptions struct {
 //
 // It needs write permission in the hierarchy. It does not support cgroup v1.
 type Tree struct {
-	h       Hierarchy
-	top     string // the subtree's path in the hierarchy
-	info    Info
-	freezer KernelFreezer
-	index   ScopeIndex
+	InnerFreezer
+
+	h     Hierarchy
+	top   string // the subtree's path in the hierarchy
+	info  Info
+	index ScopeIndex
 
 	// mu guards the structure of the subtree: it is taken to create and remove directories and to write limits.
 	mu sync.Mutex
@@ -69,7 +70,8 @@ func NewTree(opt TreeOptions) (*Tree, error) {
 	if !goodName(name) {
 		return nil, fmt.Errorf("cannot create a cgroup subtree %q: use letters, digits, '.', '_' and '-'", name)
 	}
-	t := &Tree{h: h, top: "/" + name, freezer: NewKernelFreezer(h.Mount)}
+	t := &Tree{h: h, top: "/" + name}
+	t.InnerFreezer = NewInnerFreezer(h.Mount, t.Leaf)
 	if err := mkdir(h.Dir(t.top)); err != nil {
 		return nil, fmt.Errorf("cannot create the cgroup subtree %s: %w", h.Dir(t.top), err)
 	}
@@ -412,33 +414,6 @@ func (t *Tree) Leaf(id string) (string, error) {
 	return path.Join(scope, inner), nil
 }
 
-// Freeze stops the scope's processes.
-func (t *Tree) Freeze(ctx context.Context, id string) error {
-	leaf, err := t.Leaf(id)
-	if err != nil {
-		return err
-	}
-	return t.freezer.Freeze(ctx, leaf)
-}
-
-// Thaw continues the scope's processes.
-func (t *Tree) Thaw(ctx context.Context, id string) error {
-	leaf, err := t.Leaf(id)
-	if err != nil {
-		return nil //nolint:nilerr // a missing scope has no frozen process
-	}
-	return t.freezer.Thaw(ctx, leaf)
-}
-
-// Frozen reads back whether the scope's processes are stopped.
-func (t *Tree) Frozen(id string) (bool, error) {
-	leaf, err := t.Leaf(id)
-	if err != nil {
-		return false, err
-	}
-	return t.freezer.Frozen(leaf)
-}
-
 // Destroy kills all processes in the subtree and removes it. It is for demonstrations and tests; a daemon never calls it.
 func (t *Tree) Destroy(ctx context.Context) error {
 	if err := t.h.Kill(ctx, t.top); err != nil {
@@ -480,10 +455,8 @@ func (t *Tree) removeScope(id, scope string) error {
 
 // forget drops what is known about a scope that was removed.
 func (t *Tree) forget(id string) {
-	if leaf, err := t.Leaf(id); err == nil {
-		t.index.Forget(id)
-		t.freezer.Forget(leaf)
-	}
+	t.ForgetFiles(id)
+	t.index.Forget(id)
 }
 
 // sweep registers the scopes that contain processes and removes the empty ones, which a killed daemon has left. It replaces

@@ -42,11 +42,14 @@ type Options struct {
 // Adapter implements package cgroup's port on hosts with systemd, and starts services. It is safe for concurrent use.
 // Close it.
 type Adapter struct {
+	// It freezes the inner cgroup by the kernel's freezer, not by FreezeUnit: on 257 an administrator cannot stop a unit that FreezeUnit
+	// froze.
+	cgroup.InnerFreezer
+
 	bus        *supervisor
 	prefix     string
 	policyDir  string
 	h          cgroup.Hierarchy
-	freezer    cgroup.KernelFreezer
 	index      cgroup.ScopeIndex
 	oomWatcher cgroup.OOMWatcher
 	info       cgroup.Info
@@ -116,12 +119,12 @@ func Open(ctx context.Context, opt Options) (*Adapter, error) {
 		bus:            bus,
 		prefix:         opt.Prefix,
 		h:              h,
-		freezer:        cgroup.NewKernelFreezer(h.Mount),
 		roots:          dropinRoots(),
 		devicePrograms: opt.DevicePrograms,
 		configs:        map[string]sliceConfig{},
 		journalctl:     cmp.Or(opt.Journalctl, "journalctl"),
 	}
+	a.InnerFreezer = cgroup.NewInnerFreezer(h.Mount, a.Leaf)
 	if err := a.initialize(ctx, controllers); err != nil {
 		bus.close()
 		return nil, err
@@ -236,10 +239,8 @@ func (a *Adapter) KillScope(ctx context.Context, id string) error {
 
 // forgetScope drops what is known about a scope that was removed.
 func (a *Adapter) forgetScope(id string) {
-	if leaf, err := a.Leaf(id); err == nil {
-		a.index.Forget(id)
-		a.freezer.Forget(leaf)
-	}
+	a.ForgetFiles(id)
+	a.index.Forget(id)
 }
 
 // ScopeOf returns the scope of a process.
@@ -255,34 +256,6 @@ func (a *Adapter) Leaf(id string) (string, error) {
 		return "", err
 	}
 	return path.Join(scope, inner), nil
-}
-
-// Freeze stops the scope's processes by the kernel's freezer on the inner cgroup, not by FreezeUnit: on 257 an administrator
-// cannot stop a unit that FreezeUnit froze.
-func (a *Adapter) Freeze(ctx context.Context, id string) error {
-	leaf, err := a.Leaf(id)
-	if err != nil {
-		return err
-	}
-	return a.freezer.Freeze(ctx, leaf)
-}
-
-// Thaw continues the scope's processes.
-func (a *Adapter) Thaw(ctx context.Context, id string) error {
-	leaf, err := a.Leaf(id)
-	if err != nil {
-		return nil //nolint:nilerr // no scope has no frozen process
-	}
-	return a.freezer.Thaw(ctx, leaf)
-}
-
-// Frozen reads back whether the scope's processes are stopped.
-func (a *Adapter) Frozen(id string) (bool, error) {
-	leaf, err := a.Leaf(id)
-	if err != nil {
-		return false, err
-	}
-	return a.freezer.Frozen(leaf)
 }
 
 func (a *Adapter) scope(id string) (string, error) {
