@@ -12,13 +12,15 @@ RAN       := sh test/ran/ran.sh
 RACE      ?= -race
 # Many tests wait for other processes, so more tests than cores may run.
 TESTFLAGS ?= -parallel 4
+STRESSTIME ?= 10m
+STRESSLOAD ?= 4
 # The same flags for all builds, those in tests included. Otherwise the NVML binding is compiled again for each.
 override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package verify clean help
+.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package verify clean help
 
 all: build
 
@@ -26,6 +28,7 @@ help:
 	@echo 'make build      all programs and the virtual driver, into bin/'
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make shell      a shell on that node, to try things'
+	@echo 'make quick      what takes a minute of all tests; it names what it leaves out'
 	@echo 'make test       unit, node and bus tests: no root, no GPU'
 	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: many minutes of CPU'
 	@echo 'make lint       what must be clean before a commit'
@@ -34,6 +37,7 @@ help:
 	@echo 'make test-vm    the real systemd of Debian 12 and 13 in virtual machines (root, qemu, mmdebstrap)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
+	@echo 'make stress     the tests of make quick again and again, next to STRESSLOAD=4 busy threads, for STRESSTIME=10m: lists each flake'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
 	@echo 'make package    a deb and an rpm with the same files, into build/packages'
 	@echo 'make uninstall  removes it; refused while restrictions are active'
@@ -54,6 +58,13 @@ demo: build
 
 shell: build
 	@$(GO) run ./test/demo -shell
+
+# Without cgo, because linking with it takes longer.
+quick:
+	@CGO_ENABLED=0 $(GO) run ./test/quick
+
+stress:
+	@CGO_ENABLED=0 $(GO) run ./test/quick -stress $(STRESSTIME) -load $(STRESSLOAD) $(STRESSPACKAGES)
 
 # Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
 # take seconds then run whole without it, the others in make test-faults.

@@ -76,7 +76,7 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// keep lets the supervisor end this node when this process is killed, and nobody calls Close.
+// keep lets the supervisor end this node when this process is killed, and Close is not called.
 func (n *Node) keep() error {
 	if n.kept {
 		return nil

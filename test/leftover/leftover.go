@@ -1,6 +1,6 @@
 // Package leftover ends what a test or a demo has started when that program ends in any way, SIGKILL included. A second process of
 // the same program in a session of its own, the supervisor, waits for the end of the first. Then it kills what the first has started,
-// with all that came of it, and removes the directories that it was told about. An orderly end leaves it nothing to do.
+// with all that came of it, and removes the directories that were reported to it. An orderly end leaves it nothing to do.
 //
 // A process belongs to the first if it is a descendant of a child that was reported, if it inherited the token in its environment, or
 // if its environment or its command line names one of the directories. What has none of these and has left its parent is not found.
@@ -81,15 +81,15 @@ func startLocked() error {
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("cannot start the supervisor: %w", err), pipe.Close())
 	}
-	// It may end before this process, if somebody kills it. The pipe stays open until this process ends.
+	// It may end before this process, if a user kills it. The pipe stays open until this process ends.
 	go func() { _ = cmd.Wait() }()
 	go endWithGo()
 	out = json.NewEncoder(pipe)
 	return os.Setenv(tokenEnv, self)
 }
 
-// endWithGo kills this process when the go command has ended that started it with 'go test' or 'go run': nobody waits for it any
-// longer, and it may run for many minutes. The supervisor does the rest.
+// endWithGo kills this process when the go command has ended that started it with 'go test' or 'go run': no program waits for
+// it any longer, and it may run for many minutes. The supervisor does the rest.
 func endWithGo() {
 	parent, err := procfs.Read(os.Getppid())
 	if err != nil || parent.Name != "go" {
@@ -138,7 +138,7 @@ func send(m message) error {
 		return err
 	}
 	if err := out.Encode(m); err != nil {
-		return fmt.Errorf("cannot tell the supervisor: %w", err)
+		return fmt.Errorf("cannot report to the supervisor: %w", err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
-// ends is how long a process that a test has told to end may take.
+// ends is how long a process may take that a test has let end.
 const ends = 20 * time.Second
 
 // Main runs the tests of a package and returns the exit code. It is 1 too if a process is left that they started. Their temporary

@@ -111,7 +111,7 @@ func of(all []procfs.Stat, pid int, dir string) (found []procfs.Stat) {
 	return found
 }
 
-// A test that is killed leaves no process, no cgroup and no directory, whoever their parents are.
+// A test that is killed leaves no process, no cgroup and no directory, and it does not matter who their parents are.
 func TestNothingOfAKilledTestIsLeft(t *testing.T) {
 	t.Parallel()
 	bin(t)

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every package is run or left out, and the list names no package that does not exist. A package behind a build tag is known by its files.
+func TestEveryPackageIsRunOrLeftOut(t *testing.T) {
+	t.Chdir("../..")
+	all, err := packages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 60 {
+		t.Fatalf("only %d packages: %v", len(all), all)
+	}
+	listed := 0
+	for _, l := range leftOut {
+		if files, err := filepath.Glob(filepath.Join(l.pkg, "*_test.go")); err != nil || len(files) == 0 {
+			t.Errorf("%s has no tests: delete its line (%v)", l.pkg, err)
+		}
+		for _, p := range all {
+			if p == l.pkg {
+				listed++
+			}
+		}
+		if l.why == "" || l.command() == "" {
+			t.Errorf("%s: nothing says why it is left out or what runs it", l.pkg)
+		}
+	}
+	if got := len(quick(all)) + listed; got != len(all) {
+		t.Errorf("%d of %d packages are run or left out", got, len(all))
+	}
+}
+
+const sometimes = `package sometimes
+
+import (
+	"os"
+	"testing"
+)
+
+var again = func() bool { _, err := os.Stat("ran"); return err == nil }()
+
+func TestSteady(t *testing.T) {}
+
+func TestSometimes(t *testing.T) {
+	if os.Mkdir("ran", 0o700) == nil {
+		t.Error("the first time")
+	}
+}
+
+func TestEnds(t *testing.T) {
+	if again && os.Mkdir("ended", 0o700) == nil {
+		os.Exit(3)
+	}
+}
+`
+
+// A test that fails once in many runs is listed with its rate and the order of the tests that repeats it.
+func TestStressListsWhatFailsSometimes(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, text := range map[string]string{"go.mod": "module example.org/m\n\ngo 1.26\n", "sometimes/s_test.go": sometimes} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GOFLAGS", "-trimpath")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out strings.Builder
+	s := stress{time: 3 * time.Second, load: 1, count: 2, dir: "build", out: &out}
+	flaky, err := s.run(ctx, []string{"./sometimes"})
+	if err != nil || !flaky {
+		t.Fatalf("flaky %v, %v:\n%s", flaky, err, &out)
+	}
+	for _, want := range []string{
+		"./sometimes TestSometimes: 1 of ",
+		"./sometimes (the process): 1 of ",
+		"go test ./sometimes -short -count=2 -shuffle=",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "TestSteady") {
+		t.Errorf("a test is listed that did not fail:\n%s", &out)
+	}
+}
