@@ -27,7 +27,7 @@ func FuzzFiles(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h := Hierarchy{Mount: dir}
-		for _, name := range []string{"cpu.stat", "cgroup.procs", "memory.max", "cgroup.events", "cgroup.freeze", "dmem.max", "cpuset.mems"} {
+		for _, name := range []string{"cpu.stat", "memory.current", "memory.stat", "pids.current", "cgroup.procs", "memory.max", "cgroup.events", "cgroup.freeze", "dmem.max", "cpuset.mems"} {
 			if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -42,8 +42,7 @@ func FuzzFiles(f *testing.F) {
 			}
 		}
 		_, _ = h.userTime("/")
-		_, _ = h.number("/", "memory.max")
-		_, _ = h.keyed("/", "cpu.stat")
+		_, _ = h.InUse("/")
 		_, _ = h.Populated("/")
 		_, _ = h.freezeIsSet("/")
 		_, _ = h.Limits("/", []string{"memory.max"}, Limits{})

@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -224,11 +223,5 @@ func TestBelow(t *testing.T) {
 		if got := Below(tt.cg, tt.top); got != tt.want {
 			t.Errorf("Below(%q, %q) = %v", tt.cg, tt.top, got)
 		}
-	}
-}
-
-func TestBounded(t *testing.T) {
-	if bounded(math.MaxUint64) != nil || *bounded(5) != 5 {
-		t.Error("a maximum is nil exactly when there is none")
 	}
 }

@@ -50,16 +50,16 @@ func TestFreezeWhileAnExecWaitsForATracedThread(t *testing.T) {
 		if frozen, err := tree.Frozen("l-1"); err != nil || !frozen {
 			t.Errorf("it is frozen: %v, %v", frozen, err)
 		}
-		before, err := tree.h.Stat(leaf)
+		before, err := tree.h.InUse(leaf)
 		if err != nil {
 			t.Fatal(err)
 		}
 		pause(30 * time.Millisecond) // a running loop would use it
-		after, err := tree.h.Stat(leaf)
+		after, err := tree.h.InUse(leaf)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if used := after.CPU - before.CPU; used > 3*time.Millisecond {
+		if used := *after.CPU - *before.CPU; used > 3*time.Millisecond {
 			t.Errorf("while it is frozen it used %v of a processor", used)
 		}
 		if err := tree.Thaw(ctx, "l-1"); err != nil {

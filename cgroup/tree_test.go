@@ -45,17 +45,17 @@ func TestTreeFreezes(t *testing.T) {
 	if err := tree.Freeze(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	before, err := tree.Hierarchy().Stat(st.Path)
+	before, err := tree.Hierarchy().InUse(st.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pause(30 * time.Millisecond) // a running loop would use it
-	after, err := tree.Hierarchy().Stat(st.Path)
+	after, err := tree.Hierarchy().InUse(st.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if used := after.CPU - before.CPU; before.CPU == 0 || used > 10*time.Millisecond {
-		t.Errorf("a frozen loop used %v after %v", used, before.CPU)
+	if used := *after.CPU - *before.CPU; *before.CPU == 0 || used > 10*time.Millisecond {
+		t.Errorf("a frozen loop used %v after %v", used, *before.CPU)
 	}
 	if err := tree.KillScope(ctx, "l-1"); err != nil {
 		t.Fatalf("killing a frozen scope: %v", err)
@@ -66,8 +66,8 @@ func TestTreeFreezes(t *testing.T) {
 	if _, err := tree.Frozen("l-1"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the state of a scope that has ended: %v", err)
 	}
-	if _, err := tree.Hierarchy().Stat(st.Path); !errors.Is(err, ErrNotFound) {
-		t.Errorf("the statistics of a scope that has ended: %v", err)
+	if _, err := tree.Hierarchy().InUse(st.Path); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the use of a scope that has ended: %v", err)
 	}
 }
 

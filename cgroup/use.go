@@ -1,18 +1,18 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"math"
+	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/containerd/cgroups/v3/cgroup2"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
@@ -23,65 +23,43 @@ type InUse struct {
 	CPU    *time.Duration // since the cgroup was created
 }
 
-// InUse reads what the cgroup and all below it use. ErrNotFound when there is no such cgroup.
+// InUse reads what the cgroup and all below it use. ErrNotFound when there is no such cgroup: a removed one must not look idle.
 func (h Hierarchy) InUse(cg string) (InUse, error) {
+	m, err := cgroup2.Load(cg, cgroup2.WithMountpoint(h.Mount))
+	if err != nil {
+		return InUse{}, fmt.Errorf("cannot read the use of cgroup %s: %w", cg, err)
+	}
+	raw, err := m.StatFiltered(cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatPids)
+	if err != nil {
+		return InUse{}, fmt.Errorf("cannot read the use of cgroup %s: %w", cg, err)
+	}
+	var u InUse
+	// The library reads a file that is missing as 0.
+	if h.has(cg, "memory.current") && h.has(cg, "memory.stat") {
+		// A limit below this memory makes processes slower, but the kernel kills none.
+		drops := raw.GetMemory().GetActiveFile() + raw.GetMemory().GetInactiveFile() + raw.GetMemory().GetSlabReclaimable()
+		used := raw.GetMemory().GetUsage()
+		u.Memory = new(used - min(used, drops))
+	}
+	if h.has(cg, "pids.current") {
+		if raw.GetPids().GetCurrent() == math.MaxUint64 { // It reads "max" as this.
+			return u, fmt.Errorf("cannot read the tasks of cgroup %s: pids.current has no number", cg)
+		}
+		u.Tasks = new(raw.GetPids().GetCurrent())
+	}
+	if h.has(cg, "cpu.stat") {
+		u.CPU = new(time.Duration(raw.GetCPU().GetUsageUsec()) * time.Microsecond)
+	}
 	if !h.Exists(cg) {
 		return InUse{}, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
-	var u InUse
-	memory, err := h.number(cg, "memory.current")
-	if err != nil {
-		return u, err
-	}
-	if memory != nil {
-		stat, err := h.keyed(cg, "memory.stat")
-		if err != nil {
-			return u, err
-		}
-		// A limit below this memory makes processes slower, but the kernel kills none.
-		drops := stat["active_file"] + stat["inactive_file"] + stat["slab_reclaimable"]
-		u.Memory = new(*memory - min(*memory, drops))
-	}
-	if u.Tasks, err = h.number(cg, "pids.current"); err != nil {
-		return u, err
-	}
-	cpu, err := h.keyed(cg, "cpu.stat")
-	if us, ok := cpu["usage_usec"]; ok && err == nil {
-		u.CPU = new(time.Duration(us) * time.Microsecond)
-	}
-	return u, err
+	return u, nil
 }
 
-// number reads a file that contains one number; nil when the cgroup has no such file.
-func (h Hierarchy) number(cg, file string) (*uint64, error) {
-	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), file), boundedread.Value)
-	if isRemoved(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read %s of cgroup %s: %q is not a number", file, cg, bytes.TrimSpace(b))
-	}
-	return &n, nil
-}
-
-// keyed reads a file of lines with a name and a number; empty when the cgroup has no such file.
-func (h Hierarchy) keyed(cg, file string) (map[string]uint64, error) {
-	b, err := boundedread.Trusted(filepath.Join(h.Dir(cg), file), boundedread.Value)
-	if err != nil && !isRemoved(err) {
-		return nil, fmt.Errorf("cannot read %s of cgroup %s: %w", file, cg, err)
-	}
-	out := map[string]uint64{}
-	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
-			out[name] = n
-		}
-	}
-	return out, nil
+// has reports whether the kernel has the file for the cgroup: without its controller it has none.
+func (h Hierarchy) has(cg, file string) bool {
+	_, err := os.Lstat(filepath.Join(h.Dir(cg), file))
+	return err == nil
 }
 
 // openDevicesTimeout bounds one scan of every descriptor of the processes of a cgroup.

@@ -37,7 +37,12 @@ func TestInUse(t *testing.T) {
 			files: map[string]string{"memory.current": "100\n", "memory.stat": "inactive_file 200\n"},
 			want:  InUse{Memory: new(uint64(0))},
 		},
-		{name: "only memory", files: map[string]string{"memory.current": "4096\n"}, want: InUse{Memory: new(uint64(4096))}},
+		{
+			name:  "only memory",
+			files: map[string]string{"memory.current": "4096\n", "memory.stat": "anon 4096\n"},
+			want:  InUse{Memory: new(uint64(4096))},
+		},
+		{name: "half of what is needed for memory", files: map[string]string{"memory.current": "4096\n"}},
 		{name: "no number", files: map[string]string{"pids.current": "max\n"}, bad: true},
 	}
 	for _, tt := range tests {
