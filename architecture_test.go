@@ -365,6 +365,10 @@ var rules = map[string]rule{
 		),
 		why: manager,
 	},
+	"daemon/unmanage": {
+		own: join(shared, "internal/spec", "isolation", "power"),
+		why: manager,
+	},
 	"daemon/converge": {
 		own: join(shared, "cgroup/device", "internal/engine", "internal/text", "isolation", "mps", "power", "quota"),
 		why: manager,

@@ -43,6 +43,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/daemon/unmanage"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -464,25 +465,22 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 	d.changes = &change.Changes{
 		Reporter: d.Reporter,
 		Settings: change.ChangeSettings{
-			HostRoot: s.HostRoot, StateDir: s.StateDir, CDIDir: s.CDIDir,
+			HostRoot: s.HostRoot, StateDir: s.StateDir,
 			AnswerTimeout: time.Duration(s.DriverReadTimeout), ChangeTimeout: time.Duration(s.DriverChangeTimeout),
 		},
 		State:       d.state,
 		Specs:       d.specs,
 		Tasks:       d.tasks,
-		Port:        h.Port,
 		Driver:      d.driver,
 		Observer:    d.observer,
 		Engine:      engine,
 		Table:       d.table,
 		Services:    h.Services,
-		Logins:      h.LoginFilter,
 		Identities:  d.identities,
 		Attribution: d.attribution,
 		Policy:      d.policy,
 		Stopper:     d.stopper,
 		Leases:      d.leases,
-		Adopter:     d.adopter,
 		Wake:        d.wakeConverge,
 		Dynamic:     change.Dynamic{Signal: loop.NewWake()},
 	}
@@ -508,6 +506,23 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 		MemoryLimits:     memory,
 	}
 	caps := &power.Caps{Driver: d.driver, Dir: filepath.Join(s.StateDir, "power"), Now: time.Now}
+	d.unmanaging = &unmanage.Unmanaging{
+		Reporter:    d.Reporter,
+		CDIDir:      s.CDIDir,
+		State:       d.state,
+		Tasks:       d.tasks,
+		Port:        h.Port,
+		Observer:    d.observer,
+		Table:       d.table,
+		Logins:      h.LoginFilter,
+		Attribution: d.attribution,
+		Policy:      d.policy,
+		Power:       caps,
+		Changes:     d.changes,
+		Memory:      memory,
+		Adopter:     d.adopter,
+	}
+	d.changes.Unmanage, d.converger.Unmanage = d.unmanaging, d.unmanaging
 	d.changes.Converger, d.changes.Memory, d.changes.Power, d.converger.Power = d.converger, memory, caps, caps
 	access := &mpsaccess.Access{
 		Reporter:    d.Reporter,
@@ -687,23 +702,17 @@ func (d *Daemon) handlers(filters *devicepolicy.LoginFilter) engine.Handlers {
 		mps.KindStart:             runsMPS,
 		mps.KindStop:              runsMPS,
 		mps.KindRestart:           control.RestartHandler{Handler: runsMPS},
-		planner.KindComputeMode: change.ComputeMode{
-			Driver: d.driver,
-		},
-		planner.KindLeaseStop:    change.LeaseStop{D: d.changes},
-		planner.KindLeaseRelease: change.LeaseStop{D: d.changes},
-		planner.KindProcessStop: change.ProcessStop{
-			Stopper: d.stopper,
-		},
-		planner.KindUnitStop:  change.QuiesceUnit{D: d.changes},
-		planner.KindUnitStart: change.QuiesceUnit{D: d.changes},
-		planner.KindCDIRemove: change.UnmanageStep{
-			D: d.changes,
-		},
-		planner.KindLoginLimits:  change.UnmanageStep{D: d.changes},
-		planner.KindMemoryLimits: change.UnmanageStep{D: d.changes},
-		planner.KindMigration:    devicepolicy.MigrationPolicy{Port: d.host.Port},
-		power.KindLimit:          power.Handler{Caps: d.changes.Power},
+		planner.KindComputeMode:   change.ComputeMode{Driver: d.driver},
+		planner.KindLeaseStop:     change.LeaseStop{D: d.changes},
+		planner.KindLeaseRelease:  change.LeaseStop{D: d.changes},
+		planner.KindProcessStop:   change.ProcessStop{Stopper: d.stopper},
+		planner.KindUnitStop:      change.QuiesceUnit{D: d.changes},
+		planner.KindUnitStart:     change.QuiesceUnit{D: d.changes},
+		planner.KindCDIRemove:     unmanage.Step{U: d.unmanaging},
+		planner.KindLoginLimits:   unmanage.Step{U: d.unmanaging},
+		planner.KindMemoryLimits:  unmanage.Step{U: d.unmanaging},
+		planner.KindMigration:     devicepolicy.MigrationPolicy{Port: d.host.Port},
+		power.KindLimit:           power.Handler{Caps: d.changes.Power},
 	}
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/daemon/unmanage"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -62,6 +63,7 @@ type Daemon struct {
 	controls    *control.Supervisor // of MPS control daemons
 	specs       *specs.Specs
 	changes     *change.Changes
+	unmanaging  *unmanage.Unmanaging
 	converger   *converge.Converger
 	leases      *leases.Leases
 	adopter     *adoption.Adopter

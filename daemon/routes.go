@@ -74,7 +74,7 @@ func (d *Daemon) specRoutes() []row {
 		}},
 		{get, "/v1/history", "read the history", server.AdminOrObserver, server.Lists, d.specs.GetHistory, more{}},
 		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, d.specs.GetRevision, more{}},
-		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.changes.PostUnmanage, more{
+		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.unmanaging.PostUnmanage, more{
 			Audit: "unmanage",
 			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag},
 		}},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -18,9 +17,9 @@ import (
 	"github.com/gpushare/gpushare/internal/store"
 )
 
-// accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
+// Accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
 // observes, it returns no operation.
-func (cs *Changes) accept(ctx context.Context, p *state.Proposal, caller string, a planner.Authority) (*api.Operation, error) {
+func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string, a planner.Authority) (*api.Operation, error) {
 	now := cs.Now()
 	run := p.Runs()
 	record := engine.Record{
@@ -86,15 +85,6 @@ func (cs *Changes) accept(ctx context.Context, p *state.Proposal, caller string,
 	}
 	op := cs.launch(record, p.Plan)
 	return &op, nil
-}
-
-// auditText describes an accepted proposal in the audit.
-func auditText(p *state.Proposal, a planner.Authority) string {
-	out := fmt.Sprintf("%d steps, force=%v", len(p.Steps), a.Force)
-	if generation, ok := strings.CutPrefix(p.Command, "gpushare rollback "); ok {
-		out += ", back to generation " + generation
-	}
-	return out
 }
 
 // recordAchievedGPUs records the GPUs that are as desired already. No step changes them, so no step would record them.

@@ -116,7 +116,7 @@ func TestUnmanageRemovesThePolicyOnce(t *testing.T) {
 		if denied, err := w.port.Policy.MigrationDenied(); !denied || err != nil {
 			t.Fatalf("moving is denied: %v, %v", denied, err)
 		}
-		p, err := w.proposeUnmanage(t.Context(), what, "root")
+		p, err := w.unmanaging.Propose(t.Context(), what, "root")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestUnmanageWithAPolicyThatCannotBeRead(t *testing.T) {
 	w := newFixture(t)
 	w.apply(sharedSpec)
 	w.port.Policy.Set(true, errors.New("it is a directory"))
-	if _, err := w.proposeUnmanage(t.Context(), store.UnmanagedAll, "root"); err == nil ||
+	if _, err := w.unmanaging.Propose(t.Context(), store.UnmanagedAll, "root"); err == nil ||
 		!strings.Contains(err.Error(), "it is a directory") {
 		t.Errorf("it gives %v", err)
 	}
@@ -176,7 +176,7 @@ func TestOpenUnmanageIsResumed(t *testing.T) {
 		t.Errorf("moving is denied: %v, %v; it ended as %+v", denied, err, op)
 	}
 	// Without undo data the policy stays.
-	handler := devicepolicy.MigrationPolicy{Port: w.Port}
+	handler := devicepolicy.MigrationPolicy{Port: w.port}
 	if err := handler.Undo(
 		t.Context(), step.Step{Kind: planner.KindMigration, Args: step.Must(planner.MigrationArgs{Deny: true})},
 	); err != nil {

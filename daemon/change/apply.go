@@ -54,11 +54,11 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		c.Note.Text = "no changes"
 		return c.Reply(http.StatusOK, out)
 	}
-	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
+	op, err := cs.Accept(c.Ctx(), p, c.Caller.Name, a)
 	if err != nil {
 		return err
 	}
-	c.Note.Text = auditText(p, a)
+	c.Note.Text = p.AuditText(a.Force)
 	out.Operation = op
 	status := http.StatusOK
 	if op != nil {
@@ -82,8 +82,8 @@ func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by strin
 	if !p.Intent.Accepts() {
 		return out, nil
 	}
-	if out.Operation, err = cs.accept(ctx, p, by, planner.Authority{}); err == nil {
-		cs.Audit(by, p.Intent.Kind(), auditText(p, planner.Authority{}))
+	if out.Operation, err = cs.Accept(ctx, p, by, planner.Authority{}); err == nil {
+		cs.Audit(by, p.Intent.Kind(), p.AuditText(false))
 	}
 	return out, err
 }

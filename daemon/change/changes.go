@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/report"
@@ -26,9 +25,6 @@ import (
 type memoryLimits interface {
 	// Refuse refuses a spec whose limits cannot be as hard as it says.
 	Refuse(want *state.Desired, node *observe.Node) error
-	// Attached counts the limits on cgroups of other managers, and RemoveAttached removes them.
-	Attached(ctx context.Context) (int, error)
-	RemoveAttached(ctx context.Context) error
 }
 
 // Hardware are the parts that look after the boards.
@@ -47,23 +43,21 @@ type Changes struct {
 	State       *state.State
 	Specs       *specs.Specs
 	Tasks       *loop.Group
-	Port        cgroup.Port
 	Driver      gpuDriver
 	Observer    *observe.Observer
 	Engine      *engine.Engine
 	Table       *lease.Table
 	Services    Services
-	Logins      *devicepolicy.LoginFilter
 	Identities  *server.Identities
 	Attribution *attribution.Attribution
 	Policy      *devicepolicy.Policy
 	Stopper     *stop.Stopper
 	Converger   converger
 	Memory      memoryLimits
+	Unmanage    unmanager
 	Hardware
-	Leases  leaseStopper
-	Adopter loginLimiter
-	Wake    func()
+	Leases leaseStopper
+	Wake   func()
 
 	Dynamic Dynamic
 	resets  resetDetector
@@ -77,22 +71,20 @@ type converger interface {
 	Refresh(ctx context.Context, node *observe.Node)
 }
 
+// unmanager says what is left of an unmanaged node.
+type unmanager interface {
+	NothingRemains(node *observe.Node, want *state.Desired) bool
+}
+
 // leaseStopper stops leases.
 type leaseStopper interface {
 	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
-}
-
-// loginLimiter is what a change needs of the limits of logins.
-type loginLimiter interface {
-	LimitedUsers() (int, error)
-	AdoptAll(ctx context.Context) error
 }
 
 // ChangeSettings are the settings for changes.
 type ChangeSettings struct {
 	HostRoot      string
 	StateDir      string
-	CDIDir        string
 	AnswerTimeout time.Duration // for driver calls that only read
 	ChangeTimeout time.Duration // for driver calls that change a GPU
 }

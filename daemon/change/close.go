@@ -31,7 +31,7 @@ func (cs *Changes) closeChange(
 	failed := failures(out)
 	gpus := gpusOf(r.Steps)
 	stopped := cs.stoppedUnits(observeCtx, &r)
-	empty := r.Kind == state.KindUnmanage && out.State() == engine.Reached && cs.nothingRemains(node, want)
+	empty := r.Kind == state.KindUnmanage && out.State() == engine.Reached && cs.Unmanage.NothingRemains(node, want)
 	err := cs.State.Store.Finish(func(s *store.State) error {
 		s.Change = nil
 		state.NoteTimes(s, node, r.Steps, cs.State.Changing().Durations)

@@ -257,7 +257,7 @@ func (cs *Changes) withNodeSteps(
 	if err != nil {
 		return nil, err
 	}
-	quiesce, err := cs.planQuiesce(ctx, want, use, hardware)
+	quiesce, err := cs.Quiesce(ctx, want, use, hardware)
 	if err != nil {
 		return nil, err
 	}

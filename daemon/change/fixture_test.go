@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/unmanage"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -60,6 +61,7 @@ func (unlimited) AdoptAll(context.Context) error { return nil }
 type fixture struct {
 	*Changes
 	*testing.T
+	unmanaging    *unmanage.Unmanaging
 	port          *cgrouptest.Memory
 	idleConverger *idleConverger
 	stop          context.CancelFunc
@@ -97,17 +99,14 @@ func newFixture(t *testing.T) *fixture {
 	identities := server.NewIdentities(rep, tasks, "off")
 	w.Changes = &Changes{
 		Reporter:    rep,
-		Settings:    ChangeSettings{HostRoot: root, CDIDir: cdi},
+		Settings:    ChangeSettings{HostRoot: root},
 		State:       st,
 		Tasks:       tasks,
-		Port:        w.port,
 		Driver:      noGPUs{},
 		Observer:    observer,
 		Table:       table,
-		Logins:      logins,
 		Attribution: attributed,
 		Converger:   w.idleConverger,
-		Adopter:     unlimited{},
 		Memory:      unlimitedMemory{},
 		Hardware:    Hardware{Power: &power.Caps{Dir: t.TempDir(), Now: time.Now}},
 		Wake:        func() {},
@@ -127,8 +126,25 @@ func newFixture(t *testing.T) *fixture {
 			SliceUse: attributed.SliceUse,
 		},
 	}
+	w.unmanaging = &unmanage.Unmanaging{
+		Reporter:    rep,
+		CDIDir:      cdi,
+		State:       st,
+		Tasks:       tasks,
+		Port:        w.port,
+		Observer:    observer,
+		Table:       table,
+		Logins:      logins,
+		Attribution: attributed,
+		Policy:      w.Policy,
+		Power:       w.Power,
+		Changes:     w.Changes,
+		Memory:      unlimitedMemory{},
+		Adopter:     unlimited{},
+	}
+	w.Unmanage = w.unmanaging
 	w.Identities.Spec = func() *api.Spec { return st.Desired().Spec }
-	slices, bus := &isolation.Handler{Slices: w.port}, devicepolicy.MigrationPolicy{Port: w.Port}
+	slices, bus := &isolation.Handler{Slices: w.port}, devicepolicy.MigrationPolicy{Port: w.port}
 	w.Engine = &engine.Engine{Handlers: engine.Handlers{
 		isolation.KindSet: slices, isolation.KindRemove: slices, planner.KindMigration: bus,
 	}}
@@ -156,7 +172,7 @@ func (w *fixture) apply(document string) *api.Operation {
 
 func (w *fixture) carriedOut(p *state.Proposal) *api.Operation {
 	w.Helper()
-	op, err := w.accept(w.Context(), p, "root", planner.Authority{})
+	op, err := w.Accept(w.Context(), p, "root", planner.Authority{})
 	if err != nil {
 		w.Fatal(err)
 	}

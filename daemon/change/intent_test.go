@@ -25,7 +25,7 @@ func TestIntentsOfProposals(t *testing.T) {
 	}
 	unmanage := func(extent string) func() *state.Proposal {
 		return func() *state.Proposal {
-			p, err := w.proposeUnmanage(t.Context(), extent, "root")
+			p, err := w.unmanaging.Propose(t.Context(), extent, "root")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -82,7 +82,7 @@ func (cs *Changes) order(ctx context.Context, p *state.Proposal, d *draft, a pla
 	}
 	// The isolation changes with the GPU: access to a removed instance is revoked before another instance takes its place.
 	steps = slices.DeleteFunc(steps, func(s step.Step) bool { return s.GPU != "" && !p.Concerns(gpu.UUID(s.GPU)) })
-	if d.quiesce, err = cs.planQuiesce(ctx, p.Want, d.use, steps); err != nil {
+	if d.quiesce, err = cs.Quiesce(ctx, p.Want, d.use, steps); err != nil {
 		return err
 	}
 	// Leases get their grace period before units are stopped.

@@ -39,9 +39,9 @@ func (cs *Changes) StepTimeout(s step.Step) time.Duration {
 	return max(time.Minute, 2*cs.Settings.ChangeTimeout)
 }
 
-// planQuiesce plans the stop and the later start of the services of node.quiesce that have a GPU open whose MIG partition the
+// Quiesce plans the stop and the later start of the services of node.quiesce that have a GPU open whose MIG partition the
 // steps change. Other units of the list (sockets, timers) could start those services: they are stopped with them.
-func (cs *Changes) planQuiesce(
+func (cs *Changes) Quiesce(
 	ctx context.Context, want *state.Desired, use planner.Usage, steps []step.Step,
 ) (planner.QuiescePlan, error) {
 	var q planner.QuiescePlan

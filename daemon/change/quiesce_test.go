@@ -103,7 +103,7 @@ func TestPlanQuiesce(t *testing.T) {
 				return planner.DeviceUser{PID: pid, Unit: units[pid]}
 			}
 			want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: c.quiesce}}}
-			q, err := d.planQuiesce(t.Context(), want, use, c.steps)
+			q, err := d.Quiesce(t.Context(), want, use, c.steps)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestPlanQuiesce(t *testing.T) {
 	}
 	t.Run("no service manager", func(t *testing.T) {
 		want := &state.Desired{Spec: &api.Spec{Node: api.NodeSpec{Quiesce: []string{dcgm}}}}
-		q, err := (&Changes{}).planQuiesce(t.Context(), want, plannertest.NoUsage(), createSteps)
+		q, err := (&Changes{}).Quiesce(t.Context(), want, plannertest.NoUsage(), createSteps)
 		if err != nil || len(q.Stop)+len(q.Start) != 0 || len(q.Warnings) != 1 {
 			t.Errorf("it gives %+v, %v", q, err)
 		}

@@ -138,7 +138,7 @@ func (cs *Changes) planRestore(
 		}
 		steps = append(steps, more...)
 	}
-	quiesce, err := cs.planQuiesce(ctx, want, use, steps)
+	quiesce, err := cs.Quiesce(ctx, want, use, steps)
 	if err != nil {
 		cs.Log.Warn("cannot stop units for the restore of layouts", "error", err)
 	}

@@ -55,11 +55,11 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 			return err
 		}
 	}
-	op, err := cs.accept(c.Ctx(), p, c.Caller.Name, a)
+	op, err := cs.Accept(c.Ctx(), p, c.Caller.Name, a)
 	if err != nil {
 		return err
 	}
-	c.Note.Text = auditText(p, a)
+	c.Note.Text = p.AuditText(a.Force)
 	if op == nil {
 		done := cs.Operations.Begin("retry-of-"+name, "retry", c.Caller.Name, p.Plan)
 		done = cs.Operations.End(done.ID, "done", nil)

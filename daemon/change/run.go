@@ -35,7 +35,7 @@ func (cs *Changes) Open(operation string, r *engine.Record) {
 	ch := &state.OpenChange{Operation: operation, GPUs: gpusOf(r.Steps)}
 	switch r.Kind {
 	case state.KindUnmanage:
-		ch.GPUs = everyGPU(cs.Observer.Last()) // No lease starts while the leases end.
+		ch.GPUs = state.EveryGPU(cs.Observer.Last()) // No lease starts while the leases end.
 	case state.KindDynamic: // Of a previous run: the requests that waited for its instances are repeated.
 		ch.Brief, ch.Ended = true, make(chan struct{})
 	}

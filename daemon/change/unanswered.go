@@ -88,7 +88,7 @@ func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID
 		cs.recordHeld(id, want.Generation, err.Error())
 		return true
 	}
-	op, err := cs.accept(ctx, p, "gpushared", planner.Authority{})
+	op, err := cs.Accept(ctx, p, "gpushared", planner.Authority{})
 	if err != nil {
 		cs.Log.Error("cannot change a GPU that answers again", "gpu", id, "error", err)
 	}

@@ -56,7 +56,7 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 	w.apply("version: v1\nnode: {enforce: on}\ntenants: [{name: red, grants: []}]\n")
 	w.Observer.LoginFilters = unreadFilters{}
 	for i := range 2 { // The second time nothing is left but what cannot be read.
-		p, err := w.proposeUnmanage(w.Context(), store.UnmanagedRestrictions, "root")
+		p, err := w.unmanaging.Propose(w.Context(), store.UnmanagedRestrictions, "root")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,12 +71,12 @@ func TestUnmanageDoesNotCountWhatItCannotRead(t *testing.T) {
 		if !w.State.Stored().ActiveRestrictions {
 			t.Error("no restriction is recorded as active")
 		}
-		if _, _, err := w.RemainingSteps(p.Node); err == nil {
+		if _, _, err := w.unmanaging.RemainingSteps(p.Node); err == nil {
 			t.Error("nothing is said to be left")
 		}
 	}
 	w.Observer.LoginFilters = nil
-	p, err := w.proposeUnmanage(w.Context(), store.UnmanagedRestrictions, "root")
+	p, err := w.unmanaging.Propose(w.Context(), store.UnmanagedRestrictions, "root")
 	if err != nil {
 		t.Fatal(err)
 	}

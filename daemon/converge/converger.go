@@ -37,6 +37,7 @@ type Converger struct {
 	Attribution      *attribution.Attribution
 	Policy           *devicepolicy.Policy
 	Changes          changes
+	Unmanage         unmanager
 	MemoryLimits     memoryLimits
 	MPSAccess        mpsAccess
 	MPSFaults        mpsFaults
@@ -95,6 +96,10 @@ type changes interface {
 	// Restore reports whether it has compared every managed GPU that answers with the spec.
 	Restore(node *observe.Node) (compared bool)
 	RestartUnits(ctx context.Context)
+}
+
+// unmanager is what the loop needs of package unmanage.
+type unmanager interface {
 	// RemainingSteps returns how many steps are left to unmanage the node, and the first of them.
 	RemainingSteps(node *observe.Node) (n int, first string, err error)
 }

@@ -148,6 +148,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		ConvergeInterval: func() time.Duration { return time.Minute },
 		ThawReady:        func() error { return nil },
 		Changes:          w.changes,
+		Unmanage:         w.changes,
 		MemoryLimits:     noLimits{},
 		MPSAccess:        noAccess{},
 		MPSFaults:        noFaults{},

@@ -12,7 +12,7 @@ import (
 func (cv *Converger) updateUnmanageConditions(want *state.Desired, node *observe.Node) {
 	remaining := map[string]api.Condition{}
 	if want.Unmanaged != nil && cv.State.Stored().ActiveRestrictions && cv.State.Changing() == nil {
-		n, first, err := cv.Changes.RemainingSteps(node)
+		n, first, err := cv.Unmanage.RemainingSteps(node)
 		switch {
 		case err != nil:
 			remaining[""] = api.Condition{Message: "cannot read whether the node is unmanaged completely: " + err.Error()}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -31,3 +32,12 @@ const KindRestore = "restore"
 
 // KindMPSRestart is the kind of change that restarts MPS on one GPU.
 const KindMPSRestart = "mps-restart"
+
+// EveryGPU is the GPUs of a node, as those of a change.
+func EveryGPU(n *observe.Node) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for i := range n.GPUs {
+		out[n.GPUs[i].Identity.UUID] = true
+	}
+	return out
+}

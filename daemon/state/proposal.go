@@ -1,6 +1,9 @@
 package state
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -32,3 +35,12 @@ func (p *Proposal) Runs() bool { return (p.Want.Enforcing() || p.Intent.Removes(
 
 // Changes reports whether anything follows from the proposal.
 func (p *Proposal) Changes() bool { return p.Intent.Accepts() || !p.Plan.Empty }
+
+// AuditText describes an accepted proposal in the audit.
+func (p *Proposal) AuditText(force bool) string {
+	out := fmt.Sprintf("%d steps, force=%v", len(p.Steps), force)
+	if generation, ok := strings.CutPrefix(p.Command, "gpushare rollback "); ok {
+		out += ", back to generation " + generation
+	}
+	return out
+}
