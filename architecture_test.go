@@ -38,8 +38,21 @@ type rule struct {
 var values = []string{"api", "cgroup", "gpu", "internal/locks", "lease"}
 
 // shared are the packages that every manager may import.
-var shared = join(values, "daemon/attribution", "daemon/closing", "daemon/devicepolicy", "daemon/planner", "daemon/report", "daemon/server", "daemon/state",
-	"daemon/stop", "internal/loop", "internal/observe", "internal/step", "internal/store")
+var shared = join(
+	values,
+	"daemon/attribution",
+	"daemon/closing",
+	"daemon/devicepolicy",
+	"daemon/planner",
+	"daemon/report",
+	"daemon/server",
+	"daemon/state",
+	"daemon/stop",
+	"internal/loop",
+	"internal/observe",
+	"internal/step",
+	"internal/store",
+)
 
 const manager = "a manager imports no manager and no adapter: it declares an interface for what it needs, and the wiring fills it"
 
@@ -81,6 +94,7 @@ var rules = map[string]rule{
 	"mps/control": {
 		own: []string{
 			"gpu",
+			"internal/before",
 			"internal/durable",
 			"internal/kernel/acl",
 			"internal/kernel/procfs",
@@ -96,7 +110,7 @@ var rules = map[string]rule{
 		why: "mps/detached runs processes: it knows a service, and not what it does",
 	},
 	"power": {
-		own: []string{"gpu", "internal/durable", "internal/locks", "internal/step"},
+		own: []string{"gpu", "internal/before", "internal/locks", "internal/step"},
 		why: "power sets limits of GPUs; the spec decides on them",
 	},
 	"isolation": {
@@ -258,6 +272,10 @@ var rules = map[string]rule{
 		own:    []string{"api", "internal/board", "internal/text", "mig"},
 		others: []string{"go.yaml.in/yaml/v3"},
 		why:    "migparted converts the file of another tool; it reads no GPU and writes nothing",
+	},
+	"internal/before": {
+		own: []string{"gpu", "internal/durable"},
+		why: "before keeps records: what restores a setting knows whether they apply",
 	},
 	"internal/durable":         {why: "durable writes bytes; its callers know what they mean"},
 	"internal/kernel/acl":      {why: "acl reads and writes lists; mps decides who is in one"},

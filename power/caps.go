@@ -71,7 +71,7 @@ func (c *Caps) Plan(ctx context.Context, targets []Target, fresh bool) Plan {
 	for i := range targets {
 		t := &targets[i]
 		running.Go(func() {
-			kept, err := c.before(t.GPU)
+			kept, err := c.before().Get(t.GPU)
 			if t.Err != nil || t.Cap == 0 && kept == nil && err == nil {
 				return
 			}
@@ -115,7 +115,7 @@ func (c *Caps) PlanUnmanage(ctx context.Context, targets []Target) (steps []step
 	for i := range targets {
 		t := &targets[i]
 		err := p.Problems[t.GPU]
-		if kept, _ := c.before(t.GPU); t.Err != nil && kept != nil {
+		if kept, _ := c.before().Get(t.GPU); t.Err != nil && kept != nil {
 			err = t.Err
 		}
 		if err != nil {
@@ -218,7 +218,7 @@ func (c *Caps) set(ctx context.Context, id gpu.UUID, a Args, always bool) error 
 		return errors.New("the GPU does not report its power")
 	}
 	if a.Before != nil {
-		if err := c.keep(id, a.Before); err != nil {
+		if err := c.before().Keep(id, *a.Before); err != nil {
 			return err
 		}
 	}
@@ -235,7 +235,7 @@ func (c *Caps) set(ctx context.Context, id gpu.UUID, a Args, always bool) error 
 		return fmt.Errorf("the power limit was set to %s and reads back as %s", watts(a.Limit), readText(p))
 	}
 	if a.Before == nil {
-		return c.keep(id, nil)
+		return c.before().Forget(id)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func TestALimitThatComesLate(t *testing.T) {
 	if b.late != 0 {
 		b.limit = b.late
 	}
-	if kept, err := c.before("GPU-1"); b.limit != 350_000 || kept != nil || err != nil {
+	if kept, err := c.before().Get("GPU-1"); b.limit != 350_000 || kept != nil || err != nil {
 		t.Errorf("the limit is %d, %+v is recorded, %v", b.limit, kept, err)
 	}
 }
@@ -85,7 +85,7 @@ func TestStepIsCarriedOutAndUndone(t *testing.T) {
 	h := Handler{c}
 	ctx := t.Context()
 	state := func() (uint64, bool) {
-		kept, err := c.before("GPU-1")
+		kept, err := c.before().Get("GPU-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestLimitThatReadsBackAsAnother(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "was set to 300 W and reads back as 380 W") {
 		t.Errorf("%v", err)
 	}
-	if kept, err := c.before("GPU-1"); err != nil || kept == nil || kept.Limit != 400_000 {
+	if kept, err := c.before().Get("GPU-1"); err != nil || kept == nil || kept.Limit != 400_000 {
 		t.Errorf("kept %+v, %v", kept, err)
 	}
 }
@@ -202,7 +202,7 @@ func TestDamagedRecord(t *testing.T) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(c.path("GPU-1"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(c.before().Path("GPU-1"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := c.Plan(t.Context(), target(0), true)

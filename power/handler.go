@@ -19,7 +19,7 @@ func (h Handler) Applied(ctx context.Context, s step.Step) (bool, error) {
 		return false, err
 	}
 	id := gpu.UUID(s.GPU)
-	kept, err := h.Caps.before(id)
+	kept, err := h.Caps.before().Get(id)
 	if err != nil {
 		return false, err
 	}

@@ -159,7 +159,7 @@ func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 		return nil
 	}
 	id := d.GPU
-	p, err := h.Supervisor.previous(id)
+	p, err := h.Supervisor.previous().Get(id)
 	if p == nil || err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 			return err
 		}
 	}
-	return h.Supervisor.forgetPrevious(id)
+	return h.Supervisor.previous().Forget(id)
 }
 
 // restoreAfterFailure restores the compute mode after a failed start, which has already stopped what it had started.

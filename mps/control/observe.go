@@ -170,7 +170,7 @@ func (s *Supervisor) unstarted(id mps.Device, w *gpuState) *mps.State {
 		if id.IsInstance() {
 			return nil
 		}
-		switch p, err := s.previous(id.GPU); {
+		switch p, err := s.previous().Get(id.GPU); {
 		case err != nil:
 			st.Phase, st.Reason = mps.Stopped, err.Error()
 		case p != nil:

@@ -1,15 +1,8 @@
 package control
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-
 	"github.com/gpushare/gpushare/gpu"
-	"github.com/gpushare/gpushare/internal/boundedread"
-	"github.com/gpushare/gpushare/internal/durable"
+	"github.com/gpushare/gpushare/internal/before"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -22,27 +15,15 @@ type previousMode struct {
 	Boot string          `json:"boot"` // the driver forgets compute modes at a boot
 }
 
-func (s *Supervisor) previousPath(id gpu.UUID) string {
-	return filepath.Join(s.StateDir, mps.Whole(id).Name()+".json")
-}
-
-// previous returns nil when no mode is recorded.
-func (s *Supervisor) previous(id gpu.UUID) (*previousMode, error) {
-	b, err := boundedread.Trusted(s.previousPath(id), boundedread.Record)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+// previous are the modes from before.
+func (s *Supervisor) previous() *before.Records[previousMode] {
+	return &before.Records[previousMode]{
+		Dir:     s.StateDir,
+		Name:    func(id gpu.UUID) string { return mps.Whole(id).Name() },
+		What:    "the compute mode from before MPS",
+		Damaged: "write the mode with 'nvidia-smi -c' and remove the file",
+		Valid:   func(p previousMode) bool { return p.Mode != "" },
 	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the compute mode from before MPS: %w", err)
-	}
-	var p previousMode
-	if err := json.Unmarshal(b, &p); err != nil || p.Mode == "" {
-		return nil, fmt.Errorf(
-			"cannot read the compute mode from before MPS: %s is damaged; write the mode with 'nvidia-smi -c' and remove the file",
-			s.previousPath(id),
-		)
-	}
-	return &p, nil
 }
 
 // applies reports whether the recorded mode is still the one to restore: in a later boot the GPU began with another one, unless
@@ -57,27 +38,9 @@ func (s *Supervisor) keepPrevious(id gpu.UUID, now gpu.ComputeMode) error {
 	if err != nil {
 		return err
 	}
-	p, err := s.previous(id)
+	p, err := s.previous().Get(id)
 	if err != nil || p != nil && p.applies(boot, now) {
 		return err
 	}
-	b, err := json.Marshal(previousMode{GPU: id, Mode: now, Boot: boot})
-	if err == nil {
-		err = os.MkdirAll(s.StateDir, 0o700)
-	}
-	if err == nil {
-		err = durable.Write(s.previousPath(id), b)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot record the compute mode from before MPS: %w", err)
-	}
-	return nil
-}
-
-// forgetPrevious removes the recorded mode after it was restored.
-func (s *Supervisor) forgetPrevious(id gpu.UUID) error {
-	if err := os.Remove(s.previousPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cannot remove the record of a compute mode: %w", err)
-	}
-	return nil
+	return s.previous().Keep(id, previousMode{GPU: id, Mode: now, Boot: boot})
 }

@@ -163,7 +163,7 @@ func TestDamagedModeRecord(t *testing.T) {
 	if err := os.MkdirAll(r.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(r.previousPath(gpuA), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(r.previous().Path(gpuA), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Do(t.Context(), onlyStep(t, h, nil)); err == nil || m.sets != 0 {
