@@ -92,7 +92,7 @@ func newFixture(t *testing.T) *fixture {
 }
 
 // newFixtureOf is newFixture with this version of the driver and its control program.
-func newFixtureOf(t *testing.T, driver string) *fixture {
+func newFixtureOf(t testing.TB, driver string) *fixture {
 	t.Helper()
 	n := burntest.Start(t)
 	version := filepath.Join(n.Root, "sys/module/nvidia/version")

@@ -13,6 +13,9 @@ import (
 // daemon's log, so it is queried only then. What the daemon has written shows it: it writes a line for each connection before anything
 // else, also when its log is silenced, and nothing without one (seen with the programs of 535.261.03 and 550.163.01). It serves one
 // connection at a time, so while gpushare holds one no other is served, and the count does not change.
+//
+// The table of sockets would be a simpler source and has only the connections of the moment: of the commands of tenants, which last
+// milliseconds, it has 0.02 % at an observation every 30 s (BenchmarkStrangers).
 
 // witness is what one control daemon has written, as far as it is known whose connections that was for.
 type witness struct {
