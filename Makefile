@@ -68,10 +68,12 @@ stress:
 
 # Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
 # take seconds then run whole without it, the others in make test-faults.
-# The order of locks is checked in a separate run, because the check would hide races from the detector.
+# The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
+# user. One run follows the other: many tests wait in real time.
 test: build
 	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
-	@$(MAKE) -j2 --output-sync=target --no-print-directory $(if $(RACE),test-whole) test-locks
+	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
+	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 
 test-whole:
 	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
@@ -79,12 +81,12 @@ test-whole:
 test-locks:
 	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...
 
-# ran.sh fails when a selector matches no test. The first half is one process in virtual time, which can wait for a processor: CI runs
-# it next to other tests.
+# ran.sh fails when a selector matches no test. The first half is one process in virtual time, of which CI runs a part each day
+# (package test/enumeration).
 test-faults: test-faults-in-process test-faults-of-programs
 
 test-faults-in-process: need
-	$(RAN) $(GO) test -count=1 -timeout 100m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon/...
+	$(RAN) $(GO) test -count=1 -timeout 100m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon
 
 test-faults-of-programs: build
 	$(RAN) $(GO) test -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node

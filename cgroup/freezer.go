@@ -48,11 +48,11 @@ const (
 
 	// aliveTimeout is how long all scopes stay frozen without a sign of the process that froze them. Together with keepInterval
 	// and passInterval it keeps the promise that no scope stays frozen for 2 s after a process was killed, stopped or hung.
-	aliveTimeout = 1200 * time.Millisecond
+	aliveTimeout = 800 * time.Millisecond
 	// keepInterval is the time between two such signs, and between two checks of gpushare-thaw.
-	keepInterval = 300 * time.Millisecond
+	keepInterval = 200 * time.Millisecond
 	// passTimeout is the age of gpushare-thaw's last pass after which it does not count as running.
-	passTimeout = 1200 * time.Millisecond
+	passTimeout = 800 * time.Millisecond
 	// answerTimeout is how long gpushare-thaw, which sleeps while no scope is frozen, may take to wake up.
 	answerTimeout = 400 * time.Millisecond
 )

@@ -31,7 +31,7 @@ type ThawWatchdog struct {
 const (
 	// passInterval is the time between two passes while a scope is frozen. A deadline that is written after a pass is seen at
 	// the next one.
-	passInterval = 400 * time.Millisecond
+	passInterval = 250 * time.Millisecond
 	// retryInterval is the time after which a thaw that failed is tried again.
 	retryInterval = 100 * time.Millisecond
 )

@@ -22,7 +22,7 @@ func TestMemoryFaultPoints(t *testing.T) {
 	for _, point := range []string{"stop.before-term", "stop.after-term", "stop.before-kill", "stop.after-kill"} {
 		for _, victim := range []string{"daemon", "worker", "gpushare-thaw"} {
 			for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
-				if cases++; (cases-1)%enumeration.Stride(5) != 0 {
+				if cases++; !enumeration.Runs(cases-1, 5) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s %s %v", point, victim, sig), func(t *testing.T) { memoryFault(t, dir, point, victim, sig) })
