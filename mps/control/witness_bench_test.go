@@ -15,13 +15,13 @@ import (
 	"github.com/gpushare/gpushare/mps"
 )
 
-// BenchmarkStrangers compares the two ways to know whether another process was connected to a control daemon where tenants may change
+// BenchmarkOtherClients compares the two ways to know whether another process was connected to a control daemon where tenants may change
 // its limits: what the daemon has written, and the table of sockets. greeting is what an observation costs without either.
 //
 // The table is cheaper and simpler, and has only the connections of the moment. A command of a tenant lasts milliseconds and an
 // observation is due every 30 s, so "a command of a tenant" is the part of the commands that a poll sees. What the daemon has written
 // shows all of them.
-func BenchmarkStrangers(b *testing.B) {
+func BenchmarkOtherClients(b *testing.B) {
 	f := newFixtureOf(b, "535.261.03")
 	if err := f.Start(b.Context(), mps.Settings{GPU: gpuA, Threads: 30}); err != nil {
 		b.Fatal(err)
