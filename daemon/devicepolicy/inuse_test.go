@@ -102,7 +102,7 @@ func TestLimitBelowUse(t *testing.T) {
 	}{
 		{"memory below use", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 1073741824\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, "5 GiB of memory are in use"},
 		{"memory below the cache only", map[string]string{"memory.current": "6442450944\n", "memory.stat": "inactive_file 3221225472\n"}, func(l *cgroup.Limits) { l.MemoryMax = new(uint64(4 * gib)) }, ""},
-		{"memory.high below use", map[string]string{"memory.current": "6442450944\n"}, func(l *cgroup.Limits) { l.MemoryHigh = new(uint64(4 * gib)) }, "6 GiB of memory are in use"},
+		{"memory.high below use", map[string]string{"memory.current": "6442450944\n", "memory.stat": "anon 6442450944\n"}, func(l *cgroup.Limits) { l.MemoryHigh = new(uint64(4 * gib)) }, "6 GiB of memory are in use"},
 		{"tasks below use", map[string]string{"pids.current": "312\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, "312 tasks run"},
 		{"tasks above use", map[string]string{"pids.current": "99\n"}, func(l *cgroup.Limits) { l.TasksMax = new(uint64(100)) }, ""},
 		{"a weight", map[string]string{"memory.current": "6442450944\n"}, func(l *cgroup.Limits) { l.CPUWeight = new(uint64(1)) }, ""},

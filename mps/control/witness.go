@@ -15,7 +15,7 @@ import (
 // connection at a time, so while gpushare holds one no other is served, and the count does not change.
 //
 // The table of sockets would be a simpler source and has only the connections of the moment: of the commands of tenants, which last
-// milliseconds, it has 0.02 % at an observation every 30 s (BenchmarkStrangers).
+// milliseconds, it has 0.02 % at an observation every 30 s (BenchmarkOtherClients).
 
 // witness is what one control daemon has written, as far as it is known whose connections that was for.
 type witness struct {
