@@ -140,10 +140,22 @@ type GPUStatus struct {
 	TimeSlices        *TimeSlices     `json:"time_slices,omitempty"` // of a time-sliced GPU with leases
 	Granted           []GrantedMemory `json:"granted,omitempty"`     // GPU memory that live leases and reserved grants take here
 	Cordoned          *Cordon         `json:"cordoned,omitempty"`    // absent: no administrator closed it to new leases
+	Closures          []Closure       `json:"closures,omitempty"`    // all reasons why it, its instances or its MPS take no lease
 	Health            *GPUHealth      `json:"health,omitempty"`      // absent before the first observation
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`
+}
+
+// Closure is why a GPU, one instance of it or its MPS takes no lease. Members see neither who closed it nor what names others.
+type Closure struct {
+	Kind     string        `json:"kind"`   // held, cordoned and so on
+	Reason   string        `json:"reason"` // with what opens it, where a command does
+	By       string        `json:"by,omitempty"`
+	Since    *time.Time    `json:"since,omitempty"`    // absent: it is what an observation shows
+	Until    *time.Time    `json:"until,omitempty"`    // absent: it has no end of its own
+	Instance *MIGPlacement `json:"instance,omitempty"` // absent: the whole GPU
+	Tenant   string        `json:"tenant,omitempty"`   // that gets no lease there; absent: no tenant does
 }
 
 // Cordon is who closed a GPU to new leases. Members see only since when.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -17,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
@@ -33,7 +35,7 @@ type onDemandFixture struct {
 	generations map[gpu.UUID]map[gpu.Placement]uint64
 }
 
-func (p *onDemandFixture) view(closed map[gpu.UUID]string) lease.View {
+func (p *onDemandFixture) view(closed closing.Closures) lease.View {
 	n := &observe.Node{}
 	for _, id := range p.order {
 		n.GPUs = append(n.GPUs, *p.gpus[id])
@@ -67,10 +69,10 @@ func (p *onDemandFixture) usage() planner.Usage {
 func (p *onDemandFixture) createPending() {
 	list := p.tab.TakePendingInstances()
 	capacity := map[gpu.UUID][]lease.InstanceSlot{}
-	closed := map[gpu.UUID]string{}
+	var closed closing.Closures
 	for _, m := range list {
 		capacity[m.GPU] = append(capacity[m.GPU], m.InstanceSlot)
-		closed[m.GPU] = "it is being changed"
+		closed = append(closed, store.Closure{Where: closing.OnGPU(m.GPU), Kind: string(closing.Changing), Reason: "it is being changed"})
 	}
 	p.tab.Update(p.view(closed))
 	failed := map[gpu.UUID]bool{}

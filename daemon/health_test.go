@@ -295,7 +295,7 @@ func TestAClosedGPUIsWrittenOnce(t *testing.T) {
 		w.waitReadings()
 		w.xid("0", 95, 0)
 		if now := w.state.Stored(); now != was {
-			t.Errorf("the state was written again: %+v, and was %+v", now.Unhealthy, was.Unhealthy)
+			t.Errorf("the state was written again: %+v, and was %+v", now.Closures, was.Closures)
 		}
 	})
 }

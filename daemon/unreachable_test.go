@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/internal/store"
@@ -81,7 +83,7 @@ func TestAPlanSaysWhatCannotBeReached(t *testing.T) {
 		}},
 		{name: "a failed change left the GPU held", says: "is held", helps: "gpushare gpu retry 0", begins: func(t *testing.T, w *virtual) {
 			err := w.state.Store.Update(func(s *store.State) error {
-				s.Held = map[gpu.UUID]store.Held{w.ids[0]: {Generation: 1, Reason: "it failed"}}
+				closing.CloseHeld(s, w.ids[0], 1, "it failed", "", time.Now())
 				return nil
 			})
 			if err != nil {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -101,14 +99,13 @@ func (cs *Changes) recordAchievedGPUs(s *store.State, p *state.Proposal) {
 		}
 	}
 	state.RecordLeft(s, p.Want)
-	for id := range s.Held {
-		if g, ok := p.Node.GPU(id); !p.Want.Manages(id) || !p.AwaitBoot[id] && !busy[id] && p.Concerns(id) && (!ok || g.Err == nil) {
-			delete(s.Held, id)
-		}
-	}
-	maps.DeleteFunc(s.DrainedMPS, func(id gpu.UUID, _ store.DrainedMPS) bool { return p.Want.Mode(id) != api.ModeMPS })
-	s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool { return !p.Want.HasMPS(h.GPU, h.Instance.Size > 0) })
-	s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d store.DrainedInstance) bool { return !p.Want.HasMPS(d.GPU, true) })
+	closing.Held.OpenIf(s, func(c *store.Closure) bool {
+		g, ok := p.Node.GPU(c.GPU)
+		return !p.Want.Manages(c.GPU) || !p.AwaitBoot[c.GPU] && !busy[c.GPU] && p.Concerns(c.GPU) && (!ok || g.Err == nil)
+	})
+	withoutMPS := func(c *store.Closure) bool { return !p.Want.HasMPS(c.GPU, c.Instance.Size > 0) }
+	closing.Drained.OpenIf(s, withoutMPS)
+	closing.HeldBack.OpenIf(s, withoutMPS)
 	for id := range s.OriginalModes {
 		if p.Want.Mode(id) == api.ModeExternal {
 			delete(s.OriginalModes, id) // Its external scheduler sets its modes from now on.

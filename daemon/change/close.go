@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -45,14 +46,11 @@ func (cs *Changes) closeChange(
 			reason, bad := failed[id]
 			switch {
 			case bad:
-				if s.Held == nil {
-					s.Held = map[gpu.UUID]store.Held{}
-				}
-				h := store.Held{Generation: want.Generation, Reason: reason, Since: cs.Now()}
+				boot := ""
 				if out[string(id)].State == engine.Deferred {
-					h.Boot = node.Epoch.Boot
+					boot = node.Epoch.Boot
 				}
-				s.Held[id] = h
+				closing.CloseHeld(s, id, want.Generation, reason, boot, cs.Now())
 				if !ok || g.Err != nil {
 					g = nil
 				}
@@ -61,7 +59,7 @@ func (cs *Changes) closeChange(
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
 			case !ok || !want.Manages(id), r.Kind == state.KindMPSRestart: // A restart changes nothing that is recorded.
-			case changesOwnership(r.Kind) && isHeld(s, id):
+			case changesOwnership(r.Kind) && closing.Held.Closes(s, id):
 				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
 				state.RecordAchieved(s, want, g, state.Epoch(node), r.Steps)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -133,7 +134,7 @@ func (cs *Changes) dueInstances() (remove map[gpu.UUID][]gpu.Placement, next tim
 	var unneeded []idleKey
 	for id, places := range cs.Table.UnusedInstances() {
 		g, ok := node.GPU(id)
-		if _, held := st.Held[id]; !ok || g.Err != nil || held || !want.Dynamic(id) {
+		if !ok || g.Err != nil || closing.Held.Closes(st, id) || !want.Dynamic(id) {
 			continue
 		}
 		a := st.Achieved[id]
@@ -167,7 +168,7 @@ func (cs *Changes) beginDynamic(ctx context.Context, pending []lease.PendingInst
 	// The GPUs are closed to new leases before their current use is read.
 	provisional := &state.OpenChange{Operation: state.KindDynamic, GPUs: gpus, Brief: true, Ended: make(chan struct{})}
 	cs.State.SetChanging(provisional)
-	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
+	cs.Table.Update(planner.View(cs.State, cs.Observer.Last(), cs.Now()))
 	observeCtx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	record, plan, failed, err := cs.planDynamic(observeCtx, gpus, create, remove)

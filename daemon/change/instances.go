@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -130,7 +131,15 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	case kind == kindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
 	default:
-		hardware, err = planner.PlanRemove(want.GPUs[id], s.gpu, &a, present, q.Start, isHeld(st, id), planner.Authority{Force: q.Force})
+		hardware, err = planner.PlanRemove(
+			want.GPUs[id],
+			s.gpu,
+			&a,
+			present,
+			q.Start,
+			closing.Held.Closes(st, id),
+			planner.Authority{Force: q.Force},
+		)
 	}
 	if err != nil {
 		return nil, err
@@ -143,7 +152,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
 	cs.State.Estimate(node, &s.plan)
 	s.plan.Warnings = planner.IrreversibleWarnings(s.steps, node)
-	if _, held := st.Held[id]; held {
+	if closing.Held.Closes(st, id) {
 		s.plan.Warnings = append(
 			s.plan.Warnings,
 			name+" stays held: "+planner.RetryHint(s.gpu, "changes it to what the spec says, and removes idle instances in the way"),
@@ -301,8 +310,3 @@ func (s *instancesProposal) auditText() string {
 
 // changesOwnership reports whether a change is of single instances, and not of what the spec says.
 func changesOwnership(kind string) bool { return kind == kindImport || kind == kindRemove }
-
-func isHeld(s *store.State, id gpu.UUID) bool {
-	_, held := s.Held[id]
-	return held
-}

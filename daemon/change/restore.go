@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -71,9 +72,8 @@ func (cs *Changes) lostGPUs(want *state.Desired, node *observe.Node) map[gpu.UUI
 		if !ok || g.Err != nil || !want.Manages(id) {
 			continue // Until it answers nothing can be planned or recorded.
 		}
-		h, held := st.Held[id]
-		due := held && state.AfterBoot(h, want, g, node)
-		if held && !due {
+		due := state.AfterBoot(closing.AwaitedBoot(st, id), want, g, node)
+		if closing.Held.Closes(st, id) && !due {
 			continue
 		}
 		a, ok := st.Achieved[id]
@@ -94,10 +94,7 @@ func (cs *Changes) recordRestore(
 		for id := range lost {
 			g, ok := node.GPU(id)
 			if reason, bad := problems[id]; bad {
-				if s.Held == nil {
-					s.Held = map[gpu.UUID]store.Held{}
-				}
-				s.Held[id] = store.Held{Generation: want.Generation, Reason: reason.Error(), Since: cs.Now()}
+				closing.CloseHeld(s, id, want.Generation, reason.Error(), "", cs.Now())
 			} else if ok && g.Err == nil && !busy[id] {
 				state.RecordAchieved(s, want, g, r.Epoch, nil)
 			}

@@ -20,7 +20,7 @@ const changeTimeout = 10 * time.Minute
 func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
 	op := cs.Operations.Begin(r.ID, r.Kind, r.By, plan)
 	cs.Open(op.ID, &r)
-	cs.Table.Update(planner.View(cs.State, cs.Observer.Last()))
+	cs.Table.Update(planner.View(cs.State, cs.Observer.Last(), cs.Now()))
 	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -98,10 +99,7 @@ func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID
 // recordHeld records that no change touches a GPU until a retry.
 func (cs *Changes) recordHeld(id gpu.UUID, generation uint64, reason string) {
 	err := cs.State.Store.Update(func(s *store.State) error {
-		if s.Held == nil {
-			s.Held = map[gpu.UUID]store.Held{}
-		}
-		s.Held[id] = store.Held{Generation: generation, Reason: reason, Since: cs.Now()}
+		closing.CloseHeld(s, id, generation, reason, "", cs.Now())
 		return nil
 	})
 	if err != nil {

@@ -147,6 +147,14 @@ func TestText(t *testing.T) {
 	}{
 		{nil, ""},
 		{Closures{{Kind: string(Cordoned), By: "root", Reason: "its fan"}}, "it is cordoned"},
+		{
+			Closures{
+				{Kind: string(Cordoned)},
+				{Kind: string(Drained), By: "root"},
+				{Where: store.Where{Tenant: "red"}, Kind: string(HeldBack), Faults: 3},
+			},
+			"it is cordoned, and its MPS is drained, and its MPS takes no lease of red after 3 fatal faults",
+		},
 	} {
 		if got := tt.list.Text(); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.list, got, tt.want)

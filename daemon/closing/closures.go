@@ -21,14 +21,23 @@ func (l Closures) At(at store.Where) Closures {
 	return l.filter(func(c *store.Closure) bool { return c.Where == at })
 }
 
-// Of are the closures of a kind.
-func (l Closures) Of(k Kind) Closures {
-	return l.filter(func(c *store.Closure) bool { return c.Kind == string(k) })
+// Of are the closures of kinds.
+func (l Closures) Of(kinds ...Kind) Closures {
+	return l.filter(func(c *store.Closure) bool { return slices.Contains(kinds, Kind(c.Kind)) })
 }
 
 // Without leaves out the closures of kinds.
 func (l Closures) Without(kinds ...Kind) Closures {
 	return l.filter(func(c *store.Closure) bool { return !slices.Contains(kinds, Kind(c.Kind)) })
+}
+
+// Sorted are the closures in the order in which reasons are said.
+func (l Closures) Sorted() Closures {
+	out := slices.Clone(l)
+	slices.SortStableFunc(out, func(a, b store.Closure) int {
+		return slices.Index(order, Kind(a.Kind)) - slices.Index(order, Kind(b.Kind))
+	})
+	return out
 }
 
 // Now are the closures whose end has not come. Those that have ended stay in the list: a clock that was wrong for a moment opens

@@ -84,7 +84,7 @@ func (k *Cordons) change(c *server.Call, what string, update func(s *store.State
 		)
 		k.Refresh(c.Ctx(), node)
 	}
-	out.Cordoned = closing.Cordon(now)
+	out.Cordoned = closing.WireCordon(now)
 	for _, l := range k.Table.Live() {
 		if slices.Contains(l.Place.GPUs, id) {
 			out.Leases = append(out.Leases, l.ID)

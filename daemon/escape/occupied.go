@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -30,13 +32,13 @@ type occupants struct {
 // occupant is a process on an exclusive GPU or on a MIG instance.
 type occupant struct {
 	process cgroup.Process
-	place   state.Place
+	place   store.Where
 	opened  bool // it has no context: it only has the device open
 }
 
 // occupantOn returns the place of a process on a GPU; ok is false if no lease would have it alone.
 func occupantOn(g *observe.GPU, mode string, p *gpu.Process, start uint64) (c occupant, ok bool) {
-	c = occupant{process: cgroup.Process{PID: p.PID, Start: start}, place: state.Place{GPU: g.Identity.UUID}}
+	c = occupant{process: cgroup.Process{PID: p.PID, Start: start}, place: store.Where{GPU: g.Identity.UUID}}
 	if mode != api.ModeMIG || p.GI == nil {
 		return c, mode == api.ModeExclusive
 	}
@@ -56,10 +58,10 @@ func occupantOn(g *observe.GPU, mode string, p *gpu.Process, start uint64) (c oc
 
 // openPlaces returns the places that a process has open, of those that a lease would have alone. Who has the node of a
 // partitioned GPU open, and no capability node of an instance, uses no instance.
-func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int) (places []state.Place) {
+func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int) (places []store.Where) {
 	id := g.Identity.UUID
 	if mode == api.ModeExclusive && slices.Contains(open.GPUs[id], pid) {
-		places = append(places, state.Place{GPU: id})
+		places = append(places, store.Where{GPU: id})
 	}
 	for i := range g.Instances {
 		in := &g.Instances[i]
@@ -67,12 +69,12 @@ func openPlaces(g *observe.GPU, mode string, open *planner.OpenDevices, pid int)
 			continue
 		}
 		if len(in.Compute) < 2 {
-			places = append(places, state.Place{GPU: id, Instance: in.Placement})
+			places = append(places, store.Where{GPU: id, Instance: in.Placement})
 			continue
 		}
 		for _, c := range in.Compute { // Each program that uses one has the capability node of the instance open as well.
 			if slices.Contains(open.Compute[planner.ComputeKey{GPU: id, Device: c.UUID}], pid) {
-				places = append(places, state.Place{GPU: id, Instance: in.Placement, Compute: c.UUID})
+				places = append(places, store.Where{GPU: id, Instance: in.Placement, Compute: c.UUID})
 			}
 		}
 	}
@@ -95,11 +97,13 @@ func (e *Escapes) replaceOccupants(change func(known map[occupant]bool) map[occu
 		return false
 	}
 	o.known = now
-	places := map[state.Place]bool{}
+	var closed closing.Closures
 	for c := range now {
-		places[c.place] = true
+		if len(closed.At(c.place)) == 0 {
+			closed = append(closed, store.Closure{Where: c.place, Reason: lease.OccupiedText})
+		}
 	}
-	e.State.SetOccupied(places)
+	e.State.SetFound(closing.Occupied, closed)
 	return true
 }
 
@@ -213,14 +217,14 @@ func (e *Escapes) addOccupant(c occupant) {
 }
 
 // contains reports whether a place is one that a lease has.
-func contains(l *lease.Lease, at state.Place) bool {
+func contains(l *lease.Lease, at store.Where) bool {
 	if !slices.Contains(l.Place.GPUs, at.GPU) || l.Place.Instance != nil && *l.Place.Instance != at.Instance {
 		return false
 	}
 	return l.Place.Compute == "" || at.Compute == "" || l.Place.Compute == at.Compute
 }
 
-func (e *Escapes) isElsewhere(pid int, place state.Place) bool {
+func (e *Escapes) isElsewhere(pid int, place store.Where) bool {
 	_, _, elsewhere := e.fromElsewhere(pid, place)
 	return elsewhere
 }

@@ -4,14 +4,17 @@ import (
 	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 func TestOccupants(t *testing.T) {
@@ -26,10 +29,10 @@ func TestOccupants(t *testing.T) {
 	for _, tt := range []struct {
 		name, mode string
 		gi         *uint32
-		want       *state.Place
+		want       *store.Where
 	}{
-		{name: "an exclusive GPU", mode: api.ModeExclusive, want: &state.Place{GPU: "GPU-0"}},
-		{name: "an instance", mode: api.ModeMIG, gi: in(2), want: &state.Place{GPU: "GPU-0", Instance: second}},
+		{name: "an exclusive GPU", mode: api.ModeExclusive, want: &store.Where{GPU: "GPU-0"}},
+		{name: "an instance", mode: api.ModeMIG, gi: in(2), want: &store.Where{GPU: "GPU-0", Instance: second}},
 		{name: "an instance that was removed", mode: api.ModeMIG, gi: in(3)},
 		{name: "a partitioned GPU, no instance", mode: api.ModeMIG},
 		{name: "a time-sliced GPU", mode: api.ModeTimeslice},
@@ -42,9 +45,14 @@ func TestOccupants(t *testing.T) {
 	}
 
 	changes := 0
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
 	e := &Escapes{
 		Reporter:  report.NewReporter(slog.New(slog.DiscardHandler), nil),
-		State:     state.NewState(nil, false),
+		State:     state.NewState(st, false),
 		WorkerPID: func() int { return 99 },
 		Changed:   func() { changes++ },
 	}
@@ -74,14 +82,15 @@ func TestOccupants(t *testing.T) {
 		}
 	}
 
-	one := occupant{process: cgroup.Process{PID: 10}, place: state.Place{GPU: "GPU-0"}}
-	two := occupant{process: cgroup.Process{PID: 11}, place: state.Place{GPU: "GPU-0", Instance: second}}
+	one := occupant{process: cgroup.Process{PID: 10}, place: store.Where{GPU: "GPU-0"}}
+	two := occupant{process: cgroup.Process{PID: 11}, place: store.Where{GPU: "GPU-0", Instance: second}}
 	for i, tt := range []struct {
 		now     map[occupant]bool
 		changes int
 	}{{map[occupant]bool{one: true}, 1}, {map[occupant]bool{one: true}, 1}, {map[occupant]bool{one: true, two: true}, 2}, {nil, 3}} {
 		e.setOccupants(func(map[occupant]bool) map[occupant]bool { return tt.now })
-		if got := e.State.Occupied(); len(got) != len(tt.now) || changes != tt.changes || got[one.place] != tt.now[one] {
+		got := e.State.Closures(time.Time{}).Of(closing.Occupied)
+		if len(got) != len(tt.now) || changes != tt.changes || len(got.At(one.place)) == 1 != tt.now[one] {
 			t.Errorf("%d: %v, %d changes", i, got, changes)
 		}
 	}

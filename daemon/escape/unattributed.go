@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // unattributedProcess is a process that uses managed GPUs and is in no lease.
@@ -165,7 +166,7 @@ func (x *unattributedTracker) processes(
 
 // fromElsewhere reads a process that runs and is in a lease that does not have a place: another lease passed it a descriptor, or it
 // was there before it entered its lease.
-func (e *Escapes) fromElsewhere(pid int, place state.Place) (st procfs.Stat, leaseID string, ok bool) {
+func (e *Escapes) fromElsewhere(pid int, place store.Where) (st procfs.Stat, leaseID string, ok bool) {
 	leaseID, attributed := e.Attribution.LeaseOf(pid)
 	if !attributed {
 		return st, "", false

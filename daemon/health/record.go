@@ -2,6 +2,7 @@ package health
 
 import (
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/gpu"
 	rules "github.com/gpushare/gpushare/health"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -16,7 +17,7 @@ type transition struct {
 
 // record is why a GPU takes no new lease; the zero value if nothing of its own keeps it.
 func (k *Health) record(id gpu.UUID) rules.Record {
-	return rules.Record(k.State.Stored().Unhealthy[id])
+	return closing.Health(k.State.Stored(), id)
 }
 
 // apply changes the record of a GPU, and reports what became of it.
@@ -34,14 +35,7 @@ func (k *Health) applyLocked(t transition) (was, now rules.Record, err error) {
 		return was, was, nil
 	}
 	err = k.State.Store.Update(func(s *store.State) error {
-		if now.Open() {
-			delete(s.Unhealthy, t.gpu)
-			return nil
-		}
-		if s.Unhealthy == nil {
-			s.Unhealthy = map[gpu.UUID]store.Unhealthy{}
-		}
-		s.Unhealthy[t.gpu] = store.Unhealthy(now)
+		closing.SetHealth(s, t.gpu, now)
 		return nil
 	})
 	if err != nil {
@@ -116,9 +110,9 @@ func (k *Health) Converge(node *observe.Node) {
 		k.apply(t)
 	}
 	m := k.momentOf(node)
-	for id := range k.State.Stored().Unhealthy {
-		g, present := node.GPU(id)
-		k.apply(transition{id, func(r rules.Record) rules.Record {
+	for _, c := range closing.Unhealthy.In(k.State.Stored()) {
+		g, present := node.GPU(c.GPU)
+		k.apply(transition{c.GPU, func(r rules.Record) rules.Record {
 			switch {
 			case present:
 				return r.AfterObservation(seen(node, g), m)

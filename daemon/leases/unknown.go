@@ -11,12 +11,14 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // unknownScopes are the scopes of leases that run without a record: the file of leases was lost, or an older one was read. Their
@@ -94,11 +96,14 @@ func (ls *Leases) gpusOfScope(ctx context.Context, s *cgroup.ScopeState) []gpu.U
 func (ls *Leases) closeUnknown() {
 	ls.Watchers.unknown.mu.Lock()
 	defer ls.Watchers.unknown.mu.Unlock()
-	closed, conditions := map[gpu.UUID]string{}, map[string]api.Condition{}
+	var closed closing.Closures
+	conditions := map[string]api.Condition{}
 	for id, gpus := range ls.Watchers.unknown.all {
 		var names []string
 		for _, g := range gpus {
-			closed[g] = "a lease whose record was lost runs there"
+			if at := closing.OnGPU(g); len(closed.At(at)) == 0 {
+				closed = append(closed, store.Closure{Where: at, Reason: "a lease whose record was lost runs there"})
+			}
 			if seen, ok := ls.Observer.Last().GPU(g); ok {
 				names = append(names, seen.Identity.Name())
 			}
@@ -113,7 +118,7 @@ func (ls *Leases) closeUnknown() {
 			Hint:    "wait until it ends, or kill its processes with 'gpushare lease stop " + id + "'",
 		}
 	}
-	ls.State.SetClosed(closed)
+	ls.State.SetFound(closing.UnknownLease, closed)
 	ls.Conditions.Replace(unknownKind, conditions)
 	ls.Invalidate()
 }

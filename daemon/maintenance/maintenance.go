@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -83,14 +84,13 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 		return err
 	}
 	node := m.Observer.Last()
-	next := store.Maintenance{
-		Cordon: store.Cordon{By: c.Caller.Name, Since: m.Now(), Reason: reason}, Driver: q.Driver,
-		Boot: node.Epoch.Boot, DriverVersion: node.Driver.DriverVersion, GPUs: node.Identities(),
-	}
+	next := store.Closure{By: c.Caller.Name, Since: m.Now(), Reason: reason, Maintenance: &store.MaintenanceRecord{
+		Driver: q.Driver, Boot: node.Epoch.Boot, DriverVersion: node.Driver.DriverVersion, GPUs: node.Identities(),
+	}}
 	changed := false
-	if was := m.State.Stored().Maintenance; again(was, &next) { // Else it is the same again, and the driver may be being parked.
+	if _, other := again(m.State.Stored(), next); other { // Else it is the same again, and the driver may be being parked.
 		err = m.Changes.Alone(c.Ctx(), func() error {
-			changed = again(m.State.Stored().Maintenance, &next)
+			next, changed = again(m.State.Stored(), next)
 			return m.begin(c.Ctx(), node, &next)
 		})
 	}
@@ -100,7 +100,7 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 	c.Note.Text = "no change"
 	if changed {
 		c.Note.Text = "on"
-		if next.Driver {
+		if next.Maintenance.Driver {
 			c.Note.Text += ", to replace the driver"
 		}
 		if next.Reason != "" {
@@ -112,29 +112,31 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// again adds the maintenance that there is to a further request: it began when it began, and is not made less. It reports
-// whether that changes it.
-func again(was, next *store.Maintenance) (changed bool) {
+// again is a request, added to the maintenance that there is: it began when it began, and is not made less. It reports whether that
+// changes it.
+func again(s *store.State, request store.Closure) (next store.Closure, changed bool) {
+	was, driver := closing.InMaintenance(s)
 	if was == nil {
-		return true
+		return request, true
 	}
-	q := *next
-	*next = *was
-	if q.Reason != "" {
-		next.Reason = q.Reason
+	next = *was
+	next.Reason = cmp.Or(request.Reason, was.Reason)
+	if request.Maintenance.Driver && !driver.Driver {
+		parked := driver.Parked
+		driver = *request.Maintenance
+		driver.Parked = parked
+		changed = true
 	}
-	if q.Driver && !was.Driver {
-		next.Driver, next.Boot, next.DriverVersion, next.GPUs = true, q.Boot, q.DriverVersion, q.GPUs
-	}
-	return next.Reason != was.Reason || next.Driver != was.Driver
+	next.Maintenance = &driver
+	return next, changed || next.Reason != was.Reason
 }
 
 // begin records a maintenance, and parks the driver at once if that is requested and no lease is in the way.
-func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.Maintenance) error {
+func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.Closure) error {
 	if err := m.record(now); err != nil {
 		return err
 	}
-	m.Events.Publish(api.Event{Kind: "maintenance.on", Message: state.MaintenanceText(now)})
+	m.Events.Publish(api.Event{Kind: "maintenance.on", Message: closing.MaintenanceText(now)})
 	m.Converger.Refresh(ctx, node)
 	m.advance(ctx)
 	return nil
@@ -142,15 +144,16 @@ func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.
 
 // PostOff ends PostOn. Where the driver was parked it must answer first: until then the maintenance lasts.
 func (m *Maintenance) PostOff(c *server.Call) error {
-	var was *store.Maintenance
+	var was *store.Closure
 	var replaced *api.ReplacedDriver
 	begun := m.Now()
 	err := m.Changes.Alone(c.Ctx(), func() (err error) {
-		if was = m.State.Stored().Maintenance; was == nil {
+		var driver store.MaintenanceRecord
+		if was, driver = closing.InMaintenance(m.State.Stored()); was == nil {
 			return nil
 		}
-		if was.Driver {
-			if replaced, err = m.unpark(c.Ctx(), was); err != nil {
+		if driver.Driver {
+			if replaced, err = m.unpark(c.Ctx(), &driver); err != nil {
 				return err
 			}
 		}
@@ -184,7 +187,7 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 
 // unpark starts a worker with the driver that is loaded now, and corrects what depends on it. After an error the driver is
 // parked as before.
-func (m *Maintenance) unpark(ctx context.Context, was *store.Maintenance) (*api.ReplacedDriver, error) {
+func (m *Maintenance) unpark(ctx context.Context, was *store.MaintenanceRecord) (*api.ReplacedDriver, error) {
 	m.Driver.Unpark()
 	m.Observer.Invalidate()
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
@@ -221,9 +224,13 @@ func (m *Maintenance) unpark(ctx context.Context, was *store.Maintenance) (*api.
 }
 
 // record stores a maintenance, or its end, and reports it.
-func (m *Maintenance) record(now *store.Maintenance) error {
+func (m *Maintenance) record(now *store.Closure) error {
 	err := m.State.Store.Update(func(s *store.State) error {
-		s.Maintenance = now
+		if now == nil {
+			closing.Maintenance.Open(s, store.Where{})
+		} else {
+			closing.Maintenance.Close(s, *now)
+		}
 		return nil
 	})
 	if err != nil {
@@ -240,17 +247,17 @@ func (m *Maintenance) record(now *store.Maintenance) error {
 
 // report sets the one condition of a maintenance.
 func (m *Maintenance) report() {
-	now := m.State.Stored().Maintenance
+	now, driver := closing.InMaintenance(m.State.Stored())
 	if now == nil {
 		m.Conditions.Clear("maintenance", "")
 		m.Invalidate()
 		return
 	}
-	what := state.MaintenanceText(now)
+	what := closing.MaintenanceText(now)
 	switch {
-	case now.Parked:
+	case driver.Parked:
 		what += "; the driver is not used and can be unloaded"
-	case now.Driver:
+	case driver.Driver:
 		what += "; the driver is not parked yet: " + m.waitingFor()
 	}
 	m.Conditions.Set("maintenance", "", what, "'gpushare maintenance' shows what is in its way, 'gpushare maintenance off' ends it")
@@ -286,12 +293,12 @@ func (m *Maintenance) leases() []string {
 }
 
 func (m *Maintenance) result(ctx context.Context) *api.MaintenanceResult {
-	now := m.State.Stored().Maintenance
-	out := &api.MaintenanceResult{SchemaVersion: 1, Maintenance: state.WireMaintenance(now), Leases: m.leases()}
-	if now == nil || !now.Driver {
+	_, driver := closing.InMaintenance(m.State.Stored())
+	out := &api.MaintenanceResult{SchemaVersion: 1, Maintenance: closing.WireMaintenance(m.State.Stored()), Leases: m.leases()}
+	if !driver.Driver {
 		return out
 	}
-	if !now.Parked {
+	if !driver.Parked {
 		out.Waiting = m.waitingFor()
 	}
 	users, complete := m.Users.DriverUsers(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -23,12 +24,12 @@ const parkTimeout = time.Minute
 // Begin continues a maintenance of a previous run: no worker is started in one that has parked the driver. No lease survives a
 // boot, so after one nothing is waited for.
 func (m *Maintenance) Begin(ctx context.Context) {
-	now := m.State.Stored().Maintenance
+	now, driver := closing.InMaintenance(m.State.Stored())
 	if now == nil {
 		return
 	}
-	booted := now.Boot != observe.ReadEpoch(m.Observer.HostRoot).Boot
-	if now.Driver && (now.Parked || booted) {
+	booted := driver.Boot != observe.ReadEpoch(m.Observer.HostRoot).Boot
+	if driver.Driver && (driver.Parked || booted) {
 		if err := m.Driver.Park(ctx); err != nil {
 			m.Log.Error("cannot park the driver", "error", err)
 		}
@@ -63,8 +64,8 @@ func (m *Maintenance) Run(ctx context.Context) {
 
 // due reports whether the driver is to be parked.
 func (m *Maintenance) due() bool {
-	now := m.State.Stored().Maintenance
-	return now != nil && now.Driver && !now.Parked
+	_, driver := closing.InMaintenance(m.State.Stored())
+	return driver.Driver && !driver.Parked
 }
 
 // advance parks the driver if that was requested and no lease is in the way, and keeps the reason if it cannot. It must be called
@@ -138,12 +139,12 @@ func (m *Maintenance) stopMPS(ctx context.Context, node *observe.Node) error {
 // recordParked records that no worker is started until the end of the maintenance.
 func (m *Maintenance) recordParked() error {
 	return m.State.Store.Update(func(s *store.State) error {
-		if s.Maintenance == nil {
+		now, driver := closing.InMaintenance(s)
+		if now == nil {
 			return nil
 		}
-		now := *s.Maintenance
-		now.Parked = true
-		s.Maintenance = &now
+		driver.Parked = true
+		now.Maintenance = &driver // The state is a copy.
 		return nil
 	})
 }

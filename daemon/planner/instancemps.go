@@ -104,21 +104,6 @@ func processesOf(g *observe.GPU, at gpu.Placement) []gpu.Process {
 	return slices.DeleteFunc(slices.Clone(g.Processes), func(p gpu.Process) bool { return p.GI == nil || *p.GI != in.ID })
 }
 
-// closeInstancesWithoutMPS closes the shared instances that no client can join.
-func closeInstancesWithoutMPS(v *lease.View, want *state.Desired, node *observe.Node) {
-	if !want.Enforcing() {
-		return
-	}
-	for i := range v.GPUs {
-		g, ok := node.GPU(v.GPUs[i].UUID)
-		for j := range v.GPUs[i].Instances {
-			if in := &v.GPUs[i].Instances[j]; ok && in.MPS && in.Unusable == "" && !g.MPSAt(in.Placement).Admits() {
-				in.Unusable = mpsDown
-			}
-		}
-	}
-}
-
 // DownInstances are the shared instances of a GPU whose control daemon does not run as it should: they exist, can be shared, and
 // gpushare manages them.
 func DownInstances(want *state.Desired, g *observe.GPU, managed ManagedInstance) []mps.Device {

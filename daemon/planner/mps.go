@@ -61,19 +61,6 @@ func MPSReason(m *mps.State) string {
 	return "MPS is " + string(m.Phase) + ": " + m.Reason
 }
 
-// mpsDown is why what no client can join takes no lease.
-const mpsDown = "its MPS is down"
-
-// closeWithoutMPS closes the GPUs that no client can join. The reason may name processes of other tenants, and the users who wait
-// read this text.
-func closeWithoutMPS(closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
-	for i := range node.GPUs {
-		if g := &node.GPUs[i]; closed[g.Identity.UUID] == "" && want.WantsMPS(g.Identity.UUID) && !g.MPS.Admits() {
-			closed[g.Identity.UUID] = mpsDown
-		}
-	}
-}
-
 // WithoutRestarts removes the restarts of control daemons that are down or do not answer and still have clients: a change of
 // something else neither stops these clients nor is refused because of them.
 func WithoutRestarts(steps []step.Step, node *observe.Node) []step.Step {

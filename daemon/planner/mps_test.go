@@ -40,9 +40,8 @@ func TestMPSThatIsDown(t *testing.T) {
 			node := &observe.Node{
 				GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Processes: c.processes}, MPS: c.m}},
 			}
-			closed := map[gpu.UUID]string{}
-			if closeWithoutMPS(closed, want, node); (closed[id] != "") != c.closed {
-				t.Errorf("closed: %q", closed)
+			if closed := withoutMPS(want, node, nil); (len(closed) > 0) != c.closed {
+				t.Errorf("closed: %+v", closed)
 			}
 			if _, starts := PlanMPS(want, node, nil, nil); len(starts) != c.starts {
 				t.Errorf("planned %+v", starts)
@@ -57,8 +56,8 @@ func TestMPSThatIsDown(t *testing.T) {
 	}
 	observing := *want
 	observing.Spec = &api.Spec{}
-	closed := map[gpu.UUID]string{}
-	closeWithoutMPS(closed, &observing, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}}}}})
+	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}}}}}
+	closed := withoutMPS(&observing, node, nil)
 	if len(closed) != 0 {
 		t.Errorf("a node that is only observed closes %v", closed)
 	}

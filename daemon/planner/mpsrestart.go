@@ -10,8 +10,6 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -134,53 +132,6 @@ func RestartMPS(want *state.Desired, g *observe.GPU, d mps.Device, managed Manag
 	s := mps.RestartStep(set, mps.Observed{State: g.MPSOf(d), Processes: processesOf(g, d.Instance)})
 	s.Text = fmt.Sprintf("restart MPS in the instance at %d", d.Instance.Start)
 	return s, nil
-}
-
-// closeDrained closes the GPUs whose MPS an administrator drained.
-func closeDrained(s *state.State, closed map[gpu.UUID]string, want *state.Desired) {
-	for id := range s.Stored().DrainedMPS {
-		if closed[id] == "" && want.WantsMPS(id) {
-			closed[id] = drained
-		}
-	}
-}
-
-const drained = "its MPS is drained"
-
-// closeDrainedInstances closes the instances whose MPS an administrator drained.
-func closeDrainedInstances(stored *store.State, v *lease.View) {
-	for i := range v.GPUs {
-		for j := range v.GPUs[i].Instances {
-			if in := &v.GPUs[i].Instances[j]; in.MPS && in.Unusable == "" && stored.Drained(v.GPUs[i].UUID, in.Placement) != nil {
-				in.Unusable = drained
-			}
-		}
-	}
-}
-
-// CloseHeldBack closes the MPS of GPUs and instances to the tenants whose processes caused faults there.
-func CloseHeldBack(held []store.HeldBackMPS, v *lease.View) {
-	for i := range held {
-		h := &held[i]
-		for j := range v.GPUs {
-			g := &v.GPUs[j]
-			to := &g.HeldBack
-			if h.Instance.Size > 0 {
-				at := slices.IndexFunc(g.Instances, func(in lease.InstanceView) bool { return in.Placement == h.Instance })
-				if at < 0 {
-					continue
-				}
-				to = &g.Instances[at].HeldBack
-			}
-			if g.UUID != h.GPU {
-				continue
-			}
-			if *to == nil {
-				*to = map[string]string{}
-			}
-			(*to)[h.Tenant] = fmt.Sprintf("its MPS takes no lease of %s after %d fatal faults", h.Tenant, h.Faults)
-		}
-	}
 }
 
 // MPSArguments is how a command of 'gpushare mps' names a GPU, or an instance of it.

@@ -1,92 +1,34 @@
 package planner
 
 import (
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mig"
 )
 
 // View is the current input of the lease table.
-func View(s *state.State, node *observe.Node) lease.View {
-	closed := map[gpu.UUID]string{}
-	maps.Copy(closed, s.Closed())
-	for id := range s.Held() {
-		closed[id] = "it is held" // The reason may name leases of other tenants; the users who wait read this text.
-	}
-	if ch := s.Changing(); ch != nil {
-		for id := range ch.GPUs {
-			closed[id] = "it is being changed by " + ch.Operation
-		}
-	}
-	want := s.Desired()
-	if want.Enforcing() && len(s.Stored().Change) == 0 {
-		closeUnrestored(s, closed, want, node)
-	}
-	closeCordoned(s, closed)
-	closeDrained(s, closed, want)
-	closeWithoutMPS(closed, want, node)
+func View(s *state.State, node *observe.Node, now time.Time) lease.View {
+	want, closed := s.Desired(), Closures(s, node, now)
 	v := ViewOf(want, node, closed, func(id gpu.UUID, in *gpu.Instance) bool { return want.Enforcing() && !s.ManagesInstance(id, in) })
-	stored, clients := s.Stored(), s.MPSClients()
-	v.GPUs, v.Maintenance = append(v.GPUs, state.MissingGPUs(want, node)...), state.MaintenanceText(stored.Maintenance)
-	closeDrainedInstances(stored, &v)
-	closeInstancesWithoutMPS(&v, want, node)
+	for _, g := range state.MissingGPUs(want, node) {
+		closePlaces(&g, closed)
+		v.GPUs = append(v.GPUs, g)
+	}
+	v.Maintenance = closed.At(store.Where{}).Text()
 	numberInstances(s, &v)
-	closeOccupied(s.Occupied(), &v)
-	CloseHeldBack(stored.HeldBackMPS, &v)
+	clients := s.MPSClients()
 	for i := range v.GPUs {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
 	}
 	return v
-}
-
-// closeOccupied closes the places that a process of no lease uses.
-func closeOccupied(places map[state.Place]bool, v *lease.View) {
-	for i := range v.GPUs {
-		g := &v.GPUs[i]
-		if g.Mode == api.ModeExclusive && places[state.Place{GPU: g.UUID}] {
-			g.Occupied = lease.OccupiedText
-		}
-		for j := range g.Instances {
-			if in := &g.Instances[j]; places[state.Place{GPU: g.UUID, Instance: in.Placement}] {
-				in.Occupied = lease.OccupiedText
-			}
-			for k := range g.Instances[j].Compute {
-				in, c := &g.Instances[j], &g.Instances[j].Compute[k]
-				if places[state.Place{GPU: g.UUID, Instance: in.Placement, Compute: c.UUID}] {
-					c.Occupied = lease.OccupiedText
-				}
-			}
-		}
-	}
-}
-
-// closeUnrestored closes GPUs whose layout was not restored yet, and those that did not answer when the spec in force was
-// applied: until they are as it says they take no lease.
-func closeUnrestored(s *state.State, closed map[gpu.UUID]string, want *state.Desired, node *observe.Node) {
-	st := s.Stored()
-	for id := range want.GPUs {
-		if a, ok := st.Achieved[id]; ok && closed[id] == "" && state.EpochEnded(a.Epoch, node) {
-			closed[id] = "its layout is being restored"
-		} else if ok && closed[id] == "" && want.Manages(id) && a.Generation < want.Generation {
-			closed[id] = "it is not as the spec says yet"
-		}
-	}
-}
-
-// closeCordoned closes the GPUs that an administrator cordoned, and those with trouble of their own. Its cause names no lease.
-func closeCordoned(s *state.State, closed map[gpu.UUID]string) {
-	for id, why := range s.Unfit() {
-		if closed[id] == "" {
-			closed[id] = why
-		}
-	}
 }
 
 // numberInstances adds the generations of instances, and marks the GPUs that are closed only for a short change.
@@ -104,19 +46,22 @@ func numberInstances(s *state.State, v *lease.View) {
 
 // ProposedView is the input that the lease table would have with this spec, if all GPUs took leases.
 func ProposedView(d *state.Desired, n *observe.Node) lease.View {
-	return ViewOf(d, n, nil, func(gpu.UUID, *gpu.Instance) bool { return false })
+	return ViewOf(d, n, unanswered(n), func(gpu.UUID, *gpu.Instance) bool { return false })
 }
 
-// ViewOf is the input of the lease table. closed has the reason for each GPU that takes no lease now.
-func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
+// ViewOf is the input of the lease table. closed are the places that take no lease now.
+func ViewOf(d *state.Desired, n *observe.Node, closed closing.Closures, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
 	v := lease.View{Generation: d.Generation, Observing: !d.Enforcing()}
 	if n.DriverErr != nil {
 		v.DriverUnavailable = n.DriverErr.Error()
 	}
 	for i := range n.GPUs {
 		if e := d.GPUs[n.GPUs[i].Identity.UUID]; e != nil {
-			v.GPUs = append(v.GPUs, gpuView(d, e, &n.GPUs[i], closed, foreign))
+			v.GPUs = append(v.GPUs, gpuView(d, e, &n.GPUs[i], foreign))
 		}
+	}
+	for i := range v.GPUs {
+		closePlaces(&v.GPUs[i], closed)
 	}
 	if d.Spec == nil {
 		return v
@@ -151,19 +96,14 @@ func ViewOf(d *state.Desired, n *observe.Node, closed map[gpu.UUID]string, forei
 	return v
 }
 
-func gpuView(
-	d *state.Desired, e *api.GPUSpec, g *observe.GPU, closed map[gpu.UUID]string, foreign func(gpu.UUID, *gpu.Instance) bool,
-) lease.GPUView {
+func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, foreign func(gpu.UUID, *gpu.Instance) bool) lease.GPUView {
 	id := g.Identity.UUID
 	v := lease.GPUView{
 		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
-		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit, Closed: closed[id],
+		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit,
 	}
 	if v.Capacity == 0 {
 		v.Capacity = g.Identity.Memory
-	}
-	if g.Err != nil {
-		v.Closed = Cause(g.Err)
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()

@@ -7,11 +7,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/store"
 )
+
+func held(id gpu.UUID) store.Closure {
+	return store.Closure{Where: closing.OnGPU(id), Kind: string(closing.Held), Reason: "pid 7 of another tenant"}
+}
 
 func TestViewOf(t *testing.T) {
 	reserve := api.Bytes(1 << 30)
@@ -54,7 +60,7 @@ func TestViewOf(t *testing.T) {
 	lost.Err, lost.Memory = errors.New("it does not answer"), gpu.Memory{}
 	n := &observe.Node{GPUs: []observe.GPU{plain("GPU-0", 0), mig, plain("GPU-2", 2), plain("GPU-3", 3), lost, plain("GPU-5", 5)}}
 	v := ViewOf(
-		d, n, map[gpu.UUID]string{"GPU-5": "it is held", "GPU-4": "it is held"},
+		d, n, append(unanswered(n), held("GPU-5"), held("GPU-4")),
 		func(_ gpu.UUID, in *gpu.Instance) bool { return in.Placement.Start == 6 },
 	)
 
@@ -75,7 +81,7 @@ func TestViewOf(t *testing.T) {
 		{observetest.One, api.ModeMIG, "", 40 << 30, 0, false},
 		{"GPU-2", api.ModeTimeslice, "", 40<<30 - 1<<29, 1 << 30, true},
 		{"GPU-3", api.ModeExclusive, "", 40<<30 - 1<<29, 0, false},
-		{"GPU-4", api.ModeTimeslice, "it does not answer", 40 << 30, 1 << 30, false},
+		{"GPU-4", api.ModeTimeslice, "it does not answer, and it is held", 40 << 30, 1 << 30, false},
 		{"GPU-5", api.ModeExclusive, "it is held", 40<<30 - 1<<29, 0, false},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

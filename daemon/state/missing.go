@@ -33,10 +33,6 @@ func MissingGPUs(want *Desired, node *observe.Node) []lease.GPUView {
 	for i := range node.Missing {
 		id := &node.Missing[i]
 		if e := want.GPUs[id.UUID]; e != nil {
-			closed := MissingReason
-			if e.Optional {
-				closed += ", and the spec does without it" // It may never come back, and no condition says that it is missing.
-			}
 			out = append(out, lease.GPUView{
 				UUID:       id.UUID,
 				Index:      id.Index,
@@ -44,7 +40,6 @@ func MissingGPUs(want *Desired, node *observe.Node) []lease.GPUView {
 				Capacity:   id.Memory,
 				Reserve:    want.GPUMemoryReserve(id.UUID),
 				Overcommit: e.Overcommit,
-				Closed:     closed,
 				Missing:    true,
 			})
 		}

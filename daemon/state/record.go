@@ -3,6 +3,7 @@ package state
 import (
 	"slices"
 
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -20,7 +21,7 @@ func RecordAchieved(s *store.State, want *Desired, g *observe.GPU, e store.Epoch
 	now := store.Achieved{Generation: want.Generation, Epoch: e, MIG: g.MIG.Current}
 	now.Layout, now.Instances = ManagedLayout(s, want.GPUs[id], g, &was, e, steps)
 	s.Achieved[id] = now
-	delete(s.Held, id)
+	closing.Held.Open(s, closing.OnGPU(id))
 	delete(s.Unconfirmed, id)
 }
 
@@ -47,7 +48,7 @@ func Unreached(st *store.State, want *Desired, node *observe.Node) []gpu.UUID {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
 		a, ok := st.Achieved[id]
-		if _, held := st.Held[id]; ok && !held && g.Err == nil && want.Manages(id) && a.Generation < want.Generation {
+		if ok && !closing.Held.Closes(st, id) && g.Err == nil && want.Manages(id) && a.Generation < want.Generation {
 			out = append(out, id)
 		}
 	}
@@ -77,7 +78,7 @@ func RecordUnmanaged(s *store.State, want *Desired, node *observe.Node, failed m
 			if restored(s.OriginalModes[id], g) {
 				delete(s.OriginalModes, id)
 			}
-			delete(s.Held, id)
+			closing.Held.Open(s, closing.OnGPU(id))
 		}
 	}
 	if empty {

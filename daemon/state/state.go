@@ -3,7 +3,7 @@ package state
 import (
 	"sync/atomic"
 
-	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -21,8 +21,7 @@ type State struct {
 	correcting locks.Mutex[locks.Correction] // no change opens while the converge loop corrects
 	desired    atomic.Pointer[Desired]
 	changing   atomic.Pointer[OpenChange]
-	closed     atomic.Pointer[map[gpu.UUID]string]
-	occupied   atomic.Pointer[map[Place]bool]
+	found      atomic.Pointer[map[closing.Kind]closing.Closures]
 	mpsClients atomic.Pointer[MPSClients]
 	// compared: since the daemon was started, what a boot may have removed was compared with the spec.
 	compared atomic.Bool
@@ -89,23 +88,3 @@ func (x *State) SetLastChangeSeq(seq uint64) { x.lastChangeSeq.Store(seq) }
 
 // Stored is the state on disk. The returned value does not change.
 func (x *State) Stored() *store.State { return x.Store.State() }
-
-// SetClosed sets the GPUs that take no lease, for another reason than a change, with the reasons.
-func (x *State) SetClosed(why map[gpu.UUID]string) { x.closed.Store(&why) }
-
-// Closed returns them.
-func (x *State) Closed() map[gpu.UUID]string {
-	if p := x.closed.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-// Held returns the GPUs that no change touches, with the reasons.
-func (x *State) Held() map[gpu.UUID]string {
-	out := map[gpu.UUID]string{}
-	for id, h := range x.Stored().Held {
-		out[id] = h.Reason
-	}
-	return out
-}

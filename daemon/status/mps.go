@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
@@ -70,17 +71,15 @@ func (p *statusInputs) mps(g *observe.GPU) *api.MPSStatus {
 	if g.MPS != nil {
 		out.Clients, out.MaxClients = len(clientsOf(g)), g.MPS.MaxClients()
 	}
-	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, gpu.Placement{}))
+	out.Drained = closing.WireDrain(closing.Drained.At(&p.stored, closing.OnGPU(g.Identity.UUID)))
 	return out
 }
-
-func wireDrain(d *store.DrainedMPS) *api.MPSDrain { return (*api.MPSDrain)(d) }
 
 // instanceMPS returns the state of the control daemon of an instance.
 func (p *statusInputs) instanceMPS(g *observe.GPU, in *gpu.Instance) *api.MPSStatus {
 	m := g.MPSAt(in.Placement)
 	out := mpsStatus(m, p.desired.Bypass(g.Identity.UUID))
-	out.Drained = wireDrain(p.stored.Drained(g.Identity.UUID, in.Placement))
+	out.Drained = closing.WireDrain(closing.Drained.At(&p.stored, store.Where{GPU: g.Identity.UUID, Instance: in.Placement}))
 	if m != nil {
 		out.Clients, out.MaxClients = len(clientsIn(g, in)), planner.MaxClientsOf(g, in)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -140,8 +141,6 @@ func (v *Viewer) inputs() *statusInputs {
 		leases:     v.Table.List(),
 		granted:    v.Table.Granted(),
 		users:      v.users(),
-		held:       v.State.Held(),
-		busyGPUs:   map[gpu.UUID]bool{},
 		conditions: v.Managers.Acknowledge.Annotate(v.Conditions.List()),
 		limits:     map[string][]api.LimitStatus{},
 		command:    procfs.Name,
@@ -153,7 +152,7 @@ func (v *Viewer) inputs() *statusInputs {
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {
 		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
-	p.stored = *st
+	p.stored, p.closures = *st, planner.Closures(v.State, p.node, p.now)
 	p.timeSlices, p.health, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Health.Status, v.Managers.Enforce.FrozenTenant
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
@@ -171,7 +170,7 @@ func (v *Viewer) inputs() *statusInputs {
 	p.leaseOf = v.Attribution.LeaseLookup(shown)
 	p.starting = v.State.Starting()
 	if ch := v.State.Changing(); ch != nil {
-		p.changing, p.busyGPUs = ch.Operation, ch.GPUs
+		p.changing = ch.Operation
 	}
 	if want.Spec != nil {
 		info := v.Port.Info()

@@ -33,8 +33,7 @@ type statusInputs struct {
 	users      []api.UserStatus
 	changing   string // the running operation
 	starting   bool   // the node was not yet compared with the spec
-	held       map[gpu.UUID]string
-	busyGPUs   map[gpu.UUID]bool // in a change
+	closures   closing.Closures
 	conditions []api.Condition
 	limits     map[string][]api.LimitStatus // by tenant
 	sampled    func(gpu.UUID) bool          // its memory and processes are newer than the observation
@@ -72,7 +71,7 @@ func (p *statusInputs) render() *api.Status {
 			Starting:    p.starting,
 			Unmanaged:   p.desired.Unmanaged,
 			Times:       state.WireTimes(p.stored.StepDurations),
-			Maintenance: state.WireMaintenance(p.stored.Maintenance),
+			Maintenance: closing.WireMaintenance(&p.stored),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -120,7 +119,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if e := p.desired.GPUs[id]; e != nil {
 		out.Owner = e.Owner
 	}
-	out.Cordoned = closing.Cordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
+	out.Cordoned = closing.WireCordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
 	if p.health != nil {
 		out.Health = p.health(id)
 	}
@@ -130,33 +129,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if out.Memory.Total == 0 {
 		out.Memory.Total = g.Identity.Memory
 	}
-	switch reason, held := p.held[id]; {
-	case g.Err != nil:
-		out.State, out.Reason = stateOf(g.Err), planner.Cause(g.Err)
-	case p.busyGPUs[id]:
-		out.State = "changing"
-	case held:
-		out.State, out.Reason = "held", reason
-	case out.Health != nil && out.Health.Since != nil:
-		out.State, out.Reason = "unhealthy", fmt.Sprintf(
-			"it takes no new lease: %s; see 'gpushare gpu show %d'", out.Health.Reason, g.Identity.Index,
-		)
-	case out.Cordoned != nil:
-		out.State, out.Reason = "cordoned", fmt.Sprintf(
-			"%s closed it to new leases%s; 'gpushare gpu uncordon %s' ends that", out.Cordoned.By, reasonAfter(out.Cordoned.Reason),
-			g.Identity.Argument(),
-		)
-	case p.desired.WantsMPS(id) && !g.MPS.Healthy():
-		out.State, out.Reason = "mps-down", planner.MPSReason(g.MPS)
-	case p.desired.WantsMPS(id) && p.stored.Drained(id, gpu.Placement{}) != nil:
-		out.State, out.Reason = "drained", fmt.Sprintf(
-			"%s drained its MPS; 'gpushare mps resume %d' ends that", p.stored.Drained(id, gpu.Placement{}).By, g.Identity.Index,
-		)
-	default:
-		for _, d := range planner.DownInstances(p.desired, g, func(id gpu.UUID, in *gpu.Instance) bool { return !p.foreign(id, in) }) {
-			out.State, out.Reason = "mps-down", planner.DeviceName(g, d)+": "+planner.MPSReason(g.MPSOf(d))
-		}
-	}
+	p.close(&out, g)
 	for i := range g.Processes {
 		st := p.process(&g.Processes[i], tenantOf)
 		if p.servesMPS(g.ControlDaemons(), st.PID) {
@@ -191,14 +164,6 @@ func (p *statusInputs) closedTo() []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// reasonAfter is a reason in brackets, after what it is the reason of.
-func reasonAfter(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return " (" + reason + ")"
 }
 
 // stateOf returns the state of a GPU that does not answer.
@@ -454,17 +419,9 @@ func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bo
 	return mine[cond.GPU] && slices.Contains([]string{"gpu", "health", "held", "mps"}, cond.Kind)
 }
 
-// heldReasonForMembers replaces the reason why a GPU is held, which may name other tenants' leases and processes.
-const heldReasonForMembers = "only an administrator may see the reason"
-
 // restrictGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
 func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
-	switch g.State {
-	case "held":
-		g.Reason = heldReasonForMembers
-	case "cordoned":
-		g.Reason = "an administrator closed it to new leases"
-	}
+	restrictClosures(&g, c)
 	if g.Cordoned != nil {
 		g.Cordoned = &api.Cordon{Since: g.Cordoned.Since}
 	}

@@ -4,18 +4,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/closing"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/health"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // twoTenants returns a node on which two tenants share GPUs. Everything that belongs to a tenant has its name in it.
@@ -33,7 +38,7 @@ func twoTenants() *statusInputs {
 	p := &statusInputs{
 		sampled: func(gpu.UUID) bool { return false },
 		host:    "h", adapter: "cgroupfs", now: time.Unix(1000, 0), desired: want, granted: map[gpu.UUID][]api.GrantedMemory{},
-		held: map[gpu.UUID]string{}, busyGPUs: map[gpu.UUID]bool{}, limits: map[string][]api.LimitStatus{},
+		limits:  map[string][]api.LimitStatus{},
 		foreign: func(gpu.UUID, *gpu.Instance) bool { return false }, servesMPS: attribution.IsServingMPS,
 	}
 	n := &observe.Node{GPUs: []observe.GPU{
@@ -114,7 +119,15 @@ func twoTenants() *statusInputs {
 		api.Condition{Kind: "held", GPU: "GPU-1", Message: "held: it is in use by lease-part-theirs, pid 101 (command-of-theirs)"},
 	)
 	p.conditions[0].Acknowledged = &api.Acknowledgement{By: "admin-of-theirs", Reason: "because of theirs"} // of mine
-	p.held["GPU-1"] = "it is in use by lease-part-theirs, pid 101 (command-of-theirs)"
+	p.closures = closing.Closures{
+		{
+			Where:  closing.OnGPU("GPU-1"),
+			Kind:   string(closing.Held),
+			Reason: "it is in use by lease-part-theirs, pid 101 (command-of-theirs)",
+		},
+		{Where: closing.OnGPU("GPU-1"), Kind: string(closing.Cordoned), By: "admin-of-theirs", Reason: "because of theirs"},
+		{Where: store.Where{GPU: "GPU-1", Tenant: "theirs"}, Kind: string(closing.HeldBack), Faults: 3},
+	}
 	n.GPUs[1].Processes = append(n.GPUs[1].Processes, gpu.Process{PID: 999, Kind: gpu.ComputeProcess}) // of no tenant
 	p.node = n
 	p.leaseOf = func(pid int) (string, bool) { id, ok := leases[pid]; return id, ok }
@@ -271,6 +284,75 @@ func TestRenderedStatusIsRestrictedPerCaller(t *testing.T) {
 	}
 }
 
+// closuresOf are the closures of the node of a status whose last GPU may be in a change.
+func closuresOf(t *testing.T, p *statusInputs, record func(*store.State), busy bool) closing.Closures {
+	t.Helper()
+	st, _, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	if err := st.Update(func(s *store.State) error { record(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	s := state.NewState(st, false)
+	s.SetDesired(p.desired)
+	if busy {
+		s.SetChanging(&state.OpenChange{Operation: "apply-1", GPUs: map[gpu.UUID]bool{"GPU-2": true}})
+	}
+	p.stored = *st.State()
+	return planner.Closures(s, p.node, p.now)
+}
+
+// A GPU that is closed for several reasons has the state of the first and says all of them; the list has who closed it, and members see
+// neither that nor why it is held.
+func TestAllReasonsOfAClosedGPU(t *testing.T) {
+	p := twoTenants()
+	since := p.now.Add(-time.Hour).UTC()
+	p.closures = closuresOf(t, p, func(s *store.State) {
+		closing.SetHealth(s, "GPU-1", health.Record{State: health.Closed, Since: since, XID: 79, Cause: "XID 79", Failed: "rows"})
+		closing.Cordoned.Close(s, store.Closure{Where: closing.OnGPU("GPU-1"), By: "root", Since: since, Reason: "its fan"})
+		closing.CloseHeld(s, "GPU-1", 1, "it is in use by lease-part-theirs", "", since)
+		closing.HeldBack.Close(s, store.Closure{Where: store.Where{GPU: "GPU-1", Tenant: "theirs"}, Since: since, Faults: 3})
+		ended := store.Closure{Where: closing.OnGPU("GPU-2"), By: "root", Since: since, Until: p.now}
+		closing.Cordoned.Close(s, ended)
+	}, false)
+	all := p.render()
+	g := all.GPUs[1]
+	const want = "it is in use by lease-part-theirs; it takes no new lease: XID 79; its test failed: rows; see 'gpushare gpu show 1'; " +
+		"root closed it to new leases (its fan); 'gpushare gpu uncordon 1' ends that"
+	if g.State != "held" || g.Reason != want {
+		t.Errorf("it is %s: %s, want %s", g.State, g.Reason, want)
+	}
+	kinds := func(g *api.GPUStatus) (out []string) {
+		for _, c := range g.Closures {
+			out = append(out, c.Kind)
+			if c.Since == nil || !c.Since.Equal(since) || c.Until != nil || c.Instance != nil {
+				t.Errorf("it is closed by %+v", c)
+			}
+		}
+		return out
+	}
+	if got := kinds(&g); !slices.Equal(got, []string{"held", "unhealthy", "cordoned", "held-back"}) || g.Closures[2].By != "root" {
+		t.Errorf("it is closed by %+v", g.Closures)
+	}
+	if g := all.GPUs[2]; g.State != "ok" || g.Reason != "" || g.Closures != nil {
+		t.Errorf("a GPU whose closure has ended is %s: %s, %+v", g.State, g.Reason, g.Closures)
+	}
+	mine := restrictTo(all, &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}}).GPUs[1]
+	const less = "only an administrator may see the reason; it takes no new lease: XID 79; its test failed: rows; see 'gpushare gpu show 1'; " +
+		"an administrator closed it to new leases"
+	if got := kinds(
+		&mine,
+	); mine.Reason != less || !slices.Equal(got, []string{"held", "unhealthy", "cordoned"}) ||
+		mine.Closures[2].By != "" {
+		t.Errorf("a member sees %s, %+v", mine.Reason, mine.Closures)
+	}
+	if len(g.Closures) != 4 || g.Reason != want {
+		t.Errorf("what an administrator sees is now %s, %+v", g.Reason, g.Closures)
+	}
+}
+
 func TestStateOfAGPU(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -283,20 +365,21 @@ func TestStateOfAGPU(t *testing.T) {
 		{"ok", nil, "", false, "ok", ""},
 		{"held", nil, "why", false, "held", "why"},
 		{"in a change", nil, "", true, "changing", ""},
-		{"in a change that frees it", nil, "why", true, "changing", ""},
+		{"in a change that frees it", nil, "why", true, "changing", "why"},
 		{"slow", fmt.Errorf("x: %w", gpu.ErrTimeout), "", false, "stuck", "x: " + gpu.ErrTimeout.Error()},
-		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error()},
+		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error() + "; why"},
 		{"lost in a change", gpu.ErrLost, "", true, "lost", gpu.ErrLost.Error()},
 		{"lost, as the driver says it", &gpu.Error{Op: "read the state", GPU: "GPU-2", Code: 15, Err: gpu.ErrLost}, "", false, "lost", gpu.ErrLost.Error()},
 		{"unknown error", errors.New("unknown"), "", false, "lost", "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := twoTenants()
-			p.held = map[gpu.UUID]string{}
-			if c.held != "" {
-				p.held["GPU-2"] = c.held
-			}
-			p.busyGPUs["GPU-2"], p.node.GPUs[2].Err = c.busy, c.err
+			p.node.GPUs[2].Err = c.err
+			p.closures = closuresOf(t, p, func(s *store.State) {
+				if c.held != "" {
+					closing.CloseHeld(s, "GPU-2", 1, c.held, "", p.now)
+				}
+			}, c.busy)
 			if g := p.render().GPUs[2]; g.State != c.state || g.Reason != c.reason {
 				t.Errorf("it is %s: %q, want %s: %q", g.State, g.Reason, c.state, c.reason)
 			}

@@ -89,10 +89,10 @@ func (u *Unmanaging) closeGPUs() (open func()) {
 	node := u.Observer.Last()
 	provisional := &state.OpenChange{Operation: state.KindUnmanage, GPUs: state.EveryGPU(node)}
 	u.State.SetChanging(provisional)
-	u.Table.Update(planner.View(u.State, node))
+	u.Table.Update(planner.View(u.State, node, u.Now()))
 	return func() {
 		if u.State.Withdraw(provisional) {
-			u.Table.Update(planner.View(u.State, u.Observer.Last()))
+			u.Table.Update(planner.View(u.State, u.Observer.Last(), u.Now()))
 			u.Invalidate()
 		}
 	}

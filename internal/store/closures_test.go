@@ -28,9 +28,60 @@ func withoutList(t *testing.T) []byte {
 func closedThere() []Closure {
 	minute := func(n int) time.Time { return at.Add(time.Duration(n) * time.Minute) }
 	on := func(id gpu.UUID) Where { return Where{GPU: id} }
+	instance := Where{GPU: "GPU-0", Instance: gpu.Placement{Start: 4, Size: 4}}
 	return []Closure{
+		{
+			Kind:   ClosureMaintenance,
+			By:     "root",
+			Since:  minute(11),
+			Reason: "driver 580",
+			Maintenance: &MaintenanceRecord{
+				Driver:        true,
+				Parked:        true,
+				Boot:          "boot",
+				DriverVersion: "580.95.05",
+				GPUs:          []gpu.Identity{{UUID: "GPU-0", Model: "NVIDIA A100"}},
+			},
+		},
+		{
+			Where:  on("GPU-1"),
+			Kind:   ClosureHeld,
+			Since:  minute(1),
+			Reason: "cannot create 3g.20gb at 4: in use",
+			Held:   &HeldRecord{Generation: 1},
+		},
+		{
+			Where:  on("GPU-2"),
+			Kind:   ClosureHeld,
+			Since:  minute(2),
+			Reason: "MIG mode waits for a boot",
+			Held:   &HeldRecord{Generation: 1, Boot: "boot"},
+		},
+		{
+			Where:  on("GPU-1"),
+			Kind:   ClosureUnhealthy,
+			Since:  minute(9),
+			Reason: "XID 79 (the GPU is lost)",
+			Health: &HealthRecord{State: "closed", XID: 79, Boot: "boot", Driver: "driver", Lost: true},
+		},
+		{
+			Where:  on("GPU-4"),
+			Kind:   ClosureUnhealthy,
+			Since:  minute(10),
+			Reason: "XID 63",
+			Health: &HealthRecord{State: "testing", XID: 63, Failed: "rows", Boot: "boot", Driver: "driver", Bad: true},
+		},
 		{Where: on("GPU-1"), Kind: ClosureCordoned, By: "root", Since: minute(7), Reason: "its fan"},
 		{Where: on("GPU-3"), Kind: ClosureCordoned, By: "alice", Since: minute(8)},
+		{Where: on("GPU-3"), Kind: ClosureDrained, By: "root", Since: minute(3)},
+		{Where: instance, Kind: ClosureDrained, By: "alice", Since: minute(4)},
+		{Where: Where{GPU: "GPU-3", Tenant: "red"}, Kind: ClosureHeldBack, Since: minute(5), Faults: 3},
+		{
+			Where:  Where{GPU: "GPU-0", Instance: instance.Instance, Tenant: "blue"},
+			Kind:   ClosureHeldBack,
+			Since:  minute(6),
+			Faults: 4,
+		},
 	}
 }
 

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -20,20 +19,8 @@ type State struct {
 	Achieved map[gpu.UUID]Achieved `json:"achieved,omitempty"`
 	// Unconfirmed are the GPUs on which a change failed whose outcome was not read back.
 	Unconfirmed map[gpu.UUID]Unconfirmed `json:"unconfirmed,omitempty"`
-	// Held are the GPUs on which a change failed. No change touches them until a retry.
-	Held map[gpu.UUID]Held `json:"held,omitempty"`
-	// DrainedMPS are the GPUs whose MPS takes no new leases.
-	DrainedMPS map[gpu.UUID]DrainedMPS `json:"drained_mps,omitempty"`
-	// DrainedInstances are the MIG instances whose MPS takes no new leases.
-	DrainedInstances []DrainedInstance `json:"drained_instances,omitempty"`
-	// HeldBackMPS are the tenants that get no new lease of the MPS of a GPU.
-	HeldBackMPS []HeldBackMPS `json:"held_back_mps,omitempty"`
 	// Closures are why places take no lease, in the order in which they were closed.
 	Closures []Closure `json:"closures,omitempty"`
-	// Unhealthy are the GPUs that take no new lease because of trouble of their own.
-	Unhealthy map[gpu.UUID]Unhealthy `json:"unhealthy,omitempty"`
-	// Maintenance is who took the node out of service; nil: it takes leases.
-	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Acknowledged are the conditions that administrators acknowledged, by their ids.
 	Acknowledged map[string]Acknowledged `json:"acknowledged,omitempty"`
 	// Change is the record of the change under way, of the engine's type; empty when there is none.
@@ -161,104 +148,6 @@ type Duration struct {
 type GPUModes struct {
 	MIG         *bool           `json:"mig,omitempty"` // MIG mode
 	ComputeMode gpu.ComputeMode `json:"compute_mode,omitempty"`
-}
-
-// Held says why no change touches a GPU.
-type Held struct {
-	Generation uint64    `json:"generation"` // of the spec that was tried
-	Reason     string    `json:"reason"`
-	Since      time.Time `json:"since"`
-	// Boot is the kernel's boot id while the GPU keeps a MIG mode that only another boot makes current; empty: it waits for none.
-	Boot string `json:"boot,omitempty"`
-}
-
-// Cordon is who closed a GPU to new leases.
-type Cordon struct {
-	By     string    `json:"by"`
-	Since  time.Time `json:"since"`
-	Reason string    `json:"reason,omitempty"`
-}
-
-// Unhealthy is why a GPU takes no new lease, in the shape of package health's Record: either converts to the other.
-type Unhealthy struct {
-	State  string    `json:"state,omitempty"`
-	Since  time.Time `json:"since,omitzero"`
-	XID    uint64    `json:"xid,omitempty"`
-	Cause  string    `json:"cause,omitempty"`
-	Failed string    `json:"failed,omitempty"`
-	Boot   string    `json:"boot,omitempty"`
-	Driver string    `json:"driver,omitempty"`
-	Bad    bool      `json:"bad,omitempty"`
-	Lost   bool      `json:"lost,omitempty"`
-}
-
-// Maintenance is who took the node out of service, and what the driver was then.
-type Maintenance struct {
-	Cordon
-	// Driver: the driver is to be replaced. MPS is stopped and no NVML worker runs once no lease uses a GPU: Parked is then set.
-	Driver bool `json:"driver,omitempty"`
-	Parked bool `json:"parked,omitempty"`
-	// Boot is the kernel's boot id of the request: no lease survives a boot.
-	Boot          string         `json:"boot"`
-	DriverVersion string         `json:"driver_version,omitempty"` // empty: it was not read
-	GPUs          []gpu.Identity `json:"gpus,omitempty"`
-}
-
-// DrainedMPS is who drained the MPS of a GPU.
-type DrainedMPS struct {
-	By    string    `json:"by"`
-	Since time.Time `json:"since"`
-}
-
-// DrainedInstance is a MIG instance, by its placement, whose MPS was drained.
-type DrainedInstance struct {
-	GPU      gpu.UUID      `json:"gpu"`
-	Instance gpu.Placement `json:"instance"`
-	DrainedMPS
-}
-
-// Drained returns who drained the MPS of a GPU, or of the instance at a placement; nil: it takes leases.
-func (s *State) Drained(id gpu.UUID, at gpu.Placement) *DrainedMPS {
-	if at.Size == 0 {
-		if d, ok := s.DrainedMPS[id]; ok {
-			return &d
-		}
-		return nil
-	}
-	for i := range s.DrainedInstances {
-		if d := &s.DrainedInstances[i]; d.GPU == id && d.Instance == at {
-			return &d.DrainedMPS
-		}
-	}
-	return nil
-}
-
-// SetDrained records who drained it; nil: it takes leases.
-func (s *State) SetDrained(id gpu.UUID, at gpu.Placement, by *DrainedMPS) {
-	if at.Size > 0 {
-		s.DrainedInstances = slices.DeleteFunc(s.DrainedInstances, func(d DrainedInstance) bool { return d.GPU == id && d.Instance == at })
-		if by != nil {
-			s.DrainedInstances = append(s.DrainedInstances, DrainedInstance{id, at, *by})
-		}
-		return
-	}
-	delete(s.DrainedMPS, id)
-	if by == nil {
-		return
-	}
-	if s.DrainedMPS == nil {
-		s.DrainedMPS = map[gpu.UUID]DrainedMPS{}
-	}
-	s.DrainedMPS[id] = *by
-}
-
-// HeldBackMPS is a tenant whose processes caused fatal faults in the MPS of a GPU, or of one MIG instance.
-type HeldBackMPS struct {
-	GPU      gpu.UUID      `json:"gpu"`
-	Instance gpu.Placement `json:"instance,omitzero"` // its size is 0 for the whole GPU
-	Tenant   string        `json:"tenant"`
-	Since    time.Time     `json:"since"`
-	Faults   int           `json:"faults"`
 }
 
 // Acknowledged is who acknowledged a condition, and until when. Until is zero without an end.

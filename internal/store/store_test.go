@@ -161,14 +161,14 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	closing := func(st *State) error {
-		st.Held = map[gpu.UUID]Held{"GPU-0": {Reason: strings.Repeat("y", 2000)}}
+		st.Closures = []Closure{{Where: Where{GPU: "GPU-0"}, Kind: ClosureHeld, Reason: strings.Repeat("y", 2000)}}
 		return nil
 	}
 	if err := s.Finish(closing); err != nil {
 		t.Fatalf("the reserve did not help: %v", err)
 	}
 	again, r, err := open(d)
-	if err != nil || len(again.State().Held) != 1 || r.Reason != "" {
+	if err != nil || len(again.State().Closures) != 1 || r.Reason != "" {
 		t.Fatalf("read back %+v (%+v, %v)", again.State(), r, err)
 	}
 	d.free = 0
@@ -371,7 +371,7 @@ func TestFormatFiles(t *testing.T) {
 		a := s.Achieved["GPU-0"]
 		if s.Accepted.Generation != 3 || s.Accepted.By != "root" || len(s.Revisions) != 3 || a.Layout[0].Placement.Size != 4 ||
 			s.Change == nil ||
-			s.Held["GPU-1"].Reason == "" {
+			len(s.Closures) != 1 || s.Closures[0].GPU != "GPU-1" || s.Closures[0].Reason == "" {
 			t.Errorf("%s reads as %+v", file, s)
 		}
 		if len(a.Instances) != 1 || a.Instances[0].Generation != 7 || !a.Instances[0].Imported || s.LastInstanceGeneration != 7 ||

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/attribution"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -111,23 +112,20 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 	if d.IsInstance() {
 		out.Instance = new(api.MIGPlacement(d.Instance))
 	}
-	heldBack := func(h store.HeldBackMPS) bool { return h.GPU == d.GPU && h.Instance == d.Instance }
-	if drain ||
-		k.State.Stored().Drained(d.GPU, d.Instance) == nil &&
-			!slices.ContainsFunc(k.State.Stored().HeldBackMPS, heldBack) { // One that left MPS mode can be resumed.
+	at := store.Where{GPU: d.GPU, Instance: d.Instance}
+	heldBack := func(c *store.Closure) bool { return c.GPU == d.GPU && c.Instance == d.Instance }
+	was := k.State.Stored()
+	if drain || closing.Drained.At(was, at) == nil && !closing.HeldBack.Any(was, heldBack) { // One that left MPS mode can be resumed.
 		if _, _, err := planner.MPSDevice(want, node, name); err != nil {
 			return err
 		}
 	}
 	err = k.State.Store.Update(func(s *store.State) error {
-		out.Changed = (s.Drained(d.GPU, d.Instance) != nil) != drain
 		if !drain {
-			before := len(s.HeldBackMPS)
-			s.HeldBackMPS = slices.DeleteFunc(s.HeldBackMPS, heldBack)
-			s.SetDrained(d.GPU, d.Instance, nil)
-			out.Changed = out.Changed || len(s.HeldBackMPS) < before
-		} else if out.Changed {
-			s.SetDrained(d.GPU, d.Instance, &store.DrainedMPS{By: c.Caller.Name, Since: k.Now()})
+			resumed := closing.Drained.Open(s, at)
+			out.Changed = closing.HeldBack.OpenIf(s, heldBack) || resumed
+		} else if out.Changed = closing.Drained.At(s, at) == nil; out.Changed {
+			closing.Drained.Close(s, store.Closure{Where: at, By: c.Caller.Name, Since: k.Now()})
 		}
 		return nil
 	})
@@ -152,9 +150,7 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 		})
 		k.Refresh(c.Ctx(), node)
 	}
-	if by := k.State.Stored().Drained(d.GPU, d.Instance); by != nil {
-		out.Drained = new(api.MPSDrain(*by))
-	}
+	out.Drained = closing.WireDrain(closing.Drained.At(k.State.Stored(), at))
 	for _, l := range k.Table.Live() {
 		if slices.Contains(l.Place.GPUs, d.GPU) && (!d.IsInstance() || l.Place.Instance != nil && *l.Place.Instance == d.Instance) {
 			out.Leases = append(out.Leases, l.ID)

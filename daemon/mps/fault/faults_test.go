@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -174,7 +175,7 @@ func TestALateXIDIsReported(t *testing.T) {
 			t.Errorf("the lease keeps %q", got)
 		}
 	}
-	if held := f.State.Stored().HeldBackMPS; len(held) > 0 {
+	if held := closing.HeldBack.In(f.State.Stored()); len(held) > 0 {
 		t.Errorf("held back after %d faults: %+v", maxFaults-1, held)
 	}
 }
@@ -190,7 +191,7 @@ func TestARepeatOffenderIsHeldBack(t *testing.T) {
 		f.observed(mps.State{Fault: &mps.Fault{Since: f.now, Culprit: culprit}})
 	}
 	held := func() (tenants []string) {
-		for _, h := range f.State.Stored().HeldBackMPS {
+		for _, h := range closing.HeldBack.In(f.State.Stored()) {
 			tenants = append(tenants, h.Tenant)
 		}
 		return tenants
@@ -215,8 +216,8 @@ func TestARepeatOffenderIsHeldBack(t *testing.T) {
 		!strings.Contains(conditions[0].Hint, "gpushare mps resume 3") {
 		t.Errorf("conditions %+v", conditions)
 	}
-	v := lease.View{GPUs: []lease.GPUView{{UUID: gpuA}}}
-	planner.CloseHeldBack(f.State.Stored().HeldBackMPS, &v)
+	f.State.SetDesired(&state.Desired{Spec: &api.Spec{}, GPUs: map[gpu.UUID]*api.GPUSpec{gpuA: {Mode: api.ModeMPS}}})
+	v := planner.View(f.State, &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: gpuA}}}}}, f.now)
 	if why := v.GPUs[0].HeldBack; why["red"] == "" || len(why) != 1 {
 		t.Errorf("the view has %q", why)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -26,11 +27,9 @@ func (f *Faults) countLocked(on mps.Device, d *device, tenant string, at time.Ti
 		return
 	}
 	delete(d.caused, tenant) // After 'mps resume' they count from the start.
-	r := store.HeldBackMPS{GPU: on.GPU, Instance: on.Instance, Tenant: tenant, Since: at, Faults: len(all)}
 	err := f.State.Store.Update(func(s *store.State) error {
-		s.HeldBackMPS = append(slices.DeleteFunc(s.HeldBackMPS, func(h store.HeldBackMPS) bool {
-			return h.GPU == r.GPU && h.Instance == r.Instance && h.Tenant == r.Tenant
-		}), r)
+		where := store.Where{GPU: on.GPU, Instance: on.Instance, Tenant: tenant}
+		closing.HeldBack.Close(s, store.Closure{Where: where, Since: at, Faults: len(all)})
 		return nil
 	})
 	if err != nil {
@@ -48,7 +47,7 @@ func (f *Faults) countLocked(on mps.Device, d *device, tenant string, at time.Ti
 
 // updateConditions reports the tenants that are held back.
 func (f *Faults) updateConditions(node *observe.Node) {
-	held := f.State.Stored().HeldBackMPS
+	held := closing.HeldBack.In(f.State.Stored())
 	out := map[string]api.Condition{}
 	for i := range held {
 		h := &held[i]
