@@ -59,6 +59,7 @@ var (
 var (
 	gpuInfo        = gauge("gpu_info", "A GPU. The value is 1.", "gpu", "uuid", "pci", "model", "mode", "owner")
 	gpuState       = gauge("gpu_state", "1 for the state that the GPU is in, 0 for the others.", "gpu", "uuid", "state")
+	gpuClosed      = gauge("gpu_closed", "1 for each reason why the GPU as a whole takes no new lease.", "gpu", "uuid", "reason")
 	gpuRead        = gauge("gpu_read_timestamp_seconds", "When memory and processes of the GPU were last read.", ofGPU...)
 	gpuUtilization = gauge(
 		"gpu_utilization_ratio",

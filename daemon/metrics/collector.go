@@ -154,6 +154,11 @@ func (c *collection) gpu(g *api.GPUStatus) {
 	for _, state := range states {
 		c.addBool(gpuState, g.State == state, index, g.UUID, state)
 	}
+	for i := range g.Closures {
+		if k := &g.Closures[i]; k.Instance == nil && k.Tenant == "" {
+			c.add(gpuClosed, 1, index, g.UUID, k.Kind)
+		}
+	}
 	for i := range g.Granted {
 		m := &g.Granted[i]
 		c.add(gpuMemoryGranted, float64(m.Bytes), index, g.UUID, m.Tenant, m.Grant)

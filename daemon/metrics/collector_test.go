@@ -66,6 +66,11 @@ func labNode() *Snapshot {
 	sliced.Utilization, sliced.TimeSlices = ptr(7), &api.TimeSlices{Enforced: true, Contended: true, IdleWhileWaiting: ptr(1.5)}
 	sliced.Granted = []api.GrantedMemory{{Tenant: "vision", Grant: "dev", Bytes: 30 * gib}}
 	lost.State, lost.Utilization = "lost", ptr(50)
+	lost.Closures = []api.Closure{
+		{Kind: "unanswered", Reason: "GPU is lost"},
+		{Kind: "cordoned", Reason: "root closed it to new leases"},
+		{Kind: "held-back", Tenant: "vision"},
+	}
 	readings := &api.HealthReadings{
 		ReadAt:            noon,
 		Temperature:       ptr(61),

@@ -279,8 +279,16 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 		{"mode", g.Mode},
 		{"state", g.State},
 	}
-	if g.Reason != "" {
-		rows = append(rows, []string{"reason", g.Reason})
+	for i, why := range reasonsOf(g) {
+		rows = append(rows, []string{first(i, "reason"), why})
+	}
+	for i := range g.Closures {
+		c := &g.Closures[i]
+		if c.Instance != nil {
+			rows = append(rows, []string{"closed", fmt.Sprintf("instance at %d: %s", c.Instance.Start, c.Reason)})
+		} else if c.Tenant != "" {
+			rows = append(rows, []string{"closed", c.Reason})
+		}
 	}
 	if g.Cordoned != nil {
 		rows = append(rows, []string{"cordoned", cordonText(g.Cordoned)})
@@ -315,6 +323,14 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 		}
 	}
 	a.table(rows)
+}
+
+// first is the head of a row, if it is the first of those with the same head.
+func first(i int, head string) string {
+	if i > 0 {
+		return ""
+	}
+	return head
 }
 
 // cordonText is who cordoned a GPU, since when and why.

@@ -23,6 +23,27 @@ func cordonedNode() *api.Status {
 	return s
 }
 
+// closedNode is cordonedNode with more reasons why the GPU takes no lease, one of which is a condition.
+func closedNode() *api.Status {
+	s := cordonedNode()
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.UUID != gpu1 {
+			continue
+		}
+		cordoned := g.Reason
+		g.State, g.Reason = "held", "cannot start MPS: it ended; "+cordoned
+		g.Closures = []api.Closure{
+			{Kind: "held", Reason: "cannot start MPS: it ended", Since: &noon},
+			{Kind: "cordoned", Reason: cordoned, By: "root", Since: &noon},
+			{Kind: "drained", Reason: "root drained its MPS; 'gpushare mps resume 1:4' ends that", Instance: &api.MIGPlacement{Start: 4, Size: 4}},
+			{Kind: "held-back", Reason: "its MPS takes no lease of vision after 3 fatal faults", Tenant: "vision"},
+		}
+	}
+	s.Node.Conditions = []api.Condition{{Kind: "held", GPU: gpu1, Message: "held: cannot start MPS: it ended", Hint: "'gpushare gpu retry 1'"}}
+	return s
+}
+
 // drainingNode is a daemon whose GPU has two leases. Each that is requested to stop ends, and with ends the others do too after
 // they were seen once.
 type drainingNode struct {

@@ -161,6 +161,8 @@ func TestTexts(t *testing.T) {
 		"mig-plan-not-offline":     {nil, "", "mig plan --model a30 --want 1g.6gb"},
 		"mig-plan-batch":           {nil, "{\"model\":\"a30\",\"have\":\"1g.6gb@0\",\"want\":[\"2g.12gb\"]}\n\nx\n{\"model\":\"a30\",\"have\":[{\"profile\":\"1g.6gb\",\"start\":3,\"pinned\":true}],\"want\":\"4g.24gb\",\"force\":true}\n{\"model\":\"a30\",\"want\":[{\"slices\":1,\"memory\":\">=5GiB\",\"attributes\":[\"me\"]}]}\n", "mig plan --offline --batch -"},
 		"gpu-show":                 {routes{"GET /v1/status": cordonedNode()}, "", "gpu show 1"},
+		"gpu-show-closed":          {routes{"GET /v1/status": closedNode()}, "", "gpu show 1"},
+		"status-closed":            {routes{"GET /v1/status": closedNode()}, "", "status"},
 		"gpu-show-unknown":         {routes{"GET /v1/status": labNode()}, "", "gpu show 99"},
 		"maintenance-none":         {routes{"GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}}, "", "maintenance"},
 		"maintenance-off":          {routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1, Changed: true, Replaced: &api.ReplacedDriver{Before: "580.95.05", After: "580.105.08", Missing: []string{gpu1}, Added: []string{gpu0}}}}, "", "maintenance off"},

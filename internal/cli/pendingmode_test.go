@@ -19,7 +19,7 @@ func TestNoteOfAPendingMode(t *testing.T) {
 		{&api.MIGStatus{Pending: true}, "MIG mode is off; on is pending"},
 		{&api.MIGStatus{Enabled: true}, "MIG mode is on; off is pending"},
 	} {
-		if got := gpuNote(&api.GPUStatus{MIG: c.is}, false); !strings.Contains(got, c.want) ||
+		if got := gpuNote(&api.GPUStatus{MIG: c.is}, nil); !strings.Contains(got, c.want) ||
 			strings.Contains(got, "pending") != (c.want != "") {
 			t.Errorf("%+v: the note is %q, want %q", c.is, got, c.want)
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (a *app) gpus(s *api.Status, width int, wide bool) {
 	var rows []line
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		note := gpuNote(g, saysWhy(s, g))
+		note := gpuNote(g, unsaid(s, g))
 		if age := ages(g, at); age != "" && common == "" {
 			note = strings.TrimPrefix(note+"; "+age, "; ")
 		}
@@ -145,23 +146,33 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%d h", d/time.Hour)
 }
 
-// saysWhy reports whether a condition that is printed has the reason of a GPU's state.
-func saysWhy(s *api.Status, g *api.GPUStatus) bool {
-	shown := unacknowledged(s.Node.Conditions)
-	for i := range shown {
-		if c := &shown[i]; c.GPU == g.UUID && g.Reason != "" && strings.Contains(c.Message, g.Reason) {
-			return true
+// reasonsOf are why a GPU is in its state, or closed as a whole.
+func reasonsOf(g *api.GPUStatus) (out []string) {
+	for i := range g.Closures {
+		if c := &g.Closures[i]; c.Instance == nil && c.Tenant == "" && c.Kind != "changing" { // That is said by its state.
+			out = append(out, c.Reason)
 		}
 	}
-	return false
+	switch {
+	case g.Reason == "":
+		return nil
+	case strings.Join(out, "; ") != g.Reason: // It has more than the closures.
+		return []string{g.Reason}
+	}
+	return out
 }
 
-// gpuNote is what is to be known of a GPU next to its figures. known: its reason is already printed.
-func gpuNote(g *api.GPUStatus, known bool) string {
-	notes := []string{}
-	if g.Reason != "" && !known {
-		notes = append(notes, g.Reason)
-	}
+// unsaid are the reasons that no condition has that is printed.
+func unsaid(s *api.Status, g *api.GPUStatus) []string {
+	shown := unacknowledged(s.Node.Conditions)
+	return slices.DeleteFunc(reasonsOf(g), func(why string) bool {
+		return slices.ContainsFunc(shown, func(c api.Condition) bool { return c.GPU == g.UUID && strings.Contains(c.Message, why) })
+	})
+}
+
+// gpuNote is what is to be known of a GPU next to its figures, after the reasons of its state.
+func gpuNote(g *api.GPUStatus, reasons []string) string {
+	notes := slices.Clone(reasons)
 	if g.Owner != "" {
 		notes = append(notes, "managed by "+g.Owner)
 	}
