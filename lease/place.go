@@ -277,19 +277,10 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		busy     int
 	}
 	var found []candidate
-	var closed closedGPUs
-	matching, dynamic, mayFitSoon := 0, false, false
+	var closed closedPlaces
+	matching, dynamic := 0, false
 	smallest := uint64(math.MaxUint64) // memory of what it could have on these GPUs
-	for i := range v.GPUs {
-		d := &v.GPUs[i]
-		if !g.mayUse(d) {
-			continue
-		}
-		if d.Closed != "" {
-			closed.add(d)
-			mayFitSoon = mayFitSoon || d.ReopensSoon
-			continue
-		}
+	for d := range g.open(v, &closed) {
 		if d.DynamicProfiles != nil {
 			dynamic = true
 			smallest = min(smallest, g.smallest(d.Profiles))
@@ -330,7 +321,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 		return nil, who.tooMuch(smallest)
 	}
 	if len(found) == 0 {
-		ob := &obstacle{canCreate: dynamic, mayFitSoon: mayFitSoon}
+		ob := &obstacle{canCreate: dynamic, mayFitSoon: closed.reopensSoon}
 		switch {
 		case matching == 0 && closed.any() && !dynamic:
 			ob.text = closed.text()
@@ -367,19 +358,11 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 // placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
 func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
 	var own, idle, lent, claims []gpu.UUID
-	var closed closedGPUs
+	var closed closedPlaces
 	open, claimed := 0, 0
-	for i := range v.GPUs {
-		d := &v.GPUs[i]
-		if !g.mayUse(d) {
-			continue
-		}
-		if d.Closed != "" {
-			closed.add(d)
-			continue
-		}
+	for d := range g.open(v, &closed) {
 		if d.Occupied != "" && !who.inPlace {
-			closed = append(closed, fmt.Sprintf("%s is closed: %s", d.name(), d.Occupied))
+			closed.say(d.name(), d.Occupied)
 			continue
 		}
 		t := o.at(d.UUID)
@@ -443,25 +426,17 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 		leases int
 	}
 	var found []candidate
-	var closed closedGPUs
+	var closed closedPlaces
 	var lacks []string
 	var nearest *GPUView // that lacks least
 	var shortest uint64
 	var tooMuch *obstacle
 	key := g.Key()
-	for i := range v.GPUs {
-		d := &v.GPUs[i]
-		if !g.mayUse(d) {
-			continue
-		}
-		if d.Closed != "" {
-			closed.add(d)
-			continue
-		}
+	for d := range g.open(v, &closed) {
 		for _, dev := range g.divisibles(d) {
 			p := dev.place()
 			if why := dev.unusable(o); why != "" {
-				closed = append(closed, fmt.Sprintf("%v is closed: %s", &dev, why))
+				closed.say(dev.String(), why)
 				continue
 			}
 			if more := who.more(g, p); more > who.left() {
@@ -703,23 +678,5 @@ func (v *View) gpu(id gpu.UUID) *GPUView {
 	}
 	return nil
 }
-
-// closedGPUs collects why GPUs admit no lease.
-type closedGPUs []string
-
-func (c *closedGPUs) add(d *GPUView) {
-	state := " is closed: "
-	if d.Missing {
-		state = " is missing: "
-	}
-	*c = append(*c, d.name()+state+d.Closed)
-}
-
-func (c *closedGPUs) addInstance(d *GPUView, in *InstanceView, p *part) {
-	*c = append(*c, fmt.Sprintf("%s at %d on %s is closed: %s", cmp.Or(p.Split, p.Name), in.Placement.Start, d.name(), p.occupied))
-}
-
-func (c closedGPUs) any() bool    { return len(c) > 0 }
-func (c closedGPUs) text() string { return strings.Join(c, "; ") }
 
 func percentText(f float64) string { return api.Percent(max(f, 0)).String() }

@@ -241,9 +241,8 @@ func (k *Ticket) placesFor(g *Grant, all []*entry, o *occupancy, who requester) 
 		try(&k.t.view, on, units)
 		return out
 	}
-	for i := range k.t.view.GPUs {
-		d := &k.t.view.GPUs[i]
-		if !g.mayUse(d) || d.Closed != "" || o.at(d.UUID).preempted != nil {
+	for d := range g.open(&k.t.view, nil) {
+		if o.at(d.UUID).preempted != nil {
 			continue // What an earlier request is about to get is not counted twice.
 		}
 		v := k.t.view
