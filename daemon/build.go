@@ -382,6 +382,10 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 	}
 	if h.Descent != nil { // A nil record must stay a nil interface.
 		d.escapes.Descent, d.escapes.RecordBegins, d.escapes.NotKept = h.Descent, h.Descent.Begins, h.Descent.NotKept
+		h.Descent.UserOf = func(id string) (uid int, ok bool) {
+			l, ok := d.table.Get(id)
+			return l.UID, ok
+		}
 	}
 	d.leases = &leases.Leases{
 		Reporter:     d.Reporter,

@@ -40,6 +40,7 @@ type Escaped struct {
 	exempted   map[cgroup.Process]bool   // root's processes that were reported
 	recorded   map[string]map[int]uint64 // what the last pass read of the record of descent
 	lost       uint64                    // processes that are not recorded, as of the last pass
+	lostOf     map[int]uint64            // and of users who have too many, by uid
 	partial    map[string]string         // tracked leases of which processes may not be recorded, and why
 }
 

@@ -19,8 +19,9 @@ type descentRecord interface {
 	Release(lease string) error
 	// Members returns the start time of each process, by lease and pid, in clock ticks since boot.
 	Members() (map[string]map[int]uint64, error)
-	// Lost counts the processes of leases that are not recorded, since the record began.
-	Lost() (uint64, error)
+	// Lost counts the processes of leases that are not recorded: since the record began those for which it had no place, and those of
+	// each user who had too many, by uid.
+	Lost() (all uint64, ofUsers map[int]uint64, err error)
 }
 
 // Record records a process and its descendants as those of a lease. undo takes that back.
@@ -98,6 +99,9 @@ func outside(
 	return found
 }
 
+// mostTried is how many processes of a lease with too many a pass tries to record. There may be as many as the kernel has processes.
+const mostTried = 64
+
 // recordMissing records the processes inside a lease that are not recorded: they started before there was a record, are from an
 // earlier version, or the record was full. A process that forks while it is read may be new and recorded.
 func (e *Escapes) recordMissing(id string, inside []int, recorded map[int]uint64) error {
@@ -109,7 +113,11 @@ func (e *Escapes) recordMissing(id string, inside []int, recorded map[int]uint64
 	if err != nil {
 		return err
 	}
-	for _, pid := range added(slices.Sorted(maps.Keys(now[id])), missing) {
+	missing = added(slices.Sorted(maps.Keys(now[id])), missing)
+	if why := e.Escaped.partial[id]; why == tooMany || why == tooManyOfUser {
+		missing = missing[:min(len(missing), mostTried)] // The others are found by looking.
+	}
+	for _, pid := range missing {
 		if owner, ok := e.Port.ScopeOf(pid); !ok || owner != id {
 			continue // It has exited, or is in another lease.
 		}
@@ -127,26 +135,38 @@ func (e *Escapes) notePartial() error {
 		return nil
 	}
 	x := &e.Escaped
-	lost, err := e.Descent.Lost()
-	if err != nil || lost <= x.lost {
+	lost, ofUsers, err := e.Descent.Lost()
+	if err != nil {
 		return err
 	}
-	again := true // It may happen in each pass for hours.
-	for id := range x.leases {
-		again = again && x.partial[id] == tooMany
-		x.partial[id] = tooMany
+	again, more := true, uint64(0) // It may happen in each pass for hours.
+	for id, l := range x.leases {
+		why := tooManyOfUser
+		switch {
+		case lost > x.lost || x.partial[id] == tooMany:
+			why = tooMany
+		case ofUsers[l.UID] <= x.lostOf[l.UID]:
+			continue
+		}
+		again = again && x.partial[id] == why
+		x.partial[id] = why
 	}
+	for uid, n := range ofUsers {
+		more += max(n, x.lostOf[uid]) - x.lostOf[uid]
+	}
+	more += max(lost, x.lost) - x.lost
 	if !again {
-		e.Log.Warn("processes of leases were not recorded", "count", lost-x.lost)
+		e.Log.Warn("processes of leases were not recorded", "count", more, "users", slices.Sorted(maps.Keys(ofUsers)))
 	}
-	x.lost = lost
+	x.lost, x.lostOf = max(lost, x.lost), ofUsers
 	return nil
 }
 
 // Why the record may miss processes of a lease.
 const (
-	tooMany      = "their processes are more than are recorded at a time"
-	startedFirst = "they started before the record"
+	tooMany       = "their processes are more than are recorded at a time"
+	tooManyOfUser = "their users have more processes than are recorded of one user at a time"
+	startedFirst  = "they started before the record"
 )
 
 // updateConditions reports when escaped processes may not be found. The lock of Escaped is held.
@@ -170,6 +190,10 @@ func (e *Escapes) updateConditions(enforcing bool) {
 	}
 	for _, c := range []struct{ why, key, hint string }{
 		{tooMany, "processes", "limit the processes of the tenant in the spec (tasks); 'gpushare lease list' shows the leases"},
+		{
+			tooManyOfUser, "user",
+			"limit the processes of their tenants in the spec (tasks); 'gpushare lease list' shows the leases. Leases of other users are not affected",
+		},
 		{startedFirst, "earlier", "it passes when these leases have ended: 'gpushare lease list'"},
 	} {
 		var ids []string

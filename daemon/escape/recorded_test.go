@@ -136,13 +136,15 @@ type fakeRecord struct {
 	pids  []int
 	fails map[int]error // of Add
 	lost  uint64
+	users map[int]uint64 // what is lost of users
+	tried int            // how often Add was called
 }
 
 func (r *fakeRecord) Members() (map[string]map[int]uint64, error) {
 	return map[string]map[int]uint64{"a": startTimesOf(r.pids)}, nil
 }
 
-func (r *fakeRecord) Lost() (uint64, error) { return r.lost, nil }
+func (r *fakeRecord) Lost() (uint64, map[int]uint64, error) { return r.lost, r.users, nil }
 
 // startTimesOf are processes of which only the pids matter.
 func startTimesOf(pids []int) map[int]uint64 {
@@ -154,6 +156,7 @@ func startTimesOf(pids []int) map[int]uint64 {
 }
 
 func (r *fakeRecord) Add(_ string, pid int) (func() error, error) {
+	r.tried++
 	if err := r.fails[pid]; err != nil {
 		return nil, err
 	}
@@ -194,6 +197,22 @@ func TestRecordMissing(t *testing.T) {
 		}
 		if got := r.pids[len(c.now):]; !slices.Equal(got, c.want) {
 			t.Errorf("%s: it recorded %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A pass tries to record only some of the processes of a user who has too many. The others would take it minutes.
+func TestRecordMissingOfAUserWhoHasTooMany(t *testing.T) {
+	inside, of := []int(nil), map[int]string{}
+	for pid := range 10_000 {
+		inside, of[pid+10] = append(inside, pid+10), "a"
+	}
+	for why, want := range map[string]int{"": len(inside), startedFirst: len(inside), tooMany: mostTried, tooManyOfUser: mostTried} {
+		r := &fakeRecord{}
+		e := &Escapes{Descent: r, Port: fakeScopes{of: of}}
+		e.Escaped.partial = map[string]string{"a": why}
+		if err := e.recordMissing("a", inside, nil); err != nil || r.tried != want {
+			t.Errorf("%q: it tries to record %d of %d, want %d: %v", why, r.tried, len(inside), want, err)
 		}
 	}
 }
@@ -265,6 +284,8 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 	}{
 		{"nothing happened", func(*Escapes, *fakeRecord) {}, "", ""},
 		{"processes are lost", func(_ *Escapes, r *fakeRecord) { r.lost = 3 }, "their processes are more than are recorded at a time: a", "(tasks)"},
+		{"a user has too many", func(_ *Escapes, r *fakeRecord) { r.users = map[int]uint64{1000: 3} }, "their users have more processes than are recorded of one user at a time: a", "(tasks)"},
+		{"another user has too many", func(_ *Escapes, r *fakeRecord) { r.users = map[int]uint64{1001: 3} }, "", ""},
 		{"the record begins", func(e *Escapes, _ *fakeRecord) { e.RecordBegins = true }, "they started before the record: a", "gpushare lease list"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -275,6 +296,7 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 			before := e.Escaped.Since.Add(-time.Hour)
 			e.Note(&lease.Lease{
 				ID:        "a",
+				UID:       1000,
 				Started:   &before,
 				Process:   lease.Process{PID: ended, Start: 1},
 				Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"},
@@ -297,6 +319,7 @@ func TestConditionOfAPartialRecord(t *testing.T) {
 				e.Escaped.leases = nil
 				e.Note(&lease.Lease{
 					ID:        "a",
+					UID:       1000,
 					Started:   &before,
 					Process:   lease.Process{PID: ended, Start: 1},
 					Isolation: api.IsolationStatus{Cgroup: "/gpushare/a"},

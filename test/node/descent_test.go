@@ -399,6 +399,70 @@ func TestNothingOfTheDaemonIsInCgroupsAndMountsOfOthers(t *testing.T) {
 	}
 }
 
+// The processes of a lease are counted to its user, of whom the record takes a part of what it has for all.
+func TestProcessesAreCountedToTheUserOfTheirLease(t *testing.T) {
+	t.Parallel()
+	n := escapeNode(t)
+	_, id := begin(t, n, "red", "part", `sh -c "sleep 600 <&- >&- 2>&- & sleep 600 <&- >&- 2>&- & wait"`)
+	users, uid := mapOf(t, n, "gpushare_users"), uint32(os.Geteuid())
+	counted := func() (n int64) {
+		if err := users.Lookup(uid, &n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := harness.Await(
+		soon(t), 10*time.Millisecond, "not all processes are counted", func() (bool, error) { return counted() >= 3, nil },
+	); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.CLI(soon(t), "lease", "stop", id); out.Code != 0 {
+		t.Fatal(out)
+	}
+	if err := harness.Await(
+		soon(t), 10*time.Millisecond, "its processes are still counted", func() (bool, error) { return counted() == 0, nil },
+	); err != nil {
+		t.Error(err)
+	}
+}
+
+// mapOf opens a map of the daemon that is not pinned.
+func mapOf(t *testing.T, n *harness.Node, name string) *ebpf.Map {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fdinfo", n.DaemonPID())
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // It was closed.
+		}
+		for line := range strings.Lines(string(b)) {
+			text, ok := strings.CutPrefix(line, "map_id:")
+			if !ok {
+				continue
+			}
+			id, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := ebpf.NewMapFromID(ebpf.MapID(id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info, err := m.Info(); err == nil && info.Name == name {
+				t.Cleanup(func() { _ = m.Close() })
+				return m
+			}
+			_ = m.Close()
+		}
+	}
+	t.Fatalf("the daemon has no map %s", name)
+	return nil
+}
+
 // pinnedRecord opens the kernel's record of a node.
 func pinnedRecord(t *testing.T, n *harness.Node) *ebpf.Map {
 	t.Helper()

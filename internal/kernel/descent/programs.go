@@ -94,7 +94,8 @@ func offset(members []btf.Member, name string) (uint32, bool) {
 // Places on the stack of a program.
 const (
 	keyAt   = -8
-	entryAt = keyAt - entrySize
+	userAt  = keyAt - 8
+	entryAt = userAt - entrySize
 )
 
 // lookup sets R0 to the value of the key on the stack, and ends the program if there is none.
@@ -111,9 +112,9 @@ func end() asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return()}
 }
 
-// forkProgram records a new process for the lease of the process that forked it. The tracepoint has two arguments: the parent and the
-// new task, which does not run yet.
-func forkProgram(l layout, members, lost *ebpf.Map) asm.Instructions {
+// forkProgram records a new process for the lease of the process that forked it, or counts it. The tracepoint has two arguments: the
+// parent and the new task, which does not run yet.
+func forkProgram(l layout, members, lost *ebpf.Map, users *bounds) asm.Instructions {
 	code := asm.Instructions{
 		asm.LoadMem(asm.R6, asm.R1, 8, asm.DWord),
 		asm.LoadMem(asm.R7, asm.R6, l.pid, asm.Word),
@@ -128,24 +129,28 @@ func forkProgram(l layout, members, lost *ebpf.Map) asm.Instructions {
 	for i := int16(8); i < entrySize; i += 8 {
 		code = append(code, asm.LoadMem(asm.R1, asm.R0, i, asm.DWord), asm.StoreMem(asm.RFP, entryAt+i, asm.R1, asm.DWord))
 	}
+	code = append(code, asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, entryAt+8))
+	code = append(append(code, users.find("record")...), users.refuse("record")...)
 	code = append(code,
-		asm.StoreMem(asm.RFP, keyAt, asm.R8, asm.Word),
+		asm.StoreMem(asm.RFP, keyAt, asm.R8, asm.Word).WithSymbol("record"),
 		asm.LoadMapPtr(asm.R1, members.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt),
 		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, entryAt),
 		asm.Mov.Imm(asm.R4, 0),
 		asm.FnMapUpdateElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "end"),
+		asm.JEq.Imm(asm.R0, 0, "recorded"),
 		asm.StoreImm(asm.RFP, keyAt, 0, asm.Word), // It is full.
 	)
 	code = append(code, lookup(lost)...)
-	code = append(code, asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord))
-	return append(code, end()...)
+	code = append(code, asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord), asm.Ja.Label("end"))
+	recorded := count(1)
+	recorded[0] = recorded[0].WithSymbol("recorded")
+	return append(append(code, recorded...), end()...)
 }
 
 // exitProgram ends the record of a process whose last thread ends. The kernel counts a thread out before the tracepoint (do_exit), and
 // frees the pid after it. The first thread may end long before the others, and an execve of another one ends it and takes its pid.
-func exitProgram(l layout, members *ebpf.Map) asm.Instructions {
+func exitProgram(l layout, members *ebpf.Map, users *bounds) asm.Instructions {
 	code := asm.Instructions{
 		asm.LoadMem(asm.R6, asm.R1, 0, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R6, l.signal, asm.DWord),
@@ -155,12 +160,15 @@ func exitProgram(l layout, members *ebpf.Map) asm.Instructions {
 		asm.StoreMem(asm.RFP, keyAt, asm.R1, asm.Word),
 	}
 	code = append(code, lookup(members)...) // Most processes are of no lease: to look takes no lock.
+	code = append(code, asm.Mov.Reg(asm.R2, asm.R0), asm.Add.Imm(asm.R2, 8))
+	code = append(code, users.find("delete")...)
 	code = append(code,
-		asm.LoadMapPtr(asm.R1, members.FD()),
+		asm.LoadMapPtr(asm.R1, members.FD()).WithSymbol("delete"),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt),
 		asm.FnMapDeleteElem.Call(),
+		asm.JNE.Imm(asm.R0, 0, "end"), // Another one was first, and has counted it.
 	)
-	return append(code, end()...)
+	return append(append(code, count(-1)...), end()...)
 }
 
 // attached is a program at a tracepoint.

@@ -21,11 +21,15 @@ type Record struct {
 	Begins  bool
 	NotKept error // why it ends with this process; nil: it does not
 
+	// UserOf returns the uid of the user whose lease it is. It is set before the first use, and may be nil: no user has a bound then.
+	UserOf func(lease string) (uid int, ok bool)
+
 	dir           string // where it is pinned; empty: it ends with this process
 	members, lost *ebpf.Map
 	fork, exit    attached
+	bounds        bounds // of users
 
-	mu      sync.Mutex   // guards the fields below
+	mu      sync.Mutex   // guards the fields below, and some of bounds
 	unsure  map[int]bool // pids whose entry may be of a process that has ended: see Members
 	missed  uint64       // ends that the kernel did not run the program for
 	refused uint64       // processes that Add had no place for
@@ -74,10 +78,13 @@ func open(dir string, capacity uint32) (r *Record, err error) {
 	if r.Begins, err = r.openMaps(min(capacity, maxPIDs())); err != nil {
 		return r, err
 	}
-	if r.exit, err = attach("gpushare_exit", "sched_process_exit", exitProgram(at, r.members)); err != nil {
+	if err = r.bounds.open(min(capacity, maxPIDs())); err != nil {
 		return r, err
 	}
-	if r.fork, err = attach("gpushare_fork", "sched_process_fork", forkProgram(at, r.members, r.lost)); err != nil {
+	if r.exit, err = attach("gpushare_exit", "sched_process_exit", exitProgram(at, r.members, &r.bounds)); err != nil {
+		return r, err
+	}
+	if r.fork, err = attach("gpushare_fork", "sched_process_fork", forkProgram(at, r.members, r.lost, &r.bounds)); err != nil {
 		return r, err
 	}
 	if err := errors.Join(r.pin(r.exit, exitPin), r.pin(r.fork, forkPin)); err != nil {
@@ -133,6 +140,7 @@ func (r *Record) Close() error {
 	}
 	r.fork.Close()
 	r.exit.Close()
+	err = errors.Join(err, r.bounds.close())
 	for _, m := range []*ebpf.Map{r.members, r.lost} {
 		if m != nil {
 			err = errors.Join(err, m.Close())
@@ -142,7 +150,7 @@ func (r *Record) Close() error {
 }
 
 // Add records a process, and what it starts from now on. undo records it, and what it started, as before. A process for which there is
-// no place counts as lost: it may run.
+// no place, for its user or at all, counts as lost: it may run.
 func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
@@ -163,16 +171,7 @@ func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 	if err := r.members.Lookup(uint32(pid), &was); err == nil && was.of(start) {
 		before = was.lease()
 	}
-	r.mu.Lock()
-	r.unsure[pid] = true
-	r.mu.Unlock()
-	err = kernelError(r.members.Put(uint32(pid), e))
-	if errors.Is(err, unix.E2BIG) {
-		r.mu.Lock()
-		r.refused++
-		r.mu.Unlock()
-		return func() error { return r.move(lease, before) }, nil
-	}
+	err = r.add(lease, pid, &e)
 	if err == nil && p.Ended() { // The kernel may have ended its record before.
 		err = errors.Join(procfs.ErrNoProcess, r.remove(pid))
 	}
@@ -180,6 +179,54 @@ func (r *Record) Add(lease string, pid int) (undo func() error, err error) {
 		return nil, fmt.Errorf("cannot record pid %d: %w", pid, err)
 	}
 	return func() error { return r.move(lease, before) }, nil
+}
+
+// add records a process if there is a place for it.
+func (r *Record) add(lease string, pid int, e *entry) error {
+	user, known := r.userOf(lease)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known {
+		if err := r.bounds.learn(lease, user); err != nil {
+			return err
+		}
+	}
+	if r.bounds.full(lease) {
+		return nil
+	}
+	r.unsure[pid] = true
+	err := kernelError(r.members.Put(uint32(pid), *e))
+	if errors.Is(err, unix.E2BIG) {
+		r.refused++
+		return nil
+	}
+	if err == nil && known {
+		r.bounds.counted(user)
+	}
+	return err
+}
+
+// usersOf returns the user of each recorded lease, as far as they are known.
+func (r *Record) usersOf(all map[int]entry) map[string]uint32 {
+	users, asked := map[string]uint32{}, map[[maxLease]byte]bool{}
+	for _, e := range all {
+		if asked[e.Lease] {
+			continue
+		}
+		asked[e.Lease] = true
+		if user, ok := r.userOf(e.lease()); ok {
+			users[e.lease()] = user
+		}
+	}
+	return users
+}
+
+func (r *Record) userOf(lease string) (uint32, bool) {
+	if r.UserOf == nil {
+		return 0, false
+	}
+	uid, ok := r.UserOf(lease)
+	return uint32(uid), ok
 }
 
 // Release forgets a lease and its processes.
@@ -229,10 +276,15 @@ func (r *Record) remove(pid int) error {
 
 // Members returns the start time of each recorded process, by lease and pid, in clock ticks since boot.
 func (r *Record) Members() (map[string]map[int]uint64, error) {
+	r.mu.Lock()
+	r.bounds.pass++
+	pass := r.bounds.pass
+	r.mu.Unlock()
 	all, err := r.entries()
 	if err != nil {
 		return nil, err
 	}
+	users := r.usersOf(all)
 	missed, err := r.exit.missed()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read how many ends of processes were missed: %w", err)
@@ -259,6 +311,9 @@ func (r *Record) Members() (map[string]map[int]uint64, error) {
 		delete(all, pid)
 		delete(r.unsure, pid)
 	}
+	if err := r.bounds.correct(all, users, pass); err != nil {
+		return nil, err
+	}
 	out := map[string]map[int]uint64{}
 	for pid, e := range all {
 		lease := e.lease()
@@ -270,18 +325,18 @@ func (r *Record) Members() (map[string]map[int]uint64, error) {
 	return out, nil
 }
 
-// Lost counts the processes of leases that were not recorded since the record began: the record was full, or the kernel did not run a
-// program.
-func (r *Record) Lost() (uint64, error) {
-	var lost uint64
-	err := r.lost.Lookup(uint32(0), &lost)
+// Lost counts the processes of leases that were not recorded: since the record began those for which it was full or the kernel did not
+// run a program, and those of each user who had too many, by uid, as long as the user has a lease.
+func (r *Record) Lost() (all uint64, ofUsers map[int]uint64, err error) {
+	err = r.lost.Lookup(uint32(0), &all)
 	missed, e := r.fork.missed()
-	if err = errors.Join(err, e); err != nil {
-		return 0, fmt.Errorf("cannot read how many processes of leases were not recorded: %w", kernelError(err))
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return lost + missed + r.refused, nil
+	ofUsers, of := r.bounds.lostOf()
+	if err = errors.Join(err, e, of); err != nil {
+		return 0, nil, fmt.Errorf("cannot read how many processes of leases were not recorded: %w", kernelError(err))
+	}
+	return all + missed + r.refused, ofUsers, nil
 }
 
 // entries reads the whole record. An entry that is there all the time is read.

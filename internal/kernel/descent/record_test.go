@@ -234,7 +234,7 @@ func TestProcessesBeyondTheCapacityAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := func() uint64 {
-		n, err := r.Lost()
+		n, _, err := r.Lost()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -478,28 +478,44 @@ func BenchmarkMembers(b *testing.B) {
 	}
 }
 
-// BenchmarkPrograms measures how long the programs make each fork and exit of processes that are of no lease.
+// BenchmarkPrograms measures how long the programs make each fork and exit: of processes that are of no lease, and of those of a lease, with
+// a bound of its user and without.
 func BenchmarkPrograms(b *testing.B) {
-	r, err := open("", maxMembers)
-	if err != nil {
-		b.Skip("needs root: ", err)
-	}
-	defer r.Close()
-	counting, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Skip("the kernel does not count the time of programs: ", err)
-	}
-	defer counting.Close()
-	for b.Loop() {
-		if err := exec.Command("true").Run(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for name, a := range map[string]attached{"ns/fork": r.fork, "ns/exit": r.exit} {
-		s, err := a.program.Stats()
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), name)
+	for _, c := range []struct {
+		name         string
+		lease, bound bool
+	}{{"of no lease", false, true}, {"of a lease", true, true}, {"of a lease without a bound", true, false}} {
+		b.Run(c.name, func(b *testing.B) {
+			r, err := open("", maxMembers)
+			if err != nil {
+				b.Skip("needs root: ", err)
+			}
+			defer r.Close()
+			if c.bound {
+				r.UserOf = func(string) (int, bool) { return 1000, true }
+			}
+			if c.lease {
+				if _, err := r.Add("one", os.Getpid()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			counting, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+			if err != nil {
+				b.Skip("the kernel does not count the time of programs: ", err)
+			}
+			defer counting.Close()
+			for b.Loop() {
+				if err := exec.Command("true").Run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for name, a := range map[string]attached{"ns/fork": r.fork, "ns/exit": r.exit} {
+				s, err := a.program.Stats()
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), name)
+			}
+		})
 	}
 }
