@@ -3,8 +3,6 @@ package procfs
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"math/rand/v2"
 	"strconv"
 
@@ -31,7 +29,7 @@ func walkDescriptors(ctx context.Context, pids []int, each func(pid int, fds []s
 			failed = err
 			return err == nil
 		})
-		if errors.Is(err, fs.ErrPermission) {
+		if err != nil && !closed(err) {
 			unread++
 		}
 		return left

@@ -80,7 +80,8 @@ func TestStatThatDoesNotReturn(t *testing.T) {
 func ownFiles(t *testing.T) (files []namedFile) {
 	t.Helper()
 	if _, err := eachDescriptor(os.Getpid(), 0, firstDescriptors, func(fds []string) bool {
-		files = append(files, namedFiles(os.Getpid(), fds)...)
+		named, _ := namedFiles(os.Getpid(), fds)
+		files = append(files, named...)
 		return true
 	}); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,13 @@ package procfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // OpenFile is one file that a process has open.
@@ -23,7 +27,9 @@ type OpenFile struct {
 // with ctx. A process with very many descriptors is read last, so that the others are always read.
 func WalkOpenFiles(ctx context.Context, pids []int, found func(OpenFile)) (unread int, err error) {
 	unread, err = walkDescriptors(ctx, pids, func(pid int, fds []string) (int, error) {
-		return fileStats.read(namedFiles(pid, fds), found)
+		files, unread := namedFiles(pid, fds)
+		more, err := fileStats.read(files, found)
+		return unread + more, err
 	})
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("cannot read the open files of all processes: %w", err)
@@ -41,13 +47,21 @@ type namedFile struct {
 func (f *namedFile) link() string { return descriptorLink(f.pid, f.fd) }
 
 // namedFiles are those of the descriptors whose file has a name. Pipes, sockets and the like have none, and their links do
-// not begin with a slash. The kernel has the names: this reads no file system.
-func namedFiles(pid int, fds []string) []namedFile {
-	files := make([]namedFile, 0, len(fds))
+// not begin with a slash. The kernel has the names: this reads no file system. unread is the number of descriptors that it may not
+// read: a caller that may list the descriptors of a process can lack the right to follow them (proc_fd_access_allowed in fs/proc/base.c).
+func namedFiles(pid int, fds []string) (files []namedFile, unread int) {
+	files = make([]namedFile, 0, len(fds))
 	for _, fd := range fds {
-		if name, err := os.Readlink(descriptorLink(pid, fd)); err == nil && strings.HasPrefix(name, "/") {
+		name, err := os.Readlink(descriptorLink(pid, fd))
+		switch {
+		case err == nil && strings.HasPrefix(name, "/"):
 			files = append(files, namedFile{pid, fd, name})
+		case err != nil && !closed(err):
+			unread++
 		}
 	}
-	return files
+	return files, unread
 }
+
+// closed reports whether a descriptor was closed, or its process has exited, before it was read. Any other error is of one that is there.
+func closed(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

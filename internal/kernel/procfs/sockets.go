@@ -20,15 +20,23 @@ import (
 // many: see SocketUsers for those of users.
 func Sockets(pid int) (map[uint64]int, error) {
 	sockets := map[uint64]int{}
+	var failed error // One that is not read may be the one that the caller looks for.
 	_, err := eachDescriptor(pid, 0, boundedread.Names, func(fds []string) bool {
 		for _, fd := range fds {
-			ino, ok := socketOf(pid, fd)
+			ino, ok, err := socketOf(pid, fd)
+			if err != nil {
+				failed = err
+				return false
+			}
 			if number, err := strconv.Atoi(fd); ok && err == nil {
 				sockets[ino] = number
 			}
 		}
 		return true
 	})
+	if err == nil {
+		err = failed
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
 	}
@@ -39,17 +47,20 @@ func Sockets(pid int) (map[uint64]int, error) {
 }
 
 // socketOf returns the inode of a descriptor that is a socket.
-func socketOf(pid int, fd string) (uint64, bool) {
+func socketOf(pid int, fd string) (ino uint64, is bool, err error) {
 	link, err := os.Readlink(descriptorLink(pid, fd))
 	if err != nil {
-		return 0, false // It was closed by now.
+		if closed(err) {
+			err = nil
+		}
+		return 0, false, err
 	}
 	number, ok := strings.CutPrefix(link, "socket:[")
 	if !ok {
-		return 0, false
+		return 0, false, nil
 	}
-	ino, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
-	return ino, err == nil
+	ino, err = strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+	return ino, err == nil, nil
 }
 
 // socketUsersTimeout bounds the search for the users of a socket: processes may have millions of descriptors.
@@ -68,7 +79,7 @@ func SocketUsers(ctx context.Context, ino uint64) ([]Stat, error) {
 	// What was not read is not known to use it.
 	_, _ = walkDescriptors(ctx, pids, func(pid int, fds []string) (int, error) {
 		users[pid] = users[pid] || slices.ContainsFunc(fds, func(fd string) bool {
-			is, ok := socketOf(pid, fd)
+			is, ok, _ := socketOf(pid, fd) // What may not be read is not known to be it.
 			return ok && is == ino
 		})
 		return 0, nil
