@@ -265,7 +265,14 @@ func (d *Daemon) newAccount(boot func() time.Duration) *account.Account {
 		d.Log.Warn("the account cannot tell whether the node was started again", "error", err)
 	}
 	return account.New(
-		&account.Account{Reporter: d.Reporter, State: d.state, Dir: filepath.Join(d.settings.StateDir, "ledger"), BootID: id, Boot: boot},
+		&account.Account{
+			Reporter: d.Reporter,
+			State:    d.state,
+			Dir:      filepath.Join(d.settings.StateDir, "ledger"),
+			RunDir:   store.RunDir(d.settings.RunDir),
+			BootID:   id,
+			Boot:     boot,
+		},
 	)
 }
 

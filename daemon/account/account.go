@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/internal/usage"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -24,6 +25,7 @@ type Account struct {
 	State  *state.State
 	Table  *lease.Table
 	Dir    string               // of the files
+	RunDir store.RunDir         // has what could not be written at a stop; empty: that is lost
 	BootID string               // of the kernel
 	Boot   func() time.Duration // since boot; no program can set this clock
 	Leases ender
@@ -46,6 +48,7 @@ type Account struct {
 	pendingOf  map[string]int // how many of these each user has
 	lost       int64          // records that were dropped and of which the disk does not know yet
 	lostLines  int64          // how many records of the kind lost there are
+	handed     bool           // the file of the previous run is there
 }
 
 // ender stops leases, and knows those that ended.
@@ -77,6 +80,7 @@ func (a *Account) now() usage.Moment { return usage.Moment{Date: a.Now(), Boot: 
 func (a *Account) Load() {
 	a.files <- struct{}{}
 	defer a.releaseFiles()
+	handed := a.takeOver()
 	if err := a.open(); err != nil {
 		a.reportTrouble(err)
 		return
@@ -86,6 +90,7 @@ func (a *Account) Load() {
 		a.reportTrouble(err)
 		return
 	}
+	recent = append(recent, handed...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.unfinished, a.loaded = usage.FindUnfinished(recent), true

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/internal/usage"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -30,6 +31,7 @@ type fixture struct {
 	*testing.T
 	*Account
 	dir     string
+	runDir  store.RunDir // empty: nothing is handed over
 	boot    string
 	table   *lease.Table
 	id      string
@@ -96,6 +98,7 @@ func (w *fixture) load(saved []byte) {
 		Reporter: rep,
 		State:    st,
 		Dir:      w.dir,
+		RunDir:   w.runDir,
 		BootID:   w.boot,
 		Boot:     func() time.Duration { return time.Since(began) },
 		Leases:   w,

@@ -34,7 +34,8 @@ func (a *Account) Run(ctx context.Context) {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := a.write(end, usage.AllLeases); err != nil {
-		a.Log.Warn("the last minute of the account was not written", "error", err)
+		a.Log.Warn("the last part of the account was not written", "error", err)
+		a.handOver()
 	}
 }
 
@@ -87,11 +88,7 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	for _, r := range a.meter.Take(now, which) {
 		a.addLocked(&r)
 	}
-	if a.lost > 0 {
-		a.lostLines++
-		a.pending.Add(&usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Part: a.lostLines, Lost: a.lost})
-		a.lost = 0
-	}
+	a.addLostLocked(now)
 	writing := a.pending.Records()
 	a.pending, a.pendingOf = usage.Distinct{}, nil
 	a.mu.Unlock()
@@ -100,7 +97,7 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	}
 	err := a.store.Write(writing)
 	if err == nil {
-		return errors.Join(a.store.Unfolded(), a.writeLately())
+		return errors.Join(a.dropHanded(), a.store.Unfolded(), a.writeLately())
 	}
 	// A newer record of the same part may have come meanwhile: it counts.
 	a.mu.Lock()
@@ -109,6 +106,16 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 		a.addLocked(&writing[i])
 	}
 	return err
+}
+
+// addLostLocked makes a record of how many were lost.
+func (a *Account) addLostLocked(now usage.Moment) {
+	if a.lost == 0 {
+		return
+	}
+	a.lostLines++
+	a.pending.Add(&usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Part: a.lostLines, Lost: a.lost})
+	a.lost = 0
 }
 
 // grown reports whether a file has become much larger than it needs to be.

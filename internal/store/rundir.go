@@ -52,6 +52,16 @@ func (d RunDir) Write(name string, b []byte) error {
 	return Replace(path, file, 0o600)
 }
 
+// Remove removes a file and the one before it. An interrupted one leaves the file.
+func (d RunDir) Remove(name string) error {
+	for _, path := range []string{d.previous(name), d.Path(name)} {
+		if err := ignoreMissing(os.Remove(path)); err != nil {
+			return fmt.Errorf("cannot remove %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
 // Read returns a file; an os.ErrNotExist when there is none. A damaged file is kept under the name NAME.corrupt, and the one
 // before it is read.
 func (d RunDir) Read(name string) ([]byte, *Damage, error) {
