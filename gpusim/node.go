@@ -51,6 +51,8 @@ type Config struct {
 	HideProcessMemory bool
 	// Sampling says how the driver samples utilisation. Its seed is mixed with the index of the GPU.
 	Sampling engine.Sampling
+	// Switching is how processes share a GPU.
+	Switching engine.Switching
 	// Series is whether the driver has the GPU's own utilisation samples.
 	Series SeriesSupport
 	// ComputeReports is what the driver reports of compute instances.
@@ -158,6 +160,9 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	}
 	if err := cfg.Sampling.Validate(); err != nil {
 		return nil, fmt.Errorf("cannot use the sampler: %w", err)
+	}
+	if err := cfg.Switching.Validate(); err != nil {
+		return nil, fmt.Errorf("cannot use the switching: %w", err)
 	}
 	switch cfg.Series {
 	case SeriesPresent, SeriesMissing, SeriesUnsupported:

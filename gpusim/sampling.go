@@ -28,7 +28,9 @@ func (g *device) newEngine() *engine.Engine {
 		s.Seed = h.Sum64()
 	}
 	s.Uptime += n.clock.Now().Sub(n.boots)
-	return engine.NewSampled(n.clock, s)
+	e := engine.NewSampled(n.clock, s)
+	e.SwitchBy(n.cfg.Switching)
+	return e
 }
 
 // The sampling types of DeviceGetSamples, of which the virtual driver has one.

@@ -33,7 +33,8 @@ type Context struct {
 	depth   int
 	share   float64
 	queue   queue
-	rate    float64 // current part of the engine; 0 while its queue is empty
+	active  bool    // its queue is not empty
+	rate    float64 // current part of the engine; 0 while its queue is empty or another group runs
 	waiters []*waiter
 	closed  bool
 }

@@ -7,6 +7,6 @@
 // submitting, and its queued kernels still run, as on hardware.
 //
 // Groups share the engine equally, as with hardware time slicing when every group has work (processor sharing: the time
-// slice counts as infinitely short). A group represents one MPS server. Its contexts run concurrently within the time of
-// the group.
+// slice counts as infinitely short), or they run one after the other, with kernels that can be interrupted or not (SwitchBy). A group
+// represents one MPS server. Its contexts run concurrently within the time of the group.
 package engine

@@ -15,19 +15,20 @@ type Engine struct {
 	epoch time.Time  // the start of now
 
 	// mu guards everything below and the state of every context. No callback runs while it is held.
-	mu      sync.Mutex
-	now     time.Duration // the model is computed up to this time
-	jumped  time.Duration // how far the date was set forward since the start
-	groups  map[string]*group
-	active  []*Context // contexts with work, in the order in which they received it
-	running int        // groups with an active context
-	shares  uint64     // counts the divisions of the engine's time
-	waiting map[*Context]struct{}
-	pids    map[int]*account
-	sampler sampler
-	timer   Timer
-	due     time.Duration // when the timer fires; negative when it is not set
-	closed  bool
+	mu       sync.Mutex
+	now      time.Duration // the model is computed up to this time
+	jumped   time.Duration // how far the date was set forward since the start
+	groups   map[string]*group
+	active   []*Context // contexts with work, in the order in which they received it
+	running  int        // groups with an active context
+	shares   uint64     // counts the divisions of the engine's time
+	waiting  map[*Context]struct{}
+	pids     map[int]*account
+	sampler  sampler
+	rotation rotation
+	timer    Timer
+	due      time.Duration // when the timer fires; negative when it is not set
+	closed   bool
 }
 
 // group are the contexts that share one time slice: those of one process, or of all clients of one MPS server.
@@ -112,12 +113,14 @@ func (e *Engine) Close() {
 
 // busyLocked adds a context with work to the active ones.
 func (e *Engine) busyLocked(c *Context) {
-	if c.rate > 0 || len(c.queue.batches) == 0 {
+	if c.active || len(c.queue.batches) == 0 {
 		return
 	}
+	c.active = true
 	e.active = append(e.active, c)
 	if len(c.group.active) == 0 {
 		e.running++
+		e.rotation.add(c.group, e.now)
 	}
 	c.group.active = append(c.group.active, c)
 	e.shareLocked()
@@ -125,14 +128,15 @@ func (e *Engine) busyLocked(c *Context) {
 
 // idleLocked removes a context without work from the active ones.
 func (e *Engine) idleLocked(c *Context) {
-	if c.rate == 0 {
+	if !c.active {
 		return
 	}
-	c.rate = 0
+	c.active, c.rate = false, 0
 	e.active = remove(e.active, c)
 	c.group.active = remove(c.group.active, c)
 	if len(c.group.active) == 0 {
 		e.running--
+		e.rotation.remove(c.group, e.now)
 	}
 	e.shareLocked()
 }
@@ -143,8 +147,20 @@ func remove(list []*Context, c *Context) []*Context {
 }
 
 // shareLocked sets the rate of every active context: groups share equally, and contexts within a group share equally,
-// none above its own share of the group's time.
+// none above its own share of the group's time. When they take turns, one group has the engine.
 func (e *Engine) shareLocked() {
+	if r := &e.rotation; r.Slice != 0 {
+		for i, g := range r.groups {
+			if i == r.current {
+				g.distribute(1)
+				continue
+			}
+			for _, c := range g.active {
+				c.rate = 0
+			}
+		}
+		return
+	}
 	e.shares++
 	for _, c := range e.active {
 		if g := c.group; g.shared != e.shares {
@@ -189,7 +205,8 @@ func (e *Engine) advanceLocked() {
 			e.skipLocked(to)
 			return
 		}
-		stop := min(to, e.sampler.next, e.firstEndLocked())
+		e.switchLocked()
+		stop := min(to, e.sampler.next, e.firstEndLocked(), e.sliceEndLocked())
 		e.runLocked(stop - e.now)
 		e.now = stop
 		for i := 0; i < len(e.active); {
@@ -249,7 +266,7 @@ func (e *Engine) scheduleLocked() {
 		return
 	}
 	// A queue that becomes empty changes the rates of all others, so the first end counts even without a waiter for it.
-	next := e.firstEndLocked()
+	next := min(e.firstEndLocked(), e.sliceEndLocked())
 	for c := range e.waiting {
 		if c.rate == 0 {
 			continue

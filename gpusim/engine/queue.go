@@ -58,6 +58,19 @@ func (q *queue) work() float64 {
 	return w
 }
 
+// started is the remaining ns of the kernel that runs; 0 when none has begun.
+func (q *queue) started() float64 {
+	if len(q.batches) == 0 {
+		return 0
+	}
+	head := q.batches[0]
+	rest := head.left - float64(head.kernels()-1)*head.kernel
+	if head.kernel-rest < 1000 { // less than a microsecond is rounding
+		return 0
+	}
+	return rest
+}
+
 func (q *queue) kernels() int {
 	n := 0
 	for _, b := range q.batches {

@@ -29,6 +29,9 @@
 //	                            its length varies. clock: times since the epoch (1970) or since boot
 //	                            zero_when_idle: the GPU's own samples have a value of 0 while it is idle; otherwise none
 //	                            series: present, missing or unsupported: how the driver answers DeviceGetSamples
+//	switching: {slice: 2ms, whole_kernels: false}
+//	                            processes run one after the other, each for this long if others have work; without it they
+//	                            share a GPU equally at any time. whole_kernels: no kernel is interrupted
 //	latency: {DeviceSetMigMode: 4s, "DeviceGet*RunningProcesses": 4ms}
 //	memory_limits: {accounting: misc, dmem_files: host, unset: none, context: counts}
 //	                            of driver 615. accounting: misc (inside the driver), dmem (the kernel's controller) or
@@ -103,6 +106,7 @@ type document struct {
 	LateModules        []string          `yaml:"late_modules"`
 	DeviceNodes        string            `yaml:"device_nodes"`
 	Sampler            sampler           `yaml:"sampler"`
+	Switching          switching         `yaml:"switching"`
 	MemoryLimits       *memoryLimits     `yaml:"memory_limits"`
 	NVLink             nvlink            `yaml:"nvlink"`
 	GPUs               []entry           `yaml:"gpus"`
@@ -245,6 +249,9 @@ func (doc *document) file() (File, error) {
 	var err error
 	if cfg.Sampling, cfg.Series, err = doc.Sampler.sampling(doc.Seed); err != nil {
 		return File{}, fmt.Errorf("sampler: %w", err)
+	}
+	if cfg.Switching, err = doc.Switching.switching(); err != nil {
+		return File{}, fmt.Errorf("switching: %w", err)
 	}
 	for i, e := range doc.GPUs {
 		gpus, err := e.gpus(len(cfg.GPUs))

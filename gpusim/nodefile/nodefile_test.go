@@ -43,6 +43,7 @@ seed: lab
 context_memory: 1GiB
 latency: {DeviceSetMigMode: 4s}
 monitors_block_reset: false
+switching: {slice: 2ms, whole_kernels: true}
 sampler: {naming: instant, period: 168ms, jitter: 0.1, clock: boot, zero_when_idle: true, series: unsupported}
 nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
 gpus:
@@ -62,6 +63,9 @@ gpus:
 		Naming: engine.NameInstant, Period: 168 * time.Millisecond, Jitter: 0.1, Clock: engine.SinceBoot, ZeroWhenIdle: true, Seed: seed,
 	}) {
 		t.Errorf("sampler %+v, series %q", c.Sampling, c.Series)
+	}
+	if c.Switching != (engine.Switching{Slice: 2 * time.Millisecond, Whole: true}) {
+		t.Errorf("switching %+v", c.Switching)
 	}
 	seen := map[string]bool{}
 	for _, g := range c.GPUs {
@@ -93,6 +97,9 @@ func TestInvalidNodeFiles(t *testing.T) {
 		"odd jitter":        {"sampler: {jitter: .nan}", "sampler: jitter must be 0 to 0.5"},
 		"unknown clock":     {"sampler: {clock: lunar}", `sampler: clock must be epoch or boot, not "lunar"`},
 		"unknown series":    {"sampler: {series: none}", `sampler: series must be present, missing or unsupported, not "none"`},
+		"no duration":       {"switching: {slice: 2}", `switching: slice must be a duration such as 2ms, not "2"`},
+		"long slice":        {"switching: {slice: 2s}", "switching: slice must be 0 to 1s, not 2s"},
+		"no slice":          {"switching: {whole_kernels: true}", "switching: whole kernels need a slice"},
 		"unknown sampler":   {"sampler: {name: x}", "line 1: field name not found"},
 		"count with a uuid": {"gpus: [{model: A30-24GB, count: 2, uuid: GPU-1}]", "count"},
 		"no start":          {"gpus: [{model: A30-24GB, layout: [1g.6gb]}]", "1g.6gb"},
