@@ -240,6 +240,10 @@ type TimeSlices struct {
 	Enforced  bool   `json:"enforced"`
 	Contended bool   `json:"contended"`        // several leases have work; otherwise nothing has to be enforced
 	Reason    string `json:"reason,omitempty"` // why it is not enforced
+	// Exact is to how many points of ten seconds the shares are exact, as a standard deviation; absent while they are not enforced.
+	Exact *float64 `json:"exact,omitempty"`
+	// Note says what makes the shares less exact than they can be.
+	Note string `json:"note,omitempty"`
 	// IdleWhileWaiting is the percent of the last 10 s in which the GPU was idle while a lease with work waited for its slice;
 	// absent if the driver does not report the utilisation over time.
 	IdleWhileWaiting *float64 `json:"idle_while_waiting,omitempty"`

@@ -20,6 +20,7 @@ type backlog struct {
 	lengthy   int             // results of at least longBacklog
 	longUntil time.Duration   // it is not measured before this
 	missed    int             // measuring freezes in a row after which the GPU was never idle
+	shorter   int             // other freezes in a row after which it was idle earlier than ever before
 	epoch     int             // number of the start: results of freezes from before are not compared
 
 	// Without utilisation of the GPU, mean and wait are an integral of what the driver attributes to the processes.
@@ -33,8 +34,10 @@ const (
 	measuringFirst, measuringEvery             = 8, 8
 	measuringFirstVaries, measuringEveryVaries = 12, 6
 	variesFrom                                 = 20 * time.Millisecond // between the shortest and the longest
-	firstWait                                  = 600 * time.Millisecond
-	longestWait                                = 4 * time.Second
+	// measuringCosts is how much idle time a slice has for measuring, on average, and measuringSeldom the longest distance for that.
+	measuringCosts, measuringSeldom = 5 * time.Millisecond, 20
+	firstWait                       = 600 * time.Millisecond
+	longestWait                     = 4 * time.Second
 	// A backlog that was twice this long is not measured for some time: the waits would leave the GPU idle for as long.
 	longBacklog, longFor = 800 * time.Millisecond, 30 * time.Minute
 	// idleBudget is the mean idle time that is accepted at the end of a wait.
@@ -71,6 +74,10 @@ func (b *backlog) plan(limit time.Duration) (time.Duration, bool) {
 	first, every := measuringFirst, measuringEvery
 	if b.longest()-b.sorted[0] >= variesFrom {
 		first, every = measuringFirstVaries, measuringEveryVaries
+		if b.longest() > 4*b.sorted[0] {
+			// Anything may run after a freeze, as with long kernels: one that measures leaves the GPU idle for the difference to the mean.
+			every = min(max(every, int((b.longest()-b.mean)/measuringCosts)), measuringSeldom)
+		}
 	}
 	if b.since++; b.measured < first || b.missed > 0 || b.since >= every {
 		b.since = 0
@@ -177,8 +184,12 @@ func (b *backlog) learn(f *freeze, d time.Duration, censored bool, budget time.D
 		}
 		b.restart(longer)
 	case !censored && len(b.sorted) != 0 && d < b.sorted[0]-max(10*time.Millisecond, (b.longest()-b.sorted[0])/4):
-		// The work is shorter than all before.
-		b.restart(b.longest() + 6*time.Millisecond)
-		b.add(d, budget)
+		// The work is shorter than all before. Once may be the idle time of a lease that had nothing to do in the next slice.
+		if b.shorter++; b.shorter >= 2 {
+			b.restart(b.longest() + 6*time.Millisecond)
+			b.add(d, budget)
+		}
+	default:
+		b.shorter = 0
 	}
 }

@@ -19,34 +19,6 @@ type freeze struct {
 	after    *member       // the next lease: what the backlog uses of its slice is credited to it
 }
 
-// sensors is which answers the driver gives.
-type sensors struct {
-	enforced  bool
-	since     time.Duration // enforced since then
-	series    bool
-	seriesAt  time.Duration
-	processes bool
-	processAt time.Duration
-}
-
-func (x *sensors) enforce(now time.Duration) {
-	if !x.enforced {
-		x.enforced, x.since = true, now
-	}
-}
-
-// sensorTimeout is how long an answer is expected. One per second is usual.
-const sensorTimeout = 5 * time.Second
-
-// hasSeries reports whether the driver reports the utilisation of the GPU over time. At the start it is expected to.
-func (s *Scheduler) hasSeries() bool {
-	x := &s.sensors
-	if x.series {
-		return s.last-x.seriesAt < sensorTimeout
-	}
-	return !x.processes && s.last-x.since < sensorTimeout/2
-}
-
 // measures reports whether the backlog of a lease is measured with waits. Otherwise it is an integral of what the driver
 // attributes to the processes: without the series, and with kernels so long that a wait that measures them would leave the GPU
 // idle for a second.
@@ -162,10 +134,18 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	if i < 0 {
 		return
 	}
-	t := s.tracks[i]
-	s.sensors.series, s.sensors.seriesAt = true, s.last
-	for _, p := range t.periods[t.add(u):] {
+	t, slow := s.tracks[i], s.slow()
+	ends := t.ends
+	from, upTo := s.sensors.idle(u.UpTo)
+	first := t.add(u, from, upTo)
+	if t.ends > ends || t.upTo >= u.UpTo-2*t.length {
+		s.sensors.series, s.sensors.seriesAt = true, s.last
+	}
+	for _, p := range t.periods[first:] {
 		s.observe(t, p)
+	}
+	if s.slow() != slow {
+		s.forgetSeries()
 	}
 	before := t.upTo
 	s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool {
@@ -180,7 +160,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	for _, t := range s.tracks {
 		t.prune(before - 2*time.Second)
 	}
-	if s.cfg.Fallback && s.sensors.enforced {
+	if s.cfg.Fallback && s.sensors.enforced && s.hasSeries() {
 		if used, known := s.used(); s.fallback.decide(s.last, used, known) {
 			for _, m := range s.in {
 				m.own.n = 0
@@ -213,7 +193,7 @@ func (s *Scheduler) observe(t *track, p period) {
 			continue
 		}
 		others = p.to - p.from - over
-		if others == 0 && t.length != 0 {
+		if others == 0 {
 			g.lease.own.add(float64(p.idle) / float64(p.to-p.from))
 		}
 		// The lease did nothing if its time was idle and the others explain what was busy.

@@ -5,8 +5,17 @@ import (
 	"time"
 )
 
-// round is the time in which every lease gets its share once.
+// round is the time in which every lease gets its share once. It is longer where the driver samples seldom: each switch costs a
+// backlog that is only estimated.
 func (s *Scheduler) round() time.Duration {
+	r := s.shortRound()
+	if s.slow() {
+		return max(r, min(2*r, s.cfg.MaxFrozen*3/5))
+	}
+	return r
+}
+
+func (s *Scheduler) shortRound() time.Duration {
 	switch {
 	case s.cfg.Round != 0:
 		return s.cfg.Round

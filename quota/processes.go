@@ -8,12 +8,16 @@ import "time"
 func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) {
 	s.account(now)
 	s.sensors.processes, s.sensors.processAt = true, s.last
+	var sum float64
+	for _, part := range busy {
+		sum += part
+	}
+	from, missing := s.missing(from, to, sum)
+	if missing {
+		return
+	}
 	series := s.hasSeries()
 	if !series && s.sensors.enforced {
-		var sum float64
-		for _, part := range busy {
-			sum += part
-		}
 		s.fallback.observed += to - from
 		s.fallback.idle += time.Duration(max(0, 1-sum) * float64(to-from))
 		if s.cfg.Fallback {
@@ -34,7 +38,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 			s.integrate(m, time.Duration(part*float64(to-from))-ran)
 			if part > 0 {
 				m.own.unused = 0
-			} else if m.own.unused += ran; m.own.unused >= idleAfter {
+			} else if m.own.unused += ran; m.own.unused >= max(idleAfter, idleSamples*s.samplePeriod()) {
 				s.rest(m)
 			}
 		}
@@ -54,6 +58,9 @@ const (
 	inexactMean = 100 * time.Millisecond
 )
 
+// idleSamples is how many samples of a lease's own time name another process until it counts as idle: each names one at random.
+const idleSamples = 7
+
 // integrate corrects the backlog by the difference between what the driver attributed to a lease and what it was charged.
 func (s *Scheduler) integrate(m *member, off time.Duration) {
 	b := &m.backlog
@@ -63,6 +70,9 @@ func (s *Scheduler) integrate(m *member, off time.Duration) {
 	b.mean = min(max(b.mean+off/time.Duration(min(firstCorrections+b.answers, corrections)), 0), longestWait)
 	b.answers++
 	b.wait = b.mean
+	if s.slow() {
+		b.wait /= 2 // The estimate is so uncertain that to wait for all of it would leave the GPU idle for much of the time.
+	}
 }
 
 // probe lets idle leases have a slice when nothing reports whether they have work.

@@ -16,9 +16,15 @@ type track struct {
 	read     time.Duration // when the driver was queried
 	upTo     time.Duration // the end of the newest period
 	ends     time.Duration // of the newest sample
+	early    []Period      // samples from before the period was known
 	gaps     [recent]time.Duration
-	sampled  int           // samples so far
+	sampled  int           // gaps so far
 	length   time.Duration // of a period; 0: not yet measured
+	slow     bool          // the periods are too long for what is learned from them
+	short    int           // gaps in a row that are short
+	long     int           // gaps in a row that are long
+	fast     bool          // fastAfter short ones were seen
+	lost     bool          // samples were missed: what was since the last one is unknown, not idle
 	full     float64       // the greatest sample so far
 	idle     time.Duration // while a lease waited, in total
 }
@@ -26,12 +32,20 @@ type track struct {
 // recent is how many samples the period of the samples is estimated from.
 const recent = 72
 
-// assumedPeriod is the time between two samples until it is measured: 72 in ten seconds. 139, 167, 168 and 200 ms have been
-// observed.
-const assumedPeriod = 139 * time.Millisecond
-
-// longestPeriod is the longest period that is expected.
+// longestPeriod is the longest period that a backlog can be measured with. 139, 167, 168 and 200 ms have been observed; the
+// documentation of the driver says 1/6 s to 1 s by product.
 const longestPeriod = 300 * time.Millisecond
+
+// longestGap is the longest time between two samples that may be a period. After a longer one the GPU was idle, or samples were lost.
+const longestGap = 2200 * time.Millisecond
+
+// The number of gaps in a row that say that the periods are longer than longestPeriod, or are not. A GPU that has work now and then has
+// long gaps too: where several short ones in a row have been seen, only many long ones say that the sampler is another one.
+const (
+	slowAfter      = 4
+	slowAfterShort = 60
+	fastAfter      = 4
+)
 
 // segment is a part of the time in which the same leases ran.
 type segment struct {
@@ -101,76 +115,93 @@ func (t *track) end(i int, now time.Duration) time.Duration {
 	return now
 }
 
-// add adds samples, and returns the index of the first new period.
-func (t *track) add(u Utilization) int {
+// add adds samples, and returns the index of the first new period. In the time from idleFrom to idleUpTo the GPU had no work: a time
+// after the last sample is idle if it is known to be, because a driver may lag.
+func (t *track) add(u Utilization, idleFrom, idleUpTo time.Duration) int {
 	first := len(t.periods)
 	if u.From > t.read || t.read == 0 {
-		t.upTo, t.ends = max(u.From, t.upTo), 0 // what was before is unknown
+		t.upTo, t.ends, t.early = max(u.From, t.upTo), 0, nil // what was before is unknown
 	}
 	t.read = u.UpTo
 	for _, p := range u.Periods {
-		if p.End <= t.upTo {
+		if p.End <= max(t.upTo, t.ends) {
 			continue
 		}
-		gap := p.End - t.ends
-		if t.ends == 0 {
-			gap = t.period()
-		} else if gap <= longestPeriod {
-			t.gaps[t.sampled%recent] = gap
+		if t.ends != 0 {
+			t.measure(p.End - t.ends)
 		}
 		t.full = max(t.full, p.Busy)
-		if t.sampled++; t.sampled%8 == 0 {
-			t.measure()
+		if t.lost || t.slow {
+			t.upTo, t.early = p.End, nil // where the period begins is not known
+		} else {
+			t.early = append(t.early, p)
 		}
-		if gap > t.longest() {
-			gap = t.period()
+		t.ends, t.lost = p.End, false
+	}
+	if t.length == 0 {
+		return first
+	}
+	for _, p := range t.early {
+		from := max(p.End-t.length, t.upTo)
+		if gap := p.End - t.upTo; gap <= t.longest() {
+			from = t.upTo
 		}
-		from := max(p.End-gap, t.upTo)
 		t.pass(from)
 		t.periods = append(t.periods, period{from, p.End, time.Duration(float64(p.End-from) * max(0, 1-p.Busy/t.busy()))})
-		t.upTo, t.ends = p.End, p.End
+		t.upTo = p.End
 	}
+	t.early = t.early[:0]
 	// A sample of a period that ends before now would be known, but for the time that the driver needs.
-	t.pass(u.UpTo - 2*t.period())
+	if !t.slow && !t.lost && t.upTo >= idleFrom-2*t.length {
+		t.pass(min(u.UpTo-2*t.length, idleUpTo))
+	}
 	return first
 }
 
 // pass adds the time up to a moment as idle: the driver takes no samples of an idle GPU.
 func (t *track) pass(to time.Duration) {
 	for t.upTo < to {
-		next := min(to, t.upTo+t.period())
+		next := min(to, t.upTo+t.length)
 		t.periods = append(t.periods, period{t.upTo, next, next - t.upTo})
 		t.upTo = next
 	}
 }
 
-// measure estimates the period of the samples: their median gap.
-func (t *track) measure() {
-	n := min(t.sampled, recent)
-	var gaps [recent]time.Duration
-	copy(gaps[:n], t.gaps[:n])
-	slices.Sort(gaps[:n])
-	known := slices.IndexFunc(gaps[:n], func(d time.Duration) bool { return d > 0 })
-	if known >= 0 && n-known >= 8 {
-		t.length = max(gaps[known+(n-known)/2], 20*time.Millisecond)
+// measure learns the period of the samples from the time between two of them: the median of those that can be periods.
+func (t *track) measure(gap time.Duration) {
+	if gap > longestGap {
+		return
 	}
-}
-
-// period is the time between two samples.
-func (t *track) period() time.Duration {
-	if t.length == 0 {
-		return assumedPeriod
+	if gap > longestPeriod {
+		t.long, t.short = t.long+1, 0
+	} else {
+		t.long, t.short = 0, t.short+1
 	}
-	return t.length
+	most := slowAfter
+	if t.fast {
+		most = slowAfterShort
+	}
+	switch {
+	case !t.slow && t.long >= most:
+		t.slow, t.fast, t.sampled, t.length = true, false, 0, 0
+	case t.slow && t.short >= fastAfter:
+		t.slow, t.sampled, t.length = false, 0, 0
+	}
+	t.fast = t.fast || t.short >= fastAfter
+	if gap > longestPeriod && !t.slow {
+		return
+	}
+	t.gaps[t.sampled%recent] = gap
+	if t.sampled++; t.sampled%8 == 0 || t.length == 0 && t.sampled >= slowAfter {
+		n := min(t.sampled, recent)
+		gaps := t.gaps
+		slices.Sort(gaps[:n])
+		t.length = max(gaps[n/2], 20*time.Millisecond)
+	}
 }
 
 // longest is the longest period: between samples that are further apart the GPU was idle.
-func (t *track) longest() time.Duration {
-	if t.length == 0 {
-		return longestPeriod
-	}
-	return t.length * 3 / 2
-}
+func (t *track) longest() time.Duration { return t.length * 3 / 2 }
 
 // busy is the value of a sample of a busy GPU. A load that waits for the host has no such sample, and neither has a GPU with
 // very short slices: what they report is not the value of a busy one.

@@ -194,6 +194,11 @@ type Status struct {
 	Contended bool
 	Current   string // the lease whose slice runs
 	Reason    string // why the shares are not enforced
+	// Exact is to how many points of ten seconds shares are exact, as a standard deviation; of a GPU whose leases keep it busy.
+	Exact float64
+	// SlowSampler: the driver samples the GPU every Period, which is too seldom to measure what runs after a freeze.
+	SlowSampler bool
+	Period      time.Duration // 0: it was not measured
 	// IdleWhileWaiting is the time for which a GPU was idle while a lease that uses it was frozen, in total. It counts for no
 	// lease. It is 0 without ObserveUtilization.
 	IdleWhileWaiting time.Duration
@@ -201,7 +206,14 @@ type Status struct {
 
 // Status returns the status as of the last Next.
 func (s *Scheduler) Status() Status {
-	out := Status{Enforced: s.phase != concurrent, Contended: s.contended(), Reason: s.reason}
+	out := Status{
+		Enforced:    s.phase != concurrent,
+		Contended:   s.contended(),
+		Reason:      s.reason,
+		Exact:       s.exact(),
+		SlowSampler: s.slow(),
+		Period:      s.samplePeriod(),
+	}
 	if len(s.set) != 0 {
 		out.Current = s.set[0].Lease
 	}

@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -32,7 +33,8 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 		l.Share.Enforced, l.Share.Reason = false, "it cannot be frozen: "+u.err.Error()
 	}
 	if u, ok := m.usage[l.ID]; ok {
-		if l.Share.Enforced && sl.scheduler.Status().Enforced {
+		// With a driver that samples seldom, occupancy is what was planned: it would show a share as met that the lease need not have.
+		if status := sl.scheduler.Status(); l.Share.Enforced && status.Enforced && !status.SlowSampler {
 			l.Share.Occupancy = percent(u.Recent)
 		}
 		if u.Entitled > 0 {
@@ -87,6 +89,14 @@ func (en *Enforcer) TimeSlices(id gpu.UUID) *api.TimeSlices {
 	defer sl.mu.Unlock()
 	s := sl.scheduler.Status()
 	out := &api.TimeSlices{Enforced: s.Enforced, Contended: s.Contended, Reason: s.Reason}
+	if s.Enforced {
+		out.Exact = new(s.Exact)
+	}
+	if s.SlowSampler {
+		out.Note = fmt.Sprintf(
+			"the driver samples this GPU every %.1f s: shares are exact to about ±%.0f points over 10 s", s.Period.Seconds(), s.Exact,
+		)
+	}
 	if sl.suspended != nil {
 		out.Reason = "no lease is frozen: " + sl.suspended.Error()
 	}

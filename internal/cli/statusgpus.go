@@ -189,6 +189,9 @@ func gpuNote(g *api.GPUStatus, reasons []string) string {
 		}
 		notes = append(notes, n)
 	}
+	if t := g.TimeSlices; t != nil && t.Note != "" {
+		notes = append(notes, t.Note)
+	}
 	if t := g.TimeSlices; t != nil && t.IdleWhileWaiting != nil {
 		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
 	}

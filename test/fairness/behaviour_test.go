@@ -9,7 +9,7 @@ import (
 )
 
 // busy is a load that keeps the GPU busy.
-func busy(share float64) Load { return Load{Share: share, Queue: 50 * ms} }
+func busy(share float64) Load { return Load{Share: share, Program: Program{Queue: 50 * ms}} }
 
 // near fails the test unless the loads have these percentages of the time.
 func near(t *testing.T, f Figures, points float64, want ...float64) {
@@ -48,12 +48,12 @@ func TestCap(t *testing.T) {
 func TestSynchronousHasItsShare(t *testing.T) {
 	for _, v := range []Variant{Variants()[1], Variants()[3], Variants()[4]} {
 		for _, think := range []time.Duration{20 * time.Microsecond, 70 * time.Microsecond, 200 * time.Microsecond} {
-			sc := Scenario{Loads: []Load{{Share: 30, Work: ms, Think: think}, busy(70)}}
+			sc := Scenario{Loads: []Load{{Share: 30, Program: Program{Work: ms, Think: think}}, busy(70)}}
 			if f := Measure(sc, v, Enforced, 2); math.Abs(f.Shares[0]-30) > 0.6 {
 				t.Errorf("%s: with %v between kernels it has %.1f %% of what was used, want 30", v.Name, think, f.Shares[0])
 			}
 		}
-		sc := Scenario{Loads: []Load{{Share: 30, Work: ms, Think: ms}, busy(70)}}
+		sc := Scenario{Loads: []Load{{Share: 30, Program: Program{Work: ms, Think: ms}}, busy(70)}}
 		if f := Measure(sc, v, Enforced, 2); f.Of[1] < 69 {
 			t.Errorf("%s: next to a lease that leaves half of its slices idle the other has %.1f %%, due are 70", v.Name, f.Of[1])
 		}
@@ -64,16 +64,21 @@ func TestSynchronousHasItsShare(t *testing.T) {
 // share soon after it has work.
 func TestIdleLeaseDelaysNoOther(t *testing.T) {
 	for _, v := range []Variant{Variants()[1], Variants()[7]} {
-		lazy := Load{Share: 50, Queue: 50 * ms, On: 10 * time.Minute, Off: time.Hour}
-		sleeping := Load{Share: 50, Work: ms, Think: time.Hour}
+		lazy := Load{Share: 50, Program: Program{Queue: 50 * ms, On: 10 * time.Minute, Off: time.Hour}}
+		sleeping := Load{Share: 50, Program: Program{Work: ms, Think: time.Hour}}
 		near(t, Measure(Scenario{Loads: []Load{sleeping, busy(50)}}, v, Enforced, 2), 1, 0, 100)
 		// It is on in the first ten minutes of each cycle: the run ends after 20 s + 240 s, so it is always on.
 		near(t, Measure(Scenario{Loads: []Load{lazy, busy(50)}}, v, Enforced, 2), 2, 50, 50)
 	}
 	// Off for 30 s, on for 60 s: while it is on it has its share.
 	f := Measure(
-		Scenario{Loads: []Load{{Share: 50, Queue: 50 * ms, On: time.Minute, Off: 30 * time.Second}, busy(50)}, Long: 260 * time.Second},
-		Variants()[1], Enforced, 2,
+		Scenario{
+			Loads: []Load{{Share: 50, Program: Program{Queue: 50 * ms, On: time.Minute, Off: 30 * time.Second}}, busy(50)},
+			Long:  260 * time.Second,
+		},
+		Variants()[1],
+		Enforced,
+		2,
 	)
 	if f.Of[0] < 29 || f.Of[0] > 36 || f.Busy < 95 {
 		t.Errorf("%.1f, busy %.1f", f.Of, f.Busy)
@@ -83,7 +88,7 @@ func TestIdleLeaseDelaysNoOther(t *testing.T) {
 // TestIdlenessIsNoCredit checks that a lease with a small share gets no more by being idle at times.
 func TestIdlenessIsNoCredit(t *testing.T) {
 	for _, off := range []time.Duration{2 * time.Second, 5 * time.Second, 20 * time.Second} {
-		sc := Scenario{Loads: []Load{{Share: 10, Queue: 50 * ms, On: 20 * time.Second, Off: off}, busy(90)}}
+		sc := Scenario{Loads: []Load{{Share: 10, Program: Program{Queue: 50 * ms, On: 20 * time.Second, Off: off}}, busy(90)}}
 		on := 20 / (20 + off.Seconds())
 		if f := Measure(sc, Variants()[1], Enforced, 2); f.Of[0] > 10+2*(1-on) {
 			t.Errorf("off for %v of %v: it has %.1f %% of the time, its share is 10 %%", off, 20*time.Second+off, f.Of[0])
@@ -94,8 +99,8 @@ func TestIdlenessIsNoCredit(t *testing.T) {
 // TestFallbackEnds checks that leases that did not use their slices run concurrently, and that the shares are enforced again
 // when they do.
 func TestFallbackEnds(t *testing.T) {
-	host := Load{Share: 50, Work: 10 * ms, Think: 30 * ms, Until: 100 * time.Second}
-	late := Load{Share: 30, Queue: 50 * ms, From: 101 * time.Second}
+	host := Load{Share: 50, Until: 100 * time.Second, Program: Program{Work: 10 * ms, Think: 30 * ms}}
+	late := Load{Share: 30, From: 101 * time.Second, Program: Program{Queue: 50 * ms}}
 	sc := Scenario{Loads: []Load{host, late, busy(70)}, Warm: 60 * time.Second, Long: 30 * time.Second}
 	if f := Run(sc, Variants()[1], Enforced, 1); f.Status.Enforced || f.Status.Reason == "" || f.Busy < 98 {
 		t.Errorf("with a lease that waits for the host: %+v, busy %.1f", f.Status, f.Busy)
@@ -107,7 +112,7 @@ func TestFallbackEnds(t *testing.T) {
 	}
 	near(t, f, 2, 0, 30, 70)
 	// The same leases: the retry finds that the slices are used.
-	sc = Scenario{Loads: []Load{{Share: 30, Queue: 50 * ms}, busy(70)}, Warm: 60 * time.Second, Long: 60 * time.Second}
+	sc = Scenario{Loads: []Load{{Share: 30, Program: Program{Queue: 50 * ms}}, busy(70)}, Warm: 60 * time.Second, Long: 60 * time.Second}
 	if f := Run(sc, Variants()[1], Enforced, 1); !f.Status.Enforced {
 		t.Errorf("leases that use their slices: %+v", f.Status)
 	}
@@ -116,7 +121,9 @@ func TestFallbackEnds(t *testing.T) {
 // TestLongKernelsAreReported checks that the usage says what a lease gets that runs longer than its share allows, because no
 // lease is frozen for longer than the limit.
 func TestLongKernelsAreReported(t *testing.T) {
-	long := func(share float64) Load { return Load{Share: share, Queue: 2 * time.Second, Kernel: 2 * time.Second} }
+	long := func(share float64) Load {
+		return Load{Share: share, Program: Program{Queue: 2 * time.Second, Kernel: 2 * time.Second}}
+	}
 	f := Run(Scenario{Loads: []Load{long(10), long(90)}, Warm: time.Minute, Long: 10 * time.Minute}, Variants()[1], Enforced, 1)
 	u := f.Usage[0]
 	if !u.Strained || math.Abs(100*u.Attainable-f.Shares[0]) > 12 || f.Longest > 5*time.Second+10*ms {

@@ -1,9 +1,9 @@
 package fairness
 
 import (
+	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/gpusim/engine"
 	"github.com/gpushare/gpushare/quota"
 )
 
@@ -13,7 +13,7 @@ const ms = time.Millisecond
 func queues(jitter float64, shares []float64, lengths ...time.Duration) []Load {
 	var out []Load
 	for i, s := range shares {
-		out = append(out, Load{Share: s, Queue: lengths[i%len(lengths)], Jitter: jitter})
+		out = append(out, Load{Share: s, Program: Program{Queue: lengths[i%len(lengths)], Jitter: jitter}})
 	}
 	return out
 }
@@ -28,10 +28,12 @@ func equal(n int) []float64 {
 
 // Scenarios are the loads of the matrix.
 func Scenarios() []Scenario {
-	hostBound := func(share float64) Load { return Load{Share: share, Work: 10 * ms, Think: 30 * ms} }
-	synchronous := func(share float64) Load { return Load{Share: share, Work: ms, Think: 20 * time.Microsecond} }
-	queue := func(share float64) Load { return Load{Share: share, Queue: 50 * ms} }
-	return []Scenario{
+	hostBound := func(share float64) Load { return Load{Share: share, Program: Program{Work: 10 * ms, Think: 30 * ms}} }
+	synchronous := func(share float64) Load {
+		return Load{Share: share, Program: Program{Work: ms, Think: 20 * time.Microsecond}}
+	}
+	queue := func(share float64) Load { return Load{Share: share, Program: Program{Queue: 50 * ms}} }
+	bound := []Scenario{
 		{Name: "30/70, queues 50 ms", Loads: queues(0, []float64{30, 70}, 50*ms), Bound: true},
 		{Name: "10/90, queues 50 ms", Loads: queues(0, []float64{10, 90}, 50*ms), Bound: true},
 		{Name: "50/50, queues 50 ms", Loads: queues(0, []float64{50, 50}, 50*ms), Bound: true},
@@ -67,23 +69,26 @@ func Scenarios() []Scenario {
 			Name: "join and leave",
 			Loads: []Load{
 				queue(30),
-				{Share: 70, Queue: 50 * ms, From: 60 * time.Second, Until: 200 * time.Second},
-				{Share: 50, Queue: 100 * ms, From: 110 * time.Second, Until: 160 * time.Second},
+				{Share: 70, From: 60 * time.Second, Until: 200 * time.Second, Program: Program{Queue: 50 * ms}},
+				{Share: 50, From: 110 * time.Second, Until: 160 * time.Second, Program: Program{Queue: 100 * ms}},
 			},
 			Bound: true,
 		},
-		{Name: "50/50, one on and off every 1.2 s", Loads: []Load{{Share: 50, Queue: 50 * ms, On: 1200 * ms, Off: 1200 * ms}, queue(50)}},
+		{
+			Name:  "50/50, one on and off every 1.2 s",
+			Loads: []Load{{Share: 50, Program: Program{Queue: 50 * ms, On: 1200 * ms, Off: 1200 * ms}}, queue(50)},
+		},
 		{Name: "30/70, queues 50 ms, the clock is set", Loads: queues(0, []float64{30, 70}, 50*ms), Bound: true, Jumps: true},
 		{
 			Name:  "30/70, queues 50 ms, another process for 5 % of the time",
-			Loads: append(queues(0, []float64{30, 70}, 50*ms), Load{Outside: true, Work: 5 * ms, Think: 95 * ms}),
+			Loads: append(queues(0, []float64{30, 70}, 50*ms), Load{Outside: true, Program: Program{Work: 5 * ms, Think: 95 * ms}}),
 			Bound: true,
 		},
 		{
 			Name: "50/50, kernels of 2 s",
 			Loads: []Load{
-				{Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second},
-				{Share: 50, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+				{Share: 50, Program: Program{Queue: 2 * time.Second, Kernel: 2 * time.Second}},
+				{Share: 50, Program: Program{Queue: 2 * time.Second, Kernel: 2 * time.Second}},
 			},
 			Bound: true,
 			Long:  600 * time.Second,
@@ -92,8 +97,8 @@ func Scenarios() []Scenario {
 		{
 			Name: "10/90, kernels of 2 s, frozen for up to 30 s",
 			Loads: []Load{
-				{Share: 10, Queue: 2 * time.Second, Kernel: 2 * time.Second},
-				{Share: 90, Queue: 2 * time.Second, Kernel: 2 * time.Second},
+				{Share: 10, Program: Program{Queue: 2 * time.Second, Kernel: 2 * time.Second}},
+				{Share: 90, Program: Program{Queue: 2 * time.Second, Kernel: 2 * time.Second}},
 			},
 			Config: quota.Config{MaxFrozen: 30 * time.Second},
 			Bound:  true,
@@ -101,35 +106,5 @@ func Scenarios() []Scenario {
 			Warm:   300 * time.Second,
 		},
 	}
-}
-
-// Variants are the samplers of the matrix.
-func Variants() []Variant {
-	return []Variant{
-		{Name: "instant, 139 ms, epoch", Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 139 * ms, Jitter: 0.05}},
-		{
-			Name:     "period, 139 ms, boot",
-			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05, Clock: engine.SinceBoot},
-		},
-		{Name: "period, 168 ms, epoch", Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 168 * ms, Jitter: 0.05}},
-		{
-			Name:     "instant, 168 ms, boot, no jitter",
-			Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Clock: engine.SinceBoot},
-		},
-		{Name: "last, 200 ms, epoch", Sampling: engine.Sampling{Naming: engine.NameLast, Period: 200 * ms, Jitter: 0.05}},
-		{
-			Name:     "period, 167 ms, zeros",
-			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 167 * ms, Jitter: 0.02, ZeroWhenIdle: true},
-		},
-		{
-			Name:     "no series, period, 139 ms",
-			Sampling: engine.Sampling{Naming: engine.NamePeriod, Period: 139 * ms, Jitter: 0.05},
-			NoSeries: true,
-		},
-		{
-			Name:     "no series, instant, 168 ms",
-			Sampling: engine.Sampling{Naming: engine.NameInstant, Period: 168 * ms, Jitter: 0.05},
-			NoSeries: true,
-		},
-	}
+	return slices.Concat(bound, demands(), cheats(), switching())
 }

@@ -19,23 +19,23 @@ func TestMatrix(t *testing.T) {
 	for _, sc := range Scenarios() {
 		var free Figures
 		if !sc.Bound {
-			free = Measure(sc, Variants()[0], SideBySide, 1)
+			free = Measure(sc, Variants()[0], SideBySide, seeds)
 		}
 		for _, v := range Variants() {
-			if cell++; !enumeration.Runs(cell-1, 5) {
+			if cell++; cell%enumeration.Stride(5) != 0 {
 				continue
 			}
 			t.Run(sc.Name+"/"+v.Name, func(t *testing.T) {
 				t.Parallel()
 				f := Measure(sc, v, Enforced, seeds)
-				t.Logf("%v; %.1f", f, f.Of)
+				t.Logf("%v; %.1f; %s", f, f.Of, f.Requests())
 				if f.Longest > sc.longest()+10*time.Millisecond {
 					t.Errorf("a lease was frozen for %v, the limit is %v", f.Longest, sc.longest())
 				}
 				if sc.Bound {
 					checkBound(t, f, sc.Limits(v), seeds)
 				} else {
-					checkFree(t, sc, f, free, v)
+					checkDemands(t, sc, f, free, sc.Limits(v), seeds)
 				}
 			})
 		}
@@ -72,27 +72,32 @@ func checkBound(t *testing.T, f Figures, want Limits, seeds int) {
 	}
 }
 
-// checkFree checks leases that leave the GPU idle: none has less than side by side, and none that is always busy has less than
-// its share.
-func checkFree(t *testing.T, sc Scenario, f, free Figures, v Variant) {
+// checkDemands checks leases that leave the GPU idle at times: the parts of the time are those of the max-min fair division of what
+// each would use alone, the GPU is as busy as side by side, and a request waits no longer than there.
+func checkDemands(t *testing.T, sc Scenario, f, free Figures, want Limits, seeds int) {
 	t.Helper()
-	const margin = 2 // points: slices are tried now and then
-	var shares float64
-	for _, l := range sc.Loads {
-		shares += l.Share
+	latency := want.Latency
+	if seeds == 1 { // the limits are for means
+		want.RMS10, want.Busy, latency = 1.3*want.RMS10, want.Busy-1, latency+latency/2
 	}
-	for i, l := range sc.Loads {
-		if l.Off == 0 && l.Queue != 0 {
-			if due := 100 * l.Share / shares; f.Of[i] < min(due, free.Of[i])-margin && !v.NoSeries {
-				t.Errorf("load %d has %.1f %% of the time, due are %.1f, side by side %.1f", i, f.Of[i], due, free.Of[i])
-			}
+	if f.RMS10 > want.RMS10 || f.Busy < want.Busy*free.Busy/100 {
+		t.Errorf("%v, %.1f; side by side %v, %.1f, due %.1f; limits: %+v", f, f.Of, free, free.Of, f.Due, want)
+	}
+	for i, l := range f.Latency {
+		if l.Requests == 0 || sc.demanding(i) {
+			continue
+		}
+		if l.P99 > free.Latency[i].P99+latency {
+			t.Errorf("load %d: p99 of a request %v, side by side %v; limits: %+v", i, l.P99, free.Latency[i].P99, want)
 		}
 	}
-	least := free.Busy - 2*margin
-	if v.NoSeries {
-		least = free.Busy * 0.6 // without the series, time in which nothing runs is not seen
+}
+
+// demanding reports whether a load would use more than its share alone.
+func (sc *Scenario) demanding(i int) bool {
+	var total float64
+	for _, l := range sc.Loads {
+		total += l.Share
 	}
-	if f.Busy < least {
-		t.Errorf("the GPU is %.1f %% busy, %.1f %% side by side", f.Busy, free.Busy)
-	}
+	return sc.Loads[i].demand(sc.Warm, sc.Warm+Length) > sc.Loads[i].Share/total+0.001
 }

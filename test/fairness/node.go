@@ -2,6 +2,7 @@ package fairness
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,6 +52,7 @@ func newNode(sc Scenario, v Variant, mode Mode, seed uint64) *node {
 	sampling := v.Sampling
 	sampling.Seed, sampling.Uptime = seed+1, 1234*time.Second
 	n.engine = engine.NewSampled(&n.clock, sampling)
+	n.engine.SwitchBy(sc.Switching)
 	n.reads = time.Duration(n.r.Float64() * float64(time.Second))
 	for i, l := range sc.Loads {
 		n.processes = append(
@@ -108,10 +110,12 @@ func (n *node) busy() []time.Duration {
 	all := n.engine.Busy()
 	out := make([]time.Duration, len(n.processes))
 	for i, p := range n.processes {
-		if b, ok := all[p.pid]; ok {
-			p.busy = b
+		for _, pid := range p.pids() {
+			if b, ok := all[pid]; ok {
+				p.busy[pid] = b
+			}
+			out[i] += p.busy[pid]
 		}
-		out[i] = p.busy
 	}
 	return out
 }
@@ -199,6 +203,29 @@ func (n *node) offset(at time.Duration) time.Duration {
 	return out
 }
 
+// series returns the samples of the whole GPU that the driver has now, with what is wrong with them.
+func (n *node) series(now time.Duration) []engine.SeriesSample {
+	newest, oldest := now, time.Duration(0)
+	switch n.v.Series {
+	case Lags:
+		newest -= 3 * time.Second
+	case Stops:
+		if from := time.Minute; now > from && now < 2*from {
+			newest = from
+		}
+	case Repeats:
+		oldest = now - 5*time.Second
+	}
+	zero := uint64(start.UnixMicro())
+	if n.v.Sampling.Clock == engine.SinceBoot {
+		zero = uint64((1234 * time.Second).Microseconds())
+	}
+	return slices.DeleteFunc(n.engine.Series(0), func(x engine.SeriesSample) bool {
+		at := time.Duration(int64(x.Time-zero)) * time.Microsecond
+		return at > newest || at < oldest
+	})
+}
+
 // query reads the samples as the daemon does.
 func (n *node) query() {
 	if n.scheduler == nil {
@@ -212,12 +239,12 @@ func (n *node) query() {
 			Boot:  uint64((1234*time.Second + now).Microseconds()),
 		}
 		var list []gpu.SeriesSample
-		for _, x := range n.engine.Series(0) {
+		for _, x := range n.series(now) {
 			stamp := x.Time
 			if n.v.Sampling.Clock != engine.SinceBoot {
 				stamp = uint64(int64(stamp) + n.offset(time.UnixMicro(int64(stamp)).Sub(start)).Microseconds())
 			}
-			if stamp > n.samples.Since() {
+			if stamp > n.samples.Since() || n.v.Series == Repeats {
 				list = append(list, gpu.SeriesSample{Time: stamp, Percent: x.Percent})
 			}
 		}
@@ -231,8 +258,10 @@ func (n *node) query() {
 	}
 	parts := map[string]float64{}
 	for _, p := range n.processes {
-		if sum := sums[p.pid]; sum > 0 {
-			parts[p.lease] += float64(sum/len(rows)) / 100
+		for _, pid := range p.pids() {
+			if sum := sums[pid]; sum > 0 {
+				parts[p.lease] += float64(sum/len(rows)) / 100
+			}
 		}
 	}
 	n.scheduler.ObserveProcesses(now, n.read, now, parts)

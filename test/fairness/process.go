@@ -6,56 +6,76 @@ import (
 	"github.com/gpushare/gpushare/gpusim/engine"
 )
 
-// process is the only process of a lease.
+// process is the processes of a lease. They do the same.
 type process struct {
 	Load
-	node    *node
-	lease   string
-	pid     int
-	exists  bool
-	context *engine.Context
-	depth   int // kernels of the queue, for this slice
-	kernel  time.Duration
+	node     *node
+	lease    string
+	pid      int
+	exists   bool
+	contexts []*engine.Context
+	depth    int // kernels of the queue, for this slice
 
-	frozen   bool
-	frozenAt time.Duration
-	longest  time.Duration // frozen
-	thinks   time.Duration // until then
-	working  bool
-	next     time.Duration // its next step
-	busy     time.Duration
+	frozen    bool
+	frozenAt  time.Duration
+	longest   time.Duration // frozen
+	next      time.Duration // its next step
+	busy      map[int]time.Duration
+	thinks    time.Duration // until then; the arrival of the request that is next
+	left      time.Duration // of the request that runs
+	working   bool
+	latencies []time.Duration
+}
+
+// pids are those of its processes.
+func (p *process) pids() []int {
+	var out []int
+	for i := range max(1, p.Processes) {
+		out = append(out, p.pid+1000*i)
+	}
+	return out
+}
+
+func (p *process) open() {
+	p.contexts = nil
+	for _, pid := range p.pids() {
+		p.contexts = append(p.contexts, p.node.engine.AddContext(pid, "", engine.Options{Depth: 1 << 20}))
+	}
 }
 
 func (p *process) start() {
-	p.kernel = p.Kernel
-	if p.kernel == 0 {
-		p.kernel = min(5*time.Millisecond, p.Queue)
-	}
-	if p.Queue == 0 {
-		p.kernel = p.Work
-	}
+	p.busy = map[int]time.Duration{}
 	p.length()
 	p.next = p.From
 	if p.exists {
-		p.context = p.node.engine.AddContext(p.pid, "", engine.Options{Depth: 1 << 20})
+		p.open()
 	}
+	if w, _ := p.at(p.From); w.Rate != 0 {
+		p.thinks = p.From + p.interval(w)
+	}
+}
+
+// interval draws the time until the next request.
+func (p *process) interval(w *Program) time.Duration {
+	return time.Duration(p.node.r.ExpFloat64() / w.Rate * float64(time.Second))
 }
 
 // length draws the length of the queue.
 func (p *process) length() {
-	p.depth = max(1, int(float64(p.Queue)/float64(p.kernel)*(1+p.Jitter*(2*p.node.r.Float64()-1))+0.5))
+	w, _ := p.at(p.node.now())
+	p.depth = max(1, int(float64(w.Queue)/float64(max(w.kernel(), 1))*(1+w.Jitter*(2*p.node.r.Float64()-1))+0.5))
 }
 
 // off reports whether it launches nothing now, and until when that is so.
-func (p *process) off(now time.Duration) (bool, time.Duration) {
-	if p.Off == 0 {
+func (w *Program) off(now time.Duration) (bool, time.Duration) {
+	if w.Off == 0 {
 		return false, never
 	}
-	in := now % (p.On + p.Off)
-	if in < p.On {
-		return false, now - in + p.On
+	in := now % (w.On + w.Off)
+	if in < w.On {
+		return false, now - in + w.On
 	}
-	return true, now - in + p.On + p.Off
+	return true, now - in + w.On + w.Off
 }
 
 // step launches work if it is time for it, and sets the time of the next step.
@@ -67,12 +87,14 @@ func (p *process) step() {
 			return
 		}
 		p.exists = true
-		p.context = p.node.engine.AddContext(p.pid, "", engine.Options{Depth: 1 << 20})
+		p.open()
 		p.changed()
 	}
 	if p.Until != 0 && now >= p.Until {
 		p.node.busy()
-		p.context.Close()
+		for _, c := range p.contexts {
+			c.Close()
+		}
 		p.exists, p.frozen, p.next = false, false, never
 		p.changed()
 		return
@@ -84,21 +106,27 @@ func (p *process) step() {
 		}
 		return
 	}
-	off, change := p.off(now)
+	w, phase := p.at(now)
+	off, change := w.off(now)
+	change = min(change, phase)
 	switch {
-	case off:
-		p.next = change
-	case p.Queue > 0:
-		p.fill()
+	case w.Queue > 0 && !off:
+		if p.depth*int(w.kernel()) < int(w.Queue)/2 { // a new phase
+			p.length()
+		}
+		p.fill(w)
 		// Half of the queue, so that it never runs empty; a queue of one kernel is filled when that has ended.
-		next := max(time.Duration(p.depth)*p.kernel/2, 500*time.Microsecond)
+		next := max(time.Duration(p.depth)*w.kernel()/2, 500*time.Microsecond)
 		if p.depth == 1 {
-			_, work := p.context.Queued()
+			_, work := p.contexts[0].Queued()
 			next = max(work, 20*time.Microsecond) // later if others run too
 		}
 		p.next = min(now+next, change)
+	case off || w.Work == 0:
+		p.next = change
 	default:
-		p.wait(now)
+		p.wait(now, w)
+		p.next = min(p.next, change)
 	}
 	if p.Until != 0 {
 		p.next = min(p.next, p.Until)
@@ -111,36 +139,57 @@ func (p *process) changed() {
 	}
 }
 
-// fill fills the queue.
-func (p *process) fill() {
-	if n, _ := p.context.Queued(); n < p.depth {
-		p.context.TryLaunch(p.kernel, p.depth-n)
+// fill fills the queues.
+func (p *process) fill(w *Program) {
+	for _, c := range p.contexts {
+		if n, _ := c.Queued(); n < p.depth {
+			c.TryLaunch(w.kernel(), p.depth-n)
+		}
 	}
 }
 
-// wait waits for the work to be done, thinks, and launches the next.
-func (p *process) wait(now time.Duration) {
-	if p.working {
-		if n, work := p.context.Queued(); n != 0 {
-			p.next = now + max(work, 20*time.Microsecond) // later if others run too
-			return
-		}
-		p.working = false
-		p.thinks = now + p.Think
+// wait waits for the work to be done, then for the next request, and launches that. Only the first process has requests.
+func (p *process) wait(now time.Duration, w *Program) {
+	c := p.contexts[0]
+	if n, work := c.Queued(); n != 0 {
+		p.next = now + max(work, 20*time.Microsecond) // later if others run too
+		return
 	}
-	if now < p.thinks {
+	if p.working && p.left <= 0 {
+		p.working = false
+		if w.requests() {
+			p.latencies = append(p.latencies, now-p.thinks)
+		}
+		if w.Rate != 0 {
+			p.thinks += p.interval(w)
+		} else {
+			p.thinks = now + w.Think
+		}
+	}
+	if !p.working && now < p.thinks {
 		p.next = p.thinks
 		return
 	}
-	p.context.TryLaunch(p.Work, 1)
-	p.working = true
-	p.next = now + p.Work
+	if !p.working {
+		p.working, p.left = true, w.Work
+		if w.Rate == 0 {
+			p.thinks = max(p.thinks, now-w.Think) // after another phase
+		}
+	}
+	k := min(w.kernel(), p.left)
+	p.left -= k
+	c.TryLaunch(k, 1)
+	p.next = now + k
 }
 
 func (p *process) freeze() {
 	p.frozen, p.frozenAt = true, p.node.now()
-	if off, _ := p.off(p.frozenAt); p.Queue > 0 && !off {
-		p.fill() // up to the freeze, it kept its queue full
+	w, _ := p.at(p.frozenAt)
+	if off, _ := w.off(p.frozenAt); w.Queue > 0 && !off {
+		p.fill(w) // up to the freeze, it kept its queue full
+	}
+	if p.AtFreeze != 0 {
+		p.contexts[0].TryLaunch(5*ms, int(p.AtFreeze/(5*ms)))
 	}
 	p.next = never
 	if p.Until != 0 {

@@ -1,0 +1,124 @@
+package quota
+
+import "time"
+
+// sensors is which answers the driver gives. An answer that is missing says nothing: it is not read as an idle GPU.
+type sensors struct {
+	enforced  bool
+	since     time.Duration // enforced since then
+	series    bool
+	seriesAt  time.Duration // the last answer with a sample, or of a GPU that is idle
+	processes bool
+	processAt time.Duration
+	busyAt    time.Duration // the last answer with a busy process
+	busyFrom  time.Duration // the time that this answer is for begins here
+	heldFrom  time.Duration // the samples of processes are missing since then; 0: they are not
+}
+
+func (x *sensors) enforce(now time.Duration) {
+	if !x.enforced {
+		x.enforced, x.since = true, now
+	}
+}
+
+// sensorTimeout is how long an answer is expected. One per second is usual.
+const sensorTimeout = 5 * time.Second
+
+// idle is the time in which the samples of processes say that the GPU had no work, after the last in which it had; without them, up
+// to a moment that is given.
+func (x *sensors) idle(otherwise time.Duration) (from, upTo time.Duration) {
+	switch {
+	case !x.processes:
+		return 0, otherwise
+	case x.busyAt == x.processAt || x.heldFrom != 0:
+		return 0, 0
+	}
+	return x.busyFrom, x.processAt
+}
+
+// hasSeries reports whether the driver reports the utilisation of the GPU over time, often enough to measure a backlog with. At the
+// start it is expected to.
+func (s *Scheduler) hasSeries() bool {
+	x := &s.sensors
+	switch {
+	case s.slow():
+		return false
+	case x.series:
+		return s.last-x.seriesAt < sensorTimeout
+	}
+	return !x.processes && s.last-x.since < sensorTimeout/2
+}
+
+// slow reports whether the driver samples a GPU too seldom to measure a backlog.
+func (s *Scheduler) slow() bool {
+	for _, t := range s.tracks {
+		if t.slow {
+			return true
+		}
+	}
+	return false
+}
+
+// samplePeriod is the time between two samples; 0: it was not measured.
+func (s *Scheduler) samplePeriod() time.Duration {
+	var out time.Duration
+	for _, t := range s.tracks {
+		out = max(out, t.length)
+	}
+	return out
+}
+
+// forgetSeries forgets what was learned from the series: its periods are not what they seemed to be.
+func (s *Scheduler) forgetSeries() {
+	s.freezes = s.freezes[:0]
+	for _, m := range s.members {
+		m.backlog.restart(0)
+		m.backlog.answers = 0
+		m.own.n, m.own.unused = 0, 0
+	}
+	s.fallback.reset()
+}
+
+// missing reports whether the samples of processes are missing rather than without a busy process: a driver that samples seldom has
+// none in some answers. from is when the time begins that the answer is for.
+func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration, bool) {
+	x := &s.sensors
+	if x.heldFrom != 0 {
+		from = x.heldFrom
+	}
+	period := s.samplePeriod()
+	if period == 0 {
+		period = time.Second // the longest that is documented
+	}
+	if sum == 0 && period > longestPeriod && to-from < period*5/2 {
+		x.heldFrom = from
+		return from, true
+	}
+	x.heldFrom = 0
+	if sum > 0 {
+		x.busyAt, x.busyFrom = s.last, from
+		for _, t := range s.tracks {
+			// The GPU had work, and the series has no sample of it: it has stopped.
+			t.lost = t.lost || t.ends != 0 && from > t.ends+sensorTimeout
+		}
+	}
+	return from, false
+}
+
+// The exactness of shares in points, as measured over windows of 10 s by test/fairness.
+const (
+	exactWithSeries    = 2.0
+	exactWithoutSeries = 3.0
+	exactEachSecond    = 5.0 // with one sample a second; in proportion to the period
+)
+
+// exact is to how many points of ten seconds shares are exact.
+func (s *Scheduler) exact() float64 {
+	switch {
+	case s.slow():
+		return max(exactWithoutSeries, exactEachSecond*s.samplePeriod().Seconds())
+	case s.hasSeries():
+		return exactWithSeries
+	}
+	return exactWithoutSeries
+}
