@@ -2,10 +2,8 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/mps"
@@ -47,12 +45,30 @@ func (s *Supervisor) observeLocked(ctx context.Context, id mps.Device, w *gpuSta
 		return s.unstarted(id, w)
 	}
 	unit, err := s.Units.ServiceState(ctx, mps.UnitName(id))
-	if rec == nil && err == nil {
-		w.unitChecked, w.foreign = true, unit.Known
-		if !unit.Known {
+	switch {
+	case rec == nil && err != nil:
+		return nil
+	case rec == nil:
+		if w.unitChecked, w.foreign = true, unit.Known; !unit.Known {
 			return s.unstarted(id, w)
 		}
 	}
+	st := stateOf(id, w, unit, rec)
+	switch {
+	case err != nil:
+		st.Phase, st.Reason = mps.Unresponsive, err.Error()
+	case unit.Running:
+		(&observation{s: s, w: w, l: l, rec: rec, st: st, now: s.Now()}).run(ctx)
+	case rec == nil:
+		st.Phase, st.Reason = mps.Stopped, unit.Result
+	default:
+		s.observeDown(ctx, st, w, unit)
+	}
+	return st
+}
+
+// stateOf is what is known of a control daemon without a question to it.
+func stateOf(id mps.Device, w *gpuState, unit mps.ServiceState, rec *record) *mps.State {
 	st := &mps.State{
 		GPU:       id.GPU,
 		Instance:  id.Instance,
@@ -63,87 +79,6 @@ func (s *Supervisor) observeLocked(ctx context.Context, id mps.Device, w *gpuSta
 	}
 	if rec != nil {
 		st.Settings, st.SingleUser, st.AnyoneSets = &rec.Settings, rec.SingleUser, rec.AnyoneSets || rec.AnyoneSetsServers
-	}
-	switch {
-	case err != nil && rec == nil:
-		return nil
-	case err != nil:
-		st.Phase, st.Reason = mps.Unresponsive, err.Error()
-		return st
-	case !unit.Running && rec == nil:
-		st.Phase, st.Reason = mps.Stopped, unit.Result
-		return st
-	case !unit.Running:
-		s.observeDown(ctx, st, w, unit)
-		return st
-	}
-	now := s.Now()
-	if w.pid != unit.PID {
-		w.pid, w.missedGreetings, w.read = unit.PID, 0, time.Time{}
-		w.log, w.faults = logCheck{}, faults{last: w.faults.last, xid: w.faults.xid, xidAt: w.faults.xidAt}
-		w.witness = witness{}
-		w.begin, _ = procfs.Start(unit.PID) // 0 if it has ended: the next observation shows it.
-		s.watch.follow(id, unit.PID, w.begin)
-	}
-	st.Start = w.begin
-	w.restarts.forgetOld(now)
-	if lost := l.lostFile(); rec != nil && lost != "" {
-		st.Phase, st.Drift, st.Reason = mps.Running, true, lost+" was removed from the directory of its sockets"
-		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
-		return st
-	}
-	if err := s.greet(ctx, l, w, rec); err != nil {
-		w.missedGreetings++
-		st.Phase, st.MissedGreetings, st.Reason = mps.Running, w.missedGreetings, err.Error()
-		st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
-		switch {
-		case w.read.IsZero() && errors.Is(err, ErrNoDaemon) && w.missedGreetings < maxMissedGreetings:
-			st.Phase = mps.Starting
-		case w.missedGreetings >= maxMissedGreetings:
-			st.Phase = mps.Unresponsive
-		}
-		if w.missedGreetings < maxMissedGreetings {
-			s.watch.checkAt(id, now.Add(retryGreeting))
-		}
-		return st
-	}
-	w.missedGreetings = 0
-	st.Phase = mps.Running
-	suspected, again := w.suspected(now)
-	due := suspected || w.reread.Swap(false) || w.faultDue(now) || w.allEnded() || w.readingDue(now)
-	if limits := w.limitsDue(rec, due, now); due || limits {
-		r, err := s.read(ctx, l, w, rec, limits)
-		if err != nil {
-			st.Reason = err.Error()
-			return st
-		}
-		s.noteFault(ctx, id, &w.faults, &r, w.reading.clients, suspected, now)
-		w.reading, w.read = r, now
-	}
-	st.Fault = w.faults.of(&w.reading, now)
-	if w.reading.fault && !st.Fault.Stuck {
-		again = now.Add(retryGreeting) // It serves again as soon as its last client has ended.
-	}
-	if !again.IsZero() {
-		s.watch.checkAt(id, again)
-	}
-	st.LogSilent = s.checkLog(ctx, id, &w.log, now)
-	// The reading may be old: a client that has ended must not make a step disruptive.
-	st.Servers, st.Clients = living(w.reading.servers), living(w.reading.clients)
-	st.Defaults, st.Pending = w.reading.defaults, w.reading.pending
-	if r, err := s.release(ctx); err == nil {
-		st.Program, st.Version = r, r.Text()
-	}
-	switch {
-	case rec != nil && !l.tenantLinked():
-		st.Drift, st.Reason = true, "the tenants' socket is that of a previous control daemon"
-	case w.reading.drift != "":
-		st.Drift, st.Reason = true, w.reading.drift
-	case w.reading.fault:
-		st.Reason = st.Fault.Reason()
-		if st.Fault.Stuck {
-			st.Phase = mps.Unresponsive
-		}
 	}
 	return st
 }
