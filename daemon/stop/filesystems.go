@@ -308,15 +308,16 @@ func (x *fileSystems) abort(f *fileSystem, w *watcher) {
 		return // The next check tries again.
 	}
 	defer control.Close()
+	what, waits := f.name()+f.served(), nameOf(f.of.PID) // They may end with the connection.
 	if err := control.Abort(f.conn); err != nil {
-		w.report(w.aborted, fmt.Sprintf("%v: %s, which was killed, waits for it", err, nameOf(f.of.PID)))
+		w.report(w.aborted, fmt.Sprintf("%v: %s, which was killed, waits for it", err, waits))
 		return
 	}
 	if x.aborted == nil {
 		x.aborted = map[uint32]bool{}
 	}
 	x.aborted[f.conn.Number] = true
-	w.report(w.aborted, fmt.Sprintf("%s%s is aborted: %s, which was killed, waits for it", f.name(), f.served(), nameOf(f.of.PID)))
+	w.report(w.aborted, fmt.Sprintf("%s is aborted: %s, which was killed, waits for it", what, waits))
 }
 
 // stopServer stops one server, if the rule allows it.
@@ -334,6 +335,7 @@ func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool 
 		_ = h.Signal(unix.SIGKILL) // A failure shows in the next check.
 		return true
 	}
+	name := nameOf(s.PID)
 	if h.Terminate() != nil {
 		return false // It has exited.
 	}
@@ -343,7 +345,7 @@ func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool 
 	x.stopping[p] = s
 	w.report(
 		w.stopped,
-		fmt.Sprintf("%s is stopped: it serves %s, for which %s, which was killed, waits", nameOf(s.PID), f.name(), nameOf(f.of.PID)),
+		fmt.Sprintf("%s is stopped: it serves %s, for which %s, which was killed, waits", name, f.name(), nameOf(f.of.PID)),
 	)
 	return true
 }

@@ -41,7 +41,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("started")
-		select {} // until it is killed
+		for { // until it is killed; all goroutines must not wait for each other: without cgo the runtime ends the process then
+			_, _ = unix.Poll(nil, -1)
+		}
 	}
 	os.Exit(m.Run())
 }

@@ -137,9 +137,16 @@ func serveOn(conn int) error {
 		case err == unix.EINTR || err == unix.EAGAIN || err == unix.ENOENT:
 			continue
 		case err != nil:
-			select {} // The connection was aborted, or unmounted. It does not end by itself, as a server of several does not.
+			waitForever() // The connection was aborted, or unmounted. It does not end by itself, as a server of several does not.
 		}
 		f.answerSome(buf[:n])
+	}
+}
+
+// waitForever waits for a signal that ends the process. A program of Go without cgo whose goroutines all wait for each other ends.
+func waitForever() {
+	for {
+		_, _ = unix.Poll(nil, -1) // A signal that is handled interrupts it.
 	}
 }
 
