@@ -383,6 +383,7 @@ var rules = map[string]rule{
 		),
 		why: manager,
 	},
+	"daemon/instances": {own: join(shared, "internal/engine", "mig"), why: manager},
 	"daemon/unmanage": {
 		own: join(shared, "internal/spec", "isolation", "power"),
 		why: manager,

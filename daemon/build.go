@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
+	"github.com/gpushare/gpushare/daemon/instances"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
@@ -288,7 +289,7 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 		Save:            func(ctx context.Context, state []byte) error { return d.leases.SaveLeases(ctx, state) },
 		Noticed:         func(l lease.Lease, n lease.Notice) { d.leases.Noticed(l, n) },
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
-		InstancePending: func() { d.changes.Dynamic.Wake() },
+		InstancePending: func() { d.instances.Due.Set() },
 		Preempted:       func() { d.leases.TimeWake.Set() },
 	})
 	ready := func() error { return nil } // Without a freezer another condition reports it.
@@ -493,7 +494,21 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 		Stopper:     d.stopper,
 		Leases:      d.leases,
 		Wake:        d.wakeConverge,
-		Dynamic:     change.Dynamic{Signal: loop.NewWake()},
+		Idle:        func() { d.instances.Due.Set() },
+	}
+	d.instances = &instances.Instances{
+		Reporter:    d.Reporter,
+		StateDir:    s.StateDir,
+		State:       d.state,
+		Tasks:       d.tasks,
+		Observer:    d.observer,
+		Table:       d.table,
+		Attribution: d.attribution,
+		Policy:      d.policy,
+		Changes:     d.changes,
+		Refresh:     func(ctx context.Context, node *observe.Node) { d.converger.Refresh(ctx, node) },
+		Wake:        d.wakeConverge,
+		Due:         loop.NewWake(),
 	}
 	d.converger = &converge.Converger{
 		Reporter:         d.Reporter,
@@ -620,7 +635,7 @@ func (d *Daemon) compose(h *host.Host, convergeWake, adoptionWake, unitWake loop
 			Account:     d.account,
 			Adoption:    d.adopter,
 			Converge:    d.converger,
-			Change:      d.changes,
+			Instances:   d.instances,
 			Enforce:     d.enforcer,
 			Memory:      memory,
 			Leases:      d.leases,
@@ -689,7 +704,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	d.leases.LeaseChanges.Report() // Some callers wait for other states too.
 	d.Invalidate()
 	d.policy.CDI.Update()
-	d.changes.Dynamic.Wake()
+	d.instances.Due.Set()
 	d.enforcer.Wake.Set()
 	d.enforcer.Tenants.Wake.Set()
 	d.enforcer.Cooling.Wake.Set()
@@ -699,13 +714,13 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 }
 
 func (d *Daemon) handlers(filters *devicepolicy.LoginFilter) engine.Handlers {
-	instances := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
+	migHandler := &mig.Handler{Driver: d.driver, InUseBy: d.attribution.DeviceUsers}
 	isolationHandler := &isolation.Handler{Slices: d.host.Port}
 	runsMPS := &control.Handler{Supervisor: d.controls, Driver: d.driver}
 	return engine.Handlers{
-		mig.KindMode:              instances,
-		mig.KindCreate:            instances,
-		mig.KindDestroy:           instances,
+		mig.KindMode:              migHandler,
+		mig.KindCreate:            migHandler,
+		mig.KindDestroy:           migHandler,
 		mig.KindCompare:           &mig.CompareHandler{Driver: d.driver, Report: d.reportProfiles},
 		isolation.KindSet:         isolationHandler,
 		isolation.KindRemove:      isolationHandler,

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
+	"github.com/gpushare/gpushare/daemon/instances"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
@@ -64,6 +65,7 @@ type Daemon struct {
 	specs       *specs.Specs
 	changes     *change.Changes
 	unmanaging  *unmanage.Unmanaging
+	instances   *instances.Instances
 	converger   *converge.Converger
 	leases      *leases.Leases
 	adopter     *adoption.Adopter
@@ -151,7 +153,7 @@ func (d *Daemon) run(ctx context.Context) error {
 		})
 	}
 	d.tasks.Go(func() { d.enforcer.Run(ctx) })
-	d.tasks.Go(func() { d.changes.Run(ctx) })
+	d.tasks.Go(func() { d.instances.Run(ctx) })
 	d.tasks.Go(func() { d.escapes.Run(ctx) })
 	d.tasks.Go(func() { d.bypass.Run(ctx) })
 	d.tasks.Go(func() { d.adopter.Run(ctx) })

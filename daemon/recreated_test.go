@@ -36,7 +36,7 @@ func TestInstanceCreatedAgainIsNoDrift(t *testing.T) {
 		{"an instance on demand is removed and created", recreatedSpec("{dynamic: true, keep: 10s}"), func(t *testing.T, w *virtual) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			go w.changes.Run(ctx)
+			go w.instances.Run(ctx)
 			for range 3 {
 				k, err := w.table.Submit(lease.Request{Tenant: "red", Admin: true, Kind: "mig:3g.20gb"})
 				if err != nil {

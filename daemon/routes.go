@@ -109,12 +109,12 @@ func (d *Daemon) gpuRoutes() []row {
 	}
 	return []row{
 		{get, "/v1/mig", "list MIG profiles and instances", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMIG, more{}},
-		{post, "/v1/mig/import", "import MIG instances", server.Admin, server.Changes, d.changes.PostImport, more{
+		{post, "/v1/mig/import", "import MIG instances", server.Admin, server.Changes, d.instances.PostImport, more{
 			Audit: "mig import",
 			Query: server.Query{"check": server.Flag},
 			Body:  api.InstancesRequest{},
 		}},
-		{post, "/v1/mig/remove", "remove MIG instances", server.Admin, server.Changes, d.changes.PostRemove, more{
+		{post, "/v1/mig/remove", "remove MIG instances", server.Admin, server.Changes, d.instances.PostRemove, more{
 			Audit: "mig remove",
 			Query: server.Query{"check": server.Flag},
 			Body:  api.InstancesRequest{},

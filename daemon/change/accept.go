@@ -81,7 +81,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		cs.Wake() // The loop does what else follows from the new spec.
 		return nil, nil
 	}
-	op := cs.launch(record, p.Plan)
+	op := cs.launch(record, p.Plan, nil)
 	return &op, nil
 }
 
@@ -129,7 +129,7 @@ func recordChange(s *store.State, r *engine.Record) error {
 func (cs *Changes) Submit(
 	kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
 ) (*api.Operation, error) {
-	r := engine.Record{
+	op, err := cs.Begin(&engine.Record{
 		Kind:       kind,
 		By:         caller,
 		Authority:  engine.Authority(a),
@@ -137,14 +137,29 @@ func (cs *Changes) Submit(
 		Started:    cs.Now(),
 		Epoch:      state.Epoch(node),
 		Steps:      steps,
-	}
-	if err := cs.State.Store.Update(func(s *store.State) error { return recordChange(s, &r) }); err != nil {
+	}, plan, nil, nil)
+	if err != nil {
 		return nil, &api.Error{
 			Kind:    api.KindUnavailable,
 			Message: "nothing was changed: " + err.Error(),
 			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
 		}
 	}
-	op := cs.launch(r, plan)
+	return op, nil
+}
+
+// Begin records a change, and in the same write what also records, and carries it out. It must be called in Exclusive or Briefly. open
+// takes the place of a change that was marked as open while this one was planned; nil: there was none.
+func (cs *Changes) Begin(r *engine.Record, plan api.Plan, open *state.OpenChange, also func(*store.State)) (*api.Operation, error) {
+	err := cs.State.Store.Update(func(s *store.State) error {
+		if also != nil {
+			also(s)
+		}
+		return recordChange(s, r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	op := cs.launch(*r, plan, open)
 	return &op, nil
 }

@@ -58,10 +58,12 @@ type Changes struct {
 	Hardware
 	Leases leaseStopper
 	Wake   func()
+	Idle   func() // no change is planned any more, or none is open: instances that requests wait for are due
 
-	Dynamic Dynamic
-	resets  resetDetector
-	applyMu locks.Mutex[locks.Apply] // held from the plan of a change until it is open or refused
+	resets resetDetector
+	// planning is held while a short change is planned: a caller that wants to change the node waits for this time and is not refused.
+	planning locks.Mutex[locks.Planning]
+	applyMu  locks.Mutex[locks.Apply] // held from the plan of a change until it is open or refused
 }
 
 // converger is what a change needs of the converge loop.

@@ -59,7 +59,7 @@ func (cs *Changes) closeChange(
 				// A boot removed the instances of its steps. The achieved state stays recorded with its former epoch, so the
 				// converge loop plans the GPU again.
 			case !ok || !want.Manages(id), r.Kind == state.KindMPSRestart: // A restart changes nothing that is recorded.
-			case changesOwnership(r.Kind) && closing.Held.Closes(s, id):
+			case state.ChangesOwnership(r.Kind) && closing.Held.Closes(s, id):
 				state.RecordOwnership(s, id, r.Steps) // It is still not as the spec says.
 			case g.Err == nil:
 				state.RecordAchieved(s, want, g, state.Epoch(node), r.Steps)
@@ -107,7 +107,7 @@ func (cs *Changes) endPendingInstances(ch *state.OpenChange, failed map[gpu.UUID
 	if ch != nil && ch.Ended != nil {
 		close(ch.Ended)
 	}
-	cs.Dynamic.Wake()
+	cs.Idle()
 }
 
 func (cs *Changes) endOperation(

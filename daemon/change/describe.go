@@ -23,7 +23,7 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 		Unreachable:   planner.UnreadParts(p.Node, d.input),
 	}
 	if d.observing {
-		p.Plan.Unreachable = append(p.Plan.Unreachable, planner.UnreachableGPUs(d.hardware.Problems, p.Node, cs.removesInstances)...)
+		p.Plan.Unreachable = append(p.Plan.Unreachable, planner.UnreachableGPUs(d.hardware.Problems, p.Node, cs.State.RemovesInstances)...)
 	}
 	if !p.Intent.OneGPU() {
 		p.Plan.Unreachable = append(p.Plan.Unreachable, cs.heldAfter(p, d.hardware.Problems)...)

@@ -1,3 +1,3 @@
-// Package change carries a change from its proposal to its end: a new spec, MIG instances on demand, unmanaging the node, and
-// the change that a previous run of the daemon left open. Package planner plans the steps.
+// Package change carries a change from its proposal to its end: of a spec, of one GPU, of what a boot removed, and of what other packages
+// plan. Only a recorded change has authority.
 package change

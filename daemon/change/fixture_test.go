@@ -110,7 +110,7 @@ func newFixture(t *testing.T) *fixture {
 		Memory:      unlimitedMemory{},
 		Hardware:    Hardware{Power: &power.Caps{Dir: t.TempDir(), Now: time.Now}},
 		Wake:        func() {},
-		Dynamic:     Dynamic{Signal: loop.NewWake()},
+		Idle:        func() {},
 		Identities:  identities,
 		Specs:       &specs.Specs{Reporter: rep, State: st, Identities: identities},
 		Policy: &devicepolicy.Policy{

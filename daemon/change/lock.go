@@ -25,9 +25,9 @@ func (cs *Changes) lockChanges(ctx context.Context) (done func(), err error) {
 // instances on demand, because that is short; any other open change is a conflict.
 func (cs *Changes) lock(ctx context.Context) (done func(), err error) {
 	// The planning of instances on demand is short: wait for it.
-	cs.Dynamic.planning.Lock()
+	cs.planning.Lock()
 	locked := cs.applyMu.TryLock()
-	cs.Dynamic.planning.Unlock()
+	cs.planning.Unlock()
 	if !locked {
 		return nil, cs.conflict()
 	}
@@ -46,7 +46,7 @@ func (cs *Changes) lock(ctx context.Context) (done func(), err error) {
 	}
 	return func() {
 		cs.applyMu.Unlock()
-		cs.Dynamic.Wake() // A request may wait for an instance since then.
+		cs.Idle() // A request may wait for an instance since then.
 	}, nil
 }
 
@@ -87,4 +87,17 @@ func (cs *Changes) Alone(ctx context.Context, f func() error) error {
 	}
 	defer done()
 	return f()
+}
+
+// Briefly calls f, which takes a short time, while no other change is planned. It reports whether it did. Callers that want to change the
+// node wait for it and are not refused.
+func (cs *Changes) Briefly(f func()) bool {
+	cs.planning.Lock()
+	defer cs.planning.Unlock()
+	if !cs.applyMu.TryLock() {
+		return false
+	}
+	defer cs.applyMu.Unlock()
+	f()
+	return true
 }

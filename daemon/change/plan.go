@@ -50,7 +50,7 @@ func (cs *Changes) planGPUs(ctx context.Context, p *state.Proposal, d *draft, a 
 // refuse returns why GPUs cannot be changed as the spec says; nil: all can, or none is changed.
 func (cs *Changes) refuse(ctx context.Context, p *state.Proposal, d *draft, a planner.Authority) error {
 	problems := d.hardware.Problems
-	err := planner.ProblemError(problems, planner.Remedies{Node: p.Node, Command: p.Command, Had: a, Removes: cs.removesInstances})
+	err := planner.ProblemError(problems, planner.Remedies{Node: p.Node, Command: p.Command, Had: a, Removes: cs.State.RemovesInstances})
 	if err == nil || d.observing {
 		return nil
 	}

@@ -34,12 +34,13 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 		cs.resets.note(node)
 		return cs.reachUnanswered(node)
 	}
-	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
-	defer cs.Dynamic.planning.Unlock()
-	if !cs.applyMu.TryLock() {
-		return false
-	}
-	defer cs.applyMu.Unlock()
+	restored := false
+	cs.Briefly(func() { restored = cs.restoreLost(want, node, lost) })
+	return restored
+}
+
+// restoreLost plans the GPUs and begins a change of them. It reports whether that was recorded.
+func (cs *Changes) restoreLost(want *state.Desired, node *observe.Node, lost map[gpu.UUID]bool) bool {
 	ctx, cancel := context.WithTimeout(cs.Tasks.Context(), observe.Timeout)
 	defer cancel()
 	steps, problems := cs.planRestore(ctx, want, node, lost)
@@ -58,7 +59,7 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 	cs.resets.note(node)
 	if len(steps) > 0 {
 		cs.Log.Info("layouts are restored", "message_id", report.MessageLayoutsRestored, "operation", record.ID, "steps", len(steps))
-		cs.launch(*record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)})
+		cs.launch(*record, api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(record.Steps)}, nil)
 	}
 	return true
 }

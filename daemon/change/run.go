@@ -16,11 +16,16 @@ import (
 // changeTimeout is the deadline of one change.
 const changeTimeout = 10 * time.Minute
 
-// launch carries out a recorded change in the background.
-func (cs *Changes) launch(r engine.Record, plan api.Plan) api.Operation {
+// launch carries out a recorded change in the background. open is what it is marked open as; nil: what its record says.
+func (cs *Changes) launch(r engine.Record, plan api.Plan, open *state.OpenChange) api.Operation {
 	op := cs.Operations.Begin(r.ID, r.Kind, r.By, plan)
-	cs.Open(op.ID, &r)
-	cs.Table.Update(planner.View(cs.State, cs.Observer.Last(), cs.Now()))
+	if open != nil { // Its GPUs are closed already.
+		open.Operation = op.ID
+		cs.State.SetChanging(open)
+	} else {
+		cs.Open(op.ID, &r)
+		cs.Table.Update(planner.View(cs.State, cs.Observer.Last(), cs.Now()))
+	}
 	cs.Invalidate()
 	cs.Tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(cs.Tasks.Context(), changeTimeout)

@@ -60,14 +60,14 @@ func (cs *Changes) reachUnanswered(node *observe.Node) bool {
 	return true
 }
 
-// reachOne plans one GPU, and reports whether the next one may be planned at once.
+// reachOne plans one GPU while no other change is planned, and reports whether the next one may be planned at once.
 func (cs *Changes) reachOne(want *state.Desired, node *observe.Node, id gpu.UUID) bool {
-	cs.Dynamic.planning.Lock() // A caller that wants to change the node waits for this short time and is not refused.
-	defer cs.Dynamic.planning.Unlock()
-	if !cs.applyMu.TryLock() {
-		return false
-	}
-	defer cs.applyMu.Unlock()
+	next := false
+	cs.Briefly(func() { next = cs.planOne(want, node, id) })
+	return next
+}
+
+func (cs *Changes) planOne(want *state.Desired, node *observe.Node, id gpu.UUID) bool {
 	if cs.State.Changing() != nil || cs.State.Desired() != want {
 		return false
 	}

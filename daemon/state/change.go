@@ -33,6 +33,21 @@ const KindRestore = "restore"
 // KindMPSRestart is the kind of change that restarts MPS on one GPU.
 const KindMPSRestart = "mps-restart"
 
+// The kinds of change by which an administrator imports or removes foreign instances.
+const (
+	KindImport = "import"
+	KindRemove = "remove"
+)
+
+// ChangesOwnership reports whether a change is of single instances, and not of what the spec says.
+func ChangesOwnership(kind string) bool { return kind == KindImport || kind == KindRemove }
+
+// RemovesInstances reports whether an administrator may remove single instances of a GPU, under the spec in force.
+func (s *State) RemovesInstances(id gpu.UUID) bool {
+	want := s.Desired()
+	return want.Enforcing() && want.Manages(id)
+}
+
 // EveryGPU is the GPUs of a node, as those of a change.
 func EveryGPU(n *observe.Node) map[gpu.UUID]bool {
 	out := map[gpu.UUID]bool{}

@@ -159,7 +159,7 @@ func (v *Viewer) inputs() *statusInputs {
 		return state.InstanceRecordOf(&a, at)
 	}
 	p.removedAt = func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) {
-		since, ok := v.Managers.Change.IdleSince(id, m.Placement, m.Generation)
+		since, ok := v.Managers.Instances.IdleSince(id, m.Placement, m.Generation)
 		return since.Add(want.Keep(id)), ok
 	}
 	p.container = func(k state.GrantKey) *api.ContainerUse { return v.containerUse(p.node.Slices, k) }

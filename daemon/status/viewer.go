@@ -87,7 +87,7 @@ type Managers struct {
 		LastDrift() (at time.Time, text string)
 		UpdateShares()
 	}
-	Change interface {
+	Instances interface {
 		IdleSince(id gpu.UUID, at gpu.Placement, generation uint64) (time.Time, bool)
 	}
 	Enforce interface {

@@ -1,4 +1,4 @@
-package change
+package instances
 
 import (
 	"context"
@@ -21,19 +21,13 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// The kinds of change by which an administrator imports or removes foreign instances.
-const (
-	kindImport = "import"
-	kindRemove = "remove"
-)
-
 // PostImport imports foreign instances: tenants get leases on them, and they are kept and removed like created ones.
-func (cs *Changes) PostImport(c *server.Call) error { return cs.postInstances(c, kindImport) }
+func (in *Instances) PostImport(c *server.Call) error { return in.post(c, state.KindImport) }
 
 // PostRemove removes idle instances that are in no layout.
-func (cs *Changes) PostRemove(c *server.Call) error { return cs.postInstances(c, kindRemove) }
+func (in *Instances) PostRemove(c *server.Call) error { return in.post(c, state.KindRemove) }
 
-func (cs *Changes) postInstances(c *server.Call, kind string) error {
+func (in *Instances) post(c *server.Call, kind string) error {
 	q, err := server.Decode[api.InstancesRequest](c)
 	if err != nil {
 		return err
@@ -45,17 +39,18 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 			Hint:    "name the memory slice at which each begins: 'gpushare mig list' shows them",
 		}
 	}
-	check := c.Flag("check")
-	if !check {
-		done, err := cs.lockChanges(c.Ctx())
-		if err != nil {
-			return err
-		}
-		defer done()
+	if c.Flag("check") {
+		return in.answer(c, kind, q)
 	}
+	return in.Changes.Exclusive(c.Ctx(), func() error { return in.answer(c, kind, q) })
+}
+
+// answer plans the request and, unless it is a check, begins it.
+func (in *Instances) answer(c *server.Call, kind string, q *api.InstancesRequest) error {
+	check := c.Flag("check")
 	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
 	defer cancel()
-	s, err := cs.proposeInstances(ctx, kind, q)
+	s, err := in.propose(ctx, kind, q)
 	if err != nil {
 		return err
 	}
@@ -64,7 +59,7 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 		return c.Reply(http.StatusOK, out)
 	}
 	c.Note.GPU, c.Note.Text = string(s.gpu.Identity.UUID), s.auditText()
-	if out.Operation, err = cs.acceptInstances(c.Ctx(), s, c.Caller.Name); err != nil {
+	if out.Operation, err = in.accept(c.Ctx(), s, c.Caller.Name); err != nil {
 		return err
 	}
 	if out.Operation != nil {
@@ -73,8 +68,8 @@ func (cs *Changes) postInstances(c *server.Call, kind string) error {
 	return c.Reply(http.StatusOK, out)
 }
 
-// instancesProposal is the import or the removal of instances of one GPU.
-type instancesProposal struct {
+// request is the import or the removal of instances of one GPU.
+type request struct {
 	kind    string
 	node    *observe.Node
 	gpu     *observe.GPU
@@ -83,9 +78,9 @@ type instancesProposal struct {
 	plan    api.Plan
 }
 
-// proposeInstances plans the request, or returns the reason why it is not possible. It changes nothing.
-func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.InstancesRequest) (*instancesProposal, error) {
-	node, want := cs.Observer.Observe(ctx), cs.State.Desired()
+// propose plans the request, or returns the reason why it is not possible. It changes nothing.
+func (in *Instances) propose(ctx context.Context, kind string, q *api.InstancesRequest) (*request, error) {
+	node, want := in.Observer.Observe(ctx), in.State.Desired()
 	if node.DriverErr != nil {
 		return nil, report.DriverError(node.DriverErr)
 	}
@@ -93,16 +88,16 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	if err != nil {
 		return nil, err
 	}
-	s := &instancesProposal{kind: kind, node: node, gpu: g}
+	s := &request{kind: kind, node: node, gpu: g}
 	id := s.gpu.Identity.UUID
 	name := s.gpu.Identity.Name()
-	if err := refuseInstances(s.gpu, want); err != nil {
+	if err := refuse(s.gpu, want); err != nil {
 		return nil, err
 	}
-	st := cs.State.Stored()
+	st := in.State.Stored()
 	a, _ := state.Owned(st, id, node)
 	switch was, achieved := st.Achieved[id]; {
-	case kind != kindImport:
+	case kind != state.KindImport:
 	case !achieved:
 		return nil, &api.Error{
 			Kind:    api.KindConflict,
@@ -116,11 +111,11 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 			Hint:    planner.RetryHint(s.gpu, "changes it to what the spec says"),
 		}
 	}
-	use := cs.Attribution.UsageUnder(want, cs.Attribution.OpenDevices(ctx, node.GPUs))
+	use := in.Attribution.UsageUnder(want, in.Attribution.OpenDevices(ctx, node.GPUs))
 	present := planner.Present(want.GPUs[id], s.gpu, use)
 	var hardware []step.Step
 	switch {
-	case kind == kindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool {
+	case kind == state.KindImport && want.Mode(id) != api.ModeMIG && slices.ContainsFunc(present, func(b mig.Present) bool {
 		return b.Foreign && slices.Contains(q.Start, b.Placement.Start)
 	}):
 		return nil, &api.Error{
@@ -128,7 +123,7 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 			Message: fmt.Sprintf("cannot import MIG instances of %s: its mode in the spec is %s", name, want.Mode(id)),
 			Hint:    withoutMIGHint(s.gpu, present),
 		}
-	case kind == kindImport:
+	case kind == state.KindImport:
 		hardware, err = s.planImport(&a, present, q.Start)
 	default:
 		hardware, err = planner.PlanRemove(
@@ -145,12 +140,12 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 		return nil, err
 	}
 	if len(hardware) > 0 {
-		if s.steps, err = cs.withNodeSteps(ctx, want, node, use, hardware); err != nil {
+		if s.steps, err = in.withNodeSteps(ctx, want, node, use, hardware); err != nil {
 			return nil, err
 		}
 	}
 	s.plan = api.Plan{SchemaVersion: 1, Generation: want.Generation, Empty: len(s.steps) == 0, Steps: state.WireSteps(s.steps)}
-	cs.State.Estimate(node, &s.plan)
+	in.State.Estimate(node, &s.plan)
 	s.plan.Warnings = planner.IrreversibleWarnings(s.steps, node)
 	if closing.Held.Closes(st, id) {
 		s.plan.Warnings = append(
@@ -161,8 +156,8 @@ func (cs *Changes) proposeInstances(ctx context.Context, kind string, q *api.Ins
 	return s, nil
 }
 
-// refuseInstances says why the instances of a GPU cannot be changed on request, whatever the request is.
-func refuseInstances(g *observe.GPU, want *state.Desired) error {
+// refuse says why the instances of a GPU cannot be changed on request, whatever the request is.
+func refuse(g *observe.GPU, want *state.Desired) error {
 	id, name := g.Identity.UUID, g.Identity.Name()
 	switch {
 	case g.Err != nil:
@@ -209,15 +204,9 @@ func withoutMIGHint(g *observe.GPU, present []mig.Present) string {
 	return fmt.Sprintf("'gpushare mig remove %d %s' removes what gpushare does not manage", g.Identity.Index, strings.Join(words, " "))
 }
 
-// removesInstances reports whether PostRemove works on a GPU under the spec in force.
-func (cs *Changes) removesInstances(id gpu.UUID) bool {
-	want := cs.State.Desired()
-	return want.Enforcing() && want.Manages(id)
-}
-
 // planImport plans the import of instances. One without compute instances is completed, which is a step. Managed ones stay
 // unchanged.
-func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
+func (s *request) planImport(a *store.Achieved, present []mig.Present, starts []uint32) ([]step.Step, error) {
 	var steps []step.Step
 	for _, start := range starts {
 		b, err := planner.InstanceAt(s.gpu, present, start)
@@ -254,48 +243,50 @@ func (s *instancesProposal) planImport(a *store.Achieved, present []mig.Present,
 	return steps, nil
 }
 
-// acceptInstances records the imported instances, and starts the steps.
-func (cs *Changes) acceptInstances(ctx context.Context, s *instancesProposal, caller string) (*api.Operation, error) {
-	want, id := cs.State.Desired(), s.gpu.Identity.UUID
-	record := engine.Record{
+// accept records the imported instances, and starts the steps.
+func (in *Instances) accept(ctx context.Context, s *request, caller string) (*api.Operation, error) {
+	want, id := in.State.Desired(), s.gpu.Identity.UUID
+	record := &engine.Record{
 		Kind:       s.kind,
 		By:         caller,
 		Generation: want.Generation,
-		Started:    cs.Now(),
+		Started:    in.Now(),
 		Epoch:      state.Epoch(s.node),
 		Steps:      s.steps,
 	}
-	err := cs.State.Store.Update(func(st *store.State) error {
-		if len(s.imports) > 0 { // Only a GPU that has a record gets here with imports.
-			a := st.Achieved[id]
-			for _, in := range s.imports {
-				state.AddImported(st, &a, in)
-			}
-			st.Achieved[id] = a
+	imports := func(st *store.State) {
+		if len(s.imports) == 0 {
+			return
 		}
-		if len(s.steps) == 0 {
-			return nil
+		a := st.Achieved[id] // Only a GPU that has a record gets here with imports.
+		for _, in := range s.imports {
+			state.AddImported(st, &a, in)
 		}
-		return recordChange(st, &record)
-	})
+		st.Achieved[id] = a
+	}
+	var op *api.Operation
+	var err error
+	if len(s.steps) > 0 {
+		op, err = in.Changes.Begin(record, s.plan, nil, imports)
+	} else {
+		err = in.State.Store.Update(func(st *store.State) error { imports(st); return nil })
+	}
 	if err != nil {
 		return nil, &api.Error{
 			Kind:    api.KindUnavailable,
 			Message: "nothing was changed: " + err.Error(),
-			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
+			Hint:    "free space in " + in.StateDir + " and try again",
 		}
 	}
-	if len(s.steps) == 0 {
-		cs.Converger.Refresh(ctx, s.node)
-		cs.Wake() // Imported instances may be granted now.
-		return nil, nil
+	if op == nil {
+		in.Refresh(ctx, s.node)
+		in.Wake() // Imported instances may be granted now.
 	}
-	op := cs.launch(record, s.plan)
-	return &op, nil
+	return op, nil
 }
 
 // auditText names the instances.
-func (s *instancesProposal) auditText() string {
+func (s *request) auditText() string {
 	var names []string
 	for i := range s.imports {
 		names = append(names, planner.InstanceName(s.gpu, &mig.Present{Instance: s.imports[i]}))
@@ -307,6 +298,3 @@ func (s *instancesProposal) auditText() string {
 	}
 	return fmt.Sprintf("%s: %s", s.gpu.Identity.Name(), strings.Join(names, ", "))
 }
-
-// changesOwnership reports whether a change is of single instances, and not of what the spec says.
-func changesOwnership(kind string) bool { return kind == kindImport || kind == kindRemove }

@@ -1,4 +1,4 @@
-package change
+package instances
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 
 // An idle instance keeps its time. The time starts again when the instance was used or created again.
 func TestIdleIsKept(t *testing.T) {
-	x := Dynamic{}
+	x := idleInstances{}
 	a, b := idleKey{observetest.One, gpu.Placement{Start: 0, Size: 1}, 1}, idleKey{observetest.One, gpu.Placement{Start: 1, Size: 1}, 2}
 	again := idleKey{observetest.One, a.placement, 3}
 	keep := func(gpu.UUID) time.Duration { return time.Minute }
