@@ -36,7 +36,7 @@ func (d *Daemon) composeChanges(p *parts) {
 	}
 	d.changes = &change.Changes{
 		Reporter: d.Reporter,
-		Settings: change.ChangeSettings{
+		Settings: change.Settings{
 			HostRoot: d.settings.HostRoot, StateDir: d.settings.StateDir,
 			AnswerTimeout: time.Duration(d.settings.DriverReadTimeout), ChangeTimeout: time.Duration(d.settings.DriverChangeTimeout),
 		},

@@ -71,20 +71,14 @@ type Daemon struct {
 	adopter     *adoption.Adopter
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
-	records
-	readers
-}
 
-// records are the parts that write down what administrators ask for, or ask for later.
-type records struct {
+	// These write down what administrators ask for, or ask for later.
 	account      *account.Account
 	acknowledged *acknowledge.Acknowledgements
 	health       *health.Health
 	maintenance  *maintenance.Maintenance
-}
 
-// readers are the parts that only read: for users, for Prometheus, and for dcgm-exporter.
-type readers struct {
+	// These only read: for users, for Prometheus, and for dcgm-exporter.
 	viewer  *status.Viewer
 	metrics *metrics.Exporter
 	network *metrics.Network // nil: the settings have no address

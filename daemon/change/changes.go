@@ -27,19 +27,10 @@ type memoryLimits interface {
 	Refuse(want *state.Desired, node *observe.Node) error
 }
 
-// Hardware are the parts that look after the boards.
-type Hardware struct {
-	// Health opens a GPU that is closed because of trouble of its own, if its readings permit, and says why it stays closed.
-	Health interface {
-		Retry(ctx context.Context, id gpu.UUID) error
-	}
-	Power *power.Caps
-}
-
 // Changes carries changes from their proposal to their end.
 type Changes struct {
 	*report.Reporter
-	Settings    ChangeSettings
+	Settings    Settings
 	State       *state.State
 	Specs       *specs.Specs
 	Tasks       *loop.Group
@@ -55,10 +46,11 @@ type Changes struct {
 	Converger   converger
 	Memory      memoryLimits
 	Unmanage    unmanager
-	Hardware
-	Leases leaseStopper
-	Wake   func()
-	Idle   func() // no change is planned any more, or none is open: instances that requests wait for are due
+	Health      gpuHealth
+	Power       *power.Caps
+	Leases      leaseStopper
+	Wake        func() // wakes the converge loop
+	Idle        func() // no change is planned any more, or none is open: instances that requests wait for are due
 
 	resets resetDetector
 	// planning is held while a short change is planned: a caller that wants to change the node waits for this time and is not refused.
@@ -73,6 +65,12 @@ type converger interface {
 	Refresh(ctx context.Context, node *observe.Node)
 }
 
+// gpuHealth closes GPUs that have trouble of their own, and opens them again.
+type gpuHealth interface {
+	// Retry opens a GPU if its readings permit, and says why it stays closed.
+	Retry(ctx context.Context, id gpu.UUID) error
+}
+
 // unmanager says what is left of an unmanaged node.
 type unmanager interface {
 	NothingRemains(node *observe.Node, want *state.Desired) bool
@@ -83,8 +81,8 @@ type leaseStopper interface {
 	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
 }
 
-// ChangeSettings are the settings for changes.
-type ChangeSettings struct {
+// Settings are the settings for changes.
+type Settings struct {
 	HostRoot      string
 	StateDir      string
 	AnswerTimeout time.Duration // for driver calls that only read

@@ -99,7 +99,7 @@ func newFixture(t *testing.T) *fixture {
 	identities := server.NewIdentities(rep, tasks, "off")
 	w.Changes = &Changes{
 		Reporter:    rep,
-		Settings:    ChangeSettings{HostRoot: root},
+		Settings:    Settings{HostRoot: root},
 		State:       st,
 		Tasks:       tasks,
 		Driver:      noGPUs{},
@@ -108,7 +108,7 @@ func newFixture(t *testing.T) *fixture {
 		Attribution: attributed,
 		Converger:   w.idleConverger,
 		Memory:      unlimitedMemory{},
-		Hardware:    Hardware{Power: &power.Caps{Dir: t.TempDir(), Now: time.Now}},
+		Power:       &power.Caps{Dir: t.TempDir(), Now: time.Now},
 		Wake:        func() {},
 		Idle:        func() {},
 		Identities:  identities,

@@ -43,7 +43,8 @@ type Converger struct {
 	MPSFaults        mpsFaults
 	// SuspectMPS makes the next observations of the control daemons of a GPU look for a fault.
 	SuspectMPS func(on gpu.UUID, xid uint64)
-	Hardware
+	Health     gpuHealth
+	Power      powerCaps
 
 	Drift         drift
 	NoProcess     noProcess
@@ -76,12 +77,6 @@ type mpsFaults interface {
 	// Run ends what stays after a fault, until ctx ends.
 	Run(ctx context.Context)
 	Converge(node *observe.Node)
-}
-
-// Hardware are the parts that look after the boards.
-type Hardware struct {
-	Health gpuHealth
-	Power  powerCaps
 }
 
 // gpuHealth closes GPUs that have trouble of their own, and opens them again.

@@ -152,7 +152,8 @@ func newFixture(t *testing.T, document string) *fixture {
 		MemoryLimits:     noLimits{},
 		MPSAccess:        noAccess{},
 		MPSFaults:        noFaults{},
-		Hardware:         Hardware{Health: healthy{}, Power: &power.Caps{Dir: root, Now: time.Now}},
+		Health:           healthy{},
+		Power:            &power.Caps{Dir: root, Now: time.Now},
 		Identities:       server.NewIdentities(rep, &loop.Group{}, "off"),
 		Attribution:      &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
