@@ -502,12 +502,12 @@ func TestImportsPointOneWay(t *testing.T) {
 
 // ARCHITECTURE.md has a row for every package of the daemon, and none for one that does not exist.
 func TestEveryPackageOfTheDaemonIsDescribed(t *testing.T) {
-	page, err := os.ReadFile("ARCHITECTURE.md")
+	text, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	described := map[string]bool{}
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, "| `daemon/"); ok {
 			name, _, _ := strings.Cut(rest, "` |")
 			described["daemon/"+name] = true

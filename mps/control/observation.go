@@ -44,7 +44,7 @@ func (o *observation) run(ctx context.Context) {
 	if r, err := o.s.release(ctx); err == nil {
 		o.st.Program, o.st.Version = r, r.Text()
 	}
-	o.judge()
+	o.explain()
 }
 
 // follow notes which control daemon runs. Of another one than before nothing is known.
@@ -100,8 +100,8 @@ func (o *observation) readWhatIsDue(ctx context.Context) error {
 	return nil
 }
 
-// judge says why clients cannot join, or not as desired.
-func (o *observation) judge() {
+// explain says why clients cannot join, or not as desired.
+func (o *observation) explain() {
 	switch {
 	case o.rec != nil && !o.l.tenantLinked():
 		o.st.Drift, o.st.Reason = true, "the tenants' socket is that of a previous control daemon"

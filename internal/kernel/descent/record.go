@@ -208,12 +208,12 @@ func (r *Record) add(lease string, pid int, e *entry) error {
 
 // usersOf returns the user of each recorded lease, as far as they are known.
 func (r *Record) usersOf(all map[int]entry) map[string]uint32 {
-	users, asked := map[string]uint32{}, map[[maxLease]byte]bool{}
+	users, known := map[string]uint32{}, map[[maxLease]byte]bool{}
 	for _, e := range all {
-		if asked[e.Lease] {
+		if known[e.Lease] {
 			continue
 		}
-		asked[e.Lease] = true
+		known[e.Lease] = true
 		if user, ok := r.userOf(e.lease()); ok {
 			users[e.lease()] = user
 		}

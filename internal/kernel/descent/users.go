@@ -191,14 +191,14 @@ func (b *bounds) correct(all map[int]entry, users map[string]uint32, pass uint64
 			}
 		}
 	}
-	counts, gone := map[uint32]int64{}, map[uint32]bool{}
+	counts, ended := map[uint32]int64{}, map[uint32]bool{}
 	for lease, l := range b.known {
 		if processes[lease] > 0 || l.added == pass {
 			counts[l.user] += processes[lease]
 			continue
 		}
 		delete(b.known, lease)
-		gone[l.user] = true
+		ended[l.user] = true
 		if err := b.leases.Delete(leaseKey(lease)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return withoutBound(err)
 		}
@@ -211,7 +211,7 @@ func (b *bounds) correct(all map[int]entry, users map[string]uint32, pass uint64
 			return withoutBound(err)
 		}
 	}
-	for user := range gone {
+	for user := range ended {
 		if _, still := counts[user]; still {
 			continue
 		}
