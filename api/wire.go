@@ -890,4 +890,8 @@ type MIGInstance struct {
 	Compute   []MIGPlacement `json:"compute"` // none: an orphan
 	InUse     bool           `json:"in_use"`  // a lease or a process uses it
 	Foreign   bool           `json:"foreign,omitempty"`
+	Imported  bool           `json:"imported,omitempty"` // it stays without being in the layout, until its slices are needed
+	Kept      bool           `json:"kept,omitempty"`     // a process uses it that --force does not stop: nothing removes it
+	// Irreversible is why it could not be created again as it was; empty: it could. Only --force destroys such an instance.
+	Irreversible string `json:"irreversible,omitempty"`
 }

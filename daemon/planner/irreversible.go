@@ -62,6 +62,9 @@ func IrreversibleInstances(want *state.Desired, node *observe.Node) (out []strin
 	return out
 }
 
+// Irreversible says why an instance of a GPU could not be created again as it was; empty: it could.
+func Irreversible(g *observe.GPU, in gpu.Instance) string { return mig.Irreversible(in, g.MIG.Missing) }
+
 func onlyForce(g *observe.GPU, instance, why string) string {
 	return fmt.Sprintf(
 		"%s: only --force changes or removes %s, because it could not be created again: %s", g.Identity.Name(), instance, why,

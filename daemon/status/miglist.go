@@ -61,10 +61,14 @@ func (v *Viewer) GetMIG(c *server.Call) error {
 		for _, b := range planner.Present(e, g, use) {
 			in := api.MIGInstance{
 				ProfileID: b.ProfileID, Profile: g.Profiles.GIName(b.ProfileID), Placement: api.MIGPlacement(b.Placement),
-				InUse: b.InUse, Foreign: b.Foreign, Compute: []api.MIGPlacement{},
+				InUse: b.InUse, Foreign: b.Foreign, Kept: b.Pinned, Compute: []api.MIGPlacement{},
+				Imported:     use.Imported != nil && use.Imported(g.Identity.UUID, b.Placement),
+				Irreversible: planner.Irreversible(g, b.Instance),
 			}
 			for _, ci := range b.Compute {
-				in.Compute = append(in.Compute, api.MIGPlacement(ci.Placement))
+				at := ci.Placement
+				at.Size = ci.SliceCount() // Some drivers report no placement.
+				in.Compute = append(in.Compute, api.MIGPlacement(at))
 			}
 			dev.Instances = append(dev.Instances, in)
 		}

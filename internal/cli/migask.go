@@ -219,9 +219,10 @@ type trial struct {
 type refusedPlan struct {
 	message string // a whole sentence
 	reason  string
-	force   bool        // --force would make it feasible
-	nearest *mig.Result // nil: no layout is feasible, or it is not known
-	stopped int         // steps after which the search for the nearest layout was stopped; 0: it was not
+	force   bool          // --force would make it feasible
+	blocked []mig.Present // the instances in the way that it would destroy
+	nearest *mig.Result   // nil: no layout is feasible, or it is not known
+	stopped int           // steps after which the search for the nearest layout was stopped; 0: it was not
 }
 
 // try answers a question. An error is about the question itself: an unknown board, impossible instances, an unknown
@@ -242,6 +243,9 @@ func (d *migDevice) try(ctx context.Context, desired instances, force bool) (*tr
 	}
 	t := &trial{migDevice: d}
 	t.plan, t.refused, err = tryPlan(d.grid, d.present, want, mig.Options{Force: force, Done: ctx.Done()})
+	if err == nil && t.refused == nil && !force {
+		t.refuseOneWay()
+	}
 	return t, err
 }
 
@@ -285,7 +289,13 @@ func tryPlan(p gpu.Profiles, present []mig.Present, want []mig.Request, o mig.Op
 		return plan, nil, err
 	}
 	alone := mig.Infeasible{Requested: not.Requested, Reason: not.Reason}
-	r := &refusedPlan{message: alone.Error(), reason: not.Reason, force: len(not.Blocked) != 0, stopped: not.StoppedAfter}
+	r := &refusedPlan{
+		message: alone.Error(),
+		reason:  not.Reason,
+		force:   len(not.Blocked) != 0,
+		blocked: not.Blocked,
+		stopped: not.StoppedAfter,
+	}
 	near, err := mig.Plan(p, present, not.Nearest, o)
 	switch {
 	case errors.Is(err, context.Canceled):

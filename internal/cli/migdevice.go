@@ -23,6 +23,8 @@ type migDevice struct {
 	present    []mig.Present
 	unverified []string
 	assumed    bool // the profiles are not those that the driver reports
+	// irreversible is why an instance could not be created again, for those that could not.
+	irreversible map[gpu.Placement]string
 }
 
 // title is the headline of its output.
@@ -47,12 +49,13 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 	for i := range list.GPUs {
 		g := &list.GPUs[i]
 		d := migDevice{
-			uuid:    g.UUID,
-			index:   g.Index,
-			name:    g.Model,
-			enabled: g.Enabled,
-			grid:    gpu.Profiles{Width: g.Width},
-			assumed: g.ProfilesAssumed,
+			uuid:         g.UUID,
+			index:        g.Index,
+			name:         g.Model,
+			enabled:      g.Enabled,
+			grid:         gpu.Profiles{Width: g.Width},
+			assumed:      g.ProfilesAssumed,
+			irreversible: map[gpu.Placement]string{},
 		}
 		for _, p := range g.Profiles {
 			q := gpu.Profile{ID: p.ID, Name: p.Name, Slices: p.Slices, Memory: p.Memory, SMs: p.SMs, Max: p.Max, Attributes: p.Attributes}
@@ -66,6 +69,11 @@ func (a *app) migDevices(ctx context.Context) ([]migDevice, error) {
 				Instance: gpu.Instance{ProfileID: in.ProfileID, Placement: gpu.Placement(in.Placement)},
 				InUse:    in.InUse,
 				Foreign:  in.Foreign,
+				Pinned:   in.Kept,
+				Keepable: in.Imported,
+			}
+			if in.Irreversible != "" {
+				d.irreversible[b.Placement] = in.Irreversible
 			}
 			for j, ci := range in.Compute {
 				b.Compute = append(b.Compute, gpu.ComputeInstance{ID: uint32(j), Placement: gpu.Placement(ci)})

@@ -44,6 +44,8 @@ type planStep struct {
 	Profile   string           `json:"profile"`
 	Placement api.MIGPlacement `json:"placement"`
 	Compute   []uint32         `json:"compute,omitempty"` // slices of its compute instances, if it is not one that uses all
+	// NeedsForce is why only --force destroys it; empty: no authority is needed.
+	NeedsForce string `json:"needs_force,omitempty"`
 }
 
 func (t *trial) answer() planAnswer {
@@ -61,8 +63,11 @@ func (t *trial) answer() planAnswer {
 	for _, b := range r.Destroy {
 		destroyed = append(destroyed, b.Instance)
 	}
+	forced := t.forced()
 	for _, x := range mig.Record(t.grid, destroyed) {
-		out.Steps = append(out.Steps, stepOf("destroy", x))
+		s := stepOf("destroy", x)
+		s.NeedsForce = forced[x.Placement]
+		out.Steps = append(out.Steps, s)
 	}
 	for _, x := range r.Complete {
 		out.Steps = append(out.Steps, stepOf("complete", x))
@@ -94,7 +99,8 @@ func (a *app) migPlan() *cobra.Command {
 		Long: `Plan shows which instances are kept, destroyed and created when the layout of a GPU
 changes. It takes the best plan: no instance in use is disturbed without --force, then
 the fewest instances are destroyed, then the least memory is created again, then the
-free slices keep the most profiles possible. It changes nothing; apply does.
+free slices keep the most profiles possible. A step that only --force allows says so,
+and why. It changes nothing; apply does.
 
 The GPU is one of this node (--gpu), or with --offline a built-in board with the given
 instances (--model, --have). That needs no daemon.
@@ -220,24 +226,18 @@ func (a *app) showTrial(t *trial) error {
 		if r.stopped != 0 {
 			hints = append(hints, (&mig.Infeasible{StoppedAfter: r.stopped}).Stopped())
 		}
-		if r.force {
-			hints = append(hints, "--force plans with instances in use destroyed")
-		}
+		hints = append(hints, t.forceHints()...)
 		e.Hint = strings.Join(hints, "; ")
 		return e
 	}
 	a.diagram(t.grid.Width, now, planRow("then", t.present, &t.plan))
 	fmt.Fprintln(a.io.Out)
 	var rows [][]string
-	disturbed := map[gpu.Placement]bool{}
-	for _, b := range t.plan.Disturbed {
-		disturbed[b.Placement] = true
-	}
 	answer := t.answer()
 	for _, s := range answer.Steps {
 		row := []string{"  " + s.Kind, labelOf(s), fmt.Sprintf("at %d", s.Placement.Start), ""}
-		if s.Kind == "destroy" && disturbed[gpu.Placement(s.Placement)] {
-			row[3] = "in use"
+		if s.NeedsForce != "" {
+			row[3] = "needs --force: " + s.NeedsForce
 		}
 		rows = append(rows, row)
 	}
