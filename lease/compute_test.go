@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -240,5 +241,55 @@ func TestMemoryOfComputeInstances(t *testing.T) {
 		if refused := err != nil; refused != (i == 2) {
 			t.Errorf("%d: %v", i, err)
 		}
+	}
+}
+
+// A request counts in the queue as what its lease has later: of an instance that is split a part, not all of it.
+func TestARequestForAComputeInstanceCountsAsItsPart(t *testing.T) {
+	fixed := func(names ...string) func(*GPUView) {
+		return func(d *GPUView) {
+			d.Instances = nil // Not created yet: the layout says what will be there.
+			for _, n := range names {
+				p := ProfileView{Name: "3g.20gb", Slices: 3, Memory: 20 * gib}
+				if n != p.Name {
+					p.Split = n
+				}
+				d.Profiles = append(d.Profiles, p)
+			}
+		}
+	}
+	changed := func(d GPUView, change func(*GPUView)) GPUView {
+		change(&d)
+		return d
+	}
+	for _, tt := range []struct {
+		name  string
+		gpus  []GPUView
+		grant string
+		want  float64 // of the memory of a GPU with 40 GiB
+	}{
+		{"a third of an instance", []GPUView{split(partitioned(0), "3g.20gb", 1, 1, 1)}, "1c.3g.20gb", 0.5 / 3},
+		{"two thirds", []GPUView{split(partitioned(0), "3g.20gb", 1, 2)}, "2c.3g.20gb", 1.0 / 3},
+		{"the instance, of which it gets the largest part", []GPUView{split(partitioned(0), "3g.20gb", 1, 2)}, "3g.20gb", 1.0 / 3},
+		{"a whole one before a split one", []GPUView{split(partitioned(0), "3g.20gb", 1, 1, 1), partitioned(1)}, "3g.20gb", 0.5},
+		{"an instance that is not split", []GPUView{partitioned(0)}, "3g.20gb", 0.5},
+		{"of a layout, not created yet", []GPUView{changed(partitioned(0), fixed("1c.3g.20gb", "2c.3g.20gb"))}, "1c.3g.20gb", 0.5 / 3},
+		{"the instance of such a layout", []GPUView{changed(partitioned(0), fixed("1c.3g.20gb", "2c.3g.20gb"))}, "3g.20gb", 1.0 / 3},
+		{"a whole one of such a layout", []GPUView{changed(partitioned(0), fixed("1c.3g.20gb", "3g.20gb"))}, "3g.20gb", 0.5},
+		{"nothing that is known", []GPUView{partitioned(0)}, "7g.40gb", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := mig("b", "x", tt.grant)
+			for i := range tt.gpus {
+				tt.gpus[i].Capacity = 40 * gib
+			}
+			v := View{GPUs: tt.gpus, Grants: []Grant{g}}
+			if got := v.wouldTake(&g); math.Abs(got-tt.want) > 1e-9 {
+				t.Errorf("it counts as %.3f, want %.3f", got, tt.want)
+			}
+			if p, _ := place(&g, &v, newOccupancy()); p != nil && math.Abs(v.partOf(&g, p)-tt.want) > 1e-9 {
+				t.Errorf("its lease counts as %.3f, want %.3f", v.partOf(&g, p), tt.want)
+			}
+		})
 	}
 }

@@ -223,6 +223,7 @@ func (v *View) wouldTake(g *Grant) float64 {
 	if g.Kind() == api.ModeExclusive {
 		return float64(g.Spec.Exclusive)
 	}
+	best, of := instancePart{}, uint64(0)
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) || d.Capacity == 0 {
@@ -231,25 +232,53 @@ func (v *View) wouldTake(g *Grant) float64 {
 		if g.Kind() != api.ModeMIG && !g.Spec.InInstance() {
 			return g.partOfShare(d.Capacity)
 		}
-		n, ok := g.instanceMemory(d)
-		switch part := partOfMemory(n, d.Capacity); {
-		case !ok:
-		case g.share() == nil:
-			return part
-		default:
-			return part * g.partOfShare(n)
+		if p := g.instancePart(d); p.before(best) {
+			best, of = p, d.Capacity
 		}
 	}
-	return 1
+	switch {
+	case best == instancePart{}:
+		return 1
+	case g.share() == nil:
+		return partOfMemory(best.memory, of) * best.fraction
+	}
+	return partOfMemory(best.memory, of) * g.partOfShare(best.memory)
 }
 
-// instanceMemory is the memory of the smallest instance on a GPU that the grant matches.
-func (g *Grant) instanceMemory(d *GPUView) (n uint64, ok bool) {
-	n = g.smallest(d.Profiles)
-	for i := range d.Instances {
-		if in := &d.Instances[i]; g.satisfies(in) {
-			n = min(n, in.Memory)
+// instancePart is what a lease gets of an instance: of one that is split, a fraction of its compute. The zero value is nothing.
+type instancePart struct {
+	memory   uint64 // of the instance
+	fraction float64
+}
+
+// before reports whether a lease gets p rather than q: a whole instance before a part of one, then the smaller instance, then the
+// larger part.
+func (p instancePart) before(q instancePart) bool {
+	switch {
+	case p.fraction == 0 || q.fraction == 0:
+		return p.fraction != 0
+	case (p.fraction < 1) != (q.fraction < 1):
+		return p.fraction == 1
+	case p.memory != q.memory:
+		return p.memory < q.memory
+	}
+	return p.fraction > q.fraction
+}
+
+// instancePart is what a lease of the grant gets of the instances of a GPU, of those that exist and of those that may be created.
+func (g *Grant) instancePart(d *GPUView) (best instancePart) {
+	consider := func(p *ProfileView) {
+		if at := (instancePart{p.Memory, fractionOf(cmp.Or(p.Split, p.Name))}); g.matches(p) && at.before(best) {
+			best = at
 		}
 	}
-	return n, n != math.MaxUint64
+	for i := range d.Profiles {
+		consider(&d.Profiles[i])
+	}
+	for i := range d.Instances {
+		for p := range d.Instances[i].parts() {
+			consider(&p.ProfileView)
+		}
+	}
+	return best
 }
