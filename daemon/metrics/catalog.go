@@ -123,12 +123,13 @@ var (
 		ofGPU...)
 	migEnabled   = gauge("gpu_mig_enabled", "1 if MIG mode is on.", ofGPU...)
 	instanceInfo = gauge(
-		"mig_instance_info", "A MIG instance. device is the UUID of its first compute instance, empty for an orphan. The value is 1.",
-		"gpu", "uuid", "device", "instance", "profile", "start", "foreign",
+		"mig_instance_info",
+		"A MIG device. device is its UUID, empty for an orphan; compute is the profile of a compute instance, if its instance is split. The value is 1.",
+		"gpu", "uuid", "device", "instance", "profile", "compute", "start", "foreign",
 	)
-	instanceTotal  = gauge("mig_instance_memory_total_bytes", "The memory of the MIG instance.", ofDevice...)
-	instanceUsed   = gauge("mig_instance_memory_used_bytes", "The memory that is in use on the MIG instance.", ofDevice...)
-	instanceLeased = gauge("mig_instance_leased", "1 if a lease has the MIG instance.", ofDevice...)
+	instanceTotal  = gauge("mig_instance_memory_total_bytes", "The memory of the instance of the MIG device. Compute instances of one instance share it: each has all of it.", ofDevice...)
+	instanceUsed   = gauge("mig_instance_memory_used_bytes", "The memory that is in use on the instance of the MIG device, by all its compute instances.", ofDevice...)
+	instanceLeased = gauge("mig_instance_leased", "1 if a lease has the MIG device.", ofDevice...)
 	mpsUp          = gauge("mps_up", "1 if the MPS control daemon of the GPU or MIG instance (device) runs.", ofDevice...)
 	mpsClients     = gauge("mps_clients", "How many clients the MPS server has.", ofDevice...)
 	mpsMost        = gauge("mps_clients_max", "The most clients that the MPS server has.", ofDevice...)

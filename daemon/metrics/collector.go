@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (s *Snapshot) Collect(out chan<- prometheus.Metric) {
 	c := &collection{out: out, seen: map[string]bool{}, index: map[string]string{}}
 	for i := range s.Status.GPUs {
 		g := &s.Status.GPUs[i]
-		c.index[g.UUID] = strconv.Itoa(g.Index)
+		c.index[g.UUID] = indexLabel(g)
 	}
 	c.node(s)
 	for i := range s.Status.GPUs {
@@ -214,25 +215,43 @@ func (c *collection) gpu(g *api.GPUStatus) {
 	}
 }
 
+// indexLabel is the index of a GPU; empty if it has none, because it is lost or missing and another GPU has its index.
+func indexLabel(g *api.GPUStatus) string {
+	if g.Index < 0 {
+		return ""
+	}
+	return strconv.Itoa(g.Index)
+}
+
+// instance adds a series for each MIG device of an instance: for its only one, or for each of its compute instances. One without a
+// device, an orphan, has only its info.
 func (c *collection) instance(g *api.GPUStatus, in *api.InstanceStatus) {
-	index, device := c.index[g.UUID], ""
-	if len(in.UUIDs) > 0 {
-		device = in.UUIDs[0]
+	devices := slices.Clone(in.Compute)
+	if len(devices) == 0 {
+		for _, id := range in.UUIDs {
+			devices = append(devices, api.ComputeStatus{UUID: id, Lease: in.Lease})
+		}
 	}
-	c.add(
-		instanceInfo, 1, index, g.UUID, device, strconv.FormatUint(uint64(in.ID), 10), in.Profile,
-		strconv.FormatUint(uint64(in.Placement.Start), 10), strconv.FormatBool(in.Foreign),
-	)
-	if device == "" {
-		return
+	if len(devices) == 0 {
+		devices = []api.ComputeStatus{{}}
 	}
-	if in.Memory.Total > 0 {
-		c.add(instanceTotal, float64(in.Memory.Total), index, g.UUID, device)
-		c.add(instanceUsed, float64(in.Memory.Used), index, g.UUID, device)
-	}
-	c.addBool(instanceLeased, in.Lease != "", index, g.UUID, device)
-	if in.MPS != nil {
-		c.mps(in.MPS, index, g.UUID, device)
+	index := c.index[g.UUID]
+	for _, d := range devices {
+		c.add(
+			instanceInfo, 1, index, g.UUID, d.UUID, strconv.FormatUint(uint64(in.ID), 10), in.Profile, d.Profile,
+			strconv.FormatUint(uint64(in.Placement.Start), 10), strconv.FormatBool(in.Foreign),
+		)
+		if d.UUID == "" {
+			continue
+		}
+		if in.Memory.Total > 0 {
+			c.add(instanceTotal, float64(in.Memory.Total), index, g.UUID, d.UUID)
+			c.add(instanceUsed, float64(in.Memory.Used), index, g.UUID, d.UUID)
+		}
+		c.addBool(instanceLeased, d.Lease != "", index, g.UUID, d.UUID)
+		if in.MPS != nil {
+			c.mps(in.MPS, index, g.UUID, d.UUID)
+		}
 	}
 }
 

@@ -314,3 +314,48 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 	golden.File(t, file, before+begin+list.String()+end+after)
 }
+
+// Each compute instance of an instance that is split is a device of its own, with its own lease; they share the memory.
+func TestMetricsOfComputeInstances(t *testing.T) {
+	s := labNode()
+	in := &s.Status.GPUs[0].MIG.Instances[0]
+	in.UUIDs, in.Lease, in.Leases = []string{"MIG-4", "MIG-5"}, "vision-3kq6", []string{"vision-3kq6"}
+	in.Compute = []api.ComputeStatus{{UUID: "MIG-4", Profile: "1c.3g.20gb"}, {UUID: "MIG-5", Profile: "2c.3g.20gb", Lease: "vision-3kq6"}}
+	text := exposed(t, s)
+	for _, want := range []string{
+		`gpushare_mig_instance_info{compute="1c.3g.20gb",device="MIG-4",foreign="false",gpu="0",instance="2",profile="3g.20gb",start="4",uuid="GPU-0"} 1`,
+		`gpushare_mig_instance_info{compute="2c.3g.20gb",device="MIG-5",foreign="false",gpu="0",instance="2",profile="3g.20gb",start="4",uuid="GPU-0"} 1`,
+		`gpushare_mig_instance_info{compute="",device="MIG-2",foreign="true",gpu="0",instance="7",profile="1g.5gb",start="2",uuid="GPU-0"} 1`,
+		`gpushare_mig_instance_leased{device="MIG-4",gpu="0",uuid="GPU-0"} 0`,
+		`gpushare_mig_instance_leased{device="MIG-5",gpu="0",uuid="GPU-0"} 1`,
+		`gpushare_mig_instance_memory_total_bytes{device="MIG-5",gpu="0",uuid="GPU-0"} 2.147483648e+10`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("there is no %s in\n%s", want, text)
+		}
+	}
+}
+
+// A lost GPU whose index another GPU has now has no index in any label, and no file for dcgm-exporter.
+func TestMetricsOfAGPUWithoutAnIndex(t *testing.T) {
+	s := labNode()
+	for i := range s.Status.GPUs {
+		s.Status.GPUs[i].Index = -1
+	}
+	text := exposed(t, s)
+	if strings.Contains(text, `"-1"`) || !strings.Contains(text, `gpushare_gpu_state{gpu="",state="lost",uuid="GPU-3"} 1`) {
+		t.Errorf("the metrics are\n%s", text)
+	}
+	if got := jobsOf(s.Status); len(got) != 0 {
+		t.Errorf("the files are %v", got)
+	}
+}
+
+func exposed(t *testing.T, s *Snapshot) string {
+	t.Helper()
+	b, err := s.text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

@@ -131,7 +131,10 @@ func jobsOf(s *api.Status) map[string][]string {
 	out := map[string][]string{}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		index := strconv.Itoa(g.Index)
+		index := indexLabel(g)
+		if index == "" {
+			continue // dcgm-exporter knows GPUs by their index.
+		}
 		var instances []api.InstanceStatus
 		if g.MIG != nil && g.MIG.Enabled {
 			instances = g.MIG.Instances

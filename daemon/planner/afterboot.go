@@ -26,7 +26,7 @@ func (p *GPUPlan) TakeAwaitingBoot(awaiting map[gpu.UUID]bool, want *state.Desir
 		var inUse *mig.InUse
 		// Whether it is in use now does not matter: no use outlives the boot.
 		if _, err := PlanGPU(want.GPUs[id], g, use, Authority{Force: true, AllowReset: true}); err != nil && !errors.As(err, &inUse) {
-			p.Problems[id] = fmt.Errorf("GPU %d (%s): %w", g.Identity.Index, id, err)
+			p.Problems[id] = fmt.Errorf("%s (%s): %w", g.Identity.Name(), id, err)
 		}
 	}
 }

@@ -273,7 +273,7 @@ func (a *app) gpuShow() *cobra.Command {
 
 func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.Condition) {
 	rows := [][]string{
-		{"GPU", fmt.Sprintf("%d (%s)", g.Index, g.UUID)},
+		{"GPU", gpuWithUUID(g.Index, g.UUID)},
 		{"model", dash(g.Model)},
 		{"PCI", dash(g.PCI)},
 		{"mode", g.Mode},

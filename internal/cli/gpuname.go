@@ -26,3 +26,11 @@ func gpuColumn(index int) string {
 	}
 	return strconv.Itoa(index)
 }
+
+// gpuWithUUID is a GPU in a description: its index with the UUID.
+func gpuWithUUID(index int, uuid string) string {
+	if index < 0 {
+		return uuid
+	}
+	return strconv.Itoa(index) + " (" + uuid + ")"
+}

@@ -173,9 +173,12 @@ func TestAGPUWithoutAnIndex(t *testing.T) {
 	s := labNode()
 	s.GPUs[0].Index = -1
 	r := routes{"GET /v1/status": s}
-	for _, args := range [][]string{{"status"}, {"status", "--wide"}, {"gpu", "list"}, {"mig", "list"}} {
-		if got := run(t, r, "", args...); strings.Contains(got.all, "-1 ") || !strings.Contains(got.all, "-") {
+	for _, args := range [][]string{{"status"}, {"gpu", "list"}, {"mig", "list"}, {"gpu", "show", gpu0}} {
+		if got := run(t, r, "", args...); got.code != 0 || strings.Contains(got.all, "-1 ") || !strings.Contains(got.all, "-") {
 			t.Errorf("%v:\n%s", args, got.all)
 		}
+	}
+	if got := run(t, r, "", "status", "--gpu", "-1"); got.code == 0 {
+		t.Errorf("-1 is a GPU:\n%s", got.all)
 	}
 }

@@ -160,7 +160,7 @@ func (a *app) mpsDetail(m *api.MPSDetail) {
 		servers = strings.Trim(fmt.Sprint(m.Servers), "[]")
 	}
 	rows := [][]string{
-		{"GPU", fmt.Sprintf("%d (%s)", m.Index, m.GPU)},
+		{"GPU", gpuWithUUID(m.Index, m.GPU)},
 	}
 	if m.Instance != nil {
 		rows = append(rows, []string{"instance", fmt.Sprintf("%s at %d", m.Profile, m.Instance.Start)})

@@ -126,10 +126,10 @@ func unreadyGPUs(s *api.Status) (waits string, held []string) {
 		switch {
 		case g.Mode == api.ModeUnmanaged || g.Mode == api.ModeExternal:
 		case g.State == "held":
-			held = append(held, fmt.Sprintf("GPU %d is %s", g.Index, gpuState(g)))
+			held = append(held, fmt.Sprintf("%s is %s", gpuName(g.Index, g.UUID), gpuState(g)))
 		case g.State == "missing" && !about: // The spec does without it.
 		case slices.Contains([]string{"changing", "lost", "stuck", "missing", "no-driver", "mismatch", "parked"}, g.State):
-			waits = fmt.Sprintf("GPU %d is %s", g.Index, gpuState(g))
+			waits = fmt.Sprintf("%s is %s", gpuName(g.Index, g.UUID), gpuState(g))
 		}
 	}
 	return waits, held

@@ -271,8 +271,17 @@ func (r *resolver) present() string {
 	case 1:
 		return "there is one: " + name(r.gpus[0])
 	default:
-		return fmt.Sprintf("there are %d, index %d to %d", n, r.gpus[0].Index, r.gpus[n-1].Index)
+		first := slices.IndexFunc(r.gpus, func(g gpu.Identity) bool { return g.Index >= 0 }) // One that is missing may have no index.
+		if first < 0 {
+			return fmt.Sprintf("there are %d, and none has an index", n)
+		}
+		return fmt.Sprintf("there are %d, index %d to %d", n, r.gpus[first].Index, r.gpus[n-1].Index)
 	}
 }
 
-func name(g gpu.Identity) string { return fmt.Sprintf("%d (%s)", g.Index, g.UUID) }
+func name(g gpu.Identity) string {
+	if g.Index < 0 {
+		return string(g.UUID)
+	}
+	return fmt.Sprintf("%d (%s)", g.Index, g.UUID)
+}
