@@ -206,8 +206,12 @@ func (r *Reporter) reportLost() {
 	r.auditor.mu.Unlock()
 	if news {
 		r.Conditions.Set(
-			"audit", "lost",
-			fmt.Sprintf("entries of the audit that were lost since the daemon started, because they could not be written: %d", lost),
+			"audit",
+			"lost",
+			fmt.Sprintf(
+				"entries of the audit that were lost since the daemon started, or when it ended before, because they could not be written: %d",
+				lost,
+			),
 			"free space in the state directory; the journal has them: 'journalctl -u gpushared'",
 		)
 		r.Invalidate()

@@ -27,6 +27,8 @@ type anchor struct {
 	Closed   bool   `json:"closed"`   // the daemon ended, and all lines were on the disk
 	// Crash: the lines after Synced are missing, may have been lost with the power of the host, and none was written since then.
 	Crash bool `json:"crash,omitempty"`
+	// Lost is how many entries were lost after Last, and are counted in no line yet: a full disk takes no line, and still this file.
+	Lost uint64 `json:"lost,omitempty"`
 }
 
 // slotSize is the size of each of the two records in the file of an anchor. The older one stays while the other is written.

@@ -91,6 +91,7 @@ func (l *Ledger) saveAnchor(sync bool) bool {
 		return true
 	}
 	l.anchor.Sequence++
+	l.anchor.Lost = l.lost.Load() - l.reported
 	if err := l.anchored.write(&l.anchor, sync); err != nil {
 		l.anchorFailed(err)
 		return false

@@ -173,7 +173,7 @@ func (l *Ledger) lose() {
 	}
 }
 
-// Lost counts the entries that were lost since Open.
+// Lost counts the entries that were lost since Open, and those of the process before that no line counts.
 func (l *Ledger) Lost() uint64 { return l.lost.Load() }
 
 // Flush waits until everything appended before is written, or ctx ends. It returns the end of the ledger.
@@ -284,9 +284,8 @@ func (l *Ledger) writeLine(value json.RawMessage) {
 	err := l.appendLine(value, lost)
 	if err != nil {
 		l.lose()
-	} else {
-		l.saveAnchor(false)
 	}
+	l.saveAnchor(false)
 	if (err != nil) != l.losing {
 		l.losing = err != nil
 		if l.o.Log == nil {

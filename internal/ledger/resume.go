@@ -110,6 +110,9 @@ func (l *Ledger) resume(have []uint64) error {
 			),
 		)
 	}
+	if there.last.Number <= was.Last.Number { // A later line has counted them.
+		l.lost.Store(was.Lost)
+	}
 	l.goOn(was, there)
 	for _, n := range have {
 		if info, err := os.Lstat(l.path(n)); err == nil {
