@@ -553,6 +553,7 @@ func TestServices(t *testing.T) {
 		Name: "gpushare-mps-0", Description: "MPS of GPU 0", Argv: []string{"/usr/bin/nvidia-cuda-mps-control", "-f"},
 		Env: map[string]string{"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_MPS_PIPE_DIRECTORY": "/run/x"}, WorkingDirectory: "/",
 		Restart: "on-failure", RestartDelay: time.Second, UMask: new(uint32(0o77)), User: "nobody", OpenFiles: 16384,
+		StartTimeout: 3 * time.Second,
 	}
 	if err := a.StartService(ctx, s); err != nil {
 		t.Fatal(err)
@@ -561,7 +562,7 @@ func TestServices(t *testing.T) {
 	for name, want := range map[string]any{
 		"Slice": "gpushare.slice", "Type": "exec", "Restart": "on-failure", "RestartUSec": uint64(1_000_000), "UMask": uint32(0o77),
 		"Environment": []string{"CUDA_MPS_PIPE_DIRECTORY=/run/x", "CUDA_VISIBLE_DEVICES=GPU-1"}, "WorkingDirectory": "/",
-		"LimitNOFILE": uint64(16384), "LimitNOFILESoft": uint64(16384),
+		"LimitNOFILE": uint64(16384), "LimitNOFILESoft": uint64(16384), "TimeoutStartUSec": uint64(3_000_000),
 		"ExecStartEx": [][]any{{"/usr/bin/nvidia-cuda-mps-control", []string{"/usr/bin/nvidia-cuda-mps-control", "-f"}, []string{"no-env-expand"}}},
 	} {
 		if d := cmp.Diff(want, f.property(unit, name)); d != "" {

@@ -40,6 +40,7 @@ func signatures() map[string]string {
 		"PIDs":                        "au",
 		"Delegate":                    "b",
 		"CollectMode":                 "s",
+		"TimeoutStartUSec":            "t",
 		"TimeoutStopUSec":             "t",
 		"ExecStartEx":                 "a(sasas)",
 		"Environment":                 "as",

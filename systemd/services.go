@@ -26,9 +26,10 @@ type Service struct {
 	Slice            cgroup.SliceName  // the root slice of gpushare when empty
 	WorkingDirectory string
 	User             string        // root when empty
-	Type             string        // "exec" when empty: started once the program runs; or "notify", "forking", "simple"
+	Type             string        // "exec" when empty: started once the program runs; or "notify", "forking", "simple", "oneshot"
 	Restart          string        // "no" when empty; or "on-failure", "always"
 	RestartDelay     time.Duration // systemd's 100 ms when zero
+	StartTimeout     time.Duration // of the start, which for "oneshot" is all it runs; systemd's default when zero
 	StopTimeout      time.Duration // from SIGTERM to SIGKILL; 10 s when zero
 	UMask            *uint32       // systemd's 022 when nil
 	OpenFiles        uint64        // the limit of open files; systemd's default when zero
@@ -117,6 +118,9 @@ func (a *Adapter) serviceProperties(s Service) []sd.Property {
 		prop("Restart", orDefault(s.Restart, "no")),
 		prop("TimeoutStopUSec", uint64(timeout.Microseconds())),
 		prop("CollectMode", collectMode(s.KeepResult)),
+	}
+	if s.StartTimeout > 0 {
+		props = append(props, prop("TimeoutStartUSec", uint64(s.StartTimeout.Microseconds())))
 	}
 	if s.OpenFiles > 0 {
 		props = append(props, prop("LimitNOFILE", s.OpenFiles), prop("LimitNOFILESoft", s.OpenFiles))

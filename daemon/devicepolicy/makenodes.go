@@ -23,8 +23,8 @@ import (
 const (
 	// makeTimeout bounds the making of all nodes that are missing at once.
 	makeTimeout = 10 * time.Second
-	// waitTimeout bounds the wait for another maker: it ends a program that takes longer, which takes a moment.
-	waitTimeout = makeTimeout + 2*time.Second
+	// waitTimeout bounds the wait for another maker: it ends a program that takes longer, which takes at most 2 s.
+	waitTimeout = makeTimeout + 3*time.Second
 	// makeRetryInterval is the time between two attempts to make the same node.
 	makeRetryInterval = 30 * time.Second
 	// helperFiles is how many capabilities one call of the vendor's program gets; it takes 256.
