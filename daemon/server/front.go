@@ -131,8 +131,8 @@ func (d *divided) Accept() (net.Conn, error) {
 func (v *Serving) pass(c *cappedConn) {
 	own, err := v.handOver(c)
 	if err != nil {
-		if v.ended.Err() != nil {
-			_ = c.Close() // The daemon ends.
+		if v.ended.Err() != nil || errors.Is(err, errHungUp) {
+			_ = c.Close() // The daemon ends, or no one waits for an answer.
 			return
 		}
 		v.s.Log.Debug("cannot serve a connection", "uid", c.peer.UID, "error", err)
@@ -156,18 +156,36 @@ var errOthersFirst = fmt.Errorf("connections of other users took %v", passTimeou
 
 // handOver passes a connection when those of users who had fewer have been passed.
 func (v *Serving) handOver(c *cappedConn) (*net.UnixConn, error) {
-	ctx, cancel := context.WithTimeout(v.ended, passTimeout)
-	defer cancel()
-	if err := v.s.Front.Await(ctx); err != nil { // without a slot, which others need
-		return nil, err
-	}
-	slot, err := v.s.slots.begin(ctx, passing, &Caller{Peer: c.peer})
+	slot, err := v.awaitPlace(c)
 	if err != nil {
-		return nil, errOthersFirst
+		return nil, err
 	}
 	defer slot.end()
 	c.findProcess() // by the descriptor, which is the front's afterwards
 	return v.s.Front.HandOver(v.ended, c.UnixConn, c.peer.UID)
+}
+
+// awaitPlace waits for the front, and for the connections of users who had fewer, as long as the caller does.
+func (v *Serving) awaitPlace(c *cappedConn) (*slot, error) {
+	limited, cancel := context.WithTimeout(v.ended, passTimeout)
+	defer cancel()
+	ctx, stop := whileConnected(limited, c.UnixConn)
+	defer stop()
+	if err := v.s.Front.Await(ctx); err != nil { // without a slot, which others need
+		return nil, orHungUp(ctx, err)
+	}
+	slot, err := v.s.slots.begin(ctx, passing, &Caller{Peer: c.peer})
+	if err != nil {
+		return nil, orHungUp(ctx, errOthersFirst)
+	}
+	return slot, nil
+}
+
+func orHungUp(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errHungUp) {
+		return errHungUp
+	}
+	return err
 }
 
 // unavailable answers the first request of a connection without reading it.

@@ -33,8 +33,19 @@ func (f *slowFront) HandOver(ctx context.Context, _ *net.UnixConn, uid int) (*ne
 	return nil, errors.New("it is one of a test")
 }
 
-// However many connections one user has opened before, that of another user is the next one that the front gets.
-func TestConnectionsOfALightUserAreNext(t *testing.T) {
+// passingFixture is a server of two members, whose front takes what it gets when the test lets it.
+type passingFixture struct {
+	t      *testing.T
+	s      *Server
+	front  *slowFront
+	socket string
+	capped *cappedListener
+}
+
+const heavy, light = 1001, 1002 // uids
+
+func newPassing(t *testing.T, f *slowFront) *passingFixture {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("becoming other users needs root")
 	}
@@ -51,8 +62,6 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const heavy, light, many = 1001, 1002, 100
-	f := &slowFront{offered: make(chan int, many+1), take: make(chan struct{})}
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	ids := NewIdentities(r, &loop.Group{}, "off")
 	ids.Table.Store(
@@ -73,38 +82,65 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 		}
 		s.Tasks.Wait()
 	})
-	waiting := func(uid int) (n int) {
-		s.slots.mu.Lock()
-		defer s.slots.mu.Unlock()
-		k := &s.slots.kinds[passing]
-		if i := k.index(uid); i >= 0 {
-			n = len(k.waiting[i].waiting)
-		}
-		return n
+	return &passingFixture{t, s, f, socket, capped}
+}
+
+// waiting is how many connections of a user wait for the front.
+func (p *passingFixture) waiting(uid int) (n int) {
+	p.s.slots.mu.Lock()
+	defer p.s.slots.mu.Unlock()
+	k := &p.s.slots.kinds[passing]
+	if i := k.index(uid); i >= 0 {
+		n = len(k.waiting[i].waiting)
 	}
-	await := func(what string, reached func() bool) {
-		t.Helper()
-		again, late := time.NewTicker(time.Millisecond), time.After(time.Minute) // There is no event for it.
-		defer again.Stop()
-		for !reached() {
-			select {
-			case <-again.C:
-			case <-late:
-				t.Fatal(what)
-			}
+	return n
+}
+
+// counted is how many connections of a user there are.
+func (p *passingFixture) counted(uid int) int {
+	p.capped.mu.Lock()
+	defer p.capped.mu.Unlock()
+	return len(p.capped.byUID[uid])
+}
+
+func (p *passingFixture) await(what string, limit time.Duration, reached func() bool) {
+	p.t.Helper()
+	again, late := time.NewTicker(time.Millisecond), time.After(limit) // There is no event for it.
+	defer again.Stop()
+	for !reached() {
+		select {
+		case <-again.C:
+		case <-late:
+			p.t.Fatal(what)
 		}
 	}
-	for range many {
-		dialAs(t, socket, heavy)
+}
+
+// fill lets the front have all that it takes at a time, of the heavy user.
+func (p *passingFixture) fill() {
+	p.t.Helper()
+	for range slotsAtOnce[passing] {
+		dialAs(p.t, p.socket, heavy)
 	}
 	for range slotsAtOnce[passing] {
-		if uid := <-f.offered; uid != heavy {
-			t.Fatalf("the first ones are of uid %d", uid)
+		if uid := <-p.front.offered; uid != heavy {
+			p.t.Fatalf("the first ones are of uid %d", uid)
 		}
 	}
-	await("connections of the heavy user do not wait", func() bool { return waiting(heavy) == many-slotsAtOnce[passing] })
-	dialAs(t, socket, light)
-	await("the connection of the light user does not wait", func() bool { return waiting(light) == 1 })
+}
+
+// However many connections one user has opened before, that of another user is the next one that the front gets.
+func TestConnectionsOfALightUserAreNext(t *testing.T) {
+	const many = 100
+	f := &slowFront{offered: make(chan int, many+1), take: make(chan struct{})}
+	p := newPassing(t, f)
+	p.fill()
+	for range many - slotsAtOnce[passing] {
+		dialAs(t, p.socket, heavy)
+	}
+	p.await("connections of the heavy user do not wait", time.Minute, func() bool { return p.waiting(heavy) == many-slotsAtOnce[passing] })
+	dialAs(t, p.socket, light)
+	p.await("the connection of the light user does not wait", time.Minute, func() bool { return p.waiting(light) == 1 })
 	f.take <- struct{}{}
 	select {
 	case uid := <-f.offered:
@@ -113,6 +149,50 @@ func TestConnectionsOfALightUserAreNext(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Error("the front gets no further connection")
+	}
+}
+
+// A caller who closes a connection that waits gives up its place at once, and one who only has nothing more to send waits for the answer.
+func TestCallersWhoHangUpGiveUpTheirPlace(t *testing.T) {
+	f := &slowFront{offered: make(chan int, 64), take: make(chan struct{})}
+	p := newPassing(t, f)
+	p.fill()
+	const each = 10
+	var leave []net.Conn
+	dial := func(sends bool) net.Conn {
+		t.Helper()
+		c := dialAs(t, p.socket, heavy)
+		if sends {
+			if _, err := c.Write([]byte("GET /v1/status HTTP/1.1\r\nHost: gpushare\r\n\r\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	for i := range 2 * each {
+		leave = append(leave, dial(i%2 == 0))
+	}
+	stays := dial(true)
+	if err := stays.(*net.UnixConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	p.await("not all connections wait", time.Minute, func() bool { return p.waiting(heavy) == len(leave)+1 })
+	began := time.Now()
+	for _, c := range leave {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Later they end because they have waited for too long.
+	p.await("connections that were closed still wait", passTimeout*2/3, func() bool {
+		return p.waiting(heavy) == 1 && p.counted(heavy) == slotsAtOnce[passing]+1
+	})
+	t.Logf("%d connections that were closed were removed after %v", len(leave), time.Since(began))
+	f.take <- struct{}{}
+	select {
+	case <-f.offered:
+	case <-time.After(time.Minute):
+		t.Error("the front does not get the connection of the caller who waits for the answer")
 	}
 }
 
@@ -126,7 +206,7 @@ func TestConnectionThatWaitsForOthers(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := s.NewServing(t.Context()).handOver(&cappedConn{peer: &Peer{UID: 1002}})
+		_, err := s.NewServing(t.Context()).handOver(&cappedConn{UnixConn: new(net.UnixConn), peer: &Peer{UID: 1002}})
 		if waited := time.Since(began); !errors.Is(err, errOthersFirst) || waited != passTimeout {
 			t.Errorf("after %v: %v; want a refusal after %v", waited, err, passTimeout)
 		}
