@@ -14,6 +14,34 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
+// remarks are what the document of a spec is warned of.
+type remarks struct {
+	found     []string
+	byDefault bool // the spec does not say node.isolation.migration
+}
+
+// planProposal plans the steps of a proposal and checks its authority.
+func (cs *Changes) planProposal(ctx context.Context, p *state.Proposal, said remarks, a planner.Authority) error {
+	d := &draft{observing: !p.Want.Enforcing() && !p.Intent.OneGPU()}
+	if err := cs.planGPUs(ctx, p, d, a); err != nil {
+		return err
+	}
+	if err := cs.refuse(ctx, p, d, a); err != nil {
+		return err
+	}
+	if err := cs.planNode(ctx, p, d); err != nil {
+		return err
+	}
+	if err := cs.order(ctx, p, d, a); err != nil {
+		return err
+	}
+	if err := planner.Admit(p.Steps, a); err != nil && !d.observing {
+		return err
+	}
+	cs.describe(ctx, p, d, said, a)
+	return nil
+}
+
 // draft is what the parts of a plan need of each other.
 type draft struct {
 	observing bool // it changes nothing, so it needs no authority

@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
@@ -17,19 +14,9 @@ import (
 
 // act carries out one decision. Signals are sent by a goroutine of their own, which measures the use again before.
 func (s *sampler) act(ctx context.Context, a quota.MemoryAction, leases []lease.Lease) {
-	en := s.en
-	attributes := []any{"do", a.Kind, "gpu", s.id, "account", a.Account, "lease", a.Lease, "used", a.Used, "limit", a.Limit}
-	if len(a.Candidates) > 0 {
-		attributes = append(attributes, "candidates", a.CandidateList())
-	}
+	s.log(a)
 	if a.DryRun {
-		en.Log.Info("GPU memory: not done, the node only observes", append(attributes, "would", a.String())...)
 		return
-	}
-	if a.Retry {
-		en.Log.Debug("GPU memory: again", attributes...)
-	} else {
-		en.Log.Info("GPU memory", append(attributes, "message_id", report.MessageMemory)...)
 	}
 	// The users are informed before a signal, and of a freeze once it is effective. Of another attempt they are not.
 	after := a.Kind == quota.MemoryFreeze
@@ -41,30 +28,12 @@ func (s *sampler) act(ctx context.Context, a quota.MemoryAction, leases []lease.
 	}
 }
 
-// announce publishes an action, and informs the users whom it concerns.
-func (s *sampler) announce(a quota.MemoryAction, leases []lease.Lease) {
-	tenant, _, _ := strings.Cut(a.Account, "/") // As accountOf.
-	s.en.Events.Publish(api.Event{
-		Kind: "memory." + string(a.Kind), GPU: string(s.id), Tenant: tenant, Lease: a.Lease, Message: a.String(),
-	})
-	for i := range leases {
-		if l := &leases[i]; a.Notify && accountOf(l) == a.Account && (a.Lease == "" || a.Lease == l.ID) {
-			s.en.Table.Notice(l.ID, lease.Notice{Text: a.String()})
-		}
-	}
-}
-
 // carryOut does what an action says. ok is false when a lease could not be frozen.
 func (s *sampler) carryOut(ctx context.Context, a quota.MemoryAction, leases []lease.Lease) (ok bool) {
 	en := s.en
 	switch a.Kind {
 	case quota.MemoryFreeze:
-		if err := en.frozen.freeze(ctx, en, s, a.Lease, a.Until-s.now()); err != nil {
-			s.report("freeze", a.Lease, err)
-			s.report("thaw", a.Lease, en.frozen.thaw(ctx, en, s, a.Lease)) // Some of its processes may be frozen.
-			s.control.Escalation.NotFrozen(a.Lease, s.now())
-			return false
-		}
+		return s.freeze(ctx, a)
 	case quota.MemoryThaw:
 		s.report("thaw", a.Lease, en.frozen.thaw(ctx, en, s, a.Lease))
 	case quota.MemoryStop, quota.MemoryKill:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // memoryFreezeTimeout limits one freeze or thaw because of GPU memory.
@@ -98,4 +99,16 @@ func (f *memoryFreezes) retain(ctx context.Context, en *Enforcer, ids []string) 
 	if err := en.Freezer.Retain(ctx, keep); err != nil {
 		en.Log.Error("cannot thaw leases that have ended", "error", err)
 	}
+}
+
+// freeze freezes the lease of an action. It reports whether all of the lease is frozen; if not, none of it is.
+func (s *sampler) freeze(ctx context.Context, a quota.MemoryAction) bool {
+	err := s.en.frozen.freeze(ctx, s.en, s, a.Lease, a.Until-s.now())
+	if err == nil {
+		return true
+	}
+	s.report("freeze", a.Lease, err)
+	s.report("thaw", a.Lease, s.en.frozen.thaw(ctx, s.en, s, a.Lease)) // Some of its processes may be frozen.
+	s.control.Escalation.NotFrozen(a.Lease, s.now())
+	return false
 }
