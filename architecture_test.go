@@ -40,6 +40,7 @@ var values = []string{"api", "cgroup", "gpu", "internal/locks", "lease"}
 // shared are the packages that every manager may import.
 var shared = join(
 	values,
+	"daemon/adminaction",
 	"daemon/attribution",
 	"daemon/closing",
 	"daemon/devicepolicy",
@@ -124,6 +125,10 @@ var rules = map[string]rule{
 	},
 	"quota":  {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
 	"health": {own: []string{"gpu"}, pure: true, why: "health decides from values; daemon/health reads GPUs and closes them"},
+	"daemon/adminaction": {
+		own: join(values, "daemon/report", "daemon/server", "daemon/state", "internal/store"),
+		why: "adminaction carries out what a manager decides",
+	},
 	"daemon/closing": {
 		own:  []string{"api", "gpu", "health", "internal/store"},
 		pure: true,

@@ -66,7 +66,6 @@ func (d *Daemon) composeHealth() {
 func (d *Daemon) composeMaintenance() {
 	d.maintenance = &maintenance.Maintenance{
 		Reporter:  d.Reporter,
-		StateDir:  d.settings.StateDir,
 		State:     d.state,
 		Observer:  d.observer,
 		Table:     d.table,
@@ -79,7 +78,6 @@ func (d *Daemon) composeMaintenance() {
 	}
 	d.acknowledged = &acknowledge.Acknowledgements{
 		Reporter: d.Reporter,
-		StateDir: d.settings.StateDir,
 		State:    d.state,
 		Began:    d.Now(),
 		Wake:     loop.NewWake(),

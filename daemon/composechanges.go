@@ -37,7 +37,7 @@ func (d *Daemon) composeChanges(p *parts) {
 	d.changes = &change.Changes{
 		Reporter: d.Reporter,
 		Settings: change.Settings{
-			HostRoot: d.settings.HostRoot, StateDir: d.settings.StateDir,
+			HostRoot:      d.settings.HostRoot,
 			AnswerTimeout: time.Duration(d.settings.DriverReadTimeout), ChangeTimeout: time.Duration(d.settings.DriverChangeTimeout),
 		},
 		State:       d.state,
@@ -58,7 +58,6 @@ func (d *Daemon) composeChanges(p *parts) {
 	}
 	d.instances = &instances.Instances{
 		Reporter:    d.Reporter,
-		StateDir:    d.settings.StateDir,
 		State:       d.state,
 		Tasks:       d.tasks,
 		Observer:    d.observer,

@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/adminaction"
 	"github.com/gpushare/gpushare/daemon/cordon"
 	mpscontrol "github.com/gpushare/gpushare/daemon/mps/control"
 	"github.com/gpushare/gpushare/daemon/server"
@@ -89,24 +91,14 @@ func (d *Daemon) specRoutes() []row {
 
 // gpuRoutes are those of GPUs, their MIG instances and their MPS.
 func (d *Daemon) gpuRoutes() []row {
-	mps := &mpscontrol.Control{
-		Reporter:    d.Reporter,
-		StateDir:    d.settings.StateDir,
-		State:       d.state,
-		Observer:    d.observer,
-		Attribution: d.attribution,
-		Table:       d.table,
-		Changes:     d.changes,
-		Refresh:     d.converger.Refresh,
-	}
-	cordons := &cordon.Cordons{
+	actions := &adminaction.Actions{
 		Reporter: d.Reporter,
-		StateDir: d.settings.StateDir,
 		State:    d.state,
-		Observer: d.observer,
 		Table:    d.table,
-		Refresh:  d.converger.Refresh,
+		Refresh:  func(ctx context.Context) { d.converger.Refresh(ctx, d.observer.Last()) },
 	}
+	mps := &mpscontrol.Control{Actions: actions, Observer: d.observer, Attribution: d.attribution, Changes: d.changes}
+	cordons := &cordon.Cordons{Actions: actions, Observer: d.observer}
 	return []row{
 		{get, "/v1/mig", "list MIG profiles and instances", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMIG, more{}},
 		{post, "/v1/mig/import", "import MIG instances", server.Admin, server.Changes, d.instances.PostImport, more{

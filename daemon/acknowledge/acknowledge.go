@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/adminaction"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -29,10 +30,9 @@ const (
 // Acknowledgements are the acknowledged conditions.
 type Acknowledgements struct {
 	*report.Reporter
-	StateDir string
-	State    *state.State
-	Began    time.Time // of the daemon
-	Wake     loop.Wake // there is another acknowledgement
+	State *state.State
+	Began time.Time // of the daemon
+	Wake  loop.Wake // there is another acknowledgement
 
 	mu   locks.Mutex[locks.Leaf] // guards seen
 	seen map[string]time.Time    // by id: since when the acknowledged condition was so when it was last seen
@@ -185,21 +185,18 @@ func (a *Acknowledgements) PostAck(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	err = a.State.Store.Update(func(s *store.State) error {
+	return a.answer(c, cond, "acknowledged", func(s *store.State) bool {
 		if s.Acknowledged == nil {
 			s.Acknowledged = map[string]store.Acknowledged{}
 		}
 		s.Acknowledged[cond.ID] = k
-		return nil
+		return true
+	}, func(context.Context) {
+		a.mu.Lock()
+		a.seeLocked(cond)
+		a.mu.Unlock()
+		a.Wake.Set()
 	})
-	if err != nil {
-		return a.unrecorded(err)
-	}
-	a.mu.Lock()
-	a.seeLocked(cond)
-	a.mu.Unlock()
-	a.Wake.Set()
-	return a.answer(c, cond, true, "acknowledged")
 }
 
 // PostUnack ends an acknowledgement.
@@ -208,24 +205,11 @@ func (a *Acknowledgements) PostUnack(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	changed := false
-	err = a.State.Store.Update(func(s *store.State) error {
-		_, changed = s.Acknowledged[cond.ID]
+	return a.answer(c, cond, "unacknowledged", func(s *store.State) bool {
+		_, was := s.Acknowledged[cond.ID]
 		delete(s.Acknowledged, cond.ID)
-		return nil
-	})
-	if err != nil {
-		return a.unrecorded(err)
-	}
-	return a.answer(c, cond, changed, "unacknowledged")
-}
-
-func (a *Acknowledgements) unrecorded(err error) error {
-	return &api.Error{
-		Kind:    api.KindInternal,
-		Message: "cannot record which conditions are acknowledged: " + err.Error(),
-		Hint:    "free space in " + a.StateDir,
-	}
+		return was
+	}, func(context.Context) {})
 }
 
 // find returns the condition of a request.
@@ -243,14 +227,21 @@ func (a *Acknowledgements) find(c *server.Call) (*api.Condition, error) {
 	return &list[i], nil
 }
 
-func (a *Acknowledgements) answer(c *server.Call, cond *api.Condition, changed bool, what string) error {
-	c.Note.GPU, c.Note.Text = cond.GPU, "no change"
-	if changed {
-		c.Note.Text = what + " " + cond.ID + ": " + cond.Message
-		a.Events.Publish(
-			api.Event{Kind: "condition." + what, GPU: cond.GPU, Tenant: cond.Tenant, Message: c.Caller.Name + " " + what + " " + cond.ID},
-		)
-		a.Invalidate()
+func (a *Acknowledgements) answer(
+	c *server.Call, cond *api.Condition, what string, update func(*store.State) bool, refresh func(context.Context),
+) error {
+	actions := adminaction.Actions{Reporter: a.Reporter, State: a.State, Refresh: refresh}
+	changed, err := actions.Do(c, &adminaction.Action{
+		Records: "which conditions are acknowledged",
+		Update:  update,
+		Event:   "condition." + what,
+		GPU:     cond.GPU,
+		Tenant:  cond.Tenant,
+		Done:    what + " " + cond.ID,
+		Note:    what + " " + cond.ID + ": " + cond.Message,
+	})
+	if err != nil {
+		return err
 	}
 	one := a.Annotate([]api.Condition{*cond})
 	return c.Reply(http.StatusOK, api.AcknowledgeResult{SchemaVersion: 1, Changed: changed, Condition: one[0]})

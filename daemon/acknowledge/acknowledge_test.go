@@ -47,7 +47,6 @@ func (f *fixture) start() {
 	clock := func() time.Time { return f.now }
 	f.Acknowledgements = &Acknowledgements{
 		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), clock),
-		StateDir: f.dir,
 		State:    state.NewState(st, false),
 		Began:    f.now,
 		Wake:     loop.NewWake(),

@@ -58,11 +58,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		return recordChange(s, &record)
 	})
 	if err != nil {
-		return nil, &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: "the spec was not accepted: " + err.Error(),
-			Hint:    "nothing was changed; free space in " + cs.Settings.StateDir + " and apply again",
-		}
+		return nil, state.NotBegun("the spec was not accepted", "apply", cs.State.Store.Path(), err)
 	}
 	cs.Specs.Install(p.Want)
 	if !p.Intent.Removes() {
@@ -139,11 +135,7 @@ func (cs *Changes) Submit(
 		Steps:      steps,
 	}, plan, nil, nil)
 	if err != nil {
-		return nil, &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: "nothing was changed: " + err.Error(),
-			Hint:    "free space in " + cs.Settings.StateDir + " and try again",
-		}
+		return nil, state.NotBegun("the change was not begun", "try", cs.State.Store.Path(), err)
 	}
 	return op, nil
 }

@@ -84,7 +84,6 @@ type leaseStopper interface {
 // Settings are the settings for changes.
 type Settings struct {
 	HostRoot      string
-	StateDir      string
 	AnswerTimeout time.Duration // for driver calls that only read
 	ChangeTimeout time.Duration // for driver calls that change a GPU
 }

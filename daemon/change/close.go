@@ -78,7 +78,7 @@ func (cs *Changes) closeChange(
 	if err != nil {
 		cs.Conditions.Set(
 			"state", "close", "cannot record the end of a change: "+err.Error(),
-			"free space in "+cs.Settings.StateDir+"; the change is resumed at the next start",
+			state.FreeSpace(cs.State.Store.Path())+"; the change is resumed at the next start",
 		)
 		cs.Log.Error("cannot record the end of a change", "operation", operation, "error", err)
 	} else {

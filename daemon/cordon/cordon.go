@@ -1,30 +1,22 @@
 package cordon
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/adminaction"
 	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
-	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/lease"
 )
 
 // Cordons are the GPUs that an administrator closed to new leases.
 type Cordons struct {
-	*report.Reporter
-	StateDir string
-	State    *state.State
+	*adminaction.Actions
 	Observer *observe.Observer
-	Table    *lease.Table
-	Refresh  func(ctx context.Context, node *observe.Node) // the converge loop's, after the state has changed
 }
 
 // PostCordon closes a GPU to new leases. Those that run are not disturbed. To cordon it again with another reason replaces it.
@@ -37,7 +29,7 @@ func (k *Cordons) PostCordon(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	return k.change(c, "cordoned", func(s *store.State, at store.Where) bool {
+	return k.change(c, "cordoned", reason, func(s *store.State, at store.Where) bool {
 		was := closing.Cordoned.At(s, at)
 		if was != nil && (reason == "" || was.Reason == reason) {
 			return false
@@ -49,46 +41,37 @@ func (k *Cordons) PostCordon(c *server.Call) error {
 
 // PostUncordon ends PostCordon.
 func (k *Cordons) PostUncordon(c *server.Call) error {
-	return k.change(c, "uncordoned", closing.Cordoned.Open)
+	return k.change(c, "uncordoned", "", closing.Cordoned.Open)
 }
 
 // change records a change of one GPU, and answers with its leases. update reports whether there is one.
-func (k *Cordons) change(c *server.Call, what string, update func(s *store.State, at store.Where) bool) error {
-	node := k.Observer.Last()
-	g, err := planner.GPUNamed(node, c.R.PathValue("id"))
+func (k *Cordons) change(c *server.Call, what, reason string, update func(s *store.State, at store.Where) bool) error {
+	g, err := planner.GPUNamed(k.Observer.Last(), c.R.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	id := g.Identity.UUID
-	out := api.CordonResult{SchemaVersion: 1, GPU: string(id), Index: g.Identity.Index, Leases: []string{}}
-	err = k.State.Store.Update(func(s *store.State) error {
-		out.Changed = update(s, closing.OnGPU(id))
-		return nil
+	at := closing.OnGPU(g.Identity.UUID)
+	note := what
+	if reason != "" {
+		note += ": " + reason
+	}
+	changed, err := k.Do(c, &adminaction.Action{
+		Records: "which GPUs are cordoned",
+		Update:  func(s *store.State) bool { return update(s, at) },
+		Event:   "gpu." + what,
+		GPU:     string(at.GPU),
+		Done:    fmt.Sprintf("%s %s", what, g.Identity.Name()),
+		Note:    note,
 	})
 	if err != nil {
-		return &api.Error{
-			Kind:    api.KindInternal,
-			Message: "cannot record which GPUs are cordoned: " + err.Error(),
-			Hint:    "nothing was changed; free space in " + k.StateDir,
-		}
+		return err
 	}
-	c.Note.GPU, c.Note.Text = string(id), "no change"
-	now := closing.Cordoned.At(k.State.Stored(), closing.OnGPU(id))
-	if out.Changed {
-		c.Note.Text = what
-		if now != nil && now.Reason != "" {
-			c.Note.Text += ": " + now.Reason
-		}
-		k.Events.Publish(
-			api.Event{Kind: "gpu." + what, GPU: string(id), Message: fmt.Sprintf("%s %s %s", c.Caller.Name, what, g.Identity.Name())},
-		)
-		k.Refresh(c.Ctx(), node)
-	}
-	out.Cordoned = closing.WireCordon(now)
-	for _, l := range k.Table.Live() {
-		if slices.Contains(l.Place.GPUs, id) {
-			out.Leases = append(out.Leases, l.ID)
-		}
-	}
-	return c.Reply(http.StatusOK, out)
+	return c.Reply(http.StatusOK, api.CordonResult{
+		SchemaVersion: 1,
+		GPU:           string(at.GPU),
+		Index:         g.Identity.Index,
+		Changed:       changed,
+		Cordoned:      closing.WireCordon(closing.Cordoned.At(k.State.Stored(), at)),
+		Leases:        k.LeasesAt(at),
+	})
 }

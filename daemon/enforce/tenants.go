@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/store"
@@ -83,11 +84,7 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 	} else {
 		delete(t.byName, tenant)
 	}
-	return false, &api.Error{
-		Kind:    api.KindInternal,
-		Message: "cannot record which tenants are frozen: " + err.Error(),
-		Hint:    "free space in " + string(t.RunDir),
-	}
+	return false, state.Unrecorded("which tenants are frozen", string(t.RunDir), err)
 }
 
 // get returns who froze a tenant; nil if it is not frozen.

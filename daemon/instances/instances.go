@@ -20,7 +20,6 @@ import (
 // Instances creates and removes single MIG instances.
 type Instances struct {
 	*report.Reporter
-	StateDir    string
 	State       *state.State
 	Tasks       *loop.Group
 	Observer    *observe.Observer

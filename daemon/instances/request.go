@@ -272,11 +272,7 @@ func (in *Instances) accept(ctx context.Context, s *request, caller string) (*ap
 		err = in.State.Store.Update(func(st *store.State) error { imports(st); return nil })
 	}
 	if err != nil {
-		return nil, &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: "nothing was changed: " + err.Error(),
-			Hint:    "free space in " + in.StateDir + " and try again",
-		}
+		return nil, state.NotBegun("the change was not begun", "try", in.State.Store.Path(), err)
 	}
 	if op == nil {
 		in.Refresh(ctx, s.node)

@@ -26,7 +26,6 @@ import (
 // Maintenance is what an administrator does to the node as a whole, whatever the spec says.
 type Maintenance struct {
 	*report.Reporter
-	StateDir  string
 	State     *state.State
 	Observer  *observe.Observer
 	Table     *lease.Table
@@ -225,20 +224,15 @@ func (m *Maintenance) unpark(ctx context.Context, was *store.MaintenanceRecord) 
 
 // record stores a maintenance, or its end, and reports it.
 func (m *Maintenance) record(now *store.Closure) error {
-	err := m.State.Store.Update(func(s *store.State) error {
+	err := m.State.Record("the maintenance", func(s *store.State) {
 		if now == nil {
 			closing.Maintenance.Open(s, store.Where{})
 		} else {
 			closing.Maintenance.Close(s, *now)
 		}
-		return nil
 	})
 	if err != nil {
-		return &api.Error{
-			Kind:    api.KindInternal,
-			Message: "cannot record the maintenance: " + err.Error(),
-			Hint:    "nothing was changed; free space in " + m.StateDir,
-		}
+		return err
 	}
 	m.setWaiting("")
 	m.report()

@@ -105,7 +105,8 @@ func withoutMPS(want *state.Desired, node *observe.Node, list closing.Closures) 
 		}
 		for j := range g.Instances {
 			in := &g.Instances[j]
-			if want.Enforcing() && want.SharesInstances(id, g.Profiles, g.Profiles.GIName(in.ProfileID)) && !g.MPSAt(in.Placement).Admits() {
+			if want.Enforcing() && want.SharesInstances(id, g.Profiles, g.Profiles.GIName(in.ProfileID)) &&
+				!g.MPSAt(in.Placement).Admits() {
 				out = append(out, found(closing.MPSDown, store.Where{GPU: id, Instance: in.Placement}, MPSReason(g.MPSAt(in.Placement))))
 			}
 		}

@@ -36,11 +36,17 @@ func closedNode() *api.Status {
 		g.Closures = []api.Closure{
 			{Kind: "held", Reason: "cannot start MPS: it ended", Since: &noon},
 			{Kind: "cordoned", Reason: cordoned, By: "root", Since: &noon},
-			{Kind: "drained", Reason: "root drained its MPS; 'gpushare mps resume 1:4' ends that", Instance: &api.MIGPlacement{Start: 4, Size: 4}},
+			{
+				Kind:     "drained",
+				Reason:   "root drained its MPS; 'gpushare mps resume 1:4' ends that",
+				Instance: &api.MIGPlacement{Start: 4, Size: 4},
+			},
 			{Kind: "held-back", Reason: "its MPS takes no lease of vision after 3 fatal faults", Tenant: "vision"},
 		}
 	}
-	s.Node.Conditions = []api.Condition{{Kind: "held", GPU: gpu1, Message: "held: cannot start MPS: it ended", Hint: "'gpushare gpu retry 1'"}}
+	s.Node.Conditions = []api.Condition{
+		{Kind: "held", GPU: gpu1, Message: "held: cannot start MPS: it ended", Hint: "'gpushare gpu retry 1'"},
+	}
 	return s
 }
 

@@ -26,6 +26,7 @@ const (
 // Store is the state on disk. Open opens it; Close unlocks the directory.
 type Store struct {
 	d     dir
+	path  string     // of the directory, for messages
 	locks []*os.File // none in tests with a directory of their own
 
 	state  atomic.Pointer[State]
@@ -74,9 +75,12 @@ func Open(path string, others ...string) (_ *Store, _ Report, err error) {
 	if err != nil {
 		return nil, report, fmt.Errorf("cannot read the state in %s: %w", path, errors.Join(err, l.Close(), d.root.Close()))
 	}
-	s.locks = append(locks, l)
+	s.locks, s.path = append(locks, l), path
 	return s, report, nil
 }
+
+// Path is the directory of the state.
+func (s *Store) Path() string { return s.path }
 
 // Peek reads the state without locking the directory and without writing, while the daemon does not run. os.ErrNotExist:
 // there is no state. Damage is an error here.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/adminaction"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
-	"github.com/gpushare/gpushare/lease"
 )
 
 // changes carries out steps as a change.
@@ -28,14 +27,10 @@ type changes interface {
 
 // Control is what administrators do to MPS outside of a spec.
 type Control struct {
-	*report.Reporter
-	StateDir    string
-	State       *state.State
+	*adminaction.Actions
 	Observer    *observe.Observer
 	Attribution *attribution.Attribution
-	Table       *lease.Table
 	Changes     changes
-	Refresh     func(ctx context.Context, node *observe.Node) // the converge loop's, after the state has changed
 }
 
 // PostRestart restarts the control daemon of one GPU or instance, and ends its clients if the request has the authority.
@@ -108,7 +103,7 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 	if err != nil {
 		return err
 	}
-	out := api.MPSDrainResult{SchemaVersion: 1, GPU: string(d.GPU), Leases: []string{}}
+	out := api.MPSDrainResult{SchemaVersion: 1, GPU: string(d.GPU)}
 	if d.IsInstance() {
 		out.Instance = new(api.MIGPlacement(d.Instance))
 	}
@@ -120,41 +115,33 @@ func (k *Control) postDrain(c *server.Call, drain bool) error {
 			return err
 		}
 	}
-	err = k.State.Store.Update(func(s *store.State) error {
+	update := func(s *store.State) bool {
 		if !drain {
 			resumed := closing.Drained.Open(s, at)
-			out.Changed = closing.HeldBack.OpenIf(s, heldBack) || resumed
-		} else if out.Changed = closing.Drained.At(s, at) == nil; out.Changed {
-			closing.Drained.Close(s, store.Closure{Where: at, By: c.Caller.Name, Since: k.Now()})
+			return closing.HeldBack.OpenIf(s, heldBack) || resumed
 		}
-		return nil
+		if closing.Drained.At(s, at) != nil {
+			return false
+		}
+		closing.Drained.Close(s, store.Closure{Where: at, By: c.Caller.Name, Since: k.Now()})
+		return true
+	}
+	verb := "resumed"
+	if drain {
+		verb = "drained"
+	}
+	done := fmt.Sprintf("%s MPS of %s", verb, planner.DeviceName(g, d))
+	out.Changed, err = k.Do(c, &adminaction.Action{
+		Records: "which GPUs are drained",
+		Update:  update,
+		Event:   "mps." + verb,
+		GPU:     string(d.GPU),
+		Done:    done,
+		Note:    done,
 	})
 	if err != nil {
-		return &api.Error{
-			Kind:    api.KindInternal,
-			Message: "cannot record which GPUs are drained: " + err.Error(),
-			Hint:    "free space in " + k.StateDir,
-		}
+		return err
 	}
-	verb, event := "resumed", "mps.resumed"
-	if drain {
-		verb, event = "drained", "mps.drained"
-	}
-	c.Note.GPU, c.Note.Text = string(d.GPU), "no change"
-	if out.Changed {
-		c.Note.Text = fmt.Sprintf("%s MPS of %s", verb, planner.DeviceName(g, d))
-		k.Events.Publish(api.Event{
-			Kind:    event,
-			GPU:     string(d.GPU),
-			Message: fmt.Sprintf("%s %s MPS of %s", c.Caller.Name, verb, planner.DeviceName(g, d)),
-		})
-		k.Refresh(c.Ctx(), node)
-	}
-	out.Drained = closing.WireDrain(closing.Drained.At(k.State.Stored(), at))
-	for _, l := range k.Table.Live() {
-		if slices.Contains(l.Place.GPUs, d.GPU) && (!d.IsInstance() || l.Place.Instance != nil && *l.Place.Instance == d.Instance) {
-			out.Leases = append(out.Leases, l.ID)
-		}
-	}
+	out.Drained, out.Leases = closing.WireDrain(closing.Drained.At(k.State.Stored(), at)), k.LeasesAt(at)
 	return c.Reply(http.StatusOK, out)
 }
