@@ -505,31 +505,6 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// ARCHITECTURE.md has a row for every package of the daemon, and none for one that does not exist.
-func TestEveryPackageOfTheDaemonIsDescribed(t *testing.T) {
-	text, err := os.ReadFile("ARCHITECTURE.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	described := map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "| `daemon/"); ok {
-			name, _, _ := strings.Cut(rest, "` |")
-			described["daemon/"+name] = true
-		}
-	}
-	for dir := range rules {
-		if strings.HasPrefix(dir, "daemon/") && !described[dir] {
-			t.Errorf("ARCHITECTURE.md has no row for %s: say what it is responsible for", dir)
-		}
-	}
-	for dir := range described {
-		if _, ok := rules[dir]; !ok {
-			t.Errorf("ARCHITECTURE.md has a row for %s, which does not exist", dir)
-		}
-	}
-}
-
 // A pure package has no clock: the caller passes the time.
 func TestPurePackagesHaveNoClock(t *testing.T) {
 	for dir, r := range rules {

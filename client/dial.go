@@ -37,7 +37,7 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	case a := <-done:
 		return a.c, a.err
 	case <-ctx.Done():
-		go func() {
+		go func() { // It ends when the one above does.
 			if a := <-done; a.err == nil {
 				a.c.Close()
 			}

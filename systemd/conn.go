@@ -91,7 +91,7 @@ func supervise(ctx context.Context, address string, log *slog.Logger, call liste
 		return nil, err
 	}
 	s.set(l)
-	go s.run(l)
+	go s.run(l) // ends with close
 	return s, nil
 }
 

@@ -57,7 +57,7 @@ func (s *followers) join(id, cursor string, read func(ctx context.Context, each 
 			s.all = map[string]*tail{}
 		}
 		s.all[id] = t
-		go func() {
+		go func() { // ends with its last follower
 			err := read(ctx, func(e entry) { s.deliver(t, e) })
 			s.end(id, t, err)
 		}()

@@ -206,7 +206,7 @@ func (s *server) startThread() chan job {
 func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 	s.node = make(chan job, threadDepth)
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends after all other threads, or with the process
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		s.driver, s.openErr = s.Open(ctx)

@@ -86,7 +86,7 @@ func (w *lostReads) prefix(ctx context.Context, path string, flags int, owner ui
 	w.mu.Lock()
 	o.users++
 	w.mu.Unlock()
-	go func() {
+	go func() { // ends when the file answers: each owner has so many of them
 		b, cut, err := w.read(path, flags, limit)
 		r.done <- result{b, cut, err}
 		w.returned(owner, o, r)

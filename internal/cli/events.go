@@ -56,7 +56,7 @@ func (a *app) eachEvent(ctx context.Context, f func(*api.Event), flush func()) e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, ended := make(chan api.Event), make(chan error, 1)
-	go func() {
+	go func() { // ends with ctx
 		ended <- a.client.Events(ctx, func(e api.Event) {
 			select {
 			case events <- e:

@@ -19,7 +19,7 @@ func (in *input) Read(p []byte) (int, error) {
 		err error
 	}
 	b, done := make([]byte, len(p)), make(chan answer, 1)
-	go func() {
+	go func() { // ends with the input, or with the program
 		n, err := in.r.Read(b)
 		done <- answer{n, err}
 	}()

@@ -60,7 +60,7 @@ func (k *Supervisors) Start(ctx context.Context, id string, in Cgroups, kept int
 		local.Close()
 		return nil, fmt.Errorf("cannot start a supervisor process: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // It outlives the daemon, or is reaped here; its result is in the record.
+	go func() { _ = cmd.Wait() }() // ends with the process or with the daemon; its result is in the record
 	return Await(ctx, local)
 }
 

@@ -141,7 +141,7 @@ func Open(dir, name string, o Options) (*Ledger, error) {
 	if err := l.resume(numbers); err != nil {
 		return nil, fmt.Errorf("cannot open the %s ledger: %w", name, err)
 	}
-	go l.write()
+	go l.write() // ends with Close
 	return l, nil
 }
 

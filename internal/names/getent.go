@@ -60,7 +60,7 @@ func (d *Directory) getent(caller context.Context, args ...string) ([]byte, erro
 	}
 	var err error
 	exited := make(chan struct{})
-	go func() {
+	go func() { // ends with the program, which is killed at its deadline
 		err = cmd.Wait()
 		close(exited)
 	}()

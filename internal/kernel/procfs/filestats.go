@@ -82,7 +82,7 @@ func (r *statReader) skipStuck(files *[]namedFile) (skipped int, err error) {
 func (r *statReader) batch(files []namedFile) (results []OpenFile, n int) {
 	b := &statBatch{}
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends when the file systems answer: at most maxStuck do not
 		r.run(b, files)
 		close(done)
 	}()
