@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 // built are the programs for tests on the virtual node, built once.
@@ -82,7 +83,7 @@ var build = sync.OnceValue(func() (b built) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leftover.Main(m)
 	if b := build(); b.dir != "" {
 		os.RemoveAll(b.dir)
 	}

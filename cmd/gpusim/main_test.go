@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 var built struct {
@@ -29,7 +30,7 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leftover.Main(m)
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/burn/burntest"
 	"github.com/gpushare/gpushare/gpusim/mpsd"
 	"github.com/gpushare/gpushare/gpusim/mpsd/mpstest"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 var builder burntest.Builder
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		// Not os.Exit: with the race detector it waits for a second.
 		syscall.Exit(mpsd.Main(context.Background(), os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
-	code := m.Run()
+	code := leftover.Main(m)
 	builder.Remove()
 	os.Exit(code)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 // built are the shim and the client, built once for all tests.
@@ -32,7 +33,7 @@ var built struct {
 }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leftover.Main(m)
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
 	}

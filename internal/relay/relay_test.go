@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/test/leftover"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(leftover.Main(m))
 }
 
 // started is a client whose programs are processes of their own.

@@ -173,7 +173,9 @@ func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 	}
 	if p.applies(boot, snap.ComputeMode) {
 		err := h.Driver.SetComputeMode(ctx, id, p.Mode)
-		if refused := err != nil && !gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) && ctx.Err() == nil; refused && snap.ComputeMode == p.Mode {
+		if refused := err != nil && !gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) &&
+			ctx.Err() == nil; refused &&
+			snap.ComputeMode == p.Mode {
 			err = nil
 		}
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/mpsd/mpsdtest"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/mps/detached"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 var (
@@ -29,7 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leftover.Main(m)
 	builder.Remove()
 	standIn.Remove()
 	os.Exit(code)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/test/leftover"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 			_, _ = unix.Poll(nil, -1)
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(leftover.Main(m))
 }
 
 const deadline = 20 * time.Second

@@ -7,7 +7,6 @@
 package leftover
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,28 +80,12 @@ func startLocked() error {
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("cannot start the supervisor: %w", err), pipe.Close())
 	}
-	// It may end before this process, if a user kills it. The pipe stays open until this process ends.
-	go func() { _ = cmd.Wait() }()
-	go endWithGo()
+	// It is not waited for: no goroutine of this process does what a test may count. The pipe stays open until this process ends.
+	if err := cmd.Process.Release(); err != nil {
+		return fmt.Errorf("cannot release the supervisor: %w", err)
+	}
 	out = json.NewEncoder(pipe)
 	return os.Setenv(tokenEnv, self)
-}
-
-// endWithGo kills this process when the go command has ended that started it with 'go test' or 'go run': no program waits for
-// it any longer, and it may run for many minutes. The supervisor does the rest.
-func endWithGo() {
-	parent, err := procfs.Read(os.Getppid())
-	if err != nil || parent.Name != "go" {
-		return
-	}
-	p, err := procfs.OpenPidfd(parent.PID, parent.Start)
-	if err == nil {
-		err = p.Wait(context.Background())
-		_ = p.Close()
-	}
-	if err == nil || errors.Is(err, procfs.ErrNoProcess) {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	}
 }
 
 // Keep reports a place whose programs start from now on.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -37,6 +38,7 @@ func supervise(who string) int {
 	if _, err := fmt.Sscanf(who, "%d:%d", &s.first, &s.since); err != nil {
 		return 2
 	}
+	go s.endWithGo()
 	for in := json.NewDecoder(os.Stdin); ; {
 		var m message
 		if in.Decode(&m) != nil {
@@ -50,6 +52,32 @@ func supervise(who string) int {
 		return 1
 	}
 	return 0
+}
+
+// endWithGo kills the first process when the go command has ended that started it with 'go test' or 'go run': no program waits for it
+// any longer, and it may run for many minutes. The rest follows.
+func (s *started) endWithGo() {
+	first, err := procfs.OpenPidfd(s.first, s.since)
+	if err != nil {
+		return // It has ended.
+	}
+	defer first.Close()
+	stat, err := procfs.Read(s.first)
+	if err != nil {
+		return
+	}
+	parent, err := procfs.Read(stat.PPID)
+	if err != nil || parent.Name != "go" {
+		return
+	}
+	p, err := procfs.OpenPidfd(parent.PID, parent.Start)
+	if err == nil {
+		defer p.Close()
+		err = p.Wait(context.Background())
+	}
+	if err == nil || errors.Is(err, procfs.ErrNoProcess) {
+		_ = first.Signal(unix.SIGKILL) // It may have ended too.
+	}
 }
 
 func (s *started) take(m message) {

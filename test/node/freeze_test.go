@@ -370,7 +370,12 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 			}
 			// Without the worker the leases still take turns; otherwise none is frozen again.
 			d := f.longest()
-			t.Logf("%s: frozen for at most %v, last seen frozen after %v", where, d.Round(time.Millisecond), f.last().Sub(at).Round(time.Millisecond))
+			t.Logf(
+				"%s: frozen for at most %v, last seen frozen after %v",
+				where,
+				d.Round(time.Millisecond),
+				f.last().Sub(at).Round(time.Millisecond),
+			)
 			if d > failOpen {
 				t.Errorf("%s: a lease was frozen for %v", where, d)
 			}

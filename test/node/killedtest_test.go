@@ -144,7 +144,11 @@ func TestNothingOfAKilledTestIsLeft(t *testing.T) {
 	for _, p := range l.Processes {
 		names[p.Name]++
 	}
-	for _, name := range []string{"gpusim", "gpushared", "gpushare-nvml", "gpushare-front", "gpusim-burn", "sleep", "nvidia-cuda-mps"} {
+	programs := []string{"gpusim", "gpushared", "gpushare-nvml", "gpusim-burn", "sleep", "nvidia-cuda-mps"}
+	if os.Geteuid() == 0 {
+		programs = append(programs, "gpushare-front")
+	}
+	for _, name := range programs {
 		if names[name] == 0 {
 			t.Errorf("no %s is found in %v:\n%s", name, names, &text)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/hostile"
+	"github.com/gpushare/gpushare/test/leftover"
 	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
@@ -87,7 +88,7 @@ func TestMain(m *testing.M) {
 		_ = json.NewEncoder(os.Stdout).Encode(r) // The reader reports a missing reply.
 		os.Exit(0)
 	}
-	code := m.Run()
+	code := leftover.Main(m)
 	if copied != "" {
 		os.RemoveAll(copied)
 	}

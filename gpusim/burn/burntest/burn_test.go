@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/gpusim/burn/burntest"
+	"github.com/gpushare/gpushare/test/leftover"
 )
 
 var builder burntest.Builder
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leftover.Main(m)
 	builder.Remove()
 	os.Exit(code)
 }
