@@ -24,7 +24,8 @@ func TestCIRunsOneThingAtATime(t *testing.T) {
 				continue
 			}
 			words := strings.Fields(line)
-			background := len(words) > 0 && words[len(words)-1] == "&" || strings.Contains(line, "nice -n") || strings.Contains(line, "nohup ")
+			background := len(words) > 0 && words[len(words)-1] == "&" || strings.Contains(line, "nice -n") ||
+				strings.Contains(line, "nohup ")
 			together := strings.Contains(line, " -j") && !strings.Contains(line, "lint test-vm-images test-faults-in-process")
 			if background || together {
 				t.Errorf("%s:%d: something runs next to tests that wait in real time: %s", file, i+1, line)
@@ -55,7 +56,8 @@ func TestWhatCILeavesOutRunsElsewhere(t *testing.T) {
 			if !strings.Contains(programs, name) {
 				t.Errorf("%s runs nowhere as a whole", name)
 			}
-			if out, err := exec.CommandContext(t.Context(), "grep", "-rl", "--include=*_test.go", "func "+name+"(", "../../cmd").Output(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), "grep", "-rl", "--include=*_test.go", "func "+name+"(", "../../cmd").
+				Output(); err != nil {
 				t.Errorf("there is no test %s: %v %s", name, err, out)
 			}
 		}
