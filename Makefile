@@ -69,9 +69,9 @@ stress:
 # Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
 # take seconds then run whole without it, the others in make test-faults.
 # The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
-# user. One run follows the other: many tests wait in real time.
+# user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./test/node ./...
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 

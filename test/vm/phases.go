@@ -91,7 +91,12 @@ func chosen(all []boot, system int) (some []boot, other []string) {
 	if len(only) == 0 {
 		for _, b := range all {
 			for _, p := range b.phases {
-				if i := slices.Index(halves, p); i < 0 || !enumeration.Sampled() || enumeration.Runs(i+system, 2) {
+				i := slices.Index(halves, p)
+				if b.new {
+					// It takes as long as the role of Ansible, so that system has it when the other one has that. It has one system.
+					i = slices.Index(halves, "ansible") + 1
+				}
+				if i < 0 || !enumeration.Sampled() || enumeration.Runs(i+system, 2) {
 					only = append(only, p)
 				} else {
 					other = append(other, p)

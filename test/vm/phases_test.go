@@ -43,7 +43,7 @@ func TestASampleRunsEachPhase(t *testing.T) {
 		}
 		for _, p := range all {
 			want := 2
-			if slices.Contains(halves, p) {
+			if slices.Contains(halves, p) || p == "documents" { // which one system runs each second time
 				want = 1
 			}
 			if together[p] != want {
