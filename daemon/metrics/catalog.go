@@ -125,10 +125,23 @@ var (
 	instanceInfo = gauge(
 		"mig_instance_info",
 		"A MIG device. device is its UUID, empty for an orphan; compute is the profile of a compute instance, if its instance is split. The value is 1.",
-		"gpu", "uuid", "device", "instance", "profile", "compute", "start", "foreign",
+		"gpu",
+		"uuid",
+		"device",
+		"instance",
+		"profile",
+		"compute",
+		"start",
+		"foreign",
 	)
-	instanceTotal  = gauge("mig_instance_memory_total_bytes", "The memory of the instance of the MIG device. Compute instances of one instance share it: each has all of it.", ofDevice...)
-	instanceUsed   = gauge("mig_instance_memory_used_bytes", "The memory that is in use on the instance of the MIG device, by all its compute instances.", ofDevice...)
+	instanceTotal = gauge(
+		"mig_instance_memory_total_bytes",
+		"The memory of the instance of the MIG device. Compute instances of one instance share it: each has all of it.",
+		ofDevice...)
+	instanceUsed = gauge(
+		"mig_instance_memory_used_bytes",
+		"The memory that is in use on the instance of the MIG device, by all its compute instances.",
+		ofDevice...)
 	instanceLeased = gauge("mig_instance_leased", "1 if a lease has the MIG device.", ofDevice...)
 	mpsUp          = gauge("mps_up", "1 if the MPS control daemon of the GPU or MIG instance (device) runs.", ofDevice...)
 	mpsClients     = gauge("mps_clients", "How many clients the MPS server has.", ofDevice...)

@@ -219,3 +219,21 @@ func TestResolveExample(t *testing.T) {
 		}
 	}
 }
+
+// A GPU that is missing has no index while another GPU has it, and is not named by one.
+func TestResolveNextToAGPUWithoutAnIndex(t *testing.T) {
+	gpus := eight()
+	gpus[0].Index, gpus[0].Display = -1, true // GPU-7
+	for text, want := range map[string]string{
+		"{select: {index: 9}, mode: exclusive}":    "there are 8, index 0 to 6",
+		"{select: {uuid: GPU-7}, mode: exclusive}": "GPU GPU-7 drives a display",
+	} {
+		s, err := spec.Decode("f", []byte("version: v1\ngpus: ["+text+"]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := spec.Resolve(s, gpus); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "-1") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
