@@ -331,6 +331,20 @@ func (c *checker) profile(path, p string) {
 	}
 }
 
+// severalOf reads the forms in which people write several instances of one profile: 2x1g.5gb, 1g.5gb*2 and 1g.5gb,1g.5gb.
+func severalOf(p string) (times int, one string, ok bool) {
+	list := strings.FieldsFunc(p, func(r rune) bool { return r == ',' || r == ' ' })
+	if len(list) > 1 && isProfile(list[0]) && !slices.ContainsFunc(list, func(s string) bool { return s != list[0] }) {
+		return len(list), list[0], true
+	}
+	n, one, ok := strings.Cut(p, "x")
+	if !ok {
+		one, n, ok = strings.Cut(p, "*")
+	}
+	times, err := strconv.Atoi(n)
+	return times, one, ok && err == nil && times > 1 && times <= maxLayout && isProfile(one)
+}
+
 func isProfile(p string) bool {
 	rest := p
 	if compute, after, ok := strings.Cut(p, "c."); ok && digits(compute) {
@@ -569,7 +583,13 @@ func (g *GrantSpec) validate(c *checker, at string) {
 	case len(kinds) > 1 && !(len(kinds) == 2 && g.InInstance()):
 		c.add(at, "grants %s at once: keep exactly one and give the other a grant of its own", strings.Join(kinds, " and "))
 	}
-	if g.MIG != "" {
+	if times, one, several := severalOf(g.MIG); several {
+		c.add(
+			at+".mig",
+			"%s is several instances, and a lease has one, because a CUDA program uses one MIG device: write mig: %s, max_leases: %d, and run each process in a lease of its own",
+			quote(g.MIG), one, times,
+		)
+	} else if g.MIG != "" {
 		c.profile(at+".mig", g.MIG)
 	}
 	if g.Slices == 0 && g.GPUMemory != "" {

@@ -312,11 +312,34 @@ func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	if n.Kind == yaml.ScalarNode {
 		return true
 	}
-	if n.Kind == yaml.SequenceNode && grantMIG.MatchString(path) {
-		required = "one profile: a lease has one instance, because a CUDA program uses one MIG device. Write max_leases, and run each process in a lease of its own"
+	if grantMIG.MatchString(path) {
+		required = oneProfile(n)
 	}
 	d.wrong(n, path, "is %s, must be %s", kinds[n.ShortTag()], required)
 	return false
+}
+
+// oneProfile says what to write instead of a list or a mapping as the profile of a grant.
+func oneProfile(n *yaml.Node) string {
+	if n.Kind != yaml.SequenceNode {
+		return "one profile: write mig: 3g.20gb, or without mig the properties, as in slices: 3"
+	}
+	var names []string
+	for _, item := range n.Content {
+		if !slices.Contains(names, item.Value) {
+			names = append(names, item.Value)
+		}
+	}
+	why := "one profile: a lease has one instance, because a CUDA program uses one MIG device. "
+	switch {
+	case len(names) != 1 || names[0] == "":
+		return why + "Write a grant for each, and run each process in a lease of its own"
+	case len(n.Content) == 1:
+		return "one profile: write mig: " + short(names[0])
+	}
+	return why + fmt.Sprintf(
+		"Write mig: %s, max_leases: %d, and run each process in a lease of its own", short(names[0]), len(n.Content),
+	)
 }
 
 func (d *decoder) onOff(s *api.OnOff, n *yaml.Node, path string) {

@@ -133,3 +133,22 @@ func TestALayoutByPropertiesIsRefused(t *testing.T) {
 		t.Errorf("refused specs made %d writes", now-before)
 	}
 }
+
+// Several instances in one lease are refused in the same words by every way in, and nothing is changed.
+func TestSeveralInstancesInALease(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, byName)
+	before := writes(t, n)
+	several := replaced(t, byName, "mig: 1g.5gb, max_leases: 2", "mig: [1g.5gb, 1g.5gb]")
+	for _, args := range [][]string{{"spec", "validate", "-"}, {"apply", "-f", "-"}, {"apply", "--check", "-f", "-"}, {"plan", "-f", "-"}} {
+		r := n.CLIIn(soon(t), several, args...)
+		if r.Code != api.ExitUsage || !strings.Contains(r.Err, "a lease has one instance") ||
+			!strings.Contains(r.Err, "Write mig: 1g.5gb, max_leases: 2, and run each process in a lease of its own") {
+			t.Errorf("%v exits with %d: %s", args, r.Code, r.Err)
+		}
+	}
+	if now := writes(t, n); now != before {
+		t.Errorf("refused specs made %d writes", now-before)
+	}
+}
