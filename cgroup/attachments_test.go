@@ -213,7 +213,7 @@ func TestAttachmentsRecogniseAnotherCgroupOfTheSameName(t *testing.T) {
 // kill kills a process and waits until it has exited.
 func kill(t *testing.T, p Process) {
 	t.Helper()
-	if err := signal(p, unix.SIGKILL); err != nil {
+	if err := signal(context.Background(), p, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the process has exited", func() bool { return !procfs.Alive(p.PID, p.Start) })

@@ -447,7 +447,7 @@ func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	slow := &ThawWatchdog{RunDir: dir, Freezer: tree.freezer, Log: slog.New(slog.NewTextHandler(&log, nil)), interval: time.Hour}
 	stop := run(t, slow)
 	eventually(t, "the thaw watchdog follows the process that froze", func() bool { return followed(t, daemon) })
-	if err := signal(daemon, 9); err != nil {
+	if err := signal(context.Background(), daemon, 9); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the scope that the killed daemon froze is thawed", func() bool { return !isFrozen(t, tree, "l-2") })

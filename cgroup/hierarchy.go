@@ -236,7 +236,7 @@ func (h Hierarchy) move(p Process, cg string, write writer, depth int) error {
 	}
 	// The file takes a number, and an open pidfd does not reserve it: after the process was reaped another one may have got
 	// it. If it is not reaped now, it had its number at the write.
-	if errors.Is(pidfd.Signal(0), procfs.ErrNoProcess) {
+	if errors.Is(pidfd.Signal(context.Background(), 0), procfs.ErrNoProcess) {
 		if depth >= maxReuses {
 			return fmt.Errorf("cannot move pid %d into cgroup %s: the pid was reused %d times meanwhile", p.PID, cg, depth)
 		}

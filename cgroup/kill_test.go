@@ -69,7 +69,7 @@ func TestKillOfATracedProcessHasADeadline(t *testing.T) {
 	if ps, err := tree.Members(t.Context(), "l-1"); err != nil || len(ps) != 1 || ps[0].PID != p.PID {
 		t.Errorf("the scope has %v, %v", ps, err)
 	}
-	if err := signal(Process{PID: tracer.PID, Start: tracer.Start}, 9); err != nil {
+	if err := signal(context.Background(), Process{PID: tracer.PID, Start: tracer.Start}, 9); err != nil {
 		t.Fatal(err)
 	}
 	if err := tree.KillScope(within(t, 10*time.Second), "l-1"); err != nil {
@@ -106,7 +106,7 @@ func TestKillThatASecurityModuleRefuses(t *testing.T) {
 			if c.ends {
 				deadline = time.Minute
 			}
-			err := killAll(within(t, deadline), list, killLeft(func(Process) error { return c.send }), nil)
+			err := killAll(within(t, deadline), list, killLeft(func(context.Context, Process) error { return c.send }), nil)
 			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 				t.Errorf("it ends with %v, want %v", err, c.want)
 			}

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +64,7 @@ func (s *shell) fork(t *testing.T, old Process, skip int) Process {
 			}
 			if st.Start != old.Start && st.Name == "sleep" {
 				p := identity(st)
-				t.Cleanup(func() { _ = signal(p, unix.SIGKILL) }) // It may have ended.
+				t.Cleanup(func() { _ = signal(context.Background(), p, unix.SIGKILL) }) // It may have ended.
 				return p
 			}
 		}
@@ -75,7 +76,7 @@ func (s *shell) fork(t *testing.T, old Process, skip int) Process {
 // end kills the process and waits until it is reaped.
 func end(t *testing.T, p Process) {
 	t.Helper()
-	if err := signal(p, unix.SIGKILL); err != nil {
+	if err := signal(context.Background(), p, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the process is reaped", func() bool { _, err := procfs.Read(p.PID); return err != nil })

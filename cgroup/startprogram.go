@@ -95,7 +95,7 @@ func (p *Processes) StartProgram(ctx context.Context, s Scope, spawn Spawn) (Sco
 	s.Process = first
 	state, err := p.StartScope(ctx, s)
 	if err != nil {
-		return ScopeState{}, Process{}, errors.Join(err, signal(first, unix.SIGKILL))
+		return ScopeState{}, Process{}, errors.Join(err, signal(context.WithoutCancel(ctx), first, unix.SIGKILL))
 	}
 	return state, first, nil
 }

@@ -73,7 +73,7 @@ func TestFreezeWhileAnExecWaitsForATracedThread(t *testing.T) {
 	if err := tree.Freeze(ctx, "l-1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := signal(Process{PID: tracer.PID, Start: tracer.Start}, 9); err != nil {
+	if err := signal(context.Background(), Process{PID: tracer.PID, Start: tracer.Start}, 9); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the kernel reports it as frozen", func() bool {

@@ -46,13 +46,13 @@ func TestSupervisorsEndWithTheirScope(t *testing.T) {
 		end          func(t *testing.T, tree *Tree, program Process) *Tree // and the tree afterwards
 	}{
 		{"by itself, when the scope is empty", "exec sleep 2", func(t *testing.T, tree *Tree, p Process) *Tree {
-			if err := errors.Join(signal(p, syscall.SIGKILL), tree.WaitEmpty(within(t, 30*time.Second), "p1")); err != nil {
+			if err := errors.Join(signal(context.Background(), p, syscall.SIGKILL), tree.WaitEmpty(within(t, 30*time.Second), "p1")); err != nil {
 				t.Error(err)
 			}
 			return tree
 		}},
 		{"killed, when the scope is empty", ignores, func(t *testing.T, tree *Tree, p Process) *Tree {
-			if err := errors.Join(signal(p, syscall.SIGKILL), tree.WaitEmpty(within(t, 30*time.Second), "p1")); err != nil {
+			if err := errors.Join(signal(context.Background(), p, syscall.SIGKILL), tree.WaitEmpty(within(t, 30*time.Second), "p1")); err != nil {
 				t.Error(err)
 			}
 			return tree
@@ -64,7 +64,7 @@ func TestSupervisorsEndWithTheirScope(t *testing.T) {
 			return tree
 		}},
 		{"when the next daemon starts", ignores, func(t *testing.T, tree *Tree, p Process) *Tree {
-			if err := errors.Join(signal(p, syscall.SIGKILL), tree.h.WaitEmpty(within(t, 30*time.Second), path.Join(tree.slicePath(SliceName{Tenant: "red", Grant: "dev"}), "p1"+scopeSuffix, inner))); err != nil {
+			if err := errors.Join(signal(context.Background(), p, syscall.SIGKILL), tree.h.WaitEmpty(within(t, 30*time.Second), path.Join(tree.slicePath(SliceName{Tenant: "red", Grant: "dev"}), "p1"+scopeSuffix, inner))); err != nil {
 				t.Error(err)
 			}
 			again, err := NewTree(TreeOptions{Mount: tree.h.Mount, Subtree: path.Base(tree.top)})
@@ -119,7 +119,7 @@ func TestSupervisorsAreNotFrozen(t *testing.T) {
 		t.Errorf("the supervisor is frozen: %t %v", frozen, err)
 	}
 	if err := errors.Join(
-		tree.Thaw(t.Context(), "p1"), signal(program, syscall.SIGKILL),
+		tree.Thaw(t.Context(), "p1"), signal(context.Background(), program, syscall.SIGKILL),
 		tree.h.WaitEmpty(within(t, 20*time.Second), path.Join(path.Dir(at), inner)),
 	); err != nil {
 		t.Fatal(err)

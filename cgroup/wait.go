@@ -79,7 +79,12 @@ func waitShort(ctx context.Context, pidfd *procfs.Pidfd) error {
 }
 
 // killAll kills every listed process with send until none is listed. afterRound, if any, is called after each round of signals.
-func killAll(ctx context.Context, list func() ([]Process, error), send func(Process) error, afterRound func() error) error {
+func killAll(
+	ctx context.Context,
+	list func() ([]Process, error),
+	send func(context.Context, Process) error,
+	afterRound func() error,
+) error {
 	for {
 		ps, err := list()
 		if errors.Is(err, ErrNotFound) {
@@ -92,7 +97,7 @@ func killAll(ctx context.Context, list func() ([]Process, error), send func(Proc
 			return nil
 		}
 		for _, p := range ps {
-			if err := send(p); err != nil {
+			if err := send(ctx, p); err != nil {
 				return err
 			}
 		}
@@ -108,13 +113,13 @@ func killAll(ctx context.Context, list func() ([]Process, error), send func(Proc
 }
 
 // sigkill sends SIGKILL to exactly this process.
-func sigkill(p Process) error { return signal(p, unix.SIGKILL) }
+func sigkill(ctx context.Context, p Process) error { return signal(ctx, p, unix.SIGKILL) }
 
 // killLeft is send after the kernel has begun to kill the whole cgroup, which no security module refuses. One that does not take the
 // signal of this process either got the kernel's or is named when the wait for its end is over.
-func killLeft(send func(Process) error) func(Process) error {
-	return func(p Process) error {
-		err := send(p)
+func killLeft(send func(context.Context, Process) error) func(context.Context, Process) error {
+	return func(ctx context.Context, p Process) error {
+		err := send(ctx, p)
 		if _, refused := errors.AsType[*procfs.RefusedError](err); refused {
 			return nil
 		}
@@ -123,7 +128,7 @@ func killLeft(send func(Process) error) func(Process) error {
 }
 
 // signal sends a signal to exactly this process. One that has ended is no error.
-func signal(p Process, sig unix.Signal) error {
+func signal(ctx context.Context, p Process, sig unix.Signal) error {
 	pidfd, err := procfs.OpenPidfd(p.PID, p.Start)
 	if errors.Is(err, procfs.ErrNoProcess) {
 		return nil
@@ -132,7 +137,7 @@ func signal(p Process, sig unix.Signal) error {
 		return err
 	}
 	defer pidfd.Close()
-	if err := pidfd.Signal(sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+	if err := pidfd.Signal(ctx, sig); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 		return fmt.Errorf("cannot stop pid %d: %w", p.PID, err)
 	}
 	return nil

@@ -93,7 +93,7 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed || !e.stillUses(ctx, s) {
 		return nil
 	}
-	if err := p.Signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(ctx, unix.SIGKILL); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("pid %d (%s) used %s outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.where)

@@ -298,7 +298,7 @@ func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, searc
 			}
 			pidfds[escaped.pid], grew = p, true
 			all = append(all, escaped)
-			if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+			if err := p.Signal(ctx, unix.SIGSTOP); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				e.Log.Warn("cannot send SIGSTOP to a process that left its lease", "pid", escaped.pid, "error", err)
 			}
 		}
@@ -312,7 +312,7 @@ func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, searc
 	}
 	var targets []*procfs.Pidfd
 	for _, escaped := range all {
-		if err := pidfds[escaped.pid].Signal(unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+		if err := pidfds[escaped.pid].Signal(ctx, unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
 		}
 		targets = append(targets, pidfds[escaped.pid])

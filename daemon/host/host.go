@@ -348,7 +348,7 @@ func (p *unitWorker) Done() <-chan struct{} { return p.done }
 
 // Kill sends SIGKILL and does not wait.
 func (p *unitWorker) Kill() error {
-	if err := p.fd.Signal(unix.SIGKILL); err != nil && !p.fd.Ended() {
+	if err := p.fd.Signal(context.Background(), unix.SIGKILL); err != nil && !p.fd.Ended() {
 		return fmt.Errorf("cannot kill pid %d (gpushare-nvml): %w", p.PID(), err)
 	}
 	return nil

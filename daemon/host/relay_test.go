@@ -36,7 +36,7 @@ func TestRelayIsAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := p.Pass(func(fd int) error { return client.Signal(fd, unix.SIGKILL) }); err != nil {
+	if err := p.Pass(func(fd int) error { return client.Signal(t.Context(), fd, unix.SIGKILL) }); err != nil {
 		t.Fatal(err)
 	}
 	err = cmd.Wait()
@@ -44,7 +44,7 @@ func TestRelayIsAChild(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	missing := &relay.Client{Start: childRelay{"/no/such/gpushare-start"}.start}
-	if err := p.Pass(func(fd int) error { return missing.Signal(fd, unix.SIGKILL) }); err == nil {
+	if err := p.Pass(func(fd int) error { return missing.Signal(t.Context(), fd, unix.SIGKILL) }); err == nil {
 		t.Error("a program that is missing is no error")
 	}
 }

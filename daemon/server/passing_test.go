@@ -172,8 +172,8 @@ func TestCallersWhoHangUpGiveUpTheirPlace(t *testing.T) {
 	for i := range 2 * each {
 		leave = append(leave, dial(i%2 == 0))
 	}
-	stays := dial(true)
-	if err := stays.(*net.UnixConn).CloseWrite(); err != nil {
+	halfClosed := dial(true)
+	if err := halfClosed.(*net.UnixConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	p.await("not all connections wait", time.Minute, func() bool { return p.waiting(heavy) == len(leave)+1 })

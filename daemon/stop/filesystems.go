@@ -293,7 +293,7 @@ func (x *fileSystems) end(ctx context.Context, found []fileSystem, w *watcher) (
 			x.missed[f.conn.Number] = *f
 		}
 		for _, s := range f.servers {
-			if x.stopServer(s, f, w) {
+			if x.stopServer(ctx, s, f, w) {
 				servers = append(servers, cgroup.Process{PID: s.PID, Start: s.Start})
 			}
 		}
@@ -321,7 +321,7 @@ func (x *fileSystems) abort(f *fileSystem, w *watcher) {
 }
 
 // stopServer stops one server, if the rule allows it.
-func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool {
+func (x *fileSystems) stopServer(ctx context.Context, s fuse.Server, f *fileSystem, w *watcher) bool {
 	p := cgroup.Process{PID: s.PID, Start: s.Start}
 	h, err := procfs.OpenPidfd(s.PID, s.Start)
 	if err != nil {
@@ -332,11 +332,11 @@ func (x *fileSystems) stopServer(s fuse.Server, f *fileSystem, w *watcher) bool 
 		return false
 	}
 	if _, again := x.stopping[p]; again {
-		_ = h.Signal(unix.SIGKILL) // A failure shows in the next check.
+		_ = h.Signal(ctx, unix.SIGKILL) // A failure shows in the next check.
 		return true
 	}
 	name := nameOf(s.PID)
-	if h.Terminate() != nil {
+	if h.Terminate(ctx) != nil {
 		return false // It has exited.
 	}
 	if x.stopping == nil {
@@ -367,11 +367,12 @@ func (x *fileSystems) finish(ctx context.Context, w *watcher) {
 	for i := range missed {
 		for _, s := range missed[i].servers {
 			if _, again := x.stopping[cgroup.Process{PID: s.PID, Start: s.Start}]; !again {
-				x.stopServer(s, &missed[i], w)
+				x.stopServer(context.WithoutCancel(ctx), s, &missed[i], w)
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killInterval)
+	kill := context.WithoutCancel(ctx) // The relay of signals has its own deadlines.
+	ctx, cancel := context.WithTimeout(kill, killInterval)
 	defer cancel()
 	for p := range x.stopping {
 		h, err := procfs.OpenPidfd(p.PID, p.Start)
@@ -379,7 +380,7 @@ func (x *fileSystems) finish(ctx context.Context, w *watcher) {
 			continue // It has exited.
 		}
 		if h.Wait(ctx) != nil {
-			_ = h.Signal(unix.SIGKILL) // It may exit now.
+			_ = h.Signal(kill, unix.SIGKILL) // It may exit now.
 		}
 		_ = h.Close() // Nothing is written through it.
 	}

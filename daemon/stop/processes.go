@@ -45,7 +45,7 @@ func (p *Processes) Terminate(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.signal((*procfs.Pidfd).Terminate)
+	return p.signal(func(h *procfs.Pidfd) error { return h.Terminate(ctx) })
 }
 
 // Wait returns nil when all have exited.
@@ -68,7 +68,7 @@ func (p *Processes) Kill(ctx context.Context) error {
 // KillWithin is Kill, and returns when ctx ends.
 func (p *Processes) KillWithin(ctx context.Context) error {
 	return (&tracers{watcher: p.watcher}).untilEnded(ctx, func(ctx context.Context) error {
-		if err := p.orWhole(ctx, p.signal(func(h *procfs.Pidfd) error { return h.Signal(unix.SIGKILL) })); err != nil {
+		if err := p.orWhole(ctx, p.signal(func(h *procfs.Pidfd) error { return h.Signal(ctx, unix.SIGKILL) })); err != nil {
 			return err
 		}
 		for _, h := range p.pidfds {

@@ -62,7 +62,7 @@ func (s *scope) Terminate(ctx context.Context) error {
 			continue // It exited.
 		}
 		if leaseID, ok := s.port.ScopeOf(m.PID); ok && leaseID == s.id {
-			if err := p.Terminate(); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
+			if err := p.Terminate(ctx); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 				failed = errors.Join(failed, err)
 			}
 		}

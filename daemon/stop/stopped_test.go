@@ -90,7 +90,7 @@ func TestStoppedTracersHandleTerm(t *testing.T) {
 	stopByUser(t, tracer.PID)
 	of := cgroup.Process{PID: p.PID, Start: p.Start}
 	var x tracers
-	x.stop([]cgroup.Process{of})
+	x.stop(t.Context(), []cgroup.Process{of})
 	select {
 	case <-tracer.Ended:
 	case <-time.After(30 * time.Second):

@@ -50,12 +50,12 @@ type tracers struct {
 // end ends what killed processes wait for: the file systems that their user serves, and their tracers.
 func (x *tracers) end(ctx context.Context, killed []cgroup.Process, found []fileSystem) {
 	servers := x.files.end(ctx, found, &x.watcher)
-	x.stop(slices.Concat(killed, servers))
+	x.stop(ctx, slices.Concat(killed, servers))
 }
 
 // stop stops the tracers of processes that were killed, and the tracers of these: SIGTERM first, and SIGKILL when it is called
 // again.
-func (x *tracers) stop(killed []cgroup.Process) {
+func (x *tracers) stop(ctx context.Context, killed []cgroup.Process) {
 	seen := map[int]bool{}
 	for next := killed; len(next) > 0; {
 		var found []cgroup.Process
@@ -63,7 +63,7 @@ func (x *tracers) stop(killed []cgroup.Process) {
 			for _, tracer := range tracersOf(p) {
 				if !seen[tracer.PID] {
 					seen[tracer.PID] = true
-					x.signal(tracer, p)
+					x.signal(ctx, tracer, p)
 					found = append(found, tracer)
 				}
 			}
@@ -73,7 +73,7 @@ func (x *tracers) stop(killed []cgroup.Process) {
 }
 
 // signal stops one tracer, if the rule allows it.
-func (x *tracers) signal(tracer, of cgroup.Process) {
+func (x *tracers) signal(ctx context.Context, tracer, of cgroup.Process) {
 	p, err := procfs.OpenPidfd(tracer.PID, tracer.Start)
 	if err != nil {
 		return // It has exited.
@@ -84,10 +84,10 @@ func (x *tracers) signal(tracer, of cgroup.Process) {
 		return
 	}
 	if x.terminated[tracer] {
-		_ = p.Signal(unix.SIGKILL) // A failure shows in the next check.
+		_ = p.Signal(ctx, unix.SIGKILL) // A failure shows in the next check.
 		return
 	}
-	if p.Terminate() != nil {
+	if p.Terminate(ctx) != nil {
 		return // It has exited. A failure shows in the next check.
 	}
 	if x.terminated == nil {

@@ -161,7 +161,7 @@ func TestTracersOfAReusedPID(t *testing.T) {
 	}
 	var x tracers
 	for range 2 {
-		x.stop([]cgroup.Process{{PID: p.PID, Start: p.Start - 1}})
+		x.stop(t.Context(), []cgroup.Process{{PID: p.PID, Start: p.Start - 1}})
 	}
 	select {
 	case <-tracer.Ended:

@@ -71,8 +71,8 @@ func endSupervisor(ctx context.Context, p Process) error {
 		return nil //nolint:nilerr // it has ended
 	}
 	defer supervisor.Close()
-	for _, send := range []func() error{supervisor.Terminate, func() error { return supervisor.Signal(unix.SIGKILL) }} {
-		if err := send(); err != nil {
+	for _, send := range []func(context.Context) error{supervisor.Terminate, func(ctx context.Context) error { return supervisor.Signal(ctx, unix.SIGKILL) }} {
+		if err := send(ctx); err != nil {
 			return nil //nolint:nilerr // it has ended
 		}
 		waiting, cancel := context.WithTimeout(ctx, supervisorEndTimeout)

@@ -26,37 +26,63 @@ type Client struct {
 	// Start starts the program with its standard input, and returns when it runs.
 	Start func(ctx context.Context, stdin *os.File) error
 
-	mu     sync.Mutex // guards what follows: one signal is sent at a time
-	conn   *net.UnixConn
-	failed error     // the last start
-	tried  time.Time // when that was
+	once    sync.Once
+	sending chan struct{} // has the one that sends: one signal is sent at a time, and guards what follows
+	conn    *net.UnixConn
+	failed  error     // the last start
+	tried   time.Time // when that was
 }
 
-// Signal sends a signal to the process of a pidfd. It returns the kernel's error, or why the program cannot send it.
-func (c *Client) Signal(pidfd int, sig unix.Signal) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// take waits until no other signal is sent. give ends that.
+func (c *Client) take(ctx context.Context) error {
+	c.once.Do(func() { c.sending = make(chan struct{}, 1) })
+	select {
+	case c.sending <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+func ended(ctx context.Context) error { return fmt.Errorf("cannot send a signal: %w", ctx.Err()) }
+
+func (c *Client) give() { <-c.sending }
+
+// Signal sends a signal to the process of a pidfd. It returns the kernel's error, or why the program cannot send it. When ctx ends while
+// it is sent, it may have been.
+func (c *Client) Signal(ctx context.Context, pidfd int, sig unix.Signal) error {
+	if err := c.take(ctx); err != nil {
+		return err
+	}
+	defer c.give()
 	if c.conn != nil {
-		errno, err := c.query(pidfd, sig)
+		errno, err := c.query(ctx, pidfd, sig)
 		if err == nil {
 			return result(errno)
 		}
-		c.closeLocked() // It ended, because there was nothing to send.
+		c.close() // It ended, because there was nothing to send; or its answer may still come.
+		if ctx.Err() != nil {
+			return ended(ctx)
+		}
 	}
 	if c.failed != nil && time.Since(c.tried) < retryAfter {
 		return c.failed
 	}
-	c.tried = time.Now()
-	if c.failed = c.startLocked(); c.failed != nil {
-		return c.failed
+	began := time.Now()
+	err := c.start(ctx)
+	if err == nil {
+		var errno unix.Errno
+		if errno, err = c.query(ctx, pidfd, sig); err == nil {
+			c.failed = nil
+			return result(errno)
+		}
+		c.close()
 	}
-	errno, err := c.query(pidfd, sig)
-	if err != nil {
-		c.failed = err
-		c.closeLocked()
-		return err
+	if ctx.Err() != nil { // That says nothing of the program.
+		return ended(ctx)
 	}
-	return result(errno)
+	c.failed, c.tried = err, began
+	return err
 }
 
 func result(errno unix.Errno) error {
@@ -66,7 +92,7 @@ func result(errno unix.Errno) error {
 	return errno
 }
 
-func (c *Client) startLocked() error {
+func (c *Client) start(ctx context.Context) error {
 	local, remote, err := pair()
 	if err != nil {
 		return err
@@ -82,7 +108,7 @@ func (c *Client) startLocked() error {
 		conn.Close()
 		return fmt.Errorf("a %T carries no file", conn)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := c.Start(ctx, remote); err != nil {
 		conn.Close()
@@ -92,11 +118,22 @@ func (c *Client) startLocked() error {
 	return nil
 }
 
-// query sends one message and reads its answer.
-func (c *Client) query(pidfd int, sig unix.Signal) (unix.Errno, error) {
-	if err := c.conn.SetDeadline(time.Now().Add(signalTimeout)); err != nil {
+// query sends one message and reads its answer. After an error the connection is of no use.
+func (c *Client) query(ctx context.Context, pidfd int, sig unix.Signal) (unix.Errno, error) {
+	conn := c.conn
+	if err := conn.SetDeadline(time.Now().Add(signalTimeout)); err != nil {
 		return 0, err
 	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		_ = conn.SetDeadline(time.Unix(1, 0)) // It fails only on a closed one, which ends the query too.
+	})
+	defer func() {
+		if !stop() {
+			<-cut // so that this one cannot overwrite the deadline of a later query
+		}
+	}()
 	if _, _, err := c.conn.WriteMsgUnix([]byte{byte(sig)}, unix.UnixRights(pidfd), nil); err != nil {
 		return 0, err
 	}
@@ -113,12 +150,12 @@ func (c *Client) query(pidfd int, sig unix.Signal) (unix.Errno, error) {
 
 // Close ends the program.
 func (c *Client) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closeLocked()
+	_ = c.take(context.Background()) // It waits for one signal at most, which has deadlines.
+	defer c.give()
+	c.close()
 }
 
-func (c *Client) closeLocked() {
+func (c *Client) close() {
 	if c.conn != nil {
 		c.conn.Close()
 		c.conn = nil

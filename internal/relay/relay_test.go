@@ -101,14 +101,14 @@ func TestSignals(t *testing.T) {
 	s := start(t, time.Minute)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		cmd, pidfd := target(t)
-		if err := s.Signal(pidfd, sig); err != nil {
+		if err := s.Signal(t.Context(), pidfd, sig); err != nil {
 			t.Fatalf("signal %d: %v", sig, err)
 		}
 		err := cmd.Wait()
 		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != sig {
 			t.Errorf("after signal %d it ended with %v", sig, err)
 		}
-		if err := s.Signal(pidfd, sig); !errors.Is(err, unix.ESRCH) {
+		if err := s.Signal(t.Context(), pidfd, sig); !errors.Is(err, unix.ESRCH) {
 			t.Errorf("a process that was reaped: %v", err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestRefusesOthers(t *testing.T) {
 	t.Parallel()
 	s := start(t, time.Minute)
 	cmd, pidfd := target(t)
-	if err := s.Signal(pidfd, unix.SIGUSR1); !errors.Is(err, unix.EINVAL) {
+	if err := s.Signal(t.Context(), pidfd, unix.SIGUSR1); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("SIGUSR1: %v", err)
 	}
 	null, err := os.Open(os.DevNull)
@@ -130,7 +130,7 @@ func TestRefusesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if err := s.Signal(int(null.Fd()), unix.SIGKILL); !errors.Is(err, unix.EBADF) {
+	if err := s.Signal(t.Context(), int(null.Fd()), unix.SIGKILL); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a file that is no pidfd: %v", err)
 	}
 	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err != nil {
@@ -177,7 +177,7 @@ func TestEndsWhenIdle(t *testing.T) {
 	s := start(t, 50*time.Millisecond)
 	for i := range 3 {
 		cmd, pidfd := target(t)
-		if err := s.Signal(pidfd, unix.SIGKILL); err != nil {
+		if err := s.Signal(t.Context(), pidfd, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err == nil {
@@ -200,7 +200,7 @@ func TestProgramThatFails(t *testing.T) {
 	starts := 0
 	s.Start = func(context.Context, *os.File) error { starts++; return errors.New("systemd does not answer") }
 	for range 100 { // as many processes as a lease has
-		if err := s.Signal(pidfd, unix.SIGKILL); err == nil || !strings.Contains(err.Error(), "systemd does not answer") {
+		if err := s.Signal(t.Context(), pidfd, unix.SIGKILL); err == nil || !strings.Contains(err.Error(), "systemd does not answer") {
 			t.Errorf("a program that does not start: %v", err)
 		}
 	}
@@ -208,20 +208,92 @@ func TestProgramThatFails(t *testing.T) {
 		t.Errorf("it is started %d times at once, want one attempt", starts)
 	}
 	later := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		if err := s.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer s.give()
 		s.tried = s.tried.Add(-retryAfter)
 	}
 	later()
 	s.Start = func(context.Context, *os.File) error { return nil } // Its standard input closes.
-	if err := s.Signal(pidfd, unix.SIGKILL); err == nil {
+	if err := s.Signal(t.Context(), pidfd, unix.SIGKILL); err == nil {
 		t.Error("a program that ended at once is no error")
 	}
 	later()
 	s.Start = works
-	if err := s.Signal(pidfd, unix.SIGKILL); err != nil {
+	if err := s.Signal(t.Context(), pidfd, unix.SIGKILL); err != nil {
 		t.Errorf("the next signal: %v", err)
 	}
+}
+
+// A signal ends with its caller, wherever it waits, and what that caller did not wait for says nothing of the program.
+func TestCallersThatEnd(t *testing.T) {
+	t.Parallel()
+	_, pidfd := target(t)
+	// ends sends a signal whose caller ends when it waits.
+	ends := func(t *testing.T, s *started, waits <-chan struct{}) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			select {
+			case <-waits:
+			case <-t.Context().Done():
+			}
+			cancel()
+		}()
+		if err := s.Signal(ctx, pidfd, unix.SIGCONT); !errors.Is(err, context.Canceled) {
+			t.Errorf("a signal whose caller has ended: %v", err)
+		}
+	}
+	works := func(t *testing.T, s *started) {
+		t.Helper()
+		if err := s.Signal(t.Context(), pidfd, unix.SIGCONT); err != nil {
+			t.Errorf("the next signal: %v", err)
+		}
+	}
+	t.Run("in the start", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, time.Minute)
+		program, waits := s.Start, make(chan struct{})
+		s.Start = func(ctx context.Context, _ *os.File) error {
+			close(waits)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		ends(t, s, waits)
+		s.Start = program
+		works(t, s)
+	})
+	t.Run("for the answer", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, time.Minute)
+		program, waits := s.Start, make(chan struct{})
+		s.Start = func(_ context.Context, stdin *os.File) error {
+			fd, err := unix.FcntlInt(stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { unix.Close(fd) })
+			close(waits) // It is there, and does not answer.
+			return nil
+		}
+		ends(t, s, waits)
+		s.Start = program
+		works(t, s)
+	})
+	t.Run("for another signal", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, time.Minute)
+		if err := s.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		waits := make(chan struct{})
+		close(waits)
+		ends(t, s, waits)
+		s.give()
+		works(t, s)
+	})
 }
 
 // The message is one byte and one descriptor: what is written fits what is read.

@@ -295,7 +295,7 @@ func (d *Services) StopService(ctx context.Context, name string, timeout time.Du
 		// The kernel kills all members at once, also those that fork.
 		_ = os.WriteFile(filepath.Join(d.cgroupOf(name), "cgroup.kill"), []byte("1"), 0)
 	}
-	if err := endAll(killing, r, func(p *procfs.Pidfd) error { return p.Signal(unix.SIGKILL) }); err != nil {
+	if err := endAll(killing, r, func(p *procfs.Pidfd, ctx context.Context) error { return p.Signal(ctx, unix.SIGKILL) }); err != nil {
 		return fmt.Errorf("cannot stop %s: %w", name, err)
 	}
 	d.reap(name, r)
@@ -318,7 +318,7 @@ func removeIfThere(path string) error {
 }
 
 // endAll signals every process of a service, and those that are started meanwhile, until none is left or ctx ends.
-func endAll(ctx context.Context, r *record, send func(*procfs.Pidfd) error) error {
+func endAll(ctx context.Context, r *record, send func(*procfs.Pidfd, context.Context) error) error {
 	for {
 		members, err := r.members(ctx)
 		if err != nil {
@@ -339,7 +339,7 @@ func endAll(ctx context.Context, r *record, send func(*procfs.Pidfd) error) erro
 }
 
 // end signals some processes and waits for them.
-func end(ctx context.Context, members []procfs.Stat, send func(*procfs.Pidfd) error) error {
+func end(ctx context.Context, members []procfs.Stat, send func(*procfs.Pidfd, context.Context) error) error {
 	var fds []*procfs.Pidfd
 	defer func() {
 		for _, p := range fds {
@@ -350,7 +350,7 @@ func end(ctx context.Context, members []procfs.Stat, send func(*procfs.Pidfd) er
 		p, err := procfs.OpenPidfd(m.PID, m.Start)
 		if err == nil {
 			fds = append(fds, p)
-			err = send(p)
+			err = send(p, ctx)
 		}
 		if err != nil && !errors.Is(err, procfs.ErrNoProcess) {
 			return err

@@ -76,7 +76,7 @@ func (s *started) endWithGo() {
 		err = p.Wait(context.Background())
 	}
 	if err == nil || errors.Is(err, procfs.ErrNoProcess) {
-		_ = first.Signal(unix.SIGKILL) // It may have ended too.
+		_ = first.Signal(context.Background(), unix.SIGKILL) // It may have ended too.
 	}
 }
 
@@ -122,7 +122,7 @@ func kill(ctx context.Context, s procfs.Stat) {
 		return
 	}
 	defer p.Close()
-	if p.Signal(unix.SIGKILL) != nil {
+	if p.Signal(ctx, unix.SIGKILL) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

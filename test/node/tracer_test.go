@@ -150,7 +150,7 @@ func endTracer(t *testing.T, tracer tracing.Program) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := p.Signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(t.Context(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }

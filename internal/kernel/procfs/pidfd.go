@@ -45,23 +45,23 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 // PID is the process's pid.
 func (p *Pidfd) PID() int { return p.pid }
 
-// Signal sends a signal: itself, or by the relay of UseRelay. ErrNoProcess when the process has exited and was reaped, a
+// Signal sends a signal: itself, or by the relay of UseRelay, for which it waits until ctx ends. ErrNoProcess when the process has exited and was reaped, a
 // RefusedError when a security module refuses it.
-func (p *Pidfd) Signal(sig unix.Signal) error {
+func (p *Pidfd) Signal(ctx context.Context, sig unix.Signal) error {
 	s := signals.Load()
 	if s == nil {
 		s = &directly
 	}
-	return p.signalBy(s, sig)
+	return p.signalBy(ctx, s, sig)
 }
 
-func (p *Pidfd) signalBy(s *signaller, sig unix.Signal) error {
+func (p *Pidfd) signalBy(ctx context.Context, s *signaller, sig unix.Signal) error {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("cannot signal pid %d: %w", p.pid, err)
 	}
 	var sent error
-	if err := raw.Control(func(fd uintptr) { sent = s.deliver(p.pid, int(fd), sig) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { sent = s.deliver(ctx, p.pid, int(fd), sig) }); err != nil {
 		return fmt.Errorf("cannot signal pid %d: %w", p.pid, err)
 	}
 	if errors.Is(sent, unix.ESRCH) {
@@ -79,11 +79,11 @@ func (p *Pidfd) signalBy(s *signaller, sig unix.Signal) error {
 // Terminate sends SIGTERM, and SIGCONT after it: a stopped process (SIGSTOP, or job control) handles no signal until it is continued.
 // In this order the process has the SIGTERM when it continues, and executes nothing of its program before it handles it. A process
 // that is not stopped ignores SIGCONT, unless it handles it. The service manager does the same (systemd.kill(5)).
-func (p *Pidfd) Terminate() error {
-	if err := p.Signal(unix.SIGTERM); err != nil {
+func (p *Pidfd) Terminate(ctx context.Context) error {
+	if err := p.Signal(ctx, unix.SIGTERM); err != nil {
 		return err
 	}
-	if err := p.Signal(unix.SIGCONT); err != nil && !errors.Is(err, ErrNoProcess) {
+	if err := p.Signal(ctx, unix.SIGCONT); err != nil && !errors.Is(err, ErrNoProcess) {
 		return err
 	}
 	return nil // It may have ended of the first one.

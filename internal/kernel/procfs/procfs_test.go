@@ -167,7 +167,7 @@ func TestPidfd(t *testing.T) {
 	if p.Ended() {
 		t.Error("a running process has ended")
 	}
-	if err := p.Signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(t.Context(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	long, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -179,7 +179,7 @@ func TestPidfd(t *testing.T) {
 		t.Error("a killed process, not reaped yet, counts as alive")
 	}
 	_ = cmd.Wait() // the error says that it was killed
-	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrNoProcess) {
+	if err := p.Signal(t.Context(), unix.SIGKILL); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("signalling a reaped process: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,7 +36,7 @@ func parseProfile(label string) string {
 }
 
 // Relay sends signals from a process that no profile restricts, with what the pidfd refers to.
-type Relay func(pidfd int, sig unix.Signal) error
+type Relay func(ctx context.Context, pidfd int, sig unix.Signal) error
 
 // signaller is how signals are sent.
 type signaller struct {
@@ -100,11 +101,11 @@ func (e *RefusedError) Hint() string {
 
 // deliver sends a signal. A process whose profile differs gets it from the relay: an attempt from here would be refused, and the
 // kernel would log that.
-func (s *signaller) deliver(pid, pidfd int, sig unix.Signal) error {
+func (s *signaller) deliver(ctx context.Context, pid, pidfd int, sig unix.Signal) error {
 	refused := &RefusedError{PID: pid, Own: s.own}
 	if s.relay != nil && sig != 0 { // Signal 0 only asks whether it exists.
 		if profile := s.profile(pid); s.differs(profile) {
-			if refused.Relay = s.relay(pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) ||
+			if refused.Relay = s.relay(ctx, pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) ||
 				errors.Is(refused.Relay, unix.EPERM) {
 				return refused.Relay
 			}
@@ -115,7 +116,7 @@ func (s *signaller) deliver(pid, pidfd int, sig unix.Signal) error {
 		return err
 	}
 	if s.relay != nil && refused.Relay == nil && sig != 0 {
-		if refused.Relay = s.relay(pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) {
+		if refused.Relay = s.relay(ctx, pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) {
 			return refused.Relay
 		}
 	}

@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -72,7 +73,7 @@ func TestRefusedSignals(t *testing.T) {
 				},
 			}
 			if !c.noRelay {
-				s.relay = func(_ int, sig unix.Signal) error {
+				s.relay = func(_ context.Context, _ int, sig unix.Signal) error {
 					relayes++
 					if sig != unix.SIGHUP {
 						t.Errorf("signal %d was relayed", sig)
@@ -81,7 +82,7 @@ func TestRefusedSignals(t *testing.T) {
 				}
 			}
 			p := pidfdOf(t, os.Getpid())
-			err := p.signalBy(s, unix.SIGHUP)
+			err := p.signalBy(t.Context(), s, unix.SIGHUP)
 			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || directs != c.directs || relayes != c.relayes {
 				t.Errorf(
 					"%v after %d attempts and %d by the relay, want %v after %d and %d", err, directs, relayes, c.want, c.directs,
@@ -103,7 +104,7 @@ func TestRefusedSignals(t *testing.T) {
 // A relay has no effect where no profile restricts the daemon.
 func TestRelayWithoutProfile(t *testing.T) {
 	t.Cleanup(func() { UseRelay("", nil) })
-	relay := func(int, unix.Signal) error { return errors.New("it was asked") }
+	relay := func(context.Context, int, unix.Signal) error { return errors.New("it was asked") }
 	UseRelay("", relay)
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -115,7 +116,7 @@ func TestRelayWithoutProfile(t *testing.T) {
 	}
 	t.Cleanup(func() { in.Close() })
 	p := pidfdOf(t, cmd.Process.Pid)
-	if err := p.Terminate(); err != nil {
+	if err := p.Terminate(t.Context()); err != nil {
 		t.Errorf("SIGTERM is not sent: %v", err)
 	}
 	if err := cmd.Wait(); err == nil {
