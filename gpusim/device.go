@@ -53,6 +53,7 @@ type instance struct {
 	placement gpu.Placement
 	compute   map[uint32]*compute
 	engine    *engine.Engine
+	unfreed   uint64 // as of the GPU
 }
 
 // compute is one compute instance: one MIG device.
@@ -209,6 +210,11 @@ func (g *device) memoryLocked(gi *instance) gpu.Memory {
 		}
 	}
 	m.Used += g.serverMemoryLocked(gi)
+	for _, in := range g.instances {
+		if gi == nil || in == gi {
+			m.Used += in.unfreed
+		}
+	}
 	if gi == nil {
 		m.Used += g.unfreed
 	}

@@ -328,7 +328,7 @@ throttle none | throttle REASON … (power-cap, thermal, hardware, hardware-ther
 ecc CORRECTED UNCORRECTED | rows CORRECTED UNCORRECTED [pending] [failed]
 banks MAX HIGH PARTIAL LOW NONE | nvlink-errors CRC REPLAY RECOVERY | pcie-replays N
 recovery none | reset | reboot | drain-p2p | drain-and-reset | recover-imex | bus-reset
-unfreed-memory MIB (used, of no process, until a reset)`
+unfreed-memory MIB [START] (used, of no process, until a reset; START: in the MIG instance that starts there)`
 
 // SetSensor sets a sensor or a counter of a GPU.
 func (n *Node) SetSensor(id, name string, values []string) error {
@@ -342,6 +342,28 @@ func (n *Node) SetSensor(id, name string, values []string) error {
 		return fmt.Errorf("cannot set the sensor %s: %w", name, err)
 	}
 	return nil
+}
+
+// setUnfreedLocked sets the memory of no process, of the GPU or of one of its instances.
+func (g *device) setUnfreedLocked(values []string, numbers func(values []string, to ...*uint64) error) error {
+	var mib, start uint64
+	if len(values) < 2 {
+		err := numbers(values, &mib)
+		if err == nil {
+			g.unfreed = mib * MiB
+		}
+		return err
+	}
+	if err := numbers(values, &mib, &start); err != nil {
+		return err
+	}
+	for _, in := range g.instances {
+		if uint64(in.placement.Start) == start {
+			in.unfreed = mib * MiB
+			return nil
+		}
+	}
+	return fmt.Errorf("no MIG instance starts at %d", start)
 }
 
 func (g *device) setSensorLocked(name string, values []string) error {
@@ -371,9 +393,7 @@ func (g *device) setSensorLocked(name string, values []string) error {
 			s.usage = n[0] * 1000
 		}
 	case "unfreed-memory":
-		if err = numbers(values, &n[0]); err == nil {
-			g.unfreed = n[0] * MiB
-		}
+		err = g.setUnfreedLocked(values, numbers)
 	case "power-limit":
 		if err = numbers(values, &n[0]); err == nil {
 			if ret := g.setPowerLocked(n[0] * 1000); ret != Success {

@@ -261,6 +261,7 @@ func (t *Table) withoutLocked(ended []knownEnd) (View, *occupancy) {
 		if j := free.index(e.Place.GPUs[0]); j < len(free.GPUs) && e.Place.Instance != nil {
 			free.GPUs[j].Instances = unpinned(free.GPUs[j].Instances, *e.Place.Instance)
 		}
+		free.withoutMemoryOf(e)
 	}
 	left := newOccupancy()
 	left.capacity = t.cfg.Capacity

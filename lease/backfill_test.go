@@ -292,7 +292,11 @@ func TestBackfillOnEveryKind(t *testing.T) {
 	for name, kind := range all {
 		t.Run(name, func(t *testing.T) {
 			lent := 0
-			rapid.Check(t, func(r *rapid.T) { lent += kind.check(t, r) })
+			for range 10 { // With shares it happens in few of the random crowds.
+				if lent == 0 {
+					rapid.Check(t, func(r *rapid.T) { lent += kind.check(t, r) })
+				}
+			}
 			if lent == 0 {
 				t.Error("nothing was ever let in")
 			}

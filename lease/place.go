@@ -218,20 +218,6 @@ func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share flo
 	return memory, share
 }
 
-// unfree is the memory that is used and in no process, without what live leases were granted: that may be their managed memory.
-func (t *gpuUsage) unfree(dev *divisible) uint64 {
-	if dev.instance != nil {
-		return 0
-	}
-	var live uint64
-	for _, s := range t.shares {
-		if s.leases > 0 {
-			live += s.memory
-		}
-	}
-	return dev.gpu.InNoProcess - min(live, dev.gpu.InNoProcess)
-}
-
 // obstacle is why a grant has no place now.
 type obstacle struct {
 	text       string
@@ -303,6 +289,7 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 					continue
 				}
 				matching++
+				p.occupied = cmp.Or(p.occupied, t.instances[in.Placement].memoryInNoProcess(in.InNoProcess))
 				if p.occupied != "" && !who.inPlace {
 					closed.addInstance(d, in, &p)
 					continue
@@ -361,11 +348,11 @@ func placeExclusive(g *Grant, v *View, o *occupancy, who requester) (*Place, *ob
 	var closed closedPlaces
 	open, claimed := 0, 0
 	for d := range g.open(v, &closed) {
-		if d.Occupied != "" && !who.inPlace {
-			closed.say(d.name(), d.Occupied)
+		t := o.at(d.UUID)
+		if why := cmp.Or(d.Occupied, t.exclusive.memoryInNoProcess(d.InNoProcess)); why != "" && !who.inPlace {
+			closed.say(d.name(), why)
 			continue
 		}
-		t := o.at(d.UUID)
 		reservedForGrant := t.exclusive != nil && t.exclusive.reserved != nil && *t.exclusive.reserved == g.Key()
 		if reservedForGrant || t.exclusive == nil || t.exclusive.reserved == nil {
 			open++
@@ -450,8 +437,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 			memory += unfree
 			need := g.memory() // for all its leases here together: what they have already is not added
 			switch {
-			case d.Overcommit:
-			case memory+need > dev.budget():
+			case memory+need > dev.budget() && (!d.Overcommit || unfree+need > dev.budget()):
 				short := memory + need - dev.budget()
 				text := fmt.Sprintf("%v lacks %s of memory", &dev, api.Bytes(short).Short())
 				if unfree > 0 {
@@ -462,7 +448,7 @@ func placeShare(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstac
 					nearest, shortest = d, short
 				}
 				continue
-			case g.Kind() == api.ModeMPS && share+g.percent() > fullShare:
+			case !d.Overcommit && g.Kind() == api.ModeMPS && share+g.percent() > fullShare:
 				lacks = append(lacks, fmt.Sprintf("%v has %s of its threads left", &dev, percentText(fullShare-share)))
 				if nearest == nil {
 					nearest, shortest = d, 0

@@ -329,6 +329,7 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 		if i := t.view.index(e.Place.GPUs[0]); i < len(free.GPUs) && e.Place.Instance != nil {
 			free.GPUs[i].Instances = unpinned(free.GPUs[i].Instances, *e.Place.Instance)
 		}
+		free.withoutMemoryOf(e)
 	}
 	left, places := newOccupancy(), map[Key][]Place{}
 	left.capacity = o.capacity

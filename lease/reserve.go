@@ -117,6 +117,7 @@ func sharedPlaces(v *View, o *occupancy, grants []*Grant, lacks func(*Grant) boo
 // that are not reserved only count under MPS: time-sliced, they are weights.
 func (t *gpuUsage) capacityForReserved(d *GPUView) sharedCapacity {
 	memory, load := t.granted(Key{}, false)
+	memory += t.unfree(&divisible{gpu: d})
 	_, share := t.granted(Key{}, d.Mode == api.ModeTimeslice)
 	return sharedCapacity{gpu: d, memory: d.budget() - min(memory, d.budget()), share: fullShare - share, load: load}
 }

@@ -112,6 +112,8 @@ type InstanceView struct {
 	OneUser    string            // as of a GPU, if it is shared through MPS
 	MaxClients int               // as of a GPU
 	HeldBack   map[string]string // as of a GPU
+	// InNoProcess is as of a GPU.
+	InNoProcess uint64
 	// Unusable is why no lease may have it: foreign, without a compute instance, about to be removed. Empty if it is
 	// usable.
 	Unusable string

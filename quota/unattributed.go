@@ -18,9 +18,31 @@ func Unattributed(s *gpu.Snapshot) (bytes uint64, ok bool) {
 	if s.MIG.Current || s.Memory.Total == 0 {
 		return 0, false
 	}
+	return unattributed(&s.Memory, s.Processes)
+}
+
+// UnattributedIn is the same for one MIG instance. It is not known either where the driver does not report in which instance a process
+// is.
+func UnattributedIn(s *gpu.Snapshot, in *gpu.Instance) (bytes uint64, ok bool) {
+	if in.Memory.Total == 0 {
+		return 0, false
+	}
+	var inside []gpu.Process
+	for _, p := range s.Processes {
+		if p.GI == nil {
+			return 0, false
+		}
+		if *p.GI == in.ID {
+			inside = append(inside, p)
+		}
+	}
+	return unattributed(&in.Memory, inside)
+}
+
+func unattributed(m *gpu.Memory, processes []gpu.Process) (bytes uint64, ok bool) {
 	of := map[int]uint64{}
-	for i := range s.Processes {
-		p := &s.Processes[i]
+	for i := range processes {
+		p := &processes[i]
 		if p.Memory == nil {
 			return 0, false
 		}
@@ -31,11 +53,11 @@ func Unattributed(s *gpu.Snapshot) (bytes uint64, ok bool) {
 		sum += b
 	}
 	noise := uint64(unattributedNoise)
-	if s.Memory.Reserved == 0 {
+	if m.Reserved == 0 {
 		noise = unattributedNoReserve
 	}
-	if s.Memory.Used < sum+noise {
+	if m.Used < sum+noise {
 		return 0, true
 	}
-	return s.Memory.Used - sum, true
+	return m.Used - sum, true
 }

@@ -39,3 +39,33 @@ func TestUnattributed(t *testing.T) {
 		})
 	}
 }
+
+// What is in an instance is compared with the processes in it alone.
+func TestUnattributedInAnInstance(t *testing.T) {
+	p := func(pid int, gi uint32, gib float64) gpu.Process {
+		b := uint64(gib * gibi)
+		return gpu.Process{PID: pid, GI: &gi, Memory: &b}
+	}
+	in := gpu.Instance{ID: 2, Memory: gpu.Memory{Total: 20 * gibi, Used: 12 * gibi}}
+	for _, tc := range []struct {
+		name      string
+		in        gpu.Instance
+		processes []gpu.Process
+		want      float64 // GiB; -1: unknown
+	}{
+		{"no process", in, nil, 12},
+		{"a process in it", in, []gpu.Process{p(1, 2, 5)}, 7},
+		{"all is in processes", in, []gpu.Process{p(1, 2, 8), p(3, 2, 3.5)}, 0},
+		{"a process in another one", in, []gpu.Process{p(1, 1, 12)}, 12},
+		{"a process in no known one", in, []gpu.Process{{PID: 1, Memory: new(uint64)}}, -1},
+		{"the memory of a process is unknown", in, []gpu.Process{{PID: 1, GI: &in.ID}}, -1},
+		{"an instance that was not read", gpu.Instance{ID: 2}, nil, -1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, ok := UnattributedIn(&gpu.Snapshot{Processes: tc.processes, MIG: gpu.MIGState{Current: true}}, &tc.in)
+			if ok != (tc.want >= 0) || ok && got != uint64(tc.want*gibi) {
+				t.Errorf("got %d, %v, want %v GiB", got, ok, tc.want)
+			}
+		})
+	}
+}

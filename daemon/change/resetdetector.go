@@ -14,13 +14,14 @@ type resetDetector struct {
 	answered map[gpu.UUID]bool
 }
 
-// note records an observation after its consequences were started.
+// note records an observation after its consequences were started. Without a driver no GPU answers: during a maintenance in which the
+// driver is not used, for example.
 func (s *resetDetector) note(node *observe.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answered = map[gpu.UUID]bool{}
 	for i := range node.GPUs {
-		s.answered[node.GPUs[i].Identity.UUID] = node.GPUs[i].Err == nil
+		s.answered[node.GPUs[i].Identity.UUID] = node.GPUs[i].Err == nil && node.DriverErr == nil
 	}
 }
 

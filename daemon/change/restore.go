@@ -26,6 +26,9 @@ func (cs *Changes) Restore(node *observe.Node) bool {
 	if !want.Enforcing() {
 		return true // It observes.
 	}
+	if node.DriverErr != nil {
+		cs.resets.note(node)
+	}
 	if node.DriverErr != nil || cs.State.Changing() != nil {
 		return len(want.GPUs) == 0
 	}

@@ -230,9 +230,9 @@ func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 // UpdateTable passes the observation, and which GPUs are closed, to the lease table.
 func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.State.SetMPSClients(cv.Attribution.MPSClients(node))
+	cv.State.SetInNoProcess(cv.NoProcess.observe(node))
 	v := planner.View(cv.State, node, cv.Now())
 	cv.MemoryLimits.Describe(&v)
-	cv.describeNoProcess(&v, node)
 	cv.Table.Update(v)
 }
 

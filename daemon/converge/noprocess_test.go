@@ -24,7 +24,7 @@ func TestWhatNewLeasesGetNextToMemoryInNoProcess(t *testing.T) {
 				observetest.Device(false), func(g *observe.GPU) { g.Memory = gpu.Memory{Total: 40 << 30, Used: 34 << 30} },
 			)
 			for seq := range uint64(2) { // What counts is in two observations.
-				w.NoProcess.observe(&observe.Node{Seq: seq + 1, GPUs: []observe.GPU{used}})
+				w.State.SetInNoProcess(w.NoProcess.observe(&observe.Node{Seq: seq + 1, GPUs: []observe.GPU{used}}))
 			}
 			w.updateNoProcess(&observe.Node{Seq: 2, GPUs: []observe.GPU{used}})
 			if got := w.messages("memory-in-no-process"); len(got) != 1 || !strings.HasSuffix(got[0], want) {

@@ -114,7 +114,8 @@ func (m *Maintenance) park(ctx context.Context) error {
 		return fmt.Errorf("cannot record that the driver is parked: %w", err)
 	}
 	m.Observer.Invalidate()
-	m.Observer.Observe(ctx)
+	// It restores nothing, because no GPU answers. An instance that is missing when they answer again was removed by a reset meanwhile.
+	m.Changes.Restore(m.Observer.Observe(ctx))
 	return nil
 }
 

@@ -24,11 +24,24 @@ func View(s *state.State, node *observe.Node, now time.Time) lease.View {
 	}
 	v.Maintenance = closed.At(store.Where{}).Text()
 	numberInstances(s, &v)
+	describeNoProcess(s.InNoProcess(), &v)
 	clients := s.MPSClients()
 	for i := range v.GPUs {
 		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
 	}
 	return v
+}
+
+// describeNoProcess adds the memory that leases cannot get, because it is used and in no process.
+func describeNoProcess(bytes map[store.Where]uint64, v *lease.View) {
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		g.InNoProcess = bytes[store.Where{GPU: g.UUID}]
+		for j := range g.Instances {
+			in := &g.Instances[j]
+			in.InNoProcess = bytes[store.Where{GPU: g.UUID, Instance: in.Placement}]
+		}
+	}
 }
 
 // numberInstances adds the generations of instances, and marks the GPUs that are closed only for a short change.

@@ -23,6 +23,7 @@ type State struct {
 	changing   atomic.Pointer[OpenChange]
 	found      atomic.Pointer[map[closing.Kind]closing.Closures]
 	mpsClients atomic.Pointer[MPSClients]
+	noProcess  atomic.Pointer[map[store.Where]uint64]
 	// compared: since the daemon was started, what a boot may have removed was compared with the spec.
 	compared atomic.Bool
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
