@@ -19,6 +19,16 @@ func (a *Adapter) UnitActive(ctx context.Context, unit string) (bool, error) {
 	return st.Active != "inactive" && st.Active != "failed", nil
 }
 
+// UnitRuns reports whether a unit of the host runs or starts: one that still stops does not; cgroup.ErrNotFound when there is no such
+// unit.
+func (a *Adapter) UnitRuns(ctx context.Context, unit string) (bool, error) {
+	st, err := a.serviceState(ctx, unit)
+	if err != nil {
+		return false, err
+	}
+	return st.Active != "inactive" && st.Active != "failed" && st.Active != "deactivating", nil
+}
+
 // StopUnit stops a unit of the host and returns when it has stopped. It waits for the unit's own stop timeout, up to the end
 // of ctx: a repeated call joins a stop that has begun.
 func (a *Adapter) StopUnit(ctx context.Context, unit string) error {

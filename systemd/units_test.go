@@ -23,6 +23,9 @@ func TestUnitsOfTheHost(t *testing.T) {
 		if got, err := a.UnitActive(ctx, unit); err != nil || got != want {
 			t.Errorf("it runs: %v, %v", got, err)
 		}
+		if got, err := a.UnitRuns(ctx, unit); err != nil || got != want {
+			t.Errorf("it runs, and does not stop: %v, %v", got, err)
+		}
 	}
 	runs(true)
 	for range 2 {
@@ -47,6 +50,13 @@ func TestUnitsOfTheHost(t *testing.T) {
 	}
 	if err := a.StartUnit(ctx, "missing.service"); !errors.Is(err, cgroup.ErrNotFound) {
 		t.Errorf("starting a missing unit: %v", err)
+	}
+	f.set(func() { f.unitLocked(unit).active = "deactivating" })
+	if active, err := a.UnitActive(ctx, unit); err != nil || !active {
+		t.Errorf("a unit that still stops is active: %v, %v", active, err)
+	}
+	if runs, err := a.UnitRuns(ctx, unit); err != nil || runs {
+		t.Errorf("a unit that still stops runs: %v, %v", runs, err)
 	}
 	f.set(func() { f.hang = true })
 	if err := a.StopUnit(within(t, 50*time.Millisecond), unit); !errors.Is(err, context.DeadlineExceeded) {

@@ -20,8 +20,10 @@ import (
 
 // Services stops systemd units around a change, and starts them again.
 type Services interface {
-	// UnitActive reports whether a unit runs; cgroup.ErrNotFound for an unknown unit.
+	// UnitActive reports whether a unit runs, starts or stops; cgroup.ErrNotFound for an unknown unit.
 	UnitActive(ctx context.Context, unit string) (bool, error)
+	// UnitRuns is the same without a unit that stops: a stop that was not answered in time goes on.
+	UnitRuns(ctx context.Context, unit string) (bool, error)
 	// StopUnit stops a unit and returns when it is stopped.
 	StopUnit(ctx context.Context, unit string) error
 	// StartUnit starts a unit and returns when it runs.
@@ -100,11 +102,16 @@ func (h QuiesceUnit) Applied(ctx context.Context, s step.Step) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	active, err := h.D.Services.UnitActive(ctx, unit)
+	starts := s.Kind == planner.KindUnitStart
+	read := h.D.Services.UnitActive
+	if starts {
+		read = h.D.Services.UnitRuns
+	}
+	is, err := read(ctx, unit)
 	if errors.Is(err, cgroup.ErrNotFound) {
 		return true, nil // It was removed from the host meanwhile and cannot be started.
 	}
-	return err == nil && active == (s.Kind == planner.KindUnitStart), err
+	return err == nil && is == starts, err
 }
 
 // Do stops the unit, or starts it again.
@@ -139,7 +146,8 @@ func (h QuiesceUnit) unit(s step.Step) (string, error) {
 	return a.Unit, nil
 }
 
-// stoppedUnits are the units that a change stopped and that do not run now.
+// stoppedUnits are the units that a change stopped and that are not known to run now: one that still stops, and one that cannot be
+// read, would remain stopped.
 func (cs *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string {
 	var out []string
 	for _, s := range r.Steps {
@@ -150,7 +158,7 @@ func (cs *Changes) stoppedUnits(ctx context.Context, r *engine.Record) []string 
 		if err != nil {
 			continue
 		}
-		if active, err := cs.Services.UnitActive(ctx, unit); err == nil && !active {
+		if runs, err := cs.Services.UnitRuns(ctx, unit); !runs && !errors.Is(err, cgroup.ErrNotFound) {
 			out = append(out, unit)
 		}
 	}

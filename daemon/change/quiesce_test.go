@@ -34,8 +34,10 @@ type unitHost struct {
 	broken map[string]error // by "stop x.service" and "start x.service"
 	did    []string
 	calls  int
-	stopAt int    // the daemon is stopped before this call is carried out; 0: never
-	stop   func() // stops the daemon
+	stops  map[string]bool  // these were stopped, and are not stopped yet
+	unread map[string]error // these cannot be read
+	stopAt int              // the daemon is stopped before this call is carried out; 0: never
+	stop   func()           // stops the daemon
 }
 
 func (u *unitHost) call(what, unit string, becomes bool) error {
@@ -59,6 +61,14 @@ func (u *unitHost) UnitActive(_ context.Context, unit string) (bool, error) {
 		return false, cgroup.ErrNotFound
 	}
 	return runs, nil
+}
+
+func (u *unitHost) UnitRuns(ctx context.Context, unit string) (bool, error) {
+	if err := u.unread[unit]; err != nil {
+		return false, err
+	}
+	active, err := u.UnitActive(ctx, unit)
+	return active && !u.stops[unit], err
 }
 
 func (u *unitHost) StopUnit(_ context.Context, unit string) error { return u.call("stop", unit, false) }
@@ -129,6 +139,32 @@ func TestPlanQuiesce(t *testing.T) {
 			t.Errorf("it gives %+v, %v", q, err)
 		}
 	})
+}
+
+// A stop that was not answered in time goes on: the unit is started again although it is still active. So is one that cannot be read.
+func TestAUnitThatStillStopsIsStartedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		host    unitHost
+		started bool // nothing has to be done
+	}{
+		"it runs":           {unitHost{runs: map[string]bool{dcgm: true}}, true},
+		"it still stops":    {unitHost{runs: map[string]bool{dcgm: true}, stops: map[string]bool{dcgm: true}}, false},
+		"it is stopped":     {unitHost{runs: map[string]bool{dcgm: false}}, false},
+		"it cannot be read": {unitHost{runs: map[string]bool{dcgm: true}, unread: map[string]error{dcgm: context.DeadlineExceeded}}, false},
+		"it was removed":    {unitHost{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Changes{Services: &c.host}
+			_, start := planner.UnitSteps(dcgm)
+			if applied, _ := (QuiesceUnit{d}).Applied(t.Context(), start); applied != c.started {
+				t.Errorf("the start is done: %v", applied)
+			}
+			left := d.stoppedUnits(t.Context(), &engine.Record{Steps: []step.Step{start}})
+			if slices.Contains(left, dcgm) == c.started {
+				t.Errorf("the stopped units are %q", left)
+			}
+		})
+	}
 }
 
 // partition is a GPU that units are stopped for: it checks that they are stopped when it is changed.
