@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +39,22 @@ type badDay struct {
 	ends   func(*virtual)
 }
 
+// inMaintenance does something while a maintenance has parked the worker, as the hints say that a GPU is reset.
+func (w *virtual) inMaintenance(do func()) {
+	w.Helper()
+	ctx, stop := context.WithCancel(w.Context())
+	defer stop()
+	go w.maintenance.Run(ctx)
+	w.maintain("", `{"driver":true}`)
+	synctest.Wait()
+	if !w.driver.Status().Parked {
+		w.Fatal("the worker is not parked")
+	}
+	do()
+	w.waitIdle(nil)
+	w.maintain("/off", "")
+}
+
 func badDays() []badDay {
 	hangs := func(w *virtual) {
 		if _, err := w.node.AddFault(gpusim.Fault{Call: "DeviceGetMemoryInfo", GPU: "1", Do: gpusim.FaultHang, Times: -1}); err != nil {
@@ -50,9 +68,19 @@ func badDays() []badDay {
 		}
 		w.waitIdle(&op)
 	}
+	const boots = "if the reset is refused, or the GPU is lost again, 'systemctl reboot' and then 'gpushare maintenance off'"
 	const resets, retries = "nvidia-smi --gpu-reset -i 1", "gpushare gpu retry 1"
 	return []badDay{
 		{"XID 79", func(w *virtual) { w.node.Lose(1) }, "the GPU is lost", resets, (*virtual).reboot},
+		{"XID 79, and what the hint says", func(w *virtual) { w.node.Lose(1) }, "the GPU is lost", boots, func(w *virtual) {
+			w.inMaintenance(func() {
+				if err := w.node.ResetGPU("1", os.Getpid()); err == nil || !strings.Contains(err.Error(), "needs a reboot") {
+					w.Fatalf("the reset: %v", err)
+				}
+				w.reboot()
+				w.waitIdle(nil)
+			})
+		}},
 		{"XID 79, and the daemon is restarted", func(w *virtual) {
 			w.node.Lose(1)
 			w.end()

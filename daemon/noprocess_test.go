@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -73,18 +72,7 @@ func TestMemoryInNoProcessOfAnInstance(t *testing.T) {
 			t.Errorf("a lease gets an instance whose memory is in use: %q", why)
 		}
 		// What the hint says, to its end.
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go w.maintenance.Run(ctx)
-		w.maintain("", `{"driver":true}`)
-		synctest.Wait()
-		if !w.driver.Status().Parked {
-			t.Fatal("the worker is not parked")
-		}
-		if err := w.node.ResetGPU("0", os.Getpid()); err != nil {
-			t.Fatal(err)
-		}
-		w.maintain("/off", "")
+		w.inMaintenance(func() { must(t, w.node.ResetGPU("0", os.Getpid())) })
 		w.waitIdle(nil)
 		if of = condition(); len(of) != 0 {
 			t.Errorf("after the reset the conditions are %+v", of)
