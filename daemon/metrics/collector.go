@@ -155,11 +155,7 @@ func (c *collection) gpu(g *api.GPUStatus) {
 	for _, state := range states {
 		c.addBool(gpuState, g.State == state, index, g.UUID, state)
 	}
-	for i := range g.Closures {
-		if k := &g.Closures[i]; k.Instance == nil && k.Tenant == "" {
-			c.add(gpuClosed, 1, index, g.UUID, k.Kind)
-		}
-	}
+	c.closed(g)
 	for i := range g.Granted {
 		m := &g.Granted[i]
 		c.add(gpuMemoryGranted, float64(m.Bytes), index, g.UUID, m.Tenant, m.Grant)
@@ -211,6 +207,15 @@ func (c *collection) gpu(g *api.GPUStatus) {
 		c.addBool(migEnabled, g.MIG.Enabled, index, g.UUID)
 		for i := range g.MIG.Instances {
 			c.instance(g, &g.MIG.Instances[i])
+		}
+	}
+}
+
+// closed has the reasons why all of a GPU takes no lease.
+func (c *collection) closed(g *api.GPUStatus) {
+	for i := range g.Closures {
+		if k := &g.Closures[i]; k.Instance == nil && k.Tenant == "" {
+			c.add(gpuClosed, 1, c.index[g.UUID], g.UUID, k.Kind)
 		}
 	}
 }
