@@ -79,7 +79,7 @@ test-whole:
 	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
 
 test-locks:
-	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/...
+	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./mps/... ./isolation ./power
 
 # ran.sh fails when a selector matches no test. The first half is one process in virtual time, of which CI runs a part each day
 # (package test/enumeration).

@@ -100,6 +100,7 @@ var rules = map[string]rule{
 			"internal/kernel/acl",
 			"internal/kernel/procfs",
 			"internal/kernel/sockdiag",
+			"internal/locks",
 			"internal/loop",
 			"internal/step",
 			"mps",
@@ -107,7 +108,7 @@ var rules = map[string]rule{
 		why: "mps/control supervises control daemons; other packages decide which user may use them",
 	},
 	"mps/detached": {
-		own: []string{"internal/durable", "internal/kernel/procfs", "mps"},
+		own: []string{"internal/durable", "internal/kernel/procfs", "internal/locks", "mps"},
 		why: "mps/detached runs processes: it knows a service, and not what it does",
 	},
 	"power": {
@@ -115,7 +116,7 @@ var rules = map[string]rule{
 		why: "power sets limits of GPUs; the spec decides on them",
 	},
 	"isolation": {
-		own:    []string{"gpu", "cgroup", "cgroup/device", "internal/step", "internal/text"},
+		own:    []string{"gpu", "cgroup", "cgroup/device", "internal/locks", "internal/step", "internal/text"},
 		others: []string{"tags.cncf.io/container-device-interface/specs-go"},
 		why:    "isolation turns a grant into restrictions; it must not know the wire format or the daemon",
 	},

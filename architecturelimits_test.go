@@ -111,3 +111,118 @@ func TestInterfacesAreSmall(t *testing.T) {
 		}
 	}
 }
+
+// Why a mutex has no level in the order of internal/locks.
+const (
+	otherProcess = "it is in another process, which has no lock of the daemon"
+	underAll     = "every package may import this one, so it imports no order; nothing of another package is called while it is held"
+	manyReaders  = "many read at a time, which internal/locks has no lock for; nothing of another package is called while it is held"
+	adapter      = "it is of an adapter, so it comes after all of the daemon: it is taken below the locks of the daemon, and nothing of the daemon is called while it is held"
+	ownOrder     = adapter + "; among those of the adapter it comes "
+)
+
+// unordered has the mutexes without a level in the order, and why.
+var unordered = map[string]string{
+	"cgroup.Attachments.mu":                ownOrder + "before that of its index",
+	"cgroup.Freezer.mu":                    ownOrder + "after that of a scope",
+	"cgroup.OOMWatcher.mu":                 adapter,
+	"cgroup.Processes.mu":                  adapter,
+	"cgroup.ScopeIndex.mu":                 manyReaders,
+	"cgroup.Tree.mu":                       ownOrder + "before those of its index, of the device programs and of the files that are kept open",
+	"cgroup.cgroupWatcher.mu":              adapter,
+	"cgroup.freezableScope.mu":             ownOrder + "before those of the freezer and of the files that are kept open",
+	"cgroup.keptFiles.mu":                  adapter,
+	"cgroup/device.cache.mu":               adapter,
+	"cgroup/device.tags.mu":                adapter,
+	"gpu/nvml.Driver.mu":                   otherProcess,
+	"gpu/nvml.device.mu":                   otherProcess,
+	"gpu/worker.Client.mu":                 ownOrder + "before those of its events and statistics",
+	"gpu/worker.bounded.mu":                adapter,
+	"gpu/worker.queue.mu":                  adapter,
+	"gpu/worker.recorder.mu":               adapter,
+	"gpu/worker.server.mu":                 otherProcess,
+	"gpu/worker.server.writeMu":            otherProcess,
+	"gpu/worker.session.writeMu":           adapter,
+	"internal/boundedread.lostReads.mu":    underAll,
+	"internal/front.link.mu":               otherProcess,
+	"internal/kernel/descent.Record.mu":    adapter,
+	"internal/kernel/exits.Listener.mu":    adapter,
+	"internal/kernel/procfs.giveUps.mu":    underAll,
+	"internal/kernel/procfs.statBatch.mu":  underAll,
+	"internal/kernel/procfs.statReader.mu": underAll,
+	"internal/names.Directory.mu":          manyReaders,
+	"internal/relay.Client.mu":             adapter + ", except what starts the program that sends signals, which takes no lock",
+	"systemd.Adapter.configsMu":            adapter,
+	"systemd.Adapter.mu":                   ownOrder + "before that of the connection",
+	"systemd.followers.mu":                 adapter,
+	"systemd.supervisor.mu":                adapter,
+}
+
+// A lock has a level in the one order, or the table says why not.
+func TestLocksAreInTheOrder(t *testing.T) {
+	found := map[string]bool{}
+	eachFile(t, func(file string, fset *token.FileSet, parsed *ast.File) {
+		dir := path.Dir(filepath.ToSlash(file))
+		if dir == "internal/locks" {
+			return
+		}
+		for _, d := range parsed.Decls {
+			owner := "" // the type, function or variable
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				owner = d.Name.Name
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						mutexes(s, dir+"."+s.Name.Name, found)
+					case *ast.ValueSpec:
+						mutexes(s, dir+"."+s.Names[0].Name, found)
+					}
+				}
+				continue
+			}
+			mutexes(d, dir+"."+owner, found)
+		}
+	})
+	for name := range found {
+		if unordered[name] == "" {
+			t.Errorf("%s is a mutex without a level: use locks.Mutex, or write here why it has none", name)
+		}
+	}
+	for name := range unordered {
+		if !found[name] {
+			t.Errorf("%s has a reason for its place, and is no mutex of package sync", name)
+		}
+	}
+}
+
+// mutexes adds the mutexes of package sync that a declaration has.
+func mutexes(in ast.Node, owner string, found map[string]bool) {
+	isMutex := func(e ast.Expr) bool {
+		s, ok := e.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		x, ok := s.X.(*ast.Ident)
+		return ok && x.Name == "sync" && (s.Sel.Name == "Mutex" || s.Sel.Name == "RWMutex")
+	}
+	ast.Inspect(in, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Field:
+			if isMutex(n.Type) {
+				name := owner
+				for _, id := range n.Names {
+					name = owner + "." + id.Name
+				}
+				found[name] = true
+				return false
+			}
+		case *ast.SelectorExpr:
+			if isMutex(n) {
+				found[owner] = true
+			}
+		}
+		return true
+	})
+}

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
+
+	"github.com/gpushare/gpushare/internal/locks"
 )
 
 // Caps are the minors of the driver's MIG capabilities by name, as in "gpu0/gi2/access" and "gpu0/gi2/ci0/access". The
@@ -44,7 +45,7 @@ func ParseCaps(text string) (Caps, error) {
 // lastCaps are the capabilities that were parsed last. A driver has hundreds of them and assigns others only when it is
 // loaded again, and they are read for every observation of the node.
 var lastCaps struct {
-	mu   sync.Mutex // guards both
+	mu   locks.Mutex[locks.AdapterLeaf] // guards both
 	text string
 	caps Caps
 }

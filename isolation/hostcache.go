@@ -1,13 +1,13 @@
 package isolation
 
-import "sync"
+import "github.com/gpushare/gpushare/internal/locks"
 
 // HostCache reads a host once for each observation of the node: every lease needs it at its start, and the list of MIG
 // capabilities has a line for each possible instance.
 type HostCache struct {
 	Root string // of the host; not changed after the first use
 
-	mu   sync.Mutex // guards what follows
+	mu   locks.Mutex[locks.HostFiles] // guards what follows
 	at   any
 	host Host
 }

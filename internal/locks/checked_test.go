@@ -39,6 +39,11 @@ func all() []locker {
 		new(Mutex[Progress]),
 		new(Mutex[Store]),
 		new(Mutex[Leaf]),
+		new(Mutex[MPSPeers]),
+		new(Mutex[MPSDaemon]),
+		new(Mutex[MPSAccess]),
+		new(Mutex[HostFiles]),
+		new(Mutex[AdapterLeaf]),
 	}
 }
 

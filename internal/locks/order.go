@@ -4,9 +4,8 @@
 package locks
 
 // Order is the order in which locks are acquired, the outermost first: while one is held, only those below it may be
-// acquired, by Lock and by TryLock. No lock may be acquired under the last one, not even another of its kind. The mutexes
-// of the adapters (cgroup, systemd, gpu/worker, mps, isolation, internal/names) come after all of these: an adapter reports
-// to the daemon without waiting, by a wake-up.
+// acquired, by Lock and by TryLock, and not another of its kind. The adapters come after the parts of the daemon: an adapter reports
+// to the daemon without waiting, by a wake-up. The test of the architecture has the mutexes without a level, and why.
 var Order = []Level{
 	{Planning{}, "the planning of a change that no user requested: a requested change waits for it"},
 	{Apply{}, "one plan that may become a change at a time"},
@@ -29,6 +28,11 @@ var Order = []Level{
 	{Progress{}, "one report of the progress of steps at a time"},
 	{Store{}, "the state on disk, and that there is one writer"},
 	{Leaf{}, "a few values of one package, which are only read or written"},
+	{MPSPeers{}, "the connections of one MPS control daemon"},
+	{MPSDaemon{}, "one observation or one change of an MPS control daemon at a time"},
+	{MPSAccess{}, "who reaches one MPS control daemon, and one change of that at a time"},
+	{HostFiles{}, "one reading of the device files of the host at a time"},
+	{AdapterLeaf{}, "a few values of one adapter, which are only read or written"},
 }
 
 // Level is one line of the order.
@@ -67,4 +71,9 @@ type (
 	Progress        struct{ ranked }
 	Store           struct{ ranked }
 	Leaf            struct{ ranked }
+	MPSPeers        struct{ ranked }
+	MPSDaemon       struct{ ranked }
+	MPSAccess       struct{ ranked }
+	HostFiles       struct{ ranked }
+	AdapterLeaf     struct{ ranked }
 )

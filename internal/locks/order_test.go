@@ -13,7 +13,9 @@ import (
 const root = "../.."
 
 // ordered are the directories where every mutex has a level in the order.
-var ordered = []string{"daemon", "lease", "internal/engine", "internal/observe", "internal/store"}
+var ordered = []string{
+	"daemon", "internal/engine", "internal/observe", "internal/request", "internal/store", "isolation", "lease", "mps", "power",
+}
 
 func nameOf(r Ranked) string {
 	_, name, _ := strings.Cut(fmt.Sprintf("%T", r), ".")
@@ -47,7 +49,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	listed := map[string]bool{}
-	for i, p := range Order {
+	for _, p := range Order {
 		name := nameOf(p.Kind)
 		switch {
 		case listed[name]:
@@ -56,8 +58,8 @@ func TestOrder(t *testing.T) {
 			t.Errorf("the order does not say what %s guards", name)
 		case used[name] == 0:
 			t.Errorf("%s is in the order, and no mutex has that level", name)
-		case used[name] > 1 && i < len(Order)-1:
-			t.Errorf("%d mutexes are %s: only the last level may have several", used[name], name)
+		case used[name] > 1 && !strings.HasSuffix(name, "Leaf"):
+			t.Errorf("%d mutexes are %s: only a leaf may have several", used[name], name)
 		}
 		listed[name] = true
 	}

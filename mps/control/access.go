@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/acl"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -29,7 +29,7 @@ var ErrOpen = errors.New("every user of the host reaches it")
 
 // access is who reaches the files of one control daemon.
 type access struct {
-	mu       sync.Mutex // guards what follows, and one change of permissions at a time
+	mu       locks.Mutex[locks.MPSAccess] // guards what follows, and one change of permissions at a time
 	desired  Reach
 	admitted map[int]time.Time   // users whose lease may not be in desired, with the time
 	applied  map[string]acl.List // what was set and read back, by path

@@ -26,13 +26,11 @@ func TestClients(t *testing.T) {
 			if got, err := f.Clients(t.Context(), deviceA); err != nil || !slices.Equal(got, []int{client}) {
 				t.Errorf("the clients are %v, %v; want pid %d", got, err, client)
 			}
-			w := f.gpuState(deviceA)
-			w.mu.Lock()
-			got, err := f.Clients(t.Context(), deviceA)
-			w.mu.Unlock()
-			if !errors.Is(err, errBusy) || got != nil {
-				t.Errorf("during a change: %v, %v", got, err)
-			}
+			f.duringAChange(func() {
+				if got, err := f.Clients(t.Context(), deviceA); !errors.Is(err, errBusy) || got != nil {
+					t.Errorf("during a change: %v, %v", got, err)
+				}
+			})
 			if err := f.Stop(t.Context(), deviceA); err != nil {
 				t.Fatal(err)
 			}

@@ -132,10 +132,7 @@ func TestObservedAgain(t *testing.T) {
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)
 	r.Suspect(gpuA, 31)
-	w := r.gpuState(deviceA)
-	w.mu.Lock()
-	r.Observe(t.Context(), deviceA)
-	w.mu.Unlock()
+	r.duringAChange(func() { r.Observe(t.Context(), deviceA) })
 	if wait, _, _ := r.watch.take(r.Now()); wait > retryGreeting {
 		t.Errorf("it is observed again after %s, want at most %s", wait, retryGreeting)
 	}

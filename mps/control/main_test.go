@@ -166,6 +166,23 @@ func (f *fixture) running(t *testing.T) *mps.State {
 	return st
 }
 
+// duringAChange calls use while another goroutine changes the control daemon.
+func (f *fixture) duringAChange(use func()) {
+	begun, used, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		w := f.gpuState(deviceA)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		close(begun)
+		<-used
+	}()
+	<-begun
+	use()
+	close(used)
+	<-ended
+}
+
 // logPath is the file with the output of the control daemon.
 func (f *fixture) logPath() string { return filepath.Join(f.units.Dir, mps.UnitName(deviceA)+".log") }
 

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/kernel/sockdiag"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -39,8 +39,8 @@ type Peer struct {
 
 // peers are the connections of one control daemon.
 type peers struct {
-	mu    sync.Mutex // guards what follows
-	pid   int        // of the daemon
+	mu    locks.Mutex[locks.MPSPeers] // guards what follows
+	pid   int                         // of the daemon
 	since map[uint64]seen
 	// written is what the daemon had written at the last list of its sockets; 0: not known.
 	written uint64

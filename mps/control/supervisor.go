@@ -3,10 +3,10 @@ package control
 import (
 	"log/slog"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -33,7 +33,7 @@ type Supervisor struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 
-	mu     sync.Mutex // guards what follows
+	mu     locks.Mutex[locks.AdapterLeaf] // guards what follows
 	gpus   map[mps.Device]*gpuState
 	probed *probed // nil until the control program was identified
 
@@ -42,10 +42,10 @@ type Supervisor struct {
 
 // gpuState is the state of one control daemon that is kept between two observations.
 type gpuState struct {
-	last            atomic.Pointer[mps.State] // the last observation; nil also when no daemon was found
-	mu              sync.Mutex                // held during observations and changes; protects the rest
-	unitChecked     bool                      // whether there is a unit without a record
-	foreign         bool                      // there is a unit without a record
+	last            atomic.Pointer[mps.State]    // the last observation; nil also when no daemon was found
+	mu              locks.Mutex[locks.MPSDaemon] // held during observations and changes; protects the rest
+	unitChecked     bool                         // whether there is a unit without a record
+	foreign         bool                         // there is a unit without a record
 	missedGreetings int
 	read            time.Time // time of the reading
 	pid             int       // of the control daemon

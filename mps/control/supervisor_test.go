@@ -406,12 +406,11 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	st := r.running(t)
-	w := r.gpuState(deviceA)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if got := r.Observe(t.Context(), deviceA); got != st {
-		t.Errorf("during a change: %+v, want the observation from before it", got)
-	}
+	r.duringAChange(func() {
+		if got := r.Observe(t.Context(), deviceA); got != st {
+			t.Errorf("during a change: %+v, want the observation from before it", got)
+		}
+	})
 }
 
 // Until the reading is old an observation only waits for the greeting.

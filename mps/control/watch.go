@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -18,10 +19,10 @@ const maxCheckInterval = time.Hour
 
 // watch is what Watch waits for.
 type watch struct {
-	mu     sync.Mutex               // guards what follows
-	wake   loop.Wake                // of Watch; the zero value before its first pass
-	checks map[mps.Device]time.Time // when a control daemon is to be checked again
-	begun  []int                    // control daemons that were found since the last pass of Watch
+	mu     locks.Mutex[locks.AdapterLeaf] // guards what follows
+	wake   loop.Wake                      // of Watch; the zero value before its first pass
+	checks map[mps.Device]time.Time       // when a control daemon is to be checked again
+	begun  []int                          // control daemons that were found since the last pass of Watch
 	runs   map[mps.Device]*procfs.Pidfd
 	ended  uint64 // control daemons that have ended and are not in runs any more
 }

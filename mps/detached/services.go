@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -28,7 +28,7 @@ type Services struct {
 	// Empty: no cgroups, a service is in that of its starter and ends with it.
 	Cgroup string
 
-	mu      sync.Mutex // guards results, and Cgroup while it is made or removed
+	mu      locks.Mutex[locks.AdapterLeaf] // guards results, and Cgroup while it is made or removed
 	results map[string]string
 }
 
