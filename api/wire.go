@@ -480,6 +480,14 @@ type LeaseList struct {
 	Leases        []Lease `json:"leases"`
 }
 
+// LeaseFreezes is how often a lease was frozen in the last minute for the time slices of others, and for how long. A request that
+// arrives at it waits for up to LongestSeconds.
+type LeaseFreezes struct {
+	Count          int     `json:"count"`
+	Seconds        float64 `json:"seconds"`
+	LongestSeconds float64 `json:"longest_seconds"`
+}
+
 // LeaseShare is a share of a GPU's time or threads.
 type LeaseShare struct {
 	Entitled  float64  `json:"entitled"`            // percent, of the grant
@@ -488,9 +496,11 @@ type LeaseShare struct {
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
 	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
 	OfUsed    *float64 `json:"of_used,omitempty"`   // Busy, as percent of the busy time of all leases of the GPU
-	Enforced  bool     `json:"enforced"`            // the share is enforced
-	Advisory  bool     `json:"advisory,omitempty"`  // its processes only ask for it, and can ask for another
-	Reason    string   `json:"reason,omitempty"`    // why it is not, if that is a property of this lease: it cannot be frozen
+	// Freezes is how often it was frozen in the last minute for the slices of others; absent if its share is not enforced.
+	Freezes  *LeaseFreezes `json:"freezes,omitempty"`
+	Enforced bool          `json:"enforced"`           // the share is enforced
+	Advisory bool          `json:"advisory,omitempty"` // its processes only ask for it, and can ask for another
+	Reason   string        `json:"reason,omitempty"`   // why it is not, if that is a property of this lease: it cannot be frozen
 }
 
 // LeaseMemory is GPU memory in bytes.

@@ -351,7 +351,7 @@ func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error)
 		m.retryAt = s.last + 50*time.Millisecond
 		return
 	}
-	m.usage.frozen += s.last - m.frozenAt
+	m.usage.noteFrozen(m.frozenAt, s.last)
 	m.frozen, m.freezeFailed = false, false
 	s.switchTime += (duration - s.switchTime) / 8
 	s.endFreezes(m)

@@ -19,6 +19,7 @@ type Usage struct {
 	// long as its backlog. The other leases get less.
 	Attainable float64
 	Frozen     time.Duration // in total
+	LastMinute Freezes
 	Slices     uint64
 	Backlog    time.Duration // estimated: how long its queued work continues to run after a freeze
 	OwnIdle    float64       // the part of its slices in which it leaves the GPU idle, 0…1
@@ -38,6 +39,7 @@ const bucket = 250 * time.Millisecond
 type usage struct {
 	occupancy time.Duration
 	frozen    time.Duration
+	spans     []freezeSpan // of the last minute, oldest first
 	slices    uint64
 	pending   time.Duration // of the backlog that runs, without the series
 	debts     []debt
@@ -167,8 +169,16 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 	out := make([]Usage, 0, len(s.members))
 	for _, m := range s.members {
 		u := Usage{
-			Lease: m.Lease, Occupancy: m.usage.occupancy, Frozen: m.usage.frozen, Slices: m.usage.slices, Window: window,
-			Backlog: m.backlog.mean, OwnIdle: m.own.mean(), Idle: m.own.idle, Unfreezable: now < m.unfreezableUntil,
+			Lease:       m.Lease,
+			Occupancy:   m.usage.occupancy,
+			Frozen:      m.usage.frozen,
+			LastMinute:  m.freezes(now),
+			Slices:      m.usage.slices,
+			Window:      window,
+			Backlog:     m.backlog.mean,
+			OwnIdle:     m.own.mean(),
+			Idle:        m.own.idle,
+			Unfreezable: now < m.unfreezableUntil,
 		}
 		if m.frozen {
 			u.Frozen += now - m.frozenAt

@@ -37,6 +37,9 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 		if status := sl.scheduler.Status(); l.Share.Enforced && status.Enforced && !status.SlowSampler {
 			l.Share.Occupancy = percent(u.Recent)
 		}
+		if x := u.LastMinute; l.Share.Enforced {
+			l.Share.Freezes = &api.LeaseFreezes{Count: x.Count, Seconds: x.Frozen.Seconds(), LongestSeconds: x.Longest.Seconds()}
+		}
 		if u.Entitled > 0 {
 			l.Share.Due = percent(u.Entitled)
 		}

@@ -335,6 +335,12 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		if w.Share != nil && w.Share.Occupancy != nil {
 			r.By += fmt.Sprintf("; occupancy %.0f%% of the last 10 s", *w.Share.Occupancy)
 		}
+		if w.Share != nil {
+			r.By += ofShare(w.Share) + freezesText(w.Share.Freezes)
+		}
+		if slices != nil && slices.Note != "" {
+			r.By += "; " + slices.Note
+		}
 		r.Accuracy = timeAccuracy
 	}
 	return v.unlessObserving(r)

@@ -193,6 +193,9 @@ const (
 	columnRMS60 = "RMS 60 s"
 	columnWorst = "worst 10 s"
 	columnBusy  = "GPU busy, %"
+	columnP50   = "request p50, ms"
+	columnP99   = "request p99, ms"
+	columnFirst = "it gets, %"
 	columnWait  = "longest wait, s"
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ type simulatedRow struct {
 }
 
 // simulatedRows are the rows of a scenario: no enforcement, plain duty cycling, and the scheduler with the samplers that have a
-// series of utilisation and with those that have none, or with each alone.
+// series of utilisation, with those that have none, and with those that sample seldom, or with each alone.
 func simulatedRows(sc fairness.Scenario, each bool) (rows []*simulatedRow) {
 	variants := fairness.Variants()
 	for _, mode := range []fairness.Mode{fairness.SideBySide, fairness.DutyCycle} {
@@ -36,16 +37,21 @@ func simulatedRows(sc fairness.Scenario, each bool) (rows []*simulatedRow) {
 		return rows
 	}
 	with, without := &simulatedRow{Scenario: sc, mode: fairness.Enforced}, &simulatedRow{Scenario: sc, mode: fairness.Enforced}
+	seldom := &simulatedRow{Scenario: sc, mode: fairness.Enforced}
 	for _, v := range variants {
-		if v.NoSeries {
+		switch {
+		case v.NoSeries:
 			without.variants = append(without.variants, v)
-		} else {
+		case v.Slow():
+			seldom.variants = append(seldom.variants, v)
+		default:
 			with.variants = append(with.variants, v)
 		}
 	}
 	with.name = fmt.Sprintf("%s, %d samplers", fairness.Enforced, len(with.variants))
 	without.name = fmt.Sprintf("%s, no series, %d samplers", fairness.Enforced, len(without.variants))
-	return append(rows, with, without)
+	seldom.name = fmt.Sprintf("%s, %d samplers of 0.5 and 1 s", fairness.Enforced, len(seldom.variants))
+	return append(rows, with, without, seldom)
 }
 
 // simulated runs the scheduler in virtual time, next to no enforcement and plain duty cycling.
@@ -108,6 +114,14 @@ func simulatedFigures(name string, enforced bool, sc *fairness.Scenario, runs []
 	add(columnRMS60, "points", "lower", target(bound, 1), func(f fairness.Figures) float64 { return f.RMS60 })
 	add(columnWorst, "points", "lower", nil, func(f fairness.Figures) float64 { return f.Worst10 })
 	add(columnBusy, "%", "higher", target(bound, 97), func(f fairness.Figures) float64 { return f.Busy })
+	if i := slices.IndexFunc(runs[0].Latency, func(l fairness.Latency) bool { return l.Requests > 0 }); i >= 0 {
+		of := func(value func(fairness.Latency) time.Duration) func(fairness.Figures) float64 {
+			return func(f fairness.Figures) float64 { return float64(value(f.Latency[i]).Milliseconds()) }
+		}
+		add(columnP50, "ms", "lower", nil, of(func(l fairness.Latency) time.Duration { return l.P50 }))
+		add(columnP99, "ms", "lower", nil, of(func(l fairness.Latency) time.Duration { return l.P99 }))
+		add(columnFirst, "%", "higher", nil, func(f fairness.Figures) float64 { return f.Of[i] })
+	}
 	add(
 		columnWait, "s", "lower", target(enforced, longestFreeze(sc).Seconds()),
 		func(f fairness.Figures) float64 { return f.Longest.Seconds() },

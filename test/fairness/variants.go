@@ -61,6 +61,9 @@ func Variants() []Variant {
 	}
 }
 
+// Slow reports whether the driver samples too seldom to measure what runs after a freeze.
+func (v Variant) Slow() bool { return v.Sampling.Period >= 500*ms }
+
 // Disturbance is what is wrong with the series of a driver.
 type Disturbance string
 
