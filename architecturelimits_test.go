@@ -151,7 +151,6 @@ var unordered = map[string]string{
 	"internal/kernel/procfs.statBatch.mu":  underAll,
 	"internal/kernel/procfs.statReader.mu": underAll,
 	"internal/names.Directory.mu":          manyReaders,
-	"internal/relay.Client.mu":             adapter + ", except what starts the program that sends signals, which takes no lock",
 	"systemd.Adapter.configsMu":            adapter,
 	"systemd.Adapter.mu":                   ownOrder + "before that of the connection",
 	"systemd.followers.mu":                 adapter,

@@ -587,7 +587,9 @@ func (g *GrantSpec) validate(c *checker, at string) {
 		c.add(
 			at+".mig",
 			"%s is several instances, and a lease has one, because a CUDA program uses one MIG device: write mig: %s, max_leases: %d, and run each process in a lease of its own",
-			quote(g.MIG), one, times,
+			quote(g.MIG),
+			one,
+			times,
 		)
 	} else if g.MIG != "" {
 		c.profile(at+".mig", g.MIG)

@@ -330,7 +330,9 @@ func unansweredCondition(g *observe.GPU) api.Condition {
 	name := g.Identity.Argument()
 	hint := "'gpushare gpu retry " + name + "' retries it; other GPUs are not affected"
 	if errors.Is(g.Err, gpu.ErrLost) { // A retry alone finds it lost again.
-		hint = "reset it: " + gpu.ResetCommands(name) + "; if the reset is refused, or the GPU is lost again, 'systemctl reboot' and then 'gpushare maintenance off'"
+		hint = "reset it: " + gpu.ResetCommands(
+			name,
+		) + "; if the reset is refused, or the GPU is lost again, 'systemctl reboot' and then 'gpushare maintenance off'"
 	}
 	return api.Condition{GPU: string(g.Identity.UUID), Message: fmt.Sprintf("GPU %s: %v", name, g.Err), Hint: hint}
 }

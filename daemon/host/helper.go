@@ -17,7 +17,8 @@ const (
 	helperService = "gpushare-device-nodes"
 	// helperLimit is how long it runs at most, whatever becomes of the daemon. Its callers wait less.
 	helperLimit = 15 * time.Second
-	// helperStop bounds the stop of one whose caller no longer waits, and helperTerm what it has after SIGTERM. The next maker waits for it.
+	// helperStop bounds the stop of one whose caller no longer waits, and helperTerm what it has after SIGTERM. The next maker waits
+	// for it.
 	helperStop = 2 * time.Second
 	helperTerm = time.Second
 )

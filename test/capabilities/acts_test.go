@@ -183,7 +183,7 @@ func signalProcess(on string) error {
 		return err
 	}
 	defer p.Close()
-	return p.Signal(t.Context(), 0)
+	return p.Signal(context.Background(), 0)
 }
 
 func readOpenFiles(on string) error {
