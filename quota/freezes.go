@@ -13,24 +13,24 @@ type Freezes struct {
 	Longest time.Duration
 }
 
-// freezeSpan is a time in which a lease was frozen.
-type freezeSpan struct{ from, to time.Duration }
+// pastFreeze is a time in which a lease was frozen.
+type pastFreeze struct{ from, to time.Duration }
 
 // noteFrozen adds a freeze that has ended.
 func (u *usage) noteFrozen(from, to time.Duration) {
 	u.frozen += to - from
-	u.spans = append(u.spans, freezeSpan{from, to})
+	u.past = append(u.past, pastFreeze{from, to})
 	n := 0
-	for n < len(u.spans) && u.spans[n].to <= to-freezeWindow {
+	for n < len(u.past) && u.past[n].to <= to-freezeWindow {
 		n++
 	}
-	u.spans = append(u.spans[:0], u.spans[n:]...)
+	u.past = append(u.past[:0], u.past[n:]...)
 }
 
 // freezes sums up the freezes of the last minute, with the one that lasts.
 func (m *member) freezes(now time.Duration) Freezes {
 	var out Freezes
-	add := func(x freezeSpan) {
+	add := func(x pastFreeze) {
 		d := x.to - max(x.from, now-freezeWindow)
 		if d <= 0 {
 			return
@@ -39,11 +39,11 @@ func (m *member) freezes(now time.Duration) Freezes {
 		out.Frozen += d
 		out.Longest = max(out.Longest, d)
 	}
-	for _, x := range m.usage.spans {
+	for _, x := range m.usage.past {
 		add(x)
 	}
 	if m.frozen {
-		add(freezeSpan{m.frozenAt, now})
+		add(pastFreeze{m.frozenAt, now})
 	}
 	return out
 }

@@ -32,7 +32,7 @@ func TestFreezesOfTheLastMinute(t *testing.T) {
 	s.Thawed("a", 77*time.Second, 0, nil)
 	check(90*time.Second, Freezes{Count: 1, Frozen: 2 * time.Second, Longest: 2 * time.Second})
 	check(200*time.Second, Freezes{})
-	if n := len(s.find("a").usage.spans); n != 2 {
+	if n := len(s.find("a").usage.past); n != 2 {
 		t.Errorf("%d freezes are kept, want those of the minute before the last one", n)
 	}
 	if u := usageOf(t, s, 200*time.Second, "b"); u.LastMinute != (Freezes{}) {

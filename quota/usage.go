@@ -39,7 +39,7 @@ const bucket = 250 * time.Millisecond
 type usage struct {
 	occupancy time.Duration
 	frozen    time.Duration
-	spans     []freezeSpan // of the last minute, oldest first
+	past      []pastFreeze // of the last minute, oldest first
 	slices    uint64
 	pending   time.Duration // of the backlog that runs, without the series
 	debts     []debt

@@ -7,6 +7,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/quota"
 )
 
 // busyWindow is the time over which the driver's samples are counted; below leastWindow there are too few.
@@ -37,12 +38,7 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 		if status := sl.scheduler.Status(); l.Share.Enforced && status.Enforced && !status.SlowSampler {
 			l.Share.Occupancy = percent(u.Recent)
 		}
-		if x := u.LastMinute; l.Share.Enforced {
-			l.Share.Freezes = &api.LeaseFreezes{Count: x.Count, Seconds: x.Frozen.Seconds(), LongestSeconds: x.Longest.Seconds()}
-		}
-		if u.Entitled > 0 {
-			l.Share.Due = percent(u.Entitled)
-		}
+		fillUsage(l.Share, &u)
 	}
 	if m.sampledAt < leastWindow {
 		return // There are too few samples.
@@ -61,6 +57,16 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	}
 	if all > 0 {
 		l.Share.OfUsed = percent(b.Part / all)
+	}
+}
+
+// fillUsage adds what is due to a lease, and how often it was frozen.
+func fillUsage(s *api.LeaseShare, u *quota.Usage) {
+	if x := u.LastMinute; s.Enforced {
+		s.Freezes = &api.LeaseFreezes{Count: x.Count, Seconds: x.Frozen.Seconds(), LongestSeconds: x.Longest.Seconds()}
+	}
+	if u.Entitled > 0 {
+		s.Due = percent(u.Entitled)
 	}
 }
 

@@ -332,15 +332,7 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		if frozen {
 			r.By = "its cgroup's freezer, read back: it is frozen now, for " + frozenFor(v.Freezer.Reasons(l.ID))
 		}
-		if w.Share != nil && w.Share.Occupancy != nil {
-			r.By += fmt.Sprintf("; occupancy %.0f%% of the last 10 s", *w.Share.Occupancy)
-		}
-		if w.Share != nil {
-			r.By += ofShare(w.Share) + freezesText(w.Share.Freezes)
-		}
-		if slices != nil && slices.Note != "" {
-			r.By += "; " + slices.Note
-		}
+		r.By += measuredShare(w.Share, slices)
 		r.Accuracy = timeAccuracy
 	}
 	return v.unlessObserving(r)

@@ -7,6 +7,21 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
+// measuredShare says what was measured of a lease on a time-sliced GPU.
+func measuredShare(s *api.LeaseShare, slices *api.TimeSlices) string {
+	out := ""
+	if s != nil && s.Occupancy != nil {
+		out += fmt.Sprintf("; occupancy %.0f%% of the last 10 s", *s.Occupancy)
+	}
+	if s != nil {
+		out += ofShare(s) + freezesText(s.Freezes)
+	}
+	if slices != nil && slices.Note != "" {
+		out += "; " + slices.Note
+	}
+	return out
+}
+
 // ofShare says whether a lease uses more or less than its share, if that is certain: by two standard errors of what was measured.
 func ofShare(s *api.LeaseShare) string {
 	if s.Busy == nil || s.StdErr == nil || s.Due == nil {
