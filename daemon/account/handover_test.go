@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpushare/gpushare/internal/store"
@@ -72,6 +73,7 @@ func TestADiskThatTakesNothingUntilTheStop(t *testing.T) {
 						repair()
 					}
 					w.start(saved)
+					synctest.Wait() // It has tried to write, and to remove old files.
 				}
 				for range 2 {
 					w.pass(70 * time.Second)
