@@ -30,7 +30,7 @@ func TestMemoryInNoProcessIsNotGranted(t *testing.T) {
 		{name: "no whole instance", gpu: partitionedInTwo(), has: func(v *View) { used(v, 0, gib); used(v, 1, gib) }, g: whole, want: "3g.20gb at 0 on GPU 0 is closed: 1 GiB of its memory are used, and in no process"},
 		{name: "an exclusive GPU", gpu: device(0, api.ModeExclusive), has: func(v *View) { v.GPUs[0].InNoProcess = gib }, g: exclusive("a", "one", 1), want: "GPU 0 is closed: 1 GiB of its memory are used, and in no process"},
 		{name: "overcommit, and it fits alone", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = 9 * gib }, live: []Grant{timeslice("b", "most", 10, 39*gib)}, g: timeslice("a", "part", 10, 30*gib)},
-		{name: "overcommit, and it does not fit alone", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = 10 * gib }, g: timeslice("a", "part", 10, 30*gib), want: "GPU 0 lacks 1 GiB of memory (10 GiB are used, and in no process)"},
+		{name: "overcommit, and it does not fit alone", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = 11 * gib }, live: []Grant{timeslice("b", "small", 10, gib)}, g: timeslice("a", "part", 10, 30*gib), want: "GPU 0 lacks 1 GiB of memory (10 GiB are used, and in no process)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := View{GPUs: []GPUView{c.gpu}}
