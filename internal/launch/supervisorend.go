@@ -71,7 +71,8 @@ func endSupervisor(ctx context.Context, p Process) error {
 		return nil //nolint:nilerr // it has ended
 	}
 	defer supervisor.Close()
-	for _, send := range []func(context.Context) error{supervisor.Terminate, func(ctx context.Context) error { return supervisor.Signal(ctx, unix.SIGKILL) }} {
+	kill := func(ctx context.Context) error { return supervisor.Signal(ctx, unix.SIGKILL) }
+	for _, send := range []func(context.Context) error{supervisor.Terminate, kill} {
 		if err := send(ctx); err != nil {
 			return nil //nolint:nilerr // it has ended
 		}

@@ -18,12 +18,14 @@ type Scenario struct {
 	Config quota.Config
 	// Bound: every load keeps the GPU busy alone, so the shares of the busy time are compared with the weights. Otherwise the parts
 	// of the time are compared with the max-min fair division of what the loads would use alone.
-	Bound     bool
-	Switching engine.Switching // how processes share the GPU
-	Jumps     bool             // the system clock of the host is set now and then
-	Late      time.Duration    // on average, the scheduler's loop and a thawed process run this much late: uniform, up to twice that
-	Long      time.Duration    // what is measured; 0: Length
-	Warm      time.Duration    // what is not; 0: WarmUp
+	Bound bool
+	// AtLeastShare: nobody who is always busy gets less than its share or than side by side, and the GPU idles hardly more than there.
+	AtLeastShare bool
+	Switching    engine.Switching // how processes share the GPU
+	Jumps        bool             // the system clock of the host is set now and then
+	Late         time.Duration    // on average, the scheduler's loop and a thawed process run this much late: uniform, up to twice that
+	Long         time.Duration    // what is measured; 0: Length
+	Warm         time.Duration    // what is not; 0: WarmUp
 }
 
 // Mode is how the time of the GPU is shared.

@@ -62,8 +62,13 @@ func Scenarios() []Scenario {
 		},
 		{Name: "30/70, synchronous 1 ms and queue 50 ms", Loads: []Load{synchronous(30), queue(70)}, Bound: true},
 		{Name: "50/50, synchronous 1 ms and queue 50 ms", Loads: []Load{synchronous(50), queue(50)}, Bound: true},
-		{Name: "30/70, host-bound 10+30 ms and queue 50 ms", Loads: []Load{hostBound(30), queue(70)}, Warm: time.Minute},
-		{Name: "50/50, both host-bound 10+30 ms", Loads: []Load{hostBound(50), hostBound(50)}, Warm: time.Minute},
+		{
+			Name:         "30/70, host-bound 10+30 ms and queue 50 ms",
+			Loads:        []Load{hostBound(30), queue(70)},
+			AtLeastShare: true,
+			Warm:         time.Minute,
+		},
+		{Name: "50/50, both host-bound 10+30 ms", Loads: []Load{hostBound(50), hostBound(50)}, AtLeastShare: true, Warm: time.Minute},
 		{Name: "alone, queue 50 ms", Loads: []Load{queue(30)}, Bound: true},
 		{
 			Name: "join and leave",
@@ -75,8 +80,9 @@ func Scenarios() []Scenario {
 			Bound: true,
 		},
 		{
-			Name:  "50/50, one on and off every 1.2 s",
-			Loads: []Load{{Share: 50, Program: Program{Queue: 50 * ms, On: 1200 * ms, Off: 1200 * ms}}, queue(50)},
+			Name:         "50/50, one on and off every 1.2 s",
+			Loads:        []Load{{Share: 50, Program: Program{Queue: 50 * ms, On: 1200 * ms, Off: 1200 * ms}}, queue(50)},
+			AtLeastShare: true,
 		},
 		{Name: "30/70, queues 50 ms, the clock is set", Loads: queues(0, []float64{30, 70}, 50*ms), Bound: true, Jumps: true},
 		{

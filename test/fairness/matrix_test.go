@@ -2,6 +2,7 @@ package fairness
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,9 @@ func TestMatrix(t *testing.T) {
 					checkBound(t, f, sc.Limits(v), seeds)
 				} else {
 					checkDemands(t, sc, f, free, sc.Limits(v), seeds)
+				}
+				if sc.AtLeastShare {
+					checkAtLeastShare(t, sc, f, free, v)
 				}
 			})
 		}
@@ -90,6 +94,34 @@ func checkDemands(t *testing.T, sc Scenario, f, free Figures, want Limits, seeds
 		if l.P99 > free.Latency[i].P99+latency {
 			t.Errorf("load %d: p99 of a request %v, side by side %v; limits: %+v", i, l.P99, free.Latency[i].P99, want)
 		}
+	}
+}
+
+// checkAtLeastShare checks that none that is always busy has less than its share or than side by side, whichever is less, and that the
+// GPU is nearly as busy as there.
+func checkAtLeastShare(t *testing.T, sc Scenario, f, free Figures, v Variant) {
+	t.Helper()
+	const margin = 2 // points: slices are tried now and then
+	var shares float64
+	for _, l := range sc.Loads {
+		shares += l.Share
+	}
+	for i, l := range sc.Loads {
+		if l.Off == 0 && l.Queue != 0 && !v.NoSeries {
+			if due := 100 * l.Share / shares; f.Of[i] < min(due, free.Of[i])-margin {
+				t.Errorf("load %d has %.1f %% of the time, due are %.1f, side by side %.1f", i, f.Of[i], due, free.Of[i])
+			}
+		}
+	}
+	least := free.Busy - 2*margin
+	switch {
+	case v.NoSeries:
+		least = free.Busy * 0.6 // without the series, time in which nothing runs is not seen
+	case strings.HasPrefix(v.Name, "slow"):
+		least -= 2 * margin // as without the series, in rounds that are longer
+	}
+	if f.Busy < least {
+		t.Errorf("the GPU is %.1f %% busy, %.1f %% side by side", f.Busy, free.Busy)
 	}
 }
 

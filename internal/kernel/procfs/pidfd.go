@@ -45,8 +45,8 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 // PID is the process's pid.
 func (p *Pidfd) PID() int { return p.pid }
 
-// Signal sends a signal: itself, or by the relay of UseRelay, for which it waits until ctx ends. ErrNoProcess when the process has exited
-// and was reaped, a RefusedError when a security module refuses it.
+// Signal sends a signal: itself, or by the relay of UseRelay, for which it waits until ctx ends. ErrNoProcess when the process has
+// exited and was reaped, a RefusedError when a security module refuses it.
 func (p *Pidfd) Signal(ctx context.Context, sig unix.Signal) error {
 	s := signals.Load()
 	if s == nil {
