@@ -19,7 +19,7 @@ type Scenario struct {
 	// Bound: every load keeps the GPU busy alone, so the shares of the busy time are compared with the weights. Otherwise the parts
 	// of the time are compared with the max-min fair division of what the loads would use alone.
 	Bound bool
-	// AtLeastShare: nobody who is always busy gets less than its share or than side by side, and the GPU idles hardly more than there.
+	// AtLeastShare: no load that is always busy gets less than its share or than side by side, and the GPU idles hardly more than there.
 	AtLeastShare bool
 	Switching    engine.Switching // how processes share the GPU
 	Jumps        bool             // the system clock of the host is set now and then

@@ -90,6 +90,13 @@ func Scenarios() []Scenario {
 			Loads: append(queues(0, []float64{30, 70}, 50*ms), Load{Outside: true, Program: Program{Work: 5 * ms, Think: 95 * ms}}),
 			Bound: true,
 		},
+	}
+	return slices.Concat(bound, lengthy(), demands(), cheats(), switching())
+}
+
+// lengthy are leases whose kernels are longer than any slice.
+func lengthy() []Scenario {
+	return []Scenario{
 		{
 			Name: "50/50, kernels of 2 s",
 			Loads: []Load{
@@ -112,5 +119,4 @@ func Scenarios() []Scenario {
 			Warm:   300 * time.Second,
 		},
 	}
-	return slices.Concat(bound, demands(), cheats(), switching())
 }
