@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -24,36 +25,37 @@ type InUse struct {
 }
 
 // InUse reads what the cgroup and all below it use. ErrNotFound when there is no such cgroup: a removed one must not look idle.
-func (h Hierarchy) InUse(cg string) (InUse, error) {
+func (h Hierarchy) InUse(cg string) (u InUse, failed error) {
 	m, err := cgroup2.Load(cg, cgroup2.WithMountpoint(h.Mount))
 	if err != nil {
 		return InUse{}, fmt.Errorf("cannot read the use of cgroup %s: %w", cg, err)
 	}
-	raw, err := m.StatFiltered(cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatPids)
-	if err != nil {
-		return InUse{}, fmt.Errorf("cannot read the use of cgroup %s: %w", cg, err)
+	memory, failedMemory := m.StatFiltered(cgroup2.StatMemory)
+	pids, failedPids := m.StatFiltered(cgroup2.StatPids)
+	cpu, failedCPU := m.StatFiltered(cgroup2.StatCPU)
+	if err := errors.Join(failedMemory, failedPids, failedCPU); err != nil {
+		failed = fmt.Errorf("cannot read the use of cgroup %s: %w", cg, err)
 	}
-	var u InUse
 	// The library reads a file that is missing as 0.
-	if h.has(cg, "memory.current") && h.has(cg, "memory.stat") {
+	if failedMemory == nil && h.has(cg, "memory.current") && h.has(cg, "memory.stat") {
 		// A limit below this memory makes processes slower, but the kernel kills none.
-		drops := raw.GetMemory().GetActiveFile() + raw.GetMemory().GetInactiveFile() + raw.GetMemory().GetSlabReclaimable()
-		used := raw.GetMemory().GetUsage()
+		drops := memory.GetMemory().GetActiveFile() + memory.GetMemory().GetInactiveFile() + memory.GetMemory().GetSlabReclaimable()
+		used := memory.GetMemory().GetUsage()
 		u.Memory = new(used - min(used, drops))
 	}
-	if h.has(cg, "pids.current") {
-		if raw.GetPids().GetCurrent() == math.MaxUint64 { // It reads "max" as this.
+	if failedPids == nil && h.has(cg, "pids.current") {
+		if pids.GetPids().GetCurrent() == math.MaxUint64 { // It reads "max" as this.
 			return u, fmt.Errorf("cannot read the tasks of cgroup %s: pids.current has no number", cg)
 		}
-		u.Tasks = new(raw.GetPids().GetCurrent())
+		u.Tasks = new(pids.GetPids().GetCurrent())
 	}
-	if h.has(cg, "cpu.stat") {
-		u.CPU = new(time.Duration(raw.GetCPU().GetUsageUsec()) * time.Microsecond)
+	if failedCPU == nil && h.has(cg, "cpu.stat") {
+		u.CPU = new(time.Duration(cpu.GetCPU().GetUsageUsec()) * time.Microsecond)
 	}
 	if !h.Exists(cg) {
 		return InUse{}, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
 	}
-	return u, nil
+	return u, failed
 }
 
 // has reports whether the kernel has the file for the cgroup: without its controller it has none.

@@ -62,6 +62,7 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	for _, u := range sl.measured.usage {
 		idle = idle || u.Idle
 	}
+	slow := sl.scheduler.Status().SlowSampler // The series exists, and the scheduler learns from the processes.
 	sl.mu.Unlock()
 	// The series is for the scheduler, which has nothing to do for a single lease.
 	if shared && now >= x.seriesAt {
@@ -69,7 +70,7 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	}
 	every := processInterval
 	switch {
-	case shared && (idle || !x.series):
+	case shared && (idle || slow || !x.series):
 		every = seriesInterval
 	case !shared && known: // Only the account and status need it.
 		every = busyInterval

@@ -34,7 +34,7 @@ func Closures(s *state.State, node *observe.Node, now time.Time) closing.Closure
 	if want.Enforcing() && len(s.Stored().Change) == 0 {
 		list = append(list, unrestored(s.Stored(), want, node, list)...)
 	}
-	return append(list, withoutMPS(want, node, list)...).Sorted()
+	return append(list, withoutMPS(want, node, s.ManagesInstance, list)...).Sorted()
 }
 
 // found is a closure that an observation shows.
@@ -96,7 +96,7 @@ func unrestored(st *store.State, want *state.Desired, node *observe.Node, list c
 }
 
 // withoutMPS are the GPUs and the shared instances that no client can join.
-func withoutMPS(want *state.Desired, node *observe.Node, list closing.Closures) (out closing.Closures) {
+func withoutMPS(want *state.Desired, node *observe.Node, managed ManagedInstance, list closing.Closures) (out closing.Closures) {
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
@@ -105,6 +105,9 @@ func withoutMPS(want *state.Desired, node *observe.Node, list closing.Closures) 
 		}
 		for j := range g.Instances {
 			in := &g.Instances[j]
+			if len(in.Compute) != 1 || explained(list, id) || !managed(id, in) {
+				continue // It has another reason, or is not to be shared.
+			}
 			if want.Enforcing() && want.SharesInstances(id, g.Profiles, g.Profiles.GIName(in.ProfileID)) &&
 				!g.MPSAt(in.Placement).Admits() {
 				out = append(out, found(closing.MPSDown, store.Where{GPU: id, Instance: in.Placement}, MPSReason(g.MPSAt(in.Placement))))

@@ -40,7 +40,7 @@ func TestMPSThatIsDown(t *testing.T) {
 			node := &observe.Node{
 				GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}, Processes: c.processes}, MPS: c.m}},
 			}
-			if closed := withoutMPS(want, node, nil); (len(closed) > 0) != c.closed {
+			if closed := withoutMPS(want, node, everyInstance, nil); (len(closed) > 0) != c.closed {
 				t.Errorf("closed: %+v", closed)
 			}
 			if _, starts := PlanMPS(want, node, nil, nil); len(starts) != c.starts {
@@ -57,8 +57,10 @@ func TestMPSThatIsDown(t *testing.T) {
 	observing := *want
 	observing.Spec = &api.Spec{}
 	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: id}}}}}
-	closed := withoutMPS(&observing, node, nil)
+	closed := withoutMPS(&observing, node, everyInstance, nil)
 	if len(closed) != 0 {
 		t.Errorf("a node that is only observed closes %v", closed)
 	}
 }
+
+func everyInstance(gpu.UUID, *gpu.Instance) bool { return true }

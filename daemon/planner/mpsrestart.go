@@ -137,7 +137,7 @@ func RestartMPS(want *state.Desired, g *observe.GPU, d mps.Device, managed Manag
 // MPSArguments is how a command of 'gpushare mps' names a GPU, or an instance of it.
 func MPSArguments(g *observe.GPU, d mps.Device) string {
 	if !d.IsInstance() {
-		return fmt.Sprint(g.Identity.Index)
+		return g.Identity.Argument()
 	}
-	return fmt.Sprintf("%d:%d", g.Identity.Index, d.Instance.Start)
+	return fmt.Sprintf("%s:%d", g.Identity.Argument(), d.Instance.Start)
 }

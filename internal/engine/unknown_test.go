@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/gpushare/gpushare/gpu"
@@ -13,12 +14,19 @@ import (
 // scripted is a handler whose steps and undos end as the test says, by the ids of the steps.
 type scripted struct {
 	do, undo map[int]error
+	mu       sync.Mutex // The steps of different GPUs run at once.
 	done     map[int]bool
 }
 
-func (h *scripted) Applied(_ context.Context, s step.Step) (bool, error) { return h.done[s.ID], nil }
+func (h *scripted) Applied(_ context.Context, s step.Step) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.done[s.ID], nil
+}
 
 func (h *scripted) Do(_ context.Context, s step.Step) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.done[s.ID] = h.do[s.ID] == nil
 	return h.do[s.ID]
 }
@@ -50,7 +58,7 @@ func TestUnknownOutcome(t *testing.T) {
 		{name: "an undo does not answer", do: map[int]error{3: broken}, undo: map[int]error{1: gpu.ErrTimeout}, state: Held, unknown: true, begun: []int{5, 1, 3}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := &Engine{Handlers: Handlers{"test": &scripted{c.do, c.undo, map[int]bool{}}}}
+			e := &Engine{Handlers: Handlers{"test": &scripted{do: c.do, undo: c.undo, done: map[int]bool{}}}}
 			l := e.Run(t.Context(), &Record{Steps: slices.Clone(steps)}, Hooks{})["GPU-a"]
 			if l.State != c.state || l.Unknown() != c.unknown {
 				t.Errorf("it ended %s, unknown: %v, want %s, %v: %v", l.State, l.Unknown(), c.state, c.unknown, l.Err)

@@ -47,14 +47,17 @@ func awaitNothing(ctx context.Context, dir string) string {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
-		found := s.find()
-		if len(found) == 0 {
+		found, err := s.find()
+		if err == nil && len(found) == 0 {
 			return ""
 		}
 		select {
 		case <-again.C:
 			continue
 		case <-ctx.Done():
+		}
+		if err != nil {
+			return err.Error()
 		}
 		var left []string
 		for _, p := range found {

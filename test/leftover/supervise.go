@@ -97,8 +97,8 @@ func (s *started) end(ctx context.Context) bool {
 		for _, p := range s.places {
 			killCgroup(p.Cgroup)
 		}
-		found := s.find()
-		if len(found) == 0 {
+		found, err := s.find()
+		if err == nil && len(found) == 0 {
 			break
 		}
 		for _, p := range found {
@@ -131,10 +131,10 @@ func kill(ctx context.Context, s procfs.Stat) {
 }
 
 // find finds what the first process has started.
-func (s *started) find() []procfs.Stat {
+func (s *started) find() ([]procfs.Stat, error) {
 	all, err := procfs.All()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("cannot look for what is left: %w", err)
 	}
 	all = slices.DeleteFunc(all, func(p procfs.Stat) bool {
 		return p.Dead() || p.Start < s.since || p.PID == s.first || p.PID == os.Getpid()
@@ -156,7 +156,7 @@ func (s *started) find() []procfs.Stat {
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(p procfs.Stat) bool { return !mine[p.PID] })
+	return slices.DeleteFunc(all, func(p procfs.Stat) bool { return !mine[p.PID] }), nil
 }
 
 // names reports whether the environment or the command line of a process names the token or a place, and whether it is a supervisor.
