@@ -159,7 +159,7 @@ func TestAttach(t *testing.T) {
 	}
 
 	// A stop ends only the processes on the GPU.
-	shell := startOutside(t, n, 0, "sh", "-c", strings.Join(n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold"), " ")+"; sleep 60")
+	shell := startOutside(t, n, 0, "sh", "-c", strings.Join(n.Burn("--gpu", uuid, "--memory", "1GiB", "--hold"), " ")+"; exec sleep 60")
 	id = attach(t, n, "--pid", fmt.Sprint(shell.pid()), "-t", "red", "--grant", "part")
 	awaitStatus(
 		t, n, "its child is not on the GPU", func(s *api.Status) bool { l := leaseByID(s, id); return l != nil && l.Processes == 1 },
