@@ -27,7 +27,10 @@ func View(s *state.State, node *observe.Node, now time.Time) lease.View {
 	describeNoProcess(s.InNoProcess(), &v)
 	clients := s.MPSClients()
 	for i := range v.GPUs {
-		v.GPUs[i].Clients = clients[v.GPUs[i].UUID]
+		g := &v.GPUs[i]
+		g.Clients = clients[g.UUID]
+		hard := s.HardMemory(g.UUID)
+		g.NoHardMemory, g.HardByLease = hard.Missing, hard.ByLease
 	}
 	return v
 }

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpushare/gpushare/daemon/closing"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -24,6 +25,7 @@ type State struct {
 	found      atomic.Pointer[map[closing.Kind]closing.Closures]
 	mpsClients atomic.Pointer[MPSClients]
 	noProcess  atomic.Pointer[map[store.Where]uint64]
+	hardMemory atomic.Pointer[map[gpu.UUID]HardMemory]
 	// compared: since the daemon was started, what a boot may have removed was compared with the spec.
 	compared atomic.Bool
 	// lastChangeSeq is the observation with which the last change ended. An older one does not show its result.
