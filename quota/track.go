@@ -139,7 +139,7 @@ func (t *track) add(u Utilization, idleFrom, idleUpTo time.Duration) int {
 		t.ends, t.lost = p.End, false
 	}
 	if t.length == 0 {
-		// While nothing runs no sample tells the period: time that is too long ago to be attributed is not kept.
+		// While nothing runs no sample shows the period: time that is too long ago to be attributed is not kept.
 		t.upTo = max(t.upTo, u.UpTo-sensorTimeout)
 		t.early = slices.DeleteFunc(t.early, func(p Period) bool { return p.End <= t.upTo })
 		return first
