@@ -92,7 +92,8 @@ func (t *gpuUsage) capacity(d *GPUView, k Key, who *requester) GPUCapacity {
 		if len(in.Compute) > 0 {
 			r.Name = in.Compute[0].Name
 		}
-		if in.Pinned || !t.free(in.Placement, "", k, who) {
+		unfree := t.instances[in.Placement].memoryInNoProcess(in.InNoProcess) != "" // It would be chosen, and no request gets it.
+		if in.Pinned || unfree || !t.free(in.Placement, "", k, who) {
 			out.Taken = append(out.Taken, r)
 		} else {
 			out.Idle = append(out.Idle, r)

@@ -1,9 +1,12 @@
 package lease
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -31,6 +34,8 @@ func TestMemoryInNoProcessIsNotGranted(t *testing.T) {
 		{name: "an exclusive GPU", gpu: device(0, api.ModeExclusive), has: func(v *View) { v.GPUs[0].InNoProcess = gib }, g: exclusive("a", "one", 1), want: "GPU 0 is closed: 1 GiB of its memory are used, and in no process"},
 		{name: "overcommit, and it fits alone", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = 9 * gib }, live: []Grant{timeslice("b", "most", 10, 39*gib)}, g: timeslice("a", "part", 10, 30*gib)},
 		{name: "overcommit, and it does not fit alone", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = 11 * gib }, live: []Grant{timeslice("b", "small", 10, gib)}, g: timeslice("a", "part", 10, 30*gib), want: "GPU 0 lacks 1 GiB of memory (10 GiB are used, and in no process)"},
+		{name: "overcommit, and more than one GPU has", gpu: overcommitted(), has: func(*View) {}, live: []Grant{timeslice("b", "most", 10, 39*gib)}, g: timeslice("a", "part", 10, 60*gib)},
+		{name: "overcommit, and nothing else is free", gpu: overcommitted(), has: func(v *View) { v.GPUs[0].InNoProcess = gib }, g: timeslice("a", "part", 10, 60*gib), want: "GPU 0 lacks 1 GiB of memory (1 GiB are used, and in no process)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := View{GPUs: []GPUView{c.gpu}}
@@ -69,7 +74,8 @@ func overcommitted() GPUView {
 }
 
 // Memory in no process that may be of a lease ends with it: a request that waits for the end of the lease has a start that is known,
-// and what it claims is lent until then. What is more than the lease was granted does not end.
+// and what it claims is lent until then; at the end it has a place, before the memory is observed again. What is more than the lease
+// was granted does not end.
 func TestMemoryInNoProcessEndsWithItsLease(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -106,8 +112,38 @@ func TestMemoryInNoProcessEndsWithItsLease(t *testing.T) {
 			if at := t1.lease(second).ExpectedStart; (at != nil) != c.known {
 				t.Errorf("it is expected to start at %v, known: %v", at, c.known)
 			}
+			observed := slices.Clone(v.GPUs)
+			observed[0].Instances = slices.Clone(observed[0].Instances)
+			t1.end(first)
+			if isPlaced(t1.Table, second) != c.known {
+				t.Errorf("at the end of the first it is placed: %v, want %v", !c.known, c.known)
+			}
+			if diff := cmp.Diff(observed, v.GPUs); diff != "" {
+				t.Errorf("the end of a lease changes what the table was given: %s", diff)
+			}
 		})
 	}
+}
+
+// A request does not ask for the very instance that is there and whose memory is used and in no process: nothing would be created, and
+// it would ask again at once. It waits until the memory is free.
+func TestInstanceWithMemoryInNoProcessIsNotCreatedAgain(t *testing.T) {
+	w := newDynamicFixture(t, 1, mig("a", "whole", "4g.24gb"))
+	first := queue(t, w.Table, "a", "whole")
+	w.createPending()
+	w.end(first)
+	w.view.GPUs[0].Instances = slices.Clone(w.view.GPUs[0].Instances)
+	w.view.GPUs[0].Instances[0].InNoProcess = gib
+	w.update()
+	second := queue(t, w.Table, "a", "whole")
+	if list := w.TakePendingInstances(); len(list) > 0 {
+		t.Errorf("it asks for %s", listPending(list))
+	}
+	w.expect(second, "waits: no capacity for another 4g.24gb instance; ")
+	w.view.GPUs[0].Instances = slices.Clone(w.view.GPUs[0].Instances)
+	w.view.GPUs[0].Instances[0].InNoProcess = 0
+	w.update()
+	w.expect(second, "4g.24gb on GPU-0 at 0")
 }
 
 func withMemory(gibibytes uint64) Grant { return unlimited(timeslice("a", "one", 10, gibibytes*gib)) }

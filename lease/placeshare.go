@@ -99,11 +99,11 @@ func (g *Grant) shareOf(dev divisible, o *occupancy, who requester, lacks *share
 }
 
 // shortOf is how much memory lacks for a grant, next to what the other grants have and what is used and in no process. With overcommit
-// the grants may have more than there is, but no lease gets what is in no process.
+// the grants, and each of them alone, may have more than there is, but no lease gets what is in no process.
 func (v *divisible) shortOf(need, granted, unfree uint64) uint64 {
 	want := need + granted + unfree
 	if v.gpu.Overcommit {
-		want = need + unfree
+		want = min(need, v.budget()) + unfree
 	}
 	return want - min(want, v.budget())
 }

@@ -409,6 +409,10 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 func (t *Table) removeLocked(e *entry) {
 	t.countUseLocked()
 	delete(t.leases, e.ID)
+	if e.Started != nil {
+		t.view.GPUs = slices.Clone(t.view.GPUs) // The caller of Update may have it too.
+		t.view.withoutMemoryOf(e)               // Until the next view: this one is of when it ran.
+	}
 	t.retireIDLocked(e.ID)
 	e.State = Ended
 	t.changedLocked(&e.Lease)

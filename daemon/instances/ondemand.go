@@ -2,6 +2,7 @@ package instances
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -134,7 +135,7 @@ func (in *Instances) plan(
 			continue
 		}
 		idle := slices.DeleteFunc(slices.Clone(remove[id]), func(at gpu.Placement) bool { return !slices.Contains(free[id], at) })
-		steps, err := planner.PlanOnDemand(want.GPUs[id], g, use, create[id], idle)
+		steps, err := onDemand(want.GPUs[id], g, use, create[id], idle)
 		if err != nil {
 			failed[id] = true
 			in.idle.postpone(map[gpu.UUID][]gpu.Placement{id: remove[id]}, in.Now())
@@ -161,6 +162,19 @@ func (in *Instances) plan(
 	p = api.Plan{SchemaVersion: 1, Generation: want.Generation, Steps: state.WireSteps(r.Steps)}
 	in.State.Estimate(node, &p)
 	return r, p, failed, nil
+}
+
+// onDemand plans one GPU. It fails where all the requested instances are there: their requests cannot have them, and would ask for them
+// again at once.
+func onDemand(
+	e *api.GPUSpec, g *observe.GPU, use planner.Usage, create []lease.InstanceSlot, remove []gpu.Placement,
+) ([]step.Step, error) {
+	steps, err := planner.PlanOnDemand(e, g, use, create, remove)
+	if err == nil && len(steps) == 0 && len(create) > 0 {
+		at := create[0]
+		return nil, fmt.Errorf("cannot create %s at %d on %s: it is there already", at.Name, at.Placement.Start, g.Identity.Name())
+	}
+	return steps, err
 }
 
 // withNodeSteps adds the node steps to steps that create and destroy instances: quiesced units, and isolation.
