@@ -46,7 +46,7 @@ func OpenPidfd(pid int, start uint64) (*Pidfd, error) {
 func (p *Pidfd) PID() int { return p.pid }
 
 // Signal sends a signal: itself, or by the relay of UseRelay, for which it waits until ctx ends. ErrNoProcess when the process has
-// exited and was reaped, a RefusedError when a security module refuses it.
+// exited and was reaped, a RefusedError when a security module refuses it, ctx's error when it ended before the relay sent it.
 func (p *Pidfd) Signal(ctx context.Context, sig unix.Signal) error {
 	s := signals.Load()
 	if s == nil {

@@ -109,6 +109,9 @@ func (s *signaller) deliver(ctx context.Context, pid, pidfd int, sig unix.Signal
 				errors.Is(refused.Relay, unix.EPERM) {
 				return refused.Relay
 			}
+			if ctx.Err() != nil {
+				return notInTime(ctx)
+			}
 		}
 	}
 	err := s.send(pidfd, sig)
@@ -119,9 +122,18 @@ func (s *signaller) deliver(ctx context.Context, pid, pidfd int, sig unix.Signal
 		if refused.Relay = s.relay(ctx, pidfd, sig); refused.Relay == nil || errors.Is(refused.Relay, unix.ESRCH) {
 			return refused.Relay
 		}
+		if ctx.Err() != nil {
+			return notInTime(ctx)
+		}
 	}
 	refused.Profile, refused.Name = s.profile(pid), Name(pid)
 	return refused
+}
+
+// notInTime is the error of a relay for which ctx was too short. It is no refusal: a stop counts a refused SIGTERM as sent, and goes on to
+// SIGKILL after the grace.
+func notInTime(ctx context.Context) error {
+	return fmt.Errorf("the relay of signals did not send it in time: %w", ctx.Err())
 }
 
 // differs reports whether a profile is neither this process's nor of a program of gpushare, which take its signals.

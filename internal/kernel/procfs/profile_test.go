@@ -101,6 +101,30 @@ func TestRefusedSignals(t *testing.T) {
 	}
 }
 
+// A relay for which the context is too short has not sent the signal, and nothing refused it: who asks must not count it as sent. The
+// relay is asked first, or after the kernel's refusal.
+func TestRelayThatIsNotInTime(t *testing.T) {
+	t.Parallel()
+	for _, profile := range []string{"containers-default-0.62.2", ""} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &signaller{
+			own:     "gpushared",
+			profile: func(int) string { return profile },
+			send:    func(int, unix.Signal) error { return unix.EACCES },
+			relay: func(ctx context.Context, _ int, _ unix.Signal) error {
+				cancel()
+				return ctx.Err()
+			},
+		}
+		p := pidfdOf(t, os.Getpid())
+		err := p.signalBy(ctx, s, unix.SIGHUP)
+		if _, refused := errors.AsType[*RefusedError](err); refused || !errors.Is(err, context.Canceled) || errors.Is(err, unix.EACCES) ||
+			!strings.HasPrefix(err.Error(), "cannot signal pid ") {
+			t.Errorf("profile %q: the error is %v", profile, err)
+		}
+	}
+}
+
 // A relay has no effect where no profile restricts the daemon.
 func TestRelayWithoutProfile(t *testing.T) {
 	t.Cleanup(func() { UseRelay("", nil) })
