@@ -68,7 +68,7 @@ func (h Hierarchy) has(cg, file string) bool {
 const openDevicesTimeout = 2 * time.Second
 
 // OpenDevices lists the character and block devices that the processes have open, each once, with the name under which one
-// was opened. A process that exits meanwhile has none.
+// was opened, empty if that is too long. A process that exits meanwhile has none. With an error it has the devices that were found.
 func OpenDevices(ps []Process) ([]DeviceRule, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openDevicesTimeout)
 	defer cancel()

@@ -3,6 +3,7 @@ package attribution
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,7 @@ type DriverUser struct {
 	Name  string
 	Unit  string // of systemd; empty without one
 	Lease string
-	Nodes []string // below /dev, sorted
+	Nodes []string // below /dev, sorted; "MAJOR:MINOR" if the name is not known
 }
 
 // DriverUsers finds the processes that have a device node of the driver open: of a GPU, of the driver as a whole, or of unified
@@ -64,7 +65,8 @@ func (attr *Attribution) DriverUsers(ctx context.Context) (users []DriverUser, c
 			nodes[f.PID] = map[string]bool{}
 		}
 		_, name, _ := strings.Cut(f.Name, "/dev/")
-		nodes[f.PID][cmp.Or(name, f.Name)] = true
+		number := fmt.Sprintf("%d:%d", unix.Major(f.Rdev), unix.Minor(f.Rdev)) // of a node whose name is too long
+		nodes[f.PID][cmp.Or(name, f.Name, number)] = true
 	})
 	if err != nil {
 		attr.Log.Warn("the list of processes that use the driver is not complete", "error", err)

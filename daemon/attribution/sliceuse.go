@@ -69,11 +69,11 @@ func (attr *Attribution) useOf(h cgroup.Hierarchy, s *cgroup.SliceState, u isola
 	if in.CPU != nil {
 		u.CPU = attr.rates.record(s.Path, *in.CPU, attr.Now())
 	}
-	if open, err := cgroup.OpenDevices(ps); err != nil {
-		attr.Log.Warn("cannot list the devices that are open in a slice", "slice", s.Name.String(), "error", err)
-	} else {
-		u.Devices = granted(open, s)
+	open, err := cgroup.OpenDevices(ps)
+	if err != nil {
+		attr.Log.Warn("the list of devices that are open in a slice is not complete", "slice", s.Name.String(), "error", err)
 	}
+	u.Devices = granted(open, s) // Those that were found are in use all the same.
 	return u
 }
 

@@ -1,12 +1,22 @@
 package attribution
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/isolation"
 )
 
 func TestRates(t *testing.T) {
@@ -44,4 +54,73 @@ func TestGrantedKeepsAllowedDevices(t *testing.T) {
 	if diff := cmp.Diff([]cgroup.DeviceRule{node(1)}, granted([]cgroup.DeviceRule{node(1), node(2)}, s)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// A device that is known to be open is in use, also when a process of the slice cannot be read: its closing disturbs who has it open.
+func TestOpenDevicesOfASliceThatIsNotReadWhole(t *testing.T) {
+	full, err := os.Open("/dev/full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	other := 1 // An ordinary user may not read it.
+	if os.Geteuid() == 0 {
+		cmd := exec.Command("sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // It was killed.
+		})
+		other = cmd.Process.Pid
+	}
+	h := cgroup.Hierarchy{Mount: t.TempDir()}
+	procs := fmt.Sprintf("%d\n%d\n", os.Getpid(), other)
+	if err := os.WriteFile(filepath.Join(h.Mount, "cgroup.procs"), []byte(procs), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	follow := cgroup.NewProcesses("a test")
+	attr := &Attribution{
+		Reporter:    report.NewReporter(slog.New(slog.DiscardHandler), time.Now),
+		Port:        follow,
+		Follow:      follow,
+		Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{Mount: h.Mount}),
+	}
+	node := cgroup.DeviceRule{Type: 'c', Major: 1, Minor: 7, Access: "rw", Name: "/dev/full"}
+	s := &cgroup.SliceState{Closed: true, Devices: []cgroup.DeviceRule{node}}
+	done := make(chan error, 1)
+	go func() {
+		err := withoutTracing()
+		if err == nil {
+			if _, unread := cgroup.OpenDevices([]cgroup.Process{{PID: other}}); unread != nil {
+				if diff := cmp.Diff([]cgroup.DeviceRule{node}, attr.useOf(h, s, isolation.Use{}).Devices); diff != "" {
+					t.Error(diff)
+				}
+			} else {
+				err = errReadable
+			}
+		}
+		done <- err
+	}()
+	switch err := <-done; {
+	case errors.Is(err, errReadable):
+		t.Skip("this kernel lets this user read all processes")
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+var errReadable = errors.New("all is readable")
+
+// withoutTracing takes from this thread the right to follow the descriptors of other processes. The thread ends with the goroutine.
+func withoutTracing() error {
+	runtime.LockOSThread()
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&h, &caps[0]); err != nil {
+		return err
+	}
+	caps[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
+	return unix.Capset(&h, &caps[0])
 }

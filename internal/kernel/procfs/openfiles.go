@@ -14,7 +14,7 @@ import (
 // OpenFile is one file that a process has open.
 type OpenFile struct {
 	PID  int
-	Name string // in the mount namespace of the process; a removed file ends in " (deleted)"
+	Name string // in the mount namespace of the process; a removed file ends in " (deleted)"; empty if it is too long for the kernel
 	Type byte   // 'c' or 'b' for a device, 0 for other files
 	Rdev uint64 // the number of a device; 0 for other files
 	Dev  uint64 // with Ino: identifies the file
@@ -40,7 +40,7 @@ func WalkOpenFiles(ctx context.Context, pids []int, found func(OpenFile)) (unrea
 // namedFile is a descriptor of a file with a name.
 type namedFile struct {
 	pid      int
-	fd, name string
+	fd, name string // name: empty if it is too long
 }
 
 // link is the descriptor's link, which leads to the file without a look-up of its name.
@@ -56,6 +56,9 @@ func namedFiles(pid int, fds []string) (files []namedFile, unread int) {
 		switch {
 		case err == nil && strings.HasPrefix(name, "/"):
 			files = append(files, namedFile{pid, fd, name})
+		case errors.Is(err, unix.ENAMETOOLONG):
+			// Longer than a page (d_path in fs/d_path.c). Any user can make such a path, step by step: its file is found without it.
+			files = append(files, namedFile{pid, fd, ""})
 		case err != nil && !closed(err):
 			unread++
 		}

@@ -2,10 +2,13 @@ package procfs_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +90,63 @@ func TestOpenDeviceUnderAnotherName(t *testing.T) {
 	files, _ := walked(t, keepOpen(t, f))
 	if o := files[node+" (deleted)"]; o.Type != 'c' || o.Rdev != unix.Mkdev(1, 7) {
 		t.Errorf("found %+v", files)
+	}
+}
+
+// belowALongPath returns a directory whose path is longer than a page, for which the kernel gives no name.
+func belowALongPath(t *testing.T) (dir *os.File) {
+	t.Helper()
+	at, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("d", 250)
+	for range 4*os.Getpagesize()/(len(name)+1) + 1 { // PATH_MAX, where that is more than a page
+		if err := unix.Mkdirat(int(at.Fd()), name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Openat(int(at.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at.Close()
+		at = os.NewFile(uintptr(fd), name)
+	}
+	t.Cleanup(func() { at.Close() })
+	if _, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", at.Fd())); !errors.Is(err, unix.ENAMETOOLONG) {
+		t.Fatalf("the name of the directory is read: %v", err)
+	}
+	return at
+}
+
+// A file whose path is too long for the kernel is found without its name: it keeps no walk from being complete, and hides no device.
+func TestOpenFileWithALongPath(t *testing.T) {
+	dir := belowALongPath(t)
+	fd, err := unix.Openat(int(dir.Fd()), "file", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "file")
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	pid := keepOpen(t, f)
+	if files, unread := walked(t, pid); unread != 0 || files[""] != (procfs.OpenFile{PID: pid, Dev: st.Dev, Ino: st.Ino}) {
+		t.Errorf("found %+v, %d unread", files, unread)
+	}
+	if err := unix.Mknodat(int(dir.Fd()), "node", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 7))); err != nil {
+		t.Skipf("needs the right to make device nodes: %v", err)
+	}
+	fd, err = unix.Openat(int(dir.Fd()), "node", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("needs a directory without nodev: %v", err)
+	}
+	node := os.NewFile(uintptr(fd), "node")
+	defer node.Close()
+	if files, unread := walked(t, keepOpen(t, node)); unread != 0 || files[""].Type != 'c' || files[""].Rdev != unix.Mkdev(1, 7) {
+		t.Errorf("a device is found as %+v, %d unread", files[""], unread)
 	}
 }
 
