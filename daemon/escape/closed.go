@@ -2,6 +2,7 @@ package escape
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -93,7 +94,11 @@ func (e *Escapes) killOne(ctx context.Context, s unattributedProcess) error {
 	if _, attributed := e.Attribution.LeaseOf(s.process.PID); attributed || !e.stillUses(ctx, s) {
 		return nil
 	}
-	if err := p.Signal(ctx, unix.SIGKILL); err != nil {
+	// The relay of signals has its own deadlines, and what was decided is carried out also when the daemon ends.
+	if err := p.Signal(context.WithoutCancel(ctx), unix.SIGKILL); err != nil {
+		if errors.Is(err, procfs.ErrNoProcess) {
+			return nil // It has exited.
+		}
 		return err
 	}
 	text := fmt.Sprintf("pid %d (%s) used %s outside of all leases while logins are closed; it was killed", s.process.PID, s.name, s.where)

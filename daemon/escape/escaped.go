@@ -312,18 +312,37 @@ func (e *Escapes) killEscaped(ctx context.Context, found []escapedProcess, searc
 	}
 	var targets []*procfs.Pidfd
 	for _, escaped := range all {
-		if err := pidfds[escaped.pid].Signal(ctx, unix.SIGKILL); err != nil && !errors.Is(err, procfs.ErrNoProcess) {
-			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
-		}
 		targets = append(targets, pidfds[escaped.pid])
 	}
-	for _, escaped := range all {
-		e.reportEscape(escaped, "it was killed")
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	e.killStopped(ctx, all, func(ctx context.Context, pid int) error { return pidfds[pid].Signal(ctx, unix.SIGKILL) })
+	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := stop.NewProcesses(targets...).Reporting(e.Reporter).KillWithin(ctx); err != nil {
-		e.Log.Error("processes that left their leases were killed and do not exit", "error", err)
+	// When ctx itself has ended, nothing is known of their end.
+	if err := stop.NewProcesses(targets...).Reporting(e.Reporter).KillWithin(wait); err != nil && ctx.Err() == nil {
+		e.Log.Error("processes that left their leases do not exit", "error", err)
+	}
+}
+
+// killStopped kills processes that got SIGSTOP, also when ctx has ended: the daemon would leave them stopped. The relay of signals has its
+// own deadlines. One that could not be killed is not reported as killed: the next pass tries again.
+func (e *Escapes) killStopped(ctx context.Context, all []escapedProcess, kill func(ctx context.Context, pid int) error) {
+	ctx = context.WithoutCancel(ctx)
+	var ended []string // what is reported of each; empty: nothing
+	for _, escaped := range all {
+		switch err := kill(ctx, escaped.pid); {
+		case err == nil:
+			ended = append(ended, "it was killed")
+		case errors.Is(err, procfs.ErrNoProcess):
+			ended = append(ended, "it has exited")
+		default:
+			ended = append(ended, "")
+			e.Log.Error("cannot kill a process that left its lease", "pid", escaped.pid, "error", err)
+		}
+	}
+	for i, decision := range ended {
+		if decision != "" {
+			e.reportEscape(all[i], decision)
+		}
 	}
 }
 
