@@ -149,7 +149,17 @@ func (h *Handler) setMode(ctx context.Context, set mps.Settings, undo bool) erro
 	if snap.ComputeMode == gpu.ComputeExclusiveProcess && !undo {
 		return nil
 	}
-	return h.Driver.SetComputeMode(ctx, set.GPU, gpu.ComputeExclusiveProcess)
+	return h.setAgain(ctx, set.GPU, snap.ComputeMode, gpu.ComputeExclusiveProcess)
+}
+
+// setAgain sets a compute mode also where it reads back. There a refusal is no failure: the driver was to carry out the changes in order,
+// and has nothing more to do. A call that was not answered is one.
+func (h *Handler) setAgain(ctx context.Context, id gpu.UUID, is, mode gpu.ComputeMode) error {
+	err := h.Driver.SetComputeMode(ctx, id, mode)
+	if err != nil && is == mode && ctx.Err() == nil && !gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) {
+		return nil
+	}
+	return err
 }
 
 // restoreMode restores the compute mode from before setMode. It is set also where it reads back: a call that was not answered may have
@@ -172,13 +182,7 @@ func (h *Handler) restoreMode(ctx context.Context, d mps.Device) error {
 		return err
 	}
 	if p.applies(boot, snap.ComputeMode) {
-		err := h.Driver.SetComputeMode(ctx, id, p.Mode)
-		if refused := err != nil && !gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck) &&
-			ctx.Err() == nil; refused &&
-			snap.ComputeMode == p.Mode {
-			err = nil
-		}
-		if err != nil {
+		if err := h.setAgain(ctx, id, snap.ComputeMode, p.Mode); err != nil {
 			return err
 		}
 	}

@@ -187,6 +187,37 @@ func TestFailedStartRestoresMode(t *testing.T) {
 	})
 }
 
+// An undo sets the mode also where it reads back. A driver that refuses that does not keep the undo from its end; one that does not answer
+// does, and so does a refusal where the mode is another.
+func TestUndoWithAModeThatIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		mode gpu.ComputeMode // at the undo
+		fail error
+		want error
+	}{
+		{"it reads back", gpu.ComputeExclusiveProcess, gpu.ErrDenied, nil},
+		{"no answer", gpu.ComputeExclusiveProcess, gpu.ErrTimeout, gpu.ErrTimeout},
+		{"it is another", gpu.ComputeDefault, gpu.ErrDenied, gpu.ErrDenied},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newFixture(t)
+			m := &fakeModes{mode: gpu.ComputeDefault}
+			h := &Handler{Supervisor: r.Supervisor, Driver: m}
+			do(t, h, onlyStep(t, h, &mps.Settings{GPU: gpuA, DenyBypass: true}))
+			relax := onlyStep(t, h, &mps.Settings{GPU: gpuA})
+			m.fail = gpu.ErrDenied
+			if err := h.Do(t.Context(), relax); !errors.Is(err, gpu.ErrDenied) {
+				t.Fatalf("the step: %v", err)
+			}
+			m.mode, m.fail = c.mode, c.fail
+			if err := h.Undo(t.Context(), relax); !errors.Is(err, c.want) {
+				t.Errorf("the undo: %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
 func TestForeignSteps(t *testing.T) {
 	h := &Handler{}
 	s := step.Step{Kind: "mig.create"}
