@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/sandbox"
 	"github.com/gpushare/gpushare/test/harness"
 )
@@ -495,6 +496,7 @@ func TestFrontHangs(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	procfstest.AwaitStopped(t, pid)                        // Its other threads could take a connection still.
 	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) }) // It has ended.
 	all := make(chan string, 3)
 	for range cap(all) {
