@@ -165,14 +165,20 @@ serve_silent() {
 	trap 'kill -KILL "$server" 2>/dev/null || true; umount -l "$silent" || true' EXIT # of this check, whether it passes or fails
 	until_true 30 says "$server" /run/lab/silent.out serves
 }
-# aborted SINCE: the audit has that the connection was aborted, the server has ended, and the GPU is granted to the next request.
+# want_aborted: the audit has that the connection was aborted, the file system answers with an error, and the GPU is granted to the next
+# request. Its server is ended only where the kernel says which connection it serves: it may serve others.
 want_aborted() {
 	local out
 	out=$(gpushare audit --json --since 1h | grep 'which was killed' | grep "the FUSE file system at $silent " || true)
 	[[ $out == *"is aborted"* ]] || die "the audit has: $out"
-	until_true 20 has_exited "$server"
+	until_true 20 answers
 	as alice gpushare run -q -t vision --grant big -- true
 	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "lease-not-ended") | .message] | join("; ")')" ""
+}
+answers() {
+	local out
+	out=$(timeout -s KILL 5 stat "$silent/lost" 2>&1)
+	[[ $out == *"endpoint is not connected"* || $out == *"connection abort"* ]]
 }
 has_exited() { ended "$1" || grep -qs '^State:[[:space:]]*Z' "/proc/$1/status"; }
 
