@@ -171,11 +171,11 @@ want_aborted() {
 	local out
 	out=$(gpushare audit --json --since 1h | grep 'which was killed' | grep "the FUSE file system at $silent " || true)
 	[[ $out == *"is aborted"* ]] || die "the audit has: $out"
-	until_true 20 answers
+	until_true 20 refuses
 	as alice gpushare run -q -t vision --grant big -- true
 	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "lease-not-ended") | .message] | join("; ")')" ""
 }
-answers() {
+refuses() {
 	local out
 	out=$(timeout -s KILL 5 stat "$silent/lost" 2>&1)
 	[[ $out == *"endpoint is not connected"* || $out == *"connection abort"* ]]
