@@ -19,23 +19,10 @@ const (
 	remove = http.MethodDelete
 )
 
-// row is a route as a line of the table: its first columns are what every route has.
-type row struct {
-	method, pattern string
-	what            string // "read the spec": for the refusal
-	access          server.Access
-	bound           server.Bound
-	handle          func(*server.Call) error
-	more
-}
+// row is a route as a line of the table, in the order of the fields of server.Route.
+type row server.Route
 
-// more is what only some routes have; server.Route describes it.
-type more struct {
-	Audit    string
-	AuditGPU bool
-	Query    server.Query
-	Body     any
-}
+type more = server.More
 
 var applyQuery = server.Query{
 	"check":       server.Flag,
@@ -49,18 +36,7 @@ var applyQuery = server.Query{
 func (d *Daemon) routes() []server.Route {
 	var out []server.Route
 	for _, r := range slices.Concat(d.specRoutes(), d.gpuRoutes(), d.leaseRoutes(), d.reportRoutes()) {
-		out = append(out, server.Route{
-			Method:   r.method,
-			Pattern:  r.pattern,
-			What:     r.what,
-			Access:   r.access,
-			Bound:    r.bound,
-			Handle:   r.handle,
-			Audit:    r.Audit,
-			AuditGPU: r.AuditGPU,
-			Query:    r.Query,
-			Body:     r.Body,
-		})
+		out = append(out, server.Route(r))
 	}
 	return out
 }

@@ -105,18 +105,18 @@ func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration,
 	return from, false
 }
 
-// The exactness of shares in points, as measured over windows of 10 s by test/fairness.
+// The exactness of shares in points over windows of 10 s: what the matrix of test/fairness is held to.
 const (
 	exactWithSeries    = 2.0
 	exactWithoutSeries = 3.0
-	exactEachSecond    = 5.0 // with one sample a second; in proportion to the period
+	exactSlow          = 6.0 // where the driver samples twice or once a second
 )
 
 // exact is to how many points of ten seconds shares are exact.
 func (s *Scheduler) exact() float64 {
 	switch {
 	case s.slow():
-		return max(exactWithoutSeries, exactEachSecond*s.samplePeriod().Seconds())
+		return exactSlow
 	case s.hasSeries():
 		return exactWithSeries
 	}

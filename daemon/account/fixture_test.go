@@ -188,7 +188,7 @@ func (w *fixture) get(who, query string) (*api.Usage, *api.Error) {
 		Access:  server.Reader,
 		What:    "read what leases used",
 		Handle:  w.GetUsage,
-		Query:   server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text},
+		More:    server.More{Query: server.Query{"since": server.Text, "until": server.Text, "by": server.Text, "step": server.Text}},
 	})
 	rec := servertest.Request(h, servertest.Peers()[who], http.MethodGet, "/v1/usage?"+query, nil)
 	if rec.Code != http.StatusOK {

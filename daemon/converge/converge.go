@@ -12,7 +12,6 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -232,15 +231,8 @@ func (cv *Converger) Refresh(ctx context.Context, node *observe.Node) {
 func (cv *Converger) UpdateTable(node *observe.Node) {
 	cv.State.SetMPSClients(cv.Attribution.MPSClients(node))
 	cv.State.SetInNoProcess(cv.NoProcess.observe(node))
-	v := planner.View(cv.State, node, cv.Now())
-	cv.MemoryLimits.Describe(&v)
-	hard := map[gpu.UUID]state.HardMemory{}
-	for i := range v.GPUs {
-		g := &v.GPUs[i]
-		hard[g.UUID] = state.HardMemory{Missing: g.NoHardMemory, ByLease: g.HardByLease}
-	}
-	cv.State.SetHardMemory(hard) // for the updates of the table by changes
-	cv.Table.Update(v)
+	cv.State.SetHardMemory(cv.MemoryLimits.HardMemory())
+	cv.Table.Update(planner.View(cv.State, node, cv.Now()))
 }
 
 // NodesChanged is called when a device node of the host came or went: running leases may open others now.

@@ -62,7 +62,7 @@ type serviceManager interface {
 // memoryLimits keeps the driver's limits of GPU memory.
 type memoryLimits interface {
 	Converge(ctx context.Context, node *observe.Node, corrected func(tenant, lease, text string))
-	Describe(v *lease.View)
+	HardMemory() map[gpu.UUID]state.HardMemory
 }
 
 // mpsAccess keeps who reaches the sockets of MPS.

@@ -64,7 +64,7 @@ func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err er
 type noLimits struct{}
 
 func (noLimits) Converge(context.Context, *observe.Node, func(tenant, lease, text string)) {}
-func (noLimits) Describe(*lease.View)                                                      {}
+func (noLimits) HardMemory() map[gpu.UUID]state.HardMemory                                 { return nil }
 
 // noFaults reports no fault of MPS.
 type noFaults struct{}

@@ -201,19 +201,24 @@ func (m *Limits) others(l *lease.Lease) int {
 	return n
 }
 
-// Describe adds to the input of the lease table where a limit of GPU memory can be hard.
-func (m *Limits) Describe(v *lease.View) {
-	for i := range v.GPUs {
-		g := &v.GPUs[i]
-		a := m.abilityOf(g.UUID)
-		g.NoHardMemory, g.HardByLease = a.reason, a.known && !a.together
+// HardMemory is on which GPUs of the spec in force a limit of GPU memory can be hard.
+func (m *Limits) HardMemory() map[gpu.UUID]state.HardMemory {
+	known := map[gpu.UUID]state.HardMemory{}
+	for id := range m.State.Desired().GPUs {
+		known[id] = m.hardMemoryOf(id)
 	}
+	return known
+}
+
+func (m *Limits) hardMemoryOf(id gpu.UUID) state.HardMemory {
+	a := m.abilityOf(id)
+	return state.HardMemory{Missing: a.reason, ByLease: a.known && !a.together}
 }
 
 // Refuse refuses a spec in which a grant accepts only a hard limit, and no GPU that it may use can have one.
 func (m *Limits) Refuse(want *state.Desired, node *observe.Node) error {
 	v := planner.ProposedView(want, node)
-	m.Describe(&v)
+	planner.DescribeHardMemory(&v, m.hardMemoryOf)
 	if g, reason := lease.NeverHard(&v); g != nil {
 		return &api.Error{
 			Kind: api.KindInfeasible,

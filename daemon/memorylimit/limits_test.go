@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -171,7 +172,7 @@ func (f *fixture) update() {
 		GPUs:       []lease.GPUView{{UUID: "GPU-1", Mode: api.ModeTimeslice, Capacity: 40 * gib}},
 		Grants:     []lease.Grant{{Tenant: "red", Spec: d.Spec.Tenants[0].Grants[0]}},
 	}
-	f.Describe(&v)
+	planner.DescribeHardMemory(&v, f.hardMemoryOf)
 	f.Table.Update(v)
 }
 

@@ -29,10 +29,18 @@ func View(s *state.State, node *observe.Node, now time.Time) lease.View {
 	for i := range v.GPUs {
 		g := &v.GPUs[i]
 		g.Clients = clients[g.UUID]
-		hard := s.HardMemory(g.UUID)
+	}
+	DescribeHardMemory(&v, s.HardMemory)
+	return v
+}
+
+// DescribeHardMemory adds on which GPUs a limit of GPU memory can be hard.
+func DescribeHardMemory(v *lease.View, of func(gpu.UUID) state.HardMemory) {
+	for i := range v.GPUs {
+		g := &v.GPUs[i]
+		hard := of(g.UUID)
 		g.NoHardMemory, g.HardByLease = hard.Missing, hard.ByLease
 	}
-	return v
 }
 
 // describeNoProcess adds the memory that leases cannot get, because it is used and in no process.

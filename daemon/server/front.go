@@ -300,7 +300,7 @@ func (s *Server) fronted() http.Handler {
 		Access:  Anyone,
 		What:    "request",
 		Handle:  s.takeRefusal,
-		Body:    front.Refusal{},
+		More:    More{Body: front.Refusal{}},
 		Bound:   Refusals,
 	}
 	requests := s.Handler()

@@ -159,7 +159,7 @@ func serveTaken(t *testing.T, f *taken) (socket string, s *Server) {
 			What:    "change the spec",
 			Bound:   Changes,
 			Handle:  who,
-			Body:    Document{},
+			More:    More{Body: Document{}},
 		},
 		{
 			Method:  http.MethodGet,

@@ -281,15 +281,20 @@ func shortenBacklog(l *net.UnixListener) error {
 type Route struct {
 	Method  string
 	Pattern string
-	Access  Access
 	What    string // "read the spec": for the refusal
+	Access  Access
+	Bound   Bound // how many one user may have at once
 	Handle  func(*Call) error
+	More
+}
+
+// More is what only some routes have.
+type More struct {
 	// Audit is the action in the audit: "apply", "stop"; empty: it changes nothing, and only its refusals are counted.
 	Audit    string
 	AuditGPU bool // the id in the path is of a GPU, and not of a lease
 	Query    Query
-	Body     any   // nil: none; Document; or a value of the type that Decode returns
-	Bound    Bound // how many one user may have at once
+	Body     any // nil: none; Document; or a value of the type that Decode returns
 }
 
 // Server answers requests on the socket.

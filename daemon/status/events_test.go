@@ -64,7 +64,7 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 				What:    "list events",
 				Bound:   server.Lists,
 				Handle:  v.GetKeptEvents,
-				Query:   server.Query{"since": server.Text, "until": server.Text},
+				More:    server.More{Query: server.Query{"since": server.Text, "until": server.Text}},
 			},
 		)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -34,7 +34,7 @@ func TestSwitching(t *testing.T) {
 				short := e.AddContext(2, "", engine.Options{})
 				var longest time.Duration
 				for range 100 {
-					time.Sleep(45*ms + 137*time.Microsecond)
+					time.Sleep(45*ms + 137*time.Microsecond) // the host's part of a request, in the virtual time of the bubble
 					start := time.Now()
 					if err := short.Launch(context.Background(), 5*ms, 1); err != nil {
 						t.Fatal(err)
@@ -65,7 +65,7 @@ func TestSwitchingIsEqual(t *testing.T) {
 		for pid := 1; pid <= 3; pid++ {
 			go run(e.AddContext(pid, "", engine.Options{Depth: 20}), time.Duration(pid)*3*time.Millisecond)
 		}
-		time.Sleep(6 * time.Second)
+		time.Sleep(6 * time.Second) // In the virtual time of the bubble: what is measured is the parts of a time.
 		for _, busy := range e.Busy() {
 			near(t, "busy", busy, 2*time.Second, 5*time.Millisecond)
 		}

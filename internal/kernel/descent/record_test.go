@@ -450,7 +450,7 @@ func await(t *testing.T, what string, ok func() bool) {
 func BenchmarkMembers(b *testing.B) {
 	r, err := open("", maxMembers)
 	if err != nil {
-		b.Skip("needs root: ", err)
+		b.Skip("needs root and a kernel that loads the programs: ", err)
 	}
 	defer r.Close()
 	cmd := exec.Command("sh", "-c", "read -r x; for i in $(seq 49); do sleep 60 & done; echo; wait")
@@ -488,7 +488,7 @@ func BenchmarkPrograms(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			r, err := open("", maxMembers)
 			if err != nil {
-				b.Skip("needs root: ", err)
+				b.Skip("needs root and a kernel that loads the programs: ", err)
 			}
 			defer r.Close()
 			if c.bound {
@@ -501,7 +501,7 @@ func BenchmarkPrograms(b *testing.B) {
 			}
 			counting, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 			if err != nil {
-				b.Skip("the kernel does not count the time of programs: ", err)
+				b.Skip("needs a kernel that counts the time of programs (Linux 5.8, CAP_SYS_ADMIN): ", err)
 			}
 			defer counting.Close()
 			for b.Loop() {
