@@ -65,10 +65,11 @@ func bpffs(t *testing.T) string {
 	return filepath.Join(at, "gpushare")
 }
 
-// shell starts a script that prints a line with the pid of its last descendant and then waits for its input to end.
+// shell starts a script, in a process group of its own, that prints a line with the pid of its last descendant.
 func shell(t *testing.T, script string) (cmd *exec.Cmd, start func() int) {
 	t.Helper()
 	cmd = exec.Command("sh", "-c", "read -r x; "+script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func shell(t *testing.T, script string) (cmd *exec.Cmd, start func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // It may have ended.
+	t.Cleanup(func() { _, _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL), cmd.Wait() }) // It may have ended.
 	return cmd, func() (pid int) {
 		t.Helper()
 		if _, err := in.Write([]byte("x\n")); err != nil {

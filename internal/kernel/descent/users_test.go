@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"syscall"
 	"testing"
 
@@ -28,35 +27,15 @@ func bounded(t *testing.T) *Record {
 // forks starts a process in a lease, which starts others. stop ends all of them.
 func forks(t *testing.T, r *Record, lease string, n int) (stop func()) {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", fmt.Sprintf("read -r x; for i in $(seq %d); do sleep 600 >/dev/null & done; echo $!; read -r x", n))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop = func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait() // It was killed.
-	}
-	t.Cleanup(stop)
+	cmd, start := shell(t, fmt.Sprintf("for i in $(seq %d); do sleep 600 >/dev/null & done; echo $!; read -r x", n))
 	if _, err := r.Add(lease, cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.Write([]byte("x\n")); err != nil {
-		t.Fatal(err)
+	start()
+	return func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait() // It was killed.
 	}
-	last := 0
-	if _, err := fmt.Fscan(out, &last); err != nil {
-		t.Fatal(err)
-	}
-	return stop
 }
 
 // lostOf is how many processes were lost: because the record was full, and of each user.

@@ -59,6 +59,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.socket.Close() }) // Only the read below sees its error.
 	defer stop()
 	buf := make([]byte, 4096)
+	reported := map[int]bool{}
 	for {
 		n, err := l.socket.Read(buf)
 		switch {
@@ -69,13 +70,17 @@ func (l *Listener) Run(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("cannot listen to the ends of processes: %w", errors.Join(err, l.socket.Close()))
 		}
-		if pid, status, ok := parse(buf[:n]); ok {
-			l.put(pid, status)
-		}
+		l.put(buf[:n], reported)
+		l.settle(buf, reported)
 	}
 }
 
-func (l *Listener) put(pid int, status unix.WaitStatus) {
+// put notes the end of a first thread, and adds its process to those that are reported.
+func (l *Listener) put(b []byte, reported map[int]bool) {
+	pid, status, ok := parse(b)
+	if !ok {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.followed[pid]
@@ -88,10 +93,59 @@ func (l *Listener) put(pid int, status unix.WaitStatus) {
 	default:
 	}
 	p.status, p.at = status, time.Now()
-	// The first thread also ends when another one calls execve, as in a Go program, and it may end before the others.
-	if p.pidfd.Ended() {
-		close(p.ended)
+	reported[pid] = true
+}
+
+// mostQueued is more messages than the buffer of the socket can have.
+const mostQueued = 1 << 13
+
+// settle decides which of the reported processes have ended. The first thread also ends when another one calls execve, as in a Go
+// program, and it may end before the others: then another end follows. The kernel reports the end of a process before its pidfd shows
+// it, so that one is in the queue by the time that the pidfd shows it, and is the last one there.
+func (l *Listener) settle(buf []byte, reported map[int]bool) {
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return // It is closed, and nothing more is known.
 	}
+	for len(reported) > 0 {
+		over := l.over(reported)
+		clear(reported)
+		for range mostQueued {
+			var n int
+			var failed error
+			err := raw.Read(func(fd uintptr) bool { n, failed = unix.Read(int(fd), buf); return true })
+			if errors.Is(failed, unix.EINTR) || errors.Is(failed, unix.ENOBUFS) {
+				continue
+			}
+			if err != nil || failed != nil {
+				break // The queue is empty, or the socket is closed.
+			}
+			l.put(buf[:n], reported)
+		}
+		for _, p := range over {
+			close(p.ended)
+		}
+	}
+}
+
+// over are the reported processes that have ended and are not known to.
+func (l *Listener) over(reported map[int]bool) (list []*process) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for pid := range reported {
+		p := l.followed[pid]
+		if p == nil {
+			continue
+		}
+		select {
+		case <-p.ended:
+		default:
+			if p.pidfd.Ended() {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
 }
 
 // Follow keeps the result of a process until Forget. start is in clock ticks since the boot. A process that has ended is not
