@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,8 @@ type fakeDriver struct {
 	gpu.Driver // What no test calls.
 	sample     func() ([]gpu.Process, error)
 	again      func() ([]gpu.Process, error) // what is measured before a stop; nil: as sample
+	period     time.Duration                 // of the samples of a GPU that is always busy; 0: it has none
+	lists      atomic.Int64                  // how often the processes' utilisation was read
 }
 
 func (d *fakeDriver) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{}, nil }
@@ -102,11 +105,23 @@ func (d *fakeDriver) Processes(ctx context.Context, _ gpu.UUID) ([]gpu.Process, 
 }
 
 func (d *fakeDriver) Utilization(context.Context, gpu.UUID, uint64) ([]gpu.UtilSample, uint64, error) {
-	return nil, 0, gpu.ErrNotSupported
+	d.lists.Add(1)
+	if d.period == 0 {
+		return nil, 0, gpu.ErrNotSupported
+	}
+	return []gpu.UtilSample{{PID: unusedPID, SM: 50}, {PID: unusedPID + 1, SM: 50}}, uint64(time.Now().UnixMicro()), nil
 }
 
-func (d *fakeDriver) UtilizationSeries(context.Context, gpu.UUID, uint64) (gpu.Series, error) {
-	return gpu.Series{}, gpu.ErrNotSupported
+func (d *fakeDriver) UtilizationSeries(_ context.Context, _ gpu.UUID, since uint64) (s gpu.Series, err error) {
+	if d.period == 0 {
+		return s, gpu.ErrNotSupported
+	}
+	now, period := uint64(time.Now().UnixMicro()), uint64(d.period.Microseconds())
+	s.Newest = since
+	for at := max(since, now-uint64(15*time.Second/time.Microsecond))/period*period + period; at <= now; at += period {
+		s.Samples, s.Newest = append(s.Samples, gpu.SeriesSample{Time: at, Percent: 100}), at
+	}
+	return s, nil
 }
 
 // fakePort assigns processes to leases by pid. It has the state of the freezer too.

@@ -64,6 +64,36 @@ func TestTheAccountOfTimeAddsUp(t *testing.T) {
 	})
 }
 
+// The processes are read as often as the series where the scheduler learns from them: without a series, and where the driver samples it
+// too seldom.
+func TestProcessesAreReadEachSecondWithoutAUsableSeries(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		period time.Duration
+		most   time.Duration // between two readings
+	}{
+		{"a series", 139 * time.Millisecond, 2 * time.Second},
+		{"no series", 0, time.Second},
+		{"a series with one sample a second", time.Second, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, _ := twoTimeSlicedLeases(t, "on", func(w *fixture) { w.driver.period = c.period })
+				w.runUntil(30 * time.Second)
+				before := w.driver.lists.Load()
+				w.runUntil(70 * time.Second)
+				w.end()
+				read, want := w.driver.lists.Load()-before, int64(40*time.Second/c.most)
+				if read < want-2 || read > want+2 {
+					t.Errorf("read %d times in 40 s, want %d", read, want)
+				}
+			})
+		})
+	}
+}
+
 // unreadyFreezer is a freezer whose thaw watchdog does not answer for a while.
 type unreadyFreezer struct {
 	fakeFreezer
