@@ -65,6 +65,19 @@ func TestInUse(t *testing.T) {
 			}
 		})
 	}
+	h := Hierarchy{Mount: t.TempDir()}
+	for name, text := range map[string]string{"memory.current": "4096\n", "memory.stat": "anon 4096\n", "pids.current": "12\n"} {
+		if err := os.WriteFile(filepath.Join(h.Mount, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(h.Mount, "cpu.stat"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	part, err := h.InUse("/")
+	if diff := cmp.Diff(InUse{Memory: new(uint64(4096)), Tasks: new(uint64(12))}, part); err == nil || diff != "" {
+		t.Errorf("when one file cannot be read: %v (-want +got):\n%s", err, diff)
+	}
 	if _, err := (Hierarchy{Mount: t.TempDir()}).InUse("/none"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a missing cgroup: %v", err)
 	}

@@ -141,3 +141,24 @@ func TestMissingRowsAreNotIdleProcesses(t *testing.T) {
 		}
 	}
 }
+
+// TestAnIdleGPUKeepsNoPast checks that the first work after a long time without any, in which no sample shows the period, is not
+// preceded by a period for each moment of that time.
+func TestAnIdleGPUKeepsNoPast(t *testing.T) {
+	b := newBound()
+	for range 3 * 24 * 3600 {
+		b.now += time.Second
+		b.s.ObserveUtilization(b.now, Utilization{From: b.now - time.Second, UpTo: b.now})
+	}
+	b.sampled, b.rows = b.now, b.now
+	most := 0
+	for range 12 {
+		b.second(ms(139), map[string]float64{"a": 0.5, "b": 0.5})
+		for _, tr := range b.s.tracks {
+			most = max(most, len(tr.periods)+len(tr.early))
+		}
+	}
+	if most == 0 || most > 500 {
+		t.Errorf("%d periods are kept", most)
+	}
+}

@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/mps"
 )
 
@@ -64,3 +66,49 @@ func TestMPSThatIsDown(t *testing.T) {
 }
 
 func everyInstance(gpu.UUID, *gpu.Instance) bool { return true }
+
+// An instance that is not to be shared has no MPS, which is not why it is closed.
+func TestInstancesThatAreNotSharedLackNoMPS(t *testing.T) {
+	spec := &api.MIGSpec{Layout: api.LayoutOf("3g.20gb"), MPS: api.LayoutOf("3g.20gb")}
+	want := &state.Desired{
+		Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}},
+		GPUs: map[gpu.UUID]*api.GPUSpec{observetest.One: {Mode: api.ModeMIG, MIG: spec}},
+	}
+	shared := observetest.Instance(9, 0)
+	split := observetest.Instance(9, 0)
+	split.Compute = append(split.Compute, split.Compute[0])
+	foreign := func(gpu.UUID, *gpu.Instance) bool { return false }
+	behind := closing.Closures{{Where: closing.OnGPU(observetest.One), Kind: string(closing.Behind)}}
+	for _, c := range []struct {
+		name    string
+		have    gpu.Instance
+		managed ManagedInstance
+		list    closing.Closures
+		closed  int
+	}{
+		{"its own", shared, everyInstance, nil, 1},
+		{"foreign", shared, foreign, nil, 0},
+		{"split", split, everyInstance, nil, 0},
+		{"on a GPU that is not as the spec says yet", shared, everyInstance, behind, 0},
+	} {
+		node := &observe.Node{GPUs: []observe.GPU{observetest.Device(true, c.have)}}
+		if closed := withoutMPS(want, node, c.managed, c.list); len(closed) != c.closed {
+			t.Errorf("%s: closed are %+v", c.name, closed)
+		}
+	}
+}
+
+// A GPU that has left its bus has no index: commands name it by its UUID.
+func TestMPSArgumentsOfAGPUWithoutAnIndex(t *testing.T) {
+	g := &observe.GPU{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: -1}}}
+	whole, inside := MPSArguments(
+		g,
+		mps.Whole("GPU-1"),
+	), MPSArguments(
+		g,
+		mps.Device{GPU: "GPU-1", Instance: gpu.Placement{Start: 4, Size: 4}},
+	)
+	if whole != "GPU-1" || inside != "GPU-1:4" {
+		t.Errorf("they are %q and %q", whole, inside)
+	}
+}
