@@ -155,10 +155,10 @@ func TestAnIdleGPUKeepsNoPast(t *testing.T) {
 	for range 12 {
 		b.second(ms(139), map[string]float64{"a": 0.5, "b": 0.5})
 		for _, tr := range b.s.tracks {
-			most = max(most, len(tr.periods)+len(tr.early))
+			most = max(most, cap(tr.periods)+cap(tr.early)) // What is not needed is removed at once, and its memory stays.
 		}
 	}
-	if most == 0 || most > 500 {
-		t.Errorf("%d periods are kept", most)
+	if most == 0 || most > 4096 {
+		t.Errorf("there is memory for %d periods", most)
 	}
 }
