@@ -71,7 +71,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			return fmt.Errorf("cannot listen to the ends of processes: %w", errors.Join(err, l.socket.Close()))
 		}
 		l.put(buf[:n], reported)
-		l.settle(buf, reported)
+		l.conclude(buf, reported)
 	}
 }
 
@@ -99,10 +99,10 @@ func (l *Listener) put(b []byte, reported map[int]bool) {
 // mostQueued is more messages than the buffer of the socket can have.
 const mostQueued = 1 << 13
 
-// settle decides which of the reported processes have ended. The first thread also ends when another one calls execve, as in a Go
+// conclude decides which of the reported processes have ended. The first thread also ends when another one calls execve, as in a Go
 // program, and it may end before the others: then another end follows. The kernel reports the end of a process before its pidfd shows
 // it, so that one is in the queue by the time that the pidfd shows it, and is the last one there.
-func (l *Listener) settle(buf []byte, reported map[int]bool) {
+func (l *Listener) conclude(buf []byte, reported map[int]bool) {
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
 		return // It is closed, and nothing more is known.
