@@ -119,7 +119,9 @@ either_frozen() { frozen "$1" || frozen "$2"; }
 daemon_again() {
 	systemctl unmask --quiet --runtime gpushared.service gpushared.socket
 	systemctl reset-failed gpushared.service gpushared.socket 2>/dev/null || true
-	systemctl start gpushared.service
+	systemctl is-active --quiet gpushared.service && return
+	systemctl stop gpushared.socket # A unit that was masked while it ran has no descriptor left.
+	systemctl start gpushared.socket gpushared.service
 }
 down() { [ "$(property "$1" MainPID)" = 0 ]; }
 
