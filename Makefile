@@ -8,6 +8,10 @@ STATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
 CGO       := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
 WITH_CGO  := $(CGO) $(GO) build -ldflags '$(LDFLAGS)'
 RAN       := sh test/ran/ran.sh
+# Tests that need no cgo use the packages that were compiled for the programs.
+NOCGO     := CGO_ENABLED=0
+# 'make lint' vets.
+TEST      := $(GO) test -vet=off
 # RACE= is for a second run of the tests, as another user: it finds what the user changes, not the same races once more.
 RACE      ?= -race
 # Many tests wait for other processes, so more tests than cores may run.
@@ -71,26 +75,26 @@ stress:
 # The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
 # user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(GO) test $(RACE) -timeout 20m $(TESTFLAGS) ./test/node ./...
+	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node ./...
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 
 test-whole:
-	CGO_ENABLED=0 $(GO) test -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
+	$(NOCGO) $(TEST) -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
 
 test-locks:
-	CGO_ENABLED=0 $(GO) test -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./mps/... ./isolation ./power
+	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./mps/... ./isolation ./power
 
 # ran.sh fails when a selector matches no test. The first half is one process in virtual time, of which CI runs a part each day
 # (package test/enumeration).
 test-faults: test-faults-in-process test-faults-of-programs
 
 test-faults-in-process: need
-	$(RAN) $(GO) test -count=1 -timeout 100m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon
+	$(NOCGO) $(RAN) $(TEST) -count=1 -timeout 100m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon
 
 test-faults-of-programs: build
-	$(RAN) $(GO) test -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node
-	$(CGO) $(RAN) $(GO) test -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
+	$(NOCGO) $(RAN) $(TEST) -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node
+	$(CGO) $(RAN) $(TEST) -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
 vet:
 	$(CGO) $(GO) vet ./...
@@ -103,14 +107,14 @@ bench: build
 
 # Clients of NVML from other projects, downloaded once into build/. Without them it fails: nothing is skipped.
 test-tools: build
-	$(RAN) $(GO) test -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
+	$(NOCGO) $(RAN) $(TEST) -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
 
 test-vm: build
-	$(RAN) $(GO) test -tags vm -count=1 -timeout 80m ./test/vm
+	$(NOCGO) $(RAN) $(TEST) -tags vm -count=1 -timeout 80m ./test/vm
 
 # What the machines boot, so that it can be built next to other work: minutes, most of them of a mirror.
 test-vm-images:
-	$(RAN) $(GO) test -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
+	$(NOCGO) $(RAN) $(TEST) -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
 
 hwtest: build
 	@$(GO) run ./test/hwtest

@@ -79,6 +79,7 @@ func TestOnEveryBranch(t *testing.T) {
 			continue // The oldest and the newest differ most.
 		}
 		t.Run(driver, func(t *testing.T) {
+			t.Parallel() // It waits for programs most of the time.
 			cmd := exec.CommandContext(t.Context(), self, "-test.short", "-test.count=1")
 			cmd.Env = append(os.Environ(), driverEnv+"="+driver)
 			if out, err := cmd.CombinedOutput(); err != nil {
