@@ -74,13 +74,15 @@ stress:
 # take seconds then run whole without it, the others in make test-faults.
 # The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
 # user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
+# Simulations have one goroutine: the detector makes them slow and finds nothing.
+SIMULATED := /test/(fairness|memorysim)$$
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node ./...
+	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $(if $(RACE),$$($(GO) list ./... | grep -vE '$(SIMULATED)'),./...)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 
 test-whole:
-	$(NOCGO) $(TEST) -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/memorysim
+	$(NOCGO) $(TEST) -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/fairness ./test/memorysim
 
 test-locks:
 	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./mps/... ./isolation ./power

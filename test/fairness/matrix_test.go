@@ -10,7 +10,7 @@ import (
 )
 
 // TestMatrix runs every scenario with every sampler and checks the figures: errors of the shares, how busy the GPU is, and how
-// long a lease is frozen. With -short or the race detector it runs a sample.
+// long a lease is frozen. With -short it runs a sample.
 func TestMatrix(t *testing.T) {
 	seeds := 3
 	if enumeration.Sampled() {
