@@ -7,7 +7,8 @@
 // memory in use belong to package quota.
 //
 // A lease is requested, queued, admitted, placed, isolated, running, ending and ended. Requested and admitted last only
-// inside Submit and inside the evaluation of the queue: no caller sees a lease in them.
+// inside Submit and inside the evaluation of the queue: no caller sees a lease in them. What is done for a request meanwhile is
+// the state of its ticket (ticketStates).
 //
 // # Admission
 //

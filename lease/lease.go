@@ -12,8 +12,10 @@ import (
 // State is the state of a lease.
 type State string
 
-// The states, in order. Requested and admitted are not among them: no caller sees a lease in those.
+// The states, in order. Admitted is not among them: it lasts only inside the evaluation of the queue.
 const (
+	requested State = "requested" // Submit has not returned it: no caller sees a lease in this state
+
 	Queued   State = "queued"   // waits for a place
 	Placed   State = "placed"   // has a place, its process is not isolated yet
 	Isolated State = "isolated" // its process is isolated, the record is being written

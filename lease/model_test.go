@@ -458,7 +458,7 @@ func (m *machine) Check(t *rapid.T) {
 	}
 	for id, k := range m.tickets {
 		k.t.mu.Lock()
-		done, err := k.done, k.err
+		done, err := k.state.over(), k.err
 		k.t.mu.Unlock()
 		switch _, queued := waiting[id]; {
 		case queued == done:

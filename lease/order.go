@@ -62,7 +62,7 @@ func (s *queueOrder) sort(t *Table) {
 	})
 	for _, k := range slices.Backward(t.queue) {
 		of := grantOf{k.request.UID, k.candidates[0].Key()}
-		if k.preempt != nil && k.preempt.taken {
+		if k.preempt != nil && k.state != ticketChosen {
 			s.freed[of] = true // What that frees is not for another who asks meanwhile and used less.
 		}
 		k.order.freed = s.freed[of]

@@ -31,8 +31,8 @@ func (t *Table) TakePendingInstances() []PendingInstance {
 	defer t.mu.Unlock()
 	var out []PendingInstance
 	for _, k := range t.queue {
-		if k.pending != nil && !k.creating {
-			k.creating = true
+		if k.state == ticketPlanned {
+			k.moveLocked(ticketCreating)
 			out = append(out, *k.pending)
 		}
 	}
@@ -43,7 +43,7 @@ func (t *Table) TakePendingInstances() []PendingInstance {
 func (t *Table) HasPendingInstances() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.pending != nil && !k.creating })
+	return slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.state == ticketPlanned })
 }
 
 // FinishPendingInstances ends the creation of instances, after Update was called with the new state. failed names the
@@ -52,7 +52,7 @@ func (t *Table) FinishPendingInstances(list []PendingInstance, failed map[gpu.UU
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, k := range t.queue {
-		if k.pending == nil || !k.creating || !slices.Contains(list, *k.pending) {
+		if k.state != ticketCreating || !slices.Contains(list, *k.pending) {
 			continue
 		}
 		if failed[k.pending.GPU] {
@@ -61,7 +61,7 @@ func (t *Table) FinishPendingInstances(list []PendingInstance, failed map[gpu.UU
 			}
 			k.avoided[k.pending.GPU] = t.cfg.Now().Add(avoidFor)
 		}
-		k.pending, k.creating = nil, false
+		k.moveLocked(k.withoutInstance())
 	}
 	t.evaluateLocked()
 }
@@ -97,14 +97,12 @@ func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 // caller did not take.
 func (t *Table) claimPendingLocked(o *occupancy) {
 	for _, k := range t.queue {
-		if k.pending == nil {
-			continue
-		}
-		if k.creating {
+		switch k.state {
+		case ticketCreating:
 			o.claim(k.pending)
 			o.user(k.request.UID).pending++
-		} else {
-			k.pending = nil // Not started: it is planned again, because a request ahead may need the capacity.
+		case ticketPlanned:
+			k.moveLocked(k.withoutInstance()) // Not started: it is planned again, because a request ahead may need the capacity.
 		}
 	}
 }
@@ -129,6 +127,7 @@ func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int
 		who.ends = k.endFrom(g, now.Add(creationTime))
 		if d, r := o.findSlot(g, &k.t.view, who, avoid); d != nil {
 			k.pending, k.claimed = &PendingInstance{Ticket: k.id, GPU: d.UUID, InstanceSlot: r}, nil
+			k.moveLocked(ticketPlanned)
 			o.claim(k.pending)
 			o.user(k.request.UID).pending++
 			return
@@ -159,7 +158,7 @@ func (k *Ticket) pendingText() string {
 
 // refuseLocked ends a ticket whose caller does not wait. It was kept only because an instance was being created.
 func (k *Ticket) refuseLocked() {
-	k.failLocked(&api.Error{
+	k.endLocked(ticketFailed, &api.Error{
 		Kind:    api.KindUnavailable,
 		Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting),
 		Hint:    "wait for a place with --wait",

@@ -24,7 +24,6 @@ type preemption struct {
 	grants  map[Key]bool // of the victims
 	gpus    []gpu.UUID
 	slot    *PendingInstance // mig
-	taken   bool             // the caller stops them
 	freed   time.Time        // when the last of them had ended
 }
 
@@ -43,10 +42,10 @@ func (t *Table) TakePreemptions() []Preemption {
 	defer t.mu.Unlock()
 	var out []Preemption
 	for _, k := range t.queue {
-		if k.preempt == nil || k.preempt.taken {
+		if k.state != ticketChosen {
 			continue
 		}
-		k.preempt.taken = true
+		k.moveLocked(ticketPreempting)
 		k.preemptions++
 		p := Preemption{Request: k.lease.clone()}
 		for _, e := range k.preempt.victims {
@@ -89,14 +88,14 @@ func (k *Ticket) mayStop(e *entry) bool {
 // being stopped. It claims what their end frees. ok is false if no lease is stopped for it.
 func (k *Ticket) preemptLocked(o *occupancy, who requester) (waiting string, ok bool) {
 	t := k.t
-	if p := k.preempt; p != nil {
+	if p := k.preempt; k.state == ticketPreempting {
 		p.victims = slices.DeleteFunc(p.victims, func(e *entry) bool { return t.leases[e.ID] != e })
 		now := t.cfg.Now()
 		if len(p.victims) == 0 && p.freed.IsZero() {
 			p.freed = now
 		}
 		if len(p.victims) == 0 && now.Sub(p.freed) >= freedFor {
-			k.preempt = nil // The place is not free: an earlier request has it, or it was closed.
+			k.moveLocked(ticketWaiting) // The place is not free: an earlier request has it, or it was closed.
 		}
 	}
 	if k.preempt == nil && k.request.Wait != nil && !k.request.Immediate && k.preemptions < maxPreemptions {
@@ -106,11 +105,14 @@ func (k *Ticket) preemptLocked(o *occupancy, who requester) (waiting string, ok 
 		return "", false
 	}
 	count := text.Count(max(stopCount(k.preempt.victims), 1), "lease")
-	if stopCount(k.preempt.victims) == 0 {
-		k.preempt.taken = true // All of them are ending: none is stopped.
-	} else if t.view.Observing {
-		k.preempt = nil
+	switch {
+	case stopCount(k.preempt.victims) == 0:
+		k.moveLocked(ticketPreempting) // All of them are ending: none is stopped.
+	case t.view.Observing:
+		k.moveLocked(ticketWaiting)
 		return "it would be placed after " + count + " of a lower priority, which the spec allows to stop (preempt: stop), but the node only observes", false
+	case k.state == ticketWaiting:
+		k.moveLocked(ticketChosen)
 	}
 	k.preempt.claim(o, o.user(k.request.UID))
 	if len(k.preempt.victims) == 0 {

@@ -25,26 +25,23 @@ type Ticket struct {
 	request    Request
 	sequence   uint64
 	candidates []Grant
-	done       bool // placed, failed or cancelled: not in the queue any more
-	err        error
+	state      ticketState
+	err        error // why it failed or was cancelled
 	selected   string
 	position   int // in the queue, from 1
 	waiting    string
 	unread     bool // Next has not returned the last change yet
 
-	pending    *PendingInstance // the instance that is to be created for it
-	creating   bool             // the caller is creating it
-	claimed    *PendingInstance // without capacity: what it should get next
-	avoided    map[gpu.UUID]time.Time
-	mayFitSoon bool      // an instance that is being created may be for it
-	queued     bool      // it was in the queue when Submit returned, or its place was taken back
-	deadline   time.Time // of Await, where the request has a limit
+	pending  *PendingInstance // planned and creating: the instance
+	claimed  *PendingInstance // without capacity: what it should get next
+	avoided  map[gpu.UUID]time.Time
+	deadline time.Time // of Await, where the request has a limit
 
 	order    ticketOrder // why it is where it is in the queue
 	expected *time.Time  // when it starts at the latest, if leases run to their known ends
 	reported *time.Time  // the same, as the last change had it
 
-	preempt     *preemption // the leases that are stopped for it
+	preempt     *preemption // chosen and preempting: the leases that are stopped for it; later, what they freed
 	preemptions int         // how often leases were stopped for it
 }
 
@@ -114,8 +111,9 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	id := newID(tenant, grant, t.cfg.Random, t.idInUseLocked)
 	k := &Ticket{
 		t: t, id: id, tenant: tenant, changed: make(chan struct{}, 1), request: r, sequence: sequence, candidates: candidates,
+		state: ticketWaiting,
 		lease: Lease{
-			ID: id, Generation: t.generation, Terms: candidates[0], State: Queued,
+			ID: id, Generation: t.generation, Terms: candidates[0], State: requested,
 			User: r.User, UID: r.UID, Command: r.Command, MaxTime: r.MaxTime, Created: now,
 			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, AttachedBy: r.AttachedBy, Key: r.Key,
 		},
@@ -123,32 +121,42 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 	waits := t.waitingLocked(r.UID)
 	t.queue = append(t.queue, k)
 	t.evaluateLocked()
-	if k.done && k.err != nil {
+	switch k.state {
+	case ticketPlaced:
+		return k, nil
+	case ticketFailed:
 		return nil, k.err // Its user has lost the right to it between the request and now.
 	}
-	if full := k.fullLocked(waits); !k.done && (r.Wait == nil && (!k.mayFitSoon || r.Immediate) || full != "") {
-		waiting := k.waiting
-		k.failLocked(nil)
+	if err := k.mayNotWaitLocked(waits); err != nil {
+		k.endLocked(ticketFailed, err)
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		t.evaluateLocked() // what it claimed is free for other requests
-		if full != "" && r.Wait != nil {
-			return nil, &api.Error{
-				Kind:    api.KindUnavailable,
-				Message: fmt.Sprintf("cannot wait for a lease of %s: %s", tenant, full),
-				Hint:    "let some of them end, or be placed, first: see 'gpushare lease list'",
-			}
-		}
-		return nil, &api.Error{
+		return nil, err
+	}
+	k.lease.State = Queued
+	t.changedLocked(&k.lease)
+	return k, nil
+}
+
+// mayNotWaitLocked is why a request that found no place is refused; nil if it waits. waits is for how many requests the user waited
+// before it.
+func (k *Ticket) mayNotWaitLocked(waits int) error {
+	full := k.fullLocked(waits)
+	switch {
+	case full != "" && k.request.Wait != nil:
+		return &api.Error{
 			Kind:    api.KindUnavailable,
-			Message: fmt.Sprintf("cannot place a lease of %s now: %s", tenant, waiting),
+			Message: fmt.Sprintf("cannot wait for a lease of %s: %s", k.tenant, full),
+			Hint:    "let some of them end, or be placed, first: see 'gpushare lease list'",
+		}
+	case full != "" || k.request.Wait == nil && (!k.state.kept() || k.request.Immediate):
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting),
 			Hint:    k.waitHint(),
 		}
 	}
-	if !k.done {
-		k.queued = true
-		t.changedLocked(&k.lease)
-	}
-	return k, nil
+	return nil
 }
 
 // waitHint is what helps a request that is refused because there is no place now.
@@ -203,14 +211,13 @@ func (t *Table) evaluateLocked() {
 		t.claimPendingLocked(o)
 		left := t.queue[:0]
 		for _, k := range t.queue {
-			if !k.done && k.tryLocked(o) {
+			if k.tryLocked(o) {
 				again = again || k.lease.Terms.Spec.Reserved || k.request.limit(&t.view) != (PerUser{})
-			}
-			if !k.done && k.queued && k.request.Wait == nil && !k.mayFitSoon {
+			} else if k.lease.State == Queued && k.request.Wait == nil && !k.state.kept() {
 				k.refuseLocked()
 				again = true // What it claimed is free for other requests.
 			}
-			if !k.done {
+			if !k.state.over() {
 				k.awaitLocked(o)
 				left = append(left, k)
 			}
@@ -221,8 +228,8 @@ func (t *Table) evaluateLocked() {
 	anyPending, anyPreempted := false, false
 	for i, k := range t.queue {
 		k.setPosition(i + 1)
-		anyPending = anyPending || k.pending != nil && !k.creating
-		anyPreempted = anyPreempted || k.preempt != nil && !k.preempt.taken
+		anyPending = anyPending || k.state == ticketPlanned
+		anyPreempted = anyPreempted || k.state == ticketChosen
 	}
 	if anyPreempted && t.cfg.Preempted != nil {
 		t.cfg.Preempted()
@@ -237,13 +244,12 @@ func (k *Ticket) rank() int { return k.candidates[0].rank() }
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
-	k.mayFitSoon, k.expected = k.pending != nil, nil
-	if k.preempt != nil && !k.preempt.taken {
-		k.preempt = nil // Not started: it is chosen again, because the leases may have changed.
+	k.expected = nil
+	if k.state == ticketSoon || k.state == ticketChosen {
+		k.moveLocked(ticketWaiting) // No lease is stopped yet: they are chosen again, because they may have changed.
 	}
 	if why := k.t.view.Maintenance; why != "" {
-		k.mayFitSoon = false
-		k.setWaiting(why)
+		k.withholdLocked(why)
 		return false
 	}
 	if k.t.yieldsToSavedLocked(k) {
@@ -251,8 +257,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		return false
 	}
 	if why := k.request.standing(k.tenant).Unsure; why != "" {
-		k.mayFitSoon = false // Others do not wait for an answer of the directory: it claims nothing.
-		k.setWaiting(why)
+		k.withholdLocked(why) // Others do not wait for an answer of the directory: it claims nothing.
 		return false
 	}
 	who := o.requesterOf(k)
@@ -263,6 +268,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	var waiting []string
 	var claims []*obstacle
 	var creatable []int // candidates for which an instance might be created
+	soon := false
 	for i := range k.candidates {
 		g := &k.candidates[i]
 		who := who
@@ -270,7 +276,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		p, ob := placeFor(g, &k.t.view, o, who)
 		if p == nil {
 			claims = append(claims, ob)
-			k.mayFitSoon = k.mayFitSoon || ob.mayFitSoon
+			soon = soon || ob.mayFitSoon
 			if ob.canCreate {
 				creatable = append(creatable, i)
 			}
@@ -299,11 +305,23 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	if preempted != "" {
 		text += "; " + preempted
 	}
-	if k.pending != nil {
-		k.mayFitSoon, text = true, k.pendingText()
+	switch {
+	case k.pending != nil:
+		text = k.pendingText()
+	case soon:
+		k.moveLocked(ticketSoon)
 	}
 	k.setWaiting(text)
 	return false
+}
+
+// withholdLocked keeps the ticket waiting for what may take long. Who does not wait for a place does not wait for that, even if an
+// instance is being created.
+func (k *Ticket) withholdLocked(why string) {
+	if k.state == ticketCreating && k.request.Wait == nil {
+		k.moveLocked(k.withoutInstance())
+	}
+	k.setWaiting(why)
 }
 
 // claimLocked claims what a ticket without a place should get next.
@@ -336,7 +354,7 @@ func (k *Ticket) setWaiting(text string) {
 
 // placeLocked assigns the place to the ticket.
 func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy, ends time.Time) {
-	if len(k.candidates) > 1 && !k.queued { // No caller knows its id yet: the id gets the grant.
+	if len(k.candidates) > 1 && k.lease.State == requested { // No caller knows its id yet: the id gets the grant.
 		k.id = newID(k.tenant, g.Spec.Name, k.t.cfg.Random, k.t.idInUseLocked)
 		k.lease.ID = k.id
 	}
@@ -353,8 +371,8 @@ func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy, 
 	k.t.leases[e.ID] = e
 	k.t.addLeaseLocked(o, e)
 	o.backfill.read = false
-	k.done, k.position, k.waiting, k.unread = true, 0, "", true
-	k.pending, k.creating, k.claimed, k.preempt = nil, false, nil, nil
+	k.position, k.waiting, k.unread = 0, "", true
+	k.moveLocked(ticketPlaced)
 	k.signal()
 	k.t.changedLocked(&e.Lease)
 }
@@ -411,16 +429,17 @@ func (k *Ticket) updateLocked(respec bool) {
 		}
 	}
 	if err != nil {
-		k.failLocked(err)
+		k.endLocked(ticketFailed, err)
 		k.reportEndedLocked()
 		return
 	}
 	k.candidates = candidates
 }
 
-// failLocked ends the ticket without a place.
-func (k *Ticket) failLocked(err error) {
-	k.done, k.err, k.unread = true, err, true
+// endLocked ends the ticket without a place.
+func (k *Ticket) endLocked(as ticketState, err error) {
+	k.err, k.unread = err, true
+	k.moveLocked(as)
 	k.t.retireIDLocked(k.lease.ID)
 	k.lease.State = Ended
 	k.signal()
@@ -453,7 +472,7 @@ func (k *Ticket) Next(ctx context.Context) (Update, error) {
 		k.t.mu.Lock()
 		if k.unread {
 			k.unread = false
-			u := Update{Lease: k.wireLocked(), Placed: k.done && k.err == nil, Selected: k.selected}
+			u := Update{Lease: k.wireLocked(), Placed: k.state == ticketPlaced, Selected: k.selected}
 			err := k.err
 			k.t.mu.Unlock()
 			return u, err
@@ -513,8 +532,8 @@ func (k *Ticket) Cancel() {
 	t := k.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !k.done {
-		k.failLocked(&api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
+	if !k.state.over() {
+		k.endLocked(ticketCancelled, &api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
 		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
 		k.reportEndedLocked()
 	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation &&

@@ -39,7 +39,8 @@ func (t *Table) queueAgain(ctx context.Context, e *entry, at gpu.UUID) bool {
 	t.view.occupy(at, &e.Place)
 	k.lease.Terms, k.lease.Place, k.lease.State = k.candidates[0], Place{}, Queued
 	k.lease.EndBy = nil
-	k.done, k.selected, k.queued, k.unread = false, "", true, true
+	k.selected, k.unread = "", true
+	k.moveLocked(ticketWaiting)
 	t.queue = append(t.queue, k)
 	t.changedLocked(&k.lease)
 	k.updateLocked(e.spec != t.view.Generation) // A spec that came into force since may have no place for it.

@@ -58,15 +58,16 @@ func (t *Table) Recheck() {
 
 // recheckLocked ends the ticket if its user may not use the tenant any more, and reports whether it did.
 func (k *Ticket) recheckLocked() bool {
-	if k.done {
+	if k.state.over() {
 		return true
 	}
 	s := k.request.standing(k.tenant)
 	if s.Denied == "" {
 		return false
 	}
-	k.failLocked(s.denied())
-	if k.queued {
+	reported := k.lease.State == Queued
+	k.endLocked(ticketFailed, s.denied())
+	if reported {
 		k.reportEndedLocked()
 	}
 	return true
