@@ -486,6 +486,10 @@ type LeaseFreezes struct {
 	Count          int     `json:"count"`
 	Seconds        float64 `json:"seconds"`
 	LongestSeconds float64 `json:"longest_seconds"`
+	// Of requests that arrived at any time of the minute half waited for its thaw no longer than WaitP50Seconds, and 99 of 100 no longer
+	// than WaitP99Seconds: computed from the times at which it was frozen.
+	WaitP50Seconds float64 `json:"wait_p50_seconds"`
+	WaitP99Seconds float64 `json:"wait_p99_seconds"`
 }
 
 // LeaseShare is a share of a GPU's time or threads.

@@ -105,6 +105,7 @@ type member struct {
 	budget   time.Duration // what is left of its cap
 	cap      float64       // its part of its grant's cap; 0: none
 	removed  bool
+	joined   time.Duration
 	running  bool          // in the set
 	wait     time.Duration // in the set: after its slice
 	measures bool          // that wait measures its backlog
@@ -154,7 +155,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	for _, x := range list {
 		i, ok := slices.BinarySearchFunc(s.members, x.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
 		if !ok {
-			s.members = slices.Insert(s.members, i, &member{Member: x, own: ownIdle{since: s.last}})
+			s.members = slices.Insert(s.members, i, &member{Member: x, joined: s.last, own: ownIdle{since: s.last}})
 			changed = true
 			continue
 		}

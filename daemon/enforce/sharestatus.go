@@ -63,7 +63,13 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 // fillUsage adds what is due to a lease, and how often it was frozen.
 func fillUsage(s *api.LeaseShare, u *quota.Usage) {
 	if x := u.LastMinute; s.Enforced {
-		s.Freezes = &api.LeaseFreezes{Count: x.Count, Seconds: x.Frozen.Seconds(), LongestSeconds: x.Longest.Seconds()}
+		s.Freezes = &api.LeaseFreezes{
+			Count:          x.Count,
+			Seconds:        x.Frozen.Seconds(),
+			LongestSeconds: x.Longest.Seconds(),
+			WaitP50Seconds: x.Wait50.Seconds(),
+			WaitP99Seconds: x.Wait99.Seconds(),
+		}
 	}
 	if u.Entitled > 0 {
 		s.Due = percent(u.Entitled)

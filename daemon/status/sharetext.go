@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/text"
 )
 
 // measuredShare says what was measured of a lease on a time-sliced GPU.
@@ -14,7 +13,10 @@ func measuredShare(s *api.LeaseShare, slices *api.TimeSlices) string {
 		out += fmt.Sprintf("; occupancy %.0f%% of the last 10 s", *s.Occupancy)
 	}
 	if s != nil {
-		out += ofShare(s) + freezesText(s.Freezes)
+		out += ofShare(s)
+	}
+	if s != nil && s.Freezes != nil {
+		out += "; " + s.Freezes.Text()
 	}
 	if slices != nil && slices.Note != "" {
 		out += "; " + slices.Note
@@ -35,20 +37,4 @@ func ofShare(s *api.LeaseShare) string {
 		how = "more than"
 	}
 	return fmt.Sprintf("; it uses %s its share (%.0f±%.0f%%, due %.0f%%)", how, *s.Busy, *s.StdErr, *s.Due)
-}
-
-// freezesText says how often a lease was frozen in the last minute, and how long a request waited for that.
-func freezesText(f *api.LeaseFreezes) string {
-	switch {
-	case f == nil:
-		return ""
-	case f.Count == 0:
-		return "; not frozen in the last minute"
-	}
-	return fmt.Sprintf(
-		"; frozen %s in the last minute, for %.1f s: a request waits for up to %.1f s",
-		text.Count(f.Count, "time"),
-		f.Seconds,
-		f.LongestSeconds,
-	)
 }

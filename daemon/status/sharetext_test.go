@@ -23,19 +23,4 @@ func TestShareTexts(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	for _, c := range []struct {
-		freezes *api.LeaseFreezes
-		want    string
-	}{
-		{nil, ""},
-		{&api.LeaseFreezes{}, "; not frozen in the last minute"},
-		{
-			&api.LeaseFreezes{Count: 58, Seconds: 41.26, LongestSeconds: 0.84},
-			"; frozen 58 times in the last minute, for 41.3 s: a request waits for up to 0.8 s",
-		},
-	} {
-		if got := freezesText(c.freezes); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) leaseCommand() *cobra.Command {
@@ -210,7 +209,7 @@ func (a *app) lease(l *api.Lease) {
 		line("occupancy", percent(*l.Share.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
 	}
 	if l.Share != nil && l.Share.Freezes != nil {
-		line("time slices", freezes(l.Share.Freezes))
+		line("time slices", l.Share.Freezes.Text())
 	}
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
@@ -351,19 +350,6 @@ func usedMemory(m *api.LeaseMemory) string {
 }
 
 // leaseShare shows what was measured, with its error, then what is due.
-// freezes says how often a lease was frozen for the time slices of others, and how long a request waits for that.
-func freezes(f *api.LeaseFreezes) string {
-	if f.Count == 0 {
-		return "not frozen in the last minute"
-	}
-	return fmt.Sprintf(
-		"frozen %s in the last minute, for %.1f s: a request waits for up to %.1f s",
-		text.Count(f.Count, "time"),
-		f.Seconds,
-		f.LongestSeconds,
-	)
-}
-
 func leaseShare(s *api.LeaseShare) string {
 	if s == nil {
 		return "-"
