@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/cgroup/device"
@@ -25,35 +28,66 @@ const nvidiaVendor = "0x10de"
 const renderNode = "/dev/dri/renderD"
 
 // readDRI reads the graphics nodes of the NVIDIA GPUs below root. Their numbers follow the order in which the drivers were
-// loaded, not that of the GPUs, so they are found by the PCI device (the directory drm of a device in /sys).
+// loaded, not that of the GPUs, so they are found by the PCI device (the directory drm of a device in /sys). A host has hundreds of PCI
+// devices, and their directories have dozens of files: only those that have graphics nodes are listed.
 func readDRI(root string) (map[string][]cgroup.DeviceRule, error) {
 	found := map[string][]cgroup.DeviceRule{}
-	paths, err := filepath.Glob(filepath.Join(root, "sys/bus/pci/devices/*/drm/*/dev"))
+	devices := filepath.Join(root, "sys/bus/pci/devices")
+	addresses, err := listed(devices)
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range paths {
-		node := filepath.Dir(path)
-		dev := filepath.Dir(filepath.Dir(node))
-		vendor, err := boundedread.Trusted(filepath.Join(dev, "vendor"), boundedread.Value)
+	for _, pci := range addresses { // in the form of gpu.Identity
+		nodes, err := listed(filepath.Join(devices, pci, "drm"))
+		if err != nil {
+			return nil, err
+		}
+		if len(nodes) == 0 {
+			continue
+		}
+		vendor, err := boundedread.Trusted(filepath.Join(devices, pci, "vendor"), boundedread.Value)
 		if err != nil || strings.TrimSpace(string(vendor)) != nvidiaVendor {
 			continue
 		}
-		text, err := boundedread.Trusted(path, boundedread.Value)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed by now
+		for _, node := range nodes {
+			rule, ok, err := driRule(filepath.Join(devices, pci, "drm", node, "dev"), node)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read the graphics node %s: %w", node, err)
+			}
+			if ok {
+				found[pci] = append(found[pci], rule)
+			}
 		}
-		rule := cgroup.DeviceRule{Type: 'c', Access: "rw", Name: "/dev/dri/" + filepath.Base(node)}
-		if err == nil {
-			_, err = fmt.Sscanf(string(text), "%d:%d", &rule.Major, &rule.Minor)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the graphics node %s: %w", filepath.Base(node), err)
-		}
-		pci := filepath.Base(dev) // in the form of gpu.Identity
-		found[pci] = append(found[pci], rule)
 	}
 	return found, nil
+}
+
+// driRule returns the rule of a graphics node, whose numbers are in a file; ok is false for what is no node, or is removed by now.
+func driRule(file, node string) (rule cgroup.DeviceRule, ok bool, err error) {
+	text, err := boundedread.Trusted(file, boundedread.Value)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return rule, false, nil
+	}
+	if err != nil {
+		return rule, false, err
+	}
+	rule = cgroup.DeviceRule{Type: 'c', Access: "rw", Name: "/dev/dri/" + node}
+	_, err = fmt.Sscanf(string(text), "%d:%d", &rule.Major, &rule.Minor)
+	return rule, err == nil, err
+}
+
+// listed returns the names in a directory in their order; one that does not exist has none.
+func listed(dir string) ([]string, error) {
+	var all []string
+	err := boundedread.EachName(dir, func(names []string) bool {
+		all = append(all, names...)
+		return true
+	})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		err = nil
+	}
+	slices.Sort(all)
+	return all, err
 }
 
 // driRules are the render nodes of the targets. A render node is one of the whole GPU: of instances only those with graphics get it, which

@@ -37,6 +37,9 @@ func classPatterns() map[string][]string {
 	}
 }
 
+// devicesFile has the drivers and their majors.
+const devicesFile = "proc/devices"
+
 // ReadHost reads the host below root ("/" on a real host). Missing files leave their part empty. A file that cannot be
 // read or parsed is an error; the rest is returned as well.
 func ReadHost(root string) (Host, error) {
@@ -49,7 +52,7 @@ func ReadHost(root string) (Host, error) {
 		}
 		return string(b), err == nil
 	}
-	text, _ := read("proc/devices")
+	text, _ := read(devicesFile)
 	h.Majors = parseMajors(text)
 	if text, ok := read("proc/driver/nvidia-caps/mig-minors"); ok {
 		caps, err := parseCapsOnce(text)

@@ -49,12 +49,15 @@ func MissingNodes(h *Host, root string, rules []cgroup.DeviceRule) []MissingNode
 	var out []MissingNode
 	opensGPU := false
 	for _, r := range rules {
-		helper, ok := helperArgs(h, r)
-		if !ok {
+		if !ofDriver(h, r) {
 			continue
 		}
 		opensGPU = opensGPU || r.Major == gpuMajor && r.Minor != controlMinor
-		if why := nodeFault(root, r); why != "" {
+		why := nodeFault(root, r)
+		if why == "" {
+			continue // Which capability it is takes long to find: a driver has thousands.
+		}
+		if helper, ok := helperArgs(h, r); ok {
 			out = append(out, missingNode(root, r, why, helper))
 		}
 	}
@@ -73,18 +76,27 @@ func MissingNodes(h *Host, root string, rules []cgroup.DeviceRule) []MissingNode
 	return out
 }
 
+// ofDriver reports whether a rule is of a node that nvidia-modprobe makes, if there is such a capability.
+func ofDriver(h *Host, r cgroup.DeviceRule) bool {
+	if r.Type != 'c' || !strings.HasPrefix(r.Name, "/dev/nvidia") {
+		return false
+	}
+	uvm, hasUVM := h.Majors[uvmDriver]
+	caps, hasCaps := h.Majors[capsDriver]
+	return r.Major == gpuMajor || hasUVM && r.Major == uvm || hasCaps && r.Major == caps
+}
+
 // helperArgs returns the arguments with which nvidia-modprobe makes the node of a rule; false: it is none of its nodes.
 func helperArgs(h *Host, r cgroup.DeviceRule) ([]string, bool) {
 	uvm, hasUVM := h.Majors[uvmDriver]
-	caps, hasCaps := h.Majors[capsDriver]
 	switch {
-	case r.Type != 'c' || !strings.HasPrefix(r.Name, "/dev/nvidia"):
+	case !ofDriver(h, r):
 		return nil, false
 	case r.Major == gpuMajor:
 		return []string{"-c", strconv.Itoa(int(r.Minor))}, true
 	case hasUVM && r.Major == uvm:
 		return []string{"-u", "-c", strconv.Itoa(int(r.Minor))}, true
-	case hasCaps && r.Major == caps:
+	default:
 		for name, minor := range h.Caps {
 			gpu, rest, ok := strings.Cut(name, "/")
 			if ok && minor == r.Minor {

@@ -192,19 +192,24 @@ func reportMissing(conditions map[string]api.Condition, missing []isolation.Miss
 }
 
 // CheckNodes makes the nodes that a lease with these rules needs, and returns an error if one is missing after that: its program would
-// fail. Without unified memory it does not: not every program uses CUDA, and the lease is warned.
-func (pol *Policy) CheckNodes(ctx context.Context, l *lease.Lease, rules []cgroup.DeviceRule) error {
-	find := func() ([]isolation.MissingNode, error) {
-		host, err := pol.Hosts.At(nil)
+// fail. Without unified memory it does not: not every program uses CUDA, and the lease is warned. Each node is read, and the rules are
+// those of the observation; the rest of the host is read again before something is made or refused.
+func (pol *Policy) CheckNodes(ctx context.Context, node *observe.Node, l *lease.Lease, rules []cgroup.DeviceRule) error {
+	find := func(observation any) ([]isolation.MissingNode, error) {
+		host, err := pol.Hosts.At(observation)
 		if err != nil {
 			return nil, err
 		}
 		all := isolation.MissingNodes(&host, pol.HostRoot, rules)
 		return slices.DeleteFunc(all, func(m isolation.MissingNode) bool { return m.Unloaded }), nil
 	}
-	missing, err := find()
+	again := func() ([]isolation.MissingNode, error) { return find(nil) }
+	missing, err := find(node)
 	if err == nil && len(missing) > 0 {
-		missing, err = pol.makeNodes(ctx, missing, find)
+		missing, err = again()
+	}
+	if err == nil && len(missing) > 0 {
+		missing, err = pol.makeNodes(ctx, missing, again)
 	}
 	if err != nil || len(missing) == 0 {
 		return err

@@ -53,7 +53,7 @@ func (h *nodesHost) write(path, text string) {
 // start is the start of a lease that needs a GPU.
 func (h *nodesHost) start(ctx context.Context) error {
 	rule := cgroup.DeviceRule{Type: 'c', Major: 195, Access: "rw", Name: "/dev/nvidia0"}
-	return h.CheckNodes(ctx, &lease.Lease{ID: "l"}, []cgroup.DeviceRule{rule})
+	return h.CheckNodes(ctx, nil, &lease.Lease{ID: "l"}, []cgroup.DeviceRule{rule})
 }
 
 // make makes the node.

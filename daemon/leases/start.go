@@ -162,7 +162,7 @@ func (w Isolation) Isolate(ctx context.Context, l lease.Lease, p lease.Process) 
 		return lease.IsolationResult{}, err
 	}
 	if want.Enforcing() {
-		if err := d.Policy.CheckNodes(ctx, &l, rules); err != nil {
+		if err := d.Policy.CheckNodes(ctx, node, &l, rules); err != nil {
 			return lease.IsolationResult{}, err
 		}
 	}
