@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -218,7 +217,7 @@ func (d *decoder) place(findings api.FieldErrors) api.FieldErrors {
 }
 
 // grantMIG is the path of the profile of a grant.
-var grantMIG = regexp.MustCompile(`^tenants\[\d+\]\.grants\[\d+\]\.mig$`)
+var grantMIG = compiled(`^tenants\[\d+\]\.grants\[\d+\]\.mig$`)
 
 // value reads one node into one value of the spec.
 func (d *decoder) value(v reflect.Value, n *yaml.Node, path string) {
@@ -312,7 +311,7 @@ func (d *decoder) scalar(n *yaml.Node, path, required string) bool {
 	if n.Kind == yaml.ScalarNode {
 		return true
 	}
-	if grantMIG.MatchString(path) {
+	if grantMIG().MatchString(path) {
 		required = oneProfile(n)
 	}
 	d.wrong(n, path, "is %s, must be %s", kinds[n.ShortTag()], required)
