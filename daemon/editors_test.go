@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
@@ -42,7 +47,7 @@ func TestStaleBase(t *testing.T) {
 			!strings.HasSuffix(e.Message, "; 2 lines of what others changed since would be lost") {
 			t.Errorf("it says %s", e.Message)
 		}
-		if e := refused("base: 1\n" + first + "  - name: blue\n    tasks: 7\n"); len(e.Stale.Lost) != 0 ||
+		if e := refused("base: 1\n" + first + "  - name: blue\n    tasks: 7\n  - name: teal\n"); len(e.Stale.Lost) != 0 ||
 			!strings.HasSuffix(e.Message, "the spec has every line of it") {
 			t.Errorf("a spec that has the change of the other: %+v: %s", e.Stale, e.Message)
 		}
@@ -52,6 +57,66 @@ func TestStaleBase(t *testing.T) {
 		}
 		if _, _, refusal := w.apply(first, ""); refusal != nil {
 			t.Errorf("without a base it is refused: %v", refusal)
+		}
+	})
+}
+
+// A file that was edited from an earlier generation is applied twice, or with the same words as that of another: nothing would be lost, so
+// nothing is refused and nothing changes. An explicit precondition is still one.
+func TestEqualSpecsAreNoChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40"})
+		w.startDaemon()
+		const first = "version: v1\nnode: {enforce: on}\ngpus:\n  - select: {index: 0}\n    mode: timeslice\ntenants:\n  - name: red\n    grants: [{name: g, timeslice: {share: 40%}}]\n"
+		edited := "base: 1\n" + strings.Replace(first, "40%", "50%", 1)
+		for _, spec := range []string{first, edited} {
+			if _, _, refusal := w.apply(spec, ""); refusal != nil {
+				t.Fatal(refusal)
+			}
+		}
+		for _, again := range []string{
+			edited, strings.Replace(edited, "base: 1", "base: 9", 1), strings.Replace(edited, "base: 1\n", "# a comment\nbase: 2\n", 1),
+		} {
+			for _, query := range []string{"", "?check=true"} {
+				out, _, refusal := w.apply(again, query)
+				if refusal != nil {
+					t.Fatalf("%q: %v: %s", query, refusal, again)
+				}
+				if out.Changed || out.Generation != 2 || !out.Plan.Empty {
+					t.Errorf("%q changes something: %+v: %s", query, out, again)
+				}
+			}
+		}
+		if got := w.state.Desired().Generation; got != 2 {
+			t.Errorf("generation %d is in force", got)
+		}
+		q := httptest.NewRequestWithContext(
+			context.WithValue(t.Context(), server.PeerKey{}, &server.Peer{}), http.MethodPut, "/v1/spec", strings.NewReader(edited),
+		)
+		q.Host = "gpushare"
+		q.Header.Set("If-Match", `"1"`)
+		rec := httptest.NewRecorder()
+		w.server.Handler().ServeHTTP(rec, q)
+		if e := servertest.ErrorOf(t, rec); e.Kind != api.KindConflict {
+			t.Errorf("with If-Match: %+v", e)
+		}
+	})
+}
+
+// On a node that only observes the steps of a spec are planned at each apply, and never carried out: a second apply of it is no change.
+func TestObservedSpecIsNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40"})
+		w.startDaemon()
+		const spec = "version: v1\ngpus:\n  - select: {index: 0}\n    mode: timeslice\ntenants:\n  - name: red\n    grants: [{name: g, timeslice: {share: 40%}}]\n"
+		for i, query := range []string{"?check=true", "", "?check=true", ""} {
+			out, _, refusal := w.apply(spec, query)
+			if refusal != nil {
+				t.Fatal(refusal)
+			}
+			if out.Changed != (i < 2) || len(out.Plan.Steps) == 0 || !out.Plan.Observe {
+				t.Errorf("apply %d: changed is %v, with %d steps", i, out.Changed, len(out.Plan.Steps))
+			}
 		}
 	})
 }

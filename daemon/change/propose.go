@@ -15,11 +15,19 @@ import (
 // propose plans a spec, or returns the reason why it is not possible. It changes nothing.
 func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64, a planner.Authority) (*state.Proposal, error) {
 	now, s := cs.State.Desired(), d.Spec
-	if s.Base != nil && match == nil {
-		match = s.Base
+	base := s.Base
+	s.Base = nil
+	text, err := spec.Encode(s)
+	if err != nil {
+		return nil, err
+	}
+	acc := cs.State.Stored().Accepted
+	same := now.Spec != nil && acc != nil && acc.YAML == string(text)
+	if base != nil && match == nil && !same { // The spec in force loses nothing by itself, whatever it was edited from.
+		match = base
 	}
 	if match != nil && *match != now.Generation {
-		return nil, specs.Stale(s, *match, cs.State.Stored().Accepted, cs.State.Stored().Revisions)
+		return nil, specs.Stale(s, *match, acc, cs.State.Stored().Revisions)
 	}
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
@@ -27,11 +35,6 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 	node := cs.Observer.Observe(ctx)
 	if node.DriverErr != nil && len(s.GPUs) > 0 {
 		return nil, report.DriverError(node.DriverErr)
-	}
-	s.Base = nil
-	text, err := spec.Encode(s)
-	if err != nil {
-		return nil, err
 	}
 	byDefault := s.Node.Isolation == nil || s.Node.Isolation.Migration == ""
 	s.Normalize() // The document is stored as written, without defaults: defaults may change with a version.
@@ -47,7 +50,7 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 		Want:     state.DesiredOf(s, resolved, now.Generation+1),
 		YAML:     string(text),
 	}
-	if acc := cs.State.Stored().Accepted; now.Spec != nil && acc != nil && acc.YAML == p.YAML && state.SameResolved(now, p.Want) {
+	if same && state.SameResolved(now, p.Want) {
 		p.Intent, p.Want.Generation = p.Intent.InForce(), now.Generation
 	}
 	if err := planner.FeasibleSpec(p.Want, node); err != nil {

@@ -33,8 +33,8 @@ func (p *Proposal) Concerns(id gpu.UUID) bool { return !p.Intent.OneGPU() || p.G
 // Runs reports whether the change has steps that are carried out: on a node that only observes, those that remove.
 func (p *Proposal) Runs() bool { return (p.Want.Enforcing() || p.Intent.Removes()) && len(p.Steps) > 0 }
 
-// Changes reports whether anything follows from the proposal.
-func (p *Proposal) Changes() bool { return p.Intent.Accepts() || !p.Plan.Empty }
+// Changes reports whether anything follows from the proposal: another spec, or steps that are carried out.
+func (p *Proposal) Changes() bool { return p.Intent.Accepts() || p.Runs() }
 
 // AuditText describes an accepted proposal in the audit.
 func (p *Proposal) AuditText(force bool) string {
