@@ -13,6 +13,10 @@ const (
 	DefaultKeep             = Duration(5 * time.Minute)
 	DefaultRound            = Duration(time.Second)
 	DefaultOveruseGrace     = Duration(10 * time.Second)
+	// DefaultOveruse is what happens above a limit of GPU memory that is written: a limit limits. Versions before it was kill had
+	// EarlierDefaultOveruse.
+	DefaultOveruse        = "kill"
+	EarlierDefaultOveruse = "notify"
 )
 
 // Normalize sets the defaults and the canonical spelling of each value. The spec must have passed Validate. It is
@@ -90,7 +94,7 @@ func (t *TenantSpec) normalize() {
 	if t.Overuse == nil {
 		t.Overuse = &OveruseSpec{}
 	}
-	orElse(&t.Overuse.GPUMemory, "notify")
+	orElse(&t.Overuse.GPUMemory, DefaultOveruse)
 	orNew(&t.Overuse.Grace, DefaultOveruseGrace)
 	for i := range t.Grants {
 		g := &t.Grants[i]

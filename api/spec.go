@@ -182,7 +182,7 @@ type IOSpec struct {
 
 // OveruseSpec says what happens to a lease that uses more GPU memory than granted.
 type OveruseSpec struct {
-	GPUMemory string    `json:"gpu_memory,omitempty"` // observe | notify | freeze | kill; default notify
+	GPUMemory string    `json:"gpu_memory,omitempty"` // observe | notify | freeze | kill; default kill
 	Grace     *Duration `json:"grace,omitempty"`      // default 10s
 }
 

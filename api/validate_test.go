@@ -40,7 +40,7 @@ func TestNormalize(t *testing.T) {
 	}
 	want := `{"version":"v1","node":{"enforce":"observe","isolation":{"logins":"open","migration":"deny","unattributed":"report","unfrozen":"report","attach":"member","units":["atd.service","cron.service","crond.service"]},"gpu_memory_reserve":"1GiB"},` +
 		`"gpus":[{"select":{"pci":"0000:0f:00.0"},"mode":"timeslice","timeslice":{"round":"1s"}},{"select":{"all":true},"mode":"mig","mig":{"dynamic":true,"keep":"5m"}}],` +
-		`"tenants":[{"name":"t","priority":"normal","overuse":{"gpu_memory":"notify","grace":"10s"},"grants":[{"name":"a","mig":"1g.5gb","max_leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
+		`"tenants":[{"name":"t","priority":"normal","overuse":{"gpu_memory":"kill","grace":"10s"},"grants":[{"name":"a","mig":"1g.5gb","max_leases":1},{"name":"b","timeslice":{"share":"40%"}}]}]}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}

@@ -525,6 +525,25 @@ type LeaseMemory struct {
 	Peak *uint64 `json:"peak,omitempty"`
 }
 
+// Qualifier is what follows the limit wherever it is shown, if nothing enforces it.
+func (m *LeaseMemory) Qualifier() string {
+	if m == nil || m.Limit == 0 {
+		return ""
+	}
+	return MemoryQualifier(m.Backend, m.Advisory)
+}
+
+// MemoryQualifier is what follows an amount of GPU memory wherever it is shown, by what enforces it. Empty if something does.
+func MemoryQualifier(backend string, advisory bool) string {
+	switch {
+	case advisory:
+		return " (advisory)"
+	case backend == "observe":
+		return " (reported only)"
+	}
+	return ""
+}
+
 // IsolationStatus is the isolation of a lease, as read back.
 type IsolationStatus struct {
 	Cgroup  string `json:"cgroup,omitempty"`

@@ -81,7 +81,8 @@ func (d *Daemon) composeShared(p *parts) {
 	}
 	p.memory = &memorylimit.Limits{
 		Reporter: d.Reporter, State: d.state, Driver: d.driver, Observer: d.observer, Table: d.table, Hierarchy: hierarchy,
-		Overuse: func(l *lease.Lease) quota.OverusePolicy { return d.enforcer.Overuse(l) },
+		Overuse:   func(l *lease.Lease) quota.OverusePolicy { return d.enforcer.Overuse(l) },
+		CanFreeze: d.host.Freezer != nil && d.host.Port.Info().Freeze,
 	}
 }
 

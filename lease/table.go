@@ -131,6 +131,7 @@ func (t *Table) reviseTermsLocked() {
 		if i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Tenant == e.Terms.Tenant }); i >= 0 {
 			g := &t.view.Grants[i]
 			t.version++
+			t.reviseOveruseLocked(e, g.Overuse)
 			e.Terms.Priority, e.Terms.Preempt, e.Terms.Overuse = g.Priority, g.Preempt, g.Overuse
 		}
 		i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Key() == e.Terms.Key() })
@@ -173,6 +174,35 @@ func (t *Table) reviseTermsLocked() {
 		}
 	}
 }
+
+// reviseOveruseLocked notices a lease when its GPU memory is enforced in another way from now on: a spec says so, or a version of
+// the program has another default.
+func (t *Table) reviseOveruseLocked(e *entry, now *api.OveruseSpec) {
+	was := e.Terms.Overuse
+	if was == nil || now == nil || was.GPUMemory == now.GPUMemory || e.Terms.memory() == 0 {
+		return
+	}
+	does := "it is only reported"
+	if overuseActs(now) {
+		e.Terms.Tightened = e.Terms.Tightened || !overuseActs(was)
+		does = "it is frozen"
+		if now.GPUMemory == "kill" {
+			does = "it is stopped"
+		}
+		if now.Grace != nil {
+			does += " after " + now.Grace.String()
+		}
+	}
+	t.noticeLocked(
+		e, "lease.memory", fmt.Sprintf(
+			"overuse.gpu_memory of tenant %s is %s now, it was %s: above the %s of grant %s %s",
+			e.Terms.Tenant, now.GPUMemory, was.GPUMemory, api.Bytes(e.Terms.memory()).Short(), e.Terms.Spec.Name, does,
+		),
+	)
+}
+
+// overuseActs reports whether a lease above its GPU memory is frozen or stopped.
+func overuseActs(o *api.OveruseSpec) bool { return o.GPUMemory == "freeze" || o.GPUMemory == "kill" }
 
 // raiseFitsLocked reports whether the lease's GPU has the capacity for its grant's larger memory.
 func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {

@@ -81,6 +81,48 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Another policy for GPU memory above the limit holds for live leases too: their users get a notice before anything follows from it. One
+// that is written by a version with another default is the same.
+func TestOveruseOfALiveLease(t *testing.T) {
+	policy := func(of string) *api.OveruseSpec {
+		grace := api.Duration(10 * time.Second)
+		return &api.OveruseSpec{GPUMemory: of, Grace: &grace}
+	}
+	for _, c := range []struct {
+		was, now string
+		notice   string
+		tightens bool
+	}{
+		{"notify", "kill", "overuse.gpu_memory of tenant vision is kill now, it was notify: above the 20 GiB of grant dev it is stopped after 10s", true},
+		{"observe", "freeze", "overuse.gpu_memory of tenant vision is freeze now, it was observe: above the 20 GiB of grant dev it is frozen after 10s", true},
+		{"freeze", "kill", "overuse.gpu_memory of tenant vision is kill now, it was freeze: above the 20 GiB of grant dev it is stopped after 10s", false},
+		{"kill", "notify", "overuse.gpu_memory of tenant vision is notify now, it was kill: above the 20 GiB of grant dev it is only reported", false},
+		{"kill", "kill", "", false},
+	} {
+		v := View{GPUs: []GPUView{device(0, "timeslice")}, Grants: []Grant{timeslice("vision", "dev", 10, 20*gib)}}
+		v.Grants[0].Overuse = policy(c.was)
+		before, _ := table(t, v)
+		ticket, _ := mustSubmit(t, before, "vision", "dev")
+		if _, _, err := before.Start(t.Context(), ticket.ID(), Process{42, 7}); err != nil {
+			t.Fatal(err)
+		}
+		saved, err := before.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tab := New(Config{Isolation: &fakeIsolation{}}) // As after an upgrade.
+		if err := tab.Restore(saved); err != nil {
+			t.Fatal(err)
+		}
+		v.Grants[0].Overuse = policy(c.now)
+		tab.Update(v)
+		l, _ := tab.Get(ticket.ID())
+		if got := strings.Join(l.Notices, "; "); got != c.notice || l.Terms.Tightened != c.tightens || l.Terms.Overuse.GPUMemory != c.now {
+			t.Errorf("from %s to %s: %q, tightened %v", c.was, c.now, got, l.Terms.Tightened)
+		}
+	}
+}
+
 func TestBeforeFirstUpdate(t *testing.T) {
 	tab := New(Config{Isolation: &fakeIsolation{}})
 	var e *api.Error

@@ -134,6 +134,9 @@ type Grant struct {
 	GPUs     []gpu.UUID       `json:"gpus,omitempty"` // what Spec.GPUs resolved to; not read without a selector
 	Overuse  *api.OveruseSpec `json:"overuse,omitempty"`
 
+	// Tightened: GPU memory above the limit has consequences now, and had none when the lease started.
+	Tightened bool `json:"tightened,omitempty"`
+
 	Only []gpu.UUID `json:"-"` // of a candidate for a request that names GPUs: these, of those that it may use; nil: all of them
 }
 

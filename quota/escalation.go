@@ -25,12 +25,21 @@ type MemoryAccount struct {
 	Grace        time.Duration
 	HighPriority bool // its leases are stopped after those of all others
 	DryRun       bool // the node only observes: decisions are returned once, marked, and not followed by others
-	Leases       []MemoryUse
+	// Tightened: a lease of it started under a policy that neither froze nor stopped it. If the account is first seen above its limit,
+	// its leases get the full grace, as when a limit is lowered.
+	Tightened bool
+	Leases    []MemoryUse
 }
 
 // acts reports whether the leases of the account are frozen or stopped.
 func (a *MemoryAccount) acts() bool {
 	return a.Limit != 0 && (a.Policy == OveruseFreeze || a.Policy == OveruseKill)
+}
+
+// reportsOnly reports whether nothing but notices follows from a use above the limit.
+func (a *MemoryAccount) reportsOnly() bool {
+	frozen := func(u MemoryUse) bool { return !u.NeverFreeze && !u.InPlace }
+	return a.Policy != OveruseKill && (a.Policy != OveruseFreeze || !slices.ContainsFunc(a.Leases, frozen))
 }
 
 // MemoryUse is the use of one lease. A lease is listed until all its processes have ended and all its memory is freed.
@@ -79,12 +88,13 @@ type Escalation struct {
 // account is the state of one account.
 type account struct {
 	limit    uint64
+	acted    bool              // its leases were frozen or stopped above the limit, by the policy of the last measurement
 	known    map[string]uint64 // last known use by lease
 	high     int               // samples in a row at or above 90 %
 	notice   bool
 	lowSince *time.Duration      // below 85 % since
 	over     *time.Duration      // above the limit since
-	lowered  bool                // it is above its limit because the limit was lowered
+	lowered  bool                // it is above its limit because the limit was lowered, or the policy tightened
 	leases   map[string]*overrun // its leases while it is above the limit
 	dry      map[MemoryActionKind]bool
 	history  []pastUse
@@ -172,13 +182,13 @@ func (st *account) growth(used uint64) int64 {
 func (e *Escalation) read(a *MemoryAccount) reading {
 	st := e.accounts[a.ID]
 	if st == nil {
-		st = &account{limit: a.Limit, known: map[string]uint64{}}
+		st = &account{limit: a.Limit, acted: a.acts() && !a.Tightened, known: map[string]uint64{}}
 		e.accounts[a.ID] = st
 	}
-	if a.Limit < st.limit || st.limit == 0 {
-		st.over, st.lowered = nil, true // leases within the old limit get the full grace for the new one
+	if a.Limit < st.limit || st.limit == 0 || a.acts() && !st.acted {
+		st.over, st.lowered = nil, true // leases within the old limit, or under the old policy, get the full grace for the new one
 	}
-	st.limit = a.Limit
+	st.limit, st.acted = a.Limit, a.acts()
 	var r reading
 	known := map[string]uint64{}
 	for _, u := range a.Leases {
@@ -209,6 +219,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 			Used:    r.lastKnown,
 			Limit:   a.Limit,
 			Notify:  a.Policy != OveruseObserve && !a.DryRun,
+			Report:  a.reportsOnly(),
 			Delay:   in,
 		})
 	}

@@ -184,6 +184,78 @@ func TestEscalationLowerLimitGivesFullGrace(t *testing.T) {
 	}
 }
 
+// A lease above its limit under a policy that only reports gets the full grace when the policy becomes kill: by a new spec, and by
+// another version, which sees the account for the first time. One that was always stopped above its limit is frozen at once.
+func TestEscalationTightenedPolicyGivesFullGrace(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		from      int // the second from which the policy is kill
+		tightened bool
+		want      []string
+	}{
+		{"by a spec", 8, false, []string{"0 over notified", "8 over notified, 10s", "10 freeze", "18 stop a, 10s", "28 kill a"}},
+		{"by another version", 0, true, []string{"0 over notified, 10s", "2 freeze", "10 stop a, 10s", "20 kill a", "25 kill a"}},
+		{"it was kill before", 0, false, []string{"0 over notified, 10s", "0 freeze", "10 stop a, 10s", "20 kill a", "25 kill a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var l Escalation
+			var got []string
+			frozen := false
+			for s := range 30 {
+				a := MemoryAccount{
+					ID:        "g",
+					Limit:     20 * gibi,
+					Policy:    OveruseNotify,
+					Grace:     10 * time.Second,
+					Tightened: c.tightened,
+					Leases:    uses(28),
+				}
+				if s >= c.from {
+					a.Policy = OveruseKill
+				}
+				for _, do := range l.Evaluate(time.Duration(s)*time.Second, DeviceMemory{}, []MemoryAccount{a}) {
+					sent(&l, do, time.Duration(s)*time.Second)
+					switch {
+					case do.Kind == MemoryFreeze && !frozen:
+						frozen = true
+						got = append(got, fmt.Sprintf("%d freeze", s))
+					case do.Kind != MemoryFreeze && do.Kind != MemoryThaw:
+						got = append(got, short(s, do))
+					}
+				}
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// A notice says whether something follows from it.
+func TestNoticesThatNothingFollows(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		policy  OverusePolicy
+		never   bool
+		reports bool
+	}{
+		{"observe", OveruseObserve, false, true},
+		{"notify", OveruseNotify, false, true},
+		{"freeze", OveruseFreeze, false, false},
+		{"freeze of a lease that cannot be frozen", OveruseFreeze, true, true},
+		{"kill", OveruseKill, true, false},
+	} {
+		list := uses(28)
+		list[0].NeverFreeze = c.never
+		var l Escalation
+		for _, a := range l.Evaluate(0, DeviceMemory{}, []MemoryAccount{{ID: "g", Limit: 20 * gibi, Policy: c.policy, Leases: list}}) {
+			if a.Kind == MemoryOver && strings.Contains(a.String(), "28 GiB of 20 GiB GPU memory (reported only)") != c.reports {
+				t.Errorf("%s: %q", c.name, a.String())
+			}
+		}
+	}
+}
+
 func TestMemoryMessages(t *testing.T) {
 	a := MemoryAction{
 		Kind:    MemoryOver,

@@ -34,6 +34,7 @@ type MemoryAction struct {
 	Limit      uint64 // bytes; pressure: the reserve
 	InPlace    bool   // stop, kill: only the process of the lease that uses most
 	Notify     bool   // notify the tenant, not only the log
+	Report     bool   // notice, over, clear: nothing else follows from a use above the limit
 	DryRun     bool   // freeze, stop: it would be done, but the node only observes
 	Retry      bool   // stop, kill: the same was returned before, and no signal was reported as sent
 	Reason     string // freeze: what caused it
@@ -85,6 +86,9 @@ func ratio(used, limit uint64) float64 { return float64(used) / float64(max(limi
 // String is the message, one sentence without a full stop.
 func (a MemoryAction) String() string {
 	use := fmt.Sprintf("%s uses %s of %s GPU memory", a.Account, text.Bytes(a.Used), text.Bytes(a.Limit))
+	if a.Report {
+		use += " (reported only)"
+	}
 	is, gets := "is", "gets"
 	if a.DryRun {
 		is, gets = "would be", "would get"

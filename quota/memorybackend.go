@@ -82,6 +82,8 @@ func ChooseMemoryBackend(in MemoryBackendInput) MemoryChoice {
 		reactive = MemoryChoice{BackendReactive, false, true, "it is sampled, and a lease above it is frozen"}
 	case in.Overuse == OveruseFreeze:
 		reactive.Reason += ": the lease cannot be frozen"
+	default:
+		reactive.Reason += ": the spec says overuse: {gpu_memory: " + string(in.Overuse) + "}"
 	}
 	if in.Driver.ReadBack {
 		return MemoryChoice{

@@ -39,6 +39,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 			s.Unmanage(p.YAML, caller, now, store.Resolved(p.Resolved), p.Extent)
 		default:
 			s.Accept(p.YAML, caller, now, store.Resolved(p.Resolved))
+			s.Accepted.Overuse = api.DefaultOveruse
 		}
 		s.Epoch = state.Epoch(p.Node)
 		state.RecordIdentities(s, p.Node)

@@ -46,8 +46,9 @@ func TestAboveTheLimit(t *testing.T) {
 			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
 		},
 		{
-			name: "notify is the default", enforce: "on", use: over, until: time.Minute,
-			want: []string{"1s memory.over"}, notices: 1, memory: 2 * limit, stage: "over",
+			// It cannot be measured again, so that it still runs.
+			name: "kill is the default", enforce: "on", use: over, again: errNoAnswer, until: 9 * time.Second,
+			want: []string{"1s freeze", "1s memory.freeze", "1s memory.over", "3s memory.stop", "3s memory.thaw", "3s thaw"}, notices: 3, memory: 2 * limit, stage: "stopping",
 		},
 		{
 			name: "close to the limit", overuse: "kill", enforce: "on", use: func(time.Duration) (uint64, error) { return limit / 100 * 95, nil }, until: time.Minute,

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/lease"
@@ -63,6 +64,7 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 				DryRun:       !en.State.Desired().Enforcing(),
 			})
 		}
+		list[k].Tightened = list[k].Tightened || l.Terms.Tightened
 		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil, InPlace: l.InPlace()}
 		if u := used[l.ID]; u != nil {
 			use.Used = u.memory
@@ -72,13 +74,10 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 	return list
 }
 
-// defaultGrace is the default of overuse.grace.
-const defaultGrace = 10 * time.Second
-
 // overuse is what the spec says about a lease that uses too much GPU memory.
 func overuse(l *lease.Lease) quota.OverusePolicy {
 	if l.Terms.Overuse == nil || l.Terms.Overuse.GPUMemory == "" {
-		return quota.OveruseNotify
+		return quota.OverusePolicy(api.DefaultOveruse)
 	}
 	return quota.OverusePolicy(l.Terms.Overuse.GPUMemory)
 }
@@ -95,5 +94,5 @@ func graceOf(l *lease.Lease) time.Duration {
 	if o := l.Terms.Overuse; o != nil && o.Grace != nil {
 		return time.Duration(*o.Grace)
 	}
-	return defaultGrace
+	return time.Duration(api.DefaultOveruseGrace)
 }

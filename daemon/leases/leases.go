@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
@@ -74,6 +75,8 @@ type memoryLimits interface {
 	Prepare(ctx context.Context, l *lease.Lease) error
 	Begin(ctx context.Context, l *lease.Lease, cgroup string) error
 	End(ctx context.Context, l *lease.Lease)
+	// Describe sets what enforces the limit of a lease.
+	Describe(l *lease.Lease, out *api.LeaseMemory)
 }
 
 // escapeTracker finds processes that leave their lease.

@@ -113,6 +113,9 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	ls.WatchLease(l.ID)
 	ls.Events.Publish(l.Event("lease.started", started))
 	wire := l.Wire()
+	if wire.GPUMemory != nil && wire.GPUMemory.Limit > 0 {
+		ls.Memory.Describe(&l, wire.GPUMemory)
+	}
 	c.Note.Lease, c.Note.Tenant, c.Note.GPU = l.ID, wire.Tenant, strings.Join(wire.GPUs, " ")
 	line(&api.LeaseGrant{
 		Lease:       &wire,

@@ -16,7 +16,7 @@ func (m *Limits) GrantChoice(t *api.TenantSpec, g *api.GrantSpec, id gpu.UUID) q
 		Enforcing: m.State.Desired().Enforcing(),
 		MPS:       g.Kind() == api.ModeMPS,
 		Overuse:   m.Overuse(&l),
-		CanFreeze: true,
+		CanFreeze: m.CanFreeze,
 	}
 	if g.InInstance() {
 		in.Driver.Reason = inInstance

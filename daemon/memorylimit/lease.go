@@ -165,6 +165,12 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	return quota.ChooseMemoryBackend(in)
 }
 
+// Describe sets what enforces the GPU-memory limit of a lease.
+func (m *Limits) Describe(l *lease.Lease, out *api.LeaseMemory) {
+	c := m.Choice(l)
+	out.Backend, out.Hard, out.Reason, out.Advisory = string(c.Backend), c.Hard, c.Reason, c.Advisory()
+}
+
 // inInstance is why the driver limits no share of an instance: it accepts limits of whole GPUs only. Source: NVML of R615.
 const inInstance = "the driver limits the memory of whole GPUs only"
 

@@ -26,6 +26,7 @@ type Limits struct {
 	Table     *lease.Table
 	Hierarchy *cgroup.Hierarchy // nil: this host has no cgroups that gpushare can use
 	Overuse   func(l *lease.Lease) quota.OverusePolicy
+	CanFreeze bool // processes of leases can be frozen on this host
 
 	mu        locks.Mutex[locks.Leaf] // guards what follows
 	known     map[target]result       // what was last read back, or why not

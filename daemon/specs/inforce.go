@@ -1,6 +1,7 @@
 package specs
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -37,17 +38,24 @@ func (ss *Specs) Load() {
 		ss.Identities.QueryNames(nil, server.NameStartWait, true)
 		return
 	}
+	byDefault := overuseByDefault(s)
 	s.Normalize()
 	ss.Identities.QueryNames(s, server.NameStartWait, true)
 	want := state.DesiredOf(s, spec.Resolved(acc.Resolved), acc.Generation)
 	want.Unmanaged = unmanaged
 	ss.Install(want)
+	if was := cmp.Or(acc.Overuse, api.EarlierDefaultOveruse); was != api.DefaultOveruse && want.Enforcing() && len(byDefault) > 0 {
+		ss.reportDefault(was, byDefault)
+	}
 }
 
 // Install puts a spec in force in memory.
 func (ss *Specs) Install(want *state.Desired) {
 	ss.State.SetDesired(want)
 	ss.Identities.UpdateTable()
+	if acc := ss.State.Stored().Accepted; acc == nil || acc.Overuse == api.DefaultOveruse {
+		ss.Conditions.Clear(conditionDefault, "overuse")
+	}
 }
 
 // GetSpec answers the spec in force with its generation as base: an edited copy is refused when another spec was applied since.

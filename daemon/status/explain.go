@@ -254,8 +254,10 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		}
 		return r
 	}
-	r.Desired = fmt.Sprintf("%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), api.Bytes(w.GPUMemory.Used).Short())
 	c := v.Managers.Memory.Choice(l)
+	r.Desired = fmt.Sprintf(
+		"%s%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), memoryQualifier(c), api.Bytes(w.GPUMemory.Used).Short(),
+	)
 	if r.Enforced = c.Enforced; !r.Enforced {
 		r.Reason, r.Advisory = c.Reason, c.Advisory()
 		return v.unlessObserving(r)
@@ -482,7 +484,10 @@ func (v *Viewer) explainGrantMemory(t *api.TenantSpec, g *api.GrantSpec) []api.R
 		on[c] = append(on[c], gp.Identity.Argument())
 	}
 	for _, c := range order {
-		r := api.Rule{What: "GPU memory of " + g.Name, Desired: api.Bytes(limit).Short() + " on GPU " + strings.Join(on[c], ", ")}
+		r := api.Rule{
+			What:    "GPU memory of " + g.Name,
+			Desired: api.Bytes(limit).Short() + memoryQualifier(c) + " on GPU " + strings.Join(on[c], ", "),
+		}
 		if r.Enforced = c.Enforced; r.Enforced {
 			r.By = c.Reason
 		} else {

@@ -101,7 +101,7 @@ func TestDefaultsOfMPSArePerClient(t *testing.T) {
 func TestMPSSharesAreAdvisory(t *testing.T) {
 	memory := api.Bytes(16 << 30)
 	g := api.GrantSpec{Name: "serve", MPS: &api.ShareSpec{Share: 30, GPUMemory: &memory}}
-	if got := grantText(&g); got != "30% of the threads (advisory), 16 GiB" {
+	if got := grantText(&g, ""); got != "30% of the threads (advisory), 16 GiB" {
 		t.Errorf("the grant: %s", got)
 	}
 	l := lease.Lease{ID: "red-serve-1", Terms: lease.Grant{Tenant: "red", Spec: g}}

@@ -163,6 +163,7 @@ func (v *Viewer) inputs() *statusInputs {
 		return since.Add(want.Keep(id)), ok
 	}
 	p.container = func(k state.GrantKey) *api.ContainerUse { return v.containerUse(p.node.Slices, k) }
+	p.memoryQualifier = func(t *api.TenantSpec, g *api.GrantSpec) string { return memoryQualifier(v.weakestChoice(want, t, g)) }
 	shown := 0
 	for i := range p.node.GPUs {
 		shown += len(p.node.GPUs[i].Processes)

@@ -23,26 +23,27 @@ import (
 
 // statusInputs is all that the status is rendered from. It is collected once; rendering reads nothing else.
 type statusInputs struct {
-	host       string
-	adapter    string
-	now        time.Time
-	node       *observe.Node
-	desired    *state.Desired
-	leases     []api.Lease
-	granted    map[gpu.UUID][]api.GrantedMemory
-	users      []api.UserStatus
-	changing   string // the running operation
-	starting   bool   // the node was not yet compared with the spec
-	closures   closing.Closures
-	conditions []api.Condition
-	limits     map[string][]api.LimitStatus // by tenant
-	sampled    func(gpu.UUID) bool          // its memory and processes are newer than the observation
-	leaseOf    func(pid int) (lease string, ok bool)
-	command    func(pid int) string
-	servesMPS  func(daemons []*mps.State, pid int) bool
-	container  func(state.GrantKey) *api.ContainerUse
-	foreign    func(id gpu.UUID, in *gpu.Instance) bool
-	stored     store.State
+	host            string
+	adapter         string
+	now             time.Time
+	node            *observe.Node
+	desired         *state.Desired
+	leases          []api.Lease
+	granted         map[gpu.UUID][]api.GrantedMemory
+	users           []api.UserStatus
+	changing        string // the running operation
+	starting        bool   // the node was not yet compared with the spec
+	closures        closing.Closures
+	conditions      []api.Condition
+	limits          map[string][]api.LimitStatus // by tenant
+	sampled         func(gpu.UUID) bool          // its memory and processes are newer than the observation
+	leaseOf         func(pid int) (lease string, ok bool)
+	command         func(pid int) string
+	servesMPS       func(daemons []*mps.State, pid int) bool
+	container       func(state.GrantKey) *api.ContainerUse
+	memoryQualifier func(t *api.TenantSpec, g *api.GrantSpec) string
+	foreign         func(id gpu.UUID, in *gpu.Instance) bool
+	stored          store.State
 	gpuReadings
 	frozen         func(tenant string) *api.TenantFreeze
 	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
@@ -267,12 +268,16 @@ func (p *statusInputs) tenant(t *api.TenantSpec) api.TenantStatus {
 	if p.frozen != nil {
 		out.Frozen = p.frozen(t.Name)
 	}
+	qualifier := func(*api.TenantSpec, *api.GrantSpec) string { return "" }
+	if p.memoryQualifier != nil {
+		qualifier = p.memoryQualifier
+	}
 	for i := range t.Grants {
 		g := &t.Grants[i]
 		st := api.GrantStatus{
 			Name:      g.Name,
 			Kind:      g.Kind(),
-			Text:      grantText(g),
+			Text:      grantText(g, qualifier(t, g)),
 			GPUs:      []string{},
 			Reserved:  g.Reserved,
 			MaxLeases: maxLeases(g),
@@ -311,15 +316,15 @@ func maxLeases(g *api.GrantSpec) int {
 	return 0
 }
 
-// grantText describes a grant.
-func grantText(g *api.GrantSpec) string {
+// grantText describes a grant. qualifier follows its GPU memory.
+func grantText(g *api.GrantSpec, qualifier string) string {
 	share := func(s *api.ShareSpec, of string) string {
 		out := s.Share.String() + " of the " + of
 		if s.Cap != nil {
 			out += ", at most " + s.Cap.String()
 		}
 		if s.GPUMemory != nil {
-			out += ", " + s.GPUMemory.Short()
+			out += ", " + s.GPUMemory.Short() + qualifier
 		}
 		return out
 	}
@@ -339,7 +344,7 @@ func grantText(g *api.GrantSpec) string {
 		if g.InInstance() {
 			whole := *g
 			whole.MPS = nil
-			return share(g.MPS, "threads (advisory)") + ", of one instance: " + grantText(&whole)
+			return share(g.MPS, "threads (advisory)") + ", of one instance: " + grantText(&whole, "")
 		}
 		return share(g.MPS, "threads (advisory)")
 	case api.ModeExclusive:

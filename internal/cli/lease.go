@@ -329,11 +329,7 @@ func leaseMemory(m *api.LeaseMemory) string {
 	case m.Limit == 0:
 		return usedMemory(m)
 	}
-	out := usedMemory(m) + " of " + gib(m.Limit)
-	if m.Advisory {
-		out += " (advisory)"
-	}
-	return out
+	return usedMemory(m) + " of " + gib(m.Limit) + m.Qualifier()
 }
 
 // usedMemory is what a lease uses: "unknown" before the first measurement, and with its time while measurements fail.

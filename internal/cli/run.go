@@ -175,6 +175,11 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api
 	if !silent && granted.Selected != "" {
 		fmt.Fprintln(a.io.Err, "gpushare: "+granted.Selected)
 	}
+	if l := granted.Lease; !silent && l != nil && l.GPUMemory.Qualifier() != "" {
+		fmt.Fprintf(
+			a.io.Err, "gpushare: %s of GPU memory%s: 'gpushare explain %s' says why\n", gib(l.GPUMemory.Limit), l.GPUMemory.Qualifier(), l.ID,
+		)
+	}
 	return granted, nil
 }
 

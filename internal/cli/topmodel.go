@@ -195,7 +195,7 @@ func (m *topModel) leases(a *app, width int) {
 				place(s, l),
 				sum.due(),
 				sum.used(),
-				sum.memory(),
+				leaseMemory(l.GPUMemory),
 				command(l.Command),
 			},
 		})

@@ -76,6 +76,8 @@ type Epoch struct {
 type Accepted struct {
 	Revision
 	Resolved Resolved `json:"resolved"`
+	// Overuse is the default of overuse.gpu_memory in the version that accepted it; empty: a version before it was recorded.
+	Overuse string `json:"overuse,omitempty"`
 }
 
 // Revision is one accepted spec as it was written.
