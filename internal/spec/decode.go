@@ -38,6 +38,9 @@ func DecodeAccepted(file string, data []byte) (*api.Spec, error) {
 
 func read(file string, data []byte, check func(*api.Spec) api.FieldErrors) (*api.Spec, error) {
 	s, d := decode(data)
+	if err := foreign(file, data, d.found); err != nil {
+		return nil, err
+	}
 	if d.s == nil { // the text could not be read at all
 		return nil, refusal(file, d.found)
 	}
