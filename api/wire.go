@@ -595,6 +595,10 @@ type AttachRequest struct {
 	Cgroup string    `json:"cgroup,omitempty"` // all processes in a cgroup and below it
 	Name   string    `json:"name,omitempty"`   // name in lists; empty: the attach target
 	Wait   *Duration `json:"wait,omitempty"`   // as in LeaseRequest
+
+	// GPUs and MaxTime are as in LeaseRequest.
+	GPUs    []string  `json:"gpus,omitempty"`
+	MaxTime *Duration `json:"max_time,omitempty"`
 }
 
 // LeaseGrant is the answer to POST /v1/leases: NDJSON, first any number of these with only Lease (queued, with its

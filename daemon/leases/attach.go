@@ -53,6 +53,11 @@ func (ls *Leases) PostAttach(c *server.Call) error {
 		Wait:       (*time.Duration)(q.Wait),
 		Origin:     lease.OriginAttached,
 		AttachedBy: c.Caller.UID,
+		GPUs:       q.GPUs,
+		MaxTime:    q.MaxTime,
+	}
+	if err := placeable("attach", q.GPUs, q.MaxTime); err != nil {
+		return err
 	}
 	// The rights come first, so that a refusal says nothing about the target.
 	if err := ls.Table.Allowed(&r); err != nil {

@@ -275,16 +275,23 @@ func decodeRequest(c *server.Call) (*api.LeaseRequest, error) {
 	switch {
 	case len(q.Command) == 0:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot start a lease: the request names no command"}
-	case q.MaxTime != nil && *q.MaxTime <= 0:
-		return nil, &api.Error{
-			Kind:    api.KindInvalid,
-			Message: "cannot start a lease for a max_time of 0",
-			Hint:    "leave it out: then the lease has the time of its grant",
-		}
-	case len(q.GPUs) > mostNames:
-		return nil, &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot place a lease on more than %d named GPUs", mostNames)}
 	case len(q.Key) > 64:
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot use a key of more than 64 bytes"}
 	}
-	return q, nil
+	return q, placeable("start", q.GPUs, q.MaxTime)
+}
+
+// placeable refuses what no lease can have, however it begins: what is its verb.
+func placeable(what string, gpus []string, limit *api.Duration) error {
+	switch {
+	case limit != nil && *limit <= 0:
+		return &api.Error{
+			Kind:    api.KindInvalid,
+			Message: "cannot " + what + " a lease for a max_time of 0",
+			Hint:    "leave it out: then the lease has the time of its grant",
+		}
+	case len(gpus) > mostNames:
+		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot place a lease on more than %d named GPUs", mostNames)}
+	}
+	return nil
 }

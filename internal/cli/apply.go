@@ -68,8 +68,7 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 	)
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
-	f.Var(duration{&how.wait}, "wait", "wait for the end of another change, at most this long, as in 10m (--wait alone: no limit)")
-	f.Lookup("wait").NoOptDefVal = "0s"
+	waitFlag(c, &how.wait, "wait for the end of another change")
 	f.Func("if-generation", "refuse unless this `generation` is in force", func(s string) error {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {

@@ -40,6 +40,10 @@ Administrators may attach anything, units too.`,
 			if n := count(r.PID != 0) + count(r.Unit != "") + count(r.Cgroup != ""); n != 1 {
 				return usageError{err: errors.New("nothing to attach: give one of --pid, --unit and --cgroup")}
 			}
+			var err error
+			if r.GPUs, err = a.gpuIDs(cmd.Context(), r.GPUs); err != nil {
+				return err
+			}
 			granted, err := a.client.Attach(cmd.Context(), r, a.waiting())
 			if err != nil {
 				return err
@@ -54,11 +58,13 @@ Administrators may attach anything, units too.`,
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to attach for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
 	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
-	waitFlag(c, &r.Wait)
+	placeFlags(c, &r.GPUs, &r.MaxTime)
+	waitFlag(c, &r.Wait, "wait in the queue if nothing is free")
 	f.BoolVar(&export, "export", false, "print the environment as lines for a shell, everything else on standard error")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
 	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, r.Tenant) })
 	a.completeFlag(c, "kind", kindsOf)
+	a.completeFlag(c, "gpu", gpusOf)
 	return c
 }
 
@@ -109,7 +115,11 @@ func (a *app) leaseRelease() *cobra.Command {
 		Args:              exactArgs(1, "the id of a lease"),
 		ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := a.client.ReleaseLease(cmd.Context(), args[0])
+			released := args[0]
+			err := a.withLease(cmd.Context(), args[0], false, func(id string) error {
+				released = id
+				return a.client.ReleaseLease(cmd.Context(), id)
+			})
 			if missing && isNotFound(err) {
 				err = nil
 			}
@@ -117,9 +127,9 @@ func (a *app) leaseRelease() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return a.printJSON(map[string]any{"schema_version": 1, "released": args[0]})
+				return a.printJSON(map[string]any{"schema_version": 1, "released": released})
 			}
-			fmt.Fprintf(a.io.Out, "released %s\n", args[0])
+			fmt.Fprintf(a.io.Out, "released %s\n", released)
 			return nil
 		},
 	}

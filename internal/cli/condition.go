@@ -60,7 +60,8 @@ func acknowledgement(k *api.Acknowledgement) string {
 }
 
 func (a *app) conditionAck() *cobra.Command {
-	var wait, reason string
+	var reason string
+	var limit *api.Duration
 	c := &cobra.Command{
 		Use:               "ack ID",
 		Short:             "Acknowledge a condition",
@@ -73,18 +74,13 @@ or when its time is over: a condition that comes back is not acknowledged. A res
 does not end it.`,
 		Example: "  gpushare condition ack held-3f9a21c0\n  gpushare condition ack held-3f9a21c0 --for 2h --reason \"the board is replaced today\"",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := api.AcknowledgeRequest{Reason: reason}
-			if cmd.Flags().Changed("for") {
-				q.For = new(api.Duration)
-				if err := q.For.UnmarshalText([]byte(wait)); err != nil {
-					return usageError{err: fmt.Errorf("--for: %w", err)}
-				}
-			}
-			r, err := a.client.Acknowledge(cmd.Context(), args[0], q)
-			return a.acknowledged(r, err)
+			return a.withCondition(cmd.Context(), args[0], func(id string) error {
+				r, err := a.client.Acknowledge(cmd.Context(), id, api.AcknowledgeRequest{Reason: reason, For: limit})
+				return a.acknowledged(r, err)
+			})
 		},
 	}
-	c.Flags().StringVar(&wait, "for", "", "acknowledge it for this time, as in 30m or 2h; without it until it ends")
+	c.Flags().Var(duration{&limit}, "for", "acknowledge it for this time, as in 30m or 1d (default until it ends)")
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who read the list and the audit")
 	return c
 }
@@ -96,8 +92,10 @@ func (a *app) conditionUnack() *cobra.Command {
 		Args:              exactArgs(1, "the id of a condition"),
 		ValidArgsFunction: a.completeFirst(conditionsOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := a.client.Unacknowledge(cmd.Context(), args[0])
-			return a.acknowledged(r, err)
+			return a.withCondition(cmd.Context(), args[0], func(id string) error {
+				r, err := a.client.Unacknowledge(cmd.Context(), id)
+				return a.acknowledged(r, err)
+			})
 		},
 	}
 }

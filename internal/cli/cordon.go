@@ -19,6 +19,9 @@ import (
 // drainPoll is the time between two looks at the leases of a GPU that is drained.
 const drainPoll = 500 * time.Millisecond
 
+// drainTimeout is how long 'gpushare gpu drain' waits by default.
+const drainTimeout = api.Duration(time.Hour)
+
 func (a *app) gpuCordon() *cobra.Command {
 	var reason string
 	c := &cobra.Command{
@@ -29,7 +32,11 @@ until 'gpushare gpu uncordon'. The status shows who cordoned it, since when and 
 		Example:           "  gpushare gpu cordon 3 --reason \"its fan is replaced on Monday\"",
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := a.client.CordonGPU(cmd.Context(), args[0], reason)
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r, err := a.client.CordonGPU(cmd.Context(), id, reason)
 			return a.cordoned(r, err)
 		},
 	}
@@ -42,7 +49,11 @@ func (a *app) gpuUncordon() *cobra.Command {
 		Use: "uncordon GPU", Short: "Open a cordoned GPU to new leases again", Args: exactArgs(1, "a GPU's index or UUID"),
 		Example: "  gpushare gpu uncordon 3", ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := a.client.UncordonGPU(cmd.Context(), args[0])
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r, err := a.client.UncordonGPU(cmd.Context(), id)
 			return a.cordoned(r, err)
 		},
 	}
@@ -69,7 +80,8 @@ func (a *app) cordoned(r *api.CordonResult, err error) error {
 }
 
 func (a *app) gpuDrain() *cobra.Command {
-	var reason, timeout string
+	var reason string
+	limit := new(drainTimeout)
 	var stop bool
 	c := &cobra.Command{
 		Use: "drain GPU", Short: "Close a GPU to new leases, and wait until it has none", Args: exactArgs(1, "a GPU's index or UUID"),
@@ -79,23 +91,23 @@ and exits with 6; the GPU stays cordoned in any case, until 'gpushare gpu uncord
 		Example:           "  gpushare gpu drain 3\n  gpushare gpu drain 3 --stop --timeout 5m --reason \"the driver is upgraded\"",
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var limit api.Duration
-			if err := limit.UnmarshalText([]byte(timeout)); err != nil {
-				return usageError{err: fmt.Errorf("--timeout: %w", err)}
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
 			}
-			r, err := a.client.CordonGPU(cmd.Context(), args[0], reason)
+			r, err := a.client.CordonGPU(cmd.Context(), id, reason)
 			if err != nil {
 				return err
 			}
 			if !a.json {
 				fmt.Fprintf(a.io.Out, "%s is cordoned: it takes no new lease\n", gpuName(r.Index, r.GPU))
 			}
-			left, err := a.drain(cmd.Context(), time.Duration(limit), stop, func(s *api.Status) []api.Lease { return leasesOn(s, r.GPU) })
+			left, err := a.drain(cmd.Context(), waitLimit(limit), stop, func(s *api.Status) []api.Lease { return leasesOn(s, r.GPU) })
 			return a.drained(r, left, err)
 		},
 	}
 	c.Flags().BoolVar(&stop, "stop", false, "stop the leases of the GPU: SIGTERM, a grace period, then SIGKILL")
-	c.Flags().StringVar(&timeout, "timeout", "1h", "how long to wait for the leases")
+	timeoutFlag(c, &limit, "wait until the GPU has no lease")
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who read the status and the audit")
 	return c
 }
@@ -240,7 +252,10 @@ func (a *app) gpuShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(s.GPUs, func(g api.GPUStatus) bool { return g.UUID == args[0] || fmt.Sprint(g.Index) == args[0] })
+			i, err := gpuNamed(s, args[0])
+			if err != nil {
+				return err
+			}
 			if i < 0 {
 				return &api.Error{
 					Kind:    api.KindNotFound,

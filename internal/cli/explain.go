@@ -18,7 +18,11 @@ time, host limits. What is not enforced is listed with the reason.`,
 		Example:           "  gpushare explain vision-dev-3kq6\n  gpushare explain vision",
 		ValidArgsFunction: a.completeFirst(func(s *api.Status) []string { return append(leasesOf(s), tenantsOf(s)...) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := a.client.Explain(cmd.Context(), args[0])
+			var e *api.Explanation
+			err := a.withLease(cmd.Context(), args[0], false, func(id string) (err error) {
+				e, err = a.client.Explain(cmd.Context(), id)
+				return err
+			})
 			if err != nil {
 				return err
 			}

@@ -10,3 +10,9 @@ func SetPlotter(path string) { installedPlotter = path }
 
 // UnreadyGPUs is unreadyGPUs.
 var UnreadyGPUs = unreadyGPUs
+
+// OtherWords and NounWords are words of other tools and their hints.
+var (
+	OtherWords = otherWords
+	NounWords  = nounWords
+)

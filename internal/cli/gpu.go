@@ -28,7 +28,11 @@ names what is in the way, and the command for that.`,
 		Example:           "  gpushare gpu retry 3\n  gpushare gpu retry 3 --force",
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			op, err := a.client.RetryGPU(cmd.Context(), args[0], o)
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			op, err := a.client.RetryGPU(cmd.Context(), id, o)
 			if err != nil {
 				return err
 			}

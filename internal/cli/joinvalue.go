@@ -23,8 +23,9 @@ func joinValues(root *cobra.Command, args []string) []string {
 		name, long := strings.CutPrefix(word, "--")
 		isValue := optionalValues[name]
 		switch {
-		case word == "--" || !strings.HasPrefix(word, "-"):
+		case word == "--" || !strings.HasPrefix(word, "-") && takesCommand(c):
 			return append(out, rest[i+1:]...)
+		case !strings.HasPrefix(word, "-"):
 		case long && isValue != nil && c.Flags().Lookup(name) != nil && i+1 < len(rest) && isValue(rest[i+1]):
 			out[len(out)-1] += "=" + rest[i+1]
 			i++
@@ -35,6 +36,9 @@ func joinValues(root *cobra.Command, args []string) []string {
 	}
 	return out
 }
+
+// takesCommand reports whether the first word that is no flag begins a command of the user, whose flags are its own.
+func takesCommand(c *cobra.Command) bool { return c.Name() == "run" }
 
 func hasOptionalValue(c *cobra.Command) bool {
 	for name := range optionalValues {

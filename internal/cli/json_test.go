@@ -127,6 +127,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 						Message: "there is no lease \"vision-gone\" that you may release",
 						Hint:    "see 'gpushare lease list'",
 					},
+					"GET /v1/leases": api.LeaseList{},
 				},
 				"vision-gone --missing-ok",
 			},

@@ -54,7 +54,7 @@ func (a *app) leaseList() *cobra.Command {
 	}
 	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
 	c.Flags().StringVar(
-		&since, "since", "", "include leases that ended since then, from the account: 1m to 435d as in 36h or 7d, or a date",
+		&since, "since", "", "include leases that ended since then, from the account: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01",
 	)
 	c.MarkFlagsMutuallyExclusive("all", "since")
 	a.outputFlag(c, &o)
@@ -118,9 +118,13 @@ last 8 MiB are kept.`,
 		Example:           "  gpushare lease logs vision-train-x7k2\n  gpushare lease logs -f --lines 20 vision-train-x7k2",
 		ValidArgsFunction: a.completeFirst(detachedOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := a.client.Logs(cmd.Context(), args[0], lines, follow, a.io.Out)
+			read := args[0]
+			err := a.withLease(cmd.Context(), args[0], true, func(id string) error {
+				read = id
+				return a.client.Logs(cmd.Context(), id, lines, follow, a.io.Out)
+			})
 			if follow && errors.Is(err, context.Canceled) {
-				return &interruptedError{hint: "the lease continues: 'gpushare lease stop " + args[0] + "' ends it"}
+				return &interruptedError{hint: "the lease continues: 'gpushare lease stop " + read + "' ends it"}
 			}
 			return err
 		},
@@ -141,7 +145,8 @@ func (a *app) leaseShow() *cobra.Command {
 		ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.leasesOf(cmd, false, "")
-			isIt := func(l api.Lease) bool { return l.ID == args[0] }
+			id := args[0]
+			isIt := func(l api.Lease) bool { return l.ID == id }
 			if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
 				s.Leases, err = a.client.Leases(cmd.Context(), true)
 			}
@@ -150,6 +155,11 @@ func (a *app) leaseShow() *cobra.Command {
 			}
 			if err != nil {
 				return err
+			}
+			if !slices.ContainsFunc(s.Leases, isIt) {
+				if id, err = beginsWith("lease", args[0], idsOf(s.Leases)); err != nil {
+					return err
+				}
 			}
 			if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
 				l := &s.Leases[i]

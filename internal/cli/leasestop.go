@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -126,7 +127,7 @@ func (a *app) agree(ctx context.Context, question string, yes bool) error {
 
 // stopLeases stops several leases, and reports each in the order of the ids. The last error is that of the command, which prints it.
 func (a *app) stopLeases(ctx context.Context, ids []string) error {
-	failed := make([]error, len(ids))
+	failed, meant := make([]error, len(ids)), slices.Clone(ids)
 	done := make([]chan struct{}, len(ids))
 	slots := make(chan struct{}, mostStops)
 	var all sync.WaitGroup
@@ -136,13 +137,17 @@ func (a *app) stopLeases(ctx context.Context, ids []string) error {
 			defer close(done[i])
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			failed[i] = a.client.StopLease(ctx, ids[i])
+			failed[i] = a.withLease(ctx, ids[i], false, func(id string) error {
+				meant[i] = id
+				return a.client.StopLease(ctx, id)
+			})
 		})
 	}
 	var last error
 	stopped := []string{}
-	for i, id := range ids {
+	for i := range ids {
 		<-done[i]
+		id := meant[i]
 		switch err := failed[i]; {
 		case err == nil:
 			stopped = append(stopped, id)
@@ -160,7 +165,7 @@ func (a *app) stopLeases(ctx context.Context, ids []string) error {
 	if a.json && (last == nil || len(stopped) > 0) {
 		var out any = stopped
 		if len(ids) == 1 {
-			out = ids[0]
+			out = stopped[0]
 		}
 		if err := a.printJSON(map[string]any{"schema_version": 1, "stopped": out}); err != nil {
 			return err

@@ -15,9 +15,6 @@ import (
 // parkLimit is how long to wait for the driver to be parked after the last lease has ended: MPS and the worker end by then.
 const parkLimit = time.Minute
 
-// noLimit is a wait without a limit.
-const noLimit = 365 * 24 * time.Hour
-
 // maintenanceFlags are the options of a maintenance that begins.
 type maintenanceFlags struct {
 	api.MaintenanceRequest
@@ -77,7 +74,7 @@ then takes leases. While the driver does not answer, the maintenance lasts.`,
 	f.BoolVar(&o.Driver, "driver", false, "stop using the driver when no lease has a GPU any more, so that it can be replaced")
 	f.StringVar(&o.Reason, "reason", "", "why, for those who are refused, and for the status and the audit")
 	f.BoolVar(&o.stop, "stop", false, "stop the leases that have GPUs: SIGTERM, a grace period, then SIGKILL")
-	f.Var(duration{&o.wait}, "wait", "wait until no lease has a GPU, at most this long, as in 10m or 1d (0s: no limit)")
+	waitFlag(c, &o.wait, "wait until no lease has a GPU")
 	return c
 }
 
@@ -116,11 +113,7 @@ func (a *app) maintenanceOn(ctx context.Context, o *maintenanceFlags) error {
 	}
 	waits := o.wait != nil || o.stop
 	if waits {
-		limit := noLimit
-		if o.wait != nil && *o.wait > 0 {
-			limit = time.Duration(*o.wait)
-		}
-		if _, err := a.drain(ctx, limit, o.stop, leasesWithGPUs); err != nil {
+		if _, err := a.drain(ctx, waitLimit(o.wait), o.stop, leasesWithGPUs); err != nil {
 			return err
 		}
 	}

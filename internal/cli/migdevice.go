@@ -91,7 +91,17 @@ func (a *app) migDevice(ctx context.Context, name string) (*migDevice, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(d migDevice) bool { return d.uuid == name || strconv.Itoa(d.index) == name })
+	ids := make([]string, len(all))
+	for i := range all {
+		ids[i] = all[i].uuid
+	}
+	id := name
+	if shortUUIDLike(name) {
+		if id, err = beginsWith("GPU", name, ids); err != nil {
+			return nil, err
+		}
+	}
+	i := slices.IndexFunc(all, func(d migDevice) bool { return d.uuid == id || strconv.Itoa(d.index) == id })
 	if i >= 0 {
 		return &all[i], nil
 	}

@@ -57,7 +57,11 @@ func (a *app) changeOwnership(
 		Args:              atLeast(2, "a GPU's index or UUID, and the first memory slice of each instance"),
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := api.InstancesRequest{GPU: args[0], Force: force}
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r := api.InstancesRequest{GPU: id, Force: force}
 			for _, arg := range args[1:] {
 				n, err := strconv.ParseUint(arg, 10, 32)
 				if err != nil {

@@ -138,7 +138,11 @@ func (a *app) mpsShow() *cobra.Command {
 		Example:           "  gpushare mps show 2\n  gpushare mps show 0:4\n  gpushare mps show 2 --json",
 		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := a.client.MPS(cmd.Context(), args[0])
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			m, err := a.client.MPS(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
@@ -219,7 +223,11 @@ read them.`,
 		Example:           "  gpushare mps log 2\n  gpushare mps log 2 --lines 200",
 		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := a.client.MPSLog(cmd.Context(), args[0], lines)
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			l, err := a.client.MPSLog(cmd.Context(), id, lines)
 			if err != nil {
 				return err
 			}
@@ -250,7 +258,11 @@ It touches no other one. With clients it is refused, and names them; --force ter
 		Example:           "  gpushare mps restart 2 --check\n  gpushare mps restart 2\n  gpushare mps restart 2 --force\n  gpushare mps restart 0:4",
 		ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := a.client.RestartMPS(cmd.Context(), args[0], o)
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			res, err := a.client.RestartMPS(cmd.Context(), id, o)
 			if err != nil {
 				return err
 			}
@@ -275,7 +287,11 @@ func (a *app) mpsDrain(use, short, long string, do func(context.Context, string)
 		Use: use + " GPU[:START]", Short: short, Long: long, Args: exactArgs(1, mpsArgument),
 		Example: "  gpushare mps " + use + " 2", ValidArgsFunction: a.completeFirst(mpsGPUs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := do(cmd.Context(), args[0])
+			id, err := a.gpuID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r, err := do(cmd.Context(), id)
 			if err != nil {
 				return err
 			}

@@ -101,7 +101,7 @@ func (a *app) operationShow() *cobra.Command {
 		ValidArgsFunction: a.completeOperations,
 		Example:           "  gpushare operation show apply-7",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := a.client.Operation(cmd.Context(), args[0], 0, 0)
+			o, err := a.operation(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -158,27 +158,34 @@ apply would: 0 if everything was reached, 6 if a GPU is held. An interrupt ends 
 the change. If --timeout is over first, it exits with 5.`,
 		Example: "  gpushare apply -f node.yaml --no-wait\n  gpushare operation wait apply-7 --timeout 10m",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			if limit != nil {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, time.Duration(*limit))
-				defer cancel()
-			}
-			o, err := a.client.Operation(ctx, args[0], 0, 0)
+			ctx, cancel := context.WithTimeout(cmd.Context(), waitLimit(limit))
+			defer cancel()
+			id := args[0]
+			o, err := a.operation(ctx, id)
 			if err == nil {
+				id = o.ID
 				err = a.follow(ctx, o)
 			}
 			if limit != nil && errors.Is(err, context.DeadlineExceeded) {
 				return &api.Error{
-					Kind: api.KindConflict, Message: fmt.Sprintf("%s still runs after %s", args[0], limit), Operation: args[0],
-					Hint: fmt.Sprintf("it continues; 'gpushare operation show %s' shows its steps", args[0]),
+					Kind: api.KindConflict, Message: fmt.Sprintf("%s still runs after %s", id, limit), Operation: id,
+					Hint: fmt.Sprintf("it continues; 'gpushare operation show %s' shows its steps", id),
 				}
 			}
 			return err
 		},
 	}
-	c.Flags().Var(duration{&limit}, "timeout", "how long to wait at most, as in 30s or 10m (default no limit)")
+	timeoutFlag(c, &limit, "wait for its end")
 	return c
+}
+
+// operation reads an operation by its id, or the beginning of that.
+func (a *app) operation(ctx context.Context, word string) (o *api.Operation, err error) {
+	err = a.withOperation(ctx, word, func(id string) (err error) {
+		o, err = a.client.Operation(ctx, id, 0, 0)
+		return err
+	})
+	return o, err
 }
 
 // completeOperations offers the ids of operations, the newest first.

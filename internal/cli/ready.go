@@ -36,12 +36,12 @@ A unit that needs MIG instances has After=gpushare-ready.target and Wants=gpusha
 why a GPU is not ready.`,
 		Example: "  gpushare ready\n  gpushare ready --timeout 2m && systemctl start jobs.service",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(*limit))
+			ctx, cancel := context.WithTimeout(cmd.Context(), waitLimit(limit))
 			defer cancel()
 			return a.awaitReady(ctx, limit)
 		},
 	}
-	c.Flags().Var(duration{&limit}, "timeout", "how long to wait at most, as in 30s or 10m")
+	timeoutFlag(c, &limit, "wait until the node is ready")
 	return c
 }
 

@@ -153,7 +153,11 @@ func (a *app) root(only string) *cobra.Command {
 		Long: `gpushare shares the GPUs of one host between tenants: MIG partitions, CUDA MPS,
 time slices and whole GPUs, with CPU, memory and device limits for each tenant.
 
-It talks to gpushared over ` + api.SocketPath + `.`,
+It talks to gpushared over ` + api.SocketPath + `.
+
+A lease, an operation or a condition is named by its id, a GPU by its index or UUID. The
+beginning of an id or UUID is enough if it has four characters and begins nothing else.
+A duration is written as in 30s, 10m, 2h, 1d or 1-12:00:00, and a wait of 0 has no limit.`,
 		Example: `  gpushare status                        # show GPUs, tenants and leases
   gpushare run -- python train.py        # run a command on a GPU that you are granted
   gpushare apply -f node.yaml --check    # show the plan, change nothing
@@ -429,7 +433,9 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 			known = append(known, c.Name())
 		}
 	}
-	if near, ok := api.Nearest(word, known); ok {
+	if same := sameWord(cmd, word); same != "" {
+		e.hint = same
+	} else if near, ok := api.Nearest(word, known); ok {
 		e.hint = fmt.Sprintf("did you mean '%s %s'?", cmd.CommandPath(), near)
 	} else {
 		e.hint = fmt.Sprintf("'%s --help' lists the commands", cmd.CommandPath())
@@ -440,11 +446,26 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 // flagName finds flags in a command's own help.
 var flagName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`--([a-z][a-z-]+)`) })
 
-// flagError is a usage error that suggests the most similar flag.
+// flagError is a usage error that suggests the flag of another name that was meant, or the most similar one. Before a flag of an
+// unknown command is unknown, the command is.
 func flagError(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); len(words) > 0 && cmd.HasSubCommands() {
+		return unknownCommand(cmd, words[0])
+	}
 	e := usageError{err: err}
+	if wrong, ok := errors.AsType[wrongDuration](err); ok {
+		return usageError{err: fmt.Errorf("%s: %w", flagName().FindString(err.Error()), wrong)}
+	}
+	if short, ok := strings.CutPrefix(err.Error(), "unknown shorthand flag: '"); ok {
+		letter, _, _ := strings.Cut(short, "'")
+		e.hint = sameFlag(cmd, letter)
+		return e
+	}
 	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !ok {
+		return e
+	}
+	if e.hint = sameFlag(cmd, word); e.hint != "" {
 		return e
 	}
 	var known []string

@@ -80,12 +80,8 @@ refused, because the service would not have them. The id of the lease is printed
 	f.StringVarP(&r.Tenant, "tenant", "t", "", "the tenant to run for (default: the one you are a member of)")
 	f.StringVar(&r.Grant, "grant", "", "the grant to use (default: selected automatically)")
 	f.StringVar(&r.Kind, "kind", "", "use a grant of this kind: mig:PROFILE, exclusive, timeslice or mps")
-	f.StringSliceVarP(&r.GPUs, "gpu", "g", nil, "place it on this GPU, by its index or UUID; of several, as in 0,1, on any")
-	f.Var(
-		duration{&r.MaxTime}, "time",
-		"end it after this time, as in 2h or 1-12:00:00, after a warning (default and at most: the max_time of the grant)",
-	)
-	waitFlag(c, &r.Wait)
+	placeFlags(c, &r.GPUs, &r.MaxTime)
+	waitFlag(c, &r.Wait, "wait in the queue if nothing is free")
 	f.BoolVarP(&detach, "detach", "d", false, "run it as a service in the background, and print the id of its lease")
 	f.BoolVarP(&silent, "quiet", "q", false, "do not print which grant was selected")
 	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
@@ -158,6 +154,11 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 
 // granted requests a lease and prints its progress in the queue.
 func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api.LeaseGrant, error) {
+	gpus, err := a.gpuIDs(cmd.Context(), r.GPUs)
+	if err != nil {
+		return nil, &exitError{code: exitRunRefused, err: err}
+	}
+	r.GPUs = gpus
 	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
 	if errors.Is(err, context.Canceled) {
 		return nil, err // The user ended the wait: this is not a refusal.

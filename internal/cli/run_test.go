@@ -247,16 +247,20 @@ func TestRunRequests(t *testing.T) {
 		"and flags after":   {[]string{"--wait", "1d", "--grant", "part", "-q"}, `{"grant":"part","command":["true","-q","--"],"wait":"24h"}`},
 		"before the dashes": {[]string{"-t", "red", "--wait", "1-00:00:00", "--"}, `{"tenant":"red","command":["true","-q","--"],"wait":"24h"}`},
 		"a time":            {[]string{"--time", "1-12"}, `{"command":["true","-q","--"],"max_time":"36h"}`},
+		"the start of one":  {[]string{"--gpu", "GPU-cd5d2d71"}, `{"gpus":["` + gpu1 + `"],"command":["true","-q","--"]}`},
 		"a GPU":             {[]string{"--gpu", "4", "-g", "0,GPU-1"}, `{"gpus":["4","0","GPU-1"],"command":["true","-q","--"]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan string, 1)
-			socket := fakeDaemon(t, routes{"POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-				var b bytes.Buffer
-				_, _ = b.ReadFrom(q.Body)
-				got <- b.String()
-				granted()(w, q)
-			})})
+			socket := fakeDaemon(
+				t,
+				routes{"GET /v1/status": labNode(), "POST /v1/leases": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+					var b bytes.Buffer
+					_, _ = b.ReadFrom(q.Body)
+					got <- b.String()
+					granted()(w, q)
+				})},
+			)
 			args := append(append([]string{"run"}, c.args...), "true", "-q", "--")
 			if out, err := gpushare(t, socket, nil, args...).CombinedOutput(); err != nil {
 				t.Fatalf("%v:\n%s", err, out)

@@ -123,10 +123,10 @@ func (a *app) selectPart(ctx context.Context, s *api.Status, o *view) error {
 func (o *view) restrict(s *api.Status, uid int) error {
 	only := ""
 	if o.gpu != "" {
-		i := slices.IndexFunc(
-			s.GPUs,
-			func(g api.GPUStatus) bool { return g.Index >= 0 && strconv.Itoa(g.Index) == o.gpu || g.UUID == o.gpu },
-		)
+		i, err := gpuNamed(s, o.gpu)
+		if err != nil {
+			return err
+		}
 		if i < 0 {
 			return &api.Error{
 				Kind:    api.KindNotFound,

@@ -428,3 +428,35 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// What is attached is placed where its request says, and ends after the time that it says, as what is run.
+func TestAttachedForATime(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	p := startOutside(t, n, 0, "sleep", "600")
+	args := []string{"lease", "attach", "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part"}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--time", "0"}, "cannot attach a lease for a max_time of 0"},
+		{[]string{"--gpu", "0"}, "GPU 0"},
+		{[]string{"--gpu", "77"}, "77"},
+	} {
+		if r := n.CLI(soon(t), slices.Concat(args, c.args)...); r.Code == 0 || !strings.Contains(r.Err, c.says) {
+			t.Errorf("attach %v exits with %d, want a refusal with %q: %s%s", c.args, r.Code, c.says, r.Out, r.Err)
+		}
+	}
+	uuid := status(t, n).GPUs[2].UUID
+	id := attach(t, n, "--pid", fmt.Sprint(p.pid()), "-t", "red", "--grant", "part", "--gpu", uuid[:12], "--time", "2s")
+	l := leaseByID(status(t, n), id)
+	if l == nil || l.MaxTime == nil || l.Expires == nil || !slices.Equal(l.GPUs, []string{uuid}) {
+		t.Fatalf("the lease is %+v", l)
+	}
+	awaitStatus(t, n, "it does not end after its time", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+	r := n.CLI(soon(t), "lease", "show", id[:len(id)-1])
+	if r.Code != 0 || !strings.Contains(r.Out, "its time has passed") {
+		t.Errorf("the ended lease is shown with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
