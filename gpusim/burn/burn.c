@@ -2,7 +2,7 @@
  * gpusim-burn: a process that uses a virtual GPU as a CUDA program uses a real one.
  *
  * It opens the device nodes, creates a context, allocates memory and keeps a queue of kernels full, or with --sync and
- * --think works on the GPU and on the host in turn. It is a small C program, because tests start thousands of them. It knows
+ * --think works on the GPU and on the host in turn, or with --every answers requests. It is a small C program, because tests start thousands of them. It knows
  * nothing about leases or limits.
  *
  * Thinking and growing are work of the host, which a frozen process does not do: they take time in which this process ran,
@@ -33,7 +33,7 @@ enum { EXIT_REFUSED = 1, EXIT_OOM = 2, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 static struct {
 	const char *root, *gpu;
 	uint64_t memory, managed, grow; /* bytes, the last per second */
-	uint64_t kernel, think; /* microseconds */
+	uint64_t kernel, think, every; /* microseconds */
 	uint64_t seed;
 	long queue;
 	double seconds, jitter;
@@ -462,19 +462,24 @@ static void grow(double *last)
 	}
 }
 
-/* vary returns v, changed at random by up to the part --jitter in both directions, at least 1. */
-static uint64_t vary(uint64_t v)
+/* chance returns a number at random in [0, 1). */
+static double chance(void)
 {
 	static uint64_t state;
-	if (opt.jitter <= 0)
-		return v;
 	if (!state)
 		state = opt.seed * 0x9e3779b97f4a7c15ull | 1; /* never 0 */
 	state ^= state << 13;
 	state ^= state >> 7;
 	state ^= state << 17;
-	double at = (double)(state >> 11) / (double)(1ull << 53); /* in [0, 1) */
-	double out = (double)v * (1 + opt.jitter * (2 * at - 1)) + 0.5;
+	return (double)(state >> 11) / (double)(1ull << 53);
+}
+
+/* vary returns v, changed at random by up to the part --jitter in both directions, at least 1. */
+static uint64_t vary(uint64_t v)
+{
+	if (opt.jitter <= 0)
+		return v;
+	double out = (double)v * (1 + opt.jitter * (2 * chance() - 1)) + 0.5;
 	return out < 1 ? 1 : (uint64_t)out;
 }
 
@@ -497,8 +502,8 @@ static void send_launch(uint64_t count)
 	tell("LAUNCH %llu %llu", (unsigned long long)vary(opt.kernel), (unsigned long long)count);
 }
 
-/* work_and_think fills the queue, waits until the GPU has run it, and thinks on the host. */
-static void work_and_think(void)
+/* work fills the queue and waits until the GPU has run it. */
+static void work(void)
 {
 	uint64_t count = vary((uint64_t)opt.queue);
 	send_launch(count);
@@ -506,8 +511,32 @@ static void work_and_think(void)
 	launched_ok(count);
 	if (strncmp(answer(), "OK", 2))
 		lost("a kernel failed (CUDA error 719)");
+}
+
+/* work_and_think works on the GPU, then on the host. */
+static void work_and_think(void)
+{
+	work();
 	if (opt.think && wait_for(gpu_fd, (double)vary(opt.think) / 1e6))
 		lost("the GPU is lost (CUDA error 999)");
+}
+
+/* serve answers one request: it waits until that arrives, runs its kernels and prints how long it took. Requests arrive independently of
+ * each other, of the answers and of freezes: the time in which a request waits for an earlier one, or for a thaw, counts. */
+static void serve(void)
+{
+	static double due;
+	const double slot = (double)opt.every / 1e6 / 100;
+	due = due > 0 ? due : now();
+	do
+		due += slot; /* in each slot a request arrives with the same chance */
+	while (chance() >= 0.01);
+	while (now() < due)
+		if (wait_for(gpu_fd, due - now() < 0.002 ? due - now() : 0.002))
+			lost("the GPU is lost (CUDA error 999)");
+	work();
+	printf("request %.3f ms\n", (now() - due) * 1e3);
+	fflush(stdout);
 }
 
 /* fill keeps the queue full: an eighth of it at a time, so that the request that a frozen process has sent is small
@@ -530,7 +559,7 @@ __attribute__((noreturn)) static void bad(const char *what, const char *value)
 static void usage(FILE *out)
 {
 	fputs("usage: gpusim-burn [--root DIR] [--gpu GPU] [--memory 4GiB] [--kernel 5ms] [--queue 200]\n"
-	      "                   [--sync] [--think 30ms] [--jitter 0.3] [--seed 1]\n"
+	      "                   [--sync] [--think 30ms] [--every 50ms] [--jitter 0.3] [--seed 1]\n"
 	      "                   [--managed SIZE] [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
 	      "Uses a virtual GPU: opens its device nodes, allocates memory and keeps a queue of kernels full.\n"
 	      "  --root DIR     the virtual node's host root (default $GPUSIM_ROOT)\n"
@@ -542,8 +571,10 @@ static void usage(FILE *out)
 	      "  --queue N      number of unfinished kernels to keep queued (default 200)\n"
 	      "  --sync         wait for all queued kernels before the next ones are launched\n"
 	      "  --think TIME   the same, and work on the host for this time in between\n"
+	      "  --every TIME   answer requests instead, which arrive at random, one in this time: run the queue for each,\n"
+	      "                 and print how long each took\n"
 	      "  --jitter PART  vary kernels, queue and thinking at random by up to this part (0 to 0.9)\n"
-	      "  --seed N       of the jitter (default 1)\n"
+	      "  --seed N       of the jitter and the requests (default 1)\n"
 	      "  --seconds N    end after N seconds\n"
 	      "  --grow RATE    continue to allocate at this rate (SIZE or SIZE/s) until it fails\n"
 	      "  --ignore-term  do not end at SIGTERM\n"
@@ -557,7 +588,7 @@ static void parse(int argc, char **argv)
 	static const struct option longs[] = {
 	    {"root", 1, 0, 'r'}, {"gpu", 1, 0, 'g'},     {"memory", 1, 0, 'm'},      {"kernel", 1, 0, 'k'}, {"queue", 1, 0, 'q'},
 	    {"grow", 1, 0, 'G'}, {"seconds", 1, 0, 's'}, {"ignore-term", 0, 0, 'i'}, {"hold", 0, 0, 'H'},   {"host-dev", 0, 0, 'D'},
-	    {"sync", 0, 0, 'S'}, {"think", 1, 0, 't'},   {"jitter", 1, 0, 'j'},      {"seed", 1, 0, 'e'},
+	    {"sync", 0, 0, 'S'}, {"think", 1, 0, 't'}, {"every", 1, 0, 'E'},   {"jitter", 1, 0, 'j'},      {"seed", 1, 0, 'e'},
 	    {"managed", 1, 0, 'M'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
 	int c;
 	char *end;
@@ -599,6 +630,10 @@ static void parse(int argc, char **argv)
 			if (duration(optarg, &opt.think))
 				bad("--think", optarg);
 			opt.sync = 1;
+			break;
+		case 'E':
+			if (duration(optarg, &opt.every) || !opt.every)
+				bad("--every", optarg);
 			break;
 		case 'j':
 			opt.jitter = strtod(optarg, &end);
@@ -647,7 +682,9 @@ int main(int argc, char **argv)
 		if (opt.hold) {
 			if (wait_for(gpu_fd, opt.grow ? 0.02 : -1))
 				lost("the GPU is lost (CUDA error 999)");
-		} else if (opt.sync)
+		} else if (opt.every)
+			serve();
+		else if (opt.sync)
 			work_and_think();
 		else
 			fill();

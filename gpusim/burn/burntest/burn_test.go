@@ -181,6 +181,48 @@ func TestAFrozenProcessDoesNotThinkOrGrow(t *testing.T) {
 }
 
 // TestJitterIsSeeded: the same seed gives the same sequence, another one another, and all stay in the range.
+// TestAnswersRequests: requests arrive at random, also while the process works or is frozen, and each takes as long as it waited.
+func TestAnswersRequests(t *testing.T) {
+	const frozen = 600 * time.Millisecond
+	n, began := burntest.Start(t), time.Now()
+	p := start(t, n, nil, "--kernel", "5ms", "--queue", "2", "--every", "20ms", "--seed", "3")
+	p.line(t, "ready")
+	request := func() time.Duration {
+		var took float64
+		if line := p.line(t, "request "); line != "" {
+			if _, err := fmt.Sscanf(line, "request %f ms", &took); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+		}
+		return time.Duration(took * float64(time.Millisecond))
+	}
+	for range 100 {
+		if took := request(); took < 10*time.Millisecond {
+			t.Fatalf("a request with 10 ms of kernels took %v", took)
+		}
+	}
+	if ran := time.Since(began); ran < 1400*time.Millisecond {
+		t.Errorf("100 requests, one in 20 ms, arrived within %v", ran)
+	}
+	for i, r := range requests(t, n, 20, "LAUNCH", "SYNC") {
+		if want := []string{"LAUNCH 5000 2", "SYNC"}[i%2]; r.Line != want {
+			t.Fatalf("request %d is %q, want %q", i, r.Line, want)
+		}
+	}
+	p.cmd.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(frozen) // the time that passes is the subject
+	p.cmd.Process.Signal(syscall.SIGCONT)
+	var longest time.Duration
+	for range 60 { // what was printed before the freeze comes first
+		longest = max(longest, request())
+	}
+	if longest < frozen/2 {
+		t.Errorf("the longest request around a freeze of %v took %v", frozen, longest)
+	}
+	again := start(t, n, nil, "--every", "0ms")
+	again.ends(t, 64, `bad --every "0ms"`)
+}
+
 func TestJitterIsSeeded(t *testing.T) {
 	run := func(args ...string) (lines []string) {
 		n := burntest.Start(t)
