@@ -188,17 +188,17 @@ func TestAnswersRequests(t *testing.T) {
 	p := start(t, n, nil, "--kernel", "5ms", "--queue", "2", "--every", "20ms", "--seed", "3")
 	p.line(t, "ready")
 	request := func() time.Duration {
-		var took float64
+		var ms float64
 		if line := p.line(t, "request "); line != "" {
-			if _, err := fmt.Sscanf(line, "request %f ms", &took); err != nil {
+			if _, err := fmt.Sscanf(line, "request %f ms", &ms); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
 		}
-		return time.Duration(took * float64(time.Millisecond))
+		return time.Duration(ms * float64(time.Millisecond))
 	}
 	for range 100 {
-		if took := request(); took < 10*time.Millisecond {
-			t.Fatalf("a request with 10 ms of kernels took %v", took)
+		if d := request(); d < 10*time.Millisecond {
+			t.Fatalf("a request with 10 ms of kernels took %v", d)
 		}
 	}
 	if ran := time.Since(began); ran < 1400*time.Millisecond {
