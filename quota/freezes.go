@@ -64,12 +64,12 @@ func waits(freezes []time.Duration, part time.Duration) time.Duration {
 	var sum time.Duration // of the n longest
 	for i, d := range freezes {
 		sum += d
-		n, next := time.Duration(i+1), time.Duration(0)
+		var next time.Duration
 		if i+1 < len(freezes) {
 			next = freezes[i+1]
 		}
-		if sum-n*next >= part {
-			return (sum - part) / n // The rest of each of the n longest that is longer than this adds up to the part.
+		if sum-time.Duration(i+1)*next >= part {
+			return (sum - part) / time.Duration(i+1) // The rest of each of the n longest that is longer than this adds up to the part.
 		}
 	}
 	return 0
