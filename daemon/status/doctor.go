@@ -67,6 +67,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	}
 	v.checkAdapter(ok, warn)
 	v.checkLogins(node, ok, warn)
+	v.checkOpen(verdicts{warn, fail})
 	out = append(out, v.checkProcesses(node.DriverErr == nil)...)
 	if free, err := freeBytes(v.StateDir); err != nil {
 		fail("state", err.Error(), "")
@@ -95,22 +96,30 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	v.checkObserving(observeCtx, node, ok, warn)
 	v.checkHealth(node, ok, warn)
 	conditions := v.Managers.Acknowledge.Annotate(v.Conditions.List())
-	for _, cond := range conditions {
-		switch cond.Kind {
-		case "driver": // It is the first check.
-		case "gpu": // It is lost, or does not answer.
+	for i := range conditions {
+		switch cond := &conditions[i]; {
+		case cond.Kind == "driver": // It is the first check.
+		case v.breaksSpec(cond, node):
 			fail(cond.Kind, cond.Message, cond.Hint)
-		case "health": // Where it says that the GPU is lost, no other condition does.
-			if g, found := node.GPU(gpu.UUID(cond.GPU)); found && g.Err != nil && node.DriverErr == nil {
-				fail(cond.Kind, cond.Message, cond.Hint)
-			} else {
-				warn(cond.Kind, cond.Message, cond.Hint)
-			}
 		default:
 			warn(cond.Kind, cond.Message, cond.Hint)
 		}
 	}
 	return acknowledged(out, conditions)
+}
+
+// breaksSpec reports whether a condition is more than a warning: a GPU does not answer, or is open although the spec closes it.
+func (v *Viewer) breaksSpec(cond *api.Condition, node *observe.Node) bool {
+	switch cond.Kind {
+	case "gpu": // It is lost, or does not answer.
+		return true
+	case "health": // Where it says that the GPU is lost, no other condition does.
+		g, found := node.GPU(gpu.UUID(cond.GPU))
+		return found && g.Err != nil && node.DriverErr == nil
+	case "login-filter": // Otherwise one is active that the spec does not have.
+		return v.State.Desired().FiltersLogins()
+	}
+	return false
 }
 
 // acknowledged passes the checks that found an acknowledged condition, and says who knows of it.

@@ -41,7 +41,7 @@ EXAMPLES = r"""
     allow_reset: true
     spec:
       version: v1
-      node: {enforce: "on"}
+      node: {enforce: "on", isolation: {logins: closed}}
       gpus:
         - select: {index: 0}
           mode: mig
