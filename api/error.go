@@ -97,6 +97,39 @@ type Error struct {
 	Planning bool `json:"planning,omitempty"`
 	// Stale says, with conflict, what was applied since the spec was read that is applied now.
 	Stale *StaleSpec `json:"stale,omitempty"`
+	// Leases are, with in-use, all leases that the refused change would end, or end the enforcement of.
+	Leases []LeaseEnd `json:"leases,omitempty"`
+	// Plan is what would be done, if the request only checks.
+	Plan *Plan `json:"plan,omitempty"`
+}
+
+// LeaseEnd is what a change would end for one lease.
+type LeaseEnd struct {
+	Lease   string `json:"lease"`
+	Tenant  string `json:"tenant"`
+	Grant   string `json:"grant"`
+	User    string `json:"user,omitempty"`
+	Command string `json:"command,omitempty"`
+	// Ends is what ends, as in "it ends, because its MIG instance is removed".
+	Ends string `json:"ends"`
+	// Continues: its processes are not stopped.
+	Continues bool `json:"continues,omitempty"`
+}
+
+// String is one line about it.
+func (l *LeaseEnd) String() string {
+	out := l.Lease
+	if l.User != "" {
+		out += " of " + l.User
+	}
+	out += " (" + l.Tenant + "/" + l.Grant + "): " + l.Ends
+	if l.Command == "" {
+		return out
+	}
+	if l.Continues {
+		return out + "; goes on: " + l.Command
+	}
+	return out + "; stops: " + l.Command
 }
 
 // StaleSpec is why a spec is refused that was edited from an earlier generation.

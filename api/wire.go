@@ -365,7 +365,8 @@ type LimitStatus struct {
 	Name    string `json:"name"` // cpu.quota, memory.max, …
 	Desired string `json:"desired"`
 	InForce string `json:"in_force,omitempty"` // empty: not enforced
-	Reason  string `json:"reason,omitempty"`   // why not
+	// Reason is why not; next to InForce, why the kernel enforces what the spec does not ask for.
+	Reason string `json:"reason,omitempty"`
 }
 
 // GrantStatus is one grant.

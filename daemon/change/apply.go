@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/spec"
 )
 
@@ -43,11 +45,11 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		defer done()
 	}
 	p, err := cs.propose(c.Ctx(), d, match, a)
-	if err != nil {
-		return err
-	}
-	if c.Flag("diff") {
+	if p != nil && c.Flag("diff") {
 		p.Plan.Diff = cs.Specs.Diff(p.YAML)
+	}
+	if err != nil {
+		return refusal(err, p, check)
 	}
 	out := api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Checked: check, Changed: p.Changes()}
 	if check || !p.Changes() {
@@ -86,6 +88,17 @@ func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by strin
 		cs.Audit(by, p.Intent.Kind(), p.AuditText(false))
 	}
 	return out, err
+}
+
+// refusal is why a proposal is refused. A check shows its plan nevertheless: what is refused is seen best next to it.
+func refusal(err error, p *state.Proposal, check bool) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || !check || p == nil || p.Plan.SchemaVersion == 0 {
+		return err
+	}
+	out := *e
+	out.Plan = &p.Plan
+	return &out
 }
 
 func ifMatch(header string) (*uint64, error) {

@@ -22,15 +22,18 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 		Held:          d.held,
 		Unreachable:   planner.UnreadParts(p.Node, d.input),
 	}
-	if d.observing {
+	if d.observing || d.refused != nil {
 		p.Plan.Unreachable = append(p.Plan.Unreachable, planner.UnreachableGPUs(d.hardware.Problems, p.Node, cs.State.RemovesInstances)...)
 	}
-	if !p.Intent.OneGPU() {
+	if !p.Intent.OneGPU() && d.refused == nil {
 		p.Plan.Unreachable = append(p.Plan.Unreachable, cs.heldAfter(p, d.hardware.Problems)...)
 	}
 	cs.State.Estimate(p.Node, &p.Plan)
 	if d.observing {
 		p.Plan.Warnings = planner.WouldRefuse(d.hardware.Problems, p.Steps, a)
+	}
+	if warning := planner.DisarmingWarning(cs.State.Desired(), p.Want); warning != "" {
+		p.Plan.Warnings = append(p.Plan.Warnings, warning)
 	}
 	p.Plan.Warnings = append(p.Plan.Warnings, said.found...)
 	p.Plan.Warnings = append(p.Plan.Warnings, cs.warnings(ctx, p, d.use, said.byDefault)...)

@@ -2,7 +2,9 @@ package change
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -20,31 +22,47 @@ type remarks struct {
 	byDefault bool // the spec does not say node.isolation.migration
 }
 
-// planProposal plans the steps of a proposal and checks its authority.
+// planProposal plans the steps of a proposal and checks its authority. If that is refused the plan is whole nevertheless: it shows
+// what would be done.
 func (cs *Changes) planProposal(ctx context.Context, p *state.Proposal, said remarks, a planner.Authority) error {
 	d := &draft{observing: !p.Want.Enforcing() && !p.Intent.OneGPU()}
 	if err := cs.planGPUs(ctx, p, d, a); err != nil {
 		return err
 	}
-	if err := cs.refuse(ctx, p, d, a); err != nil {
-		return err
-	}
+	d.refused = cs.refuse(ctx, p, d, a)
 	if err := cs.planNode(ctx, p, d); err != nil {
-		return err
+		return cmp.Or(d.refused, err)
 	}
 	if err := cs.order(ctx, p, d, a); err != nil {
-		return err
+		return cmp.Or(d.refused, err)
 	}
-	if err := planner.Admit(p.Steps, a); err != nil && !d.observing {
-		return err
-	}
+	d.refused = cs.admit(p, d, a)
 	cs.describe(ctx, p, d, said, a)
-	return nil
+	return d.refused
+}
+
+// admit returns why the proposal is refused. It checks the authority for what the steps disturb, and for the leases that end or lose
+// their enforcement.
+func (cs *Changes) admit(p *state.Proposal, d *draft, a planner.Authority) error {
+	now := cs.State.Desired()
+	ends := planner.LeaseEnds(now, p.Want, d.live, p.Steps)
+	err := d.refused
+	if err == nil && !d.observing {
+		err = planner.Admit(p.Steps, a)
+	}
+	if err == nil && !p.Intent.OneGPU() {
+		err = planner.AdmitEnds(now, p.Want, ends, a, p.Command)
+	}
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
+		e.Leases = ends
+	}
+	return err
 }
 
 // draft is what the parts of a plan need of each other.
 type draft struct {
-	observing bool // it changes nothing, so it needs no authority
+	refused   error // why it is refused; nil: it is not
+	observing bool  // it changes nothing, so it needs no authority
 	use       planner.Usage
 	hardware  planner.GPUPlan
 	held      []api.HeldGPU // left as they are, because they do not answer

@@ -37,14 +37,34 @@ func Admit(steps []step.Step, a Authority) error {
 		if s := &steps[i]; s.Irreversible != "" && !a.Force {
 			return notUndone(s)
 		}
-		if s := &steps[i]; s.Disruption == step.Running && !a.Force {
-			return &api.Error{
-				Kind: api.KindInUse, Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Join(s.Disturbs), s.Text, s.Reason),
-				Hint: "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
+	}
+	if a.Force {
+		return nil
+	}
+	var first *step.Step
+	var users []step.Subject
+	count := 0
+	for i := range steps {
+		if s := &steps[i]; s.Disruption == step.Running {
+			if first == nil {
+				first = s
 			}
+			users = step.Merge(users, s.Disturbs)
+			count++
 		}
 	}
-	return nil
+	if first == nil {
+		return nil
+	}
+	e := &api.Error{
+		Kind:    api.KindInUse,
+		Message: fmt.Sprintf("this would disturb %s: %s, because %s", step.Join(users), first.Text, first.Reason),
+		Hint:    "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
+	}
+	if count > 1 {
+		e.Message += fmt.Sprintf(" (and %s)", text.Count(count-1, "more step"))
+	}
+	return e
 }
 
 // notUndone refuses a step that cannot be undone.

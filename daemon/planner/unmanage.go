@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/gpushare/mig"
 )
 
-// AdmitUnmanage refuses to stop leases and processes without authority, and names all of them.
-func AdmitUnmanage(steps []step.Step, a Authority) error {
+// AdmitUnmanage refuses to stop leases and processes without authority, and names all of them. ends is what ends for each lease.
+func AdmitUnmanage(steps []step.Step, ends []api.LeaseEnd, a Authority) error {
 	var users []step.Subject
 	for i := range steps {
 		if steps[i].Irreversible != "" && !a.Force {
@@ -35,7 +35,8 @@ func AdmitUnmanage(steps []step.Step, a Authority) error {
 	}
 	return &api.Error{
 		Kind: api.KindInUse, Message: "the node is in use by " + step.Join(users),
-		Hint: "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
+		Hint:   "nothing was changed; wait until they end, or use --force to stop them (SIGTERM, then SIGKILL)",
+		Leases: ends,
 	}
 }
 

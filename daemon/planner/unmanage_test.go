@@ -143,10 +143,10 @@ func TestPlanUnmanageGPU(t *testing.T) {
 				t.Errorf("the warnings are %q, want %q", all, c.warns)
 			}
 			if c.name == "in use" {
-				if err := AdmitUnmanage(steps, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
+				if err := AdmitUnmanage(steps, nil, Authority{}); err == nil || !strings.Contains(err.Error(), "red-cut-1") {
 					t.Errorf("the error does not name the lease: %v", err)
 				}
-				if err := AdmitUnmanage(steps, Authority{Force: true}); err != nil {
+				if err := AdmitUnmanage(steps, nil, Authority{Force: true}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -46,6 +46,11 @@ func (v *Viewer) GetExplain(c *server.Call) error {
 		return c.Reply(http.StatusOK, explainQueued(&l))
 	}
 	t, ok := v.State.Desired().Tenant(name)
+	if !ok && c.Caller.Sees(name) {
+		if e := v.explainKept(name); e != nil {
+			return c.Reply(http.StatusOK, e)
+		}
+	}
 	if !ok || !c.Caller.Sees(name) {
 		return unknown
 	}
@@ -70,7 +75,10 @@ func (v *Viewer) explainLease(ctx context.Context, l *lease.Lease) *api.Explanat
 		e.Rules = append(e.Rules, v.unlessObserving(v.readBackPause(l, *r)))
 	}
 	e.Rules = append(e.Rules, v.explainClients(l)...)
-	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok {
+	if t, ok := v.State.Desired().Tenant(l.Terms.Tenant); ok || !v.State.Desired().Enforcing() {
+		if !ok {
+			t = &api.TenantSpec{Name: l.Terms.Tenant} // The kernel may keep the limits that it had.
+		}
 		for _, r := range v.explainLimits(t) {
 			if l.InPlace() && l.Origin != lease.OriginContainer {
 				r = api.Rule{
@@ -214,13 +222,14 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 		r.Enforced, r.Desired = slice.Closed, ruleNames(slice.Devices)
 		r.By = "the device program of its grant's slice " + slice.Path + ", read back"
 	case l.InPlace():
-		r.Enforced, r.By = true, "the login filter on its cgroup: it may open the GPUs of its user's leases, and no other managed GPU"
+		r.Enforced = v.State.Desired().Enforcing() || len(node.LoginFilters) > 0
+		r.By = "the login filter on its cgroup: it may open the GPUs of its user's leases, and no other managed GPU"
 	case slice == nil || !slice.Closed:
 		r.Reason = "the device program of its grant's slice was not found when it was read back"
 	default:
 		r.Enforced, r.By = true, "device programs of its own cgroup and of its grant's slice, the latter read back"
 	}
-	return v.unlessObserving(r)
+	return v.keptWhileObserving(r)
 }
 
 func sliceState(node *observe.Node, name cgroup.SliceName) *cgroup.SliceState {
@@ -379,7 +388,19 @@ func shareText(w *api.Lease) string {
 // unlessObserving returns the rule as not enforced on a node that only observes.
 func (v *Viewer) unlessObserving(r api.Rule) api.Rule {
 	if !v.State.Desired().Enforcing() {
-		r.Enforced, r.By, r.Reason = false, "", "the spec says enforce: observe"
+		r.Enforced, r.By, r.Reason = false, "", observes
+	}
+	return r
+}
+
+// keptWhileObserving returns a rule that was read back from the kernel. On a node that only observes it stays what the kernel enforces.
+func (v *Viewer) keptWhileObserving(r api.Rule) api.Rule {
+	switch {
+	case v.State.Desired().Enforcing():
+	case r.Enforced:
+		r.By += "; " + observes + keptText
+	default:
+		return v.unlessObserving(r)
 	}
 	return r
 }
@@ -394,11 +415,14 @@ func (v *Viewer) explainLimits(t *api.TenantSpec) []api.Rule {
 	var out []api.Rule
 	for _, l := range limitsOf(t, v.State.Desired().Enforcing(), v.Port.Info(), node.Slices) {
 		r := api.Rule{What: l.Name, Desired: l.Desired, Reason: l.Reason}
-		if l.InForce != "" {
-			r.Enforced, r.By = l.InForce == l.Desired, by+", read back as "+l.InForce
-		}
-		if r.By != "" && !r.Enforced {
-			r.Reason, r.By = "read back as "+l.InForce, ""
+		switch {
+		case l.InForce == "":
+		case l.Reason != "": // The kernel keeps it, whatever the spec says now.
+			r.Enforced, r.By, r.Reason = true, by+", read back as "+l.InForce+"; "+l.Reason, ""
+		case l.InForce == l.Desired:
+			r.Enforced, r.By = true, by+", read back as "+l.InForce
+		default:
+			r.Reason = "read back as " + l.InForce
 		}
 		out = append(out, r)
 	}
@@ -456,7 +480,7 @@ func (v *Viewer) explainTenant(t *api.TenantSpec) *api.Explanation {
 			r.Desired, r.Enforced = ruleNames(s.Devices), true
 			r.By = "the device program of " + s.Path + ", read back; each lease may open fewer"
 		}
-		e.Rules = append(e.Rules, v.unlessObserving(r))
+		e.Rules = append(e.Rules, v.keptWhileObserving(r))
 		e.Rules = append(e.Rules, v.explainGrantMemory(t, g)...)
 	}
 	return e

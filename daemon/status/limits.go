@@ -11,6 +11,13 @@ import (
 	"github.com/gpushare/gpushare/isolation"
 )
 
+// observes is why nothing is enforced on a node that only observes. keptText follows it where the kernel enforces it nevertheless, from
+// a spec that did: the daemon neither removes nor corrects it.
+const (
+	observes = "the spec says enforce: observe"
+	keptText = "; the kernel keeps it until 'gpushare unmanage'"
+)
+
 // limitsOf returns a tenant's limits: what is desired, and what was read back.
 func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cgroup.SliceState) []api.LimitStatus {
 	want := devicepolicy.SliceLimits(t).Canonical()
@@ -21,13 +28,16 @@ func limitsOf(t *api.TenantSpec, enforcing bool, info cgroup.Info, observed []cg
 	var out []api.LimitStatus
 	inForce := isolation.Limits(have, exactBytes)
 	for i, w := range isolation.Limits(want, exactBytes) {
-		if w.Value == "" {
+		kept := !enforcing && inForce[i].Value != "" // The kernel has it from an earlier spec.
+		if w.Value == "" && !kept {
 			continue
 		}
 		l := api.LimitStatus{Name: w.Name, Desired: w.Value}
 		switch {
+		case kept:
+			l.InForce, l.Reason = inForce[i].Value, observes+keptText
 		case !enforcing:
-			l.Reason = "the spec says enforce: observe"
+			l.Reason = observes
 		case !slices.Contains(info.Limits, w.Kind):
 			l.Reason = "no " + w.Kind + " limits on " + info.Adapter
 		case inForce[i].Value == "":
@@ -52,7 +62,7 @@ func (v *Viewer) loginLimitStatus(want *state.Desired, t *api.TenantSpec) []api.
 	limited := v.Managers.Adoption.LoginsLimited(t.Name, limit)
 	switch {
 	case !want.Enforcing():
-		out.Reason = "the spec says enforce: observe"
+		out.Reason = observes
 	case !v.LimitsLogins || !slices.Contains(v.Port.Info().Limits, "memory"):
 		out.Reason = "no limits of logins on " + v.Port.Info().Adapter
 	case limited == 0:

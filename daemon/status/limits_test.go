@@ -29,7 +29,8 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 		{"not set", true, []string{"tasks", "memory"}, in(cgroup.Limits{}), "", "not set"},
 		{"no slice", true, []string{"tasks", "memory"}, nil, "", "not set"},
 		{"no such controller", true, []string{"memory"}, in(cgroup.Limits{TasksMax: &tasks}), "", "no tasks limits on test"},
-		{"only observing", false, []string{"tasks", "memory"}, in(cgroup.Limits{TasksMax: &tasks}), "", "observe"},
+		{"only observing", false, []string{"tasks", "memory"}, in(cgroup.Limits{}), "", "observe"},
+		{"only observing, of an earlier spec", false, []string{"tasks", "memory"}, in(cgroup.Limits{TasksMax: &other}), "50", "the kernel keeps it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := limitsOf(tenant, c.enforcing, cgroup.Info{Adapter: "test", Limits: c.known}, c.observed)
@@ -43,5 +44,9 @@ func TestLimitsShownAreThoseInForce(t *testing.T) {
 				}
 			}
 		})
+	}
+	kept := limitsOf(&api.TenantSpec{Name: "red"}, false, cgroup.Info{}, in(cgroup.Limits{TasksMax: &tasks}))
+	if len(kept) != 1 || kept[0].InForce != "100" || kept[0].Desired != "" {
+		t.Errorf("of a tenant without limits that had one: %+v", kept)
 	}
 }

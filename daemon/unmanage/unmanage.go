@@ -59,7 +59,8 @@ func (u *Unmanaging) unmanage(c *server.Call, extent string, a planner.Authority
 	if err != nil {
 		return nil, err
 	}
-	if err := planner.AdmitUnmanage(p.Steps, a); err != nil {
+	ends := planner.LeaseEnds(u.State.Desired(), p.Want, u.Table.Live(), p.Steps)
+	if err := planner.AdmitUnmanage(p.Steps, ends, a); err != nil {
 		return nil, err
 	}
 	out := &api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Changed: p.Changes()}

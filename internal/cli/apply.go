@@ -37,7 +37,9 @@ func (a *app) applyCommand() *cobra.Command {
 		Use: "apply -f FILE", Short: "Put a spec in force", Args: noArgs,
 		Long: `Apply sends a spec to the daemon. The daemon plans the fewest and least disruptive
 steps, checks that they are possible, and only then carries them out. Nothing in use is
-stopped without --force. A second apply of the same file changes nothing. A GPU that
+stopped without --force, and neither is the enforcement of running leases ended: a spec
+without 'enforce: on', or without the tenant or grant of a lease, is refused then, and
+every such lease is named. A second apply of the same file changes nothing. A GPU that
 does not answer holds back no other: it is held, apply names it and exits with 6, and it
 is changed when it answers again.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
@@ -59,12 +61,14 @@ is changed when it answers again.`,
 // applyFlags are the flags of every apply.
 func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying) {
 	f := c.Flags()
-	f.BoolVar(&o.Check, "check", false, "stop after the plan: change nothing")
+	f.BoolVar(&o.Check, "check", false, "print the whole plan, and what an apply would be refused for: change nothing")
 	f.BoolVar(&o.Check, "dry-run", false, "the same as --check")
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(
-		&o.Force, "force", false,
-		"stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone",
+		&o.Force,
+		"force",
+		false,
+		"stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; end the enforcement of running leases; allow steps that cannot be undone",
 	)
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
@@ -88,6 +92,7 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 		return err
 	})
 	if err != nil {
+		a.refusedPlan(cmd.Context(), err)
 		return err
 	}
 	if a.json {
@@ -226,7 +231,7 @@ func (a *app) planCommand() *cobra.Command {
 
 With --exit-code there are three answers: 0, there is nothing to do; 10, something would change, and the whole spec is reached
 then; 11, something differs that no step can change, or could not be read: the reasons are on standard error, and in
-"unreachable" and "held" of --json. Another code means that nothing was planned: a file is refused, or the driver does not
+"unreachable" and "held" of --json. Another code means that an apply of the file would be refused, or that the driver does not
 answer.`,
 		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 0, 10 or 11",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -274,9 +279,18 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 	o.File, o.Check = file, true
 	res, err := a.client.Apply(cmd.Context(), doc, o)
 	if err != nil {
+		a.refusedPlan(cmd.Context(), err)
 		return nil, err
 	}
 	return &res.Plan, nil
+}
+
+// refusedPlan prints the plan of a check that is refused, before the refusal says why. With --json the refusal has it.
+func (a *app) refusedPlan(ctx context.Context, err error) {
+	var refused *api.Error
+	if !a.json && errors.As(err, &refused) && refused.Plan != nil {
+		a.plan(ctx, refused.Plan, true, true)
+	}
 }
 
 // plan prints a plan. Warnings come first, on standard error, so that no parser of the plan takes them for a step. changed

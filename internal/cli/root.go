@@ -282,6 +282,9 @@ func (a *app) refusal(e *api.Error, code int) {
 			fmt.Fprintf(a.io.Err, "  and %s more\n", text.Count(e.Stale.More, "line"))
 		}
 	}
+	for i := range e.Leases {
+		fmt.Fprintf(a.io.Err, "  %s\n", printable(e.Leases[i].String()))
+	}
 	if e.Hint != "" {
 		fmt.Fprintf(a.io.Err, "hint: %s\n", sentence(e.Hint))
 	}

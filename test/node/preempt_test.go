@@ -109,7 +109,10 @@ func TestPreemptionIsOnlyReportedWhenObserving(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, replaced(t, urgent, "index: [2, 3]", "index: 2"))
 	_, id := begin(t, n, "batch", "one", "sleep", "60")
-	apply(t, n, replaced(t, replaced(t, urgent, "index: [2, 3]", "index: 2"), "enforce: on", "enforce: observe"))
+	observing := replaced(t, replaced(t, urgent, "index: [2, 3]", "index: 2"), "enforce: on", "enforce: observe")
+	if r := n.CLIIn(soon(t), observing, "apply", "-f", "-", "--force"); r.Code != 0 { // It ends the enforcement of a lease.
+		t.Fatalf("apply exited with %d: %s%s", r.Code, r.Out, r.Err)
+	}
 	job, err := n.Run("-t", "vision", "--wait", "--", "true")
 	if err != nil {
 		t.Fatal(err)

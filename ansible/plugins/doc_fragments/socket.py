@@ -25,7 +25,7 @@ notes:
     CHANGES = r"""
 options:
   force:
-    description: Carry out a change that stops leases or processes that use a GPU, after their grace period.
+    description: Carry out a change that stops leases or processes that use a GPU, after their grace period, or that ends the enforcement of running leases.
     type: bool
     default: false
   allow_reset:

@@ -47,6 +47,10 @@ def text(error):
     for u in error.get("in_use_by") or []:
         who = "pid %s (%s)" % (u.get("pid"), u.get("command")) if u.get("pid") else u.get("lease") or u.get("unit") or "a process"
         lines.append("GPU %s is used by %s" % (u.get("gpu"), who))
+    for e in error.get("leases") or []:
+        who = e["lease"] + (" of " + e["user"] if e.get("user") else "")
+        command = ("; goes on: " if e.get("continues") else "; stops: ") + e["command"] if e.get("command") else ""
+        lines.append("%s (%s/%s): %s%s" % (who, e["tenant"], e["grant"], e["ends"], command))
     if error.get("hint"):
         lines.append("hint: " + error["hint"])
     return "\n".join(lines)
