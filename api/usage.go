@@ -17,11 +17,20 @@ type Usage struct {
 	Rows          []UsageRow `json:"rows"`
 	Total         UsageRow   `json:"total"`
 	LostRecords   int64      `json:"lost_records"` // that could not be written or read
+	// Outside is what processes used that were in no lease, of those whom the caller may see. It is in no other row and not in Total.
+	Outside *UsageOutside `json:"outside,omitempty"`
 
 	// With step=1h: the length of a step, and all steps, the oldest first. Steps begin at multiples of their length in UTC: of the
 	// first and the last, only what is in [since, until) is counted.
 	StepSeconds int64       `json:"step_seconds,omitempty"`
 	Steps       []UsageStep `json:"steps,omitempty"`
+}
+
+// UsageOutside is what was used outside of leases: by user and GPU, as far as By has these keys. A row has the time with such processes
+// (held_seconds), their GPU memory and their busy time; the other values are 0.
+type UsageOutside struct {
+	Rows  []UsageRow `json:"rows"`
+	Total UsageRow   `json:"total"`
 }
 
 // MostUsageSteps is how many steps an answer has at most.

@@ -567,6 +567,16 @@ func (c *Client) Usage(ctx context.Context, since, until, step string, by []stri
 	return u, nil
 }
 
+// Idle lists who holds GPU memory, and since when it is not used.
+func (c *Client) Idle(ctx context.Context) (*api.Idle, error) {
+	i, err := get[api.Idle](ctx, c, "/v1/idle", nil)
+	if err != nil {
+		return nil, err
+	}
+	notNil(&i.Uses)
+	return i, nil
+}
+
 // Logs copies the output of a detached lease: all that is kept, or the last lines if lines is not negative. With follow it
 // continues until the lease ends.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool, to io.Writer) error {

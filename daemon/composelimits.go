@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/metrics"
 	mpsaccess "github.com/gpushare/gpushare/daemon/mps/access"
 	"github.com/gpushare/gpushare/daemon/mps/bypass"
+	"github.com/gpushare/gpushare/daemon/outside"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/kernel/descent"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -48,6 +49,16 @@ func (d *Daemon) composeEscapes(p *parts) {
 		Changed:        func() { d.converger.PlacesChanged() },
 		Clients:        d.controls,
 		Stopper:        d.stopper,
+	}
+	d.outside = &outside.Watch{
+		Reporter:    d.Reporter,
+		Driver:      d.driver,
+		Observer:    d.observer,
+		Samples:     p.samples,
+		Attribution: d.attribution,
+		WorkerPID:   p.workerPID,
+		UserOf:      outside.UserOf(d.identities.Names.UserName),
+		Recorder:    d.account,
 	}
 	d.escapes.NoDescent = d.host.NoDescent
 	if d.host.Former {

@@ -43,8 +43,19 @@ func (d *Daemon) composeViews(p *parts) {
 			Memory:      p.memory,
 			Leases:      d.leases,
 			Health:      d.health,
+			Outside:     d.outsideUses,
 		},
 	}
+}
+
+// outsideUses is who uses GPUs outside of leases, as the status shows it.
+func (d *Daemon) outsideUses() []status.OutsideUse {
+	uses := d.outside.Uses()
+	out := make([]status.OutsideUse, len(uses))
+	for i := range uses {
+		out[i] = status.OutsideUse(uses[i])
+	}
+	return out
 }
 
 // composeMetrics makes the status as metrics.

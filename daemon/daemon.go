@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/mps/bypass"
+	"github.com/gpushare/gpushare/daemon/outside"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/settings"
@@ -74,6 +75,7 @@ type Daemon struct {
 
 	// These write down what administrators ask for, or ask for later.
 	account      *account.Account
+	outside      *outside.Watch
 	acknowledged *acknowledge.Acknowledgements
 	health       *health.Health
 	maintenance  *maintenance.Maintenance
@@ -153,6 +155,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
+	d.tasks.Go(func() { d.outside.Run(ctx) })
 	d.tasks.Go(func() { d.health.Run(ctx) })
 	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
 	d.tasks.Go(func() { d.maintenance.Run(ctx) })

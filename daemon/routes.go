@@ -155,6 +155,7 @@ func (d *Daemon) leaseRoutes() []row {
 		{get, "/v1/leases/{id}/logs", "read the output of a lease", server.MemberOrOwner, server.Outputs, d.leases.GetLogs, more{
 			Query: server.Query{"lines": server.Text, "follow": server.Flag},
 		}},
+		{get, "/v1/idle", "list who holds GPU memory", server.ReaderOrOwner, server.Reads, d.viewer.GetIdle, more{}},
 		{remove, "/v1/leases/{id}", "stop a lease", server.MemberOrOwner, server.Stops, d.leases.DeleteLease, more{Audit: "stop"}},
 		{get, "/v1/explain", "explain a lease or a tenant", server.ReaderOrOwner, server.ReadsBack, d.viewer.GetExplain, more{
 			Query: server.Query{"of": server.Text},

@@ -166,6 +166,34 @@ func (t *Table) countUseLocked() {
 	t.lately.advance(now, t.view.halfLife(), held)
 }
 
+// partLocked is how much of each of its GPUs a lease keeps from others, 0…1; ok is false before it has started.
+func (t *Table) partLocked(l *Lease, shares map[grantOn]int) (part float64, ok bool) {
+	if l.Started == nil || len(l.Place.GPUs) == 0 {
+		return 0, false
+	}
+	return t.view.partOf(&l.Terms, &l.Place) / float64(max(1, shares[sharedAt(l)])) / float64(len(l.Place.GPUs)), true
+}
+
+// PartKey names a lease.
+type PartKey struct {
+	ID         string
+	Generation uint64
+}
+
+// Parts returns how much of each of its GPUs each lease that has started keeps from others, 0…1: what it has alone, and an equal part
+// of what it has together with the other leases of its grant.
+func (t *Table) Parts() map[PartKey]float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out, shares := make(map[PartKey]float64, len(t.leases)), t.sharesLocked()
+	for _, e := range t.leases {
+		if part, ok := t.partLocked(&e.Lease, shares); ok {
+			out[PartKey{e.ID, e.Generation}] = part
+		}
+	}
+	return out
+}
+
 // sharesLocked counts the leases that have a share together.
 func (t *Table) sharesLocked() map[grantOn]int {
 	n := map[grantOn]int{}

@@ -83,6 +83,8 @@ type Lease struct {
 	Expires *time.Time `json:"expires,omitempty"` // if it has a time
 	// EndBy is when it ends at the latest, if it got a place that an earlier request waits for: its time counts from then.
 	EndBy *time.Time `json:"end_by,omitempty"`
+	// Part is how much of each of its GPUs it keeps from others, 0…1, as of the change that it is reported with; see Table.Parts.
+	Part *float64 `json:"-"`
 	// MaxTime is how long it runs, if its request said so; nil: as long as the grant says.
 	MaxTime *api.Duration `json:"max_time,omitempty"`
 }

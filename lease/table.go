@@ -266,7 +266,11 @@ func (t *Table) addReservedLocked(o *occupancy, include func(*Grant) bool) {
 func (t *Table) changedLocked(l *Lease) {
 	t.version++
 	if t.cfg.Changed != nil {
-		t.cfg.Changed(l.clone())
+		c := l.clone()
+		if part, ok := t.partLocked(&c, t.sharesLocked()); ok {
+			c.Part = &part
+		}
+		t.cfg.Changed(c)
 	}
 }
 

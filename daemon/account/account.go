@@ -41,6 +41,7 @@ type Account struct {
 
 	mu         locks.Mutex[locks.Leaf] // guards what follows
 	meter      *usage.Meter
+	outside    *usage.OutsideMeter
 	unfinished []*usage.Unfinished // of the previous run, until Recover
 	loaded     bool                // unfinished was read
 	recovered  bool
@@ -70,6 +71,7 @@ const leastPending = 256
 func New(a *Account) *Account {
 	a.run = rand.Text()[:12]
 	a.wake, a.files, a.meter = loop.NewWake(), make(chan struct{}, 1), usage.NewMeter(a.run)
+	a.outside = usage.NewOutsideMeter(a.run)
 	a.idle.warned = map[idleKey]time.Duration{}
 	return a
 }
@@ -187,6 +189,7 @@ func leaseOf(l *lease.Lease) usage.Lease {
 		Started:    *l.Started,
 		Wait:       l.Started.Sub(l.Created),
 		Exclusive:  kind == api.ModeExclusive || kind == api.ModeMIG,
+		Part:       l.Part,
 		Facts: usage.Facts{
 			Kind:    w.Kind,
 			Origin:  w.Origin,
@@ -241,6 +244,28 @@ func (a *Account) Record(i usage.Interval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meter.Record(&i, now)
+}
+
+// RecordOutside takes what was measured of use outside of leases.
+func (a *Account) RecordOutside(i *usage.OutsideInterval) {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := a.outside.Len() == 0
+	a.outside.Record(i, now)
+	if first {
+		a.wake.Set() // The writer may sleep for an hour.
+	}
+}
+
+// updateParts brings up to date how much of its GPUs each lease keeps from others.
+func (a *Account) updateParts() {
+	parts, now := a.Table.Parts(), a.now() // Without the lock, which comes after the table's.
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k, part := range parts {
+		a.meter.SetPart(k.ID, k.Generation, part, now)
+	}
 }
 
 // addLocked keeps a record until it is on the disk.

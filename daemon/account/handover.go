@@ -31,6 +31,9 @@ func (a *Account) handOver() {
 	for _, r := range a.meter.Take(now, usage.AllLeases) {
 		a.addLocked(&r)
 	}
+	for _, r := range a.outside.Take(now) {
+		a.addLocked(&r)
+	}
 	var h handover
 	size, lost := 0, int64(0)
 	add := func(r *usage.Record) bool {

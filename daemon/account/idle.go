@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/usage"
 	"github.com/gpushare/gpushare/lease"
@@ -38,6 +39,7 @@ func (a *Account) updateIdle(ctx context.Context) {
 	for _, l := range a.Table.Live() {
 		held[l.ID] = l.Terms.Spec.Idle != nil && a.Held(l.ID)
 	}
+	a.updateParts()
 	now := a.now()
 	a.mu.Lock()
 	states := a.meter.UpdateIdle(now, func(id string) bool { return held[id] })
@@ -101,25 +103,52 @@ func Stoppable(origin string) bool {
 	return true
 }
 
-// Fill adds to a lease for how long it was seen idle, if its grant asks for that, and what of idle is not enforced.
+// IdleOn returns for how long a lease was seen idle on one GPU. known: that was measured, and lately.
+func (a *Account) IdleOn(id string, generation uint64, on gpu.UUID) (idle time.Duration, known bool) {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i, measured, ok := a.meter.IdleOn(id, generation, on, now)
+	return i.Time, ok && measured && i.Known
+}
+
+// IdleOutside returns for how long the processes of a user on a GPU that are in no lease were seen idle. known is as of IdleOn.
+func (a *Account) IdleOutside(user string, on gpu.UUID) (idle time.Duration, known bool) {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i, measured, ok := a.outside.Idle(usage.OutsideKey{User: user, GPU: on}, now)
+	return i.Time, ok && measured && i.Known
+}
+
+// Fill adds to a lease for how long it was seen idle, if that is measured, and what of the idle of its grant is not enforced.
 func (a *Account) Fill(l *api.Lease) {
 	if l.State != api.LeaseRunning {
 		return
 	}
 	full, ok := a.Table.Get(l.ID)
-	if !ok || full.Generation != l.Generation || full.Terms.Spec.Idle == nil {
+	if !ok || full.Generation != l.Generation {
 		return
 	}
 	now := a.now()
 	a.mu.Lock()
 	s, ok := a.meter.Idle(l.ID, l.Generation, now)
+	measured := false
+	for _, on := range full.Place.GPUs {
+		_, some, _ := a.meter.IdleOn(l.ID, l.Generation, on, now)
+		measured = measured || some
+	}
 	a.mu.Unlock()
 	if !ok {
 		return
 	}
-	seconds := s.Time.Truncate(time.Second).Seconds()
-	l.IdleSeconds = &seconds
+	if s.Known && measured {
+		l.IdleSeconds = new(s.Time.Truncate(time.Second).Seconds())
+	}
 	missing := ""
+	if full.Terms.Spec.Idle == nil {
+		return
+	}
 	switch {
 	case !a.State.Desired().Enforcing():
 		return // That says so for everything.

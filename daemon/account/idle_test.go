@@ -131,9 +131,17 @@ func TestWhatIdleShows(t *testing.T) {
 			w.Fill(&l)
 			return &l
 		}
+		w.pass(30 * time.Second)
 		if l := live(); l.IdleSeconds != nil {
-			t.Errorf("idle for %v without idle in the grant", *l.IdleSeconds)
+			t.Errorf("idle for %v without a measurement", *l.IdleSeconds)
 		}
+		w.busy = part(0)
+		w.pass(30 * time.Second)
+		if l := live(); l.IdleSeconds == nil || *l.IdleSeconds < 19 || len(l.Isolation.NotEnforced) != 1 {
+			t.Errorf("without idle in the grant: %+v", l)
+		}
+		w.busy = part(1)
+		w.pass(20 * time.Second)
 		w.revise(&api.IdleSpec{After: api.Duration(time.Hour), Do: api.IdleStop})
 		w.busy = part(0)
 		w.pass(30 * time.Second)
@@ -143,9 +151,32 @@ func TestWhatIdleShows(t *testing.T) {
 		}
 		w.busy = nil
 		w.pass(90 * time.Second)
-		if l := live(); len(l.Isolation.NotEnforced) != 2 ||
+		if l := live(); l.IdleSeconds != nil || len(l.Isolation.NotEnforced) != 2 ||
 			!strings.Contains(l.Isolation.NotEnforced[1], "is not measured, so it cannot be seen to be idle") {
 			t.Errorf("%q", l.Isolation.NotEnforced)
+		}
+	})
+}
+
+// A lease on several GPUs is idle on those that it does not use, and unknown where nothing is measured.
+func TestIdleOnEachGPU(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		l := w.table.Live()[0]
+		if idle, known := w.IdleOn(l.ID, l.Generation, l.Place.GPUs[0]); known {
+			t.Errorf("idle for %v without a measurement", idle)
+		}
+		w.busy = part(0)
+		w.pass(45 * time.Second)
+		if idle, known := w.IdleOn(l.ID, l.Generation, l.Place.GPUs[0]); !known || idle < 30*time.Second || idle > 45*time.Second {
+			t.Errorf("idle for %v, known: %v", idle, known)
+		}
+		if _, known := w.IdleOn(l.ID, l.Generation, "GPU-of-others"); known {
+			t.Error("the lease has an idle time on a GPU that it does not have")
+		}
+		w.busy = nil
+		w.pass(90 * time.Second)
+		if idle, known := w.IdleOn(l.ID, l.Generation, l.Place.GPUs[0]); known {
+			t.Errorf("idle for %v, although that was not measured for 90 s", idle)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/names"
 	"github.com/gpushare/gpushare/internal/usage"
 )
 
@@ -52,11 +53,13 @@ func (a *Account) GetUsage(c *server.Call) error {
 	if step > 0 {
 		series = usage.NewSeries(by, since, until, step)
 	}
+	outside := usage.NewOutsideSums(by, since, until)
 	from, err := a.each(c.Ctx(), since, until, func(r *usage.Record) error {
-		if r.Kind != usage.KindLost && !c.Caller.Sees(r.Tenant) {
+		if !seesUse(c.Caller, r) {
 			return nil
 		}
 		sums.Add(r)
+		outside.Add(r)
 		if series != nil {
 			if err := series.Add(r); err != nil {
 				return onlyDays(r, step)
@@ -65,7 +68,7 @@ func (a *Account) GetUsage(c *server.Call) error {
 				return errTooMany
 			}
 		}
-		if sums.Len() > mostRows {
+		if sums.Len()+outside.Len() > mostRows {
 			return errTooMany
 		}
 		return nil
@@ -79,10 +82,35 @@ func (a *Account) GetUsage(c *server.Call) error {
 		out.Rows = append(out.Rows, rowOf(&rows[i]))
 	}
 	out.Total = rowOf(&usage.Row{Amounts: total})
+	out.Outside = outsideOf(outside)
 	if series != nil {
 		out.StepSeconds, out.Steps = int64(step.Seconds()), stepsOf(series)
 	}
 	return c.Reply(http.StatusOK, out)
+}
+
+// seesUse reports whether a caller may read a record: of their tenants, and of their own use outside of leases.
+func seesUse(c *server.Caller, r *usage.Record) bool {
+	switch r.Kind {
+	case usage.KindLost:
+		return true
+	case usage.KindOutside, usage.KindOutsideSum:
+		return c.Admin || c.Observer || r.User == c.Name || r.User == names.UIDLabel(c.UID) // Its name was not known then.
+	}
+	return c.Sees(r.Tenant)
+}
+
+// outsideOf is what was used outside of leases; nil: nothing was.
+func outsideOf(s *usage.Sums) *api.UsageOutside {
+	rows, total := s.Rows()
+	if len(rows) == 0 {
+		return nil
+	}
+	out := &api.UsageOutside{Total: rowOf(&usage.Row{Amounts: total})}
+	for i := range rows {
+		out.Rows = append(out.Rows, rowOf(&rows[i]))
+	}
+	return out
 }
 
 // parseStep reads the length of a step: whole hours, and no more of them than an answer has steps. Zero: no steps are requested.
@@ -175,7 +203,7 @@ func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usag
 	}
 	now := a.now()
 	a.mu.Lock()
-	newer := slices.Concat(a.pending.Records(), a.meter.Peek(now, usage.AllLeases))
+	newer := slices.Concat(a.pending.Records(), a.meter.Peek(now, usage.AllLeases), a.outside.Peek())
 	if a.lost > 0 {
 		newer = append(newer, usage.Record{Kind: usage.KindLost, At: now.Date.UnixMilli(), Run: a.run, Lost: a.lost})
 	}

@@ -67,7 +67,7 @@ func (a *Account) writeLoop(ctx context.Context) {
 func (a *Account) nextWrite() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.meter.Len() == 0 && len(a.pending.Records()) == 0 {
+	if a.meter.Len() == 0 && a.outside.Len() == 0 && len(a.pending.Records()) == 0 {
 		return keepInterval
 	}
 	now := a.Now()
@@ -87,6 +87,11 @@ func (a *Account) write(ctx context.Context, which usage.Changes) error {
 	a.mu.Lock()
 	for _, r := range a.meter.Take(now, which) {
 		a.addLocked(&r)
+	}
+	if which == usage.AllLeases {
+		for _, r := range a.outside.Take(now) {
+			a.addLocked(&r)
+		}
 	}
 	a.addLostLocked(now)
 	writing := a.pending.Records()

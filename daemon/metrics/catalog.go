@@ -219,6 +219,27 @@ var (
 	)
 )
 
+// GPU memory that is held and not used, by leases and outside of leases. Leases have a tenant; outside of leases it is empty.
+var (
+	heldMemory = gauge(
+		"held_gpu_memory_bytes",
+		"The GPU memory that leases of the user, or their processes outside of leases (without a tenant), keep from others. use is busy, idle (no kernel ran for 10 minutes or longer) or unknown.",
+		"gpu",
+		"uuid",
+		"tenant",
+		"user",
+		"use",
+	)
+	heldIdle = gauge(
+		"held_idle_seconds", "For how long the one that was idle longest was seen idle. Absent while that is not measured.",
+		"gpu", "uuid", "tenant", "user",
+	)
+	outsideMemory = gauge(
+		"outside_gpu_memory_bytes", "The GPU memory that the user's processes outside of leases use. Absent if it is not known.",
+		"gpu", "uuid", "user",
+	)
+)
+
 // What gpushared did.
 var (
 	converges    = counter("converge_runs_total", "How often the node was compared with the spec.")

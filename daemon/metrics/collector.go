@@ -19,6 +19,7 @@ type Snapshot struct {
 	Version string
 	Status  *api.Status
 	Usage   []Usage
+	Uses    []api.IdleUse
 	// XIDs and Activity are for administrators and observers; nil for others.
 	XIDs     []report.XIDCount
 	Activity *Activity
@@ -66,6 +67,7 @@ func (s *Snapshot) Collect(out chan<- prometheus.Metric) {
 		c.addTime(usedBusy, u.Busy, labels...)
 		c.addTime(usedOccupancy, u.Occupancy, labels...)
 	}
+	c.uses(s.Uses)
 	if s.Activity != nil {
 		c.activity(s.Activity)
 	}

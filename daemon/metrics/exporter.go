@@ -24,6 +24,7 @@ type Exporter struct {
 	// Status is what a caller may read of the node, from memory.
 	Status interface {
 		StatusFor(c *server.Caller) *api.Status
+		IdleFor(c *server.Caller) *api.Idle
 	}
 	Worker interface{ Stats() worker.Stats }
 	Totals *Totals
@@ -31,7 +32,12 @@ type Exporter struct {
 
 // Text returns the metrics that a caller may read: of the same tenants, GPUs and users as in the status.
 func (e *Exporter) Text(c *server.Caller) ([]byte, error) {
-	s := &Snapshot{Version: version.Version, Status: e.Status.StatusFor(c), Usage: e.Totals.list(c.Sees)}
+	s := &Snapshot{
+		Version: version.Version,
+		Status:  e.Status.StatusFor(c),
+		Usage:   e.Totals.list(c.Sees),
+		Uses:    e.Status.IdleFor(c).Uses,
+	}
 	if c.Admin || c.Observer {
 		w := e.Worker.Stats()
 		a := &Activity{

@@ -73,6 +73,8 @@ type fakeStatus struct {
 
 func (f *fakeStatus) StatusFor(c *server.Caller) *api.Status { f.caller = c; return f.status }
 
+func (f *fakeStatus) IdleFor(*server.Caller) *api.Idle { return &api.Idle{} }
+
 type fakeWorker struct{}
 
 func (fakeWorker) Stats() worker.Stats { return worker.Stats{} }

@@ -115,5 +115,10 @@ type Managers struct {
 	Account interface {
 		Fill(l *api.Lease)
 		EndedLeases(ctx context.Context, since string, sees func(tenant string, uid int) bool) ([]api.Lease, error)
+		// IdleOn and IdleOutside return for how long a lease, or a user outside of leases, was seen idle on a GPU; known: it was measured.
+		IdleOn(id string, generation uint64, on gpu.UUID) (idle time.Duration, known bool)
+		IdleOutside(user string, on gpu.UUID) (idle time.Duration, known bool)
 	}
+	// Outside returns who uses GPUs outside of leases.
+	Outside func() []OutsideUse
 }

@@ -163,6 +163,7 @@ func TestEveryVerbHasJSON(t *testing.T) {
 			{routes{"GET /v1/status": labNode(), "GET /v1": api.Info{Caller: api.Caller{Role: "admin"}}}, "--cdi"},
 		},
 		"gpushare explain": {{routes{"GET /v1/explain": explained()}, "vision-3kq6"}},
+		"gpushare idle":    {{routes{"GET /v1/idle": labIdle()}, ""}, {routes{"GET /v1/idle": api.Idle{SchemaVersion: 1}}, "--for 2h"}},
 		"gpushare doctor":  {{routes{"GET /v1/doctor": labDoctor()}, ""}},
 		"gpushare version": {{routes{"GET /v1": api.Info{API: "v1", Version: "x"}}, ""}},
 		"gpushare audit": {

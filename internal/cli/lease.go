@@ -28,13 +28,18 @@ func (a *app) leaseList() *cobra.Command {
 	var since string
 	var o view
 	c := &cobra.Command{
-		Use: "list", Short: "List leases", Args: noArgs,
-		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d\n  gpushare lease list -o name",
+		Use:     "list",
+		Short:   "List leases",
+		Args:    noArgs,
+		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d\n  gpushare lease list --sort idle\n  gpushare lease list -o name",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(a.json); err != nil {
 				return err
 			}
 			s, err := a.leasesOf(cmd, all, since)
+			if err == nil {
+				o.sortLeases(s)
+			}
 			switch {
 			case err != nil:
 				return err
@@ -58,6 +63,7 @@ func (a *app) leaseList() *cobra.Command {
 	)
 	c.MarkFlagsMutuallyExclusive("all", "since")
 	a.outputFlag(c, &o)
+	a.sortFlag(c, &o)
 	return c
 }
 

@@ -121,6 +121,7 @@ func (a *app) verbs() []verb {
 		{"events", a.eventsCommand},
 		{"audit", a.auditCommand},
 		{"usage", a.usageCommand},
+		{"idle", a.idleCommand},
 		{"metrics", a.metricsCommand},
 		{"doctor", a.doctorCommand},
 		{"version", a.versionCommand},

@@ -26,7 +26,7 @@ type view struct {
 // viewOutputs are the values of --output, viewSorts those of --sort.
 var (
 	viewOutputs = []string{"wide", "json", "name"}
-	viewSorts   = []string{"lease", "tenant", "user", "gpu", "memory", "share", "started"}
+	viewSorts   = []string{"lease", "tenant", "user", "gpu", "memory", "share", "started", "idle"}
 )
 
 func (a *app) viewFlags(c *cobra.Command, o *view) {
@@ -44,6 +44,10 @@ func (a *app) outputFlag(c *cobra.Command, o *view) {
 // selectFlags are the flags that select leases and their order.
 func (a *app) selectFlags(c *cobra.Command, o *view) {
 	a.whichFlags(c, o)
+	a.sortFlag(c, o)
+}
+
+func (a *app) sortFlag(c *cobra.Command, o *view) {
 	c.Flags().StringVar(&o.sort, "sort", "", "order of the leases: "+strings.Join(viewSorts, ", "))
 	_ = c.RegisterFlagCompletionFunc(
 		"sort", cobra.FixedCompletions(viewSorts, cobra.ShellCompDirectiveNoFileComp),
@@ -235,6 +239,8 @@ func (o *view) sortLeases(s *api.Status) {
 			return cmp.Compare(busyOf(&y), busyOf(&x))
 		case "started":
 			return cmp.Compare(startOf(&y), startOf(&x))
+		case "idle":
+			return cmp.Compare(idleOf(&y), idleOf(&x))
 		}
 		return cmp.Compare(x.ID, y.ID)
 	})
@@ -253,6 +259,13 @@ func busyOf(l *api.Lease) float64 {
 		return -1
 	}
 	return *l.Share.Busy
+}
+
+func idleOf(l *api.Lease) float64 {
+	if l.IdleSeconds == nil {
+		return -1
+	}
+	return *l.IdleSeconds
 }
 
 func startOf(l *api.Lease) int64 {

@@ -150,6 +150,14 @@ func (s *Samples) Lease(id string) (out LeaseSample) {
 	return out
 }
 
+// LeaseOn returns what a lease was last observed to use of one GPU.
+func (s *Samples) LeaseOn(id string, on gpu.UUID) (r LeaseReading, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok = s.leases[id][on]
+	return r, ok
+}
+
 // Overlay returns an observation with the newest readings in it.
 func (s *Samples) Overlay(n *Node) *Node {
 	s.mu.Lock()

@@ -17,6 +17,10 @@ type Amounts struct {
 	Memory         int64 `json:"m,omitempty"`  // GPU memory in use × time, in GiB·ms, while MemoryKnown
 	MemoryKnown    int64 `json:"mk,omitempty"` // the time for which the GPU memory was measured
 	Peak           int64 `json:"p,omitempty"`  // the most GPU memory that one lease had on one GPU, in bytes: the highest, not a sum
+	Idle           int64 `json:"hi,omitempty"` // the time for which the GPU was held and seen idle, while IdleKnown
+	IdleKnown      int64 `json:"hk,omitempty"` // the held time of which it is known whether it was idle
+	GPUTime        int64 `json:"gt,omitempty"` // the held time × the part of the GPU that was kept from others, while GPUTimeKnown
+	GPUTimeKnown   int64 `json:"gk,omitempty"` // the held time for which that part is known
 
 	Starts      int64            `json:"s,omitempty"`  // leases that started
 	Wait        int64            `json:"w,omitempty"`  // from their requests to their starts, together
@@ -38,6 +42,10 @@ func (a *Amounts) Add(b *Amounts) {
 	a.BusyVariance += b.BusyVariance
 	a.Memory += b.Memory
 	a.MemoryKnown += b.MemoryKnown
+	a.Idle += b.Idle
+	a.IdleKnown += b.IdleKnown
+	a.GPUTime += b.GPUTime
+	a.GPUTimeKnown += b.GPUTimeKnown
 	a.Peak = max(a.Peak, b.Peak)
 	a.Starts += b.Starts
 	a.Wait += b.Wait
@@ -54,6 +62,7 @@ func (a *Amounts) Add(b *Amounts) {
 // fine is a sum with the parts below one unit, which a rounded sum would lose each second.
 type fine struct {
 	occupancy, occupancyKnown, busy, busyKnown, memoryKnown, held time.Duration
+	idle, idleKnown, gpuTime, gpuTimeKnown                        time.Duration
 
 	variance float64 // square seconds
 	memory   int64   // GiB·ms
@@ -87,6 +96,8 @@ func (f *fine) amounts() Amounts {
 		Held: f.held.Milliseconds(), Occupancy: f.occupancy.Milliseconds(), OccupancyKnown: f.occupancyKnown.Milliseconds(),
 		Busy: f.busy.Milliseconds(), BusyKnown: f.busyKnown.Milliseconds(), BusyVariance: int64(f.wholeVariance()),
 		Memory: f.memory, MemoryKnown: f.memoryKnown.Milliseconds(), Peak: int64(min(f.peak, math.MaxInt64)),
+		Idle: f.idle.Milliseconds(), IdleKnown: f.idleKnown.Milliseconds(),
+		GPUTime: f.gpuTime.Milliseconds(), GPUTimeKnown: f.gpuTimeKnown.Milliseconds(),
 	}
 }
 
@@ -100,6 +111,10 @@ func (f *fine) carry() fine {
 		busy:           f.busy % ms,
 		busyKnown:      f.busyKnown % ms,
 		memoryKnown:    f.memoryKnown % ms,
+		idle:           f.idle % ms,
+		idleKnown:      f.idleKnown % ms,
+		gpuTime:        f.gpuTime % ms,
+		gpuTimeKnown:   f.gpuTimeKnown % ms,
 		rest:           f.rest,
 		variance:       f.variance - f.wholeVariance()/1e6,
 	}

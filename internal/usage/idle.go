@@ -3,6 +3,8 @@ package usage
 import (
 	"math"
 	"time"
+
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // Window is the time for which a lease is found idle or busy.
@@ -32,9 +34,10 @@ type idleness struct {
 	total     time.Duration
 	updatedAt time.Duration // since the start of the lease
 	knownAt   time.Duration // since the start of the lease: the end of the last window with a measurement
+	measured  bool          // a window had a measurement
 }
 
-// Idle is the idle time of a lease.
+// Idle is the idle time of a lease, or of a lease or a user on one GPU.
 type Idle struct {
 	ID         string
 	Generation uint64
@@ -72,25 +75,65 @@ func (m *Meter) Idle(id string, generation uint64, now Moment) (Idle, bool) {
 	return l.idleTime(), true
 }
 
-func (l *metered) idleTime() Idle {
-	return Idle{ID: l.ID, Generation: l.Generation, Time: l.idle.total, Known: l.elapsed-l.idle.knownAt <= unknownAfter}
+// IdleOn returns the idle time of a lease on one GPU, as of the last window: a lease may use one of its GPUs and hold the others.
+// measured reports whether it was measured at all: before that, an idle time of zero says nothing.
+func (m *Meter) IdleOn(id string, generation uint64, on gpu.UUID, now Moment) (idle Idle, measured, ok bool) {
+	l := m.leases[leaseKey{id, generation}]
+	if l == nil || l.endedAt != 0 {
+		return Idle{}, false, false
+	}
+	m.advance(l, now)
+	for i := range l.gpus {
+		if g := &l.gpus[i]; g.id == on {
+			return l.idleFrom(&g.idle), g.idle.measured, true
+		}
+	}
+	return Idle{}, false, false
+}
+
+func (l *metered) idleTime() Idle { return l.idleFrom(&l.idle) }
+
+func (l *metered) idleFrom(x *idleness) Idle {
+	return Idle{ID: l.ID, Generation: l.Generation, Time: x.total, Known: l.elapsed-x.knownAt <= unknownAfter}
 }
 
 func (l *metered) updateIdle(length time.Duration, held bool) {
 	busy, known := false, time.Duration(math.MaxInt64) // A window may have more than its length: measurements come late.
 	for i := range l.gpus {
-		w := &l.gpus[i].window
-		busy, known = busy || w.isBusy(), min(known, w.known)
-		*w = window{}
+		g := &l.gpus[i]
+		busy, known = busy || g.window.isBusy(), min(known, g.window.known)
+		g.countIdle(g.idle.update(l.elapsed, length, held, g.window.isBusy(), g.window.known))
+		g.window = window{}
 	}
-	l.idle.updatedAt = l.elapsed
+	if len(l.gpus) == 0 {
+		known = 0
+	}
+	l.idle.update(l.elapsed, length, held, busy, known)
+}
+
+// countIdle counts a window of which it is known whether the GPU was idle.
+func (g *meteredGPU) countIdle(known, idle time.Duration) {
+	known = min(known, g.sum.held-g.sum.idleKnown) // What came late was of a window before.
+	if known > 0 {
+		g.sum.idleKnown += known
+		g.sum.idle += min(idle, known)
+	}
+}
+
+// update takes a window that ends now, and returns for how much of it the state is known, and for how much of that it was idle.
+func (x *idleness) update(now, length time.Duration, held, busy bool, measured time.Duration) (known, idle time.Duration) {
+	x.updatedAt = now
 	switch {
 	case held:
-		l.idle.knownAt = l.elapsed
+		x.knownAt = now
+		return 0, 0
 	case busy:
-		l.idle.total, l.idle.knownAt = 0, l.elapsed
-	case known >= length/2 && len(l.gpus) > 0:
-		l.idle.total += known
-		l.idle.knownAt = l.elapsed
+		x.total, x.knownAt, x.measured = 0, now, true
+		return min(measured, length), 0
+	case measured >= length/2:
+		x.total += measured
+		x.knownAt, x.measured = now, true
+		return min(measured, length), min(measured, length)
 	}
+	return 0, 0
 }

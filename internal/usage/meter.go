@@ -28,6 +28,7 @@ type Lease struct {
 	Started    time.Time     // when it began to run
 	Wait       time.Duration // between the two
 	Exclusive  bool          // it has its GPUs or its MIG instance alone: all its time is occupancy
+	Part       *float64      // how much of each of its GPUs it keeps from others, 0…1; nil: not known
 	Facts      Facts
 }
 
@@ -76,6 +77,7 @@ type meteredGPU struct {
 	occupancyKnown, busyKnown, memoryKnown time.Duration
 
 	window window
+	idle   idleness // of the lease on this GPU alone
 }
 
 // NewMeter returns a meter without leases. run names this run of the daemon: no two runs have the same name.
@@ -133,6 +135,14 @@ func (m *Meter) begin(l Lease, now Moment) *metered {
 	return x
 }
 
+// SetPart sets how much of each of its GPUs a lease keeps from others from now on: it changes with the leases next to it.
+func (m *Meter) SetPart(id string, generation uint64, part float64, now Moment) {
+	if l := m.leases[leaseKey{id, generation}]; l != nil && l.endedAt == 0 {
+		m.advance(l, now)
+		l.Part = &part
+	}
+}
+
 func (m *Meter) newPart(g *meteredGPU, date time.Time) {
 	m.parts++
 	g.part, g.seq, g.date, g.sum = m.parts, 0, date, g.sum.carry()
@@ -148,10 +158,14 @@ func (m *Meter) Resume(l Lease, last *Record, now Moment) {
 	if last == nil {
 		x.elapsed = max(0, now.Date.Sub(l.Started))
 		x.idle.updatedAt, x.idle.knownAt = x.elapsed, x.elapsed
+		for i := range x.gpus {
+			x.gpus[i].idle = x.idle
+		}
 		return
 	}
 	gap := max(0, now.Boot-time.Duration(last.Boot)*time.Millisecond)
 	x.highest, x.idle.total = uint64(max(0, last.Highest)), time.Duration(last.Idle)*time.Millisecond
+	x.idle.measured = x.idle.total > 0
 	x.elapsed = time.Duration(last.Elapsed) * time.Millisecond
 	// The time before is divided into hours as the system clock shows them, if both clocks agree about its length.
 	from := last.Time()
@@ -170,6 +184,9 @@ func (m *Meter) Resume(l Lease, last *Record, now Moment) {
 	}
 	x.pass(gap)
 	x.idle.updatedAt, x.idle.knownAt = x.elapsed, x.elapsed
+	for i := range x.gpus { // Each was idle for at least as long as the lease on all of them.
+		x.gpus[i].idle = x.idle
+	}
 }
 
 // pass counts time that the lease had its GPUs.
@@ -178,6 +195,10 @@ func (l *metered) pass(d time.Duration) {
 	for i := range l.gpus {
 		g := &l.gpus[i]
 		g.sum.held += d
+		if l.Part != nil {
+			g.sum.gpuTime += scale(d, *l.Part)
+			g.sum.gpuTimeKnown += d
+		}
 		if l.Exclusive {
 			g.sum.occupancy += d
 			g.sum.occupancyKnown += d

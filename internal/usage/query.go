@@ -42,8 +42,9 @@ type Row struct {
 	Amounts
 }
 
-// Sums adds up the records of a time.
+// Sums adds up the records of a time: those of leases, or those of what was used outside of leases.
 type Sums struct {
+	outside      bool
 	by           By
 	since, until time.Time
 	rows         map[Group]*Amounts
@@ -55,26 +56,44 @@ func NewSums(by By, since, until time.Time) *Sums {
 	return &Sums{by: by, since: since, until: until, rows: map[Group]*Amounts{}}
 }
 
+// NewOutsideSums returns empty sums of what was used outside of leases. These rows have no tenant and no lease.
+func NewOutsideSums(by By, since, until time.Time) *Sums {
+	s := NewSums(By{User: by.User, GPU: by.GPU}, since, until)
+	s.outside = true
+	return s
+}
+
+// counts reports whether a record is of those that are added up here.
+func (s *Sums) counts(k Kind) bool {
+	switch k {
+	case KindUse, KindStart, KindEnd, KindFold, KindSum:
+		return !s.outside
+	case KindOutside, KindOutsideSum:
+		return s.outside
+	}
+	return false
+}
+
 // Add adds a record. It must be given once: see Distinct.
 func (s *Sums) Add(r *Record) {
 	length := time.Hour
-	if r.Kind == KindSum {
+	if r.Kind == KindSum || r.Kind == KindOutsideSum {
 		length = 24 * time.Hour
 	}
 	if from := r.Time().Truncate(length); !from.Before(s.until) || !from.Add(length).After(s.since) {
 		return
 	}
 	s.lost += r.Lost
-	switch r.Kind {
-	case KindUse, KindStart, KindEnd, KindFold, KindSum:
-		g := s.by.group(r)
-		a := s.rows[g]
-		if a == nil {
-			a = &Amounts{}
-			s.rows[g] = a
-		}
-		a.Add(&r.Amounts)
+	if !s.counts(r.Kind) {
+		return
 	}
+	g := s.by.group(r)
+	a := s.rows[g]
+	if a == nil {
+		a = &Amounts{}
+		s.rows[g] = a
+	}
+	a.Add(&r.Amounts)
 }
 
 // Len returns the number of rows.
@@ -99,19 +118,13 @@ func (s *Sums) Rows() (rows []Row, total Amounts) {
 	return rows, total
 }
 
-// SumDay returns the records that replace those of an old day: one for each tenant, user and GPU, and what was lost.
-func SumDay(day time.Time, records []Record) []Record {
-	s := NewSums(By{Tenant: true, User: true, GPU: true}, day, day.Add(24*time.Hour))
-	for i := range records {
-		r := records[i]
-		r.At = day.UnixMilli() // A clock that was set may have left another day in the file.
-		s.Add(&r)
-	}
+// records returns one record for each row.
+func (s *Sums) records(k Kind, day time.Time) []Record {
 	rows, _ := s.Rows()
 	var out []Record
 	for i := range rows {
 		out = append(out, Record{
-			Kind:    KindSum,
+			Kind:    k,
 			At:      day.UnixMilli(),
 			Tenant:  rows[i].Tenant,
 			User:    rows[i].User,
@@ -119,6 +132,21 @@ func SumDay(day time.Time, records []Record) []Record {
 			Amounts: rows[i].Amounts,
 		})
 	}
+	return out
+}
+
+// SumDay returns the records that replace those of an old day: one for each tenant, user and GPU, one for each user and GPU of what
+// was used outside of leases, and what was lost.
+func SumDay(day time.Time, records []Record) []Record {
+	by, until := By{Tenant: true, User: true, GPU: true}, day.Add(24*time.Hour)
+	s, outside := NewSums(by, day, until), NewOutsideSums(by, day, until)
+	for i := range records {
+		r := records[i]
+		r.At = day.UnixMilli() // A clock that was set may have left another day in the file.
+		s.Add(&r)
+		outside.Add(&r)
+	}
+	out := append(s.records(KindSum, day), outside.records(KindOutsideSum, day)...)
 	if s.lost > 0 {
 		out = append(out, Record{Kind: KindLost, At: day.UnixMilli(), Lost: s.lost})
 	}

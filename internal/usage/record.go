@@ -18,6 +18,9 @@ const (
 	KindLost  Kind = "lost"  // records could not be written
 	KindFold  Kind = "fold"  // what a user of a tenant used of a GPU in an hour with leases that have no records of their own any more
 	KindSum   Kind = "sum"   // what a user of a tenant used of a GPU on one day
+
+	KindOutside    Kind = "outside"     // what a user used of a GPU outside of leases in a part of an hour, so far
+	KindOutsideSum Kind = "outside-sum" // the same on one day
 )
 
 // Record is one line of the account. Reading a line twice, or an older line of the same part after a newer one, changes
@@ -95,8 +98,10 @@ func (r *Record) identity() identity {
 		return identity{kind: r.Kind, lease: r.Lease, generation: r.Generation, created: r.Created}
 	case KindFold:
 		return identity{kind: r.Kind, part: r.Part, tenant: r.Tenant, user: r.User, gpu: r.GPU}
-	case KindSum:
+	case KindSum, KindOutsideSum:
 		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU}
+	case KindOutside:
+		return identity{kind: r.Kind, user: r.User, gpu: r.GPU, run: r.Run, part: r.Part}
 	}
 	return identity{kind: r.Kind, run: r.Run, part: r.Part}
 }

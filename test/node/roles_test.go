@@ -191,6 +191,7 @@ func table() []cell {
 		},
 		{route: "GET /v1/leases", want: readers(200)},
 		{route: "GET /v1/leases", path: "/v1/leases?all=1", want: readers(200)},
+		{route: "GET /v1/idle", want: readers(200)},
 		{
 			route: "GET /v1/explain", path: "/v1/explain?of=red",
 			want: [columns]int{200, 200, 200, 200, 200, missing, forbidden, forbidden},

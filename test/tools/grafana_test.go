@@ -32,7 +32,7 @@ func TestDashboardCompliesWithTheSchemaOfGrafana(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := map[string]struct{ old, new, answer string }{
-		"as it is":                      {answer: "24 panels, 27 queries, 3 variables"},
+		"as it is":                      {answer: "26 panels, 29 queries, 3 variables"},
 		"an unknown field of it":        {`"graphTooltip":`, `"graphToolTip":`, "unexpected field 'graphToolTip'"},
 		"an unknown option of a table":  {`"showHeader":`, `"showHeaders":`, "unexpected field 'showHeaders'"},
 		"an option is missing":          {`"graphMode": "none",`, ``, "options.graphMode: required field is missing"},
