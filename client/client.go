@@ -95,10 +95,10 @@ func unreadable(ctx context.Context, err error) error {
 			Hint: "the command line and the daemon may be of different versions: see 'gpushare version'",
 		}
 	}
-	return &api.Error{
+	return &noAnswer{&api.Error{
 		Kind: api.KindUnavailable, Message: "the answer of gpushared was cut off: " + err.Error(),
-		Hint: "the daemon may have been restarted: try again",
-	}
+		Hint: "the daemon may have been restarted: try again; 'systemctl status gpushared' shows whether it runs",
+	}, true}
 }
 
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte, header http.Header) (*http.Response, error) {
@@ -153,7 +153,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		e.Hint = "the socket is meant to be open to all users (0666): check its mode and that of its directory"
 	default:
 		e.Message += ": " + err.Error()
-		e.Hint = "if the daemon was just restarted, try again"
+		e.Hint = "'systemctl status gpushared' shows whether it runs; if it was just restarted, try again"
 	}
 	op, ok := errors.AsType[*net.OpError](err)
 	return &noAnswer{e, !ok || op.Op != "dial"}
@@ -170,6 +170,12 @@ func (n *noAnswer) Error() string { return n.e.Message }
 
 // Unwrap returns the error of the API.
 func (n *noAnswer) Unwrap() error { return n.e }
+
+// Unreached reports whether an error is that of a request that gpushared did not answer, or not to the end.
+func Unreached(err error) bool {
+	_, ok := errors.AsType[*noAnswer](err)
+	return ok
+}
 
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
 	out := new(T)

@@ -573,3 +573,42 @@ func TestRestart(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A daemon that takes requests and answers none was not reached, also by a request that is repeated.
+func TestUnreached(t *testing.T) {
+	path := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-ended
+	})
+	c := client.Client{Socket: path, Patience: time.Millisecond}
+	_, status := c.Status(t.Context())
+	_, lease := c.Lease(t.Context(), api.LeaseRequest{Command: []string{"true"}}, func(*api.LeaseGrant) {})
+	for name, err := range map[string]error{"status": status, "a lease": lease} {
+		if e := refused(
+			t,
+			err,
+		); !client.Unreached(err) || e.Kind != api.KindUnavailable ||
+			!strings.Contains(e.Hint, "systemctl status gpushared") {
+			t.Errorf("%s: %v, hint %q", name, err, e.Hint)
+		}
+	}
+	if client.Unreached(&api.Error{Kind: api.KindUnavailable, Message: "the driver is not loaded"}) {
+		t.Error("an answer counts as none")
+	}
+}

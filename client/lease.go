@@ -51,15 +51,15 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 				)
 			}
 			lost = true
-		case !lost || !unreached(err):
+		case !lost || !Unreached(err):
 			return g, err
 		}
 		if !until.IsZero() && time.Until(until) <= 0 {
-			return nil, &api.Error{
+			return nil, &noAnswer{&api.Error{
 				Kind:    api.KindUnavailable,
 				Message: "gpushared went away while the lease was waited for, and did not come back in time",
-				Hint:    "run the command again when it is back",
-			}
+				Hint:    "run the command again when it is back: 'systemctl status gpushared' shows whether it runs",
+			}, true}
 		}
 		select {
 		case <-ctx.Done():
@@ -72,12 +72,6 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 			r.Wait = &left
 		}
 	}
-}
-
-// unreached reports whether there was no answer.
-func unreached(err error) bool {
-	_, ok := errors.AsType[*noAnswer](err)
-	return ok
 }
 
 // lease sends the request once.

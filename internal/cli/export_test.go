@@ -16,3 +16,10 @@ var (
 	OtherWords = otherWords
 	NounWords  = nounWords
 )
+
+// SetUnit sets the unit of the daemon, the directory that shows that systemd runs, and systemctl and journalctl.
+func SetUnit(socket, booted, show, log string) (restore func()) {
+	was := installedUnit
+	installedUnit = daemonUnit{was.name, socket, booted, show, log}
+	return func() { installedUnit = was }
+}

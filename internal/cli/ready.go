@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
 )
 
 // readyInterval is how often 'gpushare ready' reads the status, and readyTimeout how long it waits by default: a boot of eight GPUs
@@ -81,14 +82,16 @@ func (a *app) awaitReady(ctx context.Context, limit *api.Duration) error {
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			return &exitError{
-				code: api.ExitDegraded,
-				err: &api.Error{
-					Kind:    api.KindDegraded,
-					Message: fmt.Sprintf("the node is not ready after %s: %v", limit, last),
-					Hint:    "'gpushare status' and 'gpushare doctor' say more",
-				},
+			late := &api.Error{
+				Kind:    api.KindDegraded,
+				Message: fmt.Sprintf("the node is not ready after %s: %v", limit, last),
+				Hint:    "'gpushare status' and 'gpushare doctor' say more",
 			}
+			if e, ok := errors.AsType[*api.Error](last); ok && client.Unreached(last) {
+				why := installedUnit.explain(a.client.Socket, e)
+				late.Message, late.Hint = fmt.Sprintf("the node is not ready after %s: %s", limit, why.Message), why.Hint
+			}
+			return &exitError{code: api.ExitDegraded, err: late}
 		}
 	}
 }

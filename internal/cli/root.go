@@ -221,6 +221,9 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	switch {
 	case errors.As(err, &refused):
 		shown, code = refused, refused.Kind.ExitCode()
+		if client.Unreached(err) {
+			shown = installedUnit.explain(a.client.Socket, refused)
+		}
 	case errors.Is(err, context.Canceled):
 		shown, code = &api.Error{Kind: api.KindUnavailable, Message: "interrupted"}, exitInterrupted
 		if errors.As(err, &stopped) {
