@@ -36,8 +36,10 @@ case "$*" in
 *is-failed*) test -e "`+h.root+`/failed/$3" ;;
 *)
 	`+strings.TrimPrefix(record, "#!/bin/sh\n")+`
+	# The files of every unit have changed since they were loaded.
 	case "$*" in
 	*start*) test ! -e "`+h.root+`/broken/$2" ;;
+	stop*) grep -q daemon-reload "`+h.calls+`" || echo "Warning: The unit file of $2 changed on disk. Run 'systemctl daemon-reload' to reload units." >&2 ;;
 	esac
 	;;
 esac
@@ -388,5 +390,18 @@ func TestPurge(t *testing.T) {
 				t.Errorf("postinst exits with %d: %s", code, out)
 			}
 		})
+	}
+}
+
+// A removal that is not refused is silent: what it changed itself is no news to an administrator.
+func TestRemovalIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, action := range []string{"remove", "0"} {
+		h := newHost(t, running(map[string]string{"usr/bin/gpushare": "#!/bin/sh\n"}))
+		for _, script := range []string{"prerm", "postrm"} {
+			if code, out, calls := h.run(t, nil, script, action); code != 0 || out != "" {
+				t.Errorf("%s %s exits with %d, calls %q, and prints:\n%s", script, action, code, calls, out)
+			}
+		}
 	}
 }

@@ -46,7 +46,10 @@ no_slices() { [ -z "$(systemctl list-units --no-legend --plain 'gpushare-*.slice
 
 check_removal() {
 	rm -rf /etc/systemd/system/gpushared.service.d # The lab's own.
-	dpkg -r gpushare
+	local out
+	out=$(dpkg -r gpushare 2>&1)
+	note "$out"
+	[[ $out != *"changed on disk"* ]] || die "the removal warns of units that it changed: $out"
 	until_true 30 nothing_runs
 }
 nothing_runs() { ! pgrep -f '/usr/(sbin/gpushared|libexec/gpushare/)' >/dev/null; }
