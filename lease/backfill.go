@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -14,8 +13,9 @@ import (
 // long. A lease whose end is known, because gpushare stops it then, may have it meanwhile if it ends before the request would
 // start. That is known if the leases that are in its way have known ends too: a lease without one is never assumed to end, and
 // then nothing that the request claims is lent. Requests that wait only make the start later, so they are left out: a lease
-// ends before the earliest start that is possible. If leases end earlier than they have to, the request may wait for one that was
-// let in, but never longer than until the start that was expected.
+// ends before the earliest start that is possible. But an earlier request may stay in that place without an end: then the later one
+// claims the next place too, which must not go to a lease without an end meanwhile. If leases end earlier than they have to, the
+// request may wait for one that was let in, but never longer than until the start that was expected.
 
 // maxExpected is for how many requests the start is computed in one evaluation. What further ones claim is not lent.
 const maxExpected = 16
@@ -32,18 +32,20 @@ type backfill struct {
 // mayLend reports whether the request may have an instance that others may not.
 func (b *backfill) mayLend(who *requester) bool { return b.lends && !who.ends.IsZero() }
 
-// knownEnd is a lease that ends at the latest at a time.
+// knownEnd is a lease that ends at the latest at a time, or a request whose lease will when its instance is created.
 type knownEnd struct {
-	*entry
-	at time.Time
+	lease  *entry
+	ticket *Ticket
+	at     time.Time
 }
 
-// expectedStart is when a request starts at the latest, and where.
+// expectedStart is when a request starts at the latest, and where: in a place, or in an instance that may be created by then.
 type expectedStart struct {
-	at    time.Time // zero: in a moment
-	grant int       // of the candidates
-	place *Place
-	slot  *PendingInstance // it may be created by then
+	at     time.Time // zero: in a moment
+	grant  int       // of the candidates
+	place  *Place
+	slot   *PendingInstance
+	second *expectedStart // with what earlier requests claim left to them; nil if they do not claim this place, or there is no other
 }
 
 // endFrom returns when a lease of the grant that starts at a time ends at the latest; zero if that is not known. The end of a
@@ -137,19 +139,24 @@ func (o *occupancy) claimedAt(p *Place, ticket string) bool {
 	})
 }
 
-// endsLocked lists the leases whose end is known, the earliest first.
+// endsLocked lists what ends at a known time, the earliest first.
 func (t *Table) endsLocked(o *occupancy) []knownEnd {
 	b := &o.backfill
 	if b.read {
 		return b.ends
 	}
 	b.ends, b.read = b.ends[:0], true
-	for _, e := range t.leases {
+	for _, e := range t.sortedLocked() {
 		if at := t.knownEndLocked(e); !at.IsZero() {
-			b.ends = append(b.ends, knownEnd{e, at})
+			b.ends = append(b.ends, knownEnd{lease: e, at: at})
 		}
 	}
-	slices.SortFunc(b.ends, func(a, b knownEnd) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.Generation, b.Generation)) })
+	for _, k := range t.queue {
+		if k.pending != nil && !k.ends.IsZero() {
+			b.ends = append(b.ends, knownEnd{ticket: k, at: k.ends})
+		}
+	}
+	slices.SortStableFunc(b.ends, func(a, b knownEnd) int { return a.at.Compare(b.at) })
 	return b.ends
 }
 
@@ -210,10 +217,38 @@ func (k *Ticket) opensSoon(g *Grant) bool {
 
 // expectGrantLocked is expectLocked for one candidate.
 func (k *Ticket) expectGrantLocked(o *occupancy, candidate int, ends []knownEnd) *expectedStart {
+	x := k.firstStartLocked(candidate, ends, nil)
+	if x == nil || k.candidates[candidate].Kind() == api.ModeExclusive || !o.claims(x, &k.candidates[candidate]) {
+		return x // Of whole GPUs each request claims all that are idle.
+	}
+	x.second = k.firstStartLocked(candidate, ends, o)
+	return x
+}
+
+// claims reports whether an earlier request claims the place of an expected start, or a part of it.
+func (o *occupancy) claims(x *expectedStart, g *Grant) bool {
+	overlaps := func(id gpu.UUID, at gpu.Placement, device gpu.UUID) bool {
+		return slices.ContainsFunc(o.at(id).claims, func(c slotClaim) bool { return !c.pending && c.overlaps(at, device) })
+	}
+	switch {
+	case x.slot != nil:
+		return overlaps(x.slot.GPU, x.slot.Placement, "")
+	case x.place.Instance != nil && g.share() == nil:
+		return overlaps(x.place.GPUs[0], *x.place.Instance, x.place.Compute)
+	}
+	return slices.ContainsFunc(x.place.GPUs, func(id gpu.UUID) bool { return o.at(id).claimed })
+}
+
+// firstStartLocked finds the first of the ends at which a candidate has a place, and the place; nil if there is none. claimed has
+// what earlier requests claim; nil: that counts as free.
+func (k *Ticket) firstStartLocked(candidate int, ends []knownEnd, claimed *occupancy) *expectedStart {
 	g := &k.candidates[candidate]
 	var x *expectedStart
 	fits := func(n int) bool {
 		free, left := k.t.withoutLocked(ends[:n])
+		if claimed != nil {
+			left.claimAs(claimed)
+		}
 		who := left.requesterOf(k)
 		if who.mostLeases() != "" {
 			return false
@@ -249,14 +284,18 @@ func (k *Ticket) expectGrantLocked(o *occupancy, candidate int, ends []knownEnd)
 	return x
 }
 
-// withoutLocked returns the node as it is after the end of leases, with the places that are kept free for reserved grants, and
-// without what requests claim that wait.
+// withoutLocked returns the node as it is after the end of leases, with the places that are kept free for reserved grants and the
+// instances that are being created, and without what requests claim that wait.
 func (t *Table) withoutLocked(ended []knownEnd) (View, *occupancy) {
 	free := t.view
 	free.GPUs = slices.Clone(t.view.GPUs)
-	over := make(map[*entry]bool, len(ended))
+	over, given := make(map[*entry]bool, len(ended)), map[*Ticket]bool{}
 	for i := range ended {
-		e := ended[i].entry
+		e := ended[i].lease
+		if e == nil {
+			given[ended[i].ticket] = true
+			continue
+		}
 		over[e] = true
 		if j := free.index(e.Place.GPUs[0]); j < len(free.GPUs) && e.Place.Instance != nil {
 			free.GPUs[j].Instances = unpinned(free.GPUs[j].Instances, *e.Place.Instance)
@@ -270,13 +309,37 @@ func (t *Table) withoutLocked(ended []knownEnd) (View, *occupancy) {
 			t.addLeaseLocked(left, e)
 		}
 	}
+	for _, k := range t.queue {
+		if k.pending != nil && !given[k] {
+			left.claimPending(k)
+		}
+	}
 	t.addReservedLocked(left, func(*Grant) bool { return true })
 	return free, left
 }
 
-// claimExpectedLocked claims the place that a request gets when leases have run to their ends. Until then it is lent.
+// claimAs takes over what is claimed in another occupancy, until an end that is not known.
+func (o *occupancy) claimAs(other *occupancy) {
+	for id, u := range other.gpus {
+		of := o.at(id)
+		of.claimed, of.preempted = u.claimed, u.preempted
+		for _, c := range u.claims {
+			if !c.pending {
+				c.start = time.Time{}
+				of.claims = append(of.claims, c)
+			}
+		}
+	}
+}
+
+// claimExpectedLocked claims the place that a request gets when leases have run to their ends. Until then it is lent: what is let in
+// ends before the first start that is possible, wherever that is.
 func (k *Ticket) claimExpectedLocked(o *occupancy, x *expectedStart, obstacles []*obstacle) {
 	g := &k.candidates[x.grant]
+	if x.second != nil {
+		x.second.at = x.at
+		k.claimExpectedLocked(o, x.second, obstacles)
+	}
 	switch {
 	case x.slot != nil:
 		o.claimUntil(x.slot, x.at)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/test/enumeration"
 )
 
@@ -515,5 +516,132 @@ func TestAPlaceRemainsClaimedUntilTheEnd(t *testing.T) {
 	c.end(second)
 	if !isPlaced(c.Table, large) {
 		t.Errorf("%+v", c.List())
+	}
+}
+
+// Two requests wait, and the first may stay in its place without an end: the second has a place of its own, into which no lease
+// without an end is let.
+func TestTwoThatWaitHaveTwoPlaces(t *testing.T) {
+	dynamic := View{
+		Generation: 1,
+		GPUs:       []GPUView{dynamicDevice(0), dynamicDevice(1)},
+		Grants: []Grant{
+			unlimited(mig("a", "small", "1g.6gb")), unlimited(mig("a", "half", "2g.12gb")), mig("a", "all", "4g.24gb"),
+		},
+	}
+	for _, c := range []struct {
+		name string
+		view View
+		jobs []job
+		of   int // this job
+		by   int // starts by then
+	}{
+		{"instances", dynamic, []job{
+			{0, 2, "small", true, 0},
+			{0, 2, "half", true, 0},
+			{0, never, "half", false, 0},
+			{0, never, "half", false, 0},
+			{0, never, "half", false, 0},
+			{1, 5, "half", false, 0},
+			{1, never, "small", false, 0},
+		}, 5, 2},
+		{"a large instance behind a smaller one", dynamic, []job{
+			{0, 3, "small", true, 0},
+			{0, 2, "half", true, 0},
+			{0, never, "half", false, 0},
+			{0, never, "half", false, 0},
+			{0, 1, "half", true, 0},
+			{1, 5, "all", true, 0},
+			{1, never, "small", false, 0},
+		}, 5, 3},
+		{"shares", View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, api.ModeTimeslice), device(1, api.ModeTimeslice)},
+			Grants: []Grant{
+				timeslice("a", "x", 10, 20*gib), timeslice("a", "y", 10, 20*gib), timeslice("a", "small", 10, 16*gib),
+				timeslice("a", "first", 10, 30*gib), timeslice("a", "second", 10, 30*gib),
+			},
+		}, []job{
+			{0, 2, "x", true, 0},
+			{0, 2, "y", true, 0},
+			{1, never, "first", false, 0},
+			{1, 5, "second", false, 0},
+			{1, never, "small", false, 0},
+		}, 3, 2},
+		{"shares of MPS", View{
+			Generation: 1,
+			GPUs:       []GPUView{device(0, api.ModeMPS), device(1, api.ModeMPS)},
+			Grants: []Grant{
+				mps("a", "x", 60, gib), mps("a", "y", 60, gib), mps("a", "small", 30, gib), mps("a", "first", 80, gib), mps("a", "second", 80, gib),
+			},
+		}, []job{
+			{0, 2, "x", true, 0},
+			{0, 2, "y", true, 0},
+			{1, never, "first", false, 0},
+			{1, 5, "second", false, 0},
+			{1, never, "small", false, 0},
+		}, 3, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if out := simulate(t, t.Fatalf, c.view, c.jobs, false, false); out[c.of].start < 0 || out[c.of].start > c.by {
+				t.Errorf("job %d does not start by %d: %+v", c.of, c.by, out)
+			}
+		})
+	}
+}
+
+// An instance that is being created is in use, before it has its lease: until the end of that lease, or without an end.
+func TestWhatIsBeingCreatedIsInUse(t *testing.T) {
+	w := newDynamicFixture(t, 2, unlimited(mig("a", "small", "1g.6gb")), unlimited(mig("a", "half", "2g.12gb")), mig("a", "all", "4g.24gb"))
+	request := func(grant string, minutes int) *Ticket {
+		t.Helper()
+		r := Request{Tenant: "a", Grant: grant, Admin: true, Wait: queueForever()}
+		if minutes > 0 {
+			r.MaxTime = new(api.Duration(time.Duration(minutes) * time.Minute))
+		}
+		k, err := w.Submit(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	started := func(grant string, minutes int) *Ticket {
+		t.Helper()
+		k := request(grant, minutes)
+		w.createPending()
+		if _, _, err := w.Start(t.Context(), k.ID(), Process{PID: int(k.sequence) + 1000, Start: 1}); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	started("half", 5) // on the first GPU
+	rest := started("half", 0)
+	started("half", 20) // on the second
+	w.end(rest)
+	w.view.GPUs[0].Instances = w.view.GPUs[0].Instances[:1] // Its instance is removed.
+	w.update()
+
+	first := request("small", 0)
+	w.TakePendingInstances()
+	w.expect(first, "waits: 1g.6gb is being created for it")
+	request("all", 0) // It waits for the second GPU: on the first one an instance without an end is being created.
+	for i, c := range []struct {
+		minutes int
+		on      gpu.UUID // empty: it waits
+	}{
+		{0, "GPU-0"},
+		{10, "GPU-1"}, // lent
+		{0, ""},       // What is lent ends in time: the place still is claimed.
+		{10, "GPU-1"},
+	} {
+		var on gpu.UUID
+		k := request("small", c.minutes)
+		w.TakePendingInstances()
+		if k.pending != nil {
+			on = k.pending.GPU
+		}
+		if on != c.on {
+			t.Errorf("request %d has an instance on %q and waits because %q", i, on, k.waiting)
+		}
 	}
 }

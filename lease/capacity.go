@@ -43,8 +43,9 @@ func (s *InstanceSlot) overlaps(at gpu.Placement, device gpu.UUID) bool {
 // be.
 type slotClaim struct {
 	InstanceSlot
-	ticket string
-	start  time.Time // when that request starts at the latest; zero: that is not known, or the instance is being created
+	ticket  string
+	start   time.Time // when that request starts at the latest; zero: that is not known, or the instance is being created
+	pending bool      // the instance is being created, or is to be
 }
 
 // blocks reports whether a request may not have what is claimed: it is not its own, and it does not end before.

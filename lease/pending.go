@@ -75,7 +75,7 @@ func (t *Table) UnusedInstances() map[gpu.UUID][]gpu.Placement {
 	o := t.occupancyLocked()
 	for _, k := range t.queue {
 		if k.pending != nil {
-			o.claim(k.pending)
+			o.claimPending(k)
 		}
 	}
 	for i := range t.view.GPUs {
@@ -99,12 +99,18 @@ func (t *Table) claimPendingLocked(o *occupancy) {
 	for _, k := range t.queue {
 		switch k.state {
 		case ticketCreating:
-			o.claim(k.pending)
-			o.user(k.request.UID).pending++
+			o.claimPending(k)
 		case ticketPlanned:
 			k.moveLocked(k.withoutInstance()) // Not started: it is planned again, because a request ahead may need the capacity.
 		}
 	}
+}
+
+// claimPending keeps what is created for a ticket, and counts the lease that its user will have.
+func (o *occupancy) claimPending(k *Ticket) {
+	t := o.at(k.pending.GPU)
+	t.claims = append(t.claims, slotClaim{InstanceSlot: k.pending.InstanceSlot, ticket: k.id, pending: true})
+	o.user(k.request.UID).pending++
 }
 
 func (o *occupancy) claim(m *PendingInstance) {
@@ -114,7 +120,7 @@ func (o *occupancy) claim(m *PendingInstance) {
 // claimUntil claims a slot for a request that starts at the latest at a time; zero: that is not known.
 func (o *occupancy) claimUntil(m *PendingInstance, start time.Time) {
 	t := o.at(m.GPU)
-	t.claims = append(t.claims, slotClaim{m.InstanceSlot, m.Ticket, start})
+	t.claims = append(t.claims, slotClaim{InstanceSlot: m.InstanceSlot, ticket: m.Ticket, start: start})
 	o.backfill.lends = o.backfill.lends || !start.IsZero()
 }
 
@@ -127,9 +133,10 @@ func (k *Ticket) planInstanceLocked(o *occupancy, who requester, creatable []int
 		who.ends = k.endFrom(g, now.Add(creationTime))
 		if d, r := o.findSlot(g, &k.t.view, who, avoid); d != nil {
 			k.pending, k.claimed = &PendingInstance{Ticket: k.id, GPU: d.UUID, InstanceSlot: r}, nil
+			k.ends = who.ends
 			k.moveLocked(ticketPlanned)
-			o.claim(k.pending)
-			o.user(k.request.UID).pending++
+			o.claimPending(k)
+			o.backfill.read = false
 			return
 		}
 	}

@@ -33,6 +33,7 @@ type Ticket struct {
 	unread     bool // Next has not returned the last change yet
 
 	pending  *PendingInstance // planned and creating: the instance
+	ends     time.Time        // when a lease in it ends at the latest; zero: that is not known
 	claimed  *PendingInstance // without capacity: what it should get next
 	avoided  map[gpu.UUID]time.Time
 	deadline time.Time // of Await, where the request has a limit
