@@ -149,6 +149,16 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 	undo = append(undo, func() { _ = d.driver.Close() })
 	d.controls = newSupervisor(s, h.Units, log)
 	d.observer = d.newObserver(h)
+	d.NameGPUs(func(uuid string) (int, bool) {
+		if node := d.observer.Last(); node != nil {
+			for i := range node.GPUs {
+				if id := &node.GPUs[i].Identity; string(id.UUID) == uuid && id.Index >= 0 {
+					return id.Index, true
+				}
+			}
+		}
+		return 0, false
+	})
 	d.state.Observed = d.observer.Last
 	d.account = d.newAccount(out.boot)
 	var listener *exits.Listener

@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -23,13 +24,23 @@ func (s *sampler) chargeDriver(waited time.Duration) {
 	}
 	s.exceeded = exceeded
 	if !exceeded {
-		s.en.Conditions.Clear(conditionDriverTime, string(s.id))
+		s.en.Conditions.NotTogether(conditionDriverTime, string(s.id), driverTimeText)
 		return
 	}
-	s.en.Conditions.Set(
-		conditionDriverTime,
-		string(s.id),
-		fmt.Sprintf("readings of GPU %s take %s of the driver's time each second, more than 2ms", s.id, load.Round(100*time.Microsecond)),
-		"their processes are listed less often; a newer driver lists processes faster",
+	s.en.Conditions.Together(conditionDriverTime, string(s.id), load, driverTimeText)
+}
+
+// driverTimeText is the one line for all GPUs: it is the driver that is slow.
+func driverTimeText(gpus []string, most time.Duration) (message, hint string) {
+	of, up := "GPU "+strings.Join(gpus, ", GPU "), ""
+	if len(gpus) > 1 {
+		up = "up to "
+	}
+	message = fmt.Sprintf(
+		"readings of %s take %s%s of the driver's time each second, more than 2ms",
+		of,
+		up,
+		most.Round(100*time.Microsecond),
 	)
+	return message, "their processes are listed less often; a newer driver lists processes faster"
 }

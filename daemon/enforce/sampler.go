@@ -121,7 +121,7 @@ func (s *sampler) end() {
 	for _, id := range s.control.Escalation.Frozen() {
 		s.report("thaw", id, s.en.frozen.thaw(ctx, s.en, s, id))
 	}
-	s.en.Conditions.Clear(conditionDriverTime, string(s.id))
+	s.en.Conditions.NotTogether(conditionDriverTime, string(s.id), driverTimeText)
 	if s.sending {
 		s.noteSignal(<-s.sent) // It has a deadline.
 	}

@@ -14,16 +14,19 @@ import (
 
 // conditions is the list of conditions, each with the time since when it is so.
 type conditions struct {
-	now func() time.Time
+	now  func() time.Time
+	gpus *gpuNames
 
-	mu      locks.Mutex[locks.Leaf] // guards all and covered
+	mu      locks.Mutex[locks.Leaf] // guards all, covered and together
 	all     map[conditionKey]api.Condition
 	covered map[conditionKey]bool // another one says it: they are not listed
+	// together are by kind those that one condition is about.
+	together map[string]map[string]time.Duration
 }
 
 // newConditions returns an empty list.
-func newConditions(now func() time.Time) *conditions {
-	return &conditions{now: now, all: map[conditionKey]api.Condition{}}
+func newConditions(now func() time.Time, gpus *gpuNames) *conditions {
+	return &conditions{now: now, gpus: gpus, all: map[conditionKey]api.Condition{}}
 }
 
 type conditionKey struct{ kind, about string }
@@ -54,6 +57,7 @@ func (c *conditions) put(about string, cond api.Condition) {
 func (c *conditions) putLocked(about string, cond api.Condition) {
 	key := conditionKey{cond.Kind, about}
 	cond.ID, cond.Since = key.id(), c.now()
+	cond.Message, cond.Hint = c.gpus.write(cond.Message), c.gpus.write(cond.Hint)
 	if old, ok := c.all[key]; ok {
 		cond.Since = old.Since
 	}
@@ -113,7 +117,7 @@ func (c *conditions) List() []api.Condition {
 	}
 	slices.SortFunc(out, func(a, b api.Condition) int {
 		return cmp.Or(
-			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message),
+			cmp.Compare(a.Kind, b.Kind), c.gpus.compare(a.GPU, b.GPU), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Message, b.Message),
 		)
 	})
 	return out

@@ -17,7 +17,8 @@ const maxMessage = 1 << 10
 
 // broker passes events to all subscribers and never waits for one.
 type broker struct {
-	now func() time.Time
+	now  func() time.Time
+	gpus *gpuNames
 
 	mu     locks.Mutex[locks.Leaf] // guards what follows
 	seq    uint64
@@ -34,7 +35,7 @@ type subscriber struct {
 
 // NewBroker returns a broker without subscribers.
 func NewBroker(now func() time.Time) *broker {
-	return &broker{now: now, Subs: map[*subscriber]struct{}{}}
+	return &broker{now: now, gpus: &gpuNames{}, Subs: map[*subscriber]struct{}{}}
 }
 
 // Publish numbers an event, keeps it, and offers it to all subscribers.
@@ -42,7 +43,7 @@ func (b *broker) Publish(e api.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seq++
-	e.Seq, e.At, e.Message = b.seq, b.now(), text.Short(e.Message, maxMessage)
+	e.Seq, e.At, e.Message = b.seq, b.now(), text.Short(b.gpus.write(e.Message), maxMessage)
 	b.recent.add(&e)
 	for s := range b.Subs {
 		if s.sees == nil || s.sees(&e) {

@@ -28,16 +28,20 @@ type Reporter struct {
 	auditor   auditor
 	lost      chan struct{} // an entry of the audit was lost
 
+	gpus    *gpuNames
 	version atomic.Uint64 // of what status shows
 }
 
 // NewReporter returns a Reporter without an audit ledger.
 func NewReporter(log *slog.Logger, now func() time.Time) *Reporter {
+	gpus, events := &gpuNames{}, NewBroker(now)
+	events.gpus = gpus
 	return &Reporter{
 		Log:        log,
 		Now:        now,
-		Conditions: newConditions(now),
-		Events:     NewBroker(now),
+		Conditions: newConditions(now, gpus),
+		Events:     events,
+		gpus:       gpus,
 		Operations: &operations{now: now},
 		Counters:   &counters{},
 		XIDs:       &xids{},
