@@ -3,7 +3,6 @@ package lease
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -248,97 +247,6 @@ func placeFor(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle
 		return placeExclusive(g, v, o, who)
 	}
 	return placeShare(g, v, o, who)
-}
-
-// placeInstance chooses the smallest idle instance that matches, one that is not split first; among equals the one on the
-// GPU with the most instances in use, so that other GPUs stay idle.
-func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle) {
-	type candidate struct {
-		gpu      *GPUView
-		instance *InstanceView
-		part     part
-		own      bool // reserved for this grant, or created for this request
-		lent     bool // claimed by an earlier request, which starts after the end of this one
-		busy     int
-	}
-	var found []candidate
-	var closed closedPlaces
-	matching, dynamic := 0, false
-	smallest := uint64(math.MaxUint64) // memory of what it could have on these GPUs
-	for d := range g.open(v, &closed) {
-		if d.DynamicProfiles != nil {
-			dynamic = true
-			smallest = min(smallest, g.smallest(d.Profiles))
-		}
-		t := o.at(d.UUID)
-		busy := 0
-		for _, h := range t.instances {
-			if h.inUse() {
-				busy++
-			}
-		}
-		for j := range d.Instances {
-			in := &d.Instances[j]
-			if in.Unusable != "" || len(in.UUIDs) == 0 {
-				continue
-			}
-			for p := range in.parts() {
-				// On demand a whole instance can be created for a grant that names one.
-				if !g.matches(&p.ProfileView) || p.device != "" && d.DynamicProfiles != nil && !g.namesCompute() {
-					continue
-				}
-				matching++
-				p.occupied = cmp.Or(p.occupied, t.instances[in.Placement].memoryInNoProcess(in.InNoProcess))
-				if p.occupied != "" && !who.inPlace {
-					closed.addInstance(d, in, &p)
-					continue
-				}
-				memory := who.moreIn(d.UUID, in, &p)
-				smallest = min(smallest, memory)
-				if memory <= who.left() && t.free(in.Placement, p.device, g.Key(), &who) {
-					h := t.instances[in.Placement].at(p.device)
-					own := h != nil && h.reserved != nil || t.createdFor(in.Placement, who.ticket)
-					found = append(found, candidate{d, in, p, own, t.lends(in.Placement, p.device, &who), busy})
-				}
-			}
-		}
-	}
-	if len(found) == 0 && (matching > 0 || dynamic) && smallest > who.left() {
-		return nil, who.tooMuch(smallest)
-	}
-	if len(found) == 0 {
-		ob := &obstacle{canCreate: dynamic, mayFitSoon: closed.reopensSoon}
-		switch {
-		case matching == 0 && closed.any() && !dynamic:
-			ob.text = closed.text()
-		case dynamic:
-			ob.text = "no capacity for another " + g.requirement() + " instance"
-			if closed.any() {
-				ob.text += "; " + closed.text()
-			}
-			if why := blockingInstance(g, v); why != "" {
-				ob.text += "; " + why
-			}
-		case matching == 0:
-			ob.text = "there is no " + g.requirement() + " instance now"
-		default:
-			ob.text = fmt.Sprintf("no idle %s instance: %d of %d in use or reserved", g.requirement(), matching, matching)
-			if closed.any() {
-				ob.text += "; " + closed.text()
-			}
-		}
-		return nil, ob
-	}
-	best := slices.MinFunc(found, func(a, b candidate) int {
-		return cmp.Or(
-			compareBool(b.own, a.own), compareBool(a.lent, b.lent), compareBool(a.part.device != "", b.part.device != ""),
-			cmp.Compare(a.instance.Slices, b.instance.Slices), cmp.Compare(a.instance.Memory, b.instance.Memory),
-			cmp.Compare(len(a.instance.Attributes), len(b.instance.Attributes)), cmp.Compare(b.part.slices, a.part.slices),
-			cmp.Compare(b.busy, a.busy), cmp.Compare(a.gpu.Index, b.gpu.Index),
-			cmp.Compare(a.instance.Placement.Start, b.instance.Placement.Start),
-		)
-	})
-	return best.part.place(best.gpu, best.instance), nil
 }
 
 // placeExclusive chooses idle GPUs, those reserved for the grant first, then in the driver's order.
