@@ -203,28 +203,8 @@ func (t *Table) feasibleLocked(r *Request, candidates []Grant) ([]Grant, error) 
 func (t *Table) evaluateLocked() {
 	t.countUseLocked()
 	t.order.sort(t)
-	// A reserved grant that was placed elsewhere frees the place that was reserved for it, and a user who has a lease more
-	// may not have what an earlier request of theirs claims: evaluate again.
 	for again := true; again; {
-		again = false
-		t.queue = slices.DeleteFunc(t.queue, func(k *Ticket) bool { return k.recheckLocked() }) // What they claimed is free.
-		o := t.occupancyLocked()
-		t.claimPendingLocked(o)
-		left := t.queue[:0]
-		for _, k := range t.queue {
-			if k.tryLocked(o) {
-				again = again || k.lease.Terms.Spec.Reserved || k.request.limit(&t.view) != (PerUser{})
-			} else if k.lease.State == Queued && k.request.Wait == nil && !k.state.kept() {
-				k.refuseLocked()
-				again = true // What it claimed is free for other requests.
-			}
-			if !k.state.over() {
-				k.awaitLocked(o)
-				left = append(left, k)
-			}
-		}
-		clear(t.queue[len(left):])
-		t.queue = left
+		again = t.passLocked()
 	}
 	anyPending, anyPreempted := false, false
 	for i, k := range t.queue {
@@ -240,8 +220,45 @@ func (t *Table) evaluateLocked() {
 	}
 }
 
+// passLocked tries each ticket once, and reports whether another pass is needed: a reserved grant that was placed elsewhere frees the
+// place that was reserved for it, a user who has a lease more may not have what an earlier request of theirs claims, and what a
+// request claimed that is refused is free for others.
+func (t *Table) passLocked() (again bool) {
+	t.queue = slices.DeleteFunc(t.queue, func(k *Ticket) bool { return k.recheckLocked() }) // What they claimed is free.
+	o := t.occupancyLocked()
+	t.claimPendingLocked(o)
+	left := t.queue[:0]
+	for _, k := range t.queue {
+		switch {
+		case k.tryLocked(o):
+			again = again || k.lease.Terms.Spec.Reserved || k.request.limit(&t.view) != (PerUser{})
+		case k.lease.State == Queued && k.request.Wait == nil && !k.state.kept():
+			k.refuseLocked()
+			again = true
+		default:
+			k.awaitLocked(o)
+			left = append(left, k)
+		}
+	}
+	clear(t.queue[len(left):])
+	t.queue = left
+	return again
+}
+
 // rank returns the priority of the ticket's tenant.
 func (k *Ticket) rank() int { return k.candidates[0].rank() }
+
+// attempt is what was found when a ticket was tried.
+type attempt struct {
+	grant *Grant // with its place; nil if there is none
+	place *Place
+	ends  time.Time // when a lease there ends at the latest; zero: that is not known
+
+	waiting   []string // of each candidate without a place
+	obstacles []*obstacle
+	creatable []int // candidates for which an instance might be created
+	soon      bool  // a place may open in a moment
+}
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
@@ -249,16 +266,7 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	if k.state == ticketSoon || k.state == ticketChosen {
 		k.moveLocked(ticketWaiting) // No lease is stopped yet: they are chosen again, because they may have changed.
 	}
-	if why := k.t.view.Maintenance; why != "" {
-		k.withholdLocked(why)
-		return false
-	}
-	if k.t.yieldsToSavedLocked(k) {
-		k.setWaiting(savedTicketsText)
-		return false
-	}
-	if why := k.request.standing(k.tenant).Unsure; why != "" {
-		k.withholdLocked(why) // Others do not wait for an answer of the directory: it claims nothing.
+	if k.withheldLocked() {
 		return false
 	}
 	who := o.requesterOf(k)
@@ -266,33 +274,13 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 		k.setWaiting(why)
 		return false
 	}
-	var waiting []string
-	var claims []*obstacle
-	var creatable []int // candidates for which an instance might be created
-	soon := false
-	for i := range k.candidates {
-		g := &k.candidates[i]
-		who := who
-		who.ends = k.endFrom(g, k.t.cfg.Now())
-		p, ob := placeFor(g, &k.t.view, o, who)
-		if p == nil {
-			claims = append(claims, ob)
-			soon = soon || ob.mayFitSoon
-			if ob.canCreate {
-				creatable = append(creatable, i)
-			}
-			if len(k.candidates) > 1 {
-				waiting = append(waiting, g.Spec.Name+": "+ob.text)
-			} else {
-				waiting = append(waiting, ob.text)
-			}
-			continue
-		}
-		k.placeLocked(g, p, waiting, o, who.ends)
+	found := k.findLocked(o, who)
+	if found.place != nil {
+		k.placeLocked(found, o)
 		return true
 	}
 	if k.pending == nil && !k.request.Immediate {
-		k.planInstanceLocked(o, who, creatable)
+		k.planInstanceLocked(o, who, found.creatable)
 	}
 	preempted, ok := "", false
 	if k.pending == nil {
@@ -301,19 +289,61 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 			return false
 		}
 	}
-	k.claimLocked(o, who, claims, creatable)
-	text := strings.Join(waiting, "; ")
+	k.claimLocked(o, who, found.obstacles, found.creatable)
+	text := strings.Join(found.waiting, "; ")
 	if preempted != "" {
 		text += "; " + preempted
 	}
 	switch {
 	case k.pending != nil:
 		text = k.pendingText()
-	case soon:
+	case found.soon:
 		k.moveLocked(ticketSoon)
 	}
 	k.setWaiting(text)
 	return false
+}
+
+// withheldLocked reports whether the ticket gets no place now, whatever is free.
+func (k *Ticket) withheldLocked() bool {
+	if why := k.t.view.Maintenance; why != "" {
+		k.withholdLocked(why)
+		return true
+	}
+	if k.t.yieldsToSavedLocked(k) {
+		k.setWaiting(savedTicketsText)
+		return true
+	}
+	why := k.request.standing(k.tenant).Unsure
+	if why != "" {
+		k.withholdLocked(why) // Others do not wait for an answer of the directory: it claims nothing.
+	}
+	return why != ""
+}
+
+// findLocked searches a place for the first candidate that has one.
+func (k *Ticket) findLocked(o *occupancy, who requester) *attempt {
+	var x attempt
+	for i := range k.candidates {
+		g := &k.candidates[i]
+		who.ends = k.endFrom(g, k.t.cfg.Now())
+		p, ob := placeFor(g, &k.t.view, o, who)
+		if p != nil {
+			x.grant, x.place, x.ends = g, p, who.ends
+			return &x
+		}
+		x.obstacles = append(x.obstacles, ob)
+		x.soon = x.soon || ob.mayFitSoon
+		if ob.canCreate {
+			x.creatable = append(x.creatable, i)
+		}
+		if len(k.candidates) > 1 {
+			x.waiting = append(x.waiting, g.Spec.Name+": "+ob.text)
+		} else {
+			x.waiting = append(x.waiting, ob.text)
+		}
+	}
+	return &x
 }
 
 // withholdLocked keeps the ticket waiting for what may take long. Who does not wait for a place does not wait for that, even if an
@@ -353,15 +383,16 @@ func (k *Ticket) setWaiting(text string) {
 	}
 }
 
-// placeLocked assigns the place to the ticket.
-func (k *Ticket) placeLocked(g *Grant, p *Place, passed []string, o *occupancy, ends time.Time) {
+// placeLocked assigns the place that was found to the ticket.
+func (k *Ticket) placeLocked(found *attempt, o *occupancy) {
+	g, p, ends := found.grant, found.place, found.ends
 	if len(k.candidates) > 1 && k.lease.State == requested { // No caller knows its id yet: the id gets the grant.
 		k.id = newID(k.tenant, g.Spec.Name, k.t.cfg.Random, k.t.idInUseLocked)
 		k.lease.ID = k.id
 	}
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
 	k.lease.Terms.Only = nil
-	k.selected = k.selectionReason(g, passed)
+	k.selected = k.selectionReason(g, found.waiting)
 	if k.lease.EndBy = nil; !ends.IsZero() && o.claimedAt(p, k.id) {
 		k.lease.EndBy = &ends
 	}
