@@ -25,62 +25,77 @@ func reserve(v *View, o *occupancy, before map[Key][]Place, live map[Key][]Place
 		}
 		return before, nil
 	}
-	var grants []*Grant
+	r := reserving{v: v, o: o, now: map[Key][]Place{}}
 	for i := range v.Grants {
 		if v.Grants[i].Spec.Reserved {
-			grants = append(grants, &v.Grants[i])
+			r.grants = append(r.grants, &v.Grants[i])
 		}
 	}
-	slices.SortStableFunc(grants, func(a, b *Grant) int { return cmp.Compare(b.rank(), a.rank()) })
-	now := map[Key][]Place{}
-	take := func(g *Grant, p *Place) {
-		now[g.Key()] = append(now[g.Key()], *p)
-		o.add(g, p, true)
-	}
-	has := func(g *Grant, p *Place) bool {
-		return slices.ContainsFunc(now[g.Key()], func(q Place) bool { return q.same(p) })
-	}
+	slices.SortStableFunc(r.grants, func(a, b *Grant) int { return cmp.Compare(b.rank(), a.rank()) })
 	// Existing places come first for all grants, so that the search below cannot take one grant's place for another.
-	for _, g := range grants {
-		for i := range live[g.Key()] {
-			if p := &live[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) &&
-				placeStillFits(g, p, v, o) {
-				take(g, p)
-			}
-		}
-		for i := range before[g.Key()] {
-			if p := &before[g.Key()][i]; len(now[g.Key()]) < g.places() && !has(g, p) && placeStillAllowed(g, p, v) &&
-				placeStillFits(g, p, v, o) &&
-				placeStillFree(g, p, v, o) &&
-				!oversubscribes(g, p, v, o) {
-				take(g, p)
-			}
-		}
+	for _, g := range r.grants {
+		r.keep(g, live[g.Key()], func(*Place) bool { return true })
+		r.keep(g, before[g.Key()], func(p *Place) bool { return placeStillFree(g, p, v, o) && !oversubscribes(g, p, v, o) })
 	}
-	for g, p := range sharedPlaces(v, o, grants, func(g *Grant) bool { return len(now[g.Key()]) == 0 }) {
-		take(g, p)
+	for g, p := range sharedPlaces(v, o, r.grants, func(g *Grant) bool { return len(r.now[g.Key()]) == 0 }) {
+		r.take(g, p)
 	}
 	var unmet []Unmet
-	for _, g := range grants {
-		for len(now[g.Key()]) < g.places() {
-			// The probe has no name, so the grant's own places and its number of leases do not count.
-			probe := *g
-			probe.Spec.Name = ""
-			p, ob := place(&probe, v, o)
-			if p == nil && ob.canCreate { // Its capacity is kept free: the instance is created for the first request.
-				if d, r := o.findSlot(&probe, v, requester{}, nil); d != nil {
-					p = &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &r.Placement, Profile: r.Name}
-				}
-			}
+	for _, g := range r.grants {
+		for r.lacks(g) {
+			p, why := r.find(g)
 			if p == nil {
 				unmet = append(unmet, Unmet{g.Key(), fmt.Sprintf("%s/%s: %d of %d reserved %s cannot be kept free: %s",
-					g.Tenant, g.Spec.Name, g.places()-len(now[g.Key()]), g.places(), text.Plural(g.places(), "place"), ob.text)})
+					g.Tenant, g.Spec.Name, g.places()-len(r.now[g.Key()]), g.places(), text.Plural(g.places(), "place"), why)})
 				break
 			}
-			take(g, p)
+			r.take(g, p)
 		}
 	}
-	return now, unmet
+	return r.now, unmet
+}
+
+// reserving is the search of places for all reserved grants.
+type reserving struct {
+	v      *View
+	o      *occupancy
+	grants []*Grant        // the reserved ones, by priority
+	now    map[Key][]Place // that they have
+}
+
+func (r *reserving) lacks(g *Grant) bool { return len(r.now[g.Key()]) < g.places() }
+
+func (r *reserving) take(g *Grant, p *Place) {
+	r.now[g.Key()] = append(r.now[g.Key()], *p)
+	r.o.add(g, p, true)
+}
+
+// keep takes those of a grant's places that still are possible.
+func (r *reserving) keep(g *Grant, places []Place, may func(*Place) bool) {
+	for i := range places {
+		p := &places[i]
+		has := slices.ContainsFunc(r.now[g.Key()], func(q Place) bool { return q.same(p) })
+		if r.lacks(g) && !has && placeStillAllowed(g, p, r.v) && placeStillFits(g, p, r.v, r.o) && may(p) {
+			r.take(g, p)
+		}
+	}
+}
+
+// find returns another place for a grant, or why there is none.
+func (r *reserving) find(g *Grant) (*Place, string) {
+	// The probe has no name, so the grant's own places and its number of leases do not count.
+	probe := *g
+	probe.Spec.Name = ""
+	p, ob := place(&probe, r.v, r.o)
+	if p != nil {
+		return p, ""
+	}
+	if ob.canCreate { // Its capacity is kept free: the instance is created for the first request.
+		if d, slot := r.o.findSlot(&probe, r.v, requester{}, nil); d != nil {
+			return &Place{GPUs: []gpu.UUID{d.UUID}, Instance: &slot.Placement, Profile: slot.Name}, ""
+		}
+	}
+	return nil, ob.text
 }
 
 // sharedPlaces chooses places for the grants that have a share, if there are places for all of them: chosen one by one,
