@@ -322,6 +322,7 @@ var rules = map[string]rule{
 
 	// The packages of the daemon. A manager declares an interface for what it needs of another.
 	"internal/loop":       {strict: true, why: "loop only runs functions of other packages"},
+	"internal/resident":   {why: "resident returns memory of any program"},
 	"internal/external":   {why: "external finds other schedulers of GPUs and decides nothing"},
 	"internal/version":    {strict: true, why: "version is one string"},
 	"internal/faultpoint": {strict: true, why: "a fault point must cost nothing when it is not used"},

@@ -29,6 +29,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/resident"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/mps/control"
 	"github.com/gpushare/gpushare/systemd"
@@ -54,6 +55,7 @@ type environment struct {
 	listen     func() (*exits.Listener, error)   // to the ends of processes; nil: their exit codes are not known
 	boot       func() time.Duration              // since boot; nil: the kernel's clock
 	front      func(*host.Host) fronting.Starter // nil, or without a result: this process reads every caller
+	release    func() error                      // returns memory that is not used to the kernel; nil: it is not returned
 }
 
 type driver = host.Driver
@@ -64,6 +66,7 @@ func realEnvironment() environment {
 		findHost: findHost,
 		listen:   exits.Listen,
 		front:    frontOf,
+		release:  resident.Release,
 		openDriver: func(s settings.Settings, h *host.Host, log *slog.Logger) (driver, error) {
 			return worker.New(worker.Options{
 				Command: []string{
@@ -115,6 +118,7 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 		Reporter: report.NewReporter(log, time.Now),
 		settings: s,
 		notify:   notify,
+		release:  out.release,
 		state:    state.NewState(st, damage.Lost),
 		tasks:    &loop.Group{},
 		live:     liveSettings{level: level, tuning: new(atomic.Pointer[settings.Tuning])},

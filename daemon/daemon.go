@@ -48,6 +48,7 @@ type Daemon struct {
 	tasks    *loop.Group
 	live     liveSettings
 	notify   notifier
+	release  func() error // returns memory that is not used to the kernel; nil: it is not returned
 
 	driver       driver
 	observer     *observe.Observer
@@ -173,6 +174,9 @@ func (d *Daemon) run(ctx context.Context) error {
 		"ready", "message_id", report.MessageReady, "socket", d.settings.Socket, "adapter",
 		devicepolicy.AdapterText(d.host.Port.Info()), "gpus", len(d.observer.Last().GPUs),
 	)
+	if d.release != nil { // What the start used.
+		d.tasks.Go(func() { d.returnMemory(ctx) })
+	}
 	select {
 	case <-ctx.Done():
 	case err = <-failed:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A lease reads the host several times, and once anew: what was read for an observation stays valid for it, until the kernel has other
+// A lease reads the host several times, and once more when it may be missing: what was read for an observation stays valid for it, until the kernel has other
 // drivers.
 func TestHostIsReadOnceForEachObservation(t *testing.T) {
 	h := &HostCache{Root: t.TempDir()}
@@ -32,9 +32,9 @@ func TestHostIsReadOnceForEachObservation(t *testing.T) {
 	expect(first, "0-1", "at first")
 	cpus("0-2")
 	expect(first, "0-1", "for the same observation")
-	expect(nil, "0-2", "anew")
+	expect(nil, "0-2", "for no observation")
 	cpus("0-3")
-	expect(first, "0-2", "for the same observation, after it was read anew")
+	expect(first, "0-2", "for the same observation, after it was read again")
 	expect(second, "0-3", "for another observation")
 	cpus("0-4")
 	expect(second, "0-3", "for that one again")

@@ -92,7 +92,7 @@ func ruleMap(rules []Rule) (map[numbers]uint32, error) {
 }
 
 func rulesOf(list map[numbers]uint32) []Rule {
-	var rules []Rule
+	rules := make([]Rule, 0, len(list)) // They are kept.
 	for k, bits := range list {
 		rules = append(rules, Rule{Type: typeOf(k[0]), Major: k[1], Minor: k[2], Access: accessOf(bits)})
 	}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/test/harness"
@@ -19,7 +17,7 @@ const costTime = 30 * time.Second
 // readingsCounter is the daemon's counter of the time in the driver for readings, in µs.
 const readingsCounter = "worker.readings.us"
 
-// cost measures the CPU time of the daemon, the thaw watchdog and the worker: with eight leases on each of eight GPUs, with
+// cost measures the CPU time of the daemon and what it started: with eight leases on each of eight GPUs, with
 // one, and with one while other programs start 1 000 processes each second.
 func (b *bench) cost(ctx context.Context) ([]Figure, error) {
 	var figures []Figure
@@ -69,13 +67,11 @@ func (b *bench) costOf(ctx context.Context, leases, forks int) (percent map[stri
 	if err := pause(ctx, b.warmUp); err != nil {
 		return nil, 0, err
 	}
-	pids, err := withWorkers(n.DaemonPID())
+	programs, err := programsOf(n)
 	if err != nil {
 		return nil, 0, err
 	}
-	if thaw := n.ThawPID(); thaw != 0 {
-		pids = append(pids, thaw)
-	} else if b.freezes() {
+	if b.freezes() && n.ThawPID() == 0 {
 		return nil, 0, errors.New("there is no thaw watchdog")
 	}
 	counters, err := n.Client().Counters(ctx)
@@ -90,8 +86,8 @@ func (b *bench) costOf(ctx context.Context, leases, forks int) (percent map[stri
 		defer func() { failed = errors.Join(failed, stop()) }()
 	}
 	began, before := time.Now(), map[int]time.Duration{}
-	for _, pid := range pids {
-		if before[pid], err = cpuTime(pid); err != nil {
+	for _, p := range programs {
+		if before[p.pid], err = cpuTime(p.pid); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -100,16 +96,12 @@ func (b *bench) costOf(ctx context.Context, leases, forks int) (percent map[stri
 	}
 	percent = map[string]float64{}
 	elapsed := time.Since(began)
-	for _, pid := range pids {
-		after, err := cpuTime(pid)
+	for _, p := range programs {
+		after, err := cpuTime(p.pid)
 		if err != nil {
 			return nil, 0, err
 		}
-		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err != nil {
-			return nil, 0, fmt.Errorf("cannot read the name of process %d: %w", pid, err)
-		}
-		percent[strings.TrimSpace(string(name))] += 100 * (after - before[pid]).Seconds() / elapsed.Seconds()
+		percent[p.name] += 100 * (after - before[p.pid]).Seconds() / elapsed.Seconds()
 	}
 	now, err := n.Client().Counters(ctx)
 	if err != nil {

@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,43 +122,45 @@ func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	return []Figure{lower("gpushare status, whole process, median of 30", median(durations), "ms", 25)}, nil
 }
 
-// memoryAndIdle measures the idle daemon and its worker.
+// memoryAndIdle measures the idle daemon with all that it started: also the front and the thaw watchdog, where they run.
 func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
-	pids, err := withWorkers(n.DaemonPID())
+	programs, err := programsOf(n)
 	if err != nil {
 		return nil, err
 	}
+	const idle = 60 * time.Second
 	var before, after time.Duration
-	var rss float64
-	for _, pid := range pids {
-		t, err := cpuTime(pid)
+	for _, p := range programs {
+		t, err := cpuTime(p.pid)
 		if err != nil {
 			return nil, err
 		}
 		before += t
 	}
-	const idle = 60 * time.Second
-	select {
-	case <-time.After(idle): // The measured period.
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := pause(ctx, idle); err != nil { // the measured period
+		return nil, err
 	}
-	for _, pid := range pids {
-		t, err := cpuTime(pid)
+	var figures []Figure
+	var both float64
+	for _, p := range programs {
+		t, err := cpuTime(p.pid)
 		if err != nil {
 			return nil, err
 		}
-		m, err := residentMiB(pid)
+		m, err := residentMiB(p.pid)
 		if err != nil {
 			return nil, err
 		}
 		after += t
-		rss += m
+		if p.name == daemonName || p.name == workerName {
+			both += m
+		}
+		figures = append(figures, figure("resident memory of "+p.name, []float64{m}, "MiB", "lower", nil))
 	}
-	return []Figure{
-		lower("resident memory of daemon and worker", rss, "MiB", 60),
-		lower("idle CPU over 60 s", 100*(after-before).Seconds()/idle.Seconds(), "% of a core", 0.5),
-	}, nil
+	return append([]Figure{
+		lower("resident memory of daemon and worker", both, "MiB", 40),
+		lower("idle CPU of all programs over 60 s", 100*(after-before).Seconds()/idle.Seconds(), "% of a core", 0.3),
+	}, figures...), nil
 }
 
 // cpuTime is the CPU time of all threads of a process, ended ones included, in steps of 10 ms (proc_pid_stat(5)).
@@ -197,10 +201,25 @@ func memoryMiB(pid int, key string) (float64, error) {
 	return 0, fmt.Errorf("process %d has no %s", pid, key)
 }
 
-// withWorkers returns the daemon and its child processes.
-func withWorkers(daemon int) ([]int, error) {
-	pids := []int{daemon}
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", daemon))
+// The names of processes, which the kernel cuts after 15 bytes.
+const (
+	daemonName = "gpushared"
+	workerName = "gpushare-nvml"
+)
+
+// program is a running process of the product.
+type program struct {
+	pid  int
+	name string
+}
+
+// programsOf returns the daemon and what it started that runs as long as it does: the worker, the front and the thaw watchdog.
+func programsOf(n *harness.Node) ([]program, error) {
+	pids := []int{n.DaemonPID()}
+	if thaw := n.ThawPID(); thaw != 0 {
+		pids = append(pids, thaw)
+	}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.DaemonPID()))
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the daemon's children: %w", err)
 	}
@@ -210,20 +229,29 @@ func withWorkers(daemon int) ([]int, error) {
 			continue
 		}
 		for _, f := range strings.Fields(string(b)) {
-			var pid int
-			if _, err := fmt.Sscan(f, &pid); err != nil {
+			pid, err := strconv.Atoi(f)
+			if err != nil {
 				return nil, fmt.Errorf("cannot read %s: %w", l, err)
 			}
-			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-			if strings.HasPrefix(string(name), "gpushare-nvml") {
-				pids = append(pids, pid)
-			}
+			pids = append(pids, pid)
 		}
 	}
-	if len(pids) < 2 {
-		return nil, fmt.Errorf("the daemon has no worker")
+	slices.Sort(pids)
+	var found []program
+	worker := false
+	for _, pid := range slices.Compact(pids) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err != nil {
+			continue // one of those that end by themselves, such as getent
+		}
+		if name := strings.TrimSpace(string(b)); strings.HasPrefix(name, "gpushare") {
+			found, worker = append(found, program{pid, name}), worker || name == workerName
+		}
 	}
-	return pids, nil
+	if !worker {
+		return nil, errors.New("the daemon has no worker")
+	}
+	return found, nil
 }
 
 func median(v []float64) float64 {

@@ -65,9 +65,15 @@ func (b *bench) idleWith(ctx context.Context, mode string) (daemon, control floa
 	if mode == api.ModeMPS && len(controls) != virtualGPUs {
 		return 0, 0, fmt.Errorf("%d of %d control daemons run", len(controls), virtualGPUs)
 	}
-	daemons, err := withWorkers(n.DaemonPID())
+	programs, err := programsOf(n)
 	if err != nil {
 		return 0, 0, err
+	}
+	var daemons []int
+	for _, p := range programs {
+		if p.name == daemonName || p.name == workerName {
+			daemons = append(daemons, p.pid)
+		}
 	}
 	measure := func() (daemon, control time.Duration, err error) {
 		daemon, err = cpuTimes(daemons)

@@ -173,14 +173,17 @@ func median(all []time.Duration) time.Duration {
 }
 
 // memoryPeak is the largest resident set of a process so far, in bytes.
-func memoryPeak(t *testing.T, pid int) uint64 {
+func memoryPeak(t *testing.T, pid int) uint64 { t.Helper(); return memoryOf(t, pid, "VmHWM:") }
+
+// memoryOf is a size from the status of a process, in bytes.
+func memoryOf(t *testing.T, pid int, key string) uint64 {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+		if rest, ok := strings.CutPrefix(line, key); ok {
 			kib, err := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
 			if err != nil {
 				t.Fatal(err)
@@ -188,6 +191,6 @@ func memoryPeak(t *testing.T, pid int) uint64 {
 			return kib << 10
 		}
 	}
-	t.Fatal("there is no VmHWM")
+	t.Fatalf("there is no %s", key)
 	return 0
 }
