@@ -400,6 +400,7 @@ var rules = map[string]rule{
 		why: manager,
 	},
 	"daemon/acknowledge": {own: shared, why: manager},
+	"daemon/lostfiles":   {own: shared, why: manager},
 	"daemon/metrics": {
 		own:    join(shared, "gpu/worker", "internal/durable", "internal/usage", "internal/version"),
 		others: []string{"github.com/prometheus", "go.yaml.in/yaml/v3"},

@@ -150,6 +150,21 @@ func openDeadlines(runDir string) (*deadlines, error) {
 	return &deadlines{f: f, name: name}, nil
 }
 
+// errDeadlinesRemoved: a gpushare-thaw that was started since then reads another file.
+var errDeadlinesRemoved = errors.New(
+	"the file of the thaw deadlines was removed while gpushared ran: restart gpushare-thaw, then gpushared",
+)
+
+// present reports whether the file still has its name.
+func (f *deadlines) present() bool {
+	open, err := f.f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(f.name)
+	return err == nil && os.SameFile(open, named)
+}
+
 // write puts a deadline into a slot. It does not sync the file: after a power cut no process is frozen.
 func (f *deadlines) write(slot int, d *deadline) error {
 	var b [slotSize]byte

@@ -42,6 +42,9 @@ func (f *Freezer) Ready() error {
 // readState reads the state of gpushare-thaw.
 func (f *Freezer) readState() (lockState, error) {
 	state, err := readLock(f.lock)
+	if err == nil && state.held && !f.file.present() {
+		state, err = lockState{}, errDeadlinesRemoved
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state, f.readAt = state, procfs.BootTime()

@@ -64,6 +64,8 @@ func (d *Daemon) compose(convergeWake, adoptionWake, unitWake loop.Wake) {
 	d.composeConverge(p)
 	d.composeUnmanaging(p)
 	d.composeMPS(p)
+	d.composeFiles()
+	d.converger.Files = d.files
 	d.composeHealth()
 	d.composeMaintenance()
 	d.composeViews(p)

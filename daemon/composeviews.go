@@ -29,6 +29,7 @@ func (d *Daemon) composeViews(p *parts) {
 		Services:     unitState,
 		FreezerReady: p.ready,
 		Unconfined:   d.unconfined,
+		Files:        d.files,
 		Attribution:  d.attribution,
 		Policy:       d.policy,
 		Power:        d.changes.Power,

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/instances"
 	"github.com/gpushare/gpushare/daemon/leases"
+	"github.com/gpushare/gpushare/daemon/lostfiles"
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	"github.com/gpushare/gpushare/daemon/mps/bypass"
@@ -82,6 +83,8 @@ type Daemon struct {
 	maintenance  *maintenance.Maintenance
 
 	// These only read: for users, for Prometheus, and for dcgm-exporter.
+	files   *lostfiles.Files
+	socket  *server.Socket // nil: none is served
 	viewer  *status.Viewer
 	metrics *metrics.Exporter
 	network *metrics.Network // nil: the settings have no address
@@ -142,6 +145,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
+	d.serveAgain(serving)
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	d.tasks.Go(func() { d.controls.Watch(ctx, d.wakeConverge) })
 	if f := d.host.Freezer; f != nil {

@@ -301,6 +301,14 @@ func (t *Table) save(ctx context.Context) error {
 	return nil
 }
 
+// SaveAgain writes the state although it was written: what it was written to was removed.
+func (t *Table) SaveAgain(ctx context.Context) error {
+	t.saveMu.Lock()
+	t.saved = 0
+	t.saveMu.Unlock()
+	return t.save(ctx)
+}
+
 // Start isolates the process of a lease that is placed. If it fails the lease has ended, or is ending if its isolation
 // could not be removed; after ErrQueuedAgain its ticket waits again.
 func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {

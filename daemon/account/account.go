@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,10 @@ type Account struct {
 
 	files chan struct{} // one query or one writing at a time; taken before mu
 	store *usage.Store  // nil: it could not be opened yet. It and trust are used by the one that has files
-	trust trust
+	// opened is store, for the one that only compares its files with their names.
+	opened   atomic.Pointer[usage.Store]
+	removals atomic.Uint64 // of its files that were reported
+	trust    trust
 
 	mu         locks.Mutex[locks.Leaf] // guards what follows
 	meter      *usage.Meter
@@ -115,6 +119,7 @@ func (a *Account) open() error {
 		return err
 	}
 	a.store = s
+	a.opened.Store(s)
 	s.Live = func() func(string, uint64) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -100,6 +100,7 @@ func (cv *Converger) say() {
 
 // Pass observes the node once and corrects it.
 func (cv *Converger) Pass(ctx context.Context) {
+	cv.Files.Check(ctx)
 	if _, changed := cv.observe(ctx); changed {
 		cv.Wake() // The node of a module that was just loaded may be missing now.
 	}

@@ -45,6 +45,7 @@ type Converger struct {
 	SuspectMPS func(on gpu.UUID, xid uint64)
 	Health     gpuHealth
 	Power      powerCaps
+	Files      files
 
 	Drift         drift
 	NoProcess     noProcess
@@ -57,6 +58,11 @@ type serviceManager interface {
 	Watchdog() error
 	WatchdogInterval() time.Duration // 0: there is no watchdog
 	Status(text string) error
+}
+
+// files compares the files of the daemon with their names.
+type files interface {
+	Check(ctx context.Context)
 }
 
 // memoryLimits keeps the driver's limits of GPU memory.

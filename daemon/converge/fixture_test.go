@@ -56,6 +56,10 @@ type idleChanges struct {
 
 func (c *idleChanges) Restore(*observe.Node) bool   { c.passes.Add(1); return !c.busy }
 func (c *idleChanges) RestartUnits(context.Context) {}
+
+// Check compares no file.
+func (c *idleChanges) Check(context.Context) {}
+
 func (c *idleChanges) RemainingSteps(*observe.Node) (n int, first string, err error) {
 	return 0, "", nil
 }
@@ -128,6 +132,7 @@ func newFixture(t *testing.T, document string) *fixture {
 	logins := devicepolicy.NewLoginFilter(cgroup.Hierarchy{}, "", root, cgroup.Info{})
 	signal := loop.NewWake()
 	w.Converger = &Converger{
+		Files:    &idleChanges{},
 		Reporter: rep,
 		State:    st,
 		Driver:   w.driver,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -85,6 +86,24 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 		delete(t.byName, tenant)
 	}
 	return false, state.Unrecorded("which tenants are frozen", string(t.RunDir), err)
+}
+
+// Revalidate writes the record again if another program has removed it: after a restart of the daemon no tenant would be frozen.
+func (t *FrozenTenants) Revalidate() (lost []string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byName) == 0 {
+		return nil, nil
+	}
+	name := t.RunDir.Path(frozenTenantsFile)
+	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	b, err := json.Marshal(t.byName)
+	if err == nil {
+		err = t.RunDir.Write(frozenTenantsFile, b)
+	}
+	return []string{name}, err
 }
 
 // get returns who froze a tenant; nil if it is not frozen.

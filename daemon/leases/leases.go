@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -24,6 +25,7 @@ type Leases struct {
 	*report.Reporter
 	State       *state.State
 	RunDir      store.RunDir
+	recorded    atomic.Bool // the record of the leases was written
 	Tasks       *loop.Group
 	WorkerPID   func() int // of the NVML worker; 0 when none runs
 	Observer    *observe.Observer

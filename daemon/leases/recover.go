@@ -19,8 +19,15 @@ import (
 // SaveLeases writes the table, to be kept until the next boot, before a lease is reported.
 func (ls *Leases) SaveLeases(_ context.Context, state []byte) error {
 	ls.saveEnded()
-	return ls.RunDir.Write("leases.json", state)
+	err := ls.RunDir.Write(leasesFile, state)
+	if err == nil {
+		ls.recorded.Store(true)
+	}
+	return err
 }
+
+// leasesFile is the record of the leases.
+const leasesFile = "leases.json"
 
 // Restore recovers the leases of the previous run, ends those whose processes have exited, and finds those without a record.
 func (ls *Leases) Restore(ctx context.Context) error {
@@ -31,7 +38,7 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	if err := ls.restoreEnded(); err != nil {
 		ls.Log.Warn("the ended leases of the previous run are lost", "error", err)
 	}
-	b, damage, err := ls.RunDir.Read("leases.json")
+	b, damage, err := ls.RunDir.Read(leasesFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -156,4 +157,23 @@ func (r *Reporter) VerifyAudit(ctx context.Context, points []ledger.Point) (*api
 		return nil, err
 	}
 	return v.Answer(), nil
+}
+
+// RevalidateAudit compares the file that is written with its name. If another program has removed it, the chain goes on in a new file,
+// whose first line says so.
+func (r *Reporter) RevalidateAudit(ctx context.Context) (lost []string, err error) {
+	if r.Audits == nil {
+		return nil, nil
+	}
+	n, present := r.Audits.Removals()
+	if present && r.removals.Load() == n {
+		return nil, nil
+	}
+	if _, ok := r.syncAudit(ctx); !ok {
+		return []string{"the audit"}, errors.New("its writer does not answer")
+	}
+	n, _ = r.Audits.Removals()
+	r.removals.Store(n)
+	r.reportDamage()
+	return []string{"the audit"}, nil
 }

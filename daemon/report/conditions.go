@@ -122,3 +122,6 @@ func (c *conditions) List() []api.Condition {
 	})
 	return out
 }
+
+// LostFiles is the kind of the conditions of files of the daemon that another program removed.
+const LostFiles = "files"

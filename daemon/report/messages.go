@@ -26,4 +26,5 @@ const (
 	MessageChanged         MessageID = "806a9fe8d0b54ab7bfef43bbf3028f0b" // a user or gpushared changed something
 	MessageAuditAnchor     MessageID = "cd386aae988aab4a0b210721220ef4ea" // the newest line of the audit, with its hash
 	MessageAuditDamaged    MessageID = "1606a3904675c13f7f748f07d83d4c48" // files of the audit are not as they were written
+	MessageFilesLost       MessageID = "5d0f6a2c9be14e07a3c85d1f9e2b7a46" // files of the running daemon were removed
 )

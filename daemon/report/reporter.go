@@ -27,6 +27,7 @@ type Reporter struct {
 	SavePoint func(ledger.Point) error
 	auditor   auditor
 	lost      chan struct{} // an entry of the audit was lost
+	removals  atomic.Uint64 // of files of the audit that were reported
 
 	gpus    *gpuNames
 	version atomic.Uint64 // of what status shows

@@ -81,6 +81,14 @@ func (v *Serving) Serve(l *cappedListener) error {
 	return errors.Join(err, closedIsNil(<-failed))
 }
 
+// ServeAlso serves another listener until Shutdown, or until that is closed.
+func (v *Serving) ServeAlso(l *cappedListener) error {
+	if v.s.Front == nil {
+		return v.direct.Serve(l)
+	}
+	return v.direct.Serve(&divided{l, v})
+}
+
 // closedIsNil leaves out that a server was closed: the other one says it.
 func closedIsNil(err error) error {
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {

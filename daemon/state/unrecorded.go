@@ -1,6 +1,9 @@
 package state
 
 import (
+	"errors"
+	"io/fs"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/store"
 )
@@ -23,7 +26,7 @@ func Unrecorded(what, dir string, err error) *api.Error {
 	return &api.Error{
 		Kind:    api.KindInternal,
 		Message: "cannot record " + what + ": " + err.Error(),
-		Hint:    "nothing was changed; " + FreeSpace(dir),
+		Hint:    "nothing was changed; " + helps(dir, err),
 	}
 }
 
@@ -32,8 +35,16 @@ func NotBegun(what, do, dir string, err error) *api.Error {
 	return &api.Error{
 		Kind:    api.KindUnavailable,
 		Message: what + ": " + err.Error(),
-		Hint:    "nothing was changed; " + FreeSpace(dir) + " and " + do + " again",
+		Hint:    "nothing was changed; " + helps(dir, err) + ", and " + do + " again",
 	}
+}
+
+// helps is what helps when a record could not be written to a directory.
+func helps(dir string, err error) string {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrReplaced) {
+		return dir + " was removed or replaced while gpushared ran: see 'gpushare doctor'"
+	}
+	return FreeSpace(dir)
 }
 
 // FreeSpace is what helps when a directory cannot be written to.

@@ -65,12 +65,15 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 			"features that need them are limited or unavailable; a newer driver has them",
 		)
 	}
+	v.Files.Check(ctx)
 	v.checkAdapter(ok, warn)
 	v.checkLogins(node, ok, warn)
 	v.checkOpen(verdicts{warn, fail})
 	out = append(out, v.checkProcesses(node.DriverErr == nil)...)
 	if free, err := freeBytes(v.StateDir); err != nil {
 		fail("state", err.Error(), "")
+	} else if slices.ContainsFunc(v.Conditions.List(), func(c api.Condition) bool { return c.Kind == report.LostFiles }) {
+		warn("state", "files of the daemon were removed while it ran", "another check says which")
 	} else if free < 16<<20 {
 		warn(
 			"state", fmt.Sprintf("%s has only %s left", v.StateDir, api.Bytes(free).Short()),
@@ -108,10 +111,11 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	return acknowledged(out, conditions)
 }
 
-// breaksSpec reports whether a condition is more than a warning: a GPU does not answer, or is open although the spec closes it.
+// breaksSpec reports whether a condition is more than a warning: a GPU does not answer or is open although the spec closes it, or files
+// are lost.
 func (v *Viewer) breaksSpec(cond *api.Condition, node *observe.Node) bool {
 	switch cond.Kind {
-	case "gpu": // It is lost, or does not answer.
+	case "gpu", report.LostFiles: // A GPU is lost, or does not answer; files of the daemon are lost.
 		return true
 	case "health": // Where it says that the GPU is lost, no other condition does.
 		g, found := node.GPU(gpu.UUID(cond.GPU))

@@ -49,6 +49,7 @@ type Viewer struct {
 	Services     UnitState // nil without systemd
 	Freezer      freezer   // nil: nothing can be frozen
 	FreezerReady func() error
+	Files        files
 	Unconfined   func(worker int) []api.Check // what the kernel does not enforce for the processes of the daemon; nil: not known
 	Attribution  *attribution.Attribution
 	Policy       *devicepolicy.Policy
@@ -121,4 +122,9 @@ type Managers struct {
 	}
 	// Outside returns who uses GPUs outside of leases.
 	Outside func() []OutsideUse
+}
+
+// files compares the files of the daemon with their names.
+type files interface {
+	Check(ctx context.Context)
 }

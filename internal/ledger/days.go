@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,11 @@ import (
 
 // Days is a ledger with one file for each day. Unlike Ledger it has no writer of its own: the caller waits for the disk, and
 // decides what happens to entries that were not written. One process writes; any may read at the same time.
-type Days struct{ dir, name string }
+type Days struct {
+	dir, name string
+	last      atomic.Pointer[openFile] // the file that was written last; nil: none was yet
+	removals  atomic.Uint64
+}
 
 // OpenDays opens the ledger of this name in a directory, which is created if it is missing. Only root may read it. Files that
 // an interrupted Replace left are removed.
@@ -111,7 +116,7 @@ func encodeAll[T any](entries []T) ([]byte, error) {
 }
 
 func (d *Days) append(day string, b []byte) (err error) {
-	f, err := os.OpenFile(d.path(day), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	f, err := d.open(d.path(day), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -133,6 +138,7 @@ func (d *Days) append(day string, b []byte) (err error) {
 	if err := f.Sync(); err != nil {
 		return err
 	}
+	d.last.Store(&openFile{d.path(day), info})
 	if info.Size() == 0 {
 		return syncDir(d.dir)
 	}
@@ -177,7 +183,7 @@ func Replace[T any](d *Days, day string, entries []T) error {
 
 func (d *Days) replace(day string, b []byte) error {
 	path := d.path(day)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	f, err := d.open(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -185,13 +191,15 @@ func (d *Days) replace(day string, b []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	info, unknown := f.Stat()
+	if err = errors.Join(err, unknown, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path+".new"))
 	}
 	faultpoint.Hit("ledger.replace")
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
+	d.last.Store(&openFile{path, info})
 	faultpoint.Hit("ledger.replaced")
 	return syncDir(d.dir)
 }
@@ -199,6 +207,9 @@ func (d *Days) replace(day string, b []byte) error {
 // Remove removes a day's file. A missing file is no error.
 func (d *Days) Remove(day string) error {
 	err := os.Remove(d.path(day))
+	if o := d.last.Load(); o != nil && o.path == d.path(day) {
+		d.last.Store(nil)
+	}
 	if err == nil {
 		err = syncDir(d.dir)
 	}

@@ -33,6 +33,7 @@ func (l *Ledger) inspect() {
 		if _, err := os.Lstat(l.path(l.number)); err == nil {
 			what = "was replaced by another file"
 		}
+		l.removals.Add(1)
 	default:
 		return
 	}

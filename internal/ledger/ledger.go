@@ -36,15 +36,17 @@ type Options struct {
 
 // Ledger appends to files in one directory. Its goroutine does all writing, until Close.
 type Ledger struct {
-	dir     string
-	name    string
-	o       Options
-	lost    atomic.Uint64
-	queue   chan json.RawMessage
-	flush   chan request
-	stopped chan struct{}
-	done    chan struct{}
-	stop    sync.Once
+	dir      string
+	name     string
+	o        Options
+	lost     atomic.Uint64
+	open     atomic.Pointer[openFile] // the file that is written; nil: none is open
+	removals atomic.Uint64
+	queue    chan json.RawMessage
+	flush    chan request
+	stopped  chan struct{}
+	done     chan struct{}
+	stop     sync.Once
 
 	// Used by the writer only.
 	file     *os.File
@@ -378,6 +380,7 @@ func (l *Ledger) ensureFile(n int64) error {
 		l.torn++
 	}
 	l.file, l.size = f, info.Size()
+	l.open.Store(&openFile{l.path(l.number), info})
 	delete(l.sizes, l.number)
 	return l.prune()
 }
@@ -387,7 +390,7 @@ func (l *Ledger) openFile() (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	f, err := os.OpenFile(l.path(l.number), flags, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
-		if err := os.Mkdir(l.dir, 0o700); err != nil {
+		if err := os.MkdirAll(l.dir, 0o700); err != nil {
 			return nil, err
 		}
 		f, err = os.OpenFile(l.path(l.number), flags, 0o600)
@@ -421,6 +424,7 @@ func (l *Ledger) closeFile() {
 	if l.unsynced { // A later sync has only the next file.
 		err = l.file.Sync()
 	}
+	l.open.Store(nil)
 	if err = errors.Join(err, l.file.Close()); err != nil && l.o.Log != nil {
 		l.o.Log.Warn("cannot close a file of a ledger", "ledger", l.name, "error", err.Error())
 	}

@@ -36,9 +36,15 @@ type file interface {
 // osDir is a directory of the host.
 type osDir struct{ root *os.Root }
 
+// The modes of the directories: only root reads the state, and everybody reaches the socket in the run directory.
+const (
+	stateMode = 0o700
+	runMode   = 0o755
+)
+
 // openDir opens the directory, and creates it if missing: only its owner may read it.
 func openDir(path string) (osDir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := os.MkdirAll(path, stateMode); err != nil {
 		return osDir{}, err
 	}
 	root, err := os.OpenRoot(path)

@@ -31,15 +31,15 @@ func lock(d osDir) (*os.File, error) {
 	return f, nil
 }
 
-// lockDir locks a directory, until the returned file is closed. It is created if missing.
-func lockDir(path string) (*os.File, error) {
+// lockDir locks a directory, until its lock is closed. It is created if missing.
+func lockDir(path string) (locked, error) {
 	d, err := openDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+		return locked{}, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	l, err := lock(d)
+	l, err := take(d, path, runMode)
 	if err = errors.Join(err, d.root.Close()); err != nil {
-		return nil, fmt.Errorf("cannot lock %s: %w", path, err)
+		return locked{}, fmt.Errorf("cannot lock %s: %w", path, err)
 	}
 	return l, nil
 }

@@ -26,8 +26,8 @@ const (
 // Store is the state on disk. Open opens it; Close unlocks the directory.
 type Store struct {
 	d     dir
-	path  string     // of the directory, for messages
-	locks []*os.File // none in tests with a directory of their own
+	path  string   // of the directory, for messages
+	locks []locked // none in tests with a directory of their own
 
 	state  atomic.Pointer[State]
 	writes atomic.Uint64
@@ -35,6 +35,9 @@ type Store struct {
 	mu    locks.Mutex[locks.Store] // guards what follows, and that there is one writer
 	file  []byte                   // the content of state.json; nil when it must be written even without a change
 	spare int64                    // the size of the reserve; 0 without one
+	// written: the file was read or written, so that its absence means that it was removed.
+	written bool
+	removed []string // names that were found removed, and are not reported yet
 }
 
 // Report is what Open found.
@@ -50,7 +53,7 @@ type Report struct {
 // ErrLocked: another daemon uses one of them.
 // ErrNewerFormat, ErrOlderFormat: another version wrote it, and no file was changed. Damage is no error: it is in the report.
 func Open(path string, others ...string) (_ *Store, _ Report, err error) {
-	var locks []*os.File
+	var locks []locked
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, closeAll(locks))
@@ -67,13 +70,13 @@ func Open(path string, others ...string) (_ *Store, _ Report, err error) {
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	l, err := lock(d)
+	l, err := take(d, path, stateMode)
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("cannot lock %s: %w", path, errors.Join(err, d.root.Close()))
 	}
 	s, report, err := open(d)
 	if err != nil {
-		return nil, report, fmt.Errorf("cannot read the state in %s: %w", path, errors.Join(err, l.Close(), d.root.Close()))
+		return nil, report, fmt.Errorf("cannot read the state in %s: %w", path, errors.Join(err, l.lock.Close(), d.root.Close()))
 	}
 	s.locks, s.path = append(locks, l), path
 	return s, report, nil
@@ -101,10 +104,10 @@ func Peek(path string) (*State, error) {
 	return found, nil
 }
 
-func closeAll(files []*os.File) error {
+func closeAll(all []locked) error {
 	var errs []error
-	for _, f := range files {
-		errs = append(errs, f.Close())
+	for i := range all {
+		errs = append(errs, all[i].lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -166,7 +169,7 @@ func open(d dir) (*Store, Report, error) {
 		if err != nil {
 			return nil, r, err
 		}
-		s.file = b
+		s.file, s.written = b, true
 	}
 	s.findReserve()
 	return s, r, nil
@@ -251,29 +254,43 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 	if s.file != nil && bytes.Equal(b, s.file) {
 		return nil
 	}
-	if !closing {
-		// What begins now must be able to be closed later.
-		if err := s.keepReserveLocked(int64(len(b))); err != nil {
-			return fmt.Errorf("cannot save the state: %w", err)
+	err = s.writeLocked(b, closing)
+	if errors.Is(err, os.ErrNotExist) { // The directory may have been removed: the acknowledged state must not wait for the next pass.
+		lost, again := s.revalidateLocked()
+		s.removed = append(s.removed, lost...)
+		if len(lost) > 0 && again == nil {
+			err = s.writeLocked(b, closing)
 		}
-	}
-	err = s.replace(b, fresh, os.O_CREATE|os.O_TRUNC)
-	if isFull(err) && closing && s.spare >= int64(len(b)) {
-		s.spare = 0
-		err = s.replace(b, reserve, 0)
+		err = errors.Join(err, again)
 	}
 	if err != nil {
 		// Whether the rename happened is not known: the next Update writes even if nothing changed.
 		s.file = nil
 		return fmt.Errorf("cannot save the state: %w", err)
 	}
-	s.file = b
+	s.file, s.written = b, true
 	s.state.Store(next)
 	if closing {
 		// The disk may have space again. If not, the next Update fails.
 		_ = s.keepReserveLocked(int64(len(b)))
 	}
 	return nil
+}
+
+// writeLocked writes the bytes of a state.
+func (s *Store) writeLocked(b []byte, closing bool) error {
+	if !closing {
+		// What begins now must be able to be closed later.
+		if err := s.keepReserveLocked(int64(len(b))); err != nil {
+			return err
+		}
+	}
+	err := s.replace(b, fresh, os.O_CREATE|os.O_TRUNC)
+	if isFull(err) && closing && s.spare >= int64(len(b)) {
+		s.spare = 0
+		err = s.replace(b, reserve, 0)
+	}
+	return err
 }
 
 // copyLocked returns a deep copy of the state.

@@ -87,6 +87,9 @@ func OpenStore(dir string, l Limits) (*Store, error) {
 	return s, nil
 }
 
+// Removals counts how often another program was found to have removed files that were written. What is written next begins new files.
+func (s *Store) Removals() uint64 { return s.lines.Removals() + s.sums.Removals() }
+
 // newest returns the last two days: a lease that had not ended at the end of the previous run has a record in them.
 func newest(days []string) []string { return days[max(0, len(days)-2):] }
 

@@ -1,0 +1,41 @@
+package server
+
+import (
+	"io/fs"
+	"net"
+	"os"
+)
+
+// Socket is the name of the socket that is served, and serves it again if another program has removed it. It is used by one caller at
+// a time.
+type Socket struct {
+	Path  string
+	Serve func(net.Listener) // in a goroutine of its own, until the listener is closed
+
+	bound fs.FileInfo  // nil: it is not known yet
+	again net.Listener // the last one that was opened by Revalidate
+}
+
+// Revalidate compares the name with the socket, and opens it again.
+func (s *Socket) Revalidate() (lost []string, err error) {
+	now, err := os.Lstat(s.Path)
+	if s.bound == nil || err == nil && os.SameFile(now, s.bound) {
+		s.bound = now // The first call is made before the daemon says that it is ready.
+		return nil, nil
+	}
+	lost = []string{"the socket " + s.Path}
+	l, err := Listen(s.Path)
+	if err != nil {
+		return lost, err
+	}
+	if s.bound, err = os.Lstat(s.Path); err != nil {
+		l.Close()
+		return lost, err
+	}
+	if s.again != nil {
+		s.again.Close() // No client reaches it any more. The first one stays: its end is the end of the daemon.
+	}
+	s.again = l
+	s.Serve(l)
+	return lost, nil
+}
