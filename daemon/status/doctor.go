@@ -102,7 +102,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	for i := range conditions {
 		switch cond := &conditions[i]; {
 		case cond.Kind == "driver": // It is the first check.
-		case v.breaksSpec(cond, node):
+		case cond.Kind == report.LostFiles || v.breaksSpec(cond, node):
 			fail(cond.Kind, cond.Message, cond.Hint)
 		default:
 			warn(cond.Kind, cond.Message, cond.Hint)
