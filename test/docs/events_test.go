@@ -101,7 +101,7 @@ func (k kindsInCode) add(f *ast.File, known map[string]string) {
 			on, _ := sel.X.(*ast.SelectorExpr)
 			switch name := sel.Sel.Name; {
 			case kind == "":
-			case on != nil && on.Sel.Name == "Conditions" && slices.Contains([]string{"Set", "Put", "Replace", "ReplaceCovering"}, name):
+			case on != nil && on.Sel.Name == "Conditions" && slices.Contains([]string{"Set", "Put", "Replace", "ReplaceCovering", "Together"}, name):
 				k.conditions[kind] = true
 			case name == "Event" && strings.Contains(kind, "."): // of a lease
 				k.events[kind] = true
