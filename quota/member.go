@@ -28,6 +28,9 @@ type Member struct {
 	GPUs []gpu.UUID
 	// Active: it has a process that has the GPU open.
 	Active bool
+	// LowLatency: it is not frozen while it uses less than its share, and the others wait for it. Its share is a part of the whole time,
+	// in percent, and no weight.
+	LowLatency bool
 	// NeverFreeze: it must never be frozen (a login, an adopted unit). It runs at any time and is not accounted.
 	NeverFreeze bool
 	// Held: another policy keeps it frozen. It gets no slices, and no other lease waits for it. The scheduler ends its own

@@ -44,18 +44,10 @@ func (s *Scheduler) Next(now time.Duration) Action {
 	}
 	for {
 		switch s.phase {
-		case concurrent, allCapped:
-			m, q, at := s.pickNext(now)
-			if m == nil {
-				s.endSet()
-				s.phase = allCapped
-				s.log()
-				if a, ok := s.freeze(now, "it has reached its cap"); ok {
-					return a
-				}
-				return s.wait(now, s.waitLimit(at), "all leases have reached their caps")
+		case concurrent, allCapped, cleared:
+			if a, ok := s.pick(now); ok {
+				return a
 			}
-			s.beginSlice(m, now, q)
 		case sliceRuns:
 			if a, ok := s.freeze(now, "another lease has its slice"); ok {
 				return a
@@ -74,13 +66,14 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			}
 			// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
 			end := max(s.waitLimit(s.until), min(s.until, s.start+s.quantum()))
-			if s.preempting != nil {
+			interrupted := s.preempting != nil || s.interrupts(now)
+			if interrupted {
 				end = now
 			}
 			if now < end {
-				return s.wait(now, s.thawDeadline(end), "a slice runs")
+				return s.wait(now, s.clearingWait(now, s.thawDeadline(end)), "a slice runs")
 			}
-			if s.preempting == nil && s.extendSlice(now) {
+			if !interrupted && !s.clears(now) && s.extendSlice(now) {
 				continue
 			}
 			s.phase, s.draining = backlogRuns, false
@@ -98,6 +91,28 @@ func (s *Scheduler) Next(now time.Duration) Action {
 			s.phase = concurrent
 		}
 	}
+}
+
+// pick begins the next slice. It returns an action while leases with low latency have the GPU for themselves, or all have reached their
+// caps.
+func (s *Scheduler) pick(now time.Duration) (Action, bool) {
+	if s.phase == cleared || s.clears(now) {
+		if a, ok := s.clear(now); ok {
+			return a, true
+		}
+	}
+	m, q, at := s.pickNext(now)
+	if m != nil {
+		s.beginSlice(m, now, q)
+		return Action{}, false
+	}
+	s.endSet()
+	s.phase = allCapped
+	s.log()
+	if a, ok := s.freeze(now, "it has reached its cap"); ok {
+		return a, true
+	}
+	return s.wait(now, s.waitLimit(at), "all leases have reached their caps"), true
 }
 
 // wait returns a wait, or the renewal of a thaw deadline that would end it: to renew it now needs no wake-up of its own.
@@ -130,6 +145,8 @@ func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 		return false, "all leases run concurrently: shares are not enforced by configuration"
 	case s.fallback.on(now):
 		return false, s.fallback.reason
+	case s.needsClearing():
+		return true, ""
 	case !s.contended() && !slices.ContainsFunc(s.in, func(m *member) bool { return m.cap != 0 }):
 		return false, "a lease without a competitor is never frozen"
 	}

@@ -46,6 +46,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	}
 	s.limitCredits()
 	s.refresh()
+	s.learnLowLatency(from, to, busy)
 }
 
 // corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one

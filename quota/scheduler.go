@@ -64,6 +64,7 @@ type Scheduler struct {
 	cfg        Config
 	members    []*member // sorted by lease
 	in         []*member // those that get slices, sorted by lease; valid unless stale
+	beside     []*member // those with low latency that run beside the slices, sorted by lease; valid unless stale
 	stale      bool
 	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
 	phase      phase
@@ -80,6 +81,7 @@ type Scheduler struct {
 	switchTime time.Duration // duration of a freeze or a thaw, smoothed
 	lag        time.Duration // from the end of a wait to the end of the thaw after it, smoothed
 	fallback   fallback
+	clearing   clearing
 	sensors    sensors
 	tracks     []*track
 	freezes    []*freeze // not yet evaluated, oldest first
@@ -94,6 +96,7 @@ const (
 	sliceRuns                // the leases of the set run, the others are frozen
 	backlogRuns              // all are frozen, the queued work of the set still runs
 	allCapped                // all are frozen, because all have reached their caps
+	cleared                  // those that have slices are frozen, for leases with low latency
 )
 
 // member is a lease with the scheduler's state of it.
@@ -123,6 +126,7 @@ type member struct {
 
 	backlog backlog
 	own     ownIdle
+	low     lowLatencyUse
 	usage   usage
 }
 
@@ -155,7 +159,11 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	for _, x := range list {
 		i, ok := slices.BinarySearchFunc(s.members, x.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
 		if !ok {
-			s.members = slices.Insert(s.members, i, &member{Member: x, joined: s.last, own: ownIdle{since: s.last}})
+			s.members = slices.Insert(
+				s.members,
+				i,
+				&member{Member: x, joined: s.last, own: ownIdle{since: s.last}, low: lowLatencyUse{tryAt: s.last + firstTrial}},
+			)
 			changed = true
 			continue
 		}
@@ -235,7 +243,10 @@ func (s *Scheduler) connect() {
 }
 
 // participates reports whether a lease gets slices.
-func (s *Scheduler) participates(m *member) bool {
+func (s *Scheduler) participates(m *member) bool { return s.present(m) && !s.runsBeside(m) }
+
+// present reports whether a lease has a part of the time.
+func (s *Scheduler) present(m *member) bool {
 	return m.Active && !m.NeverFreeze && !m.Held && !m.own.idle && !m.removed && s.last >= m.unfreezableUntil
 }
 
@@ -249,8 +260,11 @@ func (s *Scheduler) refresh() {
 	}
 	s.stale, s.recheck = false, 0
 	was := s.in
-	s.in = nil
+	s.in, s.beside = nil, nil
 	for _, m := range s.members {
+		if s.runsBeside(m) {
+			s.beside = append(s.beside, m)
+		}
 		if s.participates(m) {
 			s.in = append(s.in, m)
 		}
@@ -274,17 +288,18 @@ func (s *Scheduler) refresh() {
 // weigh divides the time between the classes, and that of a class by the shares of its grants. The leases of a grant divide
 // its share and its cap.
 func (s *Scheduler) weigh() {
-	if len(s.in) == 0 {
+	list := slices.Concat(s.in, s.beside)
+	if len(list) == 0 {
 		return
 	}
-	top := s.in[0].Priority
-	for _, m := range s.in {
+	top := list[0].Priority
+	for _, m := range list {
 		top = max(top, m.Priority)
 	}
 	var upper, lower float64
-	for _, m := range s.in {
+	for _, m := range list {
 		k := 0
-		for _, x := range s.in {
+		for _, x := range list {
 			if x.Grant == m.Grant {
 				k++
 			}
@@ -299,7 +314,7 @@ func (s *Scheduler) weigh() {
 			lower += m.weight
 		}
 	}
-	for _, m := range s.in {
+	for _, m := range list {
 		switch {
 		case lower == 0:
 			m.weight /= upper
@@ -307,6 +322,31 @@ func (s *Scheduler) weigh() {
 			m.weight *= (1 - s.cfg.Floor) / upper
 		default:
 			m.weight *= s.cfg.Floor / lower
+		}
+	}
+	s.keepWhole(list)
+}
+
+// keepWhole gives leases with low latency at least the part of the whole time that their shares are. The others divide the rest.
+func (s *Scheduler) keepWhole(list []*member) {
+	var kept, rest float64
+	for _, m := range list {
+		if !s.lowLatency(m) {
+			rest += m.weight
+			continue
+		}
+		k := 0
+		for _, x := range list {
+			if x.Grant == m.Grant {
+				k++
+			}
+		}
+		m.weight = max(m.weight, m.Share/100/float64(k))
+		kept += m.weight
+	}
+	for _, m := range list {
+		if kept > 0 && rest > 0 && !s.lowLatency(m) {
+			m.weight *= max(1-kept, s.cfg.Floor) / rest
 		}
 	}
 }

@@ -90,6 +90,9 @@ func (s *Scheduler) log() {
 		if n := len(t.segments); n != 0 {
 			last = t.segments[n-1]
 		}
+		if s.phase == cleared {
+			now.state = several // leases beside the slices
+		}
 		switch {
 		case now.state == several:
 			now.lease = nil

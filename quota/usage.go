@@ -121,6 +121,8 @@ func (s *Scheduler) account(now time.Duration) {
 	from := s.last
 	s.last = now
 	s.probe()
+	left := now - from - s.accountBeside(from, now)
+	rest := float64(left) / float64(now-from)
 	switch {
 	case s.phase == concurrent:
 		for _, m := range s.in {
@@ -130,17 +132,17 @@ func (s *Scheduler) account(now time.Duration) {
 					n++
 				}
 			}
-			s.use(m, from, now, 1/float64(n))
+			s.use(m, from, now, rest/float64(n))
 		}
 	case s.phase == sliceRuns && s.started, s.phase == backlogRuns && !s.draining:
 		for _, m := range s.set {
 			if !m.frozen {
-				s.use(m, from, now, 1)
+				s.use(m, from, now, rest)
 			}
 		}
 	case s.phase == backlogRuns:
 		for _, m := range s.set {
-			d := min(m.usage.pending, now-from)
+			d := min(m.usage.pending, left)
 			m.usage.pending -= d
 			m.usage.addAt(from, now, d)
 			m.budget -= d
@@ -186,9 +188,14 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 		if window > 0 {
 			u.Recent = m.usage.recent(now, window)
 		}
-		if s.participates(m) {
+		if s.present(m) {
 			u.Entitled, u.Attainable = m.weight, m.weight
-			if least := float64(m.backlog.mean+s.quantum()) / float64(s.cfg.MaxFrozen); len(s.in) > 1 && least > m.weight {
+			if least := float64(
+				m.backlog.mean+s.quantum(),
+			) / float64(
+				s.cfg.MaxFrozen,
+			); len(s.in) > 1 && least > m.weight &&
+				!s.runsBeside(m) {
 				u.Attainable, u.Strained = min(least, 1), true
 			}
 		}

@@ -21,7 +21,8 @@ type Load struct {
 	From, Until time.Duration
 	Priority    quota.Priority
 	Cap         float64 // 0: none
-	Outside     bool    // not a lease: it runs at any time
+	LowLatency  bool
+	Outside     bool // not a lease: it runs at any time
 }
 
 // Program is what a process launches.

@@ -94,7 +94,7 @@ func (n *node) members() {
 	var list []quota.Member
 	for _, p := range n.processes {
 		if p.exists && !p.Outside {
-			m := quota.Member{Lease: p.lease, Grant: p.lease, Share: p.Share, Priority: p.Priority, Active: true}
+			m := quota.Member{Lease: p.lease, Grant: p.lease, Share: p.Share, Priority: p.Priority, Active: true, LowLatency: p.LowLatency}
 			if p.Cap != 0 {
 				m.Cap = &p.Cap
 			}

@@ -218,6 +218,9 @@ func (sc Scenario) Limits(v Variant) Limits {
 	if sc.Bound {
 		return Target
 	}
+	if l, ok := lowLatencyLimits[sc.Name]; ok {
+		return l
+	}
 	return measured[sc.Name]
 }
 
