@@ -61,36 +61,13 @@ func (a *Adopter) findContainers(ctx context.Context) {
 			if isOwnScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
 				continue // The monitor of a container, not the container.
 			}
-			if _, known := a.Attachments.ScopeAt(cg); known {
-				continue
-			}
-			ps, err := h.Processes(cg)
-			if err != nil || len(ps) == 0 {
-				continue
-			}
-			if _, known := a.Attribution.LeaseOf(ps[0].PID); known {
+			ps := a.unknownProcesses(h, cg)
+			if len(ps) == 0 {
 				continue
 			}
 			passes[cg] = a.containers.passes[cg] + 1
-			found := a.reservedFor(ctx, s.Name, ps, a.containers.passes[cg])
-			if found.wait {
-				continue
-			}
-			err = found.err
-			if err == nil {
-				err = a.admitContainer(ctx, s.Name, cg, found.lease, ps[0])
-			}
-			if err != nil {
+			if err := a.adoptContainer(ctx, s.Name, cg, ps); err != nil {
 				refused[cg] = err.Error()
-				if a.containers.refused[cg] == "" {
-					a.Events.Publish(api.Event{
-						Kind:   "container.refused",
-						Tenant: s.Name.Tenant,
-						Message: fmt.Sprintf(
-							"%s under grant %s of %s has no lease: %v", containerName(cg), s.Name.Grant, s.Name.Tenant, err,
-						),
-					})
-				}
 			}
 		}
 	}
@@ -107,6 +84,43 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	if changed {
 		a.Invalidate() // The status shows it now, and not with the next change of something else.
 	}
+}
+
+// unknownProcesses are the processes of a container that has no lease; none if it has one, or has ended.
+func (a *Adopter) unknownProcesses(h cgroup.Hierarchy, cg string) []cgroup.Process {
+	if _, known := a.Attachments.ScopeAt(cg); known {
+		return nil
+	}
+	ps, err := h.Processes(cg)
+	if err != nil || len(ps) == 0 {
+		return nil
+	}
+	if _, known := a.Attribution.LeaseOf(ps[0].PID); known {
+		return nil
+	}
+	return ps
+}
+
+// adoptContainer gives a container a lease, or returns why it gets none. It is called again for one that waits for its reservation.
+func (a *Adopter) adoptContainer(ctx context.Context, slice cgroup.SliceName, cg string, ps []cgroup.Process) error {
+	found := a.reservedFor(ctx, slice, ps, a.containers.passes[cg])
+	if found.wait {
+		return nil
+	}
+	err := found.err
+	if err == nil {
+		err = a.admitContainer(ctx, slice, cg, found.lease, ps[0])
+	}
+	if err != nil && a.containers.refused[cg] == "" {
+		a.Events.Publish(api.Event{
+			Kind:   "container.refused",
+			Tenant: slice.Tenant,
+			Message: fmt.Sprintf(
+				"%s under grant %s of %s has no lease: %v", containerName(cg), slice.Grant, slice.Tenant, err,
+			),
+		})
+	}
+	return err
 }
 
 // containerName returns the name of a container in messages: runtimes name its cgroup by the container's long id.
