@@ -237,55 +237,11 @@ func (ls *Leases) targetUnit(ctx context.Context, caller *server.Caller, unit st
 // only their processes: into any other cgroup a process of another user may come later, and the member would be
 // responsible for it.
 func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarget, error) {
-	invalid := func(why, hint string) error {
-		return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot attach cgroup %s: %s", name, why), Hint: hint}
-	}
-	h, err := cgroup.FindHierarchy()
+	h, cg, ps, err := cgroupToAttach(name)
 	if err != nil {
-		return nil, &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: "cannot attach a cgroup: this host has no cgroup v2 hierarchy",
-			Hint:    "attach a process with --pid",
-		}
+		return nil, err
 	}
-	cg := strings.TrimSuffix(name, "/")
-	if rest, ok := strings.CutPrefix(cg, h.Mount); ok {
-		cg = rest
-	}
-	if !strings.HasPrefix(cg, "/") || filepath.Clean(cg) != cg || cg == "/" {
-		return nil, invalid("not the path of a cgroup below the root", "use the path in /proc/PID/cgroup, or one below "+h.Mount)
-	}
-	busy, err := h.Populated(cg)
-	if errors.Is(err, cgroup.ErrNotFound) {
-		return nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach cgroup %s: no such cgroup", name)}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)
-	}
-	ps, err := h.Processes(cg)
-	if err == nil && (!busy || len(ps) == 0) {
-		return nil, invalid("it has no process", "attach it when it has a process: a lease ends with its last process")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)
-	}
-	target := &attachTarget{process: ps[0], cgroup: cg, uid: -1, text: "cgroup " + cg, command: []string{cg}}
-	users := map[int]bool{}
-	for _, p := range ps {
-		uids, err := procfs.UIDs(p.PID)
-		if err != nil {
-			continue // It exited.
-		}
-		for _, id := range uids {
-			users[id] = true
-		}
-	}
-	for id := range users {
-		target.uid = id
-	}
-	if len(users) != 1 {
-		target.uid = -1
-	}
+	target := &attachTarget{process: ps[0], cgroup: cg, uid: oneUser(ps), text: "cgroup " + cg, command: []string{cg}}
 	if !caller.Admin && (target.uid != caller.UID || dirUID(h.Dir(cg)) != caller.UID) {
 		return nil, &api.Error{
 			Kind: api.KindDenied,
@@ -296,7 +252,7 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 		}
 	}
 	if why := ls.ownCgroup(cg); why != "" {
-		return nil, invalid(why, "")
+		return nil, invalidCgroup(name, why, "")
 	}
 	for _, p := range ps {
 		if leaseID, ok := ls.Attribution.LeaseOf(p.PID); ok {
@@ -304,6 +260,61 @@ func (ls *Leases) targetCgroup(caller *server.Caller, name string) (*attachTarge
 		}
 	}
 	return target, nil
+}
+
+func invalidCgroup(name, why, hint string) error {
+	return &api.Error{Kind: api.KindInvalid, Message: fmt.Sprintf("cannot attach cgroup %s: %s", name, why), Hint: hint}
+}
+
+// cgroupToAttach returns the cgroup that a caller names, and its processes: at least one.
+func cgroupToAttach(name string) (h cgroup.Hierarchy, cg string, ps []cgroup.Process, err error) {
+	if h, err = cgroup.FindHierarchy(); err != nil {
+		return h, "", nil, &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: "cannot attach a cgroup: this host has no cgroup v2 hierarchy",
+			Hint:    "attach a process with --pid",
+		}
+	}
+	cg = strings.TrimSuffix(name, "/")
+	if rest, ok := strings.CutPrefix(cg, h.Mount); ok {
+		cg = rest
+	}
+	if !strings.HasPrefix(cg, "/") || filepath.Clean(cg) != cg || cg == "/" {
+		hint := "use the path in /proc/PID/cgroup, or one below " + h.Mount
+		return h, "", nil, invalidCgroup(name, "not the path of a cgroup below the root", hint)
+	}
+	busy, err := h.Populated(cg)
+	if errors.Is(err, cgroup.ErrNotFound) {
+		return h, "", nil, &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot attach cgroup %s: no such cgroup", name)}
+	}
+	if err == nil {
+		ps, err = h.Processes(cg)
+	}
+	if err != nil {
+		return h, "", nil, fmt.Errorf("cannot attach cgroup %s: %w", name, err)
+	}
+	if !busy || len(ps) == 0 {
+		return h, "", nil, invalidCgroup(name, "it has no process", "attach it when it has a process: a lease ends with its last process")
+	}
+	return h, cg, ps, nil
+}
+
+// oneUser is the one user of processes, by all their uids; -1 if there are several, or none is known.
+func oneUser(ps []cgroup.Process) int {
+	uid := -1
+	for _, p := range ps {
+		uids, err := procfs.UIDs(p.PID)
+		if err != nil {
+			continue // It exited.
+		}
+		for _, id := range uids {
+			if uid >= 0 && id != uid {
+				return -1
+			}
+			uid = id
+		}
+	}
+	return uid
 }
 
 // ownCgroup returns why a cgroup cannot be attached: gpushare itself runs in it, or gpushare created it.
