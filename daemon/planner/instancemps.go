@@ -129,17 +129,6 @@ func DeviceName(g *observe.GPU, d mps.Device) string {
 	return fmt.Sprintf("%s, the instance at %d", name, d.Instance.Start)
 }
 
-// oneUser is why a control daemon has clients of one user at a time; empty if it has not, or is not known.
-func oneUser(m *mps.State) string {
-	switch {
-	case m == nil || !m.SingleUser:
-		return ""
-	case m.Version != "":
-		return fmt.Sprintf("its MPS, version %s, serves one user at a time", m.Version)
-	}
-	return "its MPS serves one user at a time"
-}
-
 // feasibleInInstance refuses a share that no instance of the layouts can give.
 func feasibleInInstance(want *state.Desired, n *observe.Node, g *api.GrantSpec, ids []gpu.UUID, at string) []api.FieldError {
 	var largest uint64
@@ -180,24 +169,4 @@ func feasibleInInstance(want *state.Desired, n *observe.Node, g *api.GrantSpec, 
 		}
 	}
 	return nil
-}
-
-// MaxClientsOf is the most MPS clients of an instance: those of a whole GPU in proportion to its compute slices, rounded down; 0
-// without MPS. Source: NVIDIA's MPS guide, section on MIG, which has the proportion; the rounding is a guess.
-func MaxClientsOf(g *observe.GPU, in *gpu.Instance) int {
-	m, part, whole := g.MPSAt(in.Placement), uint32(0), uint32(0)
-	if m == nil || g.Profiles == nil {
-		return 0
-	}
-	for i := range g.Profiles.GI {
-		p := &g.Profiles.GI[i]
-		whole = max(whole, p.Slices)
-		if p.ID == in.ProfileID {
-			part = p.Slices
-		}
-	}
-	if whole == 0 {
-		return 0
-	}
-	return max(1, m.MaxClients()*int(part)/int(whole))
 }
