@@ -26,13 +26,13 @@ const (
 	clearMore, clearLess = 2.0, 0.1
 )
 
-// planClearing computes which part of the time leases with low latency need for themselves. A lease that gets a part p of the time beside
+// planClearing computes which part of the time leases with low latency need for themselves. A lease that gets a part p of the time next to
 // the others gets f + (1-f)·p if it has the part f for itself. If it uses nearly all of that it would use more. It has its share w, if
 // it uses all, with f = (w-p)/(1-p). Several such leases divide f.
 func (s *Scheduler) planClearing() {
 	c := &s.clearing
 	hunger, shares, parts, leases := -saturated, 0.0, 0.0, 0
-	for _, m := range s.beside {
+	for _, m := range s.light {
 		used, length := m.low.window(hungryWindow)
 		if length < hungryWindow*3/4 {
 			continue

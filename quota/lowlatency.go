@@ -8,7 +8,7 @@ import (
 // lowLatencyUse is what is known of the use of a lease with low latency.
 type lowLatencyUse struct {
 	over        bool // it uses more than its share, or starves: it has slices as any other lease
-	starves     bool // it got nearly nothing beside the slices
+	starves     bool // it got nearly nothing next to the slices
 	trials      int
 	tryAt       time.Duration // its next trial; if it starves, the end of that
 	answers     []answer      // of the last minute half, oldest first
@@ -23,7 +23,7 @@ type answer struct {
 
 const (
 	answersKept = 30 * time.Second
-	// shareWindow is the time over which a lease beside the slices has at most its share.
+	// shareWindow is the time over which a lease next to the slices has at most its share.
 	shareWindow = 10 * time.Second
 	// useWindow is the time over which it is seen which leases have work.
 	useWindow = 5 * time.Second
@@ -33,17 +33,17 @@ const (
 	// surelyOver and longOver are the standard errors of the samples from which on a lease uses more than its share, in shareWindow and in
 	// all answers: so many that a lease below its share is not frozen for the error.
 	surelyOver, longOver = 2.5, 1.5
-	// payOff is the time over which what a lease used beside the slices is accounted: the driver's next answer is a second later.
+	// payOff is the time over which what a lease used next to the slices is accounted: the driver's next answer is a second later.
 	payOff = time.Second
 )
 
-// lowLatency reports whether a lease runs beside the slices of others while it uses less than its share.
+// lowLatency reports whether a lease runs next to the slices of others while it uses less than its share.
 func (s *Scheduler) lowLatency(m *member) bool {
 	return m.LowLatency && len(s.tracks) == 1 && m.Cap == nil
 }
 
-// runsBeside reports whether it does so now.
-func (s *Scheduler) runsBeside(m *member) bool {
+// isLight reports whether it does so now.
+func (s *Scheduler) isLight(m *member) bool {
 	return s.lowLatency(m) && !m.low.over && s.present(m)
 }
 
@@ -77,7 +77,7 @@ func (s *Scheduler) sampleError(part float64, length time.Duration) float64 {
 }
 
 // learnLowLatency adds an answer of the driver to what is known about the leases with low latency: those that use more than their share
-// have slices from then on, and those that use less run beside the slices again.
+// have slices from then on, and those that use less run next to the slices again.
 func (s *Scheduler) learnLowLatency(from, to time.Duration, busy map[string]float64) {
 	for _, m := range s.members {
 		if !s.lowLatency(m) {
@@ -90,14 +90,14 @@ func (s *Scheduler) learnLowLatency(from, to time.Duration, busy map[string]floa
 			u.answers = u.answers[1:]
 		}
 		switch {
-		case s.runsBeside(m):
+		case s.isLight(m):
 			u.unaccounted += used
-			if s.usesMore(m) && len(s.in)+len(s.beside) > 1 {
+			if s.usesMore(m) && len(s.in)+len(s.light) > 1 {
 				u.over, m.deficit, s.stale = true, 0, true
 				m.own.n, m.own.unused = 0, 0
 			}
 		case u.over && s.usesLess(m):
-			s.comeBeside(m)
+			s.becomeLight(m)
 		}
 	}
 	s.refresh()
@@ -126,19 +126,19 @@ func (s *Scheduler) usesLess(m *member) bool {
 	return m.own.idle || m.own.n >= fewestOwn && m.own.mean() >= leastOwnIdle || len(s.in) < 2
 }
 
-// comeBeside lets a lease run beside the slices.
-func (s *Scheduler) comeBeside(m *member) {
+// becomeLight lets a lease run next to the slices.
+func (s *Scheduler) becomeLight(m *member) {
 	m.low = lowLatencyUse{tryAt: s.last + firstTrial}
 	s.stale = true
 }
 
-// part is what a lease beside the slices gets if it always has work.
+// part is what a lease next to the slices gets if it always has work.
 func (s *Scheduler) part(m *member) float64 {
 	n := 1
 	if len(s.in) > 0 {
 		n++
 	}
-	for _, x := range s.beside {
+	for _, x := range s.light {
 		if x != m && x.low.useOver(useWindow) >= 0.15 {
 			n++
 		}
@@ -146,20 +146,20 @@ func (s *Scheduler) part(m *member) float64 {
 	return 1 / float64(n)
 }
 
-// besideUse is the part of the time that leases beside the slices use.
-func (s *Scheduler) besideUse() float64 {
+// lightUse is the part of the time that leases next to the slices use.
+func (s *Scheduler) lightUse() float64 {
 	var sum float64
-	for _, m := range s.beside {
+	for _, m := range s.light {
 		sum += m.low.useOver(useWindow)
 	}
 	return min(sum, 0.5)
 }
 
-// accountBeside accounts time to the leases beside the slices, and returns how much. The others have the rest, so that all together
+// accountLight accounts time to the leases next to the slices, and returns how much. The others have the rest, so that all together
 // never have more than there was.
-func (s *Scheduler) accountBeside(from, to time.Duration) time.Duration {
+func (s *Scheduler) accountLight(from, to time.Duration) time.Duration {
 	left := to - from
-	for _, m := range s.beside {
+	for _, m := range s.light {
 		d := min(left, time.Duration(float64(m.low.unaccounted)*min(1, float64(to-from)/float64(payOff))))
 		m.low.unaccounted -= d
 		m.usage.addAt(from, to, d)

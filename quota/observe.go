@@ -220,7 +220,7 @@ func (s *Scheduler) evaluate(f *freeze) {
 			return // it remains charged with the mean
 		}
 		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.usual()*float64(20*time.Millisecond))
-		idle = min(wait, time.Duration(float64(idle)/(1-s.besideUse()))) // in the rest of it others ran beside
+		idle = min(wait, time.Duration(float64(idle)/(1-s.lightUse()))) // in the rest of it others ran next to it
 		if ran := wait - idle; ran >= d {
 			d, censored = ran, idle < noise
 		}

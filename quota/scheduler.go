@@ -64,7 +64,7 @@ type Scheduler struct {
 	cfg        Config
 	members    []*member // sorted by lease
 	in         []*member // those that get slices, sorted by lease; valid unless stale
-	beside     []*member // those with low latency that run beside the slices, sorted by lease; valid unless stale
+	light      []*member // those with low latency that run next to the slices, sorted by lease; valid unless stale
 	stale      bool
 	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
 	phase      phase
@@ -243,7 +243,7 @@ func (s *Scheduler) connect() {
 }
 
 // participates reports whether a lease gets slices.
-func (s *Scheduler) participates(m *member) bool { return s.present(m) && !s.runsBeside(m) }
+func (s *Scheduler) participates(m *member) bool { return s.present(m) && !s.isLight(m) }
 
 // present reports whether a lease has a part of the time.
 func (s *Scheduler) present(m *member) bool {
@@ -260,10 +260,10 @@ func (s *Scheduler) refresh() {
 	}
 	s.stale, s.recheck = false, 0
 	was := s.in
-	s.in, s.beside = nil, nil
+	s.in, s.light = nil, nil
 	for _, m := range s.members {
-		if s.runsBeside(m) {
-			s.beside = append(s.beside, m)
+		if s.isLight(m) {
+			s.light = append(s.light, m)
 		}
 		if s.participates(m) {
 			s.in = append(s.in, m)
@@ -288,7 +288,7 @@ func (s *Scheduler) refresh() {
 // weigh divides the time between the classes, and that of a class by the shares of its grants. The leases of a grant divide
 // its share and its cap.
 func (s *Scheduler) weigh() {
-	list := slices.Concat(s.in, s.beside)
+	list := slices.Concat(s.in, s.light)
 	if len(list) == 0 {
 		return
 	}

@@ -3,7 +3,7 @@ package quota
 import "time"
 
 // trial lets a lease with low latency have the GPU for itself for a moment, to see whether it keeps it busy then: next to kernels that
-// the GPU does not interrupt it gets nearly nothing beside the slices, and what it uses does not show that it would use more.
+// the GPU does not interrupt it gets nearly nothing next to the slices, and what it uses does not show that it would use more.
 type trial struct {
 	lease *member
 	from  time.Duration
@@ -12,7 +12,7 @@ type trial struct {
 
 const (
 	trialLength = time.Second
-	// firstTrial and laterTrial are the times to the first two trials after a lease came beside the others, and to each one after them. For
+	// firstTrial and laterTrial are the times to the first two trials after a lease came next to the others, and to each one after them. For
 	// laterTrial a lease that starves has slices.
 	firstTrial, laterTrial = 10 * time.Second, 5 * time.Minute
 	// starvedUse is the part of a trial for which a lease keeps the GPU busy if it starves: its requests wait.
@@ -27,7 +27,7 @@ func (s *Scheduler) tryLowLatency() {
 		s.endTrial()
 		return
 	}
-	for _, m := range s.beside {
+	for _, m := range s.light {
 		u := &m.low
 		use := u.useOver(shareWindow)
 		if s.last < u.tryAt || use == 0 || use >= hardlyAny || len(s.in) == 0 || s.clearing.part > 0 || !s.hasSeries() {
@@ -48,7 +48,7 @@ func (s *Scheduler) tryLowLatency() {
 func (s *Scheduler) endTrial() {
 	t := s.clearing.trial
 	switch {
-	case !s.runsBeside(t.lease) || len(s.in) == 0 || !s.hasSeries():
+	case !s.isLight(t.lease) || len(s.in) == 0 || !s.hasSeries():
 		s.clearing.trial = trial{}
 	case t.until != 0 && s.tracks[0].upTo >= t.until:
 		s.clearing.trial = trial{}

@@ -91,7 +91,7 @@ func (s *Scheduler) log() {
 			last = t.segments[n-1]
 		}
 		if s.phase == cleared {
-			now.state = several // leases beside the slices
+			now.state = several // leases next to the slices
 		}
 		switch {
 		case now.state == several:

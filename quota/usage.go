@@ -121,7 +121,7 @@ func (s *Scheduler) account(now time.Duration) {
 	from := s.last
 	s.last = now
 	s.probe()
-	left := now - from - s.accountBeside(from, now)
+	left := now - from - s.accountLight(from, now)
 	rest := float64(left) / float64(now-from)
 	switch {
 	case s.phase == concurrent:
@@ -195,7 +195,7 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 			) / float64(
 				s.cfg.MaxFrozen,
 			); len(s.in) > 1 && least > m.weight &&
-				!s.runsBeside(m) {
+				!s.isLight(m) {
 				u.Attainable, u.Strained = min(least, 1), true
 			}
 		}

@@ -69,7 +69,7 @@ var lowLatencyLimits = map[string]Limits{
 		RMS10:   12,
 		Busy:    83,
 		Latency: 20 * ms,
-		Reason:  "beside them it starves: it has slices as any other lease, where a series shows that",
+		Reason:  "next to them it starves: it has slices as any other lease, where a series shows that",
 	},
 	"low latency: 20/40/40, requests at random and two trainings":                  {RMS10: 5.5, Busy: 96.5, Latency: 20 * ms},
 	"low latency: 40/30/30, 30 requests/s of 10 ms and two trainings":              {RMS10: 4.5, Busy: 96.5, Latency: 20 * ms},
