@@ -9,10 +9,11 @@ import (
 )
 
 // ReservedTwice finds reserved grants that name the same one GPU in the same way, and whose shares add up to more than
-// 100 % of it without overcommit. Whether different selectors mean the same GPU is only known on the node.
+// 100 % of it without overcommit, or those with latency: low to more than they may have together. Whether different selectors mean
+// the same GPU is only known on the node.
 func (s *Spec) ReservedTwice() FieldErrors {
 	c := &checker{}
-	sum, names := map[namedGPU]float64{}, map[namedGPU][]string{}
+	sum, names, low := map[namedGPU]float64{}, map[namedGPU][]string{}, lowLatencyGrants{}
 	for i := range s.Tenants {
 		for j := range s.Tenants[i].Grants {
 			g := &s.Tenants[i].Grants[j]
@@ -24,10 +25,16 @@ func (s *Spec) ReservedTwice() FieldErrors {
 				continue
 			}
 			where := g.GPUs.named()
-			if len(where) != 1 || s.mayOvercommit(where[0]) {
+			if len(where) != 1 {
 				continue
 			}
 			key := where[0]
+			if g.LowLatency() {
+				low.add(c, key, fmt.Sprintf("tenants[%d].grants[%d]", i, j), s.Tenants[i].Name, g)
+			}
+			if s.mayOvercommit(key) {
+				continue
+			}
 			sum[key] += float64(share.Share)
 			names[key] = append(names[key], fmt.Sprintf("%s/%s %s", s.Tenants[i].Name, g.Name, share.Share))
 			if sum[key] > 100+1e-9 {
@@ -42,6 +49,37 @@ func (s *Spec) ReservedTwice() FieldErrors {
 		}
 	}
 	return c.found
+}
+
+// lowLatencyGrants are the reserved grants with latency: low of each GPU.
+type lowLatencyGrants map[namedGPU][]lowLatencyGrant
+
+type lowLatencyGrant struct {
+	name  string
+	share Percent
+}
+
+// add adds a grant of a GPU, and a finding if its grants are too much with it. No overcommit helps: a lease with latency: low has the
+// time of its share, and not a part of the sum.
+func (l lowLatencyGrants) add(c *checker, on namedGPU, at, tenant string, g *GrantSpec) {
+	l[on] = append(l[on], lowLatencyGrant{tenant + "/" + g.Name, g.Timeslice.Share})
+	var sum float64
+	names := make([]string, 0, len(l[on]))
+	for _, x := range l[on] {
+		sum += float64(x.share)
+		names = append(names, x.name+" "+x.share.String())
+	}
+	if len(names) == 1 || sum <= float64(MostLowLatency)+1e-9 {
+		return // What one alone has is checked with it.
+	}
+	c.add(
+		at+".timeslice.share",
+		"the reserved grants with latency: low on GPU %s need %s together, and may have %s (%s): grant less, or leave out reserved or latency",
+		on.name,
+		Percent(math.Round(sum*100)/100),
+		MostLowLatency,
+		strings.Join(names, ", "),
+	)
 }
 
 // namedGPU is a GPU as a selector names it.

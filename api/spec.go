@@ -211,7 +211,8 @@ type GrantSpec struct {
 	MaxTime    *Duration  `json:"max_time,omitempty"`
 	Idle       *IdleSpec  `json:"idle,omitempty"`
 	Reserved   bool       `json:"reserved,omitempty"`
-	Accept     string     `json:"accept,omitempty"` // hard | best-effort: which GPU-memory limit is enough; default best-effort
+	Accept     string     `json:"accept,omitempty"`  // hard | best-effort: which GPU-memory limit is enough; default best-effort
+	Latency    string     `json:"latency,omitempty"` // low: with timeslice, for a service that must not wait for the others
 }
 
 // Which limit of GPU memory is enough for a grant: only one that its processes cannot exceed, or also one that they can
@@ -220,6 +221,13 @@ const (
 	AcceptHard       = "hard"
 	AcceptBestEffort = "best-effort"
 )
+
+// LatencyLow in a grant: its leases are not frozen while they use less than their share, and the others wait for them.
+const LatencyLow = "low"
+
+// MostLowLatency is how much of one GPU's time the grants with latency: low on it may have together. The rest is for the other leases,
+// and for the queued work that still runs after they were frozen: with more, a lease below its share would wait for it.
+const MostLowLatency Percent = 80
 
 // IdleSpec says what happens to a lease that does not use its GPU.
 type IdleSpec struct {
@@ -242,6 +250,9 @@ type ShareSpec struct {
 
 // InInstance reports whether the grant is a share of one MIG instance.
 func (g *GrantSpec) InInstance() bool { return g.MPS != nil && (g.MIG != "" || g.Slices > 0) }
+
+// LowLatency reports whether its leases are not frozen while they use less than their share.
+func (g *GrantSpec) LowLatency() bool { return g.Latency == LatencyLow && g.Timeslice != nil }
 
 // Mode returns the mode of the GPUs that the grant needs: its kind, but mig for a share of a MIG instance.
 func (g *GrantSpec) Mode() string {

@@ -628,11 +628,34 @@ func (g *GrantSpec) validate(c *checker, at string) {
 		g.Idle.validate(c, at+".idle")
 	}
 	c.word(at+".accept", g.Accept)
+	g.validateLatency(c, at)
 	if g.InInstance() {
 		g.validateInInstance(c, at)
 	}
 	if s := cmp.Or(g.Timeslice, g.MPS); g.Accept != "" && len(kinds) == 1 && (s == nil || s.GPUMemory == nil) {
 		c.add(at+".accept", "is only read for a limit of GPU memory under timeslice or mps: write gpu_memory there, or remove it")
+	}
+}
+
+// validateLatency refuses latency where it would change nothing, or cannot be kept.
+func (g *GrantSpec) validateLatency(c *checker, at string) {
+	c.word(at+".latency", g.Latency)
+	switch s := g.Timeslice; {
+	case g.Latency != LatencyLow:
+	case s == nil:
+		c.add(at+".latency", "is only read with timeslice, where leases wait for one another: remove it")
+	case s.Cap != nil:
+		c.add(
+			at+".latency",
+			"is not possible with timeslice.cap, which freezes the lease also while the GPU is idle: remove one of the two",
+		)
+	case s.Share > MostLowLatency && s.Share <= 100:
+		c.add(
+			at+".timeslice.share",
+			"%s is more than the grants with latency: low may have of one GPU together: write %s or less, or remove latency",
+			s.Share,
+			MostLowLatency,
+		)
 	}
 }
 

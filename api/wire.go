@@ -496,6 +496,7 @@ type LeaseFreezes struct {
 // LeaseShare is a share of a GPU's time or threads.
 type LeaseShare struct {
 	Entitled  float64  `json:"entitled"`            // percent, of the grant
+	Latency   string   `json:"latency,omitempty"`   // low: it is not frozen while it uses less than its share
 	Due       *float64 `json:"due,omitempty"`       // percent of the GPU's time that it gets now next to the other leases with work; absent if it has none
 	Occupancy *float64 `json:"occupancy,omitempty"` // percent of the last 10 s in which it had the GPU; absent if the share is not enforced
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples

@@ -26,6 +26,7 @@ var words = map[string][]string{
 	"tenants[].grants[].attributes[]":  {"me", "me.all", "-me", "gfx"},
 	"tenants[].grants[].idle.do":       {IdleNotify, IdleStop},
 	"tenants[].grants[].accept":        {AcceptHard, AcceptBestEffort},
+	"tenants[].grants[].latency":       {LatencyLow},
 }
 
 // Words lists the values that a key of the spec may have, and nil if they are no closed set. The path is that of a finding.

@@ -16,7 +16,9 @@
 // reserve, unless the spec allows overcommit. A grant's memory is for all its leases on one GPU together, so a second
 // lease of the grant costs nothing there. Shares of a time-sliced GPU are weights: the sum of the live ones may exceed
 // 100 %. Then the entitled share that is shown is normalised, and Oversubscribed reports it. Reserved ones that exceed it
-// are refused with the spec (ReservedMisfit), unless it allows overcommit. Shares under MPS are parts of the threads:
+// are refused with the spec (ReservedMisfit), unless it allows overcommit. With latency: low a share is a part of the whole time: those
+// that are reserved or live on a GPU may not exceed 80 % of it, also with overcommit; more reserved ones are refused with the spec, and a
+// request that would exceed it waits. Shares under MPS are parts of the threads:
 // their sum may not exceed 100 % without overcommit, and a request waits. A grant's share on a GPU is split evenly among its leases
 // there. A lease that is ending keeps its place until it has ended.
 //

@@ -11,8 +11,9 @@ import (
 
 // feasibility is what the GPUs that a grant may use could ever give it.
 type feasibility struct {
-	usable, free     int    // GPUs, and those of them that an exclusive grant could have
-	most             uint64 // memory that a share could have
+	usable, free     int      // GPUs, and those of them that an exclusive grant could have
+	most             uint64   // memory that a share could have
+	lowLatency       *float64 // the most that is left for it on a GPU with the memory, if that is too little; in percent
 	offered, notHard []string
 }
 
@@ -99,7 +100,14 @@ func (f *feasibility) shareFits(g *Grant, d *GPUView, t *gpuUsage) bool {
 	}
 	memory, share := t.granted(g.Key(), true)
 	if d.Overcommit || memory+g.memory() <= d.budget() && (g.Kind() != api.ModeMPS || share+g.percent() <= fullShare) {
-		return true
+		left := t.lowLatencyLeft(g.Key(), true)
+		if g.fitsLowLatency(left) {
+			return true
+		}
+		if f.lowLatency == nil || left > *f.lowLatency {
+			f.lowLatency = &left
+		}
+		return false
 	}
 	f.most = max(f.most, d.budget()-min(memory, d.budget()))
 	return false
@@ -149,6 +157,13 @@ func (f *feasibility) never(g *Grant) *api.Error {
 		return never(
 			"with accept: best-effort it would have a weaker limit", "its limit of GPU memory must be hard, and would not be: %s",
 			strings.Join(f.notHard, "; "),
+		)
+	case f.lowLatency != nil:
+		return never(
+			"ask the administrator for a smaller share, or for the grant without latency: low",
+			"no GPU that it may use has the %s that it needs: the reserved grants leave %s",
+			percentText(g.lowLatency()),
+			lowLatencyText(*f.lowLatency),
 		)
 	case g.memory() > f.most:
 		return never(

@@ -14,12 +14,13 @@ type sharedCapacity struct {
 	gpu    *GPUView
 	memory uint64  // in bytes
 	share  float64 // in percent
+	low    float64 // of grants with latency: low, in percent
 	load   float64 // the sum of shares that it is chosen by: the least loaded first
 }
 
 // takes reports whether a grant fits.
 func (c *sharedCapacity) takes(g *Grant) bool {
-	return c.gpu.Overcommit || g.memory() <= c.memory && g.percent() <= c.share+shareTolerance
+	return g.fitsLowLatency(c.low) && (c.gpu.Overcommit || g.memory() <= c.memory && g.percent() <= c.share+shareTolerance)
 }
 
 // shareTolerance is what a sum of shares may be above 100 by the rounding of floating point numbers.
@@ -72,6 +73,7 @@ func fit(grants []*Grant, on []sharedCapacity, maxSteps int) (chosen []int, deci
 			before := left[j]
 			left[j].memory -= min(g.memory(), left[j].memory)
 			left[j].share -= g.percent()
+			left[j].low -= g.lowLatency()
 			left[j].load += g.percent()
 			chosen[order[n]] = j
 			if assign(n + 1) {
@@ -87,13 +89,13 @@ func fit(grants []*Grant, on []sharedCapacity, maxSteps int) (chosen []int, deci
 	return nil, steps <= maxSteps
 }
 
-// Misfit is a set of reserved grants that do not fit together on the GPUs that they may use, on each GPU the memory and
-// the shares. Without any of them the rest fits.
+// Misfit is a set of reserved grants that do not fit together on the GPUs that they may use, on each GPU the memory, the
+// shares, and the shares of those with latency: low. Without any of them the rest fits.
 type Misfit struct {
 	Grants []Key
 	GPUs   []gpu.UUID // in the driver's order
-	// Memory and Share report which of the two alone does not fit; neither: only both together.
-	Memory, Share bool
+	// Memory, Share and LowLatency report which of the three alone does not fit; none: only together.
+	Memory, Share, LowLatency bool
 }
 
 // ReservedMisfit returns reserved grants that do not fit together, even on an idle node; nil if all fit, or if that is
@@ -106,7 +108,7 @@ func ReservedMisfit(v *View) *Misfit {
 			if d.Mode != mode {
 				continue
 			}
-			c := sharedCapacity{gpu: d, memory: d.budget(), share: fullShare}
+			c := sharedCapacity{gpu: d, memory: d.budget(), share: fullShare, low: mostLowLatency}
 			if d.Capacity == 0 { // It does not answer now.
 				c.memory = math.MaxUint64
 			}
@@ -145,13 +147,15 @@ func misfit(grants []*Grant, on []sharedCapacity) *Misfit {
 	for _, g := range grants {
 		m.Grants = append(m.Grants, g.Key())
 	}
-	anyMemory, anyShare := slices.Clone(on), slices.Clone(on)
+	onlyMemory, onlyShare, onlyLow := slices.Clone(on), slices.Clone(on), slices.Clone(on)
 	for i := range on {
-		anyMemory[i].memory, anyShare[i].share = math.MaxUint64, math.Inf(1)
+		onlyMemory[i].share, onlyMemory[i].low = math.Inf(1), math.Inf(1)
+		onlyShare[i].memory, onlyShare[i].low = math.MaxUint64, math.Inf(1)
+		onlyLow[i].memory, onlyLow[i].share = math.MaxUint64, math.Inf(1)
 		if slices.ContainsFunc(grants, func(g *Grant) bool { return g.mayUse(on[i].gpu) }) {
 			m.GPUs = append(m.GPUs, on[i].gpu.UUID)
 		}
 	}
-	m.Share, m.Memory = !fits(grants, anyMemory), !fits(grants, anyShare)
+	m.Memory, m.Share, m.LowLatency = !fits(grants, onlyMemory), !fits(grants, onlyShare), !fits(grants, onlyLow)
 	return m
 }

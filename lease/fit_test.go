@@ -22,6 +22,7 @@ func reservedOn(tenant string, share float64, memory uint64, on ...gpu.UUID) Gra
 
 // fitsByTrial tries every assignment.
 func fitsByTrial(v *View) bool {
+	low := map[gpu.UUID]float64{}
 	var try func(n int, memory map[gpu.UUID]uint64, share map[gpu.UUID]float64) bool
 	try = func(n int, memory map[gpu.UUID]uint64, share map[gpu.UUID]float64) bool {
 		if n == len(v.Grants) {
@@ -33,6 +34,12 @@ func fitsByTrial(v *View) bool {
 			if !g.mayUse(d) || !d.Overcommit && (memory[d.UUID]+g.memory() > d.budget() || share[d.UUID]+g.percent() > 100) {
 				continue
 			}
+			if g.Spec.Latency != "" && low[d.UUID]+g.percent() > 80 {
+				continue
+			}
+			if g.Spec.Latency != "" {
+				low[d.UUID] += g.percent()
+			}
 			memory[d.UUID] += g.memory()
 			share[d.UUID] += g.percent()
 			if try(n+1, memory, share) {
@@ -40,6 +47,9 @@ func fitsByTrial(v *View) bool {
 			}
 			memory[d.UUID] -= g.memory()
 			share[d.UUID] -= g.percent()
+			if g.Spec.Latency != "" {
+				low[d.UUID] -= g.percent()
+			}
 		}
 		return false
 	}
@@ -65,6 +75,9 @@ func TestReservedMisfit(t *testing.T) {
 				uint64(rapid.IntRange(1, 20).Draw(t, "memory"))*gib,
 				on...)
 			g.Priority = rapid.SampledFrom([]string{"low", "", "high"}).Draw(t, "priority")
+			if g.percent() <= 80 && rapid.Bool().Draw(t, "low latency") {
+				g.Spec.Latency = api.LatencyLow
+			}
 			v.Grants = append(v.Grants, g)
 		}
 		m := ReservedMisfit(&v)
@@ -118,6 +131,10 @@ func TestMisfitSaysWhat(t *testing.T) {
 		"only both together": {
 			[]Grant{reservedOn("a", 60, gib), reservedOn("b", 60, 30*gib), reservedOn("c", 10, 39*gib)},
 			&Misfit{Grants: []Key{{"a", "r"}, {"b", "r"}, {"c", "r"}}, GPUs: []gpu.UUID{"GPU-0", "GPU-1"}},
+		},
+		"latency: low": {
+			[]Grant{lowLatency(reservedOn("a", 50, gib, "GPU-0")), reservedOn("b", 10, gib, "GPU-0"), lowLatency(reservedOn("c", 40, gib, "GPU-0"))},
+			&Misfit{Grants: []Key{{"a", "r"}, {"c", "r"}}, GPUs: []gpu.UUID{"GPU-0"}, LowLatency: true},
 		},
 		"a grant that fits nowhere by itself is not the others' fault": {[]Grant{reservedOn("a", 10, 50*gib), reservedOn("b", 10, gib)}, nil},
 	} {
@@ -187,6 +204,14 @@ func TestOversubscribed(t *testing.T) {
 	if d := cmp.Diff(want, texts(tab.OversubscribedUnder(less))); d != "" {
 		t.Error(d)
 	}
+	less.Grants[0] = lowLatency(less.Grants[0])
+	want = []string{
+		"shares on GPU 4 add up to 110%: while all have work, vision/r 80% gets 80%, students/lab 20% gets 13%, speech/dev 10% gets 7%",
+	}
+	if d := cmp.Diff(want, texts(tab.OversubscribedUnder(less))); d != "" {
+		t.Errorf("with latency: low: %s", d)
+	}
+	less.Grants[0].Spec.Latency = ""
 	less.Grants[0].Spec.Reserved = false
 	if got := texts(tab.OversubscribedUnder(less)); got != nil {
 		t.Errorf("without the reservation: %v", got)
@@ -209,5 +234,7 @@ func TestReservedGrantAvoidsReservedTime(t *testing.T) {
 		t.Errorf("placed on %v", l.Place.GPUs)
 	}
 }
+
+func lowLatency(g Grant) Grant { return with(g, func(g *Grant) { g.Spec.Latency = api.LatencyLow }) }
 
 func reserved(g Grant) Grant { return with(g, func(g *Grant) { g.Spec.Reserved = true }) }

@@ -154,7 +154,7 @@ func (l *Lease) Wire() api.Lease {
 		w.Devices = append(w.Devices, string(id))
 	}
 	if s := l.Terms.share(); s != nil {
-		w.Share = &api.LeaseShare{Entitled: l.Terms.percent(), Advisory: l.Terms.Kind() == api.ModeMPS}
+		w.Share = &api.LeaseShare{Entitled: l.Terms.percent(), Latency: l.Terms.Spec.Latency, Advisory: l.Terms.Kind() == api.ModeMPS}
 		if s.GPUMemory != nil {
 			w.GPUMemory = &api.LeaseMemory{Limit: l.Terms.memory(), Backend: memoryBackend(l.Terms.Kind())}
 		}

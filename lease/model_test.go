@@ -201,6 +201,10 @@ func (m *machine) ChangeGrant(t *rapid.T) {
 			g.Spec.MPS = &c
 		} else {
 			g.Spec.Timeslice = &c
+			g.Spec.Latency = ""
+			if c.Share <= api.MostLowLatency && rapid.Bool().Draw(t, "low latency") {
+				g.Spec.Latency = api.LatencyLow
+			}
 		}
 	}
 	m.view.Generation++
@@ -347,7 +351,7 @@ func (m *machine) Check(t *rapid.T) {
 		at  gpu.Placement
 	}
 	slots, whole := map[slot]string{}, map[gpu.UUID]string{}
-	parts := map[gpu.UUID]map[Key]uint64{}
+	parts, low := map[gpu.UUID]map[Key]uint64{}, map[gpu.UUID]map[Key]float64{}
 	for _, l := range live {
 		perGrant[l.Terms.Key()]++
 		for _, id := range l.Place.GPUs {
@@ -368,6 +372,12 @@ func (m *machine) Check(t *rapid.T) {
 					parts[id] = map[Key]uint64{}
 				}
 				parts[id][l.Terms.Key()] = max(parts[id][l.Terms.Key()], l.Terms.memory())
+				if l.Terms.Spec.Latency != "" {
+					if low[id] == nil {
+						low[id] = map[Key]float64{}
+					}
+					low[id][l.Terms.Key()] = max(low[id][l.Terms.Key()], l.Terms.percent())
+				}
 			}
 		}
 		if l.Terms.Kind() == api.ModeExclusive && len(l.Place.GPUs) != l.Terms.Spec.Exclusive {
@@ -393,6 +403,27 @@ func (m *machine) Check(t *rapid.T) {
 		}
 		if sum > said || said > d.Capacity-d.Reserve {
 			t.Fatalf("%s: live grants have %d, granted is %d of %d", d.UUID, sum, said, d.Capacity-d.Reserve)
+		}
+	}
+	// Grants with latency: low never have more of a GPU's time than they may, by their live leases and with the places that are kept free.
+	for i := range m.view.Grants {
+		g := &m.view.Grants[i]
+		for _, p := range m.tab.reserved[g.Key()] {
+			if id := p.GPUs[0]; g.Spec.Latency != "" {
+				if low[id] == nil {
+					low[id] = map[Key]float64{}
+				}
+				low[id][g.Key()] = max(low[id][g.Key()], g.percent())
+			}
+		}
+	}
+	for id, grants := range low {
+		var sum float64
+		for _, share := range grants {
+			sum += share
+		}
+		if sum > 80+1e-6 {
+			t.Fatalf("%s: the grants with latency: low have %v %% together: %v", id, sum, grants)
 		}
 	}
 	// No user has more than one may have, except for what they had before the limit was lowered. The sum is computed in
@@ -500,6 +531,8 @@ func TestTableModel(t *testing.T) {
 			{Tenant: "c", Spec: api.GrantSpec{Name: "m", Slices: 1, MaxLeases: &two}},
 			timeslice("a", "t", 40, 20*gib),
 			timeslice("b", "t", 30, 15*gib),
+			lowLatency(timeslice("b", "chat", 50, 2*gib)),
+			lowLatency(timeslice("c", "chat", 60, gib)),
 			with(timeslice("c", "t", 30, 30*gib), func(g *Grant) { g.Spec.MaxLeases = &two }),
 			mps("a", "p", 60, 10*gib),
 			mps("b", "p", 50, 20*gib),

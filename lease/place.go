@@ -130,12 +130,14 @@ func (h *occupant) part(device gpu.UUID) *occupant {
 
 // grantShare is what one grant has of a shared GPU.
 type grantShare struct {
-	memory   uint64 // the largest of its leases' terms and its reservation
-	share    float64
-	leases   int
-	reserved bool
-	until    time.Time // when the last of its leases ends
-	endless  bool      // that is not known of one of them
+	memory uint64 // the largest of its leases' terms and its reservation
+	share  float64
+	// lowLatency is its share if it has latency: low, otherwise 0.
+	lowLatency float64
+	leases     int
+	reserved   bool
+	until      time.Time // when the last of its leases ends
+	endless    bool      // that is not known of one of them
 }
 
 func newOccupancy() *occupancy {
@@ -182,6 +184,7 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 				t.shares[key] = s
 			}
 			s.memory, s.share = max(s.memory, g.memory()), max(s.share, g.percent())
+			s.lowLatency = max(s.lowLatency, g.lowLatency())
 			if reserved {
 				s.reserved = true
 			} else {

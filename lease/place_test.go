@@ -410,6 +410,14 @@ func TestEntitled(t *testing.T) {
 			map[string]float64{"a": 25, "b": 75},
 		},
 		{
+			"with latency: low they are kept whole",
+			[]Lease{
+				lease("a", lowLatency(timeslice("a", "x", 30, gib)), "g", Running), lease("b", timeslice("b", "x", 100, gib), "g", Running),
+				lease("c", timeslice("c", "x", 40, gib), "g", Running),
+			},
+			map[string]float64{"a": 30, "b": 50, "c": 20},
+		},
+		{
 			"threads are not",
 			[]Lease{lease("a", mps("a", "x", 100, gib), "g", Running), lease("b", mps("b", "x", 100, gib), "g", Running)},
 			map[string]float64{"a": 100, "b": 100},

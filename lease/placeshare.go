@@ -69,6 +69,10 @@ func (g *Grant) shareOf(dev divisible, o *occupancy, who requester, lacks *share
 		lacks.soon(d, fmt.Sprintf("%v has %s of its threads left", &dev, percentText(fullShare-share)))
 		return nil
 	}
+	if left := t.lowLatencyLeft(key, false); !g.fitsLowLatency(left) {
+		lacks.soon(d, fmt.Sprintf("%v has %s", &dev, lowLatencyText(left)))
+		return nil
+	}
 	if why := g.notHard(d, t); why != "" {
 		lacks.say(fmt.Sprintf("%v has no hard limit of GPU memory: %s", &dev, why))
 		return nil

@@ -129,12 +129,18 @@ func sharedPlaces(v *View, o *occupancy, grants []*Grant, lacks func(*Grant) boo
 }
 
 // capacityForReserved returns what reserved grants that have no place yet may take of a shared GPU. Shares of live leases
-// that are not reserved only count under MPS: time-sliced, they are weights.
+// that are not reserved only count under MPS and with latency: low: others that are time-sliced are weights.
 func (t *gpuUsage) capacityForReserved(d *GPUView) sharedCapacity {
 	memory, load := t.granted(Key{}, false)
 	memory += t.unfree(&divisible{gpu: d})
 	_, share := t.granted(Key{}, d.Mode == api.ModeTimeslice)
-	return sharedCapacity{gpu: d, memory: d.budget() - min(memory, d.budget()), share: fullShare - share, load: load}
+	return sharedCapacity{
+		gpu:    d,
+		memory: d.budget() - min(memory, d.budget()),
+		share:  fullShare - share,
+		low:    t.lowLatencyLeft(Key{}, false),
+		load:   load,
+	}
 }
 
 // Unmet is a reserved grant whose place could not be kept free, with the reason.
@@ -177,6 +183,9 @@ func placeStillFits(g *Grant, p *Place, v *View, o *occupancy) bool {
 		d := v.gpu(id)
 		memory, share := o.at(id).granted(g.Key(), false)
 		if !d.Overcommit && (memory+g.memory() > d.budget() || g.Kind() == api.ModeMPS && share+g.percent() > fullShare) {
+			return false
+		}
+		if !g.fitsLowLatency(o.at(id).lowLatencyLeft(g.Key(), false)) {
 			return false
 		}
 	}

@@ -57,7 +57,7 @@ func (t *Table) OversubscribedUnder(v View) []Oversubscribed {
 		terms := e.Terms
 		if i := slices.IndexFunc(v.Grants, func(g Grant) bool { return g.Key() == terms.Key() }); i >= 0 &&
 			v.Grants[i].Kind() == terms.Kind() {
-			terms.Spec.Timeslice = v.Grants[i].Spec.Timeslice
+			terms.Spec.Timeslice, terms.Spec.Latency = v.Grants[i].Spec.Timeslice, v.Grants[i].Spec.Latency
 		}
 		o.add(&terms, &e.Place, false)
 		places[terms.Key()] = append(places[terms.Key()], e.Place)
@@ -75,8 +75,13 @@ func (o *occupancy) oversubscribed(v *View) []Oversubscribed {
 			continue
 		}
 		over := Oversubscribed{GPU: d.UUID, Index: d.Index, Total: total}
+		low := mostLowLatency - o.at(d.UUID).lowLatencyLeft(Key{}, false)
 		for k, s := range o.at(d.UUID).shares {
-			over.Grants = append(over.Grants, GrantedShare{Key: k, Share: s.share, Gets: s.share * fullShare / total})
+			gets := s.lowLatency
+			if gets == 0 {
+				gets = s.share * (fullShare - low) / (total - low)
+			}
+			over.Grants = append(over.Grants, GrantedShare{Key: k, Share: s.share, Gets: gets})
 		}
 		slices.SortFunc(over.Grants, func(a, b GrantedShare) int {
 			return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Grant, b.Grant))
@@ -88,11 +93,11 @@ func (o *occupancy) oversubscribed(v *View) []Oversubscribed {
 
 // Entitled computes the share that each lease is entitled to, in percent of its GPU or its shared instance, by lease id. A
 // grant's share is split evenly among its leases there. If the time-sliced shares of the grants with leases on a GPU sum to
-// more than 100 % they are weights, and the result is normalised; if they sum to less the rest is not assigned. Leases
-// without a share are left out.
+// more than 100 % they are weights, and the result is normalised, except for those with latency: low, which have it whole; if they sum
+// to less the rest is not assigned. Leases without a share are left out.
 func Entitled(leases []Lease) map[string]float64 {
 	count := map[grantOn]int{}
-	share := map[grantOn]float64{}
+	share, low := map[grantOn]float64{}, map[grantOn]float64{}
 	for i := range leases {
 		l := &leases[i]
 		if l.Terms.share() == nil || !l.State.Live() || len(l.Place.GPUs) != 1 {
@@ -101,10 +106,12 @@ func Entitled(leases []Lease) map[string]float64 {
 		w := l.Place.on(l.Terms.Key(), l.Place.GPUs[0])
 		count[w]++
 		share[w] = max(share[w], l.Terms.percent())
+		low[w] = max(low[w], l.Terms.lowLatency())
 	}
-	sum := map[gpu.UUID]float64{}
+	sum, whole := map[gpu.UUID]float64{}, map[gpu.UUID]float64{}
 	for w, s := range share {
 		sum[w.gpu] += s
+		whole[w.gpu] += low[w]
 	}
 	out := map[string]float64{}
 	for i := range leases {
@@ -114,8 +121,8 @@ func Entitled(leases []Lease) map[string]float64 {
 		}
 		w := l.Place.on(l.Terms.Key(), l.Place.GPUs[0])
 		e := share[w] / float64(count[w])
-		if total := sum[w.gpu]; l.Terms.Kind() == api.ModeTimeslice && total > fullShare {
-			e *= fullShare / total
+		if total, kept := sum[w.gpu], whole[w.gpu]; l.Terms.Kind() == api.ModeTimeslice && total > fullShare && low[w] == 0 {
+			e *= (fullShare - kept) / (total - kept)
 		}
 		out[l.ID] = e
 	}

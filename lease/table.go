@@ -122,7 +122,7 @@ func (t *Table) Update(v View) {
 	t.evaluateLocked()
 }
 
-// reviseTermsLocked copies what changes live from the grants to the leases' terms: share, cap, priority, preemption, what
+// reviseTermsLocked copies what changes live from the grants to the leases' terms: share, latency, cap, priority, preemption, what
 // follows from overuse and idleness, and memory if it fits. The rest of the terms stays the same.
 func (t *Table) reviseTermsLocked() {
 	o := t.liveLocked()
@@ -155,6 +155,7 @@ func (t *Table) reviseTermsLocked() {
 		case g.memory() != e.Terms.memory():
 			t.noticeLocked(e, "lease.memory", fmt.Sprintf("the GPU memory of grant %s is %s now, it was %s", e.Terms.Spec.Name, is, was))
 		}
+		revised.Share, e.Terms.Spec.Latency = t.reviseLowLatencyLocked(e, g, o)
 		if revised.Share != old.Share {
 			t.noticeLocked(
 				e, "lease.share",
@@ -169,7 +170,7 @@ func (t *Table) reviseTermsLocked() {
 		// The check of the next lease must include what this one has now.
 		for _, id := range e.Place.GPUs {
 			if p := o.shared(&e.Place, id).shares[e.Terms.Key()]; p != nil {
-				p.memory = max(p.memory, e.Terms.memory())
+				p.memory, p.lowLatency = max(p.memory, e.Terms.memory()), max(p.lowLatency, e.Terms.lowLatency())
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func (en *Enforcer) slice(id gpu.UUID, leases []lease.Lease, used map[string]*le
 		m := quota.Member{
 			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
 			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Isolation.Freeze, Held: en.withheld(l.ID),
-			Priority: priorityOf(l.Terms.Priority),
+			Priority: priorityOf(l.Terms.Priority), LowLatency: l.Terms.Spec.LowLatency(),
 		}
 		if s.Cap != nil {
 			part := float64(*s.Cap) / 100

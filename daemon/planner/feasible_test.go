@@ -39,6 +39,12 @@ func shareGrant(name string, percent int, reserved bool) api.GrantSpec {
 	return api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: api.Percent(percent)}, Reserved: reserved}
 }
 
+func lowLatencyGrant(name string, percent int, reserved bool) api.GrantSpec {
+	g := shareGrant(name, percent, reserved)
+	g.Latency = api.LatencyLow
+	return g
+}
+
 func timesliceGrant(name string, gib int, reserved bool) api.GrantSpec {
 	b := api.Bytes(gib) << 30
 	return api.GrantSpec{Name: name, Timeslice: &api.ShareSpec{Share: 10, GPUMemory: &b}, Reserved: reserved}
@@ -64,6 +70,15 @@ func TestFeasibleSpec(t *testing.T) {
 		},
 		{"reserved shares, and they fit", false, []api.GrantSpec{shareGrant("a", 70, true), shareGrant("b", 30, true), shareGrant("free", 90, false)}, nil},
 		{"reserved shares too much, with overcommit", true, []api.GrantSpec{shareGrant("a", 80, true), shareGrant("b", 80, true)}, nil},
+		{
+			"latency: low together too much, with overcommit", true,
+			[]api.GrantSpec{lowLatencyGrant("a", 50, true), shareGrant("b", 20, true), lowLatencyGrant("c", 40, true)},
+			[]string{
+				"tenants[0].grants[2].timeslice.share", "GPU 1 need 90% with latency: low together; it has 80% for that (red/a 50%, red/c 40%)",
+			},
+		},
+		{"latency: low, and they fit", false, []api.GrantSpec{lowLatencyGrant("a", 40, true), lowLatencyGrant("b", 40, true), shareGrant("c", 20, true)}, nil},
+		{"latency: low together too much, not reserved", false, []api.GrantSpec{lowLatencyGrant("a", 50, true), lowLatencyGrant("b", 50, false)}, nil},
 		{"reserved too much, with overcommit", true, []api.GrantSpec{timesliceGrant("a", 30, true), timesliceGrant("b", 30, true)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

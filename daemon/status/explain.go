@@ -382,6 +382,9 @@ func shareText(w *api.Lease) string {
 	if w.Share == nil {
 		return ""
 	}
+	if w.Share.Latency != "" {
+		return fmt.Sprintf("%.0f%%, latency: %s", w.Share.Entitled, w.Share.Latency)
+	}
 	return fmt.Sprintf("%.0f%%", w.Share.Entitled)
 }
 

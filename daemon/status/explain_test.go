@@ -97,6 +97,19 @@ func TestDefaultsOfMPSArePerClient(t *testing.T) {
 	}
 }
 
+// What a grant with latency: low gets is in the text of the grant and of the share.
+func TestLatencyIsExplained(t *testing.T) {
+	g := api.GrantSpec{Name: "chat", Timeslice: &api.ShareSpec{Share: 30}, Latency: api.LatencyLow}
+	if got, want := grantText(&g, ""), "30% of the time, latency: low"; got != want {
+		t.Errorf("the grant: %s", got)
+	}
+	l := lease.Lease{ID: "red-chat-1", Terms: lease.Grant{Tenant: "red", Spec: g}}
+	w := l.Wire()
+	if got, want := shareText(&w), "30%, latency: low"; got != want {
+		t.Errorf("the share: %s", got)
+	}
+}
+
 // What only the environment of a process asks of the MPS server is advisory, wherever it is shown.
 func TestMPSSharesAreAdvisory(t *testing.T) {
 	memory := api.Bytes(16 << 30)

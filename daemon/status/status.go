@@ -339,6 +339,9 @@ func grantText(g *api.GrantSpec, qualifier string) string {
 		}
 		return strings.Join(append(words, g.Attributes...), ", ")
 	case api.ModeTimeslice:
+		if g.LowLatency() {
+			return share(g.Timeslice, "time") + ", latency: low"
+		}
 		return share(g.Timeslice, "time")
 	case api.ModeMPS:
 		if g.InInstance() {

@@ -112,6 +112,18 @@ func pausedNode() *api.Status {
 	return s
 }
 
+// serviceNode is labNode with a lease that has latency: low and was frozen.
+func serviceNode() *api.Status {
+	s := labNode()
+	for i := range s.Leases {
+		if l := &s.Leases[i]; l.ID == "vision-k8qg" {
+			l.Share.Latency = "low"
+			l.Share.Freezes = &api.LeaseFreezes{Count: 12, Seconds: 1.4, LongestSeconds: 0.21, WaitP99Seconds: 0.084}
+		}
+	}
+	return s
+}
+
 // frozenTenant is what freezing a tenant answers.
 func frozenTenant() api.TenantFreezeResult {
 	return api.TenantFreezeResult{

@@ -198,6 +198,7 @@ func TestTexts(t *testing.T) {
 		"lease-list-wide":          {routes{"GET /v1/status": labNode()}, "", "lease list -o wide"},
 		"lease-show":               {routes{"GET /v1/status": labNode()}, "", "lease show vision-3kq6"},
 		"lease-show-frozen":        {routes{"GET /v1/status": pausedNode()}, "", "lease show vision-3kq6"},
+		"lease-show-share":         {routes{"GET /v1/status": serviceNode()}, "", "lease show vision-k8qg"},
 		"lease-show-queued":        {routes{"GET /v1/status": labNode()}, "", "lease show vision-zzzz"},
 		"lease-show-unknown":       {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "", "lease show green-1"},
 		"lease-show-ended":         {routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "", "lease show vision-77aa"},

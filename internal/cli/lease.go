@@ -221,11 +221,8 @@ func (a *app) lease(l *api.Lease) {
 	if m := l.GPUMemory; m != nil && m.Reason != "" {
 		line("limit", "of GPU memory, "+m.Backend+": "+m.Reason)
 	}
-	if l.Share != nil && l.Share.Occupancy != nil {
-		line("occupancy", percent(*l.Share.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
-	}
-	if l.Share != nil && l.Share.Freezes != nil {
-		line("time slices", l.Share.Freezes.Text())
+	if l.Share != nil {
+		timeSlices(l.Share, line)
 	}
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
@@ -239,6 +236,19 @@ func (a *app) lease(l *api.Lease) {
 	a.leaseIsolation(l, line)
 	for _, n := range l.Notices {
 		fmt.Fprintf(a.io.Out, "notice: %s\n", printable(n))
+	}
+}
+
+// timeSlices prints what a lease has of the time of its GPU, and how often it was frozen for others.
+func timeSlices(s *api.LeaseShare, line func(name, value string)) {
+	if s.Latency != "" {
+		line("latency", s.Latency+": it is not frozen while it uses less than its share")
+	}
+	if s.Occupancy != nil {
+		line("occupancy", percent(*s.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
+	}
+	if s.Freezes != nil {
+		line("freezes", s.Freezes.Text())
 	}
 }
 

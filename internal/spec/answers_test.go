@@ -393,6 +393,10 @@ var mistakes = []struct {
 			"name: g, exclusive: 1, accept: hard",
 			"name: g, mps: {share: 30%, gpu_memory: 1GiB}, accept: soft",
 			"name: g, mig: 1g.10gb, mps: {share: 30%}, reserved: true",
+			"name: g, mps: {share: 30%}, latency: low",
+			"name: g, timeslice: {share: 30%, cap: 50%}, latency: low",
+			"name: g, timeslice: {share: 90%}, latency: low",
+			"name: g, timeslice: {share: 30%}, latency: high",
 		},
 	},
 }

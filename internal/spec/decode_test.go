@@ -133,6 +133,16 @@ func TestCheckReserved(t *testing.T) {
 		"overcommit":                    {"{select: {index: 4}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), ""},
 		"overcommit of another GPU":     {entry + ", {select: {index: 5}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), "160%"},
 		"overcommit of a GPU by a UUID": {entry + ", {select: {uuid: GPU-x}, mode: timeslice, overcommit: true}", share("80%", "index: 4"), share("80%", "index: 4"), ""},
+		"latency: low, more than it may have": {
+			entry, share("50%", "index: 4") + ", latency: low", share("40%", "index: 4") + ", latency: low",
+			"f:7:54: tenants[0].grants[1].timeslice.share: the reserved grants with latency: low on GPU 4 need 90% together, and may have 80% (t/a 50%, t/b 40%)",
+		},
+		"latency: low, with overcommit": {
+			"{select: {index: 4}, mode: timeslice, overcommit: true}", share("50%", "index: 4") + ", latency: low",
+			share("40%", "index: 4") + ", latency: low", "need 90% together",
+		},
+		"latency: low, and it fits":    {entry, share("40%", "index: 4") + ", latency: low", share("40%", "index: 4") + ", latency: low", ""},
+		"latency: low next to training": {entry, share("50%", "index: 4") + ", latency: low", share("50%", "index: 4"), ""},
 		"one address in two spellings": {
 			"{select: {pci: '0a:00.0'}, mode: mps}", "mps: {share: 60%}, gpus: {pci: '0A:00.0'}", "mps: {share: 50%}, gpus: {pci: '0000:0a:00.0'}",
 			"tenants[0].grants[1].mps.share: the reserved grants on GPU 0000:0a:00.0 need 110%",
