@@ -25,7 +25,7 @@ func (b *bench) failOpen(ctx context.Context) ([]Figure, error) {
 		return b.skip("fail open", "root and cgroup v2, to freeze processes")
 	}
 	list := []scenario{
-		{name: "fail open, long queues", loads: []load{{10, queue400}, {90, queue20}}},
+		{name: "fail open, long queues", loads: []load{{share: 10, burn: queue400}, {share: 90, burn: queue20}}},
 		{name: "fail open, eight", loads: equal(8, queue50)},
 	}
 	stopped, killed, err := b.thawTimes(ctx, list)

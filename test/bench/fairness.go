@@ -33,6 +33,7 @@ const (
 type load struct {
 	share float64
 	burn  string
+	low   bool // its grant has latency: low
 }
 
 // scenario is a set of tenants on one GPU.
@@ -62,7 +63,7 @@ func references(list []scenario) (out []scenario) {
 
 func equal(n int, burn string) (loads []load) {
 	for range n {
-		loads = append(loads, load{100 / float64(n), burn})
+		loads = append(loads, load{share: 100 / float64(n), burn: burn})
 	}
 	return loads
 }
@@ -75,12 +76,19 @@ const (
 )
 
 var scenarios = []scenario{
-	{name: "30/70, 50 ms", loads: []load{{30, queue50}, {70, queue50}}, gpuBound: true},
-	{name: "30/70, 400/20 ms ± 30 %", loads: []load{{30, queue400}, {70, queue20}}, gpuBound: true},
-	{name: "10/90, 50 ms", loads: []load{{10, queue50}, {90, queue50}}, gpuBound: true},
-	{name: "10/20/30/40, 50 ms", loads: []load{{10, queue50}, {20, queue50}, {30, queue50}, {40, queue50}}, gpuBound: true},
+	{name: "30/70, 50 ms", loads: []load{{share: 30, burn: queue50}, {share: 70, burn: queue50}}, gpuBound: true},
+	{name: "30/70, 400/20 ms ± 30 %", loads: []load{{share: 30, burn: queue400}, {share: 70, burn: queue20}}, gpuBound: true},
+	{name: "10/90, 50 ms", loads: []load{{share: 10, burn: queue50}, {share: 90, burn: queue50}}, gpuBound: true},
+	{
+		name:     "10/20/30/40, 50 ms",
+		loads:    []load{{share: 10, burn: queue50}, {share: 20, burn: queue50}, {share: 30, burn: queue50}, {share: 40, burn: queue50}},
+		gpuBound: true,
+	},
 	{name: "eight equal, 50 ms", loads: equal(8, queue50), gpuBound: true},
-	{name: "30/70, synchronous 1 ms next to 50 ms", loads: []load{{30, "--kernel 1ms --queue 1 --sync"}, {70, queue50}}},
+	{
+		name:  "30/70, synchronous 1 ms next to 50 ms",
+		loads: []load{{share: 30, burn: "--kernel 1ms --queue 1 --sync"}, {share: 70, burn: queue50}},
+	},
 }
 
 // scenarios are those that are chosen.
@@ -115,6 +123,8 @@ var samplers = []sampler{
 type outcome struct {
 	rms10, rms60, worst10, bias, busy, wait float64
 	status                                  float64 // the largest mean error of the busy time that status shows, in points
+	first                                   float64 // what the first tenant had, in percent of the time
+	p50, p99                                float64 // of its requests, in milliseconds; NaN if it has none
 }
 
 func (b *bench) fairnessLimit() time.Duration {
@@ -261,6 +271,7 @@ type running struct {
 	scenario
 	gpu    gpu.UUID
 	jobs   []*harness.Job
+	logs   []*requestLog // of each tenant
 	record shares.Record
 	shown  [][]shown // of each tenant
 }
@@ -287,6 +298,11 @@ func (b *bench) runScenarios(ctx context.Context, s sampler, list []scenario, wa
 	}
 	if err := pause(ctx, warmUp); err != nil { // The scheduler learns in this time.
 		return nil, err
+	}
+	for _, r := range all {
+		for _, log := range r.logs {
+			log.take()
+		}
 	}
 	if err := read(ctx, n, all, window); err != nil {
 		return nil, err
@@ -328,9 +344,13 @@ func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*r
 	for i, sc := range list {
 		fmt.Fprintf(&gpus, "  - {select: {index: %d}, mode: timeslice}\n", i)
 		for k, l := range sc.loads {
+			latency := ""
+			if l.low {
+				latency = ", latency: low"
+			}
 			fmt.Fprintf(
-				&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}}]\n",
-				tenant(i, k), l.share, i,
+				&tenants, "  - name: %s\n    grants: [{name: part, timeslice: {share: %g%%, gpu_memory: 2GiB}, gpus: {index: %d}%s}]\n",
+				tenant(i, k), l.share, i, latency,
 			)
 		}
 	}
@@ -354,11 +374,12 @@ func startScenarios(ctx context.Context, n *harness.Node, list []scenario) ([]*r
 			args := append(
 				[]string{"-q", "-t", tenant(i, k), "--grant", "part", "--"},
 				n.Burn(append([]string{"--memory", "1GiB"}, strings.Fields(l.burn)...)...)...)
-			j, err := n.Run(args...)
+			log := &requestLog{}
+			j, err := n.RunTo(log, args...)
 			if err != nil {
 				return all, err
 			}
-			r.jobs = append(r.jobs, j)
+			r.jobs, r.logs = append(r.jobs, j), append(r.logs, log)
 		}
 	}
 	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -451,6 +472,8 @@ func (r *running) outcome() (o outcome, err error) {
 	o.rms60, _ = r.record.Deviation(targets, time.Minute)
 	o.bias, o.busy, o.wait = r.record.Bias(targets), r.record.Busy(), r.record.LongestWait().Seconds()
 	o.status = r.statusError()
+	o.first = 100 * r.record.Between(0, r.record.End())[0] / r.record.End().Seconds()
+	o.p50, o.p99 = percentiles(r.logs[0].take())
 	return o, nil
 }
 

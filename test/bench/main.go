@@ -57,6 +57,12 @@ var parts = []part{
 	{"memory", "GPU memory in virtual time: overshoot, and what neighbours lose", atMost(2 * time.Minute), (*bench).memory},
 	{"fairness", "shares of GPU time in real time, with real freezing", (*bench).fairnessLimit, (*bench).fairness},
 	{
+		"latency",
+		"requests of a service next to training in real time, by the training's kernels and with latency: low",
+		(*bench).latencyLimit,
+		(*bench).latency,
+	},
+	{
 		"cost",
 		"CPU time of 64 leases on 8 GPUs, of 8 that are alone, and with forks of other programs",
 		atMost(5 * time.Minute),

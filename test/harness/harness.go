@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -537,10 +538,20 @@ func (n *Node) Run(args ...string) (*Job, error) {
 	return n.Spawn(cmd)
 }
 
+// RunTo is Run for a command whose whole output is of interest: it is written to out, too.
+func (n *Node) RunTo(out io.Writer, args ...string) (*Job, error) {
+	cmd := exec.Command(n.program("gpushare"), append([]string{"run"}, args...)...)
+	cmd.Env = n.Environ()
+	return n.spawnTo(cmd, out)
+}
+
 // Spawn starts any command as a job. It leaves the command's environment as it is.
-func (n *Node) Spawn(cmd *exec.Cmd) (*Job, error) {
+func (n *Node) Spawn(cmd *exec.Cmd) (*Job, error) { return n.spawnTo(cmd, io.Discard) }
+
+func (n *Node) spawnTo(cmd *exec.Cmd, out io.Writer) (*Job, error) {
 	l := &lastLines{}
-	cmd.Stdout, cmd.Stderr = l, l
+	all := io.MultiWriter(l, out)
+	cmd.Stdout, cmd.Stderr = all, all
 	p, err := spawn(cmd)
 	if err != nil {
 		return nil, err
