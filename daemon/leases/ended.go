@@ -144,6 +144,25 @@ func (e *endedLeases) all() []endedLease {
 	return out
 }
 
+// output is what the output of an ended lease is known by.
+type output struct {
+	id  string
+	uid int
+}
+
+// outputs returns those of detached leases, the last first.
+func (e *endedLeases) outputs() (list []output) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trimLocked()
+	for i := range slices.Backward(e.list) {
+		if l := &e.list[i].Lease; l.Origin == lease.OriginDetached {
+			list = append(list, output{l.ID, l.UID})
+		}
+	}
+	return list
+}
+
 // get returns the last one of this id.
 func (e *endedLeases) get(id string) (endedLease, bool) {
 	return e.find(func(l *lease.Lease) bool { return l.ID == id })
@@ -162,15 +181,16 @@ func (e *endedLeases) find(is func(l *lease.Lease) bool) (endedLease, bool) {
 	return endedLease{}, false
 }
 
-// encode returns the JSON to keep until the next boot; nil if nothing changed.
-func (e *endedLeases) encode() ([]byte, error) {
+// encode returns the JSON to keep until the next boot, in parts; nil if nothing changed. The parts do not change any more: putting
+// those of hundreds of leases together each time one ends made most of the daemon's garbage.
+func (e *endedLeases) encode() ([][]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.changed {
 		return nil, nil
 	}
 	e.changed = false
-	size := len("[]")
+	all := append(make([][]byte, 0, 2*len(e.list)+2), []byte("["))
 	for i := range e.list {
 		x := &e.list[i]
 		if x.encoded == nil {
@@ -179,18 +199,15 @@ func (e *endedLeases) encode() ([]byte, error) {
 				return nil, err
 			}
 		}
-		size += len(x.encoded) + 1
-	}
-	all := append(make([]byte, 0, size), '[')
-	for i := range e.list {
-		x := &e.list[i]
 		if i > 0 {
-			all = append(all, ',')
+			all = append(all, comma)
 		}
-		all = append(all, x.encoded...)
+		all = append(all, x.encoded)
 	}
-	return append(all, ']'), nil
+	return append(all, []byte("]")), nil
 }
+
+var comma = []byte(",")
 
 // Result returns how the command of a lease that has ended did, if that is known.
 func (ls *Leases) Result(l *lease.Lease) (text string, exitCode *int) {
@@ -221,7 +238,7 @@ func (ls *Leases) restoreEnded() error {
 func (ls *Leases) saveEnded() {
 	b, err := ls.Ended.encode()
 	if err == nil && b != nil {
-		err = ls.RunDir.Write("ended.json", b)
+		err = ls.RunDir.Write("ended.json", b...)
 	}
 	if err != nil {
 		ls.Log.Warn("cannot write the ended leases", "error", err)

@@ -3,7 +3,10 @@ package leases
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +16,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/launch"
+	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -21,6 +26,31 @@ var longCommand = lease.ShortCommand([]string{strings.Repeat("x", 1<<20)}, lease
 
 func ended(uid, i int) lease.Lease {
 	return lease.Lease{ID: fmt.Sprintf("%d-%d", uid, i), UID: uid, Started: new(time.Now()), Command: longCommand}
+}
+
+// Hundreds of leases are kept, and all are written each time one ends: they are not copied for it.
+func TestTheEndOfALeaseAllocatesLittle(t *testing.T) {
+	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), RunDir: store.RunDir(t.TempDir())}
+	for i := range maxEndedPerUser {
+		ls.Ended.Add(ended(1, i))
+	}
+	ls.saveEnded()
+	ls.Ended.Add(ended(1, maxEndedPerUser))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	ls.saveEnded()
+	_ = ls.surplusOutputs()
+	runtime.ReadMemStats(&after)
+	const most = 100 << 10
+	if n := after.TotalAlloc - before.TotalAlloc; n > most {
+		t.Errorf("%d bytes are allocated, and at most %d should be", n, most)
+	}
+	b, damage, err := ls.RunDir.Read("ended.json")
+	var list []endedLease
+	if err != nil || damage != nil || json.Unmarshal(b, &list) != nil || len(list) != maxEndedPerUser ||
+		list[maxEndedPerUser-1].Lease.ID != fmt.Sprintf("1-%d", maxEndedPerUser) {
+		t.Errorf("%d leases were written: %v, %v", len(list), damage, err)
+	}
 }
 
 // The results of one user do not push out those of another, and all together have a limit too.
@@ -64,7 +94,8 @@ func TestEndedLeasesAreKeptPerUser(t *testing.T) {
 			t.Errorf("the last lease of user %d is not kept", uid)
 		}
 	}
-	b, err := e.encode()
+	parts, err := e.encode()
+	b := bytes.Join(parts, nil)
 	if most := maxEnded * (lease.MaxKept + 1<<10); err != nil || len(b) > most {
 		t.Errorf("the file has %d bytes, want at most %d: %v", len(b), most, err)
 	}

@@ -43,13 +43,9 @@ func (ls *Leases) outputLoop(ctx context.Context) {
 // surplusOutputs are the ended leases whose output is more than that of a user may be: the oldest ones.
 func (ls *Leases) surplusOutputs() map[string]bool {
 	bytes, surplus := map[int]int64{}, map[string]bool{}
-	for _, e := range ls.Ended.all() { // the last first
-		if e.Lease.Origin != lease.OriginDetached {
-			continue
-		}
-		uid := e.Lease.UID
-		bytes[uid] += ls.Detached.Outputs.Size(e.Lease.ID)
-		surplus[e.Lease.ID] = bytes[uid] > userOutput
+	for _, o := range ls.Ended.outputs() { // the last first
+		bytes[o.uid] += ls.Detached.Outputs.Size(o.id)
+		surplus[o.id] = bytes[o.uid] > userOutput
 	}
 	return surplus
 }

@@ -1,9 +1,11 @@
 package durable
 
 import (
+	"bufio"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -34,7 +36,12 @@ var ErrRefused = errors.New("it is not replaced")
 // Replace replaces a file by a new one: a reader finds the old content or the new one. It never writes to what is there, never
 // changes its mode or owner, and never follows a symbolic link at the name. In a directory that others may write to they can
 // replace the file before and after, and reach no other with that.
-func Replace(name string, content []byte, o Options) (err error) {
+func Replace(name string, content []byte, o Options) error {
+	return ReplaceParts(name, [][]byte{content}, o)
+}
+
+// ReplaceParts is Replace with content in parts, which are not put together in memory.
+func ReplaceParts(name string, parts [][]byte, o Options) (err error) {
 	base := filepath.Base(name)
 	if base == "." || base == "/" || base == ".." || name[len(name)-1] == '/' {
 		return fmt.Errorf("it is a directory: %w", ErrRefused)
@@ -52,7 +59,7 @@ func Replace(name string, content []byte, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(content); err == nil {
+	if err = writeParts(f, parts); err == nil {
 		err = o.setMode(f, was)
 	}
 	if err == nil && !o.Volatile {
@@ -69,6 +76,21 @@ func Replace(name string, content []byte, o Options) (err error) {
 		err = errors.Join(err, syncDirectory(dir))
 	}
 	return err
+}
+
+// writeSize is how much is written at once of many small parts.
+const writeSize = 32 << 10
+
+func writeParts(f io.Writer, parts [][]byte) error {
+	if len(parts) == 1 {
+		_, err := f.Write(parts[0])
+		return err
+	}
+	w := bufio.NewWriterSize(f, writeSize)
+	for _, part := range parts {
+		_, _ = w.Write(part) // Flush returns the first error.
+	}
+	return w.Flush()
 }
 
 // replaceable returns the regular file with a name whose mode and group are kept; nil if there is none.

@@ -142,8 +142,12 @@ func writeFile(d dir, name string, flag int, b []byte) (err error) {
 // Replace atomically replaces a file that is only used until the next boot: a reader and a restarted daemon find the old or
 // the new content. It does not wait for the disk, so a power cut may leave any content.
 func Replace(path string, content []byte, mode os.FileMode) error {
+	return replace(path, [][]byte{content}, mode)
+}
+
+func replace(path string, parts [][]byte, mode os.FileMode) error {
 	temp := "." + filepath.Base(path) + ".new"
-	if err := durable.Replace(path, content, durable.Options{Mode: mode, Any: true, Temp: temp, Volatile: true}); err != nil {
+	if err := durable.ReplaceParts(path, parts, durable.Options{Mode: mode, Any: true, Temp: temp, Volatile: true}); err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil

@@ -56,12 +56,21 @@ func marshal(s *State) ([]byte, error) {
 
 // seal puts a header with the checksum before the content of a file.
 func seal(h header, content []byte) ([]byte, error) {
-	h.SHA256 = checksum(content)
+	line, err := h.line(content)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(line, content), nil
+}
+
+// line is the header of a file with this content, which may be in parts.
+func (h header) line(content ...[]byte) ([]byte, error) {
+	h.SHA256 = checksum(content...)
 	line, err := json.Marshal(h)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the header: %w", err)
 	}
-	return slices.Concat(line, []byte("\n"), content), nil
+	return append(line, '\n'), nil
 }
 
 // unseal returns the content of a file if the checksum is right. The error wraps errCorrupt.
@@ -84,9 +93,12 @@ func (s *State) generation() uint64 {
 	return s.Accepted.Generation
 }
 
-func checksum(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+func checksum(parts ...[]byte) string {
+	sum := sha256.New()
+	for _, b := range parts {
+		sum.Write(b)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // unmarshal reads a file. The error is or wraps errCorrupt, ErrNewerFormat or ErrOlderFormat.

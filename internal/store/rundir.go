@@ -30,9 +30,9 @@ func (d *Damage) Err() error {
 	return nil
 }
 
-// Write replaces a file. Only root may read it.
-func (d RunDir) Write(name string, b []byte) error {
-	file, err := seal(header{Format: Format}, b)
+// Write replaces a file; its content may be in parts. Only root may read it.
+func (d RunDir) Write(name string, content ...[]byte) error {
+	line, err := header{Format: Format}.line(content...)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (d RunDir) Write(name string, b []byte) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
-	return Replace(path, file, 0o600)
+	return replace(path, append([][]byte{line}, content...), 0o600)
 }
 
 // Remove removes a file and the one before it. An interrupted one leaves the file.
