@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,17 +23,52 @@ import (
 // run directory of a host is: there a record of leases is not written to a disk.
 func (b *bench) toExec(ctx context.Context) ([]Figure, error) {
 	var all []Figure
-	for _, on := range []struct{ place, file, spec string }{
-		{"a MIG instance", "testdata/nodes/dgx-a100-mig.yaml", bigSpec()},
-		{"a shared GPU", "testdata/nodes/dgx-a100.yaml", sharedSpec()},
+	empty, remove, err := emptyProgram(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	for _, on := range []toExecPlace{
+		{"a MIG instance", "testdata/nodes/dgx-a100-mig.yaml", bigSpec(), 10, 40}, // Two process lists of 4 ms are in it.
+		{"a shared GPU", "testdata/nodes/dgx-a100.yaml", sharedSpec(), 5, 20},
 	} {
-		figures, err := b.toExecOn(ctx, on.place, on.file, on.spec)
+		figures, err := b.toExecOn(ctx, on, empty)
 		if err != nil {
-			return nil, fmt.Errorf("on %s: %w", on.place, err)
+			return nil, fmt.Errorf("on %s: %w", on.name, err)
 		}
 		all = append(all, figures...)
 	}
 	return all, nil
+}
+
+// toExecPlace is where gpushare run is measured, with the targets in ms.
+type toExecPlace struct {
+	name, file, spec string
+	alone, eight     float64 // median alone, and p99 of 8 at once
+}
+
+// emptyProgram builds a Go program that does nothing: what this machine needs at least.
+func emptyProgram(ctx context.Context) (file string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "gpushare-bench-")
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot create a directory: %w", err)
+	}
+	remove = func() { os.RemoveAll(dir) }
+	source := filepath.Join(dir, "main.go")
+	file = filepath.Join(dir, "empty")
+	if err = os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err == nil {
+		build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", file, source)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		var out []byte
+		if out, err = build.CombinedOutput(); err != nil {
+			err = fmt.Errorf("cannot build an empty program: %w: %s", err, out)
+		}
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return file, remove, nil
 }
 
 // sharedSpec shares one GPU among 8 tenants.
@@ -45,8 +81,8 @@ func sharedSpec() string {
 	return b.String()
 }
 
-func (b *bench) toExecOn(ctx context.Context, place, file, spec string) ([]Figure, error) {
-	n := &harness.Node{Bin: b.bin, File: file}
+func (b *bench) toExecOn(ctx context.Context, on toExecPlace, empty string) ([]Figure, error) {
+	n := &harness.Node{Bin: b.bin, File: on.file}
 	if dir, ok := inMemory(); ok {
 		defer os.RemoveAll(dir)
 		n.Dir = dir
@@ -55,10 +91,10 @@ func (b *bench) toExecOn(ctx context.Context, place, file, spec string) ([]Figur
 	if err := n.Start(ctx); err != nil {
 		return nil, err
 	}
-	if r := n.CLIIn(ctx, spec, "apply", "-f", "-"); r.Code != 0 {
+	if r := n.CLIIn(ctx, on.spec, "apply", "-f", "-"); r.Code != 0 {
 		return nil, fmt.Errorf("cannot apply the spec: %s", r.Err)
 	}
-	return runToExec(ctx, n, place)
+	return runToExec(ctx, n, on, empty)
 }
 
 // inMemory creates a directory on a tmpfs that tenants can read; ok is false without one.
@@ -78,76 +114,137 @@ func inMemory() (dir string, ok bool) {
 	return dir, true
 }
 
-// runToExec measures the time from the start of gpushare run until its command runs: alone, one after the other, and in 8 concurrent
-// loops. The command is date, which prints the time: its own start is part of the figure, and is a figure of its own, like the start
-// of gpushare without a request.
-func runToExec(ctx context.Context, n *harness.Node, place string) ([]Figure, error) {
-	lease := func(tenant int) func() (string, error) {
-		return func() (string, error) {
-			r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", tenant), "--wait=30s", "--", "date", "+%s%N")
-			if r.Code != 0 {
-				return "", fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
-			}
-			return r.Out, nil
+// turn is a program that is measured in turn with others: under the same load.
+type turn struct {
+	name    string
+	measure func() (ms float64, err error)
+	all     []float64
+
+	yardstick bool // gpushare run is compared with it
+}
+
+// runToExec measures the time from the start of gpushare run until its command runs: alone, in turn with an empty program and, where
+// systemd is the init, with systemd-run; and in 8 concurrent loops. The command is date, which prints the time: its own start is part of
+// the figure, and is a figure of its own, like the start of gpushare without a request.
+func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty string) ([]Figure, error) {
+	lease := func(tenant int) func() (float64, error) {
+		return func() (float64, error) {
+			return untilPrinted(func() (string, error) {
+				r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", tenant), "--wait=30s", "--", "date", "+%s%N")
+				if r.Code != 0 {
+					return "", fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
+				}
+				return r.Out, nil
+			})
 		}
 	}
-	date, err := concurrently(1, 200, func(int) func() (string, error) {
-		return func() (string, error) {
-			b, err := exec.CommandContext(ctx, "date", "+%s%N").Output()
-			return string(b), err
+	printed := func(argv ...string) func() (float64, error) {
+		return func() (float64, error) {
+			return untilPrinted(func() (string, error) {
+				b, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
+				return string(b), err
+			})
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
-	var starts []float64
-	for range 100 {
-		began := time.Now()
-		if r := n.CLI(ctx, "run"); r.Code != 2 { // It has no command: nothing is requested.
-			return nil, fmt.Errorf("gpushare run without a command exits with %d: %s", r.Code, r.Err)
-		}
-		starts = append(starts, float64(time.Since(began).Microseconds())/1000)
+	turns := []turn{
+		{name: "gpushare run", measure: lease(0)},
+		{name: "an empty Go program, whole process", yardstick: true, measure: func() (float64, error) {
+			return untilEnd(func() error { return exec.CommandContext(ctx, empty).Run() })
+		}},
+		{name: "date, start to its output", measure: printed("date", "+%s%N")},
+		{name: "gpushare run without a request, whole process", measure: func() (float64, error) {
+			return untilEnd(func() error {
+				if r := n.CLI(ctx, "run"); r.Code != 2 { // It has no command: nothing is requested.
+					return fmt.Errorf("gpushare run without a command exits with %d: %s", r.Code, r.Err)
+				}
+				return nil
+			})
+		}},
 	}
-	alone, err := concurrently(1, 200, lease)
-	if err != nil {
+	if _, err := os.Stat("/run/systemd/system"); err == nil { // sd_booted(3)
+		turns = append(turns, turn{
+			name:      "systemd-run --scope of date, start to its output",
+			yardstick: true,
+			measure:   printed("systemd-run", "--quiet", "--scope", "--", "date", "+%s%N"),
+		})
+	}
+	if err := inTurn(200, turns); err != nil {
 		return nil, err
 	}
 	eight, err := concurrently(8, 50, lease)
 	if err != nil {
 		return nil, err
 	}
-	name := "gpushare run to exec on " + place + ", without systemd, "
-	return []Figure{
-		figure("date, start to its output, median", []float64{median(date)}, "ms", "lower", nil),
-		figure("gpushare run without a request, whole process, median", []float64{median(starts)}, "ms", "lower", nil),
-		lower(name+"alone: median", median(alone), "ms", 5),
+	name := "gpushare run to exec on " + on.name + ", without systemd, "
+	alone := turns[0].all
+	figures := []Figure{
+		lower(name+"alone: median", median(alone), "ms", on.alone),
 		figure(name+"alone: p99", []float64{percentile99(alone)}, "ms", "lower", nil),
-		lower(name+"8 at once: median", median(eight), "ms", 30),
-		lower(name+"8 at once: p99", percentile99(eight), "ms", 20),
-	}, nil
+		figure(name+"8 at once: median", []float64{median(eight)}, "ms", "lower", nil),
+		lower(name+"8 at once: p99", percentile99(eight), "ms", on.eight),
+	}
+	for _, t := range turns[1:] {
+		figures = append(figures, figure(t.name+": median", []float64{median(t.all)}, "ms", "lower", nil))
+		if t.yardstick {
+			times := []float64{median(alone) / median(t.all)}
+			figures = append(figures, figure(name+"alone, median: times that of "+t.name, times, "", "lower", nil))
+		}
+	}
+	return figures, nil
 }
 
-// concurrently repeats programs that print the time, in nanoseconds since the epoch, in several loops, and returns how many milliseconds
-// after its start each printed it, in order.
-func concurrently(loops, rounds int, program func(loop int) func() (string, error)) ([]float64, error) {
+// inTurn measures each program as often, one after the other.
+func inTurn(rounds int, turns []turn) error {
+	for range rounds {
+		for i := range turns {
+			ms, err := turns[i].measure()
+			if err != nil {
+				return fmt.Errorf("%s: %w", turns[i].name, err)
+			}
+			turns[i].all = append(turns[i].all, ms)
+		}
+	}
+	for i := range turns {
+		slices.Sort(turns[i].all)
+	}
+	return nil
+}
+
+// untilPrinted returns how many milliseconds after its start a program printed the time, in nanoseconds since the epoch.
+func untilPrinted(run func() (string, error)) (float64, error) {
+	began := time.Now()
+	out, err := run()
+	if err != nil {
+		return 0, err
+	}
+	ran, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the program printed %q, and no time", out)
+	}
+	return float64(time.Unix(0, ran).Sub(began).Microseconds()) / 1000, nil
+}
+
+// untilEnd returns how many milliseconds a program ran.
+func untilEnd(run func() error) (float64, error) {
+	began := time.Now()
+	err := run()
+	return float64(time.Since(began).Microseconds()) / 1000, err
+}
+
+// concurrently repeats a measurement in several loops, and returns the results in order.
+func concurrently(loops, rounds int, program func(loop int) func() (float64, error)) ([]float64, error) {
 	durations, errs := make([][]float64, loops), make([]error, loops)
 	var all sync.WaitGroup
 	for i := range loops {
 		all.Go(func() {
-			start := program(i)
+			measure := program(i)
 			for range rounds {
-				began := time.Now()
-				out, err := start()
+				ms, err := measure()
 				if err != nil {
 					errs[i] = err
 					return
 				}
-				ran, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
-				if err != nil {
-					errs[i] = fmt.Errorf("the program printed %q, and no time", out)
-					return
-				}
-				durations[i] = append(durations[i], float64(time.Unix(0, ran).Sub(began).Microseconds())/1000)
+				durations[i] = append(durations[i], ms)
 			}
 		})
 	}
