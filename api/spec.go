@@ -16,7 +16,8 @@ type NodeSpec struct {
 	GPUMemoryReserve *Bytes         `json:"gpu_memory_reserve,omitempty"` // per time-sliced or MPS GPU; default 1GiB
 	PerUser          *PerUserSpec   `json:"per_user,omitempty"`
 	Queue            *QueueSpec     `json:"queue,omitempty"`
-	Quiesce          []string       `json:"quiesce,omitempty"` // units
+	Quiesce          []string       `json:"quiesce,omitempty"`        // units
+	StatusVisible    string         `json:"status_visible,omitempty"` // own | all; default own
 	Health           *HealthSpec    `json:"health,omitempty"`
 }
 
@@ -43,6 +44,12 @@ type IsolationSpec struct {
 	// is none.
 	Units []string `json:"units,omitzero"`
 }
+
+// Whose leases a member sees in the status.
+const (
+	StatusVisibleOwn = "own" // of their tenants
+	StatusVisibleAll = "all" // of all tenants: who has what, without commands
+)
 
 // DefaultClosedUnits are the units of cron and at: of Debian, and of Fedora.
 func DefaultClosedUnits() []string { return []string{"atd.service", "cron.service", "crond.service"} }

@@ -126,6 +126,7 @@ func (c *checker) name(path, name, what string) {
 
 func (n *NodeSpec) validate(c *checker) {
 	c.word("node.enforce", string(n.Enforce))
+	c.word("node.status_visible", n.StatusVisible)
 	if i := n.Isolation; i != nil {
 		c.word("node.isolation.logins", i.Logins)
 		c.word("node.isolation.migration", i.Migration)

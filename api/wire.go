@@ -73,6 +73,8 @@ type NodeStatus struct {
 	Starting   bool        `json:"starting,omitempty"`   // the daemon was started and has not yet compared the node with the spec: a change may follow
 	Unmanaged  *Unmanaged  `json:"unmanaged,omitempty"`  // the node was unmanaged, and no spec was applied since
 	Times      []StepTime  `json:"times,omitempty"`      // measured durations of steps
+	// StatusVisible is whose leases members see: own or all, as in the spec; absent: own.
+	StatusVisible string `json:"status_visible,omitempty"`
 	// Maintenance is who took the node out of service; absent: it takes leases.
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
 }
@@ -460,9 +462,13 @@ type Lease struct {
 	PositionReason     string          `json:"position_reason,omitempty"` // what the position follows from
 	Waiting            string          `json:"waiting,omitempty"`         // why
 	ExpectedStart      *time.Time      `json:"expected_start,omitempty"`  // when it starts at the latest, if leases run to their known ends; absent: it is not known
-	Created            time.Time       `json:"created"`
-	Started            *time.Time      `json:"started,omitempty"`
-	Expires            *time.Time      `json:"expires,omitempty"` // the end of max_time
+	// StartUnknown is why ExpectedStart of a request that waits is not known.
+	StartUnknown string `json:"start_unknown,omitempty"`
+	// InUseBy are the first leases in the way of a request that waits, those that end first at first.
+	InUseBy []PlaceUse `json:"in_use_by,omitempty"`
+	Created time.Time  `json:"created"`
+	Started *time.Time `json:"started,omitempty"`
+	Expires *time.Time `json:"expires,omitempty"` // the end of max_time
 	// MaxTime is the time of its request; absent: it has the max_time of its grant, or none.
 	MaxTime *Duration  `json:"max_time,omitempty"`
 	Ended   *time.Time `json:"ended,omitempty"`
@@ -473,6 +479,15 @@ type Lease struct {
 	Reason      string   `json:"reason,omitempty"`    // why it ends or ended
 	Result      string   `json:"result,omitempty"`    // how its command ended, if that is known: "exited with 3"
 	ExitCode    *int     `json:"exit_code,omitempty"` // the same as a shell's exit code: 128 plus the number of the signal that ended it
+}
+
+// PlaceUse is a lease in the way of a request. Whose it is is absent if it is of another tenant, unless node.status_visible is all.
+type PlaceUse struct {
+	Lease  string     `json:"lease,omitempty"`
+	Tenant string     `json:"tenant,omitempty"`
+	User   string     `json:"user,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+	Until  *time.Time `json:"until,omitempty"` // it ends at the latest then; absent: it has no time limit
 }
 
 // LeaseList answers GET /v1/leases.

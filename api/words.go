@@ -12,6 +12,7 @@ var words = map[string][]string{
 	"node.isolation.unattributed":      {UnattributedReport, UnattributedStop},
 	"node.isolation.unfrozen":          {UnfrozenReport, UnfrozenStop},
 	"node.isolation.attach":            {AttachMember, AttachAdmin},
+	"node.status_visible":              {StatusVisibleOwn, StatusVisibleAll},
 	"gpus[].mode":                      {ModeExclusive, ModeMIG, ModeMPS, ModeTimeslice, ModeExternal},
 	"gpus[].health.temperature.do":     {TemperatureReport, TemperaturePauseLow},
 	"gpus[].mig.layout[].attributes[]": {"me", "me.all", "-me", "gfx"},

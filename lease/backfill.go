@@ -189,17 +189,21 @@ func (k *Ticket) awaitLocked(o *occupancy) {
 	if b.awaited == nil {
 		b.awaited = map[string]bool{}
 	}
+	behind := false
 	for i := range k.candidates {
-		mode := k.candidates[i].Spec.Mode()
-		if b.awaited[mode] {
-			k.expected = nil
+		if mode := k.candidates[i].Spec.Mode(); b.awaited[mode] {
+			k.expected, behind = nil, true
 		}
 	}
 	for i := range k.candidates {
 		b.awaited[k.candidates[i].Spec.Mode()] = true
 	}
-	if !equalTimes(k.reported, k.expected) {
-		k.reported, k.unread = k.expected, true
+	noStart := ""
+	if k.expected == nil {
+		noStart = k.whyNoStartLocked(behind)
+	}
+	if !equalTimes(k.reported, k.expected) || noStart != k.noStart {
+		k.reported, k.noStart, k.unread = k.expected, noStart, true
 	}
 }
 

@@ -41,6 +41,7 @@ type Ticket struct {
 	order    ticketOrder // why it is where it is in the queue
 	expected *time.Time  // when it starts at the latest, if leases run to their known ends
 	reported *time.Time  // the same, as the last change had it
+	noStart  string      // why that is not known
 
 	preempt     *preemption // chosen and preempting: the leases that are stopped for it; later, what they freed
 	preemptions int         // how often leases were stopped for it
@@ -151,11 +152,7 @@ func (k *Ticket) mayNotWaitLocked(waits int) error {
 			Hint:    "let some of them end, or be placed, first: see 'gpushare lease list'",
 		}
 	case full != "" || k.request.Wait == nil && (!k.state.kept() || k.request.Immediate):
-		return &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting),
-			Hint:    k.waitHint(),
-		}
+		return k.refusalLocked()
 	}
 	return nil
 }
@@ -489,6 +486,10 @@ func (k *Ticket) wireLocked() api.Lease {
 	w.Position, w.Waiting, w.ExpectedStart = k.position, k.waiting, k.reported
 	if k.position > 0 {
 		w.PositionReason = k.positionReason()
+		w.InUseBy = k.inUseByLocked()
+		if k.reported == nil {
+			w.StartUnknown = k.noStart
+		}
 	}
 	return w
 }

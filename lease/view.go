@@ -18,9 +18,11 @@ type View struct {
 	// Maintenance is who closed the node to new leases, since when and why; empty if it takes leases. Meanwhile requests wait.
 	Maintenance string
 	Observing   bool // no lease is stopped for another
-	PerUser     PerUser
-	Queue       Queue
-	GPUs        []GPUView // in the driver's order
+	// StatusVisible: every member may read whose leases there are.
+	StatusVisible bool
+	PerUser       PerUser
+	Queue         Queue
+	GPUs          []GPUView // in the driver's order
 	// Grants of all tenants in spec order.
 	Grants []Grant
 }

@@ -75,7 +75,7 @@ func ProposedView(d *state.Desired, n *observe.Node) lease.View {
 
 // ViewOf is the input of the lease table. closed are the places that take no lease now.
 func ViewOf(d *state.Desired, n *observe.Node, closed closing.Closures, foreign func(gpu.UUID, *gpu.Instance) bool) lease.View {
-	v := lease.View{Generation: d.Generation, Observing: !d.Enforcing()}
+	v := lease.View{Generation: d.Generation, Observing: !d.Enforcing(), StatusVisible: d.StatusVisible() == api.StatusVisibleAll}
 	if n.DriverErr != nil {
 		v.DriverUnavailable = n.DriverErr.Error()
 	}

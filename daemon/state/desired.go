@@ -199,6 +199,14 @@ func (d *Desired) DeniesMigration() bool {
 	return d.isolation().Migration == api.MigrationDeny
 }
 
+// StatusVisible is whose leases a member sees; empty: the default.
+func (d *Desired) StatusVisible() string {
+	if d.Spec == nil {
+		return ""
+	}
+	return d.Spec.Node.StatusVisible
+}
+
 // StopsUnattributed reports whether processes on managed GPUs that are in no lease are stopped.
 func (d *Desired) StopsUnattributed() bool {
 	return d.isolation().Unattributed == api.UnattributedStop

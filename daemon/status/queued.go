@@ -26,7 +26,7 @@ func explainQueued(l *api.Lease) *api.Explanation {
 	)
 	start := api.Rule{
 		What:   "expected start",
-		Reason: "it is not known: a lease in its way has no known end, or another request is ahead of it",
+		Reason: "it is not known: " + cmp.Or(l.StartUnknown, "a lease in its way has no known end, or another request is ahead of it"),
 	}
 	if l.ExpectedStart != nil {
 		start = api.Rule{

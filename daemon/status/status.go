@@ -73,6 +73,8 @@ func (p *statusInputs) render() *api.Status {
 			Unmanaged:   p.desired.Unmanaged,
 			Times:       state.WireTimes(p.stored.StepDurations),
 			Maintenance: closing.WireMaintenance(&p.stored),
+
+			StatusVisible: p.desired.StatusVisible(),
 		},
 		GPUs: make([]api.GPUStatus, 0, len(p.node.GPUs)), Tenants: []api.TenantStatus{}, Leases: p.leases, Users: p.users,
 	}
@@ -383,16 +385,28 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 	}
 	out.Leases = []api.Lease{}
 	for i := range s.Leases {
-		if l := &s.Leases[i]; c.SeesLease(l.Tenant, l.UID) {
+		switch l := &s.Leases[i]; {
+		case c.SeesLease(l.Tenant, l.UID):
 			out.Leases = append(out.Leases, s.Leases[i])
+		case s.Node.StatusVisible == api.StatusVisibleAll:
+			out.Leases = append(out.Leases, leaseOfOthers(l))
 		}
 	}
 	out.Leases = c.HideCommands(out.Leases)
 	out.GPUs = []api.GPUStatus{}
 	for i := range s.GPUs {
-		if g := s.GPUs[i]; mine[g.UUID] {
-			out.GPUs = append(out.GPUs, restrictGPU(g, c, out.Leases))
+		g := s.GPUs[i]
+		switch {
+		case s.Node.StatusVisible == api.StatusVisibleAll:
+			granted := g.Granted
+			g = restrictGPU(g, c, out.Leases)
+			g.Granted = granted
+		case mine[g.UUID]:
+			g = restrictGPU(g, c, out.Leases)
+		default:
+			continue
 		}
+		out.GPUs = append(out.GPUs, g)
 	}
 	out.Users = nil
 	for _, u := range s.Users {
@@ -407,6 +421,35 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 		}
 	}
 	return &out
+}
+
+// leaseOfOthers is what every member sees of a lease with node.status_visible: all. It says who has what, since when and until when; not
+// what they run, nor how they are isolated.
+func leaseOfOthers(l *api.Lease) api.Lease {
+	return api.Lease{
+		ID:             l.ID,
+		Generation:     l.Generation,
+		Tenant:         l.Tenant,
+		Grant:          l.Grant,
+		Kind:           l.Kind,
+		State:          l.State,
+		Origin:         l.Origin,
+		User:           l.User,
+		UID:            l.UID,
+		GPUs:           l.GPUs,
+		Devices:        l.Devices,
+		Share:          l.Share,
+		GPUMemory:      l.GPUMemory,
+		Position:       l.Position,
+		ExpectedStart:  l.ExpectedStart,
+		Created:        l.Created,
+		Started:        l.Started,
+		Expires:        l.Expires,
+		MaxTime:        l.MaxTime,
+		Ended:          l.Ended,
+		ElapsedSeconds: l.ElapsedSeconds,
+		IdleSeconds:    l.IdleSeconds,
+	}
 }
 
 // restrictCondition reports whether a member may see a condition, and removes what they may not see. Members may see the

@@ -222,6 +222,32 @@ func TestMemberSeesOnlyTheirOwn(t *testing.T) {
 	}
 }
 
+// With status_visible: all a member sees who has what on every GPU, and neither what others run nor their processes and limits.
+func TestMemberSeesWhoHasWhat(t *testing.T) {
+	p := twoTenants()
+	p.desired.Spec.Node.StatusVisible = api.StatusVisibleAll
+	full := p.render()
+	before := string(encode(full))
+	s := restrictTo(full, &server.Caller{Peer: &server.Peer{UID: servertest.UidAlice}, Tenants: []string{"mine"}})
+	got := string(encode(s))
+	for _, shown := range []string{"lease-mig-mine", "lease-mig-theirs", "lease-part-theirs", "lease-wait-theirs", "GPU-2"} {
+		if !strings.Contains(got, shown) {
+			t.Errorf("a member does not see %q:\n%s", shown, got)
+		}
+	}
+	for _, hidden := range []string{"command-of-theirs", "command-of-no-tenant", "limit-of-theirs", "condition-of-theirs", "user-of-theirs"} {
+		if strings.Contains(got, hidden) {
+			t.Errorf("a member sees %q:\n%s", hidden, got)
+		}
+	}
+	if in := s.GPUs[0].MIG.Instances[1].Lease; in != "lease-mig-theirs" {
+		t.Errorf("the other instance belongs to %q", in)
+	}
+	if before != string(encode(full)) {
+		t.Error("the restricted status changed the full one")
+	}
+}
+
 // A member sees whether an instance belongs to a lease of their tenants, also before the lease runs a process.
 func TestMemberSeesOwnInstances(t *testing.T) {
 	s := restrictTo(twoTenants().render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})

@@ -138,6 +138,33 @@ func frozenTenant() api.TenantFreezeResult {
 	}
 }
 
+// timesNode is labNode with times of its leases, and what is in the way of the one that waits.
+func timesNode() *api.Status {
+	s := labNode()
+	for i := range s.Leases {
+		switch l := &s.Leases[i]; l.ID {
+		case "vision-3kq6":
+			l.Started, l.Expires = ptr(noon.Add(-26*time.Hour)), ptr(noon.Add(2*time.Hour))
+		case "vision-k8qg":
+			l.Started, l.IdleSeconds = ptr(noon.Add(-95*time.Minute)), ptr(5400.0)
+		case "vision-zzzz":
+			l.MaxTime, l.StartUnknown = ptr(api.Duration(time.Hour)), "lease vision-k8qg of bob has no time limit"
+			l.InUseBy = []api.PlaceUse{
+				{
+					Lease:  "vision-3kq6",
+					Tenant: "vision",
+					User:   "alice",
+					Since:  ptr(noon.Add(-26 * time.Hour)),
+					Until:  ptr(noon.Add(2 * time.Hour)),
+				},
+				{Until: ptr(noon.Add(30 * time.Hour))},
+				{Lease: "vision-k8qg", Tenant: "vision", User: "bob", Since: ptr(noon.Add(-95 * time.Minute))},
+			}
+		}
+	}
+	return s
+}
+
 // labNode is a node with one example of each kind of state.
 func labNode() *api.Status {
 	const gib = 1 << 30

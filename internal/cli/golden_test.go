@@ -192,6 +192,8 @@ func TestTexts(t *testing.T) {
 		"idle-none":                {routes{"GET /v1/idle": api.Idle{SchemaVersion: 1, At: noon}}, "", "idle"},
 		"lease-list-sort":          {routes{"GET /v1/status": labNode()}, "", "lease list --sort idle -o name"},
 		"lease-list":               {routes{"GET /v1/status": labNode()}, "", "lease list"},
+		"lease-list-times":         {routes{"GET /v1/status": timesNode()}, "", "lease list"},
+		"lease-show-in-way":        {routes{"GET /v1/status": timesNode()}, "", "lease show vision-zzzz"},
 		"lease-list-empty":         {routes{"GET /v1/status": emptyNode()}, "", "lease list"},
 		"lease-list-name":          {routes{"GET /v1/status": labNode()}, "", "lease list -o name"},
 		"lease-list-name-empty":    {routes{"GET /v1/status": emptyNode()}, "", "lease list -o name"},

@@ -52,7 +52,7 @@ func (a *app) leaseList() *cobra.Command {
 			case since != "":
 				a.history(s.Leases)
 			default:
-				a.statusLeases(s, o.width(a.io.Out), o.output == "wide")
+				a.statusLeases(s, o.width(a.io.Out), o.output == "wide", true)
 			}
 			return nil
 		},
@@ -203,6 +203,9 @@ func (a *app) lease(l *api.Lease) {
 	if l.ExpectedStart != nil {
 		line("expected", "to start at "+l.ExpectedStart.Local().Format(time.DateTime)+" at the latest, if leases run to their known ends")
 	}
+	for i := range l.InUseBy {
+		line("in use by", placeUse(&l.InUseBy[i]))
+	}
 	if l.Started != nil {
 		line("started", l.Started.Local().Format(time.DateTime))
 	}
@@ -311,7 +314,7 @@ func (a *app) leases(leases []api.Lease) {
 // waitText is why a lease waits, and until when at the latest, if that is known.
 func waitText(l *api.Lease) string {
 	if l.ExpectedStart == nil {
-		return l.Waiting
+		return l.Waiting + join("; no estimate: ", l.StartUnknown)
 	}
 	at := l.ExpectedStart.Local()
 	format := time.DateTime
@@ -319,6 +322,30 @@ func waitText(l *api.Lease) string {
 		format = "15:04"
 	}
 	return l.Waiting + "; expected to start at " + at.Format(format) + " at the latest"
+}
+
+// inUseBy names the leases in the way of a request that waits.
+func inUseBy(l *api.Lease) string {
+	var uses []string
+	for i := range l.InUseBy {
+		uses = append(uses, placeUse(&l.InUseBy[i]))
+	}
+	return join("; in use by ", strings.Join(uses, "; "))
+}
+
+// placeUse is a lease in the way of a request.
+func placeUse(u *api.PlaceUse) string {
+	out := "a lease of another tenant"
+	if u.Lease != "" {
+		out = u.Lease + " of " + dash(u.User) + " (tenant " + u.Tenant + ")"
+	}
+	if u.Since != nil {
+		out += " since " + atTime(*u.Since, now())
+	}
+	if u.Until == nil {
+		return out + ", no time limit"
+	}
+	return out + ", until " + atTime(*u.Until, now()) + " at the latest"
 }
 
 // timeOf is what ends a lease that expires.

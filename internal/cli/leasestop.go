@@ -97,7 +97,7 @@ func (a *app) leasesToStop(cmd *cobra.Command, which *view) ([]string, error) {
 		fmt.Fprintln(a.io.Out, "no lease to stop")
 		return nil, nil
 	}
-	a.statusLeases(s, columnsOf(a.io.Out), false)
+	a.statusLeases(s, columnsOf(a.io.Out), false, false)
 	return ids, nil
 }
 

@@ -142,7 +142,7 @@ func (a *app) waiting() func(*api.LeaseGrant) {
 		if l.Lease == nil || l.Lease.Position == 0 {
 			return
 		}
-		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(waitText(l.Lease))); s != last {
+		if s := fmt.Sprintf("waiting, position %d: %s", l.Lease.Position, sentence(waitText(l.Lease)+inUseBy(l.Lease))); s != last {
 			fmt.Fprintln(a.io.Err, "gpushare: "+s)
 			last = s
 			if why := l.Lease.PositionReason; why != "" {
@@ -178,7 +178,11 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api
 	}
 	if l := granted.Lease; !silent && l != nil && l.GPUMemory.Qualifier() != "" {
 		fmt.Fprintf(
-			a.io.Err, "gpushare: %s of GPU memory%s: 'gpushare explain %s' says why\n", gib(l.GPUMemory.Limit), l.GPUMemory.Qualifier(), l.ID,
+			a.io.Err,
+			"gpushare: %s of GPU memory%s: 'gpushare explain %s' says why\n",
+			gib(l.GPUMemory.Limit),
+			l.GPUMemory.Qualifier(),
+			l.ID,
 		)
 	}
 	return granted, nil

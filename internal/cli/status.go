@@ -66,7 +66,7 @@ func (a *app) status(s *api.Status, o *view) {
 	}
 	if len(s.Leases) > 0 {
 		fmt.Fprintln(a.io.Out)
-		a.statusLeases(s, width, o.output == "wide")
+		a.statusLeases(s, width, o.output == "wide", false)
 	} else if o.selective() {
 		fmt.Fprintln(a.io.Out, "\nno leases")
 	}

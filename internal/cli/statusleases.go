@@ -4,12 +4,53 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 )
 
-// statusLeases prints the leases with their GPU, tenant and user.
-func (a *app) statusLeases(s *api.Status, width int, wide bool) {
+// leaseTimes are the columns of 'lease list' that 'status' has not: since when, for how long, until when, and how long not used.
+var leaseTimes = []column{
+	{head: "STARTED", drop: 2},
+	{head: "ELAPSED", drop: 7},
+	{head: "LIMIT", drop: 6},
+	{head: "IDLE", drop: 8},
+}
+
+// timesOf are the cells of leaseTimes.
+func timesOf(l *api.Lease, at time.Time) []string {
+	started, elapsed, limit, idle := "-", "-", "-", "-"
+	end := at
+	if l.Ended != nil {
+		end = *l.Ended
+	}
+	switch {
+	case l.ElapsedSeconds != nil:
+		elapsed = longAge(time.Duration(*l.ElapsedSeconds) * time.Millisecond)
+	case l.Started != nil:
+		elapsed = longAge(max(0, end.Sub(*l.Started)))
+	}
+	if l.Started != nil {
+		started = atTime(*l.Started, at)
+	}
+	switch {
+	case l.Ended != nil:
+	case l.Expires != nil:
+		limit = atTime(*l.Expires, at)
+	case l.MaxTime != nil:
+		limit = l.MaxTime.String()
+	}
+	switch {
+	case l.IdleSeconds != nil:
+		idle = longAge(seconds(*l.IdleSeconds))
+	case l.State == api.LeaseRunning:
+		idle = "unknown"
+	}
+	return []string{started, elapsed, limit, idle}
+}
+
+// statusLeases prints the leases with their GPU, tenant and user, and with times with those of leaseTimes.
+func (a *app) statusLeases(s *api.Status, width int, wide, times bool) {
 	columns := []column{
 		{head: "LEASE", min: 12, want: 24, middle: true},
 		{head: "STATE"},
@@ -17,10 +58,15 @@ func (a *app) statusLeases(s *api.Status, width int, wide bool) {
 		{head: "USER", min: 5},
 		{head: "GPU"},
 		{head: "GPU MEMORY"},
-		{head: "SHARE", drop: 3},
+		{head: "SHARE", drop: 4},
 		{head: "PID", drop: 1},
-		{head: "COMMAND", min: 12, drop: 2},
+		{head: "COMMAND", min: 12, drop: 3},
 		{head: "DEVICE"},
+	}
+	const before = 7 // The times are before the process and its command.
+	if times {
+		columns[5].drop = 5 // 'status' has the memory.
+		columns = slices.Insert(columns, before, leaseTimes...)
 	}
 	at := now()
 	var rows []line
@@ -46,10 +92,11 @@ func (a *app) statusLeases(s *api.Status, width int, wide bool) {
 				note = strings.TrimPrefix(note+"; memory as of "+old+" ago", "; ")
 			}
 		}
-		rows = append(rows, line{
-			[]string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), leaseMemory(used), share, pid(l.PID), name, device},
-			note,
-		})
+		cells := []string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), leaseMemory(used), share, pid(l.PID), name, device}
+		if times {
+			cells = slices.Insert(cells, before, timesOf(l, at)...)
+		}
+		rows = append(rows, line{cells, note})
 	}
 	for i := range rows[:len(rows)-1] {
 		if rows[i].note == rows[i+1].note { // It is printed once, below the last of them.

@@ -1,0 +1,32 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gpushare/gpushare/internal/cli"
+)
+
+// The columns of times are there where they fit, and no line is wider than the terminal: those that say least are left out first.
+func TestTimesOfLeasesFitTheTerminal(t *testing.T) {
+	cli.SetNow(func() time.Time { return noon })
+	defer cli.SetNow(time.Now)
+	for columns, heads := range map[int][]string{
+		80: {"LEASE", "STATE", "USER", "IDLE"}, 120: {"ELAPSED", "LIMIT", "IDLE"}, 200: {"STARTED", "ELAPSED", "LIMIT", "IDLE", "SHARE", "PID", "COMMAND"},
+	} {
+		r := onScreen(t, routes{"GET /v1/status": timesNode()}, columns, "lease list")
+		head, _, _ := strings.Cut(r.out, "\n")
+		for _, h := range heads {
+			if !strings.Contains(head, h) {
+				t.Errorf("in %d columns %s is missing: %s", columns, h, head)
+			}
+		}
+		for line := range strings.Lines(r.out) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > columns {
+				t.Errorf("in %d columns a line has %d: %s", columns, n, line)
+			}
+		}
+	}
+}
