@@ -1,12 +1,13 @@
 # gpushare. 'make' builds, 'make demo' shows it, 'make test' tests it; 'make help' lists the rest.
 
 GO        ?= go
-VERSION   ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
+VERSION   ?= $(shell sh packaging/version.sh)
 LDFLAGS   := -s -w -X github.com/gpushare/gpushare/internal/version.Version=$(VERSION)
 STATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
-# go-nvml links NVML lazily: every symbol is looked up when it is first called, so never link with -z now.
 CGO       := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
-WITH_CGO  := $(CGO) $(GO) build -ldflags '$(LDFLAGS)'
+# Position independent, as distributions require of a program that is linked with their libraries. go-nvml links NVML lazily: every
+# symbol is looked up when it is first called, so never link with -z now, which some compilers do by default.
+WITH_CGO  := $(CGO) $(GO) build -buildmode=pie -ldflags '$(LDFLAGS) -extldflags "-Wl,-z,lazy -Wl,-z,relro"'
 RAN       := sh test/ran/ran.sh
 # Tests that need no cgo use the packages that were compiled for the programs.
 NOCGO     := CGO_ENABLED=0
@@ -24,7 +25,7 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package verify clean help
+.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package release verify clean help
 
 all: build
 
@@ -44,6 +45,7 @@ help:
 	@echo 'make stress     the tests of make quick again and again, next to STRESSLOAD=4 busy threads, for STRESSTIME=10m: lists each flake'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX)'
 	@echo 'make package    a deb and an rpm with the same files, into build/packages'
+	@echo 'make release    the packages, the modules in the programs (SBOM) and the checksums, into build/release'
 	@echo 'make uninstall  removes it; refused while restrictions are active'
 
 need:
@@ -130,6 +132,9 @@ install: build
 package: build
 	@rm -rf build/packages
 	@sh packaging/package.sh '$(VERSION)' bin build/packages
+
+release: build
+	@sh packaging/release.sh '$(VERSION)' bin build/release
 
 uninstall:
 	@sh packaging/uninstall.sh '$(DESTDIR)' '$(PREFIX)'

@@ -260,7 +260,7 @@ var rules = map[string]rule{
 		why:    "plotimage is linked into gpushare-plot only, because its fonts take long to load",
 	},
 	"cmd/gpushare-plot": {
-		own: []string{"internal/chart", "internal/plotimage"},
+		own: []string{"internal/chart", "internal/plotimage", "internal/version"},
 		why: "it reads a chart and writes an image: it opens nothing",
 	},
 

@@ -28,7 +28,12 @@ fi
 export SOURCE_DATE_EPOCH
 # The version of a package begins with a digit and grows. A commit after a tag is newer than the tag: v1.2-3-gabc is 1.2+3.gabc.
 # A candidate is older: v1.2-rc1 is 1.2~rc1. A commit without a tag before it has the time of the commit.
+# Behind a plus is the commit, which does not grow: the time of it is before it.
 case $version in
+v[0-9]*+*)
+	number=${version#v}
+	number=${number%%+*}+$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(echo "${version#*+}" | tr - .)
+	;;
 v[0-9]* | [0-9]*.*) number=$(echo "${version#v}" | sed 's/-rc/~rc/; s/-/+/; s/-/./g') ;;
 *) number=0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(echo "$version" | tr - +) ;;
 esac
@@ -52,9 +57,13 @@ contents() {
 		case $file in
 		# A profile is replaced and removed with the programs; what an administrator adds to it is in /etc/apparmor.d/local.
 		etc/gpushare/*) type='type: "config|noreplace", ' ;;
+		usr/share/doc/gpushare/copyright) [ "$1" = rpm ] || continue ;;
 		usr/share/zsh/*) [ "$1" = rpm ] || target=/usr/share/zsh/vendor-completions/$(basename "$file") ;;
 		esac
 		echo "  - {src: \"$work/root/$file\", dst: \"$target\", ${type}file_info: {mode: 0$mode, owner: root, group: root}}"
+	done
+	[ "$1" = rpm ] || (cd "$work/debian" && find . -type f -printf '%P\n' | sort) | while read -r file; do
+		echo "  - {src: \"$work/debian/$file\", dst: \"/$file\", file_info: {mode: 0644, owner: root, group: root}}"
 	done
 	# Directories that belong to no other package.
 	(cd "$work/root" && find . -type d -path '*/gpushare*' -printf '%P\n' | sort) | while read -r dir; do
@@ -62,11 +71,26 @@ contents() {
 	done
 }
 
+# What only Debian's tools read: a changelog in their format, a copyright that names the licence of which Debian has the text, and why
+# lintian's findings are as intended.
+debian=$work/debian/usr/share
+mkdir -p "$debian/doc/gpushare" "$debian/lintian/overrides"
+maintainer=${MAINTAINER:-gpushare maintainers <gpushare@users.noreply.github.com>}
+{
+	echo "gpushare ($number) unstable; urgency=medium"
+	echo
+	echo "  * See CHANGELOG.md in this directory."
+	echo
+	echo " -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+} | gzip -9n >"$debian/doc/gpushare/changelog.gz"
+sed -f packaging/debian/copyright.sed "$work/root/usr/share/doc/gpushare/copyright" >"$debian/doc/gpushare/copyright"
+cp packaging/debian/lintian-overrides "$debian/lintian/overrides/gpushare"
+
 mkdir -p "$out"
 for kind in deb rpm; do
 	case $kind in
-	deb) depends="libc6 (>= $libc)" file=gpushare_${number}_$(go env GOARCH).deb ;;
-	rpm) depends="glibc >= $libc" file=gpushare-$number-1.$(uname -m).rpm ;;
+	deb) depends="libc6 (>= $libc)" licence= file=gpushare_${number}_$(go env GOARCH).deb ;;
+	rpm) depends="glibc >= $libc" licence='license: Apache-2.0' file=gpushare-$number-1.$(uname -m).rpm ;;
 	esac
 	cat >"$work/$kind.yaml" <<END
 name: gpushare
@@ -78,9 +102,9 @@ mtime: $(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 umask: 0o022
 section: admin
 priority: optional
-maintainer: "${MAINTAINER:-gpushare maintainers <https://github.com/gpushare/gpushare>}"
+maintainer: "$maintainer"
 homepage: https://github.com/gpushare/gpushare
-license: Apache-2.0
+$licence
 description: |-
   shares the GPUs of one host between tenants
   A daemon that partitions the GPUs of one Linux host with MIG, MPS or time

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/internal/chart"
 	"github.com/gpushare/gpushare/internal/plotimage"
+	"github.com/gpushare/gpushare/internal/version"
 )
 
 // mostInput bounds what is read: the chart of the longest answer of the daemon has less than 1 MiB.
@@ -22,6 +23,10 @@ func main() {
 
 // run expects the format. It returns 0, 1 after a failure, 2 for wrong usage.
 func run(args []string, in io.Reader, out, errs io.Writer) int {
+	if len(args) == 1 && args[0] == "--version" {
+		fmt.Fprintln(out, "gpushare-plot "+version.Version)
+		return 0
+	}
 	if len(args) != 1 || (args[0] != plotimage.SVG && args[0] != plotimage.PNG) {
 		fmt.Fprintln(errs, "gpushare-plot: usage: gpushare-plot svg|png < CHART.json > IMAGE")
 		return 2

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,7 @@ func TestRun(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr bytes.Buffer
-			if code := run(over, tt.args, &stderr); code != tt.code || !strings.Contains(stderr.String(), tt.stderr) {
+			if code := run(over, tt.args, io.Discard, &stderr); code != tt.code || !strings.Contains(stderr.String(), tt.stderr) {
 				t.Errorf("exit %d, want %d; stderr %q, want %q in it", code, tt.code, stderr.String(), tt.stderr)
 			}
 		})

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/gpushare/gpushare/internal/version"
 )
 
 type stdio struct {
@@ -67,6 +69,9 @@ func run(ctx context.Context, args, env []string, std stdio) int {
 		return burn(args[2:], env, std)
 	case "models":
 		return models(std)
+	case "version", "--version":
+		fmt.Fprintln(std.out, "gpusim "+version.Version)
+		return exitOK
 	case "help", "-h", "--help":
 		fmt.Fprint(std.out, usage)
 		return exitOK

@@ -1,0 +1,17 @@
+#!/bin/sh
+# version.sh prints the version of what is built: that of internal/version, and behind a plus the commit, unless the commit has the
+# tag of that version and nothing was changed. By semantic versioning, what is behind the plus orders no version.
+set -eu
+cd "$(dirname "$0")/.."
+number=$(sed -n 's/^const Number = "\(.*\)"$/\1/p' internal/version/version.go)
+if ! commit=$(git rev-parse --short=8 HEAD 2>/dev/null); then
+	echo "$number" # Sources without a history are those of a release.
+	exit 0
+fi
+changed=
+git diff --quiet HEAD -- 2>/dev/null || changed=.dirty
+if [ -z "$changed" ] && git tag --points-at HEAD | grep -qxF "$number"; then
+	echo "$number"
+else
+	echo "$number+$commit$changed"
+fi
