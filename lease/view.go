@@ -211,3 +211,19 @@ func (g *Grant) mayUse(v *GPUView) bool {
 	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) &&
 		(g.Only == nil || slices.Contains(g.Only, v.UUID))
 }
+
+// index returns a GPU's position in the view; a GPU that is not there comes last.
+func (v *View) index(id gpu.UUID) int {
+	if i := slices.IndexFunc(v.GPUs, func(d GPUView) bool { return d.UUID == id }); i >= 0 {
+		return i
+	}
+	return len(v.GPUs)
+}
+
+// gpu returns a GPU of the view; nil if it is not there.
+func (v *View) gpu(id gpu.UUID) *GPUView {
+	if i := v.index(id); i < len(v.GPUs) {
+		return &v.GPUs[i]
+	}
+	return nil
+}
