@@ -169,14 +169,21 @@ func layout(width int, columns []column, rows []line) (shown, widths []int) {
 			widths = append(widths, least(c))
 		}
 	}
-	spare := width - total(least)
+	if width > 0 {
+		widen(widths, shown, columns, natural, width-total(least))
+	}
+	return shown, widths
+}
+
+// widen gives columns that are cut what is left of the line: first what each wants, then each the same part of the rest.
+func widen(widths, shown []int, columns []column, natural []int, spare int) {
 	for i, c := range shown {
-		if more := min(spare, min(columns[c].want, natural[c])-widths[i]); width > 0 && more > 0 {
+		if more := min(spare, min(columns[c].want, natural[c])-widths[i]); more > 0 {
 			widths[i] += more
 			spare -= more
 		}
 	}
-	for more := true; more && spare > 0; { // Each column that is cut gets the same part of the rest.
+	for more := true; more && spare > 0; {
 		more = false
 		for i, c := range shown {
 			if widths[i] < natural[c] && spare > 0 {
@@ -186,7 +193,6 @@ func layout(width int, columns []column, rows []line) (shown, widths []int) {
 			}
 		}
 	}
-	return shown, widths
 }
 
 // cut shortens a text to a number of characters.
