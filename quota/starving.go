@@ -12,8 +12,8 @@ type trial struct {
 
 const (
 	trialLength = time.Second
-	// firstTrial and laterTrial are the times to the first two trials after a lease came next to the others, and to each one after them. For
-	// laterTrial a lease that starves has slices.
+	// firstTrial and laterTrial are the times to the first two trials after a lease came next to the others, and to each one after them.
+	// For laterTrial a lease that starves has slices.
 	firstTrial, laterTrial = 10 * time.Second, 5 * time.Minute
 	// starvedUse is the part of a trial for which a lease keeps the GPU busy if it starves: its requests wait.
 	starvedUse = 0.8
