@@ -339,11 +339,38 @@ func (r *Record) Lost() (all uint64, ofUsers map[int]uint64, err error) {
 	return all + missed + r.refused, ofUsers, nil
 }
 
+// batch is a buffer for entries that are read at once: more than a bucket of the kernel's table ever has.
+type batch struct {
+	pids   [1024]uint32
+	values [1024]entry
+}
+
+// spare has a batch that is not used: the record is read several times a second where there are leases.
+var spare = make(chan *batch, 1)
+
+func takeBatch() *batch {
+	select {
+	case b := <-spare:
+		return b
+	default:
+		return new(batch)
+	}
+}
+
+// putBack drops one if there is a spare one already.
+func (b *batch) putBack() {
+	select {
+	case spare <- b:
+	default:
+	}
+}
+
 // entries reads the whole record. An entry that is there all the time is read.
 func (r *Record) entries() (map[int]entry, error) {
-	const chunk = 1024 // more than a bucket of the kernel's table ever has
 	var cursor ebpf.MapBatchCursor
-	pids, values := make([]uint32, chunk), make([]entry, chunk)
+	b := takeBatch()
+	defer b.putBack()
+	pids, values := b.pids[:], b.values[:]
 	all := map[int]entry{}
 	for {
 		n, err := r.members.BatchLookup(&cursor, pids, values, nil)

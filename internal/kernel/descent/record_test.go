@@ -124,6 +124,24 @@ func TestDescendantsRemainRecorded(t *testing.T) {
 	}
 }
 
+// The record is read several times a second: the buffer for its entries is used again.
+func TestReadingTheRecordAllocatesLittle(t *testing.T) {
+	r := opened(t)
+	const reads = 50
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range reads {
+		if _, err := r.entries(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	const most = 20 << 10 // of one read
+	if n := (after.TotalAlloc - before.TotalAlloc) / reads; n > most {
+		t.Errorf("a read allocates %d bytes, and at most %d should be", n, most)
+	}
+}
+
 // What is pinned is continued by the kernel when no daemon runs, and read by the next one.
 func TestARecordOutlivesItsDaemon(t *testing.T) {
 	dir := bpffs(t)
