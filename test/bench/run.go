@@ -129,7 +129,7 @@ type turn struct {
 func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty string) ([]Figure, error) {
 	lease := func(tenant int) func() (float64, error) {
 		return func() (float64, error) {
-			return untilPrinted(func() (string, error) {
+			return untilOutput(func() (string, error) {
 				r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", tenant), "--wait=30s", "--", "date", "+%s%N")
 				if r.Code != 0 {
 					return "", fmt.Errorf("gpushare run exits with %d: %s%s", r.Code, r.Out, r.Err)
@@ -138,9 +138,9 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 			})
 		}
 	}
-	printed := func(argv ...string) func() (float64, error) {
+	timed := func(argv ...string) func() (float64, error) {
 		return func() (float64, error) {
-			return untilPrinted(func() (string, error) {
+			return untilOutput(func() (string, error) {
 				b, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 				return string(b), err
 			})
@@ -151,7 +151,7 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 		{name: "an empty Go program, whole process", yardstick: true, measure: func() (float64, error) {
 			return untilEnd(func() error { return exec.CommandContext(ctx, empty).Run() })
 		}},
-		{name: "date, start to its output", measure: printed("date", "+%s%N")},
+		{name: "date, start to its output", measure: timed("date", "+%s%N")},
 		{name: "gpushare run without a request, whole process", measure: func() (float64, error) {
 			return untilEnd(func() error {
 				if r := n.CLI(ctx, "run"); r.Code != 2 { // It has no command: nothing is requested.
@@ -165,7 +165,7 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 		turns = append(turns, turn{
 			name:      "systemd-run --scope of date, start to its output",
 			yardstick: true,
-			measure:   printed("systemd-run", "--quiet", "--scope", "--", "date", "+%s%N"),
+			measure:   timed("systemd-run", "--quiet", "--scope", "--", "date", "+%s%N"),
 		})
 	}
 	if err := inTurn(200, turns); err != nil {
@@ -210,8 +210,8 @@ func inTurn(rounds int, turns []turn) error {
 	return nil
 }
 
-// untilPrinted returns how many milliseconds after its start a program printed the time, in nanoseconds since the epoch.
-func untilPrinted(run func() (string, error)) (float64, error) {
+// untilOutput returns how many milliseconds after its start a program wrote the time, in nanoseconds since the epoch.
+func untilOutput(run func() (string, error)) (float64, error) {
 	began := time.Now()
 	out, err := run()
 	if err != nil {
@@ -219,7 +219,7 @@ func untilPrinted(run func() (string, error)) (float64, error) {
 	}
 	ran, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("the program printed %q, and no time", out)
+		return 0, fmt.Errorf("the program wrote %q, and no time", out)
 	}
 	return float64(time.Unix(0, ran).Sub(began).Microseconds()) / 1000, nil
 }
