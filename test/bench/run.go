@@ -114,8 +114,8 @@ func inMemory() (dir string, ok bool) {
 	return dir, true
 }
 
-// turn is a program that is measured in turn with others: under the same load.
-type turn struct {
+// timing is a program that is measured between others, under the same load.
+type timing struct {
 	name    string
 	measure func() (ms float64, err error)
 	all     []float64
@@ -123,7 +123,7 @@ type turn struct {
 	yardstick bool // gpushare run is compared with it
 }
 
-// runToExec measures the time from the start of gpushare run until its command runs: alone, in turn with an empty program and, where
+// runToExec measures the time from the start of gpushare run until its command runs: alone, interleaved with an empty program and, where
 // systemd is the init, with systemd-run; and in 8 concurrent loops. The command is date, which prints the time: its own start is part of
 // the figure, and is a figure of its own, like the start of gpushare without a request.
 func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty string) ([]Figure, error) {
@@ -146,7 +146,7 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 			})
 		}
 	}
-	turns := []turn{
+	programs := []timing{
 		{name: "gpushare run", measure: lease(0)},
 		{name: "an empty Go program, whole process", yardstick: true, measure: func() (float64, error) {
 			return untilEnd(func() error { return exec.CommandContext(ctx, empty).Run() })
@@ -162,13 +162,13 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 		}},
 	}
 	if _, err := os.Stat("/run/systemd/system"); err == nil { // sd_booted(3)
-		turns = append(turns, turn{
+		programs = append(programs, timing{
 			name:      "systemd-run --scope of date, start to its output",
 			yardstick: true,
 			measure:   timed("systemd-run", "--quiet", "--scope", "--", "date", "+%s%N"),
 		})
 	}
-	if err := inTurn(200, turns); err != nil {
+	if err := interleaved(200, programs); err != nil {
 		return nil, err
 	}
 	eight, err := concurrently(8, 50, lease)
@@ -176,14 +176,14 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 		return nil, err
 	}
 	name := "gpushare run to exec on " + on.name + ", without systemd, "
-	alone := turns[0].all
+	alone := programs[0].all
 	figures := []Figure{
 		lower(name+"alone: median", median(alone), "ms", on.alone),
 		figure(name+"alone: p99", []float64{percentile99(alone)}, "ms", "lower", nil),
 		figure(name+"8 at once: median", []float64{median(eight)}, "ms", "lower", nil),
 		lower(name+"8 at once: p99", percentile99(eight), "ms", on.eight),
 	}
-	for _, t := range turns[1:] {
+	for _, t := range programs[1:] {
 		figures = append(figures, figure(t.name+": median", []float64{median(t.all)}, "ms", "lower", nil))
 		if t.yardstick {
 			times := []float64{median(alone) / median(t.all)}
@@ -193,19 +193,19 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 	return figures, nil
 }
 
-// inTurn measures each program as often, one after the other.
-func inTurn(rounds int, turns []turn) error {
+// interleaved measures each program as often, one after the other.
+func interleaved(rounds int, programs []timing) error {
 	for range rounds {
-		for i := range turns {
-			ms, err := turns[i].measure()
+		for i := range programs {
+			ms, err := programs[i].measure()
 			if err != nil {
-				return fmt.Errorf("%s: %w", turns[i].name, err)
+				return fmt.Errorf("%s: %w", programs[i].name, err)
 			}
-			turns[i].all = append(turns[i].all, ms)
+			programs[i].all = append(programs[i].all, ms)
 		}
 	}
-	for i := range turns {
-		slices.Sort(turns[i].all)
+	for i := range programs {
+		slices.Sort(programs[i].all)
 	}
 	return nil
 }
