@@ -13,15 +13,17 @@ type Kind string
 
 // The kinds.
 const (
-	KindNotFound    Kind = "not-found"   // the object does not exist
-	KindConflict    Kind = "conflict"    // another request changed it or is changing it
-	KindInUse       Kind = "in-use"      // it would disturb a process or a lease
-	KindInvalid     Kind = "invalid"     // the request or the spec is wrong
-	KindDenied      Kind = "denied"      // the caller may not
-	KindUnavailable Kind = "unavailable" // not now: the driver, the daemon or a capacity is missing
-	KindDegraded    Kind = "degraded"    // it ended, but not all of it was reached
-	KindInfeasible  Kind = "infeasible"  // it can never fit
-	KindInternal    Kind = "internal"    // a defect of gpushare
+	KindNotFound Kind = "not-found" // the object does not exist
+	KindConflict Kind = "conflict"  // another request changed it or is changing it
+	KindInUse    Kind = "in-use"    // it would disturb a process or a lease
+	KindInvalid  Kind = "invalid"   // the request or the spec is wrong
+	KindDenied   Kind = "denied"    // the caller may not
+	// KindNeedsPermission: the caller may, and has to say so: the driver resets a GPU.
+	KindNeedsPermission Kind = "needs-permission"
+	KindUnavailable     Kind = "unavailable" // not now: the driver, the daemon or a capacity is missing
+	KindDegraded        Kind = "degraded"    // it ended, but not all of it was reached
+	KindInfeasible      Kind = "infeasible"  // it can never fit
+	KindInternal        Kind = "internal"    // a defect of gpushare
 )
 
 // kinds maps each kind once to its HTTP status and its exit code.
@@ -35,6 +37,8 @@ var kinds = map[Kind]struct{ status, exit int }{
 	KindDegraded:    {http.StatusOK, ExitDegraded},
 	KindInfeasible:  {http.StatusUnprocessableEntity, ExitInfeasible},
 	KindInternal:    {http.StatusInternalServerError, ExitFailed},
+
+	KindNeedsPermission: {http.StatusPreconditionRequired, ExitNeedsPermission},
 }
 
 // Exit codes of the command line.
@@ -47,8 +51,10 @@ const (
 	ExitConflict    = 5
 	ExitDegraded    = 6
 	ExitInfeasible  = 7
-	ExitChanges     = 10 // plan --exit-code: something would change
-	ExitIncomplete  = 11 // plan --exit-code: something differs that no step can change, or could not be read
+	// ExitNeedsPermission: a change resets a GPU, and --allow-reset was not given.
+	ExitNeedsPermission = 8
+	ExitChanges         = 10 // plan --exit-code: something would change
+	ExitIncomplete      = 11 // plan --exit-code: something differs that no step can change, or could not be read
 )
 
 // Kinds lists the closed set.
@@ -59,6 +65,7 @@ func Kinds() []Kind {
 		KindInUse,
 		KindInvalid,
 		KindDenied,
+		KindNeedsPermission,
 		KindUnavailable,
 		KindDegraded,
 		KindInfeasible,
@@ -99,7 +106,9 @@ type Error struct {
 	Stale *StaleSpec `json:"stale,omitempty"`
 	// Leases are, with in-use, all leases that the refused change would end, or end the enforcement of.
 	Leases []LeaseEnd `json:"leases,omitempty"`
-	// Plan is what would be done, if the request only checks.
+	// Resets are, with needs-permission, the UUIDs of the GPUs that the driver would reset.
+	Resets []string `json:"resets,omitempty"`
+	// Plan is what would be done, if the request only checks, and with needs-permission.
 	Plan *Plan `json:"plan,omitempty"`
 }
 

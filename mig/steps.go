@@ -94,7 +94,7 @@ func (m *Mode) step() step.Step {
 		Disruption: step.Idle,
 	}
 	if m.Reset {
-		s.Text += "; the driver resets the GPU for it"
+		s.Text += " (resets the GPU)"
 	}
 	if len(m.Stops) != 0 {
 		s.Disruption, s.Disturbs = step.Running, slices.Clone(m.Stops)

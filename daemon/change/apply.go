@@ -90,10 +90,11 @@ func (cs *Changes) ApplyDocument(ctx context.Context, d *spec.Document, by strin
 	return out, err
 }
 
-// refusal is why a proposal is refused. A check shows its plan nevertheless: what is refused is seen best next to it.
+// refusal is why a proposal is refused. A check shows its plan nevertheless: what is refused is seen best next to it. Where a permission
+// is asked for, the plan is what it is asked for.
 func refusal(err error, p *state.Proposal, check bool) error {
 	e, ok := errors.AsType[*api.Error](err)
-	if !ok || !check || p == nil || p.Plan.SchemaVersion == 0 {
+	if !ok || p == nil || p.Plan.SchemaVersion == 0 || !check && e.Kind != api.KindNeedsPermission {
 		return err
 	}
 	out := *e

@@ -30,13 +30,13 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 	}
 	cs.State.Estimate(p.Node, &p.Plan)
 	if d.observing {
-		p.Plan.Warnings = planner.WouldRefuse(d.hardware.Problems, p.Steps, a)
+		p.Plan.Warnings = planner.WouldRefuse(&d.hardware, p.Steps, a)
 	}
 	if warning := planner.DisarmingWarning(cs.State.Desired(), p.Want); warning != "" {
 		p.Plan.Warnings = append(p.Plan.Warnings, warning)
 	}
 	p.Plan.Warnings = append(p.Plan.Warnings, said.found...)
-	p.Plan.Warnings = append(p.Plan.Warnings, cs.warnings(ctx, p, d.use, said.byDefault)...)
+	p.Plan.Warnings = append(p.Plan.Warnings, cs.warnings(ctx, p, d, said.byDefault)...)
 	p.Plan.Warnings = append(p.Plan.Warnings, d.quiesce.Warnings...)
 	p.Plan.Warnings = append(p.Plan.Warnings, planner.RemovalWarnings(p.Want, d.live, d.removed)...)
 	p.Plan.Warnings = append(p.Plan.Warnings, planner.UnsureWarnings(p.Want, d.live, d.unsure)...)
@@ -44,7 +44,7 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 }
 
 // warnings returns what the plan of a proposal warns of, besides what its steps stop.
-func (cs *Changes) warnings(ctx context.Context, p *state.Proposal, use planner.Usage, migrationByDefault bool) (out []string) {
+func (cs *Changes) warnings(ctx context.Context, p *state.Proposal, d *draft, migrationByDefault bool) (out []string) {
 	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.Want, p.Node)) {
 		out = append(out, over.Text())
 	}
@@ -57,7 +57,7 @@ func (cs *Changes) warnings(ctx context.Context, p *state.Proposal, use planner.
 	}
 	out = slices.Concat(
 		out, planner.IrreversibleWarnings(p.Steps, p.Node), planner.AwaitBootWarnings(p.AwaitBoot, p.Node),
-		cs.resetWarnings(ctx, p.Steps, p.Node, use),
+		cs.resetWarnings(ctx, d, p.Steps, p.Node),
 	)
 	unknown := server.TableOf(0, p.Want.Spec, cs.Identities.Names).Unknown
 	for i := range unknown {

@@ -64,7 +64,8 @@ type draft struct {
 	observing bool  // it changes nothing, so it needs no authority
 	use       planner.Usage
 	hardware  planner.GPUPlan
-	held      []api.HeldGPU // left as they are, because they do not answer
+	fabric    *planner.Fabric // of the GPUs that it resets; nil: not read
+	held      []api.HeldGPU   // left as they are, because they do not answer
 	input     planner.NodeInput
 	node      planner.NodeSteps
 	live      []lease.Lease
@@ -78,6 +79,7 @@ func (cs *Changes) planGPUs(ctx context.Context, p *state.Proposal, d *draft, a 
 	d.use = cs.Attribution.UsageUnder(p.Want, cs.Attribution.OpenDevices(ctx, p.Node.GPUs))
 	d.use.Done = ctx.Done()
 	d.hardware = planner.PlanGPUs(p.Want, p.Node, d.use, a)
+	d.hardware.PlanRefusedResets(p.Want, p.Node, d.use, a)
 	d.hardware.Steps = append(d.hardware.Steps, cs.Power.Plan(ctx, p.Want.PowerTargets(p.Node), false).Steps...)
 	if err := ctx.Err(); err != nil {
 		return err
@@ -88,18 +90,27 @@ func (cs *Changes) planGPUs(ctx context.Context, p *state.Proposal, d *draft, a 
 		d.hardware.TakeAwaitingBoot(p.AwaitBoot, p.Want, p.Node, d.use)
 	}
 	maps.DeleteFunc(d.hardware.Problems, func(id gpu.UUID, _ error) bool { return !p.Concerns(id) })
+	maps.DeleteFunc(d.hardware.Resets, func(id gpu.UUID, _ error) bool { return !p.Concerns(id) })
 	d.hardware.Steps = slices.DeleteFunc(d.hardware.Steps, func(s step.Step) bool { return !p.Concerns(gpu.UUID(s.GPU)) })
 	return nil
 }
 
 // refuse returns why GPUs cannot be changed as the spec says; nil: all can, or none is changed.
 func (cs *Changes) refuse(ctx context.Context, p *state.Proposal, d *draft, a planner.Authority) error {
-	problems := d.hardware.Problems
-	err := planner.ProblemError(problems, planner.Remedies{Node: p.Node, Command: p.Command, Had: a, Removes: cs.State.RemovesInstances})
-	if err == nil || d.observing {
+	if d.observing {
 		return nil
 	}
-	if what := cs.refusedResetHint(ctx, problems, p.Node); what != "" {
+	problems := d.hardware.Problems
+	remedies := planner.Remedies{Node: p.Node, Command: p.Command, Had: a, Removes: cs.State.RemovesInstances}
+	err := planner.ProblemError(problems, remedies)
+	if err == nil { // A permission is asked for where it is enough.
+		problems = d.hardware.Resets
+		err = planner.ResetError(problems, remedies)
+	}
+	if err == nil {
+		return nil
+	}
+	if what := cs.refusedResetHint(ctx, d, p.Node); what != "" {
 		err.Hint += "; " + what
 	}
 	err.InUseBy = planner.ConflictingUsers(problems, p.Node, d.use)

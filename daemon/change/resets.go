@@ -1,8 +1,8 @@
 package change
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -52,22 +52,35 @@ func readFabric(
 }
 
 // resetWarnings are the warnings of a plan about its resets. Without a reset no GPU is queried.
-func (cs *Changes) resetWarnings(ctx context.Context, steps []step.Step, node *observe.Node, use planner.Usage) []string {
+func (cs *Changes) resetWarnings(ctx context.Context, d *draft, steps []step.Step, node *observe.Node) []string {
 	reset := planner.ResetsOf(steps)
 	if len(reset) == 0 {
 		return nil
 	}
-	f := cs.fabric(ctx, reset...)
-	return f.ResetWarnings(reset, node, use)
+	return cs.fabricOf(ctx, d, reset).ResetWarnings(reset, node, d.use)
 }
 
 // refusedResetHint describes the effects of the first reset that was not allowed; empty without one.
-func (cs *Changes) refusedResetHint(ctx context.Context, problems map[gpu.UUID]error, node *observe.Node) string {
-	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		if errors.Is(problems[id], gpu.ErrResetRequired) {
-			f := cs.fabric(ctx, id)
-			return "effects of a reset of " + planner.ShortName(node, id) + ": " + f.ResetEffects(id, node, nil)
-		}
+func (cs *Changes) refusedResetHint(ctx context.Context, d *draft, node *observe.Node) string {
+	ids := slices.Sorted(maps.Keys(d.hardware.Resets))
+	if len(ids) == 0 {
+		return ""
 	}
-	return ""
+	first := slices.MinFunc(ids, func(a, b gpu.UUID) int { return cmp.Compare(indexOf(node, a), indexOf(node, b)) })
+	return "effects of a reset of " + planner.ShortName(node, first) + ": " + cs.fabricOf(ctx, d, ids).ResetEffects(first, node, ids)
+}
+
+// indexOf is the place of a GPU among those of the node.
+func indexOf(node *observe.Node, id gpu.UUID) int {
+	return slices.IndexFunc(node.GPUs, func(g observe.GPU) bool { return g.Identity.UUID == id })
+}
+
+// fabricOf reads the NVLinks of the GPUs that a plan resets, once.
+func (cs *Changes) fabricOf(ctx context.Context, d *draft, ids []gpu.UUID) *planner.Fabric {
+	missing := func(id gpu.UUID) bool { _, known := d.fabric.Links[id]; return !known }
+	if d.fabric == nil || slices.ContainsFunc(ids, missing) {
+		f := cs.fabric(ctx, ids...)
+		d.fabric = &f
+	}
+	return d.fabric
 }

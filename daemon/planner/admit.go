@@ -38,6 +38,17 @@ func Admit(steps []step.Step, a Authority) error {
 			return notUndone(s)
 		}
 	}
+	if resets := ResetsOf(steps); len(resets) > 0 && !a.AllowReset {
+		e := &api.Error{
+			Kind:    api.KindNeedsPermission,
+			Message: "this would reset GPU " + string(resets[0]),
+			Hint:    "nothing was changed; --allow-reset allows that",
+		}
+		for _, id := range resets {
+			e.Resets = append(e.Resets, string(id))
+		}
+		return e
+	}
 	if a.Force {
 		return nil
 	}
@@ -93,6 +104,29 @@ func ProblemError(problems map[gpu.UUID]error, r Remedies) *api.Error {
 	}
 	if hint := r.hint(ids[0], err); hint != "" {
 		e.Hint += "; " + hint
+	}
+	if len(ids) > 1 {
+		e.Message += " (and " + text.Count(len(ids)-1, "more GPU") + ")"
+	}
+	return e
+}
+
+// ResetError refuses resets that were not allowed: an administrator has to permit them. It names the first GPU in full. r has the node.
+func ResetError(resets map[gpu.UUID]error, r Remedies) *api.Error {
+	if len(resets) == 0 {
+		return nil
+	}
+	e := ProblemError(resets, r)
+	e.Kind = api.KindNeedsPermission
+	var ids []gpu.UUID // in the order in which people count them
+	for i := range r.Node.GPUs {
+		if id := r.Node.GPUs[i].Identity.UUID; resets[id] != nil {
+			ids = append(ids, id)
+			e.Resets = append(e.Resets, string(id))
+		}
+	}
+	if len(ids) > 0 {
+		e.Message = resets[ids[0]].Error()
 	}
 	if len(ids) > 1 {
 		e.Message += " (and " + text.Count(len(ids)-1, "more GPU") + ")"

@@ -22,11 +22,12 @@ func (p *GPUPlan) TakeAwaitingBoot(awaiting map[gpu.UUID]bool, want *state.Desir
 	p.Steps = slices.DeleteFunc(p.Steps, func(s step.Step) bool { return awaiting[gpu.UUID(s.GPU)] })
 	for id := range awaiting {
 		delete(p.Problems, id)
+		delete(p.Resets, id)
 		g, _ := n.GPU(id)
 		var inUse *mig.InUse
 		// Whether it is in use now does not matter: no use outlives the boot.
 		if _, err := PlanGPU(want.GPUs[id], g, use, Authority{Force: true, AllowReset: true}); err != nil && !errors.As(err, &inUse) {
-			p.Problems[id] = fmt.Errorf("%s (%s): %w", g.Identity.Name(), id, err)
+			p.Problems[id] = problem(g, err)
 		}
 	}
 }

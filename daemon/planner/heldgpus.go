@@ -46,6 +46,7 @@ func Cause(err error) string {
 func (p *GPUPlan) TakeUnanswered(want *state.Desired, node *observe.Node) []api.HeldGPU {
 	held := Unanswered(want, node)
 	maps.DeleteFunc(p.Problems, func(id gpu.UUID, _ error) bool { return containsGPU(held, id) })
+	maps.DeleteFunc(p.Resets, func(id gpu.UUID, _ error) bool { return containsGPU(held, id) })
 	return held
 }
 

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gpushare/gpushare/api"
@@ -42,6 +43,35 @@ type Usage struct {
 type GPUPlan struct {
 	Steps    []step.Step
 	Problems map[gpu.UUID]error // by GPU: the reason why it cannot be changed as desired
+	// Resets are the refusals of GPUs whose steps reset them without permission: see PlanRefusedResets.
+	Resets map[gpu.UUID]error
+}
+
+// PlanRefusedResets plans the GPUs of which nothing but the permission to reset them is missing as if it were given: the plan shows what an
+// administrator would permit. It is pure.
+func (p *GPUPlan) PlanRefusedResets(d *state.Desired, n *observe.Node, use Usage, a Authority) {
+	p.Resets = map[gpu.UUID]error{}
+	a.AllowReset = true
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		id := g.Identity.UUID
+		var refused *mig.ResetRequired
+		if !errors.As(p.Problems[id], &refused) {
+			continue
+		}
+		steps, err := PlanGPU(d.GPUs[id], g, use, a)
+		if err != nil { // The permission would not be enough.
+			p.Problems[id] = problem(g, err)
+			continue
+		}
+		p.Steps = append(p.Steps, steps...)
+		p.Resets[id] = p.Problems[id]
+		delete(p.Problems, id)
+	}
+}
+
+func problem(g *observe.GPU, err error) error {
+	return fmt.Errorf("%s (%s): %w", g.Identity.Name(), g.Identity.UUID, err)
 }
 
 // PlanGPUs plans MIG modes, instances and compute modes. It is pure.
@@ -56,7 +86,7 @@ func PlanGPUs(d *state.Desired, n *observe.Node, use Usage, a Authority) GPUPlan
 		}
 		steps, err := PlanGPU(d.GPUs[id], g, use, a)
 		if err != nil {
-			p.Problems[id] = fmt.Errorf("%s (%s): %w", g.Identity.Name(), id, err)
+			p.Problems[id] = problem(g, err)
 			continue
 		}
 		p.Steps = append(p.Steps, steps...)

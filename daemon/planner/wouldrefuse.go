@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/step"
 )
 
@@ -14,12 +13,15 @@ import (
 const mostNamed = 8
 
 // WouldRefuse says why an apply with enforce: on would be refused, for a spec that only observes: it changes nothing, so it is
-// not refused itself. problems are those of the GPUs, without authority; steps are what would be done.
-func WouldRefuse(problems map[gpu.UUID]error, steps []step.Step, a Authority) []string {
+// not refused itself. hardware is planned without authority; steps are what would be done.
+func WouldRefuse(hardware *GPUPlan, steps []step.Step, a Authority) []string {
 	const prefix = "with enforce: on this would be refused: "
 	var out []string
-	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		out = append(out, prefix+problems[id].Error())
+	for _, id := range slices.Sorted(maps.Keys(hardware.Problems)) {
+		out = append(out, prefix+hardware.Problems[id].Error())
+	}
+	for _, id := range slices.Sorted(maps.Keys(hardware.Resets)) {
+		out = append(out, "with enforce: on this would need a permission: "+hardware.Resets[id].Error())
 	}
 	var disturbed []step.Subject
 	for i := range steps {

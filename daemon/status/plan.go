@@ -44,6 +44,9 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	use := v.Attribution.UsageUnder(want, v.Attribution.OpenDevices(ctx, node.GPUs))
 	use.Done = ctx.Done()
 	gpuSteps := planner.PlanGPUs(want, node, use, planner.Authority{})
+	if out.Observe { // What is not reached without a permission has a reason of its own on a node that enforces.
+		gpuSteps.PlanRefusedResets(want, node, use, planner.Authority{})
+	}
 	out.Held = gpuSteps.TakeUnanswered(want, node)
 	caps := v.Power.Plan(ctx, want.PowerTargets(node), true)
 	gpuSteps.Steps = append(gpuSteps.Steps, caps.Steps...)
@@ -57,7 +60,7 @@ func (v *Viewer) plan(ctx context.Context, node *observe.Node, want *state.Desir
 	stops := planner.PlanClosingStops(want, want, node, use)
 	steps := planner.Number(planner.WithoutHeld(slices.Concat(nodeSteps.Before, stops, gpuSteps.Steps, nodeSteps.After), out.Held))
 	if out.Observe {
-		out.Warnings = planner.WouldRefuse(gpuSteps.Problems, steps, planner.Authority{})
+		out.Warnings = planner.WouldRefuse(&gpuSteps, steps, planner.Authority{})
 	} else {
 		for _, id := range slices.Sorted(maps.Keys(gpuSteps.Problems)) {
 			out.Warnings = append(out.Warnings, gpuSteps.Problems[id].Error())

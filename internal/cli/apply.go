@@ -39,7 +39,9 @@ func (a *app) applyCommand() *cobra.Command {
 steps, checks that they are possible, and only then carries them out. Nothing in use is
 stopped without --force, and neither is the enforcement of running leases ended: a spec
 without 'enforce: on', or without the tenant or grant of a lease, is refused then, and
-every such lease is named. A second apply of the same file changes nothing. A GPU that
+every such lease is named. A GPU is reset only with permission: a change of MIG mode
+that needs it is planned, apply asks on a terminal, and otherwise exits with 8 unless
+--allow-reset is given. A second apply of the same file changes nothing. A GPU that
 does not answer holds back no other: it is held, apply names it and exits with 6, and it
 is changed when it answers again.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
@@ -70,7 +72,12 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 		false,
 		"stop leases and processes that use the GPUs: SIGTERM, a grace period, then SIGKILL; end the enforcement of running leases; allow steps that cannot be undone",
 	)
-	f.BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset a GPU if a change of MIG mode needs it")
+	f.BoolVar(
+		&o.AllowReset,
+		"allow-reset",
+		false,
+		"let the driver reset a GPU if a change of MIG mode needs it; without it a terminal is asked, and a script gets exit code 8",
+	)
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
 	waitFlag(c, &how.wait, "wait for the end of another change")
 	f.Func("if-generation", "refuse unless this `generation` is in force", func(s string) error {
@@ -87,10 +94,19 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
 	o.IfMatch = how.match
 	var res *api.ApplyResult
-	err := a.afterOthers(cmd.Context(), how.wait, func() (err error) {
-		res, err = a.client.Apply(cmd.Context(), doc, o)
-		return err
-	})
+	apply := func() error {
+		return a.afterOthers(cmd.Context(), how.wait, func() (err error) {
+			res, err = a.client.Apply(cmd.Context(), doc, o)
+			return err
+		})
+	}
+	err := apply()
+	if needs := err; needs != nil && !o.Check {
+		if err = a.permitted(cmd.Context(), needs, o.File); err == nil {
+			o.AllowReset = true
+			err = apply()
+		}
+	}
 	if err != nil {
 		a.refusedPlan(cmd.Context(), err)
 		return err

@@ -14,7 +14,8 @@ import (
 func TestExitCodes(t *testing.T) {
 	want := map[api.Kind]int{
 		api.KindNotFound: 1, api.KindInternal: 1, api.KindInvalid: 2, api.KindUnavailable: 3, api.KindDenied: 4,
-		api.KindConflict: 5, api.KindInUse: 5, api.KindDegraded: 6, api.KindInfeasible: 7, "of-a-newer-daemon": 1,
+		api.KindConflict: 5, api.KindInUse: 5, api.KindDegraded: 6, api.KindInfeasible: 7, api.KindNeedsPermission: 8,
+		"of-a-newer-daemon": 1,
 	}
 	for _, kind := range append(api.Kinds(), "of-a-newer-daemon") {
 		t.Run(string(kind), func(t *testing.T) {

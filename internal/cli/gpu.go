@@ -34,6 +34,12 @@ names what is in the way, and the command for that.`,
 			}
 			op, err := a.client.RetryGPU(cmd.Context(), id, o)
 			if err != nil {
+				if err = a.permitted(cmd.Context(), err, id); err == nil {
+					o.AllowReset = true
+					op, err = a.client.RetryGPU(cmd.Context(), id, o)
+				}
+			}
+			if err != nil {
 				return err
 			}
 			return a.follow(cmd.Context(), op)
@@ -43,7 +49,8 @@ names what is in the way, and the command for that.`,
 		&o.Force, "force", false,
 		"stop leases and processes that use the GPU: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone",
 	)
-	c.Flags().BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset the GPU if a change of MIG mode needs it")
+	c.Flags().
+		BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset the GPU if a change of MIG mode needs it; without it a terminal is asked, and a script gets exit code 8")
 	return c
 }
 

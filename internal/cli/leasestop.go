@@ -109,20 +109,28 @@ func (a *app) agree(ctx context.Context, question string, yes bool) error {
 	if !isTerminal(a.io.Err) || a.json {
 		return usageError{err: errors.New("nothing was changed: there is no terminal to ask on"), hint: "--yes answers the question"}
 	}
-	fmt.Fprint(a.io.Err, question+" [y/N] ")
-	in := boundedread.Scanner(a.io.In, boundedread.Command)
-	answered := in.Scan()
-	switch strings.ToLower(strings.TrimSpace(in.Text())) {
-	case "y", "yes":
+	if said, _ := a.answer(ctx, question); said {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if !answered {
+	return &exitError{code: api.ExitFailed, err: errors.New("nothing was changed")}
+}
+
+// answer asks a question on the terminal; given is false at the end of the input and after Ctrl-C.
+func (a *app) answer(ctx context.Context, question string) (yes, given bool) {
+	fmt.Fprint(a.io.Err, question+" [y/N] ")
+	in := boundedread.Scanner(a.io.In, boundedread.Command)
+	given = in.Scan() && ctx.Err() == nil
+	switch strings.ToLower(strings.TrimSpace(in.Text())) {
+	case "y", "yes":
+		return given, given
+	}
+	if !given && ctx.Err() == nil {
 		fmt.Fprintln(a.io.Err)
 	}
-	return &exitError{code: api.ExitFailed, err: errors.New("nothing was changed")}
+	return false, given
 }
 
 // stopLeases stops several leases, and reports each in the order of the ids. The last error is that of the command, which prints it.

@@ -35,7 +35,7 @@ func (s *show) start(ctx context.Context) error {
 
 func (s *show) apply(ctx context.Context) error {
 	s.title("What would change, and then the change")
-	if _, err := s.must(ctx, "apply", "-f", s.spec, "--check", "--diff"); err != nil {
+	if _, err := s.must(ctx, "apply", "-f", s.spec, "--check", "--diff", "--allow-reset"); err != nil {
 		return err
 	}
 	before, err := s.node.Client().Status(ctx)
@@ -45,7 +45,8 @@ func (s *show) apply(ctx context.Context) error {
 	if before.Node.Generation != 0 {
 		return fmt.Errorf("--check changed something: generation %d", before.Node.Generation)
 	}
-	if _, err := s.must(ctx, "apply", "-f", s.spec); err != nil {
+	s.say("The GPUs are as delivered: MIG mode is off, and the driver resets a GPU to turn it on. That needs a permission.")
+	if _, err := s.must(ctx, "apply", "-f", s.spec, "--allow-reset"); err != nil {
 		return err
 	}
 	return s.layout(ctx)

@@ -162,7 +162,7 @@ func TestMonitorsBlockAReset(t *testing.T) {
 	}
 	if r := n.CLIIn(
 		soon(t), spec, "apply", "-f", "-", "--force",
-	); r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") ||
+	); r.Code != api.ExitNeedsPermission || !strings.Contains(r.Err, "--allow-reset") ||
 		!strings.Contains(r.Err, "fabric manager") {
 		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}

@@ -30,7 +30,7 @@ func TestRefusedSpecs(t *testing.T) {
 		{"no such GPU", "version: v1\ngpus:\n  - select: {index: 9}\n    mode: exclusive\n", api.ExitUsage, []string{":3:", "gpus[0].select.index", "9"}},
 		{"profile that this GPU lacks", "version: v1\nnode: {enforce: on}\ngpus:\n  - select: {index: 0}\n    mode: mig\n    mig: {layout: [3g.40gb]}\n", api.ExitInfeasible, []string{"3g.40gb", "3g.20gb"}},
 		{"layout that cannot be placed", "version: v1\nnode: {enforce: on}\ngpus:\n  - select: {index: 0}\n    mode: mig\n    mig: {layout: [4g.20gb, 3g.20gb, 1g.5gb]}\n", api.ExitInfeasible, []string{"1g.5gb"}},
-		{"mode that needs a reset", "version: v1\nnode: {enforce: on}\ngpus:\n  - select: {index: 2}\n    mode: mig\n    mig: {layout: [3g.20gb]}\n", api.ExitInfeasible, []string{"reset", "--allow-reset"}},
+		{"mode that needs a reset", "version: v1\nnode: {enforce: on}\ngpus:\n  - select: {index: 2}\n    mode: mig\n    mig: {layout: [3g.20gb]}\n", api.ExitNeedsPermission, []string{"reset", "--allow-reset"}},
 		{"more memory than there is", replaced(t, small, "30%, gpu_memory: 8GiB", "30%, gpu_memory: 80GiB"), api.ExitInfeasible, []string{"tenants[0].grants[1].timeslice.gpu_memory", "80 GiB", "38"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

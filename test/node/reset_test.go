@@ -196,7 +196,8 @@ func TestWhatABridgeJoins(t *testing.T) {
 	gpus := gpusOf(t, n)
 	joined := "NVLink joins it with GPU 3 (" + string(gpus[3].Identity.UUID) + "), which must be idle too; no fabric manager runs"
 	r := n.CLIIn(soon(t), after, "apply", "-f", "-")
-	if r.Code != api.ExitInfeasible || !strings.Contains(r.Err, "--allow-reset") || !strings.Contains(r.Err, "a reset of GPU 2: "+joined) {
+	if r.Code != api.ExitNeedsPermission || !strings.Contains(r.Err, "--allow-reset") ||
+		!strings.Contains(r.Err, "a reset of GPU 2: "+joined) {
 		t.Errorf("without --allow-reset apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	for _, args := range [][]string{{"--allow-reset", "--check"}, {"--allow-reset"}} {

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// permitted asks on a terminal whether the GPUs of a refused request may be reset. It returns nil if they may: the request is repeated
+// with that permission. Without a terminal, or if the input is the document itself, the refusal stays what it is.
+func (a *app) permitted(ctx context.Context, err error, from string) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Kind != api.KindNeedsPermission || len(e.Resets) == 0 || from == "-" || a.json || !isTerminal(a.io.Err) {
+		return err
+	}
+	if e.Plan == nil {
+		fmt.Fprintln(a.io.Err, sentence(e.Message))
+	} else {
+		a.plan(ctx, e.Plan, true, true)
+	}
+	switch yes, given := a.answer(ctx, "Reset "+a.resetNames(ctx, e)+" now?"); {
+	case yes:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !given:
+		return err
+	}
+	return &exitError{code: api.ExitNeedsPermission, err: errors.New("nothing was changed")}
+}
+
+// resetNames are the GPUs that a refused request would reset, as people call them.
+func (a *app) resetNames(ctx context.Context, e *api.Error) string {
+	steps := make([]api.PlanStep, len(e.Resets))
+	for i, id := range e.Resets {
+		steps[i].GPU = id
+	}
+	names := a.gpuNames(ctx, steps)
+	var out []string
+	for _, id := range e.Resets {
+		out = append(out, printable(names.byUUID[id]))
+	}
+	return strings.Join(out, ", ")
+}
