@@ -109,3 +109,63 @@ func (s *Spec) mayOvercommit(where namedGPU) bool {
 		return g.Overcommit && (other || slices.Contains(named, where))
 	})
 }
+
+// Oversubscribed says which grants that name the same one GPU have shares that add up to more than 100 % of it. It is no mistake: they are
+// weights then. What is reserved beyond that is one (ReservedTwice), and what GPU memory there is, is only known on the node.
+func (s *Spec) Oversubscribed() (out []string) {
+	sum, names := map[namedGPU]float64{}, map[namedGPU][]string{}
+	var order []namedGPU
+	for i := range s.Tenants {
+		for j := range s.Tenants[i].Grants {
+			g := &s.Tenants[i].Grants[j]
+			share := g.Timeslice
+			if g.Kind() == ModeMPS {
+				share = g.MPS
+			}
+			where, ok := s.onlyGPU(g)
+			if share == nil || g.InInstance() || !ok || s.mayOvercommit(where) {
+				continue
+			}
+			if sum[where] == 0 {
+				order = append(order, where)
+			}
+			sum[where] += float64(share.Share)
+			names[where] = append(names[where], fmt.Sprintf("%s/%s %s", s.Tenants[i].Name, g.Name, share.Share))
+		}
+	}
+	for _, where := range order {
+		if sum[where] > 100+1e-9 {
+			out = append(out, fmt.Sprintf(
+				"the grants on GPU %s need %s together; it has 100%% (%s): not all get their share at the same time", where.name,
+				Percent(math.Round(sum[where]*100)/100), strings.Join(names[where], ", "),
+			))
+		}
+	}
+	return out
+}
+
+// onlyGPU returns the GPU that a grant names, or the one of its mode if the spec names just that one; ok is false if it may be on others.
+func (s *Spec) onlyGPU(g *GrantSpec) (where namedGPU, ok bool) {
+	if g.GPUs != nil {
+		named := g.GPUs.named()
+		if len(named) != 1 {
+			return where, false
+		}
+		return named[0], true
+	}
+	var named []namedGPU
+	for i := range s.GPUs {
+		if s.GPUs[i].Mode != g.Kind() {
+			continue
+		}
+		here := s.GPUs[i].Select.named()
+		if len(here) == 0 {
+			return where, false
+		}
+		named = append(named, here...)
+	}
+	if len(named) != 1 {
+		return where, false
+	}
+	return named[0], true
+}

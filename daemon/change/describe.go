@@ -45,6 +45,7 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 
 // warnings returns what the plan of a proposal warns of, besides what its steps stop.
 func (cs *Changes) warnings(ctx context.Context, p *state.Proposal, d *draft, migrationByDefault bool) (out []string) {
+	out = planner.OversubscribedWarnings(p.Want, p.Node)
 	for _, over := range cs.Table.OversubscribedUnder(planner.ProposedView(p.Want, p.Node)) {
 		out = append(out, over.Text())
 	}

@@ -22,7 +22,14 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 	if m == nil {
 		return nil
 	}
-	x := describeMisfit(m)
+	text, x := misfitMessage("reserved grants", m, want, n, &view)
+	e := api.FieldError{Path: x.path, Hint: x.hint, Message: text}
+	return &api.Error{Kind: api.KindInfeasible, Message: e.Error(), Fields: []api.FieldError{e}, Hint: "nothing was changed; " + e.Hint}
+}
+
+// misfitMessage says which grants need more together than the GPUs have that they may use.
+func misfitMessage(what string, m *lease.Misfit, want *state.Desired, n *observe.Node, view *lease.View) (text string, x misfitText) {
+	x = describeMisfit(m)
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]
 		for j := range t.Grants {
@@ -31,16 +38,15 @@ func checkReserved(want *state.Desired, n *observe.Node) error {
 			}
 		}
 	}
-	need, has := x.amounts(budgets(&view, m.GPUs))
+	need, has := x.amounts(budgets(view, m.GPUs))
 	each := "it has "
 	if len(m.GPUs) > 1 {
 		each = "a grant is on one GPU, and each has "
 	}
-	e := api.FieldError{Path: x.path, Hint: x.hint, Message: fmt.Sprintf(
-		"the reserved grants on %s need %s together; %s%s (%s)", gpuNames(m.GPUs, n), strings.Join(need, " and "), each,
+	return fmt.Sprintf(
+		"the %s on %s need %s together; %s%s (%s)", what, gpuNames(m.GPUs, n), strings.Join(need, " and "), each,
 		strings.Join(has, " and "), strings.Join(x.names, ", "),
-	)}
-	return &api.Error{Kind: api.KindInfeasible, Message: e.Error(), Fields: []api.FieldError{e}, Hint: "nothing was changed; " + e.Hint}
+	), x
 }
 
 // misfitText is what the message about reserved grants that do not fit says.

@@ -34,6 +34,9 @@ func (a *app) specCommand() *cobra.Command {
 				if err := spec.CheckReserved(file, doc, s); err != nil {
 					return err
 				}
+				for _, over := range s.Oversubscribed() {
+					fmt.Fprintf(a.io.Err, "warning: %s\n", sentence(over))
+				}
 				if a.json {
 					return a.printJSON(s)
 				}

@@ -329,6 +329,16 @@ func TestTexts(t *testing.T) {
 		"version":       {routes{"GET /v1": api.Info{API: "v1", Version: "other", Driver: "580.95.05"}}, "", "version"},
 		"reload":        {routes{"POST /v1/reload": struct{}{}}, "", "config reload"},
 		"validate":      {nil, "version: v1\ngpus:\n- select: {all: true}\n  mode: exclusive\n", "spec validate -"},
+		"validate-oversubscribed": {nil, `version: v1
+gpus:
+- select: {index: 0}
+  mode: timeslice
+tenants:
+- name: red
+  grants: [{name: g, timeslice: {share: 90%}}]
+- name: blue
+  grants: [{name: g, timeslice: {share: 70%}}]
+`, "spec validate -"},
 		"validate-mistakes": {nil, `version: v1
 gpus:
 - select: {all: true}
