@@ -82,9 +82,15 @@ func (b *backlog) plan(limit time.Duration) (time.Duration, bool) {
 	if b.since++; b.measured < first || b.missed > 0 || b.since >= every {
 		b.since = 0
 		b.measured++
-		return min(b.longest()+6*time.Millisecond, limit), true
+		return min(b.longest()+b.beyond()+6*time.Millisecond, limit), true
 	}
 	return min(b.wait, limit), false
+}
+
+// beyond is how much longer than the longest of few observations the next may be.
+func (b *backlog) beyond() time.Duration {
+	n := len(b.sorted)
+	return (b.sorted[n-1] - b.sorted[0]) / time.Duration(n)
 }
 
 // longest is the longest backlog that was observed.

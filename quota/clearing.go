@@ -96,7 +96,7 @@ func (s *Scheduler) clear(now time.Duration) (a Action, ok bool) {
 	c := &s.clearing
 	if s.phase != cleared {
 		s.endSet()
-		s.phase = cleared
+		s.enter(cleared)
 		for _, f := range s.freezes {
 			if f.next == 0 {
 				f.next = now // What runs from now on is not its queued work.
@@ -116,6 +116,7 @@ func (s *Scheduler) clear(now time.Duration) (a Action, ok bool) {
 		}
 		return s.wait(now, end, why), true
 	}
-	c.ended, c.due, s.phase = now, now+time.Duration((1-c.part)*float64(clearCycle)), concurrent
+	c.ended, c.due = now, now+time.Duration((1-c.part)*float64(clearCycle))
+	s.enter(concurrent)
 	return Action{}, false
 }

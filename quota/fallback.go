@@ -8,9 +8,8 @@ type fallback struct {
 	observed  time.Duration // enforced time with samples, since the last decision
 	idle      time.Duration // of it
 	measuring time.Duration // of idle: waits that measured a backlog
-	until     time.Duration // all run concurrently until this
+	until     time.Duration // all run concurrently until this; 0: they do not
 	lasts     time.Duration // how long, the last time; 0: it was not needed the last time
-	active    bool
 	reason    string
 }
 
@@ -28,16 +27,16 @@ func (f *fallback) reset() { *f = fallback{} }
 
 // on reports whether all leases run concurrently.
 func (f *fallback) on(now time.Duration) bool {
-	if f.active && now >= f.until {
-		f.active, f.observed, f.idle, f.measuring = false, 0, 0, 0
+	if f.until != 0 && now >= f.until {
+		f.until, f.observed, f.idle, f.measuring = 0, 0, 0, 0
 	}
-	return f.active
+	return f.until != 0
 }
 
 // start lets all leases run concurrently, each time in a row for longer.
 func (f *fallback) start(now time.Duration, why string) {
 	f.lasts = min(max(2*f.lasts, shortestLapse), longestLapse)
-	f.until, f.reason, f.active = now+f.lasts, why, true
+	f.until, f.reason = now+f.lasts, why
 }
 
 // decide checks whether the slices are used. used is the part of the slices in which their leases keep the GPU busy; known
@@ -50,7 +49,7 @@ func (f *fallback) decide(now time.Duration, used float64, known bool) bool {
 			window *= 3
 		}
 	}
-	if f.active || f.observed < window {
+	if f.until != 0 || f.observed < window {
 		return false
 	}
 	used = min(used, float64(f.observed-f.idle)/float64(max(f.observed-f.measuring, 1)))

@@ -36,6 +36,18 @@ func (o *ownIdle) mean() float64 {
 	return sum / float64(n)
 }
 
+// most is the idle part of the two periods with most of it: the others may have had the queued work of other leases. It is not ok while
+// fewer are known.
+func (o *ownIdle) most() (part float64, ok bool) {
+	n := min(o.n, len(o.parts))
+	if n < 2 {
+		return 0, false
+	}
+	sorted := o.parts
+	slices.Sort(sorted[:n])
+	return sorted[n-2], true
+}
+
 // usual is the median of the idle parts: how much the lease leaves idle around a wait. 0 while it is unknown.
 func (o *ownIdle) usual() float64 {
 	n := min(o.n, len(o.parts))

@@ -143,6 +143,11 @@ func (s *Scheduler) part(m *member) float64 {
 			n++
 		}
 	}
+	for _, x := range s.free {
+		if x != m && s.useOver(x, useWindow) >= 0.15 {
+			n++
+		}
+	}
 	return 1 / float64(n)
 }
 

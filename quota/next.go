@@ -26,70 +26,50 @@ func (s *Scheduler) Next(now time.Duration) Action {
 	if a, ok := s.thawDue(now, enforced); ok {
 		return a
 	}
+	if a, ok := s.limit(now); ok {
+		return a
+	}
 	if !enforced {
-		s.closeFreezes()
-		s.endSet()
-		s.phase = concurrent
-		s.sensors.enforced = false
+		s.stop()
 		for _, m := range s.members {
 			m.deficit = 0 // no other lease was delayed
 		}
 		return s.wait(now, now+time.Second, why)
 	}
-	s.sensors.enforce(now)
-	if s.phase != concurrent && slices.ContainsFunc(s.set, func(m *member) bool { return !slices.Contains(s.in, m) }) {
-		s.closeFreezes()
-		s.endSet()
-		s.phase = concurrent
+	if s.enforces() && slices.ContainsFunc(s.set, func(m *member) bool { return !slices.Contains(s.in, m) && !s.onTrial(m) }) {
+		s.stop()
 	}
 	for {
-		switch s.phase {
-		case concurrent, allCapped, cleared:
-			if a, ok := s.pick(now); ok {
-				return a
-			}
-		case sliceRuns:
-			if a, ok := s.freeze(now, "another lease has its slice"); ok {
-				return a
-			}
-			if a, ok := s.thaw(now); ok {
-				return a
-			}
-			if !s.started {
-				s.started, s.until, s.start = true, now+(s.until-s.start), now
-				s.dither()
-				for _, m := range s.set {
-					s.endFreezes(m) // A lease that joined was not thawed.
-					m.usage.slices++
-				}
-				s.log()
-			}
-			// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
-			end := max(s.waitLimit(s.until), min(s.until, s.start+s.quantum()))
-			interrupted := s.preempting != nil || s.interrupts(now)
-			if interrupted {
-				end = now
-			}
-			if now < end {
-				return s.wait(now, s.clearingWait(now, s.thawDeadline(end)), "a slice runs")
-			}
-			if !interrupted && !s.clears(now) && s.extendSlice(now) {
-				continue
-			}
-			s.phase, s.draining = backlogRuns, false
-		case backlogRuns:
-			if a, ok := s.freezeSet(now); ok {
-				return a
-			}
-			if !s.draining {
-				s.draining, s.until = true, s.startFreezes()
-			}
-			if end := s.waitLimit(s.until); now < end {
-				return s.wait(now, end, "its queued work still runs")
-			}
-			s.endSet()
-			s.phase = concurrent
+		if a, ok := s.step(now); ok {
+			return a
 		}
+	}
+}
+
+// stop ends the slice: its leases changed, or shares are not enforced.
+func (s *Scheduler) stop() {
+	s.closeFreezes()
+	s.endSet()
+	s.enter(concurrent)
+}
+
+// step goes on with the slices: it returns an action, or the phase has changed.
+func (s *Scheduler) step(now time.Duration) (Action, bool) {
+	switch s.phase {
+	case sliceOpens:
+		return s.openSlice(now)
+	case sliceRuns:
+		return s.runSlice(now)
+	case sliceCloses:
+		return s.closeSlice(now)
+	case backlogRuns:
+		if end := s.waitLimit(s.until); now < end {
+			return s.wait(now, end, "its queued work still runs"), true
+		}
+		s.endSet()
+		return s.pick(now)
+	default:
+		return s.pick(now)
 	}
 }
 
@@ -101,13 +81,24 @@ func (s *Scheduler) pick(now time.Duration) (Action, bool) {
 			return a, true
 		}
 	}
+	if m := s.trialDue(now); m != nil && s.urgent(now, s.trialLength()) == nil {
+		s.beginTrial(m, now)
+		return Action{}, false
+	}
+	if enforced, why := s.enforced(now); !enforced { // after a trial
+		s.stop()
+		if a, ok := s.thawDue(now, false); ok {
+			return a, true
+		}
+		return s.wait(now, now+time.Second, why), true
+	}
 	m, q, at := s.pickNext(now)
 	if m != nil {
 		s.beginSlice(m, now, q)
 		return Action{}, false
 	}
 	s.endSet()
-	s.phase = allCapped
+	s.enter(allCapped)
 	s.log()
 	if a, ok := s.freeze(now, "it has reached its cap"); ok {
 		return a, true
@@ -115,9 +106,73 @@ func (s *Scheduler) pick(now time.Duration) (Action, bool) {
 	return s.wait(now, s.waitLimit(at), "all leases have reached their caps"), true
 }
 
+func (s *Scheduler) openSlice(now time.Duration) (Action, bool) {
+	why := "another lease has its slice"
+	if s.onTrial(s.set[0]) {
+		why = "what another lease uses alone is measured"
+	}
+	if a, ok := s.freeze(now, why); ok {
+		return a, true
+	}
+	if a, ok := s.thaw(now); ok {
+		return a, true
+	}
+	s.until, s.start = now+(s.until-s.start), now
+	s.enter(sliceRuns)
+	s.dither()
+	for _, m := range s.set {
+		s.endFreezes(m) // A lease that joined was not thawed.
+		m.usage.slices++
+	}
+	s.log()
+	return Action{}, false
+}
+
+func (s *Scheduler) runSlice(now time.Duration) (Action, bool) {
+	if a, ok := s.freeze(now, "another lease has its slice"); ok {
+		return a, true
+	}
+	if a, ok := s.thaw(now); ok {
+		return a, true
+	}
+	// A slice is never shorter than quantum, even when another lease must be thawed: that one is thawed at the same time.
+	end := max(s.waitLimit(s.until), min(s.until, s.start+s.quantum()))
+	interrupted := s.preempting != nil || s.interrupts(now)
+	if interrupted {
+		end = now
+	}
+	if now < end {
+		return s.wait(now, s.clearingWait(now, s.thawDeadline(end)), "a slice runs"), true
+	}
+	if !interrupted && !s.clears(now) && s.extendSlice(now) {
+		return Action{}, false
+	}
+	s.enter(sliceCloses)
+	return Action{}, false
+}
+
+func (s *Scheduler) closeSlice(now time.Duration) (Action, bool) {
+	if len(s.set) == 0 || s.onTrial(s.set[0]) {
+		if len(s.set) != 0 {
+			s.closeTrial(s.set[0])
+		}
+		s.endSet()
+		if a, ok := s.limit(now); ok { // the leases that were frozen for the trial
+			return a, true
+		}
+		return s.pick(now)
+	}
+	if a, ok := s.freezeSet(now); ok {
+		return a, true
+	}
+	s.until = s.startFreezes()
+	s.enter(backlogRuns)
+	return Action{}, false
+}
+
 // wait returns a wait, or the renewal of a thaw deadline that would end it: to renew it now needs no wake-up of its own.
 func (s *Scheduler) wait(now, until time.Duration, why string) Action {
-	until = min(until, now+time.Second)
+	until = s.limitWait(now, min(until, now+time.Second))
 	for _, m := range s.members {
 		if m.frozen && m.retryAt > now {
 			until = min(until, m.retryAt)
@@ -139,14 +194,18 @@ func (s *Scheduler) wait(now, until time.Duration, why string) Action {
 // enforced reports whether leases are frozen for one another, and if not, why.
 func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 	switch {
+	case (s.inTrial() || s.trialDue(now) != nil || s.needsClearing()) && !s.cfg.Concurrent && !s.fallback.on(now):
+		return true, ""
+	case len(s.in) == 0 && len(s.free) > 1:
+		return false, "no lease keeps the GPU busy"
 	case len(s.in) == 0:
 		return false, "no lease uses the GPU"
 	case s.cfg.Concurrent:
 		return false, "all leases run concurrently: shares are not enforced by configuration"
 	case s.fallback.on(now):
 		return false, s.fallback.reason
-	case s.needsClearing():
-		return true, ""
+	case len(s.in) == 1 && len(s.free)+len(s.light) > 0 && s.in[0].cap == 0:
+		return false, "one lease needs more than its share: no lease that uses less is frozen"
 	case !s.contended() && !slices.ContainsFunc(s.in, func(m *member) bool { return m.cap != 0 }):
 		return false, "a lease without a competitor is never frozen"
 	}
@@ -190,6 +249,8 @@ func (s *Scheduler) thawDue(now time.Duration, enforced bool) (Action, bool) {
 		}
 		why := ""
 		switch {
+		case s.runsFree(m):
+			continue
 		case !enforced || !s.participates(m):
 			why = "it waits for no other lease"
 		case m.freezeFailed:
@@ -209,6 +270,14 @@ func (s *Scheduler) freeze(now time.Duration, why string) (Action, bool) {
 	for _, m := range s.in {
 		if !m.running && !m.frozen {
 			s.disturbed = max(s.disturbed, now) + outsideBacklog
+			return s.freezeOne(m, now, why), true
+		}
+	}
+	if !s.inTrial() {
+		return Action{}, false
+	}
+	for _, m := range s.free {
+		if !m.running && !m.frozen && m.demand.class == measured && now >= m.retryAt {
 			return s.freezeOne(m, now, why), true
 		}
 	}
@@ -247,7 +316,8 @@ func (s *Scheduler) thaw(now time.Duration) (Action, bool) {
 // beginSlice starts a slice of a lease, and of leases that use none of its GPUs. Its time counts from the thaw.
 func (s *Scheduler) beginSlice(m *member, now, q time.Duration) {
 	s.endSet()
-	s.phase, s.started, s.leftover, s.start, s.until, s.lastPicked = sliceRuns, false, 0, now, now+q, m.Lease
+	s.enter(sliceOpens)
+	s.leftover, s.start, s.until, s.lastPicked = 0, now, now+q, m.Lease
 	if s.preempting == m {
 		s.preempting = nil
 	}
@@ -287,11 +357,13 @@ func (s *Scheduler) endSet() {
 		m.running = false
 	}
 	s.set = s.set[:0]
-	s.started = false
 }
 
 // extendSlice continues a slice when the same lease would get the next one: a freeze would cost the time of the backlog.
 func (s *Scheduler) extendSlice(now time.Duration) bool {
+	if s.onTrial(s.set[0]) || s.trialDue(now) != nil {
+		return false
+	}
 	for _, m := range s.in {
 		m.saved = m.deficit
 	}

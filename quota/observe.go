@@ -17,6 +17,7 @@ type freeze struct {
 	epoch    int
 	charged  time.Duration // for the backlog, so far
 	after    *member       // the next lease: what the backlog uses of its slice is credited to it
+	paid     time.Duration // accounted to leases next to the slices: at first up to the freeze, then during the wait
 }
 
 // measures reports whether the backlog of a lease is measured with waits. Otherwise it is an integral of what the driver
@@ -52,7 +53,18 @@ func (s *Scheduler) plan(m *member) (time.Duration, bool) {
 	if !s.measures(m) {
 		return min(m.backlog.wait, limit), false
 	}
+	if len(s.in) > 2 && len(m.backlog.sorted) == 0 && s.lags(m) {
+		return min(outsideBacklog/3, limit), false // Of more than two leases each other long wait would cost as much.
+	}
 	return m.backlog.plan(limit)
+}
+
+// lags reports whether the result of a long wait after a slice of a lease is late.
+func (s *Scheduler) lags(m *member) bool {
+	late := slices.ContainsFunc(m.tracks, func(t *track) bool { return t.upTo != 0 && s.last > t.upTo+resultWithin })
+	return slices.ContainsFunc(s.freezes, func(f *freeze) bool {
+		return f.lease == m && f.measures && f.epoch == m.backlog.epoch && f.next != 0 && (late || s.last > f.next+resultWithin)
+	})
 }
 
 // startFreezes begins the wait for the queued work of the leases whose slice has ended, charges it, and returns when it ends.
@@ -79,6 +91,7 @@ func (s *Scheduler) startFreezes() time.Duration {
 			measures: m.measures,
 			epoch:    m.backlog.epoch,
 			charged:  m.backlog.mean,
+			paid:     s.paid,
 		}
 		if m.frozenAt < s.disturbed || f.ran < 2*s.leftover {
 			f.epoch = -1 // the queued work of other leases ran in the slice, too
@@ -98,7 +111,7 @@ const longestLag = 5 * time.Millisecond
 func (s *Scheduler) endFreezes(m *member) {
 	for _, f := range s.freezes {
 		if f.next == 0 && f.lease.overlaps(&m.Member) {
-			f.next = s.last
+			f.next, f.paid = s.last, s.paid-f.paid
 			if f.lease != m {
 				f.after = m
 			}
@@ -117,7 +130,7 @@ func (s *Scheduler) endFreezes(m *member) {
 func (s *Scheduler) closeFreezes() {
 	for _, f := range s.freezes {
 		if f.next == 0 {
-			f.next, f.epoch = s.last, -1
+			f.next, f.paid, f.epoch = s.last, s.paid-f.paid, -1
 		}
 	}
 }
@@ -139,7 +152,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	from, upTo := s.sensors.idle(u.UpTo)
 	first := t.add(u, from, upTo)
 	if t.ends > ends || t.upTo >= u.UpTo-2*t.length {
-		s.sensors.series, s.sensors.seriesAt = true, s.last
+		s.sensors.seriesAt = s.last
 	}
 	for _, p := range t.periods[first:] {
 		s.observe(t, p)
@@ -160,7 +173,8 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	for _, t := range s.tracks {
 		t.prune(before - 2*time.Second)
 	}
-	if s.cfg.Fallback && s.sensors.enforced && s.hasSeries() {
+	s.classify()
+	if s.cfg.Fallback && s.enforces() && s.hasSeries() {
 		if used, known := s.used(); s.fallback.decide(s.last, used, known) {
 			for _, m := range s.in {
 				m.own.n = 0
@@ -216,11 +230,11 @@ func (s *Scheduler) evaluate(f *freeze) {
 	for _, t := range m.tracks {
 		idle, length, ok := t.unexplained(f.at, f.next, s.last)
 		if !ok {
-			m.usage.addAt(f.at, f.next, min(f.charged, wait))
+			m.usage.addAt(f.at, f.next, min(f.charged, wait-f.paid))
 			return // it remains charged with the mean
 		}
 		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.usual()*float64(20*time.Millisecond))
-		idle = min(wait, time.Duration(float64(idle)/(1-s.lightUse()))) // in the rest of it others ran next to it
+		idle = min(wait, time.Duration(float64(idle)/(1-min(s.freeUse()+s.lightUse(), 0.5)))) // in the rest of it others ran next to
 		if ran := wait - idle; ran >= d {
 			d, censored = ran, idle < noise
 		}
@@ -242,5 +256,5 @@ func (s *Scheduler) evaluate(f *freeze) {
 	}
 	m.deficit -= d - f.charged
 	m.budget -= min(d, wait)
-	m.usage.addAt(f.at, f.next, min(d, wait))
+	m.usage.addAt(f.at, f.next, min(d, wait-f.paid))
 }

@@ -40,7 +40,7 @@ func (s *Scheduler) longestQuantum() time.Duration { return s.cfg.MaxFrozen / 8 
 func (s *Scheduler) waitLimit(t time.Duration) time.Duration {
 	margin := 2*s.switchTime + 5*time.Millisecond
 	for _, m := range s.set {
-		if !m.frozen || s.phase == sliceRuns {
+		if !m.frozen || s.phase == sliceOpens || s.phase == sliceRuns {
 			margin = max(margin, m.wait+2*s.switchTime+5*time.Millisecond)
 		}
 	}

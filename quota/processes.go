@@ -7,7 +7,7 @@ import "time"
 // an idle lease has work again. A lease that is missing was not busy.
 func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) {
 	s.account(now)
-	s.sensors.processes, s.sensors.processAt = true, s.last
+	s.sensors.processAt = s.last
 	var sum float64
 	for _, part := range busy {
 		sum += part
@@ -17,7 +17,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 		return
 	}
 	series := s.hasSeries()
-	if !series && s.sensors.enforced {
+	if !series && s.enforces() {
 		s.fallback.observed += to - from
 		s.fallback.idle += time.Duration(max(0, 1-sum) * float64(to-from))
 		if s.cfg.Fallback {
@@ -26,13 +26,14 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	}
 	for _, m := range s.members {
 		part := min(busy[m.Lease], 1)
+		s.learnDemand(m, from, to, part, max(0, 1-sum))
 		switch {
 		case m.own.idle:
 			m.deficit -= time.Duration(part * float64(to-from)) // it runs next to the others' slices
 			if part > 0 && from >= m.own.since && s.last >= m.own.since+m.own.rest {
 				s.wakeUp(m)
 			}
-		case !s.participates(m) || s.measures(m) || !s.sensors.enforced:
+		case !s.participates(m) || s.measures(m) || !s.enforces():
 		default:
 			ran := m.usage.occupancy - m.backlog.charged
 			s.integrate(m, time.Duration(part*float64(to-from))-ran)
@@ -45,7 +46,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 		m.backlog.charged = m.usage.occupancy
 	}
 	s.limitCredits()
-	s.refresh()
+	s.classify()
 	s.learnLowLatency(from, to, busy)
 }
 
@@ -78,7 +79,7 @@ func (s *Scheduler) integrate(m *member, off time.Duration) {
 
 // probe lets idle leases have a slice when nothing reports whether they have work.
 func (s *Scheduler) probe() {
-	if s.sensors.processes && s.last-s.sensors.processAt < sensorTimeout {
+	if s.sensors.processAt != 0 && s.last-s.sensors.processAt < sensorTimeout {
 		return
 	}
 	for _, m := range s.members {

@@ -65,19 +65,21 @@ type Scheduler struct {
 	members    []*member // sorted by lease
 	in         []*member // those that get slices, sorted by lease; valid unless stale
 	light      []*member // those with low latency that run next to the slices, sorted by lease; valid unless stale
+	free       []*member // those that run next to the slices, sorted by lease; valid unless stale
 	stale      bool
 	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
 	phase      phase
 	set        []*member     // the leases of this slice: the first was picked, the others use other GPUs
-	started    bool          // the leases of the slice are thawed
-	draining   bool          // in phase backlogRuns: all leases of the slice are frozen
 	disturbed  time.Duration // until then, the queued work of leases runs that were frozen without a slice
 	leftover   time.Duration // how long the backlog before this slice may have run into it
 	start      time.Duration
 	until      time.Duration
 	lastPicked string
 	preempting *member       // a lease of a higher class has work and does not wait for the end of the slice
+	joined     time.Duration // when the last lease joined
+	tried      time.Duration // when the last trial ended
 	last       time.Duration // accounted up to this time
+	paid       time.Duration // accounted to leases that run next to the slices, in total
 	switchTime time.Duration // duration of a freeze or a thaw, smoothed
 	lag        time.Duration // from the end of a wait to the end of the thaw after it, smoothed
 	fallback   fallback
@@ -86,29 +88,19 @@ type Scheduler struct {
 	tracks     []*track
 	freezes    []*freeze // not yet evaluated, oldest first
 	reason     string
+	entered    func(from, to phase) // for tests
 }
-
-// phase is what the GPU is doing.
-type phase int
-
-const (
-	concurrent  phase = iota // no lease is frozen
-	sliceRuns                // the leases of the set run, the others are frozen
-	backlogRuns              // all are frozen, the queued work of the set still runs
-	allCapped                // all are frozen, because all have reached their caps
-	cleared                  // those that have slices are frozen, for leases with low latency
-)
 
 // member is a lease with the scheduler's state of it.
 type member struct {
 	Member
+	joined   time.Duration
 	weight   float64 // its part of the time among the participants, 0…1
 	deficit  time.Duration
 	saved    time.Duration // deficit before a slice that may be extended
 	budget   time.Duration // what is left of its cap
 	cap      float64       // its part of its grant's cap; 0: none
 	removed  bool
-	joined   time.Duration
 	running  bool          // in the set
 	wait     time.Duration // in the set: after its slice
 	measures bool          // that wait measures its backlog
@@ -127,6 +119,7 @@ type member struct {
 	backlog backlog
 	own     ownIdle
 	low     lowLatencyUse
+	demand  demand
 	usage   usage
 }
 
@@ -159,11 +152,14 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	for _, x := range list {
 		i, ok := slices.BinarySearchFunc(s.members, x.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
 		if !ok {
-			s.members = slices.Insert(
-				s.members,
-				i,
-				&member{Member: x, joined: s.last, own: ownIdle{since: s.last}, low: lowLatencyUse{tryAt: s.last + firstTrial}},
-			)
+			s.members = slices.Insert(s.members, i, &member{
+				Member: x,
+				joined: s.last,
+				own:    ownIdle{since: s.last},
+				demand: demand{since: s.last},
+				low:    lowLatencyUse{tryAt: s.last + firstTrial},
+			})
+			s.joined = s.last
 			changed = true
 			continue
 		}
@@ -202,7 +198,7 @@ func (s *Scheduler) forget() {
 		s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool { return f.lease == m })
 		if m.running {
 			s.endSet()
-			s.phase = concurrent
+			s.enter(concurrent)
 		}
 		s.stale = true
 		return true
@@ -243,7 +239,9 @@ func (s *Scheduler) connect() {
 }
 
 // participates reports whether a lease gets slices.
-func (s *Scheduler) participates(m *member) bool { return s.present(m) && !s.isLight(m) }
+func (s *Scheduler) participates(m *member) bool {
+	return s.present(m) && !s.mayRunFree(m) && !s.isLight(m)
+}
 
 // present reports whether a lease has a part of the time.
 func (s *Scheduler) present(m *member) bool {
@@ -260,10 +258,13 @@ func (s *Scheduler) refresh() {
 	}
 	s.stale, s.recheck = false, 0
 	was := s.in
-	s.in, s.light = nil, nil
+	s.in, s.free, s.light = nil, nil, nil
 	for _, m := range s.members {
 		if s.isLight(m) {
 			s.light = append(s.light, m)
+		}
+		if s.runsFree(m) {
+			s.free = append(s.free, m)
 		}
 		if s.participates(m) {
 			s.in = append(s.in, m)
@@ -275,7 +276,7 @@ func (s *Scheduler) refresh() {
 	s.weigh()
 	s.limitCredits()
 	for _, m := range s.in {
-		if s.started && !m.running && len(s.set) != 0 && m.Priority > s.set[0].Priority && !slices.Contains(was, m) {
+		if s.begun() && !m.running && len(s.set) != 0 && m.Priority > s.set[0].Priority && !slices.Contains(was, m) {
 			s.preempting = m
 		}
 	}
@@ -288,7 +289,7 @@ func (s *Scheduler) refresh() {
 // weigh divides the time between the classes, and that of a class by the shares of its grants. The leases of a grant divide
 // its share and its cap.
 func (s *Scheduler) weigh() {
-	list := slices.Concat(s.in, s.light)
+	list := slices.Concat(s.in, s.free, s.light)
 	if len(list) == 0 {
 		return
 	}
@@ -395,11 +396,13 @@ func (s *Scheduler) Thawed(lease string, now, duration time.Duration, err error)
 	m.usage.noteFrozen(m.frozenAt, s.last)
 	m.frozen, m.freezeFailed = false, false
 	s.switchTime += (duration - s.switchTime) / 8
-	s.endFreezes(m)
+	if !s.runsFree(m) {
+		s.endFreezes(m)
+	}
 	if m.overdue {
 		// Its slice begins: the leases that had the slice are frozen next.
 		m.overdue = false
-		if s.started && s.phase == sliceRuns {
+		if s.phase == sliceRuns {
 			for _, x := range s.set {
 				x.deficit -= x.own.charge(s.last - s.start)
 			}

@@ -4,21 +4,12 @@ import "time"
 
 // sensors is which answers the driver gives. An answer that is missing says nothing: it is not read as an idle GPU.
 type sensors struct {
-	enforced  bool
-	since     time.Duration // enforced since then
-	series    bool
-	seriesAt  time.Duration // the last answer with a sample, or of a GPU that is idle
-	processes bool
-	processAt time.Duration
+	since     time.Duration // leases have slices since then
+	seriesAt  time.Duration // the last answer with a sample, or of a GPU that is idle; 0: there was none
+	processAt time.Duration // the last answer for processes; 0: there was none
 	busyAt    time.Duration // the last answer with a busy process
 	busyFrom  time.Duration // the time that this answer is for begins here
 	heldFrom  time.Duration // the samples of processes are missing since then; 0: they are not
-}
-
-func (x *sensors) enforce(now time.Duration) {
-	if !x.enforced {
-		x.enforced, x.since = true, now
-	}
 }
 
 // sensorTimeout is how long an answer is expected. One per second is usual.
@@ -28,7 +19,7 @@ const sensorTimeout = 5 * time.Second
 // to a moment that is given.
 func (x *sensors) idle(otherwise time.Duration) (from, upTo time.Duration) {
 	switch {
-	case !x.processes:
+	case x.processAt == 0:
 		return 0, otherwise
 	case x.busyAt == x.processAt || x.heldFrom != 0:
 		return 0, 0
@@ -43,10 +34,10 @@ func (s *Scheduler) hasSeries() bool {
 	switch {
 	case s.slow():
 		return false
-	case x.series:
+	case x.seriesAt != 0:
 		return s.last-x.seriesAt < sensorTimeout
 	}
-	return !x.processes && s.last-x.since < sensorTimeout/2
+	return x.processAt == 0 && s.last-x.since < sensorTimeout/2
 }
 
 // slow reports whether the driver samples a GPU too seldom to measure a backlog.
@@ -75,6 +66,7 @@ func (s *Scheduler) forgetSeries() {
 		m.backlog.restart(0)
 		m.backlog.answers = 0
 		m.own.n, m.own.unused = 0, 0
+		m.demand.since, m.demand.trials, m.demand.trialAt = s.last, 0, 0
 	}
 	s.fallback.reset()
 }

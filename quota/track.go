@@ -75,6 +75,9 @@ type period struct {
 func (s *Scheduler) log() {
 	for _, t := range s.tracks {
 		now, frozen := segment{from: s.last, state: unused}, false
+		if s.phase == sliceRuns && s.onTrial(s.set[0]) {
+			now.state, now.lease = runs, s.set[0]
+		}
 		for _, m := range s.in {
 			switch {
 			case !slices.Contains(m.tracks, t):
@@ -97,7 +100,7 @@ func (s *Scheduler) log() {
 		case now.state == several:
 			now.lease = nil
 		case now.lease == nil && frozen && (last.state == runs || last.state == drains) && last.lease.frozen &&
-			!(s.phase == sliceRuns && s.started):
+			s.phase != sliceRuns:
 			now.state, now.lease = drains, last.lease
 		}
 		now.waiting = frozen && s.phase != allCapped // idle for a cap is not idle for another lease

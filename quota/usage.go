@@ -14,19 +14,14 @@ type Usage struct {
 	Recent float64
 	Window time.Duration // 10 s, or less after the start
 	// Entitled is its part among the participants, 0…1; 0 when it does not participate.
-	Entitled float64
-	// Attainable is the part that it gets when that is more than Entitled: a lease runs at least once in MaxFrozen, and then as
-	// long as its backlog. The other leases get less.
-	Attainable float64
-	Frozen     time.Duration // in total
-	LastMinute Freezes
-	Slices     uint64
-	Backlog    time.Duration // estimated: how long its queued work continues to run after a freeze
-	OwnIdle    float64       // the part of its slices in which it leaves the GPU idle, 0…1
-	// Strained: its backlog is so long that its share cannot be enforced; a smaller launch queue would help.
-	Strained    bool
-	Idle        bool // it has the GPU open and does nothing: it is not frozen, and other leases do not wait for it
-	Unfreezable bool // freezing it failed: it runs until the next attempt
+	Entitled    float64
+	Frozen      time.Duration // in total
+	LastMinute  Freezes
+	Slices      uint64
+	Backlog     time.Duration // estimated: how long its queued work continues to run after a freeze
+	OwnIdle     float64       // the part of its slices in which it leaves the GPU idle, 0…1
+	Idle        bool          // it has the GPU open and does nothing: it is not frozen, and other leases do not wait for it
+	Unfreezable bool          // freezing it failed: it runs until the next attempt
 }
 
 // recentWindow is the window of Usage.Recent.
@@ -121,7 +116,10 @@ func (s *Scheduler) account(now time.Duration) {
 	from := s.last
 	s.last = now
 	s.probe()
+	s.accountLimits(from, now)
 	left := now - from - s.accountLight(from, now)
+	left -= s.accountFree(from, now, left)
+	s.paid += now - from - left
 	rest := float64(left) / float64(now-from)
 	switch {
 	case s.phase == concurrent:
@@ -134,9 +132,9 @@ func (s *Scheduler) account(now time.Duration) {
 			}
 			s.use(m, from, now, rest/float64(n))
 		}
-	case s.phase == sliceRuns && s.started, s.phase == backlogRuns && !s.draining:
+	case s.phase == sliceRuns, s.phase == sliceCloses:
 		for _, m := range s.set {
-			if !m.frozen {
+			if !m.frozen && !s.runsFree(m) {
 				s.use(m, from, now, rest)
 			}
 		}
@@ -189,15 +187,7 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 			u.Recent = m.usage.recent(now, window)
 		}
 		if s.present(m) {
-			u.Entitled, u.Attainable = m.weight, m.weight
-			if least := float64(
-				m.backlog.mean+s.quantum(),
-			) / float64(
-				s.cfg.MaxFrozen,
-			); len(s.in) > 1 && least > m.weight &&
-				!s.isLight(m) {
-				u.Attainable, u.Strained = min(least, 1), true
-			}
+			u.Entitled = m.weight
 		}
 		out = append(out, u)
 	}
@@ -221,11 +211,16 @@ type Status struct {
 	IdleWhileWaiting time.Duration
 }
 
+// mixes reports whether leases share the GPU of which one runs next to the others. Their shares are enforced.
+func (s *Scheduler) mixes() bool {
+	return len(s.free)+len(s.light) > 0 && len(s.in)+len(s.free)+len(s.light) > 1 && !s.cfg.Concurrent && s.fallback.until == 0
+}
+
 // Status returns the status as of the last Next.
 func (s *Scheduler) Status() Status {
 	out := Status{
-		Enforced:    s.phase != concurrent,
-		Contended:   s.contended(),
+		Enforced:    s.phase != concurrent || s.mixes(),
+		Contended:   s.contended() || s.mixes(),
 		Reason:      s.reason,
 		Exact:       s.exact(),
 		SlowSampler: s.slow(),

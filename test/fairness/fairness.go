@@ -4,6 +4,7 @@
 package fairness
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -52,14 +53,14 @@ const (
 	Length = 240 * time.Second
 )
 
+func withDefaults(sc Scenario) Scenario {
+	sc.Long, sc.Warm = cmp.Or(sc.Long, Length), cmp.Or(sc.Warm, WarmUp)
+	return sc
+}
+
 // Run runs a scenario.
 func Run(sc Scenario, v Variant, mode Mode, seed uint64) Figures {
-	if sc.Long == 0 {
-		sc.Long = Length
-	}
-	if sc.Warm == 0 {
-		sc.Warm = WarmUp
-	}
+	sc = withDefaults(sc)
 	n := newNode(sc, v, mode, seed)
 	defer n.engine.Close()
 	n.run(sc.Warm)

@@ -18,17 +18,17 @@ func lowLatencyScenario(t *testing.T, name string) Scenario {
 	return Scenario{}
 }
 
-// plain is the same without low latency.
+// plain is the same without low latency, and with a cap: such leases have slices.
 func plain(sc Scenario) Scenario {
 	sc.Loads = append([]Load(nil), sc.Loads...)
 	for i := range sc.Loads {
-		sc.Loads[i].LowLatency = false
+		sc.Loads[i].LowLatency, sc.Loads[i].Cap = false, 0.99
 	}
 	return sc
 }
 
 // TestLowLatencyIsNotFrozen checks that a lease with low latency is not frozen while it uses less than its share, from its start on: not
-// even to measure it. Without the flag it is.
+// even to measure it. With slices it is.
 func TestLowLatencyIsNotFrozen(t *testing.T) {
 	for _, sc := range lowLatency() {
 		if strings.Contains(sc.Name, "flood") || strings.Contains(sc.Name, "whole kernels of 200 ms") {
@@ -45,7 +45,7 @@ func TestLowLatencyIsNotFrozen(t *testing.T) {
 				}
 			}
 			if f := Run(plain(sc), Variants()[0], Enforced, 1); f.Usage[0].Frozen < time.Second {
-				t.Errorf("without low latency it was frozen for %v only: this scenario shows nothing", f.Usage[0].Frozen)
+				t.Errorf("with slices it was frozen for %v only: this scenario shows nothing", f.Usage[0].Frozen)
 			}
 		})
 	}

@@ -1,32 +1,214 @@
 package fairness
 
-// measured is what leases that leave the GPU idle at times keep today, with every sampler: the greatest figures of 1, 3 and 8 seeds, with
-// a margin. It is not what they should have, which is the target of leases that keep the GPU busy: a rule that gives slices to all does
-// not reach it. A figure that gets worse fails, and one that gets better is to be lowered here.
-var measured = map[string]Limits{
-	"30/70, host-bound 10+30 ms and queue 50 ms":                      {RMS10: 11.5, Busy: 91, Latency: 0 * ms},
-	"50/50, both host-bound 10+30 ms":                                 {RMS10: 5.5, Busy: 99, Latency: 0 * ms},
-	"50/50, one on and off every 1.2 s":                               {RMS10: 26.5, Busy: 60, Latency: 0 * ms},
-	"20/80, inference and training":                                   {RMS10: 25, Busy: 63, Latency: 1100 * ms},
-	"20/30/50, inference and two trainings":                           {RMS10: 13.5, Busy: 69, Latency: 1300 * ms},
-	"15/15/70, two inferences and training":                           {RMS10: 11.5, Busy: 86, Latency: 100 * ms},
-	"15/15/30/40, two inferences and two trainings":                   {RMS10: 7, Busy: 89, Latency: 100 * ms},
-	"20/80, requests at random and training":                          {RMS10: 16, Busy: 79, Latency: 2400 * ms},
-	"20/30/50, requests at random and two trainings":                  {RMS10: 10.5, Busy: 81, Latency: 2300 * ms},
-	"5/95, inference above its share and training":                    {RMS10: 4.5, Busy: 93, Latency: 0 * ms},
-	"50/50, data loader 60+40 ms and training":                        {RMS10: 15, Busy: 92, Latency: 0 * ms},
-	"30/70, data loader 60+40 ms and training":                        {RMS10: 13, Busy: 80, Latency: 0 * ms},
-	"4×10/60, notebooks 1+9 s and training":                           {RMS10: 10.5, Busy: 63, Latency: 13300 * ms},
-	"50/50, a demand that changes each minute, and training":          {RMS10: 20.5, Busy: 82, Latency: 0 * ms},
-	"20/80, cheat: 3 s interactive and 1 s flood, and training":       {RMS10: 18.5, Busy: 67, Latency: 0 * ms},
-	"10/90, cheat: 3 s interactive and 1 s flood, and training":       {RMS10: 6, Busy: 89, Latency: 0 * ms},
-	"20/80, cheat: 8 s interactive and 2 s flood, and training":       {RMS10: 21, Busy: 64, Latency: 0 * ms},
-	"10/90, cheat: 60 s interactive, then 60 s flood, and training":   {RMS10: 7, Busy: 91, Latency: 0 * ms},
-	"20/80, cheat: 1 s of work launched at a freeze, and training":    {RMS10: 35, Busy: 95, Latency: 6200 * ms},
-	"10/90, cheat: sleeps for 20 s, floods for 20 s, and training":    {RMS10: 7.5, Busy: 92, Latency: 0 * ms},
-	"20/80, inference and training, slices of 2 ms":                   {RMS10: 25, Busy: 63, Latency: 1100 * ms},
-	"20/80, inference and training, whole kernels of 5 ms":            {RMS10: 25, Busy: 63, Latency: 1100 * ms},
-	"20/80, inference and training, whole kernels of 20 ms":           {RMS10: 24, Busy: 64, Latency: 1100 * ms},
-	"20/80, inference and training, whole kernels of 200 ms":          {RMS10: 18, Busy: 74, Latency: 1100 * ms},
-	"20/80, requests at random and training, whole kernels of 200 ms": {RMS10: 13, Busy: 82, Latency: 0 * ms},
+// lack is what a scenario with leases that leave the GPU idle at times does not keep of the target, with a kind of samplers.
+type lack struct {
+	scenario string
+	samplers samplers
+	Limits
+}
+
+// The reasons why a scenario misses the target.
+const (
+	equalParts = "processes get equal parts: next to another the work of each takes twice as long, so that it does not have its demand " +
+		"side by side either"
+	wholeKernels = "a kernel is not interrupted: each request waits for one of 200 ms, so that a service has a fifth of its demand side by side"
+	bursts       = "each sample names one process, seven a second: a burst is known when it has lasted for two or three seconds, and is paid " +
+		"back after that"
+	wholeShare  = "four bursts with equal parts take five seconds, and each is a whole share: by samples that is not distinguished from more"
+	trials      = "in a trial a lease has the GPU to itself, and the samples of processes say little of half a second"
+	lateAnswers = "what a lease leaves idle is known three seconds later, or not for a minute"
+	fewSamples  = "a driver that samples twice or once a second names one process in each sample"
+)
+
+// lacking has the greatest figures of 1, 3 and 6 seeds, with a margin. A figure that gets worse fails, and one that gets better is to
+// be lowered here. What is not in it keeps the target.
+var lacking = []lack{
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{
+		"10/90, cheat: 3 s interactive and 1 s flood, and training",
+		lateSeries,
+		Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts},
+	},
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", slow, Limits{RMS10: 7, Busy: 93, Latency: 20 * ms, Reason: fewSamples}},
+	{"10/90, cheat: 60 s interactive, then 60 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{
+		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
+		lateSeries,
+		Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
+		noSeries,
+		Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
+		slow,
+		Limits{RMS10: 8.5, Busy: 95, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{
+		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
+		series,
+		Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
+		lateSeries,
+		Limits{RMS10: 7.5, Busy: 96, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
+		noSeries,
+		Limits{RMS10: 7, Busy: 96, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
+		slow,
+		Limits{RMS10: 10, Busy: 95, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{"15/15/30/40, two inferences and two trainings", series, Limits{RMS10: 3, Busy: 96, Latency: 20 * ms, Reason: trials}},
+	{"15/15/30/40, two inferences and two trainings", lateSeries, Limits{RMS10: 5.5, Busy: 91, Latency: 40 * ms, Reason: lateAnswers}},
+	{"15/15/30/40, two inferences and two trainings", noSeries, Limits{RMS10: 4, Busy: 89, Latency: 30 * ms, Reason: trials}},
+	{"15/15/30/40, two inferences and two trainings", slow, Limits{RMS10: 5.5, Busy: 89, Latency: 40 * ms, Reason: fewSamples}},
+	{"15/15/70, two inferences and training", series, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: trials}},
+	{"15/15/70, two inferences and training", lateSeries, Limits{RMS10: 6, Busy: 92, Latency: 40 * ms, Reason: lateAnswers}},
+	{"15/15/70, two inferences and training", noSeries, Limits{RMS10: 9, Busy: 82, Latency: 30 * ms, Reason: trials}},
+	{"15/15/70, two inferences and training", slow, Limits{RMS10: 5, Busy: 92, Latency: 40 * ms, Reason: fewSamples}},
+	{"20/30/50, inference and two trainings", lateSeries, Limits{RMS10: 7.5, Busy: 94, Latency: 40 * ms, Reason: lateAnswers}},
+	{"20/30/50, inference and two trainings", noSeries, Limits{RMS10: 3, Busy: 95, Latency: 20 * ms, Reason: trials}},
+	{"20/30/50, inference and two trainings", slow, Limits{RMS10: 8.5, Busy: 84, Latency: 30 * ms, Reason: fewSamples}},
+	{"20/30/50, requests at random and two trainings", series, Limits{RMS10: 3, Busy: 97, Latency: 480 * ms, Reason: trials}},
+	{"20/30/50, requests at random and two trainings", lateSeries, Limits{RMS10: 4, Busy: 94, Latency: 1390 * ms, Reason: lateAnswers}},
+	{"20/30/50, requests at random and two trainings", noSeries, Limits{RMS10: 3.5, Busy: 96, Latency: 650 * ms, Reason: trials}},
+	{"20/30/50, requests at random and two trainings", slow, Limits{RMS10: 6.5, Busy: 91, Latency: 6150 * ms, Reason: fewSamples}},
+	{
+		"20/80, cheat: 1 s of work launched at a freeze, and training",
+		series,
+		Limits{RMS10: 15, Busy: 97, Latency: 3580 * ms, Reason: bursts},
+	},
+	{
+		"20/80, cheat: 1 s of work launched at a freeze, and training",
+		lateSeries,
+		Limits{RMS10: 21.5, Busy: 96, Latency: 50 * ms, Reason: bursts},
+	},
+	{
+		"20/80, cheat: 1 s of work launched at a freeze, and training",
+		noSeries,
+		Limits{RMS10: 4.5, Busy: 96, Latency: 20 * ms, Reason: bursts},
+	},
+	{
+		"20/80, cheat: 1 s of work launched at a freeze, and training",
+		slow,
+		Limits{RMS10: 15, Busy: 96, Latency: 5420 * ms, Reason: fewSamples},
+	},
+	{"20/80, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{
+		"20/80, cheat: 3 s interactive and 1 s flood, and training",
+		lateSeries,
+		Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: bursts},
+	},
+	{"20/80, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{
+		"20/80, cheat: 3 s interactive and 1 s flood, and training",
+		slow,
+		Limits{RMS10: 10.5, Busy: 85, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{"20/80, cheat: 8 s interactive and 2 s flood, and training", series, Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts}},
+	{"20/80, cheat: 8 s interactive and 2 s flood, and training", lateSeries, Limits{RMS10: 7, Busy: 95, Latency: 20 * ms, Reason: bursts}},
+	{"20/80, cheat: 8 s interactive and 2 s flood, and training", noSeries, Limits{RMS10: 8, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{
+		"20/80, cheat: 8 s interactive and 2 s flood, and training",
+		slow,
+		Limits{RMS10: 10.5, Busy: 85, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{"20/80, inference and training", lateSeries, Limits{RMS10: 6.5, Busy: 94, Latency: 30 * ms, Reason: lateAnswers}},
+	{"20/80, inference and training", noSeries, Limits{RMS10: 4.5, Busy: 96, Latency: 20 * ms, Reason: trials}},
+	{"20/80, inference and training", slow, Limits{RMS10: 8, Busy: 84, Latency: 60 * ms, Reason: fewSamples}},
+	{"20/80, inference and training, slices of 2 ms", lateSeries, Limits{RMS10: 6.5, Busy: 94, Latency: 40 * ms, Reason: lateAnswers}},
+	{"20/80, inference and training, slices of 2 ms", noSeries, Limits{RMS10: 4.5, Busy: 95, Latency: 20 * ms, Reason: trials}},
+	{"20/80, inference and training, slices of 2 ms", slow, Limits{RMS10: 9.5, Busy: 83, Latency: 1030 * ms, Reason: fewSamples}},
+	{"20/80, inference and training, whole kernels of 20 ms", series, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{
+		"20/80, inference and training, whole kernels of 20 ms",
+		lateSeries,
+		Limits{RMS10: 6.5, Busy: 94, Latency: 40 * ms, Reason: equalParts},
+	},
+	{"20/80, inference and training, whole kernels of 20 ms", noSeries, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"20/80, inference and training, whole kernels of 20 ms", slow, Limits{RMS10: 9, Busy: 83, Latency: 300 * ms, Reason: fewSamples}},
+	{
+		"20/80, inference and training, whole kernels of 200 ms",
+		series,
+		Limits{RMS10: 8.5, Busy: 96, Latency: 220 * ms, Reason: wholeKernels},
+	},
+	{
+		"20/80, inference and training, whole kernels of 200 ms",
+		lateSeries,
+		Limits{RMS10: 9.5, Busy: 95, Latency: 20 * ms, Reason: wholeKernels},
+	},
+	{
+		"20/80, inference and training, whole kernels of 200 ms",
+		noSeries,
+		Limits{RMS10: 8, Busy: 97, Latency: 110 * ms, Reason: wholeKernels},
+	},
+	{"20/80, inference and training, whole kernels of 200 ms", slow, Limits{RMS10: 8.5, Busy: 97, Latency: 220 * ms, Reason: fewSamples}},
+	{
+		"20/80, inference and training, whole kernels of 5 ms",
+		lateSeries,
+		Limits{RMS10: 6.5, Busy: 94, Latency: 40 * ms, Reason: lateAnswers},
+	},
+	{"20/80, inference and training, whole kernels of 5 ms", noSeries, Limits{RMS10: 16, Busy: 72, Latency: 40 * ms, Reason: trials}},
+	{"20/80, inference and training, whole kernels of 5 ms", slow, Limits{RMS10: 7, Busy: 84, Latency: 260 * ms, Reason: fewSamples}},
+	{"20/80, requests at random and training", lateSeries, Limits{RMS10: 7.5, Busy: 94, Latency: 1620 * ms, Reason: lateAnswers}},
+	{"20/80, requests at random and training", noSeries, Limits{RMS10: 2, Busy: 97, Latency: 190 * ms, Reason: trials}},
+	{"20/80, requests at random and training", slow, Limits{RMS10: 7.5, Busy: 88, Latency: 5110 * ms, Reason: fewSamples}},
+	{
+		"20/80, requests at random and training, whole kernels of 200 ms",
+		series,
+		Limits{RMS10: 10, Busy: 95, Latency: 20 * ms, Reason: wholeKernels},
+	},
+	{
+		"20/80, requests at random and training, whole kernels of 200 ms",
+		lateSeries,
+		Limits{RMS10: 10.5, Busy: 95, Latency: 20 * ms, Reason: wholeKernels},
+	},
+	{
+		"20/80, requests at random and training, whole kernels of 200 ms",
+		noSeries,
+		Limits{RMS10: 10, Busy: 90, Latency: 20 * ms, Reason: wholeKernels},
+	},
+	{
+		"20/80, requests at random and training, whole kernels of 200 ms",
+		slow,
+		Limits{RMS10: 8.5, Busy: 93, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{"30/70, data loader 60+40 ms and training", series, Limits{RMS10: 7, Busy: 95, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, data loader 60+40 ms and training", lateSeries, Limits{RMS10: 6.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, data loader 60+40 ms and training", noSeries, Limits{RMS10: 13, Busy: 77, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, data loader 60+40 ms and training", slow, Limits{RMS10: 9.5, Busy: 87, Latency: 20 * ms, Reason: fewSamples}},
+	{"30/70, host-bound 10+30 ms and queue 50 ms", series, Limits{RMS10: 8.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, host-bound 10+30 ms and queue 50 ms", lateSeries, Limits{RMS10: 8, Busy: 94, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, host-bound 10+30 ms and queue 50 ms", noSeries, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, host-bound 10+30 ms and queue 50 ms", slow, Limits{RMS10: 7, Busy: 96, Latency: 20 * ms, Reason: fewSamples}},
+	{"4×10/60, notebooks 1+9 s and training", series, Limits{RMS10: 6, Busy: 83, Latency: 15130 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", lateSeries, Limits{RMS10: 6, Busy: 83, Latency: 14130 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", noSeries, Limits{RMS10: 8, Busy: 69, Latency: 7540 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", slow, Limits{RMS10: 5.5, Busy: 87, Latency: 11510 * ms, Reason: fewSamples}},
+	{"5/95, inference above its share and training", series, Limits{RMS10: 2.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"5/95, inference above its share and training", noSeries, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"5/95, inference above its share and training", slow, Limits{RMS10: 4, Busy: 95, Latency: 20 * ms, Reason: fewSamples}},
+	{"50/50, a demand that changes each minute, and training", series, Limits{RMS10: 4, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"50/50, a demand that changes each minute, and training", lateSeries, Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts}},
+	{"50/50, a demand that changes each minute, and training", noSeries, Limits{RMS10: 13, Busy: 90, Latency: 20 * ms, Reason: bursts}},
+	{"50/50, a demand that changes each minute, and training", slow, Limits{RMS10: 13, Busy: 89, Latency: 20 * ms, Reason: fewSamples}},
+	{"50/50, both host-bound 10+30 ms", series, Limits{RMS10: 4, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, both host-bound 10+30 ms", slow, Limits{RMS10: 5, Busy: 97, Latency: 20 * ms, Reason: fewSamples}},
+	{"50/50, data loader 60+40 ms and training", series, Limits{RMS10: 14, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, data loader 60+40 ms and training", lateSeries, Limits{RMS10: 14, Busy: 94, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, data loader 60+40 ms and training", noSeries, Limits{RMS10: 14.5, Busy: 81, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, data loader 60+40 ms and training", slow, Limits{RMS10: 14, Busy: 94, Latency: 20 * ms, Reason: fewSamples}},
+	{"50/50, one on and off every 1.2 s", series, Limits{RMS10: 25, Busy: 96, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, one on and off every 1.2 s", lateSeries, Limits{RMS10: 24.5, Busy: 95, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, one on and off every 1.2 s", noSeries, Limits{RMS10: 21.5, Busy: 61, Latency: 20 * ms, Reason: equalParts}},
+	{"50/50, one on and off every 1.2 s", slow, Limits{RMS10: 24, Busy: 92, Latency: 20 * ms, Reason: fewSamples}},
 }

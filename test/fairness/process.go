@@ -19,6 +19,7 @@ type process struct {
 	frozen    bool
 	frozenAt  time.Duration
 	longest   time.Duration // frozen
+	frozenFor time.Duration // in total
 	next      time.Duration // its next step
 	busy      map[int]time.Duration
 	thinks    time.Duration // until then; the arrival of the request that is next
@@ -201,6 +202,7 @@ func (p *process) thaw() {
 	now := p.node.now()
 	p.frozen = false
 	p.longest = max(p.longest, now-p.frozenAt)
+	p.frozenFor += now - p.frozenAt
 	p.length()
 	if p.next = now + p.node.late(); p.next == now {
 		p.step()

@@ -73,3 +73,25 @@ const (
 	Stops   Disturbance = "stops"   // for a minute, a minute after the start, there is no new one
 	Repeats Disturbance = "repeats" // each answer has the samples of the last 5 s, whatever is asked for
 )
+
+// samplers are the kinds of samplers.
+type samplers string
+
+const (
+	series     samplers = "series"
+	lateSeries samplers = "a series that lags or stops"
+	noSeries   samplers = "no series"
+	slow       samplers = "slow"
+)
+
+func (v Variant) samplers() samplers {
+	switch {
+	case v.Slow():
+		return slow
+	case v.NoSeries:
+		return noSeries
+	case v.Series == Lags, v.Series == Stops:
+		return lateSeries
+	}
+	return series
+}

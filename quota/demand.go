@@ -1,0 +1,460 @@
+package quota
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// class says how a lease uses the GPU, as measured.
+type class int
+
+const (
+	// measured: what it uses alone is not known. It runs next to the others, but for trials, in which it has the GPU to itself.
+	measured class = iota
+	// heavy: it keeps the GPU busy. It gets slices of its own.
+	heavy
+	// light: it uses less than its share. It runs next to the others, and is never frozen.
+	light
+	// limited: it leaves the GPU idle at times, and used more than its share. It runs next to the others, and is frozen by itself.
+	limited
+)
+
+func (c class) String() string { return [...]string{"measured", "heavy", "light", "limited"}[c] }
+
+// classes are the transitions between classes, with the reason for each.
+var classes = map[class][]class{
+	measured: {heavy, light},             // in its trials it did not, or did, leave the GPU idle
+	heavy:    {measured, light},          // it seems to use less than its slices; it does
+	light:    {measured, heavy, limited}, // it may need more than it gets; it takes all that it can get; it used more than its share
+	limited:  {heavy, light},             // it takes all that it can get; it uses less than its share again
+}
+
+// demand is what is known about how much a lease would use.
+type demand struct {
+	class  class
+	before class         // the class before, while it is measured
+	since  time.Duration // of the class
+	known  bool          // it was measured at least once
+
+	trials   int           // since it is measured
+	inTrials time.Duration // their length, since it is measured
+	// trialFrom and trialAt are the begin and the end of the last one.
+	trialFrom, trialAt time.Duration
+	retry              time.Duration // it is not measured again before this
+	pause              time.Duration // between two measurements; longer each time that the result is the same
+
+	hungryAfter, hungryPause time.Duration // the same for the sign that it takes all that it can get
+
+	rows []row // the newest, oldest first
+
+	credit    time.Duration // limited: what it may still use before it is frozen
+	level     time.Duration // limited: what it has of its share; below zero it has to wait
+	rate      float64       // limited: its use while it runs, from the two sums
+	usedFor   float64       // limited: seconds that it used, the newer the more they count
+	thawedFor float64       // the same of seconds in which it ran
+	thawedAt  time.Duration // limited: it is not frozen again at once
+	froze     time.Duration // limited: the last time at which it was frozen
+
+	seen        time.Duration // its frozen time at the last answer
+	occupied    time.Duration // its occupancy at the last answer
+	unaccounted time.Duration // next to the slices: what it used according to the answers, and was not accounted yet
+}
+
+// row is what the driver's samples of processes said of a lease.
+type row struct {
+	from, to time.Duration
+	used     float64       // seconds
+	thawed   time.Duration // of this time it was not frozen
+	occupied time.Duration
+	idle     float64 // seconds in which no lease used the GPU
+}
+
+const (
+	// leastIdle is the idle part of its own slices from which on a lease runs next to the others.
+	leastIdle = 0.2
+	// hungryFor is for how long a lease takes all that it can get next to the others until it is heavy, longer without a series, and
+	// hungryPart how much of it is all.
+	hungryFor                    = 3 * time.Second
+	hungryPart, surelyHungryPart = 0.8, 0.9
+	// The pauses between two measurements of a lease.
+	shortestPause, shortestHungry, longestPause = time.Minute, 10 * time.Second, 5 * time.Minute
+	// longestLimit is the longest time for which a lease above its share is frozen at once.
+	longestLimit = 2 * time.Second
+	limitLevel   = 15 * time.Millisecond // half of what a lease above its share may use between two freezes; more with a large share
+	longestDebt  = 2 * time.Second       // what a lease has to wait for at most, when it used more than its share
+)
+
+// mayRunFree reports whether a lease runs next to the slices of others while it has work.
+func (s *Scheduler) mayRunFree(m *member) bool {
+	return m.demand.class != heavy && s.distinguishes(m)
+}
+
+// runsFree reports whether a lease runs next to the slices of others.
+func (s *Scheduler) runsFree(m *member) bool { return s.present(m) && s.mayRunFree(m) }
+
+// distinguishes reports whether a lease may run next to the slices of others.
+func (s *Scheduler) distinguishes(m *member) bool {
+	return len(s.tracks) == 1 && m.Cap == nil && !s.cfg.Concurrent && !s.lowLatency(m)
+}
+
+// change changes the class of a lease.
+func (s *Scheduler) change(m *member, to class) {
+	d := &m.demand
+	if d.class == to {
+		return
+	}
+	if !slices.Contains(classes[d.class], to) {
+		panic(fmt.Sprintf("internal error: class %v does not follow %v", to, d.class))
+	}
+	was := d.class
+	d.class, d.since = to, s.last
+	switch to {
+	case measured:
+		d.before, d.trials, d.inTrials, d.trialAt = was, 0, 0, 0
+		least := shortestPause
+		if s.slow() { // a trial is long
+			least = longestPause
+		}
+		d.pauseFor(s.last, least)
+	case heavy:
+		if d.known {
+			m.deficit = -min(max(0, s.arrears(m)-d.inTrials), longestDebt)
+		}
+		d.inTrials = 0
+	case limited:
+		d.credit = max(0, s.allowance(m, 0)-s.overWindow(m))
+		d.level = -min(s.arrears(m), longestDebt)
+		d.rate = s.useOver(m, 3*time.Second)
+		d.usedFor, d.thawedFor = 2*d.rate, 2
+		d.froze, d.thawedAt = s.last, 0
+	case light:
+	}
+	if was == measured {
+		d.known = true
+	}
+	m.own.n, m.own.unused = 0, 0
+	s.stale = true
+}
+
+// unmeasured is what a lease is whose trials have no result: what it was, or heavy.
+func (d *demand) unmeasured() class {
+	if d.before == light {
+		return light
+	}
+	return heavy
+}
+
+// pauseFor sets when a lease is measured again.
+func (d *demand) pauseFor(now, least time.Duration) {
+	d.pause = min(max(2*d.pause, least), longestPause)
+	d.retry = now + d.pause
+}
+
+// useOver is the part of the time that a lease used, over a window that ends with the last answer.
+func (s *Scheduler) useOver(m *member, window time.Duration) float64 {
+	used, length, _, _ := m.demand.over(window)
+	if length == 0 {
+		return 0
+	}
+	return used / length.Seconds()
+}
+
+// over sums up the answers of a window that ends with the last one: what was used in seconds, and of which time.
+func (d *demand) over(window time.Duration) (used float64, length, thawed, occupied time.Duration) {
+	for i := len(d.rows) - 1; i >= 0; i-- {
+		a := &d.rows[i]
+		if length+(a.to-a.from)/2 > window {
+			break
+		}
+		used += a.used
+		length += a.to - a.from
+		thawed += a.thawed
+		occupied += a.occupied
+	}
+	return used, length, thawed, occupied
+}
+
+// overWindow is what a lease used in the last shareWindow.
+func (s *Scheduler) overWindow(m *member) time.Duration {
+	used, _, _, _ := m.demand.over(shareWindow)
+	return time.Duration(used * float64(time.Second))
+}
+
+// arrears is by how much a lease used more than its share, over that part of shareWindow for which it is most. What it did not use
+// before is no credit.
+func (s *Scheduler) arrears(m *member) time.Duration {
+	var sum, most float64
+	var length time.Duration
+	for i := len(m.demand.rows) - 1; i >= 0; i-- {
+		a := &m.demand.rows[i]
+		if length += a.to - a.from; length > shareWindow+time.Second/2 {
+			break
+		}
+		sum += a.used - m.weight*(a.to-a.from).Seconds()
+		most = max(most, sum)
+	}
+	return time.Duration(most * float64(time.Second))
+}
+
+// allowance is what a lease may use in shareWindow, with a number of standard errors of the samples.
+func (s *Scheduler) allowance(m *member, errors float64) time.Duration {
+	return time.Duration((m.weight*shareWindow.Seconds() + errors*s.sampleSeconds(m.weight, shareWindow)) * float64(time.Second))
+}
+
+// sampleSeconds is the standard error in seconds of the use over a time, for a part of it: each sample names one process.
+func (s *Scheduler) sampleSeconds(part float64, length time.Duration) float64 {
+	part = min(max(part, 0.02), 0.98)
+	return math.Sqrt(part * (1 - part) * length.Seconds() * s.usualPeriod().Seconds())
+}
+
+// usualPeriod is the time between two samples, also before it was measured.
+func (s *Scheduler) usualPeriod() time.Duration {
+	if period := s.samplePeriod(); period != 0 {
+		return period
+	}
+	return time.Second / 7
+}
+
+// over reports whether a lease used more than its share: clearly, in shareWindow, or a little for a longer time.
+func (s *Scheduler) over(m *member) bool {
+	if s.overWindow(m) > s.allowance(m, 1) {
+		return true
+	}
+	used, length, _, _ := m.demand.over(answersKept)
+	return length > answersKept*9/10 && used > m.weight*length.Seconds()+0.5*s.sampleSeconds(m.weight, length)
+}
+
+// learnDemand adds an answer of the driver to what is known about a lease.
+func (s *Scheduler) learnDemand(m *member, from, to time.Duration, part, idle float64) {
+	d := &m.demand
+	frozen := m.usage.frozen
+	if m.frozen {
+		frozen += s.last - m.frozenAt
+	}
+	length := to - from
+	a := row{
+		from:     from,
+		to:       to,
+		used:     part * length.Seconds(),
+		thawed:   max(0, length-(frozen-d.seen)),
+		occupied: m.usage.occupancy - d.occupied,
+		idle:     idle * length.Seconds(),
+	}
+	d.seen = frozen
+	if s.runsFree(m) {
+		d.unaccounted += time.Duration(part * float64(length))
+	}
+	d.occupied = m.usage.occupancy
+	d.rows = append(d.rows, a)
+	n := 0
+	for n+1 < len(d.rows) && d.rows[n+1].from <= to-answersKept {
+		n++
+	}
+	d.rows = slices.Delete(d.rows, 0, n)
+	if d.class == limited {
+		d.correct(a.used-d.rate*a.thawed.Seconds(), s.sampleSeconds(d.rate*a.thawed.Seconds()/length.Seconds(), length))
+		// What was queued when it was frozen runs after that, and is use of the time before.
+		kept := 1 - min(a.thawed.Seconds()/4, 0.4)
+		d.usedFor, d.thawedFor = d.usedFor*kept+a.used, d.thawedFor*kept+a.thawed.Seconds()
+		d.rate = d.usedFor / max(d.thawedFor, 0.05)
+	}
+}
+
+// correct corrects what a lease has of its share by what an answer differs from what was expected: little within the error of the
+// samples, and by all that is beyond it.
+func (d *demand) correct(off, usual float64) {
+	within := min(max(off, -usual), usual)
+	d.level -= time.Duration((within/8 + off - within) * float64(time.Second))
+}
+
+// classify changes the classes of leases whose use is not that of their class.
+func (s *Scheduler) classify() {
+	for _, m := range s.members {
+		if !s.present(m) || !s.distinguishes(m) {
+			continue
+		}
+		switch m.demand.class {
+		case measured:
+			s.classifyMeasured(m)
+		case heavy:
+			s.classifyHeavy(m)
+		case light, limited:
+			s.classifyFree(m)
+		}
+	}
+	s.refresh()
+}
+
+func (s *Scheduler) classifyMeasured(m *member) {
+	d := &m.demand
+	many := len(s.in)+len(s.free)+len(s.light) > mostTried
+	if many || d.trials == 0 && s.last >= d.since+trialWithin || s.slow() && !d.known {
+		s.change(m, d.unmeasured()) // With the slices of many leases there is no time for a trial, and where samples are rare it needs a reason.
+		return
+	}
+	if s.hasSeries() {
+		idle, ok := m.own.most()
+		switch {
+		case ok && idle >= leastIdle:
+			s.change(m, light)
+		case ok:
+			s.change(m, heavy)
+		case d.trialAt != 0 && s.last >= d.trialAt+resultWithin:
+			s.change(m, d.unmeasured())
+		}
+		return
+	}
+	s.classifyByRows(m)
+}
+
+// classifyByRows classifies a lease by the driver's answers about processes, without a series.
+func (s *Scheduler) classifyByRows(m *member) {
+	d := &m.demand
+	if d.trials == 0 || d.trialAt == 0 || len(d.rows) == 0 || d.rows[len(d.rows)-1].to < d.trialAt {
+		return
+	}
+	var idle, used, known float64
+	for _, a := range d.rows {
+		if a.to > d.trialFrom {
+			idle += a.idle
+			used += a.used
+			known += (a.to - a.from).Seconds()
+		}
+	}
+	length := (d.trialAt - d.trialFrom).Seconds()
+	switch {
+	case known < length/2: // There is no answer for most of it.
+		s.change(m, d.unmeasured())
+	case s.slow() && used < length/4 && d.trials < 2:
+	case used < length/4, !s.slow() && idle >= 2*leastIdle*length:
+		// A sample may name no process while none runs, or not be there: then only what names the lease counts.
+		s.change(m, light)
+	default:
+		s.change(m, heavy)
+	}
+}
+
+func (s *Scheduler) classifyHeavy(m *member) {
+	d := &m.demand
+	if m.queues() {
+		return
+	}
+	if s.sleeps(m) {
+		s.rest(m)
+		return
+	}
+	if s.hasSeries() && m.own.n >= 10 && m.own.mean() >= leastIdle {
+		d.hungryPause = min(max(2*d.hungryPause, shortestHungry), longestPause)
+		d.hungryAfter = s.last + d.hungryPause
+		s.change(m, light)
+		return
+	}
+	if s.last < d.retry || s.last < d.since+8*time.Second || len(s.in) < 2 {
+		return
+	}
+	used, length, _, occupied := d.over(min(answersKept, s.last-d.since))
+	part := min(occupied.Seconds()/max(length.Seconds(), 1), m.weight)
+	errors := 2.0
+	if s.slow() {
+		errors = 1 // a trial decides
+	}
+	if length >= 8*time.Second && used < 0.7*part*length.Seconds()-errors*s.sampleSeconds(part, length) {
+		s.change(m, measured)
+	}
+}
+
+// sleeps reports whether a lease did nothing in its slices: no sample named it, where several are expected.
+func (s *Scheduler) sleeps(m *member) bool {
+	var occupied time.Duration
+	for i := len(m.demand.rows) - 1; i >= 0; i-- {
+		a := &m.demand.rows[i]
+		if a.used > 0 || a.from < m.demand.since || a.from < m.own.since {
+			break
+		}
+		occupied += a.occupied
+	}
+	period := s.samplePeriod()
+	if period == 0 {
+		period = time.Second // the longest that is documented
+	}
+	return occupied > max(idleSamples*period, idleAfter/2)
+}
+
+// queues reports whether so much work of a lease runs after each freeze that it does not wait for its host: it keeps the GPU busy, and
+// what samples say of its slices is of earlier ones.
+func (m *member) queues() bool { return m.backlog.mean >= inexactMean }
+
+func (s *Scheduler) classifyFree(m *member) {
+	d := &m.demand
+	if s.hungry(m) {
+		s.change(m, heavy)
+		return
+	}
+	if used, length, _, _ := d.over(shareWindow); used == 0 && length > shareWindow*9/10 && s.last >= d.since+shareWindow {
+		s.rest(m)
+		return
+	}
+	switch {
+	case d.class == light && s.pressed(m) && s.over(m):
+		s.change(m, limited)
+	case d.class == limited && !m.frozen && (!s.pressed(m) || s.last >= d.froze+shareWindow && !s.over(m)):
+		s.change(m, light)
+	case d.class == light && s.starves(m):
+		s.change(m, measured)
+	}
+}
+
+// hungry reports whether a lease next to the others takes all that it can get, and that is more than its share, or all that it may have.
+func (s *Scheduler) hungry(m *member) bool {
+	d := &m.demand
+	if d.class == light && m.weight <= 0.9*s.part(m) || s.last < d.hungryAfter {
+		return false
+	}
+	enough, least := hungryFor, hungryPart
+	if !s.hasSeries() || d.class == limited {
+		enough, least = 4*hungryFor, surelyHungryPart
+	}
+	var used float64
+	var thawed time.Duration
+	for i := len(d.rows) - 1; i >= 0 && d.rows[i].from >= d.since-time.Second && thawed < enough; i-- {
+		used += d.rows[i].used
+		thawed += d.rows[i].thawed
+	}
+	return thawed >= enough && used/thawed.Seconds() >= least*s.part(m)
+}
+
+// starves reports whether a lease next to the others may need more than it gets, because others take more than their shares: how much it
+// gets there says little when their kernels are long, or their processes many.
+func (s *Scheduler) starves(m *member) bool {
+	d := &m.demand
+	return s.last >= max(d.retry, d.since+max(shortestPause, d.pause)) && s.tries() && len(s.in) > 0 && s.useOver(m, shareWindow) > 0
+}
+
+// pressed reports whether another lease needs what this one uses above its share.
+func (s *Scheduler) pressed(m *member) bool {
+	return s.distinguishes(m) && s.fallback.until == 0 && (len(s.in) > 0 || len(s.free)+len(s.light) > 1 && s.freeUse()+s.lightUse() > 0.9)
+}
+
+// freeUse is the part of the time that is used by leases next to the slices.
+func (s *Scheduler) freeUse() float64 {
+	var sum float64
+	for _, m := range s.free {
+		sum += s.useOver(m, useWindow)
+	}
+	return min(sum, 1)
+}
+
+// accountFree accounts time to the leases that run next to the slices, and returns how much. The others have the rest, so that all
+// together never have more than there was.
+func (s *Scheduler) accountFree(from, to, left time.Duration) time.Duration {
+	before := left
+	for _, m := range s.free {
+		d := min(left, time.Duration(float64(m.demand.unaccounted)*min(1, float64(to-from)/float64(payOff))))
+		m.demand.unaccounted -= d
+		m.usage.addAt(from, to, d)
+		left -= d
+	}
+	return before - left
+}
