@@ -10,6 +10,8 @@ import (
 // Busy estimates each lease's part of a GPU's time from summaries of the driver's samples. Drivers add up their samples by
 // process: SM is the part of the samples since the last query. The zero value works; it is not safe for concurrent use.
 type Busy struct {
+	// Period is the time between two samples. 0: samplesPerSecond. What is known of a time is the less certain the longer it is.
+	Period    time.Duration
 	summaries []summary
 }
 
@@ -69,6 +71,9 @@ func (b *Busy) Shares(now, window time.Duration) map[string]Share {
 		}
 	}
 	n := samplesPerSecond * window.Seconds()
+	if b.Period > 0 {
+		n = min(n, max(1, window.Seconds()/b.Period.Seconds()))
+	}
 	for id, sh := range out {
 		sh.Part = min(1, sh.Part)
 		sh.StdErr = math.Sqrt(sh.Part * (1 - sh.Part) / n)

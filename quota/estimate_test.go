@@ -39,6 +39,26 @@ func TestShareErrorIsAsStated(t *testing.T) {
 	}
 }
 
+// TestShareErrorOfFewSamples checks that the standard error is that of the samples which the driver took: of one a second it is larger
+// than of seven, so that a share is not reported as met by chance.
+func TestShareErrorOfFewSamples(t *testing.T) {
+	for _, c := range []struct {
+		period time.Duration
+		want   float64
+	}{
+		{0, math.Sqrt(0.25 / 72)},
+		{50 * time.Millisecond, math.Sqrt(0.25 / 72)}, // the driver keeps no more
+		{500 * time.Millisecond, math.Sqrt(0.25 / 20)},
+		{time.Second, math.Sqrt(0.25 / 10)},
+	} {
+		b := Busy{Period: c.period}
+		b.Add(0, 10*time.Second, []gpu.UtilSample{{PID: 1, SM: 50}}, func(int) string { return "a" })
+		if sh := b.Shares(10*time.Second, 10*time.Second)["a"]; math.Abs(sh.StdErr-c.want) > 1e-6 {
+			t.Errorf("a sample each %v: the standard error is %.4f, want %.4f", c.period, sh.StdErr, c.want)
+		}
+	}
+}
+
 func TestBusy(t *testing.T) {
 	names := map[int]string{1: "a", 2: "a", 3: "b"}
 	lease := func(pid int) string { return names[pid] }

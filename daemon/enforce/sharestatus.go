@@ -43,6 +43,7 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	if m.sampledAt < leastWindow {
 		return // There are too few samples.
 	}
+	m.busy.Period = sl.scheduler.Status().Period
 	shares := m.busy.Shares(m.sampledAt, min(busyWindow, m.sampledAt))
 	b, ok := shares[l.ID]
 	if !ok {
