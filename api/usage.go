@@ -17,6 +17,9 @@ type Usage struct {
 	Rows          []UsageRow `json:"rows"`
 	Total         UsageRow   `json:"total"`
 	LostRecords   int64      `json:"lost_records"` // that could not be written or read
+	Host          string     `json:"host,omitempty"`
+	// Capacity is what the GPUs of the node, as it is now, could have been used in this time, from the first day of the account on.
+	Capacity *UsageCapacity `json:"capacity,omitempty"`
 	// Outside is what processes used that were in no lease, of those whom the caller may see. It is in no other row and not in Total.
 	Outside *UsageOutside `json:"outside,omitempty"`
 
@@ -24,6 +27,12 @@ type Usage struct {
 	// first and the last, only what is in [since, until) is counted.
 	StepSeconds int64       `json:"step_seconds,omitempty"`
 	Steps       []UsageStep `json:"steps,omitempty"`
+}
+
+// UsageCapacity is a time of all GPUs.
+type UsageCapacity struct {
+	GPUs       int         `json:"gpus"`
+	GPUSeconds Thousandths `json:"gpu_seconds"`
 }
 
 // UsageOutside is what was used outside of leases: by user and GPU, as far as By has these keys. A row has the time with such processes
@@ -76,6 +85,15 @@ type UsageRow struct {
 	GPUMemoryGiBSeconds      Thousandths `json:"gpu_memory_gib_seconds"`     // GPU memory in use × time
 	GPUMemoryMeasuredSeconds Thousandths `json:"gpu_memory_measured_seconds"`
 	GPUMemoryPeak            uint64      `json:"gpu_memory_peak"` // bytes, the most that one lease had on one GPU
+
+	// GPUSeconds is the held time × the part of the GPU that was kept from others: a lease of half a GPU uses one in two seconds. It is
+	// known for GPUMeasuredSeconds of the held time: not for that of versions which did not record it.
+	GPUSeconds         Thousandths `json:"gpu_seconds"`
+	GPUMeasuredSeconds Thousandths `json:"gpu_measured_seconds"`
+	// HeldIdleSeconds is the held time in which no kernel ran, in steps of 10 s, as far as HeldIdleMeasuredSeconds of it was measured.
+	HeldIdleSeconds         Thousandths `json:"held_idle_seconds"`
+	HeldIdleMeasuredSeconds Thousandths `json:"held_idle_measured_seconds"`
+	GPUIndex                *int        `json:"gpu_index,omitempty"` // of GPU, as it is now; absent: the node does not have it now
 
 	QueueWaitSeconds        Thousandths      `json:"queue_wait_seconds"` // of the leases that started, from request to start
 	QueueWaitLongestSeconds Thousandths      `json:"queue_wait_longest_seconds"`

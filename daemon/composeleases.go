@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
@@ -116,6 +117,11 @@ func (d *Daemon) composeLeases(p *parts) {
 	d.identities.Owns = func(uid int) bool { return d.table.Owns(uid) || d.leases.HasEnded(uid) }
 	d.leases.ConvergeInterval = func() time.Duration { return d.live.tuning.Load().Converge }
 	d.account.Table, d.account.Leases = d.table, d.leases
+	d.account.Host = hostname()
+	d.account.GPUs = func() []gpu.Identity {
+		node := d.observer.Last()
+		return append(node.Identities(), node.Missing...)
+	}
 	d.account.Held = func(id string) bool {
 		return d.host.Freezer != nil &&
 			slices.ContainsFunc(d.host.Freezer.Reasons(id), func(r cgroup.FreezeReason) bool { return r != cgroup.ForTimeSlice })

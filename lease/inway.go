@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/gpushare/internal/text"
 )
 
-// What the answer to a request without a place has besides the obstacle: which leases are in its way, since when and until when at most, what
-// is free instead, and which leases would be stopped for it if it waited.
+// What the answer to a request without a place has besides the obstacle: which leases are in its way, since when and until when at
+// most, what is free instead, and which leases would be stopped for it if it waited.
 
 // mostInWay is how many leases in its way are named.
 const mostInWay = 3

@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/store"
@@ -30,7 +31,9 @@ type Account struct {
 	BootID string               // of the kernel
 	Boot   func() time.Duration // since boot; no program can set this clock
 	Leases ender
-	Held   func(id string) bool // the lease is frozen, and not for a time slice
+	Host   string
+	GPUs   func() []gpu.Identity // of the node, as it is now; nil: not known
+	Held   func(id string) bool  // the lease is frozen, and not for a time slice
 
 	wake loop.Wake // a lease started or ended
 	run  string    // the name of this run of the daemon

@@ -76,13 +76,17 @@ func (a *Account) GetUsage(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	out := api.Usage{SchemaVersion: 1, Since: from.UTC(), Until: until.UTC(), By: keys, Rows: []api.UsageRow{}, LostRecords: sums.Lost()}
+	out := &api.Usage{SchemaVersion: 1, Since: from.UTC(), Until: until.UTC(), By: keys, Rows: []api.UsageRow{}, LostRecords: sums.Lost()}
 	rows, total := sums.Rows()
 	for i := range rows {
 		out.Rows = append(out.Rows, rowOf(&rows[i]))
 	}
 	out.Total = rowOf(&usage.Row{Amounts: total})
 	out.Outside = outsideOf(outside)
+	out.Host = a.Host
+	if err := a.addGPUs(c.Ctx(), out, now); err != nil {
+		return err
+	}
 	if series != nil {
 		out.StepSeconds, out.Steps = int64(step.Seconds()), stepsOf(series)
 	}
@@ -187,6 +191,10 @@ func rowOf(r *usage.Row) api.UsageRow {
 		QueueWaitSeconds:         api.Thousandths(r.Wait),
 		QueueWaitLongestSeconds:  api.Thousandths(r.LongestWait),
 		ExitCodes:                r.Exits,
+		GPUSeconds:               api.Thousandths(r.GPUTime),
+		GPUMeasuredSeconds:       api.Thousandths(r.GPUTimeKnown),
+		HeldIdleSeconds:          api.Thousandths(r.Idle),
+		HeldIdleMeasuredSeconds:  api.Thousandths(r.IdleKnown),
 	}
 }
 

@@ -26,6 +26,8 @@ type Panel struct {
 	Unit   string   `json:"unit"`
 	Series []Series `json:"series"`           // the one with the highest mean first
 	Absent string   `json:"absent,omitempty"` // why there are no series
+	// Least is up to where its axis reaches at least: less than one GPU, GiB or request fills no panel.
+	Least float64 `json:"least,omitempty"`
 }
 
 // Series is the values of one tenant, one for each step.
@@ -83,7 +85,7 @@ var values = []value{
 	},
 	{
 		"waiting requests",
-		"requests",
+		requests,
 		"no request waited",
 		func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds },
 		func(r *api.UsageStepRow) api.Thousandths { return r.WaitingSeconds },
@@ -122,7 +124,7 @@ func Of(u *api.Usage, zone *time.Location) Chart {
 const minutes = "2006-01-02 15:04"
 
 func (v *value) panel(u *api.Usage) Panel {
-	p := Panel{Title: v.title, Unit: v.unit}
+	p := Panel{Title: v.title, Unit: v.unit, Least: 1}
 	all, measured := map[string]*Series{}, false
 	for i := range u.Steps {
 		for k := range u.Steps[i].Rows {
@@ -150,8 +152,26 @@ func (v *value) panel(u *api.Usage) Panel {
 		p.Series = p.Series[:1]
 	}
 	p.join()
+	if v.unit == requests && p.Max() < leastRequests {
+		p.Series, p.Absent = nil, fmt.Sprintf("less than %g requests waited at a time", leastRequests)
+	}
 	return p
 }
+
+// Max returns the highest value of its series.
+func (p *Panel) Max() float64 {
+	top := 0.0
+	for i := range p.Series {
+		top = max(top, p.Series[i].Max())
+	}
+	return top
+}
+
+// requests is the unit of waiting requests. Below leastRequests they waited for seconds: that is no queue.
+const (
+	requests      = "requests"
+	leastRequests = 0.01
+)
 
 // length is how many seconds of a step are counted.
 func length(u *api.Usage, i int) float64 {

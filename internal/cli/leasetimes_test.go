@@ -12,7 +12,6 @@ import (
 // The columns of times are there where they fit, and no line is wider than the terminal: those that say least are left out first.
 func TestTimesOfLeasesFitTheTerminal(t *testing.T) {
 	cli.SetNow(func() time.Time { return noon })
-	defer cli.SetNow(time.Now)
 	for columns, heads := range map[int][]string{
 		80: {"LEASE", "STATE", "USER", "IDLE"}, 120: {"ELAPSED", "LIMIT", "IDLE"}, 200: {"STARTED", "ELAPSED", "LIMIT", "IDLE", "SHARE", "PID", "COMMAND"},
 	} {

@@ -13,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) usageCommand() *cobra.Command {
-	var since, until, step, plot string
+	var since, until, step, plot, month, output string
 	var by []string
 	var table bool
 	c := &cobra.Command{
@@ -24,18 +25,30 @@ func (a *app) usageCommand() *cobra.Command {
 		Short: "Show what leases used: GPU time, GPU memory, waits, exit codes",
 		Args:  noArgs,
 		Long: `Usage adds up the account of the node, in whole hours and in UTC days. Members see their
-own tenants. HELD is the time for which leases had a GPU or their part of it, OCCUPANCY
-that for which they were charged, BUSY that in which their kernels ran, with one standard
-error. The total is exactly the sum of the rows. Records are kept for 35 days; of the 400
-days before them only the sums by tenant, user and GPU.
+own tenants. GPU-HOURS is the time for which leases had a GPU × their part of it, CAPACITY that as part
+of what there is (with --by gpu of that GPU), IDLE the part of the held time in which no kernel ran,
+CHARGED the time for which they were charged, BUSY that in which their kernels ran, with one standard
+error. JSON and CSV have the exact seconds: there the total is exactly the sum of the rows. Records are kept
+for 35 days; of the 400 days before them only the sums by tenant, user and GPU.
+
+--month YYYY-MM shows one month in UTC, and with -o md as a report in Markdown, which can be mailed.
 
 --plot draws the time instead: what each tenant was charged, in which its kernels ran, its GPU memory
 and its waiting requests, as means of steps. With a file (NAME.svg or NAME.png) it makes an image. A
 link, a pipe or a device at the name is refused.`,
-		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg",
+		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --month 2026-02 -o md\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && table {
 				return usageError{err: fmt.Errorf("cannot print JSON and CSV at once"), hint: "write one of --json and --csv"}
+			}
+			if err := a.usageOutput(cmd, output, &table); err != nil {
+				return err
+			}
+			if err := timeOfUsage(cmd, month, &since, &until); err != nil {
+				return err
+			}
+			if output == "md" || month != "" && !cmd.Flags().Changed("by") {
+				by = []string{api.ByTenant, api.ByUser, api.ByGPU}
 			}
 			switch {
 			case cmd.Flags().Changed("plot"):
@@ -58,6 +71,9 @@ link, a pipe or a device at the name is refused.`,
 				return a.printJSON(u)
 			case table:
 				return a.usageCSV(u)
+			case output == "md":
+				a.usageReport(u, month)
+				return nil
 			}
 			a.usage(u)
 			return nil
@@ -66,6 +82,11 @@ link, a pipe or a device at the name is refused.`,
 	c.Flags().StringVar(&since, "since", "7d", "begin: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01")
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
 	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, or several of them")
+	c.Flags().StringVar(&month, "month", "", "one month in UTC, as in 2026-11, instead of --since and --until")
+	c.Flags().StringVarP(&output, "output", "o", "", "md: a report by tenant, user and GPU in Markdown; csv; json")
+	_ = c.RegisterFlagCompletionFunc(
+		"output", cobra.FixedCompletions(usageOutputs, cobra.ShellCompDirectiveNoFileComp),
+	) // It fails only for a flag that does not exist.
 	c.Flags().BoolVar(&table, "csv", false, "print CSV (RFC 4180) with a header, without the total")
 	c.Flags().StringVar(
 		&step, "step", "", "with --plot or --json: length of a step in whole hours, as in 1h or 1d (default for --plot: by the time)",
@@ -77,6 +98,20 @@ link, a pipe or a device at the name is refused.`,
 	c.Flags().Lookup("plot").NoOptDefVal = "-"
 	_ = c.MarkFlagFilename("plot", "svg", "png") // It fails only for a flag that does not exist.
 	return c
+}
+
+// usageOutput reads --output, which says what --json and --csv say too.
+func (a *app) usageOutput(cmd *cobra.Command, output string, table *bool) error {
+	switch {
+	case output == "":
+		return nil
+	case !slices.Contains(usageOutputs, output):
+		return usageError{err: fmt.Errorf("--output %q is unknown", output), hint: "it is one of " + strings.Join(usageOutputs, ", ")}
+	case a.json && output != "json" || *table && output != "csv" || cmd.Flags().Changed("plot"):
+		return usageError{err: errors.New("--output excludes --json, --csv and --plot"), hint: "write one of them"}
+	}
+	a.json, *table = a.json || output == "json", *table || output == "csv"
+	return nil
 }
 
 // usageColumn is a column of the CSV. Its name has the unit.
@@ -109,6 +144,16 @@ var usageColumns = []usageColumn{
 	{"queue_wait_seconds", func(r *api.UsageRow) string { return r.QueueWaitSeconds.Fixed() }},
 	{"queue_wait_longest_seconds", func(r *api.UsageRow) string { return r.QueueWaitLongestSeconds.Fixed() }},
 	{"exit_codes", func(r *api.UsageRow) string { return exitCodes(r.ExitCodes) }},
+	{"gpu_seconds", func(r *api.UsageRow) string { return r.GPUSeconds.Fixed() }},
+	{"gpu_measured_seconds", func(r *api.UsageRow) string { return r.GPUMeasuredSeconds.Fixed() }},
+	{"held_idle_seconds", func(r *api.UsageRow) string { return r.HeldIdleSeconds.Fixed() }},
+	{"held_idle_measured_seconds", func(r *api.UsageRow) string { return r.HeldIdleMeasuredSeconds.Fixed() }},
+	{"gpu_index", func(r *api.UsageRow) string {
+		if r.GPUIndex == nil {
+			return ""
+		}
+		return strconv.Itoa(*r.GPUIndex)
+	}},
 }
 
 func (a *app) usageCSV(u *api.Usage) error {
@@ -135,75 +180,111 @@ func (a *app) usageCSV(u *api.Usage) error {
 	return nil
 }
 
-// usage prints a table. All three decimals are printed, so that the printed rows add up to the printed total.
+// usage prints a table in hours. JSON and CSV have the exact seconds.
 func (a *app) usage(u *api.Usage) {
-	fmt.Fprintf(a.io.Out, "%s to %s\n\n", u.Since.Local().Format(minutes), u.Until.Local().Format(minutes))
-	var header []string
-	for _, key := range u.By {
-		header = append(header, strings.ToUpper(key))
+	fmt.Fprintf(a.io.Out, "%s to %s", u.Since.Local().Format(minutes), u.Until.Local().Format(minutes))
+	if c := u.Capacity; c != nil {
+		fmt.Fprintf(a.io.Out, ", capacity %s GPU-hours of %s", hours(c.GPUSeconds), text.Count(c.GPUs, "GPU"))
 	}
-	if len(u.By) == 0 {
-		header = append(header, "")
-	}
-	rows := [][]string{
-		append(
-			header, "HELD (s)", "OCCUPANCY (s)", "BUSY (s)", "GPU MEMORY (GiB·s)", "PEAK", "WAITED (s)", "LONGEST (s)", "STARTED",
-			"ENDED", "EXIT CODES",
-		),
-	}
+	fmt.Fprint(a.io.Out, "\n\n")
+	columns := usageTable(u.By)
+	rows := make([]line, 0, len(u.Rows)+1)
 	for i := range u.Rows {
-		r := &u.Rows[i]
-		var keys []string
-		for _, c := range keyColumns {
-			if slices.Contains(u.By, c.name) {
-				keys = append(keys, dash(c.value(r)))
-			}
-		}
-		if len(u.By) > 0 {
-			rows = append(rows, append(keys, usageCells(r)...))
+		if r := &u.Rows[i]; len(u.By) > 0 {
+			rows = append(rows, line{append(usageKeys(u, r), usageCells(u, r)...), ""})
 		}
 	}
 	total := make([]string, max(1, len(u.By)))
 	total[0] = "total"
-	rows = append(rows, append(total, usageCells(&u.Total)...))
-	a.table(rows)
-	for _, line := range notMeasured(&u.Total) {
-		fmt.Fprintln(a.io.Out, line)
+	whole := *u
+	whole.By = nil
+	rows = append(rows, line{append(total, usageCells(&whole, &u.Total)...), ""})
+	a.fit(columnsOf(a.io.Out), columns, rows)
+	if o := u.Outside; o != nil {
+		fmt.Fprintln(a.io.Out, "\noutside of leases")
+		a.table(append([][]string{{"USER", "GPU", "HOURS ON GPUS", "BUSY (h)", "GiB-HOURS", "PEAK"}}, outsideRows(o.Rows, true)...))
 	}
-	lostRecords(a.io.Out, u)
+	for _, n := range usageNotes(u) {
+		fmt.Fprintln(a.io.Out, n)
+	}
+}
+
+// usageTable are the columns of the table.
+func usageTable(by []string) []column {
+	var out []column
+	for _, key := range by {
+		out = append(out, column{head: strings.ToUpper(key), min: 5})
+	}
+	if len(by) == 0 {
+		out = append(out, column{})
+	}
+	return append(
+		out,
+		column{head: "GPU-HOURS"},
+		column{head: "CAPACITY"},
+		column{head: "IDLE"},
+		column{head: "GiB-HOURS"},
+		column{head: "PEAK", drop: 5},
+		column{
+			head: "BUSY (h)",
+		},
+		column{head: "CHARGED (h)", drop: 4},
+		column{head: "WAITED (h)", drop: 3},
+		column{head: "LONGEST (h)", drop: 2},
+		column{head: "STARTED", drop: 7},
+		column{head: "ENDED", drop: 6},
+		column{head: "EXIT CODES", drop: 1},
+	)
+}
+
+// usageKeys are the cells of a row's keys.
+func usageKeys(u *api.Usage, r *api.UsageRow) []string {
+	var keys []string
+	for _, c := range keyColumns {
+		switch {
+		case !slices.Contains(u.By, c.name):
+		case c.name == api.ByGPU && r.GPU != "":
+			keys = append(keys, gpuOf(r))
+		default:
+			keys = append(keys, dash(c.value(r)))
+		}
+	}
+	return keys
 }
 
 // minutes is a time to the minute.
 const minutes = "2006-01-02 15:04"
 
-func usageCells(r *api.UsageRow) []string {
-	occupancy, busy, memory, peak := "-", "-", "-", "-"
+func usageCells(u *api.Usage, r *api.UsageRow) []string {
+	charged, busy := "-", "-"
 	if r.OccupancyMeasuredSeconds > 0 {
-		occupancy = r.OccupancySeconds.Fixed()
+		charged = hours(r.OccupancySeconds)
 	}
 	if r.BusyMeasuredSeconds > 0 {
-		busy = r.BusySeconds.Fixed() + "±" + r.BusyStdErrorSeconds.Fixed()
-	}
-	if r.GPUMemoryMeasuredSeconds > 0 {
-		memory, peak = r.GPUMemoryGiBSeconds.Fixed(), gib(r.GPUMemoryPeak)
+		busy = hours(r.BusySeconds) + "±" + hours(r.BusyStdErrorSeconds)
 	}
 	return []string{
-		r.HeldSeconds.Fixed(), occupancy, busy, memory, peak, r.QueueWaitSeconds.Fixed(), r.QueueWaitLongestSeconds.Fixed(),
+		gpuHours(r), capacityPart(u, r, slices.Contains(u.By, api.ByGPU)), idlePart(r), gibHours(r), peakOf(r), busy, charged,
+		hours(r.QueueWaitSeconds), hours(r.QueueWaitLongestSeconds),
 		strconv.FormatInt(r.LeasesStarted, 10), strconv.FormatInt(r.LeasesEnded, 10), dash(exitCodes(r.ExitCodes)),
 	}
 }
 
-// notMeasured says of how much of the time nothing is known, if that is 1 % or more.
+// notMeasured says of how much of the held time what is not known, if that is 1 % or more.
 func notMeasured(total *api.UsageRow) []string {
 	var out []string
 	for _, m := range []struct {
 		name  string
 		known api.Thousandths
 	}{
-		{"the busy time", total.BusyMeasuredSeconds}, {"the GPU memory", total.GPUMemoryMeasuredSeconds}, {"the occupancy", total.OccupancyMeasuredSeconds},
+		{"busy time", total.BusyMeasuredSeconds},
+		{"GPU memory", total.GPUMemoryMeasuredSeconds},
+		{"occupancy", total.OccupancyMeasuredSeconds},
+		{"the part of the GPU", total.GPUMeasuredSeconds},
+		{"idle time", total.HeldIdleMeasuredSeconds},
 	} {
 		if missing := total.HeldSeconds - m.known; missing > 0 && missing >= total.HeldSeconds/100 {
-			out = append(out, fmt.Sprintf("not measured: %s, for %s of %s s", m.name, missing.Fixed(), total.HeldSeconds.Fixed()))
+			out = append(out, m.name+" of "+hours(missing))
 		}
 	}
 	return out

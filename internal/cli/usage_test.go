@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
 )
 
 // labUsage is a week of two tenants.
@@ -51,6 +52,67 @@ func labUsage() *api.Usage {
 		Total:         total,
 		LostRecords:   3,
 	}
+}
+
+// labMonth is a month of two tenants on two GPUs, with use outside of leases.
+func labMonth() *api.Usage {
+	row := func(tenant, user, gpu string, index *int, hours, idle api.Thousandths) api.UsageRow {
+		const hour = 3_600_000
+		return api.UsageRow{
+			Tenant:                   tenant,
+			User:                     user,
+			GPU:                      gpu,
+			GPUIndex:                 index,
+			LeasesStarted:            3,
+			LeasesEnded:              3,
+			ExitCodes:                map[string]int64{"0": 3},
+			HeldSeconds:              2 * hours * hour,
+			GPUSeconds:               hours * hour,
+			GPUMeasuredSeconds:       2 * hours * hour,
+			HeldIdleSeconds:          idle * hour,
+			HeldIdleMeasuredSeconds:  2 * hours * hour,
+			BusySeconds:              hours * hour / 2,
+			BusyStdErrorSeconds:      36_000,
+			BusyMeasuredSeconds:      2 * hours * hour,
+			GPUMemoryGiBSeconds:      20 * hours * hour,
+			GPUMemoryMeasuredSeconds: 2 * hours * hour,
+			GPUMemoryPeak:            30 << 30,
+			OccupancySeconds:         hours * hour,
+			OccupancyMeasuredSeconds: 2 * hours * hour,
+			QueueWaitSeconds:         hour / 2,
+		}
+	}
+	u := &api.Usage{
+		SchemaVersion: 1,
+		Host:          "lab1",
+		Since:         time.Date(2025, 2, 1, 0, 0, 0, 0, time.UTC),
+		Until:         time.Date(2025, 3, 1, 0, 0, 0, 0, time.UTC),
+		By:            []string{"tenant", "user", "gpu"},
+		Capacity:      &api.UsageCapacity{GPUs: 2, GPUSeconds: 2 * 672 * 3_600_000},
+		Rows: []api.UsageRow{
+			row("speech", "eve_*|<b>", gpu1, ptr(1), 100, 20),
+			row("vision", "alice", gpu0, ptr(0), 300, 0),
+			row("vision", "alice", gpu1, ptr(1), 50, 90),
+			row("vision", "bob", gpu10, nil, 10, 10),
+		},
+		Outside: &api.UsageOutside{Rows: []api.UsageRow{
+			{
+				User:                     "carol",
+				GPU:                      gpu0,
+				GPUIndex:                 ptr(0),
+				HeldSeconds:              36_000_000,
+				GPUMemoryGiBSeconds:      72_000_000,
+				GPUMemoryMeasuredSeconds: 36_000_000,
+				GPUMemoryPeak:            2 << 30,
+			},
+		}},
+		LostRecords: 2,
+	}
+	u.Total = row("", "", "", nil, 460, 120)
+	u.Total.BusyMeasuredSeconds -= 60 * 3_600_000
+	u.Total.GPUMemoryMeasuredSeconds -= 40 * 3_600_000
+	u.Outside.Total = u.Outside.Rows[0]
+	return u
 }
 
 // accountedLeases are a lease that runs and two that ended, one of them before the last boot.
@@ -118,9 +180,12 @@ func TestUsageIsCSV(t *testing.T) {
 
 // What the user wrote reaches the daemon.
 func TestUsageRequests(t *testing.T) {
+	cli.SetNow(func() time.Time { return noon })
 	for _, c := range []struct{ args, want string }{
 		{"usage", "by=tenant&since=7d"},
 		{"usage --since 36h --until 2h --by gpu,lease", "by=gpu%2Clease&since=36h&until=2h"},
+		{"usage --month 2025-02", "by=tenant%2Cuser%2Cgpu&since=2025-02-01T00%3A00%3A00Z&until=2025-03-01T00%3A00%3A00Z"},
+		{"usage --month 2025-03 --by user", "by=user&since=2025-03-01T00%3A00%3A00Z"}, // It is not over.
 		{"lease list --since 2026-02-01", "since=2026-02-01"},
 	} {
 		t.Run(c.args, func(t *testing.T) {

@@ -40,10 +40,7 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 		return nil
 	}
 	c := chart.Of(u, time.Local)
-	c.Notes = notMeasured(&u.Total)
-	if line := lost(u); line != "" {
-		c.Notes = append(c.Notes, line)
-	}
+	c.Notes = usageNotes(u)
 	if file == "-" {
 		a.drawChart(&c)
 		return nil
@@ -152,7 +149,7 @@ func (a *app) drawChart(c *chart.Chart) {
 			fmt.Fprintf(a.io.Out, "\n%s: %s\n", p.Title, p.Absent)
 			continue
 		}
-		top := 0.0
+		top := p.Least
 		lines := make([][]float64, len(p.Series))
 		for k := range p.Series {
 			lines[k] = means(p.Series[k].Values, each)

@@ -141,7 +141,7 @@ func panel(p *chart.Panel, c *chart.Chart, palette map[string]color.RGBA, zone *
 		polygon.Color, polygon.Width = palette[p.Series[i].Name], 0
 		out.Add(polygon)
 	}
-	out.Y.Min, out.Y.Max = 0, top*1.05
+	out.Y.Min, out.Y.Max = 0, max(top*1.05, p.Least)
 	if top == 0 {
 		out.Y.Max = 1
 	}

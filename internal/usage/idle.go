@@ -113,7 +113,7 @@ func (l *metered) updateIdle(length time.Duration, held bool) {
 
 // countIdle counts a window of which it is known whether the GPU was idle.
 func (g *meteredGPU) countIdle(known, idle time.Duration) {
-	known = min(known, g.sum.held-g.sum.idleKnown) // What came late was of a window before.
+	known = min(known, g.sum.held-g.sum.idleKnown) // A window may have what came late of the one before, and of the hour before.
 	if known > 0 {
 		g.sum.idleKnown += known
 		g.sum.idle += min(idle, known)
@@ -129,11 +129,11 @@ func (x *idleness) update(now, length time.Duration, held, busy bool, measured t
 		return 0, 0
 	case busy:
 		x.total, x.knownAt, x.measured = 0, now, true
-		return min(measured, length), 0
+		return measured, 0
 	case measured >= length/2:
 		x.total += measured
 		x.knownAt, x.measured = now, true
-		return min(measured, length), min(measured, length)
+		return measured, measured
 	}
 	return 0, 0
 }

@@ -194,6 +194,33 @@ func (s *Store) Newest() (time.Time, error) {
 	return startOf(days[len(days)-1]), nil
 }
 
+// Begin returns when the account begins: the time of the first record of its first day, if that day's records are there. The zero time:
+// there is none.
+func (s *Store) Begin() (time.Time, error) {
+	lines, err := s.lines.List()
+	if err != nil {
+		return time.Time{}, err
+	}
+	sums, err := s.sums.List()
+	switch {
+	case err != nil || len(lines)+len(sums) == 0:
+		return time.Time{}, err
+	case len(sums) > 0 && (len(lines) == 0 || sums[0] < lines[0]):
+		return startOf(sums[0]), nil
+	}
+	b, err := s.read(s.lines, lines[0])
+	if err != nil {
+		return time.Time{}, err
+	}
+	first := startOf(lines[0]).Add(dayLength)
+	for i := range b.all {
+		if at := b.all[i].Time(); at.Before(first) {
+			first = at
+		}
+	}
+	return first, nil
+}
+
 // Recent returns the records of the last two days that have any: those of all leases that had not ended when the previous run
 // of the daemon did are among them.
 func (s *Store) Recent() ([]Record, error) {
