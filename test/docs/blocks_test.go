@@ -41,10 +41,9 @@ const generatedDocument = "docs/cli.md"
 
 // reasons are why a block may run nowhere.
 var reasons = map[string]string{
-	"a GPU":                  "no test has one",
-	"a driver of NVIDIA":     "the virtual machine has the virtual driver",
-	"what a command printed": "it is output without its command",
-	"dcgm-exporter":          "it needs a GPU, and is not packaged for Debian",
+	"a GPU":              "no test has one",
+	"a driver of NVIDIA": "the virtual machine has the virtual driver",
+	"dcgm-exporter":      "it needs a GPU, and is not packaged for Debian",
 }
 
 // Every block of every page is run by a test or read by one: commands on the virtual node and on the virtual machine, YAML by its reader
