@@ -182,6 +182,9 @@ func TestAnsible(t *testing.T) {
 	}
 }
 
+// position is a place in a text.
+var position = regexp.MustCompile(`(?m)(^|:)\d+:\d+: `)
+
 // play runs all tasks of the test in one play, and reads the node after each of them.
 func (a *ansible) play(t *testing.T) {
 	t.Helper()
@@ -205,6 +208,16 @@ func (a *ansible) play(t *testing.T) {
 			"vision",
 		},
 		{
+			task{
+				name:      "a wrong word in a file",
+				module:    "spec",
+				arguments: "content_file: play/node.yaml\ncontent: |\n  version: v1\n  node:\n    enforc: on\n",
+			},
+			false,
+			"play/node.yaml:3:3: node.enforc: unknown key",
+			"vision",
+		},
+		{
 			task{name: "an impossible layout", module: "spec", arguments: wrong("[3g.20gb, 2g.10gb]", "[4g.20gb, 4g.20gb]")},
 			false,
 			"hint: ",
@@ -223,6 +236,12 @@ func (a *ansible) play(t *testing.T) {
 		{task{name: "check mode without the tenant", module: "tenant", arguments: absent, check: true}, true, "", "vision speech"},
 		{task{name: "without the tenant", module: "tenant", arguments: absent}, true, "", "vision"},
 		{task{name: "still without the tenant", module: "tenant", arguments: absent}, false, "", "vision"},
+		{
+			task{name: "a wrong tenant", module: "tenant", arguments: strings.Replace(dev, "timeslice", "timeslices", 1)},
+			false,
+			"timeslices: unknown key",
+			"vision",
+		},
 		{task{name: "no definition", module: "tenant", arguments: "name: speech\n"}, false, "definition", "vision"},
 	}
 	tasks := []*task{{module: "info", arguments: "gather: [counters]\n"}}
@@ -235,6 +254,9 @@ func (a *ansible) play(t *testing.T) {
 		c, before, after := &cases[i], tasks[2*i], tasks[2*i+2]
 		if c.Failed != (c.says != "") || c.Changed != c.changed || !strings.Contains(c.Msg, c.says) {
 			t.Errorf("%s: %+v", c.name, c.task)
+		}
+		if position.MatchString(c.Msg) && !strings.Contains(c.arguments, "content:") {
+			t.Errorf("%s: a dictionary has no lines, and the error names one: %s", c.name, c.Msg)
 		}
 		// A share of time is no write to the node.
 		if wrote := after.Counters.Writes - before.Counters.Writes; wrote != 0 && (!c.changed || c.check) {

@@ -36,6 +36,20 @@ class Refusal(Exception):
     def kind(self):
         return self.error.get("kind")
 
+    def without_positions(self):
+        """The same for a document that no user wrote as text: a line and column of it are nowhere to be found, its paths are."""
+        error, message = dict(self.error), self.error.get("message") or ""
+        fields = [dict(f) for f in error.get("fields") or []]
+        for f in fields:
+            was = place(f)
+            for key in ("file", "line", "column"):
+                f.pop(key, None)
+            if message.startswith(was):
+                message = place(f) + message[len(was) :]
+        if fields:
+            error.update(message=message, fields=fields)
+        return Refusal(error, self.status)
+
 
 def text(error):
     """Everything that helps to correct a mistake: each wrong place, who uses the GPU, and the hint."""

@@ -16,6 +16,12 @@ options:
   content:
     description: The spec, as YAML text. Numbers such as C(50%) need no quotes in it.
     type: str
+  content_file:
+    description:
+      - The name of the file that C(content) was read from, as it was written in the lookup. An error then names it with line and column.
+        Without it the error has the line and column alone. They are those of the text of C(content).
+    type: path
+    version_added: 0.3.0
   src:
     description: The path of a file with the spec on the managed host.
     type: path
@@ -35,6 +41,7 @@ EXAMPLES = r"""
 - name: Put the spec in force
   gpushare.node.spec:
     content: "{{ lookup('ansible.builtin.file', 'node.yaml') }}"
+    content_file: node.yaml
 
 - name: A spec in the play, and permission to reset GPUs
   gpushare.node.spec:
@@ -95,9 +102,11 @@ def main():
             CHANGE_ARGUMENTS,
             spec=dict(type="dict"),
             content=dict(type="str"),
+            content_file=dict(type="path"),
             src=dict(type="path"),
             generation=dict(type="int"),
         ),
+        required_by={"content_file": ("content",)},
         required_one_of=[("spec", "content", "src")],
         mutually_exclusive=[("spec", "content", "src")],
         supports_check_mode=True,
@@ -112,7 +121,7 @@ def main():
         except OSError as e:
             module.fail_json(msg="cannot read the spec: %s" % e)
     elif p["content"] is not None:
-        document = p["content"].encode("utf-8")
+        document, name = p["content"].encode("utf-8"), p["content_file"]
     else:
         # Ansible reads on and off as booleans. The daemon accepts them where it expects these words.
         document = json.dumps(p["spec"]).encode("utf-8")
@@ -120,6 +129,8 @@ def main():
     try:
         result = daemon.apply(document, p, module.check_mode, p["generation"], name)
     except Refusal as e:
+        if p["spec"] is not None:
+            e = e.without_positions()
         module.fail_json(msg=str(e), error=e.error)
     finish(module, daemon, result)
 

@@ -135,6 +135,7 @@ def main():
                 if e.kind != "conflict" or attempt == ATTEMPTS - 1:
                     raise
     except Refusal as e:
+        e = e.without_positions()
         module.fail_json(msg=str(e), error=e.error)
     finish(module, daemon, result)
 
