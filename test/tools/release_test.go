@@ -53,14 +53,23 @@ func TestRelease(t *testing.T) {
 		t.Errorf("it is %s of %+v", sbom.Format, c)
 	}
 	// Every module that is linked into a program is in it, with its version.
-	linked := output(t, nil, "sh", "-c", "for p in bin/gpushare*; do test ! -f $p || go version -m $p; done | awk '$1 == \"dep\" {print $2, $3}' | sort -u")
+	linked := output(
+		t,
+		nil,
+		"sh",
+		"-c",
+		"for p in bin/gpushare*; do test ! -f $p || go version -m $p; done | awk '$1 == \"dep\" {print $2, $3}' | sort -u",
+	)
 	lines := strings.Split(strings.TrimSpace(linked), "\n")
 	if len(lines) < 10 {
 		t.Errorf("the programs have the modules %q", lines)
 	}
 	for _, line := range lines {
 		name, number, _ := strings.Cut(line, " ")
-		if !slices.ContainsFunc(sbom.Modules, func(m struct{ Name, Version, Purl string }) bool { return m.Name == name && m.Version == number }) {
+		if !slices.ContainsFunc(
+			sbom.Modules,
+			func(m struct{ Name, Version, Purl string }) bool { return m.Name == name && m.Version == number },
+		) {
 			t.Errorf("%s is in a program and not in the list", line)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/test/golden"
 )
 
-// pictureNode is the node of the picture: one GPU of each mode, and one condition.
-func pictureNode() *api.Status {
+// imageNode is the node of the image: one GPU of each mode, and one condition.
+func imageNode() *api.Status {
 	s := labNode()
 	s.Node.Operation, s.Node.ClosedTo = "", nil
 	s.Node.Conditions = s.Node.Conditions[:1]
@@ -30,9 +30,9 @@ func pictureNode() *api.Status {
 	return s
 }
 
-// The picture of README is what the command prints. 'go test ./internal/cli -update' draws it.
-func TestPicture(t *testing.T) {
-	r := run(t, routes{"GET /v1/status": pictureNode()}, "", "status")
+// The image of README is what the command prints. 'go test ./internal/cli -update' draws it.
+func TestImageOfStatus(t *testing.T) {
+	r := run(t, routes{"GET /v1/status": imageNode()}, "", "status")
 	if r.code != api.ExitOK || r.err != "" {
 		t.Fatalf("exit code %d:\n%s", r.code, r.all)
 	}
