@@ -91,7 +91,7 @@ func TestHintsForOtherToolsAreCommands(t *testing.T) {
 			}
 		}
 	}
-	for word, hint := range cli.OtherWords {
+	for word, hint := range cli.OtherWords() {
 		if child(root, word) != nil {
 			t.Errorf("%q is a command, so its hint is never shown", word)
 		}
@@ -100,7 +100,7 @@ func TestHintsForOtherToolsAreCommands(t *testing.T) {
 		}
 		check(word, hint)
 	}
-	for words, hint := range cli.NounWords {
+	for words, hint := range cli.NounWords() {
 		noun, verb, _ := strings.Cut(words, " ")
 		at := child(root, noun)
 		if at == nil {
