@@ -3,15 +3,11 @@ package cli_test
 import (
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
-
-	"github.com/gpushare/gpushare/internal/cli"
 )
 
 // The columns of times are there where they fit, and no line is wider than the terminal: those that say least are left out first.
 func TestTimesOfLeasesFitTheTerminal(t *testing.T) {
-	cli.SetNow(func() time.Time { return noon })
 	for columns, heads := range map[int][]string{
 		80: {"LEASE", "STATE", "USER", "IDLE"}, 120: {"ELAPSED", "LIMIT", "IDLE"}, 200: {"STARTED", "ELAPSED", "LIMIT", "IDLE", "SHARE", "PID", "COMMAND"},
 	} {
