@@ -292,7 +292,8 @@ func (s *Scheduler) classifyMeasured(m *member) {
 	many := len(s.in)+len(s.free)+len(s.light) > mostTried
 	next := len(s.light) > 0 && len(s.in)+len(s.free) < 2 // Those with low latency run in any trial: it would show nothing.
 	if many || next || d.trials == 0 && s.last >= d.since+trialWithin || s.slow() && !d.known {
-		s.change(m, d.unmeasured()) // With the slices of many leases there is no time for a trial, and where samples are rare it needs a reason.
+		// With the slices of many leases there is no time for a trial, and where samples are rare it needs a reason.
+		s.change(m, d.unmeasured())
 		return
 	}
 	if s.hasSeries() {

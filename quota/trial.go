@@ -3,8 +3,8 @@ package quota
 import "time"
 
 const (
-	// mostTrials is after how many trials a lease is heavy if they did not show what it leaves idle, and unansweredTrials if the driver never
-	// answered.
+	// mostTrials is after how many trials a lease is heavy if they did not show what it leaves idle, and unansweredTrials the same if the
+	// driver never answered.
 	mostTrials, unansweredTrials = 8, 2
 	// mostTried is how many leases may share the GPU for trials: each takes time from all others.
 	mostTried = 8
