@@ -170,13 +170,13 @@ func layout(width int, columns []column, rows []line) (shown, widths []int) {
 		}
 	}
 	if width > 0 {
-		widen(widths, shown, columns, natural, width-total(least))
+		stretch(widths, shown, columns, natural, width-total(least))
 	}
 	return shown, widths
 }
 
-// widen gives columns that are cut what is left of the line: first what each wants, then each the same part of the rest.
-func widen(widths, shown []int, columns []column, natural []int, spare int) {
+// stretch gives columns that are cut what is left of the line: first what each wants, then each the same part of the rest.
+func stretch(widths, shown []int, columns []column, natural []int, spare int) {
 	for i, c := range shown {
 		if more := min(spare, min(columns[c].want, natural[c])-widths[i]); more > 0 {
 			widths[i] += more
