@@ -62,6 +62,7 @@ func mayUse() map[string][]string {
 		"GET /v1/audit":                  admins,
 		"GET /v1/audit/verify":           admins,
 		"GET /v1/usage":                  withRole,
+		"GET /v1/idle":                   withRole,
 		"GET /v1/leases":                 withRole,
 		"GET /v1/leases/{id}/logs":       members,
 		"POST /v1/leases":                members,

@@ -79,7 +79,7 @@ func TestBoardsThatChange(t *testing.T) {
 			change: func(t *testing.T, n *gpusim.Node) gpu.UUID { must(t, n.RemoveGPU("1")); return "" },
 		},
 		{
-			name: "one is replaced", missing: true, again: "changes", one: "was replaced: GPU-",
+			name: "one is replaced", missing: true, again: "changes", one: "was replaced: GPU 1 (GPU-",
 			change: func(t *testing.T, n *gpusim.Node) gpu.UUID {
 				id, err := n.ReplaceGPU("1")
 				must(t, err)

@@ -77,10 +77,16 @@ func TestDo(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // Otherwise the directory is made again.
+		t.Fatal(err)
+	}
 	at = closing.OnGPU("GPU-2")
 	_, note, err := do()
 	if e, ok := errors.AsType[*api.Error](err); !ok || e.Kind != api.KindInternal ||
-		!strings.HasPrefix(e.Message, "cannot record which GPUs are cordoned: ") || e.Hint != "nothing was changed; free space in "+dir {
+		!strings.HasPrefix(
+			e.Message,
+			"cannot record which GPUs are cordoned: ",
+		) || e.Hint != "nothing was changed; "+dir+" was removed or replaced while gpushared ran: see 'gpushare doctor'" {
 		t.Errorf("what cannot be recorded is answered with %v", err)
 	}
 	if note != ": " || len(events()) != 1 || refreshed != 1 || closing.Cordoned.Closes(st.State(), "GPU-2") {

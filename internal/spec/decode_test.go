@@ -141,7 +141,7 @@ func TestCheckReserved(t *testing.T) {
 			"{select: {index: 4}, mode: timeslice, overcommit: true}", share("50%", "index: 4") + ", latency: low",
 			share("40%", "index: 4") + ", latency: low", "need 90% together",
 		},
-		"latency: low, and it fits":    {entry, share("40%", "index: 4") + ", latency: low", share("40%", "index: 4") + ", latency: low", ""},
+		"latency: low, and it fits":     {entry, share("40%", "index: 4") + ", latency: low", share("40%", "index: 4") + ", latency: low", ""},
 		"latency: low next to training": {entry, share("50%", "index: 4") + ", latency: low", share("50%", "index: 4"), ""},
 		"one address in two spellings": {
 			"{select: {pci: '0a:00.0'}, mode: mps}", "mps: {share: 60%}, gpus: {pci: '0A:00.0'}", "mps: {share: 50%}, gpus: {pci: '0000:0a:00.0'}",
