@@ -143,9 +143,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	if d.front != nil {
 		d.tasks.Go(func() { d.front.Run(fronted) })
 	}
+	d.serveAgain(serving) // before the first request, which may ask for the files
 	failed := make(chan error, 1)
 	d.tasks.Go(func() { failed <- serving.Serve(capped) })
-	d.serveAgain(serving)
 	d.tasks.Go(func() { d.converger.Run(ctx) })
 	d.tasks.Go(func() { d.controls.Watch(ctx, d.wakeConverge) })
 	if f := d.host.Freezer; f != nil {

@@ -25,7 +25,7 @@ type Leases struct {
 	*report.Reporter
 	State       *state.State
 	RunDir      store.RunDir
-	recorded    atomic.Bool // the record of the leases was written
+	recorded    atomic.Bool // there is a record of the leases: it was written, or read
 	Tasks       *loop.Group
 	WorkerPID   func() int // of the NVML worker; 0 when none runs
 	Observer    *observe.Observer

@@ -55,6 +55,7 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	if err := ls.Table.Restore(b); err != nil {
 		return err
 	}
+	ls.recorded.Store(damage == nil)
 	var ended []lease.Lease
 	for _, l := range ls.Table.Live() {
 		found, err := ls.recoverLease(ctx, &l)

@@ -46,13 +46,15 @@ func leaseEnd(now, want *state.Desired, l *lease.Lease, steps []step.Step) (ends
 			return ends, continues
 		}
 	}
-	_, has := want.Grants[state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}]
+	key := state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	_, had := now.Grants[key]
+	_, has := want.Grants[key]
 	switch {
-	case !now.Enforcing():
+	case !now.Enforcing(), l.State == lease.Ending:
 		return "", false
 	case !want.Enforcing():
 		return "the enforcement of its limits ends", true
-	case !has: // An adopted one: adoption releases it when the spec is in force.
+	case had && !has: // An adopted one: adoption releases it when the spec is in force.
 		return fmt.Sprintf("it ends, because the spec no longer has grant %s of %s", l.Terms.Spec.Name, l.Terms.Tenant), true
 	}
 	return "", false

@@ -33,6 +33,8 @@ func TestLeaseEnds(t *testing.T) {
 		Command: []string{"python", "train.py"},
 		Terms:   lease.Grant{Tenant: "red", Spec: api.GrantSpec{Name: "g"}},
 	}
+	ending := run
+	ending.State = lease.Ending
 	login := run
 	login.Origin = lease.OriginLogin
 	stop, moves := []step.Step{stopStep(&run, "the grant was removed")}, []step.Step{
@@ -58,6 +60,8 @@ func TestLeaseEnds(t *testing.T) {
 		{"stopped", on, without, run, stop, "the grant was removed", false},
 		{"disturbed", on, on, run, moves, "restart MPS", false},
 		{"a login whose grant is removed", on, without, login, nil, "no longer has grant g of red", true},
+		{"a login whose grant was removed before", without, without, login, nil, "", false},
+		{"it is ending already", on, observe, ending, nil, "", false},
 		{"unmanaged", on, unmanaged, run, stop, "the grant was removed", false},
 		{"unmanaged, a login", on, unmanaged, login, nil, "enforcement", true},
 	} {

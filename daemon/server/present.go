@@ -1,9 +1,13 @@
 package server
 
 import (
+	"errors"
 	"io/fs"
 	"net"
 	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Socket is the name of the socket that is served, and serves it again if another program has removed it. It is used by one caller at
@@ -19,7 +23,10 @@ type Socket struct {
 // Revalidate compares the name with the socket, and opens it again.
 func (s *Socket) Revalidate() (lost []string, err error) {
 	now, err := os.Lstat(s.Path)
-	if s.bound == nil || err == nil && os.SameFile(now, s.bound) {
+	switch {
+	case s.bound != nil && err == nil && os.SameFile(now, s.bound):
+		return nil, nil
+	case s.bound == nil && err == nil && isListening(s.Path):
 		s.bound = now // The first call is made before the daemon says that it is ready.
 		return nil, nil
 	}
@@ -38,4 +45,14 @@ func (s *Socket) Revalidate() (lost []string, err error) {
 	s.again = l
 	s.Serve(l)
 	return lost, nil
+}
+
+// isListening reports whether a process listens on the socket of a name. The service manager passes the socket that it opened, although
+// its name may be that of another one by now, on which a process listened that has ended.
+func isListening(path string) bool {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -13,7 +14,7 @@ import (
 // with that permission. Without a terminal, or if the input is the document itself, the refusal stays what it is.
 func (a *app) permitted(ctx context.Context, err error, from string) error {
 	e, ok := errors.AsType[*api.Error](err)
-	if !ok || e.Kind != api.KindNeedsPermission || len(e.Resets) == 0 || from == "-" || a.json || !isTerminal(a.io.Err) {
+	if !ok || e.Kind != api.KindNeedsPermission || len(e.Resets) == 0 || from == "-" || a.json || !isTerminal(a.io.Err) || a.scripted() {
 		return err
 	}
 	if e.Plan == nil {
@@ -30,6 +31,12 @@ func (a *app) permitted(ctx context.Context, err error, from string) error {
 		return err
 	}
 	return &exitError{code: api.ExitNeedsPermission, err: errors.New("nothing was changed")}
+}
+
+// scripted reports whether the input is a file or a pipe: what it has next may be meant for another program.
+func (a *app) scripted() bool {
+	f, ok := a.terminalIn.(*os.File)
+	return ok && !isTerminal(f)
 }
 
 // resetNames are the GPUs that a refused request would reset, as people call them.

@@ -79,6 +79,7 @@ func TestAResetNeedsAPermission(t *testing.T) {
 		"JSON":                      {[]string{"apply", "-f", file, "--json"}, "y\n", true, api.ExitNeedsPermission, 0, false},
 		"a script":                  {[]string{"apply", "-f", file}, "y\n", false, api.ExitNeedsPermission, 0, false},
 		"a script, with permission": {[]string{"apply", "-f", file, "--allow-reset"}, "", false, 0, 1, false},
+		"the answer of a pipe":      {[]string{"apply", "-f", file}, "y\n", true, api.ExitNeedsPermission, 0, false},
 		"a retry":                   {[]string{"gpu", "retry", "1"}, "y\n", true, 0, 1, true},
 		"a retry in a script":       {[]string{"gpu", "retry", "1"}, "y\n", false, api.ExitNeedsPermission, 0, false},
 	} {
@@ -92,6 +93,9 @@ func TestAResetNeedsAPermission(t *testing.T) {
 			}()
 			var script strings.Builder
 			stdio := cli.Stdio{In: strings.NewReader(c.answer), Out: &script, Err: &script}
+			if strings.Contains(name, "pipe") {
+				stdio.In = pipeOf(t, c.answer)
+			}
 			if c.terminal {
 				stdio.Out, stdio.Err = tty, tty
 			}
@@ -109,4 +113,19 @@ func TestAResetNeedsAPermission(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pipeOf returns a pipe that has a text.
+func pipeOf(t *testing.T, text string) *os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	if _, err := w.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	return r
 }

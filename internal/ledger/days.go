@@ -196,6 +196,7 @@ func (d *Days) replace(day string, b []byte) error {
 		return errors.Join(err, os.Remove(path+".new"))
 	}
 	faultpoint.Hit("ledger.replace")
+	d.forget(path) // Else the rename would look like a removal to who compares meanwhile.
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
@@ -206,10 +207,8 @@ func (d *Days) replace(day string, b []byte) error {
 
 // Remove removes a day's file. A missing file is no error.
 func (d *Days) Remove(day string) error {
+	d.forget(d.path(day))
 	err := os.Remove(d.path(day))
-	if o := d.last.Load(); o != nil && o.path == d.path(day) {
-		d.last.Store(nil)
-	}
 	if err == nil {
 		err = syncDir(d.dir)
 	}

@@ -36,6 +36,13 @@ func (d *Days) Removals() uint64 {
 	return d.removals.Load()
 }
 
+// forget ends that a name is compared, because this process changes it.
+func (d *Days) forget(path string) {
+	if o := d.last.Load(); o != nil && o.path == path {
+		d.last.Store(nil)
+	}
+}
+
 // compare finds out whether the file that was written last still has its name, before another takes its place.
 func (d *Days) compare() {
 	o := d.last.Load()

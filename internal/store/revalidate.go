@@ -39,7 +39,7 @@ func take(d osDir, path string, mode fs.FileMode) (locked, error) {
 
 // missing says which of its names is no longer what is locked; empty: both are. It costs two calls of the kernel.
 func (l *locked) missing() string {
-	if now, err := os.Lstat(l.path); err != nil || !os.SameFile(now, l.dir) {
+	if now, err := os.Stat(l.path); err != nil || !os.SameFile(now, l.dir) { // The name may be a link to the directory.
 		return l.path
 	}
 	name := filepath.Join(l.path, "lock")
@@ -99,7 +99,7 @@ func (s *Store) retake(l *locked) error {
 	}
 	own := l.path == s.path
 	if own {
-		err = s.refuseOther(d)
+		err = s.refuseOther(d, l.dir)
 	}
 	var next locked
 	if err == nil {
@@ -120,16 +120,39 @@ func (s *Store) retake(l *locked) error {
 	return errors.Join(errs...)
 }
 
-// refuseOther refuses a directory with another state: an administrator may have put it there, to be used after a restart.
-func (s *Store) refuseOther(d osDir) error {
+// refuseOther refuses a directory with another state than the locked one: an administrator may have put it there, to be used after a
+// restart.
+func (s *Store) refuseOther(d osDir, was fs.FileInfo) error {
+	now, err := d.root.Stat(".")
+	if err != nil || os.SameFile(now, was) { // Only its lock was removed.
+		return err
+	}
 	b, err := readFile(d, current)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(b, s.file) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && s.file != nil && bytes.Equal(b, s.file) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	// After a write that failed it is not known which file there is.
+	if known, err := marshal(s.state.Load()); err != nil || bytes.Equal(b, known) {
+		return err
+	}
 	return ErrReplaced
+}
+
+// checkDirectory finds out whether the name of the state's directory is still that of the locked one: another would not be written to,
+// and what is acknowledged would be nowhere after a restart. It costs two calls of the kernel.
+func (s *Store) checkDirectory() error {
+	for i := range s.locks {
+		if l := &s.locks[i]; l.path != s.path || l.missing() == "" {
+			continue
+		}
+		lost, err := s.revalidateLocked()
+		s.removed = append(s.removed, lost...)
+		return err
+	}
+	return nil
 }
 
 // writeAgain writes the state that is in force.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,15 +18,24 @@ func TestRevalidate(t *testing.T) {
 		lost   []string // names below the parent of both
 	}{
 		"nothing":                {func(string, string) error { return nil }, nil},
+		"nothing, by a link":     {func(string, string) error { return nil }, nil},
 		"the directory":          {func(dir, _ string) error { return os.RemoveAll(dir) }, []string{"state", "state/state.json"}},
 		"the directory is moved": {func(dir, _ string) error { return os.Rename(dir, dir+"-old") }, []string{"state", "state/state.json"}},
 		"the state":              {func(dir, _ string) error { return os.Remove(filepath.Join(dir, current)) }, []string{"state/state.json"}},
 		"the lock":               {func(dir, _ string) error { return os.Remove(filepath.Join(dir, "lock")) }, []string{"state/lock"}},
 		"the run directory":      {func(_, run string) error { return os.RemoveAll(run) }, []string{"run"}},
+		"a link to it leads elsewhere": {func(dir, _ string) error {
+			return errors.Join(os.Remove(dir), os.Mkdir(dir+"-new", 0o700), os.Symlink(dir+"-new", dir))
+		}, []string{"state", "state/state.json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()
 			dir, run := filepath.Join(top, "state"), filepath.Join(top, "run")
+			if strings.Contains(name, "link") {
+				if err := errors.Join(os.Mkdir(dir+"-target", 0o700), os.Symlink(dir+"-target", dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			s, _, err := Open(dir, run)
 			if err != nil {
 				t.Fatal(err)
@@ -130,11 +140,15 @@ func TestRevalidateAnotherState(t *testing.T) {
 	if lost, err := s.Revalidate(); !errors.Is(err, ErrReplaced) || len(lost) != 1 {
 		t.Errorf("lost are %q, %v", lost, err)
 	}
+	// The directory that was open can still be written to.
+	if err := set(2); !errors.Is(err, ErrReplaced) {
+		t.Errorf("a write ends with %v", err)
+	}
 	if err := os.RemoveAll(dir + "-old"); err != nil {
 		t.Fatal(err)
 	}
 	if err := set(2); !errors.Is(err, ErrReplaced) {
-		t.Errorf("a write ends with %v", err)
+		t.Errorf("a write ends with %v, after what was open is removed", err)
 	}
 	if st, err := Peek(dir); err != nil || st.LastOperation != 100 {
 		t.Errorf("the other state is %+v, %v", st, err)

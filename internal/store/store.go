@@ -254,6 +254,9 @@ func (s *Store) update(f func(*State) error, closing bool) error {
 	if s.file != nil && bytes.Equal(b, s.file) {
 		return nil
 	}
+	if err := s.checkDirectory(); err != nil {
+		return fmt.Errorf("cannot save the state: %w", err)
+	}
 	err = s.writeLocked(b, closing)
 	if errors.Is(err, os.ErrNotExist) { // The directory may have been removed: the acknowledged state must not wait for the next pass.
 		lost, again := s.revalidateLocked()

@@ -32,7 +32,7 @@ func refusedFor(t *testing.T, n *harness.Node, spec, step string, ids, others []
 		for _, id := range ids {
 			lines := 0
 			for line := range strings.Lines(r.Err) {
-				if strings.HasPrefix(line, "  "+id+" of ") && strings.Contains(line, "sleep 60") {
+				if strings.HasPrefix(line, "  "+id+" of ") && strings.Contains(line, "sleep 600") {
 					lines++
 				}
 			}
@@ -68,10 +68,10 @@ func TestDisarmingNeedsConsent(t *testing.T) {
 	apply(t, n, disarmed)
 	var red, blue []string
 	for i := range 4 {
-		_, r := begin(t, n, "red", "part", "sleep", "60")
+		_, r := begin(t, n, "red", "part", "sleep", "600")
 		red = append(red, r)
 		if i < 2 {
-			_, b := begin(t, n, "blue", "part", "sleep", "60")
+			_, b := begin(t, n, "blue", "part", "sleep", "600")
 			blue = append(blue, b)
 		}
 	}
@@ -117,7 +117,7 @@ func TestDisarmedNodeSaysWhatTheKernelKeeps(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, disarmed)
-	_, id := begin(t, n, "red", "part", "sleep", "60")
+	_, id := begin(t, n, "red", "part", "sleep", "600")
 	if len(slicesOf(t, n)) == 0 {
 		t.Skip("this host has no cgroups for the slices of tenants")
 	}

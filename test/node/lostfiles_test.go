@@ -85,7 +85,7 @@ func TestKeptFilesRemoved(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, small)
-	_, id := begin(t, n, "red", "part", "sleep", "60")
+	_, id := begin(t, n, "red", "part", "sleep", "600")
 	c := n.Client()
 	if _, err := c.Status(soon(t)); err != nil { // Its connection outlives the name of the socket.
 		t.Fatal(err)

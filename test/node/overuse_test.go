@@ -111,10 +111,10 @@ func TestUpgradeFromADefaultThatOnlyReported(t *testing.T) {
 	})
 	n.StopDaemon()
 	asEarlier(t, n)
+	began := time.Now()
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	s := awaitStatus(t, n, "the upgrade is not reported", func(s *api.Status) bool {
 		l := leaseByID(s, id)
 		return hasCondition(s, "default", "overuse.gpu_memory of tenant red is not written") && (l == nil || len(l.Notices) > 0)
