@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -71,4 +72,20 @@ func (t *Table) reviseLowLatencyLocked(e *entry, g *Grant, o *occupancy) (share 
 	}
 	t.noticeLocked(e, "lease.share", text)
 	return share, e.Terms.Spec.Latency
+}
+
+// fallLowLatencyLocked takes out of use what a new spec takes from leases with latency: low. Time can be given to another lease at once, so
+// that what one gives and another gets may be in one spec.
+func (t *Table) fallLowLatencyLocked(o *occupancy) {
+	for _, e := range t.sortedLocked() {
+		i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Key() == e.Terms.Key() })
+		if i < 0 || t.view.Grants[i].Kind() != e.Terms.Kind() || t.view.Grants[i].lowLatency() >= e.Terms.lowLatency() {
+			continue
+		}
+		for _, id := range e.Place.GPUs {
+			if p := o.shared(&e.Place, id).shares[e.Terms.Key()]; p != nil {
+				p.lowLatency = t.view.Grants[i].lowLatency()
+			}
+		}
+	}
 }

@@ -163,3 +163,34 @@ func TestLowLatencyPreempts(t *testing.T) {
 		t.Errorf("to be stopped: %+v", p)
 	}
 }
+
+// Of two leases one gives in one spec what the other gets, in whichever order they are.
+func TestLowLatencyIsExchanged(t *testing.T) {
+	for grows := range 2 {
+		v := services(device(0, api.ModeTimeslice))
+		set := func(i int, share float64) {
+			v.Grants = append([]Grant(nil), v.Grants...)
+			s := *v.Grants[i].Spec.Timeslice
+			s.Share = api.Percent(share)
+			v.Grants[i].Spec.Timeslice, v.Grants[i].Spec.Latency = &s, api.LatencyLow
+		}
+		set(grows, 20)
+		set(1-grows, 60)
+		tab, _ := table(t, v)
+		mustSubmit(t, tab, "vision", "chat")
+		mustSubmit(t, tab, "speech", "api")
+		v.Generation++
+		set(grows, 60)
+		set(1-grows, 20)
+		tab.Update(v)
+		for _, l := range tab.List() {
+			want := 20.0
+			if l.Tenant == v.Grants[grows].Tenant {
+				want = 60
+			}
+			if l.Share.Entitled != want {
+				t.Errorf("grant %d grows: the lease of %s has %v, want %v: %q", grows, l.Tenant, l.Share.Entitled, want, l.Notices)
+			}
+		}
+	}
+}

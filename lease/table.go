@@ -126,6 +126,7 @@ func (t *Table) Update(v View) {
 // follows from overuse and idleness, and memory if it fits. The rest of the terms stays the same.
 func (t *Table) reviseTermsLocked() {
 	o := t.liveLocked()
+	t.fallLowLatencyLocked(o)
 	for _, e := range t.sortedLocked() {
 		// What the tenant decides also holds for a lease whose grant was removed or is of another kind now.
 		if i := slices.IndexFunc(t.view.Grants, func(g Grant) bool { return g.Tenant == e.Terms.Tenant }); i >= 0 {

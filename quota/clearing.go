@@ -32,8 +32,10 @@ const (
 func (s *Scheduler) planClearing() {
 	c := &s.clearing
 	hunger, shares, parts, leases := -saturated, 0.0, 0.0, 0
+	idle := true
 	for _, m := range s.light {
 		used, length := m.low.window(hungryWindow)
+		idle = idle && used == 0
 		if length < hungryWindow*3/4 {
 			continue
 		}
@@ -49,6 +51,9 @@ func (s *Scheduler) planClearing() {
 	}
 	was := c.part
 	c.part, c.leases = max(0, c.part+change), leases
+	if idle {
+		c.part = 0 // They have no work.
+	}
 	if leases > 0 {
 		c.part = min(c.part, max(0, (shares-parts)/(1-min(parts, 0.9))))
 	}
@@ -70,7 +75,9 @@ func (s *Scheduler) trying() bool {
 }
 
 // needsClearing reports whether leases with low latency need time for themselves.
-func (s *Scheduler) needsClearing() bool { return (s.clearing.part > 0 || s.trying()) && len(s.in) > 0 }
+func (s *Scheduler) needsClearing() bool {
+	return (s.clearing.part > 0 || s.trying()) && len(s.light) > 0 && len(s.in) > 0 && s.hasAnswers()
+}
 
 // clears reports whether leases with low latency are to have the GPU for themselves now.
 func (s *Scheduler) clears(now time.Duration) bool {

@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -42,6 +41,7 @@ type demand struct {
 	inTrials time.Duration // their length, since it is measured
 	// trialFrom and trialAt are the begin and the end of the last one.
 	trialFrom, trialAt time.Duration
+	whole              bool          // it was not interrupted
 	retry              time.Duration // it is not measured again before this
 	pause              time.Duration // between two measurements; longer each time that the result is the same
 
@@ -105,8 +105,8 @@ func (s *Scheduler) change(m *member, to class) {
 	if d.class == to {
 		return
 	}
-	if !slices.Contains(classes[d.class], to) {
-		panic(fmt.Sprintf("internal error: class %v does not follow %v", to, d.class))
+	if s.changed != nil {
+		s.changed(d.class, to)
 	}
 	was := d.class
 	d.class, d.since = to, s.last
@@ -317,6 +317,12 @@ func (s *Scheduler) classifyByRows(m *member) {
 	if d.trials == 0 || d.trialAt == 0 || len(d.rows) == 0 || d.rows[len(d.rows)-1].to < d.trialAt {
 		return
 	}
+	if !d.whole {
+		if s.last >= d.trialAt+resultWithin {
+			s.change(m, d.unmeasured())
+		}
+		return
+	}
 	var idle, used, known float64
 	for _, a := range d.rows {
 		if a.to > d.trialFrom {
@@ -436,7 +442,10 @@ func (s *Scheduler) starves(m *member) bool {
 
 // pressed reports whether another lease needs what this one uses above its share.
 func (s *Scheduler) pressed(m *member) bool {
-	return s.distinguishes(m) && s.fallback.until == 0 && (len(s.in) > 0 || len(s.free)+len(s.light) > 1 && s.freeUse()+s.lightUse() > 0.9)
+	if !s.distinguishes(m) || s.fallback.until != 0 {
+		return false
+	}
+	return len(s.in) > 0 || len(s.free)+len(s.light) > 1 && s.hasAnswers() && s.freeUse()+s.lightUse() > 0.9
 }
 
 // freeUse is the part of the time that is used by leases next to the slices.

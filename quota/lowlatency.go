@@ -92,7 +92,7 @@ func (s *Scheduler) learnLowLatency(from, to time.Duration, busy map[string]floa
 		switch {
 		case s.isLight(m):
 			u.unaccounted += used
-			if s.usesMore(m) && len(s.in)+len(s.light) > 1 {
+			if s.usesMore(m) && !s.withoutOthers() {
 				u.over, m.deficit, s.stale = true, 0, true
 				m.own.n, m.own.unused = 0, 0
 			}
@@ -121,10 +121,13 @@ func (s *Scheduler) usesMore(m *member) bool {
 // usesLess reports whether a lease with slices uses less than its share again, or there is no reason for its slices any more.
 func (s *Scheduler) usesLess(m *member) bool {
 	if m.low.starves {
-		return s.last >= m.low.tryAt || len(s.in) < 2
+		return s.last >= m.low.tryAt || s.withoutOthers()
 	}
-	return m.own.idle || m.own.n >= fewestOwn && m.own.mean() >= leastOwnIdle || len(s.in) < 2
+	return m.own.idle || m.own.n >= fewestOwn && m.own.mean() >= leastOwnIdle || s.withoutOthers()
 }
+
+// withoutOthers reports whether at most one lease has work, with slices or next to them.
+func (s *Scheduler) withoutOthers() bool { return len(s.in)+len(s.free)+len(s.light) < 2 }
 
 // becomeLight lets a lease run next to the slices.
 func (s *Scheduler) becomeLight(m *member) {

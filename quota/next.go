@@ -353,6 +353,7 @@ func (s *Scheduler) join(m *member) {
 
 // endSet ends the slice without a charge.
 func (s *Scheduler) endSet() {
+	s.interruptTrial()
 	for _, m := range s.set {
 		m.running = false
 	}

@@ -1,10 +1,5 @@
 package quota
 
-import (
-	"fmt"
-	"slices"
-)
-
 // phase is what the scheduler does with the GPU. It is all the state of a slice: which leases it is of is Scheduler.set.
 type phase int
 
@@ -23,7 +18,8 @@ func (p phase) String() string {
 }
 
 // phases are the transitions between phases. Every phase ends in concurrent when shares are no longer enforced, or when a lease of
-// the set leaves; and in sliceOpens when a lease was thawed that had been frozen for the longest allowed time: its slice begins.
+// the set leaves; and in sliceOpens when a lease was thawed that had been frozen for the longest allowed time: its slice begins. TestPhases
+// holds the scheduler to the table: an error in it ends no daemon.
 var phases = map[phase][]phase{
 	concurrent:  {sliceOpens, allCapped, cleared},
 	sliceOpens:  {sliceRuns, concurrent},
@@ -38,9 +34,6 @@ var phases = map[phase][]phase{
 func (s *Scheduler) enter(to phase) {
 	if s.phase == to {
 		return
-	}
-	if !slices.Contains(phases[s.phase], to) {
-		panic(fmt.Sprintf("internal error: phase %v does not follow %v", to, s.phase))
 	}
 	if s.phase == concurrent {
 		s.sensors.since = s.last

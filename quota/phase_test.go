@@ -37,15 +37,7 @@ func TestClasses(t *testing.T) {
 	taken := map[step]bool{}
 	for seed := range uint64(100) {
 		w := newWalk(seed)
-		was := map[string]class{}
-		w.each = func() {
-			for _, m := range w.s.members {
-				if from, ok := was[m.Lease]; ok && from != m.demand.class {
-					taken[step{from, m.demand.class}] = true
-				}
-				was[m.Lease] = m.demand.class
-			}
-		}
+		w.s.changed = func(from, to class) { taken[step{from, to}] = true }
 		w.run(2000)
 	}
 	for from, list := range classes {
@@ -53,7 +45,11 @@ func TestClasses(t *testing.T) {
 			if !taken[step{from, to}] {
 				t.Errorf("%v → %v is in the table and is never taken", from, to)
 			}
+			delete(taken, step{from, to})
 		}
+	}
+	for x := range taken {
+		t.Errorf("%v → %v is taken and is not in the table", x.from, x.to)
 	}
 }
 
@@ -119,6 +115,10 @@ func (w *walk) change() {
 	switch {
 	case i >= 0 && w.draw(4) == 0:
 		w.list = slices.Delete(w.list, i, i+1)
+	case i >= 0 && w.draw(4) == 0:
+		m := &w.list[i]
+		m.Active, m.Held = w.draw(4) != 0, w.draw(6) == 0
+		m.LowLatency = m.Cap == nil && w.draw(5) == 0
 	case i >= 0:
 		w.use[id] = []float64{0, 0.05, 0.1, 0.6, 1, 1}[w.draw(6)]
 	default:

@@ -89,6 +89,7 @@ type Scheduler struct {
 	freezes    []*freeze // not yet evaluated, oldest first
 	reason     string
 	entered    func(from, to phase) // for tests
+	changed    func(from, to class) // the same
 }
 
 // member is a lease with the scheduler's state of it.
@@ -164,7 +165,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 			continue
 		}
 		m := s.members[i]
-		changed = changed || m.Active != x.Active || m.Held != x.Held || m.removed
+		changed = changed || m.Active != x.Active || m.removed
 		if x.Active && !m.Active || m.removed {
 			s.wakeUp(m)
 		}
@@ -177,6 +178,17 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	if changed {
 		s.fallback.reset()
 	}
+}
+
+// FrozenLeases returns the leases that are frozen, also those that SetMembers has removed and that are not thawed yet.
+func (s *Scheduler) FrozenLeases() []string {
+	var out []string
+	for _, m := range s.members {
+		if m.frozen {
+			out = append(out, m.Lease)
+		}
+	}
+	return out
 }
 
 // wakeUp lets a lease have slices again. It has no credit; its debt has been reduced by the share that it did not use.

@@ -15,6 +15,11 @@ type sensors struct {
 // sensorTimeout is how long an answer is expected. One per second is usual.
 const sensorTimeout = 5 * time.Second
 
+// hasAnswers reports whether what the driver said of processes is of now: an answer that is missing says nothing.
+func (s *Scheduler) hasAnswers() bool {
+	return s.sensors.processAt != 0 && s.last-s.sensors.processAt <= 2*sensorTimeout
+}
+
 // idle is the time in which the samples of processes say that the GPU had no work, after the last in which it had; without them, up
 // to a moment that is given.
 func (x *sensors) idle(otherwise time.Duration) (from, upTo time.Duration) {

@@ -78,10 +78,20 @@ func (s *Scheduler) beginTrial(m *member, now time.Duration) {
 	m.demand.trials++
 }
 
+// interruptTrial ends the trial of a lease that is held, does nothing any more, or must wait for others: it shows nothing, and counts.
+func (s *Scheduler) interruptTrial() {
+	if s.phase != sliceOpens && s.phase != sliceRuns || len(s.set) != 1 || s.set[0].demand.class != measured {
+		return
+	}
+	d := &s.set[0].demand
+	d.trialFrom, d.trialAt, d.whole, s.tried = s.start, s.last, false, s.last
+}
+
 // closeTrial ends the trial of a lease. It is not frozen.
 func (s *Scheduler) closeTrial(m *member) {
 	m.demand.trialFrom, m.demand.trialAt, s.tried = s.start, s.last, s.last
 	m.demand.inTrials += s.last - s.start
+	m.demand.whole = true
 	if unanswered := s.sensors.seriesAt == 0 &&
 		s.sensors.processAt == 0; m.demand.trials >= mostTrials ||
 		m.demand.trials >= unansweredTrials && unanswered {

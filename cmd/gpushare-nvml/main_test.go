@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/internal/version"
 )
 
 func TestUsage(t *testing.T) {
@@ -25,7 +27,7 @@ func TestUsage(t *testing.T) {
 		{"empty GPU", []string{"--exclude", ""}, 2, "empty"},
 		{"argument", []string{"--connect", "/x", "--token", "y", "more"}, 2, "gpushared starts this command"},
 		{"help", []string{"--help"}, 0, "-host-root"},
-		{"version", []string{"--version"}, 0, "gpushare-nvml dev"},
+		{"version", []string{"--version"}, 0, "gpushare-nvml " + version.Version},
 		{"no daemon", []string{"--connect", filepath.Join(t.TempDir(), "none.sock"), "--token", "y"}, 1, "cannot connect to the daemon"},
 	}
 	for _, tt := range tests {

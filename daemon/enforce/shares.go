@@ -268,11 +268,16 @@ func (sl *Slicer) thaw(d *Enforcer) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	sl.mu.Lock()
-	members := slices.Clone(sl.members)
+	leases := sl.scheduler.FrozenLeases() // also those that are no members any more
+	for i := range sl.members {
+		if id := sl.members[i].Lease; !slices.Contains(leases, id) {
+			leases = append(leases, id)
+		}
+	}
 	sl.mu.Unlock()
-	for _, m := range members {
-		if err := d.Freezer.Thaw(ctx, m.Lease, cgroup.ForTimeSlice); err != nil {
-			d.Log.Error("cannot thaw a lease", "lease", m.Lease, "error", err)
+	for _, id := range leases {
+		if err := d.Freezer.Thaw(ctx, id, cgroup.ForTimeSlice); err != nil {
+			d.Log.Error("cannot thaw a lease", "lease", id, "error", err)
 		}
 	}
 }

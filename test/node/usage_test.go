@@ -167,7 +167,7 @@ func checkPlot(t *testing.T, n *harness.Node) {
 	if r := n.CLI(
 		soon(t), "usage", "--plot", "--since", "1d",
 	); r.Code != 0 || !strings.Contains(r.Out, "GPU memory (GiB)") || !strings.Contains(r.Out, "  red ") ||
-		!strings.Contains(r.Out, "█") {
+		!strings.ContainsAny(r.Out, "▁▂▃▄▅▆▇█") {
 		t.Errorf("the plot: %d, %s%s", r.Code, r.Out, r.Err)
 	}
 	file := filepath.Join(t.TempDir(), "day.svg")
