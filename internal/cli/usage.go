@@ -270,7 +270,7 @@ func usageCells(u *api.Usage, r *api.UsageRow) []string {
 	}
 }
 
-// notMeasured says of how much of the held time what is not known, if that is 1 % or more.
+// notMeasured says of how much of the held time what is not known, if that is 1 % or more, and can be read in hours.
 func notMeasured(total *api.UsageRow) []string {
 	var out []string
 	for _, m := range []struct {
@@ -283,7 +283,7 @@ func notMeasured(total *api.UsageRow) []string {
 		{"the part of the GPU", total.GPUMeasuredSeconds},
 		{"idle time", total.HeldIdleMeasuredSeconds},
 	} {
-		if missing := total.HeldSeconds - m.known; missing > 0 && missing >= total.HeldSeconds/100 {
+		if missing := total.HeldSeconds - m.known; hours(missing) != hours(0) && missing >= total.HeldSeconds/100 {
 			out = append(out, m.name+" of "+hours(missing))
 		}
 	}
