@@ -312,7 +312,7 @@ func TestGrantThatAcceptsOnlyAHardLimit(t *testing.T) {
 		}
 		apply(t, n, replaced(t, hard, "accept: hard", "accept: best-effort"))
 		_, id := begin(t, n, "red", "part", "sleep", "60")
-		l := awaitBackend(t, n, id, "observe", false)
+		l := awaitBackend(t, n, id, "reactive", false)
 		if !strings.Contains(l.GPUMemory.Reason, "no limit by the driver: the driver is older than R615") {
 			t.Errorf("the reason is %q", l.GPUMemory.Reason)
 		}
