@@ -36,8 +36,8 @@ func main() {
 
 // limitRuntime makes the Go runtime cheap for a program that mostly waits, unless the environment says otherwise. On one core it
 // wakes no second thread for each of many short tasks; calls that block do not count. The live heap is a few MiB and grows by collectAt
-// until it is collected: a collection takes 3 ms, and with 64 leases comes every few seconds. Where the heap may grow fivefold, the daemon has
-// 15 MiB more. It may not grow beyond memoryGoal: many requests at once make it larger for a moment.
+// until it is collected: a collection takes 3 ms, and with 64 leases comes every few seconds. Where the heap may grow fivefold, the
+// daemon has 15 MiB more. It may not grow beyond memoryGoal: many requests at once make it larger for a moment.
 func limitRuntime() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryGoal)
