@@ -41,7 +41,7 @@ func NotBegun(what, do, dir string, err error) *api.Error {
 
 // helps is what helps when a record could not be written to a directory.
 func helps(dir string, err error) string {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrReplaced) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrRemoved) || errors.Is(err, store.ErrReplaced) {
 		return dir + " was removed or replaced while gpushared ran: see 'gpushare doctor'"
 	}
 	return FreeSpace(dir)

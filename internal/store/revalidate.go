@@ -21,6 +21,9 @@ type locked struct {
 // ErrReplaced: another directory with a state of its own is in the place of the one that is locked.
 var ErrReplaced = errors.New("another directory, which has a state of its own, is in its place")
 
+// ErrRemoved: the directory was removed or replaced, and cannot be created and locked again.
+var ErrRemoved = errors.New("its directory was removed or replaced")
+
 // take locks a directory. Its file of the lock is that of the name when this returns.
 func take(d osDir, path string, mode fs.FileMode) (locked, error) {
 	l := locked{path: path, mode: mode}
@@ -149,8 +152,9 @@ func (s *Store) checkDirectory() error {
 			continue
 		}
 		lost, err := s.revalidateLocked()
-		s.removed = append(s.removed, lost...)
-		return err
+		if s.removed = append(s.removed, lost...); err != nil {
+			return fmt.Errorf("%w: %w", ErrRemoved, err)
+		}
 	}
 	return nil
 }
