@@ -111,7 +111,7 @@ bench: build
 
 # Clients of NVML from other projects, downloaded once into build/. Without them it fails: nothing is skipped.
 test-tools: build
-	$(NOCGO) $(RAN) $(TEST) -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
+	$(CGO) $(RAN) $(TEST) -tags tools -count=1 -timeout 10m $(TESTFLAGS) ./test/tools
 
 test-vm: build
 	$(NOCGO) $(RAN) $(TEST) -tags vm -count=1 -timeout 80m ./test/vm
