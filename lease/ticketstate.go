@@ -61,7 +61,7 @@ var ticketStates = map[ticketState]ticketRule{
 // over reports whether the ticket is not in the queue any more.
 func (s ticketState) over() bool { return ticketStates[s].over }
 
-// kept reports whether a request whose caller does not wait is kept for now.
+// kept reports whether a request whose caller does not wait stays in the queue: an instance may come for it.
 func (s ticketState) kept() bool { return ticketStates[s].kept }
 
 // ticketMoved sees each transition: tests hold it against the table.

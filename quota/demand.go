@@ -456,16 +456,3 @@ func (s *Scheduler) freeUse() float64 {
 	}
 	return min(sum, 1)
 }
-
-// accountFree accounts time to the leases that run next to the slices, and returns how much. The others have the rest, so that all
-// together never have more than there was.
-func (s *Scheduler) accountFree(from, to, left time.Duration) time.Duration {
-	before := left
-	for _, m := range s.free {
-		d := min(left, time.Duration(float64(m.demand.unaccounted)*min(1, float64(to-from)/float64(payOff))))
-		m.demand.unaccounted -= d
-		m.usage.addAt(from, to, d)
-		left -= d
-	}
-	return before - left
-}

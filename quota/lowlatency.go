@@ -47,7 +47,7 @@ func (s *Scheduler) isLight(m *member) bool {
 	return s.lowLatency(m) && !m.low.over && s.present(m)
 }
 
-// over sums up the answers of a window that ends with the last one: what was used, and of which time.
+// window sums up the answers of a window that ends with the last one: what was used, and of which time.
 func (u *lowLatencyUse) window(window time.Duration) (used, length time.Duration) {
 	for i := len(u.answers) - 1; i >= 0; i-- {
 		a := &u.answers[i]
@@ -161,17 +161,4 @@ func (s *Scheduler) lightUse() float64 {
 		sum += m.low.useOver(useWindow)
 	}
 	return min(sum, 0.5)
-}
-
-// accountLight accounts time to the leases next to the slices, and returns how much. The others have the rest, so that all together
-// never have more than there was.
-func (s *Scheduler) accountLight(from, to time.Duration) time.Duration {
-	left := to - from
-	for _, m := range s.light {
-		d := min(left, time.Duration(float64(m.low.unaccounted)*min(1, float64(to-from)/float64(payOff))))
-		m.low.unaccounted -= d
-		m.usage.addAt(from, to, d)
-		left -= d
-	}
-	return to - from - left
 }

@@ -11,36 +11,24 @@ import (
 // TestPhases walks the scheduler through leases that come, go, fail and need more or less, and checks that each transition of the table
 // is taken, and no other.
 func TestPhases(t *testing.T) {
-	type step struct{ from, to phase }
-	taken := map[step]bool{}
-	for seed := range uint64(100) {
-		w := newWalk(seed)
-		w.s.entered = func(from, to phase) { taken[step{from, to}] = true }
-		w.run(2000)
-	}
-	for from, list := range phases {
-		for _, to := range list {
-			if !taken[step{from, to}] {
-				t.Errorf("%v → %v is in the table and is never taken", from, to)
-			}
-			delete(taken, step{from, to})
-		}
-	}
-	for x := range taken {
-		t.Errorf("%v → %v is taken and is not in the table", x.from, x.to)
-	}
+	checkTable(t, phases, func(s *Scheduler, taken func(from, to phase)) { s.entered = taken })
 }
 
 // TestClasses does the same with the classes of leases.
 func TestClasses(t *testing.T) {
-	type step struct{ from, to class }
+	checkTable(t, classes, func(s *Scheduler, taken func(from, to class)) { s.changed = taken })
+}
+
+func checkTable[T comparable](t *testing.T, table map[T][]T, follow func(s *Scheduler, taken func(from, to T))) {
+	t.Helper()
+	type step struct{ from, to T }
 	taken := map[step]bool{}
 	for seed := range uint64(100) {
 		w := newWalk(seed)
-		w.s.changed = func(from, to class) { taken[step{from, to}] = true }
+		follow(w.s, func(from, to T) { taken[step{from, to}] = true })
 		w.run(2000)
 	}
-	for from, list := range classes {
+	for from, list := range table {
 		for _, to := range list {
 			if !taken[step{from, to}] {
 				t.Errorf("%v → %v is in the table and is never taken", from, to)
@@ -63,11 +51,10 @@ type walk struct {
 	use    map[string]float64 // what each uses while it runs alone
 	frozen map[string]bool
 	series bool
-	each   func()
 }
 
 func newWalk(seed uint64) *walk {
-	w := &walk{next: seed*977 + 1, use: map[string]float64{}, frozen: map[string]bool{}, series: seed%3 != 0, each: func() {}}
+	w := &walk{next: seed*977 + 1, use: map[string]float64{}, frozen: map[string]bool{}, series: seed%3 != 0}
 	w.s = NewScheduler(Config{Fallback: seed%2 == 0, Rand: func() float64 { return float64(w.draw(1000)) / 1000 }})
 	return w
 }
@@ -104,7 +91,6 @@ func (w *walk) run(steps int) {
 		if w.now >= w.read+time.Second {
 			w.observe()
 		}
-		w.each()
 	}
 }
 

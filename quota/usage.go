@@ -108,6 +108,25 @@ func (u *usage) recent(now, window time.Duration) float64 {
 	return min(1, sum/float64(window))
 }
 
+// accountNextToSlices accounts time to the leases that run next to the slices, by the driver's answers, and returns what is left for the
+// others: all together never have more than there was.
+func (s *Scheduler) accountNextToSlices(from, to time.Duration) (left time.Duration) {
+	left = to - from
+	pay := func(m *member, unaccounted *time.Duration) {
+		d := min(left, time.Duration(float64(*unaccounted)*min(1, float64(to-from)/float64(payOff))))
+		*unaccounted -= d
+		m.usage.addAt(from, to, d)
+		left -= d
+	}
+	for _, m := range s.light {
+		pay(m, &m.low.unaccounted)
+	}
+	for _, m := range s.free {
+		pay(m, &m.demand.unaccounted)
+	}
+	return left
+}
+
 // account accounts the time since the last call to the leases that had it.
 func (s *Scheduler) account(now time.Duration) {
 	if now <= s.last {
@@ -117,8 +136,7 @@ func (s *Scheduler) account(now time.Duration) {
 	s.last = now
 	s.probe()
 	s.accountLimits(from, now)
-	left := now - from - s.accountLight(from, now)
-	left -= s.accountFree(from, now, left)
+	left := s.accountNextToSlices(from, now)
 	s.paid += now - from - left
 	rest := float64(left) / float64(now-from)
 	switch {

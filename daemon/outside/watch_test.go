@@ -70,7 +70,7 @@ func (f *fixture) passes(t *testing.T, n int) {
 	for range n {
 		f.node.GPUs[0].ReadAt = time.Now()
 		f.pass(t.Context(), f.node)
-		time.Sleep(interval)
+		time.Sleep(interval) // in the virtual time of the bubble
 	}
 }
 

@@ -2,10 +2,13 @@ package node
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup/device"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -115,11 +118,12 @@ func TestDisarmingNeedsConsent(t *testing.T) {
 // does not have any more, until unmanage removes it.
 func TestDisarmedNodeSaysWhatTheKernelKeeps(t *testing.T) {
 	t.Parallel()
+	needsDevicePrograms(t)
 	n := start(t, quick)
 	apply(t, n, disarmed)
 	_, id := begin(t, n, "red", "part", "sleep", "600")
 	if len(slicesOf(t, n)) == 0 {
-		t.Skip("this host has no cgroups for the slices of tenants")
+		t.Error("the tenants have no slices")
 	}
 	rules := func(name string) map[string]api.Rule {
 		t.Helper()
@@ -135,7 +139,7 @@ func TestDisarmedNodeSaysWhatTheKernelKeeps(t *testing.T) {
 	}
 	enforced := rules(id)
 	if !enforced["devices"].Enforced {
-		t.Skipf("this host has no device rules: %s", enforced["devices"].Reason)
+		t.Fatalf("no device rules are enforced: %s", enforced["devices"].Reason)
 	}
 	if r := n.CLIIn(
 		soon(t),
@@ -173,5 +177,19 @@ func TestDisarmedNodeSaysWhatTheKernelKeeps(t *testing.T) {
 	}
 	if _, err := n.Client().Explain(soon(t), "red"); err == nil {
 		t.Error("after unmanage explain knows a tenant that the spec does not have")
+	}
+}
+
+// needsDevicePrograms skips a test where the kernel attaches no device programs to cgroups.
+func needsDevicePrograms(t *testing.T) {
+	t.Helper()
+	needsFreezer(t)
+	dir := filepath.Join(unified(t), fmt.Sprintf("gpushare-probe-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(dir)
+	if err := device.Probe(dir); err != nil {
+		t.Skipf("needs device programs: %v", err)
 	}
 }

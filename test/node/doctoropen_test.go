@@ -66,7 +66,7 @@ func TestDoctorSaysWhatIsOpen(t *testing.T) {
 // A lease in place is never frozen: a spec that freezes leases above their GPU memory promises more than there is for it.
 func TestDoctorFailsWhereFreezingIsPromised(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("leases of an ordinary user are never frozen, attached or not")
+		t.Skip("needs root: leases of an ordinary user are never frozen, attached or not")
 	}
 	t.Parallel()
 	n := start(t, quick)
