@@ -2,8 +2,10 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -50,11 +52,17 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 		stamp := filepath.Join(t.TempDir(), "stamp")
 		n.KillDaemon()
 		n.Env = []string{fmt.Sprintf("GPUSHARE_FAULT=ledger.%s:kill@%d", c.point, c.nth), "GPUSHARE_FAULT_STAMP=" + stamp}
+		earlier := accountRuns(t, n)
 		err := n.StartDaemon(soon(t))
 		if _, killed := os.Stat(stamp); err != nil && killed != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
 		if c.nth > 1 {
+			// A lease that starts before the first writing is in that one, and the next comes when the minute is over.
+			first := func() (bool, error) { return !maps.Equal(earlier, accountRuns(t, n)), nil }
+			if err := harness.Await(soon(t), 10*time.Millisecond, "the account is not written at the start", first); err != nil {
+				t.Fatalf("%s: %v", where, err)
+			}
 			enter()
 		}
 		select {
@@ -104,6 +112,26 @@ func TestAccountAtEveryFaultPoint(t *testing.T) {
 	if again.Total.HeldSeconds != last.Total.HeldSeconds || again.Total.BusySeconds != last.Total.BusySeconds {
 		t.Errorf("after a restart: %+v, before it %+v", again.Total, last.Total)
 	}
+}
+
+// accountRuns returns the runs of the daemon that have a record in the files of the account: the first writing of a run has one.
+func accountRuns(t *testing.T, n *harness.Node) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.Dir, "state", "ledger", "usage-[0-9]*.log"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the account has no files: %v", err)
+	}
+	runs := map[string]bool{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`"k":"run".*"r":"([^"]+)"`).FindAllSubmatch(b, -1) {
+			runs[string(m[1])] = true
+		}
+	}
+	return runs
 }
 
 // leaseTimes is when a lease was requested, and when it was seen to run.
