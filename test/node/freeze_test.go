@@ -312,6 +312,50 @@ func TestFailOpen(t *testing.T) {
 func TestFailOpenAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	needsFreezer(t)
+	k := 0
+	for _, point := range []string{"freezer.before-freeze", "freezer.after-freeze", "slices.charged", "freezer.before-thaw", "freezer.after-thaw"} {
+		var run []fault
+		for _, f := range faultsWhileFrozen {
+			if k++; enumeration.Runs(k-1, 7) {
+				run = append(run, f)
+			}
+		}
+		if len(run) > 0 {
+			t.Run(point, func(t *testing.T) {
+				t.Parallel()
+				checkFailOpen(t, point, run)
+			})
+		}
+	}
+}
+
+// fault is what happens to one program of a node while the daemon is at a fault point.
+type fault struct {
+	name   string
+	action string                                  // of the daemon at the point
+	pid    func(t *testing.T, n *harness.Node) int // of another program that gets the signal while the daemon is stopped there; nil: none
+	sig    syscall.Signal
+}
+
+var faultsWhileFrozen = []fault{
+	{name: "the daemon is killed", action: "kill"},
+	{name: "the daemon is stopped", action: "stop"},
+	{"gpushare-thaw is killed", "stop", thawPID, syscall.SIGKILL},
+	{"gpushare-thaw is stopped", "stop", thawPID, syscall.SIGSTOP},
+	{"the worker is killed", "stop", workerPID, syscall.SIGKILL},
+	{"the worker is stopped", "stop", workerPID, syscall.SIGSTOP},
+}
+
+func thawPID(_ *testing.T, n *harness.Node) int { return n.ThawPID() }
+
+func workerPID(t *testing.T, n *harness.Node) int {
+	t.Helper()
+	return workerOf(t, n.DaemonPID())
+}
+
+// checkFailOpen checks on a node of its own that no lease stays frozen, whatever happens at the point.
+func checkFailOpen(t *testing.T, point string, faults []fault) {
+	t.Helper()
 	n := newNode(t, quick)
 	n.Bin = buildWithFaults(t)
 	if err := n.Start(soon(t)); err != nil {
@@ -323,74 +367,8 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 		_, dirs[tenant] = busy(t, n, tenant)
 	}
 	f := followFreezes(t, dirs)
-	worker := func() int { return workerOf(t, n.DaemonPID()) }
-	k := 0
-	for _, point := range []string{"freezer.before-freeze", "freezer.after-freeze", "slices.charged", "freezer.before-thaw", "freezer.after-thaw"} {
-		for _, c := range []struct {
-			name   string
-			action string     // of the daemon at the point
-			pid    func() int // of another program that gets the signal while the daemon is stopped there; nil: none
-			sig    syscall.Signal
-		}{
-			{name: "the daemon is killed", action: "kill"},
-			{name: "the daemon is stopped", action: "stop"},
-			{"gpushare-thaw is killed", "stop", n.ThawPID, syscall.SIGKILL},
-			{"gpushare-thaw is stopped", "stop", n.ThawPID, syscall.SIGSTOP},
-			{"the worker is killed", "stop", worker, syscall.SIGKILL},
-			{"the worker is stopped", "stop", worker, syscall.SIGSTOP},
-		} {
-			if k++; !enumeration.Runs(k-1, 7) {
-				continue
-			}
-			where := point + ": " + c.name
-			stamp := filepath.Join(t.TempDir(), "stamp")
-			n.KillDaemon()
-			n.Env = []string{"GPUSHARE_FAULT=" + point + ":" + c.action + "@6", "GPUSHARE_FAULT_STAMP=" + stamp}
-			if err := n.StartDaemon(soon(t)); err != nil {
-				t.Fatalf("%s: %v", where, err)
-			}
-			if err := awaitFault(t, stamp, c.action, n.DaemonPID()); err != nil {
-				t.Fatalf("%s: %v\n%s", where, err, daemonLog(n))
-			}
-			at, pid := time.Now(), 0
-			if c.pid != nil {
-				pid = c.pid()
-				for _, s := range []struct {
-					pid int
-					sig syscall.Signal
-				}{{pid, c.sig}, {n.DaemonPID(), syscall.SIGCONT}} {
-					if err := syscall.Kill(s.pid, s.sig); err != nil {
-						t.Fatalf("%s: %v", where, err)
-					}
-				}
-			}
-			f.forget()
-			for time.Since(at) < failOpen+500*time.Millisecond { // What happens in this time is measured.
-				<-time.After(10 * time.Millisecond)
-			}
-			// Without the worker the leases still take turns; otherwise none is frozen again.
-			d := f.longest()
-			t.Logf(
-				"%s: frozen for at most %v, last seen frozen after %v",
-				where,
-				d.Round(time.Millisecond),
-				f.last().Sub(at).Round(time.Millisecond),
-			)
-			if d > failOpen {
-				t.Errorf("%s: a lease was frozen for %v", where, d)
-			}
-			if worker := strings.Contains(c.name, "worker"); !worker && f.last().Sub(at) > failOpen {
-				t.Errorf("%s: %v are frozen after %v", where, f.now(), f.last().Sub(at))
-			}
-			if pid != 0 && c.sig == syscall.SIGSTOP {
-				if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-					t.Fatalf("%s: %v", where, err)
-				}
-			}
-			if c.pid != nil { // The daemon runs.
-				memoryFits(status(t, n), func(id, format string, args ...any) { t.Errorf(where+": "+id+": "+format, args...) })
-			}
-		}
+	for _, c := range faults {
+		checkFaultWhileFrozen(t, n, f, point, c)
 	}
 	n.KillDaemon()
 	n.Env = nil
@@ -400,6 +378,59 @@ func TestFailOpenAtEveryPoint(t *testing.T) {
 	f.taking(t, "red", "blue")
 	if s := status(t, n); len(s.Leases) != 2 {
 		t.Errorf("%d leases, want 2", len(s.Leases))
+	}
+}
+
+// checkFaultWhileFrozen restarts the daemon and has the fault happen at the point.
+func checkFaultWhileFrozen(t *testing.T, n *harness.Node, f *freezes, point string, c fault) {
+	t.Helper()
+	where := point + ": " + c.name
+	stamp := filepath.Join(t.TempDir(), "stamp")
+	n.KillDaemon()
+	n.Env = []string{"GPUSHARE_FAULT=" + point + ":" + c.action + "@6", "GPUSHARE_FAULT_STAMP=" + stamp}
+	if err := n.StartDaemon(soon(t)); err != nil {
+		t.Fatalf("%s: %v", where, err)
+	}
+	if err := awaitFault(t, stamp, c.action, n.DaemonPID()); err != nil {
+		t.Fatalf("%s: %v\n%s", where, err, daemonLog(n))
+	}
+	at, pid := time.Now(), 0
+	if c.pid != nil {
+		pid = c.pid(t, n)
+		for _, s := range []struct {
+			pid int
+			sig syscall.Signal
+		}{{pid, c.sig}, {n.DaemonPID(), syscall.SIGCONT}} {
+			if err := syscall.Kill(s.pid, s.sig); err != nil {
+				t.Fatalf("%s: %v", where, err)
+			}
+		}
+	}
+	f.forget()
+	for time.Since(at) < failOpen+500*time.Millisecond { // What happens in this time is measured.
+		<-time.After(10 * time.Millisecond)
+	}
+	// Without the worker the leases still take turns; otherwise none is frozen again.
+	d := f.longest()
+	t.Logf(
+		"%s: frozen for at most %v, last seen frozen after %v",
+		where,
+		d.Round(time.Millisecond),
+		f.last().Sub(at).Round(time.Millisecond),
+	)
+	if d > failOpen {
+		t.Errorf("%s: a lease was frozen for %v", where, d)
+	}
+	if worker := strings.Contains(c.name, "worker"); !worker && f.last().Sub(at) > failOpen {
+		t.Errorf("%s: %v are frozen after %v", where, f.now(), f.last().Sub(at))
+	}
+	if pid != 0 && c.sig == syscall.SIGSTOP {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+	}
+	if c.pid != nil { // The daemon runs.
+		memoryFits(status(t, n), func(id, format string, args ...any) { t.Errorf(where+": "+id+": "+format, args...) })
 	}
 }
 
