@@ -54,7 +54,8 @@ func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	return files.waitFor(ctx, cg, false, nil)
 }
 
-// Frozen reports whether all processes of the cgroup are stopped, in the sense of Freeze. ErrNotFound when there is no such cgroup.
+// Frozen reports whether all processes of the cgroup are stopped, in the sense of Freeze: what the kernel does not report, because a
+// thread waits for a processor, is measured too, which takes userTimeWindow. ErrNotFound when there is no such cgroup.
 func (f KernelFreezer) Frozen(cg string) (bool, error) {
 	if err := cleanPath(cg); err != nil {
 		return false, err
@@ -63,7 +64,35 @@ func (f KernelFreezer) Frozen(cg string) (bool, error) {
 	if err != nil || v == "1" {
 		return v == "1", err
 	}
-	return Hierarchy{Mount: f.Root}.still(cg)
+	h := Hierarchy{Mount: f.Root}
+	if set, err := h.freezeIsSet(cg); !set || err != nil {
+		return false, err
+	}
+	files, err := openFreezeFiles(f.Root + cg)
+	if isRemoved(err) {
+		return false, fmt.Errorf("cgroup %s: %w", cg, ErrNotFound)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read back whether %s is frozen: %w", cg, err)
+	}
+	defer files.close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	still := stillness{h: h, cg: cg, userTime: f.userTime}
+	err = files.waitFor(ctx, cg, true, func() (string, error) {
+		what, err := still.moves()
+		if still.ran || still.unread {
+			cancel()
+		}
+		return what, err
+	})
+	switch {
+	case err == nil:
+		return h.freezeIsSet(cg) // Another program may have thawed it meanwhile.
+	case ctx.Err() != nil:
+		return false, nil
+	}
+	return false, err
 }
 
 // Forget closes the files of a cgroup that was removed.

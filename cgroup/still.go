@@ -78,6 +78,7 @@ type stillness struct {
 	// userTime reads how much they have used; nil: as the kernel counts it.
 	userTime func(cg string) (time.Duration, error)
 	ran      bool // the last measurement showed that programs run
+	unread   bool // the kernel does not say how much they use: only the states of the threads are known
 }
 
 // moves returns what runs; empty if nothing does.
@@ -96,8 +97,8 @@ func (s *stillness) moves() (string, error) {
 		read = s.h.userTime
 	}
 	user, err := read(s.cg)
-	if err != nil {
-		return text, nil //nolint:nilerr // Where the kernel does not count it, only the states of the threads are known.
+	if s.unread = err != nil; s.unread {
+		return text, nil
 	}
 	s.ran = s.since != 0 && user-s.user > (now-s.since)/5
 	if s.since != 0 && !s.ran {
@@ -122,15 +123,6 @@ func (h Hierarchy) userTime(cg string) (time.Duration, error) {
 		}
 	}
 	return 0, ErrNotSupported
-}
-
-// still reports whether the cgroup has no thread that runs while cgroup.freeze is set.
-func (h Hierarchy) still(cg string) (bool, error) {
-	if set, err := h.freezeIsSet(cg); !set || err != nil {
-		return false, err
-	}
-	r, err := h.firstRunning(cg)
-	return r == nil && err == nil, err
 }
 
 // freezeIsSet reads back whether cgroup.freeze is set.

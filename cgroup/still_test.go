@@ -142,39 +142,75 @@ func TestStillnessIsMeasured(t *testing.T) {
 	}
 }
 
+// What is read back after a freeze is what the freeze has found: a thread that waits for a processor executes nothing.
+func TestReadBackMeasures(t *testing.T) {
+	loop := spawn(t, "sh", "-c", "while :; do :; done")
+	eventually(t, "the loop runs", func() bool { s, err := procfs.Read(loop.PID); return err == nil && s.State == 'R' })
+	never := func(string) (time.Duration, error) { return time.Minute, nil }
+	for _, c := range []struct {
+		name     string
+		freeze   string
+		userTime func(string) (time.Duration, error)
+		frozen   bool
+	}{
+		{"its programs use no processor", "1", never, true},
+		{"its programs run", "1", func(string) (time.Duration, error) { return procfs.BootTime(), nil }, false},
+		{"their use is not counted", "1", func(string) (time.Duration, error) { return 0, ErrNotSupported }, false},
+		{"it was thawed", "0", never, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if frozen, err := (KernelFreezer{Root: notFrozen(t, loop, c.freeze), userTime: c.userTime}).Frozen(
+				"/one",
+			); err != nil ||
+				frozen != c.frozen {
+				t.Errorf("frozen %v, %v", frozen, err)
+			}
+		})
+	}
+}
+
 // A freeze that ends with its context says whether it was measured that programs run.
 func TestFreezeMeasuresThatProgramsRun(t *testing.T) {
 	loop := spawn(t, "sh", "-c", "while :; do :; done")
 	eventually(t, "the loop runs", func() bool { s, err := procfs.Read(loop.PID); return err == nil && s.State == 'R' })
 	for _, c := range []struct {
-		name string
-		time time.Duration // of the freeze
-		want bool
+		name     string
+		readings int // of what the programs use, before the freeze ends
+		want     bool
 	}{
-		{"there is time for a measurement", 4 * userTimeWindow, true},
-		{"there is none", 0, false},
+		{"there is time for a measurement", 2, true},
+		{"there is none", 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			root := t.TempDir()
-			write := func(name, text string) {
-				if err := os.WriteFile(filepath.Join(root, name), []byte(text+"\n"), 0o600); err != nil {
-					t.Error(err)
-				}
-			}
-			// The directory is not a cgroup: nothing freezes the loop. Its user time is that of a loop that always has a processor.
-			if err := os.Mkdir(filepath.Join(root, "one"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			write("one/cgroup.freeze", "1")
-			write("one/cgroup.events", "populated 1\nfrozen 0")
-			write("one/cgroup.threads", strconv.Itoa(loop.PID))
-			ctx, cancel := context.WithTimeout(t.Context(), c.time)
+			ctx, cancel := context.WithCancel(within(t, 20*time.Second))
 			defer cancel()
-			freezer := KernelFreezer{Root: root, userTime: func(string) (time.Duration, error) { return procfs.BootTime(), nil }}
+			readings := 0
+			// The directory is not a cgroup: nothing freezes the loop. Its user time is that of a loop that always has a processor.
+			freezer := KernelFreezer{Root: notFrozen(t, loop, "1"), userTime: func(string) (time.Duration, error) {
+				if readings++; readings == c.readings {
+					cancel()
+				}
+				return procfs.BootTime(), nil
+			}}
 			err := freezer.Freeze(ctx, "/one")
-			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrRuns) != c.want {
+			if !errors.Is(err, context.Canceled) || errors.Is(err, ErrRuns) != c.want {
 				t.Errorf("%v", err)
 			}
 		})
 	}
+}
+
+// notFrozen returns a directory with the files of a cgroup named one, in which p runs although cgroup.freeze has this value.
+func notFrozen(t *testing.T, p Process, freeze string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "one"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"freeze": freeze, "events": "populated 1\nfrozen 0", "threads": strconv.Itoa(p.PID)} {
+		if err := os.WriteFile(filepath.Join(root, "one", "cgroup."+name), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
 }
