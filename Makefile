@@ -54,7 +54,7 @@ need:
 build: need
 	@mkdir -p bin
 	@echo 'building gpushare $(VERSION) into bin/'
-	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpushare-front ./cmd/gpushare-plot ./cmd/gpusim
+	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushare-cli ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpushare-front ./cmd/gpushare-plot ./cmd/gpusim
 	@$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
 	@sh gpusim/build.sh bin
 	@$(GO) run ./packaging/share bin/share

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -28,17 +27,17 @@ const (
 
 // kinds maps each kind once to its HTTP status and its exit code.
 var kinds = map[Kind]struct{ status, exit int }{
-	KindNotFound:    {http.StatusNotFound, ExitFailed},
-	KindConflict:    {http.StatusConflict, ExitConflict},
-	KindInUse:       {http.StatusLocked, ExitConflict},
-	KindInvalid:     {http.StatusBadRequest, ExitUsage},
-	KindDenied:      {http.StatusForbidden, ExitDenied},
-	KindUnavailable: {http.StatusServiceUnavailable, ExitUnreachable},
-	KindDegraded:    {http.StatusOK, ExitDegraded},
-	KindInfeasible:  {http.StatusUnprocessableEntity, ExitInfeasible},
-	KindInternal:    {http.StatusInternalServerError, ExitFailed},
+	KindNotFound:    {404, ExitFailed},
+	KindConflict:    {409, ExitConflict},
+	KindInUse:       {423, ExitConflict},
+	KindInvalid:     {400, ExitUsage},
+	KindDenied:      {403, ExitDenied},
+	KindUnavailable: {503, ExitUnreachable},
+	KindDegraded:    {200, ExitDegraded},
+	KindInfeasible:  {422, ExitInfeasible},
+	KindInternal:    {500, ExitFailed},
 
-	KindNeedsPermission: {http.StatusPreconditionRequired, ExitNeedsPermission},
+	KindNeedsPermission: {428, ExitNeedsPermission},
 }
 
 // Exit codes of the command line.
@@ -78,7 +77,7 @@ func (k Kind) Status() int {
 	if e, ok := kinds[k]; ok {
 		return e.status
 	}
-	return http.StatusInternalServerError
+	return 500
 }
 
 // ExitCode is the command line's exit code of a kind; 1 for an unknown one.

@@ -1,12 +1,14 @@
 package client
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -33,6 +35,36 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 	if r.Key == "" {
 		r.Key = rand.Text()
 	}
+	return c.leaseAfter(ctx, r, progress, func() (*api.LeaseGrant, error) { return c.lease(ctx, "/v1/leases", r, progress) })
+}
+
+// LeaseOn is Lease for a request that was sent on a connection, with the key of the request. It closes the connection.
+func (c *Client) LeaseOn(
+	ctx context.Context, conn net.Conn, r api.LeaseRequest, progress func(*api.LeaseGrant),
+) (*api.LeaseGrant, error) {
+	return c.leaseAfter(ctx, r, progress, func() (*api.LeaseGrant, error) {
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		defer stop()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			return nil, errLost
+		}
+		defer res.Body.Close()
+		if res.StatusCode >= 400 {
+			return nil, refusal(res)
+		}
+		return leaseAnswer(ctx, res, progress)
+	})
+}
+
+// leaseAfter repeats a request, as long as its wait, if the daemon goes away in the first attempt.
+func (c *Client) leaseAfter(
+	ctx context.Context, r api.LeaseRequest, progress func(*api.LeaseGrant), attempt func() (*api.LeaseGrant, error),
+) (*api.LeaseGrant, error) {
 	until := time.Now().Add(cmp.Or(c.Patience, patience))
 	switch {
 	case r.Wait != nil && *r.Wait == 0:
@@ -42,7 +74,8 @@ func (c *Client) Lease(ctx context.Context, r api.LeaseRequest, progress func(*a
 	}
 	pause, lost := firstPause, false
 	for {
-		g, err := c.lease(ctx, "/v1/leases", r, progress)
+		g, err := attempt()
+		attempt = func() (*api.LeaseGrant, error) { return c.lease(ctx, "/v1/leases", r, progress) }
 		switch {
 		case errors.Is(err, errLost):
 			if !lost {
@@ -88,6 +121,11 @@ func (c *Client) lease(ctx context.Context, path string, r any, progress func(*a
 		return nil, err
 	}
 	defer res.Body.Close()
+	return leaseAnswer(ctx, res, progress)
+}
+
+// leaseAnswer reads the lines of an answer until the last one.
+func leaseAnswer(ctx context.Context, res *http.Response, progress func(*api.LeaseGrant)) (*api.LeaseGrant, error) {
 	for d := json.NewDecoder(res.Body); ; {
 		line := new(api.LeaseGrant)
 		if err := d.Decode(line); err != nil {

@@ -14,7 +14,7 @@ prefix=${2%/}
 bin=$(cd "$3" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 
-for program in gpushare gpushared gpushare-nvml gpushare-thaw gpushare-start gpushare-front gpushare-plot; do
+for program in gpushare gpushared gpushare-cli gpushare-nvml gpushare-thaw gpushare-start gpushare-front gpushare-plot; do
 	if [ ! -x "$bin/$program" ]; then
 		echo "install.sh: cannot install: $bin/$program is missing; run make build first" >&2
 		exit 1
@@ -42,7 +42,7 @@ put_unit() {
 
 put 0755 "$bin/gpushare" bin/gpushare
 put 0755 "$bin/gpushared" sbin/gpushared
-for program in gpushare-nvml gpushare-thaw gpushare-start gpushare-front gpushare-plot; do
+for program in gpushare-cli gpushare-nvml gpushare-thaw gpushare-start gpushare-front gpushare-plot; do
 	put 0755 "$bin/$program" "libexec/gpushare/$program"
 done
 for unit in "$here"/systemd/*; do

@@ -1,17 +1,11 @@
-// Command gpushare is the command line of gpushared. It is wiring only: see internal/cli.
+// Command gpushare requests leases for gpushare run, and leaves all else to the command line, gpushare-cli. It is wiring only: see
+// internal/enter.
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/internal/enter"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(cli.Run(ctx, os.Args[1:], os.Environ(), cli.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
-}
+func main() { os.Exit(enter.Run(os.Args, os.Environ(), os.Stderr)) }

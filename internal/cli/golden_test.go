@@ -425,6 +425,9 @@ func TestWarningsComeFirst(t *testing.T) {
 func TestMain(m *testing.M) {
 	time.Local = time.UTC // Times are shown in the reader's zone.
 	cli.SetNow(func() time.Time { return noon })
+	if code, set := becomeEntering(); set {
+		os.Exit(code)
+	}
 	if code, set := becomePlotter(); set {
 		os.Exit(code)
 	}

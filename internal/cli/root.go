@@ -37,6 +37,7 @@ type app struct {
 	client     client.Client
 	json       bool
 	color      bool
+	begun      *begunRequest // nil: run requests its lease itself
 }
 
 // exitError carries an exit code that no error kind gives.
@@ -76,6 +77,7 @@ func Run(ctx context.Context, args, env []string, stdio Stdio) int {
 	out := &stdout{w: stdio.Out}
 	stdio.Out = out
 	a := &app{env: env, io: stdio, terminalIn: terminalIn, out: out}
+	a.takeBegun()
 	root := a.root(a.typed(args))
 	root.SetArgs(joinValues(root, args))
 	root.SetIn(stdio.In)

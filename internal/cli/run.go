@@ -159,7 +159,7 @@ func (a *app) granted(cmd *cobra.Command, r api.LeaseRequest, silent bool) (*api
 		return nil, &exitError{code: exitRunRefused, err: err}
 	}
 	r.GPUs = gpus
-	granted, err := a.client.Lease(cmd.Context(), r, a.waiting())
+	granted, err := a.requested(cmd.Context(), r)
 	if errors.Is(err, context.Canceled) {
 		return nil, err // The user ended the wait: this is not a refusal.
 	}

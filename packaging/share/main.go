@@ -26,6 +26,7 @@ import (
 // programs are the installed programs. Their modules have licences.
 var programs = []string{
 	"./cmd/gpushare",
+	"./cmd/gpushare-cli",
 	"./cmd/gpushared",
 	"./cmd/gpushare-nvml",
 	"./cmd/gpushare-start",

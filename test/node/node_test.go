@@ -23,7 +23,7 @@ func bin(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"gpushared", "gpushare", "gpushare-nvml", "gpushare-start", "gpushare-front", "gpushare-plot", "gpusim", "gpusim-burn", "libnvidia-ml.so.580"} {
+	for _, p := range []string{"gpushared", "gpushare", "gpushare-cli", "gpushare-nvml", "gpushare-start", "gpushare-front", "gpushare-plot", "gpusim", "gpusim-burn", "libnvidia-ml.so.580"} {
 		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
 			t.Skipf("%s is missing: run 'make build' first", p)
 		}

@@ -99,7 +99,7 @@ func TestEveryProgramHasTheVersion(t *testing.T) {
 	t.Parallel()
 	for program, args := range map[string]string{
 		"gpushare": "--version", "gpushared": "--version", "gpushare-nvml": "--version", "gpushare-start": "--version",
-		"gpushare-front": "--version", "gpushare-thaw": "--version", "gpushare-plot": "--version", "gpusim": "--version",
+		"gpushare-cli": "--version", "gpushare-front": "--version", "gpushare-thaw": "--version", "gpushare-plot": "--version", "gpusim": "--version",
 	} {
 		path, err := filepath.Abs("../../bin/" + program)
 		if err != nil {

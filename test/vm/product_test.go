@@ -17,7 +17,18 @@ const bin = "../../bin"
 // packages has gpushare.deb, and next.deb, a newer version whose daemon reports another one. Both systems install them.
 func packages(t *testing.T) string {
 	t.Helper()
-	built(t, "gpushare", "gpushared", "gpushare-nvml", "gpushare-thaw", "gpushare-start", "gpushare-front", "gpushare-plot", "share")
+	built(
+		t,
+		"gpushare",
+		"gpushare-cli",
+		"gpushared",
+		"gpushare-nvml",
+		"gpushare-thaw",
+		"gpushare-start",
+		"gpushare-front",
+		"gpushare-plot",
+		"share",
+	)
 	dir, err := packagesOnce()
 	if err != nil {
 		t.Fatalf("cannot build the packages: %v", err)
