@@ -587,8 +587,9 @@ func TestSimInstanceProcesses(t *testing.T) {
 	if ofGPU, ofDevice := 3, 2; most != ofGPU+len(all)*ofDevice || few != ofDevice { // no instance has graphics
 		t.Errorf("%d lists are read of one of %d instances, %d of all", few, len(all), most)
 	}
-	if other, _ := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, all[0].ID) }); len(other) != 0 {
-		t.Errorf("of another instance: %+v", other)
+	other, least := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, all[0].ID) })
+	if len(other) != 0 || least != 1 {
+		t.Errorf("of a vacant instance: %+v with %d lists", other, least)
 	}
 }
 

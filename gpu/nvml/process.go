@@ -28,7 +28,7 @@ func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) 
 		if ret == nvml.SUCCESS {
 			in, migs, ret := d.instance(v, h)
 			if ret == nvml.SUCCESS && len(migs) > 0 && len(migs) == len(in.Compute) {
-				return d.processesIn(migs)
+				return d.processesIn(migs, true)
 			}
 		}
 		return d.allProcesses(v)
@@ -71,11 +71,11 @@ type processList struct {
 	fn   unsafe.Pointer
 }
 
-// processLists returns the lists that the library has. A process in two lists has the kind of the first.
+// processLists returns the lists that the library has. A process in two lists is one of MPS, or has the kind of the first.
 func (d *Driver) processLists() []processList {
 	all := []processList{
-		{kind: gpu.MPSProcess, name: "nvmlDeviceGetMPSComputeRunningProcesses_v3"},
 		{kind: gpu.ComputeProcess, name: "nvmlDeviceGetComputeRunningProcesses_v3"},
+		{kind: gpu.MPSProcess, name: "nvmlDeviceGetMPSComputeRunningProcesses_v3"},
 		{kind: gpu.GraphicsProcess, name: "nvmlDeviceGetGraphicsRunningProcesses_v3"},
 	}
 	var out []processList
@@ -92,16 +92,18 @@ func (d *Driver) processLists() []processList {
 // memory.
 func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
 	// The GPU has graphics without a partition.
-	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}))
+	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}), false)
 }
 
-// processesIn reads the lists of these devices in order.
-func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
+// processesIn reads the lists of these devices in order. With vacant it reads no other list of a device that has no compute process: that
+// has no clients of MPS either, because their server has the context that they share (nvidia-cuda-mps-control(1)), and is in the list of
+// processes with one (nvml.h). So the start of a lease on a vacant instance waits for one list.
+func (d *Driver) processesIn(devices []migDevice, vacant bool) ([]gpu.Process, nvml.Return) {
 	type place struct {
 		pid    uint32
 		gi, ci uint32
 	}
-	seen := make(map[place]bool)
+	seen := make(map[place]int) // where it is in out
 	var out []gpu.Process
 	for i := range devices {
 		from := &devices[i]
@@ -120,6 +122,9 @@ func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 			if ret != nvml.SUCCESS {
 				return nil, ret
 			}
+			if vacant && l.kind == gpu.ComputeProcess && len(rows) == 0 {
+				break
+			}
 			for _, r := range rows {
 				if r.gi == noInstance {
 					r.gi = from.gi
@@ -128,11 +133,15 @@ func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 					r.ci = from.ci
 				}
 				at := place{r.pid, r.gi, r.ci}
-				if r.pid == 0 || seen[at] {
-					continue
+				i, again := seen[at]
+				switch {
+				case r.pid == 0:
+				case !again:
+					seen[at] = len(out)
+					out = append(out, process(r, l.kind))
+				case l.kind == gpu.MPSProcess:
+					out[i].Kind = l.kind
 				}
-				seen[at] = true
-				out = append(out, process(r, l.kind))
 			}
 		}
 	}
