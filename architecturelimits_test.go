@@ -133,6 +133,7 @@ var unordered = map[string]string{
 	"cgroup.freezableScope.mu":             ownOrder + "before those of the freezer and of the files that are kept open",
 	"cgroup.keptFiles.mu":                  adapter,
 	"cgroup/device.cache.mu":               adapter,
+	"cgroup/device.loadedPrograms.mu":      adapter,
 	"cgroup/device.tags.mu":                adapter,
 	"gpu/nvml.Driver.mu":                   otherProcess,
 	"gpu/nvml.device.mu":                   otherProcess,

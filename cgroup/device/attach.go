@@ -19,6 +19,7 @@ var ErrNoCgroup = errors.New("no such cgroup")
 // program is the desired program of a cgroup.
 type program struct {
 	name         string
+	key          string // the same for programs with the same maps; empty: it is loaded for each cgroup
 	instructions func() asm.Instructions
 	maps         func() []*ebpf.MapSpec
 	same         func(p *ebpf.Program) (bool, error) // whether an attached program of this version has the desired maps
@@ -27,23 +28,23 @@ type program struct {
 func (p program) load() (*ebpf.Program, error) {
 	code := p.instructions()
 	for _, m := range p.maps() {
-		loaded, err := ebpf.NewMap(m)
+		created, err := ebpf.NewMap(m)
 		if err != nil {
 			return nil, fmt.Errorf("cannot load the map %s: %w", m.Name, kernelError(err))
 		}
-		defer loaded.Close() // the program keeps a reference
-		if err := loaded.Freeze(); err != nil {
+		defer created.Close() // the program keeps a reference
+		if err := created.Freeze(); err != nil {
 			return nil, fmt.Errorf("cannot freeze the map %s: %w", m.Name, kernelError(err))
 		}
-		if err := code.AssociateMap(m.Name, loaded); err != nil {
+		if err := code.AssociateMap(m.Name, created); err != nil {
 			return nil, fmt.Errorf("internal error: %w", err)
 		}
 	}
-	loaded, err := ebpf.NewProgram(specOf(p.name, code))
+	result, err := ebpf.NewProgram(specOf(p.name, code))
 	if err != nil {
 		return nil, fmt.Errorf("cannot load the program %s: %w", p.name, kernelError(err))
 	}
-	return loaded, nil
+	return result, nil
 }
 
 func specOf(name string, code asm.Instructions) *ebpf.ProgramSpec {
@@ -104,16 +105,8 @@ func setProgram(dir string, want program) (wrote bool, err error) {
 		}
 	}
 	if keep < 0 {
-		p, err := want.load()
-		if err != nil {
-			return false, err
-		}
-		defer p.Close()
-		err = link.RawAttachProgram(link.RawAttachProgramOptions{
-			Target: int(cg.Fd()), Program: p, Attach: ebpf.AttachCGroupDevice, Flags: unix.BPF_F_ALLOW_MULTI,
-		})
-		if err != nil {
-			return false, fmt.Errorf("cannot attach the program %s to %s: %w", want.name, dir, kernelError(err))
+		if err := loaded.attach(cg, want); err != nil {
+			return false, fmt.Errorf("cannot attach the program %s to %s: %w", want.name, dir, err)
 		}
 		wrote = true
 	}
@@ -157,12 +150,12 @@ func (t *tags) of(p program) (string, error) {
 	if tag, ok := t.known[p.name]; ok {
 		return tag, nil
 	}
-	loaded, err := p.load()
+	first, err := p.load()
 	if err != nil {
 		return "", err
 	}
-	defer loaded.Close()
-	info, err := loaded.Info()
+	defer first.Close()
+	info, err := first.Info()
 	if err != nil {
 		return "", err
 	}

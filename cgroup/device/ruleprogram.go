@@ -29,6 +29,7 @@ func SetRules(dir string, rules []Rule) (wrote bool, err error) {
 	want := rulesOf(list)
 	return setProgram(dir, program{
 		name:         programName,
+		key:          fmt.Sprintln("rules", want), // never empty
 		instructions: rulesProgram,
 		maps:         func() []*ebpf.MapSpec { return []*ebpf.MapSpec{listOf(rulesMapName, list)} },
 		same: func(p *ebpf.Program) (bool, error) {

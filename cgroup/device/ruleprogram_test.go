@@ -2,9 +2,13 @@ package device_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
 	"github.com/gpushare/gpushare/cgroup/device"
 )
@@ -186,5 +190,83 @@ func BenchmarkCountPrograms(b *testing.B) {
 		if _, err := device.CountPrograms(dir); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// below creates cgroups in a cgroup.
+func below(t *testing.T, dir string, count int) (dirs []string) {
+	t.Helper()
+	for i := range count {
+		child := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.Mkdir(child, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(child); err != nil {
+				t.Error(err)
+			}
+		})
+		dirs = append(dirs, child)
+	}
+	return dirs
+}
+
+// A program is loaded once for each list of rules: cgroups with the same rules have the same one, and the end of one cgroup, or other
+// rules of one, change nothing for the others.
+func TestCgroupsWithTheSameRulesHaveTheSameProgram(t *testing.T) {
+	dirs, n := below(t, newCgroup(t), 3), nodes(t)
+	id := func(dir string) ebpf.ProgramID {
+		t.Helper()
+		cg, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cg.Close()
+		r, err := link.QueryPrograms(link.QueryOptions{Target: int(cg.Fd()), Attach: ebpf.AttachCGroupDevice})
+		if err != nil || len(r.Programs) != 1 {
+			t.Fatalf("%d programs, %v", len(r.Programs), err)
+		}
+		return r.Programs[0].ID
+	}
+	first, second := startIn(t, dirs[0], 0, n), startIn(t, dirs[1], 0, n)
+	setRules(t, dirs[0], rw(0, 255))
+	setRules(t, dirs[1], rw(255, 0))
+	setRules(t, dirs[2], rw(0))
+	if a, b, c := id(dirs[0]), id(dirs[1]), id(dirs[2]); a != b || a == c {
+		t.Errorf("the programs are %d, %d and %d", a, b, c)
+	}
+	if _, err := device.RemoveRules(dirs[0]); err != nil {
+		t.Fatal(err)
+	}
+	first.wants(allowed, "n0", "n1", "ctl")
+	second.wants(allowed, "n0", "ctl")
+	second.wants(denied, "n1")
+	setRules(t, dirs[1], rw(0))
+	second.wants(allowed, "n0")
+	second.wants(denied, "n1", "ctl")
+	if b, c := id(dirs[1]), id(dirs[2]); b != c {
+		t.Errorf("with the same rules: %d and %d", b, c)
+	}
+	setRules(t, dirs[0], rw(1))
+	first.wants(denied, "n0", "ctl")
+	first.wants(allowed, "n1")
+}
+
+// Programs that are not kept any more stay where they are attached.
+func TestManyListsOfRules(t *testing.T) {
+	dirs, n := below(t, newCgroup(t), 2), nodes(t)
+	dir, other := dirs[0], dirs[1]
+	p := startIn(t, dir, 0, n)
+	setRules(t, dir, rw(0))
+	for minor := range uint32(device.MaxLoaded + 1) {
+		setRules(t, other, rw(minor+2))
+	}
+	if kept := device.Loaded(); kept != device.MaxLoaded {
+		t.Errorf("%d programs are kept", kept)
+	}
+	p.wants(allowed, "n0")
+	p.wants(denied, "n1")
+	if wrote, err := device.SetRules(dir, rw(0)); err != nil || wrote {
+		t.Errorf("the same rules again: wrote %v, %v", wrote, err)
 	}
 }
