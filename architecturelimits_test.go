@@ -151,6 +151,7 @@ var unordered = map[string]string{
 	"internal/kernel/procfs.giveUps.mu":    underAll,
 	"internal/kernel/procfs.statBatch.mu":  underAll,
 	"internal/kernel/procfs.statReader.mu": underAll,
+	"internal/loop.kernelTimers.mu":        underAll,
 	"internal/names.Directory.mu":          manyReaders,
 	"systemd.Adapter.configsMu":            adapter,
 	"systemd.Adapter.mu":                   ownOrder + "before that of the connection",

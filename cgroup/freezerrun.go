@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // Ready returns nil when gpushare-thaw runs and answers, and ErrNoThawWatchdog when it does not. While scopes are frozen it
@@ -104,14 +105,14 @@ const thawTimeout = time.Second
 // another program has thawed, and thaws all when gpushare-thaw does not answer. When ctx ends it thaws all, and Freeze fails
 // from then on. It logs nothing: report is called with each error and with each scope that was thawed against its reasons.
 func (f *Freezer) Run(ctx context.Context, report func(error)) {
-	timer := time.NewTimer(keepInterval)
+	timer := loop.NewTimer(keepInterval)
 	defer timer.Stop()
 	next, active := procfs.BootTime()+keepInterval, false
 	for {
 		var due <-chan time.Time
 		if active {
 			timer.Reset(max(next-procfs.BootTime(), 0))
-			due = timer.C
+			due = timer.C()
 		}
 		select {
 		case <-ctx.Done():

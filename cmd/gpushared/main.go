@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpushare/gpushare/daemon"
 	"github.com/gpushare/gpushare/daemon/settings"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -48,6 +49,7 @@ func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
+	_ = loop.UseKernelTimers() // Without them the timers of the runtime do the same, for more of the CPU.
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) int {

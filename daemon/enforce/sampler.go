@@ -85,7 +85,7 @@ func (s *sampler) now() time.Duration { return time.Since(s.began) }
 // loop takes samples until ctx ends, which is when the GPU has no leases any more or the daemon stops.
 func (s *sampler) loop(ctx context.Context) {
 	defer s.end()
-	timer := time.NewTimer(s.en.SampleInterval())
+	timer := loop.NewTimer(s.en.SampleInterval())
 	defer timer.Stop()
 	changed := false // the leases, since the last list
 	for {
@@ -93,7 +93,7 @@ func (s *sampler) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-timer.C():
 			list = changed
 		case <-s.wake.C():
 			changed = true

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -118,7 +119,7 @@ func (sl *Slicer) wakeUp() {
 
 // loop carries out the decisions of the scheduler, and reports the results to it.
 func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
-	timer := time.NewTimer(0)
+	timer := loop.NewTimer(0)
 	defer timer.Stop()
 	defer sl.thaw(d)
 	defer sl.clearUngated(d)
@@ -149,7 +150,7 @@ func (sl *Slicer) loop(ctx context.Context, d *Enforcer) {
 		}
 		timer.Reset(max(a.Until-now, time.Millisecond))
 		select {
-		case <-timer.C:
+		case <-timer.C():
 		case <-sl.wake:
 			woken = true
 		case <-ctx.Done():

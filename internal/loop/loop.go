@@ -56,12 +56,12 @@ func (w Wake) C() <-chan struct{} { return w.c }
 // Sleep waits until d has passed, the wake-up is set, or ctx ends. woken: the wake-up ended the wait; ok is false when ctx
 // ended.
 func (w Wake) Sleep(ctx context.Context, d time.Duration) (woken, ok bool) {
-	timer := time.NewTimer(d)
+	timer := NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false, false
-	case <-timer.C:
+	case <-timer.C():
 		return false, true
 	case <-w.c:
 		return true, true
