@@ -13,7 +13,7 @@ const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
 func Features() []string {
-	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage"}
+	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage", "sensors"}
 }
 
 // Info answers GET /v1.
@@ -144,6 +144,7 @@ type GPUStatus struct {
 	Cordoned          *Cordon         `json:"cordoned,omitempty"`    // absent: no administrator closed it to new leases
 	Closures          []Closure       `json:"closures,omitempty"`    // all reasons why it, its instances or its MPS take no lease
 	Health            *GPUHealth      `json:"health,omitempty"`      // absent before the first observation
+	Sensors           *Sensors        `json:"sensors,omitempty"`     // absent before the first reading, and with a driver that gives none
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`

@@ -191,8 +191,20 @@ func (c *Client) Info(ctx context.Context) (*api.Info, error) {
 }
 
 // Status reads the node as observed now. Its lists are empty rather than nil, so that they are lists in JSON.
-func (c *Client) Status(ctx context.Context) (*api.Status, error) {
-	s, err := get[api.Status](ctx, c, "/v1/status", nil)
+func (c *Client) Status(ctx context.Context) (*api.Status, error) { return c.status(ctx, nil) }
+
+// StatusNow is Status with the sensors of GPUs of now: at most a second old. A daemon that is older than this client answers with what
+// it has.
+func (c *Client) StatusNow(ctx context.Context) (*api.Status, error) {
+	s, err := c.status(ctx, url.Values{"sensors": {"true"}})
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInvalid {
+		return c.status(ctx, nil)
+	}
+	return s, err
+}
+
+func (c *Client) status(ctx context.Context, query url.Values) (*api.Status, error) {
+	s, err := get[api.Status](ctx, c, "/v1/status", query)
 	if err != nil {
 		return nil, err
 	}

@@ -217,8 +217,11 @@ func TestRequests(t *testing.T) {
 		call func(c *client.Client) error
 		want string
 	}{
-		"info":     {func(c *client.Client) error { _, err := c.Info(t.Context()); return err }, "GET /v1"},
-		"status":   {func(c *client.Client) error { _, err := c.Status(t.Context()); return err }, "GET /v1/status"},
+		"info":   {func(c *client.Client) error { _, err := c.Info(t.Context()); return err }, "GET /v1"},
+		"status": {func(c *client.Client) error { _, err := c.Status(t.Context()); return err }, "GET /v1/status"},
+		"status with sensors of now": {
+			func(c *client.Client) error { _, err := c.StatusNow(t.Context()); return err }, "GET /v1/status?sensors=true",
+		},
 		"spec":     {func(c *client.Client) error { _, err := c.Spec(t.Context()); return err }, "GET /v1/spec"},
 		"plan":     {func(c *client.Client) error { _, err := c.Plan(t.Context()); return err }, "GET /v1/plan"},
 		"mig":      {func(c *client.Client) error { _, err := c.MIG(t.Context()); return err }, "GET /v1/mig"},

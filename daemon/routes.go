@@ -170,7 +170,9 @@ func (d *Daemon) leaseRoutes() []row {
 func (d *Daemon) reportRoutes() []row {
 	return []row{
 		{get, "/v1", "read the versions", server.Anyone, server.Reads, d.viewer.GetInfo, more{}},
-		{get, "/v1/status", "read the status", server.Reader, server.Reads, d.viewer.GetStatus, more{}},
+		{get, "/v1/status", "read the status", server.Reader, server.Reads, d.viewer.GetStatus, more{
+			Query: server.Query{"sensors": server.Flag},
+		}},
 		{get, "/metrics", "read the metrics", server.Reader, server.Reads, d.metrics.Get, more{}},
 		{post, "/v1/conditions/{id}/ack", "acknowledge a condition", server.Admin, server.Changes, d.acknowledged.PostAck, more{
 			Audit: "condition ack",

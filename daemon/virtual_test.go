@@ -597,6 +597,13 @@ func (s *fakeWorker) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error
 	)
 }
 
+func (s *fakeWorker) Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error) {
+	return withDeadline(
+		s, ctx, "read the sensors", id, 2*time.Second,
+		func(ctx context.Context) (gpu.Sensors, error) { return s.Driver.Sensors(ctx, id) },
+	)
+}
+
 func (s *fakeWorker) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
 	_, err := changing(s, ctx, "set the power limit", id, 30*time.Second, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Driver.SetPowerLimit(ctx, id, milliwatts)

@@ -48,6 +48,10 @@ type Driver interface {
 	// for a reset still reports what it can. ErrLost when the GPU is lost.
 	Health(ctx context.Context, id UUID) (Health, error)
 
+	// Sensors reads what changes within a second: temperature, power, clocks. It is a part of Health that needs less than ten calls:
+	// read it when someone looks, not in loops that enforce something. What is not reported is nil, as in Health.
+	Sensors(ctx context.Context, id UUID) (Sensors, error)
+
 	// SetMemoryLimit sets the hard limit, in bytes, of what the processes of a cgroup may allocate on one GPU together, and
 	// removes it if hard is nil. cgroup is the full path of its directory. The soft limit is always 0: a cgroup that is
 	// removed with another one leaves its reservation on the cgroups above. Managed memory is not limited. ErrMissing

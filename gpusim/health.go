@@ -76,6 +76,9 @@ func (cfg Config) clockReasonsCall() string {
 type sensors struct {
 	temperature, memoryTemperature int
 	usage, limit                   uint64 // mW
+	moduleLimit                    uint64 // mW, of the server or the module, which the driver does not set; 0: there is none
+	clocks                         gpu.Clocks
+	fan                            *int   // percent; nil: the board has none
 	throttle                       uint64 // bits
 	ecc                            gpu.ECCErrors
 	rows                           gpu.RemappedRows // without the banks
@@ -87,8 +90,17 @@ type sensors struct {
 func newSensors(m *Model) sensors {
 	return sensors{
 		temperature: idleTemperature, memoryTemperature: idleMemoryTemperature, usage: idlePower, throttle: throttleIdle,
-		banks: gpu.RowBanks{Max: m.Sensors.Banks},
+		banks:  gpu.RowBanks{Max: m.Sensors.Banks},
+		clocks: gpu.Clocks{SM: clockMHz, MaxSM: clockMHz, Memory: memoryClockMHz},
 	}
+}
+
+// enforcedLimit is the lowest of all limits of power.
+func (s *sensors) enforcedLimit() uint64 {
+	if s.moduleLimit > 0 {
+		return min(s.limit, s.moduleLimit)
+	}
+	return s.limit
 }
 
 // loadSensorsLocked is what a driver load does: the power limit is the board's, and counters of the driver begin at 0. Those of
@@ -265,7 +277,7 @@ func healthReaders() map[string]func(q *call, t target) Ret {
 		},
 		"DeviceGetPowerUsage":           power(func(t target) []uint64 { return []uint64{t.g.sensors.usage} }),
 		"DeviceGetPowerManagementLimit": power(limit),
-		"DeviceGetEnforcedPowerLimit":   power(limit),
+		"DeviceGetEnforcedPowerLimit":   power(func(t target) []uint64 { return []uint64{t.g.sensors.enforcedLimit()} }),
 		"DeviceGetPowerManagementLimitConstraints": power(func(t target) []uint64 {
 			p := t.g.model.Sensors.Power
 			return []uint64{p.Min * 1000, p.Max * 1000}
@@ -324,6 +336,7 @@ func (q *call) linkErrors(t target) Ret {
 
 // SensorUsage describes the sensors that SetSensor knows.
 const SensorUsage = `temperature °C | memory-temperature °C | power W | power-limit W (as another tool sets it)
+module-limit W (of the server, 0: none) | clocks SM MEMORY (MHz) | fan PERCENT
 throttle none | throttle REASON … (power-cap, thermal, hardware, hardware-thermal, power-brake)
 ecc CORRECTED UNCORRECTED | rows CORRECTED UNCORRECTED [pending] [failed]
 banks MAX HIGH PARTIAL LOW NONE | nvlink-errors CRC REPLAY RECOVERY | pcie-replays N
@@ -366,6 +379,26 @@ func (g *device) setUnfreedLocked(values []string, numbers func(values []string,
 	return fmt.Errorf("no MIG instance starts at %d", start)
 }
 
+// set sets one of the sensors that only Sensors reads.
+func (s *sensors) set(name string, values []string, numbers func(values []string, to ...*uint64) error) (err error) {
+	var n [2]uint64
+	switch name {
+	case "module-limit":
+		if err = numbers(values, &n[0]); err == nil {
+			s.moduleLimit = n[0] * 1000
+		}
+	case "clocks":
+		if err = numbers(values, &n[0], &n[1]); err == nil {
+			s.clocks.SM, s.clocks.Memory = uint32(n[0]), uint32(n[1])
+		}
+	case "fan":
+		if err = numbers(values, &n[0]); err == nil {
+			s.fan = new(int(n[0]))
+		}
+	}
+	return err
+}
+
 func (g *device) setSensorLocked(name string, values []string) error {
 	s := &g.sensors
 	numbers := func(values []string, to ...*uint64) error {
@@ -400,6 +433,8 @@ func (g *device) setSensorLocked(name string, values []string) error {
 				err = ret.sentinel()
 			}
 		}
+	case "module-limit", "clocks", "fan":
+		err = s.set(name, values, numbers)
 	case "throttle":
 		err = s.setThrottle(values)
 	case "ecc":

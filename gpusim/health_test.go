@@ -17,6 +17,7 @@ func TestPortAndLibraryReportTheSame(t *testing.T) {
 	for sensor, values := range map[string]string{
 		"temperature": "91", "memory-temperature": "99", "power": "395", "power-limit": "250", "throttle": "hardware thermal", "ecc": "3 2",
 		"rows": "4 5 pending failed", "banks": "9 8 7 6 5", "nvlink-errors": "7 8 9", "pcie-replays": "12", "recovery": "drain-p2p",
+		"module-limit": "240", "clocks": "1155 1215", "fan": "55",
 	} {
 		if err := n.SetSensor("0", sensor, strings.Fields(values)); err != nil {
 			t.Fatal(err)
@@ -31,6 +32,10 @@ func TestPortAndLibraryReportTheSame(t *testing.T) {
 	if diff := cmp.Diff(n.View(0).GPUs[0].Health, &got); diff != "" {
 		t.Errorf("the truth (-want +got):\n%s", diff)
 	}
+	now, err := d.Sensors(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	l := library(t, n, false)
 	dev := l.one("nvmlDeviceGetHandleByIndex_v2", 0)
 	for _, c := range []struct {
@@ -42,6 +47,12 @@ func TestPortAndLibraryReportTheSame(t *testing.T) {
 		{"nvmlDeviceGetTemperatureThreshold", []uint64{1}, []uint64{uint64(*got.SlowdownTemperature)}},
 		{"nvmlDeviceGetPowerUsage", nil, []uint64{got.Power.Usage}},
 		{"nvmlDeviceGetPowerManagementLimit", nil, []uint64{got.Power.Limit}},
+		{"nvmlDeviceGetPowerUsage", nil, []uint64{*now.PowerUsage}},
+		{"nvmlDeviceGetEnforcedPowerLimit", nil, []uint64{*now.PowerLimit}},
+		{"nvmlDeviceGetClockInfo", []uint64{1}, []uint64{uint64(now.Clocks.SM)}},
+		{"nvmlDeviceGetClockInfo", []uint64{2}, []uint64{uint64(now.Clocks.Memory)}},
+		{"nvmlDeviceGetMaxClockInfo", []uint64{1}, []uint64{uint64(now.Clocks.MaxSM)}},
+		{"nvmlDeviceGetFanSpeed", nil, []uint64{uint64(*now.Fan)}},
 		{"nvmlDeviceGetPowerManagementLimitConstraints", nil, []uint64{got.Power.Min, got.Power.Max}},
 		{"nvmlDeviceGetPowerManagementDefaultLimit", nil, []uint64{got.Power.Default}},
 		{"nvmlDeviceGetCurrentClocksEventReasons", nil, []uint64{0x28}},

@@ -222,6 +222,7 @@ func (q *call) openMIG() Ret {
 // Figures without effect on any rule, the same on every board.
 const (
 	clockMHz       = 1410
+	memoryClockMHz = 1593
 	computeDefault = 0
 	computeNone    = 2
 	computeOne     = 3
@@ -247,8 +248,6 @@ func readers() map[string]func(q *call, t target) Ret {
 		"DeviceGetDisplayMode":      display,
 		"DeviceGetDisplayActive":    display,
 		"DeviceGetComputeMode":      func(q *call, t target) Ret { return q.out.put(t.g.modeLocked()) },
-		"DeviceGetClockInfo":        is(clockMHz),
-		"DeviceGetMaxClockInfo":     is(clockMHz),
 		"DeviceGetPerformanceState": is(0),
 		"DeviceGetArchitecture": func(q *call, t target) Ret {
 			return q.out.put(map[string]uint64{Ampere: 7, Hopper: 9, Blackwell: 10}[t.g.model.Architecture])
@@ -289,6 +288,7 @@ func readers() map[string]func(q *call, t target) Ret {
 		},
 	}
 	maps.Copy(all, healthReaders())
+	maps.Copy(all, clockReaders())
 	return all
 }
 

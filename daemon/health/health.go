@@ -50,6 +50,7 @@ type Health struct {
 // reader reads the sensors of a GPU.
 type reader interface {
 	Health(ctx context.Context, id gpu.UUID) (gpu.Health, error)
+	Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error)
 }
 
 // notes keeps a line for the user of a lease, also of one that has ended.
@@ -66,6 +67,7 @@ type known struct {
 	findings []rules.Finding
 	heat     rules.Heat
 	history  rules.History
+	sensors  sensed
 }
 
 const (

@@ -38,6 +38,7 @@ type fixture struct {
 	reading gpu.Health
 	readErr error
 	reads   int
+	sensors func(context.Context) (gpu.Sensors, error) // nil: nothing reads them
 	events  <-chan *api.Event
 }
 
@@ -93,6 +94,10 @@ func (f *fixture) Note(id string, n lease.Notice) { f.notes[id] = append(f.notes
 type driver struct{ f *fixture }
 
 func (d driver) Health(context.Context, gpu.UUID) (gpu.Health, error) { return d.f.answer() }
+
+func (d driver) Sensors(ctx context.Context, _ gpu.UUID) (gpu.Sensors, error) {
+	return d.f.sensors(ctx)
+}
 
 // published returns the events of a kind since the last call.
 func (f *fixture) published(kind string) (out []*api.Event) {
@@ -338,7 +343,7 @@ func TestTheConditionSaysThatAGPUIsLost(t *testing.T) {
 func TestAReadingFromBeforeDoesNotCount(t *testing.T) {
 	f := newFixture(t)
 	f.line1(95, 0)
-	f.Driver = during{f, func() {
+	f.Driver = during{driver{f}, func() {
 		f.node.Epoch.Boot = "boot-2"
 		f.Converge(&f.node)
 	}}
@@ -356,7 +361,7 @@ func TestAReadingFromBeforeDoesNotCount(t *testing.T) {
 
 // during is a driver in whose reading something happens.
 type during struct {
-	f       *fixture
+	driver
 	happens func()
 }
 

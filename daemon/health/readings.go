@@ -18,7 +18,10 @@ func (k *Health) readLoop(ctx context.Context) {
 		for i := range node.GPUs {
 			// One that does not answer is read when it answers again: until then only its state is known.
 			if g := &node.GPUs[i]; g.Err == nil && node.DriverErr == nil {
-				k.tasks.Go(func() { _, _ = k.read(ctx, g.Identity.UUID) }) // What failed is in the status.
+				k.tasks.Go(func() {
+					_, _ = k.read(ctx, g.Identity.UUID) // What failed is in the status.
+					k.senseInTime(ctx, g.Identity.UUID)
+				})
 			}
 		}
 		if _, ok := k.Due.Sleep(ctx, interval); !ok || !loop.Pause(ctx, spacing) {

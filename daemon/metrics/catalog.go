@@ -90,8 +90,18 @@ var (
 	)
 	gpuTemperature = gauge("gpu_temperature_celsius", "The temperature of the GPU.", ofGPU...)
 	gpuMemoryTemp  = gauge("gpu_memory_temperature_celsius", "The temperature of the memory of the GPU.", ofGPU...)
-	gpuThrottled   = gauge("gpu_throttled", "1 for each reason why the clocks of the GPU are lowered now.", "gpu", "uuid", "reason")
-	gpuCorrected   = counter(
+	gpuPower       = gauge("gpu_power_watts", "The power that the GPU draws.", ofGPU...)
+	gpuPowerLimit  = gauge(
+		"gpu_power_limit_watts",
+		"The lowest of all limits of the GPU's power: power_cap of the spec, unless the server has a lower one.",
+		ofGPU...)
+	gpuClock = gauge("gpu_clock_hertz", "A clock of the GPU: sm or memory.", "gpu", "uuid", "clock")
+	gpuFan   = gauge(
+		"gpu_fan_speed_ratio",
+		"The speed of the GPU's fan, 0 to 1 of its greatest. Absent where the server cools it.",
+		ofGPU...)
+	gpuThrottled = gauge("gpu_throttled", "1 for each reason why the clocks of the GPU are lowered now.", "gpu", "uuid", "reason")
+	gpuCorrected = counter(
 		"gpu_memory_errors_corrected_total",
 		"How many errors of the GPU's memory were corrected since the board was made.",
 		ofGPU...)
@@ -114,7 +124,11 @@ var (
 		"gpu_pcie_replays_total",
 		"How many transfers over PCIe were repeated since the driver was loaded.",
 		ofGPU...)
-	gpuHealthRead   = gauge("gpu_health_read_timestamp_seconds", "When the sensors of the GPU were last read.", ofGPU...)
+	gpuHealthRead  = gauge("gpu_health_read_timestamp_seconds", "When the error counters of the GPU were last read.", ofGPU...)
+	gpuSensorsRead = gauge(
+		"gpu_sensors_read_timestamp_seconds",
+		"When temperature, power and clocks of the GPU were last read. They are read every 10 s, and while someone watches.",
+		ofGPU...)
 	slicesEnforced  = gauge("gpu_time_slices_enforced", "1 if the time shares of a time-sliced GPU with leases are enforced.", ofGPU...)
 	slicesContended = gauge("gpu_time_slices_contended", "1 if several leases of a time-sliced GPU have work.", ofGPU...)
 	slicesIdle      = gauge(

@@ -174,6 +174,7 @@ func (c *collection) gpu(g *api.GPUStatus) {
 	if !answers {
 		return
 	}
+	c.sensors(g)
 	if g.Utilization != nil {
 		c.add(gpuUtilization, float64(*g.Utilization)/100, index, g.UUID)
 	}

@@ -73,9 +73,6 @@ func labNode() *Snapshot {
 	}
 	readings := &api.HealthReadings{
 		ReadAt:            noon,
-		Temperature:       ptr(61),
-		MemoryTemperature: ptr(70),
-		Throttle:          []string{"thermal"},
 		CorrectedErrors:   ptr(uint64(5)),
 		UncorrectedErrors: ptr(uint64(1)),
 		PCIeReplays:       ptr(uint64(2)),
@@ -93,6 +90,18 @@ func labNode() *Snapshot {
 		State:    api.HealthOK,
 		Readings: &api.HealthReadings{ReadAt: noon},
 	}
+	served.Sensors = &api.Sensors{
+		ReadAt:            noon,
+		Temperature:       ptr(61),
+		MemoryTemperature: ptr(70),
+		PowerWatts:        ptr(287.5),
+		PowerLimitWatts:   ptr(300.0),
+		Throttle:          []string{"power-cap", "thermal"},
+		Clocks:            &api.Clocks{SM: 1275, MaxSM: 1410, Memory: 1593},
+		FanPercent:        ptr(45),
+	}
+	sliced.Sensors = &api.Sensors{ReadAt: noon, PowerLimitWatts: ptr(400.0)}
+	lost.Sensors = served.Sensors
 	lost.Health = &api.GPUHealth{State: api.HealthClosed, Since: &noon, Readings: readings}
 	fresh.ReadAt, fresh.Memory, fresh.Owner = nil, api.GPUMemory{}, "slurm"
 	later := noon.Add(time.Minute)

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -118,8 +119,14 @@ func (p *renderedStatus) keyOf(c *server.Caller) string {
 	return key
 }
 
-// GetStatus returns the status.
+// ReadSensors reads the sensors of the GPUs that are older than a second, for someone who looks now.
+func (v *Viewer) ReadSensors(ctx context.Context) { v.Managers.Health.ReadSensors(ctx) }
+
+// GetStatus returns the status. It reads no GPU, unless the caller asks for its sensors of now.
 func (v *Viewer) GetStatus(c *server.Call) error {
+	if c.Flag("sensors") {
+		v.ReadSensors(c.R.Context())
+	}
 	return c.ReplyBytes(http.StatusOK, v.currentStatus().bytes(c.Caller))
 }
 
@@ -154,6 +161,7 @@ func (v *Viewer) inputs() *statusInputs {
 	}
 	p.stored, p.closures = *st, planner.Closures(v.State, p.node, p.now)
 	p.timeSlices, p.health, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Health.Status, v.Managers.Enforce.FrozenTenant
+	p.sensors = v.Managers.Health.Sensors
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {
 		a := st.Achieved[id]
 		return state.InstanceRecordOf(&a, at)

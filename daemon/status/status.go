@@ -54,6 +54,7 @@ type statusInputs struct {
 type gpuReadings struct {
 	timeSlices func(id gpu.UUID) *api.TimeSlices
 	health     func(id gpu.UUID) *api.GPUHealth
+	sensors    func(id gpu.UUID) *api.Sensors
 }
 
 // render returns the status for a viewer who may see everything.
@@ -125,6 +126,9 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	out.Cordoned = closing.WireCordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
 	if p.health != nil {
 		out.Health = p.health(id)
+	}
+	if p.sensors != nil {
+		out.Sensors = p.sensors(id)
 	}
 	if p.timeSlices != nil {
 		out.TimeSlices = p.timeSlices(id)

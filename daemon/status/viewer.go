@@ -107,6 +107,9 @@ type Managers struct {
 	}
 	Health interface {
 		Status(id gpu.UUID) *api.GPUHealth
+		// Sensors are the last ones; ReadSensors reads them for someone who looks now.
+		Sensors(id gpu.UUID) *api.Sensors
+		ReadSensors(ctx context.Context)
 		// LogError is why the kernel's log cannot be read; nil if it can.
 		LogError() error
 	}

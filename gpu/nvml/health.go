@@ -58,13 +58,20 @@ func (d *Driver) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 	return out, nil
 }
 
-func (r *reading) temperatures(out *gpu.Health) {
-	if r.can(temperature) {
-		// The newer call is in no library before R570, and reads the same sensor
-		if t, ret := r.v.handle.GetTemperature(nvml.TEMPERATURE_GPU); r.got(ret) {
-			out.Temperature = new(int(t))
-		}
+// temperature reads that of the GPU. The newer call is in no library before R570, and reads the same sensor.
+func (r *reading) temperature() *int {
+	if !r.can(temperature) {
+		return nil
 	}
+	t, ret := r.v.handle.GetTemperature(nvml.TEMPERATURE_GPU)
+	if !r.got(ret) {
+		return nil
+	}
+	return new(int(t))
+}
+
+func (r *reading) temperatures(out *gpu.Health) {
+	out.Temperature = r.temperature()
 	if r.can(temperatureThreshold) {
 		if t, ret := r.v.handle.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN); r.got(ret) {
 			out.SlowdownTemperature = new(int(t))
@@ -95,18 +102,22 @@ func (r *reading) power(out *gpu.Health) {
 	}
 }
 
-// throttle calls the function that the library has: drivers before R535 have only the one with the older name.
-func (r *reading) throttle(out *gpu.Health) {
+func (r *reading) throttle(out *gpu.Health) { out.Throttle = r.throttleReasons() }
+
+// throttleReasons calls the function that the library has: drivers before R535 have only the one with the older name.
+func (r *reading) throttleReasons() []string {
 	if !r.can(clockReasons) {
-		return
+		return nil
 	}
 	read := r.v.handle.GetCurrentClocksEventReasons
 	if name, _ := r.d.symbols.call("nvmlDeviceGetCurrentClocksEventReasons"); name != "nvmlDeviceGetCurrentClocksEventReasons" {
 		read = r.v.handle.GetCurrentClocksThrottleReasons // the only one in older libraries
 	}
-	if mask, ret := read(); r.got(ret) {
-		out.Throttle = throttleReasons(mask)
+	mask, ret := read()
+	if !r.got(ret) {
+		return nil
 	}
+	return throttleReasons(mask)
 }
 
 // throttleReasons names the reasons that are trouble, sorted.

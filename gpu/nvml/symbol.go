@@ -49,6 +49,10 @@ const (
 	temperature
 	temperatureThreshold
 	readPower
+	enforcedPower
+	clocks
+	maxClocks
+	fanSpeed
 	setPower
 	clockReasons
 	eccErrors
@@ -187,6 +191,10 @@ func needs() []need {
 		{readPower, []string{"nvmlDeviceGetPowerManagementLimit"}, "power and its limit are not known"},
 		{readPower, []string{"nvmlDeviceGetPowerManagementLimitConstraints"}, "power and its limit are not known"},
 		{readPower, []string{"nvmlDeviceGetPowerManagementDefaultLimit"}, "power and its limit are not known"},
+		{enforcedPower, []string{"nvmlDeviceGetEnforcedPowerLimit"}, "power limits that others than the driver set are not seen"},
+		{clocks, []string{"nvmlDeviceGetClockInfo"}, "the clocks are not known"},
+		{maxClocks, []string{"nvmlDeviceGetMaxClockInfo"}, "the greatest clocks are not known"},
+		{fanSpeed, []string{"nvmlDeviceGetFanSpeed"}, "the speed of fans is not known"},
 		{setPower, []string{"nvmlDeviceSetPowerManagementLimit"}, "the power limit cannot be set"},
 		{
 			clockReasons,

@@ -304,6 +304,11 @@ func (c *Client) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 	return call[gpu.Health](ctx, c, OpHealth, id, nil)
 }
 
+// Sensors implements gpu.Driver.
+func (c *Client) Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error) {
+	return call[gpu.Sensors](ctx, c, OpSensors, id, nil)
+}
+
 // SetPowerLimit implements gpu.Driver.
 func (c *Client) SetPowerLimit(ctx context.Context, id gpu.UUID, milliwatts uint64) error {
 	_, err := c.do(ctx, OpSetPowerLimit, id, powerLimitArgs{milliwatts})

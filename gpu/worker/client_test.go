@@ -57,6 +57,8 @@ func TestEveryOperation(t *testing.T) {
 			"Health", health, gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}},
 			err,
 		)
+		sensors, err := c.Sensors(ctx, gpuA)
+		check("Sensors", sensors, gpu.Sensors{Temperature: new(71), Throttle: []string{}, Clocks: &gpu.Clocks{SM: 1410}}, err)
 		check("SetPowerLimit", nil, nil, c.SetPowerLimit(ctx, gpuA, 300_000))
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
@@ -72,7 +74,7 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 8 || st.Messages != 20 { // two of the messages are readings of the node
+		if st.Writes != 8 || st.Messages != 21 { // two of the messages are readings of the node
 			t.Errorf("writes %d, messages %d; want 8 and 20", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {

@@ -162,6 +162,10 @@ func (d *fakeDriver) Health(_ context.Context, id gpu.UUID) (gpu.Health, error) 
 	return gpu.Health{Temperature: new(71), Throttle: []string{}, Power: &gpu.Power{Limit: 300_000, Max: 400_000}}, d.n.enter(OpHealth, id)
 }
 
+func (d *fakeDriver) Sensors(_ context.Context, id gpu.UUID) (gpu.Sensors, error) {
+	return gpu.Sensors{Temperature: new(71), Throttle: []string{}, Clocks: &gpu.Clocks{SM: 1410}}, d.n.enter(OpSensors, id)
+}
+
 func (d *fakeDriver) SetPowerLimit(_ context.Context, id gpu.UUID, milliwatts uint64) error {
 	if milliwatts != 300_000 {
 		return gpu.ErrInvalid

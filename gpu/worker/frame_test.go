@@ -167,6 +167,7 @@ func TestOpsAreComplete(t *testing.T) {
 		OpMemoryLimit,
 		OpSetMemoryLimit,
 		OpHealth,
+		OpSensors,
 		OpSetPowerLimit,
 		OpSetMIGMode,
 		OpCreateInstance,

@@ -18,6 +18,7 @@ const (
 	OpMemoryLimit      Op = "memory-limit"
 	OpSetMemoryLimit   Op = "set-memory-limit"
 	OpHealth           Op = "health"
+	OpSensors          Op = "sensors"
 	OpSetPowerLimit    Op = "set-power-limit"
 	OpSetMIGMode       Op = "set-mig-mode"
 	OpCreateInstance   Op = "create-instance"
@@ -78,6 +79,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"set the memory limit", threadGPU, true, read}, true
 	case OpHealth:
 		return opInfo{"read the health", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
+	case OpSensors:
+		return opInfo{"read the sensors", threadGPU, false, read}, true
 	case OpSetPowerLimit:
 		return opInfo{"set the power limit", threadGPU, true, change}, true
 	case OpSetMIGMode:
@@ -104,7 +107,7 @@ type Deadlines struct {
 	Node     time.Duration // 10 s
 	Snapshot time.Duration // 2 s
 	Profiles time.Duration // 10 s: many calls, some of them privileged; NVLinks and health too, which are as many
-	Read     time.Duration // memory, processes, utilisation, memory limits; 2 s
+	Read     time.Duration // memory, processes, utilisation, memory limits, sensors; 2 s
 	Change   time.Duration // create, complete, destroy, compute mode, power limit; 30 s
 	Mode     time.Duration // the MIG mode, which may reset the GPU; 60 s
 }

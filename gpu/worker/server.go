@@ -298,6 +298,8 @@ func (s *server) call(j job) (any, error) {
 		return nil, d.SetMemoryLimit(ctx, r.GPU, a.Cgroup, a.Hard)
 	case OpHealth:
 		return d.Health(ctx, r.GPU)
+	case OpSensors:
+		return d.Sensors(ctx, r.GPU)
 	case OpSetPowerLimit:
 		a, err := decodeArgs[powerLimitArgs](r)
 		if err != nil {

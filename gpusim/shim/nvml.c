@@ -97,6 +97,7 @@ ONE(nvmlDeviceGetPowerManagementDefaultLimit, nvmlDevice_t, uint)
 ONE(nvmlDeviceGetCurrentClocksEventReasons, nvmlDevice_t, unsigned long long)
 ONE(nvmlDeviceGetCurrentClocksThrottleReasons, nvmlDevice_t, unsigned long long)
 ONE(nvmlDeviceGetPcieReplayCounter, nvmlDevice_t, uint)
+ONE(nvmlDeviceGetFanSpeed, nvmlDevice_t, uint)
 ONE_OF(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t, nvmlTemperatureThresholds_t, uint)
 CALL(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t d, uint *min, uint *max), (min, max), (H(d)),
      *min = (uint)v[0]; *max = (uint)v[1])
@@ -113,7 +114,6 @@ CALL(nvmlDeviceGetRowRemapperHistogram, (nvmlDevice_t d, nvmlRowRemapperHistogra
 
 /* Functions that monitors call at start and for which a virtual board has no figures. */
 #define UNSUPPORTED(name, ...) FN(name, __VA_ARGS__) { READY; return NVML_ERROR_NOT_SUPPORTED; }
-UNSUPPORTED(nvmlDeviceGetFanSpeed, nvmlDevice_t d, uint *o)
 UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t d, nvmlBAR1Memory_t *o)
 UNSUPPORTED(nvmlDeviceGetEncoderUtilization, nvmlDevice_t d, uint *o, uint *p)
 UNSUPPORTED(nvmlDeviceGetDecoderUtilization, nvmlDevice_t d, uint *o, uint *p)

@@ -248,7 +248,7 @@ func (a *app) gpuShow() *cobra.Command {
 		Example:           "  gpushare gpu show 3\n  gpushare gpu show 3 --json",
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.client.Status(cmd.Context())
+			s, err := a.client.StatusNow(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -309,6 +309,7 @@ func (a *app) gpuDetail(g *api.GPUStatus, leases []api.Lease, conditions []api.C
 		rows = append(rows, []string{"cordoned", cordonText(g.Cordoned)})
 	}
 	rows = append(rows, []string{"memory", memory(g.Memory)})
+	rows = append(rows, sensorRows(g.Sensors, g.Health)...)
 	rows = append(rows, healthRows(g.Health)...)
 	if g.Utilization != nil {
 		rows = append(rows, []string{"utilization", fmt.Sprintf("%d%%", *g.Utilization)})

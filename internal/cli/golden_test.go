@@ -167,6 +167,8 @@ func TestTexts(t *testing.T) {
 		"gpu-show":                 {routes{"GET /v1/status": cordonedNode()}, "", "gpu show 1"},
 		"gpu-show-closed":          {routes{"GET /v1/status": closedNode()}, "", "gpu show 1"},
 		"status-closed":            {routes{"GET /v1/status": closedNode()}, "", "status"},
+		"gpu-show-sensors":         {routes{"GET /v1/status": sensedNode()}, "", "gpu show 1"},
+		"gpu-show-few-sensors":     {routes{"GET /v1/status": sensedNode()}, "", "gpu show 0"},
 		"gpu-show-unknown":         {routes{"GET /v1/status": labNode()}, "", "gpu show 99"},
 		"maintenance-none":         {routes{"GET /v1/maintenance": api.MaintenanceResult{SchemaVersion: 1}}, "", "maintenance"},
 		"maintenance-off":          {routes{"POST /v1/maintenance/off": api.MaintenanceResult{SchemaVersion: 1, Changed: true, Replaced: &api.ReplacedDriver{Before: "580.95.05", After: "580.105.08", Missing: []string{gpu1}, Added: []string{gpu0}}}}, "", "maintenance off"},

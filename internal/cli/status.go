@@ -29,7 +29,7 @@ the columns fit its width, from 80 to 200 characters; where programs read it, no
 			if err := o.check(a.json); err != nil {
 				return err
 			}
-			s, err := a.client.Status(cmd.Context())
+			s, err := a.client.StatusNow(cmd.Context())
 			if err == nil {
 				err = a.selectPart(cmd.Context(), s, &o)
 			}
