@@ -459,6 +459,8 @@ type Lease struct {
 	Isolation          IsolationStatus `json:"isolation"`
 	FrozenFor          []string        `json:"frozen_for,omitempty"`      // why it is frozen; the short freezes of time slices are not listed
 	Notices            []string        `json:"notices,omitempty"`         // the last few, newest last
+	XIDs               []LeaseXID      `json:"xids,omitempty"`            // the last few that concern it, newest last
+	LostGPUs           []LostGPU       `json:"lost_gpus,omitempty"`       // its GPUs that are or were lost while it ran
 	Position           int             `json:"position,omitempty"`        // in the queue, from 1
 	PositionReason     string          `json:"position_reason,omitempty"` // what the position follows from
 	Waiting            string          `json:"waiting,omitempty"`         // why

@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"context"
-
 	"github.com/gpushare/gpushare/daemon/acknowledge"
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/maintenance"
@@ -40,6 +38,7 @@ func (d *Daemon) composeMPS(p *parts) {
 
 // composeHealth makes what looks after the boards.
 func (d *Daemon) composeHealth() {
+	d.kernelLog = &kernellog.Log{HostRoot: d.settings.HostRoot}
 	d.health = &health.Health{
 		Reporter:    d.Reporter,
 		State:       d.state,
@@ -47,17 +46,16 @@ func (d *Daemon) composeHealth() {
 		Driver:      d.driver,
 		Lease:       d.table.Get,
 		Live:        d.table.Live,
+		EndedLately: d.leases.EndedLately,
 		Leases:      d.leases,
 		LeaseLookup: d.attribution.LeaseLookup,
 		Wake:        d.wakeConverge,
 		Heated:      d.enforcer.Cooling.Wake.Set,
 		Admit:       func() { d.converger.UpdateTable(d.observer.Last()) },
-		FollowLog: func(ctx context.Context, f func(kernellog.Record)) error {
-			return kernellog.Follow(ctx, d.settings.HostRoot, f)
-		},
-		StateDir: store.RunDir(d.settings.StateDir),
-		Due:      loop.NewWake(),
-		Arrived:  loop.NewWake(),
+		FollowLog:   d.kernelLog.Follow,
+		StateDir:    store.RunDir(d.settings.StateDir),
+		Due:         loop.NewWake(),
+		Arrived:     loop.NewWake(),
 	}
 	d.converger.Health, d.changes.Health, d.enforcer.Cooling.Heat = d.health, d.health, d.health.Heat
 }

@@ -111,6 +111,7 @@ func (d *Daemon) composeLeases(p *parts) {
 		Notices:      make(chan leases.QueuedNotice, leases.NoticeQueue),
 		Detached:     leases.Detached{Programs: d.host.Programs, Outputs: d.host.Programs},
 		TimeWake:     loop.NewWake(),
+		Revised:      loop.NewWake(),
 		Watchers:     leases.Watchers{Watched: map[string]bool{}},
 	}
 	p.isolation.Leases = d.leases

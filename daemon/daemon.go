@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/status"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/daemon/unmanage"
+	"github.com/gpushare/gpushare/internal/kernel/kernellog"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -80,6 +81,7 @@ type Daemon struct {
 	outside      *outside.Watch
 	acknowledged *acknowledge.Acknowledgements
 	health       *health.Health
+	kernelLog    *kernellog.Log
 	maintenance  *maintenance.Maintenance
 
 	// These only read: for users, for Prometheus, and for dcgm-exporter.
@@ -99,6 +101,9 @@ type liveSettings struct {
 
 // requestsAtStop is how long a stop waits for requests that run: a stop of the service takes at most 2 s.
 const requestsAtStop = 1500 * time.Millisecond
+
+// eventsAtStart is how long the daemon is not ready because the events of the driver are not followed yet.
+const eventsAtStart = 2 * time.Second
 
 // notifier reports the state of the daemon to the service manager.
 type notifier interface {
@@ -171,6 +176,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	if scraped != nil {
 		d.tasks.Go(func() { d.network.Run(ctx, scraped) })
 	}
+	if d.converger.AwaitEvents(ctx, eventsAtStart) {
+		d.Log.Warn("the driver does not report events yet: an XID that comes now may be missing")
+	}
 	if err := d.notify.Ready(); err != nil {
 		d.Log.Warn("cannot report to the service manager that the daemon is ready", "error", err)
 	}
@@ -202,6 +210,8 @@ func (d *Daemon) run(ctx context.Context) error {
 
 // begin observes the node, restores the leases of the previous run, and resumes or undoes its open change.
 func (d *Daemon) begin(ctx context.Context) {
+	// Not when it is followed: an XID that comes while the daemon starts must be read, too. Health reports why it cannot be read.
+	_ = d.kernelLog.Begin()
 	first, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	d.maintenance.Begin(first)

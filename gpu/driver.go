@@ -335,6 +335,8 @@ const (
 	EventMIGConfig EventKind = "mig-config"
 	EventECC       EventKind = "ecc"
 	EventLost      EventKind = "unavailable"
+	// EventWatching is none of a GPU: from now on events are reported. It comes again when some may have been lost.
+	EventWatching EventKind = "watching"
 )
 
 // Event is one event of one GPU.

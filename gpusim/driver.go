@@ -530,6 +530,7 @@ func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 		defer d.n.mu.Unlock()
 		delete(d.n.events, set.generation())
 	}()
+	f(gpu.Event{Time: d.n.clock.Now(), Kind: gpu.EventWatching})
 	for {
 		e, ret := d.c.wait(ctx, set, time.Hour)
 		switch {

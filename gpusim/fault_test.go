@@ -203,7 +203,9 @@ func TestEventsReachWaitingClients(t *testing.T) {
 		events := make(chan gpu.Event, 16)
 		ended := make(chan error, 1)
 		go func() { ended <- d.Events(ctx, func(e gpu.Event) { events <- e }) }()
-		synctest.Wait()
+		if e := <-events; e.Kind != gpu.EventWatching || e.GPU != "" {
+			t.Errorf("the first event: %+v", e)
+		}
 		in := create(t, d, ids[0], 19, 3, 1)
 		if e := <-events; e.Kind != gpu.EventMIGConfig || e.GI == nil || *e.GI != in.ID {
 			t.Errorf("event of the creation: %+v", e)

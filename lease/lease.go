@@ -77,6 +77,8 @@ type Lease struct {
 	Isolation api.IsolationStatus `json:"isolation,omitzero"`
 	Notices   []string            `json:"notices,omitempty"` // the last ones, newest last
 	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
+	XIDs      []api.LeaseXID      `json:"xids,omitempty"`    // the last ones that concern it, newest last
+	LostGPUs  []api.LostGPU       `json:"lost_gpus,omitempty"`
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`
@@ -121,6 +123,7 @@ func (l *Lease) Note(line string) {
 func (l *Lease) clone() Lease {
 	c := *l
 	c.Notices = slices.Clone(l.Notices)
+	c.XIDs, c.LostGPUs = slices.Clone(l.XIDs), slices.Clone(l.LostGPUs)
 	return c
 }
 
@@ -140,6 +143,8 @@ func (l *Lease) Wire() api.Lease {
 		Origin:     cmp.Or(l.Origin, OriginRun),
 		Isolation:  l.Isolation,
 		Notices:    slices.Clone(l.Notices),
+		XIDs:       slices.Clone(l.XIDs),
+		LostGPUs:   slices.Clone(l.LostGPUs),
 		Created:    l.Created,
 		Started:    l.Started,
 		Expires:    l.Expires,

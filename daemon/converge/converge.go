@@ -368,6 +368,8 @@ var driverEvents = map[gpu.EventKind]string{
 func (cv *Converger) takeDriverEvent(e gpu.Event) {
 	ch := cv.State.Changing()
 	switch {
+	case e.Kind == gpu.EventWatching:
+		cv.watching.begun()
 	case e.Kind == gpu.EventXID:
 		cv.SuspectMPS(e.GPU, e.XID) // A fatal fault of a client is an XID.
 		cv.Health.XID(e)
@@ -382,6 +384,7 @@ func (cv *Converger) takeDriverEvent(e gpu.Event) {
 func (cv *Converger) eventLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := cv.Driver.Events(ctx, cv.takeDriverEvent)
+		cv.watching.begun() // Without events nothing is waited for.
 		if ctx.Err() != nil {
 			return
 		}

@@ -50,6 +50,7 @@ type Converger struct {
 	Drift         drift
 	NoProcess     noProcess
 	unmetReserved unmetReserved
+	watching      watching
 	said          string // to the service manager; only the loop uses it
 }
 

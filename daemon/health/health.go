@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
@@ -24,7 +25,9 @@ type Health struct {
 	Driver   reader
 	Lease    func(id string) (lease.Lease, bool)
 	Live     func() []lease.Lease
-	Leases   notes
+	Leases   records
+	// EndedLately returns the leases that ended no longer ago than d; nil: they are not known.
+	EndedLately func(d time.Duration) []lease.Lease
 	// LeaseLookup finds the leases of about so many processes.
 	LeaseLookup func(about int) func(pid int) (id string, ok bool)
 	// FollowLog calls f for each XID in the kernel's log until ctx ends or the log cannot be read; nil: there is no log.
@@ -53,9 +56,16 @@ type reader interface {
 	Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error)
 }
 
-// notes keeps a line for the user of a lease, also of one that has ended.
-type notes interface {
+// records keeps what happened to a lease, also to one that has ended.
+type records interface {
+	// Note keeps a line for its user.
 	Note(id string, n lease.Notice)
+	RecordXID(id string, x api.LeaseXID)
+	RetractXID(id string, x api.LeaseXID)
+	// RecordLost records that one of its GPUs is lost, and reports whether that was not recorded.
+	RecordLost(id string, g api.LostGPU) bool
+	// RecordFound records for all leases that a GPU answers again.
+	RecordFound(id gpu.UUID, at time.Time)
 }
 
 // known is what was read of one GPU.

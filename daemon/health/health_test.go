@@ -40,6 +40,8 @@ type fixture struct {
 	reads   int
 	sensors func(context.Context) (gpu.Sensors, error) // nil: nothing reads them
 	events  <-chan *api.Event
+	records map[string]*lease.Lease
+	found   []gpu.UUID // that answer again
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -51,7 +53,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { stored.Close() })
 	f := &fixture{
-		T: t, now: time.Unix(1e9, 0), leaseOf: map[int]string{}, notes: map[string][]string{},
+		T: t, now: time.Unix(1e9, 0), leaseOf: map[int]string{}, notes: map[string][]string{}, records: map[string]*lease.Lease{},
 		node: observe.Node{Epoch: observe.Epoch{Boot: "boot-1", Driver: "load-1"}, GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{
 			Identity: gpu.Identity{UUID: gpuA, Index: 3, PCI: "0000:07:00.0"}, Memory: gpu.Memory{Total: 40 << 30},
 		}}}},
@@ -87,6 +89,21 @@ func newFixture(t *testing.T) *fixture {
 
 // answer is a reading.
 func (f *fixture) answer() (gpu.Health, error) { f.reads++; return f.reading, f.readErr }
+
+func (f *fixture) RecordXID(id string, x api.LeaseXID)  { f.recorded(id).RecordXID(x) }
+func (f *fixture) RetractXID(id string, x api.LeaseXID) { f.recorded(id).RetractXID(x) }
+
+func (f *fixture) RecordLost(id string, g api.LostGPU) bool { return f.recorded(id).RecordLost(g) }
+
+func (f *fixture) RecordFound(id gpu.UUID, at time.Time) { f.found = append(f.found, id) }
+
+// recorded is what was recorded of a lease.
+func (f *fixture) recorded(id string) *lease.Lease {
+	if f.records[id] == nil {
+		f.records[id] = &lease.Lease{ID: id}
+	}
+	return f.records[id]
+}
 
 func (f *fixture) Note(id string, n lease.Notice) { f.notes[id] = append(f.notes[id], n.Text) }
 

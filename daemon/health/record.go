@@ -109,6 +109,7 @@ func (k *Health) Converge(node *observe.Node) {
 	for _, t := range again {
 		k.apply(t)
 	}
+	k.followLost(node)
 	m := k.momentOf(node)
 	for _, c := range closing.Unhealthy.In(k.State.Stored()) {
 		g, present := node.GPU(c.GPU)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +60,9 @@ func (k *Health) line(r kernellog.Record) {
 func (k *Health) report(r rules.Report) {
 	policy, m := policyOf(k.State.Desired(), r.GPU), k.momentOf(k.Observed())
 	k.apply(transition{r.GPU, func(was rules.Record) rules.Record { return was.AfterXID(r.XID, policy, m) }})
+	if x := rules.Of(r.XID); x.Class == rules.Lost {
+		k.lost(r.GPU, r.At, x.String())
+	}
 	k.mu.Lock()
 	complete := k.pairs.Add(r)
 	k.mu.Unlock()
@@ -151,9 +153,7 @@ func (k *Health) publish(reports []rules.Report) {
 		if !r.Counted || id != "" {
 			k.Events.Publish(e)
 		}
-		if id != "" && (x.Class == rules.Program || x.Class == rules.Contained) && !k.reportedByMPS(r) {
-			k.note(id, r, x)
-		}
+		k.concern(r, x, id)
 	}
 }
 
@@ -172,18 +172,7 @@ func (k *Health) reportedByMPS(r *rules.Report) bool {
 
 // note keeps for the users of a lease what happened to their program. A program that fails again and again is noted once in a minute.
 func (k *Health) note(id string, r *rules.Report, x rules.XID) {
-	key := note{id, r.XID}
-	k.mu.Lock()
-	maps.DeleteFunc(k.noted, func(_ note, at time.Time) bool { return r.At.Sub(at) >= noteInterval })
-	_, noted := k.noted[key]
-	if k.noted == nil {
-		k.noted = map[note]time.Time{}
-	}
-	if !noted {
-		k.noted[key] = r.At
-	}
-	k.mu.Unlock()
-	if noted {
+	if k.noticed(note{id, r.XID}, r.At) {
 		return
 	}
 	who := "a program"
@@ -195,6 +184,21 @@ func (k *Health) note(id string, r *rules.Report, x rules.XID) {
 		text = fmt.Sprintf("%s was ended by %s on %s: it may be started again", who, x, k.nameOf(r.GPU))
 	}
 	k.Leases.Note(id, lease.Notice{Text: text})
+}
+
+// noticed reports whether a lease got a notice about an XID within noteInterval; otherwise it gets one now.
+func (k *Health) noticed(key note, at time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.noted, func(_ note, was time.Time) bool { return at.Sub(was) >= noteInterval })
+	if _, noted := k.noted[key]; noted {
+		return true
+	}
+	if k.noted == nil {
+		k.noted = map[note]time.Time{}
+	}
+	k.noted[key] = at
+	return false
 }
 
 // causedBy is the lease whose process caused an XID; empty if it is not known.
@@ -210,34 +214,10 @@ func (k *Health) causedBy(r *rules.Report) string {
 	if r.GI == nil {
 		return ""
 	}
-	return k.leaseIn(r.GPU, *r.GI, r.CI)
-}
-
-// leaseIn is the lease that has a MIG instance alone, or one compute instance of it; empty if there is none, and if several
-// share it.
-func (k *Health) leaseIn(id gpu.UUID, gi uint32, ci *uint32) (found string) {
-	g, ok := k.Observed().GPU(id)
-	if !ok {
-		return ""
+	if in := k.leasesIn(k.Live(), r); len(in) == 1 { // Several share the instance.
+		return in[0]
 	}
-	for i := range g.Instances {
-		in := &g.Instances[i]
-		if in.ID != gi || len(in.Compute) == 0 {
-			continue
-		}
-		for _, l := range k.Live() {
-			if !slices.ContainsFunc(in.Compute, func(c gpu.ComputeInstance) bool {
-				return (ci == nil || c.ID == *ci) && slices.Contains(l.Place.Devices, c.UUID)
-			}) {
-				continue
-			}
-			if found != "" {
-				return ""
-			}
-			found = l.ID
-		}
-	}
-	return found
+	return ""
 }
 
 // remember keeps the leases of the processes on the GPUs.

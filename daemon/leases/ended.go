@@ -122,11 +122,18 @@ func (e *endedLeases) trimLocked() {
 
 // note adds a line to the last one of this id, and reports whether there is one.
 func (e *endedLeases) note(id, line string) bool {
+	return e.revise(id, func(l *lease.Lease) bool { l.Note(line); return true })
+}
+
+// revise changes the last one of this id with f, and reports whether f did.
+func (e *endedLeases) revise(id string, f func(*lease.Lease) bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range slices.Backward(e.list) {
 		if x := &e.list[i]; x.Lease.ID == id {
-			x.Lease.Note(line)
+			if !f(&x.Lease) {
+				return false
+			}
 			x.encoded, e.changed = nil, true
 			return true
 		}

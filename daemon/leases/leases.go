@@ -50,6 +50,7 @@ type Leases struct {
 	TimeWake     loop.Wake                    // a lease started or ended, or is to be stopped for a request
 	inPlaceMu    locks.Mutex[locks.Attaching] // one check and one start of a lease in place at a time
 	Watchers     Watchers
+	Revised      loop.Wake // what is recorded of a running lease changed: its notices, its XIDs
 }
 
 // Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns
@@ -62,6 +63,7 @@ func (ls *Leases) Run(ctx context.Context) {
 	loops.Go(func() { ls.outputLoop(ctx) })
 	loops.Go(func() { ls.recheckLoop(ctx) })
 	loops.Go(func() { ls.removalLoop(ctx) })
+	loops.Go(func() { ls.saveLoop(ctx) })
 	loops.Wait()
 }
 

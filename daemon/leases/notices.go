@@ -29,7 +29,7 @@ func (ls *Leases) Noticed(l lease.Lease, n lease.Notice) {
 	if n.Kind != "" {
 		ls.Events.Publish(l.Event(n.Kind, n.Text))
 	}
-	ls.Invalidate()
+	ls.revised()
 	select {
 	case ls.Notices <- QueuedNotice{lease: l, text: n.Text}:
 	default:

@@ -58,7 +58,9 @@ func (d *Driver) Events(ctx context.Context, f func(gpu.Event)) error {
 	}
 	for failures := 0; ; {
 		ret := d.watch(ctx, func(e gpu.Event) {
-			failures = 0
+			if e.Kind != gpu.EventWatching { // The wait that follows may fail.
+				failures = 0
+			}
 			f(e)
 		})
 		if err := ctx.Err(); err != nil {
@@ -95,6 +97,7 @@ func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 	if ret != nvml.SUCCESS {
 		return ret
 	}
+	f(gpu.Event{Time: time.Now(), Kind: gpu.EventWatching})
 	for ctx.Err() == nil {
 		data, ret := set.Wait(uint32(eventWait.Milliseconds()))
 		d.mu.Lock()

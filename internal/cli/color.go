@@ -14,6 +14,7 @@ var stateColors = map[string]string{
 	"held":           red,
 	"unhealthy":      red,
 	"lost":           red,
+	"GPU lost":       red,
 	"stuck":          red,
 	"failed":         red,
 	"fail":           red,

@@ -175,7 +175,7 @@ func (a *app) leaseShow() *cobra.Command {
 						*api.Lease
 					}{1, l})
 				}
-				a.lease(l)
+				a.lease(l, namesIn(s))
 				return nil
 			}
 			return &api.Error{
@@ -187,8 +187,8 @@ func (a *app) leaseShow() *cobra.Command {
 	}
 }
 
-// lease prints one lease in full.
-func (a *app) lease(l *api.Lease) {
+// lease prints one lease in full. name names a GPU.
+func (a *app) lease(l *api.Lease, name func(uuid string) string) {
 	row := *l
 	row.Reason = "" // It is printed on its own line.
 	a.leases([]api.Lease{row})
@@ -229,6 +229,13 @@ func (a *app) lease(l *api.Lease) {
 	}
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
+	}
+	for _, s := range lostGPUs(l, name) {
+		line("lost", s)
+	}
+	for i := range l.XIDs {
+		x := &l.XIDs[i]
+		line("error", fmt.Sprintf("%s at %s, on %s", x, x.Last.Local().Format(time.DateTime), name(x.GPU)))
 	}
 	if len(l.FrozenFor) > 0 {
 		line("frozen", "for "+strings.Join(l.FrozenFor, " and "))
@@ -281,6 +288,9 @@ func (a *app) leases(leases []api.Lease) {
 		}
 		if len(l.FrozenFor) > 0 && !strings.HasSuffix(state, ", frozen") { // The stage of GPU memory says it too.
 			state += ", frozen"
+		}
+		if l.GPULost() != nil {
+			state += ", GPU lost"
 		}
 		if l.Result != "" {
 			state = l.Result

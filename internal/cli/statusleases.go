@@ -15,6 +15,7 @@ var leaseTimes = []column{
 	{head: "ELAPSED", drop: 7},
 	{head: "LIMIT", drop: 6},
 	{head: "IDLE", drop: 8},
+	{head: "XID"},
 }
 
 // timesOf are the cells of leaseTimes.
@@ -46,7 +47,52 @@ func timesOf(l *api.Lease, at time.Time) []string {
 	case l.State == api.LeaseRunning:
 		idle = "unknown"
 	}
-	return []string{started, elapsed, limit, idle}
+	return []string{started, elapsed, limit, idle, xids(l)}
+}
+
+// xids are the numbers of the XIDs of a lease, the last one first, with how often each came. One that may be of another lease has a
+// question mark.
+func xids(l *api.Lease) string {
+	var out []string
+	for i := range slices.Backward(l.XIDs) {
+		x := &l.XIDs[i]
+		s := fmt.Sprint(x.XID)
+		if x.Count > 1 {
+			s += fmt.Sprintf("×%d", x.Count)
+		}
+		if x.Relation == api.XIDPossible {
+			s += "?"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+// lostGPUs says which of its GPUs a lease has lost, and since when.
+func lostGPUs(l *api.Lease, name func(uuid string) string) (out []string) {
+	for i := range l.LostGPUs {
+		g := &l.LostGPUs[i]
+		s := fmt.Sprintf("%s since %s: %s", name(g.GPU), g.Since.Local().Format(time.DateTime), g.Reason)
+		if g.Until != nil {
+			s = fmt.Sprintf(
+				"%s from %s to %s: %s", name(g.GPU), g.Since.Local().Format(time.DateTime), g.Until.Local().Format(time.DateTime), g.Reason,
+			)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// namesIn names the GPUs of a status.
+func namesIn(s *api.Status) func(uuid string) string {
+	return func(uuid string) string {
+		for i := range s.GPUs {
+			if s.GPUs[i].UUID == uuid {
+				return gpuName(s.GPUs[i].Index, uuid)
+			}
+		}
+		return shortUUID(uuid)
+	}
 }
 
 // statusLeases prints the leases with their GPU, tenant and user, and with times with those of leaseTimes.
@@ -113,6 +159,8 @@ func leaseState(l *api.Lease) string {
 		return l.Result
 	case l.Position > 0:
 		return "waiting"
+	case l.Ended == nil && l.GPULost() != nil:
+		return "GPU lost"
 	case l.GPUMemory != nil && l.GPUMemory.Stage != "":
 		return stage(l.GPUMemory.Stage)
 	}

@@ -18,25 +18,40 @@ import (
 // maxRecord is longer than any record: the kernel formats one into 2048 bytes (PRINTK_MESSAGE_MAX).
 const maxRecord = 8192
 
-// Follow calls f for each XID that the driver reports from now on, until ctx ends, and returns why it ended. Earlier records are
-// not read. Of this host (hostRoot is /), it reads the log that is open as standard input, if it is; otherwise it needs CAP_SYSLOG
-// where kernel.dmesg_restrict is set.
-func Follow(ctx context.Context, hostRoot string, f func(Record)) error {
-	path := filepath.Join(hostRoot, "dev/kmsg")
-	var file *os.File
-	var err error
-	if path == "/dev/kmsg" {
-		file = passed(int(os.Stdin.Fd()))
+// Log is the kernel's log of a host. Its zero value with HostRoot set is ready to use; its methods are not called at the same time.
+type Log struct {
+	HostRoot string   // of this host: /
+	file     *os.File // opened by Begin
+}
+
+// Begin sets where Follow begins: records that are written from now on are read. Without it that is when Follow is called. Why the log
+// cannot be opened is returned by Follow, too.
+func (l *Log) Begin() error {
+	file, err := begin(l.HostRoot)
+	if err != nil {
+		return err
 	}
+	if l.file != nil {
+		l.file.Close()
+	}
+	l.file = file
+	return nil
+}
+
+// Follow calls f for each XID that the driver reports from Begin or from now on, until ctx ends, and returns why it ended. Earlier
+// records are not read. Of this host it reads the log that is open as standard input, if it is; otherwise it needs CAP_SYSLOG where
+// kernel.dmesg_restrict is set.
+func (l *Log) Follow(ctx context.Context, f func(Record)) error {
+	file := l.file
+	l.file = nil
 	if file == nil {
-		if file, err = open(path); err != nil {
+		var err error
+		if file, err = begin(l.HostRoot); err != nil {
 			return err
 		}
 	}
 	defer func() { file.Close() }() // which may be another file by then
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
-		return fmt.Errorf("cannot read the kernel log %s: %w", path, err)
-	}
+	path := logPath(l.HostRoot)
 	info, err := file.Stat()
 	if err != nil {
 		return fmt.Errorf("cannot read the kernel log %s: %w", path, err)
@@ -50,6 +65,28 @@ func Follow(ctx context.Context, hostRoot string, f func(Record)) error {
 		return ctx.Err()
 	}
 	return fmt.Errorf("cannot read the kernel log %s: %w", path, err)
+}
+
+func logPath(hostRoot string) string { return filepath.Join(hostRoot, "dev/kmsg") }
+
+// begin opens the log at its end.
+func begin(hostRoot string) (*os.File, error) {
+	path := logPath(hostRoot)
+	var file *os.File
+	if path == "/dev/kmsg" {
+		file = passed(int(os.Stdin.Fd()))
+	}
+	if file == nil {
+		var err error
+		if file, err = open(path); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := file.Seek(0, io.SeekEnd); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("cannot read the kernel log %s: %w", path, err)
+	}
+	return file, nil
 }
 
 // open opens the log without blocking, so that the end of a context can end a read.

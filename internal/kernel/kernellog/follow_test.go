@@ -62,7 +62,7 @@ func start(t *testing.T, root string) *log {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &log{t: t, root: root, got: make(chan Record, 64), done: make(chan error, 1), end: cancel}
-	go func() { l.done <- Follow(ctx, root, func(r Record) { l.got <- r }) }()
+	go func() { l.done <- (&Log{HostRoot: root}).Follow(ctx, func(r Record) { l.got <- r }) }()
 	t.Cleanup(cancel)
 	return l
 }
@@ -129,7 +129,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestFollowWithoutALog(t *testing.T) {
-	if err := Follow(t.Context(), t.TempDir(), func(Record) {}); !errors.Is(err, os.ErrNotExist) {
+	if err := (&Log{HostRoot: t.TempDir()}).Follow(t.Context(), func(Record) {}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }
@@ -186,5 +186,32 @@ func TestLostRecords(t *testing.T) {
 	err := device(t.Context(), &overwritten{}, func(r Record) { got = append(got, fmt.Sprint(r.XID, r.Lost)) })
 	if want := "[1 false 5 true 6 false]"; fmt.Sprint(got) != want || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v, %v; want %s", got, err, want)
+	}
+}
+
+// What is written between Begin and Follow is read, and nothing from before: Begin again begins later.
+func TestFollowFromItsBegin(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "dev"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := &log{t: t, root: root, got: make(chan Record, 64), done: make(chan error, 1)}
+	followed := &Log{HostRoot: root}
+	if err := followed.Begin(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a log: %v", err)
+	}
+	for _, number := range []int{99, 98} {
+		l.write(xid(number))
+		if err := followed.Begin(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.write(xid(31))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { l.done <- followed.Follow(ctx, func(r Record) { l.got <- r }) }()
+	l.next(31)
+	cancel()
+	if err := <-l.done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
 	}
 }
