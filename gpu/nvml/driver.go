@@ -142,6 +142,7 @@ type device struct {
 	profiles     []giProfile                 // nil: not read
 	compute      map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
 	countedLinks []int                       // the NVLinks that count errors; nil: not read
+	linkErrors   linkErrors                  // of the last minute
 	walk         bool                        // the information of compute instances does not contain their MIG device
 }
 
@@ -150,6 +151,7 @@ func (v *device) invalidate() {
 	v.stale = true
 	v.profiles = nil
 	v.compute = nil
+	v.linkErrors = linkErrors{}
 }
 
 // lockDevice locks one GPU and returns it with a valid handle. The caller unlocks it.

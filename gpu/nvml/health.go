@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -168,10 +169,30 @@ func (r *reading) rows(out *gpu.Health) {
 	}
 }
 
+// linkErrorsInterval is the time between two readings of the NVLinks' counters: they are four calls for each of up to 18 links, most of
+// all calls of a reading, and are compared by the hour.
+const linkErrorsInterval = time.Minute
+
+// linkErrors are the counters of the NVLinks as they were last read.
+type linkErrors struct {
+	readAt time.Time // zero: not yet
+	sum    gpu.NVLinkErrors
+}
+
+// known reports whether they need not be read again.
+func (l *linkErrors) known(now time.Time) bool {
+	return !l.readAt.IsZero() && now.Sub(l.readAt) < linkErrorsInterval
+}
+
 // nvLinkErrors adds up the counters of all links. Which links have counters is read once: the numbers may have gaps, and each
 // question costs a call. Drivers do not report these counters from Blackwell on.
 func (r *reading) nvLinkErrors(out *gpu.Health) {
 	if !r.can(nvLinkErrors) {
+		return
+	}
+	now := time.Now()
+	if r.v.linkErrors.known(now) {
+		out.NVLinkErrors = new(r.v.linkErrors.sum)
 		return
 	}
 	links := r.v.countedLinks
@@ -207,6 +228,7 @@ func (r *reading) nvLinkErrors(out *gpu.Health) {
 		}
 	}
 	if len(links) > 0 {
+		r.v.linkErrors = linkErrors{readAt: now, sum: sum}
 		out.NVLinkErrors = &sum
 	}
 }
