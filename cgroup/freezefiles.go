@@ -99,12 +99,23 @@ func (f *freezeFiles) waitFor(ctx context.Context, cg string, want bool, moves f
 	}
 }
 
-// frozen reads the key frozen of cgroup.events.
+// frozen reads the key frozen of cgroup.events, in one call: ReadAt would read until the end, which is a second one. It cannot block,
+// so the Go runtime need not know of it.
 func (f *freezeFiles) frozen() (bool, error) {
-	var buf [128]byte
-	n, err := f.events.ReadAt(buf[:], 0)
-	if n == 0 && err != nil {
+	conn, err := f.events.SyscallConn()
+	if err != nil {
 		return false, err
+	}
+	var buf [128]byte
+	var n uintptr
+	var failed unix.Errno
+	if err := conn.Control(func(fd uintptr) {
+		n, _, failed = unix.RawSyscall6(unix.SYS_PREAD64, fd, uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), 0, 0, 0)
+	}); err != nil {
+		return false, err
+	}
+	if failed != 0 {
+		return false, failed
 	}
 	_, rest, ok := bytes.Cut(buf[:n], []byte("frozen "))
 	if !ok || len(rest) == 0 {
