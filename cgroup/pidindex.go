@@ -82,7 +82,7 @@ func readProcs(dir int, buf []byte, add func(pid int)) bool {
 
 // readNumbers reads an open file of numbers, one on each line. 0, a process of another pid namespace, is left out.
 func readNumbers(fd int, buf []byte, add func(pid int)) error {
-	pid := 0
+	var list numbers
 	for {
 		n, err := unix.Read(fd, buf)
 		switch {
@@ -91,20 +91,30 @@ func readNumbers(fd int, buf []byte, add func(pid int)) error {
 		case err != nil:
 			return err
 		case n == 0:
-			if pid > 0 { // The last line may lack its end.
-				add(pid)
-			}
+			list.end(add)
 			return nil
 		}
-		for _, c := range buf[:n] {
-			if c >= '0' && c <= '9' {
-				pid = pid*10 + int(c-'0')
-				continue
-			}
-			if pid > 0 {
-				add(pid)
-			}
-			pid = 0
-		}
+		list.add(buf[:n], add)
 	}
+}
+
+// numbers reads a list of numbers, one a line, in parts.
+type numbers struct{ pid int }
+
+func (l *numbers) add(part []byte, add func(pid int)) {
+	for _, c := range part {
+		if c >= '0' && c <= '9' {
+			l.pid = l.pid*10 + int(c-'0')
+			continue
+		}
+		l.end(add)
+	}
+}
+
+// end is the end of a line; the last one may lack it.
+func (l *numbers) end(add func(pid int)) {
+	if l.pid > 0 {
+		add(l.pid)
+	}
+	l.pid = 0
 }

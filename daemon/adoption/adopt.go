@@ -47,7 +47,7 @@ func (a *Adopter) adoptLoop(ctx context.Context) {
 		if err := a.AdoptAll(ctx); err != nil && ctx.Err() == nil {
 			a.Log.Warn("cannot read logins and units to adopt", "error", err)
 		}
-		if _, ok := a.Adoption.Wake.Sleep(ctx, adoptInterval); !ok {
+		if _, ok := a.Adoption.Wake.Every(ctx, adoptInterval); !ok {
 			return
 		}
 	}

@@ -1,11 +1,13 @@
 package adoption
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +23,15 @@ type containers struct {
 	// They are used only by its loop, and have the cgroup as the key.
 	refused map[string]string // why it has no lease
 	passes  map[string]int    // in how many passes it was found without a lease
+
+	events  cgroup.ChildEvents
+	unknown map[string]bool // slices in which the last pass found cgroups that are not gpushare's
+	listed  uint64          // how often the children of a slice were listed
 }
 
 // containerLoop finds containers that were started under a grant's slice.
 func (a *Adopter) containerLoop(ctx context.Context) {
+	defer a.containers.events.Close()
 	for {
 		if !loop.Every(ctx, a.SampleInterval()) {
 			return
@@ -49,24 +56,15 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	}
 	a.dropLateContainers(time.Now())
 	refused, passes := map[string]string{}, map[string]int{}
-	for _, s := range a.Observer.Last().Slices {
-		if s.Name.Grant == "" || s.Path == "" {
-			continue
-		}
-		children, err := h.Children(s.Path)
-		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-			a.Log.Warn("cannot list containers", "slice", s.Name, "error", err)
-		}
-		for _, cg := range children {
-			if isOwnScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
-				continue // The monitor of a container, not the container.
-			}
+	found := a.foreignCgroups(h, isOwnScope)
+	for _, s := range slices.SortedFunc(maps.Keys(found), compareSlices) {
+		for _, cg := range found[s] {
 			ps := a.unknownProcesses(h, cg)
 			if len(ps) == 0 {
 				continue
 			}
 			passes[cg] = a.containers.passes[cg] + 1
-			if err := a.adoptContainer(ctx, s.Name, cg, ps); err != nil {
+			if err := a.adoptContainer(ctx, s, cg, ps); err != nil {
 				refused[cg] = err.Error()
 			}
 		}
@@ -84,6 +82,45 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	if changed {
 		a.Invalidate() // The status shows it now, and not with the next change of something else.
 	}
+}
+
+// foreignCgroups lists the cgroups below the slices of grants that gpushare did not create. A slice that had none is listed again only
+// after the kernel reported a new one in it: a node has hundreds of slices, and most of them never have a container.
+func (a *Adopter) foreignCgroups(h cgroup.Hierarchy, isOwnScope func(name string) bool) map[cgroup.SliceName][]string {
+	c := &a.containers
+	if err := c.events.Begin(); err != nil {
+		a.Log.Debug("the slices of grants are listed in each pass", "error", err)
+	}
+	out, all, unknown := map[cgroup.SliceName][]string{}, map[string]bool{}, map[string]bool{}
+	for _, s := range a.Observer.Last().Slices {
+		if s.Name.Grant == "" || s.Path == "" {
+			continue
+		}
+		all[s.Path] = true
+		if !c.events.Changed(h, s.Path) && !c.unknown[s.Path] {
+			continue
+		}
+		c.listed++
+		children, err := h.Children(s.Path)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			a.Log.Warn("cannot list containers", "slice", s.Name, "error", err)
+			unknown[s.Path] = true // It is listed again.
+		}
+		for _, cg := range children {
+			if isOwnScope(path.Base(cg)) || strings.Contains(path.Base(cg), "conmon") {
+				continue // The monitor of a container, not the container.
+			}
+			out[s.Name] = append(out[s.Name], cg)
+			unknown[s.Path] = true
+		}
+	}
+	c.events.Retain(h, all)
+	c.unknown = unknown
+	return out
+}
+
+func compareSlices(a, b cgroup.SliceName) int {
+	return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Grant, b.Grant))
 }
 
 // unknownProcesses are the processes of a container that has no lease; none if it has one, or has ended.

@@ -1,0 +1,88 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcessLists reads the processes of the same cgroups again and again. Each file is opened once: to find it by its path takes more
+// time of the CPU than to read it. One goroutine uses it; the zero value is ready.
+type ProcessLists struct {
+	open  map[string]int // descriptors of cgroup.procs, by directory
+	used  map[string]bool
+	buf   [4096]byte
+	opens int // how many files were opened
+}
+
+// Direct is Hierarchy.Direct.
+func (l *ProcessLists) Direct(h Hierarchy, cg string) (pids []int, err error) {
+	dir := h.Dir(cg)
+	if l.open == nil {
+		l.open, l.used = map[string]int{}, map[string]bool{}
+	}
+	l.used[dir] = true
+	fd, kept := l.open[dir]
+	if kept {
+		if pids, err = l.read(fd); err == nil {
+			return pids, nil
+		}
+		l.forget(dir) // There may be another cgroup of that name.
+	}
+	if fd, err = unix.Open(filepath.Join(dir, "cgroup.procs"), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		l.open[dir] = fd
+		l.opens++
+		pids, err = l.read(fd)
+	}
+	switch {
+	case isRemoved(err):
+		l.forget(dir)
+		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
+	case errors.Is(err, unix.EOPNOTSUPP): // The processes of a threaded cgroup are listed by its domain.
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read cgroup.procs of %s: %w", dir, err)
+	}
+	return pids, nil
+}
+
+// read reads a whole list. The calls do not block: the kernel makes the list without waiting for a process.
+func (l *ProcessLists) read(fd int) (pids []int, err error) {
+	at, list := 0, numbers{}
+	for {
+		n, _, failed := unix.RawSyscall6(
+			unix.SYS_PREAD64, uintptr(fd), uintptr(unsafe.Pointer(&l.buf)), uintptr(len(l.buf)), uintptr(at), 0, 0,
+		)
+		switch {
+		case failed == unix.EINTR:
+			continue
+		case failed != 0:
+			return nil, failed
+		case n == 0:
+			list.end(func(pid int) { pids = append(pids, pid) })
+			return pids, nil
+		}
+		list.add(l.buf[:n], func(pid int) { pids = append(pids, pid) })
+		at += int(n)
+	}
+}
+
+// CloseOthers closes the files of the cgroups that were not read since it was called last.
+func (l *ProcessLists) CloseOthers() {
+	for dir := range l.open {
+		if !l.used[dir] {
+			l.forget(dir)
+		}
+	}
+	clear(l.used)
+}
+
+func (l *ProcessLists) forget(dir string) {
+	if fd, ok := l.open[dir]; ok {
+		unix.Close(fd)
+		delete(l.open, dir)
+	}
+}
