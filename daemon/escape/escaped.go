@@ -42,6 +42,8 @@ type Escaped struct {
 	lost       uint64                    // processes that are not recorded, as of the last pass
 	lostOf     map[int]uint64            // and of users who have too many, by uid
 	partial    map[string]string         // tracked leases of which processes may not be recorded, and why
+	lists      cgroup.ProcessLists
+	passes     int // since a lease was tracked or the record had a process
 }
 
 // startedLease is a lease with the time at which it started.
@@ -127,7 +129,7 @@ func ticksNow() uint64 { return uint64(procfs.BootTime() / (time.Second / procfs
 // escapedLoop checks the leases once in each sample interval.
 func (e *Escapes) escapedLoop(ctx context.Context) {
 	for {
-		if _, ok := e.Escaped.Wake.Sleep(ctx, e.SampleInterval()); !ok {
+		if _, ok := e.Escaped.Wake.Every(ctx, e.SampleInterval()); !ok {
 			return
 		}
 		if err := e.endEscaped(ctx); err != nil && ctx.Err() == nil {
@@ -150,6 +152,9 @@ func (e *Escapes) endEscaped(ctx context.Context) error {
 		return nil // No process was moved into a cgroup of gpushare.
 	}
 	e.addStarted()
+	if x.rests() {
+		return nil
+	}
 	if err := e.notePartial(); err != nil {
 		return err
 	}
@@ -170,6 +175,20 @@ func (e *Escapes) endEscaped(ctx context.Context) error {
 	}
 	x.forget(live, e.Descent != nil)
 	return nil
+}
+
+// restPasses is how many passes of a node without leases go by until the record is read nevertheless.
+const restPasses = 30
+
+// rests reports whether there is nothing to search: no lease is tracked, and the record had no process when it was last read. What an
+// ended lease has left is in the record, and its lease is tracked. The lock of Escaped is held.
+func (x *Escaped) rests() bool {
+	if len(x.leases) > 0 || len(x.recorded) > 0 || !x.tracker.empty() {
+		x.passes = 0
+		return false
+	}
+	x.passes++
+	return x.passes%restPasses != 1
 }
 
 // searchByLooking finds escaped processes without a record of descent: by what was seen inside, by parents and by sessions. It
@@ -212,7 +231,7 @@ func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
 		}
 		s.inside[one.ID] = nil
 		for _, cg := range []string{leaf, path.Dir(leaf)} {
-			pids, err := h.Direct(cg)
+			pids, err := e.Escaped.lists.Direct(h, cg)
 			if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 				return s, err
 			}
@@ -221,6 +240,7 @@ func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
 		slices.Sort(s.inside[one.ID])
 		s.root = topOf(leaf)
 	}
+	e.Escaped.lists.CloseOthers()
 	for id := range e.Escaped.leases { // The cgroup of an ended lease has the same root.
 		if cg := e.Escaped.leases[id].Isolation.Cgroup; s.root == "" && cg != "" {
 			s.root = topOf(cg)

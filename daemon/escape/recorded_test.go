@@ -244,6 +244,59 @@ func escapesOnNothing(t *testing.T) (*Escapes, *report.Reporter) {
 	}, rep
 }
 
+// countedRecord counts how often the record is read.
+type countedRecord struct {
+	descentRecord
+	of    map[string]map[int]uint64
+	reads int
+}
+
+func (r *countedRecord) Members() (map[string]map[int]uint64, error) {
+	r.reads++
+	return r.of, nil
+}
+
+func (r *countedRecord) Lost() (uint64, map[int]uint64, error) { return 0, nil, nil }
+
+// Without leases the record of descent is read now and then, and in each pass when it has a process or a lease has started.
+func TestTheRecordRestsWithoutLeases(t *testing.T) {
+	e, _ := escapesOnNothing(t)
+	r := &countedRecord{}
+	e.Descent = r
+	pass := func(n int) {
+		t.Helper()
+		for range n {
+			if err := e.endEscaped(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	pass(restPasses)
+	if r.reads != 1 {
+		t.Errorf("without leases it was read %d times in %d passes", r.reads, restPasses)
+	}
+	r.of = map[string]map[int]uint64{"red-1": {1: 1}}
+	pass(1) // Its turn.
+	if r.reads != 2 {
+		t.Errorf("it was read %d times after %d passes", r.reads, restPasses+1)
+	}
+	pass(5)
+	if r.reads != 7 {
+		t.Errorf("with a process in it, it was read %d times in 5 passes", r.reads-2)
+	}
+	r.of = nil
+	pass(1)
+	pass(1)
+	started := &lease.Lease{ID: "red-2", Process: lease.Process{PID: 1, Start: 1}}
+	started.Isolation.Cgroup = "/x"
+	e.Escaped.Note(started)
+	before := r.reads
+	pass(1)
+	if r.reads != before+1 {
+		t.Error("it was not read when a lease had started")
+	}
+}
+
 // Without the record a condition says what may not be found, while a spec is enforced.
 func TestConditionWithoutARecord(t *testing.T) {
 	e, rep := escapesOnNothing(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
@@ -42,7 +43,9 @@ func (s *unattributedProcess) subject() string {
 
 // A managed GPU without leases is checked every idleInterval. To list processes costs a driver call for each list of each
 // instance, so the GPU memory is read first: while it is unchanged, a listing is valid for listingMaxAge, because each
-// process that uses a GPU takes some of its memory. On GPUs with leases the processes are listed with every sample.
+// process that uses a GPU takes some of its memory: one may have ended and another taken as much. A listing without a process is
+// valid until the next observation of the node: there is none that could have ended. On GPUs with leases the processes are listed with
+// every sample.
 const (
 	idleInterval  = 2 * time.Second
 	listingMaxAge = 5 * idleInterval
@@ -67,7 +70,7 @@ type listing struct {
 func (e *Escapes) unattributedLoop(ctx context.Context) {
 	x := unattributedTracker{listed: map[gpu.UUID]listing{}}
 	for {
-		if !loop.Pause(ctx, e.SampleInterval()) {
+		if !loop.Every(ctx, e.SampleInterval()) {
 			return
 		}
 		want := e.State.Desired()
@@ -130,15 +133,40 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 	return due, ok
 }
 
-// processes returns the processes on a GPU as they were read last. A GPU without leases is not sampled, and between two
-// observations of the node half a minute may pass, so this reads it itself. seen is when the node was observed last.
-func (x *unattributedTracker) processes(
-	ctx context.Context, d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time,
-) []gpu.Process {
+// refresh reads the GPUs for which it is time, all at once: the worker wakes up once for them, and none waits for another.
+func (x *unattributedTracker) refresh(ctx context.Context, d *Escapes, want *state.Desired, node *observe.Node) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var mu locks.Mutex[locks.Leaf] // guards x.listed among the goroutines
+	var reads sync.WaitGroup
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		if g.Err != nil || !want.Manages(g.Identity.UUID) {
+			continue
+		}
+		mu.Lock()
+		l, due := x.due(d, want, g, node.At)
+		mu.Unlock()
+		if !due {
+			continue
+		}
+		reads.Go(func() {
+			l := d.list(ctx, g, l)
+			mu.Lock()
+			defer mu.Unlock()
+			x.listed[g.Identity.UUID] = l
+		})
+	}
+	reads.Wait()
+}
+
+// due returns the last listing of a GPU, and whether it is to be refreshed. A GPU without leases is not sampled, and between two
+// observations of the node half a minute may pass, so it is read for this. seen is when the node was observed last.
+func (x *unattributedTracker) due(d *Escapes, want *state.Desired, g *observe.GPU, seen time.Time) (l listing, due bool) {
 	id := g.Identity.UUID
 	if d.Samples.Has(id) || !want.Enforcing() {
 		delete(x.listed, id)
-		return g.Processes
+		return listing{}, false
 	}
 	now := d.Now()
 	l, known := x.listed[id]
@@ -146,22 +174,30 @@ func (x *unattributedTracker) processes(
 		l, known = listing{at: seen, memoryRead: seen, used: g.Memory.Used, processes: g.Processes}, true
 		x.listed[id] = l
 	}
-	if known && now.Sub(l.memoryRead) < idleInterval {
+	return l, !known || now.Sub(l.memoryRead) >= idleInterval
+}
+
+// list reads the memory of a GPU, and its processes if they may be others than in the last listing.
+func (e *Escapes) list(ctx context.Context, g *observe.GPU, last listing) listing {
+	id, now := g.Identity.UUID, e.Now()
+	m, err := e.Driver.Memory(ctx, id)
+	if err == nil && m.Used == last.used && !last.at.IsZero() && (len(last.processes) == 0 || now.Sub(last.at) < listingMaxAge) {
+		last.memoryRead = now
+		return last
+	}
+	l := listing{at: now, memoryRead: now, used: m.Used, processes: g.Processes}
+	if processes, err := e.Driver.Processes(ctx, id); err == nil {
+		l.processes = processes
+	}
+	return l
+}
+
+// processes returns the processes on a GPU as they were read last.
+func (x *unattributedTracker) processes(g *observe.GPU) []gpu.Process {
+	if l, ok := x.listed[g.Identity.UUID]; ok {
 		return l.processes
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	m, err := d.Driver.Memory(ctx, id)
-	if known && err == nil && m.Used == l.used && now.Sub(l.at) < listingMaxAge {
-		l.memoryRead = now
-	} else {
-		l = listing{at: now, memoryRead: now, used: m.Used, processes: g.Processes}
-		if processes, err := d.Driver.Processes(ctx, id); err == nil {
-			l.processes = processes
-		}
-	}
-	x.listed[id] = l
-	return l.processes
+	return g.Processes
 }
 
 // fromElsewhere reads a process that runs and is in a lease that does not have a place: another lease passed it a descriptor, or it
@@ -196,6 +232,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	node := d.Samples.Overlay(d.Observer.Last())
 	quiesced := sync.OnceValue(func() []string { return d.quiesceUnits(ctx, want) }) // cgroups of units that are known to use GPUs
 	open := x.closed.openers(ctx, d, want, node)
+	x.refresh(ctx, d, want, node)
 	add := func(s unattributedProcess, g *observe.GPU, st procfs.Stat) {
 		s.process, s.name, s.gpu, s.where = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Name()
 		if slices.ContainsFunc(out, func(o unattributedProcess) bool { return o.process == s.process }) {
@@ -215,7 +252,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 		if g.Err != nil || !want.Manages(g.Identity.UUID) {
 			continue
 		}
-		for _, p := range x.processes(ctx, d, want, g, node.At) {
+		for _, p := range x.processes(g) {
 			st, ok := d.unattributed(p.PID)
 			if !ok {
 				if c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, 0); closes && want.Enforcing() {

@@ -24,7 +24,7 @@ func (k *Health) readLoop(ctx context.Context) {
 				})
 			}
 		}
-		if _, ok := k.Due.Sleep(ctx, interval); !ok || !loop.Pause(ctx, spacing) {
+		if _, ok := k.Due.Every(ctx, interval); !ok || !loop.Pause(ctx, spacing) {
 			return
 		}
 	}

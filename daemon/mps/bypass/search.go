@@ -116,17 +116,27 @@ const (
 )
 
 // Run starts a check wherever one is due, until ctx ends, and returns when all have ended. It looks twice in each sample interval, so
-// that a process is reported within two.
+// that a process is reported within two; where no MPS is to run, once.
 func (b *Search) Run(ctx context.Context) {
 	var tasks loop.Group
 	defer tasks.Wait()
-	for loop.Pause(ctx, b.SampleInterval()/2) {
+	for loop.Every(ctx, b.pause()) {
 		want, node := b.State.Desired(), b.Samples.Overlay(b.Observer.Last())
 		for _, s := range b.due(want, node, b.Now()) {
 			tasks.Go(func() { b.check(ctx, want, s, &tasks) })
 		}
 		b.Conditions.Replace("mps-bypass", b.conditions(want))
 	}
+}
+
+// pause is the time between two passes.
+func (b *Search) pause() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.on) == 0 {
+		return b.SampleInterval()
+	}
+	return b.SampleInterval() / 2
 }
 
 // due returns what is to be checked, and forgets where MPS is not to run any more.
