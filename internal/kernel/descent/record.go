@@ -301,7 +301,10 @@ func (r *Record) Members() (map[string]map[int]uint64, error) {
 	for pid := range r.unsure {
 		e, recorded := all[pid]
 		if recorded {
-			if start, err := procfs.Start(pid); err == nil && e.of(start) {
+			if st, err := procfs.Read(pid); err == nil && e.of(st.Start) {
+				if !st.Dead() {
+					delete(r.unsure, pid) // It runs, and the entry is written: the kernel will end it.
+				}
 				continue
 			}
 			if err := r.remove(pid); err != nil {

@@ -377,6 +377,23 @@ func TestAStaleEntryEnds(t *testing.T) {
 	}
 }
 
+// A process that was seen to run after it was recorded is not read again with each reading of the record.
+func TestAProcessThatRunsIsReadOnce(t *testing.T) {
+	r := opened(t)
+	cmd, _ := shell(t, "sleep 60")
+	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if all := members(t, r, "one"); all[cmd.Process.Pid] == 0 {
+			t.Fatalf("%v", all)
+		}
+		if len(r.unsure) > 0 {
+			t.Errorf("%d processes are read with each reading", len(r.unsure))
+		}
+	}
+}
+
 // A process of a lease that gets another lease is recorded for that one, and for the first again if that fails.
 func TestOneLeaseInAnother(t *testing.T) {
 	r := opened(t)
