@@ -30,7 +30,7 @@ type endedLease struct {
 	At     time.Time      `json:"at"`
 	Result *launch.Result `json:"result,omitempty"`
 
-	encoded []byte // its JSON: it does not change any more, and all are written each time a lease ends
+	encoded []byte // its JSON: it does not change any more, and is written again with those that end after it
 }
 
 func (e *endedLease) wire() api.Lease {
@@ -48,6 +48,8 @@ type endedLeases struct {
 	list    []endedLease
 	results map[string]launch.Result // of leases that are about to end
 	changed bool                     // since the last encode
+	written int                      // how many, from the beginning of the list, are in the file of all
+	rewrite bool                     // one of these has changed
 	dropped loop.Wake                // see whenDropped
 }
 
@@ -96,7 +98,7 @@ func (e *endedLeases) trimLocked() {
 		old++
 	}
 	kept := len(e.list)
-	e.list = slices.Delete(e.list, 0, old)
+	e.deleteLocked(0, old)
 	counts := map[int]int{}
 	for i := range e.list {
 		counts[e.list[i].Lease.UID]++
@@ -112,12 +114,18 @@ func (e *endedLeases) trimLocked() {
 			break
 		}
 		oldest := slices.IndexFunc(e.list, func(x endedLease) bool { return x.Lease.UID == most })
-		e.list = slices.Delete(e.list, oldest, oldest+1)
+		e.deleteLocked(oldest, oldest+1)
 		counts[most]--
 	}
 	if len(e.list) < kept {
 		e.dropped.Set()
 	}
+}
+
+// deleteLocked removes entries. The file of all keeps them until it is written again, and they are removed once more after a restart.
+func (e *endedLeases) deleteLocked(from, to int) {
+	e.list = slices.Delete(e.list, from, to)
+	e.written -= max(0, min(to, e.written)-from)
 }
 
 // note adds a line to the last one of this id, and reports whether there is one.
@@ -135,6 +143,7 @@ func (e *endedLeases) revise(id string, f func(*lease.Lease) bool) bool {
 				return false
 			}
 			x.encoded, e.changed = nil, true
+			e.rewrite = e.rewrite || i < e.written
 			return true
 		}
 	}
@@ -188,30 +197,44 @@ func (e *endedLeases) find(is func(l *lease.Lease) bool) (endedLease, bool) {
 	return endedLease{}, false
 }
 
-// encode returns the JSON to keep until the next boot, in parts; nil if nothing changed. The parts do not change any more: putting
-// those of hundreds of leases together each time one ends made most of the daemon's garbage.
-func (e *endedLeases) encode() ([][]byte, error) {
+// The files of ended leases: all, and those that ended since all were written. Each start of a lease waits for the end of one before it
+// to be recorded, and all of them are hundreds of kilobytes.
+const (
+	endedFile     = "ended.json"
+	lastEndedFile = "ended-last.json"
+	maxLastEnded  = 32
+)
+
+// encode returns the JSON to keep until the next boot, in parts, and in which file; nil if nothing changed. The parts do not change any
+// more: putting those of hundreds of leases together each time one ends made most of the daemon's garbage.
+func (e *endedLeases) encode() (file string, parts [][]byte, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.changed {
-		return nil, nil
+		return "", nil, nil
 	}
-	e.changed = false
-	all := append(make([][]byte, 0, 2*len(e.list)+2), []byte("["))
-	for i := range e.list {
-		x := &e.list[i]
+	e.changed, file = false, lastEndedFile
+	if e.rewrite || len(e.list)-e.written > maxLastEnded {
+		e.rewrite, e.written, file = false, 0, endedFile
+	}
+	list := e.list[e.written:]
+	parts = append(make([][]byte, 0, 2*len(list)+2), []byte("["))
+	for i := range list {
+		x := &list[i]
 		if x.encoded == nil {
-			var err error
 			if x.encoded, err = json.Marshal(x); err != nil {
-				return nil, err
+				return "", nil, err
 			}
 		}
 		if i > 0 {
-			all = append(all, comma)
+			parts = append(parts, comma)
 		}
-		all = append(all, x.encoded)
+		parts = append(parts, x.encoded)
 	}
-	return append(all, []byte("]")), nil
+	if file == endedFile {
+		e.written = len(e.list)
+	}
+	return file, append(parts, []byte("]")), nil
 }
 
 var comma = []byte(",")
@@ -224,30 +247,57 @@ func (ls *Leases) Result(l *lease.Lease) (text string, exitCode *int) {
 	return "", nil
 }
 
-// restoreEnded reads what the previous run wrote.
+// restoreEnded reads what the previous run wrote. One that is in both files is the one in that of all.
 func (ls *Leases) restoreEnded() error {
-	b, damage, err := ls.RunDir.Read("ended.json")
+	all, err := ls.readEnded(endedFile)
+	last, lastErr := ls.readEnded(lastEndedFile)
+	type key struct {
+		id         string
+		generation uint64
+	}
+	known := map[key]bool{}
+	for i := range all {
+		known[key{all[i].Lease.ID, all[i].Lease.Generation}] = true
+	}
+	e := &ls.Ended
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = all
+	for i := range last {
+		if l := &last[i].Lease; !known[key{l.ID, l.Generation}] {
+			e.list = append(e.list, last[i])
+		}
+	}
+	slices.SortStableFunc(e.list, func(a, b endedLease) int { return a.At.Compare(b.At) })
+	e.rewrite = true // the next time
+	return errors.Join(err, lastErr)
+}
+
+func (ls *Leases) readEnded(file string) (list []endedLease, _ error) {
+	b, damage, err := ls.RunDir.Read(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err = cmp.Or(err, damage.Err()); err != nil {
-		return err
+		return nil, err
 	}
-	ls.Ended.mu.Lock()
-	defer ls.Ended.mu.Unlock()
-	if err := json.Unmarshal(b, &ls.Ended.list); err != nil {
-		return fmt.Errorf("cannot read the ended leases: %w", err)
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("cannot read the ended leases: %w", err)
 	}
-	return nil
+	return list, nil
 }
 
 // saveEnded writes them, to be kept until the next boot.
 func (ls *Leases) saveEnded() {
-	b, err := ls.Ended.encode()
-	if err == nil && b != nil {
-		err = ls.RunDir.Write("ended.json", b...)
+	file, parts, err := ls.Ended.encode()
+	if err == nil && parts != nil {
+		err = ls.RunDir.Write(file, parts...)
+	}
+	if err == nil && file == endedFile {
+		err = ls.RunDir.Write(lastEndedFile, []byte("[]"))
 	}
 	if err != nil {
+		ls.Ended.again()
 		ls.Log.Warn("cannot write the ended leases", "error", err)
 	}
 }

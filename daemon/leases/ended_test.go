@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -45,12 +46,98 @@ func TestTheEndOfALeaseAllocatesLittle(t *testing.T) {
 	if n := after.TotalAlloc - before.TotalAlloc; n > most {
 		t.Errorf("%d bytes are allocated, and at most %d should be", n, most)
 	}
-	b, damage, err := ls.RunDir.Read("ended.json")
-	var list []endedLease
-	if err != nil || damage != nil || json.Unmarshal(b, &list) != nil || len(list) != maxEndedPerUser ||
-		list[maxEndedPerUser-1].Lease.ID != fmt.Sprintf("1-%d", maxEndedPerUser) {
-		t.Errorf("%d leases were written: %v, %v", len(list), damage, err)
+	again := &Leases{Reporter: ls.Reporter, RunDir: ls.RunDir}
+	if err := again.restoreEnded(); err != nil {
+		t.Fatal(err)
 	}
+	if list := again.Ended.all(); len(list) != maxEndedPerUser || list[0].Lease.ID != fmt.Sprintf("1-%d", maxEndedPerUser) {
+		t.Errorf("%d leases were written, the last is %s", len(list), list[0].Lease.ID)
+	}
+}
+
+// The end of a lease writes those that ended last, and all only sometimes: a lease that starts waits for it.
+func TestTheEndOfALeaseWritesLittle(t *testing.T) {
+	dir := store.RunDir(t.TempDir())
+	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), RunDir: dir}
+	written := 0
+	const ends = 400
+	sizes := map[string]time.Time{}
+	for i := range ends {
+		ls.Ended.Add(ended(i%4, i))
+		ls.saveEnded()
+		for _, name := range []string{endedFile, lastEndedFile} {
+			if st, err := os.Stat(dir.Path(name)); err == nil && !st.ModTime().Equal(sizes[name]) {
+				written, sizes[name] = written+int(st.Size()), st.ModTime()
+			}
+		}
+	}
+	one, err := json.Marshal(ended(1, 1))
+	if most := ends * 40 * len(one); err != nil || written > most {
+		t.Errorf("%d bytes were written, and at most %d should be, %v", written, most, err)
+	}
+}
+
+// Whenever the daemon ends, the next one has the leases that had ended, and their notes.
+func TestEndedLeasesAreRestored(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		dir, err := os.MkdirTemp("", "ended")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		fresh := func() *Leases {
+			return &Leases{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), RunDir: store.RunDir(dir)}
+		}
+		shown := func(ls *Leases) (out []string) {
+			for _, e := range ls.Ended.all() {
+				out = append(out, fmt.Sprint(e.Lease.ID, e.Lease.Generation, e.Lease.Notices))
+			}
+			return out
+		}
+		ls, count := fresh(), 0
+		for range rapid.IntRange(1, 12).Draw(r, "steps") {
+			step := rapid.SampledFrom([]string{"end", "note", "lost", "by an earlier version"}).Draw(r, "step")
+			switch step {
+			case "end":
+				for range rapid.SampledFrom([]int{1, 2, maxLastEnded, maxLastEnded + 2}).Draw(r, "number") {
+					count++
+					l := ended(1+count%2, count/3) // Two of one user may have the same id.
+					l.Generation, l.Command = uint64(count), nil
+					ls.Ended.Add(l)
+					ls.saveEnded()
+				}
+			case "note":
+				if all := ls.Ended.all(); len(all) > 0 {
+					id := all[rapid.IntRange(0, len(all)-1).Draw(r, "which")].Lease.ID
+					ls.Ended.note(id, fmt.Sprint("note ", count))
+					ls.saveEnded()
+				}
+			case "lost":
+				if os.Remove(ls.RunDir.Path(lastEndedFile)) == nil {
+					ls.Ended.again()
+					ls.saveEnded()
+				}
+			case "by an earlier version": // which wrote one file
+				b, err := json.Marshal(slices.Clone(ls.Ended.list))
+				if err == nil {
+					err = ls.RunDir.Write(endedFile, b)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			again := fresh()
+			if err := again.restoreEnded(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := shown(again), shown(ls); !slices.Equal(got, want) {
+				r.Fatalf("restored:\n%q\nwant:\n%q", got, want)
+			}
+			if step == "by an earlier version" || rapid.Bool().Draw(r, "restart") {
+				ls = again
+			}
+		}
+	})
 }
 
 // The results of one user do not push out those of another, and all together have a limit too.
@@ -94,7 +181,7 @@ func TestEndedLeasesAreKeptPerUser(t *testing.T) {
 			t.Errorf("the last lease of user %d is not kept", uid)
 		}
 	}
-	parts, err := e.encode()
+	_, parts, err := e.encode()
 	b := bytes.Join(parts, nil)
 	if most := maxEnded * (lease.MaxKept + 1<<10); err != nil || len(b) > most {
 		t.Errorf("the file has %d bytes, want at most %d: %v", len(b), most, err)

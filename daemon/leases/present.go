@@ -25,5 +25,5 @@ func (ls *Leases) Revalidate(ctx context.Context) (lost []string, err error) {
 func (e *endedLeases) again() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.changed = true
+	e.changed, e.rewrite = true, true
 }
