@@ -132,6 +132,7 @@ func (s *Scheduler) change(m *member, to class) {
 	case light:
 	}
 	if was == measured {
+		s.noteTrial(m)
 		d.known = true
 	}
 	m.own.n, m.own.unused = 0, 0

@@ -155,6 +155,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 		s.sensors.seriesAt = s.last
 	}
 	for _, p := range t.periods[first:] {
+		s.gpuBusy.add(p, len(s.tracks))
 		s.observe(t, p)
 	}
 	if s.slow() != slow {

@@ -16,6 +16,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	if missing {
 		return
 	}
+	s.observeWindows(from, to, busy)
 	series := s.hasSeries()
 	if !series && s.enforces() {
 		s.fallback.observed += to - from

@@ -85,6 +85,7 @@ type Scheduler struct {
 	fallback   fallback
 	clearing   clearing
 	sensors    sensors
+	gpuBusy    busyLog
 	tracks     []*track
 	freezes    []*freeze // not yet evaluated, oldest first
 	reason     string
@@ -122,6 +123,7 @@ type member struct {
 	low     lowLatencyUse
 	demand  demand
 	usage   usage
+	windows windows
 }
 
 // NewScheduler returns a scheduler without leases.

@@ -52,7 +52,11 @@ func (s *Scheduler) endTrial() {
 		s.clearing.trial = trial{}
 	case t.until != 0 && s.tracks[0].upTo >= t.until:
 		s.clearing.trial = trial{}
-		if busy, known := s.tracks[0].busyPart(t.from, t.until); known && busy >= starvedUse {
+		busy, known := s.tracks[0].busyPart(t.from, t.until)
+		if known {
+			s.noteNeed(t.lease, busy)
+		}
+		if known && busy >= starvedUse {
 			t.lease.low.over, t.lease.low.starves, t.lease.low.tryAt = true, true, s.last+laterTrial
 			t.lease.deficit, s.stale = 0, true
 		}

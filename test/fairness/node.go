@@ -256,14 +256,20 @@ func (n *node) query() {
 		sums[x.PID] += x.SM
 		n.rowsSince = max(n.rowsSince, x.Time)
 	}
-	parts := map[string]float64{}
+	parts, leases := map[string]float64{}, map[int]string{}
 	for _, p := range n.processes {
 		for _, pid := range p.pids() {
 			if sum := sums[pid]; sum > 0 {
-				parts[p.lease] += float64(sum/len(rows)) / 100
+				lease := p.lease
+				if p.Outside {
+					lease = "" // as the daemon attributes it
+				}
+				parts[lease] += float64(sum/len(rows)) / 100
+				leases[pid] = lease
 			}
 		}
 	}
+	n.scheduler.ObservePIDs(now, leases)
 	n.scheduler.ObserveProcesses(now, n.read, now, parts)
 	n.read = now
 	n.wake = 0

@@ -1,0 +1,191 @@
+package quota
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Verdict judges the share of a lease now.
+func (s *Scheduler) Verdict(now time.Duration, lease string) Verdict {
+	s.account(now)
+	s.refresh()
+	m := s.find(lease)
+	if m == nil {
+		return Verdict{State: Unmeasured, Reason: "it has no part of the time now"}
+	}
+	e := Evidence{
+		Short:   m.windows.over(recentWindow, s),
+		Long:    m.windows.over(longWindow, s),
+		Exact:   s.exact() / 100,
+		Missing: s.missingEvidence(m),
+		Inexact: s.inexact(),
+		Usual:   s.usual(m),
+	}
+	if s.phase == concurrent && s.fallback.until != 0 {
+		e.Obstacle = s.fallback.reason
+	}
+	last := m.windows.last()
+	e.Alone, e.Idle = len(last) > 0, len(last) > 0
+	for i := range last {
+		e.Alone, e.Idle = e.Alone && last[i].alone, e.Idle && last[i].idle
+	}
+	s.needs(m, &e)
+	s.charged(m, &e)
+	return Judge(&e)
+}
+
+// missingEvidence says why nothing can be said of the share of a lease now.
+func (s *Scheduler) missingEvidence(m *member) string {
+	list := m.windows.list
+	last := m.joined
+	if n := len(list); n != 0 {
+		last = list[n-1].to
+	}
+	switch {
+	case s.last-last > 2*sensorTimeout:
+		return "the driver does not say which processes use the GPU"
+	case s.samplePeriod() == 0 && s.hasSeries():
+		return "how often the driver samples is not known yet"
+	case s.last-s.joined < learnsFor && len(s.in)+len(s.free)+len(s.light) > 1:
+		return "a lease came less than 20 s ago"
+	}
+	return ""
+}
+
+// inexact says why the samples are too few, or show too little, for a share to be said to be met.
+func (s *Scheduler) inexact() string {
+	switch {
+	case s.slow():
+		return SlowSamplerText(s.samplePeriod(), s.exact())
+	case !s.hasSeries() && !s.allBusy():
+		return "the driver does not report the utilisation of the GPU over time: time in which it is idle is not seen"
+	}
+	return ""
+}
+
+// SlowSamplerText says how exact shares are where the driver samples a GPU seldom.
+func SlowSamplerText(period time.Duration, exact float64) string {
+	return fmt.Sprintf(
+		"the driver samples this GPU every %.1f s: shares are exact to about ±%.0f points over 10 s",
+		period.Seconds(),
+		exact,
+	)
+}
+
+// needs says what a lease would use alone, and whether it takes all that it can get.
+func (s *Scheduler) needs(m *member, e *Evidence) {
+	var used, thawed, beside, length float64
+	for _, o := range m.windows.list {
+		used, thawed, beside, length = used+o.used, thawed+o.thawed, beside+o.beside*(o.to-o.from).Seconds(), length+(o.to-o.from).Seconds()
+	}
+	if length == 0 || thawed == 0 {
+		return
+	}
+	beside /= length
+	rate := used / thawed
+	e.Saturated = rate >= takesAll/(1+beside)*m.processCount()
+	if !s.runsFree(m) && !s.isLight(m) {
+		if m.own.n >= 4 {
+			need := 1 - m.own.usual()
+			e.NeedKnown, e.NeedLow, e.NeedTop = need >= max(noWork, e.Long.Used-e.Long.Error), need, need
+		}
+		return
+	}
+	w := &m.windows
+	if !w.needKnown || s.last-w.needAt > needAge || w.need < noWork {
+		return // It had no work then.
+	}
+	off := e.Long.Error * length / thawed
+	e.NeedKnown = true
+	e.NeedLow = min(alone(max(0, rate-off), beside), w.need)
+	e.NeedTop = max(alone(rate+off, beside), w.need)
+}
+
+// allBusy reports whether each lease with work takes all that it can get in its slices. Without the series nothing else shows that the
+// GPU is not idle.
+func (s *Scheduler) allBusy() bool {
+	if len(s.free)+len(s.light) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.in, func(m *member) bool {
+		var used, thawed float64
+		for _, o := range m.windows.last() {
+			used, thawed = used+o.used, thawed+o.thawed
+		}
+		return used < takesAll*thawed
+	})
+}
+
+// alone is what a lease would use alone that uses a part of the time next to processes that always have work, if each gets equal turns: it
+// has work for that part times the number of all processes, and waits for its host for the rest of the time.
+func alone(used, beside float64) float64 {
+	host := 1 - used*(1+beside)
+	if host <= 0 {
+		return 1
+	}
+	return used / (used + host)
+}
+
+// charged adds what the slices of a lease were charged, up to the last samples of the series.
+func (s *Scheduler) charged(m *member, e *Evidence) {
+	to := s.last - settled
+	for _, t := range m.tracks {
+		to = min(to, t.upTo)
+	}
+	if to < s.last-sensorTimeout || max(m.windows.sliced, s.joined+recentWindow) > to-recentWindow || !s.charges(m) {
+		return
+	}
+	var outside, length float64 // seconds
+	for _, o := range m.windows.last() {
+		outside, length = outside+o.outside, length+(o.to-o.from).Seconds()
+	}
+	off := 0.0
+	if outside > 0 {
+		off = 2 * s.sampleSeconds(outside/length, recentWindow) / recentWindow.Seconds()
+	}
+	e.Charged = Window{
+		Known: recentWindow,
+		Used:  m.usage.recent(to, recentWindow) * (1 - m.own.usual()) * (1 - outside/max(length, 1)),
+		Due:   e.Short.Due,
+		Error: 3*e.Exact + s.unsettled() + off,
+	}
+}
+
+// unsettled is by how much what is charged in ten seconds may differ from what was used: work that runs on into the next slice is
+// charged by its mean, and what runs next to the slices by the samples.
+func (s *Scheduler) unsettled() float64 {
+	var longest time.Duration
+	for _, m := range s.in {
+		longest = max(longest, m.backlog.longest(), m.backlog.mean)
+	}
+	out := 3 * float64(longest) / float64(recentWindow)
+	for _, m := range slices.Concat(s.free, s.light) {
+		out += 2 * m.windows.over(recentWindow, s).Error
+	}
+	return out
+}
+
+// usual is what stands in the way of a share if nothing else is known.
+func (s *Scheduler) usual(m *member) string {
+	w := &m.windows
+	if len(w.list) == 0 {
+		return ""
+	}
+	o := &w.list[len(w.list)-1]
+	switch {
+	case m.demand.class == limited && o.free:
+		return "it had used more than its share, and pays that back"
+	case o.outside > (o.to-o.from).Seconds()/50:
+		return "processes in no lease use the GPU too"
+	case o.free && o.beside > 1.5:
+		return fmt.Sprintf("it runs next to about %.0f processes of others, and the GPU divides its time by processes", o.beside)
+	case o.free:
+		return "next to the others all that it does takes longer"
+	case m.own.usual() >= leastIdle:
+		return "it leaves its own slices idle, and the others do not wait for it"
+	case m.backlog.mean >= inexactMean || slices.ContainsFunc(s.in, func(x *member) bool { return x.backlog.mean >= inexactMean }):
+		return "queued work runs on after each slice for so long that slices are not exact"
+	}
+	return "its slices were shorter than its share for a while"
+}
