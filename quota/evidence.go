@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Verdict judges the share of a lease now.
+// Verdict decides what is said of the share of a lease now.
 func (s *Scheduler) Verdict(now time.Duration, lease string) Verdict {
 	s.account(now)
 	s.refresh()
@@ -32,7 +32,7 @@ func (s *Scheduler) Verdict(now time.Duration, lease string) Verdict {
 	}
 	s.needs(m, &e)
 	s.charged(m, &e)
-	return Judge(&e)
+	return Decide(&e)
 }
 
 // missingEvidence says why nothing can be said of the share of a lease now.
@@ -75,16 +75,16 @@ func SlowSamplerText(period time.Duration, exact float64) string {
 
 // needs says what a lease would use alone, and whether it takes all that it can get.
 func (s *Scheduler) needs(m *member, e *Evidence) {
-	var used, thawed, beside, length float64
+	var used, thawed, nextTo, length float64
 	for _, o := range m.windows.list {
-		used, thawed, beside, length = used+o.used, thawed+o.thawed, beside+o.beside*(o.to-o.from).Seconds(), length+(o.to-o.from).Seconds()
+		used, thawed, nextTo, length = used+o.used, thawed+o.thawed, nextTo+o.nextTo*(o.to-o.from).Seconds(), length+(o.to-o.from).Seconds()
 	}
 	if length == 0 || thawed == 0 {
 		return
 	}
-	beside /= length
+	nextTo /= length
 	rate := used / thawed
-	e.Saturated = rate >= takesAll/(1+beside)*m.processCount()
+	e.Saturated = rate >= takesAll/(1+nextTo)*m.processCount()
 	if !s.runsFree(m) && !s.isLight(m) {
 		if m.own.n >= 4 {
 			need := 1 - m.own.usual()
@@ -98,8 +98,8 @@ func (s *Scheduler) needs(m *member, e *Evidence) {
 	}
 	off := e.Long.Error * length / thawed
 	e.NeedKnown = true
-	e.NeedLow = min(alone(max(0, rate-off), beside), w.need)
-	e.NeedTop = max(alone(rate+off, beside), w.need)
+	e.NeedLow = min(alone(max(0, rate-off), nextTo), w.need)
+	e.NeedTop = max(alone(rate+off, nextTo), w.need)
 }
 
 // allBusy reports whether each lease with work takes all that it can get in its slices. Without the series nothing else shows that the
@@ -119,8 +119,8 @@ func (s *Scheduler) allBusy() bool {
 
 // alone is what a lease would use alone that uses a part of the time next to processes that always have work, if each gets equal turns: it
 // has work for that part times the number of all processes, and waits for its host for the rest of the time.
-func alone(used, beside float64) float64 {
-	host := 1 - used*(1+beside)
+func alone(used, nextTo float64) float64 {
+	host := 1 - used*(1+nextTo)
 	if host <= 0 {
 		return 1
 	}
@@ -129,7 +129,7 @@ func alone(used, beside float64) float64 {
 
 // charged adds what the slices of a lease were charged, up to the last samples of the series.
 func (s *Scheduler) charged(m *member, e *Evidence) {
-	to := s.last - settled
+	to := s.last - chargedAfter
 	for _, t := range m.tracks {
 		to = min(to, t.upTo)
 	}
@@ -148,13 +148,13 @@ func (s *Scheduler) charged(m *member, e *Evidence) {
 		Known: recentWindow,
 		Used:  m.usage.recent(to, recentWindow) * (1 - m.own.usual()) * (1 - outside/max(length, 1)),
 		Due:   e.Short.Due,
-		Error: 3*e.Exact + s.unsettled() + off,
+		Error: 3*e.Exact + s.uncharged() + off,
 	}
 }
 
-// unsettled is by how much what is charged in ten seconds may differ from what was used: work that runs on into the next slice is
+// uncharged is by how much what is charged in ten seconds may differ from what was used: work that runs on into the next slice is
 // charged by its mean, and what runs next to the slices by the samples.
-func (s *Scheduler) unsettled() float64 {
+func (s *Scheduler) uncharged() float64 {
 	var longest time.Duration
 	for _, m := range s.in {
 		longest = max(longest, m.backlog.longest(), m.backlog.mean)
@@ -166,7 +166,7 @@ func (s *Scheduler) unsettled() float64 {
 	return out
 }
 
-// usual is what stands in the way of a share if nothing else is known.
+// usual is what keeps it from that of a share if nothing else is known.
 func (s *Scheduler) usual(m *member) string {
 	w := &m.windows
 	if len(w.list) == 0 {
@@ -178,8 +178,8 @@ func (s *Scheduler) usual(m *member) string {
 		return "it had used more than its share, and pays that back"
 	case o.outside > (o.to-o.from).Seconds()/50:
 		return "processes in no lease use the GPU too"
-	case o.free && o.beside > 1.5:
-		return fmt.Sprintf("it runs next to about %.0f processes of others, and the GPU divides its time by processes", o.beside)
+	case o.free && o.nextTo > 1.5:
+		return fmt.Sprintf("it runs next to about %.0f processes of others, and the GPU divides its time by processes", o.nextTo)
 	case o.free:
 		return "next to the others all that it does takes longer"
 	case m.own.usual() >= leastIdle:

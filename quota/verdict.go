@@ -27,7 +27,7 @@ type Verdict struct {
 	Due   float64 // in the same window: the share, or what the lease would use alone if that is less
 	// Within is how much less than Due the lease may have had in a window of ten seconds for which Met or Less is said.
 	Within float64
-	Reason string // of Unmet: what stands in the way; of Unmeasured: what is missing; of Less: what it does
+	Reason string // of Unmet: what keeps it from that; of Unmeasured: what is missing; of Less: what it does
 }
 
 // Window is what was observed of a lease over a time: what it used, what was due to it, and the standard error of the first, as parts of
@@ -39,7 +39,7 @@ type Window struct {
 	Error float64
 }
 
-// Evidence is what Judge decides from. Parts are of the time of the GPU, 0…1.
+// Evidence is what Decide decides from. Parts are of the time of the GPU, 0…1.
 type Evidence struct {
 	Short, Long Window // the last ten seconds and the last minute, as the samples of processes say
 	// Charged is the same of the last ten seconds as the slices were charged, with the exactness of that as Error; Known is 0 where that
@@ -57,7 +57,7 @@ type Evidence struct {
 	NeedLow, NeedTop float64
 	Saturated        bool // next to the others it takes all that it can get
 	Obstacle         string
-	Usual            string // what stands in the way if nothing else is known
+	Usual            string // what keeps it from that if nothing else is known
 }
 
 const (
@@ -71,8 +71,8 @@ const (
 	withinErrors = 4.25
 )
 
-// Judge decides what is said of a share.
-func Judge(e *Evidence) Verdict {
+// Decide decides what is said of a share.
+func Decide(e *Evidence) Verdict {
 	v := Verdict{State: Unmeasured, Got: e.Short.Used, Due: e.Short.Due}
 	switch {
 	case e.Missing != "":

@@ -11,8 +11,8 @@ func of(known time.Duration, used, due, off float64) Window {
 	return Window{Known: known, Used: used / 100, Due: due / 100, Error: off / 100}
 }
 
-// TestJudge checks what is said of a share.
-func TestJudge(t *testing.T) {
+// TestDecide checks what is said of a share.
+func TestDecide(t *testing.T) {
 	const ten, sixty = 10 * time.Second, time.Minute
 	for name, c := range map[string]struct {
 		e      Evidence
@@ -64,7 +64,7 @@ func TestJudge(t *testing.T) {
 		"no other lease":                        {e: Evidence{Short: of(ten, 40, 100, 5), Alone: true, Inexact: "few"}, want: Less, due: 40},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := Judge(&c.e)
+			v := Decide(&c.e)
 			if v.State != c.want || !strings.Contains(v.Reason, c.reason) {
 				t.Errorf("%+v, want %s, %q", v, c.want, c.reason)
 			}

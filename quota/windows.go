@@ -8,8 +8,8 @@ import (
 const (
 	// longWindow is how long observations are kept.
 	longWindow = time.Minute
-	// settled is after how long what was charged for the time before is known.
-	settled = 2 * time.Second
+	// chargedAfter is after how long what was charged for the time before is known.
+	chargedAfter = 2 * time.Second
 	// needAge is how long what a lease used alone is of now.
 	needAge = 6 * time.Minute
 	// processesKept is for how long a process counts that a sample named.
@@ -29,7 +29,7 @@ type observation struct {
 	used     float64 // seconds
 	due      float64 // the same
 	thawed   float64 // the same
-	beside   float64 // processes of others that ran next to it
+	nextTo   float64 // processes of others that ran next to it
 	free     bool    // it ran next to the slices
 	idle     bool    // it had no work
 	alone    bool    // no other lease had the GPU open
@@ -37,7 +37,7 @@ type observation struct {
 	sampled  float64 // seconds of all processes: an idle GPU has no samples of any, so that parts of them may be too large
 }
 
-// windows is what is known of a lease for Judge.
+// windows is what is known of a lease for Decide.
 type windows struct {
 	list      []observation // of longWindow, oldest first
 	frozen    time.Duration // its frozen time at the last one
@@ -116,7 +116,7 @@ func (s *Scheduler) observeWindows(from, to time.Duration, busy map[string]float
 			to:      to,
 			used:    min(busy[m.Lease], 1) * length,
 			thawed:  thawed,
-			beside:  s.beside(m),
+			nextTo:  s.nextTo(m),
 			free:    s.runsFree(m) || s.isLight(m),
 			idle:    m.own.idle && busy[m.Lease] == 0 && thawed > length*9/10,
 			alone:   active < 2,
@@ -145,8 +145,8 @@ func (s *Scheduler) charges(m *member) bool {
 		!slices.ContainsFunc(s.in, func(x *member) bool { return !known(x) })
 }
 
-// beside is how many processes of others run next to a lease while it runs.
-func (s *Scheduler) beside(m *member) float64 {
+// nextTo is how many processes of others run next to a lease while it runs.
+func (s *Scheduler) nextTo(m *member) float64 {
 	var n float64
 	sliced := s.enforces()
 	for _, x := range s.in {

@@ -50,9 +50,9 @@ func part(said []Said, from time.Duration, states ...quota.State) float64 {
 	return 100 * float64(n) / float64(max(all, 1))
 }
 
-// TestSharesAreJudged checks that what is said is more than that it is not known: shares that leases have are shown as met, those that
+// TestSharesAreShownAsTheyAre checks that what is said is more than that it is not known: shares that leases have are shown as met, those that
 // they lack as not met with the reason, and with samples that are too few neither is shown without being certain.
-func TestSharesAreJudged(t *testing.T) {
+func TestSharesAreShownAsTheyAre(t *testing.T) {
 	usual := []int{0, 1, 2, 3, 4, 5, 8, 9}
 	late := 40 * time.Second
 	for _, c := range []struct {
