@@ -12,6 +12,9 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
+// patience is how long an answer may take until the command line waits for it, which says for what, and until when.
+var patience = unix.Timeval{Sec: 2}
+
 // send requests a lease and returns the connection with its answer. A request that may have been sent has a connection, also with an
 // error: the daemon may have carried it out, and the same key gets its answer.
 func send(socket string, r *api.LeaseRequest) (fd int, err error) {
@@ -27,7 +30,12 @@ func send(socket string, r *api.LeaseRequest) (fd int, err error) {
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
 	if err == nil {
 		// Each look at the answer begins where the last one ended.
-		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 0), unix.SetNonblock(fd, false))
+		err = errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 0),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &patience),
+			unix.SetNonblock(fd, false),
+		)
 	}
 	if err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
