@@ -121,7 +121,7 @@ func TestLowLatencyNextToLightLeases(t *testing.T) {
 		return map[string]float64{"a": 0.9, "b": 0.1}
 	}
 	over := false
-	g.each = func() { over = over || g.s.find("a").low.over }
+	g.each = func() { over = over || g.s.find("a").demand.class == heavy }
 	g.run(2 * time.Minute)
 	if !over || g.froze["a"] < 10*time.Second {
 		t.Errorf("a uses nine times its share: it is over its share %v, and was frozen for %v", over, g.froze["a"])

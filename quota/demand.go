@@ -35,7 +35,18 @@ type demand struct {
 	class  class
 	before class         // the class before, while it is measured
 	since  time.Duration // of the class
+	nextTo time.Duration // it runs next to the slices of others since then
 	known  bool          // it was measured at least once
+
+	alone float64 // the part of the time that it uses when it has the GPU to itself; 0: not known
+	tried bool    // that was measured in a long trial, because it seemed to be short
+	long  bool    // measured: its trial is long
+	short bool    // it gets clearly less than is due to it next to the others: they wait for it
+	part  float64 // short: what it gets next to them
+	// shortAt is since when it is short.
+	shortAt time.Duration
+	// starves: it has low latency, and slices for a while, because next to the others it gets too little, and alone it keeps the GPU busy.
+	starves bool
 
 	trials   int           // since it is measured
 	inTrials time.Duration // their length, since it is measured
@@ -59,7 +70,16 @@ type demand struct {
 
 	seen        time.Duration // its frozen time at the last answer
 	occupied    time.Duration // its occupancy at the last answer
+	emptied     time.Duration // Scheduler.emptied at the last answer
 	unaccounted time.Duration // next to the slices: what it used according to the answers, and was not accounted yet
+}
+
+// newDemand is that of a lease that joins.
+func newDemand(x *Member, now time.Duration) demand {
+	if x.LowLatency && x.Cap == nil {
+		return demand{class: light, before: light, since: now, nextTo: now, retry: now + firstTrial}
+	}
+	return demand{since: now, nextTo: now}
 }
 
 // row is what the driver's samples of processes said of a lease.
@@ -67,6 +87,7 @@ type row struct {
 	from, to time.Duration
 	used     float64       // seconds
 	thawed   time.Duration // of this time it was not frozen
+	emptied  time.Duration // of this time those that have slices were frozen for those next to them
 	occupied time.Duration
 	idle     float64 // seconds in which no lease used the GPU
 }
@@ -96,7 +117,7 @@ func (s *Scheduler) runsFree(m *member) bool { return s.present(m) && s.mayRunFr
 
 // distinguishes reports whether a lease may run next to the slices of others.
 func (s *Scheduler) distinguishes(m *member) bool {
-	return len(s.tracks) == 1 && m.Cap == nil && !s.cfg.Concurrent && !s.lowLatency(m)
+	return len(s.tracks) == 1 && m.Cap == nil && !s.cfg.Concurrent
 }
 
 // change changes the class of a lease.
@@ -109,17 +130,28 @@ func (s *Scheduler) change(m *member, to class) {
 		s.changed(d.class, to)
 	}
 	was := d.class
-	d.class, d.since = to, s.last
+	d.class, d.since, d.short = to, s.last, false
+	if to == light && (was == heavy || was == measured && d.before != light) {
+		d.nextTo = s.last
+	}
 	switch to {
 	case measured:
 		d.before, d.trials, d.inTrials, d.trialAt = was, 0, 0, 0
 		least := shortestPause
-		if s.slow() { // a trial is long
+		switch {
+		case s.lowLatency(m):
+			least = firstTrial
+		case s.slow(): // a trial is long
 			least = longestPause
 		}
-		d.pauseFor(s.last, least)
+		if d.pauseFor(s.last, least); s.lowLatency(m) && d.pause > firstTrial {
+			d.pause, d.retry = longestPause, s.last+longestPause
+		}
 	case heavy:
-		if d.known {
+		switch {
+		case s.lowLatency(m):
+			m.deficit = 0
+		case d.known:
 			m.deficit = -min(max(0, s.arrears(m)-d.inTrials), longestDebt)
 		}
 		d.inTrials = 0
@@ -140,8 +172,8 @@ func (s *Scheduler) change(m *member, to class) {
 }
 
 // unmeasured is what a lease is whose trials have no result: what it was, or heavy.
-func (d *demand) unmeasured() class {
-	if d.before == light {
+func (s *Scheduler) unmeasured(m *member) class {
+	if m.demand.before == light || s.lowLatency(m) {
 		return light
 	}
 	return heavy
@@ -240,10 +272,11 @@ func (s *Scheduler) learnDemand(m *member, from, to time.Duration, part, idle fl
 		to:       to,
 		used:     part * length.Seconds(),
 		thawed:   max(0, length-(frozen-d.seen)),
+		emptied:  min(s.emptied-d.emptied, length),
 		occupied: m.usage.occupancy - d.occupied,
 		idle:     idle * length.Seconds(),
 	}
-	d.seen = frozen
+	d.seen, d.emptied = frozen, s.emptied
 	if s.runsFree(m) {
 		d.unaccounted += time.Duration(part * float64(length))
 	}
@@ -276,12 +309,14 @@ func (s *Scheduler) classify() {
 		if !s.present(m) || !s.distinguishes(m) {
 			continue
 		}
-		switch m.demand.class {
-		case measured:
+		switch {
+		case m.demand.class == measured:
 			s.classifyMeasured(m)
-		case heavy:
+		case s.lowLatency(m):
+			s.classifyLowLatency(m)
+		case m.demand.class == heavy:
 			s.classifyHeavy(m)
-		case light, limited:
+		default:
 			s.classifyFree(m)
 		}
 	}
@@ -290,26 +325,61 @@ func (s *Scheduler) classify() {
 
 func (s *Scheduler) classifyMeasured(m *member) {
 	d := &m.demand
-	many := len(s.in)+len(s.free)+len(s.light) > mostTried
-	next := len(s.light) > 0 && len(s.in)+len(s.free) < 2 // Those with low latency run in any trial: it would show nothing.
-	if many || next || d.trials == 0 && s.last >= d.since+trialWithin || s.slow() && !d.known {
+	many := len(s.in)+len(s.free) > mostTried
+	if many || s.showsNothing(m) || d.trials == 0 && s.last >= d.since+trialWithin || s.slow() && !d.known {
 		// With the slices of many leases there is no time for a trial, and where samples are rare it needs a reason.
-		s.change(m, d.unmeasured())
+		s.change(m, s.unmeasured(m))
 		return
 	}
 	if s.hasSeries() {
 		idle, ok := m.own.most()
 		switch {
-		case ok && idle >= leastIdle:
-			s.change(m, light)
 		case ok:
-			s.change(m, heavy)
-		case d.trialAt != 0 && s.last >= d.trialAt+resultWithin:
-			s.change(m, d.unmeasured())
+			// At first the queued work of others runs in it.
+			busy, known := s.tracks[0].busyPart(d.trialFrom+(d.trialAt-d.trialFrom)/2, d.trialAt)
+			if !known && s.lowLatency(m) && s.last < d.trialAt+sensorTimeout || d.trialAt < d.trialFrom {
+				return // It runs next to the others meanwhile.
+			}
+			if !known {
+				busy = 1 - idle
+			}
+			s.measure(m, idle < leastIdle, busy-s.othersUse(m))
+		case d.trialAt != 0 && s.last >= d.trialAt+resultWithin && (s.tracks[0].upTo >= d.trialAt || s.last >= d.trialAt+sensorTimeout):
+			s.change(m, s.unmeasured(m))
 		}
 		return
 	}
 	s.classifyByRows(m)
+}
+
+// showsNothing reports whether a trial of a lease would: only those with low latency run next to it, and they do so in any trial.
+func (s *Scheduler) showsNothing(m *member) bool {
+	low, others := 0, len(s.in)
+	for _, x := range s.free {
+		switch {
+		case x == m:
+		case s.lowLatency(x):
+			low++
+		default:
+			others++
+		}
+	}
+	return low > 0 && others == 0
+}
+
+// measure ends the measurement of a lease: whether it keeps the GPU busy, and which part of the time it uses alone.
+func (s *Scheduler) measure(m *member, busy bool, alone float64) {
+	d := &m.demand
+	d.alone, d.tried, d.long = min(max(alone, 0.01), 1), d.long, false
+	if busy && !s.lowLatency(m) {
+		s.change(m, heavy)
+		return
+	}
+	was := d.class
+	s.change(m, light)
+	if was == measured && d.tried {
+		s.noteNeed(m, d.alone)
+	}
 }
 
 // classifyByRows classifies a lease by the driver's answers about processes, without a series.
@@ -320,28 +390,30 @@ func (s *Scheduler) classifyByRows(m *member) {
 	}
 	if !d.whole {
 		if s.last >= d.trialAt+resultWithin {
-			s.change(m, d.unmeasured())
+			s.change(m, s.unmeasured(m))
 		}
 		return
 	}
-	var idle, used, known float64
+	var idle, used, known, before, usual float64
 	for _, a := range d.rows {
-		if a.to > d.trialFrom {
-			idle += a.idle
-			used += a.used
-			known += (a.to - a.from).Seconds()
+		if a.to <= d.trialFrom {
+			before += (a.to - a.from).Seconds()
+			usual += a.used
+			continue
 		}
+		idle += a.idle
+		used += a.used
+		known += (a.to - a.from).Seconds()
 	}
 	length := (d.trialAt - d.trialFrom).Seconds()
 	switch {
 	case known < length/2: // There is no answer for most of it.
-		s.change(m, d.unmeasured())
+		s.change(m, s.unmeasured(m))
 	case s.slow() && used < length/4 && d.trials < 2:
-	case used < length/4, !s.slow() && idle >= 2*leastIdle*length:
-		// A sample may name no process while none runs, or not be there: then only what names the lease counts.
-		s.change(m, light)
 	default:
-		s.change(m, heavy)
+		// A sample may name no process while none runs, or not be there: then only what names the lease counts.
+		busy := used >= length/4 && (s.slow() || idle < 2*leastIdle*length)
+		s.measure(m, busy, (used-usual/max(before, 1)*max(known-length, 0))/length)
 	}
 }
 
@@ -357,7 +429,7 @@ func (s *Scheduler) classifyHeavy(m *member) {
 	if s.hasSeries() && m.own.n >= 10 && m.own.mean() >= leastIdle {
 		d.hungryPause = min(max(2*d.hungryPause, shortestHungry), longestPause)
 		d.hungryAfter = s.last + d.hungryPause
-		s.change(m, light)
+		s.measure(m, false, 1-m.own.newest())
 		return
 	}
 	if s.last < d.retry || s.last < d.since+8*time.Second || len(s.in) < 2 {
@@ -410,6 +482,13 @@ func (s *Scheduler) classifyFree(m *member) {
 		s.change(m, limited)
 	case d.class == limited && !m.frozen && (!s.pressed(m) || s.last >= d.froze+shareWindow && !s.over(m)):
 		s.change(m, light)
+	case d.class == light && s.lacks(m):
+		if d.tried {
+			s.shorten(m)
+		} else if s.last >= d.retry && s.tries() {
+			s.change(m, measured)
+			d.long = true
+		}
 	case d.class == light && s.starves(m):
 		s.change(m, measured)
 	}
@@ -418,7 +497,7 @@ func (s *Scheduler) classifyFree(m *member) {
 // hungry reports whether a lease next to the others takes all that it can get, and that is more than its share, or all that it may have.
 func (s *Scheduler) hungry(m *member) bool {
 	d := &m.demand
-	if d.class == light && m.weight <= 0.9*s.part(m) || s.last < d.hungryAfter {
+	if d.class == light && m.weight <= 0.9*s.part(m) || s.last < d.hungryAfter || d.short {
 		return false
 	}
 	enough, least := hungryFor, hungryPart
@@ -438,7 +517,8 @@ func (s *Scheduler) hungry(m *member) bool {
 // gets there says little when their kernels are long, or their processes many.
 func (s *Scheduler) starves(m *member) bool {
 	d := &m.demand
-	return s.last >= max(d.retry, d.since+max(shortestPause, d.pause)) && s.tries() && len(s.in) > 0 && s.useOver(m, shareWindow) > 0
+	return s.last >= max(d.retry, d.since+max(shortestPause, d.pause)) && s.tries() && len(s.in) > 0 && s.useOver(m, shareWindow) > 0 &&
+		!d.short
 }
 
 // pressed reports whether another lease needs what this one uses above its share.
@@ -446,7 +526,7 @@ func (s *Scheduler) pressed(m *member) bool {
 	if !s.distinguishes(m) || s.fallback.until != 0 {
 		return false
 	}
-	return len(s.in) > 0 || len(s.free)+len(s.light) > 1 && s.hasAnswers() && s.freeUse()+s.lightUse() > 0.9
+	return len(s.in) > 0 || len(s.free) > 1 && s.hasAnswers() && s.freeUse() > 0.9
 }
 
 // freeUse is the part of the time that is used by leases next to the slices.
@@ -454,6 +534,17 @@ func (s *Scheduler) freeUse() float64 {
 	var sum float64
 	for _, m := range s.free {
 		sum += s.useOver(m, useWindow)
+	}
+	return min(sum, 1)
+}
+
+// othersUse is the part of the time that others next to the slices used lately.
+func (s *Scheduler) othersUse(m *member) float64 {
+	var sum float64
+	for _, x := range s.free {
+		if x != m {
+			sum += s.useOver(x, useWindow)
+		}
 	}
 	return min(sum, 1)
 }

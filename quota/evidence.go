@@ -47,7 +47,7 @@ func (s *Scheduler) missingEvidence(m *member) string {
 		return "the driver does not say which processes use the GPU"
 	case s.samplePeriod() == 0 && s.hasSeries():
 		return "how often the driver samples is not known yet"
-	case s.last-s.joined < learnsFor && len(s.in)+len(s.free)+len(s.light) > 1:
+	case s.last-s.joined < learnsFor && len(s.in)+len(s.free) > 1:
 		return "a lease came less than 20 s ago"
 	}
 	return ""
@@ -85,7 +85,7 @@ func (s *Scheduler) needs(m *member, e *Evidence) {
 	nextTo /= length
 	rate := used / thawed
 	e.Saturated = rate >= takesAll/(1+nextTo)*m.processCount()
-	if !s.runsFree(m) && !s.isLight(m) {
+	if !s.runsFree(m) {
 		if m.own.n >= 4 {
 			need := 1 - m.own.usual()
 			e.NeedKnown, e.NeedLow, e.NeedTop = need >= max(noWork, e.Long.Used-e.Long.Error), need, need
@@ -105,7 +105,7 @@ func (s *Scheduler) needs(m *member, e *Evidence) {
 // allBusy reports whether each lease with work takes all that it can get in its slices. Without the series nothing else shows that the
 // GPU is not idle.
 func (s *Scheduler) allBusy() bool {
-	if len(s.free)+len(s.light) > 0 {
+	if len(s.free) > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(s.in, func(m *member) bool {
@@ -160,7 +160,7 @@ func (s *Scheduler) uncharged() float64 {
 		longest = max(longest, m.backlog.longest(), m.backlog.mean)
 	}
 	out := 3 * float64(longest) / float64(recentWindow)
-	for _, m := range slices.Concat(s.free, s.light) {
+	for _, m := range s.free {
 		out += 2 * m.windows.over(recentWindow, s).Error
 	}
 	return out

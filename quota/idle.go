@@ -36,6 +36,16 @@ func (o *ownIdle) mean() float64 {
 	return sum / float64(n)
 }
 
+// newest is the mean of the newest periods: what it leaves idle now, if that has changed.
+func (o *ownIdle) newest() float64 {
+	const most = 5
+	sum, n := 0.0, min(o.n, most)
+	for i := range n {
+		sum += o.parts[(o.n-1-i)%len(o.parts)]
+	}
+	return sum / float64(max(n, 1))
+}
+
 // most is the idle part of the two periods with most of it: the others may have had the queued work of other leases. It is not ok while
 // fewer are known.
 func (o *ownIdle) most() (part float64, ok bool) {

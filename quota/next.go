@@ -81,7 +81,7 @@ func (s *Scheduler) pick(now time.Duration) (Action, bool) {
 			return a, true
 		}
 	}
-	if m := s.trialDue(now); m != nil && s.urgent(now, s.trialLength()) == nil {
+	if m := s.trialDue(now); m != nil && s.urgent(now, s.trialLength(m)) == nil {
 		s.beginTrial(m, now)
 		return Action{}, false
 	}
@@ -204,7 +204,7 @@ func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 		return false, "all leases run concurrently: shares are not enforced by configuration"
 	case s.fallback.on(now):
 		return false, s.fallback.reason
-	case len(s.in) == 1 && len(s.free)+len(s.light) > 0 && s.in[0].cap == 0:
+	case len(s.in) == 1 && len(s.free) > 0 && s.in[0].cap == 0:
 		return false, "one lease needs more than its share: no lease that uses less is frozen"
 	case !s.contended() && !slices.ContainsFunc(s.in, func(m *member) bool { return m.cap != 0 }):
 		return false, "a lease without a competitor is never frozen"
@@ -277,7 +277,7 @@ func (s *Scheduler) freeze(now time.Duration, why string) (Action, bool) {
 		return Action{}, false
 	}
 	for _, m := range s.free {
-		if !m.running && !m.frozen && m.demand.class == measured && now >= m.retryAt {
+		if !m.running && !m.frozen && m.demand.class == measured && !s.lowLatency(m) && now >= m.retryAt {
 			return s.freezeOne(m, now, why), true
 		}
 	}

@@ -18,6 +18,7 @@ type freeze struct {
 	charged  time.Duration // for the backlog, so far
 	after    *member       // the next lease: what the backlog uses of its slice is credited to it
 	paid     time.Duration // accounted to leases next to the slices: at first up to the freeze, then during the wait
+	cleared  bool          // those next to the slices had the GPU for themselves after it
 }
 
 // measures reports whether the backlog of a lease is measured with waits. Otherwise it is an integral of what the driver
@@ -200,9 +201,15 @@ func (s *Scheduler) observe(t *track, p period) {
 			continue
 		}
 		if g.waiting {
-			t.idle += time.Duration(float64(p.idle) * float64(over) / float64(p.to-p.from))
-			s.fallback.observed += over
-			s.fallback.idle += time.Duration(float64(p.idle) * float64(over) / float64(p.to-p.from))
+			idle := time.Duration(float64(p.idle) * float64(over) / float64(p.to-p.from))
+			t.idle += idle
+			if g.state != clears { // That is no slice.
+				s.fallback.observed += over
+				s.fallback.idle += idle
+			}
+		}
+		if g.state == clears && over == p.to-p.from {
+			s.clearing.own.add(float64(p.idle) / float64(over))
 		}
 		if g.state != runs {
 			continue
@@ -235,7 +242,7 @@ func (s *Scheduler) evaluate(f *freeze) {
 			return // it remains charged with the mean
 		}
 		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.usual()*float64(20*time.Millisecond))
-		idle = min(wait, time.Duration(float64(idle)/(1-min(s.freeUse()+s.lightUse(), 0.5)))) // in the rest of it others ran next to
+		idle = min(wait, time.Duration(float64(idle)/(1-min(s.freeUse(), 0.5)))) // in the rest of it others ran next to
 		if ran := wait - idle; ran >= d {
 			d, censored = ran, idle < noise
 		}
@@ -256,6 +263,9 @@ func (s *Scheduler) evaluate(f *freeze) {
 		}
 	}
 	m.deficit -= d - f.charged
+	if f.cleared {
+		s.clearing.early -= d - f.charged
+	}
 	m.budget -= min(d, wait)
 	m.usage.addAt(f.at, f.next, min(d, wait-f.paid))
 }

@@ -48,7 +48,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	}
 	s.limitCredits()
 	s.classify()
-	s.learnLowLatency(from, to, busy)
+	s.planClearing()
 }
 
 // corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one

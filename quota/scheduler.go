@@ -64,7 +64,6 @@ type Scheduler struct {
 	cfg        Config
 	members    []*member // sorted by lease
 	in         []*member // those that get slices, sorted by lease; valid unless stale
-	light      []*member // those with low latency that run next to the slices, sorted by lease; valid unless stale
 	free       []*member // those that run next to the slices, sorted by lease; valid unless stale
 	stale      bool
 	recheck    time.Duration // when a lease that cannot be frozen is tried again; 0: none is waiting for that
@@ -80,6 +79,7 @@ type Scheduler struct {
 	tried      time.Duration // when the last trial ended
 	last       time.Duration // accounted up to this time
 	paid       time.Duration // accounted to leases that run next to the slices, in total
+	emptied    time.Duration // for which those that have slices were frozen for those next to them, in total
 	switchTime time.Duration // duration of a freeze or a thaw, smoothed
 	lag        time.Duration // from the end of a wait to the end of the thaw after it, smoothed
 	fallback   fallback
@@ -120,7 +120,6 @@ type member struct {
 
 	backlog backlog
 	own     ownIdle
-	low     lowLatencyUse
 	demand  demand
 	usage   usage
 	windows windows
@@ -159,8 +158,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 				Member: x,
 				joined: s.last,
 				own:    ownIdle{since: s.last},
-				demand: demand{since: s.last},
-				low:    lowLatencyUse{tryAt: s.last + firstTrial},
+				demand: newDemand(&x, s.last),
 			})
 			s.joined = s.last
 			changed = true
@@ -254,7 +252,7 @@ func (s *Scheduler) connect() {
 
 // participates reports whether a lease gets slices.
 func (s *Scheduler) participates(m *member) bool {
-	return s.present(m) && !s.mayRunFree(m) && !s.isLight(m)
+	return s.present(m) && !s.mayRunFree(m)
 }
 
 // present reports whether a lease has a part of the time.
@@ -272,11 +270,8 @@ func (s *Scheduler) refresh() {
 	}
 	s.stale, s.recheck = false, 0
 	was := s.in
-	s.in, s.free, s.light = nil, nil, nil
+	s.in, s.free = nil, nil
 	for _, m := range s.members {
-		if s.isLight(m) {
-			s.light = append(s.light, m)
-		}
 		if s.runsFree(m) {
 			s.free = append(s.free, m)
 		}
@@ -303,7 +298,7 @@ func (s *Scheduler) refresh() {
 // weigh divides the time between the classes, and that of a class by the shares of its grants. The leases of a grant divide
 // its share and its cap.
 func (s *Scheduler) weigh() {
-	list := slices.Concat(s.in, s.free, s.light)
+	list := slices.Concat(s.in, s.free)
 	if len(list) == 0 {
 		return
 	}

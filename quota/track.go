@@ -63,6 +63,7 @@ const (
 	runs                 // one lease
 	drains               // the rest of the queue of a lease that is frozen
 	several              // several leases
+	clears               // those next to the slices, while the others wait for them
 )
 
 // period is a part of the time and how long the GPU was idle in it.
@@ -94,10 +95,10 @@ func (s *Scheduler) log() {
 			last = t.segments[n-1]
 		}
 		if s.phase == cleared {
-			now.state = several // leases next to the slices
+			now.state = clears
 		}
 		switch {
-		case now.state == several:
+		case now.state == several, now.state == clears:
 			now.lease = nil
 		case now.lease == nil && frozen && (last.state == runs || last.state == drains) && last.lease.frozen &&
 			s.phase != sliceRuns:
@@ -252,7 +253,7 @@ func (t *track) unexplained(from, to, now time.Duration) (idle, length time.Dura
 				excess -= g.lease.own.usual() * float64(over)
 			case unused:
 				excess -= float64(over)
-			case several:
+			case several, clears:
 			}
 		}
 		sum += float64(expected) + excess*float64(part)/float64(max(waits, part))

@@ -14,6 +14,8 @@ const (
 	trialWithin = 3 * time.Second
 	// resultWithin is when the samples of a trial are known; a driver may lag.
 	resultWithin = 2 * time.Second
+	// longTrial is the length of a trial of a lease that seems to be short: what others have queued may run for half of it.
+	longTrial = time.Second
 )
 
 // trialDue is a lease whose trial begins now: for a moment it has the GPU to itself, so that it is seen what it leaves idle.
@@ -39,7 +41,7 @@ func (s *Scheduler) trialDue(now time.Duration) *member {
 
 // tries reports whether leases have trials: not one that is alone, not those of many, and not while all run side by side.
 func (s *Scheduler) tries() bool {
-	n := len(s.in) + len(s.free) + len(s.light)
+	n := len(s.in) + len(s.free)
 	return n > 1 && n <= mostTried && s.fallback.until == 0
 }
 
@@ -59,8 +61,10 @@ func (s *Scheduler) awaitsAnswer(now time.Duration) bool {
 }
 
 // trialLength is so long that a trial has two whole periods of the sampler, after the queued work of others.
-func (s *Scheduler) trialLength() time.Duration {
+func (s *Scheduler) trialLength(m *member) time.Duration {
 	switch {
+	case m.demand.long && !s.slow():
+		return min(longTrial, s.cfg.MaxFrozen/4)
 	case s.slow():
 		return s.cfg.MaxFrozen * 2 / 5
 	case !s.hasSeries():
@@ -72,7 +76,7 @@ func (s *Scheduler) trialLength() time.Duration {
 func (s *Scheduler) beginTrial(m *member, now time.Duration) {
 	s.endSet()
 	s.enter(sliceOpens)
-	s.leftover, s.start, s.until = 0, now, now+s.trialLength()
+	s.leftover, s.start, s.until = 0, now, now+s.trialLength(m)
 	s.set = append(s.set, m)
 	m.running, m.wait, m.measures = true, 0, false
 	m.demand.trials++
@@ -95,9 +99,20 @@ func (s *Scheduler) closeTrial(m *member) {
 	if unanswered := s.sensors.seriesAt == 0 &&
 		s.sensors.processAt == 0; m.demand.trials >= mostTrials ||
 		m.demand.trials >= unansweredTrials && unanswered {
-		s.change(m, m.demand.unmeasured()) // They did not show what it leaves idle.
+		s.change(m, s.unmeasured(m)) // They did not show what it leaves idle.
 	}
 }
 
 // onTrial reports whether the slice of a lease is a trial.
 func (s *Scheduler) onTrial(m *member) bool { return m.demand.class == measured && s.runsFree(m) }
+
+// busyPart is the part of a time in which the GPU was busy; not known without samples of all of it.
+func (t *track) busyPart(from, to time.Duration) (part float64, known bool) {
+	var idle, covered time.Duration
+	for _, p := range t.periods {
+		over := overlap(from, to, p.from, p.to)
+		covered += over
+		idle += time.Duration(float64(p.idle) * float64(over) / float64(max(p.to-p.from, 1)))
+	}
+	return 1 - float64(idle)/float64(max(covered, 1)), covered > 0 && covered >= to-from-time.Millisecond
+}

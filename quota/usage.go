@@ -112,17 +112,11 @@ func (u *usage) recent(now, window time.Duration) float64 {
 // others: all together never have more than there was.
 func (s *Scheduler) accountNextToSlices(from, to time.Duration) (left time.Duration) {
 	left = to - from
-	pay := func(m *member, unaccounted *time.Duration) {
-		d := min(left, time.Duration(float64(*unaccounted)*min(1, float64(to-from)/float64(payOff))))
-		*unaccounted -= d
+	for _, m := range s.free {
+		d := min(left, time.Duration(float64(m.demand.unaccounted)*min(1, float64(to-from)/float64(payOff))))
+		m.demand.unaccounted -= d
 		m.usage.addAt(from, to, d)
 		left -= d
-	}
-	for _, m := range s.light {
-		pay(m, &m.low.unaccounted)
-	}
-	for _, m := range s.free {
-		pay(m, &m.demand.unaccounted)
 	}
 	return left
 }
@@ -156,6 +150,8 @@ func (s *Scheduler) account(now time.Duration) {
 				s.use(m, from, now, rest)
 			}
 		}
+	case s.phase == cleared:
+		s.emptied += now - from
 	case s.phase == backlogRuns:
 		for _, m := range s.set {
 			d := min(m.usage.pending, left)
@@ -231,7 +227,7 @@ type Status struct {
 
 // mixes reports whether leases share the GPU of which one runs next to the others. Their shares are enforced.
 func (s *Scheduler) mixes() bool {
-	return len(s.free)+len(s.light) > 0 && len(s.in)+len(s.free)+len(s.light) > 1 && !s.cfg.Concurrent && s.fallback.until == 0
+	return len(s.free) > 0 && len(s.in)+len(s.free) > 1 && !s.cfg.Concurrent && s.fallback.until == 0
 }
 
 // Status returns the status as of the last Next.

@@ -117,7 +117,7 @@ func (s *Scheduler) observeWindows(from, to time.Duration, busy map[string]float
 			used:    min(busy[m.Lease], 1) * length,
 			thawed:  thawed,
 			nextTo:  s.nextTo(m),
-			free:    s.runsFree(m) || s.isLight(m),
+			free:    s.runsFree(m),
 			idle:    m.own.idle && busy[m.Lease] == 0 && thawed > length*9/10,
 			alone:   active < 2,
 			outside: min(busy[""], 1) * length,
@@ -159,7 +159,7 @@ func (s *Scheduler) nextTo(m *member) float64 {
 		}
 	}
 	heavy := n
-	for _, x := range slices.Concat(s.free, s.light) {
+	for _, x := range s.free {
 		if x != m {
 			used := x.windows.over(useWindow, s).Used
 			n += x.processCount() * min(1, used*(heavy+1)/x.processCount())

@@ -68,7 +68,7 @@ func (l *Load) demand(from, to time.Duration) float64 {
 	for at := from; at < to; {
 		w, end := l.at(at)
 		end = min(end, to)
-		sum += w.demand() * float64(end-at)
+		sum += min(1, w.demand()*float64(max(1, l.Processes))) * float64(end-at)
 		at = end
 	}
 	return sum / float64(to-from)

@@ -91,7 +91,7 @@ func Scenarios() []Scenario {
 			Bound: true,
 		},
 	}
-	return slices.Concat(bound, lengthy(), demands(), cheats(), switching(), lowLatency())
+	return slices.Concat(bound, lengthy(), demands(), cheats(), switching(), lowLatency(), manyProcesses())
 }
 
 // lengthy are leases whose kernels are longer than any slice.

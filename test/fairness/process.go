@@ -22,10 +22,15 @@ type process struct {
 	frozenFor time.Duration // in total
 	next      time.Duration // its next step
 	busy      map[int]time.Duration
-	thinks    time.Duration // until then; the arrival of the request that is next
-	left      time.Duration // of the request that runs
-	working   bool
+	serving   []serving // by process
 	latencies []time.Duration
+}
+
+// serving is what one process does with its requests.
+type serving struct {
+	thinks  time.Duration // until then; the arrival of the request that is next
+	left    time.Duration // of the request that runs
+	working bool
 }
 
 // pids are those of its processes.
@@ -51,8 +56,12 @@ func (p *process) start() {
 	if p.exists {
 		p.open()
 	}
-	if w, _ := p.at(p.From); w.Rate != 0 {
-		p.thinks = p.From + p.interval(w)
+	w, _ := p.at(p.From)
+	p.serving = make([]serving, len(p.pids()))
+	for i := range p.serving {
+		if w.Rate != 0 {
+			p.serving[i].thinks = p.From + p.interval(w)
+		}
 	}
 }
 
@@ -126,8 +135,10 @@ func (p *process) step() {
 	case off || w.Work == 0:
 		p.next = change
 	default:
-		p.wait(now, w)
-		p.next = min(p.next, change)
+		p.next = change
+		for i, c := range p.contexts {
+			p.next = min(p.next, p.wait(&p.serving[i], c, now, w))
+		}
 	}
 	if p.Until != 0 {
 		p.next = min(p.next, p.Until)
@@ -149,38 +160,35 @@ func (p *process) fill(w *Program) {
 	}
 }
 
-// wait waits for the work to be done, then for the next request, and launches that. Only the first process has requests.
-func (p *process) wait(now time.Duration, w *Program) {
-	c := p.contexts[0]
+// wait waits for the work of a process to be done, then for its next request, and launches that. It returns its next step.
+func (p *process) wait(x *serving, c *engine.Context, now time.Duration, w *Program) time.Duration {
 	if n, work := c.Queued(); n != 0 {
-		p.next = now + max(work, 20*time.Microsecond) // later if others run too
-		return
+		return now + max(work, 20*time.Microsecond) // later if others run too
 	}
-	if p.working && p.left <= 0 {
-		p.working = false
+	if x.working && x.left <= 0 {
+		x.working = false
 		if w.requests() {
-			p.latencies = append(p.latencies, now-p.thinks)
+			p.latencies = append(p.latencies, now-x.thinks)
 		}
 		if w.Rate != 0 {
-			p.thinks += p.interval(w)
+			x.thinks += p.interval(w)
 		} else {
-			p.thinks = now + w.Think
+			x.thinks = now + w.Think
 		}
 	}
-	if !p.working && now < p.thinks {
-		p.next = p.thinks
-		return
+	if !x.working && now < x.thinks {
+		return x.thinks
 	}
-	if !p.working {
-		p.working, p.left = true, w.Work
+	if !x.working {
+		x.working, x.left = true, w.Work
 		if w.Rate == 0 {
-			p.thinks = max(p.thinks, now-w.Think) // after another phase
+			x.thinks = max(x.thinks, now-w.Think) // after another phase
 		}
 	}
-	k := min(w.kernel(), p.left)
-	p.left -= k
+	k := min(w.kernel(), x.left)
+	x.left -= k
 	c.TryLaunch(k, 1)
-	p.next = now + k
+	return now + k
 }
 
 func (p *process) freeze() {
