@@ -520,11 +520,18 @@ type LeaseShare struct {
 	Busy      *float64 `json:"busy,omitempty"`      // percent of the last 10 s, estimated from the driver's samples
 	StdErr    *float64 `json:"std_error,omitempty"` // of Busy, in points
 	OfUsed    *float64 `json:"of_used,omitempty"`   // Busy, as percent of the busy time of all leases of the GPU
+	// State says whether it has its share of the last ten seconds, as measured: met | less (it needs less, and has that) | unmet |
+	// unmeasured. Absent if it does not share the time of a GPU.
+	State string `json:"state,omitempty"`
+	// Within is by how many points it may have had less in ten seconds for which State is met or less; absent otherwise.
+	Within *float64 `json:"within,omitempty"`
+	// Why is the reason of State: what keeps it from its share, or what was not measured.
+	Why string `json:"why,omitempty"`
 	// Freezes is how often it was frozen in the last minute for the slices of others; absent if its share is not enforced.
 	Freezes  *LeaseFreezes `json:"freezes,omitempty"`
-	Enforced bool          `json:"enforced"`           // the share is enforced
+	Enforced bool          `json:"enforced"`           // the share is enforced, and was not measured to be unmet
 	Advisory bool          `json:"advisory,omitempty"` // its processes only ask for it, and can ask for another
-	Reason   string        `json:"reason,omitempty"`   // why it is not, if that is a property of this lease: it cannot be frozen
+	Reason   string        `json:"reason,omitempty"`   // why it is not
 }
 
 // LeaseMemory is GPU memory in bytes.

@@ -26,8 +26,10 @@ func TestShareErrorIsAsStated(t *testing.T) {
 			var b Busy
 			a := int(math.Round(100 * float64(busy) / samples))
 			b.Add(
-				0, window*time.Second, []gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}},
-				func(pid int) string { return []string{"", "a", "b"}[pid] },
+				0, window*time.Second, PartsOf(
+					[]gpu.UtilSample{{PID: 1, SM: a}, {PID: 2, SM: 100 - a}},
+					func(pid int) string { return []string{"", "a", "b"}[pid] },
+				),
 			)
 			sh := b.Shares(window*time.Second, window*time.Second)["a"]
 			square += (sh.Part - p) * (sh.Part - p) / runs
@@ -52,7 +54,7 @@ func TestShareErrorOfFewSamples(t *testing.T) {
 		{time.Second, math.Sqrt(0.25 / 10)},
 	} {
 		b := Busy{Period: c.period}
-		b.Add(0, 10*time.Second, []gpu.UtilSample{{PID: 1, SM: 50}}, func(int) string { return "a" })
+		b.Add(0, 10*time.Second, map[string]float64{"a": 0.5})
 		if sh := b.Shares(10*time.Second, 10*time.Second)["a"]; math.Abs(sh.StdErr-c.want) > 1e-6 {
 			t.Errorf("a sample each %v: the standard error is %.4f, want %.4f", c.period, sh.StdErr, c.want)
 		}
@@ -64,9 +66,9 @@ func TestBusy(t *testing.T) {
 	lease := func(pid int) string { return names[pid] }
 	var b Busy
 	sec := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	b.Add(0, sec(4), []gpu.UtilSample{{PID: 1, SM: 20}, {PID: 2, SM: 10}, {PID: 3, SM: 70}}, lease)
-	b.Add(sec(4), sec(8), nil, lease) // idle
-	b.Add(sec(8), sec(9), []gpu.UtilSample{{PID: 3, SM: 5000}, {PID: 1, SM: 100}}, lease)
+	b.Add(0, sec(4), PartsOf([]gpu.UtilSample{{PID: 1, SM: 20}, {PID: 2, SM: 10}, {PID: 3, SM: 70}}, lease))
+	b.Add(sec(4), sec(8), PartsOf(nil, lease)) // idle
+	b.Add(sec(8), sec(9), PartsOf([]gpu.UtilSample{{PID: 3, SM: 5000}, {PID: 1, SM: 100}}, lease))
 	for _, tc := range []struct {
 		now, window float64
 		a, b        float64

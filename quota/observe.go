@@ -173,7 +173,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	})
 	s.limitCredits()
 	for _, t := range s.tracks {
-		t.prune(before - 2*time.Second)
+		t.prune(before - periodsKept)
 	}
 	s.classify()
 	if s.cfg.Fallback && s.enforces() && s.hasSeries() {

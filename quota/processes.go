@@ -4,17 +4,17 @@ import "time"
 
 // ObserveProcesses adds what the driver attributes to the processes of each lease: the part of the time between from and to
 // in which each was busy, 0…1, together at most 1. It is needed with and without the series of the whole GPU: it shows that
-// an idle lease has work again. A lease that is missing was not busy.
-func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) {
+// an idle lease has work again. A lease that is missing was not busy. It returns the time for which the answer is taken, which begins
+// earlier if answers before it had no samples, and false if that is so of this one: then nothing is known of the time yet.
+func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[string]float64) (since time.Duration, observed bool) {
 	s.account(now)
-	s.sensors.processAt = s.last
 	var sum float64
 	for _, part := range busy {
 		sum += part
 	}
 	from, missing := s.missing(from, to, sum)
 	if missing {
-		return
+		return from, false
 	}
 	s.observeWindows(from, to, busy)
 	series := s.hasSeries()
@@ -49,6 +49,7 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	s.limitCredits()
 	s.classify()
 	s.planClearing()
+	return from, true
 }
 
 // corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one

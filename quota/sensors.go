@@ -76,6 +76,23 @@ func (s *Scheduler) forgetSeries() {
 	s.fallback.reset()
 }
 
+// periodsKept is for how long the periods of the series are kept at least.
+const periodsKept = 2 * time.Second
+
+// busySeries reports whether the series says that the GPU was busy in a time: then samples of its processes are missing if there are none.
+func (s *Scheduler) busySeries(from, to time.Duration) bool {
+	from = max(from, to-periodsKept)
+	var busy, covered time.Duration
+	for _, t := range s.tracks {
+		for _, p := range t.periods {
+			over := overlap(from, to, p.from, p.to)
+			covered += over
+			busy += time.Duration(float64(over) * (1 - float64(p.idle)/float64(max(p.to-p.from, 1))))
+		}
+	}
+	return len(s.tracks) == 1 && covered >= (to-from)/3 && busy > covered/2
+}
+
 // missing reports whether the samples of processes are missing rather than without a busy process: a driver that samples seldom has
 // none in some answers. from is when the time begins that the answer is for.
 func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration, bool) {
@@ -87,6 +104,11 @@ func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration,
 	if period == 0 {
 		period = time.Second // the longest that is documented
 	}
+	if sum == 0 && s.busySeries(from, to) {
+		x.heldFrom = from
+		return from, true // It is not as if the driver had answered.
+	}
+	x.processAt = s.last
 	if sum == 0 && period > longestPeriod && to-from < period*5/2 {
 		x.heldFrom = from
 		return from, true

@@ -15,6 +15,7 @@ type Usage struct {
 	Window time.Duration // 10 s, or less after the start
 	// Entitled is its part among the participants, 0…1; 0 when it does not participate.
 	Entitled    float64
+	Since       time.Duration // when it came
 	Frozen      time.Duration // in total
 	LastMinute  Freezes
 	Slices      uint64
@@ -185,6 +186,7 @@ func (s *Scheduler) Usage(now time.Duration) []Usage {
 		u := Usage{
 			Lease:       m.Lease,
 			Occupancy:   m.usage.occupancy,
+			Since:       m.joined,
 			Frozen:      m.usage.frozen,
 			LastMinute:  m.freezes(now),
 			Slices:      m.usage.slices,

@@ -18,7 +18,6 @@ const busyInterval = 5 * time.Second
 type busySampler struct {
 	since uint64    // the newest sample, by the driver's clock
 	at    time.Time // of the last query; zero: none, or it failed
-	busy  quota.Busy
 }
 
 // sampleBusy reports the busy time of the leases of an exclusive GPU or of MPS to the account. For time slices another loop
@@ -45,8 +44,10 @@ func (s *sampler) sampleBusy(ctx context.Context, leases []lease.Lease) {
 		return // It is not known for which time the samples are.
 	}
 	leaseOf := s.en.Attribution.LeaseLookup(len(list))
-	x.busy.Add(from.Sub(s.began), at.Sub(s.began), list, func(pid int) string { id, _ := leaseOf(pid); return id })
-	parts := x.busy.Last()
+	parts := quota.PartsOf(list, func(pid int) string { id, _ := leaseOf(pid); return id })
+	if u := s.snapshot.Utilization; len(parts) == 0 && u != nil && *u > 0 {
+		return // The GPU has work, and no sample says whose: that is not known.
+	}
 	// The driver may name the MPS server instead of its clients: while a process without a lease is busy, a lease that seems to
 	// be idle may be busy.
 	unattributed := parts[""] > 0

@@ -122,10 +122,17 @@ func (sl *Slicer) sampleProcesses(ctx context.Context, d *Enforcer, id gpu.UUID)
 	elapsed := time.Since(sl.epoch)
 	var busy map[string]float64
 	if known {
-		sl.measured.busy.Add(x.listedAt, now, list, func(pid int) string { lease, _ := leaseOf(pid); return lease })
-		sl.measured.sampledAt = now
-		busy = sl.measured.busy.Last()
-		sl.scheduler.ObserveProcesses(elapsed, x.listedAt, now, busy)
+		pids := map[int]string{}
+		for i := range list {
+			pids[list[i].PID], _ = leaseOf(list[i].PID)
+		}
+		busy = quota.PartsOf(list, func(pid int) string { return pids[pid] })
+		sl.scheduler.ObservePIDs(elapsed, pids)
+		var from time.Duration
+		if from, known = sl.scheduler.ObserveProcesses(elapsed, x.listedAt, now, busy); known {
+			sl.measured.busy.Add(from, now, busy)
+			sl.measured.sampledAt = now
+		}
 	}
 	uses := sl.scheduler.Usage(elapsed)
 	clear(sl.measured.usage)

@@ -40,16 +40,46 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 		}
 		fillUsage(l.Share, &u)
 	}
-	if m.sampledAt < leastWindow {
-		return // There are too few samples.
+	sl.fillState(l)
+	sl.fillBusy(l)
+}
+
+// fillState adds whether a lease has its share. The lock is held.
+func (sl *Slicer) fillState(l *api.Lease) {
+	status := sl.scheduler.Status()
+	if l.Share.Enforced && status.Contended && !status.Enforced {
+		l.Share.Enforced, l.Share.Reason = false, status.Reason
 	}
+	v := sl.scheduler.Verdict(time.Since(sl.epoch), l.ID)
+	l.Share.State, l.Share.Why = string(v.State), v.Reason
+	switch v.State {
+	case quota.Met, quota.Less:
+		l.Share.Within = percent(v.Within)
+	case quota.Unmet:
+		l.Share.Why = fmt.Sprintf("it had %.0f%% of the %.0f%% that are due: %s", 100*v.Got, 100*v.Due, v.Reason)
+		if l.Share.Enforced {
+			l.Share.Enforced, l.Share.Reason = false, l.Share.Why
+		}
+	case quota.Unmeasured:
+	}
+}
+
+// fillBusy adds what the driver's samples of processes say that a lease used. A lease of which they say nothing has none. The lock is
+// held.
+func (sl *Slicer) fillBusy(l *api.Lease) {
+	m := &sl.measured
 	m.busy.Period = sl.scheduler.Status().Period
-	shares := m.busy.Shares(m.sampledAt, min(busyWindow, m.sampledAt))
-	b, ok := shares[l.ID]
-	if !ok {
-		return
+	now := time.Since(sl.epoch)
+	window := min(busyWindow, now)
+	if u, ok := m.usage[l.ID]; ok {
+		window = min(window, now-u.Since) // What it did before it came is not known.
+	}
+	b, ok := m.busy.Share(now, window, l.ID)
+	if !ok || b.OfWindow < leastWindow {
+		return // There are too few samples, or those that there are, are old.
 	}
 	l.Share.Busy, l.Share.StdErr = percent(b.Part), percent(b.StdErr)
+	shares := m.busy.Shares(now, window)
 	var all float64
 	for lease := range shares {
 		if lease != "" {
@@ -109,9 +139,7 @@ func (en *Enforcer) TimeSlices(id gpu.UUID) *api.TimeSlices {
 		out.Exact = new(s.Exact)
 	}
 	if s.SlowSampler {
-		out.Note = fmt.Sprintf(
-			"the driver samples this GPU every %.1f s: shares are exact to about ±%.0f points over 10 s", s.Period.Seconds(), s.Exact,
-		)
+		out.Note = quota.SlowSamplerText(s.Period, s.Exact)
 	}
 	if sl.suspended != nil {
 		out.Reason = "no lease is frozen: " + sl.suspended.Error()

@@ -198,14 +198,18 @@ var (
 		ofShare...)
 	shareBusy = gauge(
 		"share_busy_ratio",
-		"The part of the last 10 s in which kernels of the grant's leases ran, estimated from the driver's samples.",
+		"The part of the last 10 s in which kernels of the grant's leases ran, estimated from the driver's samples. Absent while that of one of them is unknown.",
 		ofShare...)
 	shareOccupied = gauge(
 		"share_occupancy_ratio",
 		"The part of the last 10 s in which the leases of the grant had the GPU. Absent if shares are not enforced.",
 		ofShare...)
 	shareEnforced = gauge("share_enforced", "1 if the share of every lease of the grant is enforced.", ofShare...)
-	memoryUsed    = gauge(
+	shareMet      = gauge(
+		"share_met",
+		"1 if every lease of the grant had its share of the last 10 s, or needed less, as measured; 0 if one had not. Absent while that is not measured.",
+		ofShare...)
+	memoryUsed = gauge(
 		"grant_gpu_memory_used_bytes",
 		"The GPU memory that the leases of the grant use. Absent while that of one of them is unknown.",
 		ofGrant...)

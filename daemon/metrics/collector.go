@@ -344,6 +344,9 @@ func (c *collection) leases(s *api.Status) {
 		c.addPercent(shareBusy, sum.busy, labels...)
 		c.addPercent(shareOccupied, sum.occupancy, labels...)
 		c.addBool(shareEnforced, sum.enforced, labels...)
+		if sum.met != nil {
+			c.addBool(shareMet, *sum.met, labels...)
+		}
 	}
 	for k, sum := range grants {
 		c.grant(k, sum)

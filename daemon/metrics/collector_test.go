@@ -126,10 +126,12 @@ func labNode() *Snapshot {
 	), lease("vision-d", "dev", "queued", sliced)
 	inMIG.Devices, inMIG.GPUMemory = []string{"MIG-4"}, &api.LeaseMemory{Limit: 20 * gib, Used: gib, Backend: "mig", Hard: true}
 	inMIG.Isolation.NotEnforced = []string{"memory.high: this kernel has no memory controller"}
-	first.Share = &api.LeaseShare{Entitled: 20, Due: ptr(50.0), Busy: ptr(40.0), Occupancy: ptr(48.0), Enforced: true}
+	first.Share = &api.LeaseShare{Entitled: 20, Due: ptr(50.0), Busy: ptr(40.0), Occupancy: ptr(48.0), Enforced: true, State: api.ShareMet}
 	second.Share, second.User, second.FrozenFor = &api.LeaseShare{
-		Entitled: 20,
-		Busy:     ptr(10.0),
+		Entitled:  20,
+		Busy:      ptr(10.0),
+		Occupancy: ptr(12.0),
+		State:     api.ShareUnmet,
 	}, "bob\xff", []string{
 		"the tenant is frozen",
 	}

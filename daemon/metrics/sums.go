@@ -14,13 +14,40 @@ type shareKey struct{ gpu, device, tenant, grant string }
 type shareSum struct {
 	entitled             float64
 	due, busy, occupancy *float64
-	enforced             bool // every one
+	enforced             bool  // every one
+	met                  *bool // every one has its share; nil: of one of them it was not measured
+	leases               int
 }
 
 func (s *shareSum) add(l *api.LeaseShare) {
 	s.entitled += l.Entitled
-	s.due, s.busy, s.occupancy = plus(s.due, l.Due), plus(s.busy, l.Busy), plus(s.occupancy, l.Occupancy)
+	s.due = plus(s.due, l.Due) // A lease without work is due nothing.
+	s.busy, s.occupancy = s.known(s.busy, l.Busy), s.known(s.occupancy, l.Occupancy)
 	s.enforced = s.enforced && l.Enforced
+	s.addState(l.State)
+}
+
+// known adds to a sum that is unknown if a part of it is.
+func (s *shareSum) known(sum, value *float64) *float64 {
+	if value == nil || sum == nil && s.leases > 0 {
+		return nil
+	}
+	return plus(sum, value)
+}
+
+// addState adds whether a lease has its share. One that has not decides; one of which that is not known leaves it open.
+func (s *shareSum) addState(state string) {
+	first := s.leases == 0
+	s.leases++
+	switch {
+	case state == api.ShareUnmet:
+		s.met = new(false)
+	case s.met != nil && !*s.met:
+	case state != api.ShareMet && state != api.ShareLess:
+		s.met = nil
+	case first:
+		s.met = new(true)
+	}
 }
 
 // plus adds what is known.

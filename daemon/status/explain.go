@@ -344,7 +344,10 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 			r.By = "its cgroup's freezer, read back: it is frozen now, for " + frozenFor(v.Freezer.Reasons(l.ID))
 		}
 		r.By += measuredShare(w.Share, slices)
-		r.Accuracy = timeAccuracy
+		r.Accuracy = shareAccuracy(w.Share)
+		if w.Share != nil && w.Share.State == api.ShareUnmet {
+			r.Enforced, r.By, r.Reason = false, "", r.By
+		}
 	}
 	return v.unlessObserving(r)
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -14,11 +15,14 @@ func measuredShare(s *api.LeaseShare, slices *api.TimeSlices) string {
 	}
 	if s != nil {
 		out += ofShare(s)
+		if text := s.StateText(); text != "" {
+			out += "; its share: " + text
+		}
 	}
 	if s != nil && s.Freezes != nil {
 		out += "; " + s.Freezes.Text()
 	}
-	if slices != nil && slices.Note != "" {
+	if slices != nil && slices.Note != "" && !strings.Contains(out, slices.Note) {
 		out += "; " + slices.Note
 	}
 	return out
@@ -37,4 +41,12 @@ func ofShare(s *api.LeaseShare) string {
 		how = "more than"
 	}
 	return fmt.Sprintf("; it uses %s its share (%.0f±%.0f%%, due %.0f%%)", how, *s.Busy, *s.StdErr, *s.Due)
+}
+
+// shareAccuracy is how exact a share is, where it was measured to be met.
+func shareAccuracy(s *api.LeaseShare) string {
+	if s == nil || s.Within == nil {
+		return ""
+	}
+	return fmt.Sprintf("within %.0f points over 10 s, as measured here (docs/quota.md)", *s.Within)
 }

@@ -254,6 +254,9 @@ func timeSlices(s *api.LeaseShare, line func(name, value string)) {
 	if s.Latency != "" {
 		line("latency", s.Latency+": it is not frozen while it uses less than its share")
 	}
+	if text := s.StateText(); text != "" {
+		line("share", text)
+	}
 	if s.Occupancy != nil {
 		line("occupancy", percent(*s.Occupancy)+" of the last 10 s: its slices, and the rest of its queue after them")
 	}
@@ -425,13 +428,7 @@ func leaseShare(s *api.LeaseShare) string {
 		}
 		out += "due " + percent(due)
 	}
-	switch {
-	case s.Advisory:
-		out += " (advisory)"
-	case !s.Enforced:
-		out += " (not enforced)"
-	}
-	return out
+	return out + s.Qualifier()
 }
 
 func pid(n int) string {

@@ -201,11 +201,5 @@ func shortShare(s *api.LeaseShare) string {
 	if s.Busy != nil && s.StdErr != nil {
 		out = fmt.Sprintf("%.0f±%.0f%%, due %s", *s.Busy, *s.StdErr, out)
 	}
-	switch {
-	case s.Advisory:
-		out += " (advisory)"
-	case !s.Enforced:
-		out += " (not enforced)"
-	}
-	return out
+	return out + s.Qualifier()
 }
