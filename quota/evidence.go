@@ -58,10 +58,18 @@ func (s *Scheduler) inexact() string {
 	switch {
 	case s.slow():
 		return SlowSamplerText(s.samplePeriod(), s.exact())
+	case s.hasSeries() && !s.sampledLately():
+		return "the driver has no samples: no process seems to use the GPU"
 	case !s.hasSeries() && !s.allBusy():
 		return "the driver does not report the utilisation of the GPU over time: time in which it is idle is not seen"
 	}
 	return ""
+}
+
+// sampledLately reports whether there is a sample of the last ten seconds. A GPU without work has none, and neither has a driver that
+// does not answer any more.
+func (s *Scheduler) sampledLately() bool {
+	return slices.ContainsFunc(s.tracks, func(t *track) bool { return t.ends > s.last-recentWindow })
 }
 
 // SlowSamplerText says how exact shares are where the driver samples a GPU seldom.
@@ -105,7 +113,7 @@ func (s *Scheduler) needs(m *member, e *Evidence) {
 // allBusy reports whether each lease with work takes all that it can get in its slices. Without the series nothing else shows that the
 // GPU is not idle.
 func (s *Scheduler) allBusy() bool {
-	if len(s.free) > 0 {
+	if len(s.free) > 0 || len(s.in) == 0 {
 		return false
 	}
 	return !slices.ContainsFunc(s.in, func(m *member) bool {

@@ -150,6 +150,7 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	}
 	t, slow := s.tracks[i], s.slow()
 	ends := t.ends
+	s.sensors.noteBusy(u.Periods, s.last)
 	from, upTo := s.sensors.idle(u.UpTo)
 	first := t.add(u, from, upTo)
 	if t.ends > ends || t.upTo >= u.UpTo-2*t.length {

@@ -1,15 +1,19 @@
 package quota
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // sensors is which answers the driver gives. An answer that is missing says nothing: it is not read as an idle GPU.
 type sensors struct {
-	since     time.Duration // leases have slices since then
-	seriesAt  time.Duration // the last answer with a sample, or of a GPU that is idle; 0: there was none
-	processAt time.Duration // the last answer for processes; 0: there was none
-	busyAt    time.Duration // the last answer with a busy process
-	busyFrom  time.Duration // the time that this answer is for begins here
-	heldFrom  time.Duration // the samples of processes are missing since then; 0: they are not
+	since     time.Duration   // leases have slices since then
+	seriesAt  time.Duration   // the last answer with a sample, or of a GPU that is idle; 0: there was none
+	processAt time.Duration   // the last answer for processes; 0: there was none
+	busyAt    time.Duration   // the last answer with a busy process
+	busyFrom  time.Duration   // the time that this answer is for begins here
+	busyEnds  []time.Duration // of the newest samples of the series that say that the GPU was busy
+	heldFrom  time.Duration   // the samples of processes are missing since then; 0: they are not
 }
 
 // sensorTimeout is how long an answer is expected. One per second is usual.
@@ -79,18 +83,38 @@ func (s *Scheduler) forgetSeries() {
 // periodsKept is for how long the periods of the series are kept at least.
 const periodsKept = 2 * time.Second
 
-// busySeries reports whether the series says that the GPU was busy in a time: then samples of its processes are missing if there are none.
-func (s *Scheduler) busySeries(from, to time.Duration) bool {
-	from = max(from, to-periodsKept)
-	var busy, covered time.Duration
-	for _, t := range s.tracks {
-		for _, p := range t.periods {
-			over := overlap(from, to, p.from, p.to)
-			covered += over
-			busy += time.Duration(float64(over) * (1 - float64(p.idle)/float64(max(p.to-p.from, 1))))
+// leastBusy is the value from which on a sample of the series says that processes were busy.
+const leastBusy = 0.5
+
+// noteBusy keeps the ends of the newest samples of the series that say that the GPU was busy.
+func (x *sensors) noteBusy(periods []Period, now time.Duration) {
+	for _, p := range periods {
+		if p.Busy >= leastBusy && (len(x.busyEnds) == 0 || p.End > x.busyEnds[len(x.busyEnds)-1]) {
+			x.busyEnds = append(x.busyEnds, p.End)
 		}
 	}
-	return len(s.tracks) == 1 && covered >= (to-from)/3 && busy > covered/2
+	n := 0
+	for n < len(x.busyEnds) && x.busyEnds[n] <= now-2*periodsKept {
+		n++
+	}
+	x.busyEnds = slices.Delete(x.busyEnds, 0, n)
+}
+
+// busySeries reports whether the series says that the GPU was busy in the last seconds of a time: then samples of its processes are
+// missing if there are none.
+func (s *Scheduler) busySeries(from, to time.Duration) bool {
+	if len(s.tracks) != 1 {
+		return false
+	}
+	from = max(from, to-periodsKept)
+	period := s.usualPeriod()
+	n := 0
+	for _, end := range s.sensors.busyEnds {
+		if end-period/2 > from && end <= to {
+			n++
+		}
+	}
+	return n > 0 && time.Duration(n)*period >= (to-from)/3
 }
 
 // missing reports whether the samples of processes are missing rather than without a busy process: a driver that samples seldom has

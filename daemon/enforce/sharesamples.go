@@ -98,7 +98,10 @@ func (sl *Slicer) sampleGPU(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	}
 	x.series = true
 	// Status shows it too: the slower readings of processes may see only the moment in which a lease was frozen.
-	if n := len(series.Samples); n > 0 && d.Samples.PutUtilization(id, series.Samples[n-1].Percent, d.Now()) {
+	if n := len(
+		series.Samples,
+	); n > 0 && x.clock.IsNew(series.Samples[n-1]) &&
+		d.Samples.PutUtilization(id, series.Samples[n-1].Percent, d.Now()) {
 		d.Invalidate()
 	}
 	sl.mu.Lock()

@@ -228,12 +228,13 @@ func (w *Watch) measureBusy(ctx context.Context, g *observe.GPU, x *watched) (un
 	}
 	daemons := g.ControlDaemons()
 	server := false
-	var busy quota.Busy
-	busy.Add(0, at.Sub(from), list, func(pid int) string {
+	parts := quota.PartsOf(list, func(pid int) string {
 		server = server || userOf[pid] == "" && attribution.IsServingMPS(daemons, pid)
 		return userOf[pid]
 	})
-	parts := busy.Last()
+	if u := g.Utilization; len(parts) == 0 && u != nil && *u > 0 {
+		return "" // The GPU has work, and no sample says whose: that is not known.
+	}
 	for name := range x.users {
 		part := min(parts[name], 1)
 		if part == 0 && server {

@@ -45,6 +45,7 @@ type Variant struct {
 	Sampling engine.Sampling
 	NoSeries bool // only the answers by process
 	Series   Disturbance
+	Rows     Disturbance // the same of the answers by process
 }
 
 // WarmUp and Length are the time that is not measured and that is measured.

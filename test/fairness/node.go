@@ -215,15 +215,21 @@ func (n *node) series(now time.Duration) []engine.SeriesSample {
 		}
 	case Repeats:
 		oldest = now - 5*time.Second
+	case Restarts:
+		oldest = now - now%restarts
 	}
 	zero := uint64(start.UnixMicro())
 	if n.v.Sampling.Clock == engine.SinceBoot {
 		zero = uint64((1234 * time.Second).Microseconds())
 	}
-	return slices.DeleteFunc(n.engine.Series(0), func(x engine.SeriesSample) bool {
+	out := slices.DeleteFunc(n.engine.Series(0), func(x engine.SeriesSample) bool {
 		at := time.Duration(int64(x.Time-zero)) * time.Microsecond
 		return at > newest || at < oldest
 	})
+	if n.v.Series == Unordered {
+		n.r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	}
+	return out
 }
 
 // query reads the samples as the daemon does.
@@ -250,7 +256,7 @@ func (n *node) query() {
 		}
 		n.scheduler.ObserveUtilization(now, n.samples.Convert("", at, list))
 	}
-	rows := n.engine.Samples(n.rowsSince)
+	rows := n.v.Rows.of(now, n.engine.Samples(n.rowsSince))
 	sums := map[int]int{}
 	for _, x := range rows {
 		sums[x.PID] += x.SM

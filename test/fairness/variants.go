@@ -72,6 +72,9 @@ const (
 	Lags    Disturbance = "lags"    // a sample is known 3 s after its period
 	Stops   Disturbance = "stops"   // for a minute, a minute after the start, there is no new one
 	Repeats Disturbance = "repeats" // each answer has the samples of the last 5 s, whatever is asked for
+	// Restarts is a driver that forgets all samples now and then, and Unordered one whose samples are in no order.
+	Restarts  Disturbance = "restarts"
+	Unordered Disturbance = "unordered"
 )
 
 // samplers are the kinds of samplers.
