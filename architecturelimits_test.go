@@ -132,6 +132,7 @@ var unordered = map[string]string{
 	"cgroup.cgroupWatcher.mu":              adapter,
 	"cgroup.freezableScope.mu":             ownOrder + "before those of the freezer and of the files that are kept open",
 	"cgroup.keptFiles.mu":                  adapter,
+	"cgroup.lockReader.mu":                 adapter,
 	"cgroup/device.cache.mu":               adapter,
 	"cgroup/device.loadedPrograms.mu":      adapter,
 	"cgroup/device.tags.mu":                adapter,

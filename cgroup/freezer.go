@@ -71,7 +71,7 @@ type FreezerOptions struct {
 type Freezer struct {
 	freezer LeafFreezer
 	file    *deadlines
-	lock    string
+	lock    lockReader
 	boot    string
 	self    Process
 	wake    chan struct{}
@@ -129,7 +129,7 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 		return nil, errors.Join(err, file.close())
 	}
 	f := &Freezer{
-		freezer: freezer, file: file, lock: filepath.Join(opt.RunDir, lockFile), boot: boot, self: self,
+		freezer: freezer, file: file, lock: lockReader{name: filepath.Join(opt.RunDir, lockFile)}, boot: boot, self: self,
 		wake: make(chan struct{}, 1), scopes: map[string]*freezableScope{}, slots: max(slots, headerSlot+1),
 	}
 	for slot := slots - 1; slot > headerSlot; slot-- {
@@ -140,8 +140,11 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	return f, nil
 }
 
-// Close closes the file of deadlines. Nothing may be frozen any more.
-func (f *Freezer) Close() error { return f.file.close() }
+// Close closes the files. Nothing may be frozen any more.
+func (f *Freezer) Close() error {
+	f.lock.close()
+	return f.file.close()
+}
 
 // Freeze stops the scope's processes for a reason, until Thaw for that reason, and for at most d from now. For a scope that
 // is frozen it sets the time of the reason, and writes at most its deadline. After an error the scope is not frozen for this

@@ -47,7 +47,7 @@ func run(t *testing.T, th *ThawWatchdog) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- th.Run(ctx) }()
 	eventually(t, "the thaw watchdog has its lock", func() bool {
-		state, err := readLock(filepath.Join(th.RunDir, lockFile))
+		state, err := lockOf(filepath.Join(th.RunDir, lockFile))
 		return err == nil && state.held
 	})
 	stop = sync.OnceFunc(func() {
@@ -687,7 +687,7 @@ func TestThawWatchdogEndsWithItsFile(t *testing.T) {
 	go func() { done <- th.Run(t.Context()) }()
 	lock := filepath.Join(dir, lockFile)
 	eventually(t, "it has made a pass", func() bool {
-		state, err := readLock(lock)
+		state, err := lockOf(lock)
 		return err == nil && state.held && state.pass > 0
 	})
 	if err := os.Remove(filepath.Join(dir, deadlinesFile)); err != nil {
@@ -701,7 +701,51 @@ func TestThawWatchdogEndsWithItsFile(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("it continues without its file")
 	}
-	if state, err := readLock(lock); err != nil || state.held {
+	if state, err := lockOf(lock); err != nil || state.held {
 		t.Errorf("the lock of the ended thaw watchdog: %+v, %v", state, err)
+	}
+}
+
+// lockOf reads the state of a lock once.
+func lockOf(name string) (lockState, error) {
+	l := lockReader{name: name}
+	defer l.close()
+	return l.read()
+}
+
+// The file is opened once while it is locked. When it is not any more, the one that has its name then is read.
+func TestLockReaderKeepsTheFileOpen(t *testing.T) {
+	name := filepath.Join(t.TempDir(), lockFile)
+	l := lockReader{name: name}
+	defer l.close()
+	held := func(what string, want bool) *os.File {
+		t.Helper()
+		if state, err := l.read(); err != nil || state.held != want {
+			t.Errorf("%s: held is %v, %v", what, state.held, err)
+		}
+		return l.f
+	}
+	held("no file", false)
+	first, err := takeLock(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := held("locked", true); f == nil || held("still locked", true) != f {
+		t.Error("the file is opened again")
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	held("locked, without its name", true)
+	first.Close()
+	held("ended", false)
+	second, err := takeLock(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held("another one", true)
+	second.Close()
+	if held("ended too", false) != nil {
+		t.Error("a file that nobody has locked stays open")
 	}
 }

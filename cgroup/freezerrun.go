@@ -42,7 +42,7 @@ func (f *Freezer) Ready() error {
 
 // readState reads the state of gpushare-thaw.
 func (f *Freezer) readState() (lockState, error) {
-	state, err := readLock(f.lock)
+	state, err := f.lock.read()
 	if err == nil && state.held && !f.file.present() {
 		state, err = lockState{}, errDeadlinesRemoved
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,26 +50,64 @@ type lockState struct {
 // recent reports whether gpushare-thaw has made a pass lately.
 func (l lockState) recent(now time.Duration) bool { return l.held && now-l.pass < passTimeout }
 
-// readLock reads the state of the lock. A missing file is not locked.
-func readLock(name string) (lockState, error) {
-	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+// lockReader reads the state of the lock again and again. It keeps the file open: while scopes are frozen it is read five times a second.
+// The zero value is ready but for the name.
+type lockReader struct {
+	name string
+
+	mu sync.Mutex // guards f
+	f  *os.File   // nil: not open
+}
+
+// read reads the state of the lock. A missing file is not locked. One that nobody has locked is opened again: it may have been replaced.
+func (l *lockReader) read() (lockState, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f != nil {
+		if state, err := readLock(l.f); err == nil && state.held {
+			return state, nil
+		}
+		l.closeLocked()
+	}
+	fd, err := unix.Open(l.name, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return lockState{}, nil
 	}
 	if err != nil {
-		return lockState{}, fmt.Errorf("cannot open %s: %w", name, err)
+		return lockState{}, fmt.Errorf("cannot open %s: %w", l.name, err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
+	l.f = os.NewFile(uintptr(fd), l.name)
+	state, err := readLock(l.f)
+	if err != nil || !state.held {
+		l.closeLocked()
+	}
+	return state, err
+}
+
+func (l *lockReader) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closeLocked()
+}
+
+func (l *lockReader) closeLocked() {
+	if l.f != nil {
+		_ = l.f.Close() // Nothing was written.
+		l.f = nil
+	}
+}
+
+// readLock reads the state of the lock from its open file.
+func readLock(f *os.File) (lockState, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock); err != nil {
-		return lockState{}, fmt.Errorf("cannot read the lock on %s: %w", name, err)
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		return lockState{}, fmt.Errorf("cannot read the lock on %s: %w", f.Name(), err)
 	}
 	out := lockState{held: lock.Type != unix.F_UNLCK}
 	var b [64]byte
 	n, err := f.ReadAt(b[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return lockState{}, fmt.Errorf("cannot read %s: %w", name, err)
+		return lockState{}, fmt.Errorf("cannot read %s: %w", f.Name(), err)
 	}
 	var pid, at int64
 	if _, err := fmt.Sscanf(string(b[:n]), "%d %d", &pid, &at); err == nil && time.Duration(at) <= procfs.BootTime() {

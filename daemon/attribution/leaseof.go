@@ -39,10 +39,10 @@ func (attr *Attribution) LeaseOf(pid int) (string, bool) {
 // indexThreshold is the number of processes from which all are listed at once: one read for each would take longer.
 const indexThreshold = 64
 
-// LeaseLookup returns LeaseOf as of now, for about so many processes.
+// LeaseLookup returns LeaseOf as of now, for about so many processes. Each is read once: lists of samples have a process many times.
 func (attr *Attribution) LeaseLookup(about int) func(pid int) (string, bool) {
 	if about < indexThreshold {
-		return attr.LeaseOf
+		return once(attr.LeaseOf)
 	}
 	scoped, attached := pidLookup(attr.Port), pidLookup(attr.Attachments)
 	return func(pid int) (string, bool) {
@@ -55,6 +55,23 @@ func (attr *Attribution) LeaseLookup(about int) func(pid int) (string, bool) {
 			}
 		}
 		return attached(pid)
+	}
+}
+
+// once remembers what a lookup returned.
+func once(lookup func(pid int) (string, bool)) func(pid int) (string, bool) {
+	type result struct {
+		lease string
+		ok    bool
+	}
+	known := map[int]result{}
+	return func(pid int) (string, bool) {
+		r, ok := known[pid]
+		if !ok {
+			r.lease, r.ok = lookup(pid)
+			known[pid] = r
+		}
+		return r.lease, r.ok
 	}
 }
 

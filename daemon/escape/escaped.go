@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,8 @@ type Escaped struct {
 	Since   time.Time               // when this daemon started
 	startMu locks.Mutex[locks.Leaf] // protects started; no other lock is taken under it
 	started []startedLease          // not tracked yet
+
+	inside atomic.Pointer[insideList] // by the last pass
 
 	mu         locks.Mutex[locks.EscapeScan] // protects the fields below; taken before startMu
 	tracker    tracker
@@ -241,6 +244,7 @@ func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
 		s.root = topOf(leaf)
 	}
 	e.Escaped.lists.CloseOthers()
+	e.Escaped.note(s.inside, e.Now())
 	for id := range e.Escaped.leases { // The cgroup of an ended lease has the same root.
 		if cg := e.Escaped.leases[id].Isolation.Cgroup; s.root == "" && cg != "" {
 			s.root = topOf(cg)
@@ -250,6 +254,33 @@ func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
 		s.root = topOf(all[0].Path)
 	}
 	return s, nil
+}
+
+// insideList are the processes in the cgroups of leases.
+type insideList struct {
+	at   time.Time
+	pids map[int]bool
+}
+
+// insideFor is how long a list of the processes inside is used: a pass comes each second, and may take longer.
+const insideFor = 2 * time.Second
+
+// note keeps the processes inside leases for lists of processes that are compared with them: to read the cgroup of each takes longer than
+// the lists of all leases.
+func (x *Escaped) note(inside map[string][]int, now time.Time) {
+	all := insideList{at: now, pids: map[int]bool{}}
+	for _, pids := range inside {
+		for _, pid := range pids {
+			all.pids[pid] = true
+		}
+	}
+	x.inside.Store(&all)
+}
+
+// wasInside reports whether the last pass found a process in a lease, if that was lately.
+func (x *Escaped) wasInside(pid int, now time.Time) bool {
+	all := x.inside.Load()
+	return all != nil && now.Sub(all.at) < insideFor && all.pids[pid]
 }
 
 // where returns where a process is now; false: it has exited.

@@ -297,6 +297,46 @@ func TestTheRecordRestsWithoutLeases(t *testing.T) {
 	}
 }
 
+// A process that the last pass found in a lease is not looked up again, as long as that pass was lately.
+func TestProcessesInsideAreNotReadAgain(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	p := &countedScopes{}
+	e := &Escapes{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), func() time.Time { return now }),
+		Attribution: &attribution.Attribution{
+			Port: p, Follow: cgroup.NewProcesses("a test"), Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}),
+		},
+	}
+	e.Escaped.note(map[string][]int{"red-1": {7, 8}}, now)
+	for _, c := range []struct {
+		name  string
+		pid   int
+		after time.Duration
+		reads int
+	}{
+		{"inside", 7, time.Second, 0},
+		{"another one inside", 8, time.Second, 0},
+		{"outside", 9, 0, 1},
+		{"the pass was long ago", 7, insideFor, 1},
+	} {
+		p.reads, now = 0, time.Unix(1_000_000, 0).Add(c.after)
+		if _, ok := e.unattributed(c.pid); ok || p.reads != c.reads {
+			t.Errorf("%s: unattributed %v, read %d times, want %d", c.name, ok, p.reads, c.reads)
+		}
+	}
+}
+
+// countedScopes counts how often the lease of a process is read.
+type countedScopes struct {
+	cgroup.Port
+	reads int
+}
+
+func (p *countedScopes) ScopeOf(int) (string, bool) {
+	p.reads++
+	return "red-1", true
+}
+
 // Without the record a condition says what may not be found, while a spec is enforced.
 func TestConditionWithoutARecord(t *testing.T) {
 	e, rep := escapesOnNothing(t)

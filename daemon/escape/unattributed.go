@@ -215,8 +215,12 @@ func (e *Escapes) fromElsewhere(pid int, place store.Where) (st procfs.Stat, lea
 	return st, leaseID, err == nil && !st.Dead()
 }
 
-// unattributed reads a process that runs and is in no lease.
+// unattributed reads a process that runs and is in no lease. One that was in a lease a second ago is not read: if it has left, it is
+// found as an escaped one.
 func (e *Escapes) unattributed(pid int) (procfs.Stat, bool) {
+	if e.Escaped.wasInside(pid, e.Now()) {
+		return procfs.Stat{}, false
+	}
 	if _, attributed := e.Attribution.LeaseOf(pid); attributed {
 		return procfs.Stat{}, false
 	}
