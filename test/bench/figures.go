@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -122,63 +121,41 @@ func commandLine(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	return []Figure{lower("gpushare status, whole process, median of 30", median(durations), "ms", 25)}, nil
 }
 
+// idleTime is the measured time: two observations of the node, and six readings of the health of each GPU.
+const idleTime = 60 * time.Second
+
 // memoryAndIdle measures the idle daemon with all that it started: also the front and the thaw watchdog, where they run.
 func memoryAndIdle(ctx context.Context, n *harness.Node) ([]Figure, error) {
 	programs, err := programsOf(n)
 	if err != nil {
 		return nil, err
 	}
-	const idle = 60 * time.Second
-	var before, after time.Duration
-	for _, p := range programs {
-		t, err := cpuTime(p.pid)
-		if err != nil {
-			return nil, err
-		}
-		before += t
-	}
-	if err := pause(ctx, idle); err != nil { // the measured period
+	u, err := useOf(ctx, programs, idleTime)
+	if err != nil {
 		return nil, err
 	}
-	var figures []Figure
+	memory, err := memoryFiguresOf("", programs)
+	if err != nil {
+		return nil, err
+	}
+	return append(memory, u.figures("idle", 0.3, map[string]float64{daemonName: 25, workerName: 100})...), nil
+}
+
+// memoryFiguresOf are the resident memory of daemon and worker against its target, and that of each program.
+func memoryFiguresOf(name string, programs []program) ([]Figure, error) {
+	var each []Figure
 	var both float64
 	for _, p := range programs {
-		t, err := cpuTime(p.pid)
-		if err != nil {
-			return nil, err
-		}
 		m, err := residentMiB(p.pid)
 		if err != nil {
 			return nil, err
 		}
-		after += t
 		if p.name == daemonName || p.name == workerName {
 			both += m
 		}
-		figures = append(figures, figure("resident memory of "+p.name, []float64{m}, "MiB", "lower", nil))
+		each = append(each, figure(name+"resident memory of "+p.name, []float64{m}, "MiB", "lower", nil))
 	}
-	return append([]Figure{
-		lower("resident memory of daemon and worker", both, "MiB", 40),
-		lower("idle CPU of all programs over 60 s", 100*(after-before).Seconds()/idle.Seconds(), "% of a core", 0.3),
-	}, figures...), nil
-}
-
-// cpuTime is the CPU time of all threads of a process, ended ones included, in steps of 10 ms (proc_pid_stat(5)).
-func cpuTime(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("cannot read the CPU time of process %d: %w", pid, err)
-	}
-	// Fields count from 1, and the second, the name, may contain spaces: 14 is user time, 15 kernel time.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("the state of process %d is too short", pid)
-	}
-	var user, kernel int64
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &kernel); err != nil {
-		return 0, fmt.Errorf("cannot read the CPU time of process %d: %w", pid, err)
-	}
-	return time.Duration(user+kernel) * 10 * time.Millisecond, nil
+	return append([]Figure{lower(name+"resident memory of daemon and worker", both, "MiB", 40)}, each...), nil
 }
 
 func residentMiB(pid int) (float64, error) { return memoryMiB(pid, "VmRSS:") }
