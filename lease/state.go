@@ -35,7 +35,7 @@ func (t *Table) State() ([]byte, error) {
 }
 
 func (t *Table) stateLocked() ([]byte, error) {
-	s := state{Format: stateFormat, Generation: t.generation, Leases: t.copiesLocked(), SavedTickets: t.savedTicketsLocked()}
+	s := state{Format: stateFormat, Generation: t.generation, Leases: t.recordsLocked(), SavedTickets: t.savedTicketsLocked()}
 	if !t.lately.at.IsZero() {
 		used := t.lately.list()
 		s.Lately = &used
@@ -47,6 +47,16 @@ func (t *Table) stateLocked() ([]byte, error) {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Grant, b.Grant))
 	})
 	return json.Marshal(s)
+}
+
+// recordsLocked returns the leases to encode while the lock is held: they are not copied, as for a caller that keeps them.
+func (t *Table) recordsLocked() []Lease {
+	sorted := t.sortedLocked()
+	out := make([]Lease, len(sorted))
+	for i, e := range sorted {
+		out[i] = e.Lease
+	}
+	return out
 }
 
 // Restore fills an empty table from the state of the previous run. The caller then finds each lease's processes and

@@ -1,7 +1,6 @@
 package durable
 
 import (
-	"bufio"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,19 +78,32 @@ func ReplaceParts(name string, parts [][]byte, o Options) (err error) {
 	return err
 }
 
-// writeSize is how much is written at once of many small parts.
-const writeSize = 32 << 10
+// mostParts is how many parts the kernel writes at once (IOV_MAX).
+const mostParts = 1024
 
-func writeParts(f io.Writer, parts [][]byte) error {
-	if len(parts) == 1 {
-		_, err := f.Write(parts[0])
-		return err
+// writeParts writes the parts from where they are: the record of the leases is written several times for each of them, and a buffer for
+// each write was most of the daemon's garbage.
+func writeParts(f *os.File, parts [][]byte) error {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(p []byte) bool { return len(p) == 0 })
+	for len(parts) > 0 {
+		n, err := unix.Writev(int(f.Fd()), parts[:min(len(parts), mostParts)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return &os.PathError{Op: "write", Path: f.Name(), Err: err}
+		}
+		for len(parts) > 0 && n >= len(parts[0]) {
+			n, parts = n-len(parts[0]), parts[1:]
+		}
+		if n > 0 {
+			parts[0] = parts[0][n:]
+		}
 	}
-	w := bufio.NewWriterSize(f, writeSize)
-	for _, part := range parts {
-		_, _ = w.Write(part) // Flush returns the first error.
-	}
-	return w.Flush()
+	return nil
 }
 
 // replaceable returns the regular file with a name whose mode and group are kept; nil if there is none.
