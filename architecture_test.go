@@ -424,6 +424,7 @@ var rules = map[string]rule{
 	},
 	"daemon/account":     {own: join(shared, "internal/names", "internal/usage"), why: manager},
 	"daemon/outside":     {own: join(shared, "internal/kernel/procfs", "internal/usage", "quota"), why: manager},
+	"daemon/instanceuse": {own: join(shared, "internal/usage"), why: manager},
 	"daemon/memorylimit": {own: join(shared, "quota"), why: manager},
 	"daemon/escape":      {own: join(shared, "internal/kernel/procfs"), why: manager},
 	"daemon/fronting": {

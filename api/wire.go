@@ -294,6 +294,8 @@ type InstanceStatus struct {
 	RemovedAt *time.Time `json:"removed_at,omitempty"`
 	// Compute are its compute instances if it is split: a lease has one of them. They share the memory of the instance.
 	Compute []ComputeStatus `json:"compute,omitempty"`
+	// Use is how it was used in the last 10 s; absent where the driver does not report it.
+	Use *InstanceUse `json:"use,omitempty"`
 }
 
 // ComputeStatus is one compute instance of a MIG instance that is split.
@@ -460,6 +462,7 @@ type Lease struct {
 	FrozenFor          []string        `json:"frozen_for,omitempty"`      // why it is frozen; the short freezes of time slices are not listed
 	Notices            []string        `json:"notices,omitempty"`         // the last few, newest last
 	XIDs               []LeaseXID      `json:"xids,omitempty"`            // the last few that concern it, newest last
+	Use                *InstanceUse    `json:"use,omitempty"`             // of the MIG instance that it has alone, as of the instance
 	LostGPUs           []LostGPU       `json:"lost_gpus,omitempty"`       // its GPUs that are or were lost while it ran
 	Position           int             `json:"position,omitempty"`        // in the queue, from 1
 	PositionReason     string          `json:"position_reason,omitempty"` // what the position follows from

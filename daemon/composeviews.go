@@ -45,6 +45,7 @@ func (d *Daemon) composeViews(p *parts) {
 			Leases:      d.leases,
 			Health:      d.health,
 			Outside:     d.outsideUses,
+			InstanceUse: d.instanceUse,
 		},
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/health"
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/instances"
+	"github.com/gpushare/gpushare/daemon/instanceuse"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/lostfiles"
 	"github.com/gpushare/gpushare/daemon/maintenance"
@@ -79,6 +80,7 @@ type Daemon struct {
 	// These write down what administrators ask for, or ask for later.
 	account      *account.Account
 	outside      *outside.Watch
+	instanceUse  *instanceuse.Watch
 	acknowledged *acknowledge.Acknowledgements
 	health       *health.Health
 	kernelLog    *kernellog.Log
@@ -166,6 +168,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.outside.Run(ctx) })
+	d.tasks.Go(func() { d.instanceUse.Run(ctx) })
 	d.tasks.Go(func() { d.health.Run(ctx) })
 	d.tasks.Go(func() { d.acknowledged.Run(ctx) })
 	d.tasks.Go(func() { d.maintenance.Run(ctx) })

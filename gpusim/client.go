@@ -2,6 +2,7 @@ package gpusim
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
@@ -30,6 +31,7 @@ func (c *Client) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.clients, c)
+	maps.DeleteFunc(n.useBuffers, func(_ uint64, b *useBuffer) bool { return b.client == c })
 	for id, s := range n.events {
 		if s.client == c {
 			s.closeLocked()

@@ -18,7 +18,8 @@ type Driver struct {
 	c      *Client
 	closed atomic.Bool // the process has ended: no further call is made
 
-	excluded func(gpu.UUID) bool // nil: no GPU is
+	excluded func(gpu.UUID) bool  // nil: no GPU is
+	use      map[useKey]useBuffer // the last counters of instances; guarded by the node's mutex
 }
 
 // Exclude lets Node leave GPUs alone, as a worker does that was started without those that did not answer.

@@ -146,7 +146,7 @@ func (g *device) createGILocked(profile uint32, at *gpu.Placement) (*instance, R
 
 // destroyLocked removes a GPU instance.
 func (gi *instance) destroyLocked() Ret {
-	if len(gi.compute) > 0 {
+	if len(gi.compute) > 0 || gi.heldLocked() {
 		return InUse
 	}
 	gi.engine.Close()

@@ -55,6 +55,8 @@ type Config struct {
 	Switching engine.Switching
 	// Series is whether the driver has the GPU's own utilisation samples.
 	Series SeriesSupport
+	// Use is how the driver answers the calls for the counters of GPU instances.
+	Use UseSupport
 	// ComputeReports is what the driver reports of compute instances.
 	ComputeReports ComputeReports
 	// RawSamples: utilisation is reported sample by sample, not added up per process.
@@ -134,6 +136,8 @@ type Node struct {
 	clients                 map[*Client]struct{}
 	events                  map[uint32]*eventSet
 	eventN                  uint32
+	useBuffers              map[uint64]*useBuffer // of the counters of instances
+	useN                    uint64
 	faults                  []*Fault
 	faultN                  int
 	calls                   map[string]uint64
@@ -150,7 +154,7 @@ func New(cfg Config, clock Clock) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, clock: clock, boots: clock.Now(), readers: readers(),
-		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{},
+		clients: map[*Client]struct{}{}, events: map[uint32]*eventSet{}, useBuffers: map[uint64]*useBuffer{},
 		calls: map[string]uint64{}, failures: map[string]uint64{}, cleared: make(chan struct{}),
 	}
 	for pattern := range cfg.Latency {

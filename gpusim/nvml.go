@@ -101,6 +101,8 @@ func (c *Client) Call(ctx context.Context, req Request) Reply {
 	copy(q.args[:], req.Args)
 	if strings.HasSuffix(q.name, "GetFieldValues") {
 		out.Ret = q.fields(req.Args)
+	} else if q.name == "GpmMetricsGet" {
+		out.Ret = q.metrics(req.Args)
 	} else {
 		out.Ret = q.dispatch()
 	}
@@ -119,7 +121,7 @@ func (q *call) dispatch() Ret {
 	case "EventSetWait":
 		return q.waitEvent()
 	}
-	for _, family := range []func() (Ret, bool){q.system, q.device, q.profiles, q.instances, q.events} {
+	for _, family := range []func() (Ret, bool){q.system, q.device, q.profiles, q.instances, q.events, q.use} {
 		if ret, ok := family(); ok {
 			return ret
 		}

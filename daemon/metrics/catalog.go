@@ -157,10 +157,22 @@ var (
 		"The memory that is in use on the instance of the MIG device, by all its compute instances.",
 		ofDevice...)
 	instanceLeased = gauge("mig_instance_leased", "1 if a lease has the MIG device.", ofDevice...)
-	mpsUp          = gauge("mps_up", "1 if the MPS control daemon of the GPU or MIG instance (device) runs.", ofDevice...)
-	mpsClients     = gauge("mps_clients", "How many clients the MPS server has.", ofDevice...)
-	mpsMost        = gauge("mps_clients_max", "The most clients that the MPS server has.", ofDevice...)
-	mpsRestarts    = counter(
+	instanceBusy   = gauge(
+		"mig_instance_utilization_ratio",
+		"The part of the last 10 s in which something ran on the instance of the MIG device, 0 to 1. Absent where the driver does not report it.",
+		ofDevice...)
+	instanceSMs = gauge(
+		"mig_instance_multiprocessor_utilization_ratio",
+		"The part of the multiprocessors of the instance of the MIG device that were busy in the last 10 s, 0 to 1.",
+		ofDevice...)
+	instanceBandwidth = gauge(
+		"mig_instance_memory_bandwidth_ratio",
+		"The part of the bandwidth of the memory of the instance of the MIG device that was used in the last 10 s, 0 to 1.",
+		ofDevice...)
+	mpsUp       = gauge("mps_up", "1 if the MPS control daemon of the GPU or MIG instance (device) runs.", ofDevice...)
+	mpsClients  = gauge("mps_clients", "How many clients the MPS server has.", ofDevice...)
+	mpsMost     = gauge("mps_clients_max", "The most clients that the MPS server has.", ofDevice...)
+	mpsRestarts = counter(
 		"mps_restarts_total",
 		"How often the MPS control daemon was started again since gpushared started.",
 		ofDevice...)

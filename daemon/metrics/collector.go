@@ -256,6 +256,11 @@ func (c *collection) instance(g *api.GPUStatus, in *api.InstanceStatus) {
 			c.add(instanceTotal, float64(in.Memory.Total), index, g.UUID, d.UUID)
 			c.add(instanceUsed, float64(in.Memory.Used), index, g.UUID, d.UUID)
 		}
+		if u := in.Use; u != nil {
+			c.addPercent(instanceBusy, u.Busy, index, g.UUID, d.UUID)
+			c.addPercent(instanceSMs, u.Multiprocessors, index, g.UUID, d.UUID)
+			c.addPercent(instanceBandwidth, u.MemoryBandwidth, index, g.UUID, d.UUID)
+		}
 		c.addBool(instanceLeased, d.Lease != "", index, g.UUID, d.UUID)
 		if in.MPS != nil {
 			c.mps(in.MPS, index, g.UUID, d.UUID)

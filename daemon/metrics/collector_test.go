@@ -45,6 +45,13 @@ func labNode() *Snapshot {
 			UUIDs:     []string{"MIG-4"},
 			Lease:     "vision-3kq6",
 			Memory:    api.GPUMemory{Total: 20 * gib, Used: gib},
+			Use: &api.InstanceUse{
+				Busy:            ptr(62.5),
+				Multiprocessors: ptr(25.0),
+				MemoryBandwidth: ptr(12.5),
+				IntervalSeconds: 10,
+				ReadAt:          noon,
+			},
 		},
 		{ID: 7, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 2, Size: 1}, UUIDs: []string{"MIG-2"}, Foreign: true},
 		{ID: 8, Profile: "1g.5gb", Placement: api.MIGPlacement{Start: 3, Size: 1}},
@@ -277,6 +284,7 @@ func TestUnknownValuesAreAbsent(t *testing.T) {
 	for _, absent := range []string{
 		`gpu_utilization_ratio{gpu="0"`, `gpu_utilization_ratio{gpu="3"`, `gpu_memory_used_bytes{gpu="3"`, `gpu_memory_used_bytes{gpu="4"`, `gpu_memory_total_bytes{gpu="4"`,
 		`gpu_memory_reserved_bytes{gpu="0"`, `gpu_memory_unattributed_bytes{gpu="0"`, `mig_instance_memory_used_bytes{device="MIG-2"`, `mps_clients{device="MIG-0"`,
+		`mig_instance_utilization_ratio{device="MIG-2"`,
 		`grant_gpu_memory_used_bytes{grant="dev"`, `grant_leases_max{grant="dev"`, `user_leases_max{user="bob"`, `busy_seconds_total{gpu="0"`, `grant_queue_oldest_timestamp_seconds{grant="train"`,
 	} {
 		if strings.Contains(string(b), "\ngpushare_"+absent) {

@@ -98,7 +98,9 @@ func (v *Viewer) leaseUse(l *api.Lease, on gpu.UUID, leases uint64, now time.Tim
 	idle, known := v.Managers.Account.IdleOn(l.ID, l.Generation, on)
 	reason := "its use of the GPU was not measured yet"
 	if l.Kind == api.ModeMIG {
-		reason = "the driver reports no utilisation of processes in MIG mode"
+		reason = cmp.Or(
+			v.Managers.InstanceUse.Unmeasured(on), "its use of the MIG instance was not measured yet, or others use the instance too",
+		)
 	}
 	setIdle(&h, idle, known, reason, now)
 	return h

@@ -20,6 +20,9 @@ func restrictInstances(list []api.InstanceStatus, own map[string]bool) []api.Ins
 	for i := range list {
 		in := &list[i]
 		in.Leases, in.Compute = slices.Clone(in.Leases), slices.Clone(in.Compute)
+		if in.Lease != "" && !own[in.Lease] {
+			in.Use = nil // What another tenant does is theirs.
+		}
 		hide(&in.Lease)
 		for j := range in.Leases {
 			hide(&in.Leases[j])

@@ -160,6 +160,7 @@ func (v *Viewer) inputs() *statusInputs {
 		return !v.State.ManagesInstance(id, in) && !state.IsPending(pending, id, in.Placement)
 	}
 	p.stored, p.closures = *st, planner.Closures(v.State, p.node, p.now)
+	p.instanceUse = v.Managers.InstanceUse.Of
 	p.timeSlices, p.health, p.frozen = v.Managers.Enforce.TimeSlices, v.Managers.Health.Status, v.Managers.Enforce.FrozenTenant
 	p.sensors = v.Managers.Health.Sensors
 	p.instanceRecord = func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord {

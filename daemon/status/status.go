@@ -55,6 +55,8 @@ type gpuReadings struct {
 	timeSlices func(id gpu.UUID) *api.TimeSlices
 	health     func(id gpu.UUID) *api.GPUHealth
 	sensors    func(id gpu.UUID) *api.Sensors
+	// instanceUse is how an instance was used lately.
+	instanceUse func(id gpu.UUID, gi uint32) *api.InstanceUse
 }
 
 // render returns the status for a viewer who may see everything.
@@ -226,6 +228,10 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 			st.Compute = append(st.Compute, api.ComputeStatus{UUID: string(c.UUID), Profile: c.Name})
 		}
 		p.leasesIn(&st)
+		if p.instanceUse != nil {
+			st.Use = p.instanceUse(g.Identity.UUID, in.ID)
+			p.useOfLease(&st)
+		}
 		out.Instances = append(out.Instances, st)
 	}
 	return out
@@ -240,6 +246,16 @@ func (p *statusInputs) profile(g *observe.GPU, in *gpu.Instance) *lease.ProfileV
 		}
 	}
 	return &lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID)}
+}
+
+// useOfLease sets the use of an instance as that of the lease that has it alone.
+func (p *statusInputs) useOfLease(st *api.InstanceStatus) {
+	if st.Lease == "" || len(st.Leases) > 1 {
+		return
+	}
+	if i := slices.IndexFunc(p.leases, func(l api.Lease) bool { return l.ID == st.Lease }); i >= 0 {
+		p.leases[i].Use = st.Use
+	}
 }
 
 // leasesIn sets the leases of an instance and of its compute instances.

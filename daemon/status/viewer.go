@@ -123,6 +123,12 @@ type Managers struct {
 		IdleOn(id string, generation uint64, on gpu.UUID) (idle time.Duration, known bool)
 		IdleOutside(user string, on gpu.UUID) (idle time.Duration, known bool)
 	}
+	// InstanceUse is how MIG instances are used, as far as the driver reports it.
+	InstanceUse interface {
+		Of(id gpu.UUID, gi uint32) *api.InstanceUse
+		// Unmeasured is why that is not known of the instances of a GPU.
+		Unmeasured(id gpu.UUID) string
+	}
 	// Outside returns who uses GPUs outside of leases.
 	Outside func() []OutsideUse
 }

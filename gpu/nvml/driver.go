@@ -132,6 +132,8 @@ func (d *Driver) Close() error { return fail("close the driver", "", d.lib.Shutd
 // device is one GPU whose handle was read at least once.
 type device struct {
 	id gpu.UUID
+	// replaced are the GPU instances that were created or destroyed since their use was read. Driver.mu guards it.
+	replaced []uint32
 
 	// mu serialises the calls on the GPU and guards the rest.
 	mu     sync.Mutex
@@ -143,6 +145,8 @@ type device struct {
 	compute      map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
 	countedLinks []int                       // the NVLinks that count errors; nil: not read
 	linkErrors   linkErrors                  // of the last minute
+	use          map[uint32]useSample        // the last samples of its GPU instances
+	countsUse    *bool                       // it has the counters for them; nil: not known
 	walk         bool                        // the information of compute instances does not contain their MIG device
 }
 

@@ -106,6 +106,9 @@ func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 		switch ret {
 		case nvml.SUCCESS:
 			if e, ok := event(data, names); ok {
+				if e.Kind == gpu.EventMIGConfig {
+					d.noteReplaced(e.GPU, e.GI)
+				}
 				f(e)
 			}
 		case nvml.ERROR_TIMEOUT:

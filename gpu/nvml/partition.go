@@ -23,6 +23,7 @@ func (d *Driver) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (gpu.Mode
 	if err != nil {
 		return gpu.ModeChange{}, err
 	}
+	d.dropUse(v, nil)
 	activation, ret := callSetMIGMode(v.handle, on)
 	// Handles and the device's minor may have changed, also after an error.
 	v.invalidate()
@@ -178,6 +179,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	if ret != nvml.SUCCESS {
 		return v.failed(op, ret)
 	}
+	d.freeUse(v, gi) // nvml.h does not say whether a sample keeps its instance.
 	var destroyed []gpu.NewCompute
 	for i, c := range found {
 		if ret = c.handle.Destroy(); ret != nvml.SUCCESS {

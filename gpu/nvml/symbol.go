@@ -44,6 +44,7 @@ const (
 	mpsProcesses
 	processUtilization
 	utilizationSeries
+	instanceUse
 	nvLinks
 	memoryLimits
 	temperature
@@ -170,6 +171,11 @@ func needs() []need {
 			"the utilisation by process is not known",
 		},
 		{utilizationSeries, []string{"nvmlDeviceGetSamples"}, "idle time between time slices is not measured"},
+		{instanceUse, []string{"nvmlGpmQueryDeviceSupport"}, "the utilisation of MIG instances is not known"},
+		{instanceUse, []string{"nvmlGpmSampleAlloc"}, "the utilisation of MIG instances is not known"},
+		{instanceUse, []string{"nvmlGpmSampleFree"}, "the utilisation of MIG instances is not known"},
+		{instanceUse, []string{"nvmlGpmMigSampleGet"}, "the utilisation of MIG instances is not known"},
+		{instanceUse, []string{"nvmlGpmMetricsGet"}, "the utilisation of MIG instances is not known"},
 
 		{nvLinks, []string{"nvmlDeviceGetNvLinkState"}, "which GPUs NVLink joins is not known"},
 		{nvLinks, []string{"nvmlDeviceGetNvLinkRemoteDeviceType"}, "which GPUs NVLink joins is not known"},

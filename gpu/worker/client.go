@@ -283,6 +283,11 @@ func (c *Client) UtilizationSeries(ctx context.Context, id gpu.UUID, since uint6
 	return call[gpu.Series](ctx, c, OpSeries, id, utilizationArgs{since})
 }
 
+// InstanceUse implements gpu.Driver.
+func (c *Client) InstanceUse(ctx context.Context, id gpu.UUID, instances []uint32) ([]gpu.InstanceUse, error) {
+	return call[[]gpu.InstanceUse](ctx, c, OpInstanceUse, id, instanceUseArgs{instances})
+}
+
 // NVLinks implements gpu.Driver.
 func (c *Client) NVLinks(ctx context.Context, id gpu.UUID) (gpu.NVLinks, error) {
 	return call[gpu.NVLinks](ctx, c, OpNVLinks, id, nil)

@@ -59,6 +59,8 @@ func TestEveryOperation(t *testing.T) {
 		)
 		sensors, err := c.Sensors(ctx, gpuA)
 		check("Sensors", sensors, gpu.Sensors{Temperature: new(71), Throttle: []string{}, Clocks: &gpu.Clocks{SM: 1410}}, err)
+		use, err := c.InstanceUse(ctx, gpuA, []uint32{7})
+		check("InstanceUse", []gpu.InstanceUse{{GI: 7, Length: 10 * time.Second, Busy: new(37.5)}}, use, err)
 		check("SetPowerLimit", nil, nil, c.SetPowerLimit(ctx, gpuA, 300_000))
 		links, err := c.NVLinks(ctx, gpuA)
 		check("NVLinks", links, gpu.NVLinks{Peers: []string{"0000:4e:00.0"}, Switches: 1, Unknown: 2, Down: 3}, err)
@@ -74,8 +76,8 @@ func TestEveryOperation(t *testing.T) {
 		}
 
 		st := c.Stats()
-		if st.Writes != 8 || st.Messages != 21 { // two of the messages are readings of the node
-			t.Errorf("writes %d, messages %d; want 8 and 20", st.Writes, st.Messages)
+		if st.Writes != 8 || st.Messages != 22 { // two of the messages are readings of the node
+			t.Errorf("writes %d, messages %d; want 8 and 22", st.Writes, st.Messages)
 		}
 		if o := st.Ops[OpMemory]; o.Count != 1 || len(o.Buckets) != len(st.Bounds)+1 {
 			t.Errorf("latency of memory = %+v; want one in %d buckets", o, len(st.Bounds)+1)

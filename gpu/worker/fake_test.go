@@ -193,6 +193,10 @@ func (d *fakeDriver) SetComputeMode(_ context.Context, id gpu.UUID, mode gpu.Com
 	return d.n.enter(OpSetComputeMode, id)
 }
 
+func (d *fakeDriver) InstanceUse(_ context.Context, id gpu.UUID, instances []uint32) ([]gpu.InstanceUse, error) {
+	return []gpu.InstanceUse{{GI: instances[0], Length: 10 * time.Second, Busy: new(37.5)}}, d.n.enter(OpInstanceUse, id)
+}
+
 func (d *fakeDriver) Events(ctx context.Context, f func(gpu.Event)) error {
 	ch := make(chan gpu.Event)
 	var watched func()

@@ -164,6 +164,7 @@ func TestOpsAreComplete(t *testing.T) {
 		OpUtilization,
 		OpSeries,
 		OpNVLinks,
+		OpInstanceUse,
 		OpMemoryLimit,
 		OpSetMemoryLimit,
 		OpHealth,

@@ -27,6 +27,7 @@ const (
 	OpSetComputeMode   Op = "set-compute-mode"
 	OpEvents           Op = "events"
 
+	OpInstanceUse Op = "instance-use"
 	// OpInstanceProcesses reads fewer lists than OpProcesses.
 	OpInstanceProcesses Op = "instance-processes"
 
@@ -69,6 +70,8 @@ func lookupOp(op Op) (info opInfo, ok bool) {
 		return opInfo{"read the processes", threadGPU, false, read}, true
 	case OpUtilization:
 		return opInfo{"read the utilisation", threadGPU, false, read}, true
+	case OpInstanceUse:
+		return opInfo{"read the utilisation of instances", threadGPU, false, read}, true
 	case OpSeries:
 		return opInfo{"read the utilisation series", threadGPU, false, read}, true
 	case OpNVLinks:

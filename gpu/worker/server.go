@@ -282,6 +282,12 @@ func (s *server) call(j job) (any, error) {
 			return nil, err
 		}
 		return d.UtilizationSeries(ctx, r.GPU, a.Since)
+	case OpInstanceUse:
+		a, err := decodeArgs[instanceUseArgs](r)
+		if err != nil {
+			return nil, err
+		}
+		return d.InstanceUse(ctx, r.GPU, a.Instances)
 	case OpNVLinks:
 		return d.NVLinks(ctx, r.GPU)
 	case OpMemoryLimit:

@@ -63,6 +63,9 @@ type (
 	instanceProcessesArgs struct {
 		GI uint32 `json:"gi"`
 	}
+	instanceUseArgs struct {
+		Instances []uint32 `json:"instances"`
+	}
 	computeModeArgs struct {
 		Mode gpu.ComputeMode `json:"mode"`
 	}

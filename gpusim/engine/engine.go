@@ -26,6 +26,8 @@ type Engine struct {
 	pids     map[int]*account
 	sampler  sampler
 	rotation rotation
+	ran      time.Duration // for how long something ran, since the start
+	worked   float64       // ns of a whole engine, since the start
 	timer    Timer
 	due      time.Duration // when the timer fires; negative when it is not set
 	closed   bool
@@ -244,12 +246,25 @@ func (e *Engine) runLocked(d time.Duration) {
 	s := &e.sampler
 	s.last = s.last[:0]
 	for _, c := range e.active {
-		s.add(c.acct, c.queue.run(c.rate*float64(d)))
+		work := c.queue.run(c.rate * float64(d))
+		e.worked += work
+		s.add(c.acct, work)
 		if s.o.Naming == NameLast {
 			s.last = append(s.last, part{c.acct, c.rate})
 		}
 	}
 	s.busy += d
+	if len(e.active) > 0 {
+		e.ran += d
+	}
+}
+
+// Counters returns for how long something ran since the start, and the work in time of a whole engine: two counters of the hardware.
+func (e *Engine) Counters() (ran, worked time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advanceLocked()
+	return e.ran, time.Duration(e.worked)
 }
 
 // scheduleLocked wakes the waiters whose condition is true, and sets the timer for the next one. Every public method that

@@ -18,6 +18,8 @@
 //	late_modules: [nvidia-uvm]  modules that a boot does not load: nvidia-uvm, nvidia-modeset, nvidia-drm
 //	device_nodes: made          who makes the nodes of capabilities and modules: made (udev, or the vendor's library, at once) or
 //	                            helper (nothing until nvidia-modprobe is called)
+//	instance_use: present       how the driver answers for the counters of GPU instances: present (on Hopper and newer), unsupported,
+//	                            denied, or keeps (an instance of which a sample exists is in use)
 //	raw_samples: false          utilisation sample by sample instead of per process
 //	sampler: {naming: period, period: 139ms, jitter: 0.1, clock: epoch, zero_when_idle: false, series: present}
 //	                            how the driver samples utilisation, on every GPU. Drivers differ, or their documentation
@@ -101,6 +103,7 @@ type document struct {
 	NoReset            bool              `yaml:"no_reset"`
 	HideMemory         bool              `yaml:"hide_process_memory"`
 	MPSClients         string            `yaml:"mps_clients"`
+	InstanceUse        string            `yaml:"instance_use"`
 	ComputeReports     string            `yaml:"compute_reports"`
 	RawSamples         bool              `yaml:"raw_samples"`
 	LateModules        []string          `yaml:"late_modules"`
@@ -278,6 +281,13 @@ func (doc *document) reports(cfg *gpusim.Config) error {
 		cfg.MPSLists = gpusim.MPSLists(doc.MPSClients)
 	default:
 		return fmt.Errorf("mps_clients must be own, both or server, not %q", doc.MPSClients)
+	}
+	switch use := gpusim.UseSupport(doc.InstanceUse); use {
+	case "", "present":
+	case gpusim.UseUnsupported, gpusim.UseDenied, gpusim.UseKeeps:
+		cfg.Use = use
+	default:
+		return fmt.Errorf("instance_use must be present, unsupported, denied or keeps, not %q", doc.InstanceUse)
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func TestInvalidNodeFiles(t *testing.T) {
 		"bad size":          {"context_memory: 3 apples", "3 apples"},
 		"bad duration":      {"latency: {any: soon}", "soon"},
 		"unknown reports":   {"compute_reports: some", `compute_reports must be placements, uuids or none, not "some"`},
+		"unknown use":       {"instance_use: some", `instance_use must be present, unsupported, denied or keeps, not "some"`},
 		"unknown naming":    {"sampler: {naming: anybody}", `sampler: naming must be period, instant or last, not "anybody"`},
 		"no period":         {"sampler: {period: 168}", `sampler: period must be a duration such as 168ms, not "168"`},
 		"short period":      {"sampler: {period: 9ms}", "sampler: period must be 10ms to 2s, not 9ms"},

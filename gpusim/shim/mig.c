@@ -6,6 +6,7 @@
 #include "shim.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #ifndef GPUSIM_DRIVER
 #define GPUSIM_DRIVER 580
@@ -159,3 +160,43 @@ CALL(nvmlDeviceRegisterEvents, (nvmlDevice_t d, unsigned long long mask, nvmlEve
 	     SET(out->device, v[0]); out->eventType = v[1]; out->eventData = v[2]; out->gpuInstanceId = (uint)v[3]; out->computeInstanceId = (uint)v[4])
 WAIT(nvmlEventSetWait)
 WAIT(nvmlEventSetWait_v2)
+
+/* --- the counters of GPU instances ------------------------------------------------------------------------------- */
+
+FN(nvmlGpmQueryDeviceSupport, nvmlDevice_t d, nvmlGpmSupport_t *out)
+{
+	struct reply r;
+	READY;
+	NEED(out);
+	if (out->version != NVML_GPM_SUPPORT_VERSION)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	OR_RETURN(ASK(__func__, &r, H(d)));
+	out->isSupportedDevice = (uint)r.v[0];
+	return NVML_SUCCESS;
+}
+
+CALL(nvmlGpmSampleAlloc, (nvmlGpmSample_t *out), (out), (0), SET(*out, v[0]))
+CALL(nvmlGpmSampleFree, (nvmlGpmSample_t s), (""), (H(s)), )
+CALL(nvmlGpmMigSampleGet, (nvmlDevice_t d, uint gi, nvmlGpmSample_t s), (""), (H(d), gi, H(s)), )
+
+FN(nvmlGpmMetricsGet, nvmlGpmMetricsGet_t *get)
+{
+	struct reply r;
+	uint64_t args[34];
+	READY;
+	NEED(get);
+	if (get->version != NVML_GPM_METRICS_GET_VERSION)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (get->numMetrics == 0 || get->numMetrics > 32)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	args[0] = H(get->sample1);
+	args[1] = H(get->sample2);
+	for (uint i = 0; i < get->numMetrics; i++)
+		args[i + 2] = get->metrics[i].metricId;
+	OR_RETURN(gpusim_ask(__func__, &r, NULL, args, get->numMetrics + 2));
+	for (uint i = 0; i < get->numMetrics; i++) {
+		get->metrics[i].nvmlReturn = (nvmlReturn_t)r.v[2 * i];
+		memcpy(&get->metrics[i].value, &r.v[2 * i + 1], sizeof get->metrics[i].value);
+	}
+	return NVML_SUCCESS;
+}

@@ -25,7 +25,7 @@ func (a *app) idleCommand() *cobra.Command {
 		Long: `Idle lists leases, and processes outside of leases, that hold GPU memory and whose kernels have not
 run for a while: whose they are, on which GPU, how much they hold, and since when. For a lease it prints
 the command that ends it. The time is measured: what was not measured does not count, and a GPU whose use
-by process is not reported, as of MIG instances, is unknown and never idle.
+by process is not reported, as of MIG instances before Hopper, is unknown and never idle.
 
 HOLDS is what others do not get for it: the whole GPU, the MIG instance, the limit of the grant, or outside
 of leases what is used. Members see the leases of their own tenants, and their own processes.`,

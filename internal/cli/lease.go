@@ -227,6 +227,9 @@ func (a *app) lease(l *api.Lease, name func(uuid string) string) {
 	if l.Share != nil {
 		timeSlices(l.Share, line)
 	}
+	if u := l.Use; u != nil {
+		line("use", useText(u))
+	}
 	if l.IdleSeconds != nil {
 		line("idle", "for "+api.Duration(time.Duration(*l.IdleSeconds)*time.Second).String())
 	}

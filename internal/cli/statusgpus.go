@@ -59,7 +59,7 @@ func (a *app) gpus(s *api.Status, width int, wide bool) {
 		}
 		for j := range g.MIG.Instances {
 			in := &g.MIG.Instances[j]
-			cells := []string{"", "  " + instanceName(in), "", memory(in.Memory), "", "", "", ""}
+			cells := []string{"", "  " + instanceName(in), "", memory(in.Memory), instanceBusy(in.Use), "", "", ""}
 			if wide {
 				cells[6] = strings.Join(in.UUIDs, " ")
 			}
@@ -71,6 +71,28 @@ func (a *app) gpus(s *api.Status, width int, wide bool) {
 
 func instanceName(in *api.InstanceStatus) string {
 	return fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
+}
+
+// instanceBusy is the part of the time in which something ran on an instance; "-" where that is not known.
+func instanceBusy(u *api.InstanceUse) string {
+	if u == nil || u.Busy == nil {
+		return "-"
+	}
+	return percent(*u.Busy)
+}
+
+// useText is how an instance was used, in words.
+func useText(u *api.InstanceUse) string {
+	var parts []string
+	add := func(v *float64, of string) {
+		if v != nil {
+			parts = append(parts, percent(*v)+of)
+		}
+	}
+	add(u.Busy, " of the time busy")
+	add(u.Multiprocessors, " of the multiprocessors")
+	add(u.MemoryBandwidth, " of the memory bandwidth")
+	return fmt.Sprintf("%s, in %.0f s", strings.Join(parts, ", "), u.IntervalSeconds)
 }
 
 // smallUse is the memory of an instance that a driver uses itself, with nothing in the instance.

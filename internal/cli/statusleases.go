@@ -120,9 +120,15 @@ func (a *app) statusLeases(s *api.Status, width int, wide, times bool) {
 		l := &s.Leases[i]
 		name := command(l.Command)
 		share := shortShare(l.Share)
+		if l.Share == nil && l.Use != nil && l.Use.Busy != nil {
+			share = percent(*l.Use.Busy) + " busy" // of the instance that it has alone
+		}
 		device := ""
 		if wide {
-			name, share, device = strings.Join(l.Command, " "), leaseShare(l.Share), strings.Join(l.Devices, " ")
+			name, device = strings.Join(l.Command, " "), strings.Join(l.Devices, " ")
+			if l.Share != nil {
+				share = leaseShare(l.Share)
+			}
 		}
 		used, note := l.GPUMemory, waitText(l)
 		if l.Ended != nil {

@@ -255,10 +255,13 @@ func usedBy(l *api.Lease) int64 {
 }
 
 func busyOf(l *api.Lease) float64 {
-	if l.Share == nil || l.Share.Busy == nil {
-		return -1
+	switch {
+	case l.Share != nil && l.Share.Busy != nil:
+		return *l.Share.Busy
+	case l.Use != nil && l.Use.Busy != nil:
+		return *l.Use.Busy
 	}
-	return *l.Share.Busy
+	return -1
 }
 
 func idleOf(l *api.Lease) float64 {

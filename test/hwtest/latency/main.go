@@ -74,6 +74,53 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
+	return printUse(ctx, d, target)
+}
+
+// printUse prints whether the GPU counts how its instances are used, and what it counted of those that it has. It reads twice, a second
+// apart.
+func printUse(ctx context.Context, d *nvml.Driver, id gpu.UUID) error {
+	s, err := d.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	var instances []uint32
+	for i := range s.Instances {
+		instances = append(instances, s.Instances[i].ID)
+	}
+	_, err = d.InstanceUse(ctx, id, instances)
+	if gpu.IsAny(err, gpu.ErrMissing, gpu.ErrNotSupported, gpu.ErrDenied) {
+		fmt.Printf("\nThe use of MIG instances (GPM) is not reported: %v.\n", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nThe GPU counts the use of MIG instances (GPM); it has %d.\n", len(instances))
+	if len(instances) == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	uses, err := d.InstanceUse(ctx, id, instances)
+	if err != nil {
+		return err
+	}
+	percent := func(v *float64) string {
+		if v == nil {
+			return "not reported"
+		}
+		return fmt.Sprintf("%.1f %%", *v)
+	}
+	for _, u := range uses {
+		fmt.Printf(
+			"- instance %d, in %s: busy %s, multiprocessors %s, memory bandwidth %s\n", u.GI, u.Length.Round(time.Millisecond), percent(u.Busy),
+			percent(u.SM), percent(u.Memory),
+		)
+	}
 	return nil
 }
 
