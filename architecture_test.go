@@ -35,7 +35,7 @@ type rule struct {
 }
 
 // values are the packages that every part of the daemon may import; internal/locks has the order of all locks.
-var values = []string{"api", "cgroup", "gpu", "internal/locks", "lease"}
+var values = []string{"api", "cgroup", "gpu", "internal/locks", "internal/rename", "lease"}
 
 // shared are the packages that every manager may import.
 var shared = join(
@@ -121,7 +121,7 @@ var rules = map[string]rule{
 		why:    "isolation turns a grant into restrictions; it must not know the wire format or the daemon",
 	},
 	"lease": {
-		own: []string{"gpu", "api", "internal/locks", "internal/text"},
+		own: []string{"gpu", "api", "internal/locks", "internal/rename", "internal/text"},
 		why: "the lease table uses small interfaces: it must not know their implementations",
 	},
 	"quota":  {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
@@ -144,6 +144,7 @@ var rules = map[string]rule{
 			"internal/engine",
 			"internal/locks",
 			"internal/observe",
+			"internal/rename",
 			"internal/spec",
 			"internal/step",
 			"internal/store",
@@ -162,6 +163,7 @@ var rules = map[string]rule{
 			"daemon/state",
 			"gpu",
 			"internal/observe",
+			"internal/rename",
 			"internal/spec",
 			"internal/step",
 			"internal/store",
@@ -174,9 +176,10 @@ var rules = map[string]rule{
 		pure: true,
 		why:  "planner computes steps from values: the caller reads all input before",
 	},
-	"internal/step": {strict: true, why: "a step is data that must be decodable after a restart"},
+	"internal/rename": {strict: true, pure: true, why: "rename is values: what has a name that was replaced looks it up"},
+	"internal/step":   {strict: true, why: "a step is data that must be decodable after a restart"},
 	"internal/store": {
-		own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks"},
+		own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks", "internal/rename"},
 		why: "the store keeps bytes and their checksums; its users interpret them",
 	},
 	"internal/locks": {strict: true, why: "the order of locks must not depend on packages that take locks"},
@@ -190,7 +193,7 @@ var rules = map[string]rule{
 		why: "the engine runs steps of any kind: it must not know the kinds",
 	},
 	"internal/spec": {
-		own:    []string{"api", "gpu"},
+		own:    []string{"api", "gpu", "internal/rename"},
 		others: []string{"go.yaml.in/yaml/v3"},
 		why:    "spec reads documents and resolves selectors; it plans nothing",
 	},
@@ -379,7 +382,9 @@ var rules = map[string]rule{
 		why:    "settings reads one file: it starts nothing, so that a check of the settings has no effect",
 	},
 	"daemon/specs": {
-		own: []string{"api", "daemon/report", "daemon/server", "daemon/state", "internal/spec", "internal/store", "internal/text"},
+		own: []string{
+			"api", "daemon/report", "daemon/server", "daemon/state", "internal/rename", "internal/spec", "internal/store", "internal/text",
+		},
 		why: "specs knows which spec is in force; only change accepts one",
 	},
 	"daemon/change": {

@@ -129,7 +129,11 @@ type TimesliceSpec struct {
 
 // TenantSpec is one tenant.
 type TenantSpec struct {
-	Name      string       `json:"name"` // [a-z][a-z0-9-]{0,30}
+	Name string `json:"name"` // [a-z][a-z0-9-]{0,30}
+	// RenamedFrom is the name that it has in the spec in force: its leases, requests and records go on under the new one. Where no
+	// tenant has that name, it changes nothing.
+	RenamedFrom string `json:"renamed_from,omitempty"`
+
 	Members   Members      `json:"members,omitzero"`
 	Adopt     *AdoptSpec   `json:"adopt,omitempty"`
 	PerLogin  *MemorySpec  `json:"per_login,omitempty"`
@@ -205,7 +209,9 @@ const (
 // GrantSpec is what a tenant may use. Exactly one of MIG, Slices, Timeslice, MPS and Exclusive is set, but MPS may be set with
 // MIG or Slices: then it is a share of one MIG instance.
 type GrantSpec struct {
-	Name       string     `json:"name"`
+	Name        string `json:"name"`
+	RenamedFrom string `json:"renamed_from,omitempty"` // as of a tenant: the name of the grant in the same tenant
+
 	MIG        string     `json:"mig,omitempty"`        // a profile name
 	Slices     uint32     `json:"slices,omitempty"`     // or by properties
 	GPUMemory  string     `json:"gpu_memory,omitempty"` // with slices: ">=38GiB"

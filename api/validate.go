@@ -31,6 +31,7 @@ func (s *Spec) Validate() FieldErrors {
 		s.Tenants[i].validate(c, at)
 		c.once(names, s.Tenants[i].Name, i, "tenants", at+".name", "tenant")
 	}
+	c.tenantRenames(s.Tenants)
 	checkAdoptedTwice(c, s.Tenants)
 	return c.found
 }
@@ -500,6 +501,7 @@ func (t *TenantSpec) validate(c *checker, at string) {
 		t.Grants[i].validate(c, p)
 		c.once(names, t.Grants[i].Name, i, at+".grants", p+".name", "grant")
 	}
+	c.grantRenames(at, t.Grants)
 	if t.Adopt != nil {
 		t.Adopt.validate(c, at+".adopt", t.Grants)
 	}

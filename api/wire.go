@@ -649,9 +649,11 @@ type Plan struct {
 	Generation    uint64     `json:"generation"`     // of the spec that it leads to
 	Empty         bool       `json:"empty"`
 	Steps         []PlanStep `json:"steps"`
-	Warnings      []string   `json:"warnings,omitempty"`
-	Disturbs      []string   `json:"disturbs,omitempty"`
-	Held          []HeldGPU  `json:"held,omitempty"` // the GPUs that it leaves as they are, because they do not answer
+	// Renames are the tenants and grants that get another name. Their leases go on.
+	Renames  []PlanRename `json:"renames,omitempty"`
+	Warnings []string     `json:"warnings,omitempty"`
+	Disturbs []string     `json:"disturbs,omitempty"`
+	Held     []HeldGPU    `json:"held,omitempty"` // the GPUs that it leaves as they are, because they do not answer
 	// Unreachable is what differs from the spec, or could not be read, and has no step, with the reasons.
 	Unreachable []Unreachable `json:"unreachable,omitempty"`
 	Observe     bool          `json:"observe,omitempty"` // enforce: observe; the steps are not carried out
@@ -659,6 +661,16 @@ type Plan struct {
 	// EstimatedSeconds is the expected duration with GPUs in parallel, from measurements on this node; absent if a kind of
 	// step was never measured.
 	EstimatedSeconds float64 `json:"estimated_seconds,omitempty"`
+}
+
+// PlanRename is a tenant, or a grant of one, that gets another name.
+type PlanRename struct {
+	Tenant  string `json:"tenant"`          // before; of a grant: its tenant
+	Grant   string `json:"grant,omitempty"` // before; absent: the tenant itself is renamed
+	To      string `json:"to"`
+	Leases  int    `json:"leases"`  // that go on
+	Waiting int    `json:"waiting"` // requests that wait on
+	Text    string `json:"text"`
 }
 
 // Unreachable is a part of the node that no step of a plan brings to the spec.

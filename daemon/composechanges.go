@@ -30,6 +30,7 @@ func (d *Daemon) composeChanges(p *parts) {
 		State:      d.state,
 		Identities: d.identities,
 		File:       d.settings.SpecFile,
+		Renamed:    d.renamed,
 		Apply: func(ctx context.Context, doc *spec.Document, by string) (*api.ApplyResult, error) {
 			return d.changes.ApplyDocument(ctx, doc, by)
 		},

@@ -229,6 +229,7 @@ func (d *Daemon) begin(ctx context.Context) {
 		)
 		d.Log.Error("cannot freeze tenants again", "error", err)
 	}
+	d.renamed(d.state.Stored().Renames, d.state.Desired(), func() {})
 	// To restore the leases has no deadline: the time of the observation must not be missing here.
 	if err := d.leases.Restore(ctx); err != nil {
 		d.Conditions.Set(

@@ -63,6 +63,8 @@ type Lease struct {
 	Command    []string `json:"command,omitempty"`
 	Process    Process  `json:"process,omitzero"`
 	Place      Place    `json:"place,omitzero"`
+	// Slice is the grant after which its cgroup slice is named, if its own was renamed while leases ran in that slice.
+	Slice Key `json:"slice,omitzero"`
 
 	Origin string `json:"origin,omitempty"` // how it got its processes: one of the Origin constants; empty is OriginRun
 	// Cgroup is the cgroup of its processes, with all below, if that is no scope of gpushare. It is relative to the

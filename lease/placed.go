@@ -13,6 +13,9 @@ func (k *Ticket) placeLocked(found *attempt, o *occupancy) {
 	}
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
 	k.lease.Terms.Only = nil
+	if k.lease.Slice = (Key{}); k.lease.inSlice() {
+		k.lease.Slice = k.t.sliceLocked(g.Key())
+	}
 	k.selected = k.selectionReason(g, found.waiting)
 	if k.lease.EndBy = nil; !ends.IsZero() && o.claimedAt(p, k.id) {
 		k.lease.EndBy = &ends

@@ -81,7 +81,12 @@ func (t *Table) confirm(ctx context.Context, e *entry) error {
 	if k == nil || k.request.By == nil {
 		return nil
 	}
-	switch s := k.request.By.Confirm(ctx, k.tenant); {
+	tenant := k.tenantNow()
+	s := k.request.By.Confirm(ctx, tenant)
+	if now := k.tenantNow(); now != tenant { // It was renamed meanwhile, once: two changes take longer than an answer.
+		s = k.request.By.Confirm(ctx, now)
+	}
+	switch {
 	case s.Denied != "":
 		return s.denied()
 	case s.Unsure != "":

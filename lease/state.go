@@ -15,6 +15,7 @@ const stateFormat = 2
 type state struct {
 	Format       int           `json:"format"`
 	Generation   uint64        `json:"generation"`
+	Named        uint64        `json:"named,omitempty"` // the generation of the spec whose names it has
 	Leases       []Lease       `json:"leases"`
 	Reserved     []reservation `json:"reserved,omitempty"`
 	SavedTickets []savedTicket `json:"saved_tickets,omitempty"`
@@ -35,7 +36,13 @@ func (t *Table) State() ([]byte, error) {
 }
 
 func (t *Table) stateLocked() ([]byte, error) {
-	s := state{Format: stateFormat, Generation: t.generation, Leases: t.recordsLocked(), SavedTickets: t.savedTicketsLocked()}
+	s := state{
+		Format:       stateFormat,
+		Generation:   t.generation,
+		Named:        t.named,
+		Leases:       t.recordsLocked(),
+		SavedTickets: t.savedTicketsLocked(),
+	}
 	if !t.lately.at.IsZero() {
 		used := t.lately.list()
 		s.Lately = &used
@@ -75,6 +82,8 @@ func (t *Table) Restore(b []byte) error {
 		return fmt.Errorf("cannot restore the leases: the table is in use")
 	}
 	t.generation = max(t.generation, s.Generation)
+	named := t.named
+	t.named = s.Named
 	for _, l := range s.Leases {
 		// A lease that was placed and not started has no process, and the caller that would start it has ended. A
 		// detached lease is recorded before it has a process: the caller checks whether it has one.
@@ -97,5 +106,10 @@ func (t *Table) Restore(b []byte) error {
 	for _, w := range s.SavedTickets {
 		t.sequence = max(t.sequence, w.Sequence)
 	}
+	// The daemon may have ended after it accepted a spec with other names and before it recorded the leases.
+	if list := t.renames.After(t.named); len(list) > 0 {
+		t.renameLocked(list)
+	}
+	t.named = max(t.named, named)
 	return nil
 }

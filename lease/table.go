@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/rename"
 )
 
 // Isolation isolates the process of a lease, and removes the isolation. The table calls neither with its lock held, and
@@ -84,6 +85,8 @@ type Table struct {
 	recentIDs    []string      // ids of the last leases that ended
 	lately       lately
 	order        queueOrder
+	named        uint64      // the generation of the spec whose names the table has
+	renames      rename.List // that specs made, also before it
 }
 
 // entry is a lease in the table.

@@ -134,6 +134,13 @@ func (k *Ticket) wireLocked() api.Lease {
 	return w
 }
 
+// tenantNow is the name of its tenant, which a spec may change while it waits.
+func (k *Ticket) tenantNow() string {
+	k.t.mu.Lock()
+	defer k.t.mu.Unlock()
+	return k.tenant
+}
+
 // ID returns the lease's id; it is the same before and after placement.
 func (k *Ticket) ID() string { return k.id }
 
@@ -196,7 +203,7 @@ func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, er
 			return Update{}, fmt.Errorf("cannot wait for a place any longer: %w", context.Cause(ctx))
 		}
 		return Update{}, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s: waited %s; %s",
-			k.tenant, api.Duration(k.request.Wait.Round(time.Millisecond)), last), Hint: "wait longer, or ask for something else"}
+			k.tenantNow(), api.Duration(k.request.Wait.Round(time.Millisecond)), last), Hint: "wait longer, or ask for something else"}
 	}
 }
 

@@ -231,6 +231,8 @@ func (a *Account) Changed(l *lease.Lease, result string, exitCode *int) {
 	case l.State == lease.Running && !a.meter.Has(l.ID, l.Generation):
 		a.meter.Start(leaseOf(l), now)
 		a.wake.Set()
+	case a.meter.Rename(l.ID, l.Generation, l.Terms.Tenant, l.Terms.Spec.Name, now):
+		a.wake.Set() // What is over is written soon.
 	}
 }
 

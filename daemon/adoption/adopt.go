@@ -76,6 +76,10 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 			adopted = append(adopted, l)
 		}
 	}
+	if a.State.Desired() != want { // The leases may have the names of another spec than the candidates: the next pass compares them.
+		a.Adoption.Recheck()
+		return nil
+	}
 	plan := lease.PlanAdoption(candidates, adopted)
 	for _, id := range slices.Sorted(maps.Keys(plan.End)) {
 		a.endAdopted(ctx, id, plan.End[id])

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
@@ -56,6 +57,7 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	}
 	a.dropLateContainers(time.Now())
 	refused, passes := map[string]string{}, map[string]int{}
+	former := state.FormerSlices(a.State.Desired(), a.Table.Live())
 	found := a.foreignCgroups(h, isOwnScope)
 	for _, s := range slices.SortedFunc(maps.Keys(found), compareSlices) {
 		for _, cg := range found[s] {
@@ -64,7 +66,7 @@ func (a *Adopter) findContainers(ctx context.Context) {
 				continue
 			}
 			passes[cg] = a.containers.passes[cg] + 1
-			if err := a.adoptContainer(ctx, s, cg, ps); err != nil {
+			if err := a.adoptContainer(ctx, state.GrantOfSlice(former, s), cg, ps); err != nil {
 				refused[cg] = err.Error()
 			}
 		}
@@ -139,21 +141,21 @@ func (a *Adopter) unknownProcesses(h cgroup.Hierarchy, cg string) []cgroup.Proce
 }
 
 // adoptContainer gives a container a lease, or returns why it gets none. It is called again for one that waits for its reservation.
-func (a *Adopter) adoptContainer(ctx context.Context, slice cgroup.SliceName, cg string, ps []cgroup.Process) error {
-	found := a.reservedFor(ctx, slice, ps, a.containers.passes[cg])
+func (a *Adopter) adoptContainer(ctx context.Context, of state.GrantKey, cg string, ps []cgroup.Process) error {
+	found := a.reservedFor(ctx, of, ps, a.containers.passes[cg])
 	if found.wait {
 		return nil
 	}
 	err := found.err
 	if err == nil {
-		err = a.admitContainer(ctx, slice, cg, found.lease, ps[0])
+		err = a.admitContainer(ctx, of, cg, found.lease, ps[0])
 	}
 	if err != nil && a.containers.refused[cg] == "" {
 		a.Events.Publish(api.Event{
 			Kind:   "container.refused",
-			Tenant: slice.Tenant,
+			Tenant: of.Tenant,
 			Message: fmt.Sprintf(
-				"%s under grant %s of %s has no lease: %v", containerName(cg), slice.Grant, slice.Tenant, err,
+				"%s under grant %s of %s has no lease: %v", containerName(cg), of.Grant, of.Tenant, err,
 			),
 		})
 	}
@@ -172,7 +174,7 @@ func containerName(cg string) string {
 }
 
 // admitContainer starts the lease that waited for a container, or a new one.
-func (a *Adopter) admitContainer(ctx context.Context, s cgroup.SliceName, cg, reserved string, p cgroup.Process) error {
+func (a *Adopter) admitContainer(ctx context.Context, s state.GrantKey, cg, reserved string, p cgroup.Process) error {
 	name := containerName(cg)
 	r := lease.Request{
 		Tenant:    s.Tenant,

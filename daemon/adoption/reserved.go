@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -78,7 +79,7 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	}
 	id := ticket.ID()
 	a.Policy.WriteCDI(c.Ctx())
-	u := a.Policy.ContainerUse(a.Observer.Last().Slices, cgroup.SliceName{Tenant: q.Tenant, Grant: q.Grant}, id)
+	u := a.Policy.ContainerUse(a.Observer.Last().Slices, cgroup.SliceName(a.Table.SliceOf(lease.Key{Tenant: q.Tenant, Grant: q.Grant})), id)
 	if u == nil || !a.Policy.CDI.OffersLease(id) {
 		ticket.Cancel()
 		return cannot(
@@ -113,7 +114,7 @@ type arrived struct {
 }
 
 // reservedFor finds the lease that a container was started with, by the environment that the CDI device gives.
-func (a *Adopter) reservedFor(ctx context.Context, s cgroup.SliceName, ps []cgroup.Process, passes int) arrived {
+func (a *Adopter) reservedFor(ctx context.Context, s state.GrantKey, ps []cgroup.Process, passes int) arrived {
 	waiting := false
 	live := a.Table.Live()
 	ids := map[string]bool{}

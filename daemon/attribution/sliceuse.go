@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -26,7 +27,8 @@ func (attr *Attribution) Hierarchy() (h cgroup.Hierarchy, ok bool) {
 func (attr *Attribution) SliceUse(node *observe.Node) map[cgroup.SliceName]isolation.Use {
 	out := map[cgroup.SliceName]isolation.Use{}
 	for _, l := range attr.Table.Live() {
-		for _, name := range []cgroup.SliceName{{Tenant: l.Terms.Tenant}, {Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}} {
+		slice := state.SliceOf(&l)
+		for _, name := range []cgroup.SliceName{{Tenant: slice.Tenant}, slice} {
 			u := out[name]
 			u.Leases = append(u.Leases, l.ID)
 			out[name] = u

@@ -29,6 +29,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		Epoch:      state.Epoch(p.Node),
 		Steps:      p.Steps,
 	}
+	live := cs.Table.LiveUnder(p.Want.Renames) // Without the lock of the store, which comes after the table's.
 	err := cs.State.Store.Update(func(s *store.State) error {
 		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
 			state.ForgetRestored(s, p.Node) // The modes that they have now are those from before this spec.
@@ -40,12 +41,13 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		default:
 			s.Accept(p.YAML, caller, now, store.Resolved(p.Resolved))
 			s.Accepted.Overuse = api.DefaultOveruse
+			state.RecordRenames(s, p.Want)
 		}
 		s.Epoch = state.Epoch(p.Node)
 		state.RecordIdentities(s, p.Node)
 		s.ActiveRestrictions = s.ActiveRestrictions || p.Want.Enforcing() || run
 		if p.Want.Enforcing() {
-			cs.State.RecordSlices(s, p.Want, p.Node)
+			cs.State.RecordSlices(s, p.Want, p.Node, live)
 		}
 		if !p.Intent.Removes() {
 			recordFound(s, p.Steps)

@@ -28,6 +28,9 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 	if !p.Intent.OneGPU() && d.refused == nil {
 		p.Plan.Unreachable = append(p.Plan.Unreachable, cs.heldAfter(p, d.hardware.Problems)...)
 	}
+	if p.Intent.Accepts() {
+		p.Plan.Renames = planner.Renames(p.Want.Renames.In(p.Want.Generation), d.live, cs.Table.List())
+	}
 	cs.State.Estimate(p.Node, &p.Plan)
 	if d.observing {
 		p.Plan.Warnings = planner.WouldRefuse(&d.hardware, p.Steps, a)

@@ -123,7 +123,7 @@ func (cs *Changes) planNode(ctx context.Context, p *state.Proposal, d *draft) (e
 	if d.node, err = planner.PlanNodeSteps(p.Want, p.Node, d.input); err != nil {
 		return err
 	}
-	d.live = cs.Table.Live()
+	d.live = cs.Table.LiveUnder(p.Want.Renames)
 	d.removed, d.unsure = cs.removedUnder(ctx, p.Want, d.live)
 	return nil
 }

@@ -53,6 +53,9 @@ func (cs *Changes) propose(ctx context.Context, d *spec.Document, match *uint64,
 	if same && state.SameResolved(now, p.Want) {
 		p.Intent, p.Want.Generation = p.Intent.InForce(), now.Generation
 	}
+	if err := cs.renames(p); err != nil {
+		return nil, d.Located(err)
+	}
 	if err := planner.FeasibleSpec(p.Want, node); err != nil {
 		return nil, d.Located(err)
 	}

@@ -319,7 +319,7 @@ func (cv *Converger) correctScope(ctx context.Context, port cgroup.ScopeDevices,
 	if err != nil {
 		return err
 	}
-	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	name := state.SliceOf(l)
 	info := cv.Port.Info()
 	expect := func(rules []cgroup.DeviceRule) cgroup.Slice {
 		return info.Expect(cgroup.Slice{Name: name, Closed: true, Devices: rules})

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -166,7 +165,7 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 						Message: fmt.Sprintf("cannot start a container in grant %s of %s: %v", k.Grant, k.Tenant, err),
 					}
 				}
-				if b == nil && usesAny(want, cgroup.SliceName(k), unread) {
+				if b == nil && usesAny(want, k, unread) {
 					b = pol.lastCDI(k) // It was correct when the GPU was read last.
 				}
 				if b != nil {

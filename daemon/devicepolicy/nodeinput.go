@@ -25,7 +25,7 @@ func (pol *Policy) NodeInput(want *state.Desired, node *observe.Node, hardwareSt
 		},
 		Use: sync.OnceValue(func() map[cgroup.SliceName]isolation.Use { return pol.SliceUse(node) }),
 		Filters: sync.OnceValues(func() ([]devices.LoginFilterState, error) {
-			states, _, err := pol.DesiredFilters(want, node, hardwareSteps, pol.Table.Live())
+			states, _, err := pol.DesiredFilters(want, node, hardwareSteps, pol.Table.LiveUnder(want.Renames))
 			// A cgroup that does not exist has no process, and the rest of a change does not wait for it. A condition reports it.
 			return slices.DeleteFunc(states, func(s devices.LoginFilterState) bool { return !pol.Logins.Exists(s.Cgroup) }), err
 		}),

@@ -30,10 +30,17 @@ func (pol *Policy) DesiredSlices(want *state.Desired, node *observe.Node, hardwa
 	if err != nil {
 		return nil, err
 	}
+	former := state.FormerSlices(want, pol.Table.LiveUnder(want.Renames))
 	w := &planner.DesiredSlices{Node: node, Spec: want}
-	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw))
+	w.Slices, w.Missing = isolation.Desired(&hw, pol.tenants(want, &hw, former))
 	if unread := pol.NeverRead(node); len(unread) > 0 {
-		isolation.KeepUnread(&hw, w.Slices, node.Slices, unread, func(name cgroup.SliceName) bool { return usesAny(want, name, unread) })
+		isolation.KeepUnread(
+			&hw,
+			w.Slices,
+			node.Slices,
+			unread,
+			func(name cgroup.SliceName) bool { return usesAny(want, state.GrantOfSlice(former, name), unread) },
+		)
 	}
 	if len(hardwareSteps) == 0 {
 		pol.Slices.Store(w)
@@ -59,7 +66,7 @@ func (pol *Policy) NeverRead(node *observe.Node) map[gpu.UUID]bool {
 }
 
 // usesAny reports whether a grant of a slice may use one of the GPUs; of the slice of a tenant, any of its grants.
-func usesAny(want *state.Desired, name cgroup.SliceName, gpus map[gpu.UUID]bool) bool {
+func usesAny(want *state.Desired, name state.GrantKey, gpus map[gpu.UUID]bool) bool {
 	for k, ids := range want.Grants {
 		if k.Tenant == name.Tenant && (name.Grant == "" || k.Grant == name.Grant) &&
 			slices.ContainsFunc(ids, func(id gpu.UUID) bool { return gpus[id] }) {
@@ -92,8 +99,8 @@ func (pol *Policy) hardware(node *observe.Node, hardwareSteps []step.Step) (isol
 	return hw, nil
 }
 
-// tenants translates the spec for isolation.
-func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolation.Tenant {
+// tenants translates the spec for isolation. What has former slices is also there under these names.
+func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware, former []state.FormerSlice) []isolation.Tenant {
 	if want.Spec == nil {
 		return nil
 	}
@@ -113,7 +120,31 @@ func (pol *Policy) tenants(want *state.Desired, hw *isolation.Hardware) []isolat
 		}
 		out = append(out, it)
 	}
-	return out
+	return withFormer(out, former)
+}
+
+// withFormer adds the slices of former names: each is as that of what it belongs to now.
+func withFormer(tenants []isolation.Tenant, former []state.FormerSlice) []isolation.Tenant {
+	at := func(name string) int {
+		return slices.IndexFunc(tenants, func(t isolation.Tenant) bool { return t.Name == name })
+	}
+	for _, f := range former {
+		of := at(f.Of.Tenant)
+		if of < 0 {
+			continue
+		}
+		if f.Name.Grant == "" {
+			t := tenants[of]
+			t.Name, t.Grants = f.Name.Tenant, nil
+			tenants = append(tenants, t)
+			continue
+		}
+		g := slices.IndexFunc(tenants[of].Grants, func(g isolation.Grant) bool { return g.Name == f.Of.Grant })
+		if in := at(f.Name.Tenant); in >= 0 && g >= 0 {
+			tenants[in].Grants = append(tenants[in].Grants, isolation.Grant{Name: f.Name.Grant, Targets: tenants[of].Grants[g].Targets})
+		}
+	}
+	return tenants
 }
 
 // targets returns what a grant's slice may open now: whole GPUs, or the managed instances that its leases could get.

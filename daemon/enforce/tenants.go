@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/rename"
 	"github.com/gpushare/gpushare/internal/store"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -86,6 +88,46 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 		delete(t.byName, tenant)
 	}
 	return false, state.Unrecorded("which tenants are frozen", string(t.RunDir), err)
+}
+
+// Rename freezes tenants under the names that they have now. recorded are the renames, and has is whether the spec in force has a
+// tenant. The former names stay until Forget: leases are compared by those that they have.
+func (t *FrozenTenants) Rename(recorded rename.List, has func(tenant string) bool) error {
+	return t.update(func(name string, f api.TenantFreeze) {
+		if now := recorded.Tenant(name); now != name && !has(name) && has(now) {
+			t.byName[now] = f
+		}
+	})
+}
+
+// Forget drops the former names that Rename left.
+func (t *FrozenTenants) Forget(recorded rename.List, has func(tenant string) bool) error {
+	return t.update(func(name string, _ api.TenantFreeze) {
+		if now := recorded.Tenant(name); now != name && !has(name) && has(now) {
+			delete(t.byName, name)
+		}
+	})
+}
+
+// update calls change with each frozen tenant, and records what it changed.
+func (t *FrozenTenants) update(change func(name string, f api.TenantFreeze)) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := maps.Clone(t.byName)
+	for name, f := range was {
+		change(name, f)
+	}
+	if maps.Equal(was, t.byName) {
+		return nil
+	}
+	b, err := json.Marshal(t.byName)
+	if err == nil {
+		err = t.RunDir.Write(frozenTenantsFile, b)
+	}
+	if err != nil {
+		return state.Unrecorded("which tenants are frozen", string(t.RunDir), err)
+	}
+	return nil
 }
 
 // Revalidate writes the record again if another program has removed it: after a restart of the daemon no tenant would be frozen.
@@ -238,6 +280,9 @@ func (en *Enforcer) applyTenantFreezes(ctx context.Context) []tenantLease {
 		var err error
 		switch freeze := enforcing && en.Tenants.get(l.Terms.Tenant) != nil; {
 		case !freeze:
+			if now, live := en.Table.Get(l.ID); live && now.Terms.Tenant != l.Terms.Tenant {
+				continue // Its tenant has got another name since, and wakes this loop.
+			}
 			if slices.Contains(en.Freezer.Reasons(l.ID), cgroup.ForAdministrator) {
 				err = en.thaw(ctx, l.ID, cgroup.ForAdministrator)
 			}

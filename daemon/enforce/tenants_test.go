@@ -13,6 +13,9 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/rename"
+	"github.com/gpushare/gpushare/internal/store"
 )
 
 // call makes a request of an administrator for a tenant.
@@ -159,5 +162,33 @@ func TestFreezesOfTenantsAreRefused(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A tenant that gets another name stays frozen under it, also when the daemon ended before it recorded that, and not under the former one.
+func TestAFrozenTenantIsRenamed(t *testing.T) {
+	t.Parallel()
+	dir := store.RunDir(t.TempDir())
+	recorded := rename.List{{Generation: 2, From: rename.Name{Tenant: "red"}, To: rename.Name{Tenant: "crimson"}}}
+	has := func(name string) bool { return name == "crimson" || name == "blue" }
+	frozen := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
+	for _, name := range []string{"red", "blue", "gone"} {
+		if _, err := frozen.set(name, &api.TenantFreeze{By: "root"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := frozen.Rename(recorded, has); err != nil || frozen.get("crimson") == nil || frozen.get("red") == nil {
+		t.Fatalf("while leases get the name it is frozen under both: %+v, %v", frozen.byName, err)
+	}
+	again := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
+	if err := errors.Join(again.Load(), again.Rename(recorded, has), again.Forget(recorded, has)); err != nil {
+		t.Fatal(err)
+	}
+	if again.get("crimson") == nil || again.get("red") != nil || again.get("blue") == nil || again.get("gone") == nil {
+		t.Errorf("after it the frozen tenants are %+v", again.byName)
+	}
+	last := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
+	if err := last.Load(); err != nil || last.get("crimson") == nil || last.get("red") != nil {
+		t.Errorf("recorded are %+v, %v", last.byName, err)
 	}
 }

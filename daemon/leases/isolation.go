@@ -6,6 +6,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -13,7 +14,7 @@ import (
 // scopeOf is the scope of a lease.
 func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup.Scope {
 	return cgroup.Scope{
-		ID: l.ID, Slice: cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}, Process: p,
+		ID: l.ID, Slice: state.SliceOf(l), Process: p,
 		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stop.StopGrace, Cgroup: l.Cgroup,
 	}
 }

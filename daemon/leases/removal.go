@@ -132,6 +132,11 @@ func (ls *Leases) onRemoval(l *lease.Lease, r *removal, why string) (left time.D
 
 // stopRemoved stops a lease if the directory has said again that its user is a member no more, and returns when to look again.
 func (ls *Leases) stopRemoved(ctx context.Context, l *lease.Lease, r *removal) time.Duration {
+	now, ok := ls.Table.Get(l.ID)
+	if !ok {
+		return time.Hour
+	}
+	l = &now // The directory may have taken long, and the tenant may have got another name.
 	uid, _ := l.RightOf()
 	why, at := ls.Identities.Removed(uid, l.Terms.Tenant)
 	switch {
@@ -154,7 +159,7 @@ func (ls *Leases) noteRemoval(l *lease.Lease, r *removal, why, what string) {
 	}
 	r.noted = what
 	text := why + ": " + what
-	if now, ok := ls.Table.Get(l.ID); ok && !slices.Contains(now.Notices, text) {
+	if now, ok := ls.Table.Get(l.ID); ok && now.Terms.Tenant == l.Terms.Tenant && !slices.Contains(now.Notices, text) {
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.member-removed", Text: text})
 	}
 }

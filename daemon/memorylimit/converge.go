@@ -138,13 +138,14 @@ func (m *Limits) desired(want *state.Desired, node *observe.Node, g *observe.GPU
 	if mode != api.ModeTimeslice && mode != api.ModeMPS {
 		return nil
 	}
-	limits := grantLimits(want, id, live)
+	limits, former := grantLimits(want, id, live), state.FormerSlices(want, live)
 	var out []item
 	for i := range node.Slices {
 		s := &node.Slices[i]
-		limit := limits[lease.Key{Tenant: s.Name.Tenant, Grant: s.Name.Grant}]
+		key := state.GrantOfSlice(former, s.Name)
+		limit := limits[lease.Key(key)]
 		if s.Path != "" && s.Name.Grant != "" && limit > 0 {
-			out = append(out, item{cgroup: s.Path, hard: &limit, tenant: s.Name.Tenant, what: "the slice of " + s.Name.String()})
+			out = append(out, item{cgroup: s.Path, hard: &limit, tenant: key.Tenant, what: "the slice of " + s.Name.String()})
 		}
 	}
 	for i := range live {

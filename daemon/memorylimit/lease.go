@@ -100,7 +100,7 @@ func (m *Limits) sliceOf(l *lease.Lease) string {
 	if node == nil || l.InPlace() && l.Origin != lease.OriginContainer {
 		return ""
 	}
-	name := cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+	name := state.SliceOf(l)
 	if i := slices.IndexFunc(node.Slices, func(s cgroup.SliceState) bool { return s.Name == name }); i >= 0 {
 		return node.Slices[i].Path
 	}

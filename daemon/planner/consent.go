@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/rename"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/text"
 	"github.com/gpushare/gpushare/lease"
@@ -47,7 +48,7 @@ func leaseEnd(now, want *state.Desired, l *lease.Lease, steps []step.Step) (ends
 		}
 	}
 	key := state.GrantKey{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
-	_, had := now.Grants[key]
+	_, had := now.Grants[state.GrantKey(want.Renames.In(want.Generation).Before(rename.Name(key)))]
 	_, has := want.Grants[key]
 	switch {
 	case !now.Enforcing(), l.State == lease.Ending:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
@@ -65,7 +66,7 @@ func PlanUnmanageStops(live []lease.Lease, names []cgroup.SliceState, hardware [
 
 func isUnder(l *lease.Lease, names []cgroup.SliceState) bool {
 	return slices.ContainsFunc(names, func(s cgroup.SliceState) bool {
-		return s.Name == cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name}
+		return s.Name == state.SliceOf(l)
 	})
 }
 

@@ -243,6 +243,16 @@ func (ids *Identities) WakeNames() {
 	ids.wake.Set()
 }
 
+// Replace builds the table of a spec that is put in force. replace is called once, and calls store where the spec and the table are to
+// be replaced together.
+func (ids *Identities) Replace(spec *api.Spec, replace func(store func())) {
+	ids.mu.Lock()
+	r := TableOf(ids.Table.Load().Self, spec, ids.Names)
+	replace(func() { ids.Table.Store(r) })
+	ids.mu.Unlock()
+	ids.UpdateTable()
+}
+
 // UpdateTable builds the table from the names that are known now.
 func (ids *Identities) UpdateTable() {
 	ids.mu.Lock()

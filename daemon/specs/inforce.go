@@ -51,8 +51,15 @@ func (ss *Specs) Load() {
 
 // Install puts a spec in force in memory.
 func (ss *Specs) Install(want *state.Desired) {
-	ss.State.SetDesired(want)
-	ss.Identities.UpdateTable()
+	want.Renames = ss.State.Stored().Renames
+	ss.Identities.Replace(want.Spec, func(store func()) {
+		accept := func() { ss.State.SetDesired(want); store() }
+		if ss.Renamed == nil {
+			accept()
+			return
+		}
+		ss.Renamed(want.Renames, want, accept)
+	})
 	if acc := ss.State.Stored().Accepted; acc == nil || acc.Overuse == api.DefaultOveruse {
 		ss.Conditions.Clear(conditionDefault, "overuse")
 	}

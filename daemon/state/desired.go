@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/rename"
 )
 
 // GrantKey names a grant.
@@ -20,6 +21,7 @@ type Desired struct {
 	GPUs       map[gpu.UUID]*api.GPUSpec
 	Grants     map[GrantKey][]gpu.UUID // the GPUs that a grant may use
 	Unmanaged  *api.Unmanaged          // when and by whom the node was unmanaged; nil otherwise
+	Renames    rename.List             // that specs made up to this one
 }
 
 // Enforcing reports whether the node may be changed.

@@ -4,6 +4,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // ManagedSlices divides the observed slices: managed are those that a spec had or that are desired now. An administrator may
@@ -25,8 +26,9 @@ func (x *State) ManagedSlices(node *observe.Node, want []cgroup.Slice) (managed,
 	return managed, foreign
 }
 
-// RecordSlices records the managed slices: those of the spec, and existing ones of previous specs.
-func (x *State) RecordSlices(s *store.State, want *Desired, node *observe.Node) {
+// RecordSlices records the managed slices: those of the spec, those that leases need under former names, and existing ones of
+// previous specs.
+func (x *State) RecordSlices(s *store.State, want *Desired, node *observe.Node, live []lease.Lease) {
 	managed, _ := x.ManagedSlices(node, nil)
 	s.CreatedSlices = map[string]bool{}
 	for _, st := range managed {
@@ -36,6 +38,9 @@ func (x *State) RecordSlices(s *store.State, want *Desired, node *observe.Node) 
 	}
 	if want.Spec == nil {
 		return
+	}
+	for _, f := range FormerSlices(want, live) {
+		s.CreatedSlices[f.Name.String()] = true
 	}
 	for i := range want.Spec.Tenants {
 		t := &want.Spec.Tenants[i]

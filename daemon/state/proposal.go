@@ -36,6 +36,11 @@ func (p *Proposal) Runs() bool { return (p.Want.Enforcing() || p.Intent.Removes(
 // Changes reports whether anything follows from the proposal: another spec, or steps that are carried out.
 func (p *Proposal) Changes() bool { return p.Intent.Accepts() || p.Runs() }
 
+// RequestsGeneration reports whether the caller asks for an earlier spec by its generation.
+func (p *Proposal) RequestsGeneration(generation uint64) bool {
+	return p.Command == spec.Command(fmt.Sprintf("generation %d", generation))
+}
+
 // AuditText describes an accepted proposal in the audit.
 func (p *Proposal) AuditText(force bool) string {
 	out := fmt.Sprintf("%d steps, force=%v", len(p.Steps), force)

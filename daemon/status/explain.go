@@ -214,7 +214,7 @@ func (v *Viewer) explainDevices(l *lease.Lease) api.Rule {
 		return r
 	}
 	r.Desired = ruleNames(rules)
-	slice := sliceState(node, cgroup.SliceName{Tenant: l.Terms.Tenant, Grant: l.Terms.Spec.Name})
+	slice := sliceState(node, state.SliceOf(l))
 	switch {
 	case !l.Isolation.Devices:
 		r.Reason = cmp.Or(l.Isolation.DevicesReason, "it can open every device that it could open before")

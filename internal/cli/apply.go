@@ -324,6 +324,9 @@ func (a *app) plan(ctx context.Context, p *api.Plan, checked, changed bool) {
 	if p.Diff != nil {
 		a.diff(p.Diff)
 	}
+	for i := range p.Renames {
+		fmt.Fprintln(a.io.Out, printable(p.Renames[i].Text))
+	}
 	if p.Empty {
 		if !p.Complete() && checked {
 			fmt.Fprintln(a.io.Out, "no step leads to the spec")

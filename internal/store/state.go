@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/rename"
 )
 
 // State is everything that must outlive the daemon and the boot. New fields keep the format.
@@ -15,6 +16,8 @@ type State struct {
 	Accepted *Accepted `json:"accepted,omitempty"`
 	// Revisions are the last specs that were accepted, oldest first. The one in force is among them.
 	Revisions []Revision `json:"revisions,omitempty"`
+	// Renames are the names of tenants and grants that specs replaced, oldest first: what is recorded elsewhere may have the former ones.
+	Renames rename.List `json:"renames,omitempty"`
 	// Achieved is what each GPU was last read back as having reached.
 	Achieved map[gpu.UUID]Achieved `json:"achieved,omitempty"`
 	// Unconfirmed are the GPUs on which a change failed whose outcome was not read back.

@@ -228,6 +228,21 @@ func (m *Meter) closePart(l *metered, g *meteredGPU, date time.Time) {
 	m.newPart(g, date)
 }
 
+// Rename counts what a lease uses from now on under another name: what it used so far stays under the one that it had.
+// It reports whether the name is another one.
+func (m *Meter) Rename(id string, generation uint64, tenant, grant string, now Moment) bool {
+	l := m.leases[leaseKey{id, generation}]
+	if l == nil || l.endedAt != 0 || l.Tenant == tenant && l.Grant == grant {
+		return false
+	}
+	m.advance(l, now)
+	for i := range l.gpus {
+		m.closePart(l, &l.gpus[i], now.Date)
+	}
+	l.Tenant, l.Grant = tenant, grant
+	return true
+}
+
 // Record counts an interval. What is reported for longer than the lease runs, or for more than the interval is long, is not
 // counted.
 func (m *Meter) Record(i *Interval, now Moment) {

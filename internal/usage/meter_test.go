@@ -344,3 +344,23 @@ func TestStartsAndEndsAlone(t *testing.T) {
 		t.Errorf("%d records afterwards", n)
 	}
 }
+
+// What a lease uses after a rename is under the new name, what it used before stays under the former one, and nothing is lost or twice.
+func TestRenamedLease(t *testing.T) {
+	c, m := newClock(), NewMeter("run")
+	l := train(c)
+	m.Start(l, c.Moment)
+	c.pass(10 * time.Minute)
+	m.Rename(l.ID, l.Generation, "vision", "train", c.Moment) // as it is called
+	m.Rename(l.ID, l.Generation, "imaging", "large", c.Moment)
+	c.pass(5 * time.Minute)
+	m.End(l.ID, l.Generation, "", "", nil, c.Moment)
+	held := map[string]int64{}
+	for _, r := range distinct(m.Take(c.Moment, AllLeases)).Records() {
+		held[r.Tenant+"/"+r.Grant] += r.Held
+	}
+	want := map[string]int64{"vision/train": (10 * time.Minute).Milliseconds(), "imaging/large": (5 * time.Minute).Milliseconds()}
+	if diff := cmp.Diff(want, held); diff != "" {
+		t.Errorf("held is (-want +got):\n%s", diff)
+	}
+}

@@ -203,7 +203,7 @@ def finish(module, daemon, result):
     out = dict(
         changed=result["changed"],
         generation=result["generation"],
-        steps=[s["text"] for s in plan.get("steps") or []],
+        steps=[r["text"] for r in result["plan"].get("renames") or []] + [s["text"] for s in plan.get("steps") or []],
         disturbs=result["plan"].get("disturbs") or [],
         conditions=conditions,
         diff=dict(before=diff.get("before", ""), after=diff.get("after", ""), before_header="spec in force", after_header="spec"),

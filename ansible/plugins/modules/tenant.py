@@ -22,6 +22,8 @@ options:
   definition:
     description:
       - The tenant with the keys of the spec, as C(members), C(cpu), C(memory) and C(grants). It replaces the whole definition.
+      - With C(renamed_from) it takes the place of the tenant of that name, whose leases go on under the new one. Where there is none
+        any more, the key changes nothing and may stay.
     type: dict
 extends_documentation_fragment:
   - gpushare.node.socket
@@ -39,6 +41,15 @@ EXAMPLES = r"""
       members: {groups: [speech]}
       cpu: {quota: 1600%}
       memory: {max: 256GiB}
+      grants:
+        - {name: dev, timeslice: {share: 70%, gpu_memory: 24GiB}, gpus: {index: 4}}
+
+- name: The tenant speech under another name, while its leases run
+  gpushare.node.tenant:
+    name: voice
+    definition:
+      renamed_from: speech
+      members: {groups: [speech]}
       grants:
         - {name: dev, timeslice: {share: 70%, gpu_memory: 24GiB}, gpus: {index: 4}}
 
@@ -80,12 +91,13 @@ ATTEMPTS = 5
 
 
 def with_tenant(spec, name, definition):
-    """The spec with this definition of the tenant in its place, or at the end; without it for None."""
+    """The spec with this definition of the tenant in its place, or in that of its former name, or at the end; without it for None."""
     tenants, found = [], False
+    former = (definition or {}).get("renamed_from")
     for t in spec.get("tenants") or []:
-        if t.get("name") != name:
+        if t.get("name") != name and (not former or t.get("name") != former):
             tenants.append(t)
-        elif definition is not None:
+        elif definition is not None and not found:
             tenants.append(definition)
             found = True
     if definition is not None and not found:

@@ -129,6 +129,9 @@ func (f *Faults) reportLocked(g *observe.GPU, on mps.Device, d *device, last *mp
 	}
 	d.since, d.culprit, d.xid = last.Since, last.Culprit, last.XID
 	where, by := planner.DeviceName(g, on), d.members[last.Culprit]
+	if l, ok := f.Lease(by.lease); ok {
+		by.tenant = l.Terms.Tenant // It may have got another name since the process was seen.
+	}
 	f.Events.Publish(api.Event{
 		Kind:    "mps.fault",
 		GPU:     string(on.GPU),
