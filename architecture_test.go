@@ -422,6 +422,7 @@ var rules = map[string]rule{
 	"daemon/cordon":      {own: shared, why: manager},
 	"daemon/maintenance": {own: join(shared, "internal/text"), why: manager},
 	"daemon/leases":      {own: join(shared, "internal/launch", "internal/kernel/procfs", "internal/terminal"), why: manager},
+	"daemon/engines":     {own: shared, why: manager},
 	"daemon/adoption":    {own: join(shared, "internal/kernel/procfs"), why: manager},
 	"daemon/enforce": {
 		own: join(shared, "health", "internal/faultpoint", "internal/kernel/procfs", "internal/usage", "quota"),

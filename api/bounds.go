@@ -53,6 +53,10 @@ func (s *Spec) Bounds() FieldErrors {
 	}
 	c.most("node.quiesce", "units", len(s.Node.Quiesce), maxUnits)
 	s.Node.Health.bounds(c, "node.health")
+	if e := s.Node.Engine; e != nil {
+		c.most("node.engine.members.users", "users", len(e.Members.Users), maxMembers)
+		c.most("node.engine.members.groups", "groups", len(e.Members.Groups), maxMembers)
+	}
 	for i := range s.GPUs {
 		g, at := &s.GPUs[i], fmt.Sprintf("gpus[%d]", i)
 		g.Select.bounds(c, at+".select")

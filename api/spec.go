@@ -19,6 +19,7 @@ type NodeSpec struct {
 	Quiesce          []string       `json:"quiesce,omitempty"`        // units
 	StatusVisible    string         `json:"status_visible,omitempty"` // own | all; default own
 	Health           *HealthSpec    `json:"health,omitempty"`
+	Engine           *EngineSpec    `json:"engine,omitempty"`
 }
 
 // PerUserSpec limits what one user may have at once, over all tenants and grants.

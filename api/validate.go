@@ -33,6 +33,7 @@ func (s *Spec) Validate() FieldErrors {
 	}
 	c.tenantRenames(s.Tenants)
 	checkAdoptedTwice(c, s.Tenants)
+	s.Node.Engine.inTenants(c, s.Tenants)
 	return c.found
 }
 
@@ -143,6 +144,9 @@ func (n *NodeSpec) validate(c *checker) {
 		q.validate(c, "node.queue")
 	}
 	n.Health.validate(c, "node.health")
+	if n.Engine != nil {
+		n.Engine.Members.validate(c, "node.engine.members")
+	}
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {
 		at := fmt.Sprintf("node.quiesce[%d]", i)

@@ -464,6 +464,7 @@ type Lease struct {
 	XIDs               []LeaseXID      `json:"xids,omitempty"`            // the last few that concern it, newest last
 	Use                *InstanceUse    `json:"use,omitempty"`             // of the MIG instance that it has alone, as of the instance
 	LostGPUs           []LostGPU       `json:"lost_gpus,omitempty"`       // its GPUs that are or were lost while it ran
+	Engine             *LeaseEngine    `json:"engine,omitempty"`          // absent: no engine requested it
 	Position           int             `json:"position,omitempty"`        // in the queue, from 1
 	PositionReason     string          `json:"position_reason,omitempty"` // what the position follows from
 	Waiting            string          `json:"waiting,omitempty"`         // why

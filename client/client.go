@@ -525,6 +525,37 @@ func (c *Client) Attach(ctx context.Context, r api.AttachRequest, progress func(
 	return g, err
 }
 
+// AttachEngine registers the keyed lease of a job, or returns the lease that the key has.
+func (c *Client) AttachEngine(ctx context.Context, r api.EngineRequest) (*api.LeaseGrant, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	out := new(api.LeaseGrant)
+	if err := c.Do(ctx, http.MethodPost, "/v1/engine/leases", nil, b, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// EngineLease returns the lease of a key, also of one that has ended lately.
+func (c *Client) EngineLease(ctx context.Context, key string) (*api.Lease, error) {
+	out := new(api.Lease)
+	if err := c.Do(ctx, http.MethodGet, "/v1/engine/leases/"+url.PathEscape(key), nil, nil, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ReleaseEngine ends the lease of a key and returns its id. Its processes continue. It is no error if it has ended lately.
+func (c *Client) ReleaseEngine(ctx context.Context, key string) (lease string, err error) {
+	var out struct {
+		Released string `json:"released"`
+	}
+	err = c.Do(ctx, http.MethodDelete, "/v1/engine/leases/"+url.PathEscape(key), nil, nil, nil, &out)
+	return out.Released, err
+}
+
 // ReserveContainer reserves a place for one container, which has a CDI device of its own.
 func (c *Client) ReserveContainer(ctx context.Context, r api.ContainerRequest) (*api.ContainerUse, error) {
 	b, err := json.Marshal(r)

@@ -34,8 +34,9 @@ func newVirtualWithUsers(t *testing.T) *virtual {
 
 // mayUse returns the roles that may use each route of the API. A route that is missing here fails the test.
 func mayUse() map[string][]string {
-	all := []string{"admin", "observer", "member", "none"}
-	withRole := []string{"admin", "observer", "member"}
+	all := []string{"admin", "observer", "member", "engine", "none"}
+	withRole := []string{"admin", "observer", "member", "engine"}
+	engines := []string{"admin", "engine"}
 	adminsAndObservers := []string{"admin", "observer"}
 	members := []string{"admin", "member"}
 	admins := []string{"admin"}
@@ -68,6 +69,9 @@ func mayUse() map[string][]string {
 		"POST /v1/leases":                members,
 		"POST /v1/leases/attach":         members,
 		"POST /v1/containers":            admins,
+		"POST /v1/engine/leases":         engines,
+		"GET /v1/engine/leases/{key}":    engines,
+		"DELETE /v1/engine/leases/{key}": engines,
 		"POST /v1/leases/{id}/release":   members,
 		"DELETE /v1/leases/{id}":         members,
 		"GET /v1/explain":                withRole,

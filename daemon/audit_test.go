@@ -43,7 +43,7 @@ func TestEveryChangingRouteIsAudited(t *testing.T) {
 		}
 	}
 	h := d.server.Handler()
-	path := strings.NewReplacer("{id}", "x", "{name}", "x")
+	path := strings.NewReplacer("{id}", "x", "{name}", "x", "{key}", "x")
 	for uid, who := range map[int]string{1005: "a member of another tenant", 1009: "a user without a role"} {
 		p := &server.Peer{UID: uid, GID: 1, Process: cgroup.Process{PID: 4711, Start: 1}}
 		if uid == 1005 {

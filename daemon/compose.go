@@ -59,6 +59,7 @@ func (d *Daemon) compose(convergeWake, adoptionWake, unitWake loop.Wake) {
 	d.composeEscapes(p)
 	d.composeLeases(p)
 	d.composeAdoption(p)
+	d.composeEngines()
 	d.composeQuotas(p)
 	d.composeChanges(p)
 	d.composeConverge(p)

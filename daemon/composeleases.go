@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/adoption"
 	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
+	"github.com/gpushare/gpushare/daemon/engines"
 	"github.com/gpushare/gpushare/daemon/leases"
 	"github.com/gpushare/gpushare/daemon/memorylimit"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -151,6 +152,21 @@ func (d *Daemon) composeAdoption(p *parts) {
 	}
 }
 
+// composeEngines makes what gives engines their keyed leases.
+func (d *Daemon) composeEngines() {
+	d.engines = &engines.Engines{
+		Reporter:   d.Reporter,
+		Table:      d.table,
+		Observer:   d.observer,
+		Identities: d.identities,
+		Policy:     d.policy,
+		Leases:     d.leases,
+		Tasks:      d.tasks,
+		Wake:       d.wakeConverge,
+		Hierarchy:  sync.OnceValues(cgroup.FindHierarchy),
+	}
+}
+
 // leaseChanged is called with the table's lock held: it only wakes loops.
 func (d *Daemon) leaseChanged(l lease.Lease) {
 	var result string
@@ -164,6 +180,7 @@ func (d *Daemon) leaseChanged(l lease.Lease) {
 	if l.Terms.Kind() == api.ModeMPS && (l.State == lease.Ended || l.InPlace()) {
 		d.wakeConverge() // Its users may reach the socket, or no longer.
 	}
+	d.engines.Changed(&l)
 	d.account.Changed(&l, result, exitCode)
 	d.leases.LeaseChanges.Report() // Some callers wait for other states too.
 	d.Invalidate()

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/converge"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/enforce"
+	"github.com/gpushare/gpushare/daemon/engines"
 	"github.com/gpushare/gpushare/daemon/escape"
 	"github.com/gpushare/gpushare/daemon/fronting"
 	"github.com/gpushare/gpushare/daemon/health"
@@ -74,6 +75,7 @@ type Daemon struct {
 	converger   *converge.Converger
 	leases      *leases.Leases
 	adopter     *adoption.Adopter
+	engines     *engines.Engines
 	enforcer    *enforce.Enforcer
 	escapes     *escape.Escapes
 
@@ -165,6 +167,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	d.tasks.Go(func() { d.escapes.Run(ctx) })
 	d.tasks.Go(func() { d.bypass.Run(ctx) })
 	d.tasks.Go(func() { d.adopter.Run(ctx) })
+	d.tasks.Go(func() { d.engines.Run(ctx) })
 	d.tasks.Go(func() { d.leases.Run(ctx) })
 	d.tasks.Go(func() { d.account.Run(ctx) })
 	d.tasks.Go(func() { d.outside.Run(ctx) })

@@ -142,6 +142,14 @@ func (d *Daemon) leaseRoutes() []row {
 			Audit: "attach",
 			Body:  api.AttachRequest{},
 		}},
+		{post, "/v1/engine/leases", "attach a job of an engine to a GPU", server.Engine, server.Starts, d.engines.PostLease, more{
+			Audit: "attach",
+			Body:  api.EngineRequest{},
+		}},
+		{get, "/v1/engine/leases/{key}", "read the lease of a job", server.Engine, server.Reads, d.engines.GetLease, more{}},
+		{remove, "/v1/engine/leases/{key}", "release the lease of a job", server.Engine, server.Stops, d.engines.DeleteLease, more{
+			Audit: "release",
+		}},
 		{post, "/v1/containers", "reserve a place for a container", server.Admin, server.Starts, d.adopter.PostContainer, more{
 			Audit: "container",
 			Body:  api.ContainerRequest{},

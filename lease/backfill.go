@@ -88,6 +88,7 @@ func (t *Table) addLeaseLocked(o *occupancy, e *entry) {
 	end := t.knownEndLocked(e)
 	for _, id := range e.Place.GPUs {
 		s := o.shared(&e.Place, id).shares[e.Terms.Key()]
+		s.own.add(e.Own)
 		s.endless = s.endless || end.IsZero()
 		if end.After(s.until) {
 			s.until = end

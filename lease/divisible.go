@@ -20,7 +20,7 @@ func (g *Grant) divisibles(d *GPUView) []divisible {
 	}
 	var out []divisible
 	for i := range d.Instances {
-		if in := &d.Instances[i]; len(in.UUIDs) > 0 && g.matches(&in.ProfileView) {
+		if in := &d.Instances[i]; len(in.UUIDs) > 0 && g.Chosen.allows(in, "") && g.matches(&in.ProfileView) {
 			out = append(out, divisible{d, in})
 		}
 	}

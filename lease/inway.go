@@ -37,6 +37,9 @@ func (t *Table) blocks(e *entry, g *Grant) bool {
 	if most := g.MaxLeases(); most > 0 && e.Terms.Key() == g.Key() {
 		return true
 	}
+	if g.Chosen != nil && e.Place.Instance != nil && *e.Place.Instance != g.Chosen.placement {
+		return false
+	}
 	return slices.ContainsFunc(t.view.GPUs, func(d GPUView) bool { return g.mayUse(&d) && slices.Contains(e.Place.GPUs, d.UUID) })
 }
 

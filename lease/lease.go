@@ -76,6 +76,9 @@ type Lease struct {
 	AttachedBy int    `json:"attached_by,omitempty"`
 	Key        string `json:"key,omitempty"` // of the request, chosen by the caller
 
+	Engine *Engine `json:"engine,omitempty"` // who requested it; nil: a user did
+	Own    Own     `json:"own,omitzero"`     // what it has of its grant for itself
+
 	Isolation api.IsolationStatus `json:"isolation,omitzero"`
 	Notices   []string            `json:"notices,omitempty"` // the last ones, newest last
 	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
@@ -152,6 +155,7 @@ func (l *Lease) Wire() api.Lease {
 		Expires:    l.Expires,
 		MaxTime:    l.MaxTime,
 		Reason:     l.Reason,
+		Engine:     l.engineWire(),
 	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {
@@ -163,7 +167,7 @@ func (l *Lease) Wire() api.Lease {
 	if s := l.Terms.share(); s != nil {
 		w.Share = &api.LeaseShare{Entitled: l.Terms.percent(), Latency: l.Terms.Spec.Latency, Advisory: l.Terms.Kind() == api.ModeMPS}
 		if s.GPUMemory != nil {
-			w.GPUMemory = &api.LeaseMemory{Limit: l.Terms.memory(), Backend: memoryBackend(l.Terms.Kind())}
+			w.GPUMemory = &api.LeaseMemory{Limit: l.Memory(), Backend: memoryBackend(l.Terms.Kind())}
 		}
 	}
 	if l.Place.Memory > 0 {

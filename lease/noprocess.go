@@ -42,7 +42,7 @@ func (h *occupant) memoryInNoProcess(bytes uint64) string {
 func (v *View) withoutMemoryOf(e *entry) {
 	granted := uint64(math.MaxUint64) // It has all of the place.
 	if e.Terms.share() != nil {
-		granted = e.Terms.memory()
+		granted = e.Memory()
 	}
 	for _, id := range e.Place.GPUs {
 		d := v.gpu(id)

@@ -108,6 +108,7 @@ type grantShare struct {
 	// lowLatency is its share if it has latency: low, otherwise 0.
 	lowLatency float64
 	leases     int
+	own        ownUse // of its leases
 	reserved   bool
 	until      time.Time // when the last of its leases ends
 	endless    bool      // that is not known of one of them

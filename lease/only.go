@@ -21,6 +21,9 @@ func (t *Table) resolveLocked(r *Request) (tenant string, candidates []Grant, er
 	if candidates, err = r.onlyOn(tenant, candidates, &t.view); err != nil {
 		return "", nil, err
 	}
+	if candidates, err = r.chosenBy(tenant, candidates, &t.view); err != nil {
+		return "", nil, err
+	}
 	return tenant, candidates, nil
 }
 

@@ -106,12 +106,16 @@ type requester struct {
 	has     *userUsage // what the user has; nil without a limit
 	inPlace bool       // the processes of its lease are not started by gpushare
 	own     int        // of has.pending: for this ticket
+	amounts Own        // what its lease would have of its grant for itself
 	ends    time.Time  // when its lease would end at the latest; zero: that is not known
 }
 
 // requesterOf describes the user of a request.
 func (o *occupancy) requesterOf(k *Ticket) requester {
-	r := requester{ticket: k.id, uid: &k.request.UID, inPlace: k.lease.InPlace()}
+	// The processes of a job of an engine come later: what uses the place now is not the job.
+	r := requester{
+		ticket: k.id, uid: &k.request.UID, inPlace: k.lease.InPlace() && k.lease.Engine == nil, amounts: k.request.Own,
+	}
 	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
 		r.name, r.has = k.request.userName(), o.user(k.request.UID)
 		if k.pending != nil {

@@ -57,7 +57,7 @@ func compareInstances(a, b instanceCandidate) int {
 
 // device searches one GPU.
 func (s *instanceSearch) device(d *GPUView) {
-	if d.DynamicProfiles != nil {
+	if d.DynamicProfiles != nil && s.g.Chosen == nil { // What an engine chose exists.
 		s.dynamic = true
 		s.smallest = min(s.smallest, s.g.smallest(d.Profiles))
 	}
@@ -74,7 +74,8 @@ func (s *instanceSearch) device(d *GPUView) {
 		}
 		for p := range in.parts() {
 			// On demand a whole instance can be created for a grant that names one.
-			if s.g.matches(&p.ProfileView) && (p.device == "" || d.DynamicProfiles == nil || s.g.namesCompute()) {
+			if s.g.Chosen.allows(in, p.device) && s.g.matches(&p.ProfileView) &&
+				(p.device == "" || d.DynamicProfiles == nil || s.g.namesCompute()) {
 				s.part(d, in, p, busy)
 			}
 		}

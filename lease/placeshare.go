@@ -64,6 +64,12 @@ func (g *Grant) shareOf(dev divisible, o *occupancy, who requester, lacks *share
 		lacks.memory(&dev, short, unfree)
 		return nil
 	}
+	if own != nil {
+		if why := own.own.lacks(g, own.leases, who.amounts); why != "" {
+			lacks.soon(d, fmt.Sprintf("%v: %s", &dev, why))
+			return nil
+		}
+	}
 	memory += unfree
 	if !d.Overcommit && g.Kind() == api.ModeMPS && share+g.percent() > fullShare {
 		lacks.soon(d, fmt.Sprintf("%v has %s of its threads left", &dev, percentText(fullShare-share)))

@@ -29,6 +29,10 @@ type Request struct {
 	Key        string // chosen by the caller; a repeated request has the same
 	// Immediate: it is placed when Submit returns, or is refused. No instance is created for it.
 	Immediate bool
+	// Engine is set if an engine requests it: its place is what GPUs and Instance name, or none.
+	Engine   *Engine
+	Instance string // a MIG UUID, or the memory slice at which it begins, on the one GPU of GPUs
+	Own      Own
 	// GPUs are the GPUs on which it may be placed, each by its index or UUID; none: all that the grant may use.
 	GPUs []string
 	// MaxTime is how long the lease runs, at most as long as its grant says; nil: as long.

@@ -22,10 +22,14 @@ type Standing struct {
 	Unsure string // why that is not known: nothing is granted, and nothing ends
 }
 
-// RightOf returns the user by whose right a lease runs; ok is false if that is the spec's, as for logins, units and containers.
+// RightOf returns the user by whose right a lease runs; ok is false if that is the spec's, as for logins, units and containers, or an
+// engine's.
 func (l *Lease) RightOf() (uid int, ok bool) {
 	switch l.Origin {
 	case OriginAttached:
+		if l.Engine != nil {
+			return 0, false // The engine decides when it ends.
+		}
 		return l.AttachedBy, true
 	case OriginLogin, OriginUnit, OriginContainer:
 		return 0, false

@@ -96,7 +96,7 @@ func (o *occupancy) oversubscribed(v *View) []Oversubscribed {
 // more than 100 % they are weights, and the result is normalised, except for those with latency: low, which have it whole; if they sum
 // to less the rest is not assigned. Leases without a share are left out.
 func Entitled(leases []Lease) map[string]float64 {
-	count := map[grantOn]int{}
+	count, own := map[grantOn]int{}, map[grantOn]*ownUse{}
 	share, low := map[grantOn]float64{}, map[grantOn]float64{}
 	for i := range leases {
 		l := &leases[i]
@@ -105,6 +105,10 @@ func Entitled(leases []Lease) map[string]float64 {
 		}
 		w := l.Place.on(l.Terms.Key(), l.Place.GPUs[0])
 		count[w]++
+		if own[w] == nil {
+			own[w] = &ownUse{}
+		}
+		own[w].add(l.Own)
 		share[w] = max(share[w], l.Terms.percent())
 		low[w] = max(low[w], l.Terms.lowLatency())
 	}
@@ -120,7 +124,7 @@ func Entitled(leases []Lease) map[string]float64 {
 			continue
 		}
 		w := l.Place.on(l.Terms.Key(), l.Place.GPUs[0])
-		e := share[w] / float64(count[w])
+		e := own[w].entitled(l, share[w], count[w])
 		if total, kept := sum[w.gpu], whole[w.gpu]; l.Terms.Kind() == api.ModeTimeslice && total > fullShare && low[w] == 0 {
 			e *= (fullShare - kept) / (total - kept)
 		}

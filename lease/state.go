@@ -21,6 +21,8 @@ type state struct {
 	SavedTickets []savedTicket `json:"saved_tickets,omitempty"`
 	// Lately is what was used up to its time. The leases go on from there, so it is exact whenever the state was written.
 	Lately *Lately `json:"used_lately,omitempty"`
+	// EndedKeys are written with the end of their leases: a late second request of an engine never gets another one.
+	EndedKeys []EndedKey `json:"ended_keys,omitempty"`
 }
 
 type reservation struct {
@@ -42,6 +44,7 @@ func (t *Table) stateLocked() ([]byte, error) {
 		Named:        t.named,
 		Leases:       t.recordsLocked(),
 		SavedTickets: t.savedTicketsLocked(),
+		EndedKeys:    t.endedKeys,
 	}
 	if !t.lately.at.IsZero() {
 		used := t.lately.list()
@@ -87,7 +90,8 @@ func (t *Table) Restore(b []byte) error {
 	for _, l := range s.Leases {
 		// A lease that was placed and not started has no process, and the caller that would start it has ended. A
 		// detached lease is recorded before it has a process: the caller checks whether it has one.
-		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Origin != OriginDetached {
+		// A keyed lease waits for its cgroup.
+		if !l.State.Live() || l.ID == "" || l.Process == (Process{}) && l.Origin != OriginDetached && !l.AwaitsCgroup() {
 			continue
 		}
 		if l.State == Isolated { // the record is written just before the lease is running
@@ -102,6 +106,7 @@ func (t *Table) Restore(b []byte) error {
 	if s.Lately != nil {
 		t.lately.restore(s.Lately)
 	}
+	t.endedKeys = s.EndedKeys
 	t.savedTickets = s.SavedTickets
 	for _, w := range s.SavedTickets {
 		t.sequence = max(t.sequence, w.Sequence)

@@ -72,6 +72,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 			ID: id, Generation: t.generation, Terms: candidates[0], State: requested,
 			User: r.User, UID: r.UID, Command: r.Command, MaxTime: r.MaxTime, Created: now,
 			Origin: r.Origin, Cgroup: r.Cgroup, Unit: r.Unit, AttachedBy: r.AttachedBy, Key: r.Key,
+			Engine: r.Engine, Own: r.Own,
 		},
 	}
 	waits := t.waitingLocked(r.UID)

@@ -83,6 +83,7 @@ type Table struct {
 	unmet        []Unmet
 	savedTickets []savedTicket // from before the restart, not claimed yet
 	recentIDs    []string      // ids of the last leases that ended
+	endedKeys    []EndedKey    // of the last keyed leases that ended, oldest first
 	lately       lately
 	order        queueOrder
 	named        uint64      // the generation of the spec whose names the table has
@@ -457,6 +458,7 @@ func (t *Table) removeLocked(e *entry) {
 	t.countUseLocked()
 	delete(t.leases, e.ID)
 	if e.Started != nil {
+		t.endKeyLocked(e)
 		t.view.GPUs = slices.Clone(t.view.GPUs) // The caller of Update may have it too.
 		t.view.withoutMemoryOf(e)               // Until the next view: this one is of when it ran.
 	}

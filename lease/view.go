@@ -139,6 +139,8 @@ type Grant struct {
 	// Tightened: GPU memory above the limit has consequences now, and had none when the lease started.
 	Tightened bool `json:"tightened,omitempty"`
 
+	Chosen *Chosen `json:"-"` // of a candidate for a request of an engine that names an instance; nil: any place
+
 	Only []gpu.UUID `json:"-"` // of a candidate for a request that names GPUs: these, of those that it may use; nil: all of them
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -15,7 +14,7 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 	var list []quota.MemoryAccount
 	for i := range leases {
 		l := &leases[i]
-		limit := state.GrantMemory(&l.Terms.Spec)
+		limit := accountLimit(l, leases)
 		if limit == 0 {
 			continue
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,7 +15,6 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/server"
-	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -268,20 +266,8 @@ func invalidCgroup(name, why, hint string) error {
 
 // cgroupToAttach returns the cgroup that a caller names, and its processes: at least one.
 func cgroupToAttach(name string) (h cgroup.Hierarchy, cg string, ps []cgroup.Process, err error) {
-	if h, err = cgroup.FindHierarchy(); err != nil {
-		return h, "", nil, &api.Error{
-			Kind:    api.KindUnavailable,
-			Message: "cannot attach a cgroup: this host has no cgroup v2 hierarchy",
-			Hint:    "attach a process with --pid",
-		}
-	}
-	cg = strings.TrimSuffix(name, "/")
-	if rest, ok := strings.CutPrefix(cg, h.Mount); ok {
-		cg = rest
-	}
-	if !strings.HasPrefix(cg, "/") || filepath.Clean(cg) != cg || cg == "/" {
-		hint := "use the path in /proc/PID/cgroup, or one below " + h.Mount
-		return h, "", nil, invalidCgroup(name, "not the path of a cgroup below the root", hint)
+	if h, cg, err = cleanCgroup(name); err != nil {
+		return h, "", nil, err
 	}
 	busy, err := h.Populated(cg)
 	if errors.Is(err, cgroup.ErrNotFound) {
@@ -406,14 +392,8 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Ctx()), stop.IsolationTimeout)
-	defer cancel()
-	if err := ls.Table.Ended(ctx, id, "released by "+c.Caller.Name); err != nil {
+	if err := ls.ReleaseAttached(c.Ctx(), &l, "released by "+c.Caller.Name); err != nil {
 		return err
 	}
-	if err := ls.Stopper.AwaitEnded(ctx, id); err != nil {
-		return err
-	}
-	ls.Wake()
 	return c.Reply(http.StatusOK, map[string]string{"released": id})
 }

@@ -57,6 +57,9 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 	if ls.Table.DropContainer(l.ID, reason, time.Time{}) {
 		return nil // It waited for its container, and has no process.
 	}
+	if dropped, err := ls.Table.DropUnbound(ctx, l.ID, reason); dropped {
+		return err // It waited for its cgroup.
+	}
 	if err := ls.Table.Ending(l.ID, reason); err != nil {
 		return err
 	}

@@ -58,6 +58,9 @@ func (ls *Leases) restoreTable(ctx context.Context) error {
 	ls.recorded.Store(damage == nil)
 	var ended []lease.Lease
 	for _, l := range ls.Table.Live() {
+		if l.AwaitsCgroup() {
+			continue
+		}
 		found, err := ls.recoverLease(ctx, &l)
 		if err != nil {
 			return err // The daemon ends: leases outlive it.

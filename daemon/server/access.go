@@ -26,6 +26,7 @@ const (
 	AdminOrObserver               // admin or observer
 	MemberOrOwner                 // admin, a tenant's member, or a user with a lease, although they are a member no more
 	ReaderOrOwner                 // as Reader, or a user with a lease
+	Engine                        // admin, or a member of node.engine
 )
 
 // Caller is a peer with its role.
@@ -34,6 +35,7 @@ type Caller struct {
 	Name     string // of the user, or "uid 1234" while none is known
 	Admin    bool
 	Observer bool
+	Engine   bool     // a member of node.engine, and of no tenant
 	Tenants  []string // of which the caller is a member, in the order of the spec
 
 	owns    func(uid int) bool
@@ -53,6 +55,8 @@ func (c *Caller) Role() string {
 	switch {
 	case c.Admin:
 		return "admin"
+	case c.Engine:
+		return "engine"
 	case len(c.Tenants) > 0:
 		return "member"
 	case c.Observer:
@@ -64,15 +68,17 @@ func (c *Caller) Role() string {
 // IsMember reports whether the caller is a member of a tenant.
 func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants, tenant) }
 
-// Sees reports whether the caller may read a tenant's leases and limits.
-func (c *Caller) Sees(tenant string) bool { return c.Admin || c.Observer || c.IsMember(tenant) }
+// Sees reports whether the caller may read a tenant's leases and limits. An engine has to know who is where.
+func (c *Caller) Sees(tenant string) bool {
+	return c.Admin || c.Observer || c.Engine || c.IsMember(tenant)
+}
 
 func (a Access) allows(c *Caller) bool {
 	switch a {
 	case Anyone:
 		return true
 	case Reader:
-		return c.Admin || c.Observer || len(c.Tenants) > 0
+		return c.Admin || c.Observer || c.Engine || len(c.Tenants) > 0
 	case Member:
 		return c.Admin || len(c.Tenants) > 0
 	case AdminOrObserver:
@@ -83,6 +89,8 @@ func (a Access) allows(c *Caller) bool {
 		return Member.allows(c) || c.Owner()
 	case ReaderOrOwner:
 		return Reader.allows(c) || c.Owner()
+	case Engine:
+		return c.Admin || c.Engine
 	}
 	return false
 }
@@ -97,6 +105,8 @@ func (a Access) denied(c *Caller, what string) *api.Error {
 		hint = "this needs root, the group " + adminGroup + " or the group " + observerGroup
 	case Reader, Member, MemberOrOwner, ReaderOrOwner:
 		hint = "you are a member of no tenant: an administrator can add you under 'members:' in the spec"
+	case Engine:
+		hint = "this needs root, the group " + adminGroup + ", or a member of node.engine in the spec who is in no tenant"
 	case Anyone:
 	}
 	message := c.Name + " may not " + what
@@ -117,7 +127,7 @@ func (a Access) needsGroup(group string) bool {
 		return group == adminGroup
 	case AdminOrObserver:
 		return group == adminGroup || group == observerGroup
-	case Member, MemberOrOwner:
+	case Member, MemberOrOwner, Engine:
 		return group != observerGroup
 	case Anyone, Reader, ReaderOrOwner:
 	}

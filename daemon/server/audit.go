@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/gpushare/gpushare/api"
@@ -47,7 +48,7 @@ func (r *Route) subject(c *Call, e *report.Entry) {
 	if e.Tenant == "" {
 		e.Tenant = request.Short(c.R.PathValue("name"))
 	}
-	id := request.Short(c.R.PathValue("id"))
+	id := request.Short(cmp.Or(c.R.PathValue("id"), c.R.PathValue("key")))
 	switch {
 	case id == "":
 	case r.AuditGPU:

@@ -31,6 +31,7 @@ type IdentityTable struct {
 	Self        int // the uid that the daemon runs as
 	AdminGID    int // -1 when the group is not known
 	ObserverGID int
+	Engine      TenantMembers // of node.engine; it has no name
 	Tenants     []TenantMembers
 	Unknown     []UnknownMember
 }
@@ -54,10 +55,14 @@ type UnknownMember struct {
 
 // Text returns which name of which tenant is not known.
 func (u *UnknownMember) Text() string {
-	if u.NoAnswer {
-		return "this host's directory has not answered about " + u.name + " of tenant " + u.Tenant
+	of := " of tenant " + u.Tenant
+	if u.Tenant == "" {
+		of = " of node.engine"
 	}
-	return "this host does not know " + u.name + " of tenant " + u.Tenant
+	if u.NoAnswer {
+		return "this host's directory has not answered about " + u.name + of
+	}
+	return "this host does not know " + u.name + of
 }
 
 // Identities knows the users of this host: names, roles, and members of tenants.
@@ -132,6 +137,7 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 			c.Tenants = append(c.Tenants, t.Name)
 		}
 	}
+	c.Engine = len(c.Tenants) == 0 && ids.asMember(p, &now.Engine).state != names.Absent
 	c.without = ids.without(p, now)
 	return c
 }
@@ -149,35 +155,41 @@ func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 	if spec == nil {
 		return r
 	}
-	for i := range spec.Tenants {
-		t := &spec.Tenants[i]
-		m := TenantMembers{Name: t.Name}
+	members := func(tenant string, of *api.Members) TenantMembers {
+		m := TenantMembers{Name: tenant}
 		resolve := func(kind string, all []string, get func(string) (int, names.State)) (ids []int) {
 			for _, name := range all {
 				id, state := get(name)
 				if state == names.Present {
 					ids = append(ids, id)
 				} else {
-					r.Unknown = append(r.Unknown, UnknownMember{t.Name, kind + " " + name, state == names.Unknown})
+					r.Unknown = append(r.Unknown, UnknownMember{tenant, kind + " " + name, state == names.Unknown})
 				}
 			}
 			return ids
 		}
-		m.UIDs = resolve("user", t.Members.Users, func(name string) (int, names.State) {
+		m.UIDs = resolve("user", of.Users, func(name string) (int, names.State) {
 			id, state := dir.UserID(name)
 			if state == names.Present {
 				m.users = append(m.users, name)
 			}
 			return id, state
 		})
-		m.GIDs = resolve("group", t.Members.Groups, func(name string) (int, names.State) {
+		m.GIDs = resolve("group", of.Groups, func(name string) (int, names.State) {
 			id, state := dir.GroupID(name)
 			if state == names.Present {
 				m.groups = append(m.groups, name)
 			}
 			return id, state
 		})
-		r.Tenants = append(r.Tenants, m)
+		return m
+	}
+	if e := spec.Node.Engine; e != nil {
+		r.Engine = members("", &e.Members)
+	}
+	for i := range spec.Tenants {
+		t := &spec.Tenants[i]
+		r.Tenants = append(r.Tenants, members(t.Name, &t.Members))
 	}
 	return r
 }
@@ -186,6 +198,9 @@ func TableOf(self int, spec *api.Spec, dir *names.Directory) *IdentityTable {
 func namesOf(spec *api.Spec) (users, groups []string) {
 	groups = []string{adminGroup, observerGroup}
 	if spec != nil {
+		if e := spec.Node.Engine; e != nil {
+			users, groups = append(users, e.Members.Users...), append(groups, e.Members.Groups...)
+		}
 		for i := range spec.Tenants {
 			users = append(users, spec.Tenants[i].Members.Users...)
 			groups = append(groups, spec.Tenants[i].Members.Groups...)

@@ -84,8 +84,7 @@ func (ids *Identities) without(p *Peer, now *IdentityTable) []string {
 	}
 	add(now.AdminGID, adminGroup)
 	add(now.ObserverGID, observerGroup)
-	for i := range now.Tenants {
-		t := &now.Tenants[i]
+	for _, t := range append([]TenantMembers{now.Engine}, now.Tenants...) {
 		for j := range min(len(t.GIDs), len(t.groups)) {
 			add(t.GIDs[j], t.groups[j])
 		}
@@ -210,7 +209,7 @@ func (ids *Identities) confirm(ctx context.Context, p *Peer) {
 	defer cancel()
 	before := ids.Caller(p)
 	_ = ids.Names.Confirm(ctx, p.UID, ids.Now().Add(-confirmedFor)) // What was known counts, as long as it is trusted.
-	if after := ids.Caller(p); before.Admin != after.Admin || before.Observer != after.Observer ||
+	if after := ids.Caller(p); before.Admin != after.Admin || before.Observer != after.Observer || before.Engine != after.Engine ||
 		!slices.Equal(before.Tenants, after.Tenants) {
 		ids.UpdateTable()
 	}
@@ -247,6 +246,10 @@ func (ids *Identities) confirmed(ctx context.Context, a Access, p *Peer, what st
 		for i := range now.Tenants {
 			role = role.better(ids.asMember(p, &now.Tenants[i]))
 		}
+	}
+	if a == Engine {
+		text = c.Name + " is a member of node.engine"
+		role = ids.asEngine(p)
 	}
 	if role.state == names.Present && ids.trusts(role) {
 		return c, nil

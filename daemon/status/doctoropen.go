@@ -33,7 +33,7 @@ func (v *Viewer) checkOpen(add verdicts) {
 	live := v.Table.Live()
 	for i := range live {
 		l := &live[i]
-		limit := state.GrantMemory(&l.Terms.Spec)
+		limit := l.Memory()
 		if limit == 0 || v.Managers.Enforce.Overuse(l) != quota.OveruseFreeze {
 			continue
 		}

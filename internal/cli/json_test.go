@@ -115,11 +115,23 @@ func TestEveryVerbHasJSON(t *testing.T) {
 		"gpushare lease show": {
 			{status, "vision-3kq6"},
 			{routes{"GET /v1/status": labNode(), "GET /v1/leases": endedLeases()}, "vision-77aa"},
+			{
+				routes{
+					"GET /v1/engine/leases/slurm:lab:42:0": keyedLease().Lease,
+					"GET /v1/status":                       labNode(),
+					"GET /v1/leases":                       endedLeases(),
+				},
+				"--key slurm:lab:42:0",
+			},
 		},
-		"gpushare lease stop":   {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
-		"gpushare lease attach": {{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"}},
+		"gpushare lease stop": {{routes{"DELETE /v1/leases/vision-3kq6": struct{}{}}, "vision-3kq6"}},
+		"gpushare lease attach": {
+			{routes{"POST /v1/leases/attach": attached()}, "--pid 4711"},
+			{routes{"POST /v1/engine/leases": keyedLease()}, "--key slurm:lab:42:0 --user alice --gpu-memory 12GiB --share 10%"},
+		},
 		"gpushare lease release": {
 			{routes{"POST /v1/leases/vision-3kq6/release": struct{}{}}, "vision-3kq6"},
+			{routes{"DELETE /v1/engine/leases/slurm:lab:42:0": map[string]string{"released": "vision-dev-9"}}, "--key slurm:lab:42:0"},
 			{
 				routes{
 					"POST /v1/leases/vision-gone/release": &api.Error{

@@ -144,46 +144,79 @@ last 8 MiB are kept.`,
 const longAgo = "36d"
 
 func (a *app) leaseShow() *cobra.Command {
-	return &cobra.Command{
-		Use:               "show ID",
+	var key string
+	c := &cobra.Command{
+		Use:               "show (ID | --key KEY)",
 		Short:             "Show one lease: what it may use, what it uses, what is enforced",
-		Args:              exactArgs(1, "the id of a lease"),
+		Args:              idOrKey(&key),
 		ValidArgsFunction: a.completeFirst(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.leasesOf(cmd, false, "")
-			id := args[0]
-			isIt := func(l api.Lease) bool { return l.ID == id }
-			if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
-				s.Leases, err = a.client.Leases(cmd.Context(), true)
+			if key != "" {
+				return a.showKey(cmd, key)
 			}
-			if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
-				s, err = a.leasesOf(cmd, false, longAgo)
-			}
+			l, s, err := a.findLease(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(s.Leases, isIt) {
-				if id, err = beginsWith("lease", args[0], idsOf(s.Leases)); err != nil {
-					return err
-				}
-			}
-			if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
-				l := &s.Leases[i]
-				if a.json {
-					return a.printJSON(struct {
-						SchemaVersion int `json:"schema_version"`
-						*api.Lease
-					}{1, l})
-				}
-				a.lease(l, namesIn(s))
-				return nil
-			}
-			return &api.Error{
-				Kind:    api.KindNotFound,
-				Message: fmt.Sprintf("there is no lease %q that you may see", args[0]),
-				Hint:    "see 'gpushare lease list'",
-			}
+			return a.showLease(l, s)
 		},
+	}
+	c.Flags().StringVar(&key, "key", "", "the lease that an engine attached with this key")
+	return c
+}
+
+// showKey shows the lease of a key. What is measured of it is in the status.
+func (a *app) showKey(cmd *cobra.Command, key string) error {
+	l, err := a.client.EngineLease(cmd.Context(), key)
+	if err != nil {
+		return err
+	}
+	s := &api.Status{}
+	if full, of, err := a.findLease(cmd, l.ID); err == nil && full.Generation == l.Generation {
+		l, s = full, of
+	}
+	return a.showLease(l, s)
+}
+
+// showLease prints one lease, with the names that a status has of its GPUs.
+func (a *app) showLease(l *api.Lease, s *api.Status) error {
+	if a.json {
+		return a.printJSON(struct {
+			SchemaVersion int `json:"schema_version"`
+			*api.Lease
+		}{1, l})
+	}
+	a.lease(l, namesIn(s))
+	return nil
+}
+
+// findLease finds one lease: one that is live, one that ended lately, or one that the account has. The status has its GPUs, as far as
+// they are known.
+func (a *app) findLease(cmd *cobra.Command, name string) (*api.Lease, *api.Status, error) {
+	s, err := a.leasesOf(cmd, false, "")
+	id := name
+	isIt := func(l api.Lease) bool { return l.ID == id }
+	if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+		s.Leases, err = a.client.Leases(cmd.Context(), true)
+	}
+	if err == nil && !slices.ContainsFunc(s.Leases, isIt) {
+		s, err = a.leasesOf(cmd, false, longAgo)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if !slices.ContainsFunc(s.Leases, isIt) {
+		if id, err = beginsWith("lease", name, idsOf(s.Leases)); err != nil {
+			return nil, nil, err
+		}
+	}
+	if i := slices.IndexFunc(s.Leases, isIt); i >= 0 {
+		return &s.Leases[i], s, nil
+	}
+	return nil, nil, &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no lease %q that you may see", name),
+		Hint:    "see 'gpushare lease list'",
 	}
 }
 
@@ -197,6 +230,7 @@ func (a *app) lease(l *api.Lease, name func(uuid string) string) {
 	line("grant", l.Tenant+"/"+l.Grant+" ("+l.Kind+")")
 	line("command", strings.Join(l.Command, " "))
 	line("devices", dash(strings.Join(l.Devices, " ")))
+	leaseEngine(l, line)
 	if l.PositionReason != "" {
 		line("position", fmt.Sprintf("%d: %s", l.Position, l.PositionReason))
 	}

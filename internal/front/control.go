@@ -51,6 +51,7 @@ const RefusalPath = "/front/refusal"
 var bodies = map[string]reflect.Type{
 	"LeaseRequest":  reflect.TypeFor[api.LeaseRequest](),
 	"AttachRequest": reflect.TypeFor[api.AttachRequest](),
+	"EngineRequest": reflect.TypeFor[api.EngineRequest](),
 }
 
 // BodyName returns the name of a body's type in a table; ok is false for one that the front does not decode.

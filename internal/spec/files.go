@@ -128,7 +128,7 @@ func onlyHere(s *api.Spec, main string, dropIn bool) (found api.FieldErrors) {
 	const only = "a drop-in has tenants only: write it in "
 	if n := s.Node; n.Enforce != "" || n.Isolation != nil || n.GPUMemoryReserve != nil || n.PerUser != nil || n.Queue != nil ||
 		n.Quiesce != nil ||
-		n.Health != nil {
+		n.Health != nil || n.Engine != nil {
 		found = append(found, api.FieldError{Path: "node", Message: only + main})
 	}
 	if len(s.GPUs) > 0 {

@@ -163,6 +163,9 @@ func table() []cell {
 			route: "POST /v1/leases/attach", body: `{"tenant":"red","pid":1}`,
 			want: [columns]int{400, 400, forbidden, forbidden, forbidden, forbidden, forbidden, forbidden},
 		},
+		{route: "POST /v1/engine/leases", body: `{"key":"42"}`, want: admins(invalid)}, // It names no engine.
+		{route: "GET /v1/engine/leases/{key}", path: "/v1/engine/leases/slurm:none", want: admins(missing)},
+		{route: "DELETE /v1/engine/leases/{key}", path: "/v1/engine/leases/slurm:none", want: admins(missing)},
 		{route: "POST /v1/containers", body: `{"tenant":"none","grant":"none"}`, want: admins(missing)},
 		{
 			route: "POST /v1/leases/{id}/release", path: "/v1/leases/{red}/release", // A lease of run: it was not attached.

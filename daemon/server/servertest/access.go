@@ -27,6 +27,7 @@ const (
 	GidOther       = 103
 	UidAlice       = 1001
 	uidWithoutRole = 1009
+	uidEngine      = 1010
 )
 
 // Identities returns the users of the tests.
@@ -39,7 +40,7 @@ func Identities() *server.IdentityTable {
 		},
 		{Name: "speech", GIDs: []int{GidVision}},
 		{Name: "other", GIDs: []int{GidOther}},
-	}}
+	}, Engine: server.TenantMembers{UIDs: []int{uidEngine, UidAlice}}}
 }
 
 // Peers returns peers by name.
@@ -54,6 +55,7 @@ func Peers() map[string]*server.Peer {
 		"member by group":        {UID: 1004, GID: GidVision},
 		"observer and member":    {UID: UidAlice, GID: gidObserver},
 		"another's member":       {UID: 1005, GID: GidOther},
+		"engine":                 {UID: uidEngine, GID: 1},
 		"without a role":         {UID: uidWithoutRole, GID: 1, Groups: []int{1, 2, 3}},
 		"root in a namespace":    {UID: 100000, GID: 100000}, // as the kernel reports it outside of the namespace
 	}
@@ -103,6 +105,7 @@ func Roles() map[string]string {
 		"member by group":        "member",
 		"observer and member":    "member",
 		"another's member":       "member",
+		"engine":                 "engine",
 		"without a role":         "none",
 		"root in a namespace":    "none",
 	}

@@ -1,0 +1,112 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// EngineSpec is who may use keyed leases: the engines that choose places on this node, as the Prolog of Slurm or a driver of
+// Kubernetes.
+type EngineSpec struct {
+	Members Members `json:"members,omitzero"`
+}
+
+// EngineRequest is the body of POST /v1/engine/leases. A second request with the same key is answered with the same lease. What it
+// names must be what the first one named; a cgroup that the first one did not name is where the lease is bound.
+type EngineRequest struct {
+	// Key is the engine's name of the job, as in slurm:CLUSTER:JOB:RESTART. See EngineKeyProblem.
+	Key    string `json:"key"`
+	Tenant string `json:"tenant,omitempty"`
+	Grant  string `json:"grant,omitempty"` // empty: selected automatically
+	Kind   string `json:"kind,omitempty"`
+	// User is who the lease is for, by name or uid; empty: the caller.
+	User    string `json:"user,omitempty"`
+	Account string `json:"account,omitempty"` // the engine's account, for the account of usage
+	// GPUs are the places that the engine chose, each by its index or UUID: the lease has all of them.
+	GPUs []string `json:"gpus,omitempty"`
+	// Instance is the MIG instance that the engine chose: a MIG UUID, or the memory slice at which it begins, on the one GPU of GPUs.
+	Instance  string   `json:"instance,omitempty"`
+	GPUMemory *Bytes   `json:"gpu_memory,omitempty"` // of the grant's, for this lease alone
+	Share     *Percent `json:"share,omitempty"`      // as GPUMemory
+	// Cgroup has the processes of the lease, with all cgroups below it. It may come later.
+	Cgroup string `json:"cgroup,omitempty"`
+	// BindTimeout is for how long a lease without processes is kept; absent: DefaultBindTimeout.
+	BindTimeout *Duration `json:"bind_timeout,omitempty"`
+	Name        string    `json:"name,omitempty"` // in lists; empty: the key
+	MaxTime     *Duration `json:"max_time,omitempty"`
+}
+
+// The bounds of a keyed lease.
+const (
+	DefaultBindTimeout = Duration(5 * time.Minute)
+	MostBindTimeout    = Duration(24 * time.Hour)
+
+	maxEngineKey     = 128
+	maxEngineAccount = 64
+)
+
+// LeaseEngine is what an engine said of a lease.
+type LeaseEngine struct {
+	Key     string `json:"key"`
+	Account string `json:"account,omitempty"`
+	// Bound: the lease has its processes. Until then it has its place, and ends at BindBy.
+	Bound  bool       `json:"bound"`
+	BindBy *time.Time `json:"bind_by,omitempty"`
+}
+
+// EngineKeyProblem returns what is wrong with the key of a keyed lease; empty: nothing. The engine is its first word, so that two
+// engines of a node never have the same key.
+func EngineKeyProblem(key string) string {
+	engine, rest, ok := strings.Cut(key, ":")
+	switch {
+	case key == "":
+		return "it is missing"
+	case len(key) > maxEngineKey:
+		return "it is longer than 128 bytes"
+	case !ok || engine == "" || rest == "":
+		return "it is not ENGINE:NAME"
+	case !isEngineText(key, ":._-@+="):
+		return "it has other characters than letters, digits and :._-@+="
+	}
+	return ""
+}
+
+// EngineAccountProblem returns what is wrong with an account; empty: nothing.
+func EngineAccountProblem(account string) string {
+	switch {
+	case len(account) > maxEngineAccount:
+		return "it is longer than 64 bytes"
+	case !isEngineText(account, ":._-@+=/"):
+		return "it has other characters than letters, digits and :._-@+=/"
+	}
+	return ""
+}
+
+func isEngineText(s, also string) bool {
+	for _, r := range s {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && !strings.ContainsRune(also, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// inTenants refuses a user who is an engine and a member of a tenant: an engine chooses for all tenants.
+func (e *EngineSpec) inTenants(c *checker, tenants []TenantSpec) {
+	if e == nil {
+		return
+	}
+	for i := range tenants {
+		for j, user := range e.Members.Users {
+			if slices.Contains(tenants[i].Members.Users, user) {
+				c.add(
+					fmt.Sprintf("node.engine.members.users[%d]", j), "%s is a member of tenant %s: an engine is in no tenant", quote(user),
+					tenants[i].Name,
+				)
+			}
+		}
+	}
+}

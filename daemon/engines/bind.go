@@ -1,0 +1,163 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// waiters are the leases whose cgroup is waited for. Each has one goroutine, which looks again when its lease has changed.
+type waiters struct {
+	mu  locks.Mutex[locks.Leaf]       // guards what follows
+	all map[string]context.CancelFunc // ends the wait of a lease, by its id
+}
+
+// add is false if the lease has a goroutine that waits.
+func (w *waiters) add(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all[id] != nil {
+		return false
+	}
+	if w.all == nil {
+		w.all = map[string]context.CancelFunc{}
+	}
+	w.all[id] = func() {}
+	return true
+}
+
+// next returns the context of the next wait. It ends when the lease changes from now on.
+func (w *waiters) next(ctx context.Context, id string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[id] = cancel
+	return ctx, cancel
+}
+
+func (w *waiters) remove(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, id)
+}
+
+// Changed is called for every change of a lease, with the lock of the table held.
+func (en *Engines) Changed(l *lease.Lease) {
+	if l.Engine == nil {
+		return
+	}
+	en.waiters.mu.Lock()
+	defer en.waiters.mu.Unlock()
+	if cancel := en.waiters.all[l.ID]; cancel != nil {
+		cancel()
+	}
+}
+
+// await waits for the cgroup of a lease, unless that is done already.
+func (en *Engines) await(id string) {
+	if !en.waiters.add(id) {
+		return
+	}
+	en.Tasks.Go(func() {
+		defer en.waiters.remove(id)
+		for en.awaitOnce(en.Tasks.Context(), id) {
+		}
+	})
+}
+
+// rebindInterval is the pause before a cgroup is read again whose processes exited before they were read.
+const rebindInterval = time.Second
+
+// awaitOnce waits for the next thing that decides about a lease without processes. It is false if there is no such lease any more.
+func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
+	changed, cancel := en.waiters.next(ctx, id) // before the lease is read
+	defer cancel()
+	l, ok := en.Table.Get(id)
+	if !ok || !l.AwaitsCgroup() {
+		return false
+	}
+	left := l.Engine.BindBy.Sub(en.Now())
+	if left <= 0 {
+		en.drop(ctx, &l, "it had no process until "+l.Engine.BindBy.Local().Format(time.DateTime))
+		return false
+	}
+	there := en.populated(changed, &l, left)
+	if ctx.Err() != nil {
+		return false // The daemon ends. The next run goes on.
+	}
+	if there && !en.bind(ctx, &l) {
+		loop.Pause(ctx, rebindInterval)
+	}
+	return true
+}
+
+// populated waits until the cgroup of a lease has a process, or the context or the time is over.
+func (en *Engines) populated(ctx context.Context, l *lease.Lease, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	h, err := en.Hierarchy()
+	if err == nil && l.Cgroup != "" {
+		err = h.WaitPopulated(ctx, l.Cgroup)
+		if err == nil {
+			return true
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		en.Log.Warn("cannot wait for the cgroup of a lease", "lease", l.ID, "cgroup", l.Cgroup, "error", err)
+		loop.Pause(ctx, rebindInterval)
+		return false
+	}
+	<-ctx.Done()
+	return false
+}
+
+// bind starts a lease whose cgroup is there. It is false if there was no process to bind.
+func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
+	unlock, err := en.keys.lock(ctx, l.Engine.Key)
+	if err != nil {
+		return true
+	}
+	defer unlock()
+	now, ok := en.Table.Get(l.ID)
+	if !ok || !now.AwaitsCgroup() {
+		return true // A request was faster.
+	}
+	_, p, err := en.Leases.EngineCgroup(now.Cgroup)
+	if err == nil && p == nil {
+		return false
+	}
+	if err == nil {
+		_, _, err = en.start(ctx, now.ID, *p)
+	}
+	if err == nil {
+		return true
+	}
+	en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
+	en.drop(ctx, &now, "its cgroup could not be bound: "+reasonOf(err))
+	return true
+}
+
+// reasonOf is the text of an error for the reason of an end.
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// drop ends a lease without processes.
+func (en *Engines) drop(ctx context.Context, l *lease.Lease, reason string) {
+	dropped, err := en.Table.DropUnbound(ctx, l.ID, reason)
+	if err != nil {
+		en.Log.Error("cannot record the end of a lease", "lease", l.ID, "error", err)
+	}
+	if dropped {
+		en.Events.Publish(l.Event("lease.ended", reason))
+		en.Wake()
+	}
+}

@@ -1,0 +1,202 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// PostLease registers a keyed lease, or answers with the lease that the key has. It is answered when the lease is recorded: with
+// processes if they are there, else it is bound later.
+func (en *Engines) PostLease(c *server.Call) error {
+	q, err := server.Decode[api.EngineRequest](c)
+	if err != nil {
+		return err
+	}
+	if err := check(q); err != nil {
+		return err
+	}
+	c.Keep(0)
+	c.Note.Tenant, c.Note.Text = q.Tenant, q.Key
+	unlock, err := en.keys.lock(c.Ctx(), q.Key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var p *cgroup.Process
+	cg := ""
+	terms := en.termsOf(q)
+	l, again := en.Table.Keyed(q.Key)
+	if q.Cgroup != "" && (!again || l.AwaitsCgroup()) {
+		if cg, p, err = en.Leases.EngineCgroup(q.Cgroup); err != nil {
+			return err
+		}
+	}
+	if !again {
+		if l, err = en.register(c, q, &terms); err != nil {
+			return err
+		}
+	} else if err := en.sameAs(&l, q, &terms); err != nil {
+		return err
+	}
+	return en.answer(c, l, cg, p)
+}
+
+// register gives a key its lease.
+func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms) (lease.Lease, error) {
+	if k, ended := en.Table.KeyEnded(q.Key); ended {
+		return lease.Lease{}, &api.Error{
+			Kind: api.KindConflict,
+			Message: fmt.Sprintf(
+				"cannot attach %s: its lease %s ended at %s: %s", q.Key, k.Lease, k.At.Local().Format(time.DateTime), k.Reason,
+			),
+			Hint: "a job that runs again has another key, as by its restart count; 'gpushare lease show --key " + q.Key + "' shows the lease",
+		}
+	}
+	r, err := en.request(c.Ctx(), c, q, terms)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	ticket, err := en.Table.Submit(r)
+	if err != nil {
+		return lease.Lease{}, withoutWait(err, &r)
+	}
+	if _, err := ticket.Await(c.Ctx(), nil); err != nil {
+		return lease.Lease{}, withoutWait(err, &r)
+	}
+	l, ok := en.Table.Get(ticket.ID())
+	if !ok {
+		return lease.Lease{}, &api.Error{Kind: api.KindUnavailable, Message: "cannot attach " + q.Key + ": its lease was ended at once"}
+	}
+	return l, nil
+}
+
+// withoutWait gives the refusal of a place the hint that helps: the engine cannot wait for it.
+func withoutWait(err error, r *lease.Request) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Kind != api.KindUnavailable {
+		return err
+	}
+	out := *e
+	out.Hint = "a keyed lease does not wait: 'gpushare lease list' shows which leases are there"
+	if len(r.GPUs) > 0 || r.Instance != "" {
+		out.Hint = "the engine chose this place, and gpushare gives no other: 'gpushare status' shows what is there"
+	}
+	return &out
+}
+
+// sameAs refuses a second request that names other than the first.
+func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.EngineTerms) error {
+	why := difference(&l.Engine.Terms, terms)
+	if cg := strings.TrimSuffix(q.Cgroup, "/"); why == "" && cg != "" && l.Cgroup != "" && !strings.HasSuffix(cg, l.Cgroup) {
+		why = fmt.Sprintf("its cgroup is %s, and the lease has %s", cg, l.Cgroup)
+	}
+	if why == "" {
+		return nil
+	}
+	return &api.Error{
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot attach %s: it has lease %s already: %s", q.Key, l.ID, why),
+		Hint:    "'gpushare lease release --key " + q.Key + "' ends that lease",
+	}
+}
+
+// answer binds the lease if it can be bound, and answers with it.
+func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Process) error {
+	var result lease.IsolationResult
+	if l.AwaitsCgroup() {
+		if cg != "" && !en.Table.NameCgroup(l.ID, cg) {
+			return &api.Error{
+				Kind:    api.KindConflict,
+				Message: fmt.Sprintf("cannot bind %s to cgroup %s: lease %s is bound or ended", l.Engine.Key, cg, l.ID),
+				Hint:    "'gpushare lease show --key " + l.Engine.Key + "' shows it",
+			}
+		}
+		var err error
+		if cg != "" && p != nil {
+			l, result, err = en.start(c.Ctx(), l.ID, *p)
+		} else {
+			err = en.recorded(c.Ctx(), l.ID)
+		}
+		if err != nil {
+			return err
+		}
+		if now, ok := en.Table.Get(l.ID); ok {
+			l = now
+		}
+	}
+	grant := api.LeaseGrant{Warnings: result.Warnings}
+	var err error
+	if grant.Environment, grant.Unset, err = en.Policy.Environment(c.Ctx(), &l); err != nil {
+		return err
+	}
+	wire := l.Wire()
+	grant.Lease = &wire
+	c.Note.Lease, c.Note.Tenant, c.Note.GPU = l.ID, wire.Tenant, strings.Join(wire.GPUs, " ")
+	return c.Reply(http.StatusOK, &grant)
+}
+
+// recorded waits for the processes of a lease, and writes it. If that fails the engine asks again, with the same key.
+func (en *Engines) recorded(ctx context.Context, id string) error {
+	en.await(id)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	return en.Table.Record(ctx)
+}
+
+// GetLease answers with the lease of a key, also of one that has ended while the key is kept.
+func (en *Engines) GetLease(c *server.Call) error {
+	key := c.R.PathValue("key")
+	if l, ok := en.Table.Keyed(key); ok {
+		return c.Reply(http.StatusOK, l.Wire())
+	}
+	k, ok := en.Table.KeyEnded(key)
+	if !ok {
+		return unknown(key)
+	}
+	l, kept := en.Leases.EndedLease(k.Lease)
+	if !kept || l.Engine == nil || l.Engine.Key != key {
+		l = api.Lease{ID: k.Lease, State: api.LeaseEnded, Ended: &k.At, Reason: k.Reason, Engine: &api.LeaseEngine{Key: key}}
+	}
+	return c.Reply(http.StatusOK, l)
+}
+
+func unknown(key string) error {
+	return &api.Error{
+		Kind:    api.KindNotFound,
+		Message: fmt.Sprintf("there is no lease with key %q", key),
+		Hint:    "see 'gpushare lease list'; the key of a lease that has ended is kept for an hour",
+	}
+}
+
+// DeleteLease releases the lease of a key. One that has ended is released already: an Epilog may come twice, and late.
+func (en *Engines) DeleteLease(c *server.Call) error {
+	key := c.R.PathValue("key")
+	unlock, err := en.keys.lock(c.Ctx(), key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c.Note.Text = key
+	l, ok := en.Table.Keyed(key)
+	if !ok {
+		k, ended := en.Table.KeyEnded(key)
+		if !ended {
+			return unknown(key)
+		}
+		return c.Reply(http.StatusOK, map[string]string{"released": k.Lease})
+	}
+	c.Note.Lease, c.Note.Tenant = l.ID, l.Terms.Tenant
+	if err := en.Leases.ReleaseAttached(c.Ctx(), &l, "released by "+c.Caller.Name); err != nil {
+		return err
+	}
+	return c.Reply(http.StatusOK, map[string]string{"released": l.ID})
+}
