@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/isolation"
@@ -121,12 +122,7 @@ func (pol *Policy) EnsureNodes(ctx context.Context, node *observe.Node) (changed
 	if err != nil {
 		return false // Another condition reports it.
 	}
-	var rules []cgroup.DeviceRule
-	for _, s := range w.Slices {
-		if s.Name.Grant == "" {
-			rules = append(rules, s.Devices...)
-		}
-	}
+	rules := rulesOfTenants(w)
 	host, err := pol.Hosts.At(node)
 	if err != nil {
 		return false
@@ -145,6 +141,23 @@ func (pol *Policy) EnsureNodes(ctx context.Context, node *observe.Node) (changed
 	}
 	reportMissing(conditions, missing)
 	return changed
+}
+
+// rulesOfTenants are the device rules of all tenants, each once: on a large node tenants have thousands, most of them the same.
+func rulesOfTenants(w *planner.DesiredSlices) (rules []cgroup.DeviceRule) {
+	known := map[cgroup.DeviceRule]bool{}
+	for i := range w.Slices {
+		if w.Slices[i].Name.Grant != "" {
+			continue
+		}
+		for _, r := range w.Slices[i].Devices {
+			if !known[r] {
+				known[r] = true
+				rules = append(rules, r)
+			}
+		}
+	}
+	return rules
 }
 
 func sameNode(a, b isolation.MissingNode) bool { return a.Name == b.Name && a.Reason == b.Reason }
