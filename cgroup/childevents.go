@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChildEvents tells which cgroups got or lost a child, so that those of hundreds of cgroups need not be listed each second. It reads
+// ChildEvents reports which cgroups got or lost a child, so that those of hundreds of cgroups need not be listed each second. It reads
 // the kernel's events when it is asked and has no goroutine. One goroutine uses it; the zero value is ready, Close ends it.
 type ChildEvents struct {
 	inotify int               // 0: not open
@@ -23,7 +23,7 @@ type ChildEvents struct {
 // child is a directory that is watched.
 type child struct {
 	watch   int32
-	asked   bool // for it itself, and not only for one below it
+	direct  bool // by Changed, and not only for one below it
 	changed bool
 }
 
@@ -97,7 +97,7 @@ func (e *ChildEvents) Changed(h Hierarchy, cg string) bool {
 		return true
 	}
 	dir := h.Dir(cg)
-	if d := e.dirs[dir]; d != nil && d.asked {
+	if d := e.dirs[dir]; d != nil && d.direct {
 		changed := d.changed
 		d.changed = false
 		return changed
@@ -111,7 +111,7 @@ func (e *ChildEvents) Changed(h Hierarchy, cg string) bool {
 			return true
 		}
 	}
-	e.dirs[dir].asked, e.dirs[dir].changed = true, false
+	e.dirs[dir].direct, e.dirs[dir].changed = true, false
 	return true
 }
 

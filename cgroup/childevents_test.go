@@ -136,7 +136,7 @@ func TestProcessListsKeepFilesOpen(t *testing.T) {
 	l.CloseOthers()
 	l.CloseOthers()
 	if len(l.open) != 0 {
-		t.Errorf("%d files are open that nobody reads", len(l.open))
+		t.Errorf("%d files are open that are not read", len(l.open))
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)

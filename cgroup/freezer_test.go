@@ -746,6 +746,6 @@ func TestLockReaderKeepsTheFileOpen(t *testing.T) {
 	held("another one", true)
 	second.Close()
 	if held("ended too", false) != nil {
-		t.Error("a file that nobody has locked stays open")
+		t.Error("a file that is not locked stays open")
 	}
 }

@@ -59,7 +59,7 @@ type lockReader struct {
 	f  *os.File   // nil: not open
 }
 
-// read reads the state of the lock. A missing file is not locked. One that nobody has locked is opened again: it may have been replaced.
+// read reads the state of the lock. A missing file is not locked. One that is not locked is opened again: it may have been replaced.
 func (l *lockReader) read() (lockState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

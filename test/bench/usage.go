@@ -121,7 +121,7 @@ func usageOf(pid int) (u usage, err error) {
 			continue // It has ended.
 		}
 		for line := range strings.Lines(string(b)) {
-			if v, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+			if kind, v, ok := strings.Cut(line, "_ctxt_switches:"); ok && kind[0] != 'n' { // In the others it lost its core.
 				n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
 				if err != nil {
 					return u, fmt.Errorf("cannot read %s: %w", name, err)
