@@ -15,7 +15,7 @@ const costTime = 30 * time.Second
 // readingsCounter is the daemon's counter of the time in the driver for readings, in µs.
 const readingsCounter = "worker.readings.us"
 
-// costCase is a number of leases on each GPU. The wake-ups of threads have targets too, because they do not depend on the load.
+// costCase is a number of leases on each GPU. The wake-ups of threads have targets too: a busy machine adds few.
 type costCase struct {
 	name   string
 	leases int

@@ -84,7 +84,7 @@ func (u *used) all() (percent float64) {
 }
 
 // figures are the CPU time of all programs against a target, and then of each program its CPU time and its wake-ups, of which some have
-// a target: they do not depend on what else the machine does.
+// a target: a busy machine adds fewer to them than to the CPU time.
 func (u *used) figures(name string, target float64, wakes map[string]float64) []Figure {
 	out := []Figure{
 		lower(fmt.Sprintf("%s: CPU of all programs over %s", name, u.elapsed.Round(time.Second)), u.all(), "% of a core", target),
