@@ -584,7 +584,8 @@ func TestSimInstanceProcesses(t *testing.T) {
 	if len(whole) != 1 || len(none) != 1 || again != most {
 		t.Errorf("of the GPU: %+v with %d lists; without such an instance: %+v with %d", whole, most, none, again)
 	}
-	if ofGPU, ofDevice := 3, 2; most != ofGPU+len(all)*ofDevice || few != ofDevice { // no instance has graphics
+	// No instance has graphics, and one without compute processes has no clients of MPS.
+	if ofGPU, ofVacant, ofUsed := 3, 1, 2; most != ofGPU+(len(all)-1)*ofVacant+ofUsed || few != ofUsed {
 		t.Errorf("%d lists are read of one of %d instances, %d of all", few, len(all), most)
 	}
 	other, least := of(func() ([]gpu.Process, error) { return n.InstanceProcesses(ctx, id, all[0].ID) })
@@ -887,8 +888,8 @@ func TestSimCost(t *testing.T) {
 		return all, lists
 	}
 	all, lists := cost(func() error { _, err := n.Snapshot(ctx, n.gpus[0]); return err })
-	if all > 71 || lists != 17 { // three of the GPU and two of each instance, none of which does graphics
-		t.Errorf("a snapshot of seven instances makes %d calls, %d of them process lists; want at most 71 and 17", all, lists)
+	if all > 63 || lists != 9 { // two of the GPU and one of each instance: without compute processes there are no clients of MPS
+		t.Errorf("a snapshot of seven instances makes %d calls, %d of them process lists; want at most 63 and 9", all, lists)
 	}
 	if all, lists := cost(func() error { _, err := n.Memory(ctx, n.gpus[0]); return err }); all != 1 || lists != 0 {
 		t.Errorf("reading the memory makes %d calls; want 1", all)

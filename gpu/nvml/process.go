@@ -28,7 +28,7 @@ func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) 
 		if ret == nvml.SUCCESS {
 			in, migs, ret := d.instance(v, h)
 			if ret == nvml.SUCCESS && len(migs) > 0 && len(migs) == len(in.Compute) {
-				return d.processesIn(migs, true)
+				return d.processesIn(migs)
 			}
 		}
 		return d.allProcesses(v)
@@ -92,13 +92,13 @@ func (d *Driver) processLists() []processList {
 // memory.
 func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
 	// The GPU has graphics without a partition.
-	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}), false)
+	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}))
 }
 
-// processesIn reads the lists of these devices in order. With vacant it reads no other list of a device that has no compute process: that
-// has no clients of MPS either, because their server has the context that they share (nvidia-cuda-mps-control(1)), and is in the list of
-// processes with one (nvml.h). So the start of a lease on a vacant instance waits for one list.
-func (d *Driver) processesIn(devices []migDevice, vacant bool) ([]gpu.Process, nvml.Return) {
+// processesIn reads the lists of these devices in order. A device without compute processes has no clients of MPS either, and their list
+// is not read: the server has the context that its clients share (nvidia-cuda-mps-control(1)), and is in the list of processes with one
+// (nvml.h). A list takes milliseconds, and the start of a lease on a vacant instance waits for one.
+func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 	type place struct {
 		pid    uint32
 		gi, ci uint32
@@ -111,9 +111,10 @@ func (d *Driver) processesIn(devices []migDevice, vacant bool) ([]gpu.Process, n
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+		idle := false // its list of compute processes was read, and is empty
 		for _, l := range d.processLists() {
-			if l.kind == gpu.GraphicsProcess && !from.graphics {
-				continue // reading a list takes milliseconds
+			if l.kind == gpu.GraphicsProcess && !from.graphics || l.kind == gpu.MPSProcess && idle {
+				continue
 			}
 			rows, ret := listProcesses(l.fn, raw, d.rowSize[versionSuffix(l.name)])
 			if absent(ret) {
@@ -122,9 +123,7 @@ func (d *Driver) processesIn(devices []migDevice, vacant bool) ([]gpu.Process, n
 			if ret != nvml.SUCCESS {
 				return nil, ret
 			}
-			if vacant && l.kind == gpu.ComputeProcess && len(rows) == 0 {
-				break
-			}
+			idle = l.kind == gpu.ComputeProcess && len(rows) == 0
 			for _, r := range rows {
 				if r.gi == noInstance {
 					r.gi = from.gi

@@ -29,8 +29,8 @@ func (b *bench) toExec(ctx context.Context) ([]Figure, error) {
 	}
 	defer remove()
 	for _, on := range []toExecPlace{
-		{"a MIG instance", "testdata/nodes/dgx-a100-mig.yaml", bigSpec(), 10, 40}, // Two process lists of 4 ms are in it.
-		{"a shared GPU", "testdata/nodes/dgx-a100.yaml", sharedSpec(), 5, 20},
+		{"a MIG instance", "testdata/nodes/dgx-a100-mig.yaml", bigSpec(), 56, 10, 40}, // A process list of 4 ms is in it.
+		{"a shared GPU", "testdata/nodes/dgx-a100.yaml", sharedSpec(), 8, 5, 20},
 	} {
 		figures, err := b.toExecOn(ctx, on, empty)
 		if err != nil {
@@ -44,6 +44,7 @@ func (b *bench) toExec(ctx context.Context) ([]Figure, error) {
 // toExecPlace is where gpushare run is measured, with the targets in ms.
 type toExecPlace struct {
 	name, file, spec string
+	tenants          int     // each has one place at least
 	alone, eight     float64 // median alone, and p99 of 8 at once
 }
 
@@ -114,21 +115,29 @@ func inMemory() (dir string, ok bool) {
 	return dir, true
 }
 
+// concurrent is how many start at once.
+const concurrent = 8
+
 // timing is a program that is measured between others, under the same load.
 type timing struct {
 	name    string
 	measure func() (ms float64, err error)
-	all     []float64
+	all     []float64 // alone, in order
+	eight   []float64 // of 8 at once, in order
 
 	yardstick bool // gpushare run is compared with it
 }
 
 // runToExec measures the time from the start of gpushare run until its command runs: alone, interleaved with an empty program and, where
-// systemd is the init, with systemd-run; and in 8 concurrent loops. The command is date, which prints the time: its own start is part of
-// the figure, and is a figure of its own, like the start of gpushare without a request.
+// systemd is the init, with systemd-run; and in 8 concurrent loops, as these. The command is date, which prints the time: its own start is
+// part of the figure, and is a figure of its own, like the start of the command line without a request. The processor time of a run, with
+// what the daemon and its programs use until the next one, depends less on what else the machine does.
 func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty string) ([]Figure, error) {
-	lease := func(tenant int) func() (float64, error) {
+	lease := func(loop int) func() (float64, error) {
+		tenant := loop - concurrent
 		return func() (float64, error) {
+			// Where a tenant has one place, the next one is another's: else it waits for the end of the lease before it.
+			tenant = (tenant + concurrent) % on.tenants
 			return untilOutput(func() (string, error) {
 				r := n.CLI(ctx, "run", "-q", "-t", fmt.Sprintf("team%02d", tenant), "--wait=30s", "--", "date", "+%s%N")
 				if r.Code != 0 {
@@ -152,7 +161,7 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 			return untilEnd(func() error { return exec.CommandContext(ctx, empty).Run() })
 		}},
 		{name: "date, start to its output", measure: timed("date", "+%s%N")},
-		{name: "gpushare run without a request, whole process", measure: func() (float64, error) {
+		{name: "the command line without a request, whole process", measure: func() (float64, error) {
 			return untilEnd(func() error {
 				if r := n.CLI(ctx, "run"); r.Code != 2 { // It has no command: nothing is requested.
 					return fmt.Errorf("gpushare run without a command exits with %d: %s", r.Code, r.Err)
@@ -171,26 +180,98 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 	if err := interleaved(200, programs); err != nil {
 		return nil, err
 	}
-	eight, err := concurrently(8, 50, lease)
+	const rounds = 50
+	used, err := processorTime(n)
 	if err != nil {
 		return nil, err
 	}
+	for i := range programs {
+		t := &programs[i]
+		measure := func(int) func() (float64, error) { return t.measure }
+		switch {
+		case i == 0:
+			measure = lease
+		case !t.yardstick:
+			continue
+		}
+		if t.eight, err = concurrently(concurrent, rounds, measure); err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			continue
+		}
+		after, err := processorTime(n)
+		if err != nil {
+			return nil, err
+		}
+		used = after - used
+	}
+	return on.figures(programs, float64(used.Microseconds())/1000/concurrent/rounds), nil
+}
+
+// processorTime is what this process, the programs that it awaited, the daemon and its programs have used.
+func processorTime(n *harness.Node) (sum time.Duration, err error) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var r unix.Rusage
+		if err := unix.Getrusage(who, &r); err != nil {
+			return 0, fmt.Errorf("cannot read the processor time: %w", err)
+		}
+		sum += time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	all, err := programsOf(n)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range all {
+		t, err := cpuTime(p.pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += t
+	}
+	return sum, nil
+}
+
+// figures are those of one place. The first program is gpushare run.
+func (on *toExecPlace) figures(programs []timing, processor float64) []Figure {
 	name := "gpushare run to exec on " + on.name + ", without systemd, "
-	alone := programs[0].all
+	run := &programs[0]
 	figures := []Figure{
-		lower(name+"alone: median", median(alone), "ms", on.alone),
-		figure(name+"alone: p99", []float64{percentile99(alone)}, "ms", "lower", nil),
-		figure(name+"8 at once: median", []float64{median(eight)}, "ms", "lower", nil),
-		lower(name+"8 at once: p99", percentile99(eight), "ms", on.eight),
+		figure(name+"alone: minimum", []float64{slices.Min(run.all)}, "ms", "lower", nil),
+		lower(name+"alone: median", median(run.all), "ms", on.alone),
+		figure(name+"alone: p99", []float64{percentile99(run.all)}, "ms", "lower", nil),
+		figure(name+"8 at once: median", []float64{median(run.eight)}, "ms", "lower", nil),
+		lower(name+"8 at once: p99", percentile99(run.eight), "ms", on.eight),
+		figure(
+			name+"8 at once: processor time of each, with its command, its end and the measurement",
+			[]float64{processor},
+			"ms",
+			"lower",
+			nil,
+		),
 	}
 	for _, t := range programs[1:] {
 		figures = append(figures, figure(t.name+": median", []float64{median(t.all)}, "ms", "lower", nil))
-		if t.yardstick {
-			times := []float64{median(alone) / median(t.all)}
-			figures = append(figures, figure(name+"alone, median: times that of "+t.name, times, "", "lower", nil))
+		if !t.yardstick {
+			continue
 		}
+		for _, f := range []struct {
+			what       string
+			one, other float64
+		}{
+			{"alone, median", median(run.all), median(t.all)},
+			{"alone, p99", percentile99(run.all), percentile99(t.all)},
+			{"8 at once, median", median(run.eight), median(t.eight)},
+			{"8 at once, p99", percentile99(run.eight), percentile99(t.eight)},
+		} {
+			figures = append(figures, figure(name+f.what+": times that of "+t.name, []float64{f.one / f.other}, "", "lower", nil))
+		}
+		figures = append(
+			figures, figure(t.name+", 8 at once: median", []float64{median(t.eight)}, "ms", "lower", nil),
+			figure(t.name+", 8 at once: p99", []float64{percentile99(t.eight)}, "ms", "lower", nil),
+		)
 	}
-	return figures, nil
+	return figures
 }
 
 // interleaved measures each program as often, one after the other.
