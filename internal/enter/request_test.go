@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// A daemon that does not answer keeps nobody here: the command line waits for it, with its deadline.
+// A daemon that does not answer is not waited for here: the command line does it, with its deadline.
 func TestNoAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
