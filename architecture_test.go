@@ -489,6 +489,28 @@ func list(t *testing.T, env string) []pkg {
 	}
 }
 
+// A command waits for the start of gpushare, and what it links is initialised before it does anything.
+func TestGpushareLinksLittle(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/gpushare")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	all := strings.Fields(string(out))
+	for _, name := range all {
+		first, _, _ := strings.Cut(name, "/")
+		outside := strings.Contains(first, ".") && !strings.HasPrefix(name, module+"/") && name != "golang.org/x/sys/unix"
+		if outside || slices.Contains([]string{"net", "crypto", "regexp", "log", "compress", "mime"}, first) || name == "os/exec" ||
+			name == "os/signal" {
+			t.Errorf("cmd/gpushare links %s: a run does without it, or leaves that to the command line", name)
+		}
+	}
+	if !slices.Contains(all, module+"/internal/enter") {
+		t.Errorf("internal/enter is not in the list of %d packages", len(all))
+	}
+}
+
 func TestImportsPointOneWay(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range list(t, "CGO_ENABLED=1") {
