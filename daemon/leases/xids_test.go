@@ -34,7 +34,7 @@ func TestAnEndedLeaseKeepsItsXIDs(t *testing.T) {
 	l.RecordLost(api.LostGPU{GPU: "GPU-0", Since: time.Now(), Reason: "the GPU is lost"})
 	ls.Ended.Add(l)
 	ls.saveEnded()
-	b, _, err := ls.RunDir.Read("ended.json")
+	b, _, err := ls.RunDir.Read(lastEndedFile)
 	if err != nil || strings.Contains(string(b), "xids") {
 		t.Fatalf("%s, %v", b, err)
 	}
