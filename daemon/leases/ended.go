@@ -44,6 +44,8 @@ func (e *endedLease) wire() api.Lease {
 
 // endedLeases are the leases that have ended, oldest first. The zero value is ready to use.
 type endedLeases struct {
+	files locks.Mutex[locks.EndedFiles] // held while one of the files is written; taken before mu
+
 	mu      locks.Mutex[locks.Leaf] // guards what follows
 	list    []endedLease
 	results map[string]launch.Result // of leases that are about to end
@@ -289,6 +291,8 @@ func (ls *Leases) readEnded(file string) (list []endedLease, _ error) {
 
 // saveEnded writes them, to be kept until the next boot.
 func (ls *Leases) saveEnded() {
+	ls.Ended.files.Lock()
+	defer ls.Ended.files.Unlock()
 	file, parts, err := ls.Ended.encode()
 	if err == nil && parts != nil {
 		err = ls.RunDir.Write(file, parts...)

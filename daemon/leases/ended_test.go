@@ -77,6 +77,32 @@ func TestTheEndOfALeaseWritesLittle(t *testing.T) {
 	}
 }
 
+// Notices, XIDs and ends of leases are written at the same time, and none is lost.
+func TestEndedLeasesAreWrittenByMany(t *testing.T) {
+	var log bytes.Buffer
+	ls := &Leases{Reporter: report.NewReporter(slog.New(slog.NewTextHandler(&log, nil)), time.Now), RunDir: store.RunDir(t.TempDir())}
+	const many, each = 8, 20
+	var writers sync.WaitGroup
+	for uid := range many {
+		writers.Go(func() {
+			for i := range each {
+				l := ended(uid, i)
+				l.Command = nil
+				ls.Ended.Add(l)
+				ls.saveEnded()
+			}
+		})
+	}
+	writers.Wait()
+	again := &Leases{Reporter: ls.Reporter, RunDir: ls.RunDir}
+	if err := again.restoreEnded(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(again.Ended.all()); n != many*each || log.Len() > 0 {
+		t.Errorf("%d leases are restored of %d: %s", n, many*each, log.String())
+	}
+}
+
 // Whenever the daemon ends, the next one has the leases that had ended, and their notes.
 func TestEndedLeasesAreRestored(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {

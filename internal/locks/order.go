@@ -27,6 +27,7 @@ var Order = []Level{
 	{Shares{}, "the loops that time-slice GPUs"},
 	{Progress{}, "one report of the progress of steps at a time"},
 	{Store{}, "the state on disk, and that there is one writer"},
+	{EndedFiles{}, "one writing of the leases that have ended at a time"},
 	{Leaf{}, "a few values of one package, which are only read or written"},
 	{MPSPeers{}, "the connections of one MPS control daemon"},
 	{MPSDaemon{}, "one observation or one change of an MPS control daemon at a time"},
@@ -70,6 +71,7 @@ type (
 	Shares          struct{ ranked }
 	Progress        struct{ ranked }
 	Store           struct{ ranked }
+	EndedFiles      struct{ ranked }
 	Leaf            struct{ ranked }
 	MPSPeers        struct{ ranked }
 	MPSDaemon       struct{ ranked }
