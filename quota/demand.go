@@ -497,7 +497,8 @@ func (s *Scheduler) classifyFree(m *member) {
 // hungry reports whether a lease next to the others takes all that it can get, and that is more than its share, or all that it may have.
 func (s *Scheduler) hungry(m *member) bool {
 	d := &m.demand
-	if d.class == light && m.weight <= 0.9*s.part(m) || s.last < d.hungryAfter || d.short {
+	part := max(s.part(m), s.evenPart(m)) // One with less may be short: with slices it would have more, and be frozen.
+	if d.class == light && m.weight <= 0.9*part || s.last < d.hungryAfter || d.short {
 		return false
 	}
 	enough, least := hungryFor, hungryPart
@@ -510,7 +511,7 @@ func (s *Scheduler) hungry(m *member) bool {
 		used += d.rows[i].used
 		thawed += d.rows[i].thawed
 	}
-	return thawed >= enough && used/thawed.Seconds() >= least*s.part(m)
+	return thawed >= enough && used/thawed.Seconds() >= least*part
 }
 
 // starves reports whether a lease next to the others may need more than it gets, because others take more than their shares: how much it

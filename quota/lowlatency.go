@@ -74,8 +74,24 @@ func (s *Scheduler) usesLess(m *member) bool {
 // withoutOthers reports whether at most one lease has work, with slices or next to them.
 func (s *Scheduler) withoutOthers() bool { return len(s.in)+len(s.free) < 2 }
 
-// part is what a lease next to the slices gets if it always has work, where each lease is one process.
+// part is what a lease next to the slices gets if it always has work: the GPU divides its time by processes.
 func (s *Scheduler) part(m *member) float64 {
+	own := m.processCount()
+	others, n := 0.0, 0.0
+	for _, x := range s.in { // One of them has its slice.
+		others, n = others+x.processCount(), n+1
+	}
+	others /= max(n, 1)
+	for _, x := range s.free {
+		if x != m && s.useOver(x, useWindow) >= 0.15 {
+			others += x.processCount()
+		}
+	}
+	return own / (own + others)
+}
+
+// evenPart is the same where each lease is one process.
+func (s *Scheduler) evenPart(m *member) float64 {
 	n := 1
 	if len(s.in) > 0 {
 		n++

@@ -47,7 +47,7 @@ func (s *Scheduler) lacks(m *member) bool {
 	if !s.hasSeries() {
 		errors = 2 // What it uses alone is less certain, too.
 	}
-	if s.lowLatency(m) && part > shortPart*s.part(m)-errors*off {
+	if s.lowLatency(m) && part > shortPart*s.evenPart(m)-errors*off {
 		return false // That it uses all that one process gets is seen without a trial.
 	}
 	return used < shortPart*due*length-s.sampleSeconds(due, seconds(length)) && worth(d.alone, part+off) >= worthwhile

@@ -19,7 +19,6 @@ func manyProcesses() []Scenario {
 		},
 		{Name: "20/80, inference and training of eight processes", Loads: []Load{inference(20), of(8, training(80))}},
 		{Name: "30/70, inference of three processes and training", Loads: []Load{of(3, inference(30)), training(70)}},
-		{Name: "30/70, data loader of three processes and training", Loads: []Load{of(3, does(30, loader)), training(70)}, Warm: after},
 		{
 			Name:  "30/70, inference of eight processes above its share and training",
 			Loads: []Load{of(8, inference(30)), training(70)},

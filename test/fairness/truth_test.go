@@ -80,10 +80,9 @@ func TestSharesAreShownAsTheyAre(t *testing.T) {
 		{
 			scenario: "low latency: 50/50, a flood of requests and training with three processes",
 			load:     0,
-			variants: []int{6, 7},
-			states:   []quota.State{quota.Unmet},
-			least:    80,
-			reason:   "3 processes of others",
+			variants: usual,
+			states:   []quota.State{quota.Met, quota.Less},
+			least:    40,
 		},
 		{
 			scenario: "50/50, data loader 60+40 ms and training",
