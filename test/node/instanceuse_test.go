@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +69,21 @@ func TestUseOfInstances(t *testing.T) {
 	}
 	if r := n.CLI(soon(t), "lease", "stop", "--all", "--yes"); r.Code != 0 {
 		t.Fatalf("%+v", r)
+	}
+	// The account has the busy time, and none of the GPU that does not count.
+	var account api.Usage
+	if r := n.CLI(soon(t), "usage", "--since", "1h", "--by", "lease", "--json"); r.Code != 0 || json.Unmarshal([]byte(r.Out), &account) != nil {
+		t.Fatalf("usage: %+v", r)
+	}
+	for id, check := range map[string]func(*api.UsageRow) bool{
+		busy:    func(u *api.UsageRow) bool { return u.BusyMeasuredSeconds > 0 && u.BusySeconds > 0 },
+		idle:    func(u *api.UsageRow) bool { return u.BusyMeasuredSeconds > 0 && u.BusySeconds == 0 },
+		unknown: func(u *api.UsageRow) bool { return u.BusyMeasuredSeconds == 0 },
+	} {
+		i := slices.IndexFunc(account.Rows, func(u api.UsageRow) bool { return u.Lease == id })
+		if i < 0 || !check(&account.Rows[i]) {
+			t.Errorf("the account of %s: %+v", id, account.Rows)
+		}
 	}
 	apply(t, n, strings.Replace(countingSpec, "[1g.10gb, 1g.10gb]", "[1g.10gb, 2g.20gb]", 1))
 }
