@@ -13,7 +13,9 @@ const SocketPath = "/run/gpushare/gpushare.sock"
 
 // Features is the append-only list of what this version of the API can do beyond the first.
 func Features() []string {
-	return []string{"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage", "sensors"}
+	return []string{
+		"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage", "sensors", "xids", "instance-use",
+	}
 }
 
 // Info answers GET /v1.

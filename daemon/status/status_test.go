@@ -250,13 +250,21 @@ func TestMemberSeesWhoHasWhat(t *testing.T) {
 
 // A member sees whether an instance belongs to a lease of their tenants, also before the lease runs a process.
 func TestMemberSeesOwnInstances(t *testing.T) {
-	s := restrictTo(twoTenants().render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
+	p := twoTenants()
+	p.instanceUse = func(gpu.UUID, uint32) *api.InstanceUse { return &api.InstanceUse{Busy: new(40.0)} }
+	s := restrictTo(p.render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
+	if i := slices.IndexFunc(s.Leases, func(l api.Lease) bool { return l.ID == "lease-mig-mine" }); i < 0 || s.Leases[i].Use == nil {
+		t.Error("a lease that has an instance alone has no use")
+	}
 	for _, g := range s.GPUs {
 		if g.UUID != "GPU-0" {
 			continue
 		}
 		if got := []string{g.MIG.Instances[0].Lease, g.MIG.Instances[1].Lease}; got[0] != "lease-mig-mine" || got[1] != "another tenant" {
 			t.Errorf("the instances belong to %v", got)
+		}
+		if g.MIG.Instances[0].Use == nil || g.MIG.Instances[1].Use != nil {
+			t.Errorf("the use of the own instance is %+v, and of the one of another tenant %+v", g.MIG.Instances[0].Use, g.MIG.Instances[1].Use)
 		}
 	}
 }
