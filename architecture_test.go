@@ -227,6 +227,8 @@ var rules = map[string]rule{
 			"internal/spec",
 			"internal/store",
 			"internal/text",
+			"internal/top",
+			"internal/top/screen",
 			"internal/version",
 			"mig",
 		},
@@ -263,6 +265,17 @@ var rules = map[string]rule{
 		own:  []string{"api"},
 		pure: true,
 		why:  "chart is the values of a plot: the terminal and the image draw the same ones",
+	},
+	"internal/top": {
+		own:    []string{"api"},
+		others: []string{"github.com/clipperhouse/displaywidth"},
+		pure:   true,
+		why:    "top draws frames of values: it has no clock, no terminal and no connection",
+	},
+	"internal/top/screen": {
+		own:    []string{"api", "internal/top"},
+		others: []string{"github.com/gdamore/tcell/v3"},
+		why:    "only screen knows the library of the terminal",
 	},
 	"internal/plotimage": {
 		own:    []string{"internal/chart"},

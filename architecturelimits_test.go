@@ -154,6 +154,7 @@ var unordered = map[string]string{
 	"internal/kernel/procfs.statReader.mu": underAll,
 	"internal/loop.kernelTimers.mu":        underAll,
 	"internal/names.Directory.mu":          manyReaders,
+	"internal/top/screen.device.mu":        otherProcess,
 	"systemd.Adapter.configsMu":            adapter,
 	"systemd.Adapter.mu":                   ownOrder + "before that of the connection",
 	"systemd.followers.mu":                 adapter,

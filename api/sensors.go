@@ -11,9 +11,10 @@ type Sensors struct {
 	PowerWatts        *float64  `json:"power_watts,omitempty"`        // that it draws
 	// PowerLimitWatts is the lowest of all limits of its power: the power_cap of the spec, unless its server has a lower one.
 	PowerLimitWatts *float64 `json:"power_limit_watts,omitempty"`
-	Throttle        []string `json:"throttle,omitempty"` // why its clocks are lowered now; empty: they are not, if it is known
-	Clocks          *Clocks  `json:"clocks,omitempty"`
-	FanPercent      *int     `json:"fan_percent,omitempty"` // of its greatest speed
+	// Throttle are the reasons why its clocks are lowered now: none if it is empty, not known if it is null.
+	Throttle   []string `json:"throttle"`
+	Clocks     *Clocks  `json:"clocks,omitempty"`
+	FanPercent *int     `json:"fan_percent,omitempty"` // of its greatest speed
 }
 
 // Clocks are in MHz; one that is not reported is absent.

@@ -484,3 +484,9 @@ func command(argv []string) string {
 	}
 	return string(s)
 }
+
+// denied reports whether the daemon refused a request because of the role of the user.
+func denied(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && e.Kind == api.KindDenied
+}

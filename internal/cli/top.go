@@ -1,11 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/top"
+	"github.com/gpushare/gpushare/internal/top/screen"
 )
 
 // fastestTop bounds how often top reads the status.
@@ -25,51 +28,67 @@ func (a *app) topCommand() *cobra.Command {
 	every := new(api.Duration)
 	*every = api.Duration(2 * time.Second)
 	c := &cobra.Command{
-		Use: "top", Short: "Watch GPUs, tenants or leases", Args: noArgs,
-		Long: `Top shows what the GPUs, tenants or leases are due and use, and the queue, and reads it again
-every two seconds. The keys g, t and l choose the table, q ends it. A value that the driver does not
-report, as the utilisation of a GPU in MIG mode, is '-'. With --batch it prints tables one after
-another, for scripts and files.`,
-		Example: "  gpushare top\n  gpushare top --by tenant\n  gpushare top -b -n 1",
+		Use: "top", Short: "Watch GPUs, leases, tenants, users or processes", Args: noArgs,
+		Long: `Top shows the GPUs, and below them leases, tenants, users or processes, and reads them again every
+two seconds: how busy they are and were, memory, temperature, power and its limit, why clocks are
+lowered, who uses them, also outside of leases, for how long leases are idle, and the conditions.
+
+The keys l, g, t, u and p choose the table, s and r its order, / filters, k stops the chosen lease
+after a question, ? explains, q ends it. A value that the driver does not report, as the utilisation of
+a GPU in MIG mode, is '-'. It uses the whole terminal, and needs 60x12 characters.
+
+With --batch it prints tables of GPUs, tenants or leases one after another, for scripts and files.`,
+		Example: "  gpushare top\n  gpushare top --by gpu\n  gpushare top -b -n 1 --by tenant",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch by {
-			case topGPUs, topTenants, topLeases:
-			default:
-				return usageError{err: fmt.Errorf("--by %q is unknown", by), hint: "it is gpu, tenant or lease"}
+			if err := topUsage(by, batch, frames, a.json); err != nil {
+				return err
 			}
-			if frames < 0 {
-				return usageError{err: errors.New("--count is 0 or more")}
-			}
-			if a.json {
-				return usageError{err: errors.New("top has no JSON"), hint: "'gpushare status --json' has the same values"}
-			}
-			m := &topModel{by: by, color: a.color}
 			pause := max(time.Duration(*every), fastestTop)
 			if batch {
-				return a.topBatch(cmd.Context(), m, frames, pause)
+				return a.topBatch(cmd.Context(), &topModel{by: cmp.Or(by, topGPUs), color: a.color}, frames, pause)
 			}
-			in, isFile := a.terminalIn.(*os.File)
-			if !isTerminal(a.io.Out) || !isFile || !term.IsTerminal(int(in.Fd())) {
+			in, reads := a.terminalIn.(*os.File)
+			out, writes := behind(a.io.Out).(*os.File)
+			if !reads || !writes || !isTerminal(a.io.Out) || !term.IsTerminal(int(in.Fd())) {
 				return usageError{err: errors.New("there is no terminal"), hint: "'gpushare top -b -n 1' prints one table"}
 			}
-			return a.topLive(cmd.Context(), m, int(in.Fd()), frames, pause)
+			return a.topLive(cmd.Context(), in, out, cmp.Or(by, topLeases), frames, pause)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&by, "by", topGPUs, "the table: gpu, tenant or lease")
+	f.StringVar(&by, "by", "", "the table: lease, gpu, tenant, user or process (default lease; with --batch gpu, and no user or process)")
 	f.BoolVarP(&batch, "batch", "b", false, "print tables one after another, without a terminal")
 	f.IntVarP(&frames, "count", "n", 0, "end after this many tables (default without end)")
 	f.VarP(duration{&every}, "every", "d", "how often the values are read, 500ms or more")
 	_ = c.RegisterFlagCompletionFunc(
-		"by", cobra.FixedCompletions([]string{topGPUs, topTenants, topLeases}, cobra.ShellCompDirectiveNoFileComp),
+		"by", cobra.FixedCompletions(topTables, cobra.ShellCompDirectiveNoFileComp),
 	) // It fails only for a flag that does not exist.
 	return c
+}
+
+// topTables are the tables of top on a terminal, and the first ones also those of --batch.
+var topTables = []string{topGPUs, topTenants, topLeases, "user", "process"}
+
+// topUsage checks the flags.
+func topUsage(by string, batch bool, frames int, json bool) error {
+	const batchTables = 3
+	switch {
+	case by != "" && !slices.Contains(topTables, by):
+		return usageError{err: fmt.Errorf("--by %q is unknown", by), hint: "it is lease, gpu, tenant, user or process"}
+	case batch && by != "" && !slices.Contains(topTables[:batchTables], by):
+		return usageError{err: fmt.Errorf("--batch has no table of --by %s", by), hint: "it is gpu, tenant or lease"}
+	case frames < 0:
+		return usageError{err: errors.New("--count is 0 or more")}
+	case json:
+		return usageError{err: errors.New("top has no JSON"), hint: "'gpushare status --json' has the same values"}
+	}
+	return nil
 }
 
 // topBatch prints tables.
 func (a *app) topBatch(ctx context.Context, m *topModel, frames int, pause time.Duration) error {
 	for n := 1; ; n++ {
-		s, err := a.client.Status(ctx)
+		s, err := a.client.StatusNow(ctx)
 		if ctx.Err() != nil {
 			return nil // It was to end by an interrupt.
 		}
@@ -80,7 +99,7 @@ func (a *app) topBatch(ctx context.Context, m *topModel, frames int, pause time.
 		if n > 1 {
 			fmt.Fprintln(a.io.Out)
 		}
-		fmt.Fprintln(a.io.Out, strings.Join(m.frame(columnsOf(a.io.Out), 0), "\n"))
+		fmt.Fprintln(a.io.Out, strings.Join(m.frame(columnsOf(a.io.Out)), "\n"))
 		if n == frames || a.out.failed() != nil {
 			return nil
 		}
@@ -92,112 +111,17 @@ func (a *app) topBatch(ctx context.Context, m *topModel, frames int, pause time.
 	}
 }
 
-// topLive shows tables on a terminal until q, and leaves it as it was.
-func (a *app) topLive(ctx context.Context, m *topModel, in, frames int, pause time.Duration) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	was, err := term.MakeRaw(in)
-	if err != nil {
+// topLive shows the node on the terminal until the user ends it.
+func (a *app) topLive(ctx context.Context, in, out *os.File, view string, frames int, pause time.Duration) error {
+	// Bars are characters of UTF-8, as in every table, whatever the locale: the library of the terminal asks for it.
+	if err := os.Setenv("LC_ALL", "C.UTF-8"); err != nil {
 		return fmt.Errorf("cannot use the terminal: %w", err)
 	}
-	defer func() { _ = term.Restore(in, was) }() // There is no other way to restore it.
-	screen := &screen{out: a.io.Out}
-	screen.begin()
-	defer screen.end()
-	keys := make(chan byte)
-	go func() { // A read that an interrupt leaves behind ends with the program.
-		var b [1]byte
-		for {
-			if n, err := a.io.In.Read(b[:]); n == 0 || err != nil || ends(b[0]) { // Also while a reading of the status waits.
-				cancel()
-				return
-			}
-			select {
-			case keys <- b[0]:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	m.keys = true
-	for n := 1; ; n++ {
-		s, err := a.client.Status(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			m.take(s)
-		case m.status == nil || denied(err):
-			return err // What a user may not see any more is not shown any longer either.
-		default:
-			m.failed = err.Error()
-		}
-		next := time.NewTimer(pause)
-		for waits := true; waits; {
-			width, height, err := term.GetSize(in)
-			if err != nil {
-				width, height = narrowest, 24
-			}
-			screen.show(m.frame(width, height))
-			if n == frames || a.out.failed() != nil {
-				next.Stop()
-				return nil
-			}
-			select {
-			case <-ctx.Done():
-				next.Stop()
-				return nil
-			case <-next.C:
-				waits = false
-			case k := <-keys:
-				m.press(k)
-			}
-		}
+	err := screen.Run(ctx, &a.client, screen.Options{
+		In: in, Out: out, Term: a.getenv("TERM"), Color: a.color, Every: pause, Count: frames, View: top.View(view), Zone: time.Local,
+	})
+	if ctx.Err() != nil {
+		return nil // It was to end by an interrupt.
 	}
-}
-
-// denied reports whether the daemon refused a request because of the role of the user.
-func denied(err error) bool {
-	e, ok := errors.AsType[*api.Error](err)
-	return ok && e.Kind == api.KindDenied
-}
-
-// ends reports whether a key ends top: q, or Ctrl-C and Ctrl-D, which are no signals here.
-func ends(key byte) bool { return key == 'q' || key == 3 || key == 4 }
-
-// press chooses the table of a key.
-func (m *topModel) press(key byte) {
-	switch key {
-	case 'g':
-		m.by = topGPUs
-	case 't':
-		m.by = topTenants
-	case 'l':
-		m.by = topLeases
-	}
-}
-
-// screen writes only the lines that changed: a terminal behind a slow line is not drawn again.
-type screen struct {
-	out  io.Writer
-	last []string
-}
-
-func (s *screen) begin() { fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J") }
-func (s *screen) end()   { fmt.Fprint(s.out, "\x1b[?7h\x1b[?25h\x1b[?1049l") }
-
-func (s *screen) show(lines []string) {
-	var b strings.Builder
-	for i := range max(len(lines), len(s.last)) {
-		switch {
-		case i >= len(lines):
-			fmt.Fprintf(&b, "\x1b[%d;1H\x1b[K", i+1)
-		case i >= len(s.last) || lines[i] != s.last[i]:
-			fmt.Fprintf(&b, "\x1b[%d;1H%s\x1b[K", i+1, lines[i])
-		}
-	}
-	s.last = lines
-	if b.Len() > 0 {
-		fmt.Fprint(s.out, b.String())
-	}
+	return err
 }

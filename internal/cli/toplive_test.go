@@ -12,20 +12,36 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
 )
 
-// On a terminal the keys choose the table and end it, and the terminal is left as it was.
+// On a terminal the keys choose the table, stop a lease and end it, and the terminal is left as it was.
 func TestTopOnATerminal(t *testing.T) {
 	screen, tty := terminal(t)
-	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}); err != nil {
 		t.Fatal(err)
 	}
 	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := fakeDaemon(t, routes{"GET /v1/status": labNode()})
+	stops := make(chan bool, 1)
+	socket := fakeDaemon(t, routes{
+		"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.RawQuery != "sensors=true" {
+				t.Errorf("the status is read with %q", q.URL.RawQuery)
+			}
+			_ = json.NewEncoder(w).Encode(labNode())
+		}),
+		"GET /v1/idle": api.Idle{SchemaVersion: 1},
+		"DELETE /v1/leases/vision-3kq6": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			stops <- true
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).
+				Encode(map[string]any{"error": &api.Error{Kind: api.KindDenied, Message: "it is of another user", Hint: "ask them"}})
+		}),
+	})
 	code := make(chan int, 1)
 	go func() {
 		code <- cli.Run(t.Context(), []string{"top", "-d", "1h"}, []string{"GPUSHARE_SOCKET=" + socket, "TERM=xterm"}, cli.Stdio{In: tty, Out: tty, Err: io.Discard})
@@ -48,11 +64,16 @@ func TestTopOnATerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await("timeslice")
+	await("quit")
 	press("t")
-	await("geology")
+	await("PRIORITY")
 	press("l")
-	await("vision-k8qg")
+	await("COMMAND")
+	press("/3kq6\r\x1b[Bk")
+	await("any other key does not")
+	press("y")
+	await("it is of another user (ask them)")
+	<-stops
 	press("q")
 	await("\x1b[?1049l")
 	if got := <-code; got != 0 {
@@ -76,15 +97,18 @@ func TestTopEndsWhileItReads(t *testing.T) {
 			defer interrupt()
 			reads := make(chan bool, 1)
 			answered := false
-			socket := fakeDaemon(t, routes{"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-				if !answered {
-					answered = true
-					_ = json.NewEncoder(w).Encode(labNode())
-					return
-				}
-				reads <- true
-				<-q.Context().Done()
-			})})
+			socket := fakeDaemon(t, routes{
+				"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+					if !answered {
+						answered = true
+						_ = json.NewEncoder(w).Encode(labNode())
+						return
+					}
+					reads <- true
+					<-q.Context().Done()
+				}),
+				"GET /v1/idle": api.Idle{SchemaVersion: 1},
+			})
 			code := make(chan int, 1)
 			go func() {
 				code <- cli.Run(ctx, []string{"top", "-d", "500ms"}, []string{"GPUSHARE_SOCKET=" + socket, "TERM=xterm"}, cli.Stdio{In: tty, Out: tty, Err: io.Discard})
@@ -101,6 +125,38 @@ func TestTopEndsWhileItReads(t *testing.T) {
 				}
 			case <-time.After(10 * time.Second):
 				t.Fatal("it does not end")
+			}
+		})
+	}
+}
+
+// What top cannot show, and why.
+func TestTopIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer any
+		args   []string
+		code   int
+		says   string
+	}{
+		"without a role":  {&api.Error{Kind: api.KindDenied, Message: "you have no role"}, nil, 4, "you have no role"},
+		"unknown table":   {nil, []string{"--by", "queue"}, 2, "it is lease, gpu, tenant, user or process"},
+		"no such batch":   {nil, []string{"-b", "--by", "user"}, 2, "it is gpu, tenant or lease"},
+		"a count below 0": {nil, []string{"-n", "-1"}, 2, "--count is 0 or more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			screen, tty := terminal(t)
+			go func() { _, _ = io.Copy(io.Discard, screen) }() // It ends with the terminal.
+			r := routes{}
+			if c.answer != nil {
+				r["GET /v1/status"] = c.answer
+			}
+			var errs strings.Builder
+			code := cli.Run(
+				t.Context(), append([]string{"top"}, c.args...), []string{"TERM=xterm", "GPUSHARE_SOCKET=" + fakeDaemon(t, r)},
+				cli.Stdio{In: tty, Out: tty, Err: &errs},
+			)
+			if code != c.code || !strings.Contains(errs.String(), c.says) {
+				t.Errorf("exit code %d: %s", code, errs.String())
 			}
 		})
 	}

@@ -25,9 +25,7 @@ const mostPast = 60
 type topModel struct {
 	by     string
 	color  bool
-	keys   bool // the last line names the keys
 	status *api.Status
-	failed string            // why there is no newer status
 	past   map[string][]*int // by UUID, the newest last; nil where the driver reports none
 }
 
@@ -36,7 +34,7 @@ func (m *topModel) take(s *api.Status) {
 	if m.past == nil {
 		m.past = map[string][]*int{}
 	}
-	m.status, m.failed = s, ""
+	m.status = s
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		all := append(m.past[g.UUID], g.Utilization)
@@ -44,11 +42,8 @@ func (m *topModel) take(s *api.Status) {
 	}
 }
 
-// frame draws lines of at most width characters, at most height of them; 0 is without limit.
-func (m *topModel) frame(width, height int) []string {
-	if m.status == nil {
-		return []string{cut(printable(m.failed), max(width, narrowest), false)}
-	}
+// frame draws lines of at most width characters; 0 is without limit.
+func (m *topModel) frame(width int) []string {
 	var b bytes.Buffer
 	a := &app{io: Stdio{Out: &b}, color: m.color}
 	s := m.status
@@ -64,9 +59,6 @@ func (m *topModel) frame(width, height int) []string {
 		s.Node.Enforce, text.Count(len(s.GPUs), "GPU"), text.Count(len(s.Leases)-len(waiting), "lease"), len(waiting),
 	)
 	fmt.Fprintln(&b, cutTo(head, width))
-	if m.failed != "" {
-		fmt.Fprintln(&b, cutTo("not newer: "+printable(m.failed), width))
-	}
 	fmt.Fprintln(&b)
 	switch m.by {
 	case topTenants:
@@ -83,14 +75,6 @@ func (m *topModel) frame(width, height int) []string {
 		}
 	}
 	lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
-	if m.keys {
-		keys := "g GPUs   t tenants   l leases   q quit"
-		if height > 0 && len(lines) > height-1 {
-			keys += fmt.Sprintf("   %d more lines", len(lines)-height+1)
-			lines = lines[:height-1]
-		}
-		lines = append(lines, keys)
-	}
 	return lines
 }
 
@@ -109,6 +93,8 @@ func (m *topModel) gpus(a *app, width int) {
 		{head: "USED"},
 		{head: "BEFORE", drop: 1},
 		{head: "GPU MEMORY"},
+		{head: "TEMP", drop: 2},
+		{head: "POWER", drop: 3},
 		{head: "LEASES"},
 	}
 	s := m.status
@@ -125,8 +111,18 @@ func (m *topModel) gpus(a *app, width int) {
 			}
 		}
 		rows = append(rows, line{
-			cells: []string{gpuColumn(g.Index), g.Mode, g.State, used, sparkline(m.past[g.UUID]), memory(g.Memory), fmt.Sprint(leases)},
-			note:  g.Reason,
+			cells: []string{
+				gpuColumn(g.Index),
+				g.Mode,
+				g.State,
+				used,
+				sparkline(m.past[g.UUID]),
+				memory(g.Memory),
+				celsius(g.Sensors),
+				powerOf(g.Sensors),
+				fmt.Sprint(leases),
+			},
+			note: g.Reason,
 		})
 	}
 	a.fit(width, columns, rows)
@@ -273,4 +269,20 @@ func sparkline(past []*int) string {
 		return "-"
 	}
 	return string(out)
+}
+
+// celsius is the temperature of a GPU; - if it is not known.
+func celsius(s *api.Sensors) string {
+	if s == nil || s.Temperature == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d°C", *s.Temperature)
+}
+
+// powerOf is what a GPU draws, of its limit; - if it is not known.
+func powerOf(s *api.Sensors) string {
+	if s == nil || s.PowerWatts == nil && s.PowerLimitWatts == nil {
+		return "-"
+	}
+	return powerText(s)
 }

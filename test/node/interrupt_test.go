@@ -134,10 +134,19 @@ func TestInterruptedTop(t *testing.T) {
 			if now := settings(); *now != *was {
 				t.Errorf("the terminal has %+v, and had %+v", now, was)
 			}
-			if err := s.await(
-				soon(t), "\x1b[?7h\x1b[?25h\x1b[?1049l",
-			); err != nil { // It wraps lines, shows the cursor, and what was there before.
-				t.Error(err)
+			for _, code := range []string{"\x1b[?25h", "\x1b[?1049l"} { // It shows the cursor, and what was there before.
+				if err := s.await(soon(t), code); err != nil {
+					t.Error(err)
+				}
+				if seen := s.String(); strings.LastIndex(
+					seen,
+					code,
+				) < strings.LastIndex(
+					seen,
+					code[:len(code)-1]+map[byte]string{'h': "l", 'l': "h"}[code[len(code)-1]],
+				) {
+					t.Errorf("%q is not the last of its kind: %q", code, seen)
+				}
 			}
 		})
 	}
