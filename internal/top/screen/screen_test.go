@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -180,6 +181,7 @@ func (n *node) StatusNow(ctx context.Context) (*api.Status, error) {
 		return nil, n.err
 	}
 	s := *n.status
+	s.Leases = slices.Clone(s.Leases) // As an answer over the socket, it does not change any more.
 	return &s, nil
 }
 
