@@ -47,8 +47,13 @@ func lab() Reading {
 	}
 	s.GPUs[0].MIG = &api.MIGStatus{Enabled: true, Pending: true, Instances: []api.InstanceStatus{
 		{
-			ID: 1, Profile: "3g.20gb", Placement: api.MIGPlacement{Start: 0, Size: 4}, UUIDs: []string{"MIG-1"}, Lease: "vision-train-x7k2",
-			Memory: api.GPUMemory{Total: 20 * gib1, Used: 18 * gib1},
+			ID:        1,
+			Use:       &api.InstanceUse{Busy: new(63.0), IntervalSeconds: 10, ReadAt: noon},
+			Profile:   "3g.20gb",
+			Placement: api.MIGPlacement{Start: 0, Size: 4},
+			UUIDs:     []string{"MIG-1"},
+			Lease:     "vision-train-x7k2",
+			Memory:    api.GPUMemory{Total: 20 * gib1, Used: 18 * gib1},
 		},
 		{
 			ID:        2,

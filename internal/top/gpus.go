@@ -215,7 +215,12 @@ func (m *Model) instanceRow(g *api.GPUStatus, in *api.InstanceStatus, bars int) 
 }
 
 // instanceBusy is the part of the last period in which an instance was busy; nil: the driver does not report it.
-func instanceBusy(*api.InstanceStatus) *float64 { return nil }
+func instanceBusy(in *api.InstanceStatus) *float64 {
+	if in.Use == nil {
+		return nil
+	}
+	return part(in.Use.Busy)
+}
 
 func first(all []string) string {
 	if len(all) == 0 {

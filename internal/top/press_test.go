@@ -119,7 +119,7 @@ func TestOrder(t *testing.T) {
 	pressed(m, "<down><down><down>") // vision-dev-p2w9
 	for i, want := range []string{
 		"x7k2 3kq6 p2w9 a1b2 m4n5 q8r3", // as the status has them
-		"m4n5 a1b2 p2w9 x7k2 3kq6 q8r3", // BUSY
+		"m4n5 a1b2 x7k2 p2w9 3kq6 q8r3", // BUSY
 		"m4n5 p2w9 x7k2 a1b2 3kq6 q8r3", // MEMORY
 		"p2w9 a1b2 x7k2 3kq6 m4n5 q8r3", // IDLE
 		"3kq6 m4n5 x7k2 a1b2 p2w9 q8r3", // TIME
@@ -137,7 +137,7 @@ func TestOrder(t *testing.T) {
 	pressed(m, "r")
 	got := order(m)
 	slices.Reverse(got)
-	if strings.Join(got, " ") != "m4n5 a1b2 p2w9 x7k2 3kq6 q8r3" {
+	if strings.Join(got, " ") != "m4n5 a1b2 x7k2 p2w9 3kq6 q8r3" {
 		t.Errorf("the other way around: %v", got)
 	}
 	if frame, _ := shown(m); !strings.Contains(frame, "BUSY▲") {

@@ -117,8 +117,12 @@ func printUse(ctx context.Context, d *nvml.Driver, id gpu.UUID) error {
 	}
 	for _, u := range uses {
 		fmt.Printf(
-			"- instance %d, in %s: busy %s, multiprocessors %s, memory bandwidth %s\n", u.GI, u.Length.Round(time.Millisecond), percent(u.Busy),
-			percent(u.SM), percent(u.Memory),
+			"- instance %d, in %s: busy %s, multiprocessors %s, memory bandwidth %s\n",
+			u.GI,
+			u.Length.Round(time.Millisecond),
+			percent(u.Busy),
+			percent(u.SM),
+			percent(u.Memory),
 		)
 	}
 	return nil
