@@ -35,8 +35,8 @@ func TestMessagesAreInTheCatalog(t *testing.T) {
 	if got := ids(`(?m)^-- (\S+)$`, read("packaging/catalog/gpushare.catalog")); !slices.Equal(got, want) {
 		t.Errorf("the catalog has %q, want %q", got, want)
 	}
-	if got := ids("(?m)^\\| `([0-9a-f]{32})` \\|", read("docs/robustness.md")); !slices.Equal(got, want) {
-		t.Errorf("docs/robustness.md has %q, want %q", got, want)
+	if got := ids("(?m)^\\| `([0-9a-f]{32})` \\|", read("docs/events.md")); !slices.Equal(got, want) {
+		t.Errorf("docs/events.md has %q, want %q", got, want)
 	}
 	var daemon strings.Builder
 	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {

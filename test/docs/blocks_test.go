@@ -12,15 +12,24 @@ import (
 	"github.com/gpushare/gpushare/test/documents"
 )
 
+// pages are the files of docs/: those for users, and those for maintainers.
+func pages(t *testing.T) (files []string) {
+	t.Helper()
+	for _, dir := range []string{"docs", "docs/maintainers"} {
+		found, err := filepath.Glob(filepath.Join(root, dir, "*.md"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s has %d pages, %v", dir, len(found), err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
 // documentNames are the README and the pages.
 func documentNames(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	names := []string{"README.md"}
-	for _, f := range files {
+	for _, f := range pages(t) {
 		names = append(names, strings.TrimPrefix(f, root+"/"))
 	}
 	return names

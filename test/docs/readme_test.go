@@ -23,11 +23,7 @@ func read(t *testing.T, path string) string {
 
 // The targets of links between pages exist.
 func TestLinksLeadSomewhere(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range append(files, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
+	for _, f := range append(pages(t), filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)

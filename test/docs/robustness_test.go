@@ -11,7 +11,7 @@ import (
 // Every test that a page names exists.
 func TestNamedTestsExist(t *testing.T) {
 	var named [][]string
-	for _, document := range []string{"docs/robustness.md", "docs/security.md"} {
+	for _, document := range []string{"docs/maintainers/robustness.md", "docs/security.md"} {
 		some := regexp.MustCompile("`([a-z/-]+): ((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(read(t, document), -1)
 		if len(some) < 15 {
 			t.Fatalf("%s names only %d tests: the reading is broken", document, len(some))
@@ -42,10 +42,10 @@ func TestNamedTestsExist(t *testing.T) {
 
 // Every invariant has its row.
 func TestInvariantsAreListed(t *testing.T) {
-	text := read(t, "docs/robustness.md")
+	text := read(t, "docs/maintainers/robustness.md")
 	for _, i := range strings.Fields("I1 I2 I3 I4 I5 I6 I7 I8 I9") {
 		if !strings.Contains(text, "\n| "+i+" | ") {
-			t.Errorf("docs/robustness.md has no row for %s", i)
+			t.Errorf("docs/maintainers/robustness.md has no row for %s", i)
 		}
 	}
 }

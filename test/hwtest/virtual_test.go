@@ -38,13 +38,13 @@ func TestRejectsBadArguments(t *testing.T) {
 
 // TestPartsAreInTheDocumentation: a reader of the document knows each part that -only accepts.
 func TestPartsAreInTheDocumentation(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "hardware.md"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "maintainers", "hardware.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range partNames() {
 		if !strings.Contains(string(b), "| `"+name+"` |") {
-			t.Errorf("docs/hardware.md has no row for %q", name)
+			t.Errorf("docs/maintainers/hardware.md has no row for %q", name)
 		}
 	}
 }

@@ -58,13 +58,13 @@ missing() { # missing prints the links, files and man pages that the pages in th
 		# The examples are not part of the documentation: docs/install.md says where they are.
 		case $target in ../examples*) target=/usr/share/gpushare/${target#../} ;; *) target=$(dirname "$file")/$target ;; esac
 		[ -e "$target" ] || echo "$file: $target"
-	done < <(grep -oE '\]\([^)#:]+[)#]' README.md docs/*.md | sed 's/\](//; s/.$//' | sort -u)
+	done < <(grep -oE '\]\([^)#:]+[)#]' README.md docs/*.md docs/maintainers/*.md | sed 's/\](//; s/.$//' | sort -u)
 	while read -r target; do
 		[ -e "$target" ] || echo "$target"
-	done < <(grep -ohE '/usr/(share|libexec|lib|s?bin)/[a-z/]*gpushare[A-Za-z0-9./_-]*[A-Za-z0-9]' README.md docs/*.md | sort -u)
+	done < <(grep -ohE '/usr/(share|libexec|lib|s?bin)/[a-z/]*gpushare[A-Za-z0-9./_-]*[A-Za-z0-9]' README.md docs/*.md docs/maintainers/*.md | sort -u)
 	while read -r _ name; do
 		compgen -G "/usr/share/man/man*/$name.[1-8].gz" >/dev/null || echo "the man page $name"
-	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md | sort -u)
+	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md docs/maintainers/*.md | sort -u)
 }
 for name in $(sed -n '/^# checks: install /{s///;s/ README / /;p}' /opt/lab/guest/phases/documents.sh); do
 	eval "check_$name() { walk_docs $name; }"

@@ -1,0 +1,40 @@
+package docs
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The pages for maintainers stand apart: the README has each of them with what developers read, and none among those for users, and no
+// page for users sends its reader there but for figures.
+func TestPagesForMaintainersStandApart(t *testing.T) {
+	readme, develop := read(t, "README.md"), ""
+	for line := range strings.Lines(readme) {
+		_, after, found := strings.Cut(line, "Develop:")
+		if found {
+			develop = after
+		} else if (strings.HasPrefix(line, "Use:") || strings.HasPrefix(line, "Operate:")) && strings.Contains(line, "docs/maintainers/") {
+			t.Errorf("README.md has a page for maintainers among those for users: %s", line)
+		}
+	}
+	n := 0
+	for _, f := range pages(t) {
+		name := strings.TrimPrefix(f, root+"/")
+		switch filepath.Base(name) {
+		case "robustness.md", "hardware.md":
+			if filepath.Dir(name) != "docs/maintainers" {
+				t.Errorf("%s is for maintainers: it belongs in docs/maintainers", name)
+			}
+		}
+		if filepath.Dir(name) == "docs/maintainers" {
+			n++
+			if !strings.Contains(develop, "("+name+")") {
+				t.Errorf("README.md has no link to %s after Develop:", name)
+			}
+		}
+	}
+	if n < 2 {
+		t.Errorf("there are %d pages for maintainers", n)
+	}
+}
