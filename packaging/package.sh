@@ -26,17 +26,7 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ] && ! SOURCE_DATE_EPOCH=$(git log -1 --format=
 	exit 1
 fi
 export SOURCE_DATE_EPOCH
-# The version of a package begins with a digit and grows. A commit after a tag is newer than the tag: v1.2-3-gabc is 1.2+3.gabc.
-# A candidate is older: v1.2-rc1 is 1.2~rc1. A commit without a tag before it has the time of the commit.
-# Behind a plus is the commit, which does not grow: the time of it is before it.
-case $version in
-v[0-9]*+*)
-	number=${version#v}
-	number=${number%%+*}+$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(echo "${version#*+}" | tr - .)
-	;;
-v[0-9]* | [0-9]*.*) number=$(echo "${version#v}" | sed 's/-rc/~rc/; s/-/+/; s/-/./g') ;;
-*) number=0~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(echo "$version" | tr - +) ;;
-esac
+number=$(packaging/number.sh "$version")
 # The newest version of the C library whose functions the only program with cgo calls.
 libc=$(readelf -V "$bin/gpushare-nvml" | grep -o 'GLIBC_2\.[0-9]*' | sort -u -V | tail -n 1 | sed 's/GLIBC_//')
 

@@ -4,8 +4,13 @@
 set -eu
 cd "$(dirname "$0")/.."
 number=$(sed -n 's/^const Number = "\(.*\)"$/\1/p' internal/version/version.go)
+if [ ! -e .git ]; then
+	echo "$number" # Sources without a history are those of a release, also below a directory with another history.
+	exit 0
+fi
+# git may be missing, or refuse a tree of another user (safe.directory): then it is not known what the sources are.
 if ! commit=$(git rev-parse --short=8 HEAD 2>/dev/null); then
-	echo "$number" # Sources without a history are those of a release.
+	echo "$number+unknown"
 	exit 0
 fi
 changed=
