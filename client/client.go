@@ -296,7 +296,8 @@ type ApplyOptions struct {
 	Diff       bool
 	Force      bool
 	AllowReset bool
-	IfMatch    *uint64 // refuse unless this is the generation in force
+	Resets     []string // the UUIDs of the only GPUs that may be reset; nil: AllowReset is for all
+	IfMatch    *uint64  // refuse unless this is the generation in force
 }
 
 // Apply sends a spec.
@@ -309,6 +310,9 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	}
 	if o.File != "" {
 		q.Set("file", o.File)
+	}
+	if len(o.Resets) > 0 {
+		q.Set("reset", strings.Join(o.Resets, ","))
 	}
 	h := http.Header{"Content-Type": {"application/yaml"}}
 	if o.IfMatch != nil {

@@ -29,6 +29,7 @@ var applyQuery = server.Query{
 	"diff":        server.Flag,
 	"force":       server.Flag,
 	"allow-reset": server.Flag,
+	"reset":       server.Text,
 	"file":        server.Text,
 }
 

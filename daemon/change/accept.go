@@ -23,7 +23,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 	record := engine.Record{
 		Kind:       p.Intent.Kind(),
 		By:         caller,
-		Authority:  engine.Authority(a),
+		Authority:  engine.Authority{Force: a.Force, AllowReset: a.AllowReset},
 		Generation: p.Want.Generation,
 		Started:    now,
 		Epoch:      state.Epoch(p.Node),
@@ -131,7 +131,7 @@ func (cs *Changes) Submit(
 	op, err := cs.Begin(&engine.Record{
 		Kind:       kind,
 		By:         caller,
-		Authority:  engine.Authority(a),
+		Authority:  engine.Authority{Force: a.Force, AllowReset: a.AllowReset},
 		Generation: plan.Generation,
 		Started:    cs.Now(),
 		Epoch:      state.Epoch(node),

@@ -38,10 +38,14 @@ func Admit(steps []step.Step, a Authority) error {
 			return notUndone(s)
 		}
 	}
-	if resets := ResetsOf(steps); len(resets) > 0 && !a.AllowReset {
+	resets := ResetsOf(steps)
+	i := slices.IndexFunc(resets, func(id gpu.UUID) bool {
+		return !a.AllowReset || a.Resets != nil && !slices.Contains(a.Resets, string(id))
+	})
+	if i >= 0 {
 		e := &api.Error{
 			Kind:    api.KindNeedsPermission,
-			Message: "this would reset GPU " + string(resets[0]),
+			Message: "this would reset GPU " + string(resets[i]),
 			Hint:    "nothing was changed; --allow-reset allows that",
 		}
 		for _, id := range resets {

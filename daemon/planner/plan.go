@@ -17,6 +17,8 @@ import (
 type Authority struct {
 	Force      bool `json:"force,omitempty"`
 	AllowReset bool `json:"allow_reset,omitempty"`
+	// Resets are the GPUs that AllowReset is for, because the administrator was shown these; nil: all that need it.
+	Resets []string `json:"resets,omitempty"`
 }
 
 // Usage answers which leases and processes use a device, for one moment.

@@ -101,11 +101,14 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 		})
 	}
 	err := apply()
-	if needs := err; needs != nil && !o.Check {
-		if err = a.permitted(cmd.Context(), needs, o.File); err == nil {
-			o.AllowReset = true
-			err = apply()
+	// The permission is for the GPUs that were shown: where the repeated request would reset another one, it is requested again.
+	for repeated := 0; err != nil && !o.Check && !o.AllowReset && repeated < mostPermissions; repeated++ {
+		needs, _ := errors.AsType[*api.Error](err)
+		if err = a.permitted(cmd.Context(), err, o.File); err != nil {
+			break
 		}
+		o.Resets = needs.Resets
+		err = apply()
 	}
 	if err != nil {
 		a.refusedPlan(cmd.Context(), err)

@@ -10,6 +10,9 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
+// mostPermissions is how often one apply asks.
+const mostPermissions = 3
+
 // permitted asks on a terminal whether the GPUs of a refused request may be reset. It returns nil if they may: the request is repeated
 // with that permission. Without a terminal, or if the input is the document itself, the refusal stays what it is.
 func (a *app) permitted(ctx context.Context, err error, from string) error {

@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -19,7 +21,7 @@ import (
 func needsReset(done *atomic.Int32) routes {
 	n, end := labNode(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	answer := func(w http.ResponseWriter, r *http.Request, result any) {
-		if r.URL.Query().Get("allow-reset") == "" || r.URL.Query().Get("check") != "" {
+		if q := r.URL.Query(); q.Get("allow-reset") == "" && q.Get("reset") != n.GPUs[1].UUID || q.Get("check") != "" {
 			refused := &api.Error{
 				Kind:    api.KindNeedsPermission,
 				Message: "GPU 1: cannot turn on MIG mode: this GPU must be reset for it; add --allow-reset to allow that",
@@ -128,4 +130,57 @@ func pipeOf(t *testing.T, text string) *os.File {
 	}
 	w.Close()
 	return r
+}
+
+// The permission is for the GPUs that were shown. Where the repeated apply would reset another one, it is shown, with a question of its own.
+func TestThePermissionIsForWhatWasShown(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte("version: v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := labNode()
+	first, second := n.GPUs[1].UUID, n.GPUs[1].UUID+","+n.GPUs[2].UUID
+	for answers, c := range map[string]struct {
+		code      int
+		permitted []string
+	}{
+		"y\ny\n": {0, []string{"", first, second}},
+		"y\nn\n": {api.ExitNeedsPermission, []string{"", first}},
+	} {
+		var permitted []string
+		daemon := routes{
+			"GET /v1/status": n,
+			"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				q := r.URL.Query()
+				permitted = append(permitted, q.Get("reset")+q.Get("allow-reset"))
+				resets := []string{n.GPUs[1].UUID}
+				switch q.Get("reset") {
+				case second:
+					_ = json.NewEncoder(w).
+						Encode(api.ApplyResult{Generation: 2, Changed: true, Plan: api.Plan{SchemaVersion: 1, Empty: true}})
+					return
+				case first: // Meanwhile another GPU needs it too.
+					resets = append(resets, n.GPUs[2].UUID)
+				}
+				w.WriteHeader(api.KindNeedsPermission.Status())
+				_ = json.NewEncoder(w).Encode(map[string]any{"error": &api.Error{
+					Kind: api.KindNeedsPermission, Message: "cannot turn on MIG mode", Resets: resets,
+				}})
+			}),
+		}
+		screen, tty := terminal(t)
+		seen := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(screen) // It ends with an error when the other side is closed.
+			seen <- string(b)
+		}()
+		code := cli.Run(
+			t.Context(), []string{"apply", "-f", file}, []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, daemon)},
+			cli.Stdio{In: iotest.OneByteReader(strings.NewReader(answers)), Out: tty, Err: tty},
+		)
+		tty.Close()
+		if said := <-seen; code != c.code || !slices.Equal(permitted, c.permitted) || !strings.Contains(said, "Reset GPU 1, GPU 2 now?") {
+			t.Errorf("answers %q: exit code %d, permitted were %q, want %d and %q: %q", answers, code, permitted, c.code, c.permitted, said)
+		}
+	}
 }
