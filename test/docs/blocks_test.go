@@ -12,8 +12,8 @@ import (
 	"github.com/gpushare/gpushare/test/documents"
 )
 
-// pages are the files of docs/: those for users, and those for maintainers.
-func pages(t *testing.T) (files []string) {
+// documentFiles are the files of docs/: those for users, and those for maintainers.
+func documentFiles(t *testing.T) (files []string) {
 	t.Helper()
 	for _, dir := range []string{"docs", "docs/maintainers"} {
 		found, err := filepath.Glob(filepath.Join(root, dir, "*.md"))
@@ -29,7 +29,7 @@ func pages(t *testing.T) (files []string) {
 func documentNames(t *testing.T) []string {
 	t.Helper()
 	names := []string{"README.md"}
-	for _, f := range pages(t) {
+	for _, f := range documentFiles(t) {
 		names = append(names, strings.TrimPrefix(f, root+"/"))
 	}
 	return names

@@ -8,7 +8,7 @@ import (
 
 // The pages for maintainers stand apart: the README has each of them with what developers read, and none among those for users, and no
 // page for users sends its reader there but for figures.
-func TestPagesForMaintainersStandApart(t *testing.T) {
+func TestDocumentsForMaintainersStandApart(t *testing.T) {
 	readme, develop := read(t, "README.md"), ""
 	for line := range strings.Lines(readme) {
 		_, after, found := strings.Cut(line, "Develop:")
@@ -19,7 +19,7 @@ func TestPagesForMaintainersStandApart(t *testing.T) {
 		}
 	}
 	n := 0
-	for _, f := range pages(t) {
+	for _, f := range documentFiles(t) {
 		name := strings.TrimPrefix(f, root+"/")
 		switch filepath.Base(name) {
 		case "robustness.md", "hardware.md":

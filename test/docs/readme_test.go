@@ -23,7 +23,7 @@ func read(t *testing.T, path string) string {
 
 // The targets of links between pages exist.
 func TestLinksLeadSomewhere(t *testing.T) {
-	for _, f := range append(pages(t), filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
+	for _, f := range append(documentFiles(t), filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
