@@ -145,3 +145,14 @@ type Chosen struct {
 func (c *Chosen) allows(in *InstanceView, device gpu.UUID) bool {
 	return c == nil || in.Placement == c.placement && device == c.device
 }
+
+// SetReason records why processes of the job of an engine were ended: the job may go on without them, and what the engine reads of it
+// says so. An unknown lease is ignored.
+func (t *Table) SetReason(id, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.leases[id]; e != nil && e.Engine != nil && e.Reason == "" {
+		e.Reason = reason
+		t.changedLocked(&e.Lease)
+	}
+}

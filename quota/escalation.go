@@ -50,6 +50,9 @@ type MemoryUse struct {
 	// InPlace: the lease is attached in place. Only its process that uses most is stopped, the lease continues, and the use is
 	// evaluated again.
 	InPlace bool
+	// Job: it is the job of an engine. It is InPlace, and ended: each of its processes on the GPU is stopped, also those that are below
+	// the limit when the others have ended.
+	Job bool
 }
 
 // DeviceMemory is the free memory of the whole GPU. The zero value means that it is not known.

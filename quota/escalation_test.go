@@ -36,6 +36,15 @@ func usesInPlace(list ...float64) []MemoryUse {
 	return out
 }
 
+// usesJob is uses for a job of an engine.
+func usesJob(list ...float64) []MemoryUse {
+	out := usesInPlace(list...)
+	for i := range out {
+		out[i].Job = true
+	}
+	return out
+}
+
 func TestEscalation(t *testing.T) {
 	// Every case is the course of one account with a limit of 30 GiB and a grace of 10 s, one sample a second. at[n] is the use
 	// from second n on; nil: all leases have ended.
@@ -72,6 +81,9 @@ func TestEscalation(t *testing.T) {
 		{"memory that is not freed", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over notified, 10s", "2 freeze a until 7", "7 thaw a", "8 freeze a until 13", "10 thaw a", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
 		{"one process of a lease in place is stopped", OveruseKill, course{0: usesInPlace(31), 22: usesInPlace(20)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
 		{"the next process of a lease in place gets SIGTERM before it is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
+		{"the rest of a job is killed although it is below the limit", OveruseKill, course{0: usesJob(40), 12: usesJob(10), 21: usesJob(0)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "17 clear", "20 kill a"}},
+		{"a job that ends on SIGTERM is not killed", OveruseKill, course{0: usesJob(40), 12: usesJob(0)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "17 clear"}},
+		{"a job that frees memory in its grace runs on", OveruseKill, course{0: usesJob(40), 8: usesJob(10)}, 60, []string{"0 over notified, 10s", "13 clear"}},
 		{"freeze repeatedly", OveruseFreeze, course{0: uses(31), 40: nil}, 50, []string{"0 over notified, 10s", "10 freeze a until 15", "15 thaw a", "25 freeze a until 30", "30 thaw a", "45 clear"}},
 		{"frozen when it grows", OveruseFreeze, course{0: uses(30.5), 3: uses(30.6), 5: uses(30.5)}, 12, []string{"0 over notified, 10s", "3 freeze a until 8", "8 thaw a"}},
 		{"frozen at once when it is far above its limit", OveruseFreeze, course{0: uses(31.5)}, 12, []string{"0 over notified, 10s", "0 freeze a until 5", "5 thaw a"}},

@@ -33,6 +33,7 @@ type MemoryAction struct {
 	Used       uint64 // bytes of the whole account, with last known values; pressure: bytes free on the GPU
 	Limit      uint64 // bytes; pressure: the reserve
 	InPlace    bool   // stop, kill: only the process of the lease that uses most
+	Job        bool   // stop, kill: with InPlace, each of its processes on the GPU
 	Notify     bool   // notify the tenant, not only the log
 	Report     bool   // notice, over, clear: nothing else follows from a use above the limit
 	DryRun     bool   // freeze, stop: it would be done, but the node only observes
@@ -108,6 +109,11 @@ func (a MemoryAction) String() string {
 	case MemoryThaw:
 		return fmt.Sprintf("lease %s is thawed", a.Lease)
 	case MemoryStop:
+		if a.Job {
+			return fmt.Sprintf(
+				"%s: each process of job %s on the GPU %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay,
+			)
+		}
 		if a.InPlace {
 			return fmt.Sprintf(
 				"%s: the process of lease %s that uses most %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay,
@@ -115,6 +121,9 @@ func (a MemoryAction) String() string {
 		}
 		return fmt.Sprintf("%s: lease %s %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay)
 	case MemoryKill:
+		if a.Job {
+			return fmt.Sprintf("%s: processes of job %s on the GPU did not end and are killed", use, a.Lease)
+		}
 		if a.InPlace {
 			return fmt.Sprintf("%s: the process of lease %s did not end and is killed", use, a.Lease)
 		}

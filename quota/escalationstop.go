@@ -51,14 +51,17 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 	if k < 0 {
 		return e.stopped(now) // its processes have ended and its memory is freed
 	}
-	a, r, inPlace := &list[i], readings[i], list[i].Leases[k].InPlace
+	a, r, u := &list[i], readings[i], &list[i].Leases[k]
+	inPlace := u.InPlace
+	// The rest of a job is of no use: it ends with those of its processes that have ended.
+	ending := u.Job && v.terminated != nil && use(*u) > 0
 	switch {
-	case v.killed == nil && r.lastKnown <= a.Limit:
+	case v.killed == nil && r.lastKnown <= a.Limit && !ending:
 		if v.terminated == nil || now >= *v.terminated+v.grace {
 			return e.stopped(now) // it freed the memory: it is not killed
 		}
 		return nil
-	case v.killed == nil && r.current <= a.Limit:
+	case v.killed == nil && r.current <= a.Limit && !ending:
 		return nil // not certain: wait until the driver reports
 	case v.terminated == nil && now >= v.again:
 		v.again = now + stopRetry
@@ -73,6 +76,7 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 				Account: a.ID,
 				Lease:   v.lease,
 				InPlace: inPlace,
+				Job:     u.Job,
 				Used:    r.lastKnown,
 				Limit:   a.Limit,
 				Notify:  !v.tried,
@@ -164,6 +168,7 @@ func (e *Escalation) stop(now time.Duration, a *MemoryAccount, r reading, u Memo
 		Account: a.ID,
 		Lease:   u.Lease,
 		InPlace: u.InPlace,
+		Job:     u.Job,
 		Used:    r.lastKnown,
 		Limit:   a.Limit,
 		Delay:   a.Grace,

@@ -32,7 +32,12 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 			})
 		}
 		list[k].Tightened = list[k].Tightened || l.Terms.Tightened
-		use := quota.MemoryUse{Lease: l.ID, NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil, InPlace: l.InPlace()}
+		use := quota.MemoryUse{
+			Lease:       l.ID,
+			NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil,
+			InPlace:     l.InPlace(),
+			Job:         l.Engine != nil,
+		}
 		if u := used[l.ID]; u != nil {
 			use.Used = u.memory
 		}

@@ -22,7 +22,7 @@ func (s *sampler) signal(a quota.MemoryAction, l lease.Lease) {
 		ctx, cancel := context.WithTimeout(s.en.tasks.Context(), signalTimeout) // The loop may end when the lease does.
 		defer cancel()
 		r := signalSent{kind: a.Kind, lease: l.ID}
-		if still, err := s.en.stillOver(ctx, s.id, a); err != nil || !still {
+		if still, err := s.en.stillOver(ctx, s.id, a); err != nil || !still && !endsJob(a) {
 			r.err = err
 		} else if a.Kind == quota.MemoryKill {
 			r.attempt, r.err = kill(ctx, attempt, l.ID)
@@ -32,6 +32,9 @@ func (s *sampler) signal(a quota.MemoryAction, l lease.Lease) {
 		s.sent <- r
 	})
 }
+
+// endsJob reports whether a signal is sent although the rest of the lease uses less by now: the job is ended.
+func endsJob(a quota.MemoryAction) bool { return a.Job && a.Kind == quota.MemoryKill }
 
 // signalTimeout limits the sending of one signal, with the measurement before and the wait for the exit after SIGKILL.
 const signalTimeout = 5 * time.Second
@@ -53,6 +56,9 @@ type signalSent struct {
 
 // terminate sends SIGTERM. nil: it was not sent.
 func (en *Enforcer) terminate(ctx context.Context, s *sampler, a quota.MemoryAction, l *lease.Lease) (*stopAttempt, error) {
+	if l.Engine != nil {
+		return en.terminateJob(ctx, s, a, l)
+	}
 	if l.InPlace() {
 		return en.terminateLargest(ctx, s, l)
 	}

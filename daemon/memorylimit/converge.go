@@ -177,12 +177,12 @@ func grantLimits(want *state.Desired, id gpu.UUID, live []lease.Lease) map[lease
 	return out
 }
 
-// limitOn is the GPU memory of a lease's grant on a GPU; 0 if it has no limit there that the driver could keep.
+// limitOn is the GPU memory of a lease on a GPU, of its own or of its grant; 0 if it has no limit there that the driver could keep.
 func limitOn(l *lease.Lease, id gpu.UUID) uint64 {
 	if l.Place.Instance != nil || !slices.Contains(l.Place.GPUs, id) {
 		return 0
 	}
-	return state.GrantMemory(&l.Terms.Spec)
+	return l.Memory()
 }
 
 func leaseItem(l *lease.Lease, cg string, limit uint64) item {

@@ -147,10 +147,10 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	id := l.Place.GPUs[0]
 	r, ok := m.get(target{id, l.Isolation.Cgroup})
 	switch a := m.abilityOf(id); {
-	case ok && r.reason == "" && r.hard == state.GrantMemory(&l.Terms.Spec):
+	case ok && r.reason == "" && r.hard == l.Memory():
 		in.Driver.ReadBack = true
 		in.Driver.Together = m.together(l)
-		if !in.Driver.Together {
+		if !in.Driver.Together && l.Own.Memory == 0 { // What it has of its own is in no sum with others.
 			in.Others = m.others(l)
 		}
 	case a.known && a.reason != "":

@@ -145,6 +145,24 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 	return p, pids[0], nil
 }
 
+// ProcessesOn returns all processes of a lease on a GPU. nil: there is none.
+func (s *Stopper) ProcessesOn(ctx context.Context, l *lease.Lease, id gpu.UUID) (p *Processes, pids []int, err error) {
+	list, err := s.pidsOnGPUs(ctx, l, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	p = s.processesOf(l, nil)
+	for _, pid := range list {
+		if h, err := s.openMember(pid, l.ID); err == nil { // Else it exited, or left the lease.
+			p.pidfds, pids = append(p.pidfds, h), append(pids, pid)
+		}
+	}
+	if len(pids) == 0 {
+		return nil, nil, nil
+	}
+	return p, pids, nil
+}
+
 // processesOf returns processes of a lease in place.
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
 	p := &Processes{
