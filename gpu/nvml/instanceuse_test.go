@@ -15,10 +15,10 @@ import (
 // A sample is freed when it cannot be read, when it is replaced, and when its instance is not asked for any more; a metric that fails or
 // is no percentage is not known, and one of another instance with the same number is not compared.
 func TestInstanceUseFreesItsSamples(t *testing.T) {
-	made, freed := 0, 0
+	allocated, freed := 0, 0
 	ret, value := nvml.SUCCESS, 40.0
 	lib := &mock.Interface{
-		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { made++; return nil, nvml.SUCCESS },
+		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { allocated++; return nil, nvml.SUCCESS },
 		GpmSampleFreeFunc:  func(nvml.GpmSample) nvml.Return { freed++; return nvml.SUCCESS },
 		GpmMetricsGetFunc: func(get *nvml.GpmMetricsGetType) nvml.Return {
 			if get.NumMetrics != 3 || get.Metrics[0].MetricId != 1 || get.Metrics[1].MetricId != 2 || get.Metrics[2].MetricId != 10 {
@@ -52,8 +52,8 @@ func TestInstanceUseFreesItsSamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if made-freed != len(v.use) {
-			t.Errorf("%d samples were made and %d freed, and %d are kept", made, freed, len(v.use))
+		if allocated-freed != len(v.use) {
+			t.Errorf("%d samples were allocated and %d freed, and %d are kept", allocated, freed, len(v.use))
 		}
 		return out
 	}
@@ -84,7 +84,7 @@ func TestInstanceUseFreesItsSamples(t *testing.T) {
 		t.Errorf("whether the GPU counts was read %d times", queries)
 	}
 	ret = nvml.ERROR_NO_PERMISSION
-	if _, err := d.InstanceUse(t.Context(), id, []uint32{1}); !gpu.IsAny(err, gpu.ErrDenied) || made != freed {
-		t.Errorf("refused: %v, %d samples were made and %d freed", err, made, freed)
+	if _, err := d.InstanceUse(t.Context(), id, []uint32{1}); !gpu.IsAny(err, gpu.ErrDenied) || allocated != freed {
+		t.Errorf("refused: %v, %d samples were allocated and %d freed", err, allocated, freed)
 	}
 }
