@@ -167,7 +167,7 @@ func (s *Scheduler) uncharged() float64 {
 	for _, m := range s.in {
 		longest = max(longest, m.backlog.longest(), m.backlog.mean)
 	}
-	out := 3 * float64(longest) / float64(recentWindow)
+	out := 4 * float64(longest) / float64(recentWindow)
 	for _, m := range s.free {
 		out += 2 * m.windows.over(recentWindow, s).Error
 	}

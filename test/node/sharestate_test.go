@@ -56,7 +56,13 @@ func TestAShareIsShownAsMeasured(t *testing.T) {
 	if err := n.Ctl(soon(t), nil, "fault", "clear"); err != nil {
 		t.Fatal(err)
 	}
-	awaitShare(t, n, red, "it is not measured again", func(s *api.LeaseShare) bool { return s.State != api.ShareUnmeasured && s.Busy != nil })
+	awaitShare(
+		t,
+		n,
+		red,
+		"it is not measured again",
+		func(s *api.LeaseShare) bool { return s.State != api.ShareUnmeasured && s.Busy != nil },
+	)
 }
 
 // awaitShare waits until the share of a lease is shown in some way.
