@@ -81,8 +81,8 @@ func TestSharesAreShownAsTheyAre(t *testing.T) {
 			scenario: "low latency: 50/50, a flood of requests and training with three processes",
 			load:     0,
 			variants: []int{6, 7},
-			states:   []quota.State{quota.Met},
-			least:    60,
+			states:   []quota.State{quota.Met, quota.Unmeasured},
+			least:    90,
 		},
 		{
 			scenario: "50/50, data loader 60+40 ms and training",
