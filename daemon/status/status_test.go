@@ -264,7 +264,11 @@ func TestMemberSeesOwnInstances(t *testing.T) {
 			t.Errorf("the instances belong to %v", got)
 		}
 		if g.MIG.Instances[0].Use == nil || g.MIG.Instances[1].Use != nil {
-			t.Errorf("the use of the own instance is %+v, and of the one of another tenant %+v", g.MIG.Instances[0].Use, g.MIG.Instances[1].Use)
+			t.Errorf(
+				"the use of the own instance is %+v, and of the one of another tenant %+v",
+				g.MIG.Instances[0].Use,
+				g.MIG.Instances[1].Use,
+			)
 		}
 	}
 }

@@ -351,7 +351,7 @@ func (c *Client) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Compu
 // Events implements gpu.Driver. When a worker is replaced, it continues with the next one; events in between are lost. It
 // returns when ctx ends, the client is closed, no worker starts or workers crash repeatedly in this operation.
 func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
-	info, _ := lookupOp(OpEvents)
+	info := operations[OpEvents]
 	for crashes := 0; ; {
 		s, err := c.session(ctx, info, "")
 		if err != nil {
@@ -412,7 +412,7 @@ func call[T any](ctx context.Context, c *Client, op Op, id gpu.UUID, args any) (
 		return v, err
 	}
 	if err := json.Unmarshal(body, &v); err != nil {
-		info, _ := lookupOp(op)
+		info := operations[op]
 		return v, c.fail(info, id, fmt.Errorf("%w: %w", gpu.ErrUnknown, err))
 	}
 	return v, nil
@@ -421,7 +421,7 @@ func call[T any](ctx context.Context, c *Client, op Op, id gpu.UUID, args any) (
 // do runs one operation: it waits for the GPU's slot and sends the request to the worker. If the worker ends during an
 // operation that only reads, it sends the request to the next worker.
 func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.RawMessage, error) {
-	info, _ := lookupOp(op)
+	info := operations[op]
 	var body json.RawMessage
 	if args != nil {
 		b, err := json.Marshal(args)

@@ -179,7 +179,7 @@ func TestOpsAreComplete(t *testing.T) {
 	}
 	d := Deadlines{}.withDefaults()
 	for _, op := range ops {
-		info, ok := lookupOp(op)
+		info, ok := operations[op]
 		if !ok || info.verb == "" {
 			t.Errorf("%s is not described", op)
 		}
@@ -190,7 +190,7 @@ func TestOpsAreComplete(t *testing.T) {
 	if methods := reflect.TypeFor[gpu.Driver]().NumMethod(); methods != len(ops)+1 {
 		t.Errorf("the port has %d methods, of which %d are operations; want all but Close", methods, len(ops))
 	}
-	if _, ok := lookupOp("no-such"); ok {
+	if _, ok := operations["no-such"]; ok {
 		t.Error("an unknown operation is described")
 	}
 }

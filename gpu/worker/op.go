@@ -53,53 +53,32 @@ type opInfo struct {
 	timeout func(Deadlines) time.Duration
 }
 
-// lookupOp describes op. ok is false for an unknown operation.
-func lookupOp(op Op) (info opInfo, ok bool) {
-	read := func(d Deadlines) time.Duration { return d.Read }
-	change := func(d Deadlines) time.Duration { return d.Change }
-	switch op {
-	case OpNode:
-		return opInfo{"read the node", threadNode, false, func(d Deadlines) time.Duration { return d.Node }}, true
-	case OpSnapshot:
-		return opInfo{"read the state", threadGPU, false, func(d Deadlines) time.Duration { return d.Snapshot }}, true
-	case OpProfiles:
-		return opInfo{"read the MIG profiles", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
-	case OpMemory:
-		return opInfo{"read the memory", threadGPU, false, read}, true
-	case OpProcesses, OpInstanceProcesses:
-		return opInfo{"read the processes", threadGPU, false, read}, true
-	case OpUtilization:
-		return opInfo{"read the utilisation", threadGPU, false, read}, true
-	case OpInstanceUse:
-		return opInfo{"read the utilisation of instances", threadGPU, false, read}, true
-	case OpSeries:
-		return opInfo{"read the utilisation series", threadGPU, false, read}, true
-	case OpNVLinks:
-		return opInfo{"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
-	case OpMemoryLimit:
-		return opInfo{"read the memory limit", threadGPU, false, read}, true
-	case OpSetMemoryLimit:
-		return opInfo{"set the memory limit", threadGPU, true, read}, true
-	case OpHealth:
-		return opInfo{"read the health", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }}, true
-	case OpSensors:
-		return opInfo{"read the sensors", threadGPU, false, read}, true
-	case OpSetPowerLimit:
-		return opInfo{"set the power limit", threadGPU, true, change}, true
-	case OpSetMIGMode:
-		return opInfo{"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }}, true
-	case OpCreateInstance:
-		return opInfo{"create instance", threadGPU, true, change}, true
-	case OpCompleteInstance:
-		return opInfo{"complete instance", threadGPU, true, change}, true
-	case OpDestroyInstance:
-		return opInfo{"destroy instance", threadGPU, true, change}, true
-	case OpSetComputeMode:
-		return opInfo{"set the compute mode", threadGPU, true, change}, true
-	case OpEvents:
-		return opInfo{"watch events", threadEvents, false, func(Deadlines) time.Duration { return 0 }}, true
-	}
-	return opInfo{}, false
+func readTime(d Deadlines) time.Duration   { return d.Read }
+func changeTime(d Deadlines) time.Duration { return d.Change }
+
+// operations describes each operation.
+var operations = map[Op]opInfo{
+	OpNode:              {"read the node", threadNode, false, func(d Deadlines) time.Duration { return d.Node }},
+	OpSnapshot:          {"read the state", threadGPU, false, func(d Deadlines) time.Duration { return d.Snapshot }},
+	OpProfiles:          {"read the MIG profiles", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
+	OpMemory:            {"read the memory", threadGPU, false, readTime},
+	OpProcesses:         {"read the processes", threadGPU, false, readTime},
+	OpInstanceProcesses: {"read the processes", threadGPU, false, readTime},
+	OpUtilization:       {"read the utilisation", threadGPU, false, readTime},
+	OpInstanceUse:       {"read the utilisation of instances", threadGPU, false, readTime},
+	OpSeries:            {"read the utilisation series", threadGPU, false, readTime},
+	OpNVLinks:           {"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
+	OpMemoryLimit:       {"read the memory limit", threadGPU, false, readTime},
+	OpSetMemoryLimit:    {"set the memory limit", threadGPU, true, readTime},
+	OpHealth:            {"read the health", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
+	OpSensors:           {"read the sensors", threadGPU, false, readTime},
+	OpSetPowerLimit:     {"set the power limit", threadGPU, true, changeTime},
+	OpSetMIGMode:        {"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }},
+	OpCreateInstance:    {"create instance", threadGPU, true, changeTime},
+	OpCompleteInstance:  {"complete instance", threadGPU, true, changeTime},
+	OpDestroyInstance:   {"destroy instance", threadGPU, true, changeTime},
+	OpSetComputeMode:    {"set the compute mode", threadGPU, true, changeTime},
+	OpEvents:            {"watch events", threadEvents, false, func(Deadlines) time.Duration { return 0 }},
 }
 
 // Deadlines are the time limits of the operations. A GPU that exceeds one is unresponsive. Zero fields have the defaults.

@@ -142,7 +142,7 @@ func (s *server) read(ctx context.Context) error {
 			s.closeRequest(r.ID)
 			continue
 		}
-		info, ok := lookupOp(r.Op)
+		info, ok := operations[r.Op]
 		if !ok {
 			s.answer(r, nil, 0, &gpu.Error{Op: string(r.Op), GPU: r.GPU, Err: gpu.ErrInvalid})
 			continue
@@ -229,7 +229,7 @@ func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 func (s *server) execute(j job) {
 	defer s.closeRequest(j.req.ID)
 	<-s.opened
-	info, _ := lookupOp(j.req.Op)
+	info := operations[j.req.Op]
 	if s.openErr != nil {
 		s.answer(j.req, nil, 0, s.openErr)
 		return

@@ -182,7 +182,7 @@ func (c *Client) launch(ctx *bounded) (*session, gpu.NodeInfo, error) {
 		c.mu.Unlock()
 	})
 
-	info, _ := lookupOp(OpNode)
+	info := operations[OpNode]
 	p := c.send(s, OpNode, info, "", nil, max(ctx.left(), time.Millisecond), false, nil)
 	if !wait(c.ctx, p.done) {
 		c.mu.Lock()

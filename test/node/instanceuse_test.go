@@ -72,7 +72,16 @@ func TestUseOfInstances(t *testing.T) {
 	}
 	// The account has the busy time, and none of the GPU that does not count.
 	var account api.Usage
-	if r := n.CLI(soon(t), "usage", "--since", "1h", "--by", "lease", "--json"); r.Code != 0 || json.Unmarshal([]byte(r.Out), &account) != nil {
+	if r := n.CLI(
+		soon(t),
+		"usage",
+		"--since",
+		"1h",
+		"--by",
+		"lease",
+		"--json",
+	); r.Code != 0 ||
+		json.Unmarshal([]byte(r.Out), &account) != nil {
 		t.Fatalf("usage: %+v", r)
 	}
 	for id, check := range map[string]func(*api.UsageRow) bool{
