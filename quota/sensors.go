@@ -114,7 +114,7 @@ func (s *Scheduler) busySeries(from, to time.Duration) bool {
 			n++
 		}
 	}
-	return n > 0 && time.Duration(n)*period >= (to-from)/3
+	return n > 0 && time.Duration(n)*period > (to-from)/2
 }
 
 // missing reports whether the samples of processes are missing rather than without a busy process: a driver that samples seldom has
