@@ -54,6 +54,9 @@ func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	return files.waitFor(ctx, cg, false, nil)
 }
 
+// readBackTimeout bounds a measurement for which the process that measures gets no processor.
+const readBackTimeout = 10 * userTimeWindow
+
 // Frozen reports whether all processes of the cgroup are stopped, in the sense of Freeze: what the kernel does not report, because a
 // thread waits for a processor, is measured too, which takes userTimeWindow. ErrNotFound when there is no such cgroup.
 func (f KernelFreezer) Frozen(cg string) (bool, error) {
@@ -76,12 +79,12 @@ func (f KernelFreezer) Frozen(cg string) (bool, error) {
 		return false, fmt.Errorf("cannot read back whether %s is frozen: %w", cg, err)
 	}
 	defer files.close()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), readBackTimeout)
 	defer cancel()
 	still := stillness{h: h, cg: cg, userTime: f.userTime}
 	err = files.waitFor(ctx, cg, true, func() (string, error) {
 		what, err := still.moves()
-		if still.ran || still.unread {
+		if set, setErr := h.freezeIsSet(cg); still.ran || still.unread || !set || setErr != nil {
 			cancel()
 		}
 		return what, err

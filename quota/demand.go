@@ -262,11 +262,7 @@ func (s *Scheduler) over(m *member) bool {
 // learnDemand adds an answer of the driver to what is known about a lease.
 func (s *Scheduler) learnDemand(m *member, from, to time.Duration, part, idle float64) {
 	d := &m.demand
-	frozen := m.usage.frozen
-	if m.frozen {
-		frozen += s.last - m.frozenAt
-	}
-	length := to - from
+	frozen, length := s.frozenTime(m), to-from
 	a := row{
 		from:     from,
 		to:       to,

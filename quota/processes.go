@@ -12,6 +12,12 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	for _, part := range busy {
 		sum += part
 	}
+	gap := s.sensors.answered != 0 && from > s.sensors.answered+sampleSlack
+	if s.sensors.answered = to; gap {
+		s.sensors.heldFrom = 0
+		s.rebase() // The driver did not answer: what ran until now is not known.
+		return from, false
+	}
 	from, missing := s.missing(from, to, sum)
 	if missing {
 		return from, false
@@ -50,6 +56,27 @@ func (s *Scheduler) ObserveProcesses(now, from, to time.Duration, busy map[strin
 	s.classify()
 	s.planClearing()
 	return from, true
+}
+
+// sampleSlack is how much later than the end of the last answer the next one may begin.
+const sampleSlack = 100 * time.Millisecond
+
+// rebase begins a time of which something is known: what leases were charged, and how long they were frozen, is compared with answers
+// from here on.
+func (s *Scheduler) rebase() {
+	for _, m := range s.members {
+		m.windows.frozen = s.frozenTime(m)
+		m.demand.seen, m.demand.emptied, m.demand.occupied = m.windows.frozen, s.emptied, m.usage.occupancy
+		m.backlog.charged = m.usage.occupancy
+	}
+}
+
+// frozenTime is how long a lease was frozen until now.
+func (s *Scheduler) frozenTime(m *member) time.Duration {
+	if m.frozen {
+		return m.usage.frozen + s.last - m.frozenAt
+	}
+	return m.usage.frozen
 }
 
 // corrections is over how many answers a difference is corrected without the series; fewer at the start. The answers of one

@@ -14,6 +14,7 @@ type sensors struct {
 	busyFrom  time.Duration   // the time that this answer is for begins here
 	busyEnds  []time.Duration // of the newest samples of the series that say that the GPU was busy
 	heldFrom  time.Duration   // the samples of processes are missing since then; 0: they are not
+	answered  time.Duration   // until when there was an answer for processes
 }
 
 // sensorTimeout is how long an answer is expected. One per second is usual.
@@ -129,7 +130,8 @@ func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration,
 		period = time.Second // the longest that is documented
 	}
 	if sum == 0 && s.busySeries(from, to) {
-		x.heldFrom = from
+		x.heldFrom = to // What ran in this time is not known, also later.
+		s.rebase()
 		return from, true // It is not as if the driver had answered.
 	}
 	x.processAt = s.last

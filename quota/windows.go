@@ -102,10 +102,7 @@ func (s *Scheduler) observeWindows(from, to time.Duration, busy map[string]float
 		if !s.charges(m) {
 			w.sliced = s.last
 		}
-		frozen := m.usage.frozen
-		if m.frozen {
-			frozen += s.last - m.frozenAt
-		}
+		frozen := s.frozenTime(m)
 		thawed := min(max(length-(frozen-w.frozen).Seconds(), 0), length)
 		w.frozen = frozen
 		if from < m.joined {
@@ -119,7 +116,7 @@ func (s *Scheduler) observeWindows(from, to time.Duration, busy map[string]float
 			nextTo:  s.nextTo(m),
 			free:    s.runsFree(m),
 			idle:    m.own.idle && busy[m.Lease] == 0 && thawed > length*9/10,
-			alone:   active < 2,
+			alone:   active < 2 && min(busy[""], 1) <= 0.02 && thawed > length*9/10,
 			outside: min(busy[""], 1) * length,
 			sampled: sampled,
 		}

@@ -1,8 +1,10 @@
 package enforce
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -98,16 +100,21 @@ func (sl *Slicer) sampleGPU(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	}
 	x.series = true
 	// Status shows it too: the slower readings of processes may see only the moment in which a lease was frozen.
-	if n := len(
-		series.Samples,
-	); n > 0 && x.clock.IsNew(series.Samples[n-1]) &&
-		d.Samples.PutUtilization(id, series.Samples[n-1].Percent, d.Now()) {
+	if s, ok := newest(series.Samples); ok && x.clock.IsNew(s) && d.Samples.PutUtilization(id, s.Percent, d.Now()) {
 		d.Invalidate()
 	}
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.scheduler.ObserveUtilization(time.Since(sl.epoch), x.clock.Convert(id, clocks, series.Samples))
 	sl.measured.idle.add(clocks.Now, sl.scheduler.Status().IdleWhileWaiting)
+}
+
+// newest is the sample with the latest time; a driver may give them in any order.
+func newest(samples []gpu.SeriesSample) (s gpu.SeriesSample, ok bool) {
+	if len(samples) == 0 {
+		return s, false
+	}
+	return slices.MaxFunc(samples, func(a, b gpu.SeriesSample) int { return cmp.Compare(a.Time, b.Time) }), true
 }
 
 // sampleProcesses reads the utilisation of the processes since the last query, and reports it with the occupancy to the

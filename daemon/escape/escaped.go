@@ -167,6 +167,7 @@ func (e *Escapes) endEscaped(ctx context.Context) error {
 	}
 	found, live, err := search(h)
 	if err != nil {
+		x.passes = 0 // The next pass reads what this one has not.
 		return err
 	}
 	if len(found) > 0 {

@@ -185,11 +185,17 @@ func (e *Escapes) list(ctx context.Context, g *observe.GPU, last listing) listin
 		last.memoryRead = now
 		return last
 	}
-	l := listing{at: now, memoryRead: now, used: m.Used, processes: g.Processes}
-	if processes, err := e.Driver.Processes(ctx, id); err == nil {
-		l.processes = processes
+	processes, listErr := e.Driver.Processes(ctx, id)
+	switch {
+	case err == nil && listErr == nil:
+		return listing{at: now, memoryRead: now, used: m.Used, processes: processes}
+	case listErr == nil:
+		last.processes = processes
+	case last.at.IsZero():
+		last.processes = g.Processes
 	}
-	return l
+	last.memoryRead = now // What was not read is read at the next time.
+	return last
 }
 
 // processes returns the processes on a GPU as they were read last.

@@ -42,6 +42,7 @@ func (d *Driver) InstanceUse(ctx context.Context, id gpu.UUID, instances []uint3
 		return nil, refuse(op, id, gpu.ErrNotSupported)
 	}
 	var out []gpu.InstanceUse
+	var failed nvml.Return
 	for _, gi := range instances {
 		if err := ctx.Err(); err != nil {
 			return nil, refuse(op, id, fmt.Errorf("%w: %w", gpu.ErrTimeout, err))
@@ -50,10 +51,13 @@ func (d *Driver) InstanceUse(ctx context.Context, id gpu.UUID, instances []uint3
 		switch {
 		case ret == nvml.ERROR_NOT_FOUND, ret == nvml.ERROR_INVALID_ARGUMENT: // It was destroyed.
 		case ret != nvml.SUCCESS:
-			return nil, v.failed(op, ret)
+			failed = ret // The others may have counters.
 		case u != nil:
 			out = append(out, *u)
 		}
+	}
+	if failed != nvml.SUCCESS && len(out) == 0 {
+		return nil, v.failed(op, failed)
 	}
 	return out, nil
 }
