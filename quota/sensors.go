@@ -129,13 +129,16 @@ func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration,
 	if period == 0 {
 		period = time.Second // the longest that is documented
 	}
+	seldom := period > longestPeriod && to-from < period*5/2 // There may be no sample yet.
 	if sum == 0 && s.busySeries(from, to) {
-		x.heldFrom = to // What ran in this time is not known, also later.
-		s.rebase()
+		if x.heldFrom = from; !seldom {
+			x.heldFrom = to // What ran in this time is not known, also later.
+			s.rebase()
+		}
 		return from, true // It is not as if the driver had answered.
 	}
 	x.processAt = s.last
-	if sum == 0 && period > longestPeriod && to-from < period*5/2 {
+	if sum == 0 && seldom {
 		x.heldFrom = from
 		return from, true
 	}
