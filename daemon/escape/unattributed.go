@@ -137,19 +137,19 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 func (x *unattributedTracker) refresh(ctx context.Context, d *Escapes, want *state.Desired, node *observe.Node) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	var mu locks.Mutex[locks.Leaf] // guards x.listed among the goroutines
-	var reads sync.WaitGroup
+	last := map[*observe.GPU]listing{} // of those that are read
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		if g.Err != nil || !want.Manages(g.Identity.UUID) {
 			continue
 		}
-		mu.Lock()
-		l, due := x.due(d, want, g, node.At)
-		mu.Unlock()
-		if !due {
-			continue
+		if l, due := x.due(d, want, g, node.At); due {
+			last[g] = l
 		}
+	}
+	var mu locks.Mutex[locks.Leaf] // guards x.listed among the goroutines
+	var reads sync.WaitGroup
+	for g, l := range last {
 		reads.Go(func() {
 			l := d.list(ctx, g, l)
 			mu.Lock()
