@@ -34,7 +34,22 @@ type FrozenTenants struct {
 	Wake   loop.Wake // a lease or the spec changed: leases may have to be frozen or thawed
 
 	mu     locks.Mutex[locks.Leaf] // guards byName, and the order of its writes
-	byName map[string]api.TenantFreeze
+	byName map[string]tenantFreeze
+}
+
+// tenantFreeze is the freeze of a tenant, as it is recorded.
+type tenantFreeze struct {
+	api.TenantFreeze
+	// Named is the generation of the spec that has the tenant under this name: a rename of before was of another tenant that had it.
+	Named uint64 `json:"named,omitempty"`
+}
+
+// now is what the tenant is called under the renames that are recorded; generation is of the spec in force.
+func (f *tenantFreeze) now(name string, recorded rename.List, generation uint64) string {
+	if f.Named == 0 || f.Named > generation { // Of a build that did not record it, or of a state that is lost: it had the name just before.
+		return recorded.In(generation).Tenant(name)
+	}
+	return recorded.After(f.Named).Tenant(name)
 }
 
 // Load reads the tenants that were frozen before the daemon was restarted.
@@ -59,7 +74,7 @@ func (t *FrozenTenants) Load() error {
 }
 
 // set freezes a tenant, or thaws it if freeze is nil. It reports whether something changed, after it was recorded.
-func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bool, err error) {
+func (t *FrozenTenants) set(tenant string, freeze *tenantFreeze) (changed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, was := t.byName[tenant]
@@ -67,7 +82,7 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 		return false, nil
 	}
 	if t.byName == nil {
-		t.byName = map[string]api.TenantFreeze{}
+		t.byName = map[string]tenantFreeze{}
 	}
 	if freeze != nil {
 		t.byName[tenant] = *freeze
@@ -90,27 +105,27 @@ func (t *FrozenTenants) set(tenant string, freeze *api.TenantFreeze) (changed bo
 	return false, state.Unrecorded("which tenants are frozen", string(t.RunDir), err)
 }
 
-// Rename freezes tenants under the names that they have now. recorded are the renames, and has is whether the spec in force has a
-// tenant. The former names stay until Forget: leases are compared by those that they have.
-func (t *FrozenTenants) Rename(recorded rename.List, has func(tenant string) bool) error {
-	return t.update(func(name string, f api.TenantFreeze) {
-		if now := recorded.Tenant(name); now != name && !has(name) && has(now) {
-			t.byName[now] = f
+// Rename freezes tenants under the names that they have in the spec of a generation. recorded are all renames. The former names stay
+// until Forget: leases are compared by those that they have.
+func (t *FrozenTenants) Rename(recorded rename.List, generation uint64) error {
+	return t.update(func(name string, f tenantFreeze) {
+		if now := f.now(name, recorded, generation); now != name {
+			t.byName[now] = tenantFreeze{f.TenantFreeze, generation}
 		}
 	})
 }
 
 // Forget drops the former names that Rename left.
-func (t *FrozenTenants) Forget(recorded rename.List, has func(tenant string) bool) error {
-	return t.update(func(name string, _ api.TenantFreeze) {
-		if now := recorded.Tenant(name); now != name && !has(name) && has(now) {
+func (t *FrozenTenants) Forget(recorded rename.List, generation uint64) error {
+	return t.update(func(name string, f tenantFreeze) {
+		if f.now(name, recorded, generation) != name {
 			delete(t.byName, name)
 		}
 	})
 }
 
 // update calls change with each frozen tenant, and records what it changed.
-func (t *FrozenTenants) update(change func(name string, f api.TenantFreeze)) error {
+func (t *FrozenTenants) update(change func(name string, f tenantFreeze)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := maps.Clone(t.byName)
@@ -153,7 +168,7 @@ func (t *FrozenTenants) get(tenant string) *api.TenantFreeze {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f, ok := t.byName[tenant]; ok {
-		return &f
+		return &f.TenantFreeze
 	}
 	return nil
 }
@@ -182,8 +197,8 @@ func (en *Enforcer) MayStart(tenant string) error {
 
 // PostTenantFreeze freezes all leases of a tenant until PostTenantThaw.
 func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
-	name := c.R.PathValue("name")
-	if err := en.knownTenant(name); err != nil {
+	name, want := c.R.PathValue("name"), en.State.Desired()
+	if err := knownTenant(want, name); err != nil {
 		return err
 	}
 	if err := en.canFreeze(); err != nil {
@@ -193,7 +208,7 @@ func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
 			Hint:    "'gpushare doctor' says what is missing",
 		}
 	}
-	changed, err := en.Tenants.set(name, &api.TenantFreeze{By: c.Caller.Name, Since: en.Now()})
+	changed, err := en.Tenants.set(name, &tenantFreeze{api.TenantFreeze{By: c.Caller.Name, Since: en.Now()}, want.Generation})
 	if err != nil {
 		return err
 	}
@@ -204,7 +219,7 @@ func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
 func (en *Enforcer) PostTenantThaw(c *server.Call) error {
 	name := c.R.PathValue("name")
 	if en.Tenants.get(name) == nil { // A tenant that was removed from the spec may still be frozen.
-		if err := en.knownTenant(name); err != nil {
+		if err := knownTenant(en.State.Desired(), name); err != nil {
 			return err
 		}
 	}
@@ -239,9 +254,8 @@ func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, even
 	return c.Reply(http.StatusOK, out)
 }
 
-func (en *Enforcer) knownTenant(name string) error {
-	if spec := en.State.Desired().Spec; spec != nil &&
-		slices.ContainsFunc(spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name }) {
+func knownTenant(want *state.Desired, name string) error {
+	if want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name }) {
 		return nil
 	}
 	return &api.Error{

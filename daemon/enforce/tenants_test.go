@@ -170,18 +170,17 @@ func TestAFrozenTenantIsRenamed(t *testing.T) {
 	t.Parallel()
 	dir := store.RunDir(t.TempDir())
 	recorded := rename.List{{Generation: 2, From: rename.Name{Tenant: "red"}, To: rename.Name{Tenant: "crimson"}}}
-	has := func(name string) bool { return name == "crimson" || name == "blue" }
 	frozen := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
 	for _, name := range []string{"red", "blue", "gone"} {
-		if _, err := frozen.set(name, &api.TenantFreeze{By: "root"}); err != nil {
+		if _, err := frozen.set(name, &tenantFreeze{api.TenantFreeze{By: "root"}, 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := frozen.Rename(recorded, has); err != nil || frozen.get("crimson") == nil || frozen.get("red") == nil {
+	if err := frozen.Rename(recorded, 2); err != nil || frozen.get("crimson") == nil || frozen.get("red") == nil {
 		t.Fatalf("while leases get the name it is frozen under both: %+v, %v", frozen.byName, err)
 	}
 	again := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
-	if err := errors.Join(again.Load(), again.Rename(recorded, has), again.Forget(recorded, has)); err != nil {
+	if err := errors.Join(again.Load(), again.Rename(recorded, 2), again.Forget(recorded, 2)); err != nil {
 		t.Fatal(err)
 	}
 	if again.get("crimson") == nil || again.get("red") != nil || again.get("blue") == nil || again.get("gone") == nil {
@@ -191,4 +190,62 @@ func TestAFrozenTenantIsRenamed(t *testing.T) {
 	if err := last.Load(); err != nil || last.get("crimson") == nil || last.get("red") != nil {
 		t.Errorf("recorded are %+v, %v", last.byName, err)
 	}
+}
+
+// The freeze of a tenant follows no rename from before it had the name: that was of another tenant. A record of a build that did not know
+// since when the tenant has its name lacks at most the renames of the spec in force.
+func TestAFreezeFollowsOnlyTheRenamesOfItsTenant(t *testing.T) {
+	t.Parallel()
+	recorded := rename.List{{Generation: 2, From: rename.Name{Tenant: "red"}, To: rename.Name{Tenant: "crimson"}}}
+	for name, c := range map[string]struct {
+		file       string
+		generation uint64
+		frozen     string
+	}{
+		"another tenant that had its name was renamed": {`{"red": {"by": "root", "named": 3}}`, 4, "red"},
+		"it was renamed":                   {`{"red": {"by": "root", "named": 1}}`, 4, "crimson"},
+		"not recorded, and renamed before": {`{"red": {"by": "root"}}`, 4, "red"},
+		"not recorded, and renamed now":    {`{"red": {"by": "root"}}`, 2, "crimson"},
+		"of a state that is lost":          {`{"red": {"by": "root", "named": 50}}`, 2, "crimson"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := store.RunDir(t.TempDir())
+			if err := dir.Write(frozenTenantsFile, []byte(c.file)); err != nil {
+				t.Fatal(err)
+			}
+			frozen := FrozenTenants{RunDir: dir, Wake: loop.NewWake()}
+			if err := errors.Join(frozen.Load(), frozen.Rename(recorded, c.generation), frozen.Forget(recorded, c.generation)); err != nil {
+				t.Fatal(err)
+			}
+			if len(frozen.byName) != 1 || frozen.get(c.frozen) == nil {
+				t.Errorf("the frozen tenants are %+v, want only %s", frozen.byName, c.frozen)
+			}
+		})
+	}
+}
+
+// A freeze is recorded with the generation of the spec that has its tenant.
+func TestAFreezeIsOfTheTenantOfItsSpec(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, "notify")
+		w.withTenants("on", api.ModeExclusive)
+		want := *w.State.Desired()
+		want.Generation = 3
+		w.State.SetDesired(&want)
+		w.begin(t)
+		if _, err := call(t, w.PostTenantFreeze, "red"); err != nil {
+			t.Fatal(err)
+		}
+		recorded := rename.List{{Generation: 2, From: rename.Name{Tenant: "red"}, To: rename.Name{Tenant: "blue"}}}
+		again := FrozenTenants{RunDir: w.Tenants.RunDir, Wake: loop.NewWake()}
+		if err := errors.Join(again.Load(), again.Rename(recorded, 4), again.Forget(recorded, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if again.get("red") == nil || again.get("blue") != nil {
+			t.Errorf("after red was removed the frozen tenants are %+v", again.byName)
+		}
+		w.end()
+	})
 }
