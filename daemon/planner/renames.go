@@ -11,15 +11,16 @@ import (
 )
 
 // NamesInUse refuses a spec that gives a name to another tenant or grant while leases run in the cgroup slice that has it, from before
-// their own was renamed: the limits of both would be on one slice. live are the leases under the names of the spec.
+// their own was renamed: the limits of both would be on one slice. While leases run in the slices of a former name of their tenant new
+// ones of all of its grants join them there, so the name of a grant counts there too. live are the leases under the names of the spec.
 func NamesInUse(want *state.Desired, live []lease.Lease) error {
 	for _, f := range state.FormerSlices(want, live) {
 		_, tenant := want.Tenant(f.Name.Tenant)
-		_, grant := want.Grants[state.GrantKey(f.Name)]
+		_, grant := want.Grants[state.GrantKey{Tenant: f.Of.Tenant, Grant: f.Name.Grant}]
 		what, name, of := "tenant", f.Name.Tenant, "tenant "+f.Of.Tenant
 		switch {
 		case f.Name.Grant == "" && tenant:
-		case f.Name.Tenant == f.Of.Tenant && grant:
+		case f.Name.Grant != f.Of.Grant && grant:
 			what, name, of = "grant", f.Name.Grant, fmt.Sprintf("grant %s of %s", f.Of.Grant, f.Of.Tenant)
 		default:
 			continue

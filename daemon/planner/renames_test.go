@@ -45,14 +45,15 @@ func TestNamesInUse(t *testing.T) {
 		live []lease.Lease
 		text string
 	}{
-		"another name":             {specOf("imaging/large", "imaging/dev", "other/train"), live, ""},
-		"the name of the tenant":   {specOf("imaging/large", "imaging/dev", "vision/train"), live, "tenant vision: tenant imaging, which had this name before, and 2 leases run"},
-		"when they have ended":     {specOf("imaging/large", "imaging/dev", "vision/train"), nil, ""},
-		"the name of the grant":    {specOf("vision/large", "vision/train"), of, "grant train: grant large of vision, which had this name before, and 1 lease runs"},
-		"its grants are as before": {specOf("imaging/large", "imaging/train"), live, ""},
-		"renamed back":             {specOf("vision/train"), []lease.Lease{leaseIn("a", "vision", "train", lease.Key{})}, ""},
-		"its tenant is not there":  {specOf("vision/train"), live, ""},
-		"its grant is not there":   {specOf("vision/train"), of, ""},
+		"another name":                                       {specOf("imaging/large", "imaging/dev", "other/train"), live, ""},
+		"the name of the tenant":                             {specOf("imaging/large", "imaging/dev", "vision/train"), live, "tenant vision: tenant imaging, which had this name before, and 2 leases run"},
+		"when they have ended":                               {specOf("imaging/large", "imaging/dev", "vision/train"), nil, ""},
+		"the name of the grant":                              {specOf("vision/large", "vision/train"), of, "grant train: grant large of vision, which had this name before, and 1 lease runs"},
+		"its grants are as before":                           {specOf("imaging/large", "imaging/dev"), live, ""},
+		"the name of the grant of a tenant that was renamed": {specOf("imaging/large", "imaging/train"), live, "grant train: grant large of imaging, which had this name before, and 1 lease runs"},
+		"renamed back":                                       {specOf("vision/train"), []lease.Lease{leaseIn("a", "vision", "train", lease.Key{})}, ""},
+		"its tenant is not there":                            {specOf("vision/train"), live, ""},
+		"its grant is not there":                             {specOf("vision/train"), of, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := NamesInUse(c.want, c.live)
