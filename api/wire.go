@@ -11,10 +11,14 @@ import (
 // SocketPath is where the daemon listens by default.
 const SocketPath = "/run/gpushare/gpushare.sock"
 
+// FeatureResets is the key "reset" of a query: the permission to reset some GPUs alone.
+const FeatureResets = "resets"
+
 // Features is the append-only list of what this version of the API can do beyond the first.
 func Features() []string {
 	return []string{
 		"spec", "leases", "operations", "events", "unmanage", "attach", "explain", "containers", "usage", "sensors", "xids", "instance-use",
+		FeatureResets,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -311,19 +312,36 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	if o.File != "" {
 		q.Set("file", o.File)
 	}
-	if len(o.Resets) > 0 {
-		q.Set("reset", strings.Join(o.Resets, ","))
-	}
 	h := http.Header{"Content-Type": {"application/yaml"}}
 	if o.IfMatch != nil {
 		h.Set("If-Match", strconv.Quote(strconv.FormatUint(*o.IfMatch, 10)))
 	}
 	out := new(api.ApplyResult)
-	if err := c.Do(ctx, http.MethodPut, "/v1/spec", q, document, h, out); err != nil {
+	err := c.permitting(ctx, q, o.Resets, func() error { return c.Do(ctx, http.MethodPut, "/v1/spec", q, document, h, out) })
+	if err != nil {
 		return nil, err
 	}
 	notNil(&out.Plan.Steps)
 	return out, nil
+}
+
+// permitting sends a request with the permission to reset some GPUs alone. A daemon that is older than this client refuses it, and gets
+// the permission that it knows, which is for all that the request resets.
+func (c *Client) permitting(ctx context.Context, query url.Values, resets []string, send func() error) error {
+	if len(resets) == 0 {
+		return send()
+	}
+	query.Set("reset", strings.Join(resets, ","))
+	err := send()
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Kind != api.KindInvalid {
+		return err
+	}
+	if daemon, unknown := c.Info(ctx); unknown != nil || slices.Contains(daemon.Features, api.FeatureResets) {
+		return err
+	}
+	query.Del("reset")
+	query.Set("allow-reset", "1")
+	return send()
 }
 
 // UnmanageOptions are the options of Unmanage.
@@ -386,8 +404,9 @@ func (c *Client) Follow(ctx context.Context, op *api.Operation, f func(*api.Oper
 
 // RetryOptions are the options of RetryGPU.
 type RetryOptions struct {
-	Force      bool // stop what is in the way
-	AllowReset bool // let the driver reset the GPU
+	Force      bool     // stop what is in the way
+	AllowReset bool     // let the driver reset the GPU
+	Resets     []string // as of Apply
 }
 
 // RetryGPU tries a held or stuck GPU again.
@@ -399,7 +418,10 @@ func (c *Client) RetryGPU(ctx context.Context, id string, o RetryOptions) (*api.
 		}
 	}
 	out := new(api.Operation)
-	if err := c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(id)+"/retry", q, nil, nil, out); err != nil {
+	err := c.permitting(ctx, q, o.Resets, func() error {
+		return c.Do(ctx, http.MethodPost, "/v1/gpus/"+url.PathEscape(id)+"/retry", q, nil, nil, out)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,6 +239,10 @@ func TestRequests(t *testing.T) {
 			_, err := c.RetryGPU(t.Context(), "0", client.RetryOptions{Force: true, AllowReset: true})
 			return err
 		}, "POST /v1/gpus/0/retry?allow-reset=1&force=1"},
+		"retry with a permission": {func(c *client.Client) error {
+			_, err := c.RetryGPU(t.Context(), "0", client.RetryOptions{Resets: []string{"GPU-a"}})
+			return err
+		}, "POST /v1/gpus/0/retry?reset=GPU-a"},
 		"freeze": {func(c *client.Client) error { _, err := c.FreezeTenant(t.Context(), "a b"); return err }, "POST /v1/tenants/a%20b/freeze"},
 		"thaw":   {func(c *client.Client) error { _, err := c.ThawTenant(t.Context(), "red"); return err }, "POST /v1/tenants/red/thaw"},
 		"stop":   {func(c *client.Client) error { return c.StopLease(t.Context(), "red-1") }, "DELETE /v1/leases/red-1"},
@@ -613,5 +618,50 @@ func TestUnreached(t *testing.T) {
 	}
 	if client.Unreached(&api.Error{Kind: api.KindUnavailable, Message: "the driver is not loaded"}) {
 		t.Error("an answer counts as none")
+	}
+}
+
+// A daemon that is older than the client does not know the permission to reset some GPUs: it gets the one that it knows. What a newer one
+// refuses is not sent again.
+func TestThePermissionOfAnOlderDaemon(t *testing.T) {
+	calls := map[string]func(c *client.Client) error{
+		"/v1/spec": func(c *client.Client) error {
+			_, err := c.Apply(t.Context(), []byte("x"), client.ApplyOptions{Resets: []string{"GPU-a", "GPU-b"}})
+			return err
+		},
+		"/v1/gpus/0/retry": func(c *client.Client) error {
+			_, err := c.RetryGPU(t.Context(), "0", client.RetryOptions{Resets: []string{"GPU-a", "GPU-b"}})
+			return err
+		},
+	}
+	for name, c := range map[string]struct {
+		features []string
+		want     []string
+		refused  bool
+	}{
+		"older": {[]string{"spec"}, []string{"reset=GPU-a%2CGPU-b", "allow-reset=1"}, false},
+		"newer": {api.Features(), []string{"reset=GPU-a%2CGPU-b"}, true},
+	} {
+		for path, call := range calls {
+			t.Run(name+path, func(t *testing.T) {
+				var got []string
+				k := serve(t, func(w http.ResponseWriter, q *http.Request) {
+					if q.URL.Path == "/v1" {
+						_ = json.NewEncoder(w).Encode(api.Info{Features: c.features})
+						return
+					}
+					got = append(got, q.URL.RawQuery)
+					if q.URL.Query().Has("reset") {
+						w.WriteHeader(api.KindInvalid.Status())
+						_ = json.NewEncoder(w).Encode(map[string]any{"error": &api.Error{Kind: api.KindInvalid, Message: "no"}})
+						return
+					}
+					_, _ = io.WriteString(w, "{}")
+				})
+				if err := call(k); (err != nil) != c.refused || !slices.Equal(got, c.want) {
+					t.Errorf("it sent %q, want %q: %v", got, c.want, err)
+				}
+			})
+		}
 	}
 }

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -93,4 +95,36 @@ func TestLinksAreReadForResets(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A retry with the permission to reset some GPUs resets no other one.
+func TestARetryHasThePermissionForItsGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtualOf(t, virtualConfig(t, nil, scenarios.Board{Model: "a100-40", MIG: true}))
+		w.startDaemon()
+		w.waitIdle(nil)
+		w.mustApply("version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb]}}\n")
+		removeByHand(t, w)
+		if err := errors.Join(setMode(w, false), w.node.ResetGPU("0", os.Getpid())); err != nil {
+			t.Fatal(err)
+		}
+		w.waitIdle(nil)
+		resets := w.truth()[0].Resets
+		refusal := w.do("POST", "/v1/gpus/0/retry?reset=GPU-00000000-0000-4000-8000-000000000000", "", nil)
+		if refusal == nil || refusal.Kind != api.KindNeedsPermission || !slices.Equal(refusal.Resets, []string{string(w.ids[0])}) ||
+			w.truth()[0].Resets != resets {
+			t.Fatalf(
+				"with the permission for another one it is answered with %+v, and the GPU was reset %d times",
+				refusal,
+				w.truth()[0].Resets,
+			)
+		}
+		if refusal := w.do("POST", "/v1/gpus/0/retry?reset="+string(w.ids[0]), "", nil); refusal != nil {
+			t.Fatalf("with the permission for it it is answered with %+v", refusal)
+		}
+		w.waitIdle(nil)
+		if g := w.truth()[0]; g.Resets <= resets || len(g.Instances) != 1 {
+			t.Errorf("after the retry it was reset %d times, and has %+v", g.Resets, g.Instances)
+		}
+	})
 }

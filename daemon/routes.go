@@ -91,7 +91,7 @@ func (d *Daemon) gpuRoutes() []row {
 		{post, "/v1/gpus/{id}/retry", "try a GPU again", server.Admin, server.Changes, d.changes.RetryGPU, more{
 			Audit:    "retry",
 			AuditGPU: true,
-			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag},
+			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag, "reset": server.Text},
 		}},
 		{post, "/v1/gpus/{id}/cordon", "cordon a GPU", server.Admin, server.Changes, cordons.PostCordon, more{
 			Audit:    "cordon",

@@ -20,10 +20,7 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 	if err != nil {
 		return err
 	}
-	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
-	if list := c.Text("reset"); list != "" {
-		a.AllowReset, a.Resets = true, strings.Split(list, ",")
-	}
+	a := authorityOf(c)
 	check, file := c.Flag("check"), c.Text("file")
 	if file == "" || file == "-" {
 		file = "the spec"
@@ -70,6 +67,15 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		status = http.StatusAccepted
 	}
 	return c.Reply(status, out)
+}
+
+// authorityOf is what the caller permits for one change.
+func authorityOf(c *server.Call) planner.Authority {
+	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
+	if list := c.Text("reset"); list != "" {
+		a.AllowReset, a.Resets = true, strings.Split(list, ",")
+	}
+	return a
 }
 
 // ApplyDocument applies a spec without any option, if it says something else than the one in force.

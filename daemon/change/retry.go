@@ -15,7 +15,7 @@ import (
 // RetryGPU retries a held or unresponsive GPU, with the authority of the request.
 func (cs *Changes) RetryGPU(c *server.Call) error {
 	node, want := cs.Observer.Last(), cs.State.Desired()
-	name, a := c.R.PathValue("id"), planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
+	name, a := c.R.PathValue("id"), authorityOf(c)
 	g, err := planner.GPUNamed(node, name)
 	if err != nil && cs.State.RefuseMissing(node, name) == nil {
 		return err

@@ -94,22 +94,13 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
 	o.IfMatch = how.match
 	var res *api.ApplyResult
-	apply := func() error {
+	err := a.withPermission(cmd.Context(), o.File, !o.Check && !o.AllowReset, func(resets []string) error {
+		o.Resets = resets
 		return a.afterOthers(cmd.Context(), how.wait, func() (err error) {
 			res, err = a.client.Apply(cmd.Context(), doc, o)
 			return err
 		})
-	}
-	err := apply()
-	// The permission is for the GPUs that were shown: where the repeated request would reset another one, it is requested again.
-	for repeated := 0; err != nil && !o.Check && !o.AllowReset && repeated < mostPermissions; repeated++ {
-		needs, _ := errors.AsType[*api.Error](err)
-		if err = a.permitted(cmd.Context(), err, o.File); err != nil {
-			break
-		}
-		o.Resets = needs.Resets
-		err = apply()
-	}
+	})
 	if err != nil {
 		a.refusedPlan(cmd.Context(), err)
 		return err

@@ -32,13 +32,12 @@ names what is in the way, and the command for that.`,
 			if err != nil {
 				return err
 			}
-			op, err := a.client.RetryGPU(cmd.Context(), id, o)
-			if err != nil {
-				if err = a.permitted(cmd.Context(), err, id); err == nil {
-					o.AllowReset = true
-					op, err = a.client.RetryGPU(cmd.Context(), id, o)
-				}
-			}
+			var op *api.Operation
+			err = a.withPermission(cmd.Context(), id, !o.AllowReset, func(resets []string) (err error) {
+				o.Resets = resets
+				op, err = a.client.RetryGPU(cmd.Context(), id, o)
+				return err
+			})
 			if err != nil {
 				return err
 			}

@@ -10,8 +10,22 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// mostPermissions is how often one apply asks.
+// mostPermissions is how often one command requests a permission.
 const mostPermissions = 3
+
+// withPermission makes a request, and repeats it with the permission to reset GPUs if it is refused without, and the answer to the question
+// is yes. The permission is for the GPUs that were shown: where the repeated request would reset another one, it is requested again.
+func (a *app) withPermission(ctx context.Context, from string, mayRequest bool, request func(resets []string) error) error {
+	err := request(nil)
+	for repeated := 0; err != nil && mayRequest && repeated < mostPermissions; repeated++ {
+		needs, _ := errors.AsType[*api.Error](err)
+		if err = a.permitted(ctx, err, from); err != nil {
+			break
+		}
+		err = request(needs.Resets)
+	}
+	return err
+}
 
 // permitted asks on a terminal whether the GPUs of a refused request may be reset. It returns nil if they may: the request is repeated
 // with that permission. Without a terminal, or if the input is the document itself, the refusal stays what it is.

@@ -132,7 +132,7 @@ func pipeOf(t *testing.T, text string) *os.File {
 	return r
 }
 
-// The permission is for the GPUs that were shown. Where the repeated apply would reset another one, it is shown, with a question of its own.
+// The permission is for the GPUs that were shown. Where the repeated request would reset another one, it is shown, with a question of its own.
 func TestThePermissionIsForWhatWasShown(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, []byte("version: v1\n"), 0o600); err != nil {
@@ -140,24 +140,27 @@ func TestThePermissionIsForWhatWasShown(t *testing.T) {
 	}
 	n := labNode()
 	first, second := n.GPUs[1].UUID, n.GPUs[1].UUID+","+n.GPUs[2].UUID
-	for answers, c := range map[string]struct {
+	end := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		args      []string
+		answers   string
 		code      int
 		permitted []string
 	}{
-		"y\ny\n": {0, []string{"", first, second}},
-		"y\nn\n": {api.ExitNeedsPermission, []string{"", first}},
+		{[]string{"apply", "-f", file}, "y\ny\n", 0, []string{"", first, second}},
+		{[]string{"apply", "-f", file}, "y\nn\n", api.ExitNeedsPermission, []string{"", first}},
+		{[]string{"gpu", "retry", "1"}, "y\ny\n", 0, []string{"", first, second}},
+		{[]string{"gpu", "retry", "1"}, "y\nn\n", api.ExitNeedsPermission, []string{"", first}},
 	} {
 		var permitted []string
-		daemon := routes{
-			"GET /v1/status": n,
-			"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := func(result any) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				q := r.URL.Query()
 				permitted = append(permitted, q.Get("reset")+q.Get("allow-reset"))
 				resets := []string{n.GPUs[1].UUID}
 				switch q.Get("reset") {
 				case second:
-					_ = json.NewEncoder(w).
-						Encode(api.ApplyResult{Generation: 2, Changed: true, Plan: api.Plan{SchemaVersion: 1, Empty: true}})
+					_ = json.NewEncoder(w).Encode(result)
 					return
 				case first: // Meanwhile another GPU needs it too.
 					resets = append(resets, n.GPUs[2].UUID)
@@ -166,7 +169,12 @@ func TestThePermissionIsForWhatWasShown(t *testing.T) {
 				_ = json.NewEncoder(w).Encode(map[string]any{"error": &api.Error{
 					Kind: api.KindNeedsPermission, Message: "cannot turn on MIG mode", Resets: resets,
 				}})
-			}),
+			})
+		}
+		daemon := routes{
+			"GET /v1/status":        n,
+			"PUT /v1/spec":          answer(api.ApplyResult{Generation: 2, Changed: true, Plan: api.Plan{SchemaVersion: 1, Empty: true}}),
+			"POST /v1/gpus/1/retry": answer(api.Operation{ID: "op-1", State: "done", Finished: &end}),
 		}
 		screen, tty := terminal(t)
 		seen := make(chan string, 1)
@@ -175,12 +183,12 @@ func TestThePermissionIsForWhatWasShown(t *testing.T) {
 			seen <- string(b)
 		}()
 		code := cli.Run(
-			t.Context(), []string{"apply", "-f", file}, []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, daemon)},
-			cli.Stdio{In: iotest.OneByteReader(strings.NewReader(answers)), Out: tty, Err: tty},
+			t.Context(), c.args, []string{"GPUSHARE_SOCKET=" + fakeDaemon(t, daemon)},
+			cli.Stdio{In: iotest.OneByteReader(strings.NewReader(c.answers)), Out: tty, Err: tty},
 		)
 		tty.Close()
 		if said := <-seen; code != c.code || !slices.Equal(permitted, c.permitted) || !strings.Contains(said, "Reset GPU 1, GPU 2 now?") {
-			t.Errorf("answers %q: exit code %d, permitted were %q, want %d and %q: %q", answers, code, permitted, c.code, c.permitted, said)
+			t.Errorf("%q: exit code %d, permitted were %q, want %d and %q: %q", c.args, code, permitted, c.code, c.permitted, said)
 		}
 	}
 }
