@@ -41,6 +41,11 @@ func (d *Daemon) composeFiles() {
 		},
 		{Name: "leases", Revalidate: d.leases.Revalidate, Hint: "'gpushare lease list' shows the leases"},
 		{Name: "frozen-tenants", Revalidate: at(d.enforcer.Tenants.Revalidate), Hint: "'gpushare tenant list' shows which are frozen"},
+		{
+			Name:       "login-limits",
+			Revalidate: at(d.adopter.Revalidate),
+			Hint:       "'gpushare explain TENANT' shows the limits of logins",
+		},
 		{Name: "socket", Revalidate: d.revalidateSocket, Hint: "'gpushare status' uses it"},
 	}}
 }

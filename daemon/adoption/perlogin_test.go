@@ -1,7 +1,9 @@
 package adoption
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
@@ -63,6 +65,43 @@ func TestPerLogin(t *testing.T) {
 			t.Error("a second pass wrote again")
 		}
 	})
+}
+
+// The record of the limits is written again when another program has removed it: after a restart the limit of before is there again.
+func TestTheRecordOfLoginLimitsIsRemoved(t *testing.T) {
+	t.Parallel()
+	x := newFixture(t, cgroup.Hierarchy{Mount: t.TempDir()}, false)
+	if lost, err := x.Adopter.Revalidate(); len(lost) > 0 || err != nil {
+		t.Errorf("without a limit %q is lost, %v", lost, err)
+	}
+	v := tenantOf("vision", api.Members{Users: []string{"alice"}}, "serve")
+	v.Adopt = nil
+	x.login(2001, "alice")
+	had, limit := uint64(64<<30), api.Bytes(32<<30)
+	x.sessions.memory[2001] = &had
+	v.PerLogin = &api.MemorySpec{Memory: &limit}
+	x.apply(v)
+	x.adopt()
+	file := x.Adopter.RunDir.Path(loginLimitsFile)
+	for range 2 {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if lost, err := x.Adopter.Revalidate(); !slices.Equal(lost, []string{file}) || err != nil {
+			t.Errorf("after it was removed %q is lost, %v", lost, err)
+		}
+		if lost, err := x.Adopter.Revalidate(); len(lost) > 0 || err != nil {
+			t.Errorf("after it was written again %q is lost, %v", lost, err)
+		}
+	}
+	x.stop()
+	x.start()
+	v.PerLogin = nil
+	x.apply(v)
+	x.adopt()
+	if m := x.sessions.memory[2001]; m == nil || *m != had {
+		t.Errorf("after a restart and a spec without the limit alice has %v, want %d", m, had)
+	}
 }
 
 // A limit counts when the kernel has it, not when it was requested.
