@@ -38,6 +38,13 @@ func (r *recorded) Record(i usage.Interval) {
 	}
 }
 
+// knownNow is for how long it is known while more is recorded.
+func (r *recorded) knownNow() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known
+}
+
 // The busy time of a lease that has its GPU alone, or shares it by MPS, is reported where it is known, and nothing where it is
 // not.
 func TestBusyTimeIsReported(t *testing.T) {

@@ -86,7 +86,7 @@ func TestSharesAreShownAsMeasured(t *testing.T) {
 					}}
 				})
 				w.runUntil(52 * time.Second)
-				before := r.known
+				before := r.knownNow()
 				w.runUntil(80 * time.Second)
 				s := shareOf(w, w.lease)
 				w.end()
@@ -102,7 +102,7 @@ func TestSharesAreShownAsMeasured(t *testing.T) {
 				if (s.Busy != nil) != c.busy {
 					t.Errorf("a use of %v is shown; want one: %v", s.Busy, c.busy)
 				}
-				if known := r.known - before; (known > 20*time.Second) != c.busy {
+				if known := r.knownNow() - before; (known > 20*time.Second) != c.busy {
 					t.Errorf("the account knows %v of 2 leases in 28 s more; known: %v", known, c.busy)
 				}
 			})
