@@ -33,6 +33,7 @@ func (d *Daemon) composeTable(p *parts) {
 		Changed:         func(l lease.Lease) { d.leaseChanged(l) },
 		InstancePending: func() { d.instances.Due.Set() },
 		Preempted:       func() { d.leases.TimeWake.Set() },
+		MemoryUse:       p.samples.MemoryUse,
 	})
 }
 

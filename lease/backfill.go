@@ -89,6 +89,9 @@ func (t *Table) addLeaseLocked(o *occupancy, e *entry) {
 	for _, id := range e.Place.GPUs {
 		s := o.shared(&e.Place, id).shares[e.Terms.Key()]
 		s.own.add(e.Own)
+		if e.Own.Memory == 0 && (e.State != Placed || e.Process != (Process{})) {
+			s.own.others = append(s.own.others, e.ID)
+		}
 		s.endless = s.endless || end.IsZero()
 		if end.After(s.until) {
 			s.until = end
@@ -308,7 +311,7 @@ func (t *Table) withoutLocked(ended []knownEnd) (View, *occupancy) {
 		free.withoutMemoryOf(e)
 	}
 	left := newOccupancy()
-	left.capacity = t.cfg.Capacity
+	left.capacity, left.memoryUse = t.cfg.Capacity, t.cfg.MemoryUse
 	for _, e := range t.leases {
 		if !over[e] {
 			t.addLeaseLocked(left, e)

@@ -66,7 +66,7 @@ func (t *Table) Keyed(key string) (Lease, bool) {
 	defer t.mu.Unlock()
 	for _, e := range t.leases {
 		if e.Engine != nil && e.Engine.Key == key {
-			return e.clone(), true
+			return t.copyLocked(&e.Lease), true
 		}
 	}
 	return Lease{}, false

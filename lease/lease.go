@@ -78,6 +78,8 @@ type Lease struct {
 
 	Engine *Engine `json:"engine,omitempty"` // who requested it; nil: a user did
 	Own    Own     `json:"own,omitzero"`     // what it has of its grant for itself
+	// OwnTogether is what all leases of its grant there have for themselves together, as of when the table gave this copy.
+	OwnTogether Own `json:"-"`
 
 	Isolation api.IsolationStatus `json:"isolation,omitzero"`
 	Notices   []string            `json:"notices,omitempty"` // the last ones, newest last
@@ -165,7 +167,7 @@ func (l *Lease) Wire() api.Lease {
 		w.Devices = append(w.Devices, string(id))
 	}
 	if s := l.Terms.share(); s != nil {
-		w.Share = &api.LeaseShare{Entitled: l.Terms.percent(), Latency: l.Terms.Spec.Latency, Advisory: l.Terms.Kind() == api.ModeMPS}
+		w.Share = &api.LeaseShare{Entitled: l.Share(), Latency: l.Terms.Spec.Latency, Advisory: l.Terms.Kind() == api.ModeMPS}
 		if s.GPUMemory != nil {
 			w.GPUMemory = &api.LeaseMemory{Limit: l.Memory(), Backend: memoryBackend(l.Terms.Kind())}
 		}

@@ -11,10 +11,11 @@ import (
 // occupancy is what is in use of each GPU. It is built for one evaluation of the queue.
 type occupancy struct {
 	gpus       map[gpu.UUID]*gpuUsage
-	live       map[Key]int        // leases that have a place
-	users      map[int]*userUsage // by uid
-	capacity   CapacityFinder     // nil: no instance is created on demand
-	noCapacity map[Key]bool       // grants without capacity: within one evaluation capacity only decreases
+	live       map[Key]int                          // leases that have a place
+	users      map[int]*userUsage                   // by uid
+	capacity   CapacityFinder                       // nil: no instance is created on demand
+	noCapacity map[Key]bool                         // grants without capacity: within one evaluation capacity only decreases
+	memoryUse  func(id string, on gpu.UUID) *uint64 // as of Config
 	backfill   backfill
 	unfreeable map[Key]int // grants for which no leases can be stopped, with the highest priority that was tried
 }
@@ -180,6 +181,14 @@ func (o *occupancy) add(g *Grant, p *Place, reserved bool) {
 	if !reserved {
 		o.live[key]++
 	}
+}
+
+// memoryUsed is how much memory of a GPU a lease uses, in bytes; nil: it is not known.
+func (o *occupancy) memoryUsed(id string, on gpu.UUID) *uint64 {
+	if o.memoryUse == nil {
+		return nil
+	}
+	return o.memoryUse(id, on)
 }
 
 // granted sums the shares of all grants but one; reservedOnly leaves out grants that are not reserved.

@@ -13,19 +13,42 @@ type Own struct {
 	Share  float64 `json:"share,omitempty"`      // in percent
 }
 
-// Memory is the GPU memory that the lease has: its own amount, or that of all leases of its grant together; 0 without a limit.
+// Memory is the GPU memory that the lease has: its own amount, or what the leases of its grant have together that have none; 0 without a
+// limit.
 func (l *Lease) Memory() uint64 {
 	granted := l.Terms.memory()
-	if l.Own.Memory > 0 && granted > 0 {
-		return min(l.Own.Memory, granted) // The grant may have less by now.
+	switch {
+	case granted == 0:
+		return 0
+	case l.Own.Memory > 0:
+		return uint64(kept(float64(l.Own.Memory), float64(l.OwnTogether.Memory), float64(granted)))
 	}
-	return granted
+	return max(granted-min(l.OwnTogether.Memory, granted), 1) // A limit of 0 would be none.
+}
+
+// Share is the share that the lease has, in percent: its own, or what the leases of its grant have together that have none.
+func (l *Lease) Share() float64 {
+	granted := l.Terms.percent()
+	if l.Own.Share > 0 {
+		return kept(l.Own.Share, l.OwnTogether.Share, granted)
+	}
+	return max(granted-l.OwnTogether.Share, 0)
+}
+
+// kept is an own amount as far as the grant has it: it may have less by now than its leases have for themselves together, and each has
+// its part of that.
+func kept(own, together, granted float64) float64 {
+	if together = max(together, own); together <= granted {
+		return own
+	}
+	return own * granted / together
 }
 
 // ownUse is what the leases of a grant on one GPU have for themselves.
 type ownUse struct {
 	sum            Own
-	memory, shares int // leases with an amount of their own
+	memory, shares int      // leases with an amount of their own
+	others         []string // ids of leases with processes and without memory of their own
 }
 
 func (u *ownUse) add(o Own) {
@@ -64,6 +87,51 @@ func (u *ownUse) lacks(g *Grant, leases int, want Own) string {
 	return ""
 }
 
+// ownLocked is what the leases of each grant have for themselves together.
+func (t *Table) ownLocked() map[grantOn]Own {
+	out := map[grantOn]Own{}
+	for _, e := range t.leases {
+		if e.Own == (Own{}) || len(e.Place.GPUs) != 1 {
+			continue
+		}
+		on := e.Place.on(e.Terms.Key(), e.Place.GPUs[0])
+		out[on] = Own{out[on].Memory + e.Own.Memory, out[on].Share + e.Own.Share}
+	}
+	return out
+}
+
+// copyNextTo is a copy of the lease next to what leases have for themselves.
+func (l *Lease) copyNextTo(own map[grantOn]Own) Lease {
+	c := l.clone()
+	c.OwnTogether = Own{}
+	if len(l.Place.GPUs) == 1 {
+		c.OwnTogether = own[l.Place.on(l.Terms.Key(), l.Place.GPUs[0])]
+	}
+	return c
+}
+
+// takes is why a lease may not have this memory for itself: the leases that have none use more than they would keep. Empty if it may.
+func (u *ownUse) takes(g *Grant, want Own, use func(id string) *uint64) string {
+	if want.Memory == 0 || g.memory() == 0 {
+		return ""
+	}
+	left, used := g.memory()-min(u.sum.Memory, g.memory()), uint64(0)
+	for _, id := range u.others {
+		n := use(id)
+		if n == nil {
+			return fmt.Sprintf("how much of the memory of grant %s its lease %s uses is not known", g.Spec.Name, id)
+		}
+		used += *n
+	}
+	if want.Memory+used <= left {
+		return ""
+	}
+	return fmt.Sprintf(
+		"grant %s has %s of its %s left, and its leases without an amount of their own use %s of it", g.Spec.Name,
+		api.Bytes(left).Short(), api.Bytes(g.memory()).Short(), api.Bytes(used).Short(),
+	)
+}
+
 // exceeds is why a grant cannot give a lease these amounts at all; empty if it can.
 func (o Own) exceeds(g *Grant) string {
 	switch s := g.share(); {
@@ -83,7 +151,7 @@ func (o Own) exceeds(g *Grant) string {
 // entitled is the part of the grant's share, in percent, that one of its leases on a GPU has.
 func (u *ownUse) entitled(l *Lease, share float64, leases int) float64 {
 	if l.Own.Share > 0 {
-		return min(l.Own.Share, share)
+		return kept(l.Own.Share, u.sum.Share, share)
 	}
 	return max(share-u.sum.Share, 0) / float64(max(leases-u.shares, 1))
 }

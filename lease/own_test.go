@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpu"
 )
 
 // ownView has one time-sliced GPU and a grant of 30 % and 12 GiB.
@@ -66,6 +67,69 @@ func TestOwnShareIsEntitled(t *testing.T) {
 	for id, e := range Entitled(tab.Live()) {
 		if e != want[id] {
 			t.Errorf("lease %s is entitled to %v %%, want %v", id, e, want[id])
+		}
+	}
+}
+
+// placeOwn requests a lease with amounts of its own.
+func placeOwn(t *testing.T, tab *Table, key string, own Own) (string, error) {
+	t.Helper()
+	k, err := tab.Submit(Request{Tenant: "a", Admin: true, Origin: OriginAttached, Engine: &Engine{Key: key}, Own: own})
+	if err != nil {
+		return "", err
+	}
+	return k.ID(), nil
+}
+
+// A lease gets no memory of its own that other leases of the grant use, and what those may use is shown.
+func TestOwnMemoryIsNotTakenFromWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	var used *uint64
+	tab := New(Config{Isolation: &fakeIsolation{}, MemoryUse: func(string, gpu.UUID) *uint64 { return used }})
+	tab.Update(ownView())
+	plain := started(t, tab, "a", "x")
+	for _, c := range []struct {
+		name string
+		used *uint64
+		own  uint64
+		says string // empty: it is placed
+	}{
+		{"not measured", nil, gib, "how much of the memory of grant x its lease " + plain.ID + " uses is not known"},
+		{"used by another", new(uint64(10 * gib)), 8 * gib, "grant x has 12 GiB of its 12 GiB left, and its leases without an amount of their own use 10 GiB"},
+		{"what is left", new(uint64(10 * gib)), 2 * gib, ""},
+		{"after that", new(uint64(10 * gib)), gib, "grant x has 10 GiB of its 12 GiB left"},
+	} {
+		used = c.used
+		_, err := placeOwn(t, tab, "slurm:"+strings.ReplaceAll(c.name, " ", "-"), Own{Memory: c.own})
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.says)
+		}
+	}
+	l, _ := tab.Get(plain.ID)
+	if m, shown := l.Memory(), l.Wire().GPUMemory.Limit; m != 10*gib || shown != m {
+		t.Errorf("the other lease has %d GiB, and %d GiB are shown; want 10", m/gib, shown/gib)
+	}
+}
+
+// A grant that has less than its leases have for themselves gives each its part of that.
+func TestOwnAmountsOfASmallerGrant(t *testing.T) {
+	t.Parallel()
+	tab, _ := table(t, ownView())
+	want := map[string]Own{}
+	for key, own := range map[string]Own{"slurm:1": {8 * gib, 20}, "slurm:2": {4 * gib, 10}} {
+		id, err := placeOwn(t, tab, key, own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[id] = Own{own.Memory / 2, own.Share / 2}
+	}
+	smaller := ownView()
+	smaller.Generation, smaller.Grants = 2, []Grant{timeslice("a", "x", 15, 6*gib)}
+	tab.Update(smaller)
+	for _, w := range tab.List() {
+		l, _ := tab.Get(w.ID)
+		if got := (Own{w.GPUMemory.Limit, w.Share.Entitled}); got != want[w.ID] || l.Memory() != got.Memory || l.Share() != got.Share {
+			t.Errorf("lease %s has %+v of %+v, want %+v", w.ID, got, l.Own, want[w.ID])
 		}
 	}
 }

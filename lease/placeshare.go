@@ -65,7 +65,8 @@ func (g *Grant) shareOf(dev divisible, o *occupancy, who requester, lacks *share
 		return nil
 	}
 	if own != nil {
-		if why := own.own.lacks(g, own.leases, who.amounts); why != "" {
+		use := func(id string) *uint64 { return o.memoryUsed(id, d.UUID) }
+		if why := cmp.Or(own.own.lacks(g, own.leases, who.amounts), own.own.takes(g, who.amounts, use)); why != "" {
 			lacks.soon(d, fmt.Sprintf("%v: %s", &dev, why))
 			return nil
 		}

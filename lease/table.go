@@ -52,6 +52,8 @@ type Config struct {
 	// Preempted is called if there are leases to stop for a request of a higher priority, under the same terms as
 	// Changed: TakePreemptions returns them.
 	Preempted func()
+	// MemoryUse is what a lease uses of a GPU's memory, in bytes, under the same terms as Changed; nil: it is not known.
+	MemoryUse func(id string, on gpu.UUID) *uint64
 	Now       func() time.Time // nil: time.Now
 	Random    func(n int) int  // for ids, returns a number below n; nil: math/rand
 }
@@ -227,7 +229,7 @@ func (t *Table) raiseFitsLocked(e *entry, g *Grant, o *occupancy) bool {
 // liveLocked returns what the leases use.
 func (t *Table) liveLocked() *occupancy {
 	o := newOccupancy()
-	o.capacity = t.cfg.Capacity
+	o.capacity, o.memoryUse = t.cfg.Capacity, t.cfg.MemoryUse
 	for _, e := range t.leases {
 		t.addLeaseLocked(o, e)
 	}
@@ -272,7 +274,7 @@ func (t *Table) addReservedLocked(o *occupancy, include func(*Grant) bool) {
 func (t *Table) changedLocked(l *Lease) {
 	t.version++
 	if t.cfg.Changed != nil {
-		c := l.clone()
+		c := t.copyLocked(l)
 		if part, ok := t.partLocked(&c, t.sharesLocked()); ok {
 			c.Part = &part
 		}
@@ -333,7 +335,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	}
 	e.busy, e.Process = true, p
 	t.changedLocked(&e.Lease)
-	l := e.clone()
+	l := t.copyLocked(&e.Lease)
 	t.mu.Unlock()
 
 	result, err := t.isolate(ctx, e, l, p)
@@ -368,7 +370,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	if e.Terms.Preempt != "" && len(t.queue) > 0 {
 		t.evaluateLocked() // It may be stopped for a request that waits.
 	}
-	l = e.clone()
+	l = t.copyLocked(&e.Lease)
 	t.mu.Unlock()
 	return l, result, nil
 }
@@ -436,7 +438,7 @@ func (t *Table) finish(ctx context.Context, e *entry, reason string) error {
 		e.State = Ending
 		t.changedLocked(&e.Lease)
 	}
-	l := e.clone()
+	l := t.copyLocked(&e.Lease)
 	t.mu.Unlock()
 
 	err := t.cfg.Isolation.RemoveIsolation(ctx, l)
@@ -494,7 +496,7 @@ func (t *Table) noticeLocked(e *entry, kind, text string) {
 	e.Note(text)
 	t.version++
 	if t.cfg.Noticed != nil {
-		t.cfg.Noticed(e.clone(), Notice{kind, text})
+		t.cfg.Noticed(t.copyLocked(&e.Lease), Notice{kind, text})
 	}
 }
 
@@ -548,19 +550,22 @@ func (t *Table) Live() []Lease {
 }
 
 func (t *Table) copiesLocked() []Lease {
-	all := make([]Lease, 0, len(t.leases))
+	all, own := make([]Lease, 0, len(t.leases)), t.ownLocked()
 	for _, e := range t.sortedLocked() {
-		all = append(all, e.clone())
+		all = append(all, e.copyNextTo(own))
 	}
 	return all
 }
+
+// copyLocked returns a copy of a lease, with what the leases of its grant there have for themselves.
+func (t *Table) copyLocked(l *Lease) Lease { return l.copyNextTo(t.ownLocked()) }
 
 // Get returns a copy of one lease that has a place.
 func (t *Table) Get(id string) (Lease, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.leases[id]; e != nil {
-		return e.clone(), true
+		return t.copyLocked(&e.Lease), true
 	}
 	return Lease{}, false
 }

@@ -29,6 +29,27 @@ func deviceOf(l *lease.Lease) mps.Device {
 	return d
 }
 
+// limitsOf are the limits of each process of a lease: of its own amounts, or of what its grant has for the leases without them.
+func limitsOf(l *lease.Lease) mps.Limits {
+	s := l.Terms.Spec.MPS
+	if s == nil {
+		return mps.Limits{}
+	}
+	limits := mps.Limits{Threads: l.Share(), Memory: l.Memory()}
+	if limits.Threads <= 0 && s.Share > 0 {
+		limits.Threads = leastThreads // 0 would be all.
+	}
+	if limits.Memory > 0 { // MPS has limits of whole MiB.
+		limits.Memory = max(limits.Memory&^(mebibyte-1), mebibyte)
+	}
+	return limits
+}
+
+const (
+	leastThreads = 1 // percent
+	mebibyte     = 1 << 20
+)
+
 // mpsEnvironment returns the environment with which a lease uses the control daemon of its GPU or MIG instance. The share limits each of
 // its processes. The memory limit applies to each process by itself; for the whole grant the quota of GPU memory enforces
 // it.
@@ -48,14 +69,7 @@ func (pol *Policy) mpsEnvironment(ctx context.Context, l *lease.Lease) (map[stri
 	if err := pol.MPS.Admit(d, l.UID); err != nil {
 		return nil, err
 	}
-	limits := mps.Limits{}
-	if s := l.Terms.Spec.MPS; s != nil {
-		limits.Threads = float64(s.Share)
-		if s.GPUMemory != nil {
-			limits.Memory = uint64(*s.GPUMemory)
-		}
-	}
-	list, err := pol.MPS.Environment(d, limits)
+	list, err := pol.MPS.Environment(d, limitsOf(l))
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 	var list []quota.MemoryAccount
 	for i := range leases {
 		l := &leases[i]
-		limit := accountLimit(l, leases)
+		limit := l.Memory() // Next to what other leases of its grant have for themselves.
 		if limit == 0 {
 			continue
 		}

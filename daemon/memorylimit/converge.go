@@ -160,6 +160,9 @@ func (m *Limits) desired(want *state.Desired, node *observe.Node, g *observe.GPU
 func grantLimits(want *state.Desired, id gpu.UUID, live []lease.Lease) map[lease.Key]uint64 {
 	out := map[lease.Key]uint64{}
 	for i := range live {
+		if live[i].Own.Memory > 0 {
+			continue // It is not in the slice, and its amount is not of the leases there.
+		}
 		key := live[i].Terms.Key()
 		out[key] = max(out[key], limitOn(&live[i], id))
 	}

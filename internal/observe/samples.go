@@ -158,6 +158,14 @@ func (s *Samples) LeaseOn(id string, on gpu.UUID) (r LeaseReading, ok bool) {
 	return r, ok
 }
 
+// MemoryUse is the memory that a lease uses of one GPU, in bytes; nil: it was not measured, or that fails now.
+func (s *Samples) MemoryUse(id string, on gpu.UUID) *uint64 {
+	if r, ok := s.LeaseOn(id, on); ok && !r.Failed {
+		return r.Memory
+	}
+	return nil
+}
+
 // Overlay returns an observation with the newest readings in it.
 func (s *Samples) Overlay(n *Node) *Node {
 	s.mu.Lock()
