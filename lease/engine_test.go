@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -152,5 +153,53 @@ func TestChosenPlace(t *testing.T) {
 				t.Errorf("%s: the choice is kept in its terms", c.name)
 			}
 		}
+	}
+}
+
+// The key of a lease that could not be recorded is free: its engine may try again.
+func TestKeyOfALeaseThatWasNotRecorded(t *testing.T) {
+	t.Parallel()
+	saves := 0
+	save := func(context.Context, []byte) error {
+		if saves++; saves == 2 {
+			return errors.New("no space left")
+		}
+		return nil
+	}
+	tab := New(Config{Isolation: &fakeIsolation{}, Save: save, Now: func() time.Time { return epoch }})
+	tab.Update(ownView())
+	for _, want := range []bool{false, true} {
+		l := mustKey(t, tab, "slurm:1")
+		_, _, err := tab.Start(t.Context(), l.ID, Process{42, 7})
+		if started := err == nil; started != want {
+			t.Fatalf("started: %v, %v", started, err)
+		}
+		if err == nil {
+			if err := tab.Ended(t.Context(), l.ID, "its last process ended"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if k, kept := tab.KeyEnded("slurm:1"); kept != want {
+			t.Errorf("its key is kept: %v, %+v", kept, k)
+		}
+	}
+}
+
+// A lease that was read back, and whose place is occupied when it starts, has no request that would wait again.
+func TestKeyedLeaseAtAnOccupiedPlaceAfterARestart(t *testing.T) {
+	t.Parallel()
+	tab, _ := table(t, ownView())
+	l := mustKey(t, tab, "slurm:1")
+	b, err := tab.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := New(Config{Isolation: &occupiedIsolation{at: map[gpu.UUID]bool{"GPU-0": true}}, Now: func() time.Time { return epoch }})
+	if err := again.Restore(b); err != nil {
+		t.Fatal(err)
+	}
+	again.Update(ownView())
+	if _, _, err := again.Start(t.Context(), l.ID, Process{42, 7}); err == nil || errors.Is(err, ErrQueuedAgain) {
+		t.Errorf("it starts with %v", err)
 	}
 }

@@ -30,7 +30,7 @@ var ErrQueuedAgain = errors.New("its place is occupied: it waits again")
 func (t *Table) queueAgain(ctx context.Context, e *entry, at gpu.UUID) bool {
 	t.mu.Lock()
 	k := e.ticket
-	if k.request.Wait == nil || e.endRequested != "" {
+	if k == nil || k.request.Wait == nil || e.endRequested != "" {
 		t.mu.Unlock()
 		return false
 	}

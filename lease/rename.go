@@ -88,10 +88,25 @@ func (l *Lease) renamed(list rename.List) bool {
 	if l.Terms.Key() == before {
 		return false
 	}
+	if l.Engine != nil {
+		l.Engine = l.Engine.renamed(l.Terms.Key())
+	}
 	if l.Slice = was; was == l.Terms.Key() || !l.inSlice() {
 		l.Slice = Key{}
 	}
 	return true
+}
+
+// renamed is a copy that names the grant as it is called now, as far as its request named it. Copies of the lease share the one before.
+func (e *Engine) renamed(now Key) *Engine {
+	out := *e
+	if out.Terms.Tenant != "" {
+		out.Terms.Tenant = now.Tenant
+	}
+	if out.Terms.Grant != "" {
+		out.Terms.Grant = now.Grant
+	}
+	return &out
 }
 
 // rename gives a request the names under the renames.

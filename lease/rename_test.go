@@ -177,3 +177,31 @@ func TestRenameWhileTheDirectoryIsQueried(t *testing.T) {
 		t.Errorf("a lease of a tenant that got another name does not start: %v", err)
 	}
 }
+
+// What the request of a keyed lease named has the new names too, so that it may be repeated; what it did not name stays unnamed. A copy
+// from before keeps the former names.
+func TestRenameOfKeyedLease(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]EngineTerms{"slurm:1": {Tenant: "vision", Grant: "train"}, "slurm:2": {Account: "physics"}} {
+		tab, _ := table(t, lab())
+		k, err := tab.Submit(Request{
+			Tenant: "vision", Grant: "train", Admin: true, Origin: OriginAttached, Engine: &Engine{Key: key, Terms: want},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _ := tab.Get(k.ID())
+		tab.Rename(ofGeneration(2), 2, nil)
+		l, _ := tab.Get(k.ID())
+		was, now := &before.Engine.Terms, &l.Engine.Terms
+		if was.Tenant != want.Tenant || was.Grant != want.Grant {
+			t.Errorf("the copy from before names %s/%s", was.Tenant, was.Grant)
+		}
+		if want.Tenant != "" {
+			want.Tenant, want.Grant = "imaging", "large"
+		}
+		if now.Tenant != want.Tenant || now.Grant != want.Grant || now.Account != want.Account {
+			t.Errorf("it names %+v, want %+v", *now, want)
+		}
+	}
+}

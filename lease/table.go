@@ -98,6 +98,7 @@ type entry struct {
 	busy         bool   // Isolate or RemoveIsolation is running
 	endRequested string // the reason, if Ended was called while busy
 	preempted    bool   // TakePreemptions returned it
+	unstarted    bool   // its start failed
 
 	ticket *Ticket // that it was placed for; nil after a restart
 	spec   uint64  // the generation of the spec that it was placed under
@@ -391,6 +392,9 @@ func (t *Table) isolate(ctx context.Context, e *entry, l Lease, p Process) (Isol
 func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeIsolationTimeout)
 	defer cancel()
+	t.mu.Lock()
+	e.unstarted = true
+	t.mu.Unlock()
 	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
 }
 
@@ -460,7 +464,9 @@ func (t *Table) removeLocked(e *entry) {
 	t.countUseLocked()
 	delete(t.leases, e.ID)
 	if e.Started != nil {
-		t.endKeyLocked(e)
+		if !e.unstarted {
+			t.endKeyLocked(e)
+		}
 		t.view.GPUs = slices.Clone(t.view.GPUs) // The caller of Update may have it too.
 		t.view.withoutMemoryOf(e)               // Until the next view: this one is of when it ran.
 	}
