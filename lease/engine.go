@@ -22,7 +22,8 @@ type EngineTerms struct {
 	Tenant, Grant, Kind string
 	User                string // as it was written
 	Account             string
-	GPUs                []string
+	GPUs                []string // by their UUIDs, as far as the node was read
+	GPUsWritten         []string // as they were written
 	Instance            string
 	Own                 Own
 	MaxTime             *api.Duration

@@ -83,6 +83,10 @@ func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
 	}
 	left := l.Engine.BindBy.Sub(en.Now())
 	if left <= 0 {
+		// It may have come while no daemon ran.
+		if l.Cgroup != "" && en.bind(ctx, &l) {
+			return ctx.Err() == nil
+		}
 		en.drop(ctx, &l, "it had no process until "+l.Engine.BindBy.Local().Format(time.DateTime))
 		return false
 	}

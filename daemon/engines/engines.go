@@ -35,6 +35,8 @@ type Engines struct {
 type lives interface {
 	// EngineCgroup checks a cgroup that an engine names. Without a process there it returns none: the cgroup may come.
 	EngineCgroup(name string) (cg string, p *cgroup.Process, err error)
+	// CleanCgroup is the path of a cgroup as the leases have it.
+	CleanCgroup(name string) (string, error)
 	// WatchLease ends the lease when its last process has exited.
 	WatchLease(id string)
 	// ReleaseAttached ends a lease. Its processes continue.

@@ -70,7 +70,9 @@ func (en *Engines) termsOf(q *api.EngineRequest) lease.EngineTerms {
 		}
 		t.GPUs = append(t.GPUs, name)
 	}
+	t.GPUsWritten = slices.Clone(q.GPUs)
 	slices.Sort(t.GPUs)
+	slices.Sort(t.GPUsWritten)
 	return t
 }
 
@@ -139,7 +141,7 @@ func difference(first, second *lease.EngineTerms) string {
 		return d.String()
 	}
 	gpus := ""
-	if len(second.GPUs) > 0 && !slices.Equal(first.GPUs, second.GPUs) {
+	if len(second.GPUs) > 0 && !sameGPUs(first, second) {
 		gpus = fmt.Sprintf("its GPUs are %v, and the lease was requested with %v", second.GPUs, first.GPUs)
 	}
 	return cmp.Or(
@@ -154,4 +156,9 @@ func difference(first, second *lease.EngineTerms) string {
 		text("share", share(first.Own.Share), share(second.Own.Share)),
 		text("max_time", limit(first.MaxTime), limit(second.MaxTime)),
 	)
+}
+
+// sameGPUs reports whether two requests name the same GPUs. What an index was may not be known to one of them: the same words are the same.
+func sameGPUs(first, second *lease.EngineTerms) bool {
+	return slices.Equal(first.GPUs, second.GPUs) || len(first.GPUsWritten) > 0 && slices.Equal(first.GPUsWritten, second.GPUsWritten)
 }

@@ -130,3 +130,20 @@ func TestOneRequestOfAKeyAtATime(t *testing.T) {
 		t.Errorf("a wait without a caller ends with %v", err)
 	}
 }
+
+// The same words name the same GPUs, also while a GPU that they name by its index is not read.
+func TestSameGPUs(t *testing.T) {
+	t.Parallel()
+	read := lease.EngineTerms{GPUs: []string{"GPU-1"}, GPUsWritten: []string{"0"}}
+	unread := lease.EngineTerms{GPUs: []string{"0"}, GPUsWritten: []string{"0"}}
+	byUUID := lease.EngineTerms{GPUs: []string{"GPU-1"}, GPUsWritten: []string{"GPU-1"}}
+	other := lease.EngineTerms{GPUs: []string{"1"}, GPUsWritten: []string{"1"}}
+	for _, c := range []struct {
+		first, second lease.EngineTerms
+		same          bool
+	}{{read, unread, true}, {unread, read, true}, {read, byUUID, true}, {read, other, false}, {unread, other, false}, {byUUID, unread, false}} {
+		if why := difference(&c.first, &c.second); (why == "") != c.same {
+			t.Errorf("%v after %v: %q", c.second.GPUsWritten, c.first.GPUsWritten, why)
+		}
+	}
+}

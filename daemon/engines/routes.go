@@ -96,8 +96,14 @@ func withoutWait(err error, r *lease.Request) error {
 // sameAs refuses a second request that names other than the first.
 func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.EngineTerms) error {
 	why := difference(&l.Engine.Terms, terms)
-	if cg := strings.TrimSuffix(q.Cgroup, "/"); why == "" && cg != "" && l.Cgroup != "" && !strings.HasSuffix(cg, l.Cgroup) {
-		why = fmt.Sprintf("its cgroup is %s, and the lease has %s", cg, l.Cgroup)
+	if why == "" && q.Cgroup != "" && l.Cgroup != "" {
+		cg, err := en.Leases.CleanCgroup(q.Cgroup)
+		if err != nil {
+			return err
+		}
+		if cg != l.Cgroup {
+			why = fmt.Sprintf("its cgroup is %s, and the lease has %s", cg, l.Cgroup)
+		}
 	}
 	if why == "" {
 		return nil

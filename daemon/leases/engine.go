@@ -38,6 +38,12 @@ func (ls *Leases) EngineCgroup(name string) (cg string, p *cgroup.Process, err e
 	return cg, &ps[0], nil
 }
 
+// CleanCgroup is the path of a cgroup as the leases have it.
+func (*Leases) CleanCgroup(name string) (string, error) {
+	_, cg, err := cleanCgroup(name)
+	return cg, err
+}
+
 // cleanCgroup returns a cgroup as /proc/PID/cgroup has it, whether there is such a cgroup or not.
 func cleanCgroup(name string) (h cgroup.Hierarchy, cg string, err error) {
 	if h, err = cgroup.FindHierarchy(); err != nil {
