@@ -42,10 +42,24 @@ type appearance struct {
 	buf  [4096]byte
 }
 
+// mostAppearances is how many waits have a descriptor at once: a user has 128 instances of inotify (fs.inotify.max_user_instances), and
+// root's are for all its programs. Further waits look after pollInterval.
+const mostAppearances = 16
+
+// appearances has a value for each wait with a descriptor.
+var appearances = make(chan struct{}, mostAppearances)
+
 func newAppearance(ctx context.Context) *appearance {
+	none := &appearance{stop: func() bool { return true }}
+	select {
+	case appearances <- struct{}{}:
+	default:
+		return none
+	}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
-		return &appearance{stop: func() bool { return true }}
+		<-appearances
+		return none
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) }) // A read that waits returns.
@@ -56,6 +70,8 @@ func (a *appearance) close() {
 	a.stop()
 	if a.f != nil {
 		_ = a.f.Close()
+		a.f = nil
+		<-appearances
 	}
 }
 
@@ -103,7 +119,6 @@ func (a *appearance) wait(ctx context.Context) error {
 	_, err := a.f.Read(a.buf[:])
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		a.close()
-		a.f = nil
 	}
 	return ctx.Err()
 }

@@ -45,3 +45,36 @@ func TestWaitPopulatedEndsWithItsContext(t *testing.T) {
 		t.Errorf("it ends with %v", err)
 	}
 }
+
+// Many waits have a few descriptors together, which others get when a wait ends; the waits without one end too.
+func TestWaitsShareFewDescriptors(t *testing.T) {
+	ctx := within(t, 60*time.Second)
+	var all []*appearance
+	with := func() (n int) {
+		for _, a := range all {
+			if a.f != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for range 2 * mostAppearances {
+		all = append(all, newAppearance(ctx))
+	}
+	if n := with(); n == 0 || n > mostAppearances {
+		t.Errorf("%d of %d waits have a descriptor, want at most %d", n, len(all), mostAppearances)
+	}
+	for _, a := range all {
+		a.close()
+	}
+	all = []*appearance{newAppearance(ctx)}
+	if with() != 1 {
+		t.Error("a wait after the others has no descriptor")
+	}
+	all[0].close()
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := (&appearance{}).wait(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("a wait without a descriptor ends with %v", err)
+	}
+}
