@@ -119,16 +119,16 @@ func (k *Health) lost(id gpu.UUID, since time.Time, reason string) {
 	}
 }
 
-// followLost records of each GPU that it is lost or answers again, as the observation says. One that does not answer in time is not
-// lost: its programs may go on.
+// followLost records of each GPU that it is lost or answers again, as the observation says. It is lost if the driver says so, or does not
+// find it. With every other error, as when it does not answer in time, its programs may go on.
 func (k *Health) followLost(node *observe.Node) {
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
 		id := g.Identity.UUID
-		switch s := seen(node, g); {
-		case s.Lost && !gpu.IsAny(g.Err, gpu.ErrParked, gpu.ErrNotLoaded, gpu.ErrNoLibrary, gpu.ErrVersionMismatch):
+		switch {
+		case node.DriverErr == nil && gpu.IsAny(g.Err, gpu.ErrLost, gpu.ErrNotFound):
 			k.lost(id, k.Now(), g.Err.Error())
-		case s.Answers && !k.saysLost(id): // Else the observation may be from before the XID.
+		case seen(node, g).Answers && !k.saysLost(id): // Else the observation may be from before the XID.
 			k.Leases.RecordFound(id, k.Now())
 		}
 	}

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -119,6 +120,9 @@ func TestALostGPUIsReportedToItsLeases(t *testing.T) {
 		"it is slow":       func(f *fixture) { f.node.GPUs[0].Err = fmt.Errorf("it: %w", gpu.ErrTimeout) },
 		"it is excluded":   func(f *fixture) { f.node.GPUs[0].Err = gpu.ErrStuck },
 		"the worker rests": func(f *fixture) { f.node.GPUs[0].Err = gpu.ErrParked },
+		"no worker starts": func(f *fixture) { f.node.GPUs[0].Err = fmt.Errorf("it: %w: it crashed, twice", gpu.ErrUnknown) },
+		"the call ended":   func(f *fixture) { f.node.GPUs[0].Err = &gpu.Error{Op: "read", Err: context.Canceled} },
+		"it waits":         func(f *fixture) { f.node.GPUs[0].Err = gpu.ErrResetRequired },
 		"without a driver": func(f *fixture) { f.node.GPUs[0].Err, f.node.DriverErr = gpu.ErrNotLoaded, errors.New("no driver") },
 		"another error":    func(f *fixture) { f.line1(31, 0) },
 	}

@@ -387,6 +387,24 @@ func (d during) Health(context.Context, gpu.UUID) (gpu.Health, error) {
 	return d.f.answer()
 }
 
+// A closed GPU was reset if the driver lost it before it answers again, not if a call failed for another reason.
+func TestACallThatFailedIsNoReset(t *testing.T) {
+	for err, tested := range map[error]bool{
+		gpu.ErrLost: true, gpu.ErrNotFound: true, gpu.ErrResetRequired: true, gpu.ErrTimeout: false, gpu.ErrUnknown: false,
+		context.Canceled: false,
+	} {
+		f := newFixture(t)
+		f.line1(95, 0)
+		f.node.GPUs[0].Err = &gpu.Error{Op: "read", Err: err}
+		f.Converge(&f.node)
+		f.node.GPUs[0].Err = nil
+		f.Converge(&f.node)
+		if r := f.record(gpuA); (r.State == rules.Testing) != tested {
+			t.Errorf("after %v it is %+v", err, r)
+		}
+	}
+}
+
 // A change that could not be written is written with the next observation.
 func TestATransitionIsNotLost(t *testing.T) {
 	f := newFixture(t)

@@ -95,7 +95,8 @@ func (k *Health) momentOf(node *observe.Node) rules.Moment {
 func seen(node *observe.Node, g *observe.GPU) rules.Seen {
 	s := rules.Seen{Answers: g.Err == nil && node.DriverErr == nil}
 	s.Memory = s.Answers && g.Memory.Total > 0
-	s.Lost = g.Err != nil && node.DriverErr == nil && !gpu.IsAny(g.Err, gpu.ErrTimeout, gpu.ErrStuck)
+	// Every other error is of the call, as of a worker that cannot start: it says nothing of the GPU.
+	s.Lost = node.DriverErr == nil && gpu.IsAny(g.Err, gpu.ErrLost, gpu.ErrNotFound, gpu.ErrResetRequired)
 	return s
 }
 

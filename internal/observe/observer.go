@@ -81,10 +81,12 @@ func (o *Observer) Invalidate() {
 	o.info, o.profiles = nil, nil
 }
 
-// Observe reads everything once: with a valid cache one message for each GPU.
+// Observe reads everything once: with a valid cache one message for each GPU. What a caller reads who goes away meanwhile, or whose time
+// is over before the reading begins, fails because of that: it says nothing of the node, and is not kept.
 func (o *Observer) Observe(ctx context.Context) *Node {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	over := ctx.Err() != nil
 	o.seq++
 	n := &Node{Seq: o.seq, At: o.Now(), Epoch: ReadEpoch(o.HostRoot)}
 	if n.Epoch != o.epoch {
@@ -95,7 +97,9 @@ func (o *Observer) Observe(ctx context.Context) *Node {
 		n.LoginFilters, n.LoginFiltersErr = o.LoginFilters.Filters(ctx)
 	}
 	o.gpus(ctx, n)
-	o.last.Store(n)
+	if !over && !errors.Is(ctx.Err(), context.Canceled) || o.last.Load() == nil {
+		o.last.Store(n)
+	}
 	return n
 }
 

@@ -31,6 +31,7 @@ type fake struct {
 	fail     map[gpu.UUID]error // of Snapshot
 	noNode   error
 	noLayout error // of Profiles
+	reading  func() // called when a GPU is read; nil: nothing
 	calls    []string
 	states   []cgroup.SliceState
 
@@ -73,9 +74,15 @@ func (f *fake) Node(context.Context) (gpu.NodeInfo, error) {
 	return gpu.NodeInfo{DriverVersion: "580.95.05", GPUs: slices.Clone(f.ids)}, f.noNode
 }
 
-func (f *fake) Snapshot(_ context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+func (f *fake) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.reading != nil {
+		f.reading()
+	}
+	if err := ctx.Err(); err != nil {
+		return gpu.Snapshot{}, &gpu.Error{Op: "read", GPU: id, Err: err}
+	}
 	f.calls = append(f.calls, "snapshot "+string(id))
 	if err := f.fail[id]; err != nil {
 		return gpu.Snapshot{}, err
@@ -413,5 +420,37 @@ func TestReadEpoch(t *testing.T) {
 	reload(t, root)
 	if later := observe.ReadEpoch(root); later.Driver == loaded.Driver {
 		t.Error("a driver that was loaded again has the same epoch")
+	}
+}
+
+// A caller who goes away while the GPUs are read, or whose time was over before, leaves no errors in the last observation.
+func TestACallerWhoGoesAwayLeavesNoErrors(t *testing.T) {
+	for name, cut := range map[string]func(*fake, context.Context) (context.Context, func()){
+		"during the reading": func(f *fake, ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithCancel(ctx)
+			f.reading = cancel
+			return ctx, cancel
+		},
+		"before it": func(_ *fake, ctx context.Context) (context.Context, func()) {
+			return context.WithDeadline(ctx, time.Unix(1000, 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, f, _ := start(t)
+			first := o.Observe(t.Context())
+			ctx, cancel := cut(f, t.Context())
+			defer cancel()
+			failed := o.Observe(ctx)
+			if failed.GPUs[0].Err == nil {
+				t.Error("the caller read a GPU")
+			}
+			if o.Last() != first {
+				t.Errorf("the others see %v", o.Last().GPUs[0].Err)
+			}
+			f.set(func() { f.reading = nil })
+			if next := o.Observe(t.Context()); o.Last() != next || next.GPUs[0].Err != nil {
+				t.Errorf("the next observation is kept as %+v", o.Last())
+			}
+		})
 	}
 }
