@@ -39,7 +39,7 @@ type Health struct {
 
 	Due     loop.Wake  // readings are due
 	Arrived loop.Wake  // an XID waits for its pair
-	tasks   loop.Group // one reading of each GPU
+	tasks   loop.Group // one reading of each GPU, and one of its sensors
 
 	mu      locks.Mutex[locks.Health] // guards what follows
 	pairs   rules.Pairs
@@ -48,6 +48,7 @@ type Health struct {
 	noted   map[note]time.Time
 	again   []transition // that could not be recorded
 	logErr  error        // why the kernel's log cannot be read
+	ended   bool         // no reading of sensors begins any more
 }
 
 // reader reads the sensors of a GPU.
@@ -98,6 +99,7 @@ func (k *Health) Run(ctx context.Context) {
 	loops.Go(func() { k.reportLoop(ctx) })
 	loops.Go(func() { k.readLoop(ctx) })
 	loops.Wait()
+	k.endSensing()
 	k.tasks.Wait()
 }
 

@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -21,13 +20,14 @@ const (
 // sensed is what was read of the sensors of one GPU.
 type sensed struct {
 	reading chan struct{} // closed when the reading that is under way ends; nil: there is none
-	tried   time.Time     // when the last one began
+	cancel  context.CancelFunc
+	tried   time.Time // when the last one began
 	last    *gpu.Sensors
 	readAt  time.Time
 }
 
 // ReadSensors reads the sensors of the GPUs that answer, where they are older than sensorsAge, and waits no longer than sensorsWait.
-// It is for viewers: the loops that enforce something do not pay for it.
+// It is for viewers: the loops that enforce something do not pay for it. A reading goes on when its viewer goes away.
 func (k *Health) ReadSensors(ctx context.Context) {
 	node := k.Observed()
 	if node.DriverErr != nil {
@@ -35,42 +35,64 @@ func (k *Health) ReadSensors(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sensorsWait)
 	defer cancel()
-	var all sync.WaitGroup
+	var readings []<-chan struct{}
 	for i := range node.GPUs {
 		if g := &node.GPUs[i]; g.Err == nil {
-			all.Go(func() { k.readSensors(ctx, g.Identity.UUID) })
+			readings = append(readings, k.beginSensing(ctx, g.Identity.UUID, sensorsAge))
 		}
 	}
-	all.Wait()
+	for _, r := range readings {
+		awaitReading(ctx, r)
+	}
 }
 
-// readSensors reads one GPU, or waits for the reading that is under way.
-func (k *Health) readSensors(ctx context.Context, id gpu.UUID) {
+// senseInTime reads the sensors with the health, for those who look without asking for a reading, as a scrape. That viewers tried it
+// lately is no reason to leave it out.
+func (k *Health) senseInTime(ctx context.Context, id gpu.UUID) {
+	awaitReading(ctx, k.beginSensing(ctx, id, 0))
+}
+
+// awaitReading waits until a reading ends, or ctx does; nil: there is none.
+func awaitReading(ctx context.Context, reading <-chan struct{}) {
+	if reading == nil {
+		return
+	}
+	select {
+	case <-reading:
+	case <-ctx.Done():
+	}
+}
+
+// beginSensing begins to read one GPU, unless that is under way, or began less than age ago. The result is closed when the reading ends;
+// nil: there is none for which it is worth to wait.
+func (k *Health) beginSensing(ctx context.Context, id gpu.UUID, age time.Duration) <-chan struct{} {
 	now := k.Now()
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	s := &k.ofLocked(id).sensors
-	busy := s.reading
-	if busy == nil && now.Sub(s.tried) < sensorsAge {
-		k.mu.Unlock()
-		return
+	switch since := now.Sub(s.tried); {
+	case s.reading != nil && since >= sensorsWait:
+		return nil // Others waited as long in vain.
+	case s.reading != nil, since < age, k.ended:
+		return s.reading
 	}
-	if busy == nil {
-		s.reading, s.tried = make(chan struct{}), now
-	}
-	k.mu.Unlock()
-	if busy != nil {
-		select {
-		case <-busy:
-		case <-ctx.Done():
-		}
-		return
-	}
+	// It is no one's: the one for whom it begins may go away, and others wait for it too.
+	ctx, s.cancel = context.WithTimeout(context.WithoutCancel(ctx), observe.Timeout)
+	s.reading, s.tried = make(chan struct{}), now
+	k.tasks.Go(func() { k.sense(ctx, id, now) })
+	return s.reading
+}
+
+// sense reads one GPU.
+func (k *Health) sense(ctx context.Context, id gpu.UUID, began time.Time) {
 	read, err := k.Driver.Sensors(ctx, id)
 	k.mu.Lock()
+	s := &k.ofLocked(id).sensors
+	s.cancel()
 	close(s.reading)
-	s.reading = nil
+	s.reading, s.cancel = nil, nil
 	if err == nil {
-		s.last, s.readAt = &read, now
+		s.last, s.readAt = &read, began
 	}
 	k.mu.Unlock()
 	if err == nil {
@@ -78,11 +100,16 @@ func (k *Health) readSensors(ctx context.Context, id gpu.UUID) {
 	}
 }
 
-// senseInTime reads the sensors with the health, for those who look without asking for a reading, as a scrape.
-func (k *Health) senseInTime(ctx context.Context, id gpu.UUID) {
-	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
-	defer cancel()
-	k.readSensors(ctx, id)
+// endSensing ends the readings that are under way, and lets none begin any more.
+func (k *Health) endSensing() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended = true
+	for _, g := range k.gpus {
+		if g.sensors.cancel != nil {
+			g.sensors.cancel()
+		}
+	}
 }
 
 // Sensors is what was last read of the sensors of a GPU, for a viewer or for its health; nil if nothing was.

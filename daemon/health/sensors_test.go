@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/loop"
 )
 
 // Many viewers cost one reading a second. Without viewers the sensors are read with the health, and no more often.
@@ -78,19 +80,19 @@ func TestSensorsAreReadOnceForAllViewers(t *testing.T) {
 
 // A GPU that does not answer at once, that cannot be read, or that is known not to answer, holds up no viewer.
 func TestViewersDoNotWaitForAGPU(t *testing.T) {
-	for name, set := range map[string]func(f *fixture, reads *int){
-		"it is busy": func(f *fixture, reads *int) {
+	for name, set := range map[string]func(f *fixture, reads *atomic.Int32){
+		"it is busy": func(f *fixture, reads *atomic.Int32) {
 			f.sensors = func(ctx context.Context) (gpu.Sensors, error) {
-				*reads++
+				reads.Add(1)
 				<-ctx.Done()
 				return gpu.Sensors{}, ctx.Err()
 			}
 		},
-		"it fails": func(f *fixture, reads *int) {
-			f.sensors = func(context.Context) (gpu.Sensors, error) { *reads++; return gpu.Sensors{}, gpu.ErrLost }
+		"it fails": func(f *fixture, reads *atomic.Int32) {
+			f.sensors = func(context.Context) (gpu.Sensors, error) { reads.Add(1); return gpu.Sensors{}, gpu.ErrLost }
 		},
-		"it is unresponsive":      func(f *fixture, _ *int) { f.node.GPUs[0].Err = gpu.ErrTimeout },
-		"the driver is not there": func(f *fixture, _ *int) { f.node.DriverErr = errors.New("no driver") },
+		"it is unresponsive":      func(f *fixture, _ *atomic.Int32) { f.node.GPUs[0].Err = gpu.ErrTimeout },
+		"the driver is not there": func(f *fixture, _ *atomic.Int32) { f.node.DriverErr = errors.New("no driver") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,14 +108,14 @@ func TestViewersDoNotWaitForAGPU(t *testing.T) {
 				f.senseInTime(t.Context(), gpuA)
 				before := f.Now()
 				time.Sleep(5 * time.Second)
-				reads := 0
+				var reads atomic.Int32
 				set(f, &reads)
 				began := time.Now()
 				for range 3 {
 					f.ReadSensors(t.Context())
 				}
-				if waited := time.Since(began); waited > sensorsWait || reads > 1 {
-					t.Errorf("three viewers waited %s for %d readings", waited, reads)
+				if waited := time.Since(began); waited > sensorsWait || reads.Load() > 1 {
+					t.Errorf("three viewers waited %s for %d readings", waited, reads.Load())
 				}
 				want := &api.Sensors{
 					ReadAt:          before,
@@ -121,10 +123,92 @@ func TestViewersDoNotWaitForAGPU(t *testing.T) {
 					PowerLimitWatts: new(400.0),
 					Throttle:        []string{gpu.ThrottlePowerCap},
 				}
+				f.endSensing()
+				f.tasks.Wait()
 				if diff := cmp.Diff(want, f.Sensors(gpuA)); diff != "" {
 					t.Errorf("what was read before (-want +got):\n%s", diff)
 				}
 			})
 		})
 	}
+}
+
+// With a viewer who looks all the time at a board that answers later than a viewer waits, with viewers who go away at once, and with both,
+// no one sees old sensors.
+func TestViewersDoNotKeepSensorsFromBeingRead(t *testing.T) {
+	for name, c := range map[string]struct{ takes, waits, again time.Duration }{
+		"a slow board":      {takes: 300 * time.Millisecond, waits: time.Hour, again: 500 * time.Millisecond},
+		"one who goes away": {takes: 10 * time.Millisecond, waits: time.Millisecond, again: 10 * time.Millisecond},
+		"both":              {takes: time.Second, waits: time.Millisecond, again: 20 * time.Millisecond},
+		"no viewer":         {takes: 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.Now = time.Now
+				f.sensors = func(ctx context.Context) (gpu.Sensors, error) {
+					select {
+					case <-time.After(c.takes):
+						return gpu.Sensors{Temperature: new(60)}, nil
+					case <-ctx.Done():
+						return gpu.Sensors{}, ctx.Err()
+					}
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var run sync.WaitGroup
+				if c.again > 0 {
+					run.Go(func() {
+						for loop.Pause(ctx, c.again) {
+							within, stop := context.WithTimeout(ctx, c.waits)
+							f.ReadSensors(within)
+							stop()
+						}
+					})
+				}
+				run.Go(func() { f.Health.Run(ctx) })
+				last, oldest := time.Now(), time.Duration(0)
+				for range 300 {
+					time.Sleep(100 * time.Millisecond)
+					if s := f.Sensors(gpuA); s != nil {
+						last = s.ReadAt
+					}
+					oldest = max(oldest, time.Since(last))
+				}
+				if most := interval + spacing + c.takes; oldest > most {
+					t.Errorf("what is shown was read %s ago, want at most %s", oldest, most)
+				}
+				cancel()
+				run.Wait()
+			})
+		})
+	}
+}
+
+// When the daemon stops, a reading that hangs ends, and a viewer who still comes begins none.
+func TestReadingsOfSensorsEndWithTheDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.Now = time.Now
+		var reads atomic.Int32
+		f.sensors = func(ctx context.Context) (gpu.Sensors, error) {
+			reads.Add(1)
+			<-ctx.Done()
+			return gpu.Sensors{}, ctx.Err()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { f.Health.Run(ctx) })
+		f.ReadSensors(t.Context())
+		synctest.Wait()
+		cancel()
+		began := time.Now()
+		run.Wait()
+		if waited := time.Since(began); waited > 0 || reads.Load() != 1 {
+			t.Errorf("it ended %s later, after %d readings", waited, reads.Load())
+		}
+		time.Sleep(time.Minute)
+		if f.ReadSensors(t.Context()); reads.Load() != 1 {
+			t.Error("a reading began after the end")
+		}
+	})
 }
