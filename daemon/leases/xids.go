@@ -11,8 +11,14 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// saveInterval is the least time between two writings of what was recorded of leases while they run.
-const saveInterval = time.Second
+const (
+	// saveInterval is the least time between two writings of what was recorded of leases while they run.
+	saveInterval = time.Second
+	// saveAgain is when a writing that failed is tried again.
+	saveAgain = 10 * time.Second
+	// saveTimeout limits the last writing, when the daemon stops.
+	saveTimeout = 2 * time.Second
+)
 
 // RecordXID records an XID that concerns a lease, also one that has ended.
 func (ls *Leases) RecordXID(id string, x api.LeaseXID) {
@@ -66,17 +72,34 @@ func (ls *Leases) revised() {
 	ls.Revised.Set()
 }
 
-// saveLoop writes what was recorded of running leases, so that it is there after the daemon was killed, until ctx ends.
+// saveLoop writes what was recorded of running leases, so that it is there after the daemon was killed or stopped, until ctx ends. What
+// cannot be written is tried again.
 func (ls *Leases) saveLoop(ctx context.Context) {
+	defer ls.saveLast(ctx)
 	for {
 		if _, ok := ls.Revised.Sleep(ctx, time.Hour); !ok {
 			return
 		}
-		if err := ls.Table.Save(ctx); err != nil && ctx.Err() == nil {
-			ls.Log.Warn("cannot record what happened to leases", "error", err)
+		pause := saveInterval
+		if err := ls.Table.Save(ctx); err != nil {
+			ls.Revised.Set()
+			pause = saveAgain
+			if ctx.Err() == nil {
+				ls.Log.Warn("cannot record what happened to leases", "error", err, "again_in", pause)
+			}
 		}
-		if !loop.Pause(ctx, saveInterval) {
+		if !loop.Pause(ctx, pause) {
 			return
 		}
+	}
+}
+
+// saveLast writes at the end what the loop has not written: what was recorded within its pause, and what failed.
+func (ls *Leases) saveLast(ctx context.Context) {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+	defer cancel()
+	ls.saveEnded()
+	if err := ls.Table.Save(end); err != nil {
+		ls.Log.Warn("cannot record what happened to leases", "error", err)
 	}
 }

@@ -3,8 +3,12 @@ package leases
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,6 +117,74 @@ func TestWhatHappensToALeaseIsWrittenSoon(t *testing.T) {
 		stop()
 		<-done
 	})
+}
+
+// What was recorded before the daemon stops, and what could not be written at first, is written.
+func TestWhatHappensToALeaseIsNotLost(t *testing.T) {
+	for name, full := range map[string]bool{"at a stop": false, "after a write that failed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				written := ""
+				var fails atomic.Bool
+				fails.Store(full)
+				table := lease.New(lease.Config{Isolation: leasetest.NoIsolation{}, Save: func(ctx context.Context, b []byte) error {
+					if fails.Load() || ctx.Err() != nil {
+						return errors.Join(errors.New("no space left"), ctx.Err())
+					}
+					written = string(b)
+					return nil
+				}})
+				ls := newRecorded(t, table)
+				if err := table.Restore(stateOf(t, lease.Lease{
+					ID: "red-1", Generation: 1, State: lease.Running, Process: lease.Process{PID: 1, Start: 1},
+					Place: lease.Place{GPUs: []gpu.UUID{"GPU-0"}},
+				})); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); ls.saveLoop(ctx) }()
+				synctest.Wait()
+				ls.RecordXID("red-1", api.LeaseXID{XID: 31, GPU: "GPU-0", Relation: api.XIDCaused})
+				synctest.Wait()
+				if full {
+					fails.Store(false)
+					time.Sleep(2 * saveAgain)
+					synctest.Wait()
+					if !strings.Contains(written, `"xids"`) {
+						t.Errorf("it was not tried again: %s", written)
+					}
+				}
+				ls.RecordLost("red-1", api.LostGPU{GPU: "GPU-0", Reason: "the GPU is lost"})
+				stop()
+				<-done
+				if !strings.Contains(written, `"lost_gpus"`) {
+					t.Errorf("at the end there is %s", written)
+				}
+			})
+		})
+	}
+}
+
+// What is known of leases that have ended, and could not be written, is written when the daemon stops.
+func TestEndedLeasesAreWrittenAtTheEnd(t *testing.T) {
+	ls := newRecorded(t, lease.New(lease.Config{Isolation: leasetest.NoIsolation{}}))
+	dir := filepath.Join(t.TempDir(), "later")
+	ls.RunDir = store.RunDir(dir)
+	ls.Ended.Add(ended(7, 1))
+	ls.saveEnded()
+	if _, err := os.Stat(dir); err == nil {
+		t.Fatal("it was written")
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	ls.saveLoop(ctx)
+	if list, err := ls.readEnded(endedFile); err != nil || len(list) != 1 {
+		t.Errorf("written are %d: %v", len(list), err)
+	}
 }
 
 // stateOf is what a table with one lease writes.
