@@ -62,14 +62,31 @@ func (k *Health) concern(r *rules.Report, x rules.XID, id string) {
 // eachConcerned calls f for each lease that uses the instance of a report, or the GPU if it has none, and for those that ended just
 // before.
 func (k *Health) eachConcerned(r *rules.Report, f func(id string)) {
-	for _, id := range k.leasesIn(k.Live(), r) {
+	for _, id := range k.leasesAt(r) {
 		f(id)
 	}
-	if k.EndedLately != nil {
-		for _, id := range k.leasesIn(k.EndedLately(endedWithin), r) {
-			f(id)
+}
+
+// leasesAt are the ids of the leases that used the instance of a report when it happened, or its GPU if the report has none: those that
+// ended just before too, and none that started after it.
+func (k *Health) leasesAt(r *rules.Report) []string {
+	out := k.leasesIn(slices.DeleteFunc(slices.Clone(k.Live()), func(l lease.Lease) bool {
+		return l.Started != nil && l.Started.After(r.At)
+	}), r)
+	for _, id := range k.leasesIn(k.endedLately(), r) {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
 		}
 	}
+	return out
+}
+
+// endedLately are the leases that may have ended because of what is read now.
+func (k *Health) endedLately() []lease.Lease {
+	if k.EndedLately == nil {
+		return nil
+	}
+	return k.EndedLately(endedWithin)
 }
 
 // leasesIn are the ids of those of the leases that use the instance of a report, or its GPU if the report has none.
@@ -107,7 +124,7 @@ func idsOn(leases []lease.Lease, id gpu.UUID) (out []string) {
 	return out
 }
 
-// lost records that a GPU is lost for the leases on it, and notifies them, once.
+// lost records that a GPU is lost for the leases on it, and notifies them, once. Of those that ended just before it is only recorded.
 func (k *Health) lost(id gpu.UUID, since time.Time, reason string) {
 	for _, l := range idsOn(k.Live(), id) {
 		if k.Leases.RecordLost(l, api.LostGPU{GPU: string(id), Since: since, Reason: reason}) {
@@ -116,6 +133,9 @@ func (k *Health) lost(id gpu.UUID, since time.Time, reason string) {
 				k.nameOf(id), reason, l,
 			)})
 		}
+	}
+	for _, l := range idsOn(k.endedLately(), id) {
+		k.Leases.RecordLost(l, api.LostGPU{GPU: string(id), Since: since, Reason: reason})
 	}
 }
 

@@ -101,11 +101,54 @@ func TestAnXIDIsRecordedOfALeaseThatJustEnded(t *testing.T) {
 		if d > 10*time.Second {
 			t.Errorf("leases of the last %s", d)
 		}
-		return []lease.Lease{{ID: "gone-1", Place: lease.Place{GPUs: []gpu.UUID{gpuA}}}}
+		return []lease.Lease{{ID: "ended-1", Place: lease.Place{GPUs: []gpu.UUID{gpuA}}}}
 	}
 	f.line1(95, 0)
-	if got := f.relations("gone-1"); !slices.Equal(got, []string{"95 gpu 1"}) {
+	if got := f.relations("ended-1"); !slices.Equal(got, []string{"95 gpu 1"}) {
 		t.Errorf("recorded %q", got)
+	}
+}
+
+// Of an error in an instance whose lease ended just before, the lease that has it now is not blamed: it may have been either, or, if the
+// other one started after the error, was the one that ended.
+func TestAnXIDIsNotThatOfTheNextLease(t *testing.T) {
+	gi := uint32(2)
+	for name, c := range map[string]struct {
+		started     time.Duration // of the one that runs, after the error
+		ended, next string
+	}{
+		"it ran already":        {-time.Hour, "13 possible 1", "13 possible 1"},
+		"it started afterwards": {time.Millisecond, "13 caused 1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.node.GPUs[0].Instances = []gpu.Instance{{ID: gi, Compute: []gpu.ComputeInstance{{UUID: "MIG-2"}}}}
+			place := lease.Place{GPUs: []gpu.UUID{gpuA}, Devices: []gpu.UUID{"MIG-2"}}
+			f.EndedLately = func(time.Duration) []lease.Lease { return []lease.Lease{{ID: "ended-1", Place: place}} }
+			f.live = []lease.Lease{{ID: "next-1", Place: place, Started: new(f.now.Add(c.started))}}
+			f.XID(gpu.Event{GPU: gpuA, XID: 13, GI: &gi})
+			f.wait(2 * time.Second)
+			ended, next := strings.Join(f.relations("ended-1"), ", "), strings.Join(f.relations("next-1"), ", ")
+			if ended != c.ended || next != c.next {
+				t.Errorf("recorded %q and %q, want %q and %q", ended, next, c.ended, c.next)
+			}
+			if len(f.notes["next-1"]) > 0 {
+				t.Errorf("the notices are %q", f.notes)
+			}
+		})
+	}
+}
+
+// A lease whose programs the loss of its GPU ended has the loss, and no advice to stop.
+func TestALossIsRecordedOfALeaseThatJustEnded(t *testing.T) {
+	f := newFixture(t)
+	f.EndedLately = func(time.Duration) []lease.Lease {
+		return []lease.Lease{{ID: "ended-1", Place: lease.Place{GPUs: []gpu.UUID{gpuA}}}}
+	}
+	f.node.GPUs[0].Err = gpu.ErrLost
+	f.Converge(&f.node)
+	if n := len(f.recorded("ended-1").LostGPUs); n != 1 || len(f.notes) != 0 {
+		t.Errorf("it has %d losses, and the notices are %q", n, f.notes)
 	}
 }
 

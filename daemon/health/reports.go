@@ -214,7 +214,7 @@ func (k *Health) causedBy(r *rules.Report) string {
 	if r.GI == nil {
 		return ""
 	}
-	if in := k.leasesIn(k.Live(), r); len(in) == 1 { // Several share the instance.
+	if in := k.leasesAt(r); len(in) == 1 { // Several share the instance, or had it one after the other.
 		return in[0]
 	}
 	return ""
