@@ -3,6 +3,7 @@ package daemon
 import (
 	"github.com/gpushare/gpushare/daemon/acknowledge"
 	"github.com/gpushare/gpushare/daemon/health"
+	"github.com/gpushare/gpushare/daemon/instanceuse"
 	"github.com/gpushare/gpushare/daemon/maintenance"
 	mpsaccess "github.com/gpushare/gpushare/daemon/mps/access"
 	mpsfault "github.com/gpushare/gpushare/daemon/mps/fault"
@@ -56,6 +57,15 @@ func (d *Daemon) composeHealth() {
 		StateDir:    store.RunDir(d.settings.StateDir),
 		Due:         loop.NewWake(),
 		Arrived:     loop.NewWake(),
+	}
+	d.instanceUse = &instanceuse.Watch{
+		Reporter:    d.Reporter,
+		Driver:      d.driver,
+		Observed:    d.observer.Last,
+		Live:        d.table.Live,
+		EndedLately: d.leases.EndedLately,
+		LeaseLookup: d.attribution.LeaseLookup,
+		Recorder:    d.account,
 	}
 	d.converger.Health, d.changes.Health, d.enforcer.Cooling.Heat = d.health, d.health, d.health.Heat
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gpushare/gpushare/daemon/enforce"
 	"github.com/gpushare/gpushare/daemon/escape"
-	"github.com/gpushare/gpushare/daemon/instanceuse"
 	"github.com/gpushare/gpushare/daemon/metrics"
 	mpsaccess "github.com/gpushare/gpushare/daemon/mps/access"
 	"github.com/gpushare/gpushare/daemon/mps/bypass"
@@ -59,14 +58,6 @@ func (d *Daemon) composeEscapes(p *parts) {
 		Attribution: d.attribution,
 		WorkerPID:   p.workerPID,
 		UserOf:      outside.UserOf(d.identities.Names.UserName),
-		Recorder:    d.account,
-	}
-	d.instanceUse = &instanceuse.Watch{
-		Reporter:    d.Reporter,
-		Driver:      d.driver,
-		Observed:    d.observer.Last,
-		Live:        d.table.Live,
-		LeaseLookup: d.attribution.LeaseLookup,
 		Recorder:    d.account,
 	}
 	d.escapes.NoDescent = d.host.NoDescent

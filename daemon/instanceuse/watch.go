@@ -3,11 +3,10 @@ package instanceuse
 import (
 	"context"
 	"errors"
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
@@ -34,11 +33,14 @@ type Watch struct {
 	Driver   reader
 	Observed func() *observe.Node
 	Live     func() []lease.Lease
+	// EndedLately returns the leases that ended no longer ago than d; nil: they are not known.
+	EndedLately func(d time.Duration) []lease.Lease
 	// LeaseLookup finds the leases of about so many processes.
 	LeaseLookup func(about int) func(pid int) (id string, ok bool)
 	Recorder    recorder
 
-	refused map[gpu.UUID]refusal // GPUs that have no counters; used by the loop only
+	refused  map[gpu.UUID]refusal // GPUs that have no counters; used by the loop only
+	occupied map[key]occupants    // by whom, at the last reading; used by the loop only
 
 	mu   locks.Mutex[locks.Leaf] // guards what follows
 	uses map[key]api.InstanceUse
@@ -86,6 +88,7 @@ func (w *Watch) pass(ctx context.Context, node *observe.Node) {
 			w.read(ctx, node, g)
 		}
 	}
+	maps.DeleteFunc(w.occupied, func(k key, _ occupants) bool { return !known[k.gpu] })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id := range w.why {
@@ -132,9 +135,7 @@ func (w *Watch) read(ctx context.Context, node *observe.Node, g *observe.GPU) {
 		}
 	}
 	w.mu.Unlock()
-	for i := range uses {
-		w.account(g, &uses[i], at)
-	}
+	w.account(g, uses, at)
 	if len(uses) > 0 {
 		w.Invalidate()
 	}
@@ -151,59 +152,6 @@ func reason(err error) string {
 		return "this driver does not report the use of MIG instances"
 	}
 	return "the use of MIG instances cannot be read: " + err.Error()
-}
-
-// account reports to the account what the leases of an instance used, as far as that is known: all of it if one lease has the instance
-// alone, and nothing if nothing ran. Of several leases the counters say no more.
-func (w *Watch) account(g *observe.GPU, u *gpu.InstanceUse, at time.Time) {
-	i := slices.IndexFunc(g.Instances, func(in gpu.Instance) bool { return in.ID == u.GI })
-	if i < 0 || u.Busy == nil || w.Recorder == nil {
-		return
-	}
-	from, part := at.Add(-u.Length), *u.Busy/100
-	leases := w.leasesIn(&g.Instances[i])
-	if part > 0 && (len(leases) != 1 || w.othersIn(g, u.GI)) {
-		return
-	}
-	for j := range leases {
-		l := &leases[j]
-		if l.State != lease.Running || l.Started == nil || l.Started.After(w.Now().Add(-u.Length)) {
-			continue // A part of it was of what was there before.
-		}
-		std := leastBusy * u.Length.Seconds()
-		w.Recorder.Record(usage.Interval{
-			Subject: usage.Subject{
-				Lease:      l.ID,
-				Generation: l.Generation,
-				Tenant:     l.Terms.Tenant,
-				Grant:      l.Terms.Spec.Name,
-				User:       l.User,
-				GPU:        g.Identity.UUID,
-			},
-			From: from,
-			To:   at,
-			Busy: &usage.Busy{Time: time.Duration(part * float64(u.Length)), Variance: std * std},
-		})
-	}
-}
-
-// leasesIn are the leases of an instance, or of compute instances of it.
-func (w *Watch) leasesIn(in *gpu.Instance) (out []lease.Lease) {
-	for _, l := range w.Live() {
-		if slices.ContainsFunc(in.Compute, func(c gpu.ComputeInstance) bool { return slices.Contains(l.Place.Devices, c.UUID) }) {
-			out = append(out, l)
-		}
-	}
-	return out
-}
-
-// othersIn reports whether a process that is in no lease uses an instance.
-func (w *Watch) othersIn(g *observe.GPU, gi uint32) bool {
-	leaseOf, daemons := w.LeaseLookup(len(g.Processes)), g.ControlDaemons()
-	return slices.ContainsFunc(g.Processes, func(p gpu.Process) bool {
-		_, leased := leaseOf(p.PID)
-		return !leased && p.GI != nil && *p.GI == gi && !attribution.IsServingMPS(daemons, p.PID)
-	})
 }
 
 // Of returns how an instance was used lately; nil if that is not known.

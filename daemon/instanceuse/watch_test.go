@@ -27,19 +27,22 @@ type fixture struct {
 	*Watch
 	node    *observe.Node
 	live    []lease.Lease
+	ended   []lease.Lease
 	leaseOf map[int]string
 	busy    map[uint32]*float64
 	err     error
 	queries []string
+	read    map[uint32]bool
 	got     []usage.Interval
 }
 
 func (f *fixture) InstanceUse(_ context.Context, id gpu.UUID, instances []uint32) (out []gpu.InstanceUse, err error) {
 	f.queries = append(f.queries, fmt.Sprint(id, instances))
 	for _, gi := range instances {
-		if b, ok := f.busy[gi]; ok {
+		if b, ok := f.busy[gi]; ok && f.read[gi] { // The first reading has nothing to compare with.
 			out = append(out, gpu.InstanceUse{GI: gi, Length: interval, Busy: b, SM: new(12.5)})
 		}
+		f.read[gi] = f.err == nil
 	}
 	return out, f.err
 }
@@ -47,7 +50,7 @@ func (f *fixture) InstanceUse(_ context.Context, id gpu.UUID, instances []uint32
 func (f *fixture) Record(i usage.Interval) { f.got = append(f.got, i) }
 
 func newFixture() *fixture {
-	f := &fixture{leaseOf: map[int]string{}, busy: map[uint32]*float64{}}
+	f := &fixture{leaseOf: map[int]string{}, busy: map[uint32]*float64{}, read: map[uint32]bool{}}
 	f.node = &observe.Node{Epoch: observe.Epoch{Boot: "boot", Driver: "load"}, GPUs: []observe.GPU{
 		{Snapshot: gpu.Snapshot{
 			Identity: gpu.Identity{UUID: "GPU-1"}, MIG: gpu.MIGState{Current: true},
@@ -60,8 +63,9 @@ func newFixture() *fixture {
 	}}
 	f.Watch = &Watch{
 		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Driver: f, Recorder: f,
-		Observed: func() *observe.Node { return f.node },
-		Live:     func() []lease.Lease { return f.live },
+		Observed:    func() *observe.Node { return f.node },
+		Live:        func() []lease.Lease { return f.live },
+		EndedLately: func(time.Duration) []lease.Lease { return f.ended },
 		LeaseLookup: func(int) func(int) (string, bool) {
 			return func(pid int) (string, bool) { id, ok := f.leaseOf[pid]; return id, ok }
 		},
@@ -106,6 +110,7 @@ func TestUseIsOfTheLeaseThatIsAlone(t *testing.T) {
 				c.prepare(f)
 				f.busy[1] = c.busy
 				f.pass(t.Context(), f.node)
+				f.pass(t.Context(), f.node)
 				var got []string
 				for _, i := range f.got {
 					got = append(got, i.Lease+" "+i.Busy.Time.String())
@@ -130,6 +135,59 @@ func TestUseIsOfTheLeaseThatIsAlone(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The work of who had an instance in a part of the interval only, a lease or a process of none, is not that of the lease that has it at
+// the end, also if a reading failed meanwhile. That nothing ran is known of it.
+func TestUseIsNotOfTheLeaseThatIsLeft(t *testing.T) {
+	outside := func(f *fixture, pids ...int) {
+		f.node.GPUs[0].Processes = nil
+		for _, pid := range pids {
+			f.node.GPUs[0].Processes = append(f.node.GPUs[0].Processes, gpu.Process{PID: pid, GI: new(uint32(1))})
+		}
+	}
+	for name, c := range map[string]struct{ before, after func(f *fixture) }{
+		"a lease ended": {
+			func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) }, func(f *fixture) { f.live = f.live[:1] },
+		},
+		"a process ended": {func(f *fixture) { outside(f, 7) }, func(f *fixture) { outside(f) }},
+		"a lease ended, and a reading failed": {
+			func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) },
+			func(f *fixture) {
+				f.live, f.err = f.live[:1], gpu.ErrTimeout
+				busy := f.busy
+				f.busy = nil
+				f.pass(context.Background(), f.node)
+				f.err, f.busy, f.read[1] = nil, busy, true
+			},
+		},
+		"a lease came and ended": {func(*fixture) {}, func(f *fixture) {
+			f.ended = []lease.Lease{{ID: "blue-1", Place: lease.Place{Devices: []gpu.UUID{"MIG-1"}}}}
+		}},
+	} {
+		for busy, want := range map[float64]int{95: 0, 0: 1} {
+			t.Run(fmt.Sprintf("%s, %g %%", name, busy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFixture()
+					f.running("red-1", "MIG-1", time.Hour)
+					c.before(f)
+					f.busy[1] = new(busy)
+					f.pass(t.Context(), f.node)
+					f.pass(t.Context(), f.node)
+					f.got = nil
+					c.after(f)
+					f.pass(t.Context(), f.node)
+					if len(f.got) != want {
+						t.Errorf("the account has %+v", f.got)
+					}
+					f.got, f.ended = nil, nil
+					if f.pass(t.Context(), f.node); len(f.got) != 1 || f.got[0].Lease != "red-1" {
+						t.Errorf("an interval later the account has %+v", f.got)
+					}
+				})
+			})
+		}
 	}
 }
 
