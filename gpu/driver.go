@@ -40,8 +40,8 @@ type Driver interface {
 	// ErrMissing when the library lacks the function.
 	UtilizationSeries(ctx context.Context, id UUID, since uint64) (Series, error)
 	// InstanceUse reads how these GPU instances were used since the last call: the driver compares its counters now with those of that
-	// call. What has no result yet, was destroyed or is read again within LeastUse is left out. ErrNotSupported on boards without these
-	// counters (before Hopper), ErrMissing when the library lacks the functions. It keeps no instance from being destroyed.
+	// call. What has no result yet, was destroyed or is read again within LeastUse is left out. ErrNotSupported only on boards without
+	// these counters (before Hopper), ErrMissing when the library lacks the functions. It keeps no instance from being destroyed.
 	InstanceUse(ctx context.Context, id UUID, instances []uint32) ([]InstanceUse, error)
 	// NVLinks reads the peers of the NVLinks of one GPU; the zero value means that it has none. It needs dozens of calls,
 	// and the result does not change while the host runs: call it before a reset, not in every observation. ErrMissing

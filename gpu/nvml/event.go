@@ -97,6 +97,9 @@ func (d *Driver) watch(ctx context.Context, f func(gpu.Event)) nvml.Return {
 	if ret != nvml.SUCCESS {
 		return ret
 	}
+	for _, id := range names { // What changed until now was not reported.
+		d.noteReplaced(id, nil)
+	}
 	f(gpu.Event{Time: time.Now(), Kind: gpu.EventWatching})
 	for ctx.Err() == nil {
 		data, ret := set.Wait(uint32(eventWait.Milliseconds()))

@@ -56,7 +56,11 @@ func (d *Driver) InstanceUse(ctx context.Context, id gpu.UUID, instances []uint3
 			out = append(out, *u)
 		}
 	}
-	if failed != nvml.SUCCESS && len(out) == 0 {
+	switch {
+	case failed == nvml.SUCCESS, len(out) > 0:
+	case failed == nvml.ERROR_NOT_SUPPORTED: // The board counts, as it said: only ErrNotSupported is final.
+		return nil, &gpu.Error{Op: op, GPU: id, Code: int(failed), Err: gpu.ErrUnknown}
+	default:
 		return nil, v.failed(op, failed)
 	}
 	return out, nil

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 
@@ -86,5 +87,70 @@ func TestInstanceUseFreesItsSamples(t *testing.T) {
 	ret = nvml.ERROR_NO_PERMISSION
 	if _, err := d.InstanceUse(t.Context(), id, []uint32{1}); !gpu.IsAny(err, gpu.ErrDenied) || allocated != freed {
 		t.Errorf("refused: %v, %d samples were allocated and %d freed", err, allocated, freed)
+	}
+}
+
+// That one instance has no counters now is no answer of the board: it may be asked again.
+func TestAnInstanceWithoutCountersIsNoAnswerOfTheBoard(t *testing.T) {
+	const id = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
+	supported := uint32(1)
+	lib := &mock.Interface{
+		GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { return nil, nvml.SUCCESS },
+		GpmSampleFreeFunc:  func(nvml.GpmSample) nvml.Return { return nvml.SUCCESS },
+	}
+	handle := &mock.Device{
+		GpmMigSampleGetFunc: func(int, nvml.GpmSample) nvml.Return { return nvml.ERROR_NOT_SUPPORTED },
+		GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) {
+			return nvml.GpmSupport{IsSupportedDevice: supported}, nvml.SUCCESS
+		},
+	}
+	for supported = range 2 {
+		d := &Driver{
+			o: options{log: slog.New(slog.DiscardHandler)}, lib: lib, symbols: everySymbol(t),
+			devices: map[gpu.UUID]*device{id: {id: id, handle: handle}},
+		}
+		_, err := d.InstanceUse(t.Context(), id, []uint32{1})
+		if err == nil || gpu.IsAny(err, gpu.ErrNotSupported) != (supported == 0) {
+			t.Errorf("the board says %d: %v", supported, err)
+		}
+	}
+}
+
+// When the events are watched again, instances may have been replaced meanwhile: no sample from before is compared.
+func TestWithoutEventsSamplesAreNotCompared(t *testing.T) {
+	const id = gpu.UUID("GPU-0123456789ab-4000-8000-0000000000aa")
+	ctx, cancel := context.WithCancel(t.Context())
+	handle := &mock.Device{
+		GetUUIDFunc:                func() (string, nvml.Return) { return string(id), nvml.SUCCESS },
+		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return eventMIGConfig, nvml.SUCCESS },
+		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS },
+	}
+	set := &mock.EventSet{
+		FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+		WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
+			cancel()
+			return nvml.EventData{}, nvml.ERROR_TIMEOUT
+		},
+	}
+	lib := &mock.Interface{
+		EventSetCreateFunc:         func() (nvml.EventSet, nvml.Return) { return set, nvml.SUCCESS },
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return 1, nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return handle, nvml.SUCCESS },
+	}
+	v := &device{id: id, handle: handle}
+	d := &Driver{
+		o: options{
+			log:      slog.New(slog.DiscardHandler),
+			hostRoot: t.TempDir(),
+		},
+		lib:     lib,
+		symbols: everySymbol(t),
+		devices: map[gpu.UUID]*device{id: v},
+	}
+	if ret := d.watch(ctx, func(gpu.Event) {}); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if len(v.replaced) != 1 || v.replaced[0] != noInstance {
+		t.Errorf("replaced are %v", v.replaced)
 	}
 }
