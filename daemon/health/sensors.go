@@ -15,6 +15,8 @@ const (
 	// sensorsWait is how long a viewer waits. A GPU that is busy with something else, as with the creation of an instance, shows
 	// what was read before.
 	sensorsWait = 250 * time.Millisecond
+	// sensorsStale is how old sensors may be that are shown: a GPU that cannot be read has none after that.
+	sensorsStale = 3 * interval
 )
 
 // sensed is what was read of the sensors of one GPU.
@@ -112,13 +114,13 @@ func (k *Health) endSensing() {
 	}
 }
 
-// Sensors is what was last read of the sensors of a GPU, for a viewer or for its health; nil if nothing was.
+// Sensors is what was last read of the sensors of a GPU, for a viewer or for its health; nil if nothing was lately.
 func (k *Health) Sensors(id gpu.UUID) *api.Sensors {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g := k.ofLocked(id)
 	read, at := g.sensors.last, g.sensors.readAt
-	if read == nil || isNothing(read) {
+	if read == nil || isNothing(read) || k.Now().Sub(at) > sensorsStale {
 		return nil
 	}
 	out := &api.Sensors{
