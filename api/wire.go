@@ -468,7 +468,7 @@ type Lease struct {
 	FrozenFor          []string        `json:"frozen_for,omitempty"`      // why it is frozen; the short freezes of time slices are not listed
 	Notices            []string        `json:"notices,omitempty"`         // the last few, newest last
 	XIDs               []LeaseXID      `json:"xids,omitempty"`            // the last few that concern it, newest last
-	Use                *InstanceUse    `json:"use,omitempty"`             // of the MIG instance that it has alone, as of the instance
+	Use                *InstanceUse    `json:"use,omitempty"`             // of the MIG instance that it had alone for the whole interval
 	LostGPUs           []LostGPU       `json:"lost_gpus,omitempty"`       // its GPUs that are or were lost while it ran
 	Engine             *LeaseEngine    `json:"engine,omitempty"`          // absent: no engine requested it
 	Position           int             `json:"position,omitempty"`        // in the queue, from 1

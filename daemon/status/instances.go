@@ -2,6 +2,7 @@ package status
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -10,9 +11,11 @@ import (
 const anotherTenant = "another tenant"
 
 // restrictInstances replaces the leases of instances that the caller may not see. It changes no list that it was given.
-func restrictInstances(list []api.InstanceStatus, own map[string]bool) []api.InstanceStatus {
+// shown are the leases that they may see at all, and own those of them that are theirs or of their tenants: only who had an instance
+// for the whole interval sees how it was used in it.
+func restrictInstances(list []api.InstanceStatus, shown map[string]bool, own []api.Lease) []api.InstanceStatus {
 	hide := func(id *string) {
-		if *id != "" && !own[*id] {
+		if *id != "" && !shown[*id] {
 			*id = anotherTenant
 		}
 	}
@@ -20,8 +23,8 @@ func restrictInstances(list []api.InstanceStatus, own map[string]bool) []api.Ins
 	for i := range list {
 		in := &list[i]
 		in.Leases, in.Compute = slices.Clone(in.Leases), slices.Clone(in.Compute)
-		if in.Lease != "" && !own[in.Lease] {
-			in.Use = nil // What another tenant does is theirs.
+		if !slices.ContainsFunc(own, func(l api.Lease) bool { return isIn(in, l.ID) && ranFor(&l, in.Use) }) {
+			in.Use = nil // What another tenant does is theirs, also what was done by one that had the instance before.
 		}
 		hide(&in.Lease)
 		for j := range in.Leases {
@@ -32,4 +35,14 @@ func restrictInstances(list []api.InstanceStatus, own map[string]bool) []api.Ins
 		}
 	}
 	return list
+}
+
+// isIn reports whether a lease has an instance, or a part of it.
+func isIn(in *api.InstanceStatus, lease string) bool {
+	return in.Lease == lease || slices.Contains(in.Leases, lease)
+}
+
+// ranFor reports whether a lease ran for all of the interval in which an instance was used.
+func ranFor(l *api.Lease, u *api.InstanceUse) bool {
+	return l.Started != nil && u != nil && !l.Started.After(u.ReadAt.Add(-time.Duration(u.IntervalSeconds*float64(time.Second))))
 }

@@ -129,7 +129,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if p.health != nil {
 		out.Health = p.health(id)
 	}
-	if p.sensors != nil {
+	if p.sensors != nil && g.Err == nil && p.node.DriverErr == nil { // Of one that does not answer they are those of before.
 		out.Sensors = p.sensors(id)
 	}
 	if p.timeSlices != nil {
@@ -248,12 +248,12 @@ func (p *statusInputs) profile(g *observe.GPU, in *gpu.Instance) *lease.ProfileV
 	return &lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID)}
 }
 
-// useOfLease sets the use of an instance as that of the lease that has it alone.
+// useOfLease sets the use of an instance as that of the lease that has it alone, if it had it for the whole interval.
 func (p *statusInputs) useOfLease(st *api.InstanceStatus) {
 	if st.Lease == "" || len(st.Leases) > 1 {
 		return
 	}
-	if i := slices.IndexFunc(p.leases, func(l api.Lease) bool { return l.ID == st.Lease }); i >= 0 {
+	if i := slices.IndexFunc(p.leases, func(l api.Lease) bool { return l.ID == st.Lease }); i >= 0 && ranFor(&p.leases[i], st.Use) {
 		p.leases[i].Use = st.Use
 	}
 }
@@ -490,7 +490,7 @@ func restrictCondition(cond *api.Condition, c *server.Caller, mine map[string]bo
 	return mine[cond.GPU] && slices.Contains([]string{"gpu", "health", "held", "mps"}, cond.Kind)
 }
 
-// restrictGPU hides other tenants' processes, instances' leases and grants. leases are the caller's own.
+// restrictGPU hides other tenants' processes, instances' leases and grants. leases are those that the caller may see.
 func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUStatus {
 	restrictClosures(&g, c)
 	if g.Cordoned != nil {
@@ -498,9 +498,13 @@ func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUS
 	}
 	all := g.Processes
 	g.Processes = nil
-	own := map[string]bool{}
+	shown := map[string]bool{}
+	var own []api.Lease
 	for i := range leases {
-		own[leases[i].ID] = true
+		shown[leases[i].ID] = true
+		if c.SeesLease(leases[i].Tenant, leases[i].UID) {
+			own = append(own, leases[i])
+		}
 	}
 	for _, p := range all {
 		if p.Tenant != "" && c.IsMember(p.Tenant) {
@@ -516,7 +520,7 @@ func restrictGPU(g api.GPUStatus, c *server.Caller, leases []api.Lease) api.GPUS
 	}
 	if g.MIG != nil {
 		m := *g.MIG
-		m.Instances = restrictInstances(m.Instances, own)
+		m.Instances = restrictInstances(m.Instances, shown, own)
 		g.MIG = &m
 	}
 	return g

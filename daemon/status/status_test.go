@@ -250,8 +250,7 @@ func TestMemberSeesWhoHasWhat(t *testing.T) {
 
 // A member sees whether an instance belongs to a lease of their tenants, also before the lease runs a process.
 func TestMemberSeesOwnInstances(t *testing.T) {
-	p := twoTenants()
-	p.instanceUse = func(gpu.UUID, uint32) *api.InstanceUse { return &api.InstanceUse{Busy: new(40.0)} }
+	p := usedInstances()
 	s := restrictTo(p.render(), &server.Caller{Peer: &server.Peer{}, Tenants: []string{"mine"}})
 	if i := slices.IndexFunc(s.Leases, func(l api.Lease) bool { return l.ID == "lease-mig-mine" }); i < 0 || s.Leases[i].Use == nil {
 		t.Error("a lease that has an instance alone has no use")
