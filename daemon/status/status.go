@@ -59,6 +59,19 @@ type gpuReadings struct {
 	instanceUse func(id gpu.UUID, gi uint32) *api.InstanceUse
 }
 
+// read sets what the managers know of a GPU. The sensors of one that does not answer are those of before.
+func (r *gpuReadings) read(out *api.GPUStatus, id gpu.UUID, answers bool) {
+	if r.health != nil {
+		out.Health = r.health(id)
+	}
+	if r.sensors != nil && answers {
+		out.Sensors = r.sensors(id)
+	}
+	if r.timeSlices != nil {
+		out.TimeSlices = r.timeSlices(id)
+	}
+}
+
 // render returns the status for a viewer who may see everything.
 func (p *statusInputs) render() *api.Status {
 	s := &api.Status{
@@ -126,15 +139,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		out.Owner = e.Owner
 	}
 	out.Cordoned = closing.WireCordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
-	if p.health != nil {
-		out.Health = p.health(id)
-	}
-	if p.sensors != nil && g.Err == nil && p.node.DriverErr == nil { // Of one that does not answer they are those of before.
-		out.Sensors = p.sensors(id)
-	}
-	if p.timeSlices != nil {
-		out.TimeSlices = p.timeSlices(id)
-	}
+	p.read(&out, id, g.Err == nil && p.node.DriverErr == nil)
 	if out.Memory.Total == 0 {
 		out.Memory.Total = g.Identity.Memory
 	}
