@@ -140,6 +140,36 @@ func (t *terminal) await(texts ...string) {
 	}
 }
 
+// restored is what the terminal gets last: the screen that was there before, and the cursor.
+var restored = []struct{ last, before, lacks string }{
+	{"\x1b[?1049l", "\x1b[?1049h", "what was there before is not shown again"},
+	{"\x1b[?25h", "\x1b[?25l", "the cursor is hidden"},
+}
+
+// awaitRestored waits until the terminal has what was there before.
+func (t *terminal) awaitRestored() error {
+	limit := time.After(patience)
+	for {
+		t.mu.Lock()
+		raw, changed := t.raw.String(), t.changed
+		t.mu.Unlock()
+		lacks := ""
+		for _, r := range restored {
+			if strings.LastIndex(raw, r.last) <= strings.LastIndex(raw, r.before) {
+				lacks = r.lacks
+			}
+		}
+		if lacks == "" {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			return errors.New(lacks)
+		}
+	}
+}
+
 func (t *terminal) press(keys string) {
 	t.Helper()
 	if _, err := t.keys.WriteString(keys); err != nil {
@@ -227,12 +257,8 @@ func (t *terminal) show(n *node, o Options, use func()) error {
 		if after := t.settings(); after != before {
 			t.Errorf("the terminal is not as it was: %+v, %+v", after, before)
 		}
-		t.mu.Lock()
-		raw := t.raw.String()
-		t.mu.Unlock()
-		if strings.LastIndex(raw, "\x1b[?1049h") > strings.LastIndex(raw, "\x1b[?1049l") ||
-			strings.LastIndex(raw, "\x1b[?25l") > strings.LastIndex(raw, "\x1b[?25h") {
-			t.await() // What was there before is not shown again, or the cursor is hidden, so far.
+		if err := t.awaitRestored(); err != nil {
+			t.Error(err)
 		}
 		return err
 	case <-time.After(patience):
@@ -345,6 +371,24 @@ func TestEnds(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the end of the terminal", func(t *testing.T) {
+		term, n := newTerminal(t, 100, 30), newNode()
+		o, ended := Options{In: term.tty, Out: term.tty, Term: "xterm-256color", Every: time.Millisecond}, make(chan error, 1)
+		go func() { ended <- Run(t.Context(), n, o) }()
+		term.await("vision-1")
+		n.set(func() { n.hangs = true })
+		if err := term.keys.Close(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("top does not end")
+		}
+	})
 	t.Run("a number of readings", func(t *testing.T) {
 		n := newNode()
 		if err := newTerminal(t, 100, 30).show(n, Options{Every: time.Millisecond, Count: 3}, func() {}); err != nil || n.reads != 3 {
