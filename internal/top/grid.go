@@ -3,6 +3,7 @@ package top
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/clipperhouse/displaywidth"
 )
@@ -105,13 +106,14 @@ func (g *Grid) Text() string {
 }
 
 // printable replaces what would change the terminal: names and commands are of other users.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
-			return '\ufffd'
-		}
-		return r
-	}, s)
+func printable(s string) string { return strings.Map(shownAs, s) }
+
+// shownAs is the character that is shown for one.
+func shownAs(r rune) rune {
+	if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
+		return '\ufffd'
+	}
+	return r
 }
 
 // columns is how many cells a character has: as the library of the terminal counts, so that a row ends where it shows it.
@@ -126,23 +128,37 @@ func wide(s string) (n int) {
 }
 
 // cut shortens a text to a number of cells. What is cut ends with an ellipsis, or has it in its middle, where both ends distinguish.
+// It reads the text once: commands of other users are long.
 func cut(s string, most int, middle bool) string {
-	if wide(s) <= most {
+	end, whole := fits(s, most)
+	if whole {
 		return s
 	}
 	if most < 1 {
 		return ""
 	}
-	r := []rune(s)
-	tail := []rune(nil)
+	tail, n := len(s), 0
 	if middle && most > 4 {
-		for n := 0; len(r) > 0 && n+columns(r[len(r)-1]) <= (most-1)/2; r = r[:len(r)-1] {
-			n += columns(r[len(r)-1])
-			tail = append([]rune{r[len(r)-1]}, tail...)
+		for tail > 0 {
+			r, size := utf8.DecodeLastRuneInString(s[:tail])
+			w := columns(shownAs(r))
+			if n+w > (most-1)/2 {
+				break
+			}
+			tail, n = tail-size, n+w
 		}
 	}
-	for len(r) > 0 && wide(string(r))+1+wide(string(tail)) > most {
-		r = r[:len(r)-1]
+	end, _ = fits(s[:end], most-1-n)
+	return s[:end] + "…" + s[tail:]
+}
+
+// fits is up to where a text has a number of cells at most, and whether that is all of it.
+func fits(s string, most int) (end int, whole bool) {
+	n := 0
+	for i, r := range s {
+		if n += columns(shownAs(r)); n > most {
+			return i, false
+		}
 	}
-	return string(r) + "…" + string(tail)
+	return len(s), true
 }
