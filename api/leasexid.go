@@ -2,6 +2,8 @@ package api
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -32,6 +34,24 @@ func (x *LeaseXID) String() string {
 		out += ", of this lease or of another one on the GPU"
 	}
 	return out
+}
+
+// XIDNumbers are the numbers of the XIDs of a lease, the last one first, with how often each came: "31×3, 43?". One that may be of
+// another lease has a question mark.
+func (l *Lease) XIDNumbers() string {
+	var out []string
+	for i := range slices.Backward(l.XIDs) {
+		x := &l.XIDs[i]
+		s := fmt.Sprint(x.XID)
+		if x.Count > 1 {
+			s += fmt.Sprintf("×%d", x.Count)
+		}
+		if x.Relation == XIDPossible {
+			s += "?"
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
 }
 
 // LostGPU is the time in which a GPU of a lease was lost.

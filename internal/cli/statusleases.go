@@ -47,25 +47,7 @@ func timesOf(l *api.Lease, at time.Time) []string {
 	case l.State == api.LeaseRunning:
 		idle = "unknown"
 	}
-	return []string{started, elapsed, limit, idle, xids(l)}
-}
-
-// xids are the numbers of the XIDs of a lease, the last one first, with how often each came. One that may be of another lease has a
-// question mark.
-func xids(l *api.Lease) string {
-	var out []string
-	for i := range slices.Backward(l.XIDs) {
-		x := &l.XIDs[i]
-		s := fmt.Sprint(x.XID)
-		if x.Count > 1 {
-			s += fmt.Sprintf("×%d", x.Count)
-		}
-		if x.Relation == api.XIDPossible {
-			s += "?"
-		}
-		out = append(out, s)
-	}
-	return strings.Join(out, ", ")
+	return []string{started, elapsed, limit, idle, l.XIDNumbers()}
 }
 
 // lostGPUs says which of its GPUs a lease has lost, and since when.

@@ -68,7 +68,7 @@ func lab() Reading {
 	hot.Temperature, hot.PowerWatts, hot.PowerLimitWatts = new(91), new(299.0), new(300.0)
 	hot.Throttle, hot.Clocks.SM, hot.FanPercent = []string{"power-cap", "thermal"}, 1155, new(88)
 	lost := &s.GPUs[4]
-	lost.State, lost.Reason, lost.Sensors, lost.Utilization = "lost", "the GPU is lost", nil, nil
+	lost.State, lost.Reason, lost.Utilization = "lost", "the GPU is lost", nil
 	minutes := func(n int) *time.Time { return new(noon.Add(time.Duration(n) * time.Minute)) }
 	run := func(id, tenant, user, mode string, on int, started int, command ...string) api.Lease {
 		return api.Lease{
@@ -98,6 +98,11 @@ func lab() Reading {
 		Limit:   20 * gib1,
 		Backend: "mig",
 		Hard:    true,
+	}
+	s.Leases[0].Use = s.GPUs[0].MIG.Instances[0].Use
+	s.Leases[3].XIDs = []api.LeaseXID{
+		{XID: 43, GPU: "GPU-2", Relation: api.XIDPossible, Count: 1, Last: noon},
+		{XID: 31, GPU: "GPU-2", Relation: api.XIDCaused, Count: 3, Last: noon},
 	}
 	s.Leases[1].Share = &api.LeaseShare{Entitled: 30}
 	s.Leases[1].GPUMemory = &api.LeaseMemory{Limit: 16 * gib1, Unknown: true, Backend: "mps"}

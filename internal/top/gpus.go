@@ -148,27 +148,27 @@ func (m *Model) gpuRows(width int, instances bool) (out []row) {
 	line, bars := historyWidth(width), barWidth(width)
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		busy, used := busyOf(g), memoryPart(&g.Memory)
+		busy, used := busyOf(g), memoryPart(g, &g.Memory)
 		before := func(all []*float64) cell {
 			if line == 0 {
 				return cell{}
 			}
 			return cell{history(all, line), accent}
 		}
-		p := m.past[g.UUID]
+		p, sensors := m.past[g.UUID], sensorsOf(g)
 		out = append(out, row{id: g.UUID, search: g.UUID + " " + g.Mode + " " + g.State + " " + g.Model, cells: []cell{
 			text(index(g.Index)),
 			text(g.Mode),
 			{g.State, stateStyle(g.State)},
 			{barOf(busy, bars) + fmt.Sprintf(" %4s", percentOf(busy)), levelOfBusy(busy)},
 			before(p.busy),
-			{barOf(used, bars) + " " + gib(g.Memory.Used) + "/" + gib(g.Memory.Total), levelOf(used)},
+			{barOf(used, bars) + " " + memoryText(g, &g.Memory), levelOf(used)},
 			before(p.memory),
 			temperature(g),
-			power(g.Sensors),
-			fan(g.Sensors),
-			clock(g.Sensors),
-			slowed(g.Sensors),
+			power(sensors),
+			fan(sensors),
+			clock(sensors),
+			slowed(sensors),
 			text(fmt.Sprint(len(leasesOn(s, g)))),
 			{m.usersOf(g), plain},
 		}})
@@ -184,7 +184,7 @@ func (m *Model) gpuRows(width int, instances bool) (out []row) {
 
 // instanceRow is a MIG instance below its GPU.
 func (m *Model) instanceRow(g *api.GPUStatus, in *api.InstanceStatus, bars int) row {
-	used := memoryPart(&in.Memory)
+	used := memoryPart(g, &in.Memory)
 	who := slices.Clone(in.Leases)
 	if len(who) == 0 && in.Lease != "" {
 		who = []string{in.Lease}
@@ -199,9 +199,9 @@ func (m *Model) instanceRow(g *api.GPUStatus, in *api.InstanceStatus, bars int) 
 	cells := make([]cell, gpuCells)
 	cells[1] = cell{fmt.Sprintf("└%s@%d", in.Profile, in.Placement.Start), plain}
 	cells[2] = state
-	busy := instanceBusy(in)
+	busy := useOf(in.Use)
 	cells[3] = cell{barOf(busy, bars) + fmt.Sprintf(" %4s", percentOf(busy)), levelOfBusy(busy)}
-	cells[5] = cell{barOf(used, bars) + " " + gib(in.Memory.Used) + "/" + gib(in.Memory.Total), levelOf(used)}
+	cells[5] = cell{barOf(used, bars) + " " + memoryText(g, &in.Memory), levelOf(used)}
 	cells[12] = text(fmt.Sprint(len(who)))
 	cells[13] = text(strings.Join(who, " "))
 	return row{
@@ -214,12 +214,29 @@ func (m *Model) instanceRow(g *api.GPUStatus, in *api.InstanceStatus, bars int) 
 	}
 }
 
-// instanceBusy is the part of the last period in which an instance was busy; nil: the driver does not report it.
-func instanceBusy(in *api.InstanceStatus) *float64 {
-	if in.Use == nil {
+// useOf is the part of the last period in which an instance was busy; nil: it is not known.
+func useOf(u *api.InstanceUse) *float64 {
+	if u == nil {
 		return nil
 	}
-	return part(in.Use.Busy)
+	return part(u.Busy)
+}
+
+// sensorsOf are those of a GPU that answers.
+func sensorsOf(g *api.GPUStatus) *api.Sensors {
+	if !answers(g) {
+		return nil
+	}
+	return g.Sensors
+}
+
+// memoryText is what is used of the memory of a GPU or of its instance.
+func memoryText(g *api.GPUStatus, m *api.GPUMemory) string {
+	used := "-"
+	if answers(g) {
+		used = gib(m.Used)
+	}
+	return used + "/" + gib(m.Total)
 }
 
 func first(all []string) string {
@@ -261,7 +278,7 @@ func known(bytes *uint64) string {
 }
 
 func temperature(g *api.GPUStatus) cell {
-	s := g.Sensors
+	s := sensorsOf(g)
 	if s == nil || s.Temperature == nil {
 		return cell{"-", faint}
 	}

@@ -3,6 +3,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +22,13 @@ func (m *Model) table(width int, now time.Time) table {
 	case Processes:
 		return m.processes()
 	}
-	return m.leases(now)
+	return m.leases(width, now)
 }
 
-func (m *Model) leases(now time.Time) table {
+// widthOfXIDs is from which width on the XIDs of leases are shown.
+const widthOfXIDs = 160
+
+func (m *Model) leases(width int, now time.Time) table {
 	t := table{
 		columns: []column{
 			{head: "LEASE", least: 16, middle: true},
@@ -39,16 +43,22 @@ func (m *Model) leases(now time.Time) table {
 			{head: "TIME", right: true, drop: 2},
 			{head: "LEFT", right: true, drop: 6},
 			{head: "PIDS", right: true, drop: 9},
+			{head: "XID", least: 4, most: 16, drop: 10},
 			{head: "COMMAND", least: 7, drop: 4, fills: true},
 		},
 		keys: []string{"order", "BUSY", "MEMORY", "IDLE", "TIME", "USER"},
 		none: "no leases",
 	}
+	xid := slices.IndexFunc(t.columns, func(c column) bool { return c.head == "XID" })
 	s := m.last.Status
 	for _, waits := range []bool{false, true} {
 		for i := range s.Leases {
 			if l := &s.Leases[i]; (l.State == api.LeaseQueued) == waits {
-				t.rows = append(t.rows, m.leaseRow(l, now))
+				r := m.leaseRow(l, now)
+				if width < widthOfXIDs {
+					r.cells[xid] = cell{} // The column is not shown: the room is for the command.
+				}
+				t.rows = append(t.rows, r)
 			}
 		}
 	}
@@ -97,7 +107,7 @@ func (m *Model) leaseRow(l *api.Lease, now time.Time) row {
 			text(due),
 			text(percentOf(busy)), text(memoryOf(l)),
 			{idleText, idleStyle(idle)},
-			text(elapsed), text(left), text(pids), text(command),
+			text(elapsed), text(left), text(pids), xids(l), text(command),
 		},
 		search: strings.Join([]string{l.ID, l.User, l.Tenant, l.Grant, l.Kind, state, "gpu" + place(m.last.Status, l), command}, " "),
 		by:     []rank{{number: busy}, {number: used}, {number: idle}, {number: ran}, {text: l.User}},
@@ -120,8 +130,8 @@ func (m *Model) busyAlone(l *api.Lease) *float64 {
 			continue
 		}
 		busy := busyOf(g)
-		if in := instanceOf(g, l); in != nil {
-			busy = instanceBusy(in)
+		if instanceOf(g, l) != nil {
+			busy = useOf(l.Use) // Not what the instance did before it had this lease, nor what others do in it.
 		}
 		if busy == nil {
 			return nil
@@ -148,6 +158,8 @@ func leaseState(l *api.Lease) (state string, style Style, command string) {
 	switch {
 	case l.State == api.LeaseQueued:
 		return fmt.Sprintf("waits #%d", l.Position), warning, l.Waiting
+	case l.GPULost() != nil:
+		return "GPU lost", bad, command
 	case len(l.FrozenFor) > 0:
 		return "frozen", warning, command
 	case l.GPUMemory != nil && l.GPUMemory.Stage != "":
@@ -157,6 +169,14 @@ func leaseState(l *api.Lease) (state string, style Style, command string) {
 		return l.State, warning, command
 	}
 	return l.State, plain, command
+}
+
+// xids are the numbers of the XIDs that concern a lease.
+func xids(l *api.Lease) cell {
+	if len(l.XIDs) == 0 {
+		return cell{"-", faint}
+	}
+	return cell{l.XIDNumbers(), warning}
 }
 
 // memoryOf is what a lease uses of its limit.

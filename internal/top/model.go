@@ -1,6 +1,7 @@
 package top
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -79,7 +80,7 @@ func (m *Model) Take(r Reading) {
 			m.past[g.UUID] = p
 		}
 		p.busy = last(append(p.busy, busyOf(g)))
-		p.memory = last(append(p.memory, memoryPart(&g.Memory)))
+		p.memory = last(append(p.memory, memoryPart(g, &g.Memory)))
 	}
 }
 
@@ -111,16 +112,22 @@ func (m *Model) zone() *time.Location {
 	return m.Zone
 }
 
+// answers reports whether a GPU can be read. Of one that cannot, what is not known is 0 or as before.
+func answers(g *api.GPUStatus) bool {
+	return !slices.Contains([]string{"lost", "stuck", "missing", "parked", "no-driver", "mismatch"}, g.State)
+}
+
 // busyOf is the part of the last period in which the GPU was busy; nil if it is not reported.
 func busyOf(g *api.GPUStatus) *float64 {
-	if g.Utilization == nil {
+	if g.Utilization == nil || !answers(g) {
 		return nil
 	}
 	return new(float64(*g.Utilization) / 100)
 }
 
-func memoryPart(m *api.GPUMemory) *float64 {
-	if m.Total == 0 {
+// memoryPart is the part of the memory of a GPU or of its instance that is used; nil if it is not known.
+func memoryPart(g *api.GPUStatus, m *api.GPUMemory) *float64 {
+	if m.Total == 0 || !answers(g) {
 		return nil
 	}
 	return new(float64(m.Used) / float64(m.Total))
