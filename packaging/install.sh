@@ -61,7 +61,7 @@ for file in $(cd "$bin/share" && find . -type f | sed 's#^\./##' | LC_ALL=C sort
 done
 cd "$here/.."
 # Pages link to each other, to the schema, and the README to what developers read.
-for file in README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md HACKING.md SCOPE.md STYLE.md LICENSE docs/*.md docs/maintainers/*.md docs/status.svg docs/spec.schema.json; do
+for file in README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md HACKING.md SCOPE.md STYLE.md LICENSE docs/*.md docs/maintainers/*.md docs/status.svg docs/top.svg docs/spec.schema.json; do
 	put 0644 "$file" "share/doc/gpushare/$file"
 done
 for file in examples/*.yaml; do

@@ -7,9 +7,11 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/top"
 	"github.com/gpushare/gpushare/test/golden"
 )
 
@@ -36,7 +38,48 @@ func TestImageOfStatus(t *testing.T) {
 	if r.code != api.ExitOK || r.err != "" {
 		t.Fatalf("exit code %d:\n%s", r.code, r.all)
 	}
-	image := terminalImage("gpushare status", r.out)
+	checkImage(t, "../../docs/status.svg", "gpushare status", r.out)
+}
+
+// topNode is the node of the image of top, so many readings before the last one.
+func topNode(ago int) *api.Status {
+	s := imageNode()
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		g.Sensors = &api.Sensors{
+			ReadAt: noon, Temperature: new(41 + 9*i), PowerWatts: new(95 + 62*float64(i)), PowerLimitWatts: new(400.0),
+			Clocks: &api.Clocks{SM: 1410 - 15*uint32(i), MaxSM: 1410}, Throttle: []string{},
+		}
+		g.Memory.Used -= g.Memory.Used / 30 * uint64(ago)
+		if g.Utilization != nil {
+			g.Utilization = new(min(100, max(0, *g.Utilization+(ago*(7*i+5))%60-10)))
+			if ago == 0 {
+				g.Utilization = new(88 - 11*i)
+			}
+		}
+	}
+	idle := &s.GPUs[3]
+	idle.Utilization, idle.Sensors.Temperature, idle.Sensors.PowerWatts = nil, new(36), new(58.0)
+	for i := range s.Leases {
+		s.Leases[i].Started = new(noon.Add(-time.Duration(100*i+47) * time.Minute))
+	}
+	return s
+}
+
+// The image of top in README is a frame of it. The same command draws it.
+func TestImageOfTop(t *testing.T) {
+	m := &top.Model{}
+	for ago := 19; ago >= 0; ago-- {
+		m.Take(top.Reading{Status: topNode(ago)})
+	}
+	const width, height = 132, 17
+	checkImage(t, "../../docs/top.svg", "gpushare top", m.Frame(width, height, noon).Text())
+}
+
+// checkImage compares the image of what a command prints with that of a file.
+func checkImage(t *testing.T, file, command, out string) {
+	t.Helper()
+	image := terminalImage(command, out)
 	var text strings.Builder
 	for d := xml.NewDecoder(strings.NewReader(image)); ; {
 		token, err := d.Token()
@@ -50,12 +93,12 @@ func TestImageOfStatus(t *testing.T) {
 			text.Write(c)
 		}
 	}
-	for line := range strings.Lines(r.out) {
+	for line := range strings.Lines(out) {
 		if line = strings.TrimRight(line, " \n"); !strings.Contains(text.String(), line) {
 			t.Errorf("it lacks the line %q", line)
 		}
 	}
-	golden.File(t, "../../docs/status.svg", image)
+	golden.File(t, file, image)
 }
 
 // terminalImage draws the output of a command as an SVG that needs no font but a monospaced one. Each line has its width, so that
