@@ -68,7 +68,7 @@ func (s *sampler) run(ctx context.Context) {
 // sample reads the executable of a process before its cgroup: the process is moved before it executes its command.
 func (s *sampler) sample(pid int) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil || filepath.Base(exe) == "gpushare" {
+	if err != nil || strings.HasPrefix(filepath.Base(exe), "gpushare") { // the client, before it executes its command
 		return
 	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
