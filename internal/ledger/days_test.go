@@ -118,6 +118,9 @@ func TestDaysSkipDamagedLines(t *testing.T) {
 		if cut > 0 && junk == "" && cut < len(b) && b[cut] == '\n' {
 			whole++ // Only its newline is missing, which the next Append adds.
 		}
+		if got, _ := readDay(t, d, "2026-02-01"); !slices.Equal(got, all[:whole]) {
+			t.Fatalf("before the next entry read %v, want %v", got, all[:whole])
+		}
 		if err := Append(d, "2026-02-01", []int{100}); err != nil {
 			t.Fatal(err)
 		}
@@ -126,6 +129,20 @@ func TestDaysSkipDamagedLines(t *testing.T) {
 			t.Fatalf("read %v, want %v", got, want)
 		}
 	})
+}
+
+// An entry that lacks only its newline is read, because the next Append completes it.
+func TestDaysReadAnEntryWithoutItsNewline(t *testing.T) {
+	d := days(t)
+	if err := Append(d, "2026-02-01", []int{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := d.Size("2026-02-01"); err != nil || os.Truncate(d.path("2026-02-01"), size-1) != nil {
+		t.Fatal(err)
+	}
+	if got, skipped := readDay(t, d, "2026-02-01"); skipped != 0 || !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("read %v, and skipped %d", got, skipped)
+	}
 }
 
 // A disk that is full keeps what was there, and no half lines.

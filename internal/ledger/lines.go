@@ -36,6 +36,9 @@ func eachLine(path string, size int64, each func(raw []byte, whole bool) bool) e
 			partial = true
 			continue
 		case errors.Is(err, io.EOF):
+			if partial { // The last part of a long line may look like a line.
+				raw = raw[:0]
+			}
 			if len(raw) > 0 || partial {
 				each(raw, false)
 			}
