@@ -38,6 +38,7 @@ func all() []locker {
 		new(Mutex[Shares]),
 		new(Mutex[Progress]),
 		new(Mutex[Store]),
+		new(Mutex[EndedFiles]),
 		new(Mutex[Leaf]),
 		new(Mutex[MPSPeers]),
 		new(Mutex[MPSDaemon]),
