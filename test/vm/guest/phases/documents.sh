@@ -1,7 +1,7 @@
 # A new host: the package alone, then the README and the pages from its documentation, as their readers walk through them. The program
 # walk reads their blocks and compares what the commands print. What the package does not bring is prepared before it: the virtual
 # driver, the programs of readers, and the directory in which a build left the package.
-# checks: install first-spec first-week README tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
+# checks: install first-spec README tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
 # seconds: 600
 
 . /opt/lab/guest/product.sh
