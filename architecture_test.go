@@ -267,7 +267,7 @@ var rules = map[string]rule{
 		why:  "chart is the values of a plot: the terminal and the image draw the same ones",
 	},
 	"internal/top": {
-		own:    []string{"api"},
+		own:    []string{"api", "internal/text"},
 		others: []string{"github.com/clipperhouse/displaywidth"},
 		pure:   true,
 		why:    "top draws frames of values: it has no clock, no terminal and no connection",

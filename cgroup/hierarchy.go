@@ -377,6 +377,11 @@ func readPIDs(dir string) ([]int, error) {
 		err = readNumbers(fd, buf[:], func(pid int) { pids = append(pids, pid) })
 		unix.Close(fd)
 	}
+	return listed(dir, pids, err)
+}
+
+// listed is the result of a reading of cgroup.procs.
+func listed(dir string, pids []int, err error) ([]int, error) {
 	switch {
 	case isRemoved(err):
 		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)

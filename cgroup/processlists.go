@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"unsafe"
 
@@ -37,16 +35,10 @@ func (l *ProcessLists) Direct(h Hierarchy, cg string) (pids []int, err error) {
 		l.opens++
 		pids, err = l.read(fd)
 	}
-	switch {
-	case isRemoved(err):
+	if isRemoved(err) {
 		l.forget(dir)
-		return nil, fmt.Errorf("cgroup %s: %w", dir, ErrNotFound)
-	case errors.Is(err, unix.EOPNOTSUPP): // The processes of a threaded cgroup are listed by its domain.
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("cannot read cgroup.procs of %s: %w", dir, err)
 	}
-	return pids, nil
+	return listed(dir, pids, err)
 }
 
 // read reads a whole list. The calls do not block: the kernel makes the list without waiting for a process.

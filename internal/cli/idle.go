@@ -112,7 +112,7 @@ func idleRow(h *api.IdleUse, now time.Time) line {
 		lease, note = "-", "outside of leases: "+pidList(h.PIDs)
 	}
 	return line{
-		[]string{lease, dash(h.Tenant), dash(h.User), gpuColumn(h.Index), gib(h.Held), uses, longAge(seconds(*h.IdleSeconds)), since},
+		[]string{lease, dash(h.Tenant), dash(h.User), gpuColumn(h.Index), gib(h.Held), uses, text.Age(seconds(*h.IdleSeconds)), since},
 		note,
 	}
 }
@@ -150,20 +150,6 @@ func sortedReasons(m map[string][]string) []string {
 }
 
 func seconds(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
-
-// longAge is a duration in its two largest units: "3d4h", "2h5m", "40s".
-func longAge(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
 
 // atTime is a time for people: only the clock if it is today.
 func atTime(at, now time.Time) string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // leaseTimes are the columns of 'lease list' that 'status' has not: since when, for how long, until when, and how long not used.
@@ -27,9 +28,9 @@ func timesOf(l *api.Lease, at time.Time) []string {
 	}
 	switch {
 	case l.ElapsedSeconds != nil:
-		elapsed = longAge(time.Duration(*l.ElapsedSeconds) * time.Millisecond)
+		elapsed = text.Age(time.Duration(*l.ElapsedSeconds) * time.Millisecond)
 	case l.Started != nil:
-		elapsed = longAge(max(0, end.Sub(*l.Started)))
+		elapsed = text.Age(end.Sub(*l.Started))
 	}
 	if l.Started != nil {
 		started = atTime(*l.Started, at)
@@ -43,7 +44,7 @@ func timesOf(l *api.Lease, at time.Time) []string {
 	}
 	switch {
 	case l.IdleSeconds != nil:
-		idle = longAge(seconds(*l.IdleSeconds))
+		idle = text.Age(seconds(*l.IdleSeconds))
 	case l.State == api.LeaseRunning:
 		idle = "unknown"
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/text"
+	"github.com/gpushare/gpushare/internal/top"
 )
 
 // The tables of top.
@@ -150,12 +151,12 @@ func (m *topModel) tenants(a *app, width int) {
 			case l.State == api.LeaseQueued:
 				waiting++
 			default:
-				sum.add(l)
+				sum.Add(l)
 			}
 		}
 		rows = append(
 			rows,
-			line{cells: []string{t.Name, t.Priority, fmt.Sprint(sum.leases), fmt.Sprint(waiting), sum.due(), sum.used(), sum.memory()}},
+			line{cells: []string{t.Name, t.Priority, fmt.Sprint(sum.Leases), fmt.Sprint(waiting), sum.due(), sum.used(), sum.memory()}},
 		)
 	}
 	a.fit(width, columns, rows)
@@ -181,7 +182,7 @@ func (m *topModel) leases(a *app, width int) {
 			continue
 		}
 		var sum topSum
-		sum.add(l)
+		sum.Add(l)
 		rows = append(rows, line{
 			cells: []string{
 				l.ID,
@@ -199,54 +200,28 @@ func (m *topModel) leases(a *app, width int) {
 	a.fit(width, columns, rows)
 }
 
-// topSum is what leases are due and use together. A sum with an unknown part is unknown.
-type topSum struct {
-	leases, shares, measured int
-	dueSum, usedSum          float64
-	bytes                    uint64
-	unknown                  bool // the memory of a lease
-}
-
-func (t *topSum) add(l *api.Lease) {
-	t.leases++
-	if sh := l.Share; sh != nil {
-		t.shares++
-		if sh.Due != nil {
-			t.dueSum += *sh.Due
-		} else {
-			t.dueSum += sh.Entitled
-		}
-		if sh.Busy != nil {
-			t.measured++
-			t.usedSum += *sh.Busy
-		}
-	}
-	if l.GPUMemory == nil || l.GPUMemory.Unknown {
-		t.unknown = true
-	} else {
-		t.bytes += l.GPUMemory.Used
-	}
-}
+// topSum shows what leases are due and use together. A sum with an unknown part is unknown.
+type topSum struct{ top.Sum }
 
 func (t *topSum) due() string {
-	if t.shares == 0 {
+	if t.Shares == 0 {
 		return "-"
 	}
-	return percent(t.dueSum)
+	return percent(t.Due)
 }
 
 func (t *topSum) used() string {
-	if t.shares == 0 || t.measured < t.shares {
+	if t.Shares == 0 || t.Measured < t.Shares {
 		return "-"
 	}
-	return percent(t.usedSum)
+	return percent(t.Busy)
 }
 
 func (t *topSum) memory() string {
-	if t.leases == 0 || t.unknown {
+	if t.Leases == 0 || t.BytesUnknown {
 		return "-"
 	}
-	return gib(t.bytes)
+	return gib(t.Bytes)
 }
 
 // sparkWide is how many samples a line of the utilisation has.

@@ -10,14 +10,11 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// sum is what leases are due, use and have together. A sum with an unknown part is not known.
+// sum is what the leases of a tenant or a user have together, and where. A sum with an unknown part is not known.
 type sum struct {
-	leases, waiting  int
-	due, busy        float64
-	shares, measured int
-	bytes            uint64
-	unknown          bool
-	gpus             []string
+	Sum
+	waiting int
+	gpus    []string
 }
 
 func (t *sum) add(s *api.Status, l *api.Lease) {
@@ -25,23 +22,7 @@ func (t *sum) add(s *api.Status, l *api.Lease) {
 		t.waiting++
 		return
 	}
-	t.leases++
-	if h := l.Share; h != nil {
-		t.shares++
-		t.due += h.Entitled
-		if h.Due != nil {
-			t.due += *h.Due - h.Entitled
-		}
-		if h.Busy != nil {
-			t.measured++
-			t.busy += *h.Busy
-		}
-	}
-	if l.GPUMemory == nil || l.GPUMemory.Unknown {
-		t.unknown = true
-	} else {
-		t.bytes += l.GPUMemory.Used
-	}
+	t.Add(l)
 	for i := range s.GPUs {
 		if g := &s.GPUs[i]; uses(g, l) && !slices.Contains(t.gpus, index(g.Index)) {
 			t.gpus = append(t.gpus, index(g.Index))
@@ -51,14 +32,14 @@ func (t *sum) add(s *api.Status, l *api.Lease) {
 
 func (t *sum) cells() (due, busy, memory cell) {
 	due, busy, memory = cell{"-", faint}, cell{"-", faint}, cell{"-", faint}
-	if t.shares > 0 {
-		due = text(fmt.Sprintf("%.0f%%", t.due))
-		if t.measured == t.shares {
-			busy = text(fmt.Sprintf("%.0f%%", t.busy))
+	if t.Shares > 0 {
+		due = text(fmt.Sprintf("%.0f%%", t.Due))
+		if t.Measured == t.Shares {
+			busy = text(fmt.Sprintf("%.0f%%", t.Busy))
 		}
 	}
-	if t.leases > 0 && !t.unknown {
-		memory = text(gib(t.bytes))
+	if t.Leases > 0 && !t.BytesUnknown {
+		memory = text(gib(t.Bytes))
 	}
 	return due, busy, memory
 }
@@ -95,10 +76,10 @@ func (m *Model) tenants() table {
 		t.rows = append(t.rows, row{
 			id: "tenant " + tenant.Name, search: tenant.Name,
 			cells: []cell{
-				name, text(tenant.Priority), text(fmt.Sprint(k.leases)), text(fmt.Sprint(k.waiting)), due, busy, memory,
+				name, text(tenant.Priority), text(fmt.Sprint(k.Leases)), text(fmt.Sprint(k.waiting)), due, busy, memory,
 				text(strings.Join(k.gpus, ",")),
 			},
-			by: []rank{number(float64(k.leases)), number(k.busy), number(float64(k.bytes))},
+			by: []rank{number(float64(k.Leases)), number(k.Busy), number(float64(k.Bytes))},
 		})
 	}
 	return t
@@ -179,7 +160,7 @@ func (m *Model) users() table {
 				text(
 					dash(u),
 				),
-				text(fmt.Sprint(k.leases)),
+				text(fmt.Sprint(k.Leases)),
 				text(fmt.Sprint(k.waiting)),
 				due,
 				busy,
@@ -187,7 +168,7 @@ func (m *Model) users() table {
 				text(dash(strings.Join(k.gpus, ","))),
 				others[u].cell(),
 			},
-			by: []rank{number(float64(k.leases)), number(k.busy), number(float64(k.bytes))},
+			by: []rank{number(float64(k.Leases)), number(k.Busy), number(float64(k.Bytes))},
 		})
 	}
 	return t

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	amounts "github.com/gpushare/gpushare/internal/text"
 )
 
 func dash(s string) string {
@@ -47,19 +48,7 @@ func gib(n uint64) string {
 	}
 }
 
-// duration is a time in two units at most: 42s, 12m, 3h05m, 2d4h.
-func duration(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = max(0, d); {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
+func duration(d time.Duration) string { return amounts.Age(d) }
 
 func seconds(f float64) time.Duration {
 	return time.Duration(min(f, math.MaxInt64/float64(time.Second)/2) * float64(time.Second))
