@@ -1,7 +1,7 @@
 # A new host: the package alone, then the README and the pages from its documentation, as their readers walk through them. The program
 # walk reads their blocks and compares what the commands print. What the package does not bring is prepared before it: the virtual
 # driver, the programs of readers, and the directory in which a build left the package.
-# checks: install first-spec README tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage
+# checks: install first-spec README tenants exclusive timeslice mig usage events api monitoring backup troubleshooting from-mig-manager from-slurm-gres driver-upgrade unmanage first-week
 # seconds: 600
 
 . /opt/lab/guest/product.sh
@@ -15,6 +15,10 @@ walk_docs() { # walk_docs NAME
 	walk "/usr/share/doc/gpushare/docs/$1.md"
 }
 
+settings() {
+	mkdir -p /etc/gpushare
+	cp /run/lab/gpushared.yaml /etc/gpushare/
+}
 prepare() {
 	# The image leaves documentation of packages out; a host does not.
 	rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap
@@ -24,8 +28,8 @@ prepare() {
 	systemctl start gpusim.service
 	# Settings that are there stay, as for a host whose administrator wrote them first. Timeouts are for an emulated processor and eight
 	# GPUs.
-	mkdir -p /etc/gpushare
-	printf 'host_root: %s\ndriver_read_timeout: 120s\nsample_interval: 5s\n' $root >/etc/gpushare/gpushared.yaml
+	printf 'host_root: %s\ndriver_read_timeout: 120s\nsample_interval: 5s\n' $root >/run/lab/gpushared.yaml
+	settings
 	mkdir -p /etc/systemd/system/gpushared.service.d
 	printf '[Service]\nWatchdogSec=300s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
 	echo force-confold >/etc/dpkg/dpkg.cfg.d/lab
@@ -66,6 +70,18 @@ missing() { # missing prints the links, files and man pages that the pages in th
 		compgen -G "/usr/share/man/man*/$name.[1-8].gz" >/dev/null || echo "the man page $name"
 	done < <(grep -ohE '`man [a-z.-]+' README.md docs/*.md docs/maintainers/*.md | sort -u)
 }
-for name in $(sed -n '/^# checks: install /{s///;s/ README / /;p}' /opt/lab/guest/phases/documents.sh); do
+for name in $(sed -n '/^# checks: install /{s///;s/ README / /;s/ first-week$//;p}' /opt/lab/guest/phases/documents.sh); do
 	eval "check_$name() { walk_docs $name; }"
 done
+
+# The first week is that of a host to which the package is new, with GPUs as they are delivered. A purge makes it one again.
+check_first-week() {
+	gpushare unmanage --all --force >/dev/null
+	dpkg -P gpushare
+	systemctl stop gpusim.service
+	rm -r /var/lib/gpusim
+	systemctl start gpusim.service
+	settings
+	apt-get install -q /opt/lab/packages/gpushare.deb
+	walk /usr/share/doc/gpushare/docs/first-week.md
+}
