@@ -36,7 +36,7 @@ type UsageCapacity struct {
 }
 
 // UsageOutside is what was used outside of leases: by user and GPU, as far as By has these keys. A row has the time with such processes
-// (held_seconds), their GPU memory and their busy time; the other values are 0.
+// (held_seconds), their GPU memory, their busy time and for how long they were seen idle (held_idle_seconds); the other values are 0.
 type UsageOutside struct {
 	Rows  []UsageRow `json:"rows"`
 	Total UsageRow   `json:"total"`

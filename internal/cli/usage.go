@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +27,8 @@ func (a *app) usageCommand() *cobra.Command {
 own tenants. GPU-HOURS is the time for which leases had a GPU × their part of it, CAPACITY that as part
 of what there is (with --by gpu of that GPU), IDLE the part of the held time in which no kernel ran,
 CHARGED the time for which they were charged, BUSY that in which their kernels ran, with one standard
-error. JSON and CSV have the exact seconds: there the total is exactly the sum of the rows. Records are kept
+error. JSON and CSV have the exact seconds: there the total is exactly the sum of the rows; what was used
+outside of leases is not in it, and in the CSV in columns of its own, outside_*. Records are kept
 for 35 days; of the 400 days before them only the sums by tenant, user and GPU.
 
 --month YYYY-MM shows one month in UTC, and with -o md as a report in Markdown, which can be mailed.
@@ -114,72 +114,6 @@ func (a *app) usageOutput(cmd *cobra.Command, output string, table *bool) error 
 	return nil
 }
 
-// usageColumn is a column of the CSV. Its name has the unit.
-type usageColumn struct {
-	name  string
-	value func(*api.UsageRow) string
-}
-
-// keyColumns are the columns of the keys, by name.
-var keyColumns = []usageColumn{
-	{api.ByTenant, func(r *api.UsageRow) string { return r.Tenant }},
-	{api.ByUser, func(r *api.UsageRow) string { return r.User }},
-	{api.ByGPU, func(r *api.UsageRow) string { return r.GPU }},
-	{api.ByLease, func(r *api.UsageRow) string { return r.Lease }},
-}
-
-// usageColumns are the other columns. New ones are added at the end.
-var usageColumns = []usageColumn{
-	{"leases_started", func(r *api.UsageRow) string { return strconv.FormatInt(r.LeasesStarted, 10) }},
-	{"leases_ended", func(r *api.UsageRow) string { return strconv.FormatInt(r.LeasesEnded, 10) }},
-	{"held_seconds", func(r *api.UsageRow) string { return r.HeldSeconds.Fixed() }},
-	{"occupancy_seconds", func(r *api.UsageRow) string { return r.OccupancySeconds.Fixed() }},
-	{"occupancy_measured_seconds", func(r *api.UsageRow) string { return r.OccupancyMeasuredSeconds.Fixed() }},
-	{"busy_seconds", func(r *api.UsageRow) string { return r.BusySeconds.Fixed() }},
-	{"busy_std_error_seconds", func(r *api.UsageRow) string { return r.BusyStdErrorSeconds.Fixed() }},
-	{"busy_measured_seconds", func(r *api.UsageRow) string { return r.BusyMeasuredSeconds.Fixed() }},
-	{"gpu_memory_gib_seconds", func(r *api.UsageRow) string { return r.GPUMemoryGiBSeconds.Fixed() }},
-	{"gpu_memory_measured_seconds", func(r *api.UsageRow) string { return r.GPUMemoryMeasuredSeconds.Fixed() }},
-	{"gpu_memory_peak_bytes", func(r *api.UsageRow) string { return strconv.FormatUint(r.GPUMemoryPeak, 10) }},
-	{"queue_wait_seconds", func(r *api.UsageRow) string { return r.QueueWaitSeconds.Fixed() }},
-	{"queue_wait_longest_seconds", func(r *api.UsageRow) string { return r.QueueWaitLongestSeconds.Fixed() }},
-	{"exit_codes", func(r *api.UsageRow) string { return exitCodes(r.ExitCodes) }},
-	{"gpu_seconds", func(r *api.UsageRow) string { return r.GPUSeconds.Fixed() }},
-	{"gpu_measured_seconds", func(r *api.UsageRow) string { return r.GPUMeasuredSeconds.Fixed() }},
-	{"held_idle_seconds", func(r *api.UsageRow) string { return r.HeldIdleSeconds.Fixed() }},
-	{"held_idle_measured_seconds", func(r *api.UsageRow) string { return r.HeldIdleMeasuredSeconds.Fixed() }},
-	{"gpu_index", func(r *api.UsageRow) string {
-		if r.GPUIndex == nil {
-			return ""
-		}
-		return strconv.Itoa(*r.GPUIndex)
-	}},
-}
-
-func (a *app) usageCSV(u *api.Usage) error {
-	columns := slices.DeleteFunc(slices.Clone(keyColumns), func(c usageColumn) bool { return !slices.Contains(u.By, c.name) })
-	columns = append(columns, usageColumns...)
-	w := csv.NewWriter(a.io.Out)
-	w.UseCRLF = true
-	line := make([]string, len(columns))
-	for i := range columns {
-		line[i] = columns[i].name
-	}
-	err := w.Write(line)
-	for r := range u.Rows {
-		for i := range columns {
-			line[i] = columns[i].value(&u.Rows[r])
-		}
-		err = cmp.Or(err, w.Write(line))
-	}
-	w.Flush()
-	if err = cmp.Or(err, w.Error()); err != nil {
-		return fmt.Errorf("cannot print: %w", err)
-	}
-	lostRecords(a.io.Err, u)
-	return nil
-}
-
 // usage prints a table in hours. JSON and CSV have the exact seconds.
 func (a *app) usage(u *api.Usage) {
 	fmt.Fprintf(a.io.Out, "%s to %s", u.Since.Local().Format(minutes), u.Until.Local().Format(minutes))
@@ -202,7 +136,7 @@ func (a *app) usage(u *api.Usage) {
 	a.fit(columnsOf(a.io.Out), columns, rows)
 	if o := u.Outside; o != nil {
 		fmt.Fprintln(a.io.Out, "\noutside of leases")
-		a.table(append([][]string{{"USER", "GPU", "HOURS ON GPUS", "BUSY (h)", "GiB-HOURS", "PEAK"}}, outsideRows(o.Rows, true)...))
+		a.table(append([][]string{{"USER", "GPU", "HOURS ON GPUS", "IDLE", "BUSY (h)", "GiB-HOURS", "PEAK"}}, outsideRows(o.Rows, true)...))
 	}
 	for _, n := range usageNotes(u) {
 		fmt.Fprintln(a.io.Out, n)

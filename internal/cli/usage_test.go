@@ -3,6 +3,8 @@ package cli_test
 import (
 	"encoding/csv"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +103,8 @@ func labMonth() *api.Usage {
 				GPU:                      gpu0,
 				GPUIndex:                 ptr(0),
 				HeldSeconds:              36_000_000,
+				HeldIdleSeconds:          27_000_000,
+				HeldIdleMeasuredSeconds:  36_000_000,
 				GPUMemoryGiBSeconds:      72_000_000,
 				GPUMemoryMeasuredSeconds: 36_000_000,
 				GPUMemoryPeak:            2 << 30,
@@ -176,6 +180,118 @@ func TestUsageIsCSV(t *testing.T) {
 			t.Errorf("busy_seconds are %s", rows[2][i])
 		}
 	}
+}
+
+// Use outside of leases has columns of its own: the sums of the others are those of the leases. A key has one row.
+func TestUsageOutsideOfLeasesIsInTheCSV(t *testing.T) {
+	outside := func(user, gpu string, index *int, held api.Thousandths) api.UsageRow {
+		return api.UsageRow{
+			User:                     user,
+			GPU:                      gpu,
+			GPUIndex:                 index,
+			HeldSeconds:              held,
+			BusySeconds:              held / 4,
+			BusyStdErrorSeconds:      7,
+			BusyMeasuredSeconds:      held / 2,
+			GPUMemoryGiBSeconds:      3 * held,
+			GPUMemoryMeasuredSeconds: held,
+			GPUMemoryPeak:            5 << 30,
+			HeldIdleSeconds:          held / 8,
+			HeldIdleMeasuredSeconds:  held / 2,
+		}
+	}
+	for name, c := range map[string]struct {
+		by      []string
+		leases  []api.UsageRow
+		outside []api.UsageRow
+		keys    []string // of the rows that have use outside of leases
+		rows    int
+	}{
+		"by tenant": {
+			by:      []string{"tenant"},
+			leases:  []api.UsageRow{{Tenant: "vision", HeldSeconds: 1000}},
+			outside: []api.UsageRow{outside("", "", nil, 8000)},
+			keys:    []string{""},
+			rows:    2,
+		},
+		"by user, one of whom has both": {
+			by:      []string{"user"},
+			leases:  []api.UsageRow{{User: "alice", HeldSeconds: 1000}, {User: "bob", HeldSeconds: 2000}},
+			outside: []api.UsageRow{outside("bob", "", nil, 8000), outside("carol", "", nil, 16000)},
+			keys:    []string{"bob", "carol"},
+			rows:    3,
+		},
+		"by user and GPU": {
+			by:      []string{"user", "gpu"},
+			leases:  []api.UsageRow{{User: "bob", GPU: gpu0, GPUIndex: ptr(0), HeldSeconds: 2000}},
+			outside: []api.UsageRow{outside("bob", gpu1, ptr(1), 8000)},
+			keys:    []string{"bob," + gpu1},
+			rows:    2,
+		},
+		"by lease": {
+			by:      []string{"lease"},
+			leases:  []api.UsageRow{{Lease: "vision-dev-1", HeldSeconds: 2000}},
+			outside: []api.UsageRow{outside("", "", nil, 8000)},
+			keys:    []string{""},
+			rows:    2,
+		},
+		"of all": {leases: []api.UsageRow{{HeldSeconds: 2000}}, outside: []api.UsageRow{outside("", "", nil, 8000)}, keys: []string{""}, rows: 1},
+		"none":   {by: []string{"user"}, leases: []api.UsageRow{{User: "alice", HeldSeconds: 1000}}, rows: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &api.Usage{SchemaVersion: 1, By: c.by, Rows: c.leases}
+			if c.outside != nil {
+				u.Outside = &api.UsageOutside{Rows: c.outside}
+			}
+			r := run(t, routes{"GET /v1/usage": u}, "", "usage", "-o", "csv")
+			lines, err := csv.NewReader(strings.NewReader(r.out)).ReadAll()
+			if r.code != 0 || err != nil || len(lines) != c.rows+1 {
+				t.Fatalf("exit code %d, %d lines, want %d rows: %v %s\n%s", r.code, len(lines), c.rows, err, r.err, r.out)
+			}
+			var keys []string
+			var held, ofLeases, ofOthers float64
+			for _, line := range lines[1:] {
+				row := map[string]string{}
+				for i, name := range lines[0] {
+					row[name] = line[i]
+				}
+				held += number(t, row["held_seconds"])
+				if o := number(t, row["outside_held_seconds"]); o != 0 {
+					keys = append(keys, strings.Join(line[:len(c.by)], ","))
+					ofOthers += o
+					for name, want := range map[string]float64{
+						"outside_busy_seconds": o / 4, "outside_busy_measured_seconds": o / 2, "outside_busy_std_error_seconds": 0.007,
+						"outside_gpu_memory_gib_seconds": 3 * o, "outside_gpu_memory_measured_seconds": o,
+						"outside_gpu_memory_peak_bytes": 5 << 30, "outside_held_idle_seconds": o / 8, "outside_held_idle_measured_seconds": o / 2,
+					} {
+						if got := number(t, row[name]); got != want {
+							t.Errorf("%s is %v, want %v", name, got, want)
+						}
+					}
+				}
+			}
+			for i := range c.leases {
+				ofLeases += float64(c.leases[i].HeldSeconds) / 1000
+			}
+			var want float64
+			for i := range c.outside {
+				want += float64(c.outside[i].HeldSeconds) / 1000
+			}
+			if held != ofLeases || ofOthers != want || len(c.by) > 0 && !slices.Equal(keys, c.keys) {
+				t.Errorf("leases %v, outside %v of %q; want %v, %v of %q\n%s", held, ofOthers, keys, ofLeases, want, c.keys, r.out)
+			}
+		})
+	}
+}
+
+// number is a value of the CSV.
+func number(t *testing.T, s string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Errorf("%q is no number", s)
+	}
+	return n
 }
 
 // What the user wrote reaches the daemon.

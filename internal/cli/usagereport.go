@@ -255,7 +255,7 @@ func gpuOf(r *api.UsageRow) string {
 }
 
 // outsideHead are the columns of outsideRows.
-var outsideHead = []string{"user", "GPU", "hours on GPUs", "busy hours", "GiB-hours", "peak"}
+var outsideHead = []string{"user", "GPU", "hours on GPUs", "held but idle", "busy hours", "GiB-hours", "peak"}
 
 // outsideRows are what users used outside of leases, with GPUs by GPU.
 func outsideRows(rows []api.UsageRow, gpus bool) [][]string {
@@ -266,7 +266,7 @@ func outsideRows(rows []api.UsageRow, gpus bool) [][]string {
 		if gpus && r.GPU != "" {
 			on = gpuOf(r)
 		}
-		out = append(out, []string{dash(r.User), on, hours(r.HeldSeconds), busyHours(r), gibHours(r), peakOf(r)})
+		out = append(out, []string{dash(r.User), on, hours(r.HeldSeconds), idlePart(r), busyHours(r), gibHours(r), peakOf(r)})
 	}
 	return out
 }
