@@ -21,8 +21,10 @@ type occupants struct {
 	changed bool
 }
 
-// account reports to the account what the leases of the instances of a GPU used. uses has results of some of them.
-func (w *Watch) account(g *observe.GPU, uses []gpu.InstanceUse, at time.Time) {
+// account reports to the account what the leases of the instances of a GPU used. uses has results of some of them. It returns the leases
+// that had one of these alone for the whole interval.
+func (w *Watch) account(g *observe.GPU, uses []gpu.InstanceUse, at time.Time) (only map[uint32]string) {
+	only = map[uint32]string{}
 	if w.occupied == nil {
 		w.occupied = map[key]occupants{}
 	}
@@ -33,11 +35,20 @@ func (w *Watch) account(g *observe.GPU, uses []gpu.InstanceUse, at time.Time) {
 		now.changed = before && (was.changed || !slices.Equal(was.names, now.names))
 		if j := slices.IndexFunc(uses, func(u gpu.InstanceUse) bool { return u.GI == k.gi }); j >= 0 {
 			alone := before && !now.changed && len(now.leases) == 1 && !now.others && !w.endedIn(&g.Instances[i], uses[j].Length)
+			if alone && w.ranFor(&now.leases[0], uses[j].Length) {
+				only[k.gi] = now.leases[0].ID
+			}
 			w.record(k.gpu, now.leases, &uses[j], alone, at)
 			now.changed = false
 		}
 		w.occupied[k] = now
 	}
+	return only
+}
+
+// ranFor reports whether a lease runs for d: a part of what was counted was of what was there before, if not.
+func (w *Watch) ranFor(l *lease.Lease, d time.Duration) bool {
+	return l.State == lease.Running && l.Started != nil && !l.Started.After(w.Now().Add(-d))
 }
 
 // record reports what the leases of an instance used, as far as that is known: all of it if one lease had the instance alone, all the
@@ -52,8 +63,8 @@ func (w *Watch) record(id gpu.UUID, leases []lease.Lease, u *gpu.InstanceUse, al
 	}
 	for j := range leases {
 		l := &leases[j]
-		if l.State != lease.Running || l.Started == nil || l.Started.After(w.Now().Add(-u.Length)) {
-			continue // A part of it was of what was there before.
+		if !w.ranFor(l, u.Length) {
+			continue
 		}
 		std := leastBusy * u.Length.Seconds()
 		w.Recorder.Record(usage.Interval{

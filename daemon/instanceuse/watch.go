@@ -43,7 +43,7 @@ type Watch struct {
 	occupied map[key]occupants    // by whom, at the last reading; used by the loop only
 
 	mu   locks.Mutex[locks.Leaf] // guards what follows
-	uses map[key]api.InstanceUse
+	uses map[key]reading
 	why  map[gpu.UUID]string // why a GPU has no readings
 }
 
@@ -59,6 +59,12 @@ type recorder interface {
 type key struct {
 	gpu gpu.UUID
 	gi  uint32
+}
+
+// reading is how an instance was used.
+type reading struct {
+	use   api.InstanceUse
+	lease string // that had it alone for the whole interval; empty: none had, or others may have used it too
 }
 
 // refusal is that a GPU has no counters, with the driver that says so: another one may have them.
@@ -97,7 +103,7 @@ func (w *Watch) pass(ctx context.Context, node *observe.Node) {
 		}
 	}
 	for k := range w.uses {
-		if !known[k.gpu] || w.Now().Sub(w.uses[k].ReadAt) > staleAfter {
+		if !known[k.gpu] || w.Now().Sub(w.uses[k].use.ReadAt) > staleAfter {
 			delete(w.uses, k)
 		}
 	}
@@ -123,19 +129,19 @@ func (w *Watch) read(ctx context.Context, node *observe.Node, g *observe.GPU) {
 		}
 		w.refused[id] = refusal{node.Epoch} // It is not asked again.
 	}
+	alone := w.account(g, uses, at)
 	w.mu.Lock()
 	if w.uses == nil {
-		w.uses, w.why = map[key]api.InstanceUse{}, map[gpu.UUID]string{}
+		w.uses, w.why = map[key]reading{}, map[gpu.UUID]string{}
 	}
 	w.why[id] = reason(err)
 	for i := range uses {
 		u := &uses[i]
-		w.uses[key{id, u.GI}] = api.InstanceUse{
+		w.uses[key{id, u.GI}] = reading{lease: alone[u.GI], use: api.InstanceUse{
 			Busy: u.Busy, Multiprocessors: u.SM, MemoryBandwidth: u.Memory, IntervalSeconds: u.Length.Seconds(), ReadAt: shown,
-		}
+		}}
 	}
 	w.mu.Unlock()
-	w.account(g, uses, at)
 	if len(uses) > 0 {
 		w.Invalidate()
 	}
@@ -154,15 +160,16 @@ func reason(err error) string {
 	return "the use of MIG instances cannot be read: " + err.Error()
 }
 
-// Of returns how an instance was used lately; nil if that is not known.
-func (w *Watch) Of(id gpu.UUID, gi uint32) *api.InstanceUse {
+// Of returns how an instance was used lately, and the lease that had it alone for the whole interval, so that all of it is its use. The
+// use is nil if it is not known; the lease is empty if there was none, or if others may have used the instance too.
+func (w *Watch) Of(id gpu.UUID, gi uint32) (use *api.InstanceUse, lease string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	u, ok := w.uses[key{id, gi}]
-	if !ok || w.Now().Sub(u.ReadAt) > staleAfter {
-		return nil
+	if !ok || w.Now().Sub(u.use.ReadAt) > staleAfter {
+		return nil, ""
 	}
-	return &u
+	return &u.use, u.lease
 }
 
 // Unmeasured is why it is not known how the instances of a GPU are used; empty if it is, or was not read yet.

@@ -86,22 +86,23 @@ func TestUseIsOfTheLeaseThatIsAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(f *fixture)
 		busy    *float64
-		want    string
+		want    string // in the account
+		of      string // the lease whose use is shown
 	}{
-		"alone":                        {func(*fixture) {}, new(40.0), "red-1 4s"},
-		"alone, and idle":              {func(*fixture) {}, new(0.0), "red-1 0s"},
-		"not reported":                 {func(*fixture) {}, nil, ""},
-		"two leases":                   {func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) }, new(40.0), ""},
-		"two leases, and nothing runs": {func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) }, new(0.0), "red-1 0s, blue-1 0s"},
-		"started in the interval":      {func(f *fixture) { f.live = nil; f.running("red-2", "MIG-1", interval/2) }, new(40.0), ""},
-		"no lease":                     {func(f *fixture) { f.live = nil }, new(40.0), ""},
+		"alone":                        {func(*fixture) {}, new(40.0), "red-1 4s", "red-1"},
+		"alone, and idle":              {func(*fixture) {}, new(0.0), "red-1 0s", "red-1"},
+		"not reported":                 {func(*fixture) {}, nil, "", "red-1"}, // Other values of it are.
+		"two leases":                   {func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) }, new(40.0), "", ""},
+		"two leases, and nothing runs": {func(f *fixture) { f.running("blue-1", "MIG-1", time.Hour) }, new(0.0), "red-1 0s, blue-1 0s", ""},
+		"started in the interval":      {func(f *fixture) { f.live = nil; f.running("red-2", "MIG-1", interval/2) }, new(40.0), "", ""},
+		"no lease":                     {func(f *fixture) { f.live = nil }, new(40.0), "", ""},
 		"a process of no lease": {func(f *fixture) {
 			f.node.GPUs[0].Processes = []gpu.Process{{PID: 7, GI: new(uint32(1))}}
-		}, new(40.0), ""},
+		}, new(40.0), "", ""},
 		"a process of the lease": {func(f *fixture) {
 			f.leaseOf[7] = "red-1"
 			f.node.GPUs[0].Processes = []gpu.Process{{PID: 7, GI: new(uint32(1))}, {PID: 8, GI: new(uint32(2))}}
-		}, new(40.0), "red-1 4s"},
+		}, new(40.0), "red-1 4s", "red-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,17 +122,22 @@ func TestUseIsOfTheLeaseThatIsAlone(t *testing.T) {
 				if s := strings.Join(got, ", "); s != c.want {
 					t.Errorf("the account has %q, want %q", s, c.want)
 				}
-				u := f.Of("GPU-1", 1)
+				u, of := f.Of("GPU-1", 1)
+				if of != c.of {
+					t.Errorf("it is shown as the use of %q, want %q", of, c.of)
+				}
 				if u == nil || (u.Busy == nil) != (c.busy == nil) || *u.Multiprocessors != 12.5 || u.MemoryBandwidth != nil ||
 					u.IntervalSeconds != interval.Seconds() {
 					t.Errorf("shown is %+v", u)
 				}
-				if f.Of("GPU-1", 2) != nil || f.Of("GPU-2", 1) != nil {
-					t.Error("what was not reported is shown")
+				for id, gi := range map[gpu.UUID]uint32{"GPU-1": 2, "GPU-2": 1} {
+					if u, of := f.Of(id, gi); u != nil || of != "" {
+						t.Errorf("what was not reported is shown: %+v of %q", u, of)
+					}
 				}
 				time.Sleep(staleAfter + time.Second)
-				if u := f.Of("GPU-1", 1); u != nil {
-					t.Errorf("old values are shown: %+v", u)
+				if u, of := f.Of("GPU-1", 1); u != nil || of != "" {
+					t.Errorf("old values are shown: %+v of %q", u, of)
 				}
 			})
 		})
@@ -181,9 +187,15 @@ func TestUseIsNotOfTheLeaseThatIsLeft(t *testing.T) {
 					if len(f.got) != want {
 						t.Errorf("the account has %+v", f.got)
 					}
+					if u, of := f.Of("GPU-1", 1); u == nil || of != "" {
+						t.Errorf("shown is %+v of %q", u, of)
+					}
 					f.got, f.ended = nil, nil
 					if f.pass(t.Context(), f.node); len(f.got) != 1 || f.got[0].Lease != "red-1" {
 						t.Errorf("an interval later the account has %+v", f.got)
+					}
+					if u, of := f.Of("GPU-1", 1); u == nil || of != "red-1" {
+						t.Errorf("an interval later shown is %+v of %q", u, of)
 					}
 				})
 			})
@@ -226,7 +238,7 @@ func TestReadingsAreBounded(t *testing.T) {
 				}
 				f.node.GPUs[0].Instances = nil
 				f.pass(t.Context(), f.node)
-				if len(f.queries) != queries+1 || f.Unmeasured("GPU-1") != "" || f.Of("GPU-1", 1) != nil {
+				if u, of := f.Of("GPU-1", 1); len(f.queries) != queries+1 || f.Unmeasured("GPU-1") != "" || u != nil || of != "" {
 					t.Error("a GPU without instances is queries, or shown")
 				}
 			})

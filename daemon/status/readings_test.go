@@ -37,8 +37,12 @@ func TestSensorsOnlyOfAGPUThatAnswers(t *testing.T) {
 // usedInstances is a node on which each instance was busy in the last 10 s, and with leases of mine and theirs that run for an hour.
 func usedInstances() *statusInputs {
 	p := twoTenants()
-	p.instanceUse = func(gpu.UUID, uint32) *api.InstanceUse {
-		return &api.InstanceUse{Busy: new(40.0), IntervalSeconds: 10, ReadAt: p.now.Add(-time.Second)}
+	p.instanceUse = func(_ gpu.UUID, gi uint32) (use *api.InstanceUse, lease string) {
+		lease = "lease-mig-theirs"
+		if gi == p.node.GPUs[0].Instances[0].ID {
+			lease = "lease-mig-mine"
+		}
+		return &api.InstanceUse{Busy: new(40.0), IntervalSeconds: 10, ReadAt: p.now.Add(-time.Second)}, lease
 	}
 	for i := range p.leases {
 		if l := &p.leases[i]; l.State == api.LeaseRunning {
@@ -83,6 +87,13 @@ func TestWhoSeesTheUseOfAnInstance(t *testing.T) {
 		"shared":                   {set: share, instance: true},
 		"shared, and theirs is new": {
 			set:      func(p *statusInputs) { share(p); p.find("lease-mig-theirs").Started = ago(time.Second, p) },
+			instance: true,
+		},
+		"shared until now": {
+			set: func(p *statusInputs) {
+				use := p.instanceUse
+				p.instanceUse = func(id gpu.UUID, gi uint32) (*api.InstanceUse, string) { u, _ := use(id, gi); return u, "" }
+			},
 			instance: true,
 		},
 		"shared, and mine is new": {set: func(p *statusInputs) { share(p); p.find(mine).Started = ago(time.Second, p) }},

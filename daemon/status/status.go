@@ -55,8 +55,8 @@ type gpuReadings struct {
 	timeSlices func(id gpu.UUID) *api.TimeSlices
 	health     func(id gpu.UUID) *api.GPUHealth
 	sensors    func(id gpu.UUID) *api.Sensors
-	// instanceUse is how an instance was used lately.
-	instanceUse func(id gpu.UUID, gi uint32) *api.InstanceUse
+	// instanceUse is how an instance was used lately, and the lease that had it alone for the whole interval.
+	instanceUse func(id gpu.UUID, gi uint32) (use *api.InstanceUse, lease string)
 }
 
 // read sets what the managers know of a GPU. The sensors of one that does not answer are those of before.
@@ -234,8 +234,9 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 		}
 		p.leasesIn(&st)
 		if p.instanceUse != nil {
-			st.Use = p.instanceUse(g.Identity.UUID, in.ID)
-			p.useOfLease(&st)
+			var alone string
+			st.Use, alone = p.instanceUse(g.Identity.UUID, in.ID)
+			p.useOfLease(&st, alone)
 		}
 		out.Instances = append(out.Instances, st)
 	}
@@ -253,9 +254,10 @@ func (p *statusInputs) profile(g *observe.GPU, in *gpu.Instance) *lease.ProfileV
 	return &lease.ProfileView{Name: g.Profiles.GIName(in.ProfileID)}
 }
 
-// useOfLease sets the use of an instance as that of the lease that has it alone, if it had it for the whole interval.
-func (p *statusInputs) useOfLease(st *api.InstanceStatus) {
-	if st.Lease == "" || len(st.Leases) > 1 {
+// useOfLease sets the use of an instance as that of the lease that has it alone, if it had it alone for the whole interval: others that
+// have ended, and processes of no lease, did a part of it otherwise.
+func (p *statusInputs) useOfLease(st *api.InstanceStatus, alone string) {
+	if st.Lease == "" || st.Lease != alone || len(st.Leases) > 1 {
 		return
 	}
 	if i := slices.IndexFunc(p.leases, func(l api.Lease) bool { return l.ID == st.Lease }); i >= 0 && ranFor(&p.leases[i], st.Use) {

@@ -123,9 +123,9 @@ type Managers struct {
 		IdleOn(id string, generation uint64, on gpu.UUID) (idle time.Duration, known bool)
 		IdleOutside(user string, on gpu.UUID) (idle time.Duration, known bool)
 	}
-	// InstanceUse is how MIG instances are used, as far as the driver reports it.
+	// InstanceUse is how MIG instances are used, as far as the driver reports it, and by which lease alone.
 	InstanceUse interface {
-		Of(id gpu.UUID, gi uint32) *api.InstanceUse
+		Of(id gpu.UUID, gi uint32) (use *api.InstanceUse, lease string)
 		// Unmeasured is why that is not known of the instances of a GPU.
 		Unmeasured(id gpu.UUID) string
 	}
