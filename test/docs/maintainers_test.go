@@ -2,6 +2,7 @@ package docs
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -22,7 +23,7 @@ func TestDocumentsForMaintainersStandApart(t *testing.T) {
 	for _, f := range documentFiles(t) {
 		name := strings.TrimPrefix(f, root+"/")
 		switch filepath.Base(name) {
-		case "robustness.md", "hardware.md":
+		case "robustness.md", "hardware.md", "shown.md":
 			if filepath.Dir(name) != "docs/maintainers" {
 				t.Errorf("%s is for maintainers: it belongs in docs/maintainers", name)
 			}
@@ -36,5 +37,25 @@ func TestDocumentsForMaintainersStandApart(t *testing.T) {
 	}
 	if n < 2 {
 		t.Errorf("there are %d pages for maintainers", n)
+	}
+}
+
+// Users read what holds. Which test shows it is for maintainers: docs/maintainers/shown.md.
+func TestDocumentsForUsersNameNoTests(t *testing.T) {
+	comment := regexp.MustCompile(`(?s)<!--.*?-->`)
+	test := regexp.MustCompile(`\b(Test|Fuzz|Benchmark)[A-Z]\w*`)
+	n := 0
+	for _, f := range documentFiles(t) {
+		name := strings.TrimPrefix(f, root+"/")
+		if filepath.Dir(name) == "docs/maintainers" {
+			continue
+		}
+		n++
+		for _, found := range test.FindAllString(comment.ReplaceAllString(read(t, name), ""), -1) {
+			t.Errorf("%s names %s: say what holds, and name the test in docs/maintainers/shown.md", name, found)
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d pages were read", n)
 	}
 }
