@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
 
@@ -59,4 +60,21 @@ func idPart(s string, most int) string {
 	}
 	tail := (most - 1) / 2
 	return strings.TrimRight(s[:most-1-tail], "-") + "-" + strings.TrimLeft(s[len(s)-tail:], "-")
+}
+
+// maxRecentIDs is how many ids of ended leases are not used again.
+const maxRecentIDs = 256
+
+// retireIDLocked prevents that the id is used again soon.
+func (t *Table) retireIDLocked(id string) {
+	t.recentIDs = append(t.recentIDs, id)
+	if n := len(t.recentIDs); n > maxRecentIDs {
+		t.recentIDs = slices.Delete(t.recentIDs, 0, n-maxRecentIDs)
+	}
+}
+
+// idInUseLocked reports whether an id is in use or was used lately.
+func (t *Table) idInUseLocked(id string) bool {
+	return t.leases[id] != nil || slices.Contains(t.recentIDs, id) ||
+		slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.lease.ID == id })
 }

@@ -2,6 +2,8 @@ package lease
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -200,4 +202,38 @@ func (t *gpuUsage) granted(but Key, reservedOnly bool) (memory uint64, share flo
 		}
 	}
 	return memory, share
+}
+
+// liveLocked returns what the leases use.
+func (t *Table) liveLocked() *occupancy {
+	o := newOccupancy()
+	o.capacity, o.memoryUse = t.cfg.Capacity, t.cfg.MemoryUse
+	for _, e := range t.leases {
+		t.addLeaseLocked(o, e)
+	}
+	return o
+}
+
+// Granted returns the memory that live and reserved grants have on each shared GPU, sorted by tenant and grant.
+func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[gpu.UUID][]api.GrantedMemory{}
+	o := t.liveLocked()
+	t.addReservedLocked(o, func(*Grant) bool { return true })
+	for id, taken := range o.gpus {
+		sum := map[Key]uint64{}
+		for _, u := range append(slices.Collect(maps.Values(taken.shared)), taken) {
+			for k, p := range u.shares {
+				sum[k] += p.memory
+			}
+		}
+		for k, bytes := range sum {
+			out[id] = append(out[id], api.GrantedMemory{Tenant: k.Tenant, Grant: k.Grant, Bytes: bytes})
+		}
+		slices.SortFunc(out[id], func(a, b api.GrantedMemory) int {
+			return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Grant, b.Grant))
+		})
+	}
+	return out
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
 )
 
@@ -161,14 +160,4 @@ func (k *Ticket) pendingText() string {
 		on = d.name()
 	}
 	return fmt.Sprintf("%s is being created for it on %s", k.pending.Name, on)
-}
-
-// refuseLocked ends a ticket whose caller does not wait. It was kept only because an instance was being created.
-func (k *Ticket) refuseLocked() {
-	k.endLocked(ticketFailed, &api.Error{
-		Kind:    api.KindUnavailable,
-		Message: fmt.Sprintf("cannot place a lease of %s now: %s", k.tenant, k.waiting),
-		Hint:    "wait for a place with --wait",
-	})
-	k.reportEndedLocked()
 }

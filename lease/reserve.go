@@ -245,3 +245,34 @@ func slotStillFree(g *Grant, p *Place, d *GPUView, t *gpuUsage) bool {
 		return ok && slices.Contains(q.Placements, *p.Instance)
 	})
 }
+
+// occupancyLocked returns what leases and reservations use; it renews the reservations.
+func (t *Table) occupancyLocked() *occupancy {
+	o := t.liveLocked()
+	places := map[Key][]Place{}
+	for _, e := range t.sortedLocked() {
+		places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
+	}
+	t.reserved, t.unmet = reserve(&t.view, o, t.reserved, places)
+	return o
+}
+
+// addReservedLocked adds the places that are kept free for the reserved grants for which include is true.
+func (t *Table) addReservedLocked(o *occupancy, include func(*Grant) bool) {
+	for i := range t.view.Grants {
+		g := &t.view.Grants[i]
+		if !g.Spec.Reserved || !include(g) {
+			continue
+		}
+		for j := range t.reserved[g.Key()] {
+			o.add(g, &t.reserved[g.Key()][j], true)
+		}
+	}
+}
+
+// Unmet returns the reserved grants whose places could not all be kept free.
+func (t *Table) Unmet() []Unmet {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.unmet)
+}

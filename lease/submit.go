@@ -126,12 +126,6 @@ func (k *Ticket) waitHint() string {
 	return "only an administrator can put it back: 'gpushare status' shows it; with --wait the request waits until the driver finds it"
 }
 
-// idInUseLocked reports whether an id is in use or was used lately.
-func (t *Table) idInUseLocked(id string) bool {
-	return t.leases[id] != nil || slices.Contains(t.recentIDs, id) ||
-		slices.ContainsFunc(t.queue, func(k *Ticket) bool { return k.lease.ID == id })
-}
-
 // feasibleLocked drops the grants that can never have a place. If none is left it returns the reason of the first.
 func (t *Table) feasibleLocked(r *Request, candidates []Grant) ([]Grant, error) {
 	o := newOccupancy()

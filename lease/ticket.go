@@ -1,9 +1,6 @@
 package lease
 
 import (
-	"context"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -43,13 +40,6 @@ type Ticket struct {
 
 	preempt     *preemption // chosen and preempting: the leases that are stopped for it; later, what they freed
 	preemptions int         // how often leases were stopped for it
-}
-
-// Update is what Next returns: the ticket's position, or its place.
-type Update struct {
-	Lease    api.Lease
-	Placed   bool
-	Selected string // if placed: which grant, and why
 }
 
 // rank returns the priority of the ticket's tenant.
@@ -105,22 +95,6 @@ func (k *Ticket) updateLocked(respec bool) {
 	k.candidates = candidates
 }
 
-// endLocked ends the ticket without a place.
-func (k *Ticket) endLocked(as ticketState, err error) {
-	k.err, k.unread = err, true
-	k.moveLocked(as)
-	k.t.retireIDLocked(k.lease.ID)
-	k.lease.State = Ended
-	k.signal()
-}
-
-// reportEndedLocked reports the end of a ticket that was reported before.
-func (k *Ticket) reportEndedLocked() {
-	if k.t.cfg.Changed != nil {
-		k.t.cfg.Changed(k.lease.clone())
-	}
-}
-
 func (k *Ticket) wireLocked() api.Lease {
 	w := k.lease.Wire()
 	w.Position, w.Waiting, w.ExpectedStart = k.position, k.waiting, k.reported
@@ -132,96 +106,4 @@ func (k *Ticket) wireLocked() api.Lease {
 		}
 	}
 	return w
-}
-
-// tenantNow is the name of its tenant, which a spec may change while it waits.
-func (k *Ticket) tenantNow() string {
-	k.t.mu.Lock()
-	defer k.t.mu.Unlock()
-	return k.tenant
-}
-
-// ID returns the lease's id; it is the same before and after placement.
-func (k *Ticket) ID() string { return k.id }
-
-// Next waits for a change and returns it; the first call returns the current position. After Placed or an error the
-// ticket does not change any more. It fails with the context's error, or with an *api.Error if the request can no
-// longer be satisfied.
-func (k *Ticket) Next(ctx context.Context) (Update, error) {
-	for {
-		k.t.mu.Lock()
-		if k.unread {
-			k.unread = false
-			u := Update{Lease: k.wireLocked(), Placed: k.state == ticketPlaced, Selected: k.selected}
-			err := k.err
-			k.t.mu.Unlock()
-			return u, err
-		}
-		k.t.mu.Unlock()
-		select {
-		case <-k.changed:
-		case <-ctx.Done():
-			return Update{}, ctx.Err()
-		}
-	}
-}
-
-// Await waits until the ticket is placed, and calls waiting, which may be nil, each time its position or reason
-// changes. When the context ends or the request's Wait has passed since the first call the ticket is cancelled.
-func (k *Ticket) Await(ctx context.Context, waiting func(api.Lease)) (Update, error) {
-	limit := ctx
-	if w := k.request.Wait; w != nil && *w > 0 {
-		if k.deadline.IsZero() {
-			k.deadline = time.Now().Add(*w)
-		}
-		var cancel context.CancelFunc
-		limit, cancel = context.WithDeadline(ctx, k.deadline)
-		defer cancel()
-	}
-	last := ""
-	for {
-		u, err := k.Next(limit)
-		switch {
-		case err == nil && u.Placed:
-			return u, nil
-		case err == nil:
-			if last == "" && k.request.Key != "" {
-				// A position in the queue is saved before it is reported, so that the caller can claim it after a
-				// restart. Without the record the request would only be queued again at the end.
-				_ = k.t.save(limit)
-			}
-			last = u.Lease.Waiting
-			if waiting != nil {
-				waiting(u.Lease)
-			}
-			continue
-		case limit.Err() == nil: // the table refused
-			return Update{}, err
-		}
-		k.Cancel()
-		if ctx.Err() != nil {
-			return Update{}, fmt.Errorf("cannot wait for a place any longer: %w", context.Cause(ctx))
-		}
-		return Update{}, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot place a lease of %s: waited %s; %s",
-			k.tenantNow(), api.Duration(k.request.Wait.Round(time.Millisecond)), last), Hint: "wait longer, or ask for something else"}
-	}
-}
-
-// Cancel removes the ticket from the queue, or frees its place if the lease was not started. Otherwise it does nothing.
-func (k *Ticket) Cancel() {
-	t := k.t
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !k.state.over() {
-		k.endLocked(ticketCancelled, &api.Error{Kind: api.KindUnavailable, Message: "cannot place the lease: the request was cancelled"})
-		t.queue = slices.DeleteFunc(t.queue, func(q *Ticket) bool { return q == k })
-		k.reportEndedLocked()
-	} else if e := t.leases[k.lease.ID]; e != nil && e.Generation == k.lease.Generation &&
-		e.State == Placed && !e.busy && e.Process == (Process{}) {
-		e.Reason = "the request was cancelled"
-		t.removeLocked(e)
-	} else {
-		return
-	}
-	t.evaluateLocked()
 }
