@@ -237,3 +237,25 @@ func (t *Table) Granted() map[gpu.UUID][]api.GrantedMemory {
 	}
 	return out
 }
+
+// addLeaseLocked records what a lease uses, and until when.
+func (t *Table) addLeaseLocked(o *occupancy, e *entry) {
+	o.add(&e.Terms, &e.Place, false)
+	o.addUser(e.UID, &e.Terms, &e.Place, &t.view)
+	o.joins(e.ID, &e.Place, &t.view)
+	if e.Terms.share() == nil {
+		return
+	}
+	end := t.knownEndLocked(e)
+	for _, id := range e.Place.GPUs {
+		s := o.shared(&e.Place, id).shares[e.Terms.Key()]
+		s.own.add(e.Own)
+		if e.Own.Memory == 0 && (e.State != Placed || e.Process != (Process{})) {
+			s.own.others = append(s.own.others, e.ID)
+		}
+		s.endless = s.endless || end.IsZero()
+		if end.After(s.until) {
+			s.until = end
+		}
+	}
+}
