@@ -133,3 +133,31 @@ func TestOwnAmountsOfASmallerGrant(t *testing.T) {
 		}
 	}
 }
+
+// No lease is stopped for a request that its end would give no place: keyed leases have all of the grant for themselves.
+func TestNoLeaseIsStoppedForWhatKeyedLeasesHave(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]Own{"memory": {Memory: 12 * gib}, "share": {Share: 30}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := ownView()
+			v.Grants = append(v.Grants, low(timeslice("batch", "g", 30, 20*gib)))
+			tab, _ := table(t, v)
+			key, err := placeOwn(t, tab, "slurm:1", own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(t, tab, "batch", "g")
+			k := queue(t, tab, "a", "x")
+			if got := victims(tab); got != nil {
+				t.Errorf("stopped are %v, and the request waits for the end of %s", got, key)
+			}
+			if ok, err := tab.DropUnbound(t.Context(), key, "it had no process"); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if !isPlaced(tab, k) {
+				t.Error("it waits on without them")
+			}
+		})
+	}
+}

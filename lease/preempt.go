@@ -334,13 +334,11 @@ func (t *Table) placeWithout(ended []*entry, g *Grant, v *View, on []gpu.UUID, o
 		free.withoutMemoryOf(e)
 	}
 	left, places := newOccupancy(), map[Key][]Place{}
-	left.capacity = o.capacity
+	left.capacity, left.memoryUse = o.capacity, o.memoryUse
 	for _, e := range t.leases {
 		near := len(t.unmet) > 0 || slices.ContainsFunc(e.Place.GPUs, func(id gpu.UUID) bool { return slices.Contains(on, id) })
 		if near && !slices.Contains(ended, e) {
-			left.add(&e.Terms, &e.Place, false)
-			left.usedBy(e.UID, &e.Place)
-			left.joins(e.ID, &e.Place, &t.view)
+			t.addLeaseLocked(left, e) // With what it has for itself: the end of other grants' leases does not free that.
 			places[e.Terms.Key()] = append(places[e.Terms.Key()], e.Place)
 		}
 	}
