@@ -122,6 +122,8 @@ type LeaseEnd struct {
 	Ends string `json:"ends"`
 	// Continues: its processes are not stopped.
 	Continues bool `json:"continues,omitempty"`
+	// Lowers: it goes on, with less than it has for itself.
+	Lowers bool `json:"lowers,omitempty"`
 }
 
 // String is one line about it.

@@ -166,7 +166,7 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	if len(names) == 0 {
 		return nil, r
 	}
-	at, r := o.capacity.Find(names, on)
+	at, r := o.find(g, names, on)
 	if at < 0 {
 		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, that may have what others claim, or
 		// whose user may have only small instances, decides only for itself.
@@ -177,6 +177,44 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 		return nil, r
 	}
 	return where[at], r
+}
+
+// find chooses where an instance of one of the profiles is created: at the memory slice that an engine chose, or where it costs others
+// least.
+func (o *occupancy) find(g *Grant, names []string, on []GPUCapacity) (at int, r InstanceSlot) {
+	if g.Chosen == nil {
+		return o.capacity.Find(names, on)
+	}
+	for _, name := range names {
+		chosen := make([]GPUCapacity, 0, len(on))
+		for i := range on {
+			chosen = append(chosen, on[i].beginningAt(g.Chosen.placement.Start, name))
+		}
+		if at, r = o.capacity.Find([]string{name}, chosen); at >= 0 && g.Chosen.allowsAt(r.Placement) {
+			return at, r
+		}
+	}
+	return -1, InstanceSlot{}
+}
+
+// beginningAt limits the slots to those that begin at a memory slice. Idle instances of the same name elsewhere stay: none of them is what
+// is chosen.
+func (c *GPUCapacity) beginningAt(start uint32, name string) GPUCapacity {
+	elsewhere := func(at gpu.Placement) bool { return at.Start != start }
+	profiles := *c.Profiles
+	profiles.GI = slices.Clone(profiles.GI)
+	for i := range profiles.GI {
+		profiles.GI[i].Placements = slices.DeleteFunc(slices.Clone(profiles.GI[i].Placements), elsewhere)
+	}
+	out := GPUCapacity{Profiles: &profiles, Taken: slices.Clone(c.Taken)}
+	for _, r := range c.Idle {
+		if r.Name == name && elsewhere(r.Placement) {
+			out.Taken = append(out.Taken, r)
+		} else {
+			out.Idle = append(out.Idle, r)
+		}
+	}
+	return out
 }
 
 // claimNext chooses the slot that a request without capacity should get next: the one with the fewest memory slices in
@@ -198,6 +236,9 @@ func (o *occupancy) claimNext(g *Grant, v *View, who requester, before *PendingI
 				continue
 			}
 			for _, at := range q.Placements {
+				if !g.Chosen.allowsAt(at) {
+					continue
+				}
 				lacks, ok := t.missingSlices(d, at, g.Key(), who.ticket)
 				if !ok {
 					continue

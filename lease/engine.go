@@ -140,12 +140,22 @@ func (t *Table) Record(ctx context.Context) error { return t.save(ctx) }
 type Chosen struct {
 	placement gpu.Placement
 	device    gpu.UUID // of the compute instance, if the instance is split; empty: all of it
+	// onDemand: what begins at the memory slice, of any size. It is created if it is not there.
+	onDemand bool
 }
 
 // allows reports whether a part of an instance is what was chosen; nil: nothing was.
 func (c *Chosen) allows(in *InstanceView, device gpu.UUID) bool {
-	return c == nil || in.Placement == c.placement && device == c.device
+	return c == nil || c.allowsAt(in.Placement) && (device == c.device || c.onDemand)
 }
+
+// allowsAt reports whether a placement is what was chosen; nil: nothing was.
+func (c *Chosen) allowsAt(at gpu.Placement) bool {
+	return c == nil || at == c.placement || c.onDemand && at.Start == c.placement.Start
+}
+
+// creates reports whether an instance may be created; nil: nothing was chosen, so it may.
+func (c *Chosen) creates() bool { return c == nil || c.onDemand }
 
 // SetReason records why processes of the job of an engine were ended: the job may go on without them, and what the engine reads of it
 // says so. An unknown lease is ignored.

@@ -203,3 +203,63 @@ func TestKeyedLeaseAtAnOccupiedPlaceAfterARestart(t *testing.T) {
 		t.Errorf("it starts with %v", err)
 	}
 }
+
+// On a GPU with instances on demand the instance is created where the engine chose, also where another placement would cost less, and an
+// idle one of the same profile elsewhere is not taken for it.
+func TestChosenPlaceOnDemand(t *testing.T) {
+	t.Parallel()
+	idle := InstanceSlot{ProfileID: 14, Name: "1g.6gb", Placement: gpu.Placement{Start: 0, Size: 1}}
+	idleLarge := InstanceSlot{ProfileID: 5, Name: "2g.12gb", Placement: gpu.Placement{Start: 2, Size: 2}}
+	for _, c := range []struct {
+		name, instance, grant string
+		there                 []InstanceSlot
+		want                  gpu.Placement // of what is created; none: it is placed at once, or refused
+		placed                bool
+		says                  string
+	}{
+		{name: "an empty GPU", instance: "2", grant: "one", want: gpu.Placement{Start: 2, Size: 1}},
+		{name: "next to an idle one", instance: "2", grant: "one", there: []InstanceSlot{idle}, want: gpu.Placement{Start: 2, Size: 1}},
+		{name: "instead of a larger idle one", instance: "2", grant: "one", there: []InstanceSlot{idleLarge}, want: gpu.Placement{Start: 2, Size: 1}},
+		{name: "one that is there", instance: "0", grant: "one", there: []InstanceSlot{idle}, placed: true},
+		{name: "no placement of the profile", instance: "1", grant: "two", says: "no instance of grant two begins at memory slice 1"},
+		{name: "no memory slice", instance: "9", grant: "one", says: "no instance of grant one begins at memory slice 9"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newDynamicFixture(t, 1, mig("a", "one", "1g.6gb"), mig("a", "two", "2g.12gb"))
+			for _, there := range c.there {
+				w.view.GPUs[0].Instances = append(
+					w.view.GPUs[0].Instances,
+					instance(0, there.Name, there.Placement.Size, there.Placement.Start, there.Placement.Size, gib),
+				)
+			}
+			w.update()
+			r := keyedRequest("slurm:1")
+			r.Own, r.GPUs, r.Instance, r.Grant = Own{}, []string{"0"}, c.instance, c.grant
+			k, err := w.Submit(r)
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v, want %q", err, c.says)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			pending := w.TakePendingInstances()
+			if c.placed {
+				if l, ok := w.Get(k.ID()); !ok || len(pending) > 0 || l.Place.Instance.Start != 0 {
+					t.Errorf("it is %+v, and %+v is created", l.Place, pending)
+				}
+				return
+			}
+			if len(pending) != 1 || pending[0].Placement != c.want {
+				t.Fatalf("created is %+v, want it at %+v", pending, c.want)
+			}
+			w.finish(pending)
+			if l, ok := w.Get(k.ID()); !ok || *l.Place.Instance != c.want {
+				t.Errorf("it is at %+v, want %+v", l.Place.Instance, c.want)
+			}
+		})
+	}
+}

@@ -48,6 +48,9 @@ func (r *Request) chosenBy(tenant string, candidates []Grant, v *View) ([]Grant,
 			g.Only, g.Chosen = []gpu.UUID{*only}, at
 			if !g.reaches(v) {
 				why = fmt.Sprintf("grant %s is not of that instance", g.Spec.Name)
+				if at.onDemand {
+					why = fmt.Sprintf("no instance of grant %s begins at memory slice %s", g.Spec.Name, r.Instance)
+				}
 				continue
 			}
 		}
@@ -69,6 +72,9 @@ func (g *Grant) reaches(v *View) bool {
 	if d == nil || !g.mayUse(d) {
 		return false
 	}
+	if g.Chosen.onDemand && g.mayCreate(d) {
+		return true
+	}
 	for i := range d.Instances {
 		in := &d.Instances[i]
 		if g.Spec.InInstance() {
@@ -86,7 +92,19 @@ func (g *Grant) reaches(v *View) bool {
 	return false
 }
 
-// chosenInstance finds the instance that the request names: a MIG UUID, or the memory slice at which it begins.
+// mayCreate reports whether an instance for the grant may be created where the engine chose.
+func (g *Grant) mayCreate(d *GPUView) bool {
+	for i := range d.DynamicProfiles.GI {
+		q := &d.DynamicProfiles.GI[i]
+		if _, ok := g.created(d, q); ok && slices.ContainsFunc(q.Placements, g.Chosen.allowsAt) {
+			return true
+		}
+	}
+	return false
+}
+
+// chosenInstance finds the instance that the request names: a MIG UUID, or the memory slice at which it begins. On a GPU with instances
+// on demand it need not exist.
 func (r *Request) chosenInstance(tenant string, v *View) (*GPUView, *Chosen, error) {
 	start, err := strconv.ParseUint(r.Instance, 10, 32)
 	byStart := err == nil
@@ -94,6 +112,9 @@ func (r *Request) chosenInstance(tenant string, v *View) (*GPUView, *Chosen, err
 		d := &v.GPUs[i]
 		if len(r.GPUs) > 0 && !slices.ContainsFunc(r.GPUs, d.isNamed) || byStart && len(r.GPUs) != 1 {
 			continue
+		}
+		if byStart && d.DynamicProfiles != nil {
+			return d, &Chosen{placement: gpu.Placement{Start: uint32(start)}, onDemand: true}, nil
 		}
 		for j := range d.Instances {
 			in := &d.Instances[j]

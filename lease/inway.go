@@ -37,7 +37,7 @@ func (t *Table) blocks(e *entry, g *Grant) bool {
 	if most := g.MaxLeases(); most > 0 && e.Terms.Key() == g.Key() {
 		return true
 	}
-	if g.Chosen != nil && e.Place.Instance != nil && *e.Place.Instance != g.Chosen.placement {
+	if g.Chosen != nil && e.Place.Instance != nil && !g.Chosen.allowsAt(*e.Place.Instance) {
 		return false
 	}
 	return slices.ContainsFunc(t.view.GPUs, func(d GPUView) bool { return g.mayUse(&d) && slices.Contains(e.Place.GPUs, d.UUID) })

@@ -44,6 +44,51 @@ func kept(own, together, granted float64) float64 {
 	return own * granted / together
 }
 
+// Loses is what the lease loses when its grant has other amounts from now on: of what it has for itself, or all of what the leases with
+// amounts of their own leave to the others. Empty: nothing.
+func (l *Lease) Loses(now *Grant) string {
+	if l.Terms.share() == nil || now.Kind() != l.Terms.Kind() {
+		return ""
+	}
+	memory := func(f float64) string { return api.Bytes(f).Short() }
+	own, together := l.Own, l.OwnTogether
+	if now.memory() == 0 && l.Terms.memory() > 0 && own.Memory > 0 {
+		return fmt.Sprintf("its own %s of GPU memory end: grant %s has no gpu_memory", api.Bytes(own.Memory).Short(), now.Spec.Name)
+	}
+	if now.memory() > 0 {
+		why := loses(
+			"GPU memory",
+			now,
+			memory,
+			float64(l.Terms.memory()),
+			float64(now.memory()),
+			float64(own.Memory),
+			float64(together.Memory),
+		)
+		if why != "" {
+			return why
+		}
+	}
+	return loses("share", now, percentText, l.Terms.percent(), now.percent(), own.Share, together.Share)
+}
+
+// loses is Loses for one amount.
+func loses(what string, g *Grant, text func(float64) string, was, now, own, together float64) string {
+	switch {
+	case now >= was:
+	case own > 0 && together > now:
+		return fmt.Sprintf(
+			"it keeps %s of its own %s of %s: grant %s has %s, and its leases have %s for themselves", text(kept(own, together, now)),
+			text(own), what, g.Spec.Name, text(now), text(together),
+		)
+	case own == 0 && together > 0 && together >= now:
+		return fmt.Sprintf(
+			"no %s is left for it: grant %s has %s, and other leases have %s for themselves", what, g.Spec.Name, text(now), text(together),
+		)
+	}
+	return ""
+}
+
 // ownUse is what the leases of a grant on one GPU have for themselves.
 type ownUse struct {
 	sum            Own

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -108,6 +109,47 @@ func TestOwnMemoryIsNotTakenFromWhatIsUsed(t *testing.T) {
 	l, _ := tab.Get(plain.ID)
 	if m, shown := l.Memory(), l.Wire().GPUMemory.Limit; m != 10*gib || shown != m {
 		t.Errorf("the other lease has %d GiB, and %d GiB are shown; want 10", m/gib, shown/gib)
+	}
+}
+
+// What a lease loses of what it has for itself, or next to leases that have something for themselves, when its grant is changed.
+func TestLosesOwnAmounts(t *testing.T) {
+	t.Parallel()
+	unlimited := timeslice("a", "x", 30, 0)
+	unlimited.Spec.Timeslice.GPUMemory = nil
+	for _, c := range []struct {
+		name     string
+		own      []Own
+		now      Grant
+		first    string // what the first of the leases loses; empty: nothing
+		ordinary string // what one without amounts of its own loses
+	}{
+		{"the same", []Own{{8 * gib, 20}}, timeslice("a", "x", 30, 12*gib), "", ""},
+		{"less than was granted, enough", []Own{{8 * gib, 0}}, timeslice("a", "x", 30, 9*gib), "", ""},
+		{"nothing for others", []Own{{8 * gib, 0}}, timeslice("a", "x", 30, 8*gib), "", "no GPU memory is left for it: grant x has 8 GiB, and other leases have 8 GiB"},
+		{"too little", []Own{{8 * gib, 0}, {2 * gib, 0}}, timeslice("a", "x", 30, 5*gib), "it keeps 4 GiB of its own 8 GiB of GPU memory: grant x has 5 GiB, and its leases have 10 GiB", "no GPU memory is left for it"},
+		{"too little share", []Own{{0, 20}}, timeslice("a", "x", 10, 12*gib), "it keeps 10% of its own 20% of share", "no share is left for it: grant x has 10%"},
+		{"no limit", []Own{{8 * gib, 0}}, unlimited, "its own 8 GiB of GPU memory end: grant x has no gpu_memory", ""},
+		{"another kind", []Own{{8 * gib, 20}}, exclusive("a", "x", 1), "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tab, _ := table(t, ownView())
+			var ids []string
+			for i, own := range append(c.own, Own{}) {
+				id, err := placeOwn(t, tab, fmt.Sprintf("slurm:%d", i), own)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, id)
+			}
+			for id, want := range map[string]string{ids[0]: c.first, ids[len(ids)-1]: c.ordinary} {
+				l, _ := tab.Get(id)
+				if why := l.Loses(&c.now); !strings.HasPrefix(why, want) || want == "" && why != "" {
+					t.Errorf("a lease with %+v loses %q, want %q", l.Own, why, want)
+				}
+			}
+		})
 	}
 }
 

@@ -57,7 +57,7 @@ func compareInstances(a, b instanceCandidate) int {
 
 // device searches one GPU.
 func (s *instanceSearch) device(d *GPUView) {
-	if d.DynamicProfiles != nil && s.g.Chosen == nil { // What an engine chose exists.
+	if d.DynamicProfiles != nil && s.g.Chosen.creates() {
 		s.dynamic = true
 		s.smallest = min(s.smallest, s.g.smallest(d.Profiles))
 	}

@@ -24,6 +24,11 @@ func LeaseEnds(now, want *state.Desired, live []lease.Lease, steps []step.Step) 
 	for i := range live {
 		l := &live[i]
 		ends, continues := leaseEnd(now, want, l, steps)
+		lowers := false
+		if ends == "" {
+			ends = lowered(now, want, l)
+			lowers, continues = true, true
+		}
 		if ends == "" {
 			continue
 		}
@@ -35,6 +40,7 @@ func LeaseEnds(now, want *state.Desired, live []lease.Lease, steps []step.Step) 
 			Command:   text.Short(strings.Join(l.Command, " "), maxCommand),
 			Ends:      ends,
 			Continues: continues,
+			Lowers:    lowers,
 		})
 	}
 	return out
@@ -59,6 +65,19 @@ func leaseEnd(now, want *state.Desired, l *lease.Lease, steps []step.Step) (ends
 		return fmt.Sprintf("it ends, because the spec no longer has grant %s of %s", l.Terms.Spec.Name, l.Terms.Tenant), true
 	}
 	return "", false
+}
+
+// lowered is what a lease loses of what it has for itself, which an engine was promised; empty: nothing.
+func lowered(now, want *state.Desired, l *lease.Lease) string {
+	t, ok := want.Tenant(l.Terms.Tenant)
+	if !ok || !now.Enforcing() || !want.Enforcing() || l.State == lease.Ending {
+		return ""
+	}
+	i := slices.IndexFunc(t.Grants, func(g api.GrantSpec) bool { return g.Name == l.Terms.Spec.Name })
+	if i < 0 {
+		return ""
+	}
+	return l.Loses(&lease.Grant{Tenant: t.Name, Spec: t.Grants[i]})
 }
 
 // endedBy is which of the steps ends a lease, or disturbs it.
@@ -92,6 +111,10 @@ func AdmitEnds(now, want *state.Desired, ends []api.LeaseEnd, a Authority, comma
 		Message: fmt.Sprintf("cannot apply the spec: it ends leases, and %s", running(len(ends))),
 		Hint:    fmt.Sprintf("nothing was changed; 'gpushare lease stop LEASE' ends one, '%s' ends all of them", forced),
 		Leases:  ends,
+	}
+	if !slices.ContainsFunc(ends, func(l api.LeaseEnd) bool { return !l.Lowers }) {
+		e.Message = fmt.Sprintf("cannot apply the spec: it takes from leases what they have for themselves, and %s", running(len(ends)))
+		e.Hint = fmt.Sprintf("nothing was changed; wait until they end, or '%s' takes it nevertheless", forced)
 	}
 	if now.Enforcing() && !want.Enforcing() {
 		e.Message = fmt.Sprintf(

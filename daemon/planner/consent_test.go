@@ -88,3 +88,61 @@ func TestLeaseEnds(t *testing.T) {
 		}
 	}
 }
+
+// A grant that has less than a lease has for itself is refused without force, and the refusal names the lease; a spec that enforces
+// nothing takes nothing.
+func TestLoweredOwnAmounts(t *testing.T) {
+	spec := func(enforce api.OnOff, memory api.Bytes) *state.Desired {
+		return &state.Desired{
+			Spec: &api.Spec{
+				Node: api.NodeSpec{Enforce: enforce},
+				Tenants: []api.TenantSpec{{
+					Name:   "red",
+					Grants: []api.GrantSpec{{Name: "g", Timeslice: &api.ShareSpec{Share: 30, GPUMemory: &memory}}},
+				}},
+			},
+			Grants: map[state.GrantKey][]gpu.UUID{{Tenant: "red", Grant: "g"}: nil},
+		}
+	}
+	on := spec("on", 12<<30)
+	own := lease.Own{Memory: 8 << 30}
+	job := lease.Lease{
+		ID:          "red-1",
+		Command:     []string{"slurm-42"},
+		Terms:       lease.Grant{Tenant: "red", Spec: on.Spec.Tenants[0].Grants[0]},
+		Own:         own,
+		OwnTogether: own,
+	}
+	ending := job
+	ending.State = lease.Ending
+	for _, c := range []struct {
+		name      string
+		now, want *state.Desired
+		l         lease.Lease
+		lowers    bool
+	}{
+		{"enough", on, spec("on", 8<<30), job, false},
+		{"less", on, spec("on", 6<<30), job, true},
+		{"nothing was enforced", spec("off", 12<<30), spec("on", 6<<30), job, false},
+		{"it ends", on, spec("on", 6<<30), ending, false},
+	} {
+		out := LeaseEnds(c.now, c.want, []lease.Lease{c.l}, nil)
+		if (len(out) == 1) != c.lowers {
+			t.Errorf("%s: %+v", c.name, out)
+			continue
+		}
+		if !c.lowers {
+			continue
+		}
+		if !out[0].Lowers || !out[0].Continues || !strings.Contains(out[0].String(), "red-1 (red/g): it keeps 6 GiB of its own 8 GiB") {
+			t.Errorf("%s: %s", c.name, out[0].String())
+		}
+		err := AdmitEnds(c.now, c.want, out, Authority{}, "gpushare apply -f x.yaml")
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Kind != api.KindInUse || len(e.Leases) != 1 ||
+			!strings.Contains(e.Message, "takes from leases what they have for themselves") ||
+			!strings.Contains(e.Hint, "'gpushare apply -f x.yaml --force'") {
+			t.Errorf("%s: it is refused with %+v", c.name, err)
+		}
+	}
+}

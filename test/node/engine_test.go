@@ -410,3 +410,67 @@ func TestKeyedLeaseAsDocumented(t *testing.T) {
 		t.Errorf("release exits with %d: %s", r.Code, r.Err)
 	}
 }
+
+// On a GPU with instances on demand the instance is created where the engine chose, and the second request with the key finds the lease.
+func TestEngineChoosesAPlacementOnDemand(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, replaced(t, engineSpec, "layout: [3g.20gb, 3g.20gb]", "dynamic: true, keep: 1h"))
+	args := []string{"--key", "kubernetes:claim-1", "--grant", "cut", "--gpu", "0", "--instance", "0"}
+	l := keyed(t, n, args...).Lease
+	if again := keyed(t, n, args...).Lease; again.ID != l.ID {
+		t.Errorf("the second request has lease %s, the first %s", again.ID, l.ID)
+	}
+	in := awaitChange(t, n).GPUs[0].MIG.Instances
+	if len(in) != 1 || in[0].Placement.Start != 0 || len(l.Devices) != 1 || l.Devices[0] != in[0].UUIDs[0] {
+		t.Fatalf("the engine chose memory slice 0, and the lease has %v of %+v", l.Devices, in)
+	}
+	for start, says := range map[string]string{"0": l.ID, "2": "no instance of grant cut begins at memory slice 2"} {
+		r := n.CLI(
+			soon(t),
+			"lease",
+			"attach",
+			"-t",
+			"red",
+			"--key",
+			"kubernetes:claim-2",
+			"--grant",
+			"cut",
+			"--gpu",
+			"0",
+			"--instance",
+			start,
+		)
+		if r.Code == 0 || !strings.Contains(r.Err, says) {
+			t.Errorf("at memory slice %s attach exits with %d, want %q: %s%s", start, r.Code, says, r.Out, r.Err)
+		}
+	}
+	other := keyed(t, n, "--key", "kubernetes:claim-2", "--grant", "cut", "--gpu", "0", "--instance", "4").Lease
+	if len(other.Devices) != 1 || other.Devices[0] == l.Devices[0] || len(awaitChange(t, n).GPUs[0].MIG.Instances) != 2 {
+		t.Errorf("the second lease is %+v", other)
+	}
+}
+
+// A grant does not get less than its leases have for themselves without force: an engine was promised that.
+func TestGrantBelowWhatAnEngineWasPromised(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, engineSpec)
+	l := keyed(t, n, "--key", "slurm:lab:1", "--grant", "part", "--gpu-memory", "6GiB").Lease
+	less := replaced(t, engineSpec, "gpu_memory: 8GiB", "gpu_memory: 4GiB")
+	r := n.CLIIn(soon(t), less, "apply", "-f", "-")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, l.ID) || !strings.Contains(r.Err, "keeps 4 GiB of its own 6 GiB") ||
+		!strings.Contains(r.Err, "--force") {
+		t.Errorf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if now := byKey(t, n, "slurm:lab:1"); now.GPUMemory.Limit != 6<<30 {
+		t.Errorf("after the refusal it has %d bytes", now.GPUMemory.Limit)
+	}
+	apply(t, n, replaced(t, engineSpec, "gpu_memory: 8GiB", "gpu_memory: 6GiB")) // It keeps all of its own.
+	if r := n.CLIIn(soon(t), less, "apply", "--force", "-f", "-"); r.Code != 0 {
+		t.Fatalf("with --force apply exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	if now := byKey(t, n, "slurm:lab:1"); now.GPUMemory.Limit != 4<<30 {
+		t.Errorf("after --force it has %d bytes", now.GPUMemory.Limit)
+	}
+}
