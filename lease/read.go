@@ -68,5 +68,5 @@ func (t *Table) copiesLocked() []Lease {
 func (t *Table) copyLocked(l *Lease) Lease { return l.copyNextTo(t.ownLocked()) }
 
 func notFound(id string) error {
-	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find lease %s", id), Hint: "see gpushare lease list"}
+	return &api.Error{Kind: api.KindNotFound, Message: fmt.Sprintf("cannot find lease %s", id), Hint: "see 'gpushare lease list'"}
 }

@@ -112,7 +112,7 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 			return "", &api.Error{
 				Kind:    api.KindNotFound,
 				Message: fmt.Sprintf("cannot find tenant %q with a grant", r.Tenant),
-				Hint:    "see gpushare tenant list",
+				Hint:    "see 'gpushare tenant list'",
 			}
 		}
 		return r.Tenant, nil
@@ -170,7 +170,7 @@ func (r *Request) parseKind() (kind, profile string, err error) {
 	}
 	return "", "", &api.Error{
 		Kind:    api.KindInvalid,
-		Message: fmt.Sprintf("cannot request GPU %q", r.Kind),
+		Message: fmt.Sprintf("cannot request kind %q", r.Kind),
 		Hint:    "write mig, mig:PROFILE, exclusive, timeslice or mps",
 	}
 }

@@ -50,7 +50,7 @@ func (t *Table) Submit(r Request) (*Ticket, error) {
 		return nil, &api.Error{
 			Kind:    api.KindUnavailable,
 			Message: "cannot place a lease: the GPUs cannot be read now: " + t.view.DriverUnavailable,
-			Hint:    "see gpushare doctor",
+			Hint:    "see 'gpushare doctor'",
 		}
 	}
 	grant := ""

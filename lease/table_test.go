@@ -64,8 +64,8 @@ func TestRefusals(t *testing.T) {
 		{"no grant of that kind", Request{Member: []string{"vision"}, Kind: "mps"}, api.KindNotFound, `for "mps"`},
 		{"no grant of that profile", Request{Member: []string{"vision"}, Kind: "mig:1g.5gb"}, api.KindNotFound, `for "mig:1g.5gb"`},
 		{"grant and kind differ", Request{Member: []string{"vision"}, Grant: "dev", Kind: "mig"}, api.KindInvalid, "another kind"},
-		{"no such kind", Request{Member: []string{"vision"}, Kind: "all"}, api.KindInvalid, `GPU "all"`},
-		{"only MIG has profiles", Request{Member: []string{"vision"}, Kind: "mps:3"}, api.KindInvalid, `GPU "mps:3"`},
+		{"no such kind", Request{Member: []string{"vision"}, Kind: "all"}, api.KindInvalid, `kind "all"`},
+		{"only MIG has profiles", Request{Member: []string{"vision"}, Kind: "mps:3"}, api.KindInvalid, `kind "mps:3"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -169,7 +169,7 @@ func (e *Escapes) findOccupant(ctx context.Context, l *lease.Lease, id gpu.UUID,
 		return false, &api.Error{
 			Kind:    api.KindUnavailable,
 			Message: fmt.Sprintf("cannot start a lease on %s: cannot read its processes: %v", g.Identity.Name(), err),
-			Hint:    "see gpushare doctor",
+			Hint:    "see 'gpushare doctor'",
 		}
 	}
 	for i := range processes {

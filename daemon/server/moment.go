@@ -12,7 +12,7 @@ import (
 const (
 	leastAge = time.Minute
 	mostAge  = 435 * 24 * time.Hour
-	ageRange = "write 1m to 435d, as in 36h or 7d, or a date as in 2026-02-01"
+	ageRange = "write 1m to 435d, as in 36h or 7d, or a date (UTC) as in 2026-02-01"
 )
 
 // ParseTime reads the value of a key: an age, as in 36h or 7d, or a date.

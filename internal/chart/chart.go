@@ -109,7 +109,7 @@ func Of(u *api.Usage, zone *time.Location) Chart {
 	c := Chart{
 		StepSeconds: u.StepSeconds,
 		StepCount:   len(u.Steps),
-		Title:       fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes)),
+		Title:       fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes+" MST")),
 	}
 	if len(u.Steps) > 0 {
 		c.Since = u.Steps[0].Since

@@ -50,7 +50,7 @@ func TestValuesAreMeansOfSteps(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if c.Steps() != 3 || !c.At(2).Equal(noon.Add(2*time.Hour)) || c.Title != "GPU usage, 2025-03-01 12:00 to 2025-03-01 14:30" {
+	if c.Steps() != 3 || !c.At(2).Equal(noon.Add(2*time.Hour)) || c.Title != "GPU usage, 2025-03-01 12:00 to 2025-03-01 14:30 UTC" {
 		t.Errorf("%d steps, the last at %s: %s", c.Steps(), c.At(2), c.Title)
 	}
 }

@@ -53,7 +53,7 @@ verifies the files without the daemon, also a copy of them.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&f.Since, "since", "", "begin: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01 (default all)")
+	c.Flags().StringVar(&f.Since, "since", "", "begin: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01 (default all)")
 	c.Flags().StringVar(&f.Until, "until", "", "end, in the same form (default now)")
 	c.Flags().StringVar(&f.User, "user", "", "only this user, by name or uid")
 	c.Flags().StringVarP(&f.Tenant, "tenant", "t", "", "only this tenant")

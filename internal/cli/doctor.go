@@ -43,7 +43,8 @@ func (a *app) doctorCommand() *cobra.Command {
 
 // checks prints the checks, a hint of consecutive checks only once, and the counts of failures and warnings.
 func (a *app) checks(checks []api.Check) {
-	warned, failed := 0, 0
+	const below = "      " // the verdict
+	warned, failed, width := 0, 0, columnsOf(a.io.Out)
 	for i, c := range checks {
 		switch c.Result {
 		case "warn":
@@ -51,13 +52,13 @@ func (a *app) checks(checks []api.Check) {
 		case "fail":
 			failed++
 		}
-		fmt.Fprintf(
-			a.io.Out, "%s%s  %s: %s\n", a.verdict(c.Result), strings.Repeat(" ", max(0, len("fail")-len(c.Result))), c.Name,
-			sentence(c.Message)+acknowledgedCheck(c.Acknowledged),
+		a.hanging(
+			a.verdict(c.Result)+strings.Repeat(" ", max(0, len("fail")-len(c.Result)))+"  ", below,
+			c.Name+": "+sentence(c.Message)+acknowledgedCheck(c.Acknowledged), width,
 		)
 		shared := i+1 < len(checks) && checks[i+1].Name == c.Name && checks[i+1].Result == c.Result && checks[i+1].Hint == c.Hint
 		if c.Hint != "" && !shared {
-			fmt.Fprintf(a.io.Out, "      %s\n", sentence(c.Hint))
+			a.hanging(below, below, sentence(c.Hint), width)
 		}
 	}
 	switch {

@@ -14,7 +14,7 @@ import (
 
 // A flag of one name reads the same, and says so in the same words, in every command.
 func TestTimesAreWrittenAlike(t *testing.T) {
-	const ago, noLimit = "1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01", "at most this long, as in 10m or 1d"
+	const ago, noLimit = "1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01", "at most this long, as in 10m or 1d"
 	found := map[string]int{}
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {

@@ -45,7 +45,7 @@ since it started, of each tenant the newest. The journal and 'gpushare audit' ha
 			return err
 		},
 	}
-	c.Flags().StringVar(&since, "since", "", "list from then on: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01")
+	c.Flags().StringVar(&since, "since", "", "list from then on: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01")
 	c.Flags().StringVar(&until, "until", "", "list until then, in the same form (default now)")
 	return c
 }

@@ -54,14 +54,28 @@ names what is in the way, and the command for that.`,
 }
 
 func (a *app) gpuList(s *api.Status) {
-	rows := [][]string{{"GPU", "UUID", "PCI", "MODEL", "MODE", "MEMORY", "STATE"}}
+	columns := []column{
+		{head: "GPU"},
+		{head: "UUID", min: 13, want: 40},
+		{head: "PCI", drop: 1},
+		{head: "MODEL", min: 8, drop: 2},
+		{head: "MODE"},
+		{head: "MEMORY"},
+		{head: "STATE"},
+	}
+	var rows []line
+	width := columnsOf(a.io.Out)
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		rows = append(rows, []string{gpuColumn(g.Index), g.UUID, g.PCI, g.Model, g.Mode, memory(g.Memory), gpuState(g)})
+		state, note := gpuState(g), ""
+		if width > 0 {
+			state, note = g.State, g.Reason // A reason may need lines of its own.
+		}
+		rows = append(rows, line{[]string{gpuColumn(g.Index), g.UUID, g.PCI, g.Model, g.Mode, memory(g.Memory), state}, note})
 	}
-	if len(rows) == 1 {
+	if len(rows) == 0 {
 		fmt.Fprintln(a.io.Out, "no GPUs")
 		return
 	}
-	a.table(rows)
+	a.fit(width, columns, rows)
 }

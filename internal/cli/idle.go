@@ -89,7 +89,7 @@ func (a *app) idle(i *api.Idle, least api.Duration) {
 		fmt.Fprintf(a.io.Out, "%s used within the last %s\n", text.Count(others, "other"), least)
 	}
 	for _, reason := range sortedReasons(unknown) {
-		fmt.Fprintf(a.io.Out, "unknown: %s: %s\n", printable(reason), printable(strings.Join(unknown[reason], "; ")))
+		a.wrapped("", "unknown: "+printable(reason)+": "+printable(strings.Join(unknown[reason], "; ")), columnsOf(a.io.Out))
 	}
 	if len(stops) > 0 {
 		fmt.Fprintln(a.io.Out, "\nthese commands end the leases, the longest idle first:")

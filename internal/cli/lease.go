@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 func (a *app) leaseCommand() *cobra.Command {
@@ -31,14 +32,17 @@ func (a *app) leaseList() *cobra.Command {
 		Use:     "list",
 		Short:   "List leases",
 		Args:    noArgs,
-		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d\n  gpushare lease list --sort idle\n  gpushare lease list -o name",
+		Example: "  gpushare lease list\n  gpushare lease list --all\n  gpushare lease list --since 1d\n  gpushare lease list --mine --sort idle\n  gpushare lease list -o name",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(a.json); err != nil {
 				return err
 			}
 			s, err := a.leasesOf(cmd, all, since)
+			if err == nil && since != "" && o.gpu != "" {
+				err = a.addGPUs(cmd.Context(), s)
+			}
 			if err == nil {
-				o.sortLeases(s)
+				err = a.selectPart(cmd.Context(), s, &o)
 			}
 			switch {
 			case err != nil:
@@ -50,7 +54,7 @@ func (a *app) leaseList() *cobra.Command {
 			case len(s.Leases) == 0:
 				fmt.Fprintln(a.io.Out, "no leases")
 			case since != "":
-				a.history(s.Leases)
+				a.history(s.Leases, o.width(a.io.Out))
 			default:
 				a.statusLeases(s, o.width(a.io.Out), o.output == "wide", true)
 			}
@@ -59,12 +63,20 @@ func (a *app) leaseList() *cobra.Command {
 	}
 	c.Flags().BoolVar(&all, "all", false, "include leases that ended since the last boot, within a day")
 	c.Flags().StringVar(
-		&since, "since", "", "include leases that ended since then, from the account: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01",
+		&since, "since", "", "include leases that ended since then, from the account: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01",
 	)
 	c.MarkFlagsMutuallyExclusive("all", "since")
-	a.outputFlag(c, &o)
-	a.sortFlag(c, &o)
+	a.viewFlags(c, &o)
 	return c
+}
+
+// addGPUs adds the GPUs that the node has now to leases of the account, so that one is found by its index.
+func (a *app) addGPUs(ctx context.Context, s *api.Status) error {
+	node, err := a.client.Status(ctx)
+	if err == nil {
+		s.GPUs = node.GPUs
+	}
+	return err
 }
 
 // leasesOf reads the live leases, with all or since also those that ended. Only without since the rest of the status is read.
@@ -87,16 +99,30 @@ func (a *app) leasesOf(cmd *cobra.Command, all bool, since string) (*api.Status,
 }
 
 // history prints when leases ran and how they ended.
-func (a *app) history(leases []api.Lease) {
-	rows := [][]string{{"LEASE", "STATE", "TENANT", "USER", "STARTED", "ELAPSED", "EXIT", "PEAK", "COMMAND", ""}}
+func (a *app) history(leases []api.Lease, width int) {
+	columns := []column{
+		{head: "LEASE", min: 12, want: 24, middle: true},
+		{head: "STATE", drop: 4},
+		{head: "TENANT", min: 6, drop: 3},
+		{head: "USER", min: 5},
+		{head: "STARTED", drop: 5},
+		{head: "ELAPSED"},
+		{head: "EXIT"},
+		{head: "PEAK", drop: 2},
+		{head: "COMMAND", min: 8, drop: 1},
+	}
+	var rows []line
 	for i := range leases {
 		l := &leases[i]
 		started, elapsed, exit, peak, why := "-", "-", "-", "-", l.Waiting
 		if l.Started != nil {
 			started = l.Started.Local().Format(time.DateTime)
 		}
-		if l.ElapsedSeconds != nil {
+		switch {
+		case l.ElapsedSeconds != nil:
 			elapsed = api.Duration(time.Duration(*l.ElapsedSeconds) * time.Millisecond).String()
+		case l.Started != nil && l.Ended == nil:
+			elapsed = text.Age(now().Sub(*l.Started)) // It runs.
 		}
 		if l.ExitCode != nil {
 			exit = fmt.Sprint(*l.ExitCode)
@@ -107,9 +133,11 @@ func (a *app) history(leases []api.Lease) {
 		if l.Ended != nil {
 			why = l.Reason
 		}
-		rows = append(rows, []string{l.ID, l.State, l.Tenant, dash(l.User), started, elapsed, exit, peak, command(l.Command), why})
+		rows = append(rows, line{
+			[]string{l.ID, l.State, l.Tenant, dash(l.User), started, elapsed, exit, peak, command(l.Command)}, why,
+		})
 	}
-	a.table(rows)
+	a.fit(width, columns, rows)
 }
 
 func (a *app) leaseLogs() *cobra.Command {

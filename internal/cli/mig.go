@@ -33,7 +33,16 @@ func (a *app) migCommand() *cobra.Command {
 }
 
 func (a *app) migList(s *api.Status) {
-	rows := [][]string{{"GPU", "ID", "PROFILE", "PLACEMENT", "MEMORY", "DEVICE", "LEASE"}}
+	columns := []column{
+		{head: "GPU"},
+		{head: "ID", drop: 1},
+		{head: "PROFILE"},
+		{head: "PLACEMENT", drop: 2},
+		{head: "MEMORY"},
+		{head: "DEVICE", min: 13, want: 40},
+		{head: "LEASE", min: 12, want: 24, middle: true},
+	}
+	var rows []line
 	for i := range s.GPUs {
 		if s.GPUs[i].MIG == nil {
 			continue
@@ -51,7 +60,7 @@ func (a *app) migList(s *api.Status) {
 			case in.Lease == "" && in.Imported:
 				lease = "imported"
 			}
-			rows = append(rows, []string{
+			rows = append(rows, line{cells: []string{
 				gpuColumn(s.GPUs[i].Index),
 				fmt.Sprint(in.ID),
 				in.Profile,
@@ -59,27 +68,27 @@ func (a *app) migList(s *api.Status) {
 				memory(in.Memory),
 				device,
 				lease,
-			})
+			}})
 			for j := 1; j < len(in.UUIDs) && len(in.Compute) == 0; j++ { // Of an older daemon.
-				rows = append(rows, []string{"", "", "", "", "", in.UUIDs[j], ""})
+				rows = append(rows, line{cells: []string{"", "", "", "", "", in.UUIDs[j], ""}})
 			}
 			if len(in.Compute) > 0 {
-				last := rows[len(rows)-1]
+				last := rows[len(rows)-1].cells
 				last[5] = ""
 				if !in.Foreign && in.RemovedAt == nil && !in.Imported {
 					last[6] = ""
 				}
 			}
 			for _, c := range in.Compute { // A lease has one of them.
-				rows = append(rows, []string{"", "", "  " + c.Profile, "", "", c.UUID, dash(c.Lease)})
+				rows = append(rows, line{cells: []string{"", "", "  " + c.Profile, "", "", c.UUID, dash(c.Lease)}})
 			}
 		}
 	}
-	if len(rows) == 1 {
+	if len(rows) == 0 {
 		fmt.Fprintln(a.io.Out, "no MIG instances")
 		return
 	}
-	a.table(rows)
+	a.fit(columnsOf(a.io.Out), columns, rows)
 }
 
 // relative says when something is due.

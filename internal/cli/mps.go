@@ -40,22 +40,30 @@ func (a *app) mpsCommand() *cobra.Command {
 				return out
 			},
 			func(s *api.Status) {
-				rows := [][]string{{"GPU", "INSTANCE", "STATE", "PID", "UNIT", "CLIENTS", "BYPASS", "REASON"}}
+				columns := []column{
+					{head: "GPU"},
+					{head: "INSTANCE"},
+					{head: "STATE"},
+					{head: "PID"},
+					{head: "UNIT", min: 14, drop: 1, middle: true},
+					{head: "CLIENTS"},
+					{head: "BYPASS"},
+				}
+				var rows []line
 				eachMPS(s, func(g *api.GPUStatus, in *api.InstanceStatus, m *api.MPSStatus) {
 					instance := ""
 					if in != nil {
 						instance = fmt.Sprintf("%s at %d", in.Profile, in.Placement.Start)
 					}
-					rows = append(
-						rows,
-						[]string{gpuColumn(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass, mpsNote(m)},
-					)
+					rows = append(rows, line{
+						[]string{gpuColumn(g.Index), dash(instance), m.State, pid(m.PID), dash(m.Unit), clients(m), m.Bypass}, mpsNote(m),
+					})
 				})
-				if len(rows) == 1 {
+				if len(rows) == 0 {
 					fmt.Fprintln(a.io.Out, "no GPU is in MPS mode")
 					return
 				}
-				a.table(rows)
+				a.fit(columnsOf(a.io.Out), columns, rows)
 			},
 		),
 		a.mpsShow(),

@@ -9,7 +9,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -345,51 +344,6 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 			return nil
 		},
-	}
-}
-
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{err: fmt.Errorf("'%s' takes no arguments, got %q", cmd.CommandPath(), args[0])}
-	}
-	return nil
-}
-
-func exactArgs(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < n:
-			return usageError{err: fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
-		case len(args) > n:
-			return usageError{err: fmt.Errorf("'%s' needs %s, and no more: got %s", cmd.CommandPath(), what, quotedWords(args))}
-		}
-		return nil
-	}
-}
-
-// quotedWords lists arguments, the first few of many.
-func quotedWords(args []string) string {
-	const few = 4
-	out := make([]string, 0, few+1)
-	for i, arg := range args {
-		if i == few {
-			out = append(out, fmt.Sprintf("and %d more", len(args)-few))
-			break
-		}
-		if r := []rune(arg); len(r) > 40 {
-			arg = string(r[:40]) + "…"
-		}
-		out = append(out, strconv.Quote(arg))
-	}
-	return strings.Join(out, " ")
-}
-
-func atLeast(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < n {
-			return usageError{err: fmt.Errorf("'%s' needs %s", cmd.CommandPath(), what)}
-		}
-		return nil
 	}
 }
 

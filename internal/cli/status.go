@@ -193,15 +193,18 @@ func (a *app) conditions(s *api.Status, width int) {
 }
 
 // wrapped prints a text after a prefix of two characters, within the width of a terminal.
-func (a *app) wrapped(prefix, s string, width int) {
+func (a *app) wrapped(prefix, s string, width int) { a.hanging(prefix, "  ", s, width) }
+
+// hanging prints a text within the width of a terminal: its first line after a prefix, the others after as many spaces.
+func (a *app) hanging(prefix, spaces, s string, width int) {
 	for _, l := range strings.Split(s, "\n") {
 		parts := []string{l}
-		if width > 0 && utf8.RuneCountInString(l) > width-2 {
-			parts = wrap(l, width-2)
+		if width > 0 && len(spaces)+utf8.RuneCountInString(l) > width {
+			parts = wrap(l, width-len(spaces))
 		}
 		for _, p := range parts {
 			fmt.Fprintln(a.io.Out, prefix+p)
-			prefix = "  "
+			prefix = spaces
 		}
 	}
 }

@@ -192,6 +192,20 @@ func unsaid(s *api.Status, g *api.GPUStatus) []string {
 	})
 }
 
+// timeSliceNotes are what is to be known of the time slices of a GPU.
+func timeSliceNotes(t *api.TimeSlices) (notes []string) {
+	if t == nil {
+		return nil
+	}
+	if t.Note != "" {
+		notes = append(notes, t.Note)
+	}
+	if t.IdleWhileWaiting != nil && *t.IdleWhileWaiting >= 0.5 { // Less is written as 0 %.
+		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
+	}
+	return notes
+}
+
 // gpuNote is what is to be known of a GPU next to its figures, after the reasons of its state.
 func gpuNote(g *api.GPUStatus, reasons []string) string {
 	notes := slices.Clone(reasons)
@@ -211,12 +225,7 @@ func gpuNote(g *api.GPUStatus, reasons []string) string {
 		}
 		notes = append(notes, n)
 	}
-	if t := g.TimeSlices; t != nil && t.Note != "" {
-		notes = append(notes, t.Note)
-	}
-	if t := g.TimeSlices; t != nil && t.IdleWhileWaiting != nil {
-		notes = append(notes, "idle for "+percent(*t.IdleWhileWaiting)+" of the time while a lease waited")
-	}
+	notes = append(notes, timeSliceNotes(g.TimeSlices)...)
 	if g.Unattributed != nil && *g.Unattributed > 0 {
 		notes = append(notes, gib(*g.Unattributed)+" in no process")
 	}

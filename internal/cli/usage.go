@@ -75,11 +75,11 @@ link, a pipe or a device at the name is refused.`,
 				a.usageReport(u, month)
 				return nil
 			}
-			a.usage(u)
+			a.usage(u, month != "")
 			return nil
 		},
 	}
-	c.Flags().StringVar(&since, "since", "7d", "begin: 1m to 435d ago, as in 36h or 7d, or a date as in 2026-02-01")
+	c.Flags().StringVar(&since, "since", "7d", "begin: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01")
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
 	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, or several of them")
 	c.Flags().StringVar(&month, "month", "", "one month in UTC, as in 2026-11, instead of --since and --until")
@@ -114,9 +114,13 @@ func (a *app) usageOutput(cmd *cobra.Command, output string, table *bool) error 
 	return nil
 }
 
-// usage prints a table in hours. JSON and CSV have the exact seconds.
-func (a *app) usage(u *api.Usage) {
-	fmt.Fprintf(a.io.Out, "%s to %s", u.Since.Local().Format(minutes), u.Until.Local().Format(minutes))
+// usage prints a table in hours. JSON and CSV have the exact seconds. The times have their zone, because a date is one of UTC.
+func (a *app) usage(u *api.Usage, month bool) {
+	since, until := u.Since.Local(), u.Until.Local()
+	if month {
+		since, until = u.Since.UTC(), u.Until.UTC() // Its first day is one of UTC.
+	}
+	fmt.Fprintf(a.io.Out, "%s to %s", since.Format(minutes), until.Format(minutes+" MST"))
 	if c := u.Capacity; c != nil {
 		fmt.Fprintf(a.io.Out, ", capacity %s GPU-hours of %s", hours(c.GPUSeconds), text.Count(c.GPUs, "GPU"))
 	}
@@ -136,11 +140,29 @@ func (a *app) usage(u *api.Usage) {
 	a.fit(columnsOf(a.io.Out), columns, rows)
 	if o := u.Outside; o != nil {
 		fmt.Fprintln(a.io.Out, "\noutside of leases")
-		a.table(append([][]string{{"USER", "GPU", "HOURS ON GPUS", "IDLE", "BUSY (h)", "GiB-HOURS", "PEAK"}}, outsideRows(o.Rows, true)...))
+		var rows []line
+		for _, cells := range outsideRows(o.Rows, true) {
+			rows = append(rows, line{cells: cells})
+		}
+		a.fit(columnsOf(a.io.Out), outsideTable, rows)
 	}
 	for _, n := range usageNotes(u) {
 		fmt.Fprintln(a.io.Out, n)
 	}
+}
+
+// outsideTable are the columns of what was used outside of leases.
+var outsideTable = []column{
+	{
+		head: "USER",
+		min:  5,
+	},
+	{head: "GPU"},
+	{head: "HOURS ON GPUS"},
+	{head: "IDLE"},
+	{head: "BUSY (h)"},
+	{head: "GiB-HOURS"},
+	{head: "PEAK", drop: 1},
 }
 
 // usageTable are the columns of the table.

@@ -35,7 +35,7 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 	if chart.Empty(u) {
 		fmt.Fprintf(
 			a.io.Out, "%s to %s: no lease used a GPU, so there is nothing to draw\n", u.Since.Local().Format(minutes),
-			u.Until.Local().Format(minutes),
+			u.Until.Local().Format(minutes+" MST"),
 		)
 		return nil
 	}
