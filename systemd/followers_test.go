@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
+	"github.com/gpushare/gpushare/test/programs"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +39,7 @@ exec tail -n +$first $follow journal
 `
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(j.dir, "journal"), nil, 0o600),
-		os.WriteFile(filepath.Join(j.dir, "journalctl"), []byte(script), 0o700),
+		programs.Write(filepath.Join(j.dir, "journalctl"), script),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // attachEnv is set for the test program that calls for a process to be moved.
@@ -52,7 +54,7 @@ func TestMigrationPolicy(t *testing.T) {
 	self := filepath.Join(filepath.Dir(socket), "other")
 	b, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = os.WriteFile(self, b, 0o755)
+		err = programs.Write(self, b)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // startConn is a connection whose other end becomes a program's standard input.
@@ -218,7 +219,7 @@ func journalctl(t *testing.T, backwards, follow, rest string) (program, argument
 	dir := t.TempDir()
 	program, arguments = filepath.Join(dir, "journalctl"), filepath.Join(dir, "arguments")
 	text := "#!/bin/sh\necho \"$*\" >>" + arguments + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
-	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
+	if err := programs.Write(program, text); err != nil {
 		t.Fatal(err)
 	}
 	return program, arguments

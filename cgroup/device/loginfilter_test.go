@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/cgroup/device"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 func closed(first, last uint32) device.Range {
@@ -130,7 +131,7 @@ func TestLoginFilterSeesTheUserBehindASetuidProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	suid := filepath.Join(n, "cat")
-	if err := os.WriteFile(suid, b, 0o755); err != nil {
+	if err := programs.Write(suid, b); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(suid, 0o755|os.ModeSetuid); err != nil {

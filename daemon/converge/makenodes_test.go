@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/spec"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // oneGPU is a host with one GPU. It answers as long as there is time for it.
@@ -55,7 +56,7 @@ func TestAHangingHelperTakesNoTimeFromThePass(t *testing.T) {
 			w.State.SetDesired(state.DesiredOf(s, r, 1))
 			write := func(path, text string) {
 				path = filepath.Join(w.Policy.HostRoot, path)
-				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), programs.Write(path, text)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -20,13 +20,14 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // removedFixture has a running lease of alice, who is a member of its tenant no more.
 func removedFixture(t *testing.T, dir, enforce, onRemoval, getent string) *Leases {
 	t.Helper()
 	program := filepath.Join(dir, "getent")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+getent+"\n"), 0o755); err != nil {
+	if err := programs.Write(program, "#!/bin/sh\n"+getent+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	tasks := &loop.Group{}
@@ -107,7 +108,7 @@ func TestRequestsEndWhileTheDirectoryHangs(t *testing.T) {
 	ls.Identities.Names.Timeout = 5 * time.Minute
 	ls.ConvergeInterval = func() time.Duration { return 0 }
 	ls.Identities.Names.Program = filepath.Join(dir, "hangs")
-	if err := os.WriteFile(ls.Identities.Names.Program, []byte("#!/bin/sh\necho > '"+queried+"'\nexec sleep 600\n"), 0o755); err != nil {
+	if err := programs.Write(ls.Identities.Names.Program, "#!/bin/sh\necho > '"+queried+"'\nexec sleep 600\n"); err != nil {
 		t.Fatal(err)
 	}
 	alice, forever := &leaving{}, time.Duration(0)

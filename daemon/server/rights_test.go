@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // people are identities with a directory that the test changes.
@@ -62,7 +63,7 @@ func newPeople(t *testing.T) *people {
 
 func (p *people) answers(script string) {
 	p.t.Helper()
-	if err := os.WriteFile(p.getent+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := programs.Write(p.getent+".new", "#!/bin/sh\n"+script+"\n"); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := os.Rename(p.getent+".new", p.getent); err != nil {

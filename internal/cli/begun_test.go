@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
 	"github.com/gpushare/gpushare/internal/enter"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // asEntering in the environment makes the test binary one of the two programs, by its name.
@@ -60,7 +61,7 @@ func installed(t *testing.T, names ...string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o755); err != nil {
+		if err := programs.Write(filepath.Join(dir, name), b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,7 +138,7 @@ func TestRunIsTheSameInBothPrograms(t *testing.T) {
 	chunks := func(g *api.LeaseGrant) { g.Environment["LONG"] = strings.Repeat("x", 5_000) }
 	reported := func(g *api.LeaseGrant) { g.Lease.GPUMemory = &api.LeaseMemory{Limit: 1 << 30, Backend: "observe"} }
 	broken := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(broken, []byte("echo no\n"), 0o755); err != nil {
+	if err := programs.Write(broken, "echo no\n"); err != nil {
 		t.Fatal(err)
 	}
 	sh := []string{"sh", "-c", shows}

@@ -11,13 +11,14 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // program writes a script that stands for a program of systemd.
 func program(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+	if err := programs.Write(path, "#!/bin/sh\n"+text+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	return path

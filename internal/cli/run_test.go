@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // asGpushare makes the test binary the command line: run becomes another program, which a test cannot.
@@ -192,14 +193,10 @@ func TestRunQuietly(t *testing.T) {
 
 func TestRunExitCodes(t *testing.T) {
 	dir := t.TempDir()
-	file := func(name, text string, mode os.FileMode) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	plain, script := filepath.Join(dir, "plain"), filepath.Join(dir, "script")
+	if err := errors.Join(os.WriteFile(plain, []byte("text"), 0o600), programs.Write(script, "echo hello\n")); err != nil {
+		t.Fatal(err)
 	}
-	plain, script := file("plain", "text", 0o600), file("script", "echo hello\n", 0o700)
 	refusal := func(e *api.Error) any { return emitting(api.LeaseGrant{Error: e}) }
 	for name, c := range map[string]struct {
 		answer any // nil: the daemon must get no request

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/programs"
 
 	"github.com/gpushare/gpushare/test/leftover"
 )
@@ -150,12 +151,9 @@ func TestExecsTheProgram(t *testing.T) {
 
 func TestWhyItCannotBeStarted(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string, mode os.FileMode) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	plain, script := filepath.Join(dir, "plain"), filepath.Join(dir, "script")
+	if err := errors.Join(os.WriteFile(plain, []byte("x"), 0o644), programs.Write(script, "echo\n")); err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		name   string
@@ -164,9 +162,9 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 		want   string
 	}{
 		{"not there", func(p *Program) { p.Path = "/no/such/program" }, 127, "cannot run /no/such/program: no such file or directory"},
-		{"not executable", func(p *Program) { p.Path = write("plain", "x", 0o644) }, 126, "permission denied"},
+		{"not executable", func(p *Program) { p.Path = plain }, 126, "permission denied"},
 		{"a directory", func(p *Program) { p.Path = dir }, 126, "permission denied"},
-		{"no first line", func(p *Program) { p.Path = write("script", "echo\n", 0o755) }, 126, "first line"},
+		{"no first line", func(p *Program) { p.Path = script }, 126, "first line"},
 		{"no such directory", func(p *Program) { p.Dir = "/no/such/directory" }, 126, "cannot start in /no/such/directory: no such file"},
 		{"a relative path", func(p *Program) { p.Path = "sh" }, 126, "not absolute"},
 		{"other mounts", func(p *Program) { p.Credentials.Confinement.Namespaces["mnt"] = "mnt:[1]" }, 126, "mount namespace"},

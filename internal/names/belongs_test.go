@@ -92,10 +92,10 @@ func TestBelongsWithoutADirectory(t *testing.T) {
 	h.belongs(t, "a member", 1000, 10, Present)
 	h.belongs(t, "another group", 1000, 6001, Absent)
 	h.belongs(t, "a user of whom the files know nothing", 5001, 6001, Unknown)
-	write(t, h.Group, "", 0o644)
+	write(t, h.Group, "")
 	h.refresh(t, nil, nil)
 	h.belongs(t, "after it left the group", 1000, 10, Absent)
-	write(t, h.Passwd, "", 0o644)
+	write(t, h.Passwd, "")
 	h.refresh(t, nil, nil)
 	h.belongs(t, "a removed account", 1000, 10, Absent)
 }
@@ -375,20 +375,20 @@ for key; do
 done
 exit ${missing:-0}`)
 	two := passwd + "one:x:1101:1::/:/bin/sh\ntwo:x:1102:1::/:/bin/sh\n"
-	write(t, h.Passwd, two, 0o644)
+	write(t, h.Passwd, two)
 	h.refresh(t, []string{"one", "two"}, nil)
 	h.user(t, "two", 1102, Present)
-	write(t, h.Passwd, passwd, 0o644)
+	write(t, h.Passwd, passwd)
 	h.now = h.now.Add(2 * freshFor)
 	if err := h.Confirm(t.Context(), 1101, h.now.Add(-time.Second)); err != nil {
 		t.Error(err)
 	}
 	h.user(t, "one", -1, Absent)
-	write(t, h.Passwd, two, 0o644)
+	write(t, h.Passwd, two)
 	if err := h.Refresh(t.Context(), []string{"one", "two"}, nil, true); err != nil {
 		t.Fatal(err)
 	}
-	write(t, h.Passwd, passwd, 0o644)
+	write(t, h.Passwd, passwd)
 	h.now = h.now.Add(2 * freshFor)
 	h.refresh(t, []string{"one", "two"}, nil)
 	h.user(t, "one", -1, Absent)

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,8 +40,8 @@ func newFixture(t *testing.T, script string) *fixture {
 		Passwd: filepath.Join(h.dir, "passwd"), Group: filepath.Join(h.dir, "group"), Timeout: 10 * time.Second,
 		Now: func() time.Time { return h.now },
 	}
-	write(t, h.Passwd, passwd, 0o644)
-	write(t, h.Group, group, 0o644)
+	write(t, h.Passwd, passwd)
+	write(t, h.Group, group)
 	if script != "" {
 		h.Program = filepath.Join(h.dir, "getent")
 		h.script(t, script)
@@ -50,7 +52,9 @@ func newFixture(t *testing.T, script string) *fixture {
 func (h *fixture) script(t *testing.T, script string) {
 	t.Helper()
 	// The file is replaced: a program that runs cannot be written.
-	write(t, h.Program+".new", "#!/bin/sh\necho \"$*\" >> '"+h.dir+"/calls'\n"+script+"\n", 0o755)
+	if err := programs.Write(h.Program+".new", "#!/bin/sh\necho \"$*\" >> '"+h.dir+"/calls'\n"+script+"\n"); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Rename(h.Program+".new", h.Program); err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +72,9 @@ func (h *fixture) calls(t *testing.T) []string {
 	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
 }
 
-func write(t *testing.T, path, text string, mode os.FileMode) {
+func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,7 +140,7 @@ func TestFilesAlone(t *testing.T) {
 		t.Error("a number without a name is pending again at once")
 	}
 	// A new user is known after the next refresh, without a restart.
-	write(t, h.Passwd, passwd+"new:x:4711:1::/:/bin/sh\n", 0o644)
+	write(t, h.Passwd, passwd+"new:x:4711:1::/:/bin/sh\n")
 	h.refresh(t, nil, nil)
 	h.user(t, "new", 4711, Present)
 	if n := h.UserName(4711); n != "new" {

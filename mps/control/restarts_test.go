@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 func TestDelaysGrowUpToALimit(t *testing.T) {
@@ -134,7 +135,7 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 	real := r.Control
 	r.Control = filepath.Join(r.node.Root, "usr/bin/broken")
 	script := "#!/bin/sh\necho '[2026-01-02 03:04:05.678 Control  17] Cannot do without a fan' >&2\nexit 1\n"
-	if err := os.WriteFile(r.Control, []byte(script), 0o755); err != nil {
+	if err := programs.Write(r.Control, script); err != nil {
 		t.Fatal(err)
 	}
 	h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}
@@ -183,7 +184,7 @@ func TestCorrectionThatFailsStopsNothing(t *testing.T) {
 	correction := onlyStep(t, h, &set)
 	real := r.Control
 	r.Control = filepath.Join(r.node.Root, "usr/bin/broken")
-	if err := os.WriteFile(r.Control, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+	if err := programs.Write(r.Control, "#!/bin/sh\nexit 1\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Do(t.Context(), correction); err == nil {

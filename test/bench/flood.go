@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/test/flood"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 const (
@@ -199,8 +200,8 @@ func floodFiles(dir string) (program string, err error) {
 	}
 	program = filepath.Join(dir, "load")
 	return program, errors.Join(
-		os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755), os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(floodNode), 0o644),
-		os.WriteFile(filepath.Join(dir, "getent"), []byte(floodGetent), 0o755),
+		os.Chmod(dir, 0o755), programs.Write(program, b), os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(floodNode), 0o644),
+		programs.Write(filepath.Join(dir, "getent"), floodGetent),
 	)
 }
 

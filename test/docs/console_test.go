@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/test/documents"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // Every console block of the README and of every document runs on a virtual node, in the order of the document, and prints what the document
@@ -89,12 +90,12 @@ func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
 		t.Fatal(err)
 	}
 	// The programs of the reader use a virtual GPU as theirs would use a real one.
-	programs := filepath.Join(dir, ".programs")
-	if err := os.Mkdir(programs, 0o755); err != nil {
+	own := filepath.Join(dir, ".programs")
+	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, program := range []string{"python", "make"} {
-		if err := os.WriteFile(filepath.Join(programs, program), []byte(documents.Program(n.Burn()[0])), 0o755); err != nil {
+		if err := programs.Write(filepath.Join(own, program), documents.Program(n.Burn()[0])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +103,7 @@ func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := append(n.Environ(), "PATH="+programs+":"+n.Bin+":"+os.Getenv("PATH"), "NO_COLOR=1", "COLUMNS=100", "READER="+me.Username)
+	env := append(n.Environ(), "PATH="+own+":"+n.Bin+":"+os.Getenv("PATH"), "NO_COLOR=1", "COLUMNS=100", "READER="+me.Username)
 	shell := func(ctx context.Context, _, text string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "bash", "-c", strings.ReplaceAll(text, installed, share+"/"))
 		cmd.Dir, cmd.Env = dir, env

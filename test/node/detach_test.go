@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // detach starts a script with --detach and returns the id of its lease.
@@ -173,7 +174,7 @@ func TestDetachedRefusals(t *testing.T) {
 	n := start(t, quick)
 	apply(t, n, shared)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "script"), []byte("echo\n"), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(dir, "script"), "echo\n"); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

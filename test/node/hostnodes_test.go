@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // withoutHelper removes the vendor's program that loads modules and makes device nodes.
@@ -99,7 +100,7 @@ func failingHelper(t *testing.T, n *harness.Node) (restore func()) {
 	t.Helper()
 	withoutHelper(t, n)
 	path := filepath.Join(n.Root(), "usr/bin/nvidia-modprobe")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+	if err := programs.Write(path, "#!/bin/sh\nexit 1\n"); err != nil {
 		t.Fatal(err)
 	}
 	return func() {

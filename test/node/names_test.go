@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // A user that only the directory service knows.
@@ -25,7 +26,7 @@ const (
 func directory(t *testing.T, n *harness.Node, script string) {
 	t.Helper()
 	file := n.Settings["getent"]
-	if err := os.WriteFile(file+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := programs.Write(file+".new", "#!/bin/sh\n"+script+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(file+".new", file); err != nil {

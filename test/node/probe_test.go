@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/hostile"
 	"github.com/gpushare/gpushare/test/leftover"
+	"github.com/gpushare/gpushare/test/programs"
 	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
@@ -167,7 +168,7 @@ var prober = sync.OnceValues(func() (string, error) {
 	}
 	copied = dir
 	file := filepath.Join(dir, "probe")
-	if err := os.WriteFile(file, b, 0o755); err != nil {
+	if err := programs.Write(file, b); err != nil {
 		return "", err
 	}
 	return file, os.Chmod(dir, 0o755)

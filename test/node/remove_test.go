@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // script runs a script of the package on a node, as a package manager would, with a stub for systemctl.
@@ -21,7 +22,7 @@ func script(t *testing.T, n *harness.Node, env []string, name string, args ...st
 		t.Fatal(err)
 	}
 	fake := t.TempDir()
-	if err := os.WriteFile(filepath.Join(fake, "systemctl"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(fake, "systemctl"), "#!/bin/sh\n"); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(soon(t), path, args...)

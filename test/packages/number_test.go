@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // tree is a repository with one commit that has the scripts, and runs commands in it.
@@ -19,7 +21,7 @@ func tree(t *testing.T) (in func(argv ...string) string) {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(readAll(t, "../../"+name)), 0o755); err != nil {
+		if err := programs.Write(filepath.Join(dir, name), readAll(t, "../../"+name)); err != nil {
 			t.Fatal(err)
 		}
 	}

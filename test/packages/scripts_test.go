@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // host is a root directory with scripts instead of the programs that the scripts of the package start. They record their
@@ -52,7 +54,7 @@ func (host) write(t *testing.T, path, text string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := programs.Write(path, text); err != nil {
 		t.Fatal(err)
 	}
 }

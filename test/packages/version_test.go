@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/internal/version"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 var (
@@ -41,7 +42,7 @@ func TestVersion(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o755); err != nil {
+		if err := programs.Write(filepath.Join(dir, name), text); err != nil {
 			t.Fatal(err)
 		}
 	}

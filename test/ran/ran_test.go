@@ -1,11 +1,12 @@
 package ran
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // The output of a test run and its exit code decide the result of ran.sh.
@@ -32,7 +33,7 @@ func TestZeroTestsAreAFailure(t *testing.T) {
 			dir := t.TempDir()
 			runner := filepath.Join(dir, "go")
 			text := "#!/bin/sh\ncat <<'END'\n" + strings.Join(c.prints, "\n") + "\nEND\nexit " + c.code + "\n"
-			if err := os.WriteFile(runner, []byte(text), 0o755); err != nil {
+			if err := programs.Write(runner, text); err != nil {
 				t.Fatal(err)
 			}
 			args := []string{"ran.sh", runner, "test"}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/mps/control"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // TestRealMPSWithASilentPeer finds a process that connects to the real control daemons and says nothing: they serve no other.
@@ -82,7 +83,7 @@ for f in control log control_privileged; do test -w $f && echo $f; done
 ls; echo end; } >` + dir + `/out 2>/dev/null
 `,
 		} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
+			if err := programs.Write(filepath.Join(dir, name), content); err != nil {
 				t.Fatal(err)
 			}
 		}

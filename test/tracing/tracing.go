@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // environment has the program and its arguments.
@@ -204,7 +205,7 @@ func Reachable(tb testing.TB, self string) string {
 	name := dir + "/program"
 	// A child that is forked meanwhile would keep the file open for writing, and then it cannot be executed.
 	syscall.ForkLock.RLock()
-	err = os.WriteFile(name, b, 0o755)
+	err = programs.Write(name, b)
 	syscall.ForkLock.RUnlock()
 	if err != nil {
 		tb.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // bin is the directory of the built programs.
@@ -106,7 +108,7 @@ func simulator(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o755); err != nil {
+		if err := programs.Write(filepath.Join(dir, filepath.Base(f)), b); err != nil {
 			t.Fatal(err)
 		}
 	}
