@@ -15,6 +15,10 @@ NOCGO     := CGO_ENABLED=0
 TEST      := $(GO) test -vet=off
 # RACE= is for a second run of the tests, as another user: it finds what the user changes, not the same races once more.
 RACE      ?= -race
+# It waits a second at the end of each process for reports of threads that still run: of each package, and of each process that a test
+# starts from its own program.
+GORACE    ?= atexit_sleep_ms=0
+export GORACE
 # Many tests wait for other processes, so more tests than cores may run.
 TESTFLAGS ?= -parallel 4
 STRESSTIME ?= 10m
@@ -76,18 +80,19 @@ stress:
 # take seconds then run whole without it, the others in make test-faults.
 # The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
 # user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
-# Simulations have one goroutine: the detector makes them slow and finds nothing.
+# Simulations have one goroutine, and ask nothing of who runs them: the detector and another user make them slow and find nothing.
 SIMULATED := /test/(fairness|memorysim)$$
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $(if $(RACE),$$($(GO) list ./... | grep -vE '$(SIMULATED)'),./...)
+	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $$($(GO) list ./... | grep -vE '$(SIMULATED)')
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 
+# Without cgo and with the order of locks, as the next target, which then has no need to run MPS again.
 test-whole:
-	$(NOCGO) $(TEST) -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/fairness ./test/memorysim
+	$(NOCGO) $(TEST) -tags lockcheck -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/fairness ./test/memorysim
 
 test-locks:
-	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./mps/... ./isolation ./power
+	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./isolation ./power
 
 # ran.sh fails when a selector matches no test. The first half is one process in virtual time, of which CI runs a part each day
 # (package test/enumeration).

@@ -95,6 +95,7 @@ func callerOf(t *testing.T, argv ...string) Credentials {
 
 // A program is not started for a caller whose confinement it would not have, and the refusal names what would be lost.
 func TestConfinedCallersAreRefused(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to confine a process")
 	}
@@ -123,6 +124,7 @@ func TestConfinedCallersAreRefused(t *testing.T) {
 		"no new privileges":    {under("setpriv", "--no-new-privs"), "lost: no_new_privs, and a Landlock sandbox if it has one"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := shellProgram(t, "echo ran")
 			p.Credentials = callerOf(t, tt.argv...)
 			k := supervisors(t)
@@ -142,6 +144,7 @@ func TestConfinedCallersAreRefused(t *testing.T) {
 
 // A program gets the caller's capability bounding set.
 func TestBoundingSetIsPassedOn(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to change a bounding set")
 	}

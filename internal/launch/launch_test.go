@@ -112,6 +112,7 @@ func output(t *testing.T, k *Supervisors, id string, lines int) string {
 }
 
 func TestExecsTheProgram(t *testing.T) {
+	t.Parallel()
 	k := supervisors(t)
 	if err := begin(
 		t,
@@ -155,6 +156,8 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 	if err := errors.Join(os.WriteFile(plain, []byte("x"), 0o644), programs.Write(script, "echo\n")); err != nil {
 		t.Fatal(err)
 	}
+	// While they are written no other test may fork: its process could have the file open, and then it cannot be executed.
+	plain, script := write("plain", "x", 0o644), write("script", "echo\n", 0o755)
 	for _, c := range []struct {
 		name   string
 		change func(p *Program)
@@ -172,6 +175,7 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 		{"a zero byte", func(p *Program) { p.Argv = []string{"a\x00b"} }, 126, "zero byte"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			k := supervisors(t)
 			p := shellProgram(t, "echo ran")
 			c.change(p)
@@ -192,6 +196,7 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 
 // Root starts programs of other users: with their credentials, and nothing of root's.
 func TestExecsAsAnotherUser(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("to run as another user needs root")
 	}
@@ -217,6 +222,7 @@ func TestExecsAsAnotherUser(t *testing.T) {
 
 // Without a message of the daemon no program runs: the daemon was killed in between.
 func TestEndsWithoutAProgram(t *testing.T) {
+	t.Parallel()
 	k := supervisors(t)
 	w, err := k.Start(deadline(t), "a", Cgroups{}, 0)
 	if err != nil {
@@ -230,6 +236,7 @@ func TestEndsWithoutAProgram(t *testing.T) {
 
 // A signal to the supervisor's group does not end the program, and killing the supervisor only costs the output.
 func TestSupervisorIgnoresSignals(t *testing.T) {
+	t.Parallel()
 	k := supervisors(t)
 	if err := begin(t, k, "a", shellProgram(t, "exec sleep 60")); err != nil {
 		t.Fatal(err)
@@ -256,6 +263,7 @@ func TestSupervisorIgnoresSignals(t *testing.T) {
 
 // A follower gets all that is written until the end, also across rotations.
 func TestFollowsTheOutput(t *testing.T) {
+	t.Parallel()
 	k := supervisors(t)
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -302,6 +310,7 @@ func TestFollowsTheOutput(t *testing.T) {
 
 // A program that prints without end fills no more than it may: two files, and one read beyond each.
 func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
 	const kept = 256 << 10
 	k := supervisors(t)
 	if err := beginWith(t, k, "a", kept, shellProgram(t, "head -c 4000000 /dev/zero | tr '\\0' x; echo; echo last")); err != nil {
