@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // A program has the audit login uid of its caller. Where the kernel refuses that, it is started all the same, and that is said.
@@ -30,11 +32,8 @@ func TestKeepsTheAuditLogin(t *testing.T) {
 		{"of a login, and it may be changed", "echo 99 >/proc/self/loginuid", "4711", ""},
 		{"of a login", "echo 99 >/proc/self/loginuid; set -- setpriv --bounding-set=-audit_control -- \"$@\"", "99", "the audit login uid of the command is 99, that of its caller is 4711: operation not permitted"},
 	} {
-		// It is written while no other test may fork: a process that has it open would keep it from being executed.
 		k, starter := supervisors(t), filepath.Join(t.TempDir(), "starter")
-		if err := os.WriteFile(
-			starter, fmt.Appendf(nil, "#!/bin/sh\nset -- %s \"$@\"\n%s\nexec \"$@\"\n", k.Program, c.before), 0o755,
-		); err != nil {
+		if err := programs.Write(starter, fmt.Sprintf("#!/bin/sh\nset -- %s \"$@\"\n%s\nexec \"$@\"\n", k.Program, c.before)); err != nil {
 			t.Fatal(err)
 		}
 		k.Program = starter

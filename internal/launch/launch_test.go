@@ -156,8 +156,6 @@ func TestWhyItCannotBeStarted(t *testing.T) {
 	if err := errors.Join(os.WriteFile(plain, []byte("x"), 0o644), programs.Write(script, "echo\n")); err != nil {
 		t.Fatal(err)
 	}
-	// While they are written no other test may fork: its process could have the file open, and then it cannot be executed.
-	plain, script := write("plain", "x", 0o644), write("script", "echo\n", 0o755)
 	for _, c := range []struct {
 		name   string
 		change func(p *Program)

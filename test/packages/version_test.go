@@ -74,11 +74,7 @@ func TestVersion(t *testing.T) {
 	if got := number(); got != version.Number {
 		t.Errorf("the release has the version %s, want %s", got, version.Number)
 	}
-	if err := os.WriteFile(
-		filepath.Join(dir, "packaging/version.sh"),
-		[]byte(readAll(t, "../../packaging/version.sh")+"\n"),
-		0o755,
-	); err != nil {
+	if err := programs.Write(filepath.Join(dir, "packaging/version.sh"), readAll(t, "../../packaging/version.sh")+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	if got := number(); !strings.HasPrefix(got, version.Number+"+") || !strings.HasSuffix(got, ".dirty") || !semantic.MatchString(got) {
