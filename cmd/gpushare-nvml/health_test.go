@@ -15,7 +15,8 @@ import (
 
 // TestSimHealth reads the sensors of boards of three generations with an older and a newer driver, idle and in trouble.
 func TestSimHealth(t *testing.T) {
-	const gpus = "gpus:\n  - {model: A100-SXM4-40GB}\n  - {model: H100-SXM5-80GB}\n  - {model: RTX-PRO-6000-96GB}\n"
+	const gpus = "gpus:\n  - {model: A100-SXM4-40GB}\n  - {model: H100-SXM5-80GB}\n  - {model: RTX-PRO-6000-96GB}\n" +
+		"  - {model: H100-SXM5-80GB}\n"
 	for _, tt := range []struct{ driver, recovery string }{{"535", ""}, {"580", gpu.RecoveryNone}} {
 		t.Run(tt.driver, func(t *testing.T) {
 			n := serve(t, "driver: \""+tt.driver+"\"\n"+gpus, worker.Deadlines{})
@@ -93,9 +94,13 @@ func TestSimHealth(t *testing.T) {
 			if h := read(1); h.ECC != nil || h.Rows == nil {
 				t.Errorf("without ECC: %+v", h)
 			}
-			n.ctl("fault", "add", "DeviceGetPowerManagementLimitConstraints", "fail", "--code", "16", "--gpu", "1")
-			if h := read(1); h.Power != nil || h.Temperature == nil {
+			// What the board sets was not read of the last one before.
+			n.ctl("fault", "add", "DeviceGetPowerManagementLimitConstraints", "fail", "--code", "16", "--gpu", "3")
+			if h := read(3); h.Power != nil || h.Temperature == nil {
 				t.Errorf("before a reset: %+v", h)
+			}
+			if h := read(3); h.Power == nil || h.Power.Min != 200_000 {
+				t.Errorf("when the range of the limit can be read again: %+v", h)
 			}
 			n.ctl("fault", "add", "DeviceGetPcieReplayCounter", "fail", "--code", "999", "--gpu", "1")
 			if _, err := n.Health(testContext(t), n.gpus[1]); !errors.Is(err, gpu.ErrUnknown) {
@@ -132,8 +137,8 @@ func TestSimHealthWithInstances(t *testing.T) {
 	}
 }
 
-// TestSimHealthIsOneMessage counts messages and calls: the second reading knows the handle, and what the links counted within the last
-// minute.
+// TestSimHealthIsOneMessage counts messages and calls: the second reading knows the handle, and within a minute what the links counted
+// and what the board sets.
 func TestSimHealthIsOneMessage(t *testing.T) {
 	n := serve(t, "driver: \"580\"\ngpus: [{model: A100-SXM4-40GB}]\n", worker.Deadlines{})
 	n.readGPUs(testContext(t))
@@ -154,7 +159,7 @@ func TestSimHealthIsOneMessage(t *testing.T) {
 	if m, c := read(); m != 1 || c != 1+13+36+12*4 {
 		t.Errorf("the first reading: %d messages, %d calls", m, c)
 	}
-	if m, c := read(); m != 1 || c != 13 {
+	if m, c := read(); m != 1 || c != 10 {
 		t.Errorf("the second reading: %d messages, %d calls", m, c)
 	}
 }

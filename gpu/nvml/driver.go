@@ -144,10 +144,14 @@ type device struct {
 	profiles     []giProfile                 // nil: not read
 	compute      map[uint32][]computeProfile // by GPU-instance profile, as an existing instance reported
 	countedLinks []int                       // the NVLinks that count errors; nil: not read
-	linkErrors   linkErrors                  // of the last minute
-	use          map[uint32]useSample        // the last samples of its GPU instances
-	countsUse    *bool                       // it has the counters for them; nil: not known
-	walk         bool                        // the information of compute instances does not contain their MIG device
+	linkErrors   kept[gpu.NVLinkErrors]
+	slowdown     kept[int]        // the temperature
+	power        kept[powerRange] // of its limit
+	maxClock     kept[uint32]     // of the SMs, in MHz
+	health       kept[healthSensors]
+	use          map[uint32]useSample // the last samples of its GPU instances
+	countsUse    *bool                // it has the counters for them; nil: not known
+	walk         bool                 // the information of compute instances does not contain their MIG device
 }
 
 // invalidate drops the values that a change of the MIG mode may change.
@@ -155,7 +159,9 @@ func (v *device) invalidate() {
 	v.stale = true
 	v.profiles = nil
 	v.compute = nil
-	v.linkErrors = linkErrors{}
+	v.linkErrors = kept[gpu.NVLinkErrors]{}
+	v.slowdown, v.power, v.maxClock = kept[int]{}, kept[powerRange]{}, kept[uint32]{}
+	v.health = kept[healthSensors]{}
 }
 
 // lockDevice locks one GPU and returns it with a valid handle. The caller unlocks it.

@@ -19,6 +19,8 @@ type reading struct {
 	d   *Driver
 	v   *device
 	ret nvml.Return
+	// shared are the sensors of a reading of the health a moment ago; nil: there was none.
+	shared *healthSensors
 }
 
 // got reports whether a call has a value. A code that means that there is none is no error. A GPU that waits for its reset answers
@@ -46,6 +48,7 @@ func (d *Driver) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 	}
 	defer v.mu.Unlock()
 	r := &reading{d: d, v: v}
+	now := time.Now()
 	var out gpu.Health
 	for _, part := range []func(*gpu.Health){r.temperatures, r.power, r.throttle, r.ecc, r.rows, r.nvLinkErrors, r.pcie, r.fields} {
 		if err := ctx.Err(); err != nil {
@@ -56,6 +59,7 @@ func (d *Driver) Health(ctx context.Context, id gpu.UUID) (gpu.Health, error) {
 			return gpu.Health{}, v.failed(op, r.ret)
 		}
 	}
+	v.health = kept[healthSensors]{now, sensorsOf(&out)}
 	return out, nil
 }
 
@@ -74,9 +78,10 @@ func (r *reading) temperature() *int {
 func (r *reading) temperatures(out *gpu.Health) {
 	out.Temperature = r.temperature()
 	if r.can(temperatureThreshold) {
-		if t, ret := r.v.handle.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN); r.got(ret) {
-			out.SlowdownTemperature = new(int(t))
-		}
+		out.SlowdownTemperature = r.v.slowdown.read(func() (*int, bool) {
+			t, ret := r.v.handle.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN)
+			return new(int(t)), r.got(ret)
+		})
 	}
 }
 
@@ -93,14 +98,21 @@ func (r *reading) power(out *gpu.Health) {
 	if !r.got(ret) {
 		return
 	}
+	if p := r.v.power.read(r.powerRange); p != nil {
+		out.Power = &gpu.Power{Usage: uint64(usage), Limit: uint64(limit), Default: p.standard, Min: p.low, Max: p.high}
+	}
+}
+
+// powerRange is what a power limit can be, in mW.
+type powerRange struct{ low, high, standard uint64 }
+
+func (r *reading) powerRange() (*powerRange, bool) {
 	low, high, ret := r.v.handle.GetPowerManagementLimitConstraints()
 	if !r.got(ret) {
-		return
+		return nil, false
 	}
 	standard, ret := r.v.handle.GetPowerManagementDefaultLimit()
-	if r.got(ret) {
-		out.Power = &gpu.Power{Usage: uint64(usage), Limit: uint64(limit), Default: uint64(standard), Min: uint64(low), Max: uint64(high)}
-	}
+	return &powerRange{uint64(low), uint64(high), uint64(standard)}, r.got(ret)
 }
 
 func (r *reading) throttle(out *gpu.Health) { out.Throttle = r.throttleReasons() }
@@ -169,32 +181,16 @@ func (r *reading) rows(out *gpu.Health) {
 	}
 }
 
-// linkErrorsInterval is the time between two readings of the NVLinks' counters: they are four calls for each of up to 18 links, most of
-// all calls of a reading, and are compared by the hour.
-const linkErrorsInterval = time.Minute
-
-// linkErrors are the counters of the NVLinks as they were last read.
-type linkErrors struct {
-	readAt time.Time // zero: not yet
-	sum    gpu.NVLinkErrors
-}
-
-// known reports whether they need not be read again.
-func (l *linkErrors) known(now time.Time) bool {
-	return !l.readAt.IsZero() && now.Sub(l.readAt) < linkErrorsInterval
-}
-
 // nvLinkErrors adds up the counters of all links. Which links have counters is read once: the numbers may have gaps, and each
 // question costs a call. Drivers do not report these counters from Blackwell on.
 func (r *reading) nvLinkErrors(out *gpu.Health) {
 	if !r.can(nvLinkErrors) {
 		return
 	}
-	now := time.Now()
-	if r.v.linkErrors.known(now) {
-		out.NVLinkErrors = new(r.v.linkErrors.sum)
-		return
-	}
+	out.NVLinkErrors = r.v.linkErrors.read(r.sumOfLinkErrors)
+}
+
+func (r *reading) sumOfLinkErrors() (*gpu.NVLinkErrors, bool) {
 	links := r.v.countedLinks
 	if links == nil {
 		links = []int{}
@@ -204,7 +200,7 @@ func (r *reading) nvLinkErrors(out *gpu.Health) {
 			}
 		}
 		if r.ret != nvml.SUCCESS {
-			return
+			return nil, false
 		}
 		r.v.countedLinks = links
 	}
@@ -222,15 +218,12 @@ func (r *reading) nvLinkErrors(out *gpu.Health) {
 		for _, c := range counters {
 			n, ret := r.v.handle.GetNvLinkErrorCounter(link, c.counter)
 			if !r.got(ret) {
-				return // a sum without a link would be wrong
+				return nil, false // a sum without a link would be wrong
 			}
 			*c.to += n
 		}
 	}
-	if len(links) > 0 {
-		r.v.linkErrors = linkErrors{readAt: now, sum: sum}
-		out.NVLinkErrors = &sum
-	}
+	return &sum, len(links) > 0
 }
 
 func (r *reading) pcie(out *gpu.Health) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -21,6 +22,9 @@ func (d *Driver) Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error) 
 	}
 	defer v.mu.Unlock()
 	r := &reading{d: d, v: v}
+	if v.health.known(time.Now(), sharedFor) {
+		r.shared = &v.health.value
+	}
 	var out gpu.Sensors
 	for _, part := range []func(*gpu.Sensors){r.heat, r.draw, r.clocks, r.fan} {
 		if err := ctx.Err(); err != nil {
@@ -35,6 +39,10 @@ func (d *Driver) Sensors(ctx context.Context, id gpu.UUID) (gpu.Sensors, error) 
 }
 
 func (r *reading) heat(out *gpu.Sensors) {
+	if r.shared != nil {
+		out.Temperature, out.MemoryTemperature = r.shared.temperature, r.shared.memoryTemperature
+		return
+	}
 	out.Temperature = r.temperature()
 	if !r.can(fieldValues) {
 		return
@@ -50,7 +58,9 @@ func (r *reading) heat(out *gpu.Sensors) {
 
 // draw reads what the GPU draws and may draw. Each is of use without the other.
 func (r *reading) draw(out *gpu.Sensors) {
-	if r.can(readPower) {
+	if r.shared != nil && r.shared.powerUsage != nil {
+		out.PowerUsage = r.shared.powerUsage
+	} else if r.can(readPower) {
 		if mw, ret := r.v.handle.GetPowerUsage(); r.got(ret) {
 			out.PowerUsage = new(uint64(mw))
 		}
@@ -71,22 +81,35 @@ func (r *reading) draw(out *gpu.Sensors) {
 
 // clocks reads the clocks, and why they are lowered.
 func (r *reading) clocks(out *gpu.Sensors) {
-	out.Throttle = r.throttleReasons()
+	if r.shared != nil {
+		out.Throttle = r.shared.throttle
+	} else {
+		out.Throttle = r.throttleReasons()
+	}
 	var c gpu.Clocks
-	read := func(f feature, call func(nvml.ClockType) (uint32, nvml.Return), which nvml.ClockType, to *uint32) {
-		if !r.can(f) {
+	read := func(which nvml.ClockType, to *uint32) {
+		if !r.can(clocks) {
 			return
 		}
-		if mhz, ret := call(which); r.got(ret) {
+		if mhz, ret := r.v.handle.GetClockInfo(which); r.got(ret) {
 			*to = mhz
 		}
 	}
-	read(clocks, r.v.handle.GetClockInfo, nvml.CLOCK_SM, &c.SM)
-	read(clocks, r.v.handle.GetClockInfo, nvml.CLOCK_MEM, &c.Memory)
-	read(maxClocks, r.v.handle.GetMaxClockInfo, nvml.CLOCK_SM, &c.MaxSM)
+	read(nvml.CLOCK_SM, &c.SM)
+	read(nvml.CLOCK_MEM, &c.Memory)
+	if r.can(maxClocks) {
+		if mhz := r.v.maxClock.read(r.maxClock); mhz != nil {
+			c.MaxSM = *mhz
+		}
+	}
 	if c != (gpu.Clocks{}) {
 		out.Clocks = &c
 	}
+}
+
+func (r *reading) maxClock() (*uint32, bool) {
+	mhz, ret := r.v.handle.GetMaxClockInfo(nvml.CLOCK_SM)
+	return &mhz, r.got(ret)
 }
 
 func (r *reading) fan(out *gpu.Sensors) {
