@@ -51,7 +51,8 @@ func TestConsoleBlocks(t *testing.T) {
 func runDocument(t *testing.T, bin, name string, p *documents.Document) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	n := &harness.Node{Bin: bin, File: filepath.Join(root, "testdata/nodes", p.Node)}
+	// The daemon and its reader are in different zones, one of them half an hour off, and neither in that of the account.
+	n := &harness.Node{Bin: bin, File: filepath.Join(root, "testdata/nodes", p.Node), Env: []string{"TZ=America/St_Johns", "LC_ALL=C"}}
 	t.Cleanup(func() {
 		end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -103,7 +104,14 @@ func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := append(n.Environ(), "PATH="+own+":"+n.Bin+":"+os.Getenv("PATH"), "NO_COLOR=1", "COLUMNS=100", "READER="+me.Username)
+	env := append(
+		n.Environ(),
+		"PATH="+own+":"+n.Bin+":"+os.Getenv("PATH"),
+		"NO_COLOR=1",
+		"COLUMNS=100",
+		"READER="+me.Username,
+		"TZ=Asia/Kolkata",
+	)
 	shell := func(ctx context.Context, _, text string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "bash", "-c", strings.ReplaceAll(text, installed, share+"/"))
 		cmd.Dir, cmd.Env = dir, env

@@ -50,6 +50,12 @@ type logins struct {
 
 func newLogins(t *testing.T) *logins {
 	t.Helper()
+	return newLoginsOn(t, quick)
+}
+
+// newLoginsOn is newLogins for a node with the GPUs of a file.
+func newLoginsOn(t *testing.T, file string) *logins {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("the login filter needs root")
 	}
@@ -73,7 +79,7 @@ func newLogins(t *testing.T) *logins {
 	if err := device.Probe(l.dir); err != nil {
 		t.Skipf("needs device programs: %v", err)
 	}
-	l.Node = newNode(t, quick)
+	l.Node = newNode(t, file)
 	l.Settings = map[string]string{"logins_cgroup": l.cg}
 	if err := l.Start(soon(t)); err != nil {
 		t.Fatal(err)
