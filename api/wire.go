@@ -567,6 +567,9 @@ func (m *LeaseMemory) Qualifier() string {
 	if m == nil || m.Limit == 0 {
 		return ""
 	}
+	if m.Unknown && m.Backend == "reactive" {
+		return " (not enforced)" // What is not measured is not compared with a limit.
+	}
 	return MemoryQualifier(m.Backend, m.Advisory)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
 
@@ -32,17 +33,31 @@ func (v *Viewer) checkOpen(add verdicts) {
 	}
 	live := v.Table.Live()
 	for i := range live {
-		l := &live[i]
-		limit := l.Memory()
-		if limit == 0 || v.Managers.Enforce.Overuse(l) != quota.OveruseFreeze {
-			continue
+		if l := &live[i]; l.Memory() > 0 {
+			v.checkLease(l, add)
 		}
-		if c := v.Managers.Memory.Choice(l); !c.Enforced {
+	}
+}
+
+// checkLease reports a lease whose GPU memory nothing limits, although the spec says so.
+func (v *Viewer) checkLease(l *lease.Lease, add verdicts) {
+	limit, c := api.Bytes(l.Memory()).Short(), v.Managers.Memory.Choice(l)
+	if !c.Enforced {
+		if v.Managers.Enforce.Overuse(l) == quota.OveruseFreeze {
 			add.fail(
-				"GPU memory", fmt.Sprintf("%s of lease %s is only reported: %s", api.Bytes(limit).Short(), l.ID, c.Reason),
+				"GPU memory", fmt.Sprintf("%s of lease %s is only reported: %s", limit, l.ID, c.Reason),
 				"with 'overuse: {gpu_memory: kill}' it is stopped above its limit",
 			)
 		}
+		return
+	}
+	wire := l.Wire()
+	v.measure(&wire)
+	if why := v.whyUnmeasured(&wire, c); why != "" && c.Backend != quota.BackendMPS { // Shares of MPS are shown as advisory.
+		add.fail(
+			"GPU memory", fmt.Sprintf("%s of lease %s is not enforced: %s", limit, l.ID, why),
+			"MIG, whole GPUs and drivers from R615 on limit without that; 'gpushare explain "+l.ID+"' has all that is enforced",
+		)
 	}
 }
 

@@ -264,9 +264,10 @@ func (v *Viewer) explainMemory(l *lease.Lease, w *api.Lease) api.Rule {
 		return r
 	}
 	c := v.Managers.Memory.Choice(l)
-	r.Desired = fmt.Sprintf(
-		"%s%s, of which %s are used", api.Bytes(w.GPUMemory.Limit).Short(), memoryQualifier(c), api.Bytes(w.GPUMemory.Used).Short(),
-	)
+	r.Desired = api.Bytes(w.GPUMemory.Limit).Short() + memoryQualifier(c)
+	if !w.GPUMemory.Unknown { // Otherwise what is used is not what was measured of it.
+		r.Desired += ", of which " + api.Bytes(w.GPUMemory.Used).Short() + " are used"
+	}
 	if r.Enforced = c.Enforced; !r.Enforced {
 		r.Reason, r.Advisory = c.Reason, c.Advisory()
 		return v.unlessObserving(r)

@@ -59,7 +59,7 @@ func clientRules(l *lease.Lease, g *observe.GPU) []api.Rule {
 // whyUnmeasured returns why a limit of GPU memory that is enforced by sampling is not enforced now: the driver does not say what the
 // lease uses. Empty if it does.
 func (v *Viewer) whyUnmeasured(w *api.Lease, c quota.MemoryChoice) string {
-	if c.Hard || c.Backend == quota.BackendDriver || !w.GPUMemory.Unknown {
+	if !c.Enforced || c.Hard || c.Backend == quota.BackendDriver || !w.GPUMemory.Unknown {
 		return ""
 	}
 	if v.clientsOf(w) > 0 {

@@ -220,6 +220,9 @@ func (v *Viewer) measure(l *api.Lease) {
 			c := v.Managers.Memory.Choice(&now)
 			l.GPUMemory.Backend, l.GPUMemory.Hard, l.GPUMemory.Reason = string(c.Backend), c.Hard, c.Reason
 			l.GPUMemory.Advisory = c.Advisory() || c.Backend == quota.BackendMPS && l.GPUMemory.Unknown
+			if why := v.whyUnmeasured(l, c); why != "" {
+				l.GPUMemory.Reason = why
+			}
 		}
 	case m.Memory > 0:
 		l.GPUMemory = &api.LeaseMemory{Used: m.Memory, Backend: "none"}
