@@ -90,7 +90,7 @@ func TestSensorsAreNotReadTwice(t *testing.T) {
 		calls := map[string]int{}
 		v := &device{id: "GPU-1", handle: sensorCalls(calls)}
 		d := &Driver{symbols: everySymbol(t), devices: map[gpu.UUID]*device{"GPU-1": v}}
-		read := func(pause time.Duration) (h gpu.Health, s gpu.Sensors, made map[string]int) {
+		read := func(pause time.Duration) (h gpu.Health, s gpu.Sensors, more map[string]int) {
 			before := maps.Clone(calls)
 			h, err := d.Health(t.Context(), "GPU-1")
 			if err != nil {
@@ -100,13 +100,13 @@ func TestSensorsAreNotReadTwice(t *testing.T) {
 			if s, err = d.Sensors(t.Context(), "GPU-1"); err != nil {
 				t.Fatal(err)
 			}
-			made = maps.Clone(calls)
-			for name := range made {
-				if made[name] -= before[name]; made[name] == 0 {
-					delete(made, name)
+			more = maps.Clone(calls)
+			for name := range more {
+				if more[name] -= before[name]; more[name] == 0 {
+					delete(more, name)
 				}
 			}
-			return h, s, made
+			return h, s, more
 		}
 		each := map[string]int{
 			"temperature": 1, "power": 1, "power limit": 1, "throttle": 1, "ECC": 2, "rows": 1, "banks": 1, "PCIe": 1, "fields": 1,
@@ -114,13 +114,13 @@ func TestSensorsAreNotReadTwice(t *testing.T) {
 		}
 		first := maps.Clone(each)
 		maps.Copy(first, map[string]int{"threshold": 1, "power range": 1, "power default": 1, "clock max": 1})
-		_, _, made := read(sharedFor - 1)
-		if diff := cmp.Diff(first, made); diff != "" {
+		_, _, more := read(sharedFor - 1)
+		if diff := cmp.Diff(first, more); diff != "" {
 			t.Errorf("the first readings (-want +got):\n%s", diff)
 		}
 		time.Sleep(10 * time.Second)
-		h, s, made := read(sharedFor - 1)
-		if diff := cmp.Diff(each, made); diff != "" {
+		h, s, more := read(sharedFor - 1)
+		if diff := cmp.Diff(each, more); diff != "" {
 			t.Errorf("the next readings (-want +got):\n%s", diff)
 		}
 		want := gpu.Power{Usage: 2, Limit: 2, Default: 1, Min: 1, Max: 2}
@@ -131,10 +131,10 @@ func TestSensorsAreNotReadTwice(t *testing.T) {
 			t.Errorf("the sensors have %d °C, %d mW, %+v", *s.Temperature, *s.PowerUsage, *s.Clocks)
 		}
 		time.Sleep(10 * time.Second)
-		_, s, made = read(sharedFor)
+		_, s, more = read(sharedFor)
 		for _, name := range []string{"temperature", "power", "throttle", "fields"} {
-			if made[name] != 2 {
-				t.Errorf("%s was read %d times for the health, and for sensors that are requested later", name, made[name])
+			if more[name] != 2 {
+				t.Errorf("%s was read %d times for the health, and for sensors that are requested later", name, more[name])
 			}
 		}
 		if *s.Temperature != 4 {
