@@ -141,13 +141,13 @@ func TestSensorsAreNotReadTwice(t *testing.T) {
 			t.Errorf("sensors that are requested later have the temperature of reading %d", *s.Temperature)
 		}
 		time.Sleep(keptFor)
-		if _, _, made = read(0); made["threshold"] != 1 || made["power range"] != 1 || made["clock max"] != 1 {
-			t.Errorf("after a minute were made %v", made)
+		if _, _, more = read(0); more["threshold"] != 1 || more["power range"] != 1 || more["clock max"] != 1 {
+			t.Errorf("after a minute were more %v", more)
 		}
 		v.invalidate()
 		v.stale = false // It has its handle.
-		if _, _, made = read(0); made["threshold"] != 1 || made["power range"] != 1 || made["clock max"] != 1 {
-			t.Errorf("after the GPU was partitioned were made %v", made)
+		if _, _, more = read(0); more["threshold"] != 1 || more["power range"] != 1 || more["clock max"] != 1 {
+			t.Errorf("after the GPU was partitioned were more %v", more)
 		}
 	})
 }
