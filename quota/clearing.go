@@ -47,6 +47,9 @@ func (s *Scheduler) got(m *member) (got, part float64, idle, ok bool) {
 	if !s.lowLatency(m) {
 		window = shareWindow
 	}
+	if d.short && !s.lowLatency(m) && s.last < d.shortAt+window {
+		return 1, part, false, true // That it would use more was measured. How much it does is not known yet.
+	}
 	used, emptied, length := d.emptiedOver(window)
 	could := alone*emptied/float64(max(s.clearing.leases, 1)) + part*(length-emptied)
 	idle = used == 0

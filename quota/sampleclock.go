@@ -94,7 +94,14 @@ func (c *SampleClock) Convert(id gpu.UUID, at Clocks, samples []gpu.SeriesSample
 	if c.boot {
 		zero = at.Now - boot
 	}
+	unread := at.Now > last+forgottenAfter && !reachesBack(samples, zero, out.From)
 	c.convert(&out, zero, samples)
+	if unread {
+		out.From = at.Now
+		if len(out.Periods) > 0 {
+			out.From = max(out.Periods[0].End-1, last) // When its period began is not known.
+		}
+	}
 	if lost {
 		out.From = at.Now
 		if len(out.Periods) > 0 {
@@ -108,6 +115,12 @@ func (c *SampleClock) Convert(id gpu.UUID, at Clocks, samples []gpu.SeriesSample
 func (c *SampleClock) lost(now time.Duration, samples []gpu.SeriesSample) bool {
 	return c.newest != 0 && now < c.newEnd+forgottenAfter &&
 		!slices.ContainsFunc(samples, func(x gpu.SeriesSample) bool { return x.Time == c.newest })
+}
+
+// reachesBack reports whether samples are older than a moment: the driver keeps as many, and there was none since then that it has not.
+// Otherwise it has forgotten what was before the first one, if it was not read.
+func reachesBack(samples []gpu.SeriesSample, zero, from time.Duration) bool {
+	return slices.ContainsFunc(samples, func(x gpu.SeriesSample) bool { return time.Duration(x.Time)*time.Microsecond+zero <= from })
 }
 
 // convert adds the new samples to a result, in their order. zero is the time at which the clock of their timestamps began.

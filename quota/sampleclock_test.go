@@ -101,3 +101,37 @@ func TestSampleClockOfAnIdleGPU(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// TestSampleClockThatWasNotRead checks that a time of which the driver was not asked, and has no samples any more, is unknown:
+// it is not idle.
+func TestSampleClockThatWasNotRead(t *testing.T) {
+	second := uint64(1_000_000)
+	boot := 1000 * second
+	at := func(now time.Duration) Clocks {
+		return Clocks{Now: now, Epoch: 1_700_000_000 * second, Boot: boot + uint64(now.Microseconds())}
+	}
+	ten := func(now time.Duration) (list []gpu.SeriesSample) {
+		for ago := 10 * second; ago > 0; ago -= second / 10 {
+			list = append(list, gpu.SeriesSample{Time: boot + uint64(now.Microseconds()) - ago, Percent: 100})
+		}
+		return list
+	}
+	var c SampleClock
+	for _, now := range []time.Duration{time.Minute, 10 * time.Minute} { // The first query, and one after a long time.
+		if u := c.Convert("", at(now), ten(now)); u.From < now-10*time.Second-time.Millisecond {
+			t.Errorf("at %v: what was after %v is said to be known", now, u.From)
+		}
+	}
+	now := 20 * time.Minute
+	old := gpu.SeriesSample{Time: boot + uint64((now - time.Second*595).Microseconds()), Percent: 100}
+	if u := c.Convert(
+		"",
+		at(now),
+		append([]gpu.SeriesSample{{Time: boot + 599*second, Percent: 100}, old}, ten(now)...),
+	); u.From != 10*time.Minute {
+		t.Errorf("the driver has all samples since the last query: known since %v", u.From)
+	}
+	if u := c.Convert("", at(now+time.Minute), nil); u.From != now+time.Minute {
+		t.Errorf("without any sample something is known since %v", u.From)
+	}
+}

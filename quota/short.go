@@ -13,6 +13,8 @@ const (
 	// worthwhile is how much of the time in which the others wait a lease uses, above what it gets next to them, if it becomes short, and
 	// hardlyWorth if it stays so: what it leaves of that is lost.
 	worthwhile, hardlyWorth = 0.45, 0.4
+	// worthATrial is the same where only its slices say what it uses alone: a trial measures that.
+	worthATrial = 0.4
 	// fewestClear is how many periods in which the others waited show what it uses alone.
 	fewestClear = 8
 	// mostlyUsed is the part of what it could have from which on a short lease would use more.
@@ -50,7 +52,11 @@ func (s *Scheduler) lacks(m *member) bool {
 	if s.lowLatency(m) && part > shortPart*s.evenPart(m)-errors*off {
 		return false // That it uses all that one process gets is seen without a trial.
 	}
-	return used < shortPart*due*length-s.sampleSeconds(due, seconds(length)) && worth(d.alone, part+off) >= worthwhile
+	least := worthwhile
+	if !d.tried {
+		least = worthATrial
+	}
+	return used < shortPart*due*length-s.sampleSeconds(due, seconds(length)) && worth(d.alone, part+off) >= least
 }
 
 // worth is how much of the time in which the others wait a lease uses, above what it gets next to them.

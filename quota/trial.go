@@ -70,7 +70,11 @@ func (s *Scheduler) trialLength(m *member) time.Duration {
 	case !s.hasSeries():
 		return s.cfg.MaxFrozen / 6
 	}
-	return min(max(s.samplePeriod(), 100*time.Millisecond)*7/2+100*time.Millisecond, s.cfg.MaxFrozen/6)
+	queued := 100 * time.Millisecond
+	for _, x := range s.in {
+		queued += outsideBacklog / 3 * time.Duration(x.processCount()-1) // Each process has a queue of its own.
+	}
+	return min(max(s.samplePeriod(), 100*time.Millisecond)*7/2+queued, s.cfg.MaxFrozen/6)
 }
 
 func (s *Scheduler) beginTrial(m *member, now time.Duration) {

@@ -138,7 +138,8 @@ func (s *Scheduler) observeWindows(from, to time.Duration, busy map[string]float
 // charges reports whether what a lease is charged is what it uses: it has slices, and how long its queued work runs is measured.
 func (s *Scheduler) charges(m *member) bool {
 	known := func(x *member) bool {
-		return len(x.backlog.sorted) >= 4 && s.measures(x) && x.own.usual() < leastIdle/2
+		most, _ := x.own.most() // Idle time of its host is taken for the end of its queued work if it comes in one piece.
+		return len(x.backlog.sorted) >= 4 && s.measures(x) && most < leastIdle/2
 	}
 	return s.enforces() && s.participates(m) && len(s.in) > 1 && m.own.n >= 4 &&
 		!slices.ContainsFunc(s.in, func(x *member) bool { return !known(x) })

@@ -10,10 +10,6 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
-// busyInterval is the time between two queries for the utilisation of the processes of a GPU that is not time-sliced: nothing
-// but the account needs it, and the driver keeps ten seconds of it.
-const busyInterval = 5 * time.Second
-
 // busySampler is what a sampler knows of the utilisation of its GPU.
 type busySampler struct {
 	since uint64    // the newest sample, by the driver's clock
@@ -31,7 +27,7 @@ func (s *sampler) sampleBusy(ctx context.Context, leases []lease.Lease) {
 		return
 	}
 	from, at := x.at, time.Now()
-	if at.Sub(from) < busyInterval {
+	if at.Sub(from) < quota.BusyEvery {
 		return
 	}
 	list, newest, err := s.en.Driver.Utilization(ctx, s.id, x.since)

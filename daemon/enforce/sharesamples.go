@@ -18,21 +18,15 @@ import (
 const (
 	// utilizationTimeout limits one query for samples.
 	utilizationTimeout = time.Second
-	// seriesInterval is the time between two queries for the utilisation of the GPU.
-	seriesInterval = time.Second
-	// processInterval is the time between two queries for that of the processes. The driver keeps ten seconds of it. Without the
-	// series, and while a lease is idle, the scheduler learns from them, and they are queried as often as the series.
-	processInterval = 2 * time.Second
 	// seriesRetry is the time after which a driver that lacks the series is queried again: it may have been replaced.
 	seriesRetry = time.Minute
 )
 
 // measured is what was measured on a GPU. The slicer's lock protects it.
 type measured struct {
-	busy      quota.Busy    // from the driver's samples of processes
-	sampledAt time.Duration // when they were queried; 0: not yet
-	usage     map[string]quota.Usage
-	idle      idleWindow
+	busy  quota.Busy // from the driver's samples of processes
+	usage map[string]quota.Usage
+	idle  idleWindow
 }
 
 // timeSampler reads the utilisation of a GPU.
@@ -42,13 +36,12 @@ type timeSampler struct {
 	listedAt time.Duration // when the rows were queried
 	listTime time.Time
 	seriesAt time.Duration // the earliest time of the next query for the series
-	series   bool          // the driver has it
 	recorded map[string]time.Duration
 }
 
 // sampleLoop samples the GPU until ctx ends. It is a loop of its own: a driver that hangs delays no thaw.
 func (sl *Slicer) sampleLoop(ctx context.Context, d *Enforcer, id gpu.UUID) {
-	for loop.Every(ctx, seriesInterval) {
+	for loop.Every(ctx, quota.SamplesEvery) {
 		sl.sample(ctx, d, id)
 	}
 }
@@ -60,24 +53,15 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	x := &sl.sampler
 	now := time.Since(sl.epoch)
 	sl.mu.Lock()
-	shared, idle, known := len(sl.members) > 1, false, sl.measured.sampledAt >= 2*leastWindow
-	for _, u := range sl.measured.usage {
-		idle = idle || u.Idle
-	}
-	slow := sl.scheduler.Status().SlowSampler // The series exists, and the scheduler learns from the processes.
+	series := sl.scheduler.SeriesDue() && now >= x.seriesAt
 	sl.mu.Unlock()
-	// The series is for the scheduler, which has nothing to do for a single lease.
-	if shared && now >= x.seriesAt {
+	if series {
 		sl.sampleGPU(ctx, d, id)
 	}
-	every := processInterval
-	switch {
-	case shared && (idle || slow || !x.series):
-		every = seriesInterval
-	case !shared && known: // Only the account and status need it.
-		every = busyInterval
-	}
-	if now-x.listedAt > every-seriesInterval/2 {
+	sl.mu.Lock()
+	processes := sl.scheduler.ProcessesDue(now, x.listedAt)
+	sl.mu.Unlock()
+	if processes {
 		sl.sampleProcesses(ctx, d, id)
 	}
 }
@@ -92,13 +76,11 @@ func (sl *Slicer) sampleGPU(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	}
 	series, err := d.Driver.UtilizationSeries(ctx, id, x.clock.Since())
 	if err != nil {
-		x.series = false
 		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrMissing) {
 			x.seriesAt = clocks.Now + seriesRetry
 		}
 		return
 	}
-	x.series = true
 	// Status shows it too: the slower readings of processes may see only the moment in which a lease was frozen.
 	if s, ok := newest(series.Samples); ok && x.clock.IsNew(s) && d.Samples.PutUtilization(id, s.Percent, d.Now()) {
 		d.Invalidate()
@@ -141,7 +123,6 @@ func (sl *Slicer) sampleProcesses(ctx context.Context, d *Enforcer, id gpu.UUID)
 		var from time.Duration
 		if from, known = sl.scheduler.ObserveProcesses(elapsed, x.listedAt, now, busy); known {
 			sl.measured.busy.Add(from, now, busy)
-			sl.measured.sampledAt = now
 		}
 	}
 	uses := sl.scheduler.Usage(elapsed)

@@ -65,7 +65,7 @@ func TestTheAccountOfTimeAddsUp(t *testing.T) {
 }
 
 // The processes are read as often as the series where the scheduler learns from them: without a series, and where the driver samples it
-// too seldom.
+// too seldom. The rule decides that, and the matrix of test/fairness reads them by the same rule.
 func TestProcessesAreReadEachSecondWithoutAUsableSeries(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

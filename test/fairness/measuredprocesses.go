@@ -4,7 +4,12 @@ package fairness
 const (
 	ownShare = "the GPU divides its time by processes: next to the others a lease has the part of its own, and by itself no more of the time " +
 		"than its share, whether it uses that or not"
-	seenLate = "that a lease would use more is seen by its samples, seven a second, of which few name it next to many processes"
+	hostsBegin = "the hosts of all its processes work at the begin of each slice: that is not charged, and what each has queued then runs for " +
+		"0 to 180 ms after the slice, which samples of 139 ms do not distinguish from that: 70 % had 63 to 67"
+	firstTrial = "at first it is not known that eight processes have work queued, which runs in the trial of the service: it seems to keep " +
+		"the GPU busy, and has slices for a minute or two; 96.4 % busy with samples of 200 ms"
+	longQueue = "eight processes have 400 ms of queued work, which runs next to the next slice: 47 and 53 of 50 % with samples of 155 ms"
+	seenLate  = "that a lease would use more is seen by its samples, seven a second, of which few name it next to many processes"
 )
 
 // lackingProcesses is the same as lacking for leases of several processes.
@@ -32,7 +37,7 @@ var lackingProcesses = []lack{
 	{
 		"55/45, data loader 60+40 ms and training of eight processes",
 		series,
-		Limits{RMS10: 20.5, Busy: 77, Latency: 20 * ms, Reason: ownShare},
+		Limits{RMS10: 17, Busy: 77, Latency: 20 * ms, Reason: ownShare},
 	},
 	{
 		"55/45, data loader 60+40 ms and training of eight processes",
@@ -52,12 +57,12 @@ var lackingProcesses = []lack{
 	{
 		"20/80, inference and training of eight processes",
 		series,
-		Limits{RMS10: 7.5, Busy: 93, Latency: 280 * ms, Reason: equalParts},
+		Limits{RMS10: 5.5, Busy: 96.5, Latency: 20 * ms, Reason: equalParts},
 	},
 	{
 		"20/80, inference and training of eight processes",
 		lateSeries,
-		Limits{RMS10: 8, Busy: 94, Latency: 20 * ms, Reason: equalParts},
+		Limits{RMS10: 5, Busy: 98, Latency: 20 * ms, Reason: equalParts},
 	},
 	{
 		"20/80, inference and training of eight processes",
@@ -130,6 +135,31 @@ var lackingProcesses = []lack{
 		Limits{RMS10: 8.5, Busy: 87, Latency: 20 * ms, Reason: fewSamples},
 	},
 	{
+		"30/70, data loader of three processes and training",
+		series,
+		Limits{RMS10: 6, Busy: 92.5, Reason: hostsBegin},
+	},
+	{
+		"30/70, data loader of three processes and training",
+		lateSeries,
+		Limits{RMS10: 5.5, Busy: 93, Reason: hostsBegin},
+	},
+	{
+		"30/70, data loader of three processes and training",
+		noSeries,
+		Limits{RMS10: 5, Busy: 95, Reason: hostsBegin},
+	},
+	{
+		"30/70, data loader of three processes and training",
+		slow,
+		Limits{RMS10: 6, Busy: 92, Reason: fewSamples},
+	},
+	{
+		"20/30/50, cheat: eight processes, inference and training",
+		series,
+		Limits{RMS10: 3, Busy: 95.5, Latency: 20 * ms, Reason: firstTrial},
+	},
+	{
 		"20/30/50, cheat: eight processes, inference and training",
 		noSeries,
 		Limits{RMS10: 5, Busy: 94, Latency: 20 * ms, Reason: trials},
@@ -148,6 +178,11 @@ var lackingProcesses = []lack{
 		"low latency: 50/50, a flood and training of three processes",
 		slow,
 		Limits{RMS10: 14, Busy: 92, Latency: 20 * ms, Reason: fewSamples},
+	},
+	{
+		"low latency: 50/50, a flood and training of eight processes",
+		series,
+		Limits{RMS10: 3.5, Busy: 97, Reason: longQueue},
 	},
 	{
 		"low latency: 50/50, a flood and training of eight processes",

@@ -140,7 +140,7 @@ func (n *node) run(to time.Duration) {
 		}
 		if n.now() >= n.reads {
 			n.query()
-			n.reads = n.now() + time.Second
+			n.reads = n.now() + quota.SamplesEvery
 		}
 		if n.now() >= n.wake {
 			n.act()
@@ -238,7 +238,7 @@ func (n *node) query() {
 		return
 	}
 	now := n.now()
-	if !n.v.NoSeries {
+	if !n.v.NoSeries && n.scheduler.SeriesDue() {
 		at := quota.Clocks{
 			Now:   now,
 			Epoch: uint64(n.clock.at.Add(n.offset(now)).UnixMicro()),
@@ -256,6 +256,13 @@ func (n *node) query() {
 		}
 		n.scheduler.ObserveUtilization(now, n.samples.Convert("", at, list))
 	}
+	n.wake = 0
+	if n.scheduler.ProcessesDue(now, n.read) {
+		n.queryProcesses(now)
+	}
+}
+
+func (n *node) queryProcesses(now time.Duration) {
 	rows := n.v.Rows.of(now, n.engine.Samples(n.rowsSince))
 	sums := map[int]int{}
 	for _, x := range rows {
@@ -278,5 +285,4 @@ func (n *node) query() {
 	n.scheduler.ObservePIDs(now, leases)
 	n.scheduler.ObserveProcesses(now, n.read, now, parts)
 	n.read = now
-	n.wake = 0
 }

@@ -24,6 +24,11 @@ func manyProcesses() []Scenario {
 			Loads: []Load{of(8, inference(30)), training(70)},
 			Warm:  after,
 		},
+		{
+			Name:  "30/70, data loader of three processes and training",
+			Loads: []Load{of(3, does(30, loader)), training(70)},
+			Warm:  after,
+		},
 		{Name: "30/70, training of three processes and training", Loads: []Load{of(3, training(30)), training(70)}, Bound: true},
 		{Name: "30/70, training and training of three processes", Loads: []Load{training(30), of(3, training(70))}, Bound: true},
 		{Name: "30/70, training and training of eight processes", Loads: []Load{training(30), of(8, training(70))}, Bound: true},
