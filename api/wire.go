@@ -154,6 +154,10 @@ type GPUStatus struct {
 	// Unattributed is the used GPU memory that no listed process accounts for, in bytes: managed memory, processes of other
 	// pid namespaces, memory that was not freed. 0 when it is no more than a driver uses itself; absent when unknown.
 	Unattributed *uint64 `json:"unattributed,omitempty"`
+	// DeviceNode is the file that processes open to use it; absent if it is not known. With MIG the instances have their own too.
+	DeviceNode string `json:"device_node,omitempty"`
+	// Grantable is the GPU memory that grants may have together, in bytes; absent unless it is shared.
+	Grantable uint64 `json:"grantable,omitempty"`
 }
 
 // Closure is why a GPU, one instance of it or its MPS takes no lease. Members see neither who closed it nor what names others.
@@ -302,6 +306,8 @@ type InstanceStatus struct {
 	Compute []ComputeStatus `json:"compute,omitempty"`
 	// Use is how it was used in the last 10 s; absent where the driver does not report it.
 	Use *InstanceUse `json:"use,omitempty"`
+	// DeviceNodes are the files that processes open to use it, that of the GPU first; absent if they are not known.
+	DeviceNodes []string `json:"device_nodes,omitempty"`
 }
 
 // ComputeStatus is one compute instance of a MIG instance that is split.
@@ -309,6 +315,8 @@ type ComputeStatus struct {
 	UUID    string `json:"uuid"`
 	Profile string `json:"profile"` // "1c.3g.20gb"
 	Lease   string `json:"lease,omitempty"`
+	// DeviceNodes are as of an instance.
+	DeviceNodes []string `json:"device_nodes,omitempty"`
 }
 
 // MPSStatus is the MPS state of one GPU, or of one MIG instance.

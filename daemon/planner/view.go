@@ -120,14 +120,25 @@ func ViewOf(d *state.Desired, n *observe.Node, closed closing.Closures, foreign 
 	return v
 }
 
+// Grantable is the memory of a shared GPU that grants may have together, in bytes.
+func Grantable(d *state.Desired, g *observe.GPU) uint64 {
+	capacity := capacityOf(g)
+	return capacity - min(d.GPUMemoryReserve(g.Identity.UUID), capacity)
+}
+
+// capacityOf is the memory of a GPU without what the driver has reserved.
+func capacityOf(g *observe.GPU) uint64 {
+	if c := g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total); c > 0 {
+		return c
+	}
+	return g.Identity.Memory
+}
+
 func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, foreign func(gpu.UUID, *gpu.Instance) bool) lease.GPUView {
 	id := g.Identity.UUID
 	v := lease.GPUView{
-		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: g.Memory.Total - min(g.Memory.Reserved, g.Memory.Total),
+		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: capacityOf(g),
 		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit,
-	}
-	if v.Capacity == 0 {
-		v.Capacity = g.Identity.Memory
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()

@@ -62,6 +62,36 @@ func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observ
 	}
 }
 
+// checkSlurm says whether Slurm knows the GPUs: one that it does not know is open to every job, whatever the spec says of it.
+func checkSlurm(o *external.Host, node *observe.Node, ok func(name, message string), warn func(name, message, hint string)) {
+	if o.Slurmd == 0 || len(node.GPUs) == 0 {
+		return
+	}
+	const name, hint = "slurm", "'gpushare slurm gres' prints the lines for gres.conf; 'gpushare slurm check' compares with what slurmd knows"
+	var missing []int
+	for i := range node.GPUs {
+		if id := &node.GPUs[i].Identity; !o.Gres.Auto && !slices.Contains(o.Gres.Minors, id.Minor) {
+			missing = append(missing, id.Index)
+		}
+	}
+	file := o.GresFile
+	switch {
+	case len(missing) == 0:
+		ok(name, fmt.Sprintf("slurmd (pid %d) has every GPU in %s; 'gpushare slurm check' compares them", o.Slurmd, file))
+	case file == "":
+		warn(name, fmt.Sprintf("slurmd (pid %d) runs, and no gres.conf names a GPU: all are open to every job", o.Slurmd), hint)
+	default:
+		warn(
+			name,
+			fmt.Sprintf(
+				"slurmd (pid %d) runs, and %s does not name %s: with ConstrainDevices too it is open to every job", o.Slurmd, file,
+				gpuList(missing),
+			),
+			hint,
+		)
+	}
+}
+
 // externalHint returns the entry for the spec.
 func externalHint(list []int, owner string) string {
 	var words []string

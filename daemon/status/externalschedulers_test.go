@@ -92,3 +92,38 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		})
 	}
 }
+
+// Where slurmd runs, doctor has one line: whether its gres.conf names every GPU.
+func TestSlurmKnowsTheGPUs(t *testing.T) {
+	t.Parallel()
+	node := &observe.Node{GPUs: []observe.GPU{
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-0", Index: 0, Minor: 1}}}, // Index and minor differ.
+		{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1", Index: 1, Minor: 0}}},
+	}}
+	const file = "/etc/slurm/gres.conf"
+	for _, c := range []struct {
+		name     string
+		host     external.Host
+		ok, warn string
+	}{
+		{"no slurmd", external.Host{Gres: external.Gres{Minors: []int{0}}, GresFile: file}, "", ""},
+		{"every GPU", external.Host{Slurmd: 42, Gres: external.Gres{Minors: []int{0, 1}}, GresFile: file}, "slurmd (pid 42) has every GPU in " + file, ""},
+		{"found by the driver", external.Host{Slurmd: 42, Gres: external.Gres{Auto: true}, GresFile: file}, "has every GPU", ""},
+		{"one is lacking", external.Host{Slurmd: 42, Gres: external.Gres{Minors: []int{1}}, GresFile: file}, "", file + " does not name GPU 1: with ConstrainDevices too it is open"},
+		{"none is there", external.Host{Slurmd: 42}, "", "no gres.conf names a GPU"},
+	} {
+		var said, warned string
+		checkSlurm(
+			&c.host, node, func(_, message string) { said += message },
+			func(_, message, hint string) {
+				warned += message
+				if !strings.Contains(hint, "'gpushare slurm check'") {
+					t.Errorf("%s: the hint is %q", c.name, hint)
+				}
+			},
+		)
+		if !strings.Contains(said, c.ok) || c.ok == "" && said != "" || !strings.Contains(warned, c.warn) || c.warn == "" && warned != "" {
+			t.Errorf("%s: ok %q, warning %q", c.name, said, warned)
+		}
+	}
+}

@@ -154,6 +154,7 @@ func (v *Viewer) inputs() *statusInputs {
 		servesMPS:  attribution.IsServingMPS,
 		sampled:    v.Samples.Has,
 	}
+	p.nodes = v.Policy.NodeNames(v.Observer.Last())
 	st := v.State.Stored()
 	pending := state.OpenSteps(st)
 	p.foreign = func(id gpu.UUID, in *gpu.Instance) bool {

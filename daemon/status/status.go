@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/closing"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -48,6 +49,7 @@ type statusInputs struct {
 	frozen         func(tenant string) *api.TenantFreeze
 	instanceRecord func(id gpu.UUID, at gpu.Placement) *store.InstanceRecord    // of a managed instance; nil when there is none
 	removedAt      func(id gpu.UUID, m *store.InstanceRecord) (time.Time, bool) // when an instance that no lease needs is removed
+	nodes          devicepolicy.NodeNames
 }
 
 // gpuReadings is what the managers know of a GPU; nil: nothing.
@@ -154,6 +156,10 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 	if g.MIG.Current || g.MIG.Pending || out.Mode == api.ModeMIG {
 		out.MIG = p.mig(g)
 	}
+	out.DeviceNode = p.nodes.GPU(&g.Identity)
+	if out.Mode == api.ModeTimeslice || out.Mode == api.ModeMPS {
+		out.Grantable = planner.Grantable(p.desired, g)
+	}
 	if out.Mode == api.ModeMPS {
 		out.MPS = p.mps(g)
 	}
@@ -230,7 +236,12 @@ func (p *statusInputs) mig(g *observe.GPU) *api.MIGStatus {
 			}
 		}
 		for _, c := range planner.ComputeViews(in, p.profile(g, in)) {
-			st.Compute = append(st.Compute, api.ComputeStatus{UUID: string(c.UUID), Profile: c.Name})
+			st.Compute = append(st.Compute, api.ComputeStatus{
+				UUID: string(c.UUID), Profile: c.Name, DeviceNodes: p.nodes.Instance(g.Identity.UUID, in.Placement, c.UUID),
+			})
+		}
+		if len(st.Compute) == 0 {
+			st.DeviceNodes = p.nodes.Instance(g.Identity.UUID, in.Placement, "")
 		}
 		p.leasesIn(&st)
 		if p.instanceUse != nil {

@@ -182,6 +182,8 @@ func TestEveryVerbHasJSON(t *testing.T) {
 			{routes{"GET /v1/audit/verify": api.AuditVerification{SchemaVersion: 1}}, "--verify"},
 			{routes{"GET /v1/audit": emitting(labAudit()...)}, ""},
 		},
+		"gpushare slurm gres":    {{routes{"GET /v1/status": labNode()}, "--node node1"}},
+		"gpushare slurm check":   {{routes{"GET /v1/status": labNode()}, "--node node1"}},
 		"gpushare events":        {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
 		"gpushare config reload": {{routes{"POST /v1/reload": struct{}{}}, ""}},
 		"gpushare spec validate": {{nil, "-"}},

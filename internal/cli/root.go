@@ -136,6 +136,7 @@ func (a *app) verbs() []verb {
 		{"config", a.configCommand},
 		{"operation", a.operationCommand},
 		{"maintenance", a.maintenanceCommand},
+		{"slurm", a.slurmCommand},
 	}
 }
 

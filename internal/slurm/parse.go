@@ -1,0 +1,127 @@
+package slurm
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Known is one line that 'slurmd -G' prints: what slurmd made of gres.conf and slurm.conf.
+type Known struct {
+	Name  string // gpu or shard
+	Type  string
+	Count uint64
+	Files []string
+}
+
+// Report is what 'slurmd -G' printed.
+type Report struct {
+	Known    []Known
+	Problems []string // its errors, each once, without who said it
+	Surplus  []string // what gres.conf has more of than slurm.conf, as in gpu:h100: slurmd ignores it
+}
+
+// ParseReport reads what 'slurmd -G' printed, on both of its outputs. Lines that are not understood are ignored.
+func ParseReport(text string) Report {
+	var r Report
+	had := map[string]bool{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		line = strings.TrimPrefix(line, "slurmd: ")
+		if rest, ok := strings.CutPrefix(line, "Gres "); ok {
+			r.known(fields(rest))
+			continue
+		}
+		for _, kind := range []string{"error: ", "fatal: "} {
+			if what, ok := strings.CutPrefix(line, kind); ok && !had[what] {
+				had[what] = true
+				r.Problems = append(r.Problems, what)
+			}
+		}
+		if _, rest, ok := strings.Cut(
+			line,
+			"A line in gres.conf for GRES ",
+		); ok &&
+			strings.Contains(rest, "more configured than expected") {
+			what, _, _ := strings.Cut(rest, " ")
+			// Of shards it says so of each line: their sum is compared where they are known.
+			if !strings.HasPrefix(what, "shard") {
+				r.Surplus = append(r.Surplus, what)
+			}
+		}
+	}
+	return r
+}
+
+func (r *Report) known(set map[string]string) {
+	k := Known{Name: set["Name"], Type: none(set["Type"])}
+	var err error
+	if k.Count, err = strconv.ParseUint(set["Count"], 10, 64); err != nil {
+		return
+	}
+	if files := none(set["File"]); files != "" {
+		k.Files = strings.Split(files, ",")
+	}
+	r.Known = append(r.Known, k)
+}
+
+// fields are the words KEY=VALUE of a line. A word without = is part of the value before it, as in Reason.
+func fields(line string) map[string]string {
+	out, last := map[string]string{}, ""
+	for _, w := range strings.Fields(line) {
+		key, value, ok := strings.Cut(w, "=")
+		switch {
+		case ok && (last != "Reason" || !strings.HasPrefix(w, "[")):
+			if _, had := out[key]; !had {
+				out[key] = value
+			}
+			last = key
+		case last != "":
+			out[last] += " " + w
+		}
+	}
+	return out
+}
+
+// none is a value; empty if Slurm writes that there is none.
+func none(s string) string {
+	if s == "(null)" || s == "N/A" {
+		return ""
+	}
+	return s
+}
+
+// Node is what slurmctld has of a node.
+type Node struct {
+	Name    string
+	Version string
+	States  []string // as in IDLE, DRAIN, INVALID_REG
+	Reason  string   // why it is drained or down
+}
+
+// ParseNode reads what 'scontrol -o show node NAME' printed. ok is false if that is no node.
+func ParseNode(text string) (n Node, ok bool) {
+	for line := range strings.Lines(text) {
+		set := fields(line)
+		if set["NodeName"] == "" || set["State"] == "" {
+			continue
+		}
+		n = Node{Name: set["NodeName"], Version: none(set["Version"]), Reason: reason(line)}
+		for _, s := range strings.Split(set["State"], "+") {
+			n.States = append(n.States, strings.TrimRight(s, "*~#!%$@^-"))
+		}
+		return n, true
+	}
+	return Node{}, false
+}
+
+// reason is the text of Reason=, which has words, without who set it. It is the last of a line but for the comments of the site.
+func reason(line string) string {
+	_, rest, ok := strings.Cut(line, " Reason=")
+	if !ok {
+		return ""
+	}
+	if i := strings.LastIndex(rest, " ["); i >= 0 {
+		rest = rest[:i]
+	}
+	return none(strings.TrimSpace(rest))
+}
