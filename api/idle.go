@@ -26,6 +26,9 @@ type IdleUse struct {
 	Grant  string `json:"grant,omitempty"`
 	User   string `json:"user"`
 	PIDs   []int  `json:"pids,omitempty"` // outside of leases
+	// Job and Account are what an engine gave the lease.
+	Job     string `json:"job,omitempty"`
+	Account string `json:"account,omitempty"`
 	// Held is the GPU memory that others do not get for it, in bytes: the GPU, the instance, the limit of the grant, or what is used.
 	Held  uint64  `json:"held"`
 	Used  *uint64 `json:"used,omitempty"` // by its processes, in bytes; absent: not known

@@ -63,6 +63,9 @@ const (
 	ByUser   = "user"
 	ByGPU    = "gpu"
 	ByLease  = "lease"
+	// ByAccount and ByJob are the account and the key that an engine gave its leases.
+	ByAccount = "account"
+	ByJob     = "job"
 )
 
 // UsageRow is what one group used. A key is absent if the rows are not grouped by it, or if it is not known any more: after 35
@@ -72,6 +75,9 @@ type UsageRow struct {
 	User   string `json:"user,omitempty"`
 	GPU    string `json:"gpu,omitempty"` // UUID
 	Lease  string `json:"lease,omitempty"`
+	// Account and Job are what an engine gave its leases; absent also of leases that no engine requested.
+	Account string `json:"account,omitempty"`
+	Job     string `json:"job,omitempty"`
 
 	LeasesStarted int64 `json:"leases_started"` // of a lease on several GPUs, with the first
 	LeasesEnded   int64 `json:"leases_ended"`

@@ -186,7 +186,7 @@ func completeEnd(r *usage.Record, ended []api.Lease) {
 func leaseOf(l *lease.Lease) usage.Lease {
 	w := l.Wire()
 	kind := l.Terms.Kind()
-	return usage.Lease{
+	out := usage.Lease{
 		ID:         l.ID,
 		Generation: l.Generation,
 		Tenant:     l.Terms.Tenant,
@@ -207,6 +207,10 @@ func leaseOf(l *lease.Lease) usage.Lease {
 			Devices: w.Devices,
 		},
 	}
+	if l.Engine != nil {
+		out.Account, out.Job = l.Engine.Account, l.Engine.Key
+	}
+	return out
 }
 
 // mostCommand bounds what is kept of a command, in bytes.

@@ -174,6 +174,8 @@ func rowOf(r *usage.Row) api.UsageRow {
 	}
 	return api.UsageRow{
 		Tenant:                   r.Tenant,
+		Account:                  r.Account,
+		Job:                      r.Job,
 		User:                     r.User,
 		GPU:                      string(r.GPU),
 		Lease:                    r.Lease,
@@ -234,7 +236,7 @@ func (a *Account) each(ctx context.Context, since, until time.Time, f func(*usag
 
 // parseBy reads the keys of rows.
 func parseBy(s string) (by usage.By, keys []string, err error) {
-	all := []string{api.ByTenant, api.ByUser, api.ByGPU, api.ByLease}
+	all := []string{api.ByTenant, api.ByUser, api.ByGPU, api.ByLease, api.ByAccount, api.ByJob}
 	requested := map[string]bool{}
 	for _, key := range strings.Split(s, ",") {
 		switch {
@@ -251,10 +253,12 @@ func parseBy(s string) (by usage.By, keys []string, err error) {
 	}
 	keys = slices.DeleteFunc(all, func(key string) bool { return !requested[key] })
 	return usage.By{
-		Tenant: requested[api.ByTenant],
-		User:   requested[api.ByUser],
-		GPU:    requested[api.ByGPU],
-		Lease:  requested[api.ByLease],
+		Tenant:  requested[api.ByTenant],
+		User:    requested[api.ByUser],
+		Account: requested[api.ByAccount],
+		Job:     requested[api.ByJob],
+		GPU:     requested[api.ByGPU],
+		Lease:   requested[api.ByLease],
 	}, keys, nil
 }
 
@@ -315,6 +319,9 @@ func endedLease(r *usage.Record) api.Lease {
 		Reason:         f.Reason,
 		Result:         f.Result,
 		ExitCode:       f.ExitCode,
+	}
+	if r.Job != "" {
+		l.Engine = &api.LeaseEngine{Key: r.Job, Account: r.Account, Bound: true}
 	}
 	if peak := uint64(max(0, r.Highest)); peak > 0 {
 		l.GPUMemory = &api.LeaseMemory{Peak: &peak}

@@ -237,7 +237,7 @@ var (
 	frozenLeases = gauge("grant_frozen_leases", "How many leases of the grant are frozen, other than for a time slice.", ofGrant...)
 	leaseInfo    = gauge(
 		"lease_info", "A lease on a GPU; without a GPU while it is queued. The value is 1.", "lease", "tenant", "grant", "kind",
-		"state", "origin", "user", "gpu", "uuid", "device",
+		"state", "origin", "user", "gpu", "uuid", "device", "engine_job", "account",
 	)
 	usedBusy = counter(
 		"busy_seconds_total", "The time in which kernels of leases ran on the GPU, as far as it was measured, since gpushared started.",

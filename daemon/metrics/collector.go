@@ -331,7 +331,8 @@ func (c *collection) leases(s *api.Status) {
 			if j < len(l.Devices) {
 				device = l.Devices[j]
 			}
-			c.add(leaseInfo, 1, l.ID, l.Tenant, l.Grant, l.Kind, l.State, l.Origin, l.User, c.index[id], id, device)
+			job, account := engineOf(l)
+			c.add(leaseInfo, 1, l.ID, l.Tenant, l.Grant, l.Kind, l.State, l.Origin, l.User, c.index[id], id, device, job, account)
 			if l.Share == nil || l.State == api.LeaseQueued || id == "" {
 				continue
 			}
@@ -395,4 +396,12 @@ type Usage struct {
 	GPU             gpu.UUID
 	Tenant, User    string
 	Busy, Occupancy *time.Duration
+}
+
+// engineOf are the engine's key and account of a lease; empty if no engine requested it.
+func engineOf(l *api.Lease) (job, account string) {
+	if l.Engine == nil {
+		return "", ""
+	}
+	return l.Engine.Key, l.Engine.Account
 }

@@ -86,6 +86,9 @@ func (v *Viewer) leaseUse(l *api.Lease, on gpu.UUID, leases uint64, now time.Tim
 		GPU: string(on), Lease: l.ID, Tenant: l.Tenant, Grant: l.Grant, User: l.User,
 		Stop: "gpushare lease stop " + l.ID,
 	}
+	if l.Engine != nil {
+		h.Job, h.Account = l.Engine.Key, l.Engine.Account
+	}
 	if r, ok := v.Samples.LeaseOn(l.ID, on); ok {
 		h.Used = r.Memory
 	}

@@ -56,6 +56,8 @@ func (a *app) idle(i *api.Idle, least api.Duration) {
 		{head: "LEASE", min: 12, want: 24, middle: true},
 		{head: "TENANT", min: 6, drop: 2},
 		{head: "USER", min: 5},
+		{head: "JOB", min: 8, drop: 4, middle: true},
+		{head: "ACCOUNT", drop: 3},
 		{head: "GPU"},
 		{head: "HOLDS"},
 		{head: "USES"},
@@ -112,7 +114,18 @@ func idleRow(h *api.IdleUse, now time.Time) line {
 		lease, note = "-", "outside of leases: "+pidList(h.PIDs)
 	}
 	return line{
-		[]string{lease, dash(h.Tenant), dash(h.User), gpuColumn(h.Index), gib(h.Held), uses, text.Age(seconds(*h.IdleSeconds)), since},
+		[]string{
+			lease,
+			dash(h.Tenant),
+			dash(h.User),
+			h.Job,
+			h.Account,
+			gpuColumn(h.Index),
+			gib(h.Held),
+			uses,
+			text.Age(seconds(*h.IdleSeconds)),
+			since,
+		},
 		note,
 	}
 }

@@ -85,6 +85,8 @@ func (a *app) statusLeases(s *api.Status, width int, wide, times bool) {
 		{head: "STATE"},
 		{head: "TENANT", min: 6},
 		{head: "USER", min: 5},
+		{head: "JOB", min: 8, drop: 3, middle: true},
+		{head: "ACCOUNT", drop: 2},
 		{head: "GPU"},
 		{head: "GPU MEMORY"},
 		{head: "SHARE", drop: 4},
@@ -92,9 +94,9 @@ func (a *app) statusLeases(s *api.Status, width int, wide, times bool) {
 		{head: "COMMAND", min: 12, drop: 3},
 		{head: "DEVICE"},
 	}
-	const before = 7 // The times are before the process and its command.
+	const before = 9 // The times are before the process and its command.
 	if times {
-		columns[5].drop = 5 // 'status' has the memory.
+		columns[7].drop = 5 // 'status' has the memory.
 		columns = slices.Insert(columns, before, leaseTimes...)
 	}
 	at := now()
@@ -127,7 +129,27 @@ func (a *app) statusLeases(s *api.Status, width int, wide, times bool) {
 				note = strings.TrimPrefix(note+"; memory as of "+old+" ago", "; ")
 			}
 		}
-		cells := []string{l.ID, leaseState(l), l.Tenant, dash(l.User), place(s, l), leaseMemory(used), share, pid(l.PID), name, device}
+		job, account := "", ""
+		if l.Engine != nil {
+			job, account = l.Engine.Key, l.Engine.Account
+			if name == job {
+				name = "" // An engine that names no command has its key as one.
+			}
+		}
+		cells := []string{
+			l.ID,
+			leaseState(l),
+			l.Tenant,
+			dash(l.User),
+			job,
+			account,
+			place(s, l),
+			leaseMemory(used),
+			share,
+			pid(l.PID),
+			name,
+			device,
+		}
 		if times {
 			cells = slices.Insert(cells, before, timesOf(l, at)...)
 		}

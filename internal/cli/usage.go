@@ -29,7 +29,7 @@ of what there is (with --by gpu of that GPU), IDLE the part of the held time in 
 CHARGED the time for which they were charged, BUSY that in which their kernels ran, with one standard
 error. JSON and CSV have the exact seconds: there the total is exactly the sum of the rows; what was used
 outside of leases is not in it, and in the CSV in columns of its own, outside_*. Records are kept
-for 35 days; of the 400 days before them only the sums by tenant, user and GPU.
+for 35 days; of the 400 days before them only the sums by tenant, user, account and GPU.
 
 --month YYYY-MM shows one month in UTC, and with -o md as a report in Markdown, which can be mailed.
 
@@ -81,7 +81,8 @@ link, a pipe or a device at the name is refused.`,
 	}
 	c.Flags().StringVar(&since, "since", "7d", "begin: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01")
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
-	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, or several of them")
+	c.Flags().
+		StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, account, job, or several of them; account and job are those of Slurm or Kubernetes")
 	c.Flags().StringVar(&month, "month", "", "one month in UTC, as in 2026-11, instead of --since and --until")
 	c.Flags().StringVarP(&output, "output", "o", "", "md: a report by tenant, user and GPU in Markdown; csv; json")
 	_ = c.RegisterFlagCompletionFunc(

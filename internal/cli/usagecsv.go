@@ -22,6 +22,8 @@ var keyColumns = []usageColumn{
 	{api.ByUser, func(r *api.UsageRow) string { return r.User }},
 	{api.ByGPU, func(r *api.UsageRow) string { return r.GPU }},
 	{api.ByLease, func(r *api.UsageRow) string { return r.Lease }},
+	{api.ByAccount, func(r *api.UsageRow) string { return r.Account }},
+	{api.ByJob, func(r *api.UsageRow) string { return r.Job }},
 }
 
 // usageColumns are the other columns of leases.

@@ -23,6 +23,8 @@ type Lease struct {
 	Tenant     string
 	Grant      string
 	User       string
+	Account    string // of the engine that requested it
+	Job        string // the engine's key of it
 	GPUs       []gpu.UUID
 	Created    time.Time     // when it was requested
 	Started    time.Time     // when it began to run
@@ -395,6 +397,8 @@ func (l *metered) record(k Kind, at time.Time) Record {
 		Generation: l.Generation,
 		Tenant:     l.Tenant,
 		Grant:      l.Grant,
+		Account:    l.Account,
+		Job:        l.Job,
 		User:       l.User,
 		Created:    l.Created.UnixMilli(),
 		Started:    l.Started.UnixMilli(),

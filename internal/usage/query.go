@@ -15,10 +15,13 @@ type Group struct {
 	User   string
 	GPU    gpu.UUID
 	Lease  string
+	// Account and Job are of keyed leases. A day that is summed up has no job, and a user's leases that were folded have neither.
+	Account string
+	Job     string
 }
 
 // By says which keys a row has.
-type By struct{ Tenant, User, GPU, Lease bool }
+type By struct{ Tenant, User, GPU, Lease, Account, Job bool }
 
 func (by By) group(r *Record) (g Group) {
 	if by.Tenant {
@@ -32,6 +35,12 @@ func (by By) group(r *Record) (g Group) {
 	}
 	if by.Lease {
 		g.Lease = r.Lease
+	}
+	if by.Account {
+		g.Account = r.Account
+	}
+	if by.Job {
+		g.Job = r.Job
 	}
 	return g
 }
@@ -110,6 +119,7 @@ func (s *Sums) Rows() (rows []Row, total Amounts) {
 	slices.SortFunc(rows, func(a, b Row) int {
 		return cmp.Or(
 			cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.User, b.User), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Lease, b.Lease),
+			cmp.Compare(a.Account, b.Account), cmp.Compare(a.Job, b.Job),
 		)
 	})
 	for i := range rows {
@@ -129,19 +139,45 @@ func (s *Sums) records(k Kind, day time.Time) []Record {
 			Tenant:  rows[i].Tenant,
 			User:    rows[i].User,
 			GPU:     rows[i].GPU,
+			Account: rows[i].Account,
 			Amounts: rows[i].Amounts,
 		})
 	}
 	return out
 }
 
-// SumDay returns the records that replace those of an old day: one for each tenant, user and GPU, one for each user and GPU of what
+// userAccounts is how many accounts of one user the sums of a day keep apart: an engine may take any text for one from its users.
+const userAccounts = 32
+
+// accountsOf returns the account that the sums of a day have for a record.
+func accountsOf(records []Record) func(r *Record) string {
+	seen := map[string]map[string]bool{}
+	for i := range records {
+		r := &records[i]
+		if seen[r.User] == nil {
+			seen[r.User] = map[string]bool{}
+		}
+		if r.Account != "" && len(seen[r.User]) <= userAccounts {
+			seen[r.User][r.Account] = true
+		}
+	}
+	return func(r *Record) string {
+		if len(seen[r.User]) > userAccounts {
+			return ""
+		}
+		return r.Account
+	}
+}
+
+// SumDay returns the records that replace those of an old day: one for each tenant, user, account and GPU, one for each user and GPU of what
 // was used outside of leases, and what was lost.
 func SumDay(day time.Time, records []Record) []Record {
-	by, until := By{Tenant: true, User: true, GPU: true}, day.Add(24*time.Hour)
+	by, until := By{Tenant: true, User: true, GPU: true, Account: true}, day.Add(24*time.Hour)
 	s, outside := NewSums(by, day, until), NewOutsideSums(by, day, until)
+	account := accountsOf(records)
 	for i := range records {
 		r := records[i]
+		r.Account = account(&r)
 		r.At = day.UnixMilli() // A clock that was set may have left another day in the file.
 		s.Add(&r)
 		outside.Add(&r)

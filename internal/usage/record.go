@@ -35,8 +35,10 @@ type Record struct {
 	Tenant     string   `json:"tn,omitempty"`
 	Grant      string   `json:"gr,omitempty"`
 	User       string   `json:"u,omitempty"`
-	GPU        gpu.UUID `json:"d,omitempty"` // of a start or an end: the first GPU of the lease
-	Created    int64    `json:"c,omitempty"` // when the lease was requested, in milliseconds since the epoch
+	Account    string   `json:"ac,omitempty"` // of the engine that requested the lease
+	Job        string   `json:"j,omitempty"`  // the engine's key of it
+	GPU        gpu.UUID `json:"d,omitempty"`  // of a start or an end: the first GPU of the lease
+	Created    int64    `json:"c,omitempty"`  // when the lease was requested, in milliseconds since the epoch
 
 	// Run names the run of the daemon, Part counts its parts, Seq the records of a part.
 	Run  string `json:"r,omitempty"`
@@ -88,6 +90,7 @@ type identity struct {
 	part       int64
 	tenant     string
 	user       string
+	account    string
 }
 
 func (r *Record) identity() identity {
@@ -99,7 +102,7 @@ func (r *Record) identity() identity {
 	case KindFold:
 		return identity{kind: r.Kind, part: r.Part, tenant: r.Tenant, user: r.User, gpu: r.GPU}
 	case KindSum, KindOutsideSum:
-		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU}
+		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU, account: r.Account}
 	case KindOutside:
 		return identity{kind: r.Kind, user: r.User, gpu: r.GPU, run: r.Run, part: r.Part}
 	}

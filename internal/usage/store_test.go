@@ -563,7 +563,7 @@ func TestSums(t *testing.T) {
 		{"tenants", By{Tenant: true}, -24 * time.Hour, 24 * time.Hour, "audio///:4 vision///:27 total:31±20"},
 		{"users and GPUs", By{User: true, GPU: true}, -24 * time.Hour, 24 * time.Hour, "/alice/GPU-a/:24 /alice/GPU-b/:1 /bob/GPU-a/:2 /carol/GPU-a/:4 total:31±20"},
 		{"nothing", By{}, -24 * time.Hour, 24 * time.Hour, "///:31 total:31±20"},
-		{"everything", By{true, true, true, true}, 0, 24 * time.Hour, "audio/carol/GPU-a/a-1:4 vision/alice/GPU-a/v-1:8 vision/alice/GPU-b/v-1:1 vision/bob/GPU-a/v-2:2 total:15±16"},
+		{"everything", By{Tenant: true, User: true, GPU: true, Lease: true}, 0, 24 * time.Hour, "audio/carol/GPU-a/a-1:4 vision/alice/GPU-a/v-1:8 vision/alice/GPU-b/v-1:1 vision/bob/GPU-a/v-2:2 total:15±16"},
 		{"whole hours", By{Lease: true}, 90 * time.Minute, 24 * time.Hour, "///a-1:4 ///v-1:8 total:12±8"},
 		{"until", By{Lease: true}, 0, time.Hour, "///v-1:1 ///v-2:2 total:3±8"},
 		{"none", By{Lease: true}, 30 * time.Hour, 40 * time.Hour, "total:0±0"},
@@ -705,5 +705,56 @@ func TestAFailedWriteIsNotFolded(t *testing.T) {
 	rows, _, _ := total(t, s, By{User: true})
 	if len(rows) != 1 || rows[0].Starts != 2 || rows[0].Ends != 2 {
 		t.Errorf("%+v", rows)
+	}
+}
+
+// What an engine says of its leases is kept: the account also when a day is summed up, unless one user has more of them than are kept apart.
+func TestAccountsAndJobs(t *testing.T) {
+	t.Parallel()
+	day := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	use := func(user, account, job string, held int64) Record {
+		return Record{
+			Kind: KindUse, At: day.Add(time.Hour).UnixMilli(), Tenant: "lab", User: user, GPU: "GPU-0", Lease: "lab-" + job, Job: job,
+			Account: account, Amounts: Amounts{Held: held},
+		}
+	}
+	records := []Record{
+		use(
+			"ann",
+			"physics",
+			"slurm:1",
+			1,
+		),
+		use("ann", "physics", "slurm:2", 2),
+		use("ann", "biology", "slurm:3", 4),
+		use("ann", "", "", 8),
+	}
+	for i := range userAccounts + 1 {
+		records = append(records, use("bob", fmt.Sprintf("account-%d", i), "slurm:b", 16))
+	}
+	held := func(by By, of []Record) map[string]int64 {
+		s := NewSums(by, day, day.Add(24*time.Hour))
+		for i := range of {
+			s.Add(&of[i])
+		}
+		rows, _ := s.Rows()
+		out := map[string]int64{}
+		for _, r := range rows {
+			out[r.User+" "+r.Account+" "+r.Job] += r.Held
+		}
+		return out
+	}
+	ann := records[:4]
+	want := map[string]int64{"  ": 8, " physics slurm:1": 1, " physics slurm:2": 2, " biology slurm:3": 4}
+	if diff := cmp.Diff(want, held(By{Account: true, Job: true}, ann)); diff != "" {
+		t.Errorf("by account and job (-want +got):\n%s", diff)
+	}
+	sums := Distinct{} // As they are read back: one of each identity counts.
+	for _, r := range SumDay(day, records) {
+		sums.Add(&r)
+	}
+	want = map[string]int64{"ann  ": 8, "ann physics ": 3, "ann biology ": 4, "bob  ": 16 * (userAccounts + 1)}
+	if diff := cmp.Diff(want, held(By{User: true, Account: true, Job: true}, sums.Records())); diff != "" {
+		t.Errorf("of the sums of a day (-want +got):\n%s", diff)
 	}
 }

@@ -474,3 +474,47 @@ func TestGrantBelowWhatAnEngineWasPromised(t *testing.T) {
 		t.Errorf("after --force it has %d bytes", now.GPUMemory.Limit)
 	}
 }
+
+// The job, its user and its account are named where leases are: in the status, what is idle, the metrics and the account.
+func TestJobsAreNamed(t *testing.T) {
+	t.Parallel()
+	path, dir := newCgroup(t)
+	n := start(t, quick)
+	apply(t, n, engineSpec)
+	job := startOutside(t, n, 0, n.Burn("--memory", "1GiB", "--hold", "--gpu", "2")...)
+	enter(t, dir, job.pid())
+	const key = "slurm:lab:42:0"
+	l := keyed(
+		t, n, "--key", key, "--cgroup", path, "--grant", "part", "--user", "nobody", "--account", "physics", "--", "train",
+	).Lease
+	awaitStatus(t, n, "its memory is not seen", func(s *api.Status) bool {
+		at := leaseByID(s, l.ID)
+		return at != nil && at.GPUMemory != nil && at.GPUMemory.Used > 0
+	})
+	if r := n.CLI(soon(t), "lease", "release", "--key", key); r.Code != 0 {
+		t.Fatalf("release exits with %d: %s", r.Code, r.Err)
+	}
+	other := keyed(t, n, "--key", "slurm:lab:43:0", "--cgroup", path, "--grant", "part", "--user", "nobody", "--account", "physics").Lease
+	for _, c := range [][]string{
+		{"status"}, {"lease", "list"}, {"metrics"}, {"usage", "--by", "user,account,job"}, {"lease", "show", "--key", "slurm:lab:43:0"},
+	} {
+		r := n.CLI(soon(t), c...)
+		for _, want := range []string{"slurm:lab:43:0", "physics", "nobody"} {
+			if r.Code != 0 || !strings.Contains(r.Out, want) {
+				t.Errorf("%v exits with %d and does not name %s:\n%s%s", c, r.Code, want, r.Out, r.Err)
+			}
+		}
+	}
+	var u api.Usage
+	r := n.CLI(soon(t), "--json", "usage", "--by", "account,job")
+	if err := json.Unmarshal([]byte(r.Out), &u); err != nil || len(u.Rows) != 2 || u.Rows[0].Account != "physics" || u.Rows[0].Job != key ||
+		u.Rows[1].Job != "slurm:lab:43:0" {
+		t.Errorf("usage by account and job exits with %d, %v: %s%s", r.Code, err, r.Out, r.Err)
+	}
+	var idle api.Idle
+	r = n.CLI(soon(t), "--json", "idle", "--for", "1s")
+	if err := json.Unmarshal([]byte(r.Out), &idle); err != nil || len(idle.Uses) == 0 || idle.Uses[0].Job != "slurm:lab:43:0" ||
+		idle.Uses[0].Account != "physics" || idle.Uses[0].Lease != other.ID {
+		t.Errorf("idle exits with %d, %v: %s%s", r.Code, err, r.Out, r.Err)
+	}
+}
