@@ -93,6 +93,39 @@ func (r *Request) resolve(grants []Grant) (tenant string, candidates []Grant, er
 	}
 }
 
+// mostNamed is how many tenants a hint names.
+const mostNamed = 8
+
+// tenantsOf are the tenants that have grants, in their order.
+func tenantsOf(grants []Grant) []string {
+	var out []string
+	for i := range grants {
+		if !slices.Contains(out, grants[i].Tenant) {
+			out = append(out, grants[i].Tenant)
+		}
+	}
+	return out
+}
+
+// nameTenant is what an administrator does who has no tenant of their own.
+func nameTenant(tenants []string) string {
+	switch n := len(tenants); {
+	case n == 0:
+		return "the spec in force has no grants: see 'gpushare tenant list'"
+	case n > mostNamed:
+		return "name one with -t: " + strings.Join(tenants[:mostNamed], ", ") + ", …"
+	}
+	return "name one with -t: " + strings.Join(tenants, ", ")
+}
+
+// nearestTenant is the tenant that was meant, for who may know which there are.
+func nearestTenant(word string, tenants []string) string {
+	if near, ok := api.Nearest(word, tenants); ok {
+		return "did you mean " + near + "? 'gpushare tenant list' shows them"
+	}
+	return "see 'gpushare tenant list'"
+}
+
 // tenant returns the tenant of the request.
 func (r *Request) tenant(grants []Grant) (string, error) {
 	known := func(t string) bool {
@@ -112,7 +145,7 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 			return "", &api.Error{
 				Kind:    api.KindNotFound,
 				Message: fmt.Sprintf("cannot find tenant %q with a grant", r.Tenant),
-				Hint:    "see 'gpushare tenant list'",
+				Hint:    nearestTenant(r.Tenant, tenantsOf(grants)),
 			}
 		}
 		return r.Tenant, nil
@@ -125,7 +158,7 @@ func (r *Request) tenant(grants []Grant) (string, error) {
 			return "", &api.Error{
 				Kind:    api.KindInvalid,
 				Message: "cannot choose a tenant: you are a member of none",
-				Hint:    "name one with -t",
+				Hint:    nameTenant(tenantsOf(grants)),
 			}
 		}
 		return "", &api.Error{

@@ -39,6 +39,28 @@ func lab() View {
 	}
 }
 
+// Who may know which tenants there are is told which one was meant, and of which to choose.
+func TestHintsAboutTenants(t *testing.T) {
+	tab, _ := table(t, lab())
+	for name, c := range map[string]struct {
+		r    Request
+		hint string
+	}{
+		"an administrator without a tenant": {Request{Admin: true}, "name one with -t: vision, speech"},
+		"an administrator who mistypes one": {Request{Admin: true, Tenant: "visoin"}, "did you mean vision? 'gpushare tenant list' shows them"},
+		"one like no other":                 {Request{Admin: true, Tenant: "xyzzy"}, "see 'gpushare tenant list'"},
+		"a member learns of no other":       {Request{Member: []string{"vision"}, Tenant: "speeh"}, "you are a member of vision"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tab.Submit(c.r)
+			var e *api.Error
+			if !errors.As(err, &e) || !strings.HasPrefix(e.Hint, c.hint) {
+				t.Errorf("the hint is %q, want %q: %v", e.Hint, c.hint, err)
+			}
+		})
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	tab, _ := table(t, lab())
 	tests := []struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -148,16 +149,24 @@ func (a *app) document(ctx context.Context, file string) ([]byte, error) {
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			return nil, usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "-f takes a file, or - for standard input"}
+			return nil, unreadSpec(err)
 		}
 		defer f.Close()
 		in = f
 	}
 	b, _, err := boundedread.Prefix(in, maxDocument) // The daemon refuses one that is cut.
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EISDIR):
+		return nil, unreadSpec(err)
+	case err != nil:
 		return nil, fmt.Errorf("cannot read the spec: %w", err)
 	}
 	return b, nil
+}
+
+// unreadSpec is that what was named is no file that can be read.
+func unreadSpec(err error) error {
+	return usageError{err: fmt.Errorf("cannot read the spec: %w", err), hint: "a spec is one file, or - for standard input"}
 }
 
 // applyJSON prints the result of a change when that has ended. left is the outcome of one without steps.

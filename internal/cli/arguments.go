@@ -74,10 +74,18 @@ func whoHas(what string) string {
 	return ""
 }
 
+// plainWord reports whether a word is the same without quotes in a shell, so that a hint may have it.
+func plainWord(s string) bool {
+	const more = "-_./:@+=,"
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(more, r)
+	})
+}
+
 // meantArgument is how what was written as an argument of a command without arguments is written; empty if that is not known.
 func meantArgument(command, arg string) string {
-	if strings.ContainsAny(arg, " '\"\\$`\n") {
-		return "" // It would need quotes of the reader's shell.
+	if !plainWord(arg) {
+		return ""
 	}
 	switch command {
 	case "gpushare apply":

@@ -403,6 +403,9 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 		e.hint = fmt.Sprintf("did you mean '%s %s'?", cmd.CommandPath(), near)
 	} else {
 		e.hint = fmt.Sprintf("'%s --help' lists the commands", cmd.CommandPath())
+		if show, _, err := cmd.Find([]string{"show"}); err == nil && show != cmd && plainWord(word) {
+			e.hint = fmt.Sprintf("'%s %s' shows one; %s", show.CommandPath(), word, e.hint) // The verb was left out.
+		}
 	}
 	return e
 }

@@ -65,3 +65,43 @@ func TestReadmeIsShort(t *testing.T) {
 		t.Errorf("README.md has %d lines, at most 200: move details to docs/", n)
 	}
 }
+
+// Who finds the project sees in a minute whether it is for them, what it looks like, and how to take part.
+func TestReadmeAnswersTheFirstQuestions(t *testing.T) {
+	readme := read(t, "README.md")
+	_, section, found := strings.Cut(readme, "\n## Is it for me?\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if n := strings.Count(strings.TrimSpace(section), "\n") + 1; !found || n > 10 {
+		t.Errorf("'Is it for me?' has %d lines, want 10 at most", n)
+	}
+	for _, other := range []string{"mig-parted", "Slurm", "HAMi", "device plug-in"} {
+		if !strings.Contains(section, other) {
+			t.Errorf("'Is it for me?' does not say when to take %s", other)
+		}
+	}
+	for _, image := range []string{"docs/status.svg", "docs/top.svg"} {
+		if !strings.Contains(readme, "("+image+")") {
+			t.Errorf("README.md does not show %s", image)
+		}
+	}
+	for file, says := range map[string]string{
+		"CONTRIBUTING.md": "make quick", "SECURITY.md": "private", "CHANGELOG.md": "\n## " + number(t) + "\n",
+	} {
+		if !strings.Contains(readme, "("+file+")") {
+			t.Errorf("README.md has no link to %s", file)
+		}
+		if !strings.Contains(read(t, file), says) {
+			t.Errorf("%s does not have %q", file, says)
+		}
+	}
+}
+
+// number is the version that the packages have.
+func number(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`const Number = "(v[0-9.]+)"`).FindStringSubmatch(read(t, "internal/version/version.go"))
+	if m == nil {
+		t.Fatal("the number of the version was not found")
+	}
+	return m[1]
+}
