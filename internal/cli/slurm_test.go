@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // slurmNode is a node with one GPU that is given whole.
@@ -23,13 +24,12 @@ func slurmNode() api.Status {
 	}
 }
 
-// programs are stand-ins of Slurm's programs, which print what the real ones print.
-func programs(t *testing.T, texts map[string]string) (path string) {
+// ofSlurm are stand-ins of Slurm's programs, which print what the real ones print.
+func ofSlurm(t *testing.T, texts map[string]string) (path string) {
 	t.Helper()
 	path = t.TempDir()
 	for name, text := range texts {
-		//nolint:gosec // it is executed
-		if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\ncat <<'E'\n"+text+"\nE\n"), 0o700); err != nil {
+		if err := programs.Write(filepath.Join(path, name), "#!/bin/sh\ncat <<'E'\n"+text+"\nE\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestSlurmCheck(t *testing.T) {
 			if _, err := os.Stat("/usr/sbin/slurmd"); err == nil && c.programs["slurmd"] == "" {
 				t.Skip("this host has slurmd")
 			}
-			r := runSlurm(t, programs(t, c.programs), "check")
+			r := runSlurm(t, ofSlurm(t, c.programs), "check")
 			if r.code != c.code {
 				t.Errorf("check exits with %d, want %d: %s%s", r.code, c.code, r.out, r.err)
 			}
@@ -117,7 +117,7 @@ func TestSlurmCheck(t *testing.T) {
 				}
 			}
 			var j api.SlurmCheck
-			r = runSlurm(t, programs(t, c.programs), "check", "--json")
+			r = runSlurm(t, ofSlurm(t, c.programs), "check", "--json")
 			if err := json.Unmarshal([]byte(r.out), &j); err != nil || r.code != c.code || j.Differences == nil || j.Unknown == nil {
 				t.Errorf("check --json exits with %d, %v: %s%s", r.code, err, r.out, r.err)
 			}

@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // program writes a script into a directory of its own.
 func program(t *testing.T, name, text string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o700); err != nil { //nolint:gosec // it is executed
+	if err := programs.Write(filepath.Join(dir, name), "#!/bin/sh\n"+text); err != nil {
 		t.Fatal(err)
 	}
 	return dir
