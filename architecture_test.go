@@ -348,7 +348,7 @@ var rules = map[string]rule{
 	// The packages of the daemon. A manager declares an interface for what it needs of another.
 	"internal/loop":       {why: "loop only runs functions of other packages, when it is time"},
 	"internal/resident":   {why: "resident returns memory of any program"},
-	"internal/slurm":      {own: []string{"api"}, pure: true, why: "what Slurm is told is a pure function of the status, and so is a comparison"},
+	"internal/slurm":      {own: []string{"api"}, pure: true, why: "what Slurm must know is a pure function of the status, and so is a comparison"},
 	"internal/external":   {why: "external finds other schedulers of GPUs and decides nothing"},
 	"internal/version":    {strict: true, why: "version is one string"},
 	"internal/faultpoint": {strict: true, why: "a fault point must cost nothing when it is not used"},

@@ -1,16 +1,16 @@
 package api
 
-// SlurmGres is what Slurm must be told of the GPUs of a node, as 'slurm gres --json' prints it.
+// SlurmGres is what Slurm must know of the GPUs of a node, as 'slurm gres --json' prints it.
 type SlurmGres struct {
 	SchemaVersion int      `json:"schema_version"` // 1
 	Node          string   `json:"node"`           // its NodeName
 	GresConf      []string `json:"gres_conf"`      // the lines of gres.conf
 	GresTypes     string   `json:"gres_types"`     // of slurm.conf
 	Gres          string   `json:"gres"`           // of the node's line in slurm.conf
-	Notes         []string `json:"notes"`          // what it cannot be told, and why
+	Notes         []string `json:"notes"`          // what it cannot know, and why
 }
 
-// SlurmCheck is how what slurmd was told differs from that, as 'slurm check --json' prints it.
+// SlurmCheck is how what slurmd knows differs from that, as 'slurm check --json' prints it.
 type SlurmCheck struct {
 	SchemaVersion int               `json:"schema_version"` // 1
 	Node          string            `json:"node"`
@@ -20,8 +20,8 @@ type SlurmCheck struct {
 	Notes         []string          `json:"notes"`   // as in SlurmGres
 }
 
-// SlurmDifference is one difference, and what mends it.
+// SlurmDifference is one difference, and its remedy.
 type SlurmDifference struct {
 	Message string `json:"message"`
-	Mend    string `json:"mend,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
 }

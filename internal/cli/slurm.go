@@ -19,7 +19,7 @@ import (
 func (a *app) slurmCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "slurm",
-		Short: "What Slurm must be told of the GPUs of this node, and what it was told",
+		Short: "What Slurm must know of the GPUs of this node, and what it knows",
 		Args:  noArgs,
 	}
 	c.AddCommand(a.slurmGresCommand(), a.slurmCheckCommand())
@@ -37,8 +37,8 @@ func (f *slurmFlags) add(c *cobra.Command) {
 	c.Flags().StringSliceVar(&f.gpus, "gpu", nil, "only these GPUs, by index or UUID; the others are open to every job (default all)")
 }
 
-// want reads what Slurm should be told.
-func (a *app) wantedGres(ctx context.Context, f *slurmFlags) (*slurm.Gres, error) {
+// gresOf reads what Slurm should know.
+func (a *app) gresOf(ctx context.Context, f *slurmFlags) (*slurm.Gres, error) {
 	s, err := a.client.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -62,14 +62,14 @@ func (a *app) slurmGresCommand() *cobra.Command {
 		Args:  noArgs,
 		Long: `Gres prints the lines of gres.conf for the GPUs as they are now: whole GPUs, MIG instances as
 MultipleFiles, and GPUs that are shared in time or by MPS as shards of 1 GiB, as many as the grants may
-have together. What slurm.conf needs is printed as comments. It reads the status of gpushared, and needs
+have together. What slurm.conf needs are comments. It reads the status of gpushared, and needs
 neither NVML nor AutoDetect.
 
 Every GPU has a line, also one that only local users should have: with ConstrainDevices too, a GPU that
 gres.conf does not name is open to every job.`,
 		Example: "  gpushare slurm gres\n  gpushare slurm gres --node gpu01 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := a.wantedGres(cmd.Context(), &f)
+			want, err := a.gresOf(cmd.Context(), &f)
 			if err != nil {
 				return err
 			}
@@ -101,16 +101,16 @@ func (a *app) slurmCheckCommand() *cobra.Command {
 	var f slurmFlags
 	c := &cobra.Command{
 		Use:   "check [flags]",
-		Short: "Compare what Slurm was told of this node with what is",
+		Short: "Compare what Slurm knows of this node with what is",
 		Args:  noArgs,
 		Long: `Check compares what 'gpushare slurm gres' would print with what slurmd makes of gres.conf and
-slurm.conf ('slurmd -G'), and with the state of the node ('scontrol show node'), and says what mends each
+slurm.conf ('slurmd -G'), and with the state of the node ('scontrol show node'), and says the remedy of each
 difference. Each of the two is waited for up to 5 s. It changes nothing, and exits with 6 if there is a
 difference, or if nothing could be compared. It reads the files as they are: a slurmd that was started
-before they were changed is told by 'scontrol reconfigure'.`,
-		Example: "  gpushare slurm check\n  gpushare slurm check --node gpu01 --json | jq '.differences[].mend'",
+before they were changed reads them after 'scontrol reconfigure'.`,
+		Example: "  gpushare slurm check\n  gpushare slurm check --node gpu01 --json | jq '.differences[].remedy'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := a.wantedGres(cmd.Context(), &f)
+			want, err := a.gresOf(cmd.Context(), &f)
 			if err != nil {
 				return err
 			}
@@ -165,18 +165,18 @@ func (a *app) compareSlurm(ctx context.Context, want *slurm.Gres, named bool) ap
 	out := api.SlurmCheck{
 		SchemaVersion: 1, Node: want.Node, Differences: []api.SlurmDifference{}, Unknown: []string{}, Notes: notNil(want.Notes),
 	}
-	ask := []string{"-G"}
+	query := []string{"-G"}
 	if named {
-		ask = []string{"-N", want.Node, "-G"}
+		query = []string{"-N", want.Node, "-G"}
 	}
-	printed, err := a.slurmProgram(ctx, "slurmd", ask...)
-	have := slurm.ParseReport(printed)
+	output, err := a.slurmProgram(ctx, "slurmd", query...)
+	have := slurm.ParseReport(output)
 	if err != nil && len(have.Problems) == 0 || err == nil && !have.Comparable() {
 		out.Unknown = append(out.Unknown, "what slurmd knows: "+why(err, "'slurmd -G' names no GPU"))
 	}
 	var node *slurm.Node
-	printed, err = a.slurmProgram(ctx, "scontrol", "-o", "show", "node", want.Node)
-	if n, ok := slurm.ParseNode(printed); ok {
+	output, err = a.slurmProgram(ctx, "scontrol", "-o", "show", "node", want.Node)
+	if n, ok := slurm.ParseNode(output); ok {
 		node, out.Version = &n, n.Version
 	} else {
 		out.Unknown = append(out.Unknown, "the state of the node: "+why(err, "slurmctld has no node "+want.Node))
@@ -196,8 +196,8 @@ func why(err error, otherwise string) string {
 func (a *app) slurmCheck(c *api.SlurmCheck) {
 	for _, d := range c.Differences {
 		fmt.Fprintf(a.io.Out, "%s  %s\n", a.verdict("fail"), printable(d.Message))
-		if d.Mend != "" {
-			fmt.Fprintf(a.io.Out, "      %s\n", printable(d.Mend))
+		if d.Remedy != "" {
+			fmt.Fprintf(a.io.Out, "      %s\n", printable(d.Remedy))
 		}
 	}
 	for _, u := range c.Unknown {

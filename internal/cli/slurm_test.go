@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/test/programs"
 )
 
-// slurmNode is a node with one GPU that is given whole.
+// slurmNode is a node with one GPU in exclusive mode.
 func slurmNode() api.Status {
 	return api.Status{
 		SchemaVersion: 1,

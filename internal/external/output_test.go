@@ -51,13 +51,13 @@ func TestOutputOfNoRelativeDirectory(t *testing.T) {
 // A program that does not end is ended with what it started, and what it printed is kept.
 func TestOutputIsBoundedInTime(t *testing.T) {
 	t.Parallel()
-	mark := filepath.Join(t.TempDir(), "pid")
-	dir := program(t, "slurmd", "echo waiting\nsleep 1000 &\necho $! >"+mark+".new\nmv "+mark+".new "+mark+"\nwait\n")
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	dir := program(t, "slurmd", "echo waiting\nsleep 1000 &\necho $! >"+pidFile+".new\nmv "+pidFile+".new "+pidFile+"\nwait\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
 		for {
-			if _, err := os.Stat(mark); err == nil || t.Context().Err() != nil {
+			if _, err := os.Stat(pidFile); err == nil || t.Context().Err() != nil {
 				return
 			}
 			time.Sleep(time.Millisecond) // Between two looks.
@@ -67,7 +67,7 @@ func TestOutputIsBoundedInTime(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || out != "waiting\n" {
 		t.Errorf("%q, %v", out, err)
 	}
-	pid, err := os.ReadFile(mark)
+	pid, err := os.ReadFile(pidFile)
 	if err != nil {
 		t.Fatal(err)
 	}

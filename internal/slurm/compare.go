@@ -8,11 +8,11 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Compare says how what slurmd was told differs from what it should be told, and what mends it. node is nil if it is not known.
+// Compare says how what slurmd knows differs from what it should know, and the remedy of each difference. node is nil if it is not known.
 func Compare(want *Gres, have *Report, node *Node) []api.SlurmDifference {
 	c := comparison{want: want, have: have}
 	for _, p := range have.Problems {
-		c.say(mendFiles(want), "slurmd reports: %s", p)
+		c.say(remedyOfFiles(want), "slurmd reports: %s", p)
 	}
 	for _, s := range have.Surplus {
 		c.say(
@@ -42,11 +42,11 @@ type comparison struct {
 	out  []api.SlurmDifference
 }
 
-func (c *comparison) say(mend, format string, args ...any) {
-	c.out = append(c.out, api.SlurmDifference{Message: fmt.Sprintf(format, args...), Mend: mend})
+func (c *comparison) say(remedy, format string, args ...any) {
+	c.out = append(c.out, api.SlurmDifference{Message: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-func mendFiles(want *Gres) string {
+func remedyOfFiles(want *Gres) string {
 	return fmt.Sprintf(
 		"'gpushare slurm gres --node %s' prints gres.conf and what slurm.conf needs; then 'scontrol reconfigure', or restart slurmd",
 		want.Node,
@@ -117,7 +117,12 @@ func (c *comparison) surplus(k *Known) {
 		return
 	}
 	c.say(
-		mendFiles(c.want), "slurmd knows gpu:%s of %s, and gpushare has no such GPU or instance for it", k.Type, strings.Join(k.Files, ","),
+		remedyOfFiles(
+			c.want,
+		),
+		"slurmd knows gpu:%s of %s, and gpushare has no such GPU or instance for it",
+		k.Type,
+		strings.Join(k.Files, ","),
 	)
 }
 
@@ -128,7 +133,7 @@ func (c *comparison) node(n *Node) {
 	switch {
 	case has("INVALID_REG"):
 		c.say(
-			mendFiles(c.want)+", and at the end "+resume+": it stays drained until then",
+			remedyOfFiles(c.want)+", and at the end "+resume+": it stays drained until then",
 			"slurmctld refuses what slurmd of %s reports (INVAL): %s", n.Name, n.Reason,
 		)
 	case has("DRAIN"):

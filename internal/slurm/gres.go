@@ -14,20 +14,20 @@ type Entry struct {
 	GPU    int // its index
 	Type   string
 	Files  []string
-	Shards uint64 // of 1 GiB each; 0: it is given whole
+	Shards uint64 // of 1 GiB each; 0: it is no shared GPU
 }
 
-// Gres is what Slurm should be told of a node.
+// Gres is what Slurm should know of a node.
 type Gres struct {
 	Node    string
 	Entries []Entry
-	Notes   []string // what it cannot be told, and why
+	Notes   []string // what it cannot know, and why
 }
 
 // shared ends the type of a GPU that is shared: a job that asks for a GPU by its type gets no shared one.
 const shared = "-shared"
 
-// Of is what Slurm should be told of the GPUs of a status. only are GPUs by index or UUID; none: all.
+// Of is what Slurm should know of the GPUs of a status. only are GPUs by index or UUID; none: all.
 func Of(s *api.Status, node string, only []string) Gres {
 	out := Gres{Node: node}
 	for i := range s.GPUs {

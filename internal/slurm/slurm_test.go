@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/gpushare/test/golden"
 )
 
-// node is that on which the files of testdata were printed by Slurm: one GPU is partitioned, one is given whole, two are shared.
+// node is that on which the files of testdata are from Slurm: one GPU is partitioned, one is exclusive, two are shared.
 func node() *api.Status {
 	h100 := func(index int, mode string) api.GPUStatus {
 		d := []string{"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3"}[index]
@@ -119,8 +119,8 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// What Slurm 24.11.5 printed with the lines of testdata/gres.conf is what they should become.
-func TestSlurmKnowsWhatIsPrinted(t *testing.T) {
+// What Slurm 24.11.5 says with the lines of testdata/gres.conf is what they should become.
+func TestSlurmKnowsTheLines(t *testing.T) {
 	t.Parallel()
 	r := ParseReport(read(t, "slurmd-G-24.11-shared.txt"))
 	n, ok := ParseNode(read(t, "node-24.11-idle.txt"))
@@ -137,10 +137,10 @@ func TestCompare(t *testing.T) {
 	t.Parallel()
 	const good, idle = "slurmd-G-24.11-shared.txt", "node-24.11-idle.txt"
 	for _, c := range []struct {
-		name           string
-		s              *api.Status
-		report, node   string
-		says, mendSays []string // of each difference
+		name             string
+		s                *api.Status
+		report, node     string
+		says, remedySays []string // of each difference
 	}{
 		{
 			"an instance more", changed(func(s *api.Status) {
@@ -209,7 +209,7 @@ func TestCompare(t *testing.T) {
 			got := Compare(&want, &have, &n)
 			for i := range max(len(got), len(c.says)) {
 				if i >= len(got) || i >= len(c.says) || !strings.Contains(got[i].Message, c.says[i]) ||
-					!strings.Contains(got[i].Mend, c.mendSays[i]) {
+					!strings.Contains(got[i].Remedy, c.remedySays[i]) {
 					t.Fatalf("difference %d of %+v, want %q", i, got, c.says)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // The lines for Slurm are of the GPUs as they are, and their device nodes are there: slurmd does not start with one that is not.
-func TestSlurmIsToldWhatIs(t *testing.T) {
+func TestSlurmLinesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, engineSpec)
