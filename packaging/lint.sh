@@ -15,7 +15,7 @@ if [ ! -x "$linter" ]; then
 fi
 
 # The scripts first: their check is fast.
-for script in packaging/*.sh packaging/scripts/* gpusim/*.sh test/ran/*.sh test/tools/*.sh examples/prolog/*.sh; do
+for script in packaging/*.sh packaging/scripts/* gpusim/*.sh test/ran/*.sh test/tools/*.sh examples/prolog/*.sh examples/slurm/*.sh; do
 	[ ! -f "$script" ] || sh -n "$script"
 done
 for script in .ci/run test/vm/*.sh test/vm/guest/*.sh test/vm/guest/phases/*.sh; do

@@ -9,11 +9,11 @@
 #
 # It exits with the code of gpushare: 3 if nothing is free now. Then the job has no lease, and must not start.
 #
-# It is not for Slurm, and does nothing there: see docs/containers.md.
+# It is not for Slurm, and does nothing there: examples/slurm is, see docs/slurm.md.
 set -eu
 if [ -n "${SLURM_JOB_ID:-}" ]; then
 	# A code other than 0 would drain the node if Slurm runs this as its Prolog.
-	echo "gpushare prolog: not for Slurm, so job $SLURM_JOB_ID gets no lease: see docs/containers.md" >&2
+	echo "gpushare prolog: not for Slurm, so job $SLURM_JOB_ID gets no lease: see docs/slurm.md" >&2
 	exit 0
 fi
 id=${JOB_ID:?JOB_ID is not set}
