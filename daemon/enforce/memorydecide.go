@@ -99,7 +99,7 @@ func (s *sampler) carry(ctx context.Context, actions []quota.MemoryAction, lease
 func (s *sampler) show(l *lease.Lease, used map[string]*leaseUse) {
 	r := observe.LeaseReading{Failed: true}
 	if u := used[l.ID]; u != nil {
-		r = observe.LeaseReading{Memory: u.memory, At: s.listedAt, Failed: u.memory == nil}
+		r = observe.LeaseReading{Memory: u.memory, At: s.listedAt, Failed: u.memory == nil, Processes: []int{}}
 		for pid := range u.processes {
 			r.Processes = append(r.Processes, pid)
 		}

@@ -33,7 +33,7 @@ type LeaseReading struct {
 	Memory    *uint64   // bytes; nil: it was never measured
 	At        time.Time // of the measurement
 	Failed    bool      // newer measurements failed: the other values are the last known ones
-	Processes []int     // pids
+	Processes []int     // pids; nil: they were not read
 	Stage     string    // of the escalation for GPU memory; empty: none
 }
 
@@ -96,7 +96,9 @@ func (s *Samples) PutUtilization(id gpu.UUID, percent int, at time.Time) bool {
 	return true
 }
 
-// PutLease keeps what a lease was last observed to use of one GPU. A measurement that failed keeps the values before.
+// PutLease keeps what a lease was last observed to use of one GPU. A measurement that failed keeps the values before: all of them if
+// its processes are nil, because they were not read either. If they were, and some came since the memory was measured, it is unknown:
+// nothing was ever measured of those.
 func (s *Samples) PutLease(id string, on gpu.UUID, r LeaseReading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +106,13 @@ func (s *Samples) PutLease(id string, on gpu.UUID, r LeaseReading) {
 		s.leases[id] = map[gpu.UUID]LeaseReading{}
 	}
 	if old, ok := s.leases[id][on]; ok && r.Failed {
-		r.Memory, r.At, r.Processes = old.Memory, old.At, old.Processes
+		came := slices.ContainsFunc(r.Processes, func(pid int) bool { return !slices.Contains(old.Processes, pid) })
+		if !came {
+			r.Memory, r.At = old.Memory, old.At
+		}
+		if r.Processes == nil {
+			r.Processes = old.Processes
+		}
 	}
 	s.leases[id][on] = r
 }

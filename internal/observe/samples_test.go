@@ -100,8 +100,58 @@ func TestSampleOfALease(t *testing.T) {
 	if got := s.Lease("l"); got != want {
 		t.Errorf("after a measurement that failed: got %+v, want %+v", got, want)
 	}
+	s.PutLease(
+		"l",
+		"GPU-1",
+		LeaseReading{Failed: true, Processes: []int{1}, Stage: "over"},
+	) // Process 2 has ended, the memory is not reported.
+	want.Processes = 3
+	if got := s.Lease("l"); got != want {
+		t.Errorf("with processes whose memory was measured before: got %+v, want %+v", got, want)
+	}
 	s.PutLease("l", "GPU-3", LeaseReading{Failed: true})
 	if got := s.Lease("l"); !got.Unknown || got.Memory != 15 {
 		t.Errorf("with a GPU that was never measured: got %+v", got)
+	}
+}
+
+// A driver may not report the memory of processes. What was measured before one came is not what it uses, and least of all nothing.
+func TestMemoryOfAProcessThatCameSinceIsUnknown(t *testing.T) {
+	nothing, some, start := uint64(0), uint64(7), time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		before, now LeaseReading
+		want        LeaseSample
+	}{
+		"it came": {
+			LeaseReading{Memory: &nothing, At: start, Processes: []int{}},
+			LeaseReading{Failed: true, At: start.Add(time.Second), Processes: []int{1}},
+			LeaseSample{Unknown: true, Processes: 1},
+		},
+		"another one came": {
+			LeaseReading{Memory: &some, At: start, Processes: []int{1}},
+			LeaseReading{Failed: true, At: start.Add(time.Second), Processes: []int{1, 2}},
+			LeaseSample{Unknown: true, Processes: 2},
+		},
+		"it was measured": {
+			LeaseReading{Memory: &some, At: start, Processes: []int{1, 2}},
+			LeaseReading{Failed: true, At: start.Add(time.Second), Processes: []int{1}},
+			LeaseSample{Memory: 7, LastKnown: start, Processes: 1},
+		},
+		"nothing was read": {
+			LeaseReading{Memory: &some, At: start, Processes: []int{1, 2}},
+			LeaseReading{Failed: true},
+			LeaseSample{Memory: 7, LastKnown: start, Processes: 2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewSamples()
+			s.PutLease("l", "GPU-1", c.before)
+			for range 2 { // It stays so.
+				s.PutLease("l", "GPU-1", c.now)
+				if got := s.Lease("l"); got != c.want {
+					t.Errorf("got %+v, want %+v", got, c.want)
+				}
+			}
+		})
 	}
 }
