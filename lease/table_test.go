@@ -39,7 +39,7 @@ func lab() View {
 	}
 }
 
-// Who may know which tenants there are is told which one was meant, and of which to choose.
+// Who may know which tenants there are learns which one was meant, and of which to choose.
 func TestHintsAboutTenants(t *testing.T) {
 	tab, _ := table(t, lab())
 	for name, c := range map[string]struct {
