@@ -20,6 +20,10 @@ func Sampled() bool {
 	return raceDetector || testing.Short() || os.Getenv("ENUMERATION") == "sampled"
 }
 
+// Raced reports whether the race detector runs. A simulation of one goroutine is slow with it, and shows nothing that it does not show
+// without: there it runs one of its seeds, in every other run all of them.
+func Raced() bool { return raceDetector }
+
 // Stride is the distance between two cases that run: 1, or sample.
 func Stride(sample int) int {
 	if Sampled() {
