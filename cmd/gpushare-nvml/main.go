@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/nvml"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/internal/resident"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -107,6 +108,10 @@ func run(ctx context.Context, args []string, std stdio) int {
 			return nil, err // not d: a nil *Driver is not a nil gpu.Driver
 		}
 		if std.process {
+			// Most of the program and of the library was for the start.
+			if err := resident.Release(); err != nil {
+				log.Debug("cannot return memory to the kernel", "err", err)
+			}
 			if err := calls().Apply(); err != nil {
 				log.Warn("the calls of the GPU worker are not restricted", "err", err)
 			}

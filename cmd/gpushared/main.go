@@ -26,7 +26,7 @@ const exitConfig = 78
 const memoryGoal = 80 << 20
 
 // collectAt is how much in percent the heap may grow until garbage is collected.
-const collectAt = 75
+const collectAt = 50
 
 func main() {
 	limitRuntime()
@@ -37,7 +37,7 @@ func main() {
 
 // limitRuntime makes the Go runtime cheap for a program that mostly waits, unless the environment says otherwise. On one core it
 // wakes no second thread for each of many short tasks; calls that block do not count. The live heap is a few MiB and grows by collectAt
-// until it is collected: a collection takes 3 ms, and with 64 leases comes every few seconds. Where the heap may grow fivefold, the
+// until it is collected: a collection takes 3 ms, and with 64 leases comes every two seconds. Where the heap may grow fivefold, the
 // daemon has 15 MiB more. It may not grow beyond memoryGoal: many requests at once make it larger for a moment.
 func limitRuntime() {
 	if os.Getenv("GOMEMLIMIT") == "" {

@@ -55,16 +55,33 @@ func (en *Enforcer) Run(ctx context.Context) {
 	}
 }
 
+// leasesByGPU are the leases of each GPU that has some. They are counted first: a list that grows is copied several times, each second.
+func leasesByGPU(live []lease.Lease) map[gpu.UUID][]lease.Lease {
+	counts := map[gpu.UUID]int{}
+	for i := range live {
+		for _, id := range live[i].Place.GPUs {
+			counts[id]++
+		}
+	}
+	byGPU := make(map[gpu.UUID][]lease.Lease, len(counts))
+	for i := range live {
+		for _, id := range live[i].Place.GPUs {
+			if byGPU[id] == nil {
+				byGPU[id] = make([]lease.Lease, 0, counts[id])
+			}
+			byGPU[id] = append(byGPU[id], live[i])
+		}
+	}
+	return byGPU
+}
+
 // assign gives each GPU with leases a loop with its leases, and ends the loops of the others. It calls no driver: a GPU that
 // hangs delays no other.
 func (en *Enforcer) assign(ctx context.Context, samplers map[gpu.UUID]*sampler) {
-	byGPU := map[gpu.UUID][]lease.Lease{}
-	var ids []string
-	for _, l := range en.Table.Live() {
-		ids = append(ids, l.ID)
-		for _, id := range l.Place.GPUs {
-			byGPU[id] = append(byGPU[id], l)
-		}
+	live := en.Table.Live()
+	byGPU, ids := leasesByGPU(live), make([]string, len(live))
+	for i := range live {
+		ids[i] = live[i].ID
 	}
 	en.Samples.Retain(ids, func(id gpu.UUID) bool { return byGPU[id] != nil })
 	for id, s := range samplers {

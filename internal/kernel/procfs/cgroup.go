@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,13 +15,17 @@ import (
 // Cgroup is the process's cgroup in the v2 hierarchy, "/" for the root, as in /proc/PID/cgroup. It is relative to the
 // reader's cgroup namespace. ErrNoProcess when there is no such process.
 func Cgroup(pid int) (string, error) {
-	var buf [4096]byte
+	buf := cgroupBuffers.Get().(*[4096]byte) //nolint:forcetypeassert // It has no others.
+	defer cgroupBuffers.Put(buf)
 	b, err := CgroupBytes(pid, buf[:])
 	if err != nil {
 		return "", err
 	}
 	return string(b), nil
 }
+
+// cgroupBuffers are for Cgroup: each lease has a goroutine that calls it now and then, and on its stack a buffer would be resident.
+var cgroupBuffers = sync.Pool{New: func() any { return new([4096]byte) }}
 
 // CgroupBytes is Cgroup without allocation, for many pids. The result is in buf, which should have 4096 bytes,
 // unless it is longer.
