@@ -148,7 +148,11 @@ func (s *Scheduler) clear(now time.Duration) (a Action, ok bool) {
 			}
 		}
 		if !slices.ContainsFunc(s.free, func(m *member) bool { return m.demand.short }) {
-			c.early = 0 // A request that waits costs a service more than a second costs a training.
+			// A request that waits costs a service more than a second costs a training, but not if it leaves much of its time idle.
+			c.early = max(c.early, 0)
+			if c.own.n < fewestClear || c.own.mean() < leastIdle {
+				c.early = 0
+			}
 		}
 		length := time.Duration(c.part/(1-c.part)*float64(now-c.ended-c.early)) - c.early
 		c.early = 0

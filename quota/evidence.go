@@ -190,6 +190,8 @@ func (s *Scheduler) usual(m *member) string {
 		return fmt.Sprintf("it runs next to about %.0f processes of others, and the GPU divides its time by processes", o.nextTo)
 	case o.free:
 		return "next to the others all that it does takes longer"
+	case s.clearing.part > 0:
+		return "it waits for a lease that runs next to the others, which has the time of its share for itself"
 	case m.own.usual() >= leastIdle:
 		return "it leaves its own slices idle, and the others do not wait for it"
 	case m.backlog.mean >= inexactMean || slices.ContainsFunc(s.in, func(x *member) bool { return x.backlog.mean >= inexactMean }):
