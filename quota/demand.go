@@ -25,7 +25,7 @@ func (c class) String() string { return [...]string{"measured", "heavy", "light"
 // classes are the transitions between classes, with the reason for each.
 var classes = map[class][]class{
 	measured: {heavy, light},             // in its trials it did not, or did, leave the GPU idle
-	heavy:    {measured, light},          // it seems to use less than its slices; it does
+	heavy:    {measured, light, limited}, // it seems to use less than its slices; it does; it has work again, after it did nothing
 	light:    {measured, heavy, limited}, // it may need more than it gets; it takes all that it can get; it used more than its share
 	limited:  {heavy, light},             // it takes all that it can get; it uses less than its share again
 }
@@ -67,6 +67,10 @@ type demand struct {
 	thawedFor float64       // the same of seconds in which it ran
 	thawedAt  time.Duration // limited: it is not frozen again at once
 	froze     time.Duration // limited: the last time at which it was frozen
+	wasFrozen bool          // limited: since then
+	rose      time.Duration // limited: when it rose above its share; 0: it is not known
+	usual     float64       // limited: the part of the time that it used before
+	expectation
 
 	seen        time.Duration // its frozen time at the last answer
 	occupied    time.Duration // its occupancy at the last answer
@@ -101,10 +105,8 @@ const (
 	hungryPart, surelyHungryPart = 0.8, 0.9
 	// The pauses between two measurements of a lease.
 	shortestPause, shortestHungry, longestPause = time.Minute, 10 * time.Second, 5 * time.Minute
-	// longestLimit is the longest time for which a lease above its share is frozen at once.
-	longestLimit = 2 * time.Second
-	limitLevel   = 15 * time.Millisecond // half of what a lease above its share may use between two freezes; more with a large share
-	longestDebt  = 2 * time.Second       // what a lease has to wait for at most, when it used more than its share
+	limitLevel                                  = 15 * time.Millisecond // half of what a lease above its share may use between two freezes; more with a large share
+	longestDebt                                 = 2 * time.Second       // what a lease has to wait for at most, when it used more than its share
 )
 
 // mayRunFree reports whether a lease runs next to the slices of others while it has work.
@@ -156,8 +158,8 @@ func (s *Scheduler) change(m *member, to class) {
 		}
 		d.inTrials = 0
 	case limited:
-		d.credit = max(0, s.allowance(m, 0)-s.overWindow(m))
-		d.level = -min(s.arrears(m), longestDebt)
+		s.limitFrom(m)
+		d.expectation = expectation{}
 		d.rate = s.useOver(m, 3*time.Second)
 		d.usedFor, d.thawedFor = 2*d.rate, 2
 		d.froze, d.thawedAt = s.last, 0
@@ -225,7 +227,7 @@ func (s *Scheduler) arrears(m *member) time.Duration {
 		if length += a.to - a.from; length > shareWindow+time.Second/2 {
 			break
 		}
-		sum += a.used - m.weight*(a.to-a.from).Seconds()
+		sum += a.used - m.due*(a.to-a.from).Seconds()
 		most = max(most, sum)
 	}
 	return time.Duration(most * float64(time.Second))
@@ -233,7 +235,7 @@ func (s *Scheduler) arrears(m *member) time.Duration {
 
 // allowance is what a lease may use in shareWindow, with a number of standard errors of the samples.
 func (s *Scheduler) allowance(m *member, errors float64) time.Duration {
-	return time.Duration((m.weight*shareWindow.Seconds() + errors*s.sampleSeconds(m.weight, shareWindow)) * float64(time.Second))
+	return time.Duration((m.due*shareWindow.Seconds() + errors*s.sampleSeconds(m.due, shareWindow)) * float64(time.Second))
 }
 
 // sampleSeconds is the standard error in seconds of the use over a time, for a part of it: each sample names one process.
@@ -256,7 +258,7 @@ func (s *Scheduler) over(m *member) bool {
 		return true
 	}
 	used, length, _, _ := m.demand.over(answersKept)
-	return length > answersKept*9/10 && used > m.weight*length.Seconds()+0.5*s.sampleSeconds(m.weight, length)
+	return length > answersKept*9/10 && used > m.due*length.Seconds()+0.5*s.sampleSeconds(m.due, length)
 }
 
 // learnDemand adds an answer of the driver to what is known about a lease.
@@ -284,23 +286,13 @@ func (s *Scheduler) learnDemand(m *member, from, to time.Duration, part, idle fl
 	}
 	d.rows = slices.Delete(d.rows, 0, n)
 	if d.class == limited {
-		d.correct(a.used-d.rate*a.thawed.Seconds(), s.sampleSeconds(d.rate*a.thawed.Seconds()/length.Seconds(), length))
-		// What was queued when it was frozen runs after that, and is use of the time before.
-		kept := 1 - min(a.thawed.Seconds()/4, 0.4)
-		d.usedFor, d.thawedFor = d.usedFor*kept+a.used, d.thawedFor*kept+a.thawed.Seconds()
-		d.rate = d.usedFor / max(d.thawedFor, 0.05)
+		s.learnLimit(m, &a)
 	}
-}
-
-// correct corrects what a lease has of its share by what an answer differs from what was expected: little within the error of the
-// samples, and by all that is beyond it.
-func (d *demand) correct(off, usual float64) {
-	within := min(max(off, -usual), usual)
-	d.level -= time.Duration((within/8 + off - within) * float64(time.Second))
 }
 
 // classify changes the classes of leases whose use is not that of their class.
 func (s *Scheduler) classify() {
+	s.shareOut()
 	for _, m := range s.members {
 		if !s.present(m) || !s.distinguishes(m) {
 			continue
@@ -465,7 +457,7 @@ func (m *member) queues() bool { return m.backlog.mean >= inexactMean }
 
 func (s *Scheduler) classifyFree(m *member) {
 	d := &m.demand
-	if s.hungry(m) {
+	if s.hungry(m) || s.exceeds(m) {
 		s.change(m, heavy)
 		return
 	}
@@ -476,12 +468,13 @@ func (s *Scheduler) classifyFree(m *member) {
 	switch {
 	case d.class == light && s.pressed(m) && s.over(m):
 		s.change(m, limited)
-	case d.class == limited && !m.frozen && (!s.pressed(m) || s.last >= d.froze+shareWindow && !s.over(m)):
+	case d.class == light && s.pressed(m) && s.rising(m):
+	case d.class == limited && !m.frozen && (!s.pressed(m) || s.last >= d.froze+shareWindow && !s.over(m) || s.hasPaid(m)):
 		s.change(m, light)
 	case d.class == light && s.lacks(m):
 		if d.tried {
 			s.shorten(m)
-		} else if s.last >= d.retry && s.tries() {
+		} else if s.last >= d.retry && s.tries() && s.isModest(m) {
 			s.change(m, measured)
 			d.long = true
 		}
@@ -496,6 +489,9 @@ func (s *Scheduler) hungry(m *member) bool {
 	part := max(s.part(m), s.evenPart(m)) // One with less may be short: with slices it would have more, and be frozen.
 	if d.class == light && m.weight <= 0.9*part || s.last < d.hungryAfter || d.short {
 		return false
+	}
+	if !s.slow() && part > m.due && s.within(m) {
+		return false // It may be a burst that is no more than its share.
 	}
 	enough, least := hungryFor, hungryPart
 	if !s.hasSeries() || d.class == limited {
@@ -515,12 +511,12 @@ func (s *Scheduler) hungry(m *member) bool {
 func (s *Scheduler) starves(m *member) bool {
 	d := &m.demand
 	return s.last >= max(d.retry, d.since+max(shortestPause, d.pause)) && s.tries() && len(s.in) > 0 && s.useOver(m, shareWindow) > 0 &&
-		!d.short
+		!d.short && s.isModest(m)
 }
 
 // pressed reports whether another lease needs what this one uses above its share.
 func (s *Scheduler) pressed(m *member) bool {
-	if !s.distinguishes(m) || s.fallback.until != 0 {
+	if !s.distinguishes(m) || s.fallback.until != 0 && len(s.in) > 1 {
 		return false
 	}
 	return len(s.in) > 0 || len(s.free) > 1 && s.hasAnswers() && s.freeUse() > 0.9

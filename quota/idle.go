@@ -15,8 +15,17 @@ type ownIdle struct {
 	rest   time.Duration // the shortest time that it is idle: longer if it is idle again soon
 }
 
-// idleAfter is how much of a GPU's time a lease has without work in it until it counts as idle.
-const idleAfter = 1500 * time.Millisecond
+// idleAfter is how much of a GPU's time a lease has without work in it until it counts as idle, and leastIdleAfter the same of the short
+// slices of a small share.
+const idleAfter, leastIdleAfter = 1500 * time.Millisecond, 300 * time.Millisecond
+
+// idleAfter is so much time of slices that a lease has it in about three seconds.
+func (s *Scheduler) idleAfter(m *member) time.Duration {
+	if m.queues() || s.last < m.backlog.longUntil {
+		return idleAfter
+	}
+	return min(max(time.Duration(m.weight*float64(3*time.Second)), leastIdleAfter), idleAfter)
+}
 
 func (o *ownIdle) add(part float64) {
 	o.parts[o.n%len(o.parts)] = part

@@ -12,11 +12,11 @@ func (s *Scheduler) limit(now time.Duration) (Action, bool) {
 		size, closed := limitSize(m), d.class == limited && s.pressed(m)
 		switch {
 		case m.frozen && d.class == measured && !m.freezeFailed && s.inTrial() && !m.running:
-		case m.frozen && (!closed || d.level >= size || now >= m.frozenAt+longestLimit || m.freezeFailed):
+		case m.frozen && (!closed || d.level >= size || now >= m.frozenAt+s.longestLimit() || m.freezeFailed):
 			d.thawedAt = now
 			return Action{Kind: Thaw, Lease: m.Lease, Reason: "it may use its share again"}, true
-		case !m.frozen && closed && d.credit <= 0 && d.level <= -size && now >= d.thawedAt+50*time.Millisecond:
-			d.froze = now
+		case !m.frozen && closed && d.credit <= 0 && d.level <= -size && now >= d.thawedAt+50*time.Millisecond && s.isOver(m, now):
+			d.froze, d.wasFrozen = now, true
 			return s.freezeOne(m, now, "it has used its share"), true
 		}
 	}
@@ -28,8 +28,16 @@ func (s *Scheduler) inTrial() bool {
 	return (s.phase == sliceOpens || s.phase == sliceRuns) && len(s.set) == 1 && s.onTrial(s.set[0])
 }
 
+// longestLimit is the longest time for which a lease above its share is frozen at once.
+func (s *Scheduler) longestLimit() time.Duration {
+	if s.slow() { // What it has to pay is uncertain.
+		return min(2*time.Second, s.cfg.MaxFrozen-50*time.Millisecond)
+	}
+	return s.cfg.MaxFrozen - 50*time.Millisecond
+}
+
 func limitSize(m *member) time.Duration {
-	return max(limitLevel, time.Duration(m.weight*float64(time.Second/5)))
+	return max(limitLevel, time.Duration(m.due*float64(time.Second/5)))
 }
 
 // limitWait is when a lease is to be frozen or thawed next, or has its next trial.
@@ -47,10 +55,10 @@ func (s *Scheduler) limitWait(now, until time.Duration) time.Duration {
 		case m.frozen:
 			until = min(
 				until,
-				max(now+time.Millisecond, min(m.frozenAt+longestLimit, now+time.Duration(float64(size-d.level)/max(m.weight, 0.001)))),
+				max(now+time.Millisecond, min(m.frozenAt+s.longestLimit(), now+time.Duration(float64(size-d.level)/max(m.due, 0.001)))),
 			)
-		case d.rate > m.weight:
-			level := max(float64(d.level+size)/(d.rate-m.weight), float64(d.credit)/d.rate)
+		case d.rate > m.due:
+			level := max(float64(d.level+size)/(d.rate-m.due), float64(d.credit)/d.rate)
 			until = min(until, max(now+time.Millisecond, d.thawedAt+50*time.Millisecond, now+time.Duration(level)))
 		}
 	}
@@ -64,7 +72,7 @@ func (s *Scheduler) accountLimits(from, to time.Duration) {
 		if d.class != limited {
 			continue
 		}
-		gain := m.weight
+		gain := m.due
 		if !m.frozen {
 			gain -= d.rate
 			d.credit = max(0, d.credit-time.Duration(d.rate*float64(to-from)))

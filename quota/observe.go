@@ -166,7 +166,8 @@ func (s *Scheduler) ObserveUtilization(now time.Duration, u Utilization) {
 	before := t.upTo
 	s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool {
 		before = min(before, f.at)
-		if f.next == 0 || slices.ContainsFunc(f.lease.tracks, func(t *track) bool { return t.upTo < f.next+3*time.Millisecond }) {
+		if f.next == 0 || s.awaitsRows(f) ||
+			slices.ContainsFunc(f.lease.tracks, func(t *track) bool { return t.upTo < f.next+3*time.Millisecond }) {
 			return false
 		}
 		s.evaluate(f)
@@ -225,25 +226,56 @@ func (s *Scheduler) observe(t *track, p period) {
 		} else if over > (p.to-p.from)/10 {
 			g.lease.own.unused = 0
 		}
-		if g.lease.own.unused >= idleAfter && s.participates(g.lease) {
+		if g.lease.own.unused >= s.idleAfter(g.lease) && s.participates(g.lease) {
 			s.rest(g.lease)
 		}
 	}
+}
+
+// mostNextTo is the part of a wait from which on what leases next to the slices do in it hides what the queued work does.
+const mostNextTo = 0.5
+
+// awaitsRows reports whether it is not known yet what the leases next to the slices did after a freeze.
+func (s *Scheduler) awaitsRows(f *freeze) bool {
+	if len(s.free) == 0 || !s.hasAnswers() || s.last >= f.next+resultWithin {
+		return false
+	}
+	return !slices.ContainsFunc(s.free, func(m *member) bool {
+		return len(m.demand.rows) > 0 && m.demand.rows[len(m.demand.rows)-1].to >= f.next
+	})
+}
+
+// freeUseIn is the part of a time that leases next to the slices used.
+func (s *Scheduler) freeUseIn(from, to time.Duration) float64 {
+	var used, known float64
+	for _, m := range s.free {
+		for i := range m.demand.rows {
+			a := &m.demand.rows[i]
+			if over := overlap(from, to, a.from, a.to).Seconds(); over > 0 {
+				used += a.used * over / (a.to - a.from).Seconds()
+				known = max(known, over)
+			}
+		}
+	}
+	if known == 0 || s.last > to+resultWithin { // a series that lags
+		return min(s.freeUse(), mostNextTo)
+	}
+	return min(used/max((to-from).Seconds(), 1e-6), 1)
 }
 
 // evaluate computes how long the queued work ran after a freeze, learns from it, and corrects what was charged for it.
 func (s *Scheduler) evaluate(f *freeze) {
 	m, wait := f.lease, f.next-f.at
 	var d time.Duration
-	censored := false
+	censored, nextTo := false, s.freeUseIn(f.at, f.next)
 	for _, t := range m.tracks {
 		idle, length, ok := t.unexplained(f.at, f.next, s.last)
-		if !ok {
+		if !ok || nextTo > mostNextTo {
 			m.usage.addAt(f.at, f.next, min(f.charged, wait-f.paid))
 			return // it remains charged with the mean
 		}
 		noise := time.Millisecond + time.Duration(0.004*float64(length)) + time.Duration(m.own.usual()*float64(20*time.Millisecond))
-		idle = min(wait, time.Duration(float64(idle)/(1-min(s.freeUse(), 0.5)))) // in the rest of it others ran next to
+		idle = min(wait, time.Duration(float64(idle)/(1-nextTo))) // in the rest of it others ran next to
 		if ran := wait - idle; ran >= d {
 			d, censored = ran, idle < noise
 		}

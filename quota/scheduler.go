@@ -98,6 +98,7 @@ type member struct {
 	Member
 	joined   time.Duration
 	weight   float64 // its part of the time among the participants, 0…1
+	due      float64 // next to the slices: the same, and what the others leave
 	deficit  time.Duration
 	saved    time.Duration // deficit before a slice that may be extended
 	budget   time.Duration // what is left of its cap
@@ -197,8 +198,15 @@ func (s *Scheduler) wakeUp(m *member) {
 		m.deficit += time.Duration(m.weight * float64(s.last-m.own.since))
 	}
 	m.deficit = min(m.deficit, 0)
+	slept := time.Duration(0)
+	if m.own.idle {
+		slept = s.last - m.own.since
+	}
 	m.own.idle, m.own.unused, m.own.since = false, 0, s.last
 	s.stale = true
+	if slept >= restsAfter { // It did not only seem to do nothing.
+		s.wakes(m)
+	}
 }
 
 // forget drops the removed members that are thawed.
@@ -335,6 +343,10 @@ func (s *Scheduler) weigh() {
 		}
 	}
 	s.keepWhole(list)
+	for _, m := range list {
+		m.due = m.weight
+	}
+	s.shareOut()
 }
 
 // keepWhole gives leases with low latency at least the part of the whole time that their shares are. The others divide the rest.

@@ -56,37 +56,52 @@ func demands() []Scenario {
 	}
 }
 
+const floodAtFreeze = "20/80, cheat: a flood with 1 s of work launched at each freeze, and training"
+
 // cheats are scenarios with a lease that tries to get more than its share.
 func cheats() []Scenario {
 	return []Scenario{
 		{
-			Name:  "20/80, cheat: 3 s interactive and 1 s flood, and training",
-			Loads: []Load{changes(20, Phase{3 * time.Second, service}, Phase{time.Second, flood}), training(80)},
+			Name:   "20/80, cheat: 3 s interactive and 1 s flood, and training",
+			Loads:  []Load{changes(20, Phase{3 * time.Second, service}, Phase{time.Second, flood}), training(80)},
+			Cheats: true,
 		},
 		{
-			Name:  "10/90, cheat: 3 s interactive and 1 s flood, and training",
-			Loads: []Load{changes(10, Phase{3 * time.Second, service}, Phase{time.Second, flood}), training(90)},
+			Name:   "10/90, cheat: 3 s interactive and 1 s flood, and training",
+			Loads:  []Load{changes(10, Phase{3 * time.Second, service}, Phase{time.Second, flood}), training(90)},
+			Cheats: true,
 		},
 		{
-			Name:  "20/80, cheat: 8 s interactive and 2 s flood, and training",
-			Loads: []Load{changes(20, Phase{8 * time.Second, service}, Phase{2 * time.Second, flood}), training(80)},
+			Name:   "20/80, cheat: 8 s interactive and 2 s flood, and training",
+			Loads:  []Load{changes(20, Phase{8 * time.Second, service}, Phase{2 * time.Second, flood}), training(80)},
+			Cheats: true,
 		},
 		{
-			Name:  "10/90, cheat: 60 s interactive, then 60 s flood, and training",
-			Loads: []Load{changes(10, Phase{time.Minute, service}, Phase{time.Minute, flood}), training(90)},
+			Name:   "10/90, cheat: 60 s interactive, then 60 s flood, and training",
+			Loads:  []Load{changes(10, Phase{time.Minute, service}, Phase{time.Minute, flood}), training(90)},
+			Cheats: true,
 		},
 		{
-			Name:  "20/80, cheat: 1 s of work launched at a freeze, and training",
-			Loads: []Load{{Share: 20, Program: service, AtFreeze: time.Second}, training(80)},
+			Name:   "20/80, cheat: 1 s of work launched at a freeze, and training",
+			Loads:  []Load{{Share: 20, Program: service, AtFreeze: time.Second}, training(80)},
+			Cheats: true,
 		},
 		{
-			Name:  "20/80, cheat: eight processes, and training",
-			Loads: []Load{{Share: 20, Program: flood, Processes: 8}, training(80)},
-			Bound: true,
+			Name:   floodAtFreeze,
+			Loads:  []Load{{Share: 20, Program: flood, AtFreeze: time.Second}, training(80)},
+			Cheats: true,
+			Warm:   after,
 		},
 		{
-			Name:  "10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
-			Loads: []Load{does(10, Program{Queue: 50 * ms, On: 20 * time.Second, Off: 20 * time.Second}), training(90)},
+			Name:   "20/80, cheat: eight processes, and training",
+			Loads:  []Load{{Share: 20, Program: flood, Processes: 8}, training(80)},
+			Bound:  true,
+			Cheats: true,
+		},
+		{
+			Name:   "10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
+			Loads:  []Load{does(10, Program{Queue: 50 * ms, On: 20 * time.Second, Off: 20 * time.Second}), training(90)},
+			Cheats: true,
 		},
 	}
 }

@@ -15,6 +15,7 @@ type Figures struct {
 	Worst10      float64 // window and lease
 	Bias         float64 // largest over leases, over the whole time
 	Busy         float64 // percent of the time
+	Gain         float64 // points that a load which cheats has above its share in any window of 10 s
 	Longest      time.Duration
 	Latency      []Latency // of the requests, by load
 	Due          []float64 // percent, by load; negative for what is not a lease
@@ -28,8 +29,8 @@ type Figures struct {
 // String returns the figures as a row.
 func (f Figures) String() string {
 	return fmt.Sprintf(
-		"rms10 %5.2f  rms60 %5.2f  worst10 %5.2f  bias %5.2f  busy %5.1f %%  longest %5.2fs", f.RMS10, f.RMS60, f.Worst10, f.Bias,
-		f.Busy, f.Longest.Seconds(),
+		"rms10 %5.2f  rms60 %5.2f  worst10 %5.2f  bias %5.2f  gain %5.2f  busy %5.1f %%  longest %5.2fs", f.RMS10, f.RMS60, f.Worst10,
+		f.Bias, f.Gain, f.Busy, f.Longest.Seconds(),
 	)
 }
 

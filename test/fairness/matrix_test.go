@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"testing"
@@ -37,6 +38,9 @@ func TestMatrix(t *testing.T) {
 				}
 				if sc.AtLeastShare {
 					checkAtLeastShare(t, sc, f, free, v)
+				}
+				if most := cmp.Or(sc.Limits(v).Gain, gainTarget); f.Gain > most {
+					t.Errorf("in a window of 10 s the first load has %.1f points more than its share and what others leave, at most %.1f", f.Gain, most)
 				}
 			})
 		}
@@ -81,6 +85,9 @@ func checkDemands(t *testing.T, sc Scenario, f, free Figures, want Limits) {
 	for i, l := range f.Latency {
 		if l.Requests == 0 || sc.demanding(i) {
 			continue
+		}
+		if want.Median != 0 && l.P50 > free.Latency[i].P50+want.Median {
+			t.Errorf("load %d: half of the requests %v, side by side %v; limits: %+v", i, l.P50, free.Latency[i].P50, want)
 		}
 		if l.P99 > free.Latency[i].P99+latency {
 			t.Errorf("load %d: p99 of a request %v, side by side %v; limits: %+v", i, l.P99, free.Latency[i].P99, want)

@@ -14,8 +14,8 @@ const (
 	wholeKernels = "a kernel is not interrupted: each request waits for one of 200 ms, so that a service has a fifth of its demand side by side"
 	bursts       = "each sample names one process, seven a second: a burst is known when it has lasted for two or three seconds, and is paid " +
 		"back after that"
+	launched    = "a queue is not interrupted: a second of work that is launched at a freeze runs as a whole"
 	wholeShare  = "four bursts with equal parts take five seconds, and each is a whole share: by samples that is not distinguished from more"
-	othersQueue = wholeShare + "; what one that has slices used is confused with what others next to it used: one request took 59 s"
 	trials      = "in a trial a lease has the GPU to itself, and the samples of processes say little of half a second"
 	lateAnswers = "what a lease leaves idle is known three seconds later, or not for a minute"
 	fewSamples  = "a driver that samples twice or once a second names one process in each sample"
@@ -24,49 +24,49 @@ const (
 // lacking has the greatest figures of 1, 3 and 6 seeds, with a margin. A figure that gets worse fails, and one that gets better is to
 // be lowered here. What is not in it keeps the target.
 var lacking = []lack{
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Gain: 11, Reason: bursts}},
 	{
 		"10/90, cheat: 3 s interactive and 1 s flood, and training",
 		lateSeries,
-		Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Gain: 9, Reason: bursts},
 	},
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", slow, Limits{RMS10: 7, Busy: 93, Latency: 20 * ms, Reason: fewSamples}},
-	{"10/90, cheat: 60 s interactive, then 60 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 4.2, Busy: 97, Latency: 20 * ms, Gain: 9, Reason: bursts}},
+	{"10/90, cheat: 3 s interactive and 1 s flood, and training", slow, Limits{RMS10: 7, Busy: 93, Latency: 20 * ms, Gain: 12, Reason: fewSamples}},
+	{"10/90, cheat: 60 s interactive, then 60 s flood, and training", series, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Gain: 16, Reason: bursts}},
 	{
 		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
 		lateSeries,
-		Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 5, Busy: 97, Latency: 20 * ms, Gain: 11, Reason: bursts},
 	},
 	{
 		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
 		noSeries,
-		Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 5, Busy: 97, Latency: 20 * ms, Gain: 11, Reason: bursts},
 	},
 	{
 		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
 		slow,
-		Limits{RMS10: 8.5, Busy: 95, Latency: 20 * ms, Reason: fewSamples},
+		Limits{RMS10: 9.5, Busy: 95, Latency: 20 * ms, Gain: 30, Reason: fewSamples},
 	},
 	{
 		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
 		series,
-		Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 8.5, Busy: 98, Latency: 20 * ms, Gain: 16, Reason: bursts},
 	},
 	{
 		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
 		lateSeries,
-		Limits{RMS10: 7.5, Busy: 96, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 8.5, Busy: 98, Latency: 20 * ms, Gain: 13, Reason: bursts},
 	},
 	{
 		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
 		noSeries,
-		Limits{RMS10: 7, Busy: 96, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 8, Busy: 98, Latency: 20 * ms, Gain: 8, Reason: bursts},
 	},
 	{
 		"10/90, cheat: sleeps for 20 s, floods for 20 s, and training",
 		slow,
-		Limits{RMS10: 10, Busy: 95, Latency: 20 * ms, Reason: fewSamples},
+		Limits{RMS10: 10, Busy: 95, Latency: 20 * ms, Gain: 25, Reason: fewSamples},
 	},
 	{"15/15/30/40, two inferences and two trainings", series, Limits{RMS10: 3, Busy: 96, Latency: 20 * ms, Reason: trials}},
 	{"15/15/30/40, two inferences and two trainings", lateSeries, Limits{RMS10: 5.5, Busy: 91, Latency: 40 * ms, Reason: lateAnswers}},
@@ -79,43 +79,43 @@ var lacking = []lack{
 	{"20/30/50, inference and two trainings", lateSeries, Limits{RMS10: 7.5, Busy: 94, Latency: 40 * ms, Reason: lateAnswers}},
 	{"20/30/50, inference and two trainings", noSeries, Limits{RMS10: 3, Busy: 95, Latency: 20 * ms, Reason: trials}},
 	{"20/30/50, inference and two trainings", slow, Limits{RMS10: 8.5, Busy: 84, Latency: 30 * ms, Reason: fewSamples}},
-	{"20/30/50, requests at random and two trainings", series, Limits{RMS10: 3, Busy: 97, Latency: 480 * ms, Reason: trials}},
+	{"20/30/50, requests at random and two trainings", series, Limits{RMS10: 3, Busy: 97, Latency: 1050 * ms, Reason: trials}},
 	{"20/30/50, requests at random and two trainings", lateSeries, Limits{RMS10: 4, Busy: 94, Latency: 1390 * ms, Reason: lateAnswers}},
 	{"20/30/50, requests at random and two trainings", noSeries, Limits{RMS10: 3.5, Busy: 96, Latency: 650 * ms, Reason: trials}},
 	{"20/30/50, requests at random and two trainings", slow, Limits{RMS10: 6.5, Busy: 91, Latency: 6150 * ms, Reason: fewSamples}},
 	{
 		"20/80, cheat: 1 s of work launched at a freeze, and training",
 		series,
-		Limits{RMS10: 15, Busy: 97, Latency: 3580 * ms, Reason: bursts},
+		Limits{RMS10: 11, Busy: 97, Latency: 3580 * ms, Gain: 9, Reason: bursts},
 	},
 	{
 		"20/80, cheat: 1 s of work launched at a freeze, and training",
 		lateSeries,
-		Limits{RMS10: 21.5, Busy: 96, Latency: 50 * ms, Reason: bursts},
+		Limits{RMS10: 9, Busy: 96, Latency: 50 * ms, Gain: 9, Reason: bursts},
 	},
 	{
 		"20/80, cheat: 1 s of work launched at a freeze, and training",
 		noSeries,
-		Limits{RMS10: 4.5, Busy: 96, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 4.5, Busy: 96, Latency: 20 * ms, Gain: 9, Reason: bursts},
 	},
 	{
 		"20/80, cheat: 1 s of work launched at a freeze, and training",
 		slow,
-		Limits{RMS10: 15, Busy: 96, Latency: 5420 * ms, Reason: fewSamples},
+		Limits{RMS10: 15, Busy: 96, Latency: 5420 * ms, Gain: 15, Reason: fewSamples},
 	},
-	{"20/80, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"20/80, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts}},
 	{
 		"20/80, cheat: 3 s interactive and 1 s flood, and training",
 		lateSeries,
-		Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: bursts},
+		Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts},
 	},
-	{"20/80, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"20/80, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 6.5, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts}},
 	{
 		"20/80, cheat: 3 s interactive and 1 s flood, and training",
 		slow,
 		Limits{RMS10: 10.5, Busy: 85, Latency: 20 * ms, Reason: fewSamples},
 	},
-	{"20/80, cheat: 8 s interactive and 2 s flood, and training", series, Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts}},
+	{"20/80, cheat: 8 s interactive and 2 s flood, and training", series, Limits{RMS10: 8, Busy: 95, Latency: 20 * ms, Reason: bursts}},
 	{"20/80, cheat: 8 s interactive and 2 s flood, and training", lateSeries, Limits{RMS10: 7, Busy: 95, Latency: 20 * ms, Reason: bursts}},
 	{"20/80, cheat: 8 s interactive and 2 s flood, and training", noSeries, Limits{RMS10: 8, Busy: 97, Latency: 20 * ms, Reason: bursts}},
 	{
@@ -184,20 +184,25 @@ var lacking = []lack{
 		Limits{RMS10: 8.5, Busy: 93, Latency: 20 * ms, Reason: fewSamples},
 	},
 	{"30/70, data loader 60+40 ms and training", series, Limits{RMS10: 7, Busy: 95, Latency: 20 * ms, Reason: equalParts}},
-	{"30/70, data loader 60+40 ms and training", lateSeries, Limits{RMS10: 6.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
+	{"30/70, data loader 60+40 ms and training", lateSeries, Limits{RMS10: 6.5, Busy: 96, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, data loader 60+40 ms and training", noSeries, Limits{RMS10: 13, Busy: 77, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, data loader 60+40 ms and training", slow, Limits{RMS10: 9.5, Busy: 87, Latency: 20 * ms, Reason: fewSamples}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", series, Limits{RMS10: 8.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", lateSeries, Limits{RMS10: 8, Busy: 94, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", noSeries, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", slow, Limits{RMS10: 7, Busy: 96, Latency: 20 * ms, Reason: fewSamples}},
-	{"4×10/60, notebooks 1+9 s and training", series, Limits{RMS10: 6, Busy: 83, Latency: 24500 * ms, Reason: othersQueue}},
-	{"4×10/60, notebooks 1+9 s and training", lateSeries, Limits{RMS10: 6, Busy: 83, Latency: 14130 * ms, Reason: wholeShare}},
-	{"4×10/60, notebooks 1+9 s and training", noSeries, Limits{RMS10: 8, Busy: 69, Latency: 7540 * ms, Reason: wholeShare}},
-	{"4×10/60, notebooks 1+9 s and training", slow, Limits{RMS10: 5.5, Busy: 87, Latency: 11510 * ms, Reason: fewSamples}},
-	{"5/95, inference above its share and training", series, Limits{RMS10: 2.5, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"4×10/60, notebooks 1+9 s and training", series, Limits{RMS10: 7, Busy: 94, Latency: 14000 * ms, Median: 3000 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", lateSeries, Limits{RMS10: 6, Busy: 94, Latency: 13000 * ms, Median: 2500 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", noSeries, Limits{RMS10: 8, Busy: 69, Latency: 8500 * ms, Reason: wholeShare}},
+	{"4×10/60, notebooks 1+9 s and training", slow, Limits{RMS10: 5.5, Busy: 87, Latency: 16000 * ms, Reason: fewSamples}},
+	{"5/95, inference above its share and training", series, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
+	{"5/95, inference above its share and training", lateSeries, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
 	{"5/95, inference above its share and training", noSeries, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
 	{"5/95, inference above its share and training", slow, Limits{RMS10: 4, Busy: 95, Latency: 20 * ms, Reason: fewSamples}},
+	{floodAtFreeze, series, Limits{RMS10: 3, Busy: 97, Gain: 8, Reason: launched}},
+	{floodAtFreeze, lateSeries, Limits{RMS10: 3, Busy: 97, Gain: 6, Reason: launched}},
+	{floodAtFreeze, noSeries, Limits{RMS10: 4.5, Busy: 97, Gain: 15, Reason: launched}},
+	{floodAtFreeze, slow, Limits{RMS10: 4.5, Busy: 97, Gain: 13, Reason: fewSamples}},
 	{"50/50, a demand that changes each minute, and training", series, Limits{RMS10: 4, Busy: 97, Latency: 20 * ms, Reason: bursts}},
 	{"50/50, a demand that changes each minute, and training", lateSeries, Limits{RMS10: 7.5, Busy: 95, Latency: 20 * ms, Reason: bursts}},
 	{"50/50, a demand that changes each minute, and training", noSeries, Limits{RMS10: 13, Busy: 90, Latency: 20 * ms, Reason: bursts}},

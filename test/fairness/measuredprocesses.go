@@ -79,7 +79,7 @@ var lackingProcesses = []lack{
 	{
 		"30/70, inference of three processes and training",
 		series,
-		Limits{RMS10: 11, Busy: 96, Latency: 20 * ms, Reason: equalParts},
+		Limits{RMS10: 11, Busy: 96, Latency: 40 * ms, Reason: equalParts},
 	},
 	{
 		"30/70, inference of three processes and training",

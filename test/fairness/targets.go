@@ -12,8 +12,13 @@ type Limits struct {
 	RMS10, RMS60, Bias float64
 	Busy               float64       // with demands: percent of what it is side by side
 	Latency            time.Duration // with demands: p99 of the requests of a lease below its share, longer than side by side
+	Median             time.Duration // the same of half of them; 0: not checked
+	Gain               float64       // points that a load which cheats has more than its share in any window of 10 s; 0: two
 	Reason             string        // why it is not the target; empty for the target
 }
+
+// gainTarget is the Gain of the target.
+const gainTarget = 2
 
 // Target is what holds for leases that keep the GPU busy.
 var Target = Limits{RMS10: 2, RMS60: 1, Bias: 1, Busy: 97}
@@ -81,6 +86,7 @@ var exceptions = []exception{
 			RMS60:  12,
 			Bias:   9,
 			Busy:   97,
+			Gain:   15,
 			Reason: "400 ms of queued work, and a driver that samples twice or once a second",
 		},
 	},
@@ -93,6 +99,7 @@ var exceptions = []exception{
 			RMS60:  2.8,
 			Bias:   2.4,
 			Busy:   97,
+			Gain:   6.5,
 			Reason: "400 ms of queued work, and no series: it is learned from answers that are wrong by 0.2 s each",
 		},
 	},
@@ -105,6 +112,7 @@ var exceptions = []exception{
 			RMS60:  1,
 			Bias:   1,
 			Busy:   97,
+			Gain:   5.5,
 			Reason: "a slice has 400 ms of queued work after it, so this lease runs once in three seconds",
 		},
 	},
@@ -280,6 +288,7 @@ func Measure(sc Scenario, v Variant, mode Mode, seeds int) Figures {
 		out.RMS60 += f.RMS60 / n
 		out.Bias += f.Bias / n
 		out.Busy += f.Busy / n
+		out.Gain += f.Gain / n
 		out.Worst10 = max(out.Worst10, f.Worst10)
 		out.Longest = max(out.Longest, f.Longest)
 		out.Freezes += f.Freezes
