@@ -105,8 +105,10 @@ const (
 	hungryPart, surelyHungryPart = 0.8, 0.9
 	// The pauses between two measurements of a lease.
 	shortestPause, shortestHungry, longestPause = time.Minute, 10 * time.Second, 5 * time.Minute
-	limitLevel                                  = 15 * time.Millisecond // half of what a lease above its share may use between two freezes; more with a large share
-	longestDebt                                 = 2 * time.Second       // what a lease has to wait for at most, when it used more than its share
+	// limitLevel is half of what a lease above its share may use between two freezes; more with a large share.
+	limitLevel = 15 * time.Millisecond
+	// longestDebt is what a lease has to wait for at most, when it used more than its share.
+	longestDebt = 2 * time.Second
 )
 
 // mayRunFree reports whether a lease runs next to the slices of others while it has work.
@@ -465,12 +467,10 @@ func (s *Scheduler) classifyFree(m *member) {
 		s.rest(m)
 		return
 	}
+	if s.classifyRise(m) {
+		return
+	}
 	switch {
-	case d.class == light && s.pressed(m) && s.over(m):
-		s.change(m, limited)
-	case d.class == light && s.pressed(m) && s.rising(m):
-	case d.class == limited && !m.frozen && (!s.pressed(m) || s.last >= d.froze+shareWindow && !s.over(m) || s.hasPaid(m)):
-		s.change(m, light)
 	case d.class == light && s.lacks(m):
 		if d.tried {
 			s.shorten(m)
@@ -481,6 +481,26 @@ func (s *Scheduler) classifyFree(m *member) {
 	case d.class == light && s.starves(m):
 		s.change(m, measured)
 	}
+}
+
+// classifyRise changes the class of a lease next to the slices that uses more than its share, or that does not any more.
+func (s *Scheduler) classifyRise(m *member) bool {
+	d := &m.demand
+	switch {
+	case d.class == light && s.pressed(m) && s.over(m):
+		s.change(m, limited)
+	case d.class == light && s.pressed(m) && s.rising(m):
+	case d.class == limited && !m.frozen && s.mayBeLight(m):
+		s.change(m, light)
+	default:
+		return false
+	}
+	return true
+}
+
+// mayBeLight reports whether a lease above its share is not limited any more.
+func (s *Scheduler) mayBeLight(m *member) bool {
+	return !s.pressed(m) || s.last >= m.demand.froze+shareWindow && !s.over(m) || s.hasPaid(m)
 }
 
 // hungry reports whether a lease next to the others takes all that it can get, and that is more than its share, or all that it may have.

@@ -122,7 +122,7 @@ func (s *Scheduler) exceeds(m *member) bool {
 // it is seen soon that it is not. It is expected to take all that it can get.
 func (s *Scheduler) wakes(m *member) {
 	d := &m.demand
-	if d.class == measured || !s.distinguishes(m) || s.lowLatency(m) || s.slow() || !s.hasAnswers() || m.queues() {
+	if d.class == measured || !s.distinguishes(m) || s.lowLatency(m) || !s.hasSeries() || !s.hasAnswers() || m.queues() {
 		return
 	}
 	if s.refresh(); !s.pressed(m) {

@@ -33,22 +33,22 @@ type Gating struct {
 const (
 	// gatingOver is for how long what a lease has after it rose is watched.
 	gatingOver = time.Minute
-	gateStep   = 50 * ms
+	riseStep   = 50 * ms
 )
 
-// Gate measures one rise. The moment is another one with each seed.
-func Gate(r Rise, v Variant, seed uint64) Gating {
+// MeasureRise measures one rise. The moment is another one with each seed.
+func MeasureRise(r Rise, v Variant, seed uint64) Gating {
 	rose := 40*time.Second + time.Duration(seed%8)*1150*ms
 	riser := changes(r.Share, Phase{rose, service}, Phase{time.Hour, flood})
 	sc := withDefaults(Scenario{Loads: append([]Load{riser}, r.Loads...), Cheats: true})
 	n := newNode(sc, v, Enforced, seed)
 	defer n.engine.Close()
 	var g gain
-	var busy []time.Duration // each gateStep
+	var busy []time.Duration // each riseStep
 	var out Gating
 	above, begin := never, rose-window
 	p, share := n.processes[0], sc.mayHave(0, rose)
-	for at := begin; at <= rose+gatingOver; at += gateStep {
+	for at := begin; at <= rose+gatingOver; at += riseStep {
 		n.run(at)
 		if (at-begin)%gainStep == 0 {
 			g.note(n, at)
@@ -57,7 +57,7 @@ func Gate(r Rise, v Variant, seed uint64) Gating {
 		if at <= rose || out.Rose != 0 {
 			continue
 		}
-		before := busy[len(busy)-1-int(window/gateStep)]
+		before := busy[len(busy)-1-int(window/riseStep)]
 		if above == never && busy[len(busy)-1]-before > time.Duration(share*float64(window)) {
 			above = at
 		}

@@ -40,7 +40,11 @@ func TestMatrix(t *testing.T) {
 					checkAtLeastShare(t, sc, f, free, v)
 				}
 				if most := cmp.Or(sc.Limits(v).Gain, gainTarget); f.Gain > most {
-					t.Errorf("in a window of 10 s the first load has %.1f points more than its share and what others leave, at most %.1f", f.Gain, most)
+					t.Errorf(
+						"in a window of 10 s the first load has %.1f points more than its share and what others leave, at most %.1f",
+						f.Gain,
+						most,
+					)
 				}
 			})
 		}

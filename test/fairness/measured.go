@@ -24,15 +24,31 @@ const (
 // lacking has the greatest figures of 1, 3 and 6 seeds, with a margin. A figure that gets worse fails, and one that gets better is to
 // be lowered here. What is not in it keeps the target.
 var lacking = []lack{
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Gain: 11, Reason: bursts}},
+	{
+		"10/90, cheat: 3 s interactive and 1 s flood, and training",
+		series,
+		Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Gain: 11, Reason: bursts},
+	},
 	{
 		"10/90, cheat: 3 s interactive and 1 s flood, and training",
 		lateSeries,
 		Limits{RMS10: 3.5, Busy: 97, Latency: 20 * ms, Gain: 9, Reason: bursts},
 	},
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 4.2, Busy: 97, Latency: 20 * ms, Gain: 9, Reason: bursts}},
-	{"10/90, cheat: 3 s interactive and 1 s flood, and training", slow, Limits{RMS10: 7, Busy: 93, Latency: 20 * ms, Gain: 12, Reason: fewSamples}},
-	{"10/90, cheat: 60 s interactive, then 60 s flood, and training", series, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Gain: 16, Reason: bursts}},
+	{
+		"10/90, cheat: 3 s interactive and 1 s flood, and training",
+		noSeries,
+		Limits{RMS10: 4.2, Busy: 97, Latency: 20 * ms, Gain: 9, Reason: bursts},
+	},
+	{
+		"10/90, cheat: 3 s interactive and 1 s flood, and training",
+		slow,
+		Limits{RMS10: 7, Busy: 93, Latency: 20 * ms, Gain: 12, Reason: fewSamples},
+	},
+	{
+		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
+		series,
+		Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Gain: 16, Reason: bursts},
+	},
 	{
 		"10/90, cheat: 60 s interactive, then 60 s flood, and training",
 		lateSeries,
@@ -103,13 +119,21 @@ var lacking = []lack{
 		slow,
 		Limits{RMS10: 15, Busy: 96, Latency: 5420 * ms, Gain: 15, Reason: fewSamples},
 	},
-	{"20/80, cheat: 3 s interactive and 1 s flood, and training", series, Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts}},
+	{
+		"20/80, cheat: 3 s interactive and 1 s flood, and training",
+		series,
+		Limits{RMS10: 6, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts},
+	},
 	{
 		"20/80, cheat: 3 s interactive and 1 s flood, and training",
 		lateSeries,
 		Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts},
 	},
-	{"20/80, cheat: 3 s interactive and 1 s flood, and training", noSeries, Limits{RMS10: 6.5, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts}},
+	{
+		"20/80, cheat: 3 s interactive and 1 s flood, and training",
+		noSeries,
+		Limits{RMS10: 6.5, Busy: 97, Latency: 20 * ms, Gain: 3.5, Reason: bursts},
+	},
 	{
 		"20/80, cheat: 3 s interactive and 1 s flood, and training",
 		slow,
@@ -191,8 +215,16 @@ var lacking = []lack{
 	{"30/70, host-bound 10+30 ms and queue 50 ms", lateSeries, Limits{RMS10: 8, Busy: 94, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", noSeries, Limits{RMS10: 5.5, Busy: 97, Latency: 20 * ms, Reason: equalParts}},
 	{"30/70, host-bound 10+30 ms and queue 50 ms", slow, Limits{RMS10: 7, Busy: 96, Latency: 20 * ms, Reason: fewSamples}},
-	{"4×10/60, notebooks 1+9 s and training", series, Limits{RMS10: 7, Busy: 94, Latency: 14000 * ms, Median: 3000 * ms, Reason: wholeShare}},
-	{"4×10/60, notebooks 1+9 s and training", lateSeries, Limits{RMS10: 6, Busy: 94, Latency: 13000 * ms, Median: 2500 * ms, Reason: wholeShare}},
+	{
+		"4×10/60, notebooks 1+9 s and training",
+		series,
+		Limits{RMS10: 7, Busy: 94, Latency: 14000 * ms, Median: 3000 * ms, Reason: wholeShare},
+	},
+	{
+		"4×10/60, notebooks 1+9 s and training",
+		lateSeries,
+		Limits{RMS10: 6, Busy: 94, Latency: 13000 * ms, Median: 2500 * ms, Reason: wholeShare},
+	},
 	{"4×10/60, notebooks 1+9 s and training", noSeries, Limits{RMS10: 8, Busy: 69, Latency: 8500 * ms, Reason: wholeShare}},
 	{"4×10/60, notebooks 1+9 s and training", slow, Limits{RMS10: 5.5, Busy: 87, Latency: 16000 * ms, Reason: fewSamples}},
 	{"5/95, inference above its share and training", series, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
