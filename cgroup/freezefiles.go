@@ -11,15 +11,12 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
 // freezeFiles are the files of one cgroup by which it is frozen and thawed.
 type freezeFiles struct {
-	freeze *os.File    // cgroup.freeze
-	events *os.File    // cgroup.events
-	writes *writeTimes // nil: the Go runtime knows of every write
+	freeze *os.File // cgroup.freeze
+	events *os.File // cgroup.events
 }
 
 // openFreezeFiles opens the files of a cgroup's directory. It creates none: a missing file is not supported or was removed.
@@ -33,7 +30,7 @@ func openFreezeFiles(dir string) (*freezeFiles, error) {
 		freeze.Close()
 		return nil, err
 	}
-	return &freezeFiles{freeze: freeze, events: events}, nil
+	return &freezeFiles{freeze, events}, nil
 }
 
 // openBlocking opens a file that the Go runtime does not wait for: os.Open would register it for events.
@@ -63,27 +60,8 @@ func (f *freezeFiles) set(frozen bool) error {
 	if frozen {
 		value[0] = '1'
 	}
-	if f.writes == nil || !f.writes.short(procfs.BootTime()) {
-		_, err := f.freeze.Write(value)
-		return err
-	}
-	conn, err := f.freeze.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var w write
-	if err := conn.Control(func(fd uintptr) { w = writeUnseen(fd, value) }); err != nil {
-		return err
-	}
-	f.writes.note(&w)
-	if w.err == unix.EINTR {
-		_, err := f.freeze.Write(value)
-		return err
-	}
-	if w.err != 0 {
-		return w.err
-	}
-	return nil
+	_, err := f.freeze.Write(value)
+	return err
 }
 
 // waitFor reads the state until it is as wanted, or until moves returns that nothing runs. moves may be nil.
@@ -168,8 +146,6 @@ func shortPause(d time.Duration) {
 // keptFiles are the open files of cgroups that are frozen many times a second: to find them by their paths takes more time of the
 // CPU than to freeze. nil keeps none.
 type keptFiles struct {
-	writes writeTimes
-
 	mu   sync.Mutex // guards open
 	open map[string]*freezeFiles
 }
@@ -194,7 +170,6 @@ func (k *keptFiles) put(cg string, files *freezeFiles) *freezeFiles {
 		files.close()
 		return other
 	}
-	files.writes = &k.writes
 	k.open[cg] = files
 	return files
 }
