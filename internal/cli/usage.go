@@ -81,8 +81,7 @@ link, a pipe or a device at the name is refused.`,
 	}
 	c.Flags().StringVar(&since, "since", "7d", "begin: 1m to 435d ago, as in 36h or 7d, or a date (UTC) as in 2026-02-01")
 	c.Flags().StringVar(&until, "until", "", "end, in the same form (default now)")
-	c.Flags().
-		StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, account, job, or several of them; account and job are those of Slurm or Kubernetes")
+	c.Flags().StringSliceVar(&by, "by", []string{api.ByTenant}, "one row for each: tenant, user, gpu, lease, account, job, or several")
 	c.Flags().StringVar(&month, "month", "", "one month in UTC, as in 2026-11, instead of --since and --until")
 	c.Flags().StringVarP(&output, "output", "o", "", "md: a report by tenant, user and GPU in Markdown; csv; json")
 	_ = c.RegisterFlagCompletionFunc(
