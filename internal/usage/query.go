@@ -169,8 +169,8 @@ func accountsOf(records []Record) func(r *Record) string {
 	}
 }
 
-// SumDay returns the records that replace those of an old day: one for each tenant, user, account and GPU, one for each user and GPU of what
-// was used outside of leases, and what was lost.
+// SumDay returns the records that replace those of an old day: one for each tenant, user, account and GPU, one for each user and GPU of
+// what was used outside of leases, and what was lost.
 func SumDay(day time.Time, records []Record) []Record {
 	by, until := By{Tenant: true, User: true, GPU: true, Account: true}, day.Add(24*time.Hour)
 	s, outside := NewSums(by, day, until), NewOutsideSums(by, day, until)
