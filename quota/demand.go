@@ -463,7 +463,10 @@ func (s *Scheduler) classifyFree(m *member) {
 		s.change(m, heavy)
 		return
 	}
-	if used, length, _, _ := d.over(shareWindow); used == 0 && length > shareWindow*9/10 && s.last >= d.since+shareWindow {
+	if used, length, _, _ := d.over(
+		shareWindow,
+	); used == 0 && length > shareWindow*9/10 && s.last >= d.since+shareWindow &&
+		s.hasAnswers() {
 		s.rest(m)
 		return
 	}
@@ -534,9 +537,13 @@ func (s *Scheduler) starves(m *member) bool {
 		!d.short && s.isModest(m)
 }
 
+// fallsBack reports whether leases that would have slices run concurrently: those next to the slices are then not frozen either. One alone
+// in the slices has nothing to fall back from.
+func (s *Scheduler) fallsBack() bool { return s.fallback.until != 0 && len(s.in) > 1 }
+
 // pressed reports whether another lease needs what this one uses above its share.
 func (s *Scheduler) pressed(m *member) bool {
-	if !s.distinguishes(m) || s.fallback.until != 0 && len(s.in) > 1 {
+	if !s.distinguishes(m) || s.fallsBack() {
 		return false
 	}
 	return len(s.in) > 0 || len(s.free) > 1 && s.hasAnswers() && s.freeUse() > 0.9

@@ -22,7 +22,7 @@ func (s *Scheduler) Verdict(now time.Duration, lease string) Verdict {
 		Inexact: s.inexact(),
 		Usual:   s.usual(m),
 	}
-	if s.phase == concurrent && s.fallback.until != 0 {
+	if s.phase == concurrent && s.fallsBack() {
 		e.Obstacle = s.fallback.reason
 	}
 	last := m.windows.last()

@@ -59,6 +59,9 @@ func (s *Scheduler) limitWait(now, until time.Duration) time.Duration {
 			)
 		case d.rate > m.due:
 			level := max(float64(d.level+size)/(d.rate-m.due), float64(d.credit)/d.rate)
+			if !d.wasFrozen { // isOver
+				level = max(level, float64(s.allowance(m, 0)-s.windowUse(m, now))/d.rate)
+			}
 			until = min(until, max(now+time.Millisecond, d.thawedAt+50*time.Millisecond, now+time.Duration(level)))
 		}
 	}

@@ -122,11 +122,15 @@ func (s *Scheduler) exceeds(m *member) bool {
 // it is seen soon that it is not. It is expected to take all that it can get.
 func (s *Scheduler) wakes(m *member) {
 	d := &m.demand
-	if d.class == measured || !s.distinguishes(m) || s.lowLatency(m) || !s.hasSeries() || !s.hasAnswers() || m.queues() {
-		return
+	if d.class == measured || !s.distinguishes(m) || s.lowLatency(m) || !s.hasSeries() || m.queues() ||
+		s.last-s.sensors.processAt >= sensorTimeout {
+		return // Without an answer it is only probed.
 	}
 	if s.refresh(); !s.pressed(m) {
 		return
+	}
+	if s.allowance(m, 0)+tolerance < seconds(2*s.partNow(m)*SamplesEvery.Seconds()) {
+		return // Its share would be used, as expected, before an answer says what it does.
 	}
 	s.change(m, limited)
 	s.limitFrom(m)
@@ -234,7 +238,7 @@ func (s *Scheduler) hasPaid(m *member) bool {
 	for i := len(d.rows) - 1; i >= 0 && d.rows[i].used == 0; i-- {
 		idle += d.rows[i].thawed
 	}
-	return d.level >= 0 && idle >= paidAfter && s.within(m)
+	return d.level >= 0 && idle >= paidAfter && s.within(m) && s.hasAnswers()
 }
 
 // rests reports whether a lease that may run does nothing: several samples would name it otherwise.

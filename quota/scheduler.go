@@ -167,10 +167,11 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 		}
 		m := s.members[i]
 		changed = changed || m.Active != x.Active || m.removed
-		if x.Active && !m.Active || m.removed {
+		wakes := x.Active && !m.Active || m.removed
+		m.Member, m.removed = x, false
+		if wakes {
 			s.wakeUp(m)
 		}
-		m.Member, m.removed = x, false
 	}
 	s.forget()
 	s.connect()

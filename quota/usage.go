@@ -229,7 +229,7 @@ type Status struct {
 
 // mixes reports whether leases share the GPU of which one runs next to the others. Their shares are enforced.
 func (s *Scheduler) mixes() bool {
-	return len(s.free) > 0 && len(s.in)+len(s.free) > 1 && !s.cfg.Concurrent && s.fallback.until == 0
+	return len(s.free) > 0 && len(s.in)+len(s.free) > 1 && !s.cfg.Concurrent && !s.fallsBack()
 }
 
 // Status returns the status as of the last Next.
