@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,9 @@ import (
 )
 
 func (a *app) slurmCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "slurm",
-		Short: "What Slurm must know of the GPUs of this node, and what it knows",
-		Args:  noArgs,
-	}
-	c.AddCommand(a.slurmGresCommand(), a.slurmCheckCommand())
-	return c
+	return group(
+		"slurm", "What Slurm must know of the GPUs of this node, and what it knows", a.slurmGresCommand(), a.slurmCheckCommand(),
+	)
 }
 
 // slurmFlags are the flags of both commands.
@@ -47,10 +44,20 @@ func (a *app) gresOf(ctx context.Context, f *slurmFlags) (*slurm.Gres, error) {
 	if node == "" {
 		node, _, _ = strings.Cut(s.Node.Host, ".")
 	}
+	var gpus []string
 	if !slurm.NodeName(node) {
 		return nil, usageError{err: fmt.Errorf("%q is no name of a node of Slurm", node), hint: "name it with --node"}
 	}
-	want := slurm.Of(s, node, f.gpus)
+	for _, name := range f.gpus {
+		if i, err := gpuNamed(s, name); err != nil {
+			return nil, err
+		} else if i < 0 {
+			return nil, usageError{err: fmt.Errorf("there is no GPU %q", name), hint: "'gpushare gpu list' shows them"}
+		} else if !slices.Contains(gpus, s.GPUs[i].UUID) {
+			gpus = append(gpus, s.GPUs[i].UUID)
+		}
+	}
+	want := slurm.Of(s, node, gpus)
 	return &want, nil
 }
 

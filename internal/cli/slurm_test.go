@@ -64,6 +64,19 @@ func TestSlurmGres(t *testing.T) {
 		g.Notes == nil {
 		t.Errorf("gres --json exits with %d, %v: %s%s", r.code, err, r.out, r.err)
 	}
+	if r := runSlurm(
+		t,
+		"",
+		"gres",
+		"--gpu",
+		"9",
+	); r.code != api.ExitUsage || r.out != "" ||
+		!strings.Contains(r.err, "there is no GPU \"9\"") {
+		t.Errorf("a GPU that is not there: %d, %s%s", r.code, r.out, r.err)
+	}
+	if r := runSlurm(t, "", "chek"); r.code != api.ExitUsage || !strings.Contains(r.err, "check") {
+		t.Errorf("a command that is not there: %d, %s%s", r.code, r.out, r.err)
+	}
 	if r := runSlurm(t, "", "gres", "--node", "gpu[01-02]"); r.code != api.ExitUsage || !strings.Contains(r.err, "is no name of a node") {
 		t.Errorf("a list of nodes: %d, %s%s", r.code, r.out, r.err)
 	}

@@ -27,12 +27,12 @@ type Gres struct {
 // shared ends the type of a GPU that is shared: a job that asks for a GPU by its type gets no shared one.
 const shared = "-shared"
 
-// Of is what Slurm should know of the GPUs of a status. only are GPUs by index or UUID; none: all.
+// Of is what Slurm should know of the GPUs of a status. only are UUIDs of GPUs; none: all.
 func Of(s *api.Status, node string, only []string) Gres {
 	out := Gres{Node: node}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		if len(only) > 0 && !slices.Contains(only, fmt.Sprint(g.Index)) && !slices.Contains(only, g.UUID) {
+		if len(only) > 0 && !slices.Contains(only, g.UUID) {
 			out.note("GPU %d is left out: it is open to every job", g.Index)
 			continue
 		}

@@ -20,6 +20,9 @@ type Report struct {
 	Surplus  []string // what gres.conf has more of than slurm.conf, as in gpu:h100: slurmd ignores it
 }
 
+// ofProcessors begins an error about the processors of the node, which slurmd has wherever slurm.conf leaves some of their threads out.
+const ofProcessors = "Node configuration differs from hardware"
+
 // ParseReport reads what 'slurmd -G' printed, on both of its outputs. Lines that are not understood are ignored.
 func ParseReport(text string) Report {
 	var r Report
@@ -32,7 +35,7 @@ func ParseReport(text string) Report {
 			continue
 		}
 		for _, kind := range []string{"error: ", "fatal: "} {
-			if what, ok := strings.CutPrefix(line, kind); ok && !had[what] {
+			if what, ok := strings.CutPrefix(line, kind); ok && !had[what] && !strings.HasPrefix(what, ofProcessors) {
 				had[what] = true
 				r.Problems = append(r.Problems, what)
 			}

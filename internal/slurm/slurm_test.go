@@ -79,7 +79,7 @@ func TestGres(t *testing.T) {
 		only []string
 	}{
 		"gres": {node(), nil}, "gres-split": {split, nil}, "gres-unknown": {unknown, nil}, "gres-empty": {empty, nil}, "gres-orphan": {orphan, nil},
-		"gres-only": {node(), []string{"0", "GPU-/dev/nvidia3"}},
+		"gres-only": {node(), []string{"GPU-/dev/nvidia0", "GPU-/dev/nvidia3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,6 +130,17 @@ func TestSlurmKnowsTheLines(t *testing.T) {
 	}
 	if diff := Compare(&want, &r, &n); len(diff) != 0 {
 		t.Errorf("they differ: %+v", diff)
+	}
+}
+
+// What slurmd says of the processors of a node is no difference of its GPUs.
+func TestErrorsOfProcessorsAreNoProblems(t *testing.T) {
+	t.Parallel()
+	r := ParseReport(
+		"slurmd: error: Node configuration differs from hardware: CPUs=8:16(hw)\nslurmd: error: Waiting for gres.conf file /dev/nvidia9\n",
+	)
+	if len(r.Problems) != 1 || r.Problems[0] != "Waiting for gres.conf file /dev/nvidia9" {
+		t.Errorf("its problems are %q", r.Problems)
 	}
 }
 

@@ -361,7 +361,8 @@ func TestJobsOfSlurm(t *testing.T) {
 		t.Errorf("check says:\n%s", out)
 	}
 	s.write("job", "#!/bin/sh\nsrun sleep 1\nsrun gpusim-burn --gpu 0 --memory 1GiB --hold\n")
-	submit := "sbatch --parsable -o %j.out --account physics --gres=shard:4 --requeue job"
+	// What a user writes is no amount.
+	submit := "sbatch --parsable -o %j.out --account physics --gres=shard:4 --comment='x JOB_GRES=shard:9 gres/shard:9' -J 'j gres/shard:8' --requeue job"
 	id := s.slurm(ctx, submit)
 	first := "slurm:lab:" + id + ":0"
 	s.awaitKeys(ctx, first)
@@ -373,7 +374,7 @@ func TestJobsOfSlurm(t *testing.T) {
 		all := s.leases(ctx)
 		return len(all) == 1 && all[0].GPUMemory != nil && all[0].GPUMemory.Used >= 1<<30
 	})
-	second := s.slurm(ctx, submit)
+	second := s.slurm(ctx, strings.Replace(submit, "physics", "'a!b'", 1)) // It has a lease, without that account.
 	s.awaitKeys(ctx, first, "slurm:lab:"+second+":0")
 	s.slurm(ctx, "scancel "+second)
 	s.awaitKeys(ctx, first)
