@@ -97,12 +97,23 @@ func (s *Sums) Add(r *Record) {
 		return
 	}
 	g := s.by.group(r)
+	if !s.by.Account || len(r.Accounts) == 0 {
+		s.add(g, &r.Amounts)
+		return
+	}
+	for i := range r.Accounts {
+		g.Account = r.Accounts[i].Account
+		s.add(g, &r.Accounts[i].Amounts)
+	}
+}
+
+func (s *Sums) add(g Group, used *Amounts) {
 	a := s.rows[g]
 	if a == nil {
 		a = &Amounts{}
 		s.rows[g] = a
 	}
-	a.Add(&r.Amounts)
+	a.Add(used)
 }
 
 // Len returns the number of rows.
@@ -139,7 +150,6 @@ func (s *Sums) records(k Kind, day time.Time) []Record {
 			Tenant:  rows[i].Tenant,
 			User:    rows[i].User,
 			GPU:     rows[i].GPU,
-			Account: rows[i].Account,
 			Amounts: rows[i].Amounts,
 		})
 	}
@@ -169,22 +179,47 @@ func accountsOf(records []Record) func(r *Record) string {
 	}
 }
 
-// SumDay returns the records that replace those of an old day: one for each tenant, user, account and GPU, one for each user and GPU of
-// what was used outside of leases, and what was lost.
+// SumDay returns the records that replace those of an old day: one for each tenant, user and GPU, with the parts of its accounts, one for
+// each user and GPU of what was used outside of leases, and what was lost.
 func SumDay(day time.Time, records []Record) []Record {
-	by, until := By{Tenant: true, User: true, GPU: true, Account: true}, day.Add(24*time.Hour)
+	by, until := By{Tenant: true, User: true, GPU: true}, day.Add(24*time.Hour)
 	s, outside := NewSums(by, day, until), NewOutsideSums(by, day, until)
+	by.Account = true
+	parts := NewSums(by, day, until)
 	account := accountsOf(records)
 	for i := range records {
 		r := records[i]
 		r.Account = account(&r)
 		r.At = day.UnixMilli() // A clock that was set may have left another day in the file.
 		s.Add(&r)
+		parts.Add(&r)
 		outside.Add(&r)
 	}
-	out := append(s.records(KindSum, day), outside.records(KindOutsideSum, day)...)
+	out := s.records(KindSum, day)
+	parts.divide(out)
+	out = append(out, outside.records(KindOutsideSum, day)...)
 	if s.lost > 0 {
 		out = append(out, Record{Kind: KindLost, At: day.UnixMilli(), Lost: s.lost})
 	}
 	return out
+}
+
+// divide gives the sums of a day their parts by account. Sums without an account have none. An older version reads only the sums.
+func (s *Sums) divide(sums []Record) {
+	rows, _ := s.Rows()
+	at := map[Group]int{}
+	for i := range sums {
+		at[Group{Tenant: sums[i].Tenant, User: sums[i].User, GPU: sums[i].GPU}] = i
+	}
+	for i := range rows {
+		whole := rows[i].Group
+		whole.Account = ""
+		r := &sums[at[whole]]
+		r.Accounts = append(r.Accounts, AccountPart{rows[i].Account, rows[i].Amounts})
+	}
+	for i := range sums {
+		if a := sums[i].Accounts; len(a) == 1 && a[0].Account == "" {
+			sums[i].Accounts = nil
+		}
+	}
 }

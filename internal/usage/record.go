@@ -52,9 +52,18 @@ type Record struct {
 
 	Amounts
 
+	// Accounts are the parts of a sum, which together have its amounts; none if no lease had an account.
+	Accounts []AccountPart `json:"acs,omitempty"`
+
 	BootID string `json:"boot,omitempty"` // of a run
 	Lost   int64  `json:"lost,omitempty"` // records
 	Facts  *Facts `json:"f,omitempty"`    // of a start and an end
+}
+
+// AccountPart is what the leases of one account used; without a name, those that had none.
+type AccountPart struct {
+	Account string `json:"ac,omitempty"`
+	Amounts
 }
 
 // Facts are what a lease is, and after its end why and how it ended.
@@ -90,7 +99,6 @@ type identity struct {
 	part       int64
 	tenant     string
 	user       string
-	account    string
 }
 
 func (r *Record) identity() identity {
@@ -102,7 +110,7 @@ func (r *Record) identity() identity {
 	case KindFold:
 		return identity{kind: r.Kind, part: r.Part, tenant: r.Tenant, user: r.User, gpu: r.GPU}
 	case KindSum, KindOutsideSum:
-		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU, account: r.Account}
+		return identity{kind: r.Kind, tenant: r.Tenant, user: r.User, gpu: r.GPU}
 	case KindOutside:
 		return identity{kind: r.Kind, user: r.User, gpu: r.GPU, run: r.Run, part: r.Part}
 	}

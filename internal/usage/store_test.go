@@ -753,6 +753,11 @@ func TestAccountsAndJobs(t *testing.T) {
 	for _, r := range SumDay(day, records) {
 		sums.Add(&r)
 	}
+	for i, r := range sums.Records() { // A version that knows no accounts reads what each user had.
+		if n := map[string]int64{"ann": 15, "bob": 16 * (userAccounts + 1)}[r.User]; r.Held != n || r.Account != "" {
+			t.Errorf("sum %d of the day is %+v, want %d", i, r, n)
+		}
+	}
 	want = map[string]int64{"ann  ": 8, "ann physics ": 3, "ann biology ": 4, "bob  ": 16 * (userAccounts + 1)}
 	if diff := cmp.Diff(want, held(By{User: true, Account: true, Job: true}, sums.Records())); diff != "" {
 		t.Errorf("of the sums of a day (-want +got):\n%s", diff)
