@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string, std stdio) int {
 			return nil, err // not d: a nil *Driver is not a nil gpu.Driver
 		}
 		if std.process {
-			// Most of the program and of the library was for the start.
+			// Most of the program was for the start.
 			if err := resident.Release(); err != nil {
 				log.Debug("cannot return memory to the kernel", "err", err)
 			}

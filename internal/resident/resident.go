@@ -46,13 +46,18 @@ func Release() error {
 type mapping struct{ from, to uintptr }
 
 // unchanged finds the mappings of the program in the text of /proc/PID/smaps that can only be read or executed and have only pages of
-// the file: a page that the loader has changed, as for relocations, is in no file. The line of a mapping begins with its addresses, and
-// those of its properties with a capital letter.
+// the file: a page that the loader has changed, as for relocations, is in no file, and may be swapped out. The line of a mapping begins
+// with its addresses, and those of its properties with a capital letter.
 func unchanged(smaps []byte, program string) (found []mapping) {
 	var m mapping
 	ofProgram := false
 	for line := range bytes.Lines(smaps) {
-		if size, ok := bytes.CutPrefix(line, []byte("Anonymous:")); ok && ofProgram && string(bytes.TrimSpace(size)) == "0 kB" {
+		for _, of := range []string{"Anonymous:", "Swap:"} {
+			if size, ok := bytes.CutPrefix(line, []byte(of)); ok && string(bytes.TrimSpace(size)) != "0 kB" {
+				ofProgram = false
+			}
+		}
+		if bytes.HasPrefix(line, []byte("Swap:")) && ofProgram { // It comes after Anonymous.
 			found = append(found, m)
 		}
 		if 'A' <= line[0] && line[0] <= 'Z' {

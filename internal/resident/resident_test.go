@@ -12,22 +12,33 @@ import (
 const smaps = `00400000-00eb5000 r-xp 00000000 fe:00 10250064                           /usr/sbin/gpushared
 Size:              10964 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 AnonHugePages:         0 kB
 VmFlags: rd ex mr mw me
 00eb5000-01977000 r--p 00ab5000 fe:00 10250064                           /usr/sbin/gpushared
 Anonymous:             4 kB
+Swap:                  0 kB
 01977000-01980000 r--p 01577000 fe:00 10250064                           /usr/sbin/gpushared
 Anonymous:             0 kB
-01980000-019f3000 rw-p 01577000 fe:00 10250064                           /usr/sbin/gpushared
+Swap:                  0 kB
+01980000-01981000 r--p 01577000 fe:00 10250064                           /usr/sbin/gpushared
 Anonymous:             0 kB
+Swap:                  4 kB
+01981000-019f3000 rw-p 01577000 fe:00 10250064                           /usr/sbin/gpushared
+Anonymous:             0 kB
+Swap:                  0 kB
 c000000000-c000400000 rw-p 00000000 00:00 0
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000000000-7f0000001000 r--p 00000000 fe:00 7                          /usr/sbin/gpushared (deleted)
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000002000-7f0000003000 r--p 00000000 fe:00 8                          /other /usr/sbin/gpushared
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000004000-7f0000005000 r-xp 00000000 fe:00 9                          /usr/lib/libc.so.6
 Anonymous:             0 kB
+Swap:                  0 kB
 `
 
 // What is unmapped can be read from the file again: never what was written, what the loader has changed, or another file.
