@@ -267,7 +267,7 @@ var rules = map[string]rule{
 	},
 
 	"internal/chart": {
-		own:  []string{"api"},
+		own:  []string{"api", "internal/text"},
 		pure: true,
 		why:  "chart is the values of a plot: the terminal and the image draw the same ones",
 	},

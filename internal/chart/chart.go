@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // Chart is several values over the same time.
@@ -109,7 +110,7 @@ func Of(u *api.Usage, zone *time.Location) Chart {
 	c := Chart{
 		StepSeconds: u.StepSeconds,
 		StepCount:   len(u.Steps),
-		Title:       fmt.Sprintf("GPU usage, %s to %s", u.Since.In(zone).Format(minutes), u.Until.In(zone).Format(minutes+" MST")),
+		Title:       "GPU usage, " + text.Between(u.Since.In(zone), u.Until.In(zone)),
 	}
 	if len(u.Steps) > 0 {
 		c.Since = u.Steps[0].Since
@@ -119,9 +120,6 @@ func Of(u *api.Usage, zone *time.Location) Chart {
 	}
 	return c
 }
-
-// minutes is a time to the minute.
-const minutes = "2006-01-02 15:04"
 
 func (v *value) panel(u *api.Usage) Panel {
 	p := Panel{Title: v.title, Unit: v.unit, Least: 1}

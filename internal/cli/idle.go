@@ -170,5 +170,5 @@ func atTime(at, now time.Time) string {
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
 		return at.Format("15:04")
 	}
-	return at.Format(minutes)
+	return at.Format(text.Minutes)
 }

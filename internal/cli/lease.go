@@ -38,8 +38,8 @@ func (a *app) leaseList() *cobra.Command {
 				return err
 			}
 			s, err := a.leasesOf(cmd, all, since)
-			if err == nil && since != "" && o.gpu != "" {
-				err = a.addGPUs(cmd.Context(), s)
+			if err == nil && since != "" && (o.gpu != "" || o.tenant != "") {
+				err = a.addNode(cmd.Context(), s)
 			}
 			if err == nil {
 				err = a.selectPart(cmd.Context(), s, &o)
@@ -70,11 +70,15 @@ func (a *app) leaseList() *cobra.Command {
 	return c
 }
 
-// addGPUs adds the GPUs that the node has now to leases of the account, so that one is found by its index.
-func (a *app) addGPUs(ctx context.Context, s *api.Status) error {
+// addNode adds the GPUs and tenants that the node has now to leases of the account: a GPU is found by its index, and a tenant that had no
+// lease is no unknown one.
+func (a *app) addNode(ctx context.Context, s *api.Status) error {
 	node, err := a.client.Status(ctx)
+	if denied(err) { // A user who is a member of no tenant any more still has their own leases.
+		return nil
+	}
 	if err == nil {
-		s.GPUs = node.GPUs
+		s.GPUs, s.Tenants = node.GPUs, node.Tenants
 	}
 	return err
 }

@@ -63,11 +63,14 @@ func TestLeaseListSelects(t *testing.T) {
 	ended := func(id, tenant, user string, uid int, gpus ...string) api.Lease {
 		return api.Lease{ID: id, Tenant: tenant, User: user, UID: uid, State: api.LeaseEnded, GPUs: gpus, Ended: new(noon)}
 	}
+	node := busyNode()
+	node.Tenants = append(node.Tenants, api.TenantStatus{Name: "new"})
 	r := routes{
 		"GET /v1":        api.Info{Caller: api.Caller{UID: 1002, User: "bob"}},
-		"GET /v1/status": busyNode(),
+		"GET /v1/status": node,
 		"GET /v1/leases": api.LeaseList{Leases: []api.Lease{
 			ended("old-1", "vision", "alice", 1001, gpu0), ended("old-2", "speech", "bob", 1002, gpu1),
+			ended("old-3", "former", "carol", 1003, "GPU-of-another-board"),
 		}},
 	}
 	every := func(keep func(*api.Lease) bool) (ids []string) {
@@ -86,7 +89,10 @@ func TestLeaseListSelects(t *testing.T) {
 		"--since 1d --user alice":    {"old-1"},
 		"--since 1d --mine":          {"old-2"},
 		"--since 1d --gpu 1":         {"old-2"},
-		"--since 1d":                 {"old-1", "old-2"},
+		"--since 1d":                 {"old-1", "old-2", "old-3"},
+		"--since 1d --tenant former": {"old-3"},
+
+		"--since 1d --gpu GPU-of-another-board": {"old-3"},
 	} {
 		if len(want) == 0 {
 			t.Fatalf("%s: the fixture has no such lease", args)
@@ -95,6 +101,9 @@ func TestLeaseListSelects(t *testing.T) {
 		if got := strings.Fields(out.out); out.code != 0 || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q: %s", args, got, want, out.err)
 		}
+	}
+	if out := run(t, r, "", "lease", "list", "--since", "1d", "--tenant", "new"); out.code != 0 || out.out != "no leases\n" {
+		t.Errorf("a tenant without leases: exit code %d, %q: %s", out.code, out.out, out.err)
 	}
 	for args, says := range map[string]string{
 		"--tenant nosuch": `there is no tenant "nosuch"`, "--gpu 77": `there is no GPU "77"`, "--mine --user bob": "exclude each other",

@@ -131,14 +131,18 @@ func (o *view) restrict(s *api.Status, uid int) error {
 		if err != nil {
 			return err
 		}
-		if i < 0 {
+		switch {
+		case i >= 0:
+			only = s.GPUs[i].UUID
+		case slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return slices.Contains(l.GPUs, o.gpu) }):
+			only = o.gpu // of a lease of the account: it was removed from the node since
+		default:
 			return &api.Error{
 				Kind:    api.KindNotFound,
 				Message: fmt.Sprintf("there is no GPU %q that you may see", o.gpu),
 				Hint:    "'gpushare gpu list' shows them",
 			}
 		}
-		only = s.GPUs[i].UUID
 	}
 	if o.tenant != "" && !slices.ContainsFunc(s.Tenants, func(t api.TenantStatus) bool { return t.Name == o.tenant }) &&
 		!slices.ContainsFunc(s.Leases, func(l api.Lease) bool { return l.Tenant == o.tenant }) {

@@ -120,7 +120,7 @@ func (a *app) usage(u *api.Usage, month bool) {
 	if month {
 		since, until = u.Since.UTC(), u.Until.UTC() // Its first day is one of UTC.
 	}
-	fmt.Fprintf(a.io.Out, "%s to %s", since.Format(minutes), until.Format(minutes+" MST"))
+	fmt.Fprint(a.io.Out, text.Between(since, until))
 	if c := u.Capacity; c != nil {
 		fmt.Fprintf(a.io.Out, ", capacity %s GPU-hours of %s", hours(c.GPUSeconds), text.Count(c.GPUs, "GPU"))
 	}
@@ -207,9 +207,6 @@ func usageKeys(u *api.Usage, r *api.UsageRow) []string {
 	}
 	return keys
 }
-
-// minutes is a time to the minute.
-const minutes = "2006-01-02 15:04"
 
 func usageCells(u *api.Usage, r *api.UsageRow) []string {
 	charged, busy := "-", "-"

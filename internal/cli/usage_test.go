@@ -235,6 +235,22 @@ func TestUsageOutsideOfLeasesIsInTheCSV(t *testing.T) {
 			keys:    []string{""},
 			rows:    2,
 		},
+		"by user and account, of which leases outside have none": {
+			by: []string{"user", "account"},
+			leases: []api.UsageRow{
+				{User: "alice", Account: "biology", HeldSeconds: 1000}, {User: "alice", Account: "physics", HeldSeconds: 2000},
+			},
+			outside: []api.UsageRow{outside("alice", "", nil, 8000)},
+			keys:    []string{"alice,"},
+			rows:    3,
+		},
+		"by job, next to leases without one": {
+			by:      []string{"job"},
+			leases:  []api.UsageRow{{HeldSeconds: 1000}, {Job: "slurm:1", HeldSeconds: 2000}},
+			outside: []api.UsageRow{outside("", "", nil, 8000)},
+			keys:    []string{""},
+			rows:    2,
+		},
 		"of all": {leases: []api.UsageRow{{HeldSeconds: 2000}}, outside: []api.UsageRow{outside("", "", nil, 8000)}, keys: []string{""}, rows: 1},
 		"none":   {by: []string{"user"}, leases: []api.UsageRow{{User: "alice", HeldSeconds: 1000}}, rows: 1},
 	} {

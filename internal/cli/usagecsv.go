@@ -73,11 +73,12 @@ type csvRow struct{ leases, outside api.UsageRow }
 // csvRows are the rows of the leases in their order, then those of keys that only have use outside of leases. A key has one row, so that
 // readers may use it as the key of theirs.
 func csvRows(u *api.Usage) []csvRow {
-	type key struct{ tenant, user, gpu, lease string }
+	type key struct{ tenant, user, gpu, lease, account, job string }
+	keyOf := func(r *api.UsageRow) key { return key{r.Tenant, r.User, r.GPU, r.Lease, r.Account, r.Job} }
 	rows, at := make([]csvRow, 0, len(u.Rows)), map[key]int{}
 	for i := range u.Rows {
 		r := &u.Rows[i]
-		at[key{r.Tenant, r.User, r.GPU, r.Lease}] = len(rows)
+		at[keyOf(r)] = len(rows)
 		rows = append(rows, csvRow{leases: *r})
 	}
 	if u.Outside == nil {
@@ -85,7 +86,7 @@ func csvRows(u *api.Usage) []csvRow {
 	}
 	for i := range u.Outside.Rows {
 		r := &u.Outside.Rows[i]
-		j, ok := at[key{r.Tenant, r.User, r.GPU, r.Lease}]
+		j, ok := at[keyOf(r)]
 		if !ok {
 			j = len(rows)
 			rows = append(rows, csvRow{leases: api.UsageRow{User: r.User, GPU: r.GPU, GPUIndex: r.GPUIndex}})

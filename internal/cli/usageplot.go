@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/chart"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // usagePlot draws usage over time: in the terminal, or into a file by another program.
@@ -33,10 +34,7 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 		return err
 	}
 	if chart.Empty(u) {
-		fmt.Fprintf(
-			a.io.Out, "%s to %s: no lease used a GPU, so there is nothing to draw\n", u.Since.Local().Format(minutes),
-			u.Until.Local().Format(minutes+" MST"),
-		)
+		fmt.Fprintf(a.io.Out, "%s: no lease used a GPU, so there is nothing to draw\n", text.Between(u.Since.Local(), u.Until.Local()))
 		return nil
 	}
 	c := chart.Of(u, time.Local)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/text"
 )
 
 // usageOutputs are the values of --output of 'usage'.
@@ -56,7 +57,7 @@ func (a *app) usageReport(u *api.Usage, month string) {
 		title += ", " + at.Format("January 2006")
 	}
 	fmt.Fprintf(a.io.Out, "# %s\n\n", mdText(title))
-	fmt.Fprintf(a.io.Out, "From %s to %s.", u.Since.UTC().Format(minutes), u.Until.UTC().Format(minutes+" MST"))
+	fmt.Fprintf(a.io.Out, "From %s.", text.Between(u.Since.UTC(), u.Until.UTC()))
 	if c := u.Capacity; c != nil {
 		fmt.Fprintf(
 			a.io.Out,

@@ -203,11 +203,7 @@ func Reachable(tb testing.TB, self string) string {
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // It is below the host's temporary directory.
 	name := dir + "/program"
-	// A child that is forked meanwhile would keep the file open for writing, and then it cannot be executed.
-	syscall.ForkLock.RLock()
-	err = programs.Write(name, b)
-	syscall.ForkLock.RUnlock()
-	if err != nil {
+	if err := programs.Write(name, b); err != nil {
 		tb.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
