@@ -5,6 +5,13 @@ import "time"
 // SetNow sets the clock of the ages that are shown.
 func SetNow(f func() time.Time) { now = f }
 
+// SetZone sets the zone of the times of usage, and returns what resets it. time.Local is read by servers of the tests all the time.
+func SetZone(z *time.Location) (reset func()) {
+	before := zone
+	zone = func() *time.Location { return z }
+	return func() { zone = before }
+}
+
 // SetPlotter sets the program that draws images.
 func SetPlotter(path string) { installedPlotter = path }
 

@@ -122,10 +122,7 @@ func TestLeaseListSelects(t *testing.T) {
 // A date is one of UTC, so that times of the account have their zone; a month is shown in UTC.
 func TestTimesOfUsageHaveTheirZone(t *testing.T) {
 	cli.SetNow(func() time.Time { return noon })
-	kolkata := time.FixedZone("IST", 5*3600+1800)
-	before := time.Local
-	time.Local = kolkata
-	defer func() { time.Local = before }()
+	defer cli.SetZone(time.FixedZone("IST", 5*3600+1800))()
 	month := labMonth()
 	for args, want := range map[string]string{
 		"usage":                 "2025-02-01 05:30 to 2025-03-01 05:30 IST",

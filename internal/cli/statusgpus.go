@@ -134,6 +134,9 @@ func gpuMemory(g *api.GPUStatus) string {
 // now is the clock of the ages that are shown.
 var now = time.Now
 
+// zone is the reader's time zone.
+var zone = func() *time.Location { return time.Local }
+
 // ages is the age of what was read of a GPU, where that is not of this second.
 func ages(g *api.GPUStatus, at time.Time) string {
 	read, util, older := "", "", false

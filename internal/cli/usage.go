@@ -116,7 +116,7 @@ func (a *app) usageOutput(cmd *cobra.Command, output string, table *bool) error 
 
 // usage prints a table in hours. JSON and CSV have the exact seconds. The times have their zone, because a date is one of UTC.
 func (a *app) usage(u *api.Usage, month bool) {
-	since, until := u.Since.Local(), u.Until.Local()
+	since, until := u.Since.In(zone()), u.Until.In(zone())
 	if month {
 		since, until = u.Since.UTC(), u.Until.UTC() // Its first day is one of UTC.
 	}

@@ -34,10 +34,10 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 		return err
 	}
 	if chart.Empty(u) {
-		fmt.Fprintf(a.io.Out, "%s: no lease used a GPU, so there is nothing to draw\n", text.Between(u.Since.Local(), u.Until.Local()))
+		fmt.Fprintf(a.io.Out, "%s: no lease used a GPU, so there is nothing to draw\n", text.Between(u.Since.In(zone()), u.Until.In(zone())))
 		return nil
 	}
-	c := chart.Of(u, time.Local)
+	c := chart.Of(u, zone())
 	c.Notes = usageNotes(u)
 	if file == "-" {
 		a.drawChart(&c)
@@ -199,8 +199,8 @@ func timeLine(c *chart.Chart, each, columns int) string {
 	line := []rune(strings.Repeat(" ", columns+len("│Jan 02")))
 	free := 0
 	for i := range columns {
-		at := c.At(i * each).Local()
-		if i > 0 && at.YearDay() == c.At((i-1)*each).Local().YearDay() || i < free {
+		at := c.At(i * each).In(zone())
+		if i > 0 && at.YearDay() == c.At((i-1)*each).In(zone()).YearDay() || i < free {
 			continue
 		}
 		copy(line[i:], []rune("│"+at.Format("Jan 2")))
