@@ -44,7 +44,7 @@ func serve(t *testing.T, h http.HandlerFunc) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -564,7 +564,7 @@ func TestRestart(t *testing.T) {
 			Handler: http.HandlerFunc(
 				func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, api.Info{API: "v1"}) },
 			),
-			ReadHeaderTimeout: time.Second,
+			ReadHeaderTimeout: time.Minute,
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(l) }()

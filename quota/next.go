@@ -202,10 +202,10 @@ func (s *Scheduler) enforced(now time.Duration) (bool, string) {
 		return false, "no lease uses the GPU"
 	case s.cfg.Concurrent:
 		return false, "all leases run concurrently: shares are not enforced by configuration"
-	case s.fallback.on(now) && len(s.in) > 1:
-		return false, s.fallback.reason
 	case len(s.in) == 1 && len(s.free) > 0 && s.in[0].cap == 0:
 		return false, "one lease needs more than its share: no lease that uses less is frozen"
+	case s.fallback.on(now):
+		return false, s.fallback.reason
 	case !s.contended() && !slices.ContainsFunc(s.in, func(m *member) bool { return m.cap != 0 }):
 		return false, "a lease without a competitor is never frozen"
 	}

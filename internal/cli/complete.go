@@ -13,7 +13,7 @@ import (
 )
 
 // nameTimeout is how long to wait for names: completion and lists also work without them.
-const nameTimeout = time.Second
+var nameTimeout = time.Second
 
 // completer is the type of cobra's completion functions.
 type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)

@@ -12,6 +12,13 @@ func SetZone(z *time.Location) (reset func()) {
 	return func() { zone = before }
 }
 
+// SetNameTimeout sets how long names for a completion are waited for, and returns what resets it.
+func SetNameTimeout(d time.Duration) (reset func()) {
+	before := nameTimeout
+	nameTimeout = d
+	return func() { nameTimeout = before }
+}
+
 // SetPlotter sets the program that draws images.
 func SetPlotter(path string) { installedPlotter = path }
 

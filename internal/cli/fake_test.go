@@ -33,7 +33,7 @@ func fakeDaemon(t testing.TB, r routes) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		switch v := r[q.Method+" "+q.URL.Path].(type) {
 		case nil:
 			t.Errorf("the fake daemon was asked %s %s", q.Method, q.URL.Path)

@@ -34,7 +34,11 @@ func (a *app) usagePlot(ctx context.Context, since, until, step, file string) er
 		return err
 	}
 	if chart.Empty(u) {
-		fmt.Fprintf(a.io.Out, "%s: no lease used a GPU, so there is nothing to draw\n", text.Between(u.Since.In(zone()), u.Until.In(zone())))
+		fmt.Fprintf(
+			a.io.Out,
+			"%s: no lease used a GPU, so there is nothing to draw\n",
+			text.Between(u.Since.In(zone()), u.Until.In(zone())),
+		)
 		return nil
 	}
 	c := chart.Of(u, zone())
