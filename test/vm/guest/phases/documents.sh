@@ -74,9 +74,10 @@ for name in $(sed -n '/^# checks: install /{s///;s/ README / /;s/ first-week$//;
 	eval "check_$name() { walk_docs $name; }"
 done
 
-# The first week is that of a host to which the package is new, with GPUs as they are delivered. A purge makes it one again.
+# The first week is that of a host to which the package is new, with GPUs as they are delivered. The page before it has removed the package;
+# a purge makes the host a new one again.
 check_first-week() {
-	gpushare unmanage --all --force >/dev/null
+	want "the package" "$(dpkg-query -W -f '${db:Status-Status}' gpushare)" config-files
 	dpkg -P gpushare
 	systemctl stop gpusim.service
 	rm -r /var/lib/gpusim
