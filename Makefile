@@ -81,7 +81,7 @@ stress:
 # The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
 # user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
 # Simulations and quota have one goroutine, and ask nothing of who runs them: the detector and another user find nothing in them.
-# test-whole runs them.
+# test-whole runs them, after the run with the detector.
 SIMULATED := gpushare/(quota|test/fairness|test/memorysim)$$
 test: build
 	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $$($(GO) list ./... | grep -vE '$(SIMULATED)')

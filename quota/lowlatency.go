@@ -76,6 +76,11 @@ func (s *Scheduler) withoutOthers() bool { return len(s.in)+len(s.free) < 2 }
 
 // part is what a lease next to the slices gets if it always has work: the GPU divides its time by processes.
 func (s *Scheduler) part(m *member) float64 {
+	return s.partNextTo(m, func(x *member) bool { return s.useOver(x, useWindow) >= 0.15 })
+}
+
+// partNextTo is the same next to one of the leases with slices and to those of the others that have work.
+func (s *Scheduler) partNextTo(m *member, works func(*member) bool) float64 {
 	own := m.processCount()
 	others, n := 0.0, 0.0
 	for _, x := range s.in { // One of them has its slice.
@@ -83,7 +88,7 @@ func (s *Scheduler) part(m *member) float64 {
 	}
 	others /= max(n, 1)
 	for _, x := range s.free {
-		if x != m && s.useOver(x, useWindow) >= 0.15 {
+		if x != m && works(x) {
 			others += x.processCount()
 		}
 	}

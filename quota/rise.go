@@ -154,21 +154,9 @@ func (s *Scheduler) roseAt(m *member, at time.Duration) {
 
 // partNow is what a lease next to the slices gets if it always has work, as far as is known of the last seconds.
 func (s *Scheduler) partNow(m *member) float64 {
-	own := m.processCount()
-	others, n := 0.0, 0.0
-	for _, x := range s.in { // One of them has its slice.
-		others, n = others+x.processCount(), n+1
-	}
-	others /= max(n, 1)
-	for _, x := range s.free {
-		if x == m || x.frozen {
-			continue
-		}
-		if x.demand.expectation.on || s.useOver(x, restsAfter) >= 0.15 {
-			others += x.processCount()
-		}
-	}
-	return own / (own + others)
+	return s.partNextTo(m, func(x *member) bool {
+		return !x.frozen && (x.demand.expectation.on || s.useOver(x, restsAfter) >= 0.15)
+	})
 }
 
 // limitFrom sets what a lease may use from what it used.

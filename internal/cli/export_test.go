@@ -19,6 +19,9 @@ func SetNameTimeout(d time.Duration) (reset func()) {
 	return func() { nameTimeout = before }
 }
 
+// ForgetSlurm lets tests find the programs of Slurm by PATH alone.
+func ForgetSlurm() { installedSlurm = nil }
+
 // SetPlotter sets the program that draws images.
 func SetPlotter(path string) { installedPlotter = path }
 

@@ -425,6 +425,7 @@ func TestWarningsComeFirst(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
+	cli.ForgetSlurm()
 	time.Local = time.UTC // Times are shown in the reader's zone.
 	cli.SetNow(func() time.Time { return noon })
 	if code, set := becomeEntering(); set {

@@ -146,20 +146,15 @@ func notNil(list []string) []string {
 	return list
 }
 
+// installedSlurm are the directories where packages and sites install it, for a PATH that lacks them.
+var installedSlurm = []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/slurm/sbin", "/opt/slurm/bin"}
+
 // slurmProgram runs one of Slurm's programs.
 func (a *app) slurmProgram(ctx context.Context, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
 	defer cancel()
-	dirs := append(
-		filepath.SplitList(a.getenv("PATH")),
-		"/usr/sbin",
-		"/usr/bin",
-		"/usr/local/sbin",
-		"/usr/local/bin",
-		"/opt/slurm/sbin",
-		"/opt/slurm/bin",
-	)
-	out, err := external.Output(ctx, slurmOutput, dirs, name, args...)
+	dirs := filepath.SplitList(a.getenv("PATH"))
+	out, err := external.Output(ctx, slurmOutput, append(dirs, installedSlurm...), name, args...)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%s did not answer within %s", name, slurmTimeout)
 	}

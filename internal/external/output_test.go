@@ -1,13 +1,17 @@
 package external
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -51,33 +55,40 @@ func TestOutputOfNoRelativeDirectory(t *testing.T) {
 // A program that does not end is ended with what it started, and what it printed is kept.
 func TestOutputIsBoundedInTime(t *testing.T) {
 	t.Parallel()
-	pidFile := filepath.Join(t.TempDir(), "pid")
-	dir := program(t, "slurmd", "echo waiting\nsleep 1000 &\necho $! >"+pidFile+".new\nmv "+pidFile+".new "+pidFile+"\nwait\n")
-	ctx, cancel := context.WithCancel(t.Context())
+	// What the program starts inherits the FIFO: it has an end when all of them have ended.
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := program(t, "slurmd", "exec 3>"+fifo+"\necho waiting\nsleep 1000 &\necho started >&3\nwait\n")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
 	go func() {
-		defer cancel()
-		for {
-			if _, err := os.Stat(pidFile); err == nil || t.Context().Err() != nil {
-				return
-			}
-			time.Sleep(time.Millisecond) // Between two looks.
+		f, err := os.Open(fifo)
+		if err != nil {
+			ended <- err
+			return
 		}
+		defer f.Close()
+		r := bufio.NewReader(f)
+		_, err = r.ReadString('\n')
+		cancel()
+		if err == nil {
+			_, err = r.ReadByte()
+		}
+		ended <- err
 	}()
 	out, err := Output(ctx, 1<<10, []string{dir}, "slurmd")
 	if !errors.Is(err, context.Canceled) || out != "waiting\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Fatalf("%q, %v", out, err)
 	}
-	pid, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return
+	select {
+	case err := <-ended:
+		if !errors.Is(err, io.EOF) {
+			t.Error(err)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("what it started still runs: %s", stat)
-		}
+	case <-time.After(time.Minute):
+		t.Error("what it started still runs")
 	}
 }
