@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -359,24 +360,22 @@ func TestNothingOfTheDaemonIsInCgroupsAndMountsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = in.Close(), other.Wait() })
-	// Tests that run in parallel have mounts of their own, whose directories are those of their nodes.
-	seen := func(n *harness.Node) (found []string) {
-		for _, name := range []string{"cgroup", "mountinfo"} {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", other.Process.Pid, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(string(b)) {
-				if strings.Contains(line, "gpushare") && (name == "cgroup" || strings.Contains(line, n.Dir)) {
-					found = append(found, name+": "+line)
-				}
+	// Other tests have mounts of their own, whose directories are those of their nodes.
+	mounts := func(n *harness.Node) (found []string) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", other.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, n.Dir) {
+				found = append(found, line)
 			}
 		}
 		return found
 	}
 	n := start(t, quick)
 	n.StopDaemon()
-	before := seen(n)
+	before, cgroups := mounts(n), procfstest.CgroupsOf(t, other.Process.Pid)
 	if err := n.StartDaemon(soon(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -394,8 +393,11 @@ func TestNothingOfTheDaemonIsInCgroupsAndMountsOfOthers(t *testing.T) {
 			t.Errorf("a process of a lease is in a cgroup of another hierarchy: %s", line)
 		}
 	}
-	if after := seen(n); !slices.Equal(before, after) {
-		t.Errorf("before the daemon ran it was %q, now it is %q", before, after)
+	if after := mounts(n); !slices.Equal(before, after) {
+		t.Errorf("before the daemon ran the mounts were %q, now they are %q", before, after)
+	}
+	if changed := cgroups.Changed(procfstest.CgroupsOf(t, other.Process.Pid)); changed != "" {
+		t.Error(changed)
 	}
 }
 

@@ -1,13 +1,11 @@
-// Package procfstest lets tests await the end of a process, and reuse a pid for real: in a pid namespace of their own, where nothing else
-// takes a pid.
+// Package procfstest lets tests await the end of a process, and have for themselves what is otherwise of the whole host: pids, of which
+// they reuse one for real, and mounts.
 package procfstest
 
 import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,19 +33,7 @@ func InPIDNamespace(t *testing.T) bool {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to create a pid namespace")
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.count=1", "-test.timeout=1m", "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	switch {
-	case err != nil:
-		t.Error(err)
-	case strings.Contains(string(out), "--- SKIP"):
-		t.Skip("see above what is missing in the pid namespace")
-	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
-		t.Error("the test did not run in the pid namespace")
-	}
+	rerun(t, inside, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS})
 	return false
 }
 
