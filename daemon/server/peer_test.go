@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 )
 
 // connectEnv makes this binary a process that connects to a socket and exits at the end of its input.
@@ -127,8 +127,8 @@ func TestPeerIsTheProcessThatConnected(t *testing.T) {
 
 // A process connects and exits, and a process of root gets its pid. The caller must not get a lease on that process.
 func TestPeerWithAReusedPID(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("choosing a pid needs root")
+	if !procfstest.InPIDNamespace(t) {
+		return
 	}
 	l := listenUnix(t)
 	pid, end := connectFromProcess(t, l)
@@ -151,26 +151,19 @@ func TestPeerWithAReusedPID(t *testing.T) {
 // startWithPID starts a process with this pid, which is free.
 func startWithPID(t *testing.T, pid int) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for ctx.Err() == nil {
-		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0); err != nil {
-			t.Skipf("this kernel does not let a pid be chosen: %v", err)
-		}
-		cmd := exec.CommandContext(t.Context(), "sleep", "60")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait() // It was killed.
-		})
-		if cmd.Process.Pid == pid {
-			return procfs.Command(t.Context(), pid)
-		}
+	procfstest.NextPID(t, pid)
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
-	t.Skipf("other processes always got pid %d first", pid)
-	return ""
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // It was killed.
+	})
+	if cmd.Process.Pid != pid {
+		t.Fatalf("pid %d was used by another process", pid)
+	}
+	return procfs.Command(t.Context(), pid)
 }
 
 // A connection that the client has closed is not accepted; an open one is, with and without a request.

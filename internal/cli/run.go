@@ -213,9 +213,7 @@ func (a *app) detach(cmd *cobra.Command, path string, r api.LeaseRequest, silent
 	if err != nil {
 		return &exitError{code: exitRunCannot, err: fmt.Errorf("cannot run %s: the working directory is not known: %w", path, err)}
 	}
-	mask := syscall.Umask(0)
-	syscall.Umask(mask)
-	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: mask}
+	r.Detach = &api.Detach{Path: absolute, Dir: dir, Environment: a.env, UMask: umask()}
 	if n, err := requestSize(&r); err == nil && n > api.MaxRequest {
 		return &exitError{code: exitRunCannot, err: &api.Error{
 			Kind: api.KindInvalid,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/test/programs"
 )
 
@@ -292,8 +293,7 @@ func TestRunDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mask := syscall.Umask(0)
-	syscall.Umask(mask)
+	mask := procfstest.Umask(t)
 	if d := got.Detach; d == nil || d.Path != sh || d.Dir != cmd.Dir || d.UMask != mask || !slices.Contains(d.Environment, "A=b") ||
 		!slices.Equal(got.Command, []string{"sh", "-c", "exit 7"}) {
 		t.Errorf("it requested %+v, %+v", got, got.Detach)

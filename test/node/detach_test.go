@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -280,7 +281,11 @@ func TestDetachedMember(t *testing.T) {
 	id := strings.TrimSpace(r.Out)
 	awaitResult(t, n, id)
 	r = as(t, n, "lease", "logs", id)
-	if want := fmt.Sprintf("65534\n65534\n65534\nCapEff:\t0000000000000000\n%04o\n/\n%s\n", umask(), os.Getenv("HOME")); r.Out != want {
+	if want := fmt.Sprintf(
+		"65534\n65534\n65534\nCapEff:\t0000000000000000\n%04o\n/\n%s\n",
+		procfstest.Umask(t),
+		os.Getenv("HOME"),
+	); r.Out != want {
 		t.Errorf("it printed\n%s%s\nwant\n%s", r.Out, r.Err, want)
 	}
 	secret := detach(t, n, "echo secret", "-t", "red", "--grant", "part")
@@ -292,12 +297,6 @@ func TestDetachedMember(t *testing.T) {
 	if r := as(t, n, "lease", "list", "--all"); strings.Contains(r.Out, secret) {
 		t.Errorf("another tenant's lease is listed: %s", r.Out)
 	}
-}
-
-func umask() int {
-	mask := syscall.Umask(0)
-	syscall.Umask(mask)
-	return mask
 }
 
 // Requests that wait when the daemon is killed wait again, and are served in the original order.

@@ -15,15 +15,19 @@ import (
 	"github.com/gpushare/gpushare/test/harness"
 )
 
-// runExample runs a script of the example with these variables, and with those of the node's shell but for the ones that say where
-// notes are.
+// runExample runs a script of the example.
 func runExample(t *testing.T, n *harness.Node, script string, env ...string) (code int, out, errs string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(root, "examples/prolog", script))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(soon(t), "sh", path)
+	return runIn(t, n, exec.CommandContext(soon(t), "sh", path), env...)
+}
+
+// runIn runs a command with these variables, and with those of the node's shell but for the ones that say where notes are.
+func runIn(t *testing.T, n *harness.Node, cmd *exec.Cmd, env ...string) (code int, out, errs string) {
+	t.Helper()
 	cmd.Env = slices.DeleteFunc(n.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "JOB_NOTES=") || strings.HasPrefix(v, "XDG_RUNTIME_DIR=")
 	})
@@ -42,9 +46,27 @@ func TestPrologNotes(t *testing.T) {
 	apply(t, n, shared)
 	job := startOutside(t, n, 0, "sleep", "60")
 	const fallback = "/run/gpushare-prolog"
-	_, err := os.Stat(fallback)
-	created := errors.Is(err, fs.ErrNotExist)
-	named, runtime := t.TempDir(), t.TempDir()
+	named, runtime, run := t.TempDir(), t.TempDir(), t.TempDir()
+	// The directory in /run is one for the whole host: root has a /run of its own for the example.
+	const ownRun = `mount --bind "$1" /run && exec sh "$2"`
+	if os.Geteuid() == 0 {
+		if out, err := exec.CommandContext(soon(t), "unshare", "--mount", "sh", "-c", ownRun, "sh", run, os.DevNull).
+			CombinedOutput(); err != nil {
+			t.Skipf("root needs a mount namespace for a /run of its own: %v: %s", err, out)
+		}
+	}
+	example := func(script string, env ...string) (code int, out, errs string) {
+		if os.Geteuid() != 0 {
+			return runExample(t, n, script, env...)
+		}
+		path, err := filepath.Abs(filepath.Join(root, "examples/prolog", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runIn(t, n, exec.CommandContext(
+			soon(t), "unshare", "--mount", "sh", "-c", ownRun, "sh", run, path,
+		), env...)
+	}
 	for i, c := range []struct {
 		name string
 		env  []string
@@ -56,14 +78,15 @@ func TestPrologNotes(t *testing.T) {
 		{"with neither", nil, fallback},
 		{"both are empty", []string{"JOB_NOTES=", "XDG_RUNTIME_DIR="}, fallback},
 	} {
-		id := fmt.Sprintf("%d.%d", os.Getpid(), i) // The directory in /run may have notes of others.
-		note := filepath.Join(c.dir, "gpushare-lease."+id)
+		id := fmt.Sprintf("%d.%d", os.Getpid(), i)
+		dir := c.dir
+		if dir == fallback {
+			dir = filepath.Join(run, filepath.Base(fallback))
+		}
+		note := filepath.Join(dir, "gpushare-lease."+id)
 		env := append(c.env, "JOB_ID="+id)
-		code, out, errs := runExample(
-			t,
-			n,
-			"prolog.sh",
-			append(env, "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid()))...)
+		code, out, errs := example(
+			"prolog.sh", append(env, "JOB_TENANT=red", "JOB_GRANT=whole", fmt.Sprintf("JOB_PID=%d", job.pid()))...)
 		if c.dir == fallback && os.Geteuid() != 0 {
 			if leases := status(t, n).Leases; code == 0 || !strings.Contains(errs, fallback) || len(leases) > 0 {
 				t.Errorf("%s: as an ordinary user it exits with %d, and the leases are %+v: %s", c.name, code, leases, errs)
@@ -75,14 +98,14 @@ func TestPrologNotes(t *testing.T) {
 		if code != 0 || err != nil || len(leases) != 1 || strings.TrimSpace(string(b)) != leases[0].ID {
 			t.Errorf("%s: it exits with %d, the note is %q, %v, and the leases are %+v: %s%s", c.name, code, b, err, leases, out, errs)
 		}
-		code, _, errs = runExample(t, n, "epilog.sh", env...)
+		code, _, errs = example("epilog.sh", env...)
 		if _, err := os.Stat(note); code != 0 || !errors.Is(err, fs.ErrNotExist) || len(status(t, n).Leases) > 0 {
 			t.Errorf("%s: the epilog exits with %d, and leaves a note (%v) or a lease: %s", c.name, code, err, errs)
 		}
 	}
-	if created && os.Geteuid() == 0 {
-		if err := os.Remove(fallback); err != nil {
-			t.Errorf("the example leaves more than its directory: %v", err)
+	if os.Geteuid() == 0 {
+		if err := os.Remove(filepath.Join(run, filepath.Base(fallback))); err != nil {
+			t.Errorf("the example leaves more than its directory, or has not used it: %v", err)
 		}
 	}
 }
