@@ -82,6 +82,7 @@ func (f *fixture) restrict(t *testing.T, r Reach) []string {
 
 // Only the users and groups that Restrict names connect to the tenants' socket, and no user opens another file.
 func TestWhoReachesTheSocket(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			f := newFixtureOf(t, driver)
@@ -136,6 +137,7 @@ func TestWhoReachesTheSocket(t *testing.T) {
 // What was changed by hand is restored, and said once.
 // The kernel lets in a process that has a group of its start. Of a user who left the group it is closed out by name.
 func TestWhoLeftAGroupIsClosedOut(t *testing.T) {
+	t.Parallel()
 	f := newFixtureOf(t, onEveryBranch(t)[0])
 	f.passable(t)
 	f.start(t, mps.Settings{GPU: gpuA})
@@ -152,6 +154,7 @@ func TestWhoLeftAGroupIsClosedOut(t *testing.T) {
 }
 
 func TestChangedPermissionsAreRestored(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"550.163.01", "580.178.04"} {
 		t.Run(driver, func(t *testing.T) {
 			f := newFixtureOf(t, driver)
@@ -195,6 +198,7 @@ func TestChangedPermissionsAreRestored(t *testing.T) {
 
 // Without access control lists the socket is open to all, and that is said.
 func TestAFileSystemWithoutLists(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a file system needs root")
 	}

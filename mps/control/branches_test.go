@@ -15,6 +15,7 @@ import (
 )
 
 func TestStartsOnEveryBranch(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
@@ -38,6 +39,7 @@ func TestStartsOnEveryBranch(t *testing.T) {
 
 // Where the program says why it ends, the error has its words.
 func TestWithoutAGPUOnEveryBranch(t *testing.T) {
+	t.Parallel()
 	said := map[string]string{
 		"535.261.03": "",
 		"550.163.01": "",
@@ -63,6 +65,7 @@ func TestWithoutAGPUOnEveryBranch(t *testing.T) {
 
 // TestOnEveryBranch runs the tests of this package on nodes with the other branches of the driver.
 func TestOnEveryBranch(t *testing.T) {
+	t.Parallel()
 	switch {
 	case os.Getenv(driverEnv) != "":
 		t.Skip("this process runs the tests of one branch: the process that started it runs the others")

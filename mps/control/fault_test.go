@@ -16,6 +16,7 @@ import (
 // A fault is found when the driver reports an error: the culprit from the server's log, the victims, and those that still run. No
 // client joins until all have ended, and then it serves again.
 func TestFaultNamesCulpritAndVictims(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) { // Before 550 no command reports a fault.
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
@@ -78,6 +79,7 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 // A fault that comes after the driver's report of it is found however often the node was observed in between, and one of which the
 // driver said nothing when its clients have ended, also when something else has read so before.
 func TestFaultAfterTheReport(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		for _, how := range []string{"reported", "not reported", "not reported, and the clients were read"} {
 			reported := how == "reported"
@@ -128,6 +130,7 @@ func TestFaultAfterTheReport(t *testing.T) {
 
 // An observation that could not be made because the clients were read is made up for, so that a suspicion is not left to chance.
 func TestObservedAgain(t *testing.T) {
+	t.Parallel()
 	r := newFixtureOf(t, onEveryBranch(t)[0])
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)
@@ -140,6 +143,7 @@ func TestObservedAgain(t *testing.T) {
 
 // A check that is planned earlier is kept: a restart that is due in a moment is not put off.
 func TestAnEarlierCheckIsKept(t *testing.T) {
+	t.Parallel()
 	var w watch
 	now := time.Now()
 	for _, after := range []time.Duration{3 * time.Second, time.Second, 2 * time.Second} {

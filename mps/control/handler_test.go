@@ -92,6 +92,7 @@ func do(t *testing.T, h *Handler, s step.Step) {
 }
 
 func TestStepsDoAndUndo(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
@@ -140,6 +141,7 @@ func TestStepsDoAndUndo(t *testing.T) {
 
 // When gpushared is killed between the change of mode and the start, the next run still knows the previous mode.
 func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeProhibited}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
@@ -157,6 +159,7 @@ func TestModeIsRecordedBeforeItIsSet(t *testing.T) {
 }
 
 func TestFailedStartRestoresMode(t *testing.T) {
+	t.Parallel()
 	t.Run("no GPU", func(t *testing.T) {
 		r := newFixtureOf(t, "580.178.04")
 		m := &fakeModes{mode: gpu.ComputeDefault}
@@ -190,6 +193,7 @@ func TestFailedStartRestoresMode(t *testing.T) {
 // An undo sets the mode also where it reads back. A driver that refuses that does not keep the undo from its end; one that does not answer
 // does, and so does a refusal where the mode is another.
 func TestUndoWithAModeThatIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		mode gpu.ComputeMode // at the undo
@@ -219,6 +223,7 @@ func TestUndoWithAModeThatIsRefused(t *testing.T) {
 }
 
 func TestForeignSteps(t *testing.T) {
+	t.Parallel()
 	h := &Handler{}
 	s := step.Step{Kind: "mig.create"}
 	if _, err := h.Applied(t.Context(), s); err == nil {

@@ -11,6 +11,7 @@ import (
 
 // A connection on which nothing was said yet is found at once, and none when the daemon greets.
 func TestHandshakes(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			f := newFixtureOf(t, driver)

@@ -39,6 +39,7 @@ func (f *fixture) end(t *testing.T, p *program) {
 // Changed limits reach new clients without a restart of the control daemon, and nothing disturbs those that run. A memory limit that
 // the server refuses while it has clients is reported, and is in force after they have ended.
 func TestLimitsChangeLive(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}
 	before := mps.Settings{GPU: gpuA, Threads: 40, Memory: 2 << 30}
@@ -101,6 +102,7 @@ func (f *fixture) awaitClients(t *testing.T, n int) {
 
 // A tenant that removes the variables of its lease gets what the defaults allow, and no more.
 func TestDefaultsWithoutTheEnvironment(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
@@ -123,6 +125,7 @@ func TestDefaultsWithoutTheEnvironment(t *testing.T) {
 
 // What tenants can change through their socket is noticed at the next observation, on a version where they can, and set again.
 func TestTenantsChangeLimits(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
@@ -178,6 +181,7 @@ func (f *fixture) notices(t *testing.T, set mps.Settings, driver, command, want 
 // The limits of a server that runs are compared too: up to 555 any tenant may change them, also those of a server that has just
 // started.
 func TestLimitsOfAServer(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
@@ -219,6 +223,7 @@ const maxLogOfADay = 1e6
 // MPS asks while leases have processes on the GPU. The day begins when a client has just been connected, which is compared with more
 // questions than what follows.
 func TestLogOfObservations(t *testing.T) {
+	t.Parallel()
 	const (
 		apart        = 30 * time.Second
 		observations = limitsInterval / apart // from one reading of the limits to the next

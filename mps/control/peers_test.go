@@ -28,6 +28,7 @@ func (f *fixture) silent(t *testing.T) []Peer {
 
 // A process that connects and says nothing blocks all others; it is found with its user, and with its end they are served again.
 func TestASilentPeerIsFound(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			f := newFixtureOf(t, driver)
@@ -66,6 +67,7 @@ func TestASilentPeerIsFound(t *testing.T) {
 
 // A connection whose process cannot be found is ended at the daemon's end.
 func TestAConnectionIsEndedAtTheDaemonsEnd(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start(t, mps.Settings{GPU: gpuA})
 	f.running(t)
@@ -85,6 +87,7 @@ func TestAConnectionIsEndedAtTheDaemonsEnd(t *testing.T) {
 
 // Clients that are served are no suspects, however long they stay.
 func TestClientsAreNoSilentPeers(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start(t, mps.Settings{GPU: gpuA})
 	env := f.environment(t, mps.Limits{})

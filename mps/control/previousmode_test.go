@@ -13,6 +13,7 @@ import (
 
 // A compute mode that was changed from outside is a difference: the next plan sets it again, and disturbs no client.
 func TestComputeModeIsComparedAndSetAgain(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
@@ -43,6 +44,7 @@ func TestComputeModeIsComparedAndSetAgain(t *testing.T) {
 
 // The mode from before is restored on every way out, also by another run of gpushared that has lost the run directory.
 func TestModeIsRestoredWithoutTheRunDirectory(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		want *mps.Settings // what the spec has by then
@@ -101,6 +103,7 @@ func (m *lateModes) SetComputeMode(ctx context.Context, id gpu.UUID, mode gpu.Co
 // A compute mode that was set, and not in time, is not taken for one that was not set: the undo sets the mode from before, which reads
 // back already.
 func TestModeThatIsSetLater(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		previous *mps.Settings // what runs before the step
@@ -138,6 +141,7 @@ func TestModeThatIsSetLater(t *testing.T) {
 
 // In a later boot the GPU began with another mode, which is then the one to restore.
 func TestModeOfAnotherBoot(t *testing.T) {
+	t.Parallel()
 	old := previousMode{GPU: gpuA, Mode: gpu.ComputeProhibited, Boot: "another"}
 	for _, c := range []struct {
 		boot string
@@ -157,6 +161,7 @@ func TestModeOfAnotherBoot(t *testing.T) {
 
 // A damaged record stops the change with its name, and is not taken for none.
 func TestDamagedModeRecord(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeExclusiveProcess}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}

@@ -16,6 +16,7 @@ import (
 )
 
 func TestDelaysGrowUpToALimit(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1e9, 0)
 	var r restarts
 	for n := 1; n <= maxFailures+3; n++ {
@@ -98,6 +99,7 @@ func (f *fixture) kept(t *testing.T, h *Handler, set mps.Settings, until func(*m
 // A control daemon that was killed is started again within three seconds, with its limits and its tenants' socket, and without
 // anything that observes it regularly.
 func TestKilledDaemonRunsAgainWithinSeconds(t *testing.T) {
+	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			r := newFixture(t)
@@ -131,6 +133,7 @@ func TestKilledDaemonRunsAgainWithinSeconds(t *testing.T) {
 
 // A program that always ends is started less and less often, is then called failed, and what it says is in the reason.
 func TestProgramThatAlwaysEnds(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	real := r.Control
 	r.Control = filepath.Join(r.node.Root, "usr/bin/broken")
@@ -170,6 +173,7 @@ func TestProgramThatAlwaysEnds(t *testing.T) {
 
 // A correction that fails stops nothing: the control daemon, its servers and their clients stay.
 func TestCorrectionThatFailsStopsNothing(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	m := &fakeModes{mode: gpu.ComputeDefault}
 	h := &Handler{Supervisor: r.Supervisor, Driver: m}
@@ -208,6 +212,7 @@ func TestCorrectionThatFailsStopsNothing(t *testing.T) {
 
 // A step that was planned when nothing ran stops nothing that runs when it is carried out.
 func TestStepDoesNotStopWhatItDidNotName(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	h := &Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}
 	set := mps.Settings{GPU: gpuA}

@@ -17,6 +17,7 @@ import (
 
 // A restart that an administrator requests replaces a control daemon that works, and names its clients first.
 func TestRestartReplacesADaemonThatWorks(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	h := RestartHandler{&Handler{Supervisor: r.Supervisor, Driver: &fakeModes{mode: gpu.ComputeDefault}}}
 	set := mps.Settings{GPU: gpuA, Threads: 30}
@@ -56,6 +57,7 @@ func TestRestartReplacesADaemonThatWorks(t *testing.T) {
 // Every state from which MPS does not come out by itself ends when nothing is connected, and with clients it is named, and ends with
 // the command that it names.
 func TestStuckStatesEnd(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, r *fixture, st *mps.State)
 		// keeps: it is corrected without a restart, also with clients.

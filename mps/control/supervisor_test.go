@@ -22,6 +22,7 @@ import (
 )
 
 func TestStartObserveStop(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	if st := r.observe(t); st != nil {
 		t.Fatalf("before the start: %+v", st)
@@ -89,6 +90,7 @@ func modeOf(t *testing.T, path string) string {
 }
 
 func TestFilePermissions(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	l := r.layout(deviceA)
@@ -148,6 +150,7 @@ func TestEnvironmentOfTheUnit(t *testing.T) {
 
 // After a crash gpushared finds the control daemon that it started, and disturbs no client.
 func TestRestartFindsControlDaemon(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	set := mps.Settings{GPU: gpuA, Threads: 50}
 	r.start(t, set)
@@ -170,6 +173,7 @@ func TestRestartFindsControlDaemon(t *testing.T) {
 }
 
 func TestControlDaemonDies(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	set := mps.Settings{GPU: gpuA, Threads: 50}
 	r.start(t, set)
@@ -201,6 +205,7 @@ func TestControlDaemonDies(t *testing.T) {
 // A peer that connects and sends nothing blocks the whole daemon. The daemon counts as unresponsive after three missed
 // greetings and is healthy again when the peer ends. A stop does not wait for it.
 func TestUnresponsive(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)
@@ -243,6 +248,7 @@ func TestUnresponsive(t *testing.T) {
 
 // A daemon with an unlinked control socket still answers the control program: only the probe of both sockets detects it.
 func TestUnlinkedSocket(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)
@@ -256,6 +262,7 @@ func TestUnlinkedSocket(t *testing.T) {
 }
 
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	st := r.running(t)
@@ -274,6 +281,7 @@ func TestStopped(t *testing.T) {
 
 // The program's pid file is not trusted: it may name any process.
 func TestStalePIDFile(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	l := r.layout(deviceA)
 	if err := l.create(); err != nil {
@@ -297,6 +305,7 @@ func TestStalePIDFile(t *testing.T) {
 }
 
 func TestDriftIsCorrected(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	set := mps.Settings{GPU: gpuA, Threads: 30, Memory: 2 << 30}
 	r.start(t, set)
@@ -334,6 +343,7 @@ func TestDriftIsCorrected(t *testing.T) {
 }
 
 func TestStartFailures(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		set     mps.Settings
@@ -389,6 +399,7 @@ func TestStartFailures(t *testing.T) {
 
 // gpushared was killed during a start: there is a record and no unit.
 func TestInterruptedStart(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	l := r.layout(deviceA)
 	set := mps.Settings{GPU: gpuA}
@@ -403,6 +414,7 @@ func TestInterruptedStart(t *testing.T) {
 }
 
 func TestObserveDoesNotWaitForAChange(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	st := r.running(t)
@@ -415,6 +427,7 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 
 // Until the reading is old an observation only waits for the greeting.
 func TestReadingIsKept(t *testing.T) {
+	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)

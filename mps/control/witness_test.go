@@ -178,6 +178,7 @@ func TestLateLines(t *testing.T) {
 // A connection of another process makes the next observation read the limits, and only that one, on a version where tenants may change
 // them.
 func TestOnlyAConnectionMakesItRead(t *testing.T) {
+	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
 			r := newFixtureOf(t, driver)
