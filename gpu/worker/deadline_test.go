@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 )
 
 // TestDeadline counts by hand: between two counts the process ran for the time of the timer, and was stopped for more.
@@ -89,7 +89,8 @@ const clientEnv = "GPUSHARE_TEST_CLIENT"
 // stoppedLimit is the deadline of the client's reading.
 const stoppedLimit = time.Second
 
-// clientMain reads the memory once, and prints the pid of its worker before it and the result after it.
+// clientMain reads the memory once, and prints the pid of its worker before it, and the result after it with how long it and its worker
+// have waited for a processor.
 func clientMain(pipe string) int {
 	exe, err := os.Executable()
 	if err != nil {
@@ -109,8 +110,12 @@ func clientMain(pipe string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(c.Status().PID)
+	worker := c.Status().PID
+	fmt.Println(worker)
+	waited := func() time.Duration { return procfstest.Waited(os.Getpid()) + procfstest.Waited(worker) }
+	before := waited()
 	_, err = c.Memory(ctx, gpuA)
+	fmt.Println(waited() - before)
 	fmt.Printf("timeout=%v unresponsive=%d starts=%d\n", errors.Is(err, gpu.ErrTimeout), len(c.Status().Unresponsive), c.Stats().Starts)
 	if err := c.Close(); err != nil {
 		return 1
@@ -126,16 +131,19 @@ func openPipe(path string) {
 	}
 }
 
+// stoppedCase is how a client is stopped.
+type stoppedCase struct {
+	name         string
+	late, worker bool // stopped shortly before the deadline; the worker is stopped too
+	hang         bool
+	want         string
+}
+
 // TestStoppedClient stops a client with SIGSTOP for longer than the deadline of the call in flight. The time in which it was
 // stopped does not count, also where its worker was stopped with it, and a call that hangs is still found.
 func TestStoppedClient(t *testing.T) {
 	const ok, hung = "timeout=false unresponsive=0 starts=1", "timeout=true unresponsive=1 starts=1"
-	for _, tt := range []struct {
-		name         string
-		late, worker bool // stopped shortly before the deadline; the worker is stopped too
-		hang         bool
-		want         string
-	}{
+	for _, tt := range []stoppedCase{
 		{name: "the worker answers meanwhile", want: ok},
 		{name: "the worker answers meanwhile, shortly before the deadline", late: true, want: ok},
 		{name: "the worker is stopped too", worker: true, want: ok},
@@ -145,70 +153,91 @@ func TestStoppedClient(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "gpushare-worker") // short: a socket's path has 108 bytes
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			pipe := filepath.Join(dir, "pipe")
-			if err := unix.Mkfifo(pipe, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			client := exec.CommandContext(testContext(t, 30*time.Second), os.Args[0])
-			client.Env = append(os.Environ(), clientEnv+"="+pipe)
-			client.Stderr = os.Stderr
-			out, err := client.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := client.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer client.Wait()
-			defer client.Process.Kill()
-			lines := bufio.NewReader(out)
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
-			worker, err := strconv.Atoi(strings.TrimSpace(line))
-			if err != nil {
-				t.Fatal(err)
-			}
-			call, err := os.OpenFile(pipe, os.O_WRONLY, 0) // returns when the worker reads
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer call.Close()
-			if tt.late {
-				<-time.After(stoppedLimit - 150*time.Millisecond) // the place of the stop
-			}
-			signal := func(s syscall.Signal) {
-				pids := []int{client.Process.Pid}
-				if tt.worker {
-					pids = append(pids, worker)
+			// The time in which other programs have the processors counts: a try in which they had them for long shows nothing.
+			const long, tries = 50 * time.Millisecond, 20
+			for i := 1; ; i++ {
+				got, after, waited := tt.try(t)
+				good := got == tt.want && after <= stoppedLimit+deadlineGrace+time.Second
+				if good {
+					return
 				}
-				for _, pid := range pids {
-					if err := syscall.Kill(pid, s); err != nil {
-						t.Fatal(err)
-					}
+				message := fmt.Sprintf("got %q %v after it ran again, want %q; %v of it without a processor", got, after, tt.want, waited)
+				if i == tries || waited < long {
+					t.Fatalf("try %d: %s", i, message)
 				}
-			}
-			signal(syscall.SIGSTOP)
-			awaitStopped(t, client.Process.Pid)
-			if !tt.hang {
-				call.Close()
-			}
-			<-time.After(stoppedLimit + 500*time.Millisecond) // how long it is stopped
-			signal(syscall.SIGCONT)
-			again := time.Now()
-			got, err := lines.ReadString('\n')
-			if err != nil || strings.TrimSpace(got) != tt.want {
-				t.Errorf("got %q, %v; want %q", got, err, tt.want)
-			}
-			if d := time.Since(again); d > stoppedLimit+deadlineGrace+time.Second {
-				t.Errorf("it ended %v after it ran again", d)
+				t.Log(message)
 			}
 		})
 	}
+}
+
+// try stops a client once. It returns what the client prints, how long after it ran again, and how long it, its worker and this process,
+// which stops them, had no processor.
+func (c stoppedCase) try(t *testing.T) (got string, after, waited time.Duration) {
+	t.Helper()
+	before := procfstest.Waited(os.Getpid())
+	dir, err := os.MkdirTemp("", "gpushare-worker") // short: a socket's path has 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := exec.CommandContext(testContext(t, time.Minute), os.Args[0])
+	client.Env = append(os.Environ(), clientEnv+"="+pipe)
+	client.Stderr = os.Stderr
+	out, err := client.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer client.Wait()
+	defer client.Process.Kill()
+	lines := bufio.NewScanner(out)
+	line := func() string {
+		if !lines.Scan() {
+			t.Fatalf("the client prints no more: %v", lines.Err())
+		}
+		return lines.Text()
+	}
+	worker, err := strconv.Atoi(line())
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, err := os.OpenFile(pipe, os.O_WRONLY, 0) // returns when the worker reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Close()
+	if c.late {
+		<-time.After(stoppedLimit - 150*time.Millisecond) // the place of the stop
+	}
+	signal := func(s syscall.Signal) {
+		pids := []int{client.Process.Pid}
+		if c.worker {
+			pids = append(pids, worker)
+		}
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	awaitStopped(t, client.Process.Pid)
+	if !c.hang {
+		call.Close()
+	}
+	<-time.After(stoppedLimit + 500*time.Millisecond) // how long it is stopped
+	signal(syscall.SIGCONT)
+	again := time.Now()
+	if waited, err = time.ParseDuration(line()); err != nil {
+		t.Fatal(err)
+	}
+	got = line()
+	return got, time.Since(again), waited + procfstest.Waited(os.Getpid()) - before
 }
