@@ -20,10 +20,11 @@ func hostWithCgroups(t *testing.T, names ...string) (cgroup.Hierarchy, []string)
 	if err != nil {
 		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
-	top := fmt.Sprintf("/gpushare-login-filter-%d", os.Getpid())
-	if err := os.Mkdir(h.Dir(top), 0o755); err != nil {
+	dir, err := os.MkdirTemp(h.Dir("/"), "gpushare-login-filter-")
+	if err != nil {
 		t.Skipf("needs a cgroup v2 hierarchy that may be written: %v", err)
 	}
+	top := "/" + filepath.Base(dir)
 	t.Cleanup(func() {
 		if err := h.Remove(top); err != nil {
 			t.Error(err)

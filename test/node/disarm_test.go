@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -184,8 +183,8 @@ func TestDisarmedNodeSaysWhatTheKernelKeeps(t *testing.T) {
 func needsDevicePrograms(t *testing.T) {
 	t.Helper()
 	needsFreezer(t)
-	dir := filepath.Join(unified(t), fmt.Sprintf("gpushare-probe-%d", os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(unified(t), "gpushare-probe-") // Several tests ask at a time.
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(dir)
