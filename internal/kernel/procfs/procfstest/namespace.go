@@ -11,8 +11,8 @@ import (
 )
 
 // InMountNamespace runs the test in a new mount namespace, and reports true there: it sees the mounts of all its threads and of the
-// processes that it starts, and none that another test makes meanwhile. In the process that started it, it reports false and has its
-// result.
+// processes that it starts, and none that another test makes meanwhile. What others had mounted before may still end in it. In the process
+// that started it, it reports false and has its result.
 func InMountNamespace(t *testing.T) bool {
 	t.Helper()
 	const inside = "GPUSHARE_TEST_MOUNT_NAMESPACE"
