@@ -14,6 +14,7 @@ import (
 )
 
 func TestFormerMounts(t *testing.T) {
+	t.Parallel()
 	const before = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 	for _, c := range []struct {
 		name, text string
@@ -36,6 +37,7 @@ func TestFormerMounts(t *testing.T) {
 
 // A hierarchy of an earlier version ends with its mount when its cgroups were removed, although their processes run on.
 func TestEmptyFormer(t *testing.T) {
+	t.Parallel()
 	at, name := t.TempDir(), "gpushare-test-"+strconv.Itoa(os.Getpid())
 	mount := func() error {
 		return unix.Mount("cgroup", at, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "none,name="+name)

@@ -97,6 +97,7 @@ func shell(t *testing.T, script string) (cmd *exec.Cmd, start func() int) {
 
 // A descendant is recorded although its parents have ended and it is in a session of its own, with its start time.
 func TestDescendantsRemainRecorded(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	cmd, start := shell(t, "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 60 >/dev/null\" & '; sleep 60")
 	undo, err := r.Add("one", cmd.Process.Pid)
@@ -144,6 +145,7 @@ func TestReadingTheRecordAllocatesLittle(t *testing.T) {
 
 // What is pinned is continued by the kernel when no daemon runs, and read by the next one.
 func TestARecordOutlivesItsDaemon(t *testing.T) {
+	t.Parallel()
 	dir := bpffs(t)
 	first, err := open(dir, maxMembers)
 	if err != nil {
@@ -184,8 +186,10 @@ func TestARecordOutlivesItsDaemon(t *testing.T) {
 
 // A record of which a part is missing, or of another layout, has a gap: it begins again.
 func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
+	t.Parallel()
 	for _, name := range pinNames() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := bpffs(t)
 			first, err := open(dir, maxMembers)
 			if err != nil {
@@ -210,6 +214,7 @@ func TestAnIncompleteRecordBeginsAgain(t *testing.T) {
 
 // Where nothing can be pinned, the record ends with the process, and says why.
 func TestARecordThatCannotBePinned(t *testing.T) {
+	t.Parallel()
 	at := filepath.Dir(bpffs(t))
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "sys/fs"), 0o755); err != nil {
@@ -247,6 +252,7 @@ func TestARecordThatCannotBePinned(t *testing.T) {
 
 // A process for which the record has no place is counted, and may run.
 func TestProcessesBeyondTheCapacityAreCounted(t *testing.T) {
+	t.Parallel()
 	r := reopened(t, "", 1)
 	cmd, start := shell(t, "sleep 60 >/dev/null & sleep 60 >/dev/null & echo $!; wait")
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
@@ -280,6 +286,7 @@ func TestProcessesBeyondTheCapacityAreCounted(t *testing.T) {
 
 // The record of a process lasts until its last thread ends, and over an execve by another thread than the first, which takes its pid.
 func TestThreads(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), threadsEnv+"=1")
@@ -356,6 +363,7 @@ func endFirstThread() {
 
 // A record of a process that ended while it was recorded does not become that of another process with its pid.
 func TestAStaleEntryEnds(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	cmd, _ := shell(t, "sleep 60")
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
@@ -379,6 +387,7 @@ func TestAStaleEntryEnds(t *testing.T) {
 
 // A process that was seen to run after it was recorded is not read again with each reading of the record.
 func TestAProcessThatRunsIsReadOnce(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	cmd, _ := shell(t, "sleep 60")
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
@@ -396,6 +405,7 @@ func TestAProcessThatRunsIsReadOnce(t *testing.T) {
 
 // A process of a lease that gets another lease is recorded for that one, and for the first again if that fails.
 func TestOneLeaseInAnother(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	cmd, _ := shell(t, "sleep 60")
 	pid := cmd.Process.Pid
@@ -425,6 +435,7 @@ func TestOneLeaseInAnother(t *testing.T) {
 }
 
 func TestAddAProcessThatHasEnded(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	if _, err := r.Add("one", 1<<30); err == nil {
 		t.Error("a process that does not exist is recorded")
@@ -436,6 +447,7 @@ func TestAddAProcessThatHasEnded(t *testing.T) {
 
 // Processes of others are not recorded, however many start and end.
 func TestOtherProcessesAreNotRecorded(t *testing.T) {
+	t.Parallel()
 	r := opened(t)
 	if out, err := exec.Command(
 		"sh", "-c", "i=0; while [ $i -lt 300 ]; do (exit 0) & i=$((i+1)); done; wait",

@@ -51,6 +51,7 @@ func lostOf(t *testing.T, r *Record) (uint64, map[int]uint64) {
 // A user who forks without end has a part of the record, with all leases together. The processes of others are recorded, and what is not
 // is counted to the user.
 func TestAUserWhoForksWithoutEnd(t *testing.T) {
+	t.Parallel()
 	r := bounded(t)
 	const many = 100
 	stop := forks(t, r, "one", many)
@@ -85,6 +86,7 @@ func TestAUserWhoForksWithoutEnd(t *testing.T) {
 
 // The processes that have ended take no place: a build has thousands, a few at a time.
 func TestProcessesOneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	r := bounded(t)
 	cmd, start := shell(t, "for i in $(seq 200); do (exec true); done; sleep 60 >/dev/null & echo $!; wait")
 	if _, err := r.Add("one", cmd.Process.Pid); err != nil {
@@ -101,6 +103,7 @@ func TestProcessesOneAfterTheOther(t *testing.T) {
 
 // A daemon that starts knows nothing of what its programs have counted: it counts what is pinned, and the bound includes that.
 func TestCountsOfAnEarlierDaemon(t *testing.T) {
+	t.Parallel()
 	dir := bpffs(t)
 	users := func(string) (int, bool) { return alice, true }
 	first, err := open(dir, 8*partOfUser)
@@ -138,6 +141,7 @@ func TestCountsOfAnEarlierDaemon(t *testing.T) {
 
 // Nothing is kept of a lease without a process, nor of its user.
 func TestUsersWithoutLeasesAreForgotten(t *testing.T) {
+	t.Parallel()
 	r := bounded(t)
 	stop := forks(t, r, "one", 20)
 	members(t, r, "one")
