@@ -121,6 +121,7 @@ func written(t *testing.T, values map[string]any) []byte {
 // What a version without the list closed is in the list, always in the same order. A file with the list has all that such a version
 // reads: after a downgrade nothing that was closed is open, and what it opens or closes then is so after the next upgrade.
 func TestClosuresOverVersions(t *testing.T) {
+	t.Parallel()
 	older := withoutList(t)
 	for range 20 {
 		s, err := unmarshal(older)
@@ -168,6 +169,7 @@ func TestClosuresOverVersions(t *testing.T) {
 // The daemon is killed, or the power fails, before each operation of the first write after an upgrade, and of the next one: what was
 // closed is closed, what is being closed or opened is either, and nothing else is in the list.
 func TestKilledWhileClosing(t *testing.T) {
+	t.Parallel()
 	more := Closure{Where: Where{GPU: "GPU-9"}, Kind: ClosureCordoned, By: "root", Since: at}
 	before := closedThere()
 	closed := append(slices.Clone(before), more)
@@ -210,6 +212,7 @@ func TestKilledWhileClosing(t *testing.T) {
 
 // Nothing is written at the upgrade itself, and only once after it.
 func TestAnUpgradeWritesOnce(t *testing.T) {
+	t.Parallel()
 	d := newDisk()
 	d.names[current] = &inode{data: withoutList(t)}
 	s, _, err := open(d)

@@ -13,6 +13,7 @@ import (
 // What is removed of the directories of an open store is there again after the next check, with the state of this process and locked
 // against another. A check that finds all files changes nothing.
 func TestRevalidate(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		remove func(dir, run string) error
 		lost   []string // names below the parent of both
@@ -29,6 +30,7 @@ func TestRevalidate(t *testing.T) {
 		}, []string{"state", "state/state.json"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			top := t.TempDir()
 			dir, run := filepath.Join(top, "state"), filepath.Join(top, "run")
 			if strings.Contains(name, "link") {
@@ -92,6 +94,7 @@ func TestRevalidate(t *testing.T) {
 
 // A write that finds the directory removed does not fail: the spec that it acknowledges is on disk. The next check reports the loss.
 func TestUpdateInARemovedDirectory(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	s, _, err := Open(dir)
 	if err != nil {
@@ -115,6 +118,7 @@ func TestUpdateInARemovedDirectory(t *testing.T) {
 // A directory that an administrator put in the place, with a state of its own, is not overwritten, and no spec is acknowledged that is
 // nowhere.
 func TestRevalidateAnotherState(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	s, _, err := Open(dir)
 	if err != nil {

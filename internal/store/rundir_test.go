@@ -10,6 +10,7 @@ import (
 )
 
 func TestRunDirFallsBackToThePreviousFile(t *testing.T) {
+	t.Parallel()
 	written := func(t *testing.T, contents ...string) RunDir {
 		t.Helper()
 		d := RunDir(t.TempDir())
@@ -81,6 +82,7 @@ func TestRunDirFallsBackToThePreviousFile(t *testing.T) {
 
 // Two daemons with different state directories and the same run directory.
 func TestOpenLocksTheOtherDirectories(t *testing.T) {
+	t.Parallel()
 	run := t.TempDir()
 	s, _, err := Open(t.TempDir(), run)
 	if err != nil {

@@ -48,6 +48,7 @@ func with(t *testing.T, n int) (*disk, *Store) {
 func generation(s *Store) uint64 { return s.State().generation() }
 
 func TestUpdate(t *testing.T) {
+	t.Parallel()
 	d, s := with(t, 25)
 	if err := s.Update(func(st *State) error { st.Change = json.RawMessage(`{"id": "c1"}`); return nil }); err != nil {
 		t.Fatal(err)
@@ -84,6 +85,7 @@ func TestUpdate(t *testing.T) {
 
 // TestPowerCut cuts the power before every operation of a write and checks everything that may be left.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	for name, write := range map[string]func(*Store, func(*State) error) error{
 		"update": (*Store).Update, "finish": (*Store).Finish,
 		"finish from the reserve": func(s *Store, f func(*State) error) error {
@@ -92,6 +94,7 @@ func TestPowerCut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			images := 0
 			for cut, acknowledged := 1, false; !acknowledged; cut++ {
 				d, s := with(t, 2)
@@ -120,8 +123,10 @@ func TestPowerCut(t *testing.T) {
 
 // TestFailingOperation lets every operation of a write fail once.
 func TestFailingOperation(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []error{syscall.EIO, syscall.ENOSPC, syscall.EROFS} {
 		t.Run(fault.Error(), func(t *testing.T) {
+			t.Parallel()
 			for n, done := 1, false; !done; n++ {
 				d, s := with(t, 2)
 				d.fail, d.err = d.op+n, fault
@@ -150,6 +155,7 @@ func TestFailingOperation(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	d, s := with(t, 2)
 	d.free = 0
 	if err := s.Update(accept(strings.Repeat("x", 1000))); !errors.Is(err, syscall.ENOSPC) || generation(s) != 2 {
@@ -183,6 +189,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestFlippedBits flips every bit of a file: it is detected, or has no effect.
 func TestFlippedBits(t *testing.T) {
+	t.Parallel()
 	d, s := with(t, 2)
 	want := s.State()
 	good := d.names[current].data
@@ -207,6 +214,7 @@ func TestFlippedBits(t *testing.T) {
 }
 
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
 	t.Run("both", func(t *testing.T) {
 		d, _ := with(t, 2)
@@ -248,6 +256,7 @@ func TestDamage(t *testing.T) {
 // TestFailingOpen lets every operation of opening a directory fail once: opening fails, or what is read is correct, and the
 // next start finds everything that the first would have found.
 func TestFailingOpen(t *testing.T) {
+	t.Parallel()
 	damaged := func() *inode { return &inode{data: []byte("{}\n")} }
 	for name, c := range map[string]struct {
 		spoil func(*disk)
@@ -309,6 +318,7 @@ func FuzzUnmarshal(f *testing.F) {
 
 // A file of another format is refused, and no file is changed.
 func TestFormats(t *testing.T) {
+	t.Parallel()
 	encode := func(format int) *inode {
 		b := fmt.Appendf(nil, `{"format":%d,"epoch":{}}`+"\n", format)
 		return &inode{data: append(fmt.Appendf(nil, `{"format":%d,"generation":0,"epoch":{},"sha256":%q}`+"\n", format, checksum(b)), b...)}
@@ -350,6 +360,7 @@ func TestFormats(t *testing.T) {
 
 // TestFormatFiles reads a file of each format. Format 1 is of builds from before the first release: it is refused.
 func TestFormatFiles(t *testing.T) {
+	t.Parallel()
 	for format := 1; format <= Format; format++ {
 		file := fmt.Sprintf("../../testdata/state/format-%d.json", format)
 		b, err := os.ReadFile(file)
@@ -387,6 +398,7 @@ func TestFormatFiles(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "deep", "state")
 	s, r, err := Open(path)
 	if err != nil || !r.Fresh {
@@ -426,6 +438,7 @@ func TestOpen(t *testing.T) {
 
 // TestFullFilesystem fills a real filesystem.
 func TestFullFilesystem(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	if err := unix.Mount("tmpfs", path, "tmpfs", 0, "size=2m,mode=0700"); err != nil {
 		t.Skipf("no small filesystem to fill: mounting one needs root and a mount namespace that permits it (%v)", err)
@@ -462,6 +475,7 @@ func TestFullFilesystem(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "leases.json")
 	for _, content := range []string{"a longer first", "second"} {
