@@ -256,7 +256,10 @@ var rules = map[string]rule{
 	"gpusim/engine":    {why: "the time engine is arithmetic over an injected clock"},
 	"cmd/gpushare":     {own: []string{"internal/enter"}, why: "a command waits for its start: it links nothing that a run does not need"},
 	"cmd/gpushare-cli": {own: []string{"internal/cli"}, why: "main is wiring"},
-	"cmd/gpushared":    {own: []string{"daemon", "daemon/settings", "internal/loop", "internal/version"}, why: "main is wiring"},
+	"cmd/gpushared": {
+		own: []string{"daemon", "daemon/settings", "internal/loop", "internal/monitor", "internal/version"},
+		why: "main is wiring",
+	},
 	"cmd/gpushare-nvml": {
 		own: []string{"gpu/nvml", "gpu/worker", "gpu", "internal/resident", "internal/sandbox", "internal/version"},
 		why: "main is wiring",
@@ -351,6 +354,7 @@ var rules = map[string]rule{
 	// The packages of the daemon. A manager declares an interface for what it needs of another.
 	"internal/loop":     {why: "loop only runs functions of other packages, when it is time"},
 	"internal/resident": {why: "resident returns memory of any program"},
+	"internal/monitor":  {why: "monitor relaxes a thread of any program"},
 	"internal/slurm": {
 		own:  []string{"api"},
 		pure: true,

@@ -140,7 +140,23 @@ func (f *freezeFiles) waitEvent() {
 // time of the CPU than the freeze.
 func shortPause(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
+	slack := threadSlack()
+	if slack > exactSlack {
+		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, exactSlack, 0) // It cannot fail.
+	}
 	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0) // An early return does no harm.
+	if slack > exactSlack {
+		_, _, _ = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, slack, 0) // Programs that are started from here inherit it.
+	}
+}
+
+// exactSlack is the slack of a short pause in ns: that of a thread for which none is set.
+const exactSlack = 50_000
+
+// threadSlack is how much later than requested the kernel may end a sleep of the thread that calls it, in ns.
+func threadSlack() uintptr {
+	slack, _, _ := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_GET_TIMERSLACK, 0, 0) // It cannot fail.
+	return slack
 }
 
 // keptFiles are the open files of cgroups that are frozen many times a second: to find them by their paths takes more time of the

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/daemon"
 	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/monitor"
 	"github.com/gpushare/gpushare/internal/version"
 )
 
@@ -49,6 +50,7 @@ func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
+	_ = monitor.Relax()        // The unit does the same, and gives no permission to do it here.
 	_ = loop.UseKernelTimers() // Without them the timers of the runtime do the same, for more of the CPU.
 }
 

@@ -2,11 +2,16 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	gomonitor "github.com/gpushare/gpushare/internal/monitor"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -46,4 +51,29 @@ func TestResidentMemory(t *testing.T) {
 		t.Errorf(text, ofDaemon, ofWorker, mostResident)
 	}
 	t.Logf(text, ofDaemon, ofWorker, mostResident)
+}
+
+// The monitor threads of the daemon and of the worker wake up less often than the Go runtime lets them.
+func TestMonitorThreadsAreRelaxed(t *testing.T) {
+	t.Parallel()
+	n := start(t, "driver: \"580\"\ngpus: [{model: A100-SXM4-40GB, count: 1}]\n")
+	for name, pid := range map[string]int{"the daemon": n.DaemonPID(), "the worker": workerOf(t, n.DaemonPID())} {
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		relaxed := 0
+		for _, e := range list {
+			b, err := os.ReadFile("/proc/" + e.Name() + "/timerslack_ns")
+			if errors.Is(err, fs.ErrPermission) {
+				t.Skip("to read the slack of a thread needs root")
+			}
+			if err == nil && strings.TrimSpace(string(b)) == strconv.FormatInt(gomonitor.Slack.Nanoseconds(), 10) {
+				relaxed++
+			}
+		}
+		if relaxed == 0 {
+			t.Errorf("no thread of %s has a slack of %s", name, gomonitor.Slack)
+		}
+	}
 }

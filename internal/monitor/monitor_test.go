@@ -1,0 +1,80 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The thread whose slack is set is the one that wakes up while the program computes and calls nothing, and no other has the slack.
+func TestRelax(t *testing.T) {
+	if err := Relax(); errors.Is(err, fs.ErrPermission) {
+		t.Skip("to set the slack of another thread needs CAP_SYS_NICE")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	monitor, err := thread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range tasks {
+		b, err := os.ReadFile("/proc/" + e.Name() + "/timerslack_ns")
+		if err != nil {
+			continue // It has ended.
+		}
+		want := e.Name() == strconv.Itoa(monitor)
+		if got := strings.TrimSpace(string(b)) == strconv.Itoa(int(Slack)); got != want {
+			t.Errorf("thread %s has a slack of %s ns; only the monitor, %d, has that of %s", e.Name(), b, monitor, Slack)
+		}
+	}
+	before := wakes(t, monitor)
+	for end := time.Now().Add(time.Minute); wakes(t, monitor) < before+10; {
+		if time.Now().After(end) {
+			t.Fatalf("thread %d woke up %d times while the program was busy", monitor, wakes(t, monitor)-before)
+		}
+		for n, until := 0, time.Now().Add(20*time.Millisecond); time.Now().Before(until); n++ {
+			_ = n // Busy without a system call.
+		}
+	}
+}
+
+// wakes is how often a thread has waited.
+func wakes(t *testing.T, tid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", tid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "_ctxt_switches:") // The first are those of threads that wait.
+	line, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The daemon's unit and the worker have the value of this package.
+func TestSlackIsTheSameEverywhere(t *testing.T) {
+	for file, want := range map[string]string{
+		"../../packaging/systemd/gpushared.service": fmt.Sprintf("\nTimerSlackNSec=%dus\n", Slack.Microseconds()),
+		"../../cmd/gpushare-nvml/slack.c":           fmt.Sprintf("PR_SET_TIMERSLACK, %dUL,", Slack.Nanoseconds()),
+	} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(b), want) {
+			t.Errorf("%s does not have %q", file, want)
+		}
+	}
+}
