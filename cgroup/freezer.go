@@ -349,11 +349,13 @@ func (f *Freezer) write(s *freezableScope) error {
 	if err := f.showAlive(); err != nil {
 		return err
 	}
-	put := f.file.write
+	var err error
 	if s.written.Until = d.Until; d == s.written {
-		put = f.file.move
+		err = f.file.move(s.slot, &d)
+	} else {
+		err = f.file.write(s.slot, &d)
 	}
-	if err := put(s.slot, &d); err != nil {
+	if err != nil {
 		s.written.By = Process{} // It is not known what the slot has.
 		return err
 	}

@@ -10,33 +10,37 @@ import (
 // ProcessLists reads the processes of the same cgroups again and again. Each file is opened once: to find it by its path takes more
 // time of the CPU than to read it. One goroutine uses it; the zero value is ready.
 type ProcessLists struct {
-	open  map[string]int // descriptors of cgroup.procs, by directory
-	used  map[string]bool
+	open  map[listKey]int // descriptors of cgroup.procs
+	used  map[listKey]bool
 	buf   [4096]byte
 	opens int // how many files were opened
 }
 
+// listKey is a cgroup: its directory would be made anew for each reading.
+type listKey struct{ mount, cg string }
+
 // Direct is Hierarchy.Direct.
 func (l *ProcessLists) Direct(h Hierarchy, cg string) (pids []int, err error) {
-	dir := h.Dir(cg)
+	key := listKey{h.Mount, cg}
 	if l.open == nil {
-		l.open, l.used = map[string]int{}, map[string]bool{}
+		l.open, l.used = map[listKey]int{}, map[listKey]bool{}
 	}
-	l.used[dir] = true
-	fd, kept := l.open[dir]
+	l.used[key] = true
+	fd, kept := l.open[key]
 	if kept {
 		if pids, err = l.read(fd); err == nil {
 			return pids, nil
 		}
-		l.forget(dir) // There may be another cgroup of that name.
+		l.forget(key) // There may be another cgroup of that name.
 	}
+	dir := h.Dir(cg)
 	if fd, err = unix.Open(filepath.Join(dir, "cgroup.procs"), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		l.open[dir] = fd
+		l.open[key] = fd
 		l.opens++
 		pids, err = l.read(fd)
 	}
 	if isRemoved(err) {
-		l.forget(dir)
+		l.forget(key)
 	}
 	return listed(dir, pids, err)
 }
@@ -64,17 +68,17 @@ func (l *ProcessLists) read(fd int) (pids []int, err error) {
 
 // CloseOthers closes the files of the cgroups that were not read since it was called last.
 func (l *ProcessLists) CloseOthers() {
-	for dir := range l.open {
-		if !l.used[dir] {
-			l.forget(dir)
+	for key := range l.open {
+		if !l.used[key] {
+			l.forget(key)
 		}
 	}
 	clear(l.used)
 }
 
-func (l *ProcessLists) forget(dir string) {
-	if fd, ok := l.open[dir]; ok {
+func (l *ProcessLists) forget(key listKey) {
+	if fd, ok := l.open[key]; ok {
 		unix.Close(fd)
-		delete(l.open, dir)
+		delete(l.open, key)
 	}
 }

@@ -405,13 +405,13 @@ func (t *Tree) KillScope(ctx context.Context, id string) error {
 // ScopeOf returns the scope of the process.
 func (t *Tree) ScopeOf(pid int) (string, bool) { return t.index.ScopeOf(pid) }
 
-// Leaf is the scope's inner cgroup.
+// Leaf is the scope's inner cgroup, which is the registered one.
 func (t *Tree) Leaf(id string) (string, error) {
-	scope, err := t.scope(id)
-	if err != nil {
-		return "", err
+	leaf, ok := t.index.Path(id)
+	if !ok {
+		return "", noScope(id)
 	}
-	return path.Join(scope, inner), nil
+	return leaf, nil
 }
 
 // Destroy kills all processes in the subtree and removes it. It is for demonstrations and tests; a daemon never calls it.
@@ -425,12 +425,14 @@ func (t *Tree) Destroy(ctx context.Context) error {
 }
 
 func (t *Tree) scope(id string) (string, error) {
-	run, ok := t.index.Path(id)
-	if !ok {
-		return "", fmt.Errorf("scope %s: %w", id, ErrNotFound)
+	leaf, err := t.Leaf(id)
+	if err != nil {
+		return "", err
 	}
-	return path.Dir(run), nil
+	return path.Dir(leaf), nil
 }
+
+func noScope(id string) error { return fmt.Errorf("scope %s: %w", id, ErrNotFound) }
 
 // register makes the processes in the inner cgroup those of the scope. A supervisor is not one of them.
 func (t *Tree) register(id, scope string) { t.index.Register(id, path.Join(scope, inner)) }

@@ -134,10 +134,13 @@ func (u *ownUse) lacks(g *Grant, leases int, want Own) string {
 
 // ownLocked is what the leases of each grant have for themselves together.
 func (t *Table) ownLocked() map[grantOn]Own {
-	out := map[grantOn]Own{}
+	var out map[grantOn]Own // nil on most nodes: every reading of a lease calls this
 	for _, e := range t.leases {
 		if e.Own == (Own{}) || len(e.Place.GPUs) != 1 {
 			continue
+		}
+		if out == nil {
+			out = map[grantOn]Own{}
 		}
 		on := e.Place.on(e.Terms.Key(), e.Place.GPUs[0])
 		out[on] = Own{out[on].Memory + e.Own.Memory, out[on].Share + e.Own.Share}

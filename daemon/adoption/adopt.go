@@ -70,12 +70,7 @@ func (a *Adopter) AdoptAll(ctx context.Context) error {
 	}
 	candidates := a.candidates(ctx, want, logins, notAdopted)
 	a.Policy.FilterUnits(candidates)
-	var adopted []lease.Lease
-	for _, l := range a.Table.Live() {
-		if l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit {
-			adopted = append(adopted, l)
-		}
-	}
+	adopted := a.Table.LiveOnly(func(l *lease.Lease) bool { return l.Origin == lease.OriginLogin || l.Origin == lease.OriginUnit })
 	if a.State.Desired() != want { // The leases may have the names of another spec than the candidates: the next pass compares them.
 		a.Adoption.Recheck()
 		return nil
@@ -157,7 +152,7 @@ func (a *Adopter) currentLogins(ctx context.Context, want *state.Desired, notAdo
 	needed := want.Spec != nil && slices.ContainsFunc(want.Spec.Tenants, func(t api.TenantSpec) bool {
 		return t.Adopt != nil && t.Adopt.Logins != "" || t.PerLogin != nil
 	})
-	anyAdopted := slices.ContainsFunc(a.Table.Live(), func(l lease.Lease) bool { return l.Origin == lease.OriginLogin })
+	anyAdopted := len(a.Table.LiveIDs(func(l *lease.Lease) bool { return l.Origin == lease.OriginLogin })) > 0
 	if a.Sessions == nil || !needed && !anyAdopted {
 		if needed {
 			notAdopted["logins"] = api.Condition{
@@ -207,10 +202,8 @@ func (a *Adopter) candidates(
 // them.
 func (a *Adopter) unitCandidates(ctx context.Context, want *state.Desired, notAdopted map[string]api.Condition) []lease.AdoptionCandidate {
 	claims := map[string][]lease.Key{}
-	for _, l := range a.Table.Live() {
-		if l.Origin == lease.OriginUnit {
-			claims[l.Unit] = nil
-		}
+	for _, l := range a.Table.LiveOnly(func(l *lease.Lease) bool { return l.Origin == lease.OriginUnit }) {
+		claims[l.Unit] = nil
 	}
 	if want.Enforcing() {
 		for i := range want.Spec.Tenants {

@@ -57,8 +57,11 @@ func (a *Adopter) findContainers(ctx context.Context) {
 	}
 	a.dropLateContainers(time.Now())
 	refused, passes := map[string]string{}, map[string]int{}
-	former := state.FormerSlices(a.State.Desired(), a.Table.Live())
 	found := a.foreignCgroups(h, isOwnScope)
+	var former []state.FormerSlice
+	if len(found) > 0 {
+		former = state.FormerSlices(a.State.Desired(), a.Table.Live())
+	}
 	for _, s := range slices.SortedFunc(maps.Keys(found), compareSlices) {
 		for _, cg := range found[s] {
 			ps := a.unknownProcesses(h, cg)

@@ -95,10 +95,10 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 
 // dropLateContainers frees the places of containers that have not come in time.
 func (a *Adopter) dropLateContainers(now time.Time) {
-	live := a.Table.Live()
-	for i := range live {
-		if l := &live[i]; l.AwaitsContainer() &&
-			a.Table.DropContainer(l.ID, fmt.Sprintf("no container was started with it within %s", containerWait), now.Add(-containerWait)) {
+	waiting := a.Table.LiveOnly((*lease.Lease).AwaitsContainer)
+	for i := range waiting {
+		l := &waiting[i]
+		if a.Table.DropContainer(l.ID, fmt.Sprintf("no container was started with it within %s", containerWait), now.Add(-containerWait)) {
 			a.Events.Publish(
 				l.Event("lease.ended", fmt.Sprintf("no container was started with the device of lease %s within %s", l.ID, containerWait)),
 			)

@@ -73,7 +73,7 @@ func sameLeases(a, b []lease.Lease) bool {
 	}
 	for i := range a {
 		if a[i].ID != b[i].ID || a[i].Generation != b[i].Generation || a[i].State != b[i].State ||
-			!reflect.DeepEqual(a[i].Terms, b[i].Terms) {
+			!reflect.DeepEqual(&a[i].Terms, &b[i].Terms) {
 			return false
 		}
 	}

@@ -225,23 +225,23 @@ type scopes struct {
 // readScopes reads the scopes of all tracked leases. The lock of Escaped is held.
 func (e *Escapes) readScopes(h cgroup.Hierarchy) (scopes, error) {
 	s := scopes{port: e.Port, inside: map[string][]int{}}
-	for _, one := range e.Table.Live() {
-		if one.InPlace() || one.Isolation.Cgroup == "" || e.Escaped.leases[one.ID] == nil {
-			continue
-		}
-		leaf, err := e.Port.Leaf(one.ID)
+	tracked := func(l *lease.Lease) bool {
+		return !l.InPlace() && l.Isolation.Cgroup != "" && e.Escaped.leases[l.ID] != nil
+	}
+	for _, id := range e.Table.LiveIDs(tracked) {
+		leaf, err := e.Port.Leaf(id)
 		if err != nil {
 			continue // It ended meanwhile.
 		}
-		s.inside[one.ID] = nil
+		s.inside[id] = nil
 		for _, cg := range []string{leaf, path.Dir(leaf)} {
 			pids, err := e.Escaped.lists.Direct(h, cg)
 			if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
 				return s, err
 			}
-			s.inside[one.ID] = append(s.inside[one.ID], pids...)
+			s.inside[id] = append(s.inside[id], pids...)
 		}
-		slices.Sort(s.inside[one.ID])
+		slices.Sort(s.inside[id])
 		s.root = topOf(leaf)
 	}
 	e.Escaped.lists.CloseOthers()
