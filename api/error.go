@@ -54,6 +54,7 @@ const (
 	ExitNeedsPermission = 8
 	ExitChanges         = 10 // plan --exit-code: something would change
 	ExitIncomplete      = 11 // plan --exit-code: something differs that no step can change, or could not be read
+	ExitSomeHosts       = 12 // --host: some of the hosts could not be read
 )
 
 // Kinds lists the closed set.

@@ -245,14 +245,16 @@ func (a *app) planCommand() *cobra.Command {
 	var exitCode bool
 	var o client.ApplyOptions
 	c := &cobra.Command{
-		Use: "plan [-f FILE]", Short: "Show what would change, without changing it", Args: noArgs,
+		Use:   "plan [-f FILE]",
+		Short: "Show what would change, without changing it",
+		Args:  noArgs,
 		Long: `With a file: what applying it would change. Without: how the node differs from the spec in force.
 
 With --exit-code there are three answers: 0, there is nothing to do; 10, something would change, and the whole spec is reached
 then; 11, something differs that no step can change, or could not be read: the reasons are on standard error, and in
 "unreachable" and "held" of --json. Another code means that an apply of the file would be refused, or that the driver does not
 answer.`,
-		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 0, 10 or 11",
+		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 0, 10 or 11\n  gpushare plan --host @hosts --exit-code   # 12: some could not be read",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			plan, err := a.wouldChange(cmd, file, o)
 			if err != nil {

@@ -26,6 +26,9 @@ func (a *app) complete(names func(*api.Status) []string) completer {
 		if ctx == nil {
 			ctx = context.Background()
 		}
+		if len(a.hosts) > 0 { // It has other names than this one.
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
 		ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 		defer cancel()
 		s, err := a.client.Status(ctx)

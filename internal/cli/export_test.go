@@ -1,6 +1,11 @@
 package cli
 
-import "time"
+import (
+	"bytes"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/remote"
+)
 
 // SetNow sets the clock of the ages that are shown.
 func SetNow(f func() time.Time) { now = f }
@@ -39,4 +44,18 @@ func SetUnit(socket, booted, show, log string) (restore func()) {
 	was := installedUnit
 	installedUnit = daemonUnit{was.name, socket, booted, show, log}
 	return func() { installedUnit = was }
+}
+
+// HostText is what is shown of the answer of one host.
+func HostText(command string, json bool, output, errs []byte, code int) (string, error) {
+	var b bytes.Buffer
+	out := &stdout{w: &b}
+	a := &app{io: Stdio{Out: out, Err: &b}, out: out, json: json}
+	reader := hostReaders()[command]
+	c, _, err := a.root(command).Find([]string{command})
+	if err != nil {
+		return "", err
+	}
+	err = a.showHosts(c, &reader, []hostAnswer{answerOf(&remote.Answer{Host: "gpu1", Output: output, Errors: errs, Code: code})})
+	return b.String(), err
 }

@@ -29,7 +29,7 @@ by process is not reported, as of MIG instances before Hopper, is unknown and ne
 
 HOLDS is what others do not get for it: the whole GPU, the MIG instance, the limit of the grant, or outside
 of leases what is used. Members see the leases of their own tenants, and their own processes.`,
-		Example: "  gpushare idle\n  gpushare idle --for 2h\n  gpushare idle --json",
+		Example: "  gpushare idle\n  gpushare idle --for 2h\n  gpushare idle --json\n  gpushare idle --host gpu1,gpu2 --for 2h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			i, err := a.client.Idle(cmd.Context())
 			if err != nil {

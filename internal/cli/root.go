@@ -34,6 +34,7 @@ type app struct {
 
 	terminalIn io.Reader // what io.In reads
 	client     client.Client
+	hosts      []string // as --host names them
 	json       bool
 	color      bool
 	begun      *begunRequest // nil: run requests its lease itself
@@ -160,7 +161,11 @@ It talks to gpushared over ` + api.SocketPath + `.
 
 A lease, an operation or a condition is named by its id, a GPU by its index or UUID. The
 beginning of an id or UUID is enough if it has four characters and begins nothing else.
-A duration is written as in 30s, 10m, 2h, 1d or 1-12:00:00, and a wait of 0 has no limit.`,
+A duration is written as in 30s, 10m, 2h, 1d or 1-12:00:00, and a wait of 0 has no limit.
+
+With --host, status, usage, idle and plan run on other hosts, with ssh of this one and its
+configuration, a hundred at once, and print one table. With --json it is one list, of what each
+host answered or why it did not. Exit code 12: some of the hosts could not be read.`,
 		Example: `  gpushare status                        # show GPUs, tenants and leases
   gpushare run -- python train.py        # run a command on a GPU that you are granted
   gpushare apply -f node.yaml --check    # show the plan, change nothing
@@ -177,23 +182,25 @@ A duration is written as in 30s, 10m, 2h, 1d or 1-12:00:00, and a wait of 0 has 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if a.client.Socket == "" {
 				a.client.Socket = a.getenv("GPUSHARE_SOCKET")
 			}
 			a.color = a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.io.Out)
+			return a.refuseHosts(cmd)
 		},
 	}
 	root.PersistentFlags().StringVar(
 		&a.client.Socket, "socket", "", "the daemon's socket (default $GPUSHARE_SOCKET, then "+api.SocketPath+")",
 	)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON with a schema_version instead of text")
+	a.hostFlag(root)
 	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("gpushare {{.Version}}\n")
 	root.SetHelpCommand(helpCommand(root))
 	for _, c := range a.verbs() {
 		if only == "" || c.name == only {
-			root.AddCommand(c.make())
+			root.AddCommand(a.onHosts(c.make()))
 		}
 	}
 	root.CompletionOptions.DisableDefaultCmd = only != ""

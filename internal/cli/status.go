@@ -24,7 +24,7 @@ func (a *app) statusCommand() *cobra.Command {
 restrict it to leases, and to the GPUs, tenants and conditions that belong to them. On a terminal
 the columns fit its width, from 80 to 200 characters; where programs read it, nothing is cut.`,
 		Example: "  gpushare status\n  gpushare status --mine --sort memory\n  gpushare status --tenant vision --gpu 0\n  gpushare status --user alice -o name\n" +
-			"  gpushare status --json | jq '.gpus[].memory'\n  gpushare status --exit-code   # 6 when something is degraded",
+			"  gpushare status --json | jq '.gpus[].memory'\n  gpushare status --exit-code   # 6 when something is degraded\n  gpushare status --host node[01-16]   # one row for each GPU of these hosts",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(a.json); err != nil {
 				return err

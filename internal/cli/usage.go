@@ -36,7 +36,7 @@ for 35 days; of the 400 days before them only the sums by tenant, user, account 
 --plot draws the time instead: what each tenant was charged, in which its kernels ran, its GPU memory
 and its waiting requests, as means of steps. With a file (NAME.svg or NAME.png) it makes an image. A
 link, a pipe or a device at the name is refused.`,
-		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --month 2026-02 -o md\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg",
+		Example: "  gpushare usage\n  gpushare usage --since 36h --by user\n  gpushare usage --since 30d --until 7d --by tenant,gpu --csv\n  gpushare usage --month 2026-02 -o md\n  gpushare usage --plot\n  gpushare usage --since 30d --plot month.svg\n  gpushare usage --host @hosts --since 30d --by account",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && table {
 				return usageError{err: fmt.Errorf("cannot print JSON and CSV at once"), hint: "write one of --json and --csv"}

@@ -45,7 +45,7 @@ func TestExitCodesAreInTheReadme(t *testing.T) {
 	text := read(t, "README.md")
 	for _, code := range []int{
 		api.ExitOK, api.ExitFailed, api.ExitUsage, api.ExitUnreachable, api.ExitDenied, api.ExitConflict, api.ExitDegraded,
-		api.ExitInfeasible, api.ExitNeedsPermission, api.ExitChanges, api.ExitIncomplete,
+		api.ExitInfeasible, api.ExitNeedsPermission, api.ExitChanges, api.ExitIncomplete, api.ExitSomeHosts,
 	} {
 		if !strings.Contains(text, fmt.Sprintf("\n| %d | ", code)) {
 			t.Errorf("exit code %d has no row in README.md", code)
