@@ -24,9 +24,18 @@ func readExample(t *testing.T, name string) []byte {
 
 var selector = regexp.MustCompile(`\b(gpushare_[a-z_]+)(?:\{([^}]*)\})?`)
 
-// checkNames reports metrics and labels of an expression that the catalog does not have.
-func checkNames(t *testing.T, where, expression string) {
+// recorded are names of recorded series: level:metric:operation.
+var recorded = regexp.MustCompile(`\b[a-z_]+:gpushare_[a-z_]+:[a-z0-9]+\b`)
+
+// checkNames reports metrics and labels of an expression that neither the catalog nor the recording rules have.
+func checkNames(t *testing.T, where, expression string, records ...string) {
 	t.Helper()
+	expression = recorded.ReplaceAllStringFunc(expression, func(name string) string {
+		if !slices.Contains(records, name) {
+			t.Errorf("%s reads %s, which no rule records before", where, name)
+		}
+		return ""
+	})
 	for _, m := range selector.FindAllStringSubmatch(expression, -1) {
 		i := slices.IndexFunc(Catalog(), func(c *Metric) bool { return c.Name == m[1] })
 		if i < 0 {
@@ -74,6 +83,47 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
+// recordingRules checks the recording rules, and returns the names of what they record. test/tools runs their test with promtool.
+func recordingRules(t *testing.T) []string {
+	t.Helper()
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Record, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(readExample(t, "recording.yaml"), &rules); err != nil {
+		t.Fatal(err)
+	}
+	tests := string(readExample(t, "recording_test.yaml"))
+	var records []string
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			checkNames(t, r.Record, r.Expr, records...) // Those of a group are evaluated one after the other.
+			if !recorded.MatchString(r.Record) || slices.Contains(records, r.Record) {
+				t.Errorf("%q is no name of its own as level:metric:operation", r.Record)
+			}
+			if !strings.Contains(tests, "- expr: "+r.Record+"\n") {
+				t.Errorf("recording_test.yaml has no test of %s", r.Record)
+			}
+			records = append(records, r.Record)
+		}
+	}
+	if len(records) < 10 {
+		t.Errorf("there are only %d rules", len(records))
+	}
+	return records
+}
+
+// The recording rules read metrics that exist, have a test each, and the dashboard of nodes reads all that is recorded for one.
+func TestRecordingRules(t *testing.T) {
+	nodes := string(readExample(t, "dashboard-nodes.json"))
+	for _, r := range recordingRules(t) {
+		if strings.HasPrefix(r, "instance:") && !strings.Contains(nodes, r) {
+			t.Errorf("the dashboard of nodes does not read %s", r)
+		}
+	}
+}
+
 type panel struct {
 	ID          int
 	Type, Title string
@@ -87,8 +137,14 @@ type panel struct {
 
 type source struct{ Type, UID string }
 
-// Grafana imports the dashboard as it is: it selects its source of data by a variable, and has an identity of its own.
+// Grafana imports each dashboard as it is: it selects its source of data by a variable, and has an identity of its own.
 func TestDashboard(t *testing.T) {
+	for name, uid := range map[string]string{"dashboard.json": "gpushare-node", "dashboard-nodes.json": "gpushare-nodes"} {
+		t.Run(name, func(t *testing.T) { testDashboard(t, name, uid, recordingRules(t)) })
+	}
+}
+
+func testDashboard(t *testing.T, name, uid string, records []string) {
 	var d struct {
 		UID, Title    string
 		SchemaVersion int
@@ -100,10 +156,10 @@ func TestDashboard(t *testing.T) {
 		}
 		Panels []panel
 	}
-	if err := json.Unmarshal(readExample(t, "dashboard.json"), &d); err != nil {
+	if err := json.Unmarshal(readExample(t, name), &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.UID != "gpushare-node" || d.Title == "" || d.SchemaVersion < 36 {
+	if d.UID != uid || d.Title == "" || d.SchemaVersion < 36 {
 		t.Errorf("it has the uid %q, the title %q and the schema %d", d.UID, d.Title, d.SchemaVersion)
 	}
 	want := source{"prometheus", "${datasource}"}
@@ -137,7 +193,7 @@ func TestDashboard(t *testing.T) {
 				t.Errorf("a query of the panel %q is %+v", p.Title, q)
 			}
 			refs[q.RefID] = true
-			checkNames(t, p.Title, q.Expr)
+			checkNames(t, p.Title, q.Expr, records...)
 			for _, v := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(q.Expr, -1) {
 				if !slices.Contains(variables, v[1]) {
 					t.Errorf("the panel %q reads the variable %s, which does not exist", p.Title, v[1])

@@ -341,6 +341,44 @@ func TestAnsibleDocumentation(t *testing.T) {
 	}
 }
 
+// The inventory and the playbook of many nodes are read by both versions: each node has its spec and the variables of its group.
+func TestAnsibleExampleOfManyNodes(t *testing.T) {
+	dir, err := filepath.Abs("../../examples/ansible")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range ansibleVersions {
+		t.Run(version, func(t *testing.T) {
+			a := newAnsible(t, version)
+			inventory := filepath.Join(dir, "inventory.yaml")
+			b, err := a.command(t, "ansible-inventory", "-i", inventory, "--list").Output()
+			var list struct {
+				Meta struct {
+					HostVars map[string]map[string]any `json:"hostvars"`
+				} `json:"_meta"`
+			}
+			if err == nil {
+				err = json.Unmarshal(b, &list)
+			}
+			if err != nil || len(list.Meta.HostVars) != 21 {
+				t.Fatalf("ansible-inventory has %d nodes, %v: %s", len(list.Meta.HostVars), err, b)
+			}
+			for host, want := range map[string]string{
+				"node01.example.org": "specs/a100.yaml", "node20.example.org": "specs/h200.yaml", "node21.example.org": "specs/node21.yaml",
+			} {
+				v := list.Meta.HostVars[host]
+				if v["gpushare_site_spec"] != want || v["gpushare_package"] != "gpushare" {
+					t.Errorf("%s has %v", host, v)
+				}
+			}
+			if b, err := a.command(t, "ansible-playbook", "-i", inventory, "--syntax-check", filepath.Join(dir, "site.yml")).
+				CombinedOutput(); err != nil {
+				t.Errorf("the syntax of site.yml: %v\n%s", err, b)
+			}
+		})
+	}
+}
+
 // ansible-lint of this host's Debian, with its strictest profile, finds nothing in the collection.
 func TestAnsibleLint(t *testing.T) {
 	root, err := unpack("ansiblelint")

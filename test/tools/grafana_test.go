@@ -28,22 +28,17 @@ func schemaOfGrafana(t *testing.T) string {
 // that do not.
 func TestDashboardCompliesWithTheSchemaOfGrafana(t *testing.T) {
 	program := schemaOfGrafana(t)
-	b, err := os.ReadFile(examples + "dashboard.json")
-	if err != nil {
+	b, all := dashboardOf(t, "dashboard.json")
+	nodes, ofNodes := dashboardOf(t, "dashboard-nodes.json")
+	file := filepath.Join(t.TempDir(), "dashboard-nodes.json")
+	if err := os.WriteFile(file, nodes, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var has struct {
-		Panels     []struct{ Targets []json.RawMessage }
-		Templating struct{ List []json.RawMessage }
+	if out, err := exec.CommandContext(shortContext(t), program, file).
+		CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), ofNodes) {
+		t.Errorf("of the dashboard of nodes it answered %v: %s", err, out)
 	}
-	if err := json.Unmarshal(b, &has); err != nil || len(has.Panels) == 0 {
-		t.Fatalf("it has %d panels: %v", len(has.Panels), err)
-	}
-	queries := 0
-	for _, p := range has.Panels {
-		queries += len(p.Targets)
-	}
-	all := fmt.Sprintf("%d panels, %d queries, %d variables", len(has.Panels), queries, len(has.Templating.List))
 	cases := map[string]struct{ old, new, answer string }{
 		"as it is":                      {answer: all},
 		"an unknown field of it":        {`"graphTooltip":`, `"graphToolTip":`, "unexpected field 'graphToolTip'"},
@@ -73,4 +68,25 @@ func TestDashboardCompliesWithTheSchemaOfGrafana(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dashboardOf reads a dashboard, and counts what it has as the program does.
+func dashboardOf(t *testing.T, name string) (b []byte, counts string) {
+	t.Helper()
+	b, err := os.ReadFile(examples + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has struct {
+		Panels     []struct{ Targets []json.RawMessage }
+		Templating struct{ List []json.RawMessage }
+	}
+	if err := json.Unmarshal(b, &has); err != nil || len(has.Panels) == 0 {
+		t.Fatalf("%s has %d panels: %v", name, len(has.Panels), err)
+	}
+	queries := 0
+	for _, p := range has.Panels {
+		queries += len(p.Targets)
+	}
+	return b, fmt.Sprintf("%d panels, %d queries, %d variables", len(has.Panels), queries, len(has.Templating.List))
 }

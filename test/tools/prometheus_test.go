@@ -50,10 +50,35 @@ func promtool(t *testing.T, stdin string, args ...string) {
 	}
 }
 
-// The alert rules and their tests are valid for the real promtool.
+// The alert and recording rules and their tests are valid for the real promtool.
 func TestPromtoolChecksTheAlertRules(t *testing.T) {
-	promtool(t, "", "check", "rules", examples+"alerts.yaml")
-	promtool(t, "", "test", "rules", examples+"alerts_test.yaml")
+	for _, name := range []string{"alerts", "recording"} {
+		promtool(t, "", "check", "rules", examples+name+".yaml")
+		promtool(t, "", "test", "rules", examples+name+"_test.yaml")
+	}
+}
+
+// Every query of the dashboard of nodes has the right syntax: as the expression of a rule, promtool reads it.
+func TestPromtoolReadsTheQueriesOfTheNodes(t *testing.T) {
+	type rule struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var rules []rule
+	for _, queries := range dashboardQueries(t, "dashboard-nodes.json", 15) {
+		for _, q := range queries {
+			rules = append(rules, rule{fmt.Sprintf("query:%d", len(rules)), q})
+		}
+	}
+	b, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "queries", "rules": rules}}}) // YAML too
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "", "check", "rules", file)
 }
 
 const monitoredNode = `driver: "580"
@@ -348,7 +373,7 @@ func TestPrometheus(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`^red-slice-\w+\n$`).Match(jobs) {
 		t.Errorf("the job file of the time-sliced GPU has %q: %v", jobs, err)
 	}
-	for title, queries := range dashboardQueries(t) {
+	for title, queries := range dashboardQueries(t, "dashboard.json", 20) {
 		for _, q := range queries {
 			if _, err := p.series(ctx, q); err != nil {
 				t.Errorf("the query %s of the panel %q: %v", q, title, err)
@@ -374,10 +399,10 @@ func burnOn(n *harness.Node, index string) *exec.Cmd {
 	return cmd
 }
 
-// dashboardQueries returns the queries of each panel, with all nodes and tenants selected.
-func dashboardQueries(t *testing.T) map[string][]string {
+// dashboardQueries returns the queries of each panel, with all nodes and tenants selected. It has at least as many panels.
+func dashboardQueries(t *testing.T, name string, least int) map[string][]string {
 	t.Helper()
-	b, err := os.ReadFile(examples + "dashboard.json")
+	b, err := os.ReadFile(examples + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,7 +423,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 			)
 		}
 	}
-	if len(out) < 20 {
+	if len(out) < least {
 		t.Fatalf("the dashboard has only %d panels", len(out))
 	}
 	return out
