@@ -14,6 +14,9 @@ import (
 // readEvery is how often the state of the node is read while something is waited for.
 const readEvery = 100 * time.Millisecond
 
+// waitLimit is for one thing that is waited for, on a busy host.
+const waitLimit = 10 * time.Minute
+
 // metricsText is what a node answers to a scrape.
 type metricsText struct {
 	leases, series int

@@ -100,6 +100,8 @@ func (n *node) run(ctx context.Context, leases int) error {
 		n.leases = append(n.leases, j)
 	}
 	c := n.Client()
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	defer cancel()
 	return harness.Await(ctx, readEvery, "a lease does not run", func() (bool, error) {
 		for i, j := range n.leases {
 			select {

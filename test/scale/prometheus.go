@@ -96,7 +96,9 @@ func (s *site) measurePrometheus(ctx context.Context, m *metricsText) error {
 		defer close(ended)
 		_ = cmd.Wait() // The signal ends it, or ctx.
 	}()
-	waited := harness.Await(ctx, readEvery, "not every target was scraped", func() (bool, error) {
+	wait, cancel := context.WithTimeout(ctx, waitLimit)
+	defer cancel()
+	waited := harness.Await(wait, readEvery, "not every target was scraped", func() (bool, error) {
 		select {
 		case <-ended:
 			return false, fmt.Errorf("prometheus ended, %s: %s", cmd.ProcessState, log.String())
