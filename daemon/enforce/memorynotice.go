@@ -28,12 +28,18 @@ func (s *sampler) log(a quota.MemoryAction) {
 // announce publishes an action, and informs the users whom it concerns.
 func (s *sampler) announce(a quota.MemoryAction, leases []lease.Lease) {
 	tenant, _, _ := strings.Cut(a.Account, "/") // As accountOf.
-	s.en.Events.Publish(api.Event{
-		Kind: "memory." + string(a.Kind), GPU: string(s.id), Tenant: tenant, Lease: a.Lease, Message: a.String(),
-	})
+	e := api.Event{Kind: "memory." + string(a.Kind), GPU: string(s.id), Tenant: tenant, Lease: a.Lease, Message: a.String()}
 	for i := range leases {
-		if l := &leases[i]; a.Notify && accountOf(l) == a.Account && (a.Lease == "" || a.Lease == l.ID) {
+		l := &leases[i]
+		if accountOf(l) != a.Account {
+			continue
+		}
+		if l.Own.Memory > 0 {
+			e.Lease = l.ID // It has the account for itself.
+		}
+		if a.Notify && (a.Lease == "" || a.Lease == l.ID) {
 			s.en.Table.Notice(l.ID, lease.Notice{Text: a.String()})
 		}
 	}
+	s.en.Events.Publish(e)
 }

@@ -1,9 +1,27 @@
 #!/bin/sh
 # Epilog of Slurm: releases the lease that prolog.sh took for the job. A lease whose last process ended has ended already.
+#
+# If gpushare ended processes of the job, as for its GPU memory, the reason is the last line of the job's output.
 set -u
-PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin # Slurm gives an Epilog none.
+PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives an Epilog none.
 export PATH
 key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}
-timeout 2 gpushare lease release --missing-ok --key "$key" >/dev/null 2>&1 ||
-	timeout 2 logger -t gpushare-epilog "the lease of $key was not released" 2>/dev/null
+limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command
+say() { timeout "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
+
+# report adds a line to the output of the job, as its user: the path is theirs. A job of srun alone has no such file.
+report() {
+	file=$(timeout "$limit" scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p' | head -n 1)
+	[ -n "$file" ] || return 0
+	# shellcheck disable=SC2016 # It is for the other shell.
+	timeout "$limit" setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --init-groups --no-new-privs \
+		sh -c '[ -f "$1" ] && printf "gpushare: %s\n" "$2" >>"$1"' sh "$file" "$1" 2>/dev/null || say "this is not in its output: $1"
+}
+
+# An answer is lost if gpushared ends meanwhile, so each request is made again.
+lease() { timeout "$limit" gpushare lease "$@" 2>/dev/null || timeout "$limit" gpushare lease "$@" 2>/dev/null; }
+
+why=$(lease show --key "$key" | sed -n 's/^reason  *//p')
+case $why in '' | 'its last process ended' | 'released by '*) ;; *) report "$why" ;; esac
+lease release --missing-ok --key "$key" >/dev/null || say "the lease of $key was not released"
 exit 0

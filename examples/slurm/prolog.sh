@@ -1,5 +1,6 @@
 #!/bin/sh
-# Prolog of Slurm from 24.05 on, with PrologFlags=Alloc,Contain,RunInJob: gives each job with shards one lease, in the cgroup of the job.
+# Prolog of Slurm: gives each job with shards one lease, in the cgroup of the job. With PrologFlags=Alloc,Contain,RunInJob, from 24.05 on,
+# it runs in that cgroup. Without RunInJob, with PrologFlags=Alloc,Contain, the cgroup comes later, and gpushare waits for it.
 #
 # Each shard is 1 GiB of GPU memory, as 'gpushare slurm gres' prints them. The grant must be of one GPU: it is the shared one of the node.
 # It always exits with 0: another code drains the node. A job without a lease runs; why it has none is in the journal.
@@ -7,14 +8,15 @@ set -u
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives a Prolog none.
 export PATH
 tenant=${GPUSHARE_TENANT:-slurm} grant=${GPUSHARE_GRANT:-jobs} # of the spec
-say() { timeout 2 logger -t gpushare-prolog "job ${SLURM_JOB_ID:-}: $*" 2>/dev/null || echo "gpushare prolog: $*" >&2; }
+limit=${GPUSHARE_PROLOG_SECONDS:-2}                            # for each command
+say() { timeout "$limit" logger -t gpushare-prolog "job ${SLURM_JOB_ID:-}: $*" 2>/dev/null || echo "gpushare prolog: $*" >&2; }
 without() {
 	say "it has no lease: $*"
 	exit 0
 }
 
 # What a job requests on each node. Nothing in this line is free text of the user, as the name and the comment of a job are.
-request=$(timeout 2 squeue -h -j "$SLURM_JOB_ID" -o '%A %b') || without "squeue did not say what it requests"
+request=$(timeout "$limit" squeue -h -j "$SLURM_JOB_ID" -o '%A %b') || without "squeue did not say what it requests"
 request=$(printf '%s\n' "$request" | sed -n "s|^$SLURM_JOB_ID ||p" | tr ',' '\n' | sed -n 's|^gres[/:]shard||p')
 [ -n "$request" ] || exit 0
 case $request in
@@ -24,7 +26,14 @@ case $request in
 esac
 case $shards in '' | 0* | *[!0-9]*) without "its shards are not one number: $request" ;; esac
 cgroup=$(sed -n 's|^0::\(.*/job_[^/]*\).*|\1|p' /proc/self/cgroup)
-[ -n "$cgroup" ] || without "it has no cgroup: write PrologFlags=Alloc,Contain,RunInJob"
+if [ -z "$cgroup" ]; then
+	# slurmd keeps the scope for its jobs, next to its own unit.
+	unit=$(sed -n 's|^0::\(/.*\)/[^/]*$|\1|p' /proc/self/cgroup)
+	for scope in "$unit/${SLURMD_NODENAME:-}_slurmstepd.scope" "$unit/slurmstepd.scope"; do
+		[ -z "$cgroup" ] && [ -d "/sys/fs/cgroup$scope" ] && cgroup=$scope/job_$SLURM_JOB_ID
+	done
+fi
+[ -n "$cgroup" ] || without "the cgroups of jobs are not found: it is for Slurm with cgroup/v2"
 # Where Slurm does not know the accounts, a user may write any text for one.
 account=${SLURM_JOB_ACCOUNT:-}
 case $account in
@@ -34,12 +43,16 @@ case $account in
 	;;
 esac
 [ "${#account}" -le 64 ] || account=
-why=$(timeout 2 gpushare lease attach --key "slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}" \
-	--user "$SLURM_JOB_UID" --account "$account" --tenant "$tenant" --grant "$grant" \
-	--gpu-memory "${shards}GiB" --cgroup "$cgroup" 2>&1 >/dev/null)
+attach() {
+	timeout "$limit" gpushare lease attach --key "slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}" \
+		--user "$SLURM_JOB_UID" --account "$account" --tenant "$tenant" --grant "$grant" \
+		--gpu-memory "${shards}GiB" --cgroup "$cgroup" --bind-timeout 1m 2>&1 >/dev/null
+}
+# The answer is lost if gpushared ends meanwhile. The same key is the same lease, so a second request does no harm.
+why=$(attach) || why=$(attach)
 case $? in
 0) ;;
-124) say "it may have no lease: gpushare did not answer within 2 s" ;;
+124) say "it may have no lease: gpushare did not answer within $limit s" ;;
 *) without "$why" ;;
 esac
 exit 0

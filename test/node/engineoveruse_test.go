@@ -47,12 +47,14 @@ func TestEngineJobUsesTooMuch(t *testing.T) {
 	uuid := status(t, n).GPUs[2].UUID
 	good, bad := newSlurmJob(t, n, path, dir, "1", "3GiB"), newSlurmJob(t, n, path, dir, "2", "4GiB")
 	within := good.burn(t, n, uuid, "2GiB")
+	events := follow(t, n)
 	awaitStatus(t, n, "the memory of the first job is not counted", func(s *api.Status) bool {
 		l := leaseByID(s, good.lease.ID)
 		return l != nil && l.GPUMemory != nil && l.GPUMemory.Used >= 2<<30 && l.GPUMemory.Limit == 3<<30
 	})
 	// Together they have less than the grant: it is the amount of the job that counts.
 	workers := []*outside{bad.burn(t, n, uuid, "3GiB"), bad.burn(t, n, uuid, "2GiB", "--ignore-term")}
+	events.await(t, "memory.over", bad.lease.ID) // It names the job before its processes end.
 	for i, w := range workers {
 		select {
 		case <-w.done:

@@ -401,3 +401,40 @@ func TestJobsOfSlurm(t *testing.T) {
 		t.Errorf("usage shows:\n%s%s", r.Out, r.Err)
 	}
 }
+
+// comments starts what writes the AdminComment of jobs, as the service of a node.
+func (s *site) comments(ctx context.Context) {
+	s.Helper()
+	script := s.example("comments.sh")
+	s.slurm(ctx, "setsid "+script+" lab >>"+s.dir+"/comments.log 2>&1 </dev/null &")
+}
+
+// A job above its GPU memory is ended, and no other. Its output and its AdminComment say why.
+func TestJobAboveItsMemory(t *testing.T) {
+	s := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	s.write("good", "#!/bin/sh\nexec gpusim-burn --gpu 0 --memory 2GiB --hold\n")
+	s.write("bad", "#!/bin/sh\nsrun gpusim-burn --gpu 0 --memory 4GiB --hold\n")
+	good := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=shard:3 good")
+	s.awaitKeys(ctx, "slurm:lab:"+good+":0")
+	s.comments(ctx)
+	bad := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=shard:3 bad")
+	s.await(ctx, "the job has not ended", func() bool { return !strings.Contains(s.slurm(ctx, "squeue -h -o %A -j "+bad), bad) })
+	const why = "of 3 GiB GPU memory"
+	if out, err := os.ReadFile(filepath.Join(s.dir, bad+".out")); err != nil || !strings.Contains(string(out), "gpushare: slurm/jobs") ||
+		!strings.Contains(string(out), why) {
+		t.Errorf("the output of the job is %q, %v", out, err)
+	}
+	if job := s.slurm(ctx, "scontrol show job "+bad); !strings.Contains(job, "AdminComment=gpushare: ") || !strings.Contains(job, why) ||
+		!strings.Contains(job, "JobState=FAILED") {
+		t.Errorf("Slurm knows of the job:\n%s", job)
+	}
+	s.awaitKeys(ctx, "slurm:lab:"+good+":0")
+	s.slurm(ctx, "scancel "+good)
+	s.await(ctx, "a job is left", func() bool { return s.slurm(ctx, "squeue -h") == "" })
+	s.awaitKeys(ctx)
+	if job := s.slurm(ctx, "scontrol show job "+good); strings.Contains(job, "AdminComment") {
+		t.Errorf("Slurm knows of a job that used what it had:\n%s", job)
+	}
+}
