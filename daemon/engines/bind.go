@@ -131,7 +131,7 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	if !ok || !now.AwaitsCgroup() {
 		return true // A request was faster.
 	}
-	_, p, err := en.Leases.EngineCgroup(now.Cgroup)
+	_, p, err := en.Leases.EngineCgroup(now.Cgroup, now.UID, now.AttachedBy)
 	if err == nil && p == nil {
 		return false
 	}

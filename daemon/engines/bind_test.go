@@ -21,7 +21,9 @@ type fakeLives struct {
 	p *cgroup.Process
 }
 
-func (f *fakeLives) EngineCgroup(name string) (string, *cgroup.Process, error) { return name, f.p, nil }
+func (f *fakeLives) EngineCgroup(name string, _ ...int) (string, *cgroup.Process, error) {
+	return name, f.p, nil
+}
 
 func (*fakeLives) CleanCgroup(name string) (string, error) {
 	return strings.TrimPrefix(name, "/sys/fs/cgroup"), nil

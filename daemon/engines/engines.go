@@ -33,8 +33,9 @@ type Engines struct {
 
 // lives has the life of leases with processes.
 type lives interface {
-	// EngineCgroup checks a cgroup that an engine names. Without a process there it returns none: the cgroup may come.
-	EngineCgroup(name string) (cg string, p *cgroup.Process, err error)
+	// EngineCgroup checks a cgroup that an engine names: it belongs to root or to one of the uids. Without a process there it returns
+	// none: the cgroup may come.
+	EngineCgroup(name string, uids ...int) (cg string, p *cgroup.Process, err error)
 	// CleanCgroup is the path of a cgroup as the leases have it.
 	CleanCgroup(name string) (string, error)
 	// WatchLease ends the lease when its last process has exited.

@@ -76,14 +76,19 @@ func (en *Engines) termsOf(q *api.EngineRequest) lease.EngineTerms {
 	return t
 }
 
+// userOf is who the lease is for.
+func (en *Engines) userOf(ctx context.Context, c *server.Call, q *api.EngineRequest) (uid int, name string, err error) {
+	if q.User == "" {
+		return c.Caller.UID, c.Caller.Name, nil
+	}
+	return en.Identities.UserNamed(ctx, q.User)
+}
+
 // request is a request for a new lease.
 func (en *Engines) request(ctx context.Context, c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms) (lease.Request, error) {
-	uid, user := c.Caller.UID, c.Caller.Name
-	if q.User != "" {
-		var err error
-		if uid, user, err = en.Identities.UserNamed(ctx, q.User); err != nil {
-			return lease.Request{}, err
-		}
+	uid, user, err := en.userOf(ctx, c, q)
+	if err != nil {
+		return lease.Request{}, err
 	}
 	limit := api.DefaultBindTimeout
 	if q.BindTimeout != nil {

@@ -36,7 +36,13 @@ func (en *Engines) PostLease(c *server.Call) error {
 	terms := en.termsOf(q)
 	l, again := en.Table.Keyed(q.Key)
 	if q.Cgroup != "" && (!again || l.AwaitsCgroup()) {
-		if cg, p, err = en.Leases.EngineCgroup(q.Cgroup); err != nil {
+		uid := l.UID
+		if !again {
+			if uid, _, err = en.userOf(c.Ctx(), c, q); err != nil {
+				return err
+			}
+		}
+		if cg, p, err = en.Leases.EngineCgroup(q.Cgroup, uid, c.Caller.UID); err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -13,11 +16,25 @@ import (
 	"github.com/gpushare/gpushare/lease"
 )
 
-// EngineCgroup checks a cgroup that an engine names for a lease. It may not be there yet: then there is no process.
-func (ls *Leases) EngineCgroup(name string) (cg string, p *cgroup.Process, err error) {
+// EngineCgroup checks a cgroup that an engine names for a lease. It may not be there yet: then there is no process. It belongs to root or
+// to one of the uids: where a user has a part of the hierarchy, that user could create the cgroup before the engine does.
+func (ls *Leases) EngineCgroup(name string, uids ...int) (cg string, p *cgroup.Process, err error) {
 	h, cg, err := cleanCgroup(name)
 	if err != nil {
 		return "", nil, err
+	}
+	if why := elsewhere(h, name); why != "" {
+		return "", nil, invalidCgroup(name, why, "use the path in /proc/PID/cgroup, or one below "+h.Mount)
+	}
+	if uid := dirUID(h.Dir(cg)); uid > 0 && !slices.Contains(uids, uid) {
+		return "", nil, &api.Error{
+			Kind: api.KindDenied,
+			Message: fmt.Sprintf(
+				"cannot attach cgroup %s: it belongs to %s, and not to root, the engine, or the user of the lease",
+				name, ls.Identities.Names.UserName(uid),
+			),
+			Hint: "'ls -ld " + h.Dir(cg) + "' shows it",
+		}
 	}
 	if why := ls.ownCgroup(cg); why != "" {
 		return "", nil, invalidCgroup(name, why, "")
@@ -36,6 +53,25 @@ func (ls *Leases) EngineCgroup(name string) (cg string, p *cgroup.Process, err e
 		}
 	}
 	return cg, &ps[0], nil
+}
+
+// elsewhere returns why the path of a file is no path of a cgroup: it leads into a hierarchy by another way than its mount, as through a
+// symbolic link. A cgroup of that name would never come.
+func elsewhere(h cgroup.Hierarchy, name string) string {
+	if name == h.Mount || strings.HasPrefix(name, h.Mount+"/") {
+		return ""
+	}
+	for at := filepath.Clean(name); at != "/" && at != "."; at = filepath.Dir(at) {
+		var st unix.Statfs_t
+		if unix.Statfs(at, &st) != nil {
+			continue
+		}
+		if st.Type == unix.CGROUP2_SUPER_MAGIC {
+			return at + " is not below " + h.Mount + ", where the cgroups are"
+		}
+		return ""
+	}
+	return ""
 }
 
 // CleanCgroup is the path of a cgroup as the leases have it.
