@@ -97,7 +97,25 @@ type GPUSpec struct {
 	Health     *HealthSpec    `json:"health,omitempty"` // before that of the node, key by key
 	Graphics   bool           `json:"graphics,omitempty"`
 	Overcommit bool           `json:"overcommit,omitempty"`
-	Owner      string         `json:"owner,omitempty"` // external: slurm | kubernetes | …
+	// Owner is who places what runs there: with mode external any scheduler, else an engine, slurm or kubernetes. An engine's GPU is
+	// carved and enforced by gpushare, and only keyed leases of that engine are there.
+	Owner     string   `json:"owner,omitempty"`
+	ShareWith []string `json:"share_with,omitempty"` // who may place leases there next to the engine: local
+}
+
+// The engines whose GPUs gpushare carves and enforces, and who may be there next to them.
+const (
+	OwnerSlurm      = "slurm"
+	OwnerKubernetes = "kubernetes"
+	ShareWithLocal  = "local" // leases that no engine requests, as those of gpushare run
+)
+
+// Engine is the engine that places the leases on the GPU; empty: none, each request is placed by gpushare, or nothing is placed there.
+func (g *GPUSpec) Engine() string {
+	if g.Mode == ModeExternal {
+		return ""
+	}
+	return g.Owner
 }
 
 // Selector selects GPUs. Exactly one field is set. UUID and PCI are more exact than Index, then PCIID, then Model, then All.

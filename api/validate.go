@@ -259,8 +259,31 @@ func (g *GPUSpec) validate(c *checker, at string) {
 			c.add(at+".health", "has no meaning with mode: external, where gpushare changes nothing: remove it")
 		}
 	}
-	if g.Owner != "" && g.Mode != ModeExternal {
-		c.add(at+".owner", "is only read with mode: external: remove it or change the mode")
+	g.validateOwner(c, at)
+}
+
+// engines are who may own a GPU that gpushare carves and enforces: leases are theirs by the first word of their keys.
+var engines = []string{OwnerSlurm, OwnerKubernetes}
+
+// validateOwner checks who places what runs on the GPU.
+func (g *GPUSpec) validateOwner(c *checker, at string) {
+	if engine := g.Engine(); engine != "" && !slices.Contains(engines, engine) {
+		near := ""
+		if word, ok := Nearest(engine, engines); ok {
+			near = "did you mean " + word + "? "
+		}
+		c.add(
+			at+".owner", "%s is no engine that places leases of gpushare: %swrite %s, or mode: external, where gpushare changes nothing",
+			quote(engine), near, alternatives(engines),
+		)
+	}
+	if len(g.ShareWith) > 0 && g.Engine() == "" {
+		c.add(at+".share_with", "is only read with an owner that places leases there, %s: remove it", alternatives(engines))
+	}
+	seen := map[string]bool{}
+	for i, who := range g.ShareWith {
+		c.word(fmt.Sprintf("%s.share_with[%d]", at, i), who)
+		c.distinct(seen, who, fmt.Sprintf("%s.share_with[%d]", at, i))
 	}
 }
 

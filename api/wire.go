@@ -132,9 +132,10 @@ type GPUStatus struct {
 	UUID        string          `json:"uuid"`
 	PCI         string          `json:"pci"`
 	Model       string          `json:"model"`
-	Mode        string          `json:"mode"`            // of the spec; unmanaged without an entry
-	Owner       string          `json:"owner,omitempty"` // the external scheduler, as in the spec
-	State       string          `json:"state"`           // ok | changing | held | cordoned | unhealthy | drained | mps-down | lost | stuck | missing | no-driver | mismatch | parked
+	Mode        string          `json:"mode"`                 // of the spec; unmanaged without an entry
+	Owner       string          `json:"owner,omitempty"`      // as in the spec: the external scheduler, or the engine that places the leases
+	ShareWith   []string        `json:"share_with,omitempty"` // who else gets leases on the GPU of an engine, as in the spec
+	State       string          `json:"state"`                // ok | changing | held | cordoned | unhealthy | drained | mps-down | lost | stuck | missing | no-driver | mismatch | parked
 	Reason      string          `json:"reason,omitempty"`
 	Memory      GPUMemory       `json:"memory"`
 	Utilization *int            `json:"utilization,omitempty"` // percent; absent when unknown
@@ -671,7 +672,9 @@ type Plan struct {
 	Renames  []PlanRename `json:"renames,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
 	Disturbs []string     `json:"disturbs,omitempty"`
-	Held     []HeldGPU    `json:"held,omitempty"` // the GPUs that it leaves as they are, because they do not answer
+	// Engines are those whose jobs may have a GPU that this changes, also jobs that do not use it now: gpushare does not know of them.
+	Engines []string  `json:"engines,omitempty"`
+	Held    []HeldGPU `json:"held,omitempty"` // the GPUs that it leaves as they are, because they do not answer
 	// Unreachable is what differs from the spec, or could not be read, and has no step, with the reasons.
 	Unreachable []Unreachable `json:"unreachable,omitempty"`
 	Observe     bool          `json:"observe,omitempty"` // enforce: observe; the steps are not carried out

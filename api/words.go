@@ -17,6 +17,7 @@ var words = map[string][]string{
 	"gpus[].health.temperature.do":     {TemperatureReport, TemperaturePauseLow},
 	"gpus[].mig.layout[].attributes[]": {"me", "me.all", "-me", "gfx"},
 	"gpus[].mig.mps[].attributes[]":    {"me", "me.all", "-me", "gfx"},
+	"gpus[].share_with[]":              {ShareWithLocal},
 	"gpus[].mps.bypass":                {BypassReport, BypassStop, BypassDeny},
 	"tenants[].cpu.numa":               {NUMAPrefer, NUMAStrict},
 	"tenants[].priority":               {"low", "normal", "high"},

@@ -39,6 +39,7 @@ func (d *Daemon) composeChanges(p *parts) {
 		Reporter: d.Reporter,
 		Settings: change.Settings{
 			HostRoot:      d.settings.HostRoot,
+			Host:          hostname(),
 			AnswerTimeout: time.Duration(d.settings.DriverReadTimeout), ChangeTimeout: time.Duration(d.settings.DriverChangeTimeout),
 		},
 		State:       d.state,

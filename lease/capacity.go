@@ -170,7 +170,7 @@ func (o *occupancy) findSlot(g *Grant, v *View, who requester, avoid func(gpu.UU
 	if at < 0 {
 		// A probe for a reservation has no name. A request that avoids a GPU, whose GPUs are named, that may have what others claim, or
 		// whose user may have only small instances, decides only for itself.
-		if g.Spec.Name != "" && g.Only == nil && who.limit.Memory == 0 && !o.backfill.mayLend(&who) &&
+		if g.Spec.Name != "" && g.Only == nil && g.Placer == "" && who.limit.Memory == 0 && !o.backfill.mayLend(&who) &&
 			(avoid == nil || !slices.ContainsFunc(v.GPUs, func(d GPUView) bool { return avoid(d.UUID) })) {
 			o.noCapacity[g.Key()] = true
 		}

@@ -19,6 +19,9 @@ func (g *Grant) open(v *View, closed *closedPlaces) iter.Seq[*GPUView] {
 		for i := range v.GPUs {
 			switch d := &v.GPUs[i]; {
 			case !g.mayUse(d):
+				if why := g.placedElsewhere(d); why != "" && closed != nil {
+					closed.say(d.name(), why)
+				}
 			case d.Closed != "":
 				if closed != nil {
 					closed.add(d)

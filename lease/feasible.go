@@ -15,6 +15,7 @@ type feasibility struct {
 	most             uint64   // memory that a share could have
 	lowLatency       *float64 // the most that is left for it on a GPU with the memory, if that is too little; in percent
 	offered, notHard []string
+	elsewhere        string // the engine that places the leases on a GPU that the grant could use otherwise
 }
 
 // feasible returns why the grant can never have a place with this spec, even on an idle node; nil if it can. o has only
@@ -27,6 +28,9 @@ func feasible(g *Grant, v *View, o *occupancy) *api.Error {
 	for i := range v.GPUs {
 		d := &v.GPUs[i]
 		if !g.mayUse(d) {
+			if g.placedElsewhere(d) != "" {
+				f.elsewhere = d.Owner
+			}
 			continue
 		}
 		f.usable++
@@ -122,6 +126,8 @@ func (f *feasibility) never(g *Grant) *api.Error {
 		}
 	}
 	switch {
+	case f.usable == 0 && f.elsewhere != "":
+		return never(placerHint(f.elsewhere, g.Placer), "%s places the leases on the GPUs that it may use", f.elsewhere)
 	case f.usable == 0 && g.Spec.GPUs != nil:
 		return never(
 			"ask the administrator to change the grant's gpus or the mode of those GPUs",

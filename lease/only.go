@@ -15,6 +15,7 @@ func (t *Table) resolveLocked(r *Request) (tenant string, candidates []Grant, er
 	if tenant, candidates, err = r.resolve(t.view.Grants); err != nil {
 		return "", nil, err
 	}
+	candidates = r.placedBy(candidates, &t.view)
 	if candidates, err = r.shortEnough(tenant, candidates); err != nil {
 		return "", nil, err
 	}
@@ -82,6 +83,9 @@ func (r *Request) onlyOn(tenant string, candidates []Grant, v *View) ([]Grant, e
 	}
 	if len(left) > 0 {
 		return left, nil
+	}
+	if err := r.elsewhere(tenant, candidates, v); err != nil {
+		return nil, err
 	}
 	e := &api.Error{
 		Kind: api.KindNotFound,

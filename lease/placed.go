@@ -12,7 +12,7 @@ func (k *Ticket) placeLocked(found *attempt, o *occupancy) {
 		k.lease.ID = k.id
 	}
 	k.lease.Terms, k.lease.Place, k.lease.State = *g, *p, Placed
-	k.lease.Terms.Only, k.lease.Terms.Chosen = nil, nil
+	k.lease.Terms.Only, k.lease.Terms.Chosen, k.lease.Terms.Placer = nil, nil, ""
 	if k.lease.Slice = (Key{}); k.lease.inSlice() {
 		k.lease.Slice = k.t.sliceLocked(g.Key())
 	}

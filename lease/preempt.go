@@ -166,7 +166,8 @@ func (k *Ticket) chooseVictimsLocked(o *occupancy, who requester) *preemption {
 			continue
 		}
 		found := k.placesFor(g, all, o, who)
-		if len(found) == 0 && who.has == nil && g.Only == nil { // What limits only this user or request is no reason for others.
+		if len(found) == 0 && who.has == nil && g.Only == nil &&
+			g.Placer == "" { // What limits only this user or request is no reason for others.
 			o.unfreeable[g.Key()] = k.rank()
 		}
 		for _, p := range found {

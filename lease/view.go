@@ -70,6 +70,9 @@ type GPUView struct {
 	Clients map[string]int
 	// HardByLease: a hard limit holds for each lease alone, not for the leases of a grant together.
 	HardByLease bool
+	// Owner is the engine that places the leases here; empty: gpushare alone. SharedWith has who may request them as well.
+	Owner      string
+	SharedWith []string
 	// DynamicProfiles are the profiles of instances that are created on demand here; nil if the layout is fixed, or
 	// nothing may be created now.
 	DynamicProfiles *gpu.Profiles
@@ -141,6 +144,10 @@ type Grant struct {
 
 	Chosen *Chosen `json:"-"` // of a candidate for a request of an engine that names an instance; nil: any place
 
+	// Placer is, of a candidate for a request on a node where engines place leases, the engine of the request, or
+	// api.ShareWithLocal; empty: any.
+	Placer string `json:"-"`
+
 	Only []gpu.UUID `json:"-"` // of a candidate for a request that names GPUs: these, of those that it may use; nil: all of them
 }
 
@@ -208,8 +215,11 @@ func (g *Grant) rank() int {
 	return 0
 }
 
-// mayUse reports whether the mode and the selector allow the grant to use the GPU.
-func (g *Grant) mayUse(v *GPUView) bool {
+// mayUse reports whether the mode, the selector and who places the lease allow the grant to use the GPU.
+func (g *Grant) mayUse(v *GPUView) bool { return v.takesFrom(g.Placer) && g.allows(v) }
+
+// allows reports whether the mode and the selector allow the grant to use the GPU, without regard to the engine.
+func (g *Grant) allows(v *GPUView) bool {
 	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) &&
 		(g.Only == nil || slices.Contains(g.Only, v.UUID))
 }

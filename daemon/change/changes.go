@@ -2,6 +2,7 @@ package change
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/attribution"
@@ -84,8 +85,15 @@ type leaseStopper interface {
 // Settings are the settings for changes.
 type Settings struct {
 	HostRoot      string
+	Host          string        // its name, for the commands of engines
 	AnswerTimeout time.Duration // for driver calls that only read
 	ChangeTimeout time.Duration // for driver calls that change a GPU
+}
+
+// nodeName is what engines call this host, if they were not configured otherwise: its name without the domain.
+func (s *Settings) nodeName() string {
+	name, _, _ := strings.Cut(s.Host, ".")
+	return name
 }
 
 // gpuDriver is the driver. Retry admits a GPU again that the worker excluded because it did not answer.

@@ -54,6 +54,13 @@ func (cs *Changes) admit(p *state.Proposal, d *draft, a planner.Authority) error
 	}
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
 		e.Leases = ends
+		engines := planner.EnginesChanged(now, d.live, p.Steps)
+		if len(engines) == 0 {
+			engines = planner.EnginesRefused(now, d.hardware.Problems)
+		}
+		if len(engines) > 0 {
+			e.Hint = planner.DrainHint(engines, cs.Settings.nodeName(), p.Command)
+		}
 	}
 	return err
 }

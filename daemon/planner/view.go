@@ -138,7 +138,7 @@ func gpuView(d *state.Desired, e *api.GPUSpec, g *observe.GPU, foreign func(gpu.
 	id := g.Identity.UUID
 	v := lease.GPUView{
 		UUID: id, Index: g.Identity.Index, Mode: e.Mode, Capacity: capacityOf(g),
-		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit,
+		Reserve: d.GPUMemoryReserve(id), Overcommit: e.Overcommit, Owner: e.Engine(), SharedWith: e.ShareWith,
 	}
 	if e.Mode == api.ModeMPS && g.MPS != nil {
 		v.MaxClients = g.MPS.MaxClients()

@@ -13,14 +13,18 @@ import (
 )
 
 // checkExternalSchedulers warns of GPUs that gpushare and another scheduler both give to users: each believes that the GPU
-// is free, and a user of one gets a GPU that the other has already given away.
+// is free, and a user of one gets a GPU that the other has already given away. On a GPU whose owner in the spec is that scheduler,
+// gpushare gives leases only as it asks.
 func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observe.Node, warn func(name, message, hint string)) {
 	for _, err := range o.Errs {
 		warn("external schedulers", err.Error(), "")
 	}
-	managed := func(minors []int, all bool) (list []int, mig bool) {
+	managed := func(minors []int, all bool, engine string) (list []int, mig bool) {
 		for i := range node.GPUs {
 			id := node.GPUs[i].Identity
+			if e := want.GPUs[id.UUID]; e != nil && engine != "" && e.Engine() == engine {
+				continue
+			}
 			if want.Manages(id.UUID) && (all || slices.Contains(minors, id.Minor)) {
 				list, mig = append(list, id.Index), mig || want.Mode(id.UUID) == api.ModeMIG
 			}
@@ -28,24 +32,25 @@ func checkExternalSchedulers(o *external.Host, want *state.Desired, node *observ
 		return list, mig
 	}
 	const or = "; or remove them from "
-	if list, _ := managed(o.Gres.Minors, o.Gres.Auto); o.Slurmd != 0 && len(list) > 0 {
+	if list, _ := managed(o.Gres.Minors, o.Gres.Auto, api.OwnerSlurm); o.Slurmd != 0 && len(list) > 0 {
 		warn(
 			"external schedulers",
 			fmt.Sprintf(
 				"slurmd (pid %d) schedules %s as well: %s says %s", o.Slurmd, gpuList(list), o.GresFile,
 				strings.Join(o.Gres.Settings, ", "),
 			),
-			externalHint(list, "slurm")+or+o.GresFile,
+			engineHint(list, api.OwnerSlurm)+or+o.GresFile,
 		)
 	}
-	list, mig := managed(nil, true)
+	list, _ := managed(nil, true, api.OwnerKubernetes)
 	if o.Kubelet != 0 && len(o.Plugins) > 0 && len(list) > 0 {
 		warn(
 			"external schedulers",
 			fmt.Sprintf("the kubelet (pid %d) schedules %s as well: %s", o.Kubelet, gpuList(list), strings.Join(o.Plugins, ", ")),
-			externalHint(list, "kubernetes")+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)",
+			engineHint(list, api.OwnerKubernetes)+or+"the device plugin (NVIDIA_VISIBLE_DEVICES of its container)",
 		)
 	}
+	list, mig := managed(nil, true, "")
 	if o.MIGManager && len(list) > 0 {
 		warn(
 			"external schedulers",
@@ -90,6 +95,22 @@ func checkSlurm(o *external.Host, node *observe.Node, ok func(name, message stri
 			hint,
 		)
 	}
+}
+
+// engineHint is what to write in the spec where an engine schedules a GPU.
+func engineHint(list []int, engine string) string {
+	each := "the entry"
+	if len(list) > 1 {
+		each = "the entries"
+	}
+	return fmt.Sprintf(
+		"if %[1]s places what runs there, write 'owner: %[1]s' in %[2]s of %[3]s ('share_with: [local]' next to it if gpushare run may too); "+
+			"if it has them alone, %[4]s",
+		engine,
+		each,
+		gpuList(list),
+		externalHint(list, engine),
+	)
 }
 
 // externalHint returns the entry for the spec.

@@ -41,6 +41,13 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		return out
 	}
 	managed := want(api.ModeTimeslice, api.ModeExclusive, "")
+	owned := func(owners ...string) *state.Desired {
+		d := want(api.ModeTimeslice, api.ModeExclusive, "")
+		for i, owner := range owners {
+			d.GPUs[node.GPUs[i].Identity.UUID].Owner = owner
+		}
+		return d
+	}
 	for _, c := range []struct {
 		name  string
 		files map[string]string
@@ -54,6 +61,9 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		{"slurmd by minor and not by index", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia0\n"), managed, []string{"GPU 1", "File=/dev/nvidia0", "index: [1]"}},
 		{"slurmd has an unmanaged GPU", with(slurmd, "etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia2\n"), managed, nil},
 		{"left to Slurm", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), want(api.ModeExternal, api.ModeExternal, api.ModeExternal), nil},
+		{"placed by Slurm", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), owned("slurm", "slurm"), nil},
+		{"one placed by Slurm", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), owned("slurm", ""), []string{"schedules GPU 1 as well", "'owner: slurm' in the entry of GPU 1", "share_with: [local]", "index: [1]"}},
+		{"placed by another", with(slurmd, "etc/slurm/gres.conf", "AutoDetect=nvml\n"), owned("kubernetes", "slurm"), []string{"schedules GPU 0 as well"}},
 		{"of another node", with(slurmd, "etc/slurm/gres.conf", "NodeName=lab[1-4] AutoDetect=nvml\n"), managed, nil},
 		{"of this node", with(slurmd, "etc/slurm-llnl/gres.conf", "NodeName=lab[5-9] AutoDetect=nvml\n"), managed, []string{"/etc/slurm-llnl/gres.conf"}},
 		{"included", with(slurmd, "etc/slurm/gres.conf", "Include gres.d/lab.conf\n", "etc/slurm/gres.d/lab.conf", "Name=gpu File=/dev/nvidia[0-1]\n"), managed, []string{"GPUs 0, 1"}},
@@ -62,6 +72,9 @@ func TestExternalSchedulersAreReported(t *testing.T) {
 		{"a kubelet", with(kubelet, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), managed, []string{"kubelet (pid 815)", "/var/lib/kubelet/device-plugins/nvidia-gpu.sock", "owner: kubernetes"}},
 		{"a kubelet with claims", with(kubelet, "var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock", ""), managed, []string{"gpu.nvidia.com"}},
 		{"a socket, and no kubelet", with(nil, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), managed, nil},
+		{"placed by Kubernetes", with(kubelet, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), owned("kubernetes", "kubernetes"), nil},
+		{"one placed by Kubernetes", with(kubelet, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", ""), owned("kubernetes", "slurm"), []string{"schedules GPU 1 as well", "'owner: kubernetes' in the entry of GPU 1"}},
+		{"the MIG manager, and GPUs of an engine", with(nil, "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service", ""), owned("slurm", "slurm"), []string{"nvidia-mig-manager", "GPUs 0, 1"}},
 		{"the MIG manager", with(nil, "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service", ""), managed, []string{"nvidia-mig-manager", "systemctl disable"}},
 		{"DCGM, and MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), want(api.ModeMIG), []string{"nv-hostengine (pid 99)", "quiesce: [nvidia-dcgm.service]"}},
 		{"DCGM, and no MIG", with(map[string]string{"proc/99/comm": "nv-hostengine\n"}), managed, nil},

@@ -138,7 +138,7 @@ func (p *statusInputs) gpu(g *observe.GPU, tenantOf map[string]string) api.GPUSt
 		}
 	}
 	if e := p.desired.GPUs[id]; e != nil {
-		out.Owner = e.Owner
+		out.Owner, out.ShareWith = e.Owner, e.ShareWith
 	}
 	out.Cordoned = closing.WireCordon(closing.Cordoned.At(&p.stored, closing.OnGPU(id)))
 	p.read(&out, id, g.Err == nil && p.node.DriverErr == nil)

@@ -213,7 +213,7 @@ func timeSliceNotes(t *api.TimeSlices) (notes []string) {
 func gpuNote(g *api.GPUStatus, reasons []string) string {
 	notes := slices.Clone(reasons)
 	if g.Owner != "" {
-		notes = append(notes, "managed by "+g.Owner)
+		notes = append(notes, ownerNote(g))
 	}
 	if m := g.MIG; m != nil && m.Enabled != m.Pending {
 		notes = append(notes, pendingMode(m))
@@ -242,4 +242,15 @@ func gpuNote(g *api.GPUStatus, reasons []string) string {
 		notes = append(notes, text.Count(unattributed, "process")+" outside any lease")
 	}
 	return strings.Join(notes, "; ")
+}
+
+// ownerNote says who places what runs on a GPU that gpushare does not place on.
+func ownerNote(g *api.GPUStatus) string {
+	switch {
+	case g.Mode == api.ModeExternal:
+		return "managed by " + g.Owner
+	case len(g.ShareWith) > 0:
+		return "placed by " + g.Owner + ", shared with " + strings.Join(g.ShareWith, ", ")
+	}
+	return "placed by " + g.Owner
 }

@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/test/scenarios"
+)
+
+// ownedBySlurm is a node whose GPUs Slurm places on: instances, and a shared one.
+const ownedBySlurm = `version: v1
+node: {enforce: on, isolation: {logins: open}}
+gpus:
+  - {select: {index: 0}, mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}, owner: slurm}
+  - {select: {index: 1}, mode: timeslice, owner: slurm}
+tenants:
+  - name: red
+    grants:
+      - {name: part, mig: 3g.20gb}
+      - {name: dev, timeslice: {share: 20%, gpu_memory: 8GiB}, max_leases: 4}
+`
+
+// The GPUs of an engine are carved as the spec says, take its keyed leases and no others, and a change that its jobs are in the way of is
+// refused with the commands that drain, change and resume.
+func TestTheGPUsOfAnEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "a100-40"})
+		w.startDaemon()
+		w.mustApply(ownedBySlurm)
+		if names := w.namesOf(0); len(names) != 2 {
+			t.Errorf("the layout is %q", names)
+		}
+		if _, why := w.place(); !strings.Contains(why, "slurm places the leases") {
+			t.Errorf("a request of no engine: %q", why)
+		}
+		job := func(key string) (lease.Lease, error) {
+			k, err := w.table.Submit(lease.Request{
+				Tenant: "red", Admin: true, Kind: "timeslice", User: "alice", Origin: lease.OriginAttached,
+				Engine: &lease.Engine{Key: key, Account: "physics"},
+			})
+			if err != nil {
+				return lease.Lease{}, err
+			}
+			l, _ := w.table.Get(k.ID())
+			return l, nil
+		}
+		if _, err := job("kubernetes:uid"); err == nil || !strings.Contains(err.Error(), "slurm places the leases") {
+			t.Errorf("another engine: %v", err)
+		}
+		l, err := job("slurm:lab:1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.converger.Pass(w.tasks.Context())
+		s := w.statusNow()
+		if s.GPUs[1].Owner != api.OwnerSlurm || len(s.Leases) != 1 || s.Leases[0].Engine == nil ||
+			s.Leases[0].Engine.Key != "slurm:lab:1:0" ||
+			s.Leases[0].User != "alice" ||
+			s.Leases[0].Engine.Account != "physics" {
+			t.Errorf("the status has %+v, %+v", s.GPUs[1], s.Leases)
+		}
+
+		whole := strings.Replace(ownedBySlurm, "index: 1}, mode: timeslice", "index: 1}, mode: exclusive", 1)
+		_, _, refusal := w.apply(whole, "?file=node.yaml")
+		if refusal == nil || refusal.Kind != api.KindInUse || !strings.Contains(refusal.Message, l.ID) {
+			t.Fatalf("a change of the GPU of a job: %v", refusal)
+		}
+		for _, part := range []string{
+			"'gpushare apply -f node.yaml'", "'scontrol update nodename=", " state=drain reason=gpushare'", " state=resume'",
+		} {
+			if !strings.Contains(refusal.Hint, part) {
+				t.Errorf("%q is not in the hint %q", part, refusal.Hint)
+			}
+		}
+		if _, ok := w.table.Get(l.ID); !ok {
+			t.Error("the job has no lease any more")
+		}
+
+		fewer := strings.Replace(ownedBySlurm, "[3g.20gb, 3g.20gb]", "[3g.20gb]", 1)
+		var res api.ApplyResult
+		if refusal := w.do(http.MethodPut, "/v1/spec?check=1", fewer, &res); refusal != nil {
+			t.Fatal(refusal)
+		}
+		if !slices.Equal(res.Plan.Engines, []string{"slurm"}) ||
+			!strings.Contains(
+				strings.Join(res.Plan.Warnings, "\n"),
+				"fewer MIG instances from then on (3g.20gb: 2, then 1): Slurm drains",
+			) {
+			t.Errorf("the plan: engines %q, warnings %q", res.Plan.Engines, res.Plan.Warnings)
+		}
+		more := strings.Replace(ownedBySlurm, "share: 20%", "share: 30%", 1)
+		res = api.ApplyResult{}
+		if refusal := w.do(
+			http.MethodPut,
+			"/v1/spec?check=1",
+			more,
+			&res,
+		); refusal != nil || len(res.Plan.Engines) > 0 ||
+			len(res.Plan.Warnings) > 1 {
+			t.Errorf("a change that disturbs no job: %v, engines %q, warnings %q", refusal, res.Plan.Engines, res.Plan.Warnings)
+		}
+		w.mustApply(strings.ReplaceAll(ownedBySlurm, ", owner: slurm", ", owner: slurm, share_with: [local]"))
+		k, why := w.place()
+		if why != "" {
+			t.Fatalf("a request of no engine where the GPU is shared: %q", why)
+		}
+		kubernetes := w.mustCheck(strings.ReplaceAll(ownedBySlurm, "owner: slurm", "owner: kubernetes, share_with: [local]"))
+		said := strings.Join(kubernetes.Warnings, "\n")
+		if !strings.Contains(said, "lease "+l.ID+" (alice) stays on GPU 1 until it ends: kubernetes") || strings.Contains(said, k.ID()) {
+			t.Errorf("the leases of others: %q", said)
+		}
+		if alone := w.mustCheck(ownedBySlurm); !strings.Contains(strings.Join(alone.Warnings, "\n"), "lease "+k.ID()) {
+			t.Errorf("the lease of no engine: %q", alone.Warnings)
+		}
+	})
+}
+
+// mustCheck is the plan of a spec.
+func (w *virtual) mustCheck(spec string) api.Plan {
+	w.Helper()
+	var res api.ApplyResult
+	if refusal := w.do(http.MethodPut, "/v1/spec?check=1", spec, &res); refusal != nil {
+		w.Fatal(refusal)
+	}
+	return res.Plan
+}

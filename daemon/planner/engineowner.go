@@ -1,0 +1,158 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/observe"
+	"github.com/gpushare/gpushare/internal/step"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// ownerUnder is the engine that places the leases on a GPU; empty: none.
+func ownerUnder(d *state.Desired, id gpu.UUID) string {
+	if e := d.GPUs[id]; e != nil {
+		return e.Engine()
+	}
+	return ""
+}
+
+// EnginesChanged are the engines in whose GPUs the steps change what a job may have, also a job that does not use its GPU now and is not
+// seen: its engine alone knows of it. They are sorted. now is the spec in force, under which the jobs were placed.
+func EnginesChanged(now *state.Desired, live []lease.Lease, steps []step.Step) []string {
+	found := map[string]bool{}
+	for i := range steps {
+		s := &steps[i]
+		if s.Disruption == step.None {
+			continue
+		}
+		if s.GPU != "" {
+			found[ownerUnder(now, gpu.UUID(s.GPU))] = true
+		}
+		if l := stopped(s, live); l != nil {
+			for _, id := range l.Place.GPUs {
+				found[ownerUnder(now, id)] = true
+			}
+		}
+	}
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found))
+}
+
+// stopped is the lease that a step stops; nil: none.
+func stopped(s *step.Step, live []lease.Lease) *lease.Lease {
+	var args LeaseStopArgs
+	if s.Kind != KindLeaseStop || json.Unmarshal(s.Args, &args) != nil {
+		return nil
+	}
+	if i := slices.IndexFunc(live, func(l lease.Lease) bool { return l.ID == args.Lease }); i >= 0 {
+		return &live[i]
+	}
+	return nil
+}
+
+// EnginesRefused are the engines of the GPUs that cannot be changed because they are in use.
+func EnginesRefused(now *state.Desired, problems map[gpu.UUID]error) []string {
+	found := map[string]bool{}
+	for id := range problems {
+		found[ownerUnder(now, id)] = true
+	}
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found))
+}
+
+// DrainHint is what to do where jobs of engines are in the way of a change: the commands that drain, change and resume the node.
+func DrainHint(engines []string, host, command string) string {
+	var ways []string
+	for _, engine := range engines {
+		switch engine {
+		case api.OwnerSlurm:
+			ways = append(ways, fmt.Sprintf(
+				"'scontrol update nodename=%[2]s state=drain reason=gpushare' drains the node in Slurm, then '%[1]s' when its jobs have ended, "+
+					"then 'scontrol update nodename=%[2]s state=resume'",
+				command,
+				host,
+			))
+		case api.OwnerKubernetes:
+			ways = append(ways, fmt.Sprintf(
+				"'kubectl cordon %[2]s' keeps new pods out ('kubectl taint nodes %[2]s gpushare=apply:NoExecute' ends those that are there), "+
+					"then '%[1]s' when they have ended, then 'kubectl uncordon %[2]s' ('kubectl taint nodes %[2]s gpushare-')",
+				command,
+				host,
+			))
+		}
+	}
+	return "nothing was changed; " + strings.Join(ways, "; ")
+}
+
+// EngineWarnings say what an engine must be informed of, and which leases it did not place stay on its GPUs.
+func EngineWarnings(want *state.Desired, n *observe.Node, live []lease.Lease) []string {
+	var out []string
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if ownerUnder(want, g.Identity.UUID) != api.OwnerSlurm || g.Err != nil {
+			continue
+		}
+		if fewer := fewerInstances(want.GPUs[g.Identity.UUID], g); len(fewer) > 0 {
+			out = append(out, fmt.Sprintf(
+				"%s has fewer MIG instances from then on (%s): Slurm drains a node that reports fewer than Gres= in slurm.conf says (INVAL), "+
+					"until it is resumed: write gres.conf and Gres= again ('gpushare slurm gres'), restart slurmd, then "+
+					"'scontrol update nodename=NAME state=resume'",
+				g.Identity.Name(),
+				strings.Join(fewer, ", "),
+			))
+		}
+	}
+	for i := range live {
+		l := &live[i]
+		for _, id := range l.Place.GPUs {
+			e := want.GPUs[id]
+			if e == nil || e.Engine() == "" || l.Engine != nil && l.Engine.Name() == e.Engine() ||
+				l.Engine == nil && slices.Contains(e.ShareWith, api.ShareWithLocal) {
+				continue
+			}
+			out = append(out, fmt.Sprintf(
+				"lease %s (%s) stays on %s until it ends: %s, which places the leases there, does not know of it",
+				l.ID, l.User, ShortName(n, id), e.Engine(),
+			))
+		}
+	}
+	return out
+}
+
+// fewerInstances are the profiles of which the GPU has fewer instances under a spec, each as "3g.40gb: 2, then 1".
+func fewerInstances(e *api.GPUSpec, g *observe.GPU) []string {
+	if g.Profiles == nil || e.MIG != nil && e.MIG.Dynamic {
+		return nil
+	}
+	have := map[string]int{}
+	for i := range g.Instances {
+		have[g.Profiles.GIName(g.Instances[i].ProfileID)]++
+	}
+	left := maps.Clone(have)
+	if e.Mode == api.ModeMIG && e.MIG != nil {
+		for i := range e.MIG.Layout {
+			views := layoutProfiles(&state.Desired{}, g.Identity.UUID, e.MIG.Layout[i:i+1], g.Profiles)
+			// An item by its properties may be of several profiles: the first that is there and not counted yet.
+			for j := range views {
+				if left[views[j].Name] > 0 {
+					left[views[j].Name]--
+					break
+				}
+			}
+		}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		if n := left[name]; n > 0 {
+			out = append(out, fmt.Sprintf("%s: %d, then %d", name, have[name], have[name]-n))
+		}
+	}
+	return out
+}
