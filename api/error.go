@@ -108,6 +108,8 @@ type Error struct {
 	Leases []LeaseEnd `json:"leases,omitempty"`
 	// Resets are, with needs-permission, the UUIDs of the GPUs that the driver would reset.
 	Resets []string `json:"resets,omitempty"`
+	// Engines are, with in-use, the engines whose jobs may have a GPU that the refused change is of, seen or not.
+	Engines []string `json:"engines,omitempty"`
 	// Plan is what would be done, if the request only checks, and with needs-permission.
 	Plan *Plan `json:"plan,omitempty"`
 }

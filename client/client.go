@@ -298,6 +298,7 @@ type ApplyOptions struct {
 	Force      bool
 	AllowReset bool
 	Resets     []string // the UUIDs of the only GPUs that may be reset; nil: AllowReset is for all
+	Drained    []string // the engines that have no job on the GPUs that it changes
 	IfMatch    *uint64  // refuse unless this is the generation in force
 }
 
@@ -311,6 +312,9 @@ func (c *Client) Apply(ctx context.Context, document []byte, o ApplyOptions) (*a
 	}
 	if o.File != "" {
 		q.Set("file", o.File)
+	}
+	if len(o.Drained) > 0 {
+		q.Set("drained", strings.Join(o.Drained, ","))
 	}
 	h := http.Header{"Content-Type": {"application/yaml"}}
 	if o.IfMatch != nil {

@@ -71,7 +71,7 @@ func TestTheGPUsOfAnEngine(t *testing.T) {
 			t.Fatalf("a change of the GPU of a job: %v", refusal)
 		}
 		for _, part := range []string{
-			"'gpushare apply -f node.yaml'", "'scontrol update nodename=", " state=drain reason=gpushare'", " state=resume'",
+			"'gpushare apply -f node.yaml --drain'", "'gpushare apply -f node.yaml'", "'scontrol update nodename=", " state=drain reason=gpushare'", " state=resume'",
 		} {
 			if !strings.Contains(refusal.Hint, part) {
 				t.Errorf("%q is not in the hint %q", part, refusal.Hint)
@@ -83,7 +83,12 @@ func TestTheGPUsOfAnEngine(t *testing.T) {
 
 		fewer := strings.Replace(ownedBySlurm, "[3g.20gb, 3g.20gb]", "[3g.20gb]", 1)
 		var res api.ApplyResult
-		if refusal := w.do(http.MethodPut, "/v1/spec?check=1", fewer, &res); refusal != nil {
+		refusal = w.do(http.MethodPut, "/v1/spec", fewer, nil)
+		if refusal == nil || refusal.Kind != api.KindInUse || !slices.Equal(refusal.Engines, []string{"slurm"}) ||
+			!strings.Contains(refusal.Message, "gpushare does not see") || !strings.Contains(refusal.Hint, "--drain'") {
+			t.Errorf("a change of GPUs that a job may have: %+v", refusal)
+		}
+		if refusal := w.do(http.MethodPut, "/v1/spec?check=1&drained=slurm", fewer, &res); refusal != nil {
 			t.Fatal(refusal)
 		}
 		if !slices.Equal(res.Plan.Engines, []string{"slurm"}) ||

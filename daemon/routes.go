@@ -30,6 +30,7 @@ var applyQuery = server.Query{
 	"force":       server.Flag,
 	"allow-reset": server.Flag,
 	"reset":       server.Text,
+	"drained":     server.Text,
 	"file":        server.Text,
 }
 

@@ -75,6 +75,9 @@ func authorityOf(c *server.Call) planner.Authority {
 	if list := c.Text("reset"); list != "" {
 		a.AllowReset, a.Resets = true, strings.Split(list, ",")
 	}
+	if list := c.Text("drained"); list != "" {
+		a.Drained = strings.Split(list, ",")
+	}
 	return a
 }
 

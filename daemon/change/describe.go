@@ -45,7 +45,7 @@ func (cs *Changes) describe(ctx context.Context, p *state.Proposal, d *draft, sa
 	p.Plan.Warnings = append(p.Plan.Warnings, planner.UnsureWarnings(p.Want, d.live, d.unsure)...)
 	p.Plan.Warnings = append(p.Plan.Warnings, planner.EngineWarnings(p.Want, p.Node, d.live)...)
 	p.Plan.Disturbs = planner.Disturbs(p.Steps)
-	p.Plan.Engines = planner.EnginesChanged(cs.State.Desired(), d.live, p.Steps)
+	p.Plan.Engines = d.engines
 }
 
 // warnings returns what the plan of a proposal warns of, besides what its steps stop.

@@ -52,15 +52,15 @@ func (cs *Changes) admit(p *state.Proposal, d *draft, a planner.Authority) error
 	if err == nil && !p.Intent.OneGPU() {
 		err = planner.AdmitEnds(now, p.Want, ends, a, p.Command)
 	}
+	d.engines = planner.EnginesChanged(now, d.live, p.Steps, d.hardware.Problems)
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
-		e.Leases = ends
-		engines := planner.EnginesChanged(now, d.live, p.Steps)
-		if len(engines) == 0 {
-			engines = planner.EnginesRefused(now, d.hardware.Problems)
+		e.Leases, e.Engines = ends, d.engines
+		if len(d.engines) > 0 {
+			e.Hint = planner.DrainHint(d.engines, cs.Settings.nodeName(), p.Command)
 		}
-		if len(engines) > 0 {
-			e.Hint = planner.DrainHint(engines, cs.Settings.nodeName(), p.Command)
-		}
+	}
+	if err == nil && !d.observing && !p.Intent.OneGPU() && !p.Intent.Removes() {
+		err = planner.AdmitEngines(d.engines, cs.Settings.nodeName(), p.Command, a)
 	}
 	return err
 }
@@ -77,6 +77,7 @@ type draft struct {
 	node      planner.NodeSteps
 	live      []lease.Lease
 	removed   map[string]string // leases by id, with why their users have no right to them any more
+	engines   []string          // whose jobs may have a GPU that it changes
 	unsure    []int             // users about whom the directory did not answer
 	quiesce   planner.QuiescePlan
 }

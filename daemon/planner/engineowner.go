@@ -2,6 +2,7 @@ package planner
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,9 +25,15 @@ func ownerUnder(d *state.Desired, id gpu.UUID) string {
 }
 
 // EnginesChanged are the engines in whose GPUs the steps change what a job may have, also a job that does not use its GPU now and is not
-// seen: its engine alone knows of it. They are sorted. now is the spec in force, under which the jobs were placed.
-func EnginesChanged(now *state.Desired, live []lease.Lease, steps []step.Step) []string {
+// seen: its engine alone knows of it. They are sorted. now is the spec in force, under which the jobs were placed; problems has the GPUs
+// without steps, those in use among them.
+func EnginesChanged(now *state.Desired, live []lease.Lease, steps []step.Step, problems map[gpu.UUID]error) []string {
 	found := map[string]bool{}
+	for id, err := range problems {
+		if errors.Is(err, gpu.ErrInUse) {
+			found[ownerUnder(now, id)] = true
+		}
+	}
 	for i := range steps {
 		s := &steps[i]
 		if s.Disruption == step.None {
@@ -57,14 +64,22 @@ func stopped(s *step.Step, live []lease.Lease) *lease.Lease {
 	return nil
 }
 
-// EnginesRefused are the engines of the GPUs that cannot be changed because they are in use.
-func EnginesRefused(now *state.Desired, problems map[gpu.UUID]error) []string {
-	found := map[string]bool{}
-	for id := range problems {
-		found[ownerUnder(now, id)] = true
+// AdmitEngines refuses a change of the GPUs of engines that are not drained: a job has its GPU before it uses it, and gpushare sees only
+// use. An administrator who knows of no job says so, and --force permits it as it permits to end a job that is seen.
+func AdmitEngines(engines []string, host, command string, a Authority) error {
+	left := slices.DeleteFunc(slices.Clone(engines), func(engine string) bool { return slices.Contains(a.Drained, engine) })
+	if len(left) == 0 || a.Force {
+		return nil
 	}
-	delete(found, "")
-	return slices.Sorted(maps.Keys(found))
+	return &api.Error{
+		Kind: api.KindInUse,
+		Message: fmt.Sprintf(
+			"this changes GPUs that %s places on: a job may have one that it does not use now, which gpushare does not see",
+			strings.Join(left, " and "),
+		),
+		Hint:    DrainHint(left, host, command),
+		Engines: left,
+	}
 }
 
 // DrainHint is what to do where jobs of engines are in the way of a change: the commands that drain, change and resume the node.
@@ -74,8 +89,9 @@ func DrainHint(engines []string, host, command string) string {
 		switch engine {
 		case api.OwnerSlurm:
 			ways = append(ways, fmt.Sprintf(
-				"'scontrol update nodename=%[2]s state=drain reason=gpushare' drains the node in Slurm, then '%[1]s' when its jobs have ended, "+
-					"then 'scontrol update nodename=%[2]s state=resume'",
+				"'%[1]s --drain' drains the node in Slurm, waits for its jobs, changes it and resumes it; by hand: "+
+					"'scontrol update nodename=%[2]s state=drain reason=gpushare', then '%[1]s' when its jobs have ended, then "+
+					" 'scontrol update nodename=%[2]s state=resume'",
 				command,
 				host,
 			))

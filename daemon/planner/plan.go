@@ -19,6 +19,8 @@ type Authority struct {
 	AllowReset bool `json:"allow_reset,omitempty"`
 	// Resets are the GPUs that AllowReset is for, because the administrator was shown these; nil: all that need it.
 	Resets []string `json:"resets,omitempty"`
+	// Drained are the engines that the administrator says have no job on the GPUs that the change is of.
+	Drained []string `json:"-"`
 }
 
 // Usage answers which leases and processes use a device, for one moment.

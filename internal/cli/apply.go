@@ -28,6 +28,7 @@ type applying struct {
 	noWait bool
 	wait   *api.Duration // while another change is under way; nil: it is refused then
 	match  *uint64       // refuse unless this generation is in force
+	drain  draining
 }
 
 func (a *app) applyCommand() *cobra.Command {
@@ -44,7 +45,13 @@ every such lease is named. A GPU is reset only with permission: a change of MIG 
 that needs it is planned, apply asks on a terminal, and otherwise exits with 8 unless
 --allow-reset is given. A second apply of the same file changes nothing. A GPU that
 does not answer holds back no other: it is held, apply names it and exits with 6, and it
-is changed when it answers again.`,
+is changed when it answers again.
+
+A change of a GPU that an engine places on (owner: slurm) is refused while jobs may have it, with
+the commands that drain, change and resume. With --drain apply does that itself in Slurm: it drains
+this node, waits for its jobs, applies, and resumes the node if slurmd knows the GPUs as they are
+then. If something fails, or at Ctrl-C, it resumes the node; a node that was drained before stays
+drained.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.document(cmd.Context(), file)
@@ -52,12 +59,16 @@ is changed when it answers again.`,
 				return err
 			}
 			o.File = file
+			if how.drain.on {
+				return a.applyDrained(cmd, doc, o, &how)
+			}
 			return a.applied(cmd, doc, o, &how)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the spec; - for standard input (required)")
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // It fails only for a flag that does not exist.
 	a.applyFlags(c, &o, &how)
+	how.drain.add(c)
 	return c
 }
 
@@ -98,7 +109,7 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 	err := a.withPermission(cmd.Context(), o.File, !o.Check && !o.AllowReset, func(resets []string) error {
 		o.Resets = resets
 		return a.afterOthers(cmd.Context(), how.wait, func() (err error) {
-			res, err = a.client.Apply(cmd.Context(), doc, o)
+			res, err = a.send(cmd.Context(), doc, o, &how.drain)
 			return err
 		})
 	})
@@ -298,7 +309,7 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 		return nil, err
 	}
 	o.File, o.Check = file, true
-	res, err := a.client.Apply(cmd.Context(), doc, o)
+	res, err := a.send(cmd.Context(), doc, o, &draining{})
 	if err != nil {
 		a.refusedPlan(cmd.Context(), err)
 		return nil, err

@@ -167,24 +167,36 @@ func (a *app) compareSlurm(ctx context.Context, want *slurm.Gres, named bool) ap
 	out := api.SlurmCheck{
 		SchemaVersion: 1, Node: want.Node, Differences: []api.SlurmDifference{}, Unknown: []string{}, Notes: notNil(want.Notes),
 	}
-	query := []string{"-G"}
-	if named {
-		query = []string{"-N", want.Node, "-G"}
-	}
-	output, err := a.slurmProgram(ctx, "slurmd", query...)
-	have := slurm.ParseReport(output)
-	if err != nil && len(have.Problems) == 0 || err == nil && !have.Comparable() {
-		out.Unknown = append(out.Unknown, "what slurmd knows: "+why(err, "'slurmd -G' names no GPU"))
+	have, err := a.slurmdKnows(ctx, want.Node, named)
+	if err != nil {
+		out.Unknown = append(out.Unknown, "what slurmd knows: "+err.Error())
 	}
 	var node *slurm.Node
-	output, err = a.slurmProgram(ctx, "scontrol", "-o", "show", "node", want.Node)
+	output, err := a.slurmProgram(ctx, "scontrol", "-o", "show", "node", want.Node)
 	if n, ok := slurm.ParseNode(output); ok {
 		node, out.Version = &n, n.Version
 	} else {
 		out.Unknown = append(out.Unknown, "the state of the node: "+why(err, "slurmctld has no node "+want.Node))
 	}
-	out.Differences = append(out.Differences, slurm.Compare(want, &have, node)...)
+	out.Differences = append(out.Differences, slurm.Compare(want, have, node)...)
 	return out
+}
+
+// slurmdKnows is what slurmd makes of its files. The error says why that is not known; what it printed is there nevertheless.
+func (a *app) slurmdKnows(ctx context.Context, node string, named bool) (*slurm.Report, error) {
+	query := []string{"-G"}
+	if named {
+		query = []string{"-N", node, "-G"}
+	}
+	output, err := a.slurmProgram(ctx, "slurmd", query...)
+	have := slurm.ParseReport(output)
+	switch {
+	case err != nil && len(have.Problems) == 0:
+		return &have, err
+	case err == nil && !have.Comparable():
+		return &have, errors.New("'slurmd -G' names no GPU")
+	}
+	return &have, nil
 }
 
 // why is why something is not known.

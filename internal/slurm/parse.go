@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -99,6 +100,18 @@ type Node struct {
 	Version string
 	States  []string // as in IDLE, DRAIN, INVALID_REG
 	Reason  string   // why it is drained or down
+}
+
+// Drained reports whether the node takes no new jobs.
+func (n *Node) Drained() bool {
+	return slices.ContainsFunc(n.States, func(s string) bool { return strings.HasPrefix(s, "DRAIN") })
+}
+
+// Busy reports whether jobs run on the node, or end there.
+func (n *Node) Busy() bool {
+	return slices.ContainsFunc(n.States, func(s string) bool {
+		return s == "ALLOCATED" || s == "MIXED" || s == "COMPLETING" || s == "DRAINING"
+	})
 }
 
 // ParseNode reads what 'scontrol -o show node NAME' printed. ok is false if that is no node.

@@ -32,6 +32,14 @@ options:
     description: Carry out a change that resets a GPU. The driver resets it when its MIG mode changes.
     type: bool
     default: false
+  drained:
+    description:
+      - The engines that have no job on the GPUs that the change is of, because the play drained the node before.
+      - A change of a GPU that an engine places on is refused without, because the daemon does not see jobs that do not use their GPU yet.
+    type: list
+    elements: str
+    choices: [slurm, kubernetes]
+    default: []
   wait_timeout:
     description: For how many seconds the change may take. The daemon goes on with it after that.
     type: int

@@ -20,6 +20,7 @@ CHANGE_ARGUMENTS = dict(
     SOCKET_ARGUMENTS,
     force=dict(type="bool", default=False),
     allow_reset=dict(type="bool", default=False),
+    drained=dict(type="list", elements="str", default=[], choices=["slurm", "kubernetes"]),
     wait_timeout=dict(type="int", default=900),
 )
 
@@ -146,6 +147,8 @@ class Daemon:
             query["force"] = "true"
         if params["allow_reset"]:
             query["allow-reset"] = "true"
+        if params["drained"]:
+            query["drained"] = ",".join(params["drained"])
         if name:
             query["file"] = name
         headers = {}

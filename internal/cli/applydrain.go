@@ -1,0 +1,354 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/slurm"
+)
+
+// draining is how the node is drained in Slurm around an apply.
+type draining struct {
+	on    bool
+	limit *api.Duration // for the jobs that run; nil: defaultDrainTimeout
+	node  string        // Slurm's name of this node; empty: the host's name without its domain
+}
+
+// defaultDrainTimeout is for how long the jobs are waited for.
+const defaultDrainTimeout = api.Duration(time.Hour)
+
+func (d *draining) timeout() time.Duration {
+	if d.limit == nil {
+		return time.Duration(defaultDrainTimeout)
+	}
+	return waitLimit(d.limit)
+}
+
+func (d *draining) add(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(
+		&d.on, "drain", false,
+		"drain this node in Slurm first if the change is of GPUs that Slurm places on, wait for its jobs, and resume it afterwards",
+	)
+	f.Var(
+		duration{&d.limit},
+		"drain-timeout",
+		"with --drain: for how long the jobs are waited for; then nothing is changed; 0 is no limit (default "+defaultDrainTimeout.String()+")",
+	)
+	f.StringVar(&d.node, "slurm-node", "", "Slurm's name of this node, its NodeName (default the host's name without its domain)")
+}
+
+// send sends a spec. The daemon sees the use of GPUs and no jobs: where it refuses a change because a job of Slurm may have one of them,
+// Slurm is asked, and a node without jobs is no reason to refuse.
+func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *draining) (*api.ApplyResult, error) {
+	res, err := a.client.Apply(ctx, doc, o)
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Kind != api.KindInUse || !slices.Equal(e.Engines, []string{api.OwnerSlurm}) || slices.Contains(o.Drained, api.OwnerSlurm) {
+		return res, err
+	}
+	node, unknown := a.slurmNode(ctx, d)
+	switch {
+	case errors.Is(unknown, external.ErrNoProgram) || unknown == nil && !node.Busy():
+		o.Drained = append(slices.Clone(o.Drained), api.OwnerSlurm)
+		return a.client.Apply(ctx, doc, o)
+	case unknown != nil:
+		out := *e
+		out.Message += "; whether the node has jobs is not known: " + unknown.Error()
+		return nil, &out
+	}
+	out := *e
+	out.Message += "; the node has jobs: Slurm says " + strings.Join(node.States, "+")
+	return nil, &out
+}
+
+// slurmNode is what slurmctld has of this node.
+func (a *app) slurmNode(ctx context.Context, d *draining) (*slurm.Node, error) {
+	name, err := a.slurmName(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	out, err := a.slurmProgram(ctx, "scontrol", "-o", "show", "node", name)
+	if n, ok := slurm.ParseNode(out); ok && n.Name == name {
+		return &n, nil
+	}
+	if err == nil {
+		err = errors.New("slurmctld has no node " + name)
+	}
+	return nil, err
+}
+
+func (a *app) slurmName(ctx context.Context, d *draining) (string, error) {
+	if d.node == "" {
+		s, err := a.client.Status(ctx)
+		if err != nil {
+			return "", err
+		}
+		d.node, _, _ = strings.Cut(s.Node.Host, ".")
+	}
+	if !slurm.NodeName(d.node) {
+		return "", usageError{err: fmt.Errorf("%q is no name of a node of Slurm", d.node), hint: "name it with --slurm-node"}
+	}
+	return d.node, nil
+}
+
+// applyDrained applies a spec with this node drained in Slurm, if the spec changes GPUs that Slurm places on.
+func (a *app) applyDrained(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
+	if how.noWait || o.Check {
+		return usageError{err: errors.New("--drain waits for the end of the change"), hint: "leave out --no-wait and --check"}
+	}
+	ctx := cmd.Context()
+	check := o
+	check.Check, check.IfMatch = true, how.match
+	res, err := a.client.Apply(ctx, doc, check)
+	var engines []string
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
+		engines = e.Engines
+	} else if err != nil {
+		a.refusedPlan(ctx, err)
+		return err
+	} else {
+		engines = res.Plan.Engines
+	}
+	if !slices.Contains(engines, api.OwnerSlurm) {
+		return a.applied(
+			cmd,
+			doc,
+			o,
+			how,
+		) // No job of Slurm is in the way, or other engines have to be drained by hand: the refusal says how.
+	}
+	drain := &slurmDrain{app: a, draining: how.drain, reason: fmt.Sprintf("gpushare-apply-%d-%d", time.Now().Unix(), os.Getpid())}
+	if err := drain.begin(ctx); err != nil {
+		return drain.undo(ctx, err)
+	}
+	if err := drain.wait(ctx); err != nil {
+		return drain.undo(ctx, err)
+	}
+	o.Drained = append(slices.Clone(o.Drained), api.OwnerSlurm)
+	return drain.end(ctx, a.applied(cmd, doc, o, how))
+}
+
+// slurmDrain is a node that is drained in Slurm for a change.
+type slurmDrain struct {
+	*app
+	draining
+	reason  string // that this command sets: a node with another one was drained by another command, and stays drained
+	foreign string // the reason of a node that was drained before
+	set     bool   // slurmctld was asked to drain the node
+}
+
+// undoTimeout limits the undo, also after the command was interrupted.
+const undoTimeout = 2 * slurmTimeout
+
+func (d *slurmDrain) sayf(format string, args ...any) {
+	fmt.Fprintln(d.io.Err, printable(fmt.Sprintf(format, args...)))
+}
+
+// refusedDrain is why the node is not drained.
+func (d *slurmDrain) refusedDrain(err error) error {
+	return &api.Error{
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot drain %s in Slurm: %v", d.node, err),
+		Hint:    "nothing was changed; 'scontrol show node " + d.node + "' shows it",
+	}
+}
+
+// begin drains the node, unless it is drained already.
+func (d *slurmDrain) begin(ctx context.Context) error {
+	node, err := d.slurmNode(ctx, &d.draining)
+	if err != nil {
+		return d.refusedDrain(err)
+	}
+	if node.Drained() {
+		d.foreign = node.Reason
+		d.sayf("%s is drained in Slurm already (%s): it stays drained", d.node, d.foreign)
+		return nil
+	}
+	d.set = true
+	if out, err := d.slurmProgram(ctx, "scontrol", "update", "nodename="+d.node, "state=drain", "reason="+d.reason); err != nil {
+		return d.refusedDrain(withOutput(err, out))
+	}
+	// What another command set at the same time is seen here.
+	if node, err = d.slurmNode(ctx, &d.draining); err != nil {
+		return d.refusedDrain(err)
+	}
+	if !node.Drained() || node.Reason != d.reason {
+		return d.refusedDrain(fmt.Errorf("it is %s (%s) afterwards", strings.Join(node.States, "+"), node.Reason))
+	}
+	d.sayf("%s is drained in Slurm (%s)", d.node, d.reason)
+	return nil
+}
+
+// withOutput adds what a program said to why it failed.
+func withOutput(err error, out string) error {
+	if out = strings.TrimSpace(out); out == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, out)
+}
+
+// The pauses between two readings of the node while its jobs run.
+const (
+	firstDrainPause = 250 * time.Millisecond
+	mostDrainPause  = 10 * time.Second
+)
+
+// wait waits until the node has no job. A slurmctld that does not answer meanwhile is asked again.
+func (d *slurmDrain) wait(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, d.timeout())
+	defer cancel()
+	said := ""
+	for pause := firstDrainPause; ; pause = min(2*pause, mostDrainPause) {
+		node, err := d.slurmNode(limited, &d.draining)
+		now := ""
+		switch {
+		case err != nil:
+			now = err.Error()
+		case !node.Drained():
+			return d.refusedDrain(errors.New("another command has resumed it: it is " + strings.Join(node.States, "+")))
+		case !node.Busy():
+			return nil
+		default:
+			now = strings.Join(node.States, "+") + d.jobs(limited)
+		}
+		if now != said && limited.Err() == nil {
+			said = now
+			d.sayf("waiting for the jobs of %s, up to %s: %s", d.node, api.Duration(d.timeout()), now)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-limited.Done():
+			timer.Stop()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return &api.Error{
+				Kind:    api.KindInUse,
+				Message: fmt.Sprintf("its jobs did not end within %s: %s", api.Duration(d.timeout()), said),
+				Hint:    fmt.Sprintf("nothing was changed; 'squeue -w %s' shows them; --drain-timeout waits longer", d.node),
+			}
+		}
+	}
+}
+
+// jobs names the jobs that run on the node, if Slurm says which.
+func (d *slurmDrain) jobs(ctx context.Context) string {
+	out, err := d.slurmProgram(ctx, "squeue", "-h", "-w", d.node, "-o", "%A")
+	if err != nil || strings.TrimSpace(out) == "" {
+		return ""
+	}
+	return ", jobs " + strings.Join(strings.Fields(out), " ")
+}
+
+// resume takes the node back into service, if this command drained it and no other has set another reason since.
+func (d *slurmDrain) resume(ctx context.Context) error {
+	if !d.set {
+		return nil
+	}
+	// Also for a command that was interrupted.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	by := fmt.Sprintf("'scontrol update nodename=%s state=resume' resumes it", d.node)
+	failed := func(err error) error {
+		return &api.Error{
+			Kind: api.KindDegraded, Message: fmt.Sprintf("%s may still be drained in Slurm: %v", d.node, err),
+			Hint: fmt.Sprintf("%s, if its reason is %s", by, d.reason),
+		}
+	}
+	node, err := d.slurmNode(ctx, &d.draining)
+	switch {
+	case err != nil:
+		return failed(err)
+	case node.Reason != d.reason && node.Drained():
+		d.sayf("%s stays drained: its reason is %s by now", d.node, node.Reason)
+		return nil
+	case node.Reason != d.reason || !node.Drained():
+		return nil // It was never drained, or is resumed already.
+	}
+	if out, err := d.slurmProgram(ctx, "scontrol", "update", "nodename="+d.node, "state=resume"); err != nil {
+		return failed(withOutput(err, out))
+	}
+	d.sayf("%s is resumed in Slurm", d.node)
+	return nil
+}
+
+// undo takes back what begin did, after a failure. The error stays the first one.
+func (d *slurmDrain) undo(ctx context.Context, err error) error {
+	if more := d.resume(ctx); more != nil {
+		d.warnLeft(more)
+	}
+	return err
+}
+
+func (d *slurmDrain) warnLeft(err error) {
+	d.sayf("warning: %v", err)
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		d.sayf("  %s", e.Hint)
+	}
+}
+
+// end takes the node back into service after the change, if Slurm knows the GPUs as they are then. Otherwise jobs would get what is not
+// there any more, so it stays drained until gres.conf is written.
+func (d *slurmDrain) end(ctx context.Context, err error) error {
+	var running *interruptedError
+	var degraded *exitError
+	switch {
+	case errors.As(err, &running), errors.As(err, &degraded) && degraded.code == api.ExitDegraded:
+		d.leave("the change is not whole")
+		return err
+	case err != nil:
+		return d.undo(ctx, err)
+	case !d.set:
+		return nil
+	}
+	if why := d.differs(ctx); why != "" {
+		return &exitError{code: api.ExitDegraded, err: &api.Error{
+			Kind:    api.KindDegraded,
+			Message: fmt.Sprintf("the spec is in force, and %s stays drained in Slurm: %s", d.node, why),
+			Hint: fmt.Sprintf(
+				"write gres.conf and Gres= again ('gpushare slurm gres --node %[1]s'), restart slurmd, then 'gpushare slurm check --node %[1]s' and "+
+					"'scontrol update nodename=%[1]s state=resume'",
+				d.node,
+			),
+		}}
+	}
+	return d.resume(ctx)
+}
+
+func (d *slurmDrain) leave(why string) {
+	if d.set {
+		d.sayf("%s stays drained in Slurm: %s; 'scontrol update nodename=%s state=resume' resumes it", d.node, why, d.node)
+	}
+}
+
+// differs is how what slurmd knows differs from the GPUs as they are, or why that is not known; empty: it does not.
+func (d *slurmDrain) differs(ctx context.Context) string {
+	want, err := d.gresOf(ctx, &slurmFlags{node: d.node})
+	if err != nil {
+		return err.Error()
+	}
+	have, err := d.slurmdKnows(ctx, want.Node, true)
+	if err != nil {
+		return "what slurmd knows: " + err.Error()
+	}
+	found := slurm.Compare(want, have, nil)
+	if len(found) == 0 {
+		return ""
+	}
+	why := found[0].Message
+	if len(found) > 1 {
+		why += fmt.Sprintf(" (and %d more differences)", len(found)-1)
+	}
+	return why
+}
