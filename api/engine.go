@@ -47,6 +47,10 @@ const (
 	maxEngineAccount = 64
 )
 
+// ClaimFilePrefix begins the names of the CDI files that an engine writes for its leases, with what follows up to .json. gpushared removes
+// files of its own prefix that it does not know, and none of these.
+const ClaimFilePrefix = "gpushare.dev-claim_"
+
 // LeaseEngine is what an engine said of a lease.
 type LeaseEngine struct {
 	Key     string `json:"key"`

@@ -577,6 +577,15 @@ func (c *Client) EngineLease(ctx context.Context, key string) (*api.Lease, error
 	return out, nil
 }
 
+// EngineDevice returns the CDI document of the lease of a key: one device, with the id of the lease as its name.
+func (c *Client) EngineDevice(ctx context.Context, key string) (json.RawMessage, error) {
+	var out json.RawMessage
+	if err := c.Do(ctx, http.MethodGet, "/v1/engine/leases/"+url.PathEscape(key)+"/cdi", nil, nil, nil, &out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReleaseEngine ends the lease of a key and returns its id. Its processes continue. It is no error if it has ended lately.
 func (c *Client) ReleaseEngine(ctx context.Context, key string) (lease string, err error) {
 	var out struct {

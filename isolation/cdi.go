@@ -55,6 +55,9 @@ func CDI(c Container) (*specs.Spec, error) {
 	} else {
 		edits.Mounts = libraryMounts(&c)
 	}
+	if dir := c.Environment[pipeDirectory]; dir != "" {
+		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: dir, ContainerPath: dir, Options: []string{"rw", "nosuid", "nodev", "bind"}})
+	}
 	s.Devices = []specs.Device{{Name: c.Device, ContainerEdits: edits}}
 	var err error
 	s.Version, err = specs.MinimumRequiredVersion(s)

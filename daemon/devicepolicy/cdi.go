@@ -233,6 +233,22 @@ func (pol *Policy) describeLease(ctx context.Context, hw *isolation.Hardware, l 
 	return append(b, '\n'), nil
 }
 
+// DescribeForEngine returns the CDI document with the devices of a lease of an engine, which writes the file itself.
+func (pol *Policy) DescribeForEngine(ctx context.Context, l *lease.Lease) ([]byte, error) {
+	pol.CDI.Mu.Lock()
+	defer pol.CDI.Mu.Unlock()
+	node := pol.Observer.Last()
+	if node.DriverErr != nil {
+		return nil, fmt.Errorf("cannot read the driver: %w", node.DriverErr)
+	}
+	hw, err := pol.hardware(node, nil)
+	if err != nil {
+		return nil, err
+	}
+	pol.CDI.readLibrariesLocked(pol.HostRoot, node)
+	return pol.describeLease(ctx, &hw, l, l.ID)
+}
+
 // container returns what a container of a lease gets, without the files of the driver.
 func (pol *Policy) container(ctx context.Context, hw *isolation.Hardware, l *lease.Lease) (isolation.Container, error) {
 	rules, _, err := pol.rulesOn(hw, l)

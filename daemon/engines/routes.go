@@ -2,6 +2,7 @@ package engines
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -179,6 +180,24 @@ func (en *Engines) GetLease(c *server.Call) error {
 		l = api.Lease{ID: k.Lease, State: api.LeaseEnded, Ended: &k.At, Reason: k.Reason, Engine: &api.LeaseEngine{Key: key}}
 	}
 	return c.Reply(http.StatusOK, l)
+}
+
+// GetDevice answers with the CDI document of the lease of a key, for a container runtime of the engine.
+func (en *Engines) GetDevice(c *server.Call) error {
+	key := c.R.PathValue("key")
+	l, ok := en.Table.Keyed(key)
+	if !ok {
+		return unknown(key)
+	}
+	document, err := en.Policy.DescribeForEngine(c.Ctx(), &l)
+	if err != nil {
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: fmt.Sprintf("cannot describe the devices of lease %s: %v", l.ID, err),
+			Hint:    "'gpushare lease show " + l.ID + "' shows the lease, 'gpushare doctor' the node",
+		}
+	}
+	return c.Reply(http.StatusOK, json.RawMessage(document))
 }
 
 func unknown(key string) error {

@@ -165,6 +165,7 @@ func table() []cell {
 		},
 		{route: "POST /v1/engine/leases", body: `{"key":"42"}`, want: admins(invalid)}, // It names no engine.
 		{route: "GET /v1/engine/leases/{key}", path: "/v1/engine/leases/slurm:none", want: admins(missing)},
+		{route: "GET /v1/engine/leases/{key}/cdi", path: "/v1/engine/leases/slurm:none/cdi", want: admins(missing)},
 		{route: "DELETE /v1/engine/leases/{key}", path: "/v1/engine/leases/slurm:none", want: admins(missing)},
 		{route: "POST /v1/containers", body: `{"tenant":"none","grant":"none"}`, want: admins(missing)},
 		{
