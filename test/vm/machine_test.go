@@ -7,15 +7,15 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/machine"
 )
 
 // bootDeadline is for one whole boot with checks and power-off: three times the longest on two idle cores.
@@ -24,10 +24,10 @@ const bootDeadline = 35 * time.Minute
 // wordDeadline is for the guest's first line: a kernel that is stuck in the emulator reports nothing.
 const wordDeadline = 4 * time.Minute
 
-// machine is one guest with its disks. Booting it twice is a reboot.
-type machine struct {
-	sys     system
-	img     image
+// guest is one machine with its disks. Booting it twice is a reboot.
+type guest struct {
+	sys     machine.System
+	img     machine.Image
 	disk    string
 	payload string
 }
@@ -36,7 +36,7 @@ type machine struct {
 //
 // A kernel that crashes or gets stuck in the emulator before the first line is booted again: nothing of gpushare ran. One
 // that crashes later is a failure.
-func (m machine) boot(t *testing.T, name string, phases []string) (Report, time.Duration) {
+func (m guest) boot(t *testing.T, name string, phases []string) (Report, time.Duration) {
 	t.Helper()
 	for try := 1; ; try++ {
 		rep, off, console := m.bootOnce(t, name, phases)
@@ -57,7 +57,7 @@ func kernelDied(console []byte) bool {
 	})
 }
 
-func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, time.Duration, []byte) {
+func (m guest) bootOnce(t *testing.T, name string, phases []string) (Report, time.Duration, []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bootDeadline)
 	defer cancel()
@@ -68,14 +68,14 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	})
 	defer silence.Stop()
 
-	logs, err := filepath.Abs(filepath.Join(builds, "logs"))
+	logs, err := filepath.Abs(filepath.Join(machine.Builds, "logs"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	consoleFile := filepath.Join(logs, m.sys.name+"-"+name+".console")
+	consoleFile := filepath.Join(logs, m.sys.Name+"-"+name+".console")
 
 	// Not t.TempDir, whose path contains the test name: a socket path has at most 107 bytes.
 	run, err := os.MkdirTemp("", "gpushare-vm")
@@ -90,46 +90,21 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	}
 	defer listener.Close()
 
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi,tb-size=512",
-		// An old CPU model: newer features are emulated slowly (a quarter of all time). Without cx16, for qemu 7.2:
-		// that instruction spoils the flags, with several processors at least, and the kernel dies in its allocator in one
-		// boot of three.
-		"-cpu", "Nehalem,-cx16",
-		// One CPU. With two on separate host threads, one sometimes hits a breakpoint that the other has already removed while it
-		// patches kernel code, and the guest crashes (qemu 7.2). Two on one host thread alternate every 0.1 s, in which every
-		// message between processes waits.
-		"-smp", "1", "-m", "1024", "-M", "q35", "-nodefaults", "-nographic", "-no-reboot",
-		"-kernel", m.img.kernel, "-initrd", m.img.initrd,
-		"-append", "console=ttyS0 quiet systemd.mask=serial-getty@ttyS0.service panic=-1 mitigations=off cryptomgr.notests "+
-			// An emulator without CPU time for a moment looks like a board with a broken timer.
-			"no_timer_check tsc=reliable "+
-			// No high-resolution timers: every Go program requests 20 µs, and an emulated clock with that resolution takes a third of
-			// the CPU.
-			"highres=off "+
-			// Hardening and accounting that cost time at each page, call or switch. No check needs them.
-			"preempt=none init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off psi=0 noautogroup nowatchdog "+
-			// The removal of a cgroup waits for an RCU grace period, which otherwise waits for the next tick.
-			"rcupdate.rcu_expedited=1 "+
-			// The emulator translates a program again at each new address. At a fixed address a process starts in 40 % of the time.
-			// No check is about addresses.
-			"norandmaps transparent_hugepage=never "+
-			// The modules of Debian without bpf, which takes seconds.
-			"lsm=landlock,lockdown,yama,apparmor,integrity apparmor=1 security=apparmor gpushare.lab="+strings.Join(phases, ","),
-		"-drive", "file="+m.disk+",if=none,id=root,cache=unsafe", "-device", "virtio-blk-pci,drive=root",
-		"-drive", "file="+m.payload+",format=raw,if=none,id=payload,readonly=on",
-		"-device", "virtio-blk-pci,drive=payload,serial=lab",
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=port,path="+port, "-device", "virtserialport,chardev=port,name=gpushare.lab",
-		"-chardev", "file,id=journal,path="+strings.TrimSuffix(consoleFile, ".console")+".journal",
-		"-device", "virtserialport,chardev=journal,name=gpushare.journal",
-		"-serial", "file:"+consoleFile,
-	)
+	cmd := machine.Command(ctx, machine.Hardware{
+		Image:   m.img,
+		Disk:    m.disk,
+		Payload: m.payload,
+		Port:    port,
+		Console: consoleFile,
+		Journal: strings.TrimSuffix(consoleFile, ".console") + ".journal",
+		Memory:  1024,
+		Kernel:  "gpushare.lab=" + strings.Join(phases, ","),
+	})
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// No machine outlives a killed test. The signal comes with the end of the thread that started it.
+	// The machine ends with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	start := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("cannot start qemu: %v", err)
@@ -156,7 +131,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 			if line == "done" {
 				r.done = time.Now()
 			}
-			t.Logf("%s %6.1fs %s", m.sys.name, time.Since(began).Seconds(), line)
+			t.Logf("%s %6.1fs %s", m.sys.Name, time.Since(began).Seconds(), line)
 		})
 		read <- r
 	}()
@@ -165,7 +140,7 @@ func (m machine) bootOnce(t *testing.T, name string, phases []string) (Report, t
 	// Qemu has the other end of the port, so the report ends with qemu. This also ends the wait for a qemu that never connected.
 	listener.Close()
 	got := <-read
-	t.Logf("%s: the boot took %s, and %s of a processor", m.sys.name, ended.Sub(start).Round(time.Second),
+	t.Logf("%s: the boot took %s, and %s of a processor", m.sys.Name, ended.Sub(start).Round(time.Second),
 		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Round(time.Second))
 
 	console, err := os.ReadFile(consoleFile)

@@ -8,54 +8,57 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/machine"
 )
 
 // The images are built before the machines boot, both at the same time.
 func TestImages(t *testing.T) {
-	need(t)
-	for _, sys := range []system{debian12, debian13} {
-		t.Run(sys.name, func(t *testing.T) {
+	machine.Need(t)
+	for _, sys := range []machine.System{machine.Debian12, machine.Debian13} {
+		t.Run(sys.Name, func(t *testing.T) {
 			t.Parallel()
-			baseImage(t, sys)
+			machine.Base(t, sys)
 		})
 	}
 }
 
 // The same boots on each system. A machine has one CPU, so both run in parallel.
 
-func TestDebian12(t *testing.T) { runBoots(t, debian12) }
-func TestDebian13(t *testing.T) { runBoots(t, debian13) }
+func TestDebian12(t *testing.T) { runBoots(t, machine.Debian12) }
+func TestDebian13(t *testing.T) { runBoots(t, machine.Debian13) }
 
-func runBoots(t *testing.T, sys system) {
+func runBoots(t *testing.T, sys machine.System) {
 	t.Parallel()
-	need(t)
-	img := baseImage(t, sys)
-	m := machine{sys: sys, img: img, disk: newDisk(t, img), payload: payload(t, map[string]string{
-		"guest":     "guest",
-		"packages":  packages(t),
-		"gpusim":    simulator(t),
-		"tests":     tests(t),
-		"packaging": "../../packaging",
-		"ansible":   "../../ansible",
-		"walk":      walker(t),
-		"attacker":  attacker(t),
-		"docs":      "../../docs",
-		"nodes":     "../../testdata/nodes",
-	})}
+	machine.Need(t)
+	img := machine.Base(t, sys)
+	m := guest{sys: sys, img: img, disk: machine.NewDisk(t, img), payload: machine.Payload(
+		t,
+		machine.Part{Target: "guest", Source: "guest"},
+		machine.Part{Target: "packages", Source: machine.Packages(t)},
+		machine.Part{Target: "gpusim", Source: machine.Simulator(t)},
+		machine.Part{Target: "tests", Source: tests(t)},
+		machine.Part{Target: "packaging", Source: "../../packaging"},
+		machine.Part{Target: "ansible", Source: "../../ansible"},
+		machine.Part{Target: "walk", Source: walker(t)},
+		machine.Part{Target: "attacker", Source: attacker(t)},
+		machine.Part{Target: "docs", Source: "../../docs"},
+		machine.Part{Target: "nodes", Source: "../../testdata/nodes"},
+	)}
 	ran := map[State]int{}
 	var elapsed time.Duration
 	// In a sample the two systems share the phases that no other one builds upon.
-	today, other := chosen(boots(), map[string]int{debian12.name: 0, debian13.name: 1}[sys.name])
+	today, other := chosen(boots(), map[string]int{machine.Debian12.Name: 0, machine.Debian13.Name: 1}[sys.Name])
 	if len(other) > 0 {
-		t.Logf("%s: of the phases these run on the other system only: %s", sys.name, strings.Join(other, " "))
+		t.Logf("%s: of the phases these run on the other system only: %s", sys.Name, strings.Join(other, " "))
 	}
 	for _, b := range today {
-		if b.new && sys.name != debian13.name {
+		if b.new && sys.Name != machine.Debian13.Name {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {
 			if b.new {
-				m.disk = newDisk(t, img)
+				m.disk = machine.NewDisk(t, img)
 			}
 			began := time.Now()
 			rep, off := m.boot(t, b.name, b.phases)
@@ -67,11 +70,11 @@ func runBoots(t *testing.T, sys system) {
 			// Seen with a frozen lease: 4 to 7 s on an idle machine. The default stop timeout of a scope would make it 90 s.
 			t.Logf("off %.1f s after the last check", off.Seconds())
 			if rep.Done && off > time.Minute {
-				console, err := os.ReadFile(filepath.Join(builds, "logs", sys.name+"-"+b.name+".console"))
+				console, err := os.ReadFile(filepath.Join(machine.Builds, "logs", sys.Name+"-"+b.name+".console"))
 				t.Errorf("the power went off %s after the last check; the end of its console: %v\n%s", off, err, tail(console, 80))
 			}
 		})
 	}
-	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s", sys.name,
+	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s", sys.Name,
 		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], elapsed.Round(time.Second))
 }

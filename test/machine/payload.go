@@ -1,9 +1,8 @@
-//go:build vm
-
-package vm
+package machine
 
 import (
 	"archive/tar"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -12,9 +11,14 @@ import (
 	"testing"
 )
 
-// payload packs directories into the second disk: the guest unpacks it into /opt/lab at each boot. It is a bare tar file,
+// Part is a directory of this host that the guest has as /opt/lab/TARGET. A file of a later part replaces one of an earlier part.
+type Part struct {
+	Target, Source string
+}
+
+// Payload packs directories into the second disk: the guest unpacks it into /opt/lab at each boot. It is a bare tar file,
 // which a block device carries as it is.
-func payload(t *testing.T, directories map[string]string) string {
+func Payload(t *testing.T, parts ...Part) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "payload.tar")
 	f, err := os.Create(file)
@@ -22,24 +26,15 @@ func payload(t *testing.T, directories map[string]string) string {
 		t.Fatal(err)
 	}
 	w := tar.NewWriter(f)
-	for target, source := range directories {
-		if err := pack(w, target, source); err != nil {
-			t.Fatalf("cannot pack %s for the guest: %v", source, err)
+	for _, p := range parts {
+		if err := pack(w, p.Target, p.Source); err != nil {
+			t.Fatalf("cannot pack %s for the guest: %v", p.Source, err)
 		}
 	}
-	if err := errorsOf(w.Close(), f.Close()); err != nil {
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return file
-}
-
-func errorsOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func pack(w *tar.Writer, target, source string) error {

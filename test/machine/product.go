@@ -1,6 +1,4 @@
-//go:build vm
-
-package vm
+package machine
 
 import (
 	"fmt"
@@ -16,8 +14,8 @@ import (
 // bin is the directory of the built programs.
 const bin = "../../bin"
 
-// packages has gpushare.deb, and next.deb, a newer version whose daemon reports another one. Both systems install them.
-func packages(t *testing.T) string {
+// Packages has gpushare.deb, and next.deb, a newer version whose daemon reports another one. Both systems install them.
+func Packages(t *testing.T) string {
 	t.Helper()
 	built(
 		t,
@@ -39,7 +37,7 @@ func packages(t *testing.T) string {
 }
 
 var packagesOnce = sync.OnceValues(func() (string, error) {
-	dir, err := filepath.Abs(filepath.Join(builds, "packages"))
+	dir, err := filepath.Abs(filepath.Join(Builds, "packages"))
 	if err != nil {
 		return "", err
 	}
@@ -94,8 +92,8 @@ var packagesOnce = sync.OnceValues(func() (string, error) {
 	return both, nil
 })
 
-// simulator collects the programs and libraries of the virtual node.
-func simulator(t *testing.T) string {
+// Simulator collects the programs and libraries of the virtual node.
+func Simulator(t *testing.T) string {
 	t.Helper()
 	built(t, "gpusim", "gpusim-burn")
 	dir := t.TempDir()
@@ -124,39 +122,14 @@ func built(t *testing.T, programs ...string) {
 	}
 }
 
-// walker builds the program that walks through the pages, and attacker that of hostile processes.
-func walker(t *testing.T) string {
-	t.Helper()
-	return program(t, "github.com/gpushare/gpushare/test/documents/walk")
-}
-
-func attacker(t *testing.T) string {
-	t.Helper()
-	return program(t, "github.com/gpushare/gpushare/test/vm/attacker")
-}
-
-// program builds a program of the tests into a directory of its own.
-func program(t *testing.T, pkg string) string {
+// Program builds a program of the tests into a directory of its own.
+func Program(t *testing.T, pkg string) string {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", dir, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
-	}
-	return dir
-}
-
-// tests builds the tests of packages that are to run on a real service manager.
-func tests(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	cmd := exec.CommandContext(
-		t.Context(), "go", "test", "-c", "-o", filepath.Join(dir, "systemd.test"), "github.com/gpushare/gpushare/systemd",
-	)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the tests of package systemd: %v\n%s", err, out)
 	}
 	return dir
 }

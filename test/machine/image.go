@@ -1,6 +1,4 @@
-//go:build vm
-
-package vm
+package machine
 
 import (
 	"crypto/sha256"
@@ -15,26 +13,30 @@ import (
 	"testing"
 )
 
-// system is a system that the lab boots: its results are for its systemd and its kernel.
-type system struct {
-	name, suite string
+// System is a system that the lab boots: its results are for its systemd and its kernel.
+type System struct {
+	Name, suite string
 }
 
+// The systems for which there are images.
 var (
-	debian12 = system{"debian12", "bookworm"} // systemd 252, Linux 6.1
-	debian13 = system{"debian13", "trixie"}   // systemd 257, Linux 6.12
+	Debian12 = System{"debian12", "bookworm"} // systemd 252, Linux 6.1
+	Debian13 = System{"debian13", "trixie"}   // systemd 257, Linux 6.12
 )
 
-// image is a built guest.
-type image struct {
+// Image is a built guest.
+type Image struct {
 	root, kernel, initrd string
 }
 
-// builds is where images, logs and disks are kept, relative to this directory.
-const builds = "../../build/vm"
+// Paths relative to the directory of a package of tests: where images and logs are kept, and what builds an image.
+const (
+	Builds = "../../build/vm"
+	recipe = "../vm/image.sh"
+)
 
-// need skips the test if the lab cannot run, and names what is missing.
-func need(t *testing.T) {
+// Need skips the test if the lab cannot run, and names what is missing.
+func Need(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Skipf("the guest is linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH)
@@ -52,30 +54,30 @@ func need(t *testing.T) {
 	}
 }
 
-// baseImage builds the image of the system unless one of this recipe exists.
-func baseImage(t *testing.T, sys system) image {
+// Base builds the image of the system unless one of this recipe exists.
+func Base(t *testing.T, sys System) Image {
 	t.Helper()
-	recipe, err := os.ReadFile("image.sh")
+	script, err := os.ReadFile(recipe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(recipe)
-	dir, err := filepath.Abs(filepath.Join(builds, "image-"+sys.suite+"-"+hex.EncodeToString(sum[:6])))
+	sum := sha256.Sum256(script)
+	dir, err := filepath.Abs(filepath.Join(Builds, "image-"+sys.suite+"-"+hex.EncodeToString(sum[:6])))
 	if err != nil {
 		t.Fatal(err)
 	}
-	img := image{root: filepath.Join(dir, "root.img"), kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
+	img := Image{root: filepath.Join(dir, "root.img"), kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}
 	if _, err := os.Stat(img.root); err == nil {
 		return img
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	old, err := filepath.Glob(filepath.Join(builds, "image-"+sys.suite+"-*"))
+	old, err := filepath.Glob(filepath.Join(Builds, "image-"+sys.suite+"-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("building the guest's image into %s", dir)
-	cmd := exec.CommandContext(t.Context(), "./image.sh", dir, sys.suite)
+	cmd := exec.CommandContext(t.Context(), recipe, dir, sys.suite)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the guest's image: %v\n%s", err, out)
 	}
@@ -87,8 +89,8 @@ func baseImage(t *testing.T, sys system) image {
 	return img
 }
 
-// newDisk creates an empty overlay over the image. The boots of one test share what they write; other tests do not see it.
-func newDisk(t *testing.T, img image) string {
+// NewDisk creates an empty overlay over the image. The boots of one test share what they write; other tests do not see it.
+func NewDisk(t *testing.T, img Image) string {
 	t.Helper()
 	disk := filepath.Join(t.TempDir(), "root.qcow2")
 	out, err := exec.CommandContext(
