@@ -29,7 +29,7 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images install uninstall package release verify clean help
+.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images test-engines test-engines-programs install uninstall package release verify clean help
 
 all: build
 
@@ -44,6 +44,7 @@ help:
 	@echo 'make bench      figures against their targets, into build/bench.json; BENCHFLAGS=-help: a part of them, several runs'
 	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node; its MPS programs run the cases of the stand-in, its NVML library runs below the worker'
 	@echo 'make test-vm    the real systemd of Debian 12 and 13 in virtual machines (root, qemu, mmdebstrap)'
+	@echo 'make test-engines  a real Kubernetes, its node in a virtual machine; once half an hour of CPU for its programs (root, qemu)'
 	@echo 'make hwtest     on one real GPU: reads only, never changes its modes'
 	@echo 'make fuzz       every fuzz target for a while'
 	@echo 'make stress     the tests of make quick again and again, next to STRESSLOAD=4 busy threads, for STRESSTIME=10m: lists each flake'
@@ -125,6 +126,14 @@ test-vm: build
 # What the machines boot, so that it can be built next to other work: minutes, most of them of a mirror.
 test-vm-images:
 	$(NOCGO) $(RAN) $(TEST) -tags vm -count=1 -timeout 30m -run TestImages ./test/vm
+
+# Real engines: the control plane of Kubernetes on this host, its node in a virtual machine.
+test-engines: build test-engines-programs
+	$(NOCGO) $(RAN) $(TEST) -tags engines -count=1 -timeout 80m -run TestKubernetes ./test/engines
+
+# Their programs, once for each version: half an hour of CPU.
+test-engines-programs:
+	$(NOCGO) $(RAN) $(TEST) -tags engines -count=1 -timeout 120m -run TestPrograms ./test/engines
 
 hwtest: build
 	@$(GO) run ./test/hwtest

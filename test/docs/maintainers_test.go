@@ -23,7 +23,7 @@ func TestDocumentsForMaintainersStandApart(t *testing.T) {
 	for _, f := range documentFiles(t) {
 		name := strings.TrimPrefix(f, root+"/")
 		switch filepath.Base(name) {
-		case "robustness.md", "hardware.md", "shown.md":
+		case "robustness.md", "hardware.md", "shown.md", "engines.md":
 			if filepath.Dir(name) != "docs/maintainers" {
 				t.Errorf("%s is for maintainers: it belongs in docs/maintainers", name)
 			}

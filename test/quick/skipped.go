@@ -10,6 +10,7 @@ type left struct {
 var leftOut = []left{
 	{pkg: "./test/node", why: "the shipped programs on virtual nodes: minutes", how: "make build, then go test ./test/node -run NAME"},
 	{pkg: "./test/vm", why: "virtual machines: half an hour, root", how: "make test-vm; phases: VM_PHASES='install product' make test-vm"},
+	{pkg: "./test/engines", why: "a real Kubernetes and a virtual machine: root", how: "make test-engines"},
 	{pkg: "./test/tools", why: "clients of other projects, downloaded", how: "make test-tools"},
 	{pkg: "./daemon", why: "each call of each change fails once, in virtual time"},
 	{pkg: "./mps/control", why: "MPS programs start, hang, fail and are killed"},

@@ -12,6 +12,17 @@ install_virtual_gpus() {
 	install -m 0755 /opt/lab/guest/node/before.sh /opt/lab/guest/lib.sh /opt/lab/guest/node/node.yaml /usr/local/lib/gpusim/
 	install -m 0644 /opt/lab/guest/node/gpusim.service /etc/systemd/system/
 }
+# use_virtual_gpus UNIT... stops what the package has started, gives it the lab's settings and GPUs, and enables units next to theirs.
+use_virtual_gpus() {
+	systemctl stop gpushared.service gpushared.socket gpushare-thaw.service
+	install_virtual_gpus
+	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
+	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
+	mkdir -p /etc/systemd/system/gpushared.service.d
+	printf '[Service]\nWatchdogSec=60s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
+	systemctl enable --no-reload --quiet gpusim.service "$@"
+	systemctl daemon-reload
+}
 # The profiles of the package know the paths of a real host. An administrator adds others here, and the lab does.
 install_lab_profiles() {
 	mkdir -p /etc/apparmor.d/local

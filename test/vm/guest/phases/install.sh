@@ -19,15 +19,8 @@ check_install() {
 	# Day one: nothing is in force.
 	want "enforce" "$(field .node.enforce)" observe
 	[ ! -d /sys/fs/cgroup/gpushare.slice/gpushare-vision.slice ] || die "a slice exists"
-	systemctl stop gpushared.service gpushared.socket gpushare-thaw.service # Until the lab's settings and GPUs are there.
-	install_virtual_gpus
 	install -m 0644 /opt/lab/guest/node/lab-before.service /etc/systemd/system/
-	echo "host_root: $root" >>/etc/gpushare/gpushared.yaml
-	cat /opt/lab/guest/node/settings.yaml >>/etc/gpushare/gpushared.yaml
-	mkdir -p /etc/systemd/system/gpushared.service.d
-	printf '[Service]\nWatchdogSec=60s\n' >/etc/systemd/system/gpushared.service.d/lab.conf
-	systemctl enable --no-reload --quiet gpusim.service lab-before.service
-	systemctl daemon-reload
+	use_virtual_gpus lab-before.service
 }
 
 check_units_verify() {
