@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/internal/remote"
@@ -58,4 +59,13 @@ func HostText(command string, json bool, output, errs []byte, code int) (string,
 	}
 	err = a.showHosts(c, &reader, []hostAnswer{answerOf(&remote.Answer{Host: "gpu1", Output: output, Errors: errs, Code: code})})
 	return b.String(), err
+}
+
+// HostFlags are the flags of which is decided what they do with --host; nil for a command that does not take it.
+func HostFlags(command string) []string {
+	r, reads := hostReaders()[command]
+	if !reads {
+		return nil
+	}
+	return append(slices.Concat(r.pass, r.here, r.refused), "host-timeout")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -364,7 +365,30 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
-// No other command takes --host, and no host is reached then. Each flag of those that take it is decided.
+// Of each flag of a command that takes --host is decided what it does there: a new one is not ignored.
+func TestFlagsOfHosts(t *testing.T) {
+	t.Parallel()
+	name := regexp.MustCompile(`(?m)^ +(?:-\w, )?    ?--([a-z-]+)|^ +-\w, --([a-z-]+)`)
+	for _, c := range verbs(t) {
+		decided := cli.HostFlags(c.Name())
+		if decided == nil || c.Parent() != c.Root() {
+			continue
+		}
+		var flags []string
+		for _, m := range name.FindAllStringSubmatch(c.LocalNonPersistentFlags().FlagUsages(), -1) {
+			if f := m[1] + m[2]; f != "help" {
+				flags = append(flags, f)
+			}
+		}
+		slices.Sort(flags)
+		slices.Sort(decided)
+		if !slices.Equal(flags, decided) {
+			t.Errorf("%s has the flags %q, and decided are %q", c.CommandPath(), flags, decided)
+		}
+	}
+}
+
+// No other command takes --host, and no host is reached then.
 func TestHostIsForReaders(t *testing.T) {
 	t.Parallel()
 	readers := []string{"gpushare status", "gpushare usage", "gpushare idle", "gpushare plan"}
