@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 # How long one request waits for news of an operation, in seconds. The daemon answers earlier when there is some.
 WAIT = 20
+PLANNING = 0.5  # seconds between two requests while another change is planned
 
 SOCKET_ARGUMENTS = dict(
     socket=dict(type="path", default="/run/gpushare/gpushare.sock"),
@@ -161,10 +162,13 @@ class Daemon:
                 break
             except Refusal as e:
                 running = e.error.get("operation")
-                if e.kind != "conflict" or not running:
+                if e.kind != "conflict" or not (running or e.error.get("planning")) or time.time() >= end:
                     raise
                 # Another change is under way: this one is planned again after it.
-                self.await_operation(self.get("/v1/operations/" + running), end)
+                if running:
+                    self.await_operation(self.get("/v1/operations/" + running), end)
+                # One that is only planned has no operation yet, and one that has ended may stay open.
+                time.sleep(PLANNING)
         if status == 202 and result.get("operation"):
             result["operation"] = self.await_operation(result["operation"], end)
         return result
