@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The mask is read, and not set for it.
-func TestUmask(t *testing.T) { //nolint:paralleltest // it sets the mask of the process
+// The mask is read, and not set for it. No other test runs meanwhile: the test sets it.
+func TestUmask(t *testing.T) {
 	before := syscall.Umask(0o026)
 	defer syscall.Umask(before)
 	if got := umask(); got != 0o026 {

@@ -97,9 +97,8 @@ func (f *fixture) kept(t *testing.T, h *Handler, set mps.Settings, until func(*m
 }
 
 // A control daemon that was killed is started again within three seconds, with its limits and its tenants' socket, and without
-// anything that observes it regularly.
+// anything that observes it regularly. No other test runs meanwhile, because that is real time.
 func TestKilledDaemonRunsAgainWithinSeconds(t *testing.T) {
-	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			r := newFixture(t)

@@ -203,9 +203,9 @@ func TestControlDaemonDies(t *testing.T) {
 }
 
 // A peer that connects and sends nothing blocks the whole daemon. The daemon counts as unresponsive after three missed
-// greetings and is healthy again when the peer ends. A stop does not wait for it.
+// greetings and is healthy again when the peer ends. A stop does not wait for it. No other test runs meanwhile, because that is real
+// time.
 func TestUnresponsive(t *testing.T) {
-	t.Parallel()
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)
