@@ -25,7 +25,7 @@ type costCase struct {
 }
 
 var costCases = []costCase{
-	{"64 leases on 8 GPUs", 8, 0, 3, map[string]float64{daemonName: 700, workerName: 250}},
+	{"64 leases on 8 GPUs", 8, 0, 3, map[string]float64{daemonName: 600, workerName: 220}},
 	{"8 leases alone on 8 GPUs", 1, 0, 0.5, map[string]float64{daemonName: 60, workerName: 150}},
 	{"8 leases alone on 8 GPUs, 1 000 forks/s of other programs", 1, 1000, 0.5, nil},
 }
