@@ -16,7 +16,7 @@ type ProcessLists struct {
 	opens int // how many files were opened
 }
 
-// listKey is a cgroup: its directory would be made anew for each reading.
+// listKey is a cgroup. Its directory as the key would be garbage of each reading.
 type listKey struct{ mount, cg string }
 
 // Direct is Hierarchy.Direct.

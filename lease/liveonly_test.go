@@ -62,7 +62,9 @@ func TestLiveOnly(t *testing.T) {
 			want = append(want, l)
 		}
 	}
-	same := func(a, b Lease) bool { return a.ID == b.ID && a.Generation == b.Generation && a.OwnTogether == b.OwnTogether }
+	same := func(a, b Lease) bool {
+		return a.ID == b.ID && a.Generation == b.Generation && a.OwnTogether == b.OwnTogether
+	}
 	if got := tab.LiveOnly(onFirst); len(got) != 8 || !slices.EqualFunc(got, want, same) {
 		t.Errorf("%d leases, want the 8 of Live on that GPU, oldest first", len(got))
 	}

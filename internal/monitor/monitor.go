@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
@@ -29,6 +31,9 @@ const mostThreads = 1024
 // Relax sets the slack of the monitor thread. It is called when the program begins. It needs CAP_SYS_NICE, which the unit of the daemon
 // does not give: there the unit sets the slack of all threads. The worker, which has C, sets it before its threads begin.
 func Relax() error {
+	if has, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && time.Duration(has) >= Slack {
+		return nil // All threads of the program have inherited it.
+	}
 	tid, err := thread()
 	if err != nil {
 		return err

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The thread whose slack is set is the one that wakes up while the program computes and calls nothing, and no other has the slack.
@@ -76,5 +79,39 @@ func TestSlackIsTheSameEverywhere(t *testing.T) {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%s does not have %q", file, want)
 		}
+	}
+}
+
+// In a program that the unit gave the slack, nothing is left to set: it needs no permission, and a profile of AppArmor denies nothing.
+func TestInheritedSlackIsEnough(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0) }()
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(Slack), 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	monitor, err := thread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := fmt.Sprintf("/proc/%d/timerslack_ns", monitor)
+	was, err := os.ReadFile(file)
+	if err != nil {
+		t.Skip("to read the slack of another thread needs CAP_SYS_NICE")
+	}
+	const other = "123456"
+	if err := os.WriteFile(file, []byte(other), 0); err != nil {
+		t.Skip("to set the slack of another thread needs CAP_SYS_NICE")
+	}
+	defer func() { _ = os.WriteFile(file, was, 0) }()
+	if err := Relax(); err != nil {
+		t.Errorf("Relax: %v", err)
+	}
+	if is, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(is)) != other {
+		t.Errorf("the monitor has a slack of %s ns, %v; it was not to be set", is, err)
 	}
 }
