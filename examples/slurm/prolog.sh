@@ -29,8 +29,9 @@ cgroup=$(sed -n 's|^0::\(.*/job_[^/]*\).*|\1|p' /proc/self/cgroup)
 if [ -z "$cgroup" ]; then
 	# slurmd keeps the scope for its jobs, next to its own unit.
 	unit=$(sed -n 's|^0::\(/.*\)/[^/]*$|\1|p' /proc/self/cgroup)
+	mount=$(sed -n 's|^[^ ]* \([^ ]*\) cgroup2 .*|\1|p' /proc/self/mounts | head -n 1)
 	for scope in "$unit/${SLURMD_NODENAME:-}_slurmstepd.scope" "$unit/slurmstepd.scope"; do
-		[ -z "$cgroup" ] && [ -d "/sys/fs/cgroup$scope" ] && cgroup=$scope/job_$SLURM_JOB_ID
+		[ -z "$cgroup" ] && [ -d "$mount$scope" ] && cgroup=$scope/job_$SLURM_JOB_ID
 	done
 fi
 [ -n "$cgroup" ] || without "the cgroups of jobs are not found: it is for Slurm with cgroup/v2"

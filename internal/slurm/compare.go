@@ -66,12 +66,26 @@ func sameFiles(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
+// split reports whether slurmd knows each file of an instance as a GPU.
+func (c *comparison) split(e *Entry) bool {
+	return len(e.Files) > 1 && !slices.ContainsFunc(e.Files, func(file string) bool {
+		return !slices.ContainsFunc(c.have.Known, func(k Known) bool { return k.Name == "gpu" && slices.Equal(k.Files, []string{file}) })
+	})
+}
+
 // entry compares what a job should be able to have with what it can have.
 func (c *comparison) entry(e *Entry) {
 	lines := "gres.conf: " + c.want.gpuLine(e) + "; slurm.conf: Gres=" + c.want.NodeGres()
 	known := slices.ContainsFunc(c.have.Known, func(k Known) bool { return k.Name == "gpu" && sameFiles(k.Files, e.Files) })
 	whole := slices.ContainsFunc(c.have.Known, func(k Known) bool { return k.Name == "gpu" && sameFiles(k.Files, e.Files[:1]) })
 	switch {
+	case !known && c.split(e):
+		c.say(
+			"leave the shards out of gres.conf and slurm.conf, or update Slurm: 22.05 does so where there are shards",
+			"slurmd takes each file of %s for a GPU",
+			e.name(),
+		)
+		return
 	case !known && whole:
 		c.say(lines, "GPU %d is partitioned, and slurmd gives it whole: %s", e.GPU, e.name())
 		return
@@ -112,7 +126,9 @@ func (c *comparison) entry(e *Entry) {
 
 // surplus reports what slurmd knows and the node does not have.
 func (c *comparison) surplus(k *Known) {
-	isKnown := func(e Entry) bool { return sameFiles(k.Files, e.Files) || sameFiles(k.Files, e.Files[:1]) }
+	isKnown := func(e Entry) bool {
+		return sameFiles(k.Files, e.Files) || len(k.Files) == 1 && slices.Contains(e.Files, k.Files[0]) // whole, or split
+	}
 	if k.Name != "gpu" || len(k.Files) == 0 || slices.ContainsFunc(c.want.Entries, isKnown) {
 		return
 	}

@@ -30,7 +30,7 @@ func ParseReport(text string) Report {
 	had := map[string]bool{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		line = strings.TrimPrefix(line, "slurmd: ")
+		line = said(line)
 		if rest, ok := strings.CutPrefix(line, "Gres "); ok {
 			r.known(fields(rest))
 			continue
@@ -56,13 +56,22 @@ func ParseReport(text string) Report {
 	return r
 }
 
+// said is a line without who said it: slurmd, or slurmd-NODE where it was given the name of the node.
+func said(line string) string {
+	if who, rest, ok := strings.Cut(line, ": "); ok && (who == "slurmd" || strings.HasPrefix(who, "slurmd-")) {
+		return rest
+	}
+	return line
+}
+
 func (r *Report) known(set map[string]string) {
 	k := Known{Name: set["Name"], Type: none(set["Type"])}
 	var err error
 	if k.Count, err = strconv.ParseUint(set["Count"], 10, 64); err != nil {
 		return
 	}
-	if files := none(set["File"]); files != "" {
+	files, _, _ := strings.Cut(set["File"], " ") // 22.05 writes another (null), without a name.
+	if files = none(files); files != "" {
 		k.Files = strings.Split(files, ",")
 	}
 	r.Known = append(r.Known, k)

@@ -133,6 +133,29 @@ func TestSlurmKnowsTheLines(t *testing.T) {
 	}
 }
 
+// Slurm 22.05.8 says the same in other words, and takes the files of an instance apart where there are shards too.
+func TestSlurmSplitsInstances(t *testing.T) {
+	t.Parallel()
+	r := ParseReport(read(t, "slurmd-G-22.05-split.txt"))
+	s := node()
+	s.GPUs[0].MIG.Instances = s.GPUs[0].MIG.Instances[:2] // It does not know the type of the third.
+	want := Of(s, "node1", nil)
+	var about []string
+	for _, d := range Compare(&want, &r, nil) {
+		about = append(about, d.Message)
+	}
+	if len(r.Known) != 24 || len(about) < 2 ||
+		about[0] != "slurmd takes each file of instance 3g.40gb of GPU 0 (/dev/nvidia-caps/nvidia-cap22) for a GPU" ||
+		!strings.HasPrefix(about[1], "slurmd takes each file of instance 2g.20gb of GPU 0") {
+		t.Errorf("%d lines are read, and they differ: %q", len(r.Known), about)
+	}
+	for _, gpu := range []string{"GPU 1", "GPU 2", "GPU 3"} {
+		if strings.Contains(strings.Join(about, "\n"), gpu) {
+			t.Errorf("%s differs: %q", gpu, about)
+		}
+	}
+}
+
 // What slurmd says of the processors of a node is no difference of its GPUs.
 func TestErrorsOfProcessorsAreNoProblems(t *testing.T) {
 	t.Parallel()

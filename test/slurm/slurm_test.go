@@ -40,7 +40,9 @@ type site struct {
 	node   *harness.Node
 	root   string // where Slurm is installed
 	dir    string // of its files
-	cgroup string // of its jobs, in the file system
+	cgroup string // of slurmd and its jobs, in the file system
+	scope  string // the jobs' below it
+	late   bool   // the cgroup of a job comes after the Prolog, as before 24.05
 }
 
 // unified is where the cgroups of version 2 are.
@@ -59,7 +61,7 @@ func unified(t *testing.T) string {
 	return ""
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T, late bool) *site {
 	t.Helper()
 	root := os.Getenv("SLURM_ROOT")
 	if root == "" {
@@ -82,7 +84,7 @@ func newSite(t *testing.T) *site {
 	if err := os.WriteFile(file, []byte(nodeFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{T: t, root: root, node: &harness.Node{Bin: bin, File: file}, dir: t.TempDir()}
+	s := &site{T: t, root: root, node: &harness.Node{Bin: bin, File: file}, dir: t.TempDir(), late: late}
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	t.Cleanup(cancel)
 	if err := s.node.Start(ctx); err != nil {
@@ -94,18 +96,21 @@ func newSite(t *testing.T) *site {
 		}
 	})
 	s.cgroup = filepath.Join(mount, fmt.Sprintf("gpushare-slurm-%d", os.Getpid()))
-	if err := os.Mkdir(s.cgroup, 0o755); err != nil {
+	s.scope = filepath.Join(s.cgroup, "node1_slurmstepd.scope")
+	if err := os.MkdirAll(s.scope, 0o755); err != nil {
 		t.Skipf("cannot create a cgroup: %v", err)
 	}
 	t.Cleanup(func() {
-		jobs, _ := filepath.Glob(filepath.Join(s.cgroup, "job_*"))
+		jobs, _ := filepath.Glob(filepath.Join(s.scope, "job_*"))
 		for _, job := range jobs {
 			t.Errorf("%s is left", job)
 			_ = os.WriteFile(filepath.Join(job, "cgroup.kill"), []byte("1"), 0o600)
-			_ = harness.Await(context.Background(), 50*time.Millisecond, job, func() (bool, error) { return os.Remove(job) == nil, nil })
 		}
-		if err := os.Remove(s.cgroup); err != nil {
-			t.Errorf("something is left of the jobs: %v", err)
+		for _, cg := range append(jobs, s.scope, filepath.Join(s.cgroup, "slurmd.service"), s.cgroup) {
+			removed := func() (bool, error) { err := os.Remove(cg); return err == nil || os.IsNotExist(err), nil }
+			if err := harness.Await(context.Background(), 50*time.Millisecond, cg+" is left", removed); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	if r := s.node.CLIIn(ctx, spec, "apply", "-f", "-"); r.Code != 0 {
@@ -135,6 +140,13 @@ func (s *site) example(name string) string {
 	return s.write(name, string(b))
 }
 
+// batch writes a batch script, which runs in the cgroup of its job.
+func (s *site) batch(name, text string) {
+	s.Helper()
+	job := s.scope + "/job_$SLURM_JOB_ID"
+	s.write(name, "#!/bin/sh\nmkdir -p "+job+"\necho $$ >"+job+"/cgroup.procs\n"+text)
+}
+
 // configure writes what Slurm reads: the lines for its GPUs are those that 'gpushare slurm gres' prints.
 func (s *site) configure(ctx context.Context) {
 	s.Helper()
@@ -144,7 +156,13 @@ func (s *site) configure(ctx context.Context) {
 		s.Fatalf("gres exits with %d, %v: %s%s", r.Code, err, r.Out, r.Err)
 	}
 	s.write("gres.conf", strings.Join(g.GresConf, "\n")+"\n")
-	s.write("cgroup.conf", "CgroupPlugin=disabled\n")
+	plugin := "disabled"
+	if out, err := exec.CommandContext(ctx, "chroot", s.root, "slurmd", "-V").CombinedOutput(); err != nil {
+		s.Fatalf("slurmd: %v: %s", err, out)
+	} else if strings.Contains(string(out), " 22.") {
+		plugin = "cgroup/v1" // It has no other name for one that is not used.
+	}
+	s.write("cgroup.conf", "CgroupPlugin="+plugin+"\n")
 	environment := fmt.Sprintf(
 		"export PATH=%[1]s:%[2]s:$PATH GPUSHARE_SOCKET=%[3]s SLURM_CONF=%[1]s/slurm.conf\n",
 		s.dir,
@@ -154,13 +172,17 @@ func (s *site) configure(ctx context.Context) {
 	// The Prolog runs in the job's cgroup, and a process stays there, as with RunInJob.
 	prolog, epilog := s.example("prolog.sh"), s.example("epilog.sh")
 	s.write("logger", "#!/bin/sh\necho \"$@\" >>"+s.dir+"/prolog.log\n")
-	s.write("prolog", "#!/bin/sh\n"+environment+"job="+s.cgroup+`/job_$SLURM_JOB_ID
+	inJob := "job=" + s.scope + `/job_$SLURM_JOB_ID
 mkdir -p "$job"
 setsid sleep 100000 >/dev/null 2>&1 </dev/null &
 echo $! >"$job/cgroup.procs"
 echo $$ >"$job/cgroup.procs"
-`+prolog+"\n")
-	s.write("epilog", "#!/bin/sh\n"+environment+epilog+"\njob="+s.cgroup+`/job_$SLURM_JOB_ID
+`
+	if s.late {
+		inJob = ""
+	}
+	s.write("prolog", "#!/bin/sh\n"+environment+inJob+prolog+"\n")
+	s.write("epilog", "#!/bin/sh\n"+environment+epilog+"\njob="+s.scope+`/job_$SLURM_JOB_ID
 for i in $(seq 100); do
 	rmdir "$job" 2>/dev/null && break
 	echo 1 >"$job/cgroup.kill" 2>/dev/null
@@ -168,7 +190,8 @@ for i in $(seq 100); do
 done
 exit 0
 `)
-	s.write("taskprolog", "#!/bin/sh\necho $PPID >"+s.cgroup+"/job_$SLURM_JOB_ID/cgroup.procs\n")
+	// A step that is late does not bring back the cgroup of a run that has ended: the batch step alone creates it, in batch.
+	s.write("taskprolog", "#!/bin/sh\nprocs="+s.scope+"/job_$SLURM_JOB_ID/cgroup.procs\n[ ! -e $procs ] || echo $PPID >$procs\n")
 	for _, d := range []string{"ctld", "slurmd"} {
 		if err := os.Mkdir(filepath.Join(s.dir, d), 0o755); err != nil {
 			s.Fatal(err)
@@ -226,6 +249,8 @@ set -eu
 	done
 	mount -t proc proc "$1/proc"
 }
+mkdir "$5"
+echo $$ >"$5/cgroup.procs"
 exec chroot "$1" "$4/inside"
 `)
 	s.write("inside", fmt.Sprintf(`#!/bin/sh
@@ -253,6 +278,7 @@ exec sleep 100000
 		s.node.Bin,
 		filepath.Dir(s.cgroup),
 		s.dir,
+		filepath.Join(s.cgroup, "slurmd.service"),
 	)
 	log, err := os.Create(filepath.Join(s.dir, "log"))
 	if err != nil {
@@ -267,24 +293,32 @@ exec sleep 100000
 		_ = cmd.Wait()
 	})
 	s.await(ctx, "Slurm has not started", func() bool { _, err := os.Stat(filepath.Join(s.dir, "started")); return err == nil })
-	s.pid(ctx)
+	s.await(ctx, "Slurm has no first process", func() bool { return s.find(ctx) != "" })
 	s.await(ctx, "the node is not idle", func() bool { return strings.Contains(s.slurm(ctx, "sinfo -h -o %T"), "idle") })
 }
 
-// pid is the first process of Slurm's namespace, as this one sees it.
-func (s *site) pid(ctx context.Context) string {
+// find returns the first process of Slurm's namespace, as this one sees it; empty: it is not there.
+func (s *site) find(ctx context.Context) string {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, "pgrep", "-f", "^sleep 100000$").Output()
 	if err != nil {
-		s.Fatalf("pgrep: %v", err)
+		return ""
 	}
 	for _, pid := range strings.Fields(string(out)) {
 		if cwd, err := os.Readlink("/proc/" + pid + "/cwd"); err == nil && strings.HasSuffix(cwd, s.dir) {
 			return pid
 		}
 	}
-	s.Fatalf("no process of Slurm: %s", out)
 	return ""
+}
+
+func (s *site) pid(ctx context.Context) string {
+	s.Helper()
+	pid := s.find(ctx)
+	if pid == "" {
+		s.Fatal("there is no process of Slurm")
+	}
+	return pid
 }
 
 // slurm runs a command line in Slurm's namespaces.
@@ -354,13 +388,19 @@ func (s *site) awaitKeys(ctx context.Context, keys ...string) {
 // A job of a real Slurm has one lease, also with srun in it, which ends with the job: by itself, by scancel, and by a requeue, whose second
 // run has another one. Nothing is left.
 func TestJobsOfSlurm(t *testing.T) {
-	s := newSite(t)
+	for name, late := range map[string]bool{"the cgroup is there": false, "the cgroup comes after the Prolog": true} {
+		t.Run(name, func(t *testing.T) { jobsOfSlurm(t, late) })
+	}
+}
+
+func jobsOfSlurm(t *testing.T, late bool) {
+	s := newSite(t, late)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	if out := s.slurm(ctx, "gpushare slurm check --node node1"); !strings.Contains(out, "knows the GPUs of node1 as they are") {
 		t.Errorf("check says:\n%s", out)
 	}
-	s.write("job", "#!/bin/sh\nsrun sleep 1\nsrun gpusim-burn --gpu 0 --memory 1GiB --hold\n")
+	s.batch("job", "srun sleep 1\nsrun gpusim-burn --gpu 0 --memory 1GiB --hold\n")
 	// What a user writes is no amount.
 	submit := "sbatch --parsable -o %j.out --account physics --gres=shard:4 --comment='x JOB_GRES=shard:9 gres/shard:9' -J 'j gres/shard:8' --requeue job"
 	id := s.slurm(ctx, submit)
@@ -388,7 +428,7 @@ func TestJobsOfSlurm(t *testing.T) {
 	s.awaitKeys(ctx)
 	s.await(ctx, "a job is left", func() bool { return s.slurm(ctx, "squeue -h") == "" })
 	s.await(ctx, "the cgroup of a job is left", func() bool {
-		entries, err := filepath.Glob(filepath.Join(s.cgroup, "job_*"))
+		entries, err := filepath.Glob(filepath.Join(s.scope, "job_*"))
 		return err == nil && len(entries) == 0
 	})
 	if r := s.node.CLI(
@@ -411,11 +451,11 @@ func (s *site) comments(ctx context.Context) {
 
 // A job above its GPU memory is ended, and no other. Its output and its AdminComment say why.
 func TestJobAboveItsMemory(t *testing.T) {
-	s := newSite(t)
+	s := newSite(t, false)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	s.write("good", "#!/bin/sh\nexec gpusim-burn --gpu 0 --memory 2GiB --hold\n")
-	s.write("bad", "#!/bin/sh\nsrun gpusim-burn --gpu 0 --memory 4GiB --hold\n")
+	s.batch("good", "exec gpusim-burn --gpu 0 --memory 2GiB --hold\n")
+	s.batch("bad", "srun gpusim-burn --gpu 0 --memory 4GiB --hold\n")
 	good := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=shard:3 good")
 	s.awaitKeys(ctx, "slurm:lab:"+good+":0")
 	s.comments(ctx)
