@@ -41,6 +41,7 @@ func boots() []boot {
 				"other-ways",
 				"rootless",
 				"neighbours",
+				"slurm",
 				"keep",
 			},
 			false,
@@ -64,24 +65,35 @@ func boots() []boot {
 	}
 }
 
-// halves are phases that no other phase builds upon. In a sample each runs on one of the two systems, and on the other one with the
-// next number.
-var halves = []string{
-	"steady",
-	"metrics",
-	"mps-socket",
-	"attack",
-	"traced",
-	"second-attack",
-	"attach",
-	"escape",
-	"lost-record",
-	"rootless",
-	"other-ways",
-	"neighbours",
-	"limits",
-	"quiesce",
-	"ansible",
+// halves are phases that no other phase builds upon. In a sample those of one list run on one of the two systems, and on the other one with
+// the next number. The phase documents takes about as long as ansible and slurm, so the newer system has it when the other one has those.
+var halves = [2][]string{
+	{
+		"steady",
+		"mps-socket",
+		"traced",
+		"attach",
+		"lost-record",
+		"other-ways",
+		"slurm",
+		"limits",
+		"ansible",
+	},
+	{
+		"metrics",
+		"attack",
+		"second-attack",
+		"escape",
+		"rootless",
+		"neighbours",
+		"quiesce",
+		"documents",
+	},
+}
+
+// half returns the list of a phase; -1: it runs on each system.
+func half(phase string) int {
+	return slices.IndexFunc(halves[:], func(list []string) bool { return slices.Contains(list, phase) })
 }
 
 // chosen returns the phases that a system runs, which is counted from 0, and those of the other system. VM_PHASES names phases
@@ -91,11 +103,7 @@ func chosen(all []boot, system int) (some []boot, other []string) {
 	if len(only) == 0 {
 		for _, b := range all {
 			for _, p := range b.phases {
-				i := slices.Index(halves, p)
-				if b.new {
-					// It takes as long as the role of Ansible, so that system has it when the other one has that. It has one system.
-					i = slices.Index(halves, "ansible") + 1
-				}
+				i := half(p)
 				if i < 0 || !enumeration.Sampled() || enumeration.Runs(i+system, 2) {
 					only = append(only, p)
 				} else {

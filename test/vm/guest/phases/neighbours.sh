@@ -4,6 +4,7 @@
 # seconds: 330
 
 . /opt/lab/guest/product.sh
+. /opt/lab/guest/slurm.sh
 
 rootfs=/run/lab/rootfs
 
@@ -60,42 +61,6 @@ check_reader() {
 	note "$n processes"
 }
 
-slurm_conf() {
-	ip address add 10.99.0.1/32 dev lo # Slurm listens only where there is another address than 127.0.0.1, and the machine has no network.
-	mkdir -p /etc/slurm /var/lib/slurm/slurmctld /var/lib/slurm/slurmd /var/log/slurm
-	chown slurm: /var/lib/slurm /var/lib/slurm/slurmctld /var/log/slurm
-	cat >/etc/slurm/slurm.conf <<-CONF
-		ClusterName=lab
-		SlurmctldHost=$(uname -n)
-		SlurmUser=slurm
-		AuthType=auth/munge
-		StateSaveLocation=/var/lib/slurm/slurmctld
-		SlurmdSpoolDir=/var/lib/slurm/slurmd
-		SlurmctldPidFile=/run/slurmctld.pid
-		SlurmdPidFile=/run/slurmd.pid
-		SlurmctldLogFile=/var/log/slurm/slurmctld.log
-		SlurmdLogFile=/var/log/slurm/slurmd.log
-		ProctrackType=proctrack/cgroup
-		TaskPlugin=task/cgroup
-		JobAcctGatherType=jobacct_gather/none
-		AccountingStorageType=accounting_storage/none
-		MpiDefault=none
-		SelectType=select/cons_tres
-		SlurmdParameters=config_overrides
-		ReturnToService=2
-		MessageTimeout=90
-		BatchStartTimeout=90
-		NodeName=$(uname -n) CPUs=2 RealMemory=500 State=UNKNOWN
-		PartitionName=all Nodes=ALL Default=YES MaxTime=1:00:00 State=UP
-	CONF
-	printf 'CgroupPlugin=cgroup/v2\nConstrainDevices=yes\n' >/etc/slurm/cgroup.conf
-	if [ ! -s /etc/munge/munge.key ]; then
-		head -c 1024 /dev/urandom >/etc/munge/munge.key
-		chown munge: /etc/munge/munge.key
-		chmod 0400 /etc/munge/munge.key
-	fi
-}
-node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
 # job_runs prints where a job of alice runs, with the node that Slurm drains if it cannot start one.
 job_runs() {
 	until_true 90 node_is_idle
@@ -112,8 +77,7 @@ want_job() {
 check_slurm_second() {
 	slurm_conf
 	active gpushared.service
-	systemctl start munge.service slurmctld.service
-	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
+	start_slurm
 	want_job
 }
 
@@ -187,12 +151,10 @@ check_former() {
 	until_true 30 no_hierarchy_condition
 	systemctl reset-failed slurmd.service || true
 	# Slurm 22.05 waits for the end of the job that it could not start.
-	systemctl stop slurmctld.service
-	rm -rf /var/lib/slurm/slurmctld/* /var/lib/slurm/slurmd/*
-	systemctl start slurmctld.service
-	systemctl start slurmd.service || die "slurmd does not start: $(tail -n 5 /var/log/slurm/slurmd.log)"
+	stop_slurm
+	start_slurm
 	want_job
-	systemctl stop slurmd.service slurmctld.service munge.service
+	stop_slurm
 	rm -rf $rootfs
 }
 condition_names_mounts() { [[ $(field '[.node.conditions[]? | select(.kind == "hierarchy") | .hint] | join("; ")') == *"umount /run/gpushare/"* ]]; }

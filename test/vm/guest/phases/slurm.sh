@@ -1,0 +1,256 @@
+# Jobs of a real Slurm on a real systemd, with the scripts of examples/slurm, next to a job of a user on the same GPU.
+# checks: site jobs places overuse ends daemon_killed restarts time_limit layout left
+# seconds: 240
+
+. /opt/lab/guest/product.sh
+. /opt/lab/guest/slurm.sh
+
+scripts=/usr/share/gpushare/examples/slurm
+jobs=/run/lab/jobs
+node=node1 # The name of the host begins as units of gpushare do.
+scope=/system.slice/${node}_slurmstepd.scope
+known=0,1,2,4
+flags=Alloc,Contain,RunInJob
+# Before 24.05 the cgroup of a job comes after the Prolog. 22.05 also takes the files of an instance apart where there are shards.
+old=no
+if [[ $(slurmd -V) == *" 22."* ]]; then
+	old=yes
+	scope=/system.slice/slurmstepd.scope
+	known=1,2,4
+	flags=Alloc,Contain
+fi
+
+# slurm_spec is the spec of the lab, with a grant of the jobs on the GPU that its tenants share.
+slurm_spec() {
+	sed "s/^  enforce: on/&\n  isolation: {logins: closed, units: [cron.service, ${scope##*/}]}/; s/share: 70%, gpu_memory: 24GiB/share: 40%, gpu_memory: 24GiB/" $spec
+	cat <<-SPEC
+		  - name: slurm
+		    overuse: {grace: 5s}
+		    grants:
+		      - {name: jobs, timeslice: {share: 30%, gpu_memory: 20GiB}, gpus: {index: 1}}
+	SPEC
+}
+# gres leaves the GPU with MPS out: what gres.conf lacks is open to every job, as far as Slurm goes.
+gres() { gpushare slurm gres --node "$node" --gpu $known "$@"; }
+site_files() {
+	gres >/etc/slurm/gres.conf
+	slurm_conf "$(gres --json | gojq -r .gres)" GresTypes=gpu,shard PrologFlags=$flags Prolog=/etc/slurm/prolog \
+		Epilog=/etc/slurm/epilog PrologEpilogTimeout=120 MinJobAge=900 KillWait=3 OverTimeLimit=0
+}
+site() {
+	site_files
+	start_slurm
+	patiently 60 node_is_idle
+}
+
+# The scripts are given the time of an emulated processor. In them, gpushare is killer: it ends the daemon where a file says so.
+own_scripts() {
+	local at
+	mkdir -p /run/lab/bin /run/lab/kill
+	for at in prolog epilog; do
+		printf '#!/bin/sh\nexport PATH=/run/lab/bin:/usr/sbin:/usr/bin:/sbin:/bin GPUSHARE_PROLOG_SECONDS=40\nexec %s/%s.sh\n' \
+			$scripts $at >/etc/slurm/$at
+	done
+	cat >/run/lab/bin/gpushare <<-'SCRIPT'
+		#!/bin/bash
+		# Calls of the scripts. A file such as attach-before ends the daemon before that call, or during or after it.
+		. /opt/lab/guest/lib.sh
+		due() { rm "/run/lab/kill/$1" 2>/dev/null && echo "$1" >>/run/lab/killed; }
+		daemon=$(property gpushared.service MainPID)
+		if due "$2-before"; then
+			kill -KILL "$daemon"
+			exec /usr/bin/gpushare "$@"
+		fi
+		if due "$2-during"; then
+			# The daemon has the request and does not answer it.
+			kill -STOP "$daemon"
+			/usr/bin/gpushare "$@" &
+			until_true 30 connected $!
+			kill -KILL "$daemon"
+			wait $!
+			exit
+		fi
+		/usr/bin/gpushare "$@"
+		code=$?
+		! due "$2-after" || kill -KILL "$daemon"
+		exit $code
+	SCRIPT
+	sed -i '3i connected() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q socket; }' /run/lab/bin/gpushare
+	chmod +x /etc/slurm/prolog /etc/slurm/epilog /run/lab/bin/gpushare
+	# work MEMORY uses that much of the GPU, step MEMORY in a step of its own, which opens nodes before, and rest nothing.
+	printf '#!/bin/sh\nexport GPUSIM_ROOT=%s\nunset CUDA_VISIBLE_DEVICES\nexec %s --gpu 1 --memory "$1" --hold\n' $root $burn >$jobs/work
+	printf '#!/bin/bash\nbash -c %q opens %s | xargs echo nodes:\nexec srun %s/work "$1"\n' "$opens" "$(echo $root/dev/nvidia{0,1,2,3,4})" $jobs >$jobs/step
+	printf '#!/bin/sh\nexec sleep 3000\n' >$jobs/rest
+	chmod +x $jobs/*
+}
+
+# patiently waits as until_true does, and leaves the processor to what it waits for.
+patiently() {
+	local end=$((SECONDS + $1)) what="${*:2}"
+	shift
+	until "$@"; do
+		[ "$SECONDS" -lt "$end" ] || die "not within the time: $what; $(squeue -h -o '%i %T %r'); $(keys)"
+		nap 0.7
+	done
+}
+
+submit() { # submit "PROGRAM [MEMORY]" SBATCH_OPTION... prints the id
+	setpriv --reuid alice --regid alice --init-groups sbatch --parsable --chdir=$jobs -o %x.out "${@:2}" $jobs/$1
+}
+key_of() { echo "slurm:lab:$1:${2:-0}"; } # key_of JOB [RESTART]
+# keys has all jobs with a lease but that of the time limit, which ends when its time is over.
+keys() { field "[.leases[] | select(.engine and .state == \"running\") | .engine.key | select(. != \"$(key_of "$(id limit)")\")] | sort | join(\" \")"; }
+have_keys() { [ "$(keys)" = "$(printf '%s\n' "$@" | sort | paste -sd" ")" ]; }
+want_keys() { patiently 60 have_keys "$@"; }
+state_of() { scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p'; }
+is() { [ "$(state_of "$1")" = "$2" ]; }
+uses() { # uses KEY BYTES: its tasks have that much
+	[ "$(field ".leases[] | select(.engine.key == \"$1\") | .gpu_memory.used // 0")" -ge "$2" ]
+}
+id() { cat /run/lab/job-"$1"; }
+
+check_site() {
+	local out code=0
+	mkdir -p $jobs
+	chown alice: $jobs
+	[ -d "/proc/$(job vision dev)" ] || die "the job of a user has ended"
+	slurm_spec >/run/lab/slurm.yaml
+	gpushare apply --force -f /run/lab/slurm.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	own_scripts
+	site
+	out=$(gpushare slurm check --node "$node" 2>&1) || code=$?
+	want "the exit code of the check" "$code" 6
+	[[ $out == *"GPU 3 "*"open to every job"* && $out != *"GPU 1 "* && $out != *"GPU 2 "* ]] || die "the check says: $out"
+}
+
+# A batch job with a step, elements of an array, and a command of gpushare run: all on one GPU, each with its own lease, in one status.
+check_jobs() {
+	local batch array
+	submit "work 1GiB" -J limit -t 1 --gres=shard:1 >/run/lab/job-limit
+	batch=$(submit "step 2GiB" -J batch --requeue --gres=shard:4 --comment='gres/shard:9')
+	array=$(submit rest -J array -a 1-2 --gres=shard:2)
+	want_keys "$(key_of "$batch")" "$(key_of "$array")" "$(key_of $((array + 1)))"
+	echo "$batch" >/run/lab/job-batch
+	echo "$array" >/run/lab/job-array
+	patiently 60 uses "$(key_of "$batch")" $((2 << 30))
+	want "the leases on GPU 1" "$(field '.gpus[1].uuid as $u | [.leases[] | select(.gpus == [$u] and .gpu_memory.limit != 1073741824 and .tenant != "speech") |
+		"\(.tenant) \(.user) \((.gpu_memory.limit // 0) / 1073741824)"] | sort | unique | join(", ")')" \
+		"slurm alice 2, slurm alice 4, vision alice 12"
+	note "$(gpushare lease list | tail -n +2)"
+	[[ $(gpushare lease show --key "$(key_of "$batch")") == *"time share"* ]] || die "the lease does not say that its time share is not enforced"
+}
+
+# A job opens its GPU, none of another job, of a tenant, or that Slurm does not know.
+check_places() {
+	want "the nodes that the job opens" "$(cat $jobs/batch.out)" "nodes: denied through denied denied denied
+ready"
+}
+
+# A job above its GPU memory is ended, and no other. Its output and its AdminComment say why.
+check_overuse() {
+	local job why='of 3 GiB GPU memory' before
+	before=$(keys)
+	systemd-run --quiet --unit lab-comments $scripts/comments.sh lab
+	job=$(submit "work 5GiB" -J over --gres=shard:3)
+	patiently 90 is "$job" FAILED
+	[[ $(cat $jobs/over.out) == *"gpushare: slurm/jobs"*"$why"* ]] || die "its output is: $(cat $jobs/over.out); $(journalctl -o cat -t gpushare-epilog)"
+	[[ $(scontrol show job "$job") == *"AdminComment=gpushare: "*"$why"* ]] || die "Slurm knows: $(scontrol show job "$job"); $(journalctl -o cat -u lab-comments)"
+	want_keys $before
+	systemctl stop lab-comments
+	note "$(tail -n 1 $jobs/over.out)"
+}
+
+# scancel ends the lease of its job alone. A requeued job has another lease in its second run.
+check_ends() {
+	local batch array
+	batch=$(id batch)
+	array=$(id array)
+	scancel "${array}_2"
+	want_keys "$(key_of "$batch")" "$(key_of "$array")"
+	scontrol requeue "$batch"
+	want_keys "$(key_of "$array")"
+	patiently 60 is "$batch" PENDING
+	scontrol update jobid="$batch" starttime=now
+	want_keys "$(key_of "$array")" "$(key_of "$batch" 1)"
+	scancel "$array"
+	want_keys "$(key_of "$batch" 1)"
+}
+
+# The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs.
+check_daemon_killed() {
+	local at job others
+	others=$(keys)
+	for at in "attach-before attach-after show-before release-after" "attach-during show-during release-before" "release-during"; do
+		systemctl reset-failed gpushared.service
+		rm -f /run/lab/killed
+		for at in $at; do touch "/run/lab/kill/$at"; done
+		job=$(submit "work 1GiB" -J killed --gres=shard:1)
+		want_keys $others "$(key_of "$job")"
+		[ "${at%-*}" != release ] || kill -KILL "$(property gpushared.service MainPID)"
+		patiently 60 answers
+		want_keys $others "$(key_of "$job")"
+		patiently 60 uses "$(key_of "$job")" $((1 << 30))
+		scancel "$job"
+		patiently 60 is "$job" CANCELLED
+		patiently 60 answers
+		want_keys $others
+		want "instants that were not met" "$(ls /run/lab/kill)" ""
+	done
+	[[ $(sinfo -h -o %T) != *drain* ]] || die "the node is drained: $(sinfo -h -R -o %E)"
+}
+
+# A job runs on while slurmd is restarted, and ends while slurmctld is away.
+check_restarts() {
+	local batch others
+	batch=$(id batch)
+	others=$(keys)
+	systemctl restart slurmd.service
+	want_keys $others
+	patiently 60 uses "$(key_of "$batch" 1)" $((2 << 30))
+	systemctl stop slurmctld.service
+	pkill -TERM -u alice -f -- '--gpu 1 --memory 2GiB --hold$'
+	want_keys
+	systemctl start slurmctld.service
+	patiently 60 is "$batch" FAILED
+}
+
+check_time_limit() {
+	patiently 150 is "$(id limit)" TIMEOUT
+	[[ $(cat $jobs/limit.out) == ready*"DUE TO TIME LIMIT"* ]] || die "its output is: $(cat $jobs/limit.out)"
+	[[ $(gpushare lease show --key "$(key_of "$(id limit)")") == *ended* ]] || die "its lease has not ended"
+	patiently 60 node_is_idle
+}
+
+# A layout is changed when the node is drained, and jobs have the new instances.
+check_layout() {
+	if [ $old = yes ]; then
+		note "Slurm has no instances next to shards"
+		return
+	fi
+	scontrol update nodename="$node" state=drain reason=layout
+	# Jobs with instances have no lease, so their GPUs are not closed to them here.
+	sed "/select: {index: 2}/{n;s/mode: exclusive/mode: mig\n    mig: {layout: [3g.40gb, 3g.40gb]}/}; /exclusive: 1/d; s/, ${scope##*/}//" \
+		/run/lab/slurm.yaml >/run/lab/layout.yaml
+	gpushare apply --force -f /run/lab/layout.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	! gpushare slurm check --node "$node" >/run/lab/check.out 2>&1 || die "the check finds no difference: $(cat /run/lab/check.out)"
+	systemctl stop slurmd.service slurmctld.service
+	site_files
+	start_slurm
+	patiently 60 node_is drained
+	scontrol update nodename="$node" state=resume
+	patiently 60 node_is_idle
+	want "a job with all instances opens" "$(cd /tmp && as alice srun -t 1 --gres=gpu:3g.40gb:3 bash -c "$opens" opens $root/dev/nvidia{0,1,2} 2>&1 | xargs)" \
+		"through denied through"
+}
+node_is() { [ "$(sinfo -h -o %T)" = "$1" ]; }
+
+check_left() {
+	want_keys
+	want "cgroups of jobs" "$(find "$cgroot$scope" -name 'job_*')" ""
+	want "leases of Slurm" "$(field '[.leases[] | select(.tenant == "slurm")] | length')" 0
+	want "conditions" "$(field '[.node.conditions // [] | .[] | select(.kind != "not-enforced") | .message] | join("; ")')" ""
+	stop_slurm
+	gpushare apply --force -f "$accepted" >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	[ -d "/proc/$(job vision dev)" ] || die "the job of the user has ended"
+	rm -rf $jobs
+}
