@@ -29,6 +29,7 @@ type requester struct {
 	inPlace bool       // the processes of its lease are not started by gpushare
 	own     int        // of has.pending: for this ticket
 	amounts Own        // what its lease would have of its grant for itself
+	coming  *coming    // the grants of a spec that is being accepted; nil: none is
 	ends    time.Time  // when its lease would end at the latest; zero: that is not known
 }
 
@@ -37,6 +38,7 @@ func (o *occupancy) requesterOf(k *Ticket) requester {
 	// The processes of a job of an engine come later: what uses the place now is not the job.
 	r := requester{
 		ticket: k.id, uid: &k.request.UID, inPlace: k.lease.InPlace() && k.lease.Engine == nil, amounts: k.request.Own,
+		coming: k.t.coming,
 	}
 	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
 		r.name, r.has = k.request.userName(), o.user(k.request.UID)

@@ -64,12 +64,10 @@ func (g *Grant) shareOf(dev divisible, o *occupancy, who requester, lacks *share
 		lacks.memory(&dev, short, unfree)
 		return nil
 	}
-	if own != nil {
-		use := func(id string) *uint64 { return o.memoryUsed(id, d.UUID) }
-		if why := cmp.Or(own.own.lacks(g, own.leases, who.amounts), own.own.takes(g, who.amounts, use)); why != "" {
-			lacks.soon(d, fmt.Sprintf("%v: %s", &dev, why))
-			return nil
-		}
+	use := func(id string) *uint64 { return o.memoryUsed(id, d.UUID) }
+	if why := own.refuses(g, &who, use); why != "" {
+		lacks.soon(d, fmt.Sprintf("%v: %s", &dev, why))
+		return nil
 	}
 	memory += unfree
 	if !d.Overcommit && g.Kind() == api.ModeMPS && share+g.percent() > fullShare {

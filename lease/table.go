@@ -59,6 +59,7 @@ type Table struct {
 	order        queueOrder
 	named        uint64      // the generation of the spec whose names the table has
 	renames      rename.List // that specs made, also before it
+	coming       *coming     // the grants of a spec that is being accepted; nil: none is
 }
 
 // entry is a lease in the table.

@@ -14,6 +14,7 @@ func (t *Table) Update(v View) {
 	respec := !t.ready || v.Generation != t.view.Generation
 	t.countUseLocked() // With the half-life until now.
 	t.view, t.ready = v, true
+	t.comingEndsLocked()
 	if respec {
 		t.reviseTermsLocked()
 		t.occupancyLocked() // It renews the reservations, which decide what can ever fit.

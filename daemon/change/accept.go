@@ -29,7 +29,18 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		Epoch:      state.Epoch(p.Node),
 		Steps:      p.Steps,
 	}
+	// From here on no lease is promised what it would not have under this spec, and those that were since the plan are among the live ones.
+	withdraw := func() {}
+	if p.Intent.Accepts() {
+		withdraw = cs.Table.Expect(p.Want.Generation, planner.ComingGrants(p.Want))
+	}
 	live := cs.Table.LiveUnder(p.Want.Renames) // Without the lock of the store, which comes after the table's.
+	if p.Intent.Accepts() && p.Want.Enforcing() {
+		if err := planner.AdmitPlaced(cs.State.Desired(), p.Want, live, a, p.Command); err != nil {
+			withdraw()
+			return nil, err
+		}
+	}
 	err := cs.State.Store.Update(func(s *store.State) error {
 		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
 			state.ForgetRestored(s, p.Node) // The modes that they have now are those from before this spec.
@@ -61,6 +72,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 		return recordChange(s, &record)
 	})
 	if err != nil {
+		withdraw()
 		return nil, state.NotBegun("the spec was not accepted", "apply", cs.State.Store.Path(), err)
 	}
 	cs.Specs.Install(p.Want)
