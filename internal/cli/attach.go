@@ -30,7 +30,7 @@ With --key it is for engines: schedulers that chose the place, as in a Prolog of
 The same key is the same lease, also after a restart of gpushared, and for an hour after
 its end no new one. The cgroup may come later: the lease has its place, and is bound when
 the cgroup has a process. It needs root or a member of 'node.engine' in the spec.`,
-		Example: `  gpushare lease attach -t vision --grant dev --cgroup /system.slice/slurmstepd.scope/job_42 -- job-42
+		Example: `  gpushare lease attach -t vision --grant dev --cgroup /system.slice/node1_slurmstepd.scope/job_42 -- job-42
   gpushare lease attach -t vision --grant serve --unit jupyter-vision.service
   eval "$(gpushare lease attach --pid $$ --grant dev --export)"
   gpushare lease attach --key slurm:lab:42:0 --user alice -t vision --grant dev --gpu 1 --gpu-memory 12GiB`,

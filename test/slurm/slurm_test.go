@@ -26,8 +26,8 @@ const nodeFile = "driver: \"580\"\ngpus:\n  - {model: A100-40, count: 2}\n"
 const spec = `version: v1
 node: {enforce: on}
 gpus:
-  - {select: {index: 0}, mode: timeslice}
-  - {select: {index: 1}, mode: exclusive}
+  - {select: {index: 0}, mode: timeslice, owner: slurm}
+  - {select: {index: 1}, mode: exclusive, owner: slurm}
 tenants:
   - name: slurm
     grants:
@@ -477,4 +477,53 @@ func TestJobAboveItsMemory(t *testing.T) {
 	if job := s.slurm(ctx, "scontrol show job "+good); strings.Contains(job, "AdminComment") {
 		t.Errorf("Slurm knows of a job that used what it had:\n%s", job)
 	}
+}
+
+// awaitNothing waits until no job, lease or cgroup of a job is left.
+func (s *site) awaitNothing(ctx context.Context) {
+	s.Helper()
+	s.awaitKeys(ctx)
+	s.await(ctx, "a job is left", func() bool { return s.slurm(ctx, "squeue -h") == "" })
+	s.await(ctx, "the cgroup of a job is left", func() bool {
+		entries, err := filepath.Glob(filepath.Join(s.cgroup, "job_*"))
+		return err == nil && len(entries) == 0
+	})
+}
+
+// A change of a GPU that a job has, which does not use it, is refused; with --drain it waits for the job. The node stays drained until
+// gres.conf has the new layout, and is resumed where Slurm knows the GPUs as they are.
+func TestApplyDrains(t *testing.T) {
+	s := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	node := func() string { return s.slurm(ctx, "scontrol -o show node node1") }
+	s.write("job", "#!/bin/sh\nwhile ! [ -e end ]; do sleep 0.1; done\n")
+	s.write("whole.yaml", spec)
+	s.write("parts.yaml", strings.Replace(spec, "mode: exclusive", "mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}", 1))
+	id := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=gpu:1 job")
+	s.await(ctx, "the job does not run", func() bool { return s.slurm(ctx, "squeue -h -o %T") == "RUNNING" })
+	const apply = "gpushare apply --allow-reset --slurm-node node1 "
+	out := s.slurm(ctx, apply+"-f parts.yaml; echo exits with $?")
+	if !strings.Contains(out, "the node has jobs: Slurm says ") || !strings.Contains(out, "exits with 5") {
+		t.Errorf("next to job %s: %s", id, out)
+	}
+	if n := node(); strings.Contains(n, "DRAIN") || s.slurm(ctx, "squeue -h -o %T") != "RUNNING" {
+		t.Errorf("the node is %s", n)
+	}
+	drained := make(chan string, 1)
+	go func() { drained <- s.slurm(ctx, apply+"--drain -f parts.yaml; echo exits with $?") }()
+	s.await(ctx, "the node is not drained", func() bool { return strings.Contains(node(), "+DRAIN") })
+	s.write("end", "")
+	out = <-drained
+	if !strings.Contains(out, "waiting for the jobs of node1") || !strings.Contains(out, "GPU 1 is partitioned, and slurmd gives it whole") ||
+		!strings.Contains(out, "exits with 6") ||
+		!strings.Contains(node(), "Reason=gpushare-apply-") {
+		t.Errorf("with --drain: %s\n%s", out, node())
+	}
+	s.slurm(ctx, "scontrol update nodename=node1 state=resume")
+	out = s.slurm(ctx, apply+"--drain -f whole.yaml; echo exits with $?")
+	if !strings.Contains(out, "node1 is resumed in Slurm") || !strings.Contains(out, "exits with 0") || strings.Contains(node(), "DRAIN") {
+		t.Errorf("back with --drain: %s\n%s", out, node())
+	}
+	s.awaitNothing(ctx)
 }
