@@ -29,12 +29,13 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images test-engines test-engines-programs install uninstall package release verify clean help
+.PHONY: all build kubelet kubelet-archive test-kubelet need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images test-engines test-engines-programs install uninstall package release verify clean help
 
 all: build
 
 help:
 	@echo 'make build      all programs and the virtual driver, into bin/'
+	@echo 'make kubelet    the driver of Kubernetes, into bin/'
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make shell      a shell on that node, to try things'
 	@echo 'make quick      what takes a minute of all tests; it names what it leaves out'
@@ -64,6 +65,17 @@ build: need
 	@sh gpusim/build.sh bin
 	@$(GO) run ./packaging/share bin/share
 
+# The driver of Kubernetes is a Go module of its own, so that no other program has its dependencies.
+kubelet: need
+	@mkdir -p bin
+	@cd kubelet && $(STATIC) -o ../bin/ ./cmd/gpushare-kubelet
+
+# It is larger than all other programs together, so it is in an archive of its own and not in the packages.
+kubelet-archive: kubelet
+	@mkdir -p build/packages
+	@tar -C bin --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf build/packages/gpushare-kubelet-$(VERSION).tar.gz gpushare-kubelet \
+		-C ../kubelet/deploy gpushare-kubelet.service classes.yaml daemonset.yaml examples.yaml node.yaml
+
 demo: build
 	@$(GO) run ./test/demo
 
@@ -86,6 +98,7 @@ stress:
 SIMULATED := gpushare/(quota|test/fairness|test/memorysim)$$
 test: build
 	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $$($(GO) list ./... | grep -vE '$(SIMULATED)')
+	@$(MAKE) --no-print-directory test-kubelet
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 
@@ -107,8 +120,13 @@ test-faults-of-programs: build
 	$(NOCGO) $(RAN) $(TEST) -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node
 	$(CGO) $(RAN) $(TEST) -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
 
+# Without cgo, as the program is built: its modules are large, and are compiled once.
+test-kubelet: build
+	cd kubelet && $(NOCGO) $(TEST) -timeout 15m $(TESTFLAGS) ./...
+
 vet:
 	$(CGO) $(GO) vet ./...
+	cd kubelet && $(NOCGO) $(GO) vet ./...
 
 lint:
 	@sh packaging/lint.sh

@@ -11,13 +11,12 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 )
 
-// The files of an engine's claims stay, whatever a tenant is called: the names of all others of gpushare are in the directory by its
-// record alone.
-func TestFilesOfClaimsStay(t *testing.T) {
+// The files of an engine's claims are kept, whatever a tenant is called. Of those of gpushare only the ones that it knows are.
+func TestFilesOfClaimsAreKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	claim := api.ClaimFilePrefix + "6f3c.json"
-	for name, stays := range map[string]bool{
+	for name, kept := range map[string]bool{
 		claim:                        true,
 		"nvidia.yaml":                true,
 		CdiPrefix + "claim.dev.json": false, // of a grant of a tenant that is called claim
@@ -30,8 +29,8 @@ func TestFilesOfClaimsStay(t *testing.T) {
 		if err := pol.SyncCDILocked(nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != stays {
-			t.Errorf("%s stays %v, want %v: %v", name, err == nil, stays, err)
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != kept {
+			t.Errorf("%s is kept: %v, want %v: %v", name, err == nil, kept, err)
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(dir, claim)); err != nil {

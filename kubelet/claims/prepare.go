@@ -1,0 +1,287 @@
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/faultpoint"
+	"github.com/gpushare/gpushare/kubelet/publish"
+)
+
+// Leases are the keyed leases of gpushared.
+type Leases interface {
+	AttachEngine(ctx context.Context, r api.EngineRequest) (*api.LeaseGrant, error)
+	EngineLease(ctx context.Context, key string) (*api.Lease, error)
+	EngineDevice(ctx context.Context, key string) (json.RawMessage, error)
+	ReleaseEngine(ctx context.Context, key string) (lease string, err error)
+}
+
+// Reader reads the node as it is now.
+type Reader interface {
+	Read(ctx context.Context) (*publish.Node, error)
+}
+
+// Pods finds the cgroup of a pod. The kubelet creates it before it prepares claims.
+type Pods interface {
+	// Cgroup is the path below the mount; empty: it is not there.
+	Cgroup(pod types.UID) string
+}
+
+// Preparer prepares claims and undoes that. Calls for one claim follow one another: the kubelet's library sees to that.
+type Preparer struct {
+	Pool   string
+	Leases Leases
+	Node   Reader
+	Pods   Pods
+	Files  Files
+	Log    *slog.Logger
+}
+
+const (
+	// bindTimeout is for how long a lease is kept without processes: images may be large.
+	bindTimeout = api.MostBindTimeout
+	// maxKeys is how often a claim can be prepared within an hour, each time after its lease has ended.
+	maxKeys = 1000
+)
+
+// keysOf begins the keys of a claim. A claim that has ended its lease and is prepared again has the next one.
+func keysOf(claim types.UID) string { return publish.KeyPrefix + string(claim) + ":" }
+
+// Prepare gives a claim its lease and its CDI file. It may be called again at any time.
+func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	devices, err := p.prepare(ctx, c)
+	if err != nil {
+		p.Log.Warn("a claim is not prepared", "claim", Name(c), "uid", c.UID, "error", err)
+		return kubeletplugin.PrepareResult{Err: err}
+	}
+	return kubeletplugin.PrepareResult{Devices: devices}
+}
+
+func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	n, err := p.Node.Read(ctx)
+	if err != nil {
+		return nil, refuse(c, "%s", plain(err))
+	}
+	faultpoint.Hit("kubelet.prepare.read")
+	plan, err := PlanOf(n, p.Pool, c)
+	if err != nil || len(plan.Results) == 0 {
+		return nil, err
+	}
+	pod, cgroup := p.pod(c)
+	if pod == "" {
+		return nil, refuse(c, "no pod is reserved for it")
+	}
+	if other := otherClaim(n, c, pod); other != "" {
+		return nil, refuse(c, "its pod has %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
+	}
+	plan.Request.Name += " " + podText(pod)
+	l, err := p.lease(ctx, n, c, plan, cgroup)
+	if err != nil {
+		return nil, err
+	}
+	faultpoint.Hit("kubelet.prepare.leased")
+	document, err := p.Leases.EngineDevice(ctx, l.Engine.Key)
+	if err != nil {
+		return nil, refuse(c, "%s", plain(err))
+	}
+	if err := p.Files.Write(c.UID, document); err != nil {
+		return nil, refuse(c, "%v", err)
+	}
+	faultpoint.Hit("kubelet.prepare.written")
+	p.Log.Info("a claim is prepared", "claim", Name(c), "uid", c.UID, "lease", l.ID, "devices", l.Devices)
+	return devicesOf(c, plan), nil
+}
+
+// devicesOf is the answer to the kubelet. All devices of a claim are in one lease: the first has its CDI device, for all requests.
+func devicesOf(c *resourceapi.ResourceClaim, plan *Plan) []kubeletplugin.Device {
+	out := make([]kubeletplugin.Device, len(plan.Results))
+	var requests []string
+	for i := range plan.Results {
+		r := &plan.Results[i]
+		requests = append(requests, r.Request)
+		out[i] = kubeletplugin.Device{Requests: []string{r.Request}, PoolName: r.Pool, DeviceName: r.Device, ShareID: r.ShareID}
+	}
+	out[0].Requests, out[0].CDIDeviceIDs = requests, []string{DeviceID(c.UID)}
+	return out
+}
+
+// pod is the pod of a claim whose processes its lease has: the first whose cgroup is there. A claim of several pods is one lease.
+func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup string) {
+	for _, r := range c.Status.ReservedFor {
+		if r.Resource != "pods" || r.APIGroup != "" {
+			continue
+		}
+		if cgroup = p.Pods.Cgroup(r.UID); cgroup != "" {
+			return r.UID, cgroup
+		}
+		if pod == "" {
+			pod = r.UID
+		}
+	}
+	return pod, ""
+}
+
+func podText(pod types.UID) string { return "(pod " + string(pod) + ")" }
+
+// otherClaim is the name of another claim of the pod that has a lease; empty: there is none.
+func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, pod types.UID) string {
+	for i := range n.Status.Leases {
+		l := &n.Status.Leases[i]
+		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, publish.KeyPrefix) || strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
+			continue
+		}
+		if text := strings.Join(l.Command, " "); strings.HasSuffix(text, podText(pod)) {
+			return "claim " + strings.TrimSuffix(text, " "+podText(pod))
+		}
+	}
+	return ""
+}
+
+// lease is the lease of the claim: the one that it has, or a new one.
+func (p *Preparer) lease(
+	ctx context.Context,
+	n *publish.Node,
+	c *resourceapi.ResourceClaim,
+	plan *Plan,
+	cgroup string,
+) (*api.Lease, error) {
+	for i := range n.Status.Leases {
+		l := &n.Status.Leases[i]
+		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
+			continue
+		}
+		r := plan.Request
+		r.Key = l.Engine.Key
+		g, err := p.Leases.AttachEngine(ctx, r)
+		if kindOf(err) == api.KindConflict {
+			// It was allocated again, elsewhere: the pods of that lease have gone.
+			if _, err = p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+				return nil, refuse(c, "%s", plain(err))
+			}
+			continue
+		}
+		if err != nil {
+			return nil, refuse(c, "%s", plain(err))
+		}
+		return p.bound(ctx, c, g.Lease, r, cgroup)
+	}
+	key, err := p.newKey(ctx, c.UID)
+	if err != nil {
+		return nil, refuse(c, "%s", plain(err))
+	}
+	limit := bindTimeout
+	for i, grant := range plan.Grants {
+		r := plan.Request
+		r.Key, r.Grant, r.Cgroup, r.BindTimeout = key, grant, cgroup, &limit
+		g, err := p.Leases.AttachEngine(ctx, r)
+		if err == nil {
+			return g.Lease, nil
+		}
+		if last := i == len(plan.Grants)-1; last || kindOf(err) != api.KindUnavailable {
+			return nil, refuse(c, "%s", plain(err))
+		}
+	}
+	return nil, refuse(c, "no grant of tenant %s is for its devices", n.Tenant.Name)
+}
+
+// bound names the cgroup of a lease that has none yet: it was requested before the cgroup was there.
+func (p *Preparer) bound(
+	ctx context.Context, c *resourceapi.ResourceClaim, l *api.Lease, r api.EngineRequest, cgroup string,
+) (*api.Lease, error) {
+	if l.Engine.Bound || cgroup == "" {
+		return l, nil
+	}
+	r.Cgroup = cgroup
+	g, err := p.Leases.AttachEngine(ctx, r)
+	switch {
+	case kindOf(err) == api.KindConflict:
+		return l, nil // It is that of another pod of the claim.
+	case err != nil:
+		return nil, refuse(c, "%s", plain(err))
+	}
+	return g.Lease, nil
+}
+
+// newKey is the first key of a claim that no lease had within the hour.
+func (p *Preparer) newKey(ctx context.Context, claim types.UID) (string, error) {
+	for i := range maxKeys {
+		key := fmt.Sprintf("%s%d", keysOf(claim), i)
+		_, err := p.Leases.EngineLease(ctx, key)
+		if kindOf(err) == api.KindNotFound {
+			return key, nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("its lease ended %d times within an hour", maxKeys)
+}
+
+// Unprepare removes the CDI file of a claim and releases its lease. What is not there is no error.
+func (p *Preparer) Unprepare(ctx context.Context, claim types.UID, name string) error {
+	err := p.unprepare(ctx, claim)
+	if err != nil {
+		err = fmt.Errorf("cannot unprepare claim %s: %s", name, plain(err))
+		p.Log.Warn("a claim is not unprepared", "claim", name, "uid", claim, "error", err)
+		return err
+	}
+	p.Log.Info("a claim is unprepared", "claim", name, "uid", claim)
+	return nil
+}
+
+func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
+	faultpoint.Hit("kubelet.unprepare.begin")
+	if err := p.Files.Remove(claim); err != nil {
+		return err
+	}
+	faultpoint.Hit("kubelet.unprepare.removed")
+	n, err := p.Node.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range n.Status.Leases {
+		l := &n.Status.Leases[i]
+		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(claim)) {
+			continue
+		}
+		if _, err := p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+			return err
+		}
+	}
+	faultpoint.Hit("kubelet.unprepare.released")
+	return nil
+}
+
+// kindOf is the kind of an error of gpushared; empty: it has none.
+func kindOf(err error) api.Kind {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e.Kind
+	}
+	return ""
+}
+
+// plain is an error with its hint in one line.
+func plain(err error) string {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Hint != "" {
+		return e.Message + " (" + e.Hint + ")"
+	}
+	return err.Error()
+}
+
+// callTimeout limits one call of the kubelet, which waits 45 s.
+const callTimeout = 40 * time.Second
+
+// Limit is a context for one call of the kubelet.
+func Limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, callTimeout)
+}

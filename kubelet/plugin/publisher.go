@@ -1,0 +1,151 @@
+package plugin
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/kubelet/publish"
+)
+
+// Times of the publisher.
+const (
+	// calm is waited after an event, so that the events of one change are one publication.
+	calm = 200 * time.Millisecond
+	// spacing is the least time between two readings of the node.
+	spacing = 500 * time.Millisecond
+	// unasked is how often the node is read without an event: what changes without one is seen then.
+	unasked = 15 * time.Second
+	// retry is the pause before gpushared is asked again that did not answer.
+	retry = time.Second
+	// readTimeout limits one reading.
+	readTimeout = 30 * time.Second
+)
+
+// Publisher publishes the node whenever it has changed.
+type Publisher struct {
+	Node   *Node
+	Pool   string
+	Log    *slog.Logger
+	Submit func(ctx context.Context, r resourceslice.DriverResources) error
+
+	mu      locks.Mutex[locks.Leaf] // guards what follows
+	last    *publish.Node
+	changed chan struct{} // closed and replaced when last is
+}
+
+// Last is the node as it was read last, and a channel that is closed when it is read again. It is nil before the first reading.
+func (p *Publisher) Last() (*publish.Node, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.last, p.changed
+}
+
+func (p *Publisher) store(n *publish.Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = n
+	if p.changed != nil {
+		close(p.changed)
+	}
+	p.changed = make(chan struct{})
+}
+
+// Run publishes until ctx ends. While gpushared does not answer, what was published stays: nothing can be prepared then.
+func (p *Publisher) Run(ctx context.Context) {
+	wake := make(chan struct{}, 1)
+	var loops sync.WaitGroup
+	loops.Go(func() { p.follow(ctx, wake) })
+	defer loops.Wait()
+	var published *resourceslice.DriverResources
+	for ctx.Err() == nil {
+		next := unasked
+		r, err := p.read(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				p.Log.Warn("the node is not read", "error", err)
+			}
+			next = retry
+		} else if published == nil || !equality.Semantic.DeepEqual(*published, r) {
+			if err := p.Submit(ctx, r); err != nil {
+				p.Log.Error("the node is not published", "error", err)
+				next = retry
+			} else {
+				published = &r
+				p.Log.Info("the node is published", "devices", countOf(&r))
+			}
+		}
+		if !sleep(ctx, spacing, nil) || !sleep(ctx, next, wake) || !sleep(ctx, calm, nil) {
+			return
+		}
+		select { // The events of that time are of what is read now.
+		case <-wake:
+		default:
+		}
+	}
+}
+
+func (p *Publisher) read(ctx context.Context) (resourceslice.DriverResources, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	n, err := p.Node.Read(ctx)
+	if err != nil {
+		return resourceslice.DriverResources{}, err
+	}
+	p.store(n)
+	return publish.Resources(n, p.Pool), nil
+}
+
+// follow wakes the publisher for each event of gpushared, and when the stream begins: what happened before it is not in it.
+func (p *Publisher) follow(ctx context.Context, wake chan<- struct{}) {
+	ring := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	for ctx.Err() == nil {
+		ring()
+		err := p.Node.Daemon.Events(ctx, func(e api.Event) {
+			if e.Kind != "alive" {
+				ring()
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			p.Log.Debug("the events of gpushared are not read", "error", err)
+		}
+		sleep(ctx, retry, nil)
+	}
+}
+
+// sleep waits, or less until wake. It is false if ctx ended.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wake:
+	case <-t.C:
+	}
+	return true
+}
+
+func countOf(r *resourceslice.DriverResources) int {
+	n := 0
+	for _, pool := range r.Pools {
+		for i := range pool.Slices {
+			n += len(pool.Slices[i].Devices)
+		}
+	}
+	return n
+}

@@ -1,0 +1,38 @@
+package publish
+
+import (
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// whole is a GPU that a lease has alone.
+func (n *Node) whole(g *api.GPUStatus) []Offer {
+	grants := n.grants(g, func(s *api.GrantSpec) bool { return s.Kind() == api.ModeExclusive })
+	if len(grants) == 0 {
+		return nil
+	}
+	o := Offer{
+		Name:     fmt.Sprintf("gpu-%d", g.Index),
+		Type:     TypeGPU,
+		GPU:      g.UUID,
+		Withheld: n.lent(g),
+		index:    g.Index,
+		device:   n.device(g, TypeGPU),
+	}
+	o.device.Attributes["uuid"] = text(g.UUID)
+	o.device.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": amount(g.Memory.Total)}
+	for _, spec := range grants {
+		o.Grants = append(o.Grants, spec.Name)
+	}
+	if len(grants) == 1 && grants[0].Exclusive == 1 {
+		o.limitedBy(n, grants[0])
+	}
+	if others := n.others(g); o.Withheld == "" && len(others) > 0 {
+		o.Withheld = usedBy(others[0])
+	}
+	o.named()
+	return []Offer{o}
+}
