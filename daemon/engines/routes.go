@@ -83,6 +83,7 @@ func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.E
 	if !ok {
 		return lease.Lease{}, &api.Error{Kind: api.KindUnavailable, Message: "cannot attach " + q.Key + ": its lease was ended at once"}
 	}
+	en.Events.Publish(l.Event("lease.placed", q.Key+" has its place"))
 	return l, nil
 }
 

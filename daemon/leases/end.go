@@ -58,6 +58,8 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 		return nil // It waited for its container, and has no process.
 	}
 	if dropped, err := ls.Table.DropUnbound(ctx, l.ID, reason); dropped {
+		ls.Events.Publish(l.Event("lease.ended", reason))
+		ls.Wake()
 		return err // It waited for its cgroup.
 	}
 	if err := ls.Table.Ending(l.ID, reason); err != nil {

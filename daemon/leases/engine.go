@@ -105,6 +105,8 @@ func (ls *Leases) ReleaseAttached(ctx context.Context, l *lease.Lease, reason st
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
 	defer cancel()
 	if dropped, err := ls.Table.DropUnbound(ctx, l.ID, reason); dropped {
+		ls.Events.Publish(l.Event("lease.ended", reason))
+		ls.Wake()
 		return err
 	}
 	if err := ls.Table.Ended(ctx, l.ID, reason); err != nil {

@@ -47,7 +47,7 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, list []kubeletplug
 
 // HandleError logs what failed in the background. What is not tried again ends the program, and the service manager starts it again.
 func (p *Plugin) HandleError(_ context.Context, err error, message string) {
-	p.Log.Error(message, "error", err)
+	p.Log.Error("a task in the background failed", "task", message, "error", err)
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
 		p.Fail(err)
 	}

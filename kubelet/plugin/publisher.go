@@ -21,7 +21,7 @@ const (
 	// spacing is the least time between two readings of the node.
 	spacing = 500 * time.Millisecond
 	// unasked is how often the node is read without an event: what changes without one is seen then.
-	unasked = 15 * time.Second
+	unasked = time.Minute
 	// retry is the pause before gpushared is asked again that did not answer.
 	retry = time.Second
 	// readTimeout limits one reading.

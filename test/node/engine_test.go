@@ -183,6 +183,7 @@ func TestKeyedLeaseIsBoundLater(t *testing.T) {
 	apply(t, n, engineSpec)
 	events := follow(t, n)
 	named := keyed(t, n, "--key", "slurm:lab:1:0", "--grant", "whole", "--cgroup", path+"/scope/job_1").Lease
+	events.await(t, "lease.placed", named.ID)
 	unnamed := keyed(t, n, "--key", "kubernetes:uid-1", "--grant", "cut").Lease
 	third := keyed(t, n, "--key", "slurm:lab:3:0", "--grant", "part", "--cgroup", path+"/scope/job_3").Lease
 	for _, l := range []*api.Lease{named, unnamed, third} {
@@ -251,7 +252,12 @@ func TestKeyedLeaseWithoutProcessesEnds(t *testing.T) {
 	if r := n.CLI(soon(t), "lease", "stop", second.ID); r.Code != 0 {
 		t.Errorf("a lease without processes cannot be stopped: %s", r.Err)
 	}
-	keyed(t, n, "--key", "slurm:lab:7:2", "--grant", "whole")
+	events.await(t, "lease.ended", second.ID)
+	third := keyed(t, n, "--key", "slurm:lab:7:2", "--grant", "whole").Lease
+	if r := n.CLI(soon(t), "lease", "release", "--key", "slurm:lab:7:2"); r.Code != 0 {
+		t.Errorf("a lease without processes cannot be released: %s", r.Err)
+	}
+	events.await(t, "lease.ended", third.ID)
 }
 
 // The engine has chosen the place: the lease is there or nowhere, and a refusal names who is there.
