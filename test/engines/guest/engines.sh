@@ -48,10 +48,11 @@ killed() {
 	local main
 	main=$(property "$1" MainPID)
 	kill -KILL "$main"
-	until_true 30 ended "$main"
+	until_true 30 knows_end "$1" "$main" # Until then a start does nothing.
 	systemctl reset-failed "$1" || true
 	systemctl start "$1"
 }
+knows_end() { [ "$(property "$1" MainPID)" != "$2" ]; }
 
 # start_gpushare installs the package on the virtual GPUs and starts it.
 start_gpushare() {
