@@ -63,7 +63,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// layer has the program, and the directories and links that programs of the host need where its /usr is mounted.
+// layer has the program, and the directories that are mounted into.
 func (a *archive) layer(program []byte) descriptor {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -73,11 +73,8 @@ func (a *archive) layer(program []byte) descriptor {
 		_, failed := w.Write(content)
 		a.err = errors.Join(a.err, err, failed)
 	}
-	for _, d := range []string{"dev", "etc", "proc", "run", "sys", "tmp", "usr", "var", "var/lib"} {
+	for _, d := range []string{"dev", "etc", "proc", "run", "sys", "tmp", "usr", "usr/bin", "var", "var/lib"} {
 		add(tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}, nil)
-	}
-	for _, l := range []string{"bin", "lib", "lib64"} {
-		add(tar.Header{Typeflag: tar.TypeSymlink, Name: l, Linkname: "usr/" + l, Mode: 0o777}, nil)
 	}
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "pod", Mode: 0o755}, program)
 	a.err = errors.Join(a.err, w.Close())

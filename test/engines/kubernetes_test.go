@@ -61,6 +61,8 @@ func newLab(t *testing.T) *lab {
 			machine.Part{Target: "containerd", Source: containerd},
 			machine.Part{Target: "images", Source: images(t)},
 			machine.Part{Target: "node", Source: only(t, l.dir, "ca.crt", "node.kubeconfig")},
+			machine.Part{Target: "plugin", Source: plugin(t)},
+			machine.Part{Target: "deploy", Source: "../../kubelet/deploy"},
 			machine.Part{Target: "packages", Source: machine.Packages(t)},
 			machine.Part{Target: "gpusim", Source: machine.Simulator(t)},
 		),
@@ -134,6 +136,13 @@ func TestKubernetes(t *testing.T) {
 	t.Run("pod", l.podRuns)
 	t.Run("kills", l.podOutlivesKills)
 	t.Run("gpushared", l.gpusharedStarts)
+	t.Run("published", l.nodeIsPublished)
+	if t.Failed() {
+		return
+	}
+	t.Run("instances", l.instances)
+	t.Run("parts", l.parts)
+	t.Run("claims-and-kills", l.claimsOutliveKills)
 }
 
 func (l *lab) nodeIsReady(t *testing.T) {

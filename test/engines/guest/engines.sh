@@ -64,3 +64,25 @@ start_gpushare() {
 }
 # conditions prints those of the node that say more than that something is not enforced.
 conditions() { field '[.node.conditions // [] | .[] | select(.kind != "not-enforced") | .message] | join("; ")'; }
+
+# start_plugin installs gpushare-kubelet with its unit and starts it, with the credential of the kubelet.
+start_plugin() {
+	install -m 0755 /opt/lab/plugin/gpushare-kubelet /usr/sbin/
+	install -m 0644 /opt/lab/deploy/gpushare-kubelet.service /etc/systemd/system/
+	printf 'KUBECONFIG=/etc/kubernetes/kubelet.kubeconfig\nOPTIONS=--node=lab\n' >/etc/default/gpushare-kubelet
+	mkdir -p /run/cdi
+	systemctl daemon-reload
+	systemctl start gpushare-kubelet.service
+}
+# leases prints those of claims, one a line: name and pod, state, grant, GPU memory.
+leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory // "-")"' | sort; }
+leases_of() { leases | grep -c "$1" || true; } # leases_of POD_UID
+no_lease_of() { [ "$(leases_of "$1")" = 0 ]; }
+# left prints what claims have left: leases, CDI files, instances.
+left() {
+	leases
+	find /run/cdi -name 'gpushare.dev-claim_*' 2>/dev/null
+	placements
+	find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' 2>/dev/null
+}
+nothing_left() { [ -z "$(left)" ]; }
