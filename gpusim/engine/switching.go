@@ -39,11 +39,15 @@ type rotation struct {
 	last    bool          // its slice is over when the kernel that runs has ended, at ends
 }
 
-// add adds a group that has work now, as the last one.
+// add adds a group that has work now, as the last one: those that wait run before it, also if groups come and go all the time.
 func (r *rotation) add(g *group, now time.Duration) {
-	if r.groups = append(r.groups, g); len(r.groups) == 1 {
+	if len(r.groups) == 0 {
+		r.groups = append(r.groups, g)
 		r.begin(0, now)
+		return
 	}
+	r.groups = slices.Insert(r.groups, r.current, g)
+	r.current++
 }
 
 // remove removes a group that has no work any more. If it ran the next group runs now.

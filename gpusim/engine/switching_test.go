@@ -88,3 +88,27 @@ func TestSwitchingValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestSwitchingStarvesNoGroup checks that a group with work has its turns next to others whose work comes and goes all the time.
+func TestSwitchingStarvesNoGroup(t *testing.T) {
+	const ms = time.Millisecond
+	for _, whole := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := engine.New(engine.SystemClock{})
+			defer e.Close()
+			e.SwitchBy(engine.Switching{Slice: 2 * ms, Whole: whole})
+			go run(e.AddContext(1, "", engine.Options{Depth: 10}), 5*ms)
+			for pid := 2; pid <= 7; pid++ {
+				c := e.AddContext(pid, "", engine.Options{})
+				go func() {
+					for c.Launch(context.Background(), ms, 1) == nil && c.Sync(context.Background()) == nil {
+					}
+				}()
+			}
+			time.Sleep(10 * time.Second) // in the virtual time of the bubble
+			if busy := e.Busy()[1]; busy < time.Second {
+				t.Errorf("whole kernels %v: it ran for %v of 10 s next to six others", whole, busy)
+			}
+		})
+	}
+}
