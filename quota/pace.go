@@ -16,8 +16,13 @@ const processesSeldom = 2 * time.Second
 const firstSamples = 4 * time.Second
 
 // SeriesDue reports whether the driver is to be asked for the utilisation of the GPU now. There is nothing to decide for a lease that is
-// alone, but for its cap.
-func (s *Scheduler) SeriesDue() bool {
+// alone, but for its cap; when no sample names it the series shows whether it does nothing, or its samples are missing.
+func (s *Scheduler) SeriesDue(now time.Duration) bool {
+	return s.shared() || s.sensors.nameless && s.ProcessesDue(now, s.sensors.answered)
+}
+
+// shared reports whether the time of the GPU is divided.
+func (s *Scheduler) shared() bool {
 	n := 0
 	for _, m := range s.members {
 		if m.Cap != nil && !m.removed {
@@ -40,7 +45,7 @@ func (s *Scheduler) ProcessesDue(now, before time.Duration) bool {
 // to others, because only they show what it uses; while a lease is idle, because only they show that it has work again; without a usable
 // series; and at first. Leases that have slices are charged by the series.
 func (s *Scheduler) processesEvery() time.Duration {
-	if !s.SeriesDue() {
+	if !s.shared() {
 		if s.sensors.processAt >= s.joined+firstSamples {
 			return BusyEvery
 		}

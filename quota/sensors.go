@@ -15,6 +15,7 @@ type sensors struct {
 	busyEnds  []time.Duration // of the newest samples of the series that say that the GPU was busy
 	heldFrom  time.Duration   // the samples of processes are missing since then; 0: they are not
 	answered  time.Duration   // until when there was an answer for processes
+	nameless  bool            // the last answer named no process
 }
 
 // sensorTimeout is how long an answer is expected. One per second is usual.
@@ -124,6 +125,11 @@ func (s *Scheduler) missing(from, to time.Duration, sum float64) (time.Duration,
 	x := &s.sensors
 	if x.heldFrom != 0 {
 		from = x.heldFrom
+	}
+	first := sum == 0 && !x.nameless
+	if x.nameless = sum == 0; first && x.seriesAt != 0 && !s.shared() {
+		x.heldFrom = from // The series was not read: with the next answer it shows whether there was no work.
+		return from, true
 	}
 	period := s.samplePeriod()
 	if period == 0 {

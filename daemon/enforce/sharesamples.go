@@ -53,7 +53,7 @@ func (sl *Slicer) sample(ctx context.Context, d *Enforcer, id gpu.UUID) {
 	x := &sl.sampler
 	now := time.Since(sl.epoch)
 	sl.mu.Lock()
-	series := sl.scheduler.SeriesDue() && now >= x.seriesAt
+	series := sl.scheduler.SeriesDue(now) && now >= x.seriesAt
 	sl.mu.Unlock()
 	if series {
 		sl.sampleGPU(ctx, d, id)

@@ -238,7 +238,7 @@ func (n *node) query() {
 		return
 	}
 	now := n.now()
-	if !n.v.NoSeries && n.scheduler.SeriesDue() {
+	if !n.v.NoSeries && n.scheduler.SeriesDue(now) {
 		at := quota.Clocks{
 			Now:   now,
 			Epoch: uint64(n.clock.at.Add(n.offset(now)).UnixMicro()),
