@@ -8,6 +8,7 @@ import (
 // TestALeaseThatNoSampleNames checks that a lease that is alone, and that no sample names, is not shown to use nothing while the series says
 // that the GPU is busy: its samples are missing. Where the GPU is idle it needs no more.
 func TestALeaseThatNoSampleNames(t *testing.T) {
+	const period = 125 * time.Millisecond
 	for _, busy := range []bool{true, false} {
 		s := NewScheduler(Config{})
 		member := Member{Lease: "a", Grant: "a", Share: 50, Active: true}
@@ -20,7 +21,7 @@ func TestALeaseThatNoSampleNames(t *testing.T) {
 			alone := at > 31*time.Second
 			if s.SeriesDue(at) {
 				u := Utilization{From: read, UpTo: at}
-				for end := read/(125*time.Millisecond)*(125*time.Millisecond) + 125*time.Millisecond; end <= at && (busy || !alone); end += 125 * time.Millisecond {
+				for end := read.Truncate(period) + period; end <= at && (busy || !alone); end += period {
 					u.Periods = append(u.Periods, Period{End: end, Busy: 1})
 				}
 				s.ObserveUtilization(at, u)
