@@ -493,7 +493,7 @@ func (s *site) awaitNothing(ctx context.Context) {
 // A change of a GPU that a job has, which does not use it, is refused; with --drain it waits for the job. The node stays drained until
 // gres.conf has the new layout, and is resumed where Slurm knows the GPUs as they are.
 func TestApplyDrains(t *testing.T) {
-	s := newSite(t)
+	s := newSite(t, false)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	node := func() string { return s.slurm(ctx, "scontrol -o show node node1") }
