@@ -56,7 +56,10 @@ func CDI(c Container) (*specs.Spec, error) {
 		edits.Mounts = libraryMounts(&c)
 	}
 	if dir := c.Environment[pipeDirectory]; dir != "" {
-		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: dir, ContainerPath: dir, Options: []string{"rw", "nosuid", "nodev", "bind"}})
+		edits.Mounts = append(
+			edits.Mounts,
+			&specs.Mount{HostPath: dir, ContainerPath: dir, Options: []string{"rw", "nosuid", "nodev", "bind"}},
+		)
 	}
 	s.Devices = []specs.Device{{Name: c.Device, ContainerEdits: edits}}
 	var err error

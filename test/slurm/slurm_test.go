@@ -515,7 +515,8 @@ func TestApplyDrains(t *testing.T) {
 	s.await(ctx, "the node is not drained", func() bool { return strings.Contains(node(), "+DRAIN") })
 	s.write("end", "")
 	out = <-drained
-	if !strings.Contains(out, "waiting for the jobs of node1") || !strings.Contains(out, "GPU 1 is partitioned, and slurmd gives it whole") ||
+	if !strings.Contains(out, "waiting for the jobs of node1") ||
+		!strings.Contains(out, "GPU 1 is partitioned, and slurmd gives it whole") ||
 		!strings.Contains(out, "exits with 6") ||
 		!strings.Contains(node(), "Reason=gpushare-apply-") {
 		t.Errorf("with --drain: %s\n%s", out, node())
