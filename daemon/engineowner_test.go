@@ -1,13 +1,18 @@
 package daemon
 
 import (
+	"errors"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
@@ -57,6 +62,9 @@ func TestTheGPUsOfAnEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.converger.Pass(w.tasks.Context())
+		if _, err := os.Stat(filepath.Join(w.dir, "cdi", devicepolicy.CdiPrefix+"red.dev.json")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("containers of the grant get the devices of the job: %v", err)
+		}
 		s := w.statusNow()
 		if s.GPUs[1].Owner != api.OwnerSlurm || len(s.Leases) != 1 || s.Leases[0].Engine == nil ||
 			s.Leases[0].Engine.Key != "slurm:lab:1:0" ||

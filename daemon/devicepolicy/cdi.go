@@ -203,7 +203,8 @@ func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, te
 	place, ok := pol.Table.Preview(key)
 	if !ok {
 		for _, live := range pol.Table.Live() { // oldest first
-			if live.Terms.Key() == key && !pol.State.Stale(&live) && !live.AwaitsContainer() {
+			// What an engine gave one of its jobs is of that job alone.
+			if live.Terms.Key() == key && live.Engine == nil && !pol.State.Stale(&live) && !live.AwaitsContainer() {
 				place, ok = live.Place, true
 			}
 		}
@@ -233,7 +234,8 @@ func (pol *Policy) describeLease(ctx context.Context, hw *isolation.Hardware, l 
 	return append(b, '\n'), nil
 }
 
-// DescribeForEngine returns the CDI document with the devices of a lease of an engine, which writes the file itself.
+// DescribeForEngine returns the CDI document with the devices of a lease of an engine, which writes the file itself. It is an error if one
+// of its devices is not there: the engine would start a container without it.
 func (pol *Policy) DescribeForEngine(ctx context.Context, l *lease.Lease) ([]byte, error) {
 	pol.CDI.Mu.Lock()
 	defer pol.CDI.Mu.Unlock()
@@ -242,6 +244,13 @@ func (pol *Policy) DescribeForEngine(ctx context.Context, l *lease.Lease) ([]byt
 		return nil, fmt.Errorf("cannot read the driver: %w", node.DriverErr)
 	}
 	hw, err := pol.hardware(node, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, missing, err := pol.rulesOn(&hw, l)
+	if err == nil && len(missing) > 0 {
+		err = errors.New(strings.Join(missing, "; "))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,19 +9,22 @@ key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}
 limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command
 say() { timeout "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
 
-# report adds a line to the output of the job, as its user: the path is theirs. A job of srun alone has no such file.
+# report adds a line to the output of the job, as its user: the path is theirs, and may be of a file system that never answers, so it has
+# a session of its own that nothing waits for after the limit. A job of srun alone has no such file.
 report() {
 	file=$(timeout "$limit" scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p' | head -n 1)
 	[ -n "$file" ] || return 0
 	# shellcheck disable=SC2016 # It is for the other shell.
-	timeout "$limit" setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --init-groups --no-new-privs \
-		sh -c '[ -f "$1" ] && printf "gpushare: %s\n" "$2" >>"$1"' sh "$file" "$1" 2>/dev/null || say "this is not in its output: $1"
+	timeout "$limit" sh -c 'setsid "$@" & wait "$!"' sh \
+		setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --init-groups --no-new-privs \
+		sh -c '[ -f "$1" ] && printf "gpushare: %s\n" "$2" >>"$1"' sh "$file" "$1" </dev/null >/dev/null 2>&1 ||
+		say "this is not in its output: $1"
 }
 
 # An answer is lost if gpushared ends meanwhile, so each request is made again.
 lease() { timeout "$limit" gpushare lease "$@" 2>/dev/null || timeout "$limit" gpushare lease "$@" 2>/dev/null; }
 
 why=$(lease show --key "$key" | sed -n 's/^reason  *//p')
-case $why in '' | 'its last process ended' | 'released by '*) ;; *) report "$why" ;; esac
 lease release --missing-ok --key "$key" >/dev/null || say "the lease of $key was not released"
+case $why in '' | 'its last process ended' | 'released by '*) ;; *) report "$why" ;; esac
 exit 0
