@@ -149,15 +149,7 @@ func (d *Daemon) leaseRoutes() []row {
 			Body:  api.EngineRequest{},
 		}},
 		{get, "/v1/engine/leases/{key}", "read the lease of a job", server.Engine, server.Reads, d.engines.GetLease, more{}},
-		{
-			get,
-			"/v1/engine/leases/{key}/cdi",
-			"read the devices of the lease of a job",
-			server.Engine,
-			server.Reads,
-			d.engines.GetDevice,
-			more{},
-		},
+		{get, "/v1/engine/leases/{key}/cdi", "read the devices of a job", server.Engine, server.Reads, d.engines.GetDevice, more{}},
 		{remove, "/v1/engine/leases/{key}", "release the lease of a job", server.Engine, server.Stops, d.engines.DeleteLease, more{
 			Audit: "release",
 		}},

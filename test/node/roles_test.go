@@ -221,7 +221,7 @@ func routesOfTheDaemon(t *testing.T) []string {
 	}
 	verbs := map[string]string{"get": "GET", "put": "PUT", "post": "POST", "remove": "DELETE"}
 	var out []string
-	for _, m := range regexp.MustCompile(`\{(get|put|post|remove), "([^"]+)"`).FindAllStringSubmatch(string(b), -1) {
+	for _, m := range regexp.MustCompile(`\{\s*(get|put|post|remove),\s*"([^"]+)"`).FindAllStringSubmatch(string(b), -1) {
 		out = append(out, verbs[m[1]]+" "+m[2])
 	}
 	return out
