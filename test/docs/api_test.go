@@ -22,7 +22,7 @@ func TestEveryErrorKindIsDocumented(t *testing.T) {
 }
 
 // The routes are read from the daemon's table, which no other package may import.
-var route = regexp.MustCompile(`\{(get|put|post|remove), "([^"]+)", "[^"]+", server\.(\w+),`)
+var route = regexp.MustCompile(`\{\s*(get|put|post|remove),\s*"([^"]+)",\s*"[^"]+",\s*server\.(\w+),`)
 
 func TestEveryRouteIsDocumented(t *testing.T) {
 	text, found := read(t, "docs/api.md"), 0
