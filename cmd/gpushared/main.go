@@ -50,7 +50,6 @@ func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	_ = monitor.Relax()        // The unit does the same, and gives no permission to do it here.
 	_ = loop.UseKernelTimers() // Without them the timers of the runtime do the same, for more of the CPU.
 }
 
@@ -84,6 +83,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 			return 0
 		}
 	} else if err == nil {
+		// Only a daemon: the unit sets it for all threads, and a check of the settings has the profile but not the unit, so it would be denied.
+		_ = monitor.Relax()
 		log, level := daemon.NewLogger(s, errs)
 		err = daemon.Run(ctx, s, log, level)
 	}
