@@ -15,7 +15,6 @@ flags=Alloc,Contain,RunInJob
 old=no
 if [[ $(slurmd -V) == *" 22."* ]]; then
 	old=yes
-	scope=/system.slice/slurmstepd.scope
 	known=1,2,4
 	flags=Alloc,Contain
 fi
@@ -53,15 +52,14 @@ own_scripts() {
 	done
 	cat >/run/lab/bin/gpushare <<-'SCRIPT'
 		#!/bin/bash
-		# Calls of the scripts. A file such as attach-before ends the daemon before that call, or during or after it.
+		# Calls of the scripts. A file such as attach-before ends the daemon before that call, or during or after it. After the end before
+		# a call, the socket of the daemon has the call, so it is answered.
 		. /opt/lab/guest/lib.sh
 		due() { rm "/run/lab/kill/$1" 2>/dev/null && echo "$1" >>/run/lab/killed; }
-		daemon=$(property gpushared.service MainPID)
-		if due "$2-before"; then
-			kill -KILL "$daemon"
-			exec /usr/bin/gpushare "$@"
-		fi
+		end() { kill -KILL "$(property gpushared.service MainPID)"; }
+		! due "$2-before" || end
 		if due "$2-during"; then
+			daemon=$(property gpushared.service MainPID)
 			# The daemon has the request and does not answer it.
 			kill -STOP "$daemon"
 			/usr/bin/gpushare "$@" &
@@ -72,10 +70,10 @@ own_scripts() {
 		fi
 		/usr/bin/gpushare "$@"
 		code=$?
-		! due "$2-after" || kill -KILL "$daemon"
+		! due "$2-after" || end
 		exit $code
 	SCRIPT
-	sed -i '3i connected() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q socket; }' /run/lab/bin/gpushare
+	sed -i '4i connected() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q socket; }' /run/lab/bin/gpushare
 	chmod +x /etc/slurm/prolog /etc/slurm/epilog /run/lab/bin/gpushare
 	# work MEMORY uses that much of the GPU, step MEMORY in a step of its own, which opens nodes before, and rest nothing.
 	printf '#!/bin/sh\nexport GPUSIM_ROOT=%s\nunset CUDA_VISIBLE_DEVICES\nexec %s --gpu 1 --memory "$1" --hold\n' $root $burn >$jobs/work
@@ -162,16 +160,17 @@ check_overuse() {
 
 # scancel ends the lease of its job alone. A requeued job has another lease in its second run.
 check_ends() {
-	local batch array
+	local batch array first
 	batch=$(id batch)
 	array=$(id array)
+	first=$(squeue -h -j "${array}_1" -o %A) # The last element has the id of the array.
 	scancel "${array}_2"
-	want_keys "$(key_of "$batch")" "$(key_of "$array")"
+	want_keys "$(key_of "$batch")" "$(key_of "$first")"
 	scontrol requeue "$batch"
-	want_keys "$(key_of "$array")"
+	want_keys "$(key_of "$first")"
 	patiently 60 is "$batch" PENDING
 	scontrol update jobid="$batch" starttime=now
-	want_keys "$(key_of "$array")" "$(key_of "$batch" 1)"
+	want_keys "$(key_of "$first")" "$(key_of "$batch" 1)"
 	scancel "$array"
 	want_keys "$(key_of "$batch" 1)"
 }
