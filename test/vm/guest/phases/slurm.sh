@@ -124,7 +124,7 @@ check_site() {
 # A batch job with a step, elements of an array, and a command of gpushare run: all on one GPU, each with its own lease, in one status.
 check_jobs() {
 	local batch array
-	submit "work 1GiB" -J limit -t 1 --gres=shard:1 >/run/lab/job-limit
+	submit "work 512MiB" -J limit -t 1 --gres=shard:1 >/run/lab/job-limit
 	batch=$(submit "step 2GiB" -J batch --requeue --gres=shard:4 --comment='gres/shard:9')
 	array=$(submit rest -J array -a 1-2 --gres=shard:2)
 	want_keys "$(key_of "$batch")" "$(key_of "$array")" "$(key_of $((array + 1)))"
@@ -183,12 +183,12 @@ check_daemon_killed() {
 		systemctl reset-failed gpushared.service
 		rm -f /run/lab/killed
 		for at in $at; do touch "/run/lab/kill/$at"; done
-		job=$(submit "work 1GiB" -J killed --gres=shard:1)
+		job=$(submit "work 512MiB" -J killed --gres=shard:1)
 		want_keys $others "$(key_of "$job")"
 		[ "${at%-*}" != release ] || kill -KILL "$(property gpushared.service MainPID)"
 		patiently 60 answers
 		want_keys $others "$(key_of "$job")"
-		patiently 60 uses "$(key_of "$job")" $((1 << 30))
+		patiently 60 uses "$(key_of "$job")" $((512 << 20))
 		scancel "$job"
 		patiently 60 is "$job" CANCELLED
 		patiently 60 answers
