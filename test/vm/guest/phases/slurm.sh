@@ -56,7 +56,11 @@ own_scripts() {
 		# a call, the socket of the daemon has the call, so it is answered.
 		. /opt/lab/guest/lib.sh
 		due() { rm "/run/lab/kill/$1" 2>/dev/null && echo "$1" >>/run/lab/killed; }
-		end() { kill -KILL "$(property gpushared.service MainPID)"; }
+		end() {
+			local p
+			p=$(property gpushared.service MainPID)
+			[ "$p" = 0 ] || kill -KILL "$p"
+		}
 		! due "$2-before" || end
 		if due "$2-during"; then
 			daemon=$(property gpushared.service MainPID)
@@ -175,26 +179,27 @@ check_ends() {
 	want_keys "$(key_of "$batch" 1)"
 }
 
-# The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs.
+# The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs. A start of the daemon is long
+# on an emulated processor, so each system has a half of these.
 check_daemon_killed() {
-	local at job others
+	local at job others instants="attach-before attach-after show-before release-during"
+	[ $old = no ] || instants="attach-during show-during release-before release-after"
 	others=$(keys)
-	for at in "attach-before attach-after show-before release-after" "attach-during show-during release-before" "release-during"; do
-		systemctl reset-failed gpushared.service
-		rm -f /run/lab/killed
-		for at in $at; do touch "/run/lab/kill/$at"; done
-		job=$(submit "work 512MiB" -J killed --gres=shard:1)
-		want_keys $others "$(key_of "$job")"
-		[ "${at%-*}" != release ] || kill -KILL "$(property gpushared.service MainPID)"
-		patiently 60 answers
-		want_keys $others "$(key_of "$job")"
-		patiently 60 uses "$(key_of "$job")" $((512 << 20))
-		scancel "$job"
-		patiently 60 is "$job" CANCELLED
-		patiently 60 answers
-		want_keys $others
-		want "instants that were not met" "$(ls /run/lab/kill)" ""
-	done
+	systemctl reset-failed gpushared.service
+	for at in $instants; do touch "/run/lab/kill/$at"; done
+	job=$(submit "work 512MiB" -J killed --gres=shard:1)
+	want_keys $others "$(key_of "$job")"
+	if [ $old = yes ]; then
+		kill -KILL "$(property gpushared.service MainPID)"
+	fi
+	patiently 60 answers
+	want_keys $others "$(key_of "$job")"
+	patiently 60 uses "$(key_of "$job")" $((512 << 20))
+	scancel "$job"
+	patiently 60 is "$job" CANCELLED
+	patiently 60 answers
+	want_keys $others
+	want "instants that were not met" "$(ls /run/lab/kill)" ""
 	[[ $(sinfo -h -o %T) != *drain* ]] || die "the node is drained: $(sinfo -h -R -o %E)"
 }
 
