@@ -1,6 +1,6 @@
 # Jobs of a real Slurm on a real systemd, with the scripts of examples/slurm, next to a job of a user on the same GPU.
 # checks: site jobs places overuse ends daemon_killed restarts time_limit layout left
-# seconds: 240
+# seconds: 330
 
 . /opt/lab/guest/product.sh
 . /opt/lab/guest/slurm.sh
@@ -39,7 +39,7 @@ site_files() {
 site() {
 	site_files
 	start_slurm
-	patiently 60 node_is_idle
+	patiently 120 node_is_idle
 }
 
 # The scripts are given the time of an emulated processor. In them, gpushare is killer: it ends the daemon where a file says so.
@@ -103,7 +103,7 @@ key_of() { echo "slurm:lab:$1:${2:-0}"; } # key_of JOB [RESTART]
 # keys has all jobs with a lease but that of the time limit, which ends when its time is over.
 keys() { field "[.leases[] | select(.engine and .state == \"running\") | .engine.key | select(. != \"$(key_of "$(id limit)")\")] | sort | join(\" \")"; }
 have_keys() { [ "$(keys)" = "$(printf '%s\n' "$@" | sort | paste -sd" ")" ]; }
-want_keys() { patiently 60 have_keys "$@"; }
+want_keys() { patiently 120 have_keys "$@"; }
 state_of() { scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p'; }
 is() { [ "$(state_of "$1")" = "$2" ]; }
 uses() { # uses KEY BYTES: its tasks have that much
@@ -134,7 +134,7 @@ check_jobs() {
 	want_keys "$(key_of "$batch")" "$(key_of "$array")" "$(key_of $((array + 1)))"
 	echo "$batch" >/run/lab/job-batch
 	echo "$array" >/run/lab/job-array
-	patiently 60 uses "$(key_of "$batch")" $((2 << 30))
+	patiently 120 uses "$(key_of "$batch")" $((2 << 30))
 	want "the leases on GPU 1" "$(field '.gpus[1].uuid as $u | [.leases[] | select(.gpus == [$u] and .gpu_memory.limit != 1073741824 and .tenant != "speech") |
 		"\(.tenant) \(.user) \((.gpu_memory.limit // 0) / 1073741824)"] | sort | unique | join(", ")')" \
 		"slurm alice 2, slurm alice 4, vision alice 12"
@@ -172,7 +172,7 @@ check_ends() {
 	want_keys "$(key_of "$batch")" "$(key_of "$first")"
 	scontrol requeue "$batch"
 	want_keys "$(key_of "$first")"
-	patiently 60 is "$batch" PENDING
+	patiently 120 is "$batch" PENDING
 	scontrol update jobid="$batch" starttime=now
 	want_keys "$(key_of "$first")" "$(key_of "$batch" 1)"
 	scancel "$array"
@@ -192,37 +192,40 @@ check_daemon_killed() {
 	if [ $old = yes ]; then
 		kill -KILL "$(property gpushared.service MainPID)"
 	fi
-	patiently 60 answers
+	patiently 120 answers
 	want_keys $others "$(key_of "$job")"
-	patiently 60 uses "$(key_of "$job")" $((512 << 20))
+	patiently 120 uses "$(key_of "$job")" $((512 << 20))
 	scancel "$job"
-	patiently 60 is "$job" CANCELLED
-	patiently 60 answers
+	patiently 120 is "$job" CANCELLED
+	patiently 120 answers
 	want_keys $others
 	want "instants that were not met" "$(ls /run/lab/kill)" ""
 	[[ $(sinfo -h -o %T) != *drain* ]] || die "the node is drained: $(sinfo -h -R -o %E)"
 }
 
-# A job runs on while slurmd is restarted, and ends while slurmctld is away.
+# A job runs on while slurmd is restarted. What ends while slurmctld is away gives its GPU memory back; the job ends, and its lease, when
+# slurmctld is there again.
 check_restarts() {
 	local batch others
 	batch=$(id batch)
 	others=$(keys)
 	systemctl restart slurmd.service
 	want_keys $others
-	patiently 60 uses "$(key_of "$batch" 1)" $((2 << 30))
+	patiently 120 uses "$(key_of "$batch" 1)" $((2 << 30))
 	systemctl stop slurmctld.service
 	pkill -TERM -u alice -f -- '--gpu 1 --memory 2GiB --hold$'
-	want_keys
+	patiently 120 uses_none "$(key_of "$batch" 1)"
 	systemctl start slurmctld.service
-	patiently 60 is "$batch" FAILED
+	patiently 120 is "$batch" FAILED
+	want_keys
 }
+uses_none() { [ "$(field "[.leases[] | select(.engine.key == \"$1\") | .gpu_memory.used // 0] | add // 0")" = 0 ]; }
 
 check_time_limit() {
 	patiently 150 is "$(id limit)" TIMEOUT
 	[[ $(cat $jobs/limit.out) == ready*"DUE TO TIME LIMIT"* ]] || die "its output is: $(cat $jobs/limit.out)"
 	[[ $(gpushare lease show --key "$(key_of "$(id limit)")") == *ended* ]] || die "its lease has not ended"
-	patiently 60 node_is_idle
+	patiently 120 node_is_idle
 }
 
 # A layout is changed when the node is drained, and jobs have the new instances.
@@ -240,9 +243,9 @@ check_layout() {
 	systemctl stop slurmd.service slurmctld.service
 	site_files
 	start_slurm
-	patiently 60 node_is drained
+	patiently 120 node_is drained
 	scontrol update nodename="$node" state=resume
-	patiently 60 node_is_idle
+	patiently 120 node_is_idle
 	want "a job with all instances opens" "$(cd /tmp && as alice srun -t 1 --gres=gpu:3g.40gb:3 bash -c "$opens" opens $root/dev/nvidia{0,1,2} 2>&1 | xargs)" \
 		"through denied through"
 }
