@@ -28,8 +28,8 @@ const Slack = 500 * time.Microsecond
 // mostThreads bounds the list of threads: a program that has begun has a dozen.
 const mostThreads = 1024
 
-// Relax sets the slack of the monitor thread. It is called when the program begins its work. It needs CAP_SYS_NICE, which the
-// unit of the daemon does not give: there the unit sets the slack of all threads. The worker, which has C, sets it before its threads begin.
+// Relax sets the slack of the monitor thread. It is called when the program begins its work. It needs CAP_SYS_NICE, which the unit of
+// the daemon does not give: there the unit sets the slack of all threads. The worker, which has C, sets it before its threads begin.
 func Relax() error {
 	if has, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && time.Duration(has) >= Slack {
 		return nil // All threads of the program have inherited it.
