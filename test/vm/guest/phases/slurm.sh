@@ -1,5 +1,5 @@
 # Jobs of a real Slurm on a real systemd, with the scripts of examples/slurm, next to a job of a user on the same GPU.
-# checks: site jobs places overuse ends daemon_killed restarts time_limit layout left
+# checks: site jobs places overuse ends daemon_killed restarts time_limit left
 # seconds: 330
 
 . /opt/lab/guest/product.sh
@@ -227,29 +227,6 @@ check_time_limit() {
 	[[ $(gpushare lease show --key "$(key_of "$(id limit)")") == *ended* ]] || die "its lease has not ended"
 	patiently 120 node_is_idle
 }
-
-# A layout is changed when the node is drained, and jobs have the new instances.
-check_layout() {
-	if [ $old = yes ]; then
-		note "Slurm has no instances next to shards"
-		return
-	fi
-	scontrol update nodename="$node" state=drain reason=layout
-	# Jobs with instances have no lease, so their GPUs are not closed to them here.
-	sed "/select: {index: 2}/{n;s/mode: exclusive/mode: mig\n    mig: {layout: [3g.40gb, 3g.40gb]}/}; /exclusive: 1/d; s/, ${scope##*/}//" \
-		/run/lab/slurm.yaml >/run/lab/layout.yaml
-	gpushare apply --force -f /run/lab/layout.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
-	! gpushare slurm check --node "$node" >/run/lab/check.out 2>&1 || die "the check finds no difference: $(cat /run/lab/check.out)"
-	systemctl stop slurmd.service slurmctld.service
-	site_files
-	start_slurm
-	patiently 120 node_is drained
-	scontrol update nodename="$node" state=resume
-	patiently 120 node_is_idle
-	want "a job with all instances opens" "$(cd /tmp && as alice srun -t 1 --gres=gpu:3g.40gb:3 bash -c "$opens" opens $root/dev/nvidia{0,1,2} 2>&1 | xargs)" \
-		"through denied through"
-}
-node_is() { [ "$(sinfo -h -o %T)" = "$1" ]; }
 
 check_left() {
 	want_keys
