@@ -85,6 +85,13 @@ func TestTheGPUsOfAnEngine(t *testing.T) {
 				t.Errorf("%q is not in the hint %q", part, refusal.Hint)
 			}
 		}
+		if strings.Contains(refusal.Hint, "  ") || !strings.Contains(refusal.Hint, "wait until they end, or use --force") {
+			t.Errorf("the hint of the refusal itself is not there, or has a gap: %q", refusal.Hint)
+		}
+		_, _, refusal = w.apply(whole, "?file=generation+1")
+		if refusal == nil || strings.Contains(refusal.Hint, "--drain") || !strings.Contains(refusal.Hint, "then 'gpushare rollback 1' when") {
+			t.Errorf("rollback has no --drain: %+v", refusal)
+		}
 		if _, ok := w.table.Get(l.ID); !ok {
 			t.Error("the job has no lease any more")
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -55,8 +56,10 @@ func (cs *Changes) admit(p *state.Proposal, d *draft, a planner.Authority) error
 	d.engines = planner.EnginesChanged(now, d.live, p.Steps, d.hardware.Problems)
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
 		e.Leases, e.Engines = ends, d.engines
-		if len(d.engines) > 0 {
-			e.Hint = planner.DrainHint(d.engines, cs.Settings.nodeName(), p.Command)
+		if way := planner.DrainHint(
+			planner.EnginesRefused(now, d.live, ends, p.Steps, d.hardware.Problems), cs.Settings.nodeName(), p.Command,
+		); way != "" {
+			e.Hint = strings.TrimPrefix(e.Hint+"; "+way, "; ")
 		}
 	}
 	if err == nil && !d.observing && !p.Intent.OneGPU() && !p.Intent.Removes() {

@@ -77,34 +77,63 @@ func AdmitEngines(engines []string, host, command string, a Authority) error {
 			"this changes GPUs that %s places on: a job may have one that it does not use now, which gpushare does not see",
 			strings.Join(left, " and "),
 		),
-		Hint:    DrainHint(left, host, command),
+		Hint:    "nothing was changed; " + DrainHint(left, host, command),
 		Engines: left,
 	}
 }
 
-// DrainHint is what to do where jobs of engines are in the way of a change: the commands that drain, change and resume the node.
+// EnginesRefused are the engines whose jobs are in the way of a refused change: those that place the leases which it ends, on the GPUs that
+// are in use, or where a step disturbs what uses a GPU. They are sorted.
+func EnginesRefused(
+	now *state.Desired, live []lease.Lease, ends []api.LeaseEnd, steps []step.Step, problems map[gpu.UUID]error,
+) []string {
+	disturbing := slices.DeleteFunc(slices.Clone(steps), func(s step.Step) bool { return s.Disruption != step.Running })
+	found := EnginesChanged(now, live, disturbing, problems)
+	for i := range live {
+		l := &live[i]
+		if l.Engine != nil && slices.ContainsFunc(ends, func(e api.LeaseEnd) bool { return e.Lease == l.ID }) {
+			found = append(found, l.Engine.Name())
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// DrainHint is what to do where jobs of engines are in the way of a change: the commands that drain, change and resume the node. Only apply
+// drains itself; apply and rollback have a flag for engines without jobs.
 func DrainHint(engines []string, host, command string) string {
+	applies := strings.HasPrefix(command, "gpushare apply ")
+	hasFlag := applies || strings.HasPrefix(command, "gpushare rollback ")
 	var ways []string
 	for _, engine := range engines {
 		switch engine {
 		case api.OwnerSlurm:
-			ways = append(ways, fmt.Sprintf(
-				"'%[1]s --drain' drains the node in Slurm, waits for its jobs, changes it and resumes it; by hand: "+
-					"'scontrol update nodename=%[2]s state=drain reason=gpushare', then '%[1]s' when its jobs have ended, then "+
-					" 'scontrol update nodename=%[2]s state=resume'",
+			way := fmt.Sprintf(
+				"'scontrol update nodename=%[2]s state=drain reason=gpushare', then '%[1]s' when its jobs have ended, then "+
+					"'scontrol update nodename=%[2]s state=resume'",
 				command,
 				host,
-			))
+			)
+			if applies {
+				way = fmt.Sprintf(
+					"'%s --drain' drains the node in Slurm, waits for its jobs, changes it and resumes it; by hand: %s", command, way,
+				)
+			}
+			ways = append(ways, way)
 		case api.OwnerKubernetes:
+			then := command
+			if hasFlag {
+				then += " --drained " + engine
+			}
 			ways = append(ways, fmt.Sprintf(
 				"'kubectl cordon %[2]s' keeps new pods out ('kubectl taint nodes %[2]s gpushare=apply:NoExecute' ends those that are there), "+
 					"then '%[1]s' when they have ended, then 'kubectl uncordon %[2]s' ('kubectl taint nodes %[2]s gpushare-')",
-				command,
+				then,
 				host,
 			))
 		}
 	}
-	return "nothing was changed; " + strings.Join(ways, "; ")
+	return strings.Join(ways, "; ")
 }
 
 // EngineWarnings say what an engine must be informed of, and which leases it did not place stay on its GPUs.
