@@ -29,6 +29,8 @@ type applying struct {
 	wait   *api.Duration // while another change is under way; nil: it is refused then
 	match  *uint64       // refuse unless this generation is in force
 	drain  draining
+	// maybeAccepted: the spec was sent, and the daemon has not refused it, so that the change may be carried out whatever the command says.
+	maybeAccepted bool
 }
 
 func (a *app) applyCommand() *cobra.Command {
@@ -50,8 +52,12 @@ is changed when it answers again.
 A change of a GPU that an engine places on (owner: slurm) is refused while jobs may have it, with
 the commands that drain, change and resume. With --drain apply does that itself in Slurm: it drains
 this node, waits for its jobs, applies, and resumes the node if slurmd knows the GPUs as they are
-then. If something fails, or at Ctrl-C, it resumes the node; a node that was drained before stays
-drained.`,
+then. What fails, or Ctrl-C, before the spec is sent resumes the node, and so does a refusal; after
+that the change may be carried out without this command, and the node stays drained, with the
+commands that resume it. A node that was drained before stays drained, and one that is down, in
+maintenance or about to restart is refused. Without --drain Slurm is asked: the change is made if the
+node is drained there and has no jobs. --drained ENGINE says so for an engine that is not asked, as
+kubernetes.`,
 		Example: "  gpushare apply -f node.yaml --check --diff\n  gpushare apply -f node.yaml\n  gpushare get | gpushare apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := a.document(cmd.Context(), file)
@@ -91,6 +97,7 @@ func (a *app) applyFlags(c *cobra.Command, o *client.ApplyOptions, how *applying
 		"let the driver reset a GPU if a change of MIG mode needs it; without it a terminal is asked, and a script gets exit code 8",
 	)
 	f.BoolVar(&how.noWait, "no-wait", false, "do not wait for the change to finish")
+	jobFlags(c, &o.Drained, &how.drain)
 	waitFlag(c, &how.wait, "wait for the end of another change")
 	f.Func("if-generation", "refuse unless this `generation` is in force", func(s string) error {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -107,9 +114,13 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 	o.IfMatch = how.match
 	var res *api.ApplyResult
 	err := a.withPermission(cmd.Context(), o.File, !o.Check && !o.AllowReset, func(resets []string) error {
-		o.Resets = resets
+		if resets != nil {
+			o.Resets = resets
+		}
 		return a.afterOthers(cmd.Context(), how.wait, func() (err error) {
+			how.maybeAccepted = true
 			res, err = a.send(cmd.Context(), doc, o, &how.drain)
+			how.maybeAccepted = !surelyRefused(err)
 			return err
 		})
 	})
@@ -146,6 +157,13 @@ func (a *app) applied(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how
 		return nil
 	}
 	return a.follow(cmd.Context(), res.Operation)
+}
+
+// surelyRefused reports whether an error is the refusal of a spec by the daemon, which then carries out nothing of it. An answer that was
+// lost, or that says that something is not there now, is none.
+func surelyRefused(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && !client.Unreached(err) && e.Kind != api.KindUnavailable && e.Kind != api.KindInternal
 }
 
 // document reads a file or standard input.
@@ -255,6 +273,7 @@ func (a *app) planCommand() *cobra.Command {
 	var file string
 	var exitCode bool
 	var o client.ApplyOptions
+	var d draining
 	c := &cobra.Command{
 		Use:   "plan [-f FILE]",
 		Short: "Show what would change, without changing it",
@@ -267,7 +286,7 @@ then; 11, something differs that no step can change, or could not be read: the r
 answer.`,
 		Example: "  gpushare plan -f node.yaml\n  gpushare plan --exit-code   # 0, 10 or 11\n  gpushare plan --host @hosts --exit-code   # 12: some could not be read",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			plan, err := a.wouldChange(cmd, file, o)
+			plan, err := a.wouldChange(cmd, file, o, &d)
 			if err != nil {
 				return err
 			}
@@ -297,10 +316,11 @@ answer.`,
 	f.BoolVar(&o.Diff, "diff", false, "show the spec before and after")
 	f.BoolVar(&o.Force, "force", false, "plan as if --force were given to apply")
 	f.BoolVar(&o.AllowReset, "allow-reset", false, "plan as if --allow-reset were given to apply")
+	jobFlags(c, &o.Drained, &d)
 	return c
 }
 
-func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions) (*api.Plan, error) {
+func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions, d *draining) (*api.Plan, error) {
 	if file == "" {
 		return a.client.Plan(cmd.Context())
 	}
@@ -309,7 +329,7 @@ func (a *app) wouldChange(cmd *cobra.Command, file string, o client.ApplyOptions
 		return nil, err
 	}
 	o.File, o.Check = file, true
-	res, err := a.send(cmd.Context(), doc, o, &draining{})
+	res, err := a.send(cmd.Context(), doc, o, d)
 	if err != nil {
 		a.refusedPlan(cmd.Context(), err)
 		return nil, err

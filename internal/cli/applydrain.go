@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,30 +47,71 @@ func (d *draining) add(c *cobra.Command) {
 		"drain-timeout",
 		"with --drain: for how long the jobs are waited for; then nothing is changed; 0 is no limit (default "+defaultDrainTimeout.String()+")",
 	)
+}
+
+// jobFlags say what is known of the jobs of engines on the GPUs that are changed.
+func jobFlags(c *cobra.Command, drained *[]string, d *draining) {
+	f := c.Flags()
+	f.Func(
+		"drained",
+		"the jobs of this `ENGINE`, slurm or kubernetes, on the GPUs that are changed have ended, and it starts no new ones; may be given more than once",
+		func(s string) error {
+			if s != api.OwnerSlurm && s != api.OwnerKubernetes {
+				return fmt.Errorf("an engine is %s or %s", api.OwnerSlurm, api.OwnerKubernetes)
+			}
+			*drained = append(*drained, s)
+			return nil
+		},
+	)
 	f.StringVar(&d.node, "slurm-node", "", "Slurm's name of this node, its NodeName (default the host's name without its domain)")
 }
 
+// saysDrained is what says that an engine which is not asked has no jobs.
+const saysDrained = "--drained " + api.OwnerSlurm + " says that its jobs have ended and that it starts no new ones"
+
 // send sends a spec. The daemon sees the use of GPUs and no jobs: where it refuses a change because a job of Slurm may have one of them,
-// Slurm is asked, and a node without jobs is no reason to refuse.
+// Slurm is asked. A node that is drained and has no jobs is no reason to refuse; one that is idle may have a job a moment later.
 func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *draining) (*api.ApplyResult, error) {
 	res, err := a.client.Apply(ctx, doc, o)
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Kind != api.KindInUse || !slices.Equal(e.Engines, []string{api.OwnerSlurm}) || slices.Contains(o.Drained, api.OwnerSlurm) {
 		return res, err
 	}
+	out := *e
 	node, unknown := a.slurmNode(ctx, d)
 	switch {
-	case errors.Is(unknown, external.ErrNoProgram) || unknown == nil && !node.Busy():
+	case errors.Is(unknown, external.ErrNoProgram) && !slurmdRuns(), unknown == nil && free(node):
 		o.Drained = append(slices.Clone(o.Drained), api.OwnerSlurm)
 		return a.client.Apply(ctx, doc, o)
+	case errors.Is(unknown, external.ErrNoProgram):
+		out.Message += "; slurmd runs here, and whether the node has jobs is not known: " + unknown.Error()
+		out.Hint += "; PATH has to have scontrol, or " + saysDrained
 	case unknown != nil:
-		out := *e
 		out.Message += "; whether the node has jobs is not known: " + unknown.Error()
-		return nil, &out
+		out.Hint += "; --slurm-node names the node where Slurm calls it otherwise; " + saysDrained
+	case node.Busy():
+		out.Message += "; the node has jobs: Slurm says " + node.State()
+	default:
+		out.Message += "; the node is not drained, so it may have a job at any moment: Slurm says " + node.State()
+		if len(node.OutOfService()) > 0 {
+			out.Message += " (" + node.Reason + ")"
+			out.Hint += "; " + saysDrained
+		}
 	}
-	out := *e
-	out.Message += "; the node has jobs: Slurm says " + strings.Join(node.States, "+")
 	return nil, &out
+}
+
+// free reports whether a node has no jobs, and gets none.
+func free(n *slurm.Node) bool { return n.Drained() && !n.Busy() && len(n.OutOfService()) == 0 }
+
+// hostRoot is where the processes of this host are found.
+var hostRoot = "/"
+
+// slurmdRuns reports whether slurmd runs on this host, as far as that can be read: what cannot be read may be one.
+func slurmdRuns() bool {
+	var host external.Host
+	host.Processes(hostRoot)
+	return host.Slurmd != 0 || len(host.Errs) > 0
 }
 
 // slurmNode is what slurmctld has of this node.
@@ -103,29 +146,24 @@ func (a *app) slurmName(ctx context.Context, d *draining) (string, error) {
 
 // applyDrained applies a spec with this node drained in Slurm, if the spec changes GPUs that Slurm places on.
 func (a *app) applyDrained(cmd *cobra.Command, doc []byte, o client.ApplyOptions, how *applying) error {
-	if how.noWait || o.Check {
+	switch {
+	case how.noWait || o.Check:
 		return usageError{err: errors.New("--drain waits for the end of the change"), hint: "leave out --no-wait and --check"}
+	case slices.Contains(o.Drained, api.OwnerSlurm):
+		return usageError{err: errors.New("--drained slurm says that the node is drained already"), hint: "leave out --drain"}
 	}
-	ctx := cmd.Context()
-	check := o
-	check.Check, check.IfMatch = true, how.match
-	res, err := a.client.Apply(ctx, doc, check)
-	var engines []string
-	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
-		engines = e.Engines
-	} else if err != nil {
-		a.refusedPlan(ctx, err)
+	before := cmd.Context()
+	ctx, stop := untilHangup(before)
+	defer stop()
+	cmd.SetContext(ctx)
+	defer cmd.SetContext(before)
+	engines, resets, err := a.enginesInTheWay(ctx, doc, o, how)
+	if err != nil {
 		return err
-	} else {
-		engines = res.Plan.Engines
 	}
+	o.Resets = resets
 	if !slices.Contains(engines, api.OwnerSlurm) {
-		return a.applied(
-			cmd,
-			doc,
-			o,
-			how,
-		) // No job of Slurm is in the way, or other engines have to be drained by hand: the refusal says how.
+		return a.applied(cmd, doc, o, how) // No job of Slurm is in the way.
 	}
 	drain := &slurmDrain{app: a, draining: how.drain, reason: fmt.Sprintf("gpushare-apply-%d-%d", time.Now().Unix(), os.Getpid())}
 	if err := drain.begin(ctx); err != nil {
@@ -135,7 +173,60 @@ func (a *app) applyDrained(cmd *cobra.Command, doc []byte, o client.ApplyOptions
 		return drain.undo(ctx, err)
 	}
 	o.Drained = append(slices.Clone(o.Drained), api.OwnerSlurm)
-	return drain.end(ctx, a.applied(cmd, doc, o, how))
+	err = a.applied(cmd, doc, o, how)
+	return drain.end(ctx, err, how.maybeAccepted)
+}
+
+// enginesInTheWay are the engines whose jobs may have GPUs that a spec changes, and which GPUs it may reset, which a terminal is asked.
+// Engines that this command does not drain, and that are not said to be drained, are a refusal: the jobs of a node are not waited for in
+// vain.
+func (a *app) enginesInTheWay(ctx context.Context, doc []byte, o client.ApplyOptions, how *applying) (engines, resets []string, err error) {
+	o.Check, o.IfMatch = true, how.match
+	var res *api.ApplyResult
+	err = a.withPermission(ctx, o.File, !o.AllowReset, func(permitted []string) (err error) {
+		o.Resets = permitted
+		res, err = a.client.Apply(ctx, doc, o)
+		return err
+	})
+	refused, ok := errors.AsType[*api.Error](err)
+	switch {
+	case err == nil:
+		engines = res.Plan.Engines
+	case ok && refused.Kind == api.KindInUse && len(refused.Engines) > 0:
+		engines = refused.Engines
+	default:
+		a.refusedPlan(ctx, err)
+		return nil, nil, err
+	}
+	left := slices.DeleteFunc(slices.Clone(engines), func(engine string) bool {
+		return engine == api.OwnerSlurm || slices.Contains(o.Drained, engine)
+	})
+	if len(left) == 0 || o.Force {
+		return engines, o.Resets, nil
+	}
+	out := &api.Error{Kind: api.KindInUse, Engines: engines, Hint: "nothing was changed"}
+	if ok {
+		*out = *refused
+	}
+	names := strings.Join(left, " and ")
+	out.Message = fmt.Sprintf("cannot drain the node: this changes GPUs that %s places on, and --drain drains it in Slurm alone", names)
+	out.Hint += "; --drained " + strings.Join(left, " --drained ") + " says that its jobs have ended and that it starts no new ones"
+	return nil, nil, out
+}
+
+// untilHangup is a context that also ends when the terminal or the connection of the command does: the node would stay drained. A write
+// to a closed output ends no command that has a node to resume. A hangup that was ignored, as by nohup, stays ignored.
+func untilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
+	outputs := make(chan os.Signal, 1)
+	signal.Notify(outputs, syscall.SIGPIPE)
+	stop := context.CancelFunc(func() {})
+	if !signal.Ignored(syscall.SIGHUP) {
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
+	return ctx, func() {
+		stop()
+		signal.Stop(outputs)
+	}
 }
 
 // slurmDrain is a node that is drained in Slurm for a change.
@@ -163,11 +254,24 @@ func (d *slurmDrain) refusedDrain(err error) error {
 	}
 }
 
+// refusedOut is why a node is not drained that is out of service for another reason: its resumption would end that as well.
+func (d *slurmDrain) refusedOut(node *slurm.Node) error {
+	err := &api.Error{
+		Kind:    api.KindUnavailable,
+		Message: fmt.Sprintf("cannot drain %s in Slurm: it is %s (%s)", d.node, node.State(), node.Reason),
+	}
+	err.Hint = fmt.Sprintf("nothing was changed; 'scontrol show node %s' shows it; without --drain %s", d.node, saysDrained)
+	return err
+}
+
 // begin drains the node, unless it is drained already.
 func (d *slurmDrain) begin(ctx context.Context) error {
 	node, err := d.slurmNode(ctx, &d.draining)
 	if err != nil {
 		return d.refusedDrain(err)
+	}
+	if len(node.OutOfService()) > 0 {
+		return d.refusedOut(node)
 	}
 	if node.Drained() {
 		d.foreign = node.Reason
@@ -182,8 +286,8 @@ func (d *slurmDrain) begin(ctx context.Context) error {
 	if node, err = d.slurmNode(ctx, &d.draining); err != nil {
 		return d.refusedDrain(err)
 	}
-	if !node.Drained() || node.Reason != d.reason {
-		return d.refusedDrain(fmt.Errorf("it is %s (%s) afterwards", strings.Join(node.States, "+"), node.Reason))
+	if !node.Drained() || node.Reason != d.reason || len(node.OutOfService()) > 0 {
+		return d.refusedDrain(fmt.Errorf("it is %s (%s) afterwards", node.State(), node.Reason))
 	}
 	d.sayf("%s is drained in Slurm (%s)", d.node, d.reason)
 	return nil
@@ -214,12 +318,14 @@ func (d *slurmDrain) wait(ctx context.Context) error {
 		switch {
 		case err != nil:
 			now = err.Error()
+		case len(node.OutOfService()) > 0:
+			return d.refusedOut(node)
 		case !node.Drained():
-			return d.refusedDrain(errors.New("another command has resumed it: it is " + strings.Join(node.States, "+")))
+			return d.refusedDrain(errors.New("another command has resumed it: it is " + node.State()))
 		case !node.Busy():
 			return nil
 		default:
-			now = strings.Join(node.States, "+") + d.jobs(limited)
+			now = node.State() + d.jobs(limited)
 		}
 		if now != said && limited.Err() == nil {
 			said = now
@@ -270,6 +376,9 @@ func (d *slurmDrain) resume(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return failed(err)
+	case len(node.OutOfService()) > 0:
+		d.sayf("%s stays as it is: it is %s (%s) by now; %s", d.node, node.State(), node.Reason, by)
+		return nil
 	case node.Reason != d.reason && node.Drained():
 		d.sayf("%s stays drained: its reason is %s by now", d.node, node.Reason)
 		return nil
@@ -299,16 +408,19 @@ func (d *slurmDrain) warnLeft(err error) {
 }
 
 // end takes the node back into service after the change, if Slurm knows the GPUs as they are then. Otherwise jobs would get what is not
-// there any more, so it stays drained until gres.conf is written.
-func (d *slurmDrain) end(ctx context.Context, err error) error {
-	var running *interruptedError
+// there any more, so it stays drained until gres.conf is written. A change that failed may still be carried out, also by the next daemon,
+// unless it was refused (accepted: it may not have been).
+func (d *slurmDrain) end(ctx context.Context, err error, accepted bool) error {
 	var degraded *exitError
 	switch {
-	case errors.As(err, &running), errors.As(err, &degraded) && degraded.code == api.ExitDegraded:
+	case err != nil && !accepted:
+		return d.undo(ctx, err)
+	case errors.As(err, &degraded) && degraded.code == api.ExitDegraded:
 		d.leave("the change is not whole")
 		return err
 	case err != nil:
-		return d.undo(ctx, err)
+		d.leave("the change may still be carried out, 'gpushare operation list' and 'gpushare status' show it")
+		return err
 	case !d.set:
 		return nil
 	}
@@ -328,7 +440,12 @@ func (d *slurmDrain) end(ctx context.Context, err error) error {
 
 func (d *slurmDrain) leave(why string) {
 	if d.set {
-		d.sayf("%s stays drained in Slurm: %s; 'scontrol update nodename=%s state=resume' resumes it", d.node, why, d.node)
+		d.sayf(
+			"%[1]s stays drained in Slurm: %[2]s; when that has ended, 'gpushare slurm check --node %[1]s', then "+
+				"'scontrol update nodename=%[1]s state=resume' resumes it",
+			d.node,
+			why,
+		)
 	}
 }
 

@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/boundedread"
@@ -65,11 +71,17 @@ type slurmSite struct {
 	refuses *api.Error // of an apply that is no check
 	inUse   *api.Error // of each apply that is not said to be drained
 	onApply func()
+	engines []string                         // of the plan
+	put     func(w http.ResponseWriter) bool // answers an apply in another way
+	follow  func(w http.ResponseWriter)      // answers for the operation of an apply, which has one then
+	verb    []string                         // the command; nil: apply
+	resets  bool                             // an apply that has no permission to reset is refused
+	stdio   *cli.Stdio
 }
 
 func newSlurmSite(t *testing.T) *slurmSite {
 	t.Helper()
-	s := &slurmSite{T: t, dir: t.TempDir()}
+	s := &slurmSite{T: t, dir: t.TempDir(), engines: []string{"slurm"}, verb: []string{"apply", "-f", "-"}}
 	s.program("scontrol", controller)
 	s.program("squeue", "#!/bin/sh\necho 41\n")
 	s.knows("slurmd: Gres Name=gpu Type=a30 Count=1 Index=0 ID=7696487 File=/dev/nvidia0 Links=(null) Flags=HAS_FILE")
@@ -108,7 +120,7 @@ func (s *slurmSite) read(name string) string {
 func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 	s.Helper()
 	plan := api.Plan{
-		SchemaVersion: 1, Generation: 2, Engines: []string{"slurm"},
+		SchemaVersion: 1, Generation: 2, Engines: s.engines,
 		Steps: []api.PlanStep{{ID: 1, Kind: "mig.destroy", Text: "destroy it", Disruption: "idle"}},
 	}
 	socket := fakeDaemon(s, routes{
@@ -118,8 +130,10 @@ func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 				w.WriteHeader(e.Kind.Status())
 				_ = json.NewEncoder(w).Encode(map[string]any{"error": e})
 			}
-			check, drained := q.URL.Query().Get("check") != "", q.URL.Query().Get("drained") == "slurm"
+			check, drained := q.URL.Query().Get("check") != "", strings.Contains(q.URL.Query().Get("drained"), "slurm")
 			switch {
+			case s.resets && q.URL.Query().Get("reset") == "":
+				refuse(&api.Error{Kind: api.KindNeedsPermission, Message: "this would reset GPU 0", Resets: []string{gpu0}, Plan: &plan})
 			case s.inUse != nil && !drained:
 				refuse(s.inUse)
 			case !check && s.refuses != nil:
@@ -131,16 +145,50 @@ func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 				if s.onApply != nil && !check {
 					s.onApply()
 				}
-				_ = json.NewEncoder(w).Encode(api.ApplyResult{Generation: 2, Plan: plan, Checked: check, Changed: true})
+				if !check && s.put != nil && s.put(w) {
+					return
+				}
+				res := api.ApplyResult{Generation: 2, Plan: plan, Checked: check, Changed: true}
+				if !check && s.follow != nil {
+					res.Operation = &api.Operation{ID: "op-1", Kind: "apply", State: "running", Plan: plan}
+				}
+				_ = json.NewEncoder(w).Encode(res)
 			}
 		}),
+		"GET /v1/operations/op-1": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.follow(w) }),
 	})
 	var out, errs bytes.Buffer
+	stdio := cli.Stdio{In: strings.NewReader("version: v1\n"), Out: &out, Err: &errs}
+	if s.stdio != nil {
+		stdio = *s.stdio
+	}
 	code := cli.Run(
-		ctx, append([]string{"apply", "-f", "-"}, args...), []string{"GPUSHARE_SOCKET=" + socket, "PATH=" + s.dir + ":/usr/bin:/bin"},
-		cli.Stdio{In: strings.NewReader("version: v1\n"), Out: &out, Err: &errs},
+		ctx, slices.Concat(s.verb, args), []string{"GPUSHARE_SOCKET=" + socket, "PATH=" + s.dir + ":/usr/bin:/bin"}, stdio,
 	)
 	return result{code: code, out: out.String(), err: errs.String()}
+}
+
+// cut ends the connection without an answer.
+func cut(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		conn.Close()
+	}
+}
+
+// ends is the answer for an operation that has ended.
+func ends(state string, e *api.Error) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		end := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		_ = json.NewEncoder(w).Encode(api.Operation{ID: "op-1", Kind: "apply", State: state, Error: e, Finished: &end})
+	}
+}
+
+// answers is the refusal of a request.
+func answers(e *api.Error) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.WriteHeader(e.Kind.Status())
+		_ = json.NewEncoder(w).Encode(map[string]any{"error": e})
+	}
 }
 
 // refusedForJobs is the refusal of a daemon that sees no use of the GPUs of Slurm.
@@ -249,6 +297,62 @@ func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
 			says:  []string{"the spec is in force, and node1 stays drained in Slurm: slurmd does not know GPU 0", "slurm gres --node node1", "state=resume'"},
 			never: "state=resume",
 		},
+		{
+			name: "the change is done", prepare: func(s *slurmSite) { s.follow = ends("done", nil) }, applied: 1, state: "IDLE",
+			says: []string{resumed},
+		},
+		{
+			name: "the daemon does not answer for the operation",
+			prepare: func(s *slurmSite) {
+				s.follow = answers(&api.Error{Kind: api.KindUnavailable, Message: "it is being stopped"})
+			},
+			code: api.ExitUnreachable, applied: 1, state: "IDLE+DRAIN",
+			says:  []string{"stays drained in Slurm: the change may still be carried out", "'scontrol update nodename=node1 state=resume'"},
+			never: "state=resume",
+		},
+		{
+			name: "the connection breaks during the change", prepare: func(s *slurmSite) { s.follow = cut },
+			code: api.ExitUnreachable, applied: 1, state: "IDLE+DRAIN", says: []string{"may still be carried out"}, never: "state=resume",
+		},
+		{
+			name: "the daemon is stopped during the change",
+			prepare: func(s *slurmSite) {
+				s.follow = ends("failed", &api.Error{Kind: api.KindUnavailable, Message: "the daemon was stopped during the change"})
+			},
+			code: api.ExitUnreachable, applied: 1, state: "IDLE+DRAIN", says: []string{"may still be carried out"}, never: "state=resume",
+		},
+		{
+			name: "the answer to the apply is lost", prepare: func(s *slurmSite) { s.put = func(w http.ResponseWriter) bool { cut(w); return true } },
+			code: api.ExitUnreachable, applied: 1, state: "IDLE+DRAIN", says: []string{"may still be carried out"}, never: "state=resume",
+		},
+		{
+			name: "it went down during the change",
+			prepare: func(s *slurmSite) {
+				s.onApply = func() { s.file("state", "DOWN*+DRAIN") }
+			},
+			applied: 1, state: "DOWN*+DRAIN", says: []string{"stays as it is: it is DOWN+DRAIN+NOT_RESPONDING"}, never: "state=resume",
+		},
+		{
+			name: "it goes down while its jobs are waited for",
+			prepare: func(s *slurmSite) {
+				s.program("squeue", "#!/bin/sh\necho DOWN+DRAIN >"+s.dir+"/state\n")
+			},
+			code: api.ExitUnreachable, state: "DOWN+DRAIN", says: []string{"cannot drain node1 in Slurm: it is DOWN+DRAIN"}, never: "state=resume",
+		},
+		{
+			name: "Kubernetes places there too", prepare: func(s *slurmSite) { s.engines = []string{"kubernetes", "slurm"} },
+			code: api.ExitConflict, state: "ALLOCATED",
+			says:  []string{"cannot drain the node: this changes GPUs that kubernetes places on", "--drained kubernetes"},
+			never: "update",
+		},
+		{
+			name: "Kubernetes has no pods", prepare: func(s *slurmSite) { s.engines = []string{"kubernetes", "slurm"} },
+			args: []string{"--drained", "kubernetes"}, applied: 1, state: "IDLE", says: []string{resumed},
+		},
+		{
+			name: "said to be drained", prepare: func(*slurmSite) {}, args: []string{"--drained", "slurm"},
+			code: api.ExitUsage, state: "ALLOCATED", says: []string{"leave out --drain"}, never: "update",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -271,6 +375,89 @@ func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
 				t.Errorf("it called %q: %s", c.never, log)
 			}
 		})
+	}
+}
+
+// A node that is out of service for another reason than a drain is not drained, so that it is not resumed.
+func TestApplyDrainsNoNodeOutOfService(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{
+		"DOWN", "DOWN*", "DOWN+DRAIN", "FAIL", "IDLE+FAIL", "IDLE+MAINTENANCE", "MIXED$", "IDLE+REBOOT_REQUESTED", "MIXED@", "IDLE~",
+		"IDLE+POWERED_DOWN", "IDLE+POWERING_UP", "UNKNOWN", "FUTURE", "IDLE+INVALID_REG",
+	} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			s := newSlurmSite(t)
+			s.file("state", state)
+			s.file("reason", "bad fan")
+			r := s.apply(t.Context(), "--drain")
+			if r.code != api.ExitUnreachable || s.applied != 0 || !strings.Contains(r.err, "cannot drain node1 in Slurm: it is ") ||
+				!strings.Contains(r.err, "(bad fan)") {
+				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, s.applied, r.out, r.err)
+			}
+			if now := s.read("state"); now != state || strings.Contains(s.read("log"), "update") {
+				t.Errorf("the node is %s: %s", now, s.read("log"))
+			}
+		})
+	}
+}
+
+// Ctrl-C while the spec is sent leaves the node drained: the daemon may have it.
+func TestApplyDrainIsInterruptedLate(t *testing.T) {
+	t.Parallel()
+	s := newSlurmSite(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answered := make(chan struct{})
+	t.Cleanup(func() { close(answered) })
+	s.put = func(http.ResponseWriter) bool { cancel(); <-answered; return true }
+	r := s.apply(ctx, "--drain")
+	if r.code == 0 || s.read("state") != "IDLE+DRAIN" || !strings.Contains(r.err, "the change may still be carried out") {
+		t.Errorf("it exits with %d, the node is %s: %s%s", r.code, s.read("state"), r.out, r.err)
+	}
+}
+
+// So does the end of the terminal of the command.
+func TestApplyDrainHangup(t *testing.T) { //nolint:paralleltest // The signal is one for the whole process.
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("the hangup is ignored here")
+	}
+	s := newSlurmSite(t)
+	s.file("endless", "")
+	// The first job that is listed is the sign that it waits.
+	s.program("squeue", fmt.Sprintf("#!/bin/sh\nkill -HUP %d\nexec sleep 1000\n", os.Getpid()))
+	r := s.apply(t.Context(), "--drain")
+	if r.code == 0 || s.applied != 0 || s.read("state") != "IDLE" || !strings.Contains(r.err, "node1 is resumed in Slurm") {
+		t.Errorf("it exits with %d, applied %d times, the node is %s: %s%s", r.code, s.applied, s.read("state"), r.out, r.err)
+	}
+}
+
+// With --drain a terminal is asked for the permission to reset a GPU before the node is drained, and once.
+func TestApplyDrainRequestsTheReset(t *testing.T) {
+	t.Parallel()
+	for answer, state := range map[string]string{"y\n": "IDLE", "n\n": "ALLOCATED"} {
+		s := newSlurmSite(t)
+		s.resets = true
+		file := filepath.Join(s.dir, "node.yaml")
+		s.file("node.yaml", "version: v1")
+		s.verb = []string{"apply", "-f", file}
+		screen, tty := terminal(t)
+		seen := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(screen) // It ends with an error when the other side is closed.
+			seen <- string(b)
+		}()
+		s.stdio = &cli.Stdio{In: iotest.OneByteReader(strings.NewReader(answer)), Out: tty, Err: tty}
+		r := s.apply(t.Context(), "--drain")
+		tty.Close()
+		said := <-seen
+		applied := 0
+		if answer == "y\n" {
+			applied = 1
+		}
+		if s.applied != applied || s.read("state") != state || strings.Count(said, "Reset ") != 1 {
+			t.Errorf("%q: it exits with %d, applied %d times, the node is %s: %s", answer, r.code, s.applied, s.read("state"), said)
+		}
 	}
 }
 
@@ -301,21 +488,26 @@ func TestApplyDrainIsInterrupted(t *testing.T) {
 	}
 }
 
-// Without --drain a change of GPUs that Slurm places on is refused while the node has jobs, also such that do not use a GPU yet.
+// Without --drain a change of GPUs that Slurm places on is refused, unless the node is drained and has no jobs: an idle one may have a job a
+// moment later.
 func TestApplyNextToJobsOfSlurm(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, state, show string
-		remove            bool // Slurm is not installed here
+		args              []string
 		applied           int
 		says              string
 	}{
 		{name: "jobs", state: "MIXED", says: "the node has jobs: Slurm says MIXED"},
 		{name: "one that ends", state: "IDLE+COMPLETING", says: "the node has jobs: Slurm says IDLE+COMPLETING"},
-		{name: "no job", state: "IDLE", applied: 1},
+		{name: "no job yet", state: "IDLE", says: "the node is not drained, so it may have a job at any moment: Slurm says IDLE"},
 		{name: "drained by hand", state: "IDLE+DRAIN", applied: 1},
-		{name: "slurmctld does not answer", state: "IDLE", show: "refuse", says: "whether the node has jobs is not known"},
-		{name: "no Slurm", remove: true, applied: 1},
+		{name: "drained, with a job", state: "MIXED+DRAIN", says: "the node has jobs"},
+		{name: "drained, without an answer of slurmd", state: "IDLE*+DRAIN", says: "the node has jobs: Slurm says IDLE+DRAIN+NOT_RESPONDING"},
+		{name: "down", state: "DOWN+DRAIN", says: "--drained slurm says that its jobs have ended"},
+		{name: "slurmctld does not answer", state: "IDLE+DRAIN", show: "refuse", says: "whether the node has jobs is not known"},
+		{name: "said to be drained", state: "MIXED", args: []string{"--drained", "slurm"}, applied: 1},
+		{name: "said of no engine", state: "IDLE+DRAIN", args: []string{"--drained", "slurmd"}, says: "an engine is slurm or kubernetes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -323,22 +515,60 @@ func TestApplyNextToJobsOfSlurm(t *testing.T) {
 			s.inUse = refusedForJobs()
 			s.file("state", c.state)
 			s.file("show", c.show)
-			if c.remove {
-				if _, err := exec.LookPath("scontrol"); err == nil {
-					t.Skip("Slurm is installed on this host")
-				}
-				if err := os.Remove(filepath.Join(s.dir, "scontrol")); err != nil {
-					t.Fatal(err)
-				}
-			}
-			r := s.apply(t.Context())
-			code := api.ExitConflict
-			if c.applied > 0 {
-				code = 0
-			}
-			if r.code != code || s.applied != c.applied || !strings.Contains(r.err, c.says) {
+			r := s.apply(t.Context(), c.args...)
+			if (r.code == 0) != (c.applied > 0) || s.applied != c.applied || !strings.Contains(r.err, c.says) {
 				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, s.applied, r.out, r.err)
 			}
 		})
+	}
+}
+
+// A host without scontrol has no jobs of Slurm only if slurmd does not run there either.
+func TestApplyWithoutScontrol(t *testing.T) { //nolint:paralleltest // The processes of the host are those of all tests.
+	if _, err := exec.LookPath("scontrol"); err == nil {
+		t.Skip("Slurm is installed on this host")
+	}
+	root := t.TempDir()
+	cli.SetHostRoot(root)
+	defer cli.SetHostRoot("/")
+	proc := filepath.Join(root, "proc/41")
+	if err := os.MkdirAll(proc, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for process, applied := range map[string]int{"sshd": 1, "slurmd": 0} {
+		if err := os.WriteFile(filepath.Join(proc, "comm"), []byte(process+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := newSlurmSite(t)
+		s.inUse = refusedForJobs()
+		if err := os.Remove(filepath.Join(s.dir, "scontrol")); err != nil {
+			t.Fatal(err)
+		}
+		r := s.apply(t.Context())
+		if s.applied != applied || applied == 0 && (r.code != api.ExitConflict || !strings.Contains(r.err, "PATH has to have scontrol")) {
+			t.Errorf("%s: it exits with %d, applied %d times: %s%s", process, r.code, s.applied, r.out, r.err)
+		}
+	}
+}
+
+// A plan asks Slurm for the node as apply does.
+func TestPlanNamesTheNodeOfSlurm(t *testing.T) {
+	t.Parallel()
+	s := newSlurmSite(t)
+	s.inUse, s.verb = refusedForJobs(), []string{"plan", "-f", "-"}
+	s.file("state", "IDLE+DRAIN")
+	if r := s.apply(
+		t.Context(),
+		"--slurm-node",
+		"node2",
+	); r.code != api.ExitConflict ||
+		!strings.Contains(s.read("log"), "show node node2") {
+		t.Errorf("it exits with %d: %s%s: %s", r.code, r.out, r.err, s.read("log"))
+	}
+	if r := s.apply(t.Context(), "--slurm-node", "node1"); r.code != 0 {
+		t.Errorf("it exits with %d: %s%s", r.code, r.out, r.err)
+	}
+	if r := s.apply(t.Context(), "--slurm-node", "node2", "--drained", "slurm"); r.code != 0 {
+		t.Errorf("said to be drained: it exits with %d: %s%s", r.code, r.out, r.err)
 	}
 }

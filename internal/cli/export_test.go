@@ -28,6 +28,9 @@ func SetNameTimeout(d time.Duration) (reset func()) {
 // ForgetSlurm lets tests find the programs of Slurm by PATH alone.
 func ForgetSlurm() { installedSlurm = nil }
 
+// SetHostRoot sets where the processes of the host are found.
+func SetHostRoot(dir string) { hostRoot = dir }
+
 // SetPlotter sets the program that draws images.
 func SetPlotter(path string) { installedPlotter = path }
 

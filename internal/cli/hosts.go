@@ -50,7 +50,7 @@ func hostReaders() map[string]hostReader {
 		"idle": {here: []string{"for"}, table: (*app).idleOfHosts},
 		"plan": {
 			here:    []string{"exit-code"},
-			refused: []string{"file", "diff", "force", "allow-reset"},
+			refused: []string{"file", "diff", "force", "allow-reset", "drained", "slurm-node"},
 			table:   (*app).planOfHosts,
 		},
 	}

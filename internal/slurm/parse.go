@@ -108,18 +108,62 @@ type Node struct {
 	Name    string
 	Version string
 	States  []string // as in IDLE, DRAIN, INVALID_REG
+	Flags   []string // what the signs behind a state mean, as in NOT_RESPONDING
 	Reason  string   // why it is drained or down
 }
+
+// signs are the states that Slurm writes as one character behind another one.
+const signs = "*~#!%$@^-"
+
+var signStates = map[rune]string{
+	'*': notResponding,
+	'~': "POWERED_DOWN",
+	'#': "POWERING_UP",
+	'!': "POWER_DOWN",
+	'%': "POWERING_DOWN",
+	'$': "MAINT",
+	'@': "REBOOT_REQUESTED",
+	'^': "REBOOT_ISSUED",
+}
+
+const notResponding = "NOT_RESPONDING"
+
+// inService are the states of a node that runs jobs, or would if it were not drained.
+var inService = []string{
+	"IDLE",
+	"ALLOCATED",
+	"MIXED",
+	"COMPLETING",
+	"PLANNED",
+	"RESERVED",
+	"CLOUD",
+	"DYNAMIC_NORM",
+	"DRAIN",
+	"DRAINING",
+	"DRAINED",
+	notResponding,
+}
+
+// OutOfService are the states for which the node is out of service, as DOWN, FAIL, MAINT, those of a reboot or of its power, and any that
+// is not known: who resumes a node ends these as well. An INVALID_REG of a node that is drained is none: slurmctld drained it for that.
+func (n *Node) OutOfService() []string {
+	return slices.DeleteFunc(slices.Concat(n.States, n.Flags), func(s string) bool {
+		return slices.Contains(inService, s) || s == "INVALID_REG" && n.Drained()
+	})
+}
+
+// State is the state with what its signs mean.
+func (n *Node) State() string { return strings.Join(slices.Concat(n.States, n.Flags), "+") }
 
 // Drained reports whether the node takes no new jobs.
 func (n *Node) Drained() bool {
 	return slices.ContainsFunc(n.States, func(s string) bool { return strings.HasPrefix(s, "DRAIN") })
 }
 
-// Busy reports whether jobs run on the node, or end there.
+// Busy reports whether jobs run on the node, or end there. Those of a node that does not respond may, whatever slurmctld has of it.
 func (n *Node) Busy() bool {
-	return slices.ContainsFunc(n.States, func(s string) bool {
-		return s == "ALLOCATED" || s == "MIXED" || s == "COMPLETING" || s == "DRAINING"
+	return slices.ContainsFunc(slices.Concat(n.States, n.Flags), func(s string) bool {
+		return s == "ALLOCATED" || s == "MIXED" || s == "COMPLETING" || s == "DRAINING" || s == notResponding
 	})
 }
 
@@ -132,7 +176,13 @@ func ParseNode(text string) (n Node, ok bool) {
 		}
 		n = Node{Name: set["NodeName"], Version: none(set["Version"]), Reason: reason(line)}
 		for _, s := range strings.Split(set["State"], "+") {
-			n.States = append(n.States, strings.TrimRight(s, "*~#!%$@^-"))
+			state := strings.TrimRight(s, signs)
+			n.States = append(n.States, state)
+			for _, sign := range s[len(state):] {
+				if meant := signStates[sign]; meant != "" {
+					n.Flags = append(n.Flags, meant)
+				}
+			}
 		}
 		return n, true
 	}
