@@ -64,20 +64,28 @@ func PlanOf(n *publish.Node, pool string, c *resourceapi.ResourceClaim) (*Plan, 
 		}
 	}
 	if len(mine) == 1 {
-		p.one(mine[0])
-		return p, nil
+		return p, p.one(n, c, mine[0])
 	}
 	return p, p.several(n, c, mine)
 }
 
-// one is the lease of a single device. Of whole GPUs the grant must be of one.
-func (p *Plan) one(o *publish.Offer) {
+// one is the lease of a single device. Of whole GPUs the grant must be of one: gpushared refuses one GPU for a grant of several.
+func (p *Plan) one(n *publish.Node, c *resourceapi.ResourceClaim, o *publish.Offer) error {
 	p.Grants = o.Grants
+	if o.Type == publish.TypeGPU {
+		p.Grants = slices.DeleteFunc(slices.Clone(o.Grants), func(name string) bool {
+			i := slices.IndexFunc(n.Tenant.Grants, func(g api.GrantSpec) bool { return g.Name == name })
+			return i < 0 || n.Tenant.Grants[i].Exclusive != 1
+		})
+	}
+	if len(p.Grants) == 0 {
+		return refuse(c, "it has one whole GPU (%s), and tenant %s has no grant with exclusive: 1 for it", o.Name, n.Tenant.Name)
+	}
 	if o.Start != nil {
 		p.Request.Instance = fmt.Sprint(*o.Start)
 	}
 	if !o.Shared() {
-		return
+		return nil
 	}
 	consumed := p.Results[0].ConsumedCapacity
 	if q, ok := consumed["memory"]; ok && q.Value() > 0 {
@@ -88,6 +96,7 @@ func (p *Plan) one(o *publish.Offer) {
 		s := api.Percent(q.Value())
 		p.Request.Share = &s
 	}
+	return nil
 }
 
 // several is the lease of more than one device: whole GPUs, and a grant that has as many.

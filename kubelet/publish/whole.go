@@ -2,16 +2,18 @@ package publish
 
 import (
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/gpushare/api"
 )
 
-// whole is a GPU that a lease has alone.
+// whole is a GPU that a lease has alone. The scheduler gives it to a claim of one GPU too, so it is not offered unless a grant is of one.
 func (n *Node) whole(g *api.GPUStatus) []Offer {
 	grants := n.grants(g, func(s *api.GrantSpec) bool { return s.Kind() == api.ModeExclusive })
-	if len(grants) == 0 {
+	ones := slices.DeleteFunc(slices.Clone(grants), func(s *api.GrantSpec) bool { return s.Exclusive != 1 })
+	if len(ones) == 0 {
 		return nil
 	}
 	o := Offer{
