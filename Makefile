@@ -98,7 +98,7 @@ stress:
 SIMULATED := gpushare/(quota|test/fairness|test/memorysim)$$
 test: build
 	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $$($(GO) list ./... | grep -vE '$(SIMULATED)')
-	@$(MAKE) --no-print-directory test-kubelet
+	@$(if $(RACE),,ENUMERATION=sampled) $(MAKE) --no-print-directory test-kubelet
 	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
 	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
 

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -109,11 +110,32 @@ func (n *Node) left(g *api.GPUStatus, d *api.MIGDevice) map[string]int64 {
 // limitCounter counts the leases of a grant.
 const limitCounter = "leases"
 
-// limitSet is the name of the counters of a grant.
-func limitSet(grant string) string { return "grant-" + grant }
+// limitSet is the name of the counters of grants: of one its name, of several a sum of their names, because a name of the API is short.
+func limitSet(grants []*api.GrantSpec) string {
+	if len(grants) == 1 {
+		return "grant-" + grants[0].Name
+	}
+	h := fnv.New64a()
+	for _, g := range grants {
+		h.Write([]byte(g.Name + "\n"))
+	}
+	return fmt.Sprintf("grants-%016x", h.Sum64())
+}
 
-// limitedBy makes the leases of a grant a counter: the scheduler grants no more of them than the grant has.
-func (o *Offer) limitedBy(n *Node, spec *api.GrantSpec) {
+// limitedBy makes the leases of the grants that give a device a counter: the scheduler grants no more of them than the grants have. Of
+// whole GPUs they are the grants of one, because the scheduler does not say for which claim it counts.
+func (o *Offer) limitedBy(n *Node, grants []*api.GrantSpec) {
+	sum := 0
+	for _, spec := range grants {
+		sum += n.leasesLeft(spec)
+	}
+	set := limitSet(grants)
+	o.limits = map[string]int64{set: int64(sum)}
+	o.counters = append(o.counters, counterUse{set, map[string]int64{limitCounter: 1}})
+}
+
+// leasesLeft is how many leases of a grant claims may have.
+func (n *Node) leasesLeft(spec *api.GrantSpec) int {
 	most := 1 // of MIG and whole GPUs, unless the spec says more
 	if spec.MaxLeases != nil {
 		most = max(*spec.MaxLeases, 1)
@@ -123,8 +145,7 @@ func (o *Offer) limitedBy(n *Node, spec *api.GrantSpec) {
 			most--
 		}
 	}
-	o.limits = map[string]int64{limitSet(spec.Name): int64(max(most, 0))}
-	o.counters = append(o.counters, counterUse{limitSet(spec.Name), map[string]int64{limitCounter: 1}})
+	return max(most, 0)
 }
 
 func counterValues(of map[string]int64) map[string]resourceapi.Counter {

@@ -140,9 +140,7 @@ func (o *Offer) of(n *Node, grants []*api.GrantSpec) {
 	for _, spec := range grants {
 		o.Grants = append(o.Grants, spec.Name)
 	}
-	if len(grants) == 1 {
-		o.limitedBy(n, grants[0])
-	}
+	o.limitedBy(n, grants)
 	o.named()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/gpushare/gpushare/kubelet/claims"
 	"github.com/gpushare/gpushare/kubelet/publish"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 const pool = "node1"
@@ -166,7 +168,12 @@ func (w *world) accept(n *publish.Node, c *resourceapi.ResourceClaim) error {
 			}
 		}
 	}
-	return w.submit("kubernetes", publish.KeyPrefix+string(c.UID)+":0", plan.Grants[0], &plan.Request)
+	for _, grant := range plan.Grants { // The next grant is asked when one has no place, as in Prepare.
+		if err = w.submit("kubernetes", publish.KeyPrefix+string(c.UID)+":0", grant, &plan.Request); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // submit requests a keyed lease.
@@ -232,20 +239,44 @@ func TestWhatIsGrantedIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	each := 10000/len(boards) + 1
-	if testing.Short() {
+	if enumeration.Sampled() {
 		each = 100
 	}
 	for i, b := range boards {
 		t.Run(b.Short, func(t *testing.T) {
 			t.Parallel()
-			grantAndAccept(t, b, each, uint64(i))
+			grantAndAccept(t, newWorld(t, b, 100), each, uint64(i), true)
 		})
 	}
 }
 
-func grantAndAccept(t *testing.T, b *board.Board, each int, seed uint64) {
+// The same where several grants give each device, and their leases are few: what a claim is refused then is not for want of a place.
+func TestGrantedWithinTheLeasesOfSeveralGrants(t *testing.T) {
+	t.Parallel()
+	b, err := board.Find("a100-80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(4) {
+		w := newWorld(t, b, 1)
+		mine := &w.spec.Tenants[0]
+		for _, g := range slices.Clone(mine.Grants) {
+			if g.Kind() == api.ModeMIG {
+				g.Name += "-more"
+				mine.Grants = append(mine.Grants, g)
+			}
+		}
+		mine.Grants = append([]api.GrantSpec{{Name: "pair", Exclusive: 2}}, mine.Grants...)
+		w.update()
+		grantAndAccept(t, w, 150, seed, false)
+	}
+}
+
+// grantAndAccept has claims come and go. planned: the scheduler must grant each instance for which package mig has a place.
+func grantAndAccept(t *testing.T, w *world, each int, seed uint64, planned bool) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 33))
-	w, s := newWorld(t, b, 100), newScheduler(t)
+	s := newScheduler(t)
 	granted, refused, more := 0, 0, 0
 	for id := range each {
 		if r.IntN(12) == 0 {
@@ -259,7 +290,7 @@ func grantAndAccept(t *testing.T, b *board.Board, each int, seed uint64) {
 			if err := w.accept(n, c); err != nil {
 				t.Fatalf("claim %d: %s was granted: %v", id, c.Status.Allocation.Devices.Results[0].Device, err)
 			}
-		case profile != "":
+		case planned && profile != "":
 			refused++
 			w.use()
 			if _, ok := w.plan(profile, nil); ok {

@@ -29,9 +29,7 @@ func (n *Node) whole(g *api.GPUStatus) []Offer {
 	for _, spec := range grants {
 		o.Grants = append(o.Grants, spec.Name)
 	}
-	if len(grants) == 1 && grants[0].Exclusive == 1 {
-		o.limitedBy(n, grants[0])
-	}
+	o.limitedBy(n, ones)
 	if others := n.others(g); o.Withheld == "" && len(others) > 0 {
 		o.Withheld = usedBy(others[0])
 	}
