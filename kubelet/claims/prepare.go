@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,8 @@ type Leases interface {
 // Reader reads the node as it is now.
 type Reader interface {
 	Read(ctx context.Context) (*publish.Node, error)
+	// Leases are there while the driver of the GPUs is not, as in a maintenance: pods end then.
+	Leases(ctx context.Context) ([]api.Lease, error)
 }
 
 // Pods finds the cgroup of a pod. The kubelet creates it before it prepares claims.
@@ -115,9 +118,10 @@ func devicesOf(c *resourceapi.ResourceClaim, plan *Plan) []kubeletplugin.Device 
 	return out
 }
 
-// pod is the pod of a claim whose processes its lease has: the first whose cgroup is there. A claim of several pods is one lease.
+// pod is the pod of a claim whose processes its lease has: the last whose cgroup is there. Pods are reserved in their order, and the one
+// that is prepared now came last: the cgroups of earlier ones may be of pods that end. A claim of several pods is one lease.
 func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup string) {
-	for _, r := range c.Status.ReservedFor {
+	for _, r := range slices.Backward(c.Status.ReservedFor) {
 		if r.Resource != "pods" || r.APIGroup != "" {
 			continue
 		}
@@ -129,6 +133,20 @@ func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup stri
 		}
 	}
 	return pod, ""
+}
+
+// cgroups are those of all pods of a claim, the last one first.
+func (p *Preparer) cgroups(c *resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, r := range slices.Backward(c.Status.ReservedFor) {
+		if r.Resource != "pods" || r.APIGroup != "" {
+			continue
+		}
+		if cgroup := p.Pods.Cgroup(r.UID); cgroup != "" {
+			out = append(out, cgroup)
+		}
+	}
+	return out
 }
 
 func podText(pod types.UID) string { return "(pod " + string(pod) + ")" }
@@ -173,7 +191,9 @@ func (p *Preparer) lease(
 		if err != nil {
 			return nil, refuse(c, "%s", plain(err))
 		}
-		return p.bound(ctx, c, g.Lease, r, cgroup)
+		if l, err := p.bound(ctx, c, g.Lease, r); l != nil || err != nil {
+			return l, err
+		}
 	}
 	key, err := p.newKey(ctx, c.UID)
 	if err != nil {
@@ -194,22 +214,35 @@ func (p *Preparer) lease(
 	return nil, refuse(c, "no grant of tenant %s is for its devices", n.Tenant.Name)
 }
 
-// bound names the cgroup of a lease that has none yet: it was requested before the cgroup was there.
-func (p *Preparer) bound(
-	ctx context.Context, c *resourceapi.ResourceClaim, l *api.Lease, r api.EngineRequest, cgroup string,
-) (*api.Lease, error) {
-	if l.Engine.Bound || cgroup == "" {
+// bound names the cgroup of a lease that has none yet: it was requested before the cgroup was there. It is nil if the lease was released,
+// because it waits for the cgroup of a pod that has gone: it would end without processes, and limit nothing until then.
+func (p *Preparer) bound(ctx context.Context, c *resourceapi.ResourceClaim, l *api.Lease, r api.EngineRequest) (*api.Lease, error) {
+	cgroups := p.cgroups(c)
+	if l.Engine.Bound || len(cgroups) == 0 {
 		return l, nil
 	}
-	r.Cgroup = cgroup
-	g, err := p.Leases.AttachEngine(ctx, r)
+	for _, r.Cgroup = range cgroups {
+		g, err := p.Leases.AttachEngine(ctx, r)
+		if err == nil {
+			return g.Lease, nil
+		}
+		if kindOf(err) != api.KindConflict { // It waits for another cgroup, or is bound by now.
+			return nil, refuse(c, "%s", plain(err))
+		}
+	}
+	l, err := p.Leases.EngineLease(ctx, r.Key)
 	switch {
-	case kindOf(err) == api.KindConflict:
-		return l, nil // It is that of another pod of the claim.
+	case kindOf(err) == api.KindNotFound:
+		return nil, nil
 	case err != nil:
 		return nil, refuse(c, "%s", plain(err))
+	case l.Engine != nil && l.Engine.Bound:
+		return l, nil
 	}
-	return g.Lease, nil
+	if _, err := p.Leases.ReleaseEngine(ctx, r.Key); err != nil && kindOf(err) != api.KindNotFound {
+		return nil, refuse(c, "%s", plain(err))
+	}
+	return nil, nil
 }
 
 // newKey is the first key of a claim that no lease had within the hour.
@@ -245,12 +278,12 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 		return err
 	}
 	faultpoint.Hit("kubelet.unprepare.removed")
-	n, err := p.Node.Read(ctx)
+	leases, err := p.Node.Leases(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range n.Status.Leases {
-		l := &n.Status.Leases[i]
+	for i := range leases {
+		l := &leases[i]
 		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(claim)) {
 			continue
 		}

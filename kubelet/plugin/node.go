@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,13 @@ type Node struct {
 	mu    locks.Mutex[locks.Leaf] // guards what follows
 	spec  *api.SpecDocument
 	hosts map[string]publish.Host
+	known map[string]knownMIG // by UUID of a GPU
+}
+
+// knownMIG is what was read last of the instances of a GPU.
+type knownMIG struct {
+	device api.MIGDevice
+	status *api.MIGStatus
 }
 
 // Read reads the status and what belongs to it. The spec is read again when its generation changes.
@@ -39,7 +47,7 @@ func (x *Node) Read(ctx context.Context) (*publish.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := x.Daemon.MIG(ctx)
+	m, err := x.instances(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +59,50 @@ func (x *Node) Read(ctx context.Context) (*publish.Node, error) {
 		n.Host[s.GPUs[i].UUID] = x.host(&s.GPUs[i])
 	}
 	return n, nil
+}
+
+// Leases are the leases of the node. They are there while no GPU can be read.
+func (x *Node) Leases(ctx context.Context) ([]api.Lease, error) {
+	s, err := x.Daemon.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Leases, nil
+}
+
+// instances are the instances of the node and what it can have. Of a GPU that does not answer, and of all while the driver does not, they
+// are those of before: what is published stays, and has the taints that the status says. Without them it would be withdrawn, and the pods
+// on a lost GPU would not be told.
+func (x *Node) instances(ctx context.Context, s *api.Status) (*api.MIGList, error) {
+	m, err := x.Daemon.MIG(ctx)
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindUnavailable {
+		m, err = &api.MIGList{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.known == nil {
+		x.known = map[string]knownMIG{}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		j := slices.IndexFunc(m.GPUs, func(d api.MIGDevice) bool { return d.UUID == g.UUID })
+		known, before := x.known[g.UUID]
+		switch {
+		case g.Mode != api.ModeMIG:
+			delete(x.known, g.UUID)
+		case j >= 0 && g.MIG != nil:
+			x.known[g.UUID] = knownMIG{m.GPUs[j], g.MIG}
+		case before:
+			if j >= 0 {
+				m.GPUs = slices.Delete(m.GPUs, j, j+1)
+			}
+			m.GPUs, g.MIG = append(m.GPUs, known.device), known.status
+		}
+	}
+	return m, nil
 }
 
 // tenant is the tenant whose grants are offered; nil: the spec has none of this name.

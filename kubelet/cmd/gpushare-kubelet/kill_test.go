@@ -62,7 +62,7 @@ func TestDriverKilledAtEveryPlace(t *testing.T) {
 }
 
 // gpushared is killed while a claim is prepared: it is one lease before and after, with its file, and a claim is refused in plain words meanwhile.
-func TestDaemonKilledBetween(t *testing.T) {
+func TestClaimsOutliveTheDaemon(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, virtual, spec)
 	d := newDriver(t, n)

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// evicts reports whether pods on a device are told to go.
+func evicts(d *resourceapi.Device) bool {
+	for _, x := range d.Taints {
+		if strings.HasPrefix(x.Key, "gpushare.dev/") && x.Effect == resourceapi.DeviceTaintEffectNoExecute {
+			return true
+		}
+	}
+	return false
+}
+
+// The instances of a GPU that is lost, or of all while the driver is unloaded, stay published with a taint that moves their pods: those in
+// use as the free ones. Their claims are unprepared meanwhile, and leave nothing.
+func TestInstancesOfALostGPU(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ ctl []string }{
+		"the GPU has fallen off the bus": {[]string{"xid", "0", "79"}},
+		"the driver is unloaded":         {[]string{"driver-unload", "--force"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, virtual, spec)
+			d := newDriver(t, n)
+			d.start(t, "")
+			k := d.register(t)
+			const used, free = "gpu-0-mig-3g-40gb-0", "gpu-0-mig-3g-40gb-4"
+			d.server.await(t, "the node is not published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 })
+			claim := d.claim(t, "on-it", device(used))
+			if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
+				t.Fatalf("it is not prepared: %v %v", r, err)
+			}
+			if err := n.Ctl(soon(t), nil, c.ctl...); err != nil {
+				t.Fatal(err)
+			}
+			d.server.await(t, "its instances have no taint", func(m map[string]resourceapi.Device) bool {
+				a, b := m[used], m[free]
+				return evicts(&a) && evicts(&b)
+			})
+			if why, err := k.unprepare(soon(t), claim); err != nil || why != "" {
+				t.Errorf("it is not unprepared: %s %v", why, err)
+			}
+			if l, f := leases(t, n), d.files(t); len(l)+len(f) > 0 {
+				t.Errorf("left are leases %v and files %v", l, f)
+			}
+		})
+	}
+}
