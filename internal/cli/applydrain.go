@@ -89,14 +89,13 @@ func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *dr
 	case unknown != nil:
 		out.Message += "; whether the node has jobs is not known: " + unknown.Error()
 		out.Hint += "; --slurm-node names the node where Slurm calls it otherwise; " + saysDrained
+	case len(node.OutOfService()) > 0:
+		out.Message += fmt.Sprintf("; jobs may run on the node that slurmctld does not have: it says %s (%s)", node.State(), node.Reason)
+		out.Hint += "; " + saysDrained
 	case node.Busy():
 		out.Message += "; the node has jobs: Slurm says " + node.State()
 	default:
 		out.Message += "; the node is not drained, so it may have a job at any moment: Slurm says " + node.State()
-		if len(node.OutOfService()) > 0 {
-			out.Message += " (" + node.Reason + ")"
-			out.Hint += "; " + saysDrained
-		}
 	}
 	return nil, &out
 }

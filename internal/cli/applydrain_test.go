@@ -505,6 +505,7 @@ func TestApplyNextToJobsOfSlurm(t *testing.T) {
 		{name: "drained, with a job", state: "MIXED+DRAIN", says: "the node has jobs"},
 		{name: "drained, without an answer of slurmd", state: "IDLE*+DRAIN", says: "the node has jobs: Slurm says IDLE+DRAIN+NOT_RESPONDING"},
 		{name: "down", state: "DOWN+DRAIN", says: "--drained slurm says that its jobs have ended"},
+		{name: "down, with its state", state: "DOWN+DRAIN", says: "jobs may run on the node that slurmctld does not have: it says DOWN+DRAIN"},
 		{name: "slurmctld does not answer", state: "IDLE+DRAIN", show: "refuse", says: "whether the node has jobs is not known"},
 		{name: "said to be drained", state: "MIXED", args: []string{"--drained", "slurm"}, applied: 1},
 		{name: "said of no engine", state: "IDLE+DRAIN", args: []string{"--drained", "slurmd"}, says: "an engine is slurm or kubernetes"},
