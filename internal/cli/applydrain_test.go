@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -67,9 +68,9 @@ esac
 type slurmSite struct {
 	*testing.T
 	dir     string
-	applied int        // specs that were put in force
-	refuses *api.Error // of an apply that is no check
-	inUse   *api.Error // of each apply that is not said to be drained
+	applied atomic.Int32 // specs that were put in force
+	refuses *api.Error   // of an apply that is no check
+	inUse   *api.Error   // of each apply that is not said to be drained
 	onApply func()
 	engines []string                         // of the plan
 	put     func(w http.ResponseWriter) bool // answers an apply in another way
@@ -140,7 +141,7 @@ func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 				refuse(s.refuses)
 			default:
 				if !check {
-					s.applied++
+					s.applied.Add(1)
 				}
 				if s.onApply != nil && !check {
 					s.onApply()
@@ -360,8 +361,15 @@ func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
 			c.prepare(s)
 			r := s.apply(t.Context(), append([]string{"--drain"}, c.args...)...)
 			all := r.out + r.err
-			if r.code != c.code || s.applied != c.applied {
-				t.Errorf("it exits with %d, want %d, and applied %d times, want %d: %s", r.code, c.code, s.applied, c.applied, all)
+			if r.code != c.code || int(s.applied.Load()) != c.applied {
+				t.Errorf(
+					"it exits with %d, want %d, and applied %d times, want %d: %s",
+					r.code,
+					c.code,
+					int(s.applied.Load()),
+					c.applied,
+					all,
+				)
 			}
 			for _, text := range c.says {
 				if !strings.Contains(all, text) {
@@ -391,9 +399,10 @@ func TestApplyDrainsNoNodeOutOfService(t *testing.T) {
 			s.file("state", state)
 			s.file("reason", "bad fan")
 			r := s.apply(t.Context(), "--drain")
-			if r.code != api.ExitUnreachable || s.applied != 0 || !strings.Contains(r.err, "cannot drain node1 in Slurm: it is ") ||
+			if r.code != api.ExitUnreachable || int(s.applied.Load()) != 0 ||
+				!strings.Contains(r.err, "cannot drain node1 in Slurm: it is ") ||
 				!strings.Contains(r.err, "(bad fan)") {
-				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, s.applied, r.out, r.err)
+				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, int(s.applied.Load()), r.out, r.err)
 			}
 			if now := s.read("state"); now != state || strings.Contains(s.read("log"), "update") {
 				t.Errorf("the node is %s: %s", now, s.read("log"))
@@ -427,8 +436,8 @@ func TestApplyDrainHangup(t *testing.T) { //nolint:paralleltest // The signal is
 	// The first job that is listed is the sign that it waits.
 	s.program("squeue", fmt.Sprintf("#!/bin/sh\nkill -HUP %d\nexec sleep 1000\n", os.Getpid()))
 	r := s.apply(t.Context(), "--drain")
-	if r.code == 0 || s.applied != 0 || s.read("state") != "IDLE" || !strings.Contains(r.err, "node1 is resumed in Slurm") {
-		t.Errorf("it exits with %d, applied %d times, the node is %s: %s%s", r.code, s.applied, s.read("state"), r.out, r.err)
+	if r.code == 0 || int(s.applied.Load()) != 0 || s.read("state") != "IDLE" || !strings.Contains(r.err, "node1 is resumed in Slurm") {
+		t.Errorf("it exits with %d, applied %d times, the node is %s: %s%s", r.code, int(s.applied.Load()), s.read("state"), r.out, r.err)
 	}
 }
 
@@ -455,8 +464,15 @@ func TestApplyDrainRequestsTheReset(t *testing.T) {
 		if answer == "y\n" {
 			applied = 1
 		}
-		if s.applied != applied || s.read("state") != state || strings.Count(said, "Reset ") != 1 {
-			t.Errorf("%q: it exits with %d, applied %d times, the node is %s: %s", answer, r.code, s.applied, s.read("state"), said)
+		if int(s.applied.Load()) != applied || s.read("state") != state || strings.Count(said, "Reset ") != 1 {
+			t.Errorf(
+				"%q: it exits with %d, applied %d times, the node is %s: %s",
+				answer,
+				r.code,
+				int(s.applied.Load()),
+				s.read("state"),
+				said,
+			)
 		}
 	}
 }
@@ -483,8 +499,8 @@ func TestApplyDrainIsInterrupted(t *testing.T) {
 		cancel()
 	}()
 	r := s.apply(ctx, "--drain")
-	if r.code == 0 || s.applied != 0 || s.read("state") != "IDLE" || !strings.Contains(r.err, "node1 is resumed in Slurm") {
-		t.Errorf("it exits with %d, applied %d times, the node is %s: %s%s", r.code, s.applied, s.read("state"), r.out, r.err)
+	if r.code == 0 || int(s.applied.Load()) != 0 || s.read("state") != "IDLE" || !strings.Contains(r.err, "node1 is resumed in Slurm") {
+		t.Errorf("it exits with %d, applied %d times, the node is %s: %s%s", r.code, int(s.applied.Load()), s.read("state"), r.out, r.err)
 	}
 }
 
@@ -517,8 +533,8 @@ func TestApplyNextToJobsOfSlurm(t *testing.T) {
 			s.file("state", c.state)
 			s.file("show", c.show)
 			r := s.apply(t.Context(), c.args...)
-			if (r.code == 0) != (c.applied > 0) || s.applied != c.applied || !strings.Contains(r.err, c.says) {
-				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, s.applied, r.out, r.err)
+			if (r.code == 0) != (c.applied > 0) || int(s.applied.Load()) != c.applied || !strings.Contains(r.err, c.says) {
+				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, int(s.applied.Load()), r.out, r.err)
 			}
 		})
 	}
@@ -546,8 +562,9 @@ func TestApplyWithoutScontrol(t *testing.T) { //nolint:paralleltest // The proce
 			t.Fatal(err)
 		}
 		r := s.apply(t.Context())
-		if s.applied != applied || applied == 0 && (r.code != api.ExitConflict || !strings.Contains(r.err, "PATH has to have scontrol")) {
-			t.Errorf("%s: it exits with %d, applied %d times: %s%s", process, r.code, s.applied, r.out, r.err)
+		if int(s.applied.Load()) != applied ||
+			applied == 0 && (r.code != api.ExitConflict || !strings.Contains(r.err, "PATH has to have scontrol")) {
+			t.Errorf("%s: it exits with %d, applied %d times: %s%s", process, r.code, int(s.applied.Load()), r.out, r.err)
 		}
 	}
 }
