@@ -57,7 +57,7 @@ func TestGrantOfAsManyGPUs(t *testing.T) {
 	}
 	n := wholeNode(pair)
 	if o := publish.Offers(n); len(o) != 0 {
-		t.Errorf("without a grant of one GPU %d are offered: a claim of one would be refused for ever", len(o))
+		t.Errorf("without a grant of one GPU %d are offered: no claim of one could be prepared", len(o))
 	}
 	if _, err := claims.PlanOf(n, "node", claimOf("gpu-0")); err == nil || !strings.Contains(err.Error(), "not on this node any more") {
 		t.Errorf("a claim of a GPU that is not offered is answered with %v", err)

@@ -72,7 +72,7 @@ func (x *Node) Leases(ctx context.Context) ([]api.Lease, error) {
 
 // instances are the instances of the node and what it can have. Of a GPU that does not answer, and of all while the driver does not, they
 // are those of before: what is published stays, and has the taints that the status says. Without them it would be withdrawn, and the pods
-// on a lost GPU would not be told.
+// on a lost GPU would stay there.
 func (x *Node) instances(ctx context.Context, s *api.Status) (*api.MIGList, error) {
 	m, err := x.Daemon.MIG(ctx)
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindUnavailable {

@@ -7,7 +7,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// evicts reports whether pods on a device are told to go.
+// evicts reports whether pods are moved away from a device.
 func evicts(d *resourceapi.Device) bool {
 	for _, x := range d.Taints {
 		if strings.HasPrefix(x.Key, "gpushare.dev/") && x.Effect == resourceapi.DeviceTaintEffectNoExecute {
