@@ -70,7 +70,7 @@ kubelet: need
 	@mkdir -p bin
 	@cd kubelet && $(STATIC) -o ../bin/ ./cmd/gpushare-kubelet
 
-# It is larger than all other programs together, so it is in an archive of its own and not in the packages.
+# It is 51 MB, and all other programs together are 69 MB: it is in an archive of its own, so that only nodes of a cluster have it.
 kubelet-archive: kubelet
 	@mkdir -p build/packages
 	@tar -C bin --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf build/packages/gpushare-kubelet-$(VERSION).tar.gz gpushare-kubelet \
