@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -258,10 +257,12 @@ func TestGrantedWithinTheLeasesOfSeveralGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for seed := range uint64(4) {
-		w := newWorld(t, b, 1)
+		w, one := newWorld(t, b, 100), 1 // The other tenant has many leases.
 		mine := &w.spec.Tenants[0]
-		for _, g := range slices.Clone(mine.Grants) {
-			if g.Kind() == api.ModeMIG {
+		for i := range mine.Grants {
+			if mine.Grants[i].Kind() == api.ModeMIG {
+				mine.Grants[i].MaxLeases = &one
+				g := mine.Grants[i]
 				g.Name += "-more"
 				mine.Grants = append(mine.Grants, g)
 			}
