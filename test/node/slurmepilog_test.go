@@ -34,7 +34,7 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 	}
 	for _, c := range []struct{ name, output, says string }{
 		{"a file system that never answers", fs.Path(silentfs.Lost), "this is not in its output"},
-		{"a file of somebody else", own, "this is not in its output"},
+		{"a file of another user", own, "this is not in its output"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bin := t.TempDir()
