@@ -89,7 +89,8 @@ func TestTheGPUsOfAnEngine(t *testing.T) {
 			t.Errorf("the hint of the refusal itself is not there, or has a gap: %q", refusal.Hint)
 		}
 		_, _, refusal = w.apply(whole, "?file=generation+1")
-		if refusal == nil || strings.Contains(refusal.Hint, "--drain") || !strings.Contains(refusal.Hint, "then 'gpushare rollback 1' when") {
+		if refusal == nil || strings.Contains(refusal.Hint, "--drain") ||
+			!strings.Contains(refusal.Hint, "then 'gpushare rollback 1' when") {
 			t.Errorf("rollback has no --drain: %+v", refusal)
 		}
 		if _, ok := w.table.Get(l.ID); !ok {

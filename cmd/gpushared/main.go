@@ -83,7 +83,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 			return 0
 		}
 	} else if err == nil {
-		// Only a daemon: the unit sets it for all threads, and a check of the settings has the profile but not the unit, so it would be denied.
+		// Only a daemon: the unit sets it for all threads, and a check of the settings, which has the profile and not the unit, would be
+		// denied it.
 		_ = monitor.Relax()
 		log, level := daemon.NewLogger(s, errs)
 		err = daemon.Run(ctx, s, log, level)
