@@ -64,7 +64,7 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 			case reports <- health.Report(n, p.Publisher.Pool):
 			}
 		}
-		if !sleep(ctx, health.Interval, changed) {
+		if sleep(ctx, health.Interval, changed); ctx.Err() != nil {
 			return nil
 		}
 	}

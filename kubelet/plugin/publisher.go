@@ -20,8 +20,10 @@ const (
 	calm = 200 * time.Millisecond
 	// spacing is the least time between two readings of the node.
 	spacing = 500 * time.Millisecond
+	// settled is when it is read once more after an event: what was said may be in the status a moment later.
+	settled = 2 * time.Second
 	// unasked is how often the node is read without an event: what changes without one is seen then.
-	unasked = time.Minute
+	unasked = 10 * time.Second
 	// retry is the pause before gpushared is asked again that did not answer.
 	retry = time.Second
 	// readTimeout limits one reading.
@@ -67,8 +69,12 @@ func (p *Publisher) Run(ctx context.Context) {
 	loops.Go(func() { p.follow(ctx, wake) })
 	defer loops.Wait()
 	var published *resourceslice.DriverResources
+	woken := false
 	for ctx.Err() == nil {
 		next := unasked
+		if woken {
+			next = settled
+		}
 		r, err := p.read(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -84,9 +90,9 @@ func (p *Publisher) Run(ctx context.Context) {
 				p.Log.Info("the node is published", "devices", countOf(&r))
 			}
 		}
-		if !sleep(ctx, spacing, nil) || !sleep(ctx, next, wake) || !sleep(ctx, calm, nil) {
-			return
-		}
+		sleep(ctx, spacing, nil)
+		woken = sleep(ctx, next, wake)
+		sleep(ctx, calm, nil)
 		select { // The events of that time are of what is read now.
 		case <-wake:
 		default:
@@ -127,17 +133,17 @@ func (p *Publisher) follow(ctx context.Context, wake chan<- struct{}) {
 	}
 }
 
-// sleep waits, or less until wake. It is false if ctx ended.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+// sleep waits, or less until ctx ends or wake, which it reports.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-wake:
+		return true
 	case <-t.C:
 	}
-	return true
+	return false
 }
 
 func countOf(r *resourceslice.DriverResources) int {
