@@ -20,8 +20,8 @@ const (
 	calm = 200 * time.Millisecond
 	// spacing is the least time between two readings of the node.
 	spacing = 500 * time.Millisecond
-	// settled is when it is read once more after an event: what was said may be in the status a moment later.
-	settled = 2 * time.Second
+	// moment is when it is read once more after an event: what was said may be in the status a moment later.
+	moment = 2 * time.Second
 	// unasked is how often the node is read without an event: what changes without one is seen then.
 	unasked = 10 * time.Second
 	// retry is the pause before gpushared is asked again that did not answer.
@@ -73,7 +73,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		next := unasked
 		if woken {
-			next = settled
+			next = moment
 		}
 		r, err := p.read(ctx)
 		if err != nil {
