@@ -218,7 +218,7 @@ func (g *Grant) rank() int {
 // mayUse reports whether the mode, the selector and who places the lease allow the grant to use the GPU.
 func (g *Grant) mayUse(v *GPUView) bool { return v.takesFrom(g.Placer) && g.allows(v) }
 
-// allows reports whether the mode and the selector allow the grant to use the GPU, without regard to the engine.
+// allows reports whether the mode and the selector let the grant use the GPU. Who places its lease there is another question.
 func (g *Grant) allows(v *GPUView) bool {
 	return v.Mode == g.Spec.Mode() && (g.Spec.GPUs == nil || slices.Contains(g.GPUs, v.UUID)) &&
 		(g.Only == nil || slices.Contains(g.Only, v.UUID))

@@ -429,7 +429,7 @@ func TestApplyDrainIsInterruptedLate(t *testing.T) {
 // So does the end of the terminal of the command.
 func TestApplyDrainHangup(t *testing.T) { //nolint:paralleltest // The signal is one for the whole process.
 	if signal.Ignored(syscall.SIGHUP) {
-		t.Skip("the hangup is ignored here")
+		t.Skip("needs SIGHUP, which this process was started to ignore, as by nohup")
 	}
 	s := newSlurmSite(t)
 	s.file("endless", "")
@@ -543,7 +543,7 @@ func TestApplyNextToJobsOfSlurm(t *testing.T) {
 // A host without scontrol has no jobs of Slurm only if slurmd does not run there either.
 func TestApplyWithoutScontrol(t *testing.T) { //nolint:paralleltest // The processes of the host are those of all tests.
 	if _, err := exec.LookPath("scontrol"); err == nil {
-		t.Skip("Slurm is installed on this host")
+		t.Skip("needs a host without scontrol in PATH")
 	}
 	root := t.TempDir()
 	cli.SetHostRoot(root)

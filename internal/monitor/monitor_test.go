@@ -101,11 +101,11 @@ func TestInheritedSlackIsEnough(t *testing.T) {
 	file := fmt.Sprintf("/proc/%d/timerslack_ns", monitor)
 	was, err := os.ReadFile(file)
 	if err != nil {
-		t.Skip("to read the slack of another thread needs CAP_SYS_NICE")
+		t.Skip("to read the slack of another thread needs CAP_SYS_NICE: ", err)
 	}
 	const other = "123456"
 	if err := os.WriteFile(file, []byte(other), 0); err != nil {
-		t.Skip("to set the slack of another thread needs CAP_SYS_NICE")
+		t.Skip("to set the slack of another thread needs CAP_SYS_NICE: ", err)
 	}
 	defer func() { _ = os.WriteFile(file, was, 0) }()
 	if err := Relax(); err != nil {

@@ -62,7 +62,7 @@ func TestTheNodeIsReadAgainAfterAnEvent(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 		done := make(chan struct{})
 		go func() { defer close(done); p.Run(ctx) }()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // of the virtual time of the bubble, as below
 		event := time.Now()
 		w.event <- struct{}{}
 		time.Sleep(time.Minute)
