@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -121,15 +122,12 @@ func devicesOf(c *resourceapi.ResourceClaim, plan *Plan) []kubeletplugin.Device 
 // pod is the pod of a claim whose processes its lease has: the last whose cgroup is there. Pods are reserved in their order, and the one
 // that is prepared now came last: the cgroups of earlier ones may be of pods that end. A claim of several pods is one lease.
 func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup string) {
-	for _, r := range slices.Backward(c.Status.ReservedFor) {
-		if r.Resource != "pods" || r.APIGroup != "" {
-			continue
-		}
-		if cgroup = p.Pods.Cgroup(r.UID); cgroup != "" {
-			return r.UID, cgroup
+	for id := range podsOf(c) {
+		if cgroup = p.Pods.Cgroup(id); cgroup != "" {
+			return id, cgroup
 		}
 		if pod == "" {
-			pod = r.UID
+			pod = id
 		}
 	}
 	return pod, ""
@@ -138,15 +136,23 @@ func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup stri
 // cgroups are those of all pods of a claim, the last one first.
 func (p *Preparer) cgroups(c *resourceapi.ResourceClaim) []string {
 	var out []string
-	for _, r := range slices.Backward(c.Status.ReservedFor) {
-		if r.Resource != "pods" || r.APIGroup != "" {
-			continue
-		}
-		if cgroup := p.Pods.Cgroup(r.UID); cgroup != "" {
+	for id := range podsOf(c) {
+		if cgroup := p.Pods.Cgroup(id); cgroup != "" {
 			out = append(out, cgroup)
 		}
 	}
 	return out
+}
+
+// podsOf are the pods that a claim is reserved for, the last one first.
+func podsOf(c *resourceapi.ResourceClaim) iter.Seq[types.UID] {
+	return func(yield func(types.UID) bool) {
+		for _, r := range slices.Backward(c.Status.ReservedFor) {
+			if r.Resource == "pods" && r.APIGroup == "" && !yield(r.UID) {
+				return
+			}
+		}
+	}
 }
 
 func podText(pod types.UID) string { return "(pod " + string(pod) + ")" }
