@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/stop"
@@ -23,7 +21,8 @@ func (ls *Leases) EngineCgroup(name string, uids ...int) (cg string, p *cgroup.P
 	if err != nil {
 		return "", nil, err
 	}
-	if why := elsewhere(h, name); why != "" {
+	if at := h.OtherWay(name); at != "" { // A cgroup of that name would never come.
+		why := "it leads to " + at + ", by a link or by another mount than " + h.Mount
 		return "", nil, invalidCgroup(name, why, "use the path in /proc/PID/cgroup, or one below "+h.Mount)
 	}
 	if uid := dirUID(h.Dir(cg)); uid > 0 && !slices.Contains(uids, uid) {
@@ -53,25 +52,6 @@ func (ls *Leases) EngineCgroup(name string, uids ...int) (cg string, p *cgroup.P
 		}
 	}
 	return cg, &ps[0], nil
-}
-
-// elsewhere returns why the path of a file is no path of a cgroup: it leads into a hierarchy by another way than its mount, as through a
-// symbolic link. A cgroup of that name would never come.
-func elsewhere(h cgroup.Hierarchy, name string) string {
-	if name == h.Mount || strings.HasPrefix(name, h.Mount+"/") {
-		return ""
-	}
-	for at := filepath.Clean(name); at != "/" && at != "."; at = filepath.Dir(at) {
-		var st unix.Statfs_t
-		if unix.Statfs(at, &st) != nil {
-			continue
-		}
-		if st.Type == unix.CGROUP2_SUPER_MAGIC {
-			return at + " is not below " + h.Mount + ", where the cgroups are"
-		}
-		return ""
-	}
-	return ""
 }
 
 // CleanCgroup is the path of a cgroup as the leases have it.
