@@ -350,9 +350,10 @@ func (c *Client) permitting(ctx context.Context, query url.Values, resets []stri
 
 // UnmanageOptions are the options of Unmanage.
 type UnmanageOptions struct {
-	All   bool // restore the GPUs too, and keep no spec
-	Check bool // stop after the plan
-	Force bool
+	All     bool // restore the GPUs too, and keep no spec
+	Check   bool // stop after the plan
+	Force   bool
+	Drained []string // as of Apply
 }
 
 // Unmanage removes every restriction of gpushare from the node.
@@ -362,6 +363,9 @@ func (c *Client) Unmanage(ctx context.Context, o UnmanageOptions) (*api.ApplyRes
 		if on {
 			q.Set(name, "1")
 		}
+	}
+	if len(o.Drained) > 0 {
+		q.Set("drained", strings.Join(o.Drained, ","))
 	}
 	out := new(api.ApplyResult)
 	if err := c.Do(ctx, http.MethodPost, "/v1/unmanage", q, nil, nil, out); err != nil {
@@ -411,6 +415,7 @@ type RetryOptions struct {
 	Force      bool     // stop what is in the way
 	AllowReset bool     // let the driver reset the GPU
 	Resets     []string // as of Apply
+	Drained    []string // as of Apply
 }
 
 // RetryGPU tries a held or stuck GPU again.
@@ -420,6 +425,9 @@ func (c *Client) RetryGPU(ctx context.Context, id string, o RetryOptions) (*api.
 		if on {
 			q.Set(name, "1")
 		}
+	}
+	if len(o.Drained) > 0 {
+		q.Set("drained", strings.Join(o.Drained, ","))
 	}
 	out := new(api.Operation)
 	err := c.permitting(ctx, q, o.Resets, func() error {

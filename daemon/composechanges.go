@@ -103,6 +103,7 @@ func (d *Daemon) composeUnmanaging(p *parts) {
 	d.unmanaging = &unmanage.Unmanaging{
 		Reporter:    d.Reporter,
 		CDIDir:      d.settings.CDIDir,
+		NodeName:    d.changes.Settings.NodeName(),
 		State:       d.state,
 		Tasks:       d.tasks,
 		Port:        d.host.Port,

@@ -150,3 +150,54 @@ func (w *virtual) mustCheck(spec string) api.Plan {
 	}
 	return res.Plan
 }
+
+// What else changes the GPUs of an engine is refused as an apply is: a job may have one that it does not use.
+func TestUnmanageAndRetryOfTheGPUsOfAnEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "a100-40"})
+		w.startDaemon()
+		w.mustApply(strings.Replace(ownedBySlurm, "[3g.20gb, 3g.20gb]", "[3g.20gb]", 1))
+		unmanage, retry := "/v1/unmanage?all=1", "/v1/gpus/0/retry?allow-reset=1"
+		refused := func(target, command string) {
+			t.Helper()
+			refusal := w.do(http.MethodPost, target, "", nil)
+			if refusal == nil || refusal.Kind != api.KindInUse || !slices.Equal(refusal.Engines, []string{"slurm"}) ||
+				!strings.Contains(refusal.Hint, "then '"+command+"' when its jobs have ended") || strings.Contains(refusal.Hint, "--drain'") {
+				t.Errorf("%s: %+v", command, refusal)
+			}
+		}
+		refused(unmanage, "gpushare unmanage --all")
+		var res api.ApplyResult
+		if refusal := w.do(http.MethodPost, unmanage+"&check=1", "", &res); refusal != nil || !slices.Equal(res.Plan.Engines, []string{"slurm"}) {
+			t.Errorf("the plan: %v, engines %q", refusal, res.Plan.Engines)
+		}
+		if refusal := w.do(http.MethodPost, retry, "", nil); refusal != nil {
+			t.Errorf("a retry that changes nothing: %+v", refusal)
+		}
+
+		removeByHand(t, w)
+		if err := errors.Join(setMode(w, false), w.node.ResetGPU("0", os.Getpid())); err != nil {
+			t.Fatal(err)
+		}
+		w.waitIdle(nil)
+		resets := w.truth()[0].Resets
+		refused(retry, "gpushare gpu retry 0")
+		if g := w.truth()[0]; g.Resets != resets {
+			t.Error("the GPU was reset")
+		}
+		if refusal := w.do(http.MethodPost, retry+"&drained=slurm", "", nil); refusal != nil {
+			t.Errorf("a retry after a drain: %+v", refusal)
+		}
+		w.waitIdle(nil)
+		if names := w.namesOf(0); len(names) != 1 {
+			t.Errorf("the layout is %q after the retry", names)
+		}
+		if refusal := w.do(http.MethodPost, unmanage+"&drained=slurm", "", nil); refusal != nil {
+			t.Errorf("unmanage after a drain: %+v", refusal)
+		}
+		w.waitIdle(nil)
+		if names := w.namesOf(0); len(names) != 0 {
+			t.Errorf("the layout is %q after unmanage", names)
+		}
+	})
+}

@@ -56,7 +56,7 @@ func (d *Daemon) specRoutes() []row {
 		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, d.specs.GetRevision, more{}},
 		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.unmanaging.PostUnmanage, more{
 			Audit: "unmanage",
-			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag},
+			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag, "drained": server.Text},
 		}},
 		{get, "/v1/plan", "read the plan", server.AdminOrObserver, server.ReadsBack, d.viewer.GetPlan, more{}},
 		{get, "/v1/operations", "list operations", server.AdminOrObserver, server.Reads, d.changes.GetOperations, more{}},
@@ -92,7 +92,7 @@ func (d *Daemon) gpuRoutes() []row {
 		{post, "/v1/gpus/{id}/retry", "try a GPU again", server.Admin, server.Changes, d.changes.RetryGPU, more{
 			Audit:    "retry",
 			AuditGPU: true,
-			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag, "reset": server.Text},
+			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag, "reset": server.Text, "drained": server.Text},
 		}},
 		{post, "/v1/gpus/{id}/cordon", "cordon a GPU", server.Admin, server.Changes, cordons.PostCordon, more{
 			Audit:    "cordon",

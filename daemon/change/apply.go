@@ -21,9 +21,6 @@ func (cs *Changes) PutSpec(c *server.Call) error {
 		return err
 	}
 	a := authorityOf(c)
-	if list := c.Text("drained"); list != "" {
-		a.Drained = strings.Split(list, ",")
-	}
 	check, file := c.Flag("check"), c.Text("file")
 	if file == "" || file == "-" {
 		file = "the spec"
@@ -77,6 +74,9 @@ func authorityOf(c *server.Call) planner.Authority {
 	a := planner.Authority{Force: c.Flag("force"), AllowReset: c.Flag("allow-reset")}
 	if list := c.Text("reset"); list != "" {
 		a.AllowReset, a.Resets = true, strings.Split(list, ",")
+	}
+	if list := c.Text("drained"); list != "" {
+		a.Drained = strings.Split(list, ",")
 	}
 	return a
 }

@@ -90,8 +90,8 @@ type Settings struct {
 	ChangeTimeout time.Duration // for driver calls that change a GPU
 }
 
-// nodeName is what engines call this host, if they were not configured otherwise: its name without the domain.
-func (s *Settings) nodeName() string {
+// NodeName is what engines call this host, if they were not configured otherwise: its name without the domain.
+func (s *Settings) NodeName() string {
 	name, _, _ := strings.Cut(s.Host, ".")
 	return name
 }

@@ -3,10 +3,8 @@ package change
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -54,16 +52,10 @@ func (cs *Changes) admit(p *state.Proposal, d *draft, a planner.Authority) error
 		err = planner.AdmitEnds(now, p.Want, ends, a, p.Command)
 	}
 	d.engines = planner.EnginesChanged(now, d.live, p.Steps, d.hardware.Problems)
-	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindInUse {
-		e.Leases, e.Engines = ends, d.engines
-		if way := planner.DrainHint(
-			planner.EnginesRefused(now, d.live, ends, p.Steps, d.hardware.Problems), cs.Settings.nodeName(), p.Command,
-		); way != "" {
-			e.Hint = strings.TrimPrefix(e.Hint+"; "+way, "; ")
-		}
-	}
-	if err == nil && !d.observing && !p.Intent.OneGPU() && !p.Intent.Removes() {
-		err = planner.AdmitEngines(d.engines, cs.Settings.nodeName(), p.Command, a)
+	inTheWay := planner.EnginesRefused(now, d.live, ends, p.Steps, d.hardware.Problems)
+	planner.NameEngines(err, ends, d.engines, inTheWay, cs.Settings.NodeName(), p.Command)
+	if err == nil && p.Runs() {
+		err = planner.AdmitEngines(d.engines, cs.Settings.NodeName(), p.Command, a)
 	}
 	return err
 }

@@ -99,11 +99,23 @@ func EnginesRefused(
 	return slices.Compact(found)
 }
 
+// NameEngines adds to the refusal of a change of what is in use the leases that it would end, the engines whose jobs may have a GPU that it
+// changes, and the commands that drain those whose jobs are in the way, refused.
+func NameEngines(err error, ends []api.LeaseEnd, engines, refused []string, host, command string) {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Kind != api.KindInUse {
+		return
+	}
+	e.Leases, e.Engines = ends, engines
+	if way := DrainHint(refused, host, command); way != "" {
+		e.Hint = strings.TrimPrefix(e.Hint+"; "+way, "; ")
+	}
+}
+
 // DrainHint is what to do where jobs of engines are in the way of a change: the commands that drain, change and resume the node. Only apply
-// drains itself; apply and rollback have a flag for engines without jobs.
+// drains itself; all commands that change GPUs have a flag for engines without jobs.
 func DrainHint(engines []string, host, command string) string {
 	applies := strings.HasPrefix(command, "gpushare apply ")
-	hasFlag := applies || strings.HasPrefix(command, "gpushare rollback ")
 	var ways []string
 	for _, engine := range engines {
 		switch engine {
@@ -121,14 +133,10 @@ func DrainHint(engines []string, host, command string) string {
 			}
 			ways = append(ways, way)
 		case api.OwnerKubernetes:
-			then := command
-			if hasFlag {
-				then += " --drained " + engine
-			}
 			ways = append(ways, fmt.Sprintf(
 				"'kubectl cordon %[2]s' keeps new pods out ('kubectl taint nodes %[2]s gpushare=apply:NoExecute' ends those that are there), "+
 					"then '%[1]s' when they have ended, then 'kubectl uncordon %[2]s' ('kubectl taint nodes %[2]s gpushare-')",
-				then,
+				command+" --drained "+engine,
 				host,
 			))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/planner"
@@ -21,6 +22,9 @@ const noSpec = "version: v1\n"
 // change like others: planned, recorded, carried out by steps, and resumed after a crash.
 func (u *Unmanaging) PostUnmanage(c *server.Call) error {
 	a := planner.Authority{Force: c.Flag("force")}
+	if list := c.Text("drained"); list != "" {
+		a.Drained = strings.Split(list, ",")
+	}
 	check, extent := c.Flag("check"), store.UnmanagedRestrictions
 	if c.Flag("all") {
 		extent = store.UnmanagedAll
@@ -59,8 +63,7 @@ func (u *Unmanaging) unmanage(c *server.Call, extent string, a planner.Authority
 	if err != nil {
 		return nil, err
 	}
-	ends := planner.LeaseEnds(u.State.Desired(), p.Want, u.Table.Live(), p.Steps)
-	if err := planner.AdmitUnmanage(p.Steps, ends, a); err != nil {
+	if err := u.admit(p, a); err != nil {
 		return nil, err
 	}
 	out := &api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Changed: p.Changes()}
@@ -71,6 +74,17 @@ func (u *Unmanaging) unmanage(c *server.Call, extent string, a planner.Authority
 	c.Note.Text = p.AuditText(a.Force) + ", " + extent
 	out.Operation, err = u.Changes.Accept(c.Ctx(), p, caller, a)
 	return out, err
+}
+
+// admit returns why the proposal is refused: what is in use, and what jobs of engines may have.
+func (u *Unmanaging) admit(p *state.Proposal, a planner.Authority) error {
+	now, live := u.State.Desired(), u.Table.Live()
+	ends := planner.LeaseEnds(now, p.Want, live, p.Steps)
+	if err := planner.AdmitUnmanage(p.Steps, ends, a); err != nil {
+		planner.NameEngines(err, ends, p.Plan.Engines, planner.EnginesRefused(now, live, ends, p.Steps, nil), u.NodeName, p.Command)
+		return err
+	}
+	return planner.AdmitEngines(p.Plan.Engines, u.NodeName, p.Command, a)
 }
 
 // forgetRestored removes the original modes of GPUs that got them since the node was unmanaged, for example by the command that the
@@ -104,7 +118,10 @@ func (u *Unmanaging) Propose(ctx context.Context, extent, caller string) (*state
 	ctx, cancel := context.WithTimeout(ctx, observe.Timeout)
 	defer cancel()
 	now, acc := u.State.Desired(), u.State.Stored().Accepted
-	p := &state.Proposal{Intent: state.ToUnmanage, Extent: extent, Node: u.Observer.Observe(ctx), Want: now}
+	p := &state.Proposal{Intent: state.ToUnmanage, Extent: extent, Node: u.Observer.Observe(ctx), Want: now, Command: "gpushare unmanage"}
+	if extent == store.UnmanagedAll {
+		p.Command += " --all"
+	}
 	if acc == nil || acc.Unmanaged == extent || acc.Unmanaged == store.UnmanagedAll {
 		p.Intent = p.Intent.InForce()
 	} else {
@@ -138,6 +155,7 @@ func (u *Unmanaging) Propose(ctx context.Context, extent, caller string) (*state
 	}
 	u.State.Estimate(p.Node, &p.Plan)
 	p.Plan.Disturbs = planner.Disturbs(p.Steps)
+	p.Plan.Engines = planner.EnginesChanged(now, u.Table.Live(), p.Steps, nil)
 	return p, nil
 }
 

@@ -21,6 +21,7 @@ import (
 type Unmanaging struct {
 	*report.Reporter
 	CDIDir      string
+	NodeName    string // what engines call this host
 	State       *state.State
 	Tasks       *loop.Group
 	Port        cgroup.Port

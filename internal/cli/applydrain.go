@@ -69,20 +69,30 @@ func jobFlags(c *cobra.Command, drained *[]string, d *draining) {
 // saysDrained is what says that an engine which is not asked has no jobs.
 const saysDrained = "--drained " + api.OwnerSlurm + " says that its jobs have ended and that it starts no new ones"
 
-// send sends a spec. The daemon sees the use of GPUs and no jobs: where it refuses a change because a job of Slurm may have one of them,
-// Slurm is asked. A node that is drained and has no jobs is no reason to refuse; one that is idle may have a job a moment later.
-func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *draining) (*api.ApplyResult, error) {
-	res, err := a.client.Apply(ctx, doc, o)
+// send sends a spec.
+func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *draining) (res *api.ApplyResult, err error) {
+	err = a.nextToJobs(ctx, &o.Drained, d, func() (err error) {
+		res, err = a.client.Apply(ctx, doc, o)
+		return err
+	})
+	return res, err
+}
+
+// nextToJobs sends a change. The daemon sees the use of GPUs and no jobs: where it refuses a change because a job of Slurm may have one of
+// them, Slurm is asked. A node that is drained and has no jobs is no reason to refuse; one that is idle may have a job a moment later.
+// drained are the engines that the change is sent with.
+func (a *app) nextToJobs(ctx context.Context, drained *[]string, d *draining, send func() error) error {
+	err := send()
 	e, ok := errors.AsType[*api.Error](err)
-	if !ok || e.Kind != api.KindInUse || !slices.Equal(e.Engines, []string{api.OwnerSlurm}) || slices.Contains(o.Drained, api.OwnerSlurm) {
-		return res, err
+	if !ok || e.Kind != api.KindInUse || !slices.Equal(e.Engines, []string{api.OwnerSlurm}) || slices.Contains(*drained, api.OwnerSlurm) {
+		return err
 	}
 	out := *e
 	node, unknown := a.slurmNode(ctx, d)
 	switch {
 	case errors.Is(unknown, external.ErrNoProgram) && !slurmdRuns(), unknown == nil && free(node):
-		o.Drained = append(slices.Clone(o.Drained), api.OwnerSlurm)
-		return a.client.Apply(ctx, doc, o)
+		*drained = append(slices.Clone(*drained), api.OwnerSlurm)
+		return send()
 	case errors.Is(unknown, external.ErrNoProgram):
 		out.Message += "; slurmd runs here, and whether the node has jobs is not known: " + unknown.Error()
 		out.Hint += "; PATH has to have scontrol, or " + saysDrained
@@ -97,7 +107,7 @@ func (a *app) send(ctx context.Context, doc []byte, o client.ApplyOptions, d *dr
 	default:
 		out.Message += "; the node is not drained, so it may have a job at any moment: Slurm says " + node.State()
 	}
-	return nil, &out
+	return &out
 }
 
 // free reports whether a node has no jobs, and gets none.
@@ -197,6 +207,11 @@ func (a *app) enginesInTheWay(ctx context.Context, doc []byte, o client.ApplyOpt
 		a.refusedPlan(ctx, err)
 		return nil, nil, err
 	}
+	if ok && !o.Force {
+		if err := a.refusedAfterDrain(ctx, refused); err != nil {
+			return nil, nil, err
+		}
+	}
 	left := slices.DeleteFunc(slices.Clone(engines), func(engine string) bool {
 		return engine == api.OwnerSlurm || slices.Contains(o.Drained, engine)
 	})
@@ -211,6 +226,42 @@ func (a *app) enginesInTheWay(ctx context.Context, doc []byte, o client.ApplyOpt
 	out.Message = fmt.Sprintf("cannot drain the node: this changes GPUs that %s places on, and --drain drains it in Slurm alone", names)
 	out.Hint += "; --drained " + strings.Join(left, " --drained ") + " says that its jobs have ended and that it starts no new ones"
 	return nil, nil, out
+}
+
+// refusedAfterDrain is why a change that is refused now is refused after a drain as well: leases that are not those of jobs of Slurm are in
+// its way. nil: there is none. A GPU that a job may use as well, or a process of no lease, is no such reason.
+func (a *app) refusedAfterDrain(ctx context.Context, refused *api.Error) error {
+	s, err := a.client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	stays := func(lease string) bool {
+		i := slices.IndexFunc(s.Leases, func(l api.Lease) bool { return l.ID == lease })
+		return i >= 0 && (s.Leases[i].Engine == nil || !strings.HasPrefix(s.Leases[i].Engine.Key, api.OwnerSlurm+":"))
+	}
+	var left []string
+	for i := range refused.Leases {
+		if stays(refused.Leases[i].Lease) {
+			left = append(left, refused.Leases[i].String())
+		}
+	}
+	may := map[string]bool{} // GPUs that jobs may use
+	for i := range refused.InUseBy {
+		may[refused.InUseBy[i].GPU] = may[refused.InUseBy[i].GPU] || !stays(refused.InUseBy[i].Lease)
+	}
+	for i := range refused.InUseBy {
+		if u := &refused.InUseBy[i]; !may[u.GPU] {
+			left = append(left, u.Lease+" uses "+u.GPU)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	out := *refused
+	out.Message = "cannot drain the node: leases of no job of Slurm are in the way of this change, so that it is refused after the drain as well: " +
+		strings.Join(slices.Compact(left), "; ")
+	out.Hint = "nothing was changed; wait until they end, or 'gpushare lease stop LEASE' ends one"
+	return &out
 }
 
 // untilHangup is a context that also ends when the terminal or the connection of the command does: the node would stay drained. A write
@@ -306,17 +357,18 @@ const (
 	mostDrainPause  = 10 * time.Second
 )
 
-// wait waits until the node has no job. A slurmctld that does not answer meanwhile is asked again.
+// wait waits until the node has no job. A slurmctld that does not answer meanwhile is asked again. The limit is that of the jobs: a reading
+// that began before it is waited for, so that at its end there is one to report.
 func (d *slurmDrain) wait(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, d.timeout())
 	defer cancel()
 	said := ""
 	for pause := firstDrainPause; ; pause = min(2*pause, mostDrainPause) {
-		node, err := d.slurmNode(limited, &d.draining)
+		node, err := d.slurmNode(ctx, &d.draining)
 		now := ""
 		switch {
 		case err != nil:
-			now = err.Error()
+			now = "whether they have ended is not known: " + err.Error()
 		case len(node.OutOfService()) > 0:
 			return d.refusedOut(node)
 		case !node.Drained():
@@ -324,9 +376,9 @@ func (d *slurmDrain) wait(ctx context.Context) error {
 		case !node.Busy():
 			return nil
 		default:
-			now = node.State() + d.jobs(limited)
+			now = node.State() + d.jobs(ctx)
 		}
-		if now != said && limited.Err() == nil {
+		if now != said && ctx.Err() == nil {
 			said = now
 			d.sayf("waiting for the jobs of %s, up to %s: %s", d.node, api.Duration(d.timeout()), now)
 		}

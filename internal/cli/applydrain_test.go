@@ -53,6 +53,11 @@ update)
 	[ "$(cat show)" != refuse ] || { echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1; }
 	[ "$(cat show)" != hang ] || exec sleep 1000
 	[ "$(cat show)" != slow ] || sleep 1
+	# From the drain on it has no answer.
+	[ "$(cat show)" != mute ] || [ "$(cat state)" != MIXED+DRAIN ] || [ "$(grep -c show log)" -le 2 ] || {
+		echo "slurm_load_node error: Unable to contact slurm controller" >&2
+		exit 1
+	}
 	state=$(cat state) reason=$(cat reason)
 	echo "NodeName=node1 Version=24.11.5 State=$state ThreadsPerCore=1 Reason=${reason:-none} [root@2026-11-26T21:45:07]"
 	# Its job ends after it was seen three times.
@@ -73,6 +78,7 @@ type slurmSite struct {
 	inUse   *api.Error   // of each apply that is not said to be drained
 	onApply func()
 	engines []string                         // of the plan
+	leases  []api.Lease                      // of the status
 	put     func(w http.ResponseWriter) bool // answers an apply in another way
 	follow  func(w http.ResponseWriter)      // answers for the operation of an apply, which has one then
 	verb    []string                         // the command; nil: apply
@@ -124,8 +130,25 @@ func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 		SchemaVersion: 1, Generation: 2, Engines: s.engines,
 		Steps: []api.PlanStep{{ID: 1, Kind: "mig.destroy", Text: "destroy it", Disruption: "idle"}},
 	}
+	status := slurmNode()
+	status.Leases = s.leases
+	// other is a change of another kind than a spec.
+	other := func(answer any) http.HandlerFunc {
+		return func(w http.ResponseWriter, q *http.Request) {
+			if s.inUse != nil && q.URL.Query().Get("drained") != "slurm" {
+				w.WriteHeader(s.inUse.Kind.Status())
+				_ = json.NewEncoder(w).Encode(map[string]any{"error": s.inUse})
+				return
+			}
+			s.applied.Add(1)
+			_ = json.NewEncoder(w).Encode(answer)
+		}
+	}
+	ended := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	socket := fakeDaemon(s, routes{
-		"GET /v1/status": slurmNode(),
+		"GET /v1/status":                   status,
+		"POST /v1/unmanage":                other(api.ApplyResult{Generation: 2, Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true}),
+		"POST /v1/gpus/" + gpu0 + "/retry": other(api.Operation{ID: "op-2", Kind: "retry", State: "done", Finished: &ended}),
 		"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			refuse := func(e *api.Error) {
 				w.WriteHeader(e.Kind.Status())
@@ -274,6 +297,18 @@ func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
 		{
 			name: "its jobs do not end", prepare: func(s *slurmSite) { s.file("endless", "") }, args: []string{"--drain-timeout", "1s"},
 			code: api.ExitConflict, state: "IDLE", says: []string{"its jobs did not end within 1s: MIXED+DRAIN, jobs 41", resumed},
+		},
+		{
+			// What began before the limit is waited for: the end says why.
+			name: "its jobs do not end, and slurmctld is slower than the limit", prepare: func(s *slurmSite) { s.file("endless", ""); s.file("show", "slow") },
+			args: []string{"--drain-timeout", "10ms"},
+			code: api.ExitConflict, state: "IDLE", says: []string{"its jobs did not end within 10ms: MIXED+DRAIN, jobs 41", resumed},
+		},
+		{
+			name: "whether its jobs have ended is not known", prepare: func(s *slurmSite) { s.file("endless", ""); s.file("show", "mute") },
+			args: []string{"--drain-timeout", "10ms"},
+			code: api.ExitConflict, state: "MIXED+DRAIN",
+			says: []string{"its jobs did not end within 10ms: whether they have ended is not known: ", "cannot run scontrol", "may still be drained"},
 		},
 		{
 			name: "the apply is refused",
@@ -535,6 +570,77 @@ func TestApplyNextToJobsOfSlurm(t *testing.T) {
 			r := s.apply(t.Context(), c.args...)
 			if (r.code == 0) != (c.applied > 0) || int(s.applied.Load()) != c.applied || !strings.Contains(r.err, c.says) {
 				t.Errorf("it exits with %d, applied %d times: %s%s", r.code, int(s.applied.Load()), r.out, r.err)
+			}
+		})
+	}
+}
+
+// What else changes GPUs asks Slurm in the same way.
+func TestUnmanageAndRetryNextToJobsOfSlurm(t *testing.T) {
+	t.Parallel()
+	for _, verb := range [][]string{{"unmanage", "--all"}, {"gpu", "retry", gpu0}} {
+		for _, c := range []struct {
+			state   string
+			args    []string
+			applied int
+			says    string
+		}{
+			{state: "MIXED", says: "the node has jobs: Slurm says MIXED"},
+			{state: "IDLE", says: "the node is not drained"},
+			{state: "IDLE+DRAIN", applied: 1},
+			{state: "MIXED", args: []string{"--drained", "slurm"}, applied: 1},
+		} {
+			s := newSlurmSite(t)
+			s.inUse, s.verb = refusedForJobs(), verb
+			s.file("state", c.state)
+			r := s.apply(t.Context(), c.args...)
+			if (r.code == 0) != (c.applied > 0) || int(s.applied.Load()) != c.applied || !strings.Contains(r.err, c.says) {
+				t.Errorf("%q, %s: it exits with %d, sent %d times: %s%s", verb, c.state, r.code, int(s.applied.Load()), r.out, r.err)
+			}
+		}
+	}
+}
+
+// A change that is refused after the drain as well, for a lease of no job of Slurm, is refused before it.
+func TestApplyDrainsNoNodeInVain(t *testing.T) {
+	t.Parallel()
+	ends := func(ids ...string) (out []api.LeaseEnd) {
+		for _, id := range ids {
+			out = append(out, api.LeaseEnd{Lease: id, Tenant: "vision", Grant: "dev", User: "alice", Ends: "it ends"})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name   string
+		leases []api.LeaseEnd
+		users  []api.DeviceUser
+		vain   bool
+	}{
+		{name: "no lease is known"},
+		{name: "of a job", leases: ends("of-job")},
+		{name: "of a user", leases: ends("of-job", "of-user"), vain: true},
+		{name: "of another engine", leases: ends("of-pod"), vain: true},
+		{name: "a GPU that a user uses", users: []api.DeviceUser{{GPU: gpu0, Lease: "of-user", PID: 7}}, vain: true},
+		{name: "a GPU that a job uses too", users: []api.DeviceUser{{GPU: gpu0, Lease: "of-user", PID: 7}, {GPU: gpu0, Lease: "of-job"}}},
+		{name: "a GPU that a process uses too", users: []api.DeviceUser{{GPU: gpu0, Lease: "of-user", PID: 7}, {GPU: gpu0, PID: 9}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlurmSite(t)
+			s.inUse = refusedForJobs()
+			s.inUse.Leases, s.inUse.InUseBy = c.leases, c.users
+			s.leases = []api.Lease{
+				{ID: "of-job", Engine: &api.LeaseEngine{Key: "slurm:lab:1:0"}}, {ID: "of-user"},
+				{ID: "of-pod", Engine: &api.LeaseEngine{Key: "kubernetes:uid"}},
+			}
+			r := s.apply(t.Context(), "--drain")
+			drained := strings.Contains(s.read("log"), "update")
+			if drained == c.vain || (r.code == api.ExitConflict) != c.vain ||
+				strings.Contains(r.err, "leases of no job of Slurm are in the way") != c.vain {
+				t.Errorf("it exits with %d, the node was drained: %t: %s%s", r.code, drained, r.out, r.err)
+			}
+			if force := s.apply(t.Context(), "--drain", "--force"); strings.Contains(force.err, "are in the way") {
+				t.Errorf("with --force: %s", force.err)
 			}
 		})
 	}

@@ -21,10 +21,12 @@ func (a *app) gpuCommand() *cobra.Command {
 
 func (a *app) gpuRetry() *cobra.Command {
 	var o client.RetryOptions
+	var d draining
 	c := &cobra.Command{
 		Use: "retry GPU", Short: "Try a held or stuck GPU again", Args: exactArgs(1, "a GPU's index or UUID"),
 		Long: `Retry changes one GPU to what the spec in force says. It touches no other GPU. A refusal
-names what is in the way, and the command for that.`,
+names what is in the way, and the command for that. A GPU that an engine places on
+(owner: slurm) is changed as by 'gpushare apply': not while jobs may have it.`,
 		Example:           "  gpushare gpu retry 3\n  gpushare gpu retry 3 --force",
 		ValidArgsFunction: a.completeFirst(gpusOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,10 +35,12 @@ names what is in the way, and the command for that.`,
 				return err
 			}
 			var op *api.Operation
-			err = a.withPermission(cmd.Context(), id, !o.AllowReset, func(resets []string) (err error) {
+			err = a.withPermission(cmd.Context(), id, !o.AllowReset, func(resets []string) error {
 				o.Resets = resets
-				op, err = a.client.RetryGPU(cmd.Context(), id, o)
-				return err
+				return a.nextToJobs(cmd.Context(), &o.Drained, &d, func() (err error) {
+					op, err = a.client.RetryGPU(cmd.Context(), id, o)
+					return err
+				})
 			})
 			if err != nil {
 				return err
@@ -50,6 +54,7 @@ names what is in the way, and the command for that.`,
 	)
 	c.Flags().
 		BoolVar(&o.AllowReset, "allow-reset", false, "let the driver reset the GPU if a change of MIG mode needs it; without it a terminal is asked, and a script gets exit code 8")
+	jobFlags(c, &o.Drained, &d)
 	return c
 }
 

@@ -17,6 +17,7 @@ import (
 
 func (a *app) unmanageCommand() *cobra.Command {
 	var o client.UnmanageOptions
+	var d draining
 	var noWait bool
 	var settings string
 	c := &cobra.Command{
@@ -31,6 +32,9 @@ changed modes return to what they were before, and no spec stays in force. Insta
 of others are never changed. To change its MIG mode a GPU may need a reset. Then the
 mode stays, and the output names the command that restores it.
 
+A GPU that an engine places on (owner: slurm) is restored, or its MPS stopped, as by
+'gpushare apply': not while jobs may have it.
+
 Without --force nothing in use is stopped. Processes outside a lease are never stopped:
 a slice that contains some loses its restrictions, and the next 'gpushare unmanage'
 removes it after they end.
@@ -42,7 +46,11 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 			if env := a.getenv("GPUSHARE_SETTINGS"); env != "" && !cmd.Flags().Changed("settings") {
 				settings = env
 			}
-			res, err := a.client.Unmanage(cmd.Context(), o)
+			var res *api.ApplyResult
+			err := a.nextToJobs(cmd.Context(), &o.Drained, &d, func() (err error) {
+				res, err = a.client.Unmanage(cmd.Context(), o)
+				return err
+			})
 			if err != nil && o.Check && unreachable(err) {
 				return a.checkSavedState(settings, err)
 			}
@@ -84,6 +92,7 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 	f.BoolVar(&o.All, "all", false, "also restore the GPUs: remove instances of gpushare, restore modes, keep no spec in force")
 	f.BoolVar(&o.Check, "check", false, "change nothing: list the active restrictions, and exit with 5 when there are any")
 	f.BoolVar(&o.Force, "force", false, "stop running leases: SIGTERM, a grace period, then SIGKILL; allow steps that cannot be undone")
+	jobFlags(c, &o.Drained, &d)
 	f.BoolVar(&noWait, "no-wait", false, "do not wait for the change to finish")
 	f.StringVar(
 		&settings, "settings", settingsPath,
